@@ -1,0 +1,24 @@
+"""One module per change to SGLang, in the order they are applied. A module declares ``PATCH`` and imports neither torch nor sglang."""
+
+from importlib import import_module
+
+from sglang_gemma4.patching import Patch
+
+ORDER = (
+    "report",
+    "preflight",
+    "text_only_config",
+    "router_scale",
+    "triton_window",
+    "sync_mtp",
+    "tool_call_index",
+    "dummy_weights",
+    "cpu_engine",
+    "cpu_sampling",
+    "cpu_images",
+)
+
+
+def load_all() -> list[Patch]:
+    """Every declared patch, in the order they are applied."""
+    return [import_module(f"{__name__}.{name}").PATCH for name in ORDER]

@@ -1,0 +1,96 @@
+"""The ``sglang-gemma4`` command. Each subcommand imports what it needs and nothing before."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from sglang_gemma4 import __version__
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand; its exit status. Errors a user can mend are one line on stderr and status 2."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except (ValueError, FileExistsError, OSError) as error:
+        print(f"sglang-gemma4: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sglang-gemma4", description="Gemma 4 on SGLang, patched, checked and explained.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser(
+        "serve",
+        help="start a server: launch_server on a GPU, the CPU reference engine without one",
+        description="MODEL is a checkpoint directory, a Hugging Face name or a shipped tiny model; "
+        "all other flags go to sglang.launch_server.",
+    )
+    serve.add_argument("model", metavar="MODEL")
+    serve.add_argument("flags", nargs=argparse.REMAINDER, metavar="...", help="any flag of sglang.launch_server")
+    serve.set_defaults(run=_serve)
+
+    doctor = commands.add_parser("doctor", help="versions, GPU, switches and each patch's state, here or on a live server")
+    doctor.add_argument("--url", help="read a live server instead, for example http://127.0.0.1:30000")
+    doctor.add_argument("--no-patches", action="store_true", help="skip the patch check, which imports SGLang (up to a minute)")
+    doctor.add_argument("--json", action="store_true", help="print JSON")
+    doctor.set_defaults(run=_doctor)
+
+    patches = commands.add_parser("patches", help="every change this package makes to SGLang, and its switch")
+    form = patches.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument("--markdown", action="store_true", help="print the README's tables")
+    form.add_argument("--fingerprints", action="store_true", help="compare each hook's fingerprint with the installed SGLang (imports it)")
+    patches.set_defaults(run=_patches)
+
+    checkpoint = commands.add_parser("checkpoint", help="write a tiny trained model, or a config of a real size")
+    checkpoint.add_argument("name", metavar="NAME", help="tiny-26b-a4b, tiny-e2b, tiny-31b; with --random: e2b, e4b, 26b-a4b, 31b")
+    checkpoint.add_argument("path", metavar="PATH", help="directory to write; the assistant goes to PATH-assistant")
+    checkpoint.add_argument("--random", action="store_true", help="config only, for --load-format dummy: no weights are written")
+    checkpoint.set_defaults(run=_checkpoint)
+    return parser
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from sglang_gemma4.serving.launch import serve
+
+    return serve(arguments.model, arguments.flags)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from sglang_gemma4.diagnostics import doctor
+
+    if arguments.url:
+        data = doctor.live(arguments.url)
+        text = doctor.live_text(data)
+    else:
+        data = doctor.local(check_patches=not arguments.no_patches)
+        text = doctor.local_text(data)
+    print(json.dumps(data, indent=2) if arguments.json else text)
+    return 0 if data["healthy"] else 1
+
+
+def _patches(arguments: argparse.Namespace) -> int:
+    from sglang_gemma4.diagnostics import listing
+
+    if arguments.fingerprints:
+        text, fits = listing.fingerprints()
+        print(text)
+        return 0 if fits else 1
+    print(json.dumps(listing.data(), indent=2) if arguments.json else listing.markdown() if arguments.markdown else listing.text())
+    return 0
+
+
+def _checkpoint(arguments: argparse.Namespace) -> int:
+    from sglang_gemma4.tiny import checkpoints
+
+    for path in checkpoints.write(arguments.name, arguments.path, random=arguments.random):
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""Declare, check, apply and report changes to SGLang.
+
+A change is a :class:`Patch`: data in a module of ``patches/``. Applying one goes in two phases, so that it is
+applied whole or not at all: first every hook's target must resolve and have the source it was written against,
+then all hooks are installed through SGLang's own ``HookRegistry`` and each is checked to be in place, also
+where the original was imported by name or kept in a registry.
+"""
+
+import hashlib
+import inspect
+import logging
+import os
+import pkgutil
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal
+
+from sglang_gemma4 import SUPPORTED_SGLANG, switches
+from sglang_gemma4.placement import hook_is_in_chain, rebind_registries, stale_holders
+
+logger = logging.getLogger(__name__)
+
+Kind = Literal["before", "after", "around", "replace"]
+
+
+@dataclass(frozen=True)
+class Hook:
+    """One function, method or class of SGLang that a patch changes.
+
+    ``target`` is its dotted path. ``kind`` follows SGLang's ``HookType``: before(*args) -> (args, kwargs) | None,
+    after(result, *args) -> new result | None, around(original, *args) -> result, replace(*args) -> result or a class.
+    ``function`` is the hook itself, or "package.module:name" where it needs torch or sglang to be imported.
+    ``fingerprint`` is :func:`fingerprint` of the target's source; ``sglang-gemma4 patches --fingerprints`` prints them.
+    """
+
+    target: str
+    kind: Kind
+    function: Callable[..., Any] | str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One key of an SGLang registry (a dict) that a patch sets.
+
+    ``value`` makes the new value when the patch is applied. ``fingerprint`` is that of the value found under the
+    key, or "absent" where the key must be new.
+    """
+
+    target: str
+    key: str
+    value: Callable[[], Any]
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One change to SGLang: what, why, on whose evidence, behind which switch, and when it can go.
+
+    ``declines`` returns the reason why this process should not have the patch, or None.
+    ``cpu_engine`` marks the parts of the reference engine: they follow ``SGLANG_GEMMA4_CPU``, not the master switch.
+    """
+
+    name: str
+    switch: str
+    why: str
+    evidence: str
+    remove_when: str
+    hooks: tuple[Hook | Entry, ...]
+    declines: Callable[[], str | None] | None = None
+    cpu_engine: bool = False
+
+
+State = Literal["active", "off", "declined", "failed"]
+
+
+@dataclass
+class Outcome:
+    """What became of a patch in this process. ``notes`` are fast paths it declined while running, each once."""
+
+    name: str
+    switch: str
+    state: State
+    reason: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+class PatchError(RuntimeError):
+    """A patch cannot be applied; the message names it and says why."""
+
+
+_outcomes: dict[str, Outcome] = {}
+
+
+def fingerprint(target: object) -> str:
+    """First 12 hex digits of the SHA-256 of the target's dedented source."""
+    source = textwrap.dedent(inspect.getsource(inspect.unwrap(target)))  # type: ignore[arg-type]
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
+
+
+def installed_sglang() -> str | None:
+    """Version of the installed SGLang distribution, or None."""
+    try:
+        return version("sglang")
+    except PackageNotFoundError:
+        return None
+
+
+def apply(patches: Iterable[Patch], environ: Mapping[str, str] | None = None) -> list[Outcome]:
+    """Apply every patch whose switch is on; return what became of each, in order.
+
+    Raises:
+        PatchError: under ``SGLANG_GEMMA4_STRICT=1``, at the first patch that cannot be applied.
+    """
+    env = os.environ if environ is None else environ
+    strict = switches.is_on(switches.STRICT, env)
+    found = installed_sglang()
+    ready: list[tuple[Patch, list[_Prepared]]] = []
+    for patch in patches:
+        outcome = _outcomes[patch.name] = Outcome(patch.name, patch.switch, "active")
+        if not wanted(patch, env):
+            outcome.state = "off"
+            outcome.reason = f"{patch.switch}=0" if switches.is_on(switches.MASTER, env) else f"{switches.MASTER}=0"
+        elif found != SUPPORTED_SGLANG:
+            outcome.state = "declined"
+            outcome.reason = f"SGLang {found or 'is not installed'}; this package supports {SUPPORTED_SGLANG}"
+        elif patch.declines is not None and (reason := patch.declines()):
+            outcome.state, outcome.reason = "declined", reason
+        else:
+            try:
+                ready.append((patch, [_prepare(hook) for hook in patch.hooks]))
+            except PatchError as error:
+                _fail(outcome, str(error), strict)
+    if ready:
+        _install(ready, strict)
+    return report()
+
+
+def wanted(patch: Patch, env: Mapping[str, str] = os.environ) -> bool:
+    """Whether the switches ask for this patch."""
+    if patch.cpu_engine:
+        return switches.is_on(patch.switch, env)
+    return switches.is_on(switches.MASTER, env) and switches.is_on(patch.switch, env)
+
+
+def report() -> list[Outcome]:
+    """What became of each patch in this process so far."""
+    return list(_outcomes.values())
+
+
+def note(patch_name: str, message: str) -> None:
+    """Say once in the log, and keep for ``doctor``, that a patch's fast path declined while running."""
+    outcome = _outcomes.get(patch_name)
+    if outcome is None or message in outcome.notes:
+        return
+    outcome.notes.append(message)
+    logger.warning("sglang-gemma4: %s declined: %s", patch_name, message)
+
+
+@dataclass
+class _Prepared:
+    """A checked hook: where it goes, the original, and what goes there."""
+
+    hook: Hook | Entry
+    original: Any
+    value: Any
+
+
+def _prepare(hook: Hook | Entry) -> _Prepared:
+    actual = current_fingerprint(hook)
+    if actual != hook.fingerprint:
+        raise PatchError(f"{place(hook)} has source {actual}, the patch was written for {hook.fingerprint}; not applied")
+    if isinstance(hook, Entry):
+        return _Prepared(hook, None, None)
+    original = _resolve(hook.target)
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    if hook.target in HookRegistry._patched:
+        raise PatchError(f"{hook.target} was already patched by another plugin; SGLang skips a second hook")
+    try:
+        value = pkgutil.resolve_name(hook.function) if isinstance(hook.function, str) else hook.function
+    except (ImportError, AttributeError) as error:
+        raise PatchError(f"the hook {hook.function} does not import: {error}") from error
+    return _Prepared(hook, original, value)
+
+
+def _resolve(target: str) -> Any:
+    try:
+        return pkgutil.resolve_name(target)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise PatchError(f"{target} does not exist in this SGLang: {error}") from error
+
+
+def place(hook: Hook | Entry) -> str:
+    """Where a hook goes, as a reader would write it."""
+    return f"{hook.target}[{hook.key!r}]" if isinstance(hook, Entry) else hook.target
+
+
+def current_fingerprint(hook: Hook | Entry) -> str:
+    """Fingerprint of what the installed SGLang has where the hook goes; "absent" for a free registry key.
+
+    Raises:
+        PatchError: the target does not resolve.
+    """
+    target = _resolve(hook.target)
+    if isinstance(hook, Entry):
+        target = target.get(hook.key)
+    return "absent" if target is None else fingerprint(target)
+
+
+def _install(ready: list[tuple[Patch, list[_Prepared]]], strict: bool) -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for _, prepared in ready:
+        for item in prepared:
+            if isinstance(item.hook, Hook):
+                HookRegistry.register(item.hook.target, item.value, HookType(item.hook.kind))
+            else:
+                item.value = item.hook.value()
+                _resolve(item.hook.target)[item.hook.key] = item.value
+    HookRegistry.apply_hooks()
+    hooked = [item for _, prepared in ready for item in prepared if isinstance(item.hook, Hook)]
+    rebind_registries([(item.original, _current(item)) for item in hooked])
+    stale = stale_holders([item.original for item in hooked])
+    for patch, prepared in ready:
+        for item in prepared:
+            problem = _not_in_place(item) or stale.get(id(item.original))
+            if problem:
+                _fail(_outcomes[patch.name], problem, strict)
+                break
+
+
+def _current(item: _Prepared) -> Any:
+    return _resolve(item.hook.target)
+
+
+def _not_in_place(item: _Prepared) -> str | None:
+    if isinstance(item.hook, Entry):
+        placed = _current(item).get(item.hook.key) is item.value
+    else:
+        placed = hook_is_in_chain(_current(item), item.value)
+    return None if placed else f"the hook is not in place on {place(item.hook)} (SGLang's log has its error)"
+
+
+def _fail(outcome: Outcome, reason: str, strict: bool) -> None:
+    outcome.state, outcome.reason = "failed", reason
+    message = f"sglang-gemma4: patch {outcome.name} cannot be applied: {reason}"
+    if strict:
+        raise PatchError(message + f" ({switches.STRICT}=1)")
+    logger.error(message)

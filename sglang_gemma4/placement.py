@@ -1,0 +1,65 @@
+"""Is a hook really where calls go? Looks for other holders of the original: importers, registries, subclasses."""
+
+import gc
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def hook_is_in_chain(current: Any, hook: Callable[..., Any]) -> bool:
+    """Whether calling ``current`` reaches ``hook``: it is the hook itself, or a wrapper around it at any depth.
+
+    SGLang's wrappers keep the hook in a closure cell and the wrapped function in ``__wrapped__``.
+    """
+    seen: set[int] = set()
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if current is hook:
+            return True
+        function = getattr(current, "__func__", current)
+        if any(cell.cell_contents is hook for cell in getattr(function, "__closure__", None) or ()):
+            return True
+        current = getattr(function, "__wrapped__", None)
+    return False
+
+
+def rebind_registries(pairs: Sequence[tuple[Any, Any]]) -> None:
+    """Replace each original by its patched form in every plain dict that keeps it as a value.
+
+    SGLang rebinds module attributes only; model classes and attention backends are also kept in dicts.
+    ``pairs`` are (original, patched).
+    """
+    patched = {id(original): new for original, new in pairs if new is not original}
+    module_dicts = {id(vars(module)) for _, module in _modules()}
+    for holder in gc.get_referrers(*(original for original, _ in pairs)):
+        if not isinstance(holder, dict) or id(holder) in module_dicts:
+            continue
+        if "__wrapped__" in holder or "__module__" in holder:  # a wrapper's or a class's own namespace
+            continue
+        for key, value in list(holder.items()):
+            if id(value) in patched:
+                holder[key] = patched[id(value)]
+
+
+def stale_holders(originals: Sequence[Any]) -> dict[int, str]:
+    """For each original that SGLang can still reach by a name or as a base class: id -> a sentence naming the holder."""
+    by_id = {id(original): original for original in originals}
+    found: dict[int, str] = {}
+    for module_name, module in _modules():
+        if module_name.startswith("sglang_gemma4"):
+            continue  # our subclasses import the stock class on purpose
+        for name, value in list(vars(module).items()):
+            if id(value) in by_id:
+                found[id(value)] = f"{module_name}.{name} still holds the original"
+    for original in originals:
+        if isinstance(original, type):
+            subclasses: list[type] = original.__subclasses__()
+            for subclass in subclasses:
+                if not subclass.__module__.startswith("sglang_gemma4"):
+                    found[id(original)] = f"{subclass.__module__}.{subclass.__name__} still derives from the original class"
+    return found
+
+
+def _modules() -> list[tuple[str, types.ModuleType]]:
+    return [(name, module) for name, module in list(sys.modules.items()) if isinstance(module, types.ModuleType)]

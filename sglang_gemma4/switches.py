@@ -1,0 +1,86 @@
+"""Every environment switch of the package, in one table.
+
+The README list, ``sglang-gemma4 patches``, the banner and ``doctor`` are all made from ``SWITCHES``.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+TRUE = ("1", "true", "on", "yes")
+FALSE = ("0", "false", "off", "no")
+
+
+class SwitchError(ValueError):
+    """A switch holds something that is neither true nor false."""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One boolean environment variable: its default and what it turns on."""
+
+    name: str
+    default: bool
+    meaning: str
+
+
+MASTER = "SGLANG_GEMMA4"
+STRICT = "SGLANG_GEMMA4_STRICT"
+CPU_ENGINE = "SGLANG_GEMMA4_CPU"
+
+_TABLE = (
+    Switch(MASTER, True, "The whole package; 0 leaves stock SGLang as it is."),
+    Switch(STRICT, False, "End the process at the first patch that cannot be applied, instead of going on without it."),
+    Switch(
+        CPU_ENGINE,
+        False,
+        "The CPU reference engine (torch kernels, float32); `sglang-gemma4 serve` sets it where there is no GPU. "
+        f"It is a platform, not a change to Gemma 4, so it stays when {MASTER}=0 asks for stock behaviour.",
+    ),
+    Switch("SGLANG_GEMMA4_PREFLIGHT", True, "Refuse assistants, backends and checkpoints that do not fit, before any weight is loaded."),
+    Switch("SGLANG_GEMMA4_REPORT", True, "The start-up banner and the patch list in /server_info."),
+    Switch("SGLANG_GEMMA4_TEXT_ONLY_CONFIG", True, "Load text-only checkpoints as transformers 5.19 saves them."),
+    Switch("SGLANG_GEMMA4_ROUTER_SCALE", True, "The MoE router's scale is applied on every path and follows weight updates."),
+    Switch("SGLANG_GEMMA4_TRITON_WINDOW", True, "Triton decode attends to the whole sliding window, not one key less."),
+    Switch("SGLANG_GEMMA4_SYNC_MTP", True, "MTP runs with --disable-overlap-schedule (stock crashes at the first batch)."),
+    Switch("SGLANG_GEMMA4_TOOL_CALL_INDEX", True, "Streamed tool calls are numbered per call, not per tool."),
+    Switch(
+        "SGLANG_GEMMA4_DUMMY_WEIGHTS",
+        True,
+        "--load-format dummy fills Gemma 4 with weights of realistic spread, so that tokens and experts vary.",
+    ),
+)
+
+SWITCHES: dict[str, Switch] = {switch.name: switch for switch in _TABLE}
+
+
+def is_on(name: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Read one switch.
+
+    Raises:
+        KeyError: ``name`` is not in the table.
+        SwitchError: the variable is set to something that is not a boolean.
+    """
+    switch = SWITCHES[name]
+    raw = environ.get(name, "").strip().lower()
+    if raw == "":
+        return switch.default
+    if raw in TRUE:
+        return True
+    if raw in FALSE:
+        return False
+    raise SwitchError(f"{name}={environ[name]!r} is not a boolean; set it to 1 or 0, or unset it (default {int(switch.default)})")
+
+
+def check_all(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """One message for each switch with a non-boolean value and each unknown ``SGLANG_GEMMA4*`` name."""
+    problems = []
+    for name in SWITCHES:
+        try:
+            is_on(name, environ)
+        except SwitchError as error:
+            problems.append(str(error))
+    for name in sorted(environ):
+        if name.startswith(MASTER) and name not in SWITCHES:
+            problems.append(f"{name} is not a switch of this package; `sglang-gemma4 patches` lists them")
+    return problems

@@ -1,0 +1,188 @@
+"""The patch registry on small modules of our own, through SGLang's real HookRegistry."""
+
+import importlib
+import pkgutil
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sglang_gemma4 import patching
+from sglang_gemma4.patching import Entry, Hook, Patch
+
+InChild = Callable[[Callable[[], Any]], Any]
+
+SOURCE = """
+def double(x):
+    return 2 * x
+
+
+class Layer:
+    def forward(self, x):
+        return x
+
+
+class Head:
+    pass
+"""
+
+
+@pytest.fixture
+def upstream(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module like SGLang's: functions, classes, a registry; and a second one that imported from it by name."""
+    (tmp_path / "upstream_g4.py").write_text(SOURCE + "\n\nREGISTRY = {'layer': Layer, 'double': double}\n")
+    (tmp_path / "importer_g4.py").write_text("from upstream_g4 import Head, double\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("importer_g4")
+    importlib.import_module("sglang.srt.plugins.hook_registry")  # once, not in every child
+    yield sys.modules["upstream_g4"]
+    for name in ("upstream_g4", "importer_g4"):
+        sys.modules.pop(name, None)
+
+
+def plus_one(result: int, *_: Any) -> int:
+    return result + 1
+
+
+def mark(target: str) -> str:
+    return patching.fingerprint(pkgutil.resolve_name(target))
+
+
+def patch_of(*hooks: Hook | Entry, name: str = "test", **kw: Any) -> Patch:
+    return Patch(name=name, switch="SGLANG_GEMMA4_ROUTER_SCALE", why="", evidence="", remove_when="", hooks=hooks, **kw)
+
+
+def outcome(patch: Patch, environ: dict[str, str] | None = None) -> patching.Outcome:
+    return next(o for o in patching.apply([patch], environ or {}) if o.name == patch.name)
+
+
+def test_a_hook_is_applied_also_in_importers_and_registries(upstream: types.ModuleType, in_child: InChild) -> None:
+    def child() -> Any:
+        found = outcome(patch_of(Hook("upstream_g4.double", "after", plus_one, mark("upstream_g4.double"))))
+        return [found.state, upstream.double(1), sys.modules["importer_g4"].double(1), upstream.REGISTRY["double"](1)]
+
+    assert in_child(child) == ["active", 3, 3, 3]
+
+
+def test_methods_and_classes(upstream: types.ModuleType, in_child: InChild) -> None:
+    def child() -> Any:
+        class Better(upstream.Head):  # type: ignore[name-defined, misc]
+            __module__ = "sglang_gemma4.test"
+
+        found = outcome(
+            patch_of(
+                Hook(
+                    "upstream_g4.Layer.forward",
+                    "around",
+                    lambda original, self, x: original(self, x) * 10,
+                    mark("upstream_g4.Layer.forward"),
+                ),
+                Hook("upstream_g4.Head", "replace", Better, mark("upstream_g4.Head")),
+            )
+        )
+        return [found.state, found.reason, upstream.Layer().forward(4), upstream.Head is Better, sys.modules["importer_g4"].Head is Better]
+
+    assert in_child(child) == ["active", "", 40, True, True]
+
+
+def test_a_registry_entry(upstream: types.ModuleType, in_child: InChild) -> None:
+    def child() -> Any:
+        new = object()
+        found = outcome(
+            patch_of(
+                Entry("upstream_g4.REGISTRY", "layer", lambda: new, mark("upstream_g4.Layer")),
+                Entry("upstream_g4.REGISTRY", "own", lambda: new, "absent"),
+            )
+        )
+        return [found.state, upstream.REGISTRY["layer"] is new, upstream.REGISTRY["own"] is new]
+
+    assert in_child(child) == ["active", True, True]
+
+
+@pytest.mark.parametrize(
+    ("target", "mark_", "said"),
+    [
+        ("upstream_g4.double", "0" * 12, "was written for 000000000000"),
+        ("upstream_g4.halve", "0" * 12, "does not exist in this SGLang"),
+        ("upstream_gone.double", "0" * 12, "does not exist in this SGLang"),
+    ],
+)
+def test_a_patch_that_does_not_fit_is_applied_in_no_part(
+    upstream: types.ModuleType, in_child: InChild, target: str, mark_: str, said: str
+) -> None:
+    def child() -> Any:
+        good = Hook("upstream_g4.double", "after", plus_one, mark("upstream_g4.double"))
+        found = outcome(patch_of(good, Hook(target, "after", plus_one, mark_)))
+        return [found.state, found.reason, upstream.double(1)]
+
+    state, reason, value = in_child(child)
+    assert state == "failed"
+    assert said in reason
+    assert value == 2
+
+
+def test_strict_raises_and_names_the_patch(upstream: types.ModuleType) -> None:
+    with pytest.raises(patching.PatchError, match=r"patch test cannot be applied: upstream_g4.double has source"):
+        patching.apply([patch_of(Hook("upstream_g4.double", "after", plus_one, "x"))], {"SGLANG_GEMMA4_STRICT": "1"})
+
+
+def test_a_late_second_hook_is_reported(upstream: types.ModuleType, in_child: InChild) -> None:
+    def child() -> Any:
+        hook = Hook("upstream_g4.double", "after", plus_one, mark("upstream_g4.double"))
+        first, second = outcome(patch_of(hook)), outcome(patch_of(hook, name="second"))
+        return [first.state, second.state, second.reason]
+
+    first, second, reason = in_child(child)
+    assert (first, second) == ("active", "failed")
+    assert "already patched" in reason
+
+
+def test_a_subclass_of_a_replaced_class_is_reported(upstream: types.ModuleType, in_child: InChild) -> None:
+    def child() -> Any:
+        class Derived(upstream.Head):  # type: ignore[name-defined, misc]
+            __module__ = "upstream_g4"
+
+        class Better:
+            __module__ = "sglang_gemma4.test"
+
+        found = outcome(patch_of(Hook("upstream_g4.Head", "replace", Better, mark("upstream_g4.Head"))))
+        return [found.state, found.reason, Derived.__name__]
+
+    state, reason, _ = in_child(child)
+    assert state == "failed"
+    assert "upstream_g4.Derived still derives from the original class" in reason
+
+
+def test_switch_and_master_turn_a_patch_off(upstream: types.ModuleType) -> None:
+    patch = patch_of(Hook("upstream_g4.double", "after", plus_one, "never looked at"))
+    for environ in ({"SGLANG_GEMMA4": "0"}, {"SGLANG_GEMMA4_ROUTER_SCALE": "0"}):
+        found = outcome(patch, environ)
+        assert (found.state, found.reason) == ("off", next(f"{k}=0" for k in environ))
+    assert upstream.double(1) == 2
+
+
+def test_the_cpu_engine_follows_its_own_switch(in_child: InChild) -> None:
+    patch = patch_of(cpu_engine=True)
+    assert outcome(patch, {"SGLANG_GEMMA4": "0", "SGLANG_GEMMA4_ROUTER_SCALE": "1"}).state == "active"
+
+
+def test_another_sglang_version_applies_nothing(upstream: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patching, "installed_sglang", lambda: "0.6.0")
+    found = outcome(patch_of(Hook("upstream_g4.double", "after", plus_one, mark("upstream_g4.double"))))
+    assert (found.state, found.reason) == ("declined", "SGLang 0.6.0; this package supports 0.5.23")
+    assert upstream.double(1) == 2
+
+
+def test_a_patch_may_decline_with_a_reason() -> None:
+    found = outcome(patch_of(declines=lambda: "no card here"))
+    assert (found.state, found.reason) == ("declined", "no card here")
+
+
+def test_a_note_is_kept_once(caplog: pytest.LogCaptureFixture) -> None:
+    found = outcome(patch_of(name="noted"))
+    for _ in range(3):
+        patching.note("noted", "head_dim 96 is not supported")
+    assert found.notes == ["head_dim 96 is not supported"]
+    assert len([r for r in caplog.records if "head_dim 96" in r.message]) == 1
