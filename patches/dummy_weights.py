@@ -1,0 +1,26 @@
+"""``--load-format dummy`` with weights that behave like weights."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+
+
+def fill_gemma4(original: Callable[..., None], model: Any, low: float = -1e-3, high: float = 1e-3, seed: int = 1234) -> None:
+    """Fill Gemma 4 models and assistants with spread weights; leave every other model to SGLang."""
+    if not type(model).__name__.startswith("Gemma4"):
+        original(model, low, high, seed)
+        return
+    from sglang_gemma4.tiny.spread_weights import fill
+
+    fill(model, seed)
+
+
+PATCH = Patch(
+    name="dummy_weights",
+    switch="SGLANG_GEMMA4_DUMMY_WEIGHTS",
+    why="Uniform(±1e-3) weights collapse to one repeated token and eight experts: a benchmark of nothing.",
+    evidence="srt/model_loader/weight_utils.py (initialize_dummy_weights)",
+    remove_when="SGLang's dummy weights keep activations at unit scale.",
+    hooks=(Hook("sglang.srt.model_loader.weight_utils.initialize_dummy_weights", "around", fill_gemma4, "d54d8b145f6f"),),
+)

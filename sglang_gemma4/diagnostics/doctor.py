@@ -1,0 +1,170 @@
+"""``sglang-gemma4 doctor``: what is here, what works, what a live server has. Every probe is guarded."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from typing import Any
+
+from sglang_gemma4 import SUPPORTED_SGLANG, __version__, switches
+from sglang_gemma4.diagnostics import status
+
+DISTRIBUTIONS = ("sglang", "sglang-kernel", "torch", "triton", "transformers", "flashinfer-python")
+PATCH_CHECK_SECONDS = 300
+MARK = "SGLANG_GEMMA4_STATES="
+
+
+def local(check_patches: bool = True) -> dict[str, Any]:
+    """Everything about this installation as JSON-ready data; a probe that fails leaves its error as the value."""
+    data: dict[str, Any] = {
+        "package": __version__,
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "platform": platform.platform(),
+        "distributions": {name: _probe(partial(_version, name)) for name in DISTRIBUTIONS},
+        "supported_sglang": SUPPORTED_SGLANG,
+        "gpu": _probe(_gpus),
+        "entry_point": _probe(_entry_point),
+        "switches": {s.name: os.environ.get(s.name, f"unset ({int(s.default)})") for s in switches.SWITCHES.values()},
+        "problems": _probe(switches.check_all),
+    }
+    data["patches"] = _probe(patch_states) if check_patches else []
+    data["healthy"] = _healthy(data)
+    return data
+
+
+def _healthy(data: dict[str, Any]) -> bool:
+    rows = data["patches"]
+    return (
+        data["distributions"]["sglang"] == SUPPORTED_SGLANG
+        and data["entry_point"] == "installed"
+        and data["problems"] == []
+        and isinstance(rows, list)
+        and all(row["state"] != "failed" for row in rows)
+    )
+
+
+def _probe(function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except Exception as error:  # a doctor must outlive any patient
+        return f"error: {type(error).__name__}: {error}"
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _gpus() -> list[str]:
+    if shutil.which("nvidia-smi") is None:
+        return []
+    command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    return [line.strip() for line in found.stdout.splitlines() if line.strip()]
+
+
+def _entry_point() -> str:
+    names = [ep.name for ep in entry_points(group="sglang.srt.plugins") if ep.value == "sglang_gemma4.plugin:register"]
+    if not names:
+        return "not installed: SGLang will not load the package; run pip install in this environment"
+    allowed = os.environ.get("SGLANG_PLUGINS", "")
+    if allowed and names[0] not in [name.strip() for name in allowed.split(",")]:
+        return f"SGLANG_PLUGINS={allowed} leaves {names[0]} out"
+    return "installed"
+
+
+def patch_states() -> list[dict[str, Any]]:
+    """Apply the patches in a process of its own, as a server would, and return their states.
+
+    Raises:
+        RuntimeError: SGLang does not import here; the message holds the last line it printed.
+    """
+    from sglang_gemma4.serving.launch import has_accelerator
+
+    environ = dict(os.environ)
+    if not has_accelerator():
+        from sglang_gemma4.cpu.environment import launch_environment
+
+        environ = launch_environment(environ)
+    program = (
+        "import json; from sglang.srt.plugins import load_plugins; load_plugins();"
+        "from sglang_gemma4 import patching; from sglang_gemma4.diagnostics import status;"
+        f"print({MARK!r} + json.dumps(status.as_data(patching.report())))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=PATCH_CHECK_SECONDS)
+    for line in done.stdout.splitlines():
+        if line.startswith(MARK):
+            rows: list[dict[str, Any]] = json.loads(line.removeprefix(MARK))
+            return rows
+    last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+    raise RuntimeError(f"SGLang did not load the patches (exit status {done.returncode}): {last}")
+
+
+def local_text(data: dict[str, Any]) -> str:
+    """``local`` for a terminal."""
+    lines = [f"sglang-gemma4 {data['package']} (supports SGLang {data['supported_sglang']})"]
+    lines += [f"  {'python':<18} {data['python']}", f"  {'platform':<18} {data['platform']}"]
+    lines += [f"  {name:<18} {found}" for name, found in data["distributions"].items()]
+    gpu = data["gpu"]
+    lines.append(f"  {'gpu':<18} {', '.join(gpu) if isinstance(gpu, list) and gpu else gpu or 'none: serve uses the CPU reference engine'}")
+    lines.append(f"  {'entry point':<18} {data['entry_point']}")
+    lines.append("switches")
+    lines += [f"  {name:<34} {value}" for name, value in data["switches"].items()]
+    problems = data["problems"]
+    lines += [f"  PROBLEM {problem}" for problem in (problems if isinstance(problems, list) else [problems])]
+    rows = data["patches"]
+    lines.append("patches" + (f": {status.summary(rows)}" if isinstance(rows, list) and rows else ""))
+    lines += [f"  {line}" for line in (status.table(rows) if isinstance(rows, list) else [rows])]
+    lines.append("healthy" if data["healthy"] else "NOT HEALTHY")
+    return "\n".join(lines)
+
+
+def live(url: str) -> dict[str, Any]:
+    """The patch lists of a running server, from its /server_info.
+
+    Raises:
+        ValueError: nothing answers there, it is not SGLang, or the package is not active in it.
+    """
+    base = url if "://" in url else f"http://{url}"
+    try:
+        with urllib.request.urlopen(base.rstrip("/") + "/server_info", timeout=10) as answer:
+            info = json.load(answer)
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        raise ValueError(f"no SGLang server answers at {base} ({error}); check host and port, or wait until it is up") from error
+    states = info.get("internal_states") or [{}]
+    ours = states[0].get("sglang_gemma4")
+    if not ours:
+        raise ValueError(
+            f"the SGLang {info.get('version')} server at {base} runs without sglang-gemma4, "
+            f"or with {switches.MASTER}=0 or SGLANG_GEMMA4_REPORT=0"
+        )
+    rows = [row for part in ("scheduler", "frontend") for row in ours.get(part, [])]
+    return {
+        "url": base,
+        "sglang": info.get("version"),
+        "model": info.get("model_path"),
+        "package": ours.get("version"),
+        "scheduler": ours.get("scheduler", []),
+        "frontend": ours.get("frontend", []),
+        "healthy": all(row["state"] != "failed" for row in rows),
+    }
+
+
+def live_text(data: dict[str, Any]) -> str:
+    """``live`` for a terminal; the front end's list is shown where it differs from the scheduler's."""
+    lines = [f"{data['url']}: sglang-gemma4 {data['package']} on SGLang {data['sglang']}, {data['model']}"]
+    lines.append(f"patches: {status.summary(data['scheduler'])}")
+    lines += [f"  {line}" for line in status.table(data["scheduler"])]
+    if data["frontend"] != data["scheduler"]:
+        lines += ["in the process that answers HTTP", *(f"  {line}" for line in status.table(data["frontend"]))]
+    lines.append("healthy" if data["healthy"] else "NOT HEALTHY")
+    return "\n".join(lines)

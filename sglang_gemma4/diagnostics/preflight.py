@@ -1,0 +1,191 @@
+"""Refuse what cannot work before any weight is loaded: one line that names the value, the limit and the remedy.
+
+Reads config.json files only; neither torch nor sglang is imported.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ARCHITECTURES = ("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM")
+ASSISTANT = "Gemma4AssistantForCausalLM"
+
+# sglang/srt/arg_groups/model_hook.py:646; torch_native is what intel_amx becomes on a CPU without AMX.
+ATTENTION_BACKENDS = ("triton", "fa4", "trtllm_mha", "aiter", "ascend", "intel_xpu", "intel_amx")
+BACKEND_FLAGS = ("attention_backend", "prefill_attention_backend", "decode_attention_backend")
+
+# With these algorithms the draft of a Gemma 4 target is its MTP assistant; EAGLE3 and others bring their own drafts.
+MTP_ALGORITHMS = ("NEXTN", "FROZEN_KV_MTP")
+
+
+class PreflightError(ValueError):
+    """The server cannot be started as asked; the message is one line."""
+
+
+@dataclass(frozen=True)
+class LayerGeometry:
+    """KV shape of one layer type: heads and head dimension."""
+
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class TextGeometry:
+    """What target and assistant must agree on."""
+
+    hidden_size: int
+    vocab_size: int
+    layers: dict[str, LayerGeometry]  # by layer type: sliding_attention, full_attention
+
+
+def check(arguments: Mapping[str, Any]) -> None:
+    """Check the fields of SGLang's ``ServerArgs`` that decide whether Gemma 4 can be served.
+
+    Raises:
+        PreflightError: the model or assistant is missing, does not fit, or the attention backend cannot serve it.
+    """
+    model = arguments.get("model_path")
+    if not model:
+        return
+    config = read_config(str(model), "model")
+    if config is None or not _is_gemma4(config):
+        return
+    for flag in BACKEND_FLAGS:
+        backend = arguments.get(flag)
+        if backend is not None and backend not in ATTENTION_BACKENDS:
+            raise PreflightError(
+                f"--{flag.replace('_', '-')} {backend} cannot serve Gemma 4; "
+                f"use one of {', '.join(ATTENTION_BACKENDS)}, or leave the flag out"
+            )
+    _check_assistant(str(model), config, arguments)
+
+
+def _check_assistant(model: str, config: dict[str, Any], arguments: Mapping[str, Any]) -> None:
+    algorithm = arguments.get("speculative_algorithm")
+    draft = arguments.get("speculative_draft_model_path")
+    wants_mtp = isinstance(algorithm, str) and algorithm.upper() in MTP_ALGORITHMS
+    if not draft:
+        if wants_mtp:
+            raise PreflightError(
+                f"--speculative-algorithm {algorithm} needs Gemma 4's MTP assistant; "
+                f"add --speculative-draft-model-path, for example {model.rstrip('/')}-assistant"
+            )
+        return
+    assistant = read_config(str(draft), "assistant")
+    if assistant is None:
+        return
+    if ASSISTANT not in assistant.get("architectures", []):
+        if wants_mtp:
+            found = ", ".join(assistant.get("architectures", [])) or "no architecture"
+            raise PreflightError(f"{draft} is {found}, not {ASSISTANT}; give the assistant that was trained with {model}")
+        return
+    if mismatches := _mismatches(text_geometry(config), assistant):
+        raise PreflightError(
+            f"assistant {draft} does not fit {model}: {'; '.join(mismatches)}; give the assistant that was trained with it"
+        )
+
+
+def _mismatches(target: TextGeometry, assistant: dict[str, Any]) -> list[str]:
+    draft = text_geometry(assistant)
+    found = []
+    backbone = assistant.get("backbone_hidden_size", 1536)
+    if backbone != target.hidden_size:
+        found.append(f"its backbone_hidden_size is {backbone}, the model's hidden_size {target.hidden_size}")
+    if draft.vocab_size != target.vocab_size:
+        found.append(f"its vocabulary has {draft.vocab_size} tokens, the model's {target.vocab_size}")
+    for layer_type, geometry in draft.layers.items():
+        owner = target.layers.get(layer_type)
+        if owner is None:
+            found.append(f"it has {layer_type} layers, the model has none whose KV they could read")
+        elif owner != geometry:
+            found.append(
+                f"its {layer_type} layers read {geometry.kv_heads} KV heads of {geometry.head_dim}, "
+                f"the model's have {owner.kv_heads} of {owner.head_dim}"
+            )
+    return found
+
+
+def read_config(path: str, role: str) -> dict[str, Any] | None:
+    """The config.json of a local checkpoint or of one on the Hugging Face hub; None where SGLang has another way to load it.
+
+    Raises:
+        PreflightError: it is nowhere, or not JSON.
+    """
+    if "://" in path or Path(path).is_file():
+        return None
+    if Path(path).is_dir():
+        file = Path(path) / "config.json"
+        if not file.exists():
+            if (Path(path) / "params.json").exists():
+                return None
+            raise PreflightError(f"{role} {path} has no config.json; give the directory of a checkpoint as transformers saves it")
+    elif path.startswith(("/", ".", "~")):
+        raise PreflightError(f"{role} {path} does not exist; give a checkpoint's directory or a Hugging Face name")
+    else:
+        hub = _hub_config(path, role)
+        if hub is None:
+            return None
+        file = hub
+    try:
+        content: dict[str, Any] = json.loads(file.read_text())
+    except ValueError as error:
+        raise PreflightError(f"{file} is not valid JSON ({error}); write the checkpoint again") from error
+    return content
+
+
+def _hub_config(name: str, role: str) -> Path | None:
+    import os
+
+    if os.environ.get("SGLANG_USE_MODELSCOPE", "").lower() in ("1", "true"):
+        return None
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return Path(hf_hub_download(name, "config.json"))
+    except (HFValidationError, RepositoryNotFoundError, LocalEntryNotFoundError) as error:
+        kind = {
+            HFValidationError: "not a valid Hugging Face name",
+            RepositoryNotFoundError: "not on the Hugging Face hub, or not open to you",
+        }.get(type(error), "not in the local cache, and the Hugging Face hub cannot be reached")
+        raise PreflightError(
+            f"{role} {name!r} is neither a local directory nor to be had: {kind}; "
+            f"check the name, or write a small one with `sglang-gemma4 checkpoint tiny-26b-a4b PATH`"
+        ) from error
+    except OSError:
+        return None  # gated or a passing network fault: SGLang's own loader has the better message
+
+
+def _is_gemma4(config: dict[str, Any]) -> bool:
+    return any(name in ARCHITECTURES for name in config.get("architectures") or [])
+
+
+def text_geometry(config: dict[str, Any]) -> TextGeometry:
+    """Geometry of a Gemma 4 text model from any of the spellings in use.
+
+    transformers 5.19 writes ``head_dim`` for the sliding layers and ``per_layer_config`` for the full ones, the
+    released checkpoints ``global_head_dim`` and ``num_global_key_value_heads``, SGLang's own text-only form the
+    full layers' values under the plain names and ``swa_*`` beside them.
+    """
+    text = config.get("text_config") or config
+    head_dim, kv_heads = text.get("head_dim", 256), text.get("num_key_value_heads", 4)
+    if "swa_head_dim" in text:
+        sliding = LayerGeometry(text.get("swa_num_key_value_heads", kv_heads), text["swa_head_dim"])
+        full = LayerGeometry(kv_heads, head_dim)
+    else:
+        sliding = LayerGeometry(kv_heads, head_dim)
+        override = next(iter((text.get("per_layer_config") or {}).values()), None)
+        if override is None:
+            global_heads = text.get("num_global_key_value_heads") if text.get("attention_k_eq_v") else None
+            override = {"head_dim": text.get("global_head_dim", 512), "num_key_value_heads": global_heads}
+        full = LayerGeometry(override.get("num_key_value_heads") or kv_heads, override.get("head_dim", head_dim))
+    by_type = {"sliding_attention": sliding, "full_attention": full}
+    layer_types = set(text.get("layer_types") or by_type)
+    return TextGeometry(
+        hidden_size=text.get("hidden_size", 2304),
+        vocab_size=text.get("vocab_size", 262_144),
+        layers={name: geometry for name, geometry in by_type.items() if name in layer_types},
+    )

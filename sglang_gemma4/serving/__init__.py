@@ -1,0 +1,1 @@
+"""What stands between a client and the engine: starting the server, tool calls."""

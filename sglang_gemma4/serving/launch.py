@@ -1,0 +1,71 @@
+"""``sglang-gemma4 serve``: SGLang's own server, on the GPU or on the CPU reference engine."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sglang_gemma4 import switches
+from sglang_gemma4.diagnostics import preflight
+from sglang_gemma4.tiny import checkpoints
+
+
+def has_accelerator() -> bool:
+    """Whether torch finds a device of any make to compute on."""
+    import torch
+
+    return bool(torch.accelerator.is_available())
+
+
+def serve(model: str, flags: Sequence[str]) -> int:
+    """Replace this process by SGLang's server for ``model``; the flags are passed on as they are.
+
+    Without a GPU the CPU reference engine's environment and the flags it needs are added where the operator gave none.
+
+    Raises:
+        ValueError: a switch, the model, the assistant or the attention backend is wrong; nothing was started.
+    """
+    if problems := switches.check_all():
+        raise ValueError("; ".join(problems))
+    path = resolve(model)
+    arguments = ["--model-path", path, *_resolve_draft(flags)]
+    preflight.check(_fields(arguments))
+    environ = dict(os.environ)
+    if not has_accelerator():
+        from sglang_gemma4.cpu.environment import default_arguments, launch_environment
+
+        environ = launch_environment(environ)
+        arguments += default_arguments(arguments)
+        print("sglang-gemma4: no GPU found; serving with the CPU reference engine (exact, slow)", file=sys.stderr, flush=True)
+    os.execve(sys.executable, [sys.executable, "-m", "sglang.launch_server", *arguments], environ)
+
+
+def resolve(model: str) -> str:
+    """A shipped tiny model's directory for its name; any other name or path as it is."""
+    if model in checkpoints.SHIPPED and not Path(model).exists():
+        return str(checkpoints.shipped(model))
+    return model
+
+
+def _resolve_draft(flags: Sequence[str]) -> list[str]:
+    name = "--speculative-draft-model-path"
+    resolved = list(flags)
+    for position, flag in enumerate(resolved):
+        if flag == name and position + 1 < len(resolved):
+            resolved[position + 1] = resolve(resolved[position + 1])
+        elif flag.startswith(name + "="):
+            resolved[position] = f"{name}={resolve(flag.partition('=')[2])}"
+    return resolved
+
+
+def _fields(arguments: Sequence[str]) -> dict[str, Any]:
+    """The flags as ``ServerArgs`` field names, read without importing SGLang: enough for the preflight checks."""
+    fields: dict[str, Any] = {}
+    for position, flag in enumerate(arguments):
+        if not flag.startswith("--"):
+            continue
+        name, equals, value = flag.removeprefix("--").partition("=")
+        following = arguments[position + 1] if position + 1 < len(arguments) else "--"
+        fields[name.replace("-", "_")] = value if equals else (True if following.startswith("--") else following)
+    return fields

@@ -1,0 +1,75 @@
+"""The command line: help, doctor, errors in one line."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from sglang_gemma4 import cli
+from sglang_gemma4.diagnostics import doctor
+
+
+def run(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-m", "sglang_gemma4.cli", *arguments], capture_output=True, text=True, env={**os.environ, **environ}
+    )
+
+
+@pytest.mark.parametrize("command", ["serve", "doctor", "patches", "checkpoint"])
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main([command, "--help"])
+    assert exit_.value.code == 0
+    assert f"sglang-gemma4 {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "said"),
+    [
+        (["serve", "google/gemma-5-it"], {"HF_HUB_OFFLINE": "1"}, "'google/gemma-5-it' is neither a local directory nor to be had"),
+        (["serve", "tiny-26b-a4b", "--attention-backend", "flashinfer"], {}, "--attention-backend flashinfer cannot serve Gemma 4"),
+        (["serve", "tiny-26b-a4b", "--speculative-algorithm", "NEXTN"], {}, "add --speculative-draft-model-path"),
+        (
+            ["serve", "tiny-26b-a4b", "--speculative-algorithm=NEXTN", "--speculative-draft-model-path=tiny-e2b-assistant"],
+            {},
+            "does not fit",
+        ),
+        (["serve", "tiny-26b-a4b"], {"SGLANG_GEMMA4_STRICT": "maybe"}, "SGLANG_GEMMA4_STRICT='maybe' is not a boolean"),
+        (["checkpoint", "tiny-7b", "/tmp/nowhere"], {}, "tiny-7b"),
+        (["doctor", "--url", "http://127.0.0.1:9"], {}, "no SGLang server answers at http://127.0.0.1:9"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(arguments: list[str], environ: dict[str, str], said: str) -> None:
+    done = run(*arguments, **environ)
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert said in line
+
+
+def test_doctor_reports_and_json_reads_back(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    status = cli.main(["doctor", "--no-patches", "--json"])
+    data = json.loads(capsys.readouterr().out)
+    assert status == (0 if data["healthy"] else 1)
+    assert data["entry_point"] == "installed"
+    assert data["distributions"]["sglang"] == "0.5.23"
+    text = doctor.local_text(data)
+    assert "SGLANG_GEMMA4_ROUTER_SCALE" in text
+
+
+def test_doctor_outlives_a_broken_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise OSError("no such luck")
+
+    for probe in ("_gpus", "_entry_point", "_version", "patch_states"):
+        monkeypatch.setattr(doctor, probe, broken)
+    monkeypatch.setenv("SGLANG_GEMMA4_STRICT", "perhaps")
+    data = doctor.local()
+    assert not data["healthy"]
+    text = doctor.local_text(data)
+    assert "error: OSError: no such luck" in text
+    assert "PROBLEM SGLANG_GEMMA4_STRICT='perhaps'" in text
+    assert text.endswith("NOT HEALTHY")

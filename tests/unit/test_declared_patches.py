@@ -1,0 +1,162 @@
+"""Every declared patch against the installed SGLang: does it fit, does its switch switch, is stock stock."""
+
+import importlib
+import json
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_gemma4 import patching, switches
+from sglang_gemma4.diagnostics import listing
+from sglang_gemma4.patches import ORDER, load_all
+from sglang_gemma4.patching import Entry, Hook, Patch
+from sglang_gemma4.placement import hook_is_in_chain
+
+InChild = Callable[[Callable[[], Any]], Any]
+ROOT = Path(__file__).parents[2]
+PATCHES = load_all()
+ALL_OUR = {patch.switch for patch in PATCHES}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sglang_imported() -> None:
+    """Import every target once in this process; children inherit it."""
+    importlib.import_module("sglang.srt.entrypoints.http_server")
+    for patch in PATCHES:
+        for hook in patch.hooks:
+            pkgutil.resolve_name(hook.target)
+
+
+def is_placed(hook: Hook | Entry) -> bool:
+    """Whether SGLang now reaches our hook: looked up afresh, not taken from the report."""
+    current = pkgutil.resolve_name(hook.target)
+    if isinstance(hook, Entry):
+        value = current.get(hook.key)
+        return value is not None and patching.fingerprint(value) != hook.fingerprint
+    function = pkgutil.resolve_name(hook.function) if isinstance(hook.function, str) else hook.function
+    return hook_is_in_chain(current, function)
+
+
+def applied_with(environ: dict[str, str]) -> tuple[dict[str, str], dict[str, list[bool]]]:
+    """States by patch name, and for each patch whether each hook is in place."""
+    states = {o.name: f"{o.state} {o.reason}".strip() for o in patching.apply(PATCHES, environ)}
+    return states, {patch.name: [is_placed(hook) for hook in patch.hooks] for patch in PATCHES}
+
+
+def test_modules_and_switches_correspond() -> None:
+    assert [patch.name for patch in PATCHES] == list(ORDER)
+    modules = {path.stem for path in (ROOT / "patches").glob("*.py")} - {"__init__"}
+    assert modules == set(ORDER), "every module of patches/ is in ORDER"
+    assert set(switches.SWITCHES) - ALL_OUR == {switches.MASTER, switches.STRICT}
+    for patch in PATCHES:
+        assert patch.why, patch.name
+        assert patch.evidence, patch.name
+        assert patch.remove_when, patch.name
+        assert patch.cpu_engine == (patch.switch == switches.CPU_ENGINE)
+
+
+@pytest.mark.parametrize(("patch", "hook"), [(p, h) for p in PATCHES for h in p.hooks], ids=lambda x: getattr(x, "target", None) or x.name)
+def test_fingerprint_is_that_of_the_installed_sglang(patch: Patch, hook: Hook | Entry) -> None:
+    assert patching.current_fingerprint(hook) == hook.fingerprint
+
+
+def test_everything_applies_and_is_in_place(in_child: InChild) -> None:
+    states, placed = in_child(lambda: applied_with({"SGLANG_GEMMA4_CPU": "1"}))
+    assert set(states.values()) == {"active"}
+    assert all(all(found) for found in placed.values()), placed
+
+
+@pytest.mark.parametrize("switch", sorted(ALL_OUR))
+def test_each_switch_switches_its_own_patches_and_no_other(switch: str, in_child: InChild) -> None:
+    states, placed = in_child(lambda: applied_with({"SGLANG_GEMMA4_CPU": "1"} | {switch: "0"}))
+    for patch in PATCHES:
+        off = patch.switch == switch
+        assert states[patch.name] == (f"off {switch}=0" if off else "active")
+        assert placed[patch.name] == [not off] * len(patch.hooks), patch.name
+
+
+def test_master_switch_leaves_stock(in_child: InChild) -> None:
+    def child() -> Any:
+        os.environ["SGLANG_GEMMA4"] = "0"
+        os.environ.pop("SGLANG_GEMMA4_CPU", None)
+        from sglang.srt.plugins import load_plugins
+        from sglang.srt.plugins.hook_registry import HookRegistry
+
+        load_plugins()
+        ours = [target for target, hooks in HookRegistry._hooks.items() for hook in hooks if hook[2].plugin_name == "sglang_gemma4"]
+        return [ours, [is_placed(hook) for patch in PATCHES for hook in patch.hooks], len(patching.report())]
+
+    assert in_child(child) == [[], [False] * sum(len(patch.hooks) for patch in PATCHES), 0]
+
+
+def test_sglang_itself_loads_the_plugin(in_child: InChild) -> None:
+    def child() -> Any:
+        os.environ["SGLANG_GEMMA4_CPU"] = "1"
+        from sglang.srt.plugins import load_plugins
+
+        load_plugins()
+        return [o.state for o in patching.report()]
+
+    assert in_child(child) == ["active"] * len(PATCHES)
+
+
+def test_a_bad_switch_value_ends_the_process_with_one_line(in_child: InChild) -> None:
+    def child() -> Any:
+        os.environ["SGLANG_GEMMA4_ROUTER_SCALE"] = "perhaps"
+        from sglang.srt.plugins import load_plugins
+
+        try:
+            load_plugins()
+        except SystemExit as exit_:
+            return str(exit_)
+        return "no exit"
+
+    assert in_child(child) == (
+        "sglang-gemma4: SGLANG_GEMMA4_ROUTER_SCALE='perhaps' is not a boolean; set it to 1 or 0, or unset it (default 1)"
+    )
+
+
+def test_strict_ends_the_process_at_a_patch_that_does_not_fit(in_child: InChild) -> None:
+    def child() -> Any:
+        from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPWorkerV2
+
+        FrozenKVMTPWorkerV2.forward_batch_generation = lambda self: None  # as another SGLang or another plugin may have it
+        os.environ.update(SGLANG_GEMMA4_STRICT="1", SGLANG_GEMMA4_CPU="1")
+        from sglang_gemma4.plugin import register
+
+        try:
+            register()
+        except SystemExit as exit_:
+            return str(exit_)
+        return "no exit"
+
+    said = in_child(child)
+    assert re.match(r"sglang-gemma4: patch sync_mtp cannot be applied: .* \(SGLANG_GEMMA4_STRICT=1\)$", said), said
+
+
+@pytest.mark.parametrize(
+    "statement", ["import sglang_gemma4", "from sglang_gemma4.diagnostics import listing; listing.text()", "import sglang_gemma4.cli"]
+)
+def test_importing_loads_neither_torch_nor_sglang(statement: str) -> None:
+    program = f"import sys; {statement}; print([m for m in ('torch', 'sglang', 'transformers') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_readme_table_is_the_generated_one() -> None:
+    assert listing.markdown() in (ROOT / "README.md").read_text(), "run `sglang-gemma4 patches --markdown` and put it into README.md"
+
+
+def test_lists_agree() -> None:
+    data = listing.data()
+    assert [row["name"] for row in data] == list(ORDER)
+    text = listing.text()
+    assert all(f"{row['name']} (" in text and row["switch"] in text for row in data)
+    assert json.loads(json.dumps(data)) == data

@@ -1,0 +1,116 @@
+"""Preflight: bad models, assistants and backends are one line that names value and remedy."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_gemma4.diagnostics import preflight
+from sglang_gemma4.diagnostics.preflight import LayerGeometry, PreflightError
+
+TEXT: dict[str, Any] = {
+    "hidden_size": 2816,
+    "vocab_size": 262144,
+    "num_key_value_heads": 8,
+    "head_dim": 256,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+FULL = {"head_dim": 512, "num_key_value_heads": 2}
+
+
+def write(folder: Path, **config: Any) -> str:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    text = TEXT | {"per_layer_config": {"1": FULL}}
+    return write(tmp_path / "target", architectures=["Gemma4ForConditionalGeneration"], text_config=text)
+
+
+def assistant(tmp_path: Path, backbone: int = 2816, **changes: Any) -> str:
+    text = TEXT | {"hidden_size": 1024, "per_layer_config": {"1": FULL}} | changes
+    return write(tmp_path / "assistant", architectures=["Gemma4AssistantForCausalLM"], backbone_hidden_size=backbone, text_config=text)
+
+
+def mtp(target: str, draft: str | None) -> dict[str, Any]:
+    return {"model_path": target, "speculative_algorithm": "NEXTN", "speculative_draft_model_path": draft}
+
+
+def test_a_fitting_pair_passes(target: str, tmp_path: Path) -> None:
+    preflight.check(mtp(target, assistant(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"backbone": 1536}, "backbone_hidden_size is 1536, the model's hidden_size 2816"),
+        ({"vocab_size": 1024}, "vocabulary has 1024 tokens, the model's 262144"),
+        ({"num_key_value_heads": 4}, "sliding_attention layers read 4 KV heads of 256, the model's have 8 of 256"),
+        ({"per_layer_config": {"1": {"head_dim": 256}}}, "full_attention layers read 8 KV heads of 256, the model's have 2 of 512"),
+    ],
+)
+def test_an_assistant_of_another_size_is_refused(target: str, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    draft = assistant(tmp_path, **changes)
+    with pytest.raises(PreflightError) as error:
+        preflight.check(mtp(target, draft))
+    assert said in str(error.value)
+    assert draft in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_target_without_the_layer_type_is_refused(tmp_path: Path) -> None:
+    text = TEXT | {"layer_types": ["sliding_attention", "sliding_attention"]}
+    alone = write(tmp_path / "sliding", architectures=["Gemma4ForCausalLM"], **text)
+    with pytest.raises(PreflightError, match="has full_attention layers, the model has none"):
+        preflight.check(mtp(alone, assistant(tmp_path)))
+
+
+def test_a_missing_assistant_names_the_flag(target: str) -> None:
+    with pytest.raises(PreflightError, match="needs Gemma 4's MTP assistant; add --speculative-draft-model-path"):
+        preflight.check(mtp(target, None))
+
+
+def test_another_model_is_no_assistant(target: str, tmp_path: Path) -> None:
+    draft = write(tmp_path / "llama", architectures=["LlamaForCausalLM"])
+    with pytest.raises(PreflightError, match="is LlamaForCausalLM, not Gemma4AssistantForCausalLM"):
+        preflight.check(mtp(target, draft))
+
+
+@pytest.mark.parametrize("flag", preflight.BACKEND_FLAGS)
+def test_an_unsupported_backend_lists_the_supported(target: str, flag: str) -> None:
+    with pytest.raises(PreflightError, match=f"--{flag.replace('_', '-')} flashinfer cannot serve Gemma 4; use one of triton, fa4"):
+        preflight.check({"model_path": target, flag: "flashinfer"})
+
+
+def test_unknown_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PreflightError, match="does not exist"):
+        preflight.check({"model_path": str(tmp_path / "nowhere")})
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PreflightError, match=r"has no config\.json"):
+        preflight.check({"model_path": str(tmp_path / "empty")})
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(PreflightError, match=r"'google/gemma-5-it' is neither a local directory nor to be had"):
+        preflight.check({"model_path": "google/gemma-5-it"})
+    with pytest.raises(PreflightError, match="not a valid Hugging Face name"):
+        preflight.check({"model_path": "no such//name"})
+
+
+def test_other_models_are_left_alone(tmp_path: Path) -> None:
+    llama = write(tmp_path / "llama", architectures=["LlamaForCausalLM"])
+    preflight.check({"model_path": llama, "attention_backend": "flashinfer", "speculative_algorithm": "NEXTN"})
+
+
+def test_every_spelling_of_the_geometry_reads_the_same() -> None:
+    sglang = TEXT | {"head_dim": 512, "num_key_value_heads": 2, "swa_head_dim": 256, "swa_num_key_value_heads": 8, "per_layer_config": {}}
+    spellings = (
+        TEXT | {"per_layer_config": {"1": FULL}},
+        TEXT | {"global_head_dim": 512, "num_global_key_value_heads": 2, "attention_k_eq_v": True},
+        sglang,
+    )
+    for text in spellings:
+        layers = preflight.text_geometry({"text_config": text}).layers
+        assert layers == {"sliding_attention": LayerGeometry(8, 256), "full_attention": LayerGeometry(2, 512)}
