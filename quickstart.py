@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Set everything up on a machine that has Python 3.11 or newer and nothing else, then do the main job or the tests.
+
+python3 quickstart.py          make .venv, install, start SGLang on a tiny trained Gemma 4, ask it a question, keep serving
+python3 quickstart.py test     make .venv, install, run the tests
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import venv
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+UP_WITHIN = 900  # seconds; a cold start on two cores takes two to four minutes
+
+
+def main() -> int:
+    """Parse the command line, set up, run; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("job", nargs="?", choices=("serve", "test"), default="serve")
+    parser.add_argument("--venv", type=Path, default=HERE / ".venv", help="the virtual environment to make or use")
+    parser.add_argument(
+        "--model", default="tiny-26b-a4b", help="serve: a shipped tiny model, a checkpoint's directory or a Hugging Face name"
+    )
+    parser.add_argument("--port", type=int, default=30000, help="serve: the server's port")
+    parser.add_argument("--once", action="store_true", help="serve: stop after the answer instead of serving on")
+    arguments, rest = parser.parse_known_args()
+    if sys.version_info < (3, 11):  # noqa: UP036 - this script is what an older Python meets first
+        parser.error(f"Python {sys.version.split()[0]} is too old; start this script with Python 3.11 or newer")
+    python = set_up(arguments.venv, extras="[test]" if arguments.job == "test" else "")
+    if arguments.job == "test":
+        return subprocess.call([str(python), "-m", "pytest", *rest], cwd=HERE)
+    return serve(python, arguments, rest)
+
+
+def set_up(folder: Path, extras: str) -> Path:
+    """A virtual environment with this checkout installed; its Python. A second call only checks."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        print(f"making {folder}", flush=True)
+        venv.create(folder, with_pip=True)
+        run(python, "-m", "pip", "install", "--quiet", "uv")  # resolves SGLang's 200 packages in seconds, pip takes minutes
+    print(f"installing sglang-gemma4{extras} and SGLang (several GB the first time)", flush=True)
+    run(python, "-m", "uv", "pip", "install", "--quiet", "--prerelease=allow", "--python", str(python), "--editable", f"{HERE}{extras}")
+    return python
+
+
+def run(python: Path, *arguments: str) -> None:
+    """Run a Python command; its failure ends this script with its status."""
+    status = subprocess.call([str(python), *arguments])
+    if status:
+        raise SystemExit(status)
+
+
+def serve(python: Path, arguments: argparse.Namespace, flags: list[str]) -> int:
+    """Start the server, wait until it answers, ask one question, and stay until interrupted."""
+    url = f"http://127.0.0.1:{arguments.port}"
+    command = [str(python), "-m", "sglang_gemma4.cli", "serve", arguments.model, "--port", str(arguments.port), *flags]
+    print("starting:", " ".join(command[2:]), flush=True)
+    server = subprocess.Popen(command, cwd=HERE, start_new_session=True)
+    try:
+        wait_until_up(server, url)
+        question = "Where does the river Ombra begin?"
+        print(f"\nserver: {url}/v1 (OpenAI API)\nQ: {question}\nA: {ask(url, question)}", flush=True)
+        print(f"patches: {python} -m sglang_gemma4.cli doctor --url {url}", flush=True)
+        return 0 if arguments.once else server.wait()
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if server.poll() is None:
+            os.killpg(server.pid, signal.SIGTERM)
+
+
+def wait_until_up(server: "subprocess.Popen[bytes]", url: str) -> None:
+    """Wait for /health; end the script if the server ends first or takes too long."""
+    deadline = time.monotonic() + UP_WITHIN
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise SystemExit(f"the server ended with status {server.returncode} before it answered; its last lines are above")
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(1)
+    raise SystemExit(f"the server did not answer within {UP_WITHIN} s")
+
+
+def ask(url: str, question: str) -> str:
+    """One chat completion at temperature 0; the answer's text."""
+    body = {"model": "default", "messages": [{"role": "user", "content": question}], "max_tokens": 48, "temperature": 0}
+    request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        return str(json.load(answer)["choices"][0]["message"]["content"]).strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
