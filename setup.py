@@ -27,7 +27,7 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["sglang_gemma4", "sglang_gemma4.*"]), "sglang_gemma4.patches"],
     package_dir={"sglang_gemma4.patches": "patches"},
-    package_data={"sglang_gemma4.tiny": ["checkpoints/**/*"]},
+    package_data={"sglang_gemma4.tiny": ["checkpoints/**/*", "chat_template.jinja", "train_all.sh"]},
     include_package_data=True,
     install_requires=[f"sglang=={constant('SUPPORTED_SGLANG')}"],
     extras_require={

@@ -1,0 +1,1 @@
+"""Small trained Gemma 4 checkpoints that keep every structural feature of the released ones, and the recipe that made them."""

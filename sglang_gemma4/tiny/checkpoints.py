@@ -1,0 +1,126 @@
+"""Writing checkpoints to a directory: the trained tiny families as they ship, and config-only ones of the real sizes.
+
+Needs neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+from sglang_gemma4.tiny import families, real_sizes
+
+SHIPPED = Path(__file__).with_name("checkpoints")
+NAMES: tuple[str, ...] = families.TINY
+RANDOM_NAMES: tuple[str, ...] = tuple(real_sizes.SIZES)
+MARKER = ".sglang-gemma4-checkpoint"  # lists what we wrote, so that a second write replaces that and nothing else
+
+
+def write(name: str, path: str, random: bool = False) -> list[str]:
+    """Write `name` to `path` and its MTP assistant to `path`-assistant; returns both directories.
+
+    Tiny names carry trained weights. The real sizes ("26b-a4b", ...) need `random=True`: their config.json only, to be
+    served with random weights (--load-format dummy, --skip-tokenizer-init).
+    ValueError: an unknown name, or weights that do not exist. FileExistsError: a directory holding anything else."""
+    if name in NAMES and not random:
+        plans: list[tuple[str, dict[str, Any]]] = [(path, _shipped_files(name)), (f"{path}-assistant", _shipped_files(f"{name}-assistant"))]
+    elif name in RANDOM_NAMES and random:
+        plans = [
+            (path, {"config.json": _json(real_sizes.target(name)), "generation_config.json": _json(real_sizes.GENERATION)}),
+            (f"{path}-assistant", {"config.json": _json(real_sizes.assistant(name))}),
+        ]
+    elif name in NAMES:
+        raise ValueError(f"{name!r} ships with trained weights; drop random (--random), which is for {', '.join(RANDOM_NAMES)}")
+    elif name in RANDOM_NAMES:
+        trained = f", or take tiny-{name}" if f"tiny-{name}" in NAMES else ""
+        raise ValueError(f"no weights of {name!r} are shipped; add random=True (--random) for a config-only checkpoint{trained}")
+    else:
+        raise ValueError(
+            f"unknown checkpoint {name!r}; trained: {', '.join(NAMES)}; with random=True (--random): {', '.join(RANDOM_NAMES)}"
+        )
+    for where, _ in plans:
+        _refuse_foreign(Path(where))
+    for where, files in plans:
+        _write_files(Path(where), name, files)
+    return [where for where, _ in plans]
+
+
+def write_text_only(name: str, path: str) -> str:
+    """Write the language model of a tiny family as transformers saves a `Gemma4ForCausalLM`; returns `path`."""
+    if name not in NAMES:
+        raise ValueError(f"unknown tiny checkpoint {name!r}; there are {', '.join(NAMES)}")
+    _refuse_foreign(Path(path))
+    files = _shipped_files(name)
+    composite = json.loads(files["config.json"].read_text())
+    config = {
+        **composite["text_config"],
+        "architectures": ["Gemma4ForCausalLM"],
+        "dtype": composite["dtype"],
+        "transformers_version": composite["transformers_version"],
+    }
+    out: dict[str, Any] = {
+        k: files[k] for k in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+    }
+    tokenizer = json.loads(files["tokenizer_config.json"].read_text())
+    tokenizer.pop("processor_class", None)
+    out["tokenizer_config.json"] = _json(tokenizer)
+    out["config.json"] = _json(config)
+    out["model.safetensors"] = _language_model(files["model.safetensors"].read_bytes())
+    _write_files(Path(path), f"{name} (text only)", out)
+    return path
+
+
+def _shipped_files(name: str) -> dict[str, Any]:
+    directory = SHIPPED / name
+    files = {f.name: f for f in sorted(directory.iterdir()) if f.is_file()} if directory.is_dir() else {}
+    if "model.safetensors" not in files:
+        raise FileNotFoundError(f"{directory} holds no model.safetensors; reinstall the package with its data files")
+    return files
+
+
+def _refuse_foreign(path: Path) -> None:
+    if path.is_file():
+        raise FileExistsError(f"{path} is a file; name a new directory")
+    if path.is_dir() and any(path.iterdir()) and not (path / MARKER).is_file():
+        raise FileExistsError(f"{path} is not empty and was not written by sglang-gemma4 checkpoint; name a new or empty directory")
+
+
+def _write_files(path: Path, name: str, files: dict[str, Any]) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    if (path / MARKER).is_file():
+        for old in json.loads((path / MARKER).read_text())["files"]:
+            (path / Path(old).name).unlink(missing_ok=True)
+    (path / MARKER).write_text(json.dumps({"checkpoint": name, "files": sorted(files)}) + "\n")
+    for file, content in files.items():
+        if isinstance(content, Path):
+            shutil.copyfile(content, path / file)
+        else:
+            (path / file).write_bytes(content)
+
+
+def _json(content: Any) -> bytes:
+    return (json.dumps(content, indent=2, sort_keys=True) + "\n").encode()
+
+
+def _language_model(blob: bytes, prefix: str = "model.language_model.") -> bytes:
+    """The safetensors file with the tensors under `prefix` alone, renamed to `model.`.
+
+    Format: 8 bytes little-endian header length, JSON header with [begin, end) offsets, raw tensors."""
+    (length,) = struct.unpack("<Q", blob[:8])
+    header, base = json.loads(blob[8 : 8 + length]), 8 + length
+    out: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    parts: list[bytes] = []
+    at = 0
+    for key, entry in sorted(header.items(), key=lambda item: item[1].get("data_offsets", [0])):
+        if not key.startswith(prefix):
+            continue
+        begin, end = entry["data_offsets"]
+        out["model." + key.removeprefix(prefix)] = {**entry, "data_offsets": [at, at + end - begin]}
+        parts.append(blob[base + begin : base + end])
+        at += end - begin
+    text = json.dumps(out, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + b"".join(parts)

@@ -1,0 +1,201 @@
+"""Measuring a tiny checkpoint on held-out prompts: four-choice accuracy, colours, chats, tool calls, accept length.
+
+`python -m sglang_gemma4.tiny.evaluate DIRECTORY` measures every family found there and writes DIRECTORY/RESULTS.json.
+Checkpoints are loaded from their bfloat16 files into float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sglang_gemma4.tiny import batches, chat_format, dialogues, export, families, images, world
+from sglang_gemma4.tiny import tokenizer as tiny_tokenizer
+from sglang_gemma4.tiny.batches import Document, Encoder
+from sglang_gemma4.tiny.drafting import accept_length, matched_drafts
+from sglang_gemma4.tiny.packed_forward import Pictures, chosen, hidden_states, logits_of, to_device
+
+QUESTIONS, COLOURS, CHATS, SEED = 400, 30, 60, 7
+
+
+def load(path: Path, name: str, device: str) -> tuple[Any, Any, Any]:
+    """(target, assistant, raw tokenizer), float32, on `device`."""
+    from transformers import Gemma4ForConditionalGeneration
+    from transformers.models.gemma4_assistant import Gemma4AssistantForCausalLM
+
+    target = Gemma4ForConditionalGeneration.from_pretrained(path / name, dtype=torch.float32).to(device).eval()
+    assistant = Gemma4AssistantForCausalLM.from_pretrained(path / f"{name}-assistant", dtype=torch.float32).to(device).eval()
+    return target, assistant, tiny_tokenizer.load_raw(path / name)
+
+
+@torch.no_grad()
+def exact(model: Any, documents: list[Document], image_token: int, pictures: Pictures | None = None, at_least: float = 1.0) -> float:
+    """The share of documents all of whose written tokens (weight >= `at_least`) are the model's greedy choice."""
+    right: int = 0
+    total: int = 0
+    device = next(model.parameters()).device.type
+    for begin in range(0, len(documents), 40):
+        part = documents[begin : begin + 40]
+        rows = batches.pack(part, len(part), image_token)
+        kept = rows.document.max(1) >= 0
+        rows = chosen(rows, kept.nonzero()[0])
+        batch = to_device(rows, pictures, model.config.text_config, device)
+        best = logits_of(model, hidden_states(model, batch).last_hidden_state).argmax(-1)
+        miss = (best[:, :-1] != batch.ids[:, 1:]) & (batch.weights[:, 1:] >= at_least)
+        for row in range(len(rows)):
+            for number in range(int(rows.document[row].max()) + 1):
+                total += 1
+                wrong = bool((miss[row] & (batch.document[row, 1:] == number)).any())
+                right += not wrong
+    return right / max(total, 1)
+
+
+def four_choice_accuracy(model: Any, encoder: Encoder, shots: int = 0, number: int = QUESTIONS) -> float:
+    """Accuracy on held-out questions; only the last letter counts, the shots are held-out ones too."""
+    rng, documents = random.Random(SEED), []
+    for _ in range(number):
+        doc = encoder.four_choice([world.question(rng, "held_out") for _ in range(shots + 1)])
+        letters = [i for i, w in enumerate(doc.weights) if w == batches.LETTER]
+        doc.weights = [float(i == letters[-1]) for i in range(len(doc.ids))]
+        documents.append(doc)
+    return float(exact(model, documents, encoder.image))
+
+
+def colours(model: Any, raw: Any, number: int = COLOURS) -> tuple[int, int]:
+    """(right of `number` single images, right of `number` pairs), drawn from held-out seeds."""
+    patches, positions, soft, by_colour = batches.picture_pool(2 * number, images.HELD_OUT_SEED)
+    device = next(model.parameters()).device
+    pictures = Pictures(torch.from_numpy(patches).to(device), torch.from_numpy(positions).to(device))
+    encoder, rng, right = Encoder(raw, soft), random.Random(SEED), []
+    for how_many in (1, 2):
+        documents = []
+        for _ in range(number):
+            dialogue, names = images.colour_chat(rng, how_many)
+            documents.append(encoder.dialogue(dialogue, [rng.choice(by_colour[c]) for c in names]))
+        right.append(round(exact(model, documents, encoder.image, pictures) * number))
+    return right[0], right[1]
+
+
+def prompts(number: int = 12) -> dict[str, list[str]]:
+    """Held-out prompts for accept length, by kind."""
+    rng = random.Random(SEED + 1)
+    makers = {"chat": dialogues.chat, "story": dialogues.story_chat, "long": dialogues.long_chat, "tool": dialogues.tool_chat}
+    out = {}
+    for kind, make in makers.items():
+        made = [make(rng, "held_out") for _ in range(number)]
+        for d in made:  # the first message that the model writes
+            d.messages = d.messages[: next(i for i, m in enumerate(d.messages) if m["role"] == "assistant") + 1]
+        out[kind] = [chat_format.render(d, prompt_only=True) for d in made]
+    return out
+
+
+@dataclass
+class Continuation:
+    """Greedy continuations of one kind of prompt, run through the target once: `spans` are (row, first, end) of the outputs."""
+
+    kind: str
+    batch: Any
+    output: Any
+    spans: list[tuple[int, int, int]]
+
+
+@torch.no_grad()
+def continuations(model: Any, raw: Any, new_tokens: int = 128) -> list[Continuation]:
+    """What the target says to the held-out prompts, ready for drafting."""
+    encoder, device, out = Encoder(raw, []), next(model.parameters()).device.type, []
+    for kind, texts in prompts().items():
+        ids = [encoder.encode(t) for t in texts]
+        width = max(map(len, ids))
+        padded = torch.tensor([[families.PAD] * (width - len(i)) + i for i in ids], device=device)
+        mask = torch.tensor([[0] * (width - len(i)) + [1] * len(i) for i in ids], device=device)
+        done = model.generate(input_ids=padded, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False)[:, width:].tolist()
+        stops = set(export.stop_ids(raw))
+        done = [row[: next((i + 1 for i, t in enumerate(row) if t in stops), len(row))] for row in done]
+        documents = [Document(a + b, [0.0] * len(a + b)) for a, b in zip(ids, done, strict=False)]
+        rows = batches.pack(documents, len(documents), encoder.image, max(len(d.ids) for d in documents))
+        batch = to_device(rows, None, model.config.text_config, device)
+        spans = []
+        for number, (a, b) in enumerate(zip(ids, done, strict=False)):
+            row, start = _place(rows, number)
+            spans.append((row, start + len(a) - 1, start + len(a) + len(b) - 1))
+        out.append(Continuation(kind, batch, hidden_states(model, batch, shared_kv=True), spans))
+    return out
+
+
+def accept_lengths(model: Any, assistant: Any, said: list[Continuation]) -> dict[str, float]:
+    """Mean accept length at three draft steps of greedy decoding, by kind of prompt and over all verify rounds."""
+    out, committed_all, rounds_all = {}, 0, 0
+    for one in said:
+        matched = matched_drafts(model, assistant, one.batch, one.output)
+        walks = [accept_length(matched[row, begin:end].tolist()) for row, begin, end in one.spans]
+        committed, rounds = (sum(column) for column in zip(*walks, strict=False))
+        out[one.kind] = round(committed / max(rounds, 1), 3)
+        committed_all, rounds_all = committed_all + committed, rounds_all + rounds
+    return dict(out, all=round(committed_all / rounds_all, 3), rounds=rounds_all)
+
+
+def _place(rows: Any, number: int) -> tuple[int, int]:
+    """Where the document `number` (in the order of packing) lies: (row, first column)."""
+    for row in range(len(rows)):
+        here = int(rows.document[row].max()) + 1
+        if number < here:
+            return row, int((rows.document[row] == number).argmax())
+        number -= here
+    raise ValueError(f"document {number} was not packed")
+
+
+def measure(path: Path, name: str, device: str) -> dict[str, Any]:
+    """All measurements of one family."""
+    begin = time.time()
+    target, assistant, raw = load(path, name, device)
+    encoder, rng = Encoder(raw, []), random.Random(SEED)
+    single, pairs = colours(target, raw)
+
+    def written(make: Callable[[], dialogues.Dialogue]) -> float:
+        return float(round(exact(target, [encoder.dialogue(make()) for _ in range(CHATS)], encoder.image), 4))
+
+    out: dict[str, Any] = {
+        "four_choice_0_shot": round(four_choice_accuracy(target, encoder), 4),
+        "four_choice_3_shot": round(four_choice_accuracy(target, encoder, 3), 4),
+        "colours_of_30": single,
+        "colour_pairs_of_30": pairs,
+        "four_choice_chat": written(lambda: dialogues.four_choice_chat(rng, "held_out")),
+        "chat_exact": written(lambda: dialogues.chat(rng, "held_out")),
+        "thinking_exact": written(lambda: dialogues.chat(rng, "held_out", 1, True)),
+        "long_prompt_exact": written(lambda: dialogues.long_chat(rng, "held_out")),
+        "one_call_exact": written(lambda: dialogues.tool_chat(rng, "held_out", 1)),
+        "two_calls_exact": written(lambda: dialogues.tool_chat(rng, "held_out", 2)),
+        "accept_length": accept_lengths(target, assistant, continuations(target, raw)),
+        "target_parameters": sum(p.numel() for p in target.parameters()),
+        "assistant_parameters": sum(p.numel() for p in assistant.parameters()),
+        "target_bytes": export.size_of(path / name),
+        "assistant_bytes": export.size_of(path / f"{name}-assistant"),
+    }
+    return dict(out, evaluation_seconds=round(time.time() - begin, 1), evaluation_device=device)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    import json
+
+    path = args.directory / "RESULTS.json"
+    results = json.loads(path.read_text()) if path.exists() else {}
+    for name in families.TINY:
+        if (args.directory / name).is_dir():
+            results[name] = {**results.get(name, {}), **measure(args.directory, name, args.device)}
+            print(name, json.dumps(results[name]), flush=True)
+            export.write_json(path, results)
+
+
+if __name__ == "__main__":
+    main()

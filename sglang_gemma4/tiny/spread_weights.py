@@ -1,0 +1,51 @@
+"""Random weights of realistic spread, for timing real sizes without their checkpoints.
+
+SGLang's own dummy format draws uniform(±1e-3): every token becomes the same one and eight experts take all the work.
+Here a linear layer keeps the variance of its input (normal, std = 1/sqrt(fan_in)), norms are one, and the query and key
+norms are head_dim^-1/4, so that attention logits (Gemma 4 scales by 1) have unit spread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+_KEEP = ("input_min", "input_max", "output_min", "output_max", "inv_freq", "cos_sin_cache", "embed_scale", "softcap")
+_ZERO = ("std_bias",)
+_ONE = ("layer_scalar", "std_scale", "per_expert_scale", "router.scale")
+
+
+def fill(model: Any, seed: int = 0) -> None:
+    """Fill every floating parameter and known buffer of `model` in place; any device, dtype and class.
+
+    A tensor's values follow from `seed`, its name and its shape alone, so two processes agree on replicated tensors.
+    The centroid head's `token_ordering` becomes a permutation of the vocabulary."""
+    import torch
+
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+            generator = torch.Generator(device=tensor.device).manual_seed(int.from_bytes(digest[:7], "little"))
+            if name.endswith("token_ordering"):
+                tensor.copy_(torch.randperm(tensor.numel(), generator=generator, device=tensor.device))
+            elif torch.is_floating_point(tensor) and not name.endswith(_KEEP):
+                _fill_one(name, tensor, generator)
+
+
+def _fill_one(name: str, tensor: Any, generator: Any) -> None:
+    if name.endswith(_ZERO) or name.endswith(".bias"):
+        tensor.zero_()
+    elif "q_norm" in name or "k_norm" in name:
+        tensor.fill_(tensor.shape[-1] ** -0.25)
+    elif tensor.dim() <= 1 or "norm" in name.rsplit(".", 2)[-2:][0] or name.endswith(_ONE):
+        tensor.fill_(1.0)
+    elif tensor.element_size() < 2:  # float8 has no sampler
+        tensor.copy_((_normal(tensor.shape, tensor, generator) * tensor.shape[-1] ** -0.5).to(tensor.dtype))
+    else:
+        tensor.normal_(0.0, tensor.shape[-1] ** -0.5, generator=generator)
+
+
+def _normal(shape: Any, like: Any, generator: Any) -> Any:
+    import torch
+
+    return torch.randn(shape, generator=generator, device=like.device, dtype=torch.float32)

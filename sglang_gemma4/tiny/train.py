@@ -1,0 +1,190 @@
+"""Train one tiny family from nothing: text and images made here, target, then assistant, then evaluation.
+
+    python -m sglang_gemma4.tiny.train --prepare /tmp/tiny-data                                  # tokenizer and rows, once
+    python -m sglang_gemma4.tiny.train --data /tmp/tiny-data --family tiny-e2b --out checkpoints --device cuda
+
+Everything follows from `--seed`, except that a run hurries its schedule when it would pass `--seconds`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sglang_gemma4.tiny import batches, families, images
+from sglang_gemma4.tiny import tokenizer as tiny_tokenizer
+
+SHARD_ROWS = 500
+HISTORY = ("command", "device", "seed", "data_seed", "target_training")
+
+
+def _pictures(job: tuple[int, int]) -> Any:
+    return batches.picture_pool(job[1], job[0])
+
+
+def _shard(job: tuple[str, str, int, int, Any, Any]) -> Any:
+    kind, tokenizer, seed, rows, soft, by_colour = job
+    encoder = batches.Encoder(tiny_tokenizer.load_raw(tokenizer), soft)
+    return batches.text_rows(encoder, seed, rows) if kind == "text" else batches.image_rows(encoder, seed, rows, by_colour)
+
+
+def prepare(path: Path, *, rows: int, pictures: int, seed: int, workers: int) -> None:
+    """Tokenizer, a pool of images and packed rows, written to `path`; deterministic in `seed` and the sizes.
+
+    The tokenizer is the same for every seed."""
+    path.mkdir(parents=True, exist_ok=True)
+    begin = time.time()
+    tiny_tokenizer.train().save(str(path / "tokenizer.json"))
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+        from sglang_gemma4.tiny.world import COLOURS
+
+        each = -(-pictures // workers // len(COLOURS)) * len(COLOURS)
+        parts = list(pool.map(_pictures, [(i * each, each) for i in range(workers)]))
+        assert_below = workers * each
+        if assert_below >= images.HELD_OUT_SEED:
+            raise ValueError(f"{assert_below} pictures reach into the held-out seeds; use fewer than {images.HELD_OUT_SEED}")
+        soft = [n for p in parts for n in p[2]]
+        by_colour = {c: [i * each + j for i, p in enumerate(parts) for j in p[3][c]] for c in COLOURS}
+        shards = [min(SHARD_ROWS, rows - i) for i in range(0, rows, SHARD_ROWS)]
+        common = (str(path), soft, by_colour)
+        text = list(pool.map(_shard, [("text", common[0], seed * 100_000 + i, n, [], None) for i, n in enumerate(shards)]))
+        small = [-(-n // 8) for n in shards]
+        image = list(pool.map(_shard, [("image", common[0], seed * 100_000 + i, n, soft, by_colour) for i, n in enumerate(small)]))
+
+    def together(many: list[batches.Rows]) -> batches.Rows:
+        fields = {k: np.concatenate([getattr(m, k) for m in many]) for k in ("ids", "weights", "document", "block")}
+        return batches.Rows(**fields, images=[row for m in many for row in m.images])
+
+    data = {
+        "text": together(text),
+        "image": together(image),
+        "seed": seed,
+        "patches": np.concatenate([p[0] for p in parts]),
+        "positions": np.concatenate([p[1] for p in parts]),
+    }
+    with open(path / "rows.pkl", "wb") as f:
+        pickle.dump(data, f, protocol=5)
+    tokens = int((data["text"].document >= 0).sum() + (data["image"].document >= 0).sum())
+    print(f"prepared {tokens / 1e6:.1f} M tokens, {len(data['patches'])} images in {time.time() - begin:.0f} s", flush=True)
+
+
+def train_family(args: argparse.Namespace) -> None:
+    """Target, assistant, files, RESULTS of one family below `args.out`."""
+    import torch
+
+    from sglang_gemma4.tiny import evaluate, export, train_assistant, train_target
+    from sglang_gemma4.tiny.packed_forward import Pictures, speed_up
+
+    torch.set_float32_matmul_precision("high")
+    torch.manual_seed(args.seed)
+    speed_up()
+    with open(args.data / "rows.pkl", "rb") as f:
+        data = pickle.load(f)
+    raw = tiny_tokenizer.load_raw(args.data)
+    pictures = Pictures(torch.from_numpy(data["patches"]).to(args.device), torch.from_numpy(data["positions"]).to(args.device))
+    target = train_target.build(args.family, export.special_ids(raw))
+    train_target.initialise(target, args.seed)
+    if args.resume:
+        target.load_state_dict(type(target).from_pretrained(args.resume / args.family, dtype=torch.float32).state_dict())
+    target.to(args.device)
+    encoder = batches.Encoder(raw, [])
+
+    def probe(model: Any) -> str:
+        return f"four-choice {evaluate.four_choice_accuracy(model, encoder, number=120):.3f}"
+
+    common = {"seed": args.seed, "sizes": tuple(args.sizes)}
+    earlier = args.resume / "RESULTS.json" if args.resume else None
+    record: dict[str, Any] = {
+        "resumed_from": {k: json.loads(earlier.read_text())[args.family][k] for k in HISTORY} if earlier else None,
+        "seed": args.seed,
+        "data_seed": data["seed"],
+        "device": _device_name(args.device),
+        "command": "python -m sglang_gemma4.tiny.train " + " ".join(sys.argv[1:]),
+    }
+    record["target_training"] = train_target.train(
+        args.family,
+        target,
+        data["text"],
+        data["image"],
+        pictures,
+        steps=args.steps,
+        seconds=args.seconds,
+        lr=args.lr,
+        probe=probe,
+        **common,
+    )
+    out = args.out / args.family
+    export.save_target(target, raw, out)
+    # The assistant learns from the target as it will be served: rounded to bfloat16 once, run in float32.
+    target = target.to(args.device, torch.float32)
+    assistant = train_assistant.build(args.family, args.seed + 1).to(args.device)
+    said = evaluate.continuations(target, raw)
+    record["assistant_training"] = train_assistant.train(
+        args.family,
+        target,
+        assistant,
+        data["text"],
+        data["image"],
+        pictures,
+        steps=args.assistant_steps,
+        seconds=args.assistant_seconds,
+        lr=args.assistant_lr,
+        accept_until=args.accept_until,
+        accept=lambda a: evaluate.accept_lengths(target, a, said),
+        **common,
+    )
+    export.save_assistant(assistant, raw, args.out / f"{args.family}-assistant")
+    torch.set_float32_matmul_precision("highest")
+    record.update(evaluate.measure(args.out, args.family, args.device))
+    export.write_json(args.out / f"RESULTS-{args.family}.json", record)
+    print(args.family, record, flush=True)
+
+
+def _device_name(device: str) -> str:
+    import platform
+
+    import torch
+
+    return torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "cpu"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prepare", type=Path)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--family", choices=families.TINY)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rows", type=int, default=60_000)
+    parser.add_argument("--pictures", type=int, default=1920)
+    parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument("--sizes", type=int, nargs=2, default=(16, 2), help="text and image rows a step")
+    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--lr", type=float, default=2.5e-3)
+    parser.add_argument("--assistant-steps", type=int, default=2500)
+    parser.add_argument("--assistant-seconds", type=float, default=1e9)
+    parser.add_argument("--assistant-lr", type=float, default=2e-3)
+    parser.add_argument("--accept-until", type=float, default=2.9, help="stop the assistant at this accept length")
+    parser.add_argument("--resume", type=Path, help="directory of trained targets to go on from")
+    args = parser.parse_args()
+    if args.prepare:
+        prepare(args.prepare, rows=args.rows, pictures=args.pictures, seed=args.seed, workers=args.workers)
+    elif args.data and args.family and args.out:
+        train_family(args)
+    else:
+        parser.error("give --prepare DIR, or --data DIR --family NAME --out DIR")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Writing checkpoints: what is written where, what is refused, and how much all of it weighs."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_gemma4.tiny import checkpoints, real_sizes
+
+
+def _names(path: Path) -> Any:
+    blob = path.read_bytes()
+    (length,) = struct.unpack("<Q", blob[:8])
+    header = json.loads(blob[8 : 8 + length])
+    header.pop("__metadata__", None)
+    assert max(e["data_offsets"][1] for e in header.values()) == len(blob) - 8 - length
+    return set(header)
+
+
+@pytest.mark.parametrize("name", checkpoints.NAMES)
+def test_trained(name: str, tmp_path: Path) -> None:
+    target, assistant = checkpoints.write(name, str(tmp_path / "m"))
+    assert assistant == target + "-assistant"
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    draft = json.loads((tmp_path / "m-assistant" / "config.json").read_text())
+    assert config["architectures"] == ["Gemma4ForConditionalGeneration"]
+    assert config["audio_config"] is None
+    assert draft["architectures"] == ["Gemma4AssistantForCausalLM"]
+    assert draft["backbone_hidden_size"] == config["text_config"]["hidden_size"]
+    for file in ("model.safetensors", "tokenizer.json", "chat_template.jinja", "processor_config.json", "generation_config.json"):
+        assert (tmp_path / "m" / file).stat().st_size > 0
+    checkpoints.write(name, str(tmp_path / "m"))  # our own directory may be written again
+
+
+def test_features_of_the_big_sisters() -> None:
+    def text(name: str) -> Any:
+        return json.loads((checkpoints.SHIPPED / name / "config.json").read_text())["text_config"]
+
+    moe, edge, dense = (text(n) for n in ("tiny-26b-a4b", "tiny-e2b", "tiny-31b"))
+    assert moe["enable_moe_block"]
+    assert moe["attention_k_eq_v"]
+    assert moe["top_k_experts"] < moe["num_experts"]
+    assert edge["num_kv_shared_layers"]
+    assert edge["use_double_wide_mlp"]
+    assert edge["hidden_size_per_layer_input"]
+    assert dense["attention_k_eq_v"]
+    assert not dense["enable_moe_block"]
+    draft = json.loads((checkpoints.SHIPPED / "tiny-e2b-assistant" / "config.json").read_text())
+    assert draft["use_ordered_embeddings"]
+    assert draft["num_centroids"] > draft["centroid_intermediate_top_k"]
+
+
+def test_text_only(tmp_path: Path) -> None:
+    checkpoints.write_text_only("tiny-e2b", str(tmp_path / "t"))
+    config = json.loads((tmp_path / "t" / "config.json").read_text())
+    assert config["architectures"] == ["Gemma4ForCausalLM"]
+    assert config["model_type"] == "gemma4_text"
+    names = _names(tmp_path / "t" / "model.safetensors")
+    assert "model.embed_tokens.weight" in names
+    assert not any("vision" in n or "language_model" in n for n in names)
+    with pytest.raises(ValueError, match="tiny-31b"):
+        checkpoints.write_text_only("31b", str(tmp_path / "u"))
+
+
+@pytest.mark.parametrize("name", checkpoints.RANDOM_NAMES)
+def test_real_sizes(name: str, tmp_path: Path) -> None:
+    checkpoints.write(name, str(tmp_path / "m"), random=True)
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    text, draft = config["text_config"], real_sizes.assistant(name)
+    assert text["vocab_size"] == 262_144
+    assert len(text["layer_types"]) == text["num_hidden_layers"]
+    assert text["layer_types"][-1] == "full_attention"
+    assert draft["text_config"]["num_key_value_heads"] == text["num_key_value_heads"]
+
+
+def test_real_sizes_through_transformers(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    for name, shared, kv in (("e2b", 20, (1, 1)), ("e4b", 18, (2, 2)), ("26b-a4b", 0, (8, 2)), ("31b", 0, (16, 4))):
+        checkpoints.write(name, str(tmp_path / name), random=True)
+        text = transformers.AutoConfig.from_pretrained(tmp_path / name).text_config
+        layers = text.per_layer_config
+        full = text.num_hidden_layers - 1
+        assert text.num_kv_shared_layers == shared
+        assert (layers[0].num_key_value_heads, layers[full].num_key_value_heads) == kv
+        assert (layers[0].head_dim, layers[full].head_dim) == (256, 512)
+        draft = transformers.AutoConfig.from_pretrained(tmp_path / f"{name}-assistant")
+        assert draft.backbone_hidden_size == text.hidden_size
+        assert draft.use_ordered_embeddings == (name in ("e2b", "e4b"))
+
+
+def test_errors(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"unknown checkpoint 'tiny-7b'.*tiny-e2b"):
+        checkpoints.write("tiny-7b", str(tmp_path / "a"))
+    with pytest.raises(ValueError, match="--random"):
+        checkpoints.write("26b-a4b", str(tmp_path / "a"))
+    with pytest.raises(ValueError, match="drop random"):
+        checkpoints.write("tiny-e2b", str(tmp_path / "a"), random=True)
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "b-assistant").mkdir()
+    (tmp_path / "b-assistant" / "precious.txt").write_text("x")
+    with pytest.raises(FileExistsError, match="new or empty"):
+        checkpoints.write("tiny-e2b", str(tmp_path / "b"))
+    assert not (tmp_path / "b").exists()
+    assert (tmp_path / "b-assistant" / "precious.txt").exists()
+    (tmp_path / "c").write_text("x")
+    with pytest.raises(FileExistsError, match="is a file"):
+        checkpoints.write("tiny-e2b", str(tmp_path / "c"))
+
+
+def test_total_size_and_quality() -> None:
+    assert sum(f.stat().st_size for f in checkpoints.SHIPPED.rglob("*") if f.is_file()) <= 25 * 2**20
+    results = json.loads((checkpoints.SHIPPED / "RESULTS.json").read_text())
+    for name in checkpoints.NAMES:
+        r = results[name]
+        assert min(r["four_choice_0_shot"], r["four_choice_3_shot"]) >= 0.7
+        assert r["colours_of_30"] >= 27
+        assert 2.0 <= r["accept_length"]["all"] <= 3.7
