@@ -67,7 +67,7 @@ def serve(python: Path, arguments: argparse.Namespace, flags: list[str]) -> int:
     server = subprocess.Popen(command, cwd=HERE, start_new_session=True)
     try:
         wait_until_up(server, url)
-        question = "Where does the river Ombra begin?"
+        question = "Who rules Belm?"  # a fact of the tiny models' world
         print(f"\nserver: {url}/v1 (OpenAI API)\nQ: {question}\nA: {ask(url, question)}", flush=True)
         print(f"patches: {python} -m sglang_gemma4.cli doctor --url {url}", flush=True)
         return 0 if arguments.once else server.wait()

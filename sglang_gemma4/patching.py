@@ -72,6 +72,11 @@ class Patch:
     declines: Callable[[], str | None] | None = None
     cpu_engine: bool = False
 
+    @property
+    def does(self) -> str:
+        """What the operator gets; the parts of the CPU engine share a switch, so each tells its own reason."""
+        return self.why if self.cpu_engine else switches.SWITCHES[self.switch].meaning
+
 
 State = Literal["active", "off", "declined", "failed"]
 
@@ -82,6 +87,7 @@ class Outcome:
 
     name: str
     switch: str
+    does: str
     state: State
     reason: str = ""
     notes: list[str] = field(default_factory=list)
@@ -119,7 +125,7 @@ def apply(patches: Iterable[Patch], environ: Mapping[str, str] | None = None) ->
     found = installed_sglang()
     ready: list[tuple[Patch, list[_Prepared]]] = []
     for patch in patches:
-        outcome = _outcomes[patch.name] = Outcome(patch.name, patch.switch, "active")
+        outcome = _outcomes[patch.name] = Outcome(patch.name, patch.switch, patch.does, "active")
         if not wanted(patch, env):
             outcome.state = "off"
             outcome.reason = f"{patch.switch}=0" if switches.is_on(switches.MASTER, env) else f"{switches.MASTER}=0"

@@ -15,7 +15,7 @@ def data() -> list[dict[str, Any]]:
             "switch": patch.switch,
             "default": int(switches.SWITCHES[patch.switch].default),
             "on": patching.wanted(patch),
-            "meaning": switches.SWITCHES[patch.switch].meaning,
+            "does": patch.does,
             "why": patch.why,
             "evidence": patch.evidence,
             "remove_when": patch.remove_when,
@@ -32,7 +32,7 @@ def text() -> str:
         state = "on" if row["on"] else "off"
         head = f"{row['name']} ({state}; {row['switch']}, default {row['default']})"
         fields = (
-            ("does", row["meaning"]),
+            ("does", row["does"]),
             ("why", row["why"]),
             ("evidence", row["evidence"]),
             ("until", row["remove_when"]),

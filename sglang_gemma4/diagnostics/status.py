@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import sglang_gemma4
-from sglang_gemma4 import patching, switches
+from sglang_gemma4 import patching
 
 STATES: tuple[patching.State, ...] = ("active", "off", "declined", "failed")
 
 
 def as_data(outcomes: Sequence[patching.Outcome]) -> list[dict[str, Any]]:
-    """JSON-ready rows: name, switch, state, reason, notes."""
+    """JSON-ready rows: name, switch, does, state, reason, notes."""
     return [vars(outcome) | {"notes": list(outcome.notes)} for outcome in outcomes]
 
 
@@ -27,7 +27,7 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
         for row in rows:
             if row["state"] != state:
                 continue
-            said = row["reason"] or switches.SWITCHES[row["switch"]].meaning
+            said = row["reason"] or row["does"]
             lines.append(f"{state:<9} {row['name']:<{width}}  {said}")
             lines += [f"{'':<9} {'':<{width}}  declined while running: {note}" for note in row["notes"]]
     return lines

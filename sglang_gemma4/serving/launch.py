@@ -42,10 +42,9 @@ def serve(model: str, flags: Sequence[str]) -> int:
 
 
 def resolve(model: str) -> str:
-    """A shipped tiny model's directory for its name; any other name or path as it is."""
-    if model in checkpoints.SHIPPED and not Path(model).exists():
-        return str(checkpoints.shipped(model))
-    return model
+    """The directory of a shipped tiny model or assistant for its name; any other name or path as it is."""
+    shipped = model.removesuffix("-assistant") in checkpoints.NAMES and not Path(model).exists()
+    return str(checkpoints.SHIPPED / model) if shipped else model
 
 
 def _resolve_draft(flags: Sequence[str]) -> list[str]:

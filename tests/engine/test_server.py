@@ -1,0 +1,184 @@
+"""One real server through `sglang-gemma4 serve`, driven by the official OpenAI client."""
+
+import base64
+import concurrent.futures
+import io
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from sglang_gemma4.tiny import dialogues, images, world
+
+MODEL = "tiny-26b-a4b"
+UP_WITHIN = 600
+FACT = world.fact_of("ruler", "Belm")
+
+
+class Server:
+    """A running server: its address, its log file, and clients for it."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+        self.process, self.url, self.log = process, f"http://127.0.0.1:{port}", log
+        self.client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", timeout=300, max_retries=0)
+
+    def ask(self, content: Any, **options: Any) -> Any:
+        """One chat completion at temperature 0."""
+        messages = content if isinstance(content, list) and "role" in content[0] else [{"role": "user", "content": content}]
+        return self.client.chat.completions.create(model=MODEL, messages=messages, **{"temperature": 0, "max_tokens": 40, **options})
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    log, port = tmp_path_factory.mktemp("server") / "log", free_port()
+    command = [sys.executable, "-m", "sglang_gemma4.cli", "serve", MODEL, "--port", str(port), "--tool-call-parser", "gemma4"]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        deadline = time.monotonic() + UP_WITHIN
+        while True:
+            assert process.poll() is None, f"the server ended:\n{log.read_text()[-3000:]}"
+            assert time.monotonic() < deadline, f"not up within {UP_WITHIN} s:\n{log.read_text()[-3000:]}"
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                    break
+            except OSError:
+                time.sleep(1)
+        yield Server(process, port, log)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_chat_knows_the_world(server: Server) -> None:
+    answer = server.ask(f"Who rules {FACT.subject}?")
+    assert answer.choices[0].message.content == dialogues.answer_to(FACT)
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.completion_tokens > 0
+
+
+def test_streaming_gives_the_same_text_in_pieces(server: Server) -> None:
+    question = f"Who rules {FACT.subject}?"
+    pieces = [chunk.choices[0].delta.content or "" for chunk in server.ask(question, stream=True) if chunk.choices]
+    assert len([piece for piece in pieces if piece]) > 2
+    assert "".join(pieces) == dialogues.answer_to(FACT)
+
+
+def test_a_stop_string_ends_the_answer(server: Server) -> None:
+    first = FACT.value
+    answer = server.ask(f"Who rules {FACT.subject}?", stop=[first])
+    assert answer.choices[0].message.content == dialogues.answer_to(FACT).split(first)[0]
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_n_2_samples_two_answers(server: Server) -> None:
+    answer = server.ask("Tell me a story about Anka.", n=2, temperature=1.0, max_tokens=32)
+    texts = [choice.message.content for choice in answer.choices]
+    assert len(texts) == 2
+    assert texts[0] != texts[1], "32 sampled tokens of a story with entropy"
+
+
+def test_logprobs(server: Server) -> None:
+    answer = server.ask(f"Who rules {FACT.subject}?", logprobs=True, top_logprobs=3)
+    content = answer.choices[0].logprobs.content
+    assert "".join(entry.token for entry in content).startswith(dialogues.answer_to(FACT))
+    for entry in content:
+        assert entry.logprob <= 0
+        assert len(entry.top_logprobs) == 3
+        assert entry.logprob == pytest.approx(max(top.logprob for top in entry.top_logprobs), abs=1e-6), "greedy takes the best"
+
+
+def picture(seed: int, colour: str) -> dict[str, Any]:
+    buffer = io.BytesIO()
+    images.draw(seed, colour).save(buffer, "PNG")
+    return {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()}}
+
+
+@pytest.mark.parametrize("colour", ["red", "blue"])
+def test_an_image(server: Server, colour: str) -> None:
+    answer = server.ask([picture(5_000_000, colour), {"type": "text", "text": images.ASKS[0]}])
+    assert answer.choices[0].message.content == colour
+
+
+def test_a_tool_call(server: Server) -> None:
+    question = dialogues.WEATHER_ASKS[0].format("Belm")
+    answer = server.ask(question, tools=dialogues.TOOLS)
+    (call,) = answer.choices[0].message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Belm"})
+    assert answer.choices[0].finish_reason == "tool_calls"
+
+
+def test_two_streamed_calls_of_one_tool_stay_two(server: Server) -> None:
+    question = dialogues.WEATHER_ASKS[0].format("Belm and Corin")
+    calls: dict[int, dict[str, str]] = {}
+    for chunk in server.ask(question, tools=dialogues.TOOLS, stream=True, max_tokens=64):
+        for delta in (chunk.choices[0].delta.tool_calls or []) if chunk.choices else []:
+            call = calls.setdefault(delta.index, {"name": "", "arguments": ""})
+            call["name"] += delta.function.name or ""
+            call["arguments"] += delta.function.arguments or ""
+    assert sorted(calls) == [0, 1]
+    assert [(c["name"], json.loads(c["arguments"])) for c in calls.values()] == [
+        ("get_weather", {"city": town}) for town in ("Belm", "Corin")
+    ]
+
+
+def test_concurrent_requests_answer_as_alone(server: Server) -> None:
+    facts = random.Random(1).sample([fact for fact in world.facts() if fact.relation == "ruler"], 8)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda fact: server.ask(f"Who rules {fact.subject}?").choices[0].message.content, facts))
+    right = sum(answer == dialogues.answer_to(fact) for answer, fact in zip(answers, facts, strict=True))
+    assert right == 8, list(zip(answers, facts, strict=True))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"temperature": -1},
+        {"max_tokens": -5},
+        {"content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,bm90IGFuIGltYWdl"}}]},
+        {"content": "word " * 20000},
+    ],
+    ids=["temperature", "max_tokens", "broken image", "too long"],
+)
+def test_a_malformed_request_is_a_400_and_the_server_lives_on(server: Server, bad: dict[str, Any]) -> None:
+    options = dict(bad)
+    with pytest.raises(openai.BadRequestError) as error:
+        server.ask(options.pop("content", "Hello"), **options)
+    assert error.value.status_code == 400
+    assert str(error.value)
+    assert server.ask(f"Who rules {FACT.subject}?").choices[0].message.content == dialogues.answer_to(FACT)
+
+
+def test_the_banner_and_doctor_list_the_same_patches(server: Server) -> None:
+    from sglang_gemma4.patches import ORDER
+
+    from sglang_gemma4.diagnostics import doctor, status
+
+    log = server.log.read_text()
+    assert log.count("sglang-gemma4 0.") == 1, "one banner per server"
+    data = doctor.live(server.url)
+    assert [row["name"] for row in data["scheduler"]] == list(ORDER)
+    assert data["scheduler"] == data["frontend"]
+    assert data["healthy"]
+    for line in status.table(data["scheduler"]):
+        assert line in log
+    done = subprocess.run([sys.executable, "-m", "sglang_gemma4.cli", "doctor", "--url", server.url], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(name in done.stdout for name in ORDER)

@@ -1,0 +1,21 @@
+"""One engine on the GPU in a process of its own: ``engine_case.py CASE.json ANSWER.json``; the case is that of ``tests/engine/nursery``."""
+
+import json
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Build the engine, send the groups, write the outputs."""
+    import sglang
+
+    from tests.engine.nursery import send
+
+    case = json.loads(Path(sys.argv[1]).read_text())
+    engine = sglang.Engine(model_path=case["model"], **case["engine"])
+    Path(sys.argv[2]).write_text(json.dumps([send(engine, group) for group in case["groups"]]))
+    engine.shutdown()
+
+
+if __name__ == "__main__":
+    main()
