@@ -139,7 +139,8 @@ def test_a_plain_launch_server_loads_every_patch(tmp_path: Path) -> None:
         with urllib.request.urlopen(request, timeout=120) as answer:
             (output,) = json.load(answer)
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
     print(doctor.live_text(data))
     for row in data["scheduler"]:
         cpu_only = next(patch.cpu_engine for patch in load_all() if patch.name == row["name"])
