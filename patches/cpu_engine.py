@@ -1,0 +1,28 @@
+"""The CPU reference engine's attention under the names that a CPU machine ends up with."""
+
+from pkgutil import resolve_name
+
+from sglang_gemma4.patching import Entry, Hook, Patch
+
+BACKENDS = "sglang.srt.layers.attention.attention_registry.ATTENTION_BACKENDS"
+MAKE = "sglang_gemma4.cpu.attention_backend:make_factory"
+
+PATCH = Patch(
+    name="cpu_engine",
+    switch="SGLANG_GEMMA4_CPU",
+    why="Without AMX, SGLang demotes intel_amx to torch_native, which neither translates sliding-window slots nor verifies "
+    "drafts; with it, the kernels come from a build of sgl_kernel that no registry carries.",
+    evidence="arg_groups/overrides.py:1301 · layers/attention/torch_native_backend.py · frozen_kv_mtp_worker_v2.py (topk > 1)",
+    remove_when="SGLang serves Gemma 4 with MTP on a CPU without AMX.",
+    hooks=(
+        Entry(BACKENDS, "intel_amx", lambda: resolve_name(MAKE)(), "a1988fa258e1"),
+        Entry(BACKENDS, "torch_native", lambda: resolve_name(MAKE)(), "1727eff9e9ab"),
+        Hook(
+            "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._init_draft_attn_backend",
+            "around",
+            "sglang_gemma4.cpu.registration:draft_backend",
+            "521cbe95ce3b",
+        ),
+    ),
+    cpu_engine=True,
+)

@@ -1,0 +1,139 @@
+"""SGLang's attention interface over the torch kernels in ``attention``."""
+
+from typing import Any
+
+import torch
+from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
+from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+
+from sglang_gemma4.cpu import image_spans
+from sglang_gemma4.cpu.attention import Batch, Block, attend, plan
+from sglang_gemma4.cpu.tree import square_mask
+
+
+class Gemma4CpuAttention(AttentionBackend):
+    """Exact float32 attention for prefill, decode, draft and verify.
+
+    Everything about the KV pool is resolved at the time of use from ``token_to_kv_pool``: the frozen-KV draft
+    swaps the target's pool into that attribute for the length of a forward.
+    """
+
+    def __init__(self, model_runner: Any) -> None:
+        super().__init__()
+        self.device = model_runner.device
+        self.req_to_token_pool = model_runner.req_to_token_pool
+        self.token_to_kv_pool = model_runner.token_to_kv_pool
+        self.max_context_len = model_runner.model_config.context_len
+        self.images_attend_both_ways = image_spans.bidirectional(model_runner.model_config.hf_config)
+        self.batch: Batch | None = None
+        self.image_reach: torch.Tensor | None = None
+        self.plans: dict[tuple[int | None, int | None], list[Block]] = {}
+
+    def init_forward_metadata(self, forward_batch: ForwardBatch) -> None:
+        """Describe the batch; blocks are planned when a layer first asks for them."""
+        self.plans = {}
+        self.image_reach = None
+        mode = forward_batch.forward_mode
+        if mode.is_idle():
+            self.batch = None
+            return
+        key_lens = forward_batch.seq_lens.long()
+        tree = None
+        if mode.is_target_verify():
+            spec = forward_batch.spec_info
+            width = spec.draft_token_num
+            tree = square_mask(spec.custom_mask, key_lens, width)
+            query_lens = torch.full_like(key_lens, width)
+            key_lens = key_lens + width
+        elif mode.is_decode():
+            query_lens = torch.ones_like(key_lens)
+        else:
+            query_lens = forward_batch.extend_seq_lens.long()
+            if self.images_attend_both_ways and forward_batch.mm_inputs is not None:
+                self.image_reach = image_spans.reach(
+                    [image_spans.of_inputs(inputs) for inputs in forward_batch.mm_inputs], key_lens, query_lens
+                )
+        self.batch = Batch(
+            request_rows=forward_batch.req_pool_indices.long(),
+            slot_table=self.req_to_token_pool.req_to_token,
+            key_lens=key_lens,
+            query_lens=query_lens,
+            tree=tree,
+        )
+
+    def forward_extend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: RadixAttention,
+        forward_batch: ForwardBatch,
+        save_kv_cache: bool = True,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """[tokens, heads * head_dim] from queries of the same shape; new keys are written to the pool first."""
+        if sinks is not None or layer.is_cross_attention or layer.attn_type != AttentionType.DECODER:
+            raise ValueError(
+                f"the CPU reference engine serves Gemma 4's decoder attention only; layer {layer.layer_id} has "
+                f"attn_type={layer.attn_type}, cross_attention={layer.is_cross_attention}, sinks={sinks is not None}"
+            )
+        pool = self.token_to_kv_pool
+        if save_kv_cache and k is not None and v is not None:
+            self._write(layer, forward_batch, k, v)
+        out = attend(
+            q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim),
+            pool.get_key_buffer(layer.layer_id),
+            pool.get_value_buffer(layer.layer_id),
+            self._blocks(layer),
+            layer.scaling,
+            layer.logit_cap,
+            layer.k_scale_float or 1.0,
+            layer.v_scale_float or 1.0,
+        )
+        return out.flatten(1)
+
+    forward_decode = forward_extend
+
+    def _write(self, layer: RadixAttention, forward_batch: ForwardBatch, k: torch.Tensor, v: torch.Tensor) -> None:
+        locations = forward_batch.out_cache_loc
+        sliding = self._translated(layer.layer_id)
+        where = KVWriteLoc(locations, sliding.translate_loc_from_full_to_swa(locations) if sliding else None)
+        if layer.k_scale is None:
+            self.token_to_kv_pool.set_kv_buffer(layer, where, k, v)
+        else:  # the pool divides in place where it stores another dtype
+            self.token_to_kv_pool.set_kv_buffer(layer, where, k.clone(), v.clone(), layer.k_scale, layer.v_scale)
+
+    def _translated(self, layer_id: int) -> SWAKVPool | None:
+        """The pool, if this layer's keys live in its sliding part, whose slots have their own numbers."""
+        pool = self.token_to_kv_pool
+        return pool if isinstance(pool, SWAKVPool) and pool.layers_mapping[layer_id][1] else None
+
+    def _blocks(self, layer: RadixAttention) -> list[Block]:
+        if self.batch is None:
+            return []
+        # SGLang's window does not count the query itself, transformers' does.
+        window = layer.sliding_window_size + 1 if layer.sliding_window_size > -1 else None
+        sliding = self._translated(layer.layer_id)
+        key = (window, None if sliding is None else id(sliding))
+        if key not in self.plans:
+            # Images attend both ways on sliding layers only (transformers' create_masks_for_vision_model).
+            self.batch.reach = None if window is None else self.image_reach
+            self.plans[key] = plan(self.batch, window, None if sliding is None else sliding.translate_loc_from_full_to_swa)
+        return self.plans[key]
+
+    def get_cpu_graph_seq_len_fill_value(self) -> int:
+        return 1
+
+    def get_cuda_graph_seq_len_fill_value(self) -> int:
+        return 1
+
+    def support_triton(self) -> bool:
+        return False
+
+
+def make_factory() -> Any:
+    """What SGLang's table of attention backends holds: model runner -> backend."""
+    return Gemma4CpuAttention

@@ -1,0 +1,93 @@
+"""What SGLang needs around it to run without a GPU: environment variables and launch arguments.
+
+``sglang-gemma4 serve`` puts :func:`launch_environment` and :func:`default_arguments` around
+``python -m sglang.launch_server``; a process that builds an ``Engine`` itself calls :func:`prepare_this_process`
+first and passes :func:`default_engine_arguments`. Nothing that the operator gave is overridden.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+STANDIN = Path(__file__).parent / "standin"
+"""Folder that holds the stand-in ``sgl_kernel`` package."""
+
+DEFAULTS: dict[str, str | int | float | bool] = {
+    "device": "cpu",
+    "dtype": "float32",  # the precision in which the engine equals transformers
+    "attention-backend": "intel_amx",  # Gemma 4 accepts a fixed list of names; this is the CPU's
+    "sampling-backend": "pytorch",
+    "disable-overlap-schedule": True,  # its relay kernel is Triton only (kernels/ops/speculative/gather_spec_extras.py:100)
+    "disable-cuda-graph": True,
+    "mem-fraction-static": 0.6,
+    "max-total-tokens": 65536,  # small models would otherwise fill the machine's memory with KV pool
+    "max-running-requests": 16,
+    "chunked-prefill-size": 2048,
+    "watchdog-timeout": 3600.0,  # seconds; one step of a real model can take minutes
+}
+"""Arguments of ``launch_server``; True stands for a flag without a value."""
+
+
+def launch_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """A copy of ``environ`` with what the CPU engine needs."""
+    result = dict(environ)
+    result["SGLANG_USE_CPU_ENGINE"] = "1"
+    result["SGLANG_GEMMA4_CPU"] = "1"
+    others = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(STANDIN)]
+    result["PYTHONPATH"] = os.pathsep.join([str(STANDIN), *others])
+    result.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
+    result.setdefault("CUDA_VISIBLE_DEVICES", "")
+    result.setdefault("TORCHDYNAMO_DISABLE", "1")  # small sampling helpers; needs a C++ compiler and seconds, gains nothing
+    return result
+
+
+def default_arguments(argv: Sequence[str]) -> list[str]:
+    """The arguments to add to ``launch_server``'s ``argv`` (not itself included)."""
+    given = _given(argv)
+    added = []
+    for name, value in DEFAULTS.items():
+        if name not in given:
+            added += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return added
+
+
+def default_engine_arguments(given: Mapping[str, object]) -> dict[str, object]:
+    """``given`` keyword arguments of ``sglang.Engine``, completed."""
+    return {**{name.replace("-", "_"): value for name, value in DEFAULTS.items()}, **given}
+
+
+def prepare_this_process() -> None:
+    """Set this process up before it imports SGLang.
+
+    Raises:
+        RuntimeError: SGLang or a real ``sgl_kernel`` is already imported; it has chosen its kernels by then.
+    """
+    for module in ("sgl_kernel", "sglang.srt"):
+        loaded = sys.modules.get(module)
+        if loaded is not None and str(STANDIN) not in (getattr(loaded, "__file__", None) or ""):
+            raise RuntimeError(f"{module} is already imported; prepare the CPU engine before anything imports SGLang")
+    os.environ.update(launch_environment())
+    if str(STANDIN) not in sys.path:
+        sys.path.insert(0, str(STANDIN))
+
+
+def _given(argv: Sequence[str]) -> set[str]:
+    """Names of the options in ``argv``, without dashes, and of those in the file of ``--config``."""
+    names = {word[2:].split("=", 1)[0].replace("_", "-") for word in argv if word.startswith("--")}
+    if "config" in names:
+        names |= _in_config_file(argv)
+    return names
+
+
+def _in_config_file(argv: Sequence[str]) -> set[str]:
+    import yaml  # type: ignore[import-untyped]
+
+    for index, word in enumerate(argv):
+        path = word.partition("=")[2] if word.startswith("--config=") else None
+        if word == "--config" and index + 1 < len(argv):
+            path = argv[index + 1]
+        if path and Path(path).is_file():
+            loaded = yaml.safe_load(Path(path).read_text()) or {}
+            return {str(name).replace("_", "-") for name in loaded}
+    return set()

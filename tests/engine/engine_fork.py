@@ -1,0 +1,177 @@
+"""Run real SGLang engines on the CPU, each in a process forked from one that has imported SGLang.
+
+Importing SGLang costs half a minute, so a *nursery* process does it once per test session and forks an engine
+process per case. Cases and results travel as JSON lines over pipes; the log of a case goes to its own file. An engine
+serves all the groups of requests of its case, one group after the other.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+LOG_TAIL = 80
+"""Lines of the engine's log in a failure message."""
+
+CHECKS = {
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
+    "SGLANG_ENABLE_TREE_CACHE_SANITY_CHECK": "1",
+    "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
+    "SGLANG_INVARIANT_CHECK": "2",
+    "SGLANG_GEMMA4_STRICT": "1",
+}
+"""SGLang's own checks of its pools and numbers, all fatal, and ours of the patches."""
+
+
+@dataclass
+class Output:
+    """One answer. ``logprobs`` holds the log-probability of each output token where the group asked for it."""
+
+    token_ids: list[int]
+    text: str
+    logprobs: list[float]
+    meta_info: dict[str, Any]
+    log: str = field(repr=False)
+
+
+@dataclass
+class Group:
+    """Requests sent together as one batch to the engine.
+
+    Attributes:
+        prompts: each a list of token ids or a text.
+        sampling: sampling parameters of all, or one mapping for each prompt. Greedy unless it says otherwise.
+        images: one path (or list of paths) for each prompt, or None.
+        logprobs: return the log-probability of each output token.
+        flush: empty the radix cache first.
+    """
+
+    prompts: Sequence[list[int] | str]
+    sampling: Mapping[str, Any] | Sequence[Mapping[str, Any]] = field(default_factory=dict)
+    images: Sequence[str | list[str]] | None = None
+    logprobs: bool = False
+    flush: bool = False
+
+
+class EngineFailed(AssertionError):  # noqa: N818 - it reads as a sentence in a test
+    """The engine process ended, hung or answered with an error; the message carries the end of its log."""
+
+
+class Nursery:
+    """The process that has imported SGLang and forks engines."""
+
+    def __init__(self, log_folder: Path) -> None:
+        self.log_folder = log_folder
+        self.cases = 0
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        self.log_path = log_folder / "nursery.log"
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "nursery.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log_path.open("w"),
+            env=environment,
+            start_new_session=True,
+            text=True,
+        )
+
+    def run(
+        self,
+        model: str | Path,
+        groups: Sequence[Group],
+        env: Mapping[str, str] | None = None,
+        time_limit: float = 180.0,
+        **engine_kwargs: Any,
+    ) -> list[list[Output]]:
+        """Start an engine, send the groups in turn, stop it; outputs by group and prompt.
+
+        Raises:
+            EngineFailed: on any error or after ``time_limit`` seconds, with the end of the log.
+        """
+        self.cases += 1
+        log = self.log_folder / f"case{self.cases}.log"
+        case = {
+            "model": str(model),
+            "groups": [asdict(group) for group in groups],
+            "env": {**CHECKS, **(env or {})},
+            "engine": {key: str(value) if isinstance(value, Path) else value for key, value in engine_kwargs.items()},
+            "log": str(log),
+        }
+        assert self.process.stdin is not None
+        started = time.monotonic()
+        self.process.stdin.write(json.dumps(case) + "\n")
+        self.process.stdin.flush()
+        pid = self._answer(started + 240, self.log_path)["pid"]  # the first one waits for the imports
+        try:
+            answer = self._answer(time.monotonic() + time_limit, log)
+            _kill_group(pid)
+        except EngineFailed:
+            _kill_group(pid)
+            self._answer(time.monotonic() + 30, log)
+            raise
+        if "error" in answer:
+            raise EngineFailed(f"{answer['error']}\n{_tail(log)}")
+        text = log.read_text(errors="replace")
+        return [[Output(**output, log=text) for output in group] for group in answer["groups"]]
+
+    def _answer(self, deadline: float, log: Path) -> dict[str, Any]:
+        stream = self.process.stdout
+        assert stream is not None
+        ready, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise EngineFailed(f"time limit reached\n{_tail(log)}")
+        line = stream.readline()
+        if not line:
+            raise EngineFailed(f"the nursery ended\n{_tail(self.log_path)}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """End the nursery and whatever it still has."""
+        _kill_group(self.process.pid)
+        self.process.wait(10)
+
+
+def run_engine(
+    nursery: Nursery,
+    *,
+    model: str | Path,
+    prompts: Sequence[list[int] | str],
+    sampling: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    images: Sequence[str | list[str]] | None = None,
+    logprobs: bool = False,
+    **engine_kwargs: Any,
+) -> list[Output]:
+    """One engine, one group of prompts."""
+    group = Group(prompts, sampling or {}, images, logprobs)
+    return nursery.run(model, [group], env, **engine_kwargs)[0]
+
+
+def open_nursery(log_folder: Path) -> Iterator[Nursery]:
+    """For a pytest fixture: a nursery that is closed at the end."""
+    nursery = Nursery(log_folder)
+    try:
+        yield nursery
+    finally:
+        nursery.close()
+
+
+def _kill_group(pid: int) -> None:
+    """End the process group that we started under ``pid``."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else ["(no log)"]
+    return f"--- end of {log} ---\n" + "\n".join(lines[-LOG_TAIL:])

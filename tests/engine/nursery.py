@@ -1,0 +1,139 @@
+"""The nursery process of ``engine_fork``: import SGLang, then fork one engine process per case read from stdin.
+
+Answers on stdout, one JSON object a line: ``{"pid": …}`` when a case is forked, then ``{"groups": …}`` or
+``{"error": …}``. It starts no torch thread, so that forking is safe.
+"""
+
+import json
+import os
+import sys
+import time
+import traceback
+from typing import Any
+
+GREEDY = {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}
+ENGINE = {
+    "mem_fraction_static": 0.2,
+    "max_total_tokens": 2048,
+    "max_running_requests": 8,
+    "skip_server_warmup": True,
+    "random_seed": 0,
+    "log_level": "info",
+}
+
+
+def import_sglang() -> None:
+    """Everything an engine process and its children import, with SGLang's start method turned to fork."""
+    from sglang_gemma4.cpu.environment import prepare_this_process
+
+    prepare_this_process()
+    import multiprocessing
+
+    import torch
+
+    torch.set_num_threads(1)
+    import sglang.srt.entrypoints.engine
+    import sglang.srt.managers.detokenizer_manager
+    import sglang.srt.managers.scheduler
+    import sglang.srt.managers.tp_worker
+    import sglang.srt.models.registry as registry
+    import sglang.srt.multimodal.processors.gemma4
+    import sglang.srt.speculative.frozen_kv_mtp_worker_v2  # noqa: F401
+
+    registry.ModelRegistry.get_supported_archs()
+    set_method = multiprocessing.set_start_method
+    multiprocessing.set_start_method = lambda method, force=False: set_method("fork", force=True)
+    set_method("fork", force=True)
+
+
+def serve_case(case: dict[str, Any]) -> dict[str, Any]:
+    """Build the engine of a case, send its groups, return the outputs."""
+    os.environ.update(case["env"])
+    from sglang.srt.entrypoints.engine import Engine
+
+    from sglang_gemma4.cpu.environment import default_engine_arguments
+
+    arguments = default_engine_arguments({**ENGINE, **case["engine"]})
+    started = time.monotonic()
+    engine = Engine(model_path=case["model"], **arguments)
+    print(f"HARNESS engine started in {time.monotonic() - started:.1f} s", flush=True)
+    answers = []
+    for group in case["groups"]:
+        if group["flush"]:
+            engine.flush_cache()
+        started = time.monotonic()
+        answers.append(send(engine, group))
+        tokens = sum(len(answer["token_ids"]) for answer in answers[-1])
+        seconds = time.monotonic() - started
+        print(f"HARNESS {tokens} tokens in {seconds:.2f} s, {tokens / seconds:.1f} tokens/s", flush=True)
+    engine.shutdown()
+    return {"groups": answers}
+
+
+def send(engine: Any, group: dict[str, Any]) -> list[dict[str, Any]]:
+    """One batch of requests."""
+    prompts = group["prompts"]
+    given = group["sampling"]
+    sampling = [{**GREEDY, **one} for one in (given if isinstance(given, list) else [given] * len(prompts))]
+    arguments: dict[str, Any] = {"sampling_params": sampling, "return_logprob": group["logprobs"]}
+    if group["images"]:
+        arguments["image_data"] = group["images"]
+    arguments["prompt" if isinstance(prompts[0], str) else "input_ids"] = prompts
+    return [
+        {
+            "token_ids": output["output_ids"],
+            "text": output["text"],
+            "logprobs": [entry[0] for entry in output["meta_info"].get("output_token_logprobs") or []],
+            "meta_info": {key: value for key, value in output["meta_info"].items() if "logprobs" not in key},
+        }
+        for output in engine.generate(**arguments)
+    ]
+
+
+def run_forked(case: dict[str, Any], answers: int) -> None:
+    """The life of an engine process: its own process group, its own log, one answer."""
+    os.setsid()
+    log = os.open(case["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    try:
+        answer = serve_case(case)
+    except BaseException:
+        answer = {"error": traceback.format_exc()}
+    sys.stdout.flush()
+    os.write(answers, (json.dumps(answer) + "\n").encode())
+    os._exit(0)
+
+
+def main() -> None:
+    """Fork a process for each case; answer in order."""
+    answers = os.dup(1)
+    os.dup2(2, 1)  # SGLang prints
+    started = time.monotonic()
+    import_sglang()
+    print(f"imports took {time.monotonic() - started:.1f} s", flush=True)
+    for line in sys.stdin:
+        case = json.loads(line)
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(read)
+            os.set_inheritable(write, False)
+            run_forked(case, write)
+        os.close(write)
+        os.write(answers, (json.dumps({"pid": pid}) + "\n").encode())
+        text = b""
+        while not text.endswith(b"\n"):
+            part = os.read(read, 1 << 16)
+            if not part:
+                break
+            text += part
+        os.close(read)
+        if not text.endswith(b"\n"):
+            text = b'{"error": "the engine process ended without an answer"}\n'
+        os.write(answers, text)
+        os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    main()
