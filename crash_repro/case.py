@@ -1,0 +1,126 @@
+"""One engine on a tiny random text-only checkpoint, and transformers beside it as the oracle.
+
+An engine runs in a process of its own (this file with a JSON argument), so that a scheduler that dies takes no
+script with it. It runs on the CPU reference engine in float32; no GPU is needed. ``SGLANG_GEMMA4=0`` in the
+environment gives stock SGLang, ``SGLANG_GEMMA4_<PATCH>=0`` the package without one patch.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+TOKENS = 24
+PROMPTS = [[2] + [(7 * i + 31 * n + 5 * n * i) % 700 + 300 for i in range(length - 1)] for n, length in enumerate((50, 90))]
+"""Longer than the tiny models' sliding windows (32 and 64 tokens), or soon to be."""
+
+
+def text_model(family: str = "tiny-31b", seed: int = 0) -> Any:
+    """A random ``Gemma4ForCausalLM`` in float32 in which no norm, scalar or router scale is an identity."""
+    import torch
+    from transformers import Gemma4ForCausalLM, Gemma4TextConfig
+
+    from sglang_gemma4.tiny import families
+
+    torch.manual_seed(seed)
+    config = {**families.TEXT[family], "use_bidirectional_attention": None}
+    model = Gemma4ForCausalLM(Gemma4TextConfig(**config, initializer_range=0.12, dtype=torch.float32)).eval()
+    for name, parameter in model.named_parameters():
+        if "norm" in name or name.endswith("router.scale"):
+            spread = 1.0 if "router" in name else 0.1
+            parameter.data = 1 + spread * torch.randn(parameter.shape)
+    for name, buffer in model.named_buffers():
+        if name.endswith("layer_scalar"):
+            buffer.data.fill_(0.8)
+    return model
+
+
+def assistant_model(family: str = "tiny-31b") -> Any:
+    """A random assistant that fits ``text_model(family)``; its drafts are accepted by chance only."""
+    import torch
+    from transformers import Gemma4TextConfig
+    from transformers.models.gemma4_assistant import Gemma4AssistantConfig, Gemma4AssistantForCausalLM
+
+    from sglang_gemma4.tiny import families
+
+    torch.manual_seed(3)
+    config = Gemma4AssistantConfig(text_config=Gemma4TextConfig(**families.assistant_text(family)), **families.assistant(family))
+    return Gemma4AssistantForCausalLM(config).to(torch.float32)
+
+
+def save(model: Any, path: Path, sglang_names: bool = True) -> Path:
+    """Save as transformers does; with ``sglang_names`` state a text config as stock SGLang can read it."""
+    model.save_pretrained(path)
+    if sglang_names:
+        file = path / "config.json"
+        config = json.loads(file.read_text())
+        full = next(iter(config["per_layer_config"].values()))
+        for name in ("head_dim", "num_key_value_heads"):
+            config[f"swa_{name}"] = config[name]
+            config[name] = full.get(name, config[name])
+        config.update(v_head_dim=config["head_dim"], swa_v_head_dim=config["swa_head_dim"], per_layer_config={})
+        file.write_text(json.dumps(config))
+    return path
+
+
+def greedy(model: Any) -> list[list[int]]:
+    """transformers' greedy continuation of each prompt."""
+    import torch
+
+    options = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    return [model.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist() for prompt in PROMPTS]
+
+
+def generate(model: Path, updated: Path | None = None, env: Mapping[str, str] | None = None, **engine: Any) -> list[Any] | str:
+    """The engine's greedy continuations, with ``updated`` also those after loading its weights; or its last error line."""
+    case = {"model": str(model), "updated": updated and str(updated), "engine": engine}
+    command = [sys.executable, __file__, json.dumps(case, default=str)]
+    done = subprocess.run(command, env={**os.environ, **(env or {})}, capture_output=True, text=True, start_new_session=True)
+    lines = (done.stdout + done.stderr).splitlines()
+    for line in lines:
+        if line.startswith("TOKENS "):
+            answer: list[Any] = json.loads(line.removeprefix("TOKENS "))
+            return answer
+    errors = [line for line in lines if "Error" in line.split(":")[0]]
+    return errors[-1] if errors else f"exit status {done.returncode}"
+
+
+def verdict(expected: object, seen: object) -> int:
+    """Print both and return the exit status."""
+    print(f"expected: {expected}\nsaw:      {seen}\n{'as expected' if seen == expected else 'WRONG'}")
+    return 0 if seen == expected else 1
+
+
+def _serve(case: dict[str, Any]) -> None:
+    from sglang_gemma4.cpu.environment import default_engine_arguments, prepare_this_process
+
+    prepare_this_process()
+    import multiprocessing
+
+    import sglang.srt.managers.detokenizer_manager
+    import sglang.srt.managers.scheduler  # noqa: F401
+    from sglang.srt.entrypoints.engine import Engine
+
+    set_method = multiprocessing.set_start_method  # forked children need not import SGLang again
+    multiprocessing.set_start_method = lambda method, force=False: set_method("fork", force=True)
+    options = {"skip_tokenizer_init": True, "skip_server_warmup": True, "max_total_tokens": 2048, "mem_fraction_static": 0.2}
+    engine = Engine(**default_engine_arguments({"model_path": case["model"], "log_level": "warning", **options, **case["engine"]}))
+    sampling = {"max_new_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+
+    def answers() -> list[list[int]]:
+        return [output["output_ids"] for output in engine.generate(input_ids=PROMPTS, sampling_params=sampling)]
+
+    seen: list[Any] = answers()
+    if case["updated"]:
+        engine.update_weights_from_disk(case["updated"])
+        engine.flush_cache()  # the update's own flush is refused while the scheduler still holds the answered requests
+        seen = [seen, answers()]
+    print("TOKENS " + json.dumps(seen), flush=True)
+    engine.shutdown()
+
+
+if __name__ == "__main__":
+    _serve(json.loads(sys.argv[1]))

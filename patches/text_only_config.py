@@ -1,0 +1,24 @@
+"""Load text-only checkpoints as transformers saves them."""
+
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+
+
+def flatten_root_config(_text_config: Any, config: Any) -> None:
+    """Flatten a text-only Gemma 4 config at SGLang's first look at it; every other config costs one comparison."""
+    if getattr(config, "model_type", None) == "gemma4_text":
+        from sglang_gemma4.models.text_config import flatten_text_only
+
+        flatten_text_only(config)
+
+
+PATCH = Patch(
+    name="text_only_config",
+    switch="SGLANG_GEMMA4_TEXT_ONLY_CONFIG",
+    why="Stock flattens transformers' per_layer_config under text_config only: Gemma4ForCausalLM ends in "
+    "AmbiguousGlobalPerLayerAttributeError before any weight is read.",
+    evidence="srt/utils/hf_transformers/config.py:267 (hasattr raises) · :321 (gemma4_text is not in _GEMMA4_MODEL_TYPES)",
+    remove_when="SGLang's get_config flattens a root config of type gemma4_text.",
+    hooks=(Hook("sglang.srt.utils.hf_transformers.common.get_hf_text_config", "after", flatten_root_config, "cc6c0d35b876"),),
+)

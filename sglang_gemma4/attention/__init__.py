@@ -1,0 +1,1 @@
+"""Attention backends of SGLang, as Gemma 4 needs them."""

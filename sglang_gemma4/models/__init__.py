@@ -1,0 +1,1 @@
+"""What differs from SGLang's Gemma 4 model classes and configs."""

@@ -1,0 +1,1 @@
+"""Multi-token prediction with Gemma 4's assistants."""

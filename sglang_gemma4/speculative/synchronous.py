@@ -1,0 +1,20 @@
+"""The synchronous scheduler loop (``--disable-overlap-schedule``) driving an MTP worker."""
+
+from typing import Any
+
+
+class PipelineParallelError(RuntimeError):
+    """Frozen-KV MTP was asked to run as a pipeline stage."""
+
+
+def refuse_pipeline_inputs(pp_proxy_tensors: Any) -> None:
+    """Take the ``pp_proxy_tensors=None`` of a single pipeline stage.
+
+    Raises:
+        PipelineParallelError: tensors of a previous stage; the frozen-KV worker would ignore them.
+    """
+    if pp_proxy_tensors is not None:
+        raise PipelineParallelError(
+            "Frozen-KV MTP cannot run with pipeline parallelism: its worker takes no input from a previous stage. "
+            "Use --pp-size 1, or leave out --speculative-algorithm."
+        )
