@@ -27,7 +27,10 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["sglang_gemma4", "sglang_gemma4.*"]), "sglang_gemma4.patches"],
     package_dir={"sglang_gemma4.patches": "patches"},
-    package_data={"sglang_gemma4.tiny": ["checkpoints/**/*", "chat_template.jinja", "train_all.sh"]},
+    package_data={
+        "sglang_gemma4.cpu": ["standin/**/*.py"],
+        "sglang_gemma4.tiny": ["checkpoints/**/*", "chat_template.jinja", "train_all.sh"],
+    },
     include_package_data=True,
     install_requires=[f"sglang=={constant('SUPPORTED_SGLANG')}"],
     extras_require={

@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.tiny import families, real_sizes
+from sglang_gemma4.tiny import families, real_processing, real_sizes
 
 SHIPPED = Path(__file__).with_name("checkpoints")
 NAMES: tuple[str, ...] = families.TINY
@@ -22,14 +22,14 @@ MARKER = ".sglang-gemma4-checkpoint"  # lists what we wrote, so that a second wr
 def write(name: str, path: str, random: bool = False) -> list[str]:
     """Write `name` to `path` and its MTP assistant to `path`-assistant; returns both directories.
 
-    Tiny names carry trained weights. The real sizes ("26b-a4b", ...) need `random=True`: their config.json only, to be
-    served with random weights (--load-format dummy, --skip-tokenizer-init).
+    Tiny names carry trained weights. The real sizes ("26b-a4b", ...) need `random=True`: their config.json, a small
+    tokenizer and a processor, to be served with random weights (--load-format dummy).
     ValueError: an unknown name, or weights that do not exist. FileExistsError: a directory holding anything else."""
     if name in NAMES and not random:
         plans: list[tuple[str, dict[str, Any]]] = [(path, _shipped_files(name)), (f"{path}-assistant", _shipped_files(f"{name}-assistant"))]
     elif name in RANDOM_NAMES and random:
         plans = [
-            (path, {"config.json": _json(real_sizes.target(name)), "generation_config.json": _json(real_sizes.GENERATION)}),
+            (path, {**_real_config(name), **real_processing.files(name, SHIPPED / "tiny-e2b")}),
             (f"{path}-assistant", {"config.json": _json(real_sizes.assistant(name))}),
         ]
     elif name in NAMES:
@@ -71,6 +71,10 @@ def write_text_only(name: str, path: str) -> str:
     out["model.safetensors"] = _language_model(files["model.safetensors"].read_bytes())
     _write_files(Path(path), f"{name} (text only)", out)
     return path
+
+
+def _real_config(name: str) -> dict[str, bytes]:
+    return {"config.json": _json(real_sizes.target(name)), "generation_config.json": _json(real_sizes.GENERATION)}
 
 
 def _shipped_files(name: str) -> dict[str, Any]:

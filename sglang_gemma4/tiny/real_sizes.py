@@ -11,7 +11,7 @@ import copy
 from typing import Any
 
 VOCABULARY = 262_144
-_TOKENS = {
+TOKENS = {
     "boi_token_id": 255_999,
     "boa_token_id": 256_000,
     "image_token_id": 258_880,
@@ -204,7 +204,7 @@ def target(name: str) -> dict[str, Any]:
         dtype="bfloat16",
     )
     return dict(
-        _TOKENS,
+        TOKENS,
         architectures=["Gemma4ForConditionalGeneration"],
         model_type="gemma4",
         dtype="bfloat16",

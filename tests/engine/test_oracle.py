@@ -15,13 +15,13 @@ FAMILIES = ("tiny-26b-a4b", "tiny-e2b", "tiny-31b")
 NEW_TOKENS = 64
 LOGPROB_TOLERANCE = 1e-4
 ACCEPT_LENGTH = (2.0, 3.7)
-MTP = {
+MTP: dict[str, Any] = {
     "speculative_algorithm": "NEXTN",
     "speculative_num_steps": 3,
     "speculative_eagle_topk": 1,
     "speculative_num_draft_tokens": 4,
 }
-ENGINE = {"max_total_tokens": 16384, "max_running_requests": 8}
+ENGINE: dict[str, Any] = {"max_total_tokens": 16384, "max_running_requests": 8}
 
 
 @dataclass

@@ -167,9 +167,8 @@ def test_a_malformed_request_is_a_400_and_the_server_lives_on(server: Server, ba
 
 
 def test_the_banner_and_doctor_list_the_same_patches(server: Server) -> None:
-    from sglang_gemma4.patches import ORDER
-
     from sglang_gemma4.diagnostics import doctor, status
+    from sglang_gemma4.patches import ORDER
 
     log = server.log.read_text()
     assert log.count("sglang-gemma4 0.") == 1, "one banner per server"

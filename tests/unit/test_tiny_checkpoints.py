@@ -117,3 +117,23 @@ def test_total_size_and_quality() -> None:
         assert min(r["four_choice_0_shot"], r["four_choice_3_shot"]) >= 0.7
         assert r["colours_of_30"] >= 27
         assert 2.0 <= r["accept_length"]["all"] <= 3.7
+
+
+def test_the_processor_of_a_real_size_uses_the_ids_of_its_config(tmp_path: Path) -> None:
+    import numpy
+    from PIL import Image
+    from transformers import AutoProcessor
+
+    checkpoints.write("26b-a4b", str(tmp_path / "m"), random=True)
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    processor = AutoProcessor.from_pretrained(tmp_path / "m")
+    image = Image.fromarray(numpy.zeros((480, 480, 3), "uint8"))
+    text = processor.apply_chat_template(
+        [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What colour is it?"}]}], add_generation_prompt=True
+    )
+    ids = processor(text=[text], images=[[image]], return_tensors="pt")["input_ids"][0].tolist()
+    assert ids.count(config["image_token_id"]) > 200, "480 x 480 pixels in patches of 16, pooled 3 x 3"
+    assert config["boi_token_id"] in ids
+    assert config["eoi_token_id"] in ids
+    assert config["eos_token_id"][1] in ids, "the turn's end"
+    assert processor.tokenizer.decode(processor.tokenizer.encode("Who rules Belm?", add_special_tokens=False)) == "Who rules Belm?"

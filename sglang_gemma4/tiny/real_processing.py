@@ -1,0 +1,69 @@
+"""Tokenizer and processor files beside a config-only checkpoint of a real size, so that a server of it takes text and images.
+
+The real vocabulary is not ours to ship. The tiny models' tokenizer stands in: its control tokens move to the ids that the
+released config.json files name, its other tokens keep their low ids, and the rest of the 262,144 ids have no text.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sglang_gemma4.tiny import real_sizes
+
+SOFT_TOKENS, PATCH_SIZE = 280, 16  # a released image costs at most this many tokens, from patches of this many pixels
+
+# Control tokens whose ids stand in the released config.json and generation_config.json.
+REAL_IDS = {
+    "<|image>": real_sizes.TOKENS["boi_token_id"],
+    "<|image|>": real_sizes.TOKENS["image_token_id"],
+    "<image|>": real_sizes.TOKENS["eoi_token_id"],
+    "<|audio>": real_sizes.TOKENS["boa_token_id"],
+    "<|audio|>": real_sizes.TOKENS["audio_token_id"],
+    "<audio|>": real_sizes.TOKENS["eoa_token_id"],
+    "<|video|>": real_sizes.TOKENS["video_token_id"],
+    "<turn|>": real_sizes.GENERATION["eos_token_id"][1],
+    "<|tool_response>": real_sizes.GENERATION["eos_token_id"][2],
+}
+
+
+def files(name: str, tiny: Path) -> dict[str, Any]:
+    """Files by name for the real size ``name``, made from those of the tiny checkpoint in ``tiny``."""
+    settings = json.loads((tiny / "tokenizer_config.json").read_text())
+    settings["model_max_length"] = real_sizes.target(name)["text_config"]["max_position_embeddings"]
+    return {
+        "tokenizer.json": _json(_with_real_ids(json.loads((tiny / "tokenizer.json").read_text()))),
+        "tokenizer_config.json": _json(settings),
+        "chat_template.jinja": tiny / "chat_template.jinja",
+        "processor_config.json": _json(_processor(json.loads((tiny / "processor_config.json").read_text()))),
+    }
+
+
+def _with_real_ids(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """Move the control tokens; a token that stood on one of their ids takes the id that became free."""
+    vocabulary: dict[str, int] = tokenizer["model"]["vocab"]
+    by_id = {number: token for token, number in vocabulary.items()}
+    for token, wanted in REAL_IDS.items():
+        freed, displaced = vocabulary[token], by_id.pop(wanted, None)
+        del by_id[freed]
+        if displaced is not None:
+            vocabulary[displaced] = freed
+            by_id[freed] = displaced
+        vocabulary[token] = wanted
+        by_id[wanted] = token
+    for added in tokenizer["added_tokens"]:
+        added["id"] = vocabulary[added["content"]]
+    tokenizer["added_tokens"].sort(key=lambda added: added["id"])
+    return tokenizer
+
+
+def _processor(config: dict[str, Any]) -> dict[str, Any]:
+    for part in ("image_processor", "video_processor"):
+        config[part] |= {"max_soft_tokens": SOFT_TOKENS, "patch_size": PATCH_SIZE}
+    config["image_seq_length"] = SOFT_TOKENS
+    return config
+
+
+def _json(content: Any) -> bytes:
+    return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
