@@ -6,6 +6,7 @@
 Both arms load the same random weights of the real 26B-A4B's shape, so the stock arm keeps that one switch.
 """
 
+import argparse
 import json
 import os
 import statistics
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-BATCHES, PROMPT, NEW, REPETITIONS, ROUNDS = (1, 32), 2048, 128, 5, 2
+BATCHES, PROMPT, NEW, REPETITIONS = (1, 32), 2048, 128, 5
 KEPT = {"SGLANG_GEMMA4", "SGLANG_GEMMA4_STRICT", "SGLANG_GEMMA4_CPU", "SGLANG_GEMMA4_DUMMY_WEIGHTS"}
 
 
@@ -93,14 +94,21 @@ def report(raw: Path) -> str:
 
 def main() -> None:
     """Run one engine, all engines, or the report."""
-    if sys.argv[1] == "--report":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path, nargs="?", help="JSON lines are added to this file")
+    parser.add_argument("--rounds", type=int, default=2, help="engine processes of each arm, interleaved")
+    parser.add_argument("--arm", help="one engine in this process (what each round starts)")
+    parser.add_argument("--report", action="store_true", help="make REPORT.md from raw.jsonl beside this file")
+    arguments = parser.parse_args()
+    if arguments.report:
         (HERE / "REPORT.md").write_text(report(HERE / "raw.jsonl"))
-    elif len(sys.argv) == 3:
-        one_engine(sys.argv[1], Path(sys.argv[2]))
+    elif arguments.arm:
+        one_engine(arguments.arm, arguments.out)
     else:
-        for _ in range(ROUNDS):
+        for _ in range(arguments.rounds):
             for arm, environ in arms().items():
-                subprocess.run([sys.executable, __file__, arm, sys.argv[1]], env={**os.environ, **environ}, check=True, timeout=200)
+                command = [sys.executable, __file__, str(arguments.out), "--arm", arm]
+                subprocess.run(command, env={**os.environ, **environ}, check=True, timeout=200)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,10 @@
 SGLang's own dummy format draws uniform(±1e-3): every token becomes the same one and eight experts take all the work.
 Here a linear layer keeps the variance of its input (normal, std = 1/sqrt(fan_in)), norms are one, and the query and key
 norms are head_dim^-1/4, so that attention logits (Gemma 4 scales by 1) have unit spread.
+
+The head is tied to the embedding, so a token's own embedding, left over in the residual stream, votes for that token
+again: at equal weight with what the layers add, that vote beats all 262,144 others and one token repeats for ever.
+Embeddings are therefore drawn small, and the final norm makes up for it: logits have a standard deviation of 2.
 """
 
 from __future__ import annotations
@@ -10,8 +14,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+EMBEDDING_SPREAD = 0.1  # of the scaled embedding; what each layer adds has spread 1
+FINAL_NORM = 20.0
+
 _KEEP = ("input_min", "input_max", "output_min", "output_max", "inv_freq", "cos_sin_cache", "embed_scale", "softcap")
 _ZERO = ("std_bias",)
+_HEADS = ("embed_tokens.weight", "lm_head.weight")
+_FINAL_NORMS = ("model.norm.weight", "language_model.norm.weight")
 _ONE = ("layer_scalar", "std_scale", "per_expert_scale", "router.scale")
 
 
@@ -37,12 +46,15 @@ def _fill_one(name: str, tensor: Any, generator: Any) -> None:
         tensor.zero_()
     elif "q_norm" in name or "k_norm" in name:
         tensor.fill_(tensor.shape[-1] ** -0.25)
+    elif name.endswith(_FINAL_NORMS):
+        tensor.fill_(FINAL_NORM)
     elif tensor.dim() <= 1 or "norm" in name.rsplit(".", 2)[-2:][0] or name.endswith(_ONE):
         tensor.fill_(1.0)
     elif tensor.element_size() < 2:  # float8 has no sampler
         tensor.copy_((_normal(tensor.shape, tensor, generator) * tensor.shape[-1] ** -0.5).to(tensor.dtype))
     else:
-        tensor.normal_(0.0, tensor.shape[-1] ** -0.5, generator=generator)
+        spread = EMBEDDING_SPREAD if name.endswith(_HEADS) else 1.0
+        tensor.normal_(0.0, spread * tensor.shape[-1] ** -0.5, generator=generator)
 
 
 def _normal(shape: Any, like: Any, generator: Any) -> Any:

@@ -5,6 +5,7 @@ where two tokens are nearly as likely. What is compared is how long answers foll
 log-probabilities are off while they do.
 """
 
+import importlib.util
 import json
 import os
 import signal
@@ -29,7 +30,11 @@ from tests.engine.transformers_oracle import Greedy, decode
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 
+# Where this sgl_kernel build has FlashAttention 3, SGLang takes it for the vision tower; the other backend is always there.
+HAS_FA3 = torch.cuda.is_available() and importlib.util.find_spec("sgl_kernel.flash_ops") is not None
+VISION = {} if HAS_FA3 else {"mm_attention_backend": "triton_attn"}
 ENGINE = {
+    **VISION,
     "dtype": "bfloat16",
     "attention_backend": "triton",
     "sampling_backend": "pytorch",
@@ -143,6 +148,7 @@ def test_a_plain_launch_server_loads_every_patch(tmp_path: Path) -> None:
     port, log = 31999, tmp_path / "log"
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(tmp_path / "26b-a4b"), "--port", str(port)]
     command += ["--load-format", "dummy"]  # there are no weights to load
+    command += [word for name, value in VISION.items() for word in (f"--{name.replace('_', '-')}", value)]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
     try:
