@@ -114,6 +114,14 @@ def installed_sglang() -> str | None:
         return None
 
 
+def version_problem() -> str | None:
+    """Why the installed SGLang gets no patch at all, or None where it is the supported one."""
+    found = installed_sglang()
+    if found == SUPPORTED_SGLANG:
+        return None
+    return f"this package supports SGLang {SUPPORTED_SGLANG}, {f'{found} is' if found else 'none is'} installed"
+
+
 def apply(patches: Iterable[Patch], environ: Mapping[str, str] | None = None) -> list[Outcome]:
     """Apply every patch whose switch is on; return what became of each, in order.
 
@@ -122,16 +130,16 @@ def apply(patches: Iterable[Patch], environ: Mapping[str, str] | None = None) ->
     """
     env = os.environ if environ is None else environ
     strict = switches.is_on(switches.STRICT, env)
-    found = installed_sglang()
+    unsupported = version_problem()
     ready: list[tuple[Patch, list[_Prepared]]] = []
     for patch in patches:
         outcome = _outcomes[patch.name] = Outcome(patch.name, patch.switch, patch.does, "active")
         if not wanted(patch, env):
             outcome.state = "off"
-            outcome.reason = f"{patch.switch}=0" if switches.is_on(switches.MASTER, env) else f"{switches.MASTER}=0"
-        elif found != SUPPORTED_SGLANG:
-            outcome.state = "declined"
-            outcome.reason = f"SGLang {found or 'is not installed'}; this package supports {SUPPORTED_SGLANG}"
+            by_master = not patch.cpu_engine and not switches.is_on(switches.MASTER, env)
+            outcome.reason = f"{switches.MASTER if by_master else patch.switch}=0"
+        elif unsupported is not None:
+            outcome.state, outcome.reason = "declined", unsupported
         elif patch.declines is not None and (reason := patch.declines()):
             outcome.state, outcome.reason = "declined", reason
         else:

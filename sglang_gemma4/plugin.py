@@ -18,10 +18,9 @@ def register() -> None:
         return
     from sglang_gemma4.patches import load_all
 
+    if problem := patching.version_problem():
+        logger.warning("sglang-gemma4: nothing is applied: %s", problem)
     try:
-        outcomes = patching.apply(load_all())
+        patching.apply(load_all())
     except patching.PatchError as error:
         raise SystemExit(str(error)) from error
-    found = patching.installed_sglang()
-    if any(outcome.state == "declined" and found in outcome.reason for outcome in outcomes if found):
-        logger.warning("sglang-gemma4: %s", next(o.reason for o in outcomes if o.state == "declined"))

@@ -63,10 +63,16 @@ def one_engine(arm: str, out: Path) -> None:
     engine.shutdown()
 
 
-def report(raw: Path) -> str:
-    """REPORT.md from the raw lines: median, range and ratio for each batch size."""
+RUNS = {
+    "raw.jsonl": "Tokens vary (68 to 81 distinct ones of 128 at batch 1); one engine of each arm.",
+    "raw-one-token.jsonl": "Before the dummy weights were mended: every request repeats one token, so few experts work. Two engines of each arm.",
+}
+
+
+def table(raw: Path) -> tuple[list[str], str]:
+    """One row for each batch size (median, range, ratio), and the ratios in words."""
     rows: list[dict[str, Any]] = [json.loads(line) for line in raw.read_text().splitlines()]
-    lines = []
+    lines = ["| batch | stock, output tokens/s: median (range) | package | ratio |", "| --- | --- | --- | --- |"]
     ratios = []
     for batch in sorted({row["batch"] for row in rows}):
         found = {arm: [row["tokens_per_s"] for row in rows if (row["arm"], row["batch"]) == (arm, batch)] for arm in ("stock", "package")}
@@ -75,21 +81,19 @@ def report(raw: Path) -> str:
         ratios.append(f"{ratio:.3f}x at batch {batch}")
         cells = [f"{middle[arm]:.1f} ({min(found[arm]):.1f}-{max(found[arm]):.1f}, n={len(found[arm])})" for arm in ("stock", "package")]
         lines.append(f"| {batch} | {cells[0]} | {cells[1]} | {ratio:.3f} |")
-    head = f"Output tokens/s with the correctness patches over stock, plain decoding: {', '.join(ratios)}."
-    table = ["| batch | stock, output tokens/s: median (range) | package | ratio |", "| --- | --- | --- | --- |", *lines]
-    gpu = rows[0]["gpu"]
-    setting = f"{gpu}, 26B-A4B, spread random weights in bfloat16, triton attention, CUDA graphs, {PROMPT} prompt and {NEW} new tokens."
-    return (
-        "\n\n".join(
-            [
-                head,
-                "\n".join(table),
-                setting,
-                "Command: `python runs/2026-11-21-patch-cost/measure.py raw.jsonl`; raw lines beside this file.",
-            ]
-        )
-        + "\n"
-    )
+    return lines, ", ".join(ratios)
+
+
+def report() -> str:
+    """REPORT.md from the raw lines."""
+    tables = {name: table(HERE / name) for name in RUNS}
+    gpu = json.loads((HERE / "raw.jsonl").read_text().splitlines()[0])["gpu"]
+    parts = [f"Output tokens/s with the correctness patches over stock, plain decoding: {tables['raw.jsonl'][1]}."]
+    parts.append(f"{gpu}, 26B-A4B, dummy weights in bfloat16, triton attention, CUDA graphs, {PROMPT} prompt and {NEW} new tokens.")
+    parts.append("Command: `python runs/2026-11-21-patch-cost/measure.py OUT.jsonl --rounds N`, then `--report`.")
+    for name, what in RUNS.items():
+        parts += [f"`{name}`: {what}", "\n".join(tables[name][0])]
+    return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:
@@ -101,7 +105,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="make REPORT.md from raw.jsonl beside this file")
     arguments = parser.parse_args()
     if arguments.report:
-        (HERE / "REPORT.md").write_text(report(HERE / "raw.jsonl"))
+        (HERE / "REPORT.md").write_text(report())
     elif arguments.arm:
         one_engine(arguments.arm, arguments.out)
     else:

@@ -1,8 +1,8 @@
-"""Greedy decoding by transformers in float32, in a process of its own: what SGLang's tokens are compared with.
+"""Greedy decoding by transformers in a process of its own: what SGLang's tokens are compared with.
 
     python transformers_oracle.py REQUEST.json ANSWER.json
 
-REQUEST holds ``model`` (a directory), ``new_tokens`` and ``prompts``, each with ``text`` and ``images`` (paths). ANSWER has,
+REQUEST holds ``model`` (a directory), ``dtype``, ``new_tokens`` and ``prompts``, each with ``text`` and ``images`` (paths). ANSWER has,
 for each prompt, ``input_ids``, ``token_ids`` and ``logprobs`` (natural logarithm, of each new token), and ``margin``, the
 smallest distance between the best and the second-best logit on the way.
 """
@@ -26,10 +26,10 @@ class Greedy:
     margin: float
 
 
-def decode(model: Path, prompts: Sequence[dict[str, Any]], new_tokens: int, folder: Path) -> list[Greedy]:
+def decode(model: Path, prompts: Sequence[dict[str, Any]], new_tokens: int, folder: Path, dtype: str = "float32") -> list[Greedy]:
     """Run this file on the prompts; ``folder`` keeps request and answer."""
-    request, answer = folder / "request.json", folder / "answer.json"
-    request.write_text(json.dumps({"model": str(model), "new_tokens": new_tokens, "prompts": list(prompts)}))
+    request, answer = folder / f"request-{dtype}.json", folder / f"answer-{dtype}.json"
+    request.write_text(json.dumps({"model": str(model), "dtype": dtype, "new_tokens": new_tokens, "prompts": list(prompts)}))
     subprocess.run([sys.executable, __file__, str(request), str(answer)], check=True)
     return [Greedy(**one) for one in json.loads(answer.read_text())]
 
@@ -43,7 +43,7 @@ def main() -> None:
     torch.set_num_threads(1)
     request = json.loads(Path(sys.argv[1]).read_text())
     processor = AutoProcessor.from_pretrained(request["model"])
-    model = AutoModelForImageTextToText.from_pretrained(request["model"], dtype=torch.float32).eval()
+    model = AutoModelForImageTextToText.from_pretrained(request["model"], dtype=getattr(torch, request["dtype"])).eval()
     model.generation_config.eos_token_id = None  # decode the full length, as the engine does with ignore_eos
     answers = []
     for prompt in request["prompts"]:

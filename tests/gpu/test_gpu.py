@@ -1,8 +1,8 @@
 """What needs a card: every patch active under a plain launch_server, and the tiny families in CUDA graphs beside transformers.
 
-SGLang's norm kernels take 16-bit types only, so tokens cannot be compared exactly: in bfloat16 an answer may leave the oracle's
-where two tokens are nearly as likely. What is compared is how long answers follow the float32 oracle, and how far the
-log-probabilities are off while they do.
+SGLang's norm kernels take 16-bit types only, so tokens cannot be compared exactly: in bfloat16 an answer leaves the float32
+oracle's where two tokens are nearly as likely. What is compared is for how long answers follow it, and how far the
+log-probabilities are off while they do, with transformers' own bfloat16 as the measure.
 """
 
 import importlib.util
@@ -47,7 +47,7 @@ ENGINE = {
     "log_level": "info",
 }
 STRICT = {"SGLANG_GEMMA4_STRICT": "1"}
-FOLLOWED = 0.9  # of all tokens, before the first difference; measured on an H200: see the printed values
+FOLLOWED_SLACK, ERROR_RATIO = 0.15, 1.5  # against transformers in bfloat16
 
 
 def run_case(case: Case, folder: Path, name: str, env: dict[str, str] | None = None, **engine: Any) -> list[dict[str, Any]]:
@@ -64,16 +64,23 @@ def run_case(case: Case, folder: Path, name: str, env: dict[str, str] | None = N
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
-    """Each family with transformers' tokens."""
+def oracles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Case, list[Greedy]]]:
+    """Each family's prompts with transformers' float32 tokens, and what transformers decodes in bfloat16."""
 
-    def make(family: str) -> Case:
+    def make(family: str) -> tuple[Case, list[Greedy]]:
         folder = tmp_path_factory.mktemp(family)
         model, prompts = checkpoints.SHIPPED / family, make_prompts(folder)
-        return Case(model, prompts, decode(model, prompts, NEW_TOKENS, folder))
+        case = Case(model, prompts, decode(model, prompts, NEW_TOKENS, folder))
+        return case, decode(model, prompts, NEW_TOKENS, folder, "bfloat16")
 
     with ThreadPoolExecutor(3) as pool:
         return dict(zip(FAMILIES, pool.map(make, FAMILIES), strict=True))
+
+
+@pytest.fixture(scope="module")
+def cases(oracles: dict[str, tuple[Case, list[Greedy]]]) -> dict[str, Case]:
+    """Each family with transformers' float32 tokens."""
+    return {family: case for family, (case, _) in oracles.items()}
 
 
 @pytest.fixture(scope="module")
@@ -115,11 +122,17 @@ def agreement(outputs: list[dict[str, Any]], oracle: list[Greedy]) -> tuple[floa
 @pytest.mark.parametrize(
     "arm", [*(f"{family} plain" for family in FAMILIES), *(f"{family} mtp" for family in FAMILIES), "tiny-26b-a4b sync mtp"]
 )
-def test_answers_follow_transformers_in_cuda_graphs(arm: str, cases: dict[str, Case], answers: dict[str, Any]) -> None:
-    followed, error = agreement(answers[arm], cases[arm.split()[0]].oracle)
-    print(f"{arm}: follows for {followed:.3f} of the tokens, mean log-probability error {error:.4f}")
-    assert followed >= FOLLOWED
-    assert error < 0.03
+def test_answers_follow_transformers_in_cuda_graphs(
+    arm: str, oracles: dict[str, tuple[Case, list[Greedy]]], answers: dict[str, Any]
+) -> None:
+    case, bfloat16 = oracles[arm.split()[0]]
+    own = agreement([vars(answer) for answer in bfloat16], case.oracle)
+    followed, error = agreement(answers[arm], case.oracle)
+    print(
+        f"{arm}: follows for {followed:.3f} of the tokens, mean log-probability error {error:.4f}; transformers {own[0]:.3f}, {own[1]:.4f}"
+    )
+    assert followed >= own[0] - FOLLOWED_SLACK
+    assert error <= own[1] * ERROR_RATIO
 
 
 def test_the_whole_window_is_nearer_to_transformers_than_stocks(cases: dict[str, Case], answers: dict[str, Any]) -> None:

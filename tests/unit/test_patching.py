@@ -171,7 +171,7 @@ def test_the_cpu_engine_follows_its_own_switch(in_child: InChild) -> None:
 def test_another_sglang_version_applies_nothing(upstream: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patching, "installed_sglang", lambda: "0.6.0")
     found = outcome(patch_of(Hook("upstream_g4.double", "after", plus_one, mark("upstream_g4.double"))))
-    assert (found.state, found.reason) == ("declined", "SGLang 0.6.0; this package supports 0.5.23")
+    assert (found.state, found.reason) == ("declined", "this package supports SGLang 0.5.23, 0.6.0 is installed")
     assert upstream.double(1) == 2
 
 
@@ -186,3 +186,20 @@ def test_a_note_is_kept_once(caplog: pytest.LogCaptureFixture) -> None:
         patching.note("noted", "head_dim 96 is not supported")
     assert found.notes == ["head_dim 96 is not supported"]
     assert len([r for r in caplog.records if "head_dim 96" in r.message]) == 1
+
+
+def test_another_version_is_one_line_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, in_child: InChild
+) -> None:
+    from sglang_gemma4 import plugin
+
+    monkeypatch.setattr(patching, "installed_sglang", lambda: "0.6.0")
+
+    def child() -> Any:
+        patching._outcomes.clear()
+        plugin.register()
+        return [[record.getMessage() for record in caplog.records], sorted({o.state for o in patching.report()})]
+
+    lines, states = in_child(child)
+    assert lines == ["sglang-gemma4: nothing is applied: this package supports SGLang 0.5.23, 0.6.0 is installed"]
+    assert states == ["declined"]
