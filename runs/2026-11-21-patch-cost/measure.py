@@ -65,7 +65,8 @@ def one_engine(arm: str, out: Path) -> None:
 
 RUNS = {
     "raw.jsonl": "Tokens vary (68 to 81 distinct ones of 128 at batch 1); one engine of each arm.",
-    "raw-one-token.jsonl": "Before the dummy weights were mended: every request repeats one token, so few experts work. Two engines of each arm.",
+    "raw-one-token.jsonl": "Before the dummy weights were mended: every request repeats one token, so few experts work; "
+    "two engines of each arm, interleaved.",
 }
 
 
@@ -91,6 +92,7 @@ def report() -> str:
     parts = [f"Output tokens/s with the correctness patches over stock, plain decoding: {tables['raw.jsonl'][1]}."]
     parts.append(f"{gpu}, 26B-A4B, dummy weights in bfloat16, triton attention, CUDA graphs, {PROMPT} prompt and {NEW} new tokens.")
     parts.append("Command: `python runs/2026-11-21-patch-cost/measure.py OUT.jsonl --rounds N`, then `--report`.")
+    parts.append("The loss at batch 32 is larger than the spread; which patch it comes from was not separated.")
     for name, what in RUNS.items():
         parts += [f"`{name}`: {what}", "\n".join(tables[name][0])]
     return "\n\n".join(parts) + "\n"
