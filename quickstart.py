@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,21 +24,45 @@ UP_WITHIN = 900  # seconds; a cold start on two cores takes two to four minutes
 
 def main() -> int:
     """Parse the command line, set up, run; the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("job", nargs="?", choices=("serve", "test"), default="serve")
+    arguments, rest = read_arguments(sys.argv[1:])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped too
+    if arguments.job == "serve":
+        refuse_taken_port(arguments.port)
+    python = set_up(arguments.venv, extras="[test]" if arguments.job == "test" else "")
+    if arguments.job == "test":
+        return subprocess.call([str(python), "-m", "pytest", *rest], cwd=HERE)
+    return serve(python, arguments, rest)
+
+
+def read_arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Our own options, and the rest for the server or for pytest."""
+    jobs = ("serve", "test")
+    job = argv[0] if argv[:1] and argv[0] in jobs else jobs[0]
+    parser = argparse.ArgumentParser(
+        usage="%(prog)s [serve|test] [options] [flags of sglang.launch_server, or of pytest]",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("--venv", type=Path, default=HERE / ".venv", help="the virtual environment to make or use")
     parser.add_argument(
         "--model", default="tiny-26b-a4b", help="serve: a shipped tiny model, a checkpoint's directory or a Hugging Face name"
     )
     parser.add_argument("--port", type=int, default=30000, help="serve: the server's port")
     parser.add_argument("--once", action="store_true", help="serve: stop after the answer instead of serving on")
-    arguments, rest = parser.parse_known_args()
+    arguments, rest = parser.parse_known_args(argv[1:] if argv[:1] == [job] else argv)
+    arguments.job = job
     if sys.version_info < (3, 11):  # noqa: UP036 - this script is what an older Python meets first
         parser.error(f"Python {sys.version.split()[0]} is too old; start this script with Python 3.11 or newer")
-    python = set_up(arguments.venv, extras="[test]" if arguments.job == "test" else "")
-    if arguments.job == "test":
-        return subprocess.call([str(python), "-m", "pytest", *rest], cwd=HERE)
-    return serve(python, arguments, rest)
+    return arguments, rest
+
+
+def refuse_taken_port(port: int) -> None:
+    """End the script if something listens on the port: its answers would be taken for our server's."""
+    with socket.socket() as probe:
+        probe.settimeout(5)
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            raise SystemExit(f"port {port} is in use; stop what listens there or give another with --port")
 
 
 def set_up(folder: Path, extras: str) -> Path:
@@ -46,9 +71,10 @@ def set_up(folder: Path, extras: str) -> Path:
     if not python.exists():
         print(f"making {folder}", flush=True)
         venv.create(folder, with_pip=True)
+    if not (folder / "bin" / "uv").exists():
         run(python, "-m", "pip", "install", "--quiet", "uv")  # resolves SGLang's 200 packages in seconds, pip takes minutes
     print(f"installing sglang-gemma4{extras} and SGLang (several GB the first time)", flush=True)
-    run(python, "-m", "uv", "pip", "install", "--quiet", "--prerelease=allow", "--python", str(python), "--editable", f"{HERE}{extras}")
+    run(python, "-m", "uv", "pip", "install", "--quiet", "--python", str(python), "--editable", f"{HERE}{extras}")
     return python
 
 
@@ -76,6 +102,7 @@ def serve(python: Path, arguments: argparse.Namespace, flags: list[str]) -> int:
     finally:
         if server.poll() is None:
             os.killpg(server.pid, signal.SIGTERM)
+            server.wait()
 
 
 def wait_until_up(server: "subprocess.Popen[bytes]", url: str) -> None:

@@ -11,6 +11,7 @@ ORDER = (
     "router_scale",
     "triton_window",
     "sync_mtp",
+    "image_padding",
     "tool_call_index",
     "dummy_weights",
     "cpu_engine",

@@ -8,10 +8,8 @@ PATCH = Patch(
     name="cpu_images",
     switch="SGLANG_GEMMA4_CPU",
     why="Only triton and fa4 know Gemma 4's bidirectional images, on every layer and for every model; transformers has them on "
-    "sliding layers, where the config asks for it. An image cut by a prefill chunk loses them. Padding patches are pooled into "
-    "the first soft token of each image.",
-    evidence="models/gemma4_mm.py:325 · transformers modeling_gemma4.py create_masks_for_vision_model · managers/schedule_policy.py:1140 · "
-    "models/gemma4_vision.py:534",
+    "sliding layers, where the config asks for it. An image cut by a prefill chunk loses them.",
+    evidence="models/gemma4_mm.py:325 · transformers modeling_gemma4.py create_masks_for_vision_model · managers/schedule_policy.py:1140",
     remove_when="SGLang's masks equal transformers' and its chunks end beside images.",
     hooks=(
         Hook(
@@ -19,12 +17,6 @@ PATCH = Patch(
             "around",
             "sglang_gemma4.cpu.registration:image_masks",
             "5fa09fbdafa9",
-        ),
-        Hook(
-            "sglang.srt.models.gemma4_vision.Gemma4VisionPooler.forward",
-            "before",
-            "sglang_gemma4.cpu.registration:mask_padding_patches",
-            "1cac6537ebe8",
         ),
         Hook(f"{ADDER}.add_chunked_req", "around", "sglang_gemma4.cpu.registration:chunk_beside_images", "59878bb13f91"),
         Hook(f"{ADDER}.add_one_req", "around", "sglang_gemma4.cpu.registration:chunk_beside_images", "194314fb5aba"),

@@ -35,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
 
     doctor = commands.add_parser("doctor", help="versions, GPU, switches and each patch's state, here or on a live server")
     doctor.add_argument("--url", help="read a live server instead, for example http://127.0.0.1:30000")
+    doctor.add_argument("--api-key", help="key of a server started with --api-key")
     doctor.add_argument("--no-patches", action="store_true", help="skip the patch check, which imports SGLang (up to a minute)")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(run=_doctor)
@@ -64,7 +65,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from sglang_gemma4.diagnostics import doctor
 
     if arguments.url:
-        data = doctor.live(arguments.url)
+        data = doctor.live(arguments.url, arguments.api_key)
         text = doctor.live_text(data)
     else:
         data = doctor.local(check_patches=not arguments.no_patches)

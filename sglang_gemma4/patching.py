@@ -98,6 +98,7 @@ class PatchError(RuntimeError):
 
 
 _outcomes: dict[str, Outcome] = {}
+_active: dict[str, Patch] = {}
 
 
 def fingerprint(target: object) -> str:
@@ -123,12 +124,16 @@ def version_problem() -> str | None:
 
 
 def apply(patches: Iterable[Patch], environ: Mapping[str, str] | None = None) -> list[Outcome]:
-    """Apply every patch whose switch is on; return what became of each, in order.
+    """Apply every patch whose switch is on and that this process does not have yet; return what became of each, in order.
+
+    Hooks are installed at once, not with SGLang's later ``apply_hooks``, so that they can be checked here. A plugin
+    loaded after this one that hooks one of the same targets is therefore skipped by SGLang.
 
     Raises:
         PatchError: under ``SGLANG_GEMMA4_STRICT=1``, at the first patch that cannot be applied.
     """
     env = os.environ if environ is None else environ
+    patches = [patch for patch in patches if _active.get(patch.name) is not patch]
     strict = switches.is_on(switches.STRICT, env)
     unsupported = version_problem()
     ready: list[tuple[Patch, list[_Prepared]]] = []
@@ -137,8 +142,11 @@ def apply(patches: Iterable[Patch], environ: Mapping[str, str] | None = None) ->
         if not wanted(patch, env):
             outcome.state = "off"
             by_master = not patch.cpu_engine and not switches.is_on(switches.MASTER, env)
-            outcome.reason = f"{switches.MASTER if by_master else patch.switch}=0"
+            name = switches.MASTER if by_master else patch.switch
+            outcome.reason = f"{name}=0" if env.get(name) else f"{name} is not set"
         elif unsupported is not None:
+            if strict:
+                raise PatchError(f"sglang-gemma4: {unsupported} ({switches.STRICT}=1)")
             outcome.state, outcome.reason = "declined", unsupported
         elif patch.declines is not None and (reason := patch.declines()):
             outcome.state, outcome.reason = "declined", reason
@@ -175,11 +183,12 @@ def note(patch_name: str, message: str) -> None:
 
 @dataclass
 class _Prepared:
-    """A checked hook: where it goes, the original, and what goes there."""
+    """A checked hook: where it goes, the original, what goes there, and what the parent held to put back on failure."""
 
     hook: Hook | Entry
     original: Any
     value: Any
+    held: Any = None
 
 
 def _prepare(hook: Hook | Entry) -> _Prepared:
@@ -187,7 +196,10 @@ def _prepare(hook: Hook | Entry) -> _Prepared:
     if actual != hook.fingerprint:
         raise PatchError(f"{place(hook)} has source {actual}, the patch was written for {hook.fingerprint}; not applied")
     if isinstance(hook, Entry):
-        return _Prepared(hook, None, None)
+        try:
+            return _Prepared(hook, _resolve(hook.target).get(hook.key), hook.value())
+        except Exception as error:
+            raise PatchError(f"the value for {place(hook)} cannot be made: {type(error).__name__}: {error}") from error
     original = _resolve(hook.target)
     from sglang.srt.plugins.hook_registry import HookRegistry
 
@@ -195,16 +207,22 @@ def _prepare(hook: Hook | Entry) -> _Prepared:
         raise PatchError(f"{hook.target} was already patched by another plugin; SGLang skips a second hook")
     try:
         value = pkgutil.resolve_name(hook.function) if isinstance(hook.function, str) else hook.function
-    except (ImportError, AttributeError) as error:
-        raise PatchError(f"the hook {hook.function} does not import: {error}") from error
-    return _Prepared(hook, original, value)
+    except Exception as error:
+        raise PatchError(f"the hook {hook.function} does not import: {type(error).__name__}: {error}") from error
+    parent, name = _parent(hook.target)
+    return _Prepared(hook, original, value, held=vars(parent).get(name, original))
+
+
+def _parent(target: str) -> tuple[Any, str]:
+    parent, _, name = target.rpartition(".")
+    return _resolve(parent), name
 
 
 def _resolve(target: str) -> Any:
     try:
         return pkgutil.resolve_name(target)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise PatchError(f"{target} does not exist in this SGLang: {error}") from error
+    except Exception as error:  # importing a module of SGLang can end in anything
+        raise PatchError(f"{target} does not exist in this SGLang: {type(error).__name__}: {error}") from error
 
 
 def place(hook: Hook | Entry) -> str:
@@ -216,12 +234,15 @@ def current_fingerprint(hook: Hook | Entry) -> str:
     """Fingerprint of what the installed SGLang has where the hook goes; "absent" for a free registry key.
 
     Raises:
-        PatchError: the target does not resolve.
+        PatchError: the target does not resolve, or has no source (another plugin may have put something there).
     """
     target = _resolve(hook.target)
     if isinstance(hook, Entry):
         target = target.get(hook.key)
-    return "absent" if target is None else fingerprint(target)
+    try:
+        return "absent" if target is None else fingerprint(target)
+    except (TypeError, OSError) as error:
+        raise PatchError(f"{place(hook)} has no source to compare: {error}") from error
 
 
 def _install(ready: list[tuple[Patch, list[_Prepared]]], strict: bool) -> None:
@@ -232,7 +253,6 @@ def _install(ready: list[tuple[Patch, list[_Prepared]]], strict: bool) -> None:
             if isinstance(item.hook, Hook):
                 HookRegistry.register(item.hook.target, item.value, HookType(item.hook.kind))
             else:
-                item.value = item.hook.value()
                 _resolve(item.hook.target)[item.hook.key] = item.value
     HookRegistry.apply_hooks()
     hooked = [item for _, prepared in ready for item in prepared if isinstance(item.hook, Hook)]
@@ -242,8 +262,30 @@ def _install(ready: list[tuple[Patch, list[_Prepared]]], strict: bool) -> None:
         for item in prepared:
             problem = _not_in_place(item) or stale.get(id(item.original))
             if problem:
+                for each in prepared:
+                    _take_out(each)
                 _fail(_outcomes[patch.name], problem, strict)
                 break
+        else:
+            _active[patch.name] = patch
+
+
+def _take_out(item: _Prepared) -> None:
+    """Put back what was there before, so that a patch that is not whole does nothing."""
+    if isinstance(item.hook, Entry):
+        registry = _resolve(item.hook.target)
+        if item.original is None:
+            registry.pop(item.hook.key, None)
+        else:
+            registry[item.hook.key] = item.original
+        return
+    from sglang.srt.plugins.hook_registry import _propagate_patch
+
+    patched = _current(item)
+    parent, name = _parent(item.hook.target)
+    setattr(parent, name, item.held)
+    rebind_registries([(patched, item.original)])
+    _propagate_patch(patched, item.original, parent)
 
 
 def _current(item: _Prepared) -> Any:

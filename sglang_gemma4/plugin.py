@@ -15,7 +15,7 @@ def register() -> None:
     if problems := switches.check_all():
         raise SystemExit("\n".join(f"sglang-gemma4: {problem}" for problem in problems))
     if not switches.is_on(switches.MASTER) and not switches.is_on(switches.CPU_ENGINE):
-        return
+        return  # before anything of SGLang is looked at: stock stays stock
     from sglang_gemma4.patches import load_all
 
     if problem := patching.version_problem():
@@ -24,3 +24,7 @@ def register() -> None:
         patching.apply(load_all())
     except patching.PatchError as error:
         raise SystemExit(str(error)) from error
+    except Exception as error:
+        if switches.is_on(switches.STRICT):
+            raise SystemExit(f"sglang-gemma4: the patches cannot be applied: {type(error).__name__}: {error}") from error
+        raise  # SGLang logs it with its traceback

@@ -27,6 +27,7 @@ class Switch:
 MASTER = "SGLANG_GEMMA4"
 STRICT = "SGLANG_GEMMA4_STRICT"
 CPU_ENGINE = "SGLANG_GEMMA4_CPU"
+PREFLIGHT = "SGLANG_GEMMA4_PREFLIGHT"
 
 _TABLE = (
     Switch(MASTER, True, "The whole package; 0 leaves stock SGLang as it is."),
@@ -37,12 +38,13 @@ _TABLE = (
         "The CPU reference engine (torch kernels, float32); `sglang-gemma4 serve` sets it where there is no GPU. "
         f"It is a platform, not a change to Gemma 4, so it stays when {MASTER}=0 asks for stock behaviour.",
     ),
-    Switch("SGLANG_GEMMA4_PREFLIGHT", True, "Refuse assistants, backends and checkpoints that do not fit, before any weight is loaded."),
+    Switch(PREFLIGHT, True, "Refuse assistants, backends and checkpoints that do not fit, before any weight is loaded."),
     Switch("SGLANG_GEMMA4_REPORT", True, "The start-up banner and the patch list in /server_info."),
     Switch("SGLANG_GEMMA4_TEXT_ONLY_CONFIG", True, "Load text-only checkpoints as transformers 5.19 saves them."),
     Switch("SGLANG_GEMMA4_ROUTER_SCALE", True, "The MoE router's scale is applied on every path and follows weight updates."),
     Switch("SGLANG_GEMMA4_TRITON_WINDOW", True, "Triton decode attends to the whole sliding window, not one key less."),
     Switch("SGLANG_GEMMA4_SYNC_MTP", True, "MTP runs with --disable-overlap-schedule (stock crashes at the first batch)."),
+    Switch("SGLANG_GEMMA4_IMAGE_PADDING", True, "Padding patches of an image stay out of its first soft token."),
     Switch("SGLANG_GEMMA4_TOOL_CALL_INDEX", True, "Streamed tool calls are numbered per call, not per tool."),
     Switch(
         "SGLANG_GEMMA4_DUMMY_WEIGHTS",

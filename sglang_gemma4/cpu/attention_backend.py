@@ -27,6 +27,7 @@ class Gemma4CpuAttention(AttentionBackend):
         self.req_to_token_pool = model_runner.req_to_token_pool
         self.token_to_kv_pool = model_runner.token_to_kv_pool
         self.max_context_len = model_runner.model_config.context_len
+        self.is_draft = bool(model_runner.is_draft_worker)
         self.images_attend_both_ways = image_spans.bidirectional(model_runner.model_config.hf_config)
         self.batch: Batch | None = None
         self.image_reach: torch.Tensor | None = None
@@ -114,8 +115,10 @@ class Gemma4CpuAttention(AttentionBackend):
     def _blocks(self, layer: RadixAttention) -> list[Block]:
         if self.batch is None:
             return []
-        # SGLang's window does not count the query itself, transformers' does.
-        window = layer.sliding_window_size + 1 if layer.sliding_window_size > -1 else None
+        # SGLang's window does not count the query itself, transformers' does. A draft's query has no key in the pool: it
+        # reads window - 1 keys, and the one before them may already be freed.
+        own_key = 0 if self.is_draft else 1
+        window = layer.sliding_window_size + own_key if layer.sliding_window_size > -1 else None
         sliding = self._translated(layer.layer_id)
         key = (window, None if sliding is None else id(sliding))
         if key not in self.plans:

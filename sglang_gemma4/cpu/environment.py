@@ -2,7 +2,7 @@
 
 ``sglang-gemma4 serve`` puts :func:`launch_environment` and :func:`default_arguments` around
 ``python -m sglang.launch_server``; a process that builds an ``Engine`` itself calls :func:`prepare_this_process`
-first and passes :func:`default_engine_arguments`. Nothing that the operator gave is overridden.
+first and passes :func:`default_engine_arguments`. No argument that the operator gave is overridden.
 """
 
 import os
@@ -40,6 +40,13 @@ def launch_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str
     result.setdefault("CUDA_VISIBLE_DEVICES", "")
     result.setdefault("TORCHDYNAMO_DISABLE", "1")  # small sampling helpers; needs a C++ compiler and seconds, gains nothing
     return result
+
+
+def has_accelerator() -> bool:
+    """Whether torch finds a device of any make to compute on."""
+    import torch
+
+    return bool(torch.accelerator.is_available())
 
 
 def default_arguments(argv: Sequence[str]) -> list[str]:

@@ -51,8 +51,3 @@ def chunk_beside_images(original: Callable[..., Any], adder: Any, req: Any, *arg
         taken = offered - adder.rem_chunk_tokens
         # As stock leaves it: a chunk that ends inside its prompt is the batch's last.
         adder.rem_chunk_tokens = 0 if taken and cut else max(0, budget - taken)
-
-
-def mask_padding_patches(pooler: Any, *_args: Any, **_kwargs: Any) -> None:
-    """``Gemma4VisionPooler.forward``: padding patches are zero, as in transformers; else they add to soft token 0."""
-    pooler.mask_pad_before_pool = True

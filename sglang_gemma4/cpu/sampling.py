@@ -14,7 +14,11 @@ def top_k_renorm(probs: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
 
 
 def top_p_renorm(probs: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """Keep the fewest most probable entries that reach ``top_p`` [rows] together and renormalise."""
+    """Keep the most probable entries until those before exceed ``top_p`` [rows] together, and renormalise.
+
+    As SGLang's torch sampler has it (srt/layers/sampler.py, ``top_p_normalize_probs_torch``): an entry goes only where
+    the ones before it sum to more than ``top_p``.
+    """
     ordered, index = probs.sort(dim=-1, descending=True, stable=True)
     before = ordered.double().cumsum(-1) - ordered
     ordered = ordered.masked_fill(before > top_p.view(-1, 1), 0.0)

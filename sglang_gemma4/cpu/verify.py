@@ -104,13 +104,14 @@ def verify_sampled(
 
 
 def inverse_cdf(weights: torch.Tensor, coins: torch.Tensor) -> torch.Tensor:
-    """Draw from unnormalised ``weights`` [rows, choices] with one coin in [0, 1) each; a zero weight is never drawn
-    unless all are zero."""
+    """Draw from unnormalised ``weights`` [rows, choices] with one coin in [0, 1) each; a zero weight is never drawn.
+    Where all are zero the last choice comes out, as in SGLang's CUDA kernel."""
     cumulative = weights.cumsum(-1)
     target = coins.double()[:, None] * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, target, right=True).squeeze(-1)
     last_positive = (weights > 0).long().cumsum(-1).argmax(-1)
-    return torch.minimum(drawn, last_positive)
+    none = cumulative[:, -1] == 0
+    return torch.where(none, weights.shape[-1] - 1, torch.minimum(drawn, last_positive))
 
 
 def _walk(

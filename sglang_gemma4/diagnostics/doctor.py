@@ -13,7 +13,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
 
-from sglang_gemma4 import SUPPORTED_SGLANG, __version__, switches
+from sglang_gemma4 import SUPPORTED_SGLANG, __version__, patching, switches
 from sglang_gemma4.diagnostics import status
 
 DISTRIBUTIONS = ("sglang", "sglang-kernel", "torch", "triton", "transformers", "flashinfer-python")
@@ -88,13 +88,14 @@ def patch_states() -> list[dict[str, Any]]:
     Raises:
         RuntimeError: SGLang does not import here; the message holds the last line it printed.
     """
-    from sglang_gemma4.serving.launch import has_accelerator
+    from sglang_gemma4.cpu.environment import has_accelerator, launch_environment
+    from sglang_gemma4.patches import load_all
 
     environ = dict(os.environ)
     if not has_accelerator():
-        from sglang_gemma4.cpu.environment import launch_environment
-
         environ = launch_environment(environ)
+    if not any(patching.wanted(patch, environ) for patch in load_all()):
+        return status.as_data(patching.apply(load_all(), environ))  # all off: SGLang need not be imported to say so
     program = (
         "import json; from sglang.srt.plugins import load_plugins; load_plugins();"
         "from sglang_gemma4 import patching; from sglang_gemma4.diagnostics import status;"
@@ -128,7 +129,7 @@ def local_text(data: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def live(url: str) -> dict[str, Any]:
+def live(url: str, api_key: str | None = None) -> dict[str, Any]:
     """The patch lists of a running server, from its /server_info.
 
     Raises:
@@ -136,8 +137,13 @@ def live(url: str) -> dict[str, Any]:
     """
     base = url if "://" in url else f"http://{url}"
     try:
-        with urllib.request.urlopen(base.rstrip("/") + "/server_info", timeout=10) as answer:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        request = urllib.request.Request(base.rstrip("/") + "/server_info", headers=headers)
+        with urllib.request.urlopen(request, timeout=10) as answer:
             info = json.load(answer)
+    except urllib.error.HTTPError as error:
+        hint = "give its key with --api-key" if error.code in (401, 403) else "is it an SGLang server?"
+        raise ValueError(f"{base}/server_info answers {error.code} {error.reason}; {hint}") from error
     except (urllib.error.URLError, OSError, ValueError) as error:
         raise ValueError(f"no SGLang server answers at {base} ({error}); check host and port, or wait until it is up") from error
     states = info.get("internal_states") or [{}]

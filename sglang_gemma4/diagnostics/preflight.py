@@ -9,12 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ARCHITECTURES = ("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM")
+ARCHITECTURES = ("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4UnifiedForConditionalGeneration")
 ASSISTANT = "Gemma4AssistantForCausalLM"
 
-# sglang/srt/arg_groups/model_hook.py:646; torch_native is what intel_amx becomes on a CPU without AMX.
+# sglang/srt/arg_groups/model_hook.py:646
 ATTENTION_BACKENDS = ("triton", "fa4", "trtllm_mha", "aiter", "ascend", "intel_xpu", "intel_amx")
 BACKEND_FLAGS = ("attention_backend", "prefill_attention_backend", "decode_attention_backend")
+
+# What check() reads of SGLang's ServerArgs.
+FIELDS = (
+    "model_path",
+    "revision",
+    "download_dir",
+    *BACKEND_FLAGS,
+    "speculative_algorithm",
+    "speculative_draft_model_path",
+    "speculative_draft_model_revision",
+)
 
 # With these algorithms the draft of a Gemma 4 target is its MTP assistant; EAGLE3 and others bring their own drafts.
 MTP_ALGORITHMS = ("NEXTN", "FROZEN_KV_MTP")
@@ -50,7 +61,7 @@ def check(arguments: Mapping[str, Any]) -> None:
     model = arguments.get("model_path")
     if not model:
         return
-    config = read_config(str(model), "model")
+    config = read_config(str(model), "model", arguments.get("revision"), arguments.get("download_dir"))
     if config is None or not _is_gemma4(config):
         return
     for flag in BACKEND_FLAGS:
@@ -74,12 +85,13 @@ def _check_assistant(model: str, config: dict[str, Any], arguments: Mapping[str,
                 f"add --speculative-draft-model-path, for example {model.rstrip('/')}-assistant"
             )
         return
-    assistant = read_config(str(draft), "assistant")
+    assistant = read_config(str(draft), "assistant", arguments.get("speculative_draft_model_revision"), arguments.get("download_dir"))
     if assistant is None:
         return
-    if ASSISTANT not in assistant.get("architectures", []):
+    architectures = assistant.get("architectures") or []
+    if ASSISTANT not in architectures:
         if wants_mtp:
-            found = ", ".join(assistant.get("architectures", [])) or "no architecture"
+            found = ", ".join(architectures) or "of no architecture"
             raise PreflightError(f"{draft} is {found}, not {ASSISTANT}; give the assistant that was trained with {model}")
         return
     if mismatches := _mismatches(text_geometry(config), assistant):
@@ -108,14 +120,14 @@ def _mismatches(target: TextGeometry, assistant: dict[str, Any]) -> list[str]:
     return found
 
 
-def read_config(path: str, role: str) -> dict[str, Any] | None:
+def read_config(path: str, role: str, revision: str | None = None, cache: str | None = None) -> dict[str, Any] | None:
     """The config.json of a local checkpoint or of one on the Hugging Face hub; None where SGLang has another way to load it.
 
     Raises:
-        PreflightError: it is nowhere, or not JSON.
+        PreflightError: it is nowhere, or not a JSON object.
     """
-    if "://" in path or Path(path).is_file():
-        return None
+    if "://" in path or Path(path).is_file() or path.endswith(".gguf") or (":" in path and not Path(path).exists()):
+        return None  # object stores, single files, GGUF in a hub repository ("owner/name:Q4_K_M")
     if Path(path).is_dir():
         file = Path(path) / "config.json"
         if not file.exists():
@@ -125,38 +137,42 @@ def read_config(path: str, role: str) -> dict[str, Any] | None:
     elif path.startswith(("/", ".", "~")):
         raise PreflightError(f"{role} {path} does not exist; give a checkpoint's directory or a Hugging Face name")
     else:
-        hub = _hub_config(path, role)
+        hub = _hub_config(path, role, revision, cache)
         if hub is None:
             return None
         file = hub
     try:
-        content: dict[str, Any] = json.loads(file.read_text())
+        content = json.loads(file.read_text())
     except ValueError as error:
         raise PreflightError(f"{file} is not valid JSON ({error}); write the checkpoint again") from error
+    if not isinstance(content, dict):
+        raise PreflightError(f"{file} holds a {type(content).__name__} where a JSON object is expected; write the checkpoint again")
     return content
 
 
-def _hub_config(name: str, role: str) -> Path | None:
+def _hub_config(name: str, role: str, revision: str | None, cache: str | None) -> Path | None:
     import os
 
     if os.environ.get("SGLANG_USE_MODELSCOPE", "").lower() in ("1", "true"):
         return None
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return Path(hf_hub_download(name, "config.json"))
+        return Path(hf_hub_download(name, "config.json", revision=revision, cache_dir=cache))
+    except GatedRepoError:
+        return None  # SGLang's own loader says how to get access
     except (HFValidationError, RepositoryNotFoundError, LocalEntryNotFoundError) as error:
         kind = {
             HFValidationError: "not a valid Hugging Face name",
-            RepositoryNotFoundError: "not on the Hugging Face hub, or not open to you",
+            RepositoryNotFoundError: "not on the Hugging Face hub, or private",
         }.get(type(error), "not in the local cache, and the Hugging Face hub cannot be reached")
         raise PreflightError(
             f"{role} {name!r} is neither a local directory nor to be had: {kind}; "
             f"check the name, or write a small one with `sglang-gemma4 checkpoint tiny-26b-a4b PATH`"
         ) from error
     except OSError:
-        return None  # gated or a passing network fault: SGLang's own loader has the better message
+        return None  # a passing network fault, or a repository without config.json: SGLang's own loader tells
 
 
 def _is_gemma4(config: dict[str, Any]) -> bool:

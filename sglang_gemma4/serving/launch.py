@@ -7,15 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from sglang_gemma4 import switches
+from sglang_gemma4.cpu.environment import default_arguments, has_accelerator, launch_environment
 from sglang_gemma4.diagnostics import preflight
 from sglang_gemma4.tiny import checkpoints
-
-
-def has_accelerator() -> bool:
-    """Whether torch finds a device of any make to compute on."""
-    import torch
-
-    return bool(torch.accelerator.is_available())
 
 
 def serve(model: str, flags: Sequence[str]) -> int:
@@ -30,11 +24,12 @@ def serve(model: str, flags: Sequence[str]) -> int:
         raise ValueError("; ".join(problems))
     path = resolve(model)
     arguments = ["--model-path", path, *_resolve_draft(flags)]
-    preflight.check(_fields(arguments))
+    fields = fields_of(arguments)
+    # What stands in a --config file is unknown here; the server's own preflight sees it.
+    if "config" not in fields and switches.is_on(switches.MASTER) and switches.is_on(switches.PREFLIGHT):
+        preflight.check(fields)
     environ = dict(os.environ)
     if not has_accelerator():
-        from sglang_gemma4.cpu.environment import default_arguments, launch_environment
-
         environ = launch_environment(environ)
         arguments += default_arguments(arguments)
         print("sglang-gemma4: no GPU found; serving with the CPU reference engine (exact, slow)", file=sys.stderr, flush=True)
@@ -47,18 +42,23 @@ def resolve(model: str) -> str:
     return str(checkpoints.SHIPPED / model) if shipped else model
 
 
+DRAFT_FLAGS = ("--speculative-draft-model-path", "--speculative-draft-model")  # the second is SGLang's alias
+
+
 def _resolve_draft(flags: Sequence[str]) -> list[str]:
-    name = "--speculative-draft-model-path"
     resolved = list(flags)
     for position, flag in enumerate(resolved):
-        if flag == name and position + 1 < len(resolved):
-            resolved[position + 1] = resolve(resolved[position + 1])
-        elif flag.startswith(name + "="):
-            resolved[position] = f"{name}={resolve(flag.partition('=')[2])}"
+        name, equals, value = flag.partition("=")
+        if name not in DRAFT_FLAGS:
+            continue
+        if equals:
+            resolved[position] = f"{DRAFT_FLAGS[0]}={resolve(value)}"
+        elif position + 1 < len(resolved):
+            resolved[position : position + 2] = [DRAFT_FLAGS[0], resolve(resolved[position + 1])]
     return resolved
 
 
-def _fields(arguments: Sequence[str]) -> dict[str, Any]:
+def fields_of(arguments: Sequence[str]) -> dict[str, Any]:
     """The flags as ``ServerArgs`` field names, read without importing SGLang: enough for the preflight checks."""
     fields: dict[str, Any] = {}
     for position, flag in enumerate(arguments):

@@ -167,3 +167,7 @@ def test_inverse_cdf_draws_no_zero_weight() -> None:
     coins = torch.tensor([0.0, 1 - 2**-24])
     assert verify.inverse_cdf(weights, coins).tolist() == [1, 4]
     assert verify.inverse_cdf(weights, coins.flip(0)).tolist() == [3, 4]
+
+
+def test_no_weight_left_gives_the_last_choice() -> None:
+    assert verify.inverse_cdf(torch.zeros(2, 5, dtype=torch.double), torch.tensor([0.0, 0.9])).tolist() == [4, 4]

@@ -1,5 +1,6 @@
 """The patch registry on small modules of our own, through SGLang's real HookRegistry."""
 
+import functools
 import importlib
 import pkgutil
 import sys
@@ -153,6 +154,52 @@ def test_a_subclass_of_a_replaced_class_is_reported(upstream: types.ModuleType, 
     state, reason, _ = in_child(child)
     assert state == "failed"
     assert "upstream_g4.Derived still derives from the original class" in reason
+
+
+def test_a_patch_that_fails_half_way_is_taken_out_whole(upstream: types.ModuleType, in_child: InChild) -> None:
+    def child() -> Any:
+        derived = type("Derived", (upstream.Head,), {"__module__": "upstream_g4"})
+        better = type("Better", (), {"__module__": "sglang_gemma4.test"})
+        found = outcome(
+            patch_of(
+                Hook("upstream_g4.double", "after", plus_one, mark("upstream_g4.double")),
+                Entry("upstream_g4.REGISTRY", "own", object, "absent"),
+                Entry("upstream_g4.REGISTRY", "layer", object, mark("upstream_g4.Layer")),
+                Hook("upstream_g4.Layer.forward", "after", plus_one, mark("upstream_g4.Layer.forward")),
+                Hook("upstream_g4.Head", "replace", better, mark("upstream_g4.Head")),
+            )
+        )
+        return [
+            found.state,
+            [upstream.double(1), sys.modules["importer_g4"].double(1), upstream.REGISTRY["double"](1)],
+            "own" in upstream.REGISTRY,
+            upstream.REGISTRY["layer"] is upstream.Layer,
+            upstream.Layer().forward(4),
+            [upstream.Head is derived.__base__, sys.modules["importer_g4"].Head is derived.__base__],
+        ]
+
+    assert in_child(child) == ["failed", [2, 2, 2], False, True, 4, [True, True]]
+
+
+def test_a_target_without_source_fails_by_name_and_no_other_patch_suffers(upstream: types.ModuleType, in_child: InChild) -> None:
+    def child() -> Any:
+        vars(upstream)["halve"] = functools.partial(upstream.double, 2)
+        odd = patch_of(Hook("upstream_g4.halve", "after", plus_one, "x"), name="odd")
+        good = patch_of(Hook("upstream_g4.double", "after", plus_one, mark("upstream_g4.double")), name="good")
+        states = {o.name: [o.state, o.reason] for o in patching.apply([odd, good], {})}
+        return [states["odd"], states["good"][0]]
+
+    (state, reason), good = in_child(child)
+    assert (state, good) == ("failed", "active")
+    assert "upstream_g4.halve has no source to compare" in reason
+
+
+def test_applying_twice_changes_nothing(upstream: types.ModuleType, in_child: InChild) -> None:
+    def child() -> Any:
+        patch = patch_of(Hook("upstream_g4.double", "after", plus_one, mark("upstream_g4.double")))
+        return [outcome(patch).state, outcome(patch).state, upstream.double(1)]
+
+    assert in_child(child) == ["active", "active", 3]
 
 
 def test_switch_and_master_turn_a_patch_off(upstream: types.ModuleType) -> None:

@@ -114,3 +114,18 @@ def test_every_spelling_of_the_geometry_reads_the_same() -> None:
     for text in spellings:
         layers = preflight.text_geometry({"text_config": text}).layers
         assert layers == {"sliding_attention": LayerGeometry(8, 256), "full_attention": LayerGeometry(2, 512)}
+
+
+def test_malformed_configs(target: str, tmp_path: Path) -> None:
+    nameless = write(tmp_path / "nameless", architectures=None)
+    with pytest.raises(PreflightError, match="is of no architecture, not Gemma4AssistantForCausalLM"):
+        preflight.check(mtp(target, nameless))
+    (tmp_path / "list").mkdir()
+    (tmp_path / "list" / "config.json").write_text("[1]")
+    with pytest.raises(PreflightError, match="holds a list where a JSON object is expected"):
+        preflight.check({"model_path": str(tmp_path / "list")})
+
+
+@pytest.mark.parametrize("model", ["owner/name:Q4_K_M", "owner/name/model.gguf", "s3://bucket/model"])
+def test_forms_that_sglang_loads_another_way_are_left_to_it(model: str) -> None:
+    preflight.check({"model_path": model})
