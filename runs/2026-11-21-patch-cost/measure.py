@@ -64,16 +64,15 @@ def one_engine(arm: str, out: Path) -> None:
 
 
 RUNS = {
-    "raw.jsonl": "Tokens vary (68 to 81 distinct ones of 128 at batch 1); one engine of each arm.",
-    "raw-one-token.jsonl": "Before the dummy weights were mended: every request repeats one token, so few experts work; "
-    "two engines of each arm, interleaved.",
+    "raw.jsonl": "One engine of each arm.",
+    "raw-one-token.jsonl": "Before the dummy weights were mended, so that few experts work; two engines of each arm, interleaved.",
 }
 
 
 def table(raw: Path) -> tuple[list[str], str]:
     """One row for each batch size (median, range, ratio), and the ratios in words."""
     rows: list[dict[str, Any]] = [json.loads(line) for line in raw.read_text().splitlines()]
-    lines = ["| batch | stock, output tokens/s: median (range) | package | ratio |", "| --- | --- | --- | --- |"]
+    lines = ["| batch | stock, output tokens/s: median (range) | package | ratio | distinct tokens |", "| --- | --- | --- | --- | --- |"]
     ratios = []
     for batch in sorted({row["batch"] for row in rows}):
         found = {arm: [row["tokens_per_s"] for row in rows if (row["arm"], row["batch"]) == (arm, batch)] for arm in ("stock", "package")}
@@ -81,7 +80,8 @@ def table(raw: Path) -> tuple[list[str], str]:
         ratio = middle["package"] / middle["stock"]
         ratios.append(f"{ratio:.3f}x at batch {batch}")
         cells = [f"{middle[arm]:.1f} ({min(found[arm]):.1f}-{max(found[arm]):.1f}, n={len(found[arm])})" for arm in ("stock", "package")]
-        lines.append(f"| {batch} | {cells[0]} | {cells[1]} | {ratio:.3f} |")
+        distinct = sorted({row["distinct_tokens"] for row in rows if row["batch"] == batch})
+        lines.append(f"| {batch} | {cells[0]} | {cells[1]} | {ratio:.3f} | {distinct[0]}-{distinct[-1]} of {batch * NEW} |")
     return lines, ", ".join(ratios)
 
 

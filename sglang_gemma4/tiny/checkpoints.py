@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -48,31 +47,6 @@ def write(name: str, path: str, random: bool = False) -> list[str]:
     return [where for where, _ in plans]
 
 
-def write_text_only(name: str, path: str) -> str:
-    """Write the language model of a tiny family as transformers saves a `Gemma4ForCausalLM`; returns `path`."""
-    if name not in NAMES:
-        raise ValueError(f"unknown tiny checkpoint {name!r}; there are {', '.join(NAMES)}")
-    _refuse_foreign(Path(path))
-    files = _shipped_files(name)
-    composite = json.loads(files["config.json"].read_text())
-    config = {
-        **composite["text_config"],
-        "architectures": ["Gemma4ForCausalLM"],
-        "dtype": composite["dtype"],
-        "transformers_version": composite["transformers_version"],
-    }
-    out: dict[str, Any] = {
-        k: files[k] for k in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
-    }
-    tokenizer = json.loads(files["tokenizer_config.json"].read_text())
-    tokenizer.pop("processor_class", None)
-    out["tokenizer_config.json"] = _json(tokenizer)
-    out["config.json"] = _json(config)
-    out["model.safetensors"] = _language_model(files["model.safetensors"].read_bytes())
-    _write_files(Path(path), f"{name} (text only)", out)
-    return path
-
-
 def _real_config(name: str) -> dict[str, bytes]:
     return {"config.json": _json(real_sizes.target(name)), "generation_config.json": _json(real_sizes.GENERATION)}
 
@@ -107,24 +81,3 @@ def _write_files(path: Path, name: str, files: dict[str, Any]) -> None:
 
 def _json(content: Any) -> bytes:
     return (json.dumps(content, indent=2, sort_keys=True) + "\n").encode()
-
-
-def _language_model(blob: bytes, prefix: str = "model.language_model.") -> bytes:
-    """The safetensors file with the tensors under `prefix` alone, renamed to `model.`.
-
-    Format: 8 bytes little-endian header length, JSON header with [begin, end) offsets, raw tensors."""
-    (length,) = struct.unpack("<Q", blob[:8])
-    header, base = json.loads(blob[8 : 8 + length]), 8 + length
-    out: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    parts: list[bytes] = []
-    at = 0
-    for key, entry in sorted(header.items(), key=lambda item: item[1].get("data_offsets", [0])):
-        if not key.startswith(prefix):
-            continue
-        begin, end = entry["data_offsets"]
-        out["model." + key.removeprefix(prefix)] = {**entry, "data_offsets": [at, at + end - begin]}
-        parts.append(blob[base + begin : base + end])
-        at += end - begin
-    text = json.dumps(out, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + b"".join(parts)

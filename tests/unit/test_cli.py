@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,3 +74,14 @@ def test_doctor_outlives_a_broken_environment(monkeypatch: pytest.MonkeyPatch) -
     assert "error: OSError: no such luck" in text
     assert "PROBLEM SGLANG_GEMMA4_STRICT='perhaps'" in text
     assert text.endswith("NOT HEALTHY")
+
+
+@pytest.mark.parametrize("broken", ["torch", "sglang"])
+def test_doctor_outlives_a_package_that_does_not_import(broken: str, tmp_path: Path) -> None:
+    (tmp_path / broken).mkdir()
+    (tmp_path / broken / "__init__.py").write_text("raise RuntimeError('torn apart')")
+    done = run("doctor", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "torn apart" in done.stdout
+    assert done.stdout.strip().endswith("NOT HEALTHY")

@@ -1,22 +1,12 @@
 """Writing checkpoints: what is written where, what is refused, and how much all of it weighs."""
 
 import json
-import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sglang_gemma4.tiny import checkpoints, real_sizes
-
-
-def _names(path: Path) -> Any:
-    blob = path.read_bytes()
-    (length,) = struct.unpack("<Q", blob[:8])
-    header = json.loads(blob[8 : 8 + length])
-    header.pop("__metadata__", None)
-    assert max(e["data_offsets"][1] for e in header.values()) == len(blob) - 8 - length
-    return set(header)
 
 
 @pytest.mark.parametrize("name", checkpoints.NAMES)
@@ -50,18 +40,6 @@ def test_features_of_the_big_sisters() -> None:
     draft = json.loads((checkpoints.SHIPPED / "tiny-e2b-assistant" / "config.json").read_text())
     assert draft["use_ordered_embeddings"]
     assert draft["num_centroids"] > draft["centroid_intermediate_top_k"]
-
-
-def test_text_only(tmp_path: Path) -> None:
-    checkpoints.write_text_only("tiny-e2b", str(tmp_path / "t"))
-    config = json.loads((tmp_path / "t" / "config.json").read_text())
-    assert config["architectures"] == ["Gemma4ForCausalLM"]
-    assert config["model_type"] == "gemma4_text"
-    names = _names(tmp_path / "t" / "model.safetensors")
-    assert "model.embed_tokens.weight" in names
-    assert not any("vision" in n or "language_model" in n for n in names)
-    with pytest.raises(ValueError, match="tiny-31b"):
-        checkpoints.write_text_only("31b", str(tmp_path / "u"))
 
 
 @pytest.mark.parametrize("name", checkpoints.RANDOM_NAMES)
