@@ -17,6 +17,9 @@ def constant(name: str) -> str:
     return found.group(1)
 
 
+BENCH = ["matplotlib"]
+EVAL = ["sgl-eval==0.1.3"]  # pinned: its task table and loader are reached below its public functions, which fix the seed
+
 setup(
     name="sglang-gemma4",
     version=constant("__version__"),
@@ -28,14 +31,17 @@ setup(
     packages=[*find_packages(include=["sglang_gemma4", "sglang_gemma4.*"]), "sglang_gemma4.patches"],
     package_dir={"sglang_gemma4.patches": "patches"},
     package_data={
+        "sglang_gemma4.diagnostics": ["dashboard.json"],
+        "sglang_gemma4.quality": ["*.toml", "*.yaml"],
         "sglang_gemma4.cpu": ["standin/**/*.py"],
         "sglang_gemma4.tiny": ["checkpoints/**/*", "chat_template.jinja", "train_all.sh"],
     },
     include_package_data=True,
     install_requires=[f"sglang=={constant('SUPPORTED_SGLANG')}"],
     extras_require={
-        "test": ["pytest", "pytest-timeout", "ruff", "mypy"],
-        "bench": ["matplotlib"],
+        "test": ["pytest", "pytest-timeout", "ruff", "mypy", *BENCH, *EVAL],
+        "bench": BENCH,
+        "eval": EVAL,
     },
     entry_points={
         "sglang.srt.plugins": ["sglang_gemma4 = sglang_gemma4.plugin:register"],

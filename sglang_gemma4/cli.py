@@ -6,11 +6,19 @@ import sys
 from collections.abc import Sequence
 
 from sglang_gemma4 import __version__
+from sglang_gemma4.benchmark.command import add_command as add_bench
+from sglang_gemma4.diagnostics.dashboard import add_command as add_dashboard
+from sglang_gemma4.quality.command import add_commands as add_quality
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; its exit status. Errors a user can mend are one line on stderr and status 2."""
-    arguments = _parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    flags: list[str] = []
+    if words[:1] == ["bench"] and "--" in words:  # argparse takes what follows -- for more positionals, wherever MODEL stands
+        words, flags = words[: words.index("--")], words[words.index("--") + 1 :]
+    arguments = _parser().parse_args(words)
+    arguments.server_flags = flags
     try:
         return int(arguments.run(arguments))
     except (ValueError, FileExistsError, OSError) as error:
@@ -52,6 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     checkpoint.add_argument("path", metavar="PATH", help="directory to write; the assistant goes to PATH-assistant")
     checkpoint.add_argument("--random", action="store_true", help="config only, for --load-format dummy: no weights are written")
     checkpoint.set_defaults(run=_checkpoint)
+    add_bench(commands)
+    add_quality(commands)
+    add_dashboard(commands)
     return parser
 
 

@@ -1,0 +1,118 @@
+"""Arms of a comparison: an environment and server flags under a name, read from the command line and checked against each other."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sglang_gemma4 import switches
+
+STOCK = "stock"
+PACKAGE = "package"
+MTP = "mtp"
+
+MTP_FLAGS = ("--speculative-algorithm=NEXTN", "--speculative-num-steps=3", "--speculative-eagle-topk=1", "--speculative-num-draft-tokens=4")
+DRAFT_FLAG = "--speculative-draft-model-path"
+
+# With random weights stock needs the one switch that makes them worth measuring: SGLang's own collapse to a single token.
+KEPT_IN_DUMMY_STOCK = (switches.MASTER, switches.STRICT, switches.CPU_ENGINE, "SGLANG_GEMMA4_DUMMY_WEIGHTS")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of a comparison: what is added to the environment and to the server's flags."""
+
+    name: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def uses_mtp(self) -> bool:
+        return any(argument.startswith("--speculative-algorithm") for argument in self.arguments)
+
+    def effective_environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """What a process of this arm sees, with every switch resolved to "1" or "0"; switches that the master turns off are left out."""
+        merged = {**environ, **self.environment}
+        resolved = {name: value for name, value in merged.items() if name not in switches.SWITCHES}
+        master = switches.is_on(switches.MASTER, merged)
+        alive = switches.SWITCHES if master else (switches.MASTER, switches.STRICT, switches.CPU_ENGINE)
+        return resolved | {name: str(int(switches.is_on(name, merged))) for name in alive}
+
+
+def parse(text: str, *, assistant: str | None, dummy_weights: bool) -> Arm:
+    """An arm from ``[NAME:]PART[,PART...]``; a part is ``stock``, ``package``, ``mtp``, ``VARIABLE=VALUE`` or ``--flag[=value]``.
+
+    ``assistant`` is what ``mtp`` drafts with. With ``dummy_weights``, ``stock`` keeps the switch that fills them.
+
+    Raises:
+        ValueError: a part is none of these, a switch does not exist, or ``mtp`` is asked for without an assistant.
+    """
+    head, colon, rest = text.partition(":")
+    named = colon and not head.startswith("--") and "=" not in head and "," not in head
+    name, body = (head, rest) if named else (text, text)
+    environment: dict[str, str] = {}
+    arguments: list[str] = []
+    for part in filter(None, (part.strip() for part in body.split(","))):
+        if part == STOCK:
+            environment |= stock_environment(dummy_weights)
+        elif part == MTP:
+            if not assistant:
+                raise ValueError(f"arm {name!r} asks for mtp, but no assistant is known for this model; name it with --assistant")
+            arguments += [*MTP_FLAGS, f"{DRAFT_FLAG}={assistant}"]
+        elif part.startswith("--"):
+            arguments.append(part)
+        elif "=" in part:
+            variable, _, value = part.partition("=")
+            _check_variable(name, variable, value)
+            environment[variable] = value
+        elif part != PACKAGE:
+            raise ValueError(
+                f"arm {name!r}: {part!r} is not an arm; use stock, package, mtp, VARIABLE=VALUE or --flag=value, joined by commas"
+            )
+    if not name.strip() or not body.strip():
+        raise ValueError(f"arm {text!r} is empty; write for example stock, package, or NAME:stock,--flag=value")
+    return Arm(name, environment, tuple(arguments))
+
+
+def stock_environment(dummy_weights: bool) -> dict[str, str]:
+    """The environment of unpatched SGLang; with random weights, everything off but their filling."""
+    if not dummy_weights:
+        return {switches.MASTER: "0"}
+    return {name: "0" for name in switches.SWITCHES if name not in KEPT_IN_DUMMY_STOCK}
+
+
+def off_and_on(switch: str) -> tuple[str, str]:
+    """The two arms that compare one switch.
+
+    Raises:
+        ValueError: the switch does not exist.
+    """
+    if switch not in switches.SWITCHES:
+        raise ValueError(f"{switch} is not a switch of this package; `sglang-gemma4 patches` lists them")
+    return f"off:{switch}=0", f"on:{switch}=1"
+
+
+def check(arms: Sequence[Arm], environ: Mapping[str, str] = os.environ) -> None:
+    """Refuse arms that share a name or do the same.
+
+    Raises:
+        ValueError: no arm, a name used twice, or an arm that changes nothing against another.
+    """
+    if not arms:
+        raise ValueError("no arm was given; use for example --arm stock --arm package")
+    for position, arm in enumerate(arms):
+        for earlier in arms[:position]:
+            if arm.name == earlier.name:
+                raise ValueError(f"two arms are named {arm.name!r}; give one another name with NAME:{arm.name}")
+            same_environment = arm.effective_environment(environ) == earlier.effective_environment(environ)
+            if same_environment and sorted(arm.arguments) == sorted(earlier.arguments):
+                raise ValueError(
+                    f"arm {arm.name!r} changes nothing against {earlier.name!r}: same switches, same environment, same flags; "
+                    "drop one, or set what should differ (a switch at its default value changes nothing)"
+                )
+
+
+def _check_variable(arm: str, variable: str, value: str) -> None:
+    if variable.startswith(switches.MASTER):
+        if variable not in switches.SWITCHES:
+            raise ValueError(f"arm {arm!r}: {variable} is not a switch of this package; `sglang-gemma4 patches` lists them")
+        switches.is_on(variable, {variable: value})  # SwitchError, a ValueError, when it is no boolean

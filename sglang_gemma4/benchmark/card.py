@@ -1,0 +1,72 @@
+"""What this card really does: copy bandwidth and matrix-product rate, measured, so that a roofline stands on its own figures.
+
+``python -m sglang_gemma4.benchmark.card`` prints them as JSON from a process that ends, so that no CUDA context stays behind.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+
+def measure() -> dict[str, Any]:
+    """{"bandwidth_gbs": GB/s of a copy, read and write counted, "teraflops": TFLOP/s of a square matrix product, "source": a sentence}.
+
+    On CUDA 2 GiB are copied and 8192 x 8192 matrices in bfloat16 multiplied, about 2 s and 4.5 GiB, given back before it returns; on a
+    CPU 64 MiB and 1024 x 1024 in float32, the CPU engine's type. Medians of the repetitions after a warm-up.
+    """
+    import torch
+
+    cuda = torch.cuda.is_available()
+    device, name = ("cuda", torch.cuda.get_device_name()) if cuda else ("cpu", f"{torch.get_num_threads()} threads")
+    size, width, dtype = (2**31, 8192, torch.bfloat16) if cuda else (2**26, 1024, torch.float32)
+    timed = _on_cuda if cuda else _on_cpu
+
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    bandwidth = 2 * size / timed(lambda: target.copy_(source)) / 1e9
+    source = target = torch.empty(0)
+
+    left = torch.randn(width, width, device=device).to(dtype)
+    right = torch.randn(width, width, device=device).to(dtype)
+    out = torch.empty_like(left)
+    rate = 2 * width**3 / timed(lambda: torch.mm(left, right, out=out)) / 1e12
+    left = right = out = torch.empty(0)
+    if cuda:
+        torch.cuda.empty_cache()
+    kind = str(dtype).removeprefix("torch.")
+    return {
+        "bandwidth_gbs": round(bandwidth, 1),
+        "teraflops": round(rate, 3),
+        "source": f"measured on {'CUDA' if cuda else 'CPU'}: {name}, copy of {size >> 20} MiB, {width}^3 {kind} matrix product",
+    }
+
+
+def _on_cuda(function: Callable[[], object], repetitions: int = 20) -> float:
+    """Median seconds between CUDA events around each call."""
+    import torch
+
+    for _ in range(3):
+        function()
+    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repetitions)]
+    for start, end in marks:
+        start.record()
+        function()
+        end.record()
+    torch.cuda.synchronize()
+    return float(median(start.elapsed_time(end) for start, end in marks)) / 1e3
+
+
+def _on_cpu(function: Callable[[], object], repetitions: int = 5) -> float:
+    function()
+    seconds = []
+    for _ in range(repetitions):
+        started = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - started)
+    return median(seconds)
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure()))

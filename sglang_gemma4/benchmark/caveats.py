@@ -1,0 +1,120 @@
+"""What a reader has to know before believing a run's numbers."""
+
+from collections.abc import Sequence
+
+from sglang_gemma4.benchmark import differences
+from sglang_gemma4.benchmark.headline import METRIC, exit_text, outcomes
+from sglang_gemma4.benchmark.records import Record
+from sglang_gemma4.benchmark.results import Results, values
+from sglang_gemma4.benchmark.statistics import summary
+
+ENOUGH = 5  # counted repetitions of an arm and place
+_SIMULATED = "SGLANG_SIMULATE_ACC_LEN"
+
+
+def sentences(results: Results) -> list[str]:
+    """Every warning of a run, the gravest first; none contains a line break but a crash's log."""
+    header = results.header
+    found = [str(note) for note in header.get("notes") or []]  # dry run, random weights and the like: the command knows them
+    found += [_crash(crash) for crash in results.crashes]
+    found += _unpatched(results.starts)
+    found += _simulated(header)
+    found += differences.between_headers(results.headers)
+    found += differences.unasked(results.starts, header)
+    found += _lost(results)
+    found += _few(results)
+    found += _rounds_apart(results)
+    return found
+
+
+def _crash(crash: Record) -> str:
+    log = "\n".join(f"      {line}" for line in crash.get("log_tail") or ["(no log)"])
+    return f"{crash['arm']} died during {crash['during']} in round {crash['round']} ({exit_text(crash)}). Its last lines:\n\n{log}\n"
+
+
+def _simulated(header: Record) -> list[str]:
+    """Arms whose environment sets the accept length; where the command sets it for all of them alike, its notes say so."""
+    lengths = {str(arm["name"]): (arm.get("environment") or {}).get(_SIMULATED) for arm in header["arms"]}
+    if len(set(lengths.values())) == 1:
+        return []
+    return [
+        f"Simulated accept length: {name} ran with {_SIMULATED}={length}; the length was set, not earned."
+        for name, length in lengths.items()
+        if length is not None
+    ]
+
+
+def _unpatched(starts: Sequence[Record]) -> list[str]:
+    """Patches that an arm asked for and did not get."""
+    missing: dict[str, dict[str, None]] = {}
+    for start in starts:
+        for name, state in (start.get("patches") or {}).items():
+            if state in ("failed", "declined"):
+                missing.setdefault(f"{start['arm']} ran with patches {state}", {})[name] = None
+    return [f"{what}: {', '.join(names)}." for what, names in missing.items()]
+
+
+def _lost(results: Results) -> list[str]:
+    """Repetitions without output, requests that failed."""
+    found = []
+    for arm in results.arms:
+        empty = sum(record["arm"] == arm for record in results.empty)
+        if empty:
+            found.append(f"{arm}: {empty} of the counted repetitions had no throughput and are left out of every figure.")
+        for workload in results.workloads:
+            own = results.of_workload(workload, arm)
+            failed = sum(int(record.get("failed") or 0) for record in own)
+            if failed:
+                total = failed + sum(int(record["completed"]) for record in own)
+                found.append(f"{arm} on {workload}: {failed} of {total} requests failed; throughput counts the others only.")
+    return found
+
+
+def _few(results: Results) -> list[str]:
+    """Places with fewer counted repetitions than were asked for, or than :data:`ENOUGH`."""
+    asked = int(results.header["repetitions"])
+    missing, few = _below(results, asked), _below(results, ENOUGH)
+    found = [f"Not all of the {asked} repetitions asked for are there: {missing}."] if missing else []
+    return found + ([f"Fewer than {ENOUGH} counted repetitions: {few}."] if few else [])
+
+
+def _below(results: Results, limit: int) -> str:
+    """Arms and places with fewer than ``limit`` counted repetitions, those without any included."""
+    workloads = dict.fromkeys([*(str(workload["name"]) for workload in results.header["workloads"]), *results.workloads])
+    batches = sorted({*map(int, results.header["batches"]), *results.batches})
+    by_count = []
+    for arm in results.arms:
+        places = [(name, len(results.of_workload(name, arm))) for name in workloads]
+        places += [(f"batch {batch}", len(results.of_batch(batch, arm))) for batch in batches]
+        for count in range(limit):
+            if names := [name for name, n in places if n == count]:
+                by_count.append(f"{count} of {arm} on {', '.join(names)}")
+    return "; ".join(by_count)
+
+
+def _rounds_apart(results: Results) -> list[str]:
+    """Where starts of one arm differ more than the arms do: the interval, which takes repetitions for independent, is then too narrow."""
+    found = []
+    for arm in results.arms[1:]:
+        for outcome in outcomes(results, arm):
+            if not outcome.ratio.separated:
+                continue
+            effect = abs(outcome.ratio.value - 1)
+            for name in (results.arms[0], arm):
+                own = _at(results, outcome.place, name)
+                medians = [summary(values([r for r in own if r["round"] == number], METRIC)).median for number in _rounds(own)]
+                apart = max(medians) / min(medians) - 1
+                if apart > effect:
+                    found.append(
+                        f"{name} on {outcome.place}: its rounds differ by {apart:.1%}, more than the {effect:.1%} between "
+                        f"{results.arms[0]} and {arm}; measure more rounds before believing that difference."
+                    )
+    return list(dict.fromkeys(found))
+
+
+def _at(results: Results, place: str, arm: str) -> list[Record]:
+    return results.of_workload(place, arm) if place in results.workloads else results.of_batch(int(place.removeprefix("batch ")), arm)
+
+
+def _rounds(found: Sequence[Record]) -> list[int]:
+    return sorted({int(record["round"]) for record in found})

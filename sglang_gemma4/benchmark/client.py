@@ -1,0 +1,154 @@
+"""SGLang's own benchmark client, one repetition of a workload at a time."""
+
+import json
+import os
+import queue
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sglang_gemma4.benchmark.server import Died, Server, tail
+from sglang_gemma4.benchmark.workloads import Workload
+
+MARGIN = 1.3  # prompts are written longer than asked for, the client cuts them to the exact length
+
+
+class Client:
+    """The client's process; it imports while the server starts and serves all repetitions of a server."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], dataset: Path | None) -> None:
+        """``folder`` takes the client's log and results; ``dataset`` is a file in ShareGPT's format, or None for random words."""
+        self.folder, self.dataset = folder, dataset
+        self.log = folder / "client.log"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "sglang_gemma4.benchmark.client_process"],
+            env={**os.environ, **environment, "TOKENIZERS_PARALLELISM": "true"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log.open("ab"),
+            text=True,
+        )
+        self._answers: queue.Queue[str] = queue.Queue()  # "" once the process has closed its output
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def wait_until_ready(self) -> None:
+        """Wait for the import.
+
+        Raises:
+            RuntimeError: SGLang's client does not import here.
+        """
+        if not self._answers.get():
+            last = (tail(self.log) or ["no output"])[-1]
+            raise RuntimeError(f"SGLang's benchmark client ended with exit status {self.process.wait()} before its first run: {last}")
+
+    def run(
+        self, workload: Workload, server: Server, model: str, seed: int, limit: float, progress: Callable[[str], None]
+    ) -> dict[str, Any]:
+        """One pass of ``workload``; the client's result line with its details.
+
+        Raises:
+            Died: the server ended meanwhile, or the pass took more than ``limit`` seconds.
+            RuntimeError: the client itself failed; the message holds its last log line.
+        """
+        assert self.process.stdin is not None
+        out = self.folder / "client.jsonl"
+        out.unlink(missing_ok=True)
+        order = {"arguments": self._arguments(workload, server.url, model, seed, out), "log": str(self.log)}
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        child = int(self._answer(server, limit, None, progress)["pid"])
+        status = self._answer(server, limit, child, progress)["exit_status"]
+        if status or not out.exists():
+            server.check()
+            raise RuntimeError(f"SGLang's benchmark client ended with exit status {status}: {(tail(self.log) or ['no output'])[-1]}")
+        return dict(json.loads(out.read_text().splitlines()[-1]))
+
+    def stop(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.wait()
+
+    def _answer(self, server: Server, limit: float, child: int | None, progress: Callable[[str], None]) -> dict[str, Any]:
+        started = told = time.monotonic()
+        while True:
+            try:
+                line = self._answers.get(timeout=0.5)
+            except queue.Empty:
+                line = None
+            if line:
+                return dict(json.loads(line))
+            if line == "":
+                raise RuntimeError(f"SGLang's benchmark client is gone: {(tail(self.log) or ['no output'])[-1]}")
+            now = time.monotonic()
+            if now - told >= 20:
+                told = now
+                progress(f"{now - started:.0f} s so far")
+            try:
+                server.check()
+                if now - started > limit:
+                    raise Died(None, tail(server.log))
+            except Died:
+                if child is not None:
+                    os.kill(child, signal.SIGKILL)
+                    self._answers.get()  # its exit status; it has failed with the server
+                raise
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._answers.put(line)
+        self._answers.put("")
+
+    def _arguments(self, workload: Workload, url: str, model: str, seed: int, out: Path) -> list[str]:
+        words = ["--base-url", url, "--model", model, "--num-prompts", str(workload.requests), "--seed", str(seed)]
+        words += ["--random-input-len", str(workload.input_tokens), "--random-output-len", str(workload.output_tokens)]
+        words += ["--random-range-ratio", "1.0", "--output-file", str(out), "--output-details", "--disable-tqdm"]
+        words += ["--flush-cache", "--warmup-requests", "0"]
+        if workload.concurrency:
+            words += ["--max-concurrency", str(workload.concurrency)]
+        if workload.images:
+            size = f"{workload.image_size}x{workload.image_size}"
+            words += ["--backend", "sglang-oai-chat", "--dataset-name", "image", "--image-count", str(workload.images)]
+            return [*words, "--image-resolution", size]
+        words += ["--backend", "sglang", "--dataset-name", "random", "--tokenize-prompt"]
+        return [*words, "--dataset-path", str(self.dataset or self._random_words(workload, model))]
+
+    def _random_words(self, workload: Workload, model: str) -> Path:
+        """A file in ShareGPT's format, which keeps the client off the network: random tokens of the model's own vocabulary, as text."""
+        path = self.folder / f"prompts-{workload.requests}x{workload.input_tokens}.json"
+        if not path.exists():
+            from transformers import AutoTokenizer
+
+            tokenizer = AutoTokenizer.from_pretrained(model)
+            ordinary = sorted(set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids) - set(tokenizer.added_tokens_decoder))
+            rng = random.Random(0)
+            length = int(workload.input_tokens * MARGIN) + 16
+            texts = [tokenizer.decode(rng.choices(ordinary, k=length)) for _ in range(workload.requests)]
+            turns = [{"conversations": [{"value": text}, {"value": "."}]} for text in texts]
+            path.write_text(json.dumps(turns))
+        return path
+
+
+def measured(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a ``repetition`` record keeps of the client's result: milliseconds, tokens and tokens/s."""
+    done = [position for position, error in enumerate(result["errors"]) if not error and result["output_lens"][position]]
+    # The client stamps a token when text arrives; a request whose tokens have no text (random weights) has no times, not zero ones.
+    timed = [position for position in done if result["ttfts"][position] > 0]
+    gaps = [(sum(result["itls"][position]), result["output_lens"][position] - 1) for position in timed]
+    return {
+        "seconds": result["duration"],
+        "completed": result["completed"],
+        "failed": len(result["errors"]) - result["completed"],
+        "errors": sorted({error[:200] for error in result["errors"] if error})[:3],
+        "output_tokens": result["total_output_tokens"],
+        "output_throughput": result["output_throughput"],
+        "input_throughput": result["input_throughput"],
+        "ttft_ms": [round(result["ttfts"][position] * 1000, 3) for position in timed],
+        "tpot_ms": [round(seconds / tokens * 1000, 4) for seconds, tokens in gaps if tokens > 0],
+    }

@@ -1,0 +1,262 @@
+"""``sglang-gemma4 bench``: reads what is asked for, checks it before anything starts, runs it, writes the report."""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from sglang_gemma4 import switches
+from sglang_gemma4.benchmark import arms, workloads
+from sglang_gemma4.benchmark.plan import Plan
+
+ACCEPT_LENGTH = 2.8  # simulated under MTP on random weights; what the released assistant is reported to reach on this engine
+DRY_MODEL = "tiny-26b-a4b"
+EPILOG = """\
+arms        [NAME:]PART[,PART...]; a part is stock, package, mtp, VARIABLE=VALUE or --flag=value. The first arm is the baseline.
+            --switch NAME is short for the two arms that turn one switch off and on.
+model       a checkpoint's directory, a Hugging Face name, a tiny model (tiny-26b-a4b), or a real size with random weights
+            (e2b, e4b, 26b-a4b, 31b)
+flags       what follows -- are server flags of every arm
+examples    sglang-gemma4 bench 26b-a4b --workload chat,summarize
+            sglang-gemma4 bench 26b-a4b --switch SGLANG_GEMMA4_TRITON_WINDOW --batches 1,32 --profile --roofline
+            sglang-gemma4 bench 26b-a4b --arm stock --arm ratio-0.15:stock,--swa-full-tokens-ratio=0.15 -- --max-running-requests=80
+            sglang-gemma4 bench --dry-run
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add ``bench`` to the subcommands of the command line."""
+    bench = commands.add_parser(
+        "bench",
+        help="compare arms (stock, package, one switch off and on) on this machine, with confidence intervals and a report",
+        description="Run every arm in processes of its own, in turn (A B A B), and write raw lines, plots and REPORT.md to a folder.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    bench.add_argument("model", nargs="?", metavar="MODEL", help="what to serve; see below")
+    bench.add_argument("--arm", action="append", default=[], metavar="ARM", help="one side; repeat it (default: stock and package)")
+    bench.add_argument("--switch", metavar="NAME", help="compare this switch off and on")
+    bench.add_argument(
+        "--workload", default="", metavar="NAMES", help=f"joined by commas: {', '.join(workloads.WORKLOADS)}, sweep (through a server)"
+    )
+    bench.add_argument("--batches", default="", metavar="N,N", help="batch sizes for step times (offline engine), for example 1,8,32,64")
+    bench.add_argument("--step-tokens", default="1000,200", metavar="IN,OUT", help="tokens of each request in the step times")
+    bench.add_argument("--rounds", type=int, default=2, help="processes of each arm (default 2: A B A B)")
+    bench.add_argument("--repetitions", type=int, default=5, help="counted passes of each arm and workload in all (default 5)")
+    bench.add_argument("--out", type=Path, metavar="FOLDER", help="the run's folder (default runs/DATE-MODEL); an unfinished run resumes")
+    bench.add_argument("--assistant", metavar="MODEL", help="what mtp drafts with (default: MODEL-assistant)")
+    bench.add_argument(
+        "--accept-length", type=float, metavar="L", help=f"simulate it under mtp (default {ACCEPT_LENGTH} on random weights)"
+    )
+    bench.add_argument("--dataset", type=Path, metavar="FILE", help="prompts in ShareGPT's format (default: random words)")
+    bench.add_argument("--profile", default="", metavar="N,N", help="record the kernels at these batch sizes (offline engine)")
+    bench.add_argument(
+        "--roofline", action="store_true", help="put the profiled kernels beside what must be moved and computed on this card"
+    )
+    bench.add_argument("--time-limit", type=float, metavar="S", help="stop after this many seconds; the same command goes on from there")
+    bench.add_argument("--start-limit", type=float, default=1200, metavar="S", help="how long a server may take to come up (default 1200)")
+    bench.add_argument("--dry-run", action="store_true", help="the whole path on a tiny model with tiny workloads; measures nothing")
+    bench.add_argument("--no-report", action="store_true", help="write raw lines only; make the report later or elsewhere with --report")
+    bench.add_argument("--report", type=Path, metavar="FOLDER", help="only write the plots and REPORT.md of a finished run again")
+    bench.add_argument("--index", type=Path, metavar="RUNS", help="only write README.md of a folder of runs")
+    bench.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit status: 0 all arms measured, 1 an arm crashed (the report says where), 3 the time limit ended it before."""
+    if arguments.index:
+        from sglang_gemma4.benchmark import runs_index
+
+        print(runs_index.write(arguments.index))
+        return 0
+    if arguments.report:
+        return _report(arguments.report)
+    with tempfile.TemporaryDirectory() as scratch:
+        plan = plan_of(arguments, Path(scratch))
+        return _run(plan, arguments)
+
+
+def _run(plan: Plan, arguments: argparse.Namespace) -> int:
+    from sglang_gemma4.benchmark import plots, records, runner
+
+    if not arguments.no_report:
+        plots.require()  # now, not after hours
+    started = time.monotonic()
+
+    def progress(text: str) -> None:
+        print(f"[{time.monotonic() - started:7.1f} s] {text}", file=sys.stderr, flush=True)
+
+    finished = runner.run(plan, _header(plan), _card(plan, progress), arguments.time_limit, progress)
+    if not arguments.no_report:
+        _report(plan.folder)
+    crashed = any(line["kind"] == "crash" for line in records.read(plan.raw))
+    return 3 if not finished else int(crashed)
+
+
+def _report(folder: Path) -> int:
+    from sglang_gemma4.benchmark import records, report
+
+    if not records.read(folder / records.NAME):
+        raise ValueError(f"{folder} holds no {records.NAME}, or an empty one; give the folder of a run")
+    print(report.write(folder))
+    return 0
+
+
+def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
+    """The checked plan; ``scratch`` takes the config of a model with random weights.
+
+    Raises:
+        ValueError: anything that can be known to be wrong before a process is started.
+    """
+    from sglang_gemma4.cpu.environment import has_accelerator
+
+    if problems := switches.check_all():
+        raise ValueError("; ".join(problems))
+    name = arguments.model or (DRY_MODEL if arguments.dry_run else "")
+    if not name:
+        raise ValueError("no model was given; name a checkpoint, a tiny model or a real size (sglang-gemma4 bench --help)")
+    model, assistant, dummy = _model(name, arguments.assistant, scratch)
+    specs = [*(arms.off_and_on(arguments.switch) if arguments.switch else ()), *arguments.arm] or [arms.STOCK, arms.PACKAGE]
+    parsed = [arms.parse(spec, assistant=assistant, dummy_weights=dummy) for spec in specs]
+    arms.check(parsed)
+    chosen = workloads.named(filter(None, arguments.workload.split(",")))
+    batches, profile = _numbers("--batches", arguments.batches), _numbers("--profile", arguments.profile)
+    if arguments.dry_run and not chosen and not batches and not profile:
+        chosen, batches, profile = workloads.named(["chat"]), [1, 2], [2]
+    if not chosen and not batches and not profile:
+        raise ValueError("nothing to measure; give --workload, --batches or --profile (sglang-gemma4 bench --help)")
+    step_tokens = _numbers("--step-tokens", arguments.step_tokens)
+    if len(step_tokens) != 2 or step_tokens[1] < 2:
+        raise ValueError(f"--step-tokens {arguments.step_tokens} is not IN,OUT with at least 2 tokens out; write for example 1000,200")
+    if arguments.dry_run:
+        chosen, step_tokens = [workloads.miniature(workload) for workload in chosen], [16, 12]
+    _at_least("--rounds", arguments.rounds, 1)
+    _at_least("--repetitions", arguments.repetitions, 1)
+    if arguments.roofline and not profile:
+        raise ValueError("--roofline belongs to profiled kernels; add --profile with batch sizes, for example --profile 1,32")
+    if arguments.dataset and not arguments.dataset.is_file():
+        raise ValueError(f"--dataset {arguments.dataset} is not a file; give a JSON file in ShareGPT's format, or leave it out")
+    cpu = not has_accelerator()
+    plan = Plan(
+        model=model,
+        label=name,
+        arms=parsed,
+        folder=arguments.out or Path("runs") / f"{date.today()}-{'dry-run' if arguments.dry_run else Path(name).name}",
+        workloads=chosen,
+        batches=batches,
+        step_tokens=(step_tokens[0], step_tokens[1]),
+        rounds=arguments.rounds,
+        repetitions=arguments.repetitions,
+        arguments=[*(["--load-format=dummy"] if dummy else []), *arguments.server_flags],
+        environment=_simulation(parsed, arguments.accept_length, dummy),
+        profile=profile,
+        roofline=arguments.roofline,
+        dataset=arguments.dataset,
+        dummy_weights=dummy,
+        cpu=cpu,
+        dry_run=arguments.dry_run,
+        start_limit=arguments.start_limit,
+    )
+    _check_model(plan)
+    return plan
+
+
+def _model(name: str, assistant: str | None, scratch: Path) -> tuple[str, str | None, bool]:
+    """Where the model is, where its assistant, and whether its weights are random."""
+    from sglang_gemma4.serving.launch import resolve
+    from sglang_gemma4.tiny import checkpoints
+
+    if name in checkpoints.RANDOM_NAMES and not Path(name).exists():
+        target, draft = checkpoints.write(name, str(scratch / name), random=True)
+        return target, assistant or draft, True
+    model = resolve(name)
+    if assistant:
+        return model, resolve(assistant), False
+    beside = f"{model.rstrip('/')}-assistant"
+    local = Path(model).is_dir()
+    return model, beside if not local or Path(beside).is_dir() else None, False
+
+
+def _simulation(parsed: list[arms.Arm], asked: float | None, dummy: bool) -> dict[str, str]:
+    """SGLang's own simulation of an accept length; random weights would accept next to nothing."""
+    length = asked if asked is not None else ACCEPT_LENGTH if dummy and any(arm.uses_mtp for arm in parsed) else None
+    if length is None:
+        return {}
+    if not 1 <= length <= 4:
+        raise ValueError(f"--accept-length {length} is not between 1 and 4, the tokens that 3 draft steps can give; choose one between")
+    return {"SGLANG_SIMULATE_ACC_LEN": str(length), "SGLANG_SIMULATE_ACC_TOKEN_MODE": "real-draft-token"}
+
+
+def _check_model(plan: Plan) -> None:
+    """The preflight of every arm, whatever its switches say, and the context against the workloads."""
+    from sglang_gemma4.diagnostics import preflight
+    from sglang_gemma4.serving.launch import fields_of
+
+    config = preflight.read_config(plan.model, "model") or {}
+    text = config.get("text_config", config)
+    for arm in plan.arms:
+        fields = fields_of(["--model-path", plan.model, *plan.arguments, *arm.arguments])
+        preflight.check(fields)
+        context = int(fields.get("context_length") or text.get("max_position_embeddings") or sys.maxsize)
+        for workload in plan.workloads:
+            workloads.check_context(workload, context, "choose a shorter workload or a longer --context-length")
+        steps = workloads.Workload("step times", *plan.step_tokens, requests=1)
+        if plan.batches or plan.profile:
+            workloads.check_context(steps, context, "choose a smaller --step-tokens")
+
+
+def _header(plan: Plan) -> dict[str, Any]:
+    from sglang_gemma4.benchmark import machine
+
+    notes = []
+    if plan.dummy_weights:
+        notes.append("Random weights with a realistic spread: speed is measured, text is not. Stock keeps the switch that fills them.")
+    if plan.environment:
+        notes.append(f"The accept length under MTP is simulated: {plan.environment['SGLANG_SIMULATE_ACC_LEN']} tokens per verify step.")
+    if plan.dry_run:
+        notes.append("A dry run on a tiny model: it proves that the path works and measures nothing.")
+    if plan.cpu and not plan.dry_run:
+        notes.append("On the CPU reference engine: times here say nothing about a GPU.")
+    if plan.workloads and not plan.dataset:
+        notes.append("Prompts are random words of the model's vocabulary, every request exactly as long as the workload says.")
+    facts = {"versions": machine.versions(), "device": machine.device(), "environment": machine.environment(), "notes": notes}
+    return plan.header() | {"command": _command()} | facts
+
+
+def _command() -> list[str]:
+    # Where a machine keeps its files is nobody's business in a committed run.
+    return ["sglang-gemma4", *(Path(word).name if word.startswith("/") else word for word in sys.argv[1:])]
+
+
+def _card(plan: Plan, progress: Any) -> dict[str, Any] | None:
+    if not plan.roofline:
+        return None
+    progress("measuring this card's bandwidth and matrix rate")
+    # In a process that ends: a CUDA context left here would lie on the card during the whole run.
+    command = [sys.executable, "-m", "sglang_gemma4.benchmark.card"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise ValueError(f"this card could not be measured for --roofline ({last}); leave --roofline out")
+    measured: dict[str, Any] = json.loads(done.stdout)
+    return measured
+
+
+def _numbers(flag: str, text: str) -> list[int]:
+    try:
+        found = [int(number) for number in filter(None, text.split(","))]
+    except ValueError:
+        raise ValueError(f"{flag} {text!r} is not a list of numbers; write for example 1,8,32") from None
+    for number in found:
+        _at_least(flag, number, 1)
+    return found
+
+
+def _at_least(flag: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{flag} {value} is less than {least}; give {least} or more")

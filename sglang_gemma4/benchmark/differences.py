@@ -1,0 +1,197 @@
+"""What differs between the arms of a run though nobody asked for it: settings the servers ended up with, and what was run on."""
+
+import json
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sglang_gemma4.benchmark.records import Record
+
+DRIFT = 0.01  # of the largest value; free memory differs that much from start to start
+_MISSING = "not set"
+_SHOWN = 60  # characters of a value in a sentence
+
+# Different at every start, or a matter of where the process runs.
+_INHERENT = re.compile(
+    r"(^|[._])(port|ports|pid|pids|process_id|random_seed|seed|dist_init_addr|api_key|admin_api_key|start_time|uptime|log_file|url)$"
+    r"|_port$|_pid$|_api_key$"
+)
+_FROM_MEMORY = re.compile(r"mem|pool|max_total|max_running|total_tokens|num_tokens|capacity|kv_cache_size|available|_gb$|_gib$|bytes")
+
+# SGLang's other names for a flag (arg_groups/fields); any other flag --some-name sets some_name.
+_ALIASES = {
+    "model": "model_path",
+    "speculative_draft_model": "speculative_draft_model_path",
+    "context_bucket": "cuda_graph_prefill_max_context",
+    "enable_hicache": "enable_hierarchical_cache",
+    "nccl_init_addr": "dist_init_addr",
+    "tensor_parallel_size": "tp_size",
+    "pipeline_parallel_size": "pp_size",
+    "data_parallel_size": "dp_size",
+    "expert_parallel_size": "ep_size",
+    "ep": "ep_size",
+}
+
+# How to hold a setting still: what to pass to every arm.
+_PINS = {
+    "max_running_requests": "--max-running-requests",
+    "max_total_num_tokens": "--max-total-tokens",
+    "max_total_tokens": "--max-total-tokens",
+    "swa_full_tokens_ratio": "--swa-full-tokens-ratio",
+    "mem_fraction_static": "--mem-fraction-static",
+    "chunked_prefill_size": "--chunked-prefill-size",
+    "max_prefill_tokens": "--max-prefill-tokens",
+    "attention_backend": "--attention-backend",
+    "prefill_attention_backend": "--prefill-attention-backend",
+    "decode_attention_backend": "--decode-attention-backend",
+    "sampling_backend": "--sampling-backend",
+    "moe_runner_backend": "--moe-runner-backend",
+    "kv_cache_dtype": "--kv-cache-dtype",
+    "page_size": "--page-size",
+    "context_length": "--context-length",
+    "cuda_graph_max_bs": "--cuda-graph-max-bs",
+    "schedule_conservativeness": "--schedule-conservativeness",
+    "disable_overlap_schedule": "--disable-overlap-schedule",
+    "disable_cuda_graph": "--disable-cuda-graph",
+    "disable_radix_cache": "--disable-radix-cache",
+}
+
+
+def unasked(starts: Sequence[Record], header: Record) -> list[str]:
+    """One sentence for each setting that differs between arms, or between starts of one arm, without an arm having asked.
+
+    An arm asks by an argument or environment variable that the other arms lack or set otherwise; what every arm asks for alike and yet
+    comes out different is reported. Servers and offline engines are compared apart. A setting sized from free memory that stays within
+    :data:`DRIFT` everywhere is called a drift.
+
+    Args:
+        starts: the ``start`` records of a run.
+        header: the run's ``header``, for ``arms``.
+    """
+    processes = list(dict.fromkeys(str(start["process"]) for start in starts))
+    found: dict[str, list[str]] = {}
+    for process in processes:
+        own = [start for start in starts if start["process"] == process]
+        names = sorted({name for start in own for name in _flat(start["settings"])})
+        asked = _asked(header["arms"], names)
+        for name in names:
+            sentence = None if _INHERENT.search(name) else _sentence(name, _by_arm(own, name), name in asked)
+            if sentence:
+                found.setdefault(sentence, []).append(process)
+    return [sentence if where == processes else f"{sentence} ({' and '.join(where)} only)" for sentence, where in found.items()]
+
+
+def between_headers(headers: Sequence[Record]) -> list[str]:
+    """One sentence for each thing a resumed run was continued with that is not what it was begun with."""
+    sentences = []
+    compared = ("model", "dummy_weights", "dry_run", "device", "versions", "environment", "arms", "workloads")
+    flat = [_flat({name: header.get(name) for name in compared}) for header in headers]
+    for name in sorted({name for one in flat for name in one}):
+        shown = _distinct([one.get(name, _MISSING) for one in flat])
+        if len(shown) > 1:
+            sentences.append(f"the run was resumed with another {name}: {' then '.join(_text(value) for value in shown)}")
+    return sentences
+
+
+def _sentence(name: str, by_arm: Mapping[str, list[Any]], asked: bool) -> str | None:
+    distinct = {arm: _distinct(values) for arm, values in by_arm.items()}
+    everything = _distinct([value for values in distinct.values() for value in values])
+    if len(everything) < 2:
+        return None
+    shown = ", ".join(f"{arm} {' then '.join(_text(value) for value in values)}" for arm, values in distinct.items())
+    pin = f"; pass {_PINS[name]} to every arm to pin it" if name in _PINS else ""
+    moving = [arm for arm, values in distinct.items() if len(values) > 1]
+    if not asked and _FROM_MEMORY.search(name) and (drift := _drift(everything)) is not None and drift < DRIFT:
+        return f"{name} drifts by {drift:.2%}: {shown}{pin}"
+    if moving and (asked or len(distinct) == 1 or _same_sets(distinct.values())):
+        return f"{name} differs between starts of {' and '.join(moving)}: {shown}{pin}"
+    if asked:
+        return None
+    if name == "max_running_requests":
+        pin += " (SGLang lowers it to 48 for speculation unless told otherwise)"
+    return f"{name} differs though no arm asked for it: {shown}{pin}"
+
+
+def _by_arm(starts: Iterable[Record], name: str) -> dict[str, list[Any]]:
+    """The setting's value at each start, in order, by arm."""
+    values: dict[str, list[Any]] = {}
+    for start in starts:
+        values.setdefault(str(start["arm"]), []).append(_flat(start["settings"]).get(name, _MISSING))
+    return values
+
+
+def _asked(arms: Sequence[Mapping[str, Any]], names: Sequence[str]) -> set[str]:
+    """The settings that the arms' own arguments and environments set differently."""
+    wanted = [_wanted(arm, names) for arm in arms]
+    keys = {key for arm in wanted for key in arm}
+    differing = {key for key in keys if len(_distinct([arm.get(key, _MISSING) for arm in wanted])) > 1}
+    if "speculative_algorithm" in differing and any("speculative_algorithm" not in arm for arm in wanted):
+        # An arm with speculation beside one without: its depth and width are part of what was asked.
+        differing |= {name for name in names if name.split(".")[-1].startswith("speculative_")}
+    return differing | {name for name in names if name.split(".")[-1] in differing}
+
+
+def _wanted(arm: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Setting name to the value this arm asked for: ``--some-name 3``, ``--some-name=3``, ``--flag`` and environment variables."""
+    wanted: dict[str, Any] = {}
+    for variable, value in dict(arm.get("environment") or {}).items():
+        wanted[str(variable)] = wanted[str(variable).lower()] = str(value)
+    current = None
+    for argument in map(str, arm.get("arguments") or []):
+        if argument.startswith("--"):
+            flag, equals, value = argument[2:].partition("=")
+            current = _setting(flag.replace("-", "_"), names)
+            wanted[current] = value if equals else "true"
+        elif current is not None:
+            wanted[current] = argument if wanted[current] == "true" else f"{wanted[current]} {argument}"
+    return wanted
+
+
+def _setting(flag: str, names: Sequence[str]) -> str:
+    """The setting a flag stands for; argparse takes a flag's unique beginning too (``--tp`` for ``--tp-size``)."""
+    if flag in _ALIASES or flag in names:
+        return _ALIASES.get(flag, flag)
+    longer = [name for name in names if name.startswith(flag)]
+    return longer[0] if len(longer) == 1 else flag
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one level, names joined with dots."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = _without_temporary_paths(value)
+    return flat
+
+
+def _without_temporary_paths(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    roots = "|".join(re.escape(root) for root in {tempfile.gettempdir(), "/tmp", "/var/tmp"})
+    return re.sub(rf"(?:{roots})/\S+", "a temporary path", value)
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    kept: dict[str, Any] = {}
+    for value in values:
+        kept.setdefault(json.dumps(value, sort_keys=True, default=str), value)
+    return list(kept.values())
+
+
+def _same_sets(groups: Iterable[list[Any]]) -> bool:
+    return len({tuple(sorted(json.dumps(value, sort_keys=True, default=str) for value in group)) for group in groups}) == 1
+
+
+def _drift(values: Sequence[Any]) -> float | None:
+    """Largest difference over the largest value; None where a value is not a number or is 0."""
+    if any(isinstance(value, bool) or not isinstance(value, int | float) or value <= 0 for value in values):
+        return None
+    return float((max(values) - min(values)) / max(values))
+
+
+def _text(value: Any) -> str:
+    shown = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}... ({len(shown)} characters)"

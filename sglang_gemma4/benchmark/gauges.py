@@ -1,0 +1,110 @@
+"""What is watched while a workload runs: SGLang's own metrics and the memory of the card or of the processes."""
+
+import math
+import threading
+import urllib.request
+from collections import defaultdict
+from collections.abc import Callable
+from types import TracebackType
+
+PEAKS = {
+    "full_pool_peak": "sglang:full_token_usage",
+    "swa_pool_peak": "sglang:swa_token_usage",
+    "running_peak": "sglang:num_running_reqs",
+    "queue_peak": "sglang:num_queue_reqs",
+}
+GIB = 1024**3
+
+
+def read_metrics(url: str) -> dict[str, float]:
+    """One value for each metric of a live ``/metrics``, summed over its labels but ``mode``, which joins the name: ``name[mode]``."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:
+        text = response.read().decode()
+    values: dict[str, float] = defaultdict(float)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if not sample.name.endswith("_bucket"):
+                mode = sample.labels.get("mode")
+                values[f"{sample.name}[{mode}]" if mode else sample.name] += sample.value
+    return dict(values)
+
+
+class Watch:
+    """Samples a server while a ``with`` block runs; afterwards :attr:`peaks` and :attr:`added` tell what happened."""
+
+    def __init__(self, url: str, memory: Callable[[], float], every: float = 0.5) -> None:
+        """``memory`` returns GiB in use; ``every`` is in seconds."""
+        self.url, self.memory, self.every = url, memory, every
+        self.peaks: dict[str, float] = {}
+        self.added: dict[str, float] = {}
+        self._before: dict[str, float] = {}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Watch":
+        self._before = read_metrics(self.url)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._done.set()
+        self._thread.join()
+        try:
+            after = read_metrics(self.url)
+        except OSError:
+            return  # the server is gone; the caller finds that out and records it
+        self.added = {name: value - self._before.get(name, 0.0) for name, value in after.items()}
+
+    def _run(self) -> None:
+        while not self._done.wait(self.every):
+            try:
+                values = read_metrics(self.url)
+            except OSError:
+                continue  # a busy or dying server; the next sample, or the caller, will tell
+            for name, metric in PEAKS.items():
+                self._keep(name, values.get(metric, math.nan))
+            self._keep("memory_peak_gib", self.memory())
+
+    def _keep(self, name: str, value: float) -> None:
+        if not math.isnan(value):
+            self.peaks[name] = max(value, self.peaks.get(name, value))
+
+
+def accept_length(added: dict[str, float], completed: int) -> float | None:
+    """Tokens per request and verify step over a repetition; None without speculation. Each request's first token comes from its prefill."""
+    steps = added.get("sglang:spec_verify_calls_total", 0.0)
+    tokens = added.get("sglang:generation_tokens_total", 0.0)
+    return (tokens - completed) / steps if steps else None
+
+
+def memory_in_use(process: int) -> Callable[[], float]:
+    """A function that returns GiB in use: of all visible cards, or, without one, of ``process`` (an id) and its children."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        cards = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        if cards:
+            return lambda: sum(pynvml.nvmlDeviceGetMemoryInfo(card).used for card in cards) / GIB
+    except Exception:  # no NVIDIA driver or library: measure the processes
+        pass
+    return lambda: _resident(process) / GIB
+
+
+def _resident(process: int) -> int:
+    import psutil
+
+    try:
+        parent = psutil.Process(process)
+        family = [parent, *parent.children(recursive=True)]
+    except psutil.Error:
+        return 0
+    total = 0
+    for member in family:
+        try:
+            total += member.memory_info().rss
+        except psutil.Error:
+            continue
+    return total

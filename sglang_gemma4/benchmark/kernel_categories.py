@@ -1,0 +1,119 @@
+"""What a kernel is for, told by its name; and the kernel table of a ``profile`` record."""
+
+import re
+from collections import defaultdict
+from typing import Any
+
+# First match wins, upper and lower case alike. Names are those of SGLang 0.5.23 on Gemma 4's paths (Triton attention and experts, its JIT
+# kernels, sgl_kernel), of PyTorch, cuBLAS, FlashInfer and FlashAttention, and of CPU operators, which say less: experts are aten::mm too.
+PATTERNS: tuple[tuple[str, str], ...] = (
+    ("collective", r"nccl|all_?reduce|all_?gather|reduce_scatter|cross_device|multimem|one_?shot|two_?shot|^c10d::"),
+    ("moe experts", r"fused_moe_kernel|grouped_gemm|group_gemm|moe_?gemm|bmm_.*(moe|swiglu|geglu)|fused_experts"),
+    (
+        "moe routing",
+        r"moe_align|count_and_sort|moe_?sum|sum_reduce|topk_sum_kernel|gemma4?_routing|router|moe_?topk|topk_?gating|moe_?softmax"
+        r"|moe_(permute|sort|front|fused_gate|finalize)|ep_(scatter|gather)",
+    ),
+    (
+        "speculation",
+        r"build_(chain_)?tree|verify_?tree|tree_?speculative|verify_commit|pack_verify_mask|tree_mask|draft_extend|simulated_accept"
+        r"|gather_rows_kernel|speculative|accept_(index|length|token)|cache_locs|fill_.*(accept|bonus)|frozen_kv",
+    ),
+    ("kv write", r"store_kv_?cache|set_kv_buffer|store_cache|reshape_and_cache|rope_(scale_)?store|kv_?cache_write|write_kv"),
+    ("rope", r"rotary|rope"),
+    ("norm", r"rms_?norm|layer_?norm|qk_?norm|normkernel"),
+    (
+        "attention",
+        r"^_fwd_|attention|attn|splitkv|fmha|flash_fwd|flash::|batch(prefill|decode)with|merge_state|kv_indices|kv_read_indices|num_kv_splits"
+        r"|decode_metadata|page_table|unified_indices|window_kv",
+    ),
+    ("activation", r"act_and_mul|act_kernel|gelu|silu|swiglu|geglu"),
+    (
+        "logits",
+        r"soft_?cap|soft_?max|arg_?max|maxops|sampl|top_?k|top_?p|multinomial|kthvalue|radix_?sort|bitonic|aten::(tanh|max|sort)$|exponential",
+    ),
+    (
+        "dense gemm",
+        r"gemm|gemv|nvjet|cublas|splitk(?!v)|xmma|cutlass|dot_kernel|matmul|aten::(mm|bmm|addmm|baddbmm|linear|mv|dot)(_out)?$|mkldnn.*linear",
+    ),
+    (
+        "copy",
+        r"memcpy|memset|copy|catarray|index|gather|scatter|fill|embedding"
+        r"|aten::(cat|stack|clone|to|zero_|masked_fill_|where|contiguous|arange)$",
+    ),
+)
+OTHER = "other"
+CATEGORIES: tuple[str, ...] = (*(name for name, _ in PATTERNS), OTHER)
+_COMPILED = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in PATTERNS)
+
+LEAST_SHARE = 0.004
+MOST_ROWS = 30
+"""The table names kernels of at least this share of the time, this many at most, and sums the rest up."""
+
+
+def category(name: str) -> str:
+    """One of :data:`CATEGORIES` for a kernel's or CPU operator's full name; "other" where no pattern fits."""
+    return next((found for found, pattern in _COMPILED if pattern.search(name)), OTHER)
+
+
+def table(record: dict[str, Any]) -> str:
+    """A ``profile`` record (``records.py``) as Markdown: kernels, then categories, beside their floors where there is a roofline."""
+    steps, rows = record["steps"], sorted(record["kernels"], key=lambda row: -row["microseconds"])
+    total = sum(row["microseconds"] for row in rows) or 1.0
+    clock = "CPU operators, own time" if record.get("clock") == "cpu" else "GPU kernels"
+    lines = [
+        f"{record['stage']}, batch {record['batch']}, {record['context_tokens']} tokens of context, "
+        f"{record['tokens_per_request']} query tokens a request; {clock}, {total / steps:,.1f} µs a step (mean of {steps})",
+        "",
+        "| kernel | category | launches/step | µs/step | share |",
+        "| --- | --- | ---: | ---: | ---: |",
+    ]
+    named = [row for row in rows[:MOST_ROWS] if row["microseconds"] >= LEAST_SHARE * total]
+    for row in named:
+        lines.append(_kernel_row(f"`{row['name']}`", row["category"], row["launches"], row["microseconds"], steps, total))
+    rest = rows[len(named) :]
+    if rest:
+        launches, spent = sum(row["launches"] for row in rest), sum(row["microseconds"] for row in rest)
+        lines.append(_kernel_row(f"{len(rest)} more kernels", "", launches, spent, steps, total))
+    return "\n".join([*lines, "", *_category_lines(record, total)]) + "\n"
+
+
+def _kernel_row(name: str, kind: str, launches: int, microseconds: float, steps: int, total: float) -> str:
+    return f"| {name} | {kind} | {launches / steps:,.1f} | {microseconds / steps:,.1f} | {microseconds / total:.1%} |"
+
+
+def _category_lines(record: dict[str, Any], total: float) -> list[str]:
+    spent: dict[str, float] = defaultdict(float)
+    for row in record["kernels"]:
+        spent[row["category"]] += row["microseconds"]
+    roofline, steps = record.get("roofline"), record["steps"]
+    if roofline is None:
+        rows = [f"| {name} | {spent[name] / steps:,.1f} | {spent[name] / total:.1%} |" for name in _by_time(spent)]
+        return ["| category | µs/step | share |", "| --- | ---: | ---: |", *rows]
+    floors = {row["category"]: row for row in roofline["categories"]}
+    lines = ["| category | µs/step | share | least MB | least GFLOP | floor µs | measured/floor |", "| --- |" + " ---: |" * 6]
+    for name in [*_by_time(spent), *(name for name in floors if name not in spent)]:
+        lines.append(_floor_row(name, spent.get(name, 0.0), floors.get(name), steps, total))
+    keys = ("bytes", "flops", "microseconds")
+    lines.append(_floor_row("all", total, {key: sum(row[key] for row in floors.values()) for key in keys}, steps, total))
+    cpu = record.get("clock") == "cpu"
+    told = " CPU operators say less: products of experts and attention are dense gemm too, norms are other." if cpu else ""
+    card = f"{roofline['bandwidth_gbs']:,.0f} GB/s and {roofline['teraflops']:,.4g} TFLOP/s"
+    return [
+        *lines,
+        "",
+        f"A category has one floor, which all its kernels share: the longer of its least bytes and its least FLOPs at {card}"
+        f" ({roofline['source']}). All matrix products but the experts' stand under dense gemm, the LM head and the router included.{told}",
+    ]
+
+
+def _by_time(spent: dict[str, float]) -> list[str]:
+    return sorted(spent, key=lambda name: -spent[name])
+
+
+def _floor_row(name: str, spent: float, floor: dict[str, Any] | None, steps: int, total: float) -> str:
+    measured = f"| {name} | {spent / steps:,.1f} | {spent / total:.1%} |"
+    if floor is None:
+        return f"{measured} – | – | – | – |"
+    ratio = f"{spent / steps / floor['microseconds']:,.2f}" if spent and floor["microseconds"] else "–"
+    return f"{measured} {floor['bytes'] / 1e6:,.2f} | {floor['flops'] / 1e9:,.3f} | {floor['microseconds']:,.1f} | {ratio} |"

@@ -1,0 +1,298 @@
+"""The plots of a run, one function each; what has no data is not drawn. Made to be read at half size: 9 inches, 12 points, 150 dpi."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from sglang_gemma4.benchmark.headline import METRIC
+from sglang_gemma4.benchmark.records import Record
+from sglang_gemma4.benchmark.results import Results, number, pooled, sweep_size, values
+from sglang_gemma4.benchmark.statistics import Summary, summary
+
+WIDTH = 9.0  # inches
+DPI = 150
+# Okabe and Ito's palette: told apart by readers with any of the common colour deficiencies.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_HATCHES = ("", "////", "....", "xxxx")
+LEAST = "least time (roofline)"
+_OTHER = "#BBBBBB"
+_LINE = 100  # characters of a legend's line
+_NAME = 22  # characters of a bar's label before it breaks
+_SMALL = 0.02  # a category below this share of every bar is drawn as "other"
+_WIDE = 0.045  # a segment at least this share of the axis carries its percentage
+_STYLE: Any = {
+    "font.size": 12,
+    "axes.titlesize": 13,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#DDDDDD",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.handlelength": 3.0,
+    "figure.constrained_layout.use": True,
+}
+
+
+def require() -> None:
+    """Fail before a long run if its plots could not be drawn.
+
+    Raises:
+        ValueError: matplotlib is missing.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ValueError("plots need matplotlib, which is not installed; pip install 'sglang-gemma4[bench]'") from None
+
+
+def draw(results: Results, folder: Path) -> list[Path]:
+    """Every plot there is data for, as PNG files in ``folder``; the files written.
+
+    Raises:
+        ValueError: matplotlib is missing.
+    """
+    require()
+    plots: tuple[tuple[str, Callable[[Results, Path], bool]], ...] = (
+        ("sweep-throughput", sweep_throughput),
+        ("step-throughput", step_throughput),
+        ("step-time", step_time),
+        ("ttft", ttft),
+        ("tpot", tpot),
+        ("kernels", kernel_shares),
+        ("accept-length", accept_lengths),
+    )
+    return [path for name, plot in plots if plot(results, path := folder / f"{name}.png")]
+
+
+def sweep_throughput(results: Results, path: Path) -> bool:
+    """Output tokens/s of the server over the concurrency of the ``sweep-N`` workloads; False without any."""
+    sizes = sorted({size for name in results.workloads if (size := sweep_size(name)) is not None})
+    lines = {arm: {size: values(results.of_workload(f"sweep-{size}", arm), METRIC) for size in sizes} for arm in results.arms}
+    return _lines(results, path, lines, "Server throughput", "requests at once", "output tokens/s")
+
+
+def step_throughput(results: Results, path: Path) -> bool:
+    """Output tokens/s of the offline engine while decoding, over the batch size; False without step times."""
+    lines = {arm: {batch: values(results.of_batch(batch, arm), METRIC) for batch in results.batches} for arm in results.arms}
+    return _lines(results, path, lines, "Decode throughput, offline engine", "batch size (requests)", "output tokens/s")
+
+
+def step_time(results: Results, path: Path) -> bool:
+    """Milliseconds of one decode or verify step over the batch size; False without step times."""
+    lines = {arm: {batch: values(results.of_batch(batch, arm), "step_ms") for batch in results.batches} for arm in results.arms}
+    return _lines(results, path, lines, "Step time (decode or verify), offline engine", "batch size (requests)", "ms per step")
+
+
+def ttft(results: Results, path: Path) -> bool:
+    """Time to first token of all requests, by workload and arm; False without any."""
+    return _boxes(results, path, "ttft_ms", "Time to first token", "TTFT (ms)")
+
+
+def tpot(results: Results, path: Path) -> bool:
+    """Time per output token after the first of all requests, by workload and arm; False without any."""
+    return _boxes(results, path, "tpot_ms", "Time per output token", "TPOT (ms)")
+
+
+def kernel_shares(results: Results, path: Path) -> bool:
+    """One step's kernel time by category, a bar per arm and a panel per stage and batch, with the roofline's least time; False without."""
+    profiles = [record for record in results.profiles if sum(_spent(record).values()) > 0]
+    places = list(dict.fromkeys((str(r["stage"]), int(r["batch"])) for r in profiles))
+    if not places:
+        return False
+    categories, colours = _categories(profiles)
+    panels = [[r for r in profiles if (r["stage"], r["batch"]) == place] for place in places]
+    with _figure(1.6 + sum(1.1 + 0.5 * len(panel) for panel in panels)) as figure:
+        axes = figure.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": [1 + len(panel) for panel in panels]})[:, 0]
+        for axis, (stage, batch), panel in zip(axes, places, panels, strict=True):
+            _bars(axis, panel, categories, colours)
+            axis.set_title(f"{stage}, batch {batch}, {panel[0]['context_tokens']} tokens of context", loc="left", fontsize=12)
+            on_cpu = panel[0].get("clock") == "cpu"
+            axis.set_xlabel("µs per step" + (" (operators on the CPU)" if on_cpu else ""))
+        _finish(figure, axes, results, "Kernel time of one step", path)
+    return True
+
+
+def accept_lengths(results: Results, path: Path) -> bool:
+    """Accepted tokens per verify step by workload and batch, median with range; False without speculation."""
+    places = [(name, {arm: values(results.of_workload(name, arm), "accept_length") for arm in results.arms}) for name in results.workloads]
+    places += [(f"batch {b}", {arm: values(results.of_batch(b, arm), "accept_length") for arm in results.arms}) for b in results.batches]
+    places = [(name, found) for name, found in places if any(found.values())]
+    arms = [arm for arm in results.arms if any(found[arm] for _, found in places)]
+    if not places:
+        return False
+    with _figure(1.9 + (0.15 + 0.3 * len(arms)) * len(places)) as figure:
+        axis = figure.subplots()
+        thick = 0.8 / len(arms)
+        for position, arm in enumerate(arms):
+            own = [(row, summary(found[arm])) for row, (_, found) in enumerate(places) if found[arm]]
+            at = [row + (position - (len(arms) - 1) / 2) * thick for row, _ in own]
+            index = results.arms.index(arm)
+            axis.barh(at, [s.median for _, s in own], thick, label=arm, color=COLOURS[index % 8], hatch=_HATCHES[index // 8 % 4])
+            axis.errorbar([s.median for _, s in own], at, xerr=_reach([s for _, s in own]), fmt="none", ecolor="black", capsize=3)
+            for y, (_, s) in zip(at, own, strict=True):
+                axis.annotate(f"{s.median:.2f}", (s.high, y), (6, 0), textcoords="offset points", va="center")
+        axis.set_yticks(range(len(places)), [name for name, _ in places])
+        axis.invert_yaxis()
+        axis.grid(visible=False, axis="y")
+        axis.margins(x=0.12)
+        axis.set_xlim(left=0)
+        axis.set_xlabel("accept length (tokens per verify step): median, line: range")
+        _finish(figure, [axis], results, "Accept length", path)
+    return True
+
+
+def _lines(results: Results, path: Path, lines: dict[str, dict[int, list[float]]], title: str, x: str, y: str) -> bool:
+    """A line of medians per arm with a band from smallest to largest."""
+    if not any(found for points in lines.values() for found in points.values()):
+        return False
+    with _figure(5.2) as figure:
+        axis = figure.subplots()
+        for index, (arm, points) in enumerate(lines.items()):
+            own = [(size, summary(found)) for size, found in points.items() if found]
+            sizes, spreads = [size for size, _ in own], [s for _, s in own]
+            colour, style = COLOURS[index % 8], ("-", "--", "-.", ":")[index % 4]
+            axis.plot(sizes, [s.median for s in spreads], style, marker=_MARKERS[index % 8], color=colour, label=arm, lw=2, ms=7)
+            axis.fill_between(sizes, [s.low for s in spreads], [s.high for s in spreads], color=colour, alpha=0.25, lw=0)
+        ticks = sorted({size for points in lines.values() for size, found in points.items() if found})
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(ticks, [str(size) for size in ticks])
+        axis.minorticks_off()
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel(x)
+        axis.set_ylabel(y)
+        _finish(figure, [axis], results, f"{title}: median, band from smallest to largest", path)
+    return True
+
+
+def _boxes(results: Results, path: Path, name: str, title: str, x: str) -> bool:
+    """Quartile boxes with whiskers from the 1st to the 99th percentile, grouped by workload; sweeps only if there is nothing else."""
+    names = [workload for workload in results.workloads if sweep_size(workload) is None] or results.workloads
+    rows = [
+        (workload, arm, found) for workload in names for arm in results.arms if (found := pooled(results.of_workload(workload, arm), name))
+    ]
+    if not rows:
+        return False
+    from matplotlib.ticker import LogLocator
+
+    with _figure(2.0 + 0.45 * len(rows) + 0.2 * len(names)) as figure:
+        axis = figure.subplots()
+        at: list[float] = []
+        ticks: dict[str, list[float]] = {}
+        position = 0.0
+        for row, (workload, _, _) in enumerate(rows):
+            position += 1.0 if row and rows[row - 1][0] == workload else 1.6
+            at.append(position)
+            ticks.setdefault(workload, []).append(position)
+        for arm in results.arms:
+            own = [(y, found) for y, (_, of, found) in zip(at, rows, strict=True) if of == arm]
+            if own:
+                _box(axis, [found for _, found in own], [y for y, _ in own], results.arms.index(arm), arm)
+        axis.set_yticks([sum(group) / len(group) for group in ticks.values()], list(ticks))
+        axis.invert_yaxis()
+        axis.grid(visible=False, axis="y")
+        everything = [value for _, _, found in rows for value in found]
+        if min(everything) > 0 and max(everything) / min(everything) > 20:
+            axis.set_xscale("log")
+            axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            x += ", logarithmic"
+        else:
+            axis.set_xlim(left=0)
+        axis.set_xlabel(x)
+        _finish(figure, [axis], results, f"{title}: median, quartiles, 1st to 99th percentile", path)
+    return True
+
+
+def _box(axis: Any, samples: list[list[float]], at: list[float], index: int, arm: str) -> None:
+    import numpy as np
+
+    # Computed here: matplotlib's whiskers end at a value within the percentiles, which a handful of requests does not have.
+    names = ("whislo", "q1", "med", "q3", "whishi")
+    percentiles: Any = [np.percentile(sample, [1, 25, 50, 75, 99]) for sample in samples]
+    boxes = [dict(zip(names, own, strict=True)) for own in percentiles]
+    look = {"facecolor": COLOURS[index % 8], "alpha": 0.8, "hatch": _HATCHES[index // 8 % 4]}
+    options = {"orientation": "horizontal", "showfliers": False, "patch_artist": True, "manage_ticks": False}
+    drawn = axis.bxp(boxes, at, widths=0.75, medianprops={"color": "black", "lw": 2}, boxprops=look, **options)
+    drawn["boxes"][0].set_label(arm)
+
+
+def _categories(profiles: Sequence[Record]) -> tuple[list[str], dict[str, tuple[str, str]]]:
+    """Categories by total time, those small everywhere gathered as "other", and the colour and hatch of each."""
+    shares: dict[str, float] = {}
+    for record in profiles:
+        spent = _spent(record)
+        for category, time in spent.items():
+            shares[category] = max(shares.get(category, 0.0), time / (sum(spent.values()) or 1.0))
+    large = sorted((name for name, share in shares.items() if share >= _SMALL and name != "other"), key=lambda name: -shares[name])
+    colours = {name: (COLOURS[index % 7], _HATCHES[index // 7 % 4]) for index, name in enumerate(large)}
+    small = ["other"] if len(large) < len(shares) else []
+    return large + small, colours | {"other": (_OTHER, "")}
+
+
+def _spent(record: Record) -> dict[str, float]:
+    """Microseconds of one step by category."""
+    spent: dict[str, float] = {}
+    for kernel in record["kernels"]:
+        spent[str(kernel["category"])] = spent.get(str(kernel["category"]), 0.0) + kernel["microseconds"] / record["steps"]
+    return spent
+
+
+def _bars(axis: Any, panel: Sequence[Record], categories: Sequence[str], colours: dict[str, tuple[str, str]]) -> None:
+    """Stacked bars of one panel, each segment with its share, each bar with its total and its least possible time."""
+    longest = max(sum(_spent(record).values()) for record in panel)
+    for row, record in enumerate(panel):
+        spent = _spent(record)
+        total, left = sum(spent.values()), 0.0
+        for category in categories:
+            time = (
+                spent.get(category, 0.0)
+                if category != "other"
+                else total - sum(spent.get(name, 0.0) for name in categories if name != "other")
+            )
+            colour, hatch = colours[category]
+            axis.barh(row, time, 0.66, left, color=colour, hatch=hatch, edgecolor="white", lw=0.5, label=category)
+            if time >= _WIDE * longest:
+                dark = colour in ("#0072B2", "#009E73", "#D55E00")
+                axis.text(left + time / 2, row, f"{time / total:.0%}", ha="center", va="center", color="white" if dark else "black")
+            left += time
+        axis.text(total + 0.01 * longest, row, f"{number(total)} µs", va="center")
+        if record.get("roofline"):
+            least = sum(part["microseconds"] for part in record["roofline"]["categories"])
+            # Above the bar: a line through it would cross the percentages.
+            axis.plot(least, row - 0.45, "v", color="black", ms=10, clip_on=False, ls="none", label=LEAST)
+    axis.set_yticks(range(len(panel)), [fill(str(record["arm"]), _NAME) for record in panel])
+    axis.invert_yaxis()
+    axis.set_xlim(0, 1.18 * longest)
+    axis.grid(visible=False, axis="y")
+
+
+def _reach(spreads: Sequence[Summary]) -> list[list[float]]:
+    return [[s.median - s.low for s in spreads], [s.high - s.median for s in spreads]]
+
+
+@contextmanager
+def _figure(height: float) -> Iterator[Any]:
+    """An empty figure in the house style; matplotlib's own defaults are back afterwards."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE):
+        yield Figure(figsize=(WIDTH, height), dpi=DPI)
+
+
+def _finish(figure: Any, axes: Sequence[Any], results: Results, title: str, path: Path) -> None:
+    """Title, one legend below everything, file."""
+    figure.suptitle(f"{title}\n{results.place}", fontsize=13)
+    entries = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    if LEAST in entries:
+        entries[LEAST] = entries.pop(LEAST)  # last
+    if entries:
+        longest = max(map(len, entries))
+        figure.legend(
+            entries.values(), entries.keys(), loc="outside lower center", ncols=max(1, min(4, len(entries), _LINE // (longest + 6)))
+        )
+    figure.savefig(path, dpi=DPI)

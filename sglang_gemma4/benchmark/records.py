@@ -1,0 +1,79 @@
+"""The raw lines of a run: one JSON object per line, appended as soon as it is known, so that a killed run can be resumed.
+
+Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else they hold:
+
+``header``      what was asked for; written by every invocation, the resuming ones too
+    ``command`` list · ``model`` · ``dummy_weights`` bool · ``dry_run`` bool · ``rounds``
+    · ``repetitions`` (counted ones of an arm and workload)
+    · ``arms`` list of {``name``, ``environment`` {}, ``arguments`` []}, the first is the baseline
+    · ``workloads`` list of {``name``, ``input_tokens``, ``output_tokens``, ``requests``, ``concurrency``, ``images``, ``image_size``}
+    · ``batches`` list (step times) · ``versions`` {name: version} · ``device`` {``name``, ``count``, ``memory_gib``, ``driver``}
+    · ``environment`` {} · ``notes`` list of sentences
+``start``       a server or engine of an arm is up
+    ``arm`` · ``round`` · ``process`` ("server", "engine") · ``seconds``
+    · ``settings`` {name: value}, all that is compared between arms · ``patches`` {name: state}
+``repetition``  one pass of a workload through SGLang's benchmark client
+    ``arm`` · ``round`` · ``workload`` · ``repetition`` · ``counted`` (False: warm-up) · ``seconds`` · ``completed`` · ``failed``
+    · ``output_tokens`` · ``output_throughput`` (tokens/s) · ``input_throughput`` (tokens/s)
+    · ``ttft_ms`` and ``tpot_ms`` (lists, one value per request) · ``accept_length`` (tokens per verify step, or None)
+    · ``full_pool_peak`` and ``swa_pool_peak`` (fraction in use, or None) · ``running_peak`` and ``queue_peak`` (requests)
+    · ``retractions`` (requests) · ``prefill_tokens`` (computed, or None) · ``memory_peak_gib``
+``step``        step times of the offline engine at one batch size
+    ``arm`` · ``round`` · ``batch`` · ``repetition`` · ``counted`` · ``input_tokens`` · ``output_tokens`` (per request) · ``prefill_ms``
+    · ``step_ms`` (one decode or verify step) · ``output_throughput`` (tokens/s while decoding) · ``accept_length``
+``profile``     kernels of one stage, summed over ``steps`` steps
+    ``arm`` · ``stage`` ("prefill", "decode") · ``batch`` · ``context_tokens`` (per request)
+    · ``tokens_per_request`` (query tokens in a step; 1, or draft tokens) · ``steps``
+    · ``kernels`` list of {``name``, ``category``, ``microseconds``, ``launches``}
+    · ``roofline`` None or {``bandwidth_gbs``, ``teraflops``, ``source``,
+    ``categories`` list of {``category``, ``bytes``, ``flops``, ``microseconds``}}, per step: the least that must be moved and computed,
+    and the time this card needs for it
+``crash``       an arm died; a result, not a lost run
+    ``arm`` · ``round`` · ``during`` ("start", a workload's name, "step batch 8", "profile batch 8")
+    · ``exit_status`` (negative: the signal; None: it hung) · ``log_tail`` list
+"""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+
+NAME = "raw.jsonl"
+KINDS = ("header", "start", "repetition", "step", "profile", "crash")
+
+
+def append(path: Path, kind: str, **values: Any) -> Record:
+    """Write one line and return it; the line is on disk when this returns.
+
+    Raises:
+        ValueError: ``kind`` is not in :data:`KINDS`.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"record kind {kind!r} is not one of {', '.join(KINDS)}")
+    record = {"kind": kind, "time": datetime.now(UTC).isoformat(timespec="seconds"), **values}
+    with path.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+        file.flush()
+    return record
+
+
+def read(path: Path) -> list[Record]:
+    """All complete lines of ``path``; a last line cut short by a kill is left out. An absent file holds none.
+
+    Raises:
+        ValueError: a line before the last is not JSON.
+    """
+    return list(_lines(path)) if path.exists() else []
+
+
+def _lines(path: Path) -> Iterator[Record]:
+    lines = path.read_text().splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError as error:
+            if number < len(lines):
+                raise ValueError(f"{path}:{number} is not a JSON line ({error}); mend or remove it, then run again") from None

@@ -1,0 +1,138 @@
+"""One server process of an arm: started, waited for, described, stopped; its death is told with its last words."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+TAIL = 25  # log lines kept of a process that died
+
+# Of a server's arguments, what differs between two processes by nature.
+LEFT_OUT = ("port", "random_seed", "nccl_port", "launch_command", "startup_time", "internal_states", "status", "version", "frontend")
+
+
+class Died(Exception):  # noqa: N818 - what happened, not a mistake
+    """The process ended, or hung (``exit_status`` None); a result of the arm, not an error of ours."""
+
+    def __init__(self, exit_status: int | None, log_tail: list[str]) -> None:
+        super().__init__(f"exit status {exit_status}" if exit_status is not None else "hung")
+        self.exit_status, self.log_tail = exit_status, log_tail
+
+
+class Server:
+    """``sglang.launch_server`` (on the CPU through ``sglang-gemma4 serve``) in a process group of its own."""
+
+    def __init__(self, model: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path, *, cpu: bool) -> None:
+        self.port, self.log = free_port(), log
+        self.url = f"http://127.0.0.1:{self.port}"
+        program = ["sglang_gemma4.cli", "serve", model] if cpu else ["sglang.launch_server", "--model-path", model]
+        command = [sys.executable, "-m", *program, "--port", str(self.port), "--enable-metrics", *arguments]
+        self.started = time.monotonic()
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                command, env={**os.environ, **environment}, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def wait_until_ready(self, limit: float, progress: Callable[[str], None]) -> float:
+        """Seconds until it answered ``/health``.
+
+        Raises:
+            Died: it ended before, or was not up after ``limit`` seconds.
+        """
+        told = 0.0
+        while True:
+            self.check()
+            seconds = time.monotonic() - self.started
+            if seconds > limit:
+                raise Died(None, tail(self.log))
+            if seconds - told >= 15:
+                told = seconds
+                progress(f"waiting for the server, {seconds:.0f} s; its log says: {(tail(self.log) or ['nothing yet'])[-1][:110]}")
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=5):
+                    return seconds
+            except OSError:
+                time.sleep(0.5)
+
+    def check(self) -> None:
+        """Raise :class:`Died` if the process has ended."""
+        status = self.process.poll()
+        if status is not None:
+            raise Died(status, tail(self.log))
+
+    def settings(self) -> dict[str, Any]:
+        """What the server decided for itself: arguments, pool sizes, graph modes. Flat; compared between arms."""
+        return settings_of(self._info())
+
+    def patches(self) -> dict[str, str]:
+        """State of each patch as the server tells it; empty on stock."""
+        return patches_of(self._info())
+
+    def stop(self) -> None:
+        """End the whole process group and wait for it: the next arm needs the card empty."""
+        for sign, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 20)):
+            try:
+                os.killpg(self.process.pid, sign)
+                self.process.wait(patience)
+            except ProcessLookupError:
+                return
+            except subprocess.TimeoutExpired:
+                continue
+
+    def _info(self) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{self.url}/server_info", timeout=30) as response:
+            found: dict[str, Any] = json.load(response)
+            return found
+
+
+def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
+    """The comparable part of ``/server_info`` or ``Engine.get_server_info()``."""
+    memory = _state(info).get("memory_usage", {})
+    empty: tuple[Any, ...] = (None, False, [], {}, "")
+    found = {name: value for name, value in info.items() if name not in LEFT_OUT and value not in empty and not _is_path(value)}
+    return found | {
+        "max_running_requests": _state(info).get("effective_max_running_requests_per_dp", info.get("max_running_requests")),
+        "max_total_num_tokens": info.get("max_total_num_tokens", memory.get("token_capacity")),
+        "swa_pool_tokens": memory.get("token_capacity_swa"),
+        "weights_gb": memory.get("weight"),
+        "kv_cache_gb": memory.get("kvcache"),
+    }
+
+
+def _is_path(value: Any) -> bool:
+    """Where a machine keeps its files says nothing about an arm, and is nobody's business in a committed run."""
+    return isinstance(value, str) and value.startswith(os.sep)
+
+
+def patches_of(info: Mapping[str, Any]) -> dict[str, str]:
+    """Patch states in the same answer."""
+    return {row["name"]: row["state"] for row in _state(info).get("sglang_gemma4", {}).get("scheduler", [])}
+
+
+def _state(info: Mapping[str, Any]) -> dict[str, Any]:
+    state: dict[str, Any] = (info.get("internal_states") or [{}])[0]
+    return state
+
+
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def tail(log: Path, lines: int = TAIL) -> list[str]:
+    """The last non-empty lines of a log, each cut at 300 characters."""
+    if not log.exists():
+        return []
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 65536))
+        text = file.read().decode(errors="replace")
+    return [line[:300] for line in text.splitlines() if line.strip()][-lines:]

@@ -1,0 +1,110 @@
+"""Step times of SGLang's offline engine, in a process of its own: ``python -m sglang_gemma4.benchmark.step_times ORDER.json``.
+
+The order holds ``raw``, ``arm``, ``round``, ``model``, ``arguments`` (server flags), ``cpu``, ``input_tokens``, ``output_tokens``,
+``todo`` (list of [batch, repetition]; repetition -1 warms up), ``profile`` (list of batches) and ``card`` (for the roofline, or None).
+Every result is appended to ``raw`` at once, so that what a later batch breaks is not lost.
+"""
+
+import json
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from sglang_gemma4.benchmark import records
+from sglang_gemma4.benchmark.server import patches_of, settings_of
+from sglang_gemma4.diagnostics.preflight import read_config
+
+PROFILED_STEPS = 8
+
+
+def main() -> None:
+    """Run one order."""
+    order = json.loads(Path(sys.argv[1]).read_text())
+    if order["cpu"]:
+        from sglang_gemma4.cpu.environment import default_arguments, prepare_this_process
+
+        prepare_this_process()
+        order["arguments"] += default_arguments(order["arguments"])
+    run(order)
+
+
+def run(order: dict[str, Any]) -> None:
+    """Start the engine, measure what is asked for, write records."""
+    import sglang
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.server_args import prepare_server_args
+
+    load_plugins()
+    raw, who = Path(order["raw"]), {"arm": order["arm"], "round": order["round"]}
+    started = time.perf_counter()
+    # Metrics, as in the servers of the same run; without them SGLang keeps its time stamps to itself.
+    own = ["--model-path", order["model"], "--skip-tokenizer-init", "--enable-metrics"]
+    engine = sglang.Engine(server_args=prepare_server_args([*own, *order["arguments"]]))
+    seconds = time.perf_counter() - started
+    info = engine.get_server_info()
+    records.append(raw, "start", **who, process="engine", seconds=seconds, settings=settings_of(info), patches=patches_of(info))
+    prompts = random_prompts(order["model"], max([batch for batch, _ in order["todo"]] + order["profile"]), order["input_tokens"])
+    for batch, repetition in order["todo"]:
+        row = measure(engine, prompts[:batch], order["output_tokens"])
+        records.append(
+            raw, "step", **who, batch=batch, repetition=repetition, counted=repetition >= 0, input_tokens=order["input_tokens"], **row
+        )
+    for batch in order["profile"]:
+        profile(engine, order, who, prompts[:batch])
+    engine.shutdown()
+
+
+def measure(engine: Any, prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
+    """Times of one batch, from SGLang's own time stamps: its prefill ends when the last request has its first token, the rest is decoding.
+
+    A decode step is a forward pass of the target: one token, or under MTP one verify step. Requests that are done early leave the
+    later steps with a smaller batch; ``step_ms`` averages over all of them.
+    """
+    engine.flush_cache()
+    sampling = {"max_new_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
+    started = time.time()
+    outputs = engine.generate(input_ids=prompts, sampling_params=sampling)
+    about = [output["meta_info"] for output in outputs]
+    prefilled = max(meta["prefill_finished_time"] for meta in about)
+    decoding = max(meta["request_finished_ts"] for meta in about) - prefilled
+    verify = [int(meta.get("spec_verify_ct") or 0) for meta in about]
+    tokens = sum(meta["completion_tokens"] for meta in about) - len(about)
+    steps = max(verify) or output_tokens - 1
+    return {
+        "output_tokens": output_tokens,
+        "prefill_ms": (prefilled - started) * 1000,
+        "step_ms": decoding / steps * 1000,
+        "steps": steps,
+        "output_throughput": tokens / decoding,
+        "accept_length": tokens / sum(verify) if any(verify) else None,
+        "distinct_tokens": len({token for output in outputs for token in output["output_ids"]}),
+    }
+
+
+def random_prompts(model: str, count: int, tokens: int) -> list[list[int]]:
+    """Token ids below every id that the config gives a meaning (image, audio and turn tokens)."""
+    config = read_config(model, "model") or {}
+    vocabulary = config.get("text_config", config)["vocab_size"]
+    meanings = [value for name, value in config.items() if name.endswith("_token_id") and isinstance(value, int) and value > 200]
+    rng = random.Random(0)
+    return [[rng.randrange(100, min([vocabulary, *meanings])) for _ in range(tokens)] for _ in range(count)]
+
+
+def profile(engine: Any, order: dict[str, Any], who: dict[str, Any], prompts: list[list[int]]) -> None:
+    """Append the kernels of a prefill and of decode steps at this batch, with the roofline where a card's figures are given."""
+    from sglang_gemma4.benchmark import profile as profiles
+    from sglang_gemma4.benchmark import roofline
+
+    for stage in ("prefill", "decode"):
+        with tempfile.TemporaryDirectory() as folder:
+            row = profiles.profile_stage(engine, stage, prompts, PROFILED_STEPS, Path(folder))
+        card = order["card"]
+        row["roofline"] = roofline.beside(row, order["model"], order["arguments"], card) if card else None
+        records.append(Path(order["raw"]), "profile", **who, **row)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Plots are drawn for what there is data for, at the promised size, with what a reader needs on them."""
+
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+
+from sglang_gemma4.benchmark import plots, records
+from sglang_gemma4.benchmark.results import Results, load
+from tests.unit import bench_synthetic
+
+pytest.importorskip("matplotlib")
+ALL = {"sweep-throughput", "step-throughput", "step-time", "ttft", "tpot", "kernels", "accept-length"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bench_synthetic.write(tmp_path_factory.mktemp("bench") / "run")
+
+
+def texts(monkeypatch: pytest.MonkeyPatch, draw: object, results: Results, path: Path) -> str:
+    """Every text of a figure as it is saved."""
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    seen: list[str] = []
+    save = Figure.savefig
+
+    def noting(figure: Figure, *arguments: object, **options: object) -> None:
+        save(figure, *arguments, **options)  # type: ignore[arg-type]
+        seen.extend(found.get_text() for found in figure.findobj(Text) if isinstance(found, Text) and found.get_visible())
+        sizes = [float(found.get_fontsize()) for found in figure.findobj(Text) if isinstance(found, Text) and found.get_text()]
+        assert min(sizes) >= 11
+
+    monkeypatch.setattr(Figure, "savefig", noting)
+    assert draw(results, path)  # type: ignore[operator]
+    return "\n".join(seen)
+
+
+def test_everything_is_drawn_nine_inches_wide(run: Path, tmp_path: Path) -> None:
+    drawn = plots.draw(load(run), tmp_path)
+    assert {path.stem for path in drawn} == ALL
+    for path in drawn:
+        width, height = struct.unpack(">II", path.read_bytes()[16:24])
+        assert width == 1350
+        assert 400 < height < 3000
+
+
+def test_nothing_is_drawn_without_data(tmp_path: Path) -> None:
+    records.append(tmp_path / records.NAME, "header", **bench_synthetic.header())
+    assert plots.draw(load(tmp_path), tmp_path) == []
+    assert list(tmp_path.glob("*.png")) == []
+
+
+@pytest.mark.parametrize(
+    ("plot", "unit"),
+    [
+        (plots.sweep_throughput, "output tokens/s"),
+        (plots.step_throughput, "output tokens/s"),
+        (plots.step_time, "ms per step"),
+        (plots.ttft, "TTFT (ms)"),
+        (plots.tpot, "TPOT (ms)"),
+        (plots.kernel_shares, "µs per step"),
+        (plots.accept_lengths, "tokens per verify step"),
+    ],
+)
+def test_each_names_its_unit_arms_model_and_card(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plot: object, unit: str
+) -> None:
+    shown = texts(monkeypatch, plot, load(run), tmp_path / "plot.png")
+    assert unit in shown
+    assert "mtp" in shown
+    assert "gemma-4-26B-A4B-it on NVIDIA H200" in shown
+
+
+def test_kernel_bars_show_shares_totals_and_the_least_time(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = texts(monkeypatch, plots.kernel_shares, load(run), tmp_path / "plot.png").split("\n")
+    assert "36%" in shown
+    assert "40000 µs" in shown  # of one step, not of all profiled steps
+    assert "other" in shown
+    assert "kv write" in shown
+    assert plots.LEAST in shown
+
+
+def test_dummy_weights_and_dry_runs_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = bench_synthetic.write(tmp_path, arms=("stock",), dummy_weights=True, dry_run=True)
+    assert "(dummy weights, dry run)" in texts(monkeypatch, plots.step_time, load(folder), tmp_path / "plot.png")
+
+
+def test_without_speculation_there_is_no_accept_length(tmp_path: Path) -> None:
+    assert not plots.accept_lengths(load(bench_synthetic.write(tmp_path, arms=("stock", "package"))), tmp_path / "plot.png")
+
+
+def test_missing_matplotlib_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ValueError, match=r"sglang-gemma4\[bench\]"):
+        plots.require()
