@@ -1,0 +1,169 @@
+"""`sglang-gemma4 eval` and `sglang-gemma4 compare`: arguments in, a printed result and an exit status out."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+Commands = Any
+"""argparse's subparsers action, which has no public name."""
+
+SHIPPED_GATES = "shipped"
+
+
+def add_commands(commands: Commands) -> None:
+    """Add ``eval`` and ``compare`` to the subparsers of the command line; what they need is imported when they run."""
+    evaluate = commands.add_parser("eval", help="quality of a running server: MMLU, colour naming, perplexity")
+    kinds = evaluate.add_subparsers(required=True, metavar="KIND")
+
+    mmlu = kinds.add_parser(
+        "mmlu",
+        help="four-choice questions, graded by sgl-eval",
+        description="MMLU through sgl-eval's loader, prompt and grading. Where it cannot be fetched, the tiny models' world "
+        "is asked in the same row format; stderr and the header of --out say which was used and why.",
+    )
+    mmlu.add_argument(
+        "--dataset", choices=("auto", "mmlu", "world"), default="auto", help="auto: MMLU, or the world where it cannot be fetched"
+    )
+    _shared(mmlu, "mmlu", questions=500)
+    mmlu.set_defaults(run=_mmlu)
+
+    colors = kinds.add_parser("colors", help="name the colour of generated images")
+    _shared(colors, "colors", questions=30)
+    colors.set_defaults(run=_colors)
+
+    text = kinds.add_parser("text", help="perplexity on a text file")
+    text.add_argument("file", type=Path, metavar="FILE", help="UTF-8 text")
+    text.add_argument("--window", type=int, default=1024, help="tokens in one request (default %(default)s)")
+    text.add_argument(
+        "--stride", type=int, default=512, help="tokens between two windows; the rest of a window is context (default %(default)s)"
+    )
+    _server(text, "text")
+    text.set_defaults(run=_text)
+
+    compare = commands.add_parser(
+        "compare",
+        help="two runs of eval on the same questions: accuracy, McNemar, agreement, first differing tokens",
+        description="A is the baseline, B the candidate. With a gate, status 1 when B loses more than it allows.",
+    )
+    compare.add_argument("a", type=Path, metavar="A.jsonl")
+    compare.add_argument("b", type=Path, metavar="B.jsonl")
+    compare.add_argument(
+        "--gate",
+        nargs="?",
+        const=SHIPPED_GATES,
+        metavar="FILE",
+        help="hold the difference against a gate file, the shipped one without FILE",
+    )
+    compare.add_argument("--switch", metavar="NAME", help="the gate's section, for example SGLANG_GEMMA4_ROUTER_SCALE; implies --gate")
+    compare.add_argument("--json", action="store_true", help="print JSON")
+    compare.set_defaults(run=_compare)
+
+
+def _server(parser: argparse.ArgumentParser, kind: str) -> None:
+    parser.add_argument("--url", default="http://127.0.0.1:30000", help="the running server (default %(default)s)")
+    parser.add_argument("--api-key", help="key of a server started with --api-key")
+    parser.add_argument("--model", help="default: the one that the server serves")
+    parser.add_argument("--concurrency", type=int, default=16, help="requests in flight (default %(default)s)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(f"{kind}.jsonl"),
+        help="one JSON line per question; goes on with an unfinished file (default %(default)s)",
+    )
+
+
+def _shared(parser: argparse.ArgumentParser, kind: str, questions: int) -> None:
+    parser.add_argument("--questions", type=int, default=questions, help="how many (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="which ones (default %(default)s)")
+    parser.add_argument("--max-tokens", type=int, help="limit of an answer (default: 2048 for MMLU, 16 for the world, 64 for colors)")
+    parser.add_argument(
+        "--no-logprobs", action="store_true", help="do not ask for log-probabilities; compare then shows no first differing token"
+    )
+    _server(parser, kind)
+
+
+def _mmlu(arguments: argparse.Namespace) -> int:
+    from sglang_gemma4.quality import questions
+
+    _reachable(arguments)
+    made = questions.four_choice(arguments.dataset, arguments.questions, arguments.seed)
+    print(f"dataset: {made.dataset['name']} ({made.dataset['why']})", file=sys.stderr)
+    return _ask("mmlu", made, arguments)
+
+
+def _colors(arguments: argparse.Namespace) -> int:
+    from sglang_gemma4.quality import questions
+
+    _reachable(arguments)
+    return _ask("colors", questions.colour_images(arguments.questions, arguments.seed), arguments)
+
+
+def _reachable(arguments: argparse.Namespace) -> None:
+    """Ask the server for its model before anything is fetched or made; ValueError when it does not answer."""
+    from sglang_gemma4.quality.endpoint import Endpoint
+
+    if arguments.concurrency < 1:
+        raise ValueError(f"--concurrency {arguments.concurrency} sends nothing; give 1 or more")
+    Endpoint.at(arguments.url, arguments.api_key).model(arguments.model)
+
+
+def _ask(kind: str, made: Any, arguments: argparse.Namespace) -> int:
+    from sglang_gemma4.quality import asking
+    from sglang_gemma4.quality.endpoint import Endpoint
+
+    summary = asking.ask(
+        kind,
+        Endpoint.at(arguments.url, arguments.api_key),
+        arguments.out,
+        made,
+        model=arguments.model,
+        concurrency=arguments.concurrency,
+        max_tokens=arguments.max_tokens,
+        logprobs=not arguments.no_logprobs,
+    )
+    _print({"eval": kind, "dataset": made.dataset["name"], **summary, "written to": str(arguments.out)})
+    return 0
+
+
+def _text(arguments: argparse.Namespace) -> int:
+    from sglang_gemma4.quality import perplexity
+    from sglang_gemma4.quality.endpoint import Endpoint
+
+    _reachable(arguments)
+    summary = perplexity.evaluate(
+        Endpoint.at(arguments.url, arguments.api_key),
+        arguments.out,
+        arguments.file,
+        model=arguments.model,
+        window=arguments.window,
+        stride=arguments.stride,
+        concurrency=arguments.concurrency,
+    )
+    _print({"eval": "text", "file": str(arguments.file), **summary, "written to": str(arguments.out)})
+    return 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from sglang_gemma4.quality import compare, gates
+
+    gated = arguments.gate is not None or arguments.switch is not None
+    path = gates.SHIPPED if arguments.gate in (None, SHIPPED_GATES) else Path(arguments.gate)
+    limits = gates.read(path, arguments.switch) if gated else {}
+    made = compare.compare(arguments.a, arguments.b)
+    broken = gates.exceeded(made, limits) if gated else []
+    if arguments.json:
+        print(json.dumps({**made, "gate": {"switch": arguments.switch, "limits": limits, "exceeded": broken} if gated else None}, indent=2))
+        return int(bool(broken))
+    print(compare.text(made))
+    if gated:
+        name = arguments.switch or "default"
+        print("\n".join([f"gate [{name}] EXCEEDED", *(f"  {line}" for line in broken)]) if broken else f"gate [{name}] held")
+    return int(bool(broken))
+
+
+def _print(summary: dict[str, Any]) -> None:
+    for name, value in summary.items():
+        if value is not None:
+            print(f"{name.replace('_', ' '):<22} {value:.6g}" if isinstance(value, float) else f"{name.replace('_', ' '):<22} {value}")
