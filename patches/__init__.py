@@ -6,6 +6,7 @@ from sglang_gemma4.patching import Patch
 
 ORDER = (
     "report",
+    "patch_metrics",
     "preflight",
     "text_only_config",
     "router_scale",

@@ -40,6 +40,7 @@ _TABLE = (
     ),
     Switch(PREFLIGHT, True, "Refuse assistants, backends and checkpoints that do not fit, before any weight is loaded."),
     Switch("SGLANG_GEMMA4_REPORT", True, "The start-up banner and the patch list in /server_info."),
+    Switch("SGLANG_GEMMA4_PATCH_METRICS", True, "The patch list on /metrics, where the server has --enable-metrics."),
     Switch("SGLANG_GEMMA4_TEXT_ONLY_CONFIG", True, "Load text-only checkpoints as transformers 5.19 saves them."),
     Switch("SGLANG_GEMMA4_ROUTER_SCALE", True, "The MoE router's scale is applied on every path and follows weight updates."),
     Switch("SGLANG_GEMMA4_TRITON_WINDOW", True, "Triton decode attends to the whole sliding window, not one key less."),

@@ -1,13 +1,21 @@
-"""The fixture of the engine tests: one nursery for the session."""
+"""The fixtures of the engine tests: one nursery and one server for the session."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.engine.engine_fork import Nursery, open_nursery
+from tests.engine.live_server import Server, open_server
 
 
 @pytest.fixture(scope="session")
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     """The process that has imported SGLang and forks engines."""
     yield from open_nursery(tmp_path_factory.mktemp("engines"))
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The server that all tests over HTTP share; starting it takes a minute or two."""
+    with open_server(tmp_path_factory.mktemp("server")) as running:
+        yield running

@@ -1,70 +1,21 @@
-"""One real server through `sglang-gemma4 serve`, driven by the official OpenAI client."""
+"""One real server through `sglang-gemma4 serve`, speculating with its assistant, driven by the official OpenAI client."""
 
 import base64
 import concurrent.futures
 import io
 import json
-import os
 import random
-import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
 from sglang_gemma4.tiny import dialogues, images, world
+from tests.engine.live_server import Server
 
-MODEL = "tiny-26b-a4b"
-UP_WITHIN = 600
 FACT = world.fact_of("ruler", "Belm")
-
-
-class Server:
-    """A running server: its address, its log file, and clients for it."""
-
-    def __init__(self, process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-        self.process, self.url, self.log = process, f"http://127.0.0.1:{port}", log
-        self.client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", timeout=300, max_retries=0)
-
-    def ask(self, content: Any, **options: Any) -> Any:
-        """One chat completion at temperature 0."""
-        messages = content if isinstance(content, list) and "role" in content[0] else [{"role": "user", "content": content}]
-        return self.client.chat.completions.create(model=MODEL, messages=messages, **{"temperature": 0, "max_tokens": 40, **options})
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    log, port = tmp_path_factory.mktemp("server") / "log", free_port()
-    command = [sys.executable, "-m", "sglang_gemma4.cli", "serve", MODEL, "--port", str(port), "--tool-call-parser", "gemma4"]
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
-    try:
-        deadline = time.monotonic() + UP_WITHIN
-        while True:
-            assert process.poll() is None, f"the server ended:\n{log.read_text()[-3000:]}"
-            assert time.monotonic() < deadline, f"not up within {UP_WITHIN} s:\n{log.read_text()[-3000:]}"
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                    break
-            except OSError:
-                time.sleep(1)
-        yield Server(process, port, log)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def test_chat_knows_the_world(server: Server) -> None:

@@ -1,0 +1,43 @@
+"""Put the patch list on /metrics where the server has --enable-metrics."""
+
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+
+
+def add_scheduler_samples(_result: object, collector: Any, *_args: object, **_kwargs: object) -> None:
+    """After ``SchedulerMetricsCollector.emit_constants``, which a scheduler calls once, when it is ready."""
+    from sglang_gemma4.diagnostics.patch_metrics import publish
+
+    publish("scheduler", collector.labels, collector._gauge_cls)
+
+
+def add_frontend_samples(_result: object, collector: Any, *_args: object, **_kwargs: object) -> None:
+    """After ``TokenizerMetricsCollector.emit_startup_time``, called once in the process that answers HTTP."""
+    from sglang_gemma4.diagnostics.patch_metrics import publish
+
+    publish("frontend", collector.labels, collector._gauge_cls)
+
+
+PATCH = Patch(
+    name="patch_metrics",
+    switch="SGLANG_GEMMA4_PATCH_METRICS",
+    why="A dashboard or an alert over many servers reads /metrics, which says nothing of what a plugin changed. "
+    "SGLang makes the hooked collectors only under --enable-metrics; without it this costs nothing.",
+    evidence="srt/observability/metrics_collector.py:1769, 2074 · srt/managers/scheduler.py:631 · srt/entrypoints/engine.py:1352",
+    remove_when="SGLang exports applied hooks and failed plugins as metrics.",
+    hooks=(
+        Hook(
+            "sglang.srt.observability.metrics_collector.SchedulerMetricsCollector.emit_constants",
+            "after",
+            add_scheduler_samples,
+            "661df3d1a661",
+        ),
+        Hook(
+            "sglang.srt.observability.metrics_collector.TokenizerMetricsCollector.emit_startup_time",
+            "after",
+            add_frontend_samples,
+            "8728dae85d4c",
+        ),
+    ),
+)

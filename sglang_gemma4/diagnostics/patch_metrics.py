@@ -1,0 +1,33 @@
+"""The state of each patch as a Prometheus gauge on SGLang's own /metrics."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from sglang_gemma4 import __version__, patching
+
+NAME = "sglang:gemma4_patch_active"
+LABELS = ("patch", "state", "process", "version")
+Process = Literal["scheduler", "frontend"]
+
+
+def publish(process: Process, labels: Mapping[str, Any], gauge_class: Callable[..., Any] | None = None) -> None:
+    """Set one sample for each patch of this process: 1 where it is active, 0 where it is off, declined or failed.
+
+    The samples carry SGLang's own ``labels`` (model, engine, rank) and ours: patch, state, process and version of this
+    package. Call it once in a process, after SGLang has set ``PROMETHEUS_MULTIPROC_DIR``: prometheus_client decides at
+    its import where it keeps values. ``gauge_class`` stands in for its ``Gauge`` (SGLang's collectors have one for Ray).
+    """
+    if gauge_class is None:
+        from prometheus_client import Gauge
+
+        gauge_class = Gauge
+    # Ours win where an operator's --extra-metric-labels has the same name: a name given twice would end the process.
+    gauge = gauge_class(
+        name=NAME,
+        documentation="Whether a patch of sglang-gemma4 is active (1) or not (0); the label state says which way.",
+        labelnames=list(dict.fromkeys([*labels, *LABELS])),
+        multiprocess_mode="mostrecent",  # one sample for a set of labels, whatever processes wrote it; "all" would add their pids
+    )
+    for outcome in patching.report():
+        ours = dict(zip(LABELS, (outcome.name, outcome.state, process, __version__), strict=True))
+        gauge.labels(**{**labels, **ours}).set(int(outcome.state == "active"))
