@@ -54,10 +54,18 @@ def append(path: Path, kind: str, **values: Any) -> Record:
     if kind not in KINDS:
         raise ValueError(f"record kind {kind!r} is not one of {', '.join(KINDS)}")
     record = {"kind": kind, "time": datetime.now(UTC).isoformat(timespec="seconds"), **values}
+    _drop_cut_line(path)
     with path.open("a") as file:
         file.write(json.dumps(record) + "\n")
         file.flush()
     return record
+
+
+def _drop_cut_line(path: Path) -> None:
+    """Take away what a killed process left of a line; the next one must not grow onto it."""
+    if path.exists() and (content := path.read_bytes()) and not content.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(content.rfind(b"\n") + 1)
 
 
 def read(path: Path) -> list[Record]:

@@ -1,7 +1,8 @@
 """Tokenizer and processor files beside a config-only checkpoint of a real size, so that a server of it takes text and images.
 
 The real vocabulary is not ours to ship. The tiny models' tokenizer stands in: its control tokens move to the ids that the
-released config.json files name, its other tokens keep their low ids, and the rest of the 262,144 ids have no text.
+released config.json files name, its other tokens keep their low ids, and the rest of the 262,144 ids read as "w" and their number:
+SGLang streams text, so a client could not time a token that has none.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ REAL_IDS = {
 def files(name: str, tiny: Path) -> dict[str, Any]:
     """Files by name for the real size ``name``, made from those of the tiny checkpoint in ``tiny``."""
     settings = json.loads((tiny / "tokenizer_config.json").read_text())
-    settings["model_max_length"] = real_sizes.target(name)["text_config"]["max_position_embeddings"]
+    text = real_sizes.target(name)["text_config"]
+    settings["model_max_length"] = text["max_position_embeddings"]
     return {
-        "tokenizer.json": _json(_with_real_ids(json.loads((tiny / "tokenizer.json").read_text()))),
+        "tokenizer.json": _json(_with_real_ids(json.loads((tiny / "tokenizer.json").read_text()), text["vocab_size"])),
         "tokenizer_config.json": _json(settings),
         "chat_template.jinja": tiny / "chat_template.jinja",
         "processor_config.json": _json(_processor(json.loads((tiny / "processor_config.json").read_text()))),
     }
 
 
-def _with_real_ids(tokenizer: dict[str, Any]) -> dict[str, Any]:
+def _with_real_ids(tokenizer: dict[str, Any], vocabulary_size: int) -> dict[str, Any]:
     """Move the control tokens; a token that stood on one of their ids takes the id that became free."""
     vocabulary: dict[str, int] = tokenizer["model"]["vocab"]
     by_id = {number: token for token, number in vocabulary.items()}
@@ -54,6 +56,8 @@ def _with_real_ids(tokenizer: dict[str, Any]) -> dict[str, Any]:
         by_id[wanted] = token
     for added in tokenizer["added_tokens"]:
         added["id"] = vocabulary[added["content"]]
+    free = set(range(vocabulary_size)) - set(vocabulary.values())
+    vocabulary |= {f"▁w{number}": number for number in sorted(free)}
     tokenizer["added_tokens"].sort(key=lambda added: added["id"])
     return tokenizer
 

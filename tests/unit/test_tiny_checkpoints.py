@@ -115,3 +115,15 @@ def test_the_processor_of_a_real_size_uses_the_ids_of_its_config(tmp_path: Path)
     assert config["eoi_token_id"] in ids
     assert config["eos_token_id"][1] in ids, "the turn's end"
     assert processor.tokenizer.decode(processor.tokenizer.encode("Who rules Belm?", add_special_tokens=False)) == "Who rules Belm?"
+
+
+def test_every_token_of_a_real_size_reads_as_text(tmp_path: Path) -> None:
+    """SGLang streams text: a client cannot time a token that has none."""
+    from transformers import AutoTokenizer
+
+    target, _ = checkpoints.write("e2b", str(tmp_path / "e2b"), random=True)
+    tokenizer = AutoTokenizer.from_pretrained(target)
+    assert len(tokenizer) == json.loads((Path(target) / "config.json").read_text())["text_config"]["vocab_size"]
+    empty = [number for number in range(2000, 250_000, 97) if not tokenizer.decode([number]).strip()]
+    assert empty == []
+    assert tokenizer.decode(tokenizer.encode("Who rules Belm?", add_special_tokens=False)) == "Who rules Belm?"

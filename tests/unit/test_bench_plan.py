@@ -1,0 +1,139 @@
+"""Arms, workloads and what is left of a run: everything that bench decides before and between its processes."""
+
+from pathlib import Path
+
+import pytest
+
+from sglang_gemma4 import cli
+from sglang_gemma4.benchmark import arms, records, workloads
+from sglang_gemma4.benchmark.arms import Arm
+from sglang_gemma4.benchmark.plan import START, Done, Plan, check_resumable, interleaved, step_name
+
+A, B = Arm("stock", {"SGLANG_GEMMA4": "0"}), Arm("package")
+
+
+def parse(text: str, dummy: bool = False) -> Arm:
+    return arms.parse(text, assistant="some-assistant", dummy_weights=dummy)
+
+
+def plan(folder: Path, **given: object) -> Plan:
+    return Plan("model", "model", [A, B], folder, **{"workloads": workloads.named(["chat"]), "batches": [1, 8], **given})  # type: ignore[arg-type]
+
+
+def test_an_arm_reads_its_parts() -> None:
+    arm = parse("slow:stock,mtp,--swa-full-tokens-ratio=0.15,FOO=bar")
+    assert arm.name == "slow"
+    assert arm.environment == {"SGLANG_GEMMA4": "0", "FOO": "bar"}
+    assert arm.uses_mtp
+    assert "--speculative-draft-model-path=some-assistant" in arm.arguments
+    assert arm.arguments[-1] == "--swa-full-tokens-ratio=0.15"
+
+
+def test_stock_with_random_weights_keeps_their_filling() -> None:
+    environment = parse("stock", dummy=True).effective_environment({})
+    on = {name for name, value in environment.items() if value == "1"}
+    assert on == {"SGLANG_GEMMA4", "SGLANG_GEMMA4_DUMMY_WEIGHTS"}
+
+
+@pytest.mark.parametrize("text", ["nonsense", "", "x:", "SGLANG_GEMMA4_TYPO=1", "SGLANG_GEMMA4_ROUTER_SCALE=maybe"])
+def test_a_wrong_arm_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"arm|switch|boolean"):
+        parse(text)
+
+
+def test_mtp_needs_an_assistant() -> None:
+    with pytest.raises(ValueError, match="--assistant"):
+        arms.parse("mtp", assistant=None, dummy_weights=False)
+
+
+@pytest.mark.parametrize("other", ["package", "same:SGLANG_GEMMA4_ROUTER_SCALE=1", "same:SGLANG_GEMMA4=true"])
+def test_an_arm_that_changes_nothing_is_refused(other: str) -> None:
+    with pytest.raises(ValueError, match=r"changes nothing|two arms are named"):
+        arms.check([parse("package"), parse(other)], {})
+
+
+def test_a_switch_under_a_master_that_is_off_changes_nothing() -> None:
+    with pytest.raises(ValueError, match="changes nothing"):
+        arms.check([parse("stock"), parse("x:stock,SGLANG_GEMMA4_ROUTER_SCALE=0")], {})
+
+
+def test_a_request_longer_than_context_or_pool_is_refused_with_the_numbers() -> None:
+    long = workloads.WORKLOADS["long"]
+    with pytest.raises(ValueError, match=r"64200.*16384"):
+        workloads.check_context(long, 16384, "shorten it")
+    with pytest.raises(ValueError, match=r"64200.*1000"):
+        workloads.check_pool(long, {"max_total_num_tokens": 1000})
+    workloads.check_pool(long, {"max_total_num_tokens": 64200})
+
+
+def test_the_sweep_has_every_power_of_two() -> None:
+    assert [one.requests for one in workloads.named(["sweep"])] == [1, 2, 4, 8, 16, 32, 64, 128]
+
+
+def test_rounds_share_the_repetitions_and_interleave(tmp_path: Path) -> None:
+    whole = plan(tmp_path, rounds=2, repetitions=5)
+    assert [list(whole.numbers(round_)) for round_ in range(2)] == [[0, 1, 2], [3, 4]]
+    assert [(round_, arm.name) for round_, arm in interleaved(whole)] == [(0, "stock"), (0, "package"), (1, "stock"), (1, "package")]
+
+
+def test_what_is_finished_or_crashed_is_not_run_again(tmp_path: Path) -> None:
+    whole = plan(tmp_path)
+    records.append(whole.raw, "repetition", arm="stock", round=0, workload="chat", repetition=1, counted=True)
+    records.append(whole.raw, "step", arm="stock", round=0, batch=1, repetition=-1, counted=False)
+    records.append(whole.raw, "crash", arm="stock", round=0, during=step_name(8), exit_status=1, log_tail=[])
+    done = Done(records.read(whole.raw))
+    assert [numbers for _, numbers in done.workloads(whole, A, 0)] == [[0, 2]]
+    assert done.steps(whole, A, 0) == [(1, [0, 1, 2])]
+    assert done.steps(whole, A, 1) == [(1, [3, 4]), (8, [3, 4])]
+    assert done.workloads(whole, B, 0)[0][1] == [0, 1, 2]
+
+
+def test_an_arm_that_never_came_up_is_not_started_again(tmp_path: Path) -> None:
+    whole = plan(tmp_path)
+    records.append(whole.raw, "crash", arm="package", round=0, during=START, exit_status=1, log_tail=[])
+    done = Done(records.read(whole.raw))
+    assert done.workloads(whole, B, 1) == []
+    assert done.steps(whole, B, 1) == []
+    assert done.workloads(whole, A, 1)
+
+
+def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
+    raw = tmp_path / records.NAME
+    records.append(raw, "header", model="m")
+    with raw.open("a") as file:
+        file.write('{"kind": "repet')
+    assert [line["kind"] for line in records.read(raw)] == ["header"]
+    records.append(raw, "header", model="resumed")
+    assert [line["model"] for line in records.read(raw)] == ["m", "resumed"]
+
+
+def test_another_runs_lines_are_not_added_to(tmp_path: Path) -> None:
+    header = plan(tmp_path).header() | {"device": {"name": "card", "count": 1}}
+    check_resumable(header, [header | {"repetitions": 9}], tmp_path)
+    with pytest.raises(ValueError, match="another run: its model"):
+        check_resumable(header, [header | {"model": "other"}], tmp_path)
+    with pytest.raises(ValueError, match="2 x card"):
+        check_resumable(header, [header | {"device": {"name": "card", "count": 2}}], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tiny-e2b"], "nothing to measure"),
+        (["--workload", "chat"], "no model was given"),
+        (["tiny-e2b", "--workload", "chatter"], "unknown workload 'chatter'"),
+        (["tiny-e2b", "--workload", "long"], "the context is 4096"),
+        (["tiny-e2b", "--batches", "1,x"], "is not a list of numbers"),
+        (["tiny-e2b", "--batches", "0"], "--batches 0 is less than 1"),
+        (["tiny-e2b", "--batches", "1", "--roofline"], "--roofline belongs to profiled kernels"),
+        (["tiny-e2b", "--batches", "1", "--switch", "SGLANG_GEMMA4_NO"], "is not a switch"),
+        (["tiny-e2b", "--batches", "1", "--arm", "package", "--arm", "x:SGLANG_GEMMA4_STRICT=0"], "changes nothing"),
+        (["26b-a4b", "--batches", "1", "--arm", "mtp", "--accept-length", "9"], "--accept-length 9.0"),
+    ],
+)
+def test_what_can_be_known_to_be_wrong_is_said_before_anything_starts(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert cli.main(["bench", *words, "--no-report", "--out", str(tmp_path / "run")]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
