@@ -132,7 +132,7 @@ def test_a_query_gives_numbers(query: dashboard.Query, prometheus: Prometheus | 
 
 def test_every_query_follows_the_variables(prometheus: Prometheus | None) -> None:
     if prometheus is None:
-        return  # tests/unit/test_dashboard.py reads the selectors; said by test_which_way_the_queries_run
+        return  # tests/unit/test_dashboard_queries.py reads the selectors; said by test_which_way_the_queries_run
     for query in QUERIES:
         for name in ("model", "instance"):
             assert prometheus.values(query.expr, **{name: "none such"}) == [], f"{query.panel} ignores ${name}: {query.expr}"
