@@ -74,7 +74,9 @@ def _few(results: Results) -> list[str]:
     """Places with fewer counted repetitions than were asked for, or than :data:`ENOUGH`."""
     asked = int(results.header["repetitions"])
     missing, few = _below(results, asked), _below(results, ENOUGH)
-    found = [f"Not all of the {asked} repetitions asked for are there: {missing}."] if missing else []
+    found = (
+        [f"Not all of the {asked} repetitions asked for are there: {missing}. The last command below goes on from here."] if missing else []
+    )
     return found + ([f"Fewer than {ENOUGH} counted repetitions: {few}."] if few else [])
 
 

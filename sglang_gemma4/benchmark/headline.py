@@ -50,7 +50,7 @@ def interval(outcome: Outcome) -> str:
         return f"no interval from {sizes}"
     shown = f"95% CI {ends[0]}-{ends[1]}"
     if (low > 1 or high < 1) and not outcome.ratio.separated:
-        return f"{shown}, too few with {sizes}"
+        return f"{shown}, n={outcome.repetitions[0]} and {outcome.repetitions[1]}"
     return shown
 
 
@@ -80,14 +80,15 @@ def _against(results: Results, arm: str) -> str:
     found = outcomes(results, arm)
     baseline = results.arms[0]
     if not found:
-        return f"{arm} against {baseline}: nothing to compare, no place where both have a result"
+        return f"{arm} against {baseline}: nothing to compare yet, no place where both have a result ({_alone(results, baseline)})"
     faster = [o for o in found if o.ratio.separated and o.ratio.value > 1]
     slower = sorted((o for o in found if o.ratio.separated and o.ratio.value <= 1), key=lambda o: o.ratio.value)
     unknown = [o for o in found if not o.ratio.separated]
     if not faster and not slower:
         known = all(o.ratio.low is not None and o.ratio.high is not None and o.ratio.low <= 1 <= o.ratio.high for o in found)
-        lead = f"no difference found between {arm} and {baseline}" if known else f"cannot tell {arm} from {baseline}"
-        return f"{lead} in output tokens/s: {_listed(unknown)}"
+        if known:
+            return f"no difference found between {arm} and {baseline} in output tokens/s: {_listed(unknown)}"
+        return f"too few repetitions to tell {arm} from {baseline} in output tokens/s: {_listed(unknown)}"
     parts = [f"{_listed(group, word)}" for group, word in ((faster, ""), (slower, "slower: ")) if group]
     if unknown:
         parts.append(f"not separated from 1: {_listed(unknown)}")

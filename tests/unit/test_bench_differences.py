@@ -66,7 +66,7 @@ def test_two_depths_of_speculation_are_told_when_only_one_thing_was_asked() -> N
 
 
 def test_ports_seeds_and_temporary_paths_always_differ() -> None:
-    one = {"port": 1, "nccl_port": 2, "random_seed": 3, "pid": 4, "log_file": "a", "download_dir": "/tmp/one/x"}
+    one = {"port": 1, "nccl_port": 2, "random_seed": 3, "pid": 4, "log_file": "a", "_ratio_set": True, "download_dir": "/tmp/one/x"}
     other = {"port": 5, "nccl_port": 6, "random_seed": 7, "pid": 8, "log_file": "b", "download_dir": "/tmp/other/x"}
     assert unasked(starts(("stock", one), ("package", other)), header()) == []
 

@@ -82,15 +82,15 @@ def test_a_loss_is_called_slower(tmp_path: Path) -> None:
 
 def test_one_repetition_proves_nothing(tmp_path: Path) -> None:
     folder = small(tmp_path, {"stock": [100], "package": [150]})
-    assert first_line(folder).startswith("cannot tell package from stock in output tokens/s: 1.50x on batch 1 (no interval")
+    assert first_line(folder).startswith("too few repetitions to tell package from stock in output tokens/s: 1.50x on batch 1 (no interval")
     assert "1.50 [no interval] =" in text_of(folder)
     assert "Fewer than 5 counted repetitions: 1 of stock on batch 1; 1 of package on batch 1." in text_of(folder)
 
 
 def test_three_repetitions_are_too_few_and_the_line_says_so(tmp_path: Path) -> None:
     line = first_line(small(tmp_path, {"stock": [100, 101, 102], "package": [150, 151, 152]}))
-    assert line.startswith("cannot tell package from stock")
-    assert "too few with 3 and 3 repetitions" in line
+    assert line.startswith("too few repetitions to tell package from stock")
+    assert "n=3 and 3" in line
 
 
 def test_one_arm_alone(tmp_path: Path) -> None:
@@ -104,7 +104,8 @@ def test_a_crash_is_a_result(tmp_path: Path) -> None:
     crash = {"arm": "package", "round": 0, "during": "start", "exit_status": -9, "log_tail": ["loading", "| out of memory"]}
     records.append(folder / records.NAME, "crash", **crash)
     assert first_line(folder) == (
-        "package against stock: nothing to compare, no place where both have a result; package died during start (signal 9)."
+        "package against stock: nothing to compare yet, no place where both have a result (stock alone: 100.0 output tokens/s at batch 1 "
+        "(99.00-101.0, n=5)); package died during start (signal 9)."
     )
     assert "      | out of memory" in text_of(folder)
 
