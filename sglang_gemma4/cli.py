@@ -24,6 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, FileExistsError, OSError) as error:
         print(f"sglang-gemma4: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("sglang-gemma4: interrupted", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from sglang_gemma4.benchmark import differences
-from sglang_gemma4.benchmark.headline import METRIC, exit_text, outcomes
+from sglang_gemma4.benchmark.headline import METRIC, crash_text, exit_text, outcomes
 from sglang_gemma4.benchmark.records import Record
-from sglang_gemma4.benchmark.results import Results, values
+from sglang_gemma4.benchmark.results import TIMED, Results, pooled, values
 from sglang_gemma4.benchmark.statistics import summary
 
 ENOUGH = 5  # counted repetitions of an arm and place
@@ -28,6 +28,8 @@ def sentences(results: Results) -> list[str]:
 
 
 def _crash(crash: Record) -> str:
+    if crash.get("why"):
+        return f"{crash_text(crash)}."
     log = "\n".join(f"      {line}" for line in crash.get("log_tail") or ["(no log)"])
     return f"{crash['arm']} died during {crash['during']} in round {crash['round']} ({exit_text(crash)}). Its last lines:\n\n{log}\n"
 
@@ -67,6 +69,16 @@ def _lost(results: Results) -> list[str]:
             if failed:
                 total = failed + sum(int(record["completed"]) for record in own)
                 found.append(f"{arm} on {workload}: {failed} of {total} requests failed; throughput counts the others only.")
+            missing = sum(int(record.get("missing_tokens") or 0) for record in own)
+            if missing:
+                found.append(
+                    f"{arm} on {workload}: the server never generated {missing} tokens that its client counted (it refuses a request "
+                    "in mid-stream with status 200); throughput counts what the server generated."
+                )
+            completed, timed = sum(int(record["completed"]) for record in own), len(pooled(own, "ttft_ms"))
+            if timed < completed:
+                hidden = "" if timed >= TIMED * completed else "; too few to show a median"
+                found.append(f"{arm} on {workload}: only {timed} of {completed} requests have times, those whose tokens have text{hidden}.")
     return found
 
 

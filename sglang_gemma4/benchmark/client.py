@@ -16,6 +16,7 @@ from typing import Any
 from sglang_gemma4.benchmark.server import Died, Server, tail
 from sglang_gemma4.benchmark.workloads import Workload
 
+GRACE = 2.0  # seconds; a server that dies breaks its clients before it has ended
 MARGIN = 1.3  # prompts are written longer than asked for, the client cuts them to the exact length
 
 
@@ -41,11 +42,11 @@ class Client:
         """Wait for the import.
 
         Raises:
-            RuntimeError: SGLang's client does not import here.
+            ValueError: SGLang's client does not import here.
         """
         if not self._answers.get():
             last = (tail(self.log) or ["no output"])[-1]
-            raise RuntimeError(f"SGLang's benchmark client ended with exit status {self.process.wait()} before its first run: {last}")
+            raise ValueError(f"SGLang's benchmark client does not start here (exit status {self.process.wait()}): {last}")
 
     def run(
         self, workload: Workload, server: Server, model: str, seed: int, limit: float, progress: Callable[[str], None]
@@ -53,8 +54,7 @@ class Client:
         """One pass of ``workload``; the client's result line with its details.
 
         Raises:
-            Died: the server ended meanwhile, or the pass took more than ``limit`` seconds.
-            RuntimeError: the client itself failed; the message holds its last log line.
+            Died: the server ended meanwhile, the pass took more than ``limit`` seconds, or the client itself failed.
         """
         assert self.process.stdin is not None
         out = self.folder / "client.jsonl"
@@ -65,8 +65,7 @@ class Client:
         child = int(self._answer(server, limit, None, progress)["pid"])
         status = self._answer(server, limit, child, progress)["exit_status"]
         if status or not out.exists():
-            server.check()
-            raise RuntimeError(f"SGLang's benchmark client ended with exit status {status}: {(tail(self.log) or ['no output'])[-1]}")
+            raise self._failed(server, status)
         return dict(json.loads(out.read_text().splitlines()[-1]))
 
     def stop(self) -> None:
@@ -84,7 +83,7 @@ class Client:
             if line:
                 return dict(json.loads(line))
             if line == "":
-                raise RuntimeError(f"SGLang's benchmark client is gone: {(tail(self.log) or ['no output'])[-1]}")
+                raise self._failed(server, self.process.wait())
             now = time.monotonic()
             if now - told >= 20:
                 told = now
@@ -98,6 +97,12 @@ class Client:
                     os.kill(child, signal.SIGKILL)
                     self._answers.get()  # its exit status; it has failed with the server
                 raise
+
+    def _failed(self, server: Server, status: int) -> Died:
+        """The client's end as a result of the pass, unless the server's own end explains it."""
+        time.sleep(GRACE)
+        server.check()
+        return Died(status, ["the server lives; SGLang's benchmark client ended, its log says:", *tail(self.log)])
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
@@ -140,7 +145,12 @@ def measured(result: Mapping[str, Any]) -> dict[str, Any]:
     done = [position for position, error in enumerate(result["errors"]) if not error and result["output_lens"][position]]
     # The client stamps a token when text arrives; a request whose tokens have no text (random weights) has no times, not zero ones.
     timed = [position for position in done if result["ttfts"][position] > 0]
-    gaps = [(sum(result["itls"][position]), result["output_lens"][position] - 1) for position in timed]
+    # The native client has one gap for each token after the first with text; the OpenAI one has one for each chunk, of any tokens.
+    each = result.get("backend") == "sglang"
+    gaps = [
+        (sum(gaps), len(gaps) if each else result["output_lens"][position] - 1)
+        for position, gaps in ((position, result["itls"][position]) for position in timed)
+    ]
     return {
         "seconds": result["duration"],
         "completed": result["completed"],

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from sglang_gemma4.benchmark.plan import Plan
 
 ACCEPT_LENGTH = 2.8  # simulated under MTP on random weights; what the released assistant is reported to reach on this engine
 DRY_MODEL = "tiny-26b-a4b"
+_TINY_OF = {"e2b": "tiny-e2b", "e4b": "tiny-e2b", "26b": "tiny-26b-a4b", "31b": "tiny-31b"}
 EPILOG = """\
 arms        [NAME:]PART[,PART...]; a part is stock, package, mtp, VARIABLE=VALUE or --flag=value. The first arm is the baseline.
             --switch NAME is short for the two arms that turn one switch off and on.
@@ -60,7 +62,9 @@ def add_command(commands: Any) -> None:
     )
     bench.add_argument("--time-limit", type=float, metavar="S", help="stop after this many seconds; the same command goes on from there")
     bench.add_argument("--start-limit", type=float, default=1200, metavar="S", help="how long a server may take to come up (default 1200)")
-    bench.add_argument("--dry-run", action="store_true", help="the whole path on a tiny model with tiny workloads; measures nothing")
+    bench.add_argument(
+        "--dry-run", action="store_true", help="the whole path on the tiny model of that family, with tiny workloads; measures nothing"
+    )
     bench.add_argument("--no-report", action="store_true", help="write raw lines only; make the report later or elsewhere with --report")
     bench.add_argument("--report", type=Path, metavar="FOLDER", help="only write the plots and REPORT.md of a finished run again")
     bench.add_argument("--index", type=Path, metavar="RUNS", help="only write README.md of a folder of runs")
@@ -91,6 +95,8 @@ def _run(plan: Plan, arguments: argparse.Namespace) -> int:
     def progress(text: str) -> None:
         print(f"[{time.monotonic() - started:7.1f} s] {text}", file=sys.stderr, flush=True)
 
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # a `kill`, a batch system, a lost terminal: the arms' processes must not outlive us
+        signal.signal(ending, signal.default_int_handler)
     finished = runner.run(plan, _header(plan), _card(plan, progress), arguments.time_limit, progress)
     if not arguments.no_report:
         _report(plan.folder)
@@ -117,7 +123,7 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
 
     if problems := switches.check_all():
         raise ValueError("; ".join(problems))
-    name = arguments.model or (DRY_MODEL if arguments.dry_run else "")
+    name = _tiny(arguments.model) if arguments.dry_run else arguments.model
     if not name:
         raise ValueError("no model was given; name a checkpoint, a tiny model or a real size (sglang-gemma4 bench --help)")
     model, assistant, dummy = _model(name, arguments.assistant, scratch)
@@ -139,8 +145,8 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
     _at_least("--repetitions", arguments.repetitions, 1)
     if arguments.roofline and not profile:
         raise ValueError("--roofline belongs to profiled kernels; add --profile with batch sizes, for example --profile 1,32")
-    if arguments.dataset and not arguments.dataset.is_file():
-        raise ValueError(f"--dataset {arguments.dataset} is not a file; give a JSON file in ShareGPT's format, or leave it out")
+    if arguments.dataset:
+        _check_dataset(arguments.dataset)
     cpu = not has_accelerator()
     plan = Plan(
         model=model,
@@ -163,7 +169,19 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
         start_limit=arguments.start_limit,
     )
     _check_model(plan)
+    if cpu and dummy:
+        raise ValueError(
+            f"{name} with random weights is as large as the real one, and there is no GPU here; give --dry-run or a tiny model"
+        )
     return plan
+
+
+def _tiny(name: str | None) -> str:
+    """What a dry run serves in place of ``name``: a tiny model as it is, else the tiny one of its family."""
+    for size, tiny in _TINY_OF.items():
+        if name and size in name.lower():
+            return tiny if not name.startswith("tiny-") else name
+    return DRY_MODEL
 
 
 def _model(name: str, assistant: str | None, scratch: Path) -> tuple[str, str | None, bool]:
@@ -239,12 +257,27 @@ def _card(plan: Plan, progress: Any) -> dict[str, Any] | None:
     progress("measuring this card's bandwidth and matrix rate")
     # In a process that ends: a CUDA context left here would lie on the card during the whole run.
     command = [sys.executable, "-m", "sglang_gemma4.benchmark.card"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    except subprocess.TimeoutExpired:
+        raise ValueError("this card could not be measured for --roofline within 300 s; leave --roofline out") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise ValueError(f"this card could not be measured for --roofline ({last}); leave --roofline out")
     measured: dict[str, Any] = json.loads(done.stdout)
     return measured
+
+
+def _check_dataset(path: Path) -> None:
+    try:
+        found = json.loads(path.read_text())
+        fits = isinstance(found, list) and any(len(entry.get("conversations", entry.get("conversation", []))) >= 2 for entry in found)
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, AttributeError, TypeError):
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"--dataset {path} is not a JSON list of conversations with two turns or more (ShareGPT's format); give one, or leave it out"
+        )
 
 
 def _numbers(flag: str, text: str) -> list[int]:

@@ -22,7 +22,7 @@ class Outcome:
 def sentence(results: Results) -> str:
     """What was bought, with intervals; says so where they include 1, where they cannot be given, and where an arm died."""
     parts = [_against(results, arm) for arm in results.arms[1:]] or [_alone(results, results.arms[0])]
-    crashed = dict.fromkeys(f"{crash['arm']} died during {crash['during']} ({exit_text(crash)})" for crash in results.crashes)
+    crashed = dict.fromkeys(crash_text(crash) for crash in results.crashes)
     mark = "Dry run, which measures nothing: " if results.header.get("dry_run") else ""
     weights = " Dummy weights." if results.header.get("dummy_weights") else ""
     return f"{mark}{'; '.join([*parts, *crashed])}.{weights}"
@@ -68,6 +68,13 @@ def between(ratio: Ratio) -> tuple[str, str] | None:
 
 def _decimals(value: float) -> int:
     return 3 if 0.9 < value < 1.1 else 2
+
+
+def crash_text(crash: Record) -> str:
+    """What a ``crash`` record says happened."""
+    if crash.get("why"):
+        return f"{crash['arm']} was not run on {crash['during']} ({crash['why']})"
+    return f"{crash['arm']} died during {crash['during']} ({exit_text(crash)})"
 
 
 def exit_text(crash: Record) -> str:

@@ -60,10 +60,9 @@ def table(record: dict[str, Any]) -> str:
     """A ``profile`` record (``records.py``) as Markdown: kernels, then categories, beside their floors where there is a roofline."""
     steps, rows = record["steps"], sorted(record["kernels"], key=lambda row: -row["microseconds"])
     total = sum(row["microseconds"] for row in rows) or 1.0
-    clock = "CPU operators, own time" if record.get("clock") == "cpu" else "GPU kernels"
     lines = [
         f"{record['stage']}, batch {record['batch']}, {record['context_tokens']} tokens of context, "
-        f"{record['tokens_per_request']} query tokens a request; {clock}, {total / steps:,.1f} µs a step (mean of {steps})",
+        f"{record['tokens_per_request']} query tokens a request; {_header_time(record, total)} (mean of {steps})",
         "",
         "| kernel | category | launches/step | µs/step | share |",
         "| --- | --- | ---: | ---: | ---: |",
@@ -76,6 +75,22 @@ def table(record: dict[str, Any]) -> str:
         launches, spent = sum(row["launches"] for row in rest), sum(row["microseconds"] for row in rest)
         lines.append(_kernel_row(f"{len(rest)} more kernels", "", launches, spent, steps, total))
     return "\n".join([*lines, "", *_category_lines(record, total)]) + "\n"
+
+
+def counted(record: dict[str, Any]) -> str:
+    """What the times of a ``profile`` record are, in a few words; those without ``busy_microseconds`` are older than own times."""
+    if record.get("clock") == "cpu":
+        return "CPU operators, own time"
+    return "GPU kernels" if "busy_microseconds" in record else "GPU kernels, sum of durations that may overlap"
+
+
+def _header_time(record: dict[str, Any], total: float) -> str:
+    summed = f"{total / record['steps']:,.1f} µs a step"
+    busy = record.get("busy_microseconds")
+    shown = summed if busy is None else f"{busy / record['steps']:,.1f} µs a step"
+    if shown != summed:
+        return f"{counted(record)}: {summed} summed over all streams, {shown} with any of them busy"
+    return f"{counted(record)}: {summed}"
 
 
 def _shown(name: str) -> str:
@@ -103,12 +118,15 @@ def _category_lines(record: dict[str, Any], total: float) -> list[str]:
     lines.append(_floor_row("all", total, {key: sum(row[key] for row in floors.values()) for key in keys}, steps, total))
     cpu = record.get("clock") == "cpu"
     told = " CPU operators say less: products of experts and attention are dense gemm too, norms are other." if cpu else ""
+    routed = "expected distinct experts under uniform routing; tokens that route alike need fewer"
     card = f"{roofline['bandwidth_gbs']:,.0f} GB/s and {roofline['teraflops']:,.4g} TFLOP/s"
     return [
         *lines,
         "",
         f"A category has one floor, which all its kernels share: the longer of its least bytes and its least FLOPs at {card}"
-        f" ({roofline['source']}). All matrix products but the experts' stand under dense gemm, the LM head and the router included.{told}",
+        f" ({roofline['source']}). All matrix products but the experts' stand under dense gemm, the LM head and the router included."
+        + (f" Experts: {routed}." if "moe experts" in floors else "")
+        + told,
     ]
 
 

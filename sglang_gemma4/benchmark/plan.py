@@ -1,5 +1,7 @@
 """What a run is asked to do, what of it is done, and what is left: the part of the runner that can be thought through without a server."""
 
+import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +14,7 @@ from sglang_gemma4.benchmark.workloads import Workload
 WARM_UP = -1  # the repetition number of an uncounted pass
 
 # Of a header, what must not change when a run is resumed; --repetitions and --rounds may grow.
-SAME = ("model", "dummy_weights", "dry_run", "arms", "workloads", "batches", "step_tokens")
+SAME = ("model", "dummy_weights", "dry_run", "arms", "workloads", "batches", "step_tokens", "dataset")
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,17 @@ class Plan:
             "workloads": [workload.as_data() for workload in self.workloads],
             "batches": list(self.batches),
             "step_tokens": list(self.step_tokens),
+            "dataset": _identity(self.dataset) if self.dataset else None,
         }
+
+    def log(self, arm: Arm, kind: str = "") -> Path:
+        """Where the output of an arm's processes goes; an arm's name may be a whole command line."""
+        name = arm.name if re.fullmatch(r"[\w.-]{1,60}", arm.name) else f"arm-{self.arms.index(arm)}"
+        return self.folder / f"{name}{kind}.log"
+
+
+def _identity(dataset: Path) -> str:
+    return f"{dataset.name} sha256:{hashlib.sha256(dataset.read_bytes()).hexdigest()[:16]}"
 
 
 class Done:
@@ -88,7 +100,7 @@ class Done:
 
     def workloads(self, plan: Plan, arm: Arm, round_: int) -> list[tuple[Workload, list[int]]]:
         """Workloads with the repetition numbers still to run in this round; what crashed in it is not tried again."""
-        if self._never_up(arm, round_):
+        if self._never_up(arm, round_, START_SERVER):
             return []
         left = [
             (workload, [number for number in plan.numbers(round_) if (arm.name, workload.name, number) not in self._finished])
@@ -99,7 +111,7 @@ class Done:
 
     def steps(self, plan: Plan, arm: Arm, round_: int) -> list[tuple[int, list[int]]]:
         """Batches with the repetition numbers still to run in this round."""
-        if self._never_up(arm, round_):
+        if self._never_up(arm, round_, START_ENGINE):
             return []
         left = [
             (batch, [number for number in plan.numbers(round_) if (arm.name, batch, number) not in self._finished])
@@ -110,7 +122,7 @@ class Done:
 
     def profiles(self, plan: Plan, arm: Arm, round_: int) -> list[int]:
         """Batches still to profile; one profile of each arm is enough, the first round makes it."""
-        if round_ or self._never_up(arm, round_):
+        if round_ or self._never_up(arm, round_, START_ENGINE):
             return []
         return [
             batch
@@ -118,12 +130,13 @@ class Done:
             if (arm.name, batch) not in self._profiled and (arm.name, round_, profile_name(batch)) not in self._crashed
         ]
 
-    def _never_up(self, arm: Arm, round_: int) -> bool:
-        """An arm that did not start in this round or an earlier one is not started again."""
-        return any((arm.name, earlier, START) in self._crashed for earlier in range(round_ + 1))
+    def _never_up(self, arm: Arm, round_: int, start: str) -> bool:
+        """A process of an arm that did not start in this round or an earlier one is not started again."""
+        return any((arm.name, earlier, start) in self._crashed for earlier in range(round_ + 1))
 
 
-START = "start"
+START_ENGINE = "start of the engine"
+START_SERVER = "start of the server"
 
 
 def step_name(batch: int) -> str:

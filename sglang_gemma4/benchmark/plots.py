@@ -7,6 +7,7 @@ from textwrap import fill
 from typing import Any
 
 from sglang_gemma4.benchmark.headline import METRIC
+from sglang_gemma4.benchmark.kernel_categories import counted
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import Results, number, pooled, sweep_size, values
 from sglang_gemma4.benchmark.statistics import Summary, summary
@@ -110,8 +111,7 @@ def kernel_shares(results: Results, path: Path) -> bool:
         for axis, (stage, batch), panel in zip(axes, places, panels, strict=True):
             _bars(axis, panel, categories, colours)
             axis.set_title(f"{stage}, batch {batch}, {panel[0]['context_tokens']} tokens of context", loc="left", fontsize=12)
-            on_cpu = panel[0].get("clock") == "cpu"
-            axis.set_xlabel("µs per step" + (" (operators on the CPU)" if on_cpu else ""))
+            axis.set_xlabel(f"µs per step ({'; '.join(dict.fromkeys(map(counted, panel)))})")
         _finish(figure, axes, results, "Kernel time of one step", path)
     return True
 

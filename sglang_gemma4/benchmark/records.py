@@ -15,6 +15,7 @@ Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else th
 ``repetition``  one pass of a workload through SGLang's benchmark client
     ``arm`` · ``round`` · ``workload`` · ``repetition`` · ``counted`` (False: warm-up) · ``seconds`` · ``completed`` · ``failed``
     · ``output_tokens`` · ``output_throughput`` (tokens/s) · ``input_throughput`` (tokens/s)
+    · ``missing_tokens`` (only where the server generated fewer than the client believes; the tokens and rate above are the server's)
     · ``ttft_ms`` and ``tpot_ms`` (lists, one value per request) · ``accept_length`` (tokens per verify step, or None)
     · ``full_pool_peak`` and ``swa_pool_peak`` (fraction in use, or None) · ``running_peak`` and ``queue_peak`` (requests)
     · ``retractions`` (requests) · ``prefill_tokens`` (computed, or None) · ``memory_peak_gib``
@@ -24,13 +25,16 @@ Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else th
 ``profile``     kernels of one stage, summed over ``steps`` steps
     ``arm`` · ``stage`` ("prefill", "decode") · ``batch`` · ``context_tokens`` (per request)
     · ``tokens_per_request`` (query tokens in a step; 1, or draft tokens) · ``steps``
-    · ``kernels`` list of {``name``, ``category``, ``microseconds``, ``launches``}
+    · ``kernels`` list of {``name``, ``category``, ``microseconds``, ``launches``}; a kernel's microseconds begin where the one before it
+    on its stream ended
+    · ``busy_microseconds`` (of the steps, with a kernel on any stream; None on the CPU). Records without this key are older: their
+    kernels' microseconds are whole durations, which overlap under programmatic dependent launch
     · ``roofline`` None or {``bandwidth_gbs``, ``teraflops``, ``source``,
     ``categories`` list of {``category``, ``bytes``, ``flops``, ``microseconds``}}, per step: the least that must be moved and computed,
     and the time this card needs for it
 ``crash``       an arm died; a result, not a lost run
-    ``arm`` · ``round`` · ``during`` ("start", a workload's name, "step batch 8", "profile batch 8")
-    · ``exit_status`` (negative: the signal; None: it hung) · ``log_tail`` list
+    ``arm`` · ``round`` · ``during`` ("start of the engine", "start of the server", a workload's name, "step batch 8", "profile batch 8")
+    · ``exit_status`` (negative: the signal; None: it hung) · ``log_tail`` list · ``why`` (only where the runner declined to try)
 """
 
 import json

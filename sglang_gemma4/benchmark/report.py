@@ -11,7 +11,7 @@ from sglang_gemma4.benchmark import caveats, headline, plots, records
 from sglang_gemma4.benchmark.headline import METRIC
 from sglang_gemma4.benchmark.kernel_categories import table
 from sglang_gemma4.benchmark.records import Record
-from sglang_gemma4.benchmark.results import Results, load, number, pooled, sweep_size, values
+from sglang_gemma4.benchmark.results import TIMED, Results, load, number, pooled, sweep_size, values
 from sglang_gemma4.benchmark.statistics import Ratio, ratio, summary
 
 NAME = "REPORT.md"
@@ -74,7 +74,7 @@ def _workload_table(results: Results, names: Sequence[str]) -> str:
 
 
 def _how_to_read(results: Results) -> str:
-    text = "Range: smallest to largest of the n counted repetitions. TTFT and TPOT: median over all their requests."
+    text = "Range: smallest to largest of the n counted repetitions. TTFT and TPOT: median over their requests."
     text += " Peaks: the largest of them; retractions: their sum; accept length and prefill tokens: their median."
     return f"{text} {_interval_note(results)}"
 
@@ -107,7 +107,8 @@ def _loads(found: Sequence[Record]) -> list[str]:
         present = values(found, name)
         return number(how(present)) if present else "-"
 
-    latency = [number(median(spans)) if (spans := pooled(found, name)) else "-" for name in ("ttft_ms", "tpot_ms")]
+    timed = len(pooled(found, "ttft_ms")) >= TIMED * sum(int(record["completed"]) for record in found)
+    latency = [number(median(spans)) if timed and (spans := pooled(found, name)) else "-" for name in ("ttft_ms", "tpot_ms")]
     pools = [f"{100 * max(share):.1f}" if (share := values(found, f"{pool}_pool_peak")) else "-" for pool in ("full", "swa")]
     counts = [_count(values(found, "running_peak"), max), _count(values(found, "retractions"), sum)]
     return [

@@ -9,6 +9,7 @@ from typing import Any
 from sglang_gemma4.benchmark import records
 from sglang_gemma4.benchmark.records import Record
 
+TIMED = 0.9  # of the requests must have times before a median of them stands for all
 _SWEEP = re.compile(r"sweep-(\d+)")
 
 

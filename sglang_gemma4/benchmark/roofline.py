@@ -1,9 +1,11 @@
 """The least bytes and FLOPs of one Gemma 4 step by kernel category, from config.json, and the time a card needs for them.
 
-Counted: weights read once a step (of the experts, those that tokens are expected to hit), every kernel's input read and output written
-once, the KV that the queries can see, the KV written. Not counted: what a better kernel would not move (masks, indices, paddings, a
-second read). Two kernels that a fusion could join are still counted with the tensor between them, so a fused one can beat the floor
-of its category, never the whole step's weights and KV. A multiplication and an addition are two FLOPs: 2·m·n·k for a matrix product.
+Counted: weights read once a step, every kernel's input read and output written once, the KV that the queries can see, the KV written.
+Of experts (and of the rows of an assistant's ordered embeddings) those that tokens hit on average under independent uniform routing:
+an expectation, not a minimum, which tokens that route alike undercut. Not counted: what a better kernel would not move (masks,
+indices, paddings, a second read). Two kernels that a fusion could join are still counted with the tensor between them, so a fused one
+can beat the floor of its category, never the whole step's weights and KV. A multiplication and an addition are two FLOPs: 2·m·n·k for
+a matrix product.
 The LM head and the router are matrix products like any other and stand under "dense gemm", where their kernels do.
 """
 

@@ -12,7 +12,17 @@ from typing import Any
 
 from sglang_gemma4.benchmark import client, gauges, records
 from sglang_gemma4.benchmark.arms import Arm
-from sglang_gemma4.benchmark.plan import START, WARM_UP, Done, Plan, check_resumable, interleaved, profile_name, step_name
+from sglang_gemma4.benchmark.plan import (
+    START_ENGINE,
+    START_SERVER,
+    WARM_UP,
+    Done,
+    Plan,
+    check_resumable,
+    interleaved,
+    profile_name,
+    step_name,
+)
 from sglang_gemma4.benchmark.server import Died, Server, tail
 from sglang_gemma4.benchmark.workloads import Workload, check_pool, warm_up
 
@@ -41,44 +51,60 @@ def _prefixed(progress: Progress, prefix: str) -> Progress:
     return lambda text: progress(prefix + text)
 
 
-def _time_is_up(ends: float | None, progress: Progress) -> bool:
+def _time_is_up(plan: Plan, ends: float | None, progress: Progress) -> bool:
     up = ends is not None and time.monotonic() > ends
     if up:
-        progress("the time limit is reached; the same command goes on from here")
+        progress(f"the time limit is reached; the same command with --out {plan.folder} goes on from here")
     return up
 
 
 def _workloads(plan: Plan, arm: Arm, round_: int, card: dict[str, Any] | None, ends: float | None, progress: Progress) -> bool:
     """All server passes of an arm in a round; a server that died is started again for the workloads after the one that killed it."""
     while todo := Done(records.read(plan.raw)).workloads(plan, arm, round_):
-        if _time_is_up(ends, progress):
+        if _time_is_up(plan, ends, progress):
             return False
         environment = {**plan.environment, **arm.environment}
         scratch = plan.folder / "scratch"
         scratch.mkdir(exist_ok=True)
-        passes = client.Client(scratch, _client_environment(plan), plan.dataset)
-        server = Server(plan.model, [*plan.arguments, *arm.arguments], environment, plan.folder / f"{arm.name}.log", cpu=plan.cpu)
-        during = START
-        try:
-            seconds = server.wait_until_ready(plan.start_limit, progress)
-            settings = server.settings()
-            who = {"arm": arm.name, "round": round_}
-            records.append(plan.raw, "start", **who, process="server", seconds=seconds, settings=settings, patches=server.patches())
-            progress(f"server up after {seconds:.0f} s, {settings['max_total_num_tokens']} tokens in its pool")
-            passes.wait_until_ready()
-            for workload, numbers in todo:
-                check_pool(workload, settings)
-                during = workload.name
-                for number in (WARM_UP, *numbers):
-                    _one_pass(plan, arm, round_, workload, number, server, passes, progress)
-                    if _time_is_up(ends, progress):
-                        return False
-        except Died as death:
-            _crashed(plan, arm, round_, during, death, progress)
-        finally:
-            server.stop()
-            passes.stop()
+        during = START_SERVER
+        with contextlib.ExitStack() as running:
+            passes = client.Client(scratch, _client_environment(plan), plan.dataset)
+            running.callback(passes.stop)
+            server = Server(plan.model, [*plan.arguments, *arm.arguments], environment, plan.log(arm), cpu=plan.cpu)
+            running.callback(server.stop)
+            try:
+                seconds = server.wait_until_ready(plan.start_limit, progress)
+                settings = server.settings()
+                who = {"arm": arm.name, "round": round_}
+                records.append(plan.raw, "start", **who, process="server", seconds=seconds, settings=settings, patches=server.patches())
+                progress(f"server up after {seconds:.0f} s, {settings['max_total_num_tokens']} tokens in its pool")
+                passes.wait_until_ready()
+                for workload, numbers in _fitting(plan, arm, round_, todo, settings, progress):
+                    during = workload.name
+                    for number in (WARM_UP, *numbers):
+                        _one_pass(plan, arm, round_, workload, number, server, passes, progress)
+                        if _time_is_up(plan, ends, progress):
+                            return False
+            except Died as death:
+                _crashed(plan, arm, round_, during, death, progress)
     return True
+
+
+def _fitting(
+    plan: Plan, arm: Arm, round_: int, todo: list[tuple[Workload, list[int]]], settings: dict[str, Any], progress: Progress
+) -> list[tuple[Workload, list[int]]]:
+    """The workloads that this server's pool can hold; of the others it is kept why they were not run."""
+    fitting = []
+    for workload, numbers in todo:
+        try:
+            check_pool(workload, settings)
+            fitting.append((workload, numbers))
+        except ValueError as error:
+            records.append(
+                plan.raw, "crash", arm=arm.name, round=round_, during=workload.name, exit_status=None, log_tail=[], why=str(error)
+            )
+            progress(str(error))
+    return fitting
 
 
 def _one_pass(
@@ -91,11 +117,12 @@ def _one_pass(
         with gauges.Watch(server.url, gauges.memory_in_use(server.process.pid)) as watch:
             result = passes.run(asked, server, plan.model, seed, plan.pass_limit, told)
     except OSError:
-        time.sleep(2)  # a server that dies closes its port before it has ended
+        time.sleep(client.GRACE)
         server.check()
         raise
     server.check()
     row = client.measured(result)
+    row |= _generated(row, watch.added.get("sglang:generation_tokens_total"))
     records.append(
         plan.raw,
         "repetition",
@@ -114,6 +141,18 @@ def _one_pass(
     told(f"{row['output_throughput']:.0f} output tokens/s in {row['seconds']:.1f} s{failed}")
 
 
+def _generated(row: dict[str, Any], tokens: float | None) -> dict[str, Any]:
+    """What to correct where the client believes more than the server did.
+
+    SGLang answers a request that it refuses in mid-stream with status 200 and an error chunk; its client then counts every token that
+    was asked for. The server's own counter knows better.
+    """
+    if tokens is None or tokens >= 0.99 * row["output_tokens"]:
+        return {}
+    missing = int(row["output_tokens"] - tokens)
+    return {"output_tokens": int(tokens), "output_throughput": tokens / row["seconds"], "missing_tokens": missing}
+
+
 def _step_times(plan: Plan, arm: Arm, round_: int, card: dict[str, Any] | None, ends: float | None, progress: Progress) -> bool:
     """The offline engine's step times and profiles of an arm in a round, in one child process; again after a crash, without what broke."""
     while True:
@@ -121,7 +160,7 @@ def _step_times(plan: Plan, arm: Arm, round_: int, card: dict[str, Any] | None, 
         steps, profiled = done.steps(plan, arm, round_), done.profiles(plan, arm, round_)
         if not steps and not profiled:
             return True
-        if _time_is_up(ends, progress):
+        if _time_is_up(plan, ends, progress):
             return False
         todo = [(batch, number) for batch, numbers in steps for number in (WARM_UP, *numbers)]
         order = {
@@ -142,10 +181,13 @@ def _step_times(plan: Plan, arm: Arm, round_: int, card: dict[str, Any] | None, 
         status = _run_child(plan, arm, order, ends, progress)
         if status == 0:
             return True
-        if _time_is_up(ends, progress):
+        if _time_is_up(plan, ends, progress):
             return False
-        log = plan.folder / f"{arm.name}-engine.log"
-        _crashed(plan, arm, round_, _broken(plan, order, records.read(plan.raw)[began:]), Died(status, tail(log)), progress)
+        broken = _broken(order, records.read(plan.raw)[began:])
+        if broken is None:
+            progress("the engine gave every result and did not end by itself")
+            return True
+        _crashed(plan, arm, round_, broken, Died(status, tail(plan.log(arm, "-engine"))), progress)
 
 
 def _run_child(plan: Plan, arm: Arm, order: dict[str, Any], ends: float | None, progress: Progress) -> int | None:
@@ -154,7 +196,7 @@ def _run_child(plan: Plan, arm: Arm, order: dict[str, Any], ends: float | None, 
     scratch.mkdir(exist_ok=True)
     (scratch / "order.json").write_text(json.dumps(order))
     limit = plan.start_limit + plan.pass_limit
-    with (plan.folder / f"{arm.name}-engine.log").open("ab") as out:
+    with plan.log(arm, "-engine").open("ab") as out:
         child = subprocess.Popen(
             [sys.executable, "-m", "sglang_gemma4.benchmark.step_times", str(scratch / "order.json")],
             env={**os.environ, **plan.environment, **arm.environment},
@@ -190,16 +232,15 @@ def _said(line: records.Record) -> str:
     return f"batch {line['batch']} {which}: {line['step_ms']:.2f} ms a step, {line['output_throughput']:.0f} output tokens/s"
 
 
-def _broken(plan: Plan, order: dict[str, Any], lines: list[records.Record]) -> str:
-    """What the child was at when it died, from what it had written."""
+def _broken(order: dict[str, Any], lines: list[records.Record]) -> str | None:
+    """What the child was at when it died, from what it had written; None if nothing was left to do."""
     if not any(line["kind"] == "start" for line in lines):
-        return START
+        return START_ENGINE
     finished = [(line["batch"], line["repetition"]) for line in lines if line["kind"] == "step"]
-    for batch, number in order["todo"]:
-        if (batch, number) not in finished:
-            return step_name(batch)
     profiled = {line["batch"] for line in lines if line["kind"] == "profile" and line["stage"] == "decode"}
-    return profile_name(next(batch for batch in order["profile"] if batch not in profiled))
+    left = [step_name(batch) for batch, number in order["todo"] if (batch, number) not in finished]
+    left += [profile_name(batch) for batch in order["profile"] if batch not in profiled]
+    return left[0] if left else None
 
 
 def _crashed(plan: Plan, arm: Arm, round_: int, during: str, death: Died, progress: Progress) -> None:

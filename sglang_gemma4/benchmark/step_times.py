@@ -62,6 +62,9 @@ def measure(engine: Any, prompts: list[list[int]], output_tokens: int) -> dict[s
 
     A decode step is a forward pass of the target: one token, or under MTP one verify step. Requests that are done early leave the
     later steps with a smaller batch; ``step_ms`` averages over all of them.
+
+    Raises:
+        RuntimeError: some requests waited until others were done, so this was not one batch.
     """
     engine.flush_cache()
     sampling = {"max_new_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
@@ -69,6 +72,13 @@ def measure(engine: Any, prompts: list[list[int]], output_tokens: int) -> dict[s
     outputs = engine.generate(input_ids=prompts, sampling_params=sampling)
     about = [output["meta_info"] for output in outputs]
     prefilled = max(meta["prefill_finished_time"] for meta in about)
+    early = sum(meta["request_finished_ts"] <= prefilled for meta in about)
+    if early:
+        raise RuntimeError(
+            f"batch {len(prompts)} did not run as one batch: {early} requests were finished before the last was prefilled, so there is no "
+            "step time of that batch; raise --max-running-requests (SGLang takes 48 under speculation unless told otherwise) or the KV "
+            "pool, or measure a smaller batch"
+        )
     decoding = max(meta["request_finished_ts"] for meta in about) - prefilled
     verify = [int(meta.get("spec_verify_ct") or 0) for meta in about]
     tokens = sum(meta["completion_tokens"] for meta in about) - len(about)

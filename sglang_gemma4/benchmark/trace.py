@@ -47,8 +47,9 @@ class Step:
 @dataclass(frozen=True)
 class _Timed:
     name: str
-    microseconds: float
     launched: float
+    start: float
+    microseconds: float
 
 
 class Trace:
@@ -69,8 +70,9 @@ class Trace:
     def kernels(self, stage: str | None = None) -> list[dict[str, Any]]:
         """{``name``, ``category``, ``microseconds``, ``launches``, ``clock``} of each kernel, the longest first.
 
-        A CPU operator counts its own time, without that of the operators it calls. GPU work launched before the profiler started belongs
-        to an earlier batch and is left out.
+        A CPU operator counts its own time, without that of the operators it calls. A kernel counts from the end of what ran before it on
+        its stream: under programmatic dependent launch it starts early and waits there. GPU work launched before the profiler started
+        belongs to an earlier batch and is left out.
 
         Args:
             stage: "prefill" or "decode" leaves out what batches of the other stage launched, and what was launched for no batch.
@@ -78,16 +80,9 @@ class Trace:
         Raises:
             ValueError: ``stage`` is neither, or the trace holds no step of it.
         """
-        timed = list(_gpu_events(self.events) if self.clock == "gpu" else _own_times(self.events))
-        if stage is not None:
-            if not any(step.stage == stage for step in self.steps):
-                has = ", ".join(sorted({step.stage for step in self.steps})) or "no step at all"
-                raise ValueError(f"{self.path} holds no {stage!r} step but {has}; name that stage, or none for the whole trace")
-            away = _away(self.events)
-            timed = [one for one in timed if not away(one.launched) and _step_of(one.launched, self.steps).stage == stage]
         total: dict[str, float] = defaultdict(float)
         launches: Counter[str] = Counter()
-        for one in timed:
+        for one in self._timed(stage):
             total[one.name] += one.microseconds
             launches[one.name] += 1
         short = short_names(total)
@@ -101,6 +96,33 @@ class Trace:
             }
             for name, spent in sorted(total.items(), key=lambda item: -item[1])
         ]
+
+    def busy(self, stage: str | None = None) -> float | None:
+        """Microseconds in which the card ran something that :meth:`kernels` counts, on any stream; None where that counts operators.
+
+        Streams that run at the same time make the kernels' sum longer than this; with one stream the two are equal.
+
+        Raises:
+            ValueError: see :meth:`kernels`.
+        """
+        if self.clock != "gpu":
+            return None
+        spent, until = 0.0, 0.0
+        for one in sorted(self._timed(stage), key=lambda one: one.start):
+            end = one.start + one.microseconds
+            spent += max(0.0, end - max(one.start, until))
+            until = max(until, end)
+        return round(spent, 3)
+
+    def _timed(self, stage: str | None) -> list[_Timed]:
+        timed = list(_gpu_events(self.events) if self.clock == "gpu" else _own_times(self.events))
+        if stage is None:
+            return timed
+        if not any(step.stage == stage for step in self.steps):
+            has = ", ".join(sorted({step.stage for step in self.steps})) or "no step at all"
+            raise ValueError(f"{self.path} holds no {stage!r} step but {has}; name that stage, or none for the whole trace")
+        away = _away(self.events)
+        return [one for one in timed if not away(one.launched) and _step_of(one.launched, self.steps).stage == stage]
 
 
 def kernels(trace: Path) -> list[dict[str, Any]]:
@@ -155,18 +177,22 @@ def _away(events: Iterable[Event]) -> Callable[[float], bool]:
 
 
 def _gpu_events(events: list[Event]) -> Iterator[_Timed]:
-    """GPU events with the time of the call that launched them.
+    """GPU events with the time of the call that launched them, each from the end of those before it on its stream.
 
-    CUDA numbers launches upwards, so what has a lower number than every launch in the trace was launched before the profiler started.
+    With programmatic dependent launch the later kernel is the one that waits (``griddepcontrol.wait``), so what two share belongs to the
+    earlier one. CUDA numbers launches upwards, so what has a lower number than every launch in the trace was launched before the profiler
+    started.
     """
     launched = {e["args"]["correlation"]: e["ts"] for e in events if e.get("cat") in LAUNCHES and "correlation" in e.get("args", {})}
     first = min(launched, default=0)
-    for event in events:
-        if event.get("cat") not in GPU:
-            continue
+    ended: dict[Any, float] = defaultdict(float)  # by device and stream
+    for event in sorted((e for e in events if e.get("cat") in GPU), key=lambda e: (e["ts"], e["dur"])):
+        stream = (event.get("pid"), event.get("tid"))
+        start, end = max(event["ts"], ended[stream]), event["ts"] + event["dur"]
+        ended[stream] = max(end, ended[stream])
         correlation = event.get("args", {}).get("correlation", first)
         if correlation >= first:
-            yield _Timed(event["name"], event["dur"], launched[correlation] if correlation in launched else event["ts"])
+            yield _Timed(event["name"], launched[correlation] if correlation in launched else event["ts"], start, max(0.0, end - start))
 
 
 def _own_times(events: list[Event]) -> Iterator[_Timed]:
@@ -186,7 +212,7 @@ def _own_times(events: list[Event]) -> Iterator[_Timed]:
                 own[running[-1]] -= thread[i]["dur"]
             running.append(i)
         for event, microseconds in zip(thread, own, strict=True):
-            yield _Timed(event["name"], max(0.0, microseconds), event["ts"])
+            yield _Timed(event["name"], event["ts"], event["ts"], max(0.0, microseconds))
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:

@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.quality import results
+from sglang_gemma4.quality import interrupt, results
 from sglang_gemma4.quality.endpoint import Endpoint, short
 from sglang_gemma4.quality.questions import Questions, colour_named, evaluator, evaluator_version
 
@@ -63,6 +62,7 @@ def ask(
 
     Raises:
         ValueError: the server cannot be asked, or ``out`` holds another run.
+        KeyboardInterrupt: SIGINT came; see :func:`interrupt.ending`.
     """
     if max_tokens is not None and max_tokens < 1:
         raise ValueError(f"--max-tokens {max_tokens} leaves no answer; give 1 or more")
@@ -94,13 +94,8 @@ def ask(
 
     if todo:
         sampler = Sampler(endpoint, name, questions.opening)
-        before = signal.signal(signal.SIGINT, lambda *_: sampler.inner.abort())  # else Ctrl-C waits for all questions in the queue
-        try:
+        with interrupt.ending(sampler.inner.abort):
             _ask_all(kind, todo, questions.prompt_yaml, sampler, gen, concurrency, keep)
-        finally:
-            signal.signal(signal.SIGINT, before)
-        if sampler.inner.aborted:
-            raise ValueError("interrupted; the answers so far are kept, the same command goes on with them")
     summary = {**summarise(results.load(out).rows), "server_accept_length": endpoint.accept_length()}
     results.append(out, {"kind": "summary", **summary})
     return summary

@@ -72,6 +72,7 @@ def _different_settings(a: results.Run, b: results.Run) -> dict[str, list[Any]]:
 
 def _answers(pairs: list[tuple[results.Record, results.Record]]) -> dict[str, Any]:
     table = [[sum(a["correct"] == x and b["correct"] == y for a, b in pairs) for y in (True, False)] for x in (True, False)]
+    recorded = any(a["token_ids"] and b["token_ids"] for a, b in pairs)  # not with --no-logprobs
     different = [found for a, b in pairs if (found := paired.first_difference(a, b))]
     side = {
         name: {
@@ -86,9 +87,13 @@ def _answers(pairs: list[tuple[results.Record, results.Record]]) -> dict[str, An
         "p_value": paired.mcnemar(table[0][1], table[1][0]),
         "identical_answers": sum(a["text"] == b["text"] for a, b in pairs) / len(pairs),
         "character_agreement": paired.character_agreement([(a["text"], b["text"]) for a, b in pairs]),
-        "largest_logprob_drift": max(paired.drift(a, b) for a, b in pairs),
-        "first_differences": different,
+        "largest_logprob_drift": _largest_drift(pairs),
+        "first_differences": different if recorded else None,
     }
+
+
+def _largest_drift(pairs: list[tuple[results.Record, results.Record]]) -> float | None:
+    return max((found for a, b in pairs if (found := paired.drift(a, b)) is not None), default=None)
 
 
 def _texts(pairs: list[tuple[results.Record, results.Record]]) -> dict[str, Any]:
@@ -110,7 +115,7 @@ def _texts(pairs: list[tuple[results.Record, results.Record]]) -> dict[str, Any]
         "tokens": sum(counts),
         "nats_per_token_loss": loss,
         "nats_per_token_loss_interval": interval,
-        "largest_logprob_drift": max(paired.drift(a, b) for a, b in pairs),
+        "largest_logprob_drift": _largest_drift(pairs),
     }
 
 
@@ -140,6 +145,8 @@ def _text_lines(made: dict[str, Any]) -> list[str]:
 def _answer_lines(made: dict[str, Any]) -> list[str]:
     (both, only_a), (only_b, none) = made["table"]
     lengths = ["none" if made[name]["accept_length"] is None else f"{made[name]['accept_length']:.3f}" for name in "ab"]
+    different, drift = made["first_differences"], made["largest_logprob_drift"]
+    none_shared = "no token shared" if different is not None else "not recorded"
     lines = [
         f"{'':<26}{'A':>12}{'B':>12}",
         f"{'accuracy':<26}{made['a']['accuracy']:>12.4f}{made['b']['accuracy']:>12.4f}",
@@ -149,9 +156,10 @@ def _answer_lines(made: dict[str, Any]) -> list[str]:
         f"{'A wrong':<26}{only_b:>12}{none:>12}",
         f"exact McNemar p = {made['p_value']:.4g}",
         f"identical answers {made['identical_answers']:.4f}, characters agreeing {made['character_agreement']:.4f}",
-        f"largest difference of a shared token's log-probability: {made['largest_logprob_drift']:.6f}",
+        f"largest difference of a shared token's log-probability: {none_shared if drift is None else f'{drift:.6f}'}",
     ]
-    different = made["first_differences"]
+    if different is None:
+        return [*lines, "differing tokens: not recorded"]
     lines.append(f"tokens differ in {len(different)} answers" + (", first at" if different else ""))
     for one in different[:SHOWN]:
         lines.append(f"  {one['id']} token {one['position']}: A {_said(one['a'])} | B {_said(one['b'])}")

@@ -50,7 +50,10 @@ def _check(path: Path, name: str, section: Any) -> None:
 
 
 def exceeded(made: dict[str, Any], limits: dict[str, float]) -> list[str]:
-    """One line for each limit that ``made`` (:func:`~sglang_gemma4.quality.compare.compare`) breaks."""
+    """One line for each limit that ``made`` (:func:`~sglang_gemma4.quality.compare.compare`) breaks.
+
+    An accept length that A has and B has not is a loss beyond any limit.
+    """
     return _text(made, limits) if made["eval"] == "text" else _answers(made, limits)
 
 
@@ -69,7 +72,9 @@ def _answers(made: dict[str, Any], limits: dict[str, float]) -> list[str]:
         )
     if made["identical_answers"] < limits["identical_answers"]:
         lines.append(f"identical answers: {made['identical_answers']:.4f}, at least {limits['identical_answers']:g} asked")
-    lengths = [made[name]["accept_length"] for name in "ab"]
-    if None not in lengths and lengths[0] - lengths[1] > limits["accept_length_loss"]:
-        lines.append(f"accept length: B loses {lengths[0] - lengths[1]:.3f} tokens per step, allowed {limits['accept_length_loss']:g}")
+    a, b = (made[name]["accept_length"] for name in "ab")
+    if a is not None and b is None:
+        lines.append(f"accept length: A has {a:.3f} tokens per step, B has none: it ran without speculative decoding")
+    elif a is not None and a - b > limits["accept_length_loss"]:
+        lines.append(f"accept length: B loses {a - b:.3f} tokens per step, allowed {limits['accept_length_loss']:g}")
     return lines

@@ -57,15 +57,18 @@ def _side(own: dict[str, Any], other: dict[str, Any], at: int) -> dict[str, Any]
     }
 
 
-def drift(a: dict[str, Any], b: dict[str, Any]) -> float:
-    """The largest difference in log-probability (nats) of the tokens that both rows generated, up to the first different one."""
-    same = 0.0
+def drift(a: dict[str, Any], b: dict[str, Any]) -> float | None:
+    """The largest difference in log-probability (nats) of the tokens that both rows generated, up to the first different one.
+
+    None where the rows share no token with a log-probability.
+    """
+    largest = None
     for own, other, x, y in zip(a["token_ids"], b["token_ids"], a["logprobs"], b["logprobs"], strict=False):
         if own != other:
             break
         if x is not None and y is not None:
-            same = max(same, abs(x - y))
-    return same
+            largest = max(largest or 0.0, abs(x - y))
+    return largest
 
 
 def mean_difference(differences: Sequence[float], counts: Sequence[int]) -> tuple[float, list[float] | None]:

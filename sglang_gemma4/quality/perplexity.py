@@ -3,13 +3,14 @@
 import hashlib
 import math
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.quality import results
+from sglang_gemma4.quality import interrupt, results
 from sglang_gemma4.quality.asking import about
 from sglang_gemma4.quality.endpoint import Endpoint
 
@@ -45,6 +46,7 @@ def evaluate(endpoint: Endpoint, out: Path, file: Path, *, model: str | None, wi
 
     Raises:
         ValueError: the file is absent, not UTF-8, empty or shorter than two tokens; a window does not fit the model.
+        KeyboardInterrupt: SIGINT came; see :func:`interrupt.ending`.
     """
     name, context = endpoint.model(model)
     text = read_text(file)
@@ -68,11 +70,15 @@ def evaluate(endpoint: Endpoint, out: Path, file: Path, *, model: str | None, wi
     done = results.start(out, header)
     todo = [(number, w) for number, w in enumerate(plan) if f"window-{number}" not in done]
 
+    stopped = threading.Event()
+
     def score(item: tuple[int, Window]) -> results.Record:
+        if stopped.is_set():
+            raise ValueError("interrupted")
         number, w = item
         return _row(f"window-{number}", endpoint, prefix, ids[w.first : w.last], w.scored - w.first)
 
-    with ThreadPoolExecutor(concurrency) as pool:
+    with interrupt.ending(stopped.set), ThreadPoolExecutor(concurrency) as pool:
         try:
             for count, row in enumerate(pool.map(score, todo), 1):
                 results.append(out, row)

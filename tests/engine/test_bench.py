@@ -26,12 +26,12 @@ def test_a_dry_run_measures_both_ways_keeps_a_crash_and_resumes(tmp_path: Path, 
     assert [(line["arm"], line["batch"]) for line in steps] == [("package", 2)]
     assert steps[0]["step_ms"] > 0
     crashes = [line for line in lines if line["kind"] == "crash"]
-    assert {(line["arm"], line["during"]) for line in crashes} == {("dies", "start")}
+    assert {(line["arm"], line["during"]) for line in crashes} == {("dies", "start of the engine"), ("dies", "start of the server")}
     assert "nowhere" in "\n".join(crashes[0]["log_tail"])
     assert "nowhere" in capsys.readouterr().err, "the last log lines are shown"
     report = (folder / "REPORT.md").read_text()
     assert report.startswith("Dry run, which measures nothing")
-    assert "dies died during start" in report
+    assert "dies died during start of the engine" in report
 
     assert cli.main(words) == 1
     again = records.read(folder / records.NAME)

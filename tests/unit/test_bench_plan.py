@@ -1,13 +1,14 @@
 """Arms, workloads and what is left of a run: everything that bench decides before and between its processes."""
 
+import argparse
 from pathlib import Path
 
 import pytest
 
 from sglang_gemma4 import cli
-from sglang_gemma4.benchmark import arms, records, workloads
+from sglang_gemma4.benchmark import arms, command, records, workloads
 from sglang_gemma4.benchmark.arms import Arm
-from sglang_gemma4.benchmark.plan import START, Done, Plan, check_resumable, interleaved, step_name
+from sglang_gemma4.benchmark.plan import START_ENGINE, START_SERVER, Done, Plan, check_resumable, interleaved, step_name
 
 A, B = Arm("stock", {"SGLANG_GEMMA4": "0"}), Arm("package")
 
@@ -90,11 +91,13 @@ def test_what_is_finished_or_crashed_is_not_run_again(tmp_path: Path) -> None:
 
 def test_an_arm_that_never_came_up_is_not_started_again(tmp_path: Path) -> None:
     whole = plan(tmp_path)
-    records.append(whole.raw, "crash", arm="package", round=0, during=START, exit_status=1, log_tail=[])
+    records.append(whole.raw, "crash", arm="package", round=0, during=START_SERVER, exit_status=1, log_tail=[])
     done = Done(records.read(whole.raw))
     assert done.workloads(whole, B, 1) == []
-    assert done.steps(whole, B, 1) == []
+    assert done.steps(whole, B, 1), "its engine is another process"
     assert done.workloads(whole, A, 1)
+    records.append(whole.raw, "crash", arm="package", round=0, during=START_ENGINE, exit_status=1, log_tail=[])
+    assert Done(records.read(whole.raw)).steps(whole, B, 1) == []
 
 
 def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
@@ -112,6 +115,8 @@ def test_another_runs_lines_are_not_added_to(tmp_path: Path) -> None:
     check_resumable(header, [header | {"repetitions": 9}], tmp_path)
     with pytest.raises(ValueError, match="another run: its model"):
         check_resumable(header, [header | {"model": "other"}], tmp_path)
+    with pytest.raises(ValueError, match="its dataset"):
+        check_resumable(header | {"dataset": "prompts.json"}, [header], tmp_path)
     with pytest.raises(ValueError, match="2 x card"):
         check_resumable(header, [header | {"device": {"name": "card", "count": 2}}], tmp_path)
 
@@ -124,6 +129,7 @@ def test_another_runs_lines_are_not_added_to(tmp_path: Path) -> None:
         (["tiny-e2b", "--workload", "chatter"], "unknown workload 'chatter'"),
         (["tiny-e2b", "--workload", "long"], "the context is 4096"),
         (["tiny-e2b", "--batches", "1,x"], "is not a list of numbers"),
+        (["tiny-e2b", "--workload", "chat", "--dataset", __file__], "is not a JSON list of conversations"),
         (["tiny-e2b", "--batches", "0"], "--batches 0 is less than 1"),
         (["tiny-e2b", "--batches", "1", "--roofline"], "--roofline belongs to profiled kernels"),
         (["tiny-e2b", "--batches", "1", "--switch", "SGLANG_GEMMA4_NO"], "is not a switch"),
@@ -137,3 +143,23 @@ def test_what_can_be_known_to_be_wrong_is_said_before_anything_starts(
     assert cli.main(["bench", *words, "--no-report", "--out", str(tmp_path / "run")]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_real_size_is_not_loaded_into_a_machine_without_gpu(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sglang_gemma4.cpu.environment.has_accelerator", lambda: False)
+    assert cli.main(["bench", "26b-a4b", "--batches", "1", "--no-report", "--out", str(tmp_path / "run")]) == 2
+    assert "give --dry-run or a tiny model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "served"), [("google/gemma-4-E4B-it", "tiny-e2b"), ("31b", "tiny-31b"), ("tiny-e2b", "tiny-e2b"), (None, "tiny-26b-a4b")]
+)
+def test_a_dry_run_serves_the_tiny_model_of_the_family(asked: str | None, served: str, tmp_path: Path) -> None:
+    words = [*([asked] if asked else []), "--dry-run", "--out", str(tmp_path / "run")]
+    parser = argparse.ArgumentParser()
+    command.add_command(parser.add_subparsers())
+    arguments = parser.parse_args(["bench", *words])
+    arguments.server_flags = []
+    assert command.plan_of(arguments, tmp_path).label == served

@@ -3,6 +3,7 @@
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ from sglang_gemma4.benchmark.trace import Trace, kernels, short_names
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul> >(int, X)"
 
 
-def span(name: str, start: float, duration: float, cat: str = "user_annotation", **args: Any) -> dict[str, Any]:
-    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": start, "dur": duration, "args": args}
+def span(name: str, start: float, duration: float, cat: str = "user_annotation", thread: int = 1, **args: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": duration, "args": args}
 
 
 def launch(correlation: int, start: float, driver: bool = False) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def gpu_trace(path: Path) -> Path:
         span("step[EXTEND bs=1 toks=40]", 305, 40),
         span("scheduler.run_batch", 400, 5),
         span("step[IDLE bs=0]", 401, 3),
-        span("_fwd_kernel", 112, 50, "kernel", correlation=3),  # launched before the profiler started
+        span("_fwd_kernel", 112, 38, "kernel", correlation=3),  # launched before the profiler started
         launch(10, 105),
         span("Memcpy HtoD (Pinned -> Device)", 150, 2, "gpu_memcpy", correlation=10),
         launch(11, 130, driver=True),
@@ -52,9 +53,35 @@ def gpu_trace(path: Path) -> Path:
         span("_fwd_kernel", 410, 20, "kernel", correlation=14),
         {"ph": "i", "name": "Iteration Start", "ts": 0},
     ]
+    return written(path, events)
+
+
+def written(path: Path, events: list[dict[str, Any]]) -> Path:
     with gzip.open(path, "wt") as file:
         json.dump({"traceEvents": events}, file)
     return path
+
+
+def dependent_launches(path: Path) -> Path:
+    """A decode and a prefill step whose kernels start before the one before them has ended, and one kernel on a second stream."""
+    return written(
+        path,
+        [
+            span("scheduler.run_batch", 100, 50),
+            span("step[DECODE bs=1]", 100, 50),
+            span("scheduler.run_batch", 200, 50),
+            span("step[EXTEND bs=1 toks=40]", 200, 50),
+            *(launch(number, 110 + number) for number in range(5)),
+            launch(9, 210),
+            span("late", 324, 31, "kernel", correlation=3),  # not in the order of time; past "inside", which ends before "waits"
+            span("before", 290, 14, "kernel", correlation=-1),  # launched before the profiler started
+            span("first", 300, 10, "kernel", correlation=0),
+            span("waits", 305, 25, "kernel", correlation=1),
+            span("inside", 307, 5, "kernel", correlation=2),
+            span("elsewhere", 300, 20, "kernel", thread=2, correlation=4),
+            span("extend", 350, 12, "kernel", correlation=9),
+        ],
+    )
 
 
 def test_gpu_kernels_of_all_batches(tmp_path: Path) -> None:
@@ -84,6 +111,49 @@ def test_gpu_kernels_by_stage_and_the_steps(tmp_path: Path) -> None:
         trace.kernels("verify")
 
 
+def test_overlap_on_a_stream_belongs_to_the_earlier_kernel(tmp_path: Path) -> None:
+    trace = Trace(dependent_launches(tmp_path / "t.json.gz"))
+    own = {row["name"]: (row["microseconds"], row["launches"]) for row in trace.kernels("decode")}
+    assert own == {"first": (6, 1), "waits": (20, 1), "inside": (0, 1), "late": (25, 1), "elsewhere": (20, 1)}
+    assert [(row["name"], row["microseconds"]) for row in trace.kernels("prefill")] == [("extend", 7)]
+
+
+def test_busy_is_the_union_over_streams(tmp_path: Path) -> None:
+    trace = Trace(dependent_launches(tmp_path / "t.json.gz"))
+    assert trace.busy("decode") == 355 - 300, "from the start of 'elsewhere'"
+    assert trace.busy("prefill") == 7, "without what the decode step's kernel has of it"
+    assert trace.busy() == 62
+    single = Trace(gpu_trace(tmp_path / "s.json.gz"))
+    assert single.busy("decode") == sum(row["microseconds"] for row in single.kernels("decode"))
+    with pytest.raises(ValueError, match="no 'verify' step"):
+        single.busy("verify")
+
+
+class Engine:
+    """Answers what ``profile_stage`` asks of an offline engine, and writes a trace for it."""
+
+    def __init__(self) -> None:
+        self.folder = Path()
+
+    def flush_cache(self) -> Any:
+        return SimpleNamespace(success=True)
+
+    def generate(self, **_: Any) -> None:
+        pass
+
+    def start_profile(self, output_dir: str, **_: Any) -> None:
+        self.folder = Path(output_dir)
+
+    def stop_profile(self) -> None:
+        dependent_launches(self.folder / "prefill-batch1-TP-0.trace.json.gz")
+
+
+def test_a_profile_holds_own_times_and_the_busy_time(tmp_path: Path) -> None:
+    row = profile_stage(Engine(), "prefill", [[1] * 40], 1, tmp_path)
+    assert row["kernels"] == [{"name": "extend", "category": "other", "microseconds": 7, "launches": 1}]
+    assert (row["busy_microseconds"], row["clock"], row["context_tokens"]) == (7, "gpu", 40)
+
+
 def test_real_cpu_trace(tmp_path: Path) -> None:
     """Own times of nested operators add up to the outermost ones, and each operator is counted as often as it ran."""
     path = tmp_path / "cpu.json"
@@ -97,6 +167,7 @@ def test_real_cpu_trace(tmp_path: Path) -> None:
     rows = trace.kernels("decode")
     found = {row["name"]: row for row in rows}
     assert trace.clock == rows[0]["clock"] == "cpu"
+    assert trace.busy("decode") is None
     assert [(step.stage, step.batch) for step in trace.steps] == [("decode", 2)] * 3
     assert found["aten::mm"]["launches"] == found["aten::_softmax"]["launches"] == found["aten::linear"]["launches"] == 3
     assert (found["aten::mm"]["category"], found["aten::_softmax"]["category"]) == ("dense gemm", "logits")
@@ -170,9 +241,25 @@ def record(**more: Any) -> dict[str, Any]:
     return {**base, **more}
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"clock": "gpu"}, "; GPU kernels, sum of durations that may overlap: 500.0 µs a step (mean of 2)"),
+        ({"clock": "gpu", "busy_microseconds": 1000.0}, "; GPU kernels: 500.0 µs a step (mean of 2)"),
+        (
+            {"clock": "gpu", "busy_microseconds": 900.0},
+            "; GPU kernels: 500.0 µs a step summed over all streams, 450.0 µs a step with any of them busy (mean of 2)",
+        ),
+        ({"clock": "cpu", "busy_microseconds": None}, "; CPU operators, own time: 500.0 µs a step (mean of 2)"),
+        ({"clock": "cpu"}, "; CPU operators, own time: 500.0 µs a step (mean of 2)"),
+    ],
+)
+def test_table_says_what_its_times_are(more: dict[str, Any], said: str) -> None:
+    assert kernel_categories.table(record(**more)).splitlines()[0].endswith(said)
+
+
 def test_table_folds_the_tail() -> None:
     text = kernel_categories.table(record())
-    assert "500.0 µs a step (mean of 2)" in text
     assert "| `fused_moe_kernel` | moe experts | 30.0 | 300.0 | 60.0% |" in text
     assert "| 40 more kernels |  | 80.0 | 5.0 | 1.0% |" in text
     assert "| other | 5.0 | 1.0% |" in text
@@ -184,14 +271,16 @@ def test_table_beside_the_roofline() -> None:
         {"category": "dense gemm", "bytes": 2e8, "flops": 1e9, "microseconds": 50.0},
         {"category": "rope", "bytes": 1e5, "flops": 0.0, "microseconds": 0.1},
     ]
-    text = kernel_categories.table(
-        record(roofline={"bandwidth_gbs": 4000.0, "teraflops": 800.0, "source": "measured on CUDA: x", "categories": floors})
-    )
+    card = {"bandwidth_gbs": 4000.0, "teraflops": 800.0, "source": "measured on CUDA: x"}
+    text = kernel_categories.table(record(roofline={**card, "categories": floors}))
     assert "| moe experts | 300.0 | 60.0% | 400.00 | 5.000 | 100.0 | 3.00 |" in text
     assert "| other | 5.0 | 1.0% | – | – | – | – |" in text
     assert "| rope | 0.0 | 0.0% | 0.10 | 0.000 | 0.1 | – |" in text
     assert "| all | 500.0 | 100.0% | 600.10 | 6.000 | 150.1 | 3.33 |" in text
     assert "one floor, which all its kernels share" in text
+    experts = "Experts: expected distinct experts under uniform routing; tokens that route alike need fewer"
+    assert experts in text
+    assert experts not in kernel_categories.table(record(roofline={**card, "categories": floors[1:]})), "a model without experts"
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,22 @@ def test_empty_repetitions_are_left_out_and_told(tmp_path: Path) -> None:
     assert "stock: 1 of the counted repetitions had no throughput" in text
 
 
+def test_a_median_of_few_requests_is_not_shown(tmp_path: Path) -> None:
+    folder = bench_synthetic.write(tmp_path / "run", arms=("stock",))
+    assert "requests have times" not in text_of(folder)
+    lines = records.read(folder / records.NAME)
+    (folder / records.NAME).unlink()
+    for line in lines:
+        if line["kind"] == "repetition" and line["workload"] == "chat":
+            line |= {"ttft_ms": line["ttft_ms"][:3], "tpot_ms": line["tpot_ms"][:3], "missing_tokens": 7 * line["counted"]}
+        records.append(folder / records.NAME, **line)
+    text = text_of(folder)
+    assert "stock on chat: only 18 of 480 requests have times" in text
+    assert "the server never generated 42 tokens that its client counted" in text
+    row = next(line for line in text.splitlines() if line.startswith("| stock | ") and "n=6" in line)
+    assert row.split(" | ")[2:4] == ["-", "-"]
+
+
 def test_rounds_that_differ_more_than_the_arms_are_told(tmp_path: Path) -> None:
     folder = small(tmp_path, {"stock": [100, 101, 99, 100.5, 99.5], "package": [102, 103, 101.5, 102.5, 102.2]})
     for rate in (111, 112, 113, 111.5, 112.5):

@@ -100,6 +100,18 @@ def test_distinct_experts() -> None:
     assert all(few < many < few * 8 for few, many in pairwise(values))
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_experts_stand_in_the_roofline_of_a_model_that_has_some(size: str) -> None:
+    """The table warns where it finds them: their count is the one of uniform routing, and tokens that route alike need fewer."""
+    config = real_sizes.target(size)
+    text = model_shape.text_config(config)
+    work = {one.category: one for one in roofline.step_work(config, batch=2, query_tokens=1, context=9)}
+    assert ("moe experts" in work) == bool(text.enable_moe_block) == (size == "26b-a4b")
+    if "moe experts" in work:
+        weights = 2 * 3 * text.hidden_size * text.moe_intermediate_size * text.num_hidden_layers  # of one expert in every layer
+        assert 15 * weights < work["moe experts"].bytes, "8 experts would do for two tokens that route alike"
+
+
 @pytest.mark.parametrize("window", [None, 1, 3, 8, 100])
 @pytest.mark.parametrize(("context", "queries"), [(1, 1), (9, 1), (9, 4), (9, 9), (20, 13)])
 def test_attended_keys(context: int, queries: int, window: int | None) -> None:

@@ -80,7 +80,43 @@ def test_accept_length_is_gated_where_both_have_one(tmp_path: Path, capsys: pyte
     assert compare(paths[20], paths[18], "--gate") == 1
     assert "accept length: B loses 0.200 tokens per step, allowed 0.1" in capsys.readouterr().out
     assert compare(paths[20], paths[20], "--gate") == 0
-    assert compare(paths[20], paths[None], "--gate") == 0
+    assert compare(paths[None], paths[20], "--gate") == 0
+    assert compare(paths[None], paths[None], "--gate") == 0
+
+
+def test_speculation_that_is_lost_exceeds_every_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = (write(tmp_path / str(n), [answer(0, True, n)]) for n in (20, None))
+    for switch in ("SGLANG_GEMMA4", "SGLANG_GEMMA4_ROUTER_SCALE"):
+        assert compare(a, b, "--switch", switch) == 1
+        assert "accept length: A has 3.000 tokens per step, B has none: it ran without speculative decoding" in capsys.readouterr().out
+
+
+def test_tokens_that_were_not_recorded_are_not_called_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows of --no-logprobs, in both files or in one."""
+    bare: dict[str, Any] = {"token_ids": [], "tokens": [], "logprobs": [], "runner_up": []}
+    full = write(tmp_path / "full", [answer(0, True), answer(1, False)])
+    a = write(tmp_path / "a", [{**answer(i, i < 1), **bare, "text": "one way"} for i in range(2)])
+    b = write(tmp_path / "b", [{**answer(i, i < 1), **bare, "text": "another"} for i in range(2)])
+    for other in (a, full):
+        assert compare(other, b) == 0
+        out = capsys.readouterr().out
+        assert "differing tokens: not recorded" in out
+        assert "log-probability: not recorded" in out
+        assert "tokens differ in" not in out
+        assert compare(other, b, "--json") == 0
+        made = json.loads(capsys.readouterr().out)
+        assert (made["first_differences"], made["largest_logprob_drift"]) == (None, None)
+    assert compare(full, full) == 0
+    out = capsys.readouterr().out
+    assert "tokens differ in 0 answers" in out
+    assert "log-probability: 0.000000" in out
+
+
+def test_answers_that_share_no_token_have_no_drift(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare(write(tmp_path / "a", [answer(0, True)]), write(tmp_path / "b", [answer(0, False)])) == 0
+    out = capsys.readouterr().out
+    assert "log-probability: no token shared" in out
+    assert "tokens differ in 1 answers, first at" in out
 
 
 def test_json_holds_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,9 @@ def test_an_answer_that_ends_earlier_differs_at_its_end() -> None:
 
 def test_drift_looks_at_shared_tokens_only() -> None:
     assert paired.drift(row([1, 2, 3], [-0.1, -0.5, -9]), row([1, 2, 4], [-0.1, -0.75, -1])) == pytest.approx(0.25)
+    assert paired.drift(row([1], [-0.1]), row([1], [-0.1])) == 0
+    assert paired.drift(row([1], [-0.1]), row([2], [-0.9])) is None
+    assert paired.drift(row([], []), row([], [])) is None
 
 
 def test_mean_difference_weighs_windows_by_their_tokens() -> None:
