@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from sglang_gemma4 import __version__
 from sglang_gemma4.benchmark.command import add_command as add_bench
 from sglang_gemma4.diagnostics.dashboard import add_command as add_dashboard
+from sglang_gemma4.memory.capacity import add_command as add_capacity
 from sglang_gemma4.quality.command import add_commands as add_quality
 
 
@@ -50,6 +51,10 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--no-patches", action="store_true", help="skip the patch check, which imports SGLang (up to a minute)")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(run=_doctor)
+    topics = doctor.add_subparsers(metavar="[dump FILE]")
+    dump = topics.add_parser("dump", help="explain a dump of SGLANG_GEMMA4_DEBUG: which index was illegal, and why it may be")
+    dump.add_argument("file", metavar="FILE", help="an sglang-gemma4-trap-*.npz")
+    dump.set_defaults(run=_dump)
 
     patches = commands.add_parser("patches", help="every change this package makes to SGLang, and its switch")
     form = patches.add_mutually_exclusive_group()
@@ -66,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     add_bench(commands)
     add_quality(commands)
     add_dashboard(commands)
+    add_capacity(commands)
     return parser
 
 
@@ -86,6 +92,13 @@ def _doctor(arguments: argparse.Namespace) -> int:
         text = doctor.local_text(data)
     print(json.dumps(data, indent=2) if arguments.json else text)
     return 0 if data["healthy"] else 1
+
+
+def _dump(arguments: argparse.Namespace) -> int:
+    from sglang_gemma4.diagnostics import trap_dump
+
+    print(trap_dump.explain(arguments.file))
+    return 0
 
 
 def _patches(arguments: argparse.Namespace) -> int:

@@ -102,8 +102,9 @@ _active: dict[str, Patch] = {}
 
 
 def fingerprint(target: object) -> str:
-    """First 12 hex digits of the SHA-256 of the target's dedented source."""
-    source = textwrap.dedent(inspect.getsource(inspect.unwrap(target)))  # type: ignore[arg-type]
+    """First 12 hex digits of the SHA-256 of the target's dedented source; of a list of functions, of all their sources."""
+    parts = target if isinstance(target, list) else [target]
+    source = "".join(textwrap.dedent(inspect.getsource(inspect.unwrap(part))) for part in parts)  # type: ignore[arg-type]
     return hashlib.sha256(source.encode()).hexdigest()[:12]
 
 

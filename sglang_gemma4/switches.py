@@ -17,17 +17,20 @@ class SwitchError(ValueError):
 
 @dataclass(frozen=True)
 class Switch:
-    """One boolean environment variable: its default and what it turns on."""
+    """One boolean environment variable: its default, what it turns on, and words beside 1 that turn it on."""
 
     name: str
     default: bool
     meaning: str
+    also_on: tuple[str, ...] = ()
 
 
 MASTER = "SGLANG_GEMMA4"
 STRICT = "SGLANG_GEMMA4_STRICT"
 CPU_ENGINE = "SGLANG_GEMMA4_CPU"
 PREFLIGHT = "SGLANG_GEMMA4_PREFLIGHT"
+DEBUG_DIR = "SGLANG_GEMMA4_DEBUG_DIR"
+"""Not a switch: the directory for dumps of SGLANG_GEMMA4_DEBUG."""
 
 _TABLE = (
     Switch(MASTER, True, "The whole package; 0 leaves stock SGLang as it is."),
@@ -47,11 +50,35 @@ _TABLE = (
     Switch("SGLANG_GEMMA4_SYNC_MTP", True, "MTP runs with --disable-overlap-schedule (stock crashes at the first batch)."),
     Switch("SGLANG_GEMMA4_IMAGE_PADDING", True, "Padding patches of an image stay out of its first soft token."),
     Switch("SGLANG_GEMMA4_TOOL_CALL_INDEX", True, "Streamed tool calls are numbered per call, not per tool."),
+    Switch("SGLANG_GEMMA4_PAGE_TABLE", True, "No page-table row runs into the next one where draft tokens pass the end of the context."),
+    Switch(
+        "SGLANG_GEMMA4_SWA_RATIO", True, "MoE Gemma 4: a sliding pool of 0.15 of the full one (SGLang: 0.8), unless the operator set it."
+    ),
+    Switch(
+        "SGLANG_GEMMA4_SWA_SIZING",
+        False,
+        "auto: the sliding pool is sized by running requests and window, the full pool gets the rest (not yet measured on a GPU).",
+        also_on=("auto",),
+    ),
+    Switch(
+        "SGLANG_GEMMA4_POOL_CHECKS",
+        True,
+        "Refuse to start with a pool too small for the --context-length or --swa-full-tokens-ratio asked for.",
+    ),
+    Switch("SGLANG_GEMMA4_SHARED_KV", True, "KV-shared layers (E2B: 20 of 35, E4B: 18 of 42) get no KV buffers of their own."),
+    Switch("SGLANG_GEMMA4_DRAFT_BUDGET", True, "The MTP draft, which owns no KV, costs no share of the KV pools."),
     Switch(
         "SGLANG_GEMMA4_DUMMY_WEIGHTS",
         True,
         "--load-format dummy fills Gemma 4 with weights of realistic spread, so that tokens and experts vary.",
     ),
+    Switch(
+        "SGLANG_GEMMA4_DEBUG",
+        False,
+        "Check every index that attention is about to follow, on every backend; end with a named error and a dump "
+        f"({DEBUG_DIR}, default the temporary directory) that `sglang-gemma4 doctor dump` explains.",
+    ),
+    Switch("SGLANG_TRTLLM_MHA_DEBUG", False, "The same, where the backend is trtllm_mha."),
 )
 
 SWITCHES: dict[str, Switch] = {switch.name: switch for switch in _TABLE}
@@ -68,7 +95,7 @@ def is_on(name: str, environ: Mapping[str, str] = os.environ) -> bool:
     raw = environ.get(name, "").strip().lower()
     if raw == "":
         return switch.default
-    if raw in TRUE:
+    if raw in TRUE or raw in switch.also_on:
         return True
     if raw in FALSE:
         return False
@@ -84,6 +111,6 @@ def check_all(environ: Mapping[str, str] = os.environ) -> list[str]:
         except SwitchError as error:
             problems.append(str(error))
     for name in sorted(environ):
-        if name.startswith(MASTER) and name not in SWITCHES:
+        if name.startswith(MASTER) and name not in SWITCHES and name != DEBUG_DIR:
             problems.append(f"{name} is not a switch of this package; `sglang-gemma4 patches` lists them")
     return problems

@@ -25,6 +25,8 @@ FIELDS = (
     "speculative_algorithm",
     "speculative_draft_model_path",
     "speculative_draft_model_revision",
+    "swa_full_tokens_ratio",
+    "disable_hybrid_swa_memory",
 )
 
 # With these algorithms the draft of a Gemma 4 target is its MTP assistant; EAGLE3 and others bring their own drafts.
@@ -71,7 +73,23 @@ def check(arguments: Mapping[str, Any]) -> None:
                 f"--{flag.replace('_', '-')} {backend} cannot serve Gemma 4; "
                 f"use one of {', '.join(ATTENTION_BACKENDS)}, or leave the flag out"
             )
+    _check_ratio(arguments)
     _check_assistant(str(model), config, arguments)
+
+
+def _check_ratio(arguments: Mapping[str, Any]) -> None:
+    ratio = arguments.get("swa_full_tokens_ratio")
+    if ratio is None:
+        return
+    if not 0 < float(ratio) <= 1:
+        raise PreflightError(
+            f"--swa-full-tokens-ratio {ratio} is not above 0 and at most 1 (sliding-window tokens per full token); "
+            "leave the flag out, or give for example 0.15 for a MoE and 0.8 for a dense model"
+        )
+    if arguments.get("disable_hybrid_swa_memory"):
+        raise PreflightError(
+            f"--swa-full-tokens-ratio {ratio} divides the pools that --disable-hybrid-swa-memory makes one; leave one of them out"
+        )
 
 
 def _check_assistant(model: str, config: dict[str, Any], arguments: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ Answers on stdout, one JSON object a line: ``{"pid": …}`` when a case is forke
 
 import json
 import os
+import pkgutil
 import sys
 import time
 import traceback
@@ -49,6 +50,8 @@ def import_sglang() -> None:
 def serve_case(case: dict[str, Any]) -> dict[str, Any]:
     """Build the engine of a case, send its groups, return the outputs."""
     os.environ.update(case["env"])
+    if sabotage := os.environ.get("TEST_SABOTAGE"):  # "module:function", the module beside this one
+        pkgutil.resolve_name(sabotage)()
     from sglang.srt.entrypoints.engine import Engine
 
     from sglang_gemma4.cpu.environment import default_engine_arguments

@@ -30,6 +30,8 @@ def test_launch_server_ends_with_one_line(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({"attention_backend": "flashinfer"}, "--attention-backend flashinfer cannot serve Gemma 4; use one of triton"),
+        ({"swa_full_tokens_ratio": 1.5}, "--swa-full-tokens-ratio 1.5 is not above 0 and at most 1"),
+        ({"swa_full_tokens_ratio": 0.5, "disable_hybrid_swa_memory": True}, "leave one of them out"),
         ({"speculative_algorithm": "NEXTN"}, "needs Gemma 4's MTP assistant; add --speculative-draft-model-path"),
         ({"speculative_algorithm": "NEXTN", "speculative_draft_model_path": WRONG}, "does not fit"),
     ],
@@ -40,6 +42,23 @@ def test_an_engine_raises(options: dict[str, object], said: str, nursery: Nurser
     assert "PreflightError" in str(error.value)
     assert said in str(error.value)
     assert "Load weight begin" not in str(error.value)
+
+
+def test_a_pool_below_the_context_that_was_asked_for(nursery: Nursery) -> None:
+    said = "--context-length 2048: one request may have 2048 tokens and the full pool holds 1024; raise --max-total-tokens 1024"
+    with pytest.raises(EngineFailed) as error:
+        nursery.run(TARGET, [Group([[2, 300]])], None, 60.0, context_length=2048, max_total_tokens=1024)
+    assert said in str(error.value)
+    assert "KV Cache is allocated" not in str(error.value)
+    (outputs,) = nursery.run(TARGET, [Group([[2, 300]])], None, 60.0, max_total_tokens=1024)
+    assert "longer requests will be refused" in outputs[0].log, "a context that only the model's config names is a warning"
+
+
+def test_a_ratio_that_starves_the_sliding_pool(nursery: Nursery) -> None:
+    with pytest.raises(
+        EngineFailed, match=r"--swa-full-tokens-ratio 0.05: the sliding pool holds 102 tokens, a running request takes up to"
+    ):
+        nursery.run(TARGET, [Group([[2, 300]])], None, 60.0, swa_full_tokens_ratio=0.05)
 
 
 def test_an_unknown_model_is_one_line(nursery: Nursery) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 
+from sglang_gemma4 import switches
 from sglang_gemma4.diagnostics import doctor
 from sglang_gemma4.patches import load_all
 from sglang_gemma4.tiny import checkpoints
@@ -183,6 +184,6 @@ def test_a_plain_launch_server_loads_every_patch(tmp_path: Path) -> None:
     print(doctor.live_text(data))
     assert log.read_text().count("sglang-gemma4 0.") == 1, "one banner"
     for row in data["scheduler"]:
-        cpu_only = next(patch.cpu_engine for patch in load_all() if patch.name == row["name"])
-        assert row["state"] == ("off" if cpu_only else "active"), row
+        default = next(switches.SWITCHES[patch.switch].default for patch in load_all() if patch.name == row["name"])
+        assert row["state"] == ("active" if default else "off"), row
     assert len(set(output["output_ids"])) > 16, "spread weights: tokens vary"

@@ -23,6 +23,7 @@ InChild = Callable[[Callable[[], Any]], Any]
 ROOT = Path(__file__).parents[2]
 PATCHES = load_all()
 ALL_OUR = {patch.switch for patch in PATCHES}
+ALL_ON = dict.fromkeys(ALL_OUR, "1")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,14 +69,14 @@ def test_fingerprint_is_that_of_the_installed_sglang(patch: Patch, hook: Hook | 
 
 
 def test_everything_applies_and_is_in_place(in_child: InChild) -> None:
-    states, placed = in_child(lambda: applied_with({"SGLANG_GEMMA4_CPU": "1"}))
+    states, placed = in_child(lambda: applied_with(ALL_ON))
     assert set(states.values()) == {"active"}
     assert all(all(found) for found in placed.values()), placed
 
 
 @pytest.mark.parametrize("switch", sorted(ALL_OUR))
 def test_each_switch_switches_its_own_patches_and_no_other(switch: str, in_child: InChild) -> None:
-    states, placed = in_child(lambda: applied_with({"SGLANG_GEMMA4_CPU": "1"} | {switch: "0"}))
+    states, placed = in_child(lambda: applied_with(ALL_ON | {switch: "0"}))
     for patch in PATCHES:
         off = patch.switch == switch
         assert states[patch.name] == (f"off {switch}=0" if off else "active")
@@ -98,7 +99,7 @@ def test_master_switch_leaves_stock(in_child: InChild) -> None:
 
 def test_sglang_itself_loads_the_plugin(in_child: InChild) -> None:
     def child() -> Any:
-        os.environ["SGLANG_GEMMA4_CPU"] = "1"
+        os.environ.update(ALL_ON)
         from sglang.srt.plugins import load_plugins
 
         load_plugins()

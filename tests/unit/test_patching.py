@@ -249,4 +249,4 @@ def test_another_version_is_one_line_in_the_log(
 
     lines, states = in_child(child)
     assert lines == ["sglang-gemma4: nothing is applied: this package supports SGLang 0.5.23, 0.6.0 is installed"]
-    assert states == ["declined"]
+    assert states == ["declined", "off"], "off: the switches that are not on by default"

@@ -1,0 +1,37 @@
+"""MTP where --prefill-attention-backend is not --decode-attention-backend: IndexError in the first draft. Needs no GPU. OPEN: issue 5.
+
+On a card it happens sooner, while the draft's CUDA graph is captured. A machine without one has synchronous MTP only,
+which stock SGLang cannot run (``sync_mtp.py``): there this reports that first.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import case  # type: ignore[import-not-found]
+import open_issue  # type: ignore[import-not-found]
+
+
+def main() -> int:
+    """The tokens of greedy decoding, as transformers gives them without a draft."""
+    model = case.text_model()
+    with tempfile.TemporaryDirectory() as folder:
+        path = case.save(model, Path(folder) / "target")
+        draft = case.save(case.assistant_model(), Path(folder) / "assistant", sglang_names=False)
+        seen = case.generate(
+            path,
+            env={"TRITON_INTERPRET": "1"},
+            prefill_attention_backend="triton",
+            decode_attention_backend="intel_amx",
+            disable_overlap_schedule=True,
+            speculative_algorithm="NEXTN",
+            speculative_draft_model_path=draft,
+            speculative_num_steps=3,
+            speculative_num_draft_tokens=4,
+            speculative_eagle_topk=1,
+        )
+    return int(open_issue.verdict("issue 5: views of the target's KV", case.greedy(model), seen))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

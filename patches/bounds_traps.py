@@ -1,0 +1,70 @@
+"""Trap illegal KV accesses on every attention backend."""
+
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+
+NAME = "bounds_traps"
+ALLOCATOR = "sglang.srt.mem_cache.allocator.swa.SWATokenToKVPoolAllocator"
+
+
+def trap_runner(_result: None, runner: Any, *, patch: str = NAME, only: str | None = None) -> None:
+    """After ``ModelRunner.init_attention_backends``: its backends, before anything was prepared or captured."""
+    from sglang_gemma4.diagnostics import traps
+
+    draft = bool(runner.is_draft_worker) and runner.spec_algorithm.is_frozen_kv_mtp()
+    for backend in (runner.attn_backend, runner.decode_attn_backend, *(runner.decode_attn_backend_group or ())):
+        if backend is not None:
+            traps.arm(backend, patch, runner.sliding_window_size, draft, only)
+
+
+def trap_draft(_result: None, worker: Any, *, patch: str = NAME, only: str | None = None) -> None:
+    """After ``FrozenKVMTPDraftWorker.init_attention_backends``: with topk > 1 the draft has a backend that its runner does not."""
+    from sglang_gemma4.diagnostics import traps
+
+    traps.arm(worker.draft_attn_backend, patch, worker.draft_model_runner.sliding_window_size, True, only)
+
+
+def check_alloc(result: Any, allocator: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``alloc``, which serves pages of one slot."""
+    from sglang_gemma4.diagnostics import traps
+
+    traps.check_allocation(allocator, result, "alloc")
+
+
+def check_alloc_extend(result: Any, allocator: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``alloc_extend``: the slots of a prefill."""
+    from sglang_gemma4.diagnostics import traps
+
+    traps.check_allocation(allocator, result, "alloc_extend")
+
+
+def check_alloc_decode(result: Any, allocator: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``alloc_decode``: one slot for each request."""
+    from sglang_gemma4.diagnostics import traps
+
+    traps.check_allocation(allocator, result, "alloc_decode")
+
+
+# (target, hook, fingerprint), shared with trtllm_mha_traps.
+ALLOCATIONS = (
+    (f"{ALLOCATOR}.alloc", check_alloc, "717c98efc315"),
+    (f"{ALLOCATOR}.alloc_extend", check_alloc_extend, "9b98128ee852"),
+    (f"{ALLOCATOR}.alloc_decode", check_alloc_decode, "84b55cc5f017"),
+)
+RUNNER = ("sglang.srt.model_executor.model_runner.ModelRunner.init_attention_backends", "866ae4389361")
+DRAFT = ("sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.init_attention_backends", "b383002ae0b1")
+
+PATCH = Patch(
+    name=NAME,
+    switch="SGLANG_GEMMA4_DEBUG",
+    why="An index outside its KV pool is read silently on a GPU, or ends in an illegal access somewhere else, later.",
+    evidence="kernels/ops/attention/trtllm_mha_page_table.py (never clamps to the table's width) · "
+    "srt/layers/attention/flashattention_backend.py:212 (full table followed into the sliding pool)",
+    remove_when="SGLang checks page tables and sliding mappings itself.",
+    hooks=(
+        Hook(RUNNER[0], "after", trap_runner, RUNNER[1]),
+        Hook(DRAFT[0], "after", trap_draft, DRAFT[1]),
+        *(Hook(target, "after", function, fingerprint) for target, function, fingerprint in ALLOCATIONS),
+    ),
+)

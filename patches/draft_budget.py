@@ -1,0 +1,37 @@
+"""The frozen draft owns no KV, so none of the pool's budget is kept back for it."""
+
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch, note
+
+
+def charge_no_draft(_result: None, *, config: Any, spec_algorithm: Any, is_draft_worker: bool, **_kwargs: Any) -> None:
+    """After SGLang has counted the draft's layers for the target's pool sizing."""
+    if is_draft_worker or not spec_algorithm.is_frozen_kv_mtp() or not config.eagle_draft_num_layers:
+        return
+    from sglang.srt.runtime_context import get_memory
+
+    if get_memory().enable_unified_memory:
+        note("draft_budget", "the unified memory pool places the draft's layers into its own entries (--enable-unified-memory)")
+        return
+    from sglang_gemma4.memory import kv_layers
+
+    kv_layers.charge_no_draft(config)
+
+
+PATCH = Patch(
+    name="draft_budget",
+    switch="SGLANG_GEMMA4_DRAFT_BUDGET",
+    why="FROZEN_KV_MTP counts as EAGLE, so its draft's layers are priced as KV of the target's size, though its pool has 64 tokens: "
+    "8% of 26B-A4B's capacity at ratio 0.8, 24% at 0.15.",
+    evidence="srt/speculative/spec_info.py:102 · srt/model_executor/pool_configurator.py:733-759 · frozen_kv_mtp_worker_v2.py:194",
+    remove_when="pool_configurator.py leaves FROZEN_KV_MTP out of the draft layers it counts.",
+    hooks=(
+        Hook(
+            "sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state._resolve_eagle_aux_hidden_state",
+            "after",
+            charge_no_draft,
+            "38b66d834462",
+        ),
+    ),
+)

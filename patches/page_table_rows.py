@@ -1,0 +1,35 @@
+"""Keep every row of a page table within its width, and give it room for the draft tokens past the context."""
+
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+
+
+def make_room_for_draft_tokens(_result: None, backend: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``TRTLLMHAAttnBackend.__init__``: rows as long as a request's in ``req_to_token``, which has that room."""
+    backend.max_num_pages = max(backend.max_num_pages, -(-backend.req_to_token.shape[1] // backend.page_size))
+
+
+PATCH = Patch(
+    name="page_table_rows",
+    switch="SGLANG_GEMMA4_PAGE_TABLE",
+    why="Rows hold the context alone. Where it ends on a page, the draft tokens of a request near its end need one page more: the eager "
+    "builder writes it into the next row or past the table, and attention reads it there, in CUDA graphs too.",
+    evidence="kernels/ops/attention/trtllm_mha_page_table.py:70, 87 (no bound; trtllm_mha_graph_metadata.py:86 has one) · "
+    "srt/layers/attention/trtllm_mha_backend.py:351 (width), :1291 (lengths)",
+    remove_when="build_trtllm_mha_page_table stops at the table's width and that width counts draft tokens.",
+    hooks=(
+        Hook(
+            "sglang.kernels.ops.attention.trtllm_mha_page_table.build_trtllm_mha_page_table",
+            "replace",
+            "sglang_gemma4.kernels.page_rows:page_rows",
+            "d9dc698b1936",
+        ),
+        Hook(
+            "sglang.srt.layers.attention.trtllm_mha_backend.TRTLLMHAAttnBackend.__init__",
+            "after",
+            make_room_for_draft_tokens,
+            "f348dbe404c7",
+        ),
+    ),
+)

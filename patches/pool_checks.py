@@ -1,0 +1,46 @@
+"""A pool that cannot hold what the server promises is refused at start-up."""
+
+import logging
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+
+logger = logging.getLogger(__name__)
+
+
+def check_pool(config: Any, kvc: Any, _pre_model_load_memory: Any) -> None:
+    """After the pools were sized and before they are allocated."""
+    if kvc.is_draft_worker or not type(kvc.model).__name__.startswith("Gemma4"):
+        return
+    from sglang_gemma4.memory import pool_checks
+
+    given = kvc.server_args
+    tokens = kvc.logical_token_capacity(max_total_num_tokens=config.max_total_num_tokens)
+    found = pool_checks.check(tokens, int(kvc.model_config.context_len), given.context_length, given.max_total_tokens)
+    if config.swa_max_total_num_tokens and config.full_max_total_num_tokens and kvc.sliding_window_size:
+        from sglang_gemma4.memory.pool_configurator import demand
+
+        per_request = demand(kvc).per_request
+        sliding = pool_checks.check_sliding(
+            config.swa_max_total_num_tokens, config.full_max_total_num_tokens, per_request, given.swa_full_tokens_ratio
+        )
+        found = "; ".join(filter(None, (found, sliding)))
+    if found:
+        logger.warning("sglang-gemma4: %s", found)
+
+
+PATCH = Patch(
+    name="pool_checks",
+    switch="SGLANG_GEMMA4_POOL_CHECKS",
+    why="Stock starts with a pool smaller than --context-length and refuses requests one by one.",
+    evidence="srt/managers/scheduler.py:2731 (refused at admission) · kv_cache_configurator.py:3174 (no check)",
+    remove_when="SGLang compares its pools with the context length at start-up.",
+    hooks=(
+        Hook(
+            "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator._resolve_memory_pool_config",
+            "after",
+            check_pool,
+            "f54afd8616d9",
+        ),
+    ),
+)

@@ -1,0 +1,37 @@
+"""No KV buffers for layers that read another layer's."""
+
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+
+
+def drop_unread_layers(info: Any, *, model: Any, model_config: Any, is_draft_worker: bool, **_kwargs: Any) -> Any:
+    """After ``resolve_layer_indices``: the full and sliding layer ids that the pools are built and priced from."""
+    if (
+        is_draft_worker
+        or not getattr(model_config.hf_text_config, "num_kv_shared_layers", 0)
+        or not type(model).__name__.startswith("Gemma4")
+    ):
+        return info
+    from sglang.srt.layers.radix_attention import RadixAttention
+
+    from sglang_gemma4.memory import kv_layers
+
+    return kv_layers.without_unread(info, model, RadixAttention)
+
+
+PATCH = Patch(
+    name="shared_kv",
+    switch="SGLANG_GEMMA4_SHARED_KV",
+    why="KV-shared layers never write KV, and stock gives each of them buffers: E2B wastes 20 of 35, E4B 18 of 42.",
+    evidence="srt/configs/model_config.py:2752 (every layer is listed) · srt/models/gemma4_causal.py:432, 540",
+    remove_when="get_hybrid_layer_ids leaves KV-shared layers out.",
+    hooks=(
+        Hook(
+            "sglang.srt.model_executor.model_runner_components.layer_setup.resolve_layer_indices",
+            "after",
+            drop_unread_layers,
+            "7d45ac85c73c",
+        ),
+    ),
+)

@@ -1,0 +1,45 @@
+"""A sliding-window share of the KV memory that suits MoE Gemma 4, unless the operator chose one."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.patching import Entry, Patch
+
+REGISTRY = "sglang.srt.arg_groups.overrides._MODEL_OVERRIDE_FNS"
+logger = logging.getLogger(__name__)
+
+
+def prefer_ratio(server_args: Any, hf_config: Any) -> dict[str, Any]:
+    """A provider of SGLang's model-override registry: the fields it declares, here ``swa_full_tokens_ratio`` or none."""
+    from sglang.srt.arg_groups.model_override_base import resolving_view
+
+    from sglang_gemma4.memory import swa_ratio
+
+    given = resolving_view(server_args)
+    text = getattr(hf_config, "text_config", hf_config)
+    choice = swa_ratio.choose(text, given.swa_full_tokens_ratio, given.max_total_tokens, given.page_size)
+    logger.info("sglang-gemma4: %s", choice.why)
+    return {} if choice.ratio is None else {"swa_full_tokens_ratio": choice.ratio}
+
+
+def _with_ours(architecture: str) -> Callable[[], list[Any]]:
+    def value() -> list[Any]:
+        from sglang.srt.arg_groups.overrides import _MODEL_OVERRIDE_FNS
+
+        return [*_MODEL_OVERRIDE_FNS.get(architecture, ()), prefer_ratio]
+
+    return value
+
+
+PATCH = Patch(
+    name="swa_ratio",
+    switch="SGLANG_GEMMA4_SWA_RATIO",
+    why="0.8 sizes the sliding pool for models whose window binds; on MoE Gemma 4 the full pool binds, and holds 3.6x fewer tokens.",
+    evidence="srt/arg_groups/fields/schedule.py:150 · pool_configurator.py:801 · runs/2026-11-21-26b-swa-ratio",
+    remove_when="SGLang sizes Gemma 4's pools by window and concurrency itself.",
+    hooks=tuple(
+        Entry(REGISTRY, architecture, _with_ours(architecture), "0b502f2330da")
+        for architecture in ("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4UnifiedForConditionalGeneration")
+    ),
+)

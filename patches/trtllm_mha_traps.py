@@ -1,0 +1,22 @@
+"""Trap illegal KV accesses on trtllm_mha only."""
+
+from functools import partial
+
+from sglang_gemma4.patches.bounds_traps import ALLOCATIONS, DRAFT, RUNNER, trap_draft, trap_runner
+from sglang_gemma4.patching import Hook, Patch
+
+# Functions of its own where the other patch has hooks too: each is looked for where it was put.
+ONLY = {"patch": "trtllm_mha_traps", "only": "TRTLLMHAAttnBackend"}
+
+PATCH = Patch(
+    name="trtllm_mha_traps",
+    switch="SGLANG_TRTLLM_MHA_DEBUG",
+    why="As bounds_traps, for servers that run trtllm_mha and, beside it, backends that are not to be slowed down.",
+    evidence="kernels/ops/attention/trtllm_mha_page_table.py (the eager builder never clamps to the table's width)",
+    remove_when="SGLang checks page tables and sliding mappings itself.",
+    hooks=(
+        Hook(RUNNER[0], "after", partial(trap_runner, **ONLY), RUNNER[1]),
+        Hook(DRAFT[0], "after", partial(trap_draft, **ONLY), DRAFT[1]),
+        *(Hook(target, "after", partial(function), fingerprint) for target, function, fingerprint in ALLOCATIONS),
+    ),
+)

@@ -1,0 +1,185 @@
+"""Trap illegal KV accesses: check what attention is about to read and write, and end with a dump where it must not.
+
+Around every metadata preparation of a backend, eager or before a CUDA graph is replayed, SGLang's request table is checked
+before it is followed and the backend's own tables after they were built. A forward then waits for the device four times,
+an allocation twice.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+import sglang_gemma4
+from sglang_gemma4 import patching
+from sglang_gemma4.diagnostics import bounds, kv_tables, trap_dump
+from sglang_gemma4.diagnostics.bounds import Table, Violation
+from sglang_gemma4.diagnostics.kv_tables import Forward, Pools
+
+logger = logging.getLogger(__name__)
+
+ARMED = "_sglang_gemma4_trap"
+
+
+class KVBoundsError(RuntimeError):
+    """Attention was about to read or write where it must not, or an allocator gave out such a slot."""
+
+
+def arm(backend: Any, patch: str, distance: int | None, draft: bool, only: str | None = None) -> None:
+    """Put the checks around a backend's metadata preparation; wrappers of several backends pass them on. A second call is no change.
+
+    Args:
+        patch: name of the patch that asks, for its notes.
+        distance: how far behind a query its oldest key is on sliding layers, or None.
+        draft: the backend serves a draft that reads the target's keys and writes none.
+        only: name of the one backend class to arm, or None for all.
+    """
+    inner = [getattr(backend, name, None) for name in ("prefill_backend", "decode_backend", "primary")]
+    inner += [*getattr(backend, "children", ()), *(backend.attn_backend_list or ())]
+    inner = [each for each in inner if each is not None]
+    for each in inner:
+        arm(each, patch, distance, draft, only)
+    names = [kind.__name__ for kind in type(backend).__mro__]
+    if inner or hasattr(backend, ARMED):
+        return
+    if only is not None and only not in names:
+        patching.note(patch, f"this server runs {names[0]}, not {only}; SGLANG_GEMMA4_DEBUG=1 traps every backend")
+        return
+    if backend.kv_index_translator is not None and backend.kv_index_translator.is_translating:
+        patching.note(patch, f"{names[0]} reads a unified memory pool, whose tables hold other numbers than slots; it is not checked")
+        return
+    if not any(name in kv_tables.READERS for name in names):
+        patching.note(patch, f"tables that {names[0]} builds are not known here; only req_to_token and the sliding mapping are checked")
+    trap = Trap(backend, patch, distance, draft)
+    setattr(backend, ARMED, trap)
+    backend.init_forward_metadata = partial(trap.eager, backend.init_forward_metadata)
+    backend.init_forward_metadata_out_graph = partial(trap.replay, backend.init_forward_metadata_out_graph)
+    logger.info("sglang-gemma4: %s of the %s is trapped; every forward waits for the device", names[0], "draft" if draft else "target")
+
+
+class Trap:
+    """The checks around one backend."""
+
+    def __init__(self, backend: Any, patch: str, distance: int | None, draft: bool) -> None:
+        self.backend, self.patch, self.distance, self.draft = backend, patch, distance, draft
+
+    def eager(self, original: Callable[..., Any], forward_batch: Any) -> Any:
+        """Around ``init_forward_metadata``."""
+        return self._checked(lambda: original(forward_batch), forward_batch, replay=False)
+
+    def replay(self, original: Callable[..., Any], forward_batch: Any, in_capture: bool = False) -> Any:
+        """Around ``init_forward_metadata_out_graph``, which runs before a captured graph; at capture there is nothing real to check."""
+        if in_capture:
+            return original(forward_batch, in_capture=True)
+        return self._checked(lambda: original(forward_batch), forward_batch, replay=True)
+
+    def _checked(self, original: Callable[[], Any], batch: Any, replay: bool) -> Any:
+        if batch.forward_mode.is_idle() or batch.batch_size == 0:
+            return original()
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            if replay:  # SGLANG_ENABLE_METADATA_GLUE_GRAPH, which falls back: replayed from a graph, it would miss its checks
+                raise RuntimeError("sglang-gemma4's traps check every preparation of attention metadata; it cannot be captured in a graph")
+            patching.note(self.patch, f"{type(self.backend).__name__} prepares inside a captured graph, where nothing can be checked")
+            return original()
+        # Read afresh: the frozen-KV draft swaps the target's pool in for the length of a forward.
+        pools = Pools.of(self.backend.token_to_kv_pool)
+        forward = Forward.of(batch, self.backend, self.distance, self.draft)
+        source = kv_tables.source(forward, pools)
+        name = f"{type(self.backend).__name__}{' of the draft' if self.draft else ''}"
+        stage = f"{'graph replay' if replay else 'eager'} {batch.forward_mode.name.lower()}"
+        context = partial(_context, name, stage, pools, forward, getattr(batch, "rids", None))
+        _judge(source, source, context)
+        result = original()
+        if replay and hasattr(self.backend, "init_forward_metadata_in_graph"):
+            # trtllm_mha fills its tables inside the graph: fill them now from the same inputs, the graph will do it again.
+            self.backend.init_forward_metadata_in_graph(batch)
+        built = kv_tables.built(self.backend, forward, pools, replay)
+        if built:
+            _judge(built, [*source, *built], context)
+        return result
+
+
+def _judge(tables: Sequence[Table], dumped: Sequence[Table], context: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    violation = bounds.check(tables)
+    if violation is not None:
+        raise KVBoundsError(_message(violation, dumped, *context()))
+
+
+def _context(
+    backend: str, stage: str, pools: Pools, forward: Forward, request_ids: list[str] | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    report = {
+        **_geometry(pools, forward.distance),
+        "backend": backend,
+        "forward": stage,
+        "key_lens": forward.key_lens.tolist(),
+        "request_ids": request_ids or [],
+    }
+    arrays = {"requests": forward.requests, "key_lens": forward.key_lens, "query_lens": forward.query_lens}
+    return report, arrays | ({} if pools.mapping is None else {"mapping": pools.mapping})
+
+
+def _geometry(pools: Pools, distance: int | None) -> dict[str, Any]:
+    return {
+        "layers": {"full": pools.full_layers, "sliding": pools.sliding_layers},
+        "geometry": {
+            "page_size": pools.page_size,
+            "full_slots": pools.full_slots,
+            "sliding_slots": pools.sliding_slots,
+            "window": None if distance is None else distance + 1,
+        },
+    }
+
+
+def _message(violation: Violation, tables: Sequence[Table], report: dict[str, Any], arrays: dict[str, torch.Tensor]) -> str:
+    """Write the dump and say what was caught. The dump must not hide the finding: where it cannot be written, that is said."""
+    report |= {
+        "violation": asdict(violation),
+        "when": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "process": os.getpid(),
+        "package": sglang_gemma4.__version__,
+        "sglang": patching.installed_sglang(),
+        "tables": [],
+    }
+    said = f"sglang-gemma4 trap: {trap_dump.sentence(report)} [{report['forward']} on {report['backend']}]"
+    try:
+        for place, (table, extent) in enumerate(zip(tables, bounds.extents(tables) if tables else [], strict=True)):
+            report["tables"].append({"name": table.name, "group": table.group, "unit": table.unit, **asdict(extent)})
+            arrays[f"table{place}"] = _values(table, extent)
+        path = trap_dump.write(report, {name: np.asarray(array.cpu().numpy()) for name, array in arrays.items()})
+    except Exception as error:
+        return f"{said}; its dump could not be written: {type(error).__name__}: {error}"
+    return f"{said}; `sglang-gemma4 doctor dump {path}` explains it"
+
+
+def _values(table: Table, extent: bounds.Extent) -> torch.Tensor:
+    """What is read of a table, where its rows can be followed; else the raw table's first rows."""
+    try:
+        return bounds.live_values(table, extent)[0]
+    except (IndexError, ValueError, RuntimeError):
+        return table.indices[: len(extent.ends)]
+
+
+def check_allocation(allocator: Any, slots: torch.Tensor | None, stage: str) -> None:
+    """After an allocation of SGLang's sliding-window allocator: its slots, and the sliding ones mapped to them.
+
+    Raises:
+        KVBoundsError: a slot lies outside its buffer, is reserved, has no sliding slot, or was given out twice.
+    """
+    if slots is None:  # out of memory, which SGLang reports itself
+        return
+    page_size, mapping = allocator.page_size, allocator.full_to_swa_index_mapping
+    pools = Pools(page_size, allocator.size_full + page_size, allocator.size_swa + page_size, mapping, [], [])
+    violation = bounds.check_allocation(slots, "full", page_size, pools.full_slots)
+    if violation is None and not allocator.swa_req_ring:  # a ring's slots belong to request rows, not to tokens
+        violation = bounds.check_allocation(mapping[slots.long()], "sliding", page_size, pools.sliding_slots)
+    if violation is None:
+        return
+    report = {**_geometry(pools, None), "backend": type(allocator).__name__, "forward": stage, "key_lens": [], "request_ids": []}
+    raise KVBoundsError(_message(violation, (), report, {"allocated": slots, "mapping": mapping}))

@@ -1,0 +1,1 @@
+"""One Triton kernel per file, beside the torch reference it must equal. Nothing here knows of SGLang."""

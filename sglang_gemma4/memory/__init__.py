@@ -1,0 +1,1 @@
+"""What the KV pools hold and how large they are."""

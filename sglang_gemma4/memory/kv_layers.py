@@ -1,0 +1,49 @@
+"""Which layers need KV buffers, and which draft layers a budget has to pay for."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def read_by_attention(model: Any, attention_class: type) -> set[int]:
+    """Ids of the layers whose KV buffers some attention layer of ``model`` reads or writes.
+
+    A KV-shared layer carries the id of the layer that owns its KV (``gemma4_causal.py:432``), so its own id is in no attention layer.
+
+    Args:
+        model: the loaded ``torch.nn.Module``.
+        attention_class: SGLang's ``RadixAttention``.
+    """
+    found: list[Any] = [module for module in model.modules() if isinstance(module, attention_class)]
+    return {int(attention.layer_id) for attention in found}
+
+
+def only(layer_ids: Sequence[int] | None, needed: Iterable[int]) -> list[int] | None:
+    """``layer_ids`` that are in ``needed``, in their order; None stays None (a model without a split into full and sliding layers)."""
+    if layer_ids is None:
+        return None
+    wanted = set(needed)
+    return [layer for layer in layer_ids if layer in wanted]
+
+
+def without_unread(info: Any, model: Any, attention_class: type) -> Any:
+    """SGLang's ``ModelLayerInfo`` without the full and sliding layers that nobody reads; the same object where there is none.
+
+    The first and last layer of the runner stay as they are: they count decoder layers, not buffers.
+    """
+    import msgspec
+
+    needed = read_by_attention(model, attention_class)
+    sliding, full = only(info.swa_attention_layer_ids, needed), only(info.full_attention_layer_ids, needed)
+    if not sliding or not full or (sliding == info.swa_attention_layer_ids and full == info.full_attention_layer_ids):
+        return info
+    return msgspec.structs.replace(info, swa_attention_layer_ids=sliding, full_attention_layer_ids=full)
+
+
+def charge_no_draft(spec: Any) -> None:
+    """Take the frozen draft's layers out of the budget that SGLang's ``SpecAuxHiddenStateConfig`` reports.
+
+    The draft reads the target's KV; what its worker allocates is a pool of 64 tokens (``frozen_kv_mtp_worker_v2.py:194``), which fits
+    into the slack beside the static memory. ``draft_kv_num_layers`` stays: only the fused draft of the unified pool reads it.
+    """
+    spec.eagle_draft_num_layers = 0
+    spec.eagle_draft_swa_num_layers = None

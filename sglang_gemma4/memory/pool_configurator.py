@@ -1,0 +1,88 @@
+"""SGLang's pool configurator for hybrid models, with the sizes of ``swa_sizing``."""
+
+import logging
+from typing import Any
+
+from sglang.srt.environ import envs
+from sglang.srt.mem_cache.allocation_sizing import get_alloc_len_per_decode
+from sglang.srt.model_executor.pool_configurator import HybridSWAPoolConfigurator, MemoryPoolConfig
+from sglang.srt.runtime_context import get_disagg, get_memory, get_schedule, get_spec, max_speculative_num_draft_tokens
+
+from sglang_gemma4.memory import swa_sizing
+
+logger = logging.getLogger(__name__)
+
+
+class WindowAwarePoolConfigurator(HybridSWAPoolConfigurator):  # type: ignore[misc]
+    """Sizes the sliding pool by running requests and gives the full pool the rest."""
+
+    def __init__(self, kvc: Any) -> None:
+        super().__init__(kvc)
+        self._demand = demand(kvc)
+        limit = get_schedule().max_running_requests
+        self._limit = None if limit is None else max(1, limit // kvc.attn_dp_size)
+        self._sliding_tokens: int | None = None  # what the budget gave; a later limit on tokens may lower it, never raise it
+
+    def calculate_pool_sizes(self, available_bytes: int, page_size: int) -> MemoryPoolConfig:
+        """Both pools from a budget in bytes."""
+        full_cell = self._full_cell_bytes() + self._swa_per_token * self._draft_swa_full_layers_num + self._draft_cell_size
+        sizes = swa_sizing.solve(self._demand, available_bytes, full_cell, self._swa_cell_bytes(), self._limit)
+        self._sliding_tokens = sizes.sliding
+        logger.info(
+            "sglang-gemma4: pools by window: %d full and %d sliding tokens, for %d running requests of up to %d sliding tokens each",
+            sizes.full,
+            sizes.sliding,
+            sizes.running,
+            self._demand.per_request,
+        )
+        return self._make_pool_config(sizes.full, sizes.sliding)
+
+    def calculate_pool_sizes_from_max_tokens(self, max_total_num_tokens: int, page_size: int) -> MemoryPoolConfig:
+        """Both pools from a number of full tokens; the sliding pool keeps its size, but no more than that."""
+        full = max_total_num_tokens // page_size * page_size
+        wanted = self._sliding_tokens or self._demand.sliding(self._limit or 1)
+        sliding = min(-(-wanted // page_size) * page_size, full)
+        self.validate_swa_pool_size(sliding, self._sliding_window_size, self._page_size)
+        return self._make_pool_config(full, sliding)
+
+
+def demand(kvc: Any) -> swa_sizing.Demand:
+    """What this server's requests ask of the sliding pool, from SGLang's resolved arguments."""
+    schedule, speculative = get_schedule(), get_spec().speculative_algorithm is not None
+    overlapped = not schedule.disable_overlap_schedule
+    return swa_sizing.Demand(
+        window=int(kvc.sliding_window_size),
+        page=int(kvc.page_size),
+        eviction_interval=max(1, envs.SGLANG_SWA_EVICTION_INTERVAL.get()),
+        draft_tokens=int(max_speculative_num_draft_tokens() or 0) if speculative else 0,
+        allocation=get_alloc_len_per_decode() * (2 if speculative and overlapped else 1),
+        chunk=max(0, int(schedule.chunked_prefill_size or 0)),
+        chunks_in_flight=2 if overlapped else 1,
+        prompt_window_locked=not get_memory().disable_radix_cache and not envs.SGLANG_OPT_RELEASE_PREFILL_SWA.get(),
+    )
+
+
+def release_prompt_windows() -> None:
+    """Let SGLang reclaim a prompt's window once decoding has passed it, unless the operator decided that himself.
+
+    It stays in the radix tree until something else needs the slots; without this a running request holds two windows.
+    """
+    if not envs.SGLANG_OPT_RELEASE_PREFILL_SWA.is_set():
+        envs.SGLANG_OPT_RELEASE_PREFILL_SWA.set(True)
+
+
+def reason_against(kvc: Any) -> str | None:
+    """Why this server's pools are left to SGLang, or None."""
+    schedule = get_schedule()
+    given = kvc.server_args.swa_full_tokens_ratio  # as typed; what a model override declares is kept apart
+    if given is not None:
+        return f"--swa-full-tokens-ratio {given:g} was given"
+    if get_disagg().disaggregation_mode == "decode":
+        return "a disaggregated decode server also holds requests in transfer"
+    if get_memory().enable_unified_memory:
+        return "--enable-unified-memory shares one pool"
+    if not schedule.chunked_prefill_size or schedule.chunked_prefill_size <= 0:
+        return "prefill is not chunked, so a prompt may take any number of sliding tokens"
+    if not kvc.layer_info.full_attention_layer_ids or kvc.sliding_window_size is None:
+        return "the model has no full layers or no window here"
+    return None

@@ -1,0 +1,104 @@
+"""Pools of real engines: their size, what they hold, and the same tokens from them."""
+
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+
+from sglang_gemma4.benchmark import model_shape
+from sglang_gemma4.diagnostics.preflight import read_config
+from sglang_gemma4.serving.launch import resolve
+from tests.engine.engine_fork import Group, Nursery, Output
+
+PROMPTS: list[list[int]] = [[2, 100, 200, 300, 5, 6, 7, 8] * 20, [2, *range(100, 140)]]
+MTP: dict[str, Any] = {
+    "speculative_algorithm": "NEXTN",
+    "speculative_num_steps": 3,
+    "speculative_num_draft_tokens": 4,
+    "speculative_eagle_topk": 1,
+}
+# Sized from the machine's free memory, as on a GPU; torch takes zeroed pages from the system only as they are written.
+FROM_MEMORY: dict[str, Any] = {"max_total_tokens": None, "mem_fraction_static": 0.2}
+STOCK = {f"SGLANG_GEMMA4_{name}": "0" for name in ("SWA_RATIO", "SHARED_KV", "DRAFT_BUDGET")}
+
+
+class Pools:
+    """Tokens and GiB of an engine's two pools, as its log says, and the answers it gave."""
+
+    def __init__(self, outputs: list[Output]) -> None:
+        log = outputs[0].log
+        gib, sliding, full = re.findall(r"SWAKVPool mem usage: ([\d.]+) GB, swa size: (\d+), full size: (\d+)", log)[0]
+        self.full, self.sliding, self.gib = int(full), int(sliding), float(gib)
+        self.log, self.tokens = log, [output.token_ids for output in outputs]
+
+
+def pools(nursery: Nursery, name: str, *, mtp: bool = False, stock: bool = False, **engine: Any) -> Pools:
+    return _pools(nursery, name, mtp, stock, tuple(engine.items()))
+
+
+@cache
+def _pools(nursery: Nursery, name: str, mtp: bool, stock: bool, engine: tuple[tuple[str, Any], ...]) -> Pools:
+    model = resolve(name)
+    draft = {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mtp else {}
+    group = Group(PROMPTS, {"max_new_tokens": 40})
+    return Pools(nursery.run(model, [group], env=STOCK if stock else {}, **{**FROM_MEMORY, **draft, **dict(engine)})[0])
+
+
+def bytes_per_full_token(name: str, ratio: float) -> float:
+    """From the checkpoint's config, independently of SGLang: KV of the layers that own theirs, in float32."""
+    config = read_config(resolve(name), "model")
+    assert config is not None
+    per_token = model_shape.kv_bytes_per_token(config, kv_bytes=4)
+    return per_token["full"] + ratio * per_token["sliding"]
+
+
+@pytest.mark.parametrize("name", ["tiny-e2b", "tiny-26b-a4b"])
+def test_buffers_are_those_of_the_layers_that_own_kv(nursery: Nursery, name: str) -> None:
+    ours = pools(nursery, name)
+    per_token = ours.gib * 2**30 / ours.full
+    assert per_token == pytest.approx(bytes_per_full_token(name, ours.sliding / ours.full), rel=0.01)
+
+
+def test_shared_layers_cost_nothing(nursery: Nursery) -> None:
+    ours, stock = pools(nursery, "tiny-e2b"), pools(nursery, "tiny-e2b", stock=True)
+    assert ours.full > 1.9 * stock.full, "8 of its 16 layers share KV"
+    assert ours.tokens == stock.tokens
+
+
+@pytest.mark.parametrize("name", ["tiny-e2b", "tiny-31b"])
+def test_the_draft_costs_nothing(nursery: Nursery, name: str) -> None:
+    plain, drafted = pools(nursery, name), pools(nursery, name, mtp=True)
+    assert drafted.gib > 0.75 * plain.gib, "its weights and what other processes took meanwhile, no more"
+    assert drafted.tokens == plain.tokens, "MTP gives the tokens of plain decoding"
+    stock = pools(nursery, name, mtp=True, stock=True)
+    assert drafted.gib > 1.2 * stock.gib, "stock keeps the draft's share unused"
+
+
+def test_moe_gets_its_ratio_and_the_operator_keeps_his(nursery: Nursery) -> None:
+    ours = pools(nursery, "tiny-26b-a4b")
+    assert ours.sliding / ours.full == pytest.approx(0.15, rel=1e-3)
+    assert "swa_full_tokens_ratio 0.15 for MoE Gemma 4" in ours.log
+    given = pools(nursery, "tiny-26b-a4b", swa_full_tokens_ratio=0.5)
+    assert given.sliding / given.full == pytest.approx(0.5, rel=1e-3)
+    assert "--swa-full-tokens-ratio 0.5 stands as given" in given.log
+    dense = pools(nursery, "tiny-31b")
+    assert dense.sliding / dense.full == pytest.approx(0.8, rel=1e-3)
+    stock = pools(nursery, "tiny-26b-a4b", stock=True)
+    assert stock.sliding / stock.full == pytest.approx(0.8, rel=1e-3)
+    assert ours.full > 1.5 * stock.full
+    assert ours.tokens == given.tokens == stock.tokens
+
+
+@pytest.mark.parametrize("name", ["tiny-26b-a4b", "tiny-31b"])
+def test_auto_sizing_by_window(nursery: Nursery, name: str) -> None:
+    model = resolve(name)
+    draft = {**MTP, "speculative_draft_model_path": f"{model}-assistant"}
+    engine = {**FROM_MEMORY, **draft, "chunked_prefill_size": 64}
+    group = Group(PROMPTS, {"max_new_tokens": 40})
+    found = Pools(nursery.run(model, [group], env={"SGLANG_GEMMA4_SWA_SIZING": "auto"}, **engine)[0])
+    running = int(re.findall(r"for (\d+) running requests", found.log)[-1])
+    assert running == 8, "the engine's --max-running-requests"
+    assert found.full > pools(nursery, name).full
+    assert found.sliding < 0.1 * found.full
+    assert found.tokens == pools(nursery, name).tokens
