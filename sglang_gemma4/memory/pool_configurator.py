@@ -81,6 +81,8 @@ def reason_against(kvc: Any) -> str | None:
         return "a disaggregated decode server also holds requests in transfer"
     if get_memory().enable_unified_memory:
         return "--enable-unified-memory shares one pool"
+    if kvc.pp_size > 1:
+        return "pipeline stages agree on full tokens only, and each would size its sliding pool by itself"
     if not schedule.chunked_prefill_size or schedule.chunked_prefill_size <= 0:
         return "prefill is not chunked, so a prompt may take any number of sliding tokens"
     if not kvc.layer_info.full_attention_layer_ids or kvc.sliding_window_size is None:
