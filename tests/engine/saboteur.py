@@ -169,3 +169,18 @@ def triton_replay() -> None:
             self.cuda_graph_kv_indices[int(self.kv_indptr[1]) + 3] = FAR
 
     backend._apply_cuda_graph_metadata = broken
+
+
+def triton_graph() -> None:
+    """The list of all keys that a captured graph reads gets an index past the full pool just before a real replay."""
+    backend = importlib.import_module("sglang_gemma4.attention.triton_window").Gemma4TritonAttnBackend
+    original, seen = backend.init_forward_metadata_out_graph, 0
+
+    def broken(self: Any, batch: Any, in_capture: bool = False) -> None:
+        nonlocal seen
+        original(self, batch, in_capture=in_capture)
+        seen += not in_capture
+        if not in_capture and seen == STEP:
+            self.cuda_graph_kv_indices[int(self.kv_indptr[1]) + 3] = FAR
+
+    backend.init_forward_metadata_out_graph = broken

@@ -1,8 +1,16 @@
-"""One engine on the GPU in a process of its own: ``engine_case.py CASE.json ANSWER.json``; the case is that of ``tests/engine/nursery``."""
+"""One engine on the GPU in a process of its own: ``engine_case.py CASE.json ANSWER.json``; the case is that of ``tests/engine/nursery``.
+
+Its scheduler is a spawned process, which imports this file again; that is where ``TEST_SABOTAGE`` (``module:function``) takes effect.
+"""
 
 import json
+import os
+import pkgutil
 import sys
 from pathlib import Path
+
+if __name__ == "__mp_main__" and os.environ.get("TEST_SABOTAGE"):
+    pkgutil.resolve_name(os.environ["TEST_SABOTAGE"])()
 
 
 def main() -> None:
