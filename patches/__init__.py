@@ -17,6 +17,7 @@ ORDER = (
     "page_table_rows",
     "swa_ratio",
     "swa_sizing",
+    "swa_admission",
     "shared_kv",
     "pool_checks",
     "draft_budget",

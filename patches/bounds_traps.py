@@ -1,5 +1,7 @@
 """Trap illegal KV accesses on every attention backend."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sglang_gemma4.patching import Hook, Patch
@@ -25,33 +27,36 @@ def trap_draft(_result: None, worker: Any, *, patch: str = NAME, only: str | Non
     traps.arm(worker.draft_attn_backend, patch, worker.draft_model_runner.sliding_window_size, True, only)
 
 
-def check_alloc(result: Any, allocator: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``alloc``, which serves pages of one slot."""
+def remember_batch(_runner: Any, forward_batch: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Before ``ModelRunner.forward``: the names of its requests, for a violation's report."""
     from sglang_gemma4.diagnostics import traps
 
-    traps.check_allocation(allocator, result, "alloc")
+    traps.remember(forward_batch)
 
 
-def check_alloc_extend(result: Any, allocator: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``alloc_extend``: the slots of a prefill."""
+def check_alloc(result: Any, allocator: Any, *_args: Any, stage: str, patch: str = NAME, **_kwargs: Any) -> None:
+    """After ``alloc`` (pages of one slot), ``alloc_extend`` (the slots of a prefill) or ``alloc_decode`` (one for each request)."""
     from sglang_gemma4.diagnostics import traps
 
-    traps.check_allocation(allocator, result, "alloc_extend")
+    traps.check_allocation(patch, allocator, result, stage)
 
 
-def check_alloc_decode(result: Any, allocator: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``alloc_decode``: one slot for each request."""
+def check_alloc_tail(result: Any, allocator: Any, *args: Any, patch: str = NAME, **kwargs: Any) -> None:
+    """After ``alloc_extend_swa_tail``: a prompt that arrives from a prefill server has sliding slots for its last tokens only."""
     from sglang_gemma4.diagnostics import traps
 
-    traps.check_allocation(allocator, result, "alloc_decode")
+    tail = kwargs["swa_tail_len"] if "swa_tail_len" in kwargs else args[6]
+    traps.check_allocation(patch, allocator, result, "alloc_extend_swa_tail", int(tail))
 
 
 # (target, hook, fingerprint), shared with trtllm_mha_traps.
-ALLOCATIONS = (
-    (f"{ALLOCATOR}.alloc", check_alloc, "717c98efc315"),
-    (f"{ALLOCATOR}.alloc_extend", check_alloc_extend, "9b98128ee852"),
-    (f"{ALLOCATOR}.alloc_decode", check_alloc_decode, "84b55cc5f017"),
+ALLOCATIONS: tuple[tuple[str, Callable[..., None], str], ...] = (
+    (f"{ALLOCATOR}.alloc", partial(check_alloc, stage="alloc"), "717c98efc315"),
+    (f"{ALLOCATOR}.alloc_extend", partial(check_alloc, stage="alloc_extend"), "9b98128ee852"),
+    (f"{ALLOCATOR}.alloc_extend_swa_tail", check_alloc_tail, "036ae2a7fb67"),
+    (f"{ALLOCATOR}.alloc_decode", partial(check_alloc, stage="alloc_decode"), "84b55cc5f017"),
 )
+FORWARD = ("sglang.srt.model_executor.model_runner.ModelRunner.forward", "26fbd69d3377")
 RUNNER = ("sglang.srt.model_executor.model_runner.ModelRunner.init_attention_backends", "866ae4389361")
 DRAFT = ("sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.init_attention_backends", "b383002ae0b1")
 
@@ -65,6 +70,7 @@ PATCH = Patch(
     hooks=(
         Hook(RUNNER[0], "after", trap_runner, RUNNER[1]),
         Hook(DRAFT[0], "after", trap_draft, DRAFT[1]),
+        Hook(FORWARD[0], "before", remember_batch, FORWARD[1]),
         *(Hook(target, "after", function, fingerprint) for target, function, fingerprint in ALLOCATIONS),
     ),
 )

@@ -20,7 +20,9 @@ def check_pool(config: Any, kvc: Any, _pre_model_load_memory: Any) -> None:
     if config.swa_max_total_num_tokens and config.full_max_total_num_tokens and kvc.sliding_window_size:
         from sglang_gemma4.memory.pool_configurator import demand
 
-        per_request = demand(kvc).per_request
+        asks = demand(kvc)
+        # Without chunks a whole prompt is in the sliding pool at once.
+        per_request = asks.per_request if asks.chunk else max(asks.per_request, int(kvc.model_config.context_len))
         sliding = pool_checks.check_sliding(
             config.swa_max_total_num_tokens, config.full_max_total_num_tokens, per_request, given.swa_full_tokens_ratio
         )

@@ -17,7 +17,6 @@ def size_by_window(original: Callable[[Any], Any], kvc: Any) -> Any:
     if reason:
         note("swa_sizing", reason)
         return made
-    pool_configurator.release_prompt_windows()
     return pool_configurator.WindowAwarePoolConfigurator(kvc)
 
 

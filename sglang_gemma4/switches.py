@@ -52,13 +52,21 @@ _TABLE = (
     Switch("SGLANG_GEMMA4_TOOL_CALL_INDEX", True, "Streamed tool calls are numbered per call, not per tool."),
     Switch("SGLANG_GEMMA4_PAGE_TABLE", True, "No page-table row runs into the next one where draft tokens pass the end of the context."),
     Switch(
-        "SGLANG_GEMMA4_SWA_RATIO", True, "MoE Gemma 4: a sliding pool of 0.15 of the full one (SGLang: 0.8), unless the operator set it."
+        "SGLANG_GEMMA4_SWA_RATIO",
+        True,
+        "MoE Gemma 4: a sliding pool of 0.15 of the full one (SGLang: 0.8), unless the operator set it. Several times the context; "
+        "where many requests below 10,000 tokens run at once, fewer of them fit (`sglang-gemma4 capacity`).",
     ),
     Switch(
         "SGLANG_GEMMA4_SWA_SIZING",
         False,
         "auto: the sliding pool is sized by running requests and window, the full pool gets the rest (not yet measured on a GPU).",
         also_on=("auto",),
+    ),
+    Switch(
+        "SGLANG_GEMMA4_SWA_ADMISSION",
+        True,
+        "A prefill is admitted only into sliding-pool tokens that running requests will not take (stock retracts them instead).",
     ),
     Switch(
         "SGLANG_GEMMA4_POOL_CHECKS",

@@ -2,12 +2,14 @@
 
 Around every metadata preparation of a backend, eager or before a CUDA graph is replayed, SGLang's request table is checked
 before it is followed and the backend's own tables after they were built. A forward then waits for the device four times,
-an allocation twice.
+an allocation twice. Checking takes up to six int64 tensors of [requests, longest request] beside the static memory: 300 MB for 48
+requests of 128k tokens.
 """
 
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -25,6 +27,11 @@ from sglang_gemma4.diagnostics.kv_tables import Forward, Pools
 logger = logging.getLogger(__name__)
 
 ARMED = "_sglang_gemma4_trap"
+
+# (names, rows of the request table) of the last forwards. A graph's replay and a draft step see a view of the batch that has no names.
+# The tensors are not copied to the host before something was caught.
+_named: deque[tuple[list[str], torch.Tensor]] = deque(maxlen=64)
+_armed: set[str] = set()
 
 
 class KVBoundsError(RuntimeError):
@@ -56,11 +63,29 @@ def arm(backend: Any, patch: str, distance: int | None, draft: bool, only: str |
         return
     if not any(name in kv_tables.READERS for name in names):
         patching.note(patch, f"tables that {names[0]} builds are not known here; only req_to_token and the sliding mapping are checked")
+    if not hasattr(backend, "req_to_token_pool"):
+        patching.note(patch, f"{names[0]} keeps no request table, so nothing of it can be checked")
+        return
+    _armed.add(patch)
     trap = Trap(backend, patch, distance, draft)
     setattr(backend, ARMED, trap)
     backend.init_forward_metadata = partial(trap.eager, backend.init_forward_metadata)
     backend.init_forward_metadata_out_graph = partial(trap.replay, backend.init_forward_metadata_out_graph)
     logger.info("sglang-gemma4: %s of the %s is trapped; every forward waits for the device", names[0], "draft" if draft else "target")
+
+
+def remember(batch: Any) -> None:
+    """Which row of the request table has which name, from a batch that goes into the model."""
+    if batch.rids and batch.req_pool_indices is not None:
+        _named.append((list(batch.rids), batch.req_pool_indices))
+
+
+def _names(rows: list[int]) -> list[str]:
+    """The newest name of each row of the request table, or an empty one."""
+    known: dict[int, str] = {}
+    for names, requests in _named:
+        known |= dict(zip(requests[: len(names)].tolist(), names, strict=False))
+    return [known.get(row, "") for row in rows]
 
 
 class Trap:
@@ -119,7 +144,7 @@ def _context(
         "backend": backend,
         "forward": stage,
         "key_lens": forward.key_lens.tolist(),
-        "request_ids": request_ids or [],
+        "request_ids": request_ids or _names(forward.requests.tolist()),
     }
     arrays = {"requests": forward.requests, "key_lens": forward.key_lens, "query_lens": forward.query_lens}
     return report, arrays | ({} if pools.mapping is None else {"mapping": pools.mapping})
@@ -166,19 +191,24 @@ def _values(table: Table, extent: bounds.Extent) -> torch.Tensor:
         return table.indices[: len(extent.ends)]
 
 
-def check_allocation(allocator: Any, slots: torch.Tensor | None, stage: str) -> None:
+def check_allocation(patch: str, allocator: Any, slots: torch.Tensor | None, stage: str, tail: int | None = None) -> None:
     """After an allocation of SGLang's sliding-window allocator: its slots, and the sliding ones mapped to them.
+
+    Args:
+        patch: the patch that asks; nothing is checked where it armed no backend.
+        tail: how many of the last slots got sliding ones, or None for all.
 
     Raises:
         KVBoundsError: a slot lies outside its buffer, is reserved, has no sliding slot, or was given out twice.
     """
-    if slots is None:  # out of memory, which SGLang reports itself
+    if slots is None or patch not in _armed:  # None: out of memory, which SGLang reports itself
         return
     page_size, mapping = allocator.page_size, allocator.full_to_swa_index_mapping
     pools = Pools(page_size, allocator.size_full + page_size, allocator.size_swa + page_size, mapping, [], [])
     violation = bounds.check_allocation(slots, "full", page_size, pools.full_slots)
-    if violation is None and not allocator.swa_req_ring:  # a ring's slots belong to request rows, not to tokens
-        violation = bounds.check_allocation(mapping[slots.long()], "sliding", page_size, pools.sliding_slots)
+    windowed = slots if tail is None else slots[len(slots) - tail :]
+    if violation is None and not allocator.swa_req_ring and len(windowed):  # a ring's slots belong to request rows, not to tokens
+        violation = bounds.check_allocation(mapping[windowed.long()], "sliding", page_size, pools.sliding_slots)
     if violation is None:
         return
     report = {**_geometry(pools, None), "backend": type(allocator).__name__, "forward": stage, "key_lens": [], "request_ids": []}

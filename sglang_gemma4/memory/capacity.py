@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from sglang_gemma4.memory import swa_ratio
+from sglang_gemma4.memory import swa_ratio, swa_sizing
 
 GIB = 2**30
 STOCK_RATIO = 0.8  # arg_groups/fields/schedule.py:150
+_SPECULATIVE_REQUESTS = 48  # SGLang's --max-running-requests under speculation unless told otherwise
 EVICTION_INTERVAL = 128  # tokens; SGLANG_SWA_EVICTION_INTERVAL
 FREE_GIB = {"80 GB": 78.2, "141 GB": 139.0}
 """Free memory of an empty card in a process that has initialised CUDA: measured on an H200 (139.0), taken from its listing for an H100."""
@@ -120,6 +121,24 @@ def ours(needed: Need, budget: float, *, mtp: bool, ratio: float | None = None) 
     return _pools(needed, budget - (needed.draft if mtp else 0), cell, chosen)
 
 
+def auto(needed: Need, budget: float, *, mtp: bool) -> Pools:
+    """With ``SGLANG_GEMMA4_SWA_SIZING=auto`` and SGLang's defaults: 48 running requests with MTP, no limit without, chunks of 8192."""
+    demand = swa_sizing.Demand(
+        window=needed.window,
+        page=1,
+        eviction_interval=EVICTION_INTERVAL,
+        draft_tokens=4 if mtp else 0,
+        allocation=8 if mtp else 1,
+        chunk=8192,
+        chunks_in_flight=2,
+        radix_cache=True,
+    )
+    sizes = swa_sizing.solve(
+        demand, int(budget - (needed.draft if mtp else 0)), needed.own_full, needed.own_sliding, _SPECULATIVE_REQUESTS if mtp else None
+    )
+    return Pools(sizes.full, sizes.sliding, needed.window)
+
+
 def _pools(needed: Need, budget: float, cell: float, ratio: float) -> Pools:
     full = int(max(0.0, budget) // cell)
     return Pools(full, int(full * ratio), needed.window)
@@ -127,9 +146,11 @@ def _pools(needed: Need, budget: float, cell: float, ratio: float) -> Pools:
 
 def table(names: Sequence[str], fraction: float, kv_bytes: float, tp: int) -> str:
     """Markdown: tokens and concurrent requests for each size, card and mode; a model that does not fit the card says so."""
+    arms = ("stock", "package", "auto")
+    heads = ["model", "card", "MTP", *(f"{arm}: full / sliding" for arm in arms), *(f"{arm}: 2k, 9k, 65k" for arm in arms)]
     lines = [
-        "| model | card | MTP | stock: full / sliding tokens | package: full / sliding tokens | stock: requests of 2k, 9k, 65k | package |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: |",
+        f"| {' | '.join(heads)} |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name in names:
         needed = need(name, kv_bytes, tp)
@@ -138,12 +159,12 @@ def table(names: Sequence[str], fraction: float, kv_bytes: float, tp: int) -> st
                 budget = fraction * free * GIB - needed.weights
                 row = [name, card, "yes" if mtp else "no"]
                 if budget <= needed.draft:
-                    lines.append(f"| {' | '.join(row)} | weights do not fit | | | |")
+                    lines.append(f"| {' | '.join(row)} | weights do not fit | | | | | |")
                     continue
-                before, after = stock(needed, budget, mtp=mtp), ours(needed, budget, mtp=mtp)
-                held = [", ".join(f"{pools.requests(length):,}" for length in (2000, 9000, 65_000)) for pools in (before, after)]
-                row += [f"{before.full:,} / {before.sliding:,}", f"{after.full:,} / {after.sliding:,} ({after.full / before.full:.2f}x)"]
-                lines.append(f"| {' | '.join([*row, *held])} |")
+                pools = [stock(needed, budget, mtp=mtp), ours(needed, budget, mtp=mtp), auto(needed, budget, mtp=mtp)]
+                row += [f"{each.full:,} / {each.sliding:,} ({each.full / pools[0].full:.2f}x)" for each in pools]
+                row += [", ".join(f"{each.requests(length):,}" for length in (2000, 9000, 65_000)) for each in pools]
+                lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
 
 

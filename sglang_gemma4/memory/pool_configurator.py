@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 from sglang.srt.environ import envs
-from sglang.srt.mem_cache.allocation_sizing import get_alloc_len_per_decode
+from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.model_executor.pool_configurator import HybridSWAPoolConfigurator, MemoryPoolConfig
 from sglang.srt.runtime_context import get_disagg, get_memory, get_schedule, get_spec, max_speculative_num_draft_tokens
 
@@ -35,6 +35,12 @@ class WindowAwarePoolConfigurator(HybridSWAPoolConfigurator):  # type: ignore[mi
             sizes.running,
             self._demand.per_request,
         )
+        if sizes.chunks_cut:
+            logger.warning(
+                "sglang-gemma4: --chunked-prefill-size %d takes more than half of so small a sliding pool; a prompt of that length waits "
+                "until a running request ends. A smaller chunk or a larger --mem-fraction-static avoids that",
+                self._demand.chunk,
+            )
         return self._make_pool_config(sizes.full, sizes.sliding)
 
     def calculate_pool_sizes_from_max_tokens(self, max_total_num_tokens: int, page_size: int) -> MemoryPoolConfig:
@@ -55,20 +61,11 @@ def demand(kvc: Any) -> swa_sizing.Demand:
         page=int(kvc.page_size),
         eviction_interval=max(1, envs.SGLANG_SWA_EVICTION_INTERVAL.get()),
         draft_tokens=int(max_speculative_num_draft_tokens() or 0) if speculative else 0,
-        allocation=get_alloc_len_per_decode() * (2 if speculative and overlapped else 1),
+        allocation=get_alloc_reserve_per_decode() if speculative else 1,
         chunk=max(0, int(schedule.chunked_prefill_size or 0)),
         chunks_in_flight=2 if overlapped else 1,
-        prompt_window_locked=not get_memory().disable_radix_cache and not envs.SGLANG_OPT_RELEASE_PREFILL_SWA.get(),
+        radix_cache=not get_memory().disable_radix_cache,
     )
-
-
-def release_prompt_windows() -> None:
-    """Let SGLang reclaim a prompt's window once decoding has passed it, unless the operator decided that himself.
-
-    It stays in the radix tree until something else needs the slots; without this a running request holds two windows.
-    """
-    if not envs.SGLANG_OPT_RELEASE_PREFILL_SWA.is_set():
-        envs.SGLANG_OPT_RELEASE_PREFILL_SWA.set(True)
 
 
 def reason_against(kvc: Any) -> str | None:
@@ -81,6 +78,8 @@ def reason_against(kvc: Any) -> str | None:
         return "a disaggregated decode server also holds requests in transfer"
     if get_memory().enable_unified_memory:
         return "--enable-unified-memory shares one pool"
+    if envs.SGLANG_ENABLE_POST_CAPTURE_KV_SIZING.get():
+        return "SGLANG_ENABLE_POST_CAPTURE_KV_SIZING resizes both pools by their ratio after capture"
     if kvc.pp_size > 1:
         return "pipeline stages agree on full tokens only, and each would size its sliding pool by itself"
     if not schedule.chunked_prefill_size or schedule.chunked_prefill_size <= 0:

@@ -4,8 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 MOE_RATIO = 0.15
-"""Sliding tokens per full token on 26B-A4B: its sliding layers take ten times the bytes of its full ones, and a request of more than
-window / 0.15 = 6,827 tokens needs fewer sliding tokens than this share."""
+"""Sliding tokens per full token on 26B-A4B: its sliding layers take ten times the bytes of its full ones.
+
+A running request holds up to two windows of the sliding pool (``swa_sizing``), so requests of more than about 2 · 1024 / 0.15 = 14,000
+tokens, and cached prefixes of any length, gain all that the larger full pool gives; for short ones the sliding pool is what binds, and
+fewer of them fit at once than at SGLang's 0.8 (``sglang-gemma4 capacity``). ``SGLANG_GEMMA4_SWA_SIZING=auto`` looks at both.
+"""
 
 _CONCURRENT = 48  # requests: what SGLang runs at once under speculation unless told otherwise
 _CHUNK = 8192  # tokens: SGLang's usual chunk of a prefill
@@ -19,8 +23,14 @@ class Choice:
     why: str
 
 
-def choose(text_config: Any, given: float | None, max_total_tokens: int | None, page_size: int | None) -> Choice:
-    """The ratio for a model, given what the operator set (``--swa-full-tokens-ratio``, ``--max-total-tokens``, ``--page-size``).
+def choose(
+    text_config: Any,
+    given: float | None,
+    max_total_tokens: int | None = None,
+    page_size: int | None = None,
+    chunked_prefill_size: int | None = None,
+) -> Choice:
+    """The ratio for a model, given what the operator set (``--swa-full-tokens-ratio`` and the flags of the other arguments' names).
 
     Args:
         text_config: the language model's config, with ``num_experts`` and ``sliding_window``.
@@ -29,6 +39,8 @@ def choose(text_config: Any, given: float | None, max_total_tokens: int | None, 
         return Choice(None, f"--swa-full-tokens-ratio {given:g} stands as given")
     if not (getattr(text_config, "num_experts", None) or 0) > 0:
         return Choice(None, "SGLang's default ratio stays: on a dense model the sliding pool binds first")
+    if chunked_prefill_size is not None and chunked_prefill_size <= 0:  # a prompt longer than the sliding pool would wait for ever
+        return Choice(None, "SGLang's default ratio stays: prefill is not chunked, so the sliding pool limits the length of a prompt")
     least = _CONCURRENT * (int(text_config.sliding_window) + (page_size or 1)) + _CHUNK
     if max_total_tokens is not None and MOE_RATIO * max_total_tokens < least:
         return Choice(
@@ -37,5 +49,7 @@ def choose(text_config: Any, given: float | None, max_total_tokens: int | None, 
             f"the sliding tokens of {_CONCURRENT} requests and a prefill chunk",
         )
     return Choice(
-        MOE_RATIO, f"swa_full_tokens_ratio {MOE_RATIO} for MoE Gemma 4: the full pool binds; --swa-full-tokens-ratio overrides it"
+        MOE_RATIO,
+        f"swa_full_tokens_ratio {MOE_RATIO} for MoE Gemma 4: several times the context; where many short requests run at once, "
+        "set --swa-full-tokens-ratio higher",
     )

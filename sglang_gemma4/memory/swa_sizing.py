@@ -2,24 +2,26 @@
 
 A running request of length L holds L tokens of the full pool and at most ``per_request`` of the sliding pool:
 
-    per_request = window · (2 if its prompt's window stays locked, else 1) + eviction interval + draft tokens + allocation + page
+    per_request = window · (2 with the radix cache, else 1) + eviction interval + draft tokens + allocation + 2 · page
 
-- window: the keys its next token sees. A second one stays locked in the radix tree, the prompt's last window, until the request ends,
-  unless SGLang releases it once decoding has passed it (``SGLANG_OPT_RELEASE_PREFILL_SWA``, schedule_batch.py:4105).
-- eviction interval: SGLang frees keys that have left the window in portions (``SGLANG_SWA_EVICTION_INTERVAL``, 128).
-- allocation: slots one decode step takes in advance; twice that with overlapped speculation (allocation_sizing.py).
+- window: the keys its next token sees, in whole pages. With the radix cache its prompt's last window stays locked in the tree beside
+  its own: both are whole at once, when as many tokens were decoded. ``SGLANG_OPT_RELEASE_PREFILL_SWA`` gives the lock back only then
+  (schedule_batch.py:4103; under speculation it counts steps, not tokens), so it does not lower this peak.
+- eviction interval: SGLang frees keys that have left the window in portions (``SGLANG_SWA_EVICTION_INTERVAL``, 128), at a step's end, up
+  to a step's draft tokens late.
+- allocation: slots that a decode step takes in advance (allocation_sizing.py), in whole pages.
 
 The sliding pool for R running requests is then
 
     sliding(R) = R · per_request · (1 + radix share) + prefill chunks in flight · chunk + page
 
-and the full pool gets all other bytes. The chunks take no more than half of a small pool; SGLang shortens a chunk that does not fit. R
-is ``max_running_requests`` where the operator (or speculation) set it, but no more than as many as both pools together hold at
-:data:`REFERENCE_WINDOWS` windows each (:func:`balance`), so that a high limit cannot starve the full pool.
+and the full pool gets all other bytes. R is ``max_running_requests`` where the operator (or speculation) set it, but no more than as many
+as both pools together hold at :data:`REFERENCE` tokens each (:func:`balance`), so that a high limit cannot starve the full pool.
 
 What follows: with R set and within the balance, the sliding pool never stops an admission, because every running request may hold its
 worst case and a chunk more. Beyond it, requests shorter than the reference are stopped by the sliding pool at R · per_request, longer
-ones by the full pool; the slack of either is what the reference is off by.
+ones by the full pool; the slack of either is what the reference is off by. In a pool so small that the chunks would take more than half
+of it they get half (``Sizes.chunks_cut``): a prompt of a whole chunk may then wait there until a running request ends.
 """
 
 from dataclasses import dataclass
@@ -27,8 +29,8 @@ from dataclasses import dataclass
 RADIX_SHARE = 0.25
 """Of the running requests' sliding tokens, kept on top for prefixes of finished ones: without its window a cached prefix is no hit."""
 
-REFERENCE_WINDOWS = 4
-"""Length in windows of the request at which both pools should run out together, where no limit on running requests is given."""
+REFERENCE = 8192
+"""Tokens of the request at which both pools should run out together, where no limit on running requests is given."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,16 @@ class Demand:
     page: int
     eviction_interval: int
     draft_tokens: int  # 0 without speculation
-    allocation: int  # slots taken in advance by a decode step
+    allocation: int  # slots reserved by a decode step
     chunk: int  # tokens of a prefill chunk
     chunks_in_flight: int  # 2 with the overlap scheduler
-    prompt_window_locked: bool
+    radix_cache: bool
 
     @property
     def per_request(self) -> int:
         """Sliding tokens that a running request holds at most."""
-        windows = self.window * (2 if self.prompt_window_locked else 1)
-        return windows + self.eviction_interval + self.draft_tokens + self.allocation + self.page
+        windows = _up(self.window, self.page) * (2 if self.radix_cache else 1)
+        return windows + self.eviction_interval + self.draft_tokens + self.allocation + 2 * self.page
 
     def sliding(self, running: int, most_chunks: int | None = None) -> int:
         """Sliding tokens for ``running`` requests, a radix share and the prefill chunks in flight, at most ``most_chunks`` tokens."""
@@ -58,22 +60,23 @@ class Demand:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Tokens of both pools, page-aligned, and for how many running requests the sliding one was made."""
+    """Tokens of both pools, page-aligned, for how many running requests the sliding one was made, and whether its chunks were cut."""
 
     full: int
     sliding: int
     running: int
+    chunks_cut: bool = False
 
 
 def balance(demand: Demand, budget: int, full_cell: float, sliding_cell: float) -> int:
-    """Running requests at which both pools run out together if each is :data:`REFERENCE_WINDOWS` windows long; at least 1.
+    """Running requests at which both pools run out together if each is :data:`REFERENCE` tokens long; at least 1.
 
     Args:
         budget: bytes for both pools.
         full_cell: bytes of a token in the full pool; ``sliding_cell``: in the sliding pool.
     """
     fixed = demand.sliding(0, _most_chunks(budget, full_cell, sliding_cell)) * sliding_cell
-    each = REFERENCE_WINDOWS * demand.window * full_cell + demand.per_request * (1 + RADIX_SHARE) * sliding_cell
+    each = max(REFERENCE, demand.window) * full_cell + demand.per_request * (1 + RADIX_SHARE) * sliding_cell
     return max(1, int((budget - fixed) // each))
 
 
@@ -85,7 +88,8 @@ def solve(demand: Demand, budget: int, full_cell: float, sliding_cell: float, li
     """
     fit = balance(demand, budget, full_cell, sliding_cell)
     running = fit if limit is None else max(1, min(limit, fit))
-    sliding = _up(demand.sliding(running, _most_chunks(budget, full_cell, sliding_cell)), demand.page)
+    most_chunks = _most_chunks(budget, full_cell, sliding_cell)
+    sliding = _up(demand.sliding(running, most_chunks), demand.page)
     full = _down(int((budget - sliding * sliding_cell) // full_cell), demand.page)
     if sliding > full:  # a sliding token without its full token serves nobody
         sliding = full = _down(int(budget // (full_cell + sliding_cell)), demand.page)
@@ -94,7 +98,7 @@ def solve(demand: Demand, budget: int, full_cell: float, sliding_cell: float, li
             f"{budget / 2**30:.3f} GiB for KV hold {sliding} tokens in the sliding and in the full pool; one request needs more than its "
             f"window of {demand.window} and a page of {demand.page}; raise --mem-fraction-static"
         )
-    return Sizes(full, sliding, running)
+    return Sizes(full, sliding, running, demand.chunks_in_flight * demand.chunk > most_chunks)
 
 
 def _most_chunks(budget: int, full_cell: float, sliding_cell: float) -> int:

@@ -102,3 +102,19 @@ def test_auto_sizing_by_window(nursery: Nursery, name: str) -> None:
     assert found.full > pools(nursery, name).full
     assert found.sliding < 0.1 * found.full
     assert found.tokens == pools(nursery, name).tokens
+
+
+def test_running_requests_keep_their_sliding_tokens(nursery: Nursery) -> None:
+    """Many answers that grow beside locked prompts: stock admits what fits now and retracts later, ours waits; the tokens are the same."""
+    prompts = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(60))] for n in range(12)]
+    group = Group(prompts, {"max_new_tokens": 90})
+    engine = {"max_total_tokens": 3000, "swa_full_tokens_ratio": 0.14, "max_running_requests": 12, "chunked_prefill_size": 64}
+    found = {}
+    for on in "01":
+        env = {"SGLANG_GEMMA4_SWA_ADMISSION": on, "SGLANG_SWA_EVICTION_INTERVAL": "1"}
+        outputs = nursery.run(resolve("tiny-26b-a4b"), [group], env=env, **engine)[0]
+        found[on] = ([output.token_ids for output in outputs], outputs[0].log.count("Retract requests"))
+    print("retractions:", found["0"][1], "stock,", found["1"][1], "ours")
+    assert found["0"][1] > 0
+    assert found["1"][1] <= found["0"][1] // 5, "those of one prefill batch are not held against each other"
+    assert found["0"][0] == found["1"][0]

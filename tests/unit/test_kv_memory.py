@@ -40,13 +40,17 @@ def test_only_layers_that_are_read_keep_buffers() -> None:
 
 def test_the_ratio_of_a_moe_a_dense_model_and_an_operator() -> None:
     moe, dense = SimpleNamespace(num_experts=128, sliding_window=1024), SimpleNamespace(num_experts=None, sliding_window=1024)
-    assert swa_ratio.choose(moe, None, None, None).ratio == swa_ratio.MOE_RATIO
-    assert swa_ratio.choose(dense, None, None, None).ratio is None
-    assert swa_ratio.choose(moe, 0.8, None, None) == swa_ratio.Choice(None, "--swa-full-tokens-ratio 0.8 stands as given")
+    assert swa_ratio.choose(moe, None).ratio == swa_ratio.MOE_RATIO
+    assert swa_ratio.choose(dense, None).ratio is None
+    assert swa_ratio.choose(moe, 0.8) == swa_ratio.Choice(None, "--swa-full-tokens-ratio 0.8 stands as given")
     small = swa_ratio.choose(moe, None, 300_000, 1)
     assert small.ratio is None
     assert "0.15 of --max-total-tokens 300000 is below 57392" in small.why
     assert swa_ratio.choose(moe, None, 1_000_000, 1).ratio == swa_ratio.MOE_RATIO
+    assert swa_ratio.choose(moe, None, chunked_prefill_size=8192).ratio == swa_ratio.MOE_RATIO
+    unchunked = swa_ratio.choose(moe, None, chunked_prefill_size=-1)
+    assert unchunked.ratio is None
+    assert "prefill is not chunked" in unchunked.why
 
 
 def test_a_pool_shorter_than_the_context() -> None:

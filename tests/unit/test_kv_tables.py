@@ -286,20 +286,25 @@ def test_idle_batches_pass_through() -> None:
     assert backend.built == 0
 
 
-def test_allocations_of_the_sliding_allocator() -> None:
+def test_allocations_of_the_sliding_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traps, "_armed", {"armed"})
     pool = swa_pool()
     pool.full_to_swa_index_mapping[4:12] = torch.arange(8, 16)
     allocator = SimpleNamespace(
         page_size=PAGE, size_full=FULL, size_swa=SLIDING, swa_req_ring=False, full_to_swa_index_mapping=pool.full_to_swa_index_mapping
     )
-    traps.check_allocation(allocator, torch.arange(4, 12), "alloc_extend")
-    traps.check_allocation(allocator, None, "alloc_extend")
+    traps.check_allocation("another", allocator, torch.tensor([4, 4]), "alloc")
+    traps.check_allocation("armed", allocator, torch.arange(4, 12), "alloc_extend")
+    traps.check_allocation("armed", allocator, None, "alloc_extend")
     for slots, says in (
         (torch.tensor([4, 68]), r"full layers: token 1 of the allocated slots has slot 68; the buffer's are 4\.\.67 \[alloc_decode on"),
         (torch.tensor([4, 4]), "full layers: the allocator gave slot 4 to two tokens"),
         (torch.tensor([4, 12]), r"sliding layers: token 1 of the allocated slots has padding slot 0; the buffer's are 4\.\.35"),
     ):
         with pytest.raises(traps.KVBoundsError, match=says):
-            traps.check_allocation(allocator, slots, "alloc_decode")
+            traps.check_allocation("armed", allocator, slots, "alloc_decode")
+    traps.check_allocation("armed", allocator, torch.tensor([12, 4]), "alloc_extend_swa_tail", 1)
+    with pytest.raises(traps.KVBoundsError, match="token 0 of the allocated slots has padding slot 0"):
+        traps.check_allocation("armed", allocator, torch.tensor([4, 12]), "alloc_extend_swa_tail", 1)
     allocator.swa_req_ring = True
-    traps.check_allocation(allocator, torch.tensor([4, 12]), "alloc_decode")
+    traps.check_allocation("armed", allocator, torch.tensor([4, 12]), "alloc_decode")

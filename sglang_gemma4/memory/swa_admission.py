@@ -1,0 +1,41 @@
+"""What running requests will still take of the sliding pool, to be kept from new ones."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def growth(locked: npt.ArrayLike, held: npt.ArrayLike, expected: npt.ArrayLike, most: int) -> int:
+    """Sliding tokens that the running requests will take together at their worst moment, beyond what they take now.
+
+    Each takes ``locked + min(held + t, most)`` after t more tokens and nothing once it has ended; the worst moment is just before one of
+    them ends.
+
+    Args:
+        locked: ``[requests]``, tokens of prompt windows that stay locked in the radix tree until their request ends.
+        held: ``[requests]``, tokens that slide through a window; ``expected``: ``[requests]``, tokens still to come.
+        most: what one window takes at most, with what is not yet evicted.
+    """
+    lock, own, left = (np.asarray(values, dtype=np.int64) for values in (locked, held, expected))
+    if not left.size:
+        return 0
+    moments = np.unique(left)  # [moments]
+    taken = lock + np.minimum(own + moments[:, None], most)  # [moments, requests]
+    later = np.where(left >= moments[:, None], taken, 0).sum(1)
+    return max(0, int(later.max() - (lock + np.minimum(own, most)).sum()))
+
+
+def running_growth(adder: Any) -> int:
+    """:func:`growth` of the batch beside which SGLang's ``PrefillAdder`` admits requests, with its own guess of the tokens to come."""
+    from sglang.srt.environ import envs
+    from sglang.srt.runtime_context import get_memory, max_speculative_num_draft_tokens
+
+    requests, window = adder.running_batch.reqs, adder.tree_cache.sliding_window_size
+    pages = -(-window // adder.page_size) * adder.page_size
+    most = pages + max(1, envs.SGLANG_SWA_EVICTION_INTERVAL.get()) + int(max_speculative_num_draft_tokens() or 0)
+    prompts, decoded = [len(one.origin_input_ids) for one in requests], [len(one.output_ids) for one in requests]
+    expected = [adder._get_running_request_total_token_offset(one) for one in requests]
+    if get_memory().disable_radix_cache:  # prompt and answer slide through one window
+        return growth([0] * len(requests), [sum(pair) for pair in zip(prompts, decoded, strict=True)], expected, most)
+    return growth([min(prompt, pages) for prompt in prompts], decoded, expected, most)
