@@ -27,11 +27,11 @@ def trap_draft(_result: None, worker: Any, *, patch: str = NAME, only: str | Non
     traps.arm(worker.draft_attn_backend, patch, worker.draft_model_runner.sliding_window_size, True, only)
 
 
-def remember_batch(_runner: Any, forward_batch: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Before ``ModelRunner.forward``: the names of its requests, for a violation's report."""
+def remember_batch(batch: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``ForwardBatch.init_new``: the names of its requests, for a violation's report."""
     from sglang_gemma4.diagnostics import traps
 
-    traps.remember(forward_batch)
+    traps.remember(batch)
 
 
 def check_alloc(result: Any, allocator: Any, *_args: Any, stage: str, patch: str = NAME, **_kwargs: Any) -> None:
@@ -56,7 +56,7 @@ ALLOCATIONS: tuple[tuple[str, Callable[..., None], str], ...] = (
     (f"{ALLOCATOR}.alloc_extend_swa_tail", check_alloc_tail, "036ae2a7fb67"),
     (f"{ALLOCATOR}.alloc_decode", partial(check_alloc, stage="alloc_decode"), "84b55cc5f017"),
 )
-FORWARD = ("sglang.srt.model_executor.model_runner.ModelRunner.forward", "26fbd69d3377")
+BATCH = ("sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new", "a8507017588b")
 RUNNER = ("sglang.srt.model_executor.model_runner.ModelRunner.init_attention_backends", "866ae4389361")
 DRAFT = ("sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.init_attention_backends", "b383002ae0b1")
 
@@ -70,7 +70,7 @@ PATCH = Patch(
     hooks=(
         Hook(RUNNER[0], "after", trap_runner, RUNNER[1]),
         Hook(DRAFT[0], "after", trap_draft, DRAFT[1]),
-        Hook(FORWARD[0], "before", remember_batch, FORWARD[1]),
+        Hook(BATCH[0], "after", remember_batch, BATCH[1]),
         *(Hook(target, "after", function, fingerprint) for target, function, fingerprint in ALLOCATIONS),
     ),
 )

@@ -20,6 +20,23 @@ def drop_unread_layers(info: Any, *, model: Any, model_config: Any, is_draft_wor
     return kv_layers.without_unread(info, model, RadixAttention)
 
 
+def name_stored_pages(name: str | None, _model_name: str | None, _host_pool: Any) -> str | None:
+    """After ``storage_model_name``: HiCache's storage finds pages by this name and does not know how many layers they hold."""
+    from sglang_gemma4.memory import kv_layers
+
+    tag = kv_layers.layout_tag()
+    return name if tag is None else f"{name}-{tag}" if name else tag
+
+
+def tell_peer(_result: None, kv_args: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``setup_state_kv_args``: both servers of a disaggregated pair must hold the same layers; SGLang compares this string."""
+    from sglang_gemma4.memory import kv_layers
+
+    tag = kv_layers.layout_tag()
+    if tag is not None:
+        kv_args.kv_cache_dtype_str = f"{kv_args.kv_cache_dtype_str} {tag}"
+
+
 PATCH = Patch(
     name="shared_kv",
     switch="SGLANG_GEMMA4_SHARED_KV",
@@ -33,5 +50,7 @@ PATCH = Patch(
             drop_unread_layers,
             "7d45ac85c73c",
         ),
+        Hook("sglang.srt.managers.cache_controller.storage_model_name", "after", name_stored_pages, "19f82ce7ca2e"),
+        Hook("sglang.srt.disaggregation.utils.setup_state_kv_args", "after", tell_peer, "51324cc29389"),
     ),
 )

@@ -3,6 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+dropped: list[int] = []
+"""Layers of this process's model that ``without_unread`` left without buffers."""
+
+
+def layout_tag() -> str | None:
+    """How this process's KV pages differ from those of a server with every layer's buffers, or None where they do not."""
+    return f"without-kv-of-layers-{min(dropped)}-{max(dropped)}" if dropped else None
+
 
 def read_by_attention(model: Any, attention_class: type) -> set[int]:
     """Ids of the layers whose KV buffers some attention layer of ``model`` reads or writes.
@@ -36,6 +44,7 @@ def without_unread(info: Any, model: Any, attention_class: type) -> Any:
     sliding, full = only(info.swa_attention_layer_ids, needed), only(info.full_attention_layer_ids, needed)
     if not sliding or not full or (sliding == info.swa_attention_layer_ids and full == info.full_attention_layer_ids):
         return info
+    dropped[:] = sorted({*info.swa_attention_layer_ids, *info.full_attention_layer_ids} - {*sliding, *full})
     return msgspec.structs.replace(info, swa_attention_layer_ids=sliding, full_attention_layer_ids=full)
 
 

@@ -1,14 +1,7 @@
 """eval and compare through the command line, on one real server with MTP."""
 
 import json
-import os
 import random
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,39 +10,20 @@ import pytest
 
 from sglang_gemma4 import cli
 from sglang_gemma4.tiny import dialogues, world
+from tests.engine.live_server import open_server
 
 MODEL = "tiny-e2b"
 MTP = [
     *("--speculative-algorithm", "NEXTN", "--speculative-draft-model-path", f"{MODEL}-assistant"),
     *("--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"),
 ]
-UP_WITHIN = 600
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of the tiny E2B with its assistant."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = tmp_path_factory.mktemp("server") / "log"
-    command = [sys.executable, "-m", "sglang_gemma4.cli", "serve", MODEL, "--port", str(port), *MTP]
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
-    try:
-        deadline = time.monotonic() + UP_WITHIN
-        while True:
-            assert process.poll() is None, f"the server ended:\n{log.read_text()[-3000:]}"
-            assert time.monotonic() < deadline, f"not up within {UP_WITHIN} s:\n{log.read_text()[-3000:]}"
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                    break
-            except OSError:
-                time.sleep(1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with open_server(tmp_path_factory.mktemp("server"), MODEL, MTP) as running:
+        yield running.url
 
 
 @pytest.fixture(scope="module")

@@ -18,19 +18,25 @@ from tests.gpu.test_gpu import run_case
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 
 FAMILY = "tiny-26b-a4b"
-PROMPTS = [[2] + [(7 * i + 31 * n + 5 * n * i) % 700 + 300 for i in range(length - 1)] for n, length in enumerate((50, 90))]
-"""Two requests that run together, one longer than the window."""
+PROMPTS = [[2] + [(7 * i + 31 * n + 5 * n * i) % 700 + 300 for i in range(length - 1)] for n, length in enumerate((50, 90, 20))]
+"""Three requests that run together: a graph for four is replayed, with a padded row. One is longer than the window."""
 POISON = -7
 SABOTAGES = {
-    "request_table": (r"of req_to_token is slot 1000000; the buffer's are 1\.\.\d+.*\[graph replay decode on", "request table holds it"),
-    "mapping_cleared": (r"is padding slot 0.*\[graph replay decode on", "freed too early"),
-    "triton_graph": (r"of kv_indices is slot 1000000.*\[graph replay decode on", "own table was built wrong"),
+    "request_table": (
+        r"\(request \w{8,}, pool row \d+\) of req_to_token is slot 1000000; the buffer's are 1\.\.\d+.*\[graph replay decode on",
+        "request table holds it",
+    ),
+    "mapping_cleared": (r"\(request \w{8,}, pool row \d+\).* is padding slot 0.*\[graph replay decode on", "freed too early"),
+    "triton_graph": (
+        r"\(request \w{8,}, pool row \d+\) of kv_indices is slot 1000000.*\[graph replay decode on",
+        "own table was built wrong",
+    ),
 }
 """What the error says, and what its dump explains."""
 
 
-class Two(Case):
-    """The two prompts, 32 greedy tokens each."""
+class Three(Case):
+    """The three prompts, 32 greedy tokens each."""
 
     def __init__(self) -> None:
         super().__init__(checkpoints.SHIPPED / FAMILY, [], [])
@@ -41,7 +47,7 @@ class Two(Case):
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[list[int]], str, Path]]:
-    """By arm: the two prompts' tokens (none if it died), its log, and the folder of its dumps; all engines at once."""
+    """By arm: the three prompts' tokens (none if it died), its log, and the folder of its dumps; all engines at once."""
     base = tmp_path_factory.mktemp("engines")
     draft = {**MTP, "speculative_draft_model_path": f"{checkpoints.SHIPPED / FAMILY}-assistant"}
     arms: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -56,9 +62,14 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[list[
         debug, sabotage, engine = arms[name]
         folder = base / name.replace(" ", "-")
         folder.mkdir()
-        env = {"SGLANG_GEMMA4_DEBUG": debug, "SGLANG_GEMMA4_DEBUG_DIR": str(folder / "dumps"), "TEST_SABOTAGE": sabotage}
+        env = {
+            "SGLANG_SWA_EVICTION_INTERVAL": "1",
+            "SGLANG_GEMMA4_DEBUG": debug,
+            "SGLANG_GEMMA4_DEBUG_DIR": str(folder / "dumps"),
+            "TEST_SABOTAGE": sabotage,
+        }
         try:
-            outputs = run_case(Two(), folder, "engine", env, **engine)
+            outputs = run_case(Three(), folder, "engine", env, **engine)
         except AssertionError:
             outputs = []
         return [output["token_ids"] for output in outputs], (folder / "engine.log").read_text(), folder / "dumps"

@@ -1,0 +1,100 @@
+"""A prefill and a decode server of SGLang, two processes on a CPU: ``TEST_SABOTAGE=tests.engine.pd_pair:pair``.
+
+All of it is SGLang's Mooncake backend (bootstrap server, registration, pairing of buffers, transfer threads) except the library that
+moves the bytes: here the kernel does, from process to process. ``TEST_DECODE_ENV`` is JSON: variables for the decode server alone.
+"""
+
+import ctypes
+import importlib
+import json
+import os
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from tests.engine import host_cache
+
+
+class _Span(ctypes.Structure):
+    """``struct iovec``."""
+
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+class TransferEngine:
+    """``mooncake.engine.TransferEngine`` by ``process_vm_writev``; a session's port is the process id."""
+
+    def initialize(self, *_args: Any) -> int:
+        """No transport to set up."""
+        return 0
+
+    def get_rpc_port(self) -> int:
+        """What the peer names us by."""
+        return os.getpid()
+
+    def batch_register_memory(self, *_args: Any) -> int:
+        """All memory of a process can be written."""
+        return 0
+
+    batch_unregister_memory = register_memory = unregister_memory = send_probe = batch_register_memory
+
+    def batch_transfer_sync_write(self, session: str, sources: Sequence[int], targets: Sequence[int], lengths: Sequence[int]) -> int:
+        """Write each span of this process into the peer's memory."""
+        libc, pid = ctypes.CDLL(None), int(session.rsplit(":", 1)[1])
+        for source, target, length in zip(sources, targets, lengths, strict=True):
+            here, there = _Span(source, length), _Span(target, length)
+            if libc.process_vm_writev(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) != length:
+                return -1
+        return 0
+
+
+class Pair:
+    """Both servers behind the interface of ``Engine`` that the nursery uses; answers are the decode server's."""
+
+    engine_class: Any
+
+    def __init__(self, **arguments: Any) -> None:
+        from sglang.srt.utils.network import get_free_port
+
+        self.port, self.room = get_free_port(), 100
+        arguments |= {"disaggregation_transfer_backend": "mooncake", "disaggregation_bootstrap_port": self.port}
+        asked, ask = os.pipe()
+        answers, answer = os.pipe()
+        if os.fork() == 0:
+            os.environ.update(json.loads(os.environ.get("TEST_DECODE_ENV", "{}")))
+            decode = self.engine_class(disaggregation_mode="decode", **arguments)
+            with open(asked) as requests, open(answer, "w") as output:
+                for line in requests:
+                    print(json.dumps(decode.generate(**json.loads(line))), file=output, flush=True)
+            os._exit(0)
+        os.close(answer)
+        self.ask, self.answers = open(ask, "w"), open(answers)  # noqa: SIM115 - they live as long as the pair
+        self.prefill = self.engine_class(disaggregation_mode="prefill", **arguments)
+
+    def generate(self, **request: Any) -> Any:
+        """The same batch to both servers."""
+        count = len(request["input_ids"])
+        request |= {"bootstrap_host": ["127.0.0.1"] * count, "bootstrap_port": [self.port] * count}
+        request["bootstrap_room"] = list(range(self.room, self.room + count))
+        self.room += count
+        print(json.dumps(request), file=self.ask, flush=True)
+        self.prefill.generate(**request)
+        return json.loads(self.answers.readline())
+
+    def shutdown(self) -> None:
+        """End the prefill server; the decode server ends with the case's process group."""
+        self.prefill.shutdown()
+
+
+def pair() -> None:
+    """Have the case build a ``Pair``; the decode server's host pool needs what HiCache's does."""
+    host_cache.torch_copies()
+    module: Any = types.ModuleType("mooncake.engine")
+    module.TransferEngine = TransferEngine
+    sys.modules |= {"mooncake": types.ModuleType("mooncake"), "mooncake.engine": module}
+    importlib.import_module(
+        "sglang.srt.disaggregation.mooncake.conn"
+    ).MooncakeKVSender.supports_host_tensor_indices = False  # pinned memory
+    where: Any = importlib.import_module("sglang.srt.entrypoints.engine")
+    Pair.engine_class, where.Engine = where.Engine, Pair
