@@ -1,4 +1,4 @@
-"""MTP on fa4: sliding layers of the draft look up the full pool's pages in the target's sliding pool. Needs no GPU. OPEN: issue 5.
+"""MTP on fa4: sliding layers of the draft look up the full pool's pages in the target's sliding pool. Needs no GPU.
 
 Drives the real ``FlashAttentionBackend``, built as the draft worker builds it, in the real frozen-KV views: metadata in
 one, the forward in the other. Only the FlashAttention kernel is replaced, by one that keeps the page table it is given.
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, patch
 
-import open_issue  # type: ignore[import-not-found]
+import case  # type: ignore[import-not-found]
 
 PAGE, LENGTH, WINDOW = 4, 22, 8
 FULL, SLIDING = [11, 15, 9, 14, 12, 10], [3, 1, 2, 6, 5, 4]
@@ -28,14 +28,15 @@ def main() -> int:
     from sglang.srt.layers.attention import flashattention_backend as module
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
     from sglang.srt.plugins import load_plugins
-    from sglang.srt.speculative import frozen_kv_mtp_utils as views
     from sglang.srt.speculative.frozen_kv_mtp_info import FrozenKVMTPContext
+    from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPDraftWorker
 
     load_plugins()
     slots = torch.tensor(FULL)[:, None] * PAGE + torch.arange(PAGE)
     target = _target_pool(slots.flatten(), (torch.tensor(SLIDING)[:, None] * PAGE + torch.arange(PAGE)).flatten())
     backend = _draft_backend(module, slots.flatten()[None].int(), target)
     context = FrozenKVMTPContext(target_token_to_kv_pool=target, physical_layer_ids={0: 0, 1: 1})
+    worker: Any = SimpleNamespace(kv_context=context, draft_attn_backend=backend)
     batch = SimpleNamespace(
         forward_mode=ForwardMode.DECODE, batch_size=1, seq_lens=torch.tensor([LENGTH]), seq_lens_cpu=torch.tensor([LENGTH]),
         encoder_lens=None, req_pool_indices=torch.tensor([0]), out_cache_loc=None, spec_info=None, kv_loc_plan=None, _attn_output=None,
@@ -46,9 +47,9 @@ def main() -> int:
         read.append(page_table[0].tolist())
         return q
 
-    with views.frozen_kv_target_view(batch, context, backend):
+    with FrozenKVMTPDraftWorker._frozen_kv_target_view(worker, batch):
         backend.init_forward_metadata(batch)
-    with views.target_kv_pool_view(batch, context, backend), patch.object(module, "flash_attn_with_kvcache", kernel):
+    with FrozenKVMTPDraftWorker._target_kv_pool_view(worker, batch), patch.object(module, "flash_attn_with_kvcache", kernel):
         for layer_id, window in ((0, -1), (1, WINDOW - 1)):
             layer = SimpleNamespace(
                 layer_id=layer_id, sliding_window_size=window, attn_type=None, is_cross_attention=False, k_scale=None, v_scale=None,
@@ -56,11 +57,7 @@ def main() -> int:
             )  # fmt: skip
             backend.forward_decode(torch.zeros(1, 8), None, None, layer, batch, save_kv_cache=False)
     print(f"the sliding pool has {len(target.get_kv_buffer(1)[0]) // PAGE} pages")
-    return int(
-        open_issue.verdict(
-            "issue 5: views of the target's KV", {"full": FULL, "sliding": SLIDING}, dict(zip(("full", "sliding"), read, strict=True))
-        )
-    )
+    return int(case.verdict({"full": FULL, "sliding": SLIDING}, dict(zip(("full", "sliding"), read, strict=True))))
 
 
 def _target_pool(slots: Any, sliding_slots: Any) -> Any:
@@ -94,7 +91,7 @@ def _draft_backend(module: Any, req_to_token: Any, target: Any) -> Any:
         is_encoder_decoder=False, context_len=req_to_token.shape[1], attention_arch=None, is_local_attention_model=False, head_dim=8,
         hf_text_config=SimpleNamespace(num_attention_heads=1), get_num_kv_heads=lambda _: 1,
     )  # fmt: skip
-    translator = SimpleNamespace(is_translating=False)
+    translator = SimpleNamespace(is_translating=False, write_ids=lambda *_: None)  # as for every batch that writes no KV
     runner = SimpleNamespace(
         model_config=model, sliding_window_size=WINDOW - 1, device="cpu", kv_cache_dtype=torch.bfloat16, kv_cache_dtype_str="auto",
         page_size=PAGE, req_to_token_pool=SimpleNamespace(req_to_token=req_to_token), token_to_kv_pool=SimpleNamespace(),

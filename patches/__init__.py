@@ -12,6 +12,7 @@ ORDER = (
     "router_scale",
     "triton_window",
     "sync_mtp",
+    "frozen_views",
     "image_padding",
     "tool_call_index",
     "page_table_rows",

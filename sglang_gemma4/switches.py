@@ -48,6 +48,11 @@ _TABLE = (
     Switch("SGLANG_GEMMA4_ROUTER_SCALE", True, "The MoE router's scale is applied on every path and follows weight updates."),
     Switch("SGLANG_GEMMA4_TRITON_WINDOW", True, "Triton decode attends to the whole sliding window, not one key less."),
     Switch("SGLANG_GEMMA4_SYNC_MTP", True, "MTP runs with --disable-overlap-schedule (stock crashes at the first batch)."),
+    Switch(
+        "SGLANG_GEMMA4_FROZEN_VIEWS",
+        True,
+        "The MTP draft sees all of the target's KV state on every attention backend (fa4, prefill/decode pairs), or the start is refused.",
+    ),
     Switch("SGLANG_GEMMA4_IMAGE_PADDING", True, "Padding patches of an image stay out of its first soft token."),
     Switch("SGLANG_GEMMA4_TOOL_CALL_INDEX", True, "Streamed tool calls are numbered per call, not per tool."),
     Switch("SGLANG_GEMMA4_PAGE_TABLE", True, "No page-table row runs into the next one where draft tokens pass the end of the context."),

@@ -1,0 +1,72 @@
+"""The MTP draft sees all of the target's KV state, on every backend, in graphs too."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+
+WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
+
+
+@contextmanager
+def metadata_view(worker: Any, forward_batch: Any) -> Iterator[None]:
+    """Replaces ``_frozen_kv_target_view``: metadata for the target's committed prefix, as of a plain decode."""
+    from sglang_gemma4.speculative import views
+
+    spec_info, forward_batch.spec_info = forward_batch.spec_info, None
+    try:
+        with views.target_view(worker.draft_attn_backend, _target_pool(worker)):
+            yield
+    finally:
+        forward_batch.spec_info = spec_info
+
+
+@contextmanager
+def pool_view(worker: Any, _forward_batch: Any) -> Iterator[None]:
+    """Replaces ``_target_kv_pool_view``: the draft's forward on the target's KV."""
+    from sglang_gemma4.speculative import views
+
+    with views.target_view(worker.draft_attn_backend, _target_pool(worker)):
+        yield
+
+
+def _target_pool(worker: Any) -> Any:
+    if worker.kv_context is None:
+        raise RuntimeError("the MTP draft runs before its model was bound to the target's KV pool; bind_frozen_kv_context comes first")
+    return worker.kv_context.target_token_to_kv_pool
+
+
+def capture_in_view(original: Callable[..., None], runner: Any, worker: Any) -> None:
+    """Around ``FrozenKVMTPCudaGraphRunner.__init__``: buffers that a graph binds are allocated for the target's pool, not the draft's."""
+    from sglang_gemma4.speculative import views
+
+    with views.target_view(worker.draft_attn_backend, _target_pool(worker)):
+        original(runner, worker)
+
+
+def refuse_unknown(_result: None, worker: Any) -> None:
+    """After ``init_attention_backends``: a backend without an adapter ends the start."""
+    from sglang_gemma4.speculative import views
+
+    views.swaps(worker.draft_attn_backend, _target_pool(worker))
+
+
+PATCH = Patch(
+    name="frozen_views",
+    switch="SGLANG_GEMMA4_FROZEN_VIEWS",
+    why="Stock's views swap the pool alone: fa4 then reads wrong pages in sliding layers, a pair of backends still the draft's own pool.",
+    evidence="srt/speculative/frozen_kv_mtp_utils.py:51-104 · layers/attention/flashattention_backend.py:212 · hybrid_attn_backend.py:38",
+    remove_when="SGLang's views swap what backends derive from their pool.",
+    hooks=(
+        Hook(f"{WORKER}._frozen_kv_target_view", "replace", metadata_view, "4d7b6002f487"),
+        Hook(f"{WORKER}._target_kv_pool_view", "replace", pool_view, "f9634b22a2ca"),
+        Hook(f"{WORKER}.init_attention_backends", "after", refuse_unknown, "b383002ae0b1"),
+        Hook(
+            "sglang.srt.speculative.frozen_kv_mtp_cuda_graph_runner.FrozenKVMTPCudaGraphRunner.__init__",
+            "around",
+            capture_in_view,
+            "e3328ffbb683",
+        ),
+    ),
+)

@@ -1,0 +1,117 @@
+"""Make the frozen draft's attention backend see the target's KV: the pool, and everything a backend derived from it.
+
+A draft of FROZEN_KV_MTP reads the target's pool through a backend that was built for its own pool of 64 slots. Backends ask that pool at
+construction whether sliding layers have slots of their own, keep the answer, and translate page tables by it; a view that swaps the pool
+alone leaves them reading full-pool pages in the sliding pool (``crash_repro/fa4_view.py``), or with no target at all inside a pair of
+backends (``crash_repro/hybrid_view.py``). :func:`adapters` says for each known backend what hangs on the pool. An unknown one is refused.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+Swap = tuple[Any, str, Any]
+"""Object, attribute, and the value it has inside a view."""
+
+Adapter = Callable[[Any, Any], list[Swap]]
+"""From a backend and the target's pool to the swaps that make the one see the other."""
+
+_ABSENT = object()
+
+
+class UnknownBackendError(ValueError):
+    """No adapter knows what the draft's attention backend derived from its pool."""
+
+
+def swaps(backend: Any, pool: Any) -> list[Swap]:
+    """What :func:`target_view` sets for a backend, inner backends of wrappers included.
+
+    Raises:
+        UnknownBackendError: there is no adapter for the backend's class or one of its bases.
+    """
+    for kind in type(backend).__mro__:
+        adapter = ADAPTERS.get(kind.__name__)
+        if adapter is not None:
+            return adapter(backend, pool)
+    raise UnknownBackendError(
+        f"the frozen draft's attention backend {type(backend).__name__} is not known here, so the draft could read wrong KV slots; "
+        f"use --attention-backend {', '.join(NAMES)}, or --speculative-draft-attention-backend with one of them"
+    )
+
+
+@contextmanager
+def target_view(backend: Any, pool: Any) -> Iterator[None]:
+    """Within it ``backend`` reads ``pool``. Views nest; what was there before comes back, whatever was raised.
+
+    Raises:
+        UnknownBackendError: see :func:`swaps`; nothing was changed.
+    """
+    saved: list[Swap] = []
+    wanted = swaps(backend, pool)
+    try:
+        for where, name, value in wanted:
+            saved.append((where, name, vars(where).get(name, _ABSENT)))
+            setattr(where, name, value)
+        yield
+    finally:
+        for where, name, value in reversed(saved):
+            if value is _ABSENT:
+                delattr(where, name)
+            else:
+                setattr(where, name, value)
+
+
+def has_sliding_pool(pool: Any) -> bool:
+    """Whether sliding layers of ``pool`` have slots of their own, as every SGLang backend asks it."""
+    from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
+
+    return isinstance(pool, SWAKVPool) and pool.swa_layer_nums > 0
+
+
+def _live(backend: Any, pool: Any) -> list[Swap]:
+    """Our CPU reference backend: everything is asked of the pool when it is needed."""
+    return [(backend, "token_to_kv_pool", pool)]
+
+
+def _flagged(backend: Any, pool: Any) -> list[Swap]:
+    """triton and intel_amx: the pool, and the flag that says whether slots are translated."""
+    return [*_live(backend, pool), (backend, "use_sliding_window_kv_pool", has_sliding_pool(pool))]
+
+
+def _flash_attention(backend: Any, pool: Any) -> list[Swap]:
+    """fa3 and fa4: as :func:`_flagged`, and the shard of a page-interleaved pool."""
+    from sglang.srt.layers.attention.flashattention_backend import get_kv_shard_pool
+
+    return [*_flagged(backend, pool), (backend, "_kv_shard_pool", get_kv_shard_pool(pool))]
+
+
+def _resolved(backend: Any, pool: Any) -> list[Swap]:
+    """trtllm_mha and flashinfer: they keep the sliding pool itself; flashinfer's index updaters keep it too."""
+    sliding = pool if has_sliding_pool(pool) else None
+    changes = [*_flagged(backend, pool), (backend, "_swa_kv_pool", sliding)]
+    if hasattr(backend, "_swa_full_to_swa_mapping") and not backend.kv_index_translator.is_translating:
+        changes.append((backend, "_swa_full_to_swa_mapping", None if sliding is None else sliding.full_to_swa_index_mapping))
+    for name in ("indices_updater_decode", "indices_updater_prefill"):
+        updater = getattr(backend, name, None)
+        if updater is not None:
+            changes.append((updater, "_swa_kv_pool", sliding))
+    return changes
+
+
+def _pair(backend: Any, pool: Any) -> list[Swap]:
+    """A prefill and a decode backend under one wrapper."""
+    return [*_live(backend, pool), *swaps(backend.prefill_backend, pool), *swaps(backend.decode_backend, pool)]
+
+
+ADAPTERS: dict[str, Adapter] = {
+    "TritonAttnBackend": _flagged,
+    "TRTLLMHAAttnBackend": _resolved,
+    "FlashInferAttnBackend": _resolved,
+    "FlashAttentionBackend": _flash_attention,
+    "IntelAMXAttnBackend": _flagged,
+    "HybridAttnBackend": _pair,
+    "Gemma4CpuAttention": _live,
+}
+"""By the name of a class; a subclass has its base's adapter."""
+
+NAMES: Sequence[str] = ("triton", "trtllm_mha", "fa3", "fa4", "flashinfer", "intel_amx")
