@@ -13,6 +13,7 @@ ORDER = (
     "triton_window",
     "sync_mtp",
     "frozen_views",
+    "frozen_chain",
     "image_padding",
     "tool_call_index",
     "page_table_rows",

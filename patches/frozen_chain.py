@@ -1,0 +1,89 @@
+"""The MTP draft of one candidate a step as a chain, without waiting for the device."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch, note
+
+WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
+CHAIN = "_sglang_gemma4_chain"
+
+
+def chain_of(worker: Any, rows: int) -> Any:
+    """The worker's constant tensors for at least ``rows`` requests, or None where its drafts are trees."""
+    from sglang_gemma4.speculative.chain import Chain
+
+    if worker.topk != 1 or worker.speculative_num_draft_tokens != worker.speculative_num_steps + 1:
+        note(
+            "frozen_chain", f"--speculative-eagle-topk {worker.topk}, {worker.speculative_num_draft_tokens} draft tokens: drafts are trees"
+        )
+        return None
+    chain = getattr(worker, CHAIN, None)
+    if chain is None or chain.order.shape[0] < rows:
+        chain = Chain.make(rows, worker.speculative_num_steps, worker.device)
+        setattr(worker, CHAIN, chain)
+    return chain
+
+
+def make_chain(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``alloc_memory_pool``: before anything is captured."""
+    chain_of(worker, worker.req_to_token_pool.size + 1)
+
+
+def draft(original: Callable[[Any, Any], Any], worker: Any, batch: Any) -> Any:
+    """Around ``draft``."""
+    if batch.forward_mode.is_idle() or chain_of(worker, len(batch.seq_lens)) is None:
+        return original(worker, batch)
+    from sglang_gemma4.speculative import chain
+
+    return chain.draft(worker, batch)
+
+
+def draft_forward(original: Callable[[Any, Any], Any], worker: Any, forward_batch: Any) -> Any:
+    """Around ``draft_forward``, which is also what the draft's graph captures."""
+    constant = chain_of(worker, forward_batch.batch_size)
+    if constant is None:
+        return original(worker, forward_batch)
+    from sglang_gemma4.speculative import chain
+
+    return chain.draft_forward(worker, forward_batch, constant)
+
+
+def seed_after_verify(original: Callable[[Any, Any, Any], None], worker: Any, batch: Any, result: Any) -> None:
+    """Around ``_draft_extend_for_decode``: the next draft starts from each request's last accepted token."""
+    constant = None if batch.forward_mode.is_idle() else chain_of(worker, len(batch.seq_lens))
+    if constant is None:
+        original(worker, batch, result)
+        return
+    from sglang_gemma4.speculative import chain
+
+    last = chain.last_accepted(constant, result.logits_output.hidden_states, result.accept_lens)
+    result.next_draft_input = worker._build_seed_draft_input(result.next_draft_input.bonus_tokens, last)
+
+
+def select_last(original: Callable[[Any, Any, Any], Any], worker: Any, batch: Any, hidden: Any) -> Any:
+    """Around ``_select_last_extend_hidden``: stock copies the lengths from pageable memory, which waits for the device."""
+    if hidden.shape[0] == batch.batch_size():
+        return original(worker, batch, hidden)
+    from itertools import accumulate
+
+    import torch
+    from sglang.srt.utils.common import async_h2d
+
+    return hidden[async_h2d([end - 1 for end in accumulate(batch.extend_lens)], dtype=torch.int64, device=hidden.device)]
+
+
+PATCH = Patch(
+    name="frozen_chain",
+    switch="SGLANG_GEMMA4_FROZEN_CHAIN",
+    why="Stock waits for the device in every draft (a sum of lengths) and takes softmax, cat, topk, sort and gather for one maximum.",
+    evidence="srt/speculative/frozen_kv_mtp_worker_v2.py:479, 592, 604-645, 686 · frozen_kv_mtp_utils.py:155",
+    remove_when="SGLang's frozen draft has EAGLE's topk=1 path and preallocated masks.",
+    hooks=(
+        Hook(f"{WORKER}.alloc_memory_pool", "after", make_chain, "e8840b2af3a4"),
+        Hook(f"{WORKER}.draft", "around", draft, "1aa5d861ae2f"),
+        Hook(f"{WORKER}.draft_forward", "around", draft_forward, "48bb364eba9f"),
+        Hook(f"{WORKER}._draft_extend_for_decode", "around", seed_after_verify, "4618122357e3"),
+        Hook(f"{WORKER}._select_last_extend_hidden", "around", select_last, "59a5bd6d53bd"),
+    ),
+)

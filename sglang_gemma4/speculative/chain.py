@@ -1,0 +1,127 @@
+"""The draft loop of FROZEN_KV_MTP for one candidate a step (topk 1): a chain, not a tree.
+
+Stock runs it as a tree of width one: a softmax over the vocabulary, ``select_top_k_tokens``, and cat, topk, sort and gather at the end. A
+chain needs the largest logit of each step and nothing else. The results are those of the tree, tensor for tensor; where two logits differ
+by less than a softmax can tell, the larger one is taken.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Tensors that are the same for every batch, made once: rows are requests.
+
+    Attributes:
+        parents: ``[requests, steps]`` int64, or ``[requests, 0]`` for one step; the tree builder's parent of each node.
+        order: ``[requests, steps]`` int64, the nodes in the order of their scores.
+        last_rows: ``[requests]`` int64, row before the first one of each request in a verify batch.
+    """
+
+    parents: torch.Tensor
+    order: torch.Tensor
+    last_rows: torch.Tensor
+
+    @classmethod
+    def make(cls, requests: int, steps: int, device: torch.device | str) -> "Chain":
+        """For up to ``requests`` requests and ``steps`` draft tokens each."""
+        parents = torch.arange(-1, steps - 1, dtype=torch.int64, device=device) if steps > 1 else torch.empty(0, dtype=torch.int64)
+        return cls(
+            parents=parents.to(device).repeat(requests, 1),
+            order=torch.arange(steps, dtype=torch.int64, device=device).repeat(requests, 1),
+            last_rows=torch.arange(requests, dtype=torch.int64, device=device) * (steps + 1) - 1,
+        )
+
+
+def largest(logits: torch.Tensor) -> torch.Tensor:
+    """``[rows]`` int64, the index of each row's largest logit; on CUDA by SGLang's split reduction, several programs a row."""
+    if logits.is_cuda:
+        from sglang.kernels.ops.speculative.topk1 import draft_topk1_argmax_only
+
+        _, index = draft_topk1_argmax_only(logits)
+        return index.view(-1)
+    return logits.argmax(-1)
+
+
+def draft_forward(worker: Any, forward_batch: Any, chain: Chain) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """All steps of the draft; what ``FrozenKVMTPDraftWorker.draft_forward`` returns: parents, order, draft tokens ``[requests, steps]``.
+
+    The position stays that of the last committed token, so it is set once, and so is the view of the target's KV.
+    """
+    from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
+    from sglang.srt.utils.async_probe import maybe_detect_inf, maybe_detect_nan
+
+    if forward_batch.needs_forward_metadata_init():
+        worker._init_frozen_kv_metadata(forward_batch)
+    spec_info, steps = forward_batch.spec_info, worker.speculative_num_steps
+    token, hidden = spec_info.bonus_tokens, spec_info.hidden_states
+    rows = token.shape[0]
+    drafted = torch.empty((rows, steps), dtype=torch.int64, device=token.device)
+    worker._set_positions(forward_batch)
+    with (
+        worker._target_kv_pool_view(forward_batch),
+        forward_context(ForwardContext(attn_backend=worker.draft_attn_backend), forward_batch=forward_batch),
+    ):
+        for step in range(steps):
+            forward_batch.input_ids, spec_info.hidden_states = token, hidden
+            output = worker.draft_model_runner.forward(forward_batch).logits_output
+            maybe_detect_nan(output.next_token_logits, f"frozen_kv_mtp_draft step {step}")
+            maybe_detect_inf(output.next_token_logits, f"frozen_kv_mtp_draft step {step}")
+            token, hidden = largest(output.next_token_logits), output.hidden_states
+            drafted[:, step] = token
+    return chain.parents[:rows], chain.order[:rows], drafted
+
+
+def verify_input(worker: Any, batch: Any, parents: torch.Tensor, order: torch.Tensor, drafted: torch.Tensor) -> Any:
+    """The verify input of a chain, its mask in the target backend's own buffer: nothing is sized by the batch's lengths."""
+    from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+    from sglang.srt.speculative.eagle_utils import default_tree_mask_mode
+    from sglang.srt.speculative.eagle_worker_common import build_eagle_verify_input
+    from sglang.srt.speculative.frozen_kv_mtp_info import FrozenKVMTPVerifyInput
+
+    made = build_eagle_verify_input(
+        batch,
+        batch.spec_info,
+        parents,
+        order,
+        drafted,
+        None,
+        target_worker=worker.target_worker,
+        topk=1,
+        num_steps=worker.speculative_num_steps,
+        num_draft_tokens=worker.speculative_num_draft_tokens,
+        tree_mask_mode=default_tree_mask_mode(),
+        device=worker.device,
+    )
+    given = {field.name: getattr(made, field.name) for field in fields(made) if field.init}
+    return FrozenKVMTPVerifyInput(**{**given, "capture_hidden_mode": CaptureHiddenMode.FULL})
+
+
+def draft(worker: Any, batch: Any) -> Any:
+    """One draft for a decode batch that is not idle; what ``FrozenKVMTPDraftWorker.draft`` returns. Copies nothing to the host."""
+    from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch
+
+    spec_info = batch.spec_info
+    spec_info.capture_hidden_mode = CaptureHiddenMode.LAST
+    spec_info.num_tokens_per_req = spec_info.num_tokens_for_logprob_per_req = 1
+    spec_info.positions = worker._position_for_batch(batch)
+    batch.return_hidden_states = False
+    forward_batch = ForwardBatch.init_new(batch, worker.draft_model_runner, return_hidden_states_before_norm=False)
+    forward_batch.out_cache_loc = None  # a frozen draft writes no KV
+    runner = worker.cuda_graph_runner
+    if runner and runner.can_run_graph(forward_batch):
+        if forward_batch.seq_lens_sum is None:  # then no backend of this server asks for it, and the runner only adds to it
+            forward_batch.seq_lens_sum = 0
+        found = runner.execute(forward_batch)
+    else:
+        forward_batch.can_run_decode_cuda_graph = False
+        found = worker.draft_forward(forward_batch)
+    return verify_input(worker, batch, *found)
+
+
+def last_accepted(chain: Chain, hidden: torch.Tensor, accept_lens: torch.Tensor) -> torch.Tensor:
+    """``[requests, hidden]``: of a verify batch's ``hidden`` ``[requests · (steps + 1), hidden]`` each request's last accepted row."""
+    return hidden[chain.last_rows[: accept_lens.shape[0]] + accept_lens]

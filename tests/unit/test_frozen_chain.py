@@ -1,0 +1,104 @@
+"""The draft as a chain against SGLang's tree of width one: the same tensors from the same model."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from sglang_gemma4.patches import frozen_chain
+from sglang_gemma4.speculative import chain
+from sglang_gemma4.speculative.chain import Chain
+
+VOCABULARY, HIDDEN = 97, 8
+
+
+class Model:
+    """A stand-in for the draft's runner: logits and hidden states that depend on the token, the hidden state and the position."""
+
+    def __init__(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.embedding = torch.randn(VOCABULARY, HIDDEN, generator=generator)
+        self.head = torch.randn(HIDDEN, VOCABULARY, generator=generator)
+        self.seen: list[tuple[list[int], list[int]]] = []
+
+    def forward(self, batch: Any) -> Any:
+        self.seen.append((batch.input_ids.tolist(), batch.positions.tolist()))
+        hidden = torch.tanh(self.embedding[batch.input_ids] + batch.spec_info.hidden_states + 0.01 * batch.positions[:, None])
+        return SimpleNamespace(logits_output=SimpleNamespace(next_token_logits=hidden @ self.head, hidden_states=hidden))
+
+
+def worker(steps: int, seed: int = 0) -> Any:
+    from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPDraftWorker
+
+    made: Any = object.__new__(FrozenKVMTPDraftWorker)
+    made.topk, made.speculative_num_steps, made.speculative_num_draft_tokens = 1, steps, steps + 1
+    made.draft_attn_backend, made.device = SimpleNamespace(token_to_kv_pool=None), "cpu"
+    made._model_runner = Model(seed)
+    made._target_kv_pool_view = lambda _: nullcontext()
+    return made
+
+
+def batch(rows: int) -> Any:
+    from sglang.srt.speculative.frozen_kv_mtp_info import FrozenKVMTPDraftInput
+
+    generator = torch.Generator().manual_seed(rows)
+    info = FrozenKVMTPDraftInput()
+    info.bonus_tokens = torch.randint(VOCABULARY, (rows,), generator=generator)
+    info.hidden_states = torch.randn(rows, HIDDEN, generator=generator)
+    lengths = torch.randint(1, 50, (rows,), generator=generator)
+    return SimpleNamespace(
+        spec_info=info,
+        seq_lens=lengths,
+        positions=torch.zeros(rows, dtype=torch.int64),
+        batch_size=rows,
+        needs_forward_metadata_init=lambda: False,
+        moe_num_token_non_padded=None,
+    )
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_the_chain_is_the_tree_of_width_one(steps: int, rows: int) -> None:
+    from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPDraftWorker
+
+    stock, ours = worker(steps), worker(steps)
+    expected = FrozenKVMTPDraftWorker.draft_forward(stock, batch(rows))
+    found = chain.draft_forward(ours, batch(rows), Chain.make(rows + 2, steps, "cpu"))
+    for name, one, other in zip(("parents", "order", "tokens"), found, expected, strict=True):
+        assert torch.equal(one, other), name
+        assert one.dtype == other.dtype, name
+    assert ours.model_runner.seen == stock.model_runner.seen, "every step at the last committed token's position"
+    assert len(ours.model_runner.seen) == steps
+
+
+def test_last_accepted_rows() -> None:
+    hidden = torch.arange(12).view(12, 1)  # three requests, three steps: four rows each
+    found = chain.last_accepted(Chain.make(5, 3, "cpu"), hidden, torch.tensor([1, 4, 2], dtype=torch.int32))
+    assert found.view(-1).tolist() == [0, 7, 9]
+
+
+def test_trees_are_left_to_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(frozen_chain, "note", lambda patch, message: said.append(f"{patch}: {message}"))
+    wide = worker(3)
+    wide.topk = 2
+    assert frozen_chain.draft_forward(lambda *_: "stock's", wide, batch(2)) == "stock's"
+    assert said == ["frozen_chain: --speculative-eagle-topk 2, 4 draft tokens: drafts are trees"]
+
+
+def test_the_constants_grow_with_the_batch() -> None:
+    one = worker(3)
+    frozen_chain.make_chain(None, SimpleNamespace(**vars(one), req_to_token_pool=SimpleNamespace(size=4)))
+    small = frozen_chain.chain_of(one, 2)
+    assert frozen_chain.chain_of(one, 1) is small
+    assert frozen_chain.chain_of(one, 9).order.shape == (9, 3)
+
+
+def test_the_last_prompt_row_of_each_request() -> None:
+    hidden = torch.arange(9).view(9, 1)
+    prefill = SimpleNamespace(extend_lens=[2, 3, 4], batch_size=lambda: 3)
+    assert frozen_chain.select_last(lambda *_: None, None, prefill, hidden).view(-1).tolist() == [1, 4, 8]
+    pruned = SimpleNamespace(extend_lens=[2, 3, 4], batch_size=lambda: 9)
+    assert frozen_chain.select_last(lambda *_: "as they are", None, pruned, hidden) == "as they are"
