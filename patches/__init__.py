@@ -14,6 +14,7 @@ ORDER = (
     "sync_mtp",
     "frozen_views",
     "frozen_chain",
+    "shared_query",
     "image_padding",
     "tool_call_index",
     "page_table_rows",

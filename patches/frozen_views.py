@@ -52,15 +52,30 @@ def refuse_unknown(_result: None, worker: Any) -> None:
     views.swaps(worker.draft_attn_backend, _target_pool(worker))
 
 
+def share_scales(_result: None, worker: Any) -> None:
+    """After ``_bind_kv_context``: a calibrated KV cache is descaled by the scales of the layer that wrote it."""
+    if worker.kv_context is None:
+        return
+    from sglang.srt.models.gemma4_mtp import _resolve_target_text_model
+
+    from sglang_gemma4.speculative import views
+
+    target = _resolve_target_text_model(worker.target_worker.model_runner.model).layers
+    for number, layer in enumerate(worker.draft_model_runner.model.model.layers):
+        views.share_kv_scales(target[worker.kv_context.get_physical_layer_id(number)].self_attn.attn, layer.self_attn.attn)
+
+
 PATCH = Patch(
     name="frozen_views",
     switch="SGLANG_GEMMA4_FROZEN_VIEWS",
     why="Stock's views swap the pool alone: fa4 then reads wrong pages in sliding layers, a pair of backends still the draft's own pool.",
-    evidence="srt/speculative/frozen_kv_mtp_utils.py:51-104 · layers/attention/flashattention_backend.py:212 · hybrid_attn_backend.py:38",
+    evidence="srt/speculative/frozen_kv_mtp_utils.py:51-104 · models/gemma4_mtp.py:140 (no scales) · "
+    "layers/attention/flashattention_backend.py:212 · hybrid_attn_backend.py:38",
     remove_when="SGLang's views swap what backends derive from their pool.",
     hooks=(
         Hook(f"{WORKER}._frozen_kv_target_view", "replace", metadata_view, "4d7b6002f487"),
         Hook(f"{WORKER}._target_kv_pool_view", "replace", pool_view, "f9634b22a2ca"),
+        Hook(f"{WORKER}._bind_kv_context", "after", share_scales, "c5a5a7de99ea"),
         Hook(f"{WORKER}.init_attention_backends", "after", refuse_unknown, "b383002ae0b1"),
         Hook(
             "sglang.srt.speculative.frozen_kv_mtp_cuda_graph_runner.FrozenKVMTPCudaGraphRunner.__init__",

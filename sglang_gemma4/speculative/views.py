@@ -61,6 +61,19 @@ def target_view(backend: Any, pool: Any) -> Iterator[None]:
                 setattr(where, name, value)
 
 
+def share_kv_scales(target: Any, draft: Any) -> None:
+    """Give a draft's ``RadixAttention`` the KV scales of the target's layer whose KV it reads; tensors share their memory."""
+    import torch
+
+    for name in ("k_scale", "v_scale"):
+        theirs, own = getattr(target, name, None), getattr(draft, name, None)
+        if isinstance(own, torch.nn.Parameter) and theirs is not None:
+            own.data = theirs.data
+        elif not isinstance(own, torch.nn.Parameter):
+            setattr(draft, name, None if theirs is None else theirs.data)
+        setattr(draft, f"{name}_float", getattr(target, f"{name}_float", None))
+
+
 def has_sliding_pool(pool: Any) -> bool:
     """Whether sliding layers of ``pool`` have slots of their own, as every SGLang backend asks it."""
     from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool

@@ -122,3 +122,21 @@ def test_every_name_is_one_that_gemma4_may_have() -> None:
     from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
 
     assert set(views.NAMES) <= set(ATTENTION_BACKENDS)
+
+
+@pytest.mark.parametrize("quantised", [False, True])
+def test_scales_of_the_layer_that_wrote_the_kv(quantised: bool) -> None:
+    """A draft's layer reads with the target's scales, also where it has parameters for its own, and sees later changes."""
+    import torch
+
+    target, draft = torch.nn.Module(), torch.nn.Module()
+    target.k_scale = torch.nn.Parameter(torch.tensor(0.5), requires_grad=False)
+    target.v_scale, target.k_scale_float, target.v_scale_float = None, 0.5, None
+    for name in ("k_scale", "v_scale"):
+        setattr(draft, name, torch.nn.Parameter(torch.tensor(1.0), requires_grad=False) if quantised else None)
+        setattr(draft, f"{name}_float", 1.0)
+    views.share_kv_scales(target, draft)
+    assert float(draft.k_scale) == draft.k_scale_float == 0.5
+    target.k_scale.data.fill_(0.25)
+    assert float(draft.k_scale) == 0.25
+    assert draft.v_scale_float is None

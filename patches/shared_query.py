@@ -1,0 +1,31 @@
+"""Layers that read another layer's KV compute queries only."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch, note
+
+
+def queries_only(
+    original: Callable[..., Any], attention: Any, positions: Any, hidden_states: Any, forward_batch: Any, **kwargs: Any
+) -> Any:
+    """Around ``Gemma4Attention.forward``."""
+    if not attention.is_kv_shared_layer or attention.kv_shared_layer_index is None:
+        return original(attention, positions, hidden_states, forward_batch, **kwargs)
+    from sglang_gemma4.models import shared_query
+
+    reason = shared_query.reason_against(attention)
+    if reason is not None:
+        note("shared_query", reason)
+        return original(attention, positions, hidden_states, forward_batch, **kwargs)
+    return shared_query.forward(attention, positions, hidden_states, forward_batch)
+
+
+PATCH = Patch(
+    name="shared_query",
+    switch="SGLANG_GEMMA4_SHARED_QUERY",
+    why="Layers that share KV, all of the MTP draft's and 20 of E2B's 35, project keys and values and rotate zeros that nobody reads.",
+    evidence="srt/models/gemma4_causal.py:448, 531",
+    remove_when="Gemma4Attention projects queries only where it shares KV.",
+    hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4Attention.forward", "around", queries_only, "35891e1c7d9e"),),
+)

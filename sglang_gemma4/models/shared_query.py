@@ -1,0 +1,45 @@
+"""Attention of a layer that reads another layer's KV: queries only, no keys or values."""
+
+from typing import Any
+
+import torch
+
+
+def reason_against(attention: Any) -> str | None:
+    """Why a ``Gemma4Attention`` that shares KV keeps SGLang's forward, or None."""
+    from sglang.srt.layers.linear import QKVParallelLinear
+    from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
+
+    projection = attention.qkv_proj
+    if type(projection) is not QKVParallelLinear:
+        return f"qkv_proj is a {type(projection).__name__}"
+    if not isinstance(projection.quant_method, UnquantizedLinearMethod):
+        return f"qkv_proj is quantised ({type(projection.quant_method).__name__})"
+    if projection.weight.shape != (attention.q_size + 2 * attention.kv_size, attention.qkv_proj.input_size):
+        return f"qkv_proj's weight is packed, {tuple(projection.weight.shape)}"
+    if attention.q_norm.scale_shift != 0.0:
+        return "q_norm shifts its scale"
+    return None
+
+
+def forward(attention: Any, positions: torch.Tensor, hidden_states: torch.Tensor, forward_batch: Any) -> torch.Tensor:
+    """What ``Gemma4Attention.forward`` returns for a layer that shares KV, from the query rows of its projection alone.
+
+    Args:
+        hidden_states: ``[tokens, hidden]``; ``positions``: ``[tokens]``.
+    """
+    projection, heads, width = attention.qkv_proj, attention.num_heads, attention.head_dim
+    bias = None if projection.bias is None else projection.bias[: attention.q_size]
+    query = torch.nn.functional.linear(hidden_states, projection.weight[: attention.q_size], bias)  # [tokens, heads · width]
+    if query.is_cuda:
+        from sglang.srt.models.gemma4_causal import gemma_qkv_rmsnorm
+
+        weight = attention.q_norm.weight.data
+        options = {"num_q_heads": heads, "num_kv_heads": attention.num_kv_heads, "head_dim": width, "eps": attention.q_norm.eps}
+        gemma_qkv_rmsnorm(query, None, None, weight, None, **options)
+    else:
+        query = attention.q_norm(query.unflatten(-1, (heads, width))).flatten(-2, -1)
+    # The rotary kernel wants a key; one head of anything does, and is thrown away.
+    query, _ = attention.rotary_emb(positions, query, query.new_empty((query.shape[0], width)))
+    output = attention.attn(query.unflatten(-1, (heads, width)), None, None, forward_batch=forward_batch, save_kv_cache=False)
+    return attention.o_proj(output.flatten(-2, -1) if output.dim() == 3 else output)[0]

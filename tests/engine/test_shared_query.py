@@ -1,0 +1,36 @@
+"""Layers that share KV project queries only: the same tokens and log-probabilities, in the target and in the draft."""
+
+import random
+import re
+from typing import Any
+
+import pytest
+
+from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
+from tests.engine.engine_fork import Group, Nursery, Output
+
+MODEL = checkpoints.SHIPPED / "tiny-e2b"
+MTP: dict[str, Any] = {
+    "speculative_algorithm": "NEXTN",
+    "speculative_num_steps": 3,
+    "speculative_eagle_topk": 1,
+    "speculative_num_draft_tokens": 4,
+}
+
+
+def run(nursery: Nursery, switch: str) -> list[Output]:
+    rng = random.Random(9)
+    prompts = [chat_format.render(dialogues.chat(rng, "held_out"), prompt_only=True) for _ in range(6)]
+    group = Group(prompts, {"max_new_tokens": 24}, logprobs=True)
+    env = {"SGLANG_GEMMA4_SHARED_QUERY": switch}
+    return nursery.run(MODEL, [group], env=env, **MTP, speculative_draft_model_path=f"{MODEL}-assistant", chunked_prefill_size=64)[0]
+
+
+def test_queries_alone_give_the_same_answers(nursery: Nursery) -> None:
+    ours, stock = run(nursery, "1"), run(nursery, "0")
+    for one, other in zip(ours, stock, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert one.meta_info["spec_verify_ct"] == other.meta_info["spec_verify_ct"]
+    assert re.search(r"active +shared_query", ours[0].log)
+    assert "shared_query declined" not in ours[0].log
