@@ -80,8 +80,9 @@ _TABLE = (
     ),
     Switch(
         "SGLANG_GEMMA4_SWA_ADMISSION",
-        True,
-        "A prefill is admitted only into sliding-pool tokens that running requests will not take (stock retracts them instead).",
+        False,
+        "A prefill is admitted only into sliding-pool tokens that running requests will not take; stock admits it and retracts when they "
+        "run out (not yet measured on a GPU: where one more request just does not fit, waiting can cost more than a retraction).",
     ),
     Switch(
         "SGLANG_GEMMA4_POOL_CHECKS",

@@ -5,6 +5,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+MOMENTS = 64
+"""At how many moments, at most, the running requests are added up: one of 2,000 requests is as good as its neighbour."""
+
 
 def growth(locked: npt.ArrayLike, held: npt.ArrayLike, expected: npt.ArrayLike, most: int) -> int:
     """Sliding tokens that the running requests will take together at their worst moment, beyond what they take now.
@@ -21,6 +24,8 @@ def growth(locked: npt.ArrayLike, held: npt.ArrayLike, expected: npt.ArrayLike, 
     if not left.size:
         return 0
     moments = np.unique(left)  # [moments]
+    if moments.size > MOMENTS:
+        moments = moments[np.linspace(0, moments.size - 1, MOMENTS).astype(np.int64)]
     taken = lock + np.minimum(own + moments[:, None], most)  # [moments, requests]
     later = np.where(left >= moments[:, None], taken, 0).sum(1)
     return max(0, int(later.max() - (lock + np.minimum(own, most)).sum()))

@@ -176,6 +176,17 @@ def test_growth_by_hand() -> None:
     assert swa_admission.growth([100, 0], [0, 0], [0, 8], most=12) == 0, "the first ends before the second grows by as much"
 
 
+def test_growth_of_many_requests_is_that_of_a_sample_of_moments() -> None:
+    rng = random.Random(0)
+    held, left = [rng.randrange(1500) for _ in range(2000)], [rng.randrange(1, 3000) for _ in range(2000)]
+    locked = [rng.randrange(1024) for _ in range(2000)]
+    exact = max(
+        sum(lock + min(own + t, 1156) for lock, own, rest in zip(locked, held, left, strict=True) if rest >= t) for t in sorted(set(left))
+    )
+    now = sum(lock + min(own, 1156) for lock, own in zip(locked, held, strict=True))
+    assert swa_admission.growth(locked, held, left, 1156) == pytest.approx(exact - now, rel=0.05)
+
+
 def test_chunks_are_cut_only_in_small_pools() -> None:
     assert not swa_sizing.solve(MOE, BUDGET, FULL, SLIDING, 80).chunks_cut
     assert swa_sizing.solve(MOE, int(8.2 * 2**30), *DENSE, None).chunks_cut
