@@ -15,6 +15,7 @@ ORDER = (
     "frozen_views",
     "frozen_chain",
     "shared_query",
+    "draft_phase",
     "image_padding",
     "tool_call_index",
     "page_table_rows",

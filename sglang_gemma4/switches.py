@@ -63,6 +63,11 @@ _TABLE = (
         False,
         "Layers that share KV (the MTP draft's; E2B: 20 of 35) project queries only (not yet measured on a GPU).",
     ),
+    Switch(
+        "SGLANG_GEMMA4_DRAFT_PHASE",
+        False,
+        "The MTP draft's query is rotated to the position of the token it starts from, as in transformers (stock: before the last key).",
+    ),
     Switch("SGLANG_GEMMA4_IMAGE_PADDING", True, "Padding patches of an image stay out of its first soft token."),
     Switch("SGLANG_GEMMA4_TOOL_CALL_INDEX", True, "Streamed tool calls are numbered per call, not per tool."),
     Switch("SGLANG_GEMMA4_PAGE_TABLE", True, "No page-table row runs into the next one where draft tokens pass the end of the context."),
