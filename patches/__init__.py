@@ -8,6 +8,8 @@ ORDER = (
     "report",
     "patch_metrics",
     "preflight",
+    "mtp_defaults",
+    "force_eagle",
     "text_only_config",
     "router_scale",
     "triton_window",

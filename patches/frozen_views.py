@@ -45,11 +45,11 @@ def capture_in_view(original: Callable[..., None], runner: Any, worker: Any) -> 
         original(runner, worker)
 
 
-def refuse_unknown(_result: None, worker: Any) -> None:
-    """After ``init_attention_backends``: a backend without an adapter ends the start."""
+def refuse_unknown(backend: Any, worker: Any) -> None:
+    """After ``_init_draft_attn_backend``: a backend without an adapter ends the start."""
     from sglang_gemma4.speculative import views
 
-    views.swaps(worker.draft_attn_backend, _target_pool(worker))
+    views.swaps(backend, _target_pool(worker))
 
 
 def share_scales(_result: None, worker: Any) -> None:
@@ -76,7 +76,7 @@ PATCH = Patch(
         Hook(f"{WORKER}._frozen_kv_target_view", "replace", metadata_view, "4d7b6002f487"),
         Hook(f"{WORKER}._target_kv_pool_view", "replace", pool_view, "f9634b22a2ca"),
         Hook(f"{WORKER}._bind_kv_context", "after", share_scales, "c5a5a7de99ea"),
-        Hook(f"{WORKER}.init_attention_backends", "after", refuse_unknown, "b383002ae0b1"),
+        Hook(f"{WORKER}._init_draft_attn_backend", "after", refuse_unknown, "521cbe95ce3b"),
         Hook(
             "sglang.srt.speculative.frozen_kv_mtp_cuda_graph_runner.FrozenKVMTPCudaGraphRunner.__init__",
             "around",

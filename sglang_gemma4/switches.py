@@ -42,6 +42,12 @@ _TABLE = (
         f"It is a platform, not a change to Gemma 4, so it stays when {MASTER}=0 asks for stock behaviour.",
     ),
     Switch(PREFLIGHT, True, "Refuse assistants, backends and checkpoints that do not fit, before any weight is loaded."),
+    Switch(
+        "SGLANG_GEMMA4_MTP_DEFAULTS",
+        True,
+        "With only --speculative-draft-model-path given (`auto`: the -assistant beside the model): NEXTN, 3 steps, topk 1, 4 draft tokens.",
+    ),
+    Switch("SGLANG_GEMMA4_FORCE_EAGLE", False, "A Gemma 4 assistant is drafted with by EAGLE, not promoted to FROZEN_KV_MTP."),
     Switch("SGLANG_GEMMA4_REPORT", True, "The start-up banner and the patch list in /server_info."),
     Switch("SGLANG_GEMMA4_PATCH_METRICS", True, "The patch list on /metrics, where the server has --enable-metrics."),
     Switch("SGLANG_GEMMA4_TEXT_ONLY_CONFIG", True, "Load text-only checkpoints as transformers 5.19 saves them."),

@@ -103,6 +103,10 @@ def _check_assistant(model: str, config: dict[str, Any], arguments: Mapping[str,
                 f"add --speculative-draft-model-path, for example {model.rstrip('/')}-assistant"
             )
         return
+    if draft == "auto":  # mtp_defaults; without that patch SGLang looks for a model of that name
+        from sglang_gemma4.speculative.mtp_defaults import sibling
+
+        draft = sibling(model)
     assistant = read_config(str(draft), "assistant", arguments.get("speculative_draft_model_revision"), arguments.get("download_dir"))
     if assistant is None:
         return

@@ -1,4 +1,4 @@
-"""A prefill and a decode server of SGLang, two processes on a CPU: ``TEST_SABOTAGE=tests.engine.pd_pair:pair``.
+"""A prefill and a decode server of SGLang, two processes on a CPU: ``TEST_SABOTAGE=pd_pair:pair``.
 
 All of it is SGLang's Mooncake backend (bootstrap server, registration, pairing of buffers, transfer threads) except the library that
 moves the bytes: here the kernel does, from process to process. ``TEST_DECODE_ENV`` is JSON: variables for the decode server alone.
@@ -13,7 +13,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from tests.engine import host_cache
+import host_cache  # type: ignore[import-not-found]  # beside the nursery, which is no package
 
 
 class _Span(ctypes.Structure):

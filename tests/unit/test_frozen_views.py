@@ -113,9 +113,9 @@ def test_an_unknown_backend_is_refused_by_name(flash: Any) -> None:
     class XPUAttentionBackend:
         token_to_kv_pool = None
 
-    worker = SimpleNamespace(draft_attn_backend=XPUAttentionBackend(), kv_context=SimpleNamespace(target_token_to_kv_pool=flash.pool))
+    worker = SimpleNamespace(kv_context=SimpleNamespace(target_token_to_kv_pool=flash.pool))
     with pytest.raises(views.UnknownBackendError, match=r"XPUAttentionBackend is not known here.*--attention-backend triton, trtllm_mha"):
-        frozen_views.refuse_unknown(None, worker)
+        frozen_views.refuse_unknown(XPUAttentionBackend(), worker)
 
 
 def test_every_name_is_one_that_gemma4_may_have() -> None:

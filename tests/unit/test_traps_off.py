@@ -24,15 +24,21 @@ def sglang_imported() -> None:
     importlib.import_module("sglang.srt.model_executor.model_runner")
 
 
+def function_at(target: str) -> Any:
+    """The function itself; a class method is bound anew each time it is looked up."""
+    found = pkgutil.resolve_name(target)
+    return getattr(found, "__func__", found)
+
+
 def same_objects(environ: dict[str, str]) -> list[bool]:
     """Whether each target is, after all patches were applied, the object that it was before."""
-    stock = [pkgutil.resolve_name(target) for target in TARGETS]
+    stock = [function_at(target) for target in TARGETS]
     for name in [name for name in sys.modules if name.startswith("sglang_gemma4.diagnostics.traps")]:
         del sys.modules[name]
     patching.apply(load_all(), {"SGLANG_GEMMA4_CPU": "1", **environ})
     loaded = "sglang_gemma4.diagnostics.traps" in sys.modules
     assert not loaded, "hooks import the traps when a backend is made, not before"
-    return [pkgutil.resolve_name(target) is before for target, before in zip(TARGETS, stock, strict=True)]
+    return [function_at(target) is before for target, before in zip(TARGETS, stock, strict=True)]
 
 
 def test_off_every_target_is_stocks_own(in_child: InChild) -> None:

@@ -1,0 +1,59 @@
+"""What an operator may leave out when he asks for MTP. Reads config.json files only; neither torch nor sglang is imported."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sglang_gemma4.diagnostics import preflight
+
+AUTO = "auto"
+STEPS, TOPK = 3, 1
+"""Draft steps and candidates a step: what the published accept lengths of Gemma 4's assistants were measured with."""
+
+
+def sibling(model: str) -> str:
+    """The assistant beside a target: its name with ``-assistant``, on the hub as on disk.
+
+    Raises:
+        PreflightError: the target is a directory and there is none beside it.
+    """
+    name = f"{model.rstrip('/')}-assistant"
+    if Path(model).is_dir() and not Path(name).is_dir():
+        raise preflight.PreflightError(
+            f"--speculative-draft-model-path auto: there is no {name} beside the model; put the assistant there, or name its directory"
+        )
+    return name
+
+
+def missing(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of SGLang's ``ServerArgs`` to fill in, by name; empty where the draft is not a Gemma 4 assistant.
+
+    Args:
+        arguments: ``model_path``, ``download_dir`` and the ``speculative_*`` fields as typed.
+
+    Raises:
+        PreflightError: see :func:`sibling`.
+    """
+    draft = arguments.get("speculative_draft_model_path")
+    if not draft:
+        return {}
+    found: dict[str, Any] = {}
+    if draft == AUTO:
+        draft = sibling(str(arguments["model_path"]))
+        found["speculative_draft_model_path"] = draft
+    config = preflight.read_config(
+        str(draft), "assistant", arguments.get("speculative_draft_model_revision"), arguments.get("download_dir")
+    )
+    if config is None or preflight.ASSISTANT not in (config.get("architectures") or []):
+        return found
+    if arguments.get("speculative_algorithm") is None:
+        found["speculative_algorithm"] = "NEXTN"
+    steps, topk = arguments.get("speculative_num_steps"), arguments.get("speculative_eagle_topk")
+    tokens = arguments.get("speculative_num_draft_tokens")
+    if steps is None:
+        steps = found["speculative_num_steps"] = STEPS if tokens is None else max(1, tokens - 1)
+    if topk is None:
+        topk = found["speculative_eagle_topk"] = TOPK
+    if tokens is None:
+        found["speculative_num_draft_tokens"] = steps * topk + 1
+    return found
