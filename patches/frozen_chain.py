@@ -7,6 +7,7 @@ from sglang_gemma4.patching import Hook, Patch, note
 
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
 CHAIN = "_sglang_gemma4_chain"
+TOKENS_ONLY = "_sglang_gemma4_tokens_only"
 
 
 def chain_of(worker: Any, rows: int) -> Any:
@@ -26,8 +27,18 @@ def chain_of(worker: Any, rows: int) -> Any:
 
 
 def make_chain(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``alloc_memory_pool``: before anything is captured."""
-    chain_of(worker, worker.req_to_token_pool.size + 1)
+    """After ``alloc_memory_pool``: before anything is captured. A chain asks its draft for tokens only."""
+    if chain_of(worker, worker.req_to_token_pool.size + 1) is not None:
+        setattr(worker.draft_model_runner.model, TOKENS_ONLY, True)
+
+
+def centroid_head(original: Callable[[Any, Any], Any], model: Any, hidden_states: Any) -> Any:
+    """Around ``_apply_centroid_masking`` (E2B, E4B): the token itself where nobody reads the logits."""
+    if not getattr(model, TOKENS_ONLY, False):
+        return original(model, hidden_states)
+    from sglang_gemma4.speculative import chain
+
+    return chain.centroid_tokens(model, hidden_states)
 
 
 def draft(original: Callable[[Any, Any], Any], worker: Any, batch: Any) -> Any:
@@ -84,6 +95,7 @@ PATCH = Patch(
         Hook(f"{WORKER}.draft", "around", draft, "1aa5d861ae2f"),
         Hook(f"{WORKER}.draft_forward", "around", draft_forward, "48bb364eba9f"),
         Hook(f"{WORKER}._draft_extend_for_decode", "around", seed_after_verify, "4618122357e3"),
+        Hook("sglang.srt.models.gemma4_mtp.Gemma4AssistantForCausalLM._apply_centroid_masking", "around", centroid_head, "86c29c92cbe5"),
         Hook(f"{WORKER}._select_last_extend_hidden", "around", select_last, "59a5bd6d53bd"),
     ),
 )

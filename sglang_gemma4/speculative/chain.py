@@ -37,13 +37,33 @@ class Chain:
 
 
 def largest(logits: torch.Tensor) -> torch.Tensor:
-    """``[rows]`` int64, the index of each row's largest logit; on CUDA by SGLang's split reduction, several programs a row."""
+    """``[rows]`` int64, the index of each row's largest logit; on CUDA by SGLang's split reduction, several programs a row.
+
+    What :func:`centroid_tokens` gave, int64 ``[rows, 1]``, is taken as it is.
+    """
+    if logits.dtype == torch.int64:
+        return logits.view(-1)
     if logits.is_cuda:
         from sglang.kernels.ops.speculative.topk1 import draft_topk1_argmax_only
 
         _, index = draft_topk1_argmax_only(logits)
         return index.view(-1)
     return logits.argmax(-1)
+
+
+def centroid_tokens(model: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+    """``[rows, 1]`` int64: the token with the largest logit among the chosen centroids', for ``hidden_states`` ``[rows, hidden]``.
+
+    Stock's ``_apply_centroid_masking`` scatters the same logits into ``[rows, vocabulary]`` first.
+    """
+    rows, width = hidden_states.shape
+    chosen = model.centroids(hidden_states).topk(model.centroid_intermediate_top_k, dim=-1).indices  # [rows, chosen]
+    heads = model.lm_head.weight.view(model.num_centroids, model.vocab_size_per_centroid, width)
+    selected = heads[chosen].view(rows, -1, width)  # [rows, chosen · tokens of a centroid, hidden]
+    best = largest(torch.bmm(selected, hidden_states.unsqueeze(2)).squeeze(2))  # [rows]
+    centroid = chosen.gather(1, (best // model.vocab_size_per_centroid)[:, None])
+    place = centroid * model.vocab_size_per_centroid + (best % model.vocab_size_per_centroid)[:, None]
+    return model.token_ordering.long()[place]
 
 
 def draft_forward(worker: Any, forward_batch: Any, chain: Chain) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -90,7 +90,10 @@ def test_trees_are_left_to_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_constants_grow_with_the_batch() -> None:
     one = worker(3)
-    frozen_chain.make_chain(None, SimpleNamespace(**vars(one), req_to_token_pool=SimpleNamespace(size=4)))
+    owner = SimpleNamespace(**vars(one), req_to_token_pool=SimpleNamespace(size=4))
+    owner.draft_model_runner = SimpleNamespace(model=SimpleNamespace())
+    frozen_chain.make_chain(None, owner)
+    assert getattr(owner.draft_model_runner.model, frozen_chain.TOKENS_ONLY)
     small = frozen_chain.chain_of(one, 2)
     assert frozen_chain.chain_of(one, 1) is small
     assert frozen_chain.chain_of(one, 9).order.shape == (9, 3)
@@ -102,3 +105,24 @@ def test_the_last_prompt_row_of_each_request() -> None:
     assert frozen_chain.select_last(lambda *_: None, None, prefill, hidden).view(-1).tolist() == [1, 4, 8]
     pruned = SimpleNamespace(extend_lens=[2, 3, 4], batch_size=lambda: 9)
     assert frozen_chain.select_last(lambda *_: "as they are", None, pruned, hidden) == "as they are"
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_the_centroid_head_gives_stocks_token(rows: int) -> None:
+    from sglang.srt.models.gemma4_mtp import Gemma4AssistantForCausalLM
+
+    torch.manual_seed(rows)
+    model: Any = object.__new__(Gemma4AssistantForCausalLM)
+    torch.nn.Module.__init__(model)
+    model.vocab_size, model.hidden_size, model.num_centroids, model.vocab_size_per_centroid = 96, HIDDEN, 12, 8
+    model.centroid_intermediate_top_k = 3
+    model.centroids, model.lm_head = torch.nn.Linear(HIDDEN, 12, bias=False), torch.nn.Linear(HIDDEN, 96, bias=False)
+    model.register_buffer("token_ordering", torch.randperm(96))
+    hidden = torch.randn(rows, HIDDEN)
+    with torch.no_grad():
+        stock = frozen_chain.centroid_head(Gemma4AssistantForCausalLM._apply_centroid_masking, model, hidden)
+        assert stock.shape == (rows, 96)
+        setattr(model, frozen_chain.TOKENS_ONLY, True)
+        ours = frozen_chain.centroid_head(Gemma4AssistantForCausalLM._apply_centroid_masking, model, hidden)
+    assert ours.shape == (rows, 1)
+    assert chain.largest(ours).tolist() == stock.argmax(-1).tolist()
