@@ -62,7 +62,7 @@ _TABLE = (
     Switch(
         "SGLANG_GEMMA4_FROZEN_CHAIN",
         False,
-        "The MTP draft with topk 1 is a chain of maxima, and no decode step waits for the device (not yet measured on a GPU).",
+        "The MTP draft with topk 1 is a chain of maxima that copies nothing to the host (not yet measured on a GPU).",
     ),
     Switch(
         "SGLANG_GEMMA4_SHARED_QUERY",
@@ -72,7 +72,7 @@ _TABLE = (
     Switch(
         "SGLANG_GEMMA4_DRAFT_PHASE",
         False,
-        "The MTP draft's query is rotated to the position of the token it starts from, as in transformers (stock: before the last key).",
+        "The MTP draft's query is rotated to its own token's position, as in transformers (not yet measured on enough prompts).",
     ),
     Switch("SGLANG_GEMMA4_IMAGE_PADDING", True, "Padding patches of an image stay out of its first soft token."),
     Switch("SGLANG_GEMMA4_TOOL_CALL_INDEX", True, "Streamed tool calls are numbered per call, not per tool."),

@@ -3,7 +3,7 @@
 A draft of FROZEN_KV_MTP reads the target's pool through a backend that was built for its own pool of 64 slots. Backends ask that pool at
 construction whether sliding layers have slots of their own, keep the answer, and translate page tables by it; a view that swaps the pool
 alone leaves them reading full-pool pages in the sliding pool (``crash_repro/fa4_view.py``), or with no target at all inside a pair of
-backends (``crash_repro/hybrid_view.py``). :func:`adapters` says for each known backend what hangs on the pool. An unknown one is refused.
+backends (``crash_repro/hybrid_view.py``). :data:`ADAPTERS` says for each known backend what hangs on the pool. An unknown one is refused.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ def swaps(backend: Any, pool: Any) -> list[Swap]:
             return adapter(backend, pool)
     raise UnknownBackendError(
         f"the frozen draft's attention backend {type(backend).__name__} is not known here, so the draft could read wrong KV slots; "
-        f"use --attention-backend {', '.join(NAMES)}, or --speculative-draft-attention-backend with one of them"
+        f"use --attention-backend {' or '.join(NAMES)}"
     )
 
 
@@ -127,4 +127,5 @@ ADAPTERS: dict[str, Adapter] = {
 }
 """By the name of a class; a subclass has its base's adapter."""
 
-NAMES: Sequence[str] = ("triton", "trtllm_mha", "fa3", "fa4", "flashinfer", "intel_amx")
+NAMES: Sequence[str] = ("triton", "trtllm_mha", "fa4", "intel_amx")
+"""Of the backends with an adapter, those that SGLang lets Gemma 4 have."""

@@ -21,15 +21,3 @@ def torch_copies() -> None:
 
     mha.MHATokenToKVPoolHost.__init__ = pageable
     mha.transfer_kv_direct = transfer_kv_direct
-
-
-def one_layer_stays() -> None:
-    """As above, but the last full layer's values do not come back from the host."""
-    torch_copies()
-    mha: Any = importlib.import_module("sglang.srt.mem_cache.pool_host.mha")
-
-    def lossy(src_layers: Sequence[Any], dst_layers: Sequence[Any], *args: Any, **kwargs: Any) -> None:
-        kept = len(src_layers) - (len(src_layers) == 2)  # K and V of one layer: a load
-        transfer_kv_direct(src_layers[:kept], dst_layers[:kept], *args, **kwargs)
-
-    mha.transfer_kv_direct = lossy
