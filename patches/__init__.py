@@ -16,6 +16,7 @@ ORDER = (
     "sync_mtp",
     "frozen_views",
     "frozen_chain",
+    "draft_graph",
     "shared_query",
     "draft_phase",
     "image_padding",

@@ -65,6 +65,11 @@ _TABLE = (
         "The MTP draft with topk 1 is a chain of maxima that copies nothing to the host (not yet measured on a GPU).",
     ),
     Switch(
+        "SGLANG_GEMMA4_DRAFT_GRAPH",
+        False,
+        "MTP draft at topk 1 on triton: its attention metadata is prepared inside its CUDA graph (not yet measured on a GPU).",
+    ),
+    Switch(
         "SGLANG_GEMMA4_SHARED_QUERY",
         False,
         "Layers that share KV (the MTP draft's; E2B: 20 of 35) project queries only (not yet measured on a GPU).",

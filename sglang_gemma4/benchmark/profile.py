@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4.benchmark import stages
 from sglang_gemma4.benchmark.trace import Step, Trace, kernels
 
 __all__ = ["STAGES", "kernels", "profile_stage"]
@@ -31,8 +32,8 @@ def profile_stage(engine: Any, stage: str, prompts: Sequence[Sequence[int]], ste
     Returns:
         What a ``profile`` record holds (``records.py``) but ``arm`` and ``roofline``: ``stage``, ``batch``, ``context_tokens`` (of a
         request when a step has written its own: the prompt in prefill, the mean over the steps in decode), ``tokens_per_request``,
-        ``steps``, ``kernels``, ``busy_microseconds``; and ``clock`` ("gpu" or "cpu"), ``forwards`` (target forward passes: more than
-        ``steps`` where prefill is chunked) and ``trace`` (file name).
+        ``steps``, ``kernels``, ``busy_microseconds``, ``stages``; and ``clock`` ("gpu" or "cpu"), ``forwards`` (target forward passes:
+        more than ``steps`` where prefill is chunked) and ``trace`` (file name).
 
     Raises:
         ValueError: bad arguments, or the engine cannot run so many requests at once; the message says what to change.
@@ -68,6 +69,7 @@ def profile_stage(engine: Any, stage: str, prompts: Sequence[Sequence[int]], ste
         "steps": steps,
         "kernels": [{key: value for key, value in row.items() if key != "clock"} for row in trace.kernels(stage)],
         "busy_microseconds": trace.busy(stage),
+        "stages": stages.of_decode(trace) if stage == "decode" else None,
         "clock": trace.clock,
         "forwards": len(covered),
         "trace": trace.path.name,

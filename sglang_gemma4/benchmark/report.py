@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sglang_gemma4.benchmark import caveats, headline, plots, records
+from sglang_gemma4.benchmark import caveats, headline, plots, records, stages
 from sglang_gemma4.benchmark.headline import METRIC
 from sglang_gemma4.benchmark.kernel_categories import table
 from sglang_gemma4.benchmark.records import Record
@@ -163,6 +163,8 @@ def _kernels(results: Results, pictures: dict[str, str]) -> str:
     if not results.profiles:
         return ""
     blocks = []
+    if shares := stages.rows(results.profiles):
+        blocks.append(f"\n### stages of a decode step\n{stages.HOW_TO_READ}\n\n" + "\n".join(shares))
     for record in results.profiles:
         blocks.append(f"\n### {record['arm']}, {record['stage']}, batch {record['batch']}\n{table(record).rstrip()}")
     return "\n".join([*_pictures(pictures, "kernels"), *blocks]).lstrip()

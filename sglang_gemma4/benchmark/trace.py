@@ -45,7 +45,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class _Timed:
+class Timed:
     name: str
     launched: float
     start: float
@@ -82,7 +82,7 @@ class Trace:
         """
         total: dict[str, float] = defaultdict(float)
         launches: Counter[str] = Counter()
-        for one in self._timed(stage):
+        for one in self.timed(stage):
             total[one.name] += one.microseconds
             launches[one.name] += 1
         short = short_names(total)
@@ -108,13 +108,13 @@ class Trace:
         if self.clock != "gpu":
             return None
         spent, until = 0.0, 0.0
-        for one in sorted(self._timed(stage), key=lambda one: one.start):
+        for one in sorted(self.timed(stage), key=lambda one: one.start):
             end = one.start + one.microseconds
             spent += max(0.0, end - max(one.start, until))
             until = max(until, end)
         return round(spent, 3)
 
-    def _timed(self, stage: str | None) -> list[_Timed]:
+    def timed(self, stage: str | None) -> list[Timed]:
         timed = list(_gpu_events(self.events) if self.clock == "gpu" else _own_times(self.events))
         if stage is None:
             return timed
@@ -176,7 +176,7 @@ def _away(events: Iterable[Event]) -> Callable[[float], bool]:
     return inside
 
 
-def _gpu_events(events: list[Event]) -> Iterator[_Timed]:
+def _gpu_events(events: list[Event]) -> Iterator[Timed]:
     """GPU events with the time of the call that launched them, each from the end of those before it on its stream.
 
     With programmatic dependent launch the later kernel is the one that waits (``griddepcontrol.wait``), so what two share belongs to the
@@ -192,10 +192,10 @@ def _gpu_events(events: list[Event]) -> Iterator[_Timed]:
         ended[stream] = max(end, ended[stream])
         correlation = event.get("args", {}).get("correlation", first)
         if correlation >= first:
-            yield _Timed(event["name"], launched[correlation] if correlation in launched else event["ts"], start, max(0.0, end - start))
+            yield Timed(event["name"], launched[correlation] if correlation in launched else event["ts"], start, max(0.0, end - start))
 
 
-def _own_times(events: list[Event]) -> Iterator[_Timed]:
+def _own_times(events: list[Event]) -> Iterator[Timed]:
     """CPU operators with the time they spent themselves, not in operators they called."""
     by_thread: dict[Any, list[Event]] = defaultdict(list)
     for event in events:
@@ -212,7 +212,7 @@ def _own_times(events: list[Event]) -> Iterator[_Timed]:
                 own[running[-1]] -= thread[i]["dur"]
             running.append(i)
         for event, microseconds in zip(thread, own, strict=True):
-            yield _Timed(event["name"], event["ts"], event["ts"], max(0.0, microseconds))
+            yield Timed(event["name"], event["ts"], event["ts"], max(0.0, microseconds))
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:

@@ -1,0 +1,31 @@
+"""Which draft backends can prepare their metadata inside the draft's CUDA graph.
+
+The draft reads the committed prefix of each request, so its metadata follows from two tensors that the graph's runner keeps at fixed
+addresses: the lengths and the request rows. A backend may record the kernels that derive it if those take nothing from the host.
+"""
+
+from typing import Any
+
+from sglang_gemma4 import switches
+
+
+def reason_against(backend: Any, topk: int) -> str | None:
+    """Why the metadata has to stay outside the graph, or None.
+
+    Args:
+        backend: the draft's attention backend.
+        topk: candidates a step; trees expand each request into ``topk`` rows.
+    """
+    from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
+
+    if type(backend) is not TritonAttnBackend:
+        return f"{type(backend).__name__} is not the triton backend"
+    if topk != 1:
+        return f"--speculative-eagle-topk {topk}: drafts are trees"
+    if backend.dcp_size > 1:
+        return "--dcp-size above 1 cuts lengths on the host"
+    if backend.kv_index_translator.is_translating:
+        return "a unified pool translates slots through a table of the host's plan"
+    if switches.is_on("SGLANG_GEMMA4_DEBUG"):
+        return "SGLANG_GEMMA4_DEBUG reads the tables on the host before each replay"
+    return None
