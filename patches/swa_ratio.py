@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import switches
 from sglang_gemma4.patching import Entry, Patch
 
 REGISTRY = "sglang.srt.arg_groups.overrides._MODEL_OVERRIDE_FNS"
@@ -19,7 +20,8 @@ def prefer_ratio(server_args: Any, hf_config: Any) -> dict[str, Any]:
     given = resolving_view(server_args)
     text = getattr(hf_config, "text_config", hf_config)
     choice = swa_ratio.choose(text, given.swa_full_tokens_ratio, given.max_total_tokens, given.page_size, given.chunked_prefill_size)
-    logger.info("sglang-gemma4: %s", choice.why)
+    by_window = switches.is_on("SGLANG_GEMMA4_SWA_SIZING") and given.swa_full_tokens_ratio is None
+    logger.info("sglang-gemma4: %s%s", choice.why, "; where SGLANG_GEMMA4_SWA_SIZING does not size the pools" if by_window else "")
     return {} if choice.ratio is None else {"swa_full_tokens_ratio": choice.ratio}
 
 

@@ -85,13 +85,14 @@ _TABLE = (
     Switch(
         "SGLANG_GEMMA4_SWA_RATIO",
         True,
-        "MoE Gemma 4: a sliding pool of 0.15 of the full one (SGLang: 0.8), unless the operator set it. Several times the context; "
-        "where many requests below 10,000 tokens run at once, fewer of them fit (`sglang-gemma4 capacity`).",
+        "MoE Gemma 4 whose pools are sized by a ratio: a sliding pool of 0.15 of the full one (SGLang: 0.8), unless the operator set it. "
+        "Many requests below 10,000 tokens at once may starve for it (`sglang-gemma4 capacity`).",
     ),
     Switch(
         "SGLANG_GEMMA4_SWA_SIZING",
-        False,
-        "auto: the sliding pool is sized by running requests and window, the full pool gets the rest (not yet measured on a GPU).",
+        True,
+        "The sliding pool is sized by running requests and window, the full pool gets the rest; 0: by a ratio. "
+        "--swa-full-tokens-ratio stands where it was given.",
         also_on=("auto",),
     ),
     Switch(

@@ -113,16 +113,16 @@ def stock(needed: Need, budget: float, *, mtp: bool, ratio: float = STOCK_RATIO)
     return _pools(needed, budget - (needed.draft if mtp else 0), cell, ratio)
 
 
-def ours(needed: Need, budget: float, *, mtp: bool, ratio: float | None = None) -> Pools:
-    """With ``swa_ratio``, ``shared_kv`` and ``draft_budget``; ``ratio`` None is the package's own choice."""
+def by_ratio(needed: Need, budget: float, *, mtp: bool, ratio: float | None = None) -> Pools:
+    """With ``swa_ratio``, ``shared_kv`` and ``draft_budget`` but ``SGLANG_GEMMA4_SWA_SIZING=0``; ``ratio`` None: ``swa_ratio``'s."""
     config = SimpleNamespace(num_experts=needed.experts, sliding_window=needed.window)
     chosen = ratio or swa_ratio.choose(config, None, None, None).ratio or STOCK_RATIO
     cell = needed.own_full + chosen * needed.own_sliding
     return _pools(needed, budget - (needed.draft if mtp else 0), cell, chosen)
 
 
-def auto(needed: Need, budget: float, *, mtp: bool) -> Pools:
-    """With ``SGLANG_GEMMA4_SWA_SIZING=auto`` and SGLang's defaults: 48 running requests with MTP, no limit without, chunks of 8192."""
+def by_window(needed: Need, budget: float, *, mtp: bool, running: int | None = None) -> Pools:
+    """The package as it comes, chunks of 8192; ``running`` None is SGLang's default: 48 requests with MTP, no limit without."""
     demand = swa_sizing.Demand(
         window=needed.window,
         page=1,
@@ -133,9 +133,8 @@ def auto(needed: Need, budget: float, *, mtp: bool) -> Pools:
         chunks_in_flight=2,
         radix_cache=True,
     )
-    sizes = swa_sizing.solve(
-        demand, int(budget - (needed.draft if mtp else 0)), needed.own_full, needed.own_sliding, _SPECULATIVE_REQUESTS if mtp else None
-    )
+    limit = running or (_SPECULATIVE_REQUESTS if mtp else None)
+    sizes = swa_sizing.solve(demand, int(budget - (needed.draft if mtp else 0)), needed.own_full, needed.own_sliding, limit)
     return Pools(sizes.full, sizes.sliding, needed.window)
 
 
@@ -146,7 +145,7 @@ def _pools(needed: Need, budget: float, cell: float, ratio: float) -> Pools:
 
 def table(names: Sequence[str], fraction: float, kv_bytes: float, tp: int) -> str:
     """Markdown: tokens and concurrent requests for each size, card and mode; a model that does not fit the card says so."""
-    arms = ("stock", "package", "auto")
+    arms = ("stock", "by ratio", "package")
     heads = ["model", "card", "MTP", *(f"{arm}: full / sliding" for arm in arms), *(f"{arm}: 2k, 9k, 65k" for arm in arms)]
     lines = [
         f"| {' | '.join(heads)} |",
@@ -161,7 +160,7 @@ def table(names: Sequence[str], fraction: float, kv_bytes: float, tp: int) -> st
                 if budget <= needed.draft:
                     lines.append(f"| {' | '.join(row)} | weights do not fit | | | | | |")
                     continue
-                pools = [stock(needed, budget, mtp=mtp), ours(needed, budget, mtp=mtp), auto(needed, budget, mtp=mtp)]
+                pools = [stock(needed, budget, mtp=mtp), by_ratio(needed, budget, mtp=mtp), by_window(needed, budget, mtp=mtp)]
                 row += [f"{each.full:,} / {each.sliding:,} ({each.full / pools[0].full:.2f}x)" for each in pools]
                 row += [", ".join(f"{each.requests(length):,}" for length in (2000, 9000, 65_000)) for each in pools]
                 lines.append(f"| {' | '.join(row)} |")

@@ -8,7 +8,8 @@ MOE_RATIO = 0.15
 
 A running request holds up to two windows of the sliding pool (``swa_sizing``), so requests of more than about 2 · 1024 / 0.15 = 14,000
 tokens, and cached prefixes of any length, gain all that the larger full pool gives; for short ones the sliding pool is what binds, and
-fewer of them fit at once than at SGLang's 0.8 (``sglang-gemma4 capacity``). ``SGLANG_GEMMA4_SWA_SIZING=auto`` looks at both.
+fewer of them fit at once than at SGLang's 0.8 (``sglang-gemma4 capacity``). ``SGLANG_GEMMA4_SWA_SIZING`` looks at both,
+and this ratio holds only where it declines.
 """
 
 _CONCURRENT = 48  # requests: what SGLang runs at once under speculation unless told otherwise

@@ -20,7 +20,8 @@ MTP: dict[str, Any] = {
 }
 # Sized from the machine's free memory, as on a GPU; torch takes zeroed pages from the system only as they are written.
 FROM_MEMORY: dict[str, Any] = {"max_total_tokens": None, "mem_fraction_static": 0.2}
-STOCK = {f"SGLANG_GEMMA4_{name}": "0" for name in ("SWA_RATIO", "SHARED_KV", "DRAFT_BUDGET")}
+STOCK = {f"SGLANG_GEMMA4_{name}": "0" for name in ("SWA_RATIO", "SWA_SIZING", "SHARED_KV", "DRAFT_BUDGET")}
+BY_RATIO = {"SGLANG_GEMMA4_SWA_SIZING": "0"}
 
 
 class Pools:
@@ -42,7 +43,7 @@ def _pools(nursery: Nursery, name: str, mtp: bool, stock: bool, engine: tuple[tu
     model = resolve(name)
     draft = {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mtp else {}
     group = Group(PROMPTS, {"max_new_tokens": 40})
-    return Pools(nursery.run(model, [group], env=STOCK if stock else {}, **{**FROM_MEMORY, **draft, **dict(engine)})[0])
+    return Pools(nursery.run(model, [group], env=STOCK if stock else BY_RATIO, **{**FROM_MEMORY, **draft, **dict(engine)})[0])
 
 
 def bytes_per_full_token(name: str, ratio: float) -> float:
@@ -96,7 +97,7 @@ def test_auto_sizing_by_window(nursery: Nursery, name: str) -> None:
     draft = {**MTP, "speculative_draft_model_path": f"{model}-assistant"}
     engine = {**FROM_MEMORY, **draft, "chunked_prefill_size": 64}
     group = Group(PROMPTS, {"max_new_tokens": 40})
-    found = Pools(nursery.run(model, [group], env={"SGLANG_GEMMA4_SWA_SIZING": "auto"}, **engine)[0])
+    found = Pools(nursery.run(model, [group], **engine)[0])
     running = int(re.findall(r"for (\d+) running requests", found.log)[-1])
     assert running == 8, "the engine's --max-running-requests"
     assert found.full > pools(nursery, name).full

@@ -1,5 +1,7 @@
 """Which layers get buffers, what the draft costs, the ratio, and the capacity table: without an engine."""
 
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import msgspec
@@ -86,12 +88,25 @@ def test_the_calculation_agrees_with_an_engines_log(name: str, mtp: bool, ratio:
     assert capacity.stock(need, budget, mtp=mtp, ratio=ratio).full == pytest.approx(logged, rel=0.02)
 
 
+# The package on the same card, with MTP (runs/2026-11-21-26b-swa-sizing): by ratio, and by window for 80 running requests.
+LOGGED_OURS = [(capacity.by_ratio, 1_433_972, 215_095), (partial(capacity.by_window, running=80), 1_233_080, 235_185)]
+
+
+@pytest.mark.parametrize(("size", "full", "sliding"), LOGGED_OURS)
+def test_the_calculation_agrees_with_the_packages_engines(size: Callable[..., capacity.Pools], full: int, sliding: int) -> None:
+    need = capacity.need("26b-a4b")
+    found = size(need, 0.85 * capacity.FREE_GIB["141 GB"] * capacity.GIB - need.weights, mtp=True)
+    assert found.sliding == pytest.approx(sliding, rel=0.02)
+    held, calculated = (f * need.own_full + s * need.own_sliding for f, s in ((full, sliding), (found.full, found.sliding)))
+    assert calculated == pytest.approx(held, rel=0.02), "a fixed sliding pool leaves the error of the budget to the full one"
+
+
 def test_what_the_package_adds() -> None:
     need = capacity.need("e2b")
-    before, after = (size(need, 2**36, mtp=True) for size in (capacity.stock, capacity.ours))
+    before, after = (size(need, 2**36, mtp=True) for size in (capacity.stock, capacity.by_ratio))
     assert after.full > 2.8 * before.full
     dense = capacity.need("31b")
-    assert capacity.ours(dense, 2**36, mtp=False) == capacity.stock(dense, 2**36, mtp=False)
+    assert capacity.by_ratio(dense, 2**36, mtp=False) == capacity.stock(dense, 2**36, mtp=False)
     assert capacity.Pools(full=100, sliding=900, window=9).requests(20) == 5
     assert capacity.Pools(full=100_000, sliding=1460, window=9).requests(1000) == 10
 
