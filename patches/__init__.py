@@ -19,6 +19,7 @@ ORDER = (
     "draft_graph",
     "shared_query",
     "draft_phase",
+    "adaptive_draft",
     "image_padding",
     "tool_call_index",
     "page_table_rows",

@@ -6,7 +6,7 @@ from typing import Any
 from sglang_gemma4.patching import Hook, Patch, note
 
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
-CHAIN = "_sglang_gemma4_chain"
+CHAINS = "_sglang_gemma4_chains"
 TOKENS_ONLY = "_sglang_gemma4_tokens_only"
 
 
@@ -19,11 +19,11 @@ def chain_of(worker: Any, rows: int) -> Any:
             "frozen_chain", f"--speculative-eagle-topk {worker.topk}, {worker.speculative_num_draft_tokens} draft tokens: drafts are trees"
         )
         return None
-    chain = getattr(worker, CHAIN, None)
-    if chain is None or chain.order.shape[0] < rows:
-        chain = Chain.make(rows, worker.speculative_num_steps, worker.device)
-        setattr(worker, CHAIN, chain)
-    return chain
+    steps = worker.speculative_num_steps  # adaptive_draft changes it between batches; the graphs of each keep the chain they captured
+    chains = worker.__dict__.setdefault(CHAINS, {})
+    if steps not in chains or chains[steps].order.shape[0] < rows:
+        chains[steps] = Chain.make(rows, steps, worker.device)
+    return chains[steps]
 
 
 def make_chain(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -43,7 +43,7 @@ def centroid_head(original: Callable[[Any, Any], Any], model: Any, hidden_states
 
 def draft(original: Callable[[Any, Any], Any], worker: Any, batch: Any) -> Any:
     """Around ``draft``."""
-    if batch.forward_mode.is_idle() or chain_of(worker, len(batch.seq_lens)) is None:
+    if batch.forward_mode.is_idle() or worker.speculative_num_steps == 0 or chain_of(worker, len(batch.seq_lens)) is None:
         return original(worker, batch)
     from sglang_gemma4.speculative import chain
 

@@ -14,6 +14,8 @@ FIELDS = (
     "speculative_num_steps",
     "speculative_eagle_topk",
     "speculative_num_draft_tokens",
+    "speculative_adaptive",
+    "speculative_adaptive_config",
 )
 logger = logging.getLogger(__name__)
 

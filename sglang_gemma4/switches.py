@@ -79,6 +79,12 @@ _TABLE = (
         False,
         "The MTP draft's query is rotated to its own token's position, as in transformers (not yet measured on enough prompts).",
     ),
+    Switch(
+        "SGLANG_GEMMA4_ADAPTIVE_DRAFT",
+        False,
+        "--speculative-adaptive works for MTP: the draft length, 0 (plain decoding) included, that measures fastest at each batch size "
+        "(not yet measured on a GPU).",
+    ),
     Switch("SGLANG_GEMMA4_IMAGE_PADDING", True, "Padding patches of an image stay out of its first soft token."),
     Switch("SGLANG_GEMMA4_TOOL_CALL_INDEX", True, "Streamed tool calls are numbered per call, not per tool."),
     Switch("SGLANG_GEMMA4_PAGE_TABLE", True, "No page-table row runs into the next one where draft tokens pass the end of the context."),

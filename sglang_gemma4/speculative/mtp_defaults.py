@@ -1,5 +1,6 @@
 """What an operator may leave out when he asks for MTP. Reads config.json files only; neither torch nor sglang is imported."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,16 @@ def sibling(model: str) -> str:
             f"--speculative-draft-model-path auto: there is no {name} beside the model; put the assistant there, or name its directory"
         )
     return name
+
+
+def first_steps(arguments: Mapping[str, Any]) -> int:
+    """Draft steps to start with: :data:`STEPS`, or the middle one of the adaptive lengths where it is none of them, as SGLang has it."""
+    path = arguments.get("speculative_adaptive_config")
+    if not arguments.get("speculative_adaptive") or not path:
+        return STEPS
+    entries = json.loads(Path(path).read_text())
+    lengths = sorted({steps for size, entry in entries.items() if size.isdigit() for steps in entry["candidate_steps"]})
+    return STEPS if STEPS in lengths else lengths[len(lengths) // 2]
 
 
 def missing(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,7 +62,7 @@ def missing(arguments: Mapping[str, Any]) -> dict[str, Any]:
     steps, topk = arguments.get("speculative_num_steps"), arguments.get("speculative_eagle_topk")
     tokens = arguments.get("speculative_num_draft_tokens")
     if steps is None:
-        steps = found["speculative_num_steps"] = STEPS if tokens is None else max(1, tokens - 1)
+        steps = found["speculative_num_steps"] = first_steps(arguments) if tokens is None else max(1, tokens - 1)
     if topk is None:
         topk = found["speculative_eagle_topk"] = TOPK
     if tokens is None:

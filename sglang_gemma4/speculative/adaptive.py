@@ -1,0 +1,119 @@
+"""Adaptive draft length for FROZEN_KV_MTP: SGLang's adaptive EAGLE machinery on the frozen draft, with a choice by measured speed.
+
+SGLang's ``AdaptiveController`` keeps one runtime state per draft length (attention backends, CUDA graphs) and asks a policy which to use.
+Its own policy moves along a ladder of lengths by thresholds on the accept length, the same on every machine and for every cost of a step,
+and probes one length up. The policy here, :class:`FastestSteps`, times the steps and takes the length with the most tokens per second
+(``draft_length``); the config file's batch-size entries only say which lengths there are.
+
+A length of 0 is plain decoding: a verify step of one token, on the graphs of that width. It goes on capturing the hidden state, so the next
+draft starts from the last token's as it always does. EAGLE has KV of its own to catch up after such a pause; the frozen draft has none.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from sglang.srt.runtime_context import get_context, get_parallel, get_spec
+from sglang.srt.speculative.adaptive_runtime_state import AdaptiveController
+from sglang.srt.speculative.adaptive_spec_params import AdaptiveSpeculativeParams
+from sglang.srt.speculative.frozen_kv_mtp_info import FrozenKVMTPVerifyInput
+from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPDraftWorker, FrozenKVMTPWorkerV2
+
+from sglang_gemma4.patching import note
+from sglang_gemma4.speculative.draft_length import DraftLength
+
+logger = logging.getLogger(__name__)
+
+PATCH = "adaptive_draft"
+FASTEST, ACCEPT_LENGTH = "fastest", "accept_length"
+
+
+class FastestSteps(AdaptiveSpeculativeParams):
+    """SGLang's policy interface over :class:`DraftLength`. Candidates and graph sizes are read and routed as SGLang does."""
+
+    def __init__(self, initial_steps: int, cfg_path: str | None = None) -> None:
+        super().__init__(initial_steps, cfg_path)
+        self.length = DraftLength(initial_steps)
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        """The draft length of the decode step that is launched now; called once for each."""
+        return self.length.launch(batch_size, self._route(batch_size).candidate_steps)
+
+    def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> None:
+        """Learn from the oldest step under way. The next launch asks anew, so no switch is requested here."""
+        del batch_size
+        if not self.length.arrived(num_correct_drafts_per_req, time.monotonic()):
+            note(PATCH, "a verify result did not belong to the oldest step under way; the steps then under way were not learnt from")
+
+
+def policy(initial_steps: int, path: str | None) -> AdaptiveSpeculativeParams:
+    """By the config file's ``policy``: ``fastest`` (the default), or ``accept_length`` for SGLang's own.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    name = json.loads(Path(path).read_text()).get("policy", FASTEST) if path else FASTEST
+    if name not in (FASTEST, ACCEPT_LENGTH):
+        raise ValueError(f'--speculative-adaptive-config {path}: "policy" is {name!r}; expected {FASTEST!r} or {ACCEPT_LENGTH!r}')
+    if name == FASTEST and get_parallel().tp_size > 1:
+        note(PATCH, "with --tp-size > 1 each rank has a clock of its own; SGLang's choice by accept length is used")
+        name = ACCEPT_LENGTH
+    return FastestSteps(initial_steps, path) if name == FASTEST else AdaptiveSpeculativeParams(initial_steps, path)
+
+
+class AdaptiveDraftWorker(FrozenKVMTPDraftWorker):
+    """The frozen draft with what SGLang's adaptive states ask of a draft worker."""
+
+    plain_step: Callable[[Any], Any]
+    """From a decode batch to EAGLE's verify input of one token, set by the worker that owns this one."""
+
+    def init_attention_backend(self) -> None:
+        """Called while a state is built. A length needs a backend of its own: capturing its graph replaces the buffers that others read."""
+        self.cuda_graph_runner = None
+        if self.speculative_num_steps > 0:
+            runner = self.draft_model_runner
+            self.draft_attn_backend = runner._get_attention_backend(init_new_workspace=True)
+            runner.draft_attn_backend = runner.attn_backend = self.draft_attn_backend
+
+    def draft(self, batch: Any) -> FrozenKVMTPVerifyInput:
+        """As stock; with 0 steps the verify input holds the last token alone."""
+        if self.speculative_num_steps > 0 or batch.forward_mode.is_idle():
+            return super().draft(batch)
+        made = self.plain_step(batch)
+        return FrozenKVMTPVerifyInput(**{field.name: getattr(made, field.name) for field in fields(made) if field.init})
+
+
+class AdaptiveWorker(FrozenKVMTPWorkerV2):
+    """The frozen MTP worker with an ``AdaptiveController`` where ``--speculative-adaptive`` asks for one; else as stock."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        adaptive = get_spec().speculative_adaptive
+        # Stock asserts that this is off. It is read again only after the construction.
+        get_context().override("sglang_gemma4.adaptive_draft", speculative_adaptive=False)
+        try:
+            super().__init__(*args, **kwargs)
+        finally:
+            get_context().override("sglang_gemma4.adaptive_draft", speculative_adaptive=adaptive)
+        if not adaptive:
+            return
+        self._draft_worker.plain_step = self._build_trivial_verify_input
+        chosen = policy(self.speculative_num_steps, get_spec().speculative_adaptive_config)
+        self.adaptive_controller = AdaptiveController(self, chosen)
+        logger.info("sglang-gemma4: adaptive draft length by %s, steps %s", type(chosen).__name__, chosen.candidate_steps)
+
+    def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """As stock; a prefill is reported to the policy that times decode steps."""
+        if self.adaptive_controller is not None and (batch.forward_mode.is_extend() or batch.is_extend_in_batch):
+            chosen = self.adaptive_controller.params
+            if isinstance(chosen, FastestSteps):
+                chosen.length.prefill()
+        return super().forward_batch_generation(batch, *args, **kwargs)
+
+    def apply_runtime_state(self, state: Any) -> None:
+        """Switch to a state; the draft's runner takes that state's backend too."""
+        super().apply_runtime_state(state)
+        self._draft_worker.draft_model_runner.attn_backend = state.draft_attn_backend

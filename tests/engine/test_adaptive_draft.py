@@ -1,0 +1,108 @@
+"""Adaptive draft length in real engines: the tokens of plain decoding whatever the length, and drafts as good after a pause as without."""
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
+from tests.engine.engine_fork import Group, Nursery, Output
+
+LENGTHS_BY_BATCH = {"1": {"candidate_steps": [3]}, "2": {"candidate_steps": [0]}, "3": {"candidate_steps": [1]}}
+"""No choice at all: 3 draft steps for one request, none for two, 1 for more. The batch's size switches."""
+
+
+def prompts(number: int) -> list[str]:
+    rng = random.Random(5)
+    return [chat_format.render(dialogues.chat(rng, "held_out"), prompt_only=True) for _ in range(number)]
+
+
+def serve(nursery: Nursery, family: str, groups: list[Group], config: Any = None, chain: str = "0", **engine: Any) -> list[list[Output]]:
+    model = checkpoints.SHIPPED / family
+    options: dict[str, Any] = {"max_running_requests": 4, **engine}
+    if config is not None:
+        options |= {"speculative_draft_model_path": f"{model}-assistant", "speculative_adaptive": True}
+        options |= {"speculative_adaptive_config": config} if config else {}
+    env = {"SGLANG_GEMMA4_ADAPTIVE_DRAFT": "1", "SGLANG_GEMMA4_FROZEN_CHAIN": chain}
+    return nursery.run(model, groups, env=env, **options)
+
+
+def switches(log: str) -> set[tuple[int, int]]:
+    """From one draft length to another, as SGLang logs each change of its runtime state."""
+    return {(int(old), int(new)) for old, new in re.findall(r"Switch adaptive runtime state: steps (\d+) -> (\d+)", log)}
+
+
+@pytest.fixture(scope="module")
+def by_batch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("adaptive") / "by_batch.json"
+    path.write_text(json.dumps(LENGTHS_BY_BATCH))
+    return path
+
+
+@pytest.mark.parametrize(("family", "chain"), [("tiny-26b-a4b", "0"), ("tiny-e2b", "1")])
+def test_tokens_are_those_of_plain_decoding_while_the_length_switches(family: str, chain: str, nursery: Nursery, by_batch: Path) -> None:
+    asked = prompts(7)
+    sampling = [{"max_new_tokens": 8 + 9 * number} for number in range(len(asked))]
+    groups = [Group(asked, sampling)]
+    plain = serve(nursery, family, groups)[0]
+    adaptive = serve(nursery, family, groups, by_batch, chain)[0]
+    assert [output.token_ids for output in adaptive] == [output.token_ids for output in plain]
+    assert {new for _, new in switches(adaptive[0].log)} == {0, 1, 3}
+    assert {(1, 0), (0, 3)} <= switches(adaptive[0].log), "three requests, then two, then one"
+
+
+@pytest.mark.parametrize("chain", ["0", "1"])
+def test_drafts_after_a_pause_are_accepted_as_without_it(chain: str, nursery: Nursery, by_batch: Path) -> None:
+    """Two requests decode plainly until the short one ends; the long one must then need no more verify steps than a server that is given
+    the same text as a prompt and drafts from the start."""
+    model = checkpoints.SHIPPED / "tiny-26b-a4b"
+    short, tokens = 7, 47
+    together, alone = [], []
+    for first, second in zip(*[iter(prompts(12))] * 2, strict=True):
+        together.append(Group([first, second], [{"max_new_tokens": tokens}, {"max_new_tokens": short}], flush=True))
+    paused = [group[0] for group in serve(nursery, model.name, together, by_batch, chain)]
+    for group, output in zip(together, paused, strict=True):
+        begun = checkpoints_tokens(model, group.prompts[0]) + output.token_ids[: short - 1]  # its prefill gives the last token of the pause
+        alone.append(Group([begun], {"max_new_tokens": tokens - short + 1}, flush=True))
+    fresh = [group[0] for group in serve(nursery, model.name, alone, by_batch, chain)]
+    assert [output.token_ids for output in fresh] == [output.token_ids[short - 1 :] for output in paused]
+    pause = short - 1  # the first token comes from the prefill, the others one a step
+    after = [output.meta_info["spec_verify_ct"] - pause for output in paused]
+    without = [output.meta_info["spec_verify_ct"] for output in fresh]
+    assert sum(after) <= sum(without), (after, without)
+    assert (tokens - short) * len(after) > 1.5 * sum(after), "the drafts are worth something"
+    assert (0, 3) in switches(paused[0].log)
+
+
+def checkpoints_tokens(model: Path, text: Any) -> list[int]:
+    """The token ids of a prompt, as the server makes them."""
+    from transformers import AutoTokenizer
+
+    ids: list[int] = AutoTokenizer.from_pretrained(model)(text)["input_ids"]
+    return ids
+
+
+def test_the_fastest_length_is_looked_for_and_the_tokens_stay(nursery: Nursery) -> None:
+    """With the shipped lengths every one that can win is timed; what wins on this machine is its own affair."""
+    asked = prompts(4)
+    groups = [Group(asked, {"max_new_tokens": 40}, flush=True) for _ in range(3)]
+    plain = serve(nursery, "tiny-26b-a4b", groups)
+    adaptive = serve(nursery, "tiny-26b-a4b", groups, "")
+    assert [[o.token_ids for o in group] for group in adaptive] == [[o.token_ids for o in group] for group in plain]
+    log = adaptive[0][0].log
+    assert re.search(r"adaptive draft length by FastestSteps, steps \[0, 1, 3, 5\]", log)
+    assert re.search(r"active +adaptive_draft", log)
+    assert {new for _, new in switches(log)} >= {0, 3}
+
+
+def test_sglangs_own_choice_can_be_asked_for(nursery: Nursery, tmp_path: Path) -> None:
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps({"policy": "accept_length", "1": {"candidate_steps": [1, 3], "warmup_batches": 2, "update_interval": 2}}))
+    groups = [Group(prompts(1), {"max_new_tokens": 40})]
+    plain = serve(nursery, "tiny-26b-a4b", groups)[0]
+    adaptive = serve(nursery, "tiny-26b-a4b", groups, path)[0]
+    assert adaptive[0].token_ids == plain[0].token_ids
+    assert re.search(r"adaptive draft length by AdaptiveSpeculativeParams, steps \[1, 3\]", adaptive[0].log)
