@@ -27,6 +27,14 @@ def trap_draft(_result: None, worker: Any, *, patch: str = NAME, only: str | Non
     traps.arm(worker.draft_attn_backend, patch, worker.draft_model_runner.sliding_window_size, True, only)
 
 
+def trap_state(backend: Any, runner: Any, *_args: Any, patch: str = NAME, only: str | None = None, **_kwargs: Any) -> None:
+    """After ``ModelRunner._get_attention_backend``: the backends of other draft lengths (adaptive_draft), made after the first."""
+    from sglang_gemma4.diagnostics import traps
+
+    draft = bool(runner.is_draft_worker) and runner.spec_algorithm.is_frozen_kv_mtp()
+    traps.arm(backend, patch, runner.sliding_window_size, draft, only)
+
+
 def remember_batch(batch: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``ForwardBatch.init_new``: the names of its requests, for a violation's report."""
     from sglang_gemma4.diagnostics import traps
@@ -58,6 +66,7 @@ ALLOCATIONS: tuple[tuple[str, Callable[..., None], str], ...] = (
 )
 BATCH = ("sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new", "a8507017588b")
 RUNNER = ("sglang.srt.model_executor.model_runner.ModelRunner.init_attention_backends", "866ae4389361")
+STATE = ("sglang.srt.model_executor.model_runner.ModelRunner._get_attention_backend", "726932e8a5eb")
 DRAFT = ("sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.init_attention_backends", "b383002ae0b1")
 
 PATCH = Patch(
@@ -70,6 +79,7 @@ PATCH = Patch(
     hooks=(
         Hook(RUNNER[0], "after", trap_runner, RUNNER[1]),
         Hook(DRAFT[0], "after", trap_draft, DRAFT[1]),
+        Hook(STATE[0], "after", trap_state, STATE[1]),
         Hook(BATCH[0], "after", remember_batch, BATCH[1]),
         *(Hook(target, "after", function, fingerprint) for target, function, fingerprint in ALLOCATIONS),
     ),

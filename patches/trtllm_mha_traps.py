@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from sglang_gemma4.patches.bounds_traps import ALLOCATIONS, BATCH, DRAFT, RUNNER, remember_batch, trap_draft, trap_runner
+from sglang_gemma4.patches.bounds_traps import ALLOCATIONS, BATCH, DRAFT, RUNNER, STATE, remember_batch, trap_draft, trap_runner, trap_state
 from sglang_gemma4.patching import Hook, Patch
 
 # Functions of its own where the other patch has hooks too: each is looked for where it was put.
@@ -17,6 +17,7 @@ PATCH = Patch(
     hooks=(
         Hook(RUNNER[0], "after", partial(trap_runner, **ONLY), RUNNER[1]),
         Hook(DRAFT[0], "after", partial(trap_draft, **ONLY), DRAFT[1]),
+        Hook(STATE[0], "after", partial(trap_state, **ONLY), STATE[1]),
         Hook(BATCH[0], "after", partial(remember_batch), BATCH[1]),
         *(Hook(target, "after", partial(function, patch=ONLY["patch"]), fingerprint) for target, function, fingerprint in ALLOCATIONS),
     ),

@@ -76,7 +76,7 @@ class AdaptiveDraftWorker(FrozenKVMTPDraftWorker):
         self.cuda_graph_runner = None
         if self.speculative_num_steps > 0:
             runner = self.draft_model_runner
-            self.draft_attn_backend = runner._get_attention_backend(init_new_workspace=True)
+            self.draft_attn_backend = runner._get_attention_backend()
             runner.draft_attn_backend = runner.attn_backend = self.draft_attn_backend
 
     def draft(self, batch: Any) -> FrozenKVMTPVerifyInput:
