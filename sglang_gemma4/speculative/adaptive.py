@@ -7,6 +7,8 @@ and probes one length up. The policy here, :class:`FastestSteps`, times the step
 
 A length of 0 is plain decoding: a verify step of one token, on the graphs of that width. It goes on capturing the hidden state, so the next
 draft starts from the last token's as it always does. EAGLE has KV of its own to catch up after such a pause; the frozen draft has none.
+It runs the backend's verify attention at width 1, not its decode attention: what speculation may lose is bounded against that, and how it
+compares with a server without a draft is to be measured on each backend.
 """
 
 import json
