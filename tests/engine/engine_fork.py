@@ -53,6 +53,8 @@ class Group:
         images: one path (or list of paths) for each prompt, or None.
         logprobs: return the log-probability of each output token.
         flush: empty the radix cache first.
+        client: "module:function", a module beside this one: it sends the group in its own way and returns the answers.
+        extra: what that function reads beside the rest.
     """
 
     prompts: Sequence[list[int] | str]
@@ -60,6 +62,8 @@ class Group:
     images: Sequence[str | list[str]] | None = None
     logprobs: bool = False
     flush: bool = False
+    client: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 class EngineFailed(AssertionError):  # noqa: N818 - it reads as a sentence in a test

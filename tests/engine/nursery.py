@@ -65,7 +65,8 @@ def serve_case(case: dict[str, Any]) -> dict[str, Any]:
         if group["flush"]:
             engine.flush_cache()
         started = time.monotonic()
-        answers.append(send(engine, group))
+        client = pkgutil.resolve_name(group["client"]) if group["client"] else send
+        answers.append(client(engine, group))
         tokens = sum(len(answer["token_ids"]) for answer in answers[-1])
         seconds = time.monotonic() - started
         print(f"HARNESS {tokens} tokens in {seconds:.2f} s, {tokens / seconds:.1f} tokens/s", flush=True)
