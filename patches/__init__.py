@@ -20,6 +20,7 @@ ORDER = (
     "shared_query",
     "draft_phase",
     "adaptive_draft",
+    "stop_order",
     "image_padding",
     "tool_call_index",
     "page_table_rows",

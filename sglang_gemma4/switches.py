@@ -84,6 +84,9 @@ _TABLE = (
         False,
         "--speculative-adaptive works for MTP: the draft length, 0 (plain decoding) included, that measures fastest at each batch size "
         "(not yet measured on a GPU).",
+        "SGLANG_GEMMA4_STOP_ORDER",
+        True,
+        "Under speculation an answer ends at the earliest stop, as it would token by token; stock returns text past it.",
     ),
     Switch("SGLANG_GEMMA4_IMAGE_PADDING", True, "Padding patches of an image stay out of its first soft token."),
     Switch("SGLANG_GEMMA4_TOOL_CALL_INDEX", True, "Streamed tool calls are numbered per call, not per tool."),

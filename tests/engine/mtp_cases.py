@@ -105,16 +105,30 @@ def groups() -> dict[str, Group]:
         "chunked": timed(
             [texts[4], texts[0], texts[5], texts[6]],
             [greedy(24)] * 4,
-            [{"rid": "chunk-0"}, {"rid": "chunk-1"}, {"rid": "chunk-2", "after": ["chunk-1", 6]}, {"rid": "chunk-3", "after": ["chunk-1", 6]}],
+            [
+                {"rid": "chunk-0"},
+                {"rid": "chunk-1"},
+                {"rid": "chunk-2", "after": ["chunk-1", 6]},
+                {"rid": "chunk-3", "after": ["chunk-1", 6]},
+            ],
         ),
         "grammar": grammar(),
         "logprobs": timed(
             texts[:4],
             [greedy(24), greedy(19), greedy(24), greedy(24, temperature=0.7, top_k=1)],
-            [{"rid": "prob-0", "top_logprobs": 3}, {"rid": "prob-1", "top_logprobs": 5}, {"rid": "prob-2"}, {"rid": "prob-3", "top_logprobs": 2}],
+            [
+                {"rid": "prob-0", "top_logprobs": 3},
+                {"rid": "prob-1", "top_logprobs": 5},
+                {"rid": "prob-2"},
+                {"rid": "prob-3", "top_logprobs": 2},
+            ],
         ),
         "stops": Group(chats(2, 3), [greedy(28)] * 2, client="timeline:stops", extra={"cuts": [2, 3, 4, 5, 6, 7]}),
-        "biased": timed(chats(3, 5), [greedy(20, logit_bias={str(token): bias}) for token, bias in ((300, 3.0), (400, 6.0), (19, -50.0))], named("bias", 3)),
+        "biased": timed(
+            chats(3, 5),
+            [greedy(20, logit_bias={str(token): bias}) for token, bias in ((300, 3.0), (400, 6.0), (19, -50.0))],
+            named("bias", 3),
+        ),
         "penalised": timed(
             [*stories[:4], stories[0]],
             [
@@ -157,6 +171,6 @@ TOWN_SENTENCE = r"(yes|no) (Arvo|Belm|Corin|Dask)\."
 
 def overshot(output: Output) -> bool:
     """Whether its last verify accepted more than the answer holds: the answer ended inside an accepted run."""
-    histogram = output.meta_info["spec_correct_drafts_histogram"]
+    histogram: list[int] = output.meta_info["spec_correct_drafts_histogram"]
     committed = 1 + sum((drafts + 1) * times for drafts, times in enumerate(histogram))
     return committed > len(output.token_ids)

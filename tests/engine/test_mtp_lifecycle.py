@@ -1,4 +1,4 @@
-"""The life of requests under FROZEN_KV_MTP, against plain decoding with the same engine settings: equal tokens, whatever happens to the batch.
+"""The life of requests under FROZEN_KV_MTP, against plain decoding with the same settings: equal tokens, whatever befalls the batch.
 
 One engine decodes plainly, one drafts trees of width one (as stock does), one chains; each serves the groups of ``mtp_cases`` in turn,
 with SGLang's pool checks fatal in every step and when idle. What a test is about is read from the scheduler's own steps, so a
@@ -8,12 +8,14 @@ case that was not met fails.
 import json
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 
 from tests.engine import mtp_cases
 from tests.engine.engine_fork import EngineFailed, Nursery, Output
-from tests.engine.mtp_cases import CHECKPOINTS, ENGINE, MODEL, MTP, Step, greedy, overshot, steps, timed
+from tests.engine.mtp_cases import ENGINE, MODEL, MTP, Step, greedy, overshot, steps, timed
+from tests.engine.reference import CHECKPOINTS, text_prompts
 
 Answers = dict[str, list[Output]]
 
@@ -78,8 +80,8 @@ def test_all_end_in_the_same_verify(pair: Pair) -> None:
 def test_batches_shrink_grow_and_start_again(pair: Pair) -> None:
     pair.tokens_are_equal("coming_and_going")
     batches = [set(step.rids) for step in pair.steps("life-")]
-    changes = [(before - after, after - before) for before, after in zip(batches, batches[1:], strict=False)]
-    kept = [before & after for before, after in zip(batches, batches[1:], strict=False)]
+    changes = [(before - after, after - before) for before, after in pairwise(batches)]
+    kept = [before & after for before, after in pairwise(batches)]
     assert any(gone and same for (gone, _), same in zip(changes, kept, strict=True)), "filtered"
     assert any(new and same for (_, new), same in zip(changes, kept, strict=True)), "merged into a running batch"
     assert {"life-g"} in batches, "alone, after all others had ended"
@@ -179,7 +181,7 @@ def test_penalties(pair: Pair) -> None:
 
 @pytest.mark.xfail(
     strict=True,
-    reason="SGLang counts verify steps, not tokens, so an answer must be longer than was asked for: min_new_tokens.py:78, eagle_utils.py:564",
+    reason="SGLang counts verify steps, not tokens, so an answer becomes longer than was asked for: min_new_tokens.py, eagle_utils.py:564",
 )
 def test_min_new_tokens(pair: Pair) -> None:
     pair.tokens_are_equal("at_least")
@@ -190,7 +192,7 @@ def test_min_new_tokens(pair: Pair) -> None:
 
 def test_a_leak_does_not_pass(nursery: Nursery) -> None:
     """The checks these tests lean on: one slot forgotten ends the engine."""
-    [prompt] = mtp_cases.text_prompts(MODEL, [40])
+    [prompt] = text_prompts(MODEL, [40])
     group = timed([prompt] * 3, [greedy(30)] * 3, mtp_cases.named("leaky", 3))
-    with pytest.raises(EngineFailed, match="Mem Leak Detected|memory leak detected"):
+    with pytest.raises(EngineFailed, match=r"Mem Leak Detected|memory leak detected"):
         nursery.run(CHECKPOINTS / MODEL, [group, group], env={"TEST_SABOTAGE": "mtp_trace:leak"}, time_limit=60, **ENGINE, **MTP)

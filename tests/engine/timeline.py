@@ -94,7 +94,12 @@ def stops(engine: Any, group: dict[str, Any]) -> list[dict[str, Any]]:
         asked: list[dict[str, Any]] = []
         for cut in group["extra"]["cuts"]:
             first, last = (engine.tokenizer_manager.tokenizer.decode(ids[start : start + 2]) for start in (cut, cut + 1))
-            asked += [{"stop": [first]}, {"stop": [last, first]}, {"stop_token_ids": [ids[cut]]}, {"stop": [last], "stop_token_ids": [ids[cut]]}]
+            asked += [
+                {"stop": [first]},
+                {"stop": [last, first]},
+                {"stop_token_ids": [ids[cut]]},
+                {"stop": [last], "stop_token_ids": [ids[cut]]},
+            ]
         requests = [{"rid": f"stop{number}-{each}"} for each in range(len(asked))]
         cut_short = {
             "prompts": [prompt] * len(asked),
