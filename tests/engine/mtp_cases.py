@@ -77,7 +77,7 @@ def groups() -> dict[str, Group]:
         "together": timed([texts[0]] * 4, [greedy(17)] * 4, named("gate4.same", 4)),
         "coming_and_going": timed(
             [*stories[:6], texts[7]],
-            [greedy(tokens) for tokens in (34, 7, 21, 3, 40, 1, 16)],
+            [greedy(tokens) for tokens in (60, 7, 45, 3, 60, 1, 16)],
             [
                 {"rid": "life-a"},
                 {"rid": "life-b"},
@@ -91,7 +91,7 @@ def groups() -> dict[str, Group]:
         "retracted": timed(stories, [greedy(110)] * 10, named("gate10.tight", 10)),
         "aborted": timed(
             [*stories[:3], texts[5], texts[3], texts[5][::-1]],
-            [greedy(48)] * 4 + [greedy(30)] * 2,
+            [greedy(96)] * 4 + [greedy(30)] * 2,
             [
                 {"rid": "stay-0"},
                 {"rid": "abort-1", "abort_at": 9},
@@ -101,10 +101,10 @@ def groups() -> dict[str, Group]:
                 {"rid": "midchunk-5", "after": ["stay-0", 8]},
             ],
         ),
-        "unaborted": timed(stories[1:2], [greedy(48)], named("whole", 1)),
+        "unaborted": timed(stories[1:2], [greedy(96)], named("whole", 1)),
         "chunked": timed(
             [texts[4], texts[0], texts[5], texts[6]],
-            [greedy(24)] * 4,
+            [greedy(60)] * 4,
             [
                 {"rid": "chunk-0"},
                 {"rid": "chunk-1"},
@@ -162,7 +162,7 @@ def grammar() -> Group:
         greedy(24),
         greedy(60, json_schema=json.dumps(schema), **ends),
     ]
-    return timed(chats(6, 11), sampling, named("grammar", 6))
+    return timed(chats(6, 11), sampling, named("gate6.grammar", 6))
 
 
 REGEX = r"(Arvo|Belm|Corin|Dask) is the town of [A-Z][a-z]{2,8}\."

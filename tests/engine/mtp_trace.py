@@ -69,6 +69,10 @@ def _admission() -> None:
         return rid.partition("-")[0] if rid.startswith("gate") else ""
 
     def get_new_batch_prefill(self: Any, *args: Any, **kwargs: Any) -> Any:
+        grammars = self.grammar_manager
+        for req in grammars.get_ready_grammar_requests() if type(grammars).has_waiting_grammars(grammars) else []:
+            self._add_request_to_queue(req)  # as the original begins; it finds none that is ready since, so that all stand at the gate
+        grammars.has_waiting_grammars = lambda: False
         waiting = Counter(gate(req.rid) for req in self.waiting_queue)
         opened.update(name for name, count in waiting.items() if not name or count >= int(name[4:].partition(".")[0]))
         held = [req for req in self.waiting_queue if gate(req.rid) not in opened]
@@ -82,5 +86,6 @@ def _admission() -> None:
             return original(self, *args, **kwargs)
         finally:
             self.waiting_queue += held
+            del grammars.has_waiting_grammars
 
     scheduler.get_new_batch_prefill = get_new_batch_prefill
