@@ -84,6 +84,8 @@ _TABLE = (
         False,
         "--speculative-adaptive works for MTP: the draft length, 0 (plain decoding) included, that measures fastest at each batch size "
         "(not yet measured on a GPU).",
+    ),
+    Switch(
         "SGLANG_GEMMA4_STOP_ORDER",
         True,
         "Under speculation an answer ends at the earliest stop, as it would token by token; stock returns text past it.",
