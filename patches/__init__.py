@@ -14,6 +14,7 @@ ORDER = (
     "router_scale",
     "triton_window",
     "sync_mtp",
+    "worker_v1",
     "frozen_views",
     "frozen_chain",
     "draft_graph",

@@ -1,8 +1,9 @@
 """The MTP draft of one candidate a step as a chain, without waiting for the device."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from sglang_gemma4 import switches
 from sglang_gemma4.patching import Hook, Patch, note
 
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
@@ -84,12 +85,18 @@ def select_last(original: Callable[[Any, Any, Any], Any], worker: Any, batch: An
     return hidden[async_h2d([end - 1 for end in accumulate(batch.extend_lens)], dtype=torch.int64, device=hidden.device)]
 
 
+def not_under_v1(environ: Mapping[str, str]) -> str | None:
+    """The worker v1 is what a chain is checked against, so it drafts without one."""
+    return None if switches.is_on(switches.MTP_V2, environ) else f"{switches.MTP_V2}=0 selects the worker v1, which has a loop of its own"
+
+
 PATCH = Patch(
     name="frozen_chain",
     switch="SGLANG_GEMMA4_FROZEN_CHAIN",
     why="Stock waits for the device in every draft (a sum of lengths) and takes softmax, cat, topk, sort and gather for one maximum.",
     evidence="srt/speculative/frozen_kv_mtp_worker_v2.py:479, 592, 604-645, 686 · frozen_kv_mtp_utils.py:155",
     remove_when="SGLang's frozen draft has EAGLE's topk=1 path and preallocated masks.",
+    declines=not_under_v1,
     hooks=(
         Hook(f"{WORKER}.alloc_memory_pool", "after", make_chain, "e8840b2af3a4"),
         Hook(f"{WORKER}.draft", "around", draft, "1aa5d861ae2f"),

@@ -59,7 +59,8 @@ class Entry:
 class Patch:
     """One change to SGLang: what, why, on whose evidence, behind which switch, and when it can go.
 
-    ``declines`` returns the reason why this process should not have the patch, or None.
+    ``declines`` is given the environment and returns the reason why this process should not have the patch, or None.
+    ``at`` is the value of the switch that asks for the patch: False where 0 selects something (``Switch.zero`` says what).
     ``cpu_engine`` marks the parts of the reference engine: they follow ``SGLANG_GEMMA4_CPU``, not the master switch.
     """
 
@@ -69,13 +70,15 @@ class Patch:
     evidence: str
     remove_when: str
     hooks: tuple[Hook | Entry, ...]
-    declines: Callable[[], str | None] | None = None
+    declines: Callable[[Mapping[str, str]], str | None] | None = None
     cpu_engine: bool = False
+    at: bool = True
 
     @property
     def does(self) -> str:
         """What the operator gets; the parts of the CPU engine share a switch, so each tells its own reason."""
-        return self.why if self.cpu_engine else switches.SWITCHES[self.switch].meaning
+        switch = switches.SWITCHES[self.switch]
+        return self.why if self.cpu_engine else switch.meaning if self.at else switch.zero
 
 
 State = Literal["active", "off", "declined", "failed"]
@@ -125,7 +128,7 @@ def version_problem() -> str | None:
 
 
 def apply(patches: Iterable[Patch], environ: Mapping[str, str] | None = None) -> list[Outcome]:
-    """Apply every patch whose switch is on and that this process does not have yet; return what became of each, in order.
+    """Apply every patch that its switch asks for and that this process does not have yet; return what became of each, in order.
 
     Hooks are installed at once, not with SGLang's later ``apply_hooks``, so that they can be checked here. A plugin
     loaded after this one that hooks one of the same targets is therefore skipped by SGLang.
@@ -143,13 +146,13 @@ def apply(patches: Iterable[Patch], environ: Mapping[str, str] | None = None) ->
         if not wanted(patch, env):
             outcome.state = "off"
             by_master = not patch.cpu_engine and not switches.is_on(switches.MASTER, env)
-            name = switches.MASTER if by_master else patch.switch
-            outcome.reason = f"{name}=0" if env.get(name) else f"{name} is not set"
+            name, value = (switches.MASTER, 0) if by_master else (patch.switch, int(not patch.at))
+            outcome.reason = f"{name}={value}" if env.get(name) else f"{name} is not set"
         elif unsupported is not None:
             if strict:
                 raise PatchError(f"sglang-gemma4: {unsupported} ({switches.STRICT}=1)")
             outcome.state, outcome.reason = "declined", unsupported
-        elif patch.declines is not None and (reason := patch.declines()):
+        elif patch.declines is not None and (reason := patch.declines(env)):
             outcome.state, outcome.reason = "declined", reason
         else:
             try:
@@ -165,7 +168,7 @@ def wanted(patch: Patch, env: Mapping[str, str] = os.environ) -> bool:
     """Whether the switches ask for this patch."""
     if patch.cpu_engine:
         return switches.is_on(patch.switch, env)
-    return switches.is_on(switches.MASTER, env) and switches.is_on(patch.switch, env)
+    return switches.is_on(switches.MASTER, env) and switches.is_on(patch.switch, env) is patch.at
 
 
 def report() -> list[Outcome]:

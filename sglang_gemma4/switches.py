@@ -17,18 +17,28 @@ class SwitchError(ValueError):
 
 @dataclass(frozen=True)
 class Switch:
-    """One boolean environment variable: its default, what it turns on, and words beside 1 that turn it on."""
+    """One boolean environment variable: its default, what it turns on, and words beside 1 that turn it on.
+
+    ``zero`` says what 0 selects, where a patch is applied at 0 (``Patch.at``) and not at 1.
+    """
 
     name: str
     default: bool
     meaning: str
     also_on: tuple[str, ...] = ()
+    zero: str = ""
+
+    @property
+    def both(self) -> str:
+        """What 1 and 0 mean, for tables."""
+        return f"{self.meaning} 0: {self.zero}" if self.zero else self.meaning
 
 
 MASTER = "SGLANG_GEMMA4"
 STRICT = "SGLANG_GEMMA4_STRICT"
 CPU_ENGINE = "SGLANG_GEMMA4_CPU"
 PREFLIGHT = "SGLANG_GEMMA4_PREFLIGHT"
+MTP_V2 = "SGLANG_FROZEN_KV_MTP_V2"
 DEBUG_DIR = "SGLANG_GEMMA4_DEBUG_DIR"
 """Not a switch: the directory for dumps of SGLANG_GEMMA4_DEBUG."""
 
@@ -54,6 +64,12 @@ _TABLE = (
     Switch("SGLANG_GEMMA4_ROUTER_SCALE", True, "The MoE router's scale is applied on every path and follows weight updates."),
     Switch("SGLANG_GEMMA4_TRITON_WINDOW", True, "Triton decode attends to the whole sliding window, not one key less."),
     Switch("SGLANG_GEMMA4_SYNC_MTP", True, "MTP runs with --disable-overlap-schedule (stock crashes at the first batch)."),
+    Switch(
+        MTP_V2,
+        True,
+        "MTP drafts and verifies in SGLang's worker for the overlapped loop (v2).",
+        zero="MTP runs in a synchronous worker (v1), plain and slower: the reference for v2, and the safe mode; overlap scheduling is off.",
+    ),
     Switch(
         "SGLANG_GEMMA4_FROZEN_VIEWS",
         True,

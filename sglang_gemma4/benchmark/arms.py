@@ -74,10 +74,10 @@ def parse(text: str, *, assistant: str | None, dummy_weights: bool) -> Arm:
 
 
 def stock_environment(dummy_weights: bool) -> dict[str, str]:
-    """The environment of unpatched SGLang; with random weights, everything off but their filling."""
+    """The environment of unpatched SGLang; with random weights, every patch off but the one that fills them."""
     if not dummy_weights:
         return {switches.MASTER: "0"}
-    return {name: "0" for name in switches.SWITCHES if name not in KEPT_IN_DUMMY_STOCK}
+    return {switch.name: str(int(bool(switch.zero))) for switch in switches.SWITCHES.values() if switch.name not in KEPT_IN_DUMMY_STOCK}
 
 
 def off_and_on(switch: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ def data() -> list[dict[str, Any]]:
         {
             "name": patch.name,
             "switch": patch.switch,
+            "at": int(patch.at),
             "default": int(switches.SWITCHES[patch.switch].default),
             "on": patching.wanted(patch),
             "does": patch.does,
@@ -30,7 +31,8 @@ def text() -> str:
     blocks = []
     for row in data():
         state = "on" if row["on"] else "off"
-        head = f"{row['name']} ({state}; {row['switch']}, default {row['default']})"
+        asked = row["switch"] if row["at"] else f"applied at {row['switch']}=0"
+        head = f"{row['name']} ({state}; {asked}, default {row['default']})"
         fields = (
             ("does", row["does"]),
             ("why", row["why"]),
@@ -55,10 +57,8 @@ def markdown() -> str:
     """The README's switch table: every switch, its patches, default and meaning."""
     names: dict[str, list[str]] = {}
     for patch in load_all():
-        names.setdefault(patch.switch, []).append(f"`{patch.name}`")
-    rows = [
-        f"| `{s.name}` | {int(s.default)} | {', '.join(names.get(s.name, ['all']))} | {s.meaning} |" for s in switches.SWITCHES.values()
-    ]
+        names.setdefault(patch.switch, []).append(f"`{patch.name}`" if patch.at else f"`{patch.name}` (at 0)")
+    rows = [f"| `{s.name}` | {int(s.default)} | {', '.join(names.get(s.name, ['all']))} | {s.both} |" for s in switches.SWITCHES.values()]
     return "\n".join(["| switch | default | patch | what it does |", "| --- | --- | --- | --- |", *rows])
 
 

@@ -184,6 +184,6 @@ def test_a_plain_launch_server_loads_every_patch(tmp_path: Path) -> None:
     print(doctor.live_text(data))
     assert log.read_text().count("sglang-gemma4 0.") == 1, "one banner"
     for row in data["scheduler"]:
-        default = next(switches.SWITCHES[patch.switch].default for patch in load_all() if patch.name == row["name"])
-        assert row["state"] == ("active" if default else "off"), row
+        asked = next(switches.SWITCHES[patch.switch].default is patch.at for patch in load_all() if patch.name == row["name"])
+        assert row["state"] == ("active" if asked else "off"), row
     assert len(set(output["output_ids"])) > 16, "spread weights: tokens vary"

@@ -33,7 +33,7 @@ def test_an_arm_reads_its_parts() -> None:
 def test_stock_with_random_weights_keeps_their_filling() -> None:
     environment = parse("stock", dummy=True).effective_environment({})
     on = {name for name, value in environment.items() if value == "1"}
-    assert on == {"SGLANG_GEMMA4", "SGLANG_GEMMA4_DUMMY_WEIGHTS"}
+    assert on == {"SGLANG_GEMMA4", "SGLANG_GEMMA4_DUMMY_WEIGHTS", "SGLANG_FROZEN_KV_MTP_V2"}, "0 selects the worker v1"
 
 
 @pytest.mark.parametrize("text", ["nonsense", "", "x:", "SGLANG_GEMMA4_TYPO=1", "SGLANG_GEMMA4_ROUTER_SCALE=maybe"])

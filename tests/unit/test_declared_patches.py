@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[2]
 PATCHES = load_all()
 ALL_OUR = {patch.switch for patch in PATCHES}
 ALL_ON = dict.fromkeys(ALL_OUR, "1")
+AT = {patch.switch: patch.at for patch in PATCHES}
+V1 = {switches.MTP_V2: "0"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,6 +63,7 @@ def test_modules_and_switches_correspond() -> None:
         assert patch.evidence, patch.name
         assert patch.remove_when, patch.name
         assert patch.cpu_engine == (patch.switch == switches.CPU_ENGINE)
+        assert patch.at == AT[patch.switch] == (not switches.SWITCHES[patch.switch].zero), "a switch asks for its patches at one value"
 
 
 @pytest.mark.parametrize(("patch", "hook"), [(p, h) for p in PATCHES for h in p.hooks], ids=lambda x: getattr(x, "target", None) or x.name)
@@ -68,16 +71,22 @@ def test_fingerprint_is_that_of_the_installed_sglang(patch: Patch, hook: Hook | 
     assert patching.current_fingerprint(hook) == hook.fingerprint
 
 
-def test_everything_applies_and_is_in_place(in_child: InChild) -> None:
-    states, placed = in_child(lambda: applied_with(ALL_ON))
+@pytest.mark.parametrize(("environ", "absent", "state"), [({}, "worker_v1", "off"), (V1, "frozen_chain", "declined")], ids=["v2", "v1"])
+def test_everything_applies_and_is_in_place(environ: dict[str, str], absent: str, state: str, in_child: InChild) -> None:
+    """Of the worker v1 and the chain that it checks, a process has one."""
+    states, placed = in_child(lambda: applied_with(ALL_ON | environ))
+    assert states.pop(absent).startswith(f"{state} {switches.MTP_V2}={int(not environ)}")
+    assert not any(placed.pop(absent))
     assert set(states.values()) == {"active"}
     assert all(all(found) for found in placed.values()), placed
 
 
-@pytest.mark.parametrize("switch", sorted(ALL_OUR))
+@pytest.mark.parametrize("switch", sorted(ALL_OUR - {switches.MTP_V2}))
 def test_each_switch_switches_its_own_patches_and_no_other(switch: str, in_child: InChild) -> None:
     states, placed = in_child(lambda: applied_with(ALL_ON | {switch: "0"}))
     for patch in PATCHES:
+        if patch.switch == switches.MTP_V2:  # its two values: the test before this one
+            continue
         off = patch.switch == switch
         assert states[patch.name] == (f"off {switch}=0" if off else "active")
         assert placed[patch.name] == [not off] * len(patch.hooks), patch.name
@@ -105,7 +114,7 @@ def test_sglang_itself_loads_the_plugin(in_child: InChild) -> None:
         load_plugins()
         return [o.state for o in patching.report()]
 
-    assert in_child(child) == ["active"] * len(PATCHES)
+    assert in_child(child) == ["active" if patch.at else "off" for patch in PATCHES]
 
 
 def test_a_bad_switch_value_ends_the_process_with_one_line(in_child: InChild) -> None:
