@@ -68,7 +68,7 @@ _TABLE = (
         MTP_V2,
         True,
         "MTP drafts and verifies in SGLang's worker for the overlapped loop (v2).",
-        zero="MTP runs in a synchronous worker (v1), plain and slower: the reference for v2, and the safe mode; overlap scheduling is off.",
+        zero="MTP runs in a synchronous worker (v1), without overlap scheduling: plain and slower, the reference for v2 and the safe mode.",
     ),
     Switch(
         "SGLANG_GEMMA4_FROZEN_VIEWS",

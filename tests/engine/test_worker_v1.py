@@ -84,6 +84,14 @@ def test_other_shapes(mtp: dict[str, Any], nursery: Nursery) -> None:
     assert (declined in v1[0].log) == ("speculative_eagle_topk" in mtp)
 
 
+def test_requests_are_retracted_and_prefilled_again(nursery: Nursery) -> None:
+    pool = {"max_running_requests": 8, "max_total_tokens": 280, "schedule_conservativeness": 0.01, "chunked_prefill_size": 48}
+    v1 = run(nursery, "tiny-26b-a4b", {SWITCH: "0"}, {}, **pool)
+    assert sum(output.meta_info["num_retractions"] for output in v1) > 0
+    assert tokens(v1) == plain(nursery, "tiny-26b-a4b")
+    assert verify_recorder.workers(v1[0].log) == {V1}
+
+
 def test_overlap_is_switched_off_with_a_reason(nursery: Nursery) -> None:
     said = f"overlap scheduling is off: {SWITCH}=0 selects the MTP worker v1, which is synchronous"
     overlapped = run(nursery, "tiny-26b-a4b", {SWITCH: "0"}, {}, disable_overlap_schedule=False)
@@ -97,7 +105,7 @@ def test_overlap_is_switched_off_with_a_reason(nursery: Nursery) -> None:
 def test_without_mtp_nothing_changes(nursery: Nursery) -> None:
     without = run(nursery, "tiny-26b-a4b", {SWITCH: "0"})
     assert tokens(without) == plain(nursery, "tiny-26b-a4b")
-    for line in ("overlap scheduling is off", "MTP worker v1"):
+    for line in ("overlap scheduling is off: ", "MTP worker v1: "):
         assert line not in without[0].log
 
 
