@@ -1,8 +1,9 @@
 """The metadata of the MTP draft inside the draft's CUDA graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from sglang_gemma4 import switches
 from sglang_gemma4.patching import Hook, Patch, note
 
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
@@ -32,12 +33,18 @@ def replayed_with_graph(original: Callable[..., None], worker: Any, *args: Any, 
         original(worker, *args, **kwargs)
 
 
+def not_under_v1(environ: Mapping[str, str]) -> str | None:
+    """The worker v1 has no draft graph."""
+    return None if switches.is_on(switches.MTP_V2, environ) else f"{switches.MTP_V2}=0 selects the worker v1, which has no draft graph"
+
+
 PATCH = Patch(
     name="draft_graph",
     switch="SGLANG_GEMMA4_DRAFT_GRAPH",
     why="Stock launches the draft's metadata kernels one by one before each replay of its graph, which could hold them.",
     evidence="srt/speculative/frozen_kv_mtp_worker_v2.py:353-378 · frozen_kv_mtp_cuda_graph_runner.py:325-335 (triton's hook is empty)",
     remove_when="SGLang's triton backend prepares decode metadata in init_forward_metadata_in_graph.",
+    declines=not_under_v1,
     hooks=(
         Hook(f"{WORKER}._init_draft_attn_backend", "after", choose, "521cbe95ce3b"),
         Hook(f"{WORKER}._init_frozen_kv_metadata_replay_cuda_graph", "around", replayed_with_graph, "a7db27606ada"),

@@ -32,7 +32,8 @@ def arguments(**given: Any) -> Any:
 def reason(**given: Any) -> str | None:
     from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
 
-    return adaptive_draft.unsupported_reason(adaptive_unsupported_reason, arguments(**given))
+    found: str | None = adaptive_draft.unsupported_reason(adaptive_unsupported_reason, arguments(**given))
+    return found
 
 
 def test_stock_refuses_and_the_patch_accepts() -> None:
