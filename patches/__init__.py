@@ -22,6 +22,7 @@ ORDER = (
     "draft_phase",
     "adaptive_draft",
     "stop_order",
+    "pd_draft",
     "image_padding",
     "tool_call_index",
     "page_table_rows",

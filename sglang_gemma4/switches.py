@@ -106,6 +106,11 @@ _TABLE = (
         True,
         "Under speculation an answer ends at the earliest stop, as it would token by token; stock returns text past it.",
     ),
+    Switch(
+        "SGLANG_GEMMA4_PD_DRAFT",
+        True,
+        "MTP runs behind a prefill server (--disaggregation-mode); stock's servers crash at the first request.",
+    ),
     Switch("SGLANG_GEMMA4_IMAGE_PADDING", True, "Padding patches of an image stay out of its first soft token."),
     Switch("SGLANG_GEMMA4_TOOL_CALL_INDEX", True, "Streamed tool calls are numbered per call, not per tool."),
     Switch("SGLANG_GEMMA4_PAGE_TABLE", True, "No page-table row runs into the next one where draft tokens pass the end of the context."),

@@ -1,0 +1,19 @@
+"""MTP on a decode server: the first draft of a request that another server prefilled."""
+
+from typing import Any
+
+
+def seed(received: Any) -> Any:
+    """EAGLE's draft input, as SGLang builds it from what the prefill server sent, as a frozen draft's.
+
+    Args:
+        received: ``EagleDraftInput`` with ``bonus_tokens`` ``[requests]`` and ``hidden_states`` ``[requests, hidden of the target]``.
+    """
+    from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+    from sglang.srt.speculative.frozen_kv_mtp_info import FrozenKVMTPDraftInput
+
+    made = FrozenKVMTPDraftInput()
+    vars(made).update({name: value for name, value in vars(received).items() if name != "spec_input_type"})
+    made.capture_hidden_mode = CaptureHiddenMode.LAST
+    made.num_tokens_per_req = made.num_tokens_for_logprob_per_req = 1
+    return made
