@@ -41,12 +41,7 @@ PATCH = Patch(
     "frozen_kv_mtp_worker_v2.py:465",
     remove_when="tests/engine/test_mtp_disaggregated.py passes with SGLANG_GEMMA4_PD_DRAFT=0.",
     hooks=(
-        Hook(
-            "sglang.srt.speculative.eagle_utils.get_draft_recurrent_hidden_state_spec_from_config",
-            "around",
-            recurrent_hidden,
-            "48156b3f742c",
-        ),
+        Hook(WIDTH, "around", recurrent_hidden, "48156b3f742c"),
         Hook("sglang.srt.disaggregation.prefill.PrefillBootstrapQueue.__init__", "before", without_draft_pool, "657c3d190268"),
         Hook("sglang.srt.disaggregation.decode.DecodePreallocQueue.__init__", "before", without_draft_pool, "62394cb3ba75"),
         Hook("sglang.srt.speculative.spec_info.SpeculativeAlgorithm.build_disagg_draft_input", "after", frozen_input, "9d1bebb772bb"),
