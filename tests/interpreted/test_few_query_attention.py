@@ -1,0 +1,129 @@
+"""Attention of a few query tokens: the kernels under Triton's interpreter against the reference, with poisoned outputs and unread slots."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from sglang_gemma4.kernels import few_query_attention as op
+
+POISON = 1e4
+TOLERANCE = 2e-6
+
+
+def case(lengths: list[int], heads: int, kv_heads: int, dim: int, v_dim: int, queries: int, new: bool, seed: int = 0) -> dict[str, Any]:
+    """Arguments with slots in no order; slots that no request owns are poisoned."""
+    torch.manual_seed(seed)
+    total, requests = sum(lengths), len(lengths)
+    slots = torch.randperm(total + 7)
+    buffers = [torch.full((total + 7, kv_heads, width), POISON) for width in (dim, v_dim)]
+    for buffer in buffers:
+        buffer[slots[:total]] = torch.randn(total, kv_heads, buffer.shape[2])
+    given: dict[str, Any] = {
+        "q": torch.randn(requests * queries, heads, dim),
+        "k_buffer": buffers[0],
+        "v_buffer": buffers[1],
+        "kv_indptr": torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32),
+        "kv_indices": torch.cat([slots[:total], slots[total:]]),
+        "scale": dim**-0.5,
+        "queries": queries,
+    }
+    if new:
+        packed = torch.randn(requests * queries, kv_heads, dim + v_dim)  # as a slice of the QKV product: rows are not adjacent
+        given |= {"k_new": packed[..., :dim], "v_new": packed[..., dim:]}
+    return given
+
+
+def agree(given: dict[str, Any], **launch: Any) -> None:
+    given = dict(given)
+    tokens, heads, v_dim = given["q"].shape[0], given["q"].shape[1], given["v_buffer"].shape[2]
+    memory = torch.full((tokens + 1, heads, v_dim), POISON)
+    expected = op.few_query_attention_reference(**given)
+    found = op.few_query_attention(**given, out=memory[:tokens], **launch)
+    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=TOLERANCE)
+    assert (memory[tokens:] == POISON).all(), "wrote behind the output"
+
+
+@pytest.mark.parametrize("parts", [1, 4, 8])
+@pytest.mark.parametrize(
+    ("lengths", "heads", "kv_heads", "dim", "v_dim", "queries"),
+    [
+        ([1], 1, 1, 16, 16, 1),
+        ([300, 1, 129, 64], 4, 2, 32, 32, 4),
+        ([700, 3], 16, 2, 32, 16, 4),
+        ([65, 128, 1000], 6, 2, 16, 64, 3),
+        ([257, 2], 8, 8, 32, 32, 7),
+    ],
+)
+def test_new_keys_causally(lengths: list[int], heads: int, kv_heads: int, dim: int, v_dim: int, queries: int, parts: int) -> None:
+    agree(case(lengths, heads, kv_heads, dim, v_dim, queries, new=True), parts=parts)
+
+
+@pytest.mark.parametrize("window", [0, 5, 63, 200])
+@pytest.mark.parametrize("new", [True, False])
+def test_window(window: int, new: bool) -> None:
+    agree({**case([300, 64, 1, 201], 4, 2, 32, 32, 4 if new else 1, new), "window": window}, parts=4)
+
+
+def test_decode_and_rows_at_one_position() -> None:
+    agree(case([513, 1, 90], 8, 2, 32, 32, 1, new=False), parts=4)
+
+
+@pytest.mark.parametrize("window", [-1, 70])
+@pytest.mark.parametrize("offsets", [True, False])
+def test_tree_mask(offsets: bool, window: int) -> None:
+    lengths, queries = [150, 1, 66], 6
+    before = [40, 0, 300] if offsets else [0, 0, 0]
+    given = {**case(lengths, 4, 2, 32, 32, queries, new=True), "window": window}
+    torch.manual_seed(1)
+    masks, starts = [], [0]
+    for length, skipped in zip(lengths, before, strict=True):
+        mask = torch.rand(queries, skipped + length + queries) < 0.4
+        mask[:, -queries:] |= torch.eye(queries, dtype=torch.bool)
+        masks.append(mask.flatten())
+        starts.append(starts[-1] + mask.numel())
+    given |= {"tree_mask": torch.cat(masks).to(torch.uint8), "tree_mask_indptr": torch.tensor(starts)}
+    if offsets:
+        given["key_offsets"] = torch.tensor(before, dtype=torch.int32)
+    agree(given, parts=2)
+
+
+def test_a_chain_s_mask_is_no_mask() -> None:
+    given = case([150, 20], 4, 2, 32, 32, 4, new=True)
+    masks = [torch.cat([torch.ones(4, n), torch.tril(torch.ones(4, 4))], dim=1).flatten() for n in (150, 20)]
+    with_mask = {**given, "tree_mask": torch.cat(masks).to(torch.uint8), "tree_mask_indptr": torch.tensor([0, masks[0].numel()])}
+    out = torch.empty(8, 4, 32)
+    found = op.few_query_attention(**with_mask, out=out, parts=2).clone()
+    assert torch.equal(found, op.few_query_attention(**given, out=out, parts=2))
+
+
+def test_soft_cap_and_large_scores() -> None:
+    given = {**case([200, 3], 4, 2, 32, 32, 4, new=True), "soft_cap": 5.0}
+    given["q"] *= 30
+    agree(given, parts=2)
+
+
+def test_parts_follow_the_card() -> None:
+    assert op.parts_for(1, 8, 132) == op.MOST_PARTS
+    assert op.parts_for(32, 8, 132) == 4
+    assert op.parts_for(64, 8, 132) == 2
+    assert op.parts_for(4096, 8, 132) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"q": torch.zeros(4, 4, 32, dtype=torch.float64)}, "q is torch.float64"),
+        ({"k_buffer": torch.zeros(9, 2, 32, dtype=torch.bfloat16)}, "a quantised KV cache is not taken"),
+        ({"queries": 3}, "4 query tokens are no multiple of 3"),
+        ({"k_buffer": torch.zeros(9, 3, 32)}, "4 query heads are no multiple of 3 KV heads"),
+        ({"q": torch.zeros(4, 4, 48), "k_buffer": torch.zeros(9, 2, 48)}, "powers of two from 16"),
+        ({"k_buffer": torch.zeros(9, 2, 64)[..., ::2]}, "last dimension has stride 2"),
+        ({"out": torch.zeros(4, 4, 16)}, r"contiguous \(4, 4, 32\) is taken"),
+        ({"q": torch.zeros(100, 4, 32), "queries": 100}, "200 rows; up to 128"),
+    ],
+)
+def test_what_it_does_not_take_is_named(change: dict[str, Any], said: str) -> None:
+    given = {**case([5], 4, 2, 32, 32, 4, new=False), "out": torch.zeros(4, 4, 32), **change}
+    with pytest.raises(ValueError, match=said):
+        op.few_query_attention(**given)
