@@ -13,6 +13,7 @@ ORDER = (
     "text_only_config",
     "router_scale",
     "triton_window",
+    "verify_attention",
     "sync_mtp",
     "worker_v1",
     "frozen_views",

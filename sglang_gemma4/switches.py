@@ -63,6 +63,11 @@ _TABLE = (
     Switch("SGLANG_GEMMA4_TEXT_ONLY_CONFIG", True, "Load text-only checkpoints as transformers 5.19 saves them."),
     Switch("SGLANG_GEMMA4_ROUTER_SCALE", True, "The MoE router's scale is applied on every path and follows weight updates."),
     Switch("SGLANG_GEMMA4_TRITON_WINDOW", True, "Triton decode attends to the whole sliding window, not one key less."),
+    Switch(
+        "SGLANG_GEMMA4_VERIFY_ATTENTION",
+        False,
+        "MTP's verify step on triton: all query tokens and heads of a KV head in one tile, keys split over programs (not yet measured).",
+    ),
     Switch("SGLANG_GEMMA4_SYNC_MTP", True, "MTP runs with --disable-overlap-schedule (stock crashes at the first batch)."),
     Switch(
         MTP_V2,

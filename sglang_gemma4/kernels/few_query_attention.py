@@ -262,7 +262,7 @@ def _join_kernel(  # type: ignore[no-untyped-def]
 def parts_for(requests: int, kv_heads: int, multiprocessors: int) -> int:
     """Most parts a request is cut into, a power of two: enough programs for the card, however long the requests turn out to be."""
     wanted = -(-PROGRAMS_PER_MULTIPROCESSOR * multiprocessors // max(1, requests * kv_heads))
-    return min(MOST_PARTS, triton.next_power_of_2(wanted))
+    return min(MOST_PARTS, int(triton.next_power_of_2(wanted)))
 
 
 def few_query_attention(

@@ -82,7 +82,7 @@ def test_retraction(name: str, page_size: int, nursery: Nursery) -> None:
         CHECKPOINTS / name,
         [Group(own, {"max_new_tokens": 48})] * 2,
         page_size=page_size,
-        max_total_tokens=288,
+        max_total_tokens=240,
         schedule_conservativeness=0.01,
     )
     assert [tokens(one) for one in groups] == [greedy_all(name, own, 48)] * 2

@@ -1,0 +1,26 @@
+"""MTP's verify step on the triton backend through a kernel that reads each key once."""
+
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+
+
+def take_verify(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``TritonAttnBackend.__init__``: a Gemma 4 target that verifies drafts."""
+    architectures = runner.model_config.hf_config.architectures or ()
+    if runner.is_draft_worker or not backend.topk or not any(name.startswith("Gemma4") for name in architectures):
+        return
+    from sglang_gemma4.attention.verify import VerifyAttention
+
+    backend.use_verify_shared_kv, backend.use_verify_splitkv = False, True
+    backend.verify_splitkv_fwd = VerifyAttention(backend.topk)
+
+
+PATCH = Patch(
+    name="verify_attention",
+    switch="SGLANG_GEMMA4_VERIFY_ATTENTION",
+    why="Stock verifies with its prefill kernel: one program a request and query head walks all keys, half of an MTP step at batch 32.",
+    evidence="runs/2026-11-21-26b-stock-steps (_fwd_kernel: 16.5 of 34 ms) · srt/layers/attention/triton_backend.py:238 (gfx95 only)",
+    remove_when="SGLang's verify_splitkv takes sliding windows and runs on CUDA.",
+    hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", take_verify, "e7fa3a24cfc9"),),
+)
