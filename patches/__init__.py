@@ -22,6 +22,8 @@ ORDER = (
     "shared_query",
     "draft_phase",
     "adaptive_draft",
+    "verify_penalties",
+    "verify_cuts",
     "stop_order",
     "pd_draft",
     "image_padding",

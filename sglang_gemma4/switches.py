@@ -107,6 +107,17 @@ _TABLE = (
         "(not yet measured on a GPU).",
     ),
     Switch(
+        "SGLANG_GEMMA4_VERIFY_PENALTIES",
+        True,
+        "Under MTP at topk 1, penalties and min_new_tokens count tokens as plain decoding does; stock counts one token a verify step.",
+    ),
+    Switch(
+        "SGLANG_GEMMA4_VERIFY_CUTS",
+        True,
+        "Under speculation, min_p is applied, and top_k and top_p are judged as in plain sampling; stock ignores the one and cuts one "
+        "after the other.",
+    ),
+    Switch(
         "SGLANG_GEMMA4_STOP_ORDER",
         True,
         "Under speculation an answer ends at the earliest stop, as it would token by token; stock returns text past it.",

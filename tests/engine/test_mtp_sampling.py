@@ -79,20 +79,7 @@ def test_wrong_distributions_are_seen(wrong: str, answers: dict[str, Output], mo
     assert exact_sampling.uniform_p_value(exact_sampling.transform(model, prompts()[0], found, JOINT, skip=1)) < P_VALUE
 
 
-ORDER = "SGLang's verify cuts by top-p what top-k left, plain sampling the whole softmax: eagle_utils.py:720-735, layers/sampler.py:823-827"
-MIN_P = "SGLang's verify does not know min_p: eagle_utils.py:712-736"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "hot",
-        "top-p",
-        "top-k",
-        pytest.param("top-k and top-p", marks=pytest.mark.xfail(strict=True, reason=ORDER)),
-        pytest.param("min-p", marks=pytest.mark.xfail(strict=True, reason=MIN_P)),
-    ],
-)
+@pytest.mark.parametrize("name", list(MIXED))
 def test_every_token_given_those_before_it(name: str, answers: dict[str, Output], model: Any) -> None:
     prompt = prompts()[1 + list(MIXED).index(name)]
     found = draws(answers, name)

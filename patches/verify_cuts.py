@@ -1,0 +1,42 @@
+"""MTP's verify samples from what plain sampling would leave of the distribution."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.patching import Entry, Hook, Patch
+
+EAGLE = "sglang.srt.speculative.eagle_utils"
+
+
+def verify(original: Callable[..., Any], verify_input: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``eagle_sample``."""
+    from sglang_gemma4.speculative import verify_cuts
+
+    if batch.forward_mode.is_idle() or not verify_cuts.differ_from_stock(batch.sampling_info):
+        return original(verify_input, batch, *args, **kwargs)
+    from sglang.srt.runtime_context import get_exec
+
+    cuts = verify_cuts.of(batch.sampling_info, get_exec().kernel.sampling_backend)
+    return verify_cuts.verify(original, cuts, verify_input, batch, *args, **kwargs)
+
+
+def softmax() -> Callable[..., Any]:
+    """The softmax under the name by which ``eagle_sample`` calls it."""
+    from sglang.kernels.ops.sampling import softmax as stock
+
+    from sglang_gemma4.speculative import verify_cuts
+
+    return verify_cuts.cut_softmax(stock)
+
+
+PATCH = Patch(
+    name="verify_cuts",
+    switch="SGLANG_GEMMA4_VERIFY_CUTS",
+    why="Verify does not know min-p, and its top-p judges what top-k left; plain sampling judges both by the whole softmax.",
+    evidence="srt/speculative/eagle_utils.py:724-742 · srt/layers/sampler.py:407-412, 435-440, 823-834",
+    remove_when="SGLang's verify cuts as its sampler does.",
+    hooks=(
+        Hook(f"{EAGLE}.eagle_sample", "around", verify, "b497c62acadc"),
+        Entry(f"{EAGLE}.__dict__", "sampling_softmax", softmax, "a66ce32877cf"),
+    ),
+)

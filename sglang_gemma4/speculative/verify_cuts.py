@@ -1,0 +1,94 @@
+"""What verify leaves of the target's distribution: the cuts of SGLang's plain sampler, which its own verify makes in another order or not at all.
+
+Plain sampling judges top-k and top-p both by the whole softmax, with either of its backends (``layers/sampler.py``: pytorch's cumulative
+sum, flashinfer's ``filter_apply_order="joint"``), and min-p by the largest probability. Where a request of the batch has min-p, the
+flashinfer backend lets top-p judge what top-k left, and so does this.
+"""
+
+import copy
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Renormalise = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""(probabilities [rows, vocabulary], bound of each row) -> what the bound leaves, renormalised."""
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """The bounds of each request, [requests]; None where no request of the batch has that kind."""
+
+    top_k: torch.Tensor | None
+    top_p: torch.Tensor | None
+    min_p: torch.Tensor | None
+    joint: bool
+    """Top-p judges the whole softmax; else what top-k left."""
+
+
+_current: ContextVar[Cuts | None] = ContextVar("verify_cuts", default=None)
+
+
+def differ_from_stock(info: Any) -> bool:
+    """Whether stock's verify cuts a batch otherwise than plain sampling does. With one of top-k and top-p alone there is no order."""
+    return not info.is_all_greedy and (info.need_min_p_sampling or (info.need_top_k_sampling and info.need_top_p_sampling))
+
+
+def of(info: Any, backend: str) -> Cuts:
+    """The cuts of a ``SamplingBatchInfo`` under a ``--sampling-backend``."""
+    return Cuts(
+        top_k=info.top_ks if info.need_top_k_sampling else None,
+        top_p=info.top_ps if info.need_top_p_sampling else None,
+        min_p=info.min_ps if info.need_min_p_sampling else None,
+        joint=backend == "pytorch" or not info.need_min_p_sampling,
+    )
+
+
+def verify(original: Callable[..., Any], cuts: Cuts, verify_input: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """``eagle_sample`` whose softmax is cut at once, so that it finds nothing left to cut."""
+    given = batch.sampling_info
+    batch.sampling_info = copy.copy(given)
+    batch.sampling_info.need_top_k_sampling = batch.sampling_info.need_top_p_sampling = False
+    token = _current.set(cuts)
+    try:
+        return original(verify_input, batch, *args, **kwargs)
+    finally:
+        _current.reset(token)
+        batch.sampling_info = given
+
+
+def cut_softmax(softmax: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The softmax that ``eagle_sample`` calls, [requests · nodes, vocabulary], with the current cuts."""
+
+    def sampling_softmax(logits: torch.Tensor, temperatures: torch.Tensor | None = None) -> torch.Tensor:
+        probs = softmax(logits, temperatures)
+        cuts = _current.get()
+        if cuts is None:
+            return probs
+        from sglang.srt.speculative import eagle_utils  # its renormalising kernels, which differ by platform
+
+        return cut(probs, cuts, eagle_utils.top_k_renorm_prob, eagle_utils.top_p_renorm_prob)
+
+    return sampling_softmax
+
+
+def cut(probs: torch.Tensor, cuts: Cuts, top_k_renorm: Renormalise, top_p_renorm: Renormalise) -> torch.Tensor:
+    """``probs`` [requests · nodes, vocabulary] after the cuts, renormalised.
+
+    Whichever cut is made first is judged by the whole softmax, and top-k by ranks alone; so top-p before top-k is both jointly.
+    """
+    steps = [(top_p_renorm, cuts.top_p), (top_k_renorm, cuts.top_k)]
+    for renormalise, bound in steps if cuts.joint else reversed(steps):
+        if bound is not None:
+            probs = renormalise(probs, _of_nodes(bound, probs))
+    if cuts.min_p is not None:
+        least = probs.amax(-1, keepdim=True) * _of_nodes(cuts.min_p, probs)[:, None]
+        probs = probs.masked_fill(probs < least, 0.0)
+        probs /= probs.sum(-1, keepdim=True)
+    return probs
+
+
+def _of_nodes(bound: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
+    return bound.repeat_interleave(probs.shape[0] // bound.shape[0])

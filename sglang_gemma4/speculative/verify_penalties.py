@@ -1,0 +1,147 @@
+"""Penalties of MTP's verify in SGLang's data: what its penalizers have counted, carried to the nodes of the drafts.
+
+SGLang's penalizers count on the host's side of a step, one token a step. Here each output token is counted once, whichever step brought
+it. A verify under overlap scheduling runs before the host has the tokens of the step before; it finds them on the device, in a table by
+request slot that each verify writes. How many of them the penalizers lack follows from the request's length, so nothing waits.
+
+A request that was retracted starts again with fresh penalizers, which stock leaves empty; here they begin with the answer so far.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from sglang.srt.runtime_context import get_spec, max_speculative_num_draft_tokens
+from sglang.srt.sampling.penaltylib import (
+    BatchedFrequencyPenalizer,
+    BatchedMinNewTokensPenalizer,
+    BatchedPresencePenalizer,
+    BatchedRepetitionPenalizer,
+)
+from sglang.srt.utils.common import is_pin_memory_available
+
+from sglang_gemma4.patching import note
+from sglang_gemma4.speculative.node_penalties import Counted, Table, last_run, penalise
+
+TABLES = {
+    BatchedFrequencyPenalizer: ("cumulated_frequency_penalties", "frequency_penalties"),
+    BatchedPresencePenalizer: ("cumulated_presence_penalties", "presence_penalties"),
+    BatchedRepetitionPenalizer: ("cumulated_repetition_penalties", "repetition_penalties"),
+}
+COUNTED, RUNS = "_sglang_gemma4_counted", "_sglang_gemma4_runs"
+
+
+def is_ours(batch: Any) -> bool:
+    """Whether the batch's drafts are chains that EAGLE's verify judges."""
+    if not batch.spec_algorithm.is_eagle():
+        return False
+    topk = get_spec().speculative_eagle_topk
+    if topk != 1:
+        note("verify_penalties", f"--speculative-eagle-topk {topk}: drafts are trees; penalties and min_new_tokens count as in stock")
+    return bool(topk == 1)
+
+
+def is_penalised(sampling: Any) -> bool:
+    """Whether a request's parameters ask for any penalizer."""
+    return bool(
+        sampling.frequency_penalty != 0
+        or sampling.presence_penalty != 0
+        or sampling.repetition_penalty != 1
+        or sampling.min_new_tokens > 0
+    )
+
+
+def begin(orchestrator: Any, batch: Any) -> None:
+    """New penalizers count what their requests have answered already: nothing, or all there was before a retraction."""
+    for req in batch.reqs:
+        setattr(req, COUNTED, 0)
+    count(orchestrator, batch.reqs)
+
+
+def count(orchestrator: Any, reqs: Sequence[Any]) -> None:
+    """Add the output tokens that the host has and the penalizers lack. The tables are replaced, not changed: a forward may be reading them."""
+    rows: list[int] = []
+    tokens: list[int] = []
+    for row, req in enumerate(reqs):
+        if is_penalised(req.sampling_params):
+            new = req.output_ids[getattr(req, COUNTED) :]
+            rows += [row] * len(new)
+            tokens += new
+            setattr(req, COUNTED, len(req.output_ids))
+    if not tokens:
+        return
+    row, token = to_device([rows, tokens], orchestrator.device)
+    for kind, penalizer in orchestrator.penalizers.items():
+        if not penalizer.is_prepared():
+            continue
+        if kind is BatchedMinNewTokensPenalizer:
+            ones = torch.ones_like(row, dtype=torch.int32)
+            penalizer.len_output_tokens = penalizer.len_output_tokens.index_put((row, torch.zeros_like(row)), ones, accumulate=True)
+        else:
+            cumulated, each = TABLES[kind]
+            costs = getattr(penalizer, each)[row, 0]
+            often = kind is BatchedFrequencyPenalizer
+            setattr(penalizer, cumulated, getattr(penalizer, cumulated).index_put((row, token), costs, accumulate=often))
+
+
+def for_forward(info: Any, reqs: Sequence[Any]) -> Any:
+    """The ``SamplingBatchInfo`` of one verify: without SGLang's sums of penalties, with what its nodes are computed from."""
+    forward = dataclasses.replace(info, penalizer_orchestrator=None, acc_additive_penalties=None, acc_scaling_penalties=None)
+    setattr(forward, COUNTED, counted(info.penalizer_orchestrator, reqs))
+    return forward
+
+
+def counted(orchestrator: Any, reqs: Sequence[Any]) -> Counted:
+    """The penalizers' state."""
+    tables: dict[Any, Table] = {}
+    for kind, (cumulated, each) in TABLES.items():
+        penalizer = orchestrator.penalizers[kind]
+        if penalizer.is_prepared():
+            tables[kind] = Table(getattr(penalizer, cumulated), getattr(penalizer, each))
+    shortest = orchestrator.penalizers[BatchedMinNewTokensPenalizer]
+    prompt, output = to_device(
+        [[len(req.origin_input_ids) for req in reqs], [getattr(req, COUNTED, 0) for req in reqs]], orchestrator.device
+    )
+    return Counted(
+        frequency=tables.get(BatchedFrequencyPenalizer),
+        presence=tables.get(BatchedPresencePenalizer),
+        repetition=tables.get(BatchedRepetitionPenalizer),
+        least=shortest.min_new_tokens if shortest.is_prepared() else None,
+        ends=shortest.stop_token_penalties if shortest.is_prepared() else None,
+        prompt=prompt,
+        output=output,
+    )
+
+
+def verify(original: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, *args: Any, **kwargs: Any) -> Any:
+    """``eagle_sample`` on logits that have their penalties; under overlap scheduling the accepted runs are kept for the next verify."""
+    requests, nodes = len(batch.seq_lens), verify_input.draft_token_num
+    logits = logits_output.next_token_logits.view(requests, nodes, -1)
+    chain = verify_input.draft_token.view(requests, nodes).long()
+    earlier = chain[:, :0]
+    if batch.enable_overlap:
+        runs = runs_of(batch.req_to_token_pool)
+        earlier = runs[batch.req_pool_indices]
+    penalise(logits, chain, earlier, batch.seq_lens, getattr(batch.sampling_info, COUNTED))
+    predicted, accepted, accept_index = original(verify_input, batch, logits_output, *args, **kwargs)
+    if batch.enable_overlap:
+        runs[batch.req_pool_indices] = last_run(predicted.view(requests, nodes), accepted, runs.shape[1])
+    return predicted, accepted, accept_index
+
+
+def runs_of(pool: Any) -> torch.Tensor:
+    """[request slots, longest run - 1]: what each slot's last verify accepted, as ``last_run`` has it. Read and written by forwards only."""
+    if RUNS not in vars(pool):
+        longest = max_speculative_num_draft_tokens()
+        if longest is None:
+            raise RuntimeError("no number of draft tokens is set, yet drafts are verified; give --speculative-num-draft-tokens")
+        shape = (pool.req_to_token.shape[0], longest - 1)
+        setattr(pool, RUNS, torch.zeros(shape, dtype=torch.int64, device=pool.req_to_token.device))
+    runs: torch.Tensor = getattr(pool, RUNS)
+    return runs
+
+
+def to_device(numbers: list[list[int]], device: Any) -> torch.Tensor:
+    """[lists, length] int64, copied without waiting for the device."""
+    return torch.tensor(numbers, dtype=torch.int64, pin_memory=is_pin_memory_available(device)).to(device, non_blocking=True)
