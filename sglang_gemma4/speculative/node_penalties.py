@@ -2,7 +2,7 @@
 
 The dense tables [requests, vocabulary] hold what was counted when the step was launched. At a node only the tokens since then differ:
 drafts, and under overlap scheduling the run that the step before accepted, of which the host does not know yet. Their logits are computed
-apart and written over what the tables gave, so nothing of size nodes times vocabulary is made beside the logits.
+apart and written over what the tables gave; what is made beside the logits is at most of one node's size.
 """
 
 from dataclasses import dataclass
@@ -79,13 +79,15 @@ def penalise(logits: torch.Tensor, chain: torch.Tensor, earlier: torch.Tensor, l
     if counted.repetition is not None:
         cumulated, each = counted.repetition.cumulated, counted.repetition.each[:, :, None]
         values = _scaled(values, torch.where(times > 0, each, cumulated.gather(1, tokens)[:, None]))
-        for node in range(nodes):  # node by node: the temporaries are of one node's size
+        for node in range(nodes):
             logits[:, node] = _scaled(logits[:, node], cumulated)
     if counted.frequency is not None or counted.presence is not None or counted.repetition is not None:
         logits.scatter_(2, where, values.to(logits.dtype))  # a token that stands here twice has the same value at both places
     if counted.least is not None and counted.ends is not None:
         early = answered[:, None] + torch.arange(nodes, device=chain.device) < counted.least  # [requests, nodes]
-        logits.masked_fill_(early[:, :, None] & (counted.ends < 0)[:, None], float("-inf"))
+        ends = counted.ends < 0
+        for node in range(nodes):
+            logits[:, node].masked_fill_(early[:, node, None] & ends, float("-inf"))
 
 
 def last_run(predicted: torch.Tensor, accepted: torch.Tensor, width: int) -> torch.Tensor:
