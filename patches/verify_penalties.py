@@ -9,7 +9,7 @@ MARK = "_sglang_gemma4_counted"
 
 
 def begin(_result: None, orchestrator: Any, *args: Any, **kwargs: Any) -> None:
-    """After ``BatchedPenalizerOrchestrator.__init__``. Scaling comes last, as in SGLang's sums; without overlap it stood where a set had it."""
+    """After ``BatchedPenalizerOrchestrator.__init__``. Scaling comes last, as in SGLang's sums: elsewhere stock's order is a set's."""
     orchestrator.penalizers = dict(sorted(orchestrator.penalizers.items(), key=lambda item: item[1].is_multiplicative))
     if not orchestrator.is_required:
         return

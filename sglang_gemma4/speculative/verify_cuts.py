@@ -1,4 +1,4 @@
-"""What verify leaves of the target's distribution: the cuts of SGLang's plain sampler, which its own verify makes in another order or not at all.
+"""What verify leaves of the target's distribution: what plain sampling would. Stock cuts in another order, and not at all by min-p.
 
 Plain sampling judges top-k and top-p both by the whole softmax, with either of its backends (``layers/sampler.py``: pytorch's cumulative
 sum, flashinfer's ``filter_apply_order="joint"``), and min-p by the largest probability. Where a request of the batch has min-p, the

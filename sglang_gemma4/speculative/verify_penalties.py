@@ -45,10 +45,7 @@ def is_ours(batch: Any) -> bool:
 def is_penalised(sampling: Any) -> bool:
     """Whether a request's parameters ask for any penalizer."""
     return bool(
-        sampling.frequency_penalty != 0
-        or sampling.presence_penalty != 0
-        or sampling.repetition_penalty != 1
-        or sampling.min_new_tokens > 0
+        sampling.frequency_penalty != 0 or sampling.presence_penalty != 0 or sampling.repetition_penalty != 1 or sampling.min_new_tokens > 0
     )
 
 
@@ -60,7 +57,7 @@ def begin(orchestrator: Any, batch: Any) -> None:
 
 
 def count(orchestrator: Any, reqs: Sequence[Any]) -> None:
-    """Add the output tokens that the host has and the penalizers lack. The tables are replaced, not changed: a forward may be reading them."""
+    """Add the output tokens that the host has and the penalizers lack. Tables are replaced, not changed: a forward may be reading them."""
     rows: list[int] = []
     tokens: list[int] = []
     for row, req in enumerate(reqs):
@@ -131,7 +128,7 @@ def verify(original: Callable[..., Any], verify_input: Any, batch: Any, logits_o
 
 
 def runs_of(pool: Any) -> torch.Tensor:
-    """[request slots, longest run - 1]: what each slot's last verify accepted, as ``last_run`` has it. Read and written by forwards only."""
+    """[request slots, longest run - 1]: each slot's last accepted run as ``last_run`` has it. Forwards alone read and write it."""
     if RUNS not in vars(pool):
         longest = max_speculative_num_draft_tokens()
         if longest is None:

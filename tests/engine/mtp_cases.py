@@ -88,7 +88,7 @@ def groups() -> dict[str, Group]:
                 {"rid": "life-g", "after": ["life-e", -1]},
             ],
         ),
-        "retracted": timed(stories, [greedy(110)] * 10, named("gate10.tight", 10)),
+        "retracted": timed(stories, [greedy(40 if number % 3 == 1 else 110) for number in range(10)], named("gate10.tight", 10)),
         "aborted": timed(
             [*stories[:3], texts[5], texts[3], texts[5][::-1]],
             [greedy(96)] * 4 + [greedy(30)] * 2,

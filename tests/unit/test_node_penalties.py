@@ -170,18 +170,15 @@ def test_every_node_is_penalised_as_plain_decoding_would(lag: int, nodes: int) -
 def test_requests_come_and_go(lag: int) -> None:
     """Kinds of penalties appear in a batch that had none of them, and go."""
     decoding = Decoding([NONE, KINDS[1]], lag, seed=lag)
-    for change in (
-        lambda: None,
-        lambda: decoding.join([KINDS[5], NONE]),
-        lambda: decoding.leave(1),
-        lambda: decoding.join([KINDS[3], KINDS[2]]),
-        lambda: decoding.leave(1),
-        lambda: decoding.join([KINDS[4]]),
-        lambda: decoding.leave(0),
-    ):
-        change()
+    changes: list[int | list[dict[str, float]]] = [[KINDS[5], NONE], 1, [KINDS[3], KINDS[2]], 1, [KINDS[4]], 0]
+    for change in changes:
         for nodes in (4, 3):
             decoding.step(nodes)
+        if isinstance(change, int):
+            decoding.leave(change)
+        else:
+            decoding.join(change)
+    decoding.step(4)
 
 
 def test_after_a_retraction_all_that_was_answered_counts() -> None:
