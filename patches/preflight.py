@@ -1,10 +1,15 @@
 """Check what the operator asked for before SGLang resolves it."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4 import switches
 from sglang_gemma4.patching import Hook, Patch
+
+VIEWS = "SGLANG_GEMMA4_FROZEN_VIEWS"
 
 COMMAND_LINES = ("sglang.launch_server", "sglang.cli.main", "sglang.cli.__main__")
 
@@ -21,9 +26,35 @@ def check_arguments(server_args: Any) -> None:
 
     if getattr(server_args, "_resolution_finished", False):  # in a child process: checked by its parent
         return
-    try:
+    with one_line():
         preflight.check({name: getattr(server_args, name, None) for name in preflight.FIELDS})
-    except preflight.PreflightError as error:
+
+
+def check_mtp(_result: None, server_args: Any) -> None:
+    """After ``_handle_frozen_kv_mtp``: backends, lengths and dtypes are resolved by now, and the algorithm is MTP."""
+    from sglang.srt.arg_groups.model_override_base import attention_backends_of, resolved_view
+
+    from sglang_gemma4.diagnostics import mtp_limits
+
+    resolved = resolved_view(server_args)
+    prefill, decode = attention_backends_of(resolved)
+    fields = {name: getattr(resolved, name) for name in mtp_limits.FIELDS}
+    with one_line():
+        mtp_limits.check(
+            fields | {"prefill_backend": prefill, "decode_backend": decode},
+            views=switches.is_on(VIEWS),
+            cpu_engine=switches.is_on(switches.CPU_ENGINE),
+        )
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Within it a ``PreflightError`` ends a command line with its message alone."""
+    from sglang_gemma4.diagnostics.preflight import PreflightError
+
+    try:
+        yield
+    except PreflightError as error:
         if is_command_line():
             raise SystemExit(f"sglang-gemma4: {error}") from None
         raise
@@ -33,7 +64,11 @@ PATCH = Patch(
     name="preflight",
     switch="SGLANG_GEMMA4_PREFLIGHT",
     why="Stock ends in a shape error after loading weights, or in a page of traceback.",
-    evidence="srt/arg_groups/model_hook.py:646 (assert) · srt/models/gemma4_mtp.py (no geometry check)",
-    remove_when="SGLang checks assistant against target before loading.",
-    hooks=(Hook("sglang.srt.server_args.ServerArgs.resolve_once", "before", check_arguments, "7822e7d5cefd"),),
+    evidence="srt/arg_groups/model_hook.py:646 (assert) · srt/models/gemma4_mtp.py (no geometry check) · "
+    "arg_groups/speculative_hook.py:990 (no check of MTP's lengths and backends)",
+    remove_when="SGLang checks assistant, lengths and backends before loading.",
+    hooks=(
+        Hook("sglang.srt.server_args.ServerArgs.resolve_once", "before", check_arguments, "7822e7d5cefd"),
+        Hook("sglang.srt.arg_groups.speculative_hook._handle_frozen_kv_mtp", "after", check_mtp, "7b0aa090be25"),
+    ),
 )

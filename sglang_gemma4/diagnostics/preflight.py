@@ -27,6 +27,7 @@ FIELDS = (
     "speculative_draft_model_revision",
     "swa_full_tokens_ratio",
     "disable_hybrid_swa_memory",
+    "enable_pdmux",
 )
 
 # With these algorithms the draft of a Gemma 4 target is its MTP assistant; EAGLE3 and others bring their own drafts.
@@ -52,6 +53,8 @@ class TextGeometry:
     hidden_size: int
     vocab_size: int
     layers: dict[str, LayerGeometry]  # by layer type: sliding_attention, full_attention
+    last_types: tuple[str, ...]  # of the last two layers, whose KV a draft reads; empty where the config does not say
+    sliding_window: int  # keys, the query's own included
 
 
 def check(arguments: Mapping[str, Any]) -> None:
@@ -73,6 +76,9 @@ def check(arguments: Mapping[str, Any]) -> None:
                 f"--{flag.replace('_', '-')} {backend} cannot serve Gemma 4; "
                 f"use one of {', '.join(ATTENTION_BACKENDS)}, or leave the flag out"
             )
+    if arguments.get("enable_pdmux"):
+        # model_runner.py:1804 calls the model's forward_split_prefill, which no Gemma 4 class has: the first prefill would end the server.
+        raise PreflightError("--enable-pdmux prefills layer by layer, which SGLang's Gemma 4 cannot; leave the flag out")
     _check_ratio(arguments)
     _check_assistant(str(model), config, arguments)
 
@@ -139,6 +145,14 @@ def _mismatches(target: TextGeometry, assistant: dict[str, Any]) -> list[str]:
                 f"its {layer_type} layers read {geometry.kv_heads} KV heads of {geometry.head_dim}, "
                 f"the model's have {owner.kv_heads} of {owner.head_dim}"
             )
+        elif target.last_types and layer_type not in target.last_types:  # gemma4_mtp.py:182
+            found.append(f"its {layer_type} layers read the model's last two layers, which are {' and '.join(target.last_types)}")
+    if "sliding_attention" in draft.layers and draft.sliding_window > target.sliding_window:
+        # The target frees the slots of keys behind its own window, and other requests take them.
+        found.append(f"its sliding window is {draft.sliding_window} tokens, the model keeps the KV of {target.sliding_window}")
+    centroids = assistant.get("num_centroids")
+    if assistant.get("use_ordered_embeddings") and centroids and draft.vocab_size % centroids:  # gemma4_mtp.py:116
+        found.append(f"its {centroids} centroids do not divide its vocabulary of {draft.vocab_size} tokens")
     return found
 
 
@@ -221,9 +235,12 @@ def text_geometry(config: dict[str, Any]) -> TextGeometry:
             override = {"head_dim": text.get("global_head_dim", 512), "num_key_value_heads": global_heads}
         full = LayerGeometry(override.get("num_key_value_heads") or kv_heads, override.get("head_dim", head_dim))
     by_type = {"sliding_attention": sliding, "full_attention": full}
-    layer_types = set(text.get("layer_types") or by_type)
+    named = text.get("layer_types") or ()
+    layer_types = set(named or by_type)
     return TextGeometry(
         hidden_size=text.get("hidden_size", 2304),
         vocab_size=text.get("vocab_size", 262_144),
         layers={name: geometry for name, geometry in by_type.items() if name in layer_types},
+        last_types=tuple(dict.fromkeys(named[-2:])),
+        sliding_window=text.get("sliding_window", 512),
     )

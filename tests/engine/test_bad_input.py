@@ -15,6 +15,17 @@ TARGET = checkpoints.SHIPPED / "tiny-26b-a4b"
 WRONG = checkpoints.SHIPPED / "tiny-e2b-assistant"
 
 
+def mtp(steps: int, topk: int, tokens: int, backend: str | None = None) -> dict[str, object]:
+    """MTP with the right assistant."""
+    return {
+        "speculative_draft_model_path": f"{TARGET}-assistant",
+        "speculative_num_steps": steps,
+        "speculative_eagle_topk": topk,
+        "speculative_num_draft_tokens": tokens,
+        "speculative_draft_attention_backend": backend,
+    }
+
+
 def test_launch_server_ends_with_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(TARGET), "--device", "cpu"]
     command += ["--speculative-algorithm", "NEXTN", "--speculative-draft-model-path", str(WRONG)]
@@ -34,6 +45,10 @@ def test_launch_server_ends_with_one_line(tmp_path: Path) -> None:
         ({"swa_full_tokens_ratio": 0.5, "disable_hybrid_swa_memory": True}, "leave one of them out"),
         ({"speculative_algorithm": "NEXTN"}, "needs Gemma 4's MTP assistant; add --speculative-draft-model-path"),
         ({"speculative_algorithm": "NEXTN", "speculative_draft_model_path": WRONG}, "does not fit"),
+        ({"enable_pdmux": True}, "--enable-pdmux prefills layer by layer"),
+        (mtp(3, 1, 5), "--speculative-num-draft-tokens 5: 3 steps of topk 1 make a tree of 4 tokens at most"),
+        (mtp(3, 1, 4, "aiter"), "--speculative-draft-attention-backend aiter: it is not known which of the target's KV state"),
+        (mtp(3, 2, 6, "fa4"), "--speculative-eagle-topk 2: MTP drafts trees on triton and trtllm_mha only, not with --speculative-draft"),
     ],
 )
 def test_an_engine_raises(options: dict[str, object], said: str, nursery: Nursery) -> None:

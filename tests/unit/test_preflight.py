@@ -51,6 +51,7 @@ def test_a_fitting_pair_passes(target: str, tmp_path: Path) -> None:
         ({"vocab_size": 1024}, "vocabulary has 1024 tokens, the model's 262144"),
         ({"num_key_value_heads": 4}, "sliding_attention layers read 4 KV heads of 256, the model's have 8 of 256"),
         ({"per_layer_config": {"1": {"head_dim": 256}}}, "full_attention layers read 8 KV heads of 256, the model's have 2 of 512"),
+        ({"sliding_window": 1024}, "sliding window is 1024 tokens, the model keeps the KV of 512"),
     ],
 )
 def test_an_assistant_of_another_size_is_refused(target: str, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -67,6 +68,30 @@ def test_a_target_without_the_layer_type_is_refused(tmp_path: Path) -> None:
     alone = write(tmp_path / "sliding", architectures=["Gemma4ForCausalLM"], **text)
     with pytest.raises(PreflightError, match="has full_attention layers, the model has none"):
         preflight.check(mtp(alone, assistant(tmp_path)))
+
+
+def test_a_target_that_does_not_end_with_the_layer_type_is_refused(tmp_path: Path) -> None:
+    """A draft reads the KV of the target's last two layers (gemma4_mtp.py:184)."""
+    kinds = ["full_attention", "sliding_attention", "sliding_attention"]
+    alone = write(tmp_path / "early", architectures=["Gemma4ForCausalLM"], **TEXT | {"layer_types": kinds, "per_layer_config": {"0": FULL}})
+    with pytest.raises(PreflightError, match="full_attention layers read the model's last two layers, which are sliding_attention;"):
+        preflight.check(mtp(alone, assistant(tmp_path)))
+
+
+def test_centroids_divide_the_vocabulary(target: str, tmp_path: Path) -> None:
+    draft = Path(assistant(tmp_path)) / "config.json"
+    config = json.loads(draft.read_text())
+    for centroids in (2048, 2047):
+        draft.write_text(json.dumps(config | {"use_ordered_embeddings": True, "num_centroids": centroids}))
+        if centroids == 2048:
+            preflight.check(mtp(target, str(draft.parent)))
+    with pytest.raises(PreflightError, match="its 2047 centroids do not divide its vocabulary of 262144 tokens"):
+        preflight.check(mtp(target, str(draft.parent)))
+
+
+def test_prefill_layer_by_layer_is_refused(target: str) -> None:
+    with pytest.raises(PreflightError, match="--enable-pdmux prefills layer by layer, which SGLang's Gemma 4 cannot"):
+        preflight.check({"model_path": target, "enable_pdmux": True})
 
 
 def test_a_missing_assistant_names_the_flag(target: str) -> None:

@@ -1,0 +1,98 @@
+"""What MTP cannot run with, from SGLang's resolved arguments: refused before any weight is loaded.
+
+SGLang checks none of this for FROZEN_KV_MTP (``_handle_frozen_kv_mtp``, srt/arg_groups/speculative_hook.py:990). What it does refuse in
+time is left to it: pipeline parallelism, unified memory, flex attention, LoRA, rejection sampling, adaptive drafts without our patch.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sglang_gemma4.diagnostics.preflight import ATTENTION_BACKENDS, PreflightError
+from sglang_gemma4.speculative.views import NAMES
+
+FIELDS = (
+    "speculative_num_steps",
+    "speculative_eagle_topk",
+    "speculative_num_draft_tokens",
+    "speculative_draft_attention_backend",
+    "speculative_attention_mode",
+    "kv_cache_dtype",
+)
+"""What :func:`check` reads of the arguments, beside ``prefill_backend`` and ``decode_backend``."""
+
+LENGTHS = FIELDS[:3]
+TREE_BACKENDS = ("triton", "trtllm_mha")
+"""That draft more than one candidate a step (frozen_kv_mtp_worker_v2.py:259)."""
+
+CPU_BACKENDS = ("intel_amx", "torch_native")
+"""The names under which our CPU engine's attention runs: it knows views and drafts trees."""
+
+
+def tree_size(steps: int, topk: int) -> int:
+    """Most tokens a draft can have: the one it starts from, ``topk`` candidates of the first step, ``topk**2`` of each later one."""
+    return 1 + topk + (steps - 1) * topk * topk
+
+
+def check(arguments: Mapping[str, Any], views: bool = True, cpu_engine: bool = False) -> None:
+    """Check what SGLang resolved for FROZEN_KV_MTP.
+
+    Args:
+        arguments: :data:`FIELDS`, and the attention backends of prefill and decode under ``prefill_backend`` and ``decode_backend``.
+        views: the patch frozen_views is wanted, which refuses a draft backend it has no adapter for.
+        cpu_engine: :data:`CPU_BACKENDS` are ours.
+
+    Raises:
+        PreflightError: the draft could not start, would end the server at its first batch, or could let wrong tokens through.
+    """
+    _check_lengths(arguments)
+    own = CPU_BACKENDS if cpu_engine else ()
+    prefill, decode = arguments["prefill_backend"], arguments["decode_backend"]
+    draft = arguments["speculative_draft_attention_backend"]
+    topk = arguments["speculative_eagle_topk"]
+    if topk > 1:
+        drafting, flag = (draft, "--speculative-draft-attention-backend") if draft else (decode, "--attention-backend")
+        if drafting not in (*TREE_BACKENDS, *own):
+            raise PreflightError(
+                f"--speculative-eagle-topk {topk}: MTP drafts trees on {' and '.join(TREE_BACKENDS)} only, not with {flag} {drafting}; "
+                "use --speculative-eagle-topk 1, or --speculative-draft-attention-backend triton"
+            )
+        verifying = decode if arguments["speculative_attention_mode"] == "decode" else prefill
+        if verifying == "trtllm_mha":
+            # trtllm_mha_backend.py takes no tree mask (:867, :984): a candidate would see its rivals and be accepted on their account.
+            raise PreflightError(
+                f"--speculative-eagle-topk {topk}: trtllm_mha verifies chains only, it would take a tree's branches for one text; "
+                "use --speculative-eagle-topk 1, or --attention-backend triton"
+            )
+    used = (draft,) if draft else (prefill, decode)
+    unknown = [backend for backend in used if backend not in (*NAMES, *own)]
+    if views and unknown:
+        flag = "--speculative-draft-attention-backend" if draft else "--attention-backend"
+        also = ", or run without MTP" if unknown[0] in ATTENTION_BACKENDS else ""
+        raise PreflightError(
+            f"{flag} {unknown[0]}: it is not known which of the target's KV state the MTP draft would read there; "
+            f"use one of {', '.join(NAMES)}{also}"
+        )
+    if arguments["kv_cache_dtype"] == "nvfp4" and "trtllm_mha" in (prefill, decode):
+        # kv_cache_hook.py:183 refuses FROZEN_KV_MTP, but runs while the algorithm is still called NEXTN, which it lets pass.
+        raise PreflightError(
+            "--kv-cache-dtype nvfp4: the MTP draft does not read the layout that trtllm_mha gives it; "
+            "use --kv-cache-dtype auto or fp8_e4m3, or run without MTP"
+        )
+
+
+def _check_lengths(arguments: Mapping[str, Any]) -> None:
+    steps, topk, tokens = values = [arguments[name] for name in LENGTHS]
+    for name, value, least in zip(LENGTHS, values, (1, 1, 2), strict=True):
+        flag = f"--{name.replace('_', '-')}"
+        if value is None:
+            raise PreflightError(
+                f"{flag} is not set, and SGLang has no default for MTP; give it, or give none of "
+                f"{', '.join('--' + other.replace('_', '-') for other in LENGTHS)} and leave SGLANG_GEMMA4_MTP_DEFAULTS on"
+            )
+        if value < least:
+            raise PreflightError(f"{flag} {value} is below {least}; give at least {least}, or run without MTP")
+    if tokens > (most := tree_size(steps, topk)):
+        raise PreflightError(
+            f"--speculative-num-draft-tokens {tokens}: {steps} steps of topk {topk} make a tree of {most} tokens at most; "
+            f"use --speculative-num-draft-tokens {most}, or more --speculative-num-steps"
+        )
