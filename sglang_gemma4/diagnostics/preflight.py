@@ -28,6 +28,7 @@ FIELDS = (
     "swa_full_tokens_ratio",
     "disable_hybrid_swa_memory",
     "enable_pdmux",
+    "enable_dp_attention",
 )
 
 # With these algorithms the draft of a Gemma 4 target is its MTP assistant; EAGLE3 and others bring their own drafts.
@@ -79,6 +80,11 @@ def check(arguments: Mapping[str, Any]) -> None:
     if arguments.get("enable_pdmux"):
         # model_runner.py:1804 calls the model's forward_split_prefill, which no Gemma 4 class has: the first prefill would end the server.
         raise PreflightError("--enable-pdmux prefills layer by layer, which SGLang's Gemma 4 cannot; leave the flag out")
+    if arguments.get("enable_dp_attention"):
+        # gemma4_causal.py:323 splits heads over all ranks, the KV pools over those of one replica: the first batch ends the server.
+        raise PreflightError(
+            "--enable-dp-attention: SGLang's Gemma 4 has no data-parallel attention; leave the flag out (--dp-size alone: replicas)"
+        )
     _check_ratio(arguments)
     _check_assistant(str(model), config, arguments)
 

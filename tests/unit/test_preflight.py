@@ -94,6 +94,11 @@ def test_prefill_layer_by_layer_is_refused(target: str) -> None:
         preflight.check({"model_path": target, "enable_pdmux": True})
 
 
+def test_data_parallel_attention_is_refused(target: str) -> None:
+    with pytest.raises(PreflightError, match=r"--enable-dp-attention: .* no data-parallel attention; .*--dp-size alone"):
+        preflight.check({"model_path": target, "enable_dp_attention": True})
+
+
 def test_a_missing_assistant_names_the_flag(target: str) -> None:
     with pytest.raises(PreflightError, match="needs Gemma 4's MTP assistant; add --speculative-draft-model-path"):
         preflight.check(mtp(target, None))
