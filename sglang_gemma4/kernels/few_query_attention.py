@@ -8,6 +8,8 @@ Query tokens of a verify step see the keys in the cache (``kv_indices``) and eac
 one, causally. Draft and decode steps have one query token, whose own key is in the cache already.
 """
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -16,6 +18,20 @@ MOST_PARTS = 64
 LEAST_KEYS = 128
 """Keys that a part has at least, unless it is the only one: below, joining costs more than it saves."""
 PROGRAMS_PER_MULTIPROCESSOR = 4
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a program works: keys in a block, warps, and blocks loaded ahead."""
+
+    keys: int
+    warps: int
+    stages: int
+
+
+def tile_for(dim: int) -> Tile:
+    """For a head dimension; a block of keys and values of two stages fits the shared memory of an SM."""
+    return Tile(32, 8, 2) if dim > 256 else Tile(64, 4, 2)
 
 
 def few_query_attention_reference(
@@ -283,6 +299,7 @@ def few_query_attention(
     window: int = -1,
     soft_cap: float = 0.0,
     parts: int | None = None,
+    tile: Tile | None = None,
 ) -> torch.Tensor:
     """Attention of ``queries`` tokens per request; written to ``out`` and returned. The host does not wait for the device.
 
@@ -301,6 +318,7 @@ def few_query_attention(
         window: a key is seen from positions up to ``window`` behind it; below 0: always.
         soft_cap: scores are ``soft_cap * tanh(scores / soft_cap)``; 0: as they are.
         parts: most parts a request's keys are cut into; None: by the card.
+        tile: None: :func:`tile_for` the head dimension.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
@@ -320,7 +338,7 @@ def few_query_attention(
     part_out = torch.empty((requests, kv_heads, parts, queries * group, v_dim), dtype=torch.float32, device=q.device)
     part_lse = torch.empty(part_out.shape[:-1], dtype=torch.float32, device=q.device)
     k_fresh, v_fresh = (q, q) if k_new is None or v_new is None else (k_new, v_new)
-    wide = max(dim, v_dim) > 256
+    tile = tile or tile_for(max(dim, v_dim))
     _few_query_attention_kernel[(requests, kv_heads, parts)](
         q,
         k_buffer,
@@ -356,13 +374,13 @@ def few_query_attention(
         DIM=dim,
         V_DIM=v_dim,
         ROWS=rows,
-        BLOCK=32 if wide else 64,
+        BLOCK=tile.keys,
         BLOCK_NEW=max(16, triton.next_power_of_2(queries)),
         LEAST=LEAST_KEYS,
         PARTS=parts,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=8 if wide else 4,
-        num_stages=2,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
     )
     _join_kernel[(q.shape[0], heads)](
         part_out,

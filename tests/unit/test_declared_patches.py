@@ -71,12 +71,15 @@ def test_fingerprint_is_that_of_the_installed_sglang(patch: Patch, hook: Hook | 
     assert patching.current_fingerprint(hook) == hook.fingerprint
 
 
-@pytest.mark.parametrize(("environ", "absent", "state"), [({}, "worker_v1", "off"), (V1, "frozen_chain", "declined")], ids=["v2", "v1"])
-def test_everything_applies_and_is_in_place(environ: dict[str, str], absent: str, state: str, in_child: InChild) -> None:
+@pytest.mark.parametrize(
+    ("environ", "absent", "state"), [({}, ["worker_v1"], "off"), (V1, ["frozen_chain", "draft_graph"], "declined")], ids=["v2", "v1"]
+)
+def test_everything_applies_and_is_in_place(environ: dict[str, str], absent: list[str], state: str, in_child: InChild) -> None:
     """Of the worker v1 and the chain that it checks, a process has one."""
     states, placed = in_child(lambda: applied_with(ALL_ON | environ))
-    assert states.pop(absent).startswith(f"{state} {switches.MTP_V2}={int(not environ)}")
-    assert not any(placed.pop(absent))
+    for name in absent:
+        assert states.pop(name).startswith(f"{state} {switches.MTP_V2}={int(not environ)}")
+        assert not any(placed.pop(name))
     assert set(states.values()) == {"active"}
     assert all(all(found) for found in placed.values()), placed
 

@@ -1,0 +1,44 @@
+"""Kernels compiled on a card against their references, at Gemma 4's real head dimensions."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from sglang_gemma4.kernels import few_query_attention as op
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+
+POISON = 1e4
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "window"), [(16, 8, 256, 1023), (16, 2, 512, -1), (8, 1, 256, 511), (8, 1, 512, -1), (32, 16, 256, 1023)]
+)
+@pytest.mark.parametrize("queries", [1, 4])
+@pytest.mark.parametrize("lengths", [[1], [1023, 1, 300, 64], [5000, 129] * 8])
+def test_few_query_attention(
+    lengths: list[int], queries: int, heads: int, kv_heads: int, dim: int, window: int, dtype: torch.dtype
+) -> None:
+    """Within the rounding of the output's type of the reference, which computes in float32; poison in slots nobody owns and behind."""
+    if window >= 0:
+        lengths = [min(length, window + 1) for length in lengths]
+    torch.manual_seed(0)
+    total, requests = sum(lengths), len(lengths)
+    slots = torch.randperm(total + 7, device="cuda")
+    keys, values = (torch.full((total + 7, kv_heads, dim), POISON, dtype=dtype, device="cuda") for _ in range(2))
+    for buffer in (keys, values):
+        buffer[slots[:total]] = torch.randn(total, kv_heads, dim, device="cuda").to(dtype)
+    given: dict[str, Any] = {"queries": queries, "window": window}
+    if queries > 1:
+        packed = torch.randn(requests * queries, kv_heads, 2 * dim, device="cuda").to(dtype)
+        given |= {"k_new": packed[..., :dim], "v_new": packed[..., dim:]}
+    indptr = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device="cuda")
+    q = torch.randn(requests * queries, heads, dim, device="cuda").to(dtype)
+    memory = torch.full((requests * queries + 1, heads, dim), POISON, dtype=dtype, device="cuda")
+    expected = op.few_query_attention_reference(q, keys, values, indptr, slots, dim**-0.5, **given)
+    found = op.few_query_attention(q, keys, values, indptr, slots, dim**-0.5, out=memory[:-1], **given)
+    tolerance = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-5}[dtype]
+    torch.testing.assert_close(found.float(), expected.float(), atol=tolerance, rtol=tolerance)
+    assert (memory[-1] == POISON).all(), "wrote behind the output"
