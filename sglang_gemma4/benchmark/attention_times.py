@@ -107,7 +107,7 @@ def microseconds(call: Callable[[Inputs], None], sets: list[Inputs], rounds: int
         end.record()
         torch.cuda.synchronize()
         taken.append(1000 * start.elapsed_time(end) / CALLS)
-    return statistics.median(taken[1:])
+    return float(statistics.median(taken[1:]))
 
 
 def print_table(rounds: int, tune: bool, bandwidth: float) -> None:
