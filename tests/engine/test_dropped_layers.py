@@ -96,4 +96,4 @@ def test_stored_pages_of_other_pools_are_not_read(nursery: Nursery, tmp_path: Pa
 def test_two_servers_with_different_layers_refuse_each_other(nursery: Nursery) -> None:
     env = {"TEST_SABOTAGE": "pd_pair:pair", "TEST_DECODE_ENV": json.dumps(OFF)}
     with pytest.raises(EngineFailed, match=r"mismatch: .*without-kv-of-layers-5-9, but"):
-        nursery.run(MODEL, [Group(prompts()[:1])], env=env, time_limit=25)
+        nursery.run(MODEL, [Group(prompts()[:1])], env=env, time_limit=45)
