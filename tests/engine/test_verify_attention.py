@@ -9,8 +9,7 @@ from sglang_gemma4.serving.launch import resolve
 from tests.engine.engine_fork import Group, Nursery, Output, open_nursery
 from tests.engine.test_oracle import MTP
 
-PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(20 + 40 * n))] for n in range(2)]
-TREE = {"speculative_eagle_topk": 2, "speculative_num_draft_tokens": 6}
+PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(20 + 40 * n))] for n in range(3)]
 
 
 @pytest.fixture(scope="module")
@@ -21,17 +20,16 @@ def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
         yield from open_nursery(tmp_path_factory.mktemp("interpreting"))
 
 
-def serve(nursery: Nursery, family: str, on: str, **engine: Any) -> list[Output]:
-    model = resolve(family)
-    options = {**MTP, "speculative_draft_model_path": f"{model}-assistant", "attention_backend": "triton", **engine}
+def serve(nursery: Nursery, on: str) -> list[Output]:
+    model = resolve("tiny-26b-a4b")
+    options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant", "attention_backend": "triton"}
     env = {"SGLANG_GEMMA4_VERIFY_ATTENTION": on, "TEST_SABOTAGE": "verify_counter:install"}
-    group = Group(PROMPTS, {"max_new_tokens": 10}, logprobs=True)
+    group = Group(PROMPTS, {"max_new_tokens": 16}, logprobs=True)
     return nursery.run(model, [group], env=env, time_limit=400, **options)[0]
 
 
-@pytest.mark.parametrize(("family", "engine"), [("tiny-26b-a4b", {"page_size": 16}), ("tiny-e2b", TREE)])
-def test_same_tokens_as_sglang_s_kernel(family: str, engine: dict[str, Any], interpreting: Nursery) -> None:
-    ours, stock = serve(interpreting, family, "1", **engine), serve(interpreting, family, "0", **engine)
+def test_same_tokens_as_sglang_s_kernel(interpreting: Nursery) -> None:
+    ours, stock = serve(interpreting, "1"), serve(interpreting, "0")
     assert "VERIFIED" in ours[0].log
     assert "VERIFIED" not in stock[0].log
     assert "extend kernel verifies" not in ours[0].log
