@@ -2,25 +2,30 @@
 
     python -m sglang_gemma4.benchmark.attention_times [--tune] [--rounds 3] > times.md
 
-Every cell is timed in a CUDA graph of :data:`CALLS` calls over several sets of keys in turn; the median of the rounds.
+Every cell is timed in a CUDA graph of calls over several sets of keys in turn; the median of the rounds.
 """
 
 import argparse
 import itertools
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+from triton.runtime.errors import OutOfResources
 
+from sglang_gemma4.benchmark.graph_timer import microseconds
 from sglang_gemma4.kernels.few_query_attention import Tile, few_query_attention
 
-CALLS = 20
 SETS = 3
 GROUPS = {"sliding": (16, 8, 256, 1023), "full": (16, 2, 512, -1)}
 """26B-A4B: query heads, KV heads, head dimension, distance (-1: no window)."""
-TILES = [Tile(keys, warps, stages) for keys, warps, stages in itertools.product((16, 32, 64, 128), (4, 8), (2, 3))]
+TILES = {
+    256: [Tile(*tile) for tile in ((32, 4, 2), (64, 4, 2), (64, 8, 2), (128, 8, 2), (32, 4, 3), (64, 4, 3), (32, 4, 4))],
+    512: [Tile(*tile) for tile in ((16, 4, 2), (32, 4, 2), (32, 8, 2), (64, 8, 2), (16, 4, 3), (32, 8, 3), (32, 4, 3))],
+}
+"""Candidates by head dimension."""
 
 
 @dataclass
@@ -88,51 +93,35 @@ def stock_decode(given: Inputs, _queries: int, _distance: int, splits: int = 8) 
     decode_attention_fwd(given.q, given.k, given.v, given.out, given.indptr, given.indices, logits, lse, counts, splits, 1.0, 1.0, 1.0)
 
 
-def microseconds(call: Callable[[Inputs], None], sets: list[Inputs], rounds: int) -> float:
-    """Of one call: median over ``rounds`` replays of a graph that goes through the sets in turn."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for given in sets:
-            call(given)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for number in range(CALLS):
-            call(sets[number % len(sets)])
-    taken = []
-    for _ in range(rounds + 1):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        taken.append(1000 * start.elapsed_time(end) / CALLS)
-    return float(statistics.median(taken[1:]))
+def tuned(given: list[Inputs], queries: int, distance: int, tiles: list[Tile]) -> tuple[float, str]:
+    """Best microseconds and what reached them, over ``tiles`` and the parts a request is cut into."""
+    best = (float("inf"), "-")
+    for tile, parts in itertools.product(tiles, (1, 2, 4, 8, 16, 32)):
+        try:
+            spent = microseconds([partial(ours, one, queries, distance, tile, parts) for one in given], 2)
+        except OutOfResources as error:  # a tile that does not fit the card's shared memory is no candidate
+            print(f"<!-- {tile}: {error} -->", flush=True)
+            continue
+        best = min(best, (spent, f"{tile.keys}/{tile.warps}/{tile.stages} x {parts}"))
+    return best
 
 
-def print_table(rounds: int, tune: bool, bandwidth: float) -> None:
-    """Markdown, row by row; ``bandwidth`` in GB/s gives the time to read the keys and values once."""
-    print("| layer | queries | requests | keys | stock µs | ours µs | read once µs | best tile | best µs |\n|" + " --- |" * 9, flush=True)
-    for name, queries, requests, keys in itertools.product(GROUPS, (1, 4), (1, 8, 32, 64), (512, 1024, 8192, 65536)):
+def print_table(options: argparse.Namespace) -> None:
+    """Markdown, row by row."""
+    print("| layer | queries | requests | keys | stock µs | ours µs | read once µs | best tile x parts | best µs |", flush=True)
+    print("|" + " --- |" * 9, flush=True)
+    for name, queries, requests, keys in itertools.product(options.layers, options.queries, options.requests, options.keys):
         heads, kv_heads, dim, distance = GROUPS[name]
         if (distance >= 0 and keys > distance + 1) or requests * keys * kv_heads * dim * 4 > 12e9:
             continue
         sets = [Inputs.make(requests, keys, queries, heads, kv_heads, dim) for _ in range(SETS)]
         stock: Callable[..., None] = stock_verify if queries > 1 else stock_decode
         cells: list[Any] = [name, queries, requests, keys]
-        cells.append(f"{microseconds(lambda given: stock(given, queries, distance), sets, rounds):.1f}")  # noqa: B023
-        cells.append(f"{microseconds(lambda given: ours(given, queries, distance), sets, rounds):.1f}")  # noqa: B023
-        cells.append(f"{requests * keys * kv_heads * dim * 4 / bandwidth / 1000:.1f}")
-        best: tuple[float, str] = (float("inf"), "-")
-        for tile in TILES if tune else []:
-            for parts in (1, 2, 4, 8, 16, 32):
-                try:
-                    spent = microseconds(lambda given: ours(given, queries, distance, tile, parts), sets, 2)  # noqa: B023
-                except Exception as error:  # a tile that does not fit the card's shared memory is no candidate
-                    print(f"<!-- {name} {queries} {requests} {keys} {tile} {parts}: {type(error).__name__} -->", flush=True)
-                    break
-                best = min(best, (spent, f"{tile.keys}/{tile.warps}/{tile.stages} parts {parts}"))
-        cells += [best[1], f"{best[0]:.1f}" if tune else "-"]
+        cells.append(f"{microseconds([partial(stock, one, queries, distance) for one in sets], options.rounds):.1f}")
+        cells.append(f"{microseconds([partial(ours, one, queries, distance) for one in sets], options.rounds):.1f}")
+        cells.append(f"{requests * keys * kv_heads * dim * 4 / options.bandwidth / 1000:.1f}")
+        spent, which = tuned(sets, queries, distance, TILES[dim]) if options.tune else (0.0, "-")
+        cells += [which, f"{spent:.1f}" if options.tune else "-"]
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
         del sets
         torch.cuda.empty_cache()
@@ -143,13 +132,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--tune", action="store_true", help="try other tiles and numbers of parts too")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="replays of each graph (default 5)")
+    parser.add_argument("--layers", nargs="+", choices=GROUPS, default=list(GROUPS), help="kinds of layers (default both)")
+    parser.add_argument("--queries", nargs="+", type=int, default=[1, 4], metavar="N", help="query tokens a request (default 1 4)")
+    parser.add_argument("--requests", nargs="+", type=int, default=[1, 8, 32, 80], metavar="N", help="default 1 8 32 80")
+    parser.add_argument("--keys", nargs="+", type=int, default=[512, 1024, 8192, 65536], metavar="N", help="default 512 1024 8192 65536")
     parser.add_argument(
         "--bandwidth", type=float, default=4295.0, metavar="GB/S", help="of the card's memory (default: measured on an H200)"
     )
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("attention_times needs a CUDA card")
-    print_table(arguments.rounds, arguments.tune, arguments.bandwidth)
+    print_table(options)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def few_query_attention_reference(
 
 
 @triton.jit
-def _parts_of(length, LEAST: tl.constexpr, PARTS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _parts_of(length, LEAST: tl.constexpr, PARTS):  # type: ignore[no-untyped-def]  # noqa: N803
     """Parts a request of ``length`` cached keys is cut into, and keys in each."""
     parts = tl.maximum(1, tl.minimum(PARTS, length // LEAST))
     return parts, tl.cdiv(length, parts)
@@ -133,6 +133,7 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     part_out_ptr,  # [requests, KV heads, parts, rows, value dim] float32
     part_lse_ptr,  # [requests, KV heads, parts, rows] float32
     scale,
+    PARTS,  # noqa: N803
     q_token_stride,
     q_head_stride,
     k_slot_stride,
@@ -157,7 +158,6 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr,  # noqa: N803 - keys
     BLOCK_NEW: tl.constexpr,  # noqa: N803
     LEAST: tl.constexpr,  # noqa: N803
-    PARTS: tl.constexpr,  # noqa: N803
     PRECISION: tl.constexpr,  # noqa: N803
 ):
     request = tl.program_id(0).to(tl.int64)
@@ -244,12 +244,12 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     part_lse_ptr,
     kv_indptr_ptr,
     out_ptr,  # [tokens, heads, value dim]
+    PARTS,  # noqa: N803
     KV_HEADS: tl.constexpr,  # noqa: N803
     GROUP: tl.constexpr,  # noqa: N803
     QUERIES: tl.constexpr,  # noqa: N803
     V_DIM: tl.constexpr,  # noqa: N803
     LEAST: tl.constexpr,  # noqa: N803
-    PARTS: tl.constexpr,  # noqa: N803
     BLOCK_PARTS: tl.constexpr,  # noqa: N803
 ):
     token = tl.program_id(0).to(tl.int64)
@@ -353,6 +353,7 @@ def few_query_attention(
         part_out,
         part_lse,
         scale,
+        parts,
         q.stride(0),
         q.stride(1),
         k_buffer.stride(0),
@@ -377,7 +378,6 @@ def few_query_attention(
         BLOCK=tile.keys,
         BLOCK_NEW=max(16, triton.next_power_of_2(queries)),
         LEAST=LEAST_KEYS,
-        PARTS=parts,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.warps,
         num_stages=tile.stages,
@@ -387,13 +387,13 @@ def few_query_attention(
         part_lse,
         kv_indptr,
         out,
+        parts,
         KV_HEADS=kv_heads,
         GROUP=group,
         QUERIES=queries,
         V_DIM=v_dim,
         LEAST=LEAST_KEYS,
-        PARTS=parts,
-        BLOCK_PARTS=triton.next_power_of_2(parts),
+        BLOCK_PARTS=MOST_PARTS,
         num_warps=4,
     )
     return out
