@@ -14,6 +14,7 @@ ORDER = (
     "router_scale",
     "triton_window",
     "verify_attention",
+    "decode_attention",
     "sync_mtp",
     "worker_v1",
     "frozen_views",

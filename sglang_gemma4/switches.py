@@ -68,6 +68,7 @@ _TABLE = (
         False,
         "MTP's verify step on triton: all query tokens and heads of a KV head in one tile, keys split over programs (not yet measured).",
     ),
+    Switch("SGLANG_GEMMA4_DECODE_ATTENTION", False, "Decode and draft steps on triton through the same kernel (not yet measured)."),
     Switch("SGLANG_GEMMA4_SYNC_MTP", True, "MTP runs with --disable-overlap-schedule (stock crashes at the first batch)."),
     Switch(
         MTP_V2,

@@ -1,0 +1,25 @@
+"""Decode and draft steps on the triton backend through a kernel that fills the card at small batches."""
+
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+
+
+def take_decode(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``TritonAttnBackend.__init__``: a Gemma 4 target or its assistant."""
+    architectures = runner.model_config.hf_config.architectures or ()
+    if not any(name.startswith("Gemma4") for name in architectures):
+        return
+    from sglang_gemma4.attention.decode import DecodeAttention
+
+    backend.decode_attention_fwd = DecodeAttention(backend.decode_attention_fwd)
+
+
+PATCH = Patch(
+    name="decode_attention",
+    switch="SGLANG_GEMMA4_DECODE_ATTENTION",
+    why="Stock's decode kernel takes 12 times the time of reading the keys at batch 1, 1.5 times at batch 32.",
+    evidence="runs/2026-11-21-26b-stock-steps · kernels/ops/attention/decode_attention.py:1191",
+    remove_when="SGLang's Triton decode cuts each request by its length and the card's size.",
+    hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", take_decode, "e7fa3a24cfc9"),),
+)

@@ -1,0 +1,63 @@
+"""Decode and draft steps of SGLang's triton backend through our kernel, in the place of its ``decode_attention_fwd``."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from sglang_gemma4.kernels.few_query_attention import few_query_attention, reason_against
+from sglang_gemma4.patching import note
+
+NAME = "decode_attention"
+
+
+class DecodeAttention:
+    """What the backend calls for each layer of a decode step; ``stock`` takes what our kernel does not.
+
+    Args:
+        stock: SGLang's ``decode_attention_fwd``.
+    """
+
+    def __init__(self, stock: Callable[..., None]) -> None:
+        self.stock = stock
+        self.steps = 0
+        """Layers computed here; a test asks for it."""
+
+    def __call__(
+        self,
+        q: torch.Tensor,
+        k_buffer: torch.Tensor,
+        v_buffer: torch.Tensor,
+        out: torch.Tensor,
+        kv_indptr: torch.Tensor,
+        kv_indices: torch.Tensor,
+        attn_logits: torch.Tensor,
+        attn_lse: torch.Tensor,
+        num_kv_splits: torch.Tensor,
+        max_kv_splits: int,
+        scale: float,
+        k_descale: float,
+        v_descale: float,
+        logit_cap: float = 0.0,
+        sinks: Any = None,
+        xai_temperature_len: int = -1,
+        has_mla: bool = False,
+        score_mod: Any = None,
+        **others: Any,
+    ) -> None:
+        """Write ``out`` ``[requests, heads, value dim]``; the arguments are those of SGLang's ``decode_attention_fwd``."""
+        reason = reason_against(q, k_buffer, v_buffer, out, 1, None, None)
+        if reason is None and (k_descale != 1.0 or v_descale != 1.0):
+            reason = "a KV cache with scales"
+        if reason is None and (sinks is not None or xai_temperature_len > 0 or score_mod is not None or has_mla):
+            reason = "attention sinks, a temperature by length, a changed score or MLA"
+        if reason is None:
+            few_query_attention(q, k_buffer, v_buffer, kv_indptr, kv_indices, scale, out=out, soft_cap=logit_cap)
+            self.steps += 1
+            return
+        note(NAME, f"SGLang's decode kernel decodes: {reason}")
+        self.stock(
+            q, k_buffer, v_buffer, out, kv_indptr, kv_indices, attn_logits, attn_lse, num_kv_splits, max_kv_splits, scale,
+            k_descale, v_descale, logit_cap=logit_cap, sinks=sinks, xai_temperature_len=xai_temperature_len, has_mla=has_mla,
+            score_mod=score_mod, **others,
+        )  # fmt: skip

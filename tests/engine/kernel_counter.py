@@ -1,0 +1,24 @@
+"""Say that our attention kernel ran: ``TEST_SABOTAGE=kernel_counter:install``."""
+
+import functools
+from typing import Any
+
+
+def install() -> None:
+    """One line on the log for the first layer that the kernel took in a verify step and in a decode or draft step."""
+    from sglang_gemma4.attention.decode import DecodeAttention
+    from sglang_gemma4.attention.verify import VerifyAttention
+
+    for kind, word in ((VerifyAttention, "VERIFIED"), (DecodeAttention, "DECODED")):
+        kind.__call__ = telling(kind.__call__, word)  # type: ignore[method-assign]
+
+
+def telling(original: Any, word: str) -> Any:
+    @functools.wraps(original)
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        if self.steps == 1:
+            print(f"{word} a layer", flush=True)
+        return result
+
+    return counted
