@@ -8,6 +8,8 @@ Query tokens of a verify step see the keys in the cache (``kv_indices``) and eac
 one, causally. Draft and decode steps have one query token, whose own key is in the cache already.
 """
 
+import functools
+import math
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +19,11 @@ import triton.language as tl
 MOST_PARTS = 64
 LEAST_KEYS = 128
 """Keys that a part has at least, unless it is the only one: below, joining costs more than it saves."""
-PROGRAMS_PER_MULTIPROCESSOR = 4
+MOST_KEYS = 2048
+"""Keys that a part has at most while parts are left: longer ones leave the card idle behind the last of them."""
+PROGRAMS_PER_MULTIPROCESSOR = 2
+"""That fill the card; ``MOST_PROGRAMS_PER_MULTIPROCESSOR`` bounds the memory of the parts."""
+MOST_PROGRAMS_PER_MULTIPROCESSOR = 16
 
 
 @dataclass(frozen=True)
@@ -30,8 +36,8 @@ class Tile:
 
 
 def tile_for(dim: int) -> Tile:
-    """For a head dimension; a block of keys and values of two stages fits the shared memory of an SM."""
-    return Tile(32, 8, 2) if dim > 256 else Tile(64, 4, 2)
+    """For a head dimension; the fastest of 7 on an H200 nearly everywhere (runs/2026-11-22-attention-times)."""
+    return Tile(32, 4, 3) if dim > 256 else Tile(64, 4, 3)
 
 
 def few_query_attention_reference(
@@ -83,9 +89,9 @@ def few_query_attention_reference(
 
 
 @triton.jit
-def _parts_of(length, LEAST: tl.constexpr, PARTS):  # type: ignore[no-untyped-def]  # noqa: N803
+def _parts_of(length, wanted, most, LEAST: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
     """Parts a request of ``length`` cached keys is cut into, and keys in each."""
-    parts = tl.maximum(1, tl.minimum(PARTS, length // LEAST))
+    parts = tl.maximum(1, tl.minimum(tl.minimum(most, length // LEAST), tl.maximum(wanted, length // MOST)))
     return parts, tl.cdiv(length, parts)
 
 
@@ -133,7 +139,8 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     part_out_ptr,  # [requests, KV heads, parts, rows, value dim] float32
     part_lse_ptr,  # [requests, KV heads, parts, rows] float32
     scale,
-    PARTS,  # noqa: N803
+    wanted,
+    most,  # parts there is room for
     q_token_stride,
     q_head_stride,
     k_slot_stride,
@@ -157,7 +164,8 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,  # noqa: N803 - QUERIES * GROUP, padded
     BLOCK: tl.constexpr,  # noqa: N803 - keys
     BLOCK_NEW: tl.constexpr,  # noqa: N803
-    LEAST: tl.constexpr,  # noqa: N803
+    LEAST: tl.constexpr,  # noqa: N803 - keys in a part
+    MOST: tl.constexpr,  # noqa: N803
     PRECISION: tl.constexpr,  # noqa: N803
 ):
     request = tl.program_id(0).to(tl.int64)
@@ -165,7 +173,7 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     part = tl.program_id(2)
     start = tl.load(kv_indptr_ptr + request).to(tl.int64)
     length = (tl.load(kv_indptr_ptr + request + 1).to(tl.int64) - start).to(tl.int32)
-    parts, keys_per_part = _parts_of(length, LEAST, PARTS)
+    parts, keys_per_part = _parts_of(length, wanted, most, LEAST, MOST)
     if part < parts:
         rows = tl.arange(0, ROWS)
         token, head = rows // GROUP, kv_head * GROUP + rows % GROUP
@@ -232,7 +240,7 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
                 SOFT_CAP,
                 PRECISION,
             )
-        place = ((request * KV_HEADS + kv_head) * PARTS + part) * (QUERIES * GROUP) + rows
+        place = ((request * KV_HEADS + kv_head) * most + part) * (QUERIES * GROUP) + rows
         divisor = tl.where(total > 0, total, 1.0)
         tl.store(part_out_ptr + place[:, None] * V_DIM + v_dims[None, :], out / divisor[:, None], mask=real[:, None])
         tl.store(part_lse_ptr + place, tl.where(total > 0, top + tl.log(divisor), float("-inf")), mask=real)
@@ -244,12 +252,14 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     part_lse_ptr,
     kv_indptr_ptr,
     out_ptr,  # [tokens, heads, value dim]
-    PARTS,  # noqa: N803
+    wanted,
+    most,
     KV_HEADS: tl.constexpr,  # noqa: N803
     GROUP: tl.constexpr,  # noqa: N803
     QUERIES: tl.constexpr,  # noqa: N803
     V_DIM: tl.constexpr,  # noqa: N803
-    LEAST: tl.constexpr,  # noqa: N803
+    LEAST: tl.constexpr,  # noqa: N803 - keys in a part
+    MOST: tl.constexpr,  # noqa: N803
     BLOCK_PARTS: tl.constexpr,  # noqa: N803
 ):
     token = tl.program_id(0).to(tl.int64)
@@ -257,8 +267,8 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     request = token // QUERIES
     row = (token % QUERIES) * GROUP + head % GROUP
     length = tl.load(kv_indptr_ptr + request + 1).to(tl.int32) - tl.load(kv_indptr_ptr + request).to(tl.int32)
-    parts, _ = _parts_of(length, LEAST, PARTS)
-    first = (request * KV_HEADS + head // GROUP) * PARTS
+    parts, _ = _parts_of(length, wanted, most, LEAST, MOST)
+    first = (request * KV_HEADS + head // GROUP) * most
     part = tl.arange(0, BLOCK_PARTS)
     lse = tl.load(part_lse_ptr + (first + part) * (QUERIES * GROUP) + row, mask=part < parts, other=float("-inf"))
     top = tl.max(lse, 0)
@@ -275,10 +285,12 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     tl.store(stored, out.to(out_ptr.dtype.element_ty))
 
 
-def parts_for(requests: int, kv_heads: int, multiprocessors: int) -> int:
-    """Most parts a request is cut into, a power of two: enough programs for the card, however long the requests turn out to be."""
-    wanted = -(-PROGRAMS_PER_MULTIPROCESSOR * multiprocessors // max(1, requests * kv_heads))
-    return min(MOST_PARTS, int(triton.next_power_of_2(wanted)))
+def parts_for(requests: int, kv_heads: int, multiprocessors: int) -> tuple[int, int]:
+    """Parts a request is cut into to fill the card, and most that a long one is, both powers of two; its length decides on the device."""
+    rows = max(1, requests * kv_heads)
+    fill, room = (count * multiprocessors / rows for count in (PROGRAMS_PER_MULTIPROCESSOR, MOST_PROGRAMS_PER_MULTIPROCESSOR))
+    wanted = 2 ** round(math.log2(max(1.0, fill)))
+    return min(MOST_PARTS, wanted), min(MOST_PARTS, max(wanted, 2 ** int(math.log2(max(1.0, room)))))
 
 
 def few_query_attention(
@@ -317,7 +329,7 @@ def few_query_attention(
         key_offsets: ``[requests]`` int, keys before the first in ``kv_indices`` that the mask counts too.
         window: a key is seen from positions up to ``window`` behind it; below 0: always.
         soft_cap: scores are ``soft_cap * tanh(scores / soft_cap)``; 0: as they are.
-        parts: most parts a request's keys are cut into; None: by the card.
+        parts: parts a request's keys are cut into if they suffice; None: by the card and the length.
         tile: None: :func:`tile_for` the head dimension.
 
     Raises:
@@ -331,15 +343,13 @@ def few_query_attention(
     if requests == 0:
         return out
     group = heads // kv_heads
-    if parts is None:
-        cores = torch.cuda.get_device_properties(q.device).multi_processor_count if q.is_cuda else 1
-        parts = parts_for(requests, kv_heads, cores)
+    wanted, most = (parts, parts) if parts else parts_for(requests, kv_heads, _multiprocessors(q.device))
     rows = max(16, triton.next_power_of_2(queries * group))
-    part_out = torch.empty((requests, kv_heads, parts, queries * group, v_dim), dtype=torch.float32, device=q.device)
+    part_out = torch.empty((requests, kv_heads, most, queries * group, v_dim), dtype=torch.float32, device=q.device)
     part_lse = torch.empty(part_out.shape[:-1], dtype=torch.float32, device=q.device)
     k_fresh, v_fresh = (q, q) if k_new is None or v_new is None else (k_new, v_new)
     tile = tile or tile_for(max(dim, v_dim))
-    _few_query_attention_kernel[(requests, kv_heads, parts)](
+    _few_query_attention_kernel[(requests, kv_heads, most)](
         q,
         k_buffer,
         v_buffer,
@@ -353,7 +363,8 @@ def few_query_attention(
         part_out,
         part_lse,
         scale,
-        parts,
+        wanted,
+        most,
         q.stride(0),
         q.stride(1),
         k_buffer.stride(0),
@@ -378,6 +389,7 @@ def few_query_attention(
         BLOCK=tile.keys,
         BLOCK_NEW=max(16, triton.next_power_of_2(queries)),
         LEAST=LEAST_KEYS,
+        MOST=MOST_KEYS,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.warps,
         num_stages=tile.stages,
@@ -387,16 +399,23 @@ def few_query_attention(
         part_lse,
         kv_indptr,
         out,
-        parts,
+        wanted,
+        most,
         KV_HEADS=kv_heads,
         GROUP=group,
         QUERIES=queries,
         V_DIM=v_dim,
         LEAST=LEAST_KEYS,
+        MOST=MOST_KEYS,
         BLOCK_PARTS=MOST_PARTS,
         num_warps=4,
     )
     return out
+
+
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 1
 
 
 def reason_against(

@@ -28,7 +28,7 @@ def install() -> None:
     seen = 0
 
     def note(message: Any, *_: Any, **__: Any) -> None:
-        if "synchroniz" in str(message):
+        if "called a synchronizing" in str(message):  # not the notice that the mode is a prototype
             places[_place()] += 1
 
     @functools.wraps(original)

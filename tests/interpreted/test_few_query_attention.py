@@ -104,10 +104,14 @@ def test_soft_cap_and_large_scores() -> None:
 
 
 def test_parts_follow_the_card() -> None:
-    assert op.parts_for(1, 8, 132) == op.MOST_PARTS
-    assert op.parts_for(32, 8, 132) == 4
-    assert op.parts_for(64, 8, 132) == 2
-    assert op.parts_for(4096, 8, 132) == 1
+    assert op.parts_for(1, 8, 132) == (32, op.MOST_PARTS)
+    assert op.parts_for(32, 8, 132) == (1, 8)
+    assert op.parts_for(80, 2, 132) == (2, 8)
+    assert op.parts_for(4096, 8, 132) == (1, 1)
+
+
+def test_a_long_request_beside_a_short_one_is_cut() -> None:
+    agree(case([5000, 3], 2, 1, 16, 16, 1, new=False))
 
 
 @pytest.mark.parametrize(
