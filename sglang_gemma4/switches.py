@@ -83,19 +83,19 @@ _TABLE = (
     ),
     Switch(
         "SGLANG_GEMMA4_FROZEN_CHAIN",
-        False,
-        "The MTP draft with topk 1 is a chain of maxima that copies nothing to the host (steps 3 to 13 % "
-        "shorter on an H200 together with the next two, `runs/2026-11-21-26b-mtp-v2`; its tokens are still to be compared on a card).",
+        True,
+        "The MTP draft with topk 1 is a chain of maxima, and the host waits for nothing in a step (steps 3 to 13 % "
+        "shorter on an H200 together with the next two, `runs/2026-11-21-26b-mtp-v2`; tokens and accept length are stock's).",
     ),
     Switch(
         "SGLANG_GEMMA4_DRAFT_GRAPH",
-        False,
-        "MTP draft at topk 1 on triton: its attention metadata is prepared inside its CUDA graph (measured only with the one above).",
+        True,
+        "MTP draft at topk 1 on triton: its attention metadata is prepared inside its CUDA graph (timed only with the one above).",
     ),
     Switch(
         "SGLANG_GEMMA4_SHARED_QUERY",
-        False,
-        "Layers that share KV (the MTP draft's; E2B: 20 of 35) project queries only (measured only with the two above).",
+        True,
+        "Layers that share KV (the MTP draft's; E2B: 20 of 35) project queries only (timed only with the two above, on 26B-A4B).",
     ),
     Switch(
         "SGLANG_GEMMA4_DRAFT_PHASE",
