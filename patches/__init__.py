@@ -15,6 +15,7 @@ ORDER = (
     "triton_window",
     "verify_attention",
     "decode_attention",
+    "prefill_attention",
     "sync_mtp",
     "worker_v1",
     "frozen_views",

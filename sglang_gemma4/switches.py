@@ -69,6 +69,11 @@ _TABLE = (
         "MTP's verify step on triton: all query tokens and heads of a KV head in one tile, keys split over programs (not yet measured).",
     ),
     Switch("SGLANG_GEMMA4_DECODE_ATTENTION", False, "Decode and draft steps on triton through the same kernel (not yet measured)."),
+    Switch(
+        "SGLANG_GEMMA4_PREFILL_ATTENTION",
+        False,
+        "Prefill on triton through a kernel with tiles for head_dim 256 and 512 (not yet measured).",
+    ),
     Switch("SGLANG_GEMMA4_SYNC_MTP", True, "MTP runs with --disable-overlap-schedule (stock crashes at the first batch)."),
     Switch(
         MTP_V2,

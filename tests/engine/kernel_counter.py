@@ -5,11 +5,12 @@ from typing import Any
 
 
 def install() -> None:
-    """One line on the log for the first layer that the kernel took in a verify step and in a decode or draft step."""
+    """One line on the log for the first layer that the kernel took in each kind of step."""
     from sglang_gemma4.attention.decode import DecodeAttention
+    from sglang_gemma4.attention.prefill import PrefillAttention
     from sglang_gemma4.attention.verify import VerifyAttention
 
-    for kind, word in ((VerifyAttention, "VERIFIED"), (DecodeAttention, "DECODED")):
+    for kind, word in ((VerifyAttention, "VERIFIED"), (DecodeAttention, "DECODED"), (PrefillAttention, "PREFILLED")):
         kind.__call__ = telling(kind.__call__, word)  # type: ignore[method-assign]
 
 

@@ -10,7 +10,7 @@ from tests.engine.engine_fork import Group, Nursery, Output, open_nursery
 from tests.engine.test_oracle import MTP
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(20 + 40 * n))] for n in range(3)]
-NAMES = ("SGLANG_GEMMA4_VERIFY_ATTENTION", "SGLANG_GEMMA4_DECODE_ATTENTION")
+NAMES = ("SGLANG_GEMMA4_VERIFY_ATTENTION", "SGLANG_GEMMA4_DECODE_ATTENTION", "SGLANG_GEMMA4_PREFILL_ATTENTION")
 MODEL = resolve("tiny-26b-a4b")
 
 
@@ -34,7 +34,8 @@ def test_same_tokens_as_sglang_s_kernels(mtp: bool, interpreting: Nursery) -> No
     ours, stock = serve(interpreting, "1", **options), serve(interpreting, "0", **options)
     assert ("VERIFIED" in ours[0].log) is mtp
     assert "DECODED" in ours[0].log
-    assert not [word for word in ("VERIFIED", "DECODED") if word in stock[0].log]
+    assert "PREFILLED" in ours[0].log
+    assert not [word for word in ("VERIFIED", "DECODED", "PREFILLED") if word in stock[0].log]
     assert not [words for words in ("SGLang's extend kernel", "SGLang's decode kernel") if words in ours[0].log]
     for answer, reference in zip(ours, stock, strict=True):
         assert answer.token_ids == reference.token_ids

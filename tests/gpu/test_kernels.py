@@ -6,16 +6,18 @@ import pytest
 import torch
 
 from sglang_gemma4.kernels import few_query_attention as op
+from sglang_gemma4.kernels import prefill_attention as prefill
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 
 POISON = 1e4
+LAYERS = [(16, 8, 256, 1023), (16, 2, 512, -1), (8, 1, 256, 511), (8, 1, 512, -1), (32, 16, 256, 1023)]
+"""Query heads, KV heads, head dimension and window of 26B-A4B, E2B and 31B."""
+TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-5}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "window"), [(16, 8, 256, 1023), (16, 2, 512, -1), (8, 1, 256, 511), (8, 1, 512, -1), (32, 16, 256, 1023)]
-)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim", "window"), LAYERS)
 @pytest.mark.parametrize("queries", [1, 4])
 @pytest.mark.parametrize("lengths", [[1], [1023, 1, 300, 64], [5000, 129] * 8])
 def test_few_query_attention(
@@ -39,6 +41,40 @@ def test_few_query_attention(
     memory = torch.full((requests * queries + 1, heads, dim), POISON, dtype=dtype, device="cuda")
     expected = op.few_query_attention_reference(q, keys, values, indptr, slots, dim**-0.5, **given)
     found = op.few_query_attention(q, keys, values, indptr, slots, dim**-0.5, out=memory[:-1], **given)
-    tolerance = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-5}[dtype]
+    tolerance = TOLERANCE[dtype]
     torch.testing.assert_close(found.float(), expected.float(), atol=tolerance, rtol=tolerance)
+    assert (memory[-1] == POISON).all(), "wrote behind the output"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim", "window"), LAYERS)
+@pytest.mark.parametrize(("prefixes", "tokens"), [([0], [1500]), ([1023, 0, 77], [5, 700, 1]), ([511] * 5, [64, 1, 200, 33, 128])])
+def test_prefill_attention(
+    prefixes: list[int], tokens: list[int], heads: int, kv_heads: int, dim: int, window: int, dtype: torch.dtype
+) -> None:
+    """As above, over prompts and chunks of them."""
+    torch.manual_seed(0)
+    total, new = sum(prefixes), sum(tokens)
+    slots = torch.randperm(total + 7, device="cuda")
+    keys, values = (torch.full((total + 7, kv_heads, dim), POISON, dtype=dtype, device="cuda") for _ in range(2))
+    for buffer in (keys, values):
+        buffer[slots[:total]] = torch.randn(total, kv_heads, dim, device="cuda").to(dtype)
+    packed = torch.randn(new, kv_heads, 2 * dim, device="cuda").to(dtype)
+    starts = [
+        torch.tensor([0, *torch.tensor(counts).cumsum(0).tolist()], dtype=torch.int32, device="cuda") for counts in (tokens, prefixes)
+    ]
+    given = (
+        torch.randn(new, heads, dim, device="cuda").to(dtype),
+        packed[..., :dim],
+        packed[..., dim:],
+        keys,
+        values,
+        *starts,
+        slots,
+        dim**-0.5,
+    )
+    memory = torch.full((new + 1, heads, dim), POISON, dtype=dtype, device="cuda")
+    expected = prefill.prefill_attention_reference(*given, window=window)
+    found = prefill.prefill_attention(*given, out=memory[:-1], longest=max(tokens), window=window)
+    torch.testing.assert_close(found.float(), expected.float(), atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
     assert (memory[-1] == POISON).all(), "wrote behind the output"

@@ -1,0 +1,26 @@
+"""Prefill on the triton backend through a kernel in which the heads of a KV head share what is read."""
+
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+
+
+def take_prefill(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``TritonAttnBackend.__init__``: a Gemma 4 target."""
+    architectures = runner.model_config.hf_config.architectures or ()
+    if runner.is_draft_worker or not any(name.startswith("Gemma4") for name in architectures):
+        return
+    from sglang_gemma4.attention.prefill import PrefillAttention
+
+    backend.extend_attention_fwd = PrefillAttention(backend.extend_attention_fwd)
+
+
+PATCH = Patch(
+    name="prefill_attention",
+    switch="SGLANG_GEMMA4_PREFILL_ATTENTION",
+    why="Stock's extend kernel loads nothing ahead, walks keys outside the window and reads K and V once for every query head: "
+    "a quarter of a prefill, 14 times its floor.",
+    evidence="runs/2026-11-21-26b-stock-steps · kernels/ops/attention/extend_attention.py:111, 147, 542",
+    remove_when="SGLang's extend kernel pipelines on Hopper and starts at the window.",
+    hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", take_prefill, "e7fa3a24cfc9"),),
+)

@@ -1,0 +1,133 @@
+"""Attention of a prefill on this card: our kernel beside SGLang's, its FlashAttention-4 where that runs, and the products' least time.
+
+    python -m sglang_gemma4.benchmark.prefill_times [--tune] > times.md
+
+A cell is the median of several calls; inputs are those of one layer of 26B-A4B.
+"""
+
+import argparse
+import itertools
+import statistics
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from triton.runtime.errors import OutOfResources
+
+from sglang_gemma4.kernels.prefill_attention import Tile, prefill_attention
+
+GROUPS = {"sliding": (16, 8, 256, 1023), "full": (16, 2, 512, -1)}
+"""26B-A4B: query heads, KV heads, head dimension, distance (-1: no window)."""
+CASES = {"1 x 1000": (1, 1000, 0), "8 x 1000": (8, 1000, 0), "1 x 8192": (1, 8192, 0), "1 x 8192 after 8192": (1, 8192, 8192)}
+"""Requests, new tokens of each, prefix of each."""
+TILES = {
+    256: [Tile(*tile) for tile in ((128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3), (128, 32, 8, 3))],
+    512: [Tile(*tile) for tile in ((64, 32, 8, 2), (64, 32, 4, 2), (64, 64, 8, 2), (128, 32, 8, 2), (64, 32, 8, 3), (32, 32, 4, 2))],
+}
+TERAFLOPS = 793.7
+"""Of a bfloat16 matrix product, measured on an H200."""
+
+
+def inputs(requests: int, tokens: int, prefix: int, heads: int, kv_heads: int, dim: int, distance: int) -> dict[str, Any]:
+    """Random values; a sliding layer lists only the keys its window reaches."""
+    prefix = min(prefix, distance) if distance >= 0 else prefix
+
+    def rand(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, dtype=torch.bfloat16, device="cuda")
+
+    return {
+        "q": rand(requests * tokens, heads, dim),
+        "k": rand(requests * tokens, kv_heads, dim),
+        "v": rand(requests * tokens, kv_heads, dim),
+        "k_buffer": rand(requests * prefix + 1, kv_heads, dim),
+        "v_buffer": rand(requests * prefix + 1, kv_heads, dim),
+        "qo_indptr": torch.arange(requests + 1, dtype=torch.int32, device="cuda") * tokens,
+        "kv_indptr": torch.arange(requests + 1, dtype=torch.int32, device="cuda") * prefix,
+        "kv_indices": torch.randperm(requests * prefix + 1, device="cuda"),
+    }
+
+
+def stock(given: dict[str, Any], out: torch.Tensor, tokens: int, distance: int) -> None:
+    """SGLang's extend kernel."""
+    from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd
+
+    extend_attention_fwd(
+        given["q"], given["k"], given["v"], out, given["k_buffer"], given["v_buffer"], given["qo_indptr"], given["kv_indptr"],
+        given["kv_indices"], None, True, None, tokens, 1.0, 1.0, 1.0, sliding_window_size=distance,
+    )  # fmt: skip
+
+
+def flash4(given: dict[str, Any], out: torch.Tensor, tokens: int, distance: int) -> None:
+    """SGLang's FlashAttention-4 over the new tokens alone."""
+    from sglang.kernels.ops.attention.flash_attn.cute import flash_attn_varlen_func
+
+    window = (distance, 0) if distance >= 0 else (None, None)
+    flash_attn_varlen_func(
+        given["q"], given["k"], given["v"], cu_seqlens_q=given["qo_indptr"], cu_seqlens_k=given["qo_indptr"], max_seqlen_q=tokens,
+        max_seqlen_k=tokens, softmax_scale=1.0, causal=True, window_size=window,
+    )  # fmt: skip
+
+
+def milliseconds(call: Callable[[], object], rounds: int = 5) -> float:
+    """Median of single calls, after one that compiles."""
+    call()
+    taken = []
+    for _ in range(rounds):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        taken.append(start.elapsed_time(end))
+    return float(statistics.median(taken))
+
+
+def seen_pairs(tokens: int, prefix: int, distance: int) -> int:
+    """Pairs of a query and a key that it sees, in one request."""
+    return sum(min(position, distance) + 1 if distance >= 0 else position + 1 for position in range(prefix, prefix + tokens))
+
+
+def row(name: str, case: str, tune: bool) -> list[str]:
+    """One line of the table."""
+    heads, kv_heads, dim, distance = GROUPS[name]
+    requests, tokens, prefix = CASES[case]
+    given = inputs(requests, tokens, prefix, heads, kv_heads, dim, distance)
+    out = torch.empty_like(given["q"])
+
+    def ours(tile: Tile | None = None) -> None:
+        prefill_attention(**given, scale=1.0, out=out, longest=tokens, window=distance, tile=tile)
+
+    least = requests * seen_pairs(tokens, prefix, distance) * heads * dim * 4 / TERAFLOPS / 1e9
+    cells = [name, case, f"{milliseconds(partial(stock, given, out, tokens, distance)):.3f}"]
+    try:
+        cells.append("-" if prefix else f"{milliseconds(partial(flash4, given, out, tokens, distance)):.3f}")
+    except Exception as error:  # FlashAttention-4 is optional and compiles for its card only; the table says why it has no number
+        cells.append(f"{type(error).__name__}: {str(error)[:60]}")
+    cells += [f"{milliseconds(ours):.3f}", f"{least:.3f}"]
+    best = (float("inf"), "-")
+    for tile in TILES[dim] if tune else []:
+        try:
+            best = min(best, (milliseconds(partial(ours, tile), 3), f"{tile.rows}x{tile.keys}/{tile.warps}/{tile.stages}"))
+        except OutOfResources:
+            continue
+    return [*cells, f"{best[1]} {best[0]:.3f}"]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--tune", action="store_true", help="try other tiles too")
+    parser.add_argument("--layers", nargs="+", choices=GROUPS, default=list(GROUPS), help="kinds of layers (default both)")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("prefill_times needs a CUDA card")
+    print(
+        "| layer | requests x tokens | stock ms | FlashAttention-4 ms | ours ms | products ms | best tile |\n|" + " --- |" * 7, flush=True
+    )
+    for name, case in itertools.product(options.layers, CASES):
+        print(f"| {' | '.join(row(name, case, options.tune))} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Attention of prompts: the kernel under Triton's interpreter against the reference, with poisoned outputs and unread slots."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from sglang_gemma4.kernels import prefill_attention as op
+
+POISON = 1e4
+TOLERANCE = 2e-6
+SMALL = op.Tile(16, 16, 4, 2)
+
+
+def case(prefixes: list[int], tokens: list[int], heads: int, kv_heads: int, dim: int, v_dim: int) -> dict[str, Any]:
+    """Arguments with slots in no order; slots that no request owns are poisoned."""
+    torch.manual_seed(0)
+    total = sum(prefixes)
+    slots = torch.randperm(total + 7)
+    buffers = [torch.full((total + 7, kv_heads, width), POISON) for width in (dim, v_dim)]
+    for buffer in buffers:
+        buffer[slots[:total]] = torch.randn(total, kv_heads, buffer.shape[2])
+    packed = torch.randn(sum(tokens), kv_heads, dim + v_dim)  # as a slice of the QKV product: rows are not adjacent
+    starts = [torch.tensor([0, *torch.tensor(counts).cumsum(0).tolist()], dtype=torch.int32) for counts in (tokens, prefixes)]
+    return {
+        "q": torch.randn(sum(tokens), heads, dim),
+        "k": packed[..., :dim],
+        "v": packed[..., dim:],
+        "k_buffer": buffers[0],
+        "v_buffer": buffers[1],
+        "qo_indptr": starts[0],
+        "kv_indptr": starts[1],
+        "kv_indices": slots,
+        "scale": dim**-0.5,
+    }
+
+
+@pytest.mark.parametrize("window", [-1, 0, 5, 16, 31, 40])
+@pytest.mark.parametrize(
+    ("prefixes", "tokens", "heads", "kv_heads"),
+    [
+        ([0], [1], 1, 1),
+        ([0, 0], [37, 5], 4, 2),
+        ([33, 0, 16], [3, 40, 17], 4, 1),
+        ([100, 15, 1], [50, 1, 33], 2, 2),
+        ([64], [64], 8, 1),
+    ],
+)
+def test_equals_the_reference(prefixes: list[int], tokens: list[int], heads: int, kv_heads: int, window: int) -> None:
+    if window >= 0:
+        prefixes = [min(prefix, window + 7) for prefix in prefixes]  # some keys before the window too
+    given = case(prefixes, tokens, heads, kv_heads, 16, 32)
+    memory = torch.full((sum(tokens) + 1, heads, 32), POISON)
+    expected = op.prefill_attention_reference(**given, window=window)
+    found = op.prefill_attention(**given, out=memory[:-1], longest=max(tokens), window=window, tile=SMALL)
+    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=TOLERANCE)
+    assert (memory[-1] == POISON).all(), "wrote behind the output"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"q": torch.zeros(3, 4, 16, dtype=torch.float64)}, "q is torch.float64"),
+        ({"k_buffer": torch.zeros(9, 2, 16, dtype=torch.bfloat16)}, "a quantised KV cache is not taken"),
+        ({"q": torch.zeros(3, 6, 16)}, "6 query heads over 2 KV heads"),
+        ({"q": torch.zeros(3, 4, 32)}, "disagree"),
+        ({"v": torch.zeros(3, 2, 48), "v_buffer": torch.zeros(9, 2, 48)}, "powers of two from 16"),
+        ({"k": torch.zeros(3, 2, 32)[..., ::2]}, "the last contiguous"),
+        ({"out": torch.zeros(3, 4, 32)}, r"contiguous \(3, 4, 16\) is taken"),
+    ],
+)
+def test_what_it_does_not_take_is_named(change: dict[str, Any], said: str) -> None:
+    given = {**case([2], [3], 4, 2, 16, 16), "out": torch.zeros(3, 4, 16), "longest": 3, **change}
+    with pytest.raises(ValueError, match=said):
+        op.prefill_attention(**given)
