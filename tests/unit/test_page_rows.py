@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4.patches.page_table_rows import make_room_for_draft_tokens
+from sglang_gemma4.patches.page_table_rows import create_flash_attention, make_room_for_draft_tokens
 
 POISON = -7
 
@@ -144,3 +144,12 @@ def test_rows_hold_what_a_request_may_have(stock: int, columns: int, page: int, 
     backend = SimpleNamespace(max_num_pages=stock, req_to_token=torch.zeros(2, columns), page_size=page)
     make_room_for_draft_tokens(None, backend)
     assert backend.max_num_pages == expected
+
+
+def test_flash_attention_4_has_the_same_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.layers.attention import attention_registry
+
+    stock = SimpleNamespace(max_context_len=64, max_num_pages=4, req_to_token=torch.zeros(2, 88), page_size=16)
+    monkeypatch.setattr(attention_registry, "create_flashattention_v4_backend", lambda _runner: stock)
+    backend = create_flash_attention(SimpleNamespace())
+    assert (backend.max_context_len, backend.max_num_pages) == (88, 6)
