@@ -43,7 +43,8 @@ def _pools(nursery: Nursery, name: str, mtp: bool, stock: bool, engine: tuple[tu
     model = resolve(name)
     draft = {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mtp else {}
     group = Group(PROMPTS, {"max_new_tokens": 40})
-    return Pools(nursery.run(model, [group], env=STOCK if stock else BY_RATIO, **{**FROM_MEMORY, **draft, **dict(engine)})[0])
+    env = {**(STOCK if stock else BY_RATIO), "TEST_SABOTAGE": "steady_memory:install"}
+    return Pools(nursery.run(model, [group], env=env, **{**FROM_MEMORY, **draft, **dict(engine)})[0])
 
 
 def bytes_per_full_token(name: str, ratio: float) -> float:
@@ -70,7 +71,7 @@ def test_shared_layers_cost_nothing(nursery: Nursery) -> None:
 @pytest.mark.parametrize("name", ["tiny-e2b", "tiny-31b"])
 def test_the_draft_costs_nothing(nursery: Nursery, name: str) -> None:
     plain, drafted = pools(nursery, name), pools(nursery, name, mtp=True)
-    assert drafted.gib > 0.75 * plain.gib, "its weights and what other processes took meanwhile, no more"
+    assert drafted.gib > 0.9 * plain.gib, "its weights, no more"
     assert drafted.tokens == plain.tokens, "MTP gives the tokens of plain decoding"
     stock = pools(nursery, name, mtp=True, stock=True)
     assert drafted.gib > 1.2 * stock.gib, "stock keeps the draft's share unused"

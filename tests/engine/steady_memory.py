@@ -1,0 +1,25 @@
+"""Free memory that does not depend on what else runs: ``TEST_SABOTAGE=steady_memory:install``.
+
+A pool sized from the machine's free memory can be compared between two engines only if other processes leave that alone; tests run two at
+a time. What the engine itself allocates still counts.
+"""
+
+import functools
+from typing import Any
+
+FREE = 12 << 30
+"""Bytes that are free when the engine starts."""
+
+
+def install() -> None:
+    import psutil
+
+    measure = psutil.virtual_memory
+    own = psutil.Process()
+    before = own.memory_info().rss
+
+    @functools.wraps(measure)
+    def steady() -> Any:
+        return measure()._replace(available=FREE - (own.memory_info().rss - before))
+
+    psutil.virtual_memory = steady
