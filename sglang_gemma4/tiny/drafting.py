@@ -64,3 +64,11 @@ def accept_length(matched: list[int], steps: int = 3) -> tuple[int, int]:
         gained = matched[at] + 1
         at, rounds, committed = at + gained, rounds + 1, committed + gained
     return committed, rounds
+
+
+def verify_steps(matched: list[int], tokens: int) -> int:
+    """Verify steps until ``tokens`` are committed after the prefill's one; `matched` as in :func:`accept_length`."""
+    at = steps = 0
+    while at < tokens:
+        at, steps = at + matched[at] + 1, steps + 1
+    return steps

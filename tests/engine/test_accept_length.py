@@ -1,0 +1,96 @@
+"""Drafts that are accepted: the package's defaults lose none of stock's, and each position of the draft's query is the one it claims.
+
+What is accepted is compared with transformers' models in float32, driven over the same answers at once (``sglang_gemma4.tiny.drafting``).
+"""
+
+import random
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
+from sglang_gemma4.tiny.batches import Rows
+from sglang_gemma4.tiny.drafting import matched_drafts, verify_steps
+from sglang_gemma4.tiny.packed_forward import hidden_states, masks_of, to_device
+from tests.engine.engine_fork import Group, Nursery, Output
+
+FAMILIES = ("tiny-26b-a4b", "tiny-e2b", "tiny-31b")
+NEW_TOKENS, STEPS = 48, 3
+ENGINE: dict[str, Any] = {"max_running_requests": 8, "speculative_algorithm": "NEXTN", "speculative_num_steps": STEPS}
+ENGINE |= {"speculative_eagle_topk": 1, "speculative_num_draft_tokens": STEPS + 1}
+PHASE = "SGLANG_GEMMA4_DRAFT_PHASE"
+# All that touches a draft, but for SYNC_MTP, without which stock's does not run on this engine.
+CHANGES = "FROZEN_VIEWS FROZEN_CHAIN DRAFT_GRAPH SHARED_QUERY DRAFT_PHASE STOP_ORDER SHARED_KV DRAFT_BUDGET VERIFY_PENALTIES VERIFY_CUTS"
+STOCK = {f"SGLANG_GEMMA4_{name}": "0" for name in CHANGES.split()}
+TRANSFORMERS, STOCKS = 1, -1
+"""Where the draft's query stands, counted from the last committed key: at its own token, and where stock puts it."""
+
+
+@cache
+def prompts() -> list[list[int]]:
+    """Token ids of twelve held-out prompts; four are longer than any window."""
+    rng = random.Random(9)
+    chosen = [dialogues.chat(rng, "held_out") for _ in range(6)] + [dialogues.story_chat(rng, "held_out") for _ in range(2)]
+    chosen += [dialogues.long_chat(rng, "held_out", sentences=12) for _ in range(4)]
+    tokenizer = Tokenizer.from_file(str(checkpoints.SHIPPED / FAMILIES[0] / "tokenizer.json"))  # one for all three
+    return [list(tokenizer.encode(chat_format.render(one, prompt_only=True), add_special_tokens=False).ids) for one in chosen]
+
+
+@cache
+def answers(nursery: Nursery, family: str, *environment: tuple[str, str]) -> list[Output]:
+    """One engine's answers."""
+    model = checkpoints.SHIPPED / family
+    group = Group(prompts(), {"max_new_tokens": NEW_TOKENS})
+    return nursery.run(model, [group], dict(environment), speculative_draft_model_path=f"{model}-assistant", **ENGINE)[0]
+
+
+def steps(outputs: list[Output]) -> list[int]:
+    return [output.meta_info["spec_verify_ct"] for output in outputs]
+
+
+@torch.inference_mode()
+def expected_steps(model: Path, outputs: list[Output], position: int) -> list[int]:
+    """Verify steps if the drafts are transformers' with the query at ``position``, over keys of accepted tokens only."""
+    from transformers import AutoModelForImageTextToText
+    from transformers.models.gemma4_assistant import Gemma4AssistantForCausalLM
+
+    target = AutoModelForImageTextToText.from_pretrained(model, dtype=torch.float32).eval()
+    assistant = Gemma4AssistantForCausalLM.from_pretrained(f"{model}-assistant", dtype=torch.float32).eval()
+    config = target.config.text_config
+    found = []
+    for prompt, output in zip(prompts(), outputs, strict=True):
+        ids = np.asarray([prompt + output.token_ids], np.int32)
+        none = np.full(ids.shape, -1)
+        batch = to_device(Rows(ids, np.zeros(ids.shape), np.zeros(ids.shape), none, [[]]), None, config, "cpu")
+        states = hidden_states(target, batch, shared_kv=True)
+        window = config.sliding_window - 1  # SGLang's draft sees a key less: an older one may be freed
+        masks = masks_of(batch.document, torch.from_numpy(none), window, False)
+        seen = replace(batch, masks=masks, positions=batch.positions + position - 1)  # the drafting itself adds one
+        matched = matched_drafts(target, assistant, seen, states, STEPS)[0, len(prompt) - 1 :].tolist()
+        found.append(verify_steps(matched, NEW_TOKENS - 1))
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_defaults_never_accept_less_than_stock(family: str, nursery: Nursery) -> None:
+    ours, stock = answers(nursery, family), answers(nursery, family, *STOCK.items())
+    assert [bool(re.search(r"active +frozen_views", outputs[0].log)) for outputs in (ours, stock)] == [True, False]
+    assert [one.token_ids for one in ours] == [one.token_ids for one in stock]
+    assert sum(steps(ours)) <= sum(steps(stock)) < 0.6 * (NEW_TOKENS - 1) * len(stock), "drafts are accepted"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_query_stands_where_it_is_said_to_stand(family: str, nursery: Nursery) -> None:
+    model = checkpoints.SHIPPED / family
+    without, with_ = answers(nursery, family, *STOCK.items()), answers(nursery, family, (PHASE, "1"))
+    assert [one.token_ids for one in without] == [one.token_ids for one in with_]
+    assert steps(without) == expected_steps(model, without, STOCKS)
+    assert steps(with_) == expected_steps(model, with_, TRANSFORMERS)
+    assert steps(without) != steps(with_), "the two can be told apart"
