@@ -14,6 +14,7 @@ FIELDS = (
     "speculative_num_steps",
     "speculative_eagle_topk",
     "speculative_num_draft_tokens",
+    "speculative_adaptive",
     "speculative_draft_attention_backend",
     "speculative_attention_mode",
     "kv_cache_dtype",
@@ -82,7 +83,8 @@ def check(arguments: Mapping[str, Any], views: bool = True, cpu_engine: bool = F
 
 def _check_lengths(arguments: Mapping[str, Any]) -> None:
     steps, topk, tokens = values = [arguments[name] for name in LENGTHS]
-    for name, value, least in zip(LENGTHS, values, (1, 1, 2), strict=True):
+    lengths = (0, 1, 1) if arguments["speculative_adaptive"] else (1, 1, 2)  # adaptive drafts may begin with none
+    for name, value, least in zip(LENGTHS, values, lengths, strict=True):
         flag = f"--{name.replace('_', '-')}"
         if value is None:
             raise PreflightError(

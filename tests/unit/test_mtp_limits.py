@@ -12,6 +12,7 @@ GOOD: dict[str, Any] = {
     "speculative_num_steps": 3,
     "speculative_eagle_topk": 1,
     "speculative_num_draft_tokens": 4,
+    "speculative_adaptive": False,
     "speculative_draft_attention_backend": None,
     "speculative_attention_mode": "prefill",
     "kv_cache_dtype": "auto",
@@ -44,6 +45,7 @@ def test_a_chain_passes_where_there_is_an_adapter(backend: str) -> None:
         TREE | both("fa4") | {"speculative_draft_attention_backend": "triton"},
         TREE | {"decode_backend": "trtllm_mha"},  # triton verifies
         TREE | both("triton") | {"speculative_draft_attention_backend": "trtllm_mha"},
+        lengths(0, 1, 1) | {"speculative_adaptive": True},
         both("fa4") | {"kv_cache_dtype": "fp8_e4m3"},
         both("trtllm_mha") | {"kv_cache_dtype": "fp8_e4m3"},
     ],
