@@ -34,9 +34,9 @@ def position_for_batch(worker: Any, batch: Any) -> Any:
 PATCH = Patch(
     name="draft_phase",
     switch="SGLANG_GEMMA4_DRAFT_PHASE",
-    why="Stock turns the draft's query to the position before the last key's (two before it, under the multimodal target).",
-    evidence="srt/speculative/frozen_kv_mtp_utils.py:107 · srt/models/gemma4_mm.py:660 · "
-    "transformers' generation/candidate_generator.py:1339",
+    why="Stock turns the draft's query one position short of its own token's (two short, under the multimodal target).",
+    evidence="srt/speculative/frozen_kv_mtp_utils.py:90 · srt/models/gemma4_mm.py:663 · "
+    "transformers' generation/candidate_generator.py:1339 · runs/2026-11-22-tiny-accept-length",
     remove_when="SGLang's frozen draft takes the position of the token it starts from.",
     hooks=(
         Hook(f"{WORKER}._set_positions", "replace", set_positions, "2c14f31644b8"),
