@@ -90,27 +90,32 @@ def _tail_kernel(  # type: ignore[no-untyped-def]
     real = columns < width
     x = tl.load(x_ptr + row * x_stride + columns, mask=real, other=0.0).to(tl.float32)
     residual = tl.load(residual_ptr + row * residual_stride + columns, mask=real, other=0.0).to(tl.float32)
-    weight = tl.load(weight_ptr + columns, mask=real, other=0.0).to(tl.float32)
-    value = x * _rms(x, width, eps) * weight
+    # All loads come before the first sum: no load is moved over the barrier in it, and weights come from far.
+    weight = tl.load(weight_ptr + columns, mask=real, other=0.0)
     if DUAL:
         experts = tl.load(experts_ptr + row * experts_stride + columns, mask=real, other=0.0).to(tl.float32)
-        experts_weight = tl.load(experts_weight_ptr + columns, mask=real, other=0.0).to(tl.float32)
-        combined_weight = tl.load(combined_weight_ptr + columns, mask=real, other=0.0).to(tl.float32)
-        value += experts * _rms(experts, width, experts_eps) * experts_weight
-        value = value * _rms(value, width, combined_eps) * combined_weight
+        experts_weight = tl.load(experts_weight_ptr + columns, mask=real, other=0.0)
+        combined_weight = tl.load(combined_weight_ptr + columns, mask=real, other=0.0)
+    if HAS_SCALAR:
+        scalar = tl.load(scalar_ptr).to(tl.float32)
+    if HAS_NEXT:
+        next_weight = tl.load(next_weight_ptr + columns, mask=real, other=0.0)
+    value = x * _rms(x, width, eps) * weight.to(tl.float32)
+    if DUAL:
+        value += experts * _rms(experts, width, experts_eps) * experts_weight.to(tl.float32)
+        value = value * _rms(value, width, combined_eps) * combined_weight.to(tl.float32)
     if ROUNDED:
         value = value.to(x_ptr.dtype.element_ty).to(tl.float32)
     value += residual
     if HAS_SCALAR:
         if ROUNDED:
             value = value.to(x_ptr.dtype.element_ty).to(tl.float32)
-        value *= tl.load(scalar_ptr).to(tl.float32)
+        value *= scalar
     written = value.to(x_ptr.dtype.element_ty)
     tl.store(out_ptr + row * width + columns, written, mask=real)
     if HAS_NEXT:
-        next_weight = tl.load(next_weight_ptr + columns, mask=real, other=0.0).to(tl.float32)
         value = written.to(tl.float32)
-        value = value * _rms(value, width, next_eps) * next_weight
+        value = value * _rms(value, width, next_eps) * next_weight.to(tl.float32)
         tl.store(next_ptr + row * width + columns, value.to(x_ptr.dtype.element_ty), mask=real)
 
 

@@ -57,13 +57,13 @@ def _qkv_norm_rope_kernel(  # type: ignore[no-untyped-def]
 ):
     number = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     token, head = number // (HEADS + 2 * KV_HEADS), number % (HEADS + 2 * KV_HEADS)
+    position = tl.load(positions_ptr + token, mask=token < tokens, other=0).to(tl.int64)
     real = (token < tokens)[:, None]
     is_q, is_v = head < HEADS, head >= HEADS + KV_HEADS
     columns = tl.arange(0, HALF)[None, :]
     start = qkv_ptr + (token * token_stride + head * (2 * HALF))[:, None] + columns
     first = tl.load(start, mask=real, other=0.0).to(tl.float32)
     second = tl.load(start + HALF, mask=real, other=0.0).to(tl.float32)
-    position = tl.load(positions_ptr + token, mask=token < tokens, other=0).to(tl.int64)
     turns = real & (head < HEADS + KV_HEADS)[:, None]
     angle = cos_sin_ptr + (position * cos_sin_stride)[:, None] + columns
     cos = tl.load(angle, mask=turns, other=1.0).to(tl.float32)

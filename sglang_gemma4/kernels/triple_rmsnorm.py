@@ -66,22 +66,24 @@ def _triple_rmsnorm_kernel(  # type: ignore[no-untyped-def]
     h = tl.load(h_ptr + row * h_stride + columns, mask=real, other=0.0).to(tl.float32)
     place = residual_ptr + row * residual_stride + columns
     old = tl.load(place, mask=real, other=0.0).to(tl.float32)
-    post_weight = tl.load(post_weight_ptr + columns, mask=real, other=0.0).to(tl.float32)
-    dense_weight = tl.load(dense_weight_ptr + columns, mask=real, other=0.0).to(tl.float32)
-    normed = h * tl.rsqrt(tl.sum(h * h, 0) / width + post_eps) * post_weight
+    # All loads come before the first sum: no load is moved over the barrier in it, and weights come from far.
+    post_weight = tl.load(post_weight_ptr + columns, mask=real, other=0.0)
+    dense_weight = tl.load(dense_weight_ptr + columns, mask=real, other=0.0)
+    if TRIPLE:
+        router_weight = tl.load(router_weight_ptr + columns, mask=real, other=0.0)
+        expert_weight = tl.load(expert_weight_ptr + columns, mask=real, other=0.0)
+    normed = h * tl.rsqrt(tl.sum(h * h, 0) / width + post_eps) * post_weight.to(tl.float32)
     added = normed.to(h_ptr.dtype.element_ty).to(tl.float32) + old
     written = added.to(h_ptr.dtype.element_ty)
     tl.store(place, written, mask=real)
-    dense = added * tl.rsqrt(tl.sum(added * added, 0) / width + dense_eps) * dense_weight
+    dense = added * tl.rsqrt(tl.sum(added * added, 0) / width + dense_eps) * dense_weight.to(tl.float32)
     out = out_ptr + row * width + columns
     tl.store(out, dense.to(h_ptr.dtype.element_ty), mask=real)
     if TRIPLE:
-        router_weight = tl.load(router_weight_ptr + columns, mask=real, other=0.0).to(tl.float32)
-        expert_weight = tl.load(expert_weight_ptr + columns, mask=real, other=0.0).to(tl.float32)
         rounded = written.to(tl.float32)
         mean = tl.sum(rounded * rounded, 0) / width
-        router = rounded * tl.rsqrt(mean + router_eps) * router_weight
-        expert = rounded * tl.rsqrt(mean + expert_eps) * expert_weight
+        router = rounded * tl.rsqrt(mean + router_eps) * router_weight.to(tl.float32)
+        expert = rounded * tl.rsqrt(mean + expert_eps) * expert_weight.to(tl.float32)
         tl.store(out + out_stride, router.to(h_ptr.dtype.element_ty), mask=real)
         tl.store(out + 2 * out_stride, expert.to(h_ptr.dtype.element_ty), mask=real)
 
