@@ -103,6 +103,26 @@ _TABLE = (
         "Layers that share KV (the MTP draft's; E2B: 20 of 35) project queries only (timed only with the two above, on 26B-A4B).",
     ),
     Switch(
+        "SGLANG_GEMMA4_TRIPLE_NORM",
+        False,
+        "The norms between attention and FFN (residual, dense, router and expert input) are one launch (off until measured on an H200).",
+    ),
+    Switch(
+        "SGLANG_GEMMA4_LAYER_TAIL",
+        False,
+        "The end of a layer and the next layer's input norm are one launch (off until measured on an H200).",
+    ),
+    Switch(
+        "SGLANG_GEMMA4_PLE_TAIL",
+        False,
+        "The end of a layer with per-layer embeddings (E2B, E4B) is three launches, not seven (off until measured on an H200).",
+    ),
+    Switch(
+        "SGLANG_GEMMA4_QKV_ROPE",
+        False,
+        "The norms of queries, keys and values and their rotation are one launch (off until measured on an H200).",
+    ),
+    Switch(
         "SGLANG_GEMMA4_DRAFT_PHASE",
         False,
         "The MTP draft's query is rotated to its own token's position, as in transformers (tiny pairs: accept length +1.3 to +2.3 % in the "

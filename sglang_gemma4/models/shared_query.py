@@ -22,15 +22,21 @@ def reason_against(attention: Any) -> str | None:
     return None
 
 
+def project(attention: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+    """Queries ``[tokens, heads * width]`` from the query rows of the QKV projection alone."""
+    projection = attention.qkv_proj
+    bias = None if projection.bias is None else projection.bias[: attention.q_size]
+    return torch.nn.functional.linear(hidden_states, projection.weight[: attention.q_size], bias)
+
+
 def forward(attention: Any, positions: torch.Tensor, hidden_states: torch.Tensor, forward_batch: Any) -> torch.Tensor:
     """What ``Gemma4Attention.forward`` returns for a layer that shares KV, from the query rows of its projection alone.
 
     Args:
         hidden_states: ``[tokens, hidden]``; ``positions``: ``[tokens]``.
     """
-    projection, heads, width = attention.qkv_proj, attention.num_heads, attention.head_dim
-    bias = None if projection.bias is None else projection.bias[: attention.q_size]
-    query = torch.nn.functional.linear(hidden_states, projection.weight[: attention.q_size], bias)  # [tokens, heads · width]
+    heads, width = attention.num_heads, attention.head_dim
+    query = project(attention, hidden_states)
     if query.is_cuda:
         from sglang.srt.models.gemma4_causal import gemma_qkv_rmsnorm
 

@@ -1,0 +1,31 @@
+"""The end of a layer with per-layer embeddings (E2B, E4B) in three launches."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch, note
+
+
+def next_stream(
+    original: Callable[..., Any], layer: Any, hidden_states: Any, residual: Any, per_layer_input: Any, forward_batch: Any
+) -> Any:
+    """Around ``Gemma4DecoderLayer._next_stream``."""
+    if not layer.has_ple or per_layer_input is None or hidden_states.shape[0] == 0:
+        return original(layer, hidden_states, residual, per_layer_input, forward_batch)
+    from sglang_gemma4.models import decoder_layer
+
+    problem = decoder_layer.ple_problem(layer, hidden_states, residual, per_layer_input)
+    if problem is not None:
+        note("ple_tail", problem)
+        return original(layer, hidden_states, residual, per_layer_input, forward_batch)
+    return decoder_layer.next_stream_with_ple(layer, hidden_states, residual, per_layer_input, forward_batch)
+
+
+PATCH = Patch(
+    name="ple_tail",
+    switch="SGLANG_GEMMA4_PLE_TAIL",
+    why="Per-layer embeddings end in seven element-wise launches a layer: norm, add, gelu, product, norm, add, scale.",
+    evidence="srt/models/gemma4_causal.py:815-834",
+    remove_when="SGLang fuses the tail of layers with per-layer embeddings.",
+    hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4DecoderLayer._next_stream", "around", next_stream, "1c1c4b6f8ca3"),),
+)

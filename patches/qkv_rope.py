@@ -1,0 +1,32 @@
+"""The norms of queries, keys and values and their rotation in one launch."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4 import switches
+from sglang_gemma4.patching import Hook, Patch, note
+
+
+def normed_and_rotated(
+    original: Callable[..., Any], attention: Any, positions: Any, hidden_states: Any, forward_batch: Any, **kwargs: Any
+) -> Any:
+    """Around ``Gemma4Attention.forward``, and around ``shared_query`` where that is on too."""
+    from sglang_gemma4.models import qkv_rope, shared_query
+
+    problem = qkv_rope.problem_with(attention, positions, hidden_states)
+    if problem is not None:
+        note("qkv_rope", problem)
+        return original(attention, positions, hidden_states, forward_batch, **kwargs)
+    queries_only = switches.is_on("SGLANG_GEMMA4_SHARED_QUERY") and shared_query.reason_against(attention) is None
+    return qkv_rope.forward(attention, positions, hidden_states, forward_batch, queries_only)
+
+
+PATCH = Patch(
+    name="qkv_rope",
+    switch="SGLANG_GEMMA4_QKV_ROPE",
+    why="Stock norms q, k and v in one launch, rotates in another, copies k and v to be contiguous in two more (verify, prefill), and "
+    "rotates a zero key in layers that share KV.",
+    evidence="srt/models/gemma4_causal.py:448-531 · runs/2026-11-21-26b-mtp-v2 (qkv_rmsnorm 42, rope 42 and 60 strided copies a step)",
+    remove_when="SGLang's Gemma4Attention rotates in the launch that norms.",
+    hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4Attention.forward", "around", normed_and_rotated, "35891e1c7d9e"),),
+)

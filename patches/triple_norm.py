@@ -1,0 +1,49 @@
+"""The norms between a layer's attention and its FFN in one launch."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch, note
+
+NORMS = "_sglang_gemma4_after_attention"
+
+
+def prepare_layer(_result: None, layer: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4DecoderLayer.__init__``."""
+    from sglang_gemma4.models.decoder_layer import AfterAttention
+
+    setattr(layer.pre_feedforward_layernorm, NORMS, AfterAttention.of(layer))
+
+
+def read_after_attention(
+    original: Callable[..., Any],
+    read: Any,
+    update: Any,
+    hidden_states: Any,
+    residual: Any,
+    norm: Any,
+    quant_format: str = "",
+    post_residual_addition: Any = None,
+) -> Any:
+    """Around ``_TransformedRead.update_and_read``: the residual after an attention whose sum is complete."""
+    norms = getattr(norm, NORMS, None)
+    if norms is None or residual is None or hidden_states.shape[0] == 0:
+        return original(read, update, hidden_states, residual, norm, quant_format, post_residual_addition)
+    problem = norms.problem_with(read, update, hidden_states, residual, quant_format, post_residual_addition)
+    if problem is not None:
+        note("triple_norm", problem)
+        return original(read, update, hidden_states, residual, norm, quant_format, post_residual_addition)
+    return norms.read(hidden_states, residual)
+
+
+PATCH = Patch(
+    name="triple_norm",
+    switch="SGLANG_GEMMA4_TRIPLE_NORM",
+    why="Between attention and FFN stock launches four norms in an MoE layer and two in a dense one; each reads its input again.",
+    evidence="srt/models/gemma4_causal.py:698-712, 737-751 · runs/2026-11-21-26b-mtp-v2 (121 rmsnorm and 30 fused add launches a step)",
+    remove_when="SGLang computes the norms after attention in one launch.",
+    hooks=(
+        Hook("sglang.srt.models.gemma4_causal.Gemma4DecoderLayer.__init__", "after", prepare_layer, "5c0f55f26423"),
+        Hook("sglang.srt.layers.layer_boundary.boundary._TransformedRead.update_and_read", "around", read_after_attention, "48a7f0ef9e18"),
+    ),
+)

@@ -1,0 +1,47 @@
+"""Say which fused kernels of a decoder layer ran: ``TEST_SABOTAGE=fused_layer_counter:install``."""
+
+import functools
+from typing import Any
+
+
+def install() -> None:
+    """One line on the log for each kernel's first launch, and one for each norm that another kernel computed ahead."""
+    from sglang_gemma4.kernels import gated_embedding, layer_tail, qkv_norm_rope, triple_rmsnorm
+    from sglang_gemma4.models.decoder_layer import ReadyNorm
+
+    places: list[tuple[Any, str]] = [
+        (triple_rmsnorm, "triple_rmsnorm"),
+        (layer_tail, "tail"),
+        (layer_tail, "dual_tail"),
+        (gated_embedding, "gated_embedding"),
+        (qkv_norm_rope, "qkv_norm_rope"),
+    ]
+    for module, name in places:
+        setattr(module, name, _announced(name, getattr(module, name)))
+    original: Any = ReadyNorm.__call__
+    norms: set[int] = set()
+
+    @functools.wraps(original)
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = self.taken
+        result = original(self, *args, **kwargs)
+        if self.taken > before and id(self) not in norms:
+            norms.add(id(self))
+            print(f"HANDED OUT {len(norms)} norms", flush=True)
+        return result
+
+    ReadyNorm.__call__ = counted  # type: ignore[method-assign]
+
+
+def _announced(name: str, original: Any) -> Any:
+    said = False
+
+    @functools.wraps(original)
+    def announced(*args: Any, **kwargs: Any) -> Any:
+        nonlocal said
+        if not said:
+            said = True
+            print(f"LAUNCHED {name}.", flush=True)
+        return original(*args, **kwargs)
+
+    return announced

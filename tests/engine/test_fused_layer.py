@@ -1,0 +1,74 @@
+"""A decoder layer in fewer launches, interpreted, in float32: the tokens, log-probabilities and verify steps of SGLang's own layer."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sglang_gemma4.serving.launch import resolve
+from tests.engine.engine_fork import Group, Nursery, Output, open_nursery
+from tests.engine.test_oracle import MTP
+
+PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(12 + 25 * n))] for n in range(3)]
+NAMES = ("TRIPLE_NORM", "LAYER_TAIL", "PLE_TAIL", "QKV_ROPE")
+LAUNCHED = {
+    "tiny-26b-a4b": {"triple_rmsnorm", "dual_tail", "tail", "qkv_norm_rope"},  # tail: the draft's dense layers
+    "tiny-e2b": {"triple_rmsnorm", "tail", "gated_embedding", "qkv_norm_rope"},
+    "tiny-31b": {"triple_rmsnorm", "tail", "qkv_norm_rope"},
+}
+KERNELS = set().union(*LAUNCHED.values())
+HANDED_OUT = {"tiny-26b-a4b": 6 * 3 + 4, "tiny-e2b": 10 + 4, "tiny-31b": 6 + 4}
+"""Norms computed ahead: of each MoE layer the router's, the experts' and the next one's, of each other the next one's; draft 4 layers."""
+
+
+@pytest.fixture(scope="module")
+def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """A nursery whose Triton kernels run on the CPU: Triton decides that when a kernel is defined."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        yield from open_nursery(tmp_path_factory.mktemp("interpreting"))
+
+
+def serve(nursery: Nursery, name: str, on: str, mtp: bool, **more: str) -> list[Output]:
+    model = resolve(name)
+    options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mtp else {}
+    env = {f"SGLANG_GEMMA4_{each}": on for each in NAMES} | {"TEST_SABOTAGE": "fused_layer_counter:install", **more}
+    group = Group(PROMPTS, {"max_new_tokens": 12}, logprobs=True)
+    return nursery.run(model, [group], env=env, time_limit=400, **options)[0]
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_same_tokens_as_sglang_s_layer(interpreting: Nursery, name: str) -> None:
+    stock = serve(interpreting, name, "0", mtp=True)
+    assert "LAUNCHED" not in stock[0].log
+    shared = {"SGLANG_GEMMA4_SHARED_QUERY": "1"} if name == "tiny-e2b" else {}
+    ours, plain = serve(interpreting, name, "1", mtp=True, **shared), serve(interpreting, name, "1", mtp=False)
+    for kernel in KERNELS:
+        assert (f"LAUNCHED {kernel}." in ours[0].log) == (kernel in LAUNCHED[name])
+    assert f"HANDED OUT {HANDED_OUT[name]} norms" in ours[0].log
+    assert f"HANDED OUT {HANDED_OUT[name] + 1} norms" not in ours[0].log
+    assert " declined: " not in ours[0].log.replace("shared_query declined", "")
+    for answer, alone, reference in zip(ours, plain, stock, strict=True):
+        assert answer.token_ids == alone.token_ids == reference.token_ids
+        assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
+        assert answer.meta_info["spec_verify_ct"] == reference.meta_info["spec_verify_ct"] < len(answer.token_ids), "drafts were accepted"
+
+
+@pytest.mark.parametrize("name", ["tiny-26b-a4b"])
+def test_one_switch_alone(interpreting: Nursery, name: str) -> None:
+    """Each patch works without the others: the tail offers a norm that stock's layer takes, the triple norm's are taken by stock's."""
+    stock = serve(interpreting, name, "0", mtp=False)
+    for alone in ("TRIPLE_NORM", "LAYER_TAIL"):
+        ours = serve(interpreting, name, "0", mtp=False, **{f"SGLANG_GEMMA4_{alone}": "1"})
+        assert f"HANDED OUT {12 if alone == 'TRIPLE_NORM' else 6} norms" in ours[0].log
+        assert [answer.token_ids for answer in ours] == [answer.token_ids for answer in stock]
+
+
+def test_without_triton_the_layer_is_sglang_s(nursery: Nursery) -> None:
+    """On a CPU no kernel runs: each patch says so once and leaves the layer as it is."""
+    ours, stock = serve(nursery, "tiny-e2b", "1", mtp=True), serve(nursery, "tiny-e2b", "0", mtp=True)
+    for name in ("triple_norm", "layer_tail", "ple_tail", "qkv_rope"):
+        assert ours[0].log.count(f"{name} declined: the model runs on cpu") == 1
+    assert "LAUNCHED" not in ours[0].log
+    assert "HANDED OUT" not in ours[0].log
+    assert [(one.token_ids, one.logprobs) for one in ours] == [(other.token_ids, other.logprobs) for other in stock]
