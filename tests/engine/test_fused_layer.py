@@ -23,10 +23,13 @@ HANDED_OUT = {"tiny-26b-a4b": 6 * 3 + 4, "tiny-e2b": 10 + 4, "tiny-31b": 6 + 4}
 
 @pytest.fixture(scope="module")
 def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """A nursery whose Triton kernels run on the CPU: Triton decides that when a kernel is defined."""
+    """A nursery whose Triton kernels run on the CPU: Triton decides that when a kernel is defined. The other nursery's do not."""
+    opened = open_nursery(tmp_path_factory.mktemp("interpreting"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
-        yield from open_nursery(tmp_path_factory.mktemp("interpreting"))
+        started = next(opened)
+    yield started
+    next(opened, None)
 
 
 def serve(nursery: Nursery, name: str, on: str, mtp: bool, **more: str) -> list[Output]:
