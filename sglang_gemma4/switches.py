@@ -123,6 +123,18 @@ _TABLE = (
         "The norms of queries, keys and values and their rotation are one launch (off until measured on an H200).",
     ),
     Switch(
+        "SGLANG_GEMMA4_DRAFT_ARGMAX",
+        False,
+        "With SGLANG_GEMMA4_FROZEN_CHAIN, the draft's head and the maximum over it are one kernel, without logits in memory; the centroid "
+        "head of E2B and E4B likewise (off until measured on an H200).",
+    ),
+    Switch(
+        "SGLANG_GEMMA4_SHARDED_HEAD",
+        False,
+        "Under tensor parallelism each rank scores its range of the vocabulary; with SGLANG_GEMMA4_DRAFT_ARGMAX the draft's too, of which "
+        "only maxima travel (off until measured on two H200).",
+    ),
+    Switch(
         "SGLANG_GEMMA4_DRAFT_PHASE",
         False,
         "The MTP draft's query is rotated to its own token's position, as in transformers (tiny pairs: accept length +1.3 to +2.3 % in the "

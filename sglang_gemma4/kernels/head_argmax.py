@@ -33,10 +33,12 @@ class Tile:
 
 
 def tile_for(rows: int, dtype: torch.dtype) -> Tile:
-    """For a number of rows; two programs share an SM's shared memory, so that one loads while the other reduces."""
+    """For a number of rows: two programs share an SM where registers allow it, so that one loads while the other reduces."""
     if dtype == torch.float32:
         return Tile(64, 32, 4, 2, 2)
-    return Tile(64, 128, 4, 4, 2) if rows <= 32 else Tile(128, 64, 8, 3, 2)
+    if rows <= 32:
+        return Tile(64, 128, 4, 4, 2)
+    return Tile(128, 64, 8, 3, 2) if rows <= 64 else Tile(128, 64, 8, 5, 1)
 
 
 def head_argmax_reference(

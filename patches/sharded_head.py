@@ -1,0 +1,32 @@
+"""Gemma 4's tied LM head under tensor parallelism, a range of the vocabulary on each rank."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch, note
+
+
+def score_my_range(
+    original: Callable[..., Any], processor: Any, hidden_states: Any, lm_head: Any, embedding_bias: Any = None, *, out: Any = None
+) -> Any:
+    """Around ``_compute_lm_head``: where the ranks' logits are put side by side afterwards, but every rank holds the whole head."""
+    if processor.do_tensor_parallel_all_gather:
+        from sglang_gemma4.models import sharded_head
+
+        if sharded_head.is_replicated(lm_head):
+            reason = sharded_head.reason_against(processor, lm_head)
+            if reason:
+                note("sharded_head", reason)
+            else:
+                lm_head = sharded_head.part_of(lm_head)
+    return original(processor, hidden_states, lm_head, embedding_bias, out=out)
+
+
+PATCH = Patch(
+    name="sharded_head",
+    switch="SGLANG_GEMMA4_SHARDED_HEAD",
+    why="Under tensor parallelism every rank scores all 262,144 tokens, and as many copies of the logits as there are ranks are gathered.",
+    evidence="srt/models/gemma3_causal.py:532 · srt/layers/logits_processor.py:484, 1024, 1258 (cuts off the copies)",
+    remove_when="SGLang ties Gemma 4's LM head through a VocabParallelEmbedding.",
+    hooks=(Hook("sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head", "around", score_my_range, "edee85644b6e"),),
+)

@@ -1,0 +1,99 @@
+"""When the draft's fused head and the sharded head leave the work to SGLang, and which part of the vocabulary a rank has."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from sglang_gemma4.models import draft_head, sharded_head
+from sglang_gemma4.patches import draft_argmax
+from sglang_gemma4.patches import sharded_head as sharded_patch
+
+CHAIN = "SGLANG_GEMMA4_FROZEN_CHAIN"
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({CHAIN: "1"}, None),
+        ({}, "SGLANG_GEMMA4_FROZEN_CHAIN is off"),
+        ({CHAIN: "1", "SGLANG_GEMMA4": "0"}, "SGLANG_GEMMA4_FROZEN_CHAIN is off"),
+        ({CHAIN: "1", "SGLANG_FROZEN_KV_MTP_V2": "0"}, "selects the worker v1"),
+    ],
+)
+def test_the_draft_s_token_needs_a_chain(environ: dict[str, str], said: str | None) -> None:
+    found = draft_argmax.without_chain(environ)
+    assert found is None if said is None else said in str(found)
+
+
+def draft_processor(**attributes: Any) -> Any:
+    made: Any = object.__new__(draft_head.DraftHead)
+    torch.nn.Module.__init__(made)
+    given = {"logit_scale": None, "rl_on_policy_target": None, "vocab_size": 96, "sharded": False, **attributes}
+    for name, value in given.items():
+        setattr(made, name, value)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("attributes", "head", "said"),
+    [
+        ({}, {"quant_method": object()}, "not a plain weight"),
+        ({}, {"apply_lora": None}, "not a plain weight"),
+        ({"logit_scale": -1.0}, {}, "logits are scaled"),
+        ({}, {}, "Triton does not run on cpu"),
+    ],
+)
+def test_a_head_that_needs_logits_is_named(attributes: dict[str, Any], head: dict[str, Any], said: str) -> None:
+    lm_head = SimpleNamespace(weight=torch.zeros(96, 32), **head)
+    assert said in str(draft_processor(**attributes).reason_against(torch.zeros(2, 32), lm_head))
+
+
+@pytest.mark.parametrize(("vocabulary", "ranks"), [(262144, 1), (262144, 8), (96, 3)])
+def test_the_ranks_ranges_are_the_vocabulary(vocabulary: int, ranks: int) -> None:
+    ranges = [sharded_head.vocabulary_range(vocabulary, rank, ranks) for rank in range(ranks)]
+    assert [part.start for part in ranges] == [0, *(part.stop for part in ranges[:-1])]
+    assert ranges[-1].stop == vocabulary
+
+
+def embedding(tokens: int) -> Any:
+    from sglang.srt.models.gemma3_causal import Gemma3TextScaledWordEmbedding
+
+    return Gemma3TextScaledWordEmbedding(tokens, 8, 0)
+
+
+def scored(head: Any, monkeypatch: pytest.MonkeyPatch, **attributes: Any) -> tuple[list[int], list[str]]:
+    """Rows of the head that the second of three ranks scores, and what was said."""
+    said: list[str] = []
+    monkeypatch.setattr(sharded_patch, "note", lambda patch, message: said.append(message))
+    monkeypatch.setattr(sharded_head, "get_parallel", lambda: SimpleNamespace(tp_size=3, tp_rank=1))
+    given = {"do_tensor_parallel_all_gather": True, "use_attn_tp_group": False, "do_tensor_parallel_all_gather_dp_attn": False}
+    processor = SimpleNamespace(**{**given, "vocab_size": 96, **attributes})
+    found = sharded_patch.score_my_range(lambda _p, _h, lm_head, _b, out: lm_head.weight, processor, None, head)
+    return [int((head.weight == row).all(1).nonzero()[0]) for row in found[[0, -1]]], said
+
+
+def test_a_rank_scores_its_range_as_a_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert scored(embedding(96), monkeypatch) == ([32, 63], [])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "attributes", "said"),
+    [
+        (97, {"vocab_size": 97}, "97 rows of the head for 97 tokens do not divide by 3 ranks"),
+        (99, {}, "99 rows of the head for 96 tokens"),
+        (96, {"use_attn_tp_group": True}, "DP attention"),
+        (96, {"do_tensor_parallel_all_gather_dp_attn": True}, "DP attention"),
+        (96, {"do_tensor_parallel_all_gather": False}, None),
+    ],
+)
+def test_what_stays_whole(tokens: int, attributes: dict[str, Any], said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, heard = scored(embedding(tokens), monkeypatch, **attributes)
+    assert rows == [0, tokens - 1]
+    assert [said in each for each in heard] == [True] if said else heard == []
+
+
+def test_a_head_that_sglang_shards_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = SimpleNamespace(weight=torch.randn(96, 8))
+    assert scored(head, monkeypatch) == ([0, 95], [])
