@@ -3,6 +3,7 @@
 import random
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -18,9 +19,11 @@ RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1", "TEST_SABOTAGE": "head_counter:in
 @pytest.fixture(scope="module")
 def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     """A nursery whose Triton kernels run on the CPU: Triton decides that when a kernel is defined."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        yield from open_nursery(tmp_path_factory.mktemp("interpreting"))
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:  # the session's own nursery, if it starts later, must not inherit it
+            patch.setenv("TRITON_INTERPRET", "1")
+            started = stack.enter_context(contextmanager(open_nursery)(tmp_path_factory.mktemp("interpreting")))
+        yield started
 
 
 def serve(nursery: Nursery, family: str, argmax: str, env: dict[str, str] | None = None, **engine: Any) -> list[Output]:
