@@ -1,0 +1,127 @@
+"""A MoE layer of tens to hundreds of tokens in four launches: rows into blocks, gate and up with the activation, down, sum.
+
+The sum over a token's experts is taken in their order from the rows' outputs: the same result every time.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from sglang_gemma4.kernels.expert_blocks import expert_blocks
+from sglang_gemma4.kernels.gated_experts import Tile, gated_experts, reason_against
+
+SUM_COLUMNS = 512
+
+
+def tiles_for(tokens: int) -> tuple[int, Tile, Tile]:
+    """Rows a block, and the tiles of the first and the second product."""
+    return (32 if tokens > 192 else 16), Tile(64, 128, 4, 3), Tile(64, 128, 4, 4)
+
+
+@triton.jit
+def _down_kernel(  # type: ignore[no-untyped-def]
+    h_ptr,  # [rows, INNER]
+    w2_ptr,  # [experts, HIDDEN, INNER]
+    expert_ptr,
+    row_ptr,
+    count_ptr,
+    out_ptr,  # [rows, HIDDEN]
+    ROWS,  # noqa: N803
+    HIDDEN: tl.constexpr,  # noqa: N803
+    INNER: tl.constexpr,  # noqa: N803
+    SIZE: tl.constexpr,  # noqa: N803
+    COLUMNS: tl.constexpr,  # noqa: N803
+    DEPTH: tl.constexpr,  # noqa: N803
+    PRECISION: tl.constexpr,  # noqa: N803
+):
+    block = tl.program_id(0)
+    if block < tl.load(count_ptr):
+        expert = tl.load(expert_ptr + block).to(tl.int64)
+        rows = tl.load(row_ptr + block * SIZE + tl.arange(0, SIZE))
+        real = rows < ROWS
+        rows = rows.to(tl.int64)
+        columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        inside = columns < HIDDEN
+        depths = tl.arange(0, DEPTH)
+        h_pointers = h_ptr + rows[:, None] * INNER + depths[None, :]
+        w_pointers = w2_ptr + expert * (HIDDEN * INNER) + columns[None, :] * INNER + depths[:, None]
+        out = tl.zeros([SIZE, COLUMNS], tl.float32)
+        for start in range(0, INNER, DEPTH):
+            left = depths < INNER - start
+            h = tl.load(h_pointers + start, mask=real[:, None] & left[None, :], other=0.0)
+            w = tl.load(w_pointers + start, mask=left[:, None] & inside[None, :], other=0.0)
+            out = tl.dot(h, w, out, input_precision=PRECISION)
+        stored = out_ptr + rows[:, None] * HIDDEN + columns[None, :]
+        tl.store(stored, out.to(out_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
+
+
+@triton.jit
+def _sum_kernel(  # type: ignore[no-untyped-def]
+    y_ptr,  # [tokens, TOPK, HIDDEN]
+    ids_ptr,  # [tokens, TOPK]
+    out_ptr,  # [tokens, HIDDEN]
+    TOPK: tl.constexpr,  # noqa: N803
+    HIDDEN: tl.constexpr,  # noqa: N803
+    COLUMNS: tl.constexpr,  # noqa: N803
+):
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = columns < HIDDEN
+    total = tl.zeros([COLUMNS], tl.float32)
+    for place in tl.static_range(TOPK):
+        row = token * TOPK + place
+        written = tl.load(ids_ptr + row) >= 0
+        total += tl.load(y_ptr + row * HIDDEN + columns, mask=inside & written, other=0.0).to(tl.float32)
+    tl.store(out_ptr + token * HIDDEN + columns, total.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def grouped_experts(
+    x: torch.Tensor,
+    w13: torch.Tensor,
+    w2: torch.Tensor,
+    weights: torch.Tensor,
+    ids: torch.Tensor,
+    tiles: tuple[int, Tile, Tile] | None = None,
+) -> torch.Tensor:
+    """The weighted sum of each token's experts, ``[tokens, hidden]`` in x's dtype; arguments as ``few_token_experts`` has, any tokens.
+
+    Its reference is ``few_token_experts_reference``. The host does not wait for the device.
+
+    Args:
+        tiles: rows a block and the tiles of the two products; None: :func:`tiles_for` the tokens.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit each other, or that the kernels do not take.
+    """
+    reason = reason_against(x, w13, w2, weights, ids)
+    if reason:
+        raise ValueError(reason)
+    tokens, hidden = x.shape
+    if tokens == 0:
+        return torch.empty_like(x)
+    size, first, second = tiles or tiles_for(tokens)
+    blocks = expert_blocks(ids, w13.shape[0], size)
+    h = gated_experts(x, w13, weights, ids, blocks, first)
+    rows = torch.empty((ids.numel(), hidden), dtype=x.dtype, device=x.device)
+    _down_kernel[(blocks.expert.numel(), triton.cdiv(hidden, second.columns))](
+        h,
+        w2,
+        blocks.expert,
+        blocks.row,
+        blocks.count,
+        rows,
+        ids.numel(),
+        HIDDEN=hidden,
+        INNER=w2.shape[2],
+        SIZE=size,
+        COLUMNS=second.columns,
+        DEPTH=second.depth,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        num_warps=second.warps,
+        num_stages=second.stages,
+    )
+    out = torch.empty_like(x)
+    _sum_kernel[(tokens, triton.cdiv(hidden, SUM_COLUMNS))](
+        rows, ids, out, TOPK=ids.shape[1], HIDDEN=hidden, COLUMNS=SUM_COLUMNS, num_warps=4
+    )
+    return out

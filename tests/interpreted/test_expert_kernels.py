@@ -1,0 +1,140 @@
+"""The experts' kernels under Triton's interpreter against their references: odd shapes, rows without an expert, poisoned memory."""
+
+import pytest
+import torch
+
+from sglang_gemma4.kernels import expert_blocks as grouping
+from sglang_gemma4.kernels import few_token_experts as few
+from sglang_gemma4.kernels import gated_experts as gated
+from sglang_gemma4.kernels import grouped_experts as grouped
+from sglang_gemma4.kernels.gated_experts import Tile
+
+POISON = 1e4
+TOLERANCE = 5e-6
+Case = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that the launchers ask for holds nonsense."""
+
+    def empty(*shape: object, **options: object) -> torch.Tensor:
+        return torch.zeros(*shape, **options).fill_(77 if options.get("dtype") == torch.int32 else POISON)  # type: ignore[arg-type, call-overload, no-any-return]
+
+    monkeypatch.setattr(torch, "empty", empty)
+    monkeypatch.setattr(torch, "empty_like", lambda like: torch.full_like(like, POISON))
+
+
+def route(tokens: int, topk: int, experts: int, skewed: bool = False) -> torch.Tensor:
+    """Distinct experts of each token; skewed: all tokens take the first ones."""
+    order = torch.rand(tokens, experts)
+    if skewed:
+        order = order - torch.arange(experts) * 2.0
+    return order.topk(topk).indices.int().contiguous()
+
+
+def case(tokens: int, topk: int, experts: int, hidden: int, inner: int, skewed: bool = False, dropped: float = 0.0) -> Case:
+    torch.manual_seed(tokens + hidden)
+    ids = route(tokens, topk, experts, skewed)
+    ids[torch.rand(ids.shape) < dropped] = -1
+    x, w13, w2 = torch.randn(tokens, hidden), torch.randn(experts, 2 * inner, hidden), torch.randn(experts, hidden, inner)
+    return x, w13 * hidden**-0.5, w2 * inner**-0.5, torch.rand(tokens, topk), ids
+
+
+@pytest.mark.parametrize("size", [1, 4, 16])
+@pytest.mark.parametrize(("tokens", "topk", "experts"), [(1, 4, 16), (5, 3, 7), (16, 8, 128), (150, 8, 12), (3, 1, 5)])
+@pytest.mark.parametrize("dropped", [0.0, 0.5, 1.0])
+def test_rows_into_blocks(tokens: int, topk: int, experts: int, size: int, dropped: float) -> None:
+    torch.manual_seed(0)
+    ids = route(tokens, topk, experts, skewed=tokens == 150)
+    ids[torch.rand(ids.shape) < dropped] = -1
+    for by_token in {False, tokens <= size}:
+        expected = grouping.expert_blocks_reference(ids, experts, size, by_token)
+        found = grouping.expert_blocks(ids, experts, size, by_token)
+        count = int(found.count)
+        assert count == int(expected.count) <= found.expert.numel()
+        assert torch.equal(found.expert[:count], expected.expert)
+        assert torch.equal(found.row[:count], expected.row)
+        assert (found.row[count:] == 77).all(), "wrote behind the last block"
+
+
+def test_most_blocks_is_reached() -> None:
+    ids = torch.tensor([[0], [0], [0], [0], [0], [1], [2]], dtype=torch.int32)
+    assert int(grouping.expert_blocks(ids, 3, 2).count) == grouping.most_blocks(7, 3, 2) == 5
+
+
+SHAPES = [
+    (1, 4, 16, 128, 32),
+    (1, 8, 9, 48, 20),
+    (2, 1, 3, 16, 16),
+    (4, 8, 32, 130, 50),
+    (16, 4, 16, 64, 96),
+    (7, 3, 5, 96, 33),
+]
+
+
+@pytest.mark.parametrize("skewed", [False, True])
+@pytest.mark.parametrize("dropped", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("tiles", [None, (Tile(16, 32, 4, 2), Tile(32, 16, 4, 2))])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_few_tokens(shape: tuple[int, ...], tiles: tuple[Tile, Tile] | None, dropped: float, skewed: bool) -> None:
+    given = case(*shape, skewed=skewed, dropped=dropped)
+    found = few.few_token_experts(*given, tiles=tiles)
+    torch.testing.assert_close(found, few.few_token_experts_reference(*given), atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("size", [16, 32])
+@pytest.mark.parametrize("dropped", [0.0, 0.4])
+@pytest.mark.parametrize("shape", [*SHAPES[1:4], (40, 4, 6, 64, 48), (70, 2, 3, 33, 17)])
+def test_many_tokens(shape: tuple[int, ...], dropped: float, size: int) -> None:
+    given = case(*shape, skewed=shape[0] == 40, dropped=dropped)
+    found = grouped.grouped_experts(*given, tiles=(size, Tile(32, 32, 4, 2), Tile(32, 16, 4, 2)))
+    torch.testing.assert_close(found, few.few_token_experts_reference(*given), atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_first_product_writes_only_its_rows() -> None:
+    x, w13, _, weights, ids = case(6, 2, 4, 64, 24, dropped=0.3)
+    found = gated.gated_experts(x, w13, weights, ids, grouping.expert_blocks(ids, 4, 16), Tile(16, 32, 4, 2))
+    expected = gated.gated_experts_reference(x, w13, weights, ids)
+    none = (ids.flatten() < 0)[:, None].expand_as(expected)
+    torch.testing.assert_close(found[~none], expected[~none], atol=TOLERANCE, rtol=TOLERANCE)
+    assert (found[none] == POISON).all(), "wrote a row without an expert"
+
+
+def test_the_same_bits_every_time_and_for_every_companion() -> None:
+    x, w13, w2, weights, ids = case(9, 4, 16, 64, 32)
+    together = few.few_token_experts(x, w13, w2, weights, ids)
+    assert torch.equal(together, few.few_token_experts(x, w13, w2, weights, ids))
+    pair = few.few_token_experts(x[3:5].clone(), w13, w2, weights[3:5].clone(), ids[3:5].clone())
+    torch.testing.assert_close(pair, together[3:5], atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({0: torch.zeros(2, 64, dtype=torch.float64)}, "x is torch.float64"),
+        ({1: torch.zeros(8, 64, 64, dtype=torch.bfloat16)}, "quantised experts are not taken"),
+        ({2: torch.zeros(8, 32, 64)}, r"\(8, 64, 32\) is taken"),
+        ({3: torch.zeros(2, 3, dtype=torch.bfloat16)}, "float32 and int32 or int64"),
+        ({4: torch.zeros(3, 2, dtype=torch.int32).T}, "ids is not contiguous"),
+        ({4: torch.zeros(3, 3, dtype=torch.int32)}, "for 2 tokens"),
+        ({0: torch.zeros(17, 64), 3: torch.zeros(17, 3), 4: torch.zeros(17, 3, dtype=torch.int32)}, "1 to 16 are taken"),
+    ],
+)
+def test_what_it_does_not_take_is_named(change: dict[int, torch.Tensor], said: str) -> None:
+    given = list(case(2, 3, 8, 64, 32))
+    for place, tensor in change.items():
+        given[place] = tensor
+    with pytest.raises(ValueError, match=said):
+        few.few_token_experts(*given)
+
+
+def test_blocks_refuse_what_they_cannot_hold() -> None:
+    ids = torch.zeros(5, 1, dtype=torch.int32)
+    with pytest.raises(ValueError, match="a power of two is taken"):
+        grouping.expert_blocks(ids, 2, 3)
+    with pytest.raises(ValueError, match="5 tokens do not fit"):
+        grouping.expert_blocks(ids, 2, 4, by_token=True)
+    with pytest.raises(ValueError, match="one is taken"):
+        x, w13, _, weights, route_ids = case(2, 2, 4, 32, 16)
+        gated.gated_experts(x, w13, weights, route_ids, None, Tile(16, 16, 4, 2))
