@@ -62,6 +62,23 @@ _TABLE = (
     Switch("SGLANG_GEMMA4_PATCH_METRICS", True, "The patch list on /metrics, where the server has --enable-metrics."),
     Switch("SGLANG_GEMMA4_TEXT_ONLY_CONFIG", True, "Load text-only checkpoints as transformers 5.19 saves them."),
     Switch("SGLANG_GEMMA4_ROUTER_SCALE", True, "The MoE router's scale is applied on every path and follows weight updates."),
+    Switch(
+        "SGLANG_GEMMA4_MOE_TILES",
+        False,
+        "The experts' GEMMs use tiles measured on this card for Gemma 4's shape, prefill chunks included (`sglang-gemma4 tune-moe` makes "
+        "them; an operator's SGLANG_MOE_CONFIG_DIR stands; off until measured on an H200).",
+    ),
+    Switch(
+        "SGLANG_GEMMA4_GROUPED_EXPERTS",
+        False,
+        "The experts at up to 320 tokens in four launches, the activation in the first product (off until measured on an H200).",
+    ),
+    Switch(
+        "SGLANG_GEMMA4_FEW_TOKEN_EXPERTS",
+        False,
+        "The experts at 1 to 16 tokens in two or three launches, the sum over a token's experts in the second product "
+        "(off until measured on an H200).",
+    ),
     Switch("SGLANG_GEMMA4_TRITON_WINDOW", True, "Triton decode attends to the whole sliding window, not one key less."),
     Switch(
         "SGLANG_GEMMA4_VERIFY_ATTENTION",

@@ -59,22 +59,24 @@ def _down_and_sum_kernel(  # type: ignore[no-untyped-def]
     if not ONE_TOKEN:
         blocks = tl.load(count_ptr)
     out = tl.zeros([SIZE, COLUMNS], tl.float32)
-    for step in range(0, blocks * STEPS):  # one loop over experts and depth, so that loads run ahead from one expert to the next
-        block = step // STEPS
+    # One loop over experts and depth, so that loads run ahead from one expert to the next. Its addresses come from the step before:
+    # loads that wait for another load of the same step are not taken ahead.
+    expert = tl.load(expert_ptr).to(tl.int64)
+    rows = tl.where(places == 0, 0, ROWS)
+    if not ONE_TOKEN:
+        rows = tl.load(row_ptr + places)
+    for step in range(blocks * STEPS):
         at = (step % STEPS) * DEPTH + depths
         left = at < INNER
-        expert = tl.load(expert_ptr + block).to(tl.int64)
-        if ONE_TOKEN:
-            rows = tl.where(places == 0, block, ROWS)
-            real = (rows < ROWS) & (expert >= 0)
-            expert = tl.maximum(expert, 0)
-        else:
-            rows = tl.load(row_ptr + block * SIZE + places)
-            real = rows < ROWS
+        real = (rows < ROWS) & (expert >= 0)
+        chosen = tl.maximum(expert, 0)
         h = tl.load(h_ptr + rows[:, None].to(tl.int64) * INNER + at[None, :], mask=real[:, None] & left[None, :], other=0.0)
-        w_pointers = w2_ptr + expert * (HIDDEN * INNER) + columns[None, :] * INNER + at[:, None]
+        w_pointers = w2_ptr + chosen * (HIDDEN * INNER) + columns[None, :] * INNER + at[:, None]
         w = tl.load(w_pointers, mask=left[:, None] & inside[None, :], other=0.0)
         out = tl.dot(h, w, out, input_precision=PRECISION)
+        block = tl.minimum((step + 1) // STEPS, blocks - 1)
+        expert = tl.load(expert_ptr + block).to(tl.int64)
+        rows = tl.where(places == 0, block, ROWS) if ONE_TOKEN else tl.load(row_ptr + block * SIZE + places)
     stored = out_ptr + places[:, None].to(tl.int64) * HIDDEN + columns[None, :]
     tl.store(stored, out.to(out_ptr.dtype.element_ty), mask=(places < TOKENS)[:, None] & inside[None, :])
 

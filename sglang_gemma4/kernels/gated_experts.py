@@ -64,10 +64,7 @@ def _gated_experts_kernel(  # type: ignore[no-untyped-def]
     if exists:
         expert = tl.load(expert_ptr + block).to(tl.int64)
         if expert >= 0:
-            if ONE_TOKEN:
-                rows = tl.where(places == 0, block, ROWS)
-            else:
-                rows = tl.load(row_ptr + block * SIZE + places)
+            rows = tl.where(places == 0, block, ROWS) if ONE_TOKEN else tl.load(row_ptr + block * SIZE + places)
             real = rows < ROWS
             rows = rows.to(tl.int64)
             columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)

@@ -135,6 +135,6 @@ def test_blocks_refuse_what_they_cannot_hold() -> None:
         grouping.expert_blocks(ids, 2, 3)
     with pytest.raises(ValueError, match="5 tokens do not fit"):
         grouping.expert_blocks(ids, 2, 4, by_token=True)
+    x, w13, _, weights, route_ids = case(2, 2, 4, 32, 16)
     with pytest.raises(ValueError, match="one is taken"):
-        x, w13, _, weights, route_ids = case(2, 2, 4, 32, 16)
         gated.gated_experts(x, w13, weights, route_ids, None, Tile(16, 16, 4, 2))

@@ -1,0 +1,22 @@
+"""Gemma 4's experts at 17 to 320 tokens: the activation in the first product, rows gathered in one launch."""
+
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+
+
+def take_groups(_result: None, moe: Any, _hidden_size: int, _layer_id: int, config: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4MoE.__init__``."""
+    from sglang_gemma4.models import expert_layers
+
+    expert_layers.take_groups(moe.experts, config.hidden_activation)
+
+
+PATCH = Patch(
+    name="grouped_experts",
+    switch="SGLANG_GEMMA4_GROUPED_EXPERTS",
+    why="Stock takes six launches and writes gate and up to memory and reads them back; a verify step of 80 requests has 320 tokens.",
+    evidence="srt/layers/moe/moe_runner/triton_utils/fused_moe.py:520-970 · runs/2026-11-21-26b-stock-steps (decode)",
+    remove_when="SGLang's fused MoE applies gelu in its first GEMM's epilogue, as SGLANG_OPT_FUSE_SWIGLU_INTERLEAVED does silu.",
+    hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_groups, "a63fb2abba48"),),
+)

@@ -1,0 +1,43 @@
+"""Tiles of the experts' GEMMs measured on this card for Gemma 4's shape, where the operator has given none."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+
+OPERATOR_S = "SGLANG_MOE_CONFIG_DIR"
+_shapes: set[tuple[int, int]] = set()
+
+
+def remember_shape(_result: None, moe: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4MoE.__init__``: the shape of this process's share of the experts."""
+    _shapes.add((moe.experts.num_local_experts, moe.experts.intermediate_size_per_partition))
+
+
+def find_tiles(original: Callable[..., Any], experts: int, inner: int, dtype: str | None, *args: Any, **kwargs: Any) -> Any:
+    """Around ``get_moe_configs``: ours for a Gemma 4 layer in 16 bits, where there are some."""
+    from sglang.srt.runtime_context import get_exec
+
+    sixteen_bits = dtype is None and not any(args[:3]) and not any(kwargs.get(key) for key in ("block_n", "block_k", "per_channel_quant"))
+    stock = not sixteen_bits or (experts, inner) not in _shapes or OPERATOR_S in os.environ
+    if stock or get_exec().deterministic.enable_deterministic_inference:
+        return original(experts, inner, dtype, *args, **kwargs)
+    from sglang_gemma4.models import expert_tiles
+
+    down = bool(kwargs.get("down_moe", args[3] if len(args) > 3 else False))
+    found = expert_tiles.for_server(experts, inner, down)
+    return original(experts, inner, dtype, *args, **kwargs) if found is None else found
+
+
+PATCH = Patch(
+    name="moe_tiles",
+    switch="SGLANG_GEMMA4_MOE_TILES",
+    why="SGLang's tiles for this shape end at 1,024 tokens: a prefill chunk of 8,192 takes twice its floor, 240 of 620 ms for 32k tokens.",
+    evidence="srt/layers/moe/moe_runner/triton_utils/configs/triton_3_6_0 · runs/2026-11-21-26b-stock-steps (prefill, batch 32)",
+    remove_when="SGLang ships tiles for E=128, N=704 measured beyond 1,024 tokens on this card.",
+    hooks=(
+        Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", remember_shape, "a63fb2abba48"),
+        Hook("sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe_triton_config.get_moe_configs", "around", find_tiles, "2fb82c3e8fa9"),
+    ),
+)

@@ -1,0 +1,94 @@
+"""Gemma 4's expert layers through our kernels, by the number of tokens; whatever they do not take goes the stock way."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+
+from sglang_gemma4.kernels.few_token_experts import MOST_TOKENS, few_token_experts
+from sglang_gemma4.kernels.gated_experts import reason_against
+from sglang_gemma4.kernels.grouped_experts import grouped_experts
+from sglang_gemma4.patching import note
+
+Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+GROUPED_MOST = 320
+"""Tokens of a verify step of 80 requests with 4 draft tokens; beyond, SGLang's larger tiles do better."""
+
+
+class ExpertKernels:
+    """Stands in a layer's ``run_moe_core`` for batches of ``least`` to ``most`` tokens; others go to what stood there before.
+
+    Args:
+        name: of the patch, for its notes.
+        layer: SGLang's ``FusedMoE`` of a Gemma 4 layer.
+        activation: the model's ``hidden_activation``.
+    """
+
+    def __init__(self, name: str, layer: Any, activation: str, kernel: Kernel, least: int, most: int) -> None:
+        self.name, self.layer, self.activation = name, layer, activation
+        self.kernel, self.least, self.most = kernel, least, most
+        self.before = layer.run_moe_core
+        self.steps = 0
+        """Batches computed here; a test asks for it."""
+
+    def __call__(self, dispatch_output: Any) -> Any:
+        """SGLang's combine input with ``[tokens, hidden]``, from its dispatch output."""
+        tokens = dispatch_output.hidden_states.shape[0]
+        if not self.least <= tokens <= self.most:
+            return self.before(dispatch_output=dispatch_output)
+        reason = self.reason_against(dispatch_output)
+        if reason is not None:
+            note(self.name, f"SGLang's kernels compute the experts: {reason}")
+            return self.before(dispatch_output=dispatch_output)
+        from sglang.srt.layers.moe.token_dispatcher import StandardCombineInput
+
+        routed = dispatch_output.topk_output
+        layer = self.layer
+        out = self.kernel(dispatch_output.hidden_states, layer.w13_weight, layer.w2_weight, routed.topk_weights, routed.topk_ids)
+        self.steps += 1
+        return StandardCombineInput(hidden_states=out)
+
+    def reason_against(self, dispatch_output: Any) -> str | None:
+        """Why this batch is not for our kernels, or None."""
+        from sglang.srt.layers.dp_attention import is_allocation_symmetric
+        from sglang.srt.layers.moe.topk import TopKOutputChecker
+        from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
+        from sglang.srt.runtime_context import get_exec
+
+        method, config = self.layer.quant_method, self.layer.moe_runner_config
+        if not isinstance(method, UnquantizedFusedMoEMethod):
+            return f"the weights are quantised ({type(method).__name__})"
+        backend = method.get_moe_runner_backend(self.layer)
+        if backend is None or not backend.is_triton():
+            return f"--moe-runner-backend {backend.value if backend is not None else 'none'}"
+        if self.activation != "gelu_pytorch_tanh" or config.activation not in ("gelu", "gelu_tanh") or not config.is_gated:
+            return f"activation {self.activation}, {config.activation} in the runner; gated gelu_pytorch_tanh is taken"
+        if config.apply_router_weight_on_input or config.no_combine or config.routed_scaling_factor not in (None, 1.0):
+            return "router weights on the input, no sum over experts or a scaled sum"
+        if method.with_bias or method.w13_swiglu_interleaved:
+            return "experts with a bias or interleaved gates"
+        if get_exec().moe.enable_fused_moe_sum_all_reduce or get_exec().deterministic.enable_deterministic_inference:
+            return "a fused all-reduce or --enable-deterministic-inference"
+        if is_allocation_symmetric():
+            return "the output must lie in symmetric memory"
+        if not TopKOutputChecker.format_is_standard(dispatch_output.topk_output):
+            return "the routing is left to the experts' kernel"
+        if dispatch_output.hidden_states_pre_quant is not None:
+            return "the activation is quantised"
+        x = dispatch_output.hidden_states
+        if not x.is_cuda and not triton.knobs.runtime.interpret:
+            return f"tensors are on {x.device.type}"
+        routed = dispatch_output.topk_output
+        return reason_against(x, self.layer.w13_weight, self.layer.w2_weight, routed.topk_weights, routed.topk_ids)
+
+
+def take_few_tokens(layer: Any, activation: str) -> None:
+    """Batches of up to 16 tokens of this ``FusedMoE``, ahead of what takes larger ones."""
+    layer.run_moe_core = ExpertKernels("few_token_experts", layer, activation, few_token_experts, 1, MOST_TOKENS)
+
+
+def take_groups(layer: Any, activation: str) -> None:
+    """Batches of up to 320 tokens of this ``FusedMoE``, but for those that another kernel of ours takes."""
+    layer.run_moe_core = ExpertKernels("grouped_experts", layer, activation, grouped_experts, 1, GROUPED_MOST)

@@ -1,0 +1,21 @@
+"""Say that our experts' kernels ran: ``TEST_SABOTAGE=expert_counter:install``."""
+
+import functools
+from typing import Any
+
+
+def install() -> None:
+    """One line on the log for the first batch of each layer and kernel."""
+    from sglang_gemma4.models.expert_layers import ExpertKernels
+
+    original: Any = ExpertKernels.__call__
+
+    @functools.wraps(original)
+    def counted(self: Any, dispatch_output: Any) -> Any:
+        steps = self.steps
+        result = original(self, dispatch_output)
+        if steps == 0 and self.steps == 1:
+            print(f"EXPERTS by {self.name}, {dispatch_output.hidden_states.shape[0]} tokens", flush=True)
+        return result
+
+    ExpertKernels.__call__ = counted  # type: ignore[method-assign]

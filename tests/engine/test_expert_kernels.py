@@ -1,0 +1,54 @@
+"""Our experts' kernels in SGLang, interpreted, in float32: the tokens of SGLang's own path, plain and under MTP."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sglang_gemma4.serving.launch import resolve
+from tests.engine.engine_fork import Group, Nursery, Output, open_nursery
+from tests.engine.test_oracle import MTP
+
+PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(6 + 20 * n))] for n in range(3)]
+"""6, 26 and 46 tokens: a prefill that the grouped kernels take; decode and verify steps that the others take."""
+LAYERS = 6
+
+
+@pytest.fixture(scope="module")
+def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """A nursery whose Triton kernels run on the CPU: Triton decides that when a kernel is defined."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        yield from open_nursery(tmp_path_factory.mktemp("interpreting"))
+
+
+def serve(nursery: Nursery, few: str, grouped: str, mtp: bool, **options: Any) -> list[Output]:
+    model = resolve("tiny-26b-a4b")
+    if mtp:
+        options |= {**MTP, "speculative_draft_model_path": f"{model}-assistant"}
+    switches = {"SGLANG_GEMMA4_FEW_TOKEN_EXPERTS": few, "SGLANG_GEMMA4_GROUPED_EXPERTS": grouped}
+    group = Group(PROMPTS, {"max_new_tokens": 12}, logprobs=True)
+    return nursery.run(model, [group], env={**switches, "TEST_SABOTAGE": "expert_counter:install"}, time_limit=400, **options)[0]
+
+
+@pytest.mark.parametrize("mtp", [False, True], ids=["plain", "mtp"])
+def test_same_tokens_as_sglang_s_experts(interpreting: Nursery, mtp: bool) -> None:
+    ours, stock = serve(interpreting, "1", "1", mtp), serve(interpreting, "0", "0", mtp)
+    assert "EXPERTS" not in stock[0].log
+    assert ours[0].log.count("EXPERTS by few_token_experts") == LAYERS
+    assert ours[0].log.count("EXPERTS by grouped_experts") == LAYERS
+    assert "SGLang's kernels compute the experts" not in ours[0].log
+    for answer, reference in zip(ours, stock, strict=True):
+        assert answer.token_ids == reference.token_ids
+        assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
+        if mtp:
+            assert answer.meta_info["spec_verify_ct"] == reference.meta_info["spec_verify_ct"] < len(answer.token_ids), (
+                "drafts were accepted"
+            )
+
+
+def test_grouped_kernels_alone_take_decode_steps_too(interpreting: Nursery) -> None:
+    ours, stock = serve(interpreting, "0", "1", False), serve(interpreting, "0", "0", False)
+    assert ours[0].log.count("EXPERTS by grouped_experts") == LAYERS
+    assert "EXPERTS by few_token_experts" not in ours[0].log
+    assert [answer.token_ids for answer in ours] == [answer.token_ids for answer in stock]
