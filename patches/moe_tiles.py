@@ -17,11 +17,12 @@ def remember_shape(_result: None, moe: Any, *_args: Any, **_kwargs: Any) -> None
 
 def find_tiles(original: Callable[..., Any], experts: int, inner: int, dtype: str | None, *args: Any, **kwargs: Any) -> Any:
     """Around ``get_moe_configs``: ours for a Gemma 4 layer in 16 bits, where there are some."""
+    sixteen_bits = dtype is None and not any(args[:3]) and not any(kwargs.get(key) for key in ("block_n", "block_k", "per_channel_quant"))
+    if not sixteen_bits or (experts, inner) not in _shapes or OPERATOR_S in os.environ:
+        return original(experts, inner, dtype, *args, **kwargs)
     from sglang.srt.runtime_context import get_exec
 
-    sixteen_bits = dtype is None and not any(args[:3]) and not any(kwargs.get(key) for key in ("block_n", "block_k", "per_channel_quant"))
-    stock = not sixteen_bits or (experts, inner) not in _shapes or OPERATOR_S in os.environ
-    if stock or get_exec().deterministic.enable_deterministic_inference:
+    if get_exec().deterministic.enable_deterministic_inference:
         return original(experts, inner, dtype, *args, **kwargs)
     from sglang_gemma4.models import expert_tiles
 

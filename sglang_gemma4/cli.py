@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from sglang_gemma4 import __version__
 from sglang_gemma4.benchmark.command import add_command as add_bench
+from sglang_gemma4.benchmark.tune_moe import add_command as add_tune_moe
 from sglang_gemma4.diagnostics.dashboard import add_command as add_dashboard
 from sglang_gemma4.memory.capacity import add_command as add_capacity
 from sglang_gemma4.quality.command import add_commands as add_quality
@@ -69,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     checkpoint.add_argument("--random", action="store_true", help="config only, for --load-format dummy: no weights are written")
     checkpoint.set_defaults(run=_checkpoint)
     add_bench(commands)
+    add_tune_moe(commands)
     add_quality(commands)
     add_dashboard(commands)
     add_capacity(commands)

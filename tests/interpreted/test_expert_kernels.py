@@ -11,6 +11,7 @@ from sglang_gemma4.kernels.gated_experts import Tile
 
 POISON = 1e4
 TOLERANCE = 5e-6
+Shape = tuple[int, int, int, int, int]
 Case = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -63,7 +64,7 @@ def test_most_blocks_is_reached() -> None:
     assert int(grouping.expert_blocks(ids, 3, 2).count) == grouping.most_blocks(7, 3, 2) == 5
 
 
-SHAPES = [
+SHAPES: list[Shape] = [
     (1, 4, 16, 128, 32),
     (1, 8, 9, 48, 20),
     (2, 1, 3, 16, 16),
@@ -77,7 +78,7 @@ SHAPES = [
 @pytest.mark.parametrize("dropped", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("tiles", [None, (Tile(16, 32, 4, 2), Tile(32, 16, 4, 2))])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_few_tokens(shape: tuple[int, ...], tiles: tuple[Tile, Tile] | None, dropped: float, skewed: bool) -> None:
+def test_few_tokens(shape: Shape, tiles: tuple[Tile, Tile] | None, dropped: float, skewed: bool) -> None:
     given = case(*shape, skewed=skewed, dropped=dropped)
     found = few.few_token_experts(*given, tiles=tiles)
     torch.testing.assert_close(found, few.few_token_experts_reference(*given), atol=TOLERANCE, rtol=TOLERANCE)
@@ -86,7 +87,7 @@ def test_few_tokens(shape: tuple[int, ...], tiles: tuple[Tile, Tile] | None, dro
 @pytest.mark.parametrize("size", [16, 32])
 @pytest.mark.parametrize("dropped", [0.0, 0.4])
 @pytest.mark.parametrize("shape", [*SHAPES[1:4], (40, 4, 6, 64, 48), (70, 2, 3, 33, 17)])
-def test_many_tokens(shape: tuple[int, ...], dropped: float, size: int) -> None:
+def test_many_tokens(shape: Shape, dropped: float, size: int) -> None:
     given = case(*shape, skewed=shape[0] == 40, dropped=dropped)
     found = grouped.grouped_experts(*given, tiles=(size, Tile(32, 32, 4, 2), Tile(32, 16, 4, 2)))
     torch.testing.assert_close(found, few.few_token_experts_reference(*given), atol=TOLERANCE, rtol=TOLERANCE)

@@ -1,0 +1,153 @@
+"""Find the fastest tiles of SGLang's fused MoE for Gemma 4 on this card, and write them where the patch ``moe_tiles`` finds them.
+
+Both GEMMs of a layer share one alignment of rows, so they are timed apart for each number of rows a block and chosen together.
+"""
+
+import argparse
+import itertools
+import multiprocessing
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from sglang_gemma4.benchmark import expert_products as products
+from sglang_gemma4.benchmark.graph_timer import microseconds
+from sglang_gemma4.models.expert_tiles import file_name, write
+
+SHARED_BYTES = 227 * 1024
+"""Of a Hopper SM, for one program."""
+Tile = dict[str, Any]
+
+
+def candidates(tokens: int, down: bool) -> list[Tile]:
+    """Tiles worth trying. SGLang's kernel takes TMA for 16-bit weights in the first GEMM only; in the second it wants quantised rows."""
+    mean = tokens * products.TOPK / products.EXPERTS  # rows of an expert
+    rows = [size for size in (16, 32, 64, 128) if (size <= 16 or size <= 2.5 * mean) and (size >= 64 or 4 * size > mean)]
+    if mean < 16:
+        choices = itertools.product(rows, (32, 64, 128), (64, 128, 256), (1,), (4,), (3, 4, 5))
+    else:
+        choices = itertools.product(rows, (64, 128, 256), (32, 64, 128), (1, 16), (4, 8), (2, 3, 4))
+    found = []
+    for m, n, k, group, warps, stages in choices:
+        if 2 * stages * (m + n) * k > SHARED_BYTES or m * n > 128 * 32 * warps or (warps == 8 and m * n < 128 * 128):
+            continue
+        if mean >= 16 and stages not in {32: (4,), 64: (3, 4), 128: (2, 3)}[k]:
+            continue
+        tile = {"BLOCK_SIZE_M": m, "BLOCK_SIZE_N": n, "BLOCK_SIZE_K": k, "GROUP_SIZE_M": group, "num_warps": warps, "num_stages": stages}
+        found.append(tile)
+        if not down and k == 64 and n >= 64 and mean >= 2:
+            found.append({**tile, "USE_TMA": True})
+    return found
+
+
+def compile_all(tokens: Sequence[int], inner: int, processes: int, deadline: float) -> dict[str, str]:
+    """Compile every candidate into Triton's cache on all cores; why not, by candidate, for those that this card does not take."""
+    jobs: dict[str, tuple[bool, Tile, list[int], int]] = {}
+    for each, down in itertools.product(tokens, (False, True)):
+        for tile in candidates(each, down):
+            jobs.setdefault(key_of(tile, down), (down, tile, [], inner))[2].append(each)
+    refused: dict[str, str] = {}
+    started = time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        waiting = {key: pool.apply_async(products.compile_tile, (job,)) for key, job in jobs.items()}
+        for key, result in waiting.items():
+            try:
+                refused[key] = result.get(max(1.0, deadline - time.monotonic()))
+            except multiprocessing.TimeoutError:
+                print("compiling took its half of the time limit; the rest compiles where it is timed", flush=True)
+                break
+        pool.terminate()
+    refused = {key: why for key, why in refused.items() if why}
+    print(f"{len(jobs)} tiles compiled in {time.monotonic() - started:.0f} s; {len(refused)} are not for this card", flush=True)
+    return refused
+
+
+def key_of(tile: Tile, down: bool) -> str:
+    """One word for a tile, as the table shows it."""
+    values = "x".join(str(tile[f"BLOCK_SIZE_{axis}"]) for axis in "MNK")
+    tma = " TMA" if tile.get("USE_TMA") else ""
+    return f"{'down' if down else 'up'} {values} g{tile['GROUP_SIZE_M']} w{tile['num_warps']} s{tile['num_stages']}{tma}"
+
+
+def timed(weights: products.Experts, down: bool, tokens: int, tile: Tile, rounds: int) -> float:
+    """Microseconds of one GEMM, in a graph over several routings."""
+    return microseconds([products.launcher(weights, down, tokens, tile, seed) for seed in range(products.ROUTINGS)], rounds)
+
+
+def best_pair(weights: products.Experts, tokens: int, refused: dict[str, str], deadline: float) -> tuple[Tile, float, Tile, float] | None:
+    """The fastest tiles of both GEMMs that share their rows a block, and their microseconds; None where time ran out before any."""
+    best: dict[tuple[int, bool], tuple[float, Tile]] = {}
+    listed = {down: candidates(tokens, down) for down in (False, True)}
+    for size in sorted({tile["BLOCK_SIZE_M"] for tile in listed[False]}):
+        for down in (False, True):
+            for tile in listed[down]:
+                if tile["BLOCK_SIZE_M"] != size or key_of(tile, down) in refused:
+                    continue
+                if time.monotonic() > deadline and (size, down) in best:
+                    break
+                try:
+                    spent = timed(weights, down, tokens, tile, 1)
+                except Exception as error:  # a refusal that was not met while compiling
+                    refused[key_of(tile, down)] = f"{type(error).__name__}: {error}"
+                    continue
+                if spent < best.get((size, down), (float("inf"), {}))[0]:
+                    best[size, down] = (spent, tile)
+    pairs = [(best[size, False], best[size, True]) for size, down in best if not down and (size, True) in best]
+    if not pairs:
+        return None
+    up, down_best = min(pairs, key=lambda pair: pair[0][0] + pair[1][0])
+    check(weights, tokens, up[1], down=False)
+    check(weights, tokens, down_best[1], down=True)
+    return up[1], timed(weights, False, tokens, up[1], 5), down_best[1], timed(weights, True, tokens, down_best[1], 5)
+
+
+def check(weights: products.Experts, tokens: int, tile: Tile, down: bool) -> None:
+    """That this tile computes what a plain one does.
+
+    Raises:
+        ValueError: it does not; a compiler's error, then.
+    """
+    plain = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
+    width = (weights.down if down else weights.up).shape[1]
+    outs = [torch.full((tokens, products.TOPK, width), 1e4, dtype=torch.bfloat16, device="cuda") for _ in range(2)]
+    for out, one in zip(outs, (plain, tile), strict=True):
+        products.launcher(weights, down, tokens, one, 0, out)()
+    apart = float((outs[0].float() - outs[1].float()).abs().max())
+    if not apart < 0.1:
+        raise ValueError(f"{key_of(tile, down)} at {tokens} tokens is {apart:g} away from a plain tile; it is not written")
+
+
+def tune(options: argparse.Namespace) -> int:
+    """Compile, time, choose, write; print a row of markdown for each number of tokens."""
+    if not torch.cuda.is_available():
+        raise ValueError("tune-moe needs a CUDA card")
+    if products.INNER % options.tp:
+        raise ValueError(f"--tp {options.tp} does not divide the experts' {products.INNER} inner columns")
+    inner = products.INNER // options.tp
+    started = time.monotonic()
+    refused = compile_all(options.tokens, inner, options.processes, started + options.time_limit / 2)
+    weights = products.Experts(inner)
+    device = torch.cuda.get_device_name()
+    paths = [options.out / file_name(products.EXPERTS, inner, device, down) for down in (False, True)]
+    print("| tokens | up tile | up µs | floor µs | down tile | down µs | floor µs |\n|" + " --- |" * 7, flush=True)
+    left = list(options.tokens)
+    while left:
+        tokens = left.pop(0)
+        now = time.monotonic()
+        deadline = now + max(5.0, (started + options.time_limit - now) / (len(left) + 1))
+        found = best_pair(weights, tokens, refused, deadline)
+        if found is None:
+            print(f"| {tokens} | no tile of the candidates runs on this card | | | | | |", flush=True)
+            continue
+        up, up_spent, down, down_spent = found
+        floor = partial(products.floor_microseconds, tokens, bandwidth=options.bandwidth, teraflops=options.teraflops, inner=inner)
+        cells = [tokens, key_of(up, False), f"{up_spent:.1f}", f"{floor(down=False):.1f}"]
+        cells += [key_of(down, True), f"{down_spent:.1f}", f"{floor(down=True):.1f}"]
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+        for path, tile in zip(paths, (up, down), strict=True):
+            write(path, {tokens: tile})
+    print(f"\nwritten: {paths[0]} and {paths[1].name}; SGLANG_GEMMA4_MOE_TILES=1 lets a server use them", flush=True)
+    return 0

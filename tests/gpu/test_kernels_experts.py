@@ -1,0 +1,92 @@
+"""The experts' kernels compiled on a card against float32, at 26B-A4B's real size; rows without an expert, bits that stay the same."""
+
+import pytest
+import torch
+
+from sglang_gemma4.kernels import expert_blocks as grouping
+from sglang_gemma4.kernels.few_token_experts import few_token_experts
+from sglang_gemma4.kernels.grouped_experts import grouped_experts
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+
+HIDDEN, INNER, EXPERTS, TOPK = 2816, 704, 128, 8
+Weights = tuple[torch.Tensor, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def weights() -> Weights:
+    torch.manual_seed(0)
+    w13 = torch.randn(EXPERTS, 2 * INNER, HIDDEN, device="cuda") * HIDDEN**-0.5
+    return w13, torch.randn(EXPERTS, HIDDEN, INNER, device="cuda") * INNER**-0.5
+
+
+def expected(x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, probabilities: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Expert by expert in float32."""
+    out = torch.zeros(x.shape, device=x.device)
+    for expert in range(EXPERTS):
+        token, place = (ids == expert).nonzero(as_tuple=True)
+        both = x[token].float() @ w13[expert].float().T
+        act = torch.nn.functional.gelu(both[:, :INNER], approximate="tanh") * both[:, INNER:]
+        out.index_add_(0, token, probabilities[token, place, None] * (act @ w2[expert].float().T))
+    return out
+
+
+def routed(tokens: int, dropped: float) -> tuple[torch.Tensor, torch.Tensor]:
+    top = (torch.randn(tokens, EXPERTS, device="cuda") + 0.5 * torch.randn(EXPERTS, device="cuda")).topk(TOPK)
+    ids = top.indices.int().contiguous()
+    ids[torch.rand(ids.shape, device="cuda") < dropped] = -1
+    return torch.softmax(top.values, -1).contiguous(), ids
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("dropped", [0.0, 0.4])
+@pytest.mark.parametrize("tokens", [1, 2, 4, 15, 16, 17, 64, 193, 320])
+def test_experts(weights: Weights, tokens: int, dropped: float, dtype: torch.dtype) -> None:
+    """Within the rounding of the type: of the activation, of each row's output in the grouped kernels, and of the sum."""
+    torch.manual_seed(tokens)
+    w13, w2 = (weight.to(dtype) for weight in weights)
+    x = torch.randn(tokens, HIDDEN, device="cuda").to(dtype)
+    probabilities, ids = routed(tokens, dropped)
+    reference = expected(x, w13, w2, probabilities, ids)
+    tolerance = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-5}[dtype]
+    for kernel in (grouped_experts, few_token_experts) if tokens <= 16 else (grouped_experts,):
+        torch.cuda.empty_cache()
+        found = kernel(x, w13, w2, probabilities, ids)
+        torch.testing.assert_close(found.float(), reference, atol=tolerance, rtol=tolerance)
+        for _ in range(3):
+            assert torch.equal(found, kernel(x, w13, w2, probabilities, ids)), "the same bits every time"
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 320])
+def test_a_graph_follows_its_inputs(weights: Weights, tokens: int) -> None:
+    """Captured with one routing, replayed with another."""
+    w13, w2 = (weight.to(torch.bfloat16) for weight in weights)
+    kernel = few_token_experts if tokens <= 16 else grouped_experts
+    x = torch.randn(tokens, HIDDEN, device="cuda").to(torch.bfloat16)
+    probabilities, ids = routed(tokens, 0.0)
+    kernel(x, w13, w2, probabilities, ids)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = kernel(x, w13, w2, probabilities, ids)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        other_probabilities, other_ids = routed(tokens, 0.2)
+        probabilities.copy_(other_probabilities)
+        ids.copy_(other_ids)
+        graph.replay()
+        assert torch.equal(out, kernel(x, w13, w2, probabilities, ids))
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 16, 17, 128, 320, 2500])
+@pytest.mark.parametrize("size", [16, 32, 64])
+def test_rows_into_blocks(tokens: int, size: int) -> None:
+    torch.manual_seed(tokens)
+    _, ids = routed(tokens, 0.2)
+    for by_token in {False, tokens <= size}:
+        reference = grouping.expert_blocks_reference(ids, EXPERTS, size, by_token)
+        found = grouping.expert_blocks(ids, EXPERTS, size, by_token)
+        count = int(found.count)
+        assert count == int(reference.count)
+        assert torch.equal(found.expert[:count], reference.expert)
+        assert torch.equal(found.row[:count], reference.row)

@@ -1,0 +1,81 @@
+"""Files of tiles: their names, what is refused, whose they are; and the tuner's candidates."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_gemma4.benchmark import moe_tiles
+from sglang_gemma4.benchmark.expert_products import EXPERTS, HIDDEN, INNER, TOPK, routing
+from sglang_gemma4.benchmark.tune_moe import TOKENS
+from sglang_gemma4.models import expert_tiles
+from sglang_gemma4.patches import moe_tiles as patch
+
+TILE = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 4}
+
+
+def test_the_name_is_sglang_s() -> None:
+    import sglang
+
+    folder = Path(sglang.__file__).parent / "srt/layers/moe/moe_runner/triton_utils/configs/triton_3_6_0"
+    for down in (False, True):
+        assert (folder / expert_tiles.file_name(EXPERTS, INNER, "NVIDIA H200", down)).exists()
+
+
+def test_written_tiles_are_read_and_others_stay(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "tiles.json"
+    expert_tiles.write(path, {16: TILE, 1: TILE})
+    expert_tiles.write(path, {16: {**TILE, "USE_TMA": True}, 8192: TILE})
+    assert list(json.loads(path.read_text())) == ["1", "16", "8192"], "in order"
+    assert expert_tiles.read(path) == {1: TILE, 16: {**TILE, "USE_TMA": True}, 8192: TILE}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("{", "no file of tiles"), ("[1]", "no file of tiles"), ('{"x": {}}', "no file of tiles"), ("{}", "no tiles"), ('{"1": {}}', "lacks")],
+)
+def test_a_file_that_is_none_is_named(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "tiles.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=said):
+        expert_tiles.read(path)
+
+
+def asked(*args: Any, **kwargs: Any) -> str:
+    return "SGLang's"
+
+
+def test_other_models_and_the_operator_s_folder_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shape counts only once a Gemma 4 layer of it was built in the process."""
+    monkeypatch.delenv(patch.OPERATOR_S, raising=False)
+    monkeypatch.setattr(patch, "_shapes", {(64, INNER)})
+    assert patch.find_tiles(asked, EXPERTS, INNER, None, 0, 0, per_channel_quant=False, down_moe=False) == "SGLang's"
+    monkeypatch.setattr(patch, "_shapes", {(EXPERTS, INNER)})
+    for dtype, blocks, channels in (("fp8_w8a8", 0, False), (None, 128, False), (None, 0, True)):
+        assert patch.find_tiles(asked, EXPERTS, INNER, dtype, blocks, blocks, per_channel_quant=channels, down_moe=True) == "SGLang's"
+    monkeypatch.setenv(patch.OPERATOR_S, "/somewhere")
+    assert patch.find_tiles(asked, EXPERTS, INNER, None, 0, 0, per_channel_quant=False, down_moe=False) == "SGLang's"
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_candidates_fit_and_share_their_rows(tokens: int) -> None:
+    """Each size of rows a block has tiles for both GEMMs, and no tile asks for more shared memory than an SM has."""
+    listed = {down: moe_tiles.candidates(tokens, down) for down in (False, True)}
+    sizes = [{tile["BLOCK_SIZE_M"] for tile in listed[down]} for down in (False, True)]
+    assert sizes[0] == sizes[1] != set()
+    for down, tiles in listed.items():
+        assert len({moe_tiles.key_of(tile, down) for tile in tiles}) == len(tiles)
+        for tile in tiles:
+            assert set(tile) >= expert_tiles.NEEDED
+            assert not (down and "USE_TMA" in tile)
+            columns_and_rows = tile["BLOCK_SIZE_M"] + tile["BLOCK_SIZE_N"]
+            assert 2 * tile["num_stages"] * columns_and_rows * tile["BLOCK_SIZE_K"] <= moe_tiles.SHARED_BYTES
+
+
+def test_routing_is_diverse_and_distinct() -> None:
+    probabilities, ids = routing(256, 0, "cpu")
+    assert ids.unique().numel() > 120
+    assert all(row.unique().numel() == TOPK for row in ids)
+    assert probabilities.sum(-1).allclose(probabilities.new_ones(256))
+    assert (HIDDEN, INNER) == (2816, 704)
