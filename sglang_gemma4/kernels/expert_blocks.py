@@ -11,6 +11,8 @@ import triton.language as tl
 
 CHUNK = 1024
 """Rows counted at a time."""
+THREADS = 128
+"""Of a program. No fewer rows are counted at a time, so that no row lies in two threads."""
 
 
 @dataclass
@@ -131,7 +133,7 @@ def expert_blocks(ids: torch.Tensor, experts: int, size: int, by_token: bool = F
         SIZE=size,
         BY_TOKEN=by_token,
         BINS=triton.next_power_of_2(experts),
-        CHUNK=min(CHUNK, max(32, triton.next_power_of_2(rows))),
-        num_warps=4,
+        CHUNK=min(CHUNK, max(THREADS, triton.next_power_of_2(rows))),
+        num_warps=THREADS // 32,
     )
     return Blocks(expert, row, count)
