@@ -98,7 +98,7 @@ def draft_forward(worker: Any, forward_batch: Any, chain: Chain) -> tuple[torch.
 def verify_input(worker: Any, batch: Any, parents: torch.Tensor, order: torch.Tensor, drafted: torch.Tensor) -> Any:
     """The verify input of a chain, its mask in the target backend's own buffer: nothing is sized by the batch's lengths."""
     from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
-    from sglang.srt.speculative.eagle_utils import default_tree_mask_mode
+    from sglang.srt.speculative.eagle_utils import TreeMaskMode
     from sglang.srt.speculative.eagle_worker_common import build_eagle_verify_input
     from sglang.srt.speculative.frozen_kv_mtp_info import FrozenKVMTPVerifyInput
 
@@ -113,7 +113,7 @@ def verify_input(worker: Any, batch: Any, parents: torch.Tensor, order: torch.Te
         topk=1,
         num_steps=worker.speculative_num_steps,
         num_draft_tokens=worker.speculative_num_draft_tokens,
-        tree_mask_mode=default_tree_mask_mode(),
+        tree_mask_mode=TreeMaskMode.FULL_MASK,  # as stock's frozen draft; SGLang's default is the platform's, not the backend's
         device=worker.device,
     )
     given = {field.name: getattr(made, field.name) for field in fields(made) if field.init}
