@@ -1,12 +1,11 @@
 """The MTP draft's token in one pass over its head, without logits in memory."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from sglang_gemma4 import switches
 from sglang_gemma4.patches import frozen_chain
-from sglang_gemma4.patching import Hook, Patch, note, wanted
+from sglang_gemma4.patching import Hook, Patch, note
 
 SHARDED = "SGLANG_GEMMA4_SHARDED_HEAD"
 
@@ -15,7 +14,7 @@ def give_head(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``alloc_memory_pool``, and after frozen_chain's hook there: before anything is captured."""
     model = worker.draft_model_runner.model
     if not getattr(model, frozen_chain.TOKENS_ONLY, False):
-        note("draft_argmax", "drafts are trees, which need logits")
+        note("draft_argmax", f"the draft needs logits: {frozen_chain.PATCH.switch} is off, or drafts are trees")
         return
     from sglang.srt.environ import envs
 
@@ -27,20 +26,13 @@ def give_head(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
     draft_head.install(model, partial(note, "draft_argmax"), sharded=switches.is_on(SHARDED))
 
 
-def without_chain(environ: Mapping[str, str]) -> str | None:
-    """Only a chain asks its draft for tokens."""
-    if not wanted(frozen_chain.PATCH, environ):
-        return f"{frozen_chain.PATCH.switch} is off: the draft needs logits"
-    return frozen_chain.not_under_v1(environ)
-
-
 PATCH = Patch(
     name="draft_argmax",
     switch="SGLANG_GEMMA4_DRAFT_ARGMAX",
     why="A draft step needs one token: stock writes bf16 logits, their float32 copy and, for E2B and E4B, copies of the chosen rows.",
     evidence="srt/models/gemma4_mtp.py:293-326 · srt/layers/logits_processor.py:1039 · runs/2026-11-21-26b-mtp-v2 (logits: 22 to 140 µs)",
     remove_when="SGLang's frozen draft takes its token from a fused head.",
-    declines=without_chain,
+    declines=frozen_chain.not_under_v1,
     hooks=(
         Hook("sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.alloc_memory_pool", "after", give_head, "e8840b2af3a4"),
     ),

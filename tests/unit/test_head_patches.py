@@ -10,21 +10,14 @@ from sglang_gemma4.models import draft_head, sharded_head
 from sglang_gemma4.patches import draft_argmax
 from sglang_gemma4.patches import sharded_head as sharded_patch
 
-CHAIN = "SGLANG_GEMMA4_FROZEN_CHAIN"
 
-
-@pytest.mark.parametrize(
-    ("environ", "said"),
-    [
-        ({CHAIN: "1"}, None),
-        ({}, "SGLANG_GEMMA4_FROZEN_CHAIN is off"),
-        ({CHAIN: "1", "SGLANG_GEMMA4": "0"}, "SGLANG_GEMMA4_FROZEN_CHAIN is off"),
-        ({CHAIN: "1", "SGLANG_FROZEN_KV_MTP_V2": "0"}, "selects the worker v1"),
-    ],
-)
-def test_the_draft_s_token_needs_a_chain(environ: dict[str, str], said: str | None) -> None:
-    found = draft_argmax.without_chain(environ)
-    assert found is None if said is None else said in str(found)
+def test_the_draft_s_token_needs_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(draft_argmax, "note", lambda patch, message: said.append(message))
+    model = SimpleNamespace()
+    draft_argmax.give_head(None, SimpleNamespace(draft_model_runner=SimpleNamespace(model=model)))
+    assert said == ["the draft needs logits: SGLANG_GEMMA4_FROZEN_CHAIN is off, or drafts are trees"]
+    assert vars(model) == {}
 
 
 def draft_processor(**attributes: Any) -> Any:
