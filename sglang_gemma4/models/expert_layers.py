@@ -52,7 +52,7 @@ class ExpertKernels:
 
     def reason_against(self, dispatch_output: Any) -> str | None:
         """Why this batch is not for our kernels, or None."""
-        from sglang.srt.layers.dp_attention import is_allocation_symmetric
+        from sglang.srt.distributed.device_communicators.pynccl_allocator import is_symmetric_memory_enabled
         from sglang.srt.layers.moe.topk import TopKOutputChecker
         from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
         from sglang.srt.runtime_context import get_exec
@@ -71,8 +71,8 @@ class ExpertKernels:
             return "experts with a bias or interleaved gates"
         if get_exec().moe.enable_fused_moe_sum_all_reduce or get_exec().deterministic.enable_deterministic_inference:
             return "a fused all-reduce or --enable-deterministic-inference"
-        if is_allocation_symmetric():
-            return "the output must lie in symmetric memory"
+        if is_symmetric_memory_enabled():
+            return "--enable-symm-mem wants the output in memory of its own"
         if not TopKOutputChecker.format_is_standard(dispatch_output.topk_output):
             return "the routing is left to the experts' kernel"
         if dispatch_output.hidden_states_pre_quant is not None:
