@@ -28,7 +28,8 @@ def find_tiles(original: Callable[..., Any], experts: int, inner: int, dtype: st
 
     down = bool(kwargs.get("down_moe", args[3] if len(args) > 3 else False))
     found = expert_tiles.for_server(experts, inner, down)
-    return original(experts, inner, dtype, *args, **kwargs) if found is None else found
+    stock = original(experts, inner, dtype, *args, **kwargs)
+    return stock if found is None else {**(stock or {}), **found}  # SGLang takes the nearest number of tokens
 
 
 PATCH = Patch(
