@@ -1,4 +1,4 @@
-"""Gemma 4's experts at 17 to 320 tokens: the activation in the first product, rows gathered in one launch."""
+"""Gemma 4's experts at 32 to 320 tokens: the activation in the first product, rows gathered in one launch."""
 
 from typing import Any
 

@@ -64,28 +64,34 @@ _TABLE = (
     Switch("SGLANG_GEMMA4_ROUTER_SCALE", True, "The MoE router's scale is applied on every path and follows weight updates."),
     Switch(
         "SGLANG_GEMMA4_MOE_TILES",
-        False,
-        "The experts' GEMMs use tiles measured on this card for Gemma 4's shape, prefill chunks included (`sglang-gemma4 tune-moe` makes "
-        "them; an operator's SGLANG_MOE_CONFIG_DIR stands; off until measured on an H200).",
+        True,
+        "The experts' GEMMs use tiles measured on this card for prefill chunks (`sglang-gemma4 tune-moe` makes them for another; an "
+        "operator's SGLANG_MOE_CONFIG_DIR stands; 26B-A4B prefill 6 to 9 % shorter on an H200, `runs/2026-11-22-26b-experts`).",
     ),
     Switch(
         "SGLANG_GEMMA4_GROUPED_EXPERTS",
         False,
-        "The experts at up to 320 tokens in four launches, the activation in the first product (off until measured on an H200).",
+        "The experts at 32 to 320 tokens in four launches, the activation in the first product (MTP steps 1 to 2 % shorter at batch 8 to "
+        "64 on an H200, `runs/2026-11-22-26b-experts`; off while a prefill's experts take another gelu).",
     ),
     Switch(
         "SGLANG_GEMMA4_FEW_TOKEN_EXPERTS",
         False,
-        "The experts at 1 to 16 tokens in two or three launches, the sum over a token's experts in the second product "
-        "(off until measured on an H200).",
+        "The experts at 1 to 16 tokens in two or three launches, the sum over a token's experts in the second product (off: 6 to 31 % "
+        "slower than SGLang's on an H200, `runs/2026-11-22-kernel-times`).",
     ),
     Switch("SGLANG_GEMMA4_TRITON_WINDOW", True, "Triton decode attends to the whole sliding window, not one key less."),
     Switch(
         "SGLANG_GEMMA4_VERIFY_ATTENTION",
         False,
-        "MTP's verify step on triton: all query tokens and heads of a KV head in one tile, keys split over programs (not yet measured).",
+        "MTP's verify step on triton: all query tokens and heads of a KV head in one tile, keys split over programs (5 to 28 times as "
+        "fast by itself, `runs/2026-11-22-kernel-times`; not yet measured in a server).",
     ),
-    Switch("SGLANG_GEMMA4_DECODE_ATTENTION", False, "Decode and draft steps on triton through the same kernel (not yet measured)."),
+    Switch(
+        "SGLANG_GEMMA4_DECODE_ATTENTION",
+        False,
+        "Decode and draft steps on triton through the same kernel (1.1 to 6 times as fast by itself; not yet measured in a server).",
+    ),
     Switch(
         "SGLANG_GEMMA4_PREFILL_ATTENTION",
         False,
@@ -122,28 +128,33 @@ _TABLE = (
     Switch(
         "SGLANG_GEMMA4_TRIPLE_NORM",
         False,
-        "The norms between attention and FFN (residual, dense, router and expert input) are one launch (off until measured on an H200).",
+        "The norms between attention and FFN (residual, dense, router and expert input) are one launch (2.2 to 3.1 times as fast by "
+        "itself on an H200; off until measured in a server).",
     ),
     Switch(
         "SGLANG_GEMMA4_LAYER_TAIL",
         False,
-        "The end of a layer and the next layer's input norm are one launch (off until measured on an H200).",
+        "The end of a layer and the next layer's input norm are one launch (1.2 to 1.7 times as fast by itself on an H200; off until "
+        "measured in a server).",
     ),
     Switch(
         "SGLANG_GEMMA4_PLE_TAIL",
         False,
-        "The end of a layer with per-layer embeddings (E2B, E4B) is three launches, not seven (off until measured on an H200).",
+        "The end of a layer with per-layer embeddings (E2B, E4B) is three launches, not seven (2.7 to 3.2 times as fast by itself on an "
+        "H200; off until measured in a server).",
     ),
     Switch(
         "SGLANG_GEMMA4_QKV_ROPE",
         False,
-        "The norms of queries, keys and values and their rotation are one launch (off until measured on an H200).",
+        "The norms of queries, keys and values and their rotation are one launch (1.9 to 4.6 times as fast by itself on an H200; off "
+        "until measured in a server).",
     ),
     Switch(
         "SGLANG_GEMMA4_DRAFT_ARGMAX",
         False,
         "With SGLANG_GEMMA4_FROZEN_CHAIN, the draft's head and the maximum over it are one kernel, without logits in memory; the centroid "
-        "head of E2B and E4B likewise (off until measured on an H200).",
+        "head of E2B and E4B likewise (1.1 to 1.4 times as fast as the chain by itself on an H200; off until its tokens are compared on "
+        "a card).",
     ),
     Switch(
         "SGLANG_GEMMA4_SHARDED_HEAD",

@@ -24,8 +24,10 @@ class Tile:
     stages: int
 
 
-def tile_for(dim: int) -> Tile:
-    """For a head dimension; queries and the blocks loaded ahead fit the shared memory of an SM."""
+def tile_for(dim: int, dtype: torch.dtype) -> Tile:
+    """For a head dimension; all that is loaded ahead fits the shared memory of an SM. Float32 has no tensor cores: small tiles."""
+    if dtype == torch.float32:
+        return Tile(16, 16, 4, 2)
     return Tile(64, 32, 8, 2) if dim > 256 else Tile(128, 64, 8, 2)
 
 
@@ -251,7 +253,7 @@ def prefill_attention(
         out: ``[tokens, heads, value dim]``, contiguous.
         longest: most new tokens of a request; the host knows it.
         window: a key is seen from positions up to ``window`` behind it; below 0: always.
-        tile: None: :func:`tile_for` the head dimension.
+        tile: None: :func:`tile_for` the head dimension and dtype.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
@@ -262,7 +264,7 @@ def prefill_attention(
     heads, kv_heads = q.shape[1], k.shape[1]
     if q.shape[0] == 0 or longest < 1:
         return out
-    tile = tile or tile_for(max(q.shape[2], v.shape[2]))
+    tile = tile or tile_for(max(q.shape[2], v.shape[2]), q.dtype)
     group = heads // kv_heads
     tokens = max(1, max(16, tile.rows) // group)
     _prefill_attention_kernel[(triton.cdiv(longest, tokens), kv_heads, qo_indptr.numel() - 1)](

@@ -17,6 +17,8 @@ from sglang_gemma4.kernels import centroid_argmax, head_argmax
 from sglang_gemma4.models.sharded_head import vocabulary_range
 
 Say = Callable[[str], None]
+CENTROID_ROWS = 8
+"""Rows up to which the centroids' kernel is the faster one; beyond, the chain's gathered product is (runs/2026-11-22-kernel-times)."""
 
 
 class DraftHead(LogitsProcessor):  # type: ignore[misc]
@@ -66,6 +68,9 @@ class DraftHead(LogitsProcessor):  # type: ignore[misc]
 
 def centroid_token(model: Any, say: Say, hidden_states: torch.Tensor) -> torch.Tensor:
     """In place of ``_apply_centroid_masking``: int64 tokens ``[rows, 1]`` for ``hidden_states`` ``[rows, width]``."""
+    if hidden_states.shape[0] > CENTROID_ROWS:
+        tokens: torch.Tensor = type(model)._apply_centroid_masking(model, hidden_states)
+        return tokens
     weight, active = model.lm_head.weight, model.centroid_intermediate_top_k
     scores = model.centroids(hidden_states)
     reason = not_here(hidden_states) or centroid_argmax.reason_against(hidden_states, scores, weight, model.token_ordering, active)

@@ -13,7 +13,7 @@ from sglang_gemma4.patching import note
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
-GROUPED_MOST = 320
+GROUPED_LEAST, GROUPED_MOST = 32, 320
 """Tokens of a verify step of 80 requests with 4 draft tokens; beyond, SGLang's larger tiles do better."""
 
 
@@ -90,5 +90,5 @@ def take_few_tokens(layer: Any, activation: str) -> None:
 
 
 def take_groups(layer: Any, activation: str) -> None:
-    """Batches of up to 320 tokens of this ``FusedMoE``, but for those that another kernel of ours takes."""
-    layer.run_moe_core = ExpertKernels("grouped_experts", layer, activation, grouped_experts, 1, GROUPED_MOST)
+    """Batches of 32 to 320 tokens of this ``FusedMoE``; below, SGLang's kernels are as fast or faster (runs/2026-11-22-kernel-times)."""
+    layer.run_moe_core = ExpertKernels("grouped_experts", layer, activation, grouped_experts, GROUPED_LEAST, GROUPED_MOST)

