@@ -38,6 +38,26 @@ def text_model(family: str = "tiny-31b", seed: int = 0) -> Any:
     return model
 
 
+def negative_gates_model() -> Any:
+    """A random MoE model whose experts' gates lie around -4 in the first layer and -1 in the last, where gelus differ.
+
+    Channel 0 of the residual stream is a large constant, which nothing adds to and every gate subtracts.
+    """
+    import torch
+
+    model = text_model("tiny-26b-a4b")
+    with torch.no_grad():
+        model.model.embed_tokens.weight[:, 0] = 4 * model.model.embed_tokens.weight.std()
+        for layer in model.model.layers:
+            for norm in (layer.post_attention_layernorm, layer.post_feedforward_layernorm):
+                norm.weight[0] = 0
+            layer.pre_feedforward_layernorm_2.weight.fill_(1)
+            gates = layer.experts.gate_up_proj[:, : layer.experts.gate_up_proj.shape[1] // 2]
+            gates.mul_(0.5)
+            gates[:, :, 0] = -1.2
+    return model
+
+
 def assistant_model(family: str = "tiny-31b") -> Any:
     """A random assistant that fits ``text_model(family)``; its drafts are accepted by chance only."""
     import torch
@@ -94,7 +114,8 @@ def verdict(expected: object, seen: object) -> int:
     return 0 if seen == expected else 1
 
 
-def _serve(case: dict[str, Any]) -> None:
+def cpu_engine(**options: Any) -> Any:
+    """An ``Engine`` of the CPU reference engine; its processes are forked from this one."""
     from sglang_gemma4.cpu.environment import default_engine_arguments, prepare_this_process
 
     prepare_this_process()
@@ -106,8 +127,12 @@ def _serve(case: dict[str, Any]) -> None:
 
     set_method = multiprocessing.set_start_method  # forked children need not import SGLang again
     multiprocessing.set_start_method = lambda method, force=False: set_method("fork", force=True)
-    options = {"skip_tokenizer_init": True, "skip_server_warmup": True, "max_total_tokens": 2048, "mem_fraction_static": 0.2}
-    engine = Engine(**default_engine_arguments({"model_path": case["model"], "log_level": "warning", **options, **case["engine"]}))
+    default = {"skip_tokenizer_init": True, "skip_server_warmup": True, "max_total_tokens": 2048, "mem_fraction_static": 0.2}
+    return Engine(**default_engine_arguments({"log_level": "warning", **default, **options}))
+
+
+def _serve(case: dict[str, Any]) -> None:
+    engine = cpu_engine(model_path=case["model"], **case["engine"])
     sampling = {"max_new_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
 
     def answers() -> list[list[int]]:

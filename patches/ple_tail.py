@@ -10,10 +10,10 @@ def next_stream(
     original: Callable[..., Any], layer: Any, hidden_states: Any, residual: Any, per_layer_input: Any, forward_batch: Any
 ) -> Any:
     """Around ``Gemma4DecoderLayer._next_stream``."""
-    if not layer.has_ple or per_layer_input is None or hidden_states.shape[0] == 0:
-        return original(layer, hidden_states, residual, per_layer_input, forward_batch)
     from sglang_gemma4.models import decoder_layer
 
+    if not layer.has_ple or per_layer_input is None or decoder_layer.no_rows(hidden_states):
+        return original(layer, hidden_states, residual, per_layer_input, forward_batch)
     problem = decoder_layer.ple_problem(layer, hidden_states, residual, per_layer_input)
     if problem is not None:
         note("ple_tail", problem)

@@ -26,8 +26,10 @@ def read_after_attention(
     post_residual_addition: Any = None,
 ) -> Any:
     """Around ``_TransformedRead.update_and_read``: the residual after an attention whose sum is complete."""
+    from sglang_gemma4.models.decoder_layer import no_rows
+
     norms = getattr(norm, NORMS, None)
-    if norms is None or residual is None or hidden_states.shape[0] == 0:
+    if norms is None or residual is None or no_rows(hidden_states):
         return original(read, update, hidden_states, residual, norm, quant_format, post_residual_addition)
     problem = norms.problem_with(read, update, hidden_states, residual, quant_format, post_residual_addition)
     if problem is not None:

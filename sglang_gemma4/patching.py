@@ -6,19 +6,16 @@ then all hooks are installed through SGLang's own ``HookRegistry`` and each is c
 where the original was imported by name or kept in a registry.
 """
 
-import hashlib
-import inspect
 import logging
 import os
 import pkgutil
-import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
-from sglang_gemma4 import SUPPORTED_SGLANG, switches
+from sglang_gemma4 import switches
 from sglang_gemma4.placement import hook_is_in_chain, rebind_registries, stale_holders
+from sglang_gemma4.supported import fingerprint, version_problem
 
 logger = logging.getLogger(__name__)
 
@@ -102,29 +99,6 @@ class PatchError(RuntimeError):
 
 _outcomes: dict[str, Outcome] = {}
 _active: dict[str, Patch] = {}
-
-
-def fingerprint(target: object) -> str:
-    """First 12 hex digits of the SHA-256 of the target's dedented source; of a list of functions, of all their sources."""
-    parts = target if isinstance(target, list) else [target]
-    source = "".join(textwrap.dedent(inspect.getsource(inspect.unwrap(part))) for part in parts)  # type: ignore[arg-type]
-    return hashlib.sha256(source.encode()).hexdigest()[:12]
-
-
-def installed_sglang() -> str | None:
-    """Version of the installed SGLang distribution, or None."""
-    try:
-        return version("sglang")
-    except PackageNotFoundError:
-        return None
-
-
-def version_problem() -> str | None:
-    """Why the installed SGLang gets no patch at all, or None where it is the supported one."""
-    found = installed_sglang()
-    if found == SUPPORTED_SGLANG:
-        return None
-    return f"this package supports SGLang {SUPPORTED_SGLANG}, {f'{found} is' if found else 'none is'} installed"
 
 
 def apply(patches: Iterable[Patch], environ: Mapping[str, str] | None = None) -> list[Outcome]:

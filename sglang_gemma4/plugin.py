@@ -3,6 +3,7 @@
 import logging
 
 from sglang_gemma4 import patching, switches
+from sglang_gemma4.supported import version_problem
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +19,7 @@ def register() -> None:
         return  # before anything of SGLang is looked at: stock stays stock
     from sglang_gemma4.patches import load_all
 
-    if problem := patching.version_problem():
+    if problem := version_problem():
         logger.warning("sglang-gemma4: nothing is applied: %s", problem)
     try:
         patching.apply(load_all())

@@ -19,7 +19,7 @@ class SwitchError(ValueError):
 class Switch:
     """One boolean environment variable: its default, what it turns on, and words beside 1 that turn it on.
 
-    ``zero`` says what 0 selects, where a patch is applied at 0 (``Patch.at``) and not at 1.
+    ``zero`` says what 0 selects, where a patch is applied at 0 (``Patch.at``); ``other_name`` is read where ``name`` is not set.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Switch:
     meaning: str
     also_on: tuple[str, ...] = ()
     zero: str = ""
+    other_name: str = ""
 
     @property
     def both(self) -> str:
@@ -39,6 +40,7 @@ STRICT = "SGLANG_GEMMA4_STRICT"
 CPU_ENGINE = "SGLANG_GEMMA4_CPU"
 PREFLIGHT = "SGLANG_GEMMA4_PREFLIGHT"
 MTP_V2 = "SGLANG_FROZEN_KV_MTP_V2"
+PREFILL_GRAPH_FOR_MM = "SGLANG_ENABLE_PIECEWISE_CUDA_GRAPH_FOR_MM"
 DEBUG_DIR = "SGLANG_GEMMA4_DEBUG_DIR"
 """Not a switch: the directory for dumps of SGLANG_GEMMA4_DEBUG."""
 
@@ -63,16 +65,24 @@ _TABLE = (
     Switch("SGLANG_GEMMA4_TEXT_ONLY_CONFIG", True, "Load text-only checkpoints as transformers 5.19 saves them."),
     Switch("SGLANG_GEMMA4_ROUTER_SCALE", True, "The MoE router's scale is applied on every path and follows weight updates."),
     Switch(
+        "SGLANG_GEMMA4_EXPERT_GELU",
+        True,
+        "On a card the experts compute gelu by tanh, as the config says; stock by erf (its kernels were compared under an interpreter; "
+        "`crash_repro/expert_gelu.py` has not run on a card yet).",
+    ),
+    Switch(
         "SGLANG_GEMMA4_MOE_TILES",
         True,
         "The experts' GEMMs use tiles measured on this card for prefill chunks (`sglang-gemma4 tune-moe` makes them for another; an "
-        "operator's SGLANG_MOE_CONFIG_DIR stands; 26B-A4B prefill 6 to 9 % shorter on an H200, `runs/2026-11-22-26b-experts`).",
+        "operator's SGLANG_MOE_CONFIG_DIR stands; 26B-A4B prefill of 8 to 64 requests 6 to 9 % shorter on an H200 than this package's with "
+        "SGLang's own tiles, in two repetitions; no arm of stock SGLang beside it, `runs/2026-11-22-26b-experts`).",
     ),
     Switch(
         "SGLANG_GEMMA4_GROUPED_EXPERTS",
-        False,
-        "The experts at 32 to 320 tokens in four launches, the activation in the first product (MTP steps 1 to 2 % shorter at batch 8 to "
-        "64 on an H200, `runs/2026-11-22-26b-experts`; off while a prefill's experts take another gelu).",
+        True,
+        "The experts at 32 to 320 tokens in four launches, the activation in the first product (2 to 5 % faster by itself, "
+        "`runs/2026-11-22-kernel-times`; MTP steps 1 to 2 % shorter at batch 8 to 64 on an H200 than this package's with SGLang's experts, "
+        "in two repetitions without an arm of stock, `runs/2026-11-22-26b-experts`; with stock beside it only together with TRIPLE_NORM).",
     ),
     Switch(
         "SGLANG_GEMMA4_FEW_TOKEN_EXPERTS",
@@ -83,19 +93,21 @@ _TABLE = (
     Switch("SGLANG_GEMMA4_TRITON_WINDOW", True, "Triton decode attends to the whole sliding window, not one key less."),
     Switch(
         "SGLANG_GEMMA4_VERIFY_ATTENTION",
-        False,
+        True,
         "MTP's verify step on triton: all query tokens and heads of a KV head in one tile, keys split over programs (5 to 28 times as "
-        "fast by itself, `runs/2026-11-22-kernel-times`; not yet measured in a server).",
+        "fast by itself; with the next two, 26B-A4B's steps on an H200 took 12.1, 35.3, 55.6 ms with stock at batch 1, 32, 64, and 7.1, "
+        "19.5, 23.9 with the package, `runs/2026-11-22-26b-kernels-steps`).",
     ),
     Switch(
         "SGLANG_GEMMA4_DECODE_ATTENTION",
-        False,
-        "Decode and draft steps on triton through the same kernel (1.1 to 6 times as fast by itself; not yet measured in a server).",
+        True,
+        "Decode and draft steps on triton through the same kernel (1.1 to 6 times as fast by itself; in a server with the one above).",
     ),
     Switch(
         "SGLANG_GEMMA4_PREFILL_ATTENTION",
-        False,
-        "Prefill on triton through a kernel with tiles for head_dim 256 and 512 (not yet measured).",
+        True,
+        "Prefill on triton through a kernel with tiles for head_dim 256 and 512 (32 prompts of 1,000 tokens on an H200: 51 ms of "
+        "attention, stock 141, `runs/2026-11-22-26b-kernels-steps`).",
     ),
     Switch("SGLANG_GEMMA4_SYNC_MTP", True, "MTP runs with --disable-overlap-schedule (stock crashes at the first batch)."),
     Switch(
@@ -126,35 +138,60 @@ _TABLE = (
         "Layers that share KV (the MTP draft's; E2B: 20 of 35) project queries only (timed only with the two above, on 26B-A4B).",
     ),
     Switch(
-        "SGLANG_GEMMA4_TRIPLE_NORM",
+        "SGLANG_GEMMA4_YOCO",
         False,
-        "The norms between attention and FFN (residual, dense, router and expert input) are one launch (2.2 to 3.1 times as fast by "
-        "itself on an H200; off until measured in a server).",
+        "Fast prefill of E2B and E4B: the layers that share KV see only the rows that are read, the last of each prompt and those of "
+        "prompt log-probabilities (off until measured on an H200).",
+    ),
+    Switch(
+        "SGLANG_GEMMA4_TRIPLE_NORM",
+        True,
+        "The norms between attention and FFN (residual, dense, router and expert input) are one launch (2.2 to 3.1 times as "
+        "fast by itself; with LAYER_TAIL, QKV_ROPE, DRAFT_ARGMAX and GROUPED_EXPERTS, MTP steps of 26B-A4B were another 5 to 9 "
+        "% shorter, `runs/2026-11-22-26b-kernels-steps`).",
     ),
     Switch(
         "SGLANG_GEMMA4_LAYER_TAIL",
+        True,
+        "The end of a layer and the next layer's input norm are one launch (1.2 to 1.7 times as fast by itself; in a server "
+        "with the one above).",
+    ),
+    Switch(
+        "SGLANG_GEMMA4_FEW_ROW_LINEAR",
         False,
-        "The end of a layer and the next layer's input norm are one launch (1.2 to 1.7 times as fast by itself on an H200; off until "
-        "measured in a server).",
+        "Dense products of up to 16 rows read the weight once, in one launch, with the FFN's activation inside (off until measured on an "
+        "H200).",
+    ),
+    Switch(
+        "SGLANG_GEMMA4_DENSE_OVERLAP",
+        False,
+        "A MoE layer's dense FFN runs beside its router and experts in decode graphs (not yet measured).",
     ),
     Switch(
         "SGLANG_GEMMA4_PLE_TAIL",
         False,
         "The end of a layer with per-layer embeddings (E2B, E4B) is three launches, not seven (2.7 to 3.2 times as fast by itself on an "
-        "H200; off until measured in a server).",
+        "H200, `runs/2026-11-22-kernel-times`; off until measured in a server).",
     ),
     Switch(
         "SGLANG_GEMMA4_QKV_ROPE",
+        True,
+        "The norms of queries, keys and values and their rotation are one launch (1.8 to 4.6 times as fast by itself; in a "
+        "server with TRIPLE_NORM).",
+    ),
+    Switch(
+        "SGLANG_GEMMA4_PREFILL_GRAPH",
         False,
-        "The norms of queries, keys and values and their rotation are one launch (1.9 to 4.6 times as fast by itself on an H200; off "
-        "until measured in a server).",
+        f"Prefills of up to 2048 tokens replay CUDA graphs of the language model, images included; {PREFILL_GRAPH_FOR_MM} is the same "
+        "switch (off until measured on an H200).",
+        other_name=PREFILL_GRAPH_FOR_MM,
     ),
     Switch(
         "SGLANG_GEMMA4_DRAFT_ARGMAX",
-        False,
-        "With SGLANG_GEMMA4_FROZEN_CHAIN, the draft's head and the maximum over it are one kernel, without logits in memory; the centroid "
-        "head of E2B and E4B likewise (1.1 to 1.4 times as fast as the chain by itself on an H200; off until its tokens are compared on "
-        "a card).",
+        True,
+        "With SGLANG_GEMMA4_FROZEN_CHAIN, the draft's head and the maximum over it are one kernel, without logits in memory; "
+        "the centroid head of E2B and E4B likewise (1.1 to 1.7 times as fast as the chain by itself; in a server with "
+        "TRIPLE_NORM).",
     ),
     Switch(
         "SGLANG_GEMMA4_SHARDED_HEAD",
@@ -196,7 +233,25 @@ _TABLE = (
         True,
         "MTP runs behind a prefill server (--disaggregation-mode); stock's servers crash at the first request.",
     ),
+    Switch(
+        "SGLANG_GEMMA4_IMAGE_MASKS",
+        True,
+        "Images attend both ways where the config says so (26B-A4B, 31B: on sliding layers), whole in every prefill chunk; a backend that "
+        "cannot is refused at the start.",
+    ),
     Switch("SGLANG_GEMMA4_IMAGE_PADDING", True, "Padding patches of an image stay out of its first soft token."),
+    Switch(
+        "SGLANG_GEMMA4_LANGUAGE_MODEL_ONLY",
+        True,
+        "--language-model-only leaves Gemma 4's vision and audio towers out, whose memory goes to the KV pools (stock refuses the flag).",
+    ),
+    Switch(
+        "SGLANG_GEMMA4_BATCHED_VISION",
+        False,
+        "Images and video frames of a batch go through the vision tower together, without their padding, which stock's GPU attention does "
+        "not mask (off until measured on an H200).",
+    ),
+    Switch("SGLANG_GEMMA4_MEDIA_ERRORS", True, "A media file that is not there, or an image too large to decode, is a 400, not a 500."),
     Switch("SGLANG_GEMMA4_TOOL_CALL_INDEX", True, "Streamed tool calls are numbered per call, not per tool."),
     Switch("SGLANG_GEMMA4_PAGE_TABLE", True, "No page-table row runs into the next one where draft tokens pass the end of the context."),
     Switch(
@@ -250,6 +305,8 @@ def is_on(name: str, environ: Mapping[str, str] = os.environ) -> bool:
         SwitchError: the variable is set to something that is not a boolean.
     """
     switch = SWITCHES[name]
+    if not environ.get(name, "").strip() and environ.get(switch.other_name, "").strip():
+        name = switch.other_name
     raw = environ.get(name, "").strip().lower()
     if raw == "":
         return switch.default

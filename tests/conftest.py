@@ -32,6 +32,18 @@ def _in_child(function: Callable[[], Any]) -> Any:
     return answer["result"]
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For ``--dist loadgroup``: a file stays in one process, and so do the files that share a fixture which takes a minute to start."""
+    groups = {item.path: item.path.name for item in items}
+    for item in items:
+        for fixture in ("interpreting", "server"):
+            if fixture in getattr(item, "fixturenames", ()):
+                groups[item.path] = fixture
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(groups[item.path]))
+
+
 @pytest.fixture
 def in_child() -> Callable[[Callable[[], Any]], Any]:
     """Patching SGLang cannot be undone: tests that patch do it in a forked child."""

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from sglang_gemma4.kernels.prefill_attention import prefill_attention, reason_against
+from sglang_gemma4.kernels.attention_limits import prefill_reason
+from sglang_gemma4.kernels.prefill_attention import prefill_attention
 from sglang_gemma4.patching import note
 
 NAME = "prefill_attention"
@@ -49,15 +50,10 @@ class PrefillAttention:
         **others: Any,
     ) -> None:
         """Write ``out`` ``[tokens, heads, value dim]``; the arguments are those of SGLang's ``extend_attention_fwd``."""
-        reason = declined(custom_mask, is_causal, k_scale, v_scale, sm_scale, others)
+        reason = declined(custom_mask, is_causal, k_scale, v_scale, sm_scale, others) or self.attend(
+            q, k, v, out, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, max_len_extend, sm_scale or 1.0, sliding_window_size
+        )
         if reason is None:
-            reason = reason_against(q, k, v, k_buffer, v_buffer, out)
-        if reason is None and sm_scale is not None:
-            prefill_attention(
-                q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, sm_scale,
-                out=out, longest=max_len_extend, window=sliding_window_size,
-            )  # fmt: skip
-            self.steps += 1
             return
         note(NAME, f"SGLang's extend kernel prefills: {reason}")
         self.stock(
@@ -67,16 +63,47 @@ class PrefillAttention:
             skip_prefix_custom_mask=skip_prefix_custom_mask, **others,
         )  # fmt: skip
 
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        k_buffer: torch.Tensor,
+        v_buffer: torch.Tensor,
+        qo_indptr: torch.Tensor,
+        kv_indptr: torch.Tensor,
+        kv_indices: torch.Tensor,
+        longest: int,
+        scale: float,
+        window: int,
+        reach: torch.Tensor | None = None,
+    ) -> str | None:
+        """Compute a layer with :func:`prefill_attention`, whose arguments these are; or why it does not take them, and nothing is done."""
+        reason = prefill_reason(q, k, v, k_buffer, v_buffer, out)
+        if reason is None:
+            prefill_attention(
+                q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, scale,
+                out=out, longest=longest, window=window, reach=reach,
+            )  # fmt: skip
+            self.steps += 1
+        return reason
+
 
 def declined(
     custom_mask: torch.Tensor | None, is_causal: bool, k_scale: float, v_scale: float, sm_scale: float | None, others: dict[str, Any]
 ) -> str | None:
     """Why a call is not ours, or None; ``others`` are arguments of which only the defaults are taken."""
     if custom_mask is not None or not is_causal:
-        return "a mask of its own (an image, a tree of drafts), or a layer that is not causal"
+        return "a mask of its own (a tree of drafts, or images without SGLANG_GEMMA4_IMAGE_MASKS), or a layer that is not causal"
     if k_scale != 1.0 or v_scale != 1.0:
         return "a KV cache with scales"
     if sm_scale is None:
         return "no scale of the scores is given"
-    asked = sorted(name for name, value in others.items() if not (value is None or value is False or value in (0, -1)))
+    asked = sorted(name for name, value in others.items() if not _is_default(value))
     return f"{', '.join(asked)} asked for" if asked else None
+
+
+def _is_default(value: Any) -> bool:
+    """Of an argument of SGLang's kernel that ours lacks; a tensor never is."""
+    return value is None or (isinstance(value, (bool, int, float)) and value in (False, 0, -1))

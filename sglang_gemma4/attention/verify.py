@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from sglang_gemma4.kernels.few_query_attention import few_query_attention, reason_against
+from sglang_gemma4.kernels.attention_limits import few_query_reason
+from sglang_gemma4.kernels.few_query_attention import few_query_attention
 from sglang_gemma4.patching import note
 
 NAME = "verify_attention"
@@ -50,7 +51,7 @@ class VerifyAttention:
     ) -> bool:
         """Write ``out`` ``[requests * queries, heads, value dim]``; the arguments are those of SGLang's ``verify_splitkv_fwd``."""
         requests = q.shape[0] // queries if queries else 0
-        reason = reason_against(q, k_buffer, v_buffer, out, queries, k_new, v_new)
+        reason = few_query_reason(q, k_buffer, v_buffer, out, queries, k_new, v_new)
         if reason is None and not causal:
             reason = "a layer that is not causal"
         if reason is None and (k_descale != 1.0 or v_descale != 1.0):

@@ -44,7 +44,10 @@ def add_command(commands: Any) -> None:
     bench.add_argument("--arm", action="append", default=[], metavar="ARM", help="one side; repeat it (default: stock and package)")
     bench.add_argument("--switch", metavar="NAME", help="compare this switch off and on")
     bench.add_argument(
-        "--workload", default="", metavar="NAMES", help=f"joined by commas: {', '.join(workloads.WORKLOADS)}, sweep (through a server)"
+        "--workload",
+        default="",
+        metavar="NAMES",
+        help=f"joined by commas: {', '.join(workloads.WORKLOADS)}, sweep, prompts, ttft, images-sweep (through a server)",
     )
     bench.add_argument("--batches", default="", metavar="N,N", help="batch sizes for step times (offline engine), for example 1,8,32,64")
     bench.add_argument("--step-tokens", default="1000,200", metavar="IN,OUT", help="tokens of each request in the step times")

@@ -8,11 +8,15 @@ from typing import Any
 # kernels, sgl_kernel), of PyTorch, cuBLAS, FlashInfer and FlashAttention, and of CPU operators, which say less: experts are aten::mm too.
 PATTERNS: tuple[tuple[str, str], ...] = (
     ("collective", r"nccl|all_?reduce|all_?gather|reduce_scatter|cross_device|multimem|one_?shot|two_?shot|^c10d::"),
-    ("moe experts", r"fused_moe_kernel|grouped_gemm|group_gemm|moe_?gemm|bmm_.*(moe|swiglu|geglu)|fused_experts"),
+    (
+        "moe experts",
+        r"fused_moe_kernel|grouped_gemm|group_gemm|moe_?gemm|bmm_.*(moe|swiglu|geglu)|fused_experts"
+        r"|_gated_experts_kernel|^_down_kernel|_down_and_sum_kernel",
+    ),
     (
         "moe routing",
         r"moe_align|count_and_sort|moe_?sum|sum_reduce|topk_sum_kernel|gemma4?_routing|router|moe_?topk|topk_?gating|moe_?softmax"
-        r"|moe_(permute|sort|front|fused_gate|finalize)|ep_(scatter|gather)",
+        r"|moe_(permute|sort|front|fused_gate|finalize)|ep_(scatter|gather)|_expert_blocks|^_sum_kernel",
     ),
     (
         "speculation",
@@ -21,11 +25,11 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     ),
     ("kv write", r"store_kv_?cache|set_kv_buffer|store_cache|reshape_and_cache|rope_(scale_)?store|kv_?cache_write|write_kv"),
     ("rope", r"rotary|rope"),
-    ("norm", r"rms_?norm|layer_?norm|qk_?norm|normkernel"),
+    ("norm", r"rms_?norm|layer_?norm|qk_?norm|normkernel|^_tail_kernel"),
     (
         "attention",
         r"^_fwd_|attention|attn|splitkv|fmha|flash_fwd|flash::|batch(prefill|decode)with|merge_state|kv_indices|kv_read_indices|num_kv_splits"
-        r"|decode_metadata|page_table|unified_indices|window_kv",
+        r"|decode_metadata|page_table|page_rows|^_join_kernel|unified_indices|window_kv",
     ),
     ("activation", r"act_and_mul|act_kernel|gelu|silu|swiglu|geglu"),
     (

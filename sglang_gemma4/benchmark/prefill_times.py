@@ -8,7 +8,7 @@ A cell is the median of several calls; inputs are those of one layer of 26B-A4B.
 import argparse
 import itertools
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -88,8 +88,8 @@ def seen_pairs(tokens: int, prefix: int, distance: int) -> int:
     return sum(min(position, distance) + 1 if distance >= 0 else position + 1 for position in range(prefix, prefix + tokens))
 
 
-def row(name: str, case: str, tune: bool) -> list[str]:
-    """One line of the table."""
+def cells(name: str, case: str, tune: bool) -> Iterator[str]:
+    """One line of the table, cell by cell; FlashAttention-4, which compiles for a minute or more, comes last."""
     heads, kv_heads, dim, distance = GROUPS[name]
     requests, tokens, prefix = CASES[case]
     given = inputs(requests, tokens, prefix, heads, kv_heads, dim, distance)
@@ -99,19 +99,24 @@ def row(name: str, case: str, tune: bool) -> list[str]:
         prefill_attention(**given, scale=1.0, out=out, longest=tokens, window=distance, tile=tile)
 
     least = requests * seen_pairs(tokens, prefix, distance) * heads * dim * 4 / TERAFLOPS / 1e9
-    cells = [name, case, f"{milliseconds(partial(stock, given, out, tokens, distance)):.3f}"]
-    try:
-        cells.append("-" if prefix else f"{milliseconds(partial(flash4, given, out, tokens, distance)):.3f}")
-    except Exception as error:  # FlashAttention-4 is optional and compiles for its card only; the table says why it has no number
-        cells.append(f"{type(error).__name__}: {str(error)[:60]}")
-    cells += [f"{milliseconds(ours):.3f}", f"{least:.3f}"]
+    yield from (
+        name,
+        case,
+        f"{milliseconds(partial(stock, given, out, tokens, distance)):.3f}",
+        f"{milliseconds(ours):.3f}",
+        f"{least:.3f}",
+    )
     best = (float("inf"), "-")
     for tile in TILES[dim] if tune else []:
         try:
             best = min(best, (milliseconds(partial(ours, tile), 3), f"{tile.rows}x{tile.keys}/{tile.warps}/{tile.stages}"))
         except OutOfResources:
             continue
-    return [*cells, f"{best[1]} {best[0]:.3f}"]
+    yield f"{best[1]} {best[0]:.3f}" if tune else "-"
+    try:
+        yield "-" if prefix else f"{milliseconds(partial(flash4, given, out, tokens, distance)):.3f}"
+    except Exception as error:  # FlashAttention-4 is optional and compiles for its card only; the table says why it has no number
+        yield f"{type(error).__name__}: {str(error)[:60]}"
 
 
 def main() -> None:
@@ -123,10 +128,12 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("prefill_times needs a CUDA card")
     print(
-        "| layer | requests x tokens | stock ms | FlashAttention-4 ms | ours ms | products ms | best tile |\n|" + " --- |" * 7, flush=True
+        "| layer | requests x tokens | stock ms | ours ms | products ms | best tile | FlashAttention-4 ms |\n|" + " --- |" * 7, flush=True
     )
     for name, case in itertools.product(options.layers, CASES):
-        print(f"| {' | '.join(row(name, case, options.tune))} |", flush=True)
+        for cell in cells(name, case, options.tune):
+            print(f"| {cell} ", end="", flush=True)
+        print("|", flush=True)
 
 
 if __name__ == "__main__":

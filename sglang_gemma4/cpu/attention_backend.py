@@ -9,7 +9,7 @@ from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
-from sglang_gemma4.cpu import image_spans
+from sglang_gemma4.attention import image_spans
 from sglang_gemma4.cpu.attention import Batch, Block, attend, plan
 from sglang_gemma4.cpu.tree import square_mask
 

@@ -16,6 +16,9 @@ ASSISTANT = "Gemma4AssistantForCausalLM"
 ATTENTION_BACKENDS = ("triton", "fa4", "trtllm_mha", "aiter", "ascend", "intel_xpu", "intel_amx")
 BACKEND_FLAGS = ("attention_backend", "prefill_attention_backend", "decode_attention_backend")
 
+# Those whose prefill SGLang or this package gives the masks of images; intel_amx is the CPU engine's name too.
+IMAGE_BACKENDS = ("triton", "fa4")
+
 # What check() reads of SGLang's ServerArgs.
 FIELDS = (
     "model_path",
@@ -87,6 +90,30 @@ def check(arguments: Mapping[str, Any]) -> None:
         )
     _check_ratio(arguments)
     _check_assistant(str(model), config, arguments)
+
+
+def check_images(two_way: bool, text_only: bool, prefill_backend: str, deterministic: bool, cpu_engine: bool) -> None:
+    """Check that the attention which prefills can mask this model's images.
+
+    Args:
+        two_way: the tokens of an image see each other in both directions (26B-A4B and 31B), and the checkpoint has a vision tower.
+        text_only: the server takes no images.
+
+    Raises:
+        PreflightError: it cannot; their tokens would be masked as text, silently.
+    """
+    if not two_way or text_only:
+        return
+    if prefill_backend not in IMAGE_BACKENDS and not (cpu_engine and prefill_backend == "intel_amx"):
+        raise PreflightError(
+            f"attention backend {prefill_backend} masks this model's images as text; add --prefill-attention-backend "
+            f"{' or '.join(IMAGE_BACKENDS)}, or --language-model-only where no request has images"
+        )
+    if deterministic and prefill_backend == "triton":
+        raise PreflightError(
+            "--enable-deterministic-inference takes a kernel of triton's that cannot mask this model's images; leave the flag out, "
+            "or add --language-model-only where no request has images"
+        )
 
 
 def _check_ratio(arguments: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import sglang_gemma4
 from sglang_gemma4 import patching
+from sglang_gemma4.supported import installed_sglang
 
 STATES: tuple[patching.State, ...] = ("active", "off", "declined", "failed")
 
@@ -36,5 +37,5 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
 def banner() -> str:
     """What a server says once when it starts."""
     rows = as_data(patching.report())
-    head = f"sglang-gemma4 {sglang_gemma4.__version__} on SGLang {patching.installed_sglang()}: {summary(rows)}"
+    head = f"sglang-gemma4 {sglang_gemma4.__version__} on SGLang {installed_sglang()}: {summary(rows)}"
     return "\n".join([head, *(f"  {line}" for line in table(rows))])

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from sglang_gemma4 import patching
 from sglang_gemma4.diagnostics import bounds, kv_tables, trap_dump
 from sglang_gemma4.diagnostics.bounds import Table, Violation
 from sglang_gemma4.diagnostics.kv_tables import Forward, Pools
+from sglang_gemma4.supported import installed_sglang
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +71,7 @@ def arm(backend: Any, patch: str, distance: int | None, draft: bool, only: str |
     _armed.add(patch)
     trap = Trap(backend, patch, distance, draft)
     setattr(backend, ARMED, trap)
-    backend.init_forward_metadata = partial(trap.eager, backend.init_forward_metadata)
-    backend.init_forward_metadata_out_graph = partial(trap.replay, backend.init_forward_metadata_out_graph)
+    trap.wrap()
     logger.info("sglang-gemma4: %s of the %s is trapped; every forward waits for the device", names[0], "draft" if draft else "target")
 
 
@@ -93,6 +94,16 @@ class Trap:
 
     def __init__(self, backend: Any, patch: str, distance: int | None, draft: bool) -> None:
         self.backend, self.patch, self.distance, self.draft = backend, patch, distance, draft
+
+    def wrap(self) -> None:
+        """Put the checks around what the backend's class prepares with."""
+        kind, backend = type(self.backend), self.backend
+        backend.init_forward_metadata = partial(self.eager, MethodType(kind.init_forward_metadata, backend))
+        backend.init_forward_metadata_out_graph = partial(self.replay, MethodType(kind.init_forward_metadata_out_graph, backend))
+
+    def follow(self, backend: Any) -> None:
+        """Check a copy of the backend too (``attention.second_metadata``); what it inherited prepares the original."""
+        Trap(backend, self.patch, self.distance, self.draft).wrap()
 
     def eager(self, original: Callable[..., Any], forward_batch: Any) -> Any:
         """Around ``init_forward_metadata``."""
@@ -169,7 +180,7 @@ def _message(violation: Violation, tables: Sequence[Table], report: dict[str, An
         "when": time.strftime("%Y-%m-%d %H:%M:%S"),
         "process": os.getpid(),
         "package": sglang_gemma4.__version__,
-        "sglang": patching.installed_sglang(),
+        "sglang": installed_sglang(),
         "tables": [],
     }
     said = f"sglang-gemma4 trap: {trap_dump.sentence(report)} [{report['forward']} on {report['backend']}]"

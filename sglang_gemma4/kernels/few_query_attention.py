@@ -8,22 +8,14 @@ Query tokens of a verify step see the keys in the cache (``kv_indices``) and eac
 one, causally. Draft and decode steps have one query token, whose own key is in the cache already.
 """
 
-import functools
-import math
 from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 
-MOST_PARTS = 64
-LEAST_KEYS = 128
-"""Keys that a part has at least, unless it is the only one: below, joining costs more than it saves."""
-MOST_KEYS = 2048
-"""Keys that a part has at most while parts are left: longer ones leave the card idle behind the last of them."""
-PROGRAMS_PER_MULTIPROCESSOR = 2
-"""That fill the card; ``MOST_PROGRAMS_PER_MULTIPROCESSOR`` bounds the memory of the parts."""
-MOST_PROGRAMS_PER_MULTIPROCESSOR = 16
+from sglang_gemma4.kernels.attention_limits import few_query_reason
+from sglang_gemma4.kernels.key_parts import LEAST_KEYS, MOST_KEYS, join_parts, multiprocessors, parts_for, parts_of
 
 
 @dataclass(frozen=True)
@@ -36,7 +28,7 @@ class Tile:
 
 
 def tile_for(dim: int) -> Tile:
-    """For a head dimension; the fastest of 7 on an H200 nearly everywhere (runs/2026-11-22-attention-times)."""
+    """For a head dimension; the fastest of 7 on an H200 nearly everywhere (runs/2026-11-22-kernel-times)."""
     return Tile(32, 4, 3) if dim > 256 else Tile(64, 4, 3)
 
 
@@ -86,13 +78,6 @@ def few_query_attention_reference(
         weights = torch.softmax(scores.masked_fill(~seen, float("-inf")), dim=-1)
         out[rows] = torch.einsum("hgqk,khd->qhgd", weights, values).reshape(queries, heads, -1)
     return out.to(q.dtype)
-
-
-@triton.jit
-def _parts_of(length, wanted, most, LEAST: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
-    """Parts a request of ``length`` cached keys is cut into, and keys in each."""
-    parts = tl.maximum(1, tl.minimum(tl.minimum(most, length // LEAST), tl.maximum(wanted, length // MOST)))
-    return parts, tl.cdiv(length, parts)
 
 
 @triton.jit
@@ -173,7 +158,7 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     part = tl.program_id(2)
     start = tl.load(kv_indptr_ptr + request).to(tl.int64)
     length = (tl.load(kv_indptr_ptr + request + 1).to(tl.int64) - start).to(tl.int32)
-    parts, keys_per_part = _parts_of(length, wanted, most, LEAST, MOST)
+    parts, keys_per_part = parts_of(length, wanted, most, LEAST, MOST)
     if part < parts:
         rows = tl.arange(0, ROWS)
         token, head = rows // GROUP, kv_head * GROUP + rows % GROUP
@@ -204,15 +189,8 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
                 query,
                 k_buffer_ptr + slots[None, :] * k_slot_stride + kv_head * k_head_stride + dims[:, None],
                 v_buffer_ptr + slots[:, None] * v_slot_stride + kv_head * v_head_stride + v_dims[None, :],
-                seen,
-                loaded,
-                top,
-                total,
-                out,
-                scale,
-                SOFT_CAP,
-                PRECISION,
-            )
+                seen, loaded, top, total, out, scale, SOFT_CAP, PRECISION,
+            )  # fmt: skip
         if NEW and part == parts - 1:
             fresh = tl.arange(0, BLOCK_NEW)
             loaded = fresh < QUERIES
@@ -231,66 +209,12 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
                 query,
                 k_new_ptr + tokens[None, :] * k_new_token_stride + kv_head * k_new_head_stride + dims[:, None],
                 v_new_ptr + tokens[:, None] * v_new_token_stride + kv_head * v_new_head_stride + v_dims[None, :],
-                seen,
-                loaded,
-                top,
-                total,
-                out,
-                scale,
-                SOFT_CAP,
-                PRECISION,
-            )
+                seen, loaded, top, total, out, scale, SOFT_CAP, PRECISION,
+            )  # fmt: skip
         place = ((request * KV_HEADS + kv_head) * most + part) * (QUERIES * GROUP) + rows
         divisor = tl.where(total > 0, total, 1.0)
         tl.store(part_out_ptr + place[:, None] * V_DIM + v_dims[None, :], out / divisor[:, None], mask=real[:, None])
         tl.store(part_lse_ptr + place, tl.where(total > 0, top + tl.log(divisor), float("-inf")), mask=real)
-
-
-@triton.jit
-def _join_kernel(  # type: ignore[no-untyped-def]
-    part_out_ptr,
-    part_lse_ptr,
-    kv_indptr_ptr,
-    out_ptr,  # [tokens, heads, value dim]
-    wanted,
-    most,
-    KV_HEADS: tl.constexpr,  # noqa: N803
-    GROUP: tl.constexpr,  # noqa: N803
-    QUERIES: tl.constexpr,  # noqa: N803
-    V_DIM: tl.constexpr,  # noqa: N803
-    LEAST: tl.constexpr,  # noqa: N803 - keys in a part
-    MOST: tl.constexpr,  # noqa: N803
-    BLOCK_PARTS: tl.constexpr,  # noqa: N803
-):
-    token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1).to(tl.int64)
-    request = token // QUERIES
-    row = (token % QUERIES) * GROUP + head % GROUP
-    length = tl.load(kv_indptr_ptr + request + 1).to(tl.int32) - tl.load(kv_indptr_ptr + request).to(tl.int32)
-    parts, _ = _parts_of(length, wanted, most, LEAST, MOST)
-    first = (request * KV_HEADS + head // GROUP) * most
-    part = tl.arange(0, BLOCK_PARTS)
-    lse = tl.load(part_lse_ptr + (first + part) * (QUERIES * GROUP) + row, mask=part < parts, other=float("-inf"))
-    top = tl.max(lse, 0)
-    weights = tl.exp(lse - tl.where(top == float("-inf"), 0.0, top))
-    total = tl.sum(weights, 0)
-    dims = tl.arange(0, V_DIM)
-    out = tl.zeros([V_DIM], tl.float32)
-    for number in range(parts):
-        at = (first + number) * (QUERIES * GROUP) + row
-        weight = tl.exp(tl.load(part_lse_ptr + at) - tl.where(top == float("-inf"), 0.0, top))
-        out += weight * tl.load(part_out_ptr + at * V_DIM + dims)
-    out = out / tl.where(total > 0, total, 1.0)
-    stored = out_ptr + (token * (KV_HEADS * GROUP) + head) * V_DIM + dims
-    tl.store(stored, out.to(out_ptr.dtype.element_ty))
-
-
-def parts_for(requests: int, kv_heads: int, multiprocessors: int) -> tuple[int, int]:
-    """Parts a request is cut into to fill the card, and most that a long one is, both powers of two; its length decides on the device."""
-    rows = max(1, requests * kv_heads)
-    fill, room = (count * multiprocessors / rows for count in (PROGRAMS_PER_MULTIPROCESSOR, MOST_PROGRAMS_PER_MULTIPROCESSOR))
-    wanted = 2 ** round(math.log2(max(1.0, fill)))
-    return min(MOST_PARTS, wanted), min(MOST_PARTS, max(wanted, 2 ** int(math.log2(max(1.0, room)))))
 
 
 def few_query_attention(
@@ -335,7 +259,7 @@ def few_query_attention(
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
     """
-    reason = reason_against(q, k_buffer, v_buffer, out, queries, k_new, v_new)
+    reason = few_query_reason(q, k_buffer, v_buffer, out, queries, k_new, v_new)
     if reason:
         raise ValueError(reason)
     requests, heads, dim = q.shape[0] // queries, q.shape[1], q.shape[2]
@@ -343,109 +267,25 @@ def few_query_attention(
     if requests == 0:
         return out
     group = heads // kv_heads
-    wanted, most = (parts, parts) if parts else parts_for(requests, kv_heads, _multiprocessors(q.device))
+    wanted, most = (parts, parts) if parts else parts_for(requests, kv_heads, multiprocessors(q.device))
     rows = max(16, triton.next_power_of_2(queries * group))
     part_out = torch.empty((requests, kv_heads, most, queries * group, v_dim), dtype=torch.float32, device=q.device)
     part_lse = torch.empty(part_out.shape[:-1], dtype=torch.float32, device=q.device)
     k_fresh, v_fresh = (q, q) if k_new is None or v_new is None else (k_new, v_new)
     tile = tile or tile_for(max(dim, v_dim))
     _few_query_attention_kernel[(requests, kv_heads, most)](
-        q,
-        k_buffer,
-        v_buffer,
-        k_fresh,
-        v_fresh,
-        kv_indptr,
-        kv_indices,
+        q, k_buffer, v_buffer, k_fresh, v_fresh, kv_indptr, kv_indices,
         q if tree_mask is None else tree_mask,
         kv_indptr if tree_mask_indptr is None else tree_mask_indptr,
         kv_indptr if key_offsets is None else key_offsets,
-        part_out,
-        part_lse,
-        scale,
-        wanted,
-        most,
-        q.stride(0),
-        q.stride(1),
-        k_buffer.stride(0),
-        k_buffer.stride(1),
-        v_buffer.stride(0),
-        v_buffer.stride(1),
-        k_fresh.stride(0),
-        k_fresh.stride(1),
-        v_fresh.stride(0),
-        v_fresh.stride(1),
-        KV_HEADS=kv_heads,
-        GROUP=group,
-        QUERIES=queries,
-        NEW=k_new is not None,
-        TREE=tree_mask is not None,
-        HAS_OFFSETS=key_offsets is not None,
-        WINDOW=window,
-        SOFT_CAP=soft_cap,
-        DIM=dim,
-        V_DIM=v_dim,
-        ROWS=rows,
-        BLOCK=tile.keys,
-        BLOCK_NEW=max(16, triton.next_power_of_2(queries)),
-        LEAST=LEAST_KEYS,
-        MOST=MOST_KEYS,
+        part_out, part_lse, scale, wanted, most,
+        q.stride(0), q.stride(1), k_buffer.stride(0), k_buffer.stride(1), v_buffer.stride(0), v_buffer.stride(1),
+        k_fresh.stride(0), k_fresh.stride(1), v_fresh.stride(0), v_fresh.stride(1),
+        KV_HEADS=kv_heads, GROUP=group, QUERIES=queries, ROWS=rows, DIM=dim, V_DIM=v_dim,
+        NEW=k_new is not None, TREE=tree_mask is not None, HAS_OFFSETS=key_offsets is not None, WINDOW=window, SOFT_CAP=soft_cap,
+        BLOCK=tile.keys, BLOCK_NEW=max(16, triton.next_power_of_2(queries)), LEAST=LEAST_KEYS, MOST=MOST_KEYS,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.warps,
         num_stages=tile.stages,
-    )
-    _join_kernel[(q.shape[0], heads)](
-        part_out,
-        part_lse,
-        kv_indptr,
-        out,
-        wanted,
-        most,
-        KV_HEADS=kv_heads,
-        GROUP=group,
-        QUERIES=queries,
-        V_DIM=v_dim,
-        LEAST=LEAST_KEYS,
-        MOST=MOST_KEYS,
-        BLOCK_PARTS=MOST_PARTS,
-        num_warps=4,
-    )
-    return out
-
-
-@functools.cache
-def _multiprocessors(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 1
-
-
-def reason_against(
-    q: torch.Tensor,
-    k_buffer: torch.Tensor,
-    v_buffer: torch.Tensor,
-    out: torch.Tensor,
-    queries: int,
-    k_new: torch.Tensor | None,
-    v_new: torch.Tensor | None,
-) -> str | None:
-    """Why the kernel does not take these tensors, or None."""
-    if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        return f"q is {q.dtype}; float32, bfloat16 and float16 are taken"
-    for name, tensor in (("k_buffer", k_buffer), ("v_buffer", v_buffer), ("k_new", k_new), ("v_new", v_new), ("out", out)):
-        if tensor is not None and tensor.dtype != q.dtype:
-            return f"{name} is {tensor.dtype}, q is {q.dtype}; a quantised KV cache is not taken"
-        if tensor is not None and tensor.stride(-1) != 1:
-            return f"{name}'s last dimension has stride {tensor.stride(-1)}; 1 is taken"
-    if queries < 1 or q.shape[0] % queries:
-        return f"{q.shape[0]} query tokens are no multiple of {queries} per request"
-    heads, kv_heads = q.shape[1], k_buffer.shape[1]
-    if heads % kv_heads:
-        return f"{heads} query heads are no multiple of {kv_heads} KV heads"
-    if queries * (heads // kv_heads) > 128:
-        return f"{queries} query tokens of {heads // kv_heads} heads are {queries * heads // kv_heads} rows; up to 128 are taken"
-    if q.shape[2] != k_buffer.shape[2] or max(q.shape[2], v_buffer.shape[2]) > 512:
-        return f"head dimensions {q.shape[2]}, {k_buffer.shape[2]} and {v_buffer.shape[2]}: q and K agree, and up to 512 are taken"
-    if any(dim & (dim - 1) or dim < 16 for dim in (q.shape[2], v_buffer.shape[2])):
-        return f"head dimensions {q.shape[2]} and {v_buffer.shape[2]}: powers of two from 16 are taken"
-    if not out.is_contiguous() or out.shape != (q.shape[0], heads, v_buffer.shape[2]):
-        return f"out is {tuple(out.shape)}; contiguous {(q.shape[0], heads, v_buffer.shape[2])} is taken"
-    return None
+    )  # fmt: skip
+    return join_parts(part_out, part_lse, kv_indptr, out, wanted)

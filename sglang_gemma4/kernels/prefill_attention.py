@@ -1,4 +1,4 @@
-"""Causal attention of prompts, or of a chunk of them, over a paged prefix and their own keys.
+"""Causal attention of prompts, or of a chunk of them, over a paged prefix and their own keys; images in it may attend both ways.
 
 One program takes some tokens of a request and all query heads of one KV head as the rows of one tile, so that these heads share what is
 read, and walks the keys once: first those of the prefix that the window leaves, then the tokens' own, in blocks loaded ahead. Only blocks
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+
+from sglang_gemma4.kernels.attention_limits import prefill_reason
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -43,6 +45,7 @@ def prefill_attention_reference(
     scale: float,
     *,
     window: int = -1,
+    reach: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """What :func:`prefill_attention` computes, request by request in float32; same arguments, a new ``[tokens, heads, value dim]``."""
     heads, kv_heads = q.shape[1], k.shape[1]
@@ -54,7 +57,7 @@ def prefill_attention_reference(
         values = torch.cat([v_buffer[slots].float(), v[rows].float()])
         positions = slots.numel() + torch.arange(rows.stop - rows.start, device=q.device)[:, None]
         columns = torch.arange(keys.shape[0], device=q.device)[None, :]
-        seen = columns <= positions
+        seen = columns <= (positions if reach is None else slots.numel() + reach[rows, None])
         if window >= 0:
             seen = seen & (positions <= columns + window)
         query = q[rows].float().view(-1, kv_heads, heads // kv_heads, q.shape[2])
@@ -70,6 +73,7 @@ def _sweep(  # type: ignore[no-untyped-def]
     last,
     end,
     position,
+    limit,
     query,
     k_ptr,
     v_ptr,
@@ -91,7 +95,8 @@ def _sweep(  # type: ignore[no-untyped-def]
 ):
     """Keys ``first`` to ``last``, of which those before ``end`` exist, into the running maximum, sum and output of every row.
 
-    ``position`` counts from the same zero as the keys. Exponents are of two; ``scale`` has the logarithm in it.
+    ``position`` of a row and ``limit``, the last key it may see, count from the same zero as the keys. Exponents are of two;
+    ``scale`` has the logarithm in it.
     """
     dims, v_dims = tl.arange(0, DIM), tl.arange(0, V_DIM)
     for block in range(first, last, BLOCK):
@@ -103,7 +108,7 @@ def _sweep(  # type: ignore[no-untyped-def]
             keys = tl.load(k_ptr + rows[None, :] * k_stride + dims[:, None])
         scores = tl.dot(query, keys, input_precision=PRECISION) * scale  # [rows, keys]
         if MASKED:
-            seen = (columns < end)[None, :] & (columns[None, :] + offset <= position[:, None])
+            seen = (columns < end)[None, :] & (columns[None, :] + offset <= limit[:, None])
             if WINDOW >= 0:
                 seen &= position[:, None] <= columns[None, :] + offset + WINDOW
             scores = tl.where(seen, scores, float("-inf"))
@@ -131,6 +136,7 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
     qo_indptr_ptr,
     kv_indptr_ptr,
     kv_indices_ptr,
+    reach_ptr,  # [tokens], read where REACH
     out_ptr,  # [tokens, heads, value dim]
     scale,
     q_token_stride,
@@ -146,6 +152,7 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
     KV_HEADS: tl.constexpr,  # noqa: N803
     GROUP: tl.constexpr,  # noqa: N803 - query heads of a KV head, a power of two
     WINDOW: tl.constexpr,  # noqa: N803
+    REACH: tl.constexpr,  # noqa: N803 - tokens of an image see all of it
     DIM: tl.constexpr,  # noqa: N803
     V_DIM: tl.constexpr,  # noqa: N803
     TOKENS: tl.constexpr,  # noqa: N803
@@ -185,17 +192,23 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
             edge, inside = 0, 0
         whole = tl.maximum(prefix // BLOCK * BLOCK, inside)
         position = prefix + token
+        if REACH:
+            last = tl.load(reach_ptr + begin + token, mask=real, other=0).to(tl.int32)
+            highest_key = tl.minimum(tl.maximum(tl.max(last), highest), tokens - 1)
+            limit = prefix + tl.where(real, last, token)
+        else:
+            highest_key, limit = highest, position
         if WINDOW >= 0:
             top, total, out = _sweep(
-                edge, inside, prefix, position, query, k_prefix, v_prefix, kv_indices_ptr + start, k_slot_stride, v_slot_stride, 0,
+                edge, inside, prefix, position, limit, query, k_prefix, v_prefix, kv_indices_ptr + start, k_slot_stride, v_slot_stride, 0,
                 top, total, out, scale, WINDOW, True, True, DIM, V_DIM, BLOCK, PRECISION,
             )  # fmt: skip
         top, total, out = _sweep(
-            inside, whole, prefix, position, query, k_prefix, v_prefix, kv_indices_ptr + start, k_slot_stride, v_slot_stride, 0,
+            inside, whole, prefix, position, limit, query, k_prefix, v_prefix, kv_indices_ptr + start, k_slot_stride, v_slot_stride, 0,
             top, total, out, scale, WINDOW, False, True, DIM, V_DIM, BLOCK, PRECISION,
         )  # fmt: skip
         top, total, out = _sweep(
-            whole, prefix, prefix, position, query, k_prefix, v_prefix, kv_indices_ptr + start, k_slot_stride, v_slot_stride, 0,
+            whole, prefix, prefix, position, limit, query, k_prefix, v_prefix, kv_indices_ptr + start, k_slot_stride, v_slot_stride, 0,
             top, total, out, scale, WINDOW, True, True, DIM, V_DIM, BLOCK, PRECISION,
         )  # fmt: skip
 
@@ -209,15 +222,15 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
         edge = tl.minimum(edge, inside)
         if WINDOW >= 0:
             top, total, out = _sweep(
-                edge, inside, tokens, position, query, k_new, v_new, kv_indices_ptr, k_token_stride, v_token_stride, prefix,
+                edge, inside, tokens, position, limit, query, k_new, v_new, kv_indices_ptr, k_token_stride, v_token_stride, prefix,
                 top, total, out, scale, WINDOW, True, False, DIM, V_DIM, BLOCK, PRECISION,
             )  # fmt: skip
         top, total, out = _sweep(
-            inside, diagonal, tokens, position, query, k_new, v_new, kv_indices_ptr, k_token_stride, v_token_stride, prefix,
+            inside, diagonal, tokens, position, limit, query, k_new, v_new, kv_indices_ptr, k_token_stride, v_token_stride, prefix,
             top, total, out, scale, WINDOW, False, False, DIM, V_DIM, BLOCK, PRECISION,
         )  # fmt: skip
         top, total, out = _sweep(
-            diagonal, highest + 1, tokens, position, query, k_new, v_new, kv_indices_ptr, k_token_stride, v_token_stride, prefix,
+            diagonal, highest_key + 1, tokens, position, limit, query, k_new, v_new, kv_indices_ptr, k_token_stride, v_token_stride, prefix,
             top, total, out, scale, WINDOW, True, False, DIM, V_DIM, BLOCK, PRECISION,
         )  # fmt: skip
         stored = out_ptr + ((begin + token) * (KV_HEADS * GROUP) + head)[:, None] * V_DIM + v_dims[None, :]
@@ -238,6 +251,7 @@ def prefill_attention(
     out: torch.Tensor,
     longest: int,
     window: int = -1,
+    reach: torch.Tensor | None = None,
     tile: Tile | None = None,
 ) -> torch.Tensor:
     """Causal attention of new tokens over their request's prefix and each other; written to ``out`` and returned.
@@ -253,27 +267,31 @@ def prefill_attention(
         out: ``[tokens, heads, value dim]``, contiguous.
         longest: most new tokens of a request; the host knows it.
         window: a key is seen from positions up to ``window`` behind it; below 0: always.
+        reach: None, or ``[tokens]`` int32: the last new token of its request, counted from 0, that each token sees; itself at least.
         tile: None: :func:`tile_for` the head dimension and dtype.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
     """
-    reason = reason_against(q, k, v, k_buffer, v_buffer, out)
+    reason = prefill_reason(q, k, v, k_buffer, v_buffer, out)
     if reason:
         raise ValueError(reason)
     heads, kv_heads = q.shape[1], k.shape[1]
     if q.shape[0] == 0 or longest < 1:
         return out
+    if reach is not None and (reach.dtype != torch.int32 or reach.shape[0] < q.shape[0] or not reach.is_contiguous()):
+        raise ValueError(f"reach is {reach.dtype} of shape {tuple(reach.shape)}; contiguous int32 for {q.shape[0]} tokens is taken")
     tile = tile or tile_for(max(q.shape[2], v.shape[2]), q.dtype)
     group = heads // kv_heads
     tokens = max(1, max(16, tile.rows) // group)
     _prefill_attention_kernel[(triton.cdiv(longest, tokens), kv_heads, qo_indptr.numel() - 1)](
-        q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, out, scale * LOG2_E.value,
+        q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, q if reach is None else reach, out, scale * LOG2_E.value,
         q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
         k_buffer.stride(0), k_buffer.stride(1), v_buffer.stride(0), v_buffer.stride(1),
         KV_HEADS=kv_heads,
         GROUP=group,
         WINDOW=window,
+        REACH=reach is not None,
         DIM=q.shape[2],
         V_DIM=v.shape[2],
         TOKENS=tokens,
@@ -283,29 +301,3 @@ def prefill_attention(
         num_stages=tile.stages,
     )  # fmt: skip
     return out
-
-
-def reason_against(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, k_buffer: torch.Tensor, v_buffer: torch.Tensor, out: torch.Tensor
-) -> str | None:
-    """Why the kernel does not take these tensors, or None."""
-    if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        return f"q is {q.dtype}; float32, bfloat16 and float16 are taken"
-    for name, tensor in (("k", k), ("v", v), ("k_buffer", k_buffer), ("v_buffer", v_buffer), ("out", out)):
-        if tensor.dtype != q.dtype:
-            return f"{name} is {tensor.dtype}, q is {q.dtype}; a quantised KV cache is not taken"
-        if tensor.dim() != 3 or tensor.stride(-1) != 1:
-            return f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}; three dimensions, the last contiguous, are taken"
-    heads, kv_heads = q.shape[1], k.shape[1]
-    group = heads // kv_heads
-    if heads % kv_heads or group & (group - 1) or group > 64:
-        return f"{heads} query heads over {kv_heads} KV heads; 1, 2, 4 ... 64 query heads a KV head are taken"
-    if q.shape[2] != k.shape[2] or q.shape[2] != k_buffer.shape[2] or v.shape[2] != v_buffer.shape[2]:
-        return (
-            f"head dimensions {q.shape[2]}, {k.shape[2]}, {k_buffer.shape[2]} of q and K, {v.shape[2]}, {v_buffer.shape[2]} of V disagree"
-        )
-    if any(dim & (dim - 1) or not 16 <= dim <= 512 for dim in (q.shape[2], v.shape[2])):
-        return f"head dimensions {q.shape[2]} and {v.shape[2]}: powers of two from 16 to 512 are taken"
-    if not out.is_contiguous() or out.shape != (q.shape[0], heads, v.shape[2]):
-        return f"out is {tuple(out.shape)}; contiguous {(q.shape[0], heads, v.shape[2])} is taken"
-    return None

@@ -72,6 +72,11 @@ def norm_problem(*norms: Any) -> str | None:
     return None
 
 
+def no_rows(x: Any) -> bool:
+    """Whether a hidden state is an idle rank's; a quantised one is a tuple, which is not for us but has rows."""
+    return isinstance(x, torch.Tensor) and x.shape[0] == 0
+
+
 def tensor_problem(x: Any) -> str | None:
     """Why no Triton kernel of ours may take this hidden state, or None."""
     if not isinstance(x, torch.Tensor) or x.dim() != 2:

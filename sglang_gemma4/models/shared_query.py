@@ -26,7 +26,10 @@ def project(attention: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     """Queries ``[tokens, heads * width]`` from the query rows of the QKV projection alone."""
     projection = attention.qkv_proj
     bias = None if projection.bias is None else projection.bias[: attention.q_size]
-    return torch.nn.functional.linear(hidden_states, projection.weight[: attention.q_size], bias)
+    weight = projection.weight[: attention.q_size]
+    multiply = getattr(projection.quant_method, "product", torch.nn.functional.linear)  # of few_row_linear.FewRowLinear
+    out: torch.Tensor = multiply(hidden_states, weight, bias)
+    return out
 
 
 def forward(attention: Any, positions: torch.Tensor, hidden_states: torch.Tensor, forward_batch: Any) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The fixtures of the engine tests: one nursery and one server for the session."""
+"""The fixtures of the engine tests: two nurseries and one server for the session."""
 
 from collections.abc import Iterator
 
@@ -12,6 +12,20 @@ from tests.engine.live_server import Server, open_server
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     """The process that has imported SGLang and forks engines."""
     yield from open_nursery(tmp_path_factory.mktemp("engines"))
+
+
+INTERPRETED = (
+    "VERIFY_ATTENTION", "DECODE_ATTENTION", "PREFILL_ATTENTION", "TRIPLE_NORM", "LAYER_TAIL", "QKV_ROPE", "DRAFT_ARGMAX", "GROUPED_EXPERTS",
+)  # fmt: skip
+"""Kernels that are on by default: an interpreted program takes milliseconds, so a test switches on the ones it is about."""
+
+
+@pytest.fixture(scope="session")
+def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """A nursery whose Triton kernels run on the CPU: Triton decides that when a kernel is defined."""
+    yield from open_nursery(
+        tmp_path_factory.mktemp("interpreting"), TRITON_INTERPRET="1", **{f"SGLANG_GEMMA4_{name}": "0" for name in INTERPRETED}
+    )
 
 
 @pytest.fixture(scope="session")

@@ -71,12 +71,12 @@ class EngineFailed(AssertionError):  # noqa: N818 - it reads as a sentence in a 
 
 
 class Nursery:
-    """The process that has imported SGLang and forks engines."""
+    """The process that has imported SGLang, with ``variables`` in its environment, and forks engines."""
 
-    def __init__(self, log_folder: Path) -> None:
+    def __init__(self, log_folder: Path, **variables: str) -> None:
         self.log_folder = log_folder
         self.cases = 0
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **variables}
         self.log_path = log_folder / "nursery.log"
         self.process = subprocess.Popen(
             [sys.executable, str(HERE / "nursery.py")],
@@ -161,9 +161,9 @@ def run_engine(
     return nursery.run(model, [group], env, **engine_kwargs)[0]
 
 
-def open_nursery(log_folder: Path) -> Iterator[Nursery]:
+def open_nursery(log_folder: Path, **variables: str) -> Iterator[Nursery]:
     """For a pytest fixture: a nursery that is closed at the end."""
-    nursery = Nursery(log_folder)
+    nursery = Nursery(log_folder, **variables)
     try:
         yield nursery
     finally:

@@ -5,6 +5,7 @@ a time. What the engine itself allocates still counts.
 """
 
 import functools
+import os
 from typing import Any
 
 FREE = 12 << 30
@@ -21,5 +22,20 @@ def install() -> None:
     @functools.wraps(measure)
     def steady() -> Any:
         return measure()._replace(available=FREE - (own.memory_info().rss - before))
+
+    psutil.virtual_memory = steady
+
+
+def of_the_scheduler() -> None:
+    """As :func:`install`, which counts what its own process allocates; here the process that asks, which holds the weights."""
+    import psutil
+
+    measure = psutil.virtual_memory
+    first: dict[int, int] = {}
+
+    @functools.wraps(measure)
+    def steady() -> Any:
+        own = psutil.Process(os.getpid()).memory_info().rss
+        return measure()._replace(available=FREE - (own - first.setdefault(os.getpid(), own)))
 
     psutil.virtual_memory = steady

@@ -1,25 +1,16 @@
 """Our attention kernel in SGLang's triton backend, interpreted, in float32: the tokens and steps of SGLang's own kernels."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import Group, Nursery, Output, open_nursery
+from tests.engine.engine_fork import Group, Nursery, Output
 from tests.engine.test_oracle import MTP
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(20 + 40 * n))] for n in range(3)]
 NAMES = ("SGLANG_GEMMA4_VERIFY_ATTENTION", "SGLANG_GEMMA4_DECODE_ATTENTION", "SGLANG_GEMMA4_PREFILL_ATTENTION")
 MODEL = resolve("tiny-26b-a4b")
-
-
-@pytest.fixture(scope="module")
-def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """A nursery whose Triton kernels run on the CPU: Triton decides that when a kernel is defined."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        yield from open_nursery(tmp_path_factory.mktemp("interpreting"))
 
 
 def serve(nursery: Nursery, on: str, **options: Any) -> list[Output]:
@@ -30,7 +21,8 @@ def serve(nursery: Nursery, on: str, **options: Any) -> list[Output]:
 
 @pytest.mark.parametrize("mtp", [False, True], ids=["plain", "mtp"])
 def test_same_tokens_as_sglang_s_kernels(mtp: bool, interpreting: Nursery) -> None:
-    options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{MODEL}-assistant"} if mtp else {}
+    """Plain in pages of 16 tokens, under MTP of 1."""
+    options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{MODEL}-assistant"} if mtp else {"page_size": 16}
     ours, stock = serve(interpreting, "1", **options), serve(interpreting, "0", **options)
     assert ("VERIFIED" in ours[0].log) is mtp
     assert "DECODED" in ours[0].log

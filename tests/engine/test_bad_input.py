@@ -41,6 +41,7 @@ def test_launch_server_ends_with_one_line(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({"attention_backend": "flashinfer"}, "--attention-backend flashinfer cannot serve Gemma 4; use one of triton"),
+        ({"prefill_attention_backend": "trtllm_mha"}, "attention backend trtllm_mha masks this model's images as text"),
         ({"swa_full_tokens_ratio": 1.5}, "--swa-full-tokens-ratio 1.5 is not above 0 and at most 1"),
         ({"swa_full_tokens_ratio": 0.5, "disable_hybrid_swa_memory": True}, "leave one of them out"),
         ({"speculative_algorithm": "NEXTN"}, "needs Gemma 4's MTP assistant; add --speculative-draft-model-path"),

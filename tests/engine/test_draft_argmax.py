@@ -2,28 +2,16 @@
 
 import random
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
 from sglang_gemma4.tiny import chat_format, dialogues
-from tests.engine.engine_fork import Group, Nursery, Output, open_nursery
+from tests.engine.engine_fork import Group, Nursery, Output
 from tests.engine.test_oracle import MTP
 
 RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1", "TEST_SABOTAGE": "head_counter:install_on_ranks"}
-
-
-@pytest.fixture(scope="module")
-def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """A nursery whose Triton kernels run on the CPU: Triton decides that when a kernel is defined."""
-    with ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:  # the session's own nursery, if it starts later, must not inherit it
-            patch.setenv("TRITON_INTERPRET", "1")
-            started = stack.enter_context(contextmanager(open_nursery)(tmp_path_factory.mktemp("interpreting")))
-        yield started
 
 
 def serve(nursery: Nursery, family: str, argmax: str, env: dict[str, str] | None = None, **engine: Any) -> list[Output]:

@@ -1,25 +1,16 @@
 """Our experts' kernels in SGLang, interpreted, in float32: the tokens of SGLang's own path, plain and under MTP."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import Group, Nursery, Output, open_nursery
+from tests.engine.engine_fork import Group, Nursery, Output
 from tests.engine.test_oracle import MTP
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(6 + 20 * n))] for n in range(3)]
 """6, 26 and 46 tokens: a prefill that the grouped kernels take; decode and verify steps that the others take."""
 LAYERS = 6
-
-
-@pytest.fixture(scope="module")
-def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """A nursery whose Triton kernels run on the CPU: Triton decides that when a kernel is defined."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        yield from open_nursery(tmp_path_factory.mktemp("interpreting"))
 
 
 def serve(nursery: Nursery, few: str, grouped: str, mtp: bool, **options: Any) -> list[Output]:

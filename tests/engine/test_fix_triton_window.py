@@ -1,6 +1,5 @@
 """SGLang's Triton attention under Triton's interpreter, in float32, against transformers."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +7,7 @@ import pytest
 
 from crash_repro import case
 from tests.engine import text_only
-from tests.engine.engine_fork import Nursery, open_nursery, run_engine
-
-
-@pytest.fixture(scope="module")
-def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """A nursery whose Triton kernels run on the CPU: Triton decides that when a kernel is defined."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        yield from open_nursery(tmp_path_factory.mktemp("interpreting"))
+from tests.engine.engine_fork import Nursery, run_engine
 
 
 def serve(nursery: Nursery, path: Path, tokens: int = case.TOKENS, env: dict[str, str] | None = None, **engine: Any) -> list[list[int]]:

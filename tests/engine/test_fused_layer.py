@@ -1,15 +1,14 @@
 """A decoder layer in fewer launches, interpreted, in float32: the tokens, log-probabilities and verify steps of SGLang's own layer."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import Group, Nursery, Output, open_nursery
+from tests.engine.engine_fork import Group, Nursery, Output
 from tests.engine.test_oracle import MTP
 
-PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(12 + 25 * n))] for n in range(3)]
+PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(6 + 9 * n))] for n in range(3)]
 NAMES = ("TRIPLE_NORM", "LAYER_TAIL", "PLE_TAIL", "QKV_ROPE")
 LAUNCHED = {
     "tiny-26b-a4b": {"triple_rmsnorm", "dual_tail", "tail", "qkv_norm_rope"},  # tail: the draft's dense layers
@@ -19,17 +18,6 @@ LAUNCHED = {
 KERNELS = set().union(*LAUNCHED.values())
 HANDED_OUT = {"tiny-26b-a4b": 6 * 3 + 4, "tiny-e2b": 10 + 4, "tiny-31b": 6 + 4}
 """Norms computed ahead: of each MoE layer the router's, the experts' and the next one's, of each other the next one's; draft 4 layers."""
-
-
-@pytest.fixture(scope="module")
-def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """A nursery whose Triton kernels run on the CPU: Triton decides that when a kernel is defined. The other nursery's do not."""
-    opened = open_nursery(tmp_path_factory.mktemp("interpreting"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        started = next(opened)
-    yield started
-    next(opened, None)
 
 
 def serve(nursery: Nursery, name: str, on: str, mtp: bool, **more: str) -> list[Output]:

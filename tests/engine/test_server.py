@@ -5,6 +5,7 @@ import concurrent.futures
 import io
 import json
 import random
+import struct
 import subprocess
 import sys
 from typing import Any
@@ -98,6 +99,15 @@ def test_concurrent_requests_answer_as_alone(server: Server) -> None:
     assert right == 8, list(zip(answers, facts, strict=True))
 
 
+def encoded(data: bytes, kind: str = "image/png") -> dict[str, Any]:
+    name = f"{kind.split('/')[0]}_url"
+    return {"type": name, name: {"url": f"data:{kind};base64,{base64.b64encode(data).decode()}"}}
+
+
+TRUNCATED = picture(5_000_000, "red")["image_url"]["url"].partition(",")[2][: -4 * 200]
+NO_SIZE = b"BM" + struct.pack("<IHHI", 54, 0, 0, 54) + struct.pack("<IiiHHIIiiII", 40, 0, 0, 1, 24, *[0] * 6)
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -105,8 +115,16 @@ def test_concurrent_requests_answer_as_alone(server: Server) -> None:
         {"max_tokens": -5},
         {"content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,bm90IGFuIGltYWdl"}}]},
         {"content": "word " * 20000},
+        {"content": [encoded(NO_SIZE)]},
+        {"content": [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{TRUNCATED}"}}]},
+        {"content": [picture(5_000_000, "red")] * 100},
+        {"content": [{"type": "image_url", "image_url": {"url": "/nowhere/picture.png"}}]},
+        {"content": [encoded(b"no film", "video/mp4")]},
     ],
-    ids=["temperature", "max_tokens", "broken image", "too long"],
+    ids=[
+        *("temperature", "max_tokens", "broken image", "too long"),
+        *("an image of no size", "a truncated image", "too many images", "no such file", "no video"),
+    ],
 )
 def test_a_malformed_request_is_a_400_and_the_server_lives_on(server: Server, bad: dict[str, Any]) -> None:
     options = dict(bad)

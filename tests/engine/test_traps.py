@@ -1,7 +1,6 @@
 """The traps in real engines: sound runs keep their tokens, one broken index ends in a named error and a dump that can be explained."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from crash_repro import case
 from sglang_gemma4.diagnostics import trap_dump
 from tests.engine import text_only
-from tests.engine.engine_fork import EngineFailed, Nursery, open_nursery, run_engine
+from tests.engine.engine_fork import EngineFailed, Nursery, run_engine
 from tests.engine.test_fix_sync_mtp import MTP
 
 ON = {"SGLANG_GEMMA4_DEBUG": "1"}
@@ -26,14 +25,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mtp(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = text_only.save(case.assistant_model(), tmp_path_factory.mktemp("assistant"), sglang_names=False)
     return {**MTP, "speculative_draft_model_path": path}
-
-
-@pytest.fixture(scope="module")
-def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Triton kernels on the CPU: Triton decides that when a kernel is defined."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        yield from open_nursery(tmp_path_factory.mktemp("interpreting"))
 
 
 def serve(nursery: Nursery, model: Path, env: dict[str, str], **engine: Any) -> tuple[list[list[int]], str]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from sglang_gemma4.kernels import few_query_attention as op
+from sglang_gemma4.kernels import key_parts
 
 POISON = 1e4
 TOLERANCE = 2e-6
@@ -104,10 +105,10 @@ def test_soft_cap_and_large_scores() -> None:
 
 
 def test_parts_follow_the_card() -> None:
-    assert op.parts_for(1, 8, 132) == (32, op.MOST_PARTS)
-    assert op.parts_for(32, 8, 132) == (1, 8)
-    assert op.parts_for(80, 2, 132) == (2, 8)
-    assert op.parts_for(4096, 8, 132) == (1, 1)
+    assert key_parts.parts_for(1, 8, 132) == (32, key_parts.MOST_PARTS)
+    assert key_parts.parts_for(32, 8, 132) == (1, 8)
+    assert key_parts.parts_for(80, 2, 132) == (2, 8)
+    assert key_parts.parts_for(4096, 8, 132) == (1, 1)
 
 
 def test_a_long_request_beside_a_short_one_is_cut() -> None:
@@ -122,7 +123,11 @@ def test_a_long_request_beside_a_short_one_is_cut() -> None:
         ({"queries": 3}, "4 query tokens are no multiple of 3"),
         ({"k_buffer": torch.zeros(9, 3, 32)}, "4 query heads are no multiple of 3 KV heads"),
         ({"q": torch.zeros(4, 4, 48), "k_buffer": torch.zeros(9, 2, 48)}, "powers of two from 16"),
-        ({"k_buffer": torch.zeros(9, 2, 64)[..., ::2]}, "last dimension has stride 2"),
+        ({"k_buffer": torch.zeros(9, 2, 64)[..., ::2]}, "the last contiguous"),
+        ({"q": torch.zeros(4, 4, 64)[..., ::2]}, "q has shape"),
+        ({"k_buffer": torch.zeros(9, 2, 64)}, "disagree"),
+        ({"q": torch.zeros(4, 4, 1024), "k_buffer": torch.zeros(9, 2, 1024)}, "from 16 to 512"),
+        ({"v_new": torch.zeros(4, 2, 16), "k_new": torch.zeros(4, 2, 32)}, "disagree"),
         ({"out": torch.zeros(4, 4, 16)}, r"contiguous \(4, 4, 32\) is taken"),
         ({"q": torch.zeros(100, 4, 32), "queries": 100}, "200 rows; up to 128"),
     ],

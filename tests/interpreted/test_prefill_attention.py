@@ -57,6 +57,27 @@ def test_equals_the_reference(prefixes: list[int], tokens: list[int], heads: int
     assert (memory[-1] == POISON).all(), "wrote behind the output"
 
 
+@pytest.mark.parametrize("window", [-1, 5, 16, 40])
+def test_images_see_all_of_themselves(window: int) -> None:
+    """Images of 3 to 38 tokens, at both ends, beside each other, longer than window and tile, and of which only the end is new."""
+    prefixes, tokens = [min(33, window + 7) if window >= 0 else 33, 0, 16, 4], [40, 3, 17, 5]
+    spans = [[(0, 37)], [], [(0, 4), (5, 9), (13, 16)], [(0, 2)]]
+    rows = []
+    for count, own in zip(tokens, spans, strict=True):
+        row = torch.arange(count, dtype=torch.int32)
+        for begin, end in own:
+            row[begin : end + 1] = end
+        rows.append(row)
+    given = {**case(prefixes, tokens, 4, 2, 16, 32), "window": window, "reach": torch.cat(rows)}
+    memory = torch.full((sum(tokens) + 1, 4, 32), POISON)
+    expected = op.prefill_attention_reference(**given)
+    found = op.prefill_attention(**given, out=memory[:-1], longest=max(tokens), tile=SMALL)
+    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=TOLERANCE)
+    assert (memory[-1] == POISON).all(), "wrote behind the output"
+    causal = op.prefill_attention_reference(**{**given, "reach": None})
+    assert (expected - causal).abs().max() > 0.1, "an image's first tokens see its last"
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -66,6 +87,10 @@ def test_equals_the_reference(prefixes: list[int], tokens: list[int], heads: int
         ({"q": torch.zeros(3, 4, 32)}, "disagree"),
         ({"v": torch.zeros(3, 2, 48), "v_buffer": torch.zeros(9, 2, 48)}, "powers of two from 16"),
         ({"k": torch.zeros(3, 2, 32)[..., ::2]}, "the last contiguous"),
+        ({"q": torch.zeros(3, 4, 32)[..., ::2]}, "q has shape"),
+        ({"q": torch.zeros(3, 256, 16)}, "256 query heads over 2 KV heads"),
+        ({"reach": torch.zeros(3)}, r"reach is torch.float32 of shape \(3,\)"),
+        ({"reach": torch.zeros(2, dtype=torch.int32)}, "for 3 tokens is taken"),
         ({"out": torch.zeros(3, 4, 32)}, r"contiguous \(3, 4, 16\) is taken"),
     ],
 )

@@ -71,6 +71,17 @@ def test_the_sweep_has_every_power_of_two() -> None:
     assert [one.requests for one in workloads.named(["sweep"])] == [1, 2, 4, 8, 16, 32, 64, 128]
 
 
+def test_prompt_lengths_double_from_1000_to_64000() -> None:
+    found = [(one.input_tokens, one.output_tokens, one.requests) for one in workloads.named(["prompts"])]
+    assert found == [(1000 << n, 10, requests) for n, requests in enumerate((30, 30, 30, 30, 16, 8, 4))]
+
+
+def test_prompt_lengths_are_sent_one_request_at_a_time() -> None:
+    found = workloads.named(["ttft"])
+    assert [(one.name, one.input_tokens) for one in found][:2] == [("ttft-32", 32), ("ttft-128", 128)]
+    assert {one.concurrency for one in found} == {1}
+
+
 def test_rounds_share_the_repetitions_and_interleave(tmp_path: Path) -> None:
     whole = plan(tmp_path, rounds=2, repetitions=5)
     assert [list(whole.numbers(round_)) for round_ in range(2)] == [[0, 1, 2], [3, 4]]
@@ -163,3 +174,9 @@ def test_a_dry_run_serves_the_tiny_model_of_the_family(asked: str | None, served
     arguments = parser.parse_args(["bench", *words])
     arguments.server_flags = []
     assert command.plan_of(arguments, tmp_path).label == served
+
+
+def test_the_image_sweep_differs_from_images_in_their_number_alone() -> None:
+    found = workloads.named(["images-sweep"])
+    assert [(one.images, one.image_size, one.name) for one in found] == [(n, 480, f"images-{n}") for n in (1, 2, 4, 8, 16)]
+    assert len({(one.input_tokens, one.output_tokens, one.requests) for one in found}) == 1

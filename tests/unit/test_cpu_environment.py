@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4.cpu import environment, image_spans
+from sglang_gemma4.attention import image_spans
+from sglang_gemma4.cpu import environment
 from sglang_gemma4.cpu.environment import STANDIN, default_arguments, launch_environment
 
 

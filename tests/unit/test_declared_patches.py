@@ -1,6 +1,7 @@
 """Every declared patch against the installed SGLang: does it fit, does its switch switch, is stock stock."""
 
 import importlib
+import itertools
 import json
 import os
 import pkgutil
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import patching, switches
+from sglang_gemma4 import patching, supported, switches
 from sglang_gemma4.diagnostics import listing
 from sglang_gemma4.patches import ORDER, load_all
 from sglang_gemma4.patching import Entry, Hook, Patch
@@ -42,7 +43,7 @@ def is_placed(hook: Hook | Entry) -> bool:
     current = pkgutil.resolve_name(hook.target)
     if isinstance(hook, Entry):
         value = current.get(hook.key)
-        return value is not None and patching.fingerprint(value) != hook.fingerprint
+        return value is not None and supported.fingerprint(value) != hook.fingerprint
     function = pkgutil.resolve_name(hook.function) if isinstance(hook.function, str) else hook.function
     return hook_is_in_chain(current, function)
 
@@ -86,15 +87,31 @@ def test_everything_applies_and_is_in_place(environ: dict[str, str], absent: lis
     assert all(all(found) for found in placed.values()), placed
 
 
-@pytest.mark.parametrize("switch", sorted(ALL_OUR - {switches.MTP_V2}))
-def test_each_switch_switches_its_own_patches_and_no_other(switch: str, in_child: InChild) -> None:
-    states, placed = in_child(lambda: applied_with(ALL_ON | {switch: "0"}))
+SWITCHED = sorted(ALL_OUR - {switches.MTP_V2})  # its two values: the test before this one
+TURNED_OFF = [
+    {switch for number, switch in enumerate(SWITCHED) if (number >> bit) % 2 == value}
+    for bit in range((len(SWITCHED) - 1).bit_length())
+    for value in (0, 1)
+]
+"""Halves of the switches by the bits of their numbers: of any two, one half holds the first and not the second."""
+
+
+def test_any_two_switches_are_told_apart_and_each_asks_for_its_own_patches() -> None:
+    for one, other in itertools.permutations(SWITCHED, 2):
+        assert any(one in off and other not in off for off in TURNED_OFF)
+    for switch in SWITCHED:
+        unwanted = {patch.switch for patch in PATCHES if patch.at and not patching.wanted(patch, ALL_ON | {switch: "0"})}
+        assert unwanted == {switch}
+
+
+@pytest.mark.parametrize("off", TURNED_OFF, ids=lambda off: f"{len(off)} from {min(off)}")
+def test_each_switch_switches_its_own_patches_and_no_other(off: set[str], in_child: InChild) -> None:
+    states, placed = in_child(lambda: applied_with(ALL_ON | dict.fromkeys(off, "0")))
     for patch in PATCHES:
-        if patch.switch == switches.MTP_V2:  # its two values: the test before this one
-            continue
-        off = patch.switch == switch
-        assert states[patch.name] == (f"off {switch}=0" if off else "active")
-        assert placed[patch.name] == [not off] * len(patch.hooks), patch.name
+        if patch.switch != switches.MTP_V2:
+            asked = patch.switch not in off
+            assert states[patch.name] == ("active" if asked else f"off {patch.switch}=0")
+            assert placed[patch.name] == [asked] * len(patch.hooks), patch.name
 
 
 def test_master_switch_leaves_stock(in_child: InChild) -> None:

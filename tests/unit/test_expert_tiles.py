@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,6 +57,38 @@ def test_other_models_and_the_operator_s_folder_are_left_alone(monkeypatch: pyte
         assert patch.find_tiles(asked, EXPERTS, INNER, dtype, blocks, blocks, per_channel_quant=channels, down_moe=True) == "SGLang's"
     monkeypatch.setenv(patch.OPERATOR_S, "/somewhere")
     assert patch.find_tiles(asked, EXPERTS, INNER, None, 0, 0, per_channel_quant=False, down_moe=False) == "SGLang's"
+
+
+@pytest.mark.parametrize(("files", "said"), [({}, "no tiles for E=128, N=704 on Card 9"), ({"": "{}", "_down": "{}"}, "holds no tiles")])
+def test_a_card_without_tiles_has_sglang_s(files: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(expert_tiles, "note", lambda patch, message: heard.append(message))
+    monkeypatch.setattr("sglang.srt.utils.get_device_name", lambda: "Card 9")
+    for kind, text in files.items():
+        (tmp_path / f"E=128,N=704,device_name=Card_9{kind}.json").write_text(text)
+    assert [expert_tiles.for_server(EXPERTS, INNER, False, tmp_path) for _ in range(2)] == [None, None]
+    assert [said in each for each in heard] == [True]
+
+
+def test_one_file_of_two_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sglang.srt.utils.get_device_name", lambda: "Card 9")
+    paths = [tmp_path / expert_tiles.file_name(EXPERTS, INNER, "Card 9", down) for down in (False, True)]
+    expert_tiles.write(paths[0], {1: TILE})
+    assert expert_tiles.for_server(EXPERTS, INNER, False, tmp_path) is None
+    expert_tiles.write(paths[1], {1: TILE})
+    expert_tiles.for_server.cache_clear()
+    assert expert_tiles.for_server(EXPERTS, INNER, False, tmp_path) == {1: TILE}
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_found_tiles_join_sglang_s_and_deterministic_inference_keeps_its_own(deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(patch.OPERATOR_S, raising=False)
+    monkeypatch.setattr(patch, "_shapes", {(EXPERTS, INNER)})
+    flags = SimpleNamespace(deterministic=SimpleNamespace(enable_deterministic_inference=deterministic))
+    monkeypatch.setattr("sglang.srt.runtime_context.get_exec", lambda: flags)
+    monkeypatch.setattr(expert_tiles, "for_server", lambda experts, inner, down: {8192: TILE})
+    found = patch.find_tiles(lambda *_, **__: {1: TILE}, EXPERTS, INNER, None, 0, 0, per_channel_quant=False, down_moe=True)
+    assert sorted(found) == ([1] if deterministic else [1, 8192])
 
 
 @pytest.mark.parametrize("tokens", TOKENS)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sglang_gemma4.models import draft_head, sharded_head
-from sglang_gemma4.patches import draft_argmax
+from sglang_gemma4.patches import draft_argmax, frozen_chain
 from sglang_gemma4.patches import sharded_head as sharded_patch
 
 
@@ -35,12 +35,76 @@ def draft_processor(**attributes: Any) -> Any:
         ({}, {"quant_method": object()}, "not a plain weight"),
         ({}, {"apply_lora": None}, "not a plain weight"),
         ({"logit_scale": -1.0}, {}, "logits are scaled"),
+        ({"rl_on_policy_target": "fsdp"}, {}, "on-policy training"),
+        ({"ranks": lambda: 5}, {}, "96 tokens do not divide by 5 ranks"),
         ({}, {}, "Triton does not run on cpu"),
     ],
 )
 def test_a_head_that_needs_logits_is_named(attributes: dict[str, Any], head: dict[str, Any], said: str) -> None:
     lm_head = SimpleNamespace(weight=torch.zeros(96, 32), **head)
     assert said in str(draft_processor(**attributes).reason_against(torch.zeros(2, 32), lm_head))
+
+
+@pytest.mark.parametrize(
+    ("hidden", "weight", "said"),
+    [
+        (torch.zeros(2, 32), torch.zeros(96, 32).half(), "hidden states are torch.float32, the head is torch.float16"),
+        (torch.zeros(2, 32, dtype=torch.float64), torch.zeros(96, 32, dtype=torch.float64), "the head is torch.float64"),
+        (torch.zeros(1000, 32), torch.zeros(96, 32), "1000 rows; up to"),
+        (torch.zeros(2, 16), torch.zeros(96, 32), "do not fit"),
+        (torch.zeros(2, 64)[:, ::2], torch.zeros(96, 32), "not contiguous"),
+    ],
+)
+def test_rows_that_need_logits_get_them(hidden: torch.Tensor, weight: torch.Tensor, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(draft_head.DraftHead.__mro__[1], "_get_logits", lambda *_: "SGLang's")
+    heard: list[str] = []
+    processor = draft_processor(say=heard.append)
+    assert processor._get_logits(hidden, SimpleNamespace(weight=weight), None) == "SGLang's"
+    assert [said in each for each in heard] == [True]
+
+
+class Assistant:
+    """An assistant with a centroid head, reduced to what its token is computed from."""
+
+    centroid_intermediate_top_k = 2
+
+    def __init__(self, centroids: int = 8) -> None:
+        self.lm_head = SimpleNamespace(weight=torch.zeros(96, 32))
+        self.centroids = torch.nn.Linear(32, centroids)
+        self.token_ordering = torch.arange(96)
+
+    def _apply_centroid_masking(self, hidden_states: torch.Tensor) -> str:
+        return "the chain's"
+
+
+@pytest.mark.parametrize(
+    ("hidden", "centroids", "interpreted", "said"),
+    [
+        (torch.zeros(draft_head.CENTROID_ROWS + 1, 32), 8, True, None),
+        (torch.zeros(2, 32), 8, False, "Triton does not run on cpu"),
+        (torch.zeros(2, 32), 7, True, "2 of 7 centroids over 96 tokens"),
+    ],
+)
+def test_centroids_that_stay_in_the_chain(
+    hidden: torch.Tensor, centroids: int, interpreted: bool, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1" if interpreted else "0")
+    heard: list[str] = []
+    found: Any = draft_head.centroid_token(Assistant(centroids), heard.append, hidden)
+    assert found == "the chain's"
+    assert [said in each for each in heard if said] == ([True] if said else heard)
+
+
+@pytest.mark.parametrize("name", ["SGLANG_ENABLE_NAN_LOGITS_CHECK", "SGLANG_ENABLE_ASYNC_ASSERT"])
+def test_logits_that_are_to_be_checked_are_computed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(draft_argmax, "note", lambda patch, message: said.append(message))
+    monkeypatch.setenv(name, "1")
+    model = SimpleNamespace(**{frozen_chain.TOKENS_ONLY: True})
+    draft_argmax.give_head(None, SimpleNamespace(draft_model_runner=SimpleNamespace(model=model)))
+    assert said == ["SGLang is asked to look for NaN in the draft's logits"]
+    assert not hasattr(model, "logits_processor")
 
 
 @pytest.mark.parametrize(("vocabulary", "ranks"), [(262144, 1), (262144, 8), (96, 3)])

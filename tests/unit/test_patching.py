@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import patching
+from sglang_gemma4 import patching, supported
 from sglang_gemma4.patching import Entry, Hook, Patch
 
 InChild = Callable[[Callable[[], Any]], Any]
@@ -43,12 +43,19 @@ def upstream(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         sys.modules.pop(name, None)
 
 
+@pytest.fixture(autouse=True)
+def nothing_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test applies is not in the report of the next, or of another file's."""
+    monkeypatch.setattr(patching, "_outcomes", {})
+    monkeypatch.setattr(patching, "_active", {})
+
+
 def plus_one(result: int, *_: Any) -> int:
     return result + 1
 
 
 def mark(target: str) -> str:
-    return patching.fingerprint(pkgutil.resolve_name(target))
+    return supported.fingerprint(pkgutil.resolve_name(target))
 
 
 def patch_of(*hooks: Hook | Entry, name: str = "test", **kw: Any) -> Patch:
@@ -216,7 +223,7 @@ def test_the_cpu_engine_follows_its_own_switch(in_child: InChild) -> None:
 
 
 def test_another_sglang_version_applies_nothing(upstream: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patching, "installed_sglang", lambda: "0.6.0")
+    monkeypatch.setattr(supported, "installed_sglang", lambda: "0.6.0")
     found = outcome(patch_of(Hook("upstream_g4.double", "after", plus_one, mark("upstream_g4.double"))))
     assert (found.state, found.reason) == ("declined", "this package supports SGLang 0.5.23, 0.6.0 is installed")
     assert upstream.double(1) == 2
@@ -240,7 +247,7 @@ def test_another_version_is_one_line_in_the_log(
 ) -> None:
     from sglang_gemma4 import plugin
 
-    monkeypatch.setattr(patching, "installed_sglang", lambda: "0.6.0")
+    monkeypatch.setattr(supported, "installed_sglang", lambda: "0.6.0")
 
     def child() -> Any:
         patching._outcomes.clear()

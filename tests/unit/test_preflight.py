@@ -159,3 +159,29 @@ def test_malformed_configs(target: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["owner/name:Q4_K_M", "owner/name/model.gguf", "s3://bucket/model"])
 def test_forms_that_sglang_loads_another_way_are_left_to_it(model: str) -> None:
     preflight.check({"model_path": model})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, None),
+        ({"prefill_backend": "fa4"}, None),
+        (
+            {"prefill_backend": "trtllm_mha"},
+            "attention backend trtllm_mha masks this model's images as text; add --prefill-attention-backend",
+        ),
+        ({"prefill_backend": "trtllm_mha", "text_only": True}, None),
+        ({"prefill_backend": "trtllm_mha", "two_way": False}, None),
+        ({"prefill_backend": "intel_amx"}, "intel_amx masks"),
+        ({"prefill_backend": "intel_amx", "cpu_engine": True}, None),
+        ({"deterministic": True}, "--enable-deterministic-inference takes a kernel"),
+        ({"deterministic": True, "prefill_backend": "fa4"}, None),
+    ],
+)
+def test_a_backend_that_cannot_mask_images(changes: dict[str, Any], said: str | None) -> None:
+    given = {"two_way": True, "text_only": False, "prefill_backend": "triton", "deterministic": False, "cpu_engine": False, **changes}
+    if said is None:
+        preflight.check_images(**given)
+        return
+    with pytest.raises(PreflightError, match=said):
+        preflight.check_images(**given)

@@ -1,0 +1,45 @@
+"""Images and video frames of a batch go through the vision tower together."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch, note
+
+MODEL = "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration"
+
+
+def encode_images(original: Callable[..., Any], model: Any, items: Any) -> Any:
+    """Around ``get_image_feature``."""
+    return _encode(original, model, items, "image_position_ids")
+
+
+def encode_videos(original: Callable[..., Any], model: Any, items: Any) -> Any:
+    """Around ``get_video_feature``."""
+    return _encode(original, model, items, "video_position_ids")
+
+
+def _encode(original: Callable[..., Any], model: Any, items: Any, positions: str) -> Any:
+    if not items:
+        return original(model, items)
+    from sglang_gemma4.models import vision
+
+    pictures = vision.tower_problem(model.vision_tower) or vision.collect(model, items, positions)
+    if isinstance(pictures, str):
+        note("batched_vision", f"SGLang's tower encodes image by image: {pictures}")
+        return original(model, items)
+    return vision.encode(model, pictures)
+
+
+PATCH = Patch(
+    name="batched_vision",
+    switch="SGLANG_GEMMA4_BATCHED_VISION",
+    why="Stock calls tower and embedder image by image, waits for the card each time, multiplies with one-hot matrices and lets images "
+    "attend to their padding.",
+    evidence="srt/models/gemma4_mm.py:467-560 (hs[mask]) · gemma4_vision.py:255 (the mask is dropped by triton_attn and fa3), :399, :470 "
+    "(one-hot) · transformers modeling_gemma4.py Gemma4VisionModel",
+    remove_when="SGLang packs Gemma 4's images into one call of the tower.",
+    hooks=(
+        Hook(f"{MODEL}.get_image_feature", "around", encode_images, "fa5edd5eaf57"),
+        Hook(f"{MODEL}.get_video_feature", "around", encode_videos, "7a6fd6342bd3"),
+    ),
+)

@@ -1,0 +1,24 @@
+"""Gemma 4's experts with the gelu its checkpoints were trained with."""
+
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch, note
+
+
+def take_tanh(_result: None, moe: Any, hidden_size: int, layer_id: int, config: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4MoE.__init__``, whose arguments come by name."""
+    from sglang_gemma4.models.expert_layers import use_tanh_gelu
+
+    problem = use_tanh_gelu(moe.experts, config.hidden_activation)
+    if problem is not None:
+        note("expert_gelu", f"the experts keep SGLang's gelu: {problem}")
+
+
+PATCH = Patch(
+    name="expert_gelu",
+    switch="SGLANG_GEMMA4_EXPERT_GELU",
+    why="Stock names the experts' activation gelu, which its CUDA kernels compute by erf; the config and transformers say tanh.",
+    evidence="srt/models/gemma4_causal.py:236 · srt/layers/moe/moe_runner/triton_utils/fused_moe.py:836-858 (gelu_tanh is there)",
+    remove_when="Gemma4MoE passes its config's activation on.",
+    hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_tanh, "a63fb2abba48"),),
+)

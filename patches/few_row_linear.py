@@ -1,0 +1,42 @@
+"""The dense products of decode and verify steps with a few rows."""
+
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch, note
+
+
+def replace_products(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4TextModel.__init__`` and ``Gemma4AssistantForCausalLM.__init__``."""
+    import torch
+
+    if not torch.cuda.is_available() and not _interpreted():
+        note("few_row_linear", "there is no CUDA card")
+        return
+    from sglang.srt.batch_invariant_ops import is_batch_invariant_mode_enabled
+
+    if is_batch_invariant_mode_enabled():
+        note("few_row_linear", "--enable-deterministic-inference: a row's product must not depend on how many rows there are")
+        return
+    from sglang_gemma4.models.few_row_linear import install
+
+    for kept in install(model):
+        note("few_row_linear", f"SGLang's product for {kept}")
+
+
+def _interpreted() -> bool:
+    from triton import knobs
+
+    return bool(knobs.runtime.interpret)
+
+
+PATCH = Patch(
+    name="few_row_linear",
+    switch="SGLANG_GEMMA4_FEW_ROW_LINEAR",
+    why="At a few rows cuBLAS takes 1.6 to 2 times what reading the weights takes, with a second launch to add up what it split.",
+    evidence="runs/2026-11-22-26b-kernels-steps (all, decode, batch 1: 2.2 ms of products and 117 splitKreduce launches)",
+    remove_when="SGLang's products of 1 to 16 rows reach the bandwidth of the card.",
+    hooks=(
+        Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", replace_products, "b7e9b394300f"),
+        Hook("sglang.srt.models.gemma4_mtp.Gemma4AssistantForCausalLM.__init__", "after", replace_products, "d2752d6ad1a9"),
+    ),
+)

@@ -1,0 +1,132 @@
+"""Images of a prefill attend both ways where the model's config says so, and nowhere else, on every backend that serves them."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4 import switches
+from sglang_gemma4.patching import Hook, Patch, note
+
+TRITON = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend"
+MODEL = "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration"
+ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
+CHUNK = "sglang_gemma4.serving.image_chunks:chunk_beside_images"
+
+
+def _two_way(runner: Any) -> bool:
+    """Whether this is the target model, and one whose images attend both ways."""
+    from sglang_gemma4.attention import image_spans
+
+    config = runner.model_config.hf_config
+    gemma4 = any(name.startswith("Gemma4") for name in config.architectures or ())
+    return gemma4 and not runner.is_draft_worker and image_spans.bidirectional(config)
+
+
+def mask_triton(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``TritonAttnBackend.__init__``."""
+    if _two_way(runner):
+        from sglang_gemma4.attention.image_masks import ImageAttention
+        from sglang_gemma4.serving.image_chunks import serve_two_way_images
+
+        backend.extend_attention_fwd = ImageAttention(backend.extend_attention_fwd, backend.device)
+        serve_two_way_images()
+
+
+def begin_triton(_result: None, backend: Any, forward_batch: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``TritonAttnBackend.init_forward_metadata``."""
+    begin = getattr(backend.extend_attention_fwd, "begin", None)
+    if begin is not None:
+        begin(forward_batch)
+
+
+def keep_images_whole(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4ForConditionalGeneration.__init__``."""
+    from sglang_gemma4.attention import image_spans
+
+    if image_spans.bidirectional(model.config):
+        from sglang_gemma4.serving.image_chunks import serve_two_way_images
+
+        serve_two_way_images()
+
+
+def masks_of_the_model(original: Callable[..., Any], model: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
+    """Around ``Gemma4ForConditionalGeneration.prepare_attn_masks``; the triton backend has described the batch itself."""
+    from sglang.srt.model_executor.forward_context import get_attn_backend
+
+    from sglang_gemma4.attention import image_masks, image_spans
+
+    if not image_spans.bidirectional(model.config):
+        return
+    backend = get_attn_backend()
+    backend = getattr(backend, "prefill_backend", backend)
+    if getattr(backend, "fa_impl_ver", None) == 4:
+        image_masks.mask_flash(backend, forward_batch)
+    elif not isinstance(getattr(backend, "extend_attention_fwd", None), image_masks.ImageAttention):
+        original(model, forward_batch, *args, **kwargs)
+
+
+def prefill_by_triton(declared: dict[str, Any], provider: Any, server_args: Any, config: Any) -> dict[str, Any] | None:
+    """After ``_invoke_provider``: where SGLang itself chooses a backend that masks images as text (trtllm_mha on a B200), triton prefills.
+
+    What the operator chose stays, and is refused by :func:`refuse_blind_backends` where it cannot serve images.
+    """
+    from sglang_gemma4.attention import image_spans
+    from sglang_gemma4.diagnostics import preflight
+
+    chosen = declared.get("attention_backend")
+    if provider.__name__ != "_gemma4_overrides" or chosen is None or chosen in preflight.IMAGE_BACKENDS:
+        return None
+    from sglang.srt.arg_groups.model_override_base import resolving_view
+
+    view = resolving_view(server_args)
+    text_only = bool(view.language_model_only) or view.enable_multimodal is False or getattr(config, "vision_config", None) is None
+    if view.prefill_attention_backend or text_only or not image_spans.bidirectional(config):
+        return None
+    note("image_masks", f"triton prefills in the place of {chosen}, which masks images as text; --language-model-only keeps {chosen}")
+    return {**declared, "prefill_attention_backend": "triton"}
+
+
+def refuse_blind_backends(_result: None, server_args: Any) -> None:
+    """After ``handle_model_specific_adjustments``, when the backends are resolved.
+
+    Raises:
+        PreflightError: the model's images attend both ways and the attention that prefills cannot do that.
+    """
+    from sglang.srt.arg_groups.model_override_base import attention_backends_of, model_config_of, resolved_view
+
+    from sglang_gemma4.attention import image_spans
+    from sglang_gemma4.diagnostics import preflight
+    from sglang_gemma4.patches.preflight import one_line
+
+    resolved = resolved_view(server_args)
+    config = model_config_of(server_args).hf_config
+    if not any(name in preflight.ARCHITECTURES for name in config.architectures or ()):
+        return
+    with one_line():
+        preflight.check_images(
+            two_way=image_spans.bidirectional(config) and getattr(config, "vision_config", None) is not None,
+            text_only=bool(resolved.language_model_only) or resolved.enable_multimodal is False,
+            prefill_backend=attention_backends_of(resolved)[0],
+            deterministic=bool(resolved.enable_deterministic_inference),
+            cpu_engine=switches.is_on(switches.CPU_ENGINE),
+        )
+
+
+PATCH = Patch(
+    name="image_masks",
+    switch="SGLANG_GEMMA4_IMAGE_MASKS",
+    why="Stock triton lets images attend both ways on every layer of every model, but only up to the end of a kernel's tile, and not "
+    "where a prefill chunk cuts them; fa4 on every layer; trtllm_mha and others not at all, with a warning.",
+    evidence="srt/models/gemma4_mm.py:325-465 · kernels/ops/attention/extend_attention.py:720 (a causal tile ends at its own row) · "
+    "managers/schedule_policy.py:1140 · transformers modeling_gemma4.py create_masks_for_vision_model",
+    remove_when="SGLang's masks equal transformers' and its chunks end beside images.",
+    hooks=(
+        Hook(f"{TRITON}.__init__", "after", mask_triton, "e7fa3a24cfc9"),
+        Hook(f"{TRITON}.init_forward_metadata", "after", begin_triton, "34c1528c81ae"),
+        Hook(f"{MODEL}.__init__", "after", keep_images_whole, "952b085243ca"),
+        Hook(f"{MODEL}.prepare_attn_masks", "around", masks_of_the_model, "5fa09fbdafa9"),
+        Hook(f"{ADDER}.add_chunked_req", "around", CHUNK, "59878bb13f91"),
+        Hook(f"{ADDER}.add_one_req", "around", CHUNK, "194314fb5aba"),
+        Hook("sglang.srt.arg_groups.model_override_base._invoke_provider", "after", prefill_by_triton, "41db240adf41"),
+        Hook("sglang.srt.arg_groups.model_hook.handle_model_specific_adjustments", "after", refuse_blind_backends, "1c321ef6fec8"),
+    ),
+)

@@ -1,0 +1,77 @@
+"""``--language-model-only`` for Gemma 4: the vision and audio towers are neither built nor loaded."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+
+ARCHITECTURE = "Gemma4ForConditionalGeneration"
+MODELS = "sglang.srt.models"
+
+
+def admit(server_args: Any) -> None:
+    """Before ``handle_language_model_only``, which refuses what is not on its class's list."""
+    known = type(server_args)
+    if ARCHITECTURE not in known.LANGUAGE_MODEL_ONLY_ARCHITECTURES:
+        known.LANGUAGE_MODEL_ONLY_ARCHITECTURES = (*known.LANGUAGE_MODEL_ONLY_ARCHITECTURES, ARCHITECTURE)
+
+
+def keep_prefill_eager(_result: None, server_args: Any) -> None:
+    """After ``disable_breakable_cudagraph_if_incompatible``; ``text_only_config`` does the same for its checkpoints."""
+    from sglang_gemma4.models.prefill_backend import keep_text_eager
+
+    keep_text_eager(server_args)
+
+
+def leave_out(original: Callable[..., None], module: Any, *args: Any, **kwargs: Any) -> None:
+    """Around ``__init__`` of the towers and their embedders: a module without parameters where the operator serves text alone."""
+    from sglang.srt.runtime_context import get_disagg
+
+    if not get_disagg().language_model_only:
+        original(module, *args, **kwargs)
+        return
+    from torch import nn
+
+    nn.Module.__init__(module)
+
+
+def skip_towers(_model: Any, weights: Iterable[tuple[str, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Before ``Gemma4ForConditionalGeneration.load_weights``: the towers' tensors are passed over unread."""
+    from sglang.srt.runtime_context import get_disagg
+
+    if not get_disagg().language_model_only:
+        return None
+    from sglang_gemma4.models import towers
+
+    return (_model, towers.without(weights)), {}
+
+
+def name_the_flag(problem: str | None, *_args: Any) -> str | None:
+    """After ``OpenAIServingChat._validate_media_content``, a client's only clue; ``/generate`` names the flag by itself."""
+    from sglang.srt.runtime_context import get_disagg
+
+    if problem is None or not get_disagg().language_model_only:
+        return problem
+    return f"{problem} This server runs with --language-model-only, without vision and audio towers; it takes images when started without."
+
+
+PATCH = Patch(
+    name="language_model_only",
+    switch="SGLANG_GEMMA4_LANGUAGE_MODEL_ONLY",
+    why="Stock refuses --language-model-only for Gemma 4, so a server of text alone keeps the towers in memory.",
+    evidence="srt/server_args.py:335 (the list) · srt/models/gemma4_mm.py:199 (built on every first rank)",
+    remove_when="Gemma4ForConditionalGeneration is on SGLang's list.",
+    hooks=(
+        Hook("sglang.srt.arg_groups.model_hook.handle_language_model_only", "before", admit, "b1900fe60535"),
+        Hook(
+            "sglang.srt.arg_groups.cuda_graph_hook.disable_breakable_cudagraph_if_incompatible", "after", keep_prefill_eager, "4c3fef3ba8a0"
+        ),
+        Hook(f"{MODELS}.gemma4_vision.Gemma4VisionEncoder.__init__", "around", leave_out, "e5ff87d79ee5"),
+        Hook(f"{MODELS}.gemma4_audio.Gemma4AudioEncoder.__init__", "around", leave_out, "469e1c4dd179"),
+        Hook(f"{MODELS}.gemma4_mm.Gemma4MultimodalEmbedder.__init__", "around", leave_out, "995aed4687c7"),
+        Hook(f"{MODELS}.gemma4_mm.{ARCHITECTURE}.load_weights", "before", skip_towers, "3c1f7137a36c"),
+        Hook(
+            "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat._validate_media_content", "after", name_the_flag, "92d5d0cb566a"
+        ),
+    ),
+)

@@ -1,0 +1,35 @@
+"""A file or address that holds no image, video or sound is the client's mistake."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+
+COMMON = "sglang.srt.utils.common"
+
+
+def as_client_error(original: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``load_image``, ``load_video`` and ``load_audio``.
+
+    Raises:
+        ValueError: the file cannot be opened, or the image is larger than Pillow decodes; SGLang answers it with status 400.
+    """
+    from PIL import Image
+
+    try:
+        return original(source, *args, **kwargs)
+    except (OSError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{error}; give an http(s) address, a data: address or a file that the server can read") from error
+
+
+PATCH = Patch(
+    name="media_errors",
+    switch="SGLANG_GEMMA4_MEDIA_ERRORS",
+    why="Stock answers a file that is not there, or an image too large to decode, with status 500 and a traceback in the log.",
+    evidence="srt/utils/common.py:1900 (CLIENT_MEDIA_EXCEPTIONS) · srt/multimodal/processors/base_processor.py:1049-1058",
+    remove_when="SGLang counts OSError among its client's media errors.",
+    hooks=tuple(
+        Hook(f"{COMMON}.{name}", "around", as_client_error, declared)
+        for name, declared in (("load_image", "eb18e23c5715"), ("load_video", "8b77a610a2bb"), ("load_audio", "a6f425c25d8f"))
+    ),
+)

@@ -1,0 +1,114 @@
+"""Prefill CUDA graphs for the multimodal models: the language model is replayed, the towers and every attention stay eager."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4 import switches
+from sglang_gemma4.patching import Hook, Patch, note
+
+ARCHITECTURE = "Gemma4ForConditionalGeneration"
+RUNNER = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"
+logger = logging.getLogger(__name__)
+
+
+def allow(original: Callable[[Any], None], server_args: Any) -> None:
+    """Around ``disable_breakable_cudagraph_if_incompatible``: of its rules, that against multimodal models is not for Gemma 4."""
+    from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
+    from sglang.srt.model_executor.cuda_graph_config import Backend
+
+    from sglang_gemma4.models import prefill_backend, prefill_graph
+
+    config, given = model_config_of(server_args), resolving_view(server_args)
+    if not {prefill_backend.MULTIMODAL, prefill_backend.TEXT} & set(config.hf_config.architectures):
+        original(server_args)
+        return
+    yoco = prefill_graph.YOCO in switches.SWITCHES and switches.is_on(prefill_graph.YOCO)
+    problem = prefill_graph.reason_against(config.hf_text_config, yoco, given.pp_size)
+    if problem is not None:
+        note("prefill_graph", problem)
+        prefill_backend.keep_eager(server_args)
+        return
+    config.is_multimodal_breakable_cuda_graph_supported = True
+    original(server_args)
+    phase = given.cuda_graph_config.prefill
+    if phase.backend != Backend.BREAKABLE or phase.bs is not None:
+        return
+    limits = (prefill_graph.LARGEST, phase.max_bs, given.chunked_prefill_size, given.max_total_tokens)
+    sizes = prefill_graph.capture_sizes(min(limit for limit in limits if limit is not None and limit > 0))
+    logger.info("sglang-gemma4: prefill graphs of %d sizes up to %d tokens", len(sizes), sizes[-1])
+    prefill_backend.set_sizes(server_args, sizes)
+
+
+def list_by_layer(original: Callable[..., Any], attention_layers: list[Any], companions: list[Any], layer_model: Any = None) -> Any:
+    """Around ``index_attention_layers_by_global_id``: a layer that shares KV has the id of the one it reads from, so ids repeat.
+
+    The breakable graph calls each layer's own attention and looks none up by id; it needs the list for its length alone.
+    """
+    from sglang.srt.models.gemma4_causal import Gemma4TextModel
+
+    if isinstance(layer_model, Gemma4TextModel) and getattr(layer_model.config, "num_kv_shared_layers", None):
+        return attention_layers, companions
+    return original(attention_layers, companions, layer_model)
+
+
+def take_embeddings(runner: Any) -> None:
+    """Before ``PrefillCudaGraphRunner._input_embeds_hidden_size``, where the runner sizes its inputs: under --language-model-only too."""
+    if type(runner.model_runner.model).__name__ == ARCHITECTURE:
+        runner.is_multimodal = True
+
+
+def capture_body(
+    original: Callable[..., Any],
+    model: Any,
+    input_ids: Any,
+    positions: Any,
+    forward_batch: Any,
+    input_embeds: Any = None,
+    per_layer_inputs: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """Around ``Gemma4TextModel.forward``: only the capture gives ids and embeddings at once; it gets the static per-layer embeddings."""
+    if input_ids is not None and input_embeds is not None:
+        from sglang_gemma4.models import prefill_graph
+
+        inputs = prefill_graph.inputs_of(model)
+        per_layer_inputs = inputs.for_capture(model, input_embeds.shape[0], input_embeds.dtype, input_embeds.device)
+        input_ids = None
+    return original(model, input_ids, positions, forward_batch, input_embeds, per_layer_inputs, **kwargs)
+
+
+def fill_inputs(_result: None, runner: Any, _args: Any, given: dict[str, Any], tokens: int) -> None:
+    """After ``PrefillCudaGraphRunner._fill_input_embeds_slot``, before a replay: what the multimodal wrapper passes beside embeddings."""
+    if type(runner.layer_model).__name__ != "Gemma4TextModel":
+        return
+    from sglang_gemma4.models import prefill_graph
+
+    prefill_graph.inputs_of(runner.layer_model).fill(given.get("per_layer_inputs"))
+    static = runner.buffer_registry.get_slot("positions").slice_for(1, tokens)
+    positions = given["positions"]
+    if positions.data_ptr() != static.data_ptr():  # SGLANG_GEMMA_OUT_OF_PLACE_POSITION_MUTATION: the wrapper adds 1 to a copy
+        static[: positions.shape[0]].copy_(positions)
+
+
+PATCH = Patch(
+    name="prefill_graph",
+    switch="SGLANG_GEMMA4_PREFILL_GRAPH",
+    why="Stock launches Gemma 4's prefills kernel by kernel: it excludes multimodal models, raises on layers that share KV and replays "
+    "without per-layer embeddings.",
+    evidence="srt/arg_groups/cuda_graph_hook.py:230 · model_runner_components/cuda_graph_setup.py:156 · gemma4_causal.py:1003 (ids and "
+    "embeddings at once are refused) · prefill_cuda_graph_runner.py:2100 (replay copies embeddings alone)",
+    remove_when="Gemma4ForConditionalGeneration is in SGLang's multimodal_breakable_cuda_graph_supported_model_archs.",
+    hooks=(
+        Hook("sglang.srt.arg_groups.cuda_graph_hook.disable_breakable_cudagraph_if_incompatible", "around", allow, "4c3fef3ba8a0"),
+        Hook(
+            "sglang.srt.model_executor.model_runner_components.cuda_graph_setup.index_attention_layers_by_global_id",
+            "around",
+            list_by_layer,
+            "691dcbaef73e",
+        ),
+        Hook(f"{RUNNER}._input_embeds_hidden_size", "before", take_embeddings, "0052693a07fb"),
+        Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.forward", "around", capture_body, "e83830e23e96"),
+        Hook(f"{RUNNER}._fill_input_embeds_slot", "after", fill_inputs, "822eba3d8f5a"),
+    ),
+)

@@ -1,0 +1,81 @@
+"""A second set of attention metadata inside one forward: for layers that see other rows of the batch than the layers before them.
+
+A backend keeps the metadata of the current forward in its own attributes and, on triton, in index buffers that every preparation writes
+again. So the second set is prepared in a shallow copy of the backend, which shares pools, tables and kernels and owns what a preparation
+writes. The original is not touched: there is nothing to restore, and both sets can be in use at once.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_TRITON_BUFFERS = ("kv_indptr", "window_kv_indptr", "qo_indptr")
+"""What ``TritonAttnBackend.init_forward_metadata`` writes in place in prefill and decode."""
+
+
+def problem_with(backend: Any) -> str | None:
+    """Why this backend cannot hold a second set, or None; the reason names its class."""
+    name, kind = _kind(backend)
+    if kind is None:
+        return f"{name} is not one of {', '.join(_COPIES)}"
+    if kind == "HybridAttnBackend":
+        return problem_with(backend.prefill_backend) or problem_with(backend.decode_backend)
+    if getattr(backend, "dcp_size", 1) > 1:
+        return f"{name} splits the keys of a request over ranks"
+    return None
+
+
+def prepare(backend: Any, forward_batch: Any) -> Any:
+    """A copy of ``backend`` whose metadata is that of ``forward_batch``; the original and its metadata stay as they are.
+
+    Raises:
+        TypeError: a backend that :func:`problem_with` names.
+    """
+    problem = problem_with(backend)
+    if problem is not None:
+        raise TypeError(f"no second attention metadata: {problem}")
+    second = _copied(backend)
+    second.init_forward_metadata(forward_batch)
+    return second
+
+
+def _kind(backend: Any) -> tuple[str, str | None]:
+    """The name of a backend's class, and which entry of the table it or a class it derives from has."""
+    names = [kind.__name__ for kind in type(backend).__mro__]
+    return names[0], next((name for name in names if name in _COPIES), None)
+
+
+def _copied(backend: Any) -> Any:
+    _, kind = _kind(backend)
+    second = copy.copy(backend)
+    # SGLANG_GEMMA4_DEBUG wraps a backend's preparation in an attribute of the object, which a copy must not inherit.
+    trap = vars(second).get("_sglang_gemma4_trap")
+    if trap is not None:
+        trap.follow(second)
+    _COPIES[str(kind)](second)
+    return second
+
+
+def _own_index_buffers(backend: Any) -> None:
+    for name in _TRITON_BUFFERS:
+        buffer = getattr(backend, name, None)
+        if buffer is not None:
+            setattr(backend, name, torch.zeros_like(buffer))
+
+
+def _own_children(backend: Any) -> None:
+    backend.prefill_backend, backend.decode_backend = _copied(backend.prefill_backend), _copied(backend.decode_backend)
+
+
+def _nothing_in_place(backend: Any) -> None:
+    """These make every tensor of their metadata anew."""
+
+
+_COPIES: dict[str, Callable[[Any], None]] = {
+    "TritonAttnBackend": _own_index_buffers,
+    "FlashAttentionBackend": _nothing_in_place,
+    "Gemma4CpuAttention": _nothing_in_place,
+    "HybridAttnBackend": _own_children,
+}

@@ -1,0 +1,53 @@
+"""The dense FFN of a MoE layer on a stream of its own, beside router and experts: both read the same residual and meet in the layer's tail.
+
+In decode and verify each of their launches leaves most of the card idle. Only inside CUDA graphs, where a stream costs nothing to fork.
+"""
+
+from typing import Any
+
+import torch
+
+MOST_ROWS = 320
+"""Tokens of a verify step of 80 requests with 4 draft tokens; larger steps fill the card by themselves."""
+
+
+class DenseBesideExperts:
+    """Wraps ``forward`` of a ``Gemma4DecoderLayer``'s ``mlp`` and ``moe``; all layers share one side stream.
+
+    The dense FFN's input lives until the layer is done, and its output is read after the join, so no memory is reused too early: what the
+    side stream allocates is reused on the side stream alone, which begins by waiting for the main one.
+    """
+
+    def __init__(self, layer: Any, side: torch.cuda.Stream) -> None:
+        self.side, self.dense, self.experts = side, layer.mlp.forward, layer.moe.forward
+        self.forked = False
+        self.layers = 0
+        """Layers captured so; a test asks for it."""
+        layer.mlp.forward, layer.moe.forward = self.fork, self.join
+
+    def fork(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """What the ``mlp`` returns; inside a capture it is ready after :meth:`join`."""
+        if x.shape[0] > MOST_ROWS or not torch.cuda.is_current_stream_capturing():
+            return self.dense(x, *args, **kwargs)
+        self.side.wait_stream(torch.cuda.current_stream())
+        self.forked = True
+        with torch.cuda.stream(self.side):
+            return self.dense(x, *args, **kwargs)
+
+    def join(self, *args: Any, **kwargs: Any) -> Any:
+        """What the ``moe`` returns, and the dense FFN is done."""
+        out = self.experts(*args, **kwargs)
+        if self.forked:
+            torch.cuda.current_stream().wait_stream(self.side)
+            self.forked = False
+            self.layers += 1
+        return out
+
+
+def install(model: Any) -> None:
+    """For every MoE layer of a ``Gemma4TextModel``."""
+    side = torch.cuda.Stream()
+    for number in range(model.start_layer, model.end_layer):
+        layer = model.layers[number]
+        if layer.enable_moe_block:
+            DenseBesideExperts(layer, side)

@@ -1,0 +1,93 @@
+"""The dense products of Gemma 4's layers through the kernel for few rows: linear layers, and the FFN with its activation in the product.
+
+A linear layer keeps its class, its weight and its place among the ranks; only its ``quant_method``, which multiplies, is another.
+"""
+
+from typing import Any
+
+import torch
+from sglang.srt.layers.activation import GeluAndMul
+from sglang.srt.layers.linear import LinearBase
+from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
+
+from sglang_gemma4.kernels.few_row_linear import counters, few_row_linear, reason_against
+
+MOST_ROWS = 16
+"""Beyond it SGLang's product stays: a verify step of 4 requests with 4 draft tokens. Not yet measured."""
+
+
+class FewRowLinear(UnquantizedLinearMethod):
+    """The method of one linear layer."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.done = counters(layer.weight.shape[0], layer.weight.device)
+
+    def takes(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
+        """Whether the kernel multiplies these; the weight may be some rows of the layer's."""
+        return 0 < x.shape[0] <= MOST_ROWS and x.dim() == 2 and x.stride(1) == 1 and reason_against(x, weight) is None
+
+    def product(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """``x @ weight.T + bias`` for ``x`` ``[rows, width]``."""
+        if bias is None and self.takes(x, weight):
+            return few_row_linear(x, weight, self.done)
+        return torch.nn.functional.linear(x, weight, bias)
+
+    def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """What ``UnquantizedLinearMethod.apply`` returns."""
+        weight: Any = layer.weight
+        if bias is None and self.takes(x, weight):
+            return few_row_linear(x, weight, self.done)
+        out: torch.Tensor = super().apply(layer, x, bias)  # which may be another backend's than torch's
+        return out
+
+
+class GatedFeedForward:
+    """Wraps ``forward`` of a ``Gemma3MLP``: for few rows, gate, up and activation are one launch."""
+
+    def __init__(self, feed_forward: Any, method: FewRowLinear) -> None:
+        self.feed_forward, self.method, self.stock = feed_forward, method, feed_forward.forward
+        feed_forward.forward = self
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """What the FFN returns."""
+        weight = self.feed_forward.gate_up_proj.weight
+        if not self.method.takes(x, weight):
+            out: torch.Tensor = self.stock(x)
+            return out
+        hidden = few_row_linear(x, weight, self.method.done, gated=True)
+        return self.feed_forward.down_proj(hidden)[0]  # type: ignore[no-any-return]
+
+
+def linear_problem(layer: LinearBase) -> str | None:
+    """Why a linear layer keeps its own product, or None."""
+    if type(layer.quant_method) is not UnquantizedLinearMethod:
+        return f"it is quantised ({type(layer.quant_method).__name__})"
+    if layer.bias is not None:
+        return "it has a bias"
+    probe = torch.empty((1, layer.weight.shape[-1]), dtype=layer.weight.dtype, device="meta")
+    return reason_against(probe, layer.weight)
+
+
+def install(model: Any) -> list[str]:
+    """For every linear layer in a model's decoder layers (``Gemma4TextModel``), or in a module of that kind.
+
+    Returns:
+        What stays as it is, and why: one line for each reason.
+    """
+    kept: dict[str, str] = {}
+    methods: dict[int, FewRowLinear] = {}
+    for name, layer in model.named_modules():
+        if not isinstance(layer, LinearBase) or isinstance(layer.quant_method, FewRowLinear):
+            continue
+        problem = linear_problem(layer)
+        if problem is not None:
+            kept.setdefault(problem, name)
+            continue
+        methods[id(layer)] = FewRowLinear(layer)
+        layer.quant_method = methods[id(layer)]
+    for layer in model.modules():
+        gate_up = getattr(layer, "gate_up_proj", None)
+        if id(gate_up) in methods and type(getattr(layer, "act_fn", None)) is GeluAndMul and layer.act_fn.approximate == "tanh":
+            GatedFeedForward(layer, methods[id(gate_up)])
+    return [f"{name}: {problem}" for problem, name in kept.items()]

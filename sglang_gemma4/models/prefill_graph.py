@@ -1,0 +1,95 @@
+"""What SGLang's breakable prefill graphs lack for Gemma 4: per-layer embeddings at a fixed address, sizes worth it, reasons against.
+
+Such a graph is captured in pieces, one between each two attentions, and replayed for any batch of at most its size: the multimodal wrapper
+(vision tower, image masks, embeddings) and every attention run in Python as always, the rest of the language model is replayed.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+LARGEST = 2048
+"""Tokens. Above, a prefill keeps the card busy for longer than its launches take the host, and a graph gains nothing."""
+YOCO = "SGLANG_GEMMA4_YOCO"
+
+
+def capture_sizes(limit: int = LARGEST) -> list[int]:
+    """Token counts to capture, ascending, the last being ``limit``: two an octave below 64, four above.
+
+    A batch is padded to the next one, which costs at most half of it in the first and a quarter in the others; SGLang's own list has
+    58 sizes up to 8192, each of them two forwards and a capture at the start.
+
+    Raises:
+        ValueError: ``limit`` is not positive.
+    """
+    if limit < 1:
+        raise ValueError(f"the largest prefill graph has {limit} tokens; give at least 1")
+    sizes = {limit}
+    octave = 8
+    while octave <= limit:
+        steps = 2 if octave < 64 else 4
+        sizes |= {octave + octave * step // steps for step in range(steps)}
+        octave *= 2
+    return sorted(size for size in sizes if size <= limit)
+
+
+def reason_against(text_config: Any, environment_on: bool, pp_size: int) -> str | None:
+    """Why a server runs its prefills without graphs, or None.
+
+    Args:
+        text_config: the language model's.
+        environment_on: fast prefill through KV-shared layers is asked for.
+        pp_size: pipeline stages.
+    """
+    if pp_size > 1:
+        return f"--pp-size {pp_size}: a stage's inputs are the stage before's, not embeddings"
+    shared = getattr(text_config, "num_kv_shared_layers", 0) or 0
+    if environment_on and shared:
+        return f"{YOCO}=1: the rows that reach the {shared} layers that share KV differ from batch to batch, a graph has one count"
+    return None
+
+
+@dataclass
+class GraphInputs:
+    """The per-layer embeddings that graphs read, ``[largest size, layers, width]``.
+
+    A model without them (26B-A4B, 31B) has none.
+    """
+
+    per_layer: torch.Tensor | None = None
+
+    def for_capture(self, model: Any, tokens: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
+        """The first ``tokens`` rows; graphs are captured from the largest down, so the first call allocates.
+
+        Raises:
+            ValueError: a later capture asks for more rows than the first.
+        """
+        if model.embed_tokens_per_layer is None:
+            return None
+        if self.per_layer is None:
+            shape = (tokens, model.config.num_hidden_layers, model.hidden_size_per_layer_input)
+            self.per_layer = torch.zeros(shape, dtype=dtype, device=device)
+        if tokens > self.per_layer.shape[0]:
+            raise ValueError(f"a prefill graph of {tokens} tokens after one of {self.per_layer.shape[0]}; capture the largest first")
+        return self.per_layer[:tokens]
+
+    def fill(self, per_layer_inputs: torch.Tensor | None) -> None:
+        """Before a replay: ``[rows, layers, width]`` of this batch, which may have more rows than it has tokens.
+
+        Raises:
+            ValueError: the batch has per-layer embeddings and the graph does not, or the other way round.
+        """
+        if (per_layer_inputs is None) != (self.per_layer is None):
+            has = "has none" if per_layer_inputs is None else "has them"
+            raise ValueError(f"per-layer embeddings: the batch {has}, the prefill graph was captured otherwise")
+        if self.per_layer is not None and per_layer_inputs is not None:
+            self.per_layer[: per_layer_inputs.shape[0]].copy_(per_layer_inputs)
+
+
+def inputs_of(model: Any) -> GraphInputs:
+    """The :class:`GraphInputs` of a ``Gemma4TextModel``, made at the first call."""
+    inputs: GraphInputs | None = model.__dict__.get("_sglang_gemma4_graph_inputs")
+    if inputs is None:
+        inputs = model.__dict__["_sglang_gemma4_graph_inputs"] = GraphInputs()
+    return inputs

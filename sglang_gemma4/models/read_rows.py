@@ -1,0 +1,145 @@
+"""Which rows of a prefill anybody reads after the layers that own KV, and when that question has no simple answer."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode, get_server_return_hidden_states_mode
+from sglang.srt.model_executor.forward_context import get_attn_backend
+from sglang.srt.model_executor.runner_utils.prefill_graph import is_in_prefill_graph_scope
+from sglang.srt.runtime_context import get_exec, get_lora, get_parallel
+
+from sglang_gemma4.attention import second_metadata
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Of each request, how many of its new rows are read: always the last ones."""
+
+    counts: tuple[int, ...]
+    lengths: tuple[int, ...]
+    """New rows of each request."""
+
+    @property
+    def rows(self) -> list[int]:
+        """Their numbers in the batch, ascending."""
+        ends = accumulate(self.lengths)
+        return [row for end, count in zip(ends, self.counts, strict=True) for row in range(end - count, end)]
+
+    @property
+    def one_each(self) -> bool:
+        """Whether each request has just one."""
+        return all(count == 1 for count in self.counts)
+
+    @property
+    def skip_nothing(self) -> bool:
+        """Whether every row is read."""
+        return self.counts == self.lengths
+
+
+def first_shared(model: Any) -> int:
+    """The number of a ``Gemma4TextModel``'s first layer that shares KV; the number of layers where none does."""
+    return int(model.config.num_hidden_layers - (getattr(model.config, "num_kv_shared_layers", 0) or 0))
+
+
+def is_prefill(forward_batch: Any) -> bool:
+    """Whether this forward is one that could be shortened: a prefill, alone or with decode rows."""
+    return forward_batch.forward_mode in (ForwardMode.EXTEND, ForwardMode.MIXED)
+
+
+def of_batch(forward_batch: Any) -> Spans:
+    """The rows that are read: those ``LogitsProcessor`` prunes a prefill to, and none where nobody takes the next token."""
+    lengths = tuple(forward_batch.extend_seq_lens_cpu)
+    asked = [0] * len(lengths)
+    if forward_batch.return_logprob:
+        starts = forward_batch.extend_logprob_start_lens_cpu
+        asked = [max(0, length - start) for length, start in zip(lengths, starts, strict=True)]
+    # A chunk that ends inside its prompt has its next token thrown away; decode rows of a mixed batch have theirs taken.
+    unread = not (forward_batch.contains_last_prefill_chunk or forward_batch.forward_mode.is_mixed() or any(asked))
+    return Spans(tuple(0 if unread else max(1, count) for count in asked), lengths)
+
+
+def ends(forward_batch: Any) -> list[int]:
+    """Of each request, how many of its tokens are in the pool after this prefill."""
+    both = zip(forward_batch.extend_prefix_lens_cpu, forward_batch.extend_seq_lens_cpu, strict=True)
+    return [prefix + length for prefix, length in both]
+
+
+def model_problem(model: Any) -> str | None:
+    """Why this model in this process prefills through all layers, or None."""
+    first, layers = first_shared(model), model.config.num_hidden_layers
+    if first == layers:
+        return "no layer of the model shares KV"
+    if model.pp_group.world_size > 1:
+        return f"the layers are split over {model.pp_group.world_size} pipeline stages"
+    parallel = get_parallel()
+    for what, size in (("data", parallel.attn_dp_size), ("context", parallel.attn_cp_size), ("decode context", parallel.attn_dcp_size)):
+        if size > 1:
+            return f"attention is {what} parallel ({size} ranks)"
+    if get_lora().enable_lora:
+        return "LoRA adapters follow all rows of a batch"
+    if get_exec().deterministic.enable_deterministic_inference:
+        return "deterministic inference: a row's rounding would depend on which other rows are read"
+    shared = [model.layers[number] for number in range(first, layers)]
+    if not all(layer.self_attn.is_kv_shared_layer for layer in shared):
+        return f"a layer from {first} on has keys and values of its own"
+    if any(layer.enable_moe_block for layer in shared):
+        return "a layer that shares KV has experts"
+    inside = [number for number in model.layers_to_capture if number >= first]
+    if inside:
+        return f"hidden states are captured at layers {inside}, KV is shared from layer {first} on"
+    if get_exec().features.aux_hidden_state_capture is not None:
+        return "hidden states of the last layer are kept beside captured ones"
+    return None
+
+
+def batch_problem(tokens: int, dtype: torch.dtype, forward_batch: Any) -> str | None:
+    """Why this prefill goes through all layers, or None.
+
+    Args:
+        tokens: rows that the first layer gets, in ``dtype``.
+    """
+    backend = get_attn_backend()
+    if is_in_prefill_graph_scope() or torch.compiler.is_compiling():
+        return "it is captured in a graph, whose number of rows is fixed"
+    if forward_batch.extend_seq_lens_cpu is None or forward_batch.extend_prefix_lens_cpu is None:
+        return "the lengths of its prompts are on the device only"
+    if sum(forward_batch.extend_seq_lens_cpu) != tokens:
+        return "its batch is padded"
+    if forward_batch.kv_loc_cols is not None or forward_batch.tbo_split_seq_index is not None:
+        return "its batch is a part of another one"
+    if forward_batch.multi_item_delimiter_indices is not None or forward_batch.token_indices_to_pool is not None:
+        return "multi-item scoring reads rows inside the prompt"
+    if forward_batch.return_pooled_hidden_states:
+        return "hidden states are pooled over the prompt"
+    if _reads_every_row(forward_batch):
+        return "hidden states of every row are asked for"
+    problem = second_metadata.problem_with(backend)
+    if problem is not None:
+        return f"attention backend: {problem}"
+    if backend.token_to_kv_pool.dtype != dtype:
+        return f"the KV cache is {backend.token_to_kv_pool.dtype}, the model {dtype}"
+    if _reads_inside_image(forward_batch):
+        return "log-probabilities of an image's rows are asked for, whose attention is not causal"
+    return None
+
+
+def _reads_every_row(forward_batch: Any) -> bool:
+    """FROZEN_KV_MTP asks for all hidden states and takes the last of each request; whoever else asks for all means it."""
+    if forward_batch.capture_hidden_mode != CaptureHiddenMode.FULL:
+        return False
+    algorithm = forward_batch.spec_algorithm
+    seeds_only = algorithm is not None and algorithm.is_frozen_kv_mtp()
+    return not seeds_only or bool(get_server_return_hidden_states_mode() == CaptureHiddenMode.FULL)
+
+
+def _reads_inside_image(forward_batch: Any) -> bool:
+    """Whether a row that is read sees a later row of its image. A request's last row sees everything there is."""
+    if forward_batch.mm_inputs is None:
+        return False
+    for count, end, inputs in zip(of_batch(forward_batch).counts, ends(forward_batch), forward_batch.mm_inputs, strict=True):
+        for item in inputs.mm_items if inputs is not None else ():
+            if not item.is_audio() and any(max(begin, end - count) <= min(last, end - 2) for begin, last in item.offsets or ()):
+                return True
+    return False

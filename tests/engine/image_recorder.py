@@ -1,0 +1,50 @@
+"""Say how the images of a batch were served: ``TEST_SABOTAGE=image_recorder:install``."""
+
+import functools
+from typing import Any
+
+
+def install() -> None:
+    """A line on the log for the first layer masked and the first our prefill kernel took, each call of the tower, each mixed batch."""
+    import sglang.srt.models.gemma4_mm as gemma4_mm
+    from sglang.srt.models.gemma4_vision import Gemma4VisionTransformer
+
+    from sglang_gemma4.attention.image_masks import ImageAttention
+    from sglang_gemma4.attention.prefill import PrefillAttention
+
+    def after(owner: Any, name: str, tell: Any) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            if line := tell(self, *args, **kwargs):
+                print(line, flush=True)
+            return result
+
+        setattr(owner, name, told)
+
+    after(ImageAttention, "__call__", lambda self, *_, **__: "MASKED a layer" if self.masked == 1 else "")
+    after(PrefillAttention, "attend", lambda self, *args: "REACHED a layer" if len(args) > 12 and args[12] is not None else "")
+    after(
+        Gemma4VisionTransformer,
+        "forward",
+        lambda self, inputs_embeds, **_: f"TOWER {inputs_embeds.shape[0]} rows of {inputs_embeds.shape[1]} patches",
+    )
+    model: Any = gemma4_mm.Gemma4ForConditionalGeneration
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def served(self: Any, input_ids: Any, positions: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
+        if forward_batch.forward_mode.is_extend() and forward_batch.contains_image_inputs():
+            rows = list(zip(forward_batch.extend_prefix_lens_cpu, forward_batch.extend_seq_lens_cpu, forward_batch.mm_inputs, strict=True))
+            whole = [
+                one is not None and any(b >= prefix and e < prefix + count for item in one.mm_items for b, e in item.offsets)
+                for prefix, count, one in rows
+            ]
+            decoding = [prefix > 0 and count == 1 for prefix, count, _ in rows]
+            if any(whole) and any(decoding):
+                print(f"MIXED batch: images in {whole}, decode rows {decoding}", flush=True)
+        return forward(self, input_ids, positions, forward_batch, *args, **kwargs)
+
+    model.forward = served

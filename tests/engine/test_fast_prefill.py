@@ -1,0 +1,174 @@
+"""Fast prefill (YOCO) on tiny-e2b in float32: the answers of a prefill through all layers and of transformers, from fewer rows."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from crash_repro import case
+from sglang_gemma4.tiny import families, images
+from tests.engine import row_counter, text_only
+from tests.engine.engine_fork import Group, Nursery, Output
+from tests.engine.reference import CHECKPOINTS, greedy, load, text_prompts
+from tests.engine.test_oracle import MTP
+
+NAME = families.TINY[1]
+LAYERS, FIRST_SHARED = 10, 5
+TOKENS = 10
+LENGTHS = [5, 40, 90, 33]
+STARTS = [0, 20, 88, -1]
+"""Where each prompt's log-probabilities begin; -1: only the answer's."""
+CHUNKED = {"chunked_prefill_size": 24}
+DRAFT = {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{NAME}-assistant"}
+ARMS: dict[str, dict[str, Any]] = {
+    "whole": {},
+    "chunked": CHUNKED,
+    "mixed": {**CHUNKED, "enable_mixed_chunk": True},
+    "mtp": DRAFT,
+    "mtp-chunked": {**CHUNKED, **DRAFT},
+}
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("pictures") / "red.png"
+    images.draw(3, "red").resize((96, 96)).save(path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    return text_prompts(NAME, LENGTHS)
+
+
+QUESTION = "What is this <|image|> called by the ruler of the land?"
+
+
+def groups(prompts: list[list[int]], picture: str) -> list[Group]:
+    """A batch of unequal lengths; longer prompts that begin with its prompts and answers; scored prompts; an image beside a text."""
+    sampling = {"max_new_tokens": TOKENS}
+    longer = [prompt + prompts[0][1:] for prompt in prompts]
+    return [
+        Group(prompts, sampling, logprobs=True),
+        Group(longer, sampling, logprobs=True),
+        Group(prompts, sampling, client="prompt_logprobs:send", extra={"starts": STARTS}, flush=True),
+        Group([QUESTION, "There is no picture here."], sampling, images=[[picture], []], logprobs=True),
+    ]
+
+
+def serve(nursery: Nursery, switch: str, asked: list[Group], **options: Any) -> list[list[Output]]:
+    env = {"SGLANG_GEMMA4_YOCO": switch, "TEST_SABOTAGE": "row_counter:install"}
+    return nursery.run(CHECKPOINTS / NAME, asked, env=env, **options)
+
+
+@pytest.fixture(scope="module")
+def expected(prompts: list[list[int]], picture: str) -> list[list[list[int]]]:
+    """What transformers says in the first, second and last group."""
+    from PIL import Image
+    from transformers import AutoProcessor
+
+    model, processor = load(NAME), AutoProcessor.from_pretrained(CHECKPOINTS / NAME)
+    first, second, _, last = groups(prompts, picture)
+    text = [[greedy(model, {"input_ids": torch.tensor([prompt])}, TOKENS) for prompt in group.prompts] for group in (first, second)]
+    seen = [
+        processor(text=QUESTION, images=[Image.open(picture)], return_tensors="pt"),
+        processor(text=last.prompts[1], return_tensors="pt"),
+    ]
+    return [*text, [greedy(model, dict(inputs), TOKENS) for inputs in seen]]
+
+
+@pytest.fixture(scope="module")
+def scores(prompts: list[list[int]]) -> list[list[float]]:
+    """transformers' log-probability of every token of every prompt but its first."""
+    model = load(NAME)
+    with torch.no_grad():
+        rows = [model(input_ids=torch.tensor([prompt])).logits[0].log_softmax(-1) for prompt in prompts]
+    return [row[:-1].gather(1, torch.tensor(prompt[1:])[:, None])[:, 0].tolist() for row, prompt in zip(rows, prompts, strict=True)]
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_the_same_answers(
+    arm: str, nursery: Nursery, prompts: list[list[int]], picture: str, expected: list[list[list[int]]], scores: list[list[float]]
+) -> None:
+    asked = groups(prompts, picture)
+    ours, stock = (serve(nursery, switch, asked, **ARMS[arm]) for switch in "10")
+    for group, other in zip(ours, stock, strict=True):
+        for one, reference in zip(group, other, strict=True):
+            assert one.token_ids == reference.token_ids
+            assert one.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
+            assert one.meta_info.get("spec_verify_ct") == reference.meta_info.get("spec_verify_ct")
+    assert [[one.token_ids for one in ours[number]] for number in (0, 1, 3)] == expected
+    assert any(one.meta_info["cached_tokens"] for one in ours[1])
+    for one, reference, score, start in zip(ours[2], stock[2], scores, STARTS, strict=True):
+        assert one.meta_info["prompt"] == pytest.approx(score[start:] if start >= 0 else [], abs=1e-4)
+        assert torch.tensor(one.meta_info["top"]).allclose(torch.tensor(reference.meta_info["top"]), atol=1e-4)
+    log = ours[0][0].log
+    assert re.search(r"active +yoco", log)
+    assert "yoco declined" not in log
+    assert all(len({rows for rows, _ in prefill}) == 1 and len(prefill) == LAYERS for prefill in row_counter.prefills(stock[0][0].log))
+
+
+def test_the_sharing_layers_see_what_is_read(nursery: Nursery, prompts: list[list[int]]) -> None:
+    one = Group([prompts[2]])
+    batch = Group(prompts[:2])
+    scored = Group([prompts[2]], client="prompt_logprobs:send", extra={"starts": [70]})
+    log = serve(nursery, "1", [one, batch, scored], chunked_prefill_size=32, disable_radix_cache=True)[0][0].log
+    seen = row_counter.prefills(log)
+    assert all(rows == prefill[0] for prefill in seen for rows in prefill[:FIRST_SHARED])
+    short = [(prefill[0][0], prefill[FIRST_SHARED:]) for prefill in seen]
+    nothing: list[tuple[int, str]] = []
+    last, both = [(1, "DECODE")] * FIRST_SHARED, [(2, "DECODE")] * FIRST_SHARED
+    # 90 tokens in chunks of 32, 32 and 26; 5 and 27 tokens, then 13; 64 tokens without a score, 26 with 20 scores.
+    assert short[:3] == [(32, nothing), (32, nothing), (26, last)]
+    assert short[3:5] == [(32, both), (13, last)]
+    assert [rows for rows, _ in short[5:]] == [32, 32, 26]
+    assert short[5:7] == [(32, nothing), (32, nothing)]
+    assert short[7][1] == [(20, "EXTEND")] * FIRST_SHARED
+
+
+def test_the_same_answers_on_triton(
+    interpreting: Nursery, prompts: list[list[int]], expected: list[list[list[int]]], scores: list[list[float]]
+) -> None:
+    """With every index that attention follows checked, in the short part too."""
+    new = 3
+    starts = [prompts[0], prompts[1]]
+    asked = [
+        Group(starts, {"max_new_tokens": new}),
+        Group(starts, {"max_new_tokens": new}, client="prompt_logprobs:send", extra={"starts": STARTS[:2]}, flush=True),
+    ]
+    env = {"SGLANG_GEMMA4_YOCO": "1", "TEST_SABOTAGE": "row_counter:install", "SGLANG_GEMMA4_DEBUG": "1"}
+    env |= {"SGLANG_GEMMA4_PREFILL_ATTENTION": "1", "SGLANG_GEMMA4_DECODE_ATTENTION": "1"}
+    options: dict[str, Any] = {"attention_backend": "triton", "chunked_prefill_size": 32, "time_limit": 400}
+    answers = interpreting.run(CHECKPOINTS / NAME, asked, env=env, **options)
+    for group in answers:
+        assert [one.token_ids for one in group] == [tokens[:new] for tokens in expected[0][:2]]
+    for one, score, start in zip(answers[1], scores, STARTS, strict=False):
+        assert one.meta_info["prompt"] == pytest.approx(score[start:], abs=1e-4)
+    log = answers[0][0].log
+    modes = {mode for prefill in row_counter.prefills(log) for rows, mode in prefill[FIRST_SHARED:] if rows < prefill[0][0]}
+    assert modes == {"DECODE", "EXTEND"}
+    assert "yoco declined" not in log
+    assert "is trapped" in log
+
+
+def test_hidden_states_of_every_row_go_through_every_layer(nursery: Nursery, prompts: list[list[int]]) -> None:
+    log = serve(nursery, "1", [Group(prompts[:2])], enable_return_hidden_states=True)[0][0].log
+    assert "yoco declined: a prefill goes through all layers: hidden states of every row are asked for" in log
+    assert all(len({rows for rows, _ in prefill}) == 1 for prefill in row_counter.prefills(log))
+
+
+def test_a_model_whose_layers_all_own_kv(nursery: Nursery, tmp_path: Path) -> None:
+    env = {"SGLANG_GEMMA4_YOCO": "1"}
+    answers = nursery.run(CHECKPOINTS / families.TINY[0], [Group([[2, 300, 301, 302]])], env=env)
+    assert "yoco declined: a prefill goes through all layers: no layer of the model shares KV" in answers[0][0].log
+
+
+def test_a_text_only_checkpoint(nursery: Nursery, tmp_path: Path) -> None:
+    model = case.text_model(NAME)
+    env = {"SGLANG_GEMMA4_YOCO": "1", "TEST_SABOTAGE": "row_counter:install"}
+    group = Group(case.PROMPTS, {"max_new_tokens": case.TOKENS})
+    answers = nursery.run(text_only.save(model, tmp_path), [group], env=env, chunked_prefill_size=16)[0]
+    assert [answer.token_ids for answer in answers] == case.greedy(model)
+    assert any(len(prefill) < len(model.model.layers) for prefill in row_counter.prefills(answers[0].log))

@@ -1,0 +1,38 @@
+"""Products of a few rows through our kernel, interpreted, in float32: tokens, log-probabilities and verify steps of SGLang's products."""
+
+from typing import Any
+
+import pytest
+
+from sglang_gemma4.serving.launch import resolve
+from tests.engine.engine_fork import Group, Nursery, Output
+from tests.engine.test_oracle import MTP
+
+PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(12 + 25 * n))] for n in range(2)]
+
+
+def serve(nursery: Nursery, name: str, on: str) -> list[Output]:
+    model = resolve(name)
+    options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant"}
+    env = {"SGLANG_GEMMA4_FEW_ROW_LINEAR": on, "TEST_SABOTAGE": "few_row_counter:install"}
+    return nursery.run(model, [Group(PROMPTS, {"max_new_tokens": 6}, logprobs=True)], env=env, time_limit=400, **options)[0]
+
+
+@pytest.mark.parametrize("name", ["tiny-26b-a4b", "tiny-e2b"])
+def test_same_tokens_as_sglang_s_products(interpreting: Nursery, name: str) -> None:
+    stock, ours = serve(interpreting, name, "0"), serve(interpreting, name, "1")
+    assert "FEW ROWS" not in stock[0].log
+    assert "FEW ROWS, gated." in ours[0].log
+    assert "FEW ROWS, plain." in ours[0].log
+    assert "few_row_linear declined" not in ours[0].log
+    for answer, reference in zip(ours, stock, strict=True):
+        assert answer.token_ids == reference.token_ids
+        assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
+        assert answer.meta_info["spec_verify_ct"] == reference.meta_info["spec_verify_ct"]
+
+
+def test_without_triton_the_products_are_sglang_s(nursery: Nursery) -> None:
+    ours, stock = serve(nursery, "tiny-e2b", "1"), serve(nursery, "tiny-e2b", "0")
+    assert ours[0].log.count("few_row_linear declined: there is no CUDA card") == 1
+    assert "FEW ROWS" not in ours[0].log
+    assert [(one.token_ids, one.logprobs) for one in ours] == [(other.token_ids, other.logprobs) for other in stock]

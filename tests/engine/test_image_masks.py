@@ -1,0 +1,87 @@
+"""Images on SGLang's triton backend, interpreted, in float32: transformers' tokens and log-probabilities, where stock's masks miss them."""
+
+from typing import Any
+
+import pytest
+
+from sglang_gemma4.tiny import checkpoints, images
+from tests.engine.engine_fork import Group, Nursery, Output
+from tests.engine.test_oracle import LOGPROB_TOLERANCE
+from tests.engine.transformers_oracle import Greedy, decode
+
+NEW_TOKENS = 6
+SWITCH = "SGLANG_GEMMA4_IMAGE_MASKS"
+SIZES = (("red", (96, 96)), ("blue", (200, 60)), ("green", (50, 170)))
+WORDS = "The ruler of the land went along the river to the town and came back again before the night. "
+PROMPTS = (
+    ("<bos>There is no picture here, only a text that goes on.", ()),
+    ("<bos>What is this <|image|> called?", (1,)),
+    ("<bos>" + WORDS * 2 + "<|image|> and then <|image|> and <|image|>: which is it?", (0, 1, 2)),
+)
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Text alone, one image, three of other sizes behind a text."""
+    folder, paths = tmp_path_factory.mktemp("pictures"), []
+    for number, (colour, size) in enumerate(SIZES):
+        paths.append(str(folder / f"{number}.png"))
+        images.draw(number, colour).resize(size).save(paths[-1])
+    return [{"text": text, "images": [paths[number] for number in own]} for text, own in PROMPTS]
+
+
+@pytest.fixture(scope="module")
+def oracle(prompts: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Greedy]]:
+    """transformers in float32, by family."""
+    folder = tmp_path_factory.mktemp("oracle")
+    return {family: decode(checkpoints.SHIPPED / family, prompts, NEW_TOKENS, folder) for family in ("tiny-26b-a4b", "tiny-e2b")}
+
+
+def serve(
+    nursery: Nursery, family: str, prompts: list[dict[str, Any]], env: dict[str, str], logprobs: bool = True, **options: Any
+) -> list[Output]:
+    texts = [one["text"] if one["images"] else one["text"].removeprefix("<bos>") for one in prompts]  # of a text SGLang adds it
+    group = Group(texts, {"max_new_tokens": NEW_TOKENS}, [one["images"] for one in prompts], logprobs)
+    environment = {"TEST_SABOTAGE": "image_recorder:install", **env}
+    return nursery.run(checkpoints.SHIPPED / family, [group], environment, 500.0, attention_backend="triton", **options)[0]
+
+
+def wrong(outputs: list[Output], oracle: list[Greedy]) -> list[bool]:
+    """Which answers have other tokens or log-probabilities than transformers'."""
+    return [
+        output.token_ids != reference.token_ids
+        or max(abs(a - b) for a, b in zip(output.logprobs, reference.logprobs, strict=True)) > LOGPROB_TOLERANCE
+        for output, reference in zip(outputs, oracle, strict=True)
+    ]
+
+
+def test_images_cut_by_chunks(interpreting: Nursery, prompts: list[dict[str, Any]], oracle: dict[str, list[Greedy]]) -> None:
+    """Prompts over several chunks, each image longer than one or across two."""
+    ours, stock = (serve(interpreting, "tiny-26b-a4b", prompts, {SWITCH: value}, chunked_prefill_size=48) for value in ("1", "0"))
+    assert wrong(ours, oracle["tiny-26b-a4b"]) == [False, False, False]
+    assert wrong(stock, oracle["tiny-26b-a4b"]) == [False, True, True]
+    assert "MASKED" in ours[0].log
+    assert "MASKED" not in stock[0].log
+
+
+def test_a_model_whose_images_are_causal(interpreting: Nursery, prompts: list[dict[str, Any]], oracle: dict[str, list[Greedy]]) -> None:
+    ours, stock = (serve(interpreting, "tiny-e2b", prompts, {SWITCH: value}) for value in ("1", "0"))
+    assert wrong(ours, oracle["tiny-e2b"]) == [False, False, False]
+    assert wrong(stock, oracle["tiny-e2b"]) == [False, True, True]
+    assert "MASKED" not in ours[0].log
+
+
+def test_in_a_mixed_batch(interpreting: Nursery, prompts: list[dict[str, Any]], oracle: dict[str, list[Greedy]]) -> None:
+    """The second prompt's images are prefilled beside the first one's decode rows. SGLang mixes no batch that returns log-probabilities."""
+    two, options = [prompts[0], prompts[2]], {"enable_mixed_chunk": True, "chunked_prefill_size": 80}
+    ours = serve(interpreting, "tiny-26b-a4b", two, {SWITCH: "1"}, False, **options)
+    assert "MIXED batch" in ours[0].log
+    assert [output.token_ids for output in ours] == [oracle["tiny-26b-a4b"][number].token_ids for number in (0, 2)]
+
+
+def test_our_prefill_kernel_masks_images_too(interpreting: Nursery, prompts: list[dict[str, Any]], oracle: dict[str, list[Greedy]]) -> None:
+    env = {"SGLANG_GEMMA4_PREFILL_ATTENTION": "1"}
+    ours = serve(interpreting, "tiny-26b-a4b", prompts, env, chunked_prefill_size=48)
+    assert wrong(ours, oracle["tiny-26b-a4b"]) == [False] * len(prompts)
+    assert "REACHED a layer" in ours[0].log
+    assert "SGLang's extend kernel" not in ours[0].log

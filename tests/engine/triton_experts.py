@@ -1,0 +1,31 @@
+"""Experts by SGLang's Triton kernels on the CPU, interpreted, as a card runs them: ``TEST_SABOTAGE=triton_experts:install``.
+
+All of it is SGLang's: the runner, its two GEMMs, the activation it takes by name, the sum. What a CPU lacks is the grouping of rows and
+the name of a card.
+"""
+
+import inspect
+
+import torch
+
+
+def install() -> None:
+    """Send unquantised experts the way of a card."""
+    from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe, fused_moe_triton_config
+    from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
+
+    fused_moe.moe_align_block_size = rows_by_expert
+    fused_moe_triton_config.get_device_name = lambda: "no card"  # whose tiles are SGLang's default ones
+    for name in ("inplace_fused_experts", "outplace_fused_experts"):
+        setattr(fused_moe, name, inspect.unwrap(getattr(fused_moe, name)))  # as torch operators they are registered for CUDA alone
+    UnquantizedFusedMoEMethod.forward_cpu = UnquantizedFusedMoEMethod.forward_cuda
+    UnquantizedFusedMoEMethod.forward_native = UnquantizedFusedMoEMethod.forward_cuda
+
+
+def rows_by_expert(ids: torch.Tensor, size: int, experts: int, *_: object, **__: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What SGLang's ``moe_align_block_size`` returns: rows by expert in blocks of ``size``, each block's expert, all blocks' rows."""
+    flat = ids.flatten()
+    chosen = [(expert, (flat == expert).nonzero().flatten().int()) for expert in range(experts)]
+    blocks = [(expert, block) for expert, rows in chosen if rows.numel() for block in rows.split(size)]
+    padded = [torch.nn.functional.pad(block, (0, size - block.numel()), value=flat.numel()) for _, block in blocks]
+    return torch.cat(padded), torch.tensor([expert for expert, _ in blocks], dtype=torch.int32), torch.tensor([size * len(blocks)]).int()

@@ -1,0 +1,72 @@
+"""Fast prefill (YOCO) on a card, in bfloat16, with and without MTP: answers follow transformers as long, from fewer rows.
+
+SGLang's norm kernels take 16-bit types only, so tokens cannot be asked for exactly; tests/engine/test_fast_prefill.py does in float32.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+from sglang_gemma4.tiny import checkpoints
+from tests.engine import row_counter
+from tests.engine.test_oracle import MTP, NEW_TOKENS, Case, make_prompts
+from tests.engine.transformers_oracle import decode
+from tests.gpu.test_gpu import FOLLOWED_SLACK, agreement, run_case
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+
+FAMILY, FIRST_SHARED = "tiny-e2b", 5
+DRAFT = {**MTP, "speculative_draft_model_path": f"{checkpoints.SHIPPED / FAMILY}-assistant"}
+WAYS: dict[str, dict[str, Any]] = {"plain": {"chunked_prefill_size": 64}, "mtp": DRAFT}
+STEPS_SLACK = 0.03
+"""Of all verify steps: where an answer goes another way, so do its drafts."""
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    folder = tmp_path_factory.mktemp(FAMILY)
+    model, prompts = checkpoints.SHIPPED / FAMILY, make_prompts(folder)
+    return Case(model, prompts, decode(model, prompts, NEW_TOKENS, folder))
+
+
+@pytest.fixture(scope="module")
+def answers(case: Case, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple[list[dict[str, Any]], str]]:
+    """By way and switch: the answers and the engine's log; all engines at once."""
+    base = tmp_path_factory.mktemp("engines")
+
+    def one(key: tuple[str, str]) -> tuple[list[dict[str, Any]], str]:
+        way, switch = key
+        env = {"SGLANG_GEMMA4_YOCO": switch, "TEST_SABOTAGE": "tests.engine.row_counter:install"}
+        name = f"{way}-{switch}"
+        return run_case(case, base, name, env, **WAYS[way]), (base / f"{name}.log").read_text()
+
+    keys = [(way, switch) for way in WAYS for switch in "01"]
+    with ThreadPoolExecutor(len(keys)) as pool:
+        return dict(zip(keys, pool.map(one, keys), strict=True))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_answers_follow_transformers_as_long(way: str, case: Case, answers: dict[tuple[str, str], Any]) -> None:
+    stock, ours = (agreement(answers[way, switch][0], case.oracle) for switch in "01")
+    print(f"{way}: follows for {ours[0]:.3f} of the tokens (all layers {stock[0]:.3f}), error {ours[1]:.4f} ({stock[1]:.4f})")
+    assert ours[0] >= stock[0] - FOLLOWED_SLACK / 2
+    assert ours[1] <= stock[1] * 1.2
+
+
+def test_drafts_are_accepted_as_often(answers: dict[tuple[str, str], Any]) -> None:
+    stock, ours = (sum(one["meta_info"]["spec_verify_ct"] for one in answers["mtp", switch][0]) for switch in "01")
+    print(f"{ours} verify steps, through all layers {stock}")
+    assert ours <= stock * (1 + STEPS_SLACK)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_sharing_layers_see_one_row_of_a_prompt(way: str, answers: dict[tuple[str, str], Any]) -> None:
+    log = answers[way, "1"][1]
+    assert "yoco declined" not in log
+    long = [prefill for prefill in row_counter.prefills(log) if prefill[0][0] > 16 and prefill[0][1] == "EXTEND"]
+    assert long
+    # 28 requests at most; the warm-up and a batch of them all have one row each.
+    assert all(rows <= 28 and mode == "DECODE" for prefill in long for rows, mode in prefill[FIRST_SHARED:])
+    assert all(rows == prefill[0][0] for prefill in long for rows, _ in prefill[:FIRST_SHARED])

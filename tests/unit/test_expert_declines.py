@@ -1,0 +1,219 @@
+"""Batches that our experts' kernels do not take go to what stood there before, with one log line; and which gelu SGLang's compute."""
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from sglang.srt.layers.moe.topk import StandardTopKOutput
+from sglang.srt.layers.moe.utils import MoeRunnerBackend
+from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
+
+from sglang_gemma4 import patching
+from sglang_gemma4.models import dense_beside_experts, expert_layers
+from sglang_gemma4.patches import dense_beside_experts as dense_patch
+
+TOKENS, HIDDEN, INNER, EXPERTS = 4, 64, 32, 8
+CONFIG = {
+    "activation": "gelu", "is_gated": True, "apply_router_weight_on_input": False, "no_combine": False, "routed_scaling_factor": None,
+}  # fmt: skip
+
+
+def method_with(backend: MoeRunnerBackend = MoeRunnerBackend.TRITON, **attributes: Any) -> Any:
+    made: Any = object.__new__(UnquantizedFusedMoEMethod)
+    torch.nn.Module.__init__(made)
+    runner = SimpleNamespace(runner_backend=backend)
+    for name, value in {"runner": runner, "_aiter_runner": None, "with_bias": False, "w13_swiglu_interleaved": False, **attributes}.items():
+        setattr(made, name, value)
+    return made
+
+
+def batch(**change: Any) -> Any:
+    routed = StandardTopKOutput(torch.rand(TOKENS, 2), torch.zeros(TOKENS, 2, dtype=torch.int32), torch.zeros(0))
+    given = {"hidden_states": torch.randn(TOKENS, HIDDEN), "topk_output": routed, "hidden_states_pre_quant": None}
+    return SimpleNamespace(**{**given, **change})
+
+
+class Before:
+    """SGLang's ``run_moe_core``: keeps the batches it is given."""
+
+    def __init__(self) -> None:
+        self.batches: list[Any] = []
+
+    def __call__(self, dispatch_output: Any) -> str:
+        self.batches.append(dispatch_output)
+        return "SGLang's"
+
+
+def layer_with(**change: Any) -> Any:
+    config = {name: change.pop(name, value) for name, value in CONFIG.items()}
+    weights = {"w13_weight": torch.zeros(EXPERTS, 2 * INNER, HIDDEN), "w2_weight": torch.zeros(EXPERTS, HIDDEN, INNER)}
+    return SimpleNamespace(
+        **{"quant_method": method_with(), "moe_runner_config": SimpleNamespace(**config), "run_moe_core": Before(), **weights, **change}
+    )
+
+
+@pytest.fixture(autouse=True)
+def server(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What SGLang's own configuration says, and a report in which notes are kept."""
+    names = ("grouped_experts", "few_token_experts", "dense_beside_experts")
+    monkeypatch.setattr(patching, "_outcomes", {name: patching.Outcome(name, "SWITCH", "", "active") for name in names})
+    flags = SimpleNamespace(
+        moe=SimpleNamespace(enable_fused_moe_sum_all_reduce=False), deterministic=SimpleNamespace(enable_deterministic_inference=False)
+    )
+    monkeypatch.setattr("sglang.srt.runtime_context.get_exec", lambda: flags)
+    return flags
+
+
+def runs_before(layer: Any, given: Any, said: str, caplog: pytest.LogCaptureFixture, activation: str = "gelu_pytorch_tanh") -> None:
+    """Twice, with one line; our kernel would have raised on ``object()``."""
+    before = layer.run_moe_core
+    expert_layers.take_few_tokens(layer, activation)
+    caplog.set_level(logging.WARNING)
+    assert [layer.run_moe_core(given) for _ in range(2)] == ["SGLang's"] * 2
+    assert layer.run_moe_core.steps == 0
+    assert all(one is given for one in before.batches)
+    (note,) = patching._outcomes["few_token_experts"].notes
+    assert said in note
+    assert [said in record.getMessage() for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"quant_method": object()}, "the weights are quantised (object)"),
+        ({"quant_method": method_with(MoeRunnerBackend.FLASHINFER_CUTLASS)}, "--moe-runner-backend flashinfer_cutlass"),
+        ({"quant_method": method_with(runner=None)}, "--moe-runner-backend none"),
+        ({"activation": "silu"}, "activation gelu_pytorch_tanh, silu in the runner"),
+        ({"is_gated": False}, "gated gelu_pytorch_tanh is taken"),
+        ({"apply_router_weight_on_input": True}, "router weights on the input"),
+        ({"no_combine": True}, "no sum over experts"),
+        ({"routed_scaling_factor": 2.5}, "a scaled sum"),
+        ({"quant_method": method_with(with_bias=True)}, "experts with a bias"),
+        ({"quant_method": method_with(w13_swiglu_interleaved=True)}, "interleaved gates"),
+    ],
+)
+def test_a_layer_that_is_not_taken(change: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture) -> None:
+    runs_before(layer_with(**change), batch(), said, caplog)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"topk_output": SimpleNamespace(format=None)}, "the routing is left to the experts' kernel"),
+        ({"hidden_states_pre_quant": object()}, "the activation is quantised"),
+        ({}, "tensors are on cpu"),
+    ],
+)
+def test_a_batch_that_is_not_taken(
+    change: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "topk_output" in change:
+        monkeypatch.setattr("sglang.srt.layers.moe.topk.TopKOutputChecker.format_is_standard", lambda routed: False)
+    runs_before(layer_with(), batch(**change), said, caplog)
+
+
+@pytest.mark.parametrize(
+    ("x", "layer", "said"),
+    [
+        (torch.randn(TOKENS, HIDDEN, dtype=torch.float64), {}, "x is torch.float64"),
+        (torch.randn(TOKENS, HIDDEN), {"w13_weight": torch.zeros(EXPERTS, 2 * INNER, HIDDEN).to(torch.float8_e4m3fn)}, "quantised experts"),
+        (torch.randn(HIDDEN, TOKENS).T, {}, "x is not contiguous"),
+        (torch.randn(TOKENS, HIDDEN), {"w2_weight": torch.zeros(EXPERTS, HIDDEN, 16)}, "w2 is"),
+    ],
+)
+def test_tensors_that_are_not_taken(
+    x: torch.Tensor, layer: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # past the device
+    runs_before(layer_with(**layer), batch(hidden_states=x), said, caplog)
+
+
+@pytest.mark.parametrize(
+    ("section", "flag", "said"),
+    [
+        ("moe", "enable_fused_moe_sum_all_reduce", "a fused all-reduce"),
+        ("deterministic", "enable_deterministic_inference", "deterministic"),
+    ],
+)
+def test_a_server_that_is_not_taken(section: str, flag: str, said: str, server: SimpleNamespace, caplog: pytest.LogCaptureFixture) -> None:
+    setattr(getattr(server, section), flag, True)
+    runs_before(layer_with(), batch(), said, caplog)
+
+
+def test_symmetric_memory_is_not_taken(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sglang.srt.distributed.device_communicators.pynccl_allocator.is_symmetric_memory_enabled", lambda: True)
+    runs_before(layer_with(), batch(), "--enable-symm-mem", caplog)
+
+
+def test_another_gelu_is_not_taken(caplog: pytest.LogCaptureFixture) -> None:
+    runs_before(layer_with(), batch(), "activation gelu, gelu in the runner", caplog, activation="gelu")
+
+
+@pytest.mark.parametrize("tokens", [0, 17, 31, 321])
+def test_numbers_of_tokens_between_are_nobody_s_notice(tokens: int, caplog: pytest.LogCaptureFixture) -> None:
+    layer = layer_with()
+    expert_layers.take_groups(layer, "gelu_pytorch_tanh")
+    expert_layers.take_few_tokens(layer, "gelu_pytorch_tanh")
+    assert layer.run_moe_core(batch(hidden_states=torch.zeros(tokens, HIDDEN))) == "SGLang's"
+    assert [patching._outcomes[name].notes for name in ("grouped_experts", "few_token_experts")] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("change", "activation", "said"),
+    [
+        ({}, "gelu_pytorch_tanh", None),
+        ({}, "gelu", "activation gelu, gelu in the runner"),
+        ({"activation": "silu"}, "gelu_pytorch_tanh", "silu in the runner"),
+        ({"quant_method": object()}, "gelu_pytorch_tanh", "the weights are quantised"),
+        (
+            {"quant_method": method_with(MoeRunnerBackend.FLASHINFER_CUTLASS)},
+            "gelu_pytorch_tanh",
+            "--moe-runner-backend flashinfer_cutlass",
+        ),
+    ],
+)
+def test_the_gelu_of_a_card(change: dict[str, Any], activation: str, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner's activation is the model's where the card's kernels run it, and SGLang's where the patch declines."""
+    layer = layer_with(**change)
+    name = layer.moe_runner_config.activation
+    if isinstance(layer.quant_method, UnquantizedFusedMoEMethod):
+        assert expert_layers.use_tanh_gelu(layer_with(), "gelu_pytorch_tanh") is None, "the native path computes tanh already"
+        monkeypatch.setattr(UnquantizedFusedMoEMethod, "forward_cpu", UnquantizedFusedMoEMethod.forward_cuda)
+        monkeypatch.setattr(UnquantizedFusedMoEMethod, "forward_native", UnquantizedFusedMoEMethod.forward_cuda)
+    reason = expert_layers.use_tanh_gelu(layer, activation)
+    assert (reason is None) if said is None else said in str(reason)
+    assert layer.moe_runner_config.activation == ("gelu_tanh" if said is None else name)
+
+
+def test_torch_compile_keeps_sglang_s_gelu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UnquantizedFusedMoEMethod, "forward_cpu", UnquantizedFusedMoEMethod.forward_cuda)
+    monkeypatch.setattr(UnquantizedFusedMoEMethod, "forward_native", UnquantizedFusedMoEMethod.forward_cuda)
+    flags = SimpleNamespace(capture=SimpleNamespace(enable_torch_compile=True))
+    monkeypatch.setattr("sglang.srt.runtime_context.get_flags", lambda: flags)
+    layer = layer_with()
+    assert "--enable-torch-compile" in str(expert_layers.use_tanh_gelu(layer, "gelu_pytorch_tanh"))
+    assert layer.moe_runner_config.activation == "gelu"
+
+
+@pytest.mark.parametrize(("card", "ranks", "said"), [(False, 1, "there is no CUDA card"), (True, 2, "--tp-size 2"), (True, 1, None)])
+def test_where_the_dense_ffn_stays_before_the_experts(card: bool, ranks: int, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: card)
+    monkeypatch.setattr("sglang.srt.runtime_context.get_parallel", lambda: SimpleNamespace(tp_size=ranks))
+    monkeypatch.setattr(dense_beside_experts, "install", installed.append)
+    model = SimpleNamespace(config=SimpleNamespace(enable_moe_block=True))
+    dense_patch.fork_layers(None, model)
+    dense_patch.fork_layers(None, SimpleNamespace(config=SimpleNamespace(enable_moe_block=False)))
+    notes = patching._outcomes["dense_beside_experts"].notes
+    assert (installed, [said in note for note in notes if said]) == (([], [True]) if said else ([model], []))
+
+
+def test_outside_a_capture_nothing_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    layer = SimpleNamespace(mlp=SimpleNamespace(forward=lambda x: x + 1), moe=SimpleNamespace(forward=lambda x, y: x * y))
+    beside = dense_beside_experts.DenseBesideExperts(layer, side=None)  # type: ignore[arg-type]
+    assert layer.mlp.forward(torch.ones(1)) == 2
+    assert layer.moe.forward(torch.full((1,), 3.0), 2) == 6
+    assert (beside.forked, beside.layers) == (False, 0)
