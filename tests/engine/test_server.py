@@ -143,10 +143,16 @@ def test_the_banner_and_doctor_list_the_same_patches(server: Server) -> None:
     assert log.count("sglang-gemma4 0.") == 1, "one banner per server"
     data = doctor.live(server.url)
     assert [row["name"] for row in data["scheduler"]] == list(ORDER)
-    assert data["scheduler"] == data["frontend"]
+    notes = [(row["name"], note) for row in data["scheduler"] for note in row["notes"]]
+    at_start = [row | {"notes": []} for row in data["scheduler"]]
+    assert at_start == data["frontend"], "only the process that computes notes what a fast path declined"
     assert data["healthy"]
-    for line in status.table(data["scheduler"]):
+    for line in status.table(at_start):
         assert line in log
+    assert ("grouped_experts", "SGLang's kernels compute the experts: tensors are on cpu") in notes
     done = subprocess.run([sys.executable, "-m", "sglang_gemma4.cli", "doctor", "--url", server.url], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    for name, note in notes:
+        assert log.count(f"{name} declined: {note}") == 1, "said once"
+        assert note in done.stdout
     assert all(name in done.stdout for name in ORDER)
