@@ -28,6 +28,12 @@ def case(rows: int, width: int, vocabulary: int, padding: int = 0, seed: int = 0
     return hidden, weight
 
 
+def exact_case(rows: int, width: int, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whole numbers: equal rows of the head have equal scores in whatever order a BLAS adds them up."""
+    hidden, weight = case(rows, width, vocabulary)
+    return hidden.round(), weight.round()
+
+
 @pytest.mark.parametrize("programs", [None, 1, 7, 64])
 @pytest.mark.parametrize(
     ("rows", "width", "vocabulary", "padding"),
@@ -43,8 +49,8 @@ def test_tokens_and_scores(rows: int, width: int, vocabulary: int, padding: int,
 
 
 def test_the_lowest_token_wins_a_tie_within_a_block_a_program_and_across() -> None:
-    hidden, weight = case(4, 32, 500)
-    hidden[:] = hidden[0]
+    hidden, weight = exact_case(4, 32, 500)
+    hidden[:] = hidden[0].clone()
     for places in ([7, 8], [40, 100], [3, 499], [200, 201, 480]):
         head = weight.clone()
         head[places] = 3 * hidden[0]
@@ -63,7 +69,7 @@ def test_nan_and_infinity() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_join_to_the_whole(ranks: int) -> None:
-    hidden, weight = case(6, 64, 512)
+    hidden, weight = exact_case(6, 64, 512)
     weight[[100, 300]] = 3 * hidden[2]
     share = 512 // ranks
     parts = [
