@@ -30,6 +30,7 @@ ORDER = (
     "yoco",
     "triple_norm",
     "layer_tail",
+    "dependent_launch",
     "few_row_linear",
     "dense_beside_experts",
     "ple_tail",

@@ -157,6 +157,12 @@ _TABLE = (
         "with the one above).",
     ),
     Switch(
+        "SGLANG_GEMMA4_DEPENDENT_LAUNCH",
+        False,
+        "On Hopper and later the package's kernels of a decode step start, and fetch weights, while the kernel before still ends (off "
+        "until measured on an H200).",
+    ),
+    Switch(
         "SGLANG_GEMMA4_FEW_ROW_LINEAR",
         False,
         "Dense products of up to 16 rows read the weight once, in one launch, with the FFN's activation inside (off until measured on an "

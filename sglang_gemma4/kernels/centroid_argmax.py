@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.head_argmax import MOST_TOKENS, join_pairs
 
 MOST_CENTROIDS = 8192
@@ -40,7 +41,9 @@ def _choose_kernel(  # type: ignore[no-untyped-def]
     ACTIVE: tl.constexpr,  # noqa: N803
     MINE: tl.constexpr,  # noqa: N803 - centroids a program ranks
     OTHERS: tl.constexpr,  # noqa: N803 - centroids it compares them with at a time
+    PDL: tl.constexpr,  # noqa: N803
 ):
+    await_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     start = scores_ptr + row * scores_stride
     mine = tl.program_id(1) * MINE + tl.arange(0, MINE)
@@ -73,7 +76,9 @@ def _chosen_rows_kernel(  # type: ignore[no-untyped-def]
     PIECES: tl.constexpr,  # noqa: N803 - programs a centroid
     TOKENS: tl.constexpr,  # noqa: N803 - tokens a program, padded
     COLUMNS: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
 ):
+    await_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     centroid = tl.load(chosen_ptr + row * ACTIVE + part // PIECES).to(tl.int64)
@@ -134,6 +139,7 @@ def centroid_argmax(
             MINE=mine,
             OTHERS=min(128, triton.next_power_of_2(centroids)),
             num_warps=4,
+            **launch_options(hidden.device),
         )
         _chosen_rows_kernel[(rows, active * pieces)](
             hidden,
@@ -151,6 +157,7 @@ def centroid_argmax(
             TOKENS=tokens,
             COLUMNS=min(256, triton.next_power_of_2(width)),
             num_warps=4,
+            **launch_options(hidden.device),
         )
     return join_pairs(pairs)[0]
 

@@ -9,6 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
+
 CHUNK = 1024
 """Rows counted at a time."""
 THREADS = 128
@@ -66,7 +68,9 @@ def _expert_blocks_kernel(  # type: ignore[no-untyped-def]
     BY_TOKEN: tl.constexpr,  # noqa: N803
     BINS: tl.constexpr,  # noqa: N803 - experts, padded
     CHUNK: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
 ):
+    await_inputs(PDL)
     mine = tl.program_id(0)
     bins = tl.arange(0, BINS)
     counts = tl.zeros([BINS], tl.int32)
@@ -135,5 +139,6 @@ def expert_blocks(ids: torch.Tensor, experts: int, size: int, by_token: bool = F
         BINS=triton.next_power_of_2(experts),
         CHUNK=min(CHUNK, max(THREADS, triton.next_power_of_2(rows))),
         num_warps=THREADS // 32,
+        **launch_options(ids.device),
     )
     return Blocks(expert, row, count)

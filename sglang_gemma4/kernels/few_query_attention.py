@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from sglang_gemma4.kernels.attention_limits import few_query_reason
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.key_parts import LEAST_KEYS, MOST_KEYS, join_parts, multiprocessors, parts_for, parts_of
 
 
@@ -152,7 +153,9 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     LEAST: tl.constexpr,  # noqa: N803 - keys in a part
     MOST: tl.constexpr,  # noqa: N803
     PRECISION: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
 ):
+    await_inputs(PDL)
     request = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1).to(tl.int64)
     part = tl.program_id(2)
@@ -287,5 +290,6 @@ def few_query_attention(
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.warps,
         num_stages=tile.stages,
+        **launch_options(q.device),
     )  # fmt: skip
     return join_parts(part_out, part_lse, kv_indptr, out, wanted)

@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from sglang_gemma4.kernels.dependent_launch import LINE, await_inputs, launch_options, prefetch
 from sglang_gemma4.kernels.gated_experts import DTYPES
 
 MOST_ROWS = 64
@@ -74,6 +75,9 @@ def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
     PARTS: tl.constexpr,  # noqa: N803
     GATED: tl.constexpr,  # noqa: N803
     PRECISION: tl.constexpr,  # noqa: N803
+    AHEAD: tl.constexpr,  # noqa: N803 - columns of the weight that come while the kernel before still runs
+    LINE: tl.constexpr,  # noqa: N803 - columns in a cache line
+    PDL: tl.constexpr,  # noqa: N803
 ):
     block = tl.program_id(0)
     part = tl.program_id(1)
@@ -88,6 +92,14 @@ def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
     x_pointers = x_ptr + row[None, :].to(tl.int64) * x_stride + column[:, None]  # [DEPTH, ROWS]
     weight_pointers = weight_ptr + output[:, None].to(tl.int64) * weight_stride + column[None, :]  # [OUTPUTS, DEPTH]
     up_offset = tl.cast(outputs, tl.int64) * weight_stride
+    if PDL:
+        for offset in tl.static_range(0, AHEAD, LINE):
+            first = tl.minimum(begin + offset, WIDTH - 1)
+            line = weight_ptr + tl.minimum(output, outputs - 1).to(tl.int64) * weight_stride + first
+            prefetch(line)
+            if GATED:
+                prefetch(line + up_offset)
+    await_inputs(PDL)
     total = tl.zeros([OUTPUTS, ROWS], tl.float32)
     up_total = tl.zeros([OUTPUTS, ROWS], tl.float32)
     for offset in range(begin, end, DEPTH):
@@ -194,5 +206,6 @@ def few_row_linear(
         x, weight, out, parts, done, rows, outputs, x.stride(0), weight.stride(0),
         WIDTH=width, ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tile.outputs, DEPTH=tile.depth, PARTS=tile.parts, GATED=gated,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
+        AHEAD=min(tile.stages * tile.depth, triton.cdiv(width, tile.parts)), LINE=LINE // x.element_size(), **launch_options(x.device),
     )  # fmt: skip
     return out

@@ -4,6 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.triple_rmsnorm import DTYPES
 
 BLOCK = 1024
@@ -24,7 +25,9 @@ def _gated_embedding_kernel(  # type: ignore[no-untyped-def]
     rows,
     width,
     BLOCK: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
 ):
+    await_inputs(PDL)
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     row, column = place // width, place % width
     real = row < rows
@@ -53,7 +56,10 @@ def gated_embedding(gate: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor
     out = torch.empty((rows, width), dtype=gate.dtype, device=gate.device)
     if out.numel():
         grid = (triton.cdiv(out.numel(), BLOCK),)
-        _gated_embedding_kernel[grid](gate, embedding, out, gate.stride(0), embedding.stride(0), rows, width, BLOCK=BLOCK, num_warps=4)
+        _gated_embedding_kernel[grid](
+            gate, embedding, out, gate.stride(0), embedding.stride(0), rows, width,
+            BLOCK=BLOCK, num_warps=4, **launch_options(gate.device),
+        )  # fmt: skip
     return out
 
 

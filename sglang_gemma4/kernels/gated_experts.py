@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.expert_blocks import Blocks
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -55,7 +56,9 @@ def _gated_experts_kernel(  # type: ignore[no-untyped-def]
     COLUMNS: tl.constexpr,  # noqa: N803
     DEPTH: tl.constexpr,  # noqa: N803
     PRECISION: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
 ):
+    await_inputs(PDL)
     block = tl.program_id(0)
     places = tl.arange(0, SIZE)
     exists = True
@@ -138,6 +141,7 @@ def gated_experts(
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=tile.warps,
         num_stages=tile.stages,
+        **launch_options(x.device),
     )
     return out
 

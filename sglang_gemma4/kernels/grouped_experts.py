@@ -7,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.expert_blocks import expert_blocks
 from sglang_gemma4.kernels.gated_experts import Tile, gated_experts, reason_against
 
@@ -33,7 +34,9 @@ def _down_kernel(  # type: ignore[no-untyped-def]
     COLUMNS: tl.constexpr,  # noqa: N803
     DEPTH: tl.constexpr,  # noqa: N803
     PRECISION: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
 ):
+    await_inputs(PDL)
     block = tl.program_id(0)
     if block < tl.load(count_ptr):
         expert = tl.load(expert_ptr + block).to(tl.int64)
@@ -63,7 +66,9 @@ def _sum_kernel(  # type: ignore[no-untyped-def]
     TOPK: tl.constexpr,  # noqa: N803
     HIDDEN: tl.constexpr,  # noqa: N803
     COLUMNS: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
 ):
+    await_inputs(PDL)
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = columns < HIDDEN
@@ -119,9 +124,10 @@ def grouped_experts(
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=second.warps,
         num_stages=second.stages,
+        **launch_options(x.device),
     )
     out = torch.empty_like(x)
     _sum_kernel[(tokens, triton.cdiv(hidden, SUM_COLUMNS))](
-        rows, ids, out, TOPK=ids.shape[1], HIDDEN=hidden, COLUMNS=SUM_COLUMNS, num_warps=4
+        rows, ids, out, TOPK=ids.shape[1], HIDDEN=hidden, COLUMNS=SUM_COLUMNS, num_warps=4, **launch_options(x.device)
     )
     return out

@@ -17,6 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
+
 MOST_ROWS = 128
 MOST_TOKENS = 1 << 24
 
@@ -70,6 +72,7 @@ def _head_argmax_kernel(  # type: ignore[no-untyped-def]
     COLUMNS: tl.constexpr,  # noqa: N803
     ROUND: tl.constexpr,  # noqa: N803
     PRECISION: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
 ):
     program = tl.program_id(0)
     begin = program * share
@@ -79,6 +82,7 @@ def _head_argmax_kernel(  # type: ignore[no-untyped-def]
     best = tl.full([ROWS], float("-inf"), tl.float32)
     best_token = tl.zeros([ROWS], tl.int32) + begin
     hidden_pointers = hidden_ptr + row[None, :].to(tl.int64) * hidden_stride + column[:, None]  # [columns, rows]
+    await_inputs(PDL)
     for start in range(begin, end, TOKENS):
         token = start + tl.arange(0, TOKENS)
         inside = token < end
@@ -113,7 +117,9 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     parts,
     rows,
     BLOCK: tl.constexpr,  # noqa: N803 - parts, padded
+    PDL: tl.constexpr,  # noqa: N803
 ):
+    await_inputs(PDL)
     row = tl.program_id(0)
     part = tl.arange(0, BLOCK)
     place = pairs_ptr + part.to(tl.int64) * 2 * rows + row
@@ -132,7 +138,9 @@ def join_pairs(pairs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     tokens = torch.empty(rows, dtype=torch.int64, device=pairs.device)
     best = torch.empty((2, rows), dtype=torch.float32, device=pairs.device)
     if rows:
-        _join_kernel[(rows,)](pairs, tokens, best, parts, rows, BLOCK=triton.next_power_of_2(parts), num_warps=4)
+        _join_kernel[(rows,)](
+            pairs, tokens, best, parts, rows, BLOCK=triton.next_power_of_2(parts), num_warps=4, **launch_options(pairs.device)
+        )
     return tokens, best
 
 
@@ -192,6 +200,7 @@ def head_argmax(
             PRECISION="ieee" if weight.dtype == torch.float32 else "tf32",
             num_warps=tile.warps,
             num_stages=tile.stages,
+            **launch_options(hidden.device),
         )
     return join_pairs(pairs)
 

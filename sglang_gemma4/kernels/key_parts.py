@@ -10,6 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
+
 MOST_PARTS = 64
 LEAST_KEYS = 128
 """Keys that a part has at least, unless it is the only one: below, joining costs more than it saves."""
@@ -56,7 +58,9 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     LEAST: tl.constexpr,  # noqa: N803 - keys in a part
     MOST: tl.constexpr,  # noqa: N803
     BLOCK_PARTS: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
 ):
+    await_inputs(PDL)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
     request = token // QUERIES
@@ -101,5 +105,6 @@ def join_parts(part_out: torch.Tensor, part_lse: torch.Tensor, kv_indptr: torch.
         MOST=MOST_KEYS,
         BLOCK_PARTS=MOST_PARTS,
         num_warps=4,
+        **launch_options(out.device),
     )  # fmt: skip
     return out

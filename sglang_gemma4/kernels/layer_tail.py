@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.triple_rmsnorm import reason_against, warps_for
 
 
@@ -84,22 +85,25 @@ def _tail_kernel(  # type: ignore[no-untyped-def]
     HAS_NEXT: tl.constexpr,  # noqa: N803
     ROUNDED: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     real = columns < width
-    x = tl.load(x_ptr + row * x_stride + columns, mask=real, other=0.0).to(tl.float32)
-    residual = tl.load(residual_ptr + row * residual_stride + columns, mask=real, other=0.0).to(tl.float32)
     # All loads come before the first sum: no load is moved over the barrier in it, and weights come from far.
     weight = tl.load(weight_ptr + columns, mask=real, other=0.0)
     if DUAL:
-        experts = tl.load(experts_ptr + row * experts_stride + columns, mask=real, other=0.0).to(tl.float32)
         experts_weight = tl.load(experts_weight_ptr + columns, mask=real, other=0.0)
         combined_weight = tl.load(combined_weight_ptr + columns, mask=real, other=0.0)
     if HAS_SCALAR:
         scalar = tl.load(scalar_ptr).to(tl.float32)
     if HAS_NEXT:
         next_weight = tl.load(next_weight_ptr + columns, mask=real, other=0.0)
+    await_inputs(PDL)
+    x = tl.load(x_ptr + row * x_stride + columns, mask=real, other=0.0).to(tl.float32)
+    residual = tl.load(residual_ptr + row * residual_stride + columns, mask=real, other=0.0).to(tl.float32)
+    if DUAL:
+        experts = tl.load(experts_ptr + row * experts_stride + columns, mask=real, other=0.0).to(tl.float32)
     value = x * _rms(x, width, eps) * weight.to(tl.float32)
     if DUAL:
         value += experts * _rms(experts, width, experts_eps) * experts_weight.to(tl.float32)
@@ -216,5 +220,6 @@ def _launch(
             ROUNDED=rounded,
             BLOCK=block,
             num_warps=warps_for(block),
+            **launch_options(x.device),
         )
     return out, normed

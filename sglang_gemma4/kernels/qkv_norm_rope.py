@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.triple_rmsnorm import DTYPES
 
 HEADS_OF_SMALL_STEPS = 4096
@@ -54,13 +55,18 @@ def _qkv_norm_rope_kernel(  # type: ignore[no-untyped-def]
     KV_HEADS: tl.constexpr,  # noqa: N803
     HALF: tl.constexpr,  # noqa: N803 - of the head dimension
     ROWS: tl.constexpr,  # noqa: N803 - heads of a program
+    PDL: tl.constexpr,  # noqa: N803
 ):
+    columns = tl.arange(0, HALF)[None, :]
+    q_first, q_second = tl.load(q_weight_ptr + columns).to(tl.float32), tl.load(q_weight_ptr + HALF + columns).to(tl.float32)
+    if KV_HEADS > 0:
+        k_first, k_second = tl.load(k_weight_ptr + columns).to(tl.float32), tl.load(k_weight_ptr + HALF + columns).to(tl.float32)
+    await_inputs(PDL)
     number = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     token, head = number // (HEADS + 2 * KV_HEADS), number % (HEADS + 2 * KV_HEADS)
     position = tl.load(positions_ptr + token, mask=token < tokens, other=0).to(tl.int64)
     real = (token < tokens)[:, None]
     is_q, is_v = head < HEADS, head >= HEADS + KV_HEADS
-    columns = tl.arange(0, HALF)[None, :]
     start = qkv_ptr + (token * token_stride + head * (2 * HALF))[:, None] + columns
     first = tl.load(start, mask=real, other=0.0).to(tl.float32)
     second = tl.load(start + HALF, mask=real, other=0.0).to(tl.float32)
@@ -68,9 +74,7 @@ def _qkv_norm_rope_kernel(  # type: ignore[no-untyped-def]
     angle = cos_sin_ptr + (position * cos_sin_stride)[:, None] + columns
     cos = tl.load(angle, mask=turns, other=1.0).to(tl.float32)
     sin = tl.load(angle + HALF, mask=turns, other=0.0).to(tl.float32)
-    q_first, q_second = tl.load(q_weight_ptr + columns).to(tl.float32), tl.load(q_weight_ptr + HALF + columns).to(tl.float32)
     if KV_HEADS > 0:
-        k_first, k_second = tl.load(k_weight_ptr + columns).to(tl.float32), tl.load(k_weight_ptr + HALF + columns).to(tl.float32)
         one = tl.where(is_v[:, None], 1.0, tl.where(is_q[:, None], q_first, k_first))
         two = tl.where(is_v[:, None], 1.0, tl.where(is_q[:, None], q_second, k_second))
     else:
@@ -131,6 +135,7 @@ def qkv_norm_rope(
             HALF=dim // 2,
             ROWS=rows,
             num_warps=max(1, min(8, rows * dim // 256)),
+            **launch_options(qkv.device),
         )
     q, k, v = out.split([tokens * heads * dim, tokens * kv_heads * dim, tokens * kv_heads * dim])
     return q.view(tokens, heads, dim), k.view(tokens, kv_heads, dim), v.view(tokens, kv_heads, dim)

@@ -8,6 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LONGEST_ROW = 16384
 
@@ -59,19 +61,21 @@ def _triple_rmsnorm_kernel(  # type: ignore[no-untyped-def]
     expert_eps,
     TRIPLE: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     real = columns < width
-    h = tl.load(h_ptr + row * h_stride + columns, mask=real, other=0.0).to(tl.float32)
-    place = residual_ptr + row * residual_stride + columns
-    old = tl.load(place, mask=real, other=0.0).to(tl.float32)
     # All loads come before the first sum: no load is moved over the barrier in it, and weights come from far.
     post_weight = tl.load(post_weight_ptr + columns, mask=real, other=0.0)
     dense_weight = tl.load(dense_weight_ptr + columns, mask=real, other=0.0)
     if TRIPLE:
         router_weight = tl.load(router_weight_ptr + columns, mask=real, other=0.0)
         expert_weight = tl.load(expert_weight_ptr + columns, mask=real, other=0.0)
+    await_inputs(PDL)
+    h = tl.load(h_ptr + row * h_stride + columns, mask=real, other=0.0).to(tl.float32)
+    place = residual_ptr + row * residual_stride + columns
+    old = tl.load(place, mask=real, other=0.0).to(tl.float32)
     normed = h * tl.rsqrt(tl.sum(h * h, 0) / width + post_eps) * post_weight.to(tl.float32)
     added = normed.to(h_ptr.dtype.element_ty).to(tl.float32) + old
     written = added.to(h_ptr.dtype.element_ty)
@@ -140,6 +144,7 @@ def triple_rmsnorm(
             TRIPLE=triple,
             BLOCK=block,
             num_warps=warps_for(block),
+            **launch_options(h.device),
         )
     return (out[0], residual, *out[1:].unbind(0))
 

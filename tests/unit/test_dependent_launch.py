@@ -1,0 +1,176 @@
+"""Dependent launch: what Hopper's code of each kernel does before it waits for the kernel before, and who launches so."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from sglang_gemma4.kernels import (
+    centroid_argmax,
+    dependent_launch,
+    few_query_attention,
+    few_row_linear,
+    gated_embedding,
+    grouped_experts,
+    head_argmax,
+    layer_tail,
+    qkv_norm_rope,
+    triple_rmsnorm,
+)
+from sglang_gemma4.patches import dependent_launch as patch
+
+HOPPER = GPUTarget("cuda", 90, 32)
+WIDTH = 128
+EPS = 1e-6
+
+
+class Hopper:
+    """As much of a driver as compiling for a card needs that is not there."""
+
+    def get_current_target(self) -> GPUTarget:
+        return HOPPER
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return device
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """PTX by kernel of whatever is launched in a test; nothing runs."""
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    ptx: dict[str, str] = {}
+    run = JITFunction.run
+
+    def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        ptx[kernel.__name__] = run(kernel, *args, grid=grid, warmup=True, **options).asm["ptx"]
+
+    monkeypatch.setattr(JITFunction, "run", compile_only)
+    monkeypatch.setattr(dependent_launch, "reason_against", lambda device: None)
+    before = driver._active
+    driver.set_active(Hopper())  # type: ignore[arg-type]
+    yield ptx
+    driver._active = before
+    dependent_launch.want(False)
+
+
+def ones(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.ones(shape, dtype=dtype)
+
+
+def norms() -> None:
+    triple_rmsnorm.triple_rmsnorm(ones(4, WIDTH), ones(4, WIDTH), *[ones(WIDTH) for _ in range(4)])
+
+
+def tail() -> None:
+    weights = (ones(WIDTH), ones(WIDTH), ones(WIDTH))
+    layer_tail.dual_tail(ones(4, WIDTH), ones(4, WIDTH), ones(4, WIDTH), weights, ones(1), (EPS, EPS, EPS), ones(WIDTH))
+
+
+def rope() -> None:
+    qkv_norm_rope.qkv_norm_rope(ones(4, 4 * 64), torch.arange(4), ones(8, 64), ones(64), ones(64), 2, 1)
+
+
+def embedding() -> None:
+    gated_embedding.gated_embedding(ones(4, WIDTH), ones(4, WIDTH))
+
+
+def attention() -> None:
+    buffer, starts = ones(32, 1, 64), torch.tensor([0, 9], dtype=torch.int32)
+    few_query_attention.few_query_attention(ones(1, 2, 64), buffer, buffer, starts, torch.arange(9), 1.0, out=ones(1, 2, 64), window=4)
+
+
+def head() -> None:
+    head_argmax.head_argmax(ones(4, WIDTH), ones(512, WIDTH))
+
+
+def centroids() -> None:
+    centroid_argmax.centroid_argmax(ones(4, WIDTH), ones(4, 16), ones(512, WIDTH), torch.arange(512), 4)
+
+
+def experts() -> None:
+    ids = torch.tensor([[0, 1], [1, 2]], dtype=torch.int32)
+    grouped_experts.grouped_experts(ones(2, WIDTH), ones(4, 128, WIDTH), ones(4, WIDTH, 64), ones(2, 2, dtype=torch.float32), ids)
+
+
+def product() -> None:
+    few_row_linear.few_row_linear(ones(4, WIDTH * 8), ones(256, WIDTH * 8), few_row_linear.counters(256, torch.device("cpu")))
+
+
+def gated_product() -> None:
+    few_row_linear.few_row_linear(ones(4, WIDTH * 8), ones(256, WIDTH * 8), few_row_linear.counters(256, torch.device("cpu")), gated=True)
+
+
+CALLS: list[tuple[Callable[[], None], dict[str, int]]] = [
+    (norms, {"_triple_rmsnorm_kernel": 4}),
+    (tail, {"_tail_kernel": 5}),
+    (rope, {"_qkv_norm_rope_kernel": 4}),
+    (embedding, {"_gated_embedding_kernel": 0}),
+    (attention, {"_few_query_attention_kernel": 0, "_join_kernel": 0}),
+    (head, {"_head_argmax_kernel": 0, "_join_kernel": 0}),
+    (centroids, {"_choose_kernel": 0, "_chosen_rows_kernel": 0, "_join_kernel": 0}),
+    (experts, {"_expert_blocks_kernel": 0, "_gated_experts_kernel": 0, "_down_kernel": 0, "_sum_kernel": 0}),
+    (product, {"_few_row_linear_kernel": 0}),
+    (gated_product, {"_few_row_linear_kernel": 0}),
+]
+"""Kernels of each call, with the loads that may come before the wait: one for each of a norm's weights (a tail's scalar, half a head's)."""
+
+
+@pytest.mark.parametrize(("call", "before"), CALLS, ids=[call.__name__ for call, _ in CALLS])
+def test_only_weights_are_read_and_nothing_is_written_before_the_wait(
+    compiled: dict[str, str], call: Callable[[], None], before: dict[str, int]
+) -> None:
+    dependent_launch.want(True)
+    call()
+    assert compiled.keys() == before.keys()
+    for name, loads in before.items():
+        early, wait, late = compiled[name].partition("griddepcontrol.wait")
+        assert wait, name
+        assert "griddepcontrol" not in early, "the next kernel's programs come after the wait, so only neighbours overlap"
+        assert late.count("griddepcontrol.launch_dependents") == 1
+        assert "griddepcontrol.wait" not in late
+        assert len(re.findall(r"\bld\.global|cp\.async\.c[ag]", early)) == loads, name
+        assert not re.findall(r"\bst\.global|\batom\.|\bred\.", early), name
+        # No program leaves, or jumps over the wait, before it.
+        assert not re.findall(r"\bret;|\bbra\b", early), name
+        assert ("prefetch.global" in early) == (name == "_few_row_linear_kernel")
+        assert "prefetch.global" not in late
+
+
+@pytest.mark.parametrize("call", [call for call, _ in CALLS], ids=[call.__name__ for call, _ in CALLS])
+def test_without_the_switch_nothing_waits(compiled: dict[str, str], call: Callable[[], None]) -> None:
+    dependent_launch.want(False)
+    call()
+    assert compiled
+    assert not any("griddepcontrol" in ptx or "prefetch.global" in ptx for ptx in compiled.values())
+
+
+@pytest.mark.parametrize(
+    ("capability", "said"), [((8, 9), "the card's compute capability is 8.9; 9.0 and later are taken"), ((9, 0), None), ((12, 0), None)]
+)
+def test_cards_that_cannot_are_named(capability: tuple[int, int], said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    dependent_launch.reason_against.cache_clear()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert dependent_launch.reason_against(torch.device("cuda", 0)) == said
+    dependent_launch.want(True)
+    assert dependent_launch.launch_options(torch.device("cuda", 0)) == ({"PDL": False} if said else {"PDL": True, "launch_pdl": True})
+    assert dependent_launch.launch_options(torch.device("cpu")) == {"PDL": False}
+    dependent_launch.want(False)
+    assert dependent_launch.launch_options(torch.device("cuda", 0)) == {"PDL": False}
+    dependent_launch.reason_against.cache_clear()
+
+
+def test_without_a_card_the_patch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[str, str]] = []
+    monkeypatch.setattr(patch, "note", lambda *said: heard.append(said))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    patch.launch_early(None)
+    assert heard == [("dependent_launch", "tensors are on cpu")]
+    assert dependent_launch.launch_options(torch.device("cpu")) == {"PDL": False}
