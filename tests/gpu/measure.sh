@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# What one card has to show, in the order of its worth: first the card tests, side by side, then the runs that need a card alone.
+#
+#     bash tests/gpu/measure.sh FOLDER [SECONDS] [STAGE ...]
+#
+# FOLDER gets one log a stage, t-*.log of the tests, and a folder a run (raw lines; `sglang-gemma4 bench --report` makes the report, also
+# elsewhere). A stage that would not end within SECONDS (default: no limit) is left out and named; the same command goes on with what is not
+# in FOLDER/done. DRY=1 runs the benchmarks' dry runs instead and no test: it shows, without a card, that every command is one.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+[ $# -ge 1 ] || { sed -n '2,9p' "$0" | cut -c3-; exit 2; }
+out=$(mkdir -p "$1" && cd "$1" && pwd) limit=${2:-1000000}
+shift; [ $# -gt 0 ] && shift
+only=("$@")
+G=SGLANG_GEMMA4
+touch "$out/done"
+
+stage() { # NAME SECONDS COMMAND ...: SECONDS is what it needs, and what it gets
+    local name=$1 needs=$2
+    shift 2
+    grep -qx "$name" "$out/done" && return
+    [ ${#only[@]} -eq 0 ] || [[ " ${only[*]} " == *" $name "* ]] || return
+    if ((SECONDS + needs > limit)); then
+        echo "left out: $name ($needs s needed, $((limit - SECONDS)) s left)" | tee -a "$out/left-out"
+        return
+    fi
+    local began=$SECONDS
+    timeout -k 10 "$needs" "$@" >"$out/$name.log" 2>&1
+    local status=$?
+    echo "$name: status $status after $((SECONDS - began)) s"
+    ((status == 0)) && echo "$name" >>"$out/done"
+}
+
+tests() { # NAME FILE ...: pytest, its log beside the others
+    local name=$1
+    shift
+    python3 -m pytest -q -rs -p no:cacheprovider "$@" >"$out/t-$name.log" 2>&1
+}
+
+card_tests() {
+    tests kernels tests/gpu/test_kernels_few_rows.py tests/gpu/test_kernels.py tests/gpu/test_kernels_experts.py tests/gpu/test_kernels_heads.py \
+        tests/gpu/test_kernels_decoder_layer.py &
+    tests dependent tests/gpu/test_dependent_launch.py -s &
+    tests yoco tests/gpu/test_fast_prefill_gpu.py &
+    tests graph tests/gpu/test_prefill_graph.py &
+    tests images tests/gpu/test_images.py &
+    tests paths tests/gpu/test_fast_paths.py &
+    tests mtp tests/gpu/test_mtp.py &
+    python3 crash_repro/expert_gelu.py >"$out/t-gelu.log" 2>&1 &
+    (! SGLANG_GEMMA4_EXPERT_GELU=0 python3 crash_repro/expert_gelu.py >"$out/t-gelu-stock.log" 2>&1) & # has to fail
+    local failed=0 job
+    for job in $(jobs -p); do wait "$job" || failed=1; done
+    tail -qn 1 "$out"/t-*.log
+    return $failed
+}
+
+flags=(--attention-backend=triton --sampling-backend=pytorch --mm-attention-backend=triton_attn --disable-prefill-cuda-graph
+    --context-length=16384 --max-running-requests=80 --cuda-graph-bs-decode 1 8 32 64 80)
+graph_flags=("${flags[@]:0:3}" "${flags[@]:4}") # with what captures prefills
+
+bench() { # RUN MODEL ARGUMENT ... [-- FLAG ...]
+    local run=$1 model=$2
+    shift 2
+    if [ -n "${DRY:-}" ]; then # the flags are a card's
+        while [ "${*: -1}" != -- ]; do set -- "${@:1:$#-1}"; done
+        python3 -m sglang_gemma4.cli bench "$model" "${@:1:$#-1}" --out "$out/$run" --dry-run --no-report
+    else
+        python3 -m sglang_gemma4.cli bench "$model" "$@" --out "$out/$run" --no-report
+    fi
+}
+
+export -f tests card_tests bench
+export out
+
+run_bench() { # NAME SECONDS MODEL ARGUMENT ...: a stage that is a bench; its run has the stage's name
+    local name=$1 needs=$2
+    shift 2
+    stage "$name" "$needs" bash -c 'bench "$@"' bench "$name" "$@"
+}
+
+[ -n "${DRY:-}" ] || stage card-tests 260 bash -c card_tests
+
+few=$G"_FEW_ROW_LINEAR=1" early=$G"_DEPENDENT_LAUNCH=1" overlap=$G"_DENSE_OVERLAP=1"
+run_bench steps 560 26b-a4b --arm stock:stock,mtp --arm package:package,mtp --arm "few:package,mtp,$few" --arm "early:package,mtp,$early" \
+    --arm "both:package,mtp,$few,$early" --arm "overlap:package,mtp,$few,$early,$overlap" \
+    --batches 1,8,32,64 --step-tokens 1000,200 --rounds 1 --repetitions 2 -- "${flags[@]}"
+stage products 60 python3 -m sglang_gemma4.benchmark.linear_times
+stage prefill-attention 90 python3 -m sglang_gemma4.benchmark.prefill_times
+run_bench e2b-prefill 260 e2b --arm stock --arm package --arm "yoco:package,${G}_YOCO=1" --workload prefill,prompts --rounds 1 --repetitions 2 \
+    -- "${flags[@]}"
+run_bench e2b-steps 200 e2b --arm stock --arm package --arm "tail:package,${G}_PLE_TAIL=1,$few,$early" --batches 1,8,32 --step-tokens 1000,200 \
+    --rounds 1 --repetitions 2 -- "${flags[@]}"
+run_bench images 240 e2b --arm stock --arm "batched:package,${G}_BATCHED_VISION=1" --workload images,images-sweep --rounds 1 --repetitions 1 \
+    -- "${flags[@]}"
+run_bench plain 240 26b-a4b --arm stock --arm package --arm "both:package,$few,$early" --batches 1,32 --step-tokens 1000,200 --rounds 1 \
+    --repetitions 2 -- "${flags[@]}"
+run_bench prefill-graphs 330 26b-a4b --switch "${G}_PREFILL_GRAPH" --workload ttft,chat --rounds 1 --repetitions 1 -- "${graph_flags[@]}"
+run_bench serve 420 26b-a4b --arm "stock:stock,mtp,--swa-full-tokens-ratio=0.15" --arm package:package,mtp --workload chat,summarize --rounds 1 \
+    --repetitions 1 -- "${flags[@]}"
+run_bench e4b-prefill 200 e4b --arm stock --arm "yoco:package,${G}_YOCO=1" --workload prefill --rounds 1 --repetitions 2 -- "${flags[@]}"
+run_bench fa4 240 26b-a4b --arm package:package,mtp --arm fa4:package,mtp,--prefill-attention-backend=fa4,--decode-attention-backend=triton \
+    --batches 1,8,32 --step-tokens 1000,200 --rounds 1 --repetitions 1 -- --sampling-backend=pytorch --mm-attention-backend=triton_attn \
+    --disable-prefill-cuda-graph --context-length=16384 --max-running-requests=80 --cuda-graph-bs-decode 1 8 32
+run_bench debug 200 26b-a4b --arm package:package,mtp --arm "debug:package,mtp,${G}_DEBUG=1" --batches 1,32 --step-tokens 1000,200 --rounds 1 \
+    --repetitions 1 -- "${flags[@]}"
+stage all-card-tests 600 python3 -m pytest -q -rs tests/gpu
+[ ! -s "$out/left-out" ] || { echo "left out:"; cat "$out/left-out"; }
