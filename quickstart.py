@@ -31,7 +31,7 @@ def main() -> int:
     python = set_up(arguments.venv, extras="[test]" if arguments.job == "test" else "")
     if arguments.job == "test":
         # Two processes: an engine under test keeps one core busy. Files that share an engine stay together (tests/conftest.py).
-        return subprocess.call([str(python), "-m", "pytest", *(rest or ("-n", "2", "--dist", "loadgroup"))], cwd=HERE)
+        return subprocess.call([str(python), "-m", "pytest", *(rest or ("-n", "2"))], cwd=HERE)
     return serve(python, arguments, rest)
 
 

@@ -1,12 +1,17 @@
 """Fixtures for all tests."""
 
+import functools
 import json
 import os
+import re
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+ROOT = Path(__file__).parents[1]
 
 
 def _in_child(function: Callable[[], Any]) -> Any:
@@ -32,16 +37,30 @@ def _in_child(function: Callable[[], Any]) -> Any:
     return answer["result"]
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
+@functools.cache
+def _unit_of_work(path: str) -> str:
+    """A file of tests; for files that share a fixture which takes a minute to start, the fixture."""
+    found = re.search(r"\b(interpreting|server): (?:Nursery|Server)\b", (ROOT / path).read_text())
+    return found[1] if found else path
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For ``--dist loadgroup``: a file stays in one process, and so do the files that share a fixture which takes a minute to start."""
-    groups = {item.path: item.path.name for item in items}
-    for item in items:
-        for fixture in ("interpreting", "server"):
-            if fixture in getattr(item, "fixturenames", ()):
-                groups[item.path] = fixture
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(groups[item.path]))
+    """What takes longest begins first, and the unit tests fill what is left of two processes."""
+    order = {"interpreting": 0, "server": 1}
+    items.sort(key=lambda item: order.get(_unit_of_work(item.nodeid.partition("::")[0]), 3 if "/unit/" in item.nodeid else 2))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``-n 2``. xdist's own ``--dist loadgroup`` sees no groups under pytest 9.2, and then parts even the tests of a file."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFixture(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _unit_of_work(nodeid.partition("::")[0])
+
+    config.option.loadscopereorder = False
+    return ByFixture(config, log)
 
 
 @pytest.fixture
