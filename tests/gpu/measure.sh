@@ -88,8 +88,8 @@ run_bench steps 560 26b-a4b --arm stock:stock,mtp --arm package:package,mtp --ar
     --batches 1,8,32,64 --step-tokens 1000,200 --rounds 1 --repetitions 2 -- "${flags[@]}"
 stage products 60 python3 -m sglang_gemma4.benchmark.linear_times
 stage prefill-attention 90 python3 -m sglang_gemma4.benchmark.prefill_times
-run_bench e2b-prefill 260 e2b --arm stock --arm package --arm "yoco:package,${G}_YOCO=1" --workload prefill,prompts --rounds 1 --repetitions 2 \
-    -- "${flags[@]}"
+run_bench e2b-prefill 300 e2b --arm stock --arm package --arm "yoco:package,${G}_YOCO=1" --workload prefill,prompts --rounds 1 --repetitions 2 \
+    -- "${flags[@]}" --context-length=70000
 run_bench e2b-steps 200 e2b --arm stock --arm package --arm "tail:package,${G}_PLE_TAIL=1,$few,$early" --batches 1,8,32 --step-tokens 1000,200 \
     --rounds 1 --repetitions 2 -- "${flags[@]}"
 run_bench images 240 e2b --arm stock --arm "batched:package,${G}_BATCHED_VISION=1" --workload images,images-sweep --rounds 1 --repetitions 1 \
@@ -99,6 +99,8 @@ run_bench plain 240 26b-a4b --arm stock --arm package --arm "both:package,$few,$
 run_bench prefill-graphs 330 26b-a4b --switch "${G}_PREFILL_GRAPH" --workload ttft,chat --rounds 1 --repetitions 1 -- "${graph_flags[@]}"
 run_bench serve 420 26b-a4b --arm "stock:stock,mtp,--swa-full-tokens-ratio=0.15" --arm package:package,mtp --workload chat,summarize --rounds 1 \
     --repetitions 1 -- "${flags[@]}"
+run_bench e2b-mtp-prefill 200 e2b --arm stock:stock,mtp --arm "yoco:package,mtp,${G}_YOCO=1" --workload prefill --rounds 1 --repetitions 2 \
+    -- "${flags[@]}"
 run_bench e4b-prefill 200 e4b --arm stock --arm "yoco:package,${G}_YOCO=1" --workload prefill --rounds 1 --repetitions 2 -- "${flags[@]}"
 run_bench fa4 240 26b-a4b --arm package:package,mtp --arm fa4:package,mtp,--prefill-attention-backend=fa4,--decode-attention-backend=triton \
     --batches 1,8,32 --step-tokens 1000,200 --rounds 1 --repetitions 1 -- --sampling-backend=pytorch --mm-attention-backend=triton_attn \
