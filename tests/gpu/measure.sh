@@ -97,14 +97,14 @@ run_bench images 240 e2b --arm stock --arm "batched:package,${G}_BATCHED_VISION=
 run_bench plain 240 26b-a4b --arm stock --arm package --arm "both:package,$few,$early" --batches 1,32 --step-tokens 1000,200 --rounds 1 \
     --repetitions 2 -- "${flags[@]}"
 run_bench prefill-graphs 330 26b-a4b --switch "${G}_PREFILL_GRAPH" --workload ttft,chat --rounds 1 --repetitions 1 -- "${graph_flags[@]}"
-run_bench serve 420 26b-a4b --arm "stock:stock,mtp,--swa-full-tokens-ratio=0.15" --arm package:package,mtp --workload chat,summarize --rounds 1 \
-    --repetitions 1 -- "${flags[@]}"
+pair=--prefill-attention-backend=fa4,--decode-attention-backend=triton,--speculative-attention-mode=decode
+run_bench serve 480 26b-a4b --arm "stock:stock,mtp,--swa-full-tokens-ratio=0.15" --arm package:package,mtp --arm "fa4:package,mtp,$pair" \
+    --workload summarize,chat --rounds 1 --repetitions 1 -- "${flags[@]}"
 run_bench e2b-mtp-prefill 200 e2b --arm stock:stock,mtp --arm "yoco:package,mtp,${G}_YOCO=1" --workload prefill --rounds 1 --repetitions 2 \
     -- "${flags[@]}"
 run_bench e4b-prefill 200 e4b --arm stock --arm "yoco:package,${G}_YOCO=1" --workload prefill --rounds 1 --repetitions 2 -- "${flags[@]}"
-run_bench fa4 240 26b-a4b --arm package:package,mtp --arm fa4:package,mtp,--prefill-attention-backend=fa4,--decode-attention-backend=triton \
-    --batches 1,8,32 --step-tokens 1000,200 --rounds 1 --repetitions 1 -- --sampling-backend=pytorch --mm-attention-backend=triton_attn \
-    --disable-prefill-cuda-graph --context-length=16384 --max-running-requests=80 --cuda-graph-bs-decode 1 8 32
+run_bench fa4 240 26b-a4b --arm package:package,mtp --arm "fa4:package,mtp,--attention-backend=fa4" --batches 1,8,32 --step-tokens 1000,200 \
+    --rounds 1 --repetitions 1 -- "${flags[@]:1}"
 run_bench debug 200 26b-a4b --arm package:package,mtp --arm "debug:package,mtp,${G}_DEBUG=1" --batches 1,32 --step-tokens 1000,200 --rounds 1 \
     --repetitions 1 -- "${flags[@]}"
 stage all-card-tests 600 python3 -m pytest -q -rs tests/gpu
