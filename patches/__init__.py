@@ -35,6 +35,7 @@ ORDER = (
     "dense_beside_experts",
     "ple_tail",
     "qkv_rope",
+    "kv_write",
     "prefill_graph",
     "sharded_head",
     "draft_phase",

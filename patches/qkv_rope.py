@@ -11,14 +11,20 @@ def normed_and_rotated(
     original: Callable[..., Any], attention: Any, positions: Any, hidden_states: Any, forward_batch: Any, **kwargs: Any
 ) -> Any:
     """Around ``Gemma4Attention.forward``, and around ``shared_query`` where that is on too."""
-    from sglang_gemma4.models import qkv_rope, shared_query
+    from sglang_gemma4.models import kv_write, qkv_rope, shared_query
 
     problem = qkv_rope.problem_with(attention, positions, hidden_states)
     if problem is not None:
         note("qkv_rope", problem)
         return original(attention, positions, hidden_states, forward_batch, **kwargs)
-    queries_only = switches.is_on("SGLANG_GEMMA4_SHARED_QUERY") and shared_query.reason_against(attention) is None
-    return qkv_rope.forward(attention, positions, hidden_states, forward_batch, queries_only)
+    if qkv_rope.shares_kv(attention):
+        queries_only = switches.is_on("SGLANG_GEMMA4_SHARED_QUERY") and shared_query.reason_against(attention) is None
+        return qkv_rope.forward(attention, positions, hidden_states, forward_batch, queries_only=queries_only)
+    where = kv_write.destination(attention, hidden_states, forward_batch)
+    if isinstance(where, str):
+        note("kv_write", where)
+        where = None
+    return qkv_rope.forward(attention, positions, hidden_states, forward_batch, where=where)
 
 
 PATCH = Patch(

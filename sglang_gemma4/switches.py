@@ -186,6 +186,12 @@ _TABLE = (
         "server with TRIPLE_NORM).",
     ),
     Switch(
+        "SGLANG_GEMMA4_KV_WRITE",
+        False,
+        "With SGLANG_GEMMA4_QKV_ROPE, on triton: that launch writes keys and values to the KV pool too, one launch a layer less (off until "
+        "measured on an H200).",
+    ),
+    Switch(
         "SGLANG_GEMMA4_PREFILL_GRAPH",
         False,
         f"Prefills of up to 2048 tokens replay CUDA graphs of the language model, images included; {PREFILL_GRAPH_FOR_MM} is the same "

@@ -3,7 +3,12 @@
 The results are new contiguous tensors, so that nothing after it has to copy strided slices. As in separate kernels, the norm's output is
 rounded to the model's dtype before it is rotated. The rotation is NeoX's: element ``i`` of a head's first half with element ``i`` of its
 second. Partial rotation needs nothing of its own: where a full layer does not rotate, the cache holds cosine 1 and sine 0.
+
+Where it is asked to, the launch also writes each token's key and value rows into the KV pool, beside those it returns. Slot 0 is the
+pool's place for padding tokens: like SGLang's own write on a card it leaves it as it is, however many tokens name it.
 """
+
+from typing import Any
 
 import torch
 import triton
@@ -39,6 +44,12 @@ def qkv_norm_rope_reference(
     return turned[:, :heads], turned[:, heads:], normed[:, heads + kv_heads :]
 
 
+def write_reference(k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slots: torch.Tensor) -> None:
+    """What :func:`qkv_norm_rope` writes into the pool of the keys and values that it returns."""
+    written = (slots > 0) & (slots < k_cache.shape[0])
+    k_cache[slots[written].long()], v_cache[slots[written].long()] = k[written], v[written]
+
+
 @triton.jit
 def _qkv_norm_rope_kernel(  # type: ignore[no-untyped-def]
     qkv_ptr,
@@ -51,10 +62,19 @@ def _qkv_norm_rope_kernel(  # type: ignore[no-untyped-def]
     token_stride,
     cos_sin_stride,
     eps,
+    k_cache_ptr,  # [slots, KV heads, dim], and v_cache_ptr; None where nothing is written
+    v_cache_ptr,
+    slots_ptr,  # [tokens]
+    cache_slots,
+    k_slot_stride,
+    k_head_stride,
+    v_slot_stride,
+    v_head_stride,
     HEADS: tl.constexpr,  # noqa: N803
     KV_HEADS: tl.constexpr,  # noqa: N803
     HALF: tl.constexpr,  # noqa: N803 - of the head dimension
     ROWS: tl.constexpr,  # noqa: N803 - heads of a program
+    WRITES: tl.constexpr,  # noqa: N803 - keys and values, into the pool
     PDL: tl.constexpr,  # noqa: N803
 ):
     columns = tl.arange(0, HALF)[None, :]
@@ -65,6 +85,8 @@ def _qkv_norm_rope_kernel(  # type: ignore[no-untyped-def]
     number = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     token, head = number // (HEADS + 2 * KV_HEADS), number % (HEADS + 2 * KV_HEADS)
     position = tl.load(positions_ptr + token, mask=token < tokens, other=0).to(tl.int64)
+    if WRITES:
+        slot = tl.load(slots_ptr + token, mask=token < tokens, other=0).to(tl.int64)
     real = (token < tokens)[:, None]
     is_q, is_v = head < HEADS, head >= HEADS + KV_HEADS
     start = qkv_ptr + (token * token_stride + head * (2 * HALF))[:, None] + columns
@@ -85,8 +107,19 @@ def _qkv_norm_rope_kernel(  # type: ignore[no-untyped-def]
     q_row, kv_row = token * HEADS + head, token * KV_HEADS + head - HEADS
     row = tl.where(is_q, q_row, tokens * HEADS + kv_row + tl.where(is_v, tokens * KV_HEADS - KV_HEADS, 0))
     out = out_ptr + (row * (2 * HALF))[:, None] + columns
-    tl.store(out, (first * cos - second * sin).to(qkv_ptr.dtype.element_ty), mask=real)
-    tl.store(out + HALF, (first * sin + second * cos).to(qkv_ptr.dtype.element_ty), mask=real)
+    low, high = (first * cos - second * sin).to(qkv_ptr.dtype.element_ty), (first * sin + second * cos).to(qkv_ptr.dtype.element_ty)
+    tl.store(out, low, mask=real)
+    tl.store(out + HALF, high, mask=real)
+    if WRITES:
+        # Padding tokens name slot 0, any number of them: it keeps what it holds, as in SGLang's write.
+        kept = real & ((slot > 0) & (slot < cache_slots))[:, None]
+        keys, values = kept & ((head >= HEADS) & (head < HEADS + KV_HEADS))[:, None], kept & is_v[:, None]
+        k_row = k_cache_ptr + (slot * k_slot_stride + (head - HEADS) * k_head_stride)[:, None] + columns
+        v_row = v_cache_ptr + (slot * v_slot_stride + (head - HEADS - KV_HEADS) * v_head_stride)[:, None] + columns
+        tl.store(k_row, low, mask=keys)
+        tl.store(k_row + HALF, high, mask=keys)
+        tl.store(v_row, low, mask=values)
+        tl.store(v_row + HALF, high, mask=values)
 
 
 def qkv_norm_rope(
@@ -98,6 +131,9 @@ def qkv_norm_rope(
     heads: int,
     kv_heads: int,
     eps: float = 1e-6,
+    k_cache: torch.Tensor | None = None,
+    v_cache: torch.Tensor | None = None,
+    slots: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries ``[tokens, heads, dim]``, keys and values ``[tokens, KV heads, dim]``; new and contiguous.
 
@@ -108,11 +144,16 @@ def qkv_norm_rope(
         cos_sin: ``[positions, dim]``, cosines of the ``dim / 2`` angles, then their sines; any float dtype.
         q_weight: ``[dim]``, of the queries' norm; ``k_weight`` of the keys'. The values' norm has none.
         eps: of the three norms.
+        k_cache: ``[slots, KV heads, dim]``, of ``qkv``'s dtype, where the keys are written too; heads need not be adjacent, nor slots.
+            ``v_cache`` for the values. All three of these or none.
+        slots: ``[tokens]`` int, where in them. What names slot 0, a negative one or one past the end is not written.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
     """
     reason = reason_against(qkv, positions, cos_sin, q_weight, k_weight, heads, kv_heads)
+    if reason is None and not (k_cache is None and v_cache is None and slots is None):
+        reason = write_reason_against(qkv, q_weight.numel(), kv_heads, k_cache, v_cache, slots)
     if reason:
         raise ValueError(reason)
     tokens, dim, every = qkv.shape[0], q_weight.shape[0], heads + 2 * kv_heads
@@ -130,15 +171,27 @@ def qkv_norm_rope(
             qkv.stride(0),
             cos_sin.stride(0),
             eps,
+            k_cache,
+            v_cache,
+            slots,
+            *_layout(k_cache, v_cache),
             HEADS=heads,
             KV_HEADS=kv_heads,
             HALF=dim // 2,
             ROWS=rows,
+            WRITES=slots is not None,
             num_warps=max(1, min(8, rows * dim // 256)),
             **launch_options(qkv.device),
         )
     q, k, v = out.split([tokens * heads * dim, tokens * kv_heads * dim, tokens * kv_heads * dim])
     return q.view(tokens, heads, dim), k.view(tokens, kv_heads, dim), v.view(tokens, kv_heads, dim)
+
+
+def _layout(k_cache: torch.Tensor | None, v_cache: torch.Tensor | None) -> tuple[int, ...]:
+    """Slots, and the strides of slots and heads of both caches."""
+    if k_cache is None or v_cache is None:
+        return (0,) * 5
+    return k_cache.shape[0], *k_cache.stride()[:2], *v_cache.stride()[:2]
 
 
 def reason_against(
@@ -164,4 +217,21 @@ def reason_against(
         return f"cos_sin is {tuple(cos_sin.shape)} {cos_sin.dtype}; [positions, {dim}] floats are taken"
     if not q_weight.is_contiguous() or not k_weight.is_contiguous() or not positions.is_contiguous():
         return "weights and positions are to be contiguous"
+    return None
+
+
+def write_reason_against(qkv: torch.Tensor, dim: int, kv_heads: int, k_cache: Any, v_cache: Any, slots: Any) -> str | None:
+    """Why the kernel does not write into these, or None. ``qkv``, ``dim`` and ``kv_heads`` are what :func:`reason_against` took."""
+    if k_cache is None or v_cache is None or slots is None:
+        return "keys and values are written with k_cache, v_cache and slots, or not at all"
+    if kv_heads < 1:
+        return "there are no keys and values to write"
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if cache.dim() != 3 or cache.shape != (k_cache.shape[0], kv_heads, dim) or cache.stride(2) != 1:
+            found = f"{tuple(cache.shape)} with strides {cache.stride()}"
+            return f"{name} is {found}; {k_cache.shape[0]} slots of {kv_heads} heads of {dim} adjacent elements are taken"
+        if cache.dtype != qkv.dtype:
+            return f"{name} is {cache.dtype}, qkv {qkv.dtype}"
+    if slots.shape != qkv.shape[:1] or slots.dtype not in (torch.int32, torch.int64) or not slots.is_contiguous():
+        return f"slots are {tuple(slots.shape)} {slots.dtype}; one integer for each of {qkv.shape[0]} tokens, adjacent, is taken"
     return None

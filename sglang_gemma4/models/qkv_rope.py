@@ -9,6 +9,7 @@ from sglang.srt.layers.rotary_embedding.rope_variant import Gemma4RotaryEmbeddin
 from sglang_gemma4.kernels import qkv_norm_rope
 from sglang_gemma4.models import shared_query
 from sglang_gemma4.models.decoder_layer import norm_problem, tensor_problem
+from sglang_gemma4.models.kv_write import Destination
 
 
 def shares_kv(attention: Any) -> bool:
@@ -36,12 +37,20 @@ def problem_with(attention: Any, positions: Any, hidden_states: Any) -> str | No
     return problem
 
 
-def forward(attention: Any, positions: torch.Tensor, hidden_states: torch.Tensor, forward_batch: Any, queries_only: bool) -> Any:
+def forward(
+    attention: Any,
+    positions: torch.Tensor,
+    hidden_states: torch.Tensor,
+    forward_batch: Any,
+    queries_only: bool = False,
+    where: Destination | None = None,
+) -> Any:
     """What ``Gemma4Attention.forward`` returns.
 
     Args:
         positions: ``[tokens]``; ``hidden_states``: ``[tokens, hidden]``.
         queries_only: a layer that shares KV multiplies by its projection's query rows alone.
+        where: of a layer that does not: where its keys and values are written at once; without it attention writes them.
     """
     shared = shares_kv(attention)
     qkv = shared_query.project(attention, hidden_states) if shared and queries_only else attention.qkv_proj(hidden_states)[0]
@@ -54,8 +63,9 @@ def forward(attention: Any, positions: torch.Tensor, hidden_states: torch.Tensor
         attention.num_heads,
         0 if shared else attention.num_kv_heads,
         attention.q_norm.eps,
+        *(where or ()),
     )
     del qkv  # a prefill's is large, and attention needs memory of its own
     keys, values = (None, None) if shared else (k, v)
-    output = attention.attn(q, keys, values, forward_batch=forward_batch, save_kv_cache=not shared)
+    output = attention.attn(q, keys, values, forward_batch=forward_batch, save_kv_cache=not shared and where is None)
     return attention.o_proj(output.flatten(-2, -1) if output.dim() == 3 else output)[0]

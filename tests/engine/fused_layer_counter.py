@@ -20,6 +20,7 @@ def install() -> None:
     ]
     for module, name in places:
         setattr(module, name, _announced(name, getattr(module, name)))
+    _count_writes()
     original: Any = ReadyNorm.__call__
     norms: set[int] = set()
 
@@ -33,6 +34,17 @@ def install() -> None:
         return result
 
     ReadyNorm.__call__ = counted  # type: ignore[method-assign]
+
+
+def _count_writes() -> None:
+    """One line for the first keys and values that SGLang's pool writes, and one for the first that the rotation's launch does."""
+    from sglang.srt.mem_cache import memory_pool
+
+    from sglang_gemma4.kernels import qkv_norm_rope
+
+    memory_pool._set_kv_buffer_impl = _announced("store_kvcache", memory_pool._set_kv_buffer_impl)
+    reason: Any = qkv_norm_rope.write_reason_against
+    qkv_norm_rope.write_reason_against = _announced("kv_write", reason)
 
 
 def _announced(name: str, original: Any) -> Any:

@@ -63,3 +63,29 @@ def test_without_triton_the_layer_is_sglang_s(nursery: Nursery) -> None:
     assert "LAUNCHED" not in ours[0].log
     assert "HANDED OUT" not in ours[0].log
     assert [(one.token_ids, one.logprobs) for one in ours] == [(other.token_ids, other.logprobs) for other in stock]
+
+
+LONG = [2, *((11 * i) % 700 + 300 for i in range(60))]
+TURNS = [LONG[:45], LONG[:20], [2, 410, 500]], [LONG, LONG[:24]]
+"""The second turn's prompts begin with the first's, whose keys and values are in the pool."""
+
+
+@pytest.mark.parametrize(("name", "page"), [("tiny-26b-a4b", 1), ("tiny-e2b", 4)])
+def test_keys_and_values_written_where_sglang_writes_them(interpreting: Nursery, name: str, page: int) -> None:
+    """Prefill in chunks, decode or verify, and a later request that reads what an earlier one left in the pool."""
+    model = resolve(name)
+    for options in ({}, {**MTP, "speculative_draft_model_path": f"{model}-assistant"}):
+        answers = []
+        for switch in "10":
+            env = {"SGLANG_GEMMA4_QKV_ROPE": "1", "SGLANG_GEMMA4_KV_WRITE": switch, "TEST_SABOTAGE": "fused_layer_counter:install"}
+            groups = [Group(turn, {"max_new_tokens": 6}, logprobs=True, flush=False) for turn in TURNS]
+            more: dict[str, Any] = {"attention_backend": "triton", "chunked_prefill_size": 32, "page_size": page, **options}
+            first, second = interpreting.run(model, groups, env=env, time_limit=400, **more)
+            assert ("LAUNCHED store_kvcache." in first[0].log) == (switch == "0"), "the pool's own write"
+            assert ("LAUNCHED kv_write." in first[0].log) == (switch == "1")
+            assert "kv_write declined" not in first[0].log
+            assert [answer.meta_info["cached_tokens"] > 0 for answer in second] == [True, True]
+            answers.append([*first, *second])
+        for ours, stock in zip(*answers, strict=True):
+            assert ours.token_ids == stock.token_ids
+            assert ours.logprobs == stock.logprobs, "the pool holds the same bits"

@@ -7,7 +7,7 @@ import torch
 
 from sglang_gemma4.kernels.gated_embedding import gated_embedding, gated_embedding_reference
 from sglang_gemma4.kernels.layer_tail import dual_tail, dual_tail_reference, tail, tail_reference
-from sglang_gemma4.kernels.qkv_norm_rope import qkv_norm_rope, qkv_norm_rope_reference
+from sglang_gemma4.kernels.qkv_norm_rope import qkv_norm_rope, qkv_norm_rope_reference, write_reference
 from sglang_gemma4.kernels.triple_rmsnorm import triple_rmsnorm, triple_rmsnorm_reference
 
 POISON = 1e4
@@ -123,6 +123,59 @@ def test_qkv_norm_rope(
     assert torch.equal(qkv, untouched)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(1, 1, 16), (4, 2, 32), (8, 1, 256), (5, 3, 64), (16, 2, 512)])
+@pytest.mark.parametrize("tokens", [1, 7])
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+@pytest.mark.parametrize("small", [True, False])
+def test_qkv_norm_rope_writes_the_pool(
+    tokens: int,
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    index: torch.dtype,
+    small: bool,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rows it returns, at the slots named; padding to slot 0, negative slots and slots past the end leave no trace."""
+    if not small:
+        monkeypatch.setattr("sglang_gemma4.kernels.qkv_norm_rope.HEADS_OF_SMALL_STEPS", 0)
+    torch.manual_seed(tokens)
+    given = (strided(tokens, (heads + 2 * kv_heads) * dim, dtype), *rotation(tokens, dim, dtype), heads, kv_heads, 1e-5)
+    caches, (k_cache, v_cache) = pools(12, kv_heads, dim, dtype)
+    slots = torch.tensor([11, 0, 3, -1, 0, 12, 1], dtype=index)[:tokens]
+    found = qkv_norm_rope(*given, k_cache, v_cache, slots)
+    for one, other in zip(found, qkv_norm_rope(*given), strict=True):
+        assert torch.equal(one, other), "what is returned does not depend on what is written"
+        assert one.is_contiguous()
+    expected, views = pools(12, kv_heads, dim, dtype)
+    write_reference(found[1], found[2], *views, slots)
+    assert all(torch.equal(one, other) for one, other in zip(caches, expected, strict=True)), "between slots and heads too"
+    assert [slot for slot in range(12) if (k_cache[slot] != POISON).any()] == sorted({11, 3, 1} & set(slots.tolist()))
+
+
+def rotation(tokens: int, dim: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """Positions, cosines and sines, the weights of queries and keys."""
+    angles = torch.rand(50, dim // 2) * 7
+    return torch.randint(0, 50, (tokens,)), torch.cat([angles.cos(), angles.sin()], dim=-1), weight(dim, dtype), weight(dim, dtype)
+
+
+def pools(slots: int, kv_heads: int, dim: int, dtype: torch.dtype) -> tuple[list[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    """Poisoned memory, and keys and values in it whose heads and slots lie differently far apart."""
+    caches = [torch.empty(slots, kv_heads + 1, dim + 8, dtype=dtype), torch.empty(slots, kv_heads, dim + 16, dtype=dtype)]
+    return caches, (caches[0][:, 1:, :dim], caches[1][:, :, 16:])
+
+
+def test_a_slot_past_two_to_the_31_elements() -> None:
+    memory = torch.zeros((1 << 31) + 16, dtype=torch.float16)  # of which only the pages that are touched exist
+    cache = memory.as_strided((3, 1, 16), (1 << 30, 16, 1))
+    given = (torch.randn(1, 48).half(), *rotation(1, 16, torch.float16), 1, 1)
+    _, _, v = qkv_norm_rope(*given, 1e-6, cache, cache[:, :, :], torch.tensor([2], dtype=torch.int32))
+    assert torch.equal(memory[-16:], v.flatten())
+    assert not memory[:16].any()
+
+
 def test_no_rows_are_no_work() -> None:
     empty, ones = torch.zeros(0, 32), torch.ones(32)
     assert triple_rmsnorm(empty, empty, ones, ones)[0].shape == (0, 32)
@@ -132,6 +185,12 @@ def test_no_rows_are_no_work() -> None:
 
 
 X, W = torch.zeros(2, 32), torch.ones(32)
+POOL = torch.zeros(4, 1, 32)
+
+
+def written(kv_heads: int = 1, **change: Any) -> None:
+    where = {"k_cache": POOL, "v_cache": POOL.clone(), "slots": torch.zeros(2, dtype=torch.int64), **change}
+    qkv_norm_rope(torch.zeros(2, 96), torch.zeros(2, dtype=torch.int64), W[None], W, W, 1, kv_heads, **where)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +209,18 @@ X, W = torch.zeros(2, 32), torch.ones(32)
         (lambda: qkv_norm_rope(X, torch.zeros(2, dtype=torch.int64), W[None], W, W, 1, 1), r"1 \+ 2 \* 1 heads of 32"),
         (lambda: qkv_norm_rope(X, torch.zeros(2, dtype=torch.int64), W[None], W[:24], W[:24], 1, 0), "one power of two"),
         (lambda: qkv_norm_rope(X, torch.zeros(2, dtype=torch.int64), W[None, :16], W, W, 1, 0), r"\[positions, 32\] floats"),
+        (lambda: written(k_cache=None), "or not at all"),
+        (lambda: written(slots=None), "or not at all"),
+        (lambda: written(kv_heads=0), "no keys and values to write"),
+        (lambda: written(k_cache=POOL.half()), "k_cache is torch.float16, qkv torch.float32"),
+        (lambda: written(v_cache=POOL.half()), "v_cache is torch.float16, qkv torch.float32"),
+        (lambda: written(v_cache=POOL[:3]), "v_cache is .*; 4 slots of 1 heads of 32"),
+        (lambda: written(k_cache=POOL[:, :, :16]), "k_cache is .*; 4 slots of 1 heads of 32"),
+        (lambda: written(k_cache=POOL.flatten(1)), "k_cache is .*; 4 slots of 1 heads of 32"),
+        (lambda: written(v_cache=torch.zeros(4, 1, 64)[:, :, ::2]), "v_cache is .* with strides .* adjacent elements"),
+        (lambda: written(slots=torch.zeros(3, dtype=torch.int64)), "one integer for each of 2 tokens"),
+        (lambda: written(slots=torch.zeros(2)), "torch.float32; one integer"),
+        (lambda: written(slots=torch.zeros(4, dtype=torch.int32)[::2]), "adjacent, is taken"),
     ],
 )
 def test_what_they_do_not_take_is_named(call: Any, said: str) -> None:

@@ -78,6 +78,12 @@ def rope() -> None:
     qkv_norm_rope.qkv_norm_rope(ones(4, 4 * 64), torch.arange(4), ones(8, 64), ones(64), ones(64), 2, 1)
 
 
+def rope_and_write() -> None:
+    cache, slots = ones(32, 1, 64), torch.arange(4)
+    given = (ones(4, 4 * 64), torch.arange(4), ones(8, 64), ones(64), ones(64), 2, 1, EPS)
+    qkv_norm_rope.qkv_norm_rope(*given, cache, cache.clone(), slots)
+
+
 def embedding() -> None:
     gated_embedding.gated_embedding(ones(4, WIDTH), ones(4, WIDTH))
 
@@ -112,6 +118,7 @@ CALLS: list[tuple[Callable[[], None], dict[str, int]]] = [
     (norms, {"_triple_rmsnorm_kernel": 4}),
     (tail, {"_tail_kernel": 5}),
     (rope, {"_qkv_norm_rope_kernel": 4}),
+    (rope_and_write, {"_qkv_norm_rope_kernel": 4}),
     (embedding, {"_gated_embedding_kernel": 0}),
     (attention, {"_few_query_attention_kernel": 0, "_join_kernel": 0}),
     (head, {"_head_argmax_kernel": 0, "_join_kernel": 0}),

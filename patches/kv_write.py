@@ -1,0 +1,65 @@
+"""Keys and values are written to the KV pool by the launch that norms and rotates them.
+
+On 26B-A4B that is one launch less in each of 30 layers: ``store_kvcache_kernel`` took 31.8 µs of a verify step at batch 1
+(runs/2026-11-22-26b-kernels-steps). What it saves in a server is not measured yet.
+"""
+
+import pkgutil
+from typing import Any
+
+from sglang_gemma4 import switches
+from sglang_gemma4.patching import Hook, Patch, note
+
+ROPE = "SGLANG_GEMMA4_QKV_ROPE"
+MEMORY_POOL = "sglang.srt.mem_cache.memory_pool"
+WRITES = {
+    "sglang.srt.layers.attention.triton_backend.TritonAttnBackend._set_kv_buffer": "5b11c98941c9",
+    "sglang.srt.mem_cache.swa_memory_pool.SWAKVPool.set_kv_buffer": "fa5871e2fb42",
+    f"{MEMORY_POOL}.MHATokenToKVPool.set_kv_buffer": "f0e58db1c519",
+    f"{MEMORY_POOL}.MHATokenToKVPool._store_kv_layer": "d3f3939d6ff7",
+    f"{MEMORY_POOL}.KVWriteLoc": "e8a5d95ba308",
+}
+"""What SGLang writes through, by the fingerprint of the source that ``models.kv_write`` follows."""
+
+
+def write_early(_result: None, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4TextModel.__init__``."""
+    from sglang_gemma4.models import kv_write
+
+    problem = reason_against()
+    if problem is not None:
+        note("kv_write", problem)
+    kv_write.want(problem is None)
+
+
+def reason_against() -> str | None:
+    """Why keys and values of this process are SGLang's to write, or None."""
+    from sglang.srt.environ import envs
+
+    from sglang_gemma4.supported import fingerprint
+
+    if not switches.is_on(ROPE):
+        return f"{ROPE} is off, whose launch would write"
+    if envs.SGLANG_ENABLE_ASYNC_ASSERT.get():
+        return "SGLang is asked to check each location as it is written"
+    for target, expected in WRITES.items():
+        write = pkgutil.resolve_name(target)
+        if hasattr(write, "__wrapped__"):
+            return f"{target} is hooked"
+        try:
+            found = fingerprint(write)
+        except (TypeError, OSError) as error:
+            return f"{target} has no source to compare: {error}"
+        if found != expected:
+            return f"{target} has source {found}, the patch was written for {expected}"
+    return None
+
+
+PATCH = Patch(
+    name="kv_write",
+    switch="SGLANG_GEMMA4_KV_WRITE",
+    why="A layer's keys and values go through memory once more, in a launch of its own, to get from the rotation into the KV pool.",
+    evidence="runs/2026-11-22-26b-kernels-steps (store_kvcache_kernel: 30 launches, 31.8 µs a step at batch 1)",
+    remove_when="SGLang's Gemma4Attention writes keys and values in the launch that rotates them, sliding layers too.",
+    hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", write_early, "b7e9b394300f"),),
+)

@@ -1,0 +1,115 @@
+"""Where the launch that norms and rotates a layer's queries, keys and values may write them into SGLang's KV pool itself.
+
+It follows ``TritonAttnBackend._set_kv_buffer`` and the pools' ``set_kv_buffer``: full layers write at the batch's ``out_cache_loc``, sliding
+ones at what the backend's metadata made of it for their own buffer. These tensors stand at fixed addresses where a graph is captured, and
+are those that SGLANG_GEMMA4_DEBUG checks before each forward. Whatever else those functions can do (scales, other formats and layouts,
+keys split over ranks) is a reason to leave the write to them.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from sglang.srt.layers.attention.graph_utils import padded_extend_real_tokens
+from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc, MHATokenToKVPool
+from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
+from sglang.srt.model_executor.forward_context import get_attn_backend
+from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import is_in_breakable_cuda_graph
+from sglang.srt.model_executor.runner_utils.prefill_graph import is_in_prefill_graph_scope
+from sglang.srt.runtime_context import get_parallel
+
+from sglang_gemma4.attention.triton_window import Gemma4TritonAttnBackend
+
+_wanted = False
+
+
+class Destination(NamedTuple):
+    """Of one layer's keys and values: ``[slots, KV heads, dim]`` buffers, and the slot of each token."""
+
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
+    slots: torch.Tensor
+
+
+def want(wanted: bool) -> None:
+    """Whether layers of this process write for themselves, where they can."""
+    global _wanted
+    _wanted = wanted
+
+
+def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any) -> Destination | str | None:
+    """Where a ``Gemma4Attention`` that has KV of its own writes, why it leaves that to SGLang, or None where nobody asked.
+
+    Args:
+        hidden_states: ``[tokens, hidden]``, what it computes queries, keys and values from.
+    """
+    if not _wanted or forward_batch.forward_mode.is_idle():  # an idle rank's attention returns before it writes
+        return None
+    problem = batch_problem(hidden_states, forward_batch)
+    if problem is not None:
+        return problem
+    backend, layer = get_attn_backend(), attention.attn
+    problem = backend_problem(backend, layer)
+    if problem is not None:
+        return problem
+    pool, number, sliding = backend.token_to_kv_pool, layer.layer_id, False
+    if type(pool) is SWAKVPool:
+        number, sliding = pool.layers_mapping[number]
+    part = pool if type(pool) is not SWAKVPool else pool.swa_kv_pool if sliding else pool.full_kv_pool
+    problem = hooked(pool) or pool_problem(part, hidden_states.dtype)
+    if problem is not None:
+        return problem
+    where = KVWriteLoc.for_batch(forward_batch, swa_loc=backend.forward_metadata.swa_out_cache_loc)
+    slots = where.swa_loc if sliding else where.loc
+    if slots is None or slots.shape != hidden_states.shape[:1] or not slots.is_contiguous():
+        found = "no locations" if slots is None else f"locations {tuple(slots.shape)} with strides {slots.stride()}"
+        return f"there are {found} for {hidden_states.shape[0]} tokens of a {'sliding' if sliding else 'full'} layer"
+    place = number - part.start_layer
+    # Not get_kv_buffer: that waits for keys on their way from the host, which only a reader needs.
+    return Destination(part.k_buffer[place], part.v_buffer[place], slots)
+
+
+def batch_problem(hidden_states: torch.Tensor, forward_batch: Any) -> str | None:
+    """Why attention is to write this batch's keys and values, or None."""
+    if is_in_prefill_graph_scope() or is_in_breakable_cuda_graph():
+        # The batch at capture is not the one that attention, which runs eagerly between the graph's pieces, gets at a replay.
+        return "the prefill is captured in a graph, outside of which attention writes the rows of each batch"
+    real = padded_extend_real_tokens(hidden_states, forward_batch)
+    if real is not None:
+        return f"the prefill is padded from {real} to {hidden_states.shape[0]} tokens, of which attention writes the real ones"
+    return None
+
+
+def backend_problem(backend: Any, layer: Any) -> str | None:
+    """Why this attention backend is to write this ``RadixAttention``'s keys and values, or None."""
+    if type(backend) not in (TritonAttnBackend, Gemma4TritonAttnBackend):
+        return f"attention is {type(backend).__name__}, not triton's"
+    parallel = get_parallel()
+    if backend.dcp_size > 1 or parallel.attn_cp_size > 1:
+        return f"keys are split over ranks (context parallel {parallel.attn_cp_size}, in decode {backend.dcp_size})"
+    if layer.k_scale is not None or layer.v_scale is not None:
+        return "keys and values are scaled in the cache"
+    if layer.is_cross_attention:
+        return "keys and values are an encoder's"
+    return hooked(backend)
+
+
+def pool_problem(pool: Any, dtype: torch.dtype) -> str | None:
+    """Why a pool is to write keys and values of ``dtype`` itself, or None."""
+    if type(pool) is not MHATokenToKVPool:
+        return f"the KV pool is a {type(pool).__name__}"
+    if pool.is_quantized_kv_cache or pool.dtype != dtype or pool.store_dtype != dtype:
+        return f"the KV cache is {pool.dtype} stored as {pool.store_dtype}, the model {dtype}"
+    if pool.use_hnd or pool.kv_cache_layout != "nhd":
+        return f"the KV cache's layout is {'hnd' if pool.use_hnd else pool.kv_cache_layout}"
+    if pool.requires_physical_write_loc:
+        return "the KV pool takes physical locations only"
+    return hooked(pool)
+
+
+def hooked(holder: Any) -> str | None:
+    """Whether a pool or backend has a write of its own beside its class's, whose caller would be passed by; or None."""
+    for name in ("_set_kv_buffer", "set_kv_buffer", "_store_kv_layer"):
+        if name in vars(holder):
+            return f"{name} of the {type(holder).__name__} is hooked"
+    return None
