@@ -16,6 +16,8 @@ def normed_and_rotated(
     problem = qkv_rope.problem_with(attention, positions, hidden_states)
     if problem is not None:
         note("qkv_rope", problem)
+        if kv_write.is_wanted():
+            note("kv_write", f"SGLang's norms and rotation run: {problem}")
         return original(attention, positions, hidden_states, forward_batch, **kwargs)
     if qkv_rope.shares_kv(attention):
         queries_only = switches.is_on("SGLANG_GEMMA4_SHARED_QUERY") and shared_query.reason_against(attention) is None

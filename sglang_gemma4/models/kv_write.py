@@ -1,9 +1,9 @@
 """Where the launch that norms and rotates a layer's queries, keys and values may write them into SGLang's KV pool itself.
 
-It follows ``TritonAttnBackend._set_kv_buffer`` and the pools' ``set_kv_buffer``: full layers write at the batch's ``out_cache_loc``, sliding
-ones at what the backend's metadata made of it for their own buffer. These tensors stand at fixed addresses where a graph is captured, and
-are those that SGLANG_GEMMA4_DEBUG checks before each forward. Whatever else those functions can do (scales, other formats and layouts,
-keys split over ranks) is a reason to leave the write to them.
+It follows ``TritonAttnBackend._set_kv_buffer`` and the pools' ``set_kv_buffer``: full layers write at the batch's ``out_cache_loc``,
+sliding ones at what the backend's metadata made of it for their own buffer. These tensors stand at fixed addresses where a graph is
+captured, and are those that SGLANG_GEMMA4_DEBUG checks before each forward. Whatever else those functions can do (scales, other formats
+and layouts, keys split over ranks) is a reason to leave the write to them.
 """
 
 from typing import Any, NamedTuple
@@ -35,6 +35,11 @@ def want(wanted: bool) -> None:
     """Whether layers of this process write for themselves, where they can."""
     global _wanted
     _wanted = wanted
+
+
+def is_wanted() -> bool:
+    """Whether they are to."""
+    return _wanted
 
 
 def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any) -> Destination | str | None:

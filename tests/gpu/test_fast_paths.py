@@ -18,8 +18,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 FAMILIES = ("tiny-26b-a4b", "tiny-e2b")
 KERNELS = (
-    "VERIFY_ATTENTION", "DECODE_ATTENTION", "PREFILL_ATTENTION", "TRIPLE_NORM", "LAYER_TAIL", "PLE_TAIL", "QKV_ROPE", "DRAFT_ARGMAX",
-    "GROUPED_EXPERTS",
+    "VERIFY_ATTENTION", "DECODE_ATTENTION", "PREFILL_ATTENTION", "TRIPLE_NORM", "LAYER_TAIL", "PLE_TAIL", "QKV_ROPE", "KV_WRITE",
+    "DRAFT_ARGMAX", "GROUPED_EXPERTS",
 )  # fmt: skip
 ARMS = {"stock kernels": "0", "ours": "1"}
 STEPS_SLACK = 0.03

@@ -7,7 +7,7 @@ import torch
 
 from sglang_gemma4.kernels.gated_embedding import gated_embedding, gated_embedding_reference
 from sglang_gemma4.kernels.layer_tail import dual_tail, dual_tail_reference, tail, tail_reference
-from sglang_gemma4.kernels.qkv_norm_rope import qkv_norm_rope, qkv_norm_rope_reference
+from sglang_gemma4.kernels.qkv_norm_rope import qkv_norm_rope, qkv_norm_rope_reference, write_reference
 from sglang_gemma4.kernels.triple_rmsnorm import triple_rmsnorm, triple_rmsnorm_reference
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
@@ -89,6 +89,31 @@ def test_qkv_norm_rope(tokens: int, heads: int, kv_heads: int, dim: int, dtype: 
     weights = [rand(dim, dtype=dtype, around=1.0) for _ in range(2)]
     given = (qkv, torch.randint(0, 3000, (tokens,), device="cuda"), rotation(dim), *weights, heads, kv_heads)
     agree(qkv_norm_rope(*given), qkv_norm_rope_reference(*given), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tokens", [*ROWS, 1000])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [heads for heads in HEADS if heads[1]])
+def test_qkv_norm_rope_writes_the_pool(tokens: int, heads: int, kv_heads: int, dim: int, dtype: torch.dtype) -> None:
+    """As SGLang's own write does, every bit of both buffers: padding tokens leave slot 0 as it is."""
+    from sglang.kernels.ops.kvcache.kvcache import store_cache
+
+    torch.manual_seed(0)
+    qkv = rand(tokens, (heads + 2 * kv_heads) * dim, dtype=dtype)
+    weights = [rand(dim, dtype=dtype, around=1.0) for _ in range(2)]
+    given = (qkv, torch.randint(0, 3000, (tokens,), device="cuda"), rotation(dim), *weights, heads, kv_heads, 1e-6)
+    slots = 1 + torch.randperm(2000, device="cuda")[:tokens]
+    slots[tokens // 2 :: 7] = 0
+    ours = [torch.empty(2001, kv_heads, dim, dtype=dtype, device="cuda") for _ in range(2)]
+    theirs, reference = [one.clone() for one in ours], [one.clone() for one in ours]
+    found = qkv_norm_rope(*given, *ours, slots)
+    for one, other in zip(found, qkv_norm_rope(*given), strict=True):
+        assert torch.equal(one, other)
+    write_reference(found[1], found[2], reference[0], reference[1], slots)
+    store_cache(found[1].flatten(1), found[2].flatten(1), theirs[0].flatten(1), theirs[1].flatten(1), slots)
+    for one, other, third in zip(ours, theirs, reference, strict=True):
+        assert torch.equal(one, other)
+        assert torch.equal(one, third)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(16, 8, 256), (16, 2, 512)])
