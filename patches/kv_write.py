@@ -2,6 +2,12 @@
 
 On 26B-A4B that is one launch less in each of 30 layers: ``store_kvcache_kernel`` took 31.8 µs of a verify step at batch 1
 (runs/2026-11-22-26b-kernels-steps). What it saves in a server is not measured yet.
+
+SGLang has such a launch and keeps it off for Gemma 4, after an "accuracy regression in launch_server path" whose cause it does not name
+and reading does not settle. What reading shows of that launch (models/utils.py:306, kernels/jit/csrc/elementwise/rope.cuh), and ours does
+otherwise: it takes ``out_cache_loc`` for every layer, which in a sliding layer's buffer are other tokens' slots (it was meant for full
+layers alone); it writes padding tokens into slot 0, which ``store_kvcache_kernel`` skips; and nothing in it asks whether a prefill graph is
+being captured, whose attention gets another batch, with other rows, when the graph is replayed.
 """
 
 import pkgutil
@@ -59,7 +65,8 @@ PATCH = Patch(
     name="kv_write",
     switch="SGLANG_GEMMA4_KV_WRITE",
     why="A layer's keys and values go through memory once more, in a launch of its own, to get from the rotation into the KV pool.",
-    evidence="runs/2026-11-22-26b-kernels-steps (store_kvcache_kernel: 30 launches, 31.8 µs a step at batch 1)",
+    evidence="runs/2026-11-22-26b-kernels-steps (store_kvcache_kernel: 30 launches, 31.8 µs a step at batch 1) · "
+    "srt/models/gemma4_causal.py:513-525 (SGLang's own, switched off; above: how it differs)",
     remove_when="SGLang's Gemma4Attention writes keys and values in the launch that rotates them, sliding layers too.",
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", write_early, "b7e9b394300f"),),
 )

@@ -107,8 +107,9 @@ def _qkv_norm_rope_kernel(  # type: ignore[no-untyped-def]
     q_row, kv_row = token * HEADS + head, token * KV_HEADS + head - HEADS
     row = tl.where(is_q, q_row, tokens * HEADS + kv_row + tl.where(is_v, tokens * KV_HEADS - KV_HEADS, 0))
     out = out_ptr + (row * (2 * HALF))[:, None] + columns
-    low, high = (first * cos - second * sin).to(qkv_ptr.dtype.element_ty), (first * sin + second * cos).to(qkv_ptr.dtype.element_ty)
+    low = (first * cos - second * sin).to(qkv_ptr.dtype.element_ty)
     tl.store(out, low, mask=real)
+    high = (first * sin + second * cos).to(qkv_ptr.dtype.element_ty)
     tl.store(out + HALF, high, mask=real)
     if WRITES:
         # Padding tokens name slot 0, any number of them: it keeps what it holds, as in SGLang's write.

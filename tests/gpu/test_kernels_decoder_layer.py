@@ -100,13 +100,13 @@ def test_qkv_norm_rope_writes_the_pool(tokens: int, heads: int, kv_heads: int, d
 
     torch.manual_seed(0)
     qkv = rand(tokens, (heads + 2 * kv_heads) * dim, dtype=dtype)
-    weights = [rand(dim, dtype=dtype, around=1.0) for _ in range(2)]
-    given = (qkv, torch.randint(0, 3000, (tokens,), device="cuda"), rotation(dim), *weights, heads, kv_heads, 1e-6)
+    one, two = (rand(dim, dtype=dtype, around=1.0) for _ in range(2))
+    given = (qkv, torch.randint(0, 3000, (tokens,), device="cuda"), rotation(dim), one, two, heads, kv_heads, 1e-6)
     slots = 1 + torch.randperm(2000, device="cuda")[:tokens]
     slots[tokens // 2 :: 7] = 0
     ours = [torch.empty(2001, kv_heads, dim, dtype=dtype, device="cuda") for _ in range(2)]
     theirs, reference = [one.clone() for one in ours], [one.clone() for one in ours]
-    found = qkv_norm_rope(*given, *ours, slots)
+    found = qkv_norm_rope(*given, ours[0], ours[1], slots)
     for one, other in zip(found, qkv_norm_rope(*given), strict=True):
         assert torch.equal(one, other)
     write_reference(found[1], found[2], reference[0], reference[1], slots)

@@ -155,7 +155,7 @@ def test_qkv_norm_rope_writes_the_pool(
     assert [slot for slot in range(12) if (k_cache[slot] != POISON).any()] == sorted({11, 3, 1} & set(slots.tolist()))
 
 
-def rotation(tokens: int, dim: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+def rotation(tokens: int, dim: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Positions, cosines and sines, the weights of queries and keys."""
     angles = torch.rand(50, dim // 2) * 7
     return torch.randint(0, 50, (tokens,)), torch.cat([angles.cos(), angles.sin()], dim=-1), weight(dim, dtype), weight(dim, dtype)
@@ -168,12 +168,12 @@ def pools(slots: int, kv_heads: int, dim: int, dtype: torch.dtype) -> tuple[list
 
 
 def test_a_slot_past_two_to_the_31_elements() -> None:
-    memory = torch.zeros((1 << 31) + 16, dtype=torch.float16)  # of which only the pages that are touched exist
-    cache = memory.as_strided((3, 1, 16), (1 << 30, 16, 1))
-    given = (torch.randn(1, 48).half(), *rotation(1, 16, torch.float16), 1, 1)
-    _, _, v = qkv_norm_rope(*given, 1e-6, cache, cache[:, :, :], torch.tensor([2], dtype=torch.int32))
-    assert torch.equal(memory[-16:], v.flatten())
-    assert not memory[:16].any()
+    memory = torch.zeros((1 << 31) + 32, dtype=torch.float16)  # of which only the pages that are touched exist
+    caches = [memory.as_strided((3, 1, 16), (1 << 30, 16, 1), offset) for offset in (0, 16)]
+    given = (torch.randn(1, 48).half(), *rotation(1, 16, torch.float16), 1, 1, 1e-6)
+    _, k, v = qkv_norm_rope(*given, caches[0], caches[1], torch.tensor([2], dtype=torch.int32))
+    assert torch.equal(memory[-32:], torch.cat([k, v]).flatten())
+    assert not memory[:32].any()
 
 
 def test_no_rows_are_no_work() -> None:

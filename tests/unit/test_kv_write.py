@@ -16,6 +16,7 @@ from sglang.srt.model_executor.runner_utils.prefill_graph import prefill_graph_s
 
 from sglang_gemma4 import patching
 from sglang_gemma4.attention.triton_window import Gemma4TritonAttnBackend
+from sglang_gemma4.kernels import qkv_norm_rope
 from sglang_gemma4.kernels.qkv_norm_rope import write_reference
 from sglang_gemma4.models import kv_write, qkv_rope
 from sglang_gemma4.patches import kv_write as patch
@@ -48,7 +49,7 @@ def two_pools() -> SWAKVPool:
 
 
 def backend_with(pool: Any, kind: type = TritonAttnBackend, **change: Any) -> Any:
-    backend = object.__new__(kind)
+    backend: Any = object.__new__(kind)
     given = {"token_to_kv_pool": pool, "dcp_size": 1, "forward_metadata": SimpleNamespace(swa_out_cache_loc=torch.tensor([3, 0, 7]))}
     vars(backend).update(given | change)
     return backend
@@ -236,7 +237,7 @@ def test_attention_writes_what_the_launch_does_not(
             return X
 
     monkeypatch.setattr(qkv_rope, "problem_with", lambda *_: None)
-    monkeypatch.setattr(qkv_rope.qkv_norm_rope, "qkv_norm_rope", kernel)
+    monkeypatch.setattr(qkv_norm_rope, "qkv_norm_rope", kernel)
     pool, batch, layer = one_pool(), batch_with(), Attention()
     vars(layer).update(vars(layer_with(1)))
     norm = SimpleNamespace(weight=X, eps=1e-6)
