@@ -39,15 +39,18 @@ def _in_child(function: Callable[[], Any]) -> Any:
 
 @functools.cache
 def _unit_of_work(path: str) -> str:
-    """A file of tests; for files that share a fixture which takes a minute to start, the fixture."""
-    found = re.search(r"\b(interpreting|server): (?:Nursery|Server)\b", (ROOT / path).read_text())
-    return found[1] if found else path
+    """A file of tests; for those that ask for the one server, which takes a minute or two to start, the server."""
+    return "server" if re.search(r"\bserver: Server\b", (ROOT / path).read_text()) and "/engine/" in path else path
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first, and the unit tests fill what is left of two processes."""
-    order = {"interpreting": 0, "server": 1}
-    items.sort(key=lambda item: order.get(_unit_of_work(item.nodeid.partition("::")[0]), 3 if "/unit/" in item.nodeid else 2))
+    """What takes longest begins first, engines that interpret kernels above all; unit tests fill what is left of two processes."""
+
+    def turn(item: pytest.Item) -> int:
+        path = item.nodeid.partition("::")[0]
+        return 3 if "/unit/" in path else 2 if "interpreting: Nursery" not in (ROOT / path).read_text() else 1
+
+    items.sort(key=turn)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -82,19 +82,20 @@ run_bench() { # NAME SECONDS MODEL ARGUMENT ...: a stage that is a bench; its ru
 
 [ -n "${DRY:-}" ] || stage card-tests 260 bash -c card_tests
 
-few=$G"_FEW_ROW_LINEAR=1" early=$G"_DEPENDENT_LAUNCH=1" overlap=$G"_DENSE_OVERLAP=1"
+few=$G"_FEW_ROW_LINEAR=1" early=$G"_DEPENDENT_LAUNCH=1" write=$G"_KV_WRITE=1" overlap=$G"_DENSE_OVERLAP=1"
+all=$few,$early,$write
 run_bench steps 560 26b-a4b --arm stock:stock,mtp --arm package:package,mtp --arm "few:package,mtp,$few" --arm "early:package,mtp,$early" \
-    --arm "both:package,mtp,$few,$early" --arm "overlap:package,mtp,$few,$early,$overlap" \
+    --arm "all:package,mtp,$all" --arm "overlap:package,mtp,$all,$overlap" \
     --batches 1,8,32,64 --step-tokens 1000,200 --rounds 1 --repetitions 2 -- "${flags[@]}"
 stage products 60 python3 -m sglang_gemma4.benchmark.linear_times
 stage prefill-attention 90 python3 -m sglang_gemma4.benchmark.prefill_times
 run_bench e2b-prefill 300 e2b --arm stock --arm package --arm "yoco:package,${G}_YOCO=1" --workload prefill,prompts --rounds 1 --repetitions 2 \
     -- "${flags[@]}" --context-length=70000
-run_bench e2b-steps 200 e2b --arm stock --arm package --arm "tail:package,${G}_PLE_TAIL=1,$few,$early" --batches 1,8,32 --step-tokens 1000,200 \
+run_bench e2b-steps 200 e2b --arm stock --arm package --arm "all:package,${G}_PLE_TAIL=1,$all" --batches 1,8,32 --step-tokens 1000,200 \
     --rounds 1 --repetitions 2 -- "${flags[@]}"
 run_bench images 240 e2b --arm stock --arm "batched:package,${G}_BATCHED_VISION=1" --workload images,images-sweep --rounds 1 --repetitions 1 \
     -- "${flags[@]}"
-run_bench plain 240 26b-a4b --arm stock --arm package --arm "both:package,$few,$early" --batches 1,32 --step-tokens 1000,200 --rounds 1 \
+run_bench plain 240 26b-a4b --arm stock --arm package --arm "all:package,$all" --batches 1,32 --step-tokens 1000,200 --rounds 1 \
     --repetitions 2 -- "${flags[@]}"
 run_bench prefill-graphs 330 26b-a4b --switch "${G}_PREFILL_GRAPH" --workload ttft,chat --rounds 1 --repetitions 1 -- "${graph_flags[@]}"
 pair=--prefill-attention-backend=fa4,--decode-attention-backend=triton,--speculative-attention-mode=decode
