@@ -14,18 +14,20 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     yield from open_nursery(tmp_path_factory.mktemp("engines"))
 
 
-INTERPRETED = (
-    "VERIFY_ATTENTION", "DECODE_ATTENTION", "PREFILL_ATTENTION", "TRIPLE_NORM", "LAYER_TAIL", "QKV_ROPE", "DRAFT_ARGMAX", "GROUPED_EXPERTS",
-)  # fmt: skip
+KERNELS_OFF = {
+    f"SGLANG_GEMMA4_{name}": "0"
+    for name in (
+        *("VERIFY_ATTENTION", "DECODE_ATTENTION", "PREFILL_ATTENTION"),
+        *("TRIPLE_NORM", "LAYER_TAIL", "QKV_ROPE", "DRAFT_ARGMAX", "GROUPED_EXPERTS"),
+    )
+}
 """Kernels that are on by default: an interpreted program takes milliseconds, so a test switches on the ones it is about."""
 
 
 @pytest.fixture(scope="session")
 def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     """A nursery whose Triton kernels run on the CPU: Triton decides that when a kernel is defined."""
-    yield from open_nursery(
-        tmp_path_factory.mktemp("interpreting"), TRITON_INTERPRET="1", **{f"SGLANG_GEMMA4_{name}": "0" for name in INTERPRETED}
-    )
+    yield from open_nursery(tmp_path_factory.mktemp("interpreting"), TRITON_INTERPRET="1", **KERNELS_OFF)
 
 
 @pytest.fixture(scope="session")

@@ -8,14 +8,15 @@ from sglang_gemma4.serving.launch import resolve
 from tests.engine.engine_fork import Group, Nursery, Output
 from tests.engine.test_oracle import MTP
 
-PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(20 + 40 * n))] for n in range(3)]
+PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(20 + 40 * n))] for n in range(2)]
+"""The second is longer than the sliding window of 32 tokens."""
 NAMES = ("SGLANG_GEMMA4_VERIFY_ATTENTION", "SGLANG_GEMMA4_DECODE_ATTENTION", "SGLANG_GEMMA4_PREFILL_ATTENTION")
 MODEL = resolve("tiny-26b-a4b")
 
 
 def serve(nursery: Nursery, on: str, **options: Any) -> list[Output]:
     env = {**dict.fromkeys(NAMES, on), "TEST_SABOTAGE": "kernel_counter:install"}
-    group = Group(PROMPTS, {"max_new_tokens": 16}, logprobs=True)
+    group = Group(PROMPTS, {"max_new_tokens": 10}, logprobs=True)
     return nursery.run(MODEL, [group], env=env, time_limit=400, attention_backend="triton", **options)[0]
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.conftest import KERNELS_OFF
+
 SCRIPTS = Path(__file__).parents[2] / "crash_repro"
 
 
@@ -20,7 +22,7 @@ SCRIPTS = Path(__file__).parents[2] / "crash_repro"
 )
 def test_the_draft_reads_the_targets_kv(script: str, switch: str, status: int, says: str) -> None:
     """``crash_repro``: right with the patch, wrong without."""
-    env = {**os.environ, "SGLANG_GEMMA4_FROZEN_VIEWS": switch, "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "SGLANG_GEMMA4_FROZEN_VIEWS": switch, "OMP_NUM_THREADS": "1", **KERNELS_OFF}
     done = subprocess.run([sys.executable, str(SCRIPTS / f"{script}.py")], env=env, capture_output=True, text=True, timeout=300)
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("saw:")] or [done.stdout + done.stderr]
     assert says in line

@@ -16,6 +16,10 @@ only=("$@")
 G=SGLANG_GEMMA4
 touch "$out/done"
 
+on_card() { # what has no dry run
+    [ -n "${DRY:-}" ] || stage "$@"
+}
+
 stage() { # NAME SECONDS COMMAND ...: SECONDS is what it needs, and what it gets
     local name=$1 needs=$2
     shift 2
@@ -80,15 +84,15 @@ run_bench() { # NAME SECONDS MODEL ARGUMENT ...: a stage that is a bench; its ru
     stage "$name" "$needs" bash -c 'bench "$@"' bench "$name" "$@"
 }
 
-[ -n "${DRY:-}" ] || stage card-tests 260 bash -c card_tests
+on_card card-tests 260 bash -c card_tests
 
 few=$G"_FEW_ROW_LINEAR=1" early=$G"_DEPENDENT_LAUNCH=1" write=$G"_KV_WRITE=1" overlap=$G"_DENSE_OVERLAP=1"
 all=$few,$early,$write
 run_bench steps 560 26b-a4b --arm stock:stock,mtp --arm package:package,mtp --arm "few:package,mtp,$few" --arm "early:package,mtp,$early" \
     --arm "all:package,mtp,$all" --arm "overlap:package,mtp,$all,$overlap" \
     --batches 1,8,32,64 --step-tokens 1000,200 --rounds 1 --repetitions 2 -- "${flags[@]}"
-stage products 60 python3 -m sglang_gemma4.benchmark.linear_times
-stage prefill-attention 90 python3 -m sglang_gemma4.benchmark.prefill_times
+on_card products 60 python3 -m sglang_gemma4.benchmark.linear_times
+on_card prefill-attention 90 python3 -m sglang_gemma4.benchmark.prefill_times
 run_bench e2b-prefill 300 e2b --arm stock --arm package --arm "yoco:package,${G}_YOCO=1" --workload prefill,prompts --rounds 1 --repetitions 2 \
     -- "${flags[@]}" --context-length=70000
 run_bench e2b-steps 200 e2b --arm stock --arm package --arm "all:package,${G}_PLE_TAIL=1,$all" --batches 1,8,32 --step-tokens 1000,200 \
@@ -108,5 +112,5 @@ run_bench fa4 240 26b-a4b --arm package:package,mtp --arm "fa4:package,mtp,--att
     --rounds 1 --repetitions 1 -- "${flags[@]:1}"
 run_bench debug 200 26b-a4b --arm package:package,mtp --arm "debug:package,mtp,${G}_DEBUG=1" --batches 1,32 --step-tokens 1000,200 --rounds 1 \
     --repetitions 1 -- "${flags[@]}"
-stage all-card-tests 600 python3 -m pytest -q -rs tests/gpu
+on_card all-card-tests 600 python3 -m pytest -q -rs tests/gpu
 [ ! -s "$out/left-out" ] || { echo "left out:"; cat "$out/left-out"; }
