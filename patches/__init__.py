@@ -20,6 +20,7 @@ ORDER = (
     "verify_attention",
     "decode_attention",
     "prefill_attention",
+    "flash_prefill",
     "sync_mtp",
     "worker_v1",
     "frozen_views",

@@ -109,6 +109,12 @@ _TABLE = (
         "Prefill on triton through a kernel with tiles for head_dim 256 and 512 (32 prompts of 1,000 tokens on an H200: 51 ms of "
         "attention, stock 141, `runs/2026-11-22-26b-kernels-steps`).",
     ),
+    Switch(
+        "SGLANG_GEMMA4_FLASH_PREFILL",
+        False,
+        "On Hopper, prefills of 1,024 tokens and more without images on triton through FlashAttention-4, the pool's pages as they are (off "
+        "until measured on an H200).",
+    ),
     Switch("SGLANG_GEMMA4_SYNC_MTP", True, "MTP runs with --disable-overlap-schedule (stock crashes at the first batch)."),
     Switch(
         MTP_V2,

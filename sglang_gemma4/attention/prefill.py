@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from sglang_gemma4.attention import flash_prefill
 from sglang_gemma4.kernels.attention_limits import prefill_reason
 from sglang_gemma4.kernels.prefill_attention import prefill_attention
 from sglang_gemma4.patching import note
@@ -21,6 +22,8 @@ class PrefillAttention:
 
     def __init__(self, stock: Callable[..., None]) -> None:
         self.stock = stock
+        self.flash: flash_prefill.FlashPrefill | None = None
+        """Takes long prefills without images, where it is asked for."""
         self.steps = 0
         """Layers computed here; a test asks for it."""
 
@@ -81,6 +84,12 @@ class PrefillAttention:
     ) -> str | None:
         """Compute a layer with :func:`prefill_attention`, whose arguments these are; or why it does not take them, and nothing is done."""
         reason = prefill_reason(q, k, v, k_buffer, v_buffer, out)
+        if reason is None and self.flash is not None and reach is None and q.shape[0] >= flash_prefill.LEAST_TOKENS:
+            problem = self.flash.reason_against(q, k, v, kv_indices)
+            if problem is None:
+                self.flash(q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, scale, out=out, longest=longest, window=window)
+                return None
+            note("flash_prefill", problem)
         if reason is None:
             prefill_attention(
                 q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, scale,

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from triton.runtime.errors import OutOfResources
 
+from sglang_gemma4.attention.flash_prefill import FlashPrefill
 from sglang_gemma4.kernels.prefill_attention import Tile, prefill_attention
 
 GROUPS = {"sliding": (16, 8, 256, 1023), "full": (16, 2, 512, -1)}
@@ -44,7 +45,7 @@ def inputs(requests: int, tokens: int, prefix: int, heads: int, kv_heads: int, d
         "v_buffer": rand(requests * prefix + 1, kv_heads, dim),
         "qo_indptr": torch.arange(requests + 1, dtype=torch.int32, device="cuda") * tokens,
         "kv_indptr": torch.arange(requests + 1, dtype=torch.int32, device="cuda") * prefix,
-        "kv_indices": torch.randperm(requests * prefix + 1, device="cuda"),
+        "kv_indices": torch.randperm(requests * prefix + 1, device="cuda")[: requests * prefix],
     }
 
 
@@ -59,14 +60,10 @@ def stock(given: dict[str, Any], out: torch.Tensor, tokens: int, distance: int) 
 
 
 def flash4(given: dict[str, Any], out: torch.Tensor, tokens: int, distance: int) -> None:
-    """SGLang's FlashAttention-4 over the new tokens alone."""
-    from sglang.kernels.ops.attention.flash_attn.cute import flash_attn_varlen_func
+    """SGLang's FlashAttention-4 as SGLANG_GEMMA4_FLASH_PREFILL calls it: where there is a prefix, its keys are put in order first."""
+    from sglang.kernels.ops.attention.flash_attention_v4 import flash_attn_varlen_func
 
-    window = (distance, 0) if distance >= 0 else (None, None)
-    flash_attn_varlen_func(
-        given["q"], given["k"], given["v"], cu_seqlens_q=given["qo_indptr"], cu_seqlens_k=given["qo_indptr"], max_seqlen_q=tokens,
-        max_seqlen_k=tokens, softmax_scale=1.0, causal=True, window_size=window,
-    )  # fmt: skip
+    FlashPrefill(flash_attn_varlen_func)(**given, scale=1.0, out=out, longest=tokens, window=distance)
 
 
 def milliseconds(call: Callable[[], object], rounds: int = 5) -> float:
@@ -114,7 +111,7 @@ def cells(name: str, case: str, tune: bool) -> Iterator[str]:
             continue
     yield f"{best[1]} {best[0]:.3f}" if tune else "-"
     try:
-        yield "-" if prefix else f"{milliseconds(partial(flash4, given, out, tokens, distance)):.3f}"
+        yield f"{milliseconds(partial(flash4, given, out, tokens, distance)):.3f}"
     except Exception as error:  # FlashAttention-4 is optional and compiles for its card only; the table says why it has no number
         yield f"{type(error).__name__}: {str(error)[:60]}"
 

@@ -1,5 +1,6 @@
 """Our attention kernel in SGLang's triton backend, interpreted, in float32: the tokens and steps of SGLang's own kernels."""
 
+import re
 from typing import Any
 
 import pytest
@@ -36,3 +37,21 @@ def test_same_tokens_as_sglang_s_kernels(mtp: bool, interpreting: Nursery) -> No
         if mtp:
             steps = answer.meta_info["spec_verify_ct"]
             assert steps == reference.meta_info["spec_verify_ct"] < len(answer.token_ids), "drafts were accepted"
+
+
+def test_long_prefills_by_flash_attention(interpreting: Nursery) -> None:
+    """In chunks and after a radix hit, with a stand-in for the attention (``flash_standin``): keys, windows and rows are the right ones."""
+    again = [*PROMPTS[1], *range(400, 430)]
+    groups = [Group(PROMPTS, {"max_new_tokens": 4}, logprobs=True), Group([again], {"max_new_tokens": 4}, logprobs=True)]
+    found = {}
+    for on in "10":
+        env = {"SGLANG_GEMMA4_FLASH_PREFILL": on, "SGLANG_GEMMA4_PREFILL_ATTENTION": "1", "TEST_SABOTAGE": "flash_standin:install"}
+        found[on] = interpreting.run(MODEL, groups, env=env, time_limit=400, attention_backend="triton", chunked_prefill_size=32)
+    flashed = re.findall(r"FLASH (\d+) (\d+)", found["1"][0][0].log)
+    assert {int(rows) < int(keys) for rows, keys in flashed} == {True, False}, "with a prefix and without"
+    assert found["1"][1][0].meta_info["cached_tokens"] >= len(PROMPTS[1]) - 1
+    assert not re.findall(r"FLASH \d", found["0"][0][0].log)
+    assert "flash_prefill declined" not in found["1"][0][0].log
+    for ours, reference in zip([*found["1"][0], *found["1"][1]], [*found["0"][0], *found["0"][1]], strict=True):
+        assert ours.token_ids == reference.token_ids
+        assert ours.logprobs == pytest.approx(reference.logprobs, abs=1e-4)

@@ -102,8 +102,7 @@ run_bench images 240 e2b --arm stock --arm "batched:package,${G}_BATCHED_VISION=
 run_bench plain 240 26b-a4b --arm stock --arm package --arm "all:package,$all" --batches 1,32 --step-tokens 1000,200 --rounds 1 \
     --repetitions 2 -- "${flags[@]}"
 run_bench prefill-graphs 330 26b-a4b --switch "${G}_PREFILL_GRAPH" --workload ttft,chat --rounds 1 --repetitions 1 -- "${graph_flags[@]}"
-pair=--prefill-attention-backend=fa4,--decode-attention-backend=triton,--speculative-attention-mode=decode
-run_bench serve 480 26b-a4b --arm "stock:stock,mtp,--swa-full-tokens-ratio=0.15" --arm package:package,mtp --arm "fa4:package,mtp,$pair" \
+run_bench serve 480 26b-a4b --arm "stock:stock,mtp,--swa-full-tokens-ratio=0.15" --arm package:package,mtp --arm "flash:package,mtp,${G}_FLASH_PREFILL=1" \
     --workload summarize,chat --rounds 1 --repetitions 1 -- "${flags[@]}"
 run_bench e2b-mtp-prefill 200 e2b --arm stock:stock,mtp --arm "yoco:package,mtp,${G}_YOCO=1" --workload prefill --rounds 1 --repetitions 2 \
     -- "${flags[@]}"

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from sglang_gemma4.attention import flash_prefill
 from sglang_gemma4.kernels import few_query_attention as op
 from sglang_gemma4.kernels import prefill_attention as prefill
 
@@ -77,4 +78,41 @@ def test_prefill_attention(
     expected = prefill.prefill_attention_reference(*given, window=window)
     found = prefill.prefill_attention(*given, out=memory[:-1], longest=max(tokens), window=window)
     torch.testing.assert_close(found.float(), expected.float(), atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+    assert (memory[-1] == POISON).all(), "wrote behind the output"
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim", "window"), LAYERS)
+@pytest.mark.parametrize(
+    ("prefixes", "tokens"), [([0], [1500]), ([0, 0, 0], [700, 1, 900]), ([1023, 0, 77], [5, 700, 1]), ([3000], [1024])]
+)
+def test_flash_prefill(prefixes: list[int], tokens: list[int], heads: int, kv_heads: int, dim: int, window: int) -> None:
+    """SGLang's FlashAttention-4 over keys put in order: both head dimensions, windows, several requests, prefixes."""
+    if problem := flash_prefill.problem():
+        pytest.skip(problem)
+    from sglang.kernels.ops.attention.flash_attention_v4 import flash_attn_varlen_func
+
+    if window >= 0:
+        prefixes = [min(prefix, window) for prefix in prefixes]
+    torch.manual_seed(0)
+    total, new = sum(prefixes), sum(tokens)
+    slots = torch.randperm(total + 7, device="cuda")
+    keys, values = (torch.full((total + 7, kv_heads, dim), POISON, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    for buffer in (keys, values):
+        buffer[slots[:total]] = torch.randn(total, kv_heads, dim, device="cuda").bfloat16()
+    packed = torch.randn(new, kv_heads, 2 * dim, device="cuda").bfloat16()
+    given: dict[str, Any] = {
+        "q": torch.randn(new, heads, dim, device="cuda").bfloat16(),
+        "k": packed[..., :dim].contiguous(),
+        "v": packed[..., dim:].contiguous(),
+        "k_buffer": keys,
+        "v_buffer": values,
+        "qo_indptr": torch.tensor([0, *torch.tensor(tokens).cumsum(0).tolist()], dtype=torch.int32, device="cuda"),
+        "kv_indptr": torch.tensor([0, *torch.tensor(prefixes).cumsum(0).tolist()], dtype=torch.int32, device="cuda"),
+        "kv_indices": slots[:total],
+        "scale": dim**-0.5,
+    }
+    memory = torch.full((new + 1, heads, dim), POISON, dtype=torch.bfloat16, device="cuda")
+    expected = prefill.prefill_attention_reference(**given, window=window)
+    flash_prefill.FlashPrefill(flash_attn_varlen_func)(**given, out=memory[:-1], longest=max(tokens), window=window)
+    torch.testing.assert_close(memory[:-1].float(), expected.float(), atol=TOLERANCE[torch.bfloat16], rtol=TOLERANCE[torch.bfloat16])
     assert (memory[-1] == POISON).all(), "wrote behind the output"

@@ -1,0 +1,42 @@
+"""Long prefills on the triton backend through SGLang's FlashAttention-4."""
+
+import logging
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch, note
+
+logger = logging.getLogger(__name__)
+
+
+def prefill_by_flash(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``TritonAttnBackend.__init__``, and after ``prefill_attention`` has put its kernel there."""
+    from sglang_gemma4.attention import flash_prefill
+    from sglang_gemma4.attention.prefill import PrefillAttention
+
+    if runner.is_draft_worker or not any(name.startswith("Gemma4") for name in runner.model_config.hf_config.architectures or ()):
+        return
+    problem = flash_prefill.problem()
+    ours = backend.extend_attention_fwd
+    if problem is None and not isinstance(ours, PrefillAttention):
+        problem = "SGLANG_GEMMA4_PREFILL_ATTENTION is off, beside whose kernel it takes the long prefills"
+    if problem is not None:
+        note("flash_prefill", problem)
+        return
+    from sglang.kernels.ops.attention.flash_attention_v4 import flash_attn_varlen_func
+
+    flash = flash_prefill.FlashPrefill(flash_attn_varlen_func)
+    seconds = flash.warm(flash_prefill.kinds_of(runner.model), runner.dtype, backend.device)
+    logger.info("sglang-gemma4: FlashAttention-4 compiled for long prefills in %.1f s", seconds)
+    ours.flash = flash
+
+
+PATCH = Patch(
+    name="flash_prefill",
+    switch="SGLANG_GEMMA4_FLASH_PREFILL",
+    why="On Hopper FlashAttention-4 multiplies while it takes exponents, which no Triton kernel does; SGLang's backend for it needs pages "
+    "of 128 tokens for the whole pool.",
+    evidence="runs/2026-11-22-26b-kernels-serve (summaries: more than half of the time is prefill) · "
+    "srt/arg_groups/overrides.py:1294 (pages of 128)",
+    remove_when="SGLang's fa4 backend takes pages of one token.",
+    hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", prefill_by_flash, "e7fa3a24cfc9"),),
+)

@@ -1,0 +1,107 @@
+"""When a long prefill is not FlashAttention's, and what is said of it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from sglang.kernels.ops.attention import flash_attention_v4
+
+from sglang_gemma4.attention import flash_prefill, prefill
+from sglang_gemma4.patches import flash_prefill as patch
+
+States = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def states(dim: int = 256, dtype: torch.dtype = torch.bfloat16, tokens: int = 4, v_dim: int | None = None) -> States:
+    return (
+        torch.zeros(tokens, 4, dim, dtype=dtype, device="meta"),
+        torch.zeros(tokens, 2, dim, dtype=dtype, device="meta"),
+        torch.zeros(tokens, 2, v_dim or dim, dtype=dtype, device="meta"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "cached", "said"),
+    [
+        (states(), 10, None),
+        (states(512, torch.float16), 0, None),
+        (states(dtype=torch.float32), 0, "q is torch.float32"),
+        (states(128), 0, "head dimensions are 128 and 128; 256 or 512 for both is taken"),
+        (states(v_dim=512), 0, "head dimensions are 256 and 512"),
+        (states(512), 300_000, "300004 keys in order would take 1.1 GiB; up to 1 are taken"),
+        (states(512, tokens=300_004), 0, None),  # nothing is put in order where nothing is cached
+    ],
+)
+def test_layers_that_are_not_taken(given: States, cached: int, said: str | None) -> None:
+    found = flash_prefill.FlashPrefill(lambda *_, **__: None).reason_against(*given, torch.zeros(cached, device="meta"))
+    assert (found is None) if said is None else str(found).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("card", "imported", "said"),
+    [
+        (None, True, "there is no CUDA card"),
+        ((10, 0), True, "the card's compute capability is 10.0; 9.x is taken"),
+        ((9, 0), False, "FlashAttention-4 cannot be imported: no cutlass"),
+        ((9, 0), True, None),
+    ],
+)
+def test_processes_that_cannot(card: tuple[int, int] | None, imported: bool, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: card is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: card)
+    monkeypatch.setattr(flash_attention_v4, "_flash_attn_varlen_func", print if imported else None)
+    monkeypatch.setattr(flash_attention_v4, "_flash_attn_import_error", "no cutlass")
+    assert flash_prefill.problem() == said
+
+
+class Runner(SimpleNamespace):
+    """What the patch asks a model runner for."""
+
+    def __init__(self, architecture: str = "Gemma4ForConditionalGeneration", draft: bool = False) -> None:
+        super().__init__(
+            is_draft_worker=draft,
+            model_config=SimpleNamespace(hf_config=SimpleNamespace(architectures=[architecture])),
+            model=torch.nn.Module(),
+            dtype=torch.bfloat16,
+        )
+
+
+@pytest.mark.parametrize(
+    ("runner", "ours", "possible", "said"),
+    [
+        (Runner(), True, "there is no CUDA card", "there is no CUDA card"),
+        (Runner(), False, None, "SGLANG_GEMMA4_PREFILL_ATTENTION is off"),
+        (Runner(draft=True), True, None, None),
+        (Runner("LlamaForCausalLM"), True, None, None),
+        (Runner(), True, None, "taken"),
+    ],
+)
+def test_backends_that_get_it(runner: Any, ours: bool, possible: str | None, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(patch, "note", lambda name, message: heard.append(message))
+    monkeypatch.setattr(flash_prefill, "problem", lambda: possible)
+    backend = SimpleNamespace(extend_attention_fwd=prefill.PrefillAttention(print) if ours else print, device="cpu")
+    patch.prefill_by_flash(None, backend, runner)
+    flash: Any = getattr(backend.extend_attention_fwd, "flash", None)
+    if said == "taken":
+        assert flash.attend is flash_attention_v4.flash_attn_varlen_func
+        assert heard == []
+    else:
+        assert flash is None
+        assert [str(said) in each for each in heard] == ([True] if said else [])
+
+
+@pytest.mark.parametrize(("tokens", "images", "flashed"), [(1024, False, 1), (1023, False, 0), (1024, True, 0)])
+def test_short_prefills_and_images_stay_ours(tokens: int, images: bool, flashed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel: list[Any] = []
+    monkeypatch.setattr(prefill, "prefill_attention", lambda *args, **kwargs: kernel.append(kwargs["reach"]))
+    attention = prefill.PrefillAttention(print)
+    taken: list[int] = []
+    attention.flash = flash_prefill.FlashPrefill(lambda q, *_, **__: taken.append(q.shape[0]))
+    q, k, v = (torch.zeros(tokens, heads, 256, dtype=torch.bfloat16) for heads in (4, 2, 2))
+    starts, none = torch.tensor([0, tokens]), torch.zeros(2, dtype=torch.int32)
+    reach = torch.zeros(tokens, dtype=torch.int32) if images else None
+    assert attention.attend(q, k, v, torch.empty_like(q), k, v, starts, none, none[:0], tokens, 1.0, -1, reach) is None
+    assert len(taken) == flashed
+    assert len(kernel) == 1 - flashed
