@@ -104,6 +104,8 @@ run_bench plain 240 26b-a4b --arm stock --arm package --arm "all:package,$all" -
 run_bench prefill-graphs 330 26b-a4b --switch "${G}_PREFILL_GRAPH" --workload ttft,chat --rounds 1 --repetitions 1 -- "${graph_flags[@]}"
 run_bench serve 480 26b-a4b --arm "stock:stock,mtp,--swa-full-tokens-ratio=0.15" --arm package:package,mtp --arm "flash:package,mtp,${G}_FLASH_PREFILL=1" \
     --workload summarize,chat --rounds 1 --repetitions 1 -- "${flags[@]}"
+run_bench chunks 200 26b-a4b --arm package --arm chunk-16384:package,--chunked-prefill-size=16384 --batches 8,64 --step-tokens 1000,8 --rounds 1 \
+    --repetitions 3 -- "${flags[@]}"
 run_bench e2b-mtp-prefill 200 e2b --arm stock:stock,mtp --arm "yoco:package,mtp,${G}_YOCO=1" --workload prefill --rounds 1 --repetitions 2 \
     -- "${flags[@]}"
 run_bench e4b-prefill 200 e4b --arm stock --arm "yoco:package,${G}_YOCO=1" --workload prefill --rounds 1 --repetitions 2 -- "${flags[@]}"
