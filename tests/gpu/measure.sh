@@ -84,7 +84,7 @@ run_bench() { # NAME SECONDS MODEL ARGUMENT ...: a stage that is a bench; its ru
     stage "$name" "$needs" bash -c 'bench "$@"' bench "$name" "$@"
 }
 
-on_card card-tests 260 bash -c card_tests
+on_card card-tests 300 bash -c card_tests
 
 few=$G"_FEW_ROW_LINEAR=1" early=$G"_DEPENDENT_LAUNCH=1" write=$G"_KV_WRITE=1" overlap=$G"_DENSE_OVERLAP=1"
 all=$few,$early,$write
