@@ -111,6 +111,11 @@ run_bench e2b-mtp-prefill 200 e2b --arm stock:stock,mtp --arm "yoco:package,mtp,
 run_bench e4b-prefill 200 e4b --arm stock --arm "yoco:package,${G}_YOCO=1" --workload prefill --rounds 1 --repetitions 2 -- "${flags[@]}"
 run_bench fa4 240 26b-a4b --arm package:package,mtp --arm "fa4:package,mtp,--attention-backend=fa4" --batches 1,8,32 --step-tokens 1000,200 \
     --rounds 1 --repetitions 1 -- "${flags[@]:1}"
+adaptive=${G}_ADAPTIVE_DRAFT=1,--speculative-adaptive
+for length in 1 2.8; do # at 1 every draft is refused: speculation is to lose 3 % at most
+    run_bench "adaptive-$length" 330 26b-a4b --arm plain:package --arm package:package,mtp --arm "adaptive:package,mtp,$adaptive" --accept-length $length \
+        --batches 1,64 --step-tokens 1000,400 --rounds 1 --repetitions 2 -- "${flags[@]}"
+done
 run_bench debug 200 26b-a4b --arm package:package,mtp --arm "debug:package,mtp,${G}_DEBUG=1" --batches 1,32 --step-tokens 1000,200 --rounds 1 \
     --repetitions 1 -- "${flags[@]}"
 on_card all-card-tests 600 python3 -m pytest -q -rs tests/gpu
