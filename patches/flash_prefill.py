@@ -33,10 +33,10 @@ def prefill_by_flash(_result: None, backend: Any, runner: Any, *_args: Any, **_k
 PATCH = Patch(
     name="flash_prefill",
     switch="SGLANG_GEMMA4_FLASH_PREFILL",
-    why="On Hopper FlashAttention-4 multiplies while it takes exponents, which no Triton kernel does; SGLang's backend for it needs pages "
-    "of 128 tokens for the whole pool.",
+    why="On Hopper FlashAttention-4 multiplies while it takes exponents, which no Triton kernel does; SGLang's backend for it reads keys "
+    "by page, without bulk copies, and needs a second backend beside it for decode.",
     evidence="runs/2026-11-22-26b-kernels-serve (summaries: more than half of the time is prefill) · "
-    "srt/arg_groups/overrides.py:1294 (pages of 128)",
-    remove_when="SGLang's fa4 backend takes pages of one token.",
+    "kernels/ops/attention/flash_attn/cute/flash_fwd_sm90.py:75",
+    remove_when="--prefill-attention-backend fa4 is measured to be as fast.",
     hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", prefill_by_flash, "e7fa3a24cfc9"),),
 )

@@ -112,8 +112,8 @@ _TABLE = (
     Switch(
         "SGLANG_GEMMA4_FLASH_PREFILL",
         False,
-        "On Hopper, prefills of 1,024 tokens and more without images on triton through FlashAttention-4, the pool's pages as they are (off "
-        "until measured on an H200).",
+        "On Hopper, prefills of 1,024 tokens and more without images on triton through FlashAttention-4 over keys in order (off until "
+        "measured on an H200).",
     ),
     Switch("SGLANG_GEMMA4_SYNC_MTP", True, "MTP runs with --disable-overlap-schedule (stock crashes at the first batch)."),
     Switch(

@@ -1,8 +1,9 @@
-"""Long prefills of the triton backend through SGLang's FlashAttention-4, without its pages of 128 tokens.
+"""Long prefills of the triton backend through SGLang's FlashAttention-4, over keys in order.
 
-``--prefill-attention-backend fa4`` reads the KV cache by page and so gives the whole pool pages of 128 tokens. Here the pool stays as it
-is: new tokens have their keys in order already, and where they have a prefix its keys are put before them (:mod:`kernels.key_rows`), which
-moves a few megabytes beside the teraflops of the attention.
+``--prefill-attention-backend fa4`` reads the KV cache by page, for which its Hopper kernel gives up bulk copies of keys (TMA), and it makes
+the attention a pair of backends. Here the backend and the pool stay as they are: new tokens have their keys in order already, and where
+they have a prefix its keys are put before them (:mod:`kernels.key_rows`), which moves megabytes beside the teraflops of the attention.
+Which of the two is faster is not measured yet.
 """
 
 import time
@@ -39,7 +40,7 @@ class FlashPrefill:
         rows = k.shape[0] + kv_indices.numel() if kv_indices.numel() else 0
         gathered = rows * k.shape[1] * (k.shape[2] + v.shape[2]) * k.element_size()
         if gathered > MOST_GATHERED_BYTES:
-            return f"{rows} keys in order would take {gathered / 2**30:.1f} GiB; up to {MOST_GATHERED_BYTES / 2**30:.0f} are taken"
+            return f"a batch's keys in order would take more than {MOST_GATHERED_BYTES / 2**30:.0f} GiB"
         return None
 
     def __call__(

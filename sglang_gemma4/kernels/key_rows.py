@@ -45,19 +45,30 @@ def _key_rows_kernel(  # type: ignore[no-untyped-def]
     k_buffer_head_stride,
     v_slot_stride,
     v_buffer_head_stride,
+    rows,
+    requests,
     KV_HEADS: tl.constexpr,  # noqa: N803
     DIM: tl.constexpr,  # noqa: N803
     V_DIM: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
+    REQUESTS: tl.constexpr,  # noqa: N803 - padded
 ):
-    request = tl.program_id(1).to(tl.int64)
-    head = tl.program_id(2).to(tl.int64)
+    # A request's blocks begin at its first row's block and one more for each request before it: enough for all of its rows, in order.
+    block, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    number = tl.arange(0, REQUESTS)
+    exists = number < requests
+    runs = tl.load(qo_indptr_ptr + number, mask=exists, other=0) + tl.load(kv_indptr_ptr + number, mask=exists, other=0)
+    request = tl.sum((exists & (runs // BLOCK + number <= block)).to(tl.int32), 0) - 1
     begin, start = tl.load(qo_indptr_ptr + request).to(tl.int64), tl.load(kv_indptr_ptr + request).to(tl.int64)
     tokens = tl.load(qo_indptr_ptr + request + 1).to(tl.int64) - begin
     prefix = tl.load(kv_indptr_ptr + request + 1).to(tl.int64) - start
-    first = tl.program_id(0).to(tl.int64) * BLOCK
-    if first < prefix + tokens:
+    first = (block - ((begin + start) // BLOCK + request)) * BLOCK
+    end = prefix + tokens
+    if request == requests - 1:
+        end = rows - begin - start  # what lies behind the last request is zero: a kernel may multiply it with a weight of zero
+    if first < end:
         row = first + tl.arange(0, BLOCK)
+        real = (row < end)[:, None]
         cached = (row < prefix)[:, None]
         new = ((row >= prefix) & (row < prefix + tokens))[:, None]
         slot = tl.load(kv_indices_ptr + start + row, mask=row < prefix, other=0).to(tl.int64)
@@ -66,11 +77,11 @@ def _key_rows_kernel(  # type: ignore[no-untyped-def]
         dims = tl.arange(0, DIM)[None, :]
         old = tl.load(k_buffer_ptr + (slot * k_slot_stride + head * k_buffer_head_stride)[:, None] + dims, mask=cached, other=0.0)
         own = tl.load(k_ptr + (token * k_token_stride + head * k_head_stride)[:, None] + dims, mask=new, other=0.0)
-        tl.store(k_out_ptr + place * DIM + dims, tl.where(cached, old, own), mask=cached | new)
+        tl.store(k_out_ptr + place * DIM + dims, tl.where(cached, old, own), mask=real)
         dims = tl.arange(0, V_DIM)[None, :]
         old = tl.load(v_buffer_ptr + (slot * v_slot_stride + head * v_buffer_head_stride)[:, None] + dims, mask=cached, other=0.0)
         own = tl.load(v_ptr + (token * v_token_stride + head * v_head_stride)[:, None] + dims, mask=new, other=0.0)
-        tl.store(v_out_ptr + place * V_DIM + dims, tl.where(cached, old, own), mask=cached | new)
+        tl.store(v_out_ptr + place * V_DIM + dims, tl.where(cached, old, own), mask=real)
 
 
 def key_rows(
@@ -85,7 +96,7 @@ def key_rows(
     """Each request's cached keys in their order, then its new ones; a request's run begins at ``qo_indptr + kv_indptr``.
 
     The host does not wait for the device: there are as many rows as there are new tokens and entries of ``kv_indices``, and what lies
-    behind the last request's is not written.
+    behind the last request's is zero.
 
     Args:
         k: ``[tokens, KV heads, dim]`` and ``v`` ``[tokens, KV heads, value dim]``, the new tokens' own.
@@ -104,10 +115,10 @@ def key_rows(
     values = torch.empty((rows, kv_heads, v_dim), dtype=v.dtype, device=v.device)
     requests = qo_indptr.numel() - 1
     if rows and requests:
-        _key_rows_kernel[(triton.cdiv(rows, BLOCK), requests, kv_heads)](
+        _key_rows_kernel[(rows // BLOCK + requests, kv_heads)](
             k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, keys, values,
             k.stride(0), k.stride(1), v.stride(0), v.stride(1),
-            k_buffer.stride(0), k_buffer.stride(1), v_buffer.stride(0), v_buffer.stride(1),
-            KV_HEADS=kv_heads, DIM=dim, V_DIM=v_dim, BLOCK=BLOCK, num_warps=4,
+            k_buffer.stride(0), k_buffer.stride(1), v_buffer.stride(0), v_buffer.stride(1), rows, requests,
+            KV_HEADS=kv_heads, DIM=dim, V_DIM=v_dim, BLOCK=BLOCK, REQUESTS=triton.next_power_of_2(requests), num_warps=4,
         )  # fmt: skip
     return keys, values

@@ -67,8 +67,7 @@ def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any)
     where = KVWriteLoc.for_batch(forward_batch, swa_loc=backend.forward_metadata.swa_out_cache_loc)
     slots = where.swa_loc if sliding else where.loc
     if slots is None or slots.shape != hidden_states.shape[:1] or not slots.is_contiguous():
-        found = "no locations" if slots is None else f"locations {tuple(slots.shape)} with strides {slots.stride()}"
-        return f"there are {found} for {hidden_states.shape[0]} tokens of a {'sliding' if sliding else 'full'} layer"
+        return f"there is not one location in order for each token of a {'sliding' if sliding else 'full'} layer"
     place = number - part.start_layer
     # Not get_kv_buffer: that waits for keys on their way from the host, which only a reader needs.
     return Destination(part.k_buffer[place], part.v_buffer[place], slots)
@@ -79,9 +78,8 @@ def batch_problem(hidden_states: torch.Tensor, forward_batch: Any) -> str | None
     if is_in_prefill_graph_scope() or is_in_breakable_cuda_graph():
         # The batch at capture is not the one that attention, which runs eagerly between the graph's pieces, gets at a replay.
         return "the prefill is captured in a graph, outside of which attention writes the rows of each batch"
-    real = padded_extend_real_tokens(hidden_states, forward_batch)
-    if real is not None:
-        return f"the prefill is padded from {real} to {hidden_states.shape[0]} tokens, of which attention writes the real ones"
+    if padded_extend_real_tokens(hidden_states, forward_batch) is not None:
+        return "the prefill is padded, and attention writes the real tokens alone"
     return None
 
 

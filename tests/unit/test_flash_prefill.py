@@ -29,7 +29,7 @@ def states(dim: int = 256, dtype: torch.dtype = torch.bfloat16, tokens: int = 4,
         (states(dtype=torch.float32), 0, "q is torch.float32"),
         (states(128), 0, "head dimensions are 128 and 128; 256 or 512 for both is taken"),
         (states(v_dim=512), 0, "head dimensions are 256 and 512"),
-        (states(512), 300_000, "300004 keys in order would take 1.1 GiB; up to 1 are taken"),
+        (states(512), 300_000, "a batch's keys in order would take more than 1 GiB"),
         (states(512, tokens=300_004), 0, None),  # nothing is put in order where nothing is cached
     ],
 )

@@ -159,13 +159,17 @@ PREFILL = {"forward_mode": ForwardMode.EXTEND, "global_num_token_non_padded_cpu"
         (lambda: backend_with(one_pool()), {"k_scale": 1.0}, "scaled in the cache"),
         (lambda: backend_with(one_pool()), {"v_scale": 1.0}, "scaled in the cache"),
         (lambda: backend_with(one_pool()), {"is_cross_attention": True}, "an encoder's"),
-        (lambda: backend_with(one_pool()), {"batch": batch_with(**PREFILL)}, "the prefill is padded from 2 to 3 tokens"),
-        (lambda: backend_with(one_pool()), {"rows": X[:2]}, "there are locations (3,) with strides (1,) for 2 tokens of a full layer"),
-        (lambda: backend_with(one_pool()), {"batch": batch_with(out_cache_loc=torch.arange(6)[::2])}, "with strides (2,)"),
+        (
+            lambda: backend_with(one_pool()),
+            {"batch": batch_with(**PREFILL)},
+            "the prefill is padded, and attention writes the real tokens alone",
+        ),
+        (lambda: backend_with(one_pool()), {"rows": X[:2]}, "there is not one location in order for each token of a full layer"),
+        (lambda: backend_with(one_pool()), {"batch": batch_with(out_cache_loc=torch.arange(6)[::2])}, "there is not one location in order"),
         (
             lambda: backend_with(two_pools(), forward_metadata=SimpleNamespace(swa_out_cache_loc=None)),
             {"number": SLIDING},
-            "there are no locations for 3 tokens of a sliding layer",
+            "there is not one location in order for each token of a sliding layer",
         ),
     ],
 )
