@@ -5,12 +5,12 @@ Decoding is profiled with ``num_steps`` once every request is running, so that n
 start and stop. What a profile covers is counted from its trace and compared with what was asked for.
 """
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sglang_gemma4.benchmark import stages
+from sglang_gemma4.benchmark.radix_cache import empty_radix_cache
 from sglang_gemma4.benchmark.trace import Step, Trace, kernels
 
 __all__ = ["STAGES", "kernels", "profile_stage"]
@@ -83,7 +83,7 @@ def _sampling(tokens: int) -> dict[str, Any]:
 def _run_prefill(engine: Any, prompts: list[list[int]], passes: int, settings: dict[str, Any]) -> None:
     """One pass that compiles kernels, then ``passes`` under the profiler, each with an empty radix cache."""
     for number in range(passes + 1):
-        _flush(engine)
+        empty_radix_cache(engine)
         if number == 1:
             engine.start_profile(**settings)
         engine.generate(input_ids=prompts, sampling_params=_sampling(1))
@@ -109,14 +109,6 @@ def _run_decode(engine: Any, prompts: list[list[int]], steps: int, width: int, s
     if before is None:
         raise ValueError(f"a request of {len(prompts)} produced no two tokens; shorten the prompts to fit the engine's context length")
     return before, sum(produced) / sum(verified) if sum(verified) else 1.0
-
-
-def _flush(engine: Any) -> None:
-    for _ in range(50):
-        if engine.flush_cache().success:
-            return
-        time.sleep(0.1)  # the last request of the pass before is still being taken down
-    raise ValueError("the radix cache cannot be emptied: the engine serves other requests; profile an engine of your own")
 
 
 def _written(engine: Any, folder: Path, name: str) -> Path:

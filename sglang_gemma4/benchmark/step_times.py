@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_gemma4.benchmark import records
+from sglang_gemma4.benchmark.radix_cache import empty_radix_cache
 from sglang_gemma4.benchmark.server import patches_of, settings_of
 from sglang_gemma4.diagnostics.preflight import read_config
 
@@ -65,8 +66,9 @@ def measure(engine: Any, prompts: list[list[int]], output_tokens: int) -> dict[s
 
     Raises:
         RuntimeError: some requests waited until others were done, so this was not one batch.
+        ValueError: the engine serves other requests too.
     """
-    engine.flush_cache()
+    empty_radix_cache(engine)
     sampling = {"max_new_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
     started = time.time()
     outputs = engine.generate(input_ids=prompts, sampling_params=sampling)

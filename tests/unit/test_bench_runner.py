@@ -2,11 +2,12 @@
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sglang_gemma4.benchmark import client, records, runner, step_times, workloads
+from sglang_gemma4.benchmark import client, radix_cache, records, runner, step_times, workloads
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import START_ENGINE, Plan
 
@@ -18,11 +19,12 @@ def plan(folder: Path, *arms: Arm) -> Plan:
 class FinishesInWaves:
     """An engine that holds half of a batch: SGLang's own time stamps, as they come out when the rest waits."""
 
-    def __init__(self, waves: bool) -> None:
-        self.waves = waves
+    def __init__(self, waves: bool, refusals: int = 1) -> None:
+        self.waves, self.refusals = waves, refusals
 
-    def flush_cache(self) -> None:
-        pass
+    def flush_cache(self) -> Any:
+        self.refusals -= 1
+        return SimpleNamespace(success=self.refusals < 0)
 
     def generate(self, input_ids: list[list[int]], **_: Any) -> list[dict[str, Any]]:
         now = time.time()
@@ -45,6 +47,14 @@ def test_a_batch_that_ran_in_waves_has_no_step_time() -> None:
     assert step_times.measure(FinishesInWaves(False), prompts, 11)["output_throughput"] == pytest.approx(640 / 2, rel=0.01)
     with pytest.raises(RuntimeError, match="batch 64 did not run as one batch: 32 requests"):
         step_times.measure(FinishesInWaves(True), prompts, 11)
+
+
+def test_a_cache_in_use_is_waited_for_and_never_measured() -> None:
+    engine = FinishesInWaves(False, refusals=3)
+    radix_cache.empty_radix_cache(engine)
+    assert engine.refusals == -1
+    with pytest.raises(ValueError, match="the radix cache cannot be emptied: the engine serves other requests"):
+        radix_cache.empty_radix_cache(FinishesInWaves(False, refusals=10**6), seconds=0.2)
 
 
 def test_tokens_that_the_server_never_generated_do_not_count() -> None:
