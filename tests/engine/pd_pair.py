@@ -59,6 +59,8 @@ class Pair:
 
         self.port, self.room = get_free_port(), 100
         arguments |= {"disaggregation_transfer_backend": "mooncake", "disaggregation_bootstrap_port": self.port}
+        # Both load at once, and what one takes is missing from the free memory the other counts; --max-total-tokens bounds the pools.
+        arguments["mem_fraction_static"] = 0.5
         asked, ask = os.pipe()
         answers, answer = os.pipe()
         if os.fork() == 0:
