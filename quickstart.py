@@ -30,7 +30,7 @@ def main() -> int:
         refuse_taken_port(arguments.port)
     python = set_up(arguments.venv, extras="[test]" if arguments.job == "test" else "")
     if arguments.job == "test":
-        # Two processes: an engine under test keeps one core busy. Files that share an engine stay together (tests/conftest.py).
+        # Two processes: an engine under test keeps one core busy. A file stays in one of them, with its engines (tests/conftest.py).
         return subprocess.call([str(python), "-m", "pytest", *(rest or ("-n", "2"))], cwd=HERE)
     return serve(python, arguments, rest)
 

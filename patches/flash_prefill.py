@@ -33,8 +33,8 @@ def prefill_by_flash(_result: None, backend: Any, runner: Any, *_args: Any, **_k
 PATCH = Patch(
     name="flash_prefill",
     switch="SGLANG_GEMMA4_FLASH_PREFILL",
-    why="On Hopper FlashAttention-4 multiplies while it takes exponents, which no Triton kernel does; SGLang's backend for it reads keys "
-    "by page, without bulk copies, and needs a second backend beside it for decode.",
+    why="Prefills of 8,000 tokens spend much of their time in attention, where FlashAttention-4 may be faster on Hopper (not measured); "
+    "SGLang's backend for it reads keys by page, without bulk copies, and needs a second backend beside it for decode.",
     evidence="runs/2026-11-22-26b-kernels-serve (summaries: more than half of the time is prefill) · "
     "kernels/ops/attention/flash_attn/cute/flash_fwd_sm90.py:75",
     remove_when="--prefill-attention-backend fa4 is measured to be as fast.",

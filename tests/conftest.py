@@ -58,12 +58,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With ``-n 2``. xdist's own ``--dist loadgroup`` sees no groups under pytest 9.2, and then parts even the tests of a file."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByFixture(LoadScopeScheduling):
+    class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return _unit_of_work(nodeid.partition("::")[0])
 
     config.option.loadscopereorder = False
-    return ByFixture(config, log)
+    return ByFile(config, log)
 
 
 @pytest.fixture

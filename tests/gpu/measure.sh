@@ -15,6 +15,7 @@ shift; [ $# -gt 0 ] && shift
 only=("$@")
 G=SGLANG_GEMMA4
 touch "$out/done"
+: >"$out/left-out"
 
 on_card() { # what has no dry run
     [ -n "${DRY:-}" ] || stage "$@"
