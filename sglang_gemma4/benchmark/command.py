@@ -51,7 +51,12 @@ def add_command(commands: Any) -> None:
     )
     bench.add_argument("--batches", default="", metavar="N,N", help="batch sizes for step times (offline engine), for example 1,8,32,64")
     bench.add_argument("--step-tokens", default="1000,200", metavar="IN,OUT", help="tokens of each request in the step times")
-    bench.add_argument("--rounds", type=int, default=2, help="processes of each arm (default 2: A B A B)")
+    bench.add_argument("--rounds", type=int, help="processes of each arm (default 2: A B A B; 1 with --together)")
+    bench.add_argument(
+        "--together",
+        action="store_true",
+        help="the servers of all arms up at once, their passes in turn: one start each; all must fit the card (--max-total-tokens)",
+    )
     bench.add_argument("--repetitions", type=int, default=5, help="counted passes of each arm and workload in all (default 5)")
     bench.add_argument("--out", type=Path, metavar="FOLDER", help="the run's folder (default runs/DATE-MODEL); an unfinished run resumes")
     bench.add_argument("--assistant", metavar="MODEL", help="what mtp drafts with (default: MODEL-assistant)")
@@ -144,7 +149,8 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
         raise ValueError(f"--step-tokens {arguments.step_tokens} is not IN,OUT with at least 2 tokens out; write for example 1000,200")
     if arguments.dry_run:
         chosen, step_tokens = [workloads.miniature(workload) for workload in chosen], [16, 12]
-    _at_least("--rounds", arguments.rounds, 1)
+    rounds = arguments.rounds if arguments.rounds is not None else 1 if arguments.together else 2
+    _at_least("--rounds", rounds, 1)
     _at_least("--repetitions", arguments.repetitions, 1)
     if arguments.roofline and not profile:
         raise ValueError("--roofline belongs to profiled kernels; add --profile with batch sizes, for example --profile 1,32")
@@ -159,12 +165,13 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
         workloads=chosen,
         batches=batches,
         step_tokens=(step_tokens[0], step_tokens[1]),
-        rounds=arguments.rounds,
+        rounds=rounds,
         repetitions=arguments.repetitions,
         arguments=[*(["--load-format=dummy"] if dummy else []), *arguments.server_flags],
         environment=_simulation(parsed, arguments.accept_length, dummy),
         profile=profile,
         roofline=arguments.roofline,
+        together=arguments.together,
         dataset=arguments.dataset,
         dummy_weights=dummy,
         cpu=cpu,
@@ -239,6 +246,8 @@ def _header(plan: Plan) -> dict[str, Any]:
         notes.append("Random weights with a realistic spread: speed is measured, text is not. Stock keeps the switch that fills them.")
     if plan.environment:
         notes.append(f"The accept length under MTP is simulated: {plan.environment['SGLANG_SIMULATE_ACC_LEN']} tokens per verify step.")
+    if plan.together:
+        notes.append("The servers of all arms were up on the card side by side; one pass ran at a time, the arms in turn.")
     if plan.dry_run:
         notes.append("A dry run on a tiny model: it proves that the path works and measures nothing.")
     if plan.cpu and not plan.dry_run:

@@ -34,6 +34,7 @@ class Plan:
     environment: dict[str, str] = field(default_factory=dict)  # of every arm
     profile: Sequence[int] = ()  # batches whose kernels are recorded
     roofline: bool = False
+    together: bool = False  # the servers of all arms stay up side by side, and their passes take turns
     dataset: Path | None = None
     dummy_weights: bool = False
     cpu: bool = False
@@ -73,6 +74,7 @@ class Plan:
             "batches": list(self.batches),
             "step_tokens": list(self.step_tokens),
             "dataset": _identity(self.dataset) if self.dataset else None,
+            "together": self.together,
         }
 
     def log(self, arm: Arm, kind: str = "") -> Path:
@@ -149,11 +151,13 @@ def profile_name(batch: int) -> str:
     return f"profile batch {batch}"
 
 
-def interleaved(plan: Plan) -> Iterator[tuple[int, Arm]]:
-    """A B A B: every arm once in each round."""
+def interleaved(plan: Plan) -> Iterator[tuple[int, Sequence[Arm]]]:
+    """A B A B: every arm once in each round, by itself or, where ``together`` is set, all at once."""
     for round_ in range(plan.rounds):
-        for arm in plan.arms:
-            yield round_, arm
+        if plan.together:
+            yield round_, plan.arms
+        else:
+            yield from ((round_, (arm,)) for arm in plan.arms)
 
 
 def check_resumable(header: dict[str, Any], earlier: Sequence[Record], raw: Path) -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sglang_gemma4.benchmark import client, gauges, records
@@ -27,6 +27,7 @@ from sglang_gemma4.benchmark.server import Died, Server, tail
 from sglang_gemma4.benchmark.workloads import Workload, check_pool, warm_up
 
 Progress = Callable[[str], None]
+Todo = dict[Workload, list[int]]  # the repetition numbers that an arm still has to run
 
 
 def run(plan: Plan, header: dict[str, Any], card: dict[str, Any] | None, time_limit: float | None, progress: Progress) -> bool:
@@ -39,12 +40,17 @@ def run(plan: Plan, header: dict[str, Any], card: dict[str, Any] | None, time_li
     check_resumable(header, Done(records.read(plan.raw)).headers, plan.raw)
     records.append(plan.raw, "header", **header)
     ends = time.monotonic() + time_limit if time_limit else None
-    for round_, arm in interleaved(plan):
-        with_name = _prefixed(progress, f"round {round_ + 1}/{plan.rounds}, {arm.name}: ")
-        for one in (_step_times, _workloads):
-            if not one(plan, arm, round_, card, ends, with_name):
+    for round_, arms in interleaved(plan):
+        for arm in arms:
+            if not _step_times(plan, arm, round_, card, ends, _named(progress, plan, round_, arm)):
                 return False
+        if not _workloads(plan, arms, round_, ends, progress):
+            return False
     return True
+
+
+def _named(progress: Progress, plan: Plan, round_: int, arm: Arm) -> Progress:
+    return _prefixed(progress, f"round {round_ + 1}/{plan.rounds}, {arm.name}: ")
 
 
 def _prefixed(progress: Progress, prefix: str) -> Progress:
@@ -58,47 +64,82 @@ def _time_is_up(plan: Plan, ends: float | None, progress: Progress) -> bool:
     return up
 
 
-def _workloads(plan: Plan, arm: Arm, round_: int, card: dict[str, Any] | None, ends: float | None, progress: Progress) -> bool:
-    """All server passes of an arm in a round; a server that died is started again for the workloads after the one that killed it."""
-    while todo := Done(records.read(plan.raw)).workloads(plan, arm, round_):
+def _workloads(plan: Plan, arms: Sequence[Arm], round_: int, ends: float | None, progress: Progress) -> bool:
+    """All server passes of these arms in a round: their servers start side by side, then the passes take turns (A B A B).
+
+    Where a server died, all are started again for the workloads after the one that killed it.
+    """
+    while todo := _left(plan, arms, round_):
         if _time_is_up(plan, ends, progress):
             return False
-        environment = {**plan.environment, **arm.environment}
         scratch = plan.folder / "scratch"
         scratch.mkdir(exist_ok=True)
-        during = START_SERVER
         with contextlib.ExitStack() as running:
             passes = client.Client(scratch, _client_environment(plan), plan.dataset)
             running.callback(passes.stop)
-            server = Server(plan.model, [*plan.arguments, *arm.arguments], environment, plan.log(arm), cpu=plan.cpu)
-            running.callback(server.stop)
-            try:
-                seconds = server.wait_until_ready(plan.start_limit, progress)
-                settings = server.settings()
-                who = {"arm": arm.name, "round": round_}
-                records.append(plan.raw, "start", **who, process="server", seconds=seconds, settings=settings, patches=server.patches())
-                progress(f"server up after {seconds:.0f} s, {settings['max_total_num_tokens']} tokens in its pool")
-                passes.wait_until_ready()
-                for workload, numbers in _fitting(plan, arm, round_, todo, settings, progress):
-                    during = workload.name
-                    for number in (WARM_UP, *numbers):
-                        _one_pass(plan, arm, round_, workload, number, server, passes, progress)
-                        if _time_is_up(plan, ends, progress):
-                            return False
-            except Died as death:
-                _crashed(plan, arm, round_, during, death, progress)
+            servers = []
+            for arm, _ in todo:
+                environment = {**plan.environment, **arm.environment}
+                servers.append(Server(plan.model, [*plan.arguments, *arm.arguments], environment, plan.log(arm), cpu=plan.cpu))
+                running.callback(servers[-1].stop)
+            if not _passes_in_turn(plan, todo, servers, passes, round_, ends, progress):
+                return False
     return True
 
 
-def _fitting(
-    plan: Plan, arm: Arm, round_: int, todo: list[tuple[Workload, list[int]]], settings: dict[str, Any], progress: Progress
-) -> list[tuple[Workload, list[int]]]:
+def _left(plan: Plan, arms: Sequence[Arm], round_: int) -> list[tuple[Arm, Todo]]:
+    done = Done(records.read(plan.raw))
+    return [(arm, left) for arm in arms if (left := dict(done.workloads(plan, arm, round_)))]
+
+
+def _passes_in_turn(
+    plan: Plan,
+    todo: list[tuple[Arm, Todo]],
+    servers: list[Server],
+    passes: client.Client,
+    round_: int,
+    ends: float | None,
+    progress: Progress,
+) -> bool:
+    """The passes of servers that were just started; ends early where a server dies (True), or the time is up (False)."""
+    during, arm = START_SERVER, todo[0][0]
+    sides = []
+    try:
+        for (arm, left), server in zip(todo, servers, strict=True):
+            told = _named(progress, plan, round_, arm)
+            settings = _up(plan, arm, round_, server, told)
+            sides.append((arm, _fitting(plan, arm, round_, left, settings, told), server, told))
+        passes.wait_until_ready()
+        for workload in plan.workloads:
+            during = workload.name
+            for number in (WARM_UP, *plan.numbers(round_)):
+                for arm, left, server, told in sides:
+                    if workload in left and number in (WARM_UP, *left[workload]):
+                        _one_pass(plan, arm, round_, workload, number, server, passes, told)
+                    if _time_is_up(plan, ends, progress):
+                        return False
+    except Died as death:
+        _crashed(plan, arm, round_, during, death, _named(progress, plan, round_, arm))
+    return True
+
+
+def _up(plan: Plan, arm: Arm, round_: int, server: Server, progress: Progress) -> dict[str, Any]:
+    """What the server decided for itself, once it is ready; kept as a record."""
+    seconds = server.wait_until_ready(plan.start_limit, progress)
+    settings = server.settings()
+    who = {"arm": arm.name, "round": round_}
+    records.append(plan.raw, "start", **who, process="server", seconds=seconds, settings=settings, patches=server.patches())
+    progress(f"server up after {seconds:.0f} s, {settings['max_total_num_tokens']} tokens in its pool")
+    return settings
+
+
+def _fitting(plan: Plan, arm: Arm, round_: int, todo: Todo, settings: dict[str, Any], progress: Progress) -> Todo:
     """The workloads that this server's pool can hold; of the others it is kept why they were not run."""
-    fitting = []
-    for workload, numbers in todo:
+    fitting = {}
+    for workload, numbers in todo.items():
         try:
             check_pool(workload, settings)
-            fitting.append((workload, numbers))
+            fitting[workload] = numbers
         except ValueError as error:
             records.append(
                 plan.raw, "crash", arm=arm.name, round=round_, during=workload.name, exit_status=None, log_tail=[], why=str(error)

@@ -53,6 +53,7 @@ card_tests() {
     tests images tests/gpu/test_images.py &
     tests paths tests/gpu/test_fast_paths.py &
     tests mtp tests/gpu/test_mtp.py &
+    tests fa4 tests/gpu/test_fa4.py &
     python3 crash_repro/expert_gelu.py >"$out/t-gelu.log" 2>&1 &
     (! SGLANG_GEMMA4_EXPERT_GELU=0 python3 crash_repro/expert_gelu.py >"$out/t-gelu-stock.log" 2>&1) & # has to fail
     local failed=0 job
@@ -90,40 +91,45 @@ run_bench() { # NAME SECONDS MODEL ARGUMENT ...: a stage that is a bench; its ru
 on_card card-tests 300 bash -c card_tests
 
 few=$G"_FEW_ROW_LINEAR=1" early=$G"_DEPENDENT_LAUNCH=1" write=$G"_KV_WRITE=1" overlap=$G"_DENSE_OVERLAP=1"
-all=$few,$early,$write
-run_bench steps 720 26b-a4b --arm stock:stock,mtp --arm "all:package,mtp,$all" --arm package:package,mtp --arm "early:package,mtp,$early" \
-    --arm "few:package,mtp,$few" --arm "overlap:package,mtp,$all,$overlap" \
-    --batches 1,8,32,64 --step-tokens 1000,200 --rounds 1 --repetitions 2 -- "${flags[@]}"
+yoco=${G}_YOCO=1 tail=${G}_PLE_TAIL=1 vision=${G}_BATCHED_VISION=1 flash=${G}_FLASH_PREFILL=1 adaptive=${G}_ADAPTIVE_DRAFT=1,--speculative-adaptive
+all=$few,$early,$write refused=SGLANG_SIMULATE_ACC_LEN=1
+stock_ratio=--swa-full-tokens-ratio=0.15 # what the package chooses by itself
+
+# Issue 5: what a step is made of, and what an adaptive length loses where every draft is refused (3 % at most is allowed).
+run_bench mtp-steps 480 26b-a4b --arm stock:stock,mtp --arm "all:package,mtp,$all" --batches 1,8,32,64 --step-tokens 1000,200 --rounds 1 \
+    --repetitions 3 --profile 1,8,32,64 -- "${flags[@]}"
+run_bench adaptive 300 26b-a4b --arm plain:package --arm "refused:package,mtp,$adaptive,$refused" --arm "adaptive:package,mtp,$adaptive" \
+    --batches 1,64 --step-tokens 1000,400 --rounds 1 --repetitions 2 -- "${flags[@]}"
+
+# Issue 7, small models: the servers of all arms side by side.
+small=("${flags[@]}" --max-total-tokens=260000 --mem-fraction-static=0.85)
+run_bench e2b 240 e2b --together --arm stock --arm package --arm "all:package,$yoco,$tail,$all" --arm stock-mtp:stock,mtp \
+    --arm "all-mtp:package,mtp,$yoco,$tail,$all" --workload prefill,single --repetitions 3 -- "${small[@]}"
+run_bench e2b-images 240 e2b --together --arm stock --arm "batched:package,$yoco,$vision" --workload images,images-sweep --repetitions 2 \
+    -- "${small[@]}"
+run_bench e4b 150 e4b --together --arm stock --arm "yoco:package,$yoco" --workload prefill --repetitions 3 -- "${small[@]}"
+run_bench e2b-prompts 180 e2b --together --arm stock --arm "yoco:package,$yoco" --workload prompts --repetitions 2 \
+    -- "${small[@]}" --context-length=70000
+run_bench prefill-graphs 240 26b-a4b --together --arm eager:package,--disable-prefill-cuda-graph --arm "graphs:package,${G}_PREFILL_GRAPH=1" \
+    --workload ttft,single --repetitions 1 -- "${graph_flags[@]}" --max-total-tokens=24000 --mem-fraction-static=0.9
+
+# Issue 6: each piece, then all.
 on_card products 60 python3 -m sglang_gemma4.benchmark.linear_times
 on_card prefill-attention 90 python3 -m sglang_gemma4.benchmark.prefill_times
-run_bench e2b-prefill 300 e2b --arm stock --arm "yoco:package,${G}_YOCO=1" --arm package --workload prefill --rounds 1 --repetitions 2 \
-    -- "${flags[@]}"
-run_bench e2b-steps 200 e2b --arm stock --arm package --arm "all:package,${G}_PLE_TAIL=1,$all" --batches 1,8,32 --step-tokens 1000,200 \
-    --rounds 1 --repetitions 2 -- "${flags[@]}"
-run_bench images 240 e2b --arm stock --arm "batched:package,${G}_BATCHED_VISION=1" --workload images,images-sweep --rounds 1 --repetitions 1 \
-    -- "${flags[@]}"
-run_bench plain 240 26b-a4b --arm stock --arm package --arm "all:package,$all" --batches 1,32 --step-tokens 1000,200 --rounds 1 \
-    --repetitions 2 -- "${flags[@]}"
-run_bench prefill-graphs 330 26b-a4b --switch "${G}_PREFILL_GRAPH" --workload ttft,chat --rounds 1 --repetitions 1 -- "${graph_flags[@]}"
-flash=${G}_FLASH_PREFILL=1 pair=--prefill-attention-backend=fa4,--decode-attention-backend=triton,--speculative-attention-mode=decode
-run_bench serve 620 26b-a4b --arm "stock:stock,mtp,--swa-full-tokens-ratio=0.15" --arm "flash:package,mtp,$flash" --arm package:package,mtp \
+run_bench serve 620 26b-a4b --arm "stock:stock,mtp,$stock_ratio" --arm "flash:package,mtp,$all,$flash" --arm package:package,mtp \
     --workload summarize,chat --rounds 1 --repetitions 1 -- "${flags[@]}"
 [ ! -e "$out/serve" ] || grep -rq "compiled for long prefills" "$out/serve" || echo "serve: the arm flash ran without FlashAttention-4"
+run_bench steps 600 26b-a4b --arm package:package,mtp --arm "early:package,mtp,$early" --arm "few:package,mtp,$few" \
+    --arm "write:package,mtp,$write" --arm "overlap:package,mtp,$all,$overlap" --batches 1,8,32,64 --step-tokens 1000,200 --rounds 1 \
+    --repetitions 2 -- "${flags[@]}"
+run_bench plain 240 26b-a4b --arm stock --arm package --arm "all:package,$all" --batches 1,32 --step-tokens 1000,200 --rounds 1 \
+    --repetitions 2 -- "${flags[@]}"
+pair=--prefill-attention-backend=fa4,--decode-attention-backend=triton,--speculative-attention-mode=decode
 run_bench pair 240 26b-a4b --arm package:package,mtp --arm "pair:package,mtp,$pair" --workload summarize --rounds 1 --repetitions 1 -- "${flags[@]}"
-run_bench e2b-prompts 600 e2b --arm stock --arm "yoco:package,${G}_YOCO=1" --workload prompts --rounds 1 --repetitions 1 \
-    -- "${flags[@]}" --context-length=70000
-run_bench chunks 200 26b-a4b --arm package --arm chunk-16384:package,--chunked-prefill-size=16384 --batches 8,64 --step-tokens 1000,8 --rounds 1 \
-    --repetitions 3 -- "${flags[@]}"
-run_bench e2b-mtp-prefill 200 e2b --arm stock:stock,mtp --arm "yoco:package,mtp,${G}_YOCO=1" --workload prefill --rounds 1 --repetitions 2 \
-    -- "${flags[@]}"
-run_bench e4b-prefill 200 e4b --arm stock --arm "yoco:package,${G}_YOCO=1" --workload prefill --rounds 1 --repetitions 2 -- "${flags[@]}"
 run_bench fa4 240 26b-a4b --arm package:package,mtp --arm "fa4:package,mtp,--attention-backend=fa4" --batches 1,8,32 --step-tokens 1000,200 \
     --rounds 1 --repetitions 1 -- "${flags[@]:1}"
-adaptive=${G}_ADAPTIVE_DRAFT=1,--speculative-adaptive
-for length in 1 2.8; do # at 1 every draft is refused: speculation is to lose 3 % at most
-    run_bench "adaptive-$length" 400 26b-a4b --arm plain:package --arm package:package,mtp --arm "adaptive:package,mtp,$adaptive" --accept-length $length \
-        --batches 1,64 --step-tokens 1000,400 --rounds 1 --repetitions 2 -- "${flags[@]}"
-done
+run_bench chunks 200 26b-a4b --arm package --arm chunk-16384:package,--chunked-prefill-size=16384 --batches 8,64 --step-tokens 1000,8 --rounds 1 \
+    --repetitions 3 -- "${flags[@]}"
 run_bench debug 200 26b-a4b --arm package:package,mtp --arm "debug:package,mtp,${G}_DEBUG=1" --batches 1,32 --step-tokens 1000,200 --rounds 1 \
     --repetitions 1 -- "${flags[@]}"
 on_card all-card-tests 600 python3 -m pytest -q -rs tests/gpu

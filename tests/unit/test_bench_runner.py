@@ -3,13 +3,14 @@
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from sglang_gemma4.benchmark import client, radix_cache, records, runner, step_times, workloads
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import START_ENGINE, Plan
+from sglang_gemma4.benchmark.server import Died
 
 
 def plan(folder: Path, *arms: Arm) -> Plan:
@@ -67,12 +68,74 @@ def test_tokens_that_the_server_never_generated_do_not_count() -> None:
 def test_a_workload_that_the_pool_cannot_hold_is_a_result_of_its_arm(tmp_path: Path) -> None:
     whole = plan(tmp_path)
     said: list[str] = []
-    todo = [(workload, [0]) for workload in whole.workloads]
+    todo = {workload: [0] for workload in whole.workloads}
     left = runner._fitting(whole, whole.arms[0], 0, todo, {"max_total_num_tokens": 3000}, said.append)
-    assert [workload.name for workload, _ in left] == ["chat"]
+    assert [workload.name for workload in left] == ["chat"]
     (line,) = records.read(whole.raw)
     assert line["during"] == "summarize"
     assert "this server's KV pool holds 3000" in line["why"] == said[0]
+
+
+class SideBySide:
+    """Servers and a client that note what is asked of them; one dies at a given pass."""
+
+    dies: ClassVar[tuple[str, str, int] | None] = None
+    asked: ClassVar[list[Any]] = []
+
+    def __init__(self, model: str, arguments: list[str], *_: Any, **__: Any) -> None:
+        self.name, self.url, self.log = arguments[-1], "", Path()
+        self.process = SimpleNamespace(pid=0)
+        self.asked.append(("start", self.name))
+
+    def wait_until_ready(self, *_: Any) -> float:
+        return 1.0
+
+    def settings(self) -> dict[str, Any]:
+        return {"max_total_num_tokens": 10**6}
+
+    def patches(self) -> dict[str, str]:
+        return {}
+
+    def stop(self) -> None:
+        self.asked.append(("stop", self.name))
+
+
+@pytest.fixture
+def side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    def one_pass(plan: Plan, arm: Arm, round_: int, workload: workloads.Workload, number: int, server: Any, *_: Any) -> None:
+        assert server.name == arm.name
+        SideBySide.asked.append((arm.name, workload.name, number))
+        if SideBySide.asked[-1] == SideBySide.dies:
+            raise Died(9, ["its last words"])
+        records.append(plan.raw, "repetition", arm=arm.name, round=round_, workload=workload.name, repetition=number, counted=number >= 0)
+
+    idle = SimpleNamespace(wait_until_ready=lambda: None, stop=lambda: None)
+    monkeypatch.setattr(runner, "Server", SideBySide)
+    monkeypatch.setattr(client, "Client", lambda *_: idle)
+    monkeypatch.setattr(runner, "_one_pass", one_pass)
+    monkeypatch.setattr(SideBySide, "asked", [])
+    monkeypatch.setattr(SideBySide, "dies", None)
+    arms = [Arm(name, arguments=(name,)) for name in ("a", "b")]
+    chosen = workloads.named(["chat", "summarize"])
+    return Plan("model", "model", arms, tmp_path, workloads=chosen, rounds=1, repetitions=2, together=True)
+
+
+def test_servers_side_by_side_start_once_and_take_turns(side_by_side: Plan) -> None:
+    assert runner.run(side_by_side, {}, None, None, lambda _: None)
+    passes = [(arm, name, number) for name in ("chat", "summarize") for number in (-1, 0, 1) for arm in ("a", "b")]
+    assert SideBySide.asked == [("start", "a"), ("start", "b"), *passes, ("stop", "b"), ("stop", "a")]
+    assert runner.run(side_by_side, {}, None, None, lambda _: None)
+    assert len(SideBySide.asked) == 4 + len(passes), "a finished run starts nothing"
+
+
+def test_a_death_side_by_side_costs_only_its_own_workload(side_by_side: Plan) -> None:
+    SideBySide.dies = ("b", "chat", 0)
+    assert runner.run(side_by_side, {}, None, None, lambda _: None)
+    lines = records.read(side_by_side.raw)
+    counted = [(line["arm"], line["workload"], line["repetition"]) for line in lines if line["kind"] == "repetition" and line["counted"]]
+    assert sorted(counted) == [("a", name, n) for name in ("chat", "summarize") for n in (0, 1)] + [("b", "summarize", n) for n in (0, 1)]
+    assert [(line["arm"], line["during"]) for line in lines if line["kind"] == "crash"] == [("b", "chat")]
+    assert SideBySide.asked.count(("start", "a")) == 2, "both start again after the death"
 
 
 def test_what_a_child_was_at_when_it_died() -> None:
