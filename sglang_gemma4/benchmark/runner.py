@@ -104,12 +104,12 @@ def _passes_in_turn(
     """The passes of servers that were just started; ends early where a server dies (True), or the time is up (False)."""
     during, arm = START_SERVER, todo[0][0]
     sides = []
+    passes.wait_until_ready()  # long before the servers; where it cannot start they have not to be waited for
     try:
         for (arm, left), server in zip(todo, servers, strict=True):
             told = _named(progress, plan, round_, arm)
             settings = _up(plan, arm, round_, server, told)
             sides.append((arm, _fitting(plan, arm, round_, left, settings, told), server, told))
-        passes.wait_until_ready()
         for workload in plan.workloads:
             during = workload.name
             for number in (WARM_UP, *plan.numbers(round_)):

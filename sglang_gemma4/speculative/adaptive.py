@@ -78,8 +78,9 @@ class AdaptiveDraftWorker(FrozenKVMTPDraftWorker):
         self.cuda_graph_runner = None
         if self.speculative_num_steps > 0:
             runner = self.draft_model_runner
-            self.draft_attn_backend = runner._get_attention_backend()
-            runner.draft_attn_backend = runner.attn_backend = self.draft_attn_backend
+            runner.attn_backend = runner._get_attention_backend()
+            # At topk 1 the same again; through the worker's own method, after which `draft_graph` marks it.
+            self.draft_attn_backend = runner.draft_attn_backend = self._init_draft_attn_backend()
 
     def draft(self, batch: Any) -> FrozenKVMTPVerifyInput:
         """As stock; with 0 steps the verify input holds the last token alone."""

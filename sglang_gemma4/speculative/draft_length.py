@@ -36,6 +36,7 @@ class Rules:
         trial_requests: requests' steps that a trial looks at, in ``trial_steps`` steps or more.
         calm, rest: steps between trials after a change, and when nothing changes for long.
         samples: step times whose median is the current time of a step.
+        first_uses: steps that are not timed when a length is used for the first time: kernels are compiled in them.
     """
 
     share: float = 0.02
@@ -48,6 +49,7 @@ class Rules:
     calm: int = 32
     rest: int = 1024
     samples: int = 9
+    first_uses: int = 4
 
 
 @dataclass
@@ -58,6 +60,7 @@ class Trial:
     length: int
     launched: int = 0
     seen: int = 0
+    untimed: int = 0
     seconds: list[float] = field(default_factory=list)
 
 
@@ -92,7 +95,8 @@ class Choice:
         self._unpaid: list[tuple[int, float]] = []  # draft length and tokens a request, of steps that cannot be paid before they are timed
         self._untimed = sorted((k for k in candidates if k != self.current), key=lambda k: (k != first, k))
         self._timed: deque[int] = deque()  # the lengths not in use, the one tried longest ago first
-        self._wait, self._next_wait = rules.trial_steps, rules.calm
+        # All of the time at first, which is what the others are measured by, comes after the first uses.
+        self._wait, self._next_wait = rules.first_uses + rules.samples + 1, rules.calm
 
     def rate(self, steps: int) -> float:
         """Expected tokens a request and unit of time; 0 for a length that was never timed."""
@@ -124,6 +128,8 @@ class Choice:
         steps, trial = launch.steps, launch.trial
         memory = max(self.rules.fewest_steps, self.rules.evidence / len(accepted))
         self.acceptance.observe(accepted, steps, math.exp(-1.0 / memory))
+        if trial is not None and trial.seen < trial.untimed:
+            seconds = None
         if seconds is not None and trial is not None:
             trial.seconds.append(seconds)
         elif seconds is not None and steps == self.current:
@@ -184,12 +190,14 @@ class Choice:
         if steps is None:
             return None
         length = max(self.rules.trial_steps, math.ceil(self.rules.trial_requests / batch) + 1 if steps > 0 else 0)
+        untimed = self.rules.first_uses if steps in self._untimed else 0
+        length += untimed
         if self.plain:
             ratio = self.costs.ratio
             worst = ratio.get(steps, max(ratio.values())) / ratio[0] - 1.0  # plain steps lost by a step of which nothing is accepted
             if self.purse.left < min(self.rules.purse, worst * length):
                 return None
-        return Trial(steps, length)
+        return Trial(steps, length, untimed=untimed)
 
     def _hopeful(self) -> list[int]:
         """Untimed lengths that would win if every draft were accepted and they took no longer than the next shorter length known."""
@@ -206,13 +214,16 @@ class Choice:
         self.trial, self._wait = None, 1
         if len(trial.seconds) < 2:
             return  # other work ran in between: once more
-        self.costs.tried(trial.steps, trial.seconds)
+        sure = self.costs.tried(trial.steps, trial.seconds)
         unpaid, self._unpaid = self._unpaid, []
         for steps, tokens in unpaid:
             self._pay(steps, tokens, None)
         for lengths in (self._untimed, self._timed):
             if trial.steps in lengths:
                 lengths.remove(trial.steps)
+        if not sure:
+            self._timed.appendleft(trial.steps)
+            return
         self._timed.append(trial.steps)
         if not self._hopeful():
             self._wait, self._next_wait = self._next_wait, min(2 * self._next_wait, self.rules.rest)

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+SURPRISE = 1.5
+"""A ratio this much larger or smaller than the one before is not believed until a second trial has found it too."""
+
 
 class StepCosts:
     """Time of a step by draft length: how long the length in use takes now, and how the others compare.
@@ -20,6 +23,7 @@ class StepCosts:
         self.ratio: dict[int, float] = {}
         self.unit = 0.0
         self._recent: deque[float] = deque(maxlen=samples)
+        self._doubted: dict[int, float] = {}
 
     def seconds(self, steps: int) -> float:
         """Of one step with ``steps`` draft tokens.
@@ -34,10 +38,25 @@ class StepCosts:
         self._recent.append(seconds / self.ratio.setdefault(steps, 1.0))
         self.unit = median(self._recent)
 
-    def tried(self, steps: int, seconds: Sequence[float]) -> None:
-        """The steps of a trial; half of an earlier ratio is kept against noise."""
+    def tried(self, steps: int, seconds: Sequence[float]) -> bool:
+        """The steps of a trial; half of an earlier ratio is kept against noise.
+
+        Returns:
+            False where they are too far from the earlier ratio to be believed at once: the trial is to be made again. Of two such trials
+            the smaller ratio counts, since what a server stops for now and then only lengthens steps.
+        """
         new, old = median(seconds) / self.unit, self.ratio.get(steps)
-        self.ratio[steps] = new if old is None else (new + old) / 2
+        doubted = self._doubted.pop(steps, None)
+        if old is None:
+            self.ratio[steps] = new
+        elif 1.0 / SURPRISE <= new / old <= SURPRISE:
+            self.ratio[steps] = (new + old) / 2
+        elif doubted is None:
+            self._doubted[steps] = new
+            return False
+        else:
+            self.ratio[steps] = min(new, doubted)
+        return True
 
     def times_plain(self, steps: int, default: float | None = None) -> float | None:
         """Steps of plain decoding in the time of one step; ``default`` for a length that was never timed."""

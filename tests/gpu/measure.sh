@@ -10,6 +10,7 @@ set -uo pipefail
 cd "$(dirname "$0")/../.."
 [ $# -ge 1 ] || { sed -n '2,8p' "$0" | cut -c3-; exit 2; }
 [ -n "${DRY:-}" ] || nvidia-smi -L 2>/dev/null | grep -q GPU || { echo "this needs a card; DRY=1 tries its commands without one"; exit 2; }
+python3 -c "import pytest, sglang.benchmark.serving" || { echo "SGLang's benchmark client or pytest does not import here"; exit 2; }
 out=$(mkdir -p "$1" && cd "$1" && pwd) limit=${2:-1000000}
 shift; [ $# -gt 0 ] && shift
 only=("$@")
@@ -38,27 +39,27 @@ stage() { # NAME SECONDS COMMAND ...: SECONDS is what it needs, and what it gets
     ((status == 0)) && echo "$name" >>"$out/done"
 }
 
-tests() { # NAME FILE ...: pytest, its log beside the others
+tests() { # NAME ARGUMENT ...: pytest; its log, with what passing tests print, beside the others
     local name=$1
     shift
-    python3 -m pytest -q -rs -p no:cacheprovider "$@" >"$out/t-$name.log" 2>&1
+    python3 -m pytest -q -rs -rP -p no:cacheprovider "$@" >"$out/t-$name.log" 2>&1
 }
 
-card_tests() {
-    tests kernels tests/gpu/test_kernels_few_rows.py tests/gpu/test_kernels.py tests/gpu/test_kernels_experts.py tests/gpu/test_kernels_heads.py \
-        tests/gpu/test_kernels_decoder_layer.py &
-    tests dependent tests/gpu/test_dependent_launch.py -k "not shorter" & # that one needs the card alone
-    tests yoco tests/gpu/test_fast_prefill_gpu.py &
-    tests graph tests/gpu/test_prefill_graph.py &
-    tests images tests/gpu/test_images.py &
-    tests paths tests/gpu/test_fast_paths.py &
-    tests mtp tests/gpu/test_mtp.py &
-    tests fa4 tests/gpu/test_fa4.py &
-    python3 crash_repro/expert_gelu.py >"$out/t-gelu.log" 2>&1 &
-    (! SGLANG_GEMMA4_EXPERT_GELU=0 python3 crash_repro/expert_gelu.py >"$out/t-gelu-stock.log" 2>&1) & # has to fail
-    local failed=0 job
+kernel_tests() { # hundreds of kernels to compile, one card to try them on
+    tests kernels -n 12 tests/gpu/test_kernels*.py tests/gpu/test_dependent_launch.py -k "not shorter" # that one needs the card alone
+    local failed=$?
+    tail -qn 1 "$out"/t-kernels.log
+    return $failed
+}
+
+engine_tests() { # NAME ...: tests/gpu/test_NAME.py, side by side
+    local failed=0 job name logs=()
+    for name in "$@"; do
+        tests "$name" "tests/gpu/test_$name.py" &
+        logs+=("$out/t-$name.log")
+    done
     for job in $(jobs -p); do wait "$job" || failed=1; done
-    tail -qn 1 "$out"/t-*.log
+    tail -qn 1 "${logs[@]}"
     return $failed
 }
 
@@ -69,17 +70,16 @@ flags=(--attention-backend=triton --sampling-backend=pytorch --mm-attention-back
 graph_flags=("${flags[@]:0:3}" "${flags[@]:4}") # with what captures prefills
 
 bench() { # RUN MODEL ARGUMENT ... [-- FLAG ...]
-    local run=$1 model=$2
+    local run=$1 model=$2 word words=()
     shift 2
-    if [ -n "${DRY:-}" ]; then # the flags are a card's
-        while [ "${*: -1}" != -- ]; do set -- "${@:1:$#-1}"; done
-        python3 -m sglang_gemma4.cli bench "$model" "${@:1:$#-1}" --out "$out/$run" --dry-run --no-report
-    else
-        python3 -m sglang_gemma4.cli bench "$model" "$@" --out "$out/$run" --no-report
-    fi
+    for word in "$@"; do
+        [ -z "${DRY:-}" ] || [ "$word" != -- ] || break # the flags are a card's
+        words+=("$word")
+    done
+    python3 -m sglang_gemma4.cli bench "$model" --out "$out/$run" --no-report ${DRY:+--dry-run} "${words[@]}"
 }
 
-export -f tests card_tests bench
+export -f tests kernel_tests engine_tests bench
 export out
 
 run_bench() { # NAME SECONDS MODEL ARGUMENT ...: a stage that is a bench; its run has the stage's name
@@ -88,22 +88,21 @@ run_bench() { # NAME SECONDS MODEL ARGUMENT ...: a stage that is a bench; its ru
     stage "$name" "$needs" bash -c 'bench "$@"' bench "$name" "$@"
 }
 
-on_card card-tests 300 bash -c card_tests
+on_card kernel-tests 300 bash -c kernel_tests
+on_card engine-tests 300 bash -c "engine_tests prefill_graph images fast_paths"
 
 few=$G"_FEW_ROW_LINEAR=1" early=$G"_DEPENDENT_LAUNCH=1" write=$G"_KV_WRITE=1" overlap=$G"_DENSE_OVERLAP=1"
 yoco=${G}_YOCO=1 tail=${G}_PLE_TAIL=1 vision=${G}_BATCHED_VISION=1 flash=${G}_FLASH_PREFILL=1 adaptive=${G}_ADAPTIVE_DRAFT=1,--speculative-adaptive
 all=$few,$early,$write refused=SGLANG_SIMULATE_ACC_LEN=1
 stock_ratio=--swa-full-tokens-ratio=0.15 # what the package chooses by itself
 
-# Issue 5: what a step is made of, and what an adaptive length loses where every draft is refused (3 % at most is allowed).
-run_bench mtp-steps 480 26b-a4b --arm stock:stock,mtp --arm "all:package,mtp,$all" --batches 1,8,32,64 --step-tokens 1000,200 --rounds 1 \
-    --repetitions 3 --profile 1,8,32,64 -- "${flags[@]}"
-run_bench adaptive 300 26b-a4b --arm plain:package --arm "refused:package,mtp,$adaptive,$refused" --arm "adaptive:package,mtp,$adaptive" \
+# Issue 5: what an adaptive length loses where every draft is refused (3 % at most is allowed).
+run_bench adaptive 450 26b-a4b --arm plain:package --arm "refused:package,mtp,$adaptive,$refused" --arm "adaptive:package,mtp,$adaptive" \
     --batches 1,64 --step-tokens 1000,400 --rounds 1 --repetitions 2 -- "${flags[@]}"
 
 # Issue 7, small models: the servers of all arms side by side.
 small=("${flags[@]}" --max-total-tokens=260000 --mem-fraction-static=0.85)
-run_bench e2b 240 e2b --together --arm stock --arm package --arm "all:package,$yoco,$tail,$all" --arm stock-mtp:stock,mtp \
+run_bench e2b 300 e2b --together --arm stock --arm package --arm "all:package,$yoco,$tail,$all" --arm stock-mtp:stock,mtp \
     --arm "all-mtp:package,mtp,$yoco,$tail,$all" --workload prefill,single --repetitions 3 -- "${small[@]}"
 run_bench e2b-images 240 e2b --together --arm stock --arm "batched:package,$yoco,$vision" --workload images,images-sweep --repetitions 2 \
     -- "${small[@]}"
@@ -132,5 +131,8 @@ run_bench chunks 200 26b-a4b --arm package --arm chunk-16384:package,--chunked-p
     --repetitions 3 -- "${flags[@]}"
 run_bench debug 200 26b-a4b --arm package:package,mtp --arm "debug:package,mtp,${G}_DEBUG=1" --batches 1,32 --step-tokens 1000,200 --rounds 1 \
     --repetitions 1 -- "${flags[@]}"
-on_card all-card-tests 600 python3 -m pytest -q -rs tests/gpu
+# The last word on the defaults: what a step is made of.
+run_bench mtp-steps 480 26b-a4b --arm stock:stock,mtp --arm package:package,mtp --batches 1,8,32,64 --step-tokens 1000,200 --rounds 1 \
+    --repetitions 3 --profile 1,8,32,64 -- "${flags[@]}"
+on_card more-engine-tests 400 bash -c "engine_tests mtp fa4 fast_prefill_gpu gpu memory"
 [ ! -s "$out/left-out" ] || { echo "left out:"; cat "$out/left-out"; }

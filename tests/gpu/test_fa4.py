@@ -1,4 +1,7 @@
-"""MTP on FlashAttention-4: drafts are accepted as on triton; in stock's views the draft reads other tokens' keys and loses them."""
+"""MTP on FlashAttention-4: answers and accepted drafts are those of triton.
+
+What stock's views get wrong shows once the two pools' slots differ, which in a fresh engine they do not: ``crash_repro/fa4_view.py``.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,11 +18,7 @@ from tests.gpu.test_gpu import FOLLOWED_SLACK, agreement, run_case
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 
 FAMILY = "tiny-26b-a4b"
-ARMS: dict[str, tuple[str, dict[str, str]]] = {
-    "triton": ("triton", {}),
-    "fa4": ("fa4", {}),
-    "fa4 in stock's views": ("fa4", {"SGLANG_GEMMA4_FROZEN_VIEWS": "0"}),
-}
+BACKENDS = ("triton", "fa4")
 Answers = dict[str, list[dict[str, Any]]]
 
 
@@ -36,28 +35,22 @@ def answers(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Answers:
         pytest.skip(problem)
     folder = tmp_path_factory.mktemp("engines")
 
-    def one(arm: str) -> list[dict[str, Any]]:
-        backend, env = ARMS[arm]
+    def one(backend: str) -> list[dict[str, Any]]:
         draft = {**MTP, "speculative_draft_model_path": f"{case.model}-assistant"}
-        return run_case(case, folder, arm.replace(" ", "-").replace("'", ""), env, **draft, attention_backend=backend)
+        return run_case(case, folder, backend, {}, **draft, attention_backend=backend)
 
-    with ThreadPoolExecutor(len(ARMS)) as pool:
-        return dict(zip(ARMS, pool.map(one, ARMS), strict=True))
-
-
-def steps(answers: Answers, arm: str) -> int:
-    return sum(one["meta_info"]["spec_verify_ct"] for one in answers[arm])
+    with ThreadPoolExecutor(len(BACKENDS)) as pool:
+        return dict(zip(BACKENDS, pool.map(one, BACKENDS), strict=True))
 
 
 def test_answers_follow_transformers_as_on_triton(case: Case, answers: Answers) -> None:
-    triton, fa4 = (agreement(answers[arm], case.oracle) for arm in ("triton", "fa4"))
+    triton, fa4 = (agreement(answers[backend], case.oracle) for backend in BACKENDS)
     print(f"fa4 follows for {fa4[0]:.3f} of the tokens (triton {triton[0]:.3f}), error {fa4[1]:.4f} ({triton[1]:.4f})")
     assert fa4[0] >= triton[0] - FOLLOWED_SLACK / 2
     assert fa4[1] <= triton[1] * 1.2
 
 
-def test_drafts_are_accepted_as_on_triton_and_not_in_stock_s_views(answers: Answers) -> None:
-    found = {arm: steps(answers, arm) for arm in ARMS}
-    print(f"verify steps: {found}")
-    assert found["fa4"] <= 1.05 * found["triton"]
-    assert found["fa4 in stock's views"] > 1.05 * found["fa4"], "the fault is gone, or this prompt does not show it"
+def test_drafts_are_accepted_as_on_triton(answers: Answers) -> None:
+    triton, fa4 = (sum(one["meta_info"]["spec_verify_ct"] for one in answers[backend]) for backend in BACKENDS)
+    print(f"verify steps: {fa4} on fa4, {triton} on triton")
+    assert fa4 <= 1.05 * triton

@@ -109,3 +109,24 @@ def test_the_policy_routes_batches_as_sglang_does(tmp_path: Path) -> None:
     for batch in (1, 4, 5, 8, 9):
         policy.on_verify_complete([1] * batch, batch)
     assert not policy.length._under_way
+
+
+def test_the_backend_of_every_length_goes_through_the_method_that_draft_graph_marks() -> None:
+    from sglang_gemma4.speculative import adaptive
+
+    class Marks(adaptive.AdaptiveDraftWorker):
+        def _init_draft_attn_backend(self) -> Any:
+            made = super()._init_draft_attn_backend()
+            made.marked = True
+            return made
+
+    worker = object.__new__(Marks)
+    worker.topk, worker.speculative_num_steps = 1, 3
+    worker._model_runner = SimpleNamespace(_get_attention_backend=SimpleNamespace, attn_backend=None, draft_attn_backend=None)
+    made = []
+    for _ in range(2):
+        worker.init_attention_backend()
+        made.append(worker.draft_attn_backend)
+        assert worker.model_runner.attn_backend is worker.model_runner.draft_attn_backend is made[-1]
+    assert made[0] is not made[1]
+    assert all(one.marked for one in made)

@@ -1,7 +1,7 @@
 """The choice of the draft length against simulated servers: what it converges to, what it may cost, what it follows."""
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -9,6 +9,7 @@ import pytest
 
 from sglang_gemma4.speculative.acceptance import Acceptance
 from sglang_gemma4.speculative.draft_length import DraftLength, Rules
+from sglang_gemma4.speculative.step_costs import StepCosts
 
 # Stock 26B-A4B on one H200, ms a step by batch size (runs/2026-11-21-26b-stock-steps): plain decoding, and MTP with 3 steps at a simulated
 # accept length of 2.8. What 1 and 5 steps take was not measured: straight lines through the two.
@@ -31,13 +32,15 @@ def tokens_per_step(steps: int, likely: float) -> float:
 class Server:
     """Decodes one batch without end. Times jitter by 3%, every hundredth step stalls, every 20th follows a prefill.
 
-    ``late`` results are under way when the next step is launched: 0 without overlap scheduling, 1 with it.
+    ``late`` results are under way when the next step is launched: 0 without overlap scheduling, 1 with it. The first four steps of each
+    length take ``compile`` milliseconds longer.
     """
 
     batch: int
     cost: Callable[[int, int], float] = milliseconds
     likely: float = LIKELY
     late: int = 0
+    compile: float = 0.0
     candidates: tuple[int, ...] = CANDIDATES
     seed: int = 0
     chosen: list[int] = field(default_factory=list)
@@ -49,6 +52,7 @@ class Server:
         self.length = DraftLength(3)
         self.random = random.Random(self.seed)
         self.clock = 0.0
+        self.used: Counter[int] = Counter()
         self.under_way: deque[tuple[int, float]] = deque()  # draft steps, and ms of the prefill that runs before
 
     def run(self, launches: int) -> None:
@@ -69,6 +73,9 @@ class Server:
         took = self.cost(self.batch, steps)
         self.spent += took
         self.plain += self.cost(self.batch, 0) * (1 + sum(accepted) / self.batch)
+        self.used[steps] += 1
+        if self.used[steps] <= 4:
+            self.clock += self.compile
         self.clock += prefill + took * self.random.gauss(1.0, 0.03) * (5.0 if self.random.random() < 0.01 else 1.0)
         assert self.length.arrived(accepted, self.clock / 1000)
 
@@ -143,6 +150,38 @@ def test_the_bound_holds_where_acceptance_turns_against_every_choice(batch: int)
 
 def in_use(server: Server) -> int:
     return next(iter(server.length.choices.values())).current
+
+
+@pytest.mark.parametrize("compile", [30.0, 300.0])
+@pytest.mark.parametrize("likely", [0.0, LIKELY])
+@pytest.mark.parametrize("late", [0, 1])
+def test_first_uses_that_compile_kernels_mislead_nobody(late: int, likely: float, compile: float) -> None:
+    """As on the H200, where the first plain steps took 80 ms, drafting looked twelve times as fast, and stayed: 6.5 ms a token, not 3.7."""
+    for seed in range(5):
+        server = Server(1, cost=milliseconds_now, likely=likely, late=late, compile=compile, seed=seed)
+        server.run(500)
+        wanted = (0,) if likely == 0.0 else (3, 5)
+        assert sum(server.share(250, k) for k in wanted) > 0.8, (seed, [server.share(250, k) for k in CANDIDATES])
+        assert server.spent <= server.bound()
+
+
+def milliseconds_now(batch: int, steps: int) -> float:
+    """What the package's steps take at batch 1 (runs/2026-11-22-26b-mtp-steps); a straight line through 0 and 3 draft steps."""
+    return {1: 3.75 + (6.2 - 3.75) * steps / 3}[batch]
+
+
+def test_a_stalled_trial_is_made_again() -> None:
+    costs = StepCosts(9)
+    for _ in range(9):
+        costs.in_use(0, 0.010)
+    assert costs.tried(3, [0.020] * 4)
+    assert not costs.tried(3, [0.100] * 4)
+    assert costs.ratio[3] == pytest.approx(2.0), "not believed at once"
+    assert costs.tried(3, [0.022] * 4)
+    assert costs.ratio[3] == pytest.approx(2.1), "it was a stall"
+    assert not costs.tried(3, [0.050] * 4)
+    assert costs.tried(3, [0.046] * 4)
+    assert costs.ratio[3] == pytest.approx(4.6), "found twice"
 
 
 def test_a_change_of_acceptance_is_followed() -> None:
