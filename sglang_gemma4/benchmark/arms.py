@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sglang_gemma4 import switches
+from sglang_gemma4.benchmark import workloads
 
 STOCK = "stock"
 PACKAGE = "package"
@@ -19,15 +20,20 @@ KEPT_IN_DUMMY_STOCK = (switches.MASTER, switches.STRICT, switches.CPU_ENGINE, "S
 
 @dataclass(frozen=True)
 class Arm:
-    """One side of a comparison: what is added to the environment and to the server's flags."""
+    """One side of a comparison: what is added to the environment and to the server's flags, and to which workloads it is kept."""
 
     name: str
     environment: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()  # names of workloads; none: all
 
     @property
     def uses_mtp(self) -> bool:
         return any(argument.startswith("--speculative-algorithm") for argument in self.arguments)
+
+    def takes(self, workload: str) -> bool:
+        """Whether it is measured on the workload of that name."""
+        return not self.only or workload in self.only
 
     def effective_environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """What a process of this arm sees, with every switch resolved to "1" or "0"; switches that the master turns off are left out."""
@@ -39,7 +45,8 @@ class Arm:
 
 
 def parse(text: str, *, assistant: str | None, dummy_weights: bool) -> Arm:
-    """An arm from ``[NAME:]PART[,PART...]``; a part is ``stock``, ``package``, ``mtp``, ``VARIABLE=VALUE`` or ``--flag[=value]``.
+    """An arm from ``[NAME:]PART[,PART...]``; a part is ``stock``, ``package``, ``mtp``, ``VARIABLE=VALUE``, ``--flag[=value]`` or
+    ``only=WORKLOAD+WORKLOAD``.
 
     ``assistant`` is what ``mtp`` drafts with. With ``dummy_weights``, ``stock`` keeps the switch that fills them.
 
@@ -51,6 +58,7 @@ def parse(text: str, *, assistant: str | None, dummy_weights: bool) -> Arm:
     name, body = (head, rest) if named else (text, text)
     environment: dict[str, str] = {}
     arguments: list[str] = []
+    only: tuple[str, ...] = ()
     for part in filter(None, (part.strip() for part in body.split(","))):
         if part == STOCK:
             environment |= stock_environment(dummy_weights)
@@ -60,17 +68,20 @@ def parse(text: str, *, assistant: str | None, dummy_weights: bool) -> Arm:
             arguments += [*MTP_FLAGS, f"{DRAFT_FLAG}={assistant}"]
         elif part.startswith("--"):
             arguments.append(part)
+        elif part.startswith("only="):
+            only = tuple(workload.name for workload in workloads.named(part.removeprefix("only=").split("+")))
         elif "=" in part:
             variable, _, value = part.partition("=")
             _check_variable(name, variable, value)
             environment[variable] = value
         elif part != PACKAGE:
             raise ValueError(
-                f"arm {name!r}: {part!r} is not an arm; use stock, package, mtp, VARIABLE=VALUE or --flag=value, joined by commas"
+                f"arm {name!r}: {part!r} is not an arm; use stock, package, mtp, VARIABLE=VALUE, --flag=value or "
+                "only=WORKLOAD+WORKLOAD, joined by commas"
             )
     if not name.strip() or not body.strip():
         raise ValueError(f"arm {text!r} is empty; write for example stock, package, or NAME:stock,--flag=value")
-    return Arm(name, environment, tuple(arguments))
+    return Arm(name, environment, tuple(arguments), only)
 
 
 def stock_environment(dummy_weights: bool) -> dict[str, str]:

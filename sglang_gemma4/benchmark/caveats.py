@@ -96,9 +96,10 @@ def _below(results: Results, limit: int) -> str:
     """Arms and places with fewer than ``limit`` counted repetitions, those without any included."""
     workloads = dict.fromkeys([*(str(workload["name"]) for workload in results.header["workloads"]), *results.workloads])
     batches = sorted({*map(int, results.header["batches"]), *results.batches})
+    kept_to = {arm["name"]: arm.get("only") for arm in results.header["arms"]}
     by_count = []
     for arm in results.arms:
-        places = [(name, len(results.of_workload(name, arm))) for name in workloads]
+        places = [(name, len(results.of_workload(name, arm))) for name in workloads if name in (kept_to.get(arm) or workloads)]
         places += [(f"batch {batch}", len(results.of_batch(batch, arm))) for batch in batches]
         for count in range(limit):
             if names := [name for name, n in places if n == count]:

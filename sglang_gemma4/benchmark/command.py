@@ -19,8 +19,8 @@ ACCEPT_LENGTH = 2.8  # simulated under MTP on random weights; what the released 
 DRY_MODEL = "tiny-26b-a4b"
 _TINY_OF = {"e2b": "tiny-e2b", "e4b": "tiny-e2b", "26b": "tiny-26b-a4b", "31b": "tiny-31b"}
 EPILOG = """\
-arms        [NAME:]PART[,PART...]; a part is stock, package, mtp, VARIABLE=VALUE or --flag=value. The first arm is the baseline.
-            --switch NAME is short for the two arms that turn one switch off and on.
+arms        [NAME:]PART[,PART...]; a part is stock, package, mtp, VARIABLE=VALUE, --flag=value, or only=WORKLOAD+WORKLOAD (the others
+            are not for this arm). The first arm is the baseline. --switch NAME is short for the two arms that turn one switch off and on.
 model       a checkpoint's directory, a Hugging Face name, a tiny model (tiny-26b-a4b), or a real size with random weights
             (e2b, e4b, 26b-a4b, 31b)
 flags       what follows -- are server flags of every arm
@@ -139,6 +139,11 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
     parsed = [arms.parse(spec, assistant=assistant, dummy_weights=dummy) for spec in specs]
     arms.check(parsed)
     chosen = workloads.named(filter(None, arguments.workload.split(",")))
+    for arm in parsed:
+        if strange := [name for name in arm.only if name not in {workload.name for workload in chosen}]:
+            raise ValueError(
+                f"arm {arm.name!r} is kept to {', '.join(strange)}, not in --workload {arguments.workload or '(none)'}; add it there"
+            )
     batches, profile = _numbers("--batches", arguments.batches), _numbers("--profile", arguments.profile)
     if arguments.dry_run and not chosen and not batches and not profile:
         chosen, batches, profile = workloads.named(["chat"]), [1, 2], [2]

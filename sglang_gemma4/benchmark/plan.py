@@ -60,6 +60,7 @@ class Plan:
                 "environment": {**self.environment, **arm.environment},
                 # The folder of a model with random weights is another in every invocation.
                 "arguments": [part.replace(self.model, self.label) for part in (*self.arguments, *arm.arguments)],
+                **({"only": list(arm.only)} if arm.only else {}),
             }
             for arm in self.arms
         ]
@@ -107,7 +108,7 @@ class Done:
         left = [
             (workload, [number for number in plan.numbers(round_) if (arm.name, workload.name, number) not in self._finished])
             for workload in plan.workloads
-            if (arm.name, round_, workload.name) not in self._crashed
+            if arm.takes(workload.name) and (arm.name, round_, workload.name) not in self._crashed
         ]
         return [(workload, numbers) for workload, numbers in left if numbers]
 

@@ -102,13 +102,10 @@ run_bench adaptive 450 26b-a4b --arm plain:package --arm "refused:package,mtp,$a
 
 # Issue 7, small models: the servers of all arms side by side.
 small=("${flags[@]}" --max-total-tokens=260000 --mem-fraction-static=0.85)
-run_bench e2b 300 e2b --together --arm stock --arm package --arm "all:package,$yoco,$tail,$all" --arm stock-mtp:stock,mtp \
-    --arm "all-mtp:package,mtp,$yoco,$tail,$all" --workload prefill,single --repetitions 3 -- "${small[@]}"
-run_bench e2b-images 240 e2b --together --arm stock --arm "batched:package,$yoco,$vision" --workload images,images-sweep --repetitions 2 \
-    -- "${small[@]}"
+run_bench e2b 620 e2b --together --arm stock --arm package:package,only=prefill+single --arm "all:package,$yoco,$tail,$vision,$all" \
+    --arm stock-mtp:stock,mtp,only=prefill --arm "all-mtp:package,mtp,$yoco,$tail,$all,only=prefill" \
+    --workload prefill,single,images,prompts,images-sweep --repetitions 2 --time-limit 600 -- "${small[@]}" --context-length=70000
 run_bench e4b 150 e4b --together --arm stock --arm "yoco:package,$yoco" --workload prefill --repetitions 3 -- "${small[@]}"
-run_bench e2b-prompts 180 e2b --together --arm stock --arm "yoco:package,$yoco" --workload prompts --repetitions 2 \
-    -- "${small[@]}" --context-length=70000
 run_bench prefill-graphs 240 26b-a4b --together --arm eager:package,--disable-prefill-cuda-graph --arm "graphs:package,${G}_PREFILL_GRAPH=1" \
     --workload ttft,single --repetitions 1 -- "${graph_flags[@]}" --max-total-tokens=24000 --mem-fraction-static=0.9
 

@@ -30,6 +30,23 @@ def test_an_arm_reads_its_parts() -> None:
     assert arm.arguments[-1] == "--swa-full-tokens-ratio=0.15"
 
 
+def test_an_arm_kept_to_workloads_has_nothing_to_do_on_others(tmp_path: Path) -> None:
+    arm = parse("few:stock,only=chat+images-sweep")
+    assert arm.only == ("chat", "images-1", "images-2", "images-4", "images-8", "images-16")
+    whole = Plan("model", "model", [arm, B], tmp_path, workloads=workloads.named(["chat", "prefill", "images-sweep"]))
+    left = {workload.name for workload, _ in Done([]).workloads(whole, arm, 0)}
+    assert left == {"chat", "images-1", "images-2", "images-4", "images-8", "images-16"}
+    assert "prefill" in {workload.name for workload, _ in Done([]).workloads(whole, B, 0)}
+    assert whole.header()["arms"][0]["only"] == list(arm.only)
+    with pytest.raises(ValueError, match="unknown workload 'nonsense'"):
+        parse("few:stock,only=nonsense")
+
+
+def test_an_arm_is_kept_to_workloads_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--dry-run", "--arm", "stock:stock,only=prefill", "--arm", "package", "--workload", "chat"]) == 2
+    assert "arm 'stock' is kept to prefill, not in --workload chat; add it there" in capsys.readouterr().err
+
+
 def test_stock_with_random_weights_keeps_their_filling() -> None:
     environment = parse("stock", dummy=True).effective_environment({})
     on = {name for name, value in environment.items() if value == "1"}
