@@ -76,6 +76,7 @@ bench() { # RUN MODEL ARGUMENT ... [-- FLAG ...]
         [ -z "${DRY:-}" ] || [ "$word" != -- ] || break # the flags are a card's
         words+=("$word")
     done
+    [ -z "${DRY:-}" ] || words+=(-- --max-running-requests=80)
     python3 -m sglang_gemma4.cli bench "$model" --out "$out/$run" --no-report ${DRY:+--dry-run} "${words[@]}"
 }
 
@@ -106,8 +107,8 @@ run_bench e2b 620 e2b --together --arm stock --arm package:package,only=prefill+
     --arm stock-mtp:stock,mtp,only=prefill --arm "all-mtp:package,mtp,$yoco,$tail,$all,only=prefill" \
     --workload prefill,single,images,prompts,images-sweep --repetitions 2 --time-limit 600 -- "${small[@]}" --context-length=70000
 run_bench e4b 150 e4b --together --arm stock --arm "yoco:package,$yoco" --workload prefill --repetitions 3 -- "${small[@]}"
-run_bench prefill-graphs 240 26b-a4b --together --arm eager:package,--disable-prefill-cuda-graph --arm "graphs:package,${G}_PREFILL_GRAPH=1" \
-    --workload ttft,single --repetitions 1 -- "${graph_flags[@]}" --max-total-tokens=24000 --mem-fraction-static=0.9
+run_bench prefill-graphs 330 26b-a4b --arm eager:package,--disable-prefill-cuda-graph --arm "graphs:package,${G}_PREFILL_GRAPH=1" \
+    --workload ttft,chat --rounds 1 --repetitions 1 -- "${graph_flags[@]}"
 
 # Issue 6: each piece, then all.
 on_card products 60 python3 -m sglang_gemma4.benchmark.linear_times
