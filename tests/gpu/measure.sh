@@ -97,10 +97,6 @@ yoco=${G}_YOCO=1 tail=${G}_PLE_TAIL=1 vision=${G}_BATCHED_VISION=1 flash=${G}_FL
 all=$few,$early,$write refused=SGLANG_SIMULATE_ACC_LEN=1
 stock_ratio=--swa-full-tokens-ratio=0.15 # what the package chooses by itself
 
-# Issue 5: what an adaptive length loses where every draft is refused (3 % at most is allowed).
-run_bench adaptive 450 26b-a4b --arm plain:package --arm "refused:package,mtp,$adaptive,$refused" --arm "adaptive:package,mtp,$adaptive" \
-    --batches 1,64 --step-tokens 1000,400 --rounds 1 --repetitions 2 -- "${flags[@]}"
-
 # Issue 7, small models: the servers of all arms side by side.
 small=("${flags[@]}" --max-total-tokens=260000 --mem-fraction-static=0.85)
 run_bench e2b 620 e2b --together --arm stock --arm package:package,only=prefill+single --arm "all:package,$yoco,$tail,$vision,$all" \
@@ -109,6 +105,10 @@ run_bench e2b 620 e2b --together --arm stock --arm package:package,only=prefill+
 run_bench e4b 150 e4b --together --arm stock --arm "yoco:package,$yoco" --workload prefill --repetitions 3 -- "${small[@]}"
 run_bench prefill-graphs 330 26b-a4b --arm eager:package,--disable-prefill-cuda-graph --arm "graphs:package,${G}_PREFILL_GRAPH=1" \
     --workload ttft,chat --rounds 1 --repetitions 1 -- "${graph_flags[@]}"
+
+# Issue 5: what an adaptive length loses where every draft is refused (3 % at most is allowed).
+run_bench adaptive 450 26b-a4b --arm plain:package --arm "refused:package,mtp,$adaptive,$refused" --arm "adaptive:package,mtp,$adaptive" \
+    --batches 1,64 --step-tokens 1000,400 --rounds 1 --repetitions 2 -- "${flags[@]}"
 
 # Issue 6: each piece, then all.
 on_card products 60 python3 -m sglang_gemma4.benchmark.linear_times
