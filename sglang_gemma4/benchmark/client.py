@@ -1,5 +1,6 @@
 """SGLang's own benchmark client, one repetition of a workload at a time."""
 
+import functools
 import json
 import os
 import queue
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class Client:
         self.log = folder / "client.log"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "sglang_gemma4.benchmark.client_process"],
-            env={**os.environ, **environment, "TOKENIZERS_PARALLELISM": "true"},
+            env={**os.environ, **environment, "TOKENIZERS_PARALLELISM": "false"},  # its threads would not outlive the fork
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log.open("ab"),
@@ -48,6 +49,20 @@ class Client:
             last = (tail(self.log) or ["no output"])[-1]
             raise ValueError(f"SGLang's benchmark client does not start here (exit status {self.process.wait()}): {last}")
 
+    def prepare(self, workloads: Sequence[Workload], model: str) -> None:
+        """Write and tokenize the prompts of ``workloads``, once for all passes; after :meth:`wait_until_ready`.
+
+        Raises:
+            ValueError: SGLang's client does not tokenize for this model.
+        """
+        if self.dataset is not None:
+            return  # of a data set each pass draws its own share
+        paths = [str(self._random_words(workload, model)) for workload in workloads if not workload.images]
+        self._order({"model": model, "prompts": paths})
+        if not self._answers.get():
+            last = (tail(self.log) or ["no output"])[-1]
+            raise ValueError(f"SGLang's benchmark client cannot tokenize for {model} (exit status {self.process.wait()}): {last}")
+
     def run(
         self, workload: Workload, server: Server, model: str, seed: int, limit: float, progress: Callable[[str], None]
     ) -> dict[str, Any]:
@@ -56,12 +71,9 @@ class Client:
         Raises:
             Died: the server ended meanwhile, the pass took more than ``limit`` seconds, or the client itself failed.
         """
-        assert self.process.stdin is not None
         out = self.folder / "client.jsonl"
         out.unlink(missing_ok=True)
-        order = {"arguments": self._arguments(workload, server.url, model, seed, out), "log": str(self.log)}
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
+        self._order({"arguments": self._arguments(workload, server.url, model, seed, out), "log": str(self.log)})
         child = int(self._answer(server, limit, None, progress)["pid"])
         status = self._answer(server, limit, child, progress)["exit_status"]
         if status or not out.exists():
@@ -72,6 +84,11 @@ class Client:
         """End the process."""
         self.process.kill()
         self.process.wait()
+
+    def _order(self, order: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
 
     def _answer(self, server: Server, limit: float, child: int | None, progress: Callable[[str], None]) -> dict[str, Any]:
         started = told = time.monotonic()
@@ -128,16 +145,22 @@ class Client:
         """A file in ShareGPT's format, which keeps the client off the network: random tokens of the model's own vocabulary, as text."""
         path = self.folder / f"prompts-{workload.requests}x{workload.input_tokens}.json"
         if not path.exists():
-            from transformers import AutoTokenizer
-
-            tokenizer = AutoTokenizer.from_pretrained(model)
-            ordinary = sorted(set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids) - set(tokenizer.added_tokens_decoder))
+            tokenizer, ordinary = _ordinary_tokens(model)
             rng = random.Random(0)
             length = int(workload.input_tokens * MARGIN) + 16
             texts = [tokenizer.decode(rng.choices(ordinary, k=length)) for _ in range(workload.requests)]
             turns = [{"conversations": [{"value": text}, {"value": "."}]} for text in texts]
             path.write_text(json.dumps(turns))
         return path
+
+
+@functools.cache
+def _ordinary_tokens(model: str) -> tuple[Any, list[int]]:
+    """The tokenizer, and the ids of its tokens that have no meaning of their own."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    return tokenizer, sorted(set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids) - set(tokenizer.added_tokens_decoder))
 
 
 def measured(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,18 @@
 """A process that imports SGLang's benchmark client once and runs it, forked, for each line on its stdin.
 
 In: ``{"arguments": [...], "log": path}``. Out: ``{"ready": true}`` once, then ``{"pid": n}`` and ``{"exit_status": n}`` for each run.
-The run itself is ``python -m sglang.benchmark.serving ARGUMENTS``; only its import, tens of seconds on a small machine, is shared.
+The run itself is ``python -m sglang.benchmark.serving ARGUMENTS``; what all runs share is its import, tens of seconds on a small machine,
+and after ``{"model": name, "prompts": [path, ...]}``, answered by ``{"prepared": n}``, the tokenizer and the token ids of those prompts.
 """
 
 import json
 import os
 import sys
+from pathlib import Path
+from typing import Any
+
+_tokenizers: dict[str, Any] = {}  # by what they were loaded from
+_tokens: dict[str, dict[str, list[int]]] = {}  # likewise; token ids by text
 
 
 def main() -> None:
@@ -18,12 +24,41 @@ def main() -> None:
     print(json.dumps({"ready": True}), file=answers)
     for line in sys.stdin:
         order = json.loads(line)
+        if "prompts" in order:
+            print(json.dumps({"prepared": _prepare(order["model"], order["prompts"])}), file=answers)
+            continue
         child = os.fork()
         if child == 0:
             os._exit(_run(order["arguments"], order["log"]))
         print(json.dumps({"pid": child}), file=answers)
         _, status = os.waitpid(child, 0)
         print(json.dumps({"exit_status": os.waitstatus_to_exitcode(status)}), file=answers)
+
+
+def _prepare(model: str, paths: list[str]) -> int:
+    """Tokenize the prompts of these files (ShareGPT's format), which every run would do again; how many."""
+    serving: Any = sys.modules["sglang.benchmark.serving"]
+    if model not in _tokenizers:
+        _tokenizers[model], _tokens[model] = serving.get_tokenizer(model), {}
+        _remember(_tokenizers[model], _tokens[model])
+        load = serving.get_tokenizer
+        serving.get_tokenizer = lambda name, *args, **kwargs: _tokenizers[model] if name == model else load(name, *args, **kwargs)
+    for path in paths:
+        for turns in json.loads(Path(path).read_text()):
+            text = turns["conversations"][0]["value"]
+            _tokens[model][text] = _tokenizers[model].encode(text)
+    return len(_tokens[model])
+
+
+def _remember(tokenizer: Any, tokens: dict[str, list[int]]) -> None:
+    """Have ``tokenizer.encode(text)`` look among ``tokens`` first."""
+    encode = tokenizer.encode
+
+    def remembered(text: Any, *args: Any, **kwargs: Any) -> Any:
+        known = tokens.get(text) if isinstance(text, str) and not args and not kwargs else None
+        return encode(text, *args, **kwargs) if known is None else list(known)
+
+    tokenizer.encode = remembered
 
 
 def _run(arguments: list[str], log: str) -> int:

@@ -105,6 +105,7 @@ def _passes_in_turn(
     during, arm = START_SERVER, todo[0][0]
     sides = []
     passes.wait_until_ready()  # long before the servers; where it cannot start they have not to be waited for
+    passes.prepare([workload for workload in plan.workloads if any(workload in left for _, left in todo)], plan.model)
     try:
         for (arm, left), server in zip(todo, servers, strict=True):
             told = _named(progress, plan, round_, arm)

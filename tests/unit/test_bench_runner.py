@@ -1,5 +1,7 @@
 """What the runner makes of processes that do less than they were asked for."""
 
+import json
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sglang_gemma4.benchmark import client, radix_cache, records, runner, step_times, workloads
+from sglang_gemma4.benchmark import client, client_process, radix_cache, records, runner, step_times, workloads
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import START_ENGINE, Plan
 from sglang_gemma4.benchmark.server import Died
@@ -109,7 +111,7 @@ def side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
             raise Died(9, ["its last words"])
         records.append(plan.raw, "repetition", arm=arm.name, round=round_, workload=workload.name, repetition=number, counted=number >= 0)
 
-    idle = SimpleNamespace(wait_until_ready=lambda: None, stop=lambda: None)
+    idle = SimpleNamespace(wait_until_ready=lambda: None, prepare=lambda *_: None, stop=lambda: None)
     monkeypatch.setattr(runner, "Server", SideBySide)
     monkeypatch.setattr(client, "Client", lambda *_: idle)
     monkeypatch.setattr(runner, "_one_pass", one_pass)
@@ -136,6 +138,36 @@ def test_a_death_side_by_side_costs_only_its_own_workload(side_by_side: Plan) ->
     assert sorted(counted) == [("a", name, n) for name in ("chat", "summarize") for n in (0, 1)] + [("b", "summarize", n) for n in (0, 1)]
     assert [(line["arm"], line["during"]) for line in lines if line["kind"] == "crash"] == [("b", "chat")]
     assert SideBySide.asked.count(("start", "a")) == 2, "both start again after the death"
+
+
+def test_prompts_are_tokenized_once_for_all_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tokenizer:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            asked.append((self.name, text, add_special_tokens))
+            return [len(text)]
+
+    asked: list[Any] = []
+    serving = SimpleNamespace(get_tokenizer=Tokenizer)
+    monkeypatch.setitem(sys.modules, "sglang.benchmark.serving", serving)
+    monkeypatch.setattr(client_process, "_tokenizers", {})
+    monkeypatch.setattr(client_process, "_tokens", {})
+    path = tmp_path / "prompts.json"
+    path.write_text(json.dumps([{"conversations": [{"value": text}, {"value": "."}]} for text in ("one", "three")]))
+    assert client_process._prepare("model", [str(path)]) == 2
+    assert [text for _, text, _ in asked] == ["one", "three"]
+    tokenizer = serving.get_tokenizer("model")
+    tokenizer.encode("three").append(0)
+    assert tokenizer.encode("three") == [5], "what a caller does to the list is its own affair"
+    assert len(asked) == 2
+    assert tokenizer.encode("new") == [3]
+    assert tokenizer.encode("one", add_special_tokens=False) == [3]
+    assert asked[2:] == [("model", "new", True), ("model", "one", False)]
+    assert serving.get_tokenizer("another").name == "another"
+    assert client_process._prepare("model", [str(path)]) == 2
+    assert len(asked) == 4
 
 
 def test_what_a_child_was_at_when_it_died() -> None:
