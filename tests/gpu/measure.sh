@@ -107,8 +107,8 @@ run_bench prefill-graphs 330 26b-a4b --arm eager:package,--disable-prefill-cuda-
     --workload ttft,chat --rounds 1 --repetitions 1 -- "${graph_flags[@]}"
 
 # Issue 5: what an adaptive length loses where every draft is refused (3 % at most is allowed).
-run_bench adaptive 450 26b-a4b --arm plain:package --arm "refused:package,mtp,$adaptive,$refused" --arm "adaptive:package,mtp,$adaptive" \
-    --batches 1,64 --step-tokens 1000,400 --rounds 1 --repetitions 2 -- "${flags[@]}"
+run_bench adaptive 500 26b-a4b --arm plain:package --arm "refused:package,mtp,$adaptive,$refused" --arm "adaptive:package,mtp,$adaptive" \
+    --batches 1,8,32,64 --step-tokens 1000,400 --rounds 1 --repetitions 2 -- "${flags[@]}"
 
 # Issue 6: each piece, then all.
 on_card products 60 python3 -m sglang_gemma4.benchmark.linear_times
@@ -132,5 +132,5 @@ run_bench debug 200 26b-a4b --arm package:package,mtp --arm "debug:package,mtp,$
 # The last word on the defaults: what a step is made of.
 run_bench mtp-steps 480 26b-a4b --arm stock:stock,mtp --arm package:package,mtp --batches 1,8,32,64 --step-tokens 1000,200 --rounds 1 \
     --repetitions 3 --profile 1,8,32,64 -- "${flags[@]}"
-on_card more-engine-tests 400 bash -c "engine_tests mtp fa4 fast_prefill_gpu gpu memory"
+on_card more-engine-tests 400 bash -c "engine_tests mtp fa4 sampling fast_prefill_gpu gpu memory"
 [ ! -s "$out/left-out" ] || { echo "left out:"; cat "$out/left-out"; }

@@ -25,6 +25,7 @@ ARMS = {
     "chain": {**OFF, "SGLANG_GEMMA4_FROZEN_CHAIN": "1"},
     "graph": {**OFF, "SGLANG_GEMMA4_FROZEN_CHAIN": "1", "SGLANG_GEMMA4_DRAFT_GRAPH": "1"},
     "all": {**dict.fromkeys(OFF, "1"), "SGLANG_GEMMA4_DRAFT_ARGMAX": "0"},
+    "v1": {**OFF, "SGLANG_FROZEN_KV_MTP_V2": "0"},
 }
 
 
@@ -60,7 +61,7 @@ def syncs(log: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("arm", ["chain", "graph"])
+@pytest.mark.parametrize("arm", ["chain", "graph", "v1"])
 def test_tokens_and_verify_steps_are_those_of_stock_s_draft(arm: str, answers: dict[str, tuple[list[dict[str, Any]], str]]) -> None:
     stock, ours = answers["stock's draft"][0], answers[arm][0]
     assert [one["token_ids"] for one in ours] == [one["token_ids"] for one in stock]
