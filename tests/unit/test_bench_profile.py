@@ -211,7 +211,15 @@ def test_names_stay_apart() -> None:
         ("moe experts", ["fused_moe_kernel"]),
         ("moe routing", ["_gemma4_routing_kernel", "void moe_align_block_size_kernel<int>(X)", "moe_sum_reduce_warp_per_token_vec_kernel"]),
         ("attention", ["_fwd_kernel", "_fwd_grouped_kernel_stage1", "_fwd_kernel_stage2", "create_flashinfer_kv_indices_triton"]),
-        ("dense gemm", ["nvjet_tst_64x8_64x16_2x1_v_bz_splitK_TNT", "void cublasLt::splitKreduce_kernel<32, 16>(X)", "gemv2T_kernel_val"]),
+        (
+            "dense gemm",
+            [
+                "nvjet_tst_64x8_64x16_2x1_v_bz_splitK_TNT",
+                "void cublasLt::splitKreduce_kernel<32, 16>(X)",
+                "gemv2T_kernel_val",
+                "_few_row_linear_kernel",
+            ],
+        ),
         ("norm", ["void flashinfer::norm::RMSNormKernel<8u, __nv_bfloat16>(X)", "_gemma_dual_rmsnorm_residual_kernel", "rmsnorm_cta_wide"]),
         ("activation", ["void flashinfer::activation::act_and_mul_kernel<__nv_bfloat16, &(float gelu_tanh<float>(float const&))>(X)"]),
         ("rope", ["rotary_embedding_kernel", "fused_rope_kernel"]),
