@@ -39,6 +39,7 @@ MASTER = "SGLANG_GEMMA4"
 STRICT = "SGLANG_GEMMA4_STRICT"
 CPU_ENGINE = "SGLANG_GEMMA4_CPU"
 PREFLIGHT = "SGLANG_GEMMA4_PREFLIGHT"
+FORCE_EAGLE = "SGLANG_GEMMA4_FORCE_EAGLE"
 MTP_V2 = "SGLANG_FROZEN_KV_MTP_V2"
 PREFILL_GRAPH_FOR_MM = "SGLANG_ENABLE_PIECEWISE_CUDA_GRAPH_FOR_MM"
 DEBUG_DIR = "SGLANG_GEMMA4_DEBUG_DIR"
@@ -59,7 +60,12 @@ _TABLE = (
         True,
         "With only --speculative-draft-model-path given (`auto`: the -assistant beside the model): NEXTN, 3 steps, topk 1, 4 draft tokens.",
     ),
-    Switch("SGLANG_GEMMA4_FORCE_EAGLE", False, "A Gemma 4 assistant is drafted with by EAGLE, not promoted to FROZEN_KV_MTP."),
+    Switch(
+        FORCE_EAGLE,
+        False,
+        "NEXTN and EAGLE stay EAGLE where the draft's config.json names a Gemma 4 assistant but loads as a class with KV of its own; a "
+        "frozen assistant, which has none, is refused.",
+    ),
     Switch("SGLANG_GEMMA4_REPORT", True, "The start-up banner and the patch list in /server_info."),
     Switch("SGLANG_GEMMA4_PATCH_METRICS", True, "The patch list on /metrics, where the server has --enable-metrics."),
     Switch("SGLANG_GEMMA4_TEXT_ONLY_CONFIG", True, "Load text-only checkpoints as transformers 5.19 saves them."),

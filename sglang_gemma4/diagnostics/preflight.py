@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4 import switches
+
 ARCHITECTURES = ("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4UnifiedForConditionalGeneration")
-ASSISTANT = "Gemma4AssistantForCausalLM"
+ASSISTANTS = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM")
 
 # sglang/srt/arg_groups/model_hook.py:646
 ATTENTION_BACKENDS = ("triton", "fa4", "trtllm_mha", "aiter", "ascend", "intel_xpu", "intel_amx")
@@ -134,7 +136,8 @@ def _check_ratio(arguments: Mapping[str, Any]) -> None:
 def _check_assistant(model: str, config: dict[str, Any], arguments: Mapping[str, Any]) -> None:
     algorithm = arguments.get("speculative_algorithm")
     draft = arguments.get("speculative_draft_model_path")
-    wants_mtp = isinstance(algorithm, str) and algorithm.upper() in MTP_ALGORITHMS
+    eagle = switches.is_on(switches.FORCE_EAGLE)  # then NEXTN is EAGLE; patches/force_eagle.py looks at its draft
+    wants_mtp = isinstance(algorithm, str) and algorithm.upper() in (MTP_ALGORITHMS[1:] if eagle else MTP_ALGORITHMS)
     if not draft:
         if wants_mtp:
             raise PreflightError(
@@ -147,13 +150,12 @@ def _check_assistant(model: str, config: dict[str, Any], arguments: Mapping[str,
 
         draft = sibling(model)
     assistant = read_config(str(draft), "assistant", arguments.get("speculative_draft_model_revision"), arguments.get("download_dir"))
-    if assistant is None:
+    if assistant is None or (eagle and not wants_mtp):
         return
-    architectures = assistant.get("architectures") or []
-    if ASSISTANT not in architectures:
+    if not is_assistant(assistant):
         if wants_mtp:
-            found = ", ".join(architectures) or "of no architecture"
-            raise PreflightError(f"{draft} is {found}, not {ASSISTANT}; give the assistant that was trained with {model}")
+            found = ", ".join(assistant.get("architectures") or []) or "of no architecture"
+            raise PreflightError(f"{draft} is {found}, not {' or '.join(ASSISTANTS)}; give the assistant that was trained with {model}")
         return
     if mismatches := _mismatches(text_geometry(config), assistant):
         raise PreflightError(
@@ -164,7 +166,7 @@ def _check_assistant(model: str, config: dict[str, Any], arguments: Mapping[str,
 def _mismatches(target: TextGeometry, assistant: dict[str, Any]) -> list[str]:
     draft = text_geometry(assistant)
     found = []
-    backbone = assistant.get("backbone_hidden_size", 1536)
+    backbone = assistant.get("backbone_hidden_size", 3840 if _is_unified(assistant) else 1536)
     if backbone != target.hidden_size:
         found.append(f"its backbone_hidden_size is {backbone}, the model's hidden_size {target.hidden_size}")
     if draft.vocab_size != target.vocab_size:
@@ -248,6 +250,15 @@ def _is_gemma4(config: dict[str, Any]) -> bool:
     return any(name in ARCHITECTURES for name in config.get("architectures") or [])
 
 
+def is_assistant(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is an MTP assistant's, as SGLang asks it (arg_groups/speculative_hook.py:97)."""
+    return any(name in ASSISTANTS for name in config.get("architectures") or [])
+
+
+def _is_unified(config: Mapping[str, Any]) -> bool:
+    return str(config.get("model_type")).startswith("gemma4_unified")
+
+
 def text_geometry(config: dict[str, Any]) -> TextGeometry:
     """Geometry of a Gemma 4 text model from any of the spellings in use.
 
@@ -275,5 +286,5 @@ def text_geometry(config: dict[str, Any]) -> TextGeometry:
         vocab_size=text.get("vocab_size", 262_144),
         layers={name: geometry for name, geometry in by_type.items() if name in layer_types},
         last_types=tuple(dict.fromkeys(named[-2:])),
-        sliding_window=text.get("sliding_window", 512),
+        sliding_window=text.get("sliding_window", 1024 if _is_unified(text) else 512),
     )

@@ -55,7 +55,7 @@ def missing(arguments: Mapping[str, Any]) -> dict[str, Any]:
     config = preflight.read_config(
         str(draft), "assistant", arguments.get("speculative_draft_model_revision"), arguments.get("download_dir")
     )
-    if config is None or preflight.ASSISTANT not in (config.get("architectures") or []):
+    if config is None or not preflight.is_assistant(config):
         return found
     if arguments.get("speculative_algorithm") is None:
         found["speculative_algorithm"] = "NEXTN"

@@ -60,7 +60,8 @@ def test_auto_without_an_assistant_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "stock", "expected"),
-    [("NEXTN", "FROZEN_KV_MTP", "EAGLE"), ("FROZEN_KV_MTP", "FROZEN_KV_MTP", "FROZEN_KV_MTP"), (None, None, None)],
+    [("EAGLE", "EAGLE", "EAGLE"), ("FROZEN_KV_MTP", "FROZEN_KV_MTP", "FROZEN_KV_MTP"), (None, None, None)],
 )
-def test_promotion_can_be_left_out(asked: str | None, stock: str | None, expected: str | None) -> None:
-    assert force_eagle.keep_eagle(lambda *_: stock, asked) == expected
+def test_only_a_promotion_is_undone(asked: str | None, stock: str | None, expected: str | None) -> None:
+    """No draft is looked at; ``tests/engine/test_force_eagle.py`` has those that are."""
+    assert force_eagle.keep_eagle(lambda *_: stock, asked, "nowhere") == expected

@@ -44,6 +44,29 @@ def test_a_fitting_pair_passes(target: str, tmp_path: Path) -> None:
     preflight.check(mtp(target, assistant(tmp_path)))
 
 
+def test_the_unified_assistant_is_one_too(tmp_path: Path) -> None:
+    """It has defaults of its own: configs that say nothing of either value."""
+    text = TEXT | {"hidden_size": 3840, "model_type": "gemma4_unified_text"}
+    target = write(tmp_path / "target", architectures=["Gemma4UnifiedForConditionalGeneration"], text_config=text | {"sliding_window": 1024})
+    config = {"architectures": ["Gemma4UnifiedAssistantForCausalLM"], "model_type": "gemma4_unified_assistant", "text_config": text}
+    preflight.check(mtp(target, write(tmp_path / "assistant", **config)))
+    misfit = write(tmp_path / "misfit", **config, backbone_hidden_size=2816)
+    with pytest.raises(PreflightError, match="its backbone_hidden_size is 2816, the model's hidden_size 3840"):
+        preflight.check(mtp(target, misfit))
+
+
+def test_under_force_eagle_a_draft_is_no_assistant(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NEXTN is EAGLE then: the draft may be any class, and the KV it writes has any shape. FROZEN_KV_MTP by name still needs the assistant."""
+    llama = write(tmp_path / "llama", architectures=["LlamaForCausalLMEagle", "Gemma4AssistantForCausalLM"], hidden_size=64)
+    for forced in (False, True):
+        monkeypatch.setenv("SGLANG_GEMMA4_FORCE_EAGLE", str(int(forced)))
+        if forced:
+            preflight.check(mtp(target, llama))
+            preflight.check(mtp(target, None))
+        with pytest.raises(PreflightError, match="does not fit"):
+            preflight.check(mtp(target, llama) | {"speculative_algorithm": "FROZEN_KV_MTP" if forced else "NEXTN"})
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -106,7 +129,7 @@ def test_a_missing_assistant_names_the_flag(target: str) -> None:
 
 def test_another_model_is_no_assistant(target: str, tmp_path: Path) -> None:
     draft = write(tmp_path / "llama", architectures=["LlamaForCausalLM"])
-    with pytest.raises(PreflightError, match="is LlamaForCausalLM, not Gemma4AssistantForCausalLM"):
+    with pytest.raises(PreflightError, match="is LlamaForCausalLM, not Gemma4AssistantForCausalLM or Gemma4Unified"):
         preflight.check(mtp(target, draft))
 
 

@@ -1,0 +1,11 @@
+"""EAGLE's tree masks as on a card: ``TEST_SABOTAGE=card_masks:install``. On a CPU SGLang makes those of intel_amx, which triton misreads."""
+
+import importlib
+from typing import Any
+
+
+def install() -> None:
+    """Whole masks, a row of prefix and draft for each draft token."""
+    worker: Any = importlib.import_module("sglang.srt.speculative.eagle_worker_v2")
+    tree: Any = importlib.import_module("sglang.srt.speculative.eagle_utils")
+    worker.default_tree_mask_mode = lambda: tree.TreeMaskMode.FULL_MASK
