@@ -1,4 +1,5 @@
-"""SGLang's scheduler in other ways than by default: ``TEST_SABOTAGE`` names ``retracting``, ``overlapped`` or ``overlapped_forgetful``.
+"""SGLang's scheduler in other ways than by default: ``TEST_SABOTAGE`` names ``retracting``, ``overlapping``, ``overlapped`` or
+``overlapped_forgetful``.
 
 The overlapped loop, its future map and its lag of one step are SGLang's own, though nothing runs at the same time on a CPU. Only the gather
 of a verify's relayed tensors, a Triton kernel, is torch here. The engine must also be started with ``disable_overlap_schedule=False``.
@@ -19,11 +20,17 @@ def retracting() -> None:
     scheduler.TEST_RETRACT, scheduler.TEST_RETRACT_INTERVAL = True, INTERVAL
 
 
+def overlapping() -> None:
+    """As ``mtp_trace.watch``, in an engine that may overlap."""
+    trace: Any = importlib.import_module("mtp_trace")
+    trace.watch()
+    _relay_in_torch()
+
+
 def overlapped() -> None:
     """As ``retracting``, in an engine that may overlap."""
     retracting()
-    relay: Any = importlib.import_module("sglang.srt.managers.overlap_utils")
-    relay.gather_spec_extras = gather
+    _relay_in_torch()
 
 
 def overlapped_forgetful() -> None:
@@ -32,6 +39,18 @@ def overlapped_forgetful() -> None:
     penalties: Any = importlib.import_module("sglang_gemma4.speculative.verify_penalties")
     original = penalties.penalise
     penalties.penalise = lambda logits, chain, earlier, *rest: original(logits, chain, earlier * 0, *rest)
+
+
+def _relay_in_torch() -> None:
+    """And say so in the log when it first happens: a synchronous loop relays nothing."""
+    relay: Any = importlib.import_module("sglang.srt.managers.overlap_utils")
+
+    def first(*given: Any) -> tuple[Any, ...]:
+        print("RELAYED", flush=True)
+        relay.gather_spec_extras = gather
+        return gather(*given)
+
+    relay.gather_spec_extras = first
 
 
 def gather(indices: Any, *buffers: Any) -> tuple[Any, ...]:

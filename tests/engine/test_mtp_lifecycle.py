@@ -28,7 +28,7 @@ class Pair:
     plain: Answers
 
     def tokens_are_equal(self, group: str) -> None:
-        found, expected = ([output.token_ids for output in answers[group]] for answers in (self.mtp, self.plain))
+        found, expected = ([(output.token_ids, output.text) for output in answers[group]] for answers in (self.mtp, self.plain))
         assert found == expected
 
     def steps(self, *rids: str) -> list[Step]:
@@ -37,20 +37,25 @@ class Pair:
 
 def serve(nursery: Nursery, sabotage: str, chain: str, engine: dict[str, object]) -> Answers:
     groups = mtp_cases.groups()
-    env = {"TEST_SABOTAGE": f"mtp_trace:{sabotage}", "SGLANG_GEMMA4_FROZEN_CHAIN": chain}
+    env = {"TEST_SABOTAGE": sabotage, "SGLANG_GEMMA4_FROZEN_CHAIN": chain}
     found = nursery.run(CHECKPOINTS / MODEL, list(groups.values()), env=env, **ENGINE, **engine)  # type: ignore[arg-type]
     return dict(zip(groups, found, strict=True))
 
 
 @pytest.fixture(scope="module")
 def plain(nursery: Nursery) -> Answers:
-    return serve(nursery, "watch", "0", {})
+    return serve(nursery, "mtp_trace:watch", "0", {})
 
 
-@pytest.fixture(scope="module", params=["0", "1"], ids=["tree", "chain"])
+@pytest.fixture(scope="module", params=[False, True], ids=["tree-synchronous", "chain-overlapped"])
 def pair(request: pytest.FixtureRequest, nursery: Nursery, plain: Answers) -> Pair:
-    mtp = serve(nursery, "watch", request.param, MTP)
-    assert bool(re.search(r"active +frozen_chain", mtp["together"][0].log)) == (request.param == "1")
+    overlaps = request.param
+    if overlaps:
+        mtp = serve(nursery, "loop_modes:overlapping", "1", {**MTP, "disable_overlap_schedule": False})
+    else:
+        mtp = serve(nursery, "mtp_trace:watch", "0", MTP)
+    log = mtp["together"][0].log
+    assert bool(re.search(r"active +frozen_chain", log)) == ("RELAYED" in log) == overlaps
     return Pair(mtp, plain)
 
 
