@@ -34,16 +34,17 @@ def refuse_frozen(draft: str, trust_remote_code: bool = False, kwargs: dict[str,
     kind, name = ModelRegistry.resolve_model_cls(architectures)
     if hasattr(kind, "bind_frozen_kv_context"):
         raise PreflightError(
-            f"{switches.FORCE_EAGLE}=1: {draft} loads as {name}, a frozen assistant: its layers have no keys and values of their own, and "
-            f"EAGLE drafts with nothing else; set {switches.FORCE_EAGLE}=0 to draft with it by FROZEN_KV_MTP, or give a draft trained for EAGLE"
+            f"{switches.FORCE_EAGLE}=1: {draft} loads as {name}, a frozen assistant: its layers have no keys and values of their own, "
+            f"and EAGLE drafts with nothing else; set {switches.FORCE_EAGLE}=0 to draft with it by FROZEN_KV_MTP, or give a draft "
+            "trained for EAGLE"
         )
 
 
 PATCH = Patch(
     name="force_eagle",
     switch=switches.FORCE_EAGLE,
-    why="SGLang promotes NEXTN and EAGLE to FROZEN_KV_MTP by a name in the draft's config.json; a draft that writes KV of its own needs EAGLE.",
-    evidence="srt/arg_groups/speculative_hook.py:97-115 (any of the names) · srt/models/registry.py:83 (the first one registered is loaded)",
+    why="SGLang promotes NEXTN and EAGLE to FROZEN_KV_MTP by a name in the draft's config.json; a draft that writes KV needs EAGLE.",
+    evidence="srt/arg_groups/speculative_hook.py:97-115 (any of the names) · srt/models/registry.py:83 (the first that is known is loaded)",
     remove_when="SGLang has a flag for it.",
     hooks=(Hook("sglang.srt.arg_groups.speculative_hook._resolve_speculative_algorithm_alias", "around", keep_eagle, "32a3d47bbf75"),),
 )

@@ -47,6 +47,22 @@ def check_mtp(_result: None, server_args: Any) -> None:
         )
 
 
+def check_cache(_result: None, server_args: Any) -> None:
+    """After ``handle_model_specific_adjustments``, when the backends are resolved."""
+    from sglang.srt.arg_groups.model_override_base import attention_backends_of, model_config_of, resolved_view
+
+    from sglang_gemma4.diagnostics import preflight
+
+    resolved, config = resolved_view(server_args), model_config_of(server_args).hf_config
+    if not any(name in preflight.ARCHITECTURES for name in config.architectures or ()):
+        return
+    prefill, decode = attention_backends_of(resolved)
+    verifies = resolved.speculative_algorithm is not None and resolved.speculative_attention_mode == "decode"
+    shared = getattr(getattr(config, "text_config", config), "num_kv_shared_layers", 0) or 0
+    with one_line():
+        preflight.check_cache_type(shared, resolved.kv_cache_dtype, (prefill, decode) if verifies else (prefill,))
+
+
 @contextmanager
 def one_line() -> Iterator[None]:
     """Within it a ``PreflightError`` ends a command line with its message alone."""
@@ -65,10 +81,11 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_PREFLIGHT",
     why="Stock ends in a shape error after loading weights, or in a page of traceback.",
     evidence="srt/arg_groups/model_hook.py:646 (assert) · srt/models/gemma4_mtp.py (no geometry check) · "
-    "arg_groups/speculative_hook.py:990 (no check of MTP's lengths and backends)",
+    "arg_groups/speculative_hook.py:990 (no check of MTP's lengths and backends) · layers/attention/triton_backend.py:1706 (fp8 keys)",
     remove_when="SGLang checks assistant, lengths and backends before loading.",
     hooks=(
         Hook("sglang.srt.server_args.ServerArgs.resolve_once", "before", check_arguments, "7822e7d5cefd"),
         Hook("sglang.srt.arg_groups.speculative_hook._handle_frozen_kv_mtp", "after", check_mtp, "7b0aa090be25"),
+        Hook("sglang.srt.arg_groups.model_hook.handle_model_specific_adjustments", "after", check_cache, "1c321ef6fec8"),
     ),
 )

@@ -4,7 +4,7 @@ Reads config.json files only; neither torch nor sglang is imported.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ BACKEND_FLAGS = ("attention_backend", "prefill_attention_backend", "decode_atten
 
 # Those whose prefill SGLang or this package gives the masks of images; intel_amx is the CPU engine's name too.
 IMAGE_BACKENDS = ("triton", "fa4")
+
+# With them SGLang's triton prefill gives its kernel keys of another type than the queries where a layer reads those of another layer.
+FP8_CACHES = ("fp8_e4m3", "fp8_e5m2")
 
 # What check() reads of SGLang's ServerArgs.
 FIELDS = (
@@ -115,6 +118,23 @@ def check_images(two_way: bool, text_only: bool, prefill_backend: str, determini
         raise PreflightError(
             "--enable-deterministic-inference takes a kernel of triton's that cannot mask this model's images; leave the flag out, "
             "or add --language-model-only where no request has images"
+        )
+
+
+def check_cache_type(shared_layers: int, kv_cache_dtype: str, extending: Collection[str]) -> None:
+    """Check that KV-shared layers (E2B, E4B) can read the KV cache in prefill and verify.
+
+    Args:
+        shared_layers: how many of the model's layers read the KV of other layers.
+        extending: attention backends that prefill or verify.
+
+    Raises:
+        PreflightError: the first prefill's kernel would not compile (``crash_repro/fp8_shared_kv.py``).
+    """
+    if shared_layers and kv_cache_dtype in FP8_CACHES and "triton" in extending:
+        raise PreflightError(
+            f"--kv-cache-dtype {kv_cache_dtype}: {shared_layers} layers of this model read the KV of other layers, which SGLang's triton "
+            "prefill and verify take for unquantised; use --kv-cache-dtype auto"
         )
 
 

@@ -60,6 +60,17 @@ def test_an_engine_raises(options: dict[str, object], said: str, nursery: Nurser
     assert "Load weight begin" not in str(error.value)
 
 
+@pytest.mark.parametrize(("kind", "draft"), [("fp8_e4m3", "auto"), ("fp8_e5m2", None)], ids=["mtp", "plain"])
+def test_an_fp8_cache_on_triton_with_shared_layers(kind: str, draft: str | None, nursery: Nursery) -> None:
+    """Each ends SGLang's first prefill; ``tests/engine/test_open_failures.py`` knows whether it still does."""
+    options = {"attention_backend": "triton", "kv_cache_dtype": kind, "speculative_draft_model_path": draft}
+    with pytest.raises(EngineFailed) as error:
+        nursery.run(checkpoints.SHIPPED / "tiny-e2b", [Group([[2, 300]])], None, 60.0, **options)
+    said = f"--kv-cache-dtype {kind}: 5 layers of this model read the KV of other layers, which SGLang's triton prefill and verify take for"
+    assert f"PreflightError: {said}" in str(error.value)
+    assert "Load weight begin" not in str(error.value)
+
+
 def test_a_pool_below_the_context_that_was_asked_for(nursery: Nursery) -> None:
     said = "--context-length 2048: one request may have 2048 tokens and the full pool holds 1024; raise --max-total-tokens 1024"
     with pytest.raises(EngineFailed) as error:

@@ -41,7 +41,8 @@ def eagle_draft(folder: Path) -> Path:
     (folder / "config.json").write_text(json.dumps(own))
     shapes = {"fc.weight": (hidden, 2 * hidden), "fc.bias": (hidden,), "layers.0.post_attention_layernorm.weight": (hidden,)}
     shapes |= {f"layers.0.mlp.{name}_proj.weight": (hidden, hidden) for name in ("gate", "up", "down")}
-    shapes |= {f"layers.0.self_attn.{name}_proj.weight": (rows, hidden) for name, rows in zip("qkvo", (hidden, head, head, hidden), strict=True)}
+    rows = {"q": hidden, "k": head, "v": head, "o": hidden}
+    shapes |= {f"layers.0.self_attn.{name}_proj.weight": (count, hidden) for name, count in rows.items()}
     save_file({name: 0.05 * torch.randn(shape) for name, shape in shapes.items()}, folder / "model.safetensors")
     return folder
 

@@ -1,5 +1,6 @@
-"""An engine that is given nothing for MTP but ``auto``: its assistant is found, drafts are accepted, tokens stay. The assistant is named as a
-unified one, which SGLang loads as well."""
+"""An engine that is given nothing for MTP but ``auto``: its assistant is found, drafts are accepted, tokens stay.
+
+The assistant is named as a unified one, which SGLang loads as well."""
 
 import json
 import shutil

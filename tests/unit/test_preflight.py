@@ -47,7 +47,8 @@ def test_a_fitting_pair_passes(target: str, tmp_path: Path) -> None:
 def test_the_unified_assistant_is_one_too(tmp_path: Path) -> None:
     """It has defaults of its own: configs that say nothing of either value."""
     text = TEXT | {"hidden_size": 3840, "model_type": "gemma4_unified_text"}
-    target = write(tmp_path / "target", architectures=["Gemma4UnifiedForConditionalGeneration"], text_config=text | {"sliding_window": 1024})
+    wide = text | {"sliding_window": 1024}
+    target = write(tmp_path / "target", architectures=["Gemma4UnifiedForConditionalGeneration"], text_config=wide)
     config = {"architectures": ["Gemma4UnifiedAssistantForCausalLM"], "model_type": "gemma4_unified_assistant", "text_config": text}
     preflight.check(mtp(target, write(tmp_path / "assistant", **config)))
     misfit = write(tmp_path / "misfit", **config, backbone_hidden_size=2816)
@@ -56,7 +57,7 @@ def test_the_unified_assistant_is_one_too(tmp_path: Path) -> None:
 
 
 def test_under_force_eagle_a_draft_is_no_assistant(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NEXTN is EAGLE then: the draft may be any class, and the KV it writes has any shape. FROZEN_KV_MTP by name still needs the assistant."""
+    """NEXTN is EAGLE then: the draft is of any class, its KV of any shape. FROZEN_KV_MTP by name still needs the assistant."""
     llama = write(tmp_path / "llama", architectures=["LlamaForCausalLMEagle", "Gemma4AssistantForCausalLM"], hidden_size=64)
     for forced in (False, True):
         monkeypatch.setenv("SGLANG_GEMMA4_FORCE_EAGLE", str(int(forced)))
@@ -182,6 +183,18 @@ def test_malformed_configs(target: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["owner/name:Q4_K_M", "owner/name/model.gguf", "s3://bucket/model"])
 def test_forms_that_sglang_loads_another_way_are_left_to_it(model: str) -> None:
     preflight.check({"model_path": model})
+
+
+@pytest.mark.parametrize("given", [(0, "fp8_e4m3", ("triton",)), (2, "auto", ("triton",)), (2, "fp8_e4m3", ("trtllm_mha",))])
+def test_a_cache_that_shared_layers_can_read_passes(given: tuple[int, str, tuple[str, ...]]) -> None:
+    preflight.check_cache_type(*given)
+
+
+@pytest.mark.parametrize("kind", ["fp8_e4m3", "fp8_e5m2"])
+@pytest.mark.parametrize("backends", [("triton",), ("trtllm_mha", "triton")])
+def test_a_cache_that_shared_layers_cannot_read_is_refused(kind: str, backends: tuple[str, ...]) -> None:
+    with pytest.raises(PreflightError, match=f"--kv-cache-dtype {kind}: 20 layers of this model .*; use --kv-cache-dtype auto"):
+        preflight.check_cache_type(20, kind, backends)
 
 
 @pytest.mark.parametrize(
