@@ -5,6 +5,7 @@ chain needs the largest logit of each step and nothing else. The results are tho
 by less than a softmax can tell, the larger one is taken.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -120,6 +121,21 @@ def verify_input(worker: Any, batch: Any, parents: torch.Tensor, order: torch.Te
     return FrozenKVMTPVerifyInput(**{**given, "capture_hidden_mode": CaptureHiddenMode.FULL})
 
 
+def init_metadata(worker: Any, forward_batch: Any, requests: Sequence[Any]) -> None:
+    """What ``_init_frozen_kv_metadata`` does for a draft outside graphs, and waits for the device to sum lengths that the host lacks.
+
+    Backends size buffers of slots by that sum, so the slots that the host has allocated to ``requests`` do as well: there is one at least
+    for every key (eagle_utils.py:880).
+    """
+    if forward_batch.seq_lens_cpu is None:
+        forward_batch.seq_lens_sum = sum(request.kv.kv_allocated_len for request in requests)
+    else:
+        forward_batch.seq_lens_sum = int(forward_batch.seq_lens_cpu.sum())
+    with worker._frozen_kv_target_view(forward_batch):
+        worker.draft_attn_backend.init_forward_metadata(forward_batch)
+    forward_batch.mark_forward_metadata_ready()
+
+
 def draft(worker: Any, batch: Any) -> Any:
     """One draft for a decode batch that is not idle; what ``FrozenKVMTPDraftWorker.draft`` returns. Copies nothing to the host."""
     from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch
@@ -138,6 +154,7 @@ def draft(worker: Any, batch: Any) -> Any:
         found = runner.execute(forward_batch)
     else:
         forward_batch.can_run_decode_cuda_graph = False
+        init_metadata(worker, forward_batch, batch.reqs)
         found = worker.draft_forward(forward_batch)
     return verify_input(worker, batch, *found)
 

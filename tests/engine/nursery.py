@@ -50,7 +50,7 @@ def import_sglang() -> None:
 def serve_case(case: dict[str, Any]) -> dict[str, Any]:
     """Build the engine of a case, send its groups, return the outputs."""
     os.environ.update(case["env"])
-    if sabotage := os.environ.get("TEST_SABOTAGE"):  # "module:function", the module beside this one
+    for sabotage in os.environ.get("TEST_SABOTAGE", "").split():  # each "module:function", the module beside this one
         pkgutil.resolve_name(sabotage)()
     from sglang.srt.entrypoints.engine import Engine
 

@@ -73,6 +73,26 @@ def test_the_chain_is_the_tree_of_width_one(steps: int, rows: int) -> None:
     assert len(ours.model_runner.seen) == steps
 
 
+@pytest.mark.parametrize("on_host", [False, True])
+def test_metadata_of_an_eager_draft_asks_nothing_of_the_device(on_host: bool) -> None:
+    """Lengths are on a device that has no values to give: SGLang's own sum of them raises."""
+    made, given = worker(3), []
+    made._frozen_kv_target_view = lambda _: nullcontext()
+    made.draft_attn_backend = SimpleNamespace(init_forward_metadata=lambda batch: given.append(batch.seq_lens_sum))
+    requests = [SimpleNamespace(kv=SimpleNamespace(kv_allocated_len=slots)) for slots in (40, 23)]
+    forward_batch = batch(2)
+    forward_batch.seq_lens, forward_batch.seq_lens_cpu = forward_batch.seq_lens.to("meta"), torch.tensor([33, 17]) if on_host else None
+    forward_batch.forward_mode = SimpleNamespace(is_idle=lambda: False)
+    ready: list[bool] = []
+    forward_batch.mark_forward_metadata_ready = lambda: ready.append(True)
+    chain.init_metadata(made, forward_batch, requests)
+    assert given == [50 if on_host else 63]
+    assert ready == [True]
+    if not on_host:
+        with pytest.raises(RuntimeError, match="meta"):
+            made._init_frozen_kv_metadata(forward_batch)
+
+
 def test_last_accepted_rows() -> None:
     hidden = torch.arange(12).view(12, 1)  # three requests, three steps: four rows each
     found = chain.last_accepted(Chain.make(5, 3, "cpu"), hidden, torch.tensor([1, 4, 2], dtype=torch.int32))
