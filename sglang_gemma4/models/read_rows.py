@@ -10,7 +10,7 @@ from sglang.srt.model_executor.forward_context import get_attn_backend
 from sglang.srt.model_executor.runner_utils.prefill_graph import is_in_prefill_graph_scope
 from sglang.srt.runtime_context import get_exec, get_lora, get_parallel
 
-from sglang_gemma4.attention import second_metadata
+from sglang_gemma4.attention import image_spans, second_metadata
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ def first_shared(model: Any) -> int:
 
 
 def is_prefill(forward_batch: Any) -> bool:
-    """Whether this forward is one that could be shortened: a prefill, alone or with decode rows."""
-    return forward_batch.forward_mode in (ForwardMode.EXTEND, ForwardMode.MIXED)
+    """Whether this forward is one that could be shortened: a prefill, alone or with decode rows (SGLang's runners call that EXTEND too)."""
+    return bool(forward_batch.forward_mode == ForwardMode.EXTEND)
 
 
 def of_batch(forward_batch: Any) -> Spans:
@@ -55,8 +55,9 @@ def of_batch(forward_batch: Any) -> Spans:
     if forward_batch.return_logprob:
         starts = forward_batch.extend_logprob_start_lens_cpu
         asked = [max(0, length - start) for length, start in zip(lengths, starts, strict=True)]
-    # A chunk that ends inside its prompt has its next token thrown away; decode rows of a mixed batch have theirs taken.
-    unread = not (forward_batch.contains_last_prefill_chunk or forward_batch.forward_mode.is_mixed() or any(asked))
+    # A chunk that ends inside its prompt has its next token thrown away. A decode row beside it (--enable-mixed-chunk) has its own taken:
+    # a request of one new token, which is all that tells it from a chunk here.
+    unread = not (forward_batch.contains_last_prefill_chunk or 1 in lengths or any(asked))
     return Spans(tuple(0 if unread else max(1, count) for count in asked), lengths)
 
 
@@ -84,6 +85,8 @@ def model_problem(model: Any) -> str | None:
     shared = [model.layers[number] for number in range(first, layers)]
     if not all(layer.self_attn.is_kv_shared_layer for layer in shared):
         return f"a layer from {first} on has keys and values of its own"
+    if image_spans.bidirectional(model.config):
+        return "use_bidirectional_attention is 'vision': the rows of an image see later ones, which the short part does not know"
     if any(layer.enable_moe_block for layer in shared):
         return "a layer that shares KV has experts"
     inside = [number for number in model.layers_to_capture if number >= first]
@@ -120,8 +123,6 @@ def batch_problem(tokens: int, dtype: torch.dtype, forward_batch: Any) -> str | 
         return f"attention backend: {problem}"
     if backend.token_to_kv_pool.dtype != dtype:
         return f"the KV cache is {backend.token_to_kv_pool.dtype}, the model {dtype}"
-    if _reads_inside_image(forward_batch):
-        return "log-probabilities of an image's rows are asked for, whose attention is not causal"
     return None
 
 
@@ -132,14 +133,3 @@ def _reads_every_row(forward_batch: Any) -> bool:
     algorithm = forward_batch.spec_algorithm
     seeds_only = algorithm is not None and algorithm.is_frozen_kv_mtp()
     return not seeds_only or bool(get_server_return_hidden_states_mode() == CaptureHiddenMode.FULL)
-
-
-def _reads_inside_image(forward_batch: Any) -> bool:
-    """Whether a row that is read sees a later row of its image. A request's last row sees everything there is."""
-    if forward_batch.mm_inputs is None:
-        return False
-    for count, end, inputs in zip(of_batch(forward_batch).counts, ends(forward_batch), forward_batch.mm_inputs, strict=True):
-        for item in inputs.mm_items if inputs is not None else ():
-            if not item.is_audio() and any(max(begin, end - count) <= min(last, end - 2) for begin, last in item.offsets or ()):
-                return True
-    return False

@@ -1,5 +1,8 @@
 """Images on SGLang's triton backend, interpreted, in float32: transformers' tokens and log-probabilities, where stock's masks miss them."""
 
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,3 +88,17 @@ def test_our_prefill_kernel_masks_images_too(interpreting: Nursery, prompts: lis
     assert wrong(ours, oracle["tiny-26b-a4b"]) == [False] * len(prompts)
     assert "REACHED a layer" in ours[0].log
     assert "SGLang's extend kernel" not in ours[0].log
+
+
+def test_beside_fast_prefill(interpreting: Nursery, prompts: list[dict[str, Any]], tmp_path: Path) -> None:
+    """A model with both two-way images and layers that share KV; Google has published none."""
+    model = tmp_path / "two-way"
+    shutil.copytree(checkpoints.SHIPPED / "tiny-e2b", model)
+    config = json.loads((model / "config.json").read_text())
+    config["text_config"]["use_bidirectional_attention"] = "vision"
+    (model / "config.json").write_text(json.dumps(config))
+    one = prompts[1:2]
+    ours = serve(interpreting, str(model), one, {SWITCH: "1", "SGLANG_GEMMA4_YOCO": "1"})
+    assert wrong(ours, decode(model, one, NEW_TOKENS, tmp_path)) == [False]
+    assert "MASKED" in ours[0].log
+    assert "yoco declined: a prefill goes through all layers: use_bidirectional_attention is 'vision'" in ours[0].log
