@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import switches
 from sglang_gemma4.patching import Hook, Patch, note
 
 ARCHITECTURE = "Gemma4ForConditionalGeneration"
@@ -23,8 +22,7 @@ def allow(original: Callable[[Any], None], server_args: Any) -> None:
     if not {prefill_backend.MULTIMODAL, prefill_backend.TEXT} & set(config.hf_config.architectures):
         original(server_args)
         return
-    yoco = prefill_graph.YOCO in switches.SWITCHES and switches.is_on(prefill_graph.YOCO)
-    problem = prefill_graph.reason_against(config.hf_text_config, yoco, given.pp_size)
+    problem = prefill_graph.reason_against(given.pp_size)
     if problem is not None:
         note("prefill_graph", problem)
         prefill_backend.keep_eager(server_args)

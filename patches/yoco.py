@@ -18,26 +18,53 @@ def fast_prefill(
     **kwargs: Any,
 ) -> Any:
     """Around ``Gemma4TextModel.forward``."""
+    from functools import partial
+
+    from sglang.srt.model_executor.forward_context import get_attn_backend
+
     from sglang_gemma4.models import fast_prefill as fast
-    from sglang_gemma4.models import read_rows
+    from sglang_gemma4.models import fast_prefill_graph, read_rows
 
     ids_or_embeds = (input_ids is None) is not (input_embeds is None)  # SGLang's forward refuses both, and neither
     if ids_or_embeds and read_rows.is_prefill(forward_batch):
-        reason = read_rows.model_problem(model) or read_rows.batch_problem(positions.shape[0], model.dtype(), forward_batch)
+        given = (model, input_ids, input_embeds, per_layer_inputs, positions, forward_batch)
+        reason = read_rows.model_problem(model) or read_rows.backend_problem(get_attn_backend(), model.dtype())
         if reason is None and kwargs:
             reason = f"the model was called with {', '.join(sorted(kwargs))}"
+        if reason is None and fast_prefill_graph.capturing():
+            return fast_prefill_graph.capture(*given)
+        reason = reason or read_rows.batch_problem(positions.shape[0], forward_batch)
         if reason is not None:
             note("yoco", f"a prefill goes through all layers: {reason}")
-        elif (part := fast.plan(positions, forward_batch)) is not None:
-            return fast.forward(model, input_ids, input_embeds, per_layer_inputs, positions, forward_batch, part)
+        elif (part := fast.plan(forward_batch)) is not None:
+            return fast.forward(*given, partial(fast.fill_rows, part))
     return original(model, input_ids, positions, forward_batch, input_embeds, per_layer_inputs, pp_proxy_tensors, **kwargs)
+
+
+def plan_replay(result: tuple[Any, Any], runner: Any, forward_batch: Any, **_kwargs: Any) -> None:
+    """After ``PrefillCudaGraphRunner.load_batch``, which returns the batch that is replayed and another thing."""
+    from sglang_gemma4.models import fast_prefill_graph
+
+    if type(runner.layer_model).__name__ == "Gemma4TextModel":
+        reason = fast_prefill_graph.plan(runner.layer_model, forward_batch, result[0], runner.model_runner.attn_backend)
+        if reason is not None:
+            note("yoco", f"a prefill goes through all layers: {reason}")
 
 
 PATCH = Patch(
     name="yoco",
     switch="SGLANG_GEMMA4_YOCO",
     why="20 of E2B's 35 layers, 18 of E4B's 42, write no KV: what they compute for a prompt's rows is read at its last row only.",
-    evidence="srt/models/gemma4_causal.py:540 · srt/layers/logits_processor.py:668 (a prefill is pruned after the last layer)",
+    evidence="srt/models/gemma4_causal.py:540 · srt/layers/logits_processor.py:668 (a prefill is pruned after the last layer) · "
+    "model_executor/runner/prefill_cuda_graph_runner.py:1845 (what a replay's batch is)",
     remove_when="Gemma4TextModel.forward prunes a prefill where its layers begin to share KV.",
-    hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.forward", "around", fast_prefill, "e83830e23e96"),),
+    hooks=(
+        Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.forward", "around", fast_prefill, "e83830e23e96"),
+        Hook(
+            "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner.load_batch",
+            "after",
+            plan_replay,
+            "f587ddb3656b",
+        ),
+    ),
 )

@@ -11,7 +11,7 @@ their requests instead, with everything before them as its prefix.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,9 @@ from sglang.srt.utils.common import async_h2d
 from sglang_gemma4.attention import second_metadata
 from sglang_gemma4.models import read_rows
 from sglang_gemma4.models.read_rows import Spans, first_shared
+
+Fill = Callable[[Any, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor], None]
+"""Called with the model, hidden states, per-layer inputs, positions and the output to write to, as in :func:`fill_rows`."""
 
 
 @dataclass(frozen=True)
@@ -42,29 +45,25 @@ class ShortPart:
     backend: Any = None
 
 
-def plan(positions: torch.Tensor, forward_batch: Any) -> ShortPart | None:
+def plan(forward_batch: Any) -> ShortPart | None:
     """The short part of a prefill that ``read_rows`` has nothing against, or None where every row is read.
 
     To be made before the first layer: a backend may wait for the device while it prepares, which later would cost the host its lead.
-
-    Args:
-        positions: ``[tokens]``, as the model gets them.
     """
     spans = read_rows.of_batch(forward_batch)
-    return None if spans.skip_nothing else short_part(spans, positions, forward_batch, get_attn_backend())
+    return None if spans.skip_nothing else short_part(spans, forward_batch, get_attn_backend())
 
 
-def short_part(spans: Spans, positions: torch.Tensor, forward_batch: Any, backend: Any) -> ShortPart:
-    """Everything the sharing layers need to see these rows alone."""
+def short_part(spans: Spans, forward_batch: Any, backend: Any) -> ShortPart:
+    """Everything the sharing layers need to see these rows alone, but their positions, which the model may still move."""
     numbers = spans.rows
-    rows = async_h2d(numbers, dtype=torch.int64, device=positions.device)
+    rows = async_h2d(numbers, dtype=torch.int64, device=forward_batch.out_cache_loc.device)
     if not numbers:
         return ShortPart(rows)
     short = copy.copy(forward_batch)
-    short.residual_stream = short.spec_info = short.mm_inputs = short.mm_input_embeds = None
+    short.positions = short.residual_stream = short.spec_info = short.mm_inputs = short.mm_input_embeds = None
     short.forward_metadata_ready = short.return_logprob = False
     short.input_ids = None if forward_batch.input_ids is None else forward_batch.input_ids[rows]
-    short.positions = positions[rows]
     # The rows' own slots, by which a prefill kernel finds the keys of the rows themselves. Nothing is written to them.
     short.kv_loc_cols = rows
     short.out_cache_loc = forward_batch.out_cache_loc[rows]
@@ -103,7 +102,7 @@ def forward(
     per_layer_inputs: torch.Tensor | None,
     positions: torch.Tensor,
     forward_batch: Any,
-    part: ShortPart,
+    fill: Fill,
 ) -> Any:
     """What ``Gemma4TextModel.forward`` returns for this prefill, with zeros in the rows that nobody reads.
 
@@ -111,6 +110,7 @@ def forward(
         input_ids: ``[tokens]``, or None with ``input_embeds`` ``[tokens, hidden]`` and ``per_layer_inputs`` ``[tokens, layers, per-layer
             width]``, what the ids of the tokens give before it is projected.
         positions: ``[tokens]``.
+        fill: what runs the layers that share KV.
     """
     first = first_shared(model)
     if input_ids is not None:
@@ -129,27 +129,37 @@ def forward(
         )
     hidden_states = residual_batch.take_output(hidden_states, forward_batch)
     out = torch.zeros_like(hidden_states)
-    if part.batch is not None:
-        per_layer_rows = None if per_layer_inputs is None else per_layer_inputs[part.rows, first:]
-        out[part.rows] = shared_layers(model, hidden_states[part.rows], per_layer_rows, part)
+    fill(model, hidden_states, per_layer_inputs, positions, out)
     return (out, captured) if captured else out
 
 
-def shared_layers(model: Any, hidden_states: torch.Tensor, per_layer_inputs: torch.Tensor | None, part: ShortPart) -> torch.Tensor:
-    """The sharing layers and the last norm: ``[rows, hidden]`` from the same shape.
+def fill_rows(
+    part: ShortPart,
+    model: Any,
+    hidden_states: torch.Tensor,
+    per_layer_inputs: torch.Tensor | None,
+    positions: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
+    """Write the rows of ``part`` into ``out`` ``[tokens, hidden]``.
 
     Args:
-        per_layer_inputs: ``[rows, sharing layers, per-layer width]`` or None.
+        hidden_states: ``[tokens, hidden]`` from the last layer that owns KV.
+        per_layer_inputs: ``[tokens, layers, per-layer width]`` or None.
+        positions: ``[tokens]``.
     """
-    first, short = first_shared(model), part.batch
+    if part.batch is None:
+        return
+    first, short, rows = first_shared(model), part.batch, part.rows
+    short.positions = positions[rows]
+    hidden_states, per_layer_rows = hidden_states[rows], None if per_layer_inputs is None else per_layer_inputs[rows, first:]
     residual_batch.set_written(hidden_states, short)
     with forward_context(replace(get_forward_context(), attn_backend=part.backend)):
         for number in range(first, model.config.num_hidden_layers):
             hidden_states = model.layers[number](
                 positions=short.positions,
                 hidden_states=hidden_states,
-                per_layer_input=None if per_layer_inputs is None else per_layer_inputs[:, number - first],
+                per_layer_input=None if per_layer_rows is None else per_layer_rows[:, number - first],
                 forward_batch=short,
             )
-    normed: torch.Tensor = residual_batch.final_norm(hidden_states, short, model.norm)
-    return normed
+    out[rows] = residual_batch.final_norm(hidden_states, short, model.norm)

@@ -1,7 +1,8 @@
 """What SGLang's breakable prefill graphs lack for Gemma 4: per-layer embeddings at a fixed address, sizes worth it, reasons against.
 
 Such a graph is captured in pieces, one between each two attentions, and replayed for any batch of at most its size: the multimodal wrapper
-(vision tower, image masks, embeddings) and every attention run in Python as always, the rest of the language model is replayed.
+(vision tower, image masks, embeddings) and every attention run in Python as always, the rest of the language model is replayed; with fast
+prefill, its layers up to those that share KV (``fast_prefill_graph``).
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ import torch
 
 LARGEST = 2048
 """Tokens. Above, a prefill keeps the card busy for longer than its launches take the host, and a graph gains nothing."""
-YOCO = "SGLANG_GEMMA4_YOCO"
 
 
 def capture_sizes(limit: int = LARGEST) -> list[int]:
@@ -34,19 +34,14 @@ def capture_sizes(limit: int = LARGEST) -> list[int]:
     return sorted(size for size in sizes if size <= limit)
 
 
-def reason_against(text_config: Any, environment_on: bool, pp_size: int) -> str | None:
+def reason_against(pp_size: int) -> str | None:
     """Why a server runs its prefills without graphs, or None.
 
     Args:
-        text_config: the language model's.
-        environment_on: fast prefill through KV-shared layers is asked for.
         pp_size: pipeline stages.
     """
     if pp_size > 1:
         return f"--pp-size {pp_size}: a stage's inputs are the stage before's, not embeddings"
-    shared = getattr(text_config, "num_kv_shared_layers", 0) or 0
-    if environment_on and shared:
-        return f"{YOCO}=1: the rows that reach the {shared} layers that share KV differ from batch to batch, a graph has one count"
     return None
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode, get_server_return_hidden_states_mode
-from sglang.srt.model_executor.forward_context import get_attn_backend
 from sglang.srt.model_executor.runner_utils.prefill_graph import is_in_prefill_graph_scope
 from sglang.srt.runtime_context import get_exec, get_lora, get_parallel
 
@@ -97,13 +96,22 @@ def model_problem(model: Any) -> str | None:
     return None
 
 
-def batch_problem(tokens: int, dtype: torch.dtype, forward_batch: Any) -> str | None:
+def backend_problem(backend: Any, dtype: torch.dtype) -> str | None:
+    """Why no prefill of a model of ``dtype`` on this attention backend can have a short part, or None."""
+    problem = second_metadata.problem_with(backend)
+    if problem is not None:
+        return f"attention backend: {problem}"
+    if backend.token_to_kv_pool.dtype != dtype:
+        return f"the KV cache is {backend.token_to_kv_pool.dtype}, the model {dtype}"
+    return None
+
+
+def batch_problem(tokens: int, forward_batch: Any) -> str | None:
     """Why this prefill goes through all layers, or None.
 
     Args:
-        tokens: rows that the first layer gets, in ``dtype``.
+        tokens: rows that the first layer gets.
     """
-    backend = get_attn_backend()
     if is_in_prefill_graph_scope() or torch.compiler.is_compiling():
         return "it is captured in a graph, whose number of rows is fixed"
     if forward_batch.extend_seq_lens_cpu is None or forward_batch.extend_prefix_lens_cpu is None:
@@ -118,11 +126,6 @@ def batch_problem(tokens: int, dtype: torch.dtype, forward_batch: Any) -> str | 
         return "hidden states are pooled over the prompt"
     if _reads_every_row(forward_batch):
         return "hidden states of every row are asked for"
-    problem = second_metadata.problem_with(backend)
-    if problem is not None:
-        return f"attention backend: {problem}"
-    if backend.token_to_kv_pool.dtype != dtype:
-        return f"the KV cache is {backend.token_to_kv_pool.dtype}, the model {dtype}"
     return None
 
 

@@ -108,6 +108,14 @@ def install() -> None:
     owner.replay = announced
 
 
+def counting() -> None:
+    """As :func:`install`, with the lines of ``row_counter``."""
+    import row_counter  # type: ignore[import-not-found] # the nursery's own folder
+
+    install()
+    row_counter.install()
+
+
 def forgetful() -> None:
     """As :func:`install`, and a replay reads the per-layer embeddings of whatever was there before, as stock's would."""
     from sglang_gemma4.models import prefill_graph

@@ -1,6 +1,7 @@
 """Fast prefill (YOCO) on tiny-e2b in float32: the answers of a prefill through all layers and of transformers, from fewer rows."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,10 @@ ARMS: dict[str, dict[str, Any]] = {
     "mtp-chunked": {**CHUNKED, **DRAFT},
 }
 
+GRAPHS: dict[str, Any] = {"disable_cuda_graph": False, "disable_decode_cuda_graph": True}
+"""Of prefills alone, recorded and replayed on the CPU (``recorded_graphs``)."""
+GRAPHS_ON = {"SGLANG_GEMMA4_PREFILL_GRAPH": "1", "TEST_SABOTAGE": "recorded_graphs:counting"}
+
 
 @pytest.fixture(scope="module")
 def picture(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -58,8 +63,8 @@ def groups(prompts: list[list[int]], picture: str, logprobs: bool = True) -> lis
     ]
 
 
-def serve(nursery: Nursery, switch: str, asked: list[Group], **options: Any) -> list[list[Output]]:
-    env = {"SGLANG_GEMMA4_YOCO": switch, "TEST_SABOTAGE": "row_counter:install"}
+def serve(nursery: Nursery, switch: str, asked: list[Group], other: Mapping[str, str] | None = None, **options: Any) -> list[list[Output]]:
+    env = {"SGLANG_GEMMA4_YOCO": switch, "TEST_SABOTAGE": "row_counter:install", **(other or {})}
     return nursery.run(CHECKPOINTS / NAME, asked, env=env, **options)
 
 
@@ -132,35 +137,71 @@ def test_the_sharing_layers_see_what_is_read(nursery: Nursery, prompts: list[lis
     assert [forward.prepared for forward in row_counter.prefill_forwards(log)] == expected
 
 
+def test_between_the_pieces_of_prefill_graphs(
+    nursery: Nursery, prompts: list[list[int]], picture: str, expected: list[list[list[int]]], scores: list[list[float]]
+) -> None:
+    """The layers that own KV are replayed with padded rows; those that share it see what is read, decode rows beside chunks included."""
+    options = {**GRAPHS, "chunked_prefill_size": 24, "enable_mixed_chunk": True}
+    found = serve(nursery, "1", groups(prompts, picture, logprobs=False), GRAPHS_ON, **options)
+    assert [[one.token_ids for one in found[number]] for number in (0, 1, 3)] == expected
+    for one, score, start in zip(found[2], scores, STARTS, strict=True):
+        assert one.meta_info["prompt"] == pytest.approx(score[start:] if start >= 0 else [], abs=1e-4)
+    log = found[0][0].log
+    assert "yoco declined" not in log
+    assert "beside a middle chunk" in log
+    replays = [forward for forward in row_counter.prefill_forwards(log) if forward.replayed]
+    for forward in replays:
+        # Nothing is said of the replayed layers: they are operators on tensors by then.
+        assert [layer for layer, _, _ in forward.layers] in ([], list(range(FIRST_SHARED, LAYERS)))
+        assert forward.prepared == [forward.mode, *{mode for _, _, mode in forward.layers}]
+        assert all(rows <= len(prompts) for _, rows, mode in forward.layers if mode == "DECODE")
+    assert {tuple(forward.prepared) for forward in replays} == {
+        *[("EXTEND",), ("EXTEND", "DECODE"), ("EXTEND", "EXTEND"), ("MIXED", "DECODE")],
+    }
+
+
 def test_the_same_answers_on_triton(
     interpreting: Nursery, prompts: list[list[int]], expected: list[list[list[int]]], scores: list[list[float]]
 ) -> None:
-    """With every index that attention follows checked, in the short part too."""
+    """With every index that attention follows checked, in the short part too; the last group's prefill is replayed from a graph."""
     new = 3
     starts = [prompts[0], prompts[1]]
     asked = [
         Group(starts, {"max_new_tokens": new}),
         Group(starts, {"max_new_tokens": new}, client="prompt_logprobs:send", extra={"starts": STARTS[:2]}, flush=True),
+        Group(starts[1:], {"max_new_tokens": new}, client="prompt_logprobs:send", extra={"starts": STARTS[1:2]}, flush=True),
     ]
-    env = {"SGLANG_GEMMA4_YOCO": "1", "TEST_SABOTAGE": "row_counter:install", "SGLANG_GEMMA4_DEBUG": "1"}
+    env = {**GRAPHS_ON, "SGLANG_GEMMA4_YOCO": "1", "SGLANG_GEMMA4_DEBUG": "1"}
     env |= {"SGLANG_GEMMA4_PREFILL_ATTENTION": "1", "SGLANG_GEMMA4_DECODE_ATTENTION": "1"}
-    options: dict[str, Any] = {"attention_backend": "triton", "chunked_prefill_size": 32, "time_limit": 400}
+    options = {**GRAPHS, "attention_backend": "triton", "chunked_prefill_size": 42, "cuda_graph_bs_prefill": [40], "time_limit": 400}
     answers = interpreting.run(CHECKPOINTS / NAME, asked, env=env, **options)
-    for group in answers:
-        assert [one.token_ids for one in group] == [tokens[:new] for tokens in expected[0][:2]]
-    for one, score, start in zip(answers[1], scores, STARTS, strict=False):
+    first, second = (tokens[:new] for tokens in expected[0][:2])
+    assert [[one.token_ids for one in group] for group in answers] == [[first, second], [first, second], [second]]
+    for one, score, start in zip([*answers[1], *answers[2]], [*scores[:2], scores[1]], [*STARTS[:2], STARTS[1]], strict=True):
         assert one.meta_info["prompt"] == pytest.approx(score[start:], abs=1e-4)
     log = answers[0][0].log
-    modes = {mode for prefill in row_counter.prefills(log) for rows, mode in prefill[FIRST_SHARED:] if rows < prefill[0][0]}
-    assert modes == {"DECODE", "EXTEND"}
+    *eager, replayed = row_counter.prefill_forwards(log)
+    assert {forward.layers[-1][2] for forward in eager} == {"DECODE", "EXTEND"}
+    assert not any(forward.replayed for forward in eager)
+    assert (replayed.replayed, replayed.layers) == (True, [(layer, 20, "EXTEND") for layer in range(FIRST_SHARED, LAYERS)])
     assert "yoco declined" not in log
     assert "is trapped" in log
 
 
-def test_hidden_states_of_every_row_go_through_every_layer(nursery: Nursery, prompts: list[list[int]]) -> None:
-    log = serve(nursery, "1", [Group(prompts[:2])], enable_return_hidden_states=True)[0][0].log
-    assert "yoco declined: a prefill goes through all layers: hidden states of every row are asked for" in log
-    assert all(len({rows for rows, _ in prefill}) == 1 for prefill in row_counter.prefills(log))
+def test_hidden_states_of_every_row_go_through_every_layer(
+    nursery: Nursery, prompts: list[list[int]], expected: list[list[list[int]]]
+) -> None:
+    """In a replay and, of a prompt longer than any graph, outside."""
+    short, long = prompts[0], prompts[2]
+    asked = [Group([prompt], {"max_new_tokens": TOKENS}) for prompt in (short, long)]
+    options = {**GRAPHS, "cuda_graph_bs_prefill": [8], "enable_return_hidden_states": True, "disable_radix_cache": True}
+    found = serve(nursery, "1", asked, GRAPHS_ON, **options)
+    assert [one.token_ids for (one,) in found] == [expected[0][0], expected[0][2]]
+    assert "yoco declined: a prefill goes through all layers: hidden states of every row are asked for" in found[0][0].log
+    replayed, eager = row_counter.prefill_forwards(found[0][0].log)
+    assert (replayed.replayed, eager.replayed) == (True, False)
+    assert replayed.layers == [(layer, len(short), "EXTEND") for layer in range(FIRST_SHARED, LAYERS)]
+    assert eager.layers == [(layer, len(long), "EXTEND") for layer in range(LAYERS)]
 
 
 def test_a_text_only_checkpoint(nursery: Nursery, tmp_path: Path) -> None:

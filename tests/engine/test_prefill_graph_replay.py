@@ -8,7 +8,7 @@ import pytest
 
 from crash_repro import case
 from sglang_gemma4.tiny import checkpoints, families
-from tests.engine import text_only
+from tests.engine import row_counter, text_only
 from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output
 from tests.engine.reference import greedy_all, text_prompts
 from tests.engine.test_cpu_images import pictures, questions, reference
@@ -22,6 +22,7 @@ MTP: dict[str, Any] = {
 }
 ENGINE = {"disable_cuda_graph": False, "disable_decode_cuda_graph": True, "chunked_prefill_size": 96}
 ON = {"SGLANG_GEMMA4_PREFILL_GRAPH": "1", "TEST_SABOTAGE": "recorded_graphs:install"}
+YOCO = "SGLANG_GEMMA4_YOCO"
 TOKENS = 10
 E2B, MOE = checkpoints.SHIPPED / "tiny-e2b", checkpoints.SHIPPED / "tiny-26b-a4b"
 
@@ -51,9 +52,10 @@ def test_replayed_prefills_equal_transformers(name: str, nursery: Nursery, pictu
     assert any(size > rows for size, rows in done), "a padded batch"
     assert "Capture target prefill CUDA graph end. elapsed=" in found[0][0].log
     if name in (E2B.name, MOE.name):
-        drafted = nursery.run(model, groups, ON, **ENGINE, **MTP, speculative_draft_model_path=f"{model}-assistant")
+        drafted = nursery.run(model, groups, {**ON, YOCO: "1"}, **ENGINE, **MTP, speculative_draft_model_path=f"{model}-assistant")
         assert tokens(drafted) == expected
         assert replays(drafted)
+        assert ("yoco declined" in drafted[0][0].log) is (name == MOE.name)
 
 
 def test_replays_read_per_layer_embeddings(nursery: Nursery) -> None:
@@ -105,6 +107,14 @@ def test_a_text_only_checkpoint_whose_layers_share_kv(nursery: Nursery, tmp_path
     with pytest.raises(EngineFailed, match="invalid or duplicate attention layer_id"):
         nursery.run(path, groups, {**ON, "SGLANG_GEMMA4": "0"}, 60.0, **ENGINE)
     for switch in "01":
-        found = nursery.run(path, groups, {**ON, "SGLANG_GEMMA4_PREFILL_GRAPH": switch}, **ENGINE)
+        found = nursery.run(path, groups, {**ON, "SGLANG_GEMMA4_PREFILL_GRAPH": switch, YOCO: "1"}, **ENGINE)
         assert tokens(found) == case.greedy(model)
         assert bool(replays(found)) is (switch == "1")
+
+
+def test_where_fast_prefill_declines_graphs_hold_every_layer(nursery: Nursery) -> None:
+    env = {**ON, YOCO: "1", "TEST_SABOTAGE": "recorded_graphs:counting"}
+    found = nursery.run(E2B, [Group(text_prompts(E2B.name, [40]))], env, kv_cache_dtype="bfloat16", **ENGINE)
+    assert "yoco declined: a prefill goes through all layers: the KV cache is torch.bfloat16, the model torch.float32" in found[0][0].log
+    (prefill,) = row_counter.prefill_forwards(found[0][0].log)
+    assert (prefill.replayed, prefill.prepared, prefill.layers) == (True, ["EXTEND"], [])

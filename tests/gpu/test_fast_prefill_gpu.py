@@ -19,7 +19,13 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 FAMILY, FIRST_SHARED = "tiny-e2b", 5
 DRAFT = {**MTP, "speculative_draft_model_path": f"{checkpoints.SHIPPED / FAMILY}-assistant"}
-WAYS: dict[str, dict[str, Any]] = {"plain": {"chunked_prefill_size": 64}, "mtp": DRAFT}
+GRAPHS = {"disable_prefill_cuda_graph": False, "chunked_prefill_size": 64}
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {"chunked_prefill_size": 64},
+    "mtp": DRAFT,
+    "graphs": GRAPHS,
+    "mtp in graphs": {**GRAPHS, **DRAFT},
+}
 STEPS_SLACK = 0.03
 """Of all verify steps: where an answer goes another way, so do its drafts."""
 
@@ -39,7 +45,8 @@ def answers(case: Case, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[
     def one(key: tuple[str, str]) -> tuple[list[dict[str, Any]], str]:
         way, switch = key
         env = {"SGLANG_GEMMA4_YOCO": switch, "TEST_SABOTAGE": "tests.engine.row_counter:install"}
-        name = f"{way}-{switch}"
+        env["SGLANG_GEMMA4_PREFILL_GRAPH"] = str(int("graphs" in way))
+        name = f"{way}-{switch}".replace(" ", "-")
         return run_case(case, base, name, env, **WAYS[way]), (base / f"{name}.log").read_text()
 
     keys = [(way, switch) for way in WAYS for switch in "01"]
@@ -55,8 +62,9 @@ def test_answers_follow_transformers_as_long(way: str, case: Case, answers: dict
     assert ours[1] <= stock[1] * 1.2
 
 
-def test_drafts_are_accepted_as_often(answers: dict[tuple[str, str], Any]) -> None:
-    stock, ours = (sum(one["meta_info"]["spec_verify_ct"] for one in answers["mtp", switch][0]) for switch in "01")
+@pytest.mark.parametrize("way", ["mtp", "mtp in graphs"])
+def test_drafts_are_accepted_as_often(way: str, answers: dict[tuple[str, str], Any]) -> None:
+    stock, ours = (sum(one["meta_info"]["spec_verify_ct"] for one in answers[way, switch][0]) for switch in "01")
     print(f"{ours} verify steps, through all layers {stock}")
     assert ours <= stock * (1 + STEPS_SLACK)
 
@@ -65,8 +73,10 @@ def test_drafts_are_accepted_as_often(answers: dict[tuple[str, str], Any]) -> No
 def test_the_sharing_layers_see_one_row_of_a_prompt(way: str, answers: dict[tuple[str, str], Any]) -> None:
     log = answers[way, "1"][1]
     assert "yoco declined" not in log
-    long = [prefill for prefill in row_counter.prefills(log) if prefill[0][0] > 16 and prefill[0][1] == "EXTEND"]
-    assert long
+    prefills = [forward.layers for forward in row_counter.prefill_forwards(log) if forward.layers]
+    # Of a replay only the layers that share KV say something.
+    long = [layers for layers in prefills if layers[0][0] == FIRST_SHARED or layers[0][1] > 16]
+    assert any(layers[0][0] == FIRST_SHARED for layers in long) is ("graphs" in way)
     # 28 requests at most; the warm-up and a batch of them all have one row each.
-    assert all(rows <= 28 and mode == "DECODE" for prefill in long for rows, mode in prefill[FIRST_SHARED:])
-    assert all(rows == prefill[0][0] for prefill in long for rows, _ in prefill[:FIRST_SHARED])
+    assert all(rows <= 28 and mode == "DECODE" for layers in long for layer, rows, mode in layers if layer >= FIRST_SHARED)
+    assert all(rows == layers[0][1] for layers in long for layer, rows, _ in layers if layer < FIRST_SHARED)

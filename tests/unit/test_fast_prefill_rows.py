@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
-from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
 from sglang.srt.model_executor.runner_utils.prefill_graph import prefill_graph_scope
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
@@ -89,9 +88,12 @@ class HybridAttnBackend:
         self.decode_backend.init_forward_metadata(forward_batch)
 
 
-def problem(given: dict[str, Any], backend: Any = None, tokens: int = 9) -> str | None:
-    with forward_context(ForwardContext(attn_backend=backend or TritonAttnBackend())):
-        return read_rows.batch_problem(tokens, torch.float32, batch(**given))
+def problem(given: dict[str, Any]) -> str | None:
+    return read_rows.batch_problem(9, batch(**given))
+
+
+def on(backend: Any) -> str | None:
+    return read_rows.backend_problem(backend, torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +133,9 @@ def test_a_captured_prefill() -> None:
 
 @pytest.mark.parametrize("name", ["TRTLLMHAAttnBackend", "TboAttnBackend", "FlashInferAttnBackend", "IntelAMXAttnBackend"])
 def test_other_backends_are_named(name: str) -> None:
-    assert str(problem({}, other_backend(name))).startswith(f"attention backend: {name} is not one of TritonAttnBackend, ")
+    assert str(on(other_backend(name))).startswith(f"attention backend: {name} is not one of TritonAttnBackend, ")
     hybrid = HybridAttnBackend(TritonAttnBackend(), other_backend(name))
-    assert str(problem({}, hybrid)).startswith(f"attention backend: {name} is not one of ")
+    assert str(on(hybrid)).startswith(f"attention backend: {name} is not one of ")
     with pytest.raises(TypeError, match=name):
         second_metadata.prepare(hybrid, None)
 
@@ -141,11 +143,12 @@ def test_other_backends_are_named(name: str) -> None:
 def test_keys_split_over_ranks() -> None:
     backend = TritonAttnBackend()
     backend.dcp_size = 2
-    assert problem({}, backend) == "attention backend: TritonAttnBackend splits the keys of a request over ranks"
+    assert on(backend) == "attention backend: TritonAttnBackend splits the keys of a request over ranks"
 
 
 def test_a_quantised_kv_cache() -> None:
-    assert problem({}, TritonAttnBackend(torch.float8_e4m3fn)) == "the KV cache is torch.float8_e4m3fn, the model torch.float32"
+    assert on(TritonAttnBackend()) is None
+    assert on(TritonAttnBackend(torch.float8_e4m3fn)) == "the KV cache is torch.float8_e4m3fn, the model torch.float32"
 
 
 def test_the_second_metadata_leaves_the_first_alone() -> None:

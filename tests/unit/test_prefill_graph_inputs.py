@@ -68,18 +68,9 @@ def test_a_model_keeps_its_inputs() -> None:
     assert inputs_of(model) is inputs_of(model)
 
 
-@pytest.mark.parametrize(
-    ("shared", "yoco", "stages", "said"),
-    [
-        (20, True, 1, "SGLANG_GEMMA4_YOCO=1: the rows that reach the 20 layers that share KV"),
-        (0, False, 2, "--pp-size 2"),
-        (20, False, 1, None),
-        (0, True, 1, None),
-        (None, True, 1, None),
-    ],
-)
-def test_reasons(shared: int | None, yoco: bool, stages: int, said: str | None) -> None:
-    reason = reason_against(SimpleNamespace(num_kv_shared_layers=shared), yoco, stages)
+@pytest.mark.parametrize(("stages", "said"), [(1, None), (2, "--pp-size 2")])
+def test_reasons(stages: int, said: str | None) -> None:
+    reason = reason_against(stages)
     assert reason is None if said is None else said in str(reason)
 
 
