@@ -15,6 +15,7 @@ def allow(original: Callable[[Any], None], server_args: Any) -> None:
     """Around ``disable_breakable_cudagraph_if_incompatible``: of its rules, that against multimodal models is not for Gemma 4."""
     from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
     from sglang.srt.model_executor.cuda_graph_config import Backend
+    from sglang.srt.utils import get_bool_env_var
 
     from sglang_gemma4.models import prefill_backend, prefill_graph
 
@@ -22,7 +23,8 @@ def allow(original: Callable[[Any], None], server_args: Any) -> None:
     if not {prefill_backend.MULTIMODAL, prefill_backend.TEXT} & set(config.hf_config.architectures):
         original(server_args)
         return
-    problem = prefill_graph.reason_against(given.pp_size)
+    saved_graphs = bool(given.enable_memory_saver) and get_bool_env_var(prefill_graph.SAVED_GRAPHS)
+    problem = prefill_graph.reason_against(given.pp_size, saved_graphs)
     if problem is not None:
         note("prefill_graph", problem)
         prefill_backend.keep_eager(server_args)

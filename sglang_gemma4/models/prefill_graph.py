@@ -12,6 +12,7 @@ import torch
 
 LARGEST = 2048
 """Tokens. Above, a prefill keeps the card busy for longer than its launches take the host, and a graph gains nothing."""
+SAVED_GRAPHS = "SGLANG_MEMORY_SAVER_CUDA_GRAPH"
 
 
 def capture_sizes(limit: int = LARGEST) -> list[int]:
@@ -34,14 +35,17 @@ def capture_sizes(limit: int = LARGEST) -> list[int]:
     return sorted(size for size in sizes if size <= limit)
 
 
-def reason_against(pp_size: int) -> str | None:
+def reason_against(pp_size: int, saved_graphs: bool) -> str | None:
     """Why a server runs its prefills without graphs, or None.
 
     Args:
         pp_size: pipeline stages.
+        saved_graphs: the memory of graphs is to be handed out while the server sleeps.
     """
     if pp_size > 1:
         return f"--pp-size {pp_size}: a stage's inputs are the stage before's, not embeddings"
+    if saved_graphs:
+        return f"--enable-memory-saver with {SAVED_GRAPHS}=1: SGLang's breakable graphs keep their memory; unset the variable to have them"
     return None
 
 

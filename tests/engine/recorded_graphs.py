@@ -116,6 +116,19 @@ def counting() -> None:
     row_counter.install()
 
 
+def saving() -> None:
+    """As :func:`install`, with a memory saver that is enabled and saves nothing; the real one needs a card."""
+    from sglang.srt.utils import torch_memory_saver_adapter as saver
+
+    install()
+
+    class Enabled(saver._TorchMemorySaverAdapterNoop):
+        enabled = True
+
+    adapter: Any = saver.TorchMemorySaverAdapter
+    adapter.create = staticmethod(lambda enable: Enabled() if enable else saver._TorchMemorySaverAdapterNoop())
+
+
 def forgetful() -> None:
     """As :func:`install`, and a replay reads the per-layer embeddings of whatever was there before, as stock's would."""
     from sglang_gemma4.models import prefill_graph

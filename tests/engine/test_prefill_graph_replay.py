@@ -112,6 +112,14 @@ def test_a_text_only_checkpoint_whose_layers_share_kv(nursery: Nursery, tmp_path
         assert bool(replays(found)) is (switch == "1")
 
 
+def test_a_server_whose_graphs_are_to_be_saved(nursery: Nursery) -> None:
+    """Stock prefills eagerly here; SGLang's breakable graphs would end the start."""
+    env = {**ON, "SGLANG_MEMORY_SAVER_CUDA_GRAPH": "1", "TEST_SABOTAGE": "recorded_graphs:saving"}
+    found = nursery.run(MOE, [Group([[2, *range(300, 320)]], {"max_new_tokens": 2})], env, enable_memory_saver=True, **ENGINE)
+    assert replays(found) == []
+    assert "prefill_graph declined: --enable-memory-saver with SGLANG_MEMORY_SAVER_CUDA_GRAPH=1" in found[0][0].log
+
+
 def test_where_fast_prefill_declines_graphs_hold_every_layer(nursery: Nursery) -> None:
     env = {**ON, YOCO: "1", "TEST_SABOTAGE": "recorded_graphs:counting"}
     found = nursery.run(E2B, [Group(text_prompts(E2B.name, [40]))], env, kv_cache_dtype="bfloat16", **ENGINE)

@@ -68,9 +68,12 @@ def test_a_model_keeps_its_inputs() -> None:
     assert inputs_of(model) is inputs_of(model)
 
 
-@pytest.mark.parametrize(("stages", "said"), [(1, None), (2, "--pp-size 2")])
-def test_reasons(stages: int, said: str | None) -> None:
-    reason = reason_against(stages)
+@pytest.mark.parametrize(
+    ("stages", "saved_graphs", "said"),
+    [(1, False, None), (2, False, "--pp-size 2"), (1, True, "--enable-memory-saver with SGLANG_MEMORY_SAVER_CUDA_GRAPH=1")],
+)
+def test_reasons(stages: int, saved_graphs: bool, said: str | None) -> None:
+    reason = reason_against(stages, saved_graphs)
     assert reason is None if said is None else said in str(reason)
 
 
