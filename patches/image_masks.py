@@ -7,6 +7,7 @@ from sglang_gemma4 import switches
 from sglang_gemma4.patching import Hook, Patch, note
 
 TRITON = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend"
+SETUP = "sglang.srt.model_executor.model_runner_components.attention_backend_setup"
 MODEL = "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration"
 ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
 CHUNK = "sglang_gemma4.serving.image_chunks:chunk_beside_images"
@@ -38,6 +39,15 @@ def begin_triton(_result: None, backend: Any, forward_batch: Any, *_args: Any, *
         begin(forward_batch)
 
 
+def mask_flash(built: Any, *, model_runner: Any, **_kwargs: Any) -> None:
+    """After ``_build_resolved_backend``: fa4, alone or as the prefilling half of a pair; its module imports on cards only."""
+    backend = getattr(built, "prefill_backend", built)
+    if getattr(backend, "fa_impl_ver", None) == 4 and _two_way(model_runner):
+        from sglang_gemma4.attention.image_masks import FlashImageLayers
+
+        FlashImageLayers(backend)
+
+
 def keep_images_whole(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4ForConditionalGeneration.__init__``."""
     from sglang_gemma4.attention import image_spans
@@ -49,18 +59,18 @@ def keep_images_whole(_result: None, model: Any, *_args: Any, **_kwargs: Any) ->
 
 
 def masks_of_the_model(original: Callable[..., Any], model: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
-    """Around ``Gemma4ForConditionalGeneration.prepare_attn_masks``; the triton backend has described the batch itself."""
+    """Around ``Gemma4ForConditionalGeneration.prepare_attn_masks``; triton and fa4 have described the batch themselves."""
     from sglang.srt.model_executor.forward_context import get_attn_backend
 
-    from sglang_gemma4.attention import image_masks, image_spans
+    from sglang_gemma4.attention import image_spans
+    from sglang_gemma4.attention.image_masks import FlashImageLayers, ImageAttention
 
     if not image_spans.bidirectional(model.config):
         return
     backend = get_attn_backend()
     backend = getattr(backend, "prefill_backend", backend)
-    if getattr(backend, "fa_impl_ver", None) == 4:
-        image_masks.mask_flash(backend, forward_batch)
-    elif not isinstance(getattr(backend, "extend_attention_fwd", None), image_masks.ImageAttention):
+    described = isinstance(getattr(backend, "extend_attention_fwd", None), ImageAttention)
+    if not described and not isinstance(backend.forward_extend, FlashImageLayers):
         original(model, forward_batch, *args, **kwargs)
 
 
@@ -115,13 +125,15 @@ PATCH = Patch(
     name="image_masks",
     switch="SGLANG_GEMMA4_IMAGE_MASKS",
     why="Stock triton lets images attend both ways on every layer of every model, but only up to the end of a kernel's tile, and not "
-    "where a prefill chunk cuts them; fa4 on every layer; trtllm_mha and others not at all, with a warning.",
-    evidence="srt/models/gemma4_mm.py:325-465 · kernels/ops/attention/extend_attention.py:720 (a causal tile ends at its own row) · "
-    "managers/schedule_policy.py:1140 · transformers modeling_gemma4.py create_masks_for_vision_model",
+    "where a prefill chunk cuts them; fa4 on every layer, without videos; trtllm_mha and others not at all, with a warning.",
+    evidence="srt/models/gemma4_mm.py:325-465, 689 (a batch of videos alone has no image inputs) · "
+    "kernels/ops/attention/extend_attention.py:720 (a causal tile ends at its own row) · managers/schedule_policy.py:1140 · "
+    "transformers modeling_gemma4.py create_masks_for_vision_model",
     remove_when="SGLang's masks equal transformers' and its chunks end beside images.",
     hooks=(
         Hook(f"{TRITON}.__init__", "after", mask_triton, "e7fa3a24cfc9"),
         Hook(f"{TRITON}.init_forward_metadata", "after", begin_triton, "34c1528c81ae"),
+        Hook(f"{SETUP}._build_resolved_backend", "after", mask_flash, "c2aaffa39352"),
         Hook(f"{MODEL}.__init__", "after", keep_images_whole, "952b085243ca"),
         Hook(f"{MODEL}.prepare_attn_masks", "around", masks_of_the_model, "5fa09fbdafa9"),
         Hook(f"{ADDER}.add_chunked_req", "around", CHUNK, "59878bb13f91"),

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -69,25 +68,37 @@ def describe(forward_batch: Any, device: Any) -> ImageBatch | None:
     return ImageBatch((reach - own_zero).int().to(device, non_blocking=True), prefixes, queries)
 
 
-def mask_flash(backend: Any, forward_batch: Any) -> None:
-    """Give SGLang's fa4 backend the images of a prefill batch; its full-attention layers stay causal."""
-    ranges = token_ranges(forward_batch)
-    if ranges is None:
-        return
-    backend.forward_metadata.image_token_ranges = ranges.to(forward_batch.seq_lens.device, non_blocking=True)
-    if "forward_extend" not in vars(backend):
-        backend.forward_extend = partial(_one_flash_layer, backend, backend.forward_extend)
+class FlashImageLayers:
+    """What SGLang's fa4 backend calls for each layer of a prefill: its sliding layers get the batch's images, its full ones stay causal.
 
+    SGLang itself gives them to a batch that is prefill alone and holds an image; videos, and images in a batch that decodes too, are not
+    told of.
 
-def _one_flash_layer(backend: Any, original: Callable[..., Any], q: Any, k: Any, v: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
-    metadata = backend.forward_metadata
-    ranges = metadata.image_token_ranges
-    if layer.sliding_window_size is None or layer.sliding_window_size < 0:
-        metadata.image_token_ranges = None
-    try:
-        return original(q, k, v, layer, *args, **kwargs)
-    finally:
-        metadata.image_token_ranges = ranges
+    Args:
+        backend: SGLang's ``FlashAttentionBackend``; from now on it describes each batch when it prepares it.
+    """
+
+    def __init__(self, backend: Any) -> None:
+        self.backend, self.prepare, self.attend = backend, backend.init_forward_metadata, backend.forward_extend
+        backend.init_forward_metadata, backend.forward_extend = self.begin, self
+
+    def begin(self, forward_batch: Any) -> None:
+        """In the place of ``init_forward_metadata``."""
+        self.prepare(forward_batch)
+        ranges = token_ranges(forward_batch)
+        if ranges is not None:
+            self.backend.forward_metadata.image_token_ranges = ranges.to(forward_batch.seq_lens.device, non_blocking=True)
+
+    def __call__(self, q: Any, k: Any, v: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+        """In the place of ``forward_extend``."""
+        metadata = self.backend.forward_metadata
+        ranges = metadata.image_token_ranges
+        if layer.sliding_window_size is None or layer.sliding_window_size < 0:
+            metadata.image_token_ranges = None
+        try:
+            return self.attend(q, k, v, layer, *args, **kwargs)
+        finally:
+            metadata.image_token_ranges = ranges
 
 
 def token_ranges(forward_batch: Any) -> torch.Tensor | None:

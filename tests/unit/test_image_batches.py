@@ -1,5 +1,7 @@
 """What tokens of images may see: masks of triton, ranges of fa4, chunks, and what is said where an image is cut all the same."""
 
+import copy
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,10 +9,15 @@ import pytest
 import torch
 
 pytest.importorskip("sglang.srt.model_executor.forward_batch_info")
+from sglang.kernels.ops.attention import flash_attention_v4
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_gemma4.attention import image_masks
+from sglang_gemma4.patches.image_masks import mask_flash
 from sglang_gemma4.serving import image_chunks
+from tests.unit.test_frozen_views import flash
+
+__all__ = ["flash"]
 
 WINDOW = 6  # greatest distance of a key behind a query
 SPANS: list[list[tuple[int, int]]] = [[(2, 5), (6, 7), (9, 18)], [], [(0, 3)], [(4, 6)]]
@@ -69,23 +76,53 @@ def test_fa4_s_ranges_are_absolute_and_joined() -> None:
     assert ranges.tolist() == [*first, text, text, text, *[[0, 3]] * 4, text]
 
 
-def test_a_full_layer_of_fa4_is_causal_and_a_sliding_one_is_not() -> None:
+VIDEO = [(2, 5), (8, 18)]
+"""Two frames of one video, in the request that began before."""
+
+
+@pytest.mark.parametrize("mode", [ForwardMode.EXTEND, ForwardMode.MIXED])
+def test_fa4_s_sliding_layers_see_a_video_s_frames_both_ways(mode: ForwardMode, flash: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang's backend and metadata, its kernel replaced. Stock tells it of no batch without an image, and of none that decodes too."""
+    monkeypatch.setattr(flash_attention_v4, "make_image_mask_mod", lambda window: window, raising=False)
+    config = SimpleNamespace(architectures=["Gemma4ForConditionalGeneration"], use_bidirectional_attention="vision")
+    target = SimpleNamespace(model_config=SimpleNamespace(hf_config=config), is_draft_worker=False)
     given: list[Any] = []
-    metadata = SimpleNamespace(image_token_ranges=None)
 
-    class Backend:
-        forward_metadata = metadata
+    def kernel(q: Any, causal: bool, aux_tensors: Any = None, **_: Any) -> Any:
+        assert causal is (aux_tensors is None)
+        given.append(aux_tensors and aux_tensors[0].tolist())
+        return q
 
-        def forward_extend(self, *_: Any) -> None:
-            given.append(metadata.image_token_ranges is not None)
+    backend = copy.copy(flash.backend)
+    backend.get_paged_mha_kv_cache = lambda layer: (torch.zeros(1), torch.zeros(1))
+    monkeypatch.setattr(sys.modules[type(backend).__module__], "flash_attn_with_kvcache", kernel, raising=False)
+    mask_flash(SimpleNamespace(prefill_backend=backend), model_runner=target)
+    video = SimpleNamespace(is_image=lambda: False, is_video=lambda: True, offsets=VIDEO)
+    new = SimpleNamespace(
+        forward_mode=mode, batch_size=2, seq_lens=torch.tensor([20, 10]), seq_lens_cpu=torch.tensor([20, 10]), encoder_lens=None,
+        extend_seq_lens=torch.tensor([16, 1]), extend_seq_lens_cpu=[16, 1], extend_prefix_lens_cpu=[4, 9], spec_info=None,
+        mm_inputs=[SimpleNamespace(mm_items=[video]), None], req_pool_indices=torch.tensor([0, 0]), kv_loc_plan=None, _attn_output=None,
+        attn_cp_metadata=None, out_cache_loc=None,
+    )  # fmt: skip
+    backend.init_forward_metadata(new)
+    for window in (WINDOW, -1):
+        layer = SimpleNamespace(
+            layer_id=0, sliding_window_size=window, attn_type=None, is_cross_attention=False, k_scale=None, v_scale=None, tp_q_head_num=1,
+            tp_k_head_num=1, tp_v_head_num=1, head_dim=8, v_head_dim=8, qk_head_dim=8, scaling=1.0, logit_cap=0.0,
+        )  # fmt: skip
+        backend.forward_extend(torch.zeros(17, 8), None, None, layer, new, save_kv_cache=False)
+    text = [-1, -1]
+    assert given == [[*[[2, 5]] * 2, *[text] * 2, *[[8, 18]] * 11, text, text], None]
+    backend.init_forward_metadata(SimpleNamespace(**{**vars(new), "mm_inputs": [None, None]}))
+    assert backend.forward_metadata.image_token_ranges is None, "a batch's images are not the next one's"
 
-    backend: Any = Backend()
-    for _ in range(2):
-        image_masks.mask_flash(backend, batch())
-    for window in (6, -1, None):
-        backend.forward_extend(None, None, None, SimpleNamespace(sliding_window_size=window))
-    assert given == [True, False, False]
-    assert metadata.image_token_ranges is not None
+
+@pytest.mark.parametrize(("causal", "draft"), [(True, False), (False, True)], ids=["model", "draft"])
+def test_fa4_is_left_alone_where_images_are_causal(causal: bool, draft: bool) -> None:
+    config = SimpleNamespace(architectures=["Gemma4ForConditionalGeneration"], use_bidirectional_attention=None if causal else "vision")
+    backend = SimpleNamespace(fa_impl_ver=4)
+    mask_flash(backend, model_runner=SimpleNamespace(model_config=SimpleNamespace(hf_config=config), is_draft_worker=draft))
+    assert vars(backend) == {"fa_impl_ver": 4}
 
 
 def test_an_image_that_is_cut_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
