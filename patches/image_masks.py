@@ -9,8 +9,9 @@ from sglang_gemma4.patching import Hook, Patch, note
 TRITON = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend"
 SETUP = "sglang.srt.model_executor.model_runner_components.attention_backend_setup"
 MODEL = "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration"
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
-CHUNK = "sglang_gemma4.serving.image_chunks:chunk_beside_images"
+CHUNKS = "sglang_gemma4.serving.image_chunks"
 
 
 def _two_way(runner: Any) -> bool:
@@ -136,8 +137,10 @@ PATCH = Patch(
         Hook(f"{SETUP}._build_resolved_backend", "after", mask_flash, "c2aaffa39352"),
         Hook(f"{MODEL}.__init__", "after", keep_images_whole, "952b085243ca"),
         Hook(f"{MODEL}.prepare_attn_masks", "around", masks_of_the_model, "5fa09fbdafa9"),
-        Hook(f"{ADDER}.add_chunked_req", "around", CHUNK, "59878bb13f91"),
-        Hook(f"{ADDER}.add_one_req", "around", CHUNK, "194314fb5aba"),
+        Hook(f"{ADDER}.add_chunked_req", "around", f"{CHUNKS}:continue_beside_images", "59878bb13f91"),
+        Hook(f"{ADDER}.add_one_req", "around", f"{CHUNKS}:admit_beside_images", "194314fb5aba"),
+        Hook(f"{ADDER}._select_prefill_admission", "around", f"{CHUNKS}:fit_beside_images", "3833a5a43c97"),
+        Hook(f"{SCHEDULER}._get_new_batch_prefill_raw", "around", f"{CHUNKS}:refuse_what_never_fits", "66a87afb5990"),
         Hook("sglang.srt.arg_groups.model_override_base._invoke_provider", "after", prefill_by_triton, "41db240adf41"),
         Hook("sglang.srt.arg_groups.model_hook.handle_model_specific_adjustments", "after", refuse_blind_backends, "1c321ef6fec8"),
     ),

@@ -129,9 +129,8 @@ def _spans(forward_batch: Any) -> list[list[image_spans.Span]] | None:
 
 def _tell_of_cuts(spans: Sequence[Sequence[image_spans.Span]], prefixes: Sequence[int], ends: Sequence[int]) -> None:
     if any(begin < end <= last and last >= prefix for own, prefix, end in zip(spans, prefixes, ends, strict=True) for begin, last in own):
-        note(
-            NAME, "a prefill chunk ends inside an image, whose first tokens do not see its last (free KV memory is shorter than the image)"
-        )
+        # serving/image_chunks keeps images whole; a cut by some other way of scheduling is said.
+        note(NAME, "a prefill chunk ends inside an image, whose first tokens do not see its last; --chunked-prefill-size -1 avoids it")
 
 
 class ImageAttention:

@@ -1,11 +1,18 @@
-"""Prefill chunks that end beside images: an image cut in two cannot attend to itself both ways."""
+"""Prefill chunks that end beside images: an image cut in two cannot attend to itself both ways.
+
+The chunk size bends to the image. Free KV memory does not: where it is shorter, the request waits until others give theirs back, and no
+other is admitted meanwhile; where no other has any, it is refused.
+"""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from sglang_gemma4.attention import image_spans
 
 _two_way = False
+_waiting: list[tuple[Any, str]] = []
+"""The request of this scheduling pass whose next image is longer than free KV memory, and the sentence that says so."""
 
 
 def serve_two_way_images() -> None:
@@ -14,30 +21,119 @@ def serve_two_way_images() -> None:
     _two_way = True
 
 
-def chunk_beside_images(original: Callable[..., Any], adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``PrefillAdder.add_chunked_req`` and ``add_one_req``: a chunk ends before or after an image, not inside.
-
-    The adder's chunk budget is set to the length that fits for the time of the call; what the request took is then
-    taken off the real budget. Where free KV memory and not the chunk size cut an image, the chunk is shortened afterwards.
-    """
-    spans = image_spans.of_inputs(req.multimodal_inputs) if _two_way else []
-    if not spans:
+def admit_beside_images(original: Callable[..., Any], adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``PrefillAdder.add_one_req``: a first chunk ends before or after an image, not inside."""
+    if _waiting:
+        return _no_token()
+    spans, budget, total = _spans(req), adder.rem_chunk_tokens, len(req.full_untruncated_fill_ids)
+    if not spans or budget is None or budget <= 0:
         return original(adder, req, *args, **kwargs)
-    budget, total = adder.rem_chunk_tokens, len(req.full_untruncated_fill_ids)
-    if budget is None or budget <= 0 or req.prefix_len + budget >= total:
+    if req.prefix_len + budget >= total:
         result = original(adder, req, *args, **kwargs)
     else:
         length = image_spans.chunk_length(req.prefix_len, budget, total, spans, adder.page_size)
-        cut = req.prefix_len + length < total
-        offered = -(-length // adder.page_size) * adder.page_size
-        adder.rem_chunk_tokens = offered
-        try:
-            result = original(adder, req, *args, **kwargs)
-        finally:
-            taken = offered - adder.rem_chunk_tokens
-            # As stock leaves it: a chunk that ends inside its prompt is the batch's last.
-            adder.rem_chunk_tokens = 0 if taken and cut else max(0, budget - taken)
-    if adder.can_run_list and adder.can_run_list[-1] is req and req.extend_end < total:
-        taken = req.extend_end - req.prefix_len
-        req.extend_end = req.prefix_len + min(taken, image_spans.chunk_length(req.prefix_len, taken, total, spans, adder.page_size))
+        result = _offer(length, original, adder, req, *args, **kwargs)
+    if adder.new_chunked_req is req:
+        adder.rem_chunk_tokens = 0  # as stock leaves it: a chunk that ends inside its prompt is the batch's last
     return result
+
+
+def continue_beside_images(original: Callable[..., Any], adder: Any, req: Any) -> Any:
+    """Around ``PrefillAdder.add_chunked_req``, the chunks after the first: returns ``req`` where its prompt goes on."""
+    spans, budget, total = _spans(req), adder.rem_chunk_tokens, len(req.full_untruncated_fill_ids)
+    if not spans or budget is None or budget <= 0:
+        return original(adder, req)
+
+    def whole(limit: int) -> int:
+        return image_spans.chunk_length(req.prefix_len, limit, total, spans, adder.page_size)
+
+    limit = budget if adder.chunked_req_limit is None else min(budget, adder.chunked_req_limit)
+    length = whole(limit)
+    room = adder.memory_budget.available_chunk_tokens(length) or 0
+    if room:
+        room = adder.memory_budget.fit_chunk(
+            extend_input_len=total - req.prefix_len, max_new_tokens=adder._swa_new_tokens(req), chunk_limit=room
+        )
+    length = whole(min(limit, room or 0))
+    if length > (room or 0):
+        _wait(req, length, room or 0)
+        return req
+    if adder.chunked_req_limit is not None:
+        adder.chunked_req_limit = max(limit, length)
+    result = _offer(length, original, adder, req)
+    if result is req:
+        adder.rem_chunk_tokens = 0
+    return result
+
+
+def fit_beside_images(original: Callable[..., Any], adder: Any, req: Any, **asked: Any) -> Any:
+    """Around ``PrefillAdder._select_prefill_admission``: nor does free memory, or a prefix found on the host, cut a first chunk's image."""
+    admission, spans = original(adder, req, **asked), _spans(req)
+    if not spans or not getattr(admission, "is_chunked", False):
+        return admission
+    total, budget = len(req.full_untruncated_fill_ids), adder.rem_chunk_tokens
+    length = image_spans.chunk_length(admission.prefix_len, admission.extend_len, total, spans, adder.page_size)
+    if length <= admission.extend_len:
+        return replace(admission, extend_len=length)
+    adder.rem_chunk_tokens = _pages(length, adder)
+    try:
+        admission = original(adder, req, **asked)
+    finally:
+        adder.rem_chunk_tokens = budget
+    if getattr(admission, "is_chunked", False) and admission.extend_len < length:
+        _wait(req, length, admission.extend_len)
+        return _no_token()
+    return admission
+
+
+def refuse_what_never_fits(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``Scheduler._get_new_batch_prefill_raw``: a request that waits for memory that nobody holds ends with status 400."""
+    _waiting.clear()
+    result = original(scheduler, *args, **kwargs)
+    for req, why in _waiting:
+        held = any(other is not req and not other.finished() for other in scheduler.collect_inflight_reqs())
+        if held or getattr(scheduler, "disagg_prefill_inflight_queue", None):
+            continue
+        from http import HTTPStatus
+
+        from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+        if scheduler.chunked_req is req:
+            req.discard_output_reason = FINISH_ABORT(why, HTTPStatus.BAD_REQUEST, "BadRequestError")
+            scheduler._pending_chunked_abort_req = req
+        else:
+            req.set_finish_with_abort(why)
+    return result
+
+
+def _spans(req: Any) -> list[image_spans.Span]:
+    return image_spans.of_inputs(req.multimodal_inputs) if _two_way else []
+
+
+def _pages(length: int, adder: Any) -> int:
+    return int(-(-length // adder.page_size) * adder.page_size)
+
+
+def _offer(length: int, original: Callable[..., Any], adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call ``original`` with ``length`` tokens as the adder's chunk budget; what it takes comes off the real one."""
+    budget, offered = adder.rem_chunk_tokens, _pages(length, adder)
+    adder.rem_chunk_tokens = offered
+    try:
+        return original(adder, req, *args, **kwargs)
+    finally:
+        adder.rem_chunk_tokens = max(0, budget - (offered - adder.rem_chunk_tokens))
+
+
+def _wait(req: Any, length: int, room: int) -> None:
+    why = (
+        f"an image or a run of images takes {length} tokens, which are prefilled together, and the KV pools have room for {room} where no "
+        "other request runs; send smaller or fewer images in a row, or start the server with a larger --mem-fraction-static, "
+        "--max-total-tokens or --swa-full-tokens-ratio"
+    )
+    _waiting.append((req, why))
+
+
+def _no_token() -> Any:
+    from sglang.srt.managers.schedule_policy import AddReqResult
+
+    return AddReqResult.NO_TOKEN

@@ -48,3 +48,27 @@ def install() -> None:
         return forward(self, input_ids, positions, forward_batch, *args, **kwargs)
 
     model.forward = served
+
+
+def slow() -> None:
+    """Decode at most 20 tokens a second until a prompt is being prefilled in chunks, and say when such a prompt waits for memory."""
+    import time
+
+    from sglang.srt.managers.scheduler import Scheduler
+
+    from sglang_gemma4.serving import image_chunks
+
+    wait, decode = image_chunks._wait, Scheduler.update_running_batch
+
+    def told(req: Any, length: int, room: int) -> None:
+        print(f"WAITED for {length} tokens of which {room} are free", flush=True)
+        wait(req, length, room)
+
+    def slowed(self: Any, batch: Any) -> Any:
+        if self.chunked_req is None:
+            time.sleep(0.05)
+        return decode(self, batch)
+
+    image_chunks._wait = told
+    scheduler: Any = Scheduler
+    scheduler.update_running_batch = slowed

@@ -67,3 +67,27 @@ def test_images_equal_transformers(name: str, options: dict[str, Any], nursery: 
     assert [output.token_ids for output in groups[0]] == expected
     assert [group[0].token_ids for group in groups[1:]] == expected
     assert groups[3][0].meta_info["cached_tokens"] > 0, "the third prompt shares both images with the second"
+
+
+def test_an_image_waits_for_memory_that_others_hold_or_is_refused(nursery: Nursery, pictures: list[str]) -> None:
+    """128 sliding tokens, chunks of 48: the image of 60 waits for the first request, that of 64 behind a long text for nobody."""
+    words = "The ruler of the land went along the river to the town and came back again before the night. "
+    texts = [
+        "There was a song about the town. " * 6,
+        words + "What is <|image|> called?",
+        words * 3 + "What is <|image|> called?",
+        "What is <|image|> called?",
+    ]
+    files = [[], [pictures[1]], [pictures[0]], [pictures[0]]]
+    expected = reference("tiny-26b-a4b", texts, files)
+    together = Group(texts[:2], {"max_new_tokens": 2 * TOKENS}, files[:2])
+    after = Group(texts[2:], {"max_new_tokens": TOKENS}, files[2:], client="refusals:one_by_one")
+    env = {"SGLANG_GEMMA4_POOL_CHECKS": "0", "SGLANG_GEMMA4_SWA_SIZING": "0", "TEST_SABOTAGE": "image_recorder:slow"}
+    pools = {"chunked_prefill_size": 48, "max_total_tokens": 1024, "swa_full_tokens_ratio": 0.125}
+    (text, waiting), (refused, whole) = nursery.run(CHECKPOINTS / "tiny-26b-a4b", [together, after], env, **pools)
+    assert "ends inside an image" not in text.log
+    assert [text.token_ids[:TOKENS], waiting.token_ids[:TOKENS], whole.token_ids] == [expected[0], expected[1], expected[3]]
+    assert "WAITED for 60 tokens" in text.log
+    assert not refused.token_ids
+    assert "takes 64 tokens, which are prefilled together, and the KV pools have room for 55" in refused.text
+    assert "send smaller or fewer images in a row, or start the server with a larger --mem-fraction-static" in refused.text

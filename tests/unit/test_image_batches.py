@@ -10,6 +10,7 @@ import torch
 
 pytest.importorskip("sglang.srt.model_executor.forward_batch_info")
 from sglang.kernels.ops.attention import flash_attention_v4
+from sglang.srt.managers.schedule_policy import AddReqResult, _PrefillAdmission
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_gemma4.attention import image_masks
@@ -135,23 +136,122 @@ def test_an_image_that_is_cut_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line.startswith("image_masks: a prefill chunk ends inside an image")
 
 
-@pytest.mark.parametrize(("free", "ends_at"), [(40, 30), (14, 9), (9, 9), (5, 5)], ids=["chunk", "cut", "before", "no way"])
-def test_free_memory_that_cuts_an_image_ends_the_chunk_before_it(free: int, ends_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SGLang takes what memory allows of the chunk; 9 to 18 is an image, and so is 2 to 7, which nothing shorter gets past."""
+class Adder(SimpleNamespace):
+    """What the hooks ask of SGLang's ``PrefillAdder``, and its rule: a chunk as long as its budget and free memory."""
+
+    def __init__(self, budget: int, free: int, limit: int | None = None) -> None:
+        memory = SimpleNamespace(
+            available_chunk_tokens=lambda asked: min(asked, free) or None, fit_chunk=lambda **given: given["chunk_limit"]
+        )
+        super().__init__(
+            rem_chunk_tokens=budget, chunked_req_limit=limit, page_size=1, memory_budget=memory, free=free, new_chunked_req=None
+        )
+
+    def _swa_new_tokens(self, req: Any) -> int:
+        return 0
+
+
+def request(prefix: int) -> Any:
+    return SimpleNamespace(multimodal_inputs=inputs(SPANS[0]), full_untruncated_fill_ids=[0] * 30, prefix_len=prefix, extend_end=prefix)
+
+
+def stock_chunk(adder: Any, req: Any) -> Any:
+    limit = adder.rem_chunk_tokens if adder.chunked_req_limit is None else min(adder.rem_chunk_tokens, adder.chunked_req_limit)
+    taken = min(limit, adder.free, 30 - req.prefix_len)
+    req.extend_end = req.prefix_len + taken
+    adder.rem_chunk_tokens -= taken
+    return req if req.extend_end < 30 else None
+
+
+@pytest.fixture
+def two_way(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, str]]:
+    """Images attend both ways; the list of requests that wait."""
+    waiting: list[tuple[Any, str]] = []
     monkeypatch.setattr(image_chunks, "_two_way", True)
-    req = SimpleNamespace(multimodal_inputs=inputs(SPANS[0]), full_untruncated_fill_ids=[0] * 30, prefix_len=2, extend_end=None)
-    adder: Any = SimpleNamespace(rem_chunk_tokens=28, page_size=1, can_run_list=[])
+    monkeypatch.setattr(image_chunks, "_waiting", waiting)
+    return waiting
 
-    def stock(adder: Any, req: Any) -> Any:
-        req.extend_end = min(req.prefix_len + adder.rem_chunk_tokens, max(free, 3), 30)
-        adder.can_run_list.append(req)
-        return req
 
-    image_chunks.chunk_beside_images(stock, adder, req)
-    assert req.extend_end == ends_at
+@pytest.mark.parametrize(
+    ("prefix", "budget", "limit", "free", "ends_at"),
+    [
+        (8, 28, None, 40, 30),
+        (8, 6, None, 40, 9),
+        (9, 4, None, 40, 19),
+        (9, 28, 4, 40, 19),
+        (8, 28, None, 6, 9),
+        (9, 28, None, 10, 19),
+        (9, 28, None, 9, None),
+        (9, 28, None, 0, None),
+    ],
+    ids=["rest", "before", "longer than a chunk", "longer than a share", "memory before", "memory just", "memory cuts", "no memory"],
+)
+def test_a_later_chunk_ends_beside_images_or_waits(
+    prefix: int, budget: int, limit: int | None, free: int, ends_at: int | None, two_way: list[Any]
+) -> None:
+    """9 to 18 is an image, and so is 2 to 7."""
+    req, adder = request(prefix), Adder(budget, free, limit)
+    left = image_chunks.continue_beside_images(stock_chunk, adder, req)
+    if ends_at is None:
+        assert left is req
+        assert req.extend_end == prefix, "nothing is taken, which SGLang knows by this"
+        ((waiting, why),) = two_way
+        assert waiting is req
+        assert f"takes 10 tokens, which are prefilled together, and the KV pools have room for {free}" in why
+        assert image_chunks.admit_beside_images(lambda *_: "admitted", adder, request(0)) is AddReqResult.NO_TOKEN
+    else:
+        assert (req.extend_end, left) == (ends_at, None if ends_at == 30 else req)
+        assert not two_way
+        assert adder.rem_chunk_tokens == (max(0, budget - (30 - prefix)) if left is None else 0)
+
+
+@pytest.mark.parametrize(
+    ("found_on_host", "budget", "free", "takes"),
+    [(8, 20, 40, 20), (8, 28, 6, 1), (9, 4, 40, 10), (9, 28, 9, None)],
+    ids=["as it is", "memory before", "longer than a chunk", "memory cuts"],
+)
+def test_a_first_chunk_behind_a_prefix_on_the_host(
+    found_on_host: int, budget: int, free: int, takes: int | None, two_way: list[Any]
+) -> None:
+    """SGLang says there how long a first chunk is; 9 to 18 is an image."""
+    adder = Adder(budget, free)
+
+    def select(adder: Any, req: Any, **_: Any) -> Any:
+        return _PrefillAdmission(found_on_host, min(adder.rem_chunk_tokens, adder.free), 0, True, 0)
+
+    found = image_chunks.fit_beside_images(select, adder, request(0))
+    assert adder.rem_chunk_tokens == budget
+    assert found is AddReqResult.NO_TOKEN if takes is None else found.extend_len == takes
+    assert len(two_way) == (takes is None)
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+@pytest.mark.parametrize(("others", "moving", "refused"), [(0, 0, True), (1, 0, False), (0, 1, False)])
+def test_what_waits_for_nobody_is_refused(chunked: bool, others: int, moving: int, refused: bool, two_way: list[Any]) -> None:
+    """Decoding requests hold memory, and so do those that a prefill server is still sending."""
+    said: list[str] = []
+    req = SimpleNamespace(discard_output_reason=None, set_finish_with_abort=said.append)
+    done = SimpleNamespace(finished=lambda: True)
+    running = [req, done, *(SimpleNamespace(finished=lambda: False) for _ in range(others))]
+    scheduler: Any = SimpleNamespace(
+        chunked_req=req if chunked else None, collect_inflight_reqs=lambda: running, disagg_prefill_inflight_queue=[done] * moving
+    )
+
+    def one_pass(scheduler: Any) -> Any:
+        image_chunks._wait(req, 10, 9)
+        return None, "running"
+
+    assert image_chunks.refuse_what_never_fits(one_pass, scheduler) == (None, "running")
+    if chunked and refused:
+        assert req.discard_output_reason.status_code == 400
+        said.append(req.discard_output_reason.message)
+        assert scheduler._pending_chunked_abort_req is req
+    assert len(said) == refused
+    image_chunks.refuse_what_never_fits(lambda _: (None, "running"), scheduler)
+    assert two_way == [], "asked again in each pass"
 
 
 def test_other_models_chunks_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_chunks, "_two_way", False)
-    req = SimpleNamespace(multimodal_inputs=inputs(SPANS[0]))
-    assert image_chunks.chunk_beside_images(lambda adder, req: "as it is", object(), req) == "as it is"
+    for hook in (image_chunks.admit_beside_images, image_chunks.continue_beside_images, image_chunks.fit_beside_images):
+        assert hook(lambda adder, req: "as it is", Adder(28, 40), request(0)) == "as it is"
