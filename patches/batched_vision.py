@@ -23,7 +23,7 @@ def _encode(original: Callable[..., Any], model: Any, items: Any, positions: str
         return original(model, items)
     from sglang_gemma4.models import vision
 
-    pictures = vision.tower_problem(model.vision_tower) or vision.collect(model, items, positions)
+    pictures = vision.collect(model, items, positions)
     if isinstance(pictures, str):
         note("batched_vision", f"SGLang's tower encodes image by image: {pictures}")
         return original(model, items)

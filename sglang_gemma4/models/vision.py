@@ -16,12 +16,12 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from sglang.srt.layers.attention.vision import (
     VisionFlash3Attention,
     VisionFlash4Attention,
-    VisionSdpaAttention,
     VisionTritonAttention,
     prepare_vision_attention_metadata,
 )
 
 PACKED_BACKENDS = (VisionFlash3Attention, VisionFlash4Attention, VisionTritonAttention)
+"""Of --mm-attention-backend fa3, fa4 and triton_attn: kernels that keep to the lengths they are given."""
 FIXED_BYTES = 1 << 30
 """Memory for one call of the tower on a CPU, and on a card where ranks share the tower: they must cut the same chunks."""
 MOST_PATCHES = 1 << 16
@@ -43,7 +43,11 @@ class Picture:
 
 
 class PackedAttention:
-    """A tower layer's attention backend: within :func:`packed` it keeps to the images of the pack, else it is SGLang's own ``forward``."""
+    """A tower layer's attention backend: within :func:`packed` it keeps to the images of the pack, else it is SGLang's own ``forward``.
+
+    Within it torch's attention takes the place of every kernel but those of :data:`PACKED_BACKENDS`: what else SGLang has for
+    --mm-attention-backend either drops the mask of padding or, as flashinfer_cudnn, stops at Gemma 4's tower.
+    """
 
     def __init__(self, backend: Any) -> None:
         self.backend = backend
@@ -54,7 +58,7 @@ class PackedAttention:
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         """``[tokens, heads, head_dim]`` from the same shapes."""
         if self.lengths is not None:
-            if isinstance(self.backend, VisionSdpaAttention):
+            if not isinstance(self.backend, PACKED_BACKENDS):
                 return image_by_image(q, k, v, self.lengths, kwargs["softmax_scale"])
             kwargs |= {"cu_seqlens": self.metadata.cu_seqlens, "forward_metadata": self.metadata, "attention_mask": None}
         out: torch.Tensor = type(self.backend).forward(self.backend, q=q, k=k, v=v, **kwargs)
@@ -97,15 +101,6 @@ def packed(tower: Any, lengths: Sequence[int], device: torch.device) -> Iterator
     finally:
         for layer in layers:
             layer.lengths = layer.metadata = None
-
-
-def tower_problem(tower: Any) -> str | None:
-    """Why this tower's attention does not take packed images, or None."""
-    for layer in tower.encoder.layers:
-        kind = type(layer.self_attn.qkv_backend)
-        if kind not in (*PACKED_BACKENDS, VisionSdpaAttention):
-            return f"--mm-attention-backend is {kind.__name__}; sdpa, triton_attn, fa3 and fa4 take packed images"
-    return None
 
 
 def collect(model: Any, items: Sequence[Any], positions_name: str) -> list[Picture] | str:

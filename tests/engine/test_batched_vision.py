@@ -35,12 +35,13 @@ def test_triton_s_attention_over_packed_images(
 
 
 def test_a_tower_of_the_released_width_equals_transformers(nursery: Nursery, prompts: list[dict[str, Any]]) -> None:  # noqa: F811
-    """Images of four sizes, a video's frames and several calls, in float32 with torch's attention, where stock masks too."""
+    """Images of four sizes, a video's frames and several calls, in float32 with torch's attention, where stock masks too, and with
+    a backend that neither we give lengths nor SGLang serves Gemma 4 on (flashinfer_cudnn)."""
     outputs = serve(nursery, "tiny-26b-a4b", prompts[:2], "vision_oracle:install", {SWITCH: "1"})
     (line,) = re.findall(r"TOWERS .*", outputs[0].log)
     errors = {name: float(value) for name, value in re.findall(r"(\w+)=(\S+)", line)}
     print(errors)
-    assert sorted(errors) == ["in_chunks", "packed", "stock", "video"]
+    assert sorted(errors) == ["in_chunks", "other_backend", "packed", "stock", "video"]
     assert max(errors.values()) < 2e-5
 
 

@@ -59,13 +59,6 @@ def test_what_is_left_to_sglang_is_named(feature: torch.Tensor, positions: Any, 
     assert said in reason
 
 
-def test_other_attention_backends_are_left_to_sglang() -> None:
-    layer = SimpleNamespace(self_attn=SimpleNamespace(qkv_backend=object()))
-    reason = vision.tower_problem(SimpleNamespace(encoder=SimpleNamespace(layers=[layer])))
-    assert reason is not None
-    assert "take packed images" in reason
-
-
 def test_items_are_taken_in_order_without_padding() -> None:
     sizes = [(3, 3), (6, 3), (9, 6)]
     pixels = torch.arange(3.0)[:, None, None].expand(3, 60, 48)
@@ -101,3 +94,70 @@ def test_neighbours_of_one_length_attend_as_one_batch() -> None:
         rows = slice(first, first + length)
         scores = torch.einsum("qhd,khd->hqk", q[rows], k[rows]).softmax(-1)
         torch.testing.assert_close(found[rows], torch.einsum("hqk,khd->qhd", scores, v[rows]))
+
+
+def test_a_backend_that_drops_masks_is_replaced_within_a_pack_alone() -> None:
+    class Other:
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **_: Any) -> torch.Tensor:
+            return torch.zeros_like(q)
+
+    backends = [Other(), Other()]
+    layers = [SimpleNamespace(self_attn=SimpleNamespace(qkv_backend=backend)) for backend in backends]
+    tower = SimpleNamespace(encoder=SimpleNamespace(layers=layers))
+    q, k, v = torch.randn(3, 9, 2, 16).unbind()
+    with vision.packed(tower, [4, 5], torch.device("cpu")):
+        for backend in backends:
+            found = backend.forward(q=q, k=k, v=v, softmax_scale=1.0)
+            torch.testing.assert_close(found, vision.image_by_image(q, k, v, [4, 5], 1.0))
+    assert not backends[0].forward(q=q, k=k, v=v).any()
+
+
+OF_PATCH = 2 * (14 * 2 * 4 + 6 * 16 + 8 * 8) + 12 * 48 + 8 * 8 + 16 * 4
+"""Bytes of a patch in bfloat16: two heads of 4, an FFN of 16, a width of 8, 48 pixel values."""
+
+
+def tower_of(heads: int) -> Any:
+    """``heads`` of two on this rank."""
+    attention = SimpleNamespace(num_heads_per_partition=heads, head_dim=4)
+    return SimpleNamespace(
+        encoder=SimpleNamespace(layers=[SimpleNamespace(self_attn=attention)]),
+        config=SimpleNamespace(num_attention_heads=2, intermediate_size=16, hidden_size=8),
+        patch_embedder=SimpleNamespace(input_proj=torch.nn.Linear(1, 1, dtype=torch.bfloat16)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("free", "reserved", "patches"),
+    [(200, 0, 100), (200, 30, 115), (0, 8, 4), (1, 0, 0), (2 << 20, 0, vision.MOST_PATCHES)],
+    ids=["free", "free and cached", "cached", "full card", "much"],
+)
+def test_a_call_s_patches_take_half_of_the_card_s_free_memory(
+    free: int, reserved: int, patches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Free of the card, and free in the allocator's cache (here 1,000 bytes of it are in use), both as patches."""
+    card = torch.device("cuda", 3)
+    asked: list[torch.device] = []
+
+    def told(value: Any) -> Any:
+        def answer(device: torch.device) -> Any:
+            asked.append(device)
+            return value
+
+        return answer
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", told((free * OF_PATCH, 80 << 30)))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", told(reserved * OF_PATCH + 1000))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", told(1000))
+    assert vision.most_patches(tower_of(2), 48, card) == patches
+    assert asked == [card] * 3
+
+
+def test_ranks_that_share_a_tower_cut_the_same_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unasked(_: Any) -> Any:
+        raise AssertionError("free memory differs from rank to rank")
+
+    monkeypatch.setattr(vision, "MOST_PATCHES", 1 << 40)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", unasked)
+    of_patch = OF_PATCH - 2 * 14 * 4  # one head fewer
+    assert vision.most_patches(tower_of(1), 48, torch.device("cuda")) == vision.FIXED_BYTES // of_patch
+    assert vision.most_patches(tower_of(2), 48, torch.device("cpu")) == vision.FIXED_BYTES // OF_PATCH
