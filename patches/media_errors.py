@@ -12,7 +12,8 @@ def as_client_error(original: Callable[..., Any], source: Any, *args: Any, **kwa
     """Around ``load_image``, ``load_video`` and ``load_audio``.
 
     Raises:
-        ValueError: the file cannot be opened, or the image is larger than Pillow decodes; SGLang answers it with status 400.
+        ValueError: the file cannot be opened, the image is larger than Pillow decodes, or the server has no decoder for it (torchcodec or
+            decord for videos); SGLang answers it with status 400.
     """
     from PIL import Image
 
@@ -20,13 +21,20 @@ def as_client_error(original: Callable[..., Any], source: Any, *args: Any, **kwa
         return original(source, *args, **kwargs)
     except (OSError, Image.DecompressionBombError) as error:
         raise ValueError(f"{error}; give an http(s) address, a data: address or a file that the server can read") from error
+    except ImportError as error:
+        name = original.__name__.removeprefix("load_")
+        raise ValueError(
+            f"this server cannot decode any {name}: {error}; install what it names on the server, or send no {name}"
+        ) from error
 
 
 PATCH = Patch(
     name="media_errors",
     switch="SGLANG_GEMMA4_MEDIA_ERRORS",
-    why="Stock answers a file that is not there, or an image too large to decode, with status 500 and a traceback in the log.",
-    evidence="srt/utils/common.py:1900 (CLIENT_MEDIA_EXCEPTIONS) · srt/multimodal/processors/base_processor.py:1049-1058",
+    why="Stock answers a file that is not there, an image too large to decode, or a video where no decoder is installed, with status 500 "
+    "and a traceback in the log.",
+    evidence="srt/utils/common.py:1900 (CLIENT_MEDIA_EXCEPTIONS), 2260 (ImportError) · "
+    "srt/multimodal/processors/base_processor.py:1049-1058",
     remove_when="SGLang counts OSError among its client's media errors.",
     hooks=tuple(
         Hook(f"{COMMON}.{name}", "around", as_client_error, declared)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,16 @@ def free_port() -> int:
 
 
 @contextmanager
-def open_server(folder: Path, model: str = MODEL, flags: Sequence[str] = FLAGS) -> Iterator[Server]:
+def open_server(
+    folder: Path, model: str = MODEL, flags: Sequence[str] = FLAGS, environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
     """A server that answers /health; its log goes to ``folder``."""
     log, port = folder / "log", free_port()
     command = [sys.executable, "-m", "sglang_gemma4.cli", "serve", model, "--port", str(port), *flags]
     with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, env={**os.environ, **(environment or {})}
+        )
     try:
         deadline = time.monotonic() + UP_WITHIN
         while True:
