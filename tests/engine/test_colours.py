@@ -1,0 +1,48 @@
+"""Thirty images, one colour each: both arms, defaults and the faster ways to prefill and to see, name them all, in the same tokens."""
+
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_gemma4.quality.questions import colour_named
+from sglang_gemma4.tiny import checkpoints, images, world
+from tests.engine.engine_fork import Group, Nursery, Output
+
+FASTER = {f"SGLANG_GEMMA4_{name}": "1" for name in ("YOCO", "PREFILL_GRAPH", "BATCHED_VISION")}
+GRAPHS = {"disable_cuda_graph": False, "disable_decode_cuda_graph": True}
+QUESTIONS = 30
+
+
+@pytest.mark.parametrize(
+    ("family", "declined", "replays"),
+    [("tiny-e2b", {"prefill_graph"}, False), ("tiny-26b-a4b", {"yoco"}, True)],
+    ids=["fast prefill", "prefill graphs"],
+)
+def test_thirty_of_thirty_in_both_arms(family: str, declined: set[str], replays: bool, nursery: Nursery, tmp_path: Path) -> None:
+    """A model whose layers share KV has the one way to prefill, one whose layers do not the other."""
+    from transformers import AutoTokenizer
+
+    model, rng = checkpoints.SHIPPED / family, random.Random(0)
+    tokenizer: Any = AutoTokenizer.from_pretrained(model)
+    colours, texts, paths = [], [], []
+    for number in range(QUESTIONS):
+        colours.append(rng.choice(world.COLOURS))
+        paths.append(str(tmp_path / f"{number}.png"))
+        images.draw(images.HELD_OUT_SEED + number, colours[-1]).save(paths[-1])
+        asked = [{"type": "image"}, {"type": "text", "text": rng.choice(images.ASKS)}]
+        texts.append(tokenizer.apply_chat_template([{"role": "user", "content": asked}], tokenize=False, add_generation_prompt=True))
+    group = Group(texts, {"max_new_tokens": 8, "ignore_eos": False}, paths)
+    arms: list[list[Output]] = [
+        nursery.run(model, [group], env, max_total_tokens=4096, **GRAPHS)[0]
+        for env in ({"TEST_SABOTAGE": "recorded_graphs:install"}, FASTER | {"TEST_SABOTAGE": "recorded_graphs:install"})
+    ]
+    for arm in arms:
+        assert [colour_named(answer.text) for answer in arm] == colours
+    default, faster = arms
+    assert [answer.token_ids for answer in faster] == [answer.token_ids for answer in default]
+    assert "REPLAYED" not in default[0].log
+    assert ("REPLAYED" in faster[0].log) is replays
+    assert {"yoco", "prefill_graph", "batched_vision"} & set(re.findall(r"(\w+) declined: ", faster[0].log)) == declined
