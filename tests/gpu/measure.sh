@@ -98,10 +98,11 @@ all=$few,$early,$write refused=SGLANG_SIMULATE_ACC_LEN=1
 stock_ratio=--swa-full-tokens-ratio=0.15 # what the package chooses by itself
 
 # Issue 7, small models: the servers of all arms side by side.
-small=("${flags[@]}" --max-total-tokens=260000 --mem-fraction-static=0.85)
-run_bench e2b 620 e2b --together --arm stock --arm package:package,only=prefill+single --arm "all:package,$yoco,$tail,$vision,$all" \
+small=("${graph_flags[@]}" --max-total-tokens=260000 --mem-fraction-static=0.85)
+run_bench e2b 650 e2b --together --arm stock --arm package:package,only=prefill+single --arm "all:package,$yoco,$tail,$vision,$all" \
+    --arm "graphs:package,$yoco,${G}_PREFILL_GRAPH=1,only=prefill+prompts" \
     --arm stock-mtp:stock,mtp,only=prefill --arm "all-mtp:package,mtp,$yoco,$tail,$all,only=prefill" \
-    --workload prefill,single,images,prompts,images-sweep --repetitions 2 --time-limit 600 -- "${small[@]}" --context-length=70000
+    --workload prefill,single,images,prompts,images-sweep --repetitions 2 --time-limit 630 -- "${small[@]}" --context-length=70000
 run_bench e4b 150 e4b --together --arm stock --arm "yoco:package,$yoco" --workload prefill --repetitions 3 -- "${small[@]}"
 run_bench prefill-graphs 330 26b-a4b --arm eager:package,--disable-prefill-cuda-graph --arm "graphs:package,${G}_PREFILL_GRAPH=1" \
     --workload ttft,chat --rounds 1 --repetitions 1 -- "${graph_flags[@]}"
