@@ -122,10 +122,10 @@ def verify_input(worker: Any, batch: Any, parents: torch.Tensor, order: torch.Te
 
 
 def init_metadata(worker: Any, forward_batch: Any, requests: Sequence[Any]) -> None:
-    """What ``_init_frozen_kv_metadata`` does for a draft outside graphs, and waits for the device to sum lengths that the host lacks.
+    """As ``_init_frozen_kv_metadata``, for a draft outside graphs, without its wait for the device to sum lengths that the host lacks.
 
-    Backends size buffers of slots by that sum, so the slots that the host has allocated to ``requests`` do as well: there is one at least
-    for every key (eagle_utils.py:880).
+    Backends size buffers of slots by that sum, so the number of slots that the host has allocated to ``requests`` does as well: there is
+    one at least for every key (eagle_utils.py:880).
     """
     if forward_batch.seq_lens_cpu is None:
         forward_batch.seq_lens_sum = sum(request.kv.kv_allocated_len for request in requests)

@@ -26,7 +26,7 @@ def _before(module: str, owner: str, method: str, sabotage: Callable[..., None])
 
 
 def _in_forward(sabotage: Callable[[Any, Any], None], draft: bool = False) -> None:
-    """Call ``sabotage(runner, batch)`` once, before the STEP-th decode or verify of the target, or draft step of the draft."""
+    """Call ``sabotage(runner, batch)`` once, before the STEP-th decode or verify of the target, or draft of the draft."""
     seen = 0
 
     def count(runner: Any, batch: Any) -> None:
@@ -39,7 +39,7 @@ def _in_forward(sabotage: Callable[[Any, Any], None], draft: bool = False) -> No
 
     if draft:
         module = "sglang.srt.speculative.frozen_kv_mtp_worker_v2"
-        _before(module, "FrozenKVMTPDraftWorker", "_init_frozen_kv_metadata", lambda worker, batch: count(worker.draft_model_runner, batch))
+        _before(module, "FrozenKVMTPDraftWorker", "_position_for_batch", lambda worker, batch: count(worker.draft_model_runner, batch))
     else:
         module = "sglang.srt.model_executor.model_runner"
         _before(module, "ModelRunner", "forward", lambda runner, batch, *_, **__: None if runner.is_draft_worker else count(runner, batch))
