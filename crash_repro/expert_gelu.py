@@ -1,8 +1,9 @@
 """The experts' gelu: SGLang's CUDA kernels compute it by erf, the config and transformers by tanh. Needs a card.
 
-An engine in float32 on a model whose experts see gates from -4 to -1, where the two differ by up to a third; norms after the experts let
-nothing else through. transformers is the oracle twice: as it is, and with erf in the experts alone. Without a card the engine takes the
-native path, which computes tanh under the name gelu: that shows the script, not the failure.
+On a card an engine in bfloat16, since SGLang's norms there take no float32, on a model whose experts see gates from -4 to -1, where the
+two differ by up to a third; norms after the experts let nothing else through. transformers is the oracle twice: as it is, and with erf in
+the experts alone. Without a card the engine takes the native path, in float32, which computes tanh under the name gelu: that shows the
+script, not the failure.
 """
 
 import json
@@ -65,7 +66,7 @@ def serve(path: str) -> None:
     if torch.cuda.is_available():
         from sglang.srt.entrypoints.engine import Engine
 
-        kernels = {"attention_backend": "triton", "moe_runner_backend": "triton", "dtype": "float32", "disable_cuda_graph": True}
+        kernels = {"attention_backend": "triton", "moe_runner_backend": "triton", "dtype": "bfloat16", "disable_cuda_graph": True}
         rest = {"skip_tokenizer_init": True, "skip_server_warmup": True, "max_total_tokens": 2048, "mem_fraction_static": 0.2}
         engine = Engine(model_path=path, log_level="warning", **kernels, **rest)
     else:

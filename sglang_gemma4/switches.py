@@ -171,14 +171,15 @@ _TABLE = (
     Switch(
         "SGLANG_GEMMA4_DEPENDENT_LAUNCH",
         False,
-        "On Hopper and later the package's kernels of a decode step start, and fetch weights, while the kernel before still ends (off "
-        "until measured on an H200).",
+        "On Hopper and later the package's kernels of a decode step start, and fetch weights, while the kernel before still ends (with "
+        "FEW_ROW_LINEAR and KV_WRITE the card idles 2 % of an MTP step at batch 1 on an H200, 8.5 % without, "
+        "`runs/2026-11-22-26b-mtp-steps`; off until a card's tests of servers with it have ended).",
     ),
     Switch(
         "SGLANG_GEMMA4_FEW_ROW_LINEAR",
         False,
-        "Dense products of up to 16 rows read the weight once, in one launch, with the FFN's activation inside (off until measured on an "
-        "H200).",
+        "Dense products of up to 16 rows read the weight once, in one launch, with the FFN's activation inside (no faster than cuBLAS's at "
+        "4 rows on an H200, `runs/2026-11-22-26b-mtp-steps`, so off).",
     ),
     Switch(
         "SGLANG_GEMMA4_DENSE_OVERLAP",
@@ -200,8 +201,8 @@ _TABLE = (
     Switch(
         "SGLANG_GEMMA4_KV_WRITE",
         False,
-        "With SGLANG_GEMMA4_QKV_ROPE, on triton: that launch writes keys and values to the KV pool too, one launch a layer less (off until "
-        "measured on an H200).",
+        "With SGLANG_GEMMA4_QKV_ROPE, on triton: that launch writes keys and values to the KV pool too, one launch a layer less (measured "
+        "with DEPENDENT_LAUNCH only; off as that is).",
     ),
     Switch(
         "SGLANG_GEMMA4_PREFILL_GRAPH",
@@ -234,7 +235,8 @@ _TABLE = (
         "SGLANG_GEMMA4_ADAPTIVE_DRAFT",
         False,
         "--speculative-adaptive works for MTP: the draft length, 0 (plain decoding) included, that measures fastest at each batch size "
-        "(not yet measured on a GPU).",
+        "(off: on an H200, every draft refused, it lost 2.4 % at batch 64 and 43 % at batch 1, `runs/2026-11-22-26b-adaptive`; mended, not "
+        "measured again).",
     ),
     Switch(
         "SGLANG_GEMMA4_VERIFY_PENALTIES",
@@ -275,7 +277,11 @@ _TABLE = (
         "Images and video frames of a batch go through the vision tower together, without their padding, which stock's GPU attention does "
         "not mask (off until measured on an H200).",
     ),
-    Switch("SGLANG_GEMMA4_MEDIA_ERRORS", True, "A media file that is not there, or an image too large to decode, is a 400, not a 500."),
+    Switch(
+        "SGLANG_GEMMA4_MEDIA_ERRORS",
+        True,
+        "A media file that is not there, an image too large to decode, or a video that no decoder is installed for, is a 400, not a 500.",
+    ),
     Switch("SGLANG_GEMMA4_TOOL_CALL_INDEX", True, "Streamed tool calls are numbered per call, not per tool."),
     Switch("SGLANG_GEMMA4_PAGE_TABLE", True, "No page-table row runs into the next one where draft tokens pass the end of the context."),
     Switch(

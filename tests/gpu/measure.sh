@@ -112,6 +112,7 @@ run_bench adaptive 500 26b-a4b --arm plain:package --arm "refused:package,mtp,$a
     --batches 1,8,32,64 --step-tokens 1000,400 --rounds 1 --repetitions 2 -- "${flags[@]}"
 
 # Issue 6: each piece, then all.
+on_card expert-gelu 240 bash -c "python3 crash_repro/expert_gelu.py && ! SGLANG_GEMMA4_EXPERT_GELU=0 python3 crash_repro/expert_gelu.py"
 on_card products 60 python3 -m sglang_gemma4.benchmark.linear_times
 on_card prefill-attention 90 python3 -m sglang_gemma4.benchmark.prefill_times
 run_bench serve 620 26b-a4b --arm "stock:stock,mtp,$stock_ratio" --arm "flash:package,mtp,$all,$flash" --arm package:package,mtp \

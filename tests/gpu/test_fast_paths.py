@@ -11,9 +11,8 @@ import torch
 
 from sglang_gemma4.patches import load_all
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.test_oracle import MTP, NEW_TOKENS, Case, make_prompts
-from tests.engine.transformers_oracle import decode
-from tests.gpu.test_gpu import FOLLOWED_SLACK, agreement, run_case
+from tests.engine.test_oracle import MTP, Case
+from tests.gpu.test_gpu import FOLLOWED_SLACK, agreement, case_of, run_case
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 
@@ -33,12 +32,7 @@ STEPS_SLACK = 0.03
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
-    def make(family: str) -> Case:
-        folder = tmp_path_factory.mktemp(family)
-        model, prompts = checkpoints.SHIPPED / family, make_prompts(folder)
-        return Case(model, prompts, decode(model, prompts, NEW_TOKENS, folder))
-
-    return {family: make(family) for family in FAMILIES}
+    return {family: case_of(family, tmp_path_factory.mktemp(family)) for family in FAMILIES}
 
 
 @pytest.fixture(scope="module")

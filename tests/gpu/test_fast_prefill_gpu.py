@@ -11,9 +11,8 @@ import torch
 
 from sglang_gemma4.tiny import checkpoints
 from tests.engine import row_counter
-from tests.engine.test_oracle import MTP, NEW_TOKENS, Case, make_prompts
-from tests.engine.transformers_oracle import decode
-from tests.gpu.test_gpu import FOLLOWED_SLACK, agreement, run_case
+from tests.engine.test_oracle import MTP, Case
+from tests.gpu.test_gpu import FOLLOWED_SLACK, agreement, case_of, run_case
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 
@@ -32,9 +31,7 @@ STEPS_SLACK = 0.03
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    folder = tmp_path_factory.mktemp(FAMILY)
-    model, prompts = checkpoints.SHIPPED / FAMILY, make_prompts(folder)
-    return Case(model, prompts, decode(model, prompts, NEW_TOKENS, folder))
+    return case_of(FAMILY, tmp_path_factory.mktemp(FAMILY))
 
 
 @pytest.fixture(scope="module")

@@ -51,6 +51,12 @@ STRICT = {"SGLANG_GEMMA4_STRICT": "1"}
 FOLLOWED_SLACK, ERROR_RATIO = 0.15, 1.5  # against transformers in bfloat16
 
 
+def case_of(family: str, folder: Path) -> Case:
+    """The prompts of a family with transformers' float32 tokens."""
+    model, prompts = checkpoints.SHIPPED / family, make_prompts(folder)
+    return Case(model, prompts, decode(model, prompts, NEW_TOKENS, folder))
+
+
 def run_case(case: Case, folder: Path, name: str, env: dict[str, str] | None = None, **engine: Any) -> list[dict[str, Any]]:
     """All prompts of a family through one engine; its log is kept in ``folder`` and shown when it fails."""
     request, answer, log = (folder / f"{name}.{kind}" for kind in ("request", "answer", "log"))
@@ -70,9 +76,8 @@ def oracles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Case, l
 
     def make(family: str) -> tuple[Case, list[Greedy]]:
         folder = tmp_path_factory.mktemp(family)
-        model, prompts = checkpoints.SHIPPED / family, make_prompts(folder)
-        case = Case(model, prompts, decode(model, prompts, NEW_TOKENS, folder))
-        return case, decode(model, prompts, NEW_TOKENS, folder, "bfloat16")
+        case = case_of(family, folder)
+        return case, decode(case.model, case.prompts, NEW_TOKENS, folder, "bfloat16")
 
     with ThreadPoolExecutor(3) as pool:
         return dict(zip(FAMILIES, pool.map(make, FAMILIES), strict=True))
