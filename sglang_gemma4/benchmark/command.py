@@ -54,8 +54,16 @@ def add_command(commands: Any) -> None:
     bench.add_argument("--rounds", type=int, help="processes of each arm (default 2: A B A B; 1 with --together)")
     bench.add_argument(
         "--together",
-        action="store_true",
-        help="the servers of all arms up at once, their passes in turn: one start each; all must fit the card (--max-total-tokens)",
+        type=int,
+        nargs="?",
+        const=sys.maxsize,
+        default=1,
+        metavar="N",
+        help="so many arms up at once (without N: all), their passes in turn: they start side by side, and must fit the card "
+        "(--max-total-tokens)",
+    )
+    bench.add_argument(
+        "--card-lock", type=Path, metavar="FILE", help="each pass waits for this file's lock (flock), which other users of the card hold"
     )
     bench.add_argument("--repetitions", type=int, default=5, help="counted passes of each arm and workload in all (default 5)")
     bench.add_argument("--out", type=Path, metavar="FOLDER", help="the run's folder (default runs/DATE-MODEL); an unfinished run resumes")
@@ -154,7 +162,9 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
         raise ValueError(f"--step-tokens {arguments.step_tokens} is not IN,OUT with at least 2 tokens out; write for example 1000,200")
     if arguments.dry_run:
         chosen, step_tokens = [workloads.miniature(workload) for workload in chosen], [16, 12]
-    rounds = arguments.rounds if arguments.rounds is not None else 1 if arguments.together else 2
+    _at_least("--together", arguments.together, 1)
+    together = min(arguments.together, len(parsed))
+    rounds = arguments.rounds if arguments.rounds is not None else 2 if together == 1 else 1
     _at_least("--rounds", rounds, 1)
     _at_least("--repetitions", arguments.repetitions, 1)
     if arguments.roofline and not profile:
@@ -176,7 +186,8 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
         environment=_simulation(parsed, arguments.accept_length, dummy),
         profile=profile,
         roofline=arguments.roofline,
-        together=arguments.together,
+        together=together,
+        card_lock=arguments.card_lock,
         dataset=arguments.dataset,
         dummy_weights=dummy,
         cpu=cpu,
@@ -251,8 +262,9 @@ def _header(plan: Plan) -> dict[str, Any]:
         notes.append("Random weights with a realistic spread: speed is measured, text is not. Stock keeps the switch that fills them.")
     if plan.environment:
         notes.append(f"The accept length under MTP is simulated: {plan.environment['SGLANG_SIMULATE_ACC_LEN']} tokens per verify step.")
-    if plan.together:
-        notes.append("The servers of all arms were up on the card side by side; one pass ran at a time, the arms in turn.")
+    if plan.together > 1:
+        who = "all arms" if plan.together == len(plan.arms) else f"{plan.together} arms at a time"
+        notes.append(f"The servers or engines of {who} were up on the card side by side; one pass ran at a time, the arms in turn.")
     if plan.dry_run:
         notes.append("A dry run on a tiny model: it proves that the path works and measures nothing.")
     if plan.cpu and not plan.dry_run:

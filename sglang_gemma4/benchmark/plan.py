@@ -34,7 +34,8 @@ class Plan:
     environment: dict[str, str] = field(default_factory=dict)  # of every arm
     profile: Sequence[int] = ()  # batches whose kernels are recorded
     roofline: bool = False
-    together: bool = False  # the servers of all arms stay up side by side, and their passes take turns
+    together: int = 1  # arms whose servers (or engines) are up side by side, their passes in turn
+    card_lock: Path | None = None  # held (flock) by whatever uses the card, so by each pass
     dataset: Path | None = None
     dummy_weights: bool = False
     cpu: bool = False
@@ -153,12 +154,10 @@ def profile_name(batch: int) -> str:
 
 
 def interleaved(plan: Plan) -> Iterator[tuple[int, Sequence[Arm]]]:
-    """A B A B: every arm once in each round, by itself or, where ``together`` is set, all at once."""
+    """A B A B: every arm once in each round, ``together`` of them at once."""
     for round_ in range(plan.rounds):
-        if plan.together:
-            yield round_, plan.arms
-        else:
-            yield from ((round_, (arm,)) for arm in plan.arms)
+        for first in range(0, len(plan.arms), plan.together):
+            yield round_, plan.arms[first : first + plan.together]
 
 
 def check_resumable(header: dict[str, Any], earlier: Sequence[Record], raw: Path) -> None:

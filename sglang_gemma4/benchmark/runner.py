@@ -1,13 +1,10 @@
 """The A/B runner: processes of the arms in turn, every result on disk at once, a crash of an arm kept as one."""
 
 import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
+import fcntl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from sglang_gemma4.benchmark import client, gauges, records
@@ -23,7 +20,8 @@ from sglang_gemma4.benchmark.plan import (
     profile_name,
     step_name,
 )
-from sglang_gemma4.benchmark.server import Died, Server, tail
+from sglang_gemma4.benchmark.server import Died, Server
+from sglang_gemma4.benchmark.step_engine import StepEngine, Task, TimeIsUp
 from sglang_gemma4.benchmark.workloads import Workload, check_pool, warm_up
 
 Progress = Callable[[str], None]
@@ -41,9 +39,8 @@ def run(plan: Plan, header: dict[str, Any], card: dict[str, Any] | None, time_li
     records.append(plan.raw, "header", **header)
     ends = time.monotonic() + time_limit if time_limit else None
     for round_, arms in interleaved(plan):
-        for arm in arms:
-            if not _step_times(plan, arm, round_, card, ends, _named(progress, plan, round_, arm)):
-                return False
+        if not _step_times(plan, arms, round_, card, ends, progress):
+            return False
         if not _workloads(plan, arms, round_, ends, progress):
             return False
     return True
@@ -64,6 +61,32 @@ def _time_is_up(plan: Plan, ends: float | None, progress: Progress) -> bool:
     return up
 
 
+@contextlib.contextmanager
+def _held(lock: Path | None, ends: float | None, progress: Progress) -> Iterator[None]:
+    """The card to itself, among all who take this file's lock.
+
+    Raises:
+        TimeIsUp: another holds it until the run's end.
+    """
+    if lock is None:
+        yield
+        return
+    told = False
+    with lock.open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if ends is not None and time.monotonic() > ends:
+                    raise TimeIsUp from None
+                if not told:
+                    progress(f"waiting for the card: another process holds {lock}")
+                told = True
+                time.sleep(0.2)
+        yield
+
+
 def _workloads(plan: Plan, arms: Sequence[Arm], round_: int, ends: float | None, progress: Progress) -> bool:
     """All server passes of these arms in a round: their servers start side by side, then the passes take turns (A B A B).
 
@@ -82,7 +105,11 @@ def _workloads(plan: Plan, arms: Sequence[Arm], round_: int, ends: float | None,
                 environment = {**plan.environment, **arm.environment}
                 servers.append(Server(plan.model, [*plan.arguments, *arm.arguments], environment, plan.log(arm), cpu=plan.cpu))
                 running.callback(servers[-1].stop)
-            if not _passes_in_turn(plan, todo, servers, passes, round_, ends, progress):
+            try:
+                if not _passes_in_turn(plan, todo, servers, passes, round_, ends, progress):
+                    return False
+            except TimeIsUp:
+                _time_is_up(plan, ends, progress)
                 return False
     return True
 
@@ -116,7 +143,8 @@ def _passes_in_turn(
             for number in (WARM_UP, *plan.numbers(round_)):
                 for arm, left, server, told in sides:
                     if workload in left and number in (WARM_UP, *left[workload]):
-                        _one_pass(plan, arm, round_, workload, number, server, passes, told)
+                        with _held(plan.card_lock, ends, told):
+                            _one_pass(plan, arm, round_, workload, number, server, passes, told)
                     if _time_is_up(plan, ends, progress):
                         return False
     except Died as death:
@@ -195,94 +223,62 @@ def _generated(row: dict[str, Any], tokens: float | None) -> dict[str, Any]:
     return {"output_tokens": int(tokens), "output_throughput": tokens / row["seconds"], "missing_tokens": missing}
 
 
-def _step_times(plan: Plan, arm: Arm, round_: int, card: dict[str, Any] | None, ends: float | None, progress: Progress) -> bool:
-    """The offline engine's step times and profiles of an arm in a round, in one child process; again after a crash, without what broke."""
-    while True:
-        done = Done(records.read(plan.raw))
-        steps, profiled = done.steps(plan, arm, round_), done.profiles(plan, arm, round_)
-        if not steps and not profiled:
-            return True
+def _step_times(plan: Plan, arms: Sequence[Arm], round_: int, card: dict[str, Any] | None, ends: float | None, progress: Progress) -> bool:
+    """The offline engines' step times and profiles of these arms in a round: they start side by side, then take turns (A B A B).
+
+    Where an engine died, all are started again without what broke it.
+    """
+    while todo := _tasks(plan, arms, round_):
         if _time_is_up(plan, ends, progress):
             return False
-        todo = [(batch, number) for batch, numbers in steps for number in (WARM_UP, *numbers)]
-        order = {
-            "raw": str(plan.raw),
-            "arm": arm.name,
-            "round": round_,
-            "model": plan.model,
-            "arguments": [*plan.arguments, *arm.arguments],
-            "cpu": plan.cpu,
-            "input_tokens": plan.step_tokens[0],
-            "output_tokens": plan.step_tokens[1],
-            "todo": todo,
-            "profile": profiled,
-            "card": card,
-        }
-        progress(f"step times: an engine for batches {sorted({batch for batch, _ in todo} | set(profiled))}")
-        began = len(records.read(plan.raw))
-        status = _run_child(plan, arm, order, ends, progress)
-        if status == 0:
-            return True
-        if _time_is_up(plan, ends, progress):
-            return False
-        broken = _broken(order, records.read(plan.raw)[began:])
-        if broken is None:
-            progress("the engine gave every result and did not end by itself")
-            return True
-        _crashed(plan, arm, round_, broken, Died(status, tail(plan.log(arm, "-engine"))), progress)
+        with contextlib.ExitStack() as running:
+            engines = []
+            for arm, tasks in todo:
+                _named(progress, plan, round_, arm)(f"step times: an engine for batches {sorted({batch for _, batch, _ in tasks})}")
+                engines.append(StepEngine(plan, arm, round_, tasks, card))
+                running.callback(engines[-1].stop)
+            try:
+                died = _steps_in_turn(plan, engines, round_, ends, progress)
+            except TimeIsUp:
+                _time_is_up(plan, ends, progress)
+                return False
+            if not died:
+                for engine in engines:
+                    if not engine.ended():
+                        _named(progress, plan, round_, engine.arm)("the engine gave every result and did not end by itself")
+                return True
+    return True
 
 
-def _run_child(plan: Plan, arm: Arm, order: dict[str, Any], ends: float | None, progress: Progress) -> int | None:
-    """Exit status of the child, None if it had to be killed."""
-    scratch = plan.folder / "scratch"
-    scratch.mkdir(exist_ok=True)
-    (scratch / "order.json").write_text(json.dumps(order))
-    limit = plan.start_limit + plan.pass_limit
-    with plan.log(arm, "-engine").open("ab") as out:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "sglang_gemma4.benchmark.step_times", str(scratch / "order.json")],
-            env={**os.environ, **plan.environment, **arm.environment},
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    started = time.monotonic()
-    told = len(records.read(plan.raw))
+def _tasks(plan: Plan, arms: Sequence[Arm], round_: int) -> list[tuple[Arm, list[Task]]]:
+    """Of each arm that has any, what its engine still has to do in this round."""
+    done = Done(records.read(plan.raw))
+    found = []
+    for arm in arms:
+        tasks: list[Task] = [("step", batch, number) for batch, left in done.steps(plan, arm, round_) for number in (WARM_UP, *left)]
+        tasks += [("profile", batch, 0) for batch in done.profiles(plan, arm, round_)]
+        if tasks:
+            found.append((arm, tasks))
+    return found
+
+
+def _steps_in_turn(plan: Plan, engines: list[StepEngine], round_: int, ends: float | None, progress: Progress) -> bool:
+    """Every task of engines that were just started; ends early where one dies (True)."""
+    during, engine = START_ENGINE, engines[0]
     try:
-        while child.poll() is None:
-            time.sleep(0.5)
-            lines = records.read(plan.raw)
-            for line in lines[told:]:
-                progress(_said(line))
-            told = len(lines)
-            now = time.monotonic()
-            if now - started > limit or (ends is not None and now > ends):
-                return None
-        return child.returncode
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)  # the engine's own processes too
-        child.wait()
-
-
-def _said(line: records.Record) -> str:
-    if line["kind"] == "start":
-        return f"engine up after {line['seconds']:.0f} s"
-    if line["kind"] == "profile":
-        return f"profile of {line['stage']} at batch {line['batch']}: {line['steps']} steps, {len(line['kernels'])} kernels"
-    which = f"{line['repetition'] + 1}" if line["counted"] else "warm-up"
-    return f"batch {line['batch']} {which}: {line['step_ms']:.2f} ms a step, {line['output_throughput']:.0f} output tokens/s"
-
-
-def _broken(order: dict[str, Any], lines: list[records.Record]) -> str | None:
-    """What the child was at when it died, from what it had written; None if nothing was left to do."""
-    if not any(line["kind"] == "start" for line in lines):
-        return START_ENGINE
-    finished = [(line["batch"], line["repetition"]) for line in lines if line["kind"] == "step"]
-    profiled = {line["batch"] for line in lines if line["kind"] == "profile" and line["stage"] == "decode"}
-    left = [step_name(batch) for batch, number in order["todo"] if (batch, number) not in finished]
-    left += [profile_name(batch) for batch in order["profile"] if batch not in profiled]
-    return left[0] if left else None
+        for engine in engines:
+            engine.wait_until_up(ends, _named(progress, plan, round_, engine.arm))
+        for task in dict.fromkeys(task for engine in engines for task in engine.tasks):
+            during = (step_name if task[0] == "step" else profile_name)(task[1])
+            for engine in engines:
+                if task in engine.tasks:
+                    told = _named(progress, plan, round_, engine.arm)
+                    with _held(plan.card_lock, ends, told):
+                        engine.do(task, ends, told)
+    except Died as death:
+        _crashed(plan, engine.arm, round_, during, death, _named(progress, plan, round_, engine.arm))
+        return True
+    return False
 
 
 def _crashed(plan: Plan, arm: Arm, round_: int, during: str, death: Died, progress: Progress) -> None:

@@ -1,8 +1,9 @@
 """Step times of SGLang's offline engine, in a process of its own: ``python -m sglang_gemma4.benchmark.step_times ORDER.json``.
 
 The order holds ``raw``, ``arm``, ``round``, ``model``, ``arguments`` (server flags), ``cpu``, ``input_tokens``, ``output_tokens``,
-``todo`` (list of [batch, repetition]; repetition -1 warms up), ``profile`` (list of batches) and ``card`` (for the roofline, or None).
-Every result is appended to ``raw`` at once, so that what a later batch breaks is not lost.
+``tasks`` (list of ["step" or "profile", batch, repetition]; repetition -1 warms up) and ``card`` (for the roofline, or None). Each task
+is done when a line comes in on standard input, since other engines may take turns on the card; where it closes, the process ends. Every
+result is appended to ``raw`` at once, so that what a later batch breaks is not lost.
 """
 
 import json
@@ -47,14 +48,17 @@ def run(order: dict[str, Any]) -> None:
     seconds = time.perf_counter() - started
     info = engine.get_server_info()
     records.append(raw, "start", **who, process="engine", seconds=seconds, settings=settings_of(info), patches=patches_of(info))
-    prompts = random_prompts(order["model"], max([batch for batch, _ in order["todo"]] + order["profile"]), order["input_tokens"])
-    for batch, repetition in order["todo"]:
+    prompts = random_prompts(order["model"], max(batch for _, batch, _ in order["tasks"]), order["input_tokens"])
+    for kind, batch, repetition in order["tasks"]:
+        if not sys.stdin.readline():
+            break
+        if kind == "profile":
+            profile(engine, order, who, prompts[:batch])
+            continue
         row = measure(engine, prompts[:batch], order["output_tokens"])
         records.append(
             raw, "step", **who, batch=batch, repetition=repetition, counted=repetition >= 0, input_tokens=order["input_tokens"], **row
         )
-    for batch in order["profile"]:
-        profile(engine, order, who, prompts[:batch])
     engine.shutdown()
 
 

@@ -39,7 +39,7 @@ ENGINE = {
     "dtype": "bfloat16",
     "attention_backend": "triton",
     "sampling_backend": "pytorch",
-    "mem_fraction_static": 0.8,  # what engines that start at the same time take counts against it; the pool is bounded below
+    "mem_fraction_static": 0.9,  # what engines that start at the same time take counts against it; the pool is bounded below
     "max_total_tokens": 16384,
     "max_running_requests": 16,
     "cuda_graph_max_bs_decode": 16,

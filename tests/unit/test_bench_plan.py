@@ -102,8 +102,8 @@ def test_prompt_lengths_are_sent_one_request_at_a_time() -> None:
 def test_rounds_share_the_repetitions_and_interleave(tmp_path: Path) -> None:
     whole = plan(tmp_path, rounds=2, repetitions=5)
     assert [list(whole.numbers(round_)) for round_ in range(2)] == [[0, 1, 2], [3, 4]]
-    assert list(interleaved(whole)) == [(0, (A,)), (0, (B,)), (1, (A,)), (1, (B,))]
-    assert list(interleaved(plan(tmp_path, rounds=1, together=True))) == [(0, [A, B])]
+    assert list(interleaved(whole)) == [(0, [A]), (0, [B]), (1, [A]), (1, [B])]
+    assert list(interleaved(plan(tmp_path, rounds=1, together=2))) == [(0, [A, B])]
 
 
 def test_what_is_finished_or_crashed_is_not_run_again(tmp_path: Path) -> None:

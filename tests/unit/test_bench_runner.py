@@ -1,6 +1,8 @@
 """What the runner makes of processes that do less than they were asked for."""
 
+import fcntl
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -9,9 +11,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sglang_gemma4.benchmark import client, client_process, radix_cache, records, runner, step_times, workloads
+from sglang_gemma4.benchmark import client, client_process, radix_cache, records, runner, step_engine, step_times, workloads
 from sglang_gemma4.benchmark.arms import Arm
-from sglang_gemma4.benchmark.plan import START_ENGINE, Plan
+from sglang_gemma4.benchmark.plan import Plan
 from sglang_gemma4.benchmark.server import Died
 
 
@@ -119,7 +121,7 @@ def side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setattr(SideBySide, "dies", None)
     arms = [Arm(name, arguments=(name,)) for name in ("a", "b")]
     chosen = workloads.named(["chat", "summarize"])
-    return Plan("model", "model", arms, tmp_path, workloads=chosen, rounds=1, repetitions=2, together=True)
+    return Plan("model", "model", arms, tmp_path, workloads=chosen, rounds=1, repetitions=2, together=2)
 
 
 def test_servers_side_by_side_start_once_and_take_turns(side_by_side: Plan) -> None:
@@ -170,16 +172,90 @@ def test_prompts_are_tokenized_once_for_all_passes(tmp_path: Path, monkeypatch: 
     assert len(asked) == 4
 
 
-def test_what_a_child_was_at_when_it_died() -> None:
-    todo = [(1, -1), (1, 0), (8, -1)]
-    order = {"todo": todo, "profile": [8]}
-    start: records.Record = {"kind": "start"}
-    steps: list[records.Record] = [{"kind": "step", "batch": batch, "repetition": number} for batch, number in todo]
-    profile: records.Record = {"kind": "profile", "stage": "decode", "batch": 8}
-    assert runner._broken(order, []) == START_ENGINE
-    assert runner._broken(order, [start, *steps[:2]]) == "step batch 8"
-    assert runner._broken(order, [start, *steps]) == "profile batch 8"
-    assert runner._broken(order, [start, *steps, profile]) is None
+STUB = """
+import json, sys
+order = json.load(open(sys.argv[1]))
+who = {"arm": order["arm"], "round": order["round"]}
+def write(kind, **more):
+    with open(order["raw"], "a") as raw:
+        raw.write(json.dumps({"kind": kind, **who, **more}) + "\\n")
+write("start", seconds=1.0, process="engine")
+for kind, batch, repetition in order["tasks"]:
+    assert sys.stdin.readline()
+    if [order["arm"], kind, batch, repetition] == DIES:
+        sys.exit("its last words")
+    if kind == "step":
+        write("step", batch=batch, repetition=repetition, counted=repetition >= 0, step_ms=1.0, output_throughput=1.0)
+    else:
+        for stage in ("prefill", "decode"):
+            write("profile", batch=batch, stage=stage, steps=1, kernels=[])
+"""
+"""A child that keeps to the protocol of ``step_times`` and has no engine; ``tests/engine/test_bench.py`` has one."""
+
+
+def engines_side_by_side(folder: Path, monkeypatch: pytest.MonkeyPatch, dies: list[Any] | None) -> list[records.Record]:
+    """The lines of a run of two arms at a time out of three, whose engines are stubs."""
+    stub = folder / "stub.py"
+    stub.write_text(STUB.replace("DIES", json.dumps(dies) if dies else "None"))
+    start: Any = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda words, **more: start([words[0], str(stub), words[-1]], **more))
+    arms = [Arm(name, arguments=(name,)) for name in "abc"]
+    whole = Plan("model", "model", arms, folder, batches=[1, 8], profile=[8], rounds=1, repetitions=1, together=2)
+    assert runner.run(whole, {}, None, None, lambda _: None)
+    found = records.read(whole.raw)
+    assert runner.run(whole, {}, None, None, lambda _: None)
+    assert len(records.read(whole.raw)) == len(found) + 1, "a finished run starts nothing"
+    return found
+
+
+def tasks_of(lines: list[records.Record]) -> list[tuple[str, Any]]:
+    return [(line["arm"], task) for line in lines if (task := step_engine.task_of(line))]
+
+
+ALL_TASKS = [("step", 1, -1), ("step", 1, 0), ("step", 8, -1), ("step", 8, 0), ("profile", 8, 0)]
+
+
+def test_engines_side_by_side_start_once_and_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = engines_side_by_side(tmp_path, monkeypatch, None)
+    assert tasks_of(lines) == [(arm, task) for task in ALL_TASKS for arm in "ab"] + [("c", task) for task in ALL_TASKS]
+    assert sorted(line["arm"] for line in lines if line["kind"] == "start") == ["a", "b", "c"]
+
+
+def test_an_engine_s_death_side_by_side_costs_only_its_own_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = engines_side_by_side(tmp_path, monkeypatch, ["b", "step", 8, -1])
+    found = tasks_of(lines)
+    assert {task for arm, task in found if arm == "a"} == set(ALL_TASKS)
+    assert {task for arm, task in found if arm == "b"} == {("step", 1, -1), ("step", 1, 0), ("profile", 8, 0)}
+    assert [(line["arm"], line["during"], line["exit_status"], line["log_tail"]) for line in lines if line["kind"] == "crash"] == [
+        ("b", "step batch 8", 1, ["its last words"])
+    ]
+
+
+def test_an_engine_s_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start: Any = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda words, **more: start([words[0], "-c", "input(); input()"], **more))
+    whole = Plan("model", "model", [Arm("a")], tmp_path, batches=[1], rounds=1, repetitions=1)
+    said: list[str] = []
+    assert not runner.run(whole, {}, None, 0.5, said.append)
+    assert "the time limit is reached" in said[-1]
+
+
+def test_a_pass_waits_for_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a test holds the lock the engine may start, and nothing is measured; the time limit ends the wait."""
+    monkeypatch.setattr(step_engine, "PATIENCE", 5.0)
+    lock = tmp_path / "card.lock"
+    start: Any = subprocess.Popen
+    (tmp_path / "stub.py").write_text(STUB.replace("DIES", "None"))
+    monkeypatch.setattr(subprocess, "Popen", lambda words, **more: start([words[0], str(tmp_path / "stub.py"), words[-1]], **more))
+    whole = Plan("model", "model", [Arm("a")], tmp_path, batches=[1], rounds=1, repetitions=1, card_lock=lock)
+    said: list[str] = []
+    with lock.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert not runner.run(whole, {}, None, 1.5, said.append)
+    assert [line for line in said if "waiting for the card" in line]
+    assert tasks_of(records.read(whole.raw)) == []
+    assert runner.run(whole, {}, None, None, said.append)
+    assert tasks_of(records.read(whole.raw)) == [("a", ("step", 1, -1)), ("a", ("step", 1, 0))]
 
 
 def test_a_log_has_a_name_that_a_file_can_have(tmp_path: Path) -> None:

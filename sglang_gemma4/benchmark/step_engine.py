@@ -1,0 +1,130 @@
+"""The child process that times an arm's steps, from outside: started, told when it is its turn, its results waited for."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.benchmark import records
+from sglang_gemma4.benchmark.arms import Arm
+from sglang_gemma4.benchmark.plan import Plan
+from sglang_gemma4.benchmark.server import Died, tail
+
+Task = tuple[str, int, int]  # "step" or "profile", batch, repetition (of a profile: 0)
+PATIENCE = 60.0
+"""Seconds that an engine with nothing left to do has to end by itself."""
+
+
+class TimeIsUp(Exception):  # noqa: N818 - the run's limit, not a mistake
+    """The run's time limit passed while an engine was at work."""
+
+
+class StepEngine:
+    """``sglang_gemma4.benchmark.step_times`` with its order, in a process group of its own; it does each task when it reads a line."""
+
+    def __init__(self, plan: Plan, arm: Arm, round_: int, tasks: list[Task], card: dict[str, Any] | None) -> None:
+        self.plan, self.arm, self.tasks = plan, arm, tasks
+        self.log = plan.log(arm, "-engine")
+        order = {
+            "raw": str(plan.raw),
+            "arm": arm.name,
+            "round": round_,
+            "model": plan.model,
+            "arguments": [*plan.arguments, *arm.arguments],
+            "cpu": plan.cpu,
+            "input_tokens": plan.step_tokens[0],
+            "output_tokens": plan.step_tokens[1],
+            "tasks": tasks,
+            "card": card,
+        }
+        scratch = plan.folder / "scratch"
+        scratch.mkdir(exist_ok=True)
+        path = scratch / f"order-{plan.arms.index(arm)}.json"
+        path.write_text(json.dumps(order))
+        self._before = self._told = len(records.read(plan.raw))
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "sglang_gemma4.benchmark.step_times", str(path)],
+                env={**os.environ, **plan.environment, **arm.environment},
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_until_up(self, ends: float | None, progress: Callable[[str], None]) -> None:
+        """Until the engine can take its first task.
+
+        Raises:
+            Died: it ended, or hung for ``plan.start_limit`` seconds.
+            TimeIsUp: ``ends`` (of ``time.monotonic()``) has passed.
+        """
+        self._wait(lambda record: record["kind"] == "start", self.plan.start_limit, ends, progress)
+
+    def do(self, task: Task, ends: float | None, progress: Callable[[str], None]) -> None:
+        """One task, until its record is on disk; raises as :meth:`wait_until_up`, with ``plan.pass_limit``."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it died: the wait says so
+            self.process.stdin.write(b"go on\n")
+            self.process.stdin.flush()
+        self._wait(lambda record: task_of(record) == task, self.plan.pass_limit, ends, progress)
+
+    def ended(self) -> bool:
+        """Whether it ended by itself within :data:`PATIENCE`, nothing being left to do."""
+        try:
+            return self.process.wait(PATIENCE) == 0
+        except subprocess.TimeoutExpired:
+            return False
+
+    def stop(self) -> None:
+        """End the whole process group, the engine's own processes too: the next arm needs the card empty."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+    def _wait(self, found: Callable[[records.Record], bool], limit: float, ends: float | None, progress: Callable[[str], None]) -> None:
+        began = time.monotonic()
+        while True:
+            status = self.process.poll()  # before the records are read, so that none is missed
+            lines = records.read(self.plan.raw)
+            mine = [line for line in lines[self._before :] if line.get("arm") == self.arm.name]
+            for line in lines[self._told :]:
+                if line.get("arm") == self.arm.name:
+                    progress(_said(line))
+            self._told = len(lines)
+            if any(found(line) for line in mine):
+                return
+            if status is not None:
+                raise Died(status, tail(self.log))
+            now = time.monotonic()
+            if ends is not None and now > ends:
+                raise TimeIsUp
+            if now - began > limit:
+                raise Died(None, tail(self.log))
+            time.sleep(0.2)
+
+
+def task_of(record: records.Record) -> Task | None:
+    """The task whose end a record is."""
+    if record["kind"] == "step":
+        return "step", record["batch"], record["repetition"]
+    if record["kind"] == "profile" and record["stage"] == "decode":  # the last stage of a profile
+        return "profile", record["batch"], 0
+    return None
+
+
+def _said(line: records.Record) -> str:
+    if line["kind"] == "start":
+        return f"engine up after {line['seconds']:.0f} s"
+    if line["kind"] == "profile":
+        return f"profile of {line['stage']} at batch {line['batch']}: {line['steps']} steps, {len(line['kernels'])} kernels"
+    which = f"{line['repetition'] + 1}" if line["counted"] else "warm-up"
+    return f"batch {line['batch']} {which}: {line['step_ms']:.2f} ms a step, {line['output_throughput']:.0f} output tokens/s"
