@@ -8,7 +8,7 @@ IMAGE_TOKENS = 280  # soft tokens of one image at Gemma 4's default resolution, 
 IMAGE_COUNTS = (1, 2, 4, 8, 16)
 SWEEP = (1, 2, 4, 8, 16, 32, 64, 128)
 PROMPTS = (1000, 2000, 4000, 8000, 16000, 32000, 64000)
-PROMPT_TOKENS = 256_000  # of all prompts of one pass over one length, where that is fewer than 30 prompts
+PROMPT_TOKENS = 128_000  # of all prompts of one pass over one length, where that is fewer than 30 prompts
 LENGTHS = (32, 128, 512, 1000, 2000, 4000)
 
 
@@ -47,10 +47,10 @@ WORKLOADS = {workload.name: workload for workload in _NAMED}
 
 def named(names: Iterable[str]) -> list[Workload]:
     """Workloads by name. ``sweep`` stands for one of each batch size, ``sweep-1`` to ``sweep-128``, one wave of 1000 in and 200 out;
-    ``prompts`` for one of each prompt length, ``prompts-1000`` to ``prompts-64000``, 10 out, 4 to 30 requests.
+    ``prompts`` for one of each prompt length, ``prompts-1000`` to ``prompts-64000``, 10 out, 2 to 30 requests.
 
     ``ttft`` stands for one request at a time of each prompt length, ``ttft-32`` to ``ttft-4000``, 16 of them with 8 tokens out.
-    ``images-sweep`` stands for ``images-1`` to ``images-16``, as ``images`` with so many in each of 40 prompts.
+    ``images-sweep`` stands for ``images-1`` to ``images-16``, as ``images`` with so many in each of 16 prompts.
 
     Raises:
         ValueError: a name is unknown.
@@ -66,7 +66,7 @@ def named(names: Iterable[str]) -> list[Workload]:
         elif name == "ttft":
             found += [Workload(f"ttft-{tokens}", tokens, 8, 16, concurrency=1) for tokens in LENGTHS]
         elif name == "images-sweep":
-            found += [replace(WORKLOADS["images"], name=f"images-{count}", images=count, requests=40) for count in IMAGE_COUNTS]
+            found += [replace(WORKLOADS["images"], name=f"images-{count}", images=count, requests=16) for count in IMAGE_COUNTS]
         else:
             raise ValueError(f"unknown workload {name!r}; there are {', '.join(WORKLOADS)}, sweep, prompts, ttft and images-sweep")
     return list(dict.fromkeys(found))

@@ -15,11 +15,20 @@ out=$(mkdir -p "$1" && cd "$1" && pwd) limit=${2:-1000000}
 shift; [ $# -gt 0 ] && shift
 only=("$@")
 G=SGLANG_GEMMA4
+lock=$out/card.lock
 touch "$out/done"
 : >"$out/left-out"
 
-on_card() { # what has no dry run
-    [ -n "${DRY:-}" ] || stage "$@"
+on_card() { # NAME SECONDS COMMAND ...: a stage without a dry run, alone on the card
+    local name=$1 needs=$2
+    shift 2
+    [ -n "${DRY:-}" ] || stage "$name" "$needs" flock -o "$lock" "$@"
+}
+
+beside() { # as on_card, for tests: they share the card with each other and with the servers that the next bench starts, whose passes wait
+    local name=$1 needs=$2
+    shift 2
+    [ -n "${DRY:-}" ] || stage "$name" "$needs" flock -o -s "$lock" "$@" &
 }
 
 stage() { # NAME SECONDS COMMAND ...: SECONDS is what it needs, and what it gets
@@ -42,11 +51,11 @@ stage() { # NAME SECONDS COMMAND ...: SECONDS is what it needs, and what it gets
 tests() { # NAME ARGUMENT ...: pytest; its log, with what passing tests print, beside the others
     local name=$1
     shift
-    python3 -m pytest -q -rs -rP -p no:cacheprovider "$@" >"$out/t-$name.log" 2>&1
+    python3 -m pytest -v -rs -rP -p no:cacheprovider "$@" >"$out/t-$name.log" 2>&1
 }
 
 kernel_tests() { # hundreds of kernels to compile, one card to try them on
-    tests kernels -n 12 tests/gpu/test_kernels*.py tests/gpu/test_dependent_launch.py -k "not shorter" # that one needs the card alone
+    tests kernels -n 8 tests/gpu/test_kernels*.py tests/gpu/test_dependent_launch.py -k "not shorter" # that one needs the card alone
     local failed=$?
     tail -qn 1 "$out"/t-kernels.log
     return $failed
@@ -77,11 +86,11 @@ bench() { # RUN MODEL ARGUMENT ... [-- FLAG ...]
         words+=("$word")
     done
     [ -z "${DRY:-}" ] || words+=(-- --max-running-requests=80)
-    python3 -m sglang_gemma4.cli bench "$model" --out "$out/$run" --no-report ${DRY:+--dry-run} "${words[@]}"
+    python3 -m sglang_gemma4.cli bench "$model" --out "$out/$run" --no-report --card-lock "$lock" ${DRY:+--dry-run} "${words[@]}"
 }
 
 export -f tests kernel_tests engine_tests bench
-export out
+export out lock
 
 run_bench() { # NAME SECONDS MODEL ARGUMENT ...: a stage that is a bench; its run has the stage's name
     local name=$1 needs=$2
@@ -89,8 +98,8 @@ run_bench() { # NAME SECONDS MODEL ARGUMENT ...: a stage that is a bench; its ru
     stage "$name" "$needs" bash -c 'bench "$@"' bench "$name" "$@"
 }
 
-on_card kernel-tests 300 bash -c kernel_tests
-on_card engine-tests 300 bash -c "engine_tests prefill_graph images fast_paths"
+beside kernel-tests 360 nice bash -c kernel_tests
+beside engine-tests 300 bash -c "engine_tests prefill_graph images fast_paths"
 
 few=$G"_FEW_ROW_LINEAR=1" early=$G"_DEPENDENT_LAUNCH=1" write=$G"_KV_WRITE=1" overlap=$G"_DENSE_OVERLAP=1"
 yoco=${G}_YOCO=1 tail=${G}_PLE_TAIL=1 vision=${G}_BATCHED_VISION=1 flash=${G}_FLASH_PREFILL=1 adaptive=${G}_ADAPTIVE_DRAFT=1,--speculative-adaptive
@@ -98,18 +107,22 @@ all=$few,$early,$write refused=SGLANG_SIMULATE_ACC_LEN=1
 stock_ratio=--swa-full-tokens-ratio=0.15 # what the package chooses by itself
 
 # Issue 7, small models: the servers of all arms side by side.
-small=("${graph_flags[@]}" --max-total-tokens=260000 --mem-fraction-static=0.85)
-run_bench e2b 650 e2b --together --arm stock --arm package:package,only=prefill+single --arm "all:package,$yoco,$tail,$vision,$all" \
-    --arm "graphs:package,$yoco,${G}_PREFILL_GRAPH=1,only=prefill+prompts" \
+small=("${graph_flags[@]}" --max-total-tokens=140000 --mem-fraction-static=0.9)
+run_bench e2b 600 e2b --together --arm stock --arm "all:package,$yoco,$tail,$vision,$all" \
+    --arm "graphs:package,$yoco,${G}_PREFILL_GRAPH=1,only=prefill" \
     --arm stock-mtp:stock,mtp,only=prefill --arm "all-mtp:package,mtp,$yoco,$tail,$all,only=prefill" \
-    --workload prefill,single,images,prompts,images-sweep --repetitions 2 --time-limit 630 -- "${small[@]}" --context-length=70000
+    --workload prefill,single,images,prompts,images-sweep --repetitions 2 --time-limit 580 -- "${small[@]}" --context-length=70000
 run_bench e4b 150 e4b --together --arm stock --arm "yoco:package,$yoco" --workload prefill --repetitions 3 -- "${small[@]}"
 run_bench prefill-graphs 330 26b-a4b --arm eager:package,--disable-prefill-cuda-graph --arm "graphs:package,${G}_PREFILL_GRAPH=1" \
     --workload ttft,chat --rounds 1 --repetitions 1 -- "${graph_flags[@]}"
 
 # Issue 5: what an adaptive length loses where every draft is refused (3 % at most is allowed).
-run_bench adaptive 500 26b-a4b --arm plain:package --arm "refused:package,mtp,$adaptive,$refused" --arm "adaptive:package,mtp,$adaptive" \
-    --batches 1,8,32,64 --step-tokens 1000,400 --rounds 1 --repetitions 2 -- "${flags[@]}"
+# Two engines fit the card at a time, with pools for 64 requests of 800 tokens.
+two=("${flags[@]}" --max-total-tokens=56000 --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.93)
+run_bench adaptive 320 26b-a4b --together 2 --arm plain:package --arm "refused:package,mtp,$adaptive,$refused" --batches 1,8,32,64 \
+    --step-tokens 500,300 --repetitions 3 -- "${two[@]}"
+run_bench adaptive-accepted 320 26b-a4b --together 2 --arm fixed:package,mtp --arm "adaptive:package,mtp,$adaptive" --batches 1,8,32,64 \
+    --step-tokens 500,300 --repetitions 3 -- "${two[@]}"
 
 # Issue 6: each piece, then all.
 on_card expert-gelu 240 bash -c "python3 crash_repro/expert_gelu.py && ! SGLANG_GEMMA4_EXPERT_GELU=0 python3 crash_repro/expert_gelu.py"
@@ -134,5 +147,6 @@ run_bench debug 200 26b-a4b --arm package:package,mtp --arm "debug:package,mtp,$
 # The last word on the defaults: what a step is made of.
 run_bench mtp-steps 480 26b-a4b --arm stock:stock,mtp --arm package:package,mtp --batches 1,8,32,64 --step-tokens 1000,200 --rounds 1 \
     --repetitions 3 --profile 1,8,32,64 -- "${flags[@]}"
-on_card more-engine-tests 400 bash -c "engine_tests mtp fa4 sampling fast_prefill_gpu gpu memory"
+on_card more-engine-tests 400 bash -c "engine_tests mtp sampling fast_prefill_gpu fa4 gpu memory"
+wait
 [ ! -s "$out/left-out" ] || { echo "left out:"; cat "$out/left-out"; }
