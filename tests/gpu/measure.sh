@@ -98,8 +98,8 @@ run_bench() { # NAME SECONDS MODEL ARGUMENT ...: a stage that is a bench; its ru
     stage "$name" "$needs" bash -c 'bench "$@"' bench "$name" "$@"
 }
 
-beside kernel-tests 360 nice bash -c kernel_tests
-beside engine-tests 300 bash -c "engine_tests prefill_graph images fast_paths"
+beside kernel-tests 280 nice bash -c kernel_tests
+beside fast-path-tests 240 bash -c "engine_tests fast_paths"
 
 few=$G"_FEW_ROW_LINEAR=1" early=$G"_DEPENDENT_LAUNCH=1" write=$G"_KV_WRITE=1" overlap=$G"_DENSE_OVERLAP=1"
 yoco=${G}_YOCO=1 tail=${G}_PLE_TAIL=1 vision=${G}_BATCHED_VISION=1 flash=${G}_FLASH_PREFILL=1 adaptive=${G}_ADAPTIVE_DRAFT=1,--speculative-adaptive
@@ -108,13 +108,16 @@ stock_ratio=--swa-full-tokens-ratio=0.15 # what the package chooses by itself
 
 # Issue 7, small models: the servers of all arms side by side.
 small=("${graph_flags[@]}" --max-total-tokens=140000 --mem-fraction-static=0.9)
-run_bench e2b 600 e2b --together --arm stock --arm "all:package,$yoco,$tail,$vision,$all" \
-    --arm "graphs:package,$yoco,${G}_PREFILL_GRAPH=1,only=prefill" \
+run_bench e2b 580 e2b --together --arm stock --arm "all:package,$yoco,$tail,$vision,$all" \
+    --arm "graphs:package,$yoco,${G}_PREFILL_GRAPH=1,only=ttft" \
     --arm stock-mtp:stock,mtp,only=prefill --arm "all-mtp:package,mtp,$yoco,$tail,$all,only=prefill" \
-    --workload prefill,single,images,prompts,images-sweep --repetitions 2 --time-limit 580 -- "${small[@]}" --context-length=70000
+    --workload prefill,single,images,ttft,prompts,images-sweep --repetitions 2 --time-limit 560 -- "${small[@]}" --context-length=70000
+# Two servers fit the card at a time, with pools for 64 of the requests of chat.
+run_bench prefill-graphs 300 26b-a4b --together --arm eager:package,--disable-prefill-cuda-graph --arm "graphs:package,${G}_PREFILL_GRAPH=1" \
+    --workload ttft,chat --repetitions 2 -- "${graph_flags[@]}" --max-running-requests=64 --max-total-tokens=130000 \
+    --swa-full-tokens-ratio=0.53 --mem-fraction-static=0.95
 run_bench e4b 150 e4b --together --arm stock --arm "yoco:package,$yoco" --workload prefill --repetitions 3 -- "${small[@]}"
-run_bench prefill-graphs 330 26b-a4b --arm eager:package,--disable-prefill-cuda-graph --arm "graphs:package,${G}_PREFILL_GRAPH=1" \
-    --workload ttft,chat --rounds 1 --repetitions 1 -- "${graph_flags[@]}"
+on_card engine-tests 280 bash -c "engine_tests prefill_graph images"
 
 # Issue 5: what an adaptive length loses where every draft is refused (3 % at most is allowed).
 # Two engines fit the card at a time, with pools for 64 requests of 800 tokens.
