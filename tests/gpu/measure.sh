@@ -98,58 +98,52 @@ run_bench() { # NAME SECONDS MODEL ARGUMENT ...: a stage that is a bench; its ru
     stage "$name" "$needs" bash -c 'bench "$@"' bench "$name" "$@"
 }
 
-beside kernel-tests 280 nice bash -c kernel_tests
-beside fast-path-tests 240 bash -c "engine_tests fast_paths"
-
-few=$G"_FEW_ROW_LINEAR=1" early=$G"_DEPENDENT_LAUNCH=1" write=$G"_KV_WRITE=1" overlap=$G"_DENSE_OVERLAP=1"
-yoco=${G}_YOCO=1 tail=${G}_PLE_TAIL=1 vision=${G}_BATCHED_VISION=1 flash=${G}_FLASH_PREFILL=1 adaptive=${G}_ADAPTIVE_DRAFT=1,--speculative-adaptive
-all=$few,$early,$write refused=SGLANG_SIMULATE_ACC_LEN=1
+off() { echo "$1-off:package,mtp,${G}_$2=0"; } # NAME SWITCH: an arm
+vision=${G}_BATCHED_VISION=1 adaptive=${G}_ADAPTIVE_DRAFT=1,--speculative-adaptive refused=SGLANG_SIMULATE_ACC_LEN=1
+flash=${G}_FLASH_PREFILL=1 graphs=${G}_PREFILL_GRAPH=1
 stock_ratio=--swa-full-tokens-ratio=0.15 # what the package chooses by itself
 
-# Issue 7, small models: the servers of all arms side by side.
+# Issue 7. Small models: the servers of all arms side by side, their start beside tests.
+beside engine-tests 280 bash -c "engine_tests prefill_graph images"
 small=("${graph_flags[@]}" --max-total-tokens=140000 --mem-fraction-static=0.9)
-run_bench e2b 580 e2b --together --arm stock --arm "all:package,$yoco,$tail,$vision,$all" \
-    --arm "graphs:package,$yoco,${G}_PREFILL_GRAPH=1,only=ttft" \
-    --arm stock-mtp:stock,mtp,only=prefill --arm "all-mtp:package,mtp,$yoco,$tail,$all,only=prefill" \
-    --workload prefill,single,images,ttft,prompts,images-sweep --repetitions 2 --time-limit 560 -- "${small[@]}" --context-length=70000
-# Two servers fit the card at a time, with pools for 64 of the requests of chat.
-run_bench prefill-graphs 300 26b-a4b --together --arm eager:package,--disable-prefill-cuda-graph --arm "graphs:package,${G}_PREFILL_GRAPH=1" \
+run_bench e2b 680 e2b --together --arm stock --arm "package:package,$vision" --arm "graphs:package,$graphs,only=ttft" \
+    --workload images,ttft,prompts,images-sweep --repetitions 2 --time-limit 660 -- "${small[@]}" --context-length=70000
+run_bench e4b 150 e4b --together --arm stock --arm package --workload prefill --repetitions 3 -- "${small[@]}"
+# Two servers of 26B-A4B fit the card at a time, with pools for 64 of the requests of chat.
+run_bench prefill-graphs 300 26b-a4b --together --arm eager:package,--disable-prefill-cuda-graph --arm "graphs:package,$graphs" \
     --workload ttft,chat --repetitions 2 -- "${graph_flags[@]}" --max-running-requests=64 --max-total-tokens=130000 \
     --swa-full-tokens-ratio=0.53 --mem-fraction-static=0.95
-run_bench e4b 150 e4b --together --arm stock --arm "yoco:package,$yoco" --workload prefill --repetitions 3 -- "${small[@]}"
-on_card engine-tests 280 bash -c "engine_tests prefill_graph images"
 
-# Issue 5: what an adaptive length loses where every draft is refused (3 % at most is allowed).
-# Two engines fit the card at a time, with pools for 64 requests of 800 tokens.
-two=("${flags[@]}" --max-total-tokens=56000 --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.93)
+# Issue 5: what an adaptive length loses where every draft is refused (3 % at most is allowed), and what it makes of accepted ones.
+# Two engines with pools for 64 requests of 900 tokens.
+two=("${flags[@]}" --max-total-tokens=60000 --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.93)
 run_bench adaptive 320 26b-a4b --together 2 --arm plain:package --arm "refused:package,mtp,$adaptive,$refused" --batches 1,8,32,64 \
     --step-tokens 500,300 --repetitions 3 -- "${two[@]}"
 run_bench adaptive-accepted 320 26b-a4b --together 2 --arm fixed:package,mtp --arm "adaptive:package,mtp,$adaptive" --batches 1,8,32,64 \
     --step-tokens 500,300 --repetitions 3 -- "${two[@]}"
+on_card more-engine-tests 400 bash -c "engine_tests mtp sampling fast_prefill_gpu fast_paths fa4 gpu memory"
 
-# Issue 6: each piece, then all.
-on_card expert-gelu 240 bash -c "python3 crash_repro/expert_gelu.py && ! SGLANG_GEMMA4_EXPERT_GELU=0 python3 crash_repro/expert_gelu.py"
-on_card products 60 python3 -m sglang_gemma4.benchmark.linear_times
-on_card prefill-attention 90 python3 -m sglang_gemma4.benchmark.prefill_times
-run_bench serve 620 26b-a4b --arm "stock:stock,mtp,$stock_ratio" --arm "flash:package,mtp,$all,$flash" --arm package:package,mtp \
+# Issue 6. What a step is made of, then each piece, then serving.
+run_bench mtp-steps 400 26b-a4b --together 2 --arm stock:stock,mtp --arm package:package,mtp --batches 1,8,32,64 --step-tokens 700,200 \
+    --repetitions 5 --profile 1,8,32,64 -- "${two[@]}"
+run_bench plain 240 26b-a4b --together 2 --arm stock --arm package --batches 1,32 --step-tokens 700,200 --repetitions 5 -- "${two[@]}"
+run_bench steps 600 26b-a4b --together 2 --arm package:package,mtp --arm "$(off early DEPENDENT_LAUNCH)" --arm "$(off few FEW_ROW_LINEAR)" \
+    --arm "$(off write KV_WRITE)" --arm "overlap:package,mtp,${G}_DENSE_OVERLAP=1" --batches 1,8,32,64 --step-tokens 700,200 \
+    --repetitions 3 -- "${two[@]}"
+run_bench serve 620 26b-a4b --arm "stock:stock,mtp,$stock_ratio" --arm "flash:package,mtp,$flash" --arm package:package,mtp \
     --workload summarize,chat --rounds 1 --repetitions 1 -- "${flags[@]}"
 [ ! -e "$out/serve" ] || grep -rq "compiled for long prefills" "$out/serve" || echo "serve: the arm flash ran without FlashAttention-4"
-run_bench steps 600 26b-a4b --arm package:package,mtp --arm "early:package,mtp,$early" --arm "few:package,mtp,$few" \
-    --arm "write:package,mtp,$write" --arm "overlap:package,mtp,$all,$overlap" --batches 1,8,32,64 --step-tokens 1000,200 --rounds 1 \
-    --repetitions 2 -- "${flags[@]}"
-run_bench plain 240 26b-a4b --arm stock --arm package --arm "all:package,$all" --batches 1,32 --step-tokens 1000,200 --rounds 1 \
-    --repetitions 2 -- "${flags[@]}"
+on_card products 60 python3 -m sglang_gemma4.benchmark.linear_times
+on_card prefill-attention 90 python3 -m sglang_gemma4.benchmark.prefill_times
+on_card expert-gelu 240 bash -c "python3 crash_repro/expert_gelu.py && ! SGLANG_GEMMA4_EXPERT_GELU=0 python3 crash_repro/expert_gelu.py"
 pair=--prefill-attention-backend=fa4,--decode-attention-backend=triton,--speculative-attention-mode=decode
 run_bench pair 240 26b-a4b --arm package:package,mtp --arm "pair:package,mtp,$pair" --workload summarize --rounds 1 --repetitions 1 -- "${flags[@]}"
-run_bench fa4 240 26b-a4b --arm package:package,mtp --arm "fa4:package,mtp,--attention-backend=fa4" --batches 1,8,32 --step-tokens 1000,200 \
-    --rounds 1 --repetitions 1 -- "${flags[@]:1}"
+run_bench fa4 240 26b-a4b --together 2 --arm package:package,mtp --arm "fa4:package,mtp,--attention-backend=fa4" --batches 1,8,32 \
+    --step-tokens 700,200 --repetitions 3 -- "${two[@]:1}"
 run_bench chunks 200 26b-a4b --arm package --arm chunk-16384:package,--chunked-prefill-size=16384 --batches 8,64 --step-tokens 1000,8 --rounds 1 \
     --repetitions 3 -- "${flags[@]}"
-run_bench debug 200 26b-a4b --arm package:package,mtp --arm "debug:package,mtp,${G}_DEBUG=1" --batches 1,32 --step-tokens 1000,200 --rounds 1 \
-    --repetitions 1 -- "${flags[@]}"
-# The last word on the defaults: what a step is made of.
-run_bench mtp-steps 480 26b-a4b --arm stock:stock,mtp --arm package:package,mtp --batches 1,8,32,64 --step-tokens 1000,200 --rounds 1 \
-    --repetitions 3 --profile 1,8,32,64 -- "${flags[@]}"
-on_card more-engine-tests 400 bash -c "engine_tests mtp sampling fast_prefill_gpu fa4 gpu memory"
+run_bench debug 200 26b-a4b --together 2 --arm package:package,mtp --arm "debug:package,mtp,${G}_DEBUG=1" --batches 1,32 --step-tokens 700,200 \
+    --repetitions 3 -- "${two[@]}"
+on_card kernel-tests 400 nice bash -c kernel_tests
 wait
 [ ! -s "$out/left-out" ] || { echo "left out:"; cat "$out/left-out"; }
