@@ -78,6 +78,19 @@ def capture_body(
     return original(model, input_ids, positions, forward_batch, input_embeds, per_layer_inputs, **kwargs)
 
 
+def tell_cost(original: Callable[[Any], None], runner: Any) -> None:
+    """Around ``PrefillCudaGraphRunner.capture``: SGLang's log line tells the card's memory, in which other processes take part."""
+    import time
+
+    import torch
+
+    began, before = time.perf_counter(), torch.cuda.memory_reserved()
+    original(runner)
+    held = (torch.cuda.memory_reserved() - before) / 2**30
+    seconds = time.perf_counter() - began
+    logger.info("sglang-gemma4: %d prefill graphs took %.1f s and hold %.2f GiB", len(runner.capture_num_tokens), seconds, held)
+
+
 def fill_inputs(_result: None, runner: Any, _args: Any, given: dict[str, Any], tokens: int) -> None:
     """After ``PrefillCudaGraphRunner._fill_input_embeds_slot``, before a replay: what the multimodal wrapper passes beside embeddings."""
     if type(runner.layer_model).__name__ != "Gemma4TextModel":
@@ -108,6 +121,7 @@ PATCH = Patch(
             "691dcbaef73e",
         ),
         Hook(f"{RUNNER}._input_embeds_hidden_size", "before", take_embeddings, "0052693a07fb"),
+        Hook(f"{RUNNER}.capture", "around", tell_cost, "85281b39b2ae"),
         Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.forward", "around", capture_body, "e83830e23e96"),
         Hook(f"{RUNNER}._fill_input_embeds_slot", "after", fill_inputs, "822eba3d8f5a"),
     ),
