@@ -18,7 +18,8 @@ KERNELS_OFF = {
     f"SGLANG_GEMMA4_{name}": "0"
     for name in (
         *("VERIFY_ATTENTION", "DECODE_ATTENTION", "PREFILL_ATTENTION"),
-        *("TRIPLE_NORM", "LAYER_TAIL", "QKV_ROPE", "DRAFT_ARGMAX", "GROUPED_EXPERTS"),
+        *("TRIPLE_NORM", "LAYER_TAIL", "PLE_TAIL", "QKV_ROPE", "KV_WRITE", "DRAFT_ARGMAX", "GROUPED_EXPERTS"),
+        *("FEW_ROW_LINEAR", "DEPENDENT_LAUNCH"),
     )
 }
 """Kernels that are on by default: an interpreted program takes milliseconds, so a test switches on the ones it is about."""
