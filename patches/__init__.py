@@ -19,6 +19,7 @@ ORDER = (
     "triton_window",
     "verify_attention",
     "decode_attention",
+    "attention_join",
     "prefill_attention",
     "flash_prefill",
     "sync_mtp",

@@ -110,6 +110,11 @@ _TABLE = (
         "Decode and draft steps on triton through the same kernel (1.1 to 6 times as fast by itself; in a server with the one above).",
     ),
     Switch(
+        "SGLANG_GEMMA4_ATTENTION_JOIN",
+        False,
+        "The two above in one launch a layer, not two, where few bytes of parts are joined (off until measured on an H200).",
+    ),
+    Switch(
         "SGLANG_GEMMA4_PREFILL_ATTENTION",
         True,
         "Prefill on triton through a kernel with tiles for head_dim 256 and 512 (32 prompts of 1,000 tokens on an H200: 51 ms of "

@@ -20,6 +20,8 @@ class VerifyAttention:
 
     def __init__(self, topk: int) -> None:
         self.topk = topk
+        self.done: torch.Tensor | None = None
+        """Counters of the parts that a launch joins by itself; None: a second launch joins them."""
         self.steps = 0
         """Layers computed here; a test asks for it."""
 
@@ -80,6 +82,7 @@ class VerifyAttention:
             key_offsets=window_kv_offsets if tree else None,
             window=sliding_window_size,
             soft_cap=logit_cap,
+            done=self.done,
         )
         self.steps += 1
         return True

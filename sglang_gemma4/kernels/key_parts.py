@@ -1,6 +1,8 @@
 """A request's cached keys in parts that fill the card: how many, and the join of what attention found in each.
 
-The host knows their largest number only; a request's own follows from its length on the device, so that nobody waits for it.
+The host knows their largest number only; a request's own follows from its length on the device, so that nobody waits for it. They are
+joined by a second launch or, where that is little work, by the program that finishes a request's KV head last: the same sums in the same
+order.
 """
 
 import functools
@@ -20,6 +22,8 @@ MOST_KEYS = 2048
 PROGRAMS_PER_MULTIPROCESSOR = 2
 """That fill the card; ``MOST_PROGRAMS_PER_MULTIPROCESSOR`` bounds the memory of the parts."""
 MOST_PROGRAMS_PER_MULTIPROCESSOR = 16
+MOST_JOINED_BYTES = 2**20
+"""Of parts that one program joins: an SM reads some 64 bytes a cycle, so more of them take longer than the launch that shares them out."""
 
 
 @functools.cache
@@ -41,6 +45,35 @@ def parts_of(length, wanted, most, LEAST: tl.constexpr, MOST: tl.constexpr):  # 
     """Parts a request of ``length`` cached keys is cut into, and keys in each."""
     parts = tl.maximum(1, tl.minimum(tl.minimum(most, length // LEAST), tl.maximum(wanted, length // MOST)))
     return parts, tl.cdiv(length, parts)
+
+
+@triton.jit
+def joined(  # type: ignore[no-untyped-def]
+    part_out_ptr,
+    part_lse_ptr,
+    place,  # [rows], of each row in the first part
+    dims,  # of the value
+    real,  # [rows]
+    parts,
+    STEP: tl.constexpr,  # noqa: N803 - rows in a part
+    V_DIM: tl.constexpr,  # noqa: N803
+    BLOCK_PARTS: tl.constexpr,  # noqa: N803
+):
+    """Outputs ``[rows, dims]`` of all parts, added up in their order. Not from the L1 cache, which does not see what other SMs write."""
+    numbers = tl.arange(0, BLOCK_PARTS)
+    there = real[:, None] & (numbers < parts)[None, :]
+    every = tl.load(part_lse_ptr + place[:, None] + numbers[None, :] * STEP, mask=there, other=float("-inf"), cache_modifier=".cg")
+    top = tl.max(every, 1)
+    safe = tl.where(top == float("-inf"), 0.0, top)
+    total = tl.zeros_like(safe)
+    out = total[:, None] + tl.zeros_like(dims)[None, :]
+    for number in range(parts):
+        at = place + number * STEP
+        weight = tl.exp(tl.load(part_lse_ptr + at, mask=real, other=float("-inf"), cache_modifier=".cg") - safe)
+        total += weight
+        found = tl.load(part_out_ptr + at[:, None] * V_DIM + dims[None, :], mask=real[:, None], other=0.0, cache_modifier=".cg")
+        out += weight[:, None] * found
+    return out / tl.where(total > 0, total, 1.0)[:, None]
 
 
 @triton.jit
@@ -67,21 +100,28 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     row = (token % QUERIES) * GROUP + head % GROUP
     length = tl.load(kv_indptr_ptr + request + 1).to(tl.int32) - tl.load(kv_indptr_ptr + request).to(tl.int32)
     parts, _ = parts_of(length, wanted, most, LEAST, MOST)
-    first = (request * KV_HEADS + head // GROUP) * most
-    part = tl.arange(0, BLOCK_PARTS)
-    lse = tl.load(part_lse_ptr + (first + part) * (QUERIES * GROUP) + row, mask=part < parts, other=float("-inf"))
-    top = tl.max(lse, 0)
-    weights = tl.exp(lse - tl.where(top == float("-inf"), 0.0, top))
-    total = tl.sum(weights, 0)
+    only = tl.arange(0, 1)
+    place = (request * KV_HEADS + head // GROUP) * most * (QUERIES * GROUP) + row + only
     dims = tl.arange(0, V_DIM)
-    out = tl.zeros([V_DIM], tl.float32)
-    for number in range(parts):
-        at = (first + number) * (QUERIES * GROUP) + row
-        weight = tl.exp(tl.load(part_lse_ptr + at) - tl.where(top == float("-inf"), 0.0, top))
-        out += weight * tl.load(part_out_ptr + at * V_DIM + dims)
-    out = out / tl.where(total > 0, total, 1.0)
-    stored = out_ptr + (token * (KV_HEADS * GROUP) + head) * V_DIM + dims
+    out = joined(part_out_ptr, part_lse_ptr, place, dims, only == 0, parts, QUERIES * GROUP, V_DIM, BLOCK_PARTS)
+    stored = out_ptr + (token * (KV_HEADS * GROUP) + head) * V_DIM + only[:, None] + dims[None, :]
     tl.store(stored, out.to(out_ptr.dtype.element_ty))
+
+
+def counters(device: torch.device) -> torch.Tensor:
+    """The zeros that launches count finished parts in, int32: one for each KV head of as many requests as :func:`parts_for` cuts.
+
+    A launch leaves zeros behind, so launches one after the other share them, in graphs too; those that may run at once must not. Make them
+    before a graph is captured: captured, they would be zeros only once that graph has run.
+    """
+    return torch.zeros(MOST_PROGRAMS_PER_MULTIPROCESSOR * multiprocessors(device), dtype=torch.int32, device=device)
+
+
+def joins_inside(requests: int, kv_heads: int, most: int, rows: int, v_dim: int, done: torch.Tensor | None) -> bool:
+    """Whether the program that is last joins up to ``most`` parts of ``rows``, counted in ``done``; else a launch of its own does."""
+    if done is None or most == 1:  # nothing to count
+        return done is not None
+    return requests * kv_heads <= done.numel() and most * rows * v_dim * 4 <= MOST_JOINED_BYTES
 
 
 def join_parts(part_out: torch.Tensor, part_lse: torch.Tensor, kv_indptr: torch.Tensor, out: torch.Tensor, wanted: int) -> torch.Tensor:

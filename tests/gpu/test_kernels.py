@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from sglang_gemma4.attention import flash_prefill
+from sglang_gemma4.kernels import dependent_launch, key_parts
 from sglang_gemma4.kernels import few_query_attention as op
 from sglang_gemma4.kernels import prefill_attention as prefill
 
@@ -22,7 +23,7 @@ TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-5}
 @pytest.mark.parametrize("queries", [1, 4])
 @pytest.mark.parametrize("lengths", [[1], [1023, 1, 300, 64], [5000, 129] * 8])
 def test_few_query_attention(
-    lengths: list[int], queries: int, heads: int, kv_heads: int, dim: int, window: int, dtype: torch.dtype
+    lengths: list[int], queries: int, heads: int, kv_heads: int, dim: int, window: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within the rounding of the output's type of the reference, which computes in float32; poison in slots nobody owns and behind."""
     if window >= 0:
@@ -45,6 +46,67 @@ def test_few_query_attention(
     tolerance = TOLERANCE[dtype]
     torch.testing.assert_close(found.float(), expected.float(), atol=tolerance, rtol=tolerance)
     assert (memory[-1] == POISON).all(), "wrote behind the output"
+    # The program that is last joins the parts, however many bytes they are: the same bits, and zeros for the next call.
+    monkeypatch.setattr(key_parts, "MOST_JOINED_BYTES", 2**40)
+    done = key_parts.counters(q.device)
+    for _ in range(3):
+        again = torch.full_like(memory, POISON)
+        op.few_query_attention(q, keys, values, indptr, slots, dim**-0.5, out=again[:-1], done=done, **given)
+        assert torch.equal(again, memory)
+        assert not done.any()
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["in turn", "early"])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim", "queries"), [(16, 8, 256, 4), (16, 2, 512, 4), (8, 1, 256, 1)])
+def test_replays_join_whatever_lengths_they_find(
+    heads: int, kv_heads: int, dim: int, queries: int, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph of layers that share counters and write where others wrote, replayed over lengths and values that change: a part that was
+    read too early, or from a cache that is behind, is another replay's."""
+    monkeypatch.setattr(key_parts, "MOST_JOINED_BYTES", 2**40)
+    dependent_launch.want(early)
+    torch.manual_seed(0)
+    requests, most, layers = 3, 9000, 4
+    keys, values = (torch.randn(layers, requests * most, kv_heads, dim, device="cuda").bfloat16() for _ in range(2))
+    slots = torch.randperm(requests * most, device="cuda")
+    indptr = torch.zeros(requests + 1, dtype=torch.int32, device="cuda")
+    q = torch.empty(requests * queries, heads, dim, dtype=torch.bfloat16, device="cuda")
+    outs = [torch.empty_like(q) for _ in range(layers)]
+    fresh = torch.randn(requests * queries, kv_heads, dim, device="cuda").bfloat16()
+    given: dict[str, Any] = {"queries": queries} | ({"k_new": fresh, "v_new": fresh} if queries > 1 else {})
+
+    def step(done: torch.Tensor | None) -> None:
+        for k, v, out in zip(keys, values, outs, strict=True):
+            op.few_query_attention(q, k, v, indptr, slots, dim**-0.5, out=out, done=done, **given)
+
+    steps = []
+    for lengths in ([9000, 1, 130], [1, 1, 1], [257, 9000, 2048], [1000, 1000, 1000]):
+        steps.append((torch.randn_like(q), torch.tensor([0, *lengths], device="cuda").cumsum(0).int()))
+    expected = []
+    for states, starts in steps:
+        q.copy_(states)
+        indptr.copy_(starts)
+        step(None)
+        expected.append([out.clone() for out in outs])
+    done = key_parts.counters(q.device)
+    step(done)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        step(done)
+    try:
+        for number in range(400):
+            states, starts = steps[number % len(steps)]
+            q.copy_(states)
+            indptr.copy_(starts)
+            for out in outs:
+                out.fill_(POISON)
+            graph.replay()
+            for out, right in zip(outs, expected[number % len(steps)], strict=True):
+                assert torch.equal(out, right), f"replay {number}"
+            assert not done.any()
+    finally:
+        dependent_launch.want(False)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -18,6 +18,7 @@ from sglang_gemma4.kernels import (
     gated_embedding,
     grouped_experts,
     head_argmax,
+    key_parts,
     layer_tail,
     qkv_norm_rope,
     triple_rmsnorm,
@@ -88,9 +89,13 @@ def embedding() -> None:
     gated_embedding.gated_embedding(ones(4, WIDTH), ones(4, WIDTH))
 
 
-def attention() -> None:
-    buffer, starts = ones(32, 1, 64), torch.tensor([0, 9], dtype=torch.int32)
-    few_query_attention.few_query_attention(ones(1, 2, 64), buffer, buffer, starts, torch.arange(9), 1.0, out=ones(1, 2, 64), window=4)
+def attention(done: torch.Tensor | None = None) -> None:
+    given = (ones(1, 2, 64), ones(32, 1, 64), ones(32, 1, 64), torch.tensor([0, 9], dtype=torch.int32), torch.arange(9), 1.0)
+    few_query_attention.few_query_attention(*given, out=ones(1, 2, 64), window=4, done=done)
+
+
+def attention_and_join() -> None:
+    attention(key_parts.counters(torch.device("cpu")))
 
 
 def head() -> None:
@@ -121,6 +126,7 @@ CALLS: list[tuple[Callable[[], None], dict[str, int]]] = [
     (rope_and_write, {"_qkv_norm_rope_kernel": 4}),
     (embedding, {"_gated_embedding_kernel": 0}),
     (attention, {"_few_query_attention_kernel": 0, "_join_kernel": 0}),
+    (attention_and_join, {"_few_query_attention_kernel": 0}),
     (head, {"_head_argmax_kernel": 0, "_join_kernel": 0}),
     (centroids, {"_choose_kernel": 0, "_chosen_rows_kernel": 0, "_join_kernel": 0}),
     (experts, {"_expert_blocks_kernel": 0, "_gated_experts_kernel": 0, "_down_kernel": 0, "_sum_kernel": 0}),
@@ -157,6 +163,19 @@ def test_without_the_switch_nothing_waits(compiled: dict[str, str], call: Callab
     call()
     assert compiled
     assert not any("griddepcontrol" in ptx or "prefetch.global" in ptx for ptx in compiled.values())
+
+
+def test_parts_are_joined_after_all_of_them_are_counted(compiled: dict[str, str]) -> None:
+    """A barrier between a program's stores and its count, which orders them for the card; the others' parts come from L2."""
+    attention_and_join()
+    stored, count, after = compiled["_few_query_attention_kernel"].partition("atom.global.gpu.acq_rel.add")
+    assert count
+    assert "bar.sync" in stored[max(stored.rfind("st.global"), stored.rfind("st.relaxed")) :]
+    loads = re.findall(r"\bld\.\S*global\S*", after)
+    assert loads
+    assert all(".cg" in load for load in loads), loads
+    attention()
+    assert "atom." not in compiled["_few_query_attention_kernel"]
 
 
 @pytest.mark.parametrize(
