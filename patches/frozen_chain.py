@@ -70,7 +70,7 @@ def seed_after_verify(original: Callable[[Any, Any, Any], None], worker: Any, ba
     from sglang_gemma4.speculative import chain
 
     last = chain.last_accepted(constant, result.logits_output.hidden_states, result.accept_lens)
-    result.next_draft_input = worker._build_seed_draft_input(result.next_draft_input.bonus_tokens, last)
+    result.next_draft_input = chain.seed(worker, batch, result.next_draft_input.bonus_tokens, last)
 
 
 def select_last(original: Callable[[Any, Any, Any], Any], worker: Any, batch: Any, hidden: Any) -> Any:

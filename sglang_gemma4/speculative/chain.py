@@ -162,3 +162,23 @@ def draft(worker: Any, batch: Any) -> Any:
 def last_accepted(chain: Chain, hidden: torch.Tensor, accept_lens: torch.Tensor) -> torch.Tensor:
     """``[requests, hidden]``: of a verify batch's ``hidden`` ``[requests · (steps + 1), hidden]`` each request's last accepted row."""
     return hidden[chain.last_rows[: accept_lens.shape[0]] + accept_lens]
+
+
+def seed(worker: Any, batch: Any, tokens: torch.Tensor, hidden: torch.Tensor) -> Any:
+    """What the next draft starts from: the last accepted ``tokens`` ``[requests]`` and their ``hidden`` ``[requests, hidden]``.
+
+    As ``_build_seed_draft_input``. That one adds zeros for ``filter_batch`` and ``merge_batch`` to slice, which under overlap scheduling
+    slice the requests' rows of the relay instead; each step would fill them and copy them to the relay and back, for nobody to read.
+    """
+    if not batch.enable_overlap:
+        return worker._build_seed_draft_input(tokens, hidden)
+    from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+    from sglang.srt.speculative.frozen_kv_mtp_info import FrozenKVMTPDraftInput
+
+    return FrozenKVMTPDraftInput(
+        bonus_tokens=tokens.to(torch.int64),
+        hidden_states=hidden,
+        capture_hidden_mode=CaptureHiddenMode.LAST,
+        num_tokens_per_req=1,
+        num_tokens_for_logprob_per_req=1,
+    )

@@ -99,6 +99,27 @@ def test_last_accepted_rows() -> None:
     assert found.view(-1).tolist() == [0, 7, 9]
 
 
+@pytest.mark.parametrize("overlapped", [True, False])
+def test_a_seed_is_stocks_without_what_the_relay_would_only_carry(overlapped: bool) -> None:
+    """Through SGLang's relay and back: the draft finds the same tokens and hidden states."""
+    from sglang.srt.managers.overlap_utils import RelayPayload
+
+    made, given = worker(3), SimpleNamespace(enable_overlap=overlapped)
+    tokens, hidden = torch.tensor([5, 9], dtype=torch.int32), torch.randn(2, HIDDEN)
+    expected = vars(made._build_seed_draft_input(tokens, hidden))
+    found = chain.seed(made, given, tokens, hidden)
+    assert type(found) is type(made._build_seed_draft_input(tokens, hidden))
+    stubs = {"topk_p", "topk_index"}
+    for name, value in expected.items():
+        if isinstance(value, torch.Tensor) and not (overlapped and name in stubs):
+            assert torch.equal(getattr(found, name), value), name
+            assert getattr(found, name).dtype == value.dtype, name
+        elif name not in stubs:
+            assert getattr(found, name) == value, name
+    payload = RelayPayload.from_draft_input(found)
+    assert (payload.topk_p is None) == (payload.topk_index is None) == overlapped
+
+
 def test_trees_are_left_to_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(frozen_chain, "note", lambda patch, message: said.append(f"{patch}: {message}"))
