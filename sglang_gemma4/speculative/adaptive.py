@@ -14,8 +14,7 @@ compares with a server without a draft is to be measured on each backend.
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from sglang.srt.speculative.frozen_kv_mtp_info import FrozenKVMTPVerifyInput
 from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPDraftWorker, FrozenKVMTPWorkerV2
 
 from sglang_gemma4.patching import note
+from sglang_gemma4.speculative import chain, plain_step
 from sglang_gemma4.speculative.draft_length import DraftLength
 
 logger = logging.getLogger(__name__)
@@ -70,8 +70,7 @@ def policy(initial_steps: int, path: str | None) -> AdaptiveSpeculativeParams:
 class AdaptiveDraftWorker(FrozenKVMTPDraftWorker):
     """The frozen draft with what SGLang's adaptive states ask of a draft worker."""
 
-    plain_step: Callable[[Any], Any]
-    """From a decode batch to EAGLE's verify input of one token, set by the worker that owns this one."""
+    rows: plain_step.Rows | None = None
 
     def init_attention_backend(self) -> None:
         """Called while a state is built. A length needs a backend of its own: capturing its graph replaces the buffers that others read."""
@@ -86,8 +85,21 @@ class AdaptiveDraftWorker(FrozenKVMTPDraftWorker):
         """As stock; with 0 steps the verify input holds the last token alone."""
         if self.speculative_num_steps > 0 or batch.forward_mode.is_idle():
             return super().draft(batch)
-        made = self.plain_step(batch)
-        return FrozenKVMTPVerifyInput(**{field.name: getattr(made, field.name) for field in fields(made) if field.init})
+        return plain_step.verify_input(self.rows_for(len(batch.seq_lens)), batch, self.target_worker.model_runner.attn_backend)
+
+    def _draft_extend_for_decode(self, batch: Any, batch_result: Any) -> None:
+        """As stock; after 0 steps each request has one row, the one that the next draft starts from."""
+        if self.speculative_num_steps > 0 or batch.forward_mode.is_idle():
+            super()._draft_extend_for_decode(batch, batch_result)
+            return
+        hidden = plain_step.last_hidden(batch_result, batch.enable_overlap)
+        batch_result.next_draft_input = chain.seed(self, batch, batch_result.next_draft_input.bonus_tokens, hidden)
+
+    def rows_for(self, requests: int) -> plain_step.Rows:
+        """The constants of plain steps, for at least so many requests."""
+        if self.rows is None or len(self.rows.index) < requests:
+            self.rows = plain_step.Rows.make(max(requests, self.req_to_token_pool.size + 1), self.device)
+        return self.rows
 
 
 class AdaptiveWorker(FrozenKVMTPWorkerV2):
@@ -103,7 +115,6 @@ class AdaptiveWorker(FrozenKVMTPWorkerV2):
             get_context().override("sglang_gemma4.adaptive_draft", speculative_adaptive=adaptive)
         if not adaptive:
             return
-        self._draft_worker.plain_step = self._build_trivial_verify_input
         chosen = policy(self.speculative_num_steps, get_spec().speculative_adaptive_config)
         self.adaptive_controller = AdaptiveController(self, chosen)
         logger.info("sglang-gemma4: adaptive draft length by %s, steps %s", type(chosen).__name__, chosen.candidate_steps)
@@ -115,6 +126,12 @@ class AdaptiveWorker(FrozenKVMTPWorkerV2):
             if isinstance(chosen, FastestSteps):
                 chosen.length.prefill()
         return super().forward_batch_generation(batch, *args, **kwargs)
+
+    def verify(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """As stock; of a lone token a request nothing is verified where its largest logit is all that is asked for."""
+        if self.speculative_num_steps == 0 and plain_step.is_largest_logit(self, batch):
+            return plain_step.verify(self, batch, self._draft_worker.rows_for(len(batch.seq_lens)))
+        return super().verify(batch, *args, **kwargs)
 
     def apply_runtime_state(self, state: Any) -> None:
         """Switch to a state; the draft's runner takes that state's backend too."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
+from tests.engine import mtp_cases, step_census
 from tests.engine.engine_fork import Group, Nursery, Output
 
 LENGTHS_BY_BATCH = {"1": {"candidate_steps": [3]}, "2": {"candidate_steps": [0]}, "3": {"candidate_steps": [1]}}
@@ -20,13 +21,15 @@ def prompts(number: int) -> list[str]:
     return [chat_format.render(dialogues.chat(rng, "held_out"), prompt_only=True) for _ in range(number)]
 
 
-def serve(nursery: Nursery, family: str, groups: list[Group], config: Any = None, chain: str = "0", **engine: Any) -> list[list[Output]]:
+def serve(
+    nursery: Nursery, family: str, groups: list[Group], config: Any = None, chain: str = "0", sabotage: str = "", **engine: Any
+) -> list[list[Output]]:
     model = checkpoints.SHIPPED / family
     options: dict[str, Any] = {"max_running_requests": 4, **engine}
     if config is not None:
         options |= {"speculative_draft_model_path": f"{model}-assistant", "speculative_adaptive": True}
         options |= {"speculative_adaptive_config": config} if config else {}
-    env = {"SGLANG_GEMMA4_ADAPTIVE_DRAFT": "1", "SGLANG_GEMMA4_FROZEN_CHAIN": chain}
+    env = {"SGLANG_GEMMA4_ADAPTIVE_DRAFT": "1", "SGLANG_GEMMA4_FROZEN_CHAIN": chain, "TEST_SABOTAGE": sabotage}
     return nursery.run(model, groups, env=env, **options)
 
 
@@ -76,6 +79,45 @@ def test_so_they_are_with_chained_drafts_and_the_centroid_head(nursery: Nursery,
     adaptive = serve(nursery, "tiny-e2b", staggered(), by_batch, chain="1")
     assert tokens(adaptive) == tokens(serve(nursery, "tiny-e2b", staggered()))
     assert_switched(adaptive)
+
+
+OF_A_TREE = {f"aten.{name}" for name in ("full.default", "fill_.Scalar", "mul.Tensor", "repeat_interleave.self_int", "where.self")}
+
+
+@pytest.mark.parametrize("overlapped", [True, False], ids=["overlapped", "synchronous"])
+def test_a_plain_step_makes_no_tree_and_walks_none(
+    overlapped: bool, plain: list[list[list[int]]], nursery: Nursery, by_batch: Path
+) -> None:
+    """Of two requests, beside the target's forward: the operators of SGLang's loop and of a step of one token a request, no others.
+
+    On a CPU SGLang finds the slots of the new tokens with many operators, on a card with one kernel.
+    """
+    sabotage = "step_census:overlapped" if overlapped else "step_census:watch"
+    adaptive = serve(nursery, "tiny-26b-a4b", staggered(), by_batch, chain="1", sabotage=sabotage, disable_overlap_schedule=not overlapped)
+    assert tokens(adaptive) == plain
+    log = adaptive[0][0].log
+    assert ("RELAYED" in log) is overlapped
+    operators, _ = step_census.read(log, 2)[0]
+    assert not OF_A_TREE & set(operators)
+    assert operators["aten.argmax.default"] == 1
+    assert operators["aten.index_put_.default"] == (3 if overlapped else 0), "relayed: lengths, tokens, hidden states"
+    assert operators.total() <= (30 if overlapped else 24)
+
+
+def test_what_plain_steps_leave_to_sglangs_verify_is_answered_as_without_a_draft(nursery: Nursery, tmp_path: Path) -> None:
+    """Grammars, penalties, biases, log-probabilities and sampling, each beside greedy requests of which it asks nothing; no drafts."""
+    path = tmp_path / "none.json"
+    path.write_text(json.dumps({"1": {"candidate_steps": [0]}}))
+    cases = [mtp_cases.groups()[name] for name in ("grammar", "biased", "penalised", "at_least")]
+    sampling: list[dict[str, Any]] = [{"max_new_tokens": 12, "temperature": 0.8, "top_k": 1}, {"max_new_tokens": 12}, {"max_new_tokens": 9}]
+    groups = [*cases, Group(prompts(3), sampling), Group(prompts(3), sampling[1:] + sampling[:1], logprobs=True, flush=True)]
+    options = {**mtp_cases.ENGINE, "chain": "1"}
+    found, expected = (serve(nursery, mtp_cases.MODEL, groups, config, **options) for config in (path, None))
+    assert tokens(found) == tokens(expected)
+    for output, reference in zip(found[-1], expected[-1], strict=True):
+        assert output.meta_info["spec_verify_ct"] == len(output.token_ids) - 1, "one token a step"
+        assert len(output.logprobs) == len(output.token_ids)
+        assert output.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
 
 
 def test_drafts_after_a_pause_are_accepted_as_without_it(nursery: Nursery, by_batch: Path) -> None:
