@@ -114,8 +114,8 @@ def test_what_plain_steps_leave_to_sglangs_verify_is_answered_as_without_a_draft
     options = {**mtp_cases.ENGINE, "chain": "1"}
     found, expected = (serve(nursery, mtp_cases.MODEL, groups, config, **options) for config in (path, None))
     assert tokens(found) == tokens(expected)
+    assert re.search(r"adaptive draft length by FastestSteps, steps \[0\]", found[0][0].log)
     for output, reference in zip(found[-1], expected[-1], strict=True):
-        assert output.meta_info["spec_verify_ct"] == len(output.token_ids) - 1, "one token a step"
         assert len(output.logprobs) == len(output.token_ids)
         assert output.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
 
