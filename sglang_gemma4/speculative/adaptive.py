@@ -81,6 +81,9 @@ class AdaptiveDraftWorker(FrozenKVMTPDraftWorker):
             # At topk 1 the same again; through the worker's own method, after which `draft_graph` marks it.
             self.draft_attn_backend = runner.draft_attn_backend = self._init_draft_attn_backend()
 
+    def _rebuild_topk1_chain_buffers(self) -> None:
+        """Nothing: called at each switch, to make what EAGLE's draft reads and the frozen one does not."""
+
     def draft(self, batch: Any) -> FrozenKVMTPVerifyInput:
         """As stock; with 0 steps the verify input holds the last token alone."""
         if self.speculative_num_steps > 0 or batch.forward_mode.is_idle():

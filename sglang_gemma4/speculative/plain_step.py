@@ -82,9 +82,10 @@ def is_largest_logit(worker: Any, batch: Any) -> bool:
     """Whether stock's verify of a lone token would do no more to this batch than take the largest logit of each row.
 
     Not so where a request is sampled or its logits are changed (penalties, biases, grammars, watermarks), where log-probabilities are
-    returned, where SGLang simulates accepted tokens without real ones, and where metadata is planned on a stream of its own.
+    returned, where SGLang simulates accepted tokens without real ones, where metadata is planned on a stream of its own, and on ROCm, where
+    stock sends the first rank's tokens to the others.
     """
-    if batch.forward_mode.is_idle() or batch.has_grammar or batch.return_logprob:
+    if batch.forward_mode.is_idle() or batch.has_grammar or batch.return_logprob or torch.version.hip is not None:
         return False
     info = batch.sampling_info
     changed = (info.acc_additive_penalties, info.acc_scaling_penalties, info.logit_bias, getattr(info, COUNTED, None))

@@ -185,3 +185,16 @@ def test_hidden_states_outlive_the_graphs_buffer_where_nothing_relays_them() -> 
     assert relayed.data_ptr() == buffer.data_ptr()
     buffer.zero_()
     assert kept.eq(1).all()
+
+
+def test_a_switch_makes_no_tensors_of_eagles_draft() -> None:
+    from sglang.srt.speculative.base_spec_worker import EagleDraftWorkerBase
+
+    from sglang_gemma4.speculative.adaptive import AdaptiveDraftWorker
+
+    made: Any = object.__new__(AdaptiveDraftWorker)
+    made.topk = 1  # for which EAGLE's own would go on and ask for the rest
+    made._rebuild_topk1_chain_buffers()
+    assert made._topk1_parents_prealloc is made._topk1_score_indices_prealloc is None
+    with pytest.raises(AttributeError):
+        EagleDraftWorkerBase._rebuild_topk1_chain_buffers(made)
