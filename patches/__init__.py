@@ -26,6 +26,7 @@ ORDER = (
     "worker_v1",
     "frozen_views",
     "frozen_chain",
+    "lean_verify",
     "draft_argmax",
     "draft_graph",
     "shared_query",

@@ -7,7 +7,6 @@ from sglang_gemma4 import switches
 from sglang_gemma4.patching import Hook, Patch, note
 
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
-RUNNER = "sglang.srt.model_executor.runner.decode_cuda_graph_runner.DecodeCudaGraphRunner"
 CHAINS = "_sglang_gemma4_chains"
 TOKENS_ONLY = "_sglang_gemma4_tokens_only"
 
@@ -86,17 +85,6 @@ def select_last(original: Callable[[Any, Any, Any], Any], worker: Any, batch: An
     return hidden[async_h2d([end - 1 for end in accumulate(batch.extend_lens)], dtype=torch.int64, device=hidden.device)]
 
 
-def copied_once(original: Callable[[Any], bool], runner: Any) -> bool:
-    """Around ``_resolve_skips_prefilled_inputs``: a verify's tokens and positions are copied to its graph when the verify is prepared.
-
-    SGLang copies them again when the graph is replayed, but for DSpark, whose verify is prepared and replayed in the same way. It still
-    does where they are other tensors by then.
-    """
-    if runner.model_runner.is_draft_worker or not runner.model_runner.spec_algorithm.is_frozen_kv_mtp():
-        return original(runner)
-    return bool(runner.capture_forward_mode.is_target_verify())
-
-
 def not_under_v1(environ: Mapping[str, str]) -> str | None:
     """The worker v1 is what a chain is checked against, so it drafts without one."""
     return None if switches.is_on(switches.MTP_V2, environ) else f"{switches.MTP_V2}=0 selects the worker v1, which has a loop of its own"
@@ -116,6 +104,5 @@ PATCH = Patch(
         Hook(f"{WORKER}._draft_extend_for_decode", "around", seed_after_verify, "4618122357e3"),
         Hook("sglang.srt.models.gemma4_mtp.Gemma4AssistantForCausalLM._apply_centroid_masking", "around", centroid_head, "86c29c92cbe5"),
         Hook(f"{WORKER}._select_last_extend_hidden", "around", select_last, "59a5bd6d53bd"),
-        Hook(f"{RUNNER}._resolve_skips_prefilled_inputs", "around", copied_once, "505a874b1a6b"),
     ),
 )

@@ -1,11 +1,8 @@
 """MTP's verify step on the triton backend through a kernel that reads each key once."""
 
-from collections.abc import Callable
 from typing import Any
 
 from sglang_gemma4.patching import Hook, Patch
-
-BACKEND = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend"
 
 
 def take_verify(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -19,26 +16,11 @@ def take_verify(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs
     backend.verify_splitkv_fwd = VerifyAttention(backend.topk)
 
 
-def update_before_replay(
-    original: Callable[..., Any], backend: Any, plan: Any, bs: int, seq_lens: Any, spec_info: Any, req_pool_indices: Any
-) -> Any:
-    """Around ``_update_target_verify_buffers``, which fills what a verify's graph reads. A graph goes on running the kernel it was captured
-    with, so where none was captured with SGLang's, none reads what that one would. Its only caller takes no result."""
-    if not getattr(getattr(backend, "verify_splitkv_fwd", None), "reads_keys_only", False):
-        return original(backend, plan, bs, seq_lens, spec_info, req_pool_indices)
-    from sglang_gemma4.attention.verify import update_keys
-
-    return update_keys(backend, plan, bs, seq_lens, req_pool_indices)
-
-
 PATCH = Patch(
     name="verify_attention",
     switch="SGLANG_GEMMA4_VERIFY_ATTENTION",
     why="Stock verifies with its prefill kernel: one program a request and query head walks all keys, half of an MTP step at batch 32.",
     evidence="runs/2026-11-21-26b-stock-steps (_fwd_kernel: 16.5 of 34 ms) · srt/layers/attention/triton_backend.py:238 (gfx95 only)",
     remove_when="SGLang's verify_splitkv takes sliding windows and runs on CUDA.",
-    hooks=(
-        Hook(f"{BACKEND}.__init__", "after", take_verify, "e7fa3a24cfc9"),
-        Hook(f"{BACKEND}._update_target_verify_buffers", "around", update_before_replay, "e86fdbb9eed1"),
-    ),
+    hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", take_verify, "e7fa3a24cfc9"),),
 )

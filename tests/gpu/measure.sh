@@ -127,9 +127,9 @@ on_card more-engine-tests 400 bash -c "engine_tests mtp sampling fast_prefill_gp
 run_bench mtp-steps 400 26b-a4b --together 2 --arm stock:stock,mtp --arm package:package,mtp --batches 1,8,32,64 --step-tokens 700,200 \
     --repetitions 5 --profile 1,8,32,64 -- "${two[@]}"
 run_bench plain 240 26b-a4b --together 2 --arm stock --arm package --batches 1,32 --step-tokens 700,200 --repetitions 5 -- "${two[@]}"
-run_bench steps 600 26b-a4b --together 2 --arm package:package,mtp --arm "$(off early DEPENDENT_LAUNCH)" --arm "$(off few FEW_ROW_LINEAR)" \
+run_bench steps 720 26b-a4b --together 2 --arm package:package,mtp --arm "$(off early DEPENDENT_LAUNCH)" --arm "$(off few FEW_ROW_LINEAR)" \
     --arm "$(off write KV_WRITE)" --arm "overlap:package,mtp,${G}_DENSE_OVERLAP=1" --arm "join:package,mtp,${G}_ATTENTION_JOIN=1" \
-    --batches 1,8,32,64 --step-tokens 700,200 --repetitions 3 -- "${two[@]}"
+    --arm "lean:package,mtp,${G}_LEAN_VERIFY=1" --batches 1,8,32,64 --step-tokens 700,200 --repetitions 3 -- "${two[@]}"
 run_bench serve 620 26b-a4b --arm "stock:stock,mtp,$stock_ratio" --arm "flash:package,mtp,$flash" --arm package:package,mtp \
     --workload summarize,chat --rounds 1 --repetitions 1 -- "${flags[@]}"
 [ ! -e "$out/serve" ] || grep -rq "compiled for long prefills" "$out/serve" || echo "serve: the arm flash ran without FlashAttention-4"

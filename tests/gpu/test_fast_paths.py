@@ -21,7 +21,7 @@ KERNELS = (
     "VERIFY_ATTENTION", "DECODE_ATTENTION", "PREFILL_ATTENTION", "TRIPLE_NORM", "LAYER_TAIL", "PLE_TAIL", "QKV_ROPE",
     "DRAFT_ARGMAX", "GROUPED_EXPERTS", "KV_WRITE", "FEW_ROW_LINEAR", "DEPENDENT_LAUNCH",
 )  # fmt: skip
-LATER = ("DENSE_OVERLAP", "ATTENTION_JOIN")
+LATER = ("DENSE_OVERLAP", "ATTENTION_JOIN", "LEAN_VERIFY")
 """Those that are off by default."""
 ARMS: dict[str, tuple[str, ...]] = {"stock": (), "ours": KERNELS, "every": KERNELS + LATER}
 PATCHES = {patch.switch.removeprefix("SGLANG_GEMMA4_"): patch.name for patch in load_all()}

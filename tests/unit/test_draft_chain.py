@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4.patches import frozen_chain
+from sglang_gemma4.patches import frozen_chain, lean_verify
 from sglang_gemma4.speculative import chain
 from sglang_gemma4.speculative.chain import Chain
 
@@ -195,7 +195,7 @@ def test_a_verify_is_copied_to_its_graph_once(mode: str, algorithm: str, draft: 
         found: list[float] = runner.buffers.input_ids.tolist() + runner.buffers.positions.tolist()
         return found
 
-    if frozen_chain.copied_once(DecodeCudaGraphRunner._resolve_skips_prefilled_inputs, runner):
+    if lean_verify.copied_once(DecodeCudaGraphRunner._resolve_skips_prefilled_inputs, runner):
         runner._prefilled_inputs = (given.input_ids, given.positions)  # as ``load_batch`` does, which has just copied them
     assert replayed(given) == ([0.0] * 8 if copies == 1 else [3, 4, 0, 0, 8, 9, 0, 0])
     other = SimpleNamespace(input_ids=torch.tensor([5, 6]), positions=torch.tensor([1, 2]))

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sglang_gemma4.attention.verify import VerifyAttention
-from sglang_gemma4.patches import verify_attention
+from sglang_gemma4.patches import lean_verify
 from tests.unit.test_triton_window import WINDOW, backend
 
 LENGTHS = [3, 20, WINDOW, 41]
@@ -67,7 +67,7 @@ def fill(made: Any, ours: bool) -> Counter[str]:
     count = Count()
     with count:
         if ours:
-            verify_attention.update_before_replay(TritonAttnBackend._update_target_verify_buffers, *given)
+            lean_verify.keys_alone(TritonAttnBackend._update_target_verify_buffers, *given)
         else:
             TritonAttnBackend._update_target_verify_buffers(*given)
     return count.kernels
