@@ -147,8 +147,8 @@ _TABLE = (
     Switch(
         "SGLANG_GEMMA4_LEAN_VERIFY",
         False,
-        "Before the replay of MTP's verify graph the host launches what the graph reads, once: ten kernels fewer a step (off until its "
-        "tests have run on a card).",
+        "Before the replay of MTP's verify graph the host launches what the graph reads, once: ten kernels fewer a step, counted in the "
+        "code (off until its tests have run on a card).",
     ),
     Switch(
         "SGLANG_GEMMA4_DRAFT_GRAPH",
@@ -164,8 +164,8 @@ _TABLE = (
         "SGLANG_GEMMA4_YOCO",
         True,
         "Fast prefill of E2B and E4B: the layers that share KV see only the rows that are read, the last of each prompt and those of "
-        "prompt log-probabilities (E2B, 30 prompts of 7,000 tokens on an H200: 1.9 times stock's throughput, 2.0 times under MTP, "
-        "`runs/2026-11-22-e2b-yoco`).",
+        "prompt log-probabilities (E2B, 30 prompts of 7,000 tokens on an H200, all defaults: 1.9 times stock's throughput, 2.0 times under "
+        "MTP, two passes each, `runs/2026-11-22-e2b-yoco`).",
     ),
     Switch(
         "SGLANG_GEMMA4_TRIPLE_NORM",
@@ -191,8 +191,8 @@ _TABLE = (
         "SGLANG_GEMMA4_FEW_ROW_LINEAR",
         True,
         "Dense products of up to 16 rows read the weight once, in one launch, with the FFN's activation inside (no faster than cuBLAS's by "
-        "themselves at 4 rows on an H200; what they gain is that the launches around them may overlap: with the one above and PLE_TAIL a "
-        "lone answer of E2B takes 2.97 ms a token for stock's 3.66, `runs/2026-11-22-e2b-yoco`).",
+        "themselves at 4 rows on an H200; on for what was measured with the one above: all defaults together, a lone answer of E2B takes "
+        "2.97 ms a token for stock's 3.66, `runs/2026-11-22-e2b-yoco`; its own share is not measured).",
     ),
     Switch(
         "SGLANG_GEMMA4_DENSE_OVERLAP",

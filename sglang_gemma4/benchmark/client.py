@@ -30,8 +30,8 @@ class Client:
         self.log = folder / "client.log"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "sglang_gemma4.benchmark.client_process"],
-            # Tokenizer threads would not outlive the fork; image processing on as many threads as there are cores crawls beside servers
-            # that spin on them (50 s for 600 images on 16 cores, 10 s on two idle ones).
+            # Tokenizer threads would not outlive the fork. 600 images took it 50 s beside five servers on 16 cores and 10 s on two idle
+            # ones; that its threads waited for busy cores is likely, and not established.
             env={**os.environ, **environment, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

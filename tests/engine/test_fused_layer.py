@@ -39,7 +39,7 @@ def test_same_tokens_as_sglang_s_layer(interpreting: Nursery, name: str) -> None
         assert (f"LAUNCHED {kernel}." in ours[0].log) == (kernel in LAUNCHED[name])
     assert f"HANDED OUT {HANDED_OUT[name]} norms" in ours[0].log
     assert f"HANDED OUT {HANDED_OUT[name] + 1} norms" not in ours[0].log
-    assert not {each.lower() for each in NAMES} & set(re.findall(r"(\w+) declined: ", ours[0].log))
+    assert set(re.findall(r"(\w+) declined: ", ours[0].log)) <= {"shared_query", "yoco"}, "where no layer shares KV"
     for answer, alone, reference in zip(ours, plain, stock, strict=True):
         assert answer.token_ids == alone.token_ids == reference.token_ids
         assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
