@@ -11,9 +11,26 @@ def fill_gemma4(original: Callable[..., None], model: Any, low: float = -1e-3, h
     if not type(model).__name__.startswith("Gemma4"):
         original(model, low, high, seed)
         return
+    from sglang_gemma4.tiny.shared_weights import current
     from sglang_gemma4.tiny.spread_weights import fill
 
-    fill(model, seed)
+    sharing = current()
+    fill(model, seed, leave=sharing.attach(model) if sharing else set())
+    if sharing:
+        sharing.share(model)
+
+
+def load_shared(original: Callable[..., Any], loader: Any, *, model_config: Any, device_config: Any) -> Any:
+    """Where a benchmark's arms share one copy of the weights, this process takes its part in it."""
+    from sglang.srt.runtime_context import get_parallel
+
+    from sglang_gemma4.tiny.shared_weights import loading
+
+    (architecture,) = model_config.hf_config.architectures
+    if not architecture.startswith("Gemma4"):
+        return original(loader, model_config=model_config, device_config=device_config)
+    with loading(f"{architecture}-{get_parallel().tp_rank}-of-{get_parallel().tp_size}"):
+        return original(loader, model_config=model_config, device_config=device_config)
 
 
 PATCH = Patch(
@@ -22,5 +39,8 @@ PATCH = Patch(
     why="Uniform(±1e-3) weights collapse to one repeated token and eight experts: a benchmark of nothing.",
     evidence="srt/model_loader/weight_utils.py (initialize_dummy_weights)",
     remove_when="SGLang's dummy weights keep activations at unit scale.",
-    hooks=(Hook("sglang.srt.model_loader.weight_utils.initialize_dummy_weights", "around", fill_gemma4, "d54d8b145f6f"),),
+    hooks=(
+        Hook("sglang.srt.model_loader.weight_utils.initialize_dummy_weights", "around", fill_gemma4, "d54d8b145f6f"),
+        Hook("sglang.srt.model_loader.loader.DummyModelLoader.load_model", "around", load_shared, "e6ad5c3811e2"),
+    ),
 )

@@ -63,6 +63,11 @@ def add_command(commands: Any) -> None:
         "(--max-total-tokens)",
     )
     bench.add_argument(
+        "--share-weights",
+        action="store_true",
+        help="with --together and random weights: the arms that are up at once map a single copy of them, so that more arms fit",
+    )
+    bench.add_argument(
         "--card-lock", type=Path, metavar="FILE", help="each pass waits for this file's lock (flock), which other users of the card hold"
     )
     bench.add_argument("--repetitions", type=int, default=5, help="counted passes of each arm and workload in all (default 5)")
@@ -164,6 +169,10 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
         chosen, step_tokens = [workloads.miniature(workload) for workload in chosen], [16, 12]
     _at_least("--together", arguments.together, 1)
     together = min(arguments.together, len(parsed))
+    if arguments.share_weights and (together == 1 or not (dummy or arguments.dry_run)):
+        raise ValueError(
+            f"--share-weights is for --together and random weights; here are {together} arms at a time of {name}: leave it out"
+        )
     rounds = arguments.rounds if arguments.rounds is not None else 2 if together == 1 else 1
     _at_least("--rounds", rounds, 1)
     _at_least("--repetitions", arguments.repetitions, 1)
@@ -187,6 +196,7 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
         profile=profile,
         roofline=arguments.roofline,
         together=together,
+        share_weights=arguments.share_weights and dummy,
         card_lock=arguments.card_lock,
         dataset=arguments.dataset,
         dummy_weights=dummy,
@@ -265,6 +275,8 @@ def _header(plan: Plan) -> dict[str, Any]:
     if plan.together > 1:
         who = "all arms" if plan.together == len(plan.arms) else f"{plan.together} arms at a time"
         notes.append(f"The servers or engines of {who} were up on the card side by side; one pass ran at a time, the arms in turn.")
+    if plan.share_weights:
+        notes.append("They mapped a single copy of the weights.")
     if plan.dry_run:
         notes.append("A dry run on a tiny model: it proves that the path works and measures nothing.")
     if plan.cpu and not plan.dry_run:

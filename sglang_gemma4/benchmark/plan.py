@@ -35,6 +35,7 @@ class Plan:
     profile: Sequence[int] = ()  # batches whose kernels are recorded
     roofline: bool = False
     together: int = 1  # arms whose servers (or engines) are up side by side, their passes in turn
+    share_weights: bool = False  # random ones: a single copy of them for those
     card_lock: Path | None = None  # held (flock) by whatever uses the card, so by each pass
     dataset: Path | None = None
     dummy_weights: bool = False
@@ -77,6 +78,7 @@ class Plan:
             "step_tokens": list(self.step_tokens),
             "dataset": _identity(self.dataset) if self.dataset else None,
             "together": self.together,
+            **({"share_weights": True} if self.share_weights else {}),
         }
 
     def log(self, arm: Arm, kind: str = "") -> Path:

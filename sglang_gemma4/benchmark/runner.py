@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +24,10 @@ from sglang_gemma4.benchmark.plan import (
 from sglang_gemma4.benchmark.server import Died, Server
 from sglang_gemma4.benchmark.step_engine import StepEngine, Task, TimeIsUp
 from sglang_gemma4.benchmark.workloads import Workload, check_pool, warm_up
+from sglang_gemma4.switches import SHARED_WEIGHTS
 
+SHARED_FROM = 16 << 20
+"""Bytes of the smallest tensor that arms share: the experts, the projections and the embeddings of a real size."""
 Progress = Callable[[str], None]
 Todo = dict[Workload, list[int]]  # the repetition numbers that an arm still has to run
 
@@ -59,6 +63,16 @@ def _time_is_up(plan: Plan, ends: float | None, progress: Progress) -> bool:
     if up:
         progress(f"the time limit is reached; the same command with --out {plan.folder} goes on from here")
     return up
+
+
+@contextlib.contextmanager
+def _environment(plan: Plan) -> Iterator[dict[str, str]]:
+    """What the processes of arms that are up together have in their environment; a shared copy of the weights dies with them."""
+    if not plan.share_weights:
+        yield plan.environment
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield {**plan.environment, SHARED_WEIGHTS: f"{SHARED_FROM}:{folder}"}
 
 
 @contextlib.contextmanager
@@ -101,9 +115,10 @@ def _workloads(plan: Plan, arms: Sequence[Arm], round_: int, ends: float | None,
             passes = client.Client(scratch, _client_environment(plan), plan.dataset)
             running.callback(passes.stop)
             servers = []
+            environment = running.enter_context(_environment(plan))
             for arm, _ in todo:
-                environment = {**plan.environment, **arm.environment}
-                servers.append(Server(plan.model, [*plan.arguments, *arm.arguments], environment, plan.log(arm), cpu=plan.cpu))
+                own = {**environment, **arm.environment}
+                servers.append(Server(plan.model, [*plan.arguments, *arm.arguments], own, plan.log(arm), cpu=plan.cpu))
                 running.callback(servers[-1].stop)
             try:
                 if not _passes_in_turn(plan, todo, servers, passes, round_, ends, progress):
@@ -233,9 +248,10 @@ def _step_times(plan: Plan, arms: Sequence[Arm], round_: int, card: dict[str, An
             return False
         with contextlib.ExitStack() as running:
             engines = []
+            environment = running.enter_context(_environment(plan))
             for arm, tasks in todo:
                 _named(progress, plan, round_, arm)(f"step times: an engine for batches {sorted({batch for _, batch, _ in tasks})}")
-                engines.append(StepEngine(plan, arm, round_, tasks, card))
+                engines.append(StepEngine(plan, arm, environment, round_, tasks, card))
                 running.callback(engines[-1].stop)
             try:
                 died = _steps_in_turn(plan, engines, round_, ends, progress)
@@ -243,6 +259,8 @@ def _step_times(plan: Plan, arms: Sequence[Arm], round_: int, card: dict[str, An
                 _time_is_up(plan, ends, progress)
                 return False
             if not died:
+                for engine in engines:
+                    engine.dismiss()
                 for engine in engines:
                     if not engine.ended():
                         _named(progress, plan, round_, engine.arm)("the engine gave every result and did not end by itself")

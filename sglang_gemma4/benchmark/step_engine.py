@@ -1,4 +1,4 @@
-"""The child process that times an arm's steps, from outside: started, told when it is its turn, its results waited for."""
+"""The child process that times an arm's steps, from outside: started, told when it is its turn, its results waited for, dismissed."""
 
 import contextlib
 import json
@@ -27,7 +27,9 @@ class TimeIsUp(Exception):  # noqa: N818 - the run's limit, not a mistake
 class StepEngine:
     """``sglang_gemma4.benchmark.step_times`` with its order, in a process group of its own; it does each task when it reads a line."""
 
-    def __init__(self, plan: Plan, arm: Arm, round_: int, tasks: list[Task], card: dict[str, Any] | None) -> None:
+    def __init__(
+        self, plan: Plan, arm: Arm, environment: dict[str, str], round_: int, tasks: list[Task], card: dict[str, Any] | None
+    ) -> None:
         self.plan, self.arm, self.tasks = plan, arm, tasks
         self.log = plan.log(arm, "-engine")
         order = {
@@ -50,7 +52,7 @@ class StepEngine:
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "sglang_gemma4.benchmark.step_times", str(path)],
-                env={**os.environ, **plan.environment, **arm.environment},
+                env={**os.environ, **environment, **arm.environment},
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -74,8 +76,14 @@ class StepEngine:
             self.process.stdin.flush()
         self._wait(lambda record: task_of(record) == task, self.plan.pass_limit, ends, progress)
 
+    def dismiss(self) -> None:
+        """Let it end: nothing is left to do, for it or for those that may share its weights."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+
     def ended(self) -> bool:
-        """Whether it ended by itself within :data:`PATIENCE`, nothing being left to do."""
+        """Whether a dismissed engine ended by itself within :data:`PATIENCE`."""
         try:
             return self.process.wait(PATIENCE) == 0
         except subprocess.TimeoutExpired:
@@ -86,9 +94,7 @@ class StepEngine:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
+        self.dismiss()
 
     def _wait(self, found: Callable[[records.Record], bool], limit: float, ends: float | None, progress: Callable[[str], None]) -> None:
         began = time.monotonic()

@@ -2,8 +2,9 @@
 
 The order holds ``raw``, ``arm``, ``round``, ``model``, ``arguments`` (server flags), ``cpu``, ``input_tokens``, ``output_tokens``,
 ``tasks`` (list of ["step" or "profile", batch, repetition]; repetition -1 warms up) and ``card`` (for the roofline, or None). Each task
-is done when a line comes in on standard input, since other engines may take turns on the card; where it closes, the process ends. Every
-result is appended to ``raw`` at once, so that what a later batch breaks is not lost.
+is done when a line comes in on standard input, since other engines may take turns on the card. Every
+result is appended to ``raw`` at once, so that what a later batch breaks is not lost. The engine stays up until standard input closes,
+since others may have mapped its weights.
 """
 
 import json
@@ -59,6 +60,7 @@ def run(order: dict[str, Any]) -> None:
         records.append(
             raw, "step", **who, batch=batch, repetition=repetition, counted=repetition >= 0, input_tokens=order["input_tokens"], **row
         )
+    sys.stdin.read()
     engine.shutdown()
 
 

@@ -12,6 +12,7 @@ Embeddings are therefore drawn small, and the final norm makes up for it: logits
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from typing import Any
 
 EMBEDDING_SPREAD = 0.1  # of the scaled embedding; what each layer adds has spread 1
@@ -24,8 +25,8 @@ _FINAL_NORMS = ("model.norm.weight", "language_model.norm.weight")
 _ONE = ("layer_scalar", "std_scale", "per_expert_scale", "router.scale")
 
 
-def fill(model: Any, seed: int = 0) -> None:
-    """Fill every floating parameter and known buffer of `model` in place; any device, dtype and class.
+def fill(model: Any, seed: int = 0, leave: Collection[str] = ()) -> None:
+    """Fill every floating parameter and known buffer of `model` in place, but those named in `leave`; any device, dtype and class.
 
     A tensor's values follow from `seed`, its name and its shape alone, so two processes agree on replicated tensors.
     The centroid head's `token_ordering` becomes a permutation of the vocabulary."""
@@ -33,6 +34,8 @@ def fill(model: Any, seed: int = 0) -> None:
 
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
+            if name in leave:
+                continue
             digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
             generator = torch.Generator(device=tensor.device).manual_seed(int.from_bytes(digest[:7], "little"))
             if name.endswith("token_ordering"):

@@ -1,0 +1,156 @@
+"""One copy of random weights for several engines: the first to load fills them, the others map them.
+
+``SGLANG_GEMMA4_SHARED_WEIGHTS=BYTES:FOLDER`` asks for it: what takes BYTES or more (and is made by ``torch.empty``, as SGLang's layers do)
+is shared among the processes that name the same, fresh FOLDER.
+
+Two copies of a 49 GiB model fill a card; sharing one, six arms of a benchmark are up side by side. On a card they travel as CUDA's
+inter-process handles, without one as mapped files. Smaller tensors are filled alike in each process. The engine that filled the weights has
+to outlive the others' work, and none may write into a weight.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import pickle
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from sglang_gemma4.switches import SHARED_WEIGHTS
+
+PATIENCE = 600.0
+"""Seconds that the first engine has to fill the weights."""
+
+
+class Hollow(TorchFunctionMode):
+    """``torch.empty`` gives large floating tensors one element's memory: what is to be mapped needs no room of its own before."""
+
+    def __init__(self, large: int) -> None:
+        super().__init__()
+        self.large = large
+        self.on = True
+        self.made: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if not self.on:
+            return func(*args, **kwargs)
+        if func is not torch.empty:
+            written = args[0] if args else kwargs.get("tensor")
+            name = getattr(func, "__name__", "")
+            if name.endswith("_") and not name.endswith("__") and self._is_hollow(written):
+                return written  # an initial value that the mapped one replaces
+            return func(*args, **kwargs)
+        size = kwargs.pop("size", None) or (args[0] if args and not isinstance(args[0], int) else args)
+        one = func(1, **kwargs)
+        if not one.is_floating_point() or math.prod(size) * one.element_size() < self.large:
+            return func(size, **kwargs)
+        self.made.append(one)
+        return one.expand(size)
+
+    def _is_hollow(self, tensor: Any) -> bool:
+        if not isinstance(tensor, torch.Tensor) or tensor.numel() * tensor.element_size() < self.large:
+            return False
+        return any(tensor.data_ptr() == one.data_ptr() for one in self.made)
+
+
+class Sharing:
+    """This process's part in one model's weights, claimed in ``folder``."""
+
+    def __init__(self, large: int, folder: Path, name: str) -> None:
+        self.large = large
+        self.handles = folder / f"{name}.handles"
+        self.claim = folder / f"{name}.claim"
+        try:
+            self.claim.open("x").write(str(os.getpid()))
+            self.hollow = None
+        except FileExistsError:
+            self._wait()
+            self.hollow = Hollow(large)
+
+    def _wait(self) -> None:
+        ends = time.monotonic() + PATIENCE
+        while not self.handles.exists():
+            owner = self.claim.read_text()
+            if (owner and not Path(f"/proc/{owner}").exists()) or time.monotonic() > ends:
+                raise RuntimeError(
+                    f"process {owner}, which was to fill the shared weights, has not; look at its log, or run without --share-weights"
+                )
+            time.sleep(0.1)
+
+    def attach(self, model: Any) -> set[str]:
+        """Map what the first engine has filled; the names of those tensors, empty in the first engine itself."""
+        if self.hollow is None:
+            return set()
+        self.hollow.on = False
+        handles = pickle.loads(self.handles.read_bytes())  # noqa: S301 - written by the first arm of this benchmark
+        hollow = {one.data_ptr() for one in self.hollow.made}
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            if name in handles:
+                hollow.discard(tensor.data_ptr())
+                tensor.data = _mapped(tensor, *handles[name])
+        if hollow:
+            raise RuntimeError(f"{len(hollow)} large tensors are no weights of the model that filled them; run without --share-weights")
+        return set(handles)
+
+    def share(self, model: Any) -> None:
+        """Let others map this model's large tensors; in the first engine only."""
+        if self.hollow is not None:
+            return
+        handles: dict[str, Any] = {}
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            if tensor.is_floating_point() and tensor.numel() * tensor.element_size() >= self.large:
+                handles[name] = _handle(tensor, self.handles.with_suffix(f".{len(handles)}.weights"))
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        ready = self.handles.with_suffix(".part")
+        ready.write_bytes(pickle.dumps(handles))
+        ready.rename(self.handles)
+
+
+def _handle(tensor: Any, path: Path) -> tuple[Any, ...]:
+    if tensor.is_cuda:
+        return tensor.untyped_storage()._share_cuda_(), tensor.storage_offset(), tensor.stride()
+    size = tensor.numel() * tensor.element_size()
+    mapped = torch.UntypedStorage.from_file(str(path), shared=True, nbytes=size)
+    contiguous = tensor.data.contiguous()
+    tensor.data = torch.empty(0, dtype=tensor.dtype).set_(mapped, 0, tensor.shape).copy_(contiguous)
+    return (str(path), size), 0, tensor.stride()
+
+
+def _mapped(like: Any, handle: Any, offset: int, stride: tuple[int, ...]) -> Any:
+    if like.is_cuda:
+        storage = torch.UntypedStorage._new_shared_cuda(*handle)
+    else:
+        storage = torch.UntypedStorage.from_file(handle[0], shared=True, nbytes=handle[1])
+    return torch.empty(0, dtype=like.dtype, device=like.device).set_(storage, offset, like.shape, stride)
+
+
+_loading: list[Sharing] = []
+
+
+@contextlib.contextmanager
+def loading(name: str) -> Iterator[None]:
+    """While a model of that name (the same in each process) is made and filled; nothing where sharing is not asked for."""
+    if not (asked := os.environ.get(SHARED_WEIGHTS)):
+        yield
+        return
+    large, folder = asked.split(":", 1)
+    sharing = Sharing(int(large), Path(folder), name)
+    _loading.append(sharing)
+    try:
+        with sharing.hollow or contextlib.nullcontext():
+            yield
+    finally:
+        _loading.pop()
+
+
+def current() -> Sharing | None:
+    """This process's part in the model that it is loading."""
+    return _loading[-1] if _loading else None
