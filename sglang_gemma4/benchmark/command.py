@@ -118,6 +118,8 @@ def _run(plan: Plan, arguments: argparse.Namespace) -> int:
 
     for ending in (signal.SIGTERM, signal.SIGHUP):  # a `kill`, a batch system, a lost terminal: the arms' processes must not outlive us
         signal.signal(ending, signal.default_int_handler)
+    if plan.share_weights and not plan.cpu:
+        _in_a_process("mapping", "processes on this card cannot map each other's memory", "--share-weights")
     finished = runner.run(plan, _header(plan), _card(plan, progress), arguments.time_limit, progress)
     if not arguments.no_report:
         _report(plan.folder)
@@ -296,17 +298,20 @@ def _card(plan: Plan, progress: Any) -> dict[str, Any] | None:
     if not plan.roofline:
         return None
     progress("measuring this card's bandwidth and matrix rate")
-    # In a process that ends: a CUDA context left here would lie on the card during the whole run.
-    command = [sys.executable, "-m", "sglang_gemma4.benchmark.card"]
+    measured: dict[str, Any] = json.loads(_in_a_process("card", "this card could not be measured for --roofline", "--roofline"))
+    return measured
+
+
+def _in_a_process(module: str, failed: str, flag: str) -> str:
+    """What it prints; in a process that ends, since a CUDA context left here would lie on the card during the whole run."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        done = subprocess.run([sys.executable, "-m", f"sglang_gemma4.benchmark.{module}"], capture_output=True, text=True, timeout=300)
     except subprocess.TimeoutExpired:
-        raise ValueError("this card could not be measured for --roofline within 300 s; leave --roofline out") from None
+        raise ValueError(f"{failed} within 300 s; leave {flag} out") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise ValueError(f"this card could not be measured for --roofline ({last}); leave --roofline out")
-    measured: dict[str, Any] = json.loads(done.stdout)
-    return measured
+        raise ValueError(f"{failed} ({last}); leave {flag} out")
+    return done.stdout
 
 
 def _check_dataset(path: Path) -> None:

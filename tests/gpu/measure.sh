@@ -106,9 +106,18 @@ stock_ratio=--swa-full-tokens-ratio=0.15 # what the package chooses by itself
 # Issue 7. Small models: the servers of all arms side by side, their start beside tests.
 beside engine-tests 280 bash -c "engine_tests prefill_graph images"
 small=("${graph_flags[@]}" --max-total-tokens=140000 --mem-fraction-static=0.9)
-run_bench e2b 680 e2b --together --arm stock --arm "package:package,$vision" --arm "graphs:package,$graphs,only=ttft" \
-    --workload images,ttft,prompts,images-sweep --repetitions 2 --time-limit 660 -- "${small[@]}" --context-length=70000
-run_bench e4b 150 e4b --together --arm stock --arm package --workload prefill --repetitions 3 -- "${small[@]}"
+run_bench e4b 560 e4b --together --arm stock --arm package --workload prefill --repetitions 3 -- "${small[@]}" & # its passes wait for e2b's
+run_bench e2b 560 e2b --together --arm stock --arm "package:package,$vision" --arm "graphs:package,$graphs,only=ttft" \
+    --workload images,ttft,images-sweep,prompts --repetitions 2 -- "${small[@]}" --context-length=70000
+wait
+# Nine engines of 26B-A4B over a single copy of its weights: what MTP, plain decoding, prefill graphs and an adaptive length do (that may lose
+# 3 % where every draft is refused), and two switches that are off.
+nine=("${graph_flags[@]}" --max-running-requests=64 --max-total-tokens=30500 --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.93
+    --sleep-on-idle)
+run_bench nine 600 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp --arm plain-stock:stock \
+    --arm plain:package --arm "graphs:package,$graphs" --arm "refused:package,mtp,$adaptive,$refused" \
+    --arm "adaptive:package,mtp,$adaptive" --arm "join:package,mtp,${G}_ATTENTION_JOIN=1" --arm "lean:package,mtp,${G}_LEAN_VERIFY=1" \
+    --batches 1,8,32,64 --step-tokens 300,150 --repetitions 3 -- "${nine[@]}"
 # Two servers of 26B-A4B fit the card at a time, with pools for 64 of the requests of chat.
 run_bench prefill-graphs 300 26b-a4b --together --arm eager:package,--disable-prefill-cuda-graph --arm "graphs:package,$graphs" \
     --workload ttft,chat --repetitions 2 -- "${graph_flags[@]}" --max-running-requests=64 --max-total-tokens=130000 \
