@@ -86,17 +86,19 @@ def save(model: Any, path: Path, sglang_names: bool = True) -> Path:
     return path
 
 
-def greedy(model: Any) -> list[list[int]]:
+def greedy(model: Any, tokens: int = TOKENS) -> list[list[int]]:
     """transformers' greedy continuation of each prompt."""
     import torch
 
-    options = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     return [model.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist() for prompt in PROMPTS]
 
 
-def generate(model: Path, updated: Path | None = None, env: Mapping[str, str] | None = None, **engine: Any) -> list[Any] | str:
+def generate(
+    model: Path, updated: Path | None = None, env: Mapping[str, str] | None = None, tokens: int = TOKENS, **engine: Any
+) -> list[Any] | str:
     """The engine's greedy continuations, with ``updated`` also those after loading its weights; or its last error line."""
-    case = {"model": str(model), "updated": updated and str(updated), "engine": engine}
+    case = {"model": str(model), "updated": updated and str(updated), "tokens": tokens, "engine": engine}
     command = [sys.executable, __file__, json.dumps(case, default=str)]
     done = subprocess.run(command, env={**os.environ, **(env or {})}, capture_output=True, text=True, start_new_session=True)
     lines = (done.stdout + done.stderr).splitlines()
@@ -133,7 +135,7 @@ def cpu_engine(**options: Any) -> Any:
 
 def _serve(case: dict[str, Any]) -> None:
     engine = cpu_engine(model_path=case["model"], **case["engine"])
-    sampling = {"max_new_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+    sampling = {"max_new_tokens": case["tokens"], "temperature": 0, "ignore_eos": True}
 
     def answers() -> list[list[int]]:
         return [output["output_ids"] for output in engine.generate(input_ids=PROMPTS, sampling_params=sampling)]
