@@ -51,16 +51,28 @@ class Client:
             last = (tail(self.log) or ["no output"])[-1]
             raise ValueError(f"SGLang's benchmark client does not start here (exit status {self.process.wait()}): {last}")
 
-    def prepare(self, workloads: Sequence[Workload], model: str) -> None:
-        """Write and tokenize the prompts of ``workloads``, once for all passes; after :meth:`wait_until_ready`.
+    def prepare(self, passes: Sequence[tuple[Workload, int]], model: str) -> None:
+        """Make the requests of these passes (a workload and a seed), once for all servers; after :meth:`wait_until_ready`.
+
+        Prompts without images are written and tokenized, the same for every seed. Requests with images are drawn, and kept.
 
         Raises:
             ValueError: SGLang's client does not tokenize for this model.
         """
+        for workload, seed in passes:
+            if workload.images:
+                arguments = self._arguments(workload, "http://127.0.0.1:9", model, seed, self.folder / "drawn.jsonl")  # no server is up yet
+                self._order({"arguments": [*arguments, "--ready-check-timeout-sec", "0"], "log": str(self.log), "draw": True})
+                self._prepared(model)
+                self._prepared(model)
         if self.dataset is not None:
             return  # of a data set each pass draws its own share
-        paths = [str(self._random_words(workload, model)) for workload in workloads if not workload.images]
-        self._order({"model": model, "prompts": paths})
+        words = dict.fromkeys(workload for workload, _ in passes if not workload.images)
+        self._order({"model": model, "prompts": [str(self._random_words(workload, model)) for workload in words]})
+        self._prepared(model)
+
+    def _prepared(self, model: str) -> None:
+        """Wait for an answer; one that says that something failed is left to the pass that needs it."""
         if not self._answers.get():
             last = (tail(self.log) or ["no output"])[-1]
             raise ValueError(f"SGLang's benchmark client cannot tokenize for {model} (exit status {self.process.wait()}): {last}")

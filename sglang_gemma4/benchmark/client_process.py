@@ -3,10 +3,14 @@
 In: ``{"arguments": [...], "log": path}``. Out: ``{"ready": true}`` once, then ``{"pid": n}`` and ``{"exit_status": n}`` for each run.
 The run itself is ``python -m sglang.benchmark.serving ARGUMENTS``; what all runs share is its import, tens of seconds on a small machine,
 and after ``{"model": name, "prompts": [path, ...]}``, answered by ``{"prepared": n}``, the tokenizer and the token ids of those prompts.
+Requests with images (20 s of drawing and encoding for 600) are kept beside the log, for other runs of the same seed; with ``"draw": true``
+a run ends once it has them.
 """
 
+import hashlib
 import json
 import os
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,7 +33,7 @@ def main() -> None:
             continue
         child = os.fork()
         if child == 0:
-            os._exit(_run(order["arguments"], order["log"]))
+            os._exit(_run(order["arguments"], order["log"], order.get("draw", False)))
         print(json.dumps({"pid": child}), file=answers)
         _, status = os.waitpid(child, 0)
         print(json.dumps({"exit_status": os.waitstatus_to_exitcode(status)}), file=answers)
@@ -61,13 +65,38 @@ def _remember(tokenizer: Any, tokens: dict[str, list[int]]) -> None:
     tokenizer.encode = remembered
 
 
-def _run(arguments: list[str], log: str) -> int:
+def _keep_images(serving: Any, folder: Path, draw: bool) -> None:
+    """Have this process's requests with images taken from ``folder``, or put there; the process ends then if it is only to ``draw``."""
+    sample = serving.get_dataset
+
+    def kept(arguments: Any, tokenizer: Any, model: Any = None) -> Any:
+        if arguments.dataset_name != "image":
+            return sample(arguments, tokenizer, model)
+        shape = {name: value for name, value in vars(arguments).items() if name.startswith(("image_", "random_"))}
+        asked = json.dumps([shape, arguments.num_prompts, arguments.seed, arguments.backend, str(model)], sort_keys=True)
+        path = folder / f"requests-{hashlib.sha256(asked.encode()).hexdigest()[:16]}.pickle"
+        if path.exists():
+            requests = pickle.loads(path.read_bytes())
+        else:
+            requests = sample(arguments, tokenizer, model)
+            part = path.with_suffix(".part")
+            part.write_bytes(pickle.dumps(requests))
+            part.rename(path)
+        if draw:
+            sys.exit(0)
+        return requests
+
+    serving.get_dataset = kept
+
+
+def _run(arguments: list[str], log: str, draw: bool = False) -> int:
     import traceback
 
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(out, 1)
     os.dup2(out, 2)
     sys.argv = ["sglang.benchmark.serving", *arguments]
+    _keep_images(sys.modules["sglang.benchmark.serving"], Path(log).parent, draw)
     try:
         sys.modules["sglang.benchmark.serving"].cli_main()
     except SystemExit as end:

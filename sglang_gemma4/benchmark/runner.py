@@ -147,7 +147,9 @@ def _passes_in_turn(
     during, arm = START_SERVER, todo[0][0]
     sides = []
     passes.wait_until_ready()  # long before the servers; where it cannot start they have not to be waited for
-    passes.prepare([workload for workload in plan.workloads if any(workload in left for _, left in todo)], plan.model)
+    numbers = (WARM_UP, *plan.numbers(round_))
+    needed = [workload for workload in plan.workloads if any(workload in left for _, left in todo)]
+    passes.prepare([_asked(workload, number) for workload in needed for number in numbers], plan.model)
     try:
         for (arm, left), server in zip(todo, servers, strict=True):
             told = _named(progress, plan, round_, arm)
@@ -155,7 +157,7 @@ def _passes_in_turn(
             sides.append((arm, _fitting(plan, arm, round_, left, settings, told), server, told))
         for workload in plan.workloads:
             during = workload.name
-            for number in (WARM_UP, *plan.numbers(round_)):
+            for number in numbers:
                 for arm, left, server, told in sides:
                     if workload in left and number in (WARM_UP, *left[workload]):
                         with _held(plan.card_lock, ends, told):
@@ -192,12 +194,17 @@ def _fitting(plan: Plan, arm: Arm, round_: int, todo: Todo, settings: dict[str, 
     return fitting
 
 
+def _asked(workload: Workload, number: int) -> tuple[Workload, int]:
+    """What a pass asks for, and its seed."""
+    return (warm_up(workload), 0) if number == WARM_UP else (workload, 1 + number)
+
+
 def _one_pass(
     plan: Plan, arm: Arm, round_: int, workload: Workload, number: int, server: Server, passes: client.Client, progress: Progress
 ) -> None:
     counted = number != WARM_UP
     told = _prefixed(progress, f"{workload.name} {f'{number + 1}/{plan.repetitions}' if counted else 'warm-up'}: ")
-    asked, seed = (workload, 1 + number) if counted else (warm_up(workload), 0)
+    asked, seed = _asked(workload, number)
     try:
         with gauges.Watch(server.url, gauges.memory_in_use(server.process.pid)) as watch:
             result = passes.run(asked, server, plan.model, seed, plan.pass_limit, told)

@@ -11,12 +11,17 @@ from sglang_gemma4.benchmark import records
 @pytest.mark.timeout(1500)
 def test_a_dry_run_measures_both_ways_keeps_a_crash_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
-    words = ["bench", "--dry-run", "--rounds", "1", "--repetitions", "1", "--out", str(folder), "--workload", "chat", "--batches", "2"]
-    words += ["--arm", "package", "--arm", "dies:package,--attention-backend=triton,--device=nowhere"]
+    words = ["bench", "--dry-run", "--rounds", "1", "--repetitions", "1", "--out", str(folder), "--workload", "chat,images"]
+    words += ["--batches", "2", "--arm", "package", "--arm", "dies:package,--attention-backend=triton,--device=nowhere"]
     assert cli.main(words) == 1, "an arm that crashed is in the exit status"
     lines = records.read(folder / records.NAME)
     passed = [line for line in lines if line["kind"] == "repetition" and line["counted"]]
-    assert [line["arm"] for line in passed] == ["package"]
+    assert [(line["arm"], line["workload"]) for line in passed] == [("package", "chat"), ("package", "images")]
+    assert (passed[1]["completed"], passed[1]["failed"]) == (4, 0)
+    drawn = sorted((folder / "scratch").glob("requests-*.pickle"))
+    assert len(drawn) == 2, "the images of the warm-up and of the counted pass, for every arm"
+    client = (folder / "scratch" / "client.log").read_text()
+    assert client.count("#Total images: 8") == 2, "drawn once each, by the one that said so"
     assert passed[0]["completed"] == 4
     assert passed[0]["failed"] == 0
     assert passed[0]["output_tokens"] == 40

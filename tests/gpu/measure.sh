@@ -10,7 +10,8 @@ set -uo pipefail
 cd "$(dirname "$0")/../.."
 [ $# -ge 1 ] || { sed -n '2,8p' "$0" | cut -c3-; exit 2; }
 [ -n "${DRY:-}" ] || nvidia-smi -L 2>/dev/null | grep -q GPU || { echo "this needs a card; DRY=1 tries its commands without one"; exit 2; }
-python3 -c "import pytest, sglang.benchmark.serving" || { echo "SGLang's benchmark client or pytest does not import here"; exit 2; }
+# Only found, not imported: that takes the better part of a minute where no bytecode is kept.
+python3 -c "import importlib.util as u; [u.find_spec(n).loader for n in ('pytest', 'sglang', 'datasets')]" || { echo "SGLang's benchmark client or pytest does not import here"; exit 2; }
 out=$(mkdir -p "$1" && cd "$1" && pwd) limit=${2:-1000000}
 shift; [ $# -gt 0 ] && shift
 only=("$@")
@@ -112,12 +113,12 @@ run_bench e2b 560 e2b --together --arm stock --arm "package:package,$vision" --a
 wait
 # Nine engines of 26B-A4B over a single copy of its weights: what MTP, plain decoding, prefill graphs and an adaptive length do (that may lose
 # 3 % where every draft is refused), and two switches that are off.
-nine=("${graph_flags[@]}" --max-running-requests=64 --max-total-tokens=30500 --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.93
+nine=("${graph_flags[@]}" --max-running-requests=64 --max-total-tokens=30500 --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.97
     --sleep-on-idle)
 run_bench nine 600 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp --arm plain-stock:stock \
     --arm plain:package --arm "graphs:package,$graphs" --arm "refused:package,mtp,$adaptive,$refused" \
     --arm "adaptive:package,mtp,$adaptive" --arm "join:package,mtp,${G}_ATTENTION_JOIN=1" --arm "lean:package,mtp,${G}_LEAN_VERIFY=1" \
-    --batches 1,8,32,64 --step-tokens 300,150 --repetitions 3 -- "${nine[@]}"
+    --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${nine[@]}"
 # Two servers of 26B-A4B fit the card at a time, with pools for 64 of the requests of chat.
 run_bench prefill-graphs 300 26b-a4b --together --arm eager:package,--disable-prefill-cuda-graph --arm "graphs:package,$graphs" \
     --workload ttft,chat --repetitions 2 -- "${graph_flags[@]}" --max-running-requests=64 --max-total-tokens=130000 \

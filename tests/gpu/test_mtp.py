@@ -1,6 +1,7 @@
 """MTP's draft on a card, overlapped: the same tokens and steps as stock's draft, and nothing in a decode step waits for the device."""
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -27,8 +28,12 @@ ARMS = {
     "all": {**dict.fromkeys(OFF, "1"), "SGLANG_GEMMA4_DRAFT_ARGMAX": "0"},
     "v1": {**OFF, "SGLANG_FROZEN_KV_MTP_V2": "0"},
     "past the graphs": {**OFF, "SGLANG_GEMMA4_FROZEN_CHAIN": "1"},
+    "adaptive": {**dict.fromkeys(OFF, "1"), "SGLANG_GEMMA4_ADAPTIVE_DRAFT": "1"},
 }
-ENGINES: dict[str, dict[str, Any]] = {"past the graphs": {"cuda_graph_max_bs_decode": len(PROMPTS) - 1}}
+ENGINES: dict[str, dict[str, Any]] = {
+    "past the graphs": {"cuda_graph_max_bs_decode": len(PROMPTS) - 1},
+    "adaptive": {"speculative_adaptive": True},
+}
 
 
 class Three(Case):
@@ -102,3 +107,15 @@ def test_no_draft_waits_for_the_device_past_the_graphs(answers: dict[str, tuple[
 def test_the_graph_holds_the_metadata(answers: dict[str, tuple[list[dict[str, Any]], str]]) -> None:
     for arm in ("graph", "all"):
         assert "stays outside its graph" not in answers[arm][1]
+
+
+def test_an_adaptive_length_goes_through_plain_steps_and_back(answers: dict[str, tuple[list[dict[str, Any]], str]]) -> None:
+    """Its plain steps keep on the host what a step with drafts has on the card; their tokens may round otherwise in bfloat16."""
+    found, log = answers["adaptive"]
+    lengths = {(int(old), int(new)) for old, new in re.findall(r"Switch adaptive runtime state: steps (\d+) -> (\d+)", log)}
+    print(lengths)
+    assert {new for _, new in lengths} >= {0}
+    assert {old for old, _ in lengths} >= {0}
+    assert [len(one["token_ids"]) for one in found] == [NEW_TOKENS] * len(PROMPTS)
+    stock = answers["stock's draft"][0]
+    assert [one["token_ids"][0] for one in found] == [one["token_ids"][0] for one in stock]

@@ -39,12 +39,14 @@ class OneByOne(Case):
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
-    return {family: case_of(family, tmp_path_factory.mktemp(family)) for family in FAMILIES}
+    folders = [tmp_path_factory.mktemp(family) for family in FAMILIES]
+    with ThreadPoolExecutor(len(FAMILIES)) as pool:
+        return dict(zip(FAMILIES, pool.map(case_of, FAMILIES, folders), strict=True))
 
 
 @pytest.fixture(scope="module")
 def answers(cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple[list[dict[str, Any]], str]]:
-    """By family and arm: the answers and the engine's log; four engines at a time."""
+    """By family and arm: the answers and the engine's log; all engines at once."""
     base = tmp_path_factory.mktemp("engines")
     exact: dict[str, Any] = {"disable_radix_cache": True}
     arms: dict[str, tuple[bool, dict[str, str], dict[str, Any]]] = {
@@ -66,7 +68,7 @@ def answers(cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) ->
         return found, (base / f"{name}.log").read_text()
 
     keys = [(family, arm) for family in FAMILIES for arm in arms]
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(len(keys)) as pool:
         return dict(zip(keys, pool.map(one, keys), strict=True))
 
 
