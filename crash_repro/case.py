@@ -129,7 +129,7 @@ def cpu_engine(**options: Any) -> Any:
 
     set_method = multiprocessing.set_start_method  # forked children need not import SGLang again
     multiprocessing.set_start_method = lambda method, force=False: set_method("fork", force=True)
-    default = {"skip_tokenizer_init": True, "skip_server_warmup": True, "max_total_tokens": 2048, "mem_fraction_static": 0.2}
+    default = {"skip_tokenizer_init": True, "skip_server_warmup": True, "max_total_tokens": 2048, "mem_fraction_static": 0.5}
     return Engine(**default_engine_arguments({"log_level": "warning", **default, **options}))
 
 

@@ -67,7 +67,7 @@ def serve(path: str) -> None:
         from sglang.srt.entrypoints.engine import Engine
 
         kernels = {"attention_backend": "triton", "moe_runner_backend": "triton", "dtype": "bfloat16", "disable_cuda_graph": True}
-        rest = {"skip_tokenizer_init": True, "skip_server_warmup": True, "max_total_tokens": 2048, "mem_fraction_static": 0.2}
+        rest = {"skip_tokenizer_init": True, "skip_server_warmup": True, "max_total_tokens": 2048, "mem_fraction_static": 0.5}
         engine = Engine(model_path=path, log_level="warning", **kernels, **rest)
     else:
         engine = case.cpu_engine(model_path=path)
