@@ -63,8 +63,8 @@ def draft_forward(original: Callable[[Any, Any], Any], worker: Any, forward_batc
 
 def seed_after_verify(original: Callable[[Any, Any, Any], None], worker: Any, batch: Any, result: Any) -> None:
     """Around ``_draft_extend_for_decode``: the next draft starts from each request's last accepted token."""
-    # After 0 steps (an adaptive length's plain decoding) each request has one row, and the adaptive worker, which is what `original` is then,
-    # knows it: its accept lengths lie on the host.
+    # After 0 steps (an adaptive length's plain decoding) each request has one row. The adaptive worker, whose method `original` is then,
+    # knows that; its accept lengths lie on the host.
     plain = batch.forward_mode.is_idle() or worker.speculative_num_steps == 0
     constant = None if plain else chain_of(worker, len(batch.seq_lens))
     if constant is None:

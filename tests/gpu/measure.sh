@@ -105,10 +105,11 @@ flash=${G}_FLASH_PREFILL=1 graphs=${G}_PREFILL_GRAPH=1
 stock_ratio=--swa-full-tokens-ratio=0.15 # what the package chooses by itself
 
 # Issue 7. Small models: the servers of all arms side by side, their start beside tests.
-beside engine-tests 280 bash -c "engine_tests prefill_graph images"
+beside engine-tests 330 bash -c "engine_tests prefill_graph images"
 small=("${graph_flags[@]}" --max-total-tokens=140000 --mem-fraction-static=0.9)
 run_bench e4b 560 e4b --together --arm stock --arm package --workload prefill --repetitions 3 -- "${small[@]}" & # its passes wait for e2b's
 run_bench e2b 560 e2b --together --arm stock --arm "package:package,$vision" --arm "graphs:package,$graphs,only=ttft" \
+    --arm "ipc:package,$vision,--mm-feature-transport=cuda_ipc,only=images" \
     --workload images,ttft,images-sweep,prompts --repetitions 2 -- "${small[@]}" --context-length=70000
 wait
 # Nine engines of 26B-A4B over a single copy of its weights: what MTP, plain decoding, prefill graphs and an adaptive length do (that may lose

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 import pytest
+import torch
 
 from sglang_gemma4 import cli
 from sglang_gemma4.benchmark import arms, command, records, workloads
@@ -198,3 +199,16 @@ def test_the_image_sweep_differs_from_images_in_their_number_alone() -> None:
     found = workloads.named(["images-sweep"])
     assert [(one.images, one.image_size, one.name) for one in found] == [(n, 480, f"images-{n}") for n in (1, 4, 16)]
     assert len({(one.input_tokens, one.output_tokens, one.requests) for one in found}) == 1
+
+
+def test_weights_are_shared_among_arms_that_are_up_together(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--dry-run", "--share-weights"]) == 2
+    assert "--share-weights is for --together and random weights; here are 1 arms at a time" in capsys.readouterr().err
+
+
+def test_a_card_without_shared_memory_is_said_before_anything_starts(tmp_path: Path) -> None:
+    """Here there is no card at all, which is one way not to map each other's memory."""
+    if torch.cuda.is_available():
+        pytest.skip("a card's processes can map each other's memory")
+    with pytest.raises(ValueError, match=r"cannot map each other's memory \(.*\); leave --share-weights out"):
+        command._in_a_process("mapping", "processes on this card cannot map each other's memory", "--share-weights")
