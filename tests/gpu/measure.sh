@@ -145,6 +145,7 @@ run_bench serve 620 26b-a4b --arm "stock:stock,mtp,$stock_ratio" --arm "flash:pa
     --workload summarize,chat --rounds 1 --repetitions 1 -- "${flags[@]}"
 [ ! -e "$out/serve" ] || grep -rq "compiled for long prefills" "$out/serve" || echo "serve: the arm flash ran without FlashAttention-4"
 on_card products 60 python3 -m sglang_gemma4.benchmark.linear_times
+on_card prefill-experts 90 python3 -m sglang_gemma4.benchmark.prefill_expert_times
 on_card prefill-attention 90 python3 -m sglang_gemma4.benchmark.prefill_times
 on_card expert-gelu 240 bash -c "python3 crash_repro/expert_gelu.py && ! SGLANG_GEMMA4_EXPERT_GELU=0 python3 crash_repro/expert_gelu.py"
 pair=--prefill-attention-backend=fa4,--decode-attention-backend=triton,--speculative-attention-mode=decode
