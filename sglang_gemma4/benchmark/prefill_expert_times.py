@@ -48,7 +48,7 @@ def by_triton_kernels(weights: products.Experts, down: bool, tokens: int) -> Cal
 
 
 def padded(of: Sorted, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """DeepGEMM's layout, where each expert's rows begin at a multiple of ``step``: the expert (int32) and the token (int64) of each place."""
+    """DeepGEMM's layout, an expert's rows from a multiple of ``step`` on: the expert (int32) and the token (int64) of each place."""
     numbers = torch.arange(len(of.sizes), dtype=torch.int32, device=of.order.device)
     places = (of.sizes + step - 1) // step * step
     experts = torch.repeat_interleave(numbers, places)
