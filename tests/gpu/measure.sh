@@ -112,14 +112,13 @@ run_bench e2b 560 e2b --together --arm stock --arm "package:package,$vision" --a
     --arm "ipc:package,$vision,--mm-feature-transport=cuda_ipc,only=images" \
     --workload images,ttft,images-sweep,prompts --repetitions 2 -- "${small[@]}" --context-length=70000
 wait
-# Nine engines of 26B-A4B over a single copy of its weights: what MTP, plain decoding, prefill graphs and an adaptive length do (that may lose
-# 3 % where every draft is refused), and two switches that are off.
-nine=("${graph_flags[@]}" --max-running-requests=64 --max-total-tokens=30500 --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.97
+# Seven engines of 26B-A4B over a single copy of its weights (49 GiB, and about 10 each): what MTP, plain decoding, prefill graphs and an
+# adaptive length do, which may lose 3 % where every draft is refused.
+seven=("${graph_flags[@]}" --max-running-requests=64 --max-total-tokens=30500 --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.97
     --sleep-on-idle)
-run_bench nine 600 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp --arm plain-stock:stock \
+run_bench seven 480 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp --arm plain-stock:stock \
     --arm plain:package --arm "graphs:package,$graphs" --arm "refused:package,mtp,$adaptive,$refused" \
-    --arm "adaptive:package,mtp,$adaptive" --arm "join:package,mtp,${G}_ATTENTION_JOIN=1" --arm "lean:package,mtp,${G}_LEAN_VERIFY=1" \
-    --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${nine[@]}"
+    --arm "adaptive:package,mtp,$adaptive" --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
 # Two servers of 26B-A4B fit the card at a time, with pools for 64 of the requests of chat.
 run_bench prefill-graphs 300 26b-a4b --together --arm eager:package,--disable-prefill-cuda-graph --arm "graphs:package,$graphs" \
     --workload ttft,chat --repetitions 2 -- "${graph_flags[@]}" --max-running-requests=64 --max-total-tokens=130000 \
@@ -138,9 +137,9 @@ on_card more-engine-tests 400 bash -c "engine_tests mtp sampling fast_prefill_gp
 run_bench mtp-steps 400 26b-a4b --together 2 --arm stock:stock,mtp --arm package:package,mtp --batches 1,8,32,64 --step-tokens 700,200 \
     --repetitions 5 --profile 1,8,32,64 -- "${two[@]}"
 run_bench plain 240 26b-a4b --together 2 --arm stock --arm package --batches 1,32 --step-tokens 700,200 --repetitions 5 -- "${two[@]}"
-run_bench steps 720 26b-a4b --together 2 --arm package:package,mtp --arm "$(off early DEPENDENT_LAUNCH)" --arm "$(off few FEW_ROW_LINEAR)" \
+run_bench steps 480 26b-a4b --together --share-weights --arm package:package,mtp --arm "$(off early DEPENDENT_LAUNCH)" --arm "$(off few FEW_ROW_LINEAR)" \
     --arm "$(off write KV_WRITE)" --arm "overlap:package,mtp,${G}_DENSE_OVERLAP=1" --arm "join:package,mtp,${G}_ATTENTION_JOIN=1" \
-    --arm "lean:package,mtp,${G}_LEAN_VERIFY=1" --batches 1,8,32,64 --step-tokens 700,200 --repetitions 3 -- "${two[@]}"
+    --arm "lean:package,mtp,${G}_LEAN_VERIFY=1" --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
 run_bench serve 620 26b-a4b --arm "stock:stock,mtp,$stock_ratio" --arm "flash:package,mtp,$flash" --arm package:package,mtp \
     --workload summarize,chat --rounds 1 --repetitions 1 -- "${flags[@]}"
 [ ! -e "$out/serve" ] || grep -rq "compiled for long prefills" "$out/serve" || echo "serve: the arm flash ran without FlashAttention-4"
