@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sglang_gemma4 import switches
+from sglang_gemma4.importers import indexed
 from sglang_gemma4.placement import hook_is_in_chain, rebind_registries, stale_holders
 from sglang_gemma4.supported import fingerprint, version_problem
 
@@ -232,7 +233,8 @@ def _install(ready: list[tuple[Patch, list[_Prepared]]], strict: bool) -> None:
                 HookRegistry.register(item.hook.target, item.value, HookType(item.hook.kind))
             else:
                 _resolve(item.hook.target)[item.hook.key] = item.value
-    HookRegistry.apply_hooks()
+    with indexed():
+        HookRegistry.apply_hooks()
     hooked = [item for _, prepared in ready for item in prepared if isinstance(item.hook, Hook)]
     rebind_registries([(item.original, _current(item)) for item in hooked])
     stale = stale_holders([item.original for item in hooked])

@@ -11,7 +11,6 @@ import pkgutil
 import sys
 import time
 import traceback
-from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 GREEDY = {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}
@@ -48,38 +47,9 @@ def import_sglang() -> None:
 
     registry.ModelRegistry.get_supported_archs()
     import_processors("sglang.srt.multimodal.processors")  # the scheduler and the front end of each engine would
-    index_importers()
     set_method = multiprocessing.set_start_method
     multiprocessing.set_start_method = lambda method, force=False: set_method("fork", force=True)
     set_method("fork", force=True)
-
-
-def index_importers() -> None:
-    """SGLang's hooks find a function's importers through an index of what is imported by now.
-
-    SGLang looks through every name of every module for each hook, which took three of the six seconds in which an engine
-    started. Its own code still does the rebinding, given the modules that hold the function now and all that are imported later;
-    what that would miss, ``placement.stale_holders`` finds in any module, and fails the start (``SGLANG_GEMMA4_STRICT``).
-    """
-    from sglang.srt.plugins import hook_registry
-
-    holders: dict[int, dict[str, ModuleType]] = {}
-    for name, module in list(sys.modules.items()):
-        if isinstance(module, ModuleType):
-            for value in list(vars(module).values()):
-                if isinstance(value, FunctionType | type):
-                    holders.setdefault(id(value), {})[name] = module
-    indexed = set(sys.modules)
-    propagate = hook_registry._propagate_patch
-
-    def propagate_to_importers(original: object, wrapped: object, source: object) -> int:
-        modules = holders.get(id(original), {}) | {name: sys.modules[name] for name in sys.modules.keys() - indexed}
-        holders[id(wrapped)] = modules  # a patch that fails is taken out again
-        hook_registry.sys = SimpleNamespace(modules=modules)
-        count: int = propagate(original, wrapped, source)
-        return count
-
-    hook_registry._propagate_patch = propagate_to_importers
 
 
 def serve_case(case: dict[str, Any]) -> dict[str, Any]:
