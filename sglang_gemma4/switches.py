@@ -166,8 +166,8 @@ _TABLE = (
         "SGLANG_GEMMA4_YOCO",
         True,
         "Fast prefill of E2B and E4B: the layers that share KV see only the rows that are read, the last of each prompt and those of "
-        "prompt log-probabilities (E2B, 30 prompts of 7,000 tokens on an H200, all defaults: 1.9 times stock's throughput, 2.0 times under "
-        "MTP, two passes each, `runs/2026-11-22-e2b-yoco`).",
+        "prompt log-probabilities (30 prompts of 7,000 tokens on an H200, all defaults: E2B 1.9 times stock's throughput, 2.0 times under "
+        "MTP, two passes each, `runs/2026-11-22-e2b-yoco`; E4B 1.9 times, three, `runs/2026-11-22-e4b-yoco`).",
     ),
     Switch(
         "SGLANG_GEMMA4_TRIPLE_NORM",

@@ -1,11 +1,8 @@
 """The A/B runner: processes of the arms in turn, every result on disk at once, a crash of an arm kept as one."""
 
 import contextlib
-import fcntl
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sglang_gemma4.benchmark import client, gauges, records
@@ -22,12 +19,10 @@ from sglang_gemma4.benchmark.plan import (
     step_name,
 )
 from sglang_gemma4.benchmark.server import Died, Server
+from sglang_gemma4.benchmark.shared_card import environment, held
 from sglang_gemma4.benchmark.step_engine import StepEngine, Task, TimeIsUp
 from sglang_gemma4.benchmark.workloads import Workload, check_pool, warm_up
-from sglang_gemma4.switches import SHARED_WEIGHTS
 
-SHARED_FROM = 16 << 20
-"""Bytes of the smallest tensor that arms share: the experts, the projections and the embeddings of a real size."""
 Progress = Callable[[str], None]
 Todo = dict[Workload, list[int]]  # the repetition numbers that an arm still has to run
 
@@ -65,42 +60,6 @@ def _time_is_up(plan: Plan, ends: float | None, progress: Progress) -> bool:
     return up
 
 
-@contextlib.contextmanager
-def _environment(plan: Plan) -> Iterator[dict[str, str]]:
-    """What the processes of arms that are up together have in their environment; a shared copy of the weights dies with them."""
-    if not plan.share_weights:
-        yield plan.environment
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield {**plan.environment, SHARED_WEIGHTS: f"{SHARED_FROM}:{folder}"}
-
-
-@contextlib.contextmanager
-def _held(lock: Path | None, ends: float | None, progress: Progress) -> Iterator[None]:
-    """The card to itself, among all who take this file's lock.
-
-    Raises:
-        TimeIsUp: another holds it until the run's end.
-    """
-    if lock is None:
-        yield
-        return
-    told = False
-    with lock.open("a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if ends is not None and time.monotonic() > ends:
-                    raise TimeIsUp from None
-                if not told:
-                    progress(f"waiting for the card: another process holds {lock}")
-                told = True
-                time.sleep(0.2)
-        yield
-
-
 def _workloads(plan: Plan, arms: Sequence[Arm], round_: int, ends: float | None, progress: Progress) -> bool:
     """All server passes of these arms in a round: their servers start side by side, then the passes take turns (A B A B).
 
@@ -115,9 +74,9 @@ def _workloads(plan: Plan, arms: Sequence[Arm], round_: int, ends: float | None,
             passes = client.Client(scratch, _client_environment(plan), plan.dataset)
             running.callback(passes.stop)
             servers = []
-            environment = running.enter_context(_environment(plan))
+            shared = running.enter_context(environment(plan))
             for arm, _ in todo:
-                own = {**environment, **arm.environment}
+                own = {**shared, **arm.environment}
                 servers.append(Server(plan.model, [*plan.arguments, *arm.arguments], own, plan.log(arm), cpu=plan.cpu))
                 running.callback(servers[-1].stop)
             try:
@@ -160,7 +119,7 @@ def _passes_in_turn(
             for number in numbers:
                 for arm, left, server, told in sides:
                     if workload in left and number in (WARM_UP, *left[workload]):
-                        with _held(plan.card_lock, ends, told):
+                        with held(plan.card_lock, ends, told):
                             _one_pass(plan, arm, round_, workload, number, server, passes, told)
                     if _time_is_up(plan, ends, progress):
                         return False
@@ -255,10 +214,10 @@ def _step_times(plan: Plan, arms: Sequence[Arm], round_: int, card: dict[str, An
             return False
         with contextlib.ExitStack() as running:
             engines = []
-            environment = running.enter_context(_environment(plan))
+            shared = running.enter_context(environment(plan))
             for arm, tasks in todo:
                 _named(progress, plan, round_, arm)(f"step times: an engine for batches {sorted({batch for _, batch, _ in tasks})}")
-                engines.append(StepEngine(plan, arm, environment, round_, tasks, card))
+                engines.append(StepEngine(plan, arm, shared, round_, tasks, card))
                 running.callback(engines[-1].stop)
             try:
                 died = _steps_in_turn(plan, engines, round_, ends, progress)
@@ -298,7 +257,7 @@ def _steps_in_turn(plan: Plan, engines: list[StepEngine], round_: int, ends: flo
             for engine in engines:
                 if task in engine.tasks:
                     told = _named(progress, plan, round_, engine.arm)
-                    with _held(plan.card_lock, ends, told):
+                    with held(plan.card_lock, ends, told):
                         engine.do(task, ends, told)
     except Died as death:
         _crashed(plan, engine.arm, round_, during, death, _named(progress, plan, round_, engine.arm))
