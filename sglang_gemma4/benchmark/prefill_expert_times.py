@@ -3,8 +3,8 @@
     python -m sglang_gemma4.benchmark.prefill_expert_times [--tokens 1024 8192 ...] > times.md
 
 Columns: SGLang's launch with the tiles it ships and with those of ``sglang-gemma4 tune-moe``; ``triton_kernels`` over the checkpoint's
-layout (each expert ``[out, in]``, so no second copy of the weights); DeepGEMM, whose rows must be gathered before (the gather beside it).
-Sorting the tokens by expert is not timed anywhere. A library that does not run here says why in its cell.
+layout (each expert ``[out, in]``, so no second copy of the weights); torch's grouped product and DeepGEMM, whose rows must be gathered
+before (the gather beside them). Sorting the tokens by expert is not timed anywhere. A library that does not run here says why in its cell.
 """
 
 import argparse
@@ -70,6 +70,15 @@ def by_deep_gemm(weights: products.Experts, down: bool, tokens: int) -> Call:
     return lambda: deep_gemm.m_grouped_bf16_gemm_nt_contiguous(x, weight, out, experts)
 
 
+def by_torch(weights: products.Experts, down: bool, tokens: int) -> Call:
+    """``torch.nn.functional.grouped_mm`` over rows that lie ready."""
+    of = Sorted(tokens)
+    weight = (weights.down if down else weights.up).transpose(1, 2)
+    x = torch.randn(len(of.order), weight.shape[1], dtype=torch.bfloat16, device="cuda")
+    ends = torch.cumsum(of.sizes, 0, dtype=torch.int32)
+    return lambda: torch.nn.functional.grouped_mm(x, weight, offs=ends)
+
+
 def gather(tokens: int) -> Call:
     """The copy of each token's row to its experts' places."""
     _, source = padded(Sorted(tokens), 128)
@@ -95,13 +104,13 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("prefill_expert_times needs a CUDA card")
     weights = products.Experts()
-    print("| tokens | product | stock µs (TFLOP/s) | measured tiles | triton_kernels | DeepGEMM | gather |\n|" + " --- |" * 7)
+    print("| tokens | product | stock µs (TFLOP/s) | measured tiles | triton_kernels | torch | DeepGEMM | gather |\n|" + " --- |" * 8)
     for tokens in options.tokens:
         for down in (False, True):
             work = 2.0 * tokens * products.TOPK * (products.INNER if down else 2 * products.INNER) * products.HIDDEN
             tiles = [nearest(file, tokens) for file in (shipped(down), measured(down))]
             cells = [cell(partial(products.launcher, weights, down, tokens, tile, 0), work) for tile in tiles]
-            cells += [cell(partial(library, weights, down, tokens), work) for library in (by_triton_kernels, by_deep_gemm)]
+            cells += [cell(partial(library, weights, down, tokens), work) for library in (by_triton_kernels, by_torch, by_deep_gemm)]
             cells.append("-" if down else cell(partial(gather, tokens), 0))
             print(f"| {tokens} | {'down' if down else 'up'} | {' | '.join(cells)} |", flush=True)
 

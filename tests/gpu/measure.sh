@@ -105,10 +105,10 @@ flash=${G}_FLASH_PREFILL=1 graphs=${G}_PREFILL_GRAPH=1
 stock_ratio=--swa-full-tokens-ratio=0.15 # what the package chooses by itself
 
 # Issue 7. Small models: the servers of all arms side by side, their start beside tests.
-beside engine-tests 330 bash -c "engine_tests prefill_graph images"
+beside engine-tests 400 bash -c "engine_tests prefill_graph images mtp sampling"
 small=("${graph_flags[@]}" --max-total-tokens=140000 --mem-fraction-static=0.9)
 run_bench e4b 560 e4b --together --arm stock --arm package --workload prefill --repetitions 3 -- "${small[@]}" & # its passes wait for e2b's
-run_bench e2b 560 e2b --together --arm stock --arm "package:package,$vision" --arm "graphs:package,$graphs,only=ttft" \
+run_bench e2b 620 e2b --together --arm stock --arm "package:package,$vision" --arm "graphs:package,$graphs,only=ttft" \
     --arm "ipc:package,$vision,--mm-feature-transport=cuda_ipc,only=images" \
     --workload images,ttft,images-sweep,prompts --repetitions 2 -- "${small[@]}" --context-length=70000
 wait
@@ -131,7 +131,7 @@ run_bench adaptive 320 26b-a4b --together 2 --arm plain:package --arm "refused:p
     --step-tokens 500,300 --repetitions 3 -- "${two[@]}"
 run_bench adaptive-accepted 320 26b-a4b --together 2 --arm fixed:package,mtp --arm "adaptive:package,mtp,$adaptive" --batches 1,8,32,64 \
     --step-tokens 500,300 --repetitions 3 -- "${two[@]}"
-on_card more-engine-tests 400 bash -c "engine_tests mtp sampling fast_prefill_gpu fast_paths fa4 gpu memory"
+on_card more-engine-tests 400 bash -c "engine_tests fast_prefill_gpu fast_paths fa4 gpu memory"
 
 # Issue 6. What a step is made of, then each piece, then serving.
 run_bench mtp-steps 400 26b-a4b --together 2 --arm stock:stock,mtp --arm package:package,mtp --batches 1,8,32,64 --step-tokens 700,200 \
@@ -140,9 +140,14 @@ run_bench plain 240 26b-a4b --together 2 --arm stock --arm package --batches 1,3
 run_bench steps 480 26b-a4b --together --share-weights --arm package:package,mtp --arm "$(off early DEPENDENT_LAUNCH)" --arm "$(off few FEW_ROW_LINEAR)" \
     --arm "$(off write KV_WRITE)" --arm "overlap:package,mtp,${G}_DENSE_OVERLAP=1" --arm "join:package,mtp,${G}_ATTENTION_JOIN=1" \
     --arm "lean:package,mtp,${G}_LEAN_VERIFY=1" --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
+# Two servers with pools for 68 of the requests of summarize.
+run_bench flash 280 26b-a4b --together --share-weights --arm package:package,mtp --arm "flash:package,mtp,$flash" --workload summarize \
+    --repetitions 2 -- "${flags[@]}" --max-total-tokens=620000 --swa-full-tokens-ratio=0.17 --mem-fraction-static=0.95 --sleep-on-idle
 run_bench serve 620 26b-a4b --arm "stock:stock,mtp,$stock_ratio" --arm "flash:package,mtp,$flash" --arm package:package,mtp \
     --workload summarize,chat --rounds 1 --repetitions 1 -- "${flags[@]}"
-[ ! -e "$out/serve" ] || grep -rq "compiled for long prefills" "$out/serve" || echo "serve: the arm flash ran without FlashAttention-4"
+for run in flash serve; do
+    [ ! -e "$out/$run" ] || grep -rq "compiled for long prefills" "$out/$run" || echo "$run: the arm flash ran without FlashAttention-4"
+done
 on_card products 60 python3 -m sglang_gemma4.benchmark.linear_times
 on_card prefill-experts 90 python3 -m sglang_gemma4.benchmark.prefill_expert_times
 on_card prefill-attention 90 python3 -m sglang_gemma4.benchmark.prefill_times
