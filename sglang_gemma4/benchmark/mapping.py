@@ -15,6 +15,7 @@ def main() -> None:
     import torch
 
     if len(sys.argv) > 1:
+        torch.cuda.init()  # a handle can be opened by an allocator only that has started
         handle, count = pickle.loads(Path(sys.argv[1]).read_bytes())
         storage = torch.UntypedStorage._new_shared_cuda(*handle)
         found = torch.empty(0, device="cuda").set_(storage, 0, (count,))
@@ -25,7 +26,9 @@ def main() -> None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(pickle.dumps((written.untyped_storage()._share_cuda_(), written.numel())))
         file.flush()
-        sys.exit(subprocess.run([sys.executable, "-m", "sglang_gemma4.benchmark.mapping", file.name]).returncode)
+        done = subprocess.run([sys.executable, "-m", "sglang_gemma4.benchmark.mapping", file.name], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit((done.stderr.strip().splitlines() or ["no output"])[-1])
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class Rules:
         first_uses: steps that are not timed when a length is used for the first time: kernels are compiled in them.
     """
 
-    share: float = 0.02
+    share: float = 0.01
     purse: float = 32.0
     margin: float = 0.03
     evidence: float = 256.0

@@ -137,9 +137,16 @@ on_card more-engine-tests 400 bash -c "engine_tests fast_prefill_gpu fast_paths 
 run_bench mtp-steps 400 26b-a4b --together 2 --arm stock:stock,mtp --arm package:package,mtp --batches 1,8,32,64 --step-tokens 700,200 \
     --repetitions 5 --profile 1,8,32,64 -- "${two[@]}"
 run_bench plain 240 26b-a4b --together 2 --arm stock --arm package --batches 1,32 --step-tokens 700,200 --repetitions 5 -- "${two[@]}"
-run_bench steps 480 26b-a4b --together --share-weights --arm package:package,mtp --arm "$(off early DEPENDENT_LAUNCH)" --arm "$(off few FEW_ROW_LINEAR)" \
-    --arm "$(off write KV_WRITE)" --arm "overlap:package,mtp,${G}_DENSE_OVERLAP=1" --arm "join:package,mtp,${G}_ATTENTION_JOIN=1" \
-    --arm "lean:package,mtp,${G}_LEAN_VERIFY=1" --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
+run_bench steps 360 26b-a4b --together --share-weights --arm package:package,mtp --arm "overlap:package,mtp,${G}_DENSE_OVERLAP=1" \
+    --arm "join:package,mtp,${G}_ATTENTION_JOIN=1" --arm "lean:package,mtp,${G}_LEAN_VERIFY=1" \
+    --arm "three:package,mtp,${G}_DENSE_OVERLAP=1,${G}_ATTENTION_JOIN=1,${G}_LEAN_VERIFY=1" --arm plain:package \
+    --arm "refused:package,mtp,$adaptive,$refused" --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
+run_bench pieces 480 26b-a4b --together --share-weights --arm package:package,mtp --arm "$(off attention VERIFY_ATTENTION)" \
+    --arm "$(off experts GROUPED_EXPERTS)" --arm "$(off norms TRIPLE_NORM)" --arm "$(off tail LAYER_TAIL)" --arm "$(off rope QKV_ROPE)" \
+    --arm "$(off argmax DRAFT_ARGMAX)" --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
+run_bench later-pieces 480 26b-a4b --together --share-weights --arm package:package,mtp --arm "$(off early DEPENDENT_LAUNCH)" \
+    --arm "$(off few FEW_ROW_LINEAR)" --arm "$(off write KV_WRITE)" --arm "$(off gelu EXPERT_GELU)" --arm "$(off tiles MOE_TILES)" \
+    --arm "$(off query SHARED_QUERY)" --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
 # Two servers with pools for 68 of the requests of summarize.
 run_bench flash 280 26b-a4b --together --share-weights --arm package:package,mtp --arm "flash:package,mtp,$flash" --workload summarize \
     --repetitions 2 -- "${flags[@]}" --max-total-tokens=620000 --swa-full-tokens-ratio=0.17 --mem-fraction-static=0.95 --sleep-on-idle

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoTokenizer  # noqa: F401 - of threads that ask transformers for a lazy name at the same time, one fails
 
 from sglang_gemma4 import switches
 from sglang_gemma4.diagnostics import doctor
