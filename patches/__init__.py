@@ -49,6 +49,7 @@ ORDER = (
     "pd_draft",
     "image_masks",
     "image_padding",
+    "image_transport",
     "language_model_only",
     "batched_vision",
     "media_errors",

@@ -19,7 +19,7 @@ KERNELS_OFF = {
     for name in (
         *("VERIFY_ATTENTION", "DECODE_ATTENTION", "PREFILL_ATTENTION"),
         *("TRIPLE_NORM", "LAYER_TAIL", "PLE_TAIL", "QKV_ROPE", "KV_WRITE", "DRAFT_ARGMAX", "GROUPED_EXPERTS"),
-        *("FEW_ROW_LINEAR", "DEPENDENT_LAUNCH"),
+        *("FEW_ROW_LINEAR", "DEPENDENT_LAUNCH", "DENSE_OVERLAP"),
     )
 }
 """Kernels that are on by default: an interpreted program takes milliseconds, so a test switches on the ones it is about."""
@@ -33,6 +33,6 @@ def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The server that all tests over HTTP share; starting it takes a minute or two. Its images are packed, which other engines' are not."""
-    with open_server(tmp_path_factory.mktemp("server"), environment={"SGLANG_GEMMA4_BATCHED_VISION": "1"}) as running:
+    """The server that all tests over HTTP share; starting it takes a minute or two."""
+    with open_server(tmp_path_factory.mktemp("server")) as running:
         yield running

@@ -29,7 +29,7 @@ def serve(
     if config is not None:
         options |= {"speculative_draft_model_path": f"{model}-assistant", "speculative_adaptive": True}
         options |= {"speculative_adaptive_config": config} if config else {}
-    env = {"SGLANG_GEMMA4_ADAPTIVE_DRAFT": "1", "SGLANG_GEMMA4_FROZEN_CHAIN": chain, "TEST_SABOTAGE": sabotage}
+    env = {"SGLANG_GEMMA4_FROZEN_CHAIN": chain, "TEST_SABOTAGE": sabotage}
     return nursery.run(model, groups, env=env, **options)
 
 

@@ -1,4 +1,4 @@
-"""Images on a card: masked and packed as transformers has them, alone and with our prefill kernel, and no wait for the card on the way."""
+"""Images on a card: masked and packed as transformers has them, also with our prefill kernel or handed over on the card; nothing waits."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -20,6 +20,7 @@ ARMS: dict[str, dict[str, str]] = {
     "stock": dict.fromkeys(OURS, "0"),
     "ours": OURS | SYNCS,
     "ours with our prefill kernel": OURS | SYNCS | {"SGLANG_GEMMA4_PREFILL_ATTENTION": "1"},
+    "ours on the card": OURS | SYNCS | {"SGLANG_GEMMA4_IMAGE_TRANSPORT": "1"},
 }
 COUNTS = (1, 1, 2, 3, 6, 16)
 EXPECTED = {
@@ -81,3 +82,4 @@ def test_nothing_declined(family: str, answers: dict[Any, Any]) -> None:
         log = answers[family, arm][1]
         assert [line for line in log.splitlines() if "declined:" in line and not any(each in line for each in EXPECTED[family])] == []
         assert "ENCODED" in log
+        assert ("Using CUDA IPC for multimodal features" in log) is (arm == "ours on the card")

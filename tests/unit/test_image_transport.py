@@ -1,0 +1,53 @@
+"""Where nothing was chosen, a server of Gemma 4 on one CUDA machine hands image features over on the card; what was typed stands."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sglang.srt import runtime_context
+from sglang.srt.arg_groups import serving_hook
+from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
+from sglang.srt.environ import envs
+from sglang.srt.server_args import ServerArgs
+
+from sglang_gemma4.patches.image_transport import stay_on_card
+from sglang_gemma4.tiny import checkpoints
+
+
+def resolve(monkeypatch: pytest.MonkeyPatch, cuda: bool = True, **asked: Any) -> str:
+    """What SGLang's own resolution makes of it after ours."""
+    server_args = ServerArgs(**{"model_path": str(checkpoints.SHIPPED / "tiny-e2b"), **asked})
+    model_config_of(server_args)  # imports much that asks for the platform, too
+    for module in (runtime_context, serving_hook):
+        monkeypatch.setattr(module, "get_platform", lambda: SimpleNamespace(is_cuda=cuda))
+    monkeypatch.setattr(envs.SGLANG_USE_CUDA_IPC_TRANSPORT, "set", lambda _: None)  # SGLang writes what was chosen into the environment
+    stay_on_card(server_args)
+    serving_hook.handle_multimodal_feature_transport(server_args)
+    found: str = resolving_view(server_args).mm_feature_transport
+    return found
+
+
+def test_on_one_cuda_machine_features_stay_on_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolve(monkeypatch) == "cuda_ipc"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"cuda": False},
+        {"mm_feature_transport": "cpu"},
+        {"nnodes": 2},
+        {"disaggregation_mode": "prefill"},
+        {"encoder_only": True},
+        {"language_model_only": True},
+        {"enable_multimodal": False},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_elsewhere_it_is_sglang_s_choice(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolve(monkeypatch, **asked) == "cpu"
+
+
+def test_the_older_name_of_the_flag_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_USE_CUDA_IPC_TRANSPORT", "0")
+    assert resolve(monkeypatch) == "cpu"
