@@ -100,16 +100,16 @@ run_bench() { # NAME SECONDS MODEL ARGUMENT ...: a stage that is a bench; its ru
 }
 
 off() { echo "$1-off:package,mtp,${G}_$2=0"; } # NAME SWITCH: an arm
-vision=${G}_BATCHED_VISION=1 adaptive=${G}_ADAPTIVE_DRAFT=1,--speculative-adaptive refused=SGLANG_SIMULATE_ACC_LEN=1
+by_card=--mm-feature-transport=cuda_ipc adaptive=--speculative-adaptive refused=SGLANG_SIMULATE_ACC_LEN=1
 flash=${G}_FLASH_PREFILL=1 graphs=${G}_PREFILL_GRAPH=1
 stock_ratio=--swa-full-tokens-ratio=0.15 # what the package chooses by itself
 
 # Issue 7. Small models: the servers of all arms side by side, their start beside tests.
-beside engine-tests 400 bash -c "engine_tests prefill_graph images mtp sampling"
-small=("${graph_flags[@]}" --max-total-tokens=140000 --mem-fraction-static=0.9)
+beside engine-tests 400 bash -c "engine_tests prefill_graph images sampling"
+small=("${graph_flags[@]}" --max-total-tokens=140000 --mem-fraction-static=0.9 --sleep-on-idle)
 run_bench e4b 560 e4b --together --arm stock --arm package --workload prefill --repetitions 3 -- "${small[@]}" & # its passes wait for e2b's
-run_bench e2b 620 e2b --together --arm stock --arm "package:package,$vision" --arm "graphs:package,$graphs,only=ttft" \
-    --arm "ipc:package,$vision,--mm-feature-transport=cuda_ipc,only=images" \
+run_bench e2b 560 e2b --together --arm stock --arm package --arm "graphs:package,$graphs,only=ttft" \
+    --arm "stock-card:stock,$by_card,only=images" --arm "card:package,${G}_IMAGE_TRANSPORT=1,only=images" \
     --workload images,ttft,images-sweep,prompts --repetitions 2 -- "${small[@]}" --context-length=70000
 wait
 # Seven engines of 26B-A4B over a single copy of its weights (49 GiB, and about 10 each): what MTP, plain decoding, prefill graphs and an
@@ -137,16 +137,17 @@ on_card more-engine-tests 400 bash -c "engine_tests fast_prefill_gpu fast_paths 
 run_bench mtp-steps 400 26b-a4b --together 2 --arm stock:stock,mtp --arm package:package,mtp --batches 1,8,32,64 --step-tokens 700,200 \
     --repetitions 5 --profile 1,8,32,64 -- "${two[@]}"
 run_bench plain 240 26b-a4b --together 2 --arm stock --arm package --batches 1,32 --step-tokens 700,200 --repetitions 5 -- "${two[@]}"
-run_bench steps 360 26b-a4b --together --share-weights --arm package:package,mtp --arm "overlap:package,mtp,${G}_DENSE_OVERLAP=1" \
-    --arm "join:package,mtp,${G}_ATTENTION_JOIN=1" --arm "lean:package,mtp,${G}_LEAN_VERIFY=1" \
-    --arm "three:package,mtp,${G}_DENSE_OVERLAP=1,${G}_ATTENTION_JOIN=1,${G}_LEAN_VERIFY=1" --arm plain:package \
-    --arm "refused:package,mtp,$adaptive,$refused" --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
-run_bench pieces 480 26b-a4b --together --share-weights --arm package:package,mtp --arm "$(off attention VERIFY_ATTENTION)" \
+run_bench pieces 360 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp --arm "$(off attention VERIFY_ATTENTION)" \
     --arm "$(off experts GROUPED_EXPERTS)" --arm "$(off norms TRIPLE_NORM)" --arm "$(off tail LAYER_TAIL)" --arm "$(off rope QKV_ROPE)" \
-    --arm "$(off argmax DRAFT_ARGMAX)" --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
-run_bench later-pieces 480 26b-a4b --together --share-weights --arm package:package,mtp --arm "$(off early DEPENDENT_LAUNCH)" \
-    --arm "$(off few FEW_ROW_LINEAR)" --arm "$(off write KV_WRITE)" --arm "$(off gelu EXPERT_GELU)" --arm "$(off tiles MOE_TILES)" \
+    --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
+run_bench later-pieces 360 26b-a4b --together --share-weights --arm package:package,mtp --arm "$(off argmax DRAFT_ARGMAX)" \
+    --arm "$(off early DEPENDENT_LAUNCH)" --arm "$(off few FEW_ROW_LINEAR)" --arm "$(off write KV_WRITE)" --arm "$(off overlap DENSE_OVERLAP)" \
     --arm "$(off query SHARED_QUERY)" --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
+# What a prefill takes, by switch: its milliseconds, of prompts of one chunk and of several.
+prefills=("${seven[@]}" --max-total-tokens=70000 --swa-full-tokens-ratio=0.3)
+run_bench prefills 360 26b-a4b --together --share-weights --arm stock --arm package --arm "flash:package,$flash" \
+    --arm "experts:package,${G}_PREFILL_EXPERTS=1" --arm "graphs:package,$graphs" --arm "all:package,$flash,${G}_PREFILL_EXPERTS=1" \
+    --batches 1,8 --step-tokens 8000,32 --repetitions 5 -- "${prefills[@]}"
 # Two servers with pools for 68 of the requests of summarize.
 run_bench flash 280 26b-a4b --together --share-weights --arm package:package,mtp --arm "flash:package,mtp,$flash" --workload summarize \
     --repetitions 2 -- "${flags[@]}" --max-total-tokens=620000 --swa-full-tokens-ratio=0.17 --mem-fraction-static=0.95 --sleep-on-idle
@@ -157,7 +158,7 @@ for run in flash serve; do
 done
 on_card products 60 python3 -m sglang_gemma4.benchmark.linear_times
 on_card prefill-experts 90 python3 -m sglang_gemma4.benchmark.prefill_expert_times
-on_card prefill-attention 90 python3 -m sglang_gemma4.benchmark.prefill_times
+on_card prefill-attention 180 python3 -m sglang_gemma4.benchmark.prefill_times --tune
 on_card expert-gelu 240 bash -c "python3 crash_repro/expert_gelu.py && ! SGLANG_GEMMA4_EXPERT_GELU=0 python3 crash_repro/expert_gelu.py"
 pair=--prefill-attention-backend=fa4,--decode-attention-backend=triton,--speculative-attention-mode=decode
 run_bench pair 240 26b-a4b --arm package:package,mtp --arm "pair:package,mtp,$pair" --workload summarize --rounds 1 --repetitions 1 -- "${flags[@]}"
@@ -167,6 +168,7 @@ run_bench chunks 200 26b-a4b --arm package --arm chunk-16384:package,--chunked-p
     --repetitions 3 -- "${flags[@]}"
 run_bench debug 200 26b-a4b --together 2 --arm package:package,mtp --arm "debug:package,mtp,${G}_DEBUG=1" --batches 1,32 --step-tokens 700,200 \
     --repetitions 3 -- "${two[@]}"
+on_card quality 240 bash tests/gpu/quality.sh "$out/quality"
 on_card kernel-tests 400 nice bash -c kernel_tests
 wait
 [ ! -s "$out/left-out" ] || { echo "left out:"; cat "$out/left-out"; }
