@@ -17,7 +17,9 @@ card=(${CARD---dtype bfloat16 --attention-backend triton --sampling-backend pyto
     --cuda-graph-max-bs-decode 16})
 questions=${QUESTIONS:-500}
 read -ra models <<<"${MODELS:-tiny-26b-a4b tiny-e2b}"
-trap 'kill $(jobs -p) 2>/dev/null' EXIT
+servers=$(mktemp)
+trap 'for server in $(cat "$servers"); do kill -KILL -- "-$server" 2>/dev/null; done; rm -f "$servers"' EXIT
+trap 'exit 1' TERM INT
 
 arm() { # MODEL NAME PORT SWITCH FLAG ...: serve, ask, end
     local model=$1 name=$2 port=$3 switch=$4 folder=$out/$1/$2 url=http://127.0.0.1:$3 failed=0
@@ -26,6 +28,7 @@ arm() { # MODEL NAME PORT SWITCH FLAG ...: serve, ask, end
     env "$switch" setsid python3 -m sglang_gemma4.cli serve "$model" --port "$port" --max-total-tokens 16384 --mem-fraction-static 0.9 \
         --max-running-requests 16 "${card[@]}" "$@" >"$folder/server.log" 2>&1 &
     local server=$!
+    echo $server >>"$servers"
     until curl -sf -o /dev/null "$url/health"; do
         kill -0 "$server" 2>/dev/null || { echo "$model, $name: the server ended"; tail -n 3 "$folder/server.log"; return 1; }
         sleep 1
