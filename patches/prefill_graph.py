@@ -1,43 +1,63 @@
 """Prefill CUDA graphs for the multimodal models: the language model is replayed, the towers and every attention stay eager."""
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4.patching import Entry, Hook, Patch, note, tell
 
 ARCHITECTURE = "Gemma4ForConditionalGeneration"
 RUNNER = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"
-logger = logging.getLogger(__name__)
+NAME, STEP = "prefill_graph", "handle_gpu_memory_settings"
 
 
 def allow(original: Callable[[Any], None], server_args: Any) -> None:
-    """Around ``disable_breakable_cudagraph_if_incompatible``: of its rules, that against multimodal models is not for Gemma 4."""
+    """Around ``apply_cuda_graph_compatibility``: of SGLang's rules, that against multimodal models is not for Gemma 4.
+
+    What the operator chose himself, ``--disable-prefill-cuda-graph`` or ``--cuda-graph-backend-prefill``, no rule changes.
+    """
     from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
-    from sglang.srt.model_executor.cuda_graph_config import Backend
+    from sglang.srt.model_executor.cuda_graph_config import Backend, Phase
     from sglang.srt.utils import get_bool_env_var
 
     from sglang_gemma4.models import prefill_backend, prefill_graph
 
-    config, given = model_config_of(server_args), resolving_view(server_args)
-    if not {prefill_backend.MULTIMODAL, prefill_backend.TEXT} & set(config.hf_config.architectures):
+    given = resolving_view(server_args)
+    chosen = (Phase.PREFILL, "backend") in server_args._cuda_graph_config_locked
+    if chosen or given.cuda_graph_config.prefill.backend != Backend.BREAKABLE or not prefill_backend.is_ours(server_args):
         original(server_args)
         return
-    saved_graphs = bool(given.enable_memory_saver) and get_bool_env_var(prefill_graph.SAVED_GRAPHS)
-    problem = prefill_graph.reason_against(given.pp_size, saved_graphs)
+    problem = prefill_graph.reason_against(
+        stages=given.pp_size,
+        saved_graphs=bool(given.enable_memory_saver) and get_bool_env_var(prefill_graph.SAVED_GRAPHS),
+        lora=bool(given.enable_lora or given.lora_paths),
+        implementation=str(given.model_impl).lower(),
+        split_keys=given.dcp_size,
+        two_batches=bool(given.enable_two_batch_overlap),
+    )
     if problem is not None:
-        note("prefill_graph", problem)
+        note(NAME, problem)
         prefill_backend.keep_eager(server_args)
         return
-    config.is_multimodal_breakable_cuda_graph_supported = True
+    model_config_of(server_args).is_multimodal_breakable_cuda_graph_supported = True
     original(server_args)
-    phase = given.cuda_graph_config.prefill
-    if phase.backend != Backend.BREAKABLE or phase.bs is not None:
-        return
-    limits = (prefill_graph.LARGEST, phase.max_bs, given.chunked_prefill_size, given.max_total_tokens)
-    sizes = prefill_graph.capture_sizes(min(limit for limit in limits if limit is not None and limit > 0))
-    logger.info("sglang-gemma4: prefill graphs of %d sizes up to %d tokens", len(sizes), sizes[-1])
-    prefill_backend.set_sizes(server_args, sizes)
+    if given.cuda_graph_config.prefill.backend != Backend.BREAKABLE:
+        note(NAME, "a rule of SGLang's own; its warning in the log names it")
+
+
+def size_graphs(server_args: Any, previous: Callable[[Any], None]) -> None:
+    """A wrapper of SGLang's resolution step that sizes its memory."""
+    from sglang_gemma4.models import prefill_backend
+
+    prefill_backend.choose_sizes(server_args)
+    previous(server_args)
+    prefill_backend.drop_sizes_beyond_a_chunk(server_args)
+
+
+def wrappers() -> list[Any]:
+    """SGLang's list of wrappers for the step, with ours."""
+    from sglang.srt.arg_groups.resolution_hooks import _HOOKS
+
+    return [*_HOOKS.get(STEP, ()), size_graphs]
 
 
 def list_by_layer(original: Callable[..., Any], attention_layers: list[Any], companions: list[Any], layer_model: Any = None) -> Any:
@@ -84,11 +104,13 @@ def tell_cost(original: Callable[[Any], None], runner: Any) -> None:
 
     import torch
 
+    torch.cuda.empty_cache()  # the capture begins with it: what was cached before it is not to be set off against what it takes
     began, before = time.perf_counter(), torch.cuda.memory_reserved()
     original(runner)
-    held = (torch.cuda.memory_reserved() - before) / 2**30
     seconds = time.perf_counter() - began
-    logger.info("sglang-gemma4: %d prefill graphs took %.1f s and hold %.2f GiB", len(runner.capture_num_tokens), seconds, held)
+    torch.cuda.empty_cache()
+    held, sizes = (torch.cuda.memory_reserved() - before) / 2**30, runner.capture_num_tokens
+    tell(NAME, f"{len(sizes)} prefill graphs took {seconds:.1f} s and hold {held:.2f} GiB, for {', '.join(map(str, sizes))} tokens")
 
 
 def fill_inputs(_result: None, runner: Any, _args: Any, given: dict[str, Any], tokens: int) -> None:
@@ -105,15 +127,16 @@ def fill_inputs(_result: None, runner: Any, _args: Any, given: dict[str, Any], t
 
 
 PATCH = Patch(
-    name="prefill_graph",
+    name=NAME,
     switch="SGLANG_GEMMA4_PREFILL_GRAPH",
     why="Stock launches Gemma 4's prefills kernel by kernel: it excludes multimodal models, raises on layers that share KV and replays "
     "without per-layer embeddings.",
-    evidence="srt/arg_groups/cuda_graph_hook.py:230 · model_runner_components/cuda_graph_setup.py:156 · gemma4_causal.py:1003 (ids and "
-    "embeddings at once are refused) · prefill_cuda_graph_runner.py:2100 (replay copies embeddings alone)",
+    evidence="srt/arg_groups/cuda_graph_hook.py:230 and :480 (58 sizes) · model_runner_components/cuda_graph_setup.py:156 · "
+    "gemma4_causal.py:1003 (ids and embeddings at once are refused) · prefill_cuda_graph_runner.py:2100 (replay copies embeddings alone)",
     remove_when="Gemma4ForConditionalGeneration is in SGLang's multimodal_breakable_cuda_graph_supported_model_archs.",
     hooks=(
-        Hook("sglang.srt.arg_groups.cuda_graph_hook.disable_breakable_cudagraph_if_incompatible", "around", allow, "4c3fef3ba8a0"),
+        Hook("sglang.srt.arg_groups.cuda_graph_hook.apply_cuda_graph_compatibility", "around", allow, "159a81fe0212"),
+        Entry("sglang.srt.arg_groups.resolution_hooks._HOOKS", STEP, wrappers, "absent"),
         Hook(
             "sglang.srt.model_executor.model_runner_components.cuda_graph_setup.index_attention_layers_by_global_id",
             "around",

@@ -84,7 +84,10 @@ State = Literal["active", "off", "declined", "failed"]
 
 @dataclass
 class Outcome:
-    """What became of a patch in this process. ``notes`` are fast paths it declined while running, each once."""
+    """What became of a patch in this process.
+
+    ``notes`` are fast paths it declined while running, each once; ``facts`` what it chose or cost here.
+    """
 
     name: str
     switch: str
@@ -92,6 +95,7 @@ class Outcome:
     state: State
     reason: str = ""
     notes: list[str] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
 
 
 class PatchError(RuntimeError):
@@ -122,7 +126,9 @@ def apply(patches: Iterable[Patch], environ: Mapping[str, str] | None = None) ->
             outcome.state = "off"
             by_master = not patch.cpu_engine and not switches.is_on(switches.MASTER, env)
             name, value = (switches.MASTER, 0) if by_master else (patch.switch, int(not patch.at))
-            outcome.reason = f"{name}={value}" if env.get(name) else f"{name} is not set"
+            other = switches.SWITCHES[name].other_name
+            said = next((one for one in (name, other) if env.get(one)), None)
+            outcome.reason = f"{name} is not set" if said is None else f"{said}={value}"
         elif unsupported is not None:
             if strict:
                 raise PatchError(f"sglang-gemma4: {unsupported} ({switches.STRICT}=1)")
@@ -158,6 +164,14 @@ def note(patch_name: str, message: str) -> None:
         return
     outcome.notes.append(message)
     logger.warning("sglang-gemma4: %s declined: %s", patch_name, message)
+
+
+def tell(patch_name: str, message: str) -> None:
+    """Say in the log, and keep for ``doctor``, what a patch chose or cost in this process."""
+    logger.info("sglang-gemma4: %s", message)
+    outcome = _outcomes.get(patch_name)
+    if outcome is not None:
+        outcome.facts.append(message)
 
 
 @dataclass

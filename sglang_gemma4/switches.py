@@ -224,8 +224,9 @@ _TABLE = (
     Switch(
         "SGLANG_GEMMA4_PREFILL_GRAPH",
         False,
-        f"Prefills of up to 2048 tokens replay CUDA graphs of the language model, images included; {PREFILL_GRAPH_FOR_MM} is the same "
-        "switch (off until measured on an H200).",
+        "Prefills replay CUDA graphs of the language model, images included: of up to 4,096 tokens on E2B and E4B, 2,048 on 26B-A4B, 512 "
+        "on 31B, or the operator's --cuda-graph-bs-prefill or --cuda-graph-max-bs-prefill; where this is not set, "
+        f"{PREFILL_GRAPH_FOR_MM} is the switch (off until measured on an H200).",
         other_name=PREFILL_GRAPH_FOR_MM,
     ),
     Switch(

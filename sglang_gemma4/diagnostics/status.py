@@ -11,8 +11,8 @@ STATES: tuple[patching.State, ...] = ("active", "off", "declined", "failed")
 
 
 def as_data(outcomes: Sequence[patching.Outcome]) -> list[dict[str, Any]]:
-    """JSON-ready rows: name, switch, does, state, reason, notes."""
-    return [vars(outcome) | {"notes": list(outcome.notes)} for outcome in outcomes]
+    """JSON-ready rows: name, switch, does, state, reason, notes, facts."""
+    return [vars(outcome) | {"notes": list(outcome.notes), "facts": list(outcome.facts)} for outcome in outcomes]
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:
@@ -21,7 +21,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """One aligned line for each patch, grouped by state; notes are indented below their patch."""
+    """One aligned line for each patch, grouped by state; facts and notes are indented below their patch."""
     width = max((len(row["name"]) for row in rows), default=0)
     lines = []
     for state in STATES:
@@ -30,6 +30,7 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
                 continue
             said = row["reason"] or row["does"]
             lines.append(f"{state:<9} {row['name']:<{width}}  {said}")
+            lines += [f"{'':<9} {'':<{width}}  {fact}" for fact in row.get("facts", ())]  # a live server may be older than this doctor
             lines += [f"{'':<9} {'':<{width}}  declined while running: {note}" for note in row["notes"]]
     return lines
 

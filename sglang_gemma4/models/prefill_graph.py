@@ -1,4 +1,4 @@
-"""What SGLang's breakable prefill graphs lack for Gemma 4: per-layer embeddings at a fixed address, sizes worth it, reasons against.
+"""What SGLang's breakable prefill graphs lack for Gemma 4: per-layer embeddings at a fixed address, and reasons against.
 
 Such a graph is captured in pieces, one between each two attentions, and replayed for any batch of at most its size: the multimodal wrapper
 (vision tower, image masks, embeddings) and every attention run in Python as always, the rest of the language model is replayed; with fast
@@ -10,42 +10,42 @@ from typing import Any
 
 import torch
 
-LARGEST = 2048
-"""Tokens. Above, a prefill keeps the card busy for longer than its launches take the host, and a graph gains nothing."""
 SAVED_GRAPHS = "SGLANG_MEMORY_SAVER_CUDA_GRAPH"
 
 
-def capture_sizes(limit: int = LARGEST) -> list[int]:
-    """Token counts to capture, ascending, the last being ``limit``: two an octave below 64, four above.
-
-    A batch is padded to the next one, which costs at most half of it in the first and a quarter in the others; SGLang's own list has
-    58 sizes up to 8192, each of them two forwards and a capture at the start.
-
-    Raises:
-        ValueError: ``limit`` is not positive.
-    """
-    if limit < 1:
-        raise ValueError(f"the largest prefill graph has {limit} tokens; give at least 1")
-    sizes = {limit}
-    octave = 8
-    while octave <= limit:
-        steps = 2 if octave < 64 else 4
-        sizes |= {octave + octave * step // steps for step in range(steps)}
-        octave *= 2
-    return sorted(size for size in sizes if size <= limit)
-
-
-def reason_against(pp_size: int, saved_graphs: bool) -> str | None:
+def reason_against(
+    *,
+    stages: int = 1,
+    saved_graphs: bool = False,
+    lora: bool = False,
+    implementation: str = "auto",
+    split_keys: int = 1,
+    two_batches: bool = False,
+) -> str | None:
     """Why a server runs its prefills without graphs, or None.
 
     Args:
-        pp_size: pipeline stages.
+        stages: of the pipeline.
         saved_graphs: the memory of graphs is to be handed out while the server sleeps.
+        lora: adapters may be asked for.
+        implementation: whose model classes (``--model-impl``).
+        split_keys: ranks that share a decode's keys (``--dcp-size``).
+        two_batches: each batch is computed as two that overlap.
     """
-    if pp_size > 1:
-        return f"--pp-size {pp_size}: a stage's inputs are the stage before's, not embeddings"
+    if stages > 1:
+        return f"--pp-size {stages}: a stage's inputs are the stage before's, not embeddings"
     if saved_graphs:
         return f"--enable-memory-saver with {SAVED_GRAPHS}=1: SGLang's breakable graphs keep their memory; unset the variable to have them"
+    if lora:
+        return (
+            "--enable-lora: adapters inside of captured pieces were never compared; --cuda-graph-backend-prefill=breakable has them anyway"
+        )
+    if implementation == "transformers":
+        return "--model-impl transformers: the model is not SGLang's, whose forward is captured"
+    if split_keys > 1:
+        return f"--dcp-size {split_keys}: SGLang's capture knows no split keys"
+    if two_batches:
+        return "--enable-two-batch-overlap: SGLang's capture knows one batch at a time"
     return None
 
 

@@ -50,7 +50,8 @@ def test_replayed_prefills_equal_transformers(name: str, nursery: Nursery, pictu
     done = replays(found)
     assert len(done) >= 4, done
     assert any(size > rows for size, rows in done), "a padded batch"
-    assert re.search(r"sglang-gemma4: \d+ prefill graphs took [\d.]+ s and hold [\d.]+ GiB", found[0][0].log)
+    told = r"sglang-gemma4: 5 prefill graphs took [\d.]+ s and hold [\d.]+ GiB, for 8, 16, 32, 64, 96 tokens"  # a chunk has 96
+    assert re.search(told, found[0][0].log)
     if name in (E2B.name, MOE.name):
         drafted = nursery.run(model, groups, {**ON, YOCO: "1"}, **ENGINE, **MTP, speculative_draft_model_path=f"{model}-assistant")
         assert tokens(drafted) == expected
@@ -92,11 +93,19 @@ def test_the_switch_under_its_other_name_and_the_operators_sizes(nursery: Nurser
     assert "num_tokens=[24, 48]" in found[0][0].log
 
 
-def test_off_by_default(nursery: Nursery) -> None:
-    env = {"TEST_SABOTAGE": "recorded_graphs:install"}
+@pytest.mark.parametrize("name", ["SGLANG_GEMMA4_PREFILL_GRAPH", "SGLANG_ENABLE_PIECEWISE_CUDA_GRAPH_FOR_MM"])
+def test_off(name: str, nursery: Nursery) -> None:
+    env = {name: "0", "TEST_SABOTAGE": "recorded_graphs:install"}
     found = nursery.run(MOE, [Group([[2, *range(300, 320)]], {"max_new_tokens": 2})], env, **ENGINE)
     assert replays(found) == []
     assert "Breakable CUDA graph is incompatible with multimodal model" in found[0][0].log
+
+
+def test_the_operators_word_against_graphs_stands(nursery: Nursery) -> None:
+    found = nursery.run(MOE, [Group([[2, *range(300, 320)]], {"max_new_tokens": 2})], ON, **ENGINE, disable_prefill_cuda_graph=True)
+    assert replays(found) == []
+    assert "prefill graphs took" not in found[0][0].log
+    assert "prefill_graph declined" not in found[0][0].log
 
 
 def test_a_text_only_checkpoint_whose_layers_share_kv(nursery: Nursery, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4 import patching, supported
+from sglang_gemma4.diagnostics import status
 from sglang_gemma4.patching import Entry, Hook, Patch
 
 InChild = Callable[[Callable[[], Any]], Any]
@@ -240,6 +241,18 @@ def test_a_note_is_kept_once(caplog: pytest.LogCaptureFixture) -> None:
         patching.note("noted", "head_dim 96 is not supported")
     assert found.notes == ["head_dim 96 is not supported"]
     assert len([r for r in caplog.records if "head_dim 96" in r.message]) == 1
+
+
+def test_what_a_patch_tells_is_kept_and_shown(caplog: pytest.LogCaptureFixture) -> None:
+    found = outcome(patch_of(name="telling"))
+    with caplog.at_level("INFO"):
+        patching.tell("telling", "3 graphs took 2.5 s")
+    assert (found.facts, found.notes) == (["3 graphs took 2.5 s"], [])
+    assert caplog.messages[-1] == "sglang-gemma4: 3 graphs took 2.5 s"
+    (row,) = status.as_data([found])
+    assert status.table([row])[1].strip() == "3 graphs took 2.5 s"
+    del row["facts"]  # as a server of an older version has it
+    assert len(status.table([row])) == 1
 
 
 def test_another_version_is_one_line_in_the_log(

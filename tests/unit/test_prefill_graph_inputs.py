@@ -1,37 +1,20 @@
-"""Static inputs, sizes and decline reasons of prefill graphs; what is left of a checkpoint without its towers."""
+"""Static inputs and the switch of prefill graphs; what is left of a checkpoint without its towers."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from sglang_gemma4 import switches
+from sglang_gemma4 import patching, switches
 from sglang_gemma4.models import towers
-from sglang_gemma4.models.prefill_graph import LARGEST, GraphInputs, capture_sizes, inputs_of, reason_against
+from sglang_gemma4.models.prefill_graph import GraphInputs, inputs_of
+from sglang_gemma4.patches.prefill_graph import PATCH
 
 WITH = SimpleNamespace(embed_tokens_per_layer=object(), hidden_size_per_layer_input=4, config=SimpleNamespace(num_hidden_layers=3))
 WITHOUT = SimpleNamespace(embed_tokens_per_layer=None)
 HERE = (torch.float32, torch.device("cpu"))
-
-
-def test_sizes_pad_little_and_are_few() -> None:
-    sizes = capture_sizes()
-    assert sizes[-1] == LARGEST
-    assert len(sizes) < 30
-    for tokens in range(8, LARGEST + 1):
-        size = next(size for size in sizes if size >= tokens)
-        assert size <= tokens * (1.5 if tokens < 64 else 1.25), tokens
-
-
-@pytest.mark.parametrize("limit", [1, 7, 8, 100, 2048])
-def test_the_largest_size_is_the_limit(limit: int) -> None:
-    assert capture_sizes(limit)[-1] == limit
-    assert min(capture_sizes(limit)) >= 1
-
-
-def test_a_limit_without_tokens_is_named() -> None:
-    with pytest.raises(ValueError, match="the largest prefill graph has 0 tokens"):
-        capture_sizes(0)
 
 
 def test_the_buffer_is_one_for_all_sizes() -> None:
@@ -68,21 +51,33 @@ def test_a_model_keeps_its_inputs() -> None:
     assert inputs_of(model) is inputs_of(model)
 
 
+OURS, OTHER = "SGLANG_GEMMA4_PREFILL_GRAPH", switches.PREFILL_GRAPH_FOR_MM
+
+
 @pytest.mark.parametrize(
-    ("stages", "saved_graphs", "said"),
-    [(1, False, None), (2, False, "--pp-size 2"), (1, True, "--enable-memory-saver with SGLANG_MEMORY_SAVER_CUDA_GRAPH=1")],
+    ("given", "on"),
+    [({}, None), ({OTHER: "1"}, True), ({OTHER: "0"}, False), ({OURS: "0", OTHER: "1"}, False), ({OURS: "1", OTHER: "0"}, True)],
 )
-def test_reasons(stages: int, saved_graphs: bool, said: str | None) -> None:
-    reason = reason_against(stages, saved_graphs)
-    assert reason is None if said is None else said in str(reason)
+def test_the_switch_has_two_names_and_its_own_wins(given: dict[str, str], on: bool | None) -> None:
+    assert switches.is_on(OURS, given) is (switches.SWITCHES[OURS].default if on is None else on)
 
 
-def test_the_switch_has_two_names_and_its_own_wins() -> None:
-    ours, other = "SGLANG_GEMMA4_PREFILL_GRAPH", switches.PREFILL_GRAPH_FOR_MM
-    assert not switches.is_on(ours, {})
-    assert switches.is_on(ours, {other: "1"})
-    assert not switches.is_on(ours, {ours: "0", other: "1"})
-    assert switches.check_all({other: "perhaps"}) == [f"{other}='perhaps' is not a boolean; set it to 1 or 0, or unset it (default 0)"]
+def test_a_bad_value_is_named_by_the_name_that_has_it() -> None:
+    default = int(switches.SWITCHES[OURS].default)
+    assert switches.check_all({OTHER: "perhaps"}) == [
+        f"{OTHER}='perhaps' is not a boolean; set it to 1 or 0, or unset it (default {default})"
+    ]
+
+
+def test_a_patch_that_is_off_tells_the_name_it_was_turned_off_by(in_child: Callable[[Callable[[], Any]], Any]) -> None:
+    def child() -> list[str]:
+        found = []
+        for given in ({OTHER: "0"}, {OURS: "0", OTHER: "1"}):
+            (outcome,) = [one for one in patching.apply([PATCH], given) if one.name == "prefill_graph"]
+            found.append(f"{outcome.state}: {outcome.reason}")
+        return found
+
+    assert in_child(child) == [f"off: {OTHER}=0", f"off: {OURS}=0"]
 
 
 def test_what_is_left_without_towers(caplog: pytest.LogCaptureFixture) -> None:
