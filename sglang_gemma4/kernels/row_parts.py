@@ -12,6 +12,8 @@ import triton.language as tl
 
 MOST_OF_A_LANE = 96
 """Elements of a row that a lane may hold: three times as many values are live, and 255 registers are all there are."""
+MOST_PARTS = 32
+"""Tiles of a row: each is written out in the code, and 64 took minutes to compile."""
 MOST_HELD = 32
 """Up to so many of them, the weights too stay in registers for all rows of a program; else each row reads them from the cache."""
 
@@ -33,7 +35,7 @@ class RowTiles(NamedTuple):
 
     def fits(self, width: int) -> bool:
         """Whether rows of ``width`` may be laid out so."""
-        return self.lane(width) <= MOST_OF_A_LANE
+        return self.lane(width) <= MOST_OF_A_LANE and width <= MOST_PARTS * self.block
 
     def options(self, width: int) -> dict[str, Any]:
         """What a kernel's launch takes."""
