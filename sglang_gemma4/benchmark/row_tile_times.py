@@ -31,7 +31,7 @@ ROW_TILES = [
         (16, 1024, 4, 2), (1, 256, 2, 1), (4, 256, 1, 1), (4, 4096, 8, 2), (4, 1024, 4, 1), (1, 1024, 2, 1),
     )
 ]  # fmt: skip
-TOKEN_TILES = [TokenTiles(tokens, warps) for tokens, warps in ((1, 4), (1, 2), (4, 4), (1, 8), (4, 2), (1, 1))]
+TOKEN_TILES = [TokenTiles(tokens, warps) for tokens, warps in ((1, 4), (1, 2), (4, 4), (1, 8), (4, 2), (2, 4))]
 MAKERS: list[tuple[Callable[[int], Case], Sequence[RowTiles | TokenTiles]]] = [
     (partial(triple, width=2816, moe=True), ROW_TILES),
     (partial(end, width=2816, moe=True), ROW_TILES),
@@ -122,7 +122,7 @@ def print_table(options: argparse.Namespace) -> None:
             try:
                 print(f"| {row(make, every, rows, options, now + (until - now) / (len(MAKERS) - number), notes)} |", flush=True)
             except Exception as error:  # the lines after are still of use
-                notes.append(f"- {make}, {rows} rows: {reason(error)}")
+                notes.append(f"- {getattr(make, 'func', make).__name__}, {rows} rows: {reason(error)}")
     print("\n" + "\n".join([*notes, f"- {time.monotonic() - began:.0f} s in all"]))
 
 

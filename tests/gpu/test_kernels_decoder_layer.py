@@ -145,8 +145,8 @@ def test_qkv_norm_rope_of_many_tokens(heads: int, kv_heads: int, dim: int, tiles
     torch.manual_seed(0)
     tokens = 1025
     qkv = rand(tokens, (heads + 2 * max(1, kv_heads)) * dim, dtype=dtype)
-    weights = [rand(dim, dtype=dtype, around=1.0) for _ in range(2)]
-    given: Any = (qkv, torch.randint(0, 3000, (tokens,), device="cuda"), rotation(dim), *weights, heads, kv_heads, 1e-6)
+    one, two = (rand(dim, dtype=dtype, around=1.0) for _ in range(2))
+    given = (qkv, torch.randint(0, 3000, (tokens,), device="cuda"), rotation(dim), one, two, heads, kv_heads, 1e-6)
     found = qkv_norm_rope(*given, tiles=tiles)
     agree(found, qkv_norm_rope_reference(*given), dtype)
     if kv_heads:

@@ -209,8 +209,8 @@ def test_qkv_norm_rope_of_many_tokens(
     torch.manual_seed(tokens)
     qkv = strided(tokens, (heads + 2 * max(1, kv_heads)) * dim, dtype)
     untouched = qkv.clone()
-    positions, *others = rotation(tokens, dim, dtype)
-    given: Any = (qkv, positions.to(index), *others, heads, kv_heads, 1e-5)
+    positions, cos_sin, one, two = rotation(tokens, dim, dtype)
+    given = (qkv, positions.to(index), cos_sin, one, two, heads, kv_heads, 1e-5)
     found = qkv_norm_rope(*given, tiles=tiles)
     agree(found, qkv_norm_rope_reference(*given), dtype)
     assert all(one.is_contiguous() for one in found)
@@ -240,7 +240,7 @@ def pools(slots: int, kv_heads: int, dim: int, dtype: torch.dtype) -> tuple[list
 def test_a_slot_past_two_to_the_31_elements() -> None:
     memory = torch.zeros((1 << 31) + 32, dtype=torch.float16)  # of which only the pages that are touched exist
     caches = [memory.as_strided((3, 1, 16), (1 << 30, 16, 1), offset) for offset in (0, 16)]
-    given: Any = (torch.randn(1, 48).half(), *rotation(1, 16, torch.float16), 1, 1, 1e-6)
+    given = (torch.randn(1, 48).half(), *rotation(1, 16, torch.float16), 1, 1, 1e-6)
     for tiles in (None, TokenTiles(1, 1)):
         memory[-32:] = 0
         _, k, v = qkv_norm_rope(*given, caches[0], caches[1], torch.tensor([2], dtype=torch.int32), tiles)
