@@ -25,7 +25,7 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     ),
     ("kv write", r"store_kv_?cache|set_kv_buffer|store_cache|reshape_and_cache|rope_(scale_)?store|kv_?cache_write|write_kv"),
     ("rope", r"rotary|rope"),
-    ("norm", r"rms_?norm|layer_?norm|qk_?norm|normkernel|^_tail_kernel"),
+    ("norm", r"rms_?norm|layer_?norm|qk_?norm|normkernel|^_tail_kernel|^tail_rows_kernel"),
     (
         "attention",
         r"^_fwd_|attention|attn|splitkv|fmha|flash_fwd|flash::|batch(prefill|decode)with|merge_state|kv_indices|kv_read_indices|num_kv_splits"

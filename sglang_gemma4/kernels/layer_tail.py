@@ -12,7 +12,13 @@ import triton
 import triton.language as tl
 
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
+from sglang_gemma4.kernels.layer_tail_rows import tail_rows_kernel
+from sglang_gemma4.kernels.row_parts import RowTiles
 from sglang_gemma4.kernels.triple_rmsnorm import reason_against, warps_for
+
+MANY_ROWS: int | None = None
+"""From so many rows on, :data:`TILES`. None: never, because it is not measured yet; ``benchmark.row_tile_times`` measures it."""
+TILES = RowTiles(rows=1, block=1024, warps=4)
 
 
 def _norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -132,6 +138,7 @@ def dual_tail(
     eps: tuple[float, float, float],
     next_weight: torch.Tensor | None = None,
     next_eps: float = 1e-6,
+    tiles: RowTiles | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """An MoE layer's output and, with ``next_weight``, its norm; new ``[rows, width]`` tensors.
 
@@ -141,6 +148,7 @@ def dual_tail(
         weights: ``[width]`` each, of the norm of the dense output, of the experts' and of their sum; ``eps`` alike.
         scalar: one element, the layer's scale.
         next_weight: ``[width]``, of the next layer's input norm, or None.
+        tiles: of the kernel for many rows. By default it is taken from :data:`MANY_ROWS` rows on, with :data:`TILES`.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
@@ -148,7 +156,7 @@ def dual_tail(
     reason = reason_against(dense, experts, {"dense": weights[0], "experts": weights[1], "combined": weights[2], "next": next_weight})
     if reason:
         raise ValueError(reason)
-    return _launch(dense, experts, residual, weights, scalar, eps, next_weight, next_eps, rounded=False)
+    return _launch(dense, experts, residual, weights, scalar, eps, next_weight, next_eps, False, tiles)
 
 
 def tail(
@@ -160,6 +168,7 @@ def tail(
     next_weight: torch.Tensor | None = None,
     next_eps: float = 1e-6,
     rounded: bool = False,
+    tiles: RowTiles | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """A dense layer's output and, with ``next_weight``, its norm; new ``[rows, width]`` tensors.
 
@@ -168,6 +177,7 @@ def tail(
         weight: ``[width]``, of the norm of ``x``; ``next_weight`` of the next layer's input norm, or None.
         scalar: one element, or None for no scale.
         rounded: round to ``x``'s dtype after the norm and after the sum too.
+        tiles: as in :func:`dual_tail`.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
@@ -175,7 +185,7 @@ def tail(
     reason = reason_against(x, residual, {"norm's": weight, "next": next_weight})
     if reason:
         raise ValueError(reason)
-    return _launch(x, None, residual, (weight, weight, weight), scalar, (eps, eps, eps), next_weight, next_eps, rounded)
+    return _launch(x, None, residual, (weight, weight, weight), scalar, (eps, eps, eps), next_weight, next_eps, rounded, tiles)
 
 
 def _launch(
@@ -188,6 +198,7 @@ def _launch(
     next_weight: torch.Tensor | None,
     next_eps: float,
     rounded: bool,
+    tiles: RowTiles | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     reason = reason_against(x, residual, {})
     if reason is None and scalar is not None and scalar.numel() != 1:
@@ -198,8 +209,7 @@ def _launch(
     out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
     normed = None if next_weight is None else torch.empty_like(out)
     if rows:
-        block = triton.next_power_of_2(width)
-        _tail_kernel[(rows,)](
+        given = (
             x,
             x if experts is None else experts,
             residual,
@@ -214,12 +224,14 @@ def _launch(
             width,
             *eps,
             next_eps,
-            DUAL=experts is not None,
-            HAS_SCALAR=scalar is not None,
-            HAS_NEXT=next_weight is not None,
-            ROUNDED=rounded,
-            BLOCK=block,
-            num_warps=warps_for(block),
-            **launch_options(x.device),
         )
+        options = {"DUAL": experts is not None, "HAS_SCALAR": scalar is not None, "HAS_NEXT": next_weight is not None, "ROUNDED": rounded}
+        options |= launch_options(x.device)
+        if tiles is None and MANY_ROWS is not None and rows >= MANY_ROWS and TILES.fits(width):
+            tiles = TILES
+        if tiles is not None:
+            tail_rows_kernel[(triton.cdiv(rows, tiles.rows),)](*given, rows, **options, **tiles.options(width))
+        else:
+            block = triton.next_power_of_2(width)
+            _tail_kernel[(rows,)](*given, **options, BLOCK=block, num_warps=warps_for(block))
     return out, normed

@@ -15,10 +15,14 @@ import triton
 import triton.language as tl
 
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
+from sglang_gemma4.kernels.qkv_norm_rope_tokens import TokenTiles, qkv_norm_rope_tokens_kernel
 from sglang_gemma4.kernels.triple_rmsnorm import DTYPES
 
 HEADS_OF_SMALL_STEPS = 4096
 """Up to so many heads in all, a program takes one: a decode step needs more programs, a prefill wider ones."""
+MANY_TOKENS: int | None = None
+"""From so many tokens on, :data:`TILES`. None: never, because it is not measured yet; ``benchmark.row_tile_times`` measures it."""
+TILES = TokenTiles(tokens=1, warps=4)
 
 
 def qkv_norm_rope_reference(
@@ -135,6 +139,7 @@ def qkv_norm_rope(
     k_cache: torch.Tensor | None = None,
     v_cache: torch.Tensor | None = None,
     slots: torch.Tensor | None = None,
+    tiles: TokenTiles | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries ``[tokens, heads, dim]``, keys and values ``[tokens, KV heads, dim]``; new and contiguous.
 
@@ -148,6 +153,7 @@ def qkv_norm_rope(
         k_cache: ``[slots, KV heads, dim]``, of ``qkv``'s dtype, where the keys are written too; heads need not be adjacent, nor slots.
             ``v_cache`` for the values. All three of these or none.
         slots: ``[tokens]`` int, where in them. What names slot 0, a negative one or one past the end is not written.
+        tiles: of the kernel for many tokens. By default it is taken from :data:`MANY_TOKENS` on, with :data:`TILES`.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
@@ -160,8 +166,7 @@ def qkv_norm_rope(
     tokens, dim, every = qkv.shape[0], q_weight.shape[0], heads + 2 * kv_heads
     out = torch.empty(tokens * every * dim, dtype=qkv.dtype, device=qkv.device)
     if tokens:
-        rows = 1 if tokens * every <= HEADS_OF_SMALL_STEPS else 4
-        _qkv_norm_rope_kernel[(triton.cdiv(tokens * every, rows),)](
+        given = (
             qkv,
             positions,
             cos_sin,
@@ -176,14 +181,17 @@ def qkv_norm_rope(
             v_cache,
             slots,
             *_layout(k_cache, v_cache),
-            HEADS=heads,
-            KV_HEADS=kv_heads,
-            HALF=dim // 2,
-            ROWS=rows,
-            WRITES=slots is not None,
-            num_warps=max(1, min(8, rows * dim // 256)),
-            **launch_options(qkv.device),
         )
+        options = {"HEADS": heads, "KV_HEADS": kv_heads, "HALF": dim // 2, "WRITES": slots is not None, **launch_options(qkv.device)}
+        if tiles is None and MANY_TOKENS is not None and tokens >= MANY_TOKENS and TILES.fit(heads, kv_heads, dim):
+            tiles = TILES
+        if tiles is not None:
+            programs = (triton.cdiv(tokens, tiles.tokens),)
+            qkv_norm_rope_tokens_kernel[programs](*given, **options, TOKENS=tiles.tokens, num_warps=tiles.warps)
+        else:
+            rows = 1 if tokens * every <= HEADS_OF_SMALL_STEPS else 4
+            warps = max(1, min(8, rows * dim // 256))
+            _qkv_norm_rope_kernel[(triton.cdiv(tokens * every, rows),)](*given, **options, ROWS=rows, num_warps=warps)
     q, k, v = out.split([tokens * heads * dim, tokens * kv_heads * dim, tokens * kv_heads * dim])
     return q.view(tokens, heads, dim), k.view(tokens, kv_heads, dim), v.view(tokens, kv_heads, dim)
 

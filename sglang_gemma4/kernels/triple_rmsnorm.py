@@ -9,9 +9,14 @@ import triton
 import triton.language as tl
 
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
+from sglang_gemma4.kernels.row_parts import RowTiles
+from sglang_gemma4.kernels.triple_rmsnorm_rows import triple_rmsnorm_rows_kernel
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LONGEST_ROW = 16384
+MANY_ROWS: int | None = None
+"""From so many rows on, :data:`TILES`. None: never, because it is not measured yet; ``benchmark.row_tile_times`` measures it."""
+TILES = RowTiles(rows=1, block=1024, warps=4)
 
 
 def triple_rmsnorm_reference(
@@ -104,6 +109,7 @@ def triple_rmsnorm(
     dense_eps: float = 1e-6,
     router_eps: float = 1e-6,
     expert_eps: float = 1e-6,
+    tiles: RowTiles | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """The dense input and the residual, and with both of the last weights the router's and the experts' input too; ``[rows, width]`` each.
 
@@ -112,6 +118,7 @@ def triple_rmsnorm(
         residual: ``[rows, width]``, the residual before the attention, of ``h``'s dtype. Overwritten with the new one and returned.
         post_weight: ``[width]``, of the norm of ``h``; ``dense_weight`` of the dense FFN's input norm. Any float dtype.
         router_weight: ``[width]``, of the router's input norm, its scale folded in; ``expert_weight`` of the experts' input norm.
+        tiles: of the kernel for many rows. By default it is taken from :data:`MANY_ROWS` rows on, with :data:`TILES`.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
@@ -124,8 +131,7 @@ def triple_rmsnorm(
     triple = router_weight is not None
     out = torch.empty((3 if triple else 1, rows, width), dtype=h.dtype, device=h.device)
     if rows:
-        block = triton.next_power_of_2(width)
-        _triple_rmsnorm_kernel[(rows,)](
+        given = (
             h,
             residual,
             post_weight,
@@ -141,11 +147,15 @@ def triple_rmsnorm(
             dense_eps,
             router_eps,
             expert_eps,
-            TRIPLE=triple,
-            BLOCK=block,
-            num_warps=warps_for(block),
-            **launch_options(h.device),
         )
+        if tiles is None and MANY_ROWS is not None and rows >= MANY_ROWS and TILES.fits(width):
+            tiles = TILES
+        if tiles is not None:
+            programs = (triton.cdiv(rows, tiles.rows),)
+            triple_rmsnorm_rows_kernel[programs](*given, rows, TRIPLE=triple, **tiles.options(width), **launch_options(h.device))
+        else:
+            block = triton.next_power_of_2(width)
+            _triple_rmsnorm_kernel[(rows,)](*given, TRIPLE=triple, BLOCK=block, num_warps=warps_for(block), **launch_options(h.device))
     return (out[0], residual, *out[1:].unbind(0))
 
 

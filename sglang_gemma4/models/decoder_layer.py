@@ -124,7 +124,7 @@ class AfterAttention:
         """
         layer, post, dense = self.layer, self.layer.post_attention_layernorm, self.layer.pre_feedforward_layernorm
         given = (hidden_states, residual, post.weight.data, dense.weight.data)
-        eps = {"post_eps": eps_of(post), "dense_eps": eps_of(dense)}
+        eps: dict[str, Any] = {"post_eps": eps_of(post), "dense_eps": eps_of(dense)}
         if not layer.enable_moe_block:
             dense_input, written = triple_rmsnorm.triple_rmsnorm(*given, **eps)
             return dense_input, written

@@ -8,6 +8,8 @@ import torch
 from sglang_gemma4.kernels.gated_embedding import gated_embedding, gated_embedding_reference
 from sglang_gemma4.kernels.layer_tail import dual_tail, dual_tail_reference, tail, tail_reference
 from sglang_gemma4.kernels.qkv_norm_rope import qkv_norm_rope, qkv_norm_rope_reference, write_reference
+from sglang_gemma4.kernels.qkv_norm_rope_tokens import TokenTiles
+from sglang_gemma4.kernels.row_parts import RowTiles
 from sglang_gemma4.kernels.triple_rmsnorm import triple_rmsnorm, triple_rmsnorm_reference
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
@@ -19,6 +21,7 @@ FLIPPED = 0.01
 """Share of elements that may differ at all in bfloat16: a sum taken in another order can turn a rounding."""
 WIDTHS = [2816, 1536, 2560, 5376, 1024, 256]
 ROWS = [1, 4, 80, 320]
+TILES = [RowTiles(1, 256, 1), RowTiles(1, 512, 2), RowTiles(1, 1024, 4), RowTiles(4, 1024, 4, 2), RowTiles(3, 1024, 4, 3)]
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +65,24 @@ def test_norms_and_tails(width: int, rows: int, dtype: torch.dtype) -> None:
         given_tail = (h, residual, weights[0], 1e-6, scalar, weights[3], 1e-6, rounded)
         agree(tail(*given_tail), tail_reference(*given_tail), dtype)
     assert tail(h, residual, weights[0], 1e-6)[1] is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "width"), [(1025, 2816), (333, 1000), (8192, 2816)])
+@pytest.mark.parametrize("tiles", TILES, ids=str)
+def test_norms_and_tails_of_many_rows(rows: int, width: int, tiles: RowTiles, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    h, residual, other = (rand(rows, width, dtype=dtype) for _ in range(3))
+    weights = [rand(width, dtype=dtype, around=1.0) for _ in range(4)]
+    scalar = torch.tensor([0.37], dtype=dtype, device="cuda")
+    for given in (weights, weights[:2]):
+        agree(triple_rmsnorm(h, residual.clone(), *given, tiles=tiles), triple_rmsnorm_reference(h, residual, *given), dtype)
+    three, eps = (weights[0], weights[1], weights[2]), (1e-6, 1e-6, 1e-6)
+    dual = (h, other, residual, three, scalar, eps, weights[3])
+    agree(dual_tail(*dual, tiles=tiles), dual_tail_reference(*dual), dtype)
+    for rounded in (True, False):
+        given_tail = (h, residual, weights[0], 1e-6, scalar, weights[3], 1e-6, rounded)
+        agree(tail(*given_tail, tiles), tail_reference(*given_tail), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -114,6 +135,30 @@ def test_qkv_norm_rope_writes_the_pool(tokens: int, heads: int, kv_heads: int, d
     for one, other, third in zip(ours, theirs, reference, strict=True):
         assert torch.equal(one, other)
         assert torch.equal(one, third)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tiles", [TokenTiles(1, 2), TokenTiles(1, 4), TokenTiles(4, 4), TokenTiles(3, 8)], ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(16, 8, 256), (16, 2, 512), (8, 1, 256), (4, 0, 256), (32, 4, 512)])
+def test_qkv_norm_rope_of_many_tokens(heads: int, kv_heads: int, dim: int, tiles: TokenTiles, dtype: torch.dtype) -> None:
+    """What is returned as the reference, what is written as returned; padding tokens leave slot 0 as it is."""
+    torch.manual_seed(0)
+    tokens = 1025
+    qkv = rand(tokens, (heads + 2 * max(1, kv_heads)) * dim, dtype=dtype)
+    one, two = (rand(dim, dtype=dtype, around=1.0) for _ in range(2))
+    given = (qkv, torch.randint(0, 3000, (tokens,), device="cuda"), rotation(dim), one, two, heads, kv_heads, 1e-6)
+    found = qkv_norm_rope(*given, tiles=tiles)
+    agree(found, qkv_norm_rope_reference(*given), dtype)
+    if kv_heads:
+        slots = 1 + torch.randperm(2000, device="cuda")[:tokens]
+        slots[tokens // 2 :: 7] = 0
+        ours = [torch.empty(2001, kv_heads, dim, dtype=dtype, device="cuda") for _ in range(2)]
+        reference = [one.clone() for one in ours]
+        for one, other in zip(found, qkv_norm_rope(*given, ours[0], ours[1], slots, tiles), strict=True):
+            assert torch.equal(one, other)
+        write_reference(found[1], found[2], reference[0], reference[1], slots)
+        for one, other in zip(ours, reference, strict=True):
+            assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(16, 8, 256), (16, 2, 512)])

@@ -8,12 +8,23 @@ import torch
 from sglang_gemma4.kernels.gated_embedding import gated_embedding, gated_embedding_reference
 from sglang_gemma4.kernels.layer_tail import dual_tail, dual_tail_reference, tail, tail_reference
 from sglang_gemma4.kernels.qkv_norm_rope import qkv_norm_rope, qkv_norm_rope_reference, write_reference
+from sglang_gemma4.kernels.qkv_norm_rope_tokens import TokenTiles
+from sglang_gemma4.kernels.row_parts import RowTiles
 from sglang_gemma4.kernels.triple_rmsnorm import triple_rmsnorm, triple_rmsnorm_reference
 
 POISON = 1e4
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3}
 DTYPES = [torch.float32, torch.float16]
 SIZES = [(1, 128), (3, 100), (5, 1), (2, 2816)]
+TILED = [
+    (5, 2816, RowTiles(rows=1, block=256, warps=1)),
+    (5, 2816, RowTiles(rows=2, block=1024, warps=4, stages=2)),
+    (7, 97, RowTiles(rows=3, block=32, warps=1)),
+    (7, 97, RowTiles(rows=8, block=128, warps=2, stages=3)),
+    (4, 1, RowTiles(rows=2, block=16, warps=1)),
+    (9, 128, RowTiles(rows=4, block=32, warps=1, stages=2)),
+]
+"""Rows, width and the layout of the kernels for many rows: rows that fill no program, widths that fill no tile."""
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +60,7 @@ def test_triple_rmsnorm(rows: int, width: int, triple: bool, dtype: torch.dtype)
     torch.manual_seed(rows)
     h, residual = strided(rows, width, dtype), strided(rows, width, dtype)
     weights = [weight(width, dtype) for _ in range(4 if triple else 2)]
-    eps = {"post_eps": 1e-6, "dense_eps": 1e-5, "router_eps": 1e-4, "expert_eps": 1e-3}
+    eps: dict[str, Any] = {"post_eps": 1e-6, "dense_eps": 1e-5, "router_eps": 1e-4, "expert_eps": 1e-3}
     expected = triple_rmsnorm_reference(h, residual, *weights, **eps)
     found = triple_rmsnorm(h, residual, *weights, **eps)
     assert found[1] is residual
@@ -79,6 +90,38 @@ def test_tail(rows: int, width: int, followed: bool, scaled: bool, rounded: bool
     given = (x, residual, weight(width, dtype), 1e-5, torch.tensor([0.37], dtype=dtype) if scaled else None)
     after: dict[str, Any] = {"next_weight": weight(width, dtype) if followed else None, "next_eps": 1e-3, "rounded": rounded}
     agree(tail(*given, **after), tail_reference(*given, **after), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "width", "tiles"), TILED)
+@pytest.mark.parametrize("triple", [True, False])
+def test_triple_rmsnorm_of_many_rows(rows: int, width: int, tiles: RowTiles, triple: bool, dtype: torch.dtype) -> None:
+    torch.manual_seed(rows)
+    h, memory = strided(rows, width, dtype), strided(rows, width + 5, dtype)
+    residual, beside = memory[:, :width], memory[:, width:].clone()
+    weights = [weight(width, dtype) for _ in range(4 if triple else 2)]
+    eps: dict[str, Any] = {"post_eps": 1e-6, "dense_eps": 1e-5, "router_eps": 1e-4, "expert_eps": 1e-3}
+    expected = triple_rmsnorm_reference(h, residual, *weights, **eps)
+    found = triple_rmsnorm(h, residual, *weights, **eps, tiles=tiles)
+    assert found[1] is residual
+    agree(found, expected, dtype)
+    assert torch.equal(memory[:, width:], beside), "what lies between the residual's rows is left as it is"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "width", "tiles"), TILED)
+@pytest.mark.parametrize("followed", [True, False])
+def test_tails_of_many_rows(rows: int, width: int, tiles: RowTiles, followed: bool, dtype: torch.dtype) -> None:
+    torch.manual_seed(rows)
+    dense, experts, residual = (strided(rows, width, dtype) for _ in range(3))
+    first, second, third, following = (weight(width, dtype) for _ in range(4))
+    scalar = torch.tensor([0.37], dtype=dtype)
+    after: dict[str, Any] = {"next_weight": following if followed else None, "next_eps": 1e-3}
+    given = (dense, experts, residual, (first, second, third), scalar, (1e-6, 1e-5, 1e-4))
+    agree(dual_tail(*given, **after, tiles=tiles), dual_tail_reference(*given, **after), dtype)
+    for rounded in (True, False):
+        one = (dense, residual, first, 1e-5, scalar if followed else None)
+        agree(tail(*one, **after, rounded=rounded, tiles=tiles), tail_reference(*one, **after, rounded=rounded), dtype)
 
 
 def test_rounding_is_where_separate_kernels_round() -> None:
@@ -155,6 +198,33 @@ def test_qkv_norm_rope_writes_the_pool(
     assert [slot for slot in range(12) if (k_cache[slot] != POISON).any()] == sorted({11, 3, 1} & set(slots.tolist()))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(1, 1, 16), (4, 2, 32), (8, 1, 256), (2, 0, 32), (16, 2, 512)])
+@pytest.mark.parametrize(("tokens", "tiles"), [(1, TokenTiles(2, 1)), (7, TokenTiles(1, 4)), (7, TokenTiles(3, 2))])
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+def test_qkv_norm_rope_of_many_tokens(
+    tokens: int, heads: int, kv_heads: int, dim: int, tiles: TokenTiles, index: torch.dtype, dtype: torch.dtype
+) -> None:
+    """What is returned, and what is written into the pool."""
+    torch.manual_seed(tokens)
+    qkv = strided(tokens, (heads + 2 * max(1, kv_heads)) * dim, dtype)
+    untouched = qkv.clone()
+    positions, cos_sin, one, two = rotation(tokens, dim, dtype)
+    given = (qkv, positions.to(index), cos_sin, one, two, heads, kv_heads, 1e-5)
+    found = qkv_norm_rope(*given, tiles=tiles)
+    agree(found, qkv_norm_rope_reference(*given), dtype)
+    assert all(one.is_contiguous() for one in found)
+    assert torch.equal(qkv, untouched)
+    if kv_heads:
+        caches, (k_cache, v_cache) = pools(12, kv_heads, dim, dtype)
+        slots = torch.tensor([11, 0, 3, -1, 0, 12, 1], dtype=index)[:tokens]
+        for one, other in zip(found, qkv_norm_rope(*given, k_cache, v_cache, slots, tiles), strict=True):
+            assert torch.equal(one, other), "what is returned does not depend on what is written"
+        expected, views = pools(12, kv_heads, dim, dtype)
+        write_reference(found[1], found[2], *views, slots)
+        assert all(torch.equal(one, other) for one, other in zip(caches, expected, strict=True)), "between slots and heads too"
+
+
 def rotation(tokens: int, dim: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Positions, cosines and sines, the weights of queries and keys."""
     angles = torch.rand(50, dim // 2) * 7
@@ -171,8 +241,10 @@ def test_a_slot_past_two_to_the_31_elements() -> None:
     memory = torch.zeros((1 << 31) + 32, dtype=torch.float16)  # of which only the pages that are touched exist
     caches = [memory.as_strided((3, 1, 16), (1 << 30, 16, 1), offset) for offset in (0, 16)]
     given = (torch.randn(1, 48).half(), *rotation(1, 16, torch.float16), 1, 1, 1e-6)
-    _, k, v = qkv_norm_rope(*given, caches[0], caches[1], torch.tensor([2], dtype=torch.int32))
-    assert torch.equal(memory[-32:], torch.cat([k, v]).flatten())
+    for tiles in (None, TokenTiles(1, 1)):
+        memory[-32:] = 0
+        _, k, v = qkv_norm_rope(*given, caches[0], caches[1], torch.tensor([2], dtype=torch.int32), tiles)
+        assert torch.equal(memory[-32:], torch.cat([k, v]).flatten())
     assert not memory[:32].any()
 
 

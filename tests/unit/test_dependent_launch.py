@@ -23,11 +23,14 @@ from sglang_gemma4.kernels import (
     qkv_norm_rope,
     triple_rmsnorm,
 )
+from sglang_gemma4.kernels.qkv_norm_rope_tokens import TokenTiles
+from sglang_gemma4.kernels.row_parts import RowTiles
 from sglang_gemma4.patches import dependent_launch as patch
 
 HOPPER = GPUTarget("cuda", 90, 32)
 WIDTH = 128
 EPS = 1e-6
+HELD, REREAD = RowTiles(rows=2, block=64, warps=1, stages=2), RowTiles(rows=1, block=256, warps=1)
 
 
 class Hopper:
@@ -66,23 +69,43 @@ def ones(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.ones(shape, dtype=dtype)
 
 
-def norms() -> None:
-    triple_rmsnorm.triple_rmsnorm(ones(4, WIDTH), ones(4, WIDTH), *[ones(WIDTH) for _ in range(4)])
+def norms(tiles: RowTiles | None = None, width: int = WIDTH) -> None:
+    triple_rmsnorm.triple_rmsnorm(ones(4, width), ones(4, width), *[ones(width) for _ in range(4)], tiles=tiles)
 
 
-def tail() -> None:
-    weights = (ones(WIDTH), ones(WIDTH), ones(WIDTH))
-    layer_tail.dual_tail(ones(4, WIDTH), ones(4, WIDTH), ones(4, WIDTH), weights, ones(1), (EPS, EPS, EPS), ones(WIDTH))
+def norms_of_many() -> None:
+    norms(HELD)
+
+
+def norms_of_many_wide() -> None:
+    norms(REREAD, 16 * WIDTH)
+
+
+def tail(tiles: RowTiles | None = None, width: int = WIDTH) -> None:
+    weights = (ones(width), ones(width), ones(width))
+    layer_tail.dual_tail(ones(4, width), ones(4, width), ones(4, width), weights, ones(1), (EPS, EPS, EPS), ones(width), tiles=tiles)
+
+
+def tail_of_many() -> None:
+    tail(HELD)
+
+
+def tail_of_many_wide() -> None:
+    tail(REREAD, 16 * WIDTH)
 
 
 def rope() -> None:
     qkv_norm_rope.qkv_norm_rope(ones(4, 4 * 64), torch.arange(4), ones(8, 64), ones(64), ones(64), 2, 1)
 
 
-def rope_and_write() -> None:
+def rope_and_write(tiles: TokenTiles | None = None) -> None:
     cache, slots = ones(32, 1, 64), torch.arange(4)
     given = (ones(4, 4 * 64), torch.arange(4), ones(8, 64), ones(64), ones(64), 2, 1, EPS)
-    qkv_norm_rope.qkv_norm_rope(*given, cache, cache.clone(), slots)
+    qkv_norm_rope.qkv_norm_rope(*given, cache, cache.clone(), slots, tiles)
+
+
+def rope_and_write_of_many() -> None:
+    rope_and_write(TokenTiles(tokens=2, warps=2))
 
 
 def embedding() -> None:
@@ -124,6 +147,11 @@ CALLS: list[tuple[Callable[[], None], dict[str, int]]] = [
     (tail, {"_tail_kernel": 5}),
     (rope, {"_qkv_norm_rope_kernel": 4}),
     (rope_and_write, {"_qkv_norm_rope_kernel": 4}),
+    (norms_of_many, {"triple_rmsnorm_rows_kernel": 2 * 4}),
+    (norms_of_many_wide, {"triple_rmsnorm_rows_kernel": 0}),
+    (tail_of_many, {"tail_rows_kernel": 2 * 4 + 1}),
+    (tail_of_many_wide, {"tail_rows_kernel": 1}),
+    (rope_and_write_of_many, {"qkv_norm_rope_tokens_kernel": 4}),
     (embedding, {"_gated_embedding_kernel": 0}),
     (attention, {"_few_query_attention_kernel": 0, "_join_kernel": 0}),
     (attention_and_join, {"_few_query_attention_kernel": 0}),
@@ -133,7 +161,8 @@ CALLS: list[tuple[Callable[[], None], dict[str, int]]] = [
     (product, {"_few_row_linear_kernel": 0}),
     (gated_product, {"_few_row_linear_kernel": 0}),
 ]
-"""Kernels of each call, with the loads that may come before the wait: one for each of a norm's weights (a tail's scalar, half a head's)."""
+"""Kernels of each call, with the loads that may come before the wait: one for each of a norm's weights or its tiles
+(a tail's scalar, half a head's)."""
 
 
 @pytest.mark.parametrize(("call", "before"), CALLS, ids=[call.__name__ for call, _ in CALLS])
