@@ -1,8 +1,8 @@
 """Prefill graphs on a card, in bfloat16: a replay of a prompt's own size gives the eager prefill's tokens, padded ones follow transformers.
 
 A padded replay multiplies larger matrices than the eager prefill, which may round elsewhere, so there answers are compared as in
-``test_fast_paths``: for how long they follow the float32 oracle. Images, prompts over several chunks, MTP, and the package's other kernels
-inside the captured pieces.
+``test_fast_paths``: for how long they follow the float32 oracle. Images, prompts over several chunks and MTP; the package's other kernels
+are on by default and inside the captured pieces.
 """
 
 import re
@@ -16,7 +16,6 @@ import torch
 from tests.engine.engine_fork import Group
 from tests.engine.reference import text_prompts
 from tests.engine.test_oracle import MTP, Case
-from tests.gpu.test_fast_paths import KERNELS
 from tests.gpu.test_gpu import FOLLOWED_SLACK, agreement, case_of, run_case
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
@@ -25,7 +24,6 @@ FAMILIES = ("tiny-26b-a4b", "tiny-e2b")
 LENGTHS = [5, 37, 80, 150, 640]
 CAPTURE = {"disable_prefill_cuda_graph": False}
 ON = {"SGLANG_GEMMA4_PREFILL_GRAPH": "1"}
-OURS = {f"SGLANG_GEMMA4_{name}": "1" for name in (*KERNELS, "DENSE_OVERLAP")}
 CHUNKS = {"chunked_prefill_size": 512}
 
 
@@ -56,7 +54,6 @@ def answers(cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) ->
         "eager mtp": (False, {}, {**CHUNKS, **MTP}),
         "graph": (False, ON, {**CHUNKS, **CAPTURE}),
         "graph mtp": (False, ON, {**CHUNKS, **CAPTURE, **MTP}),
-        "graph mtp ours": (False, {**ON, **OURS}, {**CHUNKS, **CAPTURE, **MTP}),
     }
 
     def one(key: tuple[str, str]) -> tuple[list[dict[str, Any]], str]:
@@ -81,7 +78,7 @@ def test_a_replay_of_its_own_size_gives_the_eager_tokens(family: str, answers: d
         assert b["logprobs"] == pytest.approx(a["logprobs"], abs=0.02), length
 
 
-@pytest.mark.parametrize("arm", ["graph", "graph mtp", "graph mtp ours"])
+@pytest.mark.parametrize("arm", ["graph", "graph mtp"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_padded_replays_follow_transformers_as_long(family: str, arm: str, cases: dict[str, Case], answers: dict[Any, Any]) -> None:
     """Beside eager prefills of the same decoding: a verify step's matrices round elsewhere than a plain one's by themselves."""
