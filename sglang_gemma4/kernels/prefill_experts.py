@@ -21,6 +21,8 @@ from sglang_gemma4.kernels.grouped_experts import sum_of_rows
 
 ALIGNMENT = 16
 """Bytes that a descriptor wants a tensor's start and its strides to be multiples of."""
+HALVED_FROM = 128
+"""Rows a block from which half a block is computed where that does: Hopper's matrix instruction takes 64 rows."""
 SUM_COLUMNS = 1024
 
 
@@ -29,7 +31,8 @@ class PrefillTile:
     """How a program works: output columns (of gate and of up each), inner columns at a time, warps, and steps loaded ahead.
 
     ``group`` blocks of rows take each column tile in turn before the next blocks come; 1: a block takes all columns first. ``programs``
-    on each multiprocessor walk over all tiles; 0: each tile is a program. ``halves``: blocks with at most half their rows compute half.
+    on each multiprocessor walk over all tiles; 0: each tile is a program. ``ahead``: such programs load a tile's first steps while they
+    store the one before; all blocks are computed whole then.
     """
 
     columns: int
@@ -38,14 +41,16 @@ class PrefillTile:
     stages: int
     group: int = 1
     programs: int = 0
-    halves: bool = True
+    ahead: bool = False
 
 
 Tiles = tuple[int, PrefillTile, PrefillTile]
 
 
-def tiles_for(tokens: int) -> Tiles:
-    """Rows a block, and the tiles of the first and the second product; not yet measured."""
+def tiles_for(tokens: int, dtype: torch.dtype = torch.bfloat16) -> Tiles:
+    """Rows a block, and the tiles of the first and the second product, for Hopper; not yet measured."""
+    if dtype == torch.float32:  # no matrix instruction, twice the bytes
+        return 64, PrefillTile(32, 32, 4, 2), PrefillTile(64, 32, 4, 2)
     return (128 if tokens >= 2048 else 64), PrefillTile(128, 64, 8, 4), PrefillTile(256, 64, 8, 3, group=16)
 
 
@@ -132,6 +137,7 @@ def _gate_and_up_kernel(  # type: ignore[no-untyped-def]
     INNER: tl.constexpr,  # noqa: N803
     SIZE: tl.constexpr,  # noqa: N803
     HALVES: tl.constexpr,  # noqa: N803
+    AHEAD: tl.constexpr,  # noqa: N803
     COLUMNS: tl.constexpr,  # noqa: N803
     DEPTH: tl.constexpr,  # noqa: N803
     GROUP: tl.constexpr,  # noqa: N803
@@ -142,14 +148,19 @@ def _gate_and_up_kernel(  # type: ignore[no-untyped-def]
     await_inputs(PDL)
     COLUMN_TILES: tl.constexpr = (INNER + COLUMNS - 1) // COLUMNS  # noqa: N806
     blocks = tl.load(count_ptr)
-    for place in range(tl.program_id(0), blocks * COLUMN_TILES, tl.num_programs(0)):
+    for place in tl.range(tl.program_id(0), blocks * COLUMN_TILES, tl.num_programs(0), flatten=AHEAD):
         block, column = _tile_at(place, blocks, COLUMN_TILES, GROUP)
         expert = tl.load(expert_ptr + block)
-        half = False
-        if HALVES:
-            half = tl.load(row_ptr + block * SIZE + SIZE // 2) >= ROWS
-        if expert >= 0:
-            if half:
+        if AHEAD:  # one loop, so no branch: blocks of no expert compute what nobody reads
+            _gate_and_up_tile(
+                x_ptr, w13, weights_ptr, row_ptr, h_ptr, tl.maximum(expert, 0), block, column, ROWS,
+                TOPK, HIDDEN, INNER, SIZE, SIZE, COLUMNS, DEPTH, PRECISION, TMA,
+            )  # fmt: skip
+        elif expert >= 0:
+            few = False
+            if HALVES:
+                few = tl.load(row_ptr + block * SIZE + SIZE // 2) >= ROWS
+            if few:
                 _gate_and_up_tile(
                     x_ptr, w13, weights_ptr, row_ptr, h_ptr, expert, block, column, ROWS,
                     TOPK, HIDDEN, INNER, SIZE, SIZE // 2, COLUMNS, DEPTH, PRECISION, TMA,
@@ -220,6 +231,7 @@ def _down_rows_kernel(  # type: ignore[no-untyped-def]
     INNER: tl.constexpr,  # noqa: N803
     SIZE: tl.constexpr,  # noqa: N803
     HALVES: tl.constexpr,  # noqa: N803
+    AHEAD: tl.constexpr,  # noqa: N803
     COLUMNS: tl.constexpr,  # noqa: N803
     DEPTH: tl.constexpr,  # noqa: N803
     GROUP: tl.constexpr,  # noqa: N803
@@ -230,14 +242,19 @@ def _down_rows_kernel(  # type: ignore[no-untyped-def]
     await_inputs(PDL)
     COLUMN_TILES: tl.constexpr = (HIDDEN + COLUMNS - 1) // COLUMNS  # noqa: N806
     blocks = tl.load(count_ptr)
-    for place in range(tl.program_id(0), blocks * COLUMN_TILES, tl.num_programs(0)):
+    for place in tl.range(tl.program_id(0), blocks * COLUMN_TILES, tl.num_programs(0), flatten=AHEAD):
         block, column = _tile_at(place, blocks, COLUMN_TILES, GROUP)
         expert = tl.load(expert_ptr + block)
-        half = False
-        if HALVES:
-            half = tl.load(row_ptr + block * SIZE + SIZE // 2) >= ROWS
-        if expert >= 0:
-            if half:
+        if AHEAD:
+            _down_tile(
+                h, w2, row_ptr, out_ptr, tl.maximum(expert, 0), block, column, ROWS,
+                HIDDEN, INNER, SIZE, SIZE, COLUMNS, DEPTH, PRECISION, TMA,
+            )  # fmt: skip
+        elif expert >= 0:
+            few = False
+            if HALVES:
+                few = tl.load(row_ptr + block * SIZE + SIZE // 2) >= ROWS
+            if few:
                 _down_tile(
                     h_half, w2, row_ptr, out_ptr, expert, block, column, ROWS,
                     HIDDEN, INNER, SIZE, SIZE // 2, COLUMNS, DEPTH, PRECISION, TMA,
@@ -259,6 +276,15 @@ def multiprocessors(device: torch.device) -> int:
 def has_tma(device: torch.device) -> bool:
     """Whether programs can load through descriptors; so they can where they are interpreted."""
     return device.type != "cuda" or bool(torch.cuda.get_device_capability(device) >= CAPABILITY)
+
+
+@functools.cache
+def reason_against_card(device: torch.device) -> str | None:
+    """Why :func:`tiles_for` is not for this card, or None."""
+    if device.type != "cuda":
+        return None
+    found = torch.cuda.get_device_capability(device)
+    return None if found[0] == 9 else f"the card's compute capability is {found[0]}.{found[1]}; the tiles are for 9.0"
 
 
 def reason_against_descriptors(*tensors: torch.Tensor) -> str | None:
@@ -283,10 +309,11 @@ def programs_of(tile: PrefillTile, most: int, device: torch.device) -> int:
     return min(most, tile.programs * multiprocessors(device)) if tile.programs else most
 
 
-def options_of(tile: PrefillTile, x: torch.Tensor) -> dict[str, Any]:
+def options_of(tile: PrefillTile, size: int, x: torch.Tensor) -> dict[str, Any]:
     """What both products are launched with."""
     return {
-        "HALVES": tile.halves,
+        "HALVES": size >= HALVED_FROM,
+        "AHEAD": tile.ahead,
         "COLUMNS": tile.columns,
         "DEPTH": tile.depth,
         "GROUP": tile.group,
@@ -321,7 +348,7 @@ def gate_and_up(
         INNER=inner,
         SIZE=size,
         TMA=tma,
-        **options_of(tile, x),
+        **options_of(tile, size, x),
     )
     return h
 
@@ -344,7 +371,7 @@ def down(h: torch.Tensor, w2: torch.Tensor, rows: int, blocks: Blocks, tile: Pre
         INNER=inner,
         SIZE=size,
         TMA=tma,
-        **options_of(tile, h),
+        **options_of(tile, size, h),
     )
     return out
 
@@ -374,7 +401,7 @@ def prefill_experts(
         ValueError: shapes or dtypes that do not fit each other, or that the kernels do not take.
     """
     reason = reason_against(x, w13, w2, weights, ids)
-    size, first, second = tiles or tiles_for(x.shape[0])
+    size, first, second = tiles or tiles_for(x.shape[0], x.dtype)
     if reason is None and blocks is not None and blocks.row.shape[1:] != (size,):
         reason = f"rows lie in blocks {tuple(blocks.row.shape)}; the tiles take {size} a block"
     if reason:

@@ -95,7 +95,7 @@ def test_rows_into_blocks(tokens: int, size: int) -> None:
 
 
 ORDERS: dict[str, Tiles] = {
-    "whole blocks": (128, PrefillTile(128, 64, 8, 3, halves=False), PrefillTile(256, 64, 8, 3, halves=False)),
+    "ahead": (128, PrefillTile(128, 64, 8, 3, 1, 1, ahead=True), PrefillTile(256, 64, 8, 3, 16, 1, ahead=True)),
     "small": (64, PrefillTile(64, 64, 4, 3, group=8), PrefillTile(128, 64, 4, 3, group=4)),
     "few programs": (128, PrefillTile(64, 64, 4, 3, programs=2), PrefillTile(128, 64, 4, 3, group=16, programs=2)),
 }
@@ -176,8 +176,8 @@ def test_a_graph_of_a_chunk_follows_its_inputs(weights: Weights) -> None:
         assert torch.equal(out, many_token_experts(x, w13, w2, probabilities, ids))
 
 
-def test_default_tiles_fit_the_card() -> None:
-    """Rows a block that SGLang's alignment takes, at each number of tokens that has tiles of its own."""
+def test_sglang_s_alignment_puts_each_row_once() -> None:
+    """With its expert, empty places last: what computing half a block relies on."""
     for tokens in (1024, 2048, 4096, 8192, 16384):
         _, ids = routed(tokens, 0.1)
         size = tiles_for(tokens)[0]

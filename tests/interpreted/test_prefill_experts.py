@@ -19,7 +19,8 @@ Shape = tuple[int, int, int, int, int]
 
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that the launchers ask for holds nonsense."""
+    """Memory that the launchers ask for holds nonsense; small blocks are computed by halves too."""
+    monkeypatch.setattr(prefill, "HALVED_FROM", 32)
 
     def empty(*shape: object, **options: object) -> torch.Tensor:
         return torch.zeros(*shape, **options).fill_(77 if options.get("dtype") == torch.int32 else POISON)  # type: ignore[arg-type, call-overload, no-any-return]
@@ -63,14 +64,14 @@ ODD: list[Shape] = [(2, 1, 3, 16, 16), (70, 2, 3, 33, 17), (50, 3, 5, 130, 50)]
 FIRST, SECOND = PrefillTile(16, 32, 4, 2, group=3), PrefillTile(32, 16, 4, 2, group=2)
 
 
-@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize(("skewed", "dropped"), [(False, 0.0), (True, 0.4), (False, 1.0)])
 @pytest.mark.parametrize(
     ("shape", "tma"), [(shape, tma) for shape in (*SHAPES, *ODD) for tma in (False, True) if not tma or shape in SHAPES]
 )
-def test_the_weighted_sum(shape: Shape, skewed: bool, dropped: float, halves: bool, tma: bool) -> None:
+def test_the_weighted_sum(shape: Shape, skewed: bool, dropped: float, ahead: bool, tma: bool) -> None:
     given = case(shape, skewed, dropped)
-    tiles = (32, dataclasses.replace(FIRST, halves=halves), dataclasses.replace(SECOND, halves=halves))
+    tiles = (32, dataclasses.replace(FIRST, ahead=ahead, programs=3 * ahead), dataclasses.replace(SECOND, ahead=ahead, programs=3 * ahead))
     found = prefill.prefill_experts(*given, tiles=tiles, tma=tma)
     torch.testing.assert_close(found, few_token_experts_reference(*given), atol=TOLERANCE, rtol=TOLERANCE)
 
@@ -122,11 +123,6 @@ def test_16_bits_are_loaded_through_descriptors_and_rounded_three_times() -> Non
 
 
 def test_default_tiles() -> None:
-    for tokens in (1, 1024, 2048, 16384):
-        size, *tiles = prefill.tiles_for(tokens)
-        assert size in (64, 128)
-        for tile in tiles:
-            assert tile.columns * tile.depth * tile.warps * tile.stages > 0
     given = case((9, 2, 4, 64, 32))
     found = prefill.prefill_experts(*given)
     torch.testing.assert_close(found, few_token_experts_reference(*given), atol=TOLERANCE, rtol=TOLERANCE)
@@ -148,6 +144,18 @@ def test_what_is_loaded_through_pointers_is_named(tensor: torch.Tensor, said: st
     else:
         with pytest.raises(ValueError, match=said):
             raise ValueError(reason)
+
+
+@pytest.mark.parametrize(
+    ("capability", "tma", "said"), [((8, 9), False, "is 8.9; the tiles are for 9.0"), ((9, 0), True, None), ((12, 0), True, "is 12.0")]
+)
+def test_cards(capability: tuple[int, int], tma: bool, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    device = torch.device("cuda", capability[0])  # another each time: the answers are kept
+    assert prefill.has_tma(device) is tma
+    reason = prefill.reason_against_card(device)
+    assert (reason is None) if said is None else said in str(reason)
+    assert prefill.reason_against_card(torch.device("cpu")) is None
 
 
 def test_old_cards_load_through_pointers(monkeypatch: pytest.MonkeyPatch) -> None:
