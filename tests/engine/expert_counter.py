@@ -21,8 +21,8 @@ def install() -> None:
     ExpertKernels.__call__ = counted  # type: ignore[method-assign]
 
 
-def prefill_from_five_tokens() -> None:
+def prefill_from_forty_tokens() -> None:
     """As if a chunk were large from there on: an interpreted program takes milliseconds."""
     from sglang_gemma4.models import expert_layers
 
-    expert_layers.PREFILL_LEAST = 5
+    expert_layers.PREFILL_LEAST = 40

@@ -54,7 +54,7 @@ def test_tokens_equal_transformers(interpreting: Nursery, family: str, tmp_path_
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant", "chunked_prefill_size": CHUNK}
     overlaps = family == "tiny-26b-a4b"
     options["disable_overlap_schedule"] = not overlaps
-    sabotage = "fused_layer_counter:install expert_counter:prefill_from_five_tokens" + " loop_modes:overlapping" * overlaps
+    sabotage = "fused_layer_counter:install expert_counter:prefill_from_forty_tokens" + " loop_modes:overlapping" * overlaps
     env = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER} | {"TEST_SABOTAGE": sabotage}
     answers: list[Output] = interpreting.run(model, [group], env, 600.0, attention_backend="triton", **options)[0]
     for answer, reference in zip(answers, oracle, strict=True):

@@ -39,13 +39,13 @@ def test_same_tokens_as_sglang_s_experts(interpreting: Nursery, mtp: bool) -> No
 
 
 def test_a_chunk_s_experts(interpreting: Nursery) -> None:
-    """A chunk of every prompt's length but the shortest, and the decode steps SGLang's."""
+    """One of all prompts or of the longest; what is shorter is SGLang's."""
     model, group = resolve("tiny-26b-a4b"), Group(PROMPTS, {"max_new_tokens": 4}, logprobs=True)
     answers: list[list[Output]] = []
     for ours in ("0", "1"):
-        sabotage = "expert_counter:install expert_counter:prefill_from_five_tokens"
+        sabotage = "expert_counter:install expert_counter:prefill_from_forty_tokens"
         env = {"SGLANG_GEMMA4_PREFILL_EXPERTS": ours, "TEST_SABOTAGE": sabotage}
-        answers += interpreting.run(model, [group], env=env, time_limit=400, chunked_prefill_size=32)
+        answers += interpreting.run(model, [group], env=env, time_limit=400)
     stock, found = answers
     assert "EXPERTS by" not in stock[0].log
     assert found[0].log.count("EXPERTS by prefill_experts") == LAYERS
