@@ -329,7 +329,7 @@ def gate_and_up(
 ) -> torch.Tensor:
     """``weight * gelu_tanh(x @ gate) * (x @ up)`` in the order of the blocks, ``[most blocks, rows a block, inner]`` in x's dtype.
 
-    A block's empty places are zero; blocks of no expert, and behind the last, are not written.
+    A block's empty places are zero, or not written where half of it is computed; blocks of no expert, and behind the last, are undefined.
     """
     (experts, both, hidden), (most, size) = w13.shape, blocks.row.shape
     inner = both // 2
@@ -354,7 +354,7 @@ def gate_and_up(
 
 
 def down(h: torch.Tensor, w2: torch.Tensor, rows: int, blocks: Blocks, tile: PrefillTile, tma: bool) -> torch.Tensor:
-    """Each row's product with its expert's ``w2``, ``[rows, hidden]``; rows of no expert are not written."""
+    """Each row's product with its expert's ``w2``, ``[rows, hidden]``; what rows of no expert hold is undefined."""
     (_, hidden, inner), (most, size) = w2.shape, blocks.row.shape
     out = torch.empty((rows, hidden), dtype=h.dtype, device=h.device)
     flat = h.view(most * size, inner)

@@ -5,6 +5,7 @@ import torch
 from sglang_gemma4.benchmark import expert_products as products
 from sglang_gemma4.benchmark import prefill_expert_tiles as tiles
 from sglang_gemma4.benchmark.prefill_expert_times import Sorted, padded
+from sglang_gemma4.kernels.prefill_experts import PrefillTile
 
 
 def test_each_row_lies_among_its_expert_s_places() -> None:
@@ -23,7 +24,7 @@ def test_each_row_lies_among_its_expert_s_places() -> None:
 def test_tiles_that_are_tried_fit_and_have_names_of_their_own() -> None:
     jobs = tiles.candidates()
     assert len({tiles.name_of(job) for job in jobs}) == len(jobs) > 60
-    assert jobs[0] == (False, 128, tiles.PrefillTile(128, 64, 8, 3, 1))
+    assert jobs[0] == (False, 128, PrefillTile(128, 64, 8, 3, 1))
     for second, size, tile in jobs:
         assert bool(tile.programs) == tile.ahead
         assert (tile.programs or 1) * tiles.shared_bytes((second, size, tile)) <= tiles.SHARED_BYTES
