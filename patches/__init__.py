@@ -16,6 +16,7 @@ ORDER = (
     "moe_tiles",
     "grouped_experts",
     "few_token_experts",
+    "prefill_experts",
     "triton_window",
     "verify_attention",
     "decode_attention",

@@ -98,6 +98,12 @@ _TABLE = (
         "The experts at 1 to 16 tokens in two or three launches, the sum over a token's experts in the second product (off: 6 to 31 % "
         "slower than SGLang's on an H200, `runs/2026-11-22-kernel-times`).",
     ),
+    Switch(
+        "SGLANG_GEMMA4_PREFILL_EXPERTS",
+        False,
+        "The experts at 1,024 tokens and more in three launches after the rows are aligned, the activation in the first product, weights "
+        "through tensor descriptors (off: not measured).",
+    ),
     Switch("SGLANG_GEMMA4_TRITON_WINDOW", True, "Triton decode attends to the whole sliding window, not one key less."),
     Switch(
         "SGLANG_GEMMA4_VERIFY_ATTENTION",

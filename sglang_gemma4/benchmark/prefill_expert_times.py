@@ -1,10 +1,11 @@
-"""The two products of a layer's experts at prefill sizes, on this card: SGLang's Triton kernel beside the libraries that it ships with.
+"""The two products of a layer's experts at prefill sizes, on this card: SGLang's Triton kernel, the libraries that it ships with, ours.
 
-    python -m sglang_gemma4.benchmark.prefill_expert_times [--tokens 1024 8192 ...] > times.md
+    python -m sglang_gemma4.benchmark.prefill_expert_times [--tokens 1024 8192 ...] [--sweep SECONDS] > times.md
 
 Columns: SGLang's launch with the tiles it ships and with those of ``sglang-gemma4 tune-moe``; ``triton_kernels`` over the checkpoint's
 layout (each expert ``[out, in]``, so no second copy of the weights); torch's grouped product and DeepGEMM, whose rows must be gathered
-before (the gather beside them). Sorting the tokens by expert is not timed anywhere. A library that does not run here says why in its cell.
+before (the gather beside them); our own, the activation and the router's weights in the first. Sorting the tokens by expert is timed
+only in the rows ``layer``, from routed tokens to their sums. A library that does not run here says why in its cell.
 """
 
 import argparse
@@ -15,8 +16,11 @@ from typing import Any
 import torch
 
 from sglang_gemma4.benchmark import expert_products as products
+from sglang_gemma4.benchmark import prefill_expert_tiles as ours
 from sglang_gemma4.benchmark.graph_timer import microseconds
-from sglang_gemma4.benchmark.moe_times import measured, nearest, shipped
+from sglang_gemma4.benchmark.moe_times import measured, nearest, shipped, stock
+from sglang_gemma4.kernels.prefill_experts import tiles_for
+from sglang_gemma4.models.expert_layers import many_token_experts
 
 Call = Callable[[], Any]
 
@@ -79,6 +83,21 @@ def by_torch(weights: products.Experts, down: bool, tokens: int) -> Call:
     return lambda: torch.nn.functional.grouped_mm(x, weight, offs=ends)
 
 
+def by_us(weights: products.Experts, down: bool, tokens: int) -> Call:
+    """With the tiles that a server takes."""
+    size, first, second = tiles_for(tokens)
+    return ours.launcher(weights, tokens, (down, size, second if down else first))
+
+
+def layer_of(weights: products.Experts, tokens: int, tiles: list[dict[str, Any]] | None) -> Call:
+    """All launches of a layer's experts: SGLang's with these tiles, or ours."""
+    x = torch.randn(tokens, products.HIDDEN, dtype=torch.bfloat16, device="cuda")
+    if tiles is not None:
+        return lambda: stock(x, weights, 0, tiles)
+    probabilities, ids = products.routing(tokens, 0)
+    return lambda: many_token_experts(x, weights.up, weights.down, probabilities, ids)
+
+
 def gather(tokens: int) -> Call:
     """The copy of each token's row to its experts' places."""
     _, source = padded(Sorted(tokens), 128)
@@ -100,19 +119,29 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--tokens", nargs="+", type=int, default=[1024, 2048, 8192, 16384], metavar="N", help="in a chunk")
+    parser.add_argument("--sweep", type=float, metavar="SECONDS", help="time many tiles of ours instead, half of it for compiling")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("prefill_expert_times needs a CUDA card")
+    if options.sweep:
+        ours.sweep(options.tokens, options.sweep)
+        return
     weights = products.Experts()
-    print("| tokens | product | stock µs (TFLOP/s) | measured tiles | triton_kernels | torch | DeepGEMM | gather |\n|" + " --- |" * 8)
+    names = ("tokens", "product", "stock µs (TFLOP/s)", "measured tiles", "triton_kernels", "torch", "DeepGEMM", "gather", "ours")
+    print(f"| {' | '.join(names)} |\n|" + " --- |" * len(names))
+    libraries = (by_triton_kernels, by_torch, by_deep_gemm)
     for tokens in options.tokens:
+        tiles = {down: [nearest(file, tokens) for file in (shipped(down), measured(down))] for down in (False, True)}
         for down in (False, True):
             work = 2.0 * tokens * products.TOPK * (products.INNER if down else 2 * products.INNER) * products.HIDDEN
-            tiles = [nearest(file, tokens) for file in (shipped(down), measured(down))]
-            cells = [cell(partial(products.launcher, weights, down, tokens, tile, 0), work) for tile in tiles]
-            cells += [cell(partial(library, weights, down, tokens), work) for library in (by_triton_kernels, by_torch, by_deep_gemm)]
+            cells = [cell(partial(products.launcher, weights, down, tokens, tile, 0), work) for tile in tiles[down]]
+            cells += [cell(partial(library, weights, down, tokens), work) for library in libraries]
             cells.append("-" if down else cell(partial(gather, tokens), 0))
+            cells.append(cell(partial(by_us, weights, down, tokens), work))
             print(f"| {tokens} | {'down' if down else 'up'} | {' | '.join(cells)} |", flush=True)
+        pairs = [list(pair) for pair in zip(tiles[False], tiles[True], strict=True)]
+        layers = [cell(partial(layer_of, weights, tokens, pair), 0) for pair in (*pairs, None)]
+        print(f"| {tokens} | layer | {layers[0]} | {layers[1]} | - | - | - | - | {layers[2]} |", flush=True)
 
 
 if __name__ == "__main__":

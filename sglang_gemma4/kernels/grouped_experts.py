@@ -80,6 +80,21 @@ def _sum_kernel(  # type: ignore[no-untyped-def]
     tl.store(out_ptr + token * HIDDEN + columns, total.to(out_ptr.dtype.element_ty), mask=inside)
 
 
+def sum_of_rows(rows: torch.Tensor, ids: torch.Tensor, columns: int = SUM_COLUMNS) -> torch.Tensor:
+    """``[tokens, hidden]``: of ``rows`` ``[tokens * experts a token, hidden]`` those that have an expert, in their order in float32.
+
+    Args:
+        ids: ``[tokens, experts a token]`` int; -1: none.
+        columns: of a program, a power of two.
+    """
+    tokens, hidden = ids.shape[0], rows.shape[1]
+    out = torch.empty((tokens, hidden), dtype=rows.dtype, device=rows.device)
+    _sum_kernel[(tokens, triton.cdiv(hidden, columns))](
+        rows, ids, out, TOPK=ids.shape[1], HIDDEN=hidden, COLUMNS=columns, num_warps=4, **launch_options(rows.device)
+    )
+    return out
+
+
 def grouped_experts(
     x: torch.Tensor,
     w13: torch.Tensor,
@@ -126,8 +141,4 @@ def grouped_experts(
         num_stages=second.stages,
         **launch_options(x.device),
     )
-    out = torch.empty_like(x)
-    _sum_kernel[(tokens, triton.cdiv(hidden, SUM_COLUMNS))](
-        rows, ids, out, TOPK=ids.shape[1], HIDDEN=hidden, COLUMNS=SUM_COLUMNS, num_warps=4, **launch_options(x.device)
-    )
-    return out
+    return sum_of_rows(rows, ids)

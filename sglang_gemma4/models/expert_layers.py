@@ -1,20 +1,25 @@
 """Gemma 4's expert layers through our kernels, by the number of tokens; whatever they do not take goes the stock way."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import triton
 
+from sglang_gemma4.kernels.expert_blocks import Blocks
 from sglang_gemma4.kernels.few_token_experts import MOST_TOKENS, few_token_experts
 from sglang_gemma4.kernels.gated_experts import reason_against
 from sglang_gemma4.kernels.grouped_experts import grouped_experts
+from sglang_gemma4.kernels.prefill_experts import prefill_experts, reason_against_card, tiles_for
 from sglang_gemma4.patching import note
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 GROUPED_LEAST, GROUPED_MOST = 32, 320
 """Tokens of a verify step of 80 requests with 4 draft tokens; beyond, SGLang's larger tiles do better."""
+PREFILL_LEAST = 1024
+"""Tokens from which a chunk's experts are ours; to be set by measurement."""
 
 
 class ExpertKernels:
@@ -24,10 +29,20 @@ class ExpertKernels:
         name: of the patch, for its notes.
         layer: SGLang's ``FusedMoE`` of a Gemma 4 layer.
         activation: the model's ``hidden_activation``.
+        against_card: why the kernel is not for a card, or None.
     """
 
-    def __init__(self, name: str, layer: Any, activation: str, kernel: Kernel, least: int, most: int) -> None:
-        self.name, self.layer, self.activation = name, layer, activation
+    def __init__(
+        self,
+        name: str,
+        layer: Any,
+        activation: str,
+        kernel: Kernel,
+        least: int,
+        most: int,
+        against_card: Callable[[torch.device], str | None] = lambda device: None,
+    ) -> None:
+        self.name, self.layer, self.activation, self.against_card = name, layer, activation, against_card
         self.kernel, self.least, self.most = kernel, least, most
         self.before = layer.run_moe_core
         self.steps = 0
@@ -81,7 +96,9 @@ class ExpertKernels:
         if not x.is_cuda and not triton.knobs.runtime.interpret:
             return f"tensors are on {x.device.type}"
         routed = dispatch_output.topk_output
-        return reason_against(x, self.layer.w13_weight, self.layer.w2_weight, routed.topk_weights, routed.topk_ids)
+        return self.against_card(x.device) or reason_against(
+            x, self.layer.w13_weight, self.layer.w2_weight, routed.topk_weights, routed.topk_ids
+        )
 
 
 def take_few_tokens(layer: Any, activation: str) -> None:
@@ -92,6 +109,32 @@ def take_few_tokens(layer: Any, activation: str) -> None:
 def take_groups(layer: Any, activation: str) -> None:
     """Batches of 32 to 320 tokens of this ``FusedMoE``; below, SGLang's kernels are as fast or faster (runs/2026-11-22-kernel-times)."""
     layer.run_moe_core = ExpertKernels("grouped_experts", layer, activation, grouped_experts, GROUPED_LEAST, GROUPED_MOST)
+
+
+def aligned_blocks(ids: torch.Tensor, experts: int, size: int) -> Blocks:
+    """As ``expert_blocks``, by SGLang's compiled kernels: programs that each count all rows are too slow for tens of thousands.
+
+    An expert's rows lie in any order; rows of no expert lie in blocks of expert -1.
+    """
+    from sglang.srt.layers.moe.moe_runner.triton_utils.moe_align_block_size import moe_align_block_size
+
+    rows, known, padded = moe_align_block_size(ids, size, experts)
+    most = len(rows) // size
+    return Blocks(known[:most], rows[: most * size].view(most, size), padded // size)
+
+
+def many_token_experts(x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """``prefill_experts`` over blocks of SGLang's; interpreted, over its own."""
+    tiles = tiles_for(x.shape[0], x.dtype)
+    blocks = aligned_blocks(ids, w13.shape[0], tiles[0]) if ids.is_cuda else None
+    return prefill_experts(x, w13, w2, weights, ids, blocks, tiles)
+
+
+def take_many(layer: Any, activation: str) -> None:
+    """Batches of 1,024 tokens and more of this ``FusedMoE``: prefill chunks."""
+    layer.run_moe_core = ExpertKernels(
+        "prefill_experts", layer, activation, many_token_experts, PREFILL_LEAST, sys.maxsize, reason_against_card
+    )
 
 
 def use_tanh_gelu(layer: Any, activation: str) -> str | None:

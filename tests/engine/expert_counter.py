@@ -19,3 +19,10 @@ def install() -> None:
         return result
 
     ExpertKernels.__call__ = counted  # type: ignore[method-assign]
+
+
+def prefill_from_forty_tokens() -> None:
+    """As if a chunk were large from there on: an interpreted program takes milliseconds."""
+    from sglang_gemma4.models import expert_layers
+
+    expert_layers.PREFILL_LEAST = 40

@@ -19,7 +19,7 @@ NEW_TOKENS = 6
 FASTER = (
     "VERIFY_ATTENTION", "DECODE_ATTENTION", "ATTENTION_JOIN", "PREFILL_ATTENTION", "TRIPLE_NORM", "LAYER_TAIL", "PLE_TAIL", "QKV_ROPE",
     "KV_WRITE", "DRAFT_ARGMAX", "GROUPED_EXPERTS", "FEW_TOKEN_EXPERTS", "FEW_ROW_LINEAR", "FROZEN_CHAIN", "DRAFT_GRAPH", "SHARED_QUERY",
-    "LEAN_VERIFY", "YOCO", "BATCHED_VISION",
+    "LEAN_VERIFY", "YOCO", "BATCHED_VISION", "PREFILL_EXPERTS",
 )  # fmt: skip
 CHUNK = 48
 WORDS = "The ruler of the land went along the river to the town and came back again before the night. "
@@ -54,7 +54,7 @@ def test_tokens_equal_transformers(interpreting: Nursery, family: str, tmp_path_
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant", "chunked_prefill_size": CHUNK}
     overlaps = family == "tiny-26b-a4b"
     options["disable_overlap_schedule"] = not overlaps
-    sabotage = "fused_layer_counter:install" + " loop_modes:overlapping" * overlaps
+    sabotage = "fused_layer_counter:install expert_counter:prefill_from_forty_tokens" + " loop_modes:overlapping" * overlaps
     env = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER} | {"TEST_SABOTAGE": sabotage}
     answers: list[Output] = interpreting.run(model, [group], env, 600.0, attention_backend="triton", **options)[0]
     for answer, reference in zip(answers, oracle, strict=True):

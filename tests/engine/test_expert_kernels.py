@@ -36,3 +36,20 @@ def test_same_tokens_as_sglang_s_experts(interpreting: Nursery, mtp: bool) -> No
             assert answer.meta_info["spec_verify_ct"] == reference.meta_info["spec_verify_ct"] < len(answer.token_ids), (
                 "drafts were accepted"
             )
+
+
+def test_a_chunk_s_experts(interpreting: Nursery) -> None:
+    """One of all prompts or of the longest; what is shorter is SGLang's."""
+    model, group = resolve("tiny-26b-a4b"), Group(PROMPTS, {"max_new_tokens": 4}, logprobs=True)
+    answers: list[list[Output]] = []
+    for ours in ("0", "1"):
+        sabotage = "expert_counter:install expert_counter:prefill_from_forty_tokens"
+        env = {"SGLANG_GEMMA4_PREFILL_EXPERTS": ours, "TEST_SABOTAGE": sabotage}
+        answers += interpreting.run(model, [group], env=env, time_limit=400)
+    stock, found = answers
+    assert "EXPERTS by" not in stock[0].log
+    assert found[0].log.count("EXPERTS by prefill_experts") == LAYERS
+    assert "SGLang's kernels compute the experts" not in found[0].log
+    for answer, reference in zip(found, stock, strict=True):
+        assert answer.token_ids == reference.token_ids
+        assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)

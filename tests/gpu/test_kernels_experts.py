@@ -6,6 +6,8 @@ import torch
 from sglang_gemma4.kernels import expert_blocks as grouping
 from sglang_gemma4.kernels.few_token_experts import few_token_experts
 from sglang_gemma4.kernels.grouped_experts import grouped_experts
+from sglang_gemma4.kernels.prefill_experts import PrefillTile, Tiles, prefill_experts, tiles_for
+from sglang_gemma4.models.expert_layers import aligned_blocks, many_token_experts
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 
@@ -22,11 +24,11 @@ def weights() -> Weights:
 
 def expected(x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, probabilities: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """Expert by expert in float32."""
-    out = torch.zeros(x.shape, device=x.device)
+    out, inner = torch.zeros(x.shape, device=x.device), w2.shape[2]
     for expert in range(EXPERTS):
         token, place = (ids == expert).nonzero(as_tuple=True)
         both = x[token].float() @ w13[expert].float().T
-        act = torch.nn.functional.gelu(both[:, :INNER], approximate="tanh") * both[:, INNER:]
+        act = torch.nn.functional.gelu(both[:, :inner], approximate="tanh") * both[:, inner:]
         out.index_add_(0, token, probabilities[token, place, None] * (act @ w2[expert].float().T))
     return out
 
@@ -90,3 +92,100 @@ def test_rows_into_blocks(tokens: int, size: int) -> None:
         assert count == int(reference.count)
         assert torch.equal(found.expert[:count], reference.expert)
         assert torch.equal(found.row[:count], reference.row)
+
+
+ORDERS: dict[str, Tiles] = {
+    "ahead": (128, PrefillTile(128, 64, 8, 3, 1, 1, ahead=True), PrefillTile(256, 64, 8, 3, 16, 1, ahead=True)),
+    "small": (64, PrefillTile(64, 64, 4, 3, group=8), PrefillTile(128, 64, 4, 3, group=4)),
+    "few programs": (128, PrefillTile(64, 64, 4, 3, programs=2), PrefillTile(128, 64, 4, 3, group=16, programs=2)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("dropped", [0.0, 0.4])
+@pytest.mark.parametrize("tokens", [1, 129, 1024, 3001])
+def test_a_chunk_s_experts(weights: Weights, tokens: int, dropped: float, dtype: torch.dtype) -> None:
+    """As in a server, over SGLang's alignment, whose atomics put an expert's rows in another order each time: the same bits."""
+    torch.manual_seed(tokens)
+    w13, w2 = (weight.to(dtype) for weight in weights)
+    x = torch.randn(tokens, HIDDEN, device="cuda").to(dtype)
+    probabilities, ids = routed(tokens, dropped)
+    reference = expected(x, w13, w2, probabilities, ids)
+    tolerance = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-5}[dtype]
+    found = many_token_experts(x, w13, w2, probabilities, ids)
+    torch.testing.assert_close(found.float(), reference, atol=tolerance, rtol=tolerance)
+    assert torch.equal(found, prefill_experts(x, w13, w2, probabilities, ids)), "over our own blocks"
+    for _ in range(3):
+        assert torch.equal(found, many_token_experts(x, w13, w2, probabilities, ids)), "the same bits every time"
+
+
+@pytest.mark.parametrize("tma", [False, True])
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_chunk_s_tiles(weights: Weights, name: str, tma: bool) -> None:
+    torch.manual_seed(0)
+    w13, w2 = (weight.to(torch.bfloat16) for weight in weights)
+    x = torch.randn(1500, HIDDEN, device="cuda").to(torch.bfloat16)
+    probabilities, ids = routed(1500, 0.1)
+    tiles = ORDERS[name]
+    blocks = aligned_blocks(ids, EXPERTS, tiles[0])
+    found = prefill_experts(x, w13, w2, probabilities, ids, blocks, tiles, tma)
+    torch.testing.assert_close(found.float(), expected(x, w13, w2, probabilities, ids), atol=2e-2, rtol=2e-2)
+
+
+def test_a_chunk_that_one_expert_takes(weights: Weights) -> None:
+    """And one where no row has an expert."""
+    torch.manual_seed(0)
+    w13, w2 = (weight.to(torch.bfloat16) for weight in weights)
+    x = torch.randn(1100, HIDDEN, device="cuda").to(torch.bfloat16)
+    ids = torch.full((1100, TOPK), -1, dtype=torch.int32, device="cuda")
+    probabilities = torch.rand(1100, TOPK, device="cuda")
+    assert (many_token_experts(x, w13, w2, probabilities, ids) == 0).all()
+    ids[:, 3] = EXPERTS - 1
+    found = many_token_experts(x, w13, w2, probabilities, ids)
+    torch.testing.assert_close(found.float(), expected(x, w13, w2, probabilities, ids), atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize(("hidden", "inner"), [(2816, 88), (2820, 100), (64, 32)])
+def test_a_chunk_s_experts_of_other_sizes(hidden: int, inner: int) -> None:
+    """A rank's share of eight, rows that no descriptor takes, a small model's."""
+    torch.manual_seed(0)
+    x = torch.randn(1030, hidden, device="cuda").to(torch.bfloat16)
+    w13 = (torch.randn(EXPERTS, 2 * inner, hidden, device="cuda") * hidden**-0.5).to(torch.bfloat16)
+    w2 = (torch.randn(EXPERTS, hidden, inner, device="cuda") * inner**-0.5).to(torch.bfloat16)
+    probabilities, ids = routed(1030, 0.1)
+    torch.testing.assert_close(
+        many_token_experts(x, w13, w2, probabilities, ids).float(), expected(x, w13, w2, probabilities, ids), atol=2e-2, rtol=2e-2
+    )
+
+
+def test_a_graph_of_a_chunk_follows_its_inputs(weights: Weights) -> None:
+    w13, w2 = (weight.to(torch.bfloat16) for weight in weights)
+    x = torch.randn(1024, HIDDEN, device="cuda").to(torch.bfloat16)
+    probabilities, ids = routed(1024, 0.0)
+    many_token_experts(x, w13, w2, probabilities, ids)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = many_token_experts(x, w13, w2, probabilities, ids)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        other_probabilities, other_ids = routed(1024, 0.2)
+        probabilities.copy_(other_probabilities)
+        ids.copy_(other_ids)
+        graph.replay()
+        assert torch.equal(out, many_token_experts(x, w13, w2, probabilities, ids))
+
+
+def test_sglang_s_alignment_puts_each_row_once() -> None:
+    """With its expert, empty places last: what computing half a block relies on."""
+    for tokens in (1024, 2048, 4096, 8192, 16384):
+        _, ids = routed(tokens, 0.1)
+        size = tiles_for(tokens)[0]
+        blocks = aligned_blocks(ids, EXPERTS, size)
+        count = int(blocks.count)
+        taken = blocks.row[:count]
+        assert sorted(taken[taken < ids.numel()].tolist()) == list(range(ids.numel())), "each row once"
+        for expert, rows in zip(blocks.expert[:count].tolist(), taken, strict=True):
+            real = rows < ids.numel()
+            assert (ids.flatten()[rows[real].long()] == expert).all()
+            assert not (real[1:] & ~real[:-1]).any(), "empty places last"

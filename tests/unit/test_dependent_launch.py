@@ -20,6 +20,7 @@ from sglang_gemma4.kernels import (
     head_argmax,
     key_parts,
     layer_tail,
+    prefill_experts,
     qkv_norm_rope,
     triple_rmsnorm,
 )
@@ -134,6 +135,16 @@ def experts() -> None:
     grouped_experts.grouped_experts(ones(2, WIDTH), ones(4, 128, WIDTH), ones(4, WIDTH, 64), ones(2, 2, dtype=torch.float32), ids)
 
 
+def many_experts(tma: bool = False) -> None:
+    ids = torch.tensor([[0, 1], [1, 2]], dtype=torch.int32)
+    given = (ones(2, WIDTH), ones(4, 128, WIDTH), ones(4, WIDTH, 64), ones(2, 2, dtype=torch.float32), ids)
+    prefill_experts.prefill_experts(*given, tma=tma)
+
+
+def many_experts_by_descriptors() -> None:
+    many_experts(tma=True)
+
+
 def product() -> None:
     few_row_linear.few_row_linear(ones(4, WIDTH * 8), ones(256, WIDTH * 8), few_row_linear.counters(256, torch.device("cpu")))
 
@@ -158,6 +169,8 @@ CALLS: list[tuple[Callable[[], None], dict[str, int]]] = [
     (head, {"_head_argmax_kernel": 0, "_join_kernel": 0}),
     (centroids, {"_choose_kernel": 0, "_chosen_rows_kernel": 0, "_join_kernel": 0}),
     (experts, {"_expert_blocks_kernel": 0, "_gated_experts_kernel": 0, "_down_kernel": 0, "_sum_kernel": 0}),
+    (many_experts, {"_expert_blocks_kernel": 0, "_gate_and_up_kernel": 0, "_down_rows_kernel": 0, "_sum_kernel": 0}),
+    (many_experts_by_descriptors, {"_expert_blocks_kernel": 0, "_gate_and_up_kernel": 0, "_down_rows_kernel": 0, "_sum_kernel": 0}),
     (product, {"_few_row_linear_kernel": 0}),
     (gated_product, {"_few_row_linear_kernel": 0}),
 ]
@@ -178,7 +191,7 @@ def test_only_weights_are_read_and_nothing_is_written_before_the_wait(
         assert "griddepcontrol" not in early, "the next kernel's programs come after the wait, so only neighbours overlap"
         assert late.count("griddepcontrol.launch_dependents") == 1
         assert "griddepcontrol.wait" not in late
-        assert len(re.findall(r"\bld\.global|cp\.async\.c[ag]", early)) == loads, name
+        assert len(re.findall(r"\bld\.global|cp\.async\.(?:c[ag]|bulk)", early)) == loads, name
         assert not re.findall(r"\bst\.global|\batom\.|\bred\.", early), name
         # No program leaves, or jumps over the wait, before it.
         assert not re.findall(r"\bret;|\bbra\b", early), name

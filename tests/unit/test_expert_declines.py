@@ -1,5 +1,6 @@
 """Batches that our experts' kernels do not take go to what stood there before, with one log line; and which gelu SGLang's compute."""
 
+import importlib
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -57,7 +58,7 @@ def layer_with(**change: Any) -> Any:
 @pytest.fixture(autouse=True)
 def server(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What SGLang's own configuration says, and a report in which notes are kept."""
-    names = ("grouped_experts", "few_token_experts", "dense_beside_experts")
+    names = ("grouped_experts", "few_token_experts", "prefill_experts", "dense_beside_experts")
     monkeypatch.setattr(patching, "_outcomes", {name: patching.Outcome(name, "SWITCH", "", "active") for name in names})
     flags = SimpleNamespace(
         moe=SimpleNamespace(enable_fused_moe_sum_all_reduce=False), deterministic=SimpleNamespace(enable_deterministic_inference=False)
@@ -151,13 +152,33 @@ def test_another_gelu_is_not_taken(caplog: pytest.LogCaptureFixture) -> None:
     runs_before(layer_with(), batch(), "activation gelu, gelu in the runner", caplog, activation="gelu")
 
 
-@pytest.mark.parametrize("tokens", [0, 17, 31, 321])
+@pytest.mark.parametrize("tokens", [0, 17, 31, 321, 1023])
 def test_numbers_of_tokens_between_are_nobody_s_notice(tokens: int, caplog: pytest.LogCaptureFixture) -> None:
     layer = layer_with()
     expert_layers.take_groups(layer, "gelu_pytorch_tanh")
     expert_layers.take_few_tokens(layer, "gelu_pytorch_tanh")
+    expert_layers.take_many(layer, "gelu_pytorch_tanh")
     assert layer.run_moe_core(batch(hidden_states=torch.zeros(tokens, HIDDEN))) == "SGLang's"
-    assert [patching._outcomes[name].notes for name in ("grouped_experts", "few_token_experts")] == [[], []]
+    assert [patching._outcomes[name].notes for name in ("grouped_experts", "few_token_experts", "prefill_experts")] == [[], [], []]
+
+
+def test_a_chunk_that_is_not_taken(caplog: pytest.LogCaptureFixture) -> None:
+    layer = layer_with()
+    expert_layers.take_many(layer, "gelu_pytorch_tanh")
+    assert layer.run_moe_core(batch(hidden_states=torch.zeros(1024, HIDDEN))) == "SGLang's"
+    assert patching._outcomes["prefill_experts"].notes == ["SGLang's kernels compute the experts: tensors are on cpu"]
+
+
+def test_sglang_s_alignment_is_read_as_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lists have room that is no whole number of blocks, and count rows."""
+    module = importlib.import_module("sglang.srt.layers.moe.moe_runner.triton_utils.moe_align_block_size")
+    aligned = (torch.arange(70), torch.arange(5), torch.tensor([48], dtype=torch.int32))
+    monkeypatch.setattr(module, "moe_align_block_size", lambda ids, size, experts: aligned)
+    blocks = expert_layers.aligned_blocks(torch.zeros(20, 2), EXPERTS, 16)
+    assert blocks.row.tolist() == torch.arange(64).view(4, 16).tolist()
+    assert blocks.expert.tolist() == [0, 1, 2, 3]
+    assert blocks.count.tolist() == [3]
+    assert blocks.count.dtype == torch.int32
 
 
 @pytest.mark.parametrize(
