@@ -157,7 +157,7 @@ for run in flash serve; do
     [ ! -e "$out/$run" ] || grep -rq "compiled for long prefills" "$out/$run" || echo "$run: the arm flash ran without FlashAttention-4"
 done
 on_card products 60 python3 -m sglang_gemma4.benchmark.linear_times
-on_card prefill-experts 150 python3 -m sglang_gemma4.benchmark.prefill_expert_times --sweep 90
+on_card prefill-experts 210 python3 -m sglang_gemma4.benchmark.prefill_expert_times --tokens 8192 2048 16384 1024 --sweep 90
 on_card row-tiles 90 python3 -m sglang_gemma4.benchmark.row_tile_times
 on_card prefill-attention 180 python3 -m sglang_gemma4.benchmark.prefill_times --tune
 on_card expert-gelu 240 bash -c "python3 crash_repro/expert_gelu.py && ! SGLANG_GEMMA4_EXPERT_GELU=0 python3 crash_repro/expert_gelu.py"
