@@ -29,7 +29,7 @@ arm() { # MODEL NAME PORT SWITCH FLAG ...: serve, ask, end
         --max-running-requests 16 "${card[@]}" "$@" >"$folder/server.log" 2>&1 &
     local server=$!
     echo $server >>"$servers"
-    until curl -sf -o /dev/null "$url/health"; do
+    until python3 -c "import urllib.request as u; u.urlopen('$url/health', timeout=5)" 2>/dev/null; do
         kill -0 "$server" 2>/dev/null || { echo "$model, $name: the server ended"; tail -n 3 "$folder/server.log"; return 1; }
         sleep 1
     done
