@@ -11,7 +11,7 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     (
         "moe experts",
         r"fused_moe_kernel|grouped_gemm|group_gemm|moe_?gemm|bmm_.*(moe|swiglu|geglu)|fused_experts"
-        r"|_gated_experts_kernel|^_down_kernel|_down_and_sum_kernel",
+        r"|_gated_experts_kernel|^_down_kernel|_down_and_sum_kernel|^gate_and_up_kernel|^down_rows_kernel",
     ),
     (
         "moe routing",

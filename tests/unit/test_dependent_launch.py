@@ -169,8 +169,8 @@ CALLS: list[tuple[Callable[[], None], dict[str, int]]] = [
     (head, {"_head_argmax_kernel": 0, "_join_kernel": 0}),
     (centroids, {"_choose_kernel": 0, "_chosen_rows_kernel": 0, "_join_kernel": 0}),
     (experts, {"_expert_blocks_kernel": 0, "_gated_experts_kernel": 0, "_down_kernel": 0, "_sum_kernel": 0}),
-    (many_experts, {"_expert_blocks_kernel": 0, "_gate_and_up_kernel": 0, "_down_rows_kernel": 0, "_sum_kernel": 0}),
-    (many_experts_by_descriptors, {"_expert_blocks_kernel": 0, "_gate_and_up_kernel": 0, "_down_rows_kernel": 0, "_sum_kernel": 0}),
+    (many_experts, {"_expert_blocks_kernel": 0, "gate_and_up_kernel": 0, "down_rows_kernel": 0, "_sum_kernel": 0}),
+    (many_experts_by_descriptors, {"_expert_blocks_kernel": 0, "gate_and_up_kernel": 0, "down_rows_kernel": 0, "_sum_kernel": 0}),
     (product, {"_few_row_linear_kernel": 0}),
     (gated_product, {"_few_row_linear_kernel": 0}),
 ]
