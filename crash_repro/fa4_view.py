@@ -29,9 +29,10 @@ def main() -> int:
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
     from sglang.srt.plugins import load_plugins
     from sglang.srt.speculative.frozen_kv_mtp_info import FrozenKVMTPContext
-    from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPDraftWorker
 
     load_plugins()
+    from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPDraftWorker  # which a plugin may have replaced
+
     slots = torch.tensor(FULL)[:, None] * PAGE + torch.arange(PAGE)
     target = _target_pool(slots.flatten(), (torch.tensor(SLIDING)[:, None] * PAGE + torch.arange(PAGE)).flatten())
     backend = _draft_backend(module, slots.flatten()[None].int(), target)

@@ -5,17 +5,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4 import switches
 from sglang_gemma4.patching import Hook, Patch
 
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2"
 
 
 def unsupported_reason(original: Callable[[Any], str | None], server_args: Any) -> str | None:
-    """Around ``adaptive_unsupported_reason``: for FROZEN_KV_MTP, every reason but its name."""
+    """Around ``adaptive_unsupported_reason``: for FROZEN_KV_MTP, every reason but its name, and that of the worker v1."""
     from sglang.srt.arg_groups.overrides import resolving_view
 
     if resolving_view(server_args).speculative_algorithm != "FROZEN_KV_MTP":
         return original(server_args)
+    if not switches.is_on(switches.MTP_V2):
+        return f"{switches.MTP_V2}=0 selects the MTP worker v1, whose draft length is fixed"
     as_eagle = copy.copy(server_args)
     declared = list(getattr(server_args, "_resolved_overrides", None) or ())
     as_eagle._resolved_overrides = [*declared, ("sglang_gemma4.adaptive_draft", {"speculative_algorithm": "EAGLE"})]

@@ -11,7 +11,8 @@ from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
 from tests.engine import verify_recorder
 from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output
 
-V1, V2 = "FrozenKVMTPWorkerV1", "FrozenKVMTPWorkerV2"
+V1, V2 = "FrozenKVMTPWorkerV1", "AdaptiveWorker"
+"""SGLang's overlapped worker by the name that our patch gives it, with an adaptive length or without."""
 SWITCH, CHAIN = "SGLANG_FROZEN_KV_MTP_V2", "SGLANG_GEMMA4_FROZEN_CHAIN"
 RECORD = {"TEST_SABOTAGE": "verify_recorder:record"}
 

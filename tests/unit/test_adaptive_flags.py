@@ -57,6 +57,11 @@ def test_every_other_reason_stays(given: dict[str, Any], said: str) -> None:
     assert said in str(reason(**given))
 
 
+def test_the_worker_v1_has_one_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_FROZEN_KV_MTP_V2", "0")
+    assert reason() == "SGLANG_FROZEN_KV_MTP_V2=0 selects the MTP worker v1, whose draft length is fixed"
+
+
 def test_the_arguments_stay_as_they_are() -> None:
     given = arguments(_resolved_overrides=[("x", {"speculative_eagle_topk": 1})])
     adaptive_draft.unsupported_reason(lambda as_eagle: None, given)
