@@ -26,8 +26,8 @@ def fork_layers(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
 PATCH = Patch(
     name="dense_beside_experts",
     switch="SGLANG_GEMMA4_DENSE_OVERLAP",
-    why="A MoE layer runs its dense FFN, then router and experts, though neither reads the other: about 20 µs a layer.",
-    evidence="srt/models/gemma4_causal.py:744-758 · runs/2026-11-21-26b-mtp-v2 (decode, batch 1 and 32)",
+    why="A MoE layer runs its dense FFN, then router and experts, though neither reads the other: 10 µs a layer at batch 1.",
+    evidence="srt/models/gemma4_causal.py:744-758 · runs/2026-11-22-26b-step-switches",
     remove_when="Gemma4DecoderLayer runs its two branches on two streams.",
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", fork_layers, "b7e9b394300f"),),
 )

@@ -43,7 +43,7 @@ def stay_on_card(server_args: Any) -> None:
 PATCH = Patch(
     name="image_transport",
     switch="SGLANG_GEMMA4_IMAGE_TRANSPORT",
-    why="Features are copied off the card, pickled to the scheduler and copied back: 9 ms of CPU an image of 480 x 480.",
+    why="Features are copied off the card, pickled to the scheduler and copied back: 600 images took 13.7 s so, 7.4 s on the card.",
     evidence="srt/arg_groups/serving_hook.py:800 (the CPU by default) · runs/2026-11-22-e2b-images-ttft",
     remove_when="SGLang chooses cuda_ipc for Gemma 4 as it does for Qwen3-VL on large Hopper cards.",
     hooks=(Hook("sglang.srt.arg_groups.serving_hook.handle_multimodal_feature_transport", "before", stay_on_card, "690e3ae12b3c"),),

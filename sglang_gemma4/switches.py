@@ -206,8 +206,8 @@ _TABLE = (
     Switch(
         "SGLANG_GEMMA4_DENSE_OVERLAP",
         True,
-        "A MoE layer's dense FFN runs beside its router and experts in decode graphs (MTP steps on an H200 4.7 % shorter at batch 1, 2.1 % "
-        "at 8, 1.8 % at 32, 1.1 % at 64, `runs/2026-11-22-26b-step-switches`).",
+        "A MoE layer's dense FFN runs beside its router and experts in decode graphs (MTP steps on an H200 4.7 % shorter than this "
+        "package's without it at batch 1, 2.1 % at 8, 1.8 % at 32, 1.1 % at 64, without an arm of stock, `runs/2026-11-22-26b-step-switches`).",
     ),
     Switch(
         "SGLANG_GEMMA4_PLE_TAIL",
@@ -259,8 +259,9 @@ _TABLE = (
         "SGLANG_GEMMA4_ADAPTIVE_DRAFT",
         True,
         "--speculative-adaptive works for MTP: the draft length, 0 (plain decoding) included, that measures fastest at each batch size "
-        "(on an H200, every draft refused, it lost 3.7 % at batch 1, 1.8 % at 8, 1.5 % at 32, 1.9 % at 64, "
-        "`runs/2026-11-22-26b-adaptive-refused`; nothing where drafts are accepted, `runs/2026-11-22-26b-adaptive-accepted`).",
+        "(on an H200, every draft refused, it lost 3.7 % at batch 1, 1.8 % at 8, 1.5 % at 32, 1.9 % at 64 beside this package without a "
+        "draft, `runs/2026-11-22-26b-adaptive-refused`, up to 4.4 % in short passages after a start, `runs/2026-11-22-26b-step-switches`; "
+        "no longer steps where drafts are accepted, `runs/2026-11-22-26b-adaptive-accepted`).",
     ),
     Switch(
         "SGLANG_GEMMA4_VERIFY_PENALTIES",
@@ -299,7 +300,7 @@ _TABLE = (
         "SGLANG_GEMMA4_BATCHED_VISION",
         True,
         "Images and video frames of a batch go through the vision tower together, without their padding, which stock's GPU attention does "
-        "not mask (E2B, 600 images on an H200: 1.96 times stock's throughput, `runs/2026-11-22-e2b-images-ttft`).",
+        "not mask (E2B, 600 images on an H200: 1.96 times stock's throughput in two passes each, `runs/2026-11-22-e2b-images-ttft`).",
     ),
     Switch(
         "SGLANG_GEMMA4_IMAGE_TRANSPORT",

@@ -7,13 +7,14 @@ graph gains, and padding is free as long as the padded prefill is computed in le
 from typing import Any
 
 LARGEST = 4096
-"""Tokens. Static inputs and the activations of the graphs' pool grow with the largest size, and what there is to gain above it is little:
-E2B with fast prefill takes an H200 20 ms here, and 40 of the host's 50 at a whole chunk of 8,192."""
+"""Tokens. Static inputs and the activations of the graphs' pool grow with the largest size, and above it there is nothing to gain: at the
+8 microseconds a token of E2B with fast prefill (``runs/2026-11-22-e2b-yoco``) the card has 32 ms to do here, 63 in a chunk of 8,192."""
 SMALLEST = 8
 DOUBLES_UP_TO = 512
 """Tokens. Up to here each size is twice the one before, the most that SGLang pads (``_MAX_PREFILL_CUDA_GRAPH_PADDING_FACTOR``)."""
 LAUNCH_SECONDS = 1.4e-3
-"""The host's, for one layer of an eager prefill: E2B's 35 layers took about 50 ms beside an H200, from 128 tokens to 4,000."""
+"""The host's, for one layer of an eager prefill; an estimate: a first token of E2B's 35 layers took stock 52 to 58 ms, from 128 tokens to
+4,000 (``runs/2026-11-22-e2b-images-ttft``), a few of which are the server's."""
 OPERATIONS_A_SECOND = 4e14
 """What prefills reached on an H200: E4B's 11 microseconds a token (``runs/2026-11-22-e4b-yoco``) are 4.2e14, 26B-A4B's 18.6
 (``runs/2026-11-22-26b-experts``) 3.3e14. A slower card gains less at the largest sizes, and loses nothing but their capture."""
