@@ -207,7 +207,8 @@ _TABLE = (
         "SGLANG_GEMMA4_DENSE_OVERLAP",
         True,
         "A MoE layer's dense FFN runs beside its router and experts in decode graphs (MTP steps on an H200 4.7 % shorter than this "
-        "package's without it at batch 1, 2.1 % at 8, 1.8 % at 32, 1.1 % at 64, without an arm of stock, `runs/2026-11-22-26b-step-switches`).",
+        "package's without it at batch 1, 2.1 % at 8, 1.8 % at 32, 1.1 % at 64, without an arm of stock, "
+        "`runs/2026-11-22-26b-step-switches`).",
     ),
     Switch(
         "SGLANG_GEMMA4_PLE_TAIL",
