@@ -105,12 +105,13 @@ flash=${G}_FLASH_PREFILL=1 graphs=${G}_PREFILL_GRAPH=1
 stock_ratio=--swa-full-tokens-ratio=0.15 # what the package chooses by itself
 
 # Issue 7. Small models: the servers of all arms side by side, their start beside tests.
-beside engine-tests 400 bash -c "engine_tests prefill_graph images sampling"
+chunk_tests() { tests chunk-experts -n 4 tests/gpu/test_kernels_experts.py -k chunk; }
+export -f chunk_tests
+beside engine-tests 400 bash -c "chunk_tests & engine_tests prefill_graph images sampling" # which waits for both
 small=("${graph_flags[@]}" --max-total-tokens=140000 --mem-fraction-static=0.9 --sleep-on-idle)
 run_bench e4b 560 e4b --together --arm stock --arm package --workload prefill --repetitions 3 -- "${small[@]}" & # its passes wait for e2b's
-run_bench e2b 560 e2b --together --arm stock --arm package --arm "graphs:package,$graphs,only=ttft" \
-    --arm "stock-card:stock,$by_card,only=images" --arm "card:package,${G}_IMAGE_TRANSPORT=1,only=images" \
-    --workload images,ttft,images-sweep,prompts --repetitions 2 -- "${small[@]}" --context-length=70000
+run_bench e2b 640 e2b --together --arm stock --arm "all:package,$graphs,${G}_IMAGE_TRANSPORT=1" --arm "stock-card:stock,$by_card,only=images" \
+    --arm eager:package,only=ttft --workload images,ttft,prompts,images-sweep --repetitions 2 -- "${small[@]}" --context-length=70000
 wait
 # Seven engines of 26B-A4B over a single copy of its weights (49 GiB, and about 10 each): what MTP, plain decoding, prefill graphs and an
 # adaptive length do, which may lose 3 % where every draft is refused.
@@ -146,7 +147,7 @@ run_bench later-pieces 360 26b-a4b --together --share-weights --arm package:pack
 # What a prefill takes, by switch: its milliseconds, of prompts of one chunk and of several.
 prefills=("${seven[@]}" --max-total-tokens=70000 --swa-full-tokens-ratio=0.3)
 run_bench prefills 360 26b-a4b --together --share-weights --arm stock --arm package --arm "flash:package,$flash" \
-    --arm "experts:package,${G}_PREFILL_EXPERTS=1" --arm "graphs:package,$graphs" --arm "all:package,$flash,${G}_PREFILL_EXPERTS=1" \
+    --arm "experts:package,${G}_PREFILL_EXPERTS=1" --arm "all:package,$flash,${G}_PREFILL_EXPERTS=1" \
     --batches 1,8 --step-tokens 8000,32 --repetitions 5 -- "${prefills[@]}"
 # Two servers with pools for 68 of the requests of summarize.
 run_bench flash 280 26b-a4b --together --share-weights --arm package:package,mtp --arm "flash:package,mtp,$flash" --workload summarize \
