@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 def prefill_by_flash(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``TritonAttnBackend.__init__``, and after ``prefill_attention`` has put its kernel there."""
-    from sglang_gemma4.attention import flash_prefill
+    from sglang_gemma4.attention import flash_choice, flash_prefill
     from sglang_gemma4.attention.prefill import PrefillAttention
 
     if runner.is_draft_worker or not any(name.startswith("Gemma4") for name in runner.model_config.hf_config.architectures or ()):
@@ -24,17 +24,21 @@ def prefill_by_flash(_result: None, backend: Any, runner: Any, *_args: Any, **_k
         return
     from sglang.kernels.ops.attention.flash_attention_v4 import flash_attn_varlen_func
 
-    flash = flash_prefill.FlashPrefill(flash_attn_varlen_func)
-    seconds = flash.warm(flash_prefill.kinds_of(runner.model), runner.dtype, backend.device)
-    logger.info("sglang-gemma4: FlashAttention-4 compiled for long prefills in %.1f s", seconds)
-    ours.flash = flash
+    choice = flash_choice.chosen(flash_attn_varlen_func, flash_prefill.kinds_of(runner.model), runner.dtype, backend.device)
+    for left in choice.left:
+        note("flash_prefill", f"our kernel prefills layers of {left}")
+    took = f"compiled and measured in {choice.seconds:.1f} s"
+    logger.info("sglang-gemma4: FlashAttention-4 %s, prefills %s", took, "; ".join(choice.taken) or "no kind of layer")
+    if choice.taken:
+        ours.flash = choice.flash
 
 
 PATCH = Patch(
     name="flash_prefill",
     switch="SGLANG_GEMMA4_FLASH_PREFILL",
-    why="Prefills of 8,000 tokens spend much of their time in attention, where FlashAttention-4 may be faster on Hopper (not measured); "
-    "SGLang's backend for it reads keys by page, without bulk copies, and needs a second backend beside it for decode.",
+    why="Prefills of 8,000 tokens spend much of their time in attention, where FlashAttention-4 can be the faster kernel on Hopper: "
+    "each kind of layer is measured when the server starts, and goes through the faster one; SGLang's "
+    "backend for it reads keys by page, without bulk copies, and needs a second backend beside it for decode.",
     evidence="runs/2026-11-22-26b-kernels-serve (summaries: more than half of the time is prefill) · "
     "kernels/ops/attention/flash_attn/cute/flash_fwd_sm90.py:75",
     remove_when="--prefill-attention-backend fa4 is measured to be as fast.",

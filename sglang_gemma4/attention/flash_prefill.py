@@ -3,19 +3,17 @@
 ``--prefill-attention-backend fa4`` reads the KV cache by page, for which its Hopper kernel gives up bulk copies of keys (TMA), and it makes
 the attention a pair of backends. Here the backend and the pool stay as they are: new tokens have their keys in order already, and where
 they have a prefix its keys are put before them (:mod:`kernels.key_rows`), which moves megabytes beside the teraflops of the attention.
-Which of the two is faster is not measured yet.
+Each kind of layer goes through whichever of this and our own kernel was faster on this card when the server started
+(:mod:`attention.flash_choice`).
 """
 
-import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from sglang_gemma4.kernels.key_rows import key_rows
 
-LEAST_TOKENS = 1024
-"""New tokens of a batch from which on it is taken: below, the launch of a kernel made for long ones does not pay. Not yet measured."""
 MOST_GATHERED_BYTES = 1 << 30
 CAPABILITY = 9
 """Major: SGLang's kernel takes both of these head dimensions on Hopper alone."""
@@ -23,13 +21,37 @@ HEAD_DIMS = (256, 512)
 DTYPES: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)
 
 
-class FlashPrefill:
-    """Attention of a prefill's layer; ``attend`` is SGLang's ``flash_attn_varlen_func``."""
+class Kind(NamedTuple):
+    """A kind of attention layer on one rank."""
 
-    def __init__(self, attend: Callable[..., Any]) -> None:
+    heads: int
+    kv_heads: int
+    dim: int
+    window: int  # -1: none
+
+    def __str__(self) -> str:
+        seen = f"window {self.window}" if self.window >= 0 else "no window"
+        return f"{self.heads}/{self.kv_heads} heads of {self.dim}, {seen}"
+
+
+class FlashPrefill:
+    """Attention of a prefill's layer.
+
+    Args:
+        attend: SGLang's ``flash_attn_varlen_func``.
+        least: new tokens of a batch from which on a kind of layer is taken; a kind that is not there never is.
+    """
+
+    def __init__(self, attend: Callable[..., Any], least: dict[Kind, int] | None = None) -> None:
         self.attend = attend
+        self.least = least or {}
         self.steps = 0
         """Layers computed here; a test asks for it."""
+
+    def wants(self, q: torch.Tensor, k: torch.Tensor, window: int) -> bool:
+        """Whether a layer's prefill is long enough for it to be the faster one."""
+        least = self.least.get(Kind(q.shape[1], k.shape[1], q.shape[2], max(window, -1)))
+        return least is not None and q.shape[0] >= least
 
     def reason_against(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_indices: torch.Tensor) -> str | None:
         """Why a layer of a long prefill is not taken, or None."""
@@ -77,28 +99,6 @@ class FlashPrefill:
         )  # fmt: skip
         self.steps += 1
 
-    def warm(self, kinds: set[tuple[int, int, int, int]], dtype: torch.dtype, device: str) -> float:
-        """Compile for each kind of layer, so that no request waits for it; seconds it took.
-
-        Args:
-            kinds: query heads, KV heads, head dimension and window (-1: none) of each.
-        """
-        began = time.monotonic()
-        out = torch.empty(0)
-        indptr = torch.tensor([0, 160, 416], dtype=torch.int32, device=device)
-        none = torch.zeros(3, dtype=torch.int32, device=device)
-        for heads, kv_heads, dim, window in sorted(kinds):
-            q = torch.zeros(416, heads, dim, dtype=dtype, device=device)
-            k = torch.zeros(416, kv_heads, dim, dtype=dtype, device=device)
-            out = torch.empty_like(q)
-            for slots in (none[:0], none[:2].long()):
-                prefix = none if slots.numel() == 0 else torch.tensor([0, 1, 2], dtype=torch.int32, device=device)
-                self(q, k, k, k, k, indptr, prefix, slots, 1.0, out=out, longest=256, window=window)
-        if out.is_cuda:
-            torch.cuda.synchronize()
-        self.steps = 0
-        return time.monotonic() - began
-
 
 def problem() -> str | None:
     """Why this process cannot prefill so, or None."""
@@ -114,12 +114,12 @@ def problem() -> str | None:
     return None
 
 
-def kinds_of(model: torch.nn.Module) -> set[tuple[int, int, int, int]]:
-    """Query heads, KV heads, head dimension and window (-1: none) of a model's layers on this rank."""
+def kinds_of(model: torch.nn.Module) -> set[Kind]:
+    """The kinds of a model's attention layers."""
     from sglang.srt.layers.radix_attention import RadixAttention
 
     layers: list[Any] = [module for module in model.modules() if isinstance(module, RadixAttention)]
     return {
-        (layer.tp_q_head_num, layer.tp_k_head_num, layer.qk_head_dim, window if (window := layer.sliding_window_size or -1) > 0 else -1)
+        Kind(layer.tp_q_head_num, layer.tp_k_head_num, layer.qk_head_dim, window if (window := layer.sliding_window_size or -1) > 0 else -1)
         for layer in layers
     }

@@ -84,7 +84,7 @@ class PrefillAttention:
     ) -> str | None:
         """Compute a layer with :func:`prefill_attention`, whose arguments these are; or why it does not take them, and nothing is done."""
         reason = prefill_reason(q, k, v, k_buffer, v_buffer, out)
-        if reason is None and self.flash is not None and reach is None and q.shape[0] >= flash_prefill.LEAST_TOKENS:
+        if reason is None and self.flash is not None and reach is None and self.flash.wants(q, k, window):
             problem = self.flash.reason_against(q, k, v, kv_indices)
             if problem is None:
                 self.flash(q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, scale, out=out, longest=longest, window=window)

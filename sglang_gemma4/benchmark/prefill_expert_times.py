@@ -85,7 +85,7 @@ def by_torch(weights: products.Experts, down: bool, tokens: int) -> Call:
 
 def by_us(weights: products.Experts, down: bool, tokens: int) -> Call:
     """With the tiles that a server takes."""
-    size, first, second = tiles_for(tokens)
+    size, first, second = tiles_for(torch.bfloat16)
     return ours.launcher(weights, tokens, (down, size, second if down else first))
 
 

@@ -7,19 +7,20 @@ A cell is the median of several calls; inputs are those of one layer of 26B-A4B.
 
 import argparse
 import itertools
-import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import torch
 from triton.runtime.errors import OutOfResources
 
-from sglang_gemma4.attention.flash_prefill import FlashPrefill
+from sglang_gemma4.attention.flash_choice import inputs, milliseconds
+from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
 from sglang_gemma4.kernels.prefill_attention import Tile, prefill_attention
 
-GROUPS = {"sliding": (16, 8, 256, 1023), "full": (16, 2, 512, -1)}
-"""26B-A4B: query heads, KV heads, head dimension, distance (-1: no window)."""
+GROUPS = {"sliding": Kind(16, 8, 256, 1023), "full": Kind(16, 2, 512, -1)}
+"""Of 26B-A4B."""
+ROUNDS = 5
 CASES = {"1 x 1000": (1, 1000, 0), "8 x 1000": (8, 1000, 0), "1 x 8192": (1, 8192, 0), "1 x 8192 after 8192": (1, 8192, 8192)}
 """Requests, new tokens of each, prefix of each."""
 TILES = {
@@ -30,54 +31,21 @@ TERAFLOPS = 793.7
 """Of a bfloat16 matrix product, measured on an H200."""
 
 
-def inputs(requests: int, tokens: int, prefix: int, heads: int, kv_heads: int, dim: int, distance: int) -> dict[str, Any]:
-    """Random values; a sliding layer lists only the keys its window reaches."""
-    prefix = min(prefix, distance) if distance >= 0 else prefix
-
-    def rand(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, dtype=torch.bfloat16, device="cuda")
-
-    return {
-        "q": rand(requests * tokens, heads, dim),
-        "k": rand(requests * tokens, kv_heads, dim),
-        "v": rand(requests * tokens, kv_heads, dim),
-        "k_buffer": rand(requests * prefix + 1, kv_heads, dim),
-        "v_buffer": rand(requests * prefix + 1, kv_heads, dim),
-        "qo_indptr": torch.arange(requests + 1, dtype=torch.int32, device="cuda") * tokens,
-        "kv_indptr": torch.arange(requests + 1, dtype=torch.int32, device="cuda") * prefix,
-        "kv_indices": torch.randperm(requests * prefix + 1, device="cuda")[: requests * prefix],
-    }
-
-
-def stock(given: dict[str, Any], out: torch.Tensor, tokens: int, distance: int) -> None:
+def stock(given: dict[str, Any]) -> None:
     """SGLang's extend kernel."""
     from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd
 
     extend_attention_fwd(
-        given["q"], given["k"], given["v"], out, given["k_buffer"], given["v_buffer"], given["qo_indptr"], given["kv_indptr"],
-        given["kv_indices"], None, True, None, tokens, 1.0, 1.0, 1.0, sliding_window_size=distance,
+        given["q"], given["k"], given["v"], given["out"], given["k_buffer"], given["v_buffer"], given["qo_indptr"], given["kv_indptr"],
+        given["kv_indices"], None, True, None, given["longest"], 1.0, 1.0, given["scale"], sliding_window_size=given["window"],
     )  # fmt: skip
 
 
-def flash4(given: dict[str, Any], out: torch.Tensor, tokens: int, distance: int) -> None:
+def flash4(given: dict[str, Any]) -> None:
     """SGLang's FlashAttention-4 as SGLANG_GEMMA4_FLASH_PREFILL calls it: where there is a prefix, its keys are put in order first."""
     from sglang.kernels.ops.attention.flash_attention_v4 import flash_attn_varlen_func
 
-    FlashPrefill(flash_attn_varlen_func)(**given, scale=1.0, out=out, longest=tokens, window=distance)
-
-
-def milliseconds(call: Callable[[], object], rounds: int = 5) -> float:
-    """Median of single calls, after one that compiles."""
-    call()
-    taken = []
-    for _ in range(rounds):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        taken.append(start.elapsed_time(end))
-    return float(statistics.median(taken))
+    FlashPrefill(flash_attn_varlen_func)(**given)
 
 
 def seen_pairs(tokens: int, prefix: int, distance: int) -> int:
@@ -87,31 +55,29 @@ def seen_pairs(tokens: int, prefix: int, distance: int) -> int:
 
 def cells(name: str, case: str, tune: bool) -> Iterator[str]:
     """One line of the table, cell by cell; FlashAttention-4, which compiles for a minute or more, comes last."""
-    heads, kv_heads, dim, distance = GROUPS[name]
+    kind = GROUPS[name]
     requests, tokens, prefix = CASES[case]
-    given = inputs(requests, tokens, prefix, heads, kv_heads, dim, distance)
-    out = torch.empty_like(given["q"])
-
-    def ours(tile: Tile | None = None) -> None:
-        prefill_attention(**given, scale=1.0, out=out, longest=tokens, window=distance, tile=tile)
-
-    least = requests * seen_pairs(tokens, prefix, distance) * heads * dim * 4 / TERAFLOPS / 1e9
+    # A sliding layer lists only the keys its window reaches.
+    given = inputs(kind, requests, tokens, torch.bfloat16, "cuda", prefix=min(prefix, kind.window) if kind.window >= 0 else prefix)
+    pairs = requests * seen_pairs(tokens, prefix, kind.window)
     yield from (
         name,
         case,
-        f"{milliseconds(partial(stock, given, out, tokens, distance)):.3f}",
-        f"{milliseconds(ours):.3f}",
-        f"{least:.3f}",
+        f"{milliseconds(partial(stock, given), ROUNDS):.3f}",
+        f"{milliseconds(partial(prefill_attention, **given), ROUNDS):.3f}",
+        f"{pairs * kind.heads * kind.dim * 4 / TERAFLOPS / 1e9:.3f}",
     )
     best = (float("inf"), "-")
-    for tile in TILES[dim] if tune else []:
+    for tile in TILES[kind.dim] if tune else []:
         try:
-            best = min(best, (milliseconds(partial(ours, tile), 3), f"{tile.rows}x{tile.keys}/{tile.warps}/{tile.stages}"))
+            best = min(
+                best, (milliseconds(partial(prefill_attention, **given, tile=tile)), f"{tile.rows}x{tile.keys}/{tile.warps}/{tile.stages}")
+            )
         except OutOfResources:
             continue
     yield f"{best[1]} {best[0]:.3f}" if tune else "-"
     try:
-        yield f"{milliseconds(partial(flash4, given, out, tokens, distance)):.3f}"
+        yield f"{milliseconds(partial(flash4, given), ROUNDS):.3f}"
     except Exception as error:  # FlashAttention-4 is optional and compiles for its card only; the table says why it has no number
         yield f"{type(error).__name__}: {str(error)[:60]}"
 

@@ -16,8 +16,8 @@ from sglang_gemma4.kernels.layer_tail_rows import tail_rows_kernel
 from sglang_gemma4.kernels.row_parts import RowTiles
 from sglang_gemma4.kernels.triple_rmsnorm import reason_against, warps_for
 
-MANY_ROWS: int | None = None
-"""From so many rows on, :data:`TILES`. None: never, because it is not measured yet; ``benchmark.row_tile_times`` measures it."""
+MANY_ROWS = 1024
+"""From so many rows on, :data:`TILES`: from 1,024 to 8,192 they were the faster ones (``runs/2026-11-23-row-tiles``)."""
 TILES = RowTiles(rows=1, block=1024, warps=4)
 
 
@@ -227,7 +227,7 @@ def _launch(
         )
         options = {"DUAL": experts is not None, "HAS_SCALAR": scalar is not None, "HAS_NEXT": next_weight is not None, "ROUNDED": rounded}
         options |= launch_options(x.device)
-        if tiles is None and MANY_ROWS is not None and rows >= MANY_ROWS and TILES.fits(width):
+        if tiles is None and rows >= MANY_ROWS and TILES.fits(width):
             tiles = TILES
         if tiles is not None:
             tail_rows_kernel[(triton.cdiv(rows, tiles.rows),)](*given, rows, **options, **tiles.options(width))

@@ -20,8 +20,8 @@ from sglang_gemma4.kernels.triple_rmsnorm import DTYPES
 
 HEADS_OF_SMALL_STEPS = 4096
 """Up to so many heads in all, a program takes one: a decode step needs more programs, a prefill wider ones."""
-MANY_TOKENS: int | None = None
-"""From so many tokens on, :data:`TILES`. None: never, because it is not measured yet; ``benchmark.row_tile_times`` measures it."""
+MANY_TOKENS = 1024
+"""From so many tokens on, :data:`TILES`: from 1,024 to 8,192 they were the faster ones (``runs/2026-11-23-row-tiles``)."""
 TILES = TokenTiles(tokens=1, warps=4)
 
 
@@ -183,7 +183,7 @@ def qkv_norm_rope(
             *_layout(k_cache, v_cache),
         )
         options = {"HEADS": heads, "KV_HEADS": kv_heads, "HALF": dim // 2, "WRITES": slots is not None, **launch_options(qkv.device)}
-        if tiles is None and MANY_TOKENS is not None and tokens >= MANY_TOKENS and TILES.fit(heads, kv_heads, dim):
+        if tiles is None and tokens >= MANY_TOKENS and TILES.fit(heads, kv_heads, dim):
             tiles = TILES
         if tiles is not None:
             programs = (triton.cdiv(tokens, tiles.tokens),)

@@ -14,8 +14,8 @@ from sglang_gemma4.kernels.triple_rmsnorm_rows import triple_rmsnorm_rows_kernel
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LONGEST_ROW = 16384
-MANY_ROWS: int | None = None
-"""From so many rows on, :data:`TILES`. None: never, because it is not measured yet; ``benchmark.row_tile_times`` measures it."""
+MANY_ROWS = 1024
+"""From so many rows on, :data:`TILES`: from 1,024 to 8,192 they were the faster ones (``runs/2026-11-23-row-tiles``)."""
 TILES = RowTiles(rows=1, block=1024, warps=4)
 
 
@@ -148,7 +148,7 @@ def triple_rmsnorm(
             router_eps,
             expert_eps,
         )
-        if tiles is None and MANY_ROWS is not None and rows >= MANY_ROWS and TILES.fits(width):
+        if tiles is None and rows >= MANY_ROWS and TILES.fits(width):
             tiles = TILES
         if tiles is not None:
             programs = (triton.cdiv(rows, tiles.rows),)

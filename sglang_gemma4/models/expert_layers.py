@@ -125,7 +125,7 @@ def aligned_blocks(ids: torch.Tensor, experts: int, size: int) -> Blocks:
 
 def many_token_experts(x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """``prefill_experts`` over blocks of SGLang's; interpreted, over its own."""
-    tiles = tiles_for(x.shape[0], x.dtype)
+    tiles = tiles_for(x.dtype)
     blocks = aligned_blocks(ids, w13.shape[0], tiles[0]) if ids.is_cuda else None
     return prefill_experts(x, w13, w2, weights, ids, blocks, tiles)
 

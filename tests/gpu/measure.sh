@@ -101,7 +101,7 @@ run_bench() { # NAME SECONDS MODEL ARGUMENT ...: a stage that is a bench; its ru
 
 off() { echo "$1-off:package,mtp,${G}_$2=0"; } # NAME SWITCH: an arm
 by_card=--mm-feature-transport=cuda_ipc adaptive=--speculative-adaptive refused=SGLANG_SIMULATE_ACC_LEN=1
-flash=${G}_FLASH_PREFILL=1 graphs=${G}_PREFILL_GRAPH=1
+flash=${G}_FLASH_PREFILL=1 eager=${G}_PREFILL_GRAPH=0
 stock_ratio=--swa-full-tokens-ratio=0.15 # what the package chooses by itself
 
 # Issue 7. Small models: the servers of all arms side by side, their start beside tests.
@@ -110,21 +110,18 @@ export -f chunk_tests
 beside engine-tests 400 bash -c "chunk_tests & engine_tests prefill_graph images sampling" # which waits for both
 small=("${graph_flags[@]}" --max-total-tokens=140000 --mem-fraction-static=0.9 --sleep-on-idle)
 run_bench e4b 560 e4b --together --arm stock --arm package --workload prefill --repetitions 3 -- "${small[@]}" & # its passes wait for e2b's
-run_bench e2b 640 e2b --together --arm stock --arm "all:package,$graphs,${G}_IMAGE_TRANSPORT=1" --arm "stock-card:stock,$by_card,only=images" \
-    --arm eager:package,only=ttft --workload images,ttft,prompts,images-sweep --repetitions 2 -- "${small[@]}" --context-length=70000
+run_bench e2b 560 e2b --together --arm stock --arm package --arm "stock-card:stock,$by_card,only=images" \
+    --arm "eager:package,$eager,only=ttft" --workload images,ttft --repetitions 2 -- "${small[@]}"
+run_bench growth 330 e2b --together --arm stock --arm package --workload prompts,images-sweep --repetitions 2 -- "${small[@]}" \
+    --context-length=70000
 wait
 # Seven engines of 26B-A4B over a single copy of its weights (49 GiB, and about 10 each): what MTP, plain decoding, prefill graphs and an
 # adaptive length do, which may lose 3 % where every draft is refused.
 seven=("${graph_flags[@]}" --max-running-requests=64 --max-total-tokens=30500 --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.97
     --sleep-on-idle)
 run_bench seven 480 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp --arm plain-stock:stock \
-    --arm plain:package --arm "graphs:package,$graphs" --arm "refused:package,mtp,$adaptive,$refused" \
+    --arm plain:package --arm "eager:package,$eager" --arm "refused:package,mtp,$adaptive,$refused" \
     --arm "adaptive:package,mtp,$adaptive" --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
-# Two servers of 26B-A4B fit the card at a time, with pools for 64 of the requests of chat.
-run_bench prefill-graphs 300 26b-a4b --together --arm eager:package,--disable-prefill-cuda-graph --arm "graphs:package,$graphs" \
-    --workload ttft,chat --repetitions 2 -- "${graph_flags[@]}" --max-running-requests=64 --max-total-tokens=130000 \
-    --swa-full-tokens-ratio=0.53 --mem-fraction-static=0.95
-
 # Issue 5: what an adaptive length loses where every draft is refused (3 % at most is allowed), and what it makes of accepted ones.
 # Two engines with pools for 64 requests of 900 tokens.
 two=("${flags[@]}" --max-total-tokens=60000 --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.93)
@@ -144,18 +141,17 @@ run_bench pieces 360 26b-a4b --together --share-weights --arm stock:stock,mtp --
 run_bench later-pieces 360 26b-a4b --together --share-weights --arm package:package,mtp --arm "$(off argmax DRAFT_ARGMAX)" \
     --arm "$(off early DEPENDENT_LAUNCH)" --arm "$(off few FEW_ROW_LINEAR)" --arm "$(off write KV_WRITE)" --arm "$(off overlap DENSE_OVERLAP)" \
     --arm "$(off query SHARED_QUERY)" --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
-# What a prefill takes, by switch: its milliseconds, of prompts of one chunk and of several.
-prefills=("${seven[@]}" --max-total-tokens=70000 --swa-full-tokens-ratio=0.3)
-run_bench prefills 360 26b-a4b --together --share-weights --arm stock --arm package --arm "flash:package,$flash" \
-    --arm "experts:package,${G}_PREFILL_EXPERTS=1" --arm "all:package,$flash,${G}_PREFILL_EXPERTS=1" \
-    --batches 1,8 --step-tokens 8000,32 --repetitions 5 -- "${prefills[@]}"
+# What a prefill takes, by switch: lone prompts, and 30 prompts of 7,000 tokens, nine at a time.
+run_bench prefills 330 26b-a4b --together --share-weights --arm stock --arm package --arm "flash:package,$flash,only=prefill" \
+    --arm "eager:package,$eager,only=ttft" --arm "experts-off:package,${G}_PREFILL_EXPERTS=0,only=prefill" --workload prefill,ttft \
+    --repetitions 3 -- "${seven[@]}" --max-total-tokens=70000 --swa-full-tokens-ratio=0.3
 # Two servers with pools for 68 of the requests of summarize.
 run_bench flash 280 26b-a4b --together --share-weights --arm package:package,mtp --arm "flash:package,mtp,$flash" --workload summarize \
     --repetitions 2 -- "${flags[@]}" --max-total-tokens=620000 --swa-full-tokens-ratio=0.17 --mem-fraction-static=0.95 --sleep-on-idle
 run_bench serve 620 26b-a4b --arm "stock:stock,mtp,$stock_ratio" --arm "flash:package,mtp,$flash" --arm package:package,mtp \
-    --workload summarize,chat --rounds 1 --repetitions 1 -- "${flags[@]}"
+    --workload summarize,chat --rounds 1 --repetitions 1 -- "${graph_flags[@]}"
 for run in flash serve; do
-    [ ! -e "$out/$run" ] || grep -rq "compiled for long prefills" "$out/$run" || echo "$run: the arm flash ran without FlashAttention-4"
+    [ ! -e "$out/$run" ] || grep -rq "FlashAttention-4 compiled" "$out/$run" || echo "$run: the arm flash ran without FlashAttention-4"
 done
 on_card products 60 python3 -m sglang_gemma4.benchmark.linear_times
 on_card prefill-experts 210 python3 -m sglang_gemma4.benchmark.prefill_expert_times --tokens 8192 2048 16384 1024 --sweep 90

@@ -180,7 +180,7 @@ def test_sglang_s_alignment_puts_each_row_once() -> None:
     """With its expert, empty places last: what computing half a block relies on."""
     for tokens in (1024, 2048, 4096, 8192, 16384):
         _, ids = routed(tokens, 0.1)
-        size = tiles_for(tokens)[0]
+        size = tiles_for(torch.bfloat16)[0]
         blocks = aligned_blocks(ids, EXPERTS, size)
         count = int(blocks.count)
         taken = blocks.row[:count]

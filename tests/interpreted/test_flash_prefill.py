@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4.attention.flash_prefill import FlashPrefill
+from sglang_gemma4.attention import flash_choice, flash_prefill
+from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
 from sglang_gemma4.kernels import key_rows as op
 from sglang_gemma4.kernels.prefill_attention import prefill_attention_reference
 from tests.engine.flash_standin import varlen
@@ -61,14 +62,33 @@ def test_equals_our_kernel_s_reference(prefixes: list[int], tokens: list[int], w
     assert flash.steps == 1
 
 
-def test_warming_takes_every_kind_of_layer() -> None:
+def test_every_kind_of_layer_is_compiled_and_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those it does not take, that fail, or where it is no faster stay with our kernel, by name."""
     called: list[tuple[int, ...]] = []
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **named: Any) -> None:
+        assert v is not k, "by which FlashAttention-4 knows another kind of attention"
         called.append((q.shape[1], k.shape[1], q.shape[2], named["window_size"][0], k.shape[0] - q.shape[0]))
+        if q.shape[1] == 8:
+            raise RuntimeError("no such kernel\nand much more")
         varlen(q, k, v, **named)
 
-    flash = FlashPrefill(attend)
-    assert flash.warm({(4, 2, 16, 31), (4, 1, 32, -1)}, torch.float32, "cpu") >= 0
-    assert called == [(4, 1, 32, -1, 0), (4, 1, 32, -1, 2), (4, 2, 16, 31, 0), (4, 2, 16, 31, 2)]
-    assert flash.steps == 0
+    times = {4: {64: [(2.0, 1.0), (1.0, 0.9)], 128: [(4.0, 1.0)]}, 2: {64: [(1.0, 0.1)], 128: [(4.0, 3.9)]}}
+    monkeypatch.setattr(flash_choice, "measured", lambda flash, kind, dtype, device: times[kind.heads])
+    monkeypatch.setattr(flash_prefill, "DTYPES", (torch.float32,))
+    monkeypatch.setattr(flash_prefill, "HEAD_DIMS", (16, 32))
+    kinds = {Kind(4, 2, 16, 31), Kind(2, 1, 32, -1), Kind(8, 2, 16, 31), Kind(4, 2, 64, -1)}
+    choice = flash_choice.chosen(attend, kinds, torch.float32, "cpu")
+    assert called == [(2, 1, 32, -1, 4), (4, 2, 16, 31, 4), (8, 2, 16, 31, 4)]
+    assert choice.flash.least == {Kind(4, 2, 16, 31): 64}
+    assert choice.taken == ["4/2 heads of 16, window 31 from 64 tokens (128 tokens take 1.00 ms, our kernel's 4.00)"]
+    assert choice.left == [
+        "2/1 heads of 32, no window: 128 tokens take 3.90 ms, our kernel's 4.00",
+        "4/2 heads of 64, no window: head dimensions are 64 and 64; 16 or 32 for both is taken",
+        "8/2 heads of 16, window 31: RuntimeError: no such kernel",
+    ]
+    assert choice.flash.steps == 0
+    q, k = torch.zeros(64, 4, 16), torch.zeros(64, 2, 16)
+    assert choice.flash.wants(q, k, 31)
+    assert not choice.flash.wants(q[:63], k[:63], 31)
+    assert not choice.flash.wants(q, k, -1)

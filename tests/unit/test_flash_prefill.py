@@ -7,7 +7,7 @@ import pytest
 import torch
 from sglang.kernels.ops.attention import flash_attention_v4
 
-from sglang_gemma4.attention import flash_prefill, prefill
+from sglang_gemma4.attention import flash_choice, flash_prefill, prefill
 from sglang_gemma4.patches import flash_prefill as patch
 
 States = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -81,12 +81,15 @@ def test_backends_that_get_it(runner: Any, ours: bool, possible: str | None, sai
     heard: list[str] = []
     monkeypatch.setattr(patch, "note", lambda name, message: heard.append(message))
     monkeypatch.setattr(flash_prefill, "problem", lambda: possible)
+    taken = flash_prefill.FlashPrefill(print)
+    choice = flash_choice.Choice(taken, taken=["a kind"], left=["any kind: slower"])
+    monkeypatch.setattr(flash_choice, "chosen", lambda attend, *_: choice if attend is flash_attention_v4.flash_attn_varlen_func else None)
     backend = SimpleNamespace(extend_attention_fwd=prefill.PrefillAttention(print) if ours else print, device="cpu")
     patch.prefill_by_flash(None, backend, runner)
     flash: Any = getattr(backend.extend_attention_fwd, "flash", None)
     if said == "taken":
-        assert flash.attend is flash_attention_v4.flash_attn_varlen_func
-        assert heard == []
+        assert flash is taken
+        assert heard == ["our kernel prefills layers of any kind: slower"]
     else:
         assert flash is None
         assert [str(said) in each for each in heard] == ([True] if said else [])
@@ -98,7 +101,8 @@ def test_short_prefills_and_images_stay_ours(tokens: int, images: bool, flashed:
     monkeypatch.setattr(prefill, "prefill_attention", lambda *args, **kwargs: kernel.append(kwargs["reach"]))
     attention = prefill.PrefillAttention(print)
     taken: list[int] = []
-    attention.flash = flash_prefill.FlashPrefill(lambda q, *_, **__: taken.append(q.shape[0]))
+    least = {flash_prefill.Kind(4, 2, 256, -1): 1024}
+    attention.flash = flash_prefill.FlashPrefill(lambda q, *_, **__: taken.append(q.shape[0]), least)
     q, k, v = (torch.zeros(tokens, heads, 256, dtype=torch.bfloat16) for heads in (4, 2, 2))
     starts, none = torch.tensor([0, tokens]), torch.zeros(2, dtype=torch.int32)
     reach = torch.zeros(tokens, dtype=torch.int32) if images else None

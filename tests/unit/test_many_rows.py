@@ -46,8 +46,8 @@ def launch_all(rows: int, width: int, heads: int = 16) -> None:
     qkv_norm_rope.qkv_norm_rope(qkv, torch.zeros(rows, dtype=torch.int64), torch.zeros(4, 32), torch.ones(32), torch.ones(32), heads, 2)
 
 
-@pytest.mark.parametrize(("rows", "heads_of_program"), [(1, 1), (80, 1), (204, 1), (205, 4), (8192, 4)])
-def test_until_they_are_measured_no_kernel_for_many_rows_is_launched(rows: int, heads_of_program: int, launches: list[Launch]) -> None:
+@pytest.mark.parametrize(("rows", "heads_of_program"), [(1, 1), (80, 1), (204, 1), (205, 4), (1023, 4)])
+def test_fewer_rows_than_a_prefill_has_keep_the_other_kernel(rows: int, heads_of_program: int, launches: list[Launch]) -> None:
     launch_all(rows, 100)
     norms, tail, rope = launches
     assert norms == ("_triple_rmsnorm_kernel", (rows,), {"TRIPLE": True, "BLOCK": 128, "num_warps": 1, "PDL": False})
@@ -58,7 +58,7 @@ def test_until_they_are_measured_no_kernel_for_many_rows_is_launched(rows: int, 
     assert rope == ("_qkv_norm_rope_kernel", (programs,), {**layer, "ROWS": heads_of_program, "num_warps": 1, "PDL": False})
 
 
-def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def from_64_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (triple_rmsnorm, layer_tail):
         monkeypatch.setattr(module, "MANY_ROWS", 64)
         monkeypatch.setattr(module, "TILES", RowTiles(rows=3, block=256, warps=1, stages=2))
@@ -66,8 +66,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(qkv_norm_rope, "TILES", TokenTiles(tokens=2, warps=1))
 
 
-def test_measured_ones_are_taken_from_their_rows_on(launches: list[Launch], monkeypatch: pytest.MonkeyPatch) -> None:
-    measured(monkeypatch)
+def test_those_for_many_rows_are_taken_from_their_rows_on(launches: list[Launch], monkeypatch: pytest.MonkeyPatch) -> None:
+    from_64_rows(monkeypatch)
     launch_all(63, 2816)
     assert [name for name, _, _ in launches] == [names[0] for names in KERNELS.values()]
     launches.clear()
@@ -85,7 +85,7 @@ def test_measured_ones_are_taken_from_their_rows_on(launches: list[Launch], monk
 
 @pytest.mark.parametrize(("width", "heads"), [(5376, 16), (2816, 24), (2816, 512)])
 def test_what_does_not_fit_keeps_the_other_kernel(width: int, heads: int, launches: list[Launch], monkeypatch: pytest.MonkeyPatch) -> None:
-    measured(monkeypatch)
+    from_64_rows(monkeypatch)
     launch_all(64, width, heads)
     many = [name in ("triple_rmsnorm_rows_kernel", "tail_rows_kernel", "qkv_norm_rope_tokens_kernel") for name, _, _ in launches]
     assert many == [width == 2816, width == 2816, heads == 16]
