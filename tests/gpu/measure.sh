@@ -112,7 +112,7 @@ small=("${graph_flags[@]}" --max-total-tokens=140000 --mem-fraction-static=0.9 -
 run_bench e4b 560 e4b --together --arm stock --arm package --workload prefill --repetitions 3 -- "${small[@]}" & # its passes wait for e2b's
 run_bench e2b 560 e2b --together --arm stock --arm package --arm "stock-card:stock,$by_card,only=images" \
     --arm "eager:package,$eager,only=ttft" --workload images,ttft --repetitions 2 -- "${small[@]}"
-run_bench growth 330 e2b --together --arm stock --arm package --workload prompts,images-sweep --repetitions 2 -- "${small[@]}" \
+run_bench growth 310 e2b --together --arm stock --arm package --workload prompts,images-sweep --repetitions 2 -- "${small[@]}" \
     --context-length=70000
 wait
 # Seven engines of 26B-A4B over a single copy of its weights (49 GiB, and about 10 each): what MTP, plain decoding, prefill graphs and an
@@ -142,9 +142,9 @@ run_bench later-pieces 360 26b-a4b --together --share-weights --arm package:pack
     --arm "$(off early DEPENDENT_LAUNCH)" --arm "$(off few FEW_ROW_LINEAR)" --arm "$(off write KV_WRITE)" --arm "$(off overlap DENSE_OVERLAP)" \
     --arm "$(off query SHARED_QUERY)" --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
 # What a prefill takes, by switch: lone prompts, and 30 prompts of 7,000 tokens, nine at a time.
-run_bench prefills 330 26b-a4b --together --share-weights --arm stock --arm package --arm "flash:package,$flash,only=prefill" \
+run_bench prefills 300 26b-a4b --together --share-weights --arm stock --arm package --arm "flash:package,$flash,only=prefill" \
     --arm "eager:package,$eager,only=ttft" --arm "experts-off:package,${G}_PREFILL_EXPERTS=0,only=prefill" --workload prefill,ttft \
-    --repetitions 3 -- "${seven[@]}" --max-total-tokens=70000 --swa-full-tokens-ratio=0.3
+    --repetitions 2 -- "${seven[@]}" --max-total-tokens=70000 --swa-full-tokens-ratio=0.3
 # Two servers with pools for 68 of the requests of summarize.
 run_bench flash 280 26b-a4b --together --share-weights --arm package:package,mtp --arm "flash:package,mtp,$flash" --workload summarize \
     --repetitions 2 -- "${flags[@]}" --max-total-tokens=620000 --swa-full-tokens-ratio=0.17 --mem-fraction-static=0.95 --sleep-on-idle
