@@ -5,6 +5,7 @@ script with it. It runs on the CPU reference engine in float32; no GPU is needed
 environment gives stock SGLang, ``SGLANG_GEMMA4_<PATCH>=0`` the package without one patch.
 """
 
+import importlib
 import json
 import os
 import subprocess
@@ -95,10 +96,18 @@ def greedy(model: Any, tokens: int = TOKENS) -> list[list[int]]:
 
 
 def generate(
-    model: Path, updated: Path | None = None, env: Mapping[str, str] | None = None, tokens: int = TOKENS, **engine: Any
+    model: Path,
+    updated: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    tokens: int = TOKENS,
+    prepare: str | None = None,
+    **engine: Any,
 ) -> list[Any] | str:
-    """The engine's greedy continuations, with ``updated`` also those after loading its weights; or its last error line."""
-    case = {"model": str(model), "updated": updated and str(updated), "tokens": tokens, "engine": engine}
+    """The engine's greedy continuations, with ``updated`` also those after loading its weights; or its last error line.
+
+    ``prepare`` names a function of this repository, ``module:function``, that is called in the engine's process first.
+    """
+    case = {"model": str(model), "updated": updated and str(updated), "tokens": tokens, "prepare": prepare, "engine": engine}
     command = [sys.executable, __file__, json.dumps(case, default=str)]
     done = subprocess.run(command, env={**os.environ, **(env or {})}, capture_output=True, text=True, start_new_session=True)
     lines = (done.stdout + done.stderr).splitlines()
@@ -116,8 +125,8 @@ def verdict(expected: object, seen: object) -> int:
     return 0 if seen == expected else 1
 
 
-def cpu_engine(**options: Any) -> Any:
-    """An ``Engine`` of the CPU reference engine; its processes are forked from this one."""
+def cpu_engine(prepare: str | None = None, **options: Any) -> Any:
+    """An ``Engine`` of the CPU reference engine; its processes are forked from this one, in which ``prepare`` was called."""
     from sglang_gemma4.cpu.environment import default_engine_arguments, prepare_this_process
 
     prepare_this_process()
@@ -127,6 +136,10 @@ def cpu_engine(**options: Any) -> Any:
     import sglang.srt.managers.scheduler  # noqa: F401
     from sglang.srt.entrypoints.engine import Engine
 
+    if prepare:
+        sys.path.insert(0, str(Path(__file__).parents[1]))
+        module, function = prepare.split(":")
+        getattr(importlib.import_module(module), function)()
     set_method = multiprocessing.set_start_method  # forked children need not import SGLang again
     multiprocessing.set_start_method = lambda method, force=False: set_method("fork", force=True)
     default = {"skip_tokenizer_init": True, "skip_server_warmup": True, "max_total_tokens": 2048, "mem_fraction_static": 0.5}
@@ -134,7 +147,7 @@ def cpu_engine(**options: Any) -> Any:
 
 
 def _serve(case: dict[str, Any]) -> None:
-    engine = cpu_engine(model_path=case["model"], **case["engine"])
+    engine = cpu_engine(case["prepare"], model_path=case["model"], **case["engine"])
     sampling = {"max_new_tokens": case["tokens"], "temperature": 0, "ignore_eos": True}
 
     def answers() -> list[list[int]]:

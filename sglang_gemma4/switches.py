@@ -133,8 +133,9 @@ _TABLE = (
     Switch(
         "SGLANG_GEMMA4_FLASH_PREFILL",
         False,
-        "On Hopper, prefills of 1,024 tokens and more without images on triton through FlashAttention-4 over keys in order (off until "
-        "measured on an H200).",
+        "On Hopper, prefills of 1,024 tokens and more without images on triton go through FlashAttention-4 over keys in order, layers of "
+        "the kinds that a measurement at the start finds faster so (26B-A4B on an H200: its full layers, 2.98 ms for 6.88 at 8,192 tokens; "
+        "30 prompts of 7,000 tokens 10 % faster, `runs/2026-11-23-26b-prefill`; off until its kernel test has run on a card).",
     ),
     Switch("SGLANG_GEMMA4_SYNC_MTP", True, "MTP runs with --disable-overlap-schedule (stock crashes at the first batch)."),
     Switch(
@@ -234,8 +235,9 @@ _TABLE = (
         True,
         "Prefills replay CUDA graphs of the language model, images included: of up to 4,096 tokens on E2B and E4B, 2,048 on 26B-A4B, 512 "
         "on 31B, or the operator's --cuda-graph-bs-prefill or --cuda-graph-max-bs-prefill; where this is not set, "
-        f"{PREFILL_GRAPH_FOR_MM} is the switch (E2B on an H200, lone prompts of 1,000 and 4,000 tokens: median TTFT 42 and 53 ms, without it "
-        "71 and 83, stock's 61 and 69; at 128 tokens 65, 91 and 62, where the ranges meet, `runs/2026-11-23-e2b-images-ttft`).",
+        f"{PREFILL_GRAPH_FOR_MM} is the switch (TTFT of a lone prompt of 1,000 tokens on an H200, from graphs, eager, stock: 26B-A4B "
+        "30, 68, 77 ms, `runs/2026-11-23-26b-prefill`; E2B 42, 71, 61, `runs/2026-11-23-e2b-images-ttft`; 16 to 33 s of the start, most of "
+        "it compiling, and 0.4 to 0.6 GiB).",
         other_name=PREFILL_GRAPH_FOR_MM,
     ),
     Switch(
@@ -309,8 +311,8 @@ _TABLE = (
         "SGLANG_GEMMA4_IMAGE_TRANSPORT",
         True,
         "Where the operator chose none, image features go from the tokenizer to the scheduler by --mm-feature-transport cuda_ipc, for "
-        "1 GiB of the KV memory (E2B, 600 images on an H200: 3.19 times stock's throughput with it and BATCHED_VISION, stock with that flag "
-        "1.20, two passes each, `runs/2026-11-23-e2b-images-ttft`).",
+        "1 GiB of the KV memory (E2B, 600 images on an H200: 3.19 times stock's throughput with it and BATCHED_VISION, stock with that "
+        "flag 1.20, two passes each, `runs/2026-11-23-e2b-images-ttft`).",
     ),
     Switch(
         "SGLANG_GEMMA4_MEDIA_ERRORS",

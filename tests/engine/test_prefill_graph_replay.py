@@ -1,6 +1,9 @@
 """Prefill graphs on the CPU, recorded and replayed operator by operator (see ``recorded_graphs``): greedy tokens equal transformers'."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ ENGINE = {"disable_cuda_graph": False, "disable_decode_cuda_graph": True, "chunk
 ON = {"SGLANG_GEMMA4_PREFILL_GRAPH": "1", "TEST_SABOTAGE": "recorded_graphs:install"}
 YOCO = "SGLANG_GEMMA4_YOCO"
 TOKENS = 10
+SCRIPT = Path(__file__).parents[2] / "crash_repro" / "shared_kv_prefill_graph.py"
 E2B, MOE = checkpoints.SHIPPED / "tiny-e2b", checkpoints.SHIPPED / "tiny-26b-a4b"
 
 
@@ -119,6 +123,15 @@ def test_a_text_only_checkpoint_whose_layers_share_kv(nursery: Nursery, tmp_path
         found = nursery.run(path, groups, {**ON, "SGLANG_GEMMA4_PREFILL_GRAPH": switch, YOCO: "1"}, **ENGINE)
         assert tokens(found) == case.greedy(model)
         assert bool(replays(found)) is (switch == "1")
+
+
+@pytest.mark.parametrize(("switch", "status"), [("1", 0), ("0", 1)])
+def test_the_repro_of_shared_kv(switch: str, status: int) -> None:
+    """``crash_repro/shared_kv_prefill_graph.py``: right with the patch, wrong without."""
+    env = {**os.environ, "SGLANG_GEMMA4_PREFILL_GRAPH": switch, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, str(SCRIPT)], env=env, capture_output=True, text=True, timeout=300)
+    assert ("invalid or duplicate attention layer_id" in done.stdout) is (status == 1), done.stdout + done.stderr
+    assert done.returncode == status, done.stdout
 
 
 def test_a_server_whose_graphs_are_to_be_saved(nursery: Nursery) -> None:

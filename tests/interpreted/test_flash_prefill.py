@@ -1,5 +1,6 @@
 """Long prefills through FlashAttention: keys put in order under Triton's interpreter, with a stand-in for the attention itself."""
 
+import re
 from typing import Any
 
 import pytest
@@ -72,21 +73,25 @@ def test_every_kind_of_layer_is_compiled_and_measured(monkeypatch: pytest.Monkey
         if q.shape[1] == 8:
             raise RuntimeError("no such kernel\nand much more")
         varlen(q, k, v, **named)
+        if k.shape[1] == 4:
+            named["out"][-1] += 1
 
     times = {4: {64: [(2.0, 1.0), (1.0, 0.9)], 128: [(4.0, 1.0)]}, 2: {64: [(1.0, 0.1)], 128: [(4.0, 3.9)]}}
     monkeypatch.setattr(flash_choice, "measured", lambda flash, kind, dtype, device: times[kind.heads])
     monkeypatch.setattr(flash_prefill, "DTYPES", (torch.float32,))
     monkeypatch.setattr(flash_prefill, "HEAD_DIMS", (16, 32))
-    kinds = {Kind(4, 2, 16, 31), Kind(2, 1, 32, -1), Kind(8, 2, 16, 31), Kind(4, 2, 64, -1)}
+    kinds = {Kind(4, 2, 16, 31), Kind(2, 1, 32, -1), Kind(4, 4, 16, 31), Kind(8, 2, 16, 31), Kind(4, 2, 64, -1)}
     choice = flash_choice.chosen(attend, kinds, torch.float32, "cpu")
-    assert called == [(2, 1, 32, -1, 4), (4, 2, 16, 31, 4), (8, 2, 16, 31, 4)]
+    assert called == [(2, 1, 32, -1, 200), (4, 2, 16, 31, 62), (4, 4, 16, 31, 62), (8, 2, 16, 31, 62)]
     assert choice.flash.least == {Kind(4, 2, 16, 31): 64}
     assert choice.taken == ["4/2 heads of 16, window 31 from 64 tokens (128 tokens take 1.00 ms, our kernel's 4.00)"]
     assert choice.left == [
         "2/1 heads of 32, no window: 128 tokens take 3.90 ms, our kernel's 4.00",
         "4/2 heads of 64, no window: head dimensions are 64 and 64; 16 or 32 for both is taken",
+        choice.left[2],
         "8/2 heads of 16, window 31: RuntimeError: no such kernel",
     ]
+    assert re.fullmatch(r"4/4 heads of 16, window 31: it answers otherwise, by \d\d\.\d times what rounding explains", choice.left[2])
     assert choice.flash.steps == 0
     q, k = torch.zeros(64, 4, 16), torch.zeros(64, 2, 16)
     assert choice.flash.wants(q, k, 31)
