@@ -3,10 +3,10 @@
 import logging
 from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, note
 
 ARCHITECTURES = ("Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration")
-ON_CARD = "cuda_ipc"
+NAME, ON_CARD = "image_transport", "cuda_ipc"
 logger = logging.getLogger(__name__)
 
 
@@ -21,17 +21,15 @@ def stay_on_card(server_args: Any) -> None:
         return
     if config.hf_config.architectures[0] not in ARCHITECTURES or not config.is_multimodal:
         return
+    if not get_platform().is_cuda or given.language_model_only:  # nothing that could be faster
+        return
     reason = None
-    if not get_platform().is_cuda:
-        reason = "there is no CUDA card"
-    elif given.nnodes != 1:
+    if given.nnodes != 1:
         reason = f"--nnodes {given.nnodes}; memory of a card can be handed over on one machine only"
     elif given.encoder_only or given.disaggregation_mode != "null":
         reason = f"--disaggregation-mode {given.disaggregation_mode}{', --encoder-only' if given.encoder_only else ''}"
-    elif given.language_model_only:
-        reason = "--language-model-only takes no images"
     if reason is not None:
-        logger.info("sglang-gemma4: image features go through the CPU's memory: %s", reason)
+        note(NAME, f"image features go through the CPU's memory: {reason}")
         return
     logger.info(
         "sglang-gemma4: image features stay on the card (--mm-feature-transport %s, for %d MiB of the KV memory; cpu gives them back)",
@@ -41,10 +39,11 @@ def stay_on_card(server_args: Any) -> None:
 
 
 PATCH = Patch(
-    name="image_transport",
+    name=NAME,
     switch="SGLANG_GEMMA4_IMAGE_TRANSPORT",
-    why="Features are copied off the card, pickled to the scheduler and copied back: 600 images took 13.7 s so, 7.4 s on the card.",
-    evidence="srt/arg_groups/serving_hook.py:800 (the CPU by default) · runs/2026-11-22-e2b-images-ttft",
+    why="Features are copied off the card, pickled to the scheduler and copied back: 600 images took 13.7 s so, 7.4 s on the card "
+    "(runs/2026-11-22-e2b-images-ttft).",
+    evidence="srt/arg_groups/serving_hook.py:800 (the CPU by default) · runs/2026-11-23-e2b-images-ttft",
     remove_when="SGLang chooses cuda_ipc for Gemma 4 as it does for Qwen3-VL on large Hopper cards.",
     hooks=(Hook("sglang.srt.arg_groups.serving_hook.handle_multimodal_feature_transport", "before", stay_on_card, "690e3ae12b3c"),),
 )

@@ -10,6 +10,7 @@ from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
 from sglang.srt.environ import envs
 from sglang.srt.server_args import ServerArgs
 
+from sglang_gemma4.patches import image_transport
 from sglang_gemma4.patches.image_transport import stay_on_card
 from sglang_gemma4.tiny import checkpoints
 
@@ -32,20 +33,23 @@ def test_on_one_cuda_machine_features_stay_on_the_card(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "asked",
+    ("asked", "said"),
     [
-        {"cuda": False},
-        {"mm_feature_transport": "cpu"},
-        {"nnodes": 2},
-        {"disaggregation_mode": "prefill"},
-        {"encoder_only": True},
-        {"language_model_only": True},
-        {"enable_multimodal": False},
+        ({"cuda": False}, []),
+        ({"mm_feature_transport": "cpu"}, []),
+        ({"nnodes": 2}, ["--nnodes 2"]),
+        ({"disaggregation_mode": "prefill"}, ["--disaggregation-mode prefill"]),
+        ({"encoder_only": True}, ["--encoder-only"]),
+        ({"language_model_only": True}, []),
+        ({"enable_multimodal": False}, []),
     ],
-    ids=lambda asked: next(iter(asked)),
+    ids=lambda asked: next(iter(asked), None) if isinstance(asked, dict) else "",
 )
-def test_elsewhere_it_is_sglang_s_choice(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elsewhere_it_is_sglang_s_choice(asked: dict[str, Any], said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(image_transport, "note", lambda name, message: heard.append(message))
     assert resolve(monkeypatch, **asked) == "cpu"
+    assert [words in message for words, message in zip(said, heard, strict=True)] == [True] * len(said)
 
 
 def test_the_older_name_of_the_flag_stands(monkeypatch: pytest.MonkeyPatch) -> None:
