@@ -41,6 +41,7 @@ ORDER = (
     "qkv_rope",
     "kv_write",
     "prefill_graph",
+    "yoco_graph",
     "sharded_head",
     "draft_phase",
     "adaptive_draft",

@@ -36,7 +36,7 @@ def fast_prefill(
         reason = reason or read_rows.batch_problem(positions.shape[0], forward_batch)
         if reason is not None:
             note("yoco", f"a prefill goes through all layers: {reason}")
-        elif (part := fast.plan(forward_batch)) is not None:
+        elif (part := fast.plan(model, forward_batch)) is not None:
             return fast.forward(*given, partial(fast.fill_rows, part))
     return original(model, input_ids, positions, forward_batch, input_embeds, per_layer_inputs, pp_proxy_tensors, **kwargs)
 

@@ -179,6 +179,12 @@ _TABLE = (
         "MTP, two passes each, `runs/2026-11-22-e2b-yoco`; E4B 1.9 times, three, `runs/2026-11-22-e4b-yoco`).",
     ),
     Switch(
+        "SGLANG_GEMMA4_YOCO_GRAPH",
+        False,
+        "With SGLANG_GEMMA4_YOCO and prefill graphs, on triton: those layers are replayed from CUDA graphs of up to 32 requests too (off "
+        "until a card has run it).",
+    ),
+    Switch(
         "SGLANG_GEMMA4_TRIPLE_NORM",
         True,
         "The norms between attention and FFN (residual, dense, router and expert input) are one launch (2.2 to 3.1 times as "

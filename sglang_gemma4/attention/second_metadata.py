@@ -41,6 +41,13 @@ def prepare(backend: Any, forward_batch: Any) -> Any:
     return second
 
 
+def for_graphs(backend: Any, most: int) -> Any:
+    """A copy of a triton ``backend`` with buffers of its own for decode steps of up to ``most`` requests inside CUDA graphs."""
+    second = _copied(backend)
+    second.init_cuda_graph_state(most, most)
+    return second
+
+
 def _kind(backend: Any) -> tuple[str, str | None]:
     """The name of a backend's class, and which entry of the table it or a class it derives from has."""
     names = [kind.__name__ for kind in type(backend).__mro__]

@@ -23,8 +23,9 @@ from sglang.srt.model_executor.forward_context import forward_context, get_attn_
 from sglang.srt.utils.common import async_h2d
 
 from sglang_gemma4.attention import second_metadata
-from sglang_gemma4.models import read_rows
+from sglang_gemma4.models import read_rows, short_graphs
 from sglang_gemma4.models.read_rows import Spans, first_shared
+from sglang_gemma4.models.short_graphs import ShortGraphs, layers_of_rows
 
 Fill = Callable[[Any, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor], None]
 """Called with the model, hidden states, per-layer inputs, positions and the output to write to, as in :func:`fill_rows`."""
@@ -36,30 +37,36 @@ class ShortPart:
 
     Attributes:
         rows: ``[rows]`` int64, ascending.
-        batch: a ``ForwardBatch`` of these rows alone; None where there is no row.
+        batch: a ``ForwardBatch`` of these rows alone; None where there is no row, or a graph.
         backend: an attention backend whose metadata is that of ``batch``.
+        graphs: loaded with these rows' requests.
     """
 
     rows: torch.Tensor
     batch: Any = None
     backend: Any = None
+    graphs: ShortGraphs | None = None
 
 
-def plan(forward_batch: Any) -> ShortPart | None:
+def plan(model: Any, forward_batch: Any) -> ShortPart | None:
     """The short part of a prefill that ``read_rows`` has nothing against, or None where every row is read.
 
     To be made before the first layer: a backend may wait for the device while it prepares, which later would cost the host its lead.
     """
     spans = read_rows.of_batch(forward_batch)
-    return None if spans.skip_nothing else short_part(spans, forward_batch, get_attn_backend())
+    return None if spans.skip_nothing else short_part(model, spans, forward_batch, get_attn_backend())
 
 
-def short_part(spans: Spans, forward_batch: Any, backend: Any) -> ShortPart:
+def short_part(model: Any, spans: Spans, forward_batch: Any, backend: Any) -> ShortPart:
     """Everything the sharing layers need to see these rows alone, but their positions, which the model may still move."""
     numbers = spans.rows
     rows = async_h2d(numbers, dtype=torch.int64, device=forward_batch.out_cache_loc.device)
     if not numbers:
         return ShortPart(rows)
+    graphs = short_graphs.of(model, len(numbers)) if spans.one_each else None
+    if graphs is not None:
+        graphs.load(forward_batch.req_pool_indices, forward_batch.seq_lens)
+        return ShortPart(rows, graphs=graphs)
     short = copy.copy(forward_batch)
     short.positions = short.residual_stream = short.spec_info = short.mm_inputs = short.mm_input_embeds = None
     short.forward_metadata_ready = short.return_logprob = False
@@ -148,18 +155,13 @@ def fill_rows(
         per_layer_inputs: ``[tokens, layers, per-layer width]`` or None.
         positions: ``[tokens]``.
     """
+    if part.graphs is not None:
+        part.graphs.fill(part.rows, hidden_states, per_layer_inputs, positions, out)
+        return
     if part.batch is None:
         return
-    first, short, rows = first_shared(model), part.batch, part.rows
+    short, rows = part.batch, part.rows
     short.positions = positions[rows]
-    hidden_states, per_layer_rows = hidden_states[rows], None if per_layer_inputs is None else per_layer_inputs[rows, first:]
-    residual_batch.set_written(hidden_states, short)
+    per_layer_rows = None if per_layer_inputs is None else per_layer_inputs[rows, first_shared(model) :]
     with forward_context(replace(get_forward_context(), attn_backend=part.backend)):
-        for number in range(first, model.config.num_hidden_layers):
-            hidden_states = model.layers[number](
-                positions=short.positions,
-                hidden_states=hidden_states,
-                per_layer_input=None if per_layer_rows is None else per_layer_rows[:, number - first],
-                forward_batch=short,
-            )
-    out[rows] = residual_batch.final_norm(hidden_states, short, model.norm)
+        out[rows] = layers_of_rows(model, hidden_states[rows], per_layer_rows, short)

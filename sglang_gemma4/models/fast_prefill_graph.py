@@ -5,6 +5,7 @@ holds all layers that share it: which rows they see is another number for each b
 are is settled before its replay and waits in the batch; Python between pieces finds the batch, and nothing else of the replay, by itself.
 """
 
+import copy
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from sglang_gemma4.models.read_rows import Spans
 
 PART = "_sglang_gemma4_short_part"
 SHORT = "_sglang_gemma4_short_graphs"
+SEEN = "_sglang_gemma4_captured"
 
 
 def capturing() -> bool:
@@ -35,8 +37,14 @@ def capture(
 ) -> Any:
     """As :func:`fast_prefill.forward`, with no row read: nobody reads what a capture computes."""
     model.__dict__[SHORT] = True
+    model.__dict__[SEEN] = copy.copy(forward_batch)
     setattr(forward_batch, PART, ShortPart(torch.empty(0, dtype=torch.int64, device=positions.device)))
     return fast_prefill.forward(model, input_ids, input_embeds, per_layer_inputs, positions, forward_batch, _fill_between_pieces)
+
+
+def take_captured(model: Any) -> Any:
+    """The batch of the last capture of this model, for once; None where none was captured here."""
+    return model.__dict__.pop(SEEN, None)
 
 
 def plan(model: Any, forward_batch: Any, static_batch: Any, backend: Any) -> str | None:
@@ -51,7 +59,7 @@ def plan(model: Any, forward_batch: Any, static_batch: Any, backend: Any) -> str
     spans = read_rows.of_batch(forward_batch)
     if problem is not None:
         spans = Spans(spans.lengths, spans.lengths)
-    setattr(static_batch, PART, fast_prefill.short_part(spans, forward_batch, backend))
+    setattr(static_batch, PART, fast_prefill.short_part(model, spans, forward_batch, backend))
     return problem
 
 

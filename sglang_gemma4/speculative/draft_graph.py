@@ -16,12 +16,15 @@ def reason_against(backend: Any, topk: int) -> str | None:
         backend: the draft's attention backend.
         topk: candidates a step; trees expand each request into ``topk`` rows.
     """
+    return f"--speculative-eagle-topk {topk}: drafts are trees" if topk != 1 else reason_against_metadata(backend)
+
+
+def reason_against_metadata(backend: Any) -> str | None:
+    """Why the metadata of a decode step on this backend cannot be recorded in a graph, or None."""
     from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 
-    if type(backend) is not TritonAttnBackend:
+    if type(backend).__name__ != TritonAttnBackend.__name__ or not isinstance(backend, TritonAttnBackend):
         return f"{type(backend).__name__} is not the triton backend"
-    if topk != 1:
-        return f"--speculative-eagle-topk {topk}: drafts are trees"
     if backend.dcp_size > 1:
         return "--dcp-size above 1 cuts lengths on the host"
     if backend.kv_index_translator.is_translating:

@@ -116,6 +116,23 @@ def counting() -> None:
     row_counter.install()
 
 
+def rerunning() -> None:
+    """As :func:`counting`, with graphs of the short part whose replay runs their Python again, on the tensors of the capture.
+
+    Triton's interpreter launches no operator that could be recorded.
+    """
+    from sglang_gemma4.models import short_graphs
+
+    counting()
+
+    def record(run: Any) -> Any:
+        result = run()
+        return lambda: (print(f"RERUN {len(result)}", flush=True), result.copy_(run())), result
+
+    changed: Any = short_graphs
+    changed.capture_session = lambda: contextlib.nullcontext(record)
+
+
 def saving() -> None:
     """As :func:`install`, with a memory saver that is enabled and saves nothing; the real one needs a card."""
     from sglang.srt.utils import torch_memory_saver_adapter as saver

@@ -188,6 +188,27 @@ def test_the_same_answers_on_triton(
     assert "is trapped" in log
 
 
+def test_the_short_part_from_graphs_of_its_own(interpreting: Nursery, prompts: list[list[int]], expected: list[list[list[int]]]) -> None:
+    """Inside a replayed prefill and, where no graph is large enough, behind an eager one; batches that fill a graph and that do not."""
+    new = 3
+    batches = [[prompts[3]], prompts[:3], [prompts[2]]]
+    asked = [Group(batch, {"max_new_tokens": new}, flush=True) for batch in batches]
+    env = {**GRAPHS_ON, "TEST_SABOTAGE": "recorded_graphs:rerunning", "SGLANG_GEMMA4_YOCO": "1", "SGLANG_GEMMA4_YOCO_GRAPH": "1"}
+    env |= {"SGLANG_GEMMA4_PREFILL_ATTENTION": "1", "SGLANG_GEMMA4_DECODE_ATTENTION": "1"}
+    options = {**GRAPHS, "attention_backend": "triton", "cuda_graph_bs_prefill": [40], "time_limit": 400}
+    answers = interpreting.run(CHECKPOINTS / NAME, asked, env=env, **options)
+    of_prompt = [tokens[:new] for tokens in expected[0]]
+    assert [[one.token_ids for one in group] for group in answers] == [[of_prompt[3]], of_prompt[:3], [of_prompt[2]]]
+    log = answers[0][0].log
+    assert re.search(r"4 graphs of the layers that share KV took [\d.]+ s, for 1, 2, 4, 8 requests", log)
+    assert " declined: " not in log
+    forwards = row_counter.prefill_forwards(log)
+    assert {forward.replayed for forward in forwards} == {True, False}
+    assert all(forward.prepared == ["EXTEND"] for forward in forwards), "the graphs hold the short part's metadata"
+    assert set(re.findall(r"^RERUN (\d+)$", log, re.MULTILINE)) >= {"1"}
+    assert len(re.findall(r"^RERUN ", log, re.MULTILINE)) == len(forwards)
+
+
 def test_hidden_states_of_every_row_go_through_every_layer(
     nursery: Nursery, prompts: list[list[int]], expected: list[list[list[int]]]
 ) -> None:

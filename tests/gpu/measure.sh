@@ -111,7 +111,8 @@ beside engine-tests 400 bash -c "chunk_tests & engine_tests prefill_graph images
 small=("${graph_flags[@]}" --max-total-tokens=140000 --mem-fraction-static=0.9 --sleep-on-idle)
 run_bench e4b 560 e4b --together --arm stock --arm package --workload prefill --repetitions 3 -- "${small[@]}" & # its passes wait for e2b's
 run_bench e2b 560 e2b --together --arm stock --arm package --arm "stock-card:stock,$by_card,only=images" \
-    --arm "eager:package,$eager,only=ttft" --workload images,ttft --repetitions 2 -- "${small[@]}"
+    --arm "eager:package,$eager,only=ttft" --arm "short:package,${G}_YOCO_GRAPH=1,only=ttft" --workload images,ttft --repetitions 2 \
+    -- "${small[@]}"
 run_bench growth 310 e2b --together --arm stock --arm package --workload prompts,images-sweep --repetitions 2 -- "${small[@]}" \
     --context-length=70000
 wait
