@@ -105,13 +105,16 @@ flash=${G}_FLASH_PREFILL=1 eager=${G}_PREFILL_GRAPH=0
 stock_ratio=--swa-full-tokens-ratio=0.15 # what the package chooses by itself
 
 # Issue 7. Small models: the servers of all arms side by side, their start beside tests.
-chunk_tests() { tests chunk-experts -n 4 tests/gpu/test_kernels_experts.py -k chunk; }
-export -f chunk_tests
-beside engine-tests 400 bash -c "chunk_tests & engine_tests prefill_graph images sampling" # which waits for both
+prefill_kernel_tests() { tests prefill-kernels -n 6 tests/gpu/test_kernels*.py -k "flash_prefill or many or chunk"; }
+export -f prefill_kernel_tests
+beside engine-tests 400 bash -c "prefill_kernel_tests & engine_tests fast_prefill_gpu gpu memory" # which waits for both
+beside more-engine-tests 400 bash -c "engine_tests prefill_graph images sampling fast_paths fa4"
+beside quality 400 bash tests/gpu/quality.sh "$out/quality"
 small=("${graph_flags[@]}" --max-total-tokens=140000 --mem-fraction-static=0.9 --sleep-on-idle)
 run_bench e4b 560 e4b --together --arm stock --arm package --workload prefill --repetitions 3 -- "${small[@]}" & # its passes wait for e2b's
 run_bench e2b 560 e2b --together --arm stock --arm package --arm "stock-card:stock,$by_card,only=images" \
-    --arm "eager:package,$eager,only=ttft" --arm "short:package,${G}_YOCO_GRAPH=1,only=ttft" --workload images,ttft --repetitions 2 \
+    --arm "eager:package,$eager,only=ttft" --workload images,ttft --repetitions 2 -- "${small[@]}"
+run_bench first-token 400 e2b --together --arm stock --arm package --arm "short:package,${G}_YOCO_GRAPH=1" --workload ttft --repetitions 3 \
     -- "${small[@]}"
 run_bench growth 310 e2b --together --arm stock --arm package --workload prompts,images-sweep --repetitions 2 -- "${small[@]}" \
     --context-length=70000
@@ -130,7 +133,6 @@ run_bench adaptive 320 26b-a4b --together 2 --arm plain:package --arm "refused:p
     --step-tokens 500,300 --repetitions 3 -- "${two[@]}"
 run_bench adaptive-accepted 320 26b-a4b --together 2 --arm fixed:package,mtp --arm "adaptive:package,mtp,$adaptive" --batches 1,8,32,64 \
     --step-tokens 500,300 --repetitions 3 -- "${two[@]}"
-on_card more-engine-tests 400 bash -c "engine_tests fast_prefill_gpu fast_paths fa4 gpu memory"
 
 # Issue 6. What a step is made of, then each piece, then serving.
 run_bench mtp-steps 400 26b-a4b --together 2 --arm stock:stock,mtp --arm package:package,mtp --batches 1,8,32,64 --step-tokens 700,200 \
@@ -140,8 +142,8 @@ run_bench pieces 360 26b-a4b --together --share-weights --arm stock:stock,mtp --
     --arm "$(off experts GROUPED_EXPERTS)" --arm "$(off norms TRIPLE_NORM)" --arm "$(off tail LAYER_TAIL)" --arm "$(off rope QKV_ROPE)" \
     --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
 run_bench later-pieces 360 26b-a4b --together --share-weights --arm package:package,mtp --arm "$(off argmax DRAFT_ARGMAX)" \
-    --arm "$(off early DEPENDENT_LAUNCH)" --arm "$(off few FEW_ROW_LINEAR)" --arm "$(off write KV_WRITE)" --arm "$(off overlap DENSE_OVERLAP)" \
-    --arm "$(off query SHARED_QUERY)" --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
+    --arm "$(off early DEPENDENT_LAUNCH)" --arm "$(off few FEW_ROW_LINEAR)" --arm "$(off overlap DENSE_OVERLAP)" --arm plain-stock:stock \
+    --arm plain:package --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
 # What a prefill takes, by switch: lone prompts, and 30 prompts of 7,000 tokens, nine at a time.
 run_bench prefills 300 26b-a4b --together --share-weights --arm stock --arm package --arm "flash:package,$flash,only=prefill" \
     --arm "eager:package,$eager,only=ttft" --arm "experts-off:package,${G}_PREFILL_EXPERTS=0,only=prefill" --workload prefill,ttft \
@@ -149,7 +151,7 @@ run_bench prefills 300 26b-a4b --together --share-weights --arm stock --arm pack
 # Two servers with pools for 68 of the requests of summarize.
 run_bench flash 280 26b-a4b --together --share-weights --arm package:package,mtp --arm "flash:package,mtp,$flash" --workload summarize \
     --repetitions 2 -- "${flags[@]}" --max-total-tokens=620000 --swa-full-tokens-ratio=0.17 --mem-fraction-static=0.95 --sleep-on-idle
-run_bench serve 620 26b-a4b --arm "stock:stock,mtp,$stock_ratio" --arm "flash:package,mtp,$flash" --arm package:package,mtp \
+run_bench serve 500 26b-a4b --arm "stock:stock,mtp,$stock_ratio" --arm "flash:package,mtp,$flash" \
     --workload summarize,chat --rounds 1 --repetitions 1 -- "${graph_flags[@]}"
 for run in flash serve; do
     [ ! -e "$out/$run" ] || grep -rq "FlashAttention-4 compiled" "$out/$run" || echo "$run: the arm flash ran without FlashAttention-4"
@@ -167,7 +169,6 @@ run_bench chunks 200 26b-a4b --arm package --arm chunk-16384:package,--chunked-p
     --repetitions 3 -- "${flags[@]}"
 run_bench debug 200 26b-a4b --together 2 --arm package:package,mtp --arm "debug:package,mtp,${G}_DEBUG=1" --batches 1,32 --step-tokens 700,200 \
     --repetitions 3 -- "${two[@]}"
-on_card quality 240 bash tests/gpu/quality.sh "$out/quality"
 on_card kernel-tests 400 nice bash -c kernel_tests
 wait
 [ ! -s "$out/left-out" ] || { echo "left out:"; cat "$out/left-out"; }
