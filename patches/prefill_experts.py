@@ -16,7 +16,7 @@ PATCH = Patch(
     name="prefill_experts",
     switch="SGLANG_GEMMA4_PREFILL_EXPERTS",
     why="Stock writes gate and up to memory and reads them back, gathers the second product's rows, and pads each expert's last block.",
-    evidence="srt/layers/moe/moe_runner/triton_utils/fused_moe.py:520-970 · sglang_gemma4/benchmark/prefill_expert_times.py (ours: off)",
+    evidence="srt/layers/moe/moe_runner/triton_utils/fused_moe.py:520-970 · runs/2026-11-23-prefill-expert-tiles",
     remove_when="SGLang's fused MoE applies gelu in its first GEMM's epilogue and loads 16-bit rows through descriptors in its second.",
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_many, "a63fb2abba48"),),
 )

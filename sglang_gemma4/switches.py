@@ -102,8 +102,10 @@ _TABLE = (
         "SGLANG_GEMMA4_PREFILL_EXPERTS",
         True,
         "On Hopper, the experts at 1,024 tokens and more in three launches after the rows are aligned, the activation in the first "
-        "product, weights through tensor descriptors (26B-A4B on an H200: a prompt of 8,000 tokens prefills 6.5 % faster than with this "
-        "package without it, eight 5.0 %, five repetitions, ranges apart, `runs/2026-11-23-26b-prefill-experts`).",
+        "product, weights through tensor descriptors (26B-A4B on an H200, with tiles that were replaced by faster ones since: a prompt of "
+        "8,000 tokens takes 6.5 % less time than with this package without it, eight 5.0 %, five repetitions, ranges apart, "
+        "`runs/2026-11-23-26b-prefill-experts`; with these, 30 prompts of 7,000 go through at least 4 % faster, "
+        "`runs/2026-11-23-26b-prefill`).",
     ),
     Switch("SGLANG_GEMMA4_TRITON_WINDOW", True, "Triton decode attends to the whole sliding window, not one key less."),
     Switch(
@@ -242,8 +244,8 @@ _TABLE = (
         "Prefills replay CUDA graphs of the language model, images included: of up to 4,096 tokens on E2B and E4B, 2,048 on 26B-A4B, 512 "
         "on 31B, or the operator's --cuda-graph-bs-prefill or --cuda-graph-max-bs-prefill; where this is not set, "
         f"{PREFILL_GRAPH_FOR_MM} is the switch (TTFT of a lone prompt of 1,000 tokens on an H200, from graphs, eager, stock: 26B-A4B "
-        "30, 68, 77 ms, `runs/2026-11-23-26b-prefill`; E2B 42, 71, 61, `runs/2026-11-23-e2b-images-ttft`; 16 to 33 s of the start, most of "
-        "it compiling, and 0.4 to 0.6 GiB).",
+        "30, 68, 77 ms, `runs/2026-11-23-26b-prefill`; E2B 42, 71, 61, but at 128 tokens 65, 91, 62, `runs/2026-11-23-e2b-images-ttft`; 16 "
+        "to 73 s of a start with all kernels to compile, and 0.4 to 0.6 GiB).",
         other_name=PREFILL_GRAPH_FOR_MM,
     ),
     Switch(
@@ -317,8 +319,8 @@ _TABLE = (
         "SGLANG_GEMMA4_IMAGE_TRANSPORT",
         True,
         "Where the operator chose none, image features go from the tokenizer to the scheduler by --mm-feature-transport cuda_ipc, for "
-        "1 GiB of the KV memory (E2B, 600 images on an H200: 3.19 times stock's throughput with it and BATCHED_VISION, stock with that "
-        "flag 1.20, two passes each, `runs/2026-11-23-e2b-images-ttft`).",
+        "1 GiB of the KV memory (E2B, 600 images on an H200: 1.86 times this package's throughput without it, two passes each, "
+        "`runs/2026-11-22-e2b-images-ttft`; stock gains 1.20 times by that flag, `runs/2026-11-23-e2b-images-ttft`).",
     ),
     Switch(
         "SGLANG_GEMMA4_MEDIA_ERRORS",

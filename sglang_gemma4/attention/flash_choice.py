@@ -4,9 +4,10 @@ It takes a fraction of a second once both are compiled. An answer that holds for
 not hold for another, so none is written down here.
 """
 
+import functools
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -43,8 +44,10 @@ class Choice:
 def inputs(kind: Kind, requests: int, tokens: int, dtype: torch.dtype, device: str, prefix: int = 0) -> dict[str, Any]:
     """Of one layer: ``requests`` times ``tokens`` new tokens, each request with ``prefix`` cached ones."""
 
+    generator = torch.Generator(device).manual_seed(0)  # the default one is the sampler's, and alike on all ranks
+
     def rand(rows: int, heads: int) -> torch.Tensor:
-        return torch.randn(rows, heads, kind.dim, dtype=dtype, device=device)
+        return torch.randn(rows, heads, kind.dim, dtype=dtype, device=device, generator=generator)
 
     ends = torch.arange(requests + 1, dtype=torch.int32, device=device)
     q = rand(requests * tokens, kind.heads)
@@ -86,6 +89,7 @@ def measured(flash: FlashPrefill, kind: Kind, dtype: torch.dtype, device: str) -
             given = inputs(kind, requests, size // requests, dtype, device)
             pair = (milliseconds(partial(prefill_attention, **given)), milliseconds(partial(flash, **given)))
             found.setdefault(size, []).append(pair)
+            del given  # before the next, larger ones are made
     return found
 
 
@@ -110,8 +114,11 @@ def least_of(times: dict[int, list[tuple[float, float]]]) -> int | None:
     return least
 
 
-def chosen(attend: Callable[..., Any], kinds: Iterable[Kind], dtype: torch.dtype, device: str) -> Choice:
+@functools.cache
+def chosen(attend: Callable[..., Any], kinds: frozenset[Kind], dtype: torch.dtype, device: str) -> Choice:
     """Compile each kind, hold its answer against our kernel's, and measure both, so that no request waits for it.
+
+    Once for a process: backends that are made later, as an adaptive draft length makes them, are to prefill as the first does.
 
     Args:
         attend: SGLang's ``flash_attn_varlen_func``.

@@ -114,12 +114,12 @@ def problem() -> str | None:
     return None
 
 
-def kinds_of(model: torch.nn.Module) -> set[Kind]:
+def kinds_of(model: torch.nn.Module) -> frozenset[Kind]:
     """The kinds of a model's attention layers."""
     from sglang.srt.layers.radix_attention import RadixAttention
 
     layers: list[Any] = [module for module in model.modules() if isinstance(module, RadixAttention)]
-    return {
+    return frozenset(
         Kind(layer.tp_q_head_num, layer.tp_k_head_num, layer.qk_head_dim, window if (window := layer.sliding_window_size or -1) > 0 else -1)
         for layer in layers
-    }
+    )

@@ -21,7 +21,8 @@ from sglang_gemma4.kernels.triple_rmsnorm import DTYPES
 HEADS_OF_SMALL_STEPS = 4096
 """Up to so many heads in all, a program takes one: a decode step needs more programs, a prefill wider ones."""
 MANY_TOKENS = 1024
-"""From so many tokens on, :data:`TILES`: from 1,024 to 8,192 they were the faster ones (``runs/2026-11-23-row-tiles``)."""
+"""From so many tokens on, :data:`TILES`: at 8,192 and 1,024 of 26B-A4B's sizes 5 to 30 % faster, but 5 % slower at 1,024 where nothing is
+written to the pool (``runs/2026-11-23-row-tiles``)."""
 TILES = TokenTiles(tokens=1, warps=4)
 
 

@@ -153,7 +153,7 @@ def capture(runner: Any, captured: Any) -> ShortGraphs:
     """All sizes for the model of a ``PrefillCudaGraphRunner``; ``captured`` as :class:`ShortGraphs` has it."""
     model, owner = runner.layer_model, runner.model_runner
     graphs = ShortGraphs(model, owner.attn_backend, captured, owner.kv_index_translator.bind_runner_slots)
-    with runner.model_context(), capture_session() as record:
+    with torch.no_grad(), runner.model_context(), capture_session() as record:
         graphs.capture(record)
     model.__dict__[GRAPHS] = graphs
     return graphs

@@ -1,4 +1,4 @@
-"""Thirty images, one colour each: both arms, defaults and the faster ways to prefill and to see, name them all, in the same tokens."""
+"""Thirty images, one colour each: both arms, with the faster ways to prefill and to see and without, name them all, in the same tokens."""
 
 import random
 import re
@@ -11,7 +11,7 @@ from sglang_gemma4.quality.questions import colour_named
 from sglang_gemma4.tiny import checkpoints, images, world
 from tests.engine.engine_fork import Group, Nursery, Output
 
-FASTER = {f"SGLANG_GEMMA4_{name}": "1" for name in ("YOCO", "PREFILL_GRAPH", "BATCHED_VISION")}
+FASTER = ("YOCO", "PREFILL_GRAPH", "BATCHED_VISION")
 GRAPHS = {"disable_cuda_graph": False, "disable_decode_cuda_graph": True}
 QUESTIONS = 30
 
@@ -32,13 +32,13 @@ def test_thirty_of_thirty_in_both_arms(family: str, declined: set[str], nursery:
         texts.append(tokenizer.apply_chat_template([{"role": "user", "content": asked}], tokenize=False, add_generation_prompt=True))
     group = Group(texts, {"max_new_tokens": 8, "ignore_eos": False}, paths)
     arms: list[list[Output]] = [
-        nursery.run(model, [group], env, max_total_tokens=4096, **GRAPHS)[0]
-        for env in ({"TEST_SABOTAGE": "recorded_graphs:install"}, FASTER | {"TEST_SABOTAGE": "recorded_graphs:install"})
+        nursery.run(model, [group], env | {"TEST_SABOTAGE": "recorded_graphs:install"}, max_total_tokens=4096, **GRAPHS)[0]
+        for env in ({f"SGLANG_GEMMA4_{name}": on for name in FASTER} for on in "01")
     ]
     for arm in arms:
         assert [colour_named(answer.text) for answer in arm] == colours
-    default, faster = arms
-    assert [answer.token_ids for answer in faster] == [answer.token_ids for answer in default]
-    assert "REPLAYED" not in default[0].log
+    without, faster = arms
+    assert [answer.token_ids for answer in faster] == [answer.token_ids for answer in without]
+    assert "REPLAYED" not in without[0].log
     assert "REPLAYED" in faster[0].log
     assert {"yoco", "prefill_graph", "batched_vision"} & set(re.findall(r"(\w+) declined: ", faster[0].log)) == declined

@@ -80,7 +80,7 @@ def test_every_kind_of_layer_is_compiled_and_measured(monkeypatch: pytest.Monkey
     monkeypatch.setattr(flash_choice, "measured", lambda flash, kind, dtype, device: times[kind.heads])
     monkeypatch.setattr(flash_prefill, "DTYPES", (torch.float32,))
     monkeypatch.setattr(flash_prefill, "HEAD_DIMS", (16, 32))
-    kinds = {Kind(4, 2, 16, 31), Kind(2, 1, 32, -1), Kind(4, 4, 16, 31), Kind(8, 2, 16, 31), Kind(4, 2, 64, -1)}
+    kinds = frozenset({Kind(4, 2, 16, 31), Kind(2, 1, 32, -1), Kind(4, 4, 16, 31), Kind(8, 2, 16, 31), Kind(4, 2, 64, -1)})
     choice = flash_choice.chosen(attend, kinds, torch.float32, "cpu")
     assert called == [(2, 1, 32, -1, 200), (4, 2, 16, 31, 62), (4, 4, 16, 31, 62), (8, 2, 16, 31, 62)]
     assert choice.flash.least == {Kind(4, 2, 16, 31): 64}
@@ -93,6 +93,7 @@ def test_every_kind_of_layer_is_compiled_and_measured(monkeypatch: pytest.Monkey
     ]
     assert re.fullmatch(r"4/4 heads of 16, window 31: it answers otherwise, by \d\d\.\d times what rounding explains", choice.left[2])
     assert choice.flash.steps == 0
+    assert flash_choice.chosen(attend, kinds, torch.float32, "cpu") is choice, "measured once"
     q, k = torch.zeros(64, 4, 16), torch.zeros(64, 2, 16)
     assert choice.flash.wants(q, k, 31)
     assert not choice.flash.wants(q[:63], k[:63], 31)
