@@ -1,6 +1,9 @@
 """Image features go from the tokenizer's process to the scheduler's on the card, unless the operator chose a way."""
 
 import logging
+import os
+import platform
+from collections.abc import Mapping
 from typing import Any
 
 from sglang_gemma4.patching import Hook, Patch, note
@@ -8,6 +11,14 @@ from sglang_gemma4.patching import Hook, Patch, note
 ARCHITECTURES = ("Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration")
 NAME, ON_CARD = "image_transport", "cuda_ipc"
 logger = logging.getLogger(__name__)
+
+
+def _reason_against_handles(environ: Mapping[str, str], kernel: str) -> str | None:
+    """Why one process may not be able to open another one's memory of the card, which SGLang finds out at the first image; or None."""
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        if "expandable_segments:true" in environ.get(name, "").replace(" ", "").lower():
+            return f"{name}={environ[name]}; a container may forbid other processes to open expandable segments"
+    return "CUDA on WSL hands no memory to another process" if "microsoft" in kernel.lower() else None
 
 
 def stay_on_card(server_args: Any) -> None:
@@ -26,8 +37,13 @@ def stay_on_card(server_args: Any) -> None:
     reason = None
     if given.nnodes != 1:
         reason = f"--nnodes {given.nnodes}; memory of a card can be handed over on one machine only"
+    elif given.tp_size > 1 or given.dp_size > 1:
+        asked = f"--tp-size {given.tp_size} --dp-size {given.dp_size}"
+        reason = f"{asked}; other cards would have to open the first one's memory, which was not tried"
     elif given.encoder_only or given.disaggregation_mode != "null":
         reason = f"--disaggregation-mode {given.disaggregation_mode}{', --encoder-only' if given.encoder_only else ''}"
+    else:
+        reason = _reason_against_handles(os.environ, platform.uname().release)
     if reason is not None:
         note(NAME, f"image features go through the CPU's memory: {reason}")
         return

@@ -318,7 +318,8 @@ _TABLE = (
     Switch(
         "SGLANG_GEMMA4_IMAGE_TRANSPORT",
         True,
-        "Where the operator chose none, image features go from the tokenizer to the scheduler by --mm-feature-transport cuda_ipc, for "
+        "On one card, where the operator chose none, image features go from the tokenizer to the scheduler by --mm-feature-transport "
+        "cuda_ipc (a container that forbids CUDA IPC needs 0), for "
         "1 GiB of the KV memory (E2B, 600 images on an H200: 1.86 times this package's throughput without it, two passes each, "
         "`runs/2026-11-22-e2b-images-ttft`; stock gains 1.20 times by that flag, `runs/2026-11-23-e2b-images-ttft`).",
     ),

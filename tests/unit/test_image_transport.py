@@ -38,6 +38,7 @@ def test_on_one_cuda_machine_features_stay_on_the_card(monkeypatch: pytest.Monke
         ({"cuda": False}, []),
         ({"mm_feature_transport": "cpu"}, []),
         ({"nnodes": 2}, ["--nnodes 2"]),
+        ({"tp_size": 2}, ["--tp-size 2"]),
         ({"disaggregation_mode": "prefill"}, ["--disaggregation-mode prefill"]),
         ({"encoder_only": True}, ["--encoder-only"]),
         ({"language_model_only": True}, []),
@@ -55,3 +56,18 @@ def test_elsewhere_it_is_sglang_s_choice(asked: dict[str, Any], said: list[str],
 def test_the_older_name_of_the_flag_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SGLANG_USE_CUDA_IPC_TRANSPORT", "0")
     assert resolve(monkeypatch) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("environ", "kernel", "said"),
+    [
+        ({}, "6.8.0-45-generic", None),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:False"}, "6.8.0", None),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments: True"}, "6.8.0", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments: True"),
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments:true"}, "6.8.0", "PYTORCH_ALLOC_CONF=expandable_segments:true"),
+        ({}, "5.15.153.1-microsoft-standard-WSL2", "CUDA on WSL"),
+    ],
+)
+def test_where_no_process_can_open_another_s_memory(environ: dict[str, str], kernel: str, said: str | None) -> None:
+    found = image_transport._reason_against_handles(environ, kernel)
+    assert (found is None) if said is None else str(found).startswith(said)
