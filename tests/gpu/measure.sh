@@ -137,7 +137,7 @@ run_bench adaptive-accepted 320 26b-a4b --together 2 --arm fixed:package,mtp --a
 # Issue 6. What a step is made of, then each piece, then serving.
 run_bench mtp-steps 400 26b-a4b --together 2 --arm stock:stock,mtp --arm package:package,mtp --batches 1,8,32,64 --step-tokens 700,200 \
     --repetitions 5 --profile 1,8,32,64 -- "${two[@]}"
-run_bench plain 240 26b-a4b --together 2 --arm stock --arm package --batches 1,32 --step-tokens 700,200 --repetitions 5 -- "${two[@]}"
+run_bench plain 260 26b-a4b --together 2 --arm stock --arm package --batches 1,32 --step-tokens 700,200 --repetitions 5 --profile 1,32 -- "${two[@]}"
 run_bench pieces 360 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp --arm "$(off attention VERIFY_ATTENTION)" \
     --arm "$(off experts GROUPED_EXPERTS)" --arm "$(off norms TRIPLE_NORM)" --arm "$(off tail LAYER_TAIL)" --arm "$(off rope QKV_ROPE)" \
     --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
