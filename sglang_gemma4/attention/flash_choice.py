@@ -43,7 +43,6 @@ class Choice:
 
 def inputs(kind: Kind, requests: int, tokens: int, dtype: torch.dtype, device: str, prefix: int = 0) -> dict[str, Any]:
     """Of one layer: ``requests`` times ``tokens`` new tokens, each request with ``prefix`` cached ones."""
-
     generator = torch.Generator(device).manual_seed(0)  # the default one is the sampler's, and alike on all ranks
 
     def rand(rows: int, heads: int) -> torch.Tensor:
@@ -59,7 +58,7 @@ def inputs(kind: Kind, requests: int, tokens: int, dtype: torch.dtype, device: s
         "v_buffer": rand(requests * prefix + 1, kind.kv_heads),
         "qo_indptr": ends * tokens,
         "kv_indptr": ends * prefix,
-        "kv_indices": torch.randperm(requests * prefix + 1, device=device)[: requests * prefix],
+        "kv_indices": torch.randperm(requests * prefix + 1, device=device, generator=generator)[: requests * prefix],
         "scale": kind.dim**-0.5,
         "out": torch.empty_like(q),
         "longest": tokens,

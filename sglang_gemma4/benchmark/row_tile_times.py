@@ -2,10 +2,10 @@
 
     python -m sglang_gemma4.benchmark.row_tile_times [--rows 1024 8192] [--seconds 60] > times.md
 
-26B-A4B's sizes. A best layout is entered by hand as ``TILES`` of the kernel's module, and the rows from which it wins as ``MANY_ROWS``
-(``MANY_TOKENS``). "Differ" is the share of elements that are not those of today's launch: a sum's terms are added in another order. A
-layout that does not compile, or of which more than 1 % differ, is named with its reason and wins nothing. What the seconds don't reach
-is named too; the layouts that should win come first.
+26B-A4B's sizes. A best layout is entered by hand as ``TILES`` or ``tiles_for`` of the kernel's module, and the rows from which it wins as
+``MANY_ROWS`` (``MANY_TOKENS``). "Differ" is the share of elements that are not those of today's launch: a sum's terms are added in another
+order. A layout that does not compile, or of which more than 1 % differ, is named with its reason and wins nothing. What the seconds don't
+reach is named too; the layouts that should win come first.
 """
 
 import argparse

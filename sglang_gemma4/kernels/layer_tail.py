@@ -17,7 +17,7 @@ from sglang_gemma4.kernels.row_parts import RowTiles
 from sglang_gemma4.kernels.triple_rmsnorm import reason_against, warps_for
 
 MANY_ROWS = 1024
-"""From so many rows on, :data:`TILES`: at 8,192 and 1,024 of 26B-A4B's width 23 and 31 % faster (``runs/2026-11-23-row-tiles``)."""
+"""From so many rows on, :data:`TILES`: at 8,192 and 1,024 of 26B-A4B's width 31 and 23 % faster (``runs/2026-11-23-row-tiles``)."""
 TILES = RowTiles(rows=1, block=1024, warps=4)
 
 

@@ -21,9 +21,12 @@ from sglang_gemma4.kernels.triple_rmsnorm import DTYPES
 HEADS_OF_SMALL_STEPS = 4096
 """Up to so many heads in all, a program takes one: a decode step needs more programs, a prefill wider ones."""
 MANY_TOKENS = 1024
-"""From so many tokens on, :data:`TILES`: at 8,192 and 1,024 of 26B-A4B's sizes 5 to 30 % faster, but 5 % slower at 1,024 where nothing is
-written to the pool (``runs/2026-11-23-row-tiles``)."""
-TILES = TokenTiles(tokens=1, warps=4)
+"""From so many tokens on, :func:`tiles_for`: 7 to 29 % faster at 1,024 and 8,192 of 26B-A4B's sizes (``runs/2026-11-23-row-tiles``)."""
+
+
+def tiles_for(dim: int) -> TokenTiles:
+    """For heads of ``dim``, with many tokens."""
+    return TokenTiles(tokens=1, warps=8 if dim <= 256 else 4)
 
 
 def qkv_norm_rope_reference(
@@ -154,7 +157,7 @@ def qkv_norm_rope(
         k_cache: ``[slots, KV heads, dim]``, of ``qkv``'s dtype, where the keys are written too; heads need not be adjacent, nor slots.
             ``v_cache`` for the values. All three of these or none.
         slots: ``[tokens]`` int, where in them. What names slot 0, a negative one or one past the end is not written.
-        tiles: of the kernel for many tokens. By default it is taken from :data:`MANY_TOKENS` on, with :data:`TILES`.
+        tiles: of the kernel for many tokens. By default it is taken from :data:`MANY_TOKENS` on, with :func:`tiles_for`.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
@@ -184,8 +187,8 @@ def qkv_norm_rope(
             *_layout(k_cache, v_cache),
         )
         options = {"HEADS": heads, "KV_HEADS": kv_heads, "HALF": dim // 2, "WRITES": slots is not None, **launch_options(qkv.device)}
-        if tiles is None and tokens >= MANY_TOKENS and TILES.fit(heads, kv_heads, dim):
-            tiles = TILES
+        if tiles is None and tokens >= MANY_TOKENS and tiles_for(dim).fit(heads, kv_heads, dim):
+            tiles = tiles_for(dim)
         if tiles is not None:
             programs = (triton.cdiv(tokens, tiles.tokens),)
             qkv_norm_rope_tokens_kernel[programs](*given, **options, TOKENS=tiles.tokens, num_warps=tiles.warps)

@@ -15,7 +15,7 @@ from sglang_gemma4.kernels.triple_rmsnorm_rows import triple_rmsnorm_rows_kernel
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LONGEST_ROW = 16384
 MANY_ROWS = 1024
-"""From so many rows on, :data:`TILES`: at 8,192 and 1,024 of 26B-A4B's width 8 to 18 % faster (``runs/2026-11-23-row-tiles``)."""
+"""From so many rows on, :data:`TILES`: at 8,192 and 1,024 of 26B-A4B's width 18 and 8 % faster (``runs/2026-11-23-row-tiles``)."""
 TILES = RowTiles(rows=1, block=1024, warps=4)
 
 

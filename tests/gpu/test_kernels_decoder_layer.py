@@ -138,7 +138,7 @@ def test_qkv_norm_rope_writes_the_pool(tokens: int, heads: int, kv_heads: int, d
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("tiles", [TokenTiles(1, 2), TokenTiles(1, 4), TokenTiles(4, 4), TokenTiles(3, 8)], ids=str)
+@pytest.mark.parametrize("tiles", [TokenTiles(1, 2), TokenTiles(1, 4), TokenTiles(1, 8), TokenTiles(4, 4), TokenTiles(3, 8)], ids=str)
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(16, 8, 256), (16, 2, 512), (8, 1, 256), (4, 0, 256), (32, 4, 512)])
 def test_qkv_norm_rope_of_many_tokens(heads: int, kv_heads: int, dim: int, tiles: TokenTiles, dtype: torch.dtype) -> None:
     """What is returned as the reference, what is written as returned; padding tokens leave slot 0 as it is."""

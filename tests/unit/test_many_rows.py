@@ -63,7 +63,7 @@ def from_64_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "MANY_ROWS", 64)
         monkeypatch.setattr(module, "TILES", RowTiles(rows=3, block=256, warps=1, stages=2))
     monkeypatch.setattr(qkv_norm_rope, "MANY_TOKENS", 64)
-    monkeypatch.setattr(qkv_norm_rope, "TILES", TokenTiles(tokens=2, warps=1))
+    monkeypatch.setattr(qkv_norm_rope, "tiles_for", lambda dim: TokenTiles(tokens=2, warps=1))
 
 
 def test_those_for_many_rows_are_taken_from_their_rows_on(launches: list[Launch], monkeypatch: pytest.MonkeyPatch) -> None:
