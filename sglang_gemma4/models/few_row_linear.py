@@ -65,8 +65,9 @@ def linear_problem(layer: LinearBase) -> str | None:
         return f"it is quantised ({type(layer.quant_method).__name__})"
     if layer.bias is not None:
         return "it has a bias"
-    probe = torch.empty((1, layer.weight.shape[-1]), dtype=layer.weight.dtype, device="meta")
-    return reason_against(probe, layer.weight)
+    # Asked of a weight by rows: one that is to be mapped (tiny/shared_weights.py) has no strides yet, and each call asks the weight itself.
+    weight = torch.empty_like(layer.weight, device="meta", memory_format=torch.contiguous_format)
+    return reason_against(weight[:1], weight)
 
 
 def install(model: Any) -> list[str]:

@@ -1,5 +1,6 @@
 """Products of a few rows through our kernel, interpreted, in float32: tokens, log-probabilities and verify steps of SGLang's products."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,3 +37,26 @@ def test_without_triton_the_products_are_sglang_s(nursery: Nursery) -> None:
     assert ours[0].log.count("few_row_linear declined: there is no CUDA card") == 1
     assert "FEW ROWS" not in ours[0].log
     assert [(one.token_ids, one.logprobs) for one in ours] == [(other.token_ids, other.logprobs) for other in stock]
+
+
+def test_weights_that_are_mapped(interpreting: Nursery, tmp_path: Path) -> None:
+    """Of ``bench --share-weights``: when the second engine's layers are built, their weights have no memory of their own yet."""
+    model = resolve("tiny-26b-a4b")
+    filled, mapped = (
+        interpreting.run(
+            model,
+            [Group(PROMPTS, {"max_new_tokens": 6})],
+            env={
+                "SGLANG_GEMMA4_FEW_ROW_LINEAR": "1",
+                "SGLANG_GEMMA4_SHARED_WEIGHTS": f"8192:{tmp_path}",
+                "TEST_SABOTAGE": "few_row_counter:install",
+            },
+            time_limit=400,
+            load_format="dummy",
+        )[0]
+        for _ in range(2)
+    )
+    for answers in (filled, mapped):
+        assert "FEW ROWS, gated." in answers[0].log
+        assert "few_row_linear declined" not in answers[0].log
+    assert [answer.token_ids for answer in mapped] == [answer.token_ids for answer in filled]
