@@ -101,7 +101,7 @@ run_bench() { # NAME SECONDS MODEL ARGUMENT ...: a stage that is a bench; its ru
 
 off() { echo "$1-off:package,mtp,${G}_$2=0"; } # NAME SWITCH: an arm
 by_card=--mm-feature-transport=cuda_ipc adaptive=--speculative-adaptive refused=SGLANG_SIMULATE_ACC_LEN=1
-flash=${G}_FLASH_PREFILL=1 eager=${G}_PREFILL_GRAPH=0
+no_flash=${G}_FLASH_PREFILL=0 eager=${G}_PREFILL_GRAPH=0
 stock_ratio=--swa-full-tokens-ratio=0.15 # what the package chooses by itself
 
 # Issue 7. Small models: the servers of all arms side by side, their start beside tests.
@@ -114,7 +114,7 @@ small=("${graph_flags[@]}" --max-total-tokens=140000 --mem-fraction-static=0.9 -
 run_bench e4b 560 e4b --together --arm stock --arm package --workload prefill --repetitions 3 -- "${small[@]}" & # its passes wait for e2b's
 run_bench e2b 560 e2b --together --arm stock --arm package --arm "stock-card:stock,$by_card,only=images" \
     --arm "eager:package,$eager,only=ttft" --workload images,ttft --repetitions 2 -- "${small[@]}"
-run_bench first-token 400 e2b --together --arm stock --arm package --arm "short:package,${G}_YOCO_GRAPH=1" --workload ttft --repetitions 3 \
+run_bench first-token 400 e2b --together --arm stock --arm package --arm "long:package,${G}_YOCO_GRAPH=0" --workload ttft --repetitions 3 \
     -- "${small[@]}"
 run_bench growth 310 e2b --together --arm stock --arm package --workload prompts,images-sweep --repetitions 2 -- "${small[@]}" \
     --context-length=70000
@@ -145,16 +145,17 @@ run_bench later-pieces 360 26b-a4b --together --share-weights --arm package:pack
     --arm "$(off early DEPENDENT_LAUNCH)" --arm "$(off few FEW_ROW_LINEAR)" --arm "$(off overlap DENSE_OVERLAP)" --arm plain-stock:stock \
     --arm plain:package --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
 # What a prefill takes, by switch: lone prompts, and 30 prompts of 7,000 tokens, nine at a time.
-run_bench prefills 300 26b-a4b --together --share-weights --arm stock --arm package --arm "flash:package,$flash,only=prefill" \
+run_bench prefills 300 26b-a4b --together --share-weights --arm stock --arm package --arm "no-flash:package,$no_flash,only=prefill" \
     --arm "eager:package,$eager,only=ttft" --arm "experts-off:package,${G}_PREFILL_EXPERTS=0,only=prefill" --workload prefill,ttft \
     --repetitions 2 -- "${seven[@]}" --max-total-tokens=70000 --swa-full-tokens-ratio=0.3
 # Two servers with pools for 68 of the requests of summarize.
-run_bench flash 280 26b-a4b --together --share-weights --arm package:package,mtp --arm "flash:package,mtp,$flash" --workload summarize \
+run_bench flash 280 26b-a4b --together --share-weights --arm package:package,mtp --arm "no-flash:package,mtp,$no_flash" --workload summarize \
     --repetitions 2 -- "${flags[@]}" --max-total-tokens=620000 --swa-full-tokens-ratio=0.17 --mem-fraction-static=0.95 --sleep-on-idle
-run_bench serve 560 26b-a4b --arm "stock:stock,mtp,$stock_ratio" --arm "flash:package,mtp,$flash" \
+run_bench serve 560 26b-a4b --arm "stock:stock,mtp,$stock_ratio" --arm package:package,mtp \
     --workload summarize,chat --rounds 1 --repetitions 2 -- "${graph_flags[@]}"
-for run in flash serve; do
-    [ ! -e "$out/$run" ] || grep -rq "FlashAttention-4 compiled" "$out/$run" || echo "$run: the arm flash ran without FlashAttention-4"
+for run in prefills flash serve; do
+    [ ! -e "$out/$run" ] || grep -qs "FlashAttention-4 compiled" "$out/$run"/package*.log \
+        || echo "$run: the arm package ran without FlashAttention-4"
 done
 on_card products 60 python3 -m sglang_gemma4.benchmark.linear_times
 on_card prefill-experts 210 python3 -m sglang_gemma4.benchmark.prefill_expert_times --tokens 8192 2048 16384 1024 --sweep 90
@@ -166,8 +167,8 @@ run_bench pair 240 26b-a4b --arm package:package,mtp --arm "pair:package,mtp,$pa
 run_bench fa4 240 26b-a4b --together 2 --arm package:package,mtp --arm "fa4:package,mtp,--attention-backend=fa4" --batches 1,8,32 \
     --step-tokens 700,200 --repetitions 3 -- "${two[@]:1}"
 # What a prefill of 8,000-token prompts is made of, and whether chunks twice as long (SGLang's default on this card is 8,192) make it faster.
-run_bench chunks 260 26b-a4b --together --share-weights --arm package --arm "flash:package,$flash" \
-    --arm "chunk-16384:package,$flash,--chunked-prefill-size=16384" --batches 1,8 --step-tokens 8000,8 --repetitions 5 --profile 8 --roofline \
+run_bench chunks 260 26b-a4b --together --share-weights --arm package --arm "no-flash:package,$no_flash" \
+    --arm "chunk-16384:package,--chunked-prefill-size=16384" --batches 1,8 --step-tokens 8000,8 --repetitions 5 --profile 8 --roofline \
     -- "${seven[@]}" --max-total-tokens=70000 --swa-full-tokens-ratio=0.6
 run_bench debug 200 26b-a4b --together 2 --arm package:package,mtp --arm "debug:package,mtp,${G}_DEBUG=1" --batches 1,32 --step-tokens 700,200 \
     --repetitions 3 -- "${two[@]}"
