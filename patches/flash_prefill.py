@@ -40,7 +40,7 @@ PATCH = Patch(
     "each kind of layer is measured when the server starts, and goes through the faster one; SGLang's "
     "backend for it reads keys by page, without bulk copies, and needs a second backend beside it for decode.",
     evidence="runs/2026-11-22-26b-kernels-serve (summaries: more than half of the time is prefill) · runs/2026-11-23-26b-prefill · "
-    "kernels/ops/attention/flash_attn/cute/flash_fwd_sm90.py:75",
+    "runs/2026-11-23-26b-prefill-flash · kernels/ops/attention/flash_attn/cute/flash_fwd_sm90.py:75",
     remove_when="--prefill-attention-backend fa4 is measured to be as fast.",
     hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", prefill_by_flash, "e7fa3a24cfc9"),),
 )

@@ -134,10 +134,12 @@ _TABLE = (
     ),
     Switch(
         "SGLANG_GEMMA4_FLASH_PREFILL",
-        False,
+        True,
         "On Hopper, prefills of 1,024 tokens and more without images on triton go through FlashAttention-4 over keys in order, layers of "
-        "the kinds that a measurement at the start finds faster so (26B-A4B on an H200: its full layers, 2.98 ms for 6.88 at 8,192 tokens; "
-        "30 prompts of 7,000 tokens 10 % faster, `runs/2026-11-23-26b-prefill`; off until its kernel test has run on a card).",
+        "the kinds that a measurement at the start finds faster so (26B-A4B on an H200, against this package without it: a prompt of "
+        "8,000 tokens takes 13 % less time, eight 11 %, five repetitions, ranges apart, `runs/2026-11-23-26b-prefill-flash`; 30 prompts "
+        "of 7,000 10 % faster, `runs/2026-11-23-26b-prefill`). Compiling and measuring took 7 to 19 s of a start, other engines starting "
+        "beside.",
     ),
     Switch("SGLANG_GEMMA4_SYNC_MTP", True, "MTP runs with --disable-overlap-schedule (stock crashes at the first batch)."),
     Switch(
@@ -182,9 +184,11 @@ _TABLE = (
     ),
     Switch(
         "SGLANG_GEMMA4_YOCO_GRAPH",
-        False,
-        "With SGLANG_GEMMA4_YOCO and prefill graphs, on triton: those layers are replayed from CUDA graphs of up to 32 requests too (off "
-        "until a card has run it).",
+        True,
+        "With SGLANG_GEMMA4_YOCO and prefill graphs, on triton: those layers are replayed from CUDA graphs of up to 32 requests too "
+        "(median TTFT of a lone prompt of E2B on an H200, with it, without, stock: 13, 39, 48 ms at 128 tokens in three passes, 14, 44, "
+        "57 at 1,000 in two, two and three, `runs/2026-11-23-e2b-first-token`). Six graphs took 12.6 s, the decode graphs behind them "
+        "11.7 s less; what they hold was not measured.",
     ),
     Switch(
         "SGLANG_GEMMA4_TRIPLE_NORM",
@@ -202,23 +206,27 @@ _TABLE = (
     Switch(
         "SGLANG_GEMMA4_DEPENDENT_LAUNCH",
         True,
-        "On Hopper and later the package's kernels of a decode step start, and fetch weights, while the kernel before still ends (with "
-        "FEW_ROW_LINEAR and KV_WRITE, in which it was always measured, the card idles 2 % of an MTP step at batch 1 on an H200, 8.5 % "
-        "without, `runs/2026-11-22-26b-mtp-steps`).",
+        "On Hopper and later the package's kernels of a decode step start, and fetch weights, while the kernel before still ends (MTP "
+        "steps on an H200 4.7 % shorter than this package's without it at batch 1, 1.3 % at 8; 0.7 and 0.4 % at 32 and 64, where the "
+        "ranges of three repetitions meet, `runs/2026-11-23-26b-later-pieces`, with a part of FEW_ROW_LINEAR's launches; with all of them "
+        "and KV_WRITE the card idles 2 % of a step at batch 1, 8.5 % without the three, `runs/2026-11-22-26b-mtp-steps`).",
     ),
     Switch(
         "SGLANG_GEMMA4_FEW_ROW_LINEAR",
         True,
-        "Dense products of up to 16 rows read the weight once, in one launch, with the FFN's activation inside (no faster than cuBLAS's by "
-        "themselves at 4 rows on an H200; on for what was measured with the one above: all defaults together, a lone answer of E2B takes "
-        "2.97 ms a token for stock's 3.66, `runs/2026-11-22-e2b-yoco`; its own share is not measured).",
+        "Dense products of up to 16 rows read the weight once, in one launch, with the FFN's activation inside (no faster than cuBLAS's "
+        "by themselves at 4 rows on an H200; on for what was measured with the one above: all defaults together, a lone answer of E2B "
+        "takes 2.97 ms a token for stock's 3.66, `runs/2026-11-22-e2b-yoco`. Its own share is measured for products below 16 MiB alone: "
+        "MTP steps of 26B-A4B 1.6 % shorter at batch 1, 0.3, 0.1 and 0.6 % longer at 8, 32 and 64, where the ranges of three repetitions "
+        "meet and it acts in the draft or not at all, `runs/2026-11-23-26b-later-pieces`).",
     ),
     Switch(
         "SGLANG_GEMMA4_DENSE_OVERLAP",
         True,
         "A MoE layer's dense FFN runs beside its router and experts in decode graphs (MTP steps on an H200 4.7 % shorter than this "
-        "package's without it at batch 1, 2.1 % at 8, 1.8 % at 32, 1.1 % at 64, without an arm of stock, "
-        "`runs/2026-11-22-26b-step-switches`).",
+        "package's without it at batch 1, 2.1 % at 8, 1.8 % at 32, 1.1 % at 64, `runs/2026-11-22-26b-step-switches`; 5.5, 2.3, 1.6 and "
+        "0.8 %, `runs/2026-11-23-26b-later-pieces`, where the ranges meet at 32 and the drafts had not quite the same kernels; three "
+        "repetitions each, no arm of stock under MTP).",
     ),
     Switch(
         "SGLANG_GEMMA4_PLE_TAIL",
@@ -244,16 +252,17 @@ _TABLE = (
         "Prefills replay CUDA graphs of the language model, images included: of up to 4,096 tokens on E2B and E4B, 2,048 on 26B-A4B, 512 "
         "on 31B, or the operator's --cuda-graph-bs-prefill or --cuda-graph-max-bs-prefill; where this is not set, "
         f"{PREFILL_GRAPH_FOR_MM} is the switch (TTFT of a lone prompt of 1,000 tokens on an H200, from graphs, eager, stock: 26B-A4B "
-        "30, 68, 77 ms, `runs/2026-11-23-26b-prefill`; E2B 42, 71, 61, but at 128 tokens 65, 91, 62, `runs/2026-11-23-e2b-images-ttft`; 16 "
-        "to 73 s of a start with all kernels to compile, and 0.4 to 0.6 GiB).",
+        "30, 68, 77 ms, `runs/2026-11-23-26b-prefill`; E2B without YOCO_GRAPH 42, 71, 61, but at 128 tokens 65, 91, 62, "
+        "`runs/2026-11-23-e2b-images-ttft`; 16 to 73 s of a start with all kernels to compile, and 0.4 to 0.6 GiB).",
         other_name=PREFILL_GRAPH_FOR_MM,
     ),
     Switch(
         "SGLANG_GEMMA4_DRAFT_ARGMAX",
         True,
-        "With SGLANG_GEMMA4_FROZEN_CHAIN, the draft's head and the maximum over it are one kernel, without logits in memory; "
-        "the centroid head of E2B and E4B likewise (1.1 to 1.7 times as fast as the chain by itself; in a server with "
-        "TRIPLE_NORM).",
+        "With SGLANG_GEMMA4_FROZEN_CHAIN, the draft's head and the maximum over it are one kernel, without logits in memory; the centroid "
+        "head of E2B and E4B likewise (1.1 to 1.7 times as fast as the chain by itself; MTP steps of 26B-A4B on an H200 0.5 % shorter "
+        "than this package's without it at batch 1 and 8, 0.8 % at 32 and 64, three repetitions, whose ranges meet at 32, "
+        "`runs/2026-11-23-26b-later-pieces`).",
     ),
     Switch(
         "SGLANG_GEMMA4_SHARDED_HEAD",

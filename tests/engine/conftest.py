@@ -17,7 +17,7 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 KERNELS_OFF = {
     f"SGLANG_GEMMA4_{name}": "0"
     for name in (
-        *("VERIFY_ATTENTION", "DECODE_ATTENTION", "PREFILL_ATTENTION"),
+        *("VERIFY_ATTENTION", "DECODE_ATTENTION", "PREFILL_ATTENTION", "FLASH_PREFILL"),
         *("TRIPLE_NORM", "LAYER_TAIL", "PLE_TAIL", "QKV_ROPE", "KV_WRITE", "DRAFT_ARGMAX", "GROUPED_EXPERTS"),
         *("FEW_ROW_LINEAR", "DEPENDENT_LAUNCH", "DENSE_OVERLAP"),
     )
