@@ -55,3 +55,10 @@ def test_long_prefills_by_flash_attention(interpreting: Nursery) -> None:
     for ours, reference in zip([*found["1"][0], *found["1"][1]], [*found["0"][0], *found["0"][1]], strict=True):
         assert ours.token_ids == reference.token_ids
         assert ours.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
+
+
+def test_without_a_card_long_prefills_stay_with_our_kernel(interpreting: Nursery) -> None:
+    env = {**dict.fromkeys(NAMES, "1"), "SGLANG_GEMMA4_FLASH_PREFILL": "1", "TEST_SABOTAGE": "kernel_counter:install"}
+    answers = interpreting.run(MODEL, [Group(PROMPTS, {"max_new_tokens": 2})], env=env, time_limit=400, attention_backend="triton")[0]
+    assert answers[0].log.count("flash_prefill declined: there is no CUDA card") == 1
+    assert "PREFILLED" in answers[0].log

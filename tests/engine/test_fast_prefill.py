@@ -148,6 +148,8 @@ def test_between_the_pieces_of_prefill_graphs(
         assert one.meta_info["prompt"] == pytest.approx(score[start:] if start >= 0 else [], abs=1e-4)
     log = found[0][0].log
     assert "yoco declined" not in log
+    launched = "yoco_graph declined: the layers that share KV are launched one by one: Gemma4CpuAttention is not the triton backend"
+    assert log.count(launched) == 1
     assert "beside a middle chunk" in log
     replays = [forward for forward in row_counter.prefill_forwards(log) if forward.replayed]
     for forward in replays:
