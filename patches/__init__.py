@@ -35,6 +35,7 @@ ORDER = (
     "triple_norm",
     "layer_tail",
     "dependent_launch",
+    "early_weights",
     "few_row_linear",
     "dense_beside_experts",
     "ple_tail",

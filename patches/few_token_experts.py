@@ -1,4 +1,4 @@
-"""Gemma 4's experts at 1 to 16 tokens: two launches for one token, three for more."""
+"""Gemma 4's routing and experts at 1 to 16 tokens in three launches."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ def take_few_tokens(_result: None, moe: Any, hidden_size: int, layer_id: int, co
     """After ``Gemma4MoE.__init__``, whose arguments come by name."""
     from sglang_gemma4.models import expert_layers
 
-    expert_layers.take_few_tokens(moe.experts, config.hidden_activation)
+    expert_layers.take_few_tokens(moe, hidden_size, config.hidden_activation)
 
 
 PATCH = Patch(
     name="few_token_experts",
     switch="SGLANG_GEMMA4_FEW_TOKEN_EXPERTS",
-    why="Stock aligns 8 rows to tiles and takes five launches after the routing: 37 µs a layer at batch 1; reading the weights takes 22.",
+    why="Stock takes six launches from the router's logits on: 40 µs a layer at batch 1; reading the weights takes 22.",
     evidence="runs/2026-11-21-26b-stock-steps (decode, batch 1: fused_moe_kernel at 1.37 of its floor, align, activation, sum)",
     remove_when="SGLang's fused MoE reaches the floor at one token.",
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_few_tokens, "a63fb2abba48"),),

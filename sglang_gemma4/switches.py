@@ -95,8 +95,8 @@ _TABLE = (
     Switch(
         "SGLANG_GEMMA4_FEW_TOKEN_EXPERTS",
         False,
-        "The experts at 1 to 16 tokens in two or three launches, the sum over a token's experts in the second product (off: 6 to 31 % "
-        "slower than SGLang's on an H200, `runs/2026-11-22-kernel-times`).",
+        "Routing and experts at 1 to 16 tokens in three launches, where SGLang takes six (off until measured; an earlier form, whose "
+        "second product walked over a token's experts, was 6 to 31 % slower than SGLang's on an H200, `runs/2026-11-22-kernel-times`).",
     ),
     Switch(
         "SGLANG_GEMMA4_PREFILL_EXPERTS",
@@ -210,6 +210,11 @@ _TABLE = (
         "steps on an H200 4.7 % shorter than this package's without it at batch 1, 1.3 % at 8; 0.7 and 0.4 % at 32 and 64, where the "
         "ranges of three repetitions meet, `runs/2026-11-23-26b-later-pieces`, with a part of FEW_ROW_LINEAR's launches; with all of them "
         "and KV_WRITE the card idles 2 % of a step at batch 1, 8.5 % without the three, `runs/2026-11-22-26b-mtp-steps`).",
+    ),
+    Switch(
+        "SGLANG_GEMMA4_EARLY_WEIGHTS",
+        False,
+        "With the one above, a dense product's weights are fetched while attention runs, or the norms before it (off until measured).",
     ),
     Switch(
         "SGLANG_GEMMA4_FEW_ROW_LINEAR",

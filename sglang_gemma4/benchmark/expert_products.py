@@ -14,12 +14,16 @@ POPULARITY = 0.5
 """Spread of the experts' mean logits beside the tokens' own of 1: some experts are asked for more often, as in a trained router."""
 
 
+def logits(tokens: int, seed: int) -> torch.Tensor:
+    """Of a router, ``[tokens, 128]`` float32 on the host, as random as a trained one's."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return torch.randn(tokens, EXPERTS, generator=generator) + POPULARITY * torch.randn(EXPERTS, generator=generator)
+
+
 @functools.lru_cache(maxsize=64)
 def routing(tokens: int, seed: int, device: str = "cuda") -> tuple[torch.Tensor, torch.Tensor]:
-    """Router weights ``[tokens, 8]`` float32 and expert ids int32, as random as a trained router's."""
-    generator = torch.Generator("cpu").manual_seed(seed)
-    logits = torch.randn(tokens, EXPERTS, generator=generator) + POPULARITY * torch.randn(EXPERTS, generator=generator)
-    top = logits.topk(TOPK, dim=-1)
+    """Router weights ``[tokens, 8]`` float32 and expert ids int32, of :func:`logits`."""
+    top = logits(tokens, seed).topk(TOPK, dim=-1)
     return torch.softmax(top.values, dim=-1).to(device), top.indices.int().to(device)
 
 

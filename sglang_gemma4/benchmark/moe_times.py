@@ -1,13 +1,14 @@
-"""One layer's experts after the routing, on this card: SGLang's launches, ours, and the time to read the chosen weights once.
+"""One layer's experts from the router's logits on, on this card: SGLang's launches, ours, and the time to read the chosen weights once.
 
     python -m sglang_gemma4.benchmark.moe_times [--tokens 1 4 ...] [--tune] > times.md
 
-Stock: align, GEMM, gelu * up, GEMM, sum, each as SGLang launches it, with the tiles that it ships for the card and then with those that
-``sglang-gemma4 tune-moe`` has written. Every cell is timed in a CUDA graph of calls over several routings in turn.
+Stock: choose, align, GEMM, gelu * up, GEMM, sum, each as SGLang launches it, with the tiles that it ships for the card and then with those
+that ``sglang-gemma4 tune-moe`` has written. Ours: up to 16 tokens ``expert_routing`` and ``few_token_experts``; beyond, SGLang's choice and
+``grouped_experts``; launched dependently where the card can. Every cell is timed in a CUDA graph of calls over several batches in turn.
 """
 
 import argparse
-import itertools
+import functools
 import json
 from collections.abc import Callable
 from functools import partial
@@ -18,16 +19,24 @@ import torch
 
 from sglang_gemma4.benchmark import expert_products as products
 from sglang_gemma4.benchmark.graph_timer import microseconds
-from sglang_gemma4.kernels.few_token_experts import MOST_TOKENS, few_token_experts
+from sglang_gemma4.kernels import dependent_launch, few_token_experts
+from sglang_gemma4.kernels.expert_routing import MOST_TOKENS, expert_routing
 from sglang_gemma4.kernels.gated_experts import Tile
 from sglang_gemma4.kernels.grouped_experts import grouped_experts
 from sglang_gemma4.models import expert_tiles
 
 PLAIN = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}
 """What SGLang takes where it ships no tiles and the batch is large."""
-FIRST = [Tile(*tile) for tile in ((16, 128, 4, 4), (32, 128, 4, 3), (32, 128, 4, 5), (64, 64, 4, 4), (64, 128, 4, 4), (64, 128, 8, 3))]
-SUMMED = [Tile(*tile) for tile in ((16, 128, 4, 6), (16, 256, 2, 4), (16, 256, 4, 5), (16, 256, 4, 6), (32, 128, 4, 5), (32, 256, 4, 4))]
-ROWS = [Tile(*tile) for tile in ((32, 128, 4, 4), (64, 64, 4, 5), (64, 128, 4, 3), (64, 256, 4, 3), (128, 64, 4, 4), (128, 128, 4, 3))]
+Pair = tuple[Tile, Tile]
+FIRST = [Tile(*tile) for tile in ((16, 128, 4, 4), (16, 128, 4, 6), (16, 256, 4, 4), (32, 128, 4, 3), (32, 128, 4, 4), (64, 128, 4, 3))]
+SECOND = [Tile(*tile) for tile in ((16, 256, 4, 4), (32, 128, 4, 4), (32, 256, 4, 3), (64, 64, 4, 5), (64, 128, 4, 4), (128, 64, 4, 4))]
+AHEAD = (0, 128, few_token_experts.AHEAD, products.INNER)
+
+
+@functools.lru_cache(maxsize=64)
+def logits_of(tokens: int, seed: int) -> torch.Tensor:
+    """``[tokens, 128]`` bfloat16, as random as a trained router's."""
+    return products.logits(tokens, seed).bfloat16().cuda()
 
 
 def shipped(down: bool) -> expert_tiles.Tiles | None:
@@ -47,8 +56,34 @@ def measured(down: bool) -> expert_tiles.Tiles | None:
     return expert_tiles.read(path) if path.exists() else None
 
 
-def stock(x: torch.Tensor, weights: products.Experts, seed: int, tiles: list[dict[str, Any]]) -> torch.Tensor:
-    """SGLang's launches of a layer's experts, from routed tokens to their sum."""
+def choice(tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """SGLang's launch for router weights and expert ids."""
+    from sglang.kernels.ops.moe.gemma4_routing import gemma4_fused_routing
+
+    routed: tuple[torch.Tensor, torch.Tensor] = gemma4_fused_routing(logits_of(tokens, seed), scale(), products.TOPK)
+    return routed
+
+
+@functools.cache
+def scale() -> torch.Tensor:
+    """Of each expert's weight; ones."""
+    return torch.ones(products.EXPERTS, dtype=torch.bfloat16, device="cuda")
+
+
+@functools.cache
+def counters() -> torch.Tensor:
+    """Of :func:`ours`, whose calls come one after the other."""
+    return few_token_experts.counters(products.HIDDEN, torch.device("cuda"))
+
+
+def stock(
+    x: torch.Tensor,
+    weights: products.Experts,
+    seed: int,
+    tiles: list[dict[str, Any]],
+    routed: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """SGLang's launches of a layer's experts, from the router's logits, or from routed tokens, to their sum."""
     import triton.language as tl
     from sgl_kernel import moe_sum_reduce
     from sglang.kernels.ops.activation.activation import gelu_and_mul
@@ -56,7 +91,7 @@ def stock(x: torch.Tensor, weights: products.Experts, seed: int, tiles: list[dic
     from sglang.srt.layers.moe.moe_runner.triton_utils.moe_align_block_size import moe_align_block_size
 
     tokens = x.shape[0]
-    probabilities, ids = products.routing(tokens, seed)
+    probabilities, ids = routed or choice(tokens, seed)
     rows, count, known = moe_align_block_size(ids, tiles[0]["BLOCK_SIZE_M"], products.EXPERTS)
     both = torch.empty(tokens * products.TOPK, 2 * products.INNER, dtype=x.dtype, device=x.device)
     act = torch.empty(tokens * products.TOPK, products.INNER, dtype=x.dtype, device=x.device)
@@ -77,12 +112,16 @@ def stock(x: torch.Tensor, weights: products.Experts, seed: int, tiles: list[dic
     return out
 
 
-def ours(x: torch.Tensor, weights: products.Experts, seed: int, tiles: tuple[Any, ...] | None = None) -> torch.Tensor:
-    """Our kernels: the ones for few tokens up to 16, else the grouped ones."""
-    probabilities, ids = products.routing(x.shape[0], seed)
-    few = x.shape[0] <= MOST_TOKENS if tiles is None else len(tiles) == 2
-    kernel: Callable[..., torch.Tensor] = few_token_experts if few else grouped_experts
-    return kernel(x, weights.up, weights.down, probabilities, ids, tiles=tiles)
+def ours(
+    x: torch.Tensor, weights: products.Experts, seed: int, tiles: Pair | None = None, ahead: int = few_token_experts.AHEAD
+) -> torch.Tensor:
+    """Our launches from the router's logits on."""
+    tokens = x.shape[0]
+    if tokens > MOST_TOKENS:
+        return grouped_experts(x, weights.up, weights.down, *choice(tokens, seed))
+    probabilities, ids, blocks = expert_routing(logits_of(tokens, seed), scale(), products.TOPK)
+    given = (x, weights.up, weights.down, probabilities, ids, counters(), blocks)
+    return few_token_experts.few_token_experts(*given, tiles=tiles, ahead=ahead)
 
 
 def nearest(tiles: expert_tiles.Tiles | None, tokens: int) -> dict[str, Any]:
@@ -91,22 +130,33 @@ def nearest(tiles: expert_tiles.Tiles | None, tokens: int) -> dict[str, Any]:
 
 
 def tuned(timer: Callable[[Callable[..., Any]], float], tokens: int) -> str:
-    """The best of our candidates and its microseconds; both kernels where both take the batch."""
-    listed: list[tuple[Any, ...]] = [(size, *pair) for size in (16, 32) for pair in itertools.product(FIRST, ROWS)]
-    if tokens <= MOST_TOKENS:
-        listed = [*itertools.product(FIRST, SUMMED), *((16, *pair) for pair in itertools.product(FIRST[:3], ROWS[:3]))]
-    best = (float("inf"), "")
-    for tiles in listed:
+    """For few tokens: the best tile of the first product, with it of the second, then how much of that is fetched ahead; and the µs."""
+    if tokens > MOST_TOKENS:
+        return "-"
+    first, second = few_token_experts.tiles_for(tokens)
+    best = timer(ours)
+    found: dict[str, Any] = {"tiles": (first, second), "ahead": few_token_experts.AHEAD}
+    candidates = (
+        [{"tiles": (tile, None)} for tile in FIRST] + [{"tiles": (None, tile)} for tile in SECOND] + [{"ahead": ahead} for ahead in AHEAD]
+    )
+    for change in candidates:
+        tried: dict[str, Any] = {**found, **change}
+        tried["tiles"] = tuple(new or old for new, old in zip(tried["tiles"], found["tiles"], strict=True))
         try:
-            best = min(best, (timer(partial(ours, tiles=tiles)), " ".join(str(part).replace("Tile", "") for part in tiles)))
+            taken = timer(partial(ours, **tried))
         except Exception as error:  # a tile that does not fit the card's shared memory is no candidate
-            print(f"<!-- {tiles}: {type(error).__name__} -->", flush=True)
-    return f"{best[0]:.1f}: {best[1]}"
+            print(f"<!-- {tried}: {type(error).__name__} -->", flush=True)
+            continue
+        print(f"<!-- {tokens} tokens, {tried}: {taken:.1f} -->", flush=True)
+        if taken < best:
+            best, found = taken, tried
+    return f"{best:.1f}: {' '.join(str(tile).replace('Tile', '') for tile in found['tiles'])} ahead {found['ahead']}"
 
 
 def print_table(options: argparse.Namespace) -> None:
     """Markdown, row by row."""
     weights = products.Experts()
+    dependent_launch.want(True)
     sources = {"stock": [shipped(down) for down in (False, True)], "stock, measured tiles": [measured(down) for down in (False, True)]}
     print("| tokens | stock µs | stock, measured tiles µs | ours µs | floor µs | away from stock | ours, best tiles |\n|" + " --- |" * 7)
     for tokens in options.tokens:
@@ -127,7 +177,7 @@ def print_table(options: argparse.Namespace) -> None:
             apart = f"{float((ours(batches[0], weights, 0).float() - stock(batches[0], weights, 0, plain).float()).abs().max()):.3f}"
         else:
             cells.append("-")
-        cells += [f"{floor:.1f}", apart, tuned(timer, tokens) if options.tune and tokens <= options.ours_up_to else "-"]
+        cells += [f"{floor:.1f}", apart, tuned(timer, tokens) if options.tune else "-"]
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 

@@ -93,7 +93,7 @@ def layer_of(weights: products.Experts, tokens: int, tiles: list[dict[str, Any]]
     """All launches of a layer's experts: SGLang's with these tiles, or ours."""
     x = torch.randn(tokens, products.HIDDEN, dtype=torch.bfloat16, device="cuda")
     if tiles is not None:
-        return lambda: stock(x, weights, 0, tiles)
+        return lambda: stock(x, weights, 0, tiles, products.routing(x.shape[0], 0))
     probabilities, ids = products.routing(tokens, 0)
     return lambda: many_token_experts(x, weights.up, weights.down, probabilities, ids)
 

@@ -1,23 +1,27 @@
-"""A MoE layer of up to 16 tokens in two launches (one token) or three: no padding, no activation or sum of its own.
+"""A MoE layer of up to 16 tokens in two launches after its routing: gate and up with the activation, then down and the sum.
 
-The second product's program owns some output columns of all tokens and walks over every chosen expert, so the sum over a token's experts
-stays in its accumulator, in the order of the experts: the same result every time. Each expert's weights are read once.
+Blocks are by token: one a chosen expert, a row's place being its token's number, so each expert's weights are read once. The program of the
+second product that finishes a block of columns last sums each token's rows, always in the order of its experts: the same result every time.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels.expert_blocks import expert_blocks
+from sglang_gemma4.kernels.dependent_launch import LINE, await_inputs, launch_options, prefetch
+from sglang_gemma4.kernels.expert_blocks import Blocks, expert_blocks
+from sglang_gemma4.kernels.expert_routing import MOST_TOKENS
 from sglang_gemma4.kernels.gated_experts import Tile, gated_experts, gated_experts_reference, reason_against
 
-MOST_TOKENS = 16
-"""Rows of the smallest tile a matrix instruction takes."""
+NARROWEST = 16
+"""Columns of the narrowest tile of the second product; there are counters for so many blocks."""
+AHEAD = 256
+"""Inner columns of the second product's weights that come while the first still runs."""
 
 
 def tiles_for(tokens: int) -> tuple[Tile, Tile]:
     """Of the first and the second product: with few experts narrow columns, so that there are programs for the whole card."""
-    return Tile(32, 128, 4, 4) if tokens <= 4 else Tile(64, 128, 4, 3), Tile(16, 256, 4, 4)
+    return Tile(16, 128, 4, 4) if tokens == 1 else Tile(32, 128, 4, 4), Tile(64, 128, 4, 4)
 
 
 def few_token_experts_reference(
@@ -32,53 +36,81 @@ def few_token_experts_reference(
     return out.to(x.dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["TOKENS", "EXPERTS"])
 def _down_and_sum_kernel(  # type: ignore[no-untyped-def]
     h_ptr,  # [rows, INNER]
     w2_ptr,  # [experts, HIDDEN, INNER]
-    expert_ptr,  # [blocks]; of one token: its experts
-    row_ptr,  # [blocks, SIZE] by token
+    ids_ptr,  # [tokens, TOPK]
+    expert_ptr,  # [blocks]
+    row_ptr,  # [blocks, SIZE]
     count_ptr,
+    rows_ptr,  # [rows, HIDDEN]
     out_ptr,  # [tokens, HIDDEN]
-    ROWS,  # noqa: N803
+    done_ptr,  # [blocks of columns] int32, zeros; zeros again afterwards
     TOKENS,  # noqa: N803
+    EXPERTS,  # noqa: N803
+    TOPK: tl.constexpr,  # noqa: N803
     HIDDEN: tl.constexpr,  # noqa: N803
     INNER: tl.constexpr,  # noqa: N803
-    ONE_TOKEN: tl.constexpr,  # noqa: N803
     SIZE: tl.constexpr,  # noqa: N803
     COLUMNS: tl.constexpr,  # noqa: N803
     DEPTH: tl.constexpr,  # noqa: N803
     PRECISION: tl.constexpr,  # noqa: N803
+    AHEAD: tl.constexpr,  # noqa: N803
+    LINE: tl.constexpr,  # noqa: N803 - inner columns in a cache line
+    PDL: tl.constexpr,  # noqa: N803
 ):
-    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    block = tl.program_id(0)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = columns < HIDDEN
+    if PDL and AHEAD:
+        # The blocks may be read already: they are older than the kernel before, which lets this one come only after it awaited them.
+        exists = block < tl.load(count_ptr)
+        soon = tl.minimum(tl.maximum(tl.where(exists, tl.load(expert_ptr + block), 0), 0), EXPERTS - 1).to(tl.int64)
+        rows_ahead = w2_ptr + soon * (HIDDEN * INNER) + tl.where(exists & inside, columns, 0).to(tl.int64) * INNER
+        for offset in tl.static_range(0, AHEAD, LINE):
+            prefetch(rows_ahead + tl.where(exists, offset, 0))
+    await_inputs(PDL)
+    count = tl.load(count_ptr)
     places = tl.arange(0, SIZE)
-    depths = tl.arange(0, DEPTH)
-    STEPS: tl.constexpr = (INNER + DEPTH - 1) // DEPTH  # noqa: N806
-    blocks = ROWS
-    if not ONE_TOKEN:
-        blocks = tl.load(count_ptr)
-    out = tl.zeros([SIZE, COLUMNS], tl.float32)
-    # One loop over experts and depth, so that loads run ahead from one expert to the next. Its addresses come from the step before:
-    # loads that wait for another load of the same step are not taken ahead.
-    expert = tl.load(expert_ptr).to(tl.int64)
-    rows = tl.where(places == 0, 0, ROWS)
-    if not ONE_TOKEN:
-        rows = tl.load(row_ptr + places)
-    for step in range(blocks * STEPS):
-        at = (step % STEPS) * DEPTH + depths
-        left = at < INNER
-        real = (rows < ROWS) & (expert >= 0)
-        chosen = tl.maximum(expert, 0)
-        h = tl.load(h_ptr + rows[:, None].to(tl.int64) * INNER + at[None, :], mask=real[:, None] & left[None, :], other=0.0)
-        w_pointers = w2_ptr + chosen * (HIDDEN * INNER) + columns[None, :] * INNER + at[:, None]
-        w = tl.load(w_pointers, mask=left[:, None] & inside[None, :], other=0.0)
-        out = tl.dot(h, w, out, input_precision=PRECISION)
-        block = tl.minimum((step + 1) // STEPS, blocks - 1)
+    real_columns = columns.to(tl.int64)
+    if block < count:
         expert = tl.load(expert_ptr + block).to(tl.int64)
-        rows = tl.where(places == 0, block, ROWS) if ONE_TOKEN else tl.load(row_ptr + block * SIZE + places)
-    stored = out_ptr + places[:, None].to(tl.int64) * HIDDEN + columns[None, :]
-    tl.store(stored, out.to(out_ptr.dtype.element_ty), mask=(places < TOKENS)[:, None] & inside[None, :])
+        row = tl.load(row_ptr + block * SIZE + places)
+        real = row < TOKENS * TOPK
+        row = row.to(tl.int64)
+        depths = tl.arange(0, DEPTH)
+        h_pointers = h_ptr + row[:, None] * INNER + depths[None, :]
+        w_pointers = w2_ptr + expert * (HIDDEN * INNER) + real_columns[None, :] * INNER + depths[:, None]
+        product = tl.zeros([SIZE, COLUMNS], tl.float32)
+        for start in range(0, INNER, DEPTH):
+            left = depths < INNER - start
+            h = tl.load(h_pointers + start, mask=real[:, None] & left[None, :], other=0.0)
+            w = tl.load(w_pointers + start, mask=left[:, None] & inside[None, :], other=0.0)
+            product = tl.dot(h, w, product, input_precision=PRECISION)
+        stored = rows_ptr + row[:, None] * HIDDEN + real_columns[None, :]
+        tl.store(stored, product.to(rows_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
+    expected = tl.maximum(count, 1)  # without any expert, the first program writes zeros
+    if block < expected:
+        # Every thread's stores come before the count that tells the last program of them.
+        tl.debug_barrier()
+        last = tl.atomic_add(done_ptr + tl.program_id(1), 1, sem="acq_rel", scope="gpu") == expected - 1
+        if last:
+            total = tl.zeros([SIZE, COLUMNS], tl.float32)
+            for place in tl.static_range(TOPK):
+                mine = places * TOPK + place
+                chosen = tl.load(ids_ptr + mine, mask=places < TOKENS, other=-1) >= 0
+                theirs = rows_ptr + mine[:, None].to(tl.int64) * HIDDEN + real_columns[None, :]
+                # Not from the L1 cache, which does not see what other SMs write.
+                total += tl.load(theirs, mask=chosen[:, None] & inside[None, :], other=0.0, cache_modifier=".cg").to(tl.float32)
+            target = out_ptr + places[:, None].to(tl.int64) * HIDDEN + real_columns[None, :]
+            tl.store(target, total.to(out_ptr.dtype.element_ty), mask=(places < TOKENS)[:, None] & inside[None, :])
+            tl.store(done_ptr + tl.program_id(1), 0)
+
+
+def counters(hidden: int, device: torch.device) -> torch.Tensor:
+    """The zeros that calls of one layer count finished programs in: int32, one for each block of columns."""
+    return torch.zeros(triton.cdiv(hidden, NARROWEST), dtype=torch.int32, device=device)
 
 
 def few_token_experts(
@@ -87,7 +119,10 @@ def few_token_experts(
     w2: torch.Tensor,
     weights: torch.Tensor,
     ids: torch.Tensor,
+    done: torch.Tensor,
+    blocks: Blocks | None = None,
     tiles: tuple[Tile, Tile] | None = None,
+    ahead: int = AHEAD,
 ) -> torch.Tensor:
     """The weighted sum of each token's experts, ``[tokens, hidden]`` in x's dtype. The host does not wait for the device.
 
@@ -97,7 +132,11 @@ def few_token_experts(
         w2: ``[experts, hidden, inner]``.
         weights: ``[tokens, experts a token]`` float32.
         ids: ``[tokens, experts a token]`` int32 or int64, a token's experts all different; -1: none.
+        done: from :func:`counters`; two calls that may run at the same time must not share it.
+        blocks: of ``ids``, by token, as ``expert_routing`` gives them; None: a launch gathers them. A row whose id became -1 since is
+            computed and left out of the sum.
         tiles: of the two products; None: :func:`tiles_for` the tokens.
+        ahead: inner columns of ``w2`` that the second product fetches while the first runs.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernels do not take.
@@ -106,30 +145,21 @@ def few_token_experts(
     reason = reason_against(x, w13, w2, weights, ids)
     if reason is None and not 1 <= tokens <= MOST_TOKENS:
         reason = f"{tokens} tokens; 1 to {MOST_TOKENS} are taken"
+    first, second = tiles or tiles_for(tokens)
+    if reason is None and (done.dtype != torch.int32 or done.numel() < triton.cdiv(hidden, second.columns)):
+        reason = f"{done.numel()} counters of {done.dtype}; {triton.cdiv(hidden, second.columns)} of int32 are taken, see counters()"
     if reason:
         raise ValueError(reason)
-    first, second = tiles or tiles_for(tokens)
-    blocks = None if tokens == 1 else expert_blocks(ids, w13.shape[0], MOST_TOKENS, by_token=True)
+    if blocks is None:
+        blocks = expert_blocks(ids, w13.shape[0], MOST_TOKENS, by_token=True)
     h = gated_experts(x, w13, weights, ids, blocks, first)
+    rows = torch.empty((ids.numel(), hidden), dtype=x.dtype, device=x.device)
     out = torch.empty_like(x)
-    expert, row, count = (ids, ids, ids) if blocks is None else (blocks.expert, blocks.row, blocks.count)
-    _down_and_sum_kernel[(triton.cdiv(hidden, second.columns),)](
-        h,
-        w2,
-        expert,
-        row,
-        count,
-        out,
-        ids.numel(),
-        tokens,
-        HIDDEN=hidden,
-        INNER=w2.shape[2],
-        ONE_TOKEN=blocks is None,
-        SIZE=MOST_TOKENS,
-        COLUMNS=second.columns,
-        DEPTH=second.depth,
-        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        num_warps=second.warps,
-        num_stages=second.stages,
-    )
+    inner = w2.shape[2]
+    _down_and_sum_kernel[(blocks.expert.numel(), triton.cdiv(hidden, second.columns))](
+        h, w2, ids, blocks.expert, blocks.row, blocks.count, rows, out, done, tokens, w13.shape[0],
+        TOPK=ids.shape[1], HIDDEN=hidden, INNER=inner, SIZE=MOST_TOKENS, COLUMNS=second.columns, DEPTH=second.depth,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32", AHEAD=min(ahead, inner), LINE=LINE // x.element_size(),
+        num_warps=second.warps, num_stages=second.stages, **launch_options(x.device),
+    )  # fmt: skip
     return out

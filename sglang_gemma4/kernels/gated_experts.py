@@ -38,12 +38,12 @@ def gated_experts_reference(x: torch.Tensor, w13: torch.Tensor, weights: torch.T
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ROWS"])
 def _gated_experts_kernel(  # type: ignore[no-untyped-def]
     x_ptr,  # [tokens, HIDDEN]
     w13_ptr,  # [experts, 2 * INNER, HIDDEN], gate first
     weights_ptr,  # [rows] float32
-    expert_ptr,  # [blocks]; of one token: its experts
+    expert_ptr,  # [blocks]
     row_ptr,  # [blocks, SIZE]
     count_ptr,
     out_ptr,  # [rows, INNER]
@@ -51,7 +51,6 @@ def _gated_experts_kernel(  # type: ignore[no-untyped-def]
     TOPK: tl.constexpr,  # noqa: N803
     HIDDEN: tl.constexpr,  # noqa: N803
     INNER: tl.constexpr,  # noqa: N803
-    ONE_TOKEN: tl.constexpr,  # noqa: N803 - each row is a block of its own
     SIZE: tl.constexpr,  # noqa: N803
     COLUMNS: tl.constexpr,  # noqa: N803
     DEPTH: tl.constexpr,  # noqa: N803
@@ -61,13 +60,10 @@ def _gated_experts_kernel(  # type: ignore[no-untyped-def]
     await_inputs(PDL)
     block = tl.program_id(0)
     places = tl.arange(0, SIZE)
-    exists = True
-    if not ONE_TOKEN:
-        exists = block < tl.load(count_ptr)
-    if exists:
+    if block < tl.load(count_ptr):
         expert = tl.load(expert_ptr + block).to(tl.int64)
         if expert >= 0:
-            rows = tl.where(places == 0, block, ROWS) if ONE_TOKEN else tl.load(row_ptr + block * SIZE + places)
+            rows = tl.load(row_ptr + block * SIZE + places)
             real = rows < ROWS
             rows = rows.to(tl.int64)
             columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -97,9 +93,7 @@ def _gated_experts_kernel(  # type: ignore[no-untyped-def]
             tl.store(stored, act.to(out_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
 
 
-def gated_experts(
-    x: torch.Tensor, w13: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, blocks: Blocks | None, tile: Tile, size: int = 16
-) -> torch.Tensor:
+def gated_experts(x: torch.Tensor, w13: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, blocks: Blocks, tile: Tile) -> torch.Tensor:
     """``[tokens * experts a token, inner]`` in x's dtype; rows without an expert are not written.
 
     Args:
@@ -107,35 +101,30 @@ def gated_experts(
         w13: ``[experts, 2 * inner, hidden]``, contiguous, the gate's rows first.
         weights: ``[tokens, experts a token]`` float32, contiguous, the router's.
         ids: ``[tokens, experts a token]`` int, contiguous; -1: none.
-        blocks: of the rows; None: there is one token, and each row is a block.
+        blocks: of the rows.
         tile: how a program works.
-        size: rows of a program where ``blocks`` is None, else theirs.
 
     Raises:
-        ValueError: what :func:`reason_against` says, or several tokens without blocks.
+        ValueError: what :func:`reason_against` says.
     """
     reason = reason_against(x, w13, None, weights, ids)
-    if reason is None and blocks is None and x.shape[0] != 1:
-        reason = f"{x.shape[0]} tokens without blocks; one is taken"
     if reason:
         raise ValueError(reason)
     rows, inner = ids.numel(), w13.shape[1] // 2
     out = torch.empty((rows, inner), dtype=x.dtype, device=x.device)
-    expert, row, count = (ids, ids, ids) if blocks is None else (blocks.expert, blocks.row, blocks.count)
-    _gated_experts_kernel[(rows if blocks is None else expert.numel(), triton.cdiv(inner, tile.columns))](
+    _gated_experts_kernel[(blocks.expert.numel(), triton.cdiv(inner, tile.columns))](
         x,
         w13,
         weights,
-        expert,
-        row,
-        count,
+        blocks.expert,
+        blocks.row,
+        blocks.count,
         out,
         rows,
         TOPK=ids.shape[1],
         HIDDEN=x.shape[1],
         INNER=inner,
-        ONE_TOKEN=blocks is None,
-        SIZE=size if blocks is None else row.shape[1],
+        SIZE=blocks.row.shape[1],
         COLUMNS=tile.columns,
         DEPTH=tile.depth,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",

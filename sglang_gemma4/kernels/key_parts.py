@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
+from sglang_gemma4.kernels.dependent_launch import await_inputs_early, launch_options
 
 MOST_PARTS = 64
 LEAST_KEYS = 128
@@ -93,7 +93,7 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     BLOCK_PARTS: tl.constexpr,  # noqa: N803
     PDL: tl.constexpr,  # noqa: N803
 ):
-    await_inputs(PDL)
+    await_inputs_early(PDL)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
     request = token // QUERIES

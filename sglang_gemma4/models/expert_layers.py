@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import triton
 
+from sglang_gemma4.kernels import expert_routing, few_token_experts
 from sglang_gemma4.kernels.expert_blocks import Blocks
-from sglang_gemma4.kernels.few_token_experts import MOST_TOKENS, few_token_experts
 from sglang_gemma4.kernels.gated_experts import reason_against
 from sglang_gemma4.kernels.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.prefill_experts import prefill_experts, reason_against_card, tiles_for
@@ -101,9 +101,46 @@ class ExpertKernels:
         )
 
 
-def take_few_tokens(layer: Any, activation: str) -> None:
-    """Batches of up to 16 tokens of this ``FusedMoE``, ahead of what takes larger ones."""
-    layer.run_moe_core = ExpertKernels("few_token_experts", layer, activation, few_token_experts, 1, MOST_TOKENS)
+class FewTokenExperts:
+    """Routing and experts of one ``Gemma4MoE`` at 1 to 16 tokens: the launch that chooses also gathers rows by expert.
+
+    It stands where SGLang's routing function stood, and keeps the blocks until the experts ask for those of the very same ids.
+    """
+
+    def __init__(self, moe: Any, hidden: int) -> None:
+        self.scale = moe.per_expert_scale
+        self.before = moe.topk.topk_config.custom_routing_function
+        self.done = few_token_experts.counters(hidden, moe.per_expert_scale.device)
+        self.ids: torch.Tensor | None = None
+        self.blocks: Blocks | None = None
+        self.taken = 0
+        """Batches whose blocks came from the routing; a test asks for it."""
+        moe.topk.topk_config.custom_routing_function = self.route
+
+    def route(
+        self, hidden_states: torch.Tensor, gating_output: torch.Tensor, topk: int, renormalize: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights ``[tokens, topk]`` float32 and ids ``[tokens, topk]`` int32, as SGLang's routing function gives them."""
+        self.ids = self.blocks = None
+        takes = 0 < gating_output.shape[0] <= expert_routing.MOST_TOKENS and (gating_output.is_cuda or triton.knobs.runtime.interpret)
+        if not takes or expert_routing.reason_against(gating_output, self.scale, topk) is not None:
+            routed: tuple[torch.Tensor, torch.Tensor] = self.before(hidden_states, gating_output, topk, renormalize)
+            return routed
+        weights, self.ids, self.blocks = expert_routing.expert_routing(gating_output, self.scale.data, topk)
+        return weights, self.ids
+
+    def __call__(self, x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """The weighted sum of each token's experts, ``[tokens, hidden]``."""
+        blocks = self.blocks if ids is self.ids else None
+        self.taken += blocks is not None
+        self.ids = self.blocks = None
+        return few_token_experts.few_token_experts(x, w13, w2, weights, ids, self.done, blocks)
+
+
+def take_few_tokens(moe: Any, hidden: int, activation: str) -> None:
+    """Batches of up to 16 tokens of this ``Gemma4MoE``, ahead of what takes larger ones; ``hidden`` is its width."""
+    kernel = FewTokenExperts(moe, hidden)
+    moe.experts.run_moe_core = ExpertKernels("few_token_experts", moe.experts, activation, kernel, 1, expert_routing.MOST_TOKENS)
 
 
 def take_groups(layer: Any, activation: str) -> None:

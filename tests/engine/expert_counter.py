@@ -15,7 +15,8 @@ def install() -> None:
         steps = self.steps
         result = original(self, dispatch_output)
         if steps == 0 and self.steps == 1:
-            print(f"EXPERTS by {self.name}, {dispatch_output.hidden_states.shape[0]} tokens", flush=True)
+            routed = " over the routing's blocks" if getattr(self.kernel, "taken", 0) else ""
+            print(f"EXPERTS by {self.name}, {dispatch_output.hidden_states.shape[0]} tokens{routed}", flush=True)
         return result
 
     ExpertKernels.__call__ = counted  # type: ignore[method-assign]

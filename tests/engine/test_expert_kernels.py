@@ -27,6 +27,7 @@ def test_same_tokens_as_sglang_s_experts(interpreting: Nursery, mtp: bool) -> No
     ours, stock = serve(interpreting, "1", "1", mtp), serve(interpreting, "0", "0", mtp)
     assert "EXPERTS by" not in stock[0].log
     assert ours[0].log.count("EXPERTS by few_token_experts") == LAYERS
+    assert ours[0].log.count("over the routing's blocks") == LAYERS
     assert ours[0].log.count("EXPERTS by grouped_experts") == LAYERS
     assert "SGLang's kernels compute the experts" not in ours[0].log
     for answer, reference in zip(ours, stock, strict=True):

@@ -144,6 +144,20 @@ run_bench pieces 360 26b-a4b --together --share-weights --arm stock:stock,mtp --
 run_bench later-pieces 360 26b-a4b --together --share-weights --arm package:package,mtp --arm "$(off argmax DRAFT_ARGMAX)" \
     --arm "$(off early DEPENDENT_LAUNCH)" --arm "$(off few FEW_ROW_LINEAR)" --arm "$(off overlap DENSE_OVERLAP)" --arm plain-stock:stock \
     --arm plain:package --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
+on_card expert-times 80 python3 -m sglang_gemma4.benchmark.moe_times --tokens 1 4 8 16 --tune
+expert_tests() {
+    tests experts -n 8 tests/gpu/test_kernels_experts.py tests/gpu/test_dependent_launch.py \
+        -k "routing or replay or chain or shorter or (test_experts and not 193 and not 320)"
+}
+export -f expert_tests
+beside expert-tests 140 bash -c expert_tests
+# The experts of few tokens, and weights fetched early: small pools, so that all of it fits beside stock and plain decoding.
+small_batches=("${seven[@]}" --max-running-requests=16 --max-total-tokens=9000)
+run_bench few-tokens 190 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp \
+    --arm "few:package,mtp,${G}_FEW_TOKEN_EXPERTS=1" --arm "early:package,mtp,${G}_EARLY_WEIGHTS=1" \
+    --arm "both:package,mtp,${G}_FEW_TOKEN_EXPERTS=1,${G}_EARLY_WEIGHTS=1" --arm plain-stock:stock --arm plain:package \
+    --arm "plain-both:package,${G}_FEW_TOKEN_EXPERTS=1,${G}_EARLY_WEIGHTS=1" --batches 1,4,16 --step-tokens 300,150 --repetitions 3 \
+    --profile 1 --roofline -- "${small_batches[@]}"
 # What a prefill takes, by switch: lone prompts, and 30 prompts of 7,000 tokens, nine at a time.
 run_bench prefills 300 26b-a4b --together --share-weights --arm stock --arm package --arm "no-flash:package,$no_flash,only=prefill" \
     --arm "eager:package,$eager,only=ttft" --arm "experts-off:package,${G}_PREFILL_EXPERTS=0,only=prefill" --workload prefill,ttft \

@@ -3,8 +3,11 @@
 import pytest
 import torch
 
+from sglang_gemma4.kernels import dependent_launch
 from sglang_gemma4.kernels import expert_blocks as grouping
-from sglang_gemma4.kernels.few_token_experts import few_token_experts
+from sglang_gemma4.kernels.expert_routing import expert_routing, expert_routing_reference
+from sglang_gemma4.kernels.few_token_experts import counters
+from sglang_gemma4.kernels.few_token_experts import few_token_experts as few_token_experts_counting
 from sglang_gemma4.kernels.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.prefill_experts import PrefillTile, Tiles, prefill_experts, tiles_for
 from sglang_gemma4.models.expert_layers import aligned_blocks, many_token_experts
@@ -38,6 +41,63 @@ def routed(tokens: int, dropped: float) -> tuple[torch.Tensor, torch.Tensor]:
     ids = top.indices.int().contiguous()
     ids[torch.rand(ids.shape, device="cuda") < dropped] = -1
     return torch.softmax(top.values, -1).contiguous(), ids
+
+
+def few_token_experts(x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return few_token_experts_counting(x, w13, w2, weights, ids, counters(x.shape[1], x.device))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("tokens", [1, 2, 7, 16])
+def test_routing(tokens: int, dtype: torch.dtype) -> None:
+    """Choices, blocks and order exactly; of equal logits the first."""
+    torch.manual_seed(tokens)
+    for _ in range(20):
+        logits, scale = torch.randn(tokens, EXPERTS, device="cuda").to(dtype), (torch.rand(EXPERTS, device="cuda") + 0.5).to(dtype)
+        weights, ids, blocks = expert_routing(logits, scale, TOPK)
+        expected_weights, expected_ids, expected = expert_routing_reference(logits, scale, TOPK)
+        assert torch.equal(ids, expected_ids)
+        torch.testing.assert_close(weights, expected_weights, atol=1e-6, rtol=1e-5)
+        count = int(blocks.count)
+        assert count == int(expected.count)
+        assert torch.equal(blocks.expert[:count], expected.expert)
+        assert torch.equal(blocks.row[:count], expected.row)
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("tokens", [1, 4, 16])
+def test_a_replayed_chain_of_layers(weights: Weights, tokens: int, early: bool) -> None:
+    """Routing and experts launched dependently, four layers whose output is the next one's input, have the bits they have without."""
+    torch.manual_seed(tokens)
+    w13, w2 = (weight.to(torch.bfloat16) for weight in weights)
+    router, scale = (torch.randn(HIDDEN, EXPERTS, device="cuda") * HIDDEN**-0.5).bfloat16(), torch.ones(EXPERTS, device="cuda").bfloat16()
+    done = [counters(HIDDEN, w2.device) for _ in range(4)]
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        for mine in done:
+            routed, ids, blocks = expert_routing(x @ router, scale, TOPK)
+            x = few_token_experts_counting(x, w13, w2, routed, ids, mine, blocks) * 4
+        return x
+
+    inputs = [torch.randn(tokens, HIDDEN, device="cuda").bfloat16() for _ in range(4)]
+    expected = [step(x) for x in inputs]
+    dependent_launch.want(True)
+    dependent_launch.want_early(early)
+    try:
+        static, graph = inputs[0].clone(), torch.cuda.CUDAGraph()
+        step(static)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            found = step(static)
+        for number in range(200):
+            static.copy_(inputs[number % 4])
+            found.fill_(-1)
+            graph.replay()
+            assert torch.equal(found, expected[number % 4]), f"replay {number}"
+    finally:
+        dependent_launch.want(False)
+        dependent_launch.want_early(False)
+    assert not any(mine.any() for mine in done)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])

@@ -1,5 +1,7 @@
 """The experts' kernels under Triton's interpreter against their references: odd shapes, rows without an expert, poisoned memory."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from sglang_gemma4.kernels import expert_blocks as grouping
 from sglang_gemma4.kernels import few_token_experts as few
 from sglang_gemma4.kernels import gated_experts as gated
 from sglang_gemma4.kernels import grouped_experts as grouped
+from sglang_gemma4.kernels.expert_routing import expert_routing, expert_routing_reference
 from sglang_gemma4.kernels.gated_experts import Tile
 
 POISON = 1e4
@@ -74,14 +77,79 @@ SHAPES: list[Shape] = [
 ]
 
 
+def few_tokens(x: torch.Tensor, *given: Any, **options: Any) -> torch.Tensor:
+    """Twice, over the same counters, which must be zeros again."""
+    w13, w2, weights, ids = given
+    done = few.counters(x.shape[1], x.device)
+    found = few.few_token_experts(x, w13, w2, weights, ids, done, **options)
+    assert not done.any()
+    assert torch.equal(found, few.few_token_experts(x, w13, w2, weights, ids, done, **options))
+    return found
+
+
 @pytest.mark.parametrize("skewed", [False, True])
 @pytest.mark.parametrize("dropped", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("tiles", [None, (Tile(16, 32, 4, 2), Tile(32, 16, 4, 2))])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_few_tokens(shape: Shape, tiles: tuple[Tile, Tile] | None, dropped: float, skewed: bool) -> None:
     given = case(*shape, skewed=skewed, dropped=dropped)
-    found = few.few_token_experts(*given, tiles=tiles)
+    found = few_tokens(*given, tiles=tiles)
     torch.testing.assert_close(found, few.few_token_experts_reference(*given), atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("tokens", "topk", "experts"), [(1, 8, 128), (5, 3, 7), (16, 8, 128), (16, 1, 5), (3, 5, 5), (9, 4, 16)])
+def test_routing(tokens: int, topk: int, experts: int, dtype: torch.dtype) -> None:
+    """Rounded logits are equal often: of equal ones the first is taken."""
+    torch.manual_seed(tokens)
+    logits, scale = torch.randn(tokens, experts + 3).to(dtype)[:, :experts], torch.rand(experts).to(dtype) + 0.5
+    weights, ids, blocks = expert_routing(logits, scale, topk)
+    expected_weights, expected_ids, expected = expert_routing_reference(logits, scale, topk)
+    assert torch.equal(ids, expected_ids)
+    torch.testing.assert_close(weights, expected_weights, atol=1e-6, rtol=1e-5)
+    count = int(blocks.count)
+    assert count == int(expected.count) <= blocks.expert.numel()
+    assert torch.equal(blocks.expert[:count], expected.expert)
+    assert torch.equal(blocks.row[:count], expected.row)
+    assert (blocks.row[count:] == 77).all(), "wrote behind the last block"
+
+
+def test_routing_of_logits_that_do_not_compare() -> None:
+    """Whatever is chosen is an expert, and the other tokens keep theirs."""
+    logits = torch.randn(4, 16)
+    logits[1] = float("nan")
+    logits[2, 3:] = -float("inf")
+    _, ids, blocks = expert_routing(logits, torch.ones(16), 8)
+    assert ((ids >= 0) & (ids < 16)).all()
+    assert ((blocks.expert[: int(blocks.count)] >= 0) & (blocks.expert[: int(blocks.count)] < 16)).all()
+    kept = expert_routing_reference(logits[[0, 3]], torch.ones(16), 8)[1]
+    assert torch.equal(ids[[0, 3]], kept)
+
+
+def test_few_tokens_over_the_router_s_blocks() -> None:
+    """A row whose id became -1 after the routing, as of a padded token, is left out of the sum."""
+    x, w13, w2, _, _ = case(6, 3, 8, 64, 32)
+    weights, ids, blocks = expert_routing(torch.randn(6, 8), torch.ones(8), 3)
+    ids[4:] = -1
+    found = few_tokens(x, w13, w2, weights, ids, blocks=blocks)
+    torch.testing.assert_close(found, few.few_token_experts_reference(x, w13, w2, weights, ids), atol=TOLERANCE, rtol=TOLERANCE)
+    assert (found[4:] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("logits", "scale", "topk", "said"),
+    [
+        (torch.zeros(2, 8, dtype=torch.float64), torch.zeros(8), 2, "the logits are torch.float64"),
+        (torch.zeros(8, 2).T, torch.zeros(8), 2, "by rows"),
+        (torch.zeros(2, 8), torch.zeros(9), 2, r"the scale \(9,\)"),
+        (torch.zeros(2, 8), torch.zeros(8), 9, "9 of 8 experts"),
+        (torch.zeros(17, 8), torch.zeros(8), 2, "17 tokens; 1 to 16 are taken"),
+        (torch.zeros(0, 8), torch.zeros(8), 2, "0 tokens; 1 to 16 are taken"),
+    ],
+)
+def test_routing_names_what_it_does_not_take(logits: torch.Tensor, scale: torch.Tensor, topk: int, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        expert_routing(logits, scale, topk)
 
 
 @pytest.mark.parametrize("size", [16, 32])
@@ -104,9 +172,8 @@ def test_first_product_writes_only_its_rows() -> None:
 
 def test_the_same_bits_every_time_and_for_every_companion() -> None:
     x, w13, w2, weights, ids = case(9, 4, 16, 64, 32)
-    together = few.few_token_experts(x, w13, w2, weights, ids)
-    assert torch.equal(together, few.few_token_experts(x, w13, w2, weights, ids))
-    pair = few.few_token_experts(x[3:5].clone(), w13, w2, weights[3:5].clone(), ids[3:5].clone())
+    together = few_tokens(x, w13, w2, weights, ids)
+    pair = few_tokens(x[3:5].clone(), w13, w2, weights[3:5].clone(), ids[3:5].clone())
     torch.testing.assert_close(pair, together[3:5], atol=TOLERANCE, rtol=TOLERANCE)
 
 
@@ -123,11 +190,17 @@ def test_the_same_bits_every_time_and_for_every_companion() -> None:
     ],
 )
 def test_what_it_does_not_take_is_named(change: dict[int, torch.Tensor], said: str) -> None:
-    given = list(case(2, 3, 8, 64, 32))
+    given: list[Any] = list(case(2, 3, 8, 64, 32))
     for place, tensor in change.items():
         given[place] = tensor
     with pytest.raises(ValueError, match=said):
-        few.few_token_experts(*given)
+        few_tokens(*given)
+
+
+def test_too_few_counters_are_refused() -> None:
+    x, w13, w2, weights, ids = case(2, 3, 8, 64, 32)
+    with pytest.raises(ValueError, match=r"1 counters of torch\.int32; 4 of int32"):
+        few.few_token_experts(x, w13, w2, weights, ids, torch.zeros(1, dtype=torch.int32), tiles=(Tile(16, 16, 4, 2), Tile(16, 16, 4, 2)))
 
 
 def test_blocks_refuse_what_they_cannot_hold() -> None:
@@ -136,6 +209,3 @@ def test_blocks_refuse_what_they_cannot_hold() -> None:
         grouping.expert_blocks(ids, 2, 3)
     with pytest.raises(ValueError, match="5 tokens do not fit"):
         grouping.expert_blocks(ids, 2, 4, by_token=True)
-    x, w13, _, weights, route_ids = case(2, 2, 4, 32, 16)
-    with pytest.raises(ValueError, match="one is taken"):
-        gated.gated_experts(x, w13, weights, route_ids, None, Tile(16, 16, 4, 2))

@@ -13,8 +13,10 @@ from triton.runtime.jit import JITFunction
 from sglang_gemma4.kernels import (
     centroid_argmax,
     dependent_launch,
+    expert_routing,
     few_query_attention,
     few_row_linear,
+    few_token_experts,
     gated_embedding,
     grouped_experts,
     head_argmax,
@@ -64,6 +66,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     yield ptx
     driver._active = before
     dependent_launch.want(False)
+    dependent_launch.want_early(False)
 
 
 def ones(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -135,6 +138,16 @@ def experts() -> None:
     grouped_experts.grouped_experts(ones(2, WIDTH), ones(4, 128, WIDTH), ones(4, WIDTH, 64), ones(2, 2, dtype=torch.float32), ids)
 
 
+def routing() -> None:
+    expert_routing.expert_routing(ones(4, 16), ones(16), 2)
+
+
+def few_experts() -> None:
+    weights, ids, blocks = expert_routing.expert_routing(ones(2, 16), ones(16), 2)
+    done = few_token_experts.counters(WIDTH, ids.device)
+    few_token_experts.few_token_experts(ones(2, WIDTH), ones(16, 128, WIDTH), ones(16, WIDTH, 64), weights, ids, done, blocks)
+
+
 def many_experts(tma: bool = False) -> None:
     ids = torch.tensor([[0, 1], [1, 2]], dtype=torch.int32)
     given = (ones(2, WIDTH), ones(4, 128, WIDTH), ones(4, WIDTH, 64), ones(2, 2, dtype=torch.float32), ids)
@@ -169,33 +182,47 @@ CALLS: list[tuple[Callable[[], None], dict[str, int]]] = [
     (head, {"_head_argmax_kernel": 0, "_join_kernel": 0}),
     (centroids, {"_choose_kernel": 0, "_chosen_rows_kernel": 0, "_join_kernel": 0}),
     (experts, {"_expert_blocks_kernel": 0, "_gated_experts_kernel": 0, "_down_kernel": 0, "_sum_kernel": 0}),
+    (routing, {"_expert_routing_kernel": 1}),
+    (few_experts, {"_expert_routing_kernel": 1, "_gated_experts_kernel": 0, "_down_and_sum_kernel": 2}),
     (many_experts, {"_expert_blocks_kernel": 0, "gate_and_up_kernel": 0, "down_rows_kernel": 0, "_sum_kernel": 0}),
     (many_experts_by_descriptors, {"_expert_blocks_kernel": 0, "gate_and_up_kernel": 0, "down_rows_kernel": 0, "_sum_kernel": 0}),
     (product, {"_few_row_linear_kernel": 0}),
     (gated_product, {"_few_row_linear_kernel": 0}),
 ]
 """Kernels of each call, with the loads that may come before the wait: one for each of a norm's weights or its tiles
-(a tail's scalar, half a head's)."""
+(a tail's scalar, half a head's; of few tokens' second product a block's expert and whether there is one, older than the kernel before)."""
+FETCHING = ("_few_row_linear_kernel", "_down_and_sum_kernel")
+SHORT = (
+    "_triple_rmsnorm_kernel", "_tail_kernel", "_qkv_norm_rope_kernel", "_gated_embedding_kernel", "_expert_routing_kernel",
+)  # fmt: skip
+"""Kernels that let the next one come before they have waited, and the attention's join."""
 
 
+@pytest.mark.parametrize("at_once", [False, True], ids=["next", "early"])
 @pytest.mark.parametrize(("call", "before"), CALLS, ids=[call.__name__ for call, _ in CALLS])
 def test_only_weights_are_read_and_nothing_is_written_before_the_wait(
-    compiled: dict[str, str], call: Callable[[], None], before: dict[str, int]
+    compiled: dict[str, str], call: Callable[[], None], before: dict[str, int], at_once: bool
 ) -> None:
     dependent_launch.want(True)
+    dependent_launch.want_early(at_once)
     call()
     assert compiled.keys() == before.keys()
     for name, loads in before.items():
         early, wait, late = compiled[name].partition("griddepcontrol.wait")
         assert wait, name
-        assert "griddepcontrol" not in early, "the next kernel's programs come after the wait, so only neighbours overlap"
-        assert late.count("griddepcontrol.launch_dependents") == 1
+        joins = name == "_join_kernel" and "attention" in call.__name__  # the heads' are others, of the same name
+        if at_once and (name in SHORT or joins):
+            assert early.count("griddepcontrol.launch_dependents") == 1, name
+            assert "griddepcontrol" not in late
+        else:
+            assert "griddepcontrol" not in early, "the next kernel's programs come after the wait, so only neighbours overlap"
+            assert late.count("griddepcontrol.launch_dependents") == 1
         assert "griddepcontrol.wait" not in late
         assert len(re.findall(r"\bld\.global|cp\.async\.(?:c[ag]|bulk)", early)) == loads, name
         assert not re.findall(r"\bst\.global|\batom\.|\bred\.", early), name
         # No program leaves, or jumps over the wait, before it.
         assert not re.findall(r"\bret;|\bbra\b", early), name
-        assert ("prefetch.global" in early) == (name == "_few_row_linear_kernel")
+        assert ("prefetch.global" in early) == (name in FETCHING)
         assert "prefetch.global" not in late
 
 
@@ -228,10 +255,13 @@ def test_cards_that_cannot_are_named(capability: tuple[int, int], said: str | No
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert dependent_launch.reason_against(torch.device("cuda", 0)) == said
     dependent_launch.want(True)
-    assert dependent_launch.launch_options(torch.device("cuda", 0)) == ({"PDL": False} if said else {"PDL": True, "launch_pdl": True})
-    assert dependent_launch.launch_options(torch.device("cpu")) == {"PDL": False}
+    assert dependent_launch.launch_options(torch.device("cuda", 0)) == ({"PDL": 0} if said else {"PDL": 1, "launch_pdl": True})
+    dependent_launch.want_early(True)
+    assert dependent_launch.launch_options(torch.device("cuda", 0)) == ({"PDL": 0} if said else {"PDL": 2, "launch_pdl": True})
+    dependent_launch.want_early(False)
+    assert dependent_launch.launch_options(torch.device("cpu")) == {"PDL": 0}
     dependent_launch.want(False)
-    assert dependent_launch.launch_options(torch.device("cuda", 0)) == {"PDL": False}
+    assert dependent_launch.launch_options(torch.device("cuda", 0)) == {"PDL": 0}
     dependent_launch.reason_against.cache_clear()
 
 
@@ -241,4 +271,14 @@ def test_without_a_card_the_patch_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     patch.launch_early(None)
     assert heard == [("dependent_launch", "tensors are on cpu")]
-    assert dependent_launch.launch_options(torch.device("cpu")) == {"PDL": False}
+    assert dependent_launch.launch_options(torch.device("cpu")) == {"PDL": 0}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "width", "early", "columns"),
+    [(8192, 2816, False, 512), (8192, 2816, True, 768), (2816, 4096, True, 683), (2816, 4096, False, 512), (128, 2816, True, 564)],
+)
+def test_how_much_of_a_weight_is_fetched_ahead(outputs: int, width: int, early: bool, columns: int) -> None:
+    """26B-A4B's on an H200: a part's share at most, and half of the L2 cache."""
+    tile = few_row_linear.tile_for(outputs, width, sms=132)
+    assert few_row_linear.columns_ahead(tile, outputs, width, 2, early) == columns

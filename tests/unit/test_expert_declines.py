@@ -55,6 +55,30 @@ def layer_with(**change: Any) -> Any:
     )
 
 
+def moe_of(layer: Any) -> Any:
+    """A ``Gemma4MoE`` around such a layer."""
+    config = SimpleNamespace(custom_routing_function=lambda *given: given)
+    return SimpleNamespace(experts=layer, topk=SimpleNamespace(topk_config=config), per_expert_scale=torch.ones(EXPERTS))
+
+
+@pytest.mark.parametrize(
+    ("logits", "why"),
+    [
+        (torch.zeros(17, EXPERTS), "too many tokens"),
+        (torch.zeros(0, EXPERTS), "none"),
+        (torch.zeros(2, EXPERTS), "on a CPU, not interpreted"),
+        (torch.zeros(2, EXPERTS, dtype=torch.float64), "a dtype of nobody's"),
+    ],
+)
+def test_routing_that_stays_sglang_s(logits: torch.Tensor, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if logits.dtype == torch.float64:
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+    moe = moe_of(layer_with())
+    expert_layers.take_few_tokens(moe, HIDDEN, "gelu_pytorch_tanh")
+    hidden = torch.zeros(logits.shape[0], HIDDEN)
+    assert moe.topk.topk_config.custom_routing_function(hidden, logits, 2, True) == (hidden, logits, 2, True), why
+
+
 @pytest.fixture(autouse=True)
 def server(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What SGLang's own configuration says, and a report in which notes are kept."""
@@ -70,7 +94,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def runs_before(layer: Any, given: Any, said: str, caplog: pytest.LogCaptureFixture, activation: str = "gelu_pytorch_tanh") -> None:
     """Twice, with one line; our kernel would have raised on ``object()``."""
     before = layer.run_moe_core
-    expert_layers.take_few_tokens(layer, activation)
+    expert_layers.take_few_tokens(moe_of(layer), HIDDEN, activation)
     caplog.set_level(logging.WARNING)
     assert [layer.run_moe_core(given) for _ in range(2)] == ["SGLang's"] * 2
     assert layer.run_moe_core.steps == 0
@@ -156,7 +180,7 @@ def test_another_gelu_is_not_taken(caplog: pytest.LogCaptureFixture) -> None:
 def test_numbers_of_tokens_between_are_nobody_s_notice(tokens: int, caplog: pytest.LogCaptureFixture) -> None:
     layer = layer_with()
     expert_layers.take_groups(layer, "gelu_pytorch_tanh")
-    expert_layers.take_few_tokens(layer, "gelu_pytorch_tanh")
+    expert_layers.take_few_tokens(moe_of(layer), HIDDEN, "gelu_pytorch_tanh")
     expert_layers.take_many(layer, "gelu_pytorch_tanh")
     assert layer.run_moe_core(batch(hidden_states=torch.zeros(tokens, HIDDEN))) == "SGLang's"
     assert [patching._outcomes[name].notes for name in ("grouped_experts", "few_token_experts", "prefill_experts")] == [[], [], []]
