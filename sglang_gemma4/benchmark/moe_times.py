@@ -28,9 +28,8 @@ from sglang_gemma4.models import expert_tiles
 PLAIN = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}
 """What SGLang takes where it ships no tiles and the batch is large."""
 Pair = tuple[Tile, Tile]
-FIRST = [Tile(*tile) for tile in ((16, 128, 4, 4), (16, 128, 4, 6), (16, 256, 4, 4), (32, 128, 4, 3), (32, 128, 4, 4), (64, 128, 4, 3))]
-SECOND = [Tile(*tile) for tile in ((16, 256, 4, 4), (32, 128, 4, 4), (32, 256, 4, 3), (64, 64, 4, 5), (64, 128, 4, 4), (128, 64, 4, 4))]
-AHEAD = (0, 128, few_token_experts.AHEAD, products.INNER)
+FIRST = [Tile(*tile) for tile in ((16, 128, 2, 6), (32, 64, 4, 6), (32, 128, 2, 4), (32, 128, 4, 4), (32, 128, 8, 4), (64, 64, 4, 5))]
+SECOND = [Tile(*tile) for tile in ((64, 64, 2, 6), (64, 128, 4, 4), (64, 128, 4, 5), (128, 64, 4, 4), (128, 64, 8, 5), (256, 64, 8, 3))]
 
 
 @functools.lru_cache(maxsize=64)
@@ -112,16 +111,14 @@ def stock(
     return out
 
 
-def ours(
-    x: torch.Tensor, weights: products.Experts, seed: int, tiles: Pair | None = None, ahead: int = few_token_experts.AHEAD
-) -> torch.Tensor:
+def ours(x: torch.Tensor, weights: products.Experts, seed: int, tiles: Pair | None = None) -> torch.Tensor:
     """Our launches from the router's logits on."""
     tokens = x.shape[0]
     if tokens > MOST_TOKENS:
         return grouped_experts(x, weights.up, weights.down, *choice(tokens, seed))
     probabilities, ids, blocks = expert_routing(logits_of(tokens, seed), scale(), products.TOPK)
     given = (x, weights.up, weights.down, probabilities, ids, counters(), blocks)
-    return few_token_experts.few_token_experts(*given, tiles=tiles, ahead=ahead)
+    return few_token_experts.few_token_experts(*given, tiles=tiles)
 
 
 def nearest(tiles: expert_tiles.Tiles | None, tokens: int) -> dict[str, Any]:
@@ -130,27 +127,22 @@ def nearest(tiles: expert_tiles.Tiles | None, tokens: int) -> dict[str, Any]:
 
 
 def tuned(timer: Callable[[Callable[..., Any]], float], tokens: int) -> str:
-    """For few tokens: the best tile of the first product, with it of the second, then how much of that is fetched ahead; and the µs."""
+    """For few tokens: the best tile of the first product, then with it of the second; and the microseconds with both."""
     if tokens > MOST_TOKENS:
         return "-"
-    first, second = few_token_experts.tiles_for(tokens)
-    best = timer(ours)
-    found: dict[str, Any] = {"tiles": (first, second), "ahead": few_token_experts.AHEAD}
-    candidates = (
-        [{"tiles": (tile, None)} for tile in FIRST] + [{"tiles": (None, tile)} for tile in SECOND] + [{"ahead": ahead} for ahead in AHEAD]
-    )
-    for change in candidates:
-        tried: dict[str, Any] = {**found, **change}
-        tried["tiles"] = tuple(new or old for new, old in zip(tried["tiles"], found["tiles"], strict=True))
-        try:
-            taken = timer(partial(ours, **tried))
-        except Exception as error:  # a tile that does not fit the card's shared memory is no candidate
-            print(f"<!-- {tried}: {type(error).__name__} -->", flush=True)
-            continue
-        print(f"<!-- {tokens} tokens, {tried}: {taken:.1f} -->", flush=True)
-        if taken < best:
-            best, found = taken, tried
-    return f"{best:.1f}: {' '.join(str(tile).replace('Tile', '') for tile in found['tiles'])} ahead {found['ahead']}"
+    best, found = timer(ours), few_token_experts.tiles_for(tokens)
+    for place, candidates in enumerate((FIRST, SECOND)):
+        for tile in candidates:
+            tried = (tile, found[1]) if place == 0 else (found[0], tile)
+            try:
+                taken = timer(partial(ours, tiles=tried))
+            except Exception as error:  # a tile that does not fit the card's shared memory is no candidate
+                print(f"<!-- {tried}: {type(error).__name__} -->", flush=True)
+                continue
+            print(f"<!-- {tokens} tokens, {tried}: {taken:.1f} -->", flush=True)
+            if taken < best:
+                best, found = taken, tried
+    return f"{best:.1f}: {' '.join(str(tile).replace('Tile', '') for tile in found)}"
 
 
 def print_table(options: argparse.Namespace) -> None:

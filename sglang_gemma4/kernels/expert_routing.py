@@ -41,6 +41,7 @@ def _expert_routing_kernel(  # type: ignore[no-untyped-def]
     TOPK: tl.constexpr,  # noqa: N803
     PLACES: tl.constexpr,  # noqa: N803 - TOPK, padded
     SIZE: tl.constexpr,  # noqa: N803 - rows a block
+    WIDE: tl.constexpr,  # noqa: N803 - logits of 32 bits, not 16
     PDL: tl.constexpr,  # noqa: N803
 ):
     token = tl.arange(0, SIZE)
@@ -49,25 +50,42 @@ def _expert_routing_kernel(  # type: ignore[no-untyped-def]
     real = token < tokens
     scale = tl.load(scale_ptr + bins, mask=bins < EXPERTS, other=0.0).to(tl.float32)
     await_inputs_early(PDL)
-    logits = tl.load(
+    raw = tl.load(
         logits_ptr + token[:, None].to(tl.int64) * logits_stride + bins[None, :],
         mask=real[:, None] & (bins < EXPERTS)[None, :],
-        other=-float("inf"),
-    ).to(tl.float32)
-    left = tl.broadcast_to((bins < EXPERTS)[None, :], (SIZE, BINS))
+        other=0.0,
+    )
+    # A key holds a logit, its bits turned so that integers order as floats do, and below it the expert, of equal logits the first the
+    # largest: one maximum finds both, and finds an expert whatever the logits are.
+    if WIDE:
+        bits = raw.to(tl.int32, bitcast=True)
+        keys = (tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64) << 32) | (BINS - 1 - bins[None, :]).to(tl.int64)
+        least = tl.full([SIZE, BINS], -(2**63), tl.int64)
+    else:
+        bits = raw.to(tl.int16, bitcast=True).to(tl.int32)
+        keys = (tl.where(bits < 0, bits ^ 0x7FFF, bits) << 16) | (BINS - 1 - bins[None, :])
+        least = tl.full([SIZE, BINS], -(2**31), tl.int32)
+    keys = tl.where((bins < EXPERTS)[None, :], keys, least)
     rank = tl.zeros([SIZE, BINS], tl.int32)  # 1 + an expert's place among its token's, or 0
     ids = tl.zeros([SIZE, PLACES], tl.int32)
     weights = tl.zeros([SIZE, PLACES], tl.float32)
-    largest = tl.max(logits, 1)
+    largest = tl.zeros([SIZE], tl.float32)
     total = tl.zeros([SIZE], tl.float32)
     for place in tl.static_range(TOPK):
-        best = tl.max(tl.where(left, logits, -float("inf")), 1)
-        # The first of equal ones, as SGLang's sort; where no logit compares (NaN), the last expert, so that no address leaves the weights.
-        chosen = tl.min(tl.where(left & (logits == best[:, None]), bins[None, :], EXPERTS - 1), 1)
+        best = tl.max(keys, 1)
+        if WIDE:
+            order = (best >> 32).to(tl.int32)
+            logit = tl.where(order < 0, order ^ 0x7FFFFFFF, order).to(tl.float32, bitcast=True)
+        else:
+            order = best >> 16
+            logit = tl.where(order < 0, order ^ 0x7FFF, order).to(tl.int16).to(logits_ptr.dtype.element_ty, bitcast=True).to(tl.float32)
+        chosen = BINS - 1 - (best & (BINS - 1)).to(tl.int32)
+        if place == 0:
+            largest = logit
         taken = bins[None, :] == chosen[:, None]
-        left = left & ~taken
+        keys = tl.where(taken, least, keys)
         rank = tl.where(taken, place + 1, rank)
-        share = tl.exp(best - largest)
+        share = tl.exp(logit - largest)
         total += share
         scaled = share * tl.sum(tl.where(taken, scale[None, :], 0.0), 1)
         ids = tl.where(places[None, :] == place, chosen[:, None], ids)
@@ -130,6 +148,6 @@ def expert_routing(logits: torch.Tensor, scale: torch.Tensor, topk: int) -> tupl
     _expert_routing_kernel[(1,)](
         logits, scale, weights, ids, blocks.expert, blocks.row, blocks.count, tokens, logits.stride(0),
         EXPERTS=experts, BINS=triton.next_power_of_2(experts), TOPK=topk, PLACES=triton.next_power_of_2(topk), SIZE=MOST_TOKENS,
-        num_warps=4, **launch_options(device),
+        WIDE=logits.element_size() == 4, num_warps=4, **launch_options(device),
     )  # fmt: skip
     return weights, ids, blocks

@@ -8,20 +8,18 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels.dependent_launch import LINE, await_inputs, launch_options, prefetch
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.expert_blocks import Blocks, expert_blocks
 from sglang_gemma4.kernels.expert_routing import MOST_TOKENS
 from sglang_gemma4.kernels.gated_experts import Tile, gated_experts, gated_experts_reference, reason_against
 
 NARROWEST = 16
 """Columns of the narrowest tile of the second product; there are counters for so many blocks."""
-AHEAD = 256
-"""Inner columns of the second product's weights that come while the first still runs."""
 
 
 def tiles_for(tokens: int) -> tuple[Tile, Tile]:
-    """Of the first and the second product: with few experts narrow columns, so that there are programs for the whole card."""
-    return Tile(16, 128, 4, 4) if tokens == 1 else Tile(32, 128, 4, 4), Tile(64, 128, 4, 4)
+    """Of the first and the second product; the fastest of ten on an H200 (``runs/2026-11-23-few-token-experts``)."""
+    return Tile(32, 128, 4, 4), Tile(64, 128, 4, 4) if tokens <= 4 else Tile(128, 64, 4, 4)
 
 
 def few_token_experts_reference(
@@ -36,7 +34,7 @@ def few_token_experts_reference(
     return out.to(x.dtype)
 
 
-@triton.jit(do_not_specialize=["TOKENS", "EXPERTS"])
+@triton.jit(do_not_specialize=["TOKENS"])
 def _down_and_sum_kernel(  # type: ignore[no-untyped-def]
     h_ptr,  # [rows, INNER]
     w2_ptr,  # [experts, HIDDEN, INNER]
@@ -48,7 +46,6 @@ def _down_and_sum_kernel(  # type: ignore[no-untyped-def]
     out_ptr,  # [tokens, HIDDEN]
     done_ptr,  # [blocks of columns] int32, zeros; zeros again afterwards
     TOKENS,  # noqa: N803
-    EXPERTS,  # noqa: N803
     TOPK: tl.constexpr,  # noqa: N803
     HIDDEN: tl.constexpr,  # noqa: N803
     INNER: tl.constexpr,  # noqa: N803
@@ -56,29 +53,20 @@ def _down_and_sum_kernel(  # type: ignore[no-untyped-def]
     COLUMNS: tl.constexpr,  # noqa: N803
     DEPTH: tl.constexpr,  # noqa: N803
     PRECISION: tl.constexpr,  # noqa: N803
-    AHEAD: tl.constexpr,  # noqa: N803
-    LINE: tl.constexpr,  # noqa: N803 - inner columns in a cache line
     PDL: tl.constexpr,  # noqa: N803
 ):
     block = tl.program_id(0)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = columns < HIDDEN
-    if PDL and AHEAD:
-        # The blocks may be read already: they are older than the kernel before, which lets this one come only after it awaited them.
-        exists = block < tl.load(count_ptr)
-        soon = tl.minimum(tl.maximum(tl.where(exists, tl.load(expert_ptr + block), 0), 0), EXPERTS - 1).to(tl.int64)
-        rows_ahead = w2_ptr + soon * (HIDDEN * INNER) + tl.where(exists & inside, columns, 0).to(tl.int64) * INNER
-        for offset in tl.static_range(0, AHEAD, LINE):
-            prefetch(rows_ahead + tl.where(exists, offset, 0))
     await_inputs(PDL)
-    count = tl.load(count_ptr)
+    # Side by side, not one after the other: behind the last block lies something too, of which nothing is used.
     places = tl.arange(0, SIZE)
+    count = tl.load(count_ptr)
+    expert = tl.load(expert_ptr + block).to(tl.int64)
+    row = tl.load(row_ptr + block * SIZE + places).to(tl.int64)
     real_columns = columns.to(tl.int64)
     if block < count:
-        expert = tl.load(expert_ptr + block).to(tl.int64)
-        row = tl.load(row_ptr + block * SIZE + places)
         real = row < TOKENS * TOPK
-        row = row.to(tl.int64)
         depths = tl.arange(0, DEPTH)
         h_pointers = h_ptr + row[:, None] * INNER + depths[None, :]
         w_pointers = w2_ptr + expert * (HIDDEN * INNER) + real_columns[None, :] * INNER + depths[:, None]
@@ -122,7 +110,6 @@ def few_token_experts(
     done: torch.Tensor,
     blocks: Blocks | None = None,
     tiles: tuple[Tile, Tile] | None = None,
-    ahead: int = AHEAD,
 ) -> torch.Tensor:
     """The weighted sum of each token's experts, ``[tokens, hidden]`` in x's dtype. The host does not wait for the device.
 
@@ -136,7 +123,6 @@ def few_token_experts(
         blocks: of ``ids``, by token, as ``expert_routing`` gives them; None: a launch gathers them. A row whose id became -1 since is
             computed and left out of the sum.
         tiles: of the two products; None: :func:`tiles_for` the tokens.
-        ahead: inner columns of ``w2`` that the second product fetches while the first runs.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernels do not take.
@@ -155,11 +141,10 @@ def few_token_experts(
     h = gated_experts(x, w13, weights, ids, blocks, first)
     rows = torch.empty((ids.numel(), hidden), dtype=x.dtype, device=x.device)
     out = torch.empty_like(x)
-    inner = w2.shape[2]
     _down_and_sum_kernel[(blocks.expert.numel(), triton.cdiv(hidden, second.columns))](
-        h, w2, ids, blocks.expert, blocks.row, blocks.count, rows, out, done, tokens, w13.shape[0],
-        TOPK=ids.shape[1], HIDDEN=hidden, INNER=inner, SIZE=MOST_TOKENS, COLUMNS=second.columns, DEPTH=second.depth,
-        PRECISION="ieee" if x.dtype == torch.float32 else "tf32", AHEAD=min(ahead, inner), LINE=LINE // x.element_size(),
+        h, w2, ids, blocks.expert, blocks.row, blocks.count, rows, out, done, tokens,
+        TOPK=ids.shape[1], HIDDEN=hidden, INNER=w2.shape[2], SIZE=MOST_TOKENS, COLUMNS=second.columns, DEPTH=second.depth,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=second.warps, num_stages=second.stages, **launch_options(x.device),
     )  # fmt: skip
     return out

@@ -60,37 +60,38 @@ def _gated_experts_kernel(  # type: ignore[no-untyped-def]
     await_inputs(PDL)
     block = tl.program_id(0)
     places = tl.arange(0, SIZE)
-    if block < tl.load(count_ptr):
-        expert = tl.load(expert_ptr + block).to(tl.int64)
-        if expert >= 0:
-            rows = tl.load(row_ptr + block * SIZE + places)
-            real = rows < ROWS
-            rows = rows.to(tl.int64)
-            columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-            inside = columns < INNER
-            depths = tl.arange(0, DEPTH)
-            x_pointers = x_ptr + (rows // TOPK)[:, None] * HIDDEN + depths[None, :]
-            gate_pointers = w13_ptr + expert * (2 * INNER * HIDDEN) + columns[None, :] * HIDDEN + depths[:, None]
-            gate = tl.zeros([SIZE, COLUMNS], tl.float32)
-            up = tl.zeros([SIZE, COLUMNS], tl.float32)
-            for start in range(0, HIDDEN, DEPTH):
-                if HIDDEN % DEPTH == 0 and INNER % COLUMNS == 0:
-                    taken = tl.load(x_pointers + start, mask=real[:, None], other=0.0)
-                    w_gate = tl.load(gate_pointers + start)
-                    w_up = tl.load(gate_pointers + (INNER * HIDDEN + start))
-                else:
-                    left = depths < HIDDEN - start
-                    read = left[:, None] & inside[None, :]
-                    taken = tl.load(x_pointers + start, mask=real[:, None] & left[None, :], other=0.0)
-                    w_gate = tl.load(gate_pointers + start, mask=read, other=0.0)
-                    w_up = tl.load(gate_pointers + (INNER * HIDDEN + start), mask=read, other=0.0)
-                gate = tl.dot(taken, w_gate, gate, input_precision=PRECISION)
-                up = tl.dot(taken, w_up, up, input_precision=PRECISION)
-            # 0.5 * (1 + tanh(z)) is sigmoid(2 z)
-            act = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)) * up
-            act *= tl.load(weights_ptr + rows, mask=real, other=0.0).to(tl.float32)[:, None]
-            stored = out_ptr + rows[:, None] * INNER + columns[None, :]
-            tl.store(stored, act.to(out_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
+    # Side by side, not one after the other: behind the last block lies something too, of which nothing is used.
+    count = tl.load(count_ptr)
+    expert = tl.load(expert_ptr + block).to(tl.int64)
+    rows = tl.load(row_ptr + block * SIZE + places).to(tl.int64)
+    if (block < count) & (expert >= 0):
+        real = rows < ROWS
+        shares = tl.load(weights_ptr + rows, mask=real, other=0.0).to(tl.float32)
+        columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        inside = columns < INNER
+        depths = tl.arange(0, DEPTH)
+        x_pointers = x_ptr + (rows // TOPK)[:, None] * HIDDEN + depths[None, :]
+        gate_pointers = w13_ptr + expert * (2 * INNER * HIDDEN) + columns[None, :] * HIDDEN + depths[:, None]
+        gate = tl.zeros([SIZE, COLUMNS], tl.float32)
+        up = tl.zeros([SIZE, COLUMNS], tl.float32)
+        for start in range(0, HIDDEN, DEPTH):
+            if HIDDEN % DEPTH == 0 and INNER % COLUMNS == 0:
+                taken = tl.load(x_pointers + start, mask=real[:, None], other=0.0)
+                w_gate = tl.load(gate_pointers + start)
+                w_up = tl.load(gate_pointers + (INNER * HIDDEN + start))
+            else:
+                left = depths < HIDDEN - start
+                read = left[:, None] & inside[None, :]
+                taken = tl.load(x_pointers + start, mask=real[:, None] & left[None, :], other=0.0)
+                w_gate = tl.load(gate_pointers + start, mask=read, other=0.0)
+                w_up = tl.load(gate_pointers + (INNER * HIDDEN + start), mask=read, other=0.0)
+            gate = tl.dot(taken, w_gate, gate, input_precision=PRECISION)
+            up = tl.dot(taken, w_up, up, input_precision=PRECISION)
+        # 0.5 * (1 + tanh(z)) is sigmoid(2 z)
+        act = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)) * up
+        act *= shares[:, None]
+        stored = out_ptr + rows[:, None] * INNER + columns[None, :]
+        tl.store(stored, act.to(out_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
 
 
 def gated_experts(x: torch.Tensor, w13: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, blocks: Blocks, tile: Tile) -> torch.Tensor:

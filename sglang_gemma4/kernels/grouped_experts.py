@@ -38,11 +38,12 @@ def _down_kernel(  # type: ignore[no-untyped-def]
 ):
     await_inputs(PDL)
     block = tl.program_id(0)
-    if block < tl.load(count_ptr):
-        expert = tl.load(expert_ptr + block).to(tl.int64)
-        rows = tl.load(row_ptr + block * SIZE + tl.arange(0, SIZE))
+    # Side by side, not one after the other: behind the last block lies something too, of which nothing is used.
+    count = tl.load(count_ptr)
+    expert = tl.load(expert_ptr + block).to(tl.int64)
+    rows = tl.load(row_ptr + block * SIZE + tl.arange(0, SIZE)).to(tl.int64)
+    if block < count:
         real = rows < ROWS
-        rows = rows.to(tl.int64)
         columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         inside = columns < HIDDEN
         depths = tl.arange(0, DEPTH)

@@ -152,7 +152,7 @@ expert_tests() {
 export -f expert_tests
 beside expert-tests 140 bash -c expert_tests
 # The experts of few tokens, and weights fetched early: small pools, so that all of it fits beside stock and plain decoding.
-small_batches=("${seven[@]}" --max-running-requests=16 --max-total-tokens=9000)
+small_batches=("${seven[@]}" --max-running-requests=16 --max-total-tokens=9000 --context-length=4096)
 run_bench few-tokens 190 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp \
     --arm "few:package,mtp,${G}_FEW_TOKEN_EXPERTS=1" --arm "early:package,mtp,${G}_EARLY_WEIGHTS=1" \
     --arm "both:package,mtp,${G}_FEW_TOKEN_EXPERTS=1,${G}_EARLY_WEIGHTS=1" --arm plain-stock:stock --arm plain:package \
