@@ -153,11 +153,15 @@ export -f expert_tests
 beside expert-tests 140 bash -c expert_tests
 # The experts of few tokens, and weights fetched early: small pools, so that all of it fits beside stock and plain decoding.
 small_batches=("${seven[@]}" --max-running-requests=16 --max-total-tokens=9000 --context-length=4096)
-run_bench few-tokens 190 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp \
+run_bench few-tokens 260 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp \
     --arm "few:package,mtp,${G}_FEW_TOKEN_EXPERTS=1" --arm "early:package,mtp,${G}_EARLY_WEIGHTS=1" \
     --arm "both:package,mtp,${G}_FEW_TOKEN_EXPERTS=1,${G}_EARLY_WEIGHTS=1" --arm plain-stock:stock --arm plain:package \
     --arm "plain-both:package,${G}_FEW_TOKEN_EXPERTS=1,${G}_EARLY_WEIGHTS=1" --batches 1,4,16 --step-tokens 300,150 --repetitions 3 \
     --profile 1 --roofline -- "${small_batches[@]}"
+# A step kernel by kernel; the traces lie in the run's scratch folder.
+run_bench profiles 170 26b-a4b --together --share-weights --arm "both:package,mtp,${G}_FEW_TOKEN_EXPERTS=1,${G}_EARLY_WEIGHTS=1" \
+    --arm package:package,mtp --arm "plain-both:package,${G}_FEW_TOKEN_EXPERTS=1,${G}_EARLY_WEIGHTS=1" --batches 1,4,32 \
+    --step-tokens 700,80 --repetitions 1 --profile 1,4,32 --roofline -- "${seven[@]}" --max-running-requests=32 --max-total-tokens=27000
 # What a prefill takes, by switch: lone prompts, and 30 prompts of 7,000 tokens, nine at a time.
 run_bench prefills 300 26b-a4b --together --share-weights --arm stock --arm package --arm "no-flash:package,$no_flash,only=prefill" \
     --arm "eager:package,$eager,only=ttft" --arm "experts-off:package,${G}_PREFILL_EXPERTS=0,only=prefill" --workload prefill,ttft \
