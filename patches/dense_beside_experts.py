@@ -7,19 +7,14 @@ from sglang_gemma4.patching import Hook, Patch, note
 
 def fork_layers(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4TextModel.__init__``."""
-    import torch
-
     if not getattr(model.config, "enable_moe_block", False):
         return
-    from sglang.srt.runtime_context import get_parallel
+    from sglang_gemma4.models.dense_beside_experts import install, problem_here
 
-    if not torch.cuda.is_available():
-        note("dense_beside_experts", "there is no CUDA card")
-    elif get_parallel().tp_size > 1:
-        note("dense_beside_experts", f"--tp-size {get_parallel().tp_size}: the dense FFN's sum over ranks keeps its place in the order")
+    problem = problem_here()
+    if problem is not None:
+        note("dense_beside_experts", problem)
     else:
-        from sglang_gemma4.models.dense_beside_experts import install
-
         install(model)
 
 

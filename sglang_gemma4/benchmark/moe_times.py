@@ -50,9 +50,9 @@ def shipped(down: bool) -> expert_tiles.Tiles | None:
 
 
 def measured(down: bool) -> expert_tiles.Tiles | None:
-    """What ``tune-moe`` wrote for this card."""
+    """As a server takes them: what ``tune-moe`` wrote for this card, and SGLang's where that has none."""
     path = expert_tiles.FOLDER / expert_tiles.file_name(products.EXPERTS, products.INNER, torch.cuda.get_device_name(), down)
-    return expert_tiles.read(path) if path.exists() else None
+    return {**(shipped(down) or {}), **expert_tiles.read(path)} if path.exists() else None
 
 
 def choice(tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -44,6 +44,17 @@ class DenseBesideExperts:
         return out
 
 
+def problem_here() -> str | None:
+    """Why no MoE layer of this process runs its dense FFN beside its experts, or None."""
+    from sglang.srt.runtime_context import get_parallel
+
+    if not torch.cuda.is_available():
+        return "there is no CUDA card"
+    if get_parallel().tp_size > 1:
+        return f"--tp-size {get_parallel().tp_size}: the dense FFN's sum over ranks keeps its place in the order"
+    return None
+
+
 def install(model: Any) -> None:
     """For every MoE layer of a ``Gemma4TextModel``."""
     side = torch.cuda.Stream()

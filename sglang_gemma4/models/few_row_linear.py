@@ -70,18 +70,27 @@ def linear_problem(layer: LinearBase) -> str | None:
     return reason_against(weight[:1], weight)
 
 
-def install(model: Any) -> list[str]:
+def install(model: Any, beside_experts: bool = False) -> list[str]:
     """For every linear layer in a model's decoder layers (``Gemma4TextModel``), or in a module of that kind.
+
+    Args:
+        beside_experts: a MoE layer's dense FFN runs beside its router and experts (``dense_beside_experts.py``): its first product stays
+            SGLang's, which leaves room on the card for the router's programs, where ours take two places of every SM. (Plain steps of
+            26B-A4B at batch 1 took 3.39 ms with all products ours, ``runs/2026-11-23-26b-later-pieces``, and 3.24 with those below
+            16 MiB alone, ``runs/2026-11-23-26b-few-tokens``, stock 4.11 in both; that the router waits is a guess.)
 
     Returns:
         What stays as it is, and why: one line for each reason.
     """
+    first_products = {f"{name}.mlp.gate_up_proj" for name, layer in model.named_modules() if getattr(layer, "enable_moe_block", False)}
     kept: dict[str, str] = {}
     methods: dict[int, FewRowLinear] = {}
     for name, layer in model.named_modules():
         if not isinstance(layer, LinearBase) or isinstance(layer.quant_method, FewRowLinear):
             continue
         problem = linear_problem(layer)
+        if problem is None and beside_experts and name in first_products:
+            problem = "it runs beside the router"
         if problem is not None:
             kept.setdefault(problem, name)
             continue

@@ -1,0 +1,32 @@
+"""Which linear layers of a model multiply few rows by our kernel, and which keep SGLang's product."""
+
+import pytest
+import torch
+from sglang.srt.layers.linear import ReplicatedLinear
+from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
+
+from sglang_gemma4.models.few_row_linear import FewRowLinear, install
+
+
+def decoder_layer(experts: bool) -> torch.nn.Module:
+    """As much of a ``Gemma4DecoderLayer`` as the choice looks at."""
+    layer, ffn = torch.nn.Module(), torch.nn.Module()
+    layer.enable_moe_block = experts
+    ffn.gate_up_proj = ReplicatedLinear(64, 64, bias=False)
+    ffn.down_proj = ReplicatedLinear(32, 64, bias=False)
+    layer.mlp = ffn
+    layer.o_proj = ReplicatedLinear(64, 64, bias=False)
+    return layer
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_dense_ffn_beside_experts_keeps_its_first_product(beside: bool) -> None:
+    model = torch.nn.Module()
+    model.layers = torch.nn.ModuleList([decoder_layer(experts=True), decoder_layer(experts=False)])
+    kept = install(model, beside_experts=beside)
+    sparse, dense = model.layers
+    expected = UnquantizedLinearMethod if beside else FewRowLinear
+    assert type(sparse.mlp.gate_up_proj.quant_method) is expected
+    ours = (sparse.mlp.down_proj, sparse.o_proj, dense.mlp.gate_up_proj, dense.mlp.down_proj, dense.o_proj)
+    assert {type(layer.quant_method) for layer in ours} == {FewRowLinear}
+    assert kept == (["layers.0.mlp.gate_up_proj: it runs beside the router"] if beside else [])
