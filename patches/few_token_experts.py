@@ -16,7 +16,7 @@ PATCH = Patch(
     name="few_token_experts",
     switch="SGLANG_GEMMA4_FEW_TOKEN_EXPERTS",
     why="Stock takes six launches from the router's logits on: 36 µs a layer at batch 1; reading the weights takes 22.",
-    evidence="runs/2026-11-23-few-token-experts · runs/2026-11-21-26b-stock-steps (decode, batch 1: align, activation and sum beside the GEMMs)",
+    evidence="runs/2026-11-23-few-token-experts · runs/2026-11-21-26b-stock-steps (decode, batch 1: align, activation, sum)",
     remove_when="SGLang's fused MoE reaches the floor at one token.",
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_few_tokens, "a63fb2abba48"),),
 )
