@@ -15,7 +15,7 @@ def prefill_by_flash(_result: None, backend: Any, runner: Any, *_args: Any, **_k
 
     if runner.is_draft_worker or not any(name.startswith("Gemma4") for name in runner.model_config.hf_config.architectures or ()):
         return
-    problem = flash_prefill.problem()
+    problem = flash_prefill.problem() or flash_prefill.unused_by(runner)
     ours = backend.extend_attention_fwd
     if problem is None and not isinstance(ours, PrefillAttention):
         problem = "SGLANG_GEMMA4_PREFILL_ATTENTION is off, beside whose kernel it takes the long prefills"

@@ -114,6 +114,19 @@ def problem() -> str | None:
     return None
 
 
+def unused_by(runner: Any) -> str | None:
+    """Why no prefill of this server would go through it, so that none is compiled and measured; or None."""
+    from sglang.srt.runtime_context import get_disagg, get_exec
+
+    if get_disagg().disaggregation_mode == "decode":
+        return "--disaggregation-mode decode: another server prefills"
+    if get_exec().deterministic.enable_deterministic_inference:
+        return "--enable-deterministic-inference has a prefill of its own"
+    if runner.kv_cache_dtype != runner.dtype:
+        return f"the KV cache is {runner.kv_cache_dtype}, the model {runner.dtype}"
+    return None
+
+
 def kinds_of(model: torch.nn.Module) -> frozenset[Kind]:
     """The kinds of a model's attention layers."""
     from sglang.srt.layers.radix_attention import RadixAttention

@@ -73,11 +73,12 @@ def table(record: dict[str, Any]) -> str:
     ]
     named = [row for row in rows[:MOST_ROWS] if row["microseconds"] >= LEAST_SHARE * total]
     for row in named:
-        lines.append(_kernel_row(f"`{_shown(row['name'])}`", row["category"], row["launches"], row["microseconds"], steps, total))
+        named_so = f"`{_shown(row['name'])}` | {row['category']}"
+        lines.append(_kernel_row(named_so, row["launches"], row["microseconds"], steps, total))
     rest = rows[len(named) :]
     if rest:
         launches, spent = sum(row["launches"] for row in rest), sum(row["microseconds"] for row in rest)
-        lines.append(_kernel_row(f"{len(rest)} more kernels", "", launches, spent, steps, total))
+        lines.append(_kernel_row(f"{len(rest)} more kernels | ", launches, spent, steps, total))
     return "\n".join([*lines, "", *_category_lines(record, total)]) + "\n"
 
 
@@ -102,24 +103,34 @@ def _shown(name: str) -> str:
     return name.removeprefix("kernel_cutlass_kernel_").split("_object_at_")[0]
 
 
-def _kernel_row(name: str, kind: str, launches: int, microseconds: float, steps: int, total: float) -> str:
-    return f"| {name} | {kind} | {launches / steps:,.1f} | {microseconds / steps:,.1f} | {microseconds / total:.1%} |"
+def _kernel_row(name: str, launches: int, microseconds: float, steps: int, total: float) -> str:
+    return f"| {name} | {launches / steps:,.1f} | {microseconds / steps:,.1f} | {microseconds / total:.1%} |"
 
 
 def _category_lines(record: dict[str, Any], total: float) -> list[str]:
     spent: dict[str, float] = defaultdict(float)
+    launched: dict[str, int] = defaultdict(int)
     for row in record["kernels"]:
         spent[row["category"]] += row["microseconds"]
-    roofline, steps = record.get("roofline"), record["steps"]
+        launched[row["category"]] += row["launches"]
+    roofline, steps, every = record.get("roofline"), record["steps"], sum(launched.values())
     if roofline is None:
-        rows = [f"| {name} | {spent[name] / steps:,.1f} | {spent[name] / total:.1%} |" for name in _by_time(spent)]
-        return ["| category | µs/step | share |", "| --- | ---: | ---: |", *rows]
+        rows = [_kernel_row(name, launched[name], spent[name], steps, total) for name in _by_time(spent)]
+        return [
+            "| category | launches/step | µs/step | share |",
+            "| --- |" + " ---: |" * 3,
+            *rows,
+            _kernel_row("all", every, total, steps, total),
+        ]
     floors = {row["category"]: row for row in roofline["categories"]}
-    lines = ["| category | µs/step | share | least MB | least GFLOP | floor µs | measured/floor |", "| --- |" + " ---: |" * 6]
+    lines = [
+        "| category | launches/step | µs/step | share | least MB | least GFLOP | floor µs | measured/floor |",
+        "| --- |" + " ---: |" * 7,
+    ]
     for name in [*_by_time(spent), *(name for name in floors if name not in spent)]:
-        lines.append(_floor_row(name, spent.get(name, 0.0), floors.get(name), steps, total))
+        lines.append(_floor_row(name, launched.get(name, 0), spent.get(name, 0.0), floors.get(name), steps, total))
     keys = ("bytes", "flops", "microseconds")
-    lines.append(_floor_row("all", total, {key: sum(row[key] for row in floors.values()) for key in keys}, steps, total))
+    lines.append(_floor_row("all", every, total, {key: sum(row[key] for row in floors.values()) for key in keys}, steps, total))
     cpu = record.get("clock") == "cpu"
     told = " CPU operators say less: products of experts and attention are dense gemm too, norms are other." if cpu else ""
     routed = "expected distinct experts under uniform routing; tokens that route alike need fewer"
@@ -138,8 +149,8 @@ def _by_time(spent: dict[str, float]) -> list[str]:
     return sorted(spent, key=lambda name: -spent[name])
 
 
-def _floor_row(name: str, spent: float, floor: dict[str, Any] | None, steps: int, total: float) -> str:
-    measured = f"| {name} | {spent / steps:,.1f} | {spent / total:.1%} |"
+def _floor_row(name: str, launches: int, spent: float, floor: dict[str, Any] | None, steps: int, total: float) -> str:
+    measured = _kernel_row(name, launches, spent, steps, total)
     if floor is None:
         return f"{measured} – | – | – | – |"
     ratio = f"{spent / steps / floor['microseconds']:,.2f}" if spent and floor["microseconds"] else "–"

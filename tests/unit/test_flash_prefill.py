@@ -81,6 +81,7 @@ def test_backends_that_get_it(runner: Any, ours: bool, possible: str | None, sai
     heard: list[str] = []
     monkeypatch.setattr(patch, "note", lambda name, message: heard.append(message))
     monkeypatch.setattr(flash_prefill, "problem", lambda: possible)
+    monkeypatch.setattr(flash_prefill, "unused_by", lambda asking: None)
     taken = flash_prefill.FlashPrefill(print)
     choice = flash_choice.Choice(taken, taken=["a kind"], left=["any kind: slower"])
     monkeypatch.setattr(flash_choice, "chosen", lambda attend, *_: choice if attend is flash_attention_v4.flash_attn_varlen_func else None)
@@ -93,6 +94,41 @@ def test_backends_that_get_it(runner: Any, ours: bool, possible: str | None, sai
     else:
         assert flash is None
         assert [str(said) in each for each in heard] == ([True] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("mode", "deterministic", "cache", "said"),
+    [
+        ("null", False, torch.bfloat16, None),
+        ("prefill", False, torch.bfloat16, None),
+        ("decode", False, torch.bfloat16, "another server prefills"),
+        ("null", True, torch.bfloat16, "--enable-deterministic-inference"),
+        ("null", False, torch.float8_e4m3fn, "the KV cache is torch.float8_e4m3fn, the model torch.bfloat16"),
+    ],
+)
+def test_servers_that_would_never_use_it(
+    mode: str, deterministic: bool, cache: torch.dtype, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is compiled or measured for them."""
+    heard: list[str] = []
+    execution = SimpleNamespace(deterministic=SimpleNamespace(enable_deterministic_inference=deterministic))
+    monkeypatch.setattr("sglang.srt.runtime_context.get_disagg", lambda: SimpleNamespace(disaggregation_mode=mode))
+    monkeypatch.setattr("sglang.srt.runtime_context.get_exec", lambda: execution)
+    monkeypatch.setattr(patch, "note", lambda name, message: heard.append(message))
+    monkeypatch.setattr(flash_prefill, "problem", lambda: None)
+    asked: list[Any] = []
+
+    def chosen(*given: Any) -> flash_choice.Choice:
+        asked.append(given)
+        return flash_choice.Choice(flash_prefill.FlashPrefill(print), taken=["a kind"])
+
+    monkeypatch.setattr(flash_choice, "chosen", chosen)
+    runner = Runner()
+    runner.kv_cache_dtype = cache
+    backend = SimpleNamespace(extend_attention_fwd=prefill.PrefillAttention(print), device="cpu")
+    patch.prefill_by_flash(None, backend, runner)
+    assert len(asked) == (said is None)
+    assert [str(said) in each for each in heard] == ([True] if said else [])
 
 
 @pytest.mark.parametrize(("tokens", "images", "flashed"), [(1024, False, 1), (1023, False, 0), (1024, True, 0)])
