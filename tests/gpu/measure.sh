@@ -141,9 +141,15 @@ run_bench plain 260 26b-a4b --together 2 --arm stock --arm package --batches 1,3
 run_bench pieces 360 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp --arm "$(off attention VERIFY_ATTENTION)" \
     --arm "$(off experts GROUPED_EXPERTS)" --arm "$(off norms TRIPLE_NORM)" --arm "$(off tail LAYER_TAIL)" --arm "$(off rope QKV_ROPE)" \
     --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
-run_bench later-pieces 360 26b-a4b --together --share-weights --arm package:package,mtp --arm "$(off argmax DRAFT_ARGMAX)" \
-    --arm "$(off early DEPENDENT_LAUNCH)" --arm "$(off few FEW_ROW_LINEAR)" --arm "$(off overlap DENSE_OVERLAP)" --arm plain-stock:stock \
-    --arm plain:package --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
+run_bench later-pieces 300 26b-a4b --together --share-weights --arm package:package,mtp --arm "$(off argmax DRAFT_ARGMAX)" \
+    --arm "$(off dependent DEPENDENT_LAUNCH)" --arm "$(off rows FEW_ROW_LINEAR)" --arm "$(off overlap DENSE_OVERLAP)" \
+    --arm "$(off tokens FEW_TOKEN_EXPERTS)" --arm "early:package,mtp,${G}_EARLY_WEIGHTS=1" --batches 1,64,32,8 --step-tokens 300,150 \
+    --repetitions 3 -- "${seven[@]}"
+# Plain decoding, whose steps have one row a request.
+run_bench plain-pieces 260 26b-a4b --together --share-weights --arm stock --arm package --arm "early:package,${G}_EARLY_WEIGHTS=1" \
+    --arm "rows-off:package,${G}_FEW_ROW_LINEAR=0" --arm "tokens-off:package,${G}_FEW_TOKEN_EXPERTS=0" \
+    --arm "overlap-off:package,${G}_DENSE_OVERLAP=0" --batches 1,32,8,4 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}" \
+    --max-running-requests=32 --max-total-tokens=17000
 on_card expert-times 80 python3 -m sglang_gemma4.benchmark.moe_times --tokens 1 4 8 16 --tune
 expert_tests() {
     tests experts -n 8 tests/gpu/test_kernels_experts.py tests/gpu/test_dependent_launch.py \
@@ -151,17 +157,10 @@ expert_tests() {
 }
 export -f expert_tests
 beside expert-tests 140 bash -c expert_tests
-# The experts of few tokens, and weights fetched early: small pools, so that all of it fits beside stock and plain decoding.
-small_batches=("${seven[@]}" --max-running-requests=16 --max-total-tokens=9000 --context-length=4096)
-run_bench few-tokens 260 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp \
-    --arm "few:package,mtp,${G}_FEW_TOKEN_EXPERTS=1" --arm "early:package,mtp,${G}_EARLY_WEIGHTS=1" \
-    --arm "both:package,mtp,${G}_FEW_TOKEN_EXPERTS=1,${G}_EARLY_WEIGHTS=1" --arm plain-stock:stock --arm plain:package \
-    --arm "plain-both:package,${G}_FEW_TOKEN_EXPERTS=1,${G}_EARLY_WEIGHTS=1" --batches 1,4,16 --step-tokens 300,150 --repetitions 3 \
-    --profile 1 --roofline -- "${small_batches[@]}"
 # A step kernel by kernel; the traces lie in the run's scratch folder.
-run_bench profiles 170 26b-a4b --together --share-weights --arm "both:package,mtp,${G}_FEW_TOKEN_EXPERTS=1,${G}_EARLY_WEIGHTS=1" \
-    --arm package:package,mtp --arm "plain-both:package,${G}_FEW_TOKEN_EXPERTS=1,${G}_EARLY_WEIGHTS=1" --batches 1,4,32 \
-    --step-tokens 700,80 --repetitions 1 --profile 1,4,32 --roofline -- "${seven[@]}" --max-running-requests=32 --max-total-tokens=27000
+run_bench profiles 240 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp --arm plain-stock:stock \
+    --arm plain:package --batches 1,32,8 --step-tokens 700,60 --repetitions 1 --profile 1,32,8 --roofline -- "${seven[@]}" \
+    --max-running-requests=32 --max-total-tokens=27000
 # What a prefill takes, by switch: lone prompts, and 30 prompts of 7,000 tokens, nine at a time.
 run_bench prefills 300 26b-a4b --together --share-weights --arm stock --arm package --arm "no-flash:package,$no_flash,only=prefill" \
     --arm "eager:package,$eager,only=ttft" --arm "experts-off:package,${G}_PREFILL_EXPERTS=0,only=prefill" --workload prefill,ttft \
