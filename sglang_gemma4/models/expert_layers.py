@@ -108,6 +108,10 @@ class FewTokenExperts:
     """
 
     def __init__(self, moe: Any, hidden: int) -> None:
+        from sglang.srt.environ import envs
+
+        # With these SGLang writes other experts over the ids afterwards, into the same tensor.
+        self.overridden = bool(envs.SGLANG_SIMULATE_UNIFORM_EXPERTS.get() or envs.SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS.get())
         self.scale = moe.per_expert_scale
         self.before = moe.topk.topk_config.custom_routing_function
         self.done = few_token_experts.counters(hidden, moe.per_expert_scale.device)
@@ -122,7 +126,11 @@ class FewTokenExperts:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights ``[tokens, topk]`` float32 and ids ``[tokens, topk]`` int32, as SGLang's routing function gives them."""
         self.ids = self.blocks = None
-        takes = 0 < gating_output.shape[0] <= expert_routing.MOST_TOKENS and (gating_output.is_cuda or triton.knobs.runtime.interpret)
+        takes = (
+            not self.overridden
+            and 0 < gating_output.shape[0] <= expert_routing.MOST_TOKENS
+            and (gating_output.is_cuda or triton.knobs.runtime.interpret)
+        )
         if not takes or expert_routing.reason_against(gating_output, self.scale, topk) is not None:
             routed: tuple[torch.Tensor, torch.Tensor] = self.before(hidden_states, gating_output, topk, renormalize)
             return routed

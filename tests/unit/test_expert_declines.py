@@ -79,6 +79,16 @@ def test_routing_that_stays_sglang_s(logits: torch.Tensor, why: str, monkeypatch
     assert moe.topk.topk_config.custom_routing_function(hidden, logits, 2, True) == (hidden, logits, 2, True), why
 
 
+@pytest.mark.parametrize("name", ["SGLANG_SIMULATE_UNIFORM_EXPERTS", "SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS"])
+def test_simulated_experts_stay_sglang_s(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are written over the ids, whose blocks would be others'."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setenv(name, "1")
+    moe = moe_of(layer_with())
+    expert_layers.take_few_tokens(moe, HIDDEN, "gelu_pytorch_tanh")
+    assert moe.topk.topk_config.custom_routing_function(None, torch.zeros(2, EXPERTS), 2, True)[0] is None
+
+
 @pytest.fixture(autouse=True)
 def server(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What SGLang's own configuration says, and a report in which notes are kept."""
