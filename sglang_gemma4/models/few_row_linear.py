@@ -13,7 +13,10 @@ from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 from sglang_gemma4.kernels.few_row_linear import counters, few_row_linear, reason_against
 
 MOST_ROWS = 16
-"""Beyond it SGLang's product stays: a verify step of 4 requests with 4 draft tokens. Not yet measured."""
+"""Beyond it SGLang's product stays: a verify step of 4 requests with 4 draft tokens. At 32 rows the wide ones take longer than its."""
+MOST_ROWS_OF_NARROW, NARROW = 32, 512
+"""Rows up to which a product of so few outputs is ours, a router's or a per-layer gate's: 4.2 µs at 32 rows, SGLang's 6.2 on an H200, where
+it adds up parts in a second launch (``runs/2026-11-22-prefill-expert-times``)."""
 
 
 class FewRowLinear(UnquantizedLinearMethod):
@@ -21,11 +24,13 @@ class FewRowLinear(UnquantizedLinearMethod):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        self.done = counters(layer.weight.shape[0], layer.weight.device)
+        outputs = layer.weight.shape[0]
+        self.done = counters(outputs, layer.weight.device)
+        self.most_rows = MOST_ROWS_OF_NARROW if outputs <= NARROW else MOST_ROWS
 
     def takes(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
         """Whether the kernel multiplies these; the weight may be some rows of the layer's."""
-        return 0 < x.shape[0] <= MOST_ROWS and x.dim() == 2 and x.stride(1) == 1 and reason_against(x, weight) is None
+        return 0 < x.shape[0] <= self.most_rows and x.dim() == 2 and x.stride(1) == 1 and reason_against(x, weight) is None
 
     def product(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """``x @ weight.T + bias`` for ``x`` ``[rows, width]``."""

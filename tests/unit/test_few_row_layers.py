@@ -30,3 +30,11 @@ def test_a_dense_ffn_beside_experts_keeps_its_first_product(beside: bool) -> Non
     ours = (sparse.mlp.down_proj, sparse.o_proj, dense.mlp.gate_up_proj, dense.mlp.down_proj, dense.o_proj)
     assert {type(layer.quant_method) for layer in ours} == {FewRowLinear}
     assert kept == (["layers.0.mlp.gate_up_proj: it runs beside the router"] if beside else [])
+
+
+@pytest.mark.parametrize(
+    ("outputs", "rows", "ours"), [(128, 32, True), (128, 33, False), (576, 16, True), (576, 17, False), (128, 0, False)]
+)
+def test_a_narrow_product_takes_more_rows(outputs: int, rows: int, ours: bool) -> None:
+    layer = ReplicatedLinear(64, outputs, bias=False)
+    assert FewRowLinear(layer).takes(torch.zeros(rows, 64), layer.weight) is ours
