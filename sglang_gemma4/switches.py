@@ -220,8 +220,8 @@ _TABLE = (
     Switch(
         "SGLANG_GEMMA4_FEW_ROW_LINEAR",
         True,
-        "Dense products of up to 16 rows, a router's of up to 32, read the weight once, in one launch, with the FFN's activation inside, but "
-        "where a MoE layer's FFN runs beside its experts (no faster than cuBLAS's "
+        "Dense products of up to 16 rows, a router's of up to 32, read the weight once, in one launch, with the FFN's activation inside, "
+        "but where a MoE layer's FFN runs beside its experts (no faster than cuBLAS's "
         "by themselves at 4 rows on an H200; on for what was measured with the one above: all defaults together, a lone answer of E2B "
         "takes 2.97 ms a token for stock's 3.66, `runs/2026-11-22-e2b-yoco`. Its own share is measured for products below 16 MiB alone: "
         "MTP steps of 26B-A4B 1.6 % shorter at batch 1, 0.3, 0.1 and 0.6 % longer at 8, 32 and 64, where the ranges of three repetitions "

@@ -45,7 +45,7 @@ def test_a_chunk_s_experts(interpreting: Nursery) -> None:
     answers: list[list[Output]] = []
     for ours in ("0", "1"):
         sabotage = "expert_counter:install expert_counter:prefill_from_forty_tokens"
-        env = {"SGLANG_GEMMA4_PREFILL_EXPERTS": ours, "TEST_SABOTAGE": sabotage}
+        env = {"SGLANG_GEMMA4_PREFILL_EXPERTS": ours, "SGLANG_GEMMA4_FEW_TOKEN_EXPERTS": "0", "TEST_SABOTAGE": sabotage}
         answers += interpreting.run(model, [group], env=env, time_limit=400)
     stock, found = answers
     assert "EXPERTS by" not in stock[0].log
