@@ -174,6 +174,7 @@ for run in prefills flash serve; do
     [ ! -e "$out/$run" ] || grep -qs "FlashAttention-4 compiled" "$out/$run"/package*.log \
         || echo "$run: the arm package ran without FlashAttention-4"
 done
+on_card chain 100 python3 -m sglang_gemma4.benchmark.layer_chain
 on_card products 60 python3 -m sglang_gemma4.benchmark.linear_times
 on_card prefill-experts 210 python3 -m sglang_gemma4.benchmark.prefill_expert_times --tokens 8192 2048 16384 1024 --sweep 90
 on_card row-tiles 90 python3 -m sglang_gemma4.benchmark.row_tile_times
