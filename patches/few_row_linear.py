@@ -12,9 +12,9 @@ def replace_products(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> 
     if not torch.cuda.is_available() and not _interpreted():
         note("few_row_linear", "there is no CUDA card")
         return
-    from sglang.srt.batch_invariant_ops import is_batch_invariant_mode_enabled
+    from sglang.srt.runtime_context import get_exec
 
-    if is_batch_invariant_mode_enabled():
+    if get_exec().deterministic.enable_deterministic_inference:  # the mode itself begins after the model is built
         note("few_row_linear", "--enable-deterministic-inference: a row's product must not depend on how many rows there are")
         return
     from sglang_gemma4 import switches

@@ -96,7 +96,7 @@ _TABLE = (
         "SGLANG_GEMMA4_FEW_TOKEN_EXPERTS",
         True,
         "Routing and experts at 1 to 16 tokens in three launches, where SGLang takes six (5 to 7 % less time by themselves on an H200, "
-        "`runs/2026-11-23-few-token-experts`; 26B-A4B's MTP steps 1.5 % shorter at batch 1, as long at 4, three passes beside stock, "
+        "`runs/2026-11-23-few-token-experts`; 26B-A4B's MTP steps 1.5 % shorter at batch 1, three passes beside stock, "
         "`runs/2026-11-23-26b-few-tokens`).",
     ),
     Switch(

@@ -45,6 +45,8 @@ class ExpertKernels:
         self.name, self.layer, self.activation, self.against_card = name, layer, activation, against_card
         self.kernel, self.least, self.most = kernel, least, most
         self.before = layer.run_moe_core
+        self.declined = False
+        """Whether a batch of those numbers of tokens was SGLang's."""
         self.steps = 0
         """Batches computed here; a test asks for it."""
 
@@ -55,6 +57,7 @@ class ExpertKernels:
             return self.before(dispatch_output=dispatch_output)
         reason = self.reason_against(dispatch_output)
         if reason is not None:
+            self.declined = True
             note(self.name, f"SGLang's kernels compute the experts: {reason}")
             return self.before(dispatch_output=dispatch_output)
         from sglang.srt.layers.moe.token_dispatcher import StandardCombineInput
@@ -86,6 +89,8 @@ class ExpertKernels:
             return "experts with a bias or interleaved gates"
         if get_exec().moe.enable_fused_moe_sum_all_reduce or get_exec().deterministic.enable_deterministic_inference:
             return "a fused all-reduce or --enable-deterministic-inference"
+        if torch.compiler.is_compiling():
+            return "torch.compile traces the layer"
         if is_symmetric_memory_enabled():
             return "--enable-symm-mem wants the output in memory of its own"
         if not TopKOutputChecker.format_is_standard(dispatch_output.topk_output):
@@ -101,43 +106,53 @@ class ExpertKernels:
         )
 
 
-class FewTokenExperts:
+class FewTokenExperts(ExpertKernels):
     """Routing and experts of one ``Gemma4MoE`` at 1 to 16 tokens: the launch that chooses also gathers rows by expert.
 
-    It stands where SGLang's routing function stood, and keeps the blocks until the experts ask for those of the very same ids.
+    It stands where SGLang's routing function stood too, and keeps the blocks until the experts ask for those of the very same ids. Where
+    it has declined a batch, the next ones are routed by SGLang again.
     """
 
-    def __init__(self, moe: Any, hidden: int) -> None:
+    def __init__(self, moe: Any, hidden: int, activation: str) -> None:
         from sglang.srt.environ import envs
 
+        super().__init__("few_token_experts", moe.experts, activation, self.compute, 1, expert_routing.MOST_TOKENS)
         # With these SGLang writes other experts over the ids afterwards, into the same tensor.
-        self.overridden = bool(envs.SGLANG_SIMULATE_UNIFORM_EXPERTS.get() or envs.SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS.get())
+        self.simulated = bool(envs.SGLANG_SIMULATE_UNIFORM_EXPERTS.get() or envs.SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS.get())
         self.scale = moe.per_expert_scale
-        self.before = moe.topk.topk_config.custom_routing_function
+        self.stock_routing = moe.topk.topk_config.custom_routing_function
+        # A buffer: SGLang brings those back where it gave the weights' memory away in between, and a counter that is not zero never ends.
         self.done = few_token_experts.counters(hidden, moe.per_expert_scale.device)
+        moe.register_buffer("few_token_experts_done", self.done, persistent=False)
         self.ids: torch.Tensor | None = None
         self.blocks: Blocks | None = None
         self.taken = 0
         """Batches whose blocks came from the routing; a test asks for it."""
         moe.topk.topk_config.custom_routing_function = self.route
+        moe.experts.run_moe_core = self
 
     def route(
         self, hidden_states: torch.Tensor, gating_output: torch.Tensor, topk: int, renormalize: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights ``[tokens, topk]`` float32 and ids ``[tokens, topk]`` int32, as SGLang's routing function gives them."""
         self.ids = self.blocks = None
-        takes = (
-            not self.overridden
-            and 0 < gating_output.shape[0] <= expert_routing.MOST_TOKENS
-            and (gating_output.is_cuda or triton.knobs.runtime.interpret)
-        )
-        if not takes or expert_routing.reason_against(gating_output, self.scale, topk) is not None:
-            routed: tuple[torch.Tensor, torch.Tensor] = self.before(hidden_states, gating_output, topk, renormalize)
-            return routed
-        weights, self.ids, self.blocks = expert_routing.expert_routing(gating_output, self.scale.data, topk)
-        return weights, self.ids
+        if self.routes(gating_output, topk):
+            weights, self.ids, self.blocks = expert_routing.expert_routing(gating_output, self.scale.data, topk)
+            return weights, self.ids
+        routed: tuple[torch.Tensor, torch.Tensor] = self.stock_routing(hidden_states, gating_output, topk, renormalize)
+        return routed
 
-    def __call__(self, x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    def routes(self, logits: torch.Tensor, topk: int) -> bool:
+        """Whether these are chosen from here: not where the experts will be SGLang's, which says why."""
+        from sglang.srt.runtime_context import get_exec
+
+        if self.simulated or self.declined or not self.least <= logits.shape[0] <= self.most or torch.compiler.is_compiling():
+            return False
+        if get_exec().deterministic.enable_deterministic_inference or not (logits.is_cuda or triton.knobs.runtime.interpret):
+            return False
+        return expert_routing.reason_against(logits, self.scale, topk) is None
+
+    def compute(self, x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """The weighted sum of each token's experts, ``[tokens, hidden]``."""
         blocks = self.blocks if ids is self.ids else None
         self.taken += blocks is not None
@@ -147,8 +162,7 @@ class FewTokenExperts:
 
 def take_few_tokens(moe: Any, hidden: int, activation: str) -> None:
     """Batches of up to 16 tokens of this ``Gemma4MoE``, ahead of what takes larger ones; ``hidden`` is its width."""
-    kernel = FewTokenExperts(moe, hidden)
-    moe.experts.run_moe_core = ExpertKernels("few_token_experts", moe.experts, activation, kernel, 1, expert_routing.MOST_TOKENS)
+    FewTokenExperts(moe, hidden, activation)
 
 
 def take_groups(layer: Any, activation: str) -> None:

@@ -25,7 +25,9 @@ class FewRowLinear(UnquantizedLinearMethod):
     def __init__(self, layer: Any) -> None:
         super().__init__()
         outputs = layer.weight.shape[0]
+        # A buffer: SGLang brings those back where it gave the weights' memory away in between, and a counter that is not zero never ends.
         self.done = counters(outputs, layer.weight.device)
+        layer.register_buffer("few_row_linear_done", self.done, persistent=False)
         self.most_rows = MOST_ROWS_OF_NARROW if outputs <= NARROW else MOST_ROWS
 
     def takes(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -80,9 +82,9 @@ def install(model: Any, beside_experts: bool = False) -> list[str]:
 
     Args:
         beside_experts: a MoE layer's dense FFN runs beside its router and experts (``dense_beside_experts.py``): its first product stays
-            SGLang's, which leaves room on the card for the router's programs, where ours take two places of every SM. (Plain steps of
-            26B-A4B at batch 1 took 3.39 ms with all products ours, ``runs/2026-11-23-26b-later-pieces``, and 3.24 with those below
-            16 MiB alone, ``runs/2026-11-23-26b-few-tokens``, stock 4.11 in both; that the router waits is a guess.)
+            SGLang's, which leaves room on the card for the router's programs, where ours take two places of every SM. (A guess: plain steps
+            of 26B-A4B at batch 1 took 3.39 ms with all products ours, ``runs/2026-11-23-26b-later-pieces``, and 3.24 with those below
+            16 MiB alone, ``runs/2026-11-23-26b-few-tokens``, stock 4.11 in both. Which of qkv, o and this one it was is not measured.)
 
     Returns:
         What stays as it is, and why: one line for each reason.

@@ -15,7 +15,7 @@ def install() -> None:
         steps = self.steps
         result = original(self, dispatch_output)
         if steps == 0 and self.steps == 1:
-            routed = " over the routing's blocks" if getattr(self.kernel, "taken", 0) else ""
+            routed = " over the routing's blocks" if getattr(self, "taken", 0) else ""
             print(f"EXPERTS by {self.name}, {dispatch_output.hidden_states.shape[0]} tokens{routed}", flush=True)
         return result
 

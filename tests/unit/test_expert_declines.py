@@ -58,7 +58,9 @@ def layer_with(**change: Any) -> Any:
 def moe_of(layer: Any) -> Any:
     """A ``Gemma4MoE`` around such a layer."""
     config = SimpleNamespace(custom_routing_function=lambda *given: given)
-    return SimpleNamespace(experts=layer, topk=SimpleNamespace(topk_config=config), per_expert_scale=torch.ones(EXPERTS))
+    moe = torch.nn.Module()
+    moe.experts, moe.topk, moe.per_expert_scale = layer, SimpleNamespace(topk_config=config), torch.ones(EXPERTS)
+    return moe
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,35 @@ def test_simulated_experts_stay_sglang_s(name: str, monkeypatch: pytest.MonkeyPa
     moe = moe_of(layer_with())
     expert_layers.take_few_tokens(moe, HIDDEN, "gelu_pytorch_tanh")
     assert moe.topk.topk_config.custom_routing_function(None, torch.zeros(2, EXPERTS), 2, True)[0] is None
+
+
+def test_deterministic_inference_keeps_sglang_s_routing(monkeypatch: pytest.MonkeyPatch, server: SimpleNamespace) -> None:
+    """Its weights are summed in another order: 16 tokens and 17 would give a token different ones."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    server.deterministic.enable_deterministic_inference = True
+    moe = moe_of(layer_with())
+    expert_layers.take_few_tokens(moe, HIDDEN, "gelu_pytorch_tanh")
+    assert moe.topk.topk_config.custom_routing_function(None, torch.zeros(2, EXPERTS), 2, True)[0] is None
+
+
+def test_after_a_batch_that_was_declined_the_routing_is_sglang_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    layer = layer_with(quant_method=object())
+    moe = moe_of(layer)
+    expert_layers.take_few_tokens(moe, HIDDEN, "gelu_pytorch_tanh")
+    monkeypatch.setattr(expert_layers.expert_routing, "expert_routing", lambda *given: ("weights", "ids", "blocks"))
+    route, logits = moe.topk.topk_config.custom_routing_function, torch.zeros(TOKENS, EXPERTS)
+    assert route(None, logits, 2, True) == ("weights", "ids")
+    assert layer.run_moe_core(batch()) == "SGLang's"
+    assert route(None, logits, 2, True)[0] is None
+
+
+def test_counters_come_back_with_the_weights() -> None:
+    """SGLang stores a model's buffers while the memory of its weights is given away."""
+    moe = moe_of(layer_with())
+    expert_layers.take_few_tokens(moe, HIDDEN, "gelu_pytorch_tanh")
+    assert {name: int(buffer.abs().sum()) for name, buffer in moe.named_buffers()} == {"few_token_experts_done": 0}
+    assert not moe.state_dict()
 
 
 @pytest.fixture(autouse=True)

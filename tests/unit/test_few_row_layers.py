@@ -1,11 +1,14 @@
 """Which linear layers of a model multiply few rows by our kernel, and which keep SGLang's product."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from sglang.srt.layers.linear import ReplicatedLinear
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 
 from sglang_gemma4.models.few_row_linear import FewRowLinear, install
+from sglang_gemma4.patches import few_row_linear as patch
 
 
 def decoder_layer(experts: bool) -> torch.nn.Module:
@@ -38,3 +41,26 @@ def test_a_dense_ffn_beside_experts_keeps_its_first_product(beside: bool) -> Non
 def test_a_narrow_product_takes_more_rows(outputs: int, rows: int, ours: bool) -> None:
     layer = ReplicatedLinear(64, outputs, bias=False)
     assert FewRowLinear(layer).takes(torch.zeros(rows, 64), layer.weight) is ours
+
+
+def test_counters_come_back_with_the_weights() -> None:
+    """SGLang stores a model's buffers while the memory of its weights is given away."""
+    layer = ReplicatedLinear(64, 64, bias=False)
+    method = FewRowLinear(layer)
+    assert dict(layer.named_buffers())["few_row_linear_done"] is method.done
+    assert list(layer.state_dict()) == ["weight"]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_deterministic_inference_keeps_sglang_s_products(deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked of the flag: the mode begins after the model is built."""
+    heard: list[str] = []
+    flags = SimpleNamespace(deterministic=SimpleNamespace(enable_deterministic_inference=deterministic))
+    monkeypatch.setattr("sglang.srt.runtime_context.get_exec", lambda: flags)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(patch, "note", lambda name, message: heard.append(message))
+    monkeypatch.setattr("sglang_gemma4.models.dense_beside_experts.problem_here", lambda: "one rank of a test")
+    model = decoder_layer(experts=False)
+    patch.replace_products(None, model)
+    assert isinstance(model.o_proj.quant_method, FewRowLinear) is not deterministic
+    assert ["--enable-deterministic-inference" in each for each in heard] == [True] * deterministic
