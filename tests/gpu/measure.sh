@@ -143,13 +143,13 @@ run_bench pieces 360 26b-a4b --together --share-weights --arm stock:stock,mtp --
     --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
 run_bench later-pieces 300 26b-a4b --together --share-weights --arm package:package,mtp --arm "$(off argmax DRAFT_ARGMAX)" \
     --arm "$(off dependent DEPENDENT_LAUNCH)" --arm "$(off rows FEW_ROW_LINEAR)" --arm "$(off overlap DENSE_OVERLAP)" \
-    --arm "$(off tokens FEW_TOKEN_EXPERTS)" --arm "early:package,mtp,${G}_EARLY_WEIGHTS=1" --batches 1,64,32,8 --step-tokens 300,150 \
-    --repetitions 3 -- "${seven[@]}"
+    --arm "$(off tokens FEW_TOKEN_EXPERTS)" --arm "early:package,mtp,${G}_EARLY_WEIGHTS=1" --batches 1,64,32,8,4 --step-tokens 300,150 \
+    --repetitions 3 -- "${seven[@]}" --cuda-graph-bs-decode 1 4 8 32 64
 # Plain decoding, whose steps have one row a request.
 run_bench plain-pieces 260 26b-a4b --together --share-weights --arm stock --arm package --arm "early:package,${G}_EARLY_WEIGHTS=1" \
     --arm "rows-off:package,${G}_FEW_ROW_LINEAR=0" --arm "tokens-off:package,${G}_FEW_TOKEN_EXPERTS=0" \
     --arm "overlap-off:package,${G}_DENSE_OVERLAP=0" --batches 1,32,8,4 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}" \
-    --max-running-requests=32 --max-total-tokens=17000
+    --max-running-requests=32 --max-total-tokens=17000 --cuda-graph-bs-decode 1 4 8 32
 on_card expert-times 80 python3 -m sglang_gemma4.benchmark.moe_times --tokens 1 4 8 16 --tune
 expert_tests() {
     tests experts -n 8 tests/gpu/test_kernels_experts.py tests/gpu/test_dependent_launch.py \

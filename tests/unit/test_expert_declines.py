@@ -105,7 +105,7 @@ def test_after_a_batch_that_was_declined_the_routing_is_sglang_s(monkeypatch: py
     layer = layer_with(quant_method=object())
     moe = moe_of(layer)
     expert_layers.take_few_tokens(moe, HIDDEN, "gelu_pytorch_tanh")
-    monkeypatch.setattr(expert_layers.expert_routing, "expert_routing", lambda *given: ("weights", "ids", "blocks"))
+    monkeypatch.setattr("sglang_gemma4.kernels.expert_routing.expert_routing", lambda *given: ("weights", "ids", "blocks"))
     route, logits = moe.topk.topk_config.custom_routing_function, torch.zeros(TOKENS, EXPERTS)
     assert route(None, logits, 2, True) == ("weights", "ids")
     assert layer.run_moe_core(batch()) == "SGLang's"
