@@ -19,7 +19,7 @@ from sglang_gemma4.benchmark.graph_timer import microseconds
 from sglang_gemma4.kernels import dependent_launch, few_token_experts
 from sglang_gemma4.kernels.expert_routing import MOST_TOKENS, expert_routing
 from sglang_gemma4.kernels.few_query_attention import few_query_attention
-from sglang_gemma4.kernels.few_row_linear import counters, few_row_linear
+from sglang_gemma4.kernels.few_row_linear import counters, few_row_linear, tile_for
 from sglang_gemma4.kernels.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.layer_tail import dual_tail
 from sglang_gemma4.kernels.qkv_norm_rope import qkv_norm_rope
@@ -59,6 +59,8 @@ class Way:
     """The dense FFN on a stream of its own."""
     launch: str = "next"
     """Dependent launch: "off", "next" or "early"."""
+    programs: float = 2
+    """Of our products, on each SM."""
     without: tuple[str, ...] = ()
 
 
@@ -105,6 +107,7 @@ class Chain:
         self.sizes, self.layers = sizes, [Layer(sizes, requests, keys) for _ in range(layers)]
         device = sizes.device
         self.side = torch.cuda.Stream() if device == "cuda" else None
+        self.sms = torch.cuda.get_device_properties(device).multi_processor_count if device == "cuda" else 8
         self.indptr = torch.arange(requests + 1, device=device, dtype=torch.int32) * keys
         self.indices = 1 + torch.randperm(requests * keys, device=device)
         self.slots = self.indices[keys - 1 :: keys].clone()
@@ -156,12 +159,18 @@ class Chain:
         return residual, after
 
     def _product(self, layer: Layer, way: Way, name: str, x: torch.Tensor) -> torch.Tensor:
+        if name not in way.ours:
+            return torch.nn.functional.linear(x, layer.weights[name])
+        return self._ours(layer, way, name, x)
+
+    def _ours(self, layer: Layer, way: Way, name: str, x: torch.Tensor, gated: bool = False) -> torch.Tensor:
         weight = layer.weights[name]
-        return few_row_linear(x, weight, layer.done[name]) if name in way.ours else torch.nn.functional.linear(x, weight)
+        tile = tile_for(weight.shape[0] // (2 if gated else 1), weight.shape[1], round(way.programs / 2 * self.sms), gated)
+        return few_row_linear(x, weight, layer.done[name], gated=gated, tile=tile)
 
     def _dense(self, layer: Layer, way: Way, x: torch.Tensor) -> torch.Tensor:
         if "gate_up" in way.ours:
-            acted = few_row_linear(x, layer.weights["gate_up"], layer.done["gate_up"], gated=True)
+            acted = self._ours(layer, way, "gate_up", x, gated=True)
         else:
             acted = gelu_and_mul(torch.nn.functional.linear(x, layer.weights["gate_up"]))
         return self._product(layer, way, "down", acted)
@@ -214,6 +223,9 @@ def ways() -> dict[str, Way]:
         "no dependent launch": replace(usual, launch="off"),
         "no overlap": replace(usual, overlap=False),
         "no overlap, all ours": replace(usual, overlap=False, ours=PRODUCTS),
+        "one program an SM": replace(usual, programs=1),
+        "one program an SM, all ours": replace(usual, programs=1, ours=PRODUCTS),
+        "four programs an SM": replace(usual, programs=4),
         "grouped experts": replace(usual, few=False),
         **{f"without {piece}": replace(usual, without=(piece,)) for piece in PIECES},
     }
