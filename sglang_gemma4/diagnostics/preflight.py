@@ -33,6 +33,8 @@ FIELDS = (
     "speculative_algorithm",
     "speculative_draft_model_path",
     "speculative_draft_model_revision",
+    "context_length",
+    "max_total_tokens",
     "swa_full_tokens_ratio",
     "disable_hybrid_swa_memory",
     "enable_pdmux",
@@ -94,6 +96,7 @@ def check(arguments: Mapping[str, Any]) -> None:
             "--enable-dp-attention: SGLang's Gemma 4 has no data-parallel attention; leave the flag out (--dp-size alone: replicas)"
         )
     _check_ratio(arguments)
+    _check_context(arguments)
     _check_assistant(str(model), config, arguments)
 
 
@@ -150,6 +153,18 @@ def _check_ratio(arguments: Mapping[str, Any]) -> None:
     if arguments.get("disable_hybrid_swa_memory"):
         raise PreflightError(
             f"--swa-full-tokens-ratio {ratio} divides the pools that --disable-hybrid-swa-memory makes one; leave one of them out"
+        )
+
+
+def _check_context(arguments: Mapping[str, Any]) -> None:
+    """What ``pool_checks.check`` refuses when the pools are sized, as far as it can be told before the weights are loaded."""
+    context, tokens = arguments.get("context_length"), arguments.get("max_total_tokens")
+    if context is None or tokens is None or arguments.get("disable_hybrid_swa_memory"):
+        return  # one pool may be spread over ranks
+    if int(context) > int(tokens):
+        raise PreflightError(
+            f"--context-length {context}: one request may have {context} tokens and --max-total-tokens {tokens} are all there are; "
+            f"raise that, or lower --context-length to {tokens} or less"
         )
 
 

@@ -221,3 +221,24 @@ def test_a_backend_that_cannot_mask_images(changes: dict[str, Any], said: str | 
         return
     with pytest.raises(PreflightError, match=said):
         preflight.check_images(**given)
+
+
+@pytest.mark.parametrize(
+    ("context", "tokens", "one_pool", "refused"),
+    [
+        (2048, 1024, False, True),
+        (1024, 1024, False, False),
+        (None, 1024, False, False),
+        (2048, None, False, False),
+        (2048, 1024, True, False),
+    ],
+)
+def test_a_context_that_no_pool_holds(target: str, context: int | None, tokens: int | None, one_pool: bool, refused: bool) -> None:
+    given = {"model_path": target, "context_length": context, "max_total_tokens": tokens, "disable_hybrid_swa_memory": one_pool}
+    if refused:
+        with pytest.raises(
+            preflight.PreflightError, match=r"--context-length 2048: one request may have 2048 .* lower --context-length to 1024"
+        ):
+            preflight.check(given)
+    else:
+        preflight.check(given)
