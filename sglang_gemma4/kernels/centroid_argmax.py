@@ -60,7 +60,7 @@ def _choose_kernel(  # type: ignore[no-untyped-def]
     tl.store(chosen_ptr + row * ACTIVE + rank, mine, mask=(mine < CENTROIDS) & (rank < ACTIVE))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _chosen_rows_kernel(  # type: ignore[no-untyped-def]
     hidden_ptr,  # [rows, width]
     weight_ptr,  # [centroids · per, width]

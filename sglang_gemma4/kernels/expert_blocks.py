@@ -56,7 +56,7 @@ def expert_blocks_reference(ids: torch.Tensor, experts: int, size: int, by_token
     return Blocks(kinds.to(ids.device), places.to(ids.device), torch.tensor([len(blocks)], dtype=torch.int32, device=ids.device))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ROWS"])
 def _expert_blocks_kernel(  # type: ignore[no-untyped-def]
     ids_ptr,  # [rows]
     expert_ptr,

@@ -123,7 +123,7 @@ def _attend(  # type: ignore[no-untyped-def]
     return new_top, total * fade + tl.sum(weights, 1), out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["wanted", "most"])
 def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     q_ptr,
     k_buffer_ptr,

@@ -71,7 +71,7 @@ def _gelu_tanh(x):  # type: ignore[no-untyped-def]
     return x / (1.0 + tl.exp(-2.0 * inner))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
     x_ptr,  # [rows, WIDTH]
     weight_ptr,  # [outputs, WIDTH]; gated: [2 * outputs, WIDTH], gate first

@@ -15,7 +15,7 @@ def gated_embedding_reference(gate: torch.Tensor, embedding: torch.Tensor) -> to
     return (torch.nn.functional.gelu(gate.float(), approximate="tanh").to(gate.dtype).float() * embedding.float()).to(gate.dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _gated_embedding_kernel(  # type: ignore[no-untyped-def]
     gate_ptr,
     embedding_ptr,

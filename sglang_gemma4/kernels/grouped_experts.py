@@ -19,7 +19,7 @@ def tiles_for(tokens: int) -> tuple[int, Tile, Tile]:
     return (32 if tokens > 192 else 16), Tile(64, 128, 4, 3), Tile(64, 128, 4, 4)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ROWS"])
 def _down_kernel(  # type: ignore[no-untyped-def]
     h_ptr,  # [rows, INNER]
     w2_ptr,  # [experts, HIDDEN, INNER]

@@ -55,7 +55,7 @@ def head_argmax_reference(
     return tokens + first_token, torch.stack([scores.gather(1, tokens[:, None]).view(-1), (tokens + first_token).float()])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _head_argmax_kernel(  # type: ignore[no-untyped-def]
     hidden_ptr,  # [rows, width]
     weight_ptr,  # [tokens, width]
@@ -109,7 +109,7 @@ def _head_argmax_kernel(  # type: ignore[no-untyped-def]
     tl.store(place + rows, (best_token + first_token).to(tl.float32), mask=row < rows)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _join_kernel(  # type: ignore[no-untyped-def]
     pairs_ptr,  # [parts, 2, rows] float32
     tokens_ptr,  # [rows] int64

@@ -76,7 +76,7 @@ def joined(  # type: ignore[no-untyped-def]
     return out / tl.where(total > 0, total, 1.0)[:, None]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["wanted", "most"])
 def _join_kernel(  # type: ignore[no-untyped-def]
     part_out_ptr,
     part_lse_ptr,

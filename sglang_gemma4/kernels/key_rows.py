@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 BLOCK = 16
+FEWEST_REQUESTS = 64
 
 
 def key_rows_reference(
@@ -26,7 +27,7 @@ def key_rows_reference(
     return torch.cat(keys), torch.cat(values)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "requests"])
 def _key_rows_kernel(  # type: ignore[no-untyped-def]
     k_ptr,
     v_ptr,
@@ -84,6 +85,14 @@ def _key_rows_kernel(  # type: ignore[no-untyped-def]
         tl.store(v_out_ptr + place * V_DIM + dims, tl.where(cached, old, own), mask=real)
 
 
+def padded(requests: int) -> int:
+    """Requests that a program looks through: of few sizes, since each is compiled when it first comes, and a request waits for it."""
+    size = FEWEST_REQUESTS
+    while size < requests:
+        size *= 16
+    return size
+
+
 def key_rows(
     k: torch.Tensor,
     v: torch.Tensor,
@@ -119,6 +128,6 @@ def key_rows(
             k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, keys, values,
             k.stride(0), k.stride(1), v.stride(0), v.stride(1),
             k_buffer.stride(0), k_buffer.stride(1), v_buffer.stride(0), v_buffer.stride(1), rows, requests,
-            KV_HEADS=kv_heads, DIM=dim, V_DIM=v_dim, BLOCK=BLOCK, REQUESTS=triton.next_power_of_2(requests), num_warps=4,
+            KV_HEADS=kv_heads, DIM=dim, V_DIM=v_dim, BLOCK=BLOCK, REQUESTS=padded(requests), num_warps=4,
         )  # fmt: skip
     return keys, values

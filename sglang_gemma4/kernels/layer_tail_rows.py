@@ -10,7 +10,7 @@ from sglang_gemma4.kernels.dependent_launch import await_inputs
 from sglang_gemma4.kernels.row_parts import inverse_rms, load_parts, no_parts, store_part, with_part
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def tail_rows_kernel(  # type: ignore[no-untyped-def]
     x_ptr,
     experts_ptr,

@@ -74,7 +74,7 @@ def _gate_and_up_tile(  # type: ignore[no-untyped-def]
         tl.store(stored, act.to(h_ptr.dtype.element_ty), mask=(columns < INNER)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ROWS"])
 def gate_and_up_kernel(  # type: ignore[no-untyped-def]
     x_ptr,  # [tokens, HIDDEN]
     w13,  # [experts, 2 * INNER, HIDDEN], gate first; under TMA a descriptor of [experts * 2, INNER, HIDDEN]
@@ -169,7 +169,7 @@ def _down_tile(  # type: ignore[no-untyped-def]
         tl.store(stored, out.to(out_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ROWS"])
 def down_rows_kernel(  # type: ignore[no-untyped-def]
     h,  # [blocks, SIZE, INNER]; under TMA a descriptor of [blocks * SIZE, INNER]
     h_half,  # the same, half a block at a time

@@ -58,7 +58,7 @@ def write_reference(k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_c
     k_cache[slots[written].long()], v_cache[slots[written].long()] = k[written], v[written]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "cache_slots"])
 def _qkv_norm_rope_kernel(  # type: ignore[no-untyped-def]
     qkv_ptr,
     positions_ptr,

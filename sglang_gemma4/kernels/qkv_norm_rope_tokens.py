@@ -62,7 +62,7 @@ def _norm_and_turn_heads(first, second, one, two, angle, eps, HALF: tl.constexpr
     return (first * cos - second * sin).to(dtype), (first * sin + second * cos).to(dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "cache_slots"])
 def qkv_norm_rope_tokens_kernel(  # type: ignore[no-untyped-def]
     qkv_ptr,
     positions_ptr,

@@ -98,3 +98,9 @@ def test_every_kind_of_layer_is_compiled_and_measured(monkeypatch: pytest.Monkey
     assert choice.flash.wants(q, k, 31)
     assert not choice.flash.wants(q[:63], k[:63], 31)
     assert not choice.flash.wants(q, k, -1)
+
+
+def test_batches_of_up_to_64_requests_are_one_kernel() -> None:
+    """A server compiles when a size first comes, and a request waits for it."""
+    assert {op.padded(requests) for requests in range(1, 65)} == {64}
+    assert [op.padded(requests) for requests in (65, 1024, 1025)] == [1024, 1024, 16384]
