@@ -28,8 +28,8 @@ EXPECTED = {
     "tiny-26b-a4b": (NARROW, "yoco declined: a prefill goes through all layers", "moe_tiles declined: no tiles for E=16", BESIDE),
     "tiny-e2b": (NARROW,),
 }
-"""FlashAttention-4 takes no heads as narrow as these; nothing to skip without shared KV; tiles are measured for the real experts; and beside
-those the dense FFN's first product is SGLang's."""
+"""FlashAttention-4 takes no heads as narrow as these; nothing to skip without shared KV; tiles are measured for the real experts; beside
+experts the dense FFN's first product is SGLang's."""
 WORDS = "The ruler of the land went along the river to the town and came back again before the night. "
 
 
