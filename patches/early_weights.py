@@ -7,11 +7,10 @@ from sglang_gemma4.patching import Hook, Patch, note
 
 def fetch_early(_result: None, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4TextModel.__init__`` and ``Gemma4AssistantForCausalLM.__init__``."""
-    from sglang_gemma4 import switches
     from sglang_gemma4.kernels import dependent_launch
 
-    if not switches.is_on("SGLANG_GEMMA4_DEPENDENT_LAUNCH"):
-        note("early_weights", "SGLANG_GEMMA4_DEPENDENT_LAUNCH is off")
+    if not dependent_launch.wanted():  # its patch comes first
+        note("early_weights", "no kernel is launched dependently: SGLANG_GEMMA4_DEPENDENT_LAUNCH is off or declined")
     dependent_launch.want_early(True)
 
 

@@ -5,11 +5,11 @@ Reads config.json files only; neither torch nor sglang is imported.
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sglang_gemma4 import switches
+from sglang_gemma4.diagnostics.text_geometry import TextGeometry, is_unified, text_geometry
 
 ARCHITECTURES = ("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4UnifiedForConditionalGeneration")
 ASSISTANTS = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM")
@@ -47,25 +47,6 @@ MTP_ALGORITHMS = ("NEXTN", "FROZEN_KV_MTP")
 
 class PreflightError(ValueError):
     """The server cannot be started as asked; the message is one line."""
-
-
-@dataclass(frozen=True)
-class LayerGeometry:
-    """KV shape of one layer type: heads and head dimension."""
-
-    kv_heads: int
-    head_dim: int
-
-
-@dataclass(frozen=True)
-class TextGeometry:
-    """What target and assistant must agree on."""
-
-    hidden_size: int
-    vocab_size: int
-    layers: dict[str, LayerGeometry]  # by layer type: sliding_attention, full_attention
-    last_types: tuple[str, ...]  # of the last two layers, whose KV a draft reads; empty where the config does not say
-    sliding_window: int  # keys, the query's own included
 
 
 def check(arguments: Mapping[str, Any]) -> None:
@@ -201,7 +182,7 @@ def _check_assistant(model: str, config: dict[str, Any], arguments: Mapping[str,
 def _mismatches(target: TextGeometry, assistant: dict[str, Any]) -> list[str]:
     draft = text_geometry(assistant)
     found = []
-    backbone = assistant.get("backbone_hidden_size", 3840 if _is_unified(assistant) else 1536)
+    backbone = assistant.get("backbone_hidden_size", 3840 if is_unified(assistant) else 1536)
     if backbone != target.hidden_size:
         found.append(f"its backbone_hidden_size is {backbone}, the model's hidden_size {target.hidden_size}")
     if draft.vocab_size != target.vocab_size:
@@ -288,38 +269,3 @@ def _is_gemma4(config: dict[str, Any]) -> bool:
 def is_assistant(config: Mapping[str, Any]) -> bool:
     """Whether a config.json is an MTP assistant's, as SGLang asks it (arg_groups/speculative_hook.py:97)."""
     return any(name in ASSISTANTS for name in config.get("architectures") or [])
-
-
-def _is_unified(config: Mapping[str, Any]) -> bool:
-    return str(config.get("model_type")).startswith("gemma4_unified")
-
-
-def text_geometry(config: dict[str, Any]) -> TextGeometry:
-    """Geometry of a Gemma 4 text model from any of the spellings in use.
-
-    transformers 5.19 writes ``head_dim`` for the sliding layers and ``per_layer_config`` for the full ones, the
-    released checkpoints ``global_head_dim`` and ``num_global_key_value_heads``, SGLang's own text-only form the
-    full layers' values under the plain names and ``swa_*`` beside them.
-    """
-    text = config.get("text_config") or config
-    head_dim, kv_heads = text.get("head_dim", 256), text.get("num_key_value_heads", 4)
-    if "swa_head_dim" in text:
-        sliding = LayerGeometry(text.get("swa_num_key_value_heads", kv_heads), text["swa_head_dim"])
-        full = LayerGeometry(kv_heads, head_dim)
-    else:
-        sliding = LayerGeometry(kv_heads, head_dim)
-        override = next(iter((text.get("per_layer_config") or {}).values()), None)
-        if override is None:
-            global_heads = text.get("num_global_key_value_heads") if text.get("attention_k_eq_v") else None
-            override = {"head_dim": text.get("global_head_dim", 512), "num_key_value_heads": global_heads}
-        full = LayerGeometry(override.get("num_key_value_heads") or kv_heads, override.get("head_dim", head_dim))
-    by_type = {"sliding_attention": sliding, "full_attention": full}
-    named = text.get("layer_types") or ()
-    layer_types = set(named or by_type)
-    return TextGeometry(
-        hidden_size=text.get("hidden_size", 2304),
-        vocab_size=text.get("vocab_size", 262_144),
-        layers={name: geometry for name, geometry in by_type.items() if name in layer_types},
-        last_types=tuple(dict.fromkeys(named[-2:])),
-        sliding_window=text.get("sliding_window", 1024 if _is_unified(text) else 512),
-    )

@@ -37,6 +37,11 @@ def want(wanted: bool) -> None:
     launch_options.cache_clear()
 
 
+def wanted() -> bool:
+    """What :func:`want` was last told."""
+    return _wanted
+
+
 def want_early(wanted: bool) -> None:
     """Whether, of kernels launched so, short ones let the next one come before they have waited."""
     global _early
@@ -74,7 +79,7 @@ def await_inputs(PDL: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N8
 @triton.jit
 def await_inputs_early(PDL: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
     """As :func:`await_inputs`, but the next kernel's programs come first: for short kernels before one that reads many weights."""
-    if PDL == 2:
+    if PDL == 2:  # EARLY
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     else:

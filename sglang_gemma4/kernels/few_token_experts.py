@@ -12,13 +12,14 @@ from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.expert_blocks import Blocks, expert_blocks
 from sglang_gemma4.kernels.expert_routing import MOST_TOKENS
 from sglang_gemma4.kernels.gated_experts import Tile, gated_experts, gated_experts_reference, reason_against
+from sglang_gemma4.kernels.grouped_experts import down_tile
 
 NARROWEST = 16
 """Columns of the narrowest tile of the second product; there are counters for so many blocks."""
 
 
 def tiles_for(tokens: int) -> tuple[Tile, Tile]:
-    """Of the first and the second product; the fastest of ten on an H200 (``runs/2026-11-23-few-token-experts``)."""
+    """Of the first and the second product; within 1 % of the fastest tried on an H200 (``runs/2026-11-23-few-token-experts``)."""
     return Tile(32, 128, 4, 4), Tile(64, 128, 4, 4) if tokens <= 4 else Tile(128, 64, 4, 4)
 
 
@@ -67,15 +68,7 @@ def _down_and_sum_kernel(  # type: ignore[no-untyped-def]
     real_columns = columns.to(tl.int64)
     if block < count:
         real = row < TOKENS * TOPK
-        depths = tl.arange(0, DEPTH)
-        h_pointers = h_ptr + row[:, None] * INNER + depths[None, :]
-        w_pointers = w2_ptr + expert * (HIDDEN * INNER) + real_columns[None, :] * INNER + depths[:, None]
-        product = tl.zeros([SIZE, COLUMNS], tl.float32)
-        for start in range(0, INNER, DEPTH):
-            left = depths < INNER - start
-            h = tl.load(h_pointers + start, mask=real[:, None] & left[None, :], other=0.0)
-            w = tl.load(w_pointers + start, mask=left[:, None] & inside[None, :], other=0.0)
-            product = tl.dot(h, w, product, input_precision=PRECISION)
+        product = down_tile(h_ptr, w2_ptr, expert, row, real, real_columns, inside, HIDDEN, INNER, SIZE, COLUMNS, DEPTH, PRECISION)
         stored = rows_ptr + row[:, None] * HIDDEN + real_columns[None, :]
         tl.store(stored, product.to(rows_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
     expected = tl.maximum(count, 1)  # without any expert, the first program writes zeros

@@ -19,6 +19,35 @@ def tiles_for(tokens: int) -> tuple[int, Tile, Tile]:
     return (32 if tokens > 192 else 16), Tile(64, 128, 4, 3), Tile(64, 128, 4, 4)
 
 
+@triton.jit
+def down_tile(  # type: ignore[no-untyped-def]
+    h_ptr,  # [rows, INNER]
+    w2_ptr,  # [experts, HIDDEN, INNER]
+    expert,
+    rows,  # [SIZE] int64, of one expert
+    real,  # [SIZE]
+    columns,  # [COLUMNS] int64
+    inside,  # [COLUMNS]
+    HIDDEN: tl.constexpr,  # noqa: N803
+    INNER: tl.constexpr,  # noqa: N803
+    SIZE: tl.constexpr,  # noqa: N803
+    COLUMNS: tl.constexpr,  # noqa: N803
+    DEPTH: tl.constexpr,  # noqa: N803
+    PRECISION: tl.constexpr,  # noqa: N803
+):
+    """Some rows' second product in some columns, ``[SIZE, COLUMNS]`` float32."""
+    depths = tl.arange(0, DEPTH)
+    h_pointers = h_ptr + rows[:, None] * INNER + depths[None, :]
+    w_pointers = w2_ptr + expert * (HIDDEN * INNER) + columns[None, :] * INNER + depths[:, None]
+    out = tl.zeros([SIZE, COLUMNS], tl.float32)
+    for start in range(0, INNER, DEPTH):
+        left = depths < INNER - start
+        h = tl.load(h_pointers + start, mask=real[:, None] & left[None, :], other=0.0)
+        w = tl.load(w_pointers + start, mask=left[:, None] & inside[None, :], other=0.0)
+        out = tl.dot(h, w, out, input_precision=PRECISION)
+    return out
+
+
 @triton.jit(do_not_specialize=["ROWS"])
 def _down_kernel(  # type: ignore[no-untyped-def]
     h_ptr,  # [rows, INNER]
@@ -46,15 +75,7 @@ def _down_kernel(  # type: ignore[no-untyped-def]
         real = rows < ROWS
         columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         inside = columns < HIDDEN
-        depths = tl.arange(0, DEPTH)
-        h_pointers = h_ptr + rows[:, None] * INNER + depths[None, :]
-        w_pointers = w2_ptr + expert * (HIDDEN * INNER) + columns[None, :] * INNER + depths[:, None]
-        out = tl.zeros([SIZE, COLUMNS], tl.float32)
-        for start in range(0, INNER, DEPTH):
-            left = depths < INNER - start
-            h = tl.load(h_pointers + start, mask=real[:, None] & left[None, :], other=0.0)
-            w = tl.load(w_pointers + start, mask=left[:, None] & inside[None, :], other=0.0)
-            out = tl.dot(h, w, out, input_precision=PRECISION)
+        out = down_tile(h_ptr, w2_ptr, expert, rows, real, columns.to(tl.int64), inside, HIDDEN, INNER, SIZE, COLUMNS, DEPTH, PRECISION)
         stored = out_ptr + rows[:, None] * HIDDEN + columns[None, :]
         tl.store(stored, out.to(out_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
 

@@ -115,10 +115,15 @@ class FewTokenExperts(ExpertKernels):
 
     def __init__(self, moe: Any, hidden: int, activation: str) -> None:
         from sglang.srt.environ import envs
+        from sglang.srt.runtime_context import get_exec
 
         super().__init__("few_token_experts", moe.experts, activation, self.compute, 1, expert_routing.MOST_TOKENS)
-        # With these SGLang writes other experts over the ids afterwards, into the same tensor.
-        self.simulated = bool(envs.SGLANG_SIMULATE_UNIFORM_EXPERTS.get() or envs.SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS.get())
+        self.against_routing: str | None = None
+        """Why this server's routing stays SGLang's, whoever computes the experts."""
+        if envs.SGLANG_SIMULATE_UNIFORM_EXPERTS.get() or envs.SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS.get():
+            self.against_routing = "simulated experts are written over the ids afterwards, into the same tensor"
+        elif get_exec().deterministic.enable_deterministic_inference:
+            self.against_routing = "--enable-deterministic-inference: more tokens get weights that are summed in another order"
         self.scale = moe.per_expert_scale
         self.stock_routing = moe.topk.topk_config.custom_routing_function
         # A buffer: SGLang brings those back where it gave the weights' memory away in between, and a counter that is not zero never ends.
@@ -144,13 +149,14 @@ class FewTokenExperts(ExpertKernels):
 
     def routes(self, logits: torch.Tensor, topk: int) -> bool:
         """Whether these are chosen from here: not where the experts will be SGLang's, which says why."""
-        from sglang.srt.runtime_context import get_exec
-
-        if self.simulated or self.declined or not self.least <= logits.shape[0] <= self.most or torch.compiler.is_compiling():
+        if self.declined or not self.least <= logits.shape[0] <= self.most or torch.compiler.is_compiling():
             return False
-        if get_exec().deterministic.enable_deterministic_inference or not (logits.is_cuda or triton.knobs.runtime.interpret):
+        if not logits.is_cuda and not triton.knobs.runtime.interpret:
             return False
-        return expert_routing.reason_against(logits, self.scale, topk) is None
+        reason = self.against_routing or expert_routing.reason_against(logits, self.scale, topk)
+        if reason is not None:
+            note(self.name, f"SGLang chooses the experts: {reason}")
+        return reason is None
 
     def compute(self, x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """The weighted sum of each token's experts, ``[tokens, hidden]``."""

@@ -29,6 +29,7 @@ from sglang_gemma4.kernels import (
 from sglang_gemma4.kernels.qkv_norm_rope_tokens import TokenTiles
 from sglang_gemma4.kernels.row_parts import RowTiles
 from sglang_gemma4.patches import dependent_launch as patch
+from sglang_gemma4.patches import early_weights as early_patch
 
 HOPPER = GPUTarget("cuda", 90, 32)
 WIDTH = 128
@@ -281,3 +282,20 @@ def test_how_much_of_a_weight_is_fetched_ahead(outputs: int, width: int, early: 
     """26B-A4B's on an H200: a part's share at most, and half of the L2 cache."""
     tile = few_row_linear.tile_for(outputs, width, sms=132)
     assert few_row_linear.columns_ahead(tile, outputs, width, 2, early) == columns
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_weights_come_early_only_where_kernels_are_launched_dependently(launched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(early_patch, "note", lambda name, message: heard.append(message))
+    dependent_launch.want(launched)
+    try:
+        early_patch.fetch_early(None)
+        monkeypatch.setattr(dependent_launch, "reason_against", lambda device: None)
+        assert dependent_launch.launch_options(torch.device("cuda", 0))["PDL"] == (
+            dependent_launch.EARLY if launched else dependent_launch.OFF
+        )
+    finally:
+        dependent_launch.want(False)
+        dependent_launch.want_early(False)
+    assert ["off or declined" in each for each in heard] == [True] * (not launched)

@@ -88,7 +88,10 @@ def test_simulated_experts_stay_sglang_s(name: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv(name, "1")
     moe = moe_of(layer_with())
     expert_layers.take_few_tokens(moe, HIDDEN, "gelu_pytorch_tanh")
-    assert moe.topk.topk_config.custom_routing_function(None, torch.zeros(2, EXPERTS), 2, True)[0] is None
+    for _ in range(2):
+        assert moe.topk.topk_config.custom_routing_function(None, torch.zeros(2, EXPERTS), 2, True)[0] is None
+    (note,) = patching._outcomes["few_token_experts"].notes
+    assert note.startswith("SGLang chooses the experts: simulated experts")
 
 
 def test_deterministic_inference_keeps_sglang_s_routing(monkeypatch: pytest.MonkeyPatch, server: SimpleNamespace) -> None:

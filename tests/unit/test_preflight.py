@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.diagnostics import preflight
-from sglang_gemma4.diagnostics.preflight import LayerGeometry, PreflightError
+from sglang_gemma4.diagnostics.preflight import PreflightError
+from sglang_gemma4.diagnostics.text_geometry import LayerGeometry, text_geometry
 
 TEXT: dict[str, Any] = {
     "hidden_size": 2816,
@@ -166,7 +167,7 @@ def test_every_spelling_of_the_geometry_reads_the_same() -> None:
         sglang,
     )
     for text in spellings:
-        layers = preflight.text_geometry({"text_config": text}).layers
+        layers = text_geometry({"text_config": text}).layers
         assert layers == {"sliding_attention": LayerGeometry(8, 256), "full_attention": LayerGeometry(2, 512)}
 
 
