@@ -19,7 +19,7 @@ from sglang_gemma4.benchmark.graph_timer import microseconds
 from sglang_gemma4.kernels import dependent_launch, few_token_experts
 from sglang_gemma4.kernels.expert_routing import MOST_TOKENS, expert_routing
 from sglang_gemma4.kernels.few_query_attention import few_query_attention
-from sglang_gemma4.kernels.few_row_linear import counters, few_row_linear, tile_for
+from sglang_gemma4.kernels.few_row_linear import Tile, counters, few_row_linear, tile_for
 from sglang_gemma4.kernels.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.layer_tail import dual_tail
 from sglang_gemma4.kernels.qkv_norm_rope import qkv_norm_rope
@@ -51,7 +51,7 @@ class Sizes:
 class Way:
     """How a layer is computed."""
 
-    ours: tuple[str, ...] = ("qkv", "o", "down", "router")
+    ours: tuple[str, ...] = PRODUCTS
     """Products through ``few_row_linear``; the others are torch's."""
     few: bool = True
     """Routing and experts of up to 16 tokens in three launches, else ``grouped_experts`` behind a top-k of its own."""
@@ -59,8 +59,10 @@ class Way:
     """The dense FFN on a stream of its own."""
     launch: str = "next"
     """Dependent launch: "off", "next" or "early"."""
-    programs: float = 2
+    programs: float = 1
     """Of our products, on each SM."""
+    tiles: tuple[tuple[str, Tile], ...] = ()
+    """Of our products, where not the usual ones."""
     without: tuple[str, ...] = ()
 
 
@@ -71,6 +73,7 @@ class Layer:
     sizes: Sizes
     requests: int
     keys: int
+    queries: int = 1
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     done: dict[str, torch.Tensor] = field(default_factory=dict)
     ready: dict[str, tuple[torch.Tensor, ...]] = field(default_factory=dict)
@@ -91,7 +94,7 @@ class Layer:
         self.done["experts"] = few_token_experts.counters(size.hidden, self.weights["w2"].device)
         self.norms, self.heads = 1 + self.random(8, size.hidden), 1 + self.random(2, size.dim)
         self.scale = torch.ones(size.experts, dtype=size.dtype, device=size.device)
-        slots = self.requests * self.keys + 1
+        slots = self.requests * (self.keys + self.queries) + 1
         self.cache = self.random(2, slots, size.kv_heads, size.dim)
 
     def random(self, *shape: int) -> torch.Tensor:
@@ -103,17 +106,18 @@ class Layer:
 class Chain:
     """``LAYERS`` layers for ``requests`` requests with ``keys`` cached keys each."""
 
-    def __init__(self, sizes: Sizes, requests: int, keys: int, layers: int = LAYERS) -> None:
-        self.sizes, self.layers = sizes, [Layer(sizes, requests, keys) for _ in range(layers)]
+    def __init__(self, sizes: Sizes, requests: int, keys: int, layers: int = LAYERS, queries: int = 1) -> None:
+        self.sizes, self.layers = sizes, [Layer(sizes, requests, keys, queries) for _ in range(layers)]
+        self.queries, tokens = queries, requests * queries
         device = sizes.device
         self.side = torch.cuda.Stream() if device == "cuda" else None
         self.sms = torch.cuda.get_device_properties(device).multi_processor_count if device == "cuda" else 8
         self.indptr = torch.arange(requests + 1, device=device, dtype=torch.int32) * keys
         self.indices = 1 + torch.randperm(requests * keys, device=device)
-        self.slots = self.indices[keys - 1 :: keys].clone()
-        self.positions = torch.full((requests,), keys - 1, device=device)
+        self.slots = self.indices[keys - 1 :: keys].clone() if queries == 1 else 1 + requests * keys + torch.arange(tokens, device=device)
+        self.positions = torch.full((tokens,), keys - 1, device=device)
         self.angles = torch.randn(keys, sizes.dim, device=device)
-        self.start = torch.randn(requests, sizes.hidden, device=device).to(sizes.dtype)
+        self.start = torch.randn(tokens, sizes.hidden, device=device).to(sizes.dtype)
 
     def run(self, way: Way) -> torch.Tensor:
         """One pass; the last layer's normed output."""
@@ -133,14 +137,15 @@ class Chain:
 
         def rope() -> tuple[torch.Tensor, ...]:
             given = (qkv, self.positions, self.angles, layer.heads[0], layer.heads[1], size.heads, size.kv_heads, EPS[0])
-            return (qkv_norm_rope(*given, layer.cache[0], layer.cache[1], self.slots)[0],)
+            return qkv_norm_rope(*given, layer.cache[0], layer.cache[1], self.slots)
 
         def attention() -> tuple[torch.Tensor, ...]:
             out = torch.empty_like(q)
-            return (few_query_attention(q, layer.cache[0], layer.cache[1], self.indptr, self.indices, size.dim**-0.5, out=out),)
+            new = {"queries": self.queries, "k_new": k, "v_new": v} if self.queries > 1 else {}
+            return (few_query_attention(q, layer.cache[0], layer.cache[1], self.indptr, self.indices, size.dim**-0.5, out=out, **new),)
 
         (qkv,) = piece("qkv", lambda: (self._product(layer, way, "qkv", normed),))
-        (q,) = piece("rope", rope)
+        q, k, v = piece("rope", rope)
         (attended,) = piece("attention", attention)
         (out,) = piece("o", lambda: (self._product(layer, way, "o", attended.view(len(attended), -1)),))
         dense_in, residual, router_in, expert_in = piece("norms", lambda: triple_rmsnorm(out, residual, *norms[:4]))
@@ -155,8 +160,9 @@ class Chain:
         if way.overlap and self.side is not None:
             torch.cuda.current_stream().wait_stream(self.side)
         weights = (norms[4], norms[5], norms[6])
-        residual, after = piece("tail", lambda: _both(dual_tail(dense, experts, residual, weights, layer.heads[0, :1], EPS, norms[7])))
-        return residual, after
+        scalar = layer.heads[0, :1]
+        residual, following = piece("tail", lambda: _both(dual_tail(dense, experts, residual, weights, scalar, EPS, norms[7])))
+        return residual, following
 
     def _product(self, layer: Layer, way: Way, name: str, x: torch.Tensor) -> torch.Tensor:
         if name not in way.ours:
@@ -165,7 +171,8 @@ class Chain:
 
     def _ours(self, layer: Layer, way: Way, name: str, x: torch.Tensor, gated: bool = False) -> torch.Tensor:
         weight = layer.weights[name]
-        tile = tile_for(weight.shape[0] // (2 if gated else 1), weight.shape[1], round(way.programs / 2 * self.sms), gated)
+        usual = tile_for(weight.shape[0] // (2 if gated else 1), weight.shape[1], round(way.programs * self.sms), gated)
+        tile = dict(way.tiles).get(name, usual)
         return few_row_linear(x, weight, layer.done[name], gated=gated, tile=tile)
 
     def _dense(self, layer: Layer, way: Way, x: torch.Tensor) -> torch.Tensor:
@@ -213,19 +220,13 @@ def ways() -> dict[str, Way]:
     usual = Way()
     return {
         "as served": usual,
-        "all products ours": replace(usual, ours=PRODUCTS),
+        **{f"{name} torch's": replace(usual, ours=tuple(each for each in PRODUCTS if each != name)) for name in PRODUCTS},
+        "only the router's ours": replace(usual, ours=("router",)),
         "no product ours": replace(usual, ours=()),
-        "router's ours": replace(usual, ours=("router",)),
-        "router's and down ours": replace(usual, ours=("down", "router")),
-        "router's and o ours": replace(usual, ours=("o", "router")),
+        "two programs an SM": replace(usual, programs=2),
         "weights early": replace(usual, launch="early"),
-        "all ours, weights early": replace(usual, ours=PRODUCTS, launch="early"),
         "no dependent launch": replace(usual, launch="off"),
         "no overlap": replace(usual, overlap=False),
-        "no overlap, all ours": replace(usual, overlap=False, ours=PRODUCTS),
-        "one program an SM": replace(usual, programs=1),
-        "one program an SM, all ours": replace(usual, programs=1, ours=PRODUCTS),
-        "four programs an SM": replace(usual, programs=4),
         "grouped experts": replace(usual, few=False),
         **{f"without {piece}": replace(usual, without=(piece,)) for piece in PIECES},
     }
@@ -242,11 +243,11 @@ def measure(chain: Chain, way: Way, rounds: int) -> float:
         dependent_launch.want_early(False)
 
 
-def floor(sizes: Sizes, requests: int, keys: int, bandwidth: float) -> float:
+def floor(sizes: Sizes, requests: int, keys: int, bandwidth: float, queries: int = 1) -> float:
     """Microseconds to read a layer's dense weights, the distinct experts of uniform routing and the keys once."""
     width, heads = sizes.hidden, sizes.heads + 2 * sizes.kv_heads
     dense = width * (heads * sizes.dim + sizes.heads * sizes.dim + 3 * sizes.dense + sizes.experts)
-    distinct = sizes.experts * (1 - (1 - sizes.topk / sizes.experts) ** requests)
+    distinct = sizes.experts * (1 - (1 - sizes.topk / sizes.experts) ** (requests * queries))
     read = dense + distinct * 3 * sizes.inner * width + requests * keys * 2 * sizes.kv_heads * sizes.dim
     return 2 * read / bandwidth / 1e3
 
@@ -256,15 +257,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--requests", nargs="+", type=int, default=[1, 4, 16, 32], metavar="N", help="in a step, one new token each")
     parser.add_argument("--keys", type=int, default=512, metavar="N", help="cached keys of each request")
+    parser.add_argument("--queries", type=int, default=1, metavar="N", help="new tokens of each request; 4 is a verify step's")
     parser.add_argument("--rounds", type=int, default=9, metavar="N", help="replays of each graph; the median is shown")
     parser.add_argument("--bandwidth", type=float, default=4288.0, metavar="GB/S", help="of the memory (default: an H200's, measured)")
     options = parser.parse_args()
     if not torch.cuda.is_available() or triton.knobs.runtime.interpret:
         raise SystemExit("layer_chain needs a CUDA card")
     sizes = Sizes()
-    chains = {requests: Chain(sizes, requests, options.keys) for requests in options.requests}
+    chains = {requests: Chain(sizes, requests, options.keys, queries=options.queries) for requests in options.requests}
     print("| requests | " + " | ".join(map(str, chains)) + " |\n|" + " --- |" * (1 + len(chains)))
-    least = [f"{floor(sizes, requests, options.keys, options.bandwidth):.1f}" for requests in chains]
+    least = [f"{floor(sizes, requests, options.keys, options.bandwidth, options.queries):.1f}" for requests in chains]
     print(f"| everything read once | {' | '.join(least)} |")
     for name, way in ways().items():
         cells = [f"{measure(chain, way, options.rounds):.1f}" for chain in chains.values()]

@@ -33,14 +33,17 @@ class Tile:
 
 
 def tile_for(outputs: int, width: int, sms: int, gated: bool = False) -> Tile:
-    """About two programs an SM, each with at least four steps of the width; gated ones take half of it at a time, to fit two.
+    """About one program an SM, each with at least four steps of the width; of layers of 26B-A4B at 1 and 4 rows the fastest of about ten
+    for each product, between its neighbours (``runs/2026-11-23-26b-layer-chain``).
 
     Args:
         outputs: columns of the product; of a gated one, of the activation.
     """
     block = 64 if outputs > 512 else 16
-    depth = 128 if width % 128 == 0 and not gated else 64
-    parts = max(1, min(round(2 * sms / triton.cdiv(outputs, block)), triton.cdiv(width, depth) // 4, MOST_PARTS))
+    if gated:  # no parts where narrower blocks fill the card as well
+        block = next((block for block in (64, 32) if triton.cdiv(outputs, block) >= 3 * sms / 4), 16)
+    depth = 128 if width % 128 == 0 and not (gated and block == 64) else 64
+    parts = max(1, min(round(sms / triton.cdiv(outputs, block)), triton.cdiv(width, depth) // 4, MOST_PARTS))
     return Tile(block, depth, parts)
 
 

@@ -13,22 +13,23 @@ from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 from sglang_gemma4.kernels.few_row_linear import counters, few_row_linear, reason_against
 
 MOST_ROWS = 16
-"""Beyond it SGLang's product stays: a verify step of 4 requests with 4 draft tokens. At 32 rows the wide ones take longer than its."""
+"""Beyond it SGLang's product stays: a verify step of 4 requests with 4 draft tokens. At 32 rows the wide ones gain nothing."""
 MOST_ROWS_OF_NARROW, NARROW = 32, 512
 """Rows up to which a product of so few outputs is ours, a router's or a per-layer gate's: 4.2 µs at 32 rows, SGLang's 6.2 on an H200, where
-it adds up parts in a second launch (``runs/2026-11-22-prefill-expert-times``)."""
+it adds up parts in a second launch (``runs/2026-11-22-prefill-expert-times``). So is the dense FFN's first product beside experts, whose
+activation comes with it: 2.4 of a layer's 395 µs at 32 rows (``runs/2026-11-23-26b-layer-chain``)."""
 
 
 class FewRowLinear(UnquantizedLinearMethod):
-    """The method of one linear layer."""
+    """The method of one linear layer; ``beside_experts``: the first product of a MoE layer's dense FFN."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, beside_experts: bool = False) -> None:
         super().__init__()
         outputs = layer.weight.shape[0]
         # A buffer: SGLang brings those back where it gave the weights' memory away in between, and a counter that is not zero never ends.
         self.done = counters(outputs, layer.weight.device)
         layer.register_buffer("few_row_linear_done", self.done, persistent=False)
-        self.most_rows = MOST_ROWS_OF_NARROW if outputs <= NARROW else MOST_ROWS
+        self.most_rows = MOST_ROWS_OF_NARROW if outputs <= NARROW or beside_experts else MOST_ROWS
 
     def takes(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
         """Whether the kernel multiplies these; the weight may be some rows of the layer's."""
@@ -77,14 +78,8 @@ def linear_problem(layer: LinearBase) -> str | None:
     return reason_against(weight[:1], weight)
 
 
-def install(model: Any, beside_experts: bool = False) -> list[str]:
+def install(model: Any) -> list[str]:
     """For every linear layer in a model's decoder layers (``Gemma4TextModel``), or in a module of that kind.
-
-    Args:
-        beside_experts: a MoE layer's dense FFN runs beside its router and experts (``dense_beside_experts.py``): its first product stays
-            SGLang's, which leaves room on the card for the router's programs, where ours take two places of every SM. (A guess: plain steps
-            of 26B-A4B at batch 1 took 3.39 ms with all products ours, ``runs/2026-11-23-26b-later-pieces``, and 3.24 with those below
-            16 MiB alone, ``runs/2026-11-23-26b-few-tokens``, stock 4.11 in both. Which of qkv, o and this one it was is not measured.)
 
     Returns:
         What stays as it is, and why: one line for each reason.
@@ -96,12 +91,10 @@ def install(model: Any, beside_experts: bool = False) -> list[str]:
         if not isinstance(layer, LinearBase) or isinstance(layer.quant_method, FewRowLinear):
             continue
         problem = linear_problem(layer)
-        if problem is None and beside_experts and name in first_products:
-            problem = "it runs beside the router"
         if problem is not None:
             kept.setdefault(problem, name)
             continue
-        methods[id(layer)] = FewRowLinear(layer)
+        methods[id(layer)] = FewRowLinear(layer, beside_experts=name in first_products)
         layer.quant_method = methods[id(layer)]
     for layer in model.modules():
         gate_up = getattr(layer, "gate_up_proj", None)

@@ -158,9 +158,9 @@ expert_tests() {
 export -f expert_tests
 beside expert-tests 140 bash -c expert_tests
 # A step kernel by kernel; the traces lie in the run's scratch folder.
-run_bench profiles 240 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp --arm plain-stock:stock \
-    --arm plain:package --batches 1,32,8 --step-tokens 700,60 --repetitions 1 --profile 1,32,8 --roofline -- "${seven[@]}" \
-    --max-running-requests=32 --max-total-tokens=27000
+run_bench profiles 280 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp --arm plain-stock:stock \
+    --arm plain:package --batches 1,32,8,80 --step-tokens 700,60 --repetitions 1 --profile 1,32,8,80 --roofline -- "${seven[@]}" \
+    --max-running-requests=80 --max-total-tokens=64000
 # What a prefill takes, by switch: lone prompts, and 30 prompts of 7,000 tokens, nine at a time.
 run_bench prefills 300 26b-a4b --together --share-weights --arm stock --arm package --arm "no-flash:package,$no_flash,only=prefill" \
     --arm "eager:package,$eager,only=ttft" --arm "experts-off:package,${G}_PREFILL_EXPERTS=0,only=prefill" --workload prefill,ttft \

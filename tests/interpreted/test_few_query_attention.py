@@ -119,6 +119,12 @@ def test_parts_follow_the_card() -> None:
     assert key_parts.parts_for(4096, 8, 132) == (1, 1)
 
 
+@pytest.mark.parametrize(("requests", "wanted"), [(32, 1), (33, 1), (40, 2), (48, 2), (64, 1), (80, 2), (128, 1), (256, 1)])
+def test_requests_are_cut_in_two_where_the_last_programs_would_leave_the_card_idle(requests: int, wanted: int) -> None:
+    """With 8 KV heads on 132 SMs, two programs each: 48 requests are 1.45 times the card, and would take as long as twice."""
+    assert key_parts.parts_for(requests, 8, 132)[0] == wanted
+
+
 def test_a_long_request_beside_a_short_one_is_cut() -> None:
     agree(case([5000, 3], 2, 1, 16, 16, 1, new=False))
 
@@ -171,11 +177,12 @@ def test_a_part_alone_is_the_output(joins: list[torch.Tensor], monkeypatch: pyte
         return parts[-1]
 
     monkeypatch.setattr(torch, "empty", kept)
-    given, out = case([255, 256, 3], 4, 2, 32, 32, 1, new=False), torch.full((3, 4, 32), POISON)
+    two = 2 * key_parts.LEAST_KEYS
+    given, out = case([two - 1, two, 3], 4, 2, 32, 32, 1, new=False), torch.full((3, 4, 32), POISON)
     op.few_query_attention(**given, out=out, parts=4, done=torch.zeros(6, dtype=torch.int32))
     assert joins == []
     written = ~parts[0].isnan().flatten(1).all(1)
-    assert written.tolist() == [False, True, False], "256 keys are two parts"
+    assert written.tolist() == [False, True, False], "twice the least keys are two parts"
     torch.testing.assert_close(out, op.few_query_attention_reference(**given), atol=TOLERANCE, rtol=TOLERANCE)
 
 

@@ -43,13 +43,22 @@ def test_equals_the_reference(rows: int, width: int, outputs: int, tile: Tile | 
 
 
 def test_real_sizes_are_cut_into_parts() -> None:
-    """26B-A4B's products on 132 SMs: about two programs an SM, the router's narrow one as many as it has."""
+    """26B-A4B's products on 132 SMs: about one program an SM, the router's narrow one as many as it has."""
     tiles = {
         (outputs, width): op.tile_for(outputs, width, 132) for outputs, width in ((8192, 2816), (2816, 4096), (2816, 2112), (128, 2816))
     }
-    assert [tile.parts for tile in tiles.values()] == [2, 6, 6, 5]
+    assert [tile.parts for tile in tiles.values()] == [1, 3, 3, 5]
     assert tiles[2816, 2112].depth == 64
     assert tiles[128, 2816].outputs == 16
+
+
+@pytest.mark.parametrize(
+    ("outputs", "width", "tile"),
+    [(2112, 2816, Tile(16, 128, 1)), (12288, 1536, Tile(64, 64, 1)), (4224, 1024, Tile(32, 128, 1)), (512, 2560, Tile(16, 128, 4))],
+)
+def test_a_gated_product_has_blocks_that_fill_the_card(outputs: int, width: int, tile: Tile) -> None:
+    """26B-A4B's, beside experts; E2B's; and two between. Sums of parts of a gated product are two."""
+    assert op.tile_for(outputs, width, 132, gated=True) == tile
 
 
 def test_half_precision_rounds_once() -> None:

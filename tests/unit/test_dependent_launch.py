@@ -276,7 +276,7 @@ def test_without_a_card_the_patch_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     ("outputs", "width", "early", "columns"),
-    [(8192, 2816, False, 512), (8192, 2816, True, 768), (2816, 4096, True, 683), (2816, 4096, False, 512), (128, 2816, True, 564)],
+    [(8192, 2816, False, 512), (8192, 2816, True, 1536), (2816, 4096, True, 1366), (2816, 4096, False, 512), (128, 2816, True, 564)],
 )
 def test_how_much_of_a_weight_is_fetched_ahead(outputs: int, width: int, early: bool, columns: int) -> None:
     """26B-A4B's on an H200: a part's share at most, and half of the L2 cache."""

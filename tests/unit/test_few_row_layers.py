@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from sglang.srt.layers.linear import ReplicatedLinear
-from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 
 from sglang_gemma4.models.few_row_linear import FewRowLinear, install
 from sglang_gemma4.patches import few_row_linear as patch
@@ -15,24 +14,21 @@ def decoder_layer(experts: bool) -> torch.nn.Module:
     """As much of a ``Gemma4DecoderLayer`` as the choice looks at."""
     layer, ffn = torch.nn.Module(), torch.nn.Module()
     layer.enable_moe_block = experts
-    ffn.gate_up_proj = ReplicatedLinear(64, 64, bias=False)
-    ffn.down_proj = ReplicatedLinear(32, 64, bias=False)
+    ffn.gate_up_proj = ReplicatedLinear(64, 576, bias=False)
+    ffn.down_proj = ReplicatedLinear(288, 64, bias=False)
     layer.mlp = ffn
-    layer.o_proj = ReplicatedLinear(64, 64, bias=False)
+    layer.o_proj = ReplicatedLinear(64, 576, bias=False)
     return layer
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_a_dense_ffn_beside_experts_keeps_its_first_product(beside: bool) -> None:
+def test_a_dense_ffn_beside_experts_takes_more_rows() -> None:
     model = torch.nn.Module()
     model.layers = torch.nn.ModuleList([decoder_layer(experts=True), decoder_layer(experts=False)])
-    kept = install(model, beside_experts=beside)
+    assert install(model) == []
     sparse, dense = model.layers
-    expected = UnquantizedLinearMethod if beside else FewRowLinear
-    assert type(sparse.mlp.gate_up_proj.quant_method) is expected
-    ours = (sparse.mlp.down_proj, sparse.o_proj, dense.mlp.gate_up_proj, dense.mlp.down_proj, dense.o_proj)
-    assert {type(layer.quant_method) for layer in ours} == {FewRowLinear}
-    assert kept == (["layers.0.mlp.gate_up_proj: it runs beside the router"] if beside else [])
+    layers = (sparse.mlp.gate_up_proj, sparse.o_proj, dense.mlp.gate_up_proj, dense.o_proj)
+    assert {type(layer.quant_method) for layer in layers} == {FewRowLinear}
+    assert [layer.quant_method.takes(torch.zeros(32, 64), layer.weight) for layer in layers] == [True, False, False, False]
 
 
 @pytest.mark.parametrize(
