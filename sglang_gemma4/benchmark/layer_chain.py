@@ -17,12 +17,15 @@ import triton
 
 from sglang_gemma4.benchmark.graph_timer import microseconds
 from sglang_gemma4.kernels import dependent_launch, few_token_experts
+from sglang_gemma4.kernels.expert_blocks import Blocks
 from sglang_gemma4.kernels.expert_routing import MOST_TOKENS, expert_routing
 from sglang_gemma4.kernels.few_query_attention import few_query_attention
 from sglang_gemma4.kernels.few_row_linear import Tile, counters, few_row_linear, tile_for
 from sglang_gemma4.kernels.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.layer_tail import dual_tail
 from sglang_gemma4.kernels.qkv_norm_rope import qkv_norm_rope
+from sglang_gemma4.kernels.routed_product import counter as routed_product_counter
+from sglang_gemma4.kernels.routed_product import routed_product
 from sglang_gemma4.kernels.triple_rmsnorm import triple_rmsnorm
 
 LAYERS = 4
@@ -54,7 +57,9 @@ class Way:
     ours: tuple[str, ...] = PRODUCTS
     """Products through ``few_row_linear``; the others are torch's."""
     few: bool = True
-    """Routing and experts of up to 16 tokens in three launches, else ``grouped_experts`` behind a top-k of its own."""
+    """Experts of up to 16 tokens in two launches, else ``grouped_experts`` behind a top-k of its own."""
+    routed: bool = True
+    """The router's product and choice for up to 16 tokens in one launch."""
     overlap: bool = True
     """The dense FFN on a stream of its own."""
     launch: str = "next"
@@ -91,6 +96,7 @@ class Layer:
         }
         self.weights = {name: self.random(*shape) for name, shape in shapes.items()}
         self.done = {name: counters(shapes[name][0], self.weights[name].device) for name in PRODUCTS}
+        self.done["routed"] = routed_product_counter(self.weights["router"].device)
         self.done["experts"] = few_token_experts.counters(size.hidden, self.weights["w2"].device)
         self.norms, self.heads = 1 + self.random(8, size.hidden), 1 + self.random(2, size.dim)
         self.scale = torch.ones(size.experts, dtype=size.dtype, device=size.device)
@@ -155,8 +161,8 @@ class Chain:
                 (dense,) = piece("dense", lambda: (self._dense(layer, way, dense_in),))
         else:
             (dense,) = piece("dense", lambda: (self._dense(layer, way, dense_in),))
-        (logits,) = piece("router", lambda: (self._product(layer, way, "router", router_in),))
-        (experts,) = piece("experts", lambda: (self._experts(layer, way, expert_in, logits),))
+        routed = piece("router", lambda: self._route(layer, way, router_in))
+        (experts,) = piece("experts", lambda: (self._experts(layer, way, expert_in, *routed),))
         if way.overlap and self.side is not None:
             torch.cuda.current_stream().wait_stream(self.side)
         weights = (norms[4], norms[5], norms[6])
@@ -182,12 +188,24 @@ class Chain:
             acted = gelu_and_mul(torch.nn.functional.linear(x, layer.weights["gate_up"]))
         return self._product(layer, way, "down", acted)
 
-    def _experts(self, layer: Layer, way: Way, x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        given = (x, layer.weights["w13"], layer.weights["w2"])
-        if way.few and len(x) <= MOST_TOKENS:
-            shares, ids, blocks = expert_routing(logits, layer.scale, self.sizes.topk)
-            return few_token_experts.few_token_experts(*given, shares, ids, layer.done["experts"], blocks)
-        return grouped_experts(*given, *choice(logits, layer.scale, self.sizes.topk))
+    def _route(self, layer: Layer, way: Way, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Shares and ids, and for few tokens what their blocks are made of."""
+        topk = self.sizes.topk
+        if not way.few or len(x) > MOST_TOKENS:
+            return choice(self._product(layer, way, "router", x), layer.scale, topk)
+        if way.routed and "router" in way.ours:
+            _, shares, ids, blocks = routed_product(x, layer.weights["router"], layer.scale, topk, layer.done["routed"])
+        else:
+            shares, ids, blocks = expert_routing(self._product(layer, way, "router", x), layer.scale, topk)
+        return shares, ids, blocks.expert, blocks.row, blocks.count
+
+    def _experts(
+        self, layer: Layer, way: Way, x: torch.Tensor, shares: torch.Tensor, ids: torch.Tensor, *blocks: torch.Tensor
+    ) -> torch.Tensor:
+        given = (x, layer.weights["w13"], layer.weights["w2"], shares, ids)
+        if blocks:
+            return few_token_experts.few_token_experts(*given, layer.done["experts"], Blocks(*blocks))
+        return grouped_experts(*given)
 
 
 def _both(made: tuple[torch.Tensor, torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
@@ -228,6 +246,7 @@ def ways() -> dict[str, Way]:
         "no dependent launch": replace(usual, launch="off"),
         "no overlap": replace(usual, overlap=False),
         "grouped experts": replace(usual, few=False),
+        "router's product and choice apart": replace(usual, routed=False),
         **{f"without {piece}": replace(usual, without=(piece,)) for piece in PIECES},
     }
 

@@ -4,6 +4,8 @@ SGLang takes a launch for the choice and one or two to gather rows by expert. On
 in its registers when the blocks are written.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -25,36 +27,28 @@ def expert_routing_reference(logits: torch.Tensor, scale: torch.Tensor, topk: in
     return weights, ids, expert_blocks_reference(ids, logits.shape[1], MOST_TOKENS, by_token=True)
 
 
-@triton.jit(do_not_specialize=["tokens"])
-def _expert_routing_kernel(  # type: ignore[no-untyped-def]
-    logits_ptr,  # [tokens, EXPERTS]
-    scale_ptr,  # [EXPERTS]
+@triton.jit
+def choose(  # type: ignore[no-untyped-def]
+    raw,  # [SIZE, BINS], logits as they lie in memory
+    scale,  # [BINS] float32
     weights_ptr,  # [tokens, TOPK] float32
     ids_ptr,  # [tokens, TOPK] int32
     expert_ptr,  # [blocks] int32
     row_ptr,  # [blocks, SIZE] int32
     count_ptr,  # [1] int32
     tokens,
-    logits_stride,
     EXPERTS: tl.constexpr,  # noqa: N803
     BINS: tl.constexpr,  # noqa: N803 - experts, padded
     TOPK: tl.constexpr,  # noqa: N803
     PLACES: tl.constexpr,  # noqa: N803 - TOPK, padded
     SIZE: tl.constexpr,  # noqa: N803 - rows a block
     WIDE: tl.constexpr,  # noqa: N803 - logits of 32 bits, not 16
-    PDL: tl.constexpr,  # noqa: N803
 ):
+    """A program's choice for all tokens, written."""
     token = tl.arange(0, SIZE)
     bins = tl.arange(0, BINS)
     places = tl.arange(0, PLACES)
     real = token < tokens
-    scale = tl.load(scale_ptr + bins, mask=bins < EXPERTS, other=0.0).to(tl.float32)
-    await_inputs_early(PDL)
-    raw = tl.load(
-        logits_ptr + token[:, None].to(tl.int64) * logits_stride + bins[None, :],
-        mask=real[:, None] & (bins < EXPERTS)[None, :],
-        other=0.0,
-    )
     # A key holds a logit, its bits turned so that integers order as floats do, and below it the expert, of equal logits the first the
     # largest: one maximum finds both, and finds an expert whatever the logits are.
     if WIDE:
@@ -78,7 +72,7 @@ def _expert_routing_kernel(  # type: ignore[no-untyped-def]
             logit = tl.where(order < 0, order ^ 0x7FFFFFFF, order).to(tl.float32, bitcast=True)
         else:
             order = best >> 16
-            logit = tl.where(order < 0, order ^ 0x7FFF, order).to(tl.int16).to(logits_ptr.dtype.element_ty, bitcast=True).to(tl.float32)
+            logit = tl.where(order < 0, order ^ 0x7FFF, order).to(tl.int16).to(raw.dtype, bitcast=True).to(tl.float32)
         chosen = BINS - 1 - (best & (BINS - 1)).to(tl.int32)
         if place == 0:
             largest = logit
@@ -102,6 +96,37 @@ def _expert_routing_kernel(  # type: ignore[no-untyped-def]
     tl.store(expert_ptr + block, bins, mask=present > 0)
     row = tl.where(rank > 0, token[:, None] * TOPK + rank - 1, tokens * TOPK)
     tl.store(row_ptr + block[None, :] * SIZE + token[:, None], row, mask=(present > 0)[None, :])
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _expert_routing_kernel(  # type: ignore[no-untyped-def]
+    logits_ptr,  # [tokens, EXPERTS]
+    scale_ptr,  # [EXPERTS]
+    weights_ptr,
+    ids_ptr,
+    expert_ptr,
+    row_ptr,
+    count_ptr,
+    tokens,
+    logits_stride,
+    EXPERTS: tl.constexpr,  # noqa: N803
+    BINS: tl.constexpr,  # noqa: N803
+    TOPK: tl.constexpr,  # noqa: N803
+    PLACES: tl.constexpr,  # noqa: N803
+    SIZE: tl.constexpr,  # noqa: N803
+    WIDE: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
+):
+    token = tl.arange(0, SIZE)
+    bins = tl.arange(0, BINS)
+    scale = tl.load(scale_ptr + bins, mask=bins < EXPERTS, other=0.0).to(tl.float32)
+    await_inputs_early(PDL)
+    raw = tl.load(
+        logits_ptr + token[:, None].to(tl.int64) * logits_stride + bins[None, :],
+        mask=(token < tokens)[:, None] & (bins < EXPERTS)[None, :],
+        other=0.0,
+    )
+    choose(raw, scale, weights_ptr, ids_ptr, expert_ptr, row_ptr, count_ptr, tokens, EXPERTS, BINS, TOPK, PLACES, SIZE, WIDE)
 
 
 def reason_against(logits: torch.Tensor, scale: torch.Tensor, topk: int) -> str | None:
@@ -136,18 +161,27 @@ def expert_routing(logits: torch.Tensor, scale: torch.Tensor, topk: int) -> tupl
         reason = f"{tokens} tokens; 1 to {MOST_TOKENS} are taken"
     if reason:
         raise ValueError(f"expert_routing: {reason}")
-    device, rows = logits.device, tokens * topk
-    weights = torch.empty((tokens, topk), dtype=torch.float32, device=device)
-    ids = torch.empty((tokens, topk), dtype=torch.int32, device=device)
-    most = min(rows, experts)
+    weights, ids, blocks = unwritten(tokens, experts, topk, logits.device)
+    _expert_routing_kernel[(1,)](
+        logits, scale, weights, ids, blocks.expert, blocks.row, blocks.count, tokens, logits.stride(0),
+        **constants(experts, topk, logits.dtype), num_warps=4, **launch_options(logits.device),
+    )  # fmt: skip
+    return weights, ids, blocks
+
+
+def unwritten(tokens: int, experts: int, topk: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, Blocks]:
+    """What :func:`choose` writes into: weights, ids and blocks."""
+    most = min(tokens * topk, experts)
     blocks = Blocks(
         torch.empty(most, dtype=torch.int32, device=device),
         torch.empty((most, MOST_TOKENS), dtype=torch.int32, device=device),
         torch.empty(1, dtype=torch.int32, device=device),
     )
-    _expert_routing_kernel[(1,)](
-        logits, scale, weights, ids, blocks.expert, blocks.row, blocks.count, tokens, logits.stride(0),
-        EXPERTS=experts, BINS=triton.next_power_of_2(experts), TOPK=topk, PLACES=triton.next_power_of_2(topk), SIZE=MOST_TOKENS,
-        WIDE=logits.element_size() == 4, num_warps=4, **launch_options(device),
-    )  # fmt: skip
-    return weights, ids, blocks
+    chosen = (tokens, topk)
+    return torch.empty(chosen, dtype=torch.float32, device=device), torch.empty(chosen, dtype=torch.int32, device=device), blocks
+
+
+def constants(experts: int, topk: int, dtype: torch.dtype) -> dict[str, Any]:
+    """Those that :func:`choose` is compiled for; ``dtype`` of the logits."""
+    padded = {"BINS": triton.next_power_of_2(experts), "PLACES": triton.next_power_of_2(topk)}
+    return {"EXPERTS": experts, "TOPK": topk, "SIZE": MOST_TOKENS, "WIDE": dtype.itemsize == 4, **padded}
