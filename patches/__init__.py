@@ -37,6 +37,7 @@ ORDER = (
     "dependent_launch",
     "early_weights",
     "few_row_linear",
+    "router_choice",
     "dense_beside_experts",
     "ple_tail",
     "qkv_rope",

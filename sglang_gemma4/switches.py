@@ -225,6 +225,12 @@ _TABLE = (
         "`runs/2026-11-23-26b-layer-chain`).",
     ),
     Switch(
+        "SGLANG_GEMMA4_ROUTER_CHOICE",
+        True,
+        "With FEW_TOKEN_EXPERTS, the router's product also chooses, in one launch (a layer of 26B-A4B on an H200 80 µs for 85 at one "
+        "token, 145.5 for 146.2 at 4, 295.0 for 295.3 at 16, `runs/2026-11-23-26b-layer-chain`).",
+    ),
+    Switch(
         "SGLANG_GEMMA4_DENSE_OVERLAP",
         True,
         "A MoE layer's dense FFN runs beside its router and experts in decode graphs (MTP steps on an H200 4.7 % shorter than this "

@@ -31,6 +31,8 @@ from sglang_gemma4.kernels.triple_rmsnorm import triple_rmsnorm
 LAYERS = 4
 EPS = (1e-6, 1e-6, 1e-6)
 PRODUCTS = ("qkv", "o", "gate_up", "down", "router")
+MOST_ROWS = {"qkv": 16, "o": 16, "gate_up": 32, "down": 1, "router": 32}
+"""Up to which a product is ours as served (``models/few_row_linear.py``)."""
 PIECES = ("qkv", "rope", "attention", "o", "norms", "dense", "router", "experts", "tail")
 
 
@@ -55,7 +57,9 @@ class Way:
     """How a layer is computed."""
 
     ours: tuple[str, ...] = PRODUCTS
-    """Products through ``few_row_linear``; the others are torch's."""
+    """Products through ``few_row_linear`` up to :data:`MOST_ROWS`; the others are torch's."""
+    always: tuple[str, ...] = ()
+    """Those that are ours with any number of rows that the kernel takes."""
     few: bool = True
     """Experts of up to 16 tokens in two launches, else ``grouped_experts`` behind a top-k of its own."""
     routed: bool = True
@@ -171,7 +175,7 @@ class Chain:
         return residual, following
 
     def _product(self, layer: Layer, way: Way, name: str, x: torch.Tensor) -> torch.Tensor:
-        if name not in way.ours:
+        if not self._is_ours(way, name, x):
             return torch.nn.functional.linear(x, layer.weights[name])
         return self._ours(layer, way, name, x)
 
@@ -181,8 +185,11 @@ class Chain:
         tile = dict(way.tiles).get(name, usual)
         return few_row_linear(x, weight, layer.done[name], gated=gated, tile=tile)
 
+    def _is_ours(self, way: Way, name: str, x: torch.Tensor) -> bool:
+        return name in way.always or (name in way.ours and len(x) <= MOST_ROWS[name])
+
     def _dense(self, layer: Layer, way: Way, x: torch.Tensor) -> torch.Tensor:
-        if "gate_up" in way.ours:
+        if self._is_ours(way, "gate_up", x):
             acted = self._ours(layer, way, "gate_up", x, gated=True)
         else:
             acted = gelu_and_mul(torch.nn.functional.linear(x, layer.weights["gate_up"]))
@@ -241,6 +248,7 @@ def ways() -> dict[str, Way]:
         **{f"{name} torch's": replace(usual, ours=tuple(each for each in PRODUCTS if each != name)) for name in PRODUCTS},
         "only the router's ours": replace(usual, ours=("router",)),
         "no product ours": replace(usual, ours=()),
+        "every down ours": replace(usual, always=("down",)),
         "two programs an SM": replace(usual, programs=2),
         "weights early": replace(usual, launch="early"),
         "no dependent launch": replace(usual, launch="off"),

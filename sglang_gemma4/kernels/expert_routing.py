@@ -131,12 +131,19 @@ def _expert_routing_kernel(  # type: ignore[no-untyped-def]
 
 def reason_against(logits: torch.Tensor, scale: torch.Tensor, topk: int) -> str | None:
     """Why :func:`expert_routing` does not take these, or None."""
-    if logits.dtype not in DTYPES or scale.dtype not in DTYPES:
-        return f"the logits are {logits.dtype} and the scale {scale.dtype}; float32, bfloat16 and float16 are taken"
-    if logits.dim() != 2 or logits.stride(1) != 1 or scale.shape != logits.shape[1:] or not scale.is_contiguous():
-        return f"the logits are {tuple(logits.shape)} and the scale {tuple(scale.shape)}; [tokens, experts] by rows and [experts] are taken"
-    if not 1 <= topk <= logits.shape[1] <= MOST_EXPERTS:
-        return f"{topk} of {logits.shape[1]} experts; 1 to all of up to {MOST_EXPERTS} are taken"
+    if logits.dim() != 2 or logits.stride(1) != 1:
+        return f"the logits are {tuple(logits.shape)} with strides {tuple(logits.stride())}; [tokens, experts] by rows are taken"
+    return reason_against_choice(logits.shape[1], logits.dtype, scale, topk)
+
+
+def reason_against_choice(experts: int, dtype: torch.dtype, scale: torch.Tensor, topk: int) -> str | None:
+    """Why :func:`choose` does not take logits of ``dtype`` for so many experts, or None."""
+    if dtype not in DTYPES or scale.dtype not in DTYPES:
+        return f"the logits are {dtype} and the scale {scale.dtype}; float32, bfloat16 and float16 are taken"
+    if scale.shape != (experts,) or not scale.is_contiguous():
+        return f"the scale is {tuple(scale.shape)} with strides {tuple(scale.stride())}; [{experts}], adjacent, is taken"
+    if not 1 <= topk <= experts <= MOST_EXPERTS:
+        return f"{topk} of {experts} experts; 1 to all of up to {MOST_EXPERTS} are taken"
     return None
 
 

@@ -104,8 +104,7 @@ def reason_against(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, t
         return f"x is {x.dtype} and the router's weight {weight.dtype}"
     if weight.shape[0] > MOST_EXPERTS or weight.shape[1] > MOST_PARTS * DEPTH:
         return f"the router's weight is {tuple(weight.shape)}; up to {MOST_EXPERTS} experts and a width of {MOST_PARTS * DEPTH} are taken"
-    logits = torch.empty((1, weight.shape[0]), dtype=x.dtype, device="meta")
-    return expert_routing.reason_against(logits, scale, topk)
+    return expert_routing.reason_against_choice(weight.shape[0], x.dtype, scale, topk)
 
 
 def routed_product(

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -106,6 +107,16 @@ class ExpertKernels:
         )
 
 
+@dataclass
+class Chosen:
+    """A router's choice beside the logits that it was made from; shapes as ``expert_routing`` has."""
+
+    logits: torch.Tensor
+    weights: torch.Tensor
+    ids: torch.Tensor
+    blocks: Blocks
+
+
 class FewTokenExperts(ExpertKernels):
     """Routing and experts of one ``Gemma4MoE`` at 1 to 16 tokens: the launch that chooses also gathers rows by expert.
 
@@ -131,8 +142,12 @@ class FewTokenExperts(ExpertKernels):
         moe.register_buffer("few_token_experts_done", self.done, persistent=False)
         self.ids: torch.Tensor | None = None
         self.blocks: Blocks | None = None
+        self.chosen: Chosen | None = None
+        """What the router's product chose with it (``router_choice.py``), until it is asked for."""
         self.taken = 0
         """Batches whose blocks came from the routing; a test asks for it."""
+        self.topk = moe.topk.topk_config.top_k
+        moe.few_token_experts = self
         moe.topk.topk_config.custom_routing_function = self.route
         moe.experts.run_moe_core = self
 
@@ -140,23 +155,28 @@ class FewTokenExperts(ExpertKernels):
         self, hidden_states: torch.Tensor, gating_output: torch.Tensor, topk: int, renormalize: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights ``[tokens, topk]`` float32 and ids ``[tokens, topk]`` int32, as SGLang's routing function gives them."""
-        self.ids = self.blocks = None
-        if self.routes(gating_output, topk):
-            weights, self.ids, self.blocks = expert_routing.expert_routing(gating_output, self.scale.data, topk)
-            return weights, self.ids
+        chosen, self.ids, self.blocks, self.chosen = self.chosen, None, None, None
+        if chosen is not None and chosen.logits is gating_output and topk == self.topk:
+            self.ids, self.blocks = chosen.ids, chosen.blocks
+            return chosen.weights, chosen.ids
+        if self.may_route(gating_output.shape[0], gating_output.is_cuda):
+            reason = self.against_routing or expert_routing.reason_against(gating_output, self.scale, topk)
+            if reason is None:
+                weights, self.ids, self.blocks = expert_routing.expert_routing(gating_output, self.scale.data, topk)
+                return weights, self.ids
+            note(self.name, f"SGLang chooses the experts: {reason}")
         routed: tuple[torch.Tensor, torch.Tensor] = self.stock_routing(hidden_states, gating_output, topk, renormalize)
         return routed
 
-    def routes(self, logits: torch.Tensor, topk: int) -> bool:
-        """Whether these are chosen from here: not where the experts will be SGLang's, which says why."""
-        if self.declined or not self.least <= logits.shape[0] <= self.most or torch.compiler.is_compiling():
+    def may_route(self, tokens: int, on_card: bool) -> bool:
+        """Whether a batch's experts are chosen from here at all: not where they will be SGLang's, which says why.
+
+        Args:
+            on_card: its tensors are on a CUDA card.
+        """
+        if self.declined or not self.least <= tokens <= self.most or torch.compiler.is_compiling():
             return False
-        if not logits.is_cuda and not triton.knobs.runtime.interpret:
-            return False
-        reason = self.against_routing or expert_routing.reason_against(logits, self.scale, topk)
-        if reason is not None:
-            note(self.name, f"SGLang chooses the experts: {reason}")
-        return reason is None
+        return on_card or bool(triton.knobs.runtime.interpret)
 
     def compute(self, x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """The weighted sum of each token's experts, ``[tokens, hidden]``."""

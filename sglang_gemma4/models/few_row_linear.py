@@ -14,6 +14,9 @@ from sglang_gemma4.kernels.few_row_linear import counters, few_row_linear, reaso
 
 MOST_ROWS = 16
 """Beyond it SGLang's product stays: a verify step of 4 requests with 4 draft tokens. At 32 rows the wide ones gain nothing."""
+MOST_ROWS_OF_LAST_BESIDE_EXPERTS = 1
+"""Of the dense FFN's second product where experts run beside it: a layer takes 80 µs for 83 at one row, but 142 for 139 at 4 (same run),
+where its programs take the experts' places."""
 MOST_ROWS_OF_NARROW, NARROW = 32, 512
 """Rows up to which a product of so few outputs is ours, a router's or a per-layer gate's: 4.2 µs at 32 rows, SGLang's 6.2 on an H200, where
 it adds up parts in a second launch (``runs/2026-11-22-prefill-expert-times``). So is the dense FFN's first product beside experts, whose
@@ -21,15 +24,17 @@ activation comes with it: 2.4 of a layer's 395 µs at 32 rows (``runs/2026-11-23
 
 
 class FewRowLinear(UnquantizedLinearMethod):
-    """The method of one linear layer; ``beside_experts``: the first product of a MoE layer's dense FFN."""
+    """The method of one linear layer; ``beside_experts``: the "first" or the "last" product of a MoE layer's dense FFN, or None."""
 
-    def __init__(self, layer: Any, beside_experts: bool = False) -> None:
+    def __init__(self, layer: Any, beside_experts: str | None = None) -> None:
         super().__init__()
         outputs = layer.weight.shape[0]
         # A buffer: SGLang brings those back where it gave the weights' memory away in between, and a counter that is not zero never ends.
         self.done = counters(outputs, layer.weight.device)
         layer.register_buffer("few_row_linear_done", self.done, persistent=False)
-        self.most_rows = MOST_ROWS_OF_NARROW if outputs <= NARROW or beside_experts else MOST_ROWS
+        self.most_rows = MOST_ROWS_OF_NARROW if outputs <= NARROW or beside_experts == "first" else MOST_ROWS
+        if beside_experts == "last":
+            self.most_rows = MOST_ROWS_OF_LAST_BESIDE_EXPERTS
 
     def takes(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
         """Whether the kernel multiplies these; the weight may be some rows of the layer's."""
@@ -84,7 +89,8 @@ def install(model: Any) -> list[str]:
     Returns:
         What stays as it is, and why: one line for each reason.
     """
-    first_products = {f"{name}.mlp.gate_up_proj" for name, layer in model.named_modules() if getattr(layer, "enable_moe_block", False)}
+    ffns = [layer.mlp for layer in model.modules() if getattr(layer, "enable_moe_block", False)]
+    beside_experts = {id(ffn.gate_up_proj): "first" for ffn in ffns} | {id(ffn.down_proj): "last" for ffn in ffns}
     kept: dict[str, str] = {}
     methods: dict[int, FewRowLinear] = {}
     for name, layer in model.named_modules():
@@ -94,7 +100,7 @@ def install(model: Any) -> list[str]:
         if problem is not None:
             kept.setdefault(problem, name)
             continue
-        methods[id(layer)] = FewRowLinear(layer, beside_experts=name in first_products)
+        methods[id(layer)] = FewRowLinear(layer, beside_experts.get(id(layer)))
         layer.quant_method = methods[id(layer)]
     for layer in model.modules():
         gate_up = getattr(layer, "gate_up_proj", None)

@@ -5,9 +5,21 @@ from typing import Any
 
 
 def install() -> None:
-    """One line on the log for the first batch of each layer and kernel."""
+    """One line on the log for the first batch of each layer and kernel, and of each router that chooses."""
     from sglang_gemma4.models.expert_layers import ExpertKernels
+    from sglang_gemma4.models.router_choice import RouterChoice
 
+    multiply: Any = RouterChoice.apply
+
+    @functools.wraps(multiply)
+    def chosen(self: Any, *args: Any, **kwargs: Any) -> Any:
+        logits = multiply(self, *args, **kwargs)
+        if self.steps == 1:
+            self.steps += 1
+            print(f"A ROUTER chose for {logits.shape[0]} tokens", flush=True)
+        return logits
+
+    RouterChoice.apply = chosen  # type: ignore[method-assign]
     original: Any = ExpertKernels.__call__
 
     @functools.wraps(original)

@@ -13,11 +13,11 @@ PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(6 + 20 * n))] for n
 LAYERS = 6
 
 
-def serve(nursery: Nursery, few: str, grouped: str, mtp: bool, **options: Any) -> list[Output]:
+def serve(nursery: Nursery, few: str, grouped: str, mtp: bool, choice: str = "1", **options: Any) -> list[Output]:
     model = resolve("tiny-26b-a4b")
     if mtp:
         options |= {**MTP, "speculative_draft_model_path": f"{model}-assistant"}
-    switches = {"SGLANG_GEMMA4_FEW_TOKEN_EXPERTS": few, "SGLANG_GEMMA4_GROUPED_EXPERTS": grouped}
+    switches = {"SGLANG_GEMMA4_FEW_TOKEN_EXPERTS": few, "SGLANG_GEMMA4_GROUPED_EXPERTS": grouped, "SGLANG_GEMMA4_ROUTER_CHOICE": choice}
     group = Group(PROMPTS, {"max_new_tokens": 12}, logprobs=True)
     return nursery.run(model, [group], env={**switches, "TEST_SABOTAGE": "expert_counter:install"}, time_limit=400, **options)[0]
 
@@ -29,6 +29,7 @@ def test_same_tokens_as_sglang_s_experts(interpreting: Nursery, mtp: bool) -> No
     assert ours[0].log.count("EXPERTS by few_token_experts") == LAYERS
     assert ours[0].log.count("over the routing's blocks") == LAYERS
     assert ours[0].log.count("EXPERTS by grouped_experts") == LAYERS
+    assert ours[0].log.count("A ROUTER chose") == LAYERS
     assert "SGLang's kernels compute the experts" not in ours[0].log
     for answer, reference in zip(ours, stock, strict=True):
         assert answer.token_ids == reference.token_ids
@@ -37,6 +38,20 @@ def test_same_tokens_as_sglang_s_experts(interpreting: Nursery, mtp: bool) -> No
             assert answer.meta_info["spec_verify_ct"] == reference.meta_info["spec_verify_ct"] < len(answer.token_ids), (
                 "drafts were accepted"
             )
+
+
+def test_same_tokens_where_the_router_s_product_does_not_choose(interpreting: Nursery) -> None:
+    ours, apart = serve(interpreting, "1", "1", True), serve(interpreting, "1", "1", True, choice="0")
+    assert "A ROUTER chose" not in apart[0].log
+    assert apart[0].log.count("over the routing's blocks") == LAYERS
+    for answer, reference in zip(ours, apart, strict=True):
+        assert answer.token_ids == reference.token_ids
+        assert answer.meta_info["spec_verify_ct"] == reference.meta_info["spec_verify_ct"]
+
+
+def test_without_our_experts_the_router_says_why_it_only_multiplies(interpreting: Nursery) -> None:
+    stock = serve(interpreting, "0", "0", False)
+    assert stock[0].log.count("router_choice declined: SGLANG_GEMMA4_FEW_TOKEN_EXPERTS is off or declined") == 1
 
 
 def test_a_chunk_s_experts(interpreting: Nursery) -> None:

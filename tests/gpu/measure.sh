@@ -151,15 +151,15 @@ run_bench plain-pieces 260 26b-a4b --together --share-weights --arm stock --arm 
     --arm "overlap-off:package,${G}_DENSE_OVERLAP=0" --batches 1,32,8,4 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}" \
     --max-running-requests=32 --max-total-tokens=17000 --cuda-graph-bs-decode 1 4 8 32
 on_card expert-times 80 python3 -m sglang_gemma4.benchmark.moe_times --tokens 1 4 8 16 --tune
-expert_tests() {
-    tests experts -n 8 tests/gpu/test_kernels_experts.py tests/gpu/test_dependent_launch.py \
-        -k "routing or replay or chain or shorter or (test_experts and not 193 and not 320)"
+few_token_tests() { # what acts in steps of few tokens
+    tests few-tokens -n 12 tests/gpu/test_kernels{,_experts,_few_rows}.py tests/gpu/test_dependent_launch.py \
+        -k "not prefill and not chunk and not shorter and not 193 and not 320"
 }
-export -f expert_tests
-beside expert-tests 140 bash -c expert_tests
+export -f few_token_tests
+beside few-token-tests 160 bash -c few_token_tests
 # A step kernel by kernel; the traces lie in the run's scratch folder.
-run_bench profiles 280 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp --arm plain-stock:stock \
-    --arm plain:package --batches 1,32,8,80 --step-tokens 700,60 --repetitions 1 --profile 1,32,8,80 --roofline -- "${seven[@]}" \
+run_bench profiles 330 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp --arm plain-stock:stock \
+    --arm plain:package --batches 1,32,8,80 --step-tokens 700,100 --repetitions 3 --profile 1,32,8,80 --roofline -- "${seven[@]}" \
     --max-running-requests=80 --max-total-tokens=64000
 # What a prefill takes, by switch: lone prompts, and 30 prompts of 7,000 tokens, nine at a time.
 run_bench prefills 300 26b-a4b --together --share-weights --arm stock --arm package --arm "no-flash:package,$no_flash,only=prefill" \
@@ -168,12 +168,13 @@ run_bench prefills 300 26b-a4b --together --share-weights --arm stock --arm pack
 # Two servers with pools for 68 of the requests of summarize.
 run_bench flash 280 26b-a4b --together --share-weights --arm package:package,mtp --arm "no-flash:package,mtp,$no_flash" --workload summarize \
     --repetitions 2 -- "${flags[@]}" --max-total-tokens=620000 --swa-full-tokens-ratio=0.17 --mem-fraction-static=0.95 --sleep-on-idle
-run_bench serve 560 26b-a4b --arm "stock:stock,mtp,$stock_ratio" --arm package:package,mtp \
+run_bench serve 480 26b-a4b --arm "stock:stock,mtp,$stock_ratio" --arm package:package,mtp \
     --workload summarize,chat --rounds 1 --repetitions 2 -- "${graph_flags[@]}"
 for run in prefills flash serve; do
     [ ! -e "$out/$run" ] || grep -qs "FlashAttention-4 compiled" "$out/$run"/package*.log \
         || echo "$run: the arm package ran without FlashAttention-4"
 done
+beside fast-paths 200 bash -c "engine_tests fast_paths"
 on_card chain 100 python3 -m sglang_gemma4.benchmark.layer_chain
 on_card products 60 python3 -m sglang_gemma4.benchmark.linear_times
 on_card prefill-experts 210 python3 -m sglang_gemma4.benchmark.prefill_expert_times --tokens 8192 2048 16384 1024 --sweep 90

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sglang_gemma4.kernels import dependent_launch
+from sglang_gemma4.kernels import dependent_launch, routed_product
 from sglang_gemma4.kernels import expert_blocks as grouping
 from sglang_gemma4.kernels.expert_routing import expert_routing, expert_routing_reference
 from sglang_gemma4.kernels.few_token_experts import counters
@@ -64,18 +64,51 @@ def test_routing(tokens: int, dtype: torch.dtype) -> None:
         assert torch.equal(blocks.row[:count], expected.row)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("tokens", [1, 2, 7, 16])
+def test_routed_product(tokens: int, dtype: torch.dtype) -> None:
+    """The logits within their rounding; of these logits exactly the routing's choice, and the same every time."""
+    torch.manual_seed(tokens)
+    router, scale = (
+        (torch.randn(EXPERTS, HIDDEN, device="cuda") * HIDDEN**-0.5).to(dtype),
+        (torch.rand(EXPERTS, device="cuda") + 0.5).to(dtype),
+    )
+    done = routed_product.counter(router.device)
+    for _ in range(20):
+        x = torch.randn(tokens, HIDDEN, device="cuda").to(dtype)
+        logits, weights, ids, blocks = routed_product.routed_product(x, router, scale, TOPK, done)
+        exact = x.double() @ router.double().T
+        tolerance = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 1e-5}[dtype]
+        torch.testing.assert_close(logits.double(), exact, atol=tolerance, rtol=tolerance)
+        expected_weights, expected_ids, expected = expert_routing_reference(logits, scale, TOPK)
+        assert torch.equal(ids, expected_ids)
+        torch.testing.assert_close(weights, expected_weights, atol=1e-6, rtol=1e-5)
+        count = int(blocks.count)
+        assert count == int(expected.count)
+        assert torch.equal(blocks.expert[:count], expected.expert)
+        assert torch.equal(blocks.row[:count], expected.row)
+        for again, first in zip(routed_product.routed_product(x, router, scale, TOPK, done)[:3], (logits, weights, ids), strict=True):
+            assert torch.equal(again, first)
+    assert not done.any()
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["two launches", "one launch"])
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("tokens", [1, 4, 16])
-def test_a_replayed_chain_of_layers(weights: Weights, tokens: int, early: bool) -> None:
-    """Routing and experts launched dependently, four layers whose output is the next one's input, have the bits they have without."""
+def test_a_replayed_chain_of_layers(weights: Weights, tokens: int, early: bool, together: bool) -> None:
+    """Router and experts launched dependently, four layers whose output is the next one's input, have the bits they have without."""
     torch.manual_seed(tokens)
     w13, w2 = (weight.to(torch.bfloat16) for weight in weights)
-    router, scale = (torch.randn(HIDDEN, EXPERTS, device="cuda") * HIDDEN**-0.5).bfloat16(), torch.ones(EXPERTS, device="cuda").bfloat16()
+    router, scale = (torch.randn(EXPERTS, HIDDEN, device="cuda") * HIDDEN**-0.5).bfloat16(), torch.ones(EXPERTS, device="cuda").bfloat16()
     done = [counters(HIDDEN, w2.device) for _ in range(4)]
+    chosen = [routed_product.counter(w2.device) for _ in range(4)]
 
     def step(x: torch.Tensor) -> torch.Tensor:
-        for mine in done:
-            routed, ids, blocks = expert_routing(x @ router, scale, TOPK)
+        for mine, choice in zip(done, chosen, strict=True):
+            if together:
+                _, routed, ids, blocks = routed_product.routed_product(x, router, scale, TOPK, choice)
+            else:
+                routed, ids, blocks = expert_routing(x @ router.T, scale, TOPK)
             x = few_token_experts_counting(x, w13, w2, routed, ids, mine, blocks) * 4
         return x
 

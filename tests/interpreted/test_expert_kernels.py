@@ -141,7 +141,7 @@ def test_few_tokens_over_the_router_s_blocks() -> None:
     [
         (torch.zeros(2, 8, dtype=torch.float64), torch.zeros(8), 2, "the logits are torch.float64"),
         (torch.zeros(8, 2).T, torch.zeros(8), 2, "by rows"),
-        (torch.zeros(2, 8), torch.zeros(9), 2, r"the scale \(9,\)"),
+        (torch.zeros(2, 8), torch.zeros(9), 2, r"the scale is \(9,\)"),
         (torch.zeros(2, 8), torch.zeros(8), 9, "9 of 8 experts"),
         (torch.zeros(17, 8), torch.zeros(8), 2, "17 tokens; 1 to 16 are taken"),
         (torch.zeros(0, 8), torch.zeros(8), 2, "0 tokens; 1 to 16 are taken"),

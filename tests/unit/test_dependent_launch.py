@@ -24,6 +24,7 @@ from sglang_gemma4.kernels import (
     layer_tail,
     prefill_experts,
     qkv_norm_rope,
+    routed_product,
     triple_rmsnorm,
 )
 from sglang_gemma4.kernels.qkv_norm_rope_tokens import TokenTiles
@@ -143,6 +144,10 @@ def routing() -> None:
     expert_routing.expert_routing(ones(4, 16), ones(16), 2)
 
 
+def routed() -> None:
+    routed_product.routed_product(ones(4, WIDTH), ones(16, WIDTH), ones(16), 2, routed_product.counter(torch.device("cpu")))
+
+
 def few_experts() -> None:
     weights, ids, blocks = expert_routing.expert_routing(ones(2, 16), ones(16), 2)
     done = few_token_experts.counters(WIDTH, ids.device)
@@ -184,6 +189,7 @@ CALLS: list[tuple[Callable[[], None], dict[str, int]]] = [
     (centroids, {"_choose_kernel": 0, "_chosen_rows_kernel": 0, "_join_kernel": 0}),
     (experts, {"_expert_blocks_kernel": 0, "_gated_experts_kernel": 0, "_down_kernel": 0, "_sum_kernel": 0}),
     (routing, {"_expert_routing_kernel": 1}),
+    (routed, {"_routed_product_kernel": 2}),
     (few_experts, {"_expert_routing_kernel": 1, "_gated_experts_kernel": 0, "_down_and_sum_kernel": 0}),
     (many_experts, {"_expert_blocks_kernel": 0, "gate_and_up_kernel": 0, "down_rows_kernel": 0, "_sum_kernel": 0}),
     (many_experts_by_descriptors, {"_expert_blocks_kernel": 0, "gate_and_up_kernel": 0, "down_rows_kernel": 0, "_sum_kernel": 0}),
@@ -194,6 +200,7 @@ CALLS: list[tuple[Callable[[], None], dict[str, int]]] = [
 (a tail's scalar, half a head's)."""
 SHORT = (
     "_triple_rmsnorm_kernel", "_tail_kernel", "_qkv_norm_rope_kernel", "_gated_embedding_kernel", "_expert_routing_kernel",
+    "_routed_product_kernel",
 )  # fmt: skip
 """Kernels that let the next one come before they have waited, and the attention's join."""
 

@@ -57,7 +57,7 @@ def layer_with(**change: Any) -> Any:
 
 def moe_of(layer: Any) -> Any:
     """A ``Gemma4MoE`` around such a layer."""
-    config = SimpleNamespace(custom_routing_function=lambda *given: given)
+    config = SimpleNamespace(custom_routing_function=lambda *given: given, top_k=2)
     moe = torch.nn.Module()
     moe.experts, moe.topk, moe.per_expert_scale = layer, SimpleNamespace(topk_config=config), torch.ones(EXPERTS)
     return moe
