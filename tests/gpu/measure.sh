@@ -159,7 +159,7 @@ export -f few_token_tests
 beside few-token-tests 160 bash -c few_token_tests
 # A step kernel by kernel; the traces lie in the run's scratch folder.
 run_bench profiles 330 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp --arm plain-stock:stock \
-    --arm plain:package --batches 1,32,8,80 --step-tokens 700,100 --repetitions 3 --profile 1,32,8,80 --roofline -- "${seven[@]}" \
+    --arm plain:package --batches 1,32,8,80 --step-tokens 700,80 --repetitions 3 --profile 1,32,8,80 --roofline -- "${seven[@]}" \
     --max-running-requests=80 --max-total-tokens=64000
 # What a prefill takes, by switch: lone prompts, and 30 prompts of 7,000 tokens, nine at a time.
 run_bench prefills 300 26b-a4b --together --share-weights --arm stock --arm package --arm "no-flash:package,$no_flash,only=prefill" \
