@@ -215,14 +215,17 @@ _TABLE = (
     Switch(
         "SGLANG_GEMMA4_EARLY_WEIGHTS",
         False,
-        "With the one above, a dense product's weights are fetched while attention runs, or the norms before it (off until measured).",
+        "With the one above, a dense product's weights are fetched while attention runs, or the norms before it (off: a layer of 26B-A4B "
+        "at one token takes 100 µs on an H200 for 80 without, since a product has one program an SM, "
+        "`runs/2026-11-23-26b-layer-chain`).",
     ),
     Switch(
         "SGLANG_GEMMA4_FEW_ROW_LINEAR",
         True,
-        "Dense products of up to 16 rows, a router's and a MoE layer's FFN's first of up to 32, read the weight once, in one launch, with "
-        "the FFN's activation inside (a layer of 26B-A4B at 1 and 4 rows 86 and 148 µs for cuBLAS's 93 and 156 on an H200, "
-        "`runs/2026-11-23-26b-layer-chain`).",
+        "Dense products of up to 16 rows read the weight once, in one launch, with the FFN's activation inside; a router's and the first "
+        "of an FFN beside experts up to 32 rows, such an FFN's second at one row (a layer of 26B-A4B at 1 and 4 tokens 86 and 148 µs for "
+        "cuBLAS's 93 and 156 on an H200, `runs/2026-11-23-26b-layer-chain`; that table has no whole engine, and E2B's tiles, chosen by "
+        "the same rule, are not measured).",
     ),
     Switch(
         "SGLANG_GEMMA4_ROUTER_CHOICE",

@@ -16,7 +16,7 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     (
         "moe routing",
         r"moe_align|count_and_sort|moe_?sum|sum_reduce|topk_sum_kernel|gemma4?_routing|router|moe_?topk|topk_?gating|moe_?softmax"
-        r"|moe_(permute|sort|front|fused_gate|finalize)|ep_(scatter|gather)|_expert_blocks|^_sum_kernel",
+        r"|moe_(permute|sort|front|fused_gate|finalize)|ep_(scatter|gather)|_expert_blocks|_expert_routing|_routed_product|^_sum_kernel",
     ),
     (
         "speculation",

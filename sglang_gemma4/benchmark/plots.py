@@ -23,6 +23,7 @@ _OTHER = "#BBBBBB"
 _LINE = 100  # characters of a legend's line
 _NAME = 22  # characters of a bar's label before it breaks
 _SMALL = 0.02  # a category below this share of every bar is drawn as "other"
+_SIDE_BY_SIDE = 0.97  # of a bar: where kernels ran at once, the time with any of them running is shown too
 _WIDE = 0.045  # a segment at least this share of the axis carries its percentage
 _STYLE: Any = {
     "font.size": 12,
@@ -111,7 +112,8 @@ def kernel_shares(results: Results, path: Path) -> bool:
         for axis, (stage, batch), panel in zip(axes, places, panels, strict=True):
             _bars(axis, panel, categories, colours)
             axis.set_title(f"{stage}, batch {batch}, {panel[0]['context_tokens']} tokens of context", loc="left", fontsize=12)
-            axis.set_xlabel(f"µs per step ({'; '.join(dict.fromkeys(map(counted, panel)))})")
+            busy = "; busy: with any of them running" if any(map(_busy, panel)) else ""
+            axis.set_xlabel(f"µs per step ({'; '.join(dict.fromkeys(map(counted, panel)))}{busy})")
         _finish(figure, axes, results, "Kernel time of one step", path)
     return True
 
@@ -241,6 +243,13 @@ def _spent(record: Record) -> dict[str, float]:
     return spent
 
 
+def _busy(record: Record) -> float | None:
+    """Microseconds of one step with any kernel running, where that is less than their sum: of kernels on several streams, and of those
+    that are on the card early and wait, each counts by itself."""
+    busy = (record.get("busy_microseconds") or 0.0) / record["steps"]
+    return busy if 0 < busy < _SIDE_BY_SIDE * sum(_spent(record).values()) else None
+
+
 def _bars(axis: Any, panel: Sequence[Record], categories: Sequence[str], colours: dict[str, tuple[str, str]]) -> None:
     """Stacked bars of one panel, each segment with its share, each bar with its total and its least possible time."""
     longest = max(sum(_spent(record).values()) for record in panel)
@@ -259,7 +268,8 @@ def _bars(axis: Any, panel: Sequence[Record], categories: Sequence[str], colours
                 dark = colour in ("#0072B2", "#009E73", "#D55E00")
                 axis.text(left + time / 2, row, f"{time / total:.0%}", ha="center", va="center", color="white" if dark else "black")
             left += time
-        axis.text(total + 0.01 * longest, row, f"{number(total)} µs", va="center")
+        busy = _busy(record)
+        axis.text(total + 0.01 * longest, row, f"{number(total)} µs" + (f"\n{number(busy)} busy" if busy else ""), va="center")
         if record.get("roofline"):
             least = sum(part["microseconds"] for part in record["roofline"]["categories"])
             # Above the bar: a line through it would cross the percentages.

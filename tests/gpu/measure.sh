@@ -156,7 +156,7 @@ few_token_tests() { # what acts in steps of few tokens
         -k "not prefill and not chunk and not shorter and not 193 and not 320"
 }
 export -f few_token_tests
-beside few-token-tests 160 bash -c few_token_tests
+beside few-token-tests 300 bash -c few_token_tests
 # A step kernel by kernel; the traces lie in the run's scratch folder.
 run_bench profiles 330 26b-a4b --together --share-weights --arm stock:stock,mtp --arm package:package,mtp --arm plain-stock:stock \
     --arm plain:package --batches 1,32,8,80 --step-tokens 700,80 --repetitions 3 --profile 1,32,8,80 --roofline -- "${seven[@]}" \

@@ -83,6 +83,18 @@ def test_kernel_bars_show_shares_totals_and_the_least_time(run: Path, tmp_path: 
     assert plots.LEAST in shown
 
 
+@pytest.mark.parametrize(("share", "shown"), [(0.5, True), (0.99, False), (None, False)])
+def test_kernels_side_by_side_show_the_time_with_any_running(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float | None, shown: bool
+) -> None:
+    results = load(run)
+    for record in results.profiles:
+        record["busy_microseconds"] = None if share is None else share * sum(kernel["microseconds"] for kernel in record["kernels"])
+    text = texts(monkeypatch, plots.kernel_shares, results, tmp_path / "plot.png")
+    assert ("20000 busy" in text) is shown
+    assert ("busy: with any of them running" in text) is shown
+
+
 def test_dummy_weights_and_dry_runs_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = bench_synthetic.write(tmp_path, arms=("stock",), dummy_weights=True, dry_run=True)
     assert "(dummy weights, dry run)" in texts(monkeypatch, plots.step_time, load(folder), tmp_path / "plot.png")

@@ -210,7 +210,16 @@ def test_names_stay_apart() -> None:
     ("category", "names"),
     [
         ("moe experts", ["fused_moe_kernel"]),
-        ("moe routing", ["_gemma4_routing_kernel", "void moe_align_block_size_kernel<int>(X)", "moe_sum_reduce_warp_per_token_vec_kernel"]),
+        (
+            "moe routing",
+            [
+                "_gemma4_routing_kernel",
+                "void moe_align_block_size_kernel<int>(X)",
+                "moe_sum_reduce_warp_per_token_vec_kernel",
+                "_expert_routing_kernel",
+                "_routed_product_kernel",
+            ],
+        ),
         ("attention", ["_fwd_kernel", "_fwd_grouped_kernel_stage1", "_fwd_kernel_stage2", "create_flashinfer_kv_indices_triton"]),
         (
             "dense gemm",
