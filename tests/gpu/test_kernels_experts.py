@@ -47,21 +47,26 @@ def few_token_experts(x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weig
     return few_token_experts_counting(x, w13, w2, weights, ids, counters(x.shape[1], x.device))
 
 
+def chosen_as_expected(
+    logits: torch.Tensor, scale: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, blocks: grouping.Blocks
+) -> None:
+    """Choices, blocks and order exactly; of equal logits the first."""
+    expected_weights, expected_ids, expected = expert_routing_reference(logits, scale, TOPK)
+    assert torch.equal(ids, expected_ids)
+    torch.testing.assert_close(weights, expected_weights, atol=1e-6, rtol=1e-5)
+    count = int(blocks.count)
+    assert count == int(expected.count)
+    assert torch.equal(blocks.expert[:count], expected.expert)
+    assert torch.equal(blocks.row[:count], expected.row)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("tokens", [1, 2, 7, 16])
 def test_routing(tokens: int, dtype: torch.dtype) -> None:
-    """Choices, blocks and order exactly; of equal logits the first."""
     torch.manual_seed(tokens)
     for _ in range(20):
         logits, scale = torch.randn(tokens, EXPERTS, device="cuda").to(dtype), (torch.rand(EXPERTS, device="cuda") + 0.5).to(dtype)
-        weights, ids, blocks = expert_routing(logits, scale, TOPK)
-        expected_weights, expected_ids, expected = expert_routing_reference(logits, scale, TOPK)
-        assert torch.equal(ids, expected_ids)
-        torch.testing.assert_close(weights, expected_weights, atol=1e-6, rtol=1e-5)
-        count = int(blocks.count)
-        assert count == int(expected.count)
-        assert torch.equal(blocks.expert[:count], expected.expert)
-        assert torch.equal(blocks.row[:count], expected.row)
+        chosen_as_expected(logits, scale, *expert_routing(logits, scale, TOPK))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -80,13 +85,7 @@ def test_routed_product(tokens: int, dtype: torch.dtype) -> None:
         exact = x.double() @ router.double().T
         tolerance = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 1e-5}[dtype]
         torch.testing.assert_close(logits.double(), exact, atol=tolerance, rtol=tolerance)
-        expected_weights, expected_ids, expected = expert_routing_reference(logits, scale, TOPK)
-        assert torch.equal(ids, expected_ids)
-        torch.testing.assert_close(weights, expected_weights, atol=1e-6, rtol=1e-5)
-        count = int(blocks.count)
-        assert count == int(expected.count)
-        assert torch.equal(blocks.expert[:count], expected.expert)
-        assert torch.equal(blocks.row[:count], expected.row)
+        chosen_as_expected(logits, scale, weights, ids, blocks)
         for again, first in zip(routed_product.routed_product(x, router, scale, TOPK, done)[:3], (logits, weights, ids), strict=True):
             assert torch.equal(again, first)
     assert not done.any()

@@ -7,18 +7,7 @@ import torch
 
 from sglang_gemma4.kernels import expert_routing, few_row_linear
 from sglang_gemma4.kernels import routed_product as op
-
-POISON = 1e4
-
-
-@pytest.fixture(autouse=True)
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that the launcher asks for holds nonsense."""
-
-    def empty(*shape: object, **options: object) -> torch.Tensor:
-        return torch.zeros(*shape, **options).fill_(77 if options.get("dtype") == torch.int32 else POISON)  # type: ignore[arg-type, call-overload, no-any-return]
-
-    monkeypatch.setattr(torch, "empty", empty)
+from tests.interpreted.test_expert_kernels import chosen_as_expected, poisoned  # noqa: F401 - a fixture
 
 
 def case(tokens: int, width: int, experts: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -39,15 +28,8 @@ def test_equals_the_reference(tokens: int, width: int, experts: int, topk: int, 
     assert not done.any()
     expected = op.routed_product_reference(x, weight, scale, topk)[0]
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5 if dtype == torch.float32 else 2**-10)
-    # Of these logits, which a rounding may have made others than the reference's, the choice is exactly the routing's.
-    expected_weights, expected_ids, expected_blocks = expert_routing.expert_routing_reference(logits, scale, topk)
-    assert torch.equal(ids, expected_ids)
-    torch.testing.assert_close(weights, expected_weights, atol=1e-6, rtol=1e-5)
-    count = int(blocks.count)
-    assert count == int(expected_blocks.count) <= blocks.expert.numel()
-    assert torch.equal(blocks.expert[:count], expected_blocks.expert)
-    assert torch.equal(blocks.row[:count], expected_blocks.row)
-    assert (blocks.row[count:] == 77).all(), "wrote behind the last block"
+    # A rounding may have made them others than the reference's; of these the choice is exactly the routing's.
+    chosen_as_expected(logits, scale, weights, ids, blocks)
     for again, first in zip(op.routed_product(x, weight, scale, topk, done)[:3], (logits, weights, ids), strict=True):
         assert torch.equal(again, first)
 
