@@ -1,4 +1,4 @@
-"""Gemma 4's routing and experts at 1 to 16 tokens in three launches."""
+"""Gemma 4's routing and experts at 1 to 16 tokens in three launches; with ``router_choice``, the first is the router's product."""
 
 from typing import Any
 

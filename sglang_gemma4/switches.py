@@ -216,22 +216,23 @@ _TABLE = (
         "SGLANG_GEMMA4_EARLY_WEIGHTS",
         False,
         "With the one above, a dense product's weights are fetched while attention runs, or the norms before it (off: a layer of 26B-A4B "
-        "at one token takes 100 µs on an H200 for 80 without, since a product has one program an SM, "
+        "at one token takes 100 µs on an H200 for 80 without; before the tiles and the router's launch of today it took 92.5 for 96.7, "
         "`runs/2026-11-23-26b-layer-chain`).",
     ),
     Switch(
         "SGLANG_GEMMA4_FEW_ROW_LINEAR",
         True,
         "Dense products of up to 16 rows read the weight once, in one launch, with the FFN's activation inside; a router's and the first "
-        "of an FFN beside experts up to 32 rows, such an FFN's second at one row (a layer of 26B-A4B at 1 and 4 tokens 86 and 148 µs for "
-        "cuBLAS's 93 and 156 on an H200, `runs/2026-11-23-26b-layer-chain`; that table has no whole engine, and E2B's tiles, chosen by "
-        "the same rule, are not measured).",
+        "of an FFN beside experts up to 32 rows, such an FFN's second at one row (a layer of 26B-A4B on an H200 at one token 86 µs, 93 "
+        "with cuBLAS's, in two tables that differ by 0.3 for the same layer, at 4 about 148 for 156, tables 2.5 apart; with Triton 3.6, "
+        "`runs/2026-11-23-26b-layer-chain`. In an engine the present tiles' share is not measured, nor E2B's tiles, chosen by the same "
+        "rule).",
     ),
     Switch(
         "SGLANG_GEMMA4_ROUTER_CHOICE",
         True,
         "With FEW_TOKEN_EXPERTS, the router's product also chooses, in one launch (a layer of 26B-A4B on an H200 80 µs for 85 at one "
-        "token, 145.5 for 146.2 at 4, 295.0 for 295.3 at 16, `runs/2026-11-23-26b-layer-chain`).",
+        "token, 145.5 for 146.3 at 4, no difference at 16; layers by themselves, with Triton 3.6, `runs/2026-11-23-26b-layer-chain`).",
     ),
     Switch(
         "SGLANG_GEMMA4_DENSE_OVERLAP",

@@ -17,6 +17,7 @@ import triton
 
 from sglang_gemma4.benchmark.graph_timer import microseconds
 from sglang_gemma4.kernels import dependent_launch, few_token_experts
+from sglang_gemma4.kernels import few_row_linear as few_row_linear_kernel
 from sglang_gemma4.kernels.expert_blocks import Blocks
 from sglang_gemma4.kernels.expert_routing import MOST_TOKENS, expert_routing
 from sglang_gemma4.kernels.few_query_attention import few_query_attention
@@ -32,7 +33,7 @@ LAYERS = 4
 EPS = (1e-6, 1e-6, 1e-6)
 PRODUCTS = ("qkv", "o", "gate_up", "down", "router")
 MOST_ROWS = {"qkv": 16, "o": 16, "gate_up": 32, "down": 1, "router": 32}
-"""Up to which a product is ours as served (``models/few_row_linear.py``)."""
+"""Up to which a product is ours as served (``models/few_row_linear.py``, which needs SGLang; a test compares them)."""
 PIECES = ("qkv", "rope", "attention", "o", "norms", "dense", "router", "experts", "tail")
 
 
@@ -186,7 +187,8 @@ class Chain:
         return few_row_linear(x, weight, layer.done[name], gated=gated, tile=tile)
 
     def _is_ours(self, way: Way, name: str, x: torch.Tensor) -> bool:
-        return name in way.always or (name in way.ours and len(x) <= MOST_ROWS[name])
+        most = few_row_linear_kernel.MOST_ROWS if name in way.always else MOST_ROWS[name] if name in way.ours else 0
+        return len(x) <= most
 
     def _dense(self, layer: Layer, way: Way, x: torch.Tensor) -> torch.Tensor:
         if self._is_ours(way, "gate_up", x):

@@ -8,7 +8,7 @@ it reads anything but weights and before it writes anything. So of a kernel that
 kernel that waits for the one before waits for all before that one, since it waited too.
 
 A kernel that calls :func:`await_inputs` lets the next one's programs come when it has waited, so only neighbours overlap. One that is short
-and has no weights to speak of (a norm, a rotation, a sum) may call :func:`await_inputs_early`: the next one's programs come at once, and
+and has few weights (a norm, a rotation, a sum, a router) may call :func:`await_inputs_early`: the next one's programs come at once, and
 fetch their weights while the kernel before the short one runs.
 """
 

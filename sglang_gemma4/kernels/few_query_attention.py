@@ -175,9 +175,9 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
 ):
     await_inputs(PDL)
     # Heads first: programs side by side read adjacent keys, heads of the same slots.
-    kv_head = tl.program_id(0).to(tl.int64)
-    request = tl.program_id(1).to(tl.int64)
-    part = tl.program_id(2)
+    kv_head = (tl.program_id(0) % KV_HEADS).to(tl.int64)
+    request = (tl.program_id(0) // KV_HEADS).to(tl.int64)
+    part = tl.program_id(1)
     start = tl.load(kv_indptr_ptr + request).to(tl.int64)
     length = (tl.load(kv_indptr_ptr + request + 1).to(tl.int64) - start).to(tl.int32)
     parts, keys_per_part = parts_of(length, wanted, most, LEAST, MOST)
@@ -317,7 +317,7 @@ def few_query_attention(
     k_fresh, v_fresh = (q, q) if k_new is None or v_new is None else (k_new, v_new)
     tile = tile or tile_for(max(dim, v_dim))
     inside = joins_inside(requests, kv_heads, most, queries * group, v_dim, done)
-    _few_query_attention_kernel[(kv_heads, requests, most)](
+    _few_query_attention_kernel[(kv_heads * requests, most)](
         q, k_buffer, v_buffer, k_fresh, v_fresh, kv_indptr, kv_indices,
         q if tree_mask is None else tree_mask,
         kv_indptr if tree_mask_indptr is None else tree_mask_indptr,

@@ -33,8 +33,8 @@ class Tile:
 
 
 def tile_for(outputs: int, width: int, sms: int, gated: bool = False) -> Tile:
-    """About one program an SM, each with at least four steps of the width; of layers of 26B-A4B at 1 and 4 rows the fastest of about ten
-    for each product, between its neighbours (``runs/2026-11-23-26b-layer-chain``).
+    """About one program an SM, each with at least four steps of the width; in layers of 26B-A4B at 1 and 4 rows within the spread of the
+    fastest of about ten for each product (``runs/2026-11-23-26b-layer-chain``).
 
     Args:
         outputs: columns of the product; of a gated one, of the activation.

@@ -42,7 +42,7 @@ def parts_for(requests: int, kv_heads: int, multiprocessors: int) -> tuple[int, 
     rows = max(1, requests * kv_heads)
     fill, room = (count * multiprocessors / rows for count in (PROGRAMS_PER_MULTIPROCESSOR, MOST_PROGRAMS_PER_MULTIPROCESSOR))
     wanted = 2 ** round(math.log2(max(1.0, fill)))
-    if fill < 1 and math.ceil(2 / fill) / 2 * JOINING < math.ceil(1 / fill):
+    if fill < 1 and room >= 2 and math.ceil(2 / fill) / 2 * JOINING < math.ceil(1 / fill):
         wanted = 2
     return min(MOST_PARTS, wanted), min(MOST_PARTS, max(wanted, 2 ** int(math.log2(max(1.0, room)))))
 

@@ -13,10 +13,10 @@ from sglang_gemma4.kernels.dependent_launch import await_inputs_early, launch_op
 from sglang_gemma4.kernels.expert_blocks import Blocks
 from sglang_gemma4.kernels.expert_routing import MOST_TOKENS, choose
 
-MOST_EXPERTS = 256
-"""Experts whose weights of a slice a program holds in registers."""
 DEPTH = 128
 """Of the width, a program's."""
+MOST_BYTES = 64 << 10
+"""Of a slice of every expert's weights, which a program holds; they pass through shared memory, of which some cards have 99 KiB."""
 MOST_PARTS = 64
 WARPS = 8
 
@@ -102,8 +102,11 @@ def reason_against(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, t
         )
     if weight.dtype != x.dtype:
         return f"x is {x.dtype} and the router's weight {weight.dtype}"
-    if weight.shape[0] > MOST_EXPERTS or weight.shape[1] > MOST_PARTS * DEPTH:
-        return f"the router's weight is {tuple(weight.shape)}; up to {MOST_EXPERTS} experts and a width of {MOST_PARTS * DEPTH} are taken"
+    experts, width = weight.shape
+    most = MOST_BYTES // (DEPTH * weight.element_size())
+    if triton.next_power_of_2(experts) > most or width > MOST_PARTS * DEPTH:
+        taken = f"up to {most} experts of {weight.dtype} and a width of {MOST_PARTS * DEPTH} are taken"
+        return f"the router's weight is {tuple(weight.shape)}; {taken}"
     return expert_routing.reason_against_choice(weight.shape[0], x.dtype, scale, topk)
 
 

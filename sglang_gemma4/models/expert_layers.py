@@ -133,6 +133,8 @@ class FewTokenExperts(ExpertKernels):
         """Why this server's routing stays SGLang's, whoever computes the experts."""
         if envs.SGLANG_SIMULATE_UNIFORM_EXPERTS.get() or envs.SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS.get():
             self.against_routing = "simulated experts are written over the ids afterwards, into the same tensor"
+        elif get_exec().moe.ep_dispatch_algorithm == "fake":
+            self.against_routing = "--ep-dispatch-algorithm fake writes over the logits, into the same tensor"
         elif get_exec().deterministic.enable_deterministic_inference:
             self.against_routing = "--enable-deterministic-inference: more tokens get weights that are summed in another order"
         self.scale = moe.per_expert_scale

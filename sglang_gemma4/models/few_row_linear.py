@@ -13,10 +13,11 @@ from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 from sglang_gemma4.kernels.few_row_linear import counters, few_row_linear, reason_against
 
 MOST_ROWS = 16
-"""Beyond it SGLang's product stays: a verify step of 4 requests with 4 draft tokens. At 32 rows the wide ones gain nothing."""
+"""Beyond it SGLang's product stays: a verify step of 4 requests with 4 draft tokens. At 32 rows the wide ones gain 0 to 1.9 of a layer's
+453 µs (``runs/2026-11-23-26b-layer-chain``)."""
 MOST_ROWS_OF_LAST_BESIDE_EXPERTS = 1
-"""Of the dense FFN's second product where experts run beside it: a layer takes 80 µs for 83 at one row, but 142 for 139 at 4 (same run),
-where its programs take the experts' places."""
+"""Of the dense FFN's second product where experts run beside it: a layer takes 80 µs for 83 at one row, but 142 for 139 at 4 (same run).
+Its programs may take the experts' places."""
 MOST_ROWS_OF_NARROW, NARROW = 32, 512
 """Rows up to which a product of so few outputs is ours, a router's or a per-layer gate's: 4.2 µs at 32 rows, SGLang's 6.2 on an H200, where
 it adds up parts in a second launch (``runs/2026-11-22-prefill-expert-times``). So is the dense FFN's first product beside experts, whose
@@ -83,13 +84,17 @@ def linear_problem(layer: LinearBase) -> str | None:
     return reason_against(weight[:1], weight)
 
 
-def install(model: Any) -> list[str]:
+def install(model: Any, overlap: bool = False) -> list[str]:
     """For every linear layer in a model's decoder layers (``Gemma4TextModel``), or in a module of that kind.
+
+    Args:
+        overlap: a MoE layer's dense FFN runs beside its router and experts (``dense_beside_experts.py``), as it did where its limits of
+            rows were measured.
 
     Returns:
         What stays as it is, and why: one line for each reason.
     """
-    ffns = [layer.mlp for layer in model.modules() if getattr(layer, "enable_moe_block", False)]
+    ffns = [layer.mlp for layer in model.modules() if overlap and getattr(layer, "enable_moe_block", False)]
     beside_experts = {id(ffn.gate_up_proj): "first" for ffn in ffns} | {id(ffn.down_proj): "last" for ffn in ffns}
     kept: dict[str, str] = {}
     methods: dict[int, FewRowLinear] = {}

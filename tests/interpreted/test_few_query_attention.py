@@ -155,9 +155,9 @@ def test_whoever_is_last_joins_the_parts_in_their_order(
     assert len(joins) == 1
     place, order = interpreter.interpreter_builder.set_grid_idx, []
 
-    def turned(x: int, y: int, part: int) -> None:
+    def turned(x: int, part: int, z: int) -> None:
         order.append(turn(part))
-        place(x, y, turn(part))
+        place(x, turn(part), z)
 
     monkeypatch.setattr(interpreter.interpreter_builder, "set_grid_idx", turned)
     done = torch.zeros(8, dtype=torch.int32)

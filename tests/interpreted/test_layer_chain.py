@@ -32,6 +32,17 @@ def test_every_way_computes_the_same(chain: Chain, name: str) -> None:
     torch.testing.assert_close(chain.run(layer_chain.ways()[name]), expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["no product ours", "every down ours", "router's product and choice apart", "grouped experts"])
+def test_verify_steps_of_more_tokens_than_a_product_takes(name: str) -> None:
+    """18 tokens, past the few-token kernels, and 72, past what ``few_row_linear`` takes at all; their own keys are not in the cache."""
+    torch.manual_seed(0)
+    for requests in (6, 24):
+        steps = Chain(SIZES, requests=requests, keys=5, layers=1, queries=3)
+        expected = steps.run(layer_chain.ways()["as served"])
+        assert expected.shape == (3 * requests, SIZES.hidden)
+        torch.testing.assert_close(steps.run(layer_chain.ways()[name]), expected, atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("piece", layer_chain.PIECES)
 def test_a_piece_that_is_left_out_is_not_computed(chain: Chain, piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its output of the pass before stands there, whatever its kernel would do now."""

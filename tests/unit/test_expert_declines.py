@@ -94,6 +94,16 @@ def test_simulated_experts_stay_sglang_s(name: str, monkeypatch: pytest.MonkeyPa
     assert note.startswith("SGLang chooses the experts: simulated experts")
 
 
+def test_logits_that_are_written_over_stay_sglang_s(monkeypatch: pytest.MonkeyPatch, server: SimpleNamespace) -> None:
+    """What was chosen from them before would be handed out for the new ones, which lie in the same tensor."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    server.moe.ep_dispatch_algorithm = "fake"
+    moe = moe_of(layer_with())
+    expert_layers.take_few_tokens(moe, HIDDEN, "gelu_pytorch_tanh")
+    assert moe.topk.topk_config.custom_routing_function(None, torch.zeros(2, EXPERTS), 2, True)[0] is None
+    assert moe.few_token_experts.against_routing is not None, "of which the router's product asks too"
+
+
 def test_deterministic_inference_keeps_sglang_s_routing(monkeypatch: pytest.MonkeyPatch, server: SimpleNamespace) -> None:
     """Its weights are summed in another order: 16 tokens and 17 would give a token different ones."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
@@ -129,7 +139,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     names = ("grouped_experts", "few_token_experts", "prefill_experts", "dense_beside_experts")
     monkeypatch.setattr(patching, "_outcomes", {name: patching.Outcome(name, "SWITCH", "", "active") for name in names})
     flags = SimpleNamespace(
-        moe=SimpleNamespace(enable_fused_moe_sum_all_reduce=False), deterministic=SimpleNamespace(enable_deterministic_inference=False)
+        moe=SimpleNamespace(enable_fused_moe_sum_all_reduce=False, ep_dispatch_algorithm=None),
+        deterministic=SimpleNamespace(enable_deterministic_inference=False),
     )
     monkeypatch.setattr("sglang.srt.runtime_context.get_exec", lambda: flags)
     return flags

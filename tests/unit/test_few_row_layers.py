@@ -6,6 +6,7 @@ import pytest
 import torch
 from sglang.srt.layers.linear import ReplicatedLinear
 
+from sglang_gemma4.benchmark import layer_chain
 from sglang_gemma4.models.few_row_linear import FewRowLinear, install
 from sglang_gemma4.patches import few_row_linear as patch
 
@@ -15,20 +16,38 @@ def decoder_layer(experts: bool) -> torch.nn.Module:
     layer, ffn = torch.nn.Module(), torch.nn.Module()
     layer.enable_moe_block = experts
     ffn.gate_up_proj = ReplicatedLinear(64, 576, bias=False)
-    ffn.down_proj = ReplicatedLinear(288, 64, bias=False)
+    ffn.down_proj = ReplicatedLinear(288, 576, bias=False)
     layer.mlp = ffn
     layer.o_proj = ReplicatedLinear(64, 576, bias=False)
     return layer
 
 
-def test_a_dense_ffn_beside_experts_takes_more_rows() -> None:
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_dense_ffn_beside_experts_has_limits_of_its_own(overlap: bool) -> None:
     model = torch.nn.Module()
     model.layers = torch.nn.ModuleList([decoder_layer(experts=True), decoder_layer(experts=False)])
-    assert install(model) == []
+    assert install(model, overlap) == []
     sparse, dense = model.layers
-    layers = (sparse.mlp.gate_up_proj, sparse.o_proj, dense.mlp.gate_up_proj, dense.o_proj)
-    assert {type(layer.quant_method) for layer in layers} == {FewRowLinear}
-    assert [layer.quant_method.takes(torch.zeros(32, 64), layer.weight) for layer in layers] == [True, False, False, False]
+    most = {
+        sparse.mlp.gate_up_proj: 32 if overlap else 16,
+        sparse.mlp.down_proj: 1 if overlap else 16,
+        sparse.o_proj: 16,
+        dense.mlp.gate_up_proj: 16,
+        dense.mlp.down_proj: 16,
+        dense.o_proj: 16,
+    }
+    for layer, rows in most.items():
+        assert type(layer.quant_method) is FewRowLinear
+        taken = [layer.quant_method.takes(torch.zeros(count, layer.weight.shape[1]), layer.weight) for count in (rows, rows + 1)]
+        assert taken == [True, False]
+
+
+def test_the_benchmark_of_whole_layers_has_these_limits() -> None:
+    model = decoder_layer(experts=True)
+    install(model, overlap=True)
+    found = [layer.quant_method.most_rows for layer in (model.mlp.gate_up_proj, model.mlp.down_proj, model.o_proj)]
+    assert found == [layer_chain.MOST_ROWS[name] for name in ("gate_up", "down", "o")]
+    assert FewRowLinear(ReplicatedLinear(64, 128, bias=False)).most_rows == layer_chain.MOST_ROWS["router"]
 
 
 @pytest.mark.parametrize(

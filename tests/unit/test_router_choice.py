@@ -108,7 +108,7 @@ def test_the_counter_comes_back_with_the_weights(layer: Any) -> None:
     [
         (lambda layer: layer.moe.__dict__.pop("few_token_experts"), "SGLANG_GEMMA4_FEW_TOKEN_EXPERTS is off or declined"),
         (lambda layer: setattr(layer.router.proj, "quant_method", object()), r"quantised (object)"),
-        (lambda layer: setattr(layer.router, "proj", ReplicatedLinear(HIDDEN, 257, bias=False)), "up to 256 experts"),
+        (lambda layer: setattr(layer.router, "proj", ReplicatedLinear(HIDDEN, 129, bias=False)), "up to 128 experts"),
     ],
 )
 def test_routers_that_stay_as_they_are(layer: Any, change: Any, said: str) -> None:
