@@ -49,6 +49,7 @@ ORDER = (
     "adaptive_draft",
     "verify_penalties",
     "verify_cuts",
+    "verify_argmax",
     "stop_order",
     "pd_draft",
     "image_masks",

@@ -161,6 +161,13 @@ _TABLE = (
         "shorter on an H200 together with the next two, `runs/2026-11-21-26b-mtp-v2`; tokens and accept length are stock's).",
     ),
     Switch(
+        "SGLANG_GEMMA4_VERIFY_ARGMAX",
+        False,
+        "The target's token of a greedy verify step of up to 128 rows in one pass over its head, without logits in memory; where a request "
+        "is sampled or wants logits they are made after the graph (off until measured on a card: soft-cap and maximum take 112 of an MTP "
+        "step's 17,080 µs at batch 32, `runs/2026-11-23-26b-steps-and-floor`).",
+    ),
+    Switch(
         "SGLANG_GEMMA4_LEAN_VERIFY",
         False,
         "Before the replay of MTP's verify graph the host launches what the graph reads, once: ten kernels fewer a step, counted in the "

@@ -16,7 +16,7 @@ from sglang.srt.speculative.eagle_info import EagleDraftInput
 from sglang.srt.speculative.frozen_kv_mtp_info import FrozenKVMTPVerifyInput
 from sglang.srt.utils import async_probe
 
-from sglang_gemma4.speculative.verify_penalties import COUNTED
+from sglang_gemma4.speculative import verify_tokens
 
 LOGITS = "verify: target model logits"
 
@@ -85,11 +85,7 @@ def is_largest_logit(worker: Any, batch: Any) -> bool:
     returned, where SGLang simulates accepted tokens without real ones, where metadata is planned on a stream of its own, and on ROCm, where
     stock sends the first rank's tokens to the others.
     """
-    if batch.forward_mode.is_idle() or batch.has_grammar or batch.return_logprob or torch.version.hip is not None:
-        return False
-    info = batch.sampling_info
-    changed = (info.acc_additive_penalties, info.acc_scaling_penalties, info.logit_bias, getattr(info, COUNTED, None))
-    if not info.is_all_greedy or any(change is not None for change in changed):
+    if batch.forward_mode.is_idle() or not verify_tokens.suffice(batch):
         return False
     if spec_utils.SIMULATE_ACC_LEN > 0 and spec_utils.SIMULATE_ACC_TOKEN_MODE != "real-draft-token":
         return False
@@ -106,11 +102,11 @@ def verify(worker: Any, batch: Any, rows: Rows) -> GenerationBatchResult:
     forward_batch, by_graph = eagle_utils.eagle_prepare_for_verify(given, worker.req_to_token_pool, batch, worker.target_worker)
     spec_utils.record_stream_each((batch.input_ids, batch.out_cache_loc), stream)
     output = worker.target_worker.forward_batch_generation(batch=None, forward_batch=forward_batch, is_verify=True)
-    logits = output.logits_output.next_token_logits  # [requests, vocabulary]
+    logits = output.logits_output.next_token_logits  # [requests, vocabulary], or what stands for them
     async_probe.maybe_detect_nan(logits, LOGITS)
     async_probe.maybe_detect_inf(logits, LOGITS)
     async_probe.sanitize_nan_logits(logits, LOGITS)
-    tokens = torch.argmax(logits, dim=-1)
+    tokens = verify_tokens.largest(logits)
     return GenerationBatchResult(
         logits_output=output.logits_output,
         next_token_ids=tokens,

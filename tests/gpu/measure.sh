@@ -143,10 +143,10 @@ run_bench pieces 360 26b-a4b --together --share-weights --arm stock:stock,mtp --
     --batches 1,64,32,8 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}"
 run_bench later-pieces 300 26b-a4b --together --share-weights --arm package:package,mtp --arm "$(off argmax DRAFT_ARGMAX)" \
     --arm "$(off dependent DEPENDENT_LAUNCH)" --arm "$(off rows FEW_ROW_LINEAR)" --arm "$(off overlap DENSE_OVERLAP)" \
-    --arm "$(off tokens FEW_TOKEN_EXPERTS)" --arm "early:package,mtp,${G}_EARLY_WEIGHTS=1" --batches 1,64,32,8,4 --step-tokens 300,150 \
+    --arm "$(off choice ROUTER_CHOICE)" --arm "verify-argmax:package,mtp,${G}_VERIFY_ARGMAX=1" --batches 1,64,32,8,4 --step-tokens 300,150 \
     --repetitions 3 -- "${seven[@]}" --cuda-graph-bs-decode 1 4 8 32 64
 # Plain decoding, whose steps have one row a request.
-run_bench plain-pieces 260 26b-a4b --together --share-weights --arm stock --arm package --arm "early:package,${G}_EARLY_WEIGHTS=1" \
+run_bench plain-pieces 260 26b-a4b --together --share-weights --arm stock --arm package --arm "choice-off:package,${G}_ROUTER_CHOICE=0" \
     --arm "rows-off:package,${G}_FEW_ROW_LINEAR=0" --arm "tokens-off:package,${G}_FEW_TOKEN_EXPERTS=0" \
     --arm "overlap-off:package,${G}_DENSE_OVERLAP=0" --batches 1,32,8,4 --step-tokens 300,150 --repetitions 3 -- "${seven[@]}" \
     --max-running-requests=32 --max-total-tokens=17000 --cuda-graph-bs-decode 1 4 8 32

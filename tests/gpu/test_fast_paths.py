@@ -19,9 +19,10 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 FAMILIES = ("tiny-26b-a4b", "tiny-e2b")
 KERNELS = (
     "VERIFY_ATTENTION", "DECODE_ATTENTION", "PREFILL_ATTENTION", "TRIPLE_NORM", "LAYER_TAIL", "PLE_TAIL", "QKV_ROPE",
-    "DRAFT_ARGMAX", "GROUPED_EXPERTS", "FEW_TOKEN_EXPERTS", "KV_WRITE", "FEW_ROW_LINEAR", "DEPENDENT_LAUNCH", "DENSE_OVERLAP",
+    "DRAFT_ARGMAX", "GROUPED_EXPERTS", "FEW_TOKEN_EXPERTS", "ROUTER_CHOICE", "KV_WRITE", "FEW_ROW_LINEAR", "DEPENDENT_LAUNCH",
+    "DENSE_OVERLAP",
 )  # fmt: skip
-LATER = ("ATTENTION_JOIN", "LEAN_VERIFY", "EARLY_WEIGHTS")
+LATER = ("ATTENTION_JOIN", "LEAN_VERIFY", "EARLY_WEIGHTS", "VERIFY_ARGMAX")
 """Those that are off by default."""
 ARMS: dict[str, tuple[str, ...]] = {"stock": (), "ours": KERNELS, "every": KERNELS + LATER}
 PATCHES = {patch.switch.removeprefix("SGLANG_GEMMA4_"): patch.name for patch in load_all()}

@@ -36,13 +36,16 @@ def draft_processor(**attributes: Any) -> Any:
         ({}, {"apply_lora": None}, "not a plain weight"),
         ({"logit_scale": -1.0}, {}, "logits are scaled"),
         ({"rl_on_policy_target": "fsdp"}, {}, "on-policy training"),
-        ({"ranks": lambda: 5}, {}, "96 tokens do not divide by 5 ranks"),
+        ({"sharded": True}, {}, "96 tokens do not divide by 5 ranks"),
         ({}, {}, "Triton does not run on cpu"),
     ],
 )
-def test_a_head_that_needs_logits_is_named(attributes: dict[str, Any], head: dict[str, Any], said: str) -> None:
-    lm_head = SimpleNamespace(weight=torch.zeros(96, 32), **head)
-    assert said in str(draft_processor(**attributes).reason_against(torch.zeros(2, 32), lm_head))
+def test_a_head_that_needs_logits_is_named(
+    attributes: dict[str, Any], head: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draft_head, "get_parallel", lambda: SimpleNamespace(tp_group=SimpleNamespace(world_size=5)))
+    lm_head, processor = SimpleNamespace(weight=torch.zeros(96, 32), **head), draft_processor(**attributes)
+    assert said in str(draft_head.reason_against(processor, torch.zeros(2, 32), lm_head, processor.sharded))
 
 
 @pytest.mark.parametrize(

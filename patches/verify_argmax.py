@@ -1,0 +1,56 @@
+"""The target's token in one pass over its head where a whole verify step is greedy, without logits in memory."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from sglang_gemma4 import switches
+from sglang_gemma4.patches.draft_argmax import SHARDED
+from sglang_gemma4.patching import Entry, Hook, Patch, note
+
+EAGLE = "sglang.srt.speculative.eagle_utils"
+
+
+def give_head(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``alloc_memory_pool`` of the draft's worker: before anything is captured."""
+    from sglang_gemma4.models import verify_head
+
+    verify_head.install(worker.target_worker.model_runner.model, partial(note, "verify_argmax"), sharded=switches.is_on(SHARDED))
+
+
+def sample(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around ``eagle_sample``, outside of whatever changes logits there."""
+    from sglang_gemma4.speculative import verify_tokens
+
+    return verify_tokens.sample(original, *args, **kwargs)
+
+
+def walk() -> Callable[..., Any]:
+    """The walk down the tree of drafts, under the name by which ``eagle_sample`` calls it."""
+    from sglang.srt.speculative import eagle_utils
+
+    from sglang_gemma4.speculative import verify_tokens
+
+    return verify_tokens.with_tokens(eagle_utils.verify_tree_greedy_func)
+
+
+def simulate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around ``generate_simulated_accept_index``, of SGLANG_SIMULATE_ACC_LEN."""
+    from sglang_gemma4.speculative import verify_tokens
+
+    return verify_tokens.with_tokens(original)(*args, **kwargs)
+
+
+PATCH = Patch(
+    name="verify_argmax",
+    switch="SGLANG_GEMMA4_VERIFY_ARGMAX",
+    why="A greedy verify step needs a token a row: stock writes bf16 logits, their soft-capped float32 copy, and reads that for a maximum.",
+    evidence="runs/2026-11-23-26b-steps-and-floor (batch 32: 112 µs for soft-cap and maximum, and 50 of the head's 395 to write logits)",
+    remove_when="SGLang's verify takes greedy tokens from a fused head.",
+    hooks=(
+        Hook("sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.alloc_memory_pool", "after", give_head, "e8840b2af3a4"),
+        Hook(f"{EAGLE}.eagle_sample", "around", sample, "b497c62acadc"),
+        Entry(f"{EAGLE}.__dict__", "verify_tree_greedy_func", walk, "dae05d6e8dcf"),
+        Hook("sglang.srt.speculative.spec_utils.generate_simulated_accept_index", "around", simulate, "14bc536b1931"),
+    ),
+)

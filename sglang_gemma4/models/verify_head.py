@@ -1,0 +1,98 @@
+"""The target's head in MTP's verify steps, put off until it is known what is asked of it: tokens in one pass over its weight, or logits.
+
+Inside a graph nobody knows whether the batch that replays it is greedy. So a verify step hands on hidden states in place of logits, and
+where its result is read (``speculative/verify_tokens.py``) either each row's token is taken without logits in memory, or the logits are
+made as ever, into the buffer where the graph would have left them.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from sglang.srt.layers.logits_processor import LogitsMetadata, LogitsProcessor
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+from sglang_gemma4.models import draft_head
+
+Say = Callable[[str], None]
+
+
+class VerifyHead(LogitsProcessor):  # type: ignore[misc]
+    """SGLang's logits processor of a target, whose class this becomes; what it does not put off is said through ``say``.
+
+    A soft-cap is left out where tokens alone are asked for: it is monotone (``kernels/head_argmax.py`` says where two scores could tie).
+    """
+
+    say: Say
+    sharded: bool
+    buffer: torch.Tensor | None
+    """The largest that logits were to be written into."""
+
+    def _get_logits(self, hidden_states: torch.Tensor, lm_head: Any, logits_metadata: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not logits_metadata.forward_mode.is_target_verify() or args or kwargs:
+            return super()._get_logits(hidden_states, lm_head, logits_metadata, *args, **kwargs)  # type: ignore[no-any-return]
+        reason = draft_head.reason_against(self, hidden_states, lm_head, self.sharded)
+        if reason is None and hidden_states.shape[1] == self.vocab_size:
+            reason = f"hidden states are as wide as the vocabulary, {self.vocab_size}"
+        if reason:
+            self.say(reason)
+            return super()._get_logits(hidden_states, lm_head, logits_metadata)  # type: ignore[no-any-return]
+        self.__dict__["head"] = lm_head  # not as a part of this module: its weights have a name already
+        found = logits_metadata.next_token_logits_buffer
+        if found is not None and (self.buffer is None or found.shape[0] > self.buffer.shape[0]):
+            self.buffer = found
+        return hidden_states
+
+    def waits(self, logits: torch.Tensor | None) -> bool:
+        """Whether these are hidden states that a verify step handed on."""
+        return logits is not None and "head" in self.__dict__ and logits.shape[-1] == self.__dict__["head"].weight.shape[1]
+
+    def tokens(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """``[rows]`` int64: the token with each row's largest logit."""
+        return draft_head.tokens(self, hidden_states, self.__dict__["head"].weight, self.sharded)
+
+    def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """``[rows, vocabulary]`` float32, as the verify step would have given them."""
+        rows, buffer = hidden_states.shape[0], self.buffer
+        mine = None if buffer is None or buffer.shape[0] < rows else buffer[:rows]
+        metadata = LogitsMetadata(forward_mode=ForwardMode.TARGET_VERIFY, next_token_logits_buffer=mine)
+        made: torch.Tensor = super()._get_logits(hidden_states, self.__dict__["head"], metadata)
+        return made
+
+
+_current: list[VerifyHead] = []
+
+
+def current() -> VerifyHead | None:
+    """The one of this process, if its target has one."""
+    return _current[-1] if _current else None
+
+
+def problem_with(model: Any) -> str | None:
+    """Why a target keeps its head in its verify steps, or None."""
+    from sglang.srt.environ import envs
+    from sglang.srt.models.gemma4_causal import Gemma4ForCausalLM
+    from sglang.srt.models.gemma4_mm import Gemma4ForConditionalGeneration
+    from sglang.srt.runtime_context import get_parallel
+
+    if envs.SGLANG_ENABLE_NAN_LOGITS_CHECK.get() or envs.SGLANG_ENABLE_ASYNC_ASSERT.get():
+        return "SGLang is asked to look for NaN in logits"
+    if type(model) not in (Gemma4ForCausalLM, Gemma4ForConditionalGeneration):
+        return f"a {type(model).__name__} may change its logits afterwards"
+    if type(model.logits_processor) is not LogitsProcessor:
+        return f"its logits are made by a {type(model.logits_processor).__name__}"
+    if get_parallel().enable_dp_lm_head or get_parallel().attn_dp_size > 1:
+        return "DP attention: rows of other ranks go through the head too"
+    return None
+
+
+def install(model: Any, say: Say, sharded: bool) -> None:
+    """Give a target, before anything is captured, a head that waits in verify steps; ``sharded``: ranks share the vocabulary."""
+    reason = problem_with(model)
+    if reason:
+        say(reason)
+        return
+    head: Any = model.logits_processor
+    head.__class__ = VerifyHead
+    head.say, head.sharded, head.buffer = say, sharded, None
+    _current[:] = [head]

@@ -1,0 +1,62 @@
+"""What a verify step is read for: each row's token where the whole batch is greedy and nothing changes its logits, else logits.
+
+SGLang's ``eagle_sample`` takes the largest logit of each row by itself. Where tokens are there already it gets a column of zeros in place
+of logits, and they are put in under the names by which it hands its own on.
+"""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+
+from sglang_gemma4.models import verify_head
+from sglang_gemma4.speculative.verify_penalties import COUNTED
+
+_tokens: ContextVar[torch.Tensor | None] = ContextVar("verify_tokens", default=None)
+
+
+def suffice(batch: Any) -> bool:
+    """Whether nothing but the largest logit of each row is asked of a batch: no sampling, no penalties, biases, grammars or watermarks that
+    change logits, no log-probabilities."""
+    if batch.has_grammar or batch.return_logprob or torch.version.hip is not None:
+        return False
+    info = batch.sampling_info
+    changed = (info.acc_additive_penalties, info.acc_scaling_penalties, info.logit_bias, getattr(info, COUNTED, None))
+    return bool(info.is_all_greedy) and not info.has_watermark_candidates and all(change is None for change in changed)
+
+
+def largest(logits: torch.Tensor) -> torch.Tensor:
+    """``[rows]`` int64: the token with each row's largest logit, of logits or of what stands for them."""
+    head = verify_head.current()
+    return head.tokens(logits) if head is not None and head.waits(logits) else torch.argmax(logits, dim=-1)
+
+
+def sample(original: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, *args: Any, **kwargs: Any) -> Any:
+    """``eagle_sample`` of a verify step whose head may have waited."""
+    head = verify_head.current()
+    if head is None or batch.forward_mode.is_idle() or not head.waits(logits_output.next_token_logits):
+        return original(verify_input, batch, logits_output, *args, **kwargs)
+    hidden_states = logits_output.next_token_logits
+    if not suffice(batch):
+        logits_output.next_token_logits = head.logits(hidden_states)
+        return original(verify_input, batch, logits_output, *args, **kwargs)
+    logits_output.next_token_logits = hidden_states.new_zeros((hidden_states.shape[0], 1), dtype=torch.float32)
+    token = _tokens.set(head.tokens(hidden_states).view(len(batch.seq_lens), -1))
+    try:
+        return original(verify_input, batch, logits_output, *args, **kwargs)
+    finally:
+        _tokens.reset(token)
+        logits_output.next_token_logits = None  # there are none: who reads them here is to be told so
+
+
+def with_tokens(handed_on: Callable[..., Any]) -> Callable[..., Any]:
+    """A function to which ``eagle_sample`` gives ``target_predict`` ``[requests, nodes]``, by name: the tokens of :func:`sample`."""
+
+    def given(*args: Any, **kwargs: Any) -> Any:
+        tokens = _tokens.get()
+        if tokens is not None:
+            kwargs["target_predict"] = tokens
+        return handed_on(*args, **kwargs)
+
+    return given
