@@ -67,7 +67,7 @@ def test_lengths_that_switch(interpreting: Nursery, tmp_path: Path) -> None:
     """A length of no drafts is a verify step of one token, which reads its result by itself."""
     path = tmp_path / "by_batch.json"
     path.write_text(json.dumps({"1": {"candidate_steps": [3]}, "2": {"candidate_steps": [0]}}))
-    adaptive = {"speculative_adaptive": True, "speculative_adaptive_config": path}
+    adaptive: dict[str, Any] = {"speculative_adaptive": True, "speculative_adaptive_config": path}
     lengths = [{"max_new_tokens": 6 + 6 * number} for number in range(2)]
     (ours,), (stock,) = (serve(interpreting, [Group(PROMPTS[:2], lengths)], on, **adaptive) for on in ("1", "0"))
     assert asked(ours) == {"tokens"}

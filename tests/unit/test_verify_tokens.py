@@ -12,6 +12,7 @@ from sglang.srt.models.gemma4_causal import Gemma4ForCausalLM
 
 from sglang_gemma4.models import draft_head, verify_head
 from sglang_gemma4.speculative import verify_tokens
+from sglang_gemma4.speculative.verify_penalties import COUNTED
 
 HIDDEN, VOCABULARY, NODES = 32, 96, 4
 
@@ -28,7 +29,7 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr("sglang.srt.runtime_context.get_parallel", lambda: SimpleNamespace(enable_dp_lm_head=False, attn_dp_size=1))
     monkeypatch.setattr(LogitsProcessor, "_get_logits", logits_of)
-    monkeypatch.setattr(draft_head.head_argmax, "head_argmax", lambda hidden, weight, **_: ((hidden @ weight.T).argmax(-1), None))
+    monkeypatch.setattr("sglang_gemma4.kernels.head_argmax.head_argmax", lambda hidden, weight, **_: ((hidden @ weight.T).argmax(-1), None))
     monkeypatch.setattr(draft_head, "not_here", lambda tensor: None)
     model: Any = object.__new__(Gemma4ForCausalLM)
     torch.nn.Module.__init__(model)
@@ -76,7 +77,7 @@ WALK = verify_tokens.with_tokens(lambda *, target_predict: target_predict)
 def test_a_verify_step_hands_its_hidden_states_on(head: Any) -> None:
     hidden = torch.randn(2 * NODES, HIDDEN)
     assert head._get_logits(hidden, lm_head(), metadata()) is hidden
-    assert verify_head.current() is head
+    assert verify_head._current == [head]
     assert head.waits(hidden[:4])
     assert not head.waits(torch.zeros(2, VOCABULARY))
     assert not head.waits(None)
@@ -122,7 +123,7 @@ def test_a_greedy_batch_is_verified_by_tokens(head: Any) -> None:
         {"sampling_info": info(acc_scaling_penalties=torch.zeros(2))},
         {"sampling_info": info(logit_bias=torch.zeros(2))},
         {"sampling_info": info(has_watermark_candidates=True)},
-        {"sampling_info": info(**{verify_tokens.COUNTED: object()})},
+        {"sampling_info": info(**{COUNTED: object()})},
         {"has_grammar": True},
         {"return_logprob": True},
     ],
