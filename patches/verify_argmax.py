@@ -6,7 +6,7 @@ from typing import Any
 
 from sglang_gemma4 import switches
 from sglang_gemma4.patches.draft_argmax import SHARDED
-from sglang_gemma4.patching import Entry, Hook, Patch, note
+from sglang_gemma4.patching import Entry, Hook, Patch, note, tell
 
 EAGLE = "sglang.srt.speculative.eagle_utils"
 
@@ -15,7 +15,8 @@ def give_head(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``alloc_memory_pool`` of the draft's worker: before anything is captured."""
     from sglang_gemma4.models import verify_head
 
-    verify_head.install(worker.target_worker.model_runner.model, partial(note, "verify_argmax"), sharded=switches.is_on(SHARDED))
+    say, say_so = (partial(each, "verify_argmax") for each in (note, tell))
+    verify_head.install(worker.target_worker.model_runner.model, say, say_so, sharded=switches.is_on(SHARDED))
 
 
 def sample(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

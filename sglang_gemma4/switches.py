@@ -164,8 +164,8 @@ _TABLE = (
         "SGLANG_GEMMA4_VERIFY_ARGMAX",
         False,
         "The target's token of a greedy verify step of up to 128 rows in one pass over its head, without logits in memory; where a request "
-        "is sampled or wants logits they are made after the graph (off until measured on a card: soft-cap and maximum take 112 of an MTP "
-        "step's 17,080 µs at batch 32, `runs/2026-11-23-26b-steps-and-floor`).",
+        "is sampled or wants logits they are made after the graph, so that a near tie may go by a neighbour (off until measured on a "
+        "card: soft-cap and maximum take 112 of an MTP step's 17,080 µs at batch 32, `runs/2026-11-23-26b-steps-and-floor`).",
     ),
     Switch(
         "SGLANG_GEMMA4_LEAN_VERIFY",

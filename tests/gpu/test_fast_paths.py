@@ -78,3 +78,4 @@ def test_nothing_declined(family: str, arm: str, answers: dict[tuple[str, str], 
     declined = [line for line in log.splitlines() if "SGLang's" in line and ("kernel decodes" in line or "kernel verifies" in line)]
     assert declined == []
     assert not [name for name in LATER if f"{PATCHES[name]} declined" in log]
+    assert (log.count("greedy verify steps take their tokens without logits in memory") > 0) is (arm == "every")

@@ -15,6 +15,7 @@ from sglang_gemma4.speculative import verify_tokens
 from sglang_gemma4.speculative.verify_penalties import COUNTED
 
 HIDDEN, VOCABULARY, NODES = 32, 96, 4
+PARALLEL = SimpleNamespace(enable_dp_lm_head=False, attn_dp_size=1, tp_size=1)
 
 
 def logits_of(self: Any, hidden_states: torch.Tensor, lm_head: Any, metadata: Any, *_given: Any) -> torch.Tensor:
@@ -27,7 +28,9 @@ def logits_of(self: Any, hidden_states: torch.Tensor, lm_head: Any, metadata: An
 def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A target's head, installed."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr("sglang.srt.runtime_context.get_parallel", lambda: SimpleNamespace(enable_dp_lm_head=False, attn_dp_size=1))
+    monkeypatch.setattr("sglang.srt.runtime_context.get_parallel", lambda: PARALLEL)
+    exact = SimpleNamespace(deterministic=SimpleNamespace(enable_deterministic_inference=False))
+    monkeypatch.setattr("sglang.srt.runtime_context.get_exec", lambda: exact)
     monkeypatch.setattr(LogitsProcessor, "_get_logits", logits_of)
     monkeypatch.setattr("sglang_gemma4.kernels.head_argmax.head_argmax", lambda hidden, weight, **_: ((hidden @ weight.T).argmax(-1), None))
     monkeypatch.setattr(draft_head, "not_here", lambda tensor: None)
@@ -40,7 +43,7 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     processor.use_fp32_lm_head_output = False
     model.logits_processor = processor
     heard: list[str] = []
-    verify_head.install(model, heard.append, sharded=False)
+    verify_head.install(model, heard.append, lambda message: None, sharded=False)
     assert heard == []
     yield processor
     verify_head._current.clear()
@@ -92,7 +95,7 @@ def test_other_steps_give_logits(head: Any, mode: ForwardMode) -> None:
 @pytest.mark.parametrize(
     ("hidden", "weight", "said"),
     [
-        (torch.zeros(129, HIDDEN), torch.zeros(VOCABULARY, HIDDEN), "129 rows; up to 128 are taken"),
+        (torch.zeros(129, HIDDEN), torch.zeros(VOCABULARY, HIDDEN), "verify steps of more than 128 rows keep their logits"),
         (torch.zeros(4, VOCABULARY), torch.zeros(VOCABULARY, VOCABULARY), "as wide as the vocabulary, 96"),
     ],
 )
@@ -161,13 +164,30 @@ def targets(head: Any, patch: pytest.MonkeyPatch, said: str) -> Any:
         patch.setenv("SGLANG_ENABLE_NAN_LOGITS_CHECK", "1")
     if "DP" in said:
         patch.setattr("sglang.srt.runtime_context.get_parallel", lambda: SimpleNamespace(enable_dp_lm_head=True, attn_dp_size=2))
+    if "SHARDED" in said:
+        patch.setattr(
+            "sglang.srt.runtime_context.get_parallel", lambda: SimpleNamespace(enable_dp_lm_head=False, attn_dp_size=1, tp_size=2)
+        )
+    if "deterministic" in said:
+        exact = SimpleNamespace(deterministic=SimpleNamespace(enable_deterministic_inference=True))
+        patch.setattr("sglang.srt.runtime_context.get_exec", lambda: exact)
     return made
 
 
-@pytest.mark.parametrize("said", ["look for NaN", "a Module may change its logits", "made by a VerifyHead", "DP attention"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "look for NaN",
+        "SHARDED_HEAD is off",
+        "--enable-deterministic-inference",
+        "a Module may change its logits",
+        "made by a VerifyHead",
+        "DP attention",
+    ],
+)
 def test_targets_that_keep_their_head(head: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, heard = targets(head, monkeypatch, said), list[str]()
     before = type(head)
-    verify_head.install(model, heard.append, sharded=False)
+    verify_head.install(model, heard.append, heard.append, sharded=False)
     assert [said in each for each in heard] == [True]
     assert type(head) is before
