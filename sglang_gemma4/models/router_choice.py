@@ -7,10 +7,12 @@ for the routing of those very logits, and routes any others afresh.
 from typing import Any
 
 import torch
+import triton
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 
 from sglang_gemma4.kernels import routed_product
 from sglang_gemma4.models.expert_layers import Chosen, FewTokenExperts
+from sglang_gemma4.patching import note
 
 
 class RouterChoice(UnquantizedLinearMethod):
@@ -26,11 +28,14 @@ class RouterChoice(UnquantizedLinearMethod):
         """Products that chose; a test asks for it."""
 
     def takes(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
-        """Whether one launch multiplies and chooses."""
+        """Whether one launch multiplies and chooses. Where nothing is chosen from here at all, ``FewTokenExperts`` says why."""
         experts = self.experts
         if experts.against_routing is not None or not experts.may_route(x.shape[0], x.is_cuda):
             return False
-        return routed_product.reason_against(x, weight, experts.scale, experts.topk) is None
+        reason = routed_product.reason_against(x, weight, experts.scale, experts.topk)
+        if reason is not None:
+            note("router_choice", reason)
+        return reason is None
 
     def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """What ``UnquantizedLinearMethod.apply`` returns."""
@@ -49,6 +54,8 @@ def problem_with(layer: Any) -> str | None:
     if not isinstance(layer.moe.__dict__.get("few_token_experts"), FewTokenExperts):
         return "SGLANG_GEMMA4_FEW_TOKEN_EXPERTS is off or declined"
     proj = layer.router.proj
+    if not proj.weight.is_cuda and not triton.knobs.runtime.interpret:
+        return f"Triton does not run on {proj.weight.device.type}"
     if not isinstance(proj.quant_method, UnquantizedLinearMethod) or proj.bias is not None:
         return f"its product is quantised ({type(proj.quant_method).__name__}) or has a bias"
     weight = torch.empty_like(proj.weight, device="meta", memory_format=torch.contiguous_format)  # one that is to be mapped has no strides

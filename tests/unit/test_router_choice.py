@@ -73,14 +73,17 @@ def test_another_number_of_experts_is_routed_afresh(layer: Any) -> None:
 @pytest.mark.parametrize(
     ("tokens", "why"), [(17, "too many tokens"), (0, "none"), (3, "declined"), (3, "deterministic"), (3, "another dtype")]
 )
-def test_products_that_only_multiply(layer: Any, tokens: int, why: str) -> None:
+def test_products_that_only_multiply(layer: Any, tokens: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     installed(layer)
     proj, experts = layer.router.proj, layer.moe.few_token_experts
     experts.declined = why == "declined"
     experts.against_routing = "of the server" if why == "deterministic" else None
     x = torch.randn(tokens, HIDDEN)
     if why == "another dtype":
+        heard: list[str] = []
+        monkeypatch.setattr(router_choice, "note", lambda name, message: heard.append(f"{name}: {message}"))
         assert not proj.quant_method.takes(x.double(), proj.weight)
+        assert heard == ["router_choice: x is torch.float64 and the router's weight torch.float32"]
         return
     torch.testing.assert_close(proj.quant_method.apply(proj, x), x @ proj.weight.T)
     assert experts.chosen is None
@@ -115,6 +118,13 @@ def test_routers_that_stay_as_they_are(layer: Any, change: Any, said: str) -> No
     change(layer)
     before = layer.router.proj.quant_method
     assert said in (installed(layer) or "")
+    assert layer.router.proj.quant_method is before
+
+
+def test_without_a_card_the_router_says_so(layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knobs.runtime, "interpret", False)
+    before = layer.router.proj.quant_method
+    assert installed(layer) == "Triton does not run on cpu"
     assert layer.router.proj.quant_method is before
 
 
