@@ -16,14 +16,15 @@ import torch
 from triton.runtime.errors import OutOfResources
 
 from sglang_gemma4.benchmark.graph_timer import microseconds
-from sglang_gemma4.kernels.few_query_attention import Tile, few_query_attention
+from sglang_gemma4.kernels.attention_tiles import KeyTile
+from sglang_gemma4.kernels.few_query_attention import few_query_attention
 
 SETS = 3
 GROUPS = {"sliding": (16, 8, 256, 1023), "full": (16, 2, 512, -1)}
 """26B-A4B: query heads, KV heads, head dimension, distance (-1: no window)."""
 TILES = {
-    256: [Tile(*tile) for tile in ((32, 4, 2), (64, 4, 2), (64, 8, 2), (128, 8, 2), (32, 4, 3), (64, 4, 3), (32, 4, 4))],
-    512: [Tile(*tile) for tile in ((16, 4, 2), (32, 4, 2), (32, 8, 2), (64, 8, 2), (16, 4, 3), (32, 8, 3), (32, 4, 3))],
+    256: [KeyTile(*tile) for tile in ((32, 4, 2), (64, 4, 2), (64, 8, 2), (128, 8, 2), (32, 4, 3), (64, 4, 3), (32, 4, 4))],
+    512: [KeyTile(*tile) for tile in ((16, 4, 2), (32, 4, 2), (32, 8, 2), (64, 8, 2), (16, 4, 3), (32, 8, 3), (32, 4, 3))],
 }
 """Candidates by head dimension."""
 
@@ -61,7 +62,7 @@ class Inputs:
         )
 
 
-def ours(given: Inputs, queries: int, distance: int, tile: Tile | None = None, parts: int | None = None) -> None:
+def ours(given: Inputs, queries: int, distance: int, tile: KeyTile | None = None, parts: int | None = None) -> None:
     """Our kernel; a decode step's own key is among the cached ones."""
     new = {"k_new": given.k_new, "v_new": given.v_new} if queries > 1 else {}
     few_query_attention(
@@ -93,7 +94,7 @@ def stock_decode(given: Inputs, _queries: int, _distance: int, splits: int = 8) 
     decode_attention_fwd(given.q, given.k, given.v, given.out, given.indptr, given.indices, logits, lse, counts, splits, 1.0, 1.0, 1.0)
 
 
-def tuned(given: list[Inputs], queries: int, distance: int, tiles: list[Tile]) -> tuple[float, str]:
+def tuned(given: list[Inputs], queries: int, distance: int, tiles: list[KeyTile]) -> tuple[float, str]:
     """Best microseconds and what reached them, over ``tiles`` and the parts a request is cut into."""
     best = (float("inf"), "-")
     for tile, parts in itertools.product(tiles, (1, 2, 4, 8, 16, 32)):

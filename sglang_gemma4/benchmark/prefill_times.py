@@ -16,7 +16,8 @@ from triton.runtime.errors import OutOfResources
 
 from sglang_gemma4.attention.flash_choice import inputs, milliseconds
 from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
-from sglang_gemma4.kernels.prefill_attention import Tile, prefill_attention
+from sglang_gemma4.kernels.attention_tiles import PromptTile
+from sglang_gemma4.kernels.prefill_attention import prefill_attention
 
 GROUPS = {"sliding": Kind(16, 8, 256, 1023), "full": Kind(16, 2, 512, -1)}
 """Of 26B-A4B."""
@@ -24,8 +25,10 @@ ROUNDS = 5
 CASES = {"1 x 1000": (1, 1000, 0), "8 x 1000": (8, 1000, 0), "1 x 8192": (1, 8192, 0), "1 x 8192 after 8192": (1, 8192, 8192)}
 """Requests, new tokens of each, prefix of each."""
 TILES = {
-    256: [Tile(*tile) for tile in ((128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3), (128, 32, 8, 3))],
-    512: [Tile(*tile) for tile in ((64, 32, 8, 2), (64, 32, 4, 2), (64, 64, 8, 2), (128, 32, 8, 2), (64, 32, 8, 3), (32, 32, 4, 2))],
+    256: [
+        PromptTile(*tile) for tile in ((128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3), (128, 32, 8, 3))
+    ],
+    512: [PromptTile(*tile) for tile in ((64, 32, 8, 2), (64, 32, 4, 2), (64, 64, 8, 2), (128, 32, 8, 2), (64, 32, 8, 3), (32, 32, 4, 2))],
 }
 TERAFLOPS = 793.7
 """Of a bfloat16 matrix product, measured on an H200."""

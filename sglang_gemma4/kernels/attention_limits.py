@@ -1,6 +1,10 @@
-"""Which tensors the attention kernels take: why a call is not for them, or None."""
+"""Which tensors the attention kernels take, and on which cards: why a call is not for them, or None."""
 
 import torch
+import triton
+
+from sglang_gemma4.kernels.attention_tiles import key_tile, prompt_tile
+from sglang_gemma4.kernels.card import card
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOST_ROWS = 128
@@ -29,7 +33,17 @@ def few_query_reason(
         return f"{heads} query heads are no multiple of {kv_heads} KV heads"
     if queries * (heads // kv_heads) > MOST_ROWS:
         return f"{queries} query tokens of {heads // kv_heads} heads are {queries * heads // kv_heads} rows; up to {MOST_ROWS} are taken"
-    return _head_dims(q, (k_buffer, k_new), (v_buffer, v_new), out)
+    if reason := _head_dims(q, (k_buffer, k_new), (v_buffer, v_new), out):
+        return reason
+    rows = padded_rows(queries * (heads // kv_heads))
+    fits = key_tile(rows, q.shape[2], v_buffer.shape[2], q.dtype, card(q.device)) is not None
+    return None if fits else _too_large(q, f"{queries} query tokens of {heads // kv_heads} heads")
+
+
+def padded_rows(rows: int) -> int:
+    """Of a tile, for query tokens times heads of a KV head: a power of two that matrix instructions take."""
+    padded: int = triton.next_power_of_2(rows)
+    return max(16, padded)
 
 
 def prefill_reason(
@@ -42,7 +56,15 @@ def prefill_reason(
     group = heads // kv_heads
     if heads % kv_heads or group & (group - 1) or group > MOST_GROUP:
         return f"{heads} query heads over {kv_heads} KV heads; 1, 2, 4 ... {MOST_GROUP} query heads a KV head are taken"
-    return _head_dims(q, (k, k_buffer), (v, v_buffer), out)
+    if reason := _head_dims(q, (k, k_buffer), (v, v_buffer), out):
+        return reason
+    fits = prompt_tile(group, q.shape[2], v.shape[2], q.dtype, card(q.device)) is not None
+    return None if fits else _too_large(q, f"{group} query heads a KV head")
+
+
+def _too_large(q: torch.Tensor, rows: str) -> str:
+    shared = card(q.device).shared
+    return f"no tile for {rows} of {q.shape[2]} in {q.dtype} fits the {shared:,} bytes of shared memory that a program may have"
 
 
 def _elements(q: torch.Tensor, others: dict[str, torch.Tensor | None]) -> str | None:

@@ -8,13 +8,13 @@ Query tokens of a verify step see the keys in the cache (``kv_indices``) and eac
 one, causally. Draft and decode steps have one query token, whose own key is in the cache already.
 """
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels.attention_limits import few_query_reason
+from sglang_gemma4.kernels.attention_limits import few_query_reason, padded_rows
+from sglang_gemma4.kernels.attention_tiles import KeyTile, key_tile
+from sglang_gemma4.kernels.card import card
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.key_parts import (
     LEAST_KEYS,
@@ -30,20 +30,6 @@ from sglang_gemma4.kernels.key_parts import (
 
 JOINED_DIMS = 256
 """Value dimensions that a program joins at a time: all of them would not fit its registers."""
-
-
-@dataclass(frozen=True)
-class Tile:
-    """How a program works: keys in a block, warps, and blocks loaded ahead."""
-
-    keys: int
-    warps: int
-    stages: int
-
-
-def tile_for(dim: int) -> Tile:
-    """For a head dimension; the fastest of 7 on an H200 nearly everywhere (runs/2026-11-22-kernel-times)."""
-    return Tile(32, 4, 3) if dim > 256 else Tile(64, 4, 3)
 
 
 def few_query_attention_reference(
@@ -273,7 +259,7 @@ def few_query_attention(
     window: int = -1,
     soft_cap: float = 0.0,
     parts: int | None = None,
-    tile: Tile | None = None,
+    tile: KeyTile | None = None,
     done: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of ``queries`` tokens per request; written to ``out`` and returned. The host does not wait for the device.
@@ -293,7 +279,7 @@ def few_query_attention(
         window: a key is seen from positions up to ``window`` behind it; below 0: always.
         soft_cap: scores are ``soft_cap * tanh(scores / soft_cap)``; 0: as they are.
         parts: parts a request's keys are cut into if they suffice; None: by the card and the length.
-        tile: None: :func:`tile_for` the head dimension.
+        tile: None: :func:`~sglang_gemma4.kernels.attention_tiles.key_tile` of the card.
         done: from :func:`~sglang_gemma4.kernels.key_parts.counters`: the parts are joined in the same launch where that is little work. Two
             calls that may run at the same time must not share it. None: in a second launch, with the same result.
 
@@ -311,11 +297,12 @@ def few_query_attention(
         return out
     group = heads // kv_heads
     wanted, most = (parts, parts) if parts else parts_for(requests, kv_heads, multiprocessors(q.device))
-    rows = max(16, triton.next_power_of_2(queries * group))
+    rows = padded_rows(queries * group)
     part_out = torch.empty((requests, kv_heads, most, queries * group, v_dim), dtype=torch.float32, device=q.device)
     part_lse = torch.empty(part_out.shape[:-1], dtype=torch.float32, device=q.device)
     k_fresh, v_fresh = (q, q) if k_new is None or v_new is None else (k_new, v_new)
-    tile = tile or tile_for(max(dim, v_dim))
+    tile = tile or key_tile(rows, dim, v_dim, q.dtype, card(q.device))
+    assert tile is not None  # else there was a reason against
     inside = joins_inside(requests, kv_heads, most, queries * group, v_dim, done)
     _few_query_attention_kernel[(kv_heads * requests, most)](
         q, k_buffer, v_buffer, k_fresh, v_fresh, kv_indptr, kv_indices,

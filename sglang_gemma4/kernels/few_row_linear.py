@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from sglang_gemma4.kernels.card import reason_against_card
 from sglang_gemma4.kernels.dependent_launch import EARLY, LINE, await_inputs, launch_options, prefetch
 from sglang_gemma4.kernels.gated_experts import DTYPES
 
@@ -173,7 +174,7 @@ def reason_against(x: torch.Tensor, weight: torch.Tensor) -> str | None:
         return f"the weight's shape is {tuple(weight.shape)} with strides {tuple(weight.stride())}; it must be [outputs, width] by rows"
     if weight.shape[1] % 16 or weight.stride(0) % 8:
         return f"the weight's width is {weight.shape[1]}; it must be a multiple of 16"
-    return None
+    return reason_against_card(x.device)
 
 
 def counters(outputs: int, device: torch.device) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from sglang_gemma4.kernels.card import reason_against_card
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.expert_blocks import Blocks
 
@@ -154,4 +155,4 @@ def reason_against(x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor | None, 
         return f"weights are {tuple(weights.shape)} and ids {tuple(ids.shape)} for {x.shape[0]} tokens"
     if weights.dtype != torch.float32 or ids.dtype not in (torch.int32, torch.int64):
         return f"weights are {weights.dtype} and ids {ids.dtype}; float32 and int32 or int64 are taken"
-    return None
+    return reason_against_card(x.device)

@@ -17,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
+from sglang_gemma4.kernels.card import Card, card, reason_against_card
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 
 MOST_ROWS = 128
@@ -34,13 +35,16 @@ class Tile:
     programs: int
 
 
-def tile_for(rows: int, dtype: torch.dtype) -> Tile:
+def tile_for(rows: int, dtype: torch.dtype, card: Card) -> Tile:
     """For a number of rows: two programs share an SM where registers allow it, so that one loads while the other reduces."""
     if dtype == torch.float32:
         return Tile(64, 32, 4, 2, 2)
     if rows <= 32:
         return Tile(64, 128, 4, 4, 2)
-    return Tile(128, 64, 8, 3, 2) if rows <= 64 else Tile(128, 64, 8, 5, 1)
+    tile = Tile(128, 64, 8, 5, 1)
+    ahead = tile.stages if card.holds else tile.stages - 1
+    fits = ahead * (tile.tokens + MOST_ROWS) * tile.columns * dtype.itemsize <= card.shared
+    return tile if rows > 64 and fits else Tile(128, 64, 8, 3, 2)
 
 
 def head_argmax_reference(
@@ -173,7 +177,7 @@ def head_argmax(
         raise ValueError(reason)
     rows, width = hidden.shape
     vocabulary = weight.shape[0] if vocabulary is None else vocabulary
-    tile = tile or tile_for(rows, weight.dtype)
+    tile = tile or tile_for(rows, weight.dtype, card(hidden.device))
     if programs is None:
         cores = torch.cuda.get_device_properties(hidden.device).multi_processor_count if hidden.is_cuda else 2
         programs = cores * tile.programs
@@ -220,4 +224,4 @@ def reason_against(hidden: torch.Tensor, weight: torch.Tensor, vocabulary: int |
     tokens = weight.shape[0] if vocabulary is None else vocabulary
     if not 0 < tokens <= min(weight.shape[0], MOST_TOKENS):
         return f"{tokens} tokens of a head of {weight.shape[0]}; 1 to the head's rows, up to {MOST_TOKENS}, are taken"
-    return None
+    return reason_against_card(hidden.device)

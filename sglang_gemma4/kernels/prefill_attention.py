@@ -5,32 +5,15 @@ read, and walks the keys once: first those of the prefix that the window leaves,
 at the window's edge and on the diagonal are masked. The last tiles of a request see most keys and start first.
 """
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
 from sglang_gemma4.kernels.attention_limits import prefill_reason
+from sglang_gemma4.kernels.attention_tiles import PromptTile, prompt_tile
+from sglang_gemma4.kernels.card import card
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-
-
-@dataclass(frozen=True)
-class Tile:
-    """How a program works: rows (tokens times heads of a KV head), keys in a block, warps, and blocks loaded ahead."""
-
-    rows: int
-    keys: int
-    warps: int
-    stages: int
-
-
-def tile_for(dim: int, dtype: torch.dtype) -> Tile:
-    """For a head dimension; all that is loaded ahead fits the shared memory of an SM. Float32 has no tensor cores: small tiles."""
-    if dtype == torch.float32:
-        return Tile(16, 16, 4, 2)
-    return Tile(64, 32, 8, 2) if dim > 256 else Tile(128, 64, 8, 2)
 
 
 def prefill_attention_reference(
@@ -252,7 +235,7 @@ def prefill_attention(
     longest: int,
     window: int = -1,
     reach: torch.Tensor | None = None,
-    tile: Tile | None = None,
+    tile: PromptTile | None = None,
 ) -> torch.Tensor:
     """Causal attention of new tokens over their request's prefix and each other; written to ``out`` and returned.
 
@@ -268,7 +251,7 @@ def prefill_attention(
         longest: most new tokens of a request; the host knows it.
         window: a key is seen from positions up to ``window`` behind it; below 0: always.
         reach: None, or ``[tokens]`` int32: the last new token of its request, counted from 0, that each token sees; itself at least.
-        tile: None: :func:`tile_for` the head dimension and dtype.
+        tile: None: :func:`~sglang_gemma4.kernels.attention_tiles.prompt_tile` of the card.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
@@ -281,8 +264,9 @@ def prefill_attention(
         return out
     if reach is not None and (reach.dtype != torch.int32 or reach.shape[0] < q.shape[0] or not reach.is_contiguous()):
         raise ValueError(f"reach is {reach.dtype} of shape {tuple(reach.shape)}; contiguous int32 for {q.shape[0]} tokens is taken")
-    tile = tile or tile_for(max(q.shape[2], v.shape[2]), q.dtype)
     group = heads // kv_heads
+    tile = tile or prompt_tile(group, q.shape[2], v.shape[2], q.dtype, card(q.device))
+    assert tile is not None  # else there was a reason against
     tokens = max(1, max(16, tile.rows) // group)
     _prefill_attention_kernel[(triton.cdiv(longest, tokens), kv_heads, qo_indptr.numel() - 1)](
         q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, q if reach is None else reach, out, scale * LOG2_E.value,

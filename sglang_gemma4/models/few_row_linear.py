@@ -10,6 +10,7 @@ from sglang.srt.layers.activation import GeluAndMul
 from sglang.srt.layers.linear import LinearBase
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 
+from sglang_gemma4.kernels.card import reason_against_card
 from sglang_gemma4.kernels.few_row_linear import counters, few_row_linear, reason_against
 
 MOST_ROWS = 16
@@ -81,7 +82,7 @@ def linear_problem(layer: LinearBase) -> str | None:
         return "it has a bias"
     # Asked of a weight by rows: one that is to be mapped (tiny/shared_weights.py) has no strides yet, and each call asks the weight itself.
     weight = torch.empty_like(layer.weight, device="meta", memory_format=torch.contiguous_format)
-    return reason_against(weight[:1], weight)
+    return reason_against(weight[:1], weight) or reason_against_card(layer.weight.device)
 
 
 def install(model: Any, overlap: bool = False) -> list[str]:

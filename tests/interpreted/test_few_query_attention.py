@@ -9,6 +9,7 @@ from triton.runtime import interpreter
 
 from sglang_gemma4.kernels import few_query_attention as op
 from sglang_gemma4.kernels import key_parts
+from sglang_gemma4.kernels.attention_tiles import KeyTile
 
 POISON = 1e4
 TOLERANCE = 2e-6
@@ -72,6 +73,11 @@ def test_new_keys_causally(lengths: list[int], heads: int, kv_heads: int, dim: i
 @pytest.mark.parametrize("new", [True, False])
 def test_window(window: int, new: bool) -> None:
     agree({**case([300, 64, 1, 201], 4, 2, 32, 32, 4 if new else 1, new), "window": window}, parts=4)
+
+
+@pytest.mark.parametrize("keys", [16, 32, 64])
+def test_tiles_of_other_cards(keys: int) -> None:
+    agree(case([300, 1, 129], 16, 2, 32, 32, 16, new=True), parts=4, tile=KeyTile(keys, 4, 3))
 
 
 def test_decode_and_rows_at_one_position() -> None:

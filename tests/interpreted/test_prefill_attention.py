@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from sglang_gemma4.kernels import prefill_attention as op
+from sglang_gemma4.kernels.attention_tiles import PromptTile
 
 POISON = 1e4
 TOLERANCE = 2e-6
-SMALL = op.Tile(16, 16, 4, 2)
+SMALL = PromptTile(16, 16, 4, 2)
 
 
 def case(prefixes: list[int], tokens: list[int], heads: int, kv_heads: int, dim: int, v_dim: int) -> dict[str, Any]:

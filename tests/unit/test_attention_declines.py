@@ -10,6 +10,8 @@ from sglang_gemma4 import patching
 from sglang_gemma4.attention.decode import DecodeAttention
 from sglang_gemma4.attention.prefill import PrefillAttention
 from sglang_gemma4.attention.verify import VerifyAttention
+from sglang_gemma4.kernels import attention_limits
+from sglang_gemma4.kernels.card import Card
 
 POISON = 7.0
 REQUESTS, HEADS, KV_HEADS, DIM, TOKENS = 2, 4, 2, 32, 8
@@ -171,3 +173,12 @@ def test_verify(change: dict[str, Any], said: str, caplog: pytest.LogCaptureFixt
     assert layer.steps == 0
     assert (given["out"] == POISON).all()
     told("verify_attention", said, caplog)
+
+
+@pytest.mark.parametrize(
+    ("drive", "rows"),
+    [(test_decode, "1 query tokens of 2 heads"), (test_prefill, "2 query heads a KV head"), (test_verify, "4 query tokens of 2 heads")],
+)
+def test_a_card_without_room(drive: Any, rows: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_limits, "card", lambda device: Card(4096, holds=False))
+    drive({}, f"no tile for {rows} of 32 in torch.float32 fits the 4,096 bytes of shared memory that a program may have", caplog)

@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
-from triton.runtime.jit import JITFunction
 
 from sglang_gemma4.kernels import (
     centroid_argmax,
@@ -31,42 +28,24 @@ from sglang_gemma4.kernels.qkv_norm_rope_tokens import TokenTiles
 from sglang_gemma4.kernels.row_parts import RowTiles
 from sglang_gemma4.patches import dependent_launch as patch
 from sglang_gemma4.patches import early_weights as early_patch
+from tests.unit.card_compiler import compiling_for
 
-HOPPER = GPUTarget("cuda", 90, 32)
 WIDTH = 128
 EPS = 1e-6
 HELD, REREAD = RowTiles(rows=2, block=64, warps=1, stages=2), RowTiles(rows=1, block=256, warps=1)
 
 
-class Hopper:
-    """As much of a driver as compiling for a card needs that is not there."""
-
-    def get_current_target(self) -> GPUTarget:
-        return HOPPER
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return device
-
-
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """PTX by kernel of whatever is launched in a test; nothing runs."""
-    monkeypatch.setenv("TRITON_INTERPRET", "0")
     ptx: dict[str, str] = {}
-    run = JITFunction.run
 
-    def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        ptx[kernel.__name__] = run(kernel, *args, grid=grid, warmup=True, **options).asm["ptx"]
+    def see(name: str, kernel: Any) -> None:
+        ptx[name] = kernel.asm["ptx"]
 
-    monkeypatch.setattr(JITFunction, "run", compile_only)
     monkeypatch.setattr(dependent_launch, "reason_against", lambda device: None)
-    before = driver._active
-    driver.set_active(Hopper())  # type: ignore[arg-type]
-    yield ptx
-    driver._active = before
+    with compiling_for(90, see, monkeypatch):
+        yield ptx
     dependent_launch.want(False)
     dependent_launch.want_early(False)
 

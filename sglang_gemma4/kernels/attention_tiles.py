@@ -1,0 +1,64 @@
+"""Tiles of the attention kernels: measured on an H200; where a card's shared memory is smaller, the largest that fits."""
+
+from dataclasses import dataclass
+
+import torch
+
+from sglang_gemma4.kernels.card import Card
+
+SMALL = 1024
+"""Bytes of slots, maxima and sums beside a tile's blocks."""
+
+
+@dataclass(frozen=True)
+class KeyTile:
+    """How a program of ``few_query_attention`` works: keys in a block, warps, and blocks loaded ahead."""
+
+    keys: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class PromptTile:
+    """How a program of ``prefill_attention`` works: rows (tokens times heads of a KV head), keys in a block, warps, blocks loaded ahead."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+def needed(rows: int, keys: int, stages: int, dims: int, dtype: torch.dtype, card: Card) -> int:
+    """Bytes of shared memory, at most: queries, blocks of keys and values, and a block of weights.
+
+    Args:
+        rows: of a tile, padded.
+        stages: blocks loaded ahead, the one in use among them.
+        dims: of a head's key and its value together.
+    """
+    held = card.holds and rows >= 64 and dtype != torch.float32  # which has no matrix instructions
+    blocks = stages if held else max(1, stages - 1)
+    itemsize: int = dtype.itemsize
+    return (rows * dims // 2 + blocks * keys * dims + rows * keys) * itemsize + SMALL
+
+
+def key_tile(rows: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card) -> KeyTile | None:
+    """For query tokens times heads in a tile and a head dimension; the first was the fastest of 7 on an H200 nearly everywhere
+    (runs/2026-11-22-kernel-times). None: no tile fits the card."""
+    # The slots that keys and values lie in are loaded a block ahead of them, so one stage is theirs.
+    tiles = [KeyTile(keys, 4, 3) for keys in ((32, 16) if max(dim, v_dim) > 256 else (64, 32, 16))]
+    fits = (each for each in tiles if needed(rows, each.keys, each.stages - 1, dim + v_dim, dtype, card) <= card.shared)
+    return next(fits, None)
+
+
+def prompt_tile(group: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card) -> PromptTile | None:
+    """For query heads of a KV head, a head dimension and a dtype. Float32 has no tensor cores: small tiles. None: no tile fits the card."""
+    if dtype == torch.float32:
+        tiles = [PromptTile(16, 16, 4, 2)]
+    elif max(dim, v_dim) > 256:
+        tiles = [PromptTile(64, 32, 8, 2), PromptTile(32, 32, 4, 2), PromptTile(16, 32, 4, 2), PromptTile(16, 16, 4, 2)]
+    else:
+        tiles = [PromptTile(128, 64, 8, 2), PromptTile(64, 64, 4, 2), PromptTile(64, 32, 4, 2), PromptTile(16, 32, 4, 2)]
+    fits = (each for each in tiles if needed(max(each.rows, group), each.keys, each.stages, dim + v_dim, dtype, card) <= card.shared)
+    return next(fits, None)

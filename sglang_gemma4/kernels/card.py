@@ -1,0 +1,41 @@
+"""What a card lets one program of a kernel have: its shared memory, by which tiles are chosen or a kernel declines."""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+
+LEAST = 101_376
+"""Bytes that kernels whose tiles are the same on every card need at most: those of an Ada, an A10 or a consumer Blackwell."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What tiles are chosen by.
+
+    ``shared``: bytes of shared memory a program may have. ``holds``: matrix instructions read blocks of 64 rows and more from shared
+    memory themselves (Hopper, data-centre Blackwell), so a block is held there while its product runs, beside those loaded ahead.
+    """
+
+    shared: int
+    holds: bool
+
+
+HOPPER = Card(232_448, holds=True)
+"""An H100 or H200; also what tiles are chosen for where kernels are interpreted."""
+
+
+@functools.cache
+def card(device: torch.device) -> Card:
+    """Of ``device``."""
+    if device.type != "cuda":
+        return HOPPER
+    found = torch.cuda.get_device_properties(device)
+    shared = getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block)  # ROCm has no more to opt in to
+    return Card(int(shared), holds=found.major in (9, 10))
+
+
+def reason_against_card(device: torch.device) -> str | None:
+    """Why kernels with the same tiles everywhere do not run there, or None."""
+    shared = card(device).shared
+    return None if shared >= LEAST else f"a program may have {shared:,} bytes of the card's shared memory; {LEAST:,} are needed"

@@ -1,0 +1,69 @@
+"""Compiles what is launched for a card that is not there: Triton needs no card to compile, only to load and run."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+
+class Driver:
+    """As much of a driver as compiling for a card needs."""
+
+    def __init__(self, capability: int) -> None:
+        self.capability, self.target = capability, GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> GPUTarget:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return self.capability  # kernels are kept by device
+
+    def get_current_stream(self, device: int) -> int:
+        return device
+
+
+@contextmanager
+def compiling_for(capability: int, see: Callable[[str, Any], None], patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever is launched inside is compiled for a compute capability (90 for 9.0) and shown to ``see`` with its name; nothing runs."""
+    patch.setenv("TRITON_INTERPRET", "0")
+    run = JITFunction.run
+
+    def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        see(kernel.__name__, run(kernel, *args, grid=grid, warmup=True, **options))
+
+    patch.setattr(JITFunction, "run", compile_only)
+    before = driver._active
+    driver.set_active(Driver(capability))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        driver._active = before
+
+
+@contextmanager
+def without_assembling() -> Iterator[None]:
+    """Compilation ends where shared memory is laid out: most of its time goes into what comes after."""
+
+    def skip(*given: Any) -> tuple[str, str] | None:
+        if not given:
+            return "laid out only", "laid out only"
+        stages = given[1]
+
+        def ptx(_module: Any, metadata: dict[str, Any]) -> str:
+            metadata["name"] = "laid out only"
+            return ""
+
+        stages["ptx"], stages["cubin"] = ptx, lambda _module, _metadata: b""
+        return None
+
+    before = knobs.runtime.add_stages_inspection_hook
+    knobs.runtime.add_stages_inspection_hook = skip  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        knobs.runtime.add_stages_inspection_hook = before

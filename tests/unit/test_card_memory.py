@@ -1,0 +1,179 @@
+"""Tiles fit the shared memory of cards other than the H200 they were measured on: what Triton lays out for each is compared.
+
+A kernel that asks for more fails at its launch, which for attention is the first prompt: the server would die on a card that stock serves.
+"""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from sglang_gemma4.kernels import (
+    attention_limits,
+    card,
+    expert_routing,
+    few_query_attention,
+    few_row_linear,
+    few_token_experts,
+    gated_experts,
+    grouped_experts,
+    head_argmax,
+    prefill_attention,
+    prefill_experts,
+)
+from sglang_gemma4.kernels.attention_tiles import KeyTile, key_tile, prompt_tile
+from sglang_gemma4.kernels.card import Card
+from tests.unit.card_compiler import compiling_for, without_assembling
+
+KIB = 1024
+
+
+class Kind(NamedTuple):
+    """A card."""
+
+    capability: int
+    card: Card
+
+
+CARDS = {
+    "A100": Kind(80, Card(163 * KIB, holds=False)),
+    "L40S": Kind(89, Card(99 * KIB, holds=False)),
+    "H200": Kind(90, Card(227 * KIB, holds=True)),
+    "B200": Kind(100, Card(227 * KIB, holds=True)),
+    "RTX PRO 6000": Kind(120, Card(99 * KIB, holds=False)),
+}
+SLIDING, FULL = (8, 1, 256, 511), (16, 2, 512, -1)
+"""Query heads, KV heads, head_dim and window of E2B's sliding and 26B-A4B's full layers; no layer has more query heads a KV head."""
+HIDDEN, EXPERTS, INNER, TOPK = 2816, 128, 704, 8
+SLOTS = 4096
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype)
+
+
+@pytest.fixture
+def laid_out(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
+    """A card's name; after the test, every kernel launched in it has been compiled for it and fits."""
+    kind = CARDS[request.param]
+    for module in (attention_limits, few_query_attention, prefill_attention, head_argmax):
+        monkeypatch.setattr(module, "card", lambda device: kind.card)
+    shared: dict[str, int] = {}
+
+    def see(name: str, kernel: object) -> None:
+        shared[name] = max(shared.get(name, 0), kernel.metadata.shared)  # type: ignore[attr-defined]
+
+    with without_assembling(), compiling_for(kind.capability, see, monkeypatch):
+        yield kind.card
+    assert shared, "nothing was launched"
+    assert {name: taken for name, taken in shared.items() if taken > kind.card.shared} == {}
+
+
+every_card = pytest.mark.parametrize("laid_out", CARDS, indirect=True)
+
+
+def indptr(*starts: int) -> torch.Tensor:
+    return torch.tensor(starts, dtype=torch.int32)
+
+
+@every_card
+@pytest.mark.parametrize("layer", [SLIDING, FULL], ids=["sliding", "full"])
+def test_prefill_attention(laid_out: Card, layer: tuple[int, int, int, int]) -> None:
+    heads, kv_heads, dim, window = layer
+    q, k, buffer = empty(256, heads, dim), empty(256, kv_heads, dim), empty(SLOTS, kv_heads, dim)
+    reach = torch.zeros(256, dtype=torch.int32)
+    assert attention_limits.prefill_reason(q, k, k, buffer, buffer, torch.empty_like(q)) is None
+    prefill_attention.prefill_attention(
+        q, k, k, buffer, buffer, indptr(0, 256), indptr(0, 64), torch.arange(64), 1.0,
+        out=torch.empty_like(q), longest=256, window=window, reach=reach,
+    )  # fmt: skip
+
+
+@every_card
+@pytest.mark.parametrize("queries", [8, 16])
+@pytest.mark.parametrize("layer", [SLIDING, FULL], ids=["sliding", "full"])
+def test_verify_and_decode_attention(laid_out: Card, layer: tuple[int, int, int, int], queries: int) -> None:
+    heads, kv_heads, dim, window = layer
+    q, new, buffer = empty(queries, heads, dim), empty(queries, kv_heads, dim), empty(SLOTS, kv_heads, dim)
+    fresh = {"k_new": new, "v_new": new} if queries > 1 else {}
+    reason = attention_limits.few_query_reason(q, buffer, buffer, torch.empty_like(q), queries, *(fresh.values() or (None, None)))
+    if reason is None:
+        few_query_attention.few_query_attention(
+            q, buffer, buffer, indptr(0, 9), torch.arange(9), 1.0, out=torch.empty_like(q), queries=queries, window=window, parts=2, **fresh
+        )
+        return
+    # Queries of 128 rows of 512 alone would fill an A100's.
+    assert (queries, dim, laid_out.holds) == (16, 512, False)
+    assert f"16 query tokens of 8 heads of 512 in torch.bfloat16 fits the {laid_out.shared:,} bytes" in reason
+    launched_elsewhere()
+
+
+def launched_elsewhere() -> None:
+    """Something for the fixture to see."""
+    head_argmax.join_pairs(empty(2, 2, 1, dtype=torch.float32))
+
+
+@every_card
+@pytest.mark.parametrize("rows", [4, 64, 128])
+def test_heads(laid_out: Card, rows: int) -> None:
+    head_argmax.head_argmax(empty(rows, HIDDEN), empty(1024, HIDDEN))
+
+
+@every_card
+def test_dense_products(laid_out: Card) -> None:
+    cpu = torch.device("cpu")
+    for rows, outputs, gated in ((4, 9216, True), (32, 2112, True), (16, 4096, False), (32, 128, False)):
+        weight = empty(outputs * (2 if gated else 1), HIDDEN)
+        tile = few_row_linear.tile_for(outputs, HIDDEN, 132, gated)
+        few_row_linear.few_row_linear(empty(rows, HIDDEN), weight, few_row_linear.counters(weight.shape[0], cpu), gated=gated, tile=tile)
+
+
+@every_card
+def test_experts(laid_out: Card) -> None:
+    w13, w2 = empty(EXPERTS, 2 * INNER, HIDDEN), empty(EXPERTS, HIDDEN, INNER)
+    for tokens in (1, 16):
+        weights, ids, blocks = expert_routing.expert_routing(empty(tokens, EXPERTS), empty(EXPERTS), TOPK)
+        done = few_token_experts.counters(HIDDEN, ids.device)
+        few_token_experts.few_token_experts(empty(tokens, HIDDEN), w13, w2, weights, ids, done, blocks)
+    for tokens in (32, 320):
+        weights, ids = empty(tokens, TOPK, dtype=torch.float32), torch.zeros(tokens, TOPK, dtype=torch.int32)
+        grouped_experts.grouped_experts(empty(tokens, HIDDEN), w13, w2, weights, ids)
+    if laid_out == CARDS["H200"].card:  # the tiles of prefills are for Hopper alone
+        for tma in (False, True):
+            prefill_experts.prefill_experts(empty(320, HIDDEN), w13, w2, weights, ids, tma=tma)
+
+
+@pytest.mark.parametrize(
+    ("shared", "rows", "dim", "dtype", "tile"),
+    [
+        (227 * KIB, 16, 512, torch.bfloat16, KeyTile(32, 4, 3)),
+        (227 * KIB, 128, 256, torch.bfloat16, KeyTile(64, 4, 3)),
+        (227 * KIB, 128, 512, torch.bfloat16, KeyTile(16, 4, 3)),
+        (227 * KIB, 64, 512, torch.float32, KeyTile(16, 4, 3)),
+        (227 * KIB, 128, 512, torch.float32, None),
+        (99 * KIB, 32, 512, torch.bfloat16, KeyTile(32, 4, 3)),
+        (99 * KIB, 64, 512, torch.bfloat16, KeyTile(16, 4, 3)),
+        (64 * KIB, 16, 256, torch.float16, KeyTile(32, 4, 3)),
+        (48 * KIB, 64, 512, torch.float16, None),
+    ],
+)
+def test_tiles_get_smaller_with_the_card(shared: int, rows: int, dim: int, dtype: torch.dtype, tile: KeyTile | None) -> None:
+    assert key_tile(rows, dim, dim, dtype, Card(shared, holds=shared == 227 * KIB)) == tile
+
+
+def test_cards_with_too_little_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turing's 64 KiB: attention has tiles for decoding; products, experts and heads are SGLang's."""
+    turing = Card(64 * KIB, holds=False)
+    for module in (attention_limits, card):
+        monkeypatch.setattr(module, "card", lambda device: turing)
+    said = "a program may have 65,536 bytes of the card's shared memory; 101,376 are needed"
+    assert head_argmax.reason_against(empty(1, 64), empty(512, 64)) == said
+    assert few_row_linear.reason_against(empty(1, 64), empty(512, 64)) == said
+    w13, w2, weights = empty(4, 128, 64), empty(4, 64, 64), empty(1, 2, dtype=torch.float32)
+    assert gated_experts.reason_against(empty(1, 64), w13, w2, weights, torch.zeros(1, 2, dtype=torch.int32)) == said
+    q, buffer = empty(1, 8, 512), empty(16, 1, 512)
+    assert attention_limits.few_query_reason(q, buffer, buffer, torch.empty_like(q), 1, None, None) is None
+    reason = attention_limits.prefill_reason(empty(1, 64, 512), buffer, buffer, buffer, buffer, empty(1, 64, 512))
+    assert reason is not None
+    assert "no tile for 64 query heads a KV head of 512 in torch.bfloat16 fits the 65,536 bytes" in reason
+    assert prompt_tile(8, 512, 512, torch.float16, turing) is not None
