@@ -23,10 +23,11 @@ SETS = 3
 GROUPS = {"sliding": (16, 8, 256, 1023), "full": (16, 2, 512, -1)}
 """26B-A4B: query heads, KV heads, head dimension, distance (-1: no window)."""
 TILES = {
-    256: [KeyTile(*tile) for tile in ((32, 4, 2), (64, 4, 2), (64, 8, 2), (128, 8, 2), (32, 4, 3), (64, 4, 3), (32, 4, 4))],
-    512: [KeyTile(*tile) for tile in ((16, 4, 2), (32, 4, 2), (32, 8, 2), (64, 8, 2), (16, 4, 3), (32, 8, 3), (32, 4, 3))],
+    256: [KeyTile(*tile) for tile in ((64, 4, 3), (32, 4, 3), (64, 8, 3), (32, 8, 3, 64), (64, 8, 3, 64))],
+    512: [KeyTile(*tile) for tile in ((32, 4, 3), (16, 4, 3), (32, 8, 3), (32, 8, 3, 64), (16, 8, 4, 64))],
 }
-"""Candidates by head dimension."""
+"""Candidates by head dimension. Of 7 without padding to 64 rows the first was the fastest (``runs/2026-11-22-kernel-times``); with it no
+register of a full layer's verify step spills (by the compiler, for Hopper), which has not been timed."""
 
 
 @dataclass
@@ -103,7 +104,7 @@ def tuned(given: list[Inputs], queries: int, distance: int, tiles: list[KeyTile]
         except OutOfResources as error:  # a tile that does not fit the card's shared memory is no candidate
             print(f"<!-- {tile}: {error} -->", flush=True)
             continue
-        best = min(best, (spent, f"{tile.keys}/{tile.warps}/{tile.stages} x {parts}"))
+        best = min(best, (spent, f"{tile.keys}/{tile.warps}/{tile.stages}/{tile.rows} x {parts}"))
     return best
 
 

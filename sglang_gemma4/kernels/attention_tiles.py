@@ -12,11 +12,15 @@ SMALL = 1024
 
 @dataclass(frozen=True)
 class KeyTile:
-    """How a program of ``few_query_attention`` works: keys in a block, warps, and blocks loaded ahead."""
+    """How a program of ``few_query_attention`` works: keys in a block, warps, blocks loaded ahead, and rows it is padded to at least.
+
+    From 64 rows on, Hopper's matrix instructions read queries from shared memory; below, every warp holds its own in registers.
+    """
 
     keys: int
     warps: int
     stages: int
+    rows: int = 16
 
 
 @dataclass(frozen=True)

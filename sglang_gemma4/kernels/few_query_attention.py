@@ -297,10 +297,10 @@ def few_query_attention(
         return out
     group = heads // kv_heads
     wanted, most = (parts, parts) if parts else parts_for(requests, kv_heads, multiprocessors(q.device))
-    rows = padded_rows(queries * group)
     part_out = torch.empty((requests, kv_heads, most, queries * group, v_dim), dtype=torch.float32, device=q.device)
     part_lse = torch.empty(part_out.shape[:-1], dtype=torch.float32, device=q.device)
     k_fresh, v_fresh = (q, q) if k_new is None or v_new is None else (k_new, v_new)
+    rows = padded_rows(queries * group)
     tile = tile or key_tile(rows, dim, v_dim, q.dtype, card(q.device))
     assert tile is not None  # else there was a reason against
     inside = joins_inside(requests, kv_heads, most, queries * group, v_dim, done)
@@ -312,7 +312,7 @@ def few_query_attention(
         part_out, part_lse, out, kv_indptr if done is None else done, scale, wanted, most,
         q.stride(0), q.stride(1), k_buffer.stride(0), k_buffer.stride(1), v_buffer.stride(0), v_buffer.stride(1),
         k_fresh.stride(0), k_fresh.stride(1), v_fresh.stride(0), v_fresh.stride(1),
-        KV_HEADS=kv_heads, GROUP=group, QUERIES=queries, ROWS=rows, DIM=dim, V_DIM=v_dim,
+        KV_HEADS=kv_heads, GROUP=group, QUERIES=queries, ROWS=max(rows, tile.rows), DIM=dim, V_DIM=v_dim,
         NEW=k_new is not None, TREE=tree_mask is not None, HAS_OFFSETS=key_offsets is not None, WINDOW=window, SOFT_CAP=soft_cap,
         BLOCK=tile.keys, BLOCK_NEW=max(16, triton.next_power_of_2(queries)), LEAST=LEAST_KEYS, MOST=MOST_KEYS,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",

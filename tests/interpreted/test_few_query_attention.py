@@ -75,9 +75,9 @@ def test_window(window: int, new: bool) -> None:
     agree({**case([300, 64, 1, 201], 4, 2, 32, 32, 4 if new else 1, new), "window": window}, parts=4)
 
 
-@pytest.mark.parametrize("keys", [16, 32, 64])
-def test_tiles_of_other_cards(keys: int) -> None:
-    agree(case([300, 1, 129], 16, 2, 32, 32, 16, new=True), parts=4, tile=KeyTile(keys, 4, 3))
+@pytest.mark.parametrize("tile", [KeyTile(16, 4, 3), KeyTile(32, 4, 3), KeyTile(32, 8, 3, rows=64)], ids=str)
+def test_other_tiles(tile: KeyTile) -> None:
+    agree(case([130, 1], 16, 2, 32, 32, 4, new=True), parts=2, tile=tile)
 
 
 def test_decode_and_rows_at_one_position() -> None:
