@@ -247,25 +247,34 @@ def _install(ready: list[tuple[Patch, list[_Prepared]]], strict: bool) -> None:
                 HookRegistry.register(item.hook.target, item.value, HookType(item.hook.kind))
             else:
                 _resolve(item.hook.target)[item.hook.key] = item.value
+    standing = dict(enumerate(ready))
+    while failure := _place(standing):
+        number, problem = failure
+        patch, prepared = standing.pop(number)
+        for item in prepared:
+            _take_out(item)
+        _fail(_outcomes[patch.name], problem, strict)
+    _active.update({patch.name: patch for patch, _ in standing.values()})
+
+
+def _place(patches: dict[int, tuple[Patch, list[_Prepared]]]) -> tuple[int, str] | None:
+    """Have SGLang place every hook that is registered and not in place; the first of the patches that is not whole then, and why."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
     with indexed():
         HookRegistry.apply_hooks()
-    hooked = [item for _, prepared in ready for item in prepared if isinstance(item.hook, Hook)]
+    hooked = [item for _, prepared in patches.values() for item in prepared if isinstance(item.hook, Hook)]
     rebind_registries([(item.original, _current(item)) for item in hooked])
     stale = stale_holders([item.original for item in hooked])
-    for patch, prepared in ready:
+    for number, (_, prepared) in patches.items():
         for item in prepared:
-            problem = _not_in_place(item) or stale.get(id(item.original))
-            if problem:
-                for each in prepared:
-                    _take_out(each)
-                _fail(_outcomes[patch.name], problem, strict)
-                break
-        else:
-            _active[patch.name] = patch
+            if problem := _not_in_place(item) or stale.get(id(item.original)):
+                return number, problem
+    return None
 
 
 def _take_out(item: _Prepared) -> None:
-    """Put back what was there before, so that a patch that is not whole does nothing."""
+    """Put back what was there before, so that a patch that is not whole does nothing; other hooks of the target are placed anew then."""
     if isinstance(item.hook, Entry):
         registry = _resolve(item.hook.target)
         if item.original is None:
@@ -273,10 +282,15 @@ def _take_out(item: _Prepared) -> None:
         else:
             registry[item.hook.key] = item.original
         return
-    from sglang.srt.plugins.hook_registry import _propagate_patch
+    from sglang.srt.plugins.hook_registry import HookRegistry, _propagate_patch
 
+    target = item.hook.target
+    others = [each for each in HookRegistry._hooks.pop(target, []) if each[1] is not item.value]
+    if others:
+        HookRegistry._hooks[target] = others
+    HookRegistry._patched.discard(target)
     patched = _current(item)
-    parent, name = _parent(item.hook.target)
+    parent, name = _parent(target)
     setattr(parent, name, item.held)
     rebind_registries([(patched, item.original)])
     _propagate_patch(patched, item.original, parent)

@@ -189,6 +189,30 @@ def test_a_patch_that_fails_half_way_is_taken_out_whole(upstream: types.ModuleTy
     assert in_child(child) == ["failed", [2, 2, 2], False, True, 4, [True, True]]
 
 
+def test_others_around_the_same_function_stay_where_one_fails(upstream: types.ModuleType, in_child: InChild) -> None:
+    """Before and behind the one that fails: SGLang keeps one chain for each function, of which a part is taken out."""
+
+    def child() -> Any:
+        derived = type("Derived", (upstream.Head,), {"__module__": "upstream_g4"})
+        better = type("Better", (), {"__module__": "sglang_gemma4.test"})
+        place, source = "upstream_g4.double", mark("upstream_g4.double")
+        one = Hook(place, "after", plus_one, source)
+        ten = Hook(place, "after", lambda result, *_: result + 10, source)
+        hundred = Hook(place, "after", lambda result, *_: result + 100, source)
+        broken = Hook("upstream_g4.Head", "replace", better, mark("upstream_g4.Head"))
+        given = [patch_of(one, name="one"), patch_of(ten, broken, name="two"), patch_of(hundred, name="three")]
+        states = {o.name: o.state for o in patching.apply(given, {})}
+        found = [upstream.double(1), sys.modules["importer_g4"].double(1), upstream.REGISTRY["double"](1)]
+        again = outcome(patch_of(ten, name="late"))
+        return [states, found, derived.__base__ is upstream.Head, again.state]
+
+    states, found, same, late = in_child(child)
+    assert states == {"one": "active", "two": "failed", "three": "active"}
+    assert found == [103, 103, 103]
+    assert same
+    assert late == "failed", "the function has hooks"
+
+
 def test_a_target_without_source_fails_by_name_and_no_other_patch_suffers(upstream: types.ModuleType, in_child: InChild) -> None:
     def child() -> Any:
         vars(upstream)["halve"] = functools.partial(upstream.double, 2)
