@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, tell
 
 
 def take_prefill(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -10,9 +10,17 @@ def take_prefill(_result: None, backend: Any, runner: Any, *_args: Any, **_kwarg
     architectures = runner.model_config.hf_config.architectures or ()
     if runner.is_draft_worker or not any(name.startswith("Gemma4") for name in architectures):
         return
+    import torch
+
     from sglang_gemma4.attention.prefill import PrefillAttention
+    from sglang_gemma4.kernels.attention_tiles import smaller_than_measured
+    from sglang_gemma4.kernels.card import card
 
     backend.extend_attention_fwd = PrefillAttention(backend.extend_attention_fwd)
+    dims = (runner.model_config.swa_head_dim, runner.model_config.head_dim)
+    said = smaller_than_measured(dims, runner.dtype, card(torch.device(runner.device)))
+    if said:
+        tell("prefill_attention", said)
 
 
 PATCH = Patch(

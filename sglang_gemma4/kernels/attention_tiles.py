@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sglang_gemma4.kernels.card import Card
+from sglang_gemma4.kernels.card import HOPPER, Card
 
 SMALL = 1024
 """Bytes of slots, maxima and sums beside a tile's blocks."""
@@ -66,3 +66,13 @@ def prompt_tile(group: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card
         tiles = [PromptTile(128, 64, 8, 2), PromptTile(64, 64, 4, 2), PromptTile(64, 32, 4, 2), PromptTile(16, 32, 4, 2)]
     fits = (each for each in tiles if needed(max(each.rows, group), each.keys, each.stages, dim + v_dim, dtype, card) <= card.shared)
     return next(fits, None)
+
+
+def smaller_than_measured(dims: tuple[int, ...], dtype: torch.dtype, card: Card) -> str | None:
+    """What an operator should know of prefill's tiles on this card: which are not those that were measured, or None."""
+    said = []
+    for dim in dims:
+        tile = prompt_tile(1, dim, dim, dtype, card)
+        if tile is not None and tile != prompt_tile(1, dim, dim, dtype, HOPPER):
+            said.append(f"{tile.rows} x {tile.keys} at head_dim {dim}")
+    return f"tiles for {card.shared:,} bytes of shared memory, not measured: {', '.join(said)}" if said else None

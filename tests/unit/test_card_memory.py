@@ -21,7 +21,7 @@ from sglang_gemma4.kernels import (
     prefill_attention,
     prefill_experts,
 )
-from sglang_gemma4.kernels.attention_tiles import KeyTile, key_tile, prompt_tile
+from sglang_gemma4.kernels.attention_tiles import KeyTile, key_tile, prompt_tile, smaller_than_measured
 from sglang_gemma4.kernels.card import Card
 from tests.unit.card_compiler import compiling_for, without_assembling
 
@@ -159,6 +159,13 @@ def test_experts(laid_out: Card) -> None:
 )
 def test_tiles_get_smaller_with_the_card(shared: int, rows: int, dim: int, dtype: torch.dtype, tile: KeyTile | None) -> None:
     assert key_tile(rows, dim, dim, dtype, Card(shared, holds=shared == 227 * KIB)) == tile
+
+
+def test_an_operator_hears_of_tiles_that_were_not_measured() -> None:
+    said = "tiles for 101,376 bytes of shared memory, not measured: 64 x 32 at head_dim 256, 32 x 32 at head_dim 512"
+    assert smaller_than_measured((256, 512), torch.bfloat16, CARDS["L40S"].card) == said
+    assert smaller_than_measured((256, 512), torch.bfloat16, CARDS["A100"].card) is None
+    assert smaller_than_measured((256, 512), torch.bfloat16, CARDS["H200"].card) is None
 
 
 def test_cards_with_too_little_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
