@@ -1,5 +1,6 @@
 """Tiles of the attention kernels: measured on an H200; where a card's shared memory is smaller, the largest that fits."""
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +48,7 @@ def needed(rows: int, keys: int, stages: int, dims: int, dtype: torch.dtype, car
     return (rows * dims // 2 + blocks * keys * dims + rows * keys) * itemsize + SMALL
 
 
+@functools.cache
 def key_tile(rows: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card) -> KeyTile | None:
     """For query tokens times heads in a tile and a head dimension; the first was the fastest of 7 on an H200 nearly everywhere
     (runs/2026-11-22-kernel-times). None: no tile fits the card."""
@@ -56,6 +58,7 @@ def key_tile(rows: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card) ->
     return next(fits, None)
 
 
+@functools.cache
 def prompt_tile(group: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card) -> PromptTile | None:
     """For query heads of a KV head, a head dimension and a dtype. Float32 has no tensor cores: small tiles. None: no tile fits the card."""
     if dtype == torch.float32:
