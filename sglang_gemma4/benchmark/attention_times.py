@@ -119,7 +119,8 @@ def print_table(options: argparse.Namespace) -> None:
         sets = [Inputs.make(requests, keys, queries, heads, kv_heads, dim) for _ in range(SETS)]
         stock: Callable[..., None] = stock_verify if queries > 1 else stock_decode
         cells: list[Any] = [name, queries, requests, keys]
-        cells.append(f"{microseconds([partial(stock, one, queries, distance) for one in sets], options.rounds):.1f}")
+        spent = microseconds([partial(stock, one, queries, distance) for one in sets], options.rounds) if options.stock else 0.0
+        cells.append(f"{spent:.1f}" if options.stock else "-")
         cells.append(f"{microseconds([partial(ours, one, queries, distance) for one in sets], options.rounds):.1f}")
         cells.append(f"{requests * keys * kv_heads * dim * 4 / options.bandwidth / 1000:.1f}")
         spent, which = tuned(sets, queries, distance, TILES[dim]) if options.tune else (0.0, "-")
@@ -133,6 +134,9 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--tune", action="store_true", help="try other tiles and numbers of parts too")
+    parser.add_argument(
+        "--no-stock", dest="stock", action="store_false", help="leave SGLang's kernels out; then SGLang need not be installed"
+    )
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="replays of each graph (default 5)")
     parser.add_argument("--layers", nargs="+", choices=GROUPS, default=list(GROUPS), help="kinds of layers (default both)")
     parser.add_argument("--queries", nargs="+", type=int, default=[1, 4], metavar="N", help="query tokens a request (default 1 4)")
