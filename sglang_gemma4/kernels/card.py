@@ -14,7 +14,8 @@ class Card:
     """What tiles are chosen by.
 
     ``shared``: bytes of shared memory a program may have. ``holds``: matrix instructions read blocks of 64 rows and more from shared
-    memory themselves (Hopper, data-centre Blackwell), so a block is held there while its product runs, beside those loaded ahead.
+    memory themselves (Hopper and data-centre Blackwell; consumer Blackwell's do not), so a block is held there while its product runs,
+    beside those loaded ahead.
     """
 
     shared: int
@@ -32,7 +33,7 @@ def card(device: torch.device) -> Card:
         return HOPPER
     found = torch.cuda.get_device_properties(device)
     shared = getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block)  # ROCm has no more to opt in to
-    return Card(int(shared), holds=found.major in (9, 10))
+    return Card(int(shared), holds=9 <= found.major < 12)
 
 
 def reason_against_card(device: torch.device) -> str | None:

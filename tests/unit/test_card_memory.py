@@ -3,6 +3,7 @@
 A kernel that asks for more fails at its launch, which for attention is the first prompt: the server would die on a card that stock serves.
 """
 
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -184,3 +185,21 @@ def test_cards_with_too_little_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
     assert reason is not None
     assert "no tile for 64 query heads a KV head of 512 in torch.bfloat16 fits the 65,536 bytes" in reason
     assert prompt_tile(8, 512, 512, torch.float16, turing) is not None
+
+
+@pytest.mark.parametrize(
+    ("major", "shared", "found"),
+    [
+        (8, 99 * KIB, CARDS["L40S"].card),
+        (9, 227 * KIB, CARDS["H200"].card),
+        (10, 227 * KIB, CARDS["B200"].card),
+        (12, 99 * KIB, CARDS["RTX PRO 6000"].card),
+    ],
+)
+def test_what_a_card_says_of_itself(major: int, shared: int, found: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = SimpleNamespace(major=major, shared_memory_per_block=48 * KIB, shared_memory_per_block_optin=shared)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: said)
+    card.card.cache_clear()
+    assert card.card(torch.device("cuda", 0)) == found
+    card.card.cache_clear()
+    assert card.card(torch.device("cpu")) == card.HOPPER == CARDS["H200"].card
