@@ -177,8 +177,6 @@ done
 beside fast-paths 200 bash -c "engine_tests fast_paths"
 on_card chain 100 python3 -m sglang_gemma4.benchmark.layer_chain
 on_card attention-long 90 python3 -m sglang_gemma4.benchmark.attention_times --layers full --requests 8 32 --keys 8192 65536
-# Whether a verify step's rows padded to 64, whose registers do not spill in full layers, are faster than the 32 they are.
-on_card attention-tiles 180 python3 -m sglang_gemma4.benchmark.attention_times --tune --queries 4 --requests 8 32 80 --keys 1024 8192
 on_card products 60 python3 -m sglang_gemma4.benchmark.linear_times
 on_card prefill-experts 210 python3 -m sglang_gemma4.benchmark.prefill_expert_times --tokens 8192 2048 16384 1024 --sweep 90
 on_card row-tiles 90 python3 -m sglang_gemma4.benchmark.row_tile_times
