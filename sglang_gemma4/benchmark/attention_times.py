@@ -27,7 +27,8 @@ TILES = {
     512: [KeyTile(*tile) for tile in ((32, 4, 3), (16, 4, 3), (32, 8, 3), (32, 8, 3, 64), (16, 8, 4, 64))],
 }
 """Candidates by head dimension; the first are in use. Of 7 without padding to 64 rows they were the fastest
-(``runs/2026-11-22-kernel-times``); with it no register of a full layer's verify step spills, and it was no faster (``runs/2026-11-23-attention-tiles``)."""
+(``runs/2026-11-22-kernel-times``); with it no register of a full layer's verify step spills, and it was no faster
+(``runs/2026-11-23-attention-tiles``)."""
 
 
 @dataclass
