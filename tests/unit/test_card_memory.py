@@ -22,7 +22,7 @@ from sglang_gemma4.kernels import (
     prefill_attention,
     prefill_experts,
 )
-from sglang_gemma4.kernels.attention_tiles import KeyTile, key_tile, prompt_tile, smaller_than_measured
+from sglang_gemma4.kernels.attention_tiles import KeyTile, PromptTile, key_tile, prompt_tile, smaller_than_measured
 from sglang_gemma4.kernels.card import Card
 from tests.unit.card_compiler import compiling_for, without_assembling
 
@@ -160,6 +160,27 @@ def test_experts(laid_out: Card) -> None:
 )
 def test_tiles_get_smaller_with_the_card(shared: int, rows: int, dim: int, dtype: torch.dtype, tile: KeyTile | None) -> None:
     assert key_tile(rows, dim, dim, dtype, Card(shared, holds=shared == 227 * KIB)) == tile
+
+
+def test_what_was_launched_everywhere_before_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An H200's prefill tile on an L40S, and on the H200 a block of 32 keys under 16 query tokens: the comparison can fail."""
+    shared: list[int] = []
+    q, k, buffer = empty(256, 16, 256), empty(256, 8, 256), empty(SLOTS, 8, 256)
+    with without_assembling(), compiling_for(89, lambda _name, kernel: shared.append(kernel.metadata.shared), monkeypatch):
+        prefill_attention.prefill_attention(
+            q, k, k, buffer, buffer, indptr(0, 256), indptr(0, 64), torch.arange(64), 1.0,
+            out=torch.empty_like(q), longest=256, window=1023, tile=PromptTile(128, 64, 8, 2),
+        )  # fmt: skip
+    assert shared[0] > CARDS["L40S"].card.shared
+    shared.clear()
+    monkeypatch.undo()
+    q, new, buffer = empty(16, 16, 512), empty(16, 2, 512), empty(SLOTS, 2, 512)
+    with without_assembling(), compiling_for(90, lambda _name, kernel: shared.append(kernel.metadata.shared), monkeypatch):
+        few_query_attention.few_query_attention(
+            q, buffer, buffer, indptr(0, 9), torch.arange(9), 1.0,
+            out=torch.empty_like(q), queries=16, k_new=new, v_new=new, parts=2, tile=KeyTile(32, 4, 3),
+        )  # fmt: skip
+    assert max(shared) > CARDS["H200"].card.shared
 
 
 def test_an_operator_hears_of_tiles_that_were_not_measured() -> None:
