@@ -52,6 +52,8 @@ ORDER = (
     "verify_argmax",
     "stop_order",
     "pd_draft",
+    "lora",
+    "lora_mtp",
     "image_masks",
     "image_padding",
     "image_transport",
@@ -72,6 +74,7 @@ ORDER = (
     "cpu_engine",
     "cpu_sampling",
     "cpu_images",
+    "cpu_lora",
 )
 
 

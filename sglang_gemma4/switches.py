@@ -329,6 +329,12 @@ _TABLE = (
         "MTP runs behind a prefill server (--disaggregation-mode); stock's servers crash at the first request.",
     ),
     Switch(
+        "SGLANG_GEMMA4_LORA",
+        True,
+        "LoRA adapters (--lora-paths) work: each layer's own sizes, absent K and V, the dense FFN of MoE.",
+    ),
+    Switch("SGLANG_GEMMA4_LORA_MTP", True, "LoRA and MTP go together: the target verifies with adapters, the draft has none."),
+    Switch(
         "SGLANG_GEMMA4_IMAGE_MASKS",
         True,
         "Images attend both ways where the config says so (26B-A4B, 31B: on sliding layers), whole in every prefill chunk; a backend that "

@@ -1,0 +1,19 @@
+"""LoRA adapters on the CPU reference engine."""
+
+from sglang_gemma4.patching import Hook, Patch
+
+MANAGER = "sglang.srt.lora.lora_manager.LoRAManager"
+UNPINNED = "sglang_gemma4.cpu.lora:unpinned"
+
+PATCH = Patch(
+    name="cpu_lora",
+    switch="SGLANG_GEMMA4_CPU",
+    why="SGLang's LoRA asks for pinned memory, which torch has on a machine with a card only.",
+    evidence="srt/lora/layers.py:586-595 · srt/lora/backend/torch_backend.py:217-245",
+    remove_when="SGLang's torch_native LoRA backend runs on a CPU.",
+    hooks=(
+        Hook(f"{MANAGER}.init_state", "around", UNPINNED, "7e6d316eac75"),
+        Hook(f"{MANAGER}.prepare_lora_batch", "around", UNPINNED, "1106f6ffb239"),
+    ),
+    cpu_engine=True,
+)

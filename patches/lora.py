@@ -1,0 +1,143 @@
+"""LoRA adapters on Gemma 4's layers, whose sizes differ from layer to layer and which lack projections of keys and values here and there."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch, tell
+
+LORA = "sglang.srt.lora"
+NOT_ADAPTED = {"embed_tokens", "lm_head"}
+
+
+def attach_targets(original: Callable[..., None], manager: Any, *args: Any, **kwargs: Any) -> None:
+    """Around ``LoRAManager.init_state``, which loads adapters, wraps layers and makes their buffers."""
+    from sglang_gemma4.models import lora_targets
+
+    targets = lora_targets.attach(manager.base_model) if lora_targets.is_gemma4(manager.base_model) else None
+    original(manager, *args, **kwargs)
+    if targets is not None:
+        targets.closed = True
+
+
+def _targets(model: Any) -> Any:
+    from sglang_gemma4.models import lora_targets
+
+    return lora_targets.of(model)
+
+
+def check_adapter(manager: Any, lora_config: Any, lora_ref: Any) -> None:
+    """Before ``LoRAManager.validate_new_adapter``: SGLang refuses too, but without the values, and knows no regular expressions."""
+    targets = _targets(manager.base_model)
+    if targets is None:
+        return
+    from sglang_gemma4.models import lora_adapter
+
+    lora_adapter.check_config(targets, lora_ref.lora_name, lora_config.hf_config)
+    lora_config.target_modules = lora_adapter.layers_asked_for(targets, lora_ref.lora_name, lora_config.hf_config)
+    pool = getattr(manager, "memory_pool", None)
+    if pool is not None:
+        served = pool.target_modules, pool.max_lora_rank
+        lora_adapter.check_fits_server(lora_config.target_modules, lora_config.r, *served, lora_ref.lora_name)
+
+
+def settle_shapes(_result: None, manager: Any, max_lora_rank: int | None = None, target_modules: Iterable[str] | None = None) -> None:
+    """After ``LoRAManager.init_lora_shapes``: what is adapted at all, and that the adapters of the start fit."""
+    targets = _targets(manager.base_model)
+    if targets is None:
+        return
+    from sglang_gemma4.models import lora_adapter
+
+    if target_modules and set(target_modules) == {"all"}:
+        manager.target_modules = targets.names()
+    elif refused := manager.target_modules - targets.names():
+        raise lora_adapter.AdapterRefused(f"--lora-target-modules {sorted(refused)}: {lora_adapter.supported(targets)} are adapted")
+    for lora_id, config in manager.configs.items():
+        name = manager.lora_refs[lora_id].lora_name
+        lora_adapter.check_fits_server(config.target_modules, config.r, manager.target_modules, manager.max_lora_rank, name)
+    tell("lora", f"LoRA on {', '.join(sorted(manager.target_modules))}{' and experts' if targets.experts else ''}")
+
+
+def check_weight(adapter: Any, name: str, loaded_weight: Any) -> None:
+    """Before ``LoRAAdapter._process_weight``: SGLang drops what it does not know, and finds a wrong size at the first request."""
+    targets = _targets(adapter.base_model)
+    if targets is not None:
+        from sglang_gemma4.models import lora_adapter
+
+        lora_adapter.check_weight(targets, adapter.config.r, name, loaded_weight.shape)
+
+
+def fuse_weights(original: Callable[..., None], adapter: Any) -> None:
+    """Around ``LoRAAdapter._normalize_weights``."""
+    targets = _targets(adapter.base_model)
+    if targets is None:
+        original(adapter)
+        return
+    from sglang_gemma4.models import lora_adapter
+
+    for number, layer in enumerate(adapter.layers):
+        if targets.text.start_layer <= number < targets.text.end_layer:
+            layer.weights = lora_adapter.fused(targets, adapter.config.r, number, layer.weights)
+            targets.experts |= any(".experts." in name for name in layer.weights)
+        else:
+            layer.weights = {}
+    if adapter.config.hf_config.get("use_rslora"):
+        adapter.scaling = adapter.config.lora_alpha / math.sqrt(adapter.config.r)
+
+
+def make_buffers(original: Callable[..., None], pool: Any, base_model: Any) -> None:
+    """Around ``LoRAMemoryPool.init_buffers``: a MoE layer has a dense FFN too, and its experts have buffers only if some adapter needs them."""
+    targets = _targets(base_model)
+    if targets is None:
+        original(pool, base_model)
+        return
+    import torch
+
+    pool._has_moe_module = lambda model: targets.experts
+    original(pool, base_model)
+    device = next(base_model.parameters()).device
+    for name in pool.target_modules:
+        for buffers, shape in ((pool.A_buffer, pool.get_lora_A_shape), (pool.B_buffer, pool.get_lora_B_shape)):
+            if name not in buffers:
+                shapes = [shape(name, base_model, pool.max_lora_rank, number) for number in range(pool.num_layer)]
+                buffers[name] = [torch.zeros(one, dtype=pool.dtype, device=device) for one in shapes]
+
+
+def a_shape(original: Callable[..., Any], pool: Any, module_name: str, base_model: Any, max_lora_dim: int, layer_idx: int) -> Any:
+    """Around ``LoRAMemoryPool.get_lora_A_shape``: ``(adapters, stacked ranks, inputs)`` of this rank's part of one layer."""
+    targets = _targets(base_model)
+    if targets is None or module_name.endswith("_moe"):
+        return original(pool, module_name, base_model, max_lora_dim, layer_idx)
+    from sglang_gemma4.models.lora_targets import PARTS
+
+    inputs, _ = targets.local_sizes(module_name, layer_idx)
+    return pool.max_loras_per_batch, max_lora_dim * len(PARTS[module_name]), inputs
+
+
+def b_shape(original: Callable[..., Any], pool: Any, module_name: str, base_model: Any, max_lora_dim: int, layer_idx: int) -> Any:
+    """Around ``LoRAMemoryPool.get_lora_B_shape``: ``(adapters, outputs, rank)`` of this rank's part of one layer."""
+    targets = _targets(base_model)
+    if targets is None or module_name.endswith("_moe"):
+        return original(pool, module_name, base_model, max_lora_dim, layer_idx)
+    _, outputs = targets.local_sizes(module_name, layer_idx)
+    return pool.max_loras_per_batch, outputs, max_lora_dim
+
+
+PATCH = Patch(
+    name="lora",
+    switch="SGLANG_GEMMA4_LORA",
+    why="Stock sizes all layers by attributes that Gemma 4's config does not have, wants a v_proj in each, takes the dense FFN of a MoE layer "
+    "for its experts, and knows none of it for the text-only class.",
+    evidence="srt/models/gemma4_mm.py:1104-1131 · srt/lora/lora.py:300-320 (KeyError: v_proj) · srt/lora/mem_pool.py:586-608",
+    remove_when="Gemma 4's classes tell SGLang each layer's sizes, and its adapters may lack projections.",
+    hooks=(
+        Hook(f"{LORA}.lora_manager.LoRAManager.init_state", "around", attach_targets, "7e6d316eac75"),
+        Hook(f"{LORA}.lora_manager.LoRAManager.validate_new_adapter", "before", check_adapter, "f8db1466e422"),
+        Hook(f"{LORA}.lora_manager.LoRAManager.init_lora_shapes", "after", settle_shapes, "748593f47e69"),
+        Hook(f"{LORA}.lora.LoRAAdapter._process_weight", "before", check_weight, "df2c2c5142f2"),
+        Hook(f"{LORA}.lora.LoRAAdapter._normalize_weights", "around", fuse_weights, "57b5a9dad6b1"),
+        Hook(f"{LORA}.mem_pool.LoRAMemoryPool.init_buffers", "around", make_buffers, "5d822c288dcf"),
+        Hook(f"{LORA}.mem_pool.LoRAMemoryPool.get_lora_A_shape", "around", a_shape, "98cab21da840"),
+        Hook(f"{LORA}.mem_pool.LoRAMemoryPool.get_lora_B_shape", "around", b_shape, "356de54a3149"),
+    ),
+)

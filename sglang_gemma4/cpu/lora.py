@@ -1,0 +1,28 @@
+"""SGLang's LoRA without a card: it stages what it sends to the card in pinned memory, which torch has only where there is one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+
+class Unpinned(TorchFunctionMode):  # type: ignore[misc]
+    """Within it ``pin_memory`` asks for nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.pin_memory:
+            return args[0]
+        kwargs = dict(kwargs or {})
+        kwargs.pop("pin_memory", None)
+        return func(*args, **kwargs)
+
+
+def unpinned(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around a method of SGLang's LoRA manager."""
+    from sglang_gemma4.cpu.environment import has_accelerator
+
+    if has_accelerator():
+        return original(*args, **kwargs)
+    with Unpinned():
+        return original(*args, **kwargs)
