@@ -20,6 +20,7 @@ DEFAULTS: dict[str, str | int | float | bool] = {
     "sampling-backend": "pytorch",
     "disable-overlap-schedule": True,  # its relay kernel is Triton only (kernels/ops/speculative/gather_spec_extras.py:100)
     "disable-cuda-graph": True,
+    "lora-backend": "torch_native",  # the others are Triton
     "mem-fraction-static": 0.6,
     "max-total-tokens": 65536,  # small models would otherwise fill the machine's memory with KV pool
     "max-running-requests": 16,
