@@ -1,0 +1,99 @@
+"""Numbers in decimal between two bounds, as grammar."""
+
+import math
+
+from sglang_gemma4.serving.grammar_rules import Item, Raw, Repeat, Rules, Sequence_, Text
+
+_DIGIT = Raw("[0-9]")
+_POSITIVE = Raw("[1-9]")
+ANY_INTEGER: list[Sequence_] = [(Repeat((Text("-"),), 0, 1), Text("0")), (Repeat((Text("-"),), 0, 1), _POSITIVE, Repeat((_DIGIT,), 0, None))]
+_FRACTION: Item = Repeat((Text("."), Repeat((_DIGIT,), 1, None)), 0, 1)
+_ZEROS: Item = Repeat((Text("."), Repeat((Text("0"),), 1, None)), 0, 1)
+_EXPONENT: Item = Repeat((Raw("[eE]"), Repeat((Raw("[+-]"),), 0, 1), Repeat((_DIGIT,), 1, None)), 0, 1)
+ANY_NUMBER: list[Sequence_] = [(*integer, _FRACTION, _EXPONENT) for integer in ANY_INTEGER]
+
+
+def integers(low: float | None, high: float | None) -> list[Sequence_]:
+    """Whole numbers from ``low`` to ``high``, both included; None: no bound. No alternative where there is none between them."""
+    if low is None and high is None:
+        return ANY_INTEGER
+    least = None if low is None else math.ceil(low)
+    most = None if high is None else math.floor(high)
+    found = _naturals(max(least or 0, 0), most)
+    negative = _naturals(max(-most if most is not None else 1, 1), None if least is None else -least)
+    return found + [(Text("-"), *one) for one in negative]
+
+
+def numbers(
+    rules: Rules, low: float | None, high: float | None, without_low: bool = False, without_high: bool = False
+) -> list[Sequence_]:
+    """Numbers from ``low`` to ``high``, without exponent where there is a bound; ``without_...``: that bound itself is not one.
+
+    A bound that is no whole number is moved to the next whole number outwards.
+    """
+    if low is None and high is None:
+        return ANY_NUMBER
+    if low is not None and low != math.floor(low):
+        low, without_low = math.floor(low), False
+    if high is not None and high != math.ceil(high):
+        high, without_high = math.ceil(high), True
+    found: list[Sequence_] = []
+    if high is None or high >= 0:
+        bound = low is not None and low >= 0
+        found += _magnitudes(rules, int(low) if bound and low is not None else 0, high, bound and without_low, without_high)
+    if low is None or low < 0:
+        bound = high is not None and high <= 0
+        least = -int(high) if bound and high is not None else 0
+        negative = _magnitudes(rules, least, None if low is None else -low, bound and without_high, without_low)
+        found += [(Text("-"), *one) for one in negative]
+    return found
+
+
+def _magnitudes(rules: Rules, low: int, high: float | None, without_low: bool, without_high: bool) -> list[Sequence_]:
+    """Numbers from ``low`` >= 0 to ``high``, written without sign."""
+    most = None if high is None else int(high)
+    if most is not None and (most < low or most == low and (without_low or without_high)):
+        return []
+    inside = _naturals(low + without_low, None if most is None else most - 1)
+    found: list[Sequence_] = [(rules.add("whole", inside), _FRACTION)] if inside else []
+    if without_low:
+        above = (Repeat((Text("0"),), 0, None), _POSITIVE, Repeat((_DIGIT,), 0, None))
+        found.append((Text(str(low)), Text("."), *above))
+    if most is not None and not without_high:
+        found.append((Text(str(most)), _ZEROS))
+    return found
+
+
+def _naturals(low: int, high: int | None) -> list[Sequence_]:
+    """The whole numbers from ``low`` >= 0 to ``high``, by their digits."""
+    found: list[Sequence_] = []
+    while high is None or low <= high:
+        width = len(str(low))
+        if high is None and low == (10 ** (width - 1) if width > 1 else low and 1):
+            return [*found, *([(Text("0"),)] if low == 0 else []), (_POSITIVE, Repeat((_DIGIT,), max(width - 1, 0), None))]
+        top = 10**width - 1 if high is None else min(high, 10**width - 1)
+        found += _between(str(low), str(top))
+        low = top + 1
+    return found
+
+
+def _between(low: str, high: str) -> list[Sequence_]:
+    """The numbers of ``low`` to ``high``, which have as many digits."""
+    if not low:
+        return [()]
+    if low == "0" * len(low) and high == "9" * len(high):
+        return [(Repeat((_DIGIT,), len(low), len(low)),)]
+    if low[0] == high[0]:
+        return [(Text(low[0]), *rest) for rest in _between(low[1:], high[1:])]
+    rest = len(low) - 1
+    found: list[Sequence_] = []
+    first, last = int(low[0]), int(high[0])
+    if low[1:] != "0" * rest:
+        found += [(Text(low[0]), *one) for one in _between(low[1:], "9" * rest)]
+        first += 1
+    if high[1:] != "9" * rest:
+        found += [(Text(high[0]), *one) for one in _between("0" * rest, high[1:])]
+        last -= 1
+    if first <= last:
+        found.append((Raw(f"[{first}-{last}]" if first < last else f"[{first}]"), *([Repeat((_DIGIT,), rest, rest)] if rest else [])))
+    return found

@@ -1,0 +1,138 @@
+"""The text of a string: anything without the delimiter that ends it, by length, or by a regular expression.
+
+A regular expression is followed where it says how the whole string looks (``^...$``) and where no text that it allows can hold the
+delimiter; its classes are ASCII's, as in ECMA-262.
+"""
+
+import re
+from collections.abc import Sequence
+from re import _constants, _parser  # type: ignore[attr-defined]  # Python's own reader of regular expressions has no public name
+from typing import Any
+
+from sglang_gemma4.serving.grammar_rules import Item, Raw, Ref, Repeat, Rules, Sequence_, Text, quoted
+
+COUNTED = 4
+"""A ``minLength`` beyond this is followed up to here: with the released vocabulary each character costs half a second to compile."""
+_TIMES = 256  # bounded repetitions in a regular expression beyond this are not followed
+_CLASSES = {
+    _constants.CATEGORY_DIGIT: "0-9",
+    _constants.CATEGORY_WORD: "0-9A-Za-z_",
+    _constants.CATEGORY_SPACE: " \t\n\r\f\v",
+}
+
+
+def free_text(rules: Rules, delimiter: str, least: int = 0, most: int | None = None) -> Ref:
+    """Text of ``least`` to ``most`` characters that does not contain ``delimiter``."""
+    attribute = "" if most is None else f"max_chars={most}"
+    free: Sequence_ = (Raw(f"TagDispatch(loop_after_dispatch=false,excludes=({quoted(delimiter)}))"),)
+    if not least:
+        return rules.add("text", [free], attribute)
+    # One rule for each part of the delimiter that the text may end with so far, for each character that is still owed.
+    ends: list[Ref] = []
+    for owed in range(min(least, COUNTED) + 1):
+        states = [rules.reserve("text") for _ in delimiter]
+        after = states if owed == 0 else ends
+        for matched, state in enumerate(states):
+            if not owed and not matched:
+                rules.fill(state, [free])
+                continue
+            begun = delimiter[:matched]
+            steps: list[Sequence_] = [] if owed else [()]
+            others = sorted(set(delimiter))
+            for character in others:
+                text = begun + character
+                if text != delimiter:
+                    longest = max(n for n in range(len(delimiter)) if text.endswith(delimiter[:n]))
+                    steps.append((Text(character), after[longest]))
+            steps.append((Raw(f"[^{''.join(map(_in_class, others))}]"), after[0]))
+            rules.fill(state, steps)
+        ends = states
+    return rules.add("text", [(ends[0],)], attribute)
+
+
+def pattern(rules: Rules, expression: str, delimiter: str) -> Ref | None:
+    """The strings that ``expression`` allows; None where it cannot be followed."""
+    try:
+        parsed = _parser.parse(expression)
+        tree = list(parsed)
+        anchored = len(tree) > 1 and [tree[0], tree[-1]] == [
+            (_constants.AT, _constants.AT_BEGINNING),
+            (_constants.AT, _constants.AT_END),
+        ]
+        if not anchored or parsed.state.flags & ~re.UNICODE or "\0" in expression or not _safe(tree[1:-1], delimiter):
+            return None
+        return rules.add("pattern", [_sequence(rules, tree[1:-1])])
+    except (re.error, _Unknown, RecursionError, OverflowError):
+        return None
+
+
+class _Unknown(Exception):
+    """A construct that is not followed."""
+
+
+def _safe(tree: Sequence[Any], delimiter: str) -> bool:
+    """Whether some character of the delimiter is in nothing that the expression allows."""
+    allowed = _classes(tree)
+    return any(not any(re.match(one, character) for one in allowed) for character in delimiter)
+
+
+def _classes(tree: Sequence[Any]) -> list[str]:
+    found: list[str] = []
+    for op, argument in tree:
+        if op in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
+            found += _classes(argument[2])
+        elif op is _constants.SUBPATTERN:
+            found += _classes(argument[3])
+        elif op is _constants.BRANCH:
+            found += [one for branch in argument[1] for one in _classes(branch)]
+        else:
+            found.append(_class(op, argument))
+    return found
+
+
+def _sequence(rules: Rules, tree: Sequence[Any]) -> Sequence_:
+    return tuple(_one(rules, op, argument) for op, argument in tree)
+
+
+def _one(rules: Rules, op: Any, argument: Any) -> Item:
+    if op in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
+        low, high, inner = argument
+        if low > _TIMES or (high is not _constants.MAXREPEAT and high > _TIMES):
+            raise _Unknown
+        return Repeat(_sequence(rules, inner), int(low), None if high is _constants.MAXREPEAT else int(high))
+    if op is _constants.SUBPATTERN:
+        _, added, removed, inner = argument
+        if added or removed:
+            raise _Unknown
+        return rules.add("group", [_sequence(rules, inner)])
+    if op is _constants.BRANCH:
+        return rules.add("choice", [_sequence(rules, branch) for branch in argument[1]])
+    return Text(chr(argument)) if op is _constants.LITERAL else Raw(_class(op, argument))
+
+
+def _class(op: Any, argument: Any) -> str:
+    """One character's class, in brackets."""
+    if op is _constants.LITERAL:
+        return f"[{_in_class(chr(argument))}]"
+    if op is _constants.NOT_LITERAL:
+        return f"[^{_in_class(chr(argument))}]"
+    if op is _constants.ANY:
+        return "[^\\n\\r]"
+    if op is not _constants.IN:
+        raise _Unknown
+    negated = argument[0][0] is _constants.NEGATE
+    parts = []
+    for kind, what in argument[1:] if negated else argument:
+        if kind is _constants.LITERAL:
+            parts.append(_in_class(chr(what)))
+        elif kind is _constants.RANGE:
+            parts.append("-".join(_in_class(chr(end)) for end in what))
+        elif kind is _constants.CATEGORY and what in _CLASSES:
+            parts.append("".join(c if c == "-" or c.isalnum() else _in_class(c) for c in _CLASSES[what]))
+        else:
+            raise _Unknown
+    return f"[{'^' if negated else ''}{''.join(parts)}]"
+
+
+def _in_class(character: str) -> str:
+    return character if character.isascii() and character.isalnum() else f"\\U{ord(character):08x}"

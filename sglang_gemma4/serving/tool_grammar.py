@@ -1,0 +1,122 @@
+"""The grammar of an answer that calls tools, in the syntax that Gemma 4 was trained on.
+
+An answer that must call is calls one after the other and nothing else, behind a thought where the model thinks; one that may call is
+any text in which each call follows its tool's schema.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sglang_gemma4.serving.argument_grammar import STRING, ArgumentGrammar
+from sglang_gemma4.serving.grammar_rules import Item, Raw, Ref, Repeat, Rules, Text
+from sglang_gemma4.serving.schema_shapes import Schema
+
+CALL_START = "<|tool_call>"
+CALL_END = "<tool_call|>"
+THOUGHT_START = "<|channel>"
+THOUGHT_END = "<channel|>"
+LABEL = "thought\n"
+MARKERS = (CALL_START, CALL_END, THOUGHT_START, THOUGHT_END, STRING)
+LIMIT = 5000
+"""Rules of one request's grammar. Compiling takes some milliseconds a rule with the released vocabulary."""
+
+Thought = Literal["none", "may", "open"]
+"""Whether the answer may begin with a thought, or the prompt has begun one already."""
+
+
+@dataclass(frozen=True)
+class ToolSchema:
+    """A declared tool: its name, and what its arguments may be (None: it takes none; True: anything)."""
+
+    name: str
+    parameters: Schema | None
+
+
+@dataclass(frozen=True)
+class Markers:
+    """How the model's markers are matched: as its own tokens where the tokenizer has them, else by their text."""
+
+    items: Mapping[str, Item]
+
+    @classmethod
+    def of(cls, token_id: Callable[[str], int | None] | None = None) -> "Markers":
+        """``token_id`` gives the id of the token that is spelled so, None where there is none; without it, markers are text."""
+        ids = {marker: token_id(marker) if token_id else None for marker in MARKERS}
+        return cls({marker: Text(marker) if number is None else Raw(f"Token({number})") for marker, number in ids.items()})
+
+    def __getitem__(self, marker: str) -> Item:
+        return self.items[marker]
+
+    def anything_but(self, *markers: str) -> Item:
+        """Any number of tokens that are none of ``markers``."""
+        ids = [item.ebnf[len("Token(") : -1] for marker in markers if isinstance(item := self.items[marker], Raw)]
+        if len(ids) == len(markers):
+            return Repeat((Raw(f"ExcludeToken({', '.join(ids)})"),), 0, None)
+        return Raw(f"TagDispatch(loop_after_dispatch=false,excludes=({', '.join(map(json.dumps, markers))}))")
+
+
+class ToolGrammarError(ValueError):
+    """A tool whose calls cannot be constrained; the message names the tool and the reason."""
+
+
+class ToolGrammar:
+    """The grammars of answers with calls of ``tools``.
+
+    Attributes:
+        widened: for each keyword of JSON schema that is not followed, the first tool that has it.
+
+    Raises:
+        ToolGrammarError: no call of a tool can satisfy its schema, a reference in it cannot be followed, or it is too large.
+    """
+
+    def __init__(self, tools: Sequence[ToolSchema], markers: Markers) -> None:
+        self.markers = markers
+        self.widened: dict[str, str] = {}
+        self._rules = Rules(LIMIT)
+        shared: dict[str, Ref] = {}
+        arguments = [self._arguments(tool, shared) for tool in tools]
+        completable = self._rules.completable()
+        for tool, rule in zip(tools, arguments, strict=True):
+            if rule.name not in completable:
+                raise ToolGrammarError(f"tool {tool.name!r}: no arguments satisfy its parameters, or none that end")
+        self._head = self._rules.add("call", [(Text(f"call:{tool.name}"), rule) for tool, rule in zip(tools, arguments, strict=True)])
+
+    def _arguments(self, tool: ToolSchema, shared: dict[str, Ref]) -> Ref:
+        if not tool.name or set(tool.name) & set('{}<>"') or any(character.isspace() for character in tool.name):
+            raise ToolGrammarError(f"tool {tool.name!r}: a name of letters, digits, '_', '-' and '.' is needed for Gemma 4's syntax")
+        grammar = ArgumentGrammar(_nothing if tool.parameters is None else tool.parameters, self._rules, self.markers[STRING], shared)
+        try:
+            arguments = grammar.arguments()
+        except RecursionError as error:
+            raise ToolGrammarError(f"tool {tool.name!r}: its parameters are nested too deeply to be enforced") from error
+        except ValueError as error:
+            raise ToolGrammarError(f"tool {tool.name!r}: its parameters cannot be enforced: {error}") from error
+        for keyword in grammar.widened:
+            self.widened.setdefault(keyword, tool.name)
+        return arguments
+
+    def inside_call(self) -> str:
+        """EBNF of what stands between a call's markers."""
+        return self._ebnf(self._head)
+
+    def required(self, parallel: bool, thought: Thought) -> str:
+        """EBNF of an answer of one call, or with ``parallel`` of one or more."""
+        call = self._rules.add("marked", [(self.markers[CALL_START], self._head, self.markers[CALL_END])])
+        calls: Item = Repeat((call,), 1, None if parallel else 1)
+        inside = (self.markers.anything_but(THOUGHT_START, THOUGHT_END, CALL_START), self.markers[THOUGHT_END])
+        before: Iterable[tuple[Item, ...]] = {
+            "none": [()],
+            "may": [(), (self.markers[THOUGHT_START], Text(LABEL), *inside)],
+            "open": [inside],
+        }[thought]
+        return self._ebnf(self._rules.add("answer", [(*one, calls) for one in before]))
+
+    def _ebnf(self, root: Ref) -> str:
+        written = self._rules.ebnf(root)
+        assert written is not None, "each tool can be completed"
+        return written
+
+
+_nothing: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
