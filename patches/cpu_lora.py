@@ -8,12 +8,19 @@ UNPINNED = "sglang_gemma4.cpu.lora:unpinned"
 PATCH = Patch(
     name="cpu_lora",
     switch="SGLANG_GEMMA4_CPU",
-    why="SGLang's LoRA asks for pinned memory, which torch has on a machine with a card only.",
-    evidence="srt/lora/layers.py:586-595 · srt/lora/backend/torch_backend.py:217-245",
+    why="SGLang's LoRA asks for pinned memory, which torch has on a machine with a card only, and its torch_native backend for offsets that "
+    "a replicated layer does not give.",
+    evidence="srt/lora/layers.py:586-595, 956-961 · srt/lora/backend/torch_backend.py:84-106, 217-245",
     remove_when="SGLang's torch_native LoRA backend runs on a CPU.",
     hooks=(
         Hook(f"{MANAGER}.init_state", "around", UNPINNED, "7e6d316eac75"),
         Hook(f"{MANAGER}.prepare_lora_batch", "around", UNPINNED, "1106f6ffb239"),
+        Hook(
+            "sglang.srt.lora.backend.torch_backend.TorchNativeLoRABackend.run_lora_b_sgemm",
+            "around",
+            "sglang_gemma4.cpu.lora:with_offsets",
+            "e291d8333ea3",
+        ),
     ),
     cpu_engine=True,
 )

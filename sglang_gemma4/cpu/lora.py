@@ -26,3 +26,10 @@ def unpinned(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
     with Unpinned():
         return original(*args, **kwargs)
+
+
+def with_offsets(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around ``TorchNativeLoRABackend.run_lora_b_sgemm``, which wants the offsets on the host; a replicated layer gives its own alone."""
+    if "output_offset_cpu" not in kwargs and "output_offset" in kwargs:
+        kwargs["output_offset_cpu"] = kwargs["output_offset"].cpu()
+    return original(*args, **kwargs)

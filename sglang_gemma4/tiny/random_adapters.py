@@ -1,0 +1,65 @@
+"""LoRA adapters with random weights, laid out as PEFT saves them, for a checkpoint of any size."""
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+DENSE = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""What people adapt: attention and the dense FFN. A MoE model's experts are parameters, not layers, and are not among them."""
+
+
+def sizes_of(model: torch.nn.Module, leaves: Collection[str] = DENSE) -> dict[str, tuple[int, int]]:
+    """Inputs and outputs of the linear layers with these last names in the decoder layers of a transformers model, by their full names."""
+    return {
+        name: (module.in_features, module.out_features)
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and name.split(".")[-1] in leaves and ".layers." in name and "_tower" not in name
+    }
+
+
+def sizes_of_checkpoint(folder: Path, leaves: Collection[str] = DENSE) -> dict[str, tuple[int, int]]:
+    """As :func:`sizes_of`, from a folder's config.json alone: no weight is made."""
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    with torch.device("meta"):
+        return sizes_of(AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(folder)), leaves)
+
+
+def weights(
+    sizes: Mapping[str, tuple[int, int]], rank: int, seed: int, spread: float = 0.02, dtype: torch.dtype = torch.float32
+) -> dict[str, torch.Tensor]:
+    """``A`` ``[rank, inputs]`` and ``B`` ``[outputs, rank]`` of every layer, by PEFT's names; neither is zero.
+
+    Args:
+        spread: standard deviation of what ``B @ A`` adds to a weight of one.
+    """
+    maker = torch.Generator().manual_seed(seed)
+    found = {}
+    for name, (inputs, outputs) in sizes.items():
+        found[f"base_model.model.{name}.lora_A.weight"] = torch.randn(rank, inputs, generator=maker).to(dtype)
+        found[f"base_model.model.{name}.lora_B.weight"] = (torch.randn(outputs, rank, generator=maker) * spread / rank**0.5).to(dtype)
+    return found
+
+
+def write(folder: Path, sizes: Mapping[str, tuple[int, int]], rank: int = 16, **options: Any) -> Path:
+    """Save :func:`weights` (``options`` are its arguments) with a config whose scale is 1."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(weights(sizes, rank, **options), folder / "adapter_model.safetensors")
+    modules = sorted({name.split(".")[-1] for name in sizes})
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": modules, "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def merge(model: torch.nn.Module, found: Mapping[str, torch.Tensor]) -> None:
+    """Add an adapter of scale 1 to a transformers model's weights."""
+    for name, a in found.items():
+        if name.endswith(".lora_A.weight"):
+            stem = name.removesuffix(".lora_A.weight")
+            module: Any = model.get_submodule(stem.removeprefix("base_model.model."))
+            module.weight.data += found[f"{stem}.lora_B.weight"] @ a
