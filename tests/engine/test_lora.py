@@ -1,13 +1,15 @@
 """LoRA adapters, made by PEFT: greedy tokens in float32 are those of the same model with merged weights."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sglang_gemma4.tiny import checkpoints
-from tests.engine import lora_adapters, reference
+from crash_repro import case as crash_case
+from sglang_gemma4.tiny import checkpoints, random_adapters
+from tests.engine import lora_adapters, reference, text_only
 from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output
 from tests.engine.lora_adapters import ATTENTION, FFN, PLE, TEXT, Adapter
 from tests.engine.test_oracle import MTP
@@ -85,3 +87,62 @@ def test_with_mtp_the_draft_has_no_adapter(case: Case, nursery: Nursery) -> None
     assert tokens(third[1:]) == case.expected(None, "whole", "whole")
     steps = first[2].meta_info["spec_verify_ct"]
     assert steps < TOKENS - 1, f"{steps} verify steps for {TOKENS} tokens: no draft was accepted"
+
+
+def test_what_does_not_fit_is_refused_by_name(nursery: Nursery, tmp_path: Path) -> None:
+    """SGLang drops weights that it does not know, and meets a wrong size at the first request, in the scheduler."""
+    model = checkpoints.SHIPPED / "tiny-e2b"
+    sizes = random_adapters.sizes_of_checkpoint(model)
+    one = next(iter(sizes))
+    layer = "model.language_model.layers.7"
+    others: dict[str, tuple[dict[str, tuple[int, int]], int, str]] = {
+        "too high": (sizes, 8, "has rank 8, the server's buffers hold 4; start it with --max-lora-rank 8"),
+        "tower": ({**sizes, "model.vision_tower.encoder.layers.0.self_attn.q_proj.linear": (64, 64)}, 4, "vision_tower.* is not served"),
+        "head": ({**sizes, "lm_head": (128, 1024)}, 4, "lm_head.* is not served"),
+        "projection": ({**sizes, "model.language_model.per_layer_model_projection": (128, 160)}, 4, "per_layer_model_projection.* is not served"),
+        "narrow": ({**sizes, one: (128, 33)}, 4, r"q_proj.lora_B.weight is \[33, 4\]; for rank 4 this model's is \[128, 4\]"),
+        "deep": ({**sizes, "model.language_model.layers.10.mlp.up_proj": (128, 512)}, 4, "the model has 10 layers"),
+        "ffn": ({f"{layer}.mlp.up_proj": (128, 256)}, 4, r"up_proj.lora_B.weight is \[256, 4\]; for rank 4 this model's is \[512, 4\]"),
+        "router": ({f"{layer}.router.proj": (128, 16)}, 4, "name nothing that is adapted here"),
+        "experts": ({f"{layer}.self_attn.q_proj": (128, 128), f"{layer}.experts": (128, 64)}, 4, "layer 7 has no experts"),
+    }
+    paths = {name: str(random_adapters.write(tmp_path / name, some, rank, seed=0)) for name, (some, rank, _) in others.items()}
+    options = {"lora_target_modules": ["all"], "enable_lora": True, "max_lora_rank": 4}
+    prompts = reference.text_prompts(model.name, [20])
+    good = str(random_adapters.write(tmp_path / "good", sizes, 4, seed=0))
+    groups = [
+        Group([], client="lora_client:send", extra={"load": paths}),
+        Group(prompts, {"max_new_tokens": 4}, client="lora_client:send", extra={"load": {"good": good}, "adapters": ["good"]}),
+    ]
+    said, after = nursery.run(model, groups, **options)
+    for (name, (_, _, message)), answer in zip(others.items(), said, strict=True):
+        assert re.search(message, answer.text), f"{name}: {answer.text}"
+    assert after[0].text == ""
+    assert len(after[1].token_ids) == 4
+
+
+def test_the_start_is_refused_by_name(nursery: Nursery, tmp_path: Path) -> None:
+    sizes = random_adapters.sizes_of_checkpoint(checkpoints.SHIPPED / "tiny-e2b")
+    path = random_adapters.write(tmp_path, sizes, 8, seed=0)
+    with pytest.raises(EngineFailed, match="has rank 8, the server's buffers hold 4"):
+        nursery.run(checkpoints.SHIPPED / "tiny-e2b", [Group([])], lora_paths={"high": str(path)}, max_lora_rank=4)
+    with pytest.raises(EngineFailed, match="layer 5 takes its values from k_proj"):
+        wrong = {"model.language_model.layers.5.self_attn.v_proj": (128, 64)}
+        path = random_adapters.write(tmp_path / "v", wrong, 4, seed=0)
+        nursery.run(checkpoints.SHIPPED / "tiny-31b", [Group([])], lora_paths={"values": str(path)})
+
+
+@pytest.mark.parametrize("family", ["tiny-26b-a4b", "tiny-e2b"])
+def test_text_only_checkpoints(family: str, nursery: Nursery, tmp_path: Path) -> None:
+    model = crash_case.text_model(family)
+    path = text_only.save(model, tmp_path / "model", sglang_names=False)
+    sizes = random_adapters.sizes_of(model)
+    adapter = random_adapters.write(tmp_path / "adapter", sizes, 4, seed=0, spread=0.05)
+    plain = crash_case.greedy(model)
+    random_adapters.merge(model, random_adapters.weights(sizes, 4, seed=0, spread=0.05))
+    adapted = crash_case.greedy(model)
+    assert plain[0] != adapted[0]
+    extra = {"adapters": ["some", None]}
+    group = Group(crash_case.PROMPTS, {"max_new_tokens": crash_case.TOKENS}, client="lora_client:send", extra=extra)
+    answers = nursery.run(path, [group], lora_paths={"some": str(adapter)})[0]
+    assert tokens(answers) == [adapted[0], plain[1]]
