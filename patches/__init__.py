@@ -61,6 +61,7 @@ ORDER = (
     "batched_vision",
     "media_errors",
     "tool_call_index",
+    "tool_grammar",
     "page_table_rows",
     "swa_ratio",
     "swa_sizing",

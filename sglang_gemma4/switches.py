@@ -366,6 +366,9 @@ _TABLE = (
         "A media file that is not there, an image too large to decode, or a video that no decoder is installed for, is a 400, not a 500.",
     ),
     Switch("SGLANG_GEMMA4_TOOL_CALL_INDEX", True, "Streamed tool calls are numbered per call, not per tool."),
+    Switch(
+        "SGLANG_GEMMA4_TOOL_GRAMMAR", True, "Tool calls that must come, and those of strict tools, are constrained in Gemma 4's own syntax."
+    ),
     Switch("SGLANG_GEMMA4_PAGE_TABLE", True, "No page-table row runs into the next one where draft tokens pass the end of the context."),
     Switch(
         "SGLANG_GEMMA4_SWA_RATIO",

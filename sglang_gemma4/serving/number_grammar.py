@@ -6,7 +6,10 @@ from sglang_gemma4.serving.grammar_rules import Item, Raw, Repeat, Rules, Sequen
 
 _DIGIT = Raw("[0-9]")
 _POSITIVE = Raw("[1-9]")
-ANY_INTEGER: list[Sequence_] = [(Repeat((Text("-"),), 0, 1), Text("0")), (Repeat((Text("-"),), 0, 1), _POSITIVE, Repeat((_DIGIT,), 0, None))]
+ANY_INTEGER: list[Sequence_] = [
+    (Repeat((Text("-"),), 0, 1), Text("0")),
+    (Repeat((Text("-"),), 0, 1), _POSITIVE, Repeat((_DIGIT,), 0, None)),
+]
 _FRACTION: Item = Repeat((Text("."), Repeat((_DIGIT,), 1, None)), 0, 1)
 _ZEROS: Item = Repeat((Text("."), Repeat((Text("0"),), 1, None)), 0, 1)
 _EXPONENT: Item = Repeat((Raw("[eE]"), Repeat((Raw("[+-]"),), 0, 1), Repeat((_DIGIT,), 1, None)), 0, 1)
@@ -24,9 +27,7 @@ def integers(low: float | None, high: float | None) -> list[Sequence_]:
     return found + [(Text("-"), *one) for one in negative]
 
 
-def numbers(
-    rules: Rules, low: float | None, high: float | None, without_low: bool = False, without_high: bool = False
-) -> list[Sequence_]:
+def numbers(rules: Rules, low: float | None, high: float | None, without_low: bool = False, without_high: bool = False) -> list[Sequence_]:
     """Numbers from ``low`` to ``high``, without exponent where there is a bound; ``without_...``: that bound itself is not one.
 
     A bound that is no whole number is moved to the next whole number outwards.
@@ -52,7 +53,7 @@ def numbers(
 def _magnitudes(rules: Rules, low: int, high: float | None, without_low: bool, without_high: bool) -> list[Sequence_]:
     """Numbers from ``low`` >= 0 to ``high``, written without sign."""
     most = None if high is None else int(high)
-    if most is not None and (most < low or most == low and (without_low or without_high)):
+    if most is not None and (most < low or (most == low and (without_low or without_high))):
         return []
     inside = _naturals(low + without_low, None if most is None else most - 1)
     found: list[Sequence_] = [(rules.add("whole", inside), _FRACTION)] if inside else []

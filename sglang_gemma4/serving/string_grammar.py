@@ -62,11 +62,11 @@ def pattern(rules: Rules, expression: str, delimiter: str) -> Ref | None:
         if not anchored or parsed.state.flags & ~re.UNICODE or "\0" in expression or not _safe(tree[1:-1], delimiter):
             return None
         return rules.add("pattern", [_sequence(rules, tree[1:-1])])
-    except (re.error, _Unknown, RecursionError, OverflowError):
+    except (re.error, _UnknownError, RecursionError, OverflowError):
         return None
 
 
-class _Unknown(Exception):
+class _UnknownError(Exception):
     """A construct that is not followed."""
 
 
@@ -98,12 +98,12 @@ def _one(rules: Rules, op: Any, argument: Any) -> Item:
     if op in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
         low, high, inner = argument
         if low > _TIMES or (high is not _constants.MAXREPEAT and high > _TIMES):
-            raise _Unknown
+            raise _UnknownError
         return Repeat(_sequence(rules, inner), int(low), None if high is _constants.MAXREPEAT else int(high))
     if op is _constants.SUBPATTERN:
         _, added, removed, inner = argument
         if added or removed:
-            raise _Unknown
+            raise _UnknownError
         return rules.add("group", [_sequence(rules, inner)])
     if op is _constants.BRANCH:
         return rules.add("choice", [_sequence(rules, branch) for branch in argument[1]])
@@ -119,7 +119,7 @@ def _class(op: Any, argument: Any) -> str:
     if op is _constants.ANY:
         return "[^\\n\\r]"
     if op is not _constants.IN:
-        raise _Unknown
+        raise _UnknownError
     negated = argument[0][0] is _constants.NEGATE
     parts = []
     for kind, what in argument[1:] if negated else argument:
@@ -130,7 +130,7 @@ def _class(op: Any, argument: Any) -> str:
         elif kind is _constants.CATEGORY and what in _CLASSES:
             parts.append("".join(c if c == "-" or c.isalnum() else _in_class(c) for c in _CLASSES[what]))
         else:
-            raise _Unknown
+            raise _UnknownError
     return f"[{'^' if negated else ''}{''.join(parts)}]"
 
 

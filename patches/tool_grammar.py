@@ -1,0 +1,92 @@
+"""Tool calls that are asked for are constrained in Gemma 4's own syntax."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4 import patching
+from sglang_gemma4.patching import Hook, Patch
+
+PARSER = "sglang.srt.function_call.function_call_parser.FunctionCallParser"
+
+
+def remember_tokenizer(_result: None, parser: Any, tools: Any, name: str, tokenizer: Any = None, *_args: Any, **_kwargs: Any) -> None:
+    """After ``FunctionCallParser.__init__``: the grammar names the model's markers by their ids."""
+    parser.gemma4_tokenizer = tokenizer
+
+
+def constrain(
+    original: Callable[..., Any], parser: Any, tool_choice: Any, parallel_tool_calls: bool = True, *args: Any, **kwargs: Any
+) -> Any:
+    """Around ``FunctionCallParser.get_structure_constraint``.
+
+    Raises:
+        ToolGrammarError: a ValueError, which SGLang answers with status 400.
+    """
+    if not _is_ours(parser):
+        return original(parser, tool_choice, parallel_tool_calls, *args, **kwargs)
+    from sglang_gemma4.serving.constrained_calls import call_tag
+
+    def say(message: str) -> None:
+        patching.note(PATCH.name, message)
+
+    level = int(parser.tool_strict_level)
+    tag = call_tag(parser.tools, tool_choice, bool(parallel_tool_calls), parser.gemma4_tokenizer, level, say)
+    return None if tag is None else ("structural_tag", tag)
+
+
+def owns_format(original: Callable[..., bool], parser: Any) -> bool:
+    """Around ``FunctionCallParser.owns_tool_format``, by which both chat paths read an answer that had to call a tool."""
+    return _is_ours(parser) or original(parser)
+
+
+def from_first_token(result: Any, server: Any, request: Any, *_args: Any, **_kwargs: Any) -> Any:
+    """After ``OpenAIServingChat._process_messages``: where the model thinks, the grammar holds from the answer's first token.
+
+    Stock waits for the thought's end, and constrains nothing where the model does not think.
+    """
+    from sglang.srt.entrypoints.openai.serving_responses import OpenAIServingResponses
+    from sglang.srt.sampling.sampling_params import set_request_reasoning_in_grammar
+
+    from sglang_gemma4.serving.constrained_calls import CallTag, thought_of
+
+    constraint = result.tool_call_constraint
+    if not result.require_reasoning or constraint is None or not isinstance(constraint[1], CallTag):
+        return result
+    if isinstance(server, OpenAIServingResponses):
+        patching.note(PATCH.name, "/v1/responses constrains calls behind a thought only: an answer without one is free")
+        return result
+    prompt = result.prompt or server.tokenizer_manager.tokenizer.decode(list(result.prompt_ids or [])[-4096:])
+    result.tool_call_constraint = ("structural_tag", constraint[1].behind(thought_of(prompt)))
+    parameters = {"custom_params": request.custom_params}
+    set_request_reasoning_in_grammar(parameters, True)
+    request.custom_params = parameters["custom_params"]
+    return result
+
+
+def _is_ours(parser: Any) -> bool:
+    """Whether ``parser`` reads Gemma 4's calls, in a process whose grammars are xgrammar's."""
+    if not isinstance(parser.detector, parser.ToolCallParserEnum["gemma4"]):
+        return False
+    from sglang.srt.runtime_context import get_exec
+
+    backend = get_exec().kernel.grammar_backend
+    if backend != "xgrammar":
+        patching.note(PATCH.name, f"--grammar-backend {backend} knows no grammar of tokens; calls are constrained as JSON, as stock does")
+    return bool(backend == "xgrammar")
+
+
+PATCH = Patch(
+    name="tool_grammar",
+    switch="SGLANG_GEMMA4_TOOL_GRAMMAR",
+    why="Stock makes the model write tool_choice required and named calls as a JSON array, which it was not trained to write, constrains "
+    "nothing where a thinking model does not think, and does not enforce strict tools at all.",
+    evidence="srt/function_call/gemma4_detector.py:441 (supports_structural_tag) · srt/function_call/function_call_parser.py:394 "
+    "(json_schema), 419 (errors become None) · srt/constrained/reasoner_grammar_backend.py:264 · crash_repro/tool_choice_json.py",
+    remove_when="SGLang's gemma4 detector has a structural tag of its own (xgrammar 0.2.7: builtin_structural_tag.py:2302 has none).",
+    hooks=(
+        Hook(f"{PARSER}.__init__", "after", remember_tokenizer, "e20649aeda8b"),
+        Hook(f"{PARSER}.get_structure_constraint", "around", constrain, "35e1e05f0fce"),
+        Hook(f"{PARSER}.owns_tool_format", "around", owns_format, "3dd45c0c0b91"),
+        Hook("sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat._process_messages", "after", from_first_token, "80c3dd483728"),
+    ),
+)
