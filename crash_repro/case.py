@@ -1,15 +1,9 @@
-"""One engine on a tiny random text-only checkpoint, and transformers beside it as the oracle.
+"""One engine on a tiny checkpoint, random and text-only or one that ships, and transformers beside it as the oracle.
 
-An engine runs in a process of its own (this file with a JSON argument), so that a scheduler that dies takes no
-script with it. It runs on the CPU reference engine in float32; no GPU is needed. ``SGLANG_GEMMA4=0`` in the
-environment gives stock SGLang, ``SGLANG_GEMMA4_<PATCH>=0`` the package without one patch.
+The engine runs on the CPU reference engine in float32, in a process of its own (``engines.py``).
 """
 
-import importlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -103,64 +97,30 @@ def generate(
     prepare: str | None = None,
     **engine: Any,
 ) -> list[Any] | str:
-    """The engine's greedy continuations, with ``updated`` also those after loading its weights; or its last error line.
+    """The engine's greedy continuations, with ``updated`` also those after loading its weights; or its last error line."""
+    import engines  # type: ignore[import-not-found]  # here: tests import this file as a part of the repository
 
-    ``prepare`` names a function of this repository, ``module:function``, that is called in the engine's process first.
-    """
-    case = {"model": str(model), "updated": updated and str(updated), "tokens": tokens, "prepare": prepare, "engine": engine}
-    command = [sys.executable, __file__, json.dumps(case, default=str)]
-    done = subprocess.run(command, env={**os.environ, **(env or {})}, capture_output=True, text=True, start_new_session=True)
-    lines = (done.stdout + done.stderr).splitlines()
-    for line in lines:
-        if line.startswith("TOKENS "):
-            answer: list[Any] = json.loads(line.removeprefix("TOKENS "))
-            return answer
-    errors = [line for line in lines if "Error" in line.split(":")[0]]
-    return errors[-1] if errors else f"exit status {done.returncode}"
+    extra = {"prompts": PROMPTS, "tokens": tokens, "updated": updated and str(updated)}
+    found: list[Any] | str = engines.ask(model, "case:continue_prompts", extra, env, prepare, **engine)
+    return found
+
+
+def continue_prompts(engine: Any, extra: Mapping[str, Any]) -> list[Any]:
+    """The client of :func:`generate`."""
+    sampling = {"max_new_tokens": extra["tokens"], "temperature": 0, "ignore_eos": True}
+
+    def answers() -> list[list[int]]:
+        return [output["output_ids"] for output in engine.generate(input_ids=extra["prompts"], sampling_params=sampling)]
+
+    seen: list[Any] = answers()
+    if extra["updated"]:
+        engine.update_weights_from_disk(extra["updated"])
+        engine.flush_cache()  # the update's own flush is refused while the scheduler still holds the answered requests
+        seen = [seen, answers()]
+    return seen
 
 
 def verdict(expected: object, seen: object) -> int:
     """Print both and return the exit status."""
     print(f"expected: {expected}\nsaw:      {seen}\n{'as expected' if seen == expected else 'WRONG'}")
     return 0 if seen == expected else 1
-
-
-def cpu_engine(prepare: str | None = None, **options: Any) -> Any:
-    """An ``Engine`` of the CPU reference engine; its processes are forked from this one, in which ``prepare`` was called."""
-    from sglang_gemma4.cpu.environment import default_engine_arguments, prepare_this_process
-
-    prepare_this_process()
-    import multiprocessing
-
-    import sglang.srt.managers.detokenizer_manager
-    import sglang.srt.managers.scheduler  # noqa: F401
-    from sglang.srt.entrypoints.engine import Engine
-
-    if prepare:
-        sys.path.insert(0, str(Path(__file__).parents[1]))
-        module, function = prepare.split(":")
-        getattr(importlib.import_module(module), function)()
-    set_method = multiprocessing.set_start_method  # forked children need not import SGLang again
-    multiprocessing.set_start_method = lambda method, force=False: set_method("fork", force=True)
-    default = {"skip_tokenizer_init": True, "skip_server_warmup": True, "max_total_tokens": 2048, "mem_fraction_static": 0.5}
-    return Engine(**default_engine_arguments({"log_level": "warning", **default, **options}))
-
-
-def _serve(case: dict[str, Any]) -> None:
-    engine = cpu_engine(case["prepare"], model_path=case["model"], **case["engine"])
-    sampling = {"max_new_tokens": case["tokens"], "temperature": 0, "ignore_eos": True}
-
-    def answers() -> list[list[int]]:
-        return [output["output_ids"] for output in engine.generate(input_ids=PROMPTS, sampling_params=sampling)]
-
-    seen: list[Any] = answers()
-    if case["updated"]:
-        engine.update_weights_from_disk(case["updated"])
-        engine.flush_cache()  # the update's own flush is refused while the scheduler still holds the answered requests
-        seen = [seen, answers()]
-    print("TOKENS " + json.dumps(seen), flush=True)
-    engine.shutdown()
-
-
-if __name__ == "__main__":
-    _serve(json.loads(sys.argv[1]))

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import case  # type: ignore[import-not-found]
+import engines  # type: ignore[import-not-found]
 
 
 def main() -> int:
@@ -13,15 +14,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = case.save(model, Path(folder) / "target")
         draft = case.save(case.assistant_model(), Path(folder) / "assistant", sglang_names=False)
-        seen = case.generate(
-            path,
-            disable_overlap_schedule=True,
-            speculative_algorithm="NEXTN",
-            speculative_draft_model_path=draft,
-            speculative_num_steps=3,
-            speculative_num_draft_tokens=4,
-            speculative_eagle_topk=1,
-        )
+        seen = case.generate(path, speculative_draft_model_path=draft, **engines.MTP)
     return int(case.verdict(case.greedy(model), seen))
 
 

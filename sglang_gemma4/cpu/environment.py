@@ -28,6 +28,7 @@ DEFAULTS: dict[str, str | int | float | bool] = {
     "watchdog-timeout": 3600.0,  # seconds; one step of a real model can take minutes
 }
 """Arguments of ``launch_server``; True stands for a flag without a value."""
+_prepared = False
 
 
 def launch_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -68,9 +69,14 @@ def default_engine_arguments(given: Mapping[str, object]) -> dict[str, object]:
 def prepare_this_process() -> None:
     """Set this process up before it imports SGLang.
 
+    A second call does nothing, nor does one in a process forked from one that is set up.
+
     Raises:
         RuntimeError: SGLang or a real ``sgl_kernel`` is already imported; it has chosen its kernels by then.
     """
+    global _prepared
+    if _prepared:
+        return
     for module in ("sgl_kernel", "sglang.srt"):
         loaded = sys.modules.get(module)
         if loaded is not None and str(STANDIN) not in (getattr(loaded, "__file__", None) or ""):
@@ -78,6 +84,7 @@ def prepare_this_process() -> None:
     os.environ.update(launch_environment())
     if str(STANDIN) not in sys.path:
         sys.path.insert(0, str(STANDIN))
+    _prepared = True
 
 
 def _given(argv: Sequence[str]) -> set[str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from crash_repro.engines import KERNELS_OFF
 from tests.engine.engine_fork import Nursery, open_nursery
 from tests.engine.live_server import Server, open_server
 
@@ -12,17 +13,6 @@ from tests.engine.live_server import Server, open_server
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     """The process that has imported SGLang and forks engines."""
     yield from open_nursery(tmp_path_factory.mktemp("engines"))
-
-
-KERNELS_OFF = {
-    f"SGLANG_GEMMA4_{name}": "0"
-    for name in (
-        *("VERIFY_ATTENTION", "DECODE_ATTENTION", "PREFILL_ATTENTION", "FLASH_PREFILL"),
-        *("TRIPLE_NORM", "LAYER_TAIL", "PLE_TAIL", "QKV_ROPE", "KV_WRITE", "DRAFT_ARGMAX", "GROUPED_EXPERTS"),
-        *("FEW_ROW_LINEAR", "DEPENDENT_LAUNCH", "DENSE_OVERLAP"),
-    )
-}
-"""Kernels that are on by default: an interpreted program takes milliseconds, so a test switches on the ones it is about."""
 
 
 @pytest.fixture(scope="session")

@@ -101,15 +101,29 @@ class Nursery:
         Raises:
             EngineFailed: on any error or after ``time_limit`` seconds, with the end of the log.
         """
-        self.cases += 1
-        log = self.log_folder / f"case{self.cases}.log"
         case = {
             "model": str(model),
             "groups": [asdict(group) for group in groups],
             "env": {**CHECKS, **(env or {})},
             "engine": {key: str(value) if isinstance(value, Path) else value for key, value in engine_kwargs.items()},
-            "log": str(log),
         }
+        answer, log = self._fork(case, time_limit)
+        text = log.read_text(errors="replace")
+        return [[Output(**output, log=text) for output in group] for group in answer["groups"]]
+
+    def run_script(self, script: Path, env: Mapping[str, str], time_limit: float) -> tuple[int, str]:
+        """Run a script of ``crash_repro`` in a process of its own; its exit status and what it printed.
+
+        Raises:
+            EngineFailed: an exception left it, or ``time_limit`` seconds went by, with the end of what it printed.
+        """
+        answer, log = self._fork({"script": str(script), "env": dict(env)}, time_limit)
+        return answer["status"], log.read_text(errors="replace")
+
+    def _fork(self, case: dict[str, Any], time_limit: float) -> tuple[dict[str, Any], Path]:
+        self.cases += 1
+        log = self.log_folder / f"case{self.cases}.log"
+        case["log"] = str(log)
         assert self.process.stdin is not None
         started = time.monotonic()
         self.process.stdin.write(json.dumps(case) + "\n")
@@ -124,8 +138,7 @@ class Nursery:
             raise
         if "error" in answer:
             raise EngineFailed(f"{answer['error']}\n{_tail(log)}")
-        text = log.read_text(errors="replace")
-        return [[Output(**output, log=text) for output in group] for group in answer["groups"]]
+        return answer, log
 
     def _answer(self, deadline: float, log: Path) -> dict[str, Any]:
         stream = self.process.stdout

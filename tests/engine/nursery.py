@@ -1,16 +1,19 @@
-"""The nursery process of ``engine_fork``: import SGLang, then fork one engine process per case read from stdin.
+"""The nursery process of ``engine_fork``: import SGLang, then fork one process per case read from stdin: an engine, or a script.
 
-Answers on stdout, one JSON object a line: ``{"pid": …}`` when a case is forked, then ``{"groups": …}`` or
+Answers on stdout, one JSON object a line: ``{"pid": …}`` when a case is forked, then ``{"groups": …}``, of a script ``{"status": …}``, or
 ``{"error": …}``. It starts no torch thread, so that forking is safe.
 """
 
 import gc
+import importlib
 import json
 import os
 import pkgutil
+import runpy
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 GREEDY = {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}
@@ -104,6 +107,20 @@ def send(engine: Any, group: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+def run_script(case: dict[str, Any]) -> dict[str, Any]:
+    """Run a script as ``python FILE`` would; engines that it starts are forked from this process (``crash_repro/engines.py``)."""
+    os.environ.update(case["env"])
+    sys.argv = [case["script"]]
+    sys.path.insert(0, str(Path(case["script"]).parent))
+    engines: Any = importlib.import_module("engines")
+    engines.FORKED = True
+    try:
+        runpy.run_path(case["script"], run_name="__main__")
+    except SystemExit as end:
+        return {"status": end.code if isinstance(end.code, int) else int(end.code is not None)}
+    return {"status": 0}
+
+
 def run_forked(case: dict[str, Any], answers: int) -> None:
     """The life of an engine process: its own process group, its own log, one answer."""
     os.setsid()
@@ -111,7 +128,7 @@ def run_forked(case: dict[str, Any], answers: int) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     try:
-        answer = serve_case(case)
+        answer = run_script(case) if "script" in case else serve_case(case)
     except BaseException:
         answer = {"error": traceback.format_exc()}
     sys.stdout.flush()

@@ -1,0 +1,65 @@
+"""Every script of ``crash_repro``: wrong on stock SGLang and right with the package, as the table of its TRIAGE_REPORT.md says.
+
+Scripts are found in the folder and run in processes forked from a nursery, their engines too; ``python crash_repro/NAME.py`` runs the same.
+"""
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from crash_repro.engines import KERNELS_OFF
+from sglang_gemma4 import switches
+from tests.engine.engine_fork import Nursery
+
+FOLDER = Path(__file__).parents[2] / "crash_repro"
+ROWS = re.findall(r"^\| (?P<failure>.+?) \| `(\w+)\.py` \| (.+?) \|$", (FOLDER / "TRIAGE_REPORT.md").read_text(), re.MULTILINE)
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if "sys.exit(main())" in path.read_text())
+RIGHT, WRONG, OPEN = 0, 1, 3
+TIME_LIMIT = 180.0
+ARMS = {"stock": {"SGLANG_GEMMA4": "0"}, "package": {"SGLANG_GEMMA4_STRICT": "1", **dict.fromkeys(KERNELS_OFF, "1")}}
+"""The interpreting nursery has kernels off; a script is to be quick as an operator runs it."""
+
+
+@dataclass
+class Row:
+    """What the report says of a script."""
+
+    failure: str
+    state: str
+
+    @property
+    def status(self) -> dict[str, int]:
+        """The exit status by arm."""
+        return dict.fromkeys(ARMS, OPEN) if self.state.startswith("**open**") else {"stock": WRONG, "package": RIGHT}
+
+
+REPORT = {script: Row(failure, state) for failure, script, state in ROWS}
+
+
+def test_the_report_lists_every_script_once() -> None:
+    assert sorted(script for _, script, _ in ROWS) == SCRIPTS
+
+
+@pytest.mark.parametrize("script", sorted(REPORT))
+def test_a_row_is_repaired_by_a_switch_or_open(script: str) -> None:
+    named = re.findall(r"`(SGLANG_\w+)`", REPORT[script].state)
+    assert REPORT[script].state.startswith(("repaired: `SGLANG_", "**open**"))
+    assert set(named) <= set(switches.SWITCHES)
+    assert f"\n## {REPORT[script].failure}" in (FOLDER / "TRIAGE_REPORT.md").read_text()
+
+
+@pytest.mark.parametrize("arm", list(ARMS))
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_script_ends_as_the_report_says(script: str, arm: str, request: pytest.FixtureRequest) -> None:
+    path = FOLDER / f"{script}.py"
+    interpreted = "TRITON_INTERPRET" in path.read_text()
+    nursery: Nursery = request.getfixturevalue("interpreting" if interpreted else "nursery")  # also "interpreting: Nursery", see conftest
+    started = time.monotonic()
+    status, printed = nursery.run_script(path, ARMS[arm], TIME_LIMIT)
+    print(f"{script} on {arm}: status {status} after {time.monotonic() - started:.1f} s")
+    expected = REPORT[script].status if script in REPORT else Row("", "repaired").status
+    assert "saw:" in printed, printed[-3000:]
+    assert status == expected[arm], printed[-3000:]
