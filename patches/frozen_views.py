@@ -54,15 +54,9 @@ def refuse_unknown(backend: Any, worker: Any) -> None:
 
 def share_scales(_result: None, worker: Any) -> None:
     """After ``_bind_kv_context``: a calibrated KV cache is descaled by the scales of the layer that wrote it."""
-    if worker.kv_context is None:
-        return
-    from sglang.srt.models.gemma4_mtp import _resolve_target_text_model
-
     from sglang_gemma4.speculative import views
 
-    target = _resolve_target_text_model(worker.target_worker.model_runner.model).layers
-    for number, layer in enumerate(worker.draft_model_runner.model.model.layers):
-        views.share_kv_scales(target[worker.kv_context.get_physical_layer_id(number)].self_attn.attn, layer.self_attn.attn)
+    views.share_all_kv_scales(worker)
 
 
 PATCH = Patch(

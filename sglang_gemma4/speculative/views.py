@@ -74,6 +74,17 @@ def share_kv_scales(target: Any, draft: Any) -> None:
         setattr(draft, f"{name}_float", getattr(target, f"{name}_float", None))
 
 
+def share_all_kv_scales(worker: Any) -> None:
+    """For each layer of a ``FrozenKVMTPDraftWorker``'s assistant; before it is bound to the target's KV there is nothing to share."""
+    if worker.kv_context is None:
+        return
+    from sglang.srt.models.gemma4_mtp import _resolve_target_text_model
+
+    target = _resolve_target_text_model(worker.target_worker.model_runner.model).layers
+    for number, layer in enumerate(worker.draft_model_runner.model.model.layers):
+        share_kv_scales(target[worker.kv_context.get_physical_layer_id(number)].self_attn.attn, layer.self_attn.attn)
+
+
 def has_sliding_pool(pool: Any) -> bool:
     """Whether sliding layers of ``pool`` have slots of their own, as every SGLang backend asks it."""
     from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
