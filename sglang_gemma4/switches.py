@@ -72,6 +72,9 @@ _TABLE = (
     Switch("SGLANG_GEMMA4_PATCH_METRICS", True, "The patch list on /metrics, where the server has --enable-metrics."),
     Switch("SGLANG_GEMMA4_TEXT_ONLY_CONFIG", True, "Load text-only checkpoints as transformers 5.19 saves them."),
     Switch("SGLANG_GEMMA4_ROUTER_SCALE", True, "The MoE router's scale is applied on every path and follows weight updates."),
+    Switch("SGLANG_GEMMA4_WEIGHT_UPDATES", True, "Weight updates reach the model they are for, with MTP too; one that fits none is refused."),
+    Switch("SGLANG_GEMMA4_RELEASED_MEMORY", True, "After release and resume of memory nothing is missing that no checkpoint holds."),
+    Switch("SGLANG_GEMMA4_IMAGE_CACHE", True, "After a weight update images and sounds are encoded again."),
     Switch(
         "SGLANG_GEMMA4_EXPERT_GELU",
         True,

@@ -13,6 +13,7 @@ from sglang_gemma4.kernels.expert_blocks import Blocks
 from sglang_gemma4.kernels.gated_experts import reason_against
 from sglang_gemma4.kernels.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.prefill_experts import prefill_experts, reason_against_card, tiles_for
+from sglang_gemma4.models import derived
 from sglang_gemma4.patching import note
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -141,7 +142,7 @@ class FewTokenExperts(ExpertKernels):
         self.stock_routing = moe.topk.topk_config.custom_routing_function
         # A buffer: SGLang brings those back where it gave the weights' memory away in between, and a counter that is not zero never ends.
         self.done = few_token_experts.counters(hidden, moe.per_expert_scale.device)
-        moe.register_buffer("few_token_experts_done", self.done, persistent=False)
+        derived.scratch(moe, "few_token_experts_done", self.done)
         self.ids: torch.Tensor | None = None
         self.blocks: Blocks | None = None
         self.chosen: Chosen | None = None

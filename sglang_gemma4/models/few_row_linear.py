@@ -12,6 +12,7 @@ from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 
 from sglang_gemma4.kernels.card import reason_against_card
 from sglang_gemma4.kernels.few_row_linear import counters, few_row_linear, reason_against
+from sglang_gemma4.models import derived
 
 MOST_ROWS = 16
 """Beyond it SGLang's product stays: a verify step of 4 requests with 4 draft tokens. At 32 rows the wide ones gain 0 to 1.9 of a layer's
@@ -33,7 +34,7 @@ class FewRowLinear(UnquantizedLinearMethod):
         outputs = layer.weight.shape[0]
         # A buffer: SGLang brings those back where it gave the weights' memory away in between, and a counter that is not zero never ends.
         self.done = counters(outputs, layer.weight.device)
-        layer.register_buffer("few_row_linear_done", self.done, persistent=False)
+        derived.scratch(layer, "few_row_linear_done", self.done)
         self.most_rows = MOST_ROWS_OF_NARROW if outputs <= NARROW or beside_experts == "first" else MOST_ROWS
         if beside_experts == "last":
             self.most_rows = MOST_ROWS_OF_LAST_BESIDE_EXPERTS

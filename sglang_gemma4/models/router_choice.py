@@ -11,6 +11,7 @@ import triton
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 
 from sglang_gemma4.kernels import routed_product
+from sglang_gemma4.models import derived
 from sglang_gemma4.models.expert_layers import Chosen, FewTokenExperts
 from sglang_gemma4.patching import note
 
@@ -23,7 +24,7 @@ class RouterChoice(UnquantizedLinearMethod):
         self.before, self.experts = proj.quant_method, experts
         # A buffer: SGLang brings those back where it gave the weights' memory away in between, and a counter that is not zero never ends.
         self.done = routed_product.counter(proj.weight.device)
-        proj.register_buffer("router_choice_done", self.done, persistent=False)
+        derived.scratch(proj, "router_choice_done", self.done)
         self.steps = 0
         """Products that chose; a test asks for it."""
 
