@@ -5,6 +5,7 @@ one, the forward in the other. Only the FlashAttention kernel is replaced, by on
 """
 
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, patch
@@ -81,6 +82,14 @@ def _target_pool(slots: Any, sliding_slots: Any) -> Any:
 
 def _draft_backend(module: Any, req_to_token: Any, target: Any) -> Any:
     """fa4 as the draft runner makes it; the draft's own pool is no ``SWAKVPool`` (64 slots of its own layers)."""
+    own = SimpleNamespace()
+    return make_backend(module, lambda runner: module.FlashAttentionBackend(runner, fa_impl_ver=4), req_to_token, own, target)
+
+
+def make_backend(
+    module: Any, create: Callable[[Any], Any], req_to_token: Any, pool: Any, target: Any, context: int = 0, draft: bool = True
+) -> Any:
+    """What ``create`` makes of a runner of the draft, or of the target; ``context`` is what ``req_to_token`` holds unless it is given."""
     import torch
 
     bag = SimpleNamespace(
@@ -89,21 +98,25 @@ def _draft_backend(module: Any, req_to_token: Any, target: Any) -> Any:
         deterministic=SimpleNamespace(enable_deterministic_inference=False),
     )  # fmt: skip
     model = SimpleNamespace(
-        is_encoder_decoder=False, context_len=req_to_token.shape[1], attention_arch=None, is_local_attention_model=False, head_dim=8,
-        hf_text_config=SimpleNamespace(num_attention_heads=1), get_num_kv_heads=lambda _: 1,
+        is_encoder_decoder=False, context_len=context or req_to_token.shape[1], attention_arch=None, is_local_attention_model=False,
+        hf_config=SimpleNamespace(architectures=["Gemma4ForConditionalGeneration"]),
+        head_dim=8, hf_text_config=SimpleNamespace(num_attention_heads=1), get_num_kv_heads=lambda _: 1,
     )  # fmt: skip
-    translator = SimpleNamespace(is_translating=False, write_ids=lambda *_: None)  # as for every batch that writes no KV
+    translator = SimpleNamespace(
+        is_translating=False, reads_are_translated=False, write_ids=lambda *_: None
+    )  # as for every batch that writes no KV
     runner = SimpleNamespace(
         model_config=model, sliding_window_size=WINDOW - 1, device="cpu", kv_cache_dtype=torch.bfloat16, kv_cache_dtype_str="auto",
-        page_size=PAGE, req_to_token_pool=SimpleNamespace(req_to_token=req_to_token), token_to_kv_pool=SimpleNamespace(),
-        kv_index_translator=translator, token_to_kv_pool_allocator=SimpleNamespace(get_kvcache=lambda: target), is_draft_worker=True,
+        page_size=PAGE, req_to_token_pool=SimpleNamespace(req_to_token=req_to_token), token_to_kv_pool=pool,
+        kv_index_translator=translator, token_to_kv_pool_allocator=SimpleNamespace(get_kvcache=lambda: target), is_draft_worker=draft,
+        skip_prefill=False,
     )  # fmt: skip
     names = ("get_exec", "get_memory", "get_model", "get_parallel", "get_schedule", "get_spec")
     stubs: dict[str, Any] = {name: lambda: bag for name in names}
     stubs |= {"get_device_capability": lambda: (9, 0), "resolve_num_tokens_per_req": lambda **_: 4, "get_kv_shard_pool": lambda _: None}
     kernels = {"sglang.kernels.ops.attention.flash_attention_v4": MagicMock()}
     with patch.multiple(module, **stubs), patch.dict(sys.modules, kernels):
-        return module.FlashAttentionBackend(runner, fa_impl_ver=4)
+        return create(runner)
 
 
 if __name__ == "__main__":
