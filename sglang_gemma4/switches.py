@@ -368,7 +368,15 @@ _TABLE = (
         True,
         "A media file that is not there, an image too large to decode, or a video that no decoder is installed for, is a 400, not a 500.",
     ),
-    Switch("SGLANG_GEMMA4_TOOL_CALL_INDEX", True, "Streamed tool calls are numbered per call, not per tool."),
+    Switch(
+        "SGLANG_GEMMA4_ANSWER_PARSER",
+        True,
+        "Thoughts and tool calls are read by one state machine: linear time, the same streamed or not.",
+        other_name="SGLANG_GEMMA4_TOOL_CALL_INDEX",
+    ),
+    Switch(
+        "SGLANG_GEMMA4_PARSER_DEFAULTS", True, "The gemma4 parsers of thoughts and tool calls are used where the operator named none."
+    ),
     Switch(
         "SGLANG_GEMMA4_TOOL_GRAMMAR", True, "Tool calls that must come, and those of strict tools, are constrained in Gemma 4's own syntax."
     ),

@@ -1,0 +1,30 @@
+"""Thoughts and tool calls of an answer through one state machine."""
+
+from pkgutil import resolve_name
+
+from sglang_gemma4.patching import Entry, Patch
+
+PATCH = Patch(
+    name="answer_parser",
+    switch="SGLANG_GEMMA4_ANSWER_PARSER",
+    why="Stock's parser never ends on some arguments, ends a call at <tool_call|> inside a string, makes null a string, drops text behind a "
+    "call and calls inside thoughts, leaks a second thought into the content, takes an answer without a thought for one, and numbers "
+    "streamed calls by tool.",
+    evidence="srt/function_call/gemma4_detector.py:51 (the loop), :93, :259, :380, :411 · srt/parser/reasoning_parser.py:154, 224, 1320 · "
+    "crash_repro/tool_parser_hang.py, tool_answers.py, tool_call_index.py, thinking_answers.py · runs/2026-11-24-answer-parser",
+    remove_when="SGLang's gemma4 parsers pass tests/unit/test_answer.py.",
+    hooks=(
+        Entry(
+            "sglang.srt.function_call.function_call_parser.FunctionCallParser.ToolCallParserEnum",
+            "gemma4",
+            lambda: resolve_name("sglang_gemma4.serving.answer_parsers:ToolCalls"),
+            "b2781a273c1f",
+        ),
+        Entry(
+            "sglang.srt.parser.reasoning_parser.ReasoningParser.DetectorMap",
+            "gemma4",
+            lambda: resolve_name("sglang_gemma4.serving.answer_parsers:Thoughts"),
+            "f36b30f30245",
+        ),
+    ),
+)

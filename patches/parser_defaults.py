@@ -1,0 +1,29 @@
+"""Parsers of thoughts and tool calls where the operator named none."""
+
+from typing import Any
+
+from sglang_gemma4 import patching
+from sglang_gemma4.patching import Hook, Patch
+
+
+def choose(result: dict[str, str], server_args: Any) -> dict[str, str]:
+    """After ``_architecture_parser_defaults``."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    from sglang_gemma4.serving.parser_choice import choices
+
+    chosen = choices(server_args.get_model_config().hf_config, resolving_view(server_args))
+    if chosen:
+        named = " and ".join(f"--{name.replace('_', '-')} {value}" for name, value in chosen.items())
+        patching.tell(PATCH.name, f"{named}, since none was given ({PATCH.switch}=0 leaves answers as the model writes them)")
+    return {**result, **chosen}
+
+
+PATCH = Patch(
+    name="parser_defaults",
+    switch="SGLANG_GEMMA4_PARSER_DEFAULTS",
+    why="Without --tool-call-parser and --reasoning-parser stock returns a Gemma 4 answer's calls and thoughts as raw text.",
+    evidence="srt/parser/template_detection.py:900 (another architecture's defaults) · crash_repro/tool_parser_default.py",
+    remove_when="SGLang chooses Gemma 4's parsers itself.",
+    hooks=(Hook("sglang.srt.parser.template_detection._architecture_parser_defaults", "after", choose, "369df0ad2203"),),
+)

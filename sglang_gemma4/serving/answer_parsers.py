@@ -1,0 +1,148 @@
+"""The answer's state machine as the two parsers that SGLang asks, one after the other: for thoughts, then for tool calls.
+
+Both run the same machine. The first leaves calls in the text as the model wrote them, but knows that they are calls: what stands in
+their strings is no marker.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from sglang.srt.entrypoints.openai.protocol import Tool
+from sglang.srt.environ import envs
+from sglang.srt.function_call.core_types import StreamingParseResult, ToolCallItem
+from sglang.srt.function_call.gemma4_detector import Gemma4Detector as StockToolCalls
+from sglang.srt.parser.reasoning_parser import Gemma4Detector as StockThoughts
+from sglang.srt.parser.reasoning_parser import StreamingParseResult as ThoughtResult
+
+from sglang_gemma4.serving import schema_types
+from sglang_gemma4.serving.answer import THOUGHT_END, THOUGHT_START, AnswerReader, Part
+
+logger = logging.getLogger(__name__)
+
+
+class ToolCalls(StockToolCalls):  # type: ignore[misc]
+    """SGLang's ``gemma4`` tool-call parser: text and calls of an answer without its thoughts, whole or streamed.
+
+    Calls are numbered in the order they come, whichever tool they name.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reader: AnswerReader | None = None
+
+    def detect_and_parse(self, text: str, tools: list[Tool]) -> StreamingParseResult:
+        """A whole answer; one item a call."""
+        reader = _reader(tools)
+        text_parts, calls = _items([*reader.read(text), *reader.finish()], -1)
+        _say(reader)
+        whole: dict[int, ToolCallItem] = {}
+        for item in calls:
+            begun = whole.setdefault(item.tool_index, item)
+            if begun is not item:
+                begun.parameters += item.parameters
+        return StreamingParseResult(normal_text=text_parts, calls=list(whole.values()))
+
+    def parse_streaming_increment(self, new_text: str, tools: list[Tool]) -> StreamingParseResult:
+        """What ``new_text`` adds: text, and of each call first its name and then its arguments as they come."""
+        if self._reader is None:
+            self._reader = _reader(tools)
+        return self._result(self._reader.read(new_text))
+
+    def finish(self, tools: list[Tool]) -> StreamingParseResult:
+        """What was held back when the answer ended."""
+        if self._reader is None:
+            return StreamingParseResult()
+        result = self._result(self._reader.finish())
+        _say(self._reader)
+        self._reader = None
+        return result
+
+    def _result(self, parts: list[Part]) -> StreamingParseResult:
+        text, calls = _items(parts, self.current_tool_id)
+        if calls:
+            self.current_tool_id = calls[-1].tool_index
+        return StreamingParseResult(normal_text=text, calls=calls)
+
+
+class Thoughts(StockThoughts):  # type: ignore[misc]
+    """SGLang's ``gemma4`` reasoning parser: the thoughts of an answer, and the rest of it for the tool-call parser.
+
+    Thinking that was asked for is not taken for granted (``force_reasoning``): an answer without a thought is an answer.
+    """
+
+    def __init__(self, *args: Any, tool_call_parser_active: bool = False, **kwargs: Any) -> None:
+        if not isinstance(kwargs.get("previous_content", ""), str):
+            kwargs["previous_content"] = ""  # parts of several kinds: stock looks for its markers in a list
+        super().__init__(*args, **kwargs)
+        self._answer = AnswerReader(
+            thoughts=True,
+            calls=tool_call_parser_active,
+            in_thought=self.previous_content.rfind(THOUGHT_START) > self.previous_content.rfind(THOUGHT_END),
+            unmarked=self.force_reasoning,
+        )
+        self._thought: list[str] = []  # kept until it ends, where thoughts are not streamed
+        self._has_text = False
+
+    def detect_and_parse(self, text: str) -> ThoughtResult:
+        """A whole answer."""
+        parts = [*self._answer.read(text), *self._answer.finish()]
+        return self._maybe_apply_force_nonempty_content(ThoughtResult(_joined(parts, "text"), reasoning_text=_joined(parts, "thought")))
+
+    def detect_and_parse_block_sequence(self, text: str) -> list[tuple[str, str]]:
+        """A whole answer as ("reasoning" or "text", its words), in order."""
+        parts = [*self._answer.read(text), *self._answer.finish()]
+        return [("reasoning" if part.kind == "thought" else "text", part.text) for part in parts]
+
+    def parse_streaming_increment(self, new_text: str) -> ThoughtResult:
+        """What ``new_text`` adds to thoughts and text."""
+        return self._result(self._answer.read(new_text))
+
+    def finish(self) -> ThoughtResult:
+        """What was held back when the answer ended."""
+        result = self._result(self._answer.finish(), ended=True)
+        if self._force_nonempty_content and not self._has_text:
+            return ThoughtResult(self._accumulated_reasoning)
+        return result
+
+    def _result(self, parts: list[Part], ended: bool = False) -> ThoughtResult:
+        text, thought = _joined(parts, "text"), _joined(parts, "thought")
+        self._has_text = self._has_text or bool(text)
+        self._in_reasoning = self._answer.thinking
+        if self._force_nonempty_content:
+            self._accumulated_reasoning += thought
+        if not self.stream_reasoning:
+            self._thought.append(thought)
+            thought = ""
+            if ended or text or not self._in_reasoning:
+                thought, self._thought = "".join(self._thought), []
+        return ThoughtResult(text, reasoning_text=thought)
+
+
+def _reader(tools: list[Tool]) -> AnswerReader:
+    schemas = {tool.function.name: schema_types.whole(tool.function.parameters) for tool in tools if tool.function.name}
+    return AnswerReader(thoughts=False, calls=True, tools=schemas, any_tool=envs.SGLANG_FORWARD_UNKNOWN_TOOLS.get())
+
+
+def _items(parts: Iterable[Part], last: int) -> tuple[str, list[ToolCallItem]]:
+    """The text and the call items of ``parts``, numbered on from ``last``."""
+    text, calls = "", []
+    for part in parts:
+        if part.kind == "text":
+            text += part.text
+            continue
+        named = part.kind == "call"
+        last += named
+        calls.append(ToolCallItem(tool_index=last, name=part.text if named else None, parameters="" if named else part.text))
+    return text, calls
+
+
+def _joined(parts: list[Part], kind: str) -> str:
+    return "".join(part.text for part in parts if part.kind == kind)
+
+
+def _say(reader: AnswerReader) -> None:
+    for name in reader.undeclared:
+        logger.warning("the model called %.80r, which the request does not declare: the call stays in the content", name)
+    if reader.cut_off:
+        logger.warning("an answer ended inside a call of %.80r: its arguments are returned as far as they came", reader.cut_off)

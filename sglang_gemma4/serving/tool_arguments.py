@@ -1,0 +1,332 @@
+"""The arguments of a tool call in Gemma 4's syntax, read piece by piece and written as JSON.
+
+The model writes ``{city:<|"|>Rome<|"|>,days:[1,2],home:{floor:null}}``: bare keys, strings between ``<|"|>``, everything else as in
+JSON. The chat template that ships with the model renders calls so, with keys in order. A call that the model has not ended yet
+is written as far as it is known; nothing that was written is ever taken back, so that arguments can be streamed.
+
+Each character is read once and no value is read by recursion: the time is linear in the text, whatever the model writes.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sglang_gemma4.serving.schema_types import Schemas, element, member, types
+
+STRING = '<|"|>'
+CALL_START = "<|tool_call>"
+CALL_END = "<tool_call|>"
+
+_MARKERS = (STRING, CALL_START, CALL_END)
+_LONGEST = len(CALL_START)
+_SPACE = re.compile(r"\s+")
+_BETWEEN = re.compile(r"[\s,]+")
+_KEY = re.compile(r"[^,:}\]<]+")
+_BARE = re.compile(r"[^,}\]<]+")
+_QUOTED = re.compile(r'[^"\\]+')
+_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_ESCAPE_BEGUN = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_OTHER_NUMBER = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eE][+-]?[0-9]+)?")
+
+
+@dataclass
+class _Open:
+    """An object or array that is not closed yet, with the schemas its values may follow (None: unknown) and how many it holds."""
+
+    is_object: bool
+    schemas: Schemas
+    count: int = 0
+    inside: Schemas = None
+    """The schemas of the value that is read now."""
+
+
+def partial(text: str, at: int, markers: tuple[str, ...]) -> int:
+    """Length of the end of ``text[at:]`` that may still become one of ``markers``, which have a ``<`` at their beginning and no other."""
+    begin = text.rfind("<", max(at, len(text) - _LONGEST))
+    if begin < 0:
+        return 0
+    end = text[begin:]
+    return len(end) if any(marker.startswith(end) and marker != end for marker in markers) else 0
+
+
+def escaped(text: str) -> str:
+    """``text`` as the inside of a JSON string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+class ArgumentsReader:
+    """Reads from the ``{`` of a call to its ``}``.
+
+    Attributes:
+        json: what has been read, as pieces of JSON text; the owner takes them.
+        ended: "" while the call is open, "brace" after its last ``}``, "marker" where ``<tool_call|>`` or ``<|tool_call>`` came
+            outside a string first: what was open has been closed, and the marker is not read.
+    """
+
+    def __init__(self, schemas: Schemas) -> None:
+        self.json: list[str] = ["{"]
+        self.ended = ""
+        self._open = [_Open(True, schemas)]
+        self._arrays = 0
+        self._held: list[str] = []  # a bare key or value so far
+        self._step: Callable[[str, int], int] = self._key
+
+    def read(self, text: str, at: int) -> int:
+        """Read ``text`` from ``at``; where reading stopped, for the end of the call or for want of text."""
+        while at < len(text) and not self.ended:
+            before, step = at, self._step
+            at = step(text, at)
+            if at == before and self._step == step and not self.ended:
+                break
+        return at
+
+    def finish(self, rest: str) -> None:
+        """The answer ended inside the call, with ``rest`` unread: what is known of the value is written, nothing is closed."""
+        if self._step in (self._string, self._quoted):
+            self.json.append(escaped(rest))
+        elif self._step in (self._string_key, self._quoted_key):
+            self.json += [self._comma(), '"', escaped("".join(self._held) + rest)]
+        elif self._step == self._bare:
+            self.json.append(bare("".join(self._held) + rest, self._open[-1].inside))
+        elif self._step in (self._key, self._colon) and (self._held or rest):
+            self.json += [self._comma(), '"', escaped("".join(self._held) + rest)]
+
+    # Steps: each reads some text and returns where it stopped; one that moves neither in the text nor to another step waits for more.
+
+    def _key(self, text: str, at: int) -> int:
+        if not self._held and (between := _BETWEEN.match(text, at)):
+            return between.end()
+        found = text[at]
+        if found == "<":
+            return self._marker(text, at, self._string_key if not self._held else None)
+        if found == '"' and not self._held:
+            self._step = self._quoted_key
+            return at + 1
+        if found == ":":
+            self._name("".join(self._held).strip())
+            return at + 1
+        if found in ",}]":
+            if self._held:
+                self._name("".join(self._held).strip())
+                self.json.append('""')
+                self._step = self._key
+            return at + 1 if found == "," else self._close(found, at)
+        run = _KEY.match(text, at)
+        assert run is not None
+        self._held.append(run.group())
+        return run.end()
+
+    def _string_key(self, text: str, at: int) -> int:
+        at, done = self._until_delimiter(text, at, self._held.append)
+        if done:
+            self._step = self._colon
+        return at
+
+    def _quoted_key(self, text: str, at: int) -> int:
+        at, done = self._until_quote(text, at, self._held.append)
+        if done:
+            self._held = [json.loads(f'"{"".join(self._held)}"', strict=False)]
+            self._step = self._colon
+        return at
+
+    def _colon(self, text: str, at: int) -> int:
+        if space := _SPACE.match(text, at):
+            return space.end()
+        self._name("".join(self._held))
+        if text[at] == ":":
+            return at + 1
+        if text[at] in ",}]":
+            self.json.append('""')
+            self._step = self._key
+        return at
+
+    def _value(self, text: str, at: int) -> int:
+        inside = self._open[-1]
+        if space := (_SPACE if inside.is_object else _BETWEEN).match(text, at):
+            return space.end()
+        found = text[at]
+        if found == "<":
+            return self._marker(text, at, self._string)
+        if found in ",}]":
+            if inside.is_object:
+                self.json.append('""')
+                self._step = self._after
+                return at
+            return self._close(found, at)  # an array between its values
+        self._begin()
+        if found in "{[":
+            self._push(found == "{")
+            return at + 1
+        self._step = self._quoted if found == '"' else self._bare
+        if found == '"':
+            self.json.append('"')
+            return at + 1
+        return at
+
+    def _string(self, text: str, at: int) -> int:
+        at, done = self._until_delimiter(text, at, lambda piece: self.json.append(escaped(piece)))
+        if done:
+            self.json.append('"')
+            self._step = self._after
+        return at
+
+    def _quoted(self, text: str, at: int) -> int:
+        """A string in JSON's own quotes, which the format does not have but models write."""
+        at, done = self._until_quote(text, at, self.json.append)
+        if done:
+            self.json.append('"')
+            self._step = self._after
+        return at
+
+    def _bare(self, text: str, at: int) -> int:
+        if run := _BARE.match(text, at):
+            self._held.append(run.group())
+            return run.end()
+        if text[at] == "<":
+            if any(text.startswith(marker, at) for marker in _MARKERS):
+                self._end_bare()
+            elif partial(text, at, _MARKERS) != len(text) - at:
+                self._held.append("<")
+                return at + 1
+            return at
+        self._end_bare()
+        return at
+
+    def _after(self, text: str, at: int) -> int:
+        """Behind a value; a comma that is missing is taken as written."""
+        if space := _SPACE.match(text, at):
+            return space.end()
+        found = text[at]
+        if found in "}]":
+            return self._close(found, at)
+        if found == "<" and partial(text, at, _MARKERS) == len(text) - at:
+            return at
+        self._next()
+        return at + 1 if found == "," else at
+
+    # What steps share.
+
+    def _marker(self, text: str, at: int, string: Callable[[str, int], int] | None) -> int:
+        """A ``<`` outside strings: the beginning of a string, which goes on with ``string``, of the call's end, or just a character."""
+        if text.startswith(STRING, at) and string is not None:
+            if string == self._string:
+                self._begin()
+                self.json.append('"')
+            self._step = string
+            return at + len(STRING)
+        if text.startswith((CALL_START, CALL_END), at):
+            self._cut()
+            return at
+        if partial(text, at, _MARKERS) == len(text) - at:
+            return at
+        if self._step == self._value:
+            self._begin()
+            self._step = self._bare
+        self._held.append("<")
+        return at + 1
+
+    def _until_delimiter(self, text: str, at: int, take: Callable[[str], object]) -> tuple[int, bool]:
+        end = text.find(STRING, at)
+        stop = end if end >= 0 else len(text) - partial(text, at, (STRING,))
+        if stop > at:
+            take(text[at:stop])
+        return (end + len(STRING), True) if end >= 0 else (stop, False)
+
+    def _until_quote(self, text: str, at: int, take: Callable[[str], object]) -> tuple[int, bool]:
+        if run := _QUOTED.match(text, at):
+            take(escaped(run.group()))
+            return run.end(), False
+        if text[at] == '"':
+            return at + 1, True
+        if escape := _ESCAPE.match(text, at):
+            take(escape.group())
+            return escape.end(), False
+        if _ESCAPE_BEGUN.match(text, at):
+            return at, False
+        take("\\\\")
+        return at + 1, False
+
+    def _comma(self) -> str:
+        inside = self._open[-1]
+        inside.count += 1
+        return ", " if inside.count > 1 else ""
+
+    def _name(self, key: str) -> None:
+        inside = self._open[-1]
+        self.json.append(f'{self._comma()}"{escaped(key)}": ')
+        inside.inside = member(inside.schemas, key)
+        self._held = []
+        self._step = self._value
+
+    def _begin(self) -> None:
+        """A value begins: in an array, a comma before it and its schema."""
+        inside = self._open[-1]
+        if not inside.is_object:
+            inside.inside = element(inside.schemas, inside.count)
+            self.json.append(self._comma())
+
+    def _push(self, is_object: bool) -> None:
+        self.json.append("{" if is_object else "[")
+        self._arrays += not is_object
+        self._open.append(_Open(is_object, self._open[-1].inside))
+        self._next()
+
+    def _next(self) -> None:
+        self._step = self._key if self._open[-1].is_object else self._value
+
+    def _end_bare(self) -> None:
+        self.json.append(bare("".join(self._held), self._open[-1].inside))
+        self._held = []
+        self._step = self._after
+
+    def _pop(self) -> bool:
+        closed = self._open.pop()
+        self.json.append("}" if closed.is_object else "]")
+        self._arrays -= not closed.is_object
+        return closed.is_object
+
+    def _close(self, found: str, at: int) -> int:
+        """Close what ``found`` closes, and what was left open inside it; a ``]`` without an array closes nothing."""
+        if found == "}" or self._arrays:
+            while self._pop() != (found == "}"):
+                pass
+            self._step = self._after
+            if not self._open:
+                self.ended = "brace"
+        return at + 1
+
+    def _cut(self) -> None:
+        """The call's end, or the next call's beginning, before the last ``}``."""
+        if self._step == self._key and self._held:
+            self._name("".join(self._held).strip())
+        if self._step == self._value and self._open[-1].is_object:
+            self.json.append('""')
+        while self._open:
+            self._pop()
+        self.ended = "marker"
+
+
+def bare(text: str, schemas: Schemas) -> str:
+    """JSON of a value without delimiters: true, false, null, a number, or else a string.
+
+    Where the schema wants a string and no value of the kind that is written, it is a string: a zip code 02139 keeps its zero.
+    """
+    text = text.strip()
+    allowed = types(schemas)
+    any_string = allowed is not None and "string" in allowed
+    if text in ("null", "None"):  # the released template prints None
+        return "null"
+    if text in ("true", "false"):
+        return json.dumps(text) if any_string and allowed and "boolean" not in allowed else text
+    numeric = allowed is None or "number" in allowed or "integer" in allowed or not any_string
+    if numeric and _JSON_NUMBER.fullmatch(text):
+        return text
+    if numeric and (number := _OTHER_NUMBER.fullmatch(text)) and (number[2] or number[3]):
+        leading_zeros = len(number[2]) > 1 and number[2].startswith("0")
+        if not (leading_zeros and allowed is None):
+            sign = number[1].replace("+", "")
+            fraction = "" if number[3] is None else f".{number[3] or 0}"
+            return f"{sign}{number[2].lstrip('0') or 0}{fraction}{number[4] or ''}"
+    return json.dumps(text, ensure_ascii=False)
