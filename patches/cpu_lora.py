@@ -8,8 +8,8 @@ UNPINNED = "sglang_gemma4.cpu.lora:unpinned"
 PATCH = Patch(
     name="cpu_lora",
     switch="SGLANG_GEMMA4_CPU",
-    why="SGLang's LoRA asks for pinned memory, which torch has on a machine with a card only, and its torch_native backend for offsets that "
-    "a replicated layer does not give.",
+    why="SGLang's LoRA asks for pinned memory, which torch has on a machine with a card only, and its torch_native backend for offsets "
+    "that a replicated layer does not give.",
     evidence="srt/lora/layers.py:586-595, 956-961 · srt/lora/backend/torch_backend.py:84-106, 217-245",
     remove_when="SGLang's torch_native LoRA backend runs on a CPU.",
     hooks=(

@@ -1,4 +1,4 @@
-"""LoRA adapters on Gemma 4's layers, whose sizes differ from layer to layer and which lack projections of keys and values here and there."""
+"""LoRA adapters on Gemma 4's layers, which differ in size from layer to layer and lack projections of keys and values here and there."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -51,7 +51,7 @@ def settle_shapes(_result: None, manager: Any, max_lora_rank: int | None = None,
     if target_modules and set(target_modules) == {"all"}:
         manager.target_modules = targets.names()
     elif refused := manager.target_modules - targets.names():
-        raise lora_adapter.AdapterRefused(f"--lora-target-modules {sorted(refused)}: {lora_adapter.supported(targets)} are adapted")
+        raise lora_adapter.AdapterRefusedError(f"--lora-target-modules {sorted(refused)}: {lora_adapter.supported(targets)} are adapted")
     for lora_id, config in manager.configs.items():
         name = manager.lora_refs[lora_id].lora_name
         lora_adapter.check_fits_server(config.target_modules, config.r, manager.target_modules, manager.max_lora_rank, name)
@@ -86,7 +86,7 @@ def fuse_weights(original: Callable[..., None], adapter: Any) -> None:
 
 
 def make_buffers(original: Callable[..., None], pool: Any, base_model: Any) -> None:
-    """Around ``LoRAMemoryPool.init_buffers``: a MoE layer has a dense FFN too, and its experts have buffers only if some adapter needs them."""
+    """Around ``LoRAMemoryPool.init_buffers``: a MoE layer has a dense FFN too; its experts get buffers where an adapter changes them."""
     targets = _targets(base_model)
     if targets is None:
         original(pool, base_model)
@@ -126,8 +126,8 @@ def b_shape(original: Callable[..., Any], pool: Any, module_name: str, base_mode
 PATCH = Patch(
     name="lora",
     switch="SGLANG_GEMMA4_LORA",
-    why="Stock sizes all layers by attributes that Gemma 4's config does not have, wants a v_proj in each, takes the dense FFN of a MoE layer "
-    "for its experts, and knows none of it for the text-only class.",
+    why="Stock sizes all layers by attributes that Gemma 4's config does not have, wants a v_proj in each, takes the dense FFN of a MoE "
+    "layer for its experts, and knows none of it for the text-only class.",
     evidence="srt/models/gemma4_mm.py:1104-1131 · srt/lora/lora.py:300-320 (KeyError: v_proj) · srt/lora/mem_pool.py:586-608",
     remove_when="Gemma 4's classes tell SGLang each layer's sizes, and its adapters may lack projections.",
     hooks=(

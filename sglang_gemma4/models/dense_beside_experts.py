@@ -1,11 +1,17 @@
 """The dense FFN of a MoE layer on a stream of its own, beside router and experts: both read the same residual and meet in the layer's tail.
 
-In decode and verify each of their launches leaves most of the card idle. Only inside CUDA graphs, where a stream costs nothing to fork.
+In decode and verify each of their launches leaves most of the card idle. Only inside CUDA graphs, where a stream costs nothing to fork, and
+only where both sides are plain products: quantised ones and adapters (LoRA) may write to memory that all layers share, one after the other.
 """
 
 from typing import Any
 
 import torch
+from sglang.srt.layers.linear import MergedColumnParallelLinear, RowParallelLinear
+from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
+from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod, UnquantizedLinearMethod
+
+from sglang_gemma4.patching import note
 
 MOST_ROWS = 320
 """Tokens of a verify step of 80 requests with 4 draft tokens; larger steps fill the card by themselves."""
@@ -19,7 +25,7 @@ class DenseBesideExperts:
     """
 
     def __init__(self, layer: Any, side: torch.cuda.Stream) -> None:
-        self.side, self.dense, self.experts = side, layer.mlp.forward, layer.moe.forward
+        self.layer, self.side, self.dense, self.experts = layer, side, layer.mlp.forward, layer.moe.forward
         self.forked = False
         self.layers = 0
         """Layers captured so; a test asks for it."""
@@ -28,6 +34,10 @@ class DenseBesideExperts:
     def fork(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """What the ``mlp`` returns; inside a capture it is ready after :meth:`join`."""
         if x.shape[0] > MOST_ROWS or not torch.cuda.is_current_stream_capturing():
+            return self.dense(x, *args, **kwargs)
+        problem = problem_with(self.layer)
+        if problem is not None:
+            note("dense_beside_experts", problem)
             return self.dense(x, *args, **kwargs)
         self.side.wait_stream(torch.cuda.current_stream())
         self.forked = True
@@ -42,6 +52,21 @@ class DenseBesideExperts:
             self.forked = False
             self.layers += 1
         return out
+
+
+def problem_with(layer: Any) -> str | None:
+    """Why a MoE layer runs its dense FFN before its experts, or None. Adapters wrap its layers after it was built, so ask when it runs."""
+    products: tuple[tuple[str, Any, type, type], ...] = (
+        ("gate_up_proj", layer.mlp.gate_up_proj, MergedColumnParallelLinear, UnquantizedLinearMethod),
+        ("down_proj", layer.mlp.down_proj, RowParallelLinear, UnquantizedLinearMethod),
+        ("experts", layer.moe.experts, FusedMoE, UnquantizedFusedMoEMethod),
+    )
+    for name, product, kind, method in products:
+        if type(product) is not kind:
+            return f"{name} is a {type(product).__name__}"
+        if not isinstance(product.quant_method, method):
+            return f"{name} is quantised ({type(product.quant_method).__name__})"
+    return None
 
 
 def problem_here() -> str | None:

@@ -77,6 +77,8 @@ class ExpertKernels:
         from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
         from sglang.srt.runtime_context import get_exec
 
+        if not dispatch_output.format.is_standard():  # another class's, of expert parallelism
+            return f"tokens come to a {type(self.layer).__name__} as {dispatch_output.format.value}"
         method, config = self.layer.quant_method, self.layer.moe_runner_config
         if not isinstance(method, UnquantizedFusedMoEMethod):
             return f"the weights are quantised ({type(method).__name__})"

@@ -13,6 +13,7 @@ from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 from sglang_gemma4.kernels.card import reason_against_card
 from sglang_gemma4.kernels.few_row_linear import counters, few_row_linear, reason_against
 from sglang_gemma4.models import derived
+from sglang_gemma4.patching import note
 
 MOST_ROWS = 16
 """Beyond it SGLang's product stays: a verify step of 4 requests with 4 draft tokens. At 32 rows the wide ones gain 0 to 1.9 of a layer's
@@ -63,10 +64,25 @@ class GatedFeedForward:
 
     def __init__(self, feed_forward: Any, method: FewRowLinear) -> None:
         self.feed_forward, self.method, self.stock = feed_forward, method, feed_forward.forward
+        self.gate_up = feed_forward.gate_up_proj
         feed_forward.forward = self
+
+    def problem(self) -> str | None:
+        """Why gate and up are more than their weight by now, or None; activation in the product would leave out the rest."""
+        gate_up = self.feed_forward.gate_up_proj
+        if gate_up is not self.gate_up:
+            return f"gate_up_proj became a {type(gate_up).__name__}: SGLang's activation follows its product"
+        if gate_up.quant_method is not self.method:
+            return f"gate_up_proj is multiplied by a {type(gate_up.quant_method).__name__} by now"
+        return None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """What the FFN returns."""
+        problem = self.problem()
+        if problem is not None:
+            note("few_row_linear", problem)
+            stock: torch.Tensor = self.stock(x)
+            return stock
         weight = self.feed_forward.gate_up_proj.weight
         if not self.method.takes(x, weight):
             out: torch.Tensor = self.stock(x)

@@ -14,7 +14,7 @@ _EXPERTS = ("experts", "experts.base_layer", "moe.experts", "moe.experts.base_la
 _REFUSED = ("rank_pattern", "alpha_pattern", "alora_invocation_tokens", "layer_replication", "lora_bias")
 
 
-class AdapterRefused(ValueError):
+class AdapterRefusedError(ValueError):
     """An adapter does not fit the model or the server; the message names the value and what would fit."""
 
 
@@ -28,16 +28,16 @@ def check_config(targets: LoraTargets, name: str, config: Mapping[str, Any]) -> 
     """Settings of PEFT that would give other answers here.
 
     Raises:
-        AdapterRefused: one of them is set.
+        AdapterRefusedError: one of them is set.
     """
     for setting in _REFUSED:
         if config.get(setting):
-            raise AdapterRefused(
+            raise AdapterRefusedError(
                 f"LoRA adapter {name}: {setting}={config[setting]!r} is not served; one rank r and one lora_alpha for all layers, "
                 "without biases, are"
             )
     if config.get("bias", "none") != "none":
-        raise AdapterRefused(f"LoRA adapter {name}: bias={config['bias']!r} is not served; 'none' is")
+        raise AdapterRefusedError(f"LoRA adapter {name}: bias={config['bias']!r} is not served; 'none' is")
 
 
 def layers_asked_for(targets: LoraTargets, name: str, config: Mapping[str, Any]) -> list[str]:
@@ -46,7 +46,7 @@ def layers_asked_for(targets: LoraTargets, name: str, config: Mapping[str, Any])
     Names of other models' parts are left out: whether the adapter has weights for them is seen when it is loaded.
 
     Raises:
-        AdapterRefused: none of the layers can be adapted here.
+        AdapterRefusedError: none of the layers can be adapted here.
     """
     asked = config.get("target_modules") or []
     if asked in ("all", "all-linear"):
@@ -59,7 +59,7 @@ def layers_asked_for(targets: LoraTargets, name: str, config: Mapping[str, Any])
     if config.get("target_parameters"):
         found |= {"gate_up_proj", "down_proj"}
     if not found:
-        raise AdapterRefused(
+        raise AdapterRefusedError(
             f"LoRA adapter {name}: target_modules={asked!r}, target_parameters={config.get('target_parameters')!r} name nothing that is "
             f"adapted here; {supported(targets)} are"
         )
@@ -75,13 +75,15 @@ def check_fits_server(targets: Iterable[str], rank: int, served: set[str], most:
     """Of an adapter that is loaded into a running server.
 
     Raises:
-        AdapterRefused: its rank, or a layer that it changes, has no room in the server's buffers.
+        AdapterRefusedError: its rank, or a layer that it changes, has no room in the server's buffers.
     """
     if rank > most:
-        raise AdapterRefused(f"LoRA adapter {name} has rank {rank}, the server's buffers hold {most}; start it with --max-lora-rank {rank}")
+        raise AdapterRefusedError(
+            f"LoRA adapter {name} has rank {rank}, the server's buffers hold {most}; start it with --max-lora-rank {rank}"
+        )
     missing = set(targets) - served
     if missing:
-        raise AdapterRefused(
+        raise AdapterRefusedError(
             f"LoRA adapter {name} changes {sorted(missing)}, the server was started for {sorted(served)}; start it with "
             "--lora-target-modules all, or with such an adapter in --lora-paths"
         )
@@ -91,15 +93,17 @@ def check_weight(targets: LoraTargets, rank: int, name: str, shape: Iterable[int
     """One tensor of an adapter of this rank, before it is kept.
 
     Raises:
-        AdapterRefused: nothing here has its name, or what has that name is of another size.
+        AdapterRefusedError: nothing here has its name, or what has that name is of another size.
     """
     shape = tuple(shape)
     found = _NAME.fullmatch(name)
     if found is None:
-        raise AdapterRefused(f"LoRA weight {name} is not served: {supported(targets)} are adapted, nothing else")
+        raise AdapterRefusedError(f"LoRA weight {name} is not served: {supported(targets)} are adapted, nothing else")
     number, module, side = int(found[1]), found[2], found[3]
     if number >= targets.config.num_hidden_layers:
-        raise AdapterRefused(f"LoRA weight {name}: the model has {targets.config.num_hidden_layers} layers; is it an adapter of another model?")
+        raise AdapterRefusedError(
+            f"LoRA weight {name}: the model has {targets.config.num_hidden_layers} layers; is it an adapter of another model?"
+        )
     if not targets.text.start_layer <= number < targets.text.end_layer:
         return
     if module in _EXPERTS:
@@ -108,27 +112,29 @@ def check_weight(targets: LoraTargets, rank: int, name: str, shape: Iterable[int
     leaf = module.split(".")[-1]
     sizes = targets.sizes(LAYER_OF[leaf], number) if leaf in LAYER_OF and module.count(".") <= 1 else None
     if sizes is None:
-        raise AdapterRefused(f"LoRA weight {name} is not served: {supported(targets)} are adapted, nothing else")
+        raise AdapterRefusedError(f"LoRA weight {name} is not served: {supported(targets)} are adapted, nothing else")
     if leaf == "v_proj" and targets.values_are_keys(number):
-        raise AdapterRefused(f"LoRA weight {name}: layer {number} takes its values from k_proj and has no v_proj (attention_k_eq_v)")
+        raise AdapterRefusedError(f"LoRA weight {name}: layer {number} takes its values from k_proj and has no v_proj (attention_k_eq_v)")
     layer, (inputs, outputs) = LAYER_OF[leaf], sizes
     expected = (rank, inputs) if side == "A" else (sum(outputs) if leaf == layer else outputs[PARTS[layer].index(leaf)], rank)
     if shape != expected:
-        raise AdapterRefused(f"LoRA weight {name} is {list(shape)}; for rank {rank} this model's is {list(expected)}")
+        raise AdapterRefusedError(f"LoRA weight {name} is {list(shape)}; for rank {rank} this model's is {list(expected)}")
 
 
 def _check_experts(targets: LoraTargets, rank: int, name: str, number: int, side: str, shape: tuple[int, ...]) -> None:
     sizes = targets.expert_sizes(number)
     if sizes is None:
-        raise AdapterRefused(f"LoRA weight {name}: layer {number} has no experts")
+        raise AdapterRefusedError(f"LoRA weight {name}: layer {number} has no experts")
     if targets.closed and not targets.experts:
-        raise AdapterRefused(
+        raise AdapterRefusedError(
             f"LoRA weight {name}: this server has no room for adapted experts; start it with such an adapter in --lora-paths"
         )
     ranks = rank * targets.config.num_experts
     expected = [(ranks, inputs) if side == "A" else (outputs, ranks) for inputs, outputs in sizes.values()]
     if shape not in expected:
-        raise AdapterRefused(f"LoRA weight {name} is {list(shape)}; for rank {rank} this model's is one of {[list(one) for one in expected]}")
+        raise AdapterRefusedError(
+            f"LoRA weight {name} is {list(shape)}; for rank {rank} this model's is one of {[list(one) for one in expected]}"
+        )
 
 
 Pair = dict[str, torch.Tensor]
@@ -144,7 +150,7 @@ def fused(targets: LoraTargets, rank: int, number: int, weights: Mapping[str, to
         weights: as in the file, all passed by :func:`check_weight`.
 
     Raises:
-        AdapterRefused: one of a pair of weights is not there.
+        AdapterRefusedError: one of a pair of weights is not there.
     """
     pairs: dict[str, Pair] = {}
     for name, weight in weights.items():
@@ -153,7 +159,7 @@ def fused(targets: LoraTargets, rank: int, number: int, weights: Mapping[str, to
         pairs.setdefault(found[2] if found[2] in _EXPERTS else found[2].split(".")[-1], {})[found[3]] = weight
     for module, pair in pairs.items():
         if len(pair) < 2:
-            raise AdapterRefused(f"LoRA adapter: {module} of layer {number} has lora_{next(iter(pair))} alone")
+            raise AdapterRefusedError(f"LoRA adapter: {module} of layer {number} has lora_{next(iter(pair))} alone")
     result: dict[str, torch.Tensor] = {}
     for layer, parts in PARTS.items():
         sizes = targets.sizes(layer, number)

@@ -49,7 +49,7 @@ class LoraTargets:
         return found is not None and (found[1] is None or self.experts)
 
     def linear(self, name: str, number: int) -> Any:
-        """The layer of this name in decoder layer ``number`` without its wrapper; None where it has none or another pipeline stage has it."""
+        """The layer of this name in decoder layer ``number``, without its wrapper; None where there is none on this rank."""
         layer = self.text.layers[number]
         holder = getattr(layer, WHERE[name], None) if name in WHERE else layer
         found = getattr(holder, name, None)

@@ -19,9 +19,10 @@ from sglang_gemma4.patching import note
 class RouterChoice(UnquantizedLinearMethod):
     """The method of one router's product; what it does not take goes to what stood there before."""
 
-    def __init__(self, proj: Any, experts: FewTokenExperts) -> None:
+    def __init__(self, router: Any, experts: FewTokenExperts) -> None:
         super().__init__()
-        self.before, self.experts = proj.quant_method, experts
+        proj = router.proj
+        self.router, self.before, self.experts = router, proj.quant_method, experts
         # A buffer: SGLang brings those back where it gave the weights' memory away in between, and a counter that is not zero never ends.
         self.done = routed_product.counter(proj.weight.device)
         derived.scratch(proj, "router_choice_done", self.done)
@@ -41,7 +42,9 @@ class RouterChoice(UnquantizedLinearMethod):
     def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """What ``UnquantizedLinearMethod.apply`` returns."""
         weight: Any = layer.weight
-        if bias is None and self.takes(x, weight):
+        if self.router.proj is not layer:
+            note("router_choice", f"the router's product became a {type(self.router.proj).__name__}: its logits are not final here")
+        elif bias is None and self.takes(x, weight):
             chosen = Chosen(*routed_product.routed_product(x, weight, self.experts.scale.data, self.experts.topk, self.done))
             self.experts.chosen = chosen
             self.steps += 1
@@ -74,6 +77,6 @@ def install(model: Any) -> str | None:
             continue
         against = problem_with(layer)
         if against is None:
-            layer.router.proj.quant_method = RouterChoice(layer.router.proj, layer.moe.few_token_experts)
+            layer.router.proj.quant_method = RouterChoice(layer.router, layer.moe.few_token_experts)
         problem = problem or against
     return problem

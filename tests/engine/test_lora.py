@@ -59,7 +59,9 @@ MIXES: list[tuple[str | None, ...]] = [("whole", None, "parts"), (None, "parts",
 
 def test_mixed_batches(case: Case, nursery: Nursery) -> None:
     for adapter in (case.whole, case.parts):
-        assert all(one != other for one, other in zip(adapter.answers, case.plain, strict=True)), "an adapter that changes nothing shows nothing"
+        assert all(one != other for one, other in zip(adapter.answers, case.plain, strict=True)), (
+            "an adapter that changes nothing shows nothing"
+        )
     paths = {"whole": str(case.whole.path), "parts": str(case.parts.path)}
     groups = [case.group(*mix) for mix in MIXES]
     for mix, answers in zip(MIXES, nursery.run(case.model, groups, lora_paths=paths), strict=True):
@@ -99,7 +101,11 @@ def test_what_does_not_fit_is_refused_by_name(nursery: Nursery, tmp_path: Path) 
         "too high": (sizes, 8, "has rank 8, the server's buffers hold 4; start it with --max-lora-rank 8"),
         "tower": ({**sizes, "model.vision_tower.encoder.layers.0.self_attn.q_proj.linear": (64, 64)}, 4, "vision_tower.* is not served"),
         "head": ({**sizes, "lm_head": (128, 1024)}, 4, "lm_head.* is not served"),
-        "projection": ({**sizes, "model.language_model.per_layer_model_projection": (128, 160)}, 4, "per_layer_model_projection.* is not served"),
+        "projection": (
+            {**sizes, "model.language_model.per_layer_model_projection": (128, 160)},
+            4,
+            "per_layer_model_projection.* is not served",
+        ),
         "narrow": ({**sizes, one: (128, 33)}, 4, r"q_proj.lora_B.weight is \[33, 4\]; for rank 4 this model's is \[128, 4\]"),
         "deep": ({**sizes, "model.language_model.layers.10.mlp.up_proj": (128, 512)}, 4, "the model has 10 layers"),
         "ffn": ({f"{layer}.mlp.up_proj": (128, 256)}, 4, r"up_proj.lora_B.weight is \[256, 4\]; for rank 4 this model's is \[512, 4\]"),
@@ -126,9 +132,8 @@ def test_the_start_is_refused_by_name(nursery: Nursery, tmp_path: Path) -> None:
     path = random_adapters.write(tmp_path, sizes, 8, seed=0)
     with pytest.raises(EngineFailed, match="has rank 8, the server's buffers hold 4"):
         nursery.run(checkpoints.SHIPPED / "tiny-e2b", [Group([])], lora_paths={"high": str(path)}, max_lora_rank=4)
+    path = random_adapters.write(tmp_path / "v", {"model.language_model.layers.5.self_attn.v_proj": (128, 64)}, 4, seed=0)
     with pytest.raises(EngineFailed, match="layer 5 takes its values from k_proj"):
-        wrong = {"model.language_model.layers.5.self_attn.v_proj": (128, 64)}
-        path = random_adapters.write(tmp_path / "v", wrong, 4, seed=0)
         nursery.run(checkpoints.SHIPPED / "tiny-31b", [Group([])], lora_paths={"values": str(path)})
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from sglang.srt.layers.moe.token_dispatcher.base import DispatchOutputFormat
 from sglang.srt.layers.moe.topk import StandardTopKOutput
 from sglang.srt.layers.moe.utils import MoeRunnerBackend
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
@@ -33,7 +34,7 @@ def method_with(backend: MoeRunnerBackend = MoeRunnerBackend.TRITON, **attribute
 def batch(**change: Any) -> Any:
     routed = StandardTopKOutput(torch.rand(TOKENS, 2), torch.zeros(TOKENS, 2, dtype=torch.int32), torch.zeros(0))
     given = {"hidden_states": torch.randn(TOKENS, HIDDEN), "topk_output": routed, "hidden_states_pre_quant": None}
-    return SimpleNamespace(**{**given, **change})
+    return SimpleNamespace(**{"format": DispatchOutputFormat.STANDARD, **given, **change})
 
 
 class Before:
@@ -183,6 +184,7 @@ def test_a_layer_that_is_not_taken(change: dict[str, Any], said: str, caplog: py
     [
         ({"topk_output": SimpleNamespace(format=None)}, "the routing is left to the experts' kernel"),
         ({"hidden_states_pre_quant": object()}, "the activation is quantised"),
+        ({"format": DispatchOutputFormat.DEEPEP_LL}, "as deepep_ll"),
         ({}, "tensors are on cpu"),
     ],
 )
