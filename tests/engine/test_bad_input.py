@@ -62,7 +62,7 @@ def test_an_engine_raises(options: dict[str, object], said: str, nursery: Nurser
 
 @pytest.mark.parametrize(("kind", "draft"), [("fp8_e4m3", "auto"), ("fp8_e5m2", None)], ids=["mtp", "plain"])
 def test_an_fp8_cache_on_triton_with_shared_layers(kind: str, draft: str | None, nursery: Nursery) -> None:
-    """Each ends SGLang's first prefill; ``tests/engine/test_open_failures.py`` knows whether it still does."""
+    """Each ends SGLang's first prefill; ``crash_repro/fp8_shared_kv.py`` knows whether it still does."""
     options = {"attention_backend": "triton", "kv_cache_dtype": kind, "speculative_draft_model_path": draft}
     with pytest.raises(EngineFailed) as error:
         nursery.run(checkpoints.SHIPPED / "tiny-e2b", [Group([[2, 300]])], None, 60.0, **options)

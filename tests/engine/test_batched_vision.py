@@ -22,7 +22,7 @@ def test_triton_s_attention_over_packed_images(
     prompts: list[dict[str, Any]],  # noqa: F811
     oracle: dict[str, list[Greedy]],  # noqa: F811
 ) -> None:
-    """``triton_attn`` is what SGLang takes on cards that are no Hopper; its stock form attends to the padding."""
+    """``triton_attn`` is what SGLang takes on cards that are no Hopper; its stock form attends to the padding (``vision_padding.py``)."""
     family, backends = "tiny-26b-a4b", {"attention_backend": "triton", "mm_attention_backend": "triton_attn"}
     arms = [serve(interpreting, family, prompts, "image_recorder:install", {SWITCH: value}, **backends) for value in ("1", "0")]
     ours, stock = arms

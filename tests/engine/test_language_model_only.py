@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import checkpoints, images
-from tests.engine.engine_fork import EngineFailed, Group, Nursery
+from tests.engine.engine_fork import Group, Nursery
 from tests.engine.reference import text_prompts
 from tests.engine.test_memory_pools import FROM_MEMORY, MTP, Pools
 
@@ -75,14 +75,3 @@ def test_an_image_is_refused_by_name_and_text_goes_on(nursery: Nursery, tmp_path
     assert "--language-model-only" in refused[1]
     assert answered[0] == 200
     assert json.loads(answered[1])["usage"]["completion_tokens"] > 0
-
-
-def test_stock_refuses_the_flag(nursery: Nursery) -> None:
-    with pytest.raises(EngineFailed, match="--language-model-only does not support"):
-        nursery.run(
-            checkpoints.SHIPPED / TARGETS[0],
-            [Group([[2, 300]])],
-            {"SGLANG_GEMMA4_LANGUAGE_MODEL_ONLY": "0"},
-            60.0,
-            language_model_only=True,
-        )

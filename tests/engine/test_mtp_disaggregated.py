@@ -1,11 +1,14 @@
-"""MTP behind a prefill server: the first draft starts from the hidden state that the prefill server sends along."""
+"""MTP behind a prefill server: the first draft starts from the hidden state that the prefill server sends along.
+
+Stock's prefill server dies: ``crash_repro/pd_draft.py``.
+"""
 
 from typing import Any
 
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import EngineFailed, Group, Nursery
+from tests.engine.engine_fork import Group, Nursery
 from tests.engine.test_oracle import MTP
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(30 + 25 * n))] for n in range(4)]
@@ -22,10 +25,3 @@ def test_a_decode_server_drafts_as_one_server_does(family: str, nursery: Nursery
         assert answer.token_ids == reference.token_ids
         assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
         assert answer.meta_info["spec_verify_ct"] == reference.meta_info["spec_verify_ct"] < len(answer.token_ids), "drafts were accepted"
-
-
-def test_stock_s_prefill_server_dies(nursery: Nursery) -> None:
-    model = resolve("tiny-e2b")
-    env = {"TEST_SABOTAGE": "pd_pair:pair", "SGLANG_GEMMA4_PD_DRAFT": "0"}
-    with pytest.raises(EngineFailed, match=r"size of tensor a \(64\) must match the size of tensor b \(128\)"):
-        nursery.run(model, [Group(PROMPTS[:1])], env=env, **MTP, speculative_draft_model_path=f"{model}-assistant")

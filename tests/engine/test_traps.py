@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from crash_repro import case
+from crash_repro.engines import MTP
 from sglang_gemma4.diagnostics import trap_dump
 from tests.engine import text_only
 from tests.engine.engine_fork import EngineFailed, Nursery, run_engine
-from tests.engine.test_fix_sync_mtp import MTP
 
 ON = {"SGLANG_GEMMA4_DEBUG": "1"}
 TRITON: dict[str, Any] = {"attention_backend": "triton", "time_limit": 300.0}

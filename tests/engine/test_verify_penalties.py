@@ -14,7 +14,6 @@ from tests.engine.engine_fork import Group, Nursery, Output
 from tests.engine.mtp_cases import MODEL, MTP, chats, greedy, steps, timed
 from tests.engine.reference import CHECKPOINTS, text_prompts
 
-SWITCH = "SGLANG_GEMMA4_VERIFY_PENALTIES"
 ENGINE: dict[str, Any] = {"max_total_tokens": 3000, "chunked_prefill_size": 64, "max_running_requests": 8}
 Answers = list[list[Output]]
 
@@ -105,13 +104,9 @@ def test_answers_are_those_of_plain_decoding(name: str, nursery: Nursery, plain:
     assert ("disable_overlap_schedule': False" in log) == ("disable_overlap_schedule" in MODES[name].engine)
 
 
-@pytest.mark.parametrize("mode", [Mode("retracting", {}, {SWITCH: "0"}), Mode("overlapped_forgetful", OVERLAP)], ids=["stock", "forgetful"])
-def test_a_verify_that_counts_otherwise_is_seen(mode: Mode, nursery: Nursery, plain: Answers) -> None:
-    found = serve(nursery, mode, **MTP)
-    assert not equal(found, plain)
-    if mode.env:
-        assert tokens(found)[0] != tokens(plain)[0]
-        assert len(found[1][0].token_ids) > len(plain[1][0].token_ids), "min_new_tokens counted steps"
+def test_a_verify_that_counts_otherwise_is_seen(nursery: Nursery, plain: Answers) -> None:
+    """How stock counts is seen by ``crash_repro/verify_penalties.py``."""
+    assert not equal(serve(nursery, Mode("overlapped_forgetful", OVERLAP), **MTP), plain)
 
 
 def test_trees_are_left_as_in_stock(nursery: Nursery) -> None:
