@@ -8,11 +8,12 @@ from sglang_gemma4.patching import Hook, Patch
 
 def choose(result: dict[str, str], server_args: Any) -> dict[str, str]:
     """After ``_architecture_parser_defaults``."""
+    from sglang.srt.arg_groups.model_override_base import model_config_of
     from sglang.srt.arg_groups.overrides import resolving_view
 
     from sglang_gemma4.serving.parser_choice import choices
 
-    chosen = choices(server_args.get_model_config().hf_config, resolving_view(server_args))
+    chosen = choices(model_config_of(server_args).hf_config, resolving_view(server_args))
     if chosen:
         named = " and ".join(f"--{name.replace('_', '-')} {value}" for name, value in chosen.items())
         patching.tell(PATCH.name, f"{named}, since none was given ({PATCH.switch}=0 leaves answers as the model writes them)")

@@ -16,7 +16,7 @@ import openai
 
 MODEL = "tiny-26b-a4b"
 FLAGS = (
-    *("--tool-call-parser", "gemma4", "--enable-metrics"),
+    "--enable-metrics",  # and no parsers: the package chooses them
     *("--speculative-algorithm", "NEXTN", "--speculative-draft-model-path", f"{MODEL}-assistant"),
     *("--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"),
     "--sleep-on-idle",  # it lives through the session: without this its scheduler takes a core from the other tests

@@ -69,26 +69,67 @@ def test_an_image(server: Server, colour: str) -> None:
     assert answer.choices[0].message.content == colour
 
 
-def test_a_tool_call(server: Server) -> None:
-    question = dialogues.WEATHER_ASKS[0].format("Belm")
-    answer = server.ask(question, tools=dialogues.TOOLS)
-    (call,) = answer.choices[0].message.tool_calls
-    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Belm"})
-    assert answer.choices[0].finish_reason == "tool_calls"
+THINKING = {"chat_template_kwargs": {"enable_thinking": True}}
+TOWNS = ("Belm", "Corin")
 
 
-def test_two_streamed_calls_of_one_tool_stay_two(server: Server) -> None:
-    question = dialogues.WEATHER_ASKS[0].format("Belm and Corin")
-    calls: dict[int, dict[str, str]] = {}
-    for chunk in server.ask(question, tools=dialogues.TOOLS, stream=True, max_tokens=64):
-        for delta in (chunk.choices[0].delta.tool_calls or []) if chunk.choices else []:
-            call = calls.setdefault(delta.index, {"name": "", "arguments": ""})
-            call["name"] += delta.function.name or ""
-            call["arguments"] += delta.function.arguments or ""
-    assert sorted(calls) == [0, 1]
-    assert [(c["name"], json.loads(c["arguments"])) for c in calls.values()] == [
-        ("get_weather", {"city": town}) for town in ("Belm", "Corin")
-    ]
+def test_the_log_names_the_parsers_that_nobody_gave(server: Server) -> None:
+    assert "--reasoning-parser gemma4 and --tool-call-parser gemma4, since none was given" in server.log.read_text()
+
+
+def streamed(server: Server, content: Any, **options: Any) -> tuple[str, str, list[tuple[str, Any]], str | None]:
+    """Content, thought, calls and finish reason as a client joins them."""
+    said, thought, calls, finish = "", "", {}, None
+    for chunk in server.ask(content, stream=True, **options):
+        for choice in chunk.choices:
+            said += choice.delta.content or ""
+            thought += getattr(choice.delta, "reasoning_content", None) or ""
+            finish = choice.finish_reason or finish
+            for delta in choice.delta.tool_calls or []:
+                call = calls.setdefault(delta.index, {"name": "", "arguments": "", "id": ""})
+                call["id"] += delta.id or ""
+                call["name"] += delta.function.name or ""
+                call["arguments"] += delta.function.arguments or ""
+    assert len({call["id"] for call in calls.values()}) == len(calls)
+    assert sorted(calls) == list(range(len(calls)))
+    return said, thought, [(call["name"], json.loads(call["arguments"])) for _, call in sorted(calls.items())], finish
+
+
+def whole(server: Server, content: Any, **options: Any) -> tuple[str, str, list[tuple[str, Any]], str | None]:
+    """The same of an answer that is not streamed."""
+    (choice,) = server.ask(content, **options).choices
+    message = choice.message
+    calls = [(call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls or []]
+    return message.content or "", message.reasoning_content or "", calls, choice.finish_reason
+
+
+@pytest.mark.parametrize("ask", [whole, streamed])
+def test_a_thought_is_told_from_the_answer(server: Server, ask: Any) -> None:
+    thought = f"I am asked about the {FACT.relation} of {FACT.subject}. It is {FACT.value}."
+    seen = ask(server, f"Who rules {FACT.subject}?", extra_body=THINKING)
+    assert seen == (dialogues.answer_to(FACT), thought, [], "stop")
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.parametrize("ask", [whole, streamed])
+def test_parallel_calls_of_one_tool(server: Server, ask: Any, thinking: bool) -> None:
+    """With thinking asked for the tiny model still calls without a thought, as models do: its calls are no thought."""
+    question = dialogues.WEATHER_ASKS[0].format(" and ".join(TOWNS))
+    seen = ask(server, question, tools=dialogues.TOOLS, max_tokens=64, extra_body=THINKING if thinking else {})
+    assert seen == ("", "", [("get_weather", {"city": town}) for town in TOWNS], "tool_calls")
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_a_conversation_with_tool_results(server: Server, thinking: bool) -> None:
+    """Question, calls, results and the last answer; then another call in the same conversation."""
+    options: Any = {"tools": dialogues.TOOLS, "max_tokens": 64, "extra_body": THINKING if thinking else {}}
+    conversation: list[Any] = [{"role": "user", "content": dialogues.WEATHER_ASKS[0].format(" and ".join(TOWNS))}]
+    message = server.ask(conversation, **options).choices[0].message
+    conversation.append(message.model_dump(exclude_none=True))
+    for call, sky in zip(message.tool_calls, ("sunny", "rainy"), strict=True):
+        conversation.append({"role": "tool", "tool_call_id": call.id, "content": sky})
+    for ask in (whole, streamed):
+        assert ask(server, conversation, **options) == ("It is sunny in Belm. It is rainy in Corin.", "", [], "stop")
 
 
 def test_concurrent_requests_answer_as_alone(server: Server) -> None:
@@ -151,8 +192,10 @@ def test_the_banner_and_doctor_list_the_same_patches(server: Server) -> None:
     data = doctor.live(server.url)
     assert [row["name"] for row in data["scheduler"]] == list(ORDER)
     notes = [(row["name"], note) for row in data["scheduler"] for note in row["notes"]]
-    at_start = [row | {"notes": [], "facts": []} for row in data["scheduler"]]
-    assert at_start == data["frontend"], "only the process that computes notes what a fast path declined or cost"
+    at_start, in_front = ([row | {"notes": [], "facts": []} for row in data[process]] for process in ("scheduler", "frontend"))
+    assert at_start == in_front
+    told = {row["name"]: row["notes"] + row["facts"] for row in data["frontend"] if row["notes"] or row["facts"]}
+    assert list(told) == ["parser_defaults"], "what fast paths declined or cost is noted by the process that computes"
     assert data["healthy"]
     for line in status.table(at_start):
         assert line in log
