@@ -33,7 +33,7 @@ def install() -> None:
 
 
 def discard() -> None:
-    """Pausing the weights' memory leaves 0x5a in every byte of what loading a model allocated."""
+    """Pausing the weights' memory leaves 0xff, NaN, in every byte of what loading a model allocated."""
     import torch
     from sglang.srt.managers.scheduler_components.weight_updater import SchedulerWeightUpdaterManager as Manager
 
@@ -77,7 +77,7 @@ class Discarding:
                 for path, tensor in tensors_of(runner.model):
                     known = derived.entry(path)
                     if known is None or not known.host:
-                        tensor.untyped_storage().fill_(0x5A)
+                        tensor.untyped_storage().fill_(0xFF)
 
 
 def walk(model: Any) -> dict[str, Any]:
