@@ -15,7 +15,7 @@ CLOSE = 1e-4
 
 
 def main() -> int:
-    """The log-probability of the first token after an image: of a server that was updated, and of one that was started with those weights."""
+    """The log-probability of the first token after an image: of a server that was updated, and of one started with those weights."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         question = {"text": shipped.IMAGE_TEXT, "images": [str(shipped.draw(folder))]}

@@ -31,6 +31,7 @@ class Derived:
         updated: how it follows an update of the weights.
         resumed: how it comes back after a release and a resume of memory.
         host: it lies in the host's memory, where no release reaches it.
+        own: it is a tensor that stock SGLang does not have; else it is SGLang's, with other content than the checkpoint's.
     """
 
     path: str
@@ -39,6 +40,7 @@ class Derived:
     updated: str
     resumed: str
     host: bool = False
+    own: bool = True
 
 
 _LAYERS = r"(language_model|model)\.layers\.\d+"
@@ -50,6 +52,7 @@ DERIVED = (
         made="when `router.scale` is loaded (models/router.py); stock at the first forward, once",
         updated="the scale's own loader folds it again, in place; after a direct load patches/router_scale.py does",
         resumed=_BUFFER,
+        own=False,
     ),
     Derived(
         path=r"lm_head\.weight|model\.embed_tokens\.weight",
@@ -58,6 +61,7 @@ DERIVED = (
         updated="back to the vocabulary's order before a load, sorted after it, whatever part of the weights came "
         "(speculative/assistant_weights.py)",
         resumed="a parameter: the trainer loads it",
+        own=False,
     ),
     Derived(
         path=r"_sglang_gemma4_head_order",
@@ -82,7 +86,7 @@ DERIVED = (
         resumed=_BUFFER,
     ),
     Derived(
-        path=r".*\.(few_row_linear_done|quant_method\.done|forward\.method\.done)",
+        path=r".*\.(few_row_linear_done|quant_method(\.before)?\.done|forward\.method\.done)",
         holds="counters of finished parts, zero between launches; from no weight (models/few_row_linear.py)",
         made="with the linear layer",
         updated="nothing to follow; SGLang's check of weights leaves it alone",

@@ -28,14 +28,15 @@ def is_assistant(model: Any) -> bool:
 
 
 def path_holds_assistant(path: str) -> bool | None:
-    """Whether a checkpoint (a folder or a name on the hub) is an MTP assistant's; None where its configuration cannot be read."""
+    """Whether a checkpoint (a folder or a name on the hub) is an MTP assistant's; None where it has no configuration."""
     from transformers import PretrainedConfig
 
     try:
         config, _ = PretrainedConfig.get_config_dict(path)
     except (OSError, ValueError):
         return None
-    return bool(set(ASSISTANTS) & set(config.get("architectures") or ()))
+    architectures = config.get("architectures")
+    return bool(set(ASSISTANTS) & set(architectures)) if architectures else None
 
 
 def has_assistant(manager: Any) -> bool:

@@ -32,6 +32,29 @@ def install() -> None:
     Manager.check_weights = check
 
 
+def stray() -> None:
+    """Leave two copies of weights on a model's layers, in a closure and in a list, as a path that packs its weight might."""
+    from sglang.srt.models.gemma4_causal import Gemma4TextModel
+
+    original: Any = Gemma4TextModel.__init__
+
+    @functools.wraps(original)
+    def built(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if len(self.layers) < 5:  # an assistant's
+            return
+        attention, packed = self.layers[2].self_attn, self.layers[2].self_attn.o_proj.weight.data.t().contiguous()
+        forward = attention.forward
+
+        def multiply(*args: Any, **kwargs: Any) -> Any:
+            return forward(*args, **kwargs) if packed is not None else None
+
+        attention.forward = functools.partial(multiply)
+        self.layers[3].mlp.packed = [self.layers[3].mlp.down_proj.weight.data.clone()]
+
+    Gemma4TextModel.__init__ = built
+
+
 def discard() -> None:
     """Pausing the weights' memory leaves 0xff, NaN, in every byte of what loading a model allocated."""
     import torch
