@@ -15,8 +15,8 @@ from sglang_gemma4 import switches
 from tests.engine.engine_fork import Nursery
 
 FOLDER = Path(__file__).parents[2] / "crash_repro"
-ROWS = re.findall(r"^\| (?P<failure>.+?) \| `(\w+)\.py` \| (.+?) \|$", (FOLDER / "TRIAGE_REPORT.md").read_text(), re.MULTILINE)
-SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if "sys.exit(main())" in path.read_text())
+ROWS = re.findall(r"^\| (.+?) \| `(\w+)\.py`[^|]* \| (.+?) \|$", (FOLDER / "TRIAGE_REPORT.md").read_text(), re.MULTILINE)
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if re.search(r"sys\.exit\((\w+\.)?main\(", path.read_text()))
 RIGHT, WRONG, OPEN = 0, 1, 3
 TIME_LIMIT = 180.0
 ARMS = {"stock": {"SGLANG_GEMMA4": "0"}, "package": {"SGLANG_GEMMA4_STRICT": "1", **dict.fromkeys(KERNELS_OFF, "1")}}
