@@ -69,15 +69,13 @@ def default_engine_arguments(given: Mapping[str, object]) -> dict[str, object]:
 def prepare_this_process() -> None:
     """Set this process up before it imports SGLang.
 
-    A second call does nothing, nor does one in a process forked from one that is set up.
+    It may be called again, also in a process forked from one that is set up and has imported SGLang since.
 
     Raises:
         RuntimeError: SGLang or a real ``sgl_kernel`` is already imported; it has chosen its kernels by then.
     """
     global _prepared
-    if _prepared:
-        return
-    for module in ("sgl_kernel", "sglang.srt"):
+    for module in ("sgl_kernel",) if _prepared else ("sgl_kernel", "sglang.srt"):
         loaded = sys.modules.get(module)
         if loaded is not None and str(STANDIN) not in (getattr(loaded, "__file__", None) or ""):
             raise RuntimeError(f"{module} is already imported; prepare the CPU engine before anything imports SGLang")
