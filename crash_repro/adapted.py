@@ -1,4 +1,4 @@
-"""A random LoRA adapter for a tiny model, an engine that is asked with and without it, and transformers with merged weights as the oracle."""
+"""A random LoRA adapter for a tiny model, an engine asked with and without it, and transformers with merged weights as the oracle."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
