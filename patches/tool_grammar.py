@@ -9,7 +9,9 @@ from sglang_gemma4.patching import Hook, Patch
 PARSER = "sglang.srt.function_call.function_call_parser.FunctionCallParser"
 
 
-def remember_tokenizer(_result: None, parser: Any, tools: Any, name: str, tokenizer: Any = None, *_args: Any, **_kwargs: Any) -> None:
+def remember_tokenizer(
+    _result: None, parser: Any, tools: Any, tool_call_parser: str, tokenizer: Any = None, *_args: Any, **_kwargs: Any
+) -> None:
     """After ``FunctionCallParser.__init__``: the grammar names the model's markers by their ids."""
     parser.gemma4_tokenizer = tokenizer
 

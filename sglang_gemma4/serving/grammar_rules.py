@@ -128,7 +128,9 @@ def _used(items: Iterable[Item]) -> set[str]:
 
 def _completes(items: Sequence_, completable: set[str]) -> bool:
     return all(
-        item.name in completable if isinstance(item, Ref) else not isinstance(item, Repeat) or not item.low or _completes(item.items, completable)
+        item.name in completable
+        if isinstance(item, Ref)
+        else not isinstance(item, Repeat) or not item.low or _completes(item.items, completable)
         for item in items
     )
 

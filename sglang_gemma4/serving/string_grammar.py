@@ -22,7 +22,10 @@ _CLASSES = {
 
 
 def free_text(rules: Rules, delimiter: str, least: int = 0, most: int | None = None) -> Ref:
-    """Text of ``least`` to ``most`` characters that does not contain ``delimiter``."""
+    """Text of ``least`` to ``most`` characters that does not contain ``delimiter``.
+
+    The last of ``most`` characters is refused where the model would have to spell it in several tokens: so xgrammar counts.
+    """
     attribute = "" if most is None else f"max_chars={most}"
     free: Sequence_ = (Raw(f"TagDispatch(loop_after_dispatch=false,excludes=({quoted(delimiter)}))"),)
     if not least:
