@@ -1,17 +1,26 @@
 """Thoughts and tool calls of an answer through one state machine."""
 
 from pkgutil import resolve_name
+from typing import Any
 
-from sglang_gemma4.patching import Entry, Patch
+from sglang_gemma4.patching import Entry, Hook, Patch
+
+
+def keep_markers(_result: None, server: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``OpenAIServingChat.__init__``: text-only checkpoints keep their markers in the text too."""
+    config = getattr(server.tokenizer_manager.model_config, "hf_config", None)
+    server.is_gemma4 = server.is_gemma4 or str(getattr(config, "model_type", "")).startswith("gemma4")
+
 
 PATCH = Patch(
     name="answer_parser",
     switch="SGLANG_GEMMA4_ANSWER_PARSER",
     why="Stock's parser never ends on some arguments, ends a call at <tool_call|> inside a string, makes null a string, drops text behind a "
     "call and calls inside thoughts, leaks a second thought into the content, takes an answer without a thought for one, and numbers "
-    "streamed calls by tool.",
+    "streamed calls by tool. Thoughts of a text-only checkpoint lose their markers before they are parsed.",
     evidence="srt/function_call/gemma4_detector.py:51 (the loop), :93, :259, :380, :411 · srt/parser/reasoning_parser.py:154, 224, 1320 · "
-    "crash_repro/tool_parser_hang.py, tool_answers.py, tool_call_index.py, thinking_answers.py · runs/2026-11-24-answer-parser",
+    "crash_repro/tool_parser_hang.py, tool_answers.py, tool_call_index.py, "
+    "thinking_answers.py, thinking_text_only.py · runs/2026-11-24-answer-parser",
     remove_when="SGLang's gemma4 parsers pass tests/unit/test_answer.py.",
     hooks=(
         Entry(
@@ -26,5 +35,6 @@ PATCH = Patch(
             lambda: resolve_name("sglang_gemma4.serving.answer_parsers:Thoughts"),
             "f36b30f30245",
         ),
+        Hook("sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat.__init__", "after", keep_markers, "51e24292b11d"),
     ),
 )
