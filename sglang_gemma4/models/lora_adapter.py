@@ -129,6 +129,8 @@ def _check_experts(targets: LoraTargets, rank: int, name: str, number: int, side
         raise AdapterRefusedError(
             f"LoRA weight {name}: this server has no room for adapted experts; start it with such an adapter in --lora-paths"
         )
+    if targets.against_experts:
+        raise AdapterRefusedError(f"LoRA weight {name}: adapted experts are not served here: {targets.against_experts}")
     ranks = rank * targets.config.num_experts
     expected = [(ranks, inputs) if side == "A" else (outputs, ranks) for inputs, outputs in sizes.values()]
     if shape not in expected:

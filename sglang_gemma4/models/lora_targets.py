@@ -7,6 +7,7 @@ and the FFN of layers that share KV may be twice as wide. So sizes are read off 
 import re
 from typing import Any
 
+import triton
 from sglang.srt.lora.layers import unwrap_lora_layer
 
 PARTS: dict[str, tuple[str, ...]] = {
@@ -36,12 +37,14 @@ class LoraTargets:
         experts: some adapter changes experts. They are wrapped, and get buffers, only then: of 26B-A4B's at rank 16 these are 1.2 GiB an
             adapter.
         closed: the model's layers have been wrapped, so ``experts`` cannot change any more.
+        against_experts: why no adapter may change experts here, or None.
     """
 
     def __init__(self, model: Any) -> None:
         self.text = model.language_model if hasattr(model, "language_model") else model.model
         self.config = self.text.config
         self.experts = self.closed = False
+        self.against_experts: str | None = None
 
     def should_apply_lora(self, module_name: str) -> bool:
         """Whether SGLang may wrap this module of the model."""
@@ -110,6 +113,8 @@ def attach(model: Any) -> LoraTargets:
     if present is not None:
         return present
     targets = LoraTargets(model)
+    if next(model.parameters()).device.type == "cpu" and not triton.knobs.runtime.interpret:
+        targets.against_experts = "SGLang's kernels for them are Triton's, which does not run on cpu"
     model.__dict__.update({_KEY: targets, "should_apply_lora": targets.should_apply_lora, "get_hidden_dim": targets.get_hidden_dim})
     return targets
 

@@ -26,10 +26,15 @@ class Adapter:
 
 
 def make(model: str, folder: Path, prompts: Sequence[list[int]], tokens: int, seed: int = 0, **config: Any) -> Adapter:
-    """Random, not zero, on both sides; ``config`` are PEFT's settings."""
+    """As :func:`adapt`, of a model that ships."""
+    return adapt(reference.load(model), folder, prompts, tokens, seed, **config)
+
+
+def adapt(model: Any, folder: Path, prompts: Sequence[list[int]], tokens: int, seed: int = 0, **config: Any) -> Adapter:
+    """Random, not zero, on both sides; ``config`` are PEFT's settings. The model is changed."""
     from peft import LoraConfig, get_peft_model
 
-    adapted = get_peft_model(reference.load(model), LoraConfig(**config))
+    adapted = get_peft_model(model, LoraConfig(**config))
     torch.manual_seed(seed)
     for name, weight in adapted.named_parameters():
         if "lora_B" in name:

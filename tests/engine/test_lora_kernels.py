@@ -1,4 +1,4 @@
-"""Our kernels beside adapters, interpreted: products of few rows are ours, what an adapter adds is there, and what cannot be fused declines."""
+"""Kernels beside adapters, interpreted: products of few rows are ours and keep what an adapter adds; SGLang's of adapted experts."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from crash_repro import case
-from sglang_gemma4.tiny import random_adapters
-from tests.engine import reference, text_only
+from sglang_gemma4.tiny import families, random_adapters
+from tests.engine import lora_adapters, reference, text_only
 from tests.engine.engine_fork import Group, Nursery
 
 TOKENS = 3
@@ -40,3 +40,33 @@ def test_same_tokens_as_merged_weights(interpreting: Nursery, tmp_path: Path) ->
     assert "FEW ROWS, plain." in log
     assert "FEW ROWS, gated." not in log
     assert "few_row_linear declined: gate_up_proj became a MergedColumnParallelLinearWithLoRA" in log
+
+
+SMALL: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "num_experts": 4,
+    "top_k_experts": 2,
+}
+"""An interpreted program takes milliseconds, and there is one for each block of rows of an expert and adapter."""
+
+
+def test_experts_by_sglang_s_kernels(interpreting: Nursery, tmp_path: Path) -> None:
+    """PEFT's ``target_parameters``, beside an adapted projection; a row without an adapter in the same batch."""
+    from transformers import Gemma4ForCausalLM, Gemma4TextConfig
+
+    torch.manual_seed(0)
+    config = {**families.TEXT["tiny-26b-a4b"], "use_bidirectional_attention": None, **SMALL}
+    model = Gemma4ForCausalLM(Gemma4TextConfig(**config, initializer_range=0.12, dtype=torch.float32)).eval()
+    for layer in model.model.layers:
+        layer.post_feedforward_layernorm.weight.data.fill_(6.0)  # else two layers say little beside the embedding they add to
+    path = text_only.save(model, tmp_path / "model", sglang_names=False)
+    plain = [reference.greedy(model, {"input_ids": torch.tensor([prompt])}, TOKENS) for prompt in PROMPTS]
+    asked = {"target_modules": ["q_proj"], "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}
+    adapter = lora_adapters.adapt(model, tmp_path / "adapter", PROMPTS, TOKENS, r=2, lora_alpha=32, **asked)
+    assert all(one != other for one, other in zip(plain, adapter.answers, strict=True))
+    group = Group(PROMPTS, {"max_new_tokens": TOKENS}, client="lora_client:send", extra={"adapters": [None, "some"]})
+    env = {"TEST_SABOTAGE": "triton_experts:install lora_experts:install"}
+    answers = interpreting.run(path, [group], env=env, lora_paths={"some": str(adapter.path)})[0]
+    assert [answer.token_ids for answer in answers] == [plain[0], adapter.answers[1]]
+    assert "and experts" in answers[0].log
