@@ -11,7 +11,7 @@ import engines  # type: ignore[import-not-found]
 import shipped  # type: ignore[import-not-found]
 
 TOKENS, LEAST, FREQUENCY = 24, 8, 1.5
-SAMPLING = {
+SAMPLING: dict[str, dict[str, Any]] = {
     f"frequency_penalty {FREQUENCY}": {"frequency_penalty": FREQUENCY, "ignore_eos": True},
     f"min_new_tokens {LEAST}": {"min_new_tokens": LEAST},
 }

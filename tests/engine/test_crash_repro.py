@@ -56,7 +56,8 @@ def test_a_row_is_repaired_by_a_switch_or_open(script: str) -> None:
 def test_the_script_ends_as_the_report_says(script: str, arm: str, request: pytest.FixtureRequest) -> None:
     path = FOLDER / f"{script}.py"
     interpreted = "TRITON_INTERPRET" in path.read_text()
-    nursery: Nursery = request.getfixturevalue("interpreting" if interpreted else "nursery")  # "interpreting: Nursery": begins first, tests/conftest.py
+    # "interpreting: Nursery", by which tests/conftest.py lets this file begin first.
+    nursery: Nursery = request.getfixturevalue("interpreting" if interpreted else "nursery")
     started = time.monotonic()
     status, printed = nursery.run_script(path, ARMS[arm], TIME_LIMIT)
     print(f"{script} on {arm}: status {status} after {time.monotonic() - started:.1f} s")
