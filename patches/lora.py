@@ -1,5 +1,6 @@
 """LoRA adapters on Gemma 4's layers, which differ in size from layer to layer and lack projections of keys and values here and there."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,9 +13,14 @@ NOT_ADAPTED = {"embed_tokens", "lm_head"}
 
 def attach_targets(original: Callable[..., None], manager: Any, *args: Any, **kwargs: Any) -> None:
     """Around ``LoRAManager.init_state``, which loads adapters, wraps layers and makes their buffers."""
+    from sglang.srt.configs.load_config import LoadFormat
+
     from sglang_gemma4.models import lora_targets
 
     targets = lora_targets.attach(manager.base_model) if lora_targets.is_gemma4(manager.base_model) else None
+    if targets is not None and manager.load_config.load_format == LoadFormat.DUMMY:
+        # Of the model's weights, which are random; an adapter is read from its file.
+        manager.load_config = dataclasses.replace(manager.load_config, load_format=LoadFormat.AUTO)
     original(manager, *args, **kwargs)
     if targets is not None:
         targets.closed = True

@@ -64,11 +64,11 @@ def run(order: dict[str, Any]) -> None:
     engine.shutdown()
 
 
-def measure(engine: Any, prompts: list[list[int]], output_tokens: int) -> dict[str, Any]:
+def measure(engine: Any, prompts: list[list[int]], output_tokens: int, **more: Any) -> dict[str, Any]:
     """Times of one batch, from SGLang's own time stamps: its prefill ends when the last request has its first token, the rest is decoding.
 
     A decode step is a forward pass of the target: one token, or under MTP one verify step. Requests that are done early leave the
-    later steps with a smaller batch; ``step_ms`` averages over all of them.
+    later steps with a smaller batch; ``step_ms`` averages over all of them. ``more`` is what else the engine is told of the requests.
 
     Raises:
         RuntimeError: some requests waited until others were done, so this was not one batch.
@@ -77,7 +77,7 @@ def measure(engine: Any, prompts: list[list[int]], output_tokens: int) -> dict[s
     empty_radix_cache(engine)
     sampling = {"max_new_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
     started = time.time()
-    outputs = engine.generate(input_ids=prompts, sampling_params=sampling)
+    outputs = engine.generate(input_ids=prompts, sampling_params=sampling, **more)
     about = [output["meta_info"] for output in outputs]
     prefilled = max(meta["prefill_finished_time"] for meta in about)
     early = sum(meta["request_finished_ts"] <= prefilled for meta in about)
