@@ -71,6 +71,7 @@ _TABLE = (
     Switch("SGLANG_GEMMA4_REPORT", True, "The start-up banner and the patch list in /server_info."),
     Switch("SGLANG_GEMMA4_PATCH_METRICS", True, "The patch list on /metrics, where the server has --enable-metrics."),
     Switch("SGLANG_GEMMA4_TEXT_ONLY_CONFIG", True, "Load text-only checkpoints as transformers 5.19 saves them."),
+    Switch("SGLANG_GEMMA4_UNIFIED_CONFIG", True, "Load 12B checkpoints (Gemma 4 unified) as transformers 5.19 saves them."),
     Switch("SGLANG_GEMMA4_ROUTER_SCALE", True, "The MoE router's scale is applied on every path and follows weight updates."),
     Switch("SGLANG_GEMMA4_WEIGHT_UPDATES", True, "Weight updates reach the model they are for, with MTP too; one that fits none is refused."),
     Switch("SGLANG_GEMMA4_RELEASED_MEMORY", True, "After release and resume of memory nothing is missing that no checkpoint holds."),
@@ -363,6 +364,7 @@ _TABLE = (
         "1 GiB of the KV memory (E2B, 600 images on an H200: 1.86 times this package's throughput without it, two passes each, "
         "`runs/2026-11-22-e2b-images-ttft`; stock gains 1.20 times by that flag, `runs/2026-11-23-e2b-images-ttft`).",
     ),
+    Switch("SGLANG_GEMMA4_AUDIO_PADDING", True, "A sound is not filled with silence before it is encoded."),
     Switch(
         "SGLANG_GEMMA4_MEDIA_ERRORS",
         True,

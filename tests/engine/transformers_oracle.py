@@ -2,9 +2,9 @@
 
     python transformers_oracle.py REQUEST.json ANSWER.json
 
-REQUEST holds ``model`` (a directory), ``dtype``, ``new_tokens`` and ``prompts``, each with ``text`` and ``images`` (paths). ANSWER has,
-for each prompt, ``input_ids``, ``token_ids`` and ``logprobs`` (natural logarithm, of each new token), and ``margin``, the
-smallest distance between the best and the second-best logit on the way.
+REQUEST holds ``model`` (a directory), ``dtype``, ``new_tokens`` and ``prompts``, each with ``text``, ``images`` and, where there are any,
+``sounds`` (paths). ANSWER has, for each prompt, ``input_ids``, ``token_ids`` and ``logprobs`` (natural logarithm, of each new token, among
+those that the checkpoint does not suppress), and ``margin``, the smallest distance between the best and the second-best logit on the way.
 """
 
 import json
@@ -34,13 +34,27 @@ def decode(model: Path, prompts: Sequence[dict[str, Any]], new_tokens: int, fold
     return [Greedy(**one) for one in json.loads(answer.read_text())]
 
 
+def see_the_whole_context() -> None:
+    """Make transformers' audio tower attend to ``attention_context_left`` frames, the frame itself among them: 13.
+
+    transformers 5.19 leaves out the first of them (``dist < left_window_size`` of one less). The model's first implementation has all 13
+    (google-deepmind/gemma, gm/nn/gemma4/audio), and so has SGLang.
+    """
+    from transformers.models.gemma4 import modeling_gemma4 as modeling
+
+    exclusive: Any = modeling.sliding_window_mask_function
+    modeling.sliding_window_mask_function = lambda window: exclusive((window[0] + 1, window[1]))
+
+
 def main() -> None:
     """Answer one request."""
+    import soundfile  # type: ignore[import-untyped]
     import torch
     from PIL import Image
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     torch.set_num_threads(1)
+    see_the_whole_context()
     request = json.loads(Path(sys.argv[1]).read_text())
     processor = AutoProcessor.from_pretrained(request["model"])
     model = AutoModelForImageTextToText.from_pretrained(request["model"], dtype=getattr(torch, request["dtype"])).eval()
@@ -48,15 +62,17 @@ def main() -> None:
     answers = []
     for prompt in request["prompts"]:
         images = [Image.open(path).convert("RGB") for path in prompt["images"]]
-        options = {"images": [images]} if images else {}
+        options: dict[str, Any] = {"images": [images]} if images else {}
+        if prompt.get("sounds"):
+            options["audio"] = [soundfile.read(path)[0].astype("float32") for path in prompt["sounds"]]
         inputs = processor(text=[prompt["text"]], return_tensors="pt", add_special_tokens=False, **options)
         with torch.inference_mode():
             done = model.generate(
-                **inputs, do_sample=False, max_new_tokens=request["new_tokens"], return_dict_in_generate=True, output_logits=True
+                **inputs, do_sample=False, max_new_tokens=request["new_tokens"], return_dict_in_generate=True, output_scores=True
             )
         length = inputs["input_ids"].shape[1]
         new = done.sequences[0, length:]
-        logits = torch.stack([step[0] for step in done.logits]).float()  # [new_tokens, vocabulary]
+        logits = torch.stack([step[0] for step in done.scores]).float()  # [new_tokens, vocabulary]
         best = logits.topk(2).values
         answers.append(
             {

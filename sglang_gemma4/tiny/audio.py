@@ -1,0 +1,58 @@
+"""The tiny E2B with an audio tower: two conformer layers with random weights beside the trained language and vision parts.
+
+A sound's soft tokens say nothing to the language model, but they move its logits, and transformers computes the same.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sglang_gemma4.tiny import checkpoints, families, spread_weights
+
+FAMILY = "tiny-e2b"
+CONFIG: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "subsampling_conv_channels": [128, 8],  # transformers sizes what follows the convolutions by the first: 128 mel bins make it 128
+    "output_proj_dims": 96,
+    "use_clipped_linears": True,
+}
+PARTS = ("audio_tower.", "embed_audio.")
+
+
+def build(seed: int = 0) -> Any:
+    """The ``Gemma4ForConditionalGeneration`` in float32; no norm, scale or clip of its tower is an identity."""
+    import torch
+    from transformers import AutoConfig, Gemma4AudioConfig, Gemma4ForConditionalGeneration
+
+    shipped = checkpoints.SHIPPED / FAMILY
+    config = AutoConfig.from_pretrained(shipped)
+    config.audio_config = Gemma4AudioConfig(**CONFIG)
+    model = Gemma4ForConditionalGeneration.from_pretrained(shipped, config=config, dtype=torch.float32).eval()
+    state = model.state_dict()
+    spread_weights.fill(model, seed, leave=[name for name in state if not name.removeprefix("model.").startswith(PARTS)])
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, tensor in state.items():
+            if not name.removeprefix("model.").startswith(PARTS):
+                continue
+            if name.endswith(("input_min", "input_max")):
+                tensor.fill_(families.CLIP_INPUT * (-1 if name.endswith("min") else 1))
+            elif name.endswith(("output_min", "output_max")):
+                tensor.fill_(families.CLIP_OUTPUT * (-1 if name.endswith("min") else 1))
+            elif tensor.dim() == 1:
+                tensor.add_(0.1 * torch.randn(tensor.shape, generator=generator))
+    return model
+
+
+def write(path: Path, seed: int = 0) -> Path:
+    """The whole directory, as the shipped one has it, and the shipped assistant beside it, in ``PATH-assistant``."""
+    import torch
+
+    shutil.copytree(checkpoints.SHIPPED / FAMILY, path)
+    shutil.copytree(checkpoints.SHIPPED / f"{FAMILY}-assistant", path.with_name(f"{path.name}-assistant"))
+    build(seed).to(torch.bfloat16).save_pretrained(path)
+    return path

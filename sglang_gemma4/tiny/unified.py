@@ -1,0 +1,134 @@
+"""A tiny 12B: Gemma 4 unified with random weights, written as transformers saves it.
+
+It keeps what the unified model has and its sisters have not: raw patches and raw waveform projected without towers, 8 KV heads on sliding
+layers and one on full ones, K = V there, images seen both ways. Nothing is trained; text, images and sounds move its logits all the same.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sglang_gemma4.tiny import checkpoints, export, families, spread_weights
+
+NAME = "tiny-12b"
+SAMPLES = 640
+"""Of a waveform a soft token, 40 ms; the released model's, whose feature extractor has it."""
+TEXT: dict[str, Any] = {
+    "vocab_size": families.VOCABULARY,
+    "hidden_size": 128,
+    "head_dim": 32,
+    "global_head_dim": 64,
+    "intermediate_size": 256,
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "sliding_window": 64,
+    "max_position_embeddings": 4096,
+    "final_logit_softcapping": 30.0,
+    "use_bidirectional_attention": "vision",
+    "tie_word_embeddings": True,
+    "pad_token_id": families.PAD,
+    "eos_token_id": families.EOS,
+    "bos_token_id": families.BOS,
+}
+VISION = {
+    "patch_size": families.PATCH,
+    "pooling_kernel_size": families.POOL,
+    "mm_embed_dim": 96,
+    "mm_posemb_size": 128,
+    "output_proj_dims": 96,
+}
+
+
+def build(tokens: dict[str, int], seed: int = 0) -> Any:
+    """A ``Gemma4UnifiedForConditionalGeneration`` in float32; ``tokens`` as ``export.special_ids`` gives them."""
+    import torch
+    from transformers.models.gemma4_unified import modeling_gemma4_unified as modeling
+    from transformers.models.gemma4_unified.configuration_gemma4_unified import (
+        Gemma4UnifiedAudioConfig,
+        Gemma4UnifiedConfig,
+        Gemma4UnifiedTextConfig,
+        Gemma4UnifiedVisionConfig,
+    )
+
+    config = Gemma4UnifiedConfig(
+        text_config=Gemma4UnifiedTextConfig(**TEXT),
+        vision_config=Gemma4UnifiedVisionConfig(**VISION),
+        audio_config=Gemma4UnifiedAudioConfig(audio_embed_dim=SAMPLES),
+        tie_word_embeddings=True,
+        **{name: token for name, token in tokens.items() if name != "eoa_token_id"},
+    )
+    model = modeling.Gemma4UnifiedForConditionalGeneration(config).eval()
+    spread_weights.fill(model, seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.mul_(1.0 + 0.1 * torch.randn(parameter.shape, generator=generator))
+                if name.endswith("bias"):
+                    parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+        for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.fill_(families.LAYER_SCALARS[int(name.split("layers.")[1].split(".")[0])])
+    return model
+
+
+def build_assistant(seed: int = 0) -> Any:
+    """A ``Gemma4UnifiedAssistantForCausalLM`` in float32 that fits :func:`build`; what it drafts is accepted by chance alone."""
+    from transformers.models.gemma4_unified.configuration_gemma4_unified import Gemma4UnifiedTextConfig
+    from transformers.models.gemma4_unified_assistant.configuration_gemma4_unified_assistant import Gemma4UnifiedAssistantConfig
+    from transformers.models.gemma4_unified_assistant.modeling_gemma4_unified_assistant import Gemma4UnifiedAssistantForCausalLM
+
+    same = {name: value for name, value in TEXT.items() if name not in ("final_logit_softcapping", "use_bidirectional_attention")}
+    small = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 4,
+        "num_kv_shared_layers": 4,
+        "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+    }
+    config = Gemma4UnifiedAssistantConfig(
+        text_config=Gemma4UnifiedTextConfig(**{**same, **small}), backbone_hidden_size=TEXT["hidden_size"]
+    )
+    model = Gemma4UnifiedAssistantForCausalLM(config).eval()
+    spread_weights.fill(model, seed)
+    return model
+
+
+def write(path: Path, seed: int = 0) -> Path:
+    """The whole directory that AutoProcessor, AutoModelForImageTextToText and SGLang load, with the tiny families' tokenizer.
+
+    Its assistant lies beside it, in ``PATH-assistant``.
+    """
+    import torch
+    from tokenizers import Tokenizer
+    from transformers import AutoTokenizer
+    from transformers.models.gemma4_unified.feature_extraction_gemma4_unified import Gemma4UnifiedAudioFeatureExtractor
+    from transformers.models.gemma4_unified.image_processing_gemma4_unified import Gemma4UnifiedImageProcessor
+    from transformers.models.gemma4_unified.processing_gemma4_unified import Gemma4UnifiedProcessor
+    from transformers.models.gemma4_unified.video_processing_gemma4_unified import Gemma4UnifiedVideoProcessor
+
+    tiny = checkpoints.SHIPPED / "tiny-e2b"
+    model = build(export.special_ids(Tokenizer.from_file(str(tiny / "tokenizer.json"))), seed)
+    model.to(torch.bfloat16).save_pretrained(path)
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
+    sizes = {"patch_size": families.PATCH, "pooling_kernel_size": families.POOL, "max_soft_tokens": families.MAX_SOFT_TOKENS}
+    processor = Gemma4UnifiedProcessor(
+        feature_extractor=Gemma4UnifiedAudioFeatureExtractor(feature_size=SAMPLES, audio_samples_per_token=SAMPLES),
+        image_processor=Gemma4UnifiedImageProcessor(**sizes),
+        tokenizer=tokenizer,
+        video_processor=Gemma4UnifiedVideoProcessor(**sizes),
+        chat_template=tokenizer.chat_template,
+        image_seq_length=families.MAX_SOFT_TOKENS,
+    )
+    processor.save_pretrained(path)
+    generation = json.loads((tiny / "generation_config.json").read_text())
+    never = [model.config.eoi_token_id, model.config.eoa_token_index]  # as the released file says; SGLang's class does it unasked
+    (path / "generation_config.json").write_text(json.dumps(generation | {"suppress_tokens": never}, indent=1) + "\n")
+    build_assistant(seed).to(torch.bfloat16).save_pretrained(path.with_name(f"{path.name}-assistant"))
+    return path
