@@ -1,5 +1,7 @@
 """Requests with adapters, in the engine's process: ``client="lora_client:send"``."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 GREEDY = {"temperature": 0, "ignore_eos": True}
@@ -19,9 +21,11 @@ def send(engine: Any, group: dict[str, Any]) -> list[dict[str, Any]]:
     if not group["prompts"]:
         return said
     sampling = {**GREEDY, **group["sampling"]}
-    outputs = engine.generate(input_ids=group["prompts"], sampling_params=sampling, lora_path=extra["adapters"])
-    return said + [_answer(output["output_ids"], "", output["meta_info"].get("spec_verify_ct")) for output in outputs]
+    options = {"sampling_params": sampling, "return_logprob": group["logprobs"]}
+    outputs = engine.generate(input_ids=group["prompts"], lora_path=extra["adapters"], **options)
+    return said + [_answer(output["output_ids"], "", output["meta_info"]) for output in outputs]
 
 
-def _answer(token_ids: list[int], text: str, steps: int | None = None) -> dict[str, Any]:
-    return {"token_ids": token_ids, "text": text, "logprobs": [], "meta_info": {"spec_verify_ct": steps}}
+def _answer(token_ids: list[int], text: str, about: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    logprobs = [entry[0] for entry in about.get("output_token_logprobs") or []]
+    return {"token_ids": token_ids, "text": text, "logprobs": logprobs, "meta_info": {"spec_verify_ct": about.get("spec_verify_ct")}}

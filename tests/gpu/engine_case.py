@@ -21,7 +21,8 @@ def main() -> None:
 
     case = json.loads(Path(sys.argv[1]).read_text())
     engine = sglang.Engine(model_path=case["model"], **case["engine"])
-    Path(sys.argv[2]).write_text(json.dumps([send(engine, group) for group in case["groups"]]))
+    clients = [pkgutil.resolve_name(f"tests.engine.{group['client']}") if group["client"] else send for group in case["groups"]]
+    Path(sys.argv[2]).write_text(json.dumps([client(engine, group) for client, group in zip(clients, case["groups"], strict=True)]))
     engine.shutdown()
 
 
