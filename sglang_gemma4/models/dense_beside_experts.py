@@ -62,10 +62,11 @@ def problem_with(layer: Any) -> str | None:
         ("experts", layer.moe.experts, FusedMoE, UnquantizedFusedMoEMethod),
     )
     for name, product, kind, method in products:
+        found: Any = getattr(product, "quant_method", None)
         if type(product) is not kind:
             return f"{name} is a {type(product).__name__}"
-        if not isinstance(product.quant_method, method):
-            return f"{name} is quantised ({type(product.quant_method).__name__})"
+        if not isinstance(found, method):
+            return f"{name} is quantised ({type(found).__name__})"
     return None
 
 

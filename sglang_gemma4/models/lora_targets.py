@@ -94,8 +94,8 @@ class LoraTargets:
         if linear is None:
             return 0, 0
         inputs = getattr(linear, "input_size_per_partition", linear.input_size)
-        outputs = getattr(linear, "output_partition_sizes", None)
-        return int(inputs), int(linear.output_size if module_name not in ("qkv_proj", "gate_up_proj") else sum(outputs))
+        by_column = module_name in ("qkv_proj", "gate_up_proj")
+        return int(inputs), int(sum(linear.output_partition_sizes) if by_column else linear.output_size)
 
     def values_are_keys(self, number: int) -> bool:
         """Whether a layer has no projection for values and takes its keys'."""

@@ -39,6 +39,6 @@ def adapt(model: Any, folder: Path, prompts: Sequence[list[int]], tokens: int, s
     for name, weight in adapted.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=SPREAD)
-    adapted.save_pretrained(folder)
+    adapted.save_pretrained(str(folder))
     merged = adapted.merge_and_unload()
     return Adapter(folder, [reference.greedy(merged, {"input_ids": torch.tensor([prompt])}, tokens) for prompt in prompts])

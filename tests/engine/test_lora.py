@@ -71,7 +71,7 @@ def test_mixed_batches(case: Case, nursery: Nursery) -> None:
 def test_with_mtp_the_draft_has_no_adapter(case: Case, nursery: Nursery) -> None:
     """Adapters come and go while the server runs."""
     draft = case.model.with_name(case.model.name + "-assistant")
-    options = {"lora_target_modules": ["all"], "enable_lora": True, "max_lora_rank": 8, "max_loras_per_batch": 2}
+    options: dict[str, Any] = {"lora_target_modules": ["all"], "enable_lora": True, "max_lora_rank": 8, "max_loras_per_batch": 2}
     first, second, third = nursery.run(
         case.model,
         [
@@ -113,7 +113,7 @@ def test_what_does_not_fit_is_refused_by_name(nursery: Nursery, tmp_path: Path) 
         "experts": ({f"{layer}.self_attn.q_proj": (128, 128), f"{layer}.experts": (128, 64)}, 4, "layer 7 has no experts"),
     }
     paths = {name: str(random_adapters.write(tmp_path / name, some, rank, seed=0)) for name, (some, rank, _) in others.items()}
-    options = {"lora_target_modules": ["all"], "enable_lora": True, "max_lora_rank": 4}
+    options: dict[str, Any] = {"lora_target_modules": ["all"], "enable_lora": True, "max_lora_rank": 4}
     prompts = reference.text_prompts(model.name, [20])
     good = str(random_adapters.write(tmp_path / "good", sizes, 4, seed=0))
     groups = [

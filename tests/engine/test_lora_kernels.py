@@ -62,7 +62,7 @@ def test_experts_by_sglang_s_kernels(interpreting: Nursery, tmp_path: Path) -> N
         layer.post_feedforward_layernorm.weight.data.fill_(6.0)  # else two layers say little beside the embedding they add to
     path = text_only.save(model, tmp_path / "model", sglang_names=False)
     plain = [reference.greedy(model, {"input_ids": torch.tensor([prompt])}, TOKENS) for prompt in PROMPTS]
-    asked = {"target_modules": ["q_proj"], "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}
+    asked: dict[str, Any] = {"target_modules": ["q_proj"], "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}
     adapter = lora_adapters.adapt(model, tmp_path / "adapter", PROMPTS, TOKENS, r=2, lora_alpha=32, **asked)
     assert all(one != other for one, other in zip(plain, adapter.answers, strict=True))
     group = Group(PROMPTS, {"max_new_tokens": TOKENS}, client="lora_client:send", extra={"adapters": [None, "some"]})

@@ -85,7 +85,7 @@ def made(name: str, folder: Path) -> Adapted:
     for weight_name, weight in adapted.named_parameters():
         if "lora_" in weight_name:
             weight.data = torch.randn(weight.shape, generator=generator) * (0.05 if "lora_A" in weight_name else 0.1)
-    adapted.save_pretrained(folder / "adapter")
+    adapted.save_pretrained(str(folder / "adapter"))
     merged = adapted.merge_and_unload()
     merged.save_pretrained(folder / "merged")
     for file in shipped.iterdir():

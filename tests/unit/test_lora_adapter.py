@@ -17,7 +17,7 @@ STEM = "base_model.model.model.language_model.layers"
 
 
 def bare(kind: type, **attributes: Any) -> Any:
-    made = object.__new__(kind)
+    made: Any = object.__new__(kind)
     torch.nn.Module.__init__(made)
     made.__dict__.update(attributes)
     return made
@@ -97,10 +97,10 @@ def test_experts_as_peft_adds_them() -> None:
     from peft import get_peft_model_state_dict
 
     saved = {f"{STEM}.0.{name.removeprefix('base_model.model.')}": weight for name, weight in get_peft_model_state_dict(adapted).items()}
-    config = SimpleNamespace(
+    text_config = SimpleNamespace(
         hidden_size=HIDDEN, num_experts=EXPERTS, moe_intermediate_size=EXPERT, num_hidden_layers=1, layer_types=["sliding_attention"]
     )
-    text = SimpleNamespace(config=config, layers=[decoder_layer(HEAD, True)], start_layer=0, end_layer=1)
+    text = SimpleNamespace(config=text_config, layers=[decoder_layer(HEAD, True)], start_layer=0, end_layer=1)
     targets = LoraTargets(SimpleNamespace(model=text))
     for name, weight in saved.items():
         lora_adapter.check_weight(targets, RANK, name, weight.shape)
