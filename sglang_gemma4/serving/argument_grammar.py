@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sglang_gemma4.serving.grammar_rules import Item, Raw, Ref, Repeat, Rules, Sequence_, Text
+from sglang_gemma4.serving.grammar_rules import Item, Ref, Repeat, Rules, Sequence_, Text, any_but
 from sglang_gemma4.serving.number_grammar import ANY_INTEGER, ANY_NUMBER, integers, numbers
 from sglang_gemma4.serving.schema_shapes import OF_ARRAYS, OF_OBJECTS, Schema, SchemaError, Shape, Shapes, types
 from sglang_gemma4.serving.string_grammar import free_text, pattern
@@ -21,6 +21,7 @@ ITEMS = 1024
 """A ``maxItems`` beyond this is not followed, nor a ``minItems`` past it."""
 
 _NOT_BARE = set(',:{}[]<>|"')
+_KEY = any_but(_NOT_BARE, 0x21)
 _CLOSING = ("additionalProperties", "unevaluatedProperties")
 _TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
@@ -220,14 +221,14 @@ class ArgumentGrammar:
 
     def _extra(self, declared: Sequence[str], schema: Schema) -> Ref:
         """A property of another name than the declared ones."""
-        free = self._share("key_rest", [(), (Raw(_any_but(_NOT_BARE)), Ref("@"))])
+        free = self._share("key_rest", [(), (_KEY, Ref("@"))])
         names = {key for key in declared if key.isprintable() and not _NOT_BARE & set(key) and " " not in key and key}
         prefixes = {key[:n] for key in names for n in range(len(key) + 1)} | {""}
         rules = {prefix: self.rules.reserve("key") for prefix in prefixes}
         for prefix, rule in rules.items():
             following = sorted({key[len(prefix)] for key in names if key.startswith(prefix) and len(key) > len(prefix)})
             steps: list[Sequence_] = [(Text(character), rules[prefix + character]) for character in following]
-            steps.append((Raw(_any_but(_NOT_BARE | set(following))), free))
+            steps.append((any_but(_NOT_BARE | set(following), 0x21), free))
             if prefix and prefix not in names:
                 steps.append(())
             self.rules.fill(rule, steps)
@@ -238,9 +239,7 @@ class ArgumentGrammar:
         if "any" not in self._shared:
             self._shared["any"] = rule = self.rules.reserve("any")
             kinds = (self._string, self._number, self._boolean, self._null)
-            key = self.rules.add(
-                "any_key", [(Raw(_any_but(_NOT_BARE)), self._share("key_rest", [(), (Raw(_any_but(_NOT_BARE)), Ref("@"))]))]
-            )
+            key = self.rules.add("any_key", [(_KEY, self._share("key_rest", [(), (_KEY, Ref("@"))]))])
             pair = (key, Text(":"), rule)
             listed: list[Sequence_] = [(Text("[]"),), (Text("{}"),)]
             for opening, one, closing in (("[", (rule,), "]"), ("{", pair, "}")):
@@ -255,16 +254,6 @@ class ArgumentGrammar:
             itself = [tuple(rule if item == Ref("@") else item for item in one) for one in alternatives]
             self.rules.fill(rule, itself)
         return self._shared[name]
-
-
-def _any_but(characters: set[str]) -> str:
-    """A class of all printable characters but some, in ranges: xgrammar cuts those beyond ASCII out of a negated class."""
-    ranges, low = [], 0x21
-    for code in [*sorted(ord(character) for character in characters), 0x110000]:
-        if low < code:
-            ranges.append(f"\\U{low:08x}-\\U{code - 1:08x}")
-        low = code + 1
-    return f"[{''.join(ranges)}]"
 
 
 def _joined(parts: Sequence[Sequence_]) -> Sequence_:

@@ -48,6 +48,19 @@ def quoted(text: str) -> str:
     return '"' + "".join(escapes.get(c) or (c if c.isprintable() else f"\\U{ord(c):08x}") for c in text) + '"'
 
 
+def any_but(characters: Iterable[str], least: int = 0) -> Raw:
+    """Any character from code point ``least`` but these, and no half of a surrogate pair.
+
+    In ranges: xgrammar lets bytes that are no UTF-8 through a negated class, and cuts what is beyond ASCII out of what it excludes.
+    """
+    ranges, low = [], least
+    for first, last in sorted([*((ord(character), ord(character)) for character in characters), (0xD800, 0xDFFF), (0x110000, 0)]):
+        if low < first:
+            ranges.append(f"\\U{low:08x}-\\U{first - 1:08x}")
+        low = max(low, last + 1)
+    return Raw(f"[{''.join(ranges)}]")
+
+
 @dataclass
 class Rules:
     """Named rules, each a list of alternatives; a rule without alternatives matches nothing.

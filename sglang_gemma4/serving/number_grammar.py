@@ -1,18 +1,24 @@
-"""Numbers in decimal between two bounds, as grammar."""
+"""Numbers in decimal between two bounds, as grammar.
+
+They end: a model that is forced to write a number it has no idea of may repeat a digit for ever. A whole number has up to ``DIGITS``
+digits, a fraction ``PLACES``, more than any float needs above 1e-7, an exponent three.
+"""
 
 import math
 
 from sglang_gemma4.serving.grammar_rules import Item, Raw, Repeat, Rules, Sequence_, Text
 
+DIGITS = 100
+PLACES = 24
 _DIGIT = Raw("[0-9]")
 _POSITIVE = Raw("[1-9]")
 ANY_INTEGER: list[Sequence_] = [
     (Repeat((Text("-"),), 0, 1), Text("0")),
-    (Repeat((Text("-"),), 0, 1), _POSITIVE, Repeat((_DIGIT,), 0, None)),
+    (Repeat((Text("-"),), 0, 1), _POSITIVE, Repeat((_DIGIT,), 0, DIGITS - 1)),
 ]
-_FRACTION: Item = Repeat((Text("."), Repeat((_DIGIT,), 1, None)), 0, 1)
-_ZEROS: Item = Repeat((Text("."), Repeat((Text("0"),), 1, None)), 0, 1)
-_EXPONENT: Item = Repeat((Raw("[eE]"), Repeat((Raw("[+-]"),), 0, 1), Repeat((_DIGIT,), 1, None)), 0, 1)
+_FRACTION: Item = Repeat((Text("."), Repeat((_DIGIT,), 1, PLACES)), 0, 1)
+_ZEROS: Item = Repeat((Text("."), Repeat((Text("0"),), 1, PLACES)), 0, 1)
+_EXPONENT: Item = Repeat((Raw("[eE]"), Repeat((Raw("[+-]"),), 0, 1), Repeat((_DIGIT,), 1, 3)), 0, 1)
 ANY_NUMBER: list[Sequence_] = [(*integer, _FRACTION, _EXPONENT) for integer in ANY_INTEGER]
 
 
@@ -58,7 +64,7 @@ def _magnitudes(rules: Rules, low: int, high: float | None, without_low: bool, w
     inside = _naturals(low + without_low, None if most is None else most - 1)
     found: list[Sequence_] = [(rules.add("whole", inside), _FRACTION)] if inside else []
     if without_low:
-        above = (Repeat((Text("0"),), 0, None), _POSITIVE, Repeat((_DIGIT,), 0, None))
+        above = (Repeat((Text("0"),), 0, PLACES - 1), _POSITIVE, Repeat((_DIGIT,), 0, PLACES - 1))
         found.append((Text(str(low)), Text("."), *above))
     if most is not None and not without_high:
         found.append((Text(str(most)), _ZEROS))
@@ -71,7 +77,7 @@ def _naturals(low: int, high: int | None) -> list[Sequence_]:
     while high is None or low <= high:
         width = len(str(low))
         if high is None and low == (10 ** (width - 1) if width > 1 else low and 1):
-            return [*found, *([(Text("0"),)] if low == 0 else []), (_POSITIVE, Repeat((_DIGIT,), max(width - 1, 0), None))]
+            return [*found, *([(Text("0"),)] if low == 0 else []), (_POSITIVE, Repeat((_DIGIT,), width - 1, max(width, DIGITS) - 1))]
         top = 10**width - 1 if high is None else min(high, 10**width - 1)
         found += _between(str(low), str(top))
         low = top + 1

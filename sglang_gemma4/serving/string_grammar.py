@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from re import _constants, _parser  # type: ignore[attr-defined]  # Python's own reader of regular expressions has no public name
 from typing import Any
 
-from sglang_gemma4.serving.grammar_rules import Item, Raw, Ref, Repeat, Rules, Sequence_, Text, quoted
+from sglang_gemma4.serving.grammar_rules import Item, Raw, Ref, Repeat, Rules, Sequence_, Text, any_but, quoted
 
 COUNTED = 4
 """A ``minLength`` beyond this is followed up to here: with the released vocabulary each character costs half a second to compile."""
@@ -24,19 +24,21 @@ _CLASSES = {
 def free_text(rules: Rules, delimiter: str, least: int = 0, most: int | None = None) -> Ref:
     """Text of ``least`` to ``most`` characters that does not contain ``delimiter``.
 
-    The last of ``most`` characters is refused where the model would have to spell it in several tokens: so xgrammar counts.
+    Without ``most`` that is xgrammar's own search for a text, which is quick to compile and lets bytes through that are no UTF-8; with it
+    characters are matched one by one, so that they can be counted. The last of ``most`` characters is refused where the model would have
+    to spell it in several tokens: so xgrammar counts.
     """
     attribute = "" if most is None else f"max_chars={most}"
     free: Sequence_ = (Raw(f"TagDispatch(loop_after_dispatch=false,excludes=({quoted(delimiter)}))"),)
-    if not least:
-        return rules.add("text", [free], attribute)
+    if not least and most is None:
+        return rules.add("text", [free])
     # One rule for each part of the delimiter that the text may end with so far, for each character that is still owed.
     ends: list[Ref] = []
     for owed in range(min(least, COUNTED) + 1):
         states = [rules.reserve("text") for _ in delimiter]
         after = states if owed == 0 else ends
         for matched, state in enumerate(states):
-            if not owed and not matched:
+            if not owed and not matched and most is None:
                 rules.fill(state, [free])
                 continue
             begun = delimiter[:matched]
@@ -47,7 +49,7 @@ def free_text(rules: Rules, delimiter: str, least: int = 0, most: int | None = N
                 if text != delimiter:
                     longest = max(n for n in range(len(delimiter)) if text.endswith(delimiter[:n]))
                     steps.append((Text(character), after[longest]))
-            steps.append((Raw(f"[^{''.join(map(_in_class, others))}]"), after[0]))
+            steps.append((any_but(others), after[0]))
             rules.fill(state, steps)
         ends = states
     return rules.add("text", [(ends[0],)], attribute)

@@ -1,4 +1,4 @@
-"""The grammar of tool calls against JSON schema itself: what the chat template renders is accepted where the schema allows it, and only there."""
+"""The grammar of tool calls against JSON schema: what the chat template renders is accepted where the schema allows it, and only there."""
 
 import json
 import os
@@ -310,7 +310,7 @@ def test_a_schema_nested_too_deeply_is_refused() -> None:
     schema: Any = {"type": "string"}
     for _ in range(5000):
         schema = {"type": "array", "items": schema}
-    with pytest.raises(ToolGrammarError, match="tool 'f'.*nested too deeply"):
+    with pytest.raises(ToolGrammarError, match=r"tool 'f'.*nested too deeply"):
         ToolGrammar([ToolSchema("f", {"properties": {"a": schema}})], markers())
 
 
