@@ -60,14 +60,16 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     sounds = {name: record(folder / f"{name}.wav", samples, seed) for seed, (name, samples) in enumerate(LENGTHS.items())}
     picture = str(folder / "picture.png")
     images.draw(1, "blue").resize((200, 60)).save(picture)
-    given = [{"text": text, "images": [picture] * seen, "sounds": [sounds[name] for name in heard]} for text, seen, heard in PROMPTS]
+    given: list[dict[str, Any]] = [
+        {"text": text, "images": [picture] * seen, "sounds": [sounds[name] for name in heard]} for text, seen, heard in PROMPTS
+    ]
     oracle = decode(model, given, NEW_TOKENS, folder)
 
     def group(*numbers: int) -> Group:
         own = [given[number] for number in numbers]
         extra = {"sounds": [one["sounds"] for one in own]}
         pictures = [one["images"] for one in own]
-        texts = [str(one["text"]) for one in own]
+        texts: list[list[int] | str] = [one["text"] for one in own]
         return Group(texts, {"max_new_tokens": NEW_TOKENS}, pictures, logprobs=True, client="sounds:ask", extra=extra)
 
     words = Group([oracle[0].input_ids], {"max_new_tokens": NEW_TOKENS}, logprobs=True)

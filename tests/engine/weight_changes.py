@@ -6,6 +6,7 @@
 
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def resume(engine: Any, **tags: Any) -> None:
     engine.resume_memory_occupation(**tags)
 
 
-STEPS = {
+STEPS: dict[str, Callable[..., Any]] = {
     "disk": from_disk,
     "tensor": from_tensor,
     "distributed": from_distributed,

@@ -78,7 +78,7 @@ def discard() -> None:
 def kv_buffers(pool: Any) -> Iterator[Any]:
     """Of a pool of one kind of layers, or of two."""
     for part in (getattr(pool, "full_kv_pool", None), getattr(pool, "swa_kv_pool", None), pool):
-        if hasattr(part, "k_buffer"):
+        if part is not None and hasattr(part, "k_buffer"):
             yield from [*part.k_buffer, *part.v_buffer]
 
 
@@ -108,7 +108,7 @@ def walk(model: Any) -> dict[str, Any]:
 
     Rows that no checkpoint has and nobody reads are left out of a digest: keys and values of layers that share another layer's KV.
     """
-    unread = {}
+    unread: dict[int, int] = {}
     for layer in model.modules():
         if getattr(layer, "kv_shared_layer_index", None) is not None and layer.is_kv_shared_layer:
             unread |= {id(layer.qkv_proj.weight): layer.q_size, id(layer.k_norm.weight): 0, id(layer.v_norm.weight): 0}
