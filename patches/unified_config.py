@@ -7,11 +7,9 @@ from sglang_gemma4.patching import Entry, Patch
 
 def filled() -> Any:
     """In place of SGLang's alias of ``Gemma4Config``."""
-    from sglang.srt.utils.hf_transformers.common import _CONFIG_REGISTRY
+    from sglang_gemma4.models.unified_config import UnifiedConfig
 
-    from sglang_gemma4.models.unified_config import filling
-
-    return filling(_CONFIG_REGISTRY["gemma4_unified"])
+    return UnifiedConfig
 
 
 PATCH = Patch(

@@ -7,6 +7,8 @@ transformers leaves out what follows from others and what its unified classes do
 
 from typing import Any
 
+from transformers import Gemma4Config
+
 TEXT = {
     "hidden_size_per_layer_input": 0,
     "max_position_embeddings": 262_144,
@@ -35,16 +37,14 @@ def audio(given: dict[str, Any]) -> dict[str, Any]:
     return {**filled, **dict.fromkeys(("hidden_size", "output_proj_dims", "audio_samples_per_token"), filled["audio_embed_dim"])}
 
 
-def filling(alias: Any) -> Any:
-    """A subclass of SGLang's configuration of type ``gemma4_unified`` that fills what a file leaves out."""
+class UnifiedConfig(Gemma4Config):  # type: ignore[misc]
+    """SGLang's configuration of type ``gemma4_unified`` that fills what a file leaves out."""
 
-    class Filled(alias):  # type: ignore[misc]
-        def __post_init__(self, **kwargs: Any) -> None:
-            for name, fill in (("text_config", text), ("vision_config", vision), ("audio_config", audio)):
-                given = getattr(self, name)
-                if isinstance(given, dict):
-                    setattr(self, name, fill(given))
-            super().__post_init__(**kwargs)
+    model_type = "gemma4_unified"
 
-    Filled.__name__, Filled.__qualname__ = alias.__name__, alias.__qualname__  # transformers' tables go by the name
-    return Filled
+    def __post_init__(self, **kwargs: Any) -> None:
+        for name, fill in (("text_config", text), ("vision_config", vision), ("audio_config", audio)):
+            given = getattr(self, name)
+            if isinstance(given, dict):
+                setattr(self, name, fill(given))
+        super().__post_init__(**kwargs)
