@@ -39,7 +39,7 @@ def main() -> int:
 
 def follows(arguments: str | None) -> str:
     """What a client can make of a call's arguments."""
-    import jsonschema
+    import jsonschema  # type: ignore[import-untyped]
 
     if arguments is None:
         return "no call"

@@ -153,7 +153,8 @@ class ArgumentGrammar:
         rest = Repeat((Text(","), other), max(least - count, 0), None if most is None else most - count)
         after = self.rules.add("items", [(rest, Text("]"))])
         for place in reversed(range(count)):
-            item = (*([Text(",")] if place else []), self.value(first[place]), after)
+            comma: list[Item] = [Text(",")] if place else []
+            item = (*comma, self.value(first[place]), after)
             after = self.rules.add("items", [item, *([(Text("]"),)] if place >= least else [])])
         return [(Text("["), after)]
 

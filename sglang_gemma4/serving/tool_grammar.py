@@ -5,12 +5,12 @@ any text in which each call follows its tool's schema.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from sglang_gemma4.serving.argument_grammar import STRING, ArgumentGrammar
-from sglang_gemma4.serving.grammar_rules import Item, Raw, Ref, Repeat, Rules, Text
+from sglang_gemma4.serving.grammar_rules import Item, Raw, Ref, Repeat, Rules, Sequence_, Text
 from sglang_gemma4.serving.schema_shapes import Schema
 
 CALL_START = "<|tool_call>"
@@ -106,12 +106,12 @@ class ToolGrammar:
         call = self._rules.add("marked", [(self.markers[CALL_START], self._head, self.markers[CALL_END])])
         calls: Item = Repeat((call,), 1, None if parallel else 1)
         inside = (self.markers.anything_but(THOUGHT_START, THOUGHT_END, CALL_START), self.markers[THOUGHT_END])
-        before: Iterable[tuple[Item, ...]] = {
+        before: dict[Thought, list[Sequence_]] = {
             "none": [()],
             "may": [(), (self.markers[THOUGHT_START], Text(LABEL), *inside)],
             "open": [inside],
-        }[thought]
-        return self._ebnf(self._rules.add("answer", [(*one, calls) for one in before]))
+        }
+        return self._ebnf(self._rules.add("answer", [(*one, calls) for one in before[thought]]))
 
     def _ebnf(self, root: Ref) -> str:
         written = self._rules.ebnf(root)

@@ -5,7 +5,7 @@ import re
 from functools import cache
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from sglang_gemma4.tiny import checkpoints, dialogues
