@@ -15,9 +15,9 @@ def keep_markers(_result: None, server: Any, *_args: Any, **_kwargs: Any) -> Non
 PATCH = Patch(
     name="answer_parser",
     switch="SGLANG_GEMMA4_ANSWER_PARSER",
-    why="Stock's parser never ends on some arguments, ends a call at <tool_call|> inside a string, makes null a string, drops text behind a "
-    "call and calls inside thoughts, leaks a second thought into the content, takes an answer without a thought for one, and numbers "
-    "streamed calls by tool. Thoughts of a text-only checkpoint lose their markers before they are parsed.",
+    why="Stock's parser never ends on some arguments, ends a call at <tool_call|> inside a string, makes null a string, drops text "
+    "behind a call and calls inside thoughts, leaks a second thought into the content, takes an answer without a thought for one, and "
+    "numbers streamed calls by tool. Thoughts of a text-only checkpoint lose their markers before they are parsed.",
     evidence="srt/function_call/gemma4_detector.py:51 (the loop), :93, :259, :380, :411 · srt/parser/reasoning_parser.py:154, 224, 1320 · "
     "crash_repro/tool_parser_hang.py, tool_answers.py, tool_call_index.py, "
     "thinking_answers.py, thinking_text_only.py · runs/2026-11-24-answer-parser",

@@ -73,7 +73,9 @@ _TABLE = (
     Switch("SGLANG_GEMMA4_TEXT_ONLY_CONFIG", True, "Load text-only checkpoints as transformers 5.19 saves them."),
     Switch("SGLANG_GEMMA4_UNIFIED_CONFIG", True, "Load 12B checkpoints (Gemma 4 unified) as transformers 5.19 saves them."),
     Switch("SGLANG_GEMMA4_ROUTER_SCALE", True, "The MoE router's scale is applied on every path and follows weight updates."),
-    Switch("SGLANG_GEMMA4_WEIGHT_UPDATES", True, "Weight updates reach the model they are for, with MTP too; one that fits none is refused."),
+    Switch(
+        "SGLANG_GEMMA4_WEIGHT_UPDATES", True, "Weight updates reach the model they are for, with MTP too; one that fits none is refused."
+    ),
     Switch("SGLANG_GEMMA4_RELEASED_MEMORY", True, "After release and resume of memory nothing is missing that no checkpoint holds."),
     Switch("SGLANG_GEMMA4_IMAGE_CACHE", True, "After a weight update images and sounds are encoded again."),
     Switch(
@@ -376,9 +378,7 @@ _TABLE = (
         "Thoughts and tool calls are read by one state machine: linear time, the same streamed or not.",
         other_name="SGLANG_GEMMA4_TOOL_CALL_INDEX",
     ),
-    Switch(
-        "SGLANG_GEMMA4_PARSER_DEFAULTS", True, "The gemma4 parsers of thoughts and tool calls are used where the operator named none."
-    ),
+    Switch("SGLANG_GEMMA4_PARSER_DEFAULTS", True, "The gemma4 parsers of thoughts and tool calls are used where the operator named none."),
     Switch(
         "SGLANG_GEMMA4_TOOL_GRAMMAR", True, "Tool calls that must come, and those of strict tools, are constrained in Gemma 4's own syntax."
     ),

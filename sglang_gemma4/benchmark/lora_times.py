@@ -51,6 +51,7 @@ def main(words: Sequence[str] | None = None) -> int:
     form.add_argument("--tokens", nargs=2, type=int, default=[512, 96], metavar=("INPUT", "OUTPUT"))
     form.add_argument("--repetitions", type=int, default=3, help="counted ones, after one that warms up")
     form.add_argument("--rank", type=int, default=16)
+    form.add_argument("--separate", action="store_true", help="a copy of the weights for each engine, where they cannot be shared")
     form.add_argument("--cpu", action="store_true", help="the CPU engine: a dry run")
     form.add_argument("--engine", type=Path, help=argparse.SUPPRESS)
     asked = form.parse_args(words)
@@ -127,7 +128,8 @@ class _Engine:
         path = scratch / f"{arm}.json"
         path.write_text(json.dumps(order))
         environment = {**os.environ, **(stock_environment(dummy_weights=True) if stock else {})}
-        environment[SHARED_WEIGHTS] = f"{SHARED_FROM}:{_made(scratch / 'weights')}"
+        if not asked.separate:
+            environment[SHARED_WEIGHTS] = f"{SHARED_FROM}:{_made(scratch / 'weights')}"
         self.said = (scratch / f"{arm}.said").open("w+")
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(

@@ -17,6 +17,7 @@ from sglang.srt.parser.reasoning_parser import StreamingParseResult as ThoughtRe
 
 from sglang_gemma4.serving import schema_types
 from sglang_gemma4.serving.answer import THOUGHT_END, THOUGHT_START, AnswerReader, Part
+from sglang_gemma4.serving.tool_arguments import CALL_END, CALL_START
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,11 @@ class ToolCalls(StockToolCalls):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._reader: AnswerReader | None = None
+        self.current_tool_id: int = -1  # the last call that has begun
+
+    def has_tool_call(self, text: str) -> bool:
+        """Whether there is anything to read; an end marker by itself is taken out of the text, as it is when streamed."""
+        return CALL_START in text or CALL_END in text
 
     def detect_and_parse(self, text: str, tools: list[Tool]) -> StreamingParseResult:
         """A whole answer; one item a call."""

@@ -79,7 +79,8 @@ def test_the_log_names_the_parsers_that_nobody_gave(server: Server) -> None:
 
 def streamed(server: Server, content: Any, **options: Any) -> tuple[str, str, list[tuple[str, Any]], str | None]:
     """Content, thought, calls and finish reason as a client joins them."""
-    said, thought, calls, finish = "", "", {}, None
+    calls: dict[int, dict[str, str]] = {}
+    said, thought, finish = "", "", None
     for chunk in server.ask(content, stream=True, **options):
         for choice in chunk.choices:
             said += choice.delta.content or ""

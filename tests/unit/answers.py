@@ -100,7 +100,8 @@ def rendered(calls: list[tuple[str, Any]], thought: str = "", content: str = "")
     made = [{"id": str(n), "function": {"name": name, "arguments": value}} for n, (name, value) in enumerate(calls)]
     message = {"role": "assistant", "content": content, "reasoning": thought, "tool_calls": made}
     user = {"role": "user", "content": "?"}
-    return _template().render(messages=[user, message], bos_token="").partition("<|turn>model\n")[2].removesuffix("<turn|>\n")
+    whole: str = _template().render(messages=[user, message], bos_token="")
+    return whole.partition("<|turn>model\n")[2].removesuffix("<turn|>\n")
 
 
 def parts(text: str, cuts: list[int] | None = None, **reading: Any) -> list[Part]:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from sglang_gemma4 import patching
 from sglang_gemma4.patches.answer_parser import PATCH
 from sglang_gemma4.serving import schema_types
+from sglang_gemma4.serving.answer import AnswerReader
 from sglang_gemma4.serving.tool_arguments import bare
 from tests.unit import answers
 
@@ -76,6 +78,19 @@ def test_a_cut_changes_nothing(text: str, reading: dict[str, Any], data: st.Data
     assert answers.parts(text, list(range(len(text))), **reading) == whole
 
 
+def test_the_chat_endpoint_gets_the_same_whole_and_streamed(in_child: InChild) -> None:
+    """SGLang asks for a whole answer's calls only where its parser says that there is something to read."""
+
+    def child() -> list[str]:
+        applied()
+        chance = random.Random(0)
+        texts = ["".join(chance.choice(answers.PIECES) for _ in range(chance.randint(1, 30))) for _ in range(2000)]
+        asked = [tool_answers.Answer(text, text, thinking=chance.random() < 0.5) for text in texts]
+        return [answer.wrote for answer in asked if tool_answers.read(answer) != tool_answers.read(answer, 3)]
+
+    assert in_child(child) == []
+
+
 @MANY
 @given(text=answers.TEXTS)
 def test_calls_that_ended_have_json_arguments_and_text_is_lost_nowhere(text: str) -> None:
@@ -115,7 +130,7 @@ def test_arguments_stream_as_they_come() -> None:
     """Each token of a string is out with it, but for what may be its end."""
     marker = answers.STRING
     pieces = ["<|tool_call>", "call", ":", "weather", "{", "city", ":", marker, "New ", "Yo", "rk <", "3", marker, ",days", ":1", "2", "}"]
-    reader = answers.AnswerReader(thoughts=True, calls=True, tools={"weather": None})
+    reader = AnswerReader(thoughts=True, calls=True, tools={"weather": None})
     seen = ["".join(part.text for part in reader.read(piece)) for piece in pieces]
     assert seen[4:] == ["weather", "{", '"city": ', '"', "New ", "Yo", "rk ", "<3", '"', "", ', "days": ', "", "12}"]
 
