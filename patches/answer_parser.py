@@ -12,6 +12,24 @@ def keep_markers(_result: None, server: Any, *_args: Any, **_kwargs: Any) -> Non
     server.is_gemma4 = server.is_gemma4 or str(getattr(config, "model_type", "")).startswith("gemma4")
 
 
+def remember_open_thought(result: Any, server: Any, request: Any, *_args: Any, **_kwargs: Any) -> Any:
+    """After ``OpenAIServingChat._process_messages``: a template may open the thought itself, as after a tool's result."""
+    from sglang_gemma4.serving.answer import THOUGHT_START, ends_in_thought
+
+    if server.is_gemma4 and isinstance(result.prompt, str) and ends_in_thought(result.prompt):
+        request._response_parser_prefix = THOUGHT_START
+    return result
+
+
+def go_on_with_thought(_result: None, parser: Any, *args: Any, request: Any = None, **_kwargs: Any) -> None:
+    """After ``ReasoningParser.__init__``, for an answer whose prompt left a thought open."""
+    from sglang_gemma4.serving.answer import THOUGHT_START
+
+    asked = request if request is not None else next(iter(args[3:4]), None)
+    if getattr(asked, "_response_parser_prefix", "") == THOUGHT_START and hasattr(parser.detector, "go_on_with_thought"):
+        parser.detector.go_on_with_thought()
+
+
 PATCH = Patch(
     name="answer_parser",
     switch="SGLANG_GEMMA4_ANSWER_PARSER",
@@ -36,5 +54,12 @@ PATCH = Patch(
             "f36b30f30245",
         ),
         Hook("sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat.__init__", "after", keep_markers, "51e24292b11d"),
+        Hook(
+            "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat._process_messages",
+            "after",
+            remember_open_thought,
+            "80c3dd483728",
+        ),
+        Hook("sglang.srt.parser.reasoning_parser.ReasoningParser.__init__", "after", go_on_with_thought, "0ca76ebd2ed9"),
     ),
 )

@@ -42,33 +42,57 @@ def owns_format(original: Callable[..., bool], parser: Any) -> bool:
 
 
 def from_first_token(result: Any, server: Any, request: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """After ``OpenAIServingChat._process_messages``: where the model thinks, the grammar holds from the answer's first token.
+    """After ``OpenAIServingChat._process_messages``: where the model may think, the grammar holds from the answer's first token.
 
-    Stock waits for the thought's end, and constrains nothing where the model does not think.
+    Stock waits for the thought's end, and constrains nothing where the model does not think: neither calls nor a JSON answer.
     """
     from sglang.srt.entrypoints.openai.serving_responses import OpenAIServingResponses
     from sglang.srt.sampling.sampling_params import set_request_reasoning_in_grammar
 
-    from sglang_gemma4.serving.constrained_calls import CallTag, thought_of
+    from sglang_gemma4.serving.constrained_calls import CallTag, json_tag, thought_of
 
     constraint = result.tool_call_constraint
-    if not result.require_reasoning or constraint is None or not isinstance(constraint[1], CallTag):
+    schema = _json_answer(server, request) if constraint is None else None
+    if not result.require_reasoning or (schema is None and not (constraint and isinstance(constraint[1], CallTag))):
         return result
     if isinstance(server, OpenAIServingResponses):
         patching.note(PATCH.name, "/v1/responses constrains calls behind a thought only: an answer without one is free")
         return result
     prompt = result.prompt or server.tokenizer_manager.tokenizer.decode(list(result.prompt_ids or [])[-4096:])
-    result.tool_call_constraint = ("structural_tag", constraint[1].behind(thought_of(prompt)))
+    if schema is None:
+        tag = constraint[1].behind(thought_of(prompt))
+    else:
+        from sglang.srt.runtime_context import get_serving
+
+        options = get_serving()
+        whitespace = {
+            "any_whitespace": not options.constrained_json_disable_any_whitespace,
+            "max_whitespace_cnt": options.constrained_json_max_whitespace_cnt,
+        }
+        tag, request.response_format = json_tag(schema, prompt, server.tokenizer_manager.tokenizer, **whitespace), None
+    result.tool_call_constraint = ("structural_tag", tag)
     parameters = {"custom_params": request.custom_params}
     set_request_reasoning_in_grammar(parameters, True)
     request.custom_params = parameters["custom_params"]
     return result
 
 
+def _json_answer(server: Any, request: Any) -> dict[str, Any] | None:
+    """The schema of the JSON answer that ``request`` wants of a Gemma 4 that may think, where this package can have both."""
+    wanted = request.response_format
+    if wanted is None or server.reasoning_parser != "gemma4" or not _has_xgrammar():
+        return None
+    if wanted.type == "json_object":
+        return {"type": "object"}
+    return dict(wanted.json_schema.schema_ or {}) if wanted.type == "json_schema" else None
+
+
 def _is_ours(parser: Any) -> bool:
     """Whether ``parser`` reads Gemma 4's calls, in a process whose grammars are xgrammar's."""
-    if not isinstance(parser.detector, parser.ToolCallParserEnum["gemma4"]):
-        return False
+    return isinstance(parser.detector, parser.ToolCallParserEnum["gemma4"]) and _has_xgrammar()
+
+
+def _has_xgrammar() -> bool:
     from sglang.srt.runtime_context import get_exec
 
     backend = get_exec().kernel.grammar_backend

@@ -21,6 +21,7 @@ from sglang_gemma4.serving.tool_arguments import CALL_END, CALL_START, Arguments
 THOUGHT_START = "<|channel>"
 THOUGHT_END = "<channel|>"
 LABEL = "thought\n"
+TURN = "<|turn>"
 
 _NAME_LIMIT = 256
 _HEAD = re.compile(rf'\s{{0,8}}(?:call)?:\s{{0,8}}([^\s{{}}<>"]{{1,{_NAME_LIMIT}}})\s{{0,8}}(\{{|(?={re.escape(CALL_END)}))')
@@ -267,6 +268,11 @@ class AnswerReader:
                 joined.append(part)
         self._parts = []
         return joined
+
+
+def ends_in_thought(prompt: str) -> bool:
+    """Whether a rendered prompt leaves a thought open, which the answer then goes on with."""
+    return prompt.rfind(THOUGHT_START) > max(prompt.rfind(THOUGHT_END), prompt.rfind(TURN))
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from sglang.srt.parser.reasoning_parser import Gemma4Detector as StockThoughts
 from sglang.srt.parser.reasoning_parser import StreamingParseResult as ThoughtResult
 
 from sglang_gemma4.serving import schema_types
-from sglang_gemma4.serving.answer import THOUGHT_END, THOUGHT_START, AnswerReader, Part
+from sglang_gemma4.serving.answer import AnswerReader, Part, ends_in_thought
 from sglang_gemma4.serving.tool_arguments import CALL_END, CALL_START
 
 logger = logging.getLogger(__name__)
@@ -81,14 +81,17 @@ class Thoughts(StockThoughts):  # type: ignore[misc]
         if not isinstance(kwargs.get("previous_content", ""), str):
             kwargs["previous_content"] = ""  # parts of several kinds: stock looks for its markers in a list
         super().__init__(*args, **kwargs)
-        self._answer = AnswerReader(
-            thoughts=True,
-            calls=tool_call_parser_active,
-            in_thought=self.previous_content.rfind(THOUGHT_START) > self.previous_content.rfind(THOUGHT_END),
-            unmarked=self.force_reasoning,
-        )
+        self._calls = tool_call_parser_active
+        self._answer = self._begin(ends_in_thought(self.previous_content))
         self._thought: list[str] = []  # kept until it ends, where thoughts are not streamed
         self._has_text = False
+
+    def go_on_with_thought(self) -> None:
+        """The prompt has opened the answer's first thought."""
+        self._answer = self._begin(in_thought=True)
+
+    def _begin(self, in_thought: bool) -> AnswerReader:
+        return AnswerReader(thoughts=True, calls=self._calls, in_thought=in_thought, unmarked=self.force_reasoning)
 
     def detect_and_parse(self, text: str) -> ThoughtResult:
         """A whole answer."""

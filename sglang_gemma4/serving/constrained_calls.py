@@ -12,19 +12,26 @@ from typing import Any
 
 import xgrammar
 from sglang.srt.entrypoints.openai.protocol import Tool, ToolChoice
-from xgrammar.structural_tag import GrammarFormat, StructuralTag, TagFormat, TriggeredTagsFormat
+from xgrammar.structural_tag import (
+    GrammarFormat,
+    OrFormat,
+    SequenceFormat,
+    StructuralTag,
+    TagFormat,
+    TriggeredTagsFormat,
+)
 
+from sglang_gemma4.serving.answer import ends_in_thought
 from sglang_gemma4.serving.tool_grammar import (
     CALL_END,
     CALL_START,
     MARKERS,
-    THOUGHT_END,
-    THOUGHT_START,
     Markers,
     Thought,
     ToolGrammar,
     ToolGrammarError,
     ToolSchema,
+    thought,
 )
 
 KEPT = 256
@@ -76,7 +83,22 @@ def call_tag(
 
 def thought_of(prompt: str) -> Thought:
     """Whether an answer to ``prompt`` by a model that thinks may begin with a thought, or goes on with one."""
-    return "open" if prompt.rfind(THOUGHT_START) > max(prompt.rfind(THOUGHT_END), prompt.rfind("<|turn>")) else "may"
+    return "open" if ends_in_thought(prompt) else "may"
+
+
+def json_tag(schema: dict[str, Any], prompt: str, tokenizer: Any, **whitespace: Any) -> StructuralTag:
+    """The tag of a JSON answer to ``prompt`` by a model that may think first; ``whitespace``: xgrammar's options of it.
+
+    Raises:
+        ToolGrammarError: xgrammar cannot enforce the schema; for the client.
+    """
+    ids, opened = dict(zip(MARKERS, _token_ids(tokenizer), strict=True)), ends_in_thought(prompt)
+    try:
+        answer = GrammarFormat(grammar=str(xgrammar.Grammar.from_json_schema(json.dumps(schema), **whitespace)))
+    except RuntimeError as error:
+        raise ToolGrammarError(f"response_format: its schema cannot be enforced: {str(error)[-200:]}") from error
+    behind = SequenceFormat(elements=[GrammarFormat(grammar=_checked(thought(Markers.of(ids.get), opened))), answer])
+    return StructuralTag(format=behind if opened else OrFormat(elements=[behind, answer]))
 
 
 @lru_cache(KEPT)

@@ -57,6 +57,17 @@ class Markers:
         return Raw(f"TagDispatch(loop_after_dispatch=false,excludes=({', '.join(map(json.dumps, markers))}))")
 
 
+def thought(markers: Markers, opened: bool) -> str:
+    """EBNF of a whole thought, or of what is left of one that the prompt has opened."""
+    rules = Rules(LIMIT)
+    begin: tuple[Item, ...] = () if opened else (markers[THOUGHT_START], Text(LABEL))
+    written = rules.ebnf(
+        rules.add("thought", [(*begin, markers.anything_but(THOUGHT_START, THOUGHT_END, CALL_START), markers[THOUGHT_END])])
+    )
+    assert written is not None, "a thought can end"
+    return written
+
+
 class ToolGrammarError(ValueError):
     """A tool whose calls cannot be constrained; the message names the tool and the reason."""
 

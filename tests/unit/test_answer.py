@@ -198,6 +198,29 @@ def test_an_empty_answer_is_its_thought_where_the_request_says_so(streamed: bool
     assert in_child(child) == ["", "Rome"]
 
 
+@pytest.mark.parametrize("tail", ["<|turn>model\n<|channel>thought\n", "<tool_response|><|channel>thought\n", "<|turn>model\n"])
+def test_an_answer_goes_on_with_the_thought_that_its_prompt_opened(tail: str, in_child: InChild) -> None:
+    def child() -> Any:
+        from types import SimpleNamespace
+
+        from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
+        from sglang.srt.parser.reasoning_parser import ReasoningParser
+
+        from sglang_gemma4.patches.answer_parser import remember_open_thought
+
+        applied()
+        request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "?"}])
+        prompt = "<|channel>thought\nx\n<channel|><turn|>\n" + tail
+        remember_open_thought(SimpleNamespace(prompt=prompt), SimpleNamespace(is_gemma4=True), request)
+        whole = ReasoningParser("gemma4", False, True, request).parse_non_stream("Rome.\n<channel|>Yes.")
+        streamed = ReasoningParser("gemma4", True, True, request)
+        read = [streamed.parse_stream_chunk("Rome.\n<chan"), streamed.parse_stream_chunk("nel|>Yes."), streamed.parse_stream_end()]
+        return [whole, ["".join(part or "" for part in column) for column in zip(*read, strict=True)]]
+
+    expected = ["Rome.", "Yes."] if "channel" in tail else ["", "Rome.\nYes."]
+    assert in_child(child) == [expected, expected]
+
+
 def test_a_continued_thought_goes_on(in_child: InChild) -> None:
     def child() -> Any:
         from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
