@@ -61,7 +61,14 @@ def main(words: Sequence[str] | None = None) -> int:
     asked.folder.mkdir(parents=True, exist_ok=True)
     raw = asked.folder / records.NAME
     records.append(
-        raw, "header", command=sys.argv[1:], versions=machine.versions(), device=machine.device(), environment=machine.environment()
+        raw,
+        "header",
+        model=", ".join(asked.models),
+        dummy_weights=True,
+        command=sys.argv[1:],
+        versions=machine.versions(),
+        device=machine.device(),
+        environment=machine.environment(),
     )
     for model in asked.models:
         _model(asked, model, raw)
