@@ -16,7 +16,7 @@ from sglang_gemma4 import patching
 from sglang_gemma4.patches.answer_parser import PATCH
 from sglang_gemma4.serving import schema_types
 from sglang_gemma4.serving.answer import AnswerReader
-from sglang_gemma4.serving.tool_arguments import bare
+from sglang_gemma4.serving.bare_values import bare
 from tests.unit import answers
 
 InChild = Callable[[Callable[[], Any]], Any]
