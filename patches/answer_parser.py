@@ -14,9 +14,9 @@ def keep_markers(_result: None, server: Any, *_args: Any, **_kwargs: Any) -> Non
 
 def remember_open_thought(result: Any, server: Any, request: Any, *_args: Any, **_kwargs: Any) -> Any:
     """After ``OpenAIServingChat._process_messages``: a template may open the thought itself, as after a tool's result."""
-    from sglang_gemma4.serving.answer import THOUGHT_START, ends_in_thought
+    from sglang_gemma4.serving.answer import THOUGHT_START, ends_in_thought, prompt_of
 
-    if server.is_gemma4 and isinstance(result.prompt, str) and ends_in_thought(result.prompt):
+    if server.is_gemma4 and result.require_reasoning and ends_in_thought(prompt_of(result, server.tokenizer_manager.tokenizer)):
         request._response_parser_prefix = THOUGHT_START
     return result
 

@@ -13,7 +13,10 @@ def choose(result: dict[str, str], server_args: Any) -> dict[str, str]:
 
     from sglang_gemma4.serving.parser_choice import choices
 
-    chosen = choices(model_config_of(server_args).hf_config, resolving_view(server_args))
+    arguments = resolving_view(server_args)
+    if None not in (arguments.reasoning_parser, arguments.tool_call_parser):
+        return result
+    chosen = choices(model_config_of(server_args).hf_config, arguments)
     if chosen:
         named = " and ".join(f"--{name.replace('_', '-')} {value}" for name, value in chosen.items())
         patching.tell(PATCH.name, f"{named}, since none was given ({PATCH.switch}=0 leaves answers as the model writes them)")

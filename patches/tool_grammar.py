@@ -32,7 +32,7 @@ def constrain(
         patching.note(PATCH.name, message)
 
     level = int(parser.tool_strict_level)
-    tag = call_tag(parser.tools, tool_choice, bool(parallel_tool_calls), parser.gemma4_tokenizer, level, say)
+    tag = call_tag(parser.tools, tool_choice, parallel_tool_calls is not False, parser.gemma4_tokenizer, level, say)
     return None if tag is None else ("structural_tag", tag)
 
 
@@ -49,18 +49,26 @@ def from_first_token(result: Any, server: Any, request: Any, *_args: Any, **_kwa
     from sglang.srt.entrypoints.openai.serving_responses import OpenAIServingResponses
     from sglang.srt.sampling.sampling_params import set_request_reasoning_in_grammar
 
+    from sglang_gemma4.serving.answer import prompt_of
     from sglang_gemma4.serving.constrained_calls import CallTag, json_tag, thought_of
 
     constraint = result.tool_call_constraint
-    schema = _json_answer(server, request) if constraint is None else None
-    if not result.require_reasoning or (schema is None and not (constraint and isinstance(constraint[1], CallTag))):
+    calls = constraint[1] if constraint and isinstance(constraint[1], CallTag) else None
+    if not result.require_reasoning or request.regex or request.ebnf or (constraint and calls is None):
+        return result
+    schema = (
+        _json_answer(server, request) if request.tool_choice in ("auto", "none") else None
+    )  # SGLang refuses both where a call must come
+    if schema is None and (calls is None or request.response_format is not None):
         return result
     if isinstance(server, OpenAIServingResponses):
         patching.note(PATCH.name, "/v1/responses constrains calls behind a thought only: an answer without one is free")
         return result
-    prompt = result.prompt or server.tokenizer_manager.tokenizer.decode(list(result.prompt_ids or [])[-4096:])
+    tokenizer = server.tokenizer_manager.tokenizer
+    prompt = prompt_of(result, tokenizer)
     if schema is None:
-        tag = constraint[1].behind(thought_of(prompt))
+        assert calls is not None
+        tag = calls.behind(thought_of(prompt))
     else:
         from sglang.srt.runtime_context import get_serving
 
@@ -69,7 +77,7 @@ def from_first_token(result: Any, server: Any, request: Any, *_args: Any, **_kwa
             "any_whitespace": not options.constrained_json_disable_any_whitespace,
             "max_whitespace_cnt": options.constrained_json_max_whitespace_cnt,
         }
-        tag, request.response_format = json_tag(schema, prompt, server.tokenizer_manager.tokenizer, **whitespace), None
+        tag, request.response_format = json_tag(schema, prompt, tokenizer, **whitespace), None
     result.tool_call_constraint = ("structural_tag", tag)
     parameters = {"custom_params": request.custom_params}
     set_request_reasoning_in_grammar(parameters, True)

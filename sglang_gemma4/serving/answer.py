@@ -13,7 +13,7 @@ nothing more.
 import functools
 import re
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sglang_gemma4.serving.schema_types import Schemas
 from sglang_gemma4.serving.tool_arguments import CALL_END, CALL_START, ArgumentsReader, partial
@@ -24,6 +24,7 @@ LABEL = "thought\n"
 TURN = "<|turn>"
 
 _NAME_LIMIT = 256
+_PROMPT_END = 4096  # tokens
 _HEAD = re.compile(rf'\s{{0,8}}(?:call)?:\s{{0,8}}([^\s{{}}<>"]{{1,{_NAME_LIMIT}}})\s{{0,8}}(\{{|(?={re.escape(CALL_END)}))')
 _HEAD_BEGUN = re.compile(rf'\s{{0,8}}(?:(?:call)?:\s{{0,8}}(?:[^\s{{}}<>"]{{1,{_NAME_LIMIT}}}\s{{0,8}})?|c(?:a(?:ll?)?)?)?')
 _STRAY = re.compile(r"[\s}\])]+")
@@ -268,6 +269,11 @@ class AnswerReader:
                 joined.append(part)
         self._parts = []
         return joined
+
+
+def prompt_of(messages: Any, tokenizer: Any) -> str:
+    """The end of a rendered prompt; of a text-only model SGLang keeps its tokens alone."""
+    return str(messages.prompt or tokenizer.decode(list(messages.prompt_ids or [])[-_PROMPT_END:]))
 
 
 def ends_in_thought(prompt: str) -> bool:

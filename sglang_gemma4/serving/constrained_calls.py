@@ -92,9 +92,14 @@ def json_tag(schema: dict[str, Any], prompt: str, tokenizer: Any, **whitespace: 
     Raises:
         ToolGrammarError: xgrammar cannot enforce the schema; for the client.
     """
-    ids, opened = dict(zip(MARKERS, _token_ids(tokenizer), strict=True)), ends_in_thought(prompt)
+    return _json(json.dumps(schema), ends_in_thought(prompt), _token_ids(tokenizer), tuple(whitespace.items()))
+
+
+@lru_cache(KEPT)
+def _json(schema: str, opened: bool, token_ids: tuple[int | None, ...], whitespace: tuple[tuple[str, Any], ...]) -> StructuralTag:
+    ids = dict(zip(MARKERS, token_ids, strict=True))
     try:
-        answer = GrammarFormat(grammar=str(xgrammar.Grammar.from_json_schema(json.dumps(schema), **whitespace)))
+        answer = GrammarFormat(grammar=str(xgrammar.Grammar.from_json_schema(schema, **dict(whitespace))))
     except RuntimeError as error:
         raise ToolGrammarError(f"response_format: its schema cannot be enforced: {str(error)[-200:]}") from error
     behind = SequenceFormat(elements=[GrammarFormat(grammar=_checked(thought(Markers.of(ids.get), opened))), answer])

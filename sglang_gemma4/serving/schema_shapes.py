@@ -24,6 +24,8 @@ NOT_ENFORCED = (
 )
 """Keywords that narrow what a value may be and that the grammar does not follow."""
 COMBINATIONS = 256
+LOOKED_AT = 4096
+"""Schemas that are followed for one value; a schema that doubles at each reference would take the server's processor."""
 """Alternatives of one schema; where ``anyOf`` inside ``allOf`` makes more, the last of them are not followed."""
 
 _KEPT = {"type", "enum", "const", "multipleOf", "pattern", *LOWER, *UPPER, *OF_OBJECTS, *OF_ARRAYS}
@@ -42,17 +44,22 @@ class Shapes:
 
     def __init__(self, root: Schema) -> None:
         self._root = root
+        self._looked_at = 0
         self.widened: set[str] = set()
 
     def of(self, schema: Schema) -> list[Shape]:
         """The shapes of ``schema``, which stands in the root; none where it allows nothing.
 
         Raises:
-            SchemaError: a reference leads nowhere or out of the root.
+            SchemaError: a reference leads nowhere or out of the root, or alternatives refer to alternatives without end.
         """
+        self._looked_at = 0
         return self._shapes(schema, ())
 
     def _shapes(self, schema: Schema, followed: tuple[str, ...]) -> list[Shape]:
+        self._looked_at += 1
+        if self._looked_at > LOOKED_AT:
+            raise SchemaError(f"one value has more than {LOOKED_AT} schemas behind its references and alternatives; use fewer")
         if isinstance(schema, bool):
             return [{}] if schema else []
         self.widened.update(keyword for keyword in NOT_ENFORCED if keyword in schema)

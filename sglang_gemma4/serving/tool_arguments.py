@@ -27,6 +27,7 @@ _KEY = re.compile(r"[^,:}\]<]+")
 _BARE = re.compile(r"[^,}\]<]+")
 _QUOTED = re.compile(r'[^"\\]+')
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPE_BEGUN = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 
 
@@ -51,8 +52,8 @@ def partial(text: str, at: int, markers: tuple[str, ...]) -> int:
 
 
 def escaped(text: str) -> str:
-    """``text`` as the inside of a JSON string."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    """``text`` as the inside of a JSON string, which UTF-8 can hold."""
+    return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", json.dumps(text, ensure_ascii=False)[1:-1])
 
 
 class ArgumentsReader:

@@ -104,6 +104,8 @@ class ToolGrammar:
             raise ToolGrammarError(f"tool {tool.name!r}: its parameters are nested too deeply to be enforced") from error
         except ValueError as error:
             raise ToolGrammarError(f"tool {tool.name!r}: its parameters cannot be enforced: {error}") from error
+        except (TypeError, AttributeError, KeyError, OverflowError) as error:  # no schema, where SGLang did not check it
+            raise ToolGrammarError(f"tool {tool.name!r}: its parameters are no JSON schema: {type(error).__name__}: {error}") from error
         for keyword in grammar.widened:
             self.widened.setdefault(keyword, tool.name)
         return arguments

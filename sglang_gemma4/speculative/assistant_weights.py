@@ -18,6 +18,8 @@ ASSISTANTS = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM")
 ONLY_ASSISTANTS = ("pre_projection.", "post_projection.", "masked_embedding.")
 """How names of tensors begin that no target has."""
 ORDER = "_sglang_gemma4_head_order"
+CARD_ERRORS = (torch.OutOfMemoryError, torch.AcceleratorError)
+"""After these a process cannot go on with the weights it has."""
 Reply = tuple[bool, str]
 Load = Callable[..., Any]
 
@@ -25,6 +27,11 @@ Load = Callable[..., Any]
 def is_assistant(model: Any) -> bool:
     """Whether a served model is an MTP assistant."""
     return type(model).__name__ in ASSISTANTS
+
+
+def is_gemma4(model: Any) -> bool:
+    """Whether a served model is of this family; others' updates are left to SGLang."""
+    return type(model).__name__.startswith("Gemma4")
 
 
 def path_holds_assistant(path: str) -> bool | None:
@@ -46,7 +53,9 @@ def has_assistant(manager: Any) -> bool:
 
 def no_such_draft(manager: Any, model_path: str) -> str | None:
     """Why a checkpoint is for no model of this server, or None."""
-    if has_assistant(manager) or not path_holds_assistant(model_path):
+    if has_assistant(manager) or not any(is_gemma4(runner.model) for _, runner in manager._select_runners("target")):
+        return None
+    if not path_holds_assistant(model_path):
         return None
     return f"{model_path} holds an MTP assistant, and this server has none: start it with --speculative-draft-model-path"
 
@@ -58,6 +67,8 @@ def update_from_disk(update: Callable[..., Reply], updater: Any, model_path: str
         Whether the model has the weights or does not want them, and a message. A checkpoint that does not fit leaves the weights that the
         model's last checkpoint has.
     """
+    if not is_gemma4(updater.get_model()):
+        return update(updater, model_path, *args, **kwargs)
     held = path_holds_assistant(model_path)
     assistant = is_assistant(updater.get_model())
     if assistant != bool(held):  # what has no configuration is a trainer's: the target's
@@ -67,6 +78,8 @@ def update_from_disk(update: Callable[..., Reply], updater: Any, model_path: str
     before = updater.model_config.model_path
     try:
         success, message = update(updater, model_path, *args, **kwargs)
+    except CARD_ERRORS:
+        raise
     except Exception as error:  # SGLang's own way back loads the same path again
         success, message = False, f"{model_path} does not fit this model: {error}"
         updater.model_config.model_path = before
@@ -110,11 +123,15 @@ def update_from_received(update: Callable[..., Reply], updater: Any, named_tenso
 
 
 def _fitting(update: Callable[..., Reply], updater: Any, names: list[str], *args: Any, **kwargs: Any) -> Reply:
+    if not is_gemma4(updater.get_model()):
+        return update(updater, *args, **kwargs)
     reason = refusal("draft" if is_assistant(updater.get_model()) else "target", names)
     if reason is not None:
         return False, reason
     try:
         return update(updater, *args, **kwargs)
+    except CARD_ERRORS:
+        raise
     except Exception as error:
         return False, f"the tensors do not fit this model: {error}. Some of them may have been written: load all weights again"
 

@@ -198,6 +198,11 @@ def test_an_empty_answer_is_its_thought_where_the_request_says_so(streamed: bool
     assert in_child(child) == ["", "Rome"]
 
 
+def test_half_a_character_in_a_key_can_be_sent() -> None:
+    read = answers.parts('<|tool_call>call:time{"\\ud800":1}<tool_call|>')
+    assert [part.text.encode() for part in read] == [b"time", b'{"\\ud800": 1}']
+
+
 @pytest.mark.parametrize("tail", ["<|turn>model\n<|channel>thought\n", "<tool_response|><|channel>thought\n", "<|turn>model\n"])
 def test_an_answer_goes_on_with_the_thought_that_its_prompt_opened(tail: str, in_child: InChild) -> None:
     def child() -> Any:
@@ -211,7 +216,8 @@ def test_an_answer_goes_on_with_the_thought_that_its_prompt_opened(tail: str, in
         applied()
         request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "?"}])
         prompt = "<|channel>thought\nx\n<channel|><turn|>\n" + tail
-        remember_open_thought(SimpleNamespace(prompt=prompt), SimpleNamespace(is_gemma4=True), request)
+        server = SimpleNamespace(is_gemma4=True, tokenizer_manager=SimpleNamespace(tokenizer=None))
+        remember_open_thought(SimpleNamespace(prompt=prompt, require_reasoning=True), server, request)
         whole = ReasoningParser("gemma4", False, True, request).parse_non_stream("Rome.\n<channel|>Yes.")
         streamed = ReasoningParser("gemma4", True, True, request)
         read = [streamed.parse_stream_chunk("Rome.\n<chan"), streamed.parse_stream_chunk("nel|>Yes."), streamed.parse_stream_end()]
