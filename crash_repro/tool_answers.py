@@ -11,7 +11,7 @@ from typing import Any
 
 import case  # type: ignore[import-not-found]
 
-LIMIT = 2  # seconds for one answer
+LIMIT = 2  # seconds of the processor for one answer
 S = '<|"|>'
 ROME = f"<|tool_call>call:weather{{city:{S}Rome{S}}}<tool_call|>"
 OSLO = f"<|tool_call>call:weather{{city:{S}Oslo{S}}}<tool_call|>"
@@ -127,13 +127,13 @@ def _within(seconds: int) -> Iterator[None]:
     def late(*_: object) -> None:
         raise TimeoutError(f"still parsing after {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(seconds)
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def differences(answers: tuple[Answer, ...]) -> list[str]:
