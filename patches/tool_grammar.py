@@ -56,9 +56,8 @@ def from_first_token(result: Any, server: Any, request: Any, *_args: Any, **_kwa
     calls = constraint[1] if constraint and isinstance(constraint[1], CallTag) else None
     if not result.require_reasoning or request.regex or request.ebnf or (constraint and calls is None):
         return result
-    schema = (
-        _json_answer(server, request) if request.tool_choice in ("auto", "none") else None
-    )  # SGLang refuses both where a call must come
+    # SGLang refuses both where a call must come.
+    schema = _json_answer(server, request) if request.tool_choice in ("auto", "none") else None
     if schema is None and (calls is None or request.response_format is not None):
         return result
     if isinstance(server, OpenAIServingResponses):
@@ -68,7 +67,7 @@ def from_first_token(result: Any, server: Any, request: Any, *_args: Any, **_kwa
     prompt = prompt_of(result, tokenizer)
     if schema is None:
         assert calls is not None
-        tag = calls.behind(thought_of(prompt))
+        tag: Any = calls.behind(thought_of(prompt))
     else:
         from sglang.srt.runtime_context import get_serving
 
