@@ -41,7 +41,7 @@ setup(
     include_package_data=True,
     install_requires=[f"sglang=={constant('SUPPORTED_SGLANG')}"],
     extras_require={
-        "test": ["pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "peft", "ruff", "mypy", *BENCH, *EVAL],
+        "test": ["pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "jsonschema", "peft", "ruff", "mypy", *BENCH, *EVAL],
         "bench": BENCH,
         "eval": EVAL,
     },
