@@ -32,7 +32,7 @@ setup(
     package_dir={"sglang_gemma4.patches": "patches"},
     package_data={
         "sglang_gemma4.diagnostics": ["dashboard.json"],
-        "sglang_gemma4.kernels": ["moe_tiles/*.json"],
+        "sglang_gemma4.kernels.experts": ["moe_tiles/*.json"],
         "sglang_gemma4.speculative": ["*.json"],
         "sglang_gemma4.quality": ["*.toml", "*.yaml"],
         "sglang_gemma4.cpu": ["standin/**/*.py"],

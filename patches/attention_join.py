@@ -18,7 +18,7 @@ def join_inside(_result: None, backend: Any, *_args: Any, **_kwargs: Any) -> Non
         if isinstance(attention, (DecodeAttention, VerifyAttention)):
             import torch
 
-            from sglang_gemma4.kernels.key_parts import counters
+            from sglang_gemma4.kernels.attention.key_parts import counters
 
             attention.done = counters(torch.device(backend.device))
 

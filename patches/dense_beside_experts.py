@@ -9,7 +9,7 @@ def fork_layers(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4TextModel.__init__``."""
     if not getattr(model.config, "enable_moe_block", False):
         return
-    from sglang_gemma4.models.dense_beside_experts import install, problem_here
+    from sglang_gemma4.models.schedule.dense_beside_experts import install, problem_here
 
     problem = problem_here()
     if problem is not None:

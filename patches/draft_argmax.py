@@ -21,7 +21,7 @@ def give_head(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
     if envs.SGLANG_ENABLE_NAN_LOGITS_CHECK.get() or envs.SGLANG_ENABLE_ASYNC_ASSERT.get():
         note("draft_argmax", "SGLang is asked to look for NaN in the draft's logits")
         return
-    from sglang_gemma4.models import draft_head
+    from sglang_gemma4.models.layers import draft_head
 
     draft_head.install(model, partial(note, "draft_argmax"), sharded=switches.is_on(SHARDED))
 

@@ -18,8 +18,8 @@ def replace_products(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> 
         note("few_row_linear", "--enable-deterministic-inference: a row's product must not depend on how many rows there are")
         return
     from sglang_gemma4 import switches
-    from sglang_gemma4.models import dense_beside_experts
-    from sglang_gemma4.models.few_row_linear import install
+    from sglang_gemma4.models.layers.few_row_linear import install
+    from sglang_gemma4.models.schedule import dense_beside_experts
 
     overlap = switches.is_on("SGLANG_GEMMA4_DENSE_OVERLAP") and dense_beside_experts.problem_here() is None
     for kept in install(model, overlap):

@@ -30,7 +30,7 @@ WRITES = {
 
 def write_early(_result: None, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4TextModel.__init__``."""
-    from sglang_gemma4.models import kv_write
+    from sglang_gemma4.models.layers import kv_write
 
     problem = reason_against()
     if problem is not None:

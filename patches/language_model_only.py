@@ -18,7 +18,7 @@ def admit(server_args: Any) -> None:
 
 def keep_prefill_eager(_result: None, server_args: Any) -> None:
     """After ``disable_breakable_cudagraph_if_incompatible``; ``text_only_config`` does the same for its checkpoints."""
-    from sglang_gemma4.models.prefill_backend import keep_text_eager
+    from sglang_gemma4.models.schedule.prefill_backend import keep_text_eager
 
     keep_text_eager(server_args)
 

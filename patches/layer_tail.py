@@ -8,7 +8,7 @@ from sglang_gemma4.patching import Hook, Patch, note
 
 def chain_layers(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4TextModel.__init__``."""
-    from sglang_gemma4.models.decoder_layer import chain
+    from sglang_gemma4.models.layers.decoder_layer import chain
 
     chain(model)
 
@@ -17,7 +17,7 @@ def next_stream(
     original: Callable[..., Any], layer: Any, hidden_states: Any, residual: Any, per_layer_input: Any, forward_batch: Any
 ) -> Any:
     """Around ``Gemma4DecoderLayer._next_stream``; layers with per-layer embeddings are ``ple_tail``'s."""
-    from sglang_gemma4.models import decoder_layer
+    from sglang_gemma4.models.layers import decoder_layer
 
     if layer.has_ple or decoder_layer.no_rows(hidden_states):
         return original(layer, hidden_states, residual, per_layer_input, forward_batch)

@@ -24,7 +24,7 @@ def find_tiles(original: Callable[..., Any], experts: int, inner: int, dtype: st
 
     if get_exec().deterministic.enable_deterministic_inference:
         return original(experts, inner, dtype, *args, **kwargs)
-    from sglang_gemma4.models import expert_tiles
+    from sglang_gemma4.models.layers import expert_tiles
 
     down = bool(kwargs.get("down_moe", args[3] if len(args) > 3 else False))
     found = expert_tiles.for_server(experts, inner, down)

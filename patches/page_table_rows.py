@@ -33,7 +33,7 @@ PATCH = Patch(
         Hook(
             "sglang.kernels.ops.attention.trtllm_mha_page_table.build_trtllm_mha_page_table",
             "replace",
-            "sglang_gemma4.kernels.page_rows:page_rows",
+            "sglang_gemma4.kernels.attention.page_rows:page_rows",
             "d9dc698b1936",
         ),
         Hook(

@@ -10,7 +10,7 @@ def next_stream(
     original: Callable[..., Any], layer: Any, hidden_states: Any, residual: Any, per_layer_input: Any, forward_batch: Any
 ) -> Any:
     """Around ``Gemma4DecoderLayer._next_stream``."""
-    from sglang_gemma4.models import decoder_layer
+    from sglang_gemma4.models.layers import decoder_layer
 
     if not layer.has_ple or per_layer_input is None or decoder_layer.no_rows(hidden_states):
         return original(layer, hidden_states, residual, per_layer_input, forward_batch)

@@ -7,7 +7,7 @@ from sglang_gemma4.patching import Hook, Patch
 
 def take_many(_result: None, moe: Any, hidden_size: int, layer_id: int, config: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4MoE.__init__``, whose arguments come by name."""
-    from sglang_gemma4.models import expert_layers
+    from sglang_gemma4.models.layers import expert_layers
 
     expert_layers.take_many(moe.experts, config.hidden_activation)
 

@@ -19,7 +19,7 @@ def allow(original: Callable[[Any], None], server_args: Any) -> None:
     from sglang.srt.model_executor.cuda_graph_config import Backend, Phase
     from sglang.srt.utils import get_bool_env_var
 
-    from sglang_gemma4.models import prefill_backend, prefill_graph
+    from sglang_gemma4.models.schedule import prefill_backend, prefill_graph
 
     given = resolving_view(server_args)
     chosen = (Phase.PREFILL, "backend") in server_args._cuda_graph_config_locked
@@ -46,7 +46,7 @@ def allow(original: Callable[[Any], None], server_args: Any) -> None:
 
 def size_graphs(server_args: Any, previous: Callable[[Any], None]) -> None:
     """A wrapper of SGLang's resolution step that sizes its memory."""
-    from sglang_gemma4.models import prefill_backend
+    from sglang_gemma4.models.schedule import prefill_backend
 
     prefill_backend.choose_sizes(server_args)
     previous(server_args)
@@ -90,7 +90,7 @@ def capture_body(
 ) -> Any:
     """Around ``Gemma4TextModel.forward``: only the capture gives ids and embeddings at once; it gets the static per-layer embeddings."""
     if input_ids is not None and input_embeds is not None:
-        from sglang_gemma4.models import prefill_graph
+        from sglang_gemma4.models.schedule import prefill_graph
 
         inputs = prefill_graph.inputs_of(model)
         per_layer_inputs = inputs.for_capture(model, input_embeds.shape[0], input_embeds.dtype, input_embeds.device)
@@ -117,7 +117,7 @@ def fill_inputs(_result: None, runner: Any, _args: Any, given: dict[str, Any], t
     """After ``PrefillCudaGraphRunner._fill_input_embeds_slot``, before a replay: what the multimodal wrapper passes beside embeddings."""
     if type(runner.layer_model).__name__ != "Gemma4TextModel":
         return
-    from sglang_gemma4.models import prefill_graph
+    from sglang_gemma4.models.schedule import prefill_graph
 
     prefill_graph.inputs_of(runner.layer_model).fill(given.get("per_layer_inputs"))
     static = runner.buffer_registry.get_slot("positions").slice_for(1, tokens)

@@ -11,7 +11,7 @@ def normed_and_rotated(
     original: Callable[..., Any], attention: Any, positions: Any, hidden_states: Any, forward_batch: Any, **kwargs: Any
 ) -> Any:
     """Around ``Gemma4Attention.forward``, and around ``shared_query`` where that is on too."""
-    from sglang_gemma4.models import kv_write, qkv_rope, shared_query
+    from sglang_gemma4.models.layers import kv_write, qkv_rope, shared_query
 
     problem = qkv_rope.problem_with(attention, positions, hidden_states)
     if problem is not None:

@@ -7,7 +7,7 @@ from sglang_gemma4.patching import Hook, Patch, note
 
 def choose_in_the_product(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4TextModel.__init__``; what multiplies few rows comes first."""
-    from sglang_gemma4.models.router_choice import install
+    from sglang_gemma4.models.layers.router_choice import install
 
     problem = install(model)
     if problem is not None:

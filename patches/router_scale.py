@@ -9,7 +9,7 @@ def prepare_router(_result: None, router: Any, *_args: Any, **_kwargs: Any) -> N
     """After ``Gemma4Router.__init__``."""
     from sglang.srt.model_loader.weight_utils import default_weight_loader
 
-    from sglang_gemma4.models.router import keep_scale_folded
+    from sglang_gemma4.models.layers.router import keep_scale_folded
 
     keep_scale_folded(router, default_weight_loader)
 
@@ -18,7 +18,7 @@ def refold_after_direct_load(_result: None, model: Any, _named_tensors: Any) -> 
     """After ``update_weights_from_tensor(load_format="direct")``, which passes by the parameters' own loaders."""
     from sglang.srt.models.gemma4_causal import Gemma4Router
 
-    from sglang_gemma4.models.router import refold_all
+    from sglang_gemma4.models.layers.router import refold_all
 
     refold_all(model, Gemma4Router)
 

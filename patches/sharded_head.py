@@ -11,7 +11,7 @@ def score_my_range(
 ) -> Any:
     """Around ``_compute_lm_head``: where the ranks' logits are put side by side afterwards, but every rank holds the whole head."""
     if processor.do_tensor_parallel_all_gather:
-        from sglang_gemma4.models import sharded_head
+        from sglang_gemma4.models.layers import sharded_head
 
         if sharded_head.is_replicated(lm_head):
             reason = sharded_head.reason_against(processor, lm_head)

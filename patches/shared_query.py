@@ -12,7 +12,7 @@ def queries_only(
     """Around ``Gemma4Attention.forward``."""
     if not attention.is_kv_shared_layer or attention.kv_shared_layer_index is None:
         return original(attention, positions, hidden_states, forward_batch, **kwargs)
-    from sglang_gemma4.models import shared_query
+    from sglang_gemma4.models.layers import shared_query
 
     reason = shared_query.reason_against(attention)
     if reason is not None:

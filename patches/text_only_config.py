@@ -15,7 +15,7 @@ def flatten_root_config(_text_config: Any, config: Any) -> None:
 
 def keep_prefill_eager(_result: None, server_args: Any) -> None:
     """After ``disable_breakable_cudagraph_if_incompatible``."""
-    from sglang_gemma4.models.prefill_backend import keep_text_eager
+    from sglang_gemma4.models.schedule.prefill_backend import keep_text_eager
 
     keep_text_eager(server_args)
 

@@ -10,7 +10,7 @@ NORMS = "_sglang_gemma4_after_attention"
 
 def prepare_layer(_result: None, layer: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4DecoderLayer.__init__``."""
-    from sglang_gemma4.models.decoder_layer import AfterAttention
+    from sglang_gemma4.models.layers.decoder_layer import AfterAttention
 
     setattr(layer.pre_feedforward_layernorm, NORMS, AfterAttention.of(layer))
 
@@ -26,7 +26,7 @@ def read_after_attention(
     post_residual_addition: Any = None,
 ) -> Any:
     """Around ``_TransformedRead.update_and_read``: the residual after an attention whose sum is complete."""
-    from sglang_gemma4.models.decoder_layer import no_rows
+    from sglang_gemma4.models.layers.decoder_layer import no_rows
 
     norms = getattr(norm, NORMS, None)
     if norms is None or residual is None or no_rows(hidden_states):

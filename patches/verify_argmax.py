@@ -13,7 +13,7 @@ EAGLE = "sglang.srt.speculative.eagle_utils"
 
 def give_head(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``alloc_memory_pool`` of the draft's worker: before anything is captured."""
-    from sglang_gemma4.models import verify_head
+    from sglang_gemma4.models.layers import verify_head
 
     say, say_so = (partial(each, "verify_argmax") for each in (note, tell))
     verify_head.install(worker.target_worker.model_runner.model, say, say_so, sharded=switches.is_on(SHARDED))

@@ -22,8 +22,8 @@ def fast_prefill(
 
     from sglang.srt.model_executor.forward_context import get_attn_backend
 
-    from sglang_gemma4.models import fast_prefill as fast
-    from sglang_gemma4.models import fast_prefill_graph, read_rows
+    from sglang_gemma4.models.schedule import fast_prefill as fast
+    from sglang_gemma4.models.schedule import fast_prefill_graph, read_rows
 
     ids_or_embeds = (input_ids is None) is not (input_embeds is None)  # SGLang's forward refuses both, and neither
     if ids_or_embeds and read_rows.is_prefill(forward_batch):
@@ -43,7 +43,7 @@ def fast_prefill(
 
 def plan_replay(result: tuple[Any, Any], runner: Any, forward_batch: Any, **_kwargs: Any) -> None:
     """After ``PrefillCudaGraphRunner.load_batch``, which returns the batch that is replayed and another thing."""
-    from sglang_gemma4.models import fast_prefill_graph
+    from sglang_gemma4.models.schedule import fast_prefill_graph
 
     if type(runner.layer_model).__name__ == "Gemma4TextModel":
         reason = fast_prefill_graph.plan(runner.layer_model, forward_batch, result[0], runner.model_runner.attn_backend)

@@ -15,7 +15,7 @@ def capture_short_part(_result: None, runner: Any) -> None:
 
     from sglang.srt.runtime_context import get_parallel
 
-    from sglang_gemma4.models import fast_prefill_graph, short_graphs
+    from sglang_gemma4.models.schedule import fast_prefill_graph, short_graphs
 
     captured = fast_prefill_graph.take_captured(runner.layer_model)
     if captured is None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
-from sglang_gemma4.kernels.prefill_attention import prefill_attention
+from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
 
 SIZES = (1024, 2048, 4096, 8192)
 """New tokens of a batch; SGLang's chunks end at 8,192 on a card of 80 GB or more."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sglang_gemma4.kernels.key_rows import key_rows
+from sglang_gemma4.kernels.attention.key_rows import key_rows
 
 MOST_GATHERED_BYTES = 1 << 30
 CAPABILITY = 9

@@ -16,8 +16,8 @@ import torch
 from triton.runtime.errors import OutOfResources
 
 from sglang_gemma4.benchmark.graph_timer import microseconds
-from sglang_gemma4.kernels.attention_tiles import KeyTile
-from sglang_gemma4.kernels.few_query_attention import few_query_attention
+from sglang_gemma4.kernels.attention.attention_tiles import KeyTile
+from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
 
 SETS = 3
 GROUPS = {"sliding": (16, 8, 256, 1023), "full": (16, 2, 512, -1)}

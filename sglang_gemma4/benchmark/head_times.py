@@ -16,8 +16,8 @@ import torch
 from triton.runtime.errors import OutOfResources
 
 from sglang_gemma4.benchmark.graph_timer import microseconds
-from sglang_gemma4.kernels.centroid_argmax import centroid_argmax
-from sglang_gemma4.kernels.head_argmax import Tile, head_argmax
+from sglang_gemma4.kernels.heads.centroid_argmax import centroid_argmax
+from sglang_gemma4.kernels.heads.head_argmax import Tile, head_argmax
 
 VOCABULARY, CENTROIDS, ACTIVE = 262144, 2048, 32
 Calls = list[Callable[[], object]]

@@ -16,24 +16,25 @@ import torch
 import triton
 
 from sglang_gemma4.benchmark.graph_timer import microseconds
-from sglang_gemma4.kernels import dependent_launch, few_token_experts
-from sglang_gemma4.kernels import few_row_linear as few_row_linear_kernel
-from sglang_gemma4.kernels.expert_blocks import Blocks
-from sglang_gemma4.kernels.expert_routing import MOST_TOKENS, expert_routing
-from sglang_gemma4.kernels.few_query_attention import few_query_attention
-from sglang_gemma4.kernels.few_row_linear import Tile, counters, few_row_linear, tile_for
-from sglang_gemma4.kernels.grouped_experts import grouped_experts
-from sglang_gemma4.kernels.layer_tail import dual_tail
-from sglang_gemma4.kernels.qkv_norm_rope import qkv_norm_rope
-from sglang_gemma4.kernels.routed_product import counter as routed_product_counter
-from sglang_gemma4.kernels.routed_product import routed_product
-from sglang_gemma4.kernels.triple_rmsnorm import triple_rmsnorm
+from sglang_gemma4.kernels import dependent_launch
+from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
+from sglang_gemma4.kernels.dense import few_row_linear as few_row_linear_kernel
+from sglang_gemma4.kernels.dense.few_row_linear import Tile, counters, few_row_linear, tile_for
+from sglang_gemma4.kernels.experts import few_token_experts
+from sglang_gemma4.kernels.experts.expert_blocks import Blocks
+from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, expert_routing
+from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
+from sglang_gemma4.kernels.experts.routed_product import counter as routed_product_counter
+from sglang_gemma4.kernels.experts.routed_product import routed_product
+from sglang_gemma4.kernels.norms.layer_tail import dual_tail
+from sglang_gemma4.kernels.norms.qkv_norm_rope import qkv_norm_rope
+from sglang_gemma4.kernels.norms.triple_rmsnorm import triple_rmsnorm
 
 LAYERS = 4
 EPS = (1e-6, 1e-6, 1e-6)
 PRODUCTS = ("qkv", "o", "gate_up", "down", "router")
 MOST_ROWS = {"qkv": 16, "o": 16, "gate_up": 32, "down": 1, "router": 32}
-"""Up to which a product is ours as served (``models/few_row_linear.py``, which needs SGLang; a test compares them)."""
+"""Up to which a product is ours as served (``models/layers/few_row_linear.py``, which needs SGLang; a test compares them)."""
 PIECES = ("qkv", "rope", "attention", "o", "norms", "dense", "router", "experts", "tail")
 
 

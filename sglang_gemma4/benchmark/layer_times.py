@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from sglang_gemma4.benchmark.graph_timer import microseconds
-from sglang_gemma4.kernels.gated_embedding import gated_embedding
-from sglang_gemma4.kernels.layer_tail import dual_tail, tail
-from sglang_gemma4.kernels.qkv_norm_rope import qkv_norm_rope
-from sglang_gemma4.kernels.row_parts import RowTiles
-from sglang_gemma4.kernels.triple_rmsnorm import triple_rmsnorm
+from sglang_gemma4.kernels.dense.gated_embedding import gated_embedding
+from sglang_gemma4.kernels.norms.layer_tail import dual_tail, tail
+from sglang_gemma4.kernels.norms.qkv_norm_rope import qkv_norm_rope
+from sglang_gemma4.kernels.norms.row_parts import RowTiles
+from sglang_gemma4.kernels.norms.triple_rmsnorm import triple_rmsnorm
 
 SETS = 4
 EPS = 1e-6

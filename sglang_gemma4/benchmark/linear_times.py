@@ -13,7 +13,7 @@ import torch
 from triton.runtime.errors import OutOfResources
 
 from sglang_gemma4.benchmark.graph_timer import microseconds
-from sglang_gemma4.kernels.few_row_linear import Tile, counters, few_row_linear
+from sglang_gemma4.kernels.dense.few_row_linear import Tile, counters, few_row_linear
 
 # Outputs, width, gated: 26B-A4B's sliding and full layers, its assistant, E2B.
 SHAPES: dict[str, tuple[int, int, bool]] = {

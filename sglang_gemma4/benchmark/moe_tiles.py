@@ -15,7 +15,7 @@ import torch
 
 from sglang_gemma4.benchmark import expert_products as products
 from sglang_gemma4.benchmark.graph_timer import microseconds
-from sglang_gemma4.models.expert_tiles import file_name, write
+from sglang_gemma4.models.layers.expert_tiles import file_name, write
 
 SHARED_BYTES = 227 * 1024
 """Of a Hopper SM, for one program."""

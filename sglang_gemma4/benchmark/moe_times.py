@@ -19,11 +19,12 @@ import torch
 
 from sglang_gemma4.benchmark import expert_products as products
 from sglang_gemma4.benchmark.graph_timer import microseconds
-from sglang_gemma4.kernels import dependent_launch, few_token_experts
-from sglang_gemma4.kernels.expert_routing import MOST_TOKENS, expert_routing
-from sglang_gemma4.kernels.gated_experts import Tile
-from sglang_gemma4.kernels.grouped_experts import grouped_experts
-from sglang_gemma4.models import expert_tiles
+from sglang_gemma4.kernels import dependent_launch
+from sglang_gemma4.kernels.experts import few_token_experts
+from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, expert_routing
+from sglang_gemma4.kernels.experts.gated_experts import Tile
+from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
+from sglang_gemma4.models.layers import expert_tiles
 
 PLAIN = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}
 """What SGLang takes where it ships no tiles and the batch is large."""

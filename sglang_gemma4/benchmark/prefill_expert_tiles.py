@@ -15,10 +15,10 @@ import torch
 
 from sglang_gemma4.benchmark import expert_products as products
 from sglang_gemma4.benchmark.graph_timer import microseconds
-from sglang_gemma4.kernels.expert_blocks import Blocks
-from sglang_gemma4.kernels.grouped_experts import sum_of_rows
-from sglang_gemma4.kernels.prefill_experts import PrefillTile, down, gate_and_up
-from sglang_gemma4.models.expert_layers import aligned_blocks
+from sglang_gemma4.kernels.experts.expert_blocks import Blocks
+from sglang_gemma4.kernels.experts.grouped_experts import sum_of_rows
+from sglang_gemma4.kernels.experts.prefill_experts import PrefillTile, down, gate_and_up
+from sglang_gemma4.models.layers.expert_layers import aligned_blocks
 
 SHARED_BYTES = 227 * 1024
 """Of a Hopper SM, for one program."""

@@ -19,8 +19,8 @@ from sglang_gemma4.benchmark import expert_products as products
 from sglang_gemma4.benchmark import prefill_expert_tiles as ours
 from sglang_gemma4.benchmark.graph_timer import microseconds
 from sglang_gemma4.benchmark.moe_times import measured, nearest, shipped, stock
-from sglang_gemma4.kernels.prefill_experts import tiles_for
-from sglang_gemma4.models.expert_layers import many_token_experts
+from sglang_gemma4.kernels.experts.prefill_experts import tiles_for
+from sglang_gemma4.models.layers.expert_layers import many_token_experts
 
 Call = Callable[[], Any]
 

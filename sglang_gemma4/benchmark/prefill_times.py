@@ -16,8 +16,8 @@ from triton.runtime.errors import OutOfResources
 
 from sglang_gemma4.attention.flash_choice import inputs, milliseconds
 from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
-from sglang_gemma4.kernels.attention_tiles import PromptTile
-from sglang_gemma4.kernels.prefill_attention import prefill_attention
+from sglang_gemma4.kernels.attention.attention_tiles import PromptTile
+from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
 
 GROUPS = {"sliding": Kind(16, 8, 256, 1023), "full": Kind(16, 2, 512, -1)}
 """Of 26B-A4B."""

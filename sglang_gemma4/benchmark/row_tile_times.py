@@ -19,9 +19,9 @@ import torch
 
 from sglang_gemma4.benchmark.graph_timer import microseconds
 from sglang_gemma4.benchmark.layer_times import SETS, Case, end, queries, triple
-from sglang_gemma4.kernels.qkv_norm_rope_tokens import TokenTiles
-from sglang_gemma4.kernels.row_parts import RowTiles
-from sglang_gemma4.kernels.triple_rmsnorm import triple_rmsnorm
+from sglang_gemma4.kernels.norms.qkv_norm_rope_tokens import TokenTiles
+from sglang_gemma4.kernels.norms.row_parts import RowTiles
+from sglang_gemma4.kernels.norms.triple_rmsnorm import triple_rmsnorm
 
 MOST_DIFFERENT = 0.01
 ROW_TILES = [

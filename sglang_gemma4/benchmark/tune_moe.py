@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.models.expert_tiles import FOLDER
+from sglang_gemma4.models.layers.expert_tiles import FOLDER
 
 TOKENS = (1, 4, 16, 32, 64, 128, 320, 1024, 2048, 4096, 8192, 16384)
 """A server takes the nearest number of tokens that there is, so a prefill chunk needs its own."""

@@ -49,7 +49,7 @@ DERIVED = (
     Derived(
         path=rf"{_LAYERS}\.router\.norm\.weight",
         holds="the MoE router's scale times hidden_size ** -0.5, folded into its norm",
-        made="when `router.scale` is loaded (models/router.py); stock at the first forward, once",
+        made="when `router.scale` is loaded (models/layers/router.py); stock at the first forward, once",
         updated="the scale's own loader folds it again, in place; after a direct load patches/router_scale.py does",
         resumed=_BUFFER,
         own=False,
@@ -73,21 +73,21 @@ DERIVED = (
     ),
     Derived(
         path=rf"{_LAYERS}\.moe\.(few_token_experts_done|few_token_experts\.done)",
-        holds="counters of finished parts, zero between launches; from no weight (models/expert_layers.py)",
+        holds="counters of finished parts, zero between launches; from no weight (models/layers/expert_layers.py)",
         made="with the experts",
         updated="nothing to follow",
         resumed=_BUFFER,
     ),
     Derived(
         path=rf"{_LAYERS}\.router\.proj\.(router_choice_done|quant_method\.done)",
-        holds="a counter of finished parts, zero between launches; from no weight (models/router_choice.py)",
+        holds="a counter of finished parts, zero between launches; from no weight (models/layers/router_choice.py)",
         made="with the router",
         updated="nothing to follow",
         resumed=_BUFFER,
     ),
     Derived(
         path=r".*\.(few_row_linear_done|quant_method(\.before)?\.done|forward\.method\.done)",
-        holds="counters of finished parts, zero between launches; from no weight (models/few_row_linear.py)",
+        holds="counters of finished parts, zero between launches; from no weight (models/layers/few_row_linear.py)",
         made="with the linear layer",
         updated="nothing to follow; SGLang's check of weights leaves it alone",
         resumed=_BUFFER,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sglang_gemma4.models import verify_head
+from sglang_gemma4.models.layers import verify_head
 from sglang_gemma4.speculative.verify_penalties import COUNTED
 
 _tokens: ContextVar[torch.Tensor | None] = ContextVar("verify_tokens", default=None)

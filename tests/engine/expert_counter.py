@@ -6,8 +6,8 @@ from typing import Any
 
 def install() -> None:
     """One line on the log for the first batch of each layer and kernel, and of each router that chooses."""
-    from sglang_gemma4.models.expert_layers import ExpertKernels
-    from sglang_gemma4.models.router_choice import RouterChoice
+    from sglang_gemma4.models.layers.expert_layers import ExpertKernels
+    from sglang_gemma4.models.layers.router_choice import RouterChoice
 
     multiply: Any = RouterChoice.apply
 
@@ -36,6 +36,6 @@ def install() -> None:
 
 def prefill_from_forty_tokens() -> None:
     """As if a chunk were large from there on: an interpreted program takes milliseconds."""
-    from sglang_gemma4.models import expert_layers
+    from sglang_gemma4.models.layers import expert_layers
 
     expert_layers.PREFILL_LEAST = 40

@@ -6,7 +6,7 @@ from typing import Any
 
 def install() -> None:
     """One line on the log for the first plain and the first gated product."""
-    from sglang_gemma4.models import few_row_linear
+    from sglang_gemma4.models.layers import few_row_linear
 
     module: Any = few_row_linear
     original: Any = module.few_row_linear

@@ -6,8 +6,9 @@ from typing import Any
 
 def install() -> None:
     """One line on the log for each kernel's first launch, and one for each norm that another kernel computed ahead."""
-    from sglang_gemma4.kernels import gated_embedding, layer_tail, qkv_norm_rope, triple_rmsnorm
-    from sglang_gemma4.models.decoder_layer import ReadyNorm
+    from sglang_gemma4.kernels.dense import gated_embedding
+    from sglang_gemma4.kernels.norms import layer_tail, qkv_norm_rope, triple_rmsnorm
+    from sglang_gemma4.models.layers.decoder_layer import ReadyNorm
 
     # An interpreted program takes milliseconds: four heads in each, not one; both are in tests/interpreted.
     qkv_norm_rope.HEADS_OF_SMALL_STEPS = 0
@@ -40,7 +41,7 @@ def _count_writes() -> None:
     """One line for the first keys and values that SGLang's pool writes, and one for the first that the rotation's launch does."""
     from sglang.srt.mem_cache import memory_pool
 
-    from sglang_gemma4.kernels import qkv_norm_rope
+    from sglang_gemma4.kernels.norms import qkv_norm_rope
 
     memory_pool._set_kv_buffer_impl = _announced("store_kvcache", memory_pool._set_kv_buffer_impl)
     reason: Any = qkv_norm_rope.write_reason_against

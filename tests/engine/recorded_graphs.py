@@ -121,7 +121,7 @@ def rerunning() -> None:
 
     Triton's interpreter launches no operator that could be recorded.
     """
-    from sglang_gemma4.models import short_graphs
+    from sglang_gemma4.models.schedule import short_graphs
 
     counting()
 
@@ -148,7 +148,7 @@ def saving() -> None:
 
 def forgetful() -> None:
     """As :func:`install`, and a replay reads the per-layer embeddings of whatever was there before, as stock's would."""
-    from sglang_gemma4.models import prefill_graph
+    from sglang_gemma4.models.schedule import prefill_graph
 
     install()
     owner: Any = prefill_graph.GraphInputs

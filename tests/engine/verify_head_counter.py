@@ -6,7 +6,7 @@ from typing import Any
 
 def install() -> None:
     """One line on the log for each verify step, and one where logits come from the step itself."""
-    from sglang_gemma4.models.verify_head import VerifyHead
+    from sglang_gemma4.models.layers.verify_head import VerifyHead
 
     for name in ("tokens", "logits"):
         _say(VerifyHead, name)

@@ -56,7 +56,7 @@ tests() { # NAME ARGUMENT ...: pytest; its log, with what passing tests print, b
 }
 
 kernel_tests() { # hundreds of kernels to compile, one card to try them on
-    tests kernels -n 8 tests/gpu/test_kernels*.py tests/gpu/test_dependent_launch.py -k "not shorter" # that one needs the card alone
+    tests kernels -n 8 tests/gpu/test_kernels*.py tests/gpu/test_dependent_launch_gpu.py -k "not shorter" # that one needs the card alone
     local failed=$?
     tail -qn 1 "$out"/t-kernels.log
     return $failed
@@ -152,7 +152,7 @@ run_bench plain-pieces 260 26b-a4b --together --share-weights --arm stock --arm 
     --max-running-requests=32 --max-total-tokens=17000 --cuda-graph-bs-decode 1 4 8 32
 on_card expert-times 80 python3 -m sglang_gemma4.benchmark.moe_times --tokens 1 4 8 16 --tune
 few_token_tests() { # what acts in steps of few tokens
-    tests few-tokens -n 12 tests/gpu/test_kernels{,_experts,_few_rows}.py tests/gpu/test_dependent_launch.py \
+    tests few-tokens -n 12 tests/gpu/test_kernels{,_experts,_few_rows}.py tests/gpu/test_dependent_launch_gpu.py \
         -k "not prefill and not chunk and not shorter and not 193 and not 320"
 }
 export -f few_token_tests

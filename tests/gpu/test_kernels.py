@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from sglang_gemma4.attention import flash_prefill
-from sglang_gemma4.kernels import dependent_launch, key_parts
-from sglang_gemma4.kernels import few_query_attention as op
-from sglang_gemma4.kernels import prefill_attention as prefill
+from sglang_gemma4.kernels import dependent_launch
+from sglang_gemma4.kernels.attention import few_query_attention as op
+from sglang_gemma4.kernels.attention import key_parts
+from sglang_gemma4.kernels.attention import prefill_attention as prefill
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4.kernels.gated_embedding import gated_embedding, gated_embedding_reference
-from sglang_gemma4.kernels.layer_tail import dual_tail, dual_tail_reference, tail, tail_reference
-from sglang_gemma4.kernels.qkv_norm_rope import qkv_norm_rope, qkv_norm_rope_reference, write_reference
-from sglang_gemma4.kernels.qkv_norm_rope_tokens import TokenTiles
-from sglang_gemma4.kernels.row_parts import RowTiles
-from sglang_gemma4.kernels.triple_rmsnorm import triple_rmsnorm, triple_rmsnorm_reference
+from sglang_gemma4.kernels.dense.gated_embedding import gated_embedding, gated_embedding_reference
+from sglang_gemma4.kernels.norms.layer_tail import dual_tail, dual_tail_reference, tail, tail_reference
+from sglang_gemma4.kernels.norms.qkv_norm_rope import qkv_norm_rope, qkv_norm_rope_reference, write_reference
+from sglang_gemma4.kernels.norms.qkv_norm_rope_tokens import TokenTiles
+from sglang_gemma4.kernels.norms.row_parts import RowTiles
+from sglang_gemma4.kernels.norms.triple_rmsnorm import triple_rmsnorm, triple_rmsnorm_reference
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 

@@ -3,14 +3,15 @@
 import pytest
 import torch
 
-from sglang_gemma4.kernels import dependent_launch, routed_product
-from sglang_gemma4.kernels import expert_blocks as grouping
-from sglang_gemma4.kernels.expert_routing import expert_routing, expert_routing_reference
-from sglang_gemma4.kernels.few_token_experts import counters
-from sglang_gemma4.kernels.few_token_experts import few_token_experts as few_token_experts_counting
-from sglang_gemma4.kernels.grouped_experts import grouped_experts
-from sglang_gemma4.kernels.prefill_experts import PrefillTile, Tiles, prefill_experts, tiles_for
-from sglang_gemma4.models.expert_layers import aligned_blocks, many_token_experts
+from sglang_gemma4.kernels import dependent_launch
+from sglang_gemma4.kernels.experts import expert_blocks as grouping
+from sglang_gemma4.kernels.experts import routed_product
+from sglang_gemma4.kernels.experts.expert_routing import expert_routing, expert_routing_reference
+from sglang_gemma4.kernels.experts.few_token_experts import counters
+from sglang_gemma4.kernels.experts.few_token_experts import few_token_experts as few_token_experts_counting
+from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
+from sglang_gemma4.kernels.experts.prefill_experts import PrefillTile, Tiles, prefill_experts, tiles_for
+from sglang_gemma4.models.layers.expert_layers import aligned_blocks, many_token_experts
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from sglang_gemma4.kernels.few_row_linear import counters, few_row_linear, few_row_linear_reference
+from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear, few_row_linear_reference
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 

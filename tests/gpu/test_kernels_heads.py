@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from sglang_gemma4.kernels import centroid_argmax as centroid
-from sglang_gemma4.kernels import head_argmax as head
+from sglang_gemma4.kernels.heads import centroid_argmax as centroid
+from sglang_gemma4.kernels.heads import head_argmax as head
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 

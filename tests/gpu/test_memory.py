@@ -104,7 +104,7 @@ def test_a_broken_index_is_caught_before_the_replay(sabotage: str, logs: dict[st
     ("batch", "width", "page", "context"), [(1, 1, 1, 1), (3, 4, 16, 88), (5, 7, 3, 20), (2, 257, 1, 300), (64, 4096, 64, 262144 + 8)]
 )
 def test_compiled_page_rows_equal_the_reference(batch: int, width: int, page: int, context: int, index: torch.dtype) -> None:
-    from sglang_gemma4.kernels import page_rows as op
+    from sglang_gemma4.kernels.attention import page_rows as op
 
     assert os.environ.get("TRITON_INTERPRET") != "1"
     torch.manual_seed(0)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from sglang_gemma4.kernels import centroid_argmax as op
+from sglang_gemma4.kernels.heads import centroid_argmax as op
 
 
 @pytest.fixture(autouse=True)

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4.kernels import expert_blocks as grouping
-from sglang_gemma4.kernels import few_token_experts as few
-from sglang_gemma4.kernels import gated_experts as gated
-from sglang_gemma4.kernels import grouped_experts as grouped
-from sglang_gemma4.kernels.expert_routing import expert_routing, expert_routing_reference
-from sglang_gemma4.kernels.gated_experts import Tile
+from sglang_gemma4.kernels.experts import expert_blocks as grouping
+from sglang_gemma4.kernels.experts import few_token_experts as few
+from sglang_gemma4.kernels.experts import gated_experts as gated
+from sglang_gemma4.kernels.experts import grouped_experts as grouped
+from sglang_gemma4.kernels.experts.expert_routing import expert_routing, expert_routing_reference
+from sglang_gemma4.kernels.experts.gated_experts import Tile
 
 POISON = 1e4
 TOLERANCE = 5e-6

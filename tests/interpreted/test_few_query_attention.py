@@ -7,9 +7,9 @@ import pytest
 import torch
 from triton.runtime import interpreter
 
-from sglang_gemma4.kernels import few_query_attention as op
-from sglang_gemma4.kernels import key_parts
-from sglang_gemma4.kernels.attention_tiles import KeyTile
+from sglang_gemma4.kernels.attention import few_query_attention as op
+from sglang_gemma4.kernels.attention import key_parts
+from sglang_gemma4.kernels.attention.attention_tiles import KeyTile
 
 POISON = 1e4
 TOLERANCE = 2e-6

@@ -8,8 +8,8 @@ import torch
 
 from sglang_gemma4.attention import flash_choice, flash_prefill
 from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
-from sglang_gemma4.kernels import key_rows as op
-from sglang_gemma4.kernels.prefill_attention import prefill_attention_reference
+from sglang_gemma4.kernels.attention import key_rows as op
+from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention_reference
 from tests.engine.flash_standin import varlen
 from tests.interpreted.test_prefill_attention import POISON, TOLERANCE, case
 

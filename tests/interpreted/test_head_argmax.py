@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from sglang_gemma4.kernels import head_argmax as op
-from sglang_gemma4.kernels.head_argmax import Tile
+from sglang_gemma4.kernels.heads import head_argmax as op
+from sglang_gemma4.kernels.heads.head_argmax import Tile
 
 SMALL = Tile(32, 32, 4, 2, 2)
 

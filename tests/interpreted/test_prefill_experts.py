@@ -6,10 +6,10 @@ import itertools
 import pytest
 import torch
 
-from sglang_gemma4.kernels import prefill_experts as prefill
-from sglang_gemma4.kernels.expert_blocks import Blocks, expert_blocks
-from sglang_gemma4.kernels.few_token_experts import few_token_experts_reference
-from sglang_gemma4.kernels.prefill_experts import PrefillTile
+from sglang_gemma4.kernels.experts import prefill_experts as prefill
+from sglang_gemma4.kernels.experts.expert_blocks import Blocks, expert_blocks
+from sglang_gemma4.kernels.experts.few_token_experts import few_token_experts_reference
+from sglang_gemma4.kernels.experts.prefill_experts import PrefillTile
 
 POISON = 1e4
 TOLERANCE = 5e-6

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4.kernels import expert_routing, few_row_linear
-from sglang_gemma4.kernels import routed_product as op
+from sglang_gemma4.kernels.dense import few_row_linear
+from sglang_gemma4.kernels.experts import expert_routing
+from sglang_gemma4.kernels.experts import routed_product as op
 from tests.interpreted.test_expert_kernels import chosen_as_expected, poisoned  # noqa: F401 - a fixture
 
 

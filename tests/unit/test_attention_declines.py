@@ -10,7 +10,7 @@ from sglang_gemma4 import patching
 from sglang_gemma4.attention.decode import DecodeAttention
 from sglang_gemma4.attention.prefill import PrefillAttention
 from sglang_gemma4.attention.verify import VerifyAttention
-from sglang_gemma4.kernels import attention_limits
+from sglang_gemma4.kernels.attention import attention_limits
 from sglang_gemma4.kernels.card import Card
 
 POISON = 7.0

@@ -9,21 +9,13 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from sglang_gemma4.kernels import (
-    attention_limits,
-    card,
-    expert_routing,
-    few_query_attention,
-    few_row_linear,
-    few_token_experts,
-    gated_experts,
-    grouped_experts,
-    head_argmax,
-    prefill_attention,
-    prefill_experts,
-)
-from sglang_gemma4.kernels.attention_tiles import KeyTile, PromptTile, key_tile, prompt_tile, smaller_than_measured
+from sglang_gemma4.kernels import card
+from sglang_gemma4.kernels.attention import attention_limits, few_query_attention, prefill_attention
+from sglang_gemma4.kernels.attention.attention_tiles import KeyTile, PromptTile, key_tile, prompt_tile, smaller_than_measured
 from sglang_gemma4.kernels.card import Card
+from sglang_gemma4.kernels.dense import few_row_linear
+from sglang_gemma4.kernels.experts import expert_routing, few_token_experts, gated_experts, grouped_experts, prefill_experts
+from sglang_gemma4.kernels.heads import head_argmax
 from tests.unit.card_compiler import compiling_for, without_assembling
 
 KIB = 1024

@@ -7,25 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4.kernels import (
-    centroid_argmax,
-    dependent_launch,
-    expert_routing,
-    few_query_attention,
-    few_row_linear,
-    few_token_experts,
-    gated_embedding,
-    grouped_experts,
-    head_argmax,
-    key_parts,
-    layer_tail,
-    prefill_experts,
-    qkv_norm_rope,
-    routed_product,
-    triple_rmsnorm,
-)
-from sglang_gemma4.kernels.qkv_norm_rope_tokens import TokenTiles
-from sglang_gemma4.kernels.row_parts import RowTiles
+from sglang_gemma4.kernels import dependent_launch
+from sglang_gemma4.kernels.attention import few_query_attention, key_parts
+from sglang_gemma4.kernels.dense import few_row_linear, gated_embedding
+from sglang_gemma4.kernels.experts import expert_routing, few_token_experts, grouped_experts, prefill_experts, routed_product
+from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax
+from sglang_gemma4.kernels.norms import layer_tail, qkv_norm_rope, triple_rmsnorm
+from sglang_gemma4.kernels.norms.qkv_norm_rope_tokens import TokenTiles
+from sglang_gemma4.kernels.norms.row_parts import RowTiles
 from sglang_gemma4.patches import dependent_launch as patch
 from sglang_gemma4.patches import early_weights as early_patch
 from tests.unit.card_compiler import compiling_for

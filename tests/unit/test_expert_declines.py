@@ -13,7 +13,8 @@ from sglang.srt.layers.moe.utils import MoeRunnerBackend
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
 
 from sglang_gemma4 import patching
-from sglang_gemma4.models import dense_beside_experts, expert_layers
+from sglang_gemma4.models.layers import expert_layers
+from sglang_gemma4.models.schedule import dense_beside_experts
 from sglang_gemma4.patches import dense_beside_experts as dense_patch
 
 TOKENS, HIDDEN, INNER, EXPERTS = 4, 64, 32, 8
@@ -119,7 +120,7 @@ def test_after_a_batch_that_was_declined_the_routing_is_sglang_s(monkeypatch: py
     layer = layer_with(quant_method=object())
     moe = moe_of(layer)
     expert_layers.take_few_tokens(moe, HIDDEN, "gelu_pytorch_tanh")
-    monkeypatch.setattr("sglang_gemma4.kernels.expert_routing.expert_routing", lambda *given: ("weights", "ids", "blocks"))
+    monkeypatch.setattr("sglang_gemma4.kernels.experts.expert_routing.expert_routing", lambda *given: ("weights", "ids", "blocks"))
     route, logits = moe.topk.topk_config.custom_routing_function, torch.zeros(TOKENS, EXPERTS)
     assert route(None, logits, 2, True) == ("weights", "ids")
     assert layer.run_moe_core(batch()) == "SGLang's"

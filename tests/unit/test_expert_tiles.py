@@ -10,7 +10,7 @@ import pytest
 from sglang_gemma4.benchmark import moe_tiles
 from sglang_gemma4.benchmark.expert_products import EXPERTS, HIDDEN, INNER, TOPK, routing
 from sglang_gemma4.benchmark.tune_moe import TOKENS
-from sglang_gemma4.models import expert_tiles
+from sglang_gemma4.models.layers import expert_tiles
 from sglang_gemma4.patches import moe_tiles as patch
 
 TILE = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 4}

@@ -10,7 +10,7 @@ from sglang.srt.model_executor.runner_utils.prefill_graph import prefill_graph_s
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from sglang_gemma4.attention import second_metadata
-from sglang_gemma4.models import read_rows
+from sglang_gemma4.models.schedule import read_rows
 from sglang_gemma4.patches import yoco
 
 

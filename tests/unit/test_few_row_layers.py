@@ -7,7 +7,7 @@ import torch
 from sglang.srt.layers.linear import ReplicatedLinear
 
 from sglang_gemma4.benchmark import layer_chain
-from sglang_gemma4.models.few_row_linear import FewRowLinear, install
+from sglang_gemma4.models.layers.few_row_linear import FewRowLinear, install
 from sglang_gemma4.patches import few_row_linear as patch
 
 
@@ -74,7 +74,7 @@ def test_deterministic_inference_keeps_sglang_s_products(deterministic: bool, mo
     monkeypatch.setattr("sglang.srt.runtime_context.get_exec", lambda: flags)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(patch, "note", lambda name, message: heard.append(message))
-    monkeypatch.setattr("sglang_gemma4.models.dense_beside_experts.problem_here", lambda: "one rank of a test")
+    monkeypatch.setattr("sglang_gemma4.models.schedule.dense_beside_experts.problem_here", lambda: "one rank of a test")
     model = decoder_layer(experts=False)
     patch.replace_products(None, model)
     assert isinstance(model.o_proj.quant_method, FewRowLinear) is not deterministic

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4.models import draft_head, sharded_head
+from sglang_gemma4.models.layers import draft_head, sharded_head
 from sglang_gemma4.patches import draft_argmax, frozen_chain
 from sglang_gemma4.patches import sharded_head as sharded_patch
 

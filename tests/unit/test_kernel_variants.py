@@ -14,8 +14,8 @@ OF_A_BATCH = {"rows", "ROWS", "tokens", "TOKENS", "requests", "wanted", "most", 
 
 def launched() -> list[JITFunction]:
     found: dict[str, JITFunction] = {}
-    for module in pkgutil.iter_modules(kernels.__path__):
-        loaded = importlib.import_module(f"{kernels.__name__}.{module.name}")
+    for module in pkgutil.walk_packages(kernels.__path__, f"{kernels.__name__}."):
+        loaded = importlib.import_module(module.name)
         for name, each in vars(loaded).items():
             if isinstance(each, JITFunction) and name.endswith("_kernel"):
                 found[f"{each.__module__}.{name}"] = each

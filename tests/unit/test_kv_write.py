@@ -16,9 +16,9 @@ from sglang.srt.model_executor.runner_utils.prefill_graph import prefill_graph_s
 
 from sglang_gemma4 import patching
 from sglang_gemma4.attention.triton_window import Gemma4TritonAttnBackend
-from sglang_gemma4.kernels import qkv_norm_rope
-from sglang_gemma4.kernels.qkv_norm_rope import write_reference
-from sglang_gemma4.models import kv_write, qkv_rope
+from sglang_gemma4.kernels.norms import qkv_norm_rope
+from sglang_gemma4.kernels.norms.qkv_norm_rope import write_reference
+from sglang_gemma4.models.layers import kv_write, qkv_rope
 from sglang_gemma4.patches import kv_write as patch
 from sglang_gemma4.patches import qkv_rope as qkv_patch
 

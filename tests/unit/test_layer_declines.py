@@ -12,7 +12,7 @@ from sglang.srt.layers.layernorm import Gemma4RMSNorm, RMSNorm
 from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
 
 from sglang_gemma4 import patching
-from sglang_gemma4.models import decoder_layer, qkv_rope
+from sglang_gemma4.models.layers import decoder_layer, qkv_rope
 from sglang_gemma4.patches import layer_tail, ple_tail, triple_norm
 from sglang_gemma4.patches import qkv_rope as qkv_patch
 

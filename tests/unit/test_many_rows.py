@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4.kernels import layer_tail, qkv_norm_rope, triple_rmsnorm
-from sglang_gemma4.kernels.qkv_norm_rope_tokens import TokenTiles
-from sglang_gemma4.kernels.row_parts import RowTiles
+from sglang_gemma4.kernels.norms import layer_tail, qkv_norm_rope, triple_rmsnorm
+from sglang_gemma4.kernels.norms.qkv_norm_rope_tokens import TokenTiles
+from sglang_gemma4.kernels.norms.row_parts import RowTiles
 
 EPS = 1e-6
 Launch = tuple[str, tuple[int, ...], dict[str, Any]]

@@ -16,7 +16,7 @@ POISON = -7
 @pytest.fixture(scope="module")
 def op() -> Iterator[ModuleType]:
     """The kernel's module, interpreted: Triton decides that when a kernel is defined."""
-    module = importlib.import_module("sglang_gemma4.kernels.page_rows")
+    module = importlib.import_module("sglang_gemma4.kernels.attention.page_rows")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
         yield importlib.reload(module)

@@ -5,7 +5,7 @@ import torch
 from sglang_gemma4.benchmark import expert_products as products
 from sglang_gemma4.benchmark import prefill_expert_tiles as tiles
 from sglang_gemma4.benchmark.prefill_expert_times import Sorted, padded
-from sglang_gemma4.kernels.prefill_experts import PrefillTile
+from sglang_gemma4.kernels.experts.prefill_experts import PrefillTile
 
 
 def test_each_row_lies_among_its_expert_s_places() -> None:

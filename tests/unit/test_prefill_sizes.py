@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sglang_gemma4.models.prefill_sizes import DOUBLES_UP_TO, LARGEST, SMALLEST, capture_sizes, worth_up_to
+from sglang_gemma4.models.schedule.prefill_sizes import DOUBLES_UP_TO, LARGEST, SMALLEST, capture_sizes, worth_up_to
 from sglang_gemma4.tiny import real_sizes
 
 

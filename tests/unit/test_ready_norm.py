@@ -4,7 +4,7 @@ import pytest
 import torch
 from sglang.srt.layers.layernorm import Gemma4RMSNorm, RMSNorm
 
-from sglang_gemma4.models.decoder_layer import ReadyNorm, norm_problem, ready, tensor_problem
+from sglang_gemma4.models.layers.decoder_layer import ReadyNorm, norm_problem, ready, tensor_problem
 
 MARK = torch.full((2, 8), 7.0)
 

@@ -8,10 +8,10 @@ import torch
 from sglang.srt.layers.linear import ReplicatedLinear
 from triton import knobs
 
-from sglang_gemma4.kernels.routed_product import routed_product_reference
-from sglang_gemma4.models import expert_layers, router_choice
-from sglang_gemma4.models.few_row_linear import FewRowLinear
-from sglang_gemma4.models.router_choice import RouterChoice
+from sglang_gemma4.kernels.experts.routed_product import routed_product_reference
+from sglang_gemma4.models.layers import expert_layers, router_choice
+from sglang_gemma4.models.layers.few_row_linear import FewRowLinear
+from sglang_gemma4.models.layers.router_choice import RouterChoice
 from tests.unit.test_expert_declines import EXPERTS, HIDDEN, layer_with, moe_of, server  # noqa: F401 - a fixture
 
 TOPK = 2
@@ -27,10 +27,10 @@ def layer(monkeypatch: pytest.MonkeyPatch) -> Any:
     expert_layers.take_few_tokens(moe, HIDDEN, "gelu_pytorch_tanh")
     monkeypatch.setattr(knobs.runtime, "interpret", True)
     monkeypatch.setattr(
-        "sglang_gemma4.kernels.routed_product.routed_product",
+        "sglang_gemma4.kernels.experts.routed_product.routed_product",
         lambda x, weight, scale, topk, done: routed_product_reference(x, weight, scale, topk),
     )
-    monkeypatch.setattr("sglang_gemma4.kernels.expert_routing.expert_routing", lambda *given: ("weights", "ids", "blocks"))
+    monkeypatch.setattr("sglang_gemma4.kernels.experts.expert_routing.expert_routing", lambda *given: ("weights", "ids", "blocks"))
     return SimpleNamespace(moe=moe, router=SimpleNamespace(proj=proj), enable_moe_block=True)
 
 

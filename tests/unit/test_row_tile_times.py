@@ -9,8 +9,8 @@ import torch
 
 from sglang_gemma4.benchmark import row_tile_times
 from sglang_gemma4.benchmark.layer_times import Case
-from sglang_gemma4.kernels.qkv_norm_rope_tokens import TokenTiles
-from sglang_gemma4.kernels.row_parts import RowTiles
+from sglang_gemma4.kernels.norms.qkv_norm_rope_tokens import TokenTiles
+from sglang_gemma4.kernels.norms.row_parts import RowTiles
 
 SLOW, FAST, BROKEN, WRONG = RowTiles(1, 64, 1), RowTiles(2, 64, 1), RowTiles(3, 64, 1), TokenTiles(4, 1)
 TIMES = {None: 9.0, SLOW: 4.0, FAST: 3.0}

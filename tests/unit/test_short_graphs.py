@@ -9,7 +9,7 @@ from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 
 from sglang_gemma4.attention import second_metadata
 from sglang_gemma4.attention.triton_window import Gemma4TritonAttnBackend
-from sglang_gemma4.models import short_graphs
+from sglang_gemma4.models.schedule import short_graphs
 
 
 def backend(kind: type = Gemma4TritonAttnBackend, **given: Any) -> Any:

@@ -10,7 +10,7 @@ from sglang.srt.layers.logits_processor import LogitsMetadata, LogitsProcessor
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.models.gemma4_causal import Gemma4ForCausalLM
 
-from sglang_gemma4.models import draft_head, verify_head
+from sglang_gemma4.models.layers import draft_head, verify_head
 from sglang_gemma4.speculative import verify_tokens
 from sglang_gemma4.speculative.verify_penalties import COUNTED
 
@@ -32,7 +32,9 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     exact = SimpleNamespace(deterministic=SimpleNamespace(enable_deterministic_inference=False))
     monkeypatch.setattr("sglang.srt.runtime_context.get_exec", lambda: exact)
     monkeypatch.setattr(LogitsProcessor, "_get_logits", logits_of)
-    monkeypatch.setattr("sglang_gemma4.kernels.head_argmax.head_argmax", lambda hidden, weight, **_: ((hidden @ weight.T).argmax(-1), None))
+    monkeypatch.setattr(
+        "sglang_gemma4.kernels.heads.head_argmax.head_argmax", lambda hidden, weight, **_: ((hidden @ weight.T).argmax(-1), None)
+    )
     monkeypatch.setattr(draft_head, "not_here", lambda tensor: None)
     model: Any = object.__new__(Gemma4ForCausalLM)
     torch.nn.Module.__init__(model)

@@ -11,7 +11,8 @@ from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod, UnquantizedLinearMethod
 from sglang.srt.lora.layers import BaseLayerWithLoRA
 
-from sglang_gemma4.models import dense_beside_experts, few_row_linear, router_choice, shared_query
+from sglang_gemma4.models.layers import few_row_linear, router_choice, shared_query
+from sglang_gemma4.models.schedule import dense_beside_experts
 from tests.unit.test_expert_declines import HIDDEN, server  # noqa: F401 - a fixture
 from tests.unit.test_router_choice import installed, layer  # noqa: F401 - a fixture
 

@@ -1,0 +1,96 @@
+"""Which tensors the attention kernels take, and on which cards: why a call is not for them, or None."""
+
+import torch
+import triton
+
+from sglang_gemma4.kernels.attention.attention_tiles import key_tile, prompt_tile
+from sglang_gemma4.kernels.card import card
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MOST_ROWS = 128
+"""Query tokens times query heads of a KV head in one tile of a verify, draft or decode step."""
+MOST_GROUP = 64
+"""Query heads of a KV head in a prefill's tile."""
+
+
+def few_query_reason(
+    q: torch.Tensor,
+    k_buffer: torch.Tensor,
+    v_buffer: torch.Tensor,
+    out: torch.Tensor,
+    queries: int,
+    k_new: torch.Tensor | None,
+    v_new: torch.Tensor | None,
+) -> str | None:
+    """For the arguments of ``few_query_attention``."""
+    others = {"k_buffer": k_buffer, "v_buffer": v_buffer, "k_new": k_new, "v_new": v_new, "out": out}
+    if reason := _elements(q, others):
+        return reason
+    if queries < 1 or q.shape[0] % queries:
+        return f"{q.shape[0]} query tokens are no multiple of {queries} per request"
+    heads, kv_heads = q.shape[1], k_buffer.shape[1]
+    if heads % kv_heads:
+        return f"{heads} query heads are no multiple of {kv_heads} KV heads"
+    if queries * (heads // kv_heads) > MOST_ROWS:
+        return f"{queries} query tokens of {heads // kv_heads} heads are {queries * heads // kv_heads} rows; up to {MOST_ROWS} are taken"
+    if reason := _head_dims(q, (k_buffer, k_new), (v_buffer, v_new), out):
+        return reason
+    rows = padded_rows(queries * (heads // kv_heads))
+    fits = key_tile(rows, q.shape[2], v_buffer.shape[2], q.dtype, card(q.device)) is not None
+    return None if fits else _too_large(q, f"{queries} query tokens of {heads // kv_heads} heads")
+
+
+def padded_rows(rows: int) -> int:
+    """Of a tile, for query tokens times heads of a KV head: a power of two that matrix instructions take."""
+    padded: int = triton.next_power_of_2(rows)
+    return max(16, padded)
+
+
+def prefill_reason(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, k_buffer: torch.Tensor, v_buffer: torch.Tensor, out: torch.Tensor
+) -> str | None:
+    """For the arguments of ``prefill_attention``."""
+    if reason := _elements(q, {"k": k, "v": v, "k_buffer": k_buffer, "v_buffer": v_buffer, "out": out}):
+        return reason
+    heads, kv_heads = q.shape[1], k.shape[1]
+    group = heads // kv_heads
+    if heads % kv_heads or group & (group - 1) or group > MOST_GROUP:
+        return f"{heads} query heads over {kv_heads} KV heads; 1, 2, 4 ... {MOST_GROUP} query heads a KV head are taken"
+    if reason := _head_dims(q, (k, k_buffer), (v, v_buffer), out):
+        return reason
+    fits = prompt_tile(group, q.shape[2], v.shape[2], q.dtype, card(q.device)) is not None
+    return None if fits else _too_large(q, f"{group} query heads a KV head")
+
+
+def _too_large(q: torch.Tensor, rows: str) -> str:
+    shared = card(q.device).shared
+    return f"no tile for {rows} of {q.shape[2]} in {q.dtype} fits the {shared:,} bytes of shared memory that a program may have"
+
+
+def _elements(q: torch.Tensor, others: dict[str, torch.Tensor | None]) -> str | None:
+    """Dtypes, numbers of dimensions and strides."""
+    if q.dtype not in DTYPES:
+        return f"q is {q.dtype}; float32, bfloat16 and float16 are taken"
+    for name, tensor in (("q", q), *others.items()):
+        if tensor is None:
+            continue
+        if tensor.dtype != q.dtype:
+            return f"{name} is {tensor.dtype}, q is {q.dtype}; a quantised KV cache is not taken"
+        if tensor.dim() != 3 or tensor.stride(-1) != 1:
+            return f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}; three dimensions, the last contiguous, are taken"
+    return None
+
+
+def _head_dims(
+    q: torch.Tensor, keys: tuple[torch.Tensor, torch.Tensor | None], values: tuple[torch.Tensor, torch.Tensor | None], out: torch.Tensor
+) -> str | None:
+    """Head dimensions, and the output's shape."""
+    k_dims, v_dims = ([each.shape[2] for each in given if each is not None] for given in (keys, values))
+    dim, v_dim = q.shape[2], v_dims[0]
+    if set(k_dims) != {dim} or set(v_dims) != {v_dim}:
+        return f"head dimensions of q {dim}, K {k_dims} and V {v_dims} disagree"
+    if any(each & (each - 1) or not 16 <= each <= 512 for each in (dim, v_dim)):
+        return f"head dimensions {dim} and {v_dim}: powers of two from 16 to 512 are taken"
+    if not out.is_contiguous() or out.shape != (q.shape[0], q.shape[1], v_dim):
+        return f"out is {tuple(out.shape)}; contiguous {(q.shape[0], q.shape[1], v_dim)} is taken"
+    return None

@@ -1,0 +1,287 @@
+"""Causal attention of prompts, or of a chunk of them, over a paged prefix and their own keys; images in it may attend both ways.
+
+One program takes some tokens of a request and all query heads of one KV head as the rows of one tile, so that these heads share what is
+read, and walks the keys once: first those of the prefix that the window leaves, then the tokens' own, in blocks loaded ahead. Only blocks
+at the window's edge and on the diagonal are masked. The last tiles of a request see most keys and start first.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from sglang_gemma4.kernels.attention.attention_limits import prefill_reason
+from sglang_gemma4.kernels.attention.attention_tiles import PromptTile, prompt_tile
+from sglang_gemma4.kernels.card import card
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+def prefill_attention_reference(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_buffer: torch.Tensor,
+    v_buffer: torch.Tensor,
+    qo_indptr: torch.Tensor,
+    kv_indptr: torch.Tensor,
+    kv_indices: torch.Tensor,
+    scale: float,
+    *,
+    window: int = -1,
+    reach: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """What :func:`prefill_attention` computes, request by request in float32; same arguments, a new ``[tokens, heads, value dim]``."""
+    heads, kv_heads = q.shape[1], k.shape[1]
+    out = torch.empty(q.shape[0], heads, v.shape[2], dtype=torch.float32, device=q.device)
+    for request in range(qo_indptr.numel() - 1):
+        rows = slice(int(qo_indptr[request]), int(qo_indptr[request + 1]))
+        slots = kv_indices[int(kv_indptr[request]) : int(kv_indptr[request + 1])].long()
+        keys = torch.cat([k_buffer[slots].float(), k[rows].float()])
+        values = torch.cat([v_buffer[slots].float(), v[rows].float()])
+        positions = slots.numel() + torch.arange(rows.stop - rows.start, device=q.device)[:, None]
+        columns = torch.arange(keys.shape[0], device=q.device)[None, :]
+        seen = columns <= (positions if reach is None else slots.numel() + reach[rows, None])
+        if window >= 0:
+            seen = seen & (positions <= columns + window)
+        query = q[rows].float().view(-1, kv_heads, heads // kv_heads, q.shape[2])
+        scores = torch.einsum("qhgd,khd->hgqk", query, keys) * scale
+        weights = torch.softmax(scores.masked_fill(~seen, float("-inf")), dim=-1)
+        out[rows] = torch.einsum("hgqk,khd->qhgd", weights, values).reshape(-1, heads, values.shape[2])
+    return out.to(q.dtype)
+
+
+@triton.jit
+def _sweep(  # type: ignore[no-untyped-def]
+    first,
+    last,
+    end,
+    position,
+    limit,
+    query,
+    k_ptr,
+    v_ptr,
+    indices_ptr,
+    k_stride,
+    v_stride,
+    offset,
+    top,
+    total,
+    out,
+    scale,
+    WINDOW: tl.constexpr,  # noqa: N803
+    MASKED: tl.constexpr,  # noqa: N803
+    PAGED: tl.constexpr,  # noqa: N803 - rows of k and v by index, not in order
+    DIM: tl.constexpr,  # noqa: N803
+    V_DIM: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # noqa: N803
+    PRECISION: tl.constexpr,  # noqa: N803
+):
+    """Keys ``first`` to ``last``, of which those before ``end`` exist, into the running maximum, sum and output of every row.
+
+    ``position`` of a row and ``limit``, the last key it may see, count from the same zero as the keys. Exponents are of two;
+    ``scale`` has the logarithm in it.
+    """
+    dims, v_dims = tl.arange(0, DIM), tl.arange(0, V_DIM)
+    for block in range(first, last, BLOCK):
+        columns = block + tl.arange(0, BLOCK)
+        rows = tl.load(indices_ptr + columns, mask=columns < end, other=0).to(tl.int64) if PAGED else columns.to(tl.int64)
+        if MASKED:
+            keys = tl.load(k_ptr + rows[None, :] * k_stride + dims[:, None], mask=(columns < end)[None, :], other=0.0)
+        else:
+            keys = tl.load(k_ptr + rows[None, :] * k_stride + dims[:, None])
+        scores = tl.dot(query, keys, input_precision=PRECISION) * scale  # [rows, keys]
+        if MASKED:
+            seen = (columns < end)[None, :] & (columns[None, :] + offset <= limit[:, None])
+            if WINDOW >= 0:
+                seen &= position[:, None] <= columns[None, :] + offset + WINDOW
+            scores = tl.where(seen, scores, float("-inf"))
+        new_top = tl.maximum(top, tl.max(scores, 1))
+        safe = tl.where(new_top == float("-inf"), 0.0, new_top)  # a row that has seen nothing yet
+        weights = tl.exp2(scores - safe[:, None])
+        fade = tl.exp2(top - safe)
+        if MASKED:
+            values = tl.load(v_ptr + rows[:, None] * v_stride + v_dims[None, :], mask=(columns < end)[:, None], other=0.0)
+        else:
+            values = tl.load(v_ptr + rows[:, None] * v_stride + v_dims[None, :])
+        out = tl.dot(weights.to(values.dtype), values, out * fade[:, None], input_precision=PRECISION)
+        total = total * fade + tl.sum(weights, 1)
+        top = new_top
+    return top, total, out
+
+
+@triton.jit
+def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    k_buffer_ptr,
+    v_buffer_ptr,
+    qo_indptr_ptr,
+    kv_indptr_ptr,
+    kv_indices_ptr,
+    reach_ptr,  # [tokens], read where REACH
+    out_ptr,  # [tokens, heads, value dim]
+    scale,
+    q_token_stride,
+    q_head_stride,
+    k_token_stride,
+    k_head_stride,
+    v_token_stride,
+    v_head_stride,
+    k_slot_stride,
+    k_buffer_head_stride,
+    v_slot_stride,
+    v_buffer_head_stride,
+    KV_HEADS: tl.constexpr,  # noqa: N803
+    GROUP: tl.constexpr,  # noqa: N803 - query heads of a KV head, a power of two
+    WINDOW: tl.constexpr,  # noqa: N803
+    REACH: tl.constexpr,  # noqa: N803 - tokens of an image see all of it
+    DIM: tl.constexpr,  # noqa: N803
+    V_DIM: tl.constexpr,  # noqa: N803
+    TOKENS: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # noqa: N803
+    PRECISION: tl.constexpr,  # noqa: N803
+):
+    kv_head = tl.program_id(1).to(tl.int64)
+    request = tl.program_id(2).to(tl.int64)
+    begin = tl.load(qo_indptr_ptr + request).to(tl.int64)
+    tokens = (tl.load(qo_indptr_ptr + request + 1).to(tl.int64) - begin).to(tl.int32)
+    tile = tl.cdiv(tokens, TOKENS) - 1 - tl.program_id(0)
+    if tile >= 0:
+        start = tl.load(kv_indptr_ptr + request).to(tl.int64)
+        prefix = (tl.load(kv_indptr_ptr + request + 1).to(tl.int64) - start).to(tl.int32)
+        rows = tl.arange(0, TOKENS * GROUP)
+        token, head = tile * TOKENS + rows // GROUP, kv_head * GROUP + rows % GROUP
+        real = token < tokens
+        dims, v_dims = tl.arange(0, DIM), tl.arange(0, V_DIM)
+        query = tl.load(
+            q_ptr + (begin + token)[:, None] * q_token_stride + head[:, None] * q_head_stride + dims[None, :],
+            mask=real[:, None],
+            other=0.0,
+        )
+        top = tl.full([TOKENS * GROUP], float("-inf"), tl.float32)
+        total = tl.zeros([TOKENS * GROUP], tl.float32)
+        out = tl.zeros([TOKENS * GROUP, V_DIM], tl.float32)
+        lowest, highest = tile * TOKENS, tl.minimum(tile * TOKENS + TOKENS, tokens) - 1  # positions among the new tokens
+
+        k_prefix, v_prefix = k_buffer_ptr + kv_head * k_buffer_head_stride, v_buffer_ptr + kv_head * v_buffer_head_stride
+        k_new, v_new = k_ptr + begin * k_token_stride + kv_head * k_head_stride, v_ptr + begin * v_token_stride + kv_head * v_head_stride
+        if WINDOW >= 0:
+            edge = tl.maximum(0, prefix + lowest - WINDOW) // BLOCK * BLOCK  # the first key that any row sees is in this block
+            inside = tl.cdiv(tl.maximum(0, prefix + highest - WINDOW), BLOCK) * BLOCK  # from here on every row sees every key
+            inside = tl.minimum(tl.maximum(inside, edge), prefix // BLOCK * BLOCK)
+            edge = tl.minimum(edge, inside)
+        else:
+            edge, inside = 0, 0
+        whole = tl.maximum(prefix // BLOCK * BLOCK, inside)
+        position = prefix + token
+        if REACH:
+            last = tl.load(reach_ptr + begin + token, mask=real, other=0).to(tl.int32)
+            highest_key = tl.minimum(tl.maximum(tl.max(last), highest), tokens - 1)
+            limit = prefix + tl.where(real, last, token)
+        else:
+            highest_key, limit = highest, position
+        if WINDOW >= 0:
+            top, total, out = _sweep(
+                edge, inside, prefix, position, limit, query, k_prefix, v_prefix, kv_indices_ptr + start, k_slot_stride, v_slot_stride, 0,
+                top, total, out, scale, WINDOW, True, True, DIM, V_DIM, BLOCK, PRECISION,
+            )  # fmt: skip
+        top, total, out = _sweep(
+            inside, whole, prefix, position, limit, query, k_prefix, v_prefix, kv_indices_ptr + start, k_slot_stride, v_slot_stride, 0,
+            top, total, out, scale, WINDOW, False, True, DIM, V_DIM, BLOCK, PRECISION,
+        )  # fmt: skip
+        top, total, out = _sweep(
+            whole, prefix, prefix, position, limit, query, k_prefix, v_prefix, kv_indices_ptr + start, k_slot_stride, v_slot_stride, 0,
+            top, total, out, scale, WINDOW, True, True, DIM, V_DIM, BLOCK, PRECISION,
+        )  # fmt: skip
+
+        if WINDOW >= 0:
+            edge = tl.maximum(0, lowest - WINDOW) // BLOCK * BLOCK
+            inside = tl.cdiv(tl.maximum(0, highest - WINDOW), BLOCK) * BLOCK
+        else:
+            edge, inside = 0, 0
+        diagonal = lowest // BLOCK * BLOCK  # the first block that some row does not see whole
+        inside = tl.minimum(tl.maximum(inside, edge), diagonal)
+        edge = tl.minimum(edge, inside)
+        if WINDOW >= 0:
+            top, total, out = _sweep(
+                edge, inside, tokens, position, limit, query, k_new, v_new, kv_indices_ptr, k_token_stride, v_token_stride, prefix,
+                top, total, out, scale, WINDOW, True, False, DIM, V_DIM, BLOCK, PRECISION,
+            )  # fmt: skip
+        top, total, out = _sweep(
+            inside, diagonal, tokens, position, limit, query, k_new, v_new, kv_indices_ptr, k_token_stride, v_token_stride, prefix,
+            top, total, out, scale, WINDOW, False, False, DIM, V_DIM, BLOCK, PRECISION,
+        )  # fmt: skip
+        top, total, out = _sweep(
+            diagonal, highest_key + 1, tokens, position, limit, query, k_new, v_new, kv_indices_ptr, k_token_stride, v_token_stride, prefix,
+            top, total, out, scale, WINDOW, True, False, DIM, V_DIM, BLOCK, PRECISION,
+        )  # fmt: skip
+        stored = out_ptr + ((begin + token) * (KV_HEADS * GROUP) + head)[:, None] * V_DIM + v_dims[None, :]
+        tl.store(stored, (out / total[:, None]).to(out_ptr.dtype.element_ty), mask=real[:, None])
+
+
+def prefill_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_buffer: torch.Tensor,
+    v_buffer: torch.Tensor,
+    qo_indptr: torch.Tensor,
+    kv_indptr: torch.Tensor,
+    kv_indices: torch.Tensor,
+    scale: float,
+    *,
+    out: torch.Tensor,
+    longest: int,
+    window: int = -1,
+    reach: torch.Tensor | None = None,
+    tile: PromptTile | None = None,
+) -> torch.Tensor:
+    """Causal attention of new tokens over their request's prefix and each other; written to ``out`` and returned.
+
+    Args:
+        q: ``[tokens, heads, dim]``, float32, bfloat16 or float16.
+        k: ``[tokens, KV heads, dim]`` and ``v`` ``[tokens, KV heads, value dim]``, the new tokens' own.
+        k_buffer: ``[slots, KV heads, dim]``; ``v_buffer`` ``[slots, KV heads, value dim]``. All last dimensions are contiguous.
+        qo_indptr: ``[requests + 1]`` int, where each request's tokens begin.
+        kv_indptr: ``[requests + 1]`` int, where each request's slots begin in ``kv_indices``.
+        kv_indices: ``[prefix keys]`` int, slots in order; of a sliding layer, those of the last keys before the new tokens.
+        scale: of the scores.
+        out: ``[tokens, heads, value dim]``, contiguous.
+        longest: most new tokens of a request; the host knows it.
+        window: a key is seen from positions up to ``window`` behind it; below 0: always.
+        reach: None, or ``[tokens]`` int32: the last new token of its request, counted from 0, that each token sees; itself at least.
+        tile: None: :func:`~sglang_gemma4.kernels.attention.attention_tiles.prompt_tile` of the card.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
+    """
+    reason = prefill_reason(q, k, v, k_buffer, v_buffer, out)
+    if reason:
+        raise ValueError(reason)
+    heads, kv_heads = q.shape[1], k.shape[1]
+    if q.shape[0] == 0 or longest < 1:
+        return out
+    if reach is not None and (reach.dtype != torch.int32 or reach.shape[0] < q.shape[0] or not reach.is_contiguous()):
+        raise ValueError(f"reach is {reach.dtype} of shape {tuple(reach.shape)}; contiguous int32 for {q.shape[0]} tokens is taken")
+    group = heads // kv_heads
+    tile = tile or prompt_tile(group, q.shape[2], v.shape[2], q.dtype, card(q.device))
+    assert tile is not None  # else there was a reason against
+    tokens = max(1, max(16, tile.rows) // group)
+    _prefill_attention_kernel[(triton.cdiv(longest, tokens), kv_heads, qo_indptr.numel() - 1)](
+        q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, q if reach is None else reach, out, scale * LOG2_E.value,
+        q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
+        k_buffer.stride(0), k_buffer.stride(1), v_buffer.stride(0), v_buffer.stride(1),
+        KV_HEADS=kv_heads,
+        GROUP=group,
+        WINDOW=window,
+        REACH=reach is not None,
+        DIM=q.shape[2],
+        V_DIM=v.shape[2],
+        TOKENS=tokens,
+        BLOCK=tile.keys,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )  # fmt: skip
+    return out

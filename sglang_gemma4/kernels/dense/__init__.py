@@ -1,0 +1,1 @@
+"""Dense products and what is fused into them."""

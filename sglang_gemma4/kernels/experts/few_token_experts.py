@@ -1,0 +1,143 @@
+"""A MoE layer of up to 16 tokens in two launches after its routing: gate and up with the activation, then down and the sum.
+
+Blocks are by token: one a chosen expert, a row's place being its token's number, so each expert's weights are read once. The program of the
+second product that finishes a block of columns last sums each token's rows, always in the order of its experts: the same result every time.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
+from sglang_gemma4.kernels.experts.expert_blocks import Blocks, expert_blocks
+from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS
+from sglang_gemma4.kernels.experts.gated_experts import Tile, gated_experts, gated_experts_reference, reason_against
+from sglang_gemma4.kernels.experts.grouped_experts import down_tile
+
+NARROWEST = 16
+"""Columns of the narrowest tile of the second product; there are counters for so many blocks."""
+
+
+def tiles_for(tokens: int) -> tuple[Tile, Tile]:
+    """Of the first and the second product; within 1 % of the fastest tried on an H200 (``runs/2026-11-23-few-token-experts``)."""
+    return Tile(32, 128, 4, 4), Tile(64, 128, 4, 4) if tokens <= 4 else Tile(128, 64, 4, 4)
+
+
+def few_token_experts_reference(
+    x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor
+) -> torch.Tensor:
+    """What :func:`few_token_experts` computes, in float32; ``[tokens, hidden]`` in x's dtype."""
+    hidden = gated_experts_reference(x, w13, weights, ids)
+    out = torch.zeros_like(x, dtype=torch.float32)
+    for row, expert in enumerate(ids.flatten().tolist()):
+        if expert >= 0:
+            out[row // ids.shape[1]] += w2[expert].float() @ hidden[row]
+    return out.to(x.dtype)
+
+
+@triton.jit(do_not_specialize=["TOKENS"])
+def _down_and_sum_kernel(  # type: ignore[no-untyped-def]
+    h_ptr,  # [rows, INNER]
+    w2_ptr,  # [experts, HIDDEN, INNER]
+    ids_ptr,  # [tokens, TOPK]
+    expert_ptr,  # [blocks]
+    row_ptr,  # [blocks, SIZE]
+    count_ptr,
+    rows_ptr,  # [rows, HIDDEN]
+    out_ptr,  # [tokens, HIDDEN]
+    done_ptr,  # [blocks of columns] int32, zeros; zeros again afterwards
+    TOKENS,  # noqa: N803
+    TOPK: tl.constexpr,  # noqa: N803
+    HIDDEN: tl.constexpr,  # noqa: N803
+    INNER: tl.constexpr,  # noqa: N803
+    SIZE: tl.constexpr,  # noqa: N803
+    COLUMNS: tl.constexpr,  # noqa: N803
+    DEPTH: tl.constexpr,  # noqa: N803
+    PRECISION: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
+):
+    block = tl.program_id(0)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = columns < HIDDEN
+    await_inputs(PDL)
+    # Side by side, not one after the other: behind the last block lies something too, of which nothing is used.
+    places = tl.arange(0, SIZE)
+    count = tl.load(count_ptr)
+    expert = tl.load(expert_ptr + block).to(tl.int64)
+    row = tl.load(row_ptr + block * SIZE + places).to(tl.int64)
+    real_columns = columns.to(tl.int64)
+    if block < count:
+        real = row < TOKENS * TOPK
+        product = down_tile(h_ptr, w2_ptr, expert, row, real, real_columns, inside, HIDDEN, INNER, SIZE, COLUMNS, DEPTH, PRECISION)
+        stored = rows_ptr + row[:, None] * HIDDEN + real_columns[None, :]
+        tl.store(stored, product.to(rows_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
+    expected = tl.maximum(count, 1)  # without any expert, the first program writes zeros
+    if block < expected:
+        # Every thread's stores come before the count that tells the last program of them.
+        tl.debug_barrier()
+        last = tl.atomic_add(done_ptr + tl.program_id(1), 1, sem="acq_rel", scope="gpu") == expected - 1
+        if last:
+            total = tl.zeros([SIZE, COLUMNS], tl.float32)
+            for place in tl.static_range(TOPK):
+                mine = places * TOPK + place
+                chosen = tl.load(ids_ptr + mine, mask=places < TOKENS, other=-1) >= 0
+                theirs = rows_ptr + mine[:, None].to(tl.int64) * HIDDEN + real_columns[None, :]
+                # Not from the L1 cache, which does not see what other SMs write.
+                total += tl.load(theirs, mask=chosen[:, None] & inside[None, :], other=0.0, cache_modifier=".cg").to(tl.float32)
+            target = out_ptr + places[:, None].to(tl.int64) * HIDDEN + real_columns[None, :]
+            tl.store(target, total.to(out_ptr.dtype.element_ty), mask=(places < TOKENS)[:, None] & inside[None, :])
+            tl.store(done_ptr + tl.program_id(1), 0)
+
+
+def counters(hidden: int, device: torch.device) -> torch.Tensor:
+    """The zeros that calls of one layer count finished programs in: int32, one for each block of columns."""
+    return torch.zeros(triton.cdiv(hidden, NARROWEST), dtype=torch.int32, device=device)
+
+
+def few_token_experts(
+    x: torch.Tensor,
+    w13: torch.Tensor,
+    w2: torch.Tensor,
+    weights: torch.Tensor,
+    ids: torch.Tensor,
+    done: torch.Tensor,
+    blocks: Blocks | None = None,
+    tiles: tuple[Tile, Tile] | None = None,
+) -> torch.Tensor:
+    """The weighted sum of each token's experts, ``[tokens, hidden]`` in x's dtype. The host does not wait for the device.
+
+    Args:
+        x: ``[tokens, hidden]``, 1 to 16 tokens, float32, bfloat16 or float16; contiguous like the rest.
+        w13: ``[experts, 2 * inner, hidden]`` in x's dtype, the gate's rows first.
+        w2: ``[experts, hidden, inner]``.
+        weights: ``[tokens, experts a token]`` float32.
+        ids: ``[tokens, experts a token]`` int32 or int64, a token's experts all different; -1: none.
+        done: from :func:`counters`; two calls that may run at the same time must not share it.
+        blocks: of ``ids``, by token, as ``expert_routing`` gives them; None: a launch gathers them. A row whose id became -1 since is
+            computed and left out of the sum.
+        tiles: of the two products; None: :func:`tiles_for` the tokens.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit each other, or that the kernels do not take.
+    """
+    tokens, hidden = x.shape[0], x.shape[-1]
+    reason = reason_against(x, w13, w2, weights, ids)
+    if reason is None and not 1 <= tokens <= MOST_TOKENS:
+        reason = f"{tokens} tokens; 1 to {MOST_TOKENS} are taken"
+    first, second = tiles or tiles_for(tokens)
+    if reason is None and (done.dtype != torch.int32 or done.numel() < triton.cdiv(hidden, second.columns)):
+        reason = f"{done.numel()} counters of {done.dtype}; {triton.cdiv(hidden, second.columns)} of int32 are taken, see counters()"
+    if reason:
+        raise ValueError(reason)
+    if blocks is None:
+        blocks = expert_blocks(ids, w13.shape[0], MOST_TOKENS, by_token=True)
+    h = gated_experts(x, w13, weights, ids, blocks, first)
+    rows = torch.empty((ids.numel(), hidden), dtype=x.dtype, device=x.device)
+    out = torch.empty_like(x)
+    _down_and_sum_kernel[(blocks.expert.numel(), triton.cdiv(hidden, second.columns))](
+        h, w2, ids, blocks.expert, blocks.row, blocks.count, rows, out, done, tokens,
+        TOPK=ids.shape[1], HIDDEN=hidden, INNER=w2.shape[2], SIZE=MOST_TOKENS, COLUMNS=second.columns, DEPTH=second.depth,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        num_warps=second.warps, num_stages=second.stages, **launch_options(x.device),
+    )  # fmt: skip
+    return out

@@ -1,0 +1,158 @@
+"""The experts' first product with the activation in its epilogue: ``weight * gelu_tanh(x @ gate) * (x @ up)`` for every row.
+
+A row is a token and one of its experts. One program computes the same columns of gate and up, so neither is written to memory. The router's
+weight is multiplied in here, where the value is still float32: the second product is then a plain sum.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from sglang_gemma4.kernels.card import reason_against_card
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
+from sglang_gemma4.kernels.experts.expert_blocks import Blocks
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a program works: output columns, inner columns at a time, warps, and steps loaded ahead."""
+
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+
+
+def gated_experts_reference(x: torch.Tensor, w13: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """``[tokens * experts a token, inner]`` float32; rows without an expert are zero."""
+    topk, inner = ids.shape[1], w13.shape[1] // 2
+    out = torch.zeros(ids.numel(), inner, dtype=torch.float32, device=x.device)
+    for row, expert in enumerate(ids.flatten().tolist()):
+        if expert >= 0:
+            both = w13[expert].float() @ x[row // topk].float()
+            act = torch.nn.functional.gelu(both[:inner], approximate="tanh") * both[inner:]
+            out[row] = weights.flatten()[row].float() * act
+    return out
+
+
+@triton.jit(do_not_specialize=["ROWS"])
+def _gated_experts_kernel(  # type: ignore[no-untyped-def]
+    x_ptr,  # [tokens, HIDDEN]
+    w13_ptr,  # [experts, 2 * INNER, HIDDEN], gate first
+    weights_ptr,  # [rows] float32
+    expert_ptr,  # [blocks]
+    row_ptr,  # [blocks, SIZE]
+    count_ptr,
+    out_ptr,  # [rows, INNER]
+    ROWS,  # noqa: N803
+    TOPK: tl.constexpr,  # noqa: N803
+    HIDDEN: tl.constexpr,  # noqa: N803
+    INNER: tl.constexpr,  # noqa: N803
+    SIZE: tl.constexpr,  # noqa: N803
+    COLUMNS: tl.constexpr,  # noqa: N803
+    DEPTH: tl.constexpr,  # noqa: N803
+    PRECISION: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
+):
+    await_inputs(PDL)
+    block = tl.program_id(0)
+    places = tl.arange(0, SIZE)
+    # Side by side, not one after the other: behind the last block lies something too, of which nothing is used.
+    count = tl.load(count_ptr)
+    expert = tl.load(expert_ptr + block).to(tl.int64)
+    rows = tl.load(row_ptr + block * SIZE + places).to(tl.int64)
+    if (block < count) & (expert >= 0):
+        real = rows < ROWS
+        shares = tl.load(weights_ptr + rows, mask=real, other=0.0).to(tl.float32)
+        columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        inside = columns < INNER
+        depths = tl.arange(0, DEPTH)
+        x_pointers = x_ptr + (rows // TOPK)[:, None] * HIDDEN + depths[None, :]
+        gate_pointers = w13_ptr + expert * (2 * INNER * HIDDEN) + columns[None, :] * HIDDEN + depths[:, None]
+        gate = tl.zeros([SIZE, COLUMNS], tl.float32)
+        up = tl.zeros([SIZE, COLUMNS], tl.float32)
+        for start in range(0, HIDDEN, DEPTH):
+            if HIDDEN % DEPTH == 0 and INNER % COLUMNS == 0:
+                taken = tl.load(x_pointers + start, mask=real[:, None], other=0.0)
+                w_gate = tl.load(gate_pointers + start)
+                w_up = tl.load(gate_pointers + (INNER * HIDDEN + start))
+            else:
+                left = depths < HIDDEN - start
+                read = left[:, None] & inside[None, :]
+                taken = tl.load(x_pointers + start, mask=real[:, None] & left[None, :], other=0.0)
+                w_gate = tl.load(gate_pointers + start, mask=read, other=0.0)
+                w_up = tl.load(gate_pointers + (INNER * HIDDEN + start), mask=read, other=0.0)
+            gate = tl.dot(taken, w_gate, gate, input_precision=PRECISION)
+            up = tl.dot(taken, w_up, up, input_precision=PRECISION)
+        # 0.5 * (1 + tanh(z)) is sigmoid(2 z)
+        act = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)) * up
+        act *= shares[:, None]
+        stored = out_ptr + rows[:, None] * INNER + columns[None, :]
+        tl.store(stored, act.to(out_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
+
+
+def gated_experts(x: torch.Tensor, w13: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, blocks: Blocks, tile: Tile) -> torch.Tensor:
+    """``[tokens * experts a token, inner]`` in x's dtype; rows without an expert are not written.
+
+    Args:
+        x: ``[tokens, hidden]``, contiguous.
+        w13: ``[experts, 2 * inner, hidden]``, contiguous, the gate's rows first.
+        weights: ``[tokens, experts a token]`` float32, contiguous, the router's.
+        ids: ``[tokens, experts a token]`` int, contiguous; -1: none.
+        blocks: of the rows.
+        tile: how a program works.
+
+    Raises:
+        ValueError: what :func:`reason_against` says.
+    """
+    reason = reason_against(x, w13, None, weights, ids)
+    if reason:
+        raise ValueError(reason)
+    rows, inner = ids.numel(), w13.shape[1] // 2
+    out = torch.empty((rows, inner), dtype=x.dtype, device=x.device)
+    _gated_experts_kernel[(blocks.expert.numel(), triton.cdiv(inner, tile.columns))](
+        x,
+        w13,
+        weights,
+        blocks.expert,
+        blocks.row,
+        blocks.count,
+        out,
+        rows,
+        TOPK=ids.shape[1],
+        HIDDEN=x.shape[1],
+        INNER=inner,
+        SIZE=blocks.row.shape[1],
+        COLUMNS=tile.columns,
+        DEPTH=tile.depth,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        **launch_options(x.device),
+    )
+    return out
+
+
+def reason_against(x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor | None, weights: torch.Tensor, ids: torch.Tensor) -> str | None:
+    """Why the experts' kernels do not take these tensors, or None. ``w2`` is ``[experts, hidden, inner]``."""
+    if x.dtype not in DTYPES:
+        return f"x is {x.dtype}; float32, bfloat16 and float16 are taken"
+    named = {"x": x, "w13": w13, "weights": weights, "ids": ids, **({} if w2 is None else {"w2": w2})}
+    for name, tensor in named.items():
+        if name in ("w13", "w2") and tensor.dtype != x.dtype:
+            return f"{name} is {tensor.dtype}, x is {x.dtype}; quantised experts are not taken"
+        if not tensor.is_contiguous():
+            return f"{name} is not contiguous"
+    if x.dim() != 2 or w13.dim() != 3 or w13.shape[1] % 2 or w13.shape[2] != x.shape[1]:
+        return f"x is {tuple(x.shape)} and w13 {tuple(w13.shape)}; [tokens, hidden] and [experts, 2 * inner, hidden] are taken"
+    if w2 is not None and w2.shape != (w13.shape[0], x.shape[1], w13.shape[1] // 2):
+        return f"w2 is {tuple(w2.shape)}; {(w13.shape[0], x.shape[1], w13.shape[1] // 2)} is taken"
+    if weights.shape != ids.shape or ids.dim() != 2 or ids.shape[0] != x.shape[0]:
+        return f"weights are {tuple(weights.shape)} and ids {tuple(ids.shape)} for {x.shape[0]} tokens"
+    if weights.dtype != torch.float32 or ids.dtype not in (torch.int32, torch.int64):
+        return f"weights are {weights.dtype} and ids {ids.dtype}; float32 and int32 or int64 are taken"
+    return reason_against_card(x.device)

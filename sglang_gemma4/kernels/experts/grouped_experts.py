@@ -1,0 +1,166 @@
+"""A MoE layer of tens to hundreds of tokens in four launches: rows into blocks, gate and up with the activation, down, sum.
+
+The sum over a token's experts is taken in their order from the rows' outputs: the same result every time.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
+from sglang_gemma4.kernels.experts.expert_blocks import expert_blocks
+from sglang_gemma4.kernels.experts.gated_experts import Tile, gated_experts, reason_against
+
+SUM_COLUMNS = 512
+
+
+def tiles_for(tokens: int) -> tuple[int, Tile, Tile]:
+    """Rows a block, and the tiles of the first and the second product."""
+    return (32 if tokens > 192 else 16), Tile(64, 128, 4, 3), Tile(64, 128, 4, 4)
+
+
+@triton.jit
+def down_tile(  # type: ignore[no-untyped-def]
+    h_ptr,  # [rows, INNER]
+    w2_ptr,  # [experts, HIDDEN, INNER]
+    expert,
+    rows,  # [SIZE] int64, of one expert
+    real,  # [SIZE]
+    columns,  # [COLUMNS] int64
+    inside,  # [COLUMNS]
+    HIDDEN: tl.constexpr,  # noqa: N803
+    INNER: tl.constexpr,  # noqa: N803
+    SIZE: tl.constexpr,  # noqa: N803
+    COLUMNS: tl.constexpr,  # noqa: N803
+    DEPTH: tl.constexpr,  # noqa: N803
+    PRECISION: tl.constexpr,  # noqa: N803
+):
+    """Some rows' second product in some columns, ``[SIZE, COLUMNS]`` float32."""
+    depths = tl.arange(0, DEPTH)
+    h_pointers = h_ptr + rows[:, None] * INNER + depths[None, :]
+    w_pointers = w2_ptr + expert * (HIDDEN * INNER) + columns[None, :] * INNER + depths[:, None]
+    out = tl.zeros([SIZE, COLUMNS], tl.float32)
+    for start in range(0, INNER, DEPTH):
+        left = depths < INNER - start
+        h = tl.load(h_pointers + start, mask=real[:, None] & left[None, :], other=0.0)
+        w = tl.load(w_pointers + start, mask=left[:, None] & inside[None, :], other=0.0)
+        out = tl.dot(h, w, out, input_precision=PRECISION)
+    return out
+
+
+@triton.jit(do_not_specialize=["ROWS"])
+def _down_kernel(  # type: ignore[no-untyped-def]
+    h_ptr,  # [rows, INNER]
+    w2_ptr,  # [experts, HIDDEN, INNER]
+    expert_ptr,
+    row_ptr,
+    count_ptr,
+    out_ptr,  # [rows, HIDDEN]
+    ROWS,  # noqa: N803
+    HIDDEN: tl.constexpr,  # noqa: N803
+    INNER: tl.constexpr,  # noqa: N803
+    SIZE: tl.constexpr,  # noqa: N803
+    COLUMNS: tl.constexpr,  # noqa: N803
+    DEPTH: tl.constexpr,  # noqa: N803
+    PRECISION: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
+):
+    await_inputs(PDL)
+    block = tl.program_id(0)
+    # Side by side, not one after the other: behind the last block lies something too, of which nothing is used.
+    count = tl.load(count_ptr)
+    expert = tl.load(expert_ptr + block).to(tl.int64)
+    rows = tl.load(row_ptr + block * SIZE + tl.arange(0, SIZE)).to(tl.int64)
+    if block < count:
+        real = rows < ROWS
+        columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        inside = columns < HIDDEN
+        out = down_tile(h_ptr, w2_ptr, expert, rows, real, columns.to(tl.int64), inside, HIDDEN, INNER, SIZE, COLUMNS, DEPTH, PRECISION)
+        stored = out_ptr + rows[:, None] * HIDDEN + columns[None, :]
+        tl.store(stored, out.to(out_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
+
+
+@triton.jit
+def _sum_kernel(  # type: ignore[no-untyped-def]
+    y_ptr,  # [tokens, TOPK, HIDDEN]
+    ids_ptr,  # [tokens, TOPK]
+    out_ptr,  # [tokens, HIDDEN]
+    TOPK: tl.constexpr,  # noqa: N803
+    HIDDEN: tl.constexpr,  # noqa: N803
+    COLUMNS: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
+):
+    await_inputs(PDL)
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = columns < HIDDEN
+    total = tl.zeros([COLUMNS], tl.float32)
+    for place in tl.static_range(TOPK):
+        row = token * TOPK + place
+        written = tl.load(ids_ptr + row) >= 0
+        total += tl.load(y_ptr + row * HIDDEN + columns, mask=inside & written, other=0.0).to(tl.float32)
+    tl.store(out_ptr + token * HIDDEN + columns, total.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def sum_of_rows(rows: torch.Tensor, ids: torch.Tensor, columns: int = SUM_COLUMNS) -> torch.Tensor:
+    """``[tokens, hidden]``: of ``rows`` ``[tokens * experts a token, hidden]`` those that have an expert, in their order in float32.
+
+    Args:
+        ids: ``[tokens, experts a token]`` int; -1: none.
+        columns: of a program, a power of two.
+    """
+    tokens, hidden = ids.shape[0], rows.shape[1]
+    out = torch.empty((tokens, hidden), dtype=rows.dtype, device=rows.device)
+    _sum_kernel[(tokens, triton.cdiv(hidden, columns))](
+        rows, ids, out, TOPK=ids.shape[1], HIDDEN=hidden, COLUMNS=columns, num_warps=4, **launch_options(rows.device)
+    )
+    return out
+
+
+def grouped_experts(
+    x: torch.Tensor,
+    w13: torch.Tensor,
+    w2: torch.Tensor,
+    weights: torch.Tensor,
+    ids: torch.Tensor,
+    tiles: tuple[int, Tile, Tile] | None = None,
+) -> torch.Tensor:
+    """The weighted sum of each token's experts, ``[tokens, hidden]`` in x's dtype; arguments as ``few_token_experts`` has, any tokens.
+
+    Its reference is ``few_token_experts_reference``. The host does not wait for the device.
+
+    Args:
+        tiles: rows a block and the tiles of the two products; None: :func:`tiles_for` the tokens.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit each other, or that the kernels do not take.
+    """
+    reason = reason_against(x, w13, w2, weights, ids)
+    if reason:
+        raise ValueError(reason)
+    tokens, hidden = x.shape
+    if tokens == 0:
+        return torch.empty_like(x)
+    size, first, second = tiles or tiles_for(tokens)
+    blocks = expert_blocks(ids, w13.shape[0], size)
+    h = gated_experts(x, w13, weights, ids, blocks, first)
+    rows = torch.empty((ids.numel(), hidden), dtype=x.dtype, device=x.device)
+    _down_kernel[(blocks.expert.numel(), triton.cdiv(hidden, second.columns))](
+        h,
+        w2,
+        blocks.expert,
+        blocks.row,
+        blocks.count,
+        rows,
+        ids.numel(),
+        HIDDEN=hidden,
+        INNER=w2.shape[2],
+        SIZE=size,
+        COLUMNS=second.columns,
+        DEPTH=second.depth,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        num_warps=second.warps,
+        num_stages=second.stages,
+        **launch_options(x.device),
+    )
+    return sum_of_rows(rows, ids)

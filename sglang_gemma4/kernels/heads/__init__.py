@@ -1,0 +1,1 @@
+"""Tokens from LM heads without logits in memory."""

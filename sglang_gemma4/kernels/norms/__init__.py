@@ -1,0 +1,1 @@
+"""Norms, rotation and residuals of a decoder layer."""

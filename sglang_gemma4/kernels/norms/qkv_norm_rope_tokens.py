@@ -1,0 +1,122 @@
+"""The kernel of :mod:`sglang_gemma4.kernels.norms.qkv_norm_rope` for many tokens: the same steps, a sum's terms added in another order.
+
+There four heads of whatever kind are a program, which a decode step needs to fill a card; in a prefill the instructions that this takes,
+28 for an element, are what takes the time. Here a program takes whole tokens, all heads of a kind one tile: addresses and weights are the
+same for many elements, no lane asks which kind of head it has, and a token's loads are all on their way before the first is used.
+"""
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+
+from sglang_gemma4.kernels.dependent_launch import await_inputs
+
+MOST_OF_A_LANE = 192
+"""Elements of a token that a lane may hold, two in a register before they are computed with."""
+
+
+class TokenTiles(NamedTuple):
+    """How the kernel for many tokens is laid out."""
+
+    tokens: int
+    """Of a program, one after the other."""
+    warps: int
+
+    def fit(self, heads: int, kv_heads: int, dim: int) -> bool:
+        """Whether such layers may be laid out so: a tile has a power of two of heads, and a token's heads stay in registers."""
+        powers = not heads & (heads - 1) and not kv_heads & (kv_heads - 1)
+        return powers and (heads + 2 * kv_heads) * dim <= MOST_OF_A_LANE * 32 * self.warps
+
+
+@triton.jit
+def _load_heads(start, HEADS: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """Both halves of heads that lie one after the other, ``[HEADS, HALF]`` each."""
+    place = start + tl.arange(0, HEADS)[:, None] * (2 * HALF) + tl.arange(0, HALF)[None, :]
+    return tl.load(place), tl.load(place + HALF)
+
+
+@triton.jit
+def _store_heads(start, head_stride, first, second, HEADS: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    place = start + tl.arange(0, HEADS)[:, None].to(tl.int64) * head_stride + tl.arange(0, HALF)[None, :]
+    tl.store(place, first)
+    tl.store(place + HALF, second)
+
+
+@triton.jit
+def _norm_heads(first, second, eps, HALF: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    first, second = first.to(tl.float32), second.to(tl.float32)
+    scale = tl.rsqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / (2 * HALF) + eps)[:, None]
+    return first * scale, second * scale
+
+
+@triton.jit
+def _norm_and_turn_heads(first, second, one, two, angle, eps, HALF: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    dtype: tl.constexpr = first.dtype
+    # Each head loads its angles, which a token's heads find in the cache: loaded once, they would lie in other lanes than the heads, and
+    # all heads would go through shared memory to them and back.
+    turn = tl.broadcast_to(angle + tl.arange(0, HALF)[None, :], first.shape)
+    cos, sin = tl.load(turn).to(tl.float32), tl.load(turn + HALF).to(tl.float32)
+    first, second = _norm_heads(first, second, eps, HALF)
+    first, second = (first * one).to(dtype).to(tl.float32), (second * two).to(dtype).to(tl.float32)
+    return (first * cos - second * sin).to(dtype), (first * sin + second * cos).to(dtype)
+
+
+@triton.jit(do_not_specialize=["tokens", "cache_slots"])
+def qkv_norm_rope_tokens_kernel(  # type: ignore[no-untyped-def]
+    qkv_ptr,
+    positions_ptr,
+    cos_sin_ptr,  # [positions, dim]: cosines, then sines
+    q_weight_ptr,
+    k_weight_ptr,
+    out_ptr,  # [tokens, heads, dim], [tokens, KV heads, dim], [tokens, KV heads, dim], one after the other
+    tokens,
+    token_stride,
+    cos_sin_stride,
+    eps,
+    k_cache_ptr,  # [slots, KV heads, dim], and v_cache_ptr; None where nothing is written
+    v_cache_ptr,
+    slots_ptr,  # [tokens]
+    cache_slots,
+    k_slot_stride,
+    k_head_stride,
+    v_slot_stride,
+    v_head_stride,
+    HEADS: tl.constexpr,  # noqa: N803
+    KV_HEADS: tl.constexpr,  # noqa: N803
+    HALF: tl.constexpr,  # noqa: N803 - of the head dimension
+    TOKENS: tl.constexpr,  # noqa: N803 - of a program
+    WRITES: tl.constexpr,  # noqa: N803 - keys and values, into the pool
+    PDL: tl.constexpr,  # noqa: N803
+):
+    columns = tl.arange(0, HALF)[None, :]
+    q_first, q_second = tl.load(q_weight_ptr + columns).to(tl.float32), tl.load(q_weight_ptr + HALF + columns).to(tl.float32)
+    if KV_HEADS > 0:
+        k_first, k_second = tl.load(k_weight_ptr + columns).to(tl.float32), tl.load(k_weight_ptr + HALF + columns).to(tl.float32)
+    await_inputs(PDL)
+    begin = tl.program_id(0).to(tl.int64) * TOKENS
+    for token in tl.range(begin, tl.minimum(begin + TOKENS, tokens)):
+        position = tl.load(positions_ptr + token).to(tl.int64)
+        if WRITES:
+            slot = tl.load(slots_ptr + token).to(tl.int64)
+        start = qkv_ptr + token * token_stride
+        q_low, q_high = _load_heads(start, HEADS, HALF)
+        if KV_HEADS > 0:
+            k_low, k_high = _load_heads(start + HEADS * 2 * HALF, KV_HEADS, HALF)
+            v_low, v_high = _load_heads(start + (HEADS + KV_HEADS) * 2 * HALF, KV_HEADS, HALF)
+        angle = cos_sin_ptr + position * cos_sin_stride
+        q_low, q_high = _norm_and_turn_heads(q_low, q_high, q_first, q_second, angle, eps, HALF)
+        _store_heads(out_ptr + token * (HEADS * 2 * HALF), 2 * HALF, q_low, q_high, HEADS, HALF)
+        if KV_HEADS > 0:
+            k_low, k_high = _norm_and_turn_heads(k_low, k_high, k_first, k_second, angle, eps, HALF)
+            one, two = _norm_heads(v_low, v_high, eps, HALF)
+            v_low, v_high = one.to(v_low.dtype), two.to(v_high.dtype)
+            keys = out_ptr + (token * KV_HEADS + tokens * HEADS) * (2 * HALF)
+            values = out_ptr + (token * KV_HEADS + tokens * (HEADS + KV_HEADS)) * (2 * HALF)
+            _store_heads(keys, 2 * HALF, k_low, k_high, KV_HEADS, HALF)
+            _store_heads(values, 2 * HALF, v_low, v_high, KV_HEADS, HALF)
+            if WRITES:  # noqa: SIM102 - known when compiled
+                # Padding tokens name slot 0, any number of them: it keeps what it holds, as in SGLang's write.
+                if (slot > 0) & (slot < cache_slots):
+                    _store_heads(k_cache_ptr + slot * k_slot_stride, k_head_stride, k_low, k_high, KV_HEADS, HALF)
+                    _store_heads(v_cache_ptr + slot * v_slot_stride, v_head_stride, v_low, v_high, KV_HEADS, HALF)

@@ -1,0 +1,182 @@
+"""What a decoder layer computes between its attention and its FFN, in one launch: residual, dense input, router input, expert input.
+
+``residual = rmsnorm(h, post_attention) + residual``, then one norm of the residual for each branch. As in SGLang's separate kernels, the
+first norm's output and the residual are rounded to the model's dtype, and the dense branch's norm sees the residual before it is rounded.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from sglang_gemma4.kernels.dependent_launch import await_inputs_early, launch_options
+from sglang_gemma4.kernels.norms.row_parts import RowTiles
+from sglang_gemma4.kernels.norms.triple_rmsnorm_rows import triple_rmsnorm_rows_kernel
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LONGEST_ROW = 16384
+MANY_ROWS = 1024
+"""From so many rows on, :data:`TILES`: at 8,192 and 1,024 of 26B-A4B's width 18 and 8 % faster (``runs/2026-11-23-row-tiles``)."""
+TILES = RowTiles(rows=1, block=1024, warps=4)
+
+
+def triple_rmsnorm_reference(
+    h: torch.Tensor,
+    residual: torch.Tensor,
+    post_weight: torch.Tensor,
+    dense_weight: torch.Tensor,
+    router_weight: torch.Tensor | None = None,
+    expert_weight: torch.Tensor | None = None,
+    *,
+    post_eps: float = 1e-6,
+    dense_eps: float = 1e-6,
+    router_eps: float = 1e-6,
+    expert_eps: float = 1e-6,
+) -> tuple[torch.Tensor, ...]:
+    """What :func:`triple_rmsnorm` computes; same arguments and results, but ``residual`` is left as it is."""
+    dtype = h.dtype
+
+    def norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        x = x.float()
+        return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight.float()).to(dtype)
+
+    added = norm(h, post_weight, post_eps).float() + residual.float()
+    written = added.to(dtype)
+    out = (norm(added, dense_weight, dense_eps), written)
+    if router_weight is None or expert_weight is None:
+        return out
+    return (*out, norm(written, router_weight, router_eps), norm(written, expert_weight, expert_eps))
+
+
+@triton.jit
+def _triple_rmsnorm_kernel(  # type: ignore[no-untyped-def]
+    h_ptr,
+    residual_ptr,  # read and written
+    post_weight_ptr,
+    dense_weight_ptr,
+    router_weight_ptr,
+    expert_weight_ptr,
+    out_ptr,  # [1 or 3, rows, width]
+    h_stride,
+    residual_stride,
+    out_stride,  # between outputs
+    width,
+    post_eps,
+    dense_eps,
+    router_eps,
+    expert_eps,
+    TRIPLE: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
+):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    real = columns < width
+    # All loads come before the first sum: no load is moved over the barrier in it, and weights come from far.
+    post_weight = tl.load(post_weight_ptr + columns, mask=real, other=0.0)
+    dense_weight = tl.load(dense_weight_ptr + columns, mask=real, other=0.0)
+    if TRIPLE:
+        router_weight = tl.load(router_weight_ptr + columns, mask=real, other=0.0)
+        expert_weight = tl.load(expert_weight_ptr + columns, mask=real, other=0.0)
+    await_inputs_early(PDL)
+    h = tl.load(h_ptr + row * h_stride + columns, mask=real, other=0.0).to(tl.float32)
+    place = residual_ptr + row * residual_stride + columns
+    old = tl.load(place, mask=real, other=0.0).to(tl.float32)
+    normed = h * tl.rsqrt(tl.sum(h * h, 0) / width + post_eps) * post_weight.to(tl.float32)
+    added = normed.to(h_ptr.dtype.element_ty).to(tl.float32) + old
+    written = added.to(h_ptr.dtype.element_ty)
+    tl.store(place, written, mask=real)
+    dense = added * tl.rsqrt(tl.sum(added * added, 0) / width + dense_eps) * dense_weight.to(tl.float32)
+    out = out_ptr + row * width + columns
+    tl.store(out, dense.to(h_ptr.dtype.element_ty), mask=real)
+    if TRIPLE:
+        rounded = written.to(tl.float32)
+        mean = tl.sum(rounded * rounded, 0) / width
+        router = rounded * tl.rsqrt(mean + router_eps) * router_weight.to(tl.float32)
+        expert = rounded * tl.rsqrt(mean + expert_eps) * expert_weight.to(tl.float32)
+        tl.store(out + out_stride, router.to(h_ptr.dtype.element_ty), mask=real)
+        tl.store(out + 2 * out_stride, expert.to(h_ptr.dtype.element_ty), mask=real)
+
+
+def triple_rmsnorm(
+    h: torch.Tensor,
+    residual: torch.Tensor,
+    post_weight: torch.Tensor,
+    dense_weight: torch.Tensor,
+    router_weight: torch.Tensor | None = None,
+    expert_weight: torch.Tensor | None = None,
+    *,
+    post_eps: float = 1e-6,
+    dense_eps: float = 1e-6,
+    router_eps: float = 1e-6,
+    expert_eps: float = 1e-6,
+    tiles: RowTiles | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """The dense input and the residual, and with both of the last weights the router's and the experts' input too; ``[rows, width]`` each.
+
+    Args:
+        h: ``[rows, width]``, the attention's output; its rows need not be adjacent. float32, bfloat16 or float16.
+        residual: ``[rows, width]``, the residual before the attention, of ``h``'s dtype. Overwritten with the new one and returned.
+        post_weight: ``[width]``, of the norm of ``h``; ``dense_weight`` of the dense FFN's input norm. Any float dtype.
+        router_weight: ``[width]``, of the router's input norm, its scale folded in; ``expert_weight`` of the experts' input norm.
+        tiles: of the kernel for many rows. By default it is taken from :data:`MANY_ROWS` rows on, with :data:`TILES`.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
+    """
+    weights = {"post": post_weight, "dense": dense_weight, "router": router_weight, "expert": expert_weight}
+    reason = reason_against(h, residual, weights)
+    if reason:
+        raise ValueError(reason)
+    rows, width = h.shape
+    triple = router_weight is not None
+    out = torch.empty((3 if triple else 1, rows, width), dtype=h.dtype, device=h.device)
+    if rows:
+        given = (
+            h,
+            residual,
+            post_weight,
+            dense_weight,
+            router_weight if triple else dense_weight,
+            expert_weight if triple else dense_weight,
+            out,
+            h.stride(0),
+            residual.stride(0),
+            out.stride(0),
+            width,
+            post_eps,
+            dense_eps,
+            router_eps,
+            expert_eps,
+        )
+        if tiles is None and rows >= MANY_ROWS and TILES.fits(width):
+            tiles = TILES
+        if tiles is not None:
+            programs = (triton.cdiv(rows, tiles.rows),)
+            triple_rmsnorm_rows_kernel[programs](*given, rows, TRIPLE=triple, **tiles.options(width), **launch_options(h.device))
+        else:
+            block = triton.next_power_of_2(width)
+            _triple_rmsnorm_kernel[(rows,)](*given, TRIPLE=triple, BLOCK=block, num_warps=warps_for(block), **launch_options(h.device))
+    return (out[0], residual, *out[1:].unbind(0))
+
+
+def warps_for(block: int) -> int:
+    """Warps of a program that holds a row of ``block`` elements: 16 elements a thread."""
+    return max(1, min(16, block // 512))
+
+
+def reason_against(h: torch.Tensor, residual: torch.Tensor, weights: dict[str, torch.Tensor | None]) -> str | None:
+    """Why the kernel does not take these tensors, or None. ``weights`` by name, for the message."""
+    if h.dtype not in DTYPES:
+        return f"h is {h.dtype}; float32, bfloat16 and float16 are taken"
+    if h.dim() != 2 or not 1 <= h.shape[1] <= LONGEST_ROW:
+        return f"h is {tuple(h.shape)}; [rows, width] with a width up to {LONGEST_ROW} is taken"
+    if residual.shape != h.shape or residual.dtype != h.dtype:
+        return f"residual is {tuple(residual.shape)} {residual.dtype}, h is {tuple(h.shape)} {h.dtype}"
+    if h.stride(1) != 1 or residual.stride(1) != 1:
+        return f"last dimensions have strides {h.stride(1)} and {residual.stride(1)}; 1 is taken"
+    for name, weight in weights.items():
+        if weight is not None and (weight.shape != (h.shape[1],) or not weight.is_contiguous()):
+            return f"the {name} weight is {tuple(weight.shape)}; a contiguous ({h.shape[1]},) is taken"
+    if (weights.get("router") is None) != (weights.get("expert") is None):
+        return "of the router's and the experts' weight one is given; both or none are taken"
+    return None

@@ -1,0 +1,98 @@
+"""The MTP draft's head where only the token is wanted: one pass over the weight instead of logits and a reduction over them.
+
+Under tensor parallelism every rank of the draft holds the whole head. Sharded, a rank scores its range of the vocabulary, and one pair
+(score, token) a row and rank travels instead of being computed everywhere.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import triton
+from sglang.srt.layers.logits_processor import LogitsProcessor
+from sglang.srt.runtime_context import get_parallel
+
+from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax
+from sglang_gemma4.models.layers.sharded_head import vocabulary_range
+
+Say = Callable[[str], None]
+CENTROID_ROWS = 8
+"""Rows up to which the centroids' kernel is the faster one; beyond, the chain's gathered product is (runs/2026-11-22-kernel-times)."""
+
+
+class DraftHead(LogitsProcessor):  # type: ignore[misc]
+    """SGLang's logits processor that gives int64 tokens ``[rows, 1]`` as ``next_token_logits``.
+
+    What the kernel does not take is said through ``say`` and gets logits as ever.
+    """
+
+    def __init__(self, config: Any, say: Say, sharded: bool) -> None:
+        super().__init__(config, skip_all_gather=True)
+        self.say, self.sharded = say, sharded
+
+    def _get_logits(self, hidden_states: torch.Tensor, lm_head: Any, logits_metadata: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        reason = reason_against(self, hidden_states, lm_head, self.sharded)
+        if reason:
+            self.say(reason)
+            return super()._get_logits(hidden_states, lm_head, logits_metadata, *args, **kwargs)
+        return tokens(self, hidden_states, lm_head.weight, self.sharded).view(-1, 1)
+
+
+def reason_against(processor: LogitsProcessor, hidden_states: torch.Tensor, lm_head: Any, sharded: bool) -> str | None:
+    """Why these rows need logits, or None."""
+    if hasattr(lm_head, "apply_lora") or getattr(lm_head, "quant_method", None) is not None or not hasattr(lm_head, "weight"):
+        return f"the head is a {type(lm_head).__name__}, not a plain weight"
+    if processor.logit_scale is not None or processor.rl_on_policy_target is not None:
+        return "logits are scaled, or computed for on-policy training"
+    if min(processor.vocab_size, lm_head.weight.shape[0]) % _ranks(sharded):
+        return f"{processor.vocab_size} tokens do not divide by {_ranks(sharded)} ranks"
+    return not_here(hidden_states) or head_argmax.reason_against(hidden_states, lm_head.weight)
+
+
+def _ranks(sharded: bool) -> int:
+    """Ranks that share the vocabulary; the draft's own group where it has one."""
+    return int(get_parallel().tp_group.world_size) if sharded else 1
+
+
+def tokens(processor: LogitsProcessor, hidden_states: torch.Tensor, weight: torch.Tensor, sharded: bool) -> torch.Tensor:
+    """``[rows]`` int64, each row's token; the same on every rank."""
+    rounded = not (processor.use_fp32_lm_head or processor.use_fp32_lm_head_output)
+    vocabulary = min(processor.vocab_size, weight.shape[0])
+    if _ranks(sharded) == 1:
+        return head_argmax.head_argmax(hidden_states, weight, vocabulary=vocabulary, rounded=rounded)[0]
+    group = get_parallel().tp_group
+    mine = vocabulary_range(vocabulary, group.rank_in_group, group.world_size)
+    _, best = head_argmax.head_argmax(hidden_states, weight[mine], first_token=mine.start, rounded=rounded)
+    gathered = torch.empty((group.world_size, *best.shape), dtype=best.dtype, device=best.device)
+    group.all_gather_into_tensor(gathered.view(-1, best.shape[1]), best)
+    return head_argmax.join_pairs(gathered)[0]
+
+
+def centroid_token(model: Any, say: Say, hidden_states: torch.Tensor) -> torch.Tensor:
+    """In place of ``_apply_centroid_masking``: int64 tokens ``[rows, 1]`` for ``hidden_states`` ``[rows, width]``."""
+    if hidden_states.shape[0] > CENTROID_ROWS:
+        found: torch.Tensor = type(model)._apply_centroid_masking(model, hidden_states)
+        return found
+    weight, active = model.lm_head.weight, model.centroid_intermediate_top_k
+    scores = model.centroids(hidden_states)
+    reason = not_here(hidden_states) or centroid_argmax.reason_against(hidden_states, scores, weight, model.token_ordering, active)
+    if reason:
+        say(reason)
+        return type(model)._apply_centroid_masking(model, hidden_states)  # type: ignore[no-any-return]
+    return centroid_argmax.centroid_argmax(hidden_states, scores, weight, model.token_ordering, active).view(-1, 1)
+
+
+def not_here(tensor: torch.Tensor) -> str | None:
+    """Why no kernel runs on this tensor's device, or None."""
+    if tensor.is_cuda or triton.knobs.runtime.interpret:
+        return None
+    return f"Triton does not run on {tensor.device.type}"
+
+
+def install(model: Any, say: Say, sharded: bool) -> None:
+    """Give an assistant, whose worker wants tokens only, the head of its kind."""
+    if model.use_ordered_embeddings:
+        model._apply_centroid_masking = partial(centroid_token, model, say)
+    else:
+        model.logits_processor = DraftHead(model.config, say, sharded)

@@ -1,0 +1,248 @@
+"""Gemma 4's expert layers through our kernels, by the number of tokens; whatever they do not take goes the stock way."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+
+from sglang_gemma4.kernels.experts import expert_routing, few_token_experts
+from sglang_gemma4.kernels.experts.expert_blocks import Blocks
+from sglang_gemma4.kernels.experts.gated_experts import reason_against
+from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
+from sglang_gemma4.kernels.experts.prefill_experts import prefill_experts, reason_against_card, tiles_for
+from sglang_gemma4.models import derived
+from sglang_gemma4.patching import note
+
+Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+GROUPED_LEAST, GROUPED_MOST = 32, 320
+"""Tokens of a verify step of 80 requests with 4 draft tokens; beyond, SGLang's larger tiles do better."""
+PREFILL_LEAST = 1024
+"""Tokens from which a chunk's experts are ours; to be set by measurement."""
+
+
+class ExpertKernels:
+    """Stands in a layer's ``run_moe_core`` for batches of ``least`` to ``most`` tokens; others go to what stood there before.
+
+    Args:
+        name: of the patch, for its notes.
+        layer: SGLang's ``FusedMoE`` of a Gemma 4 layer.
+        activation: the model's ``hidden_activation``.
+        against_card: why the kernel is not for a card, or None.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        layer: Any,
+        activation: str,
+        kernel: Kernel,
+        least: int,
+        most: int,
+        against_card: Callable[[torch.device], str | None] = lambda device: None,
+    ) -> None:
+        self.name, self.layer, self.activation, self.against_card = name, layer, activation, against_card
+        self.kernel, self.least, self.most = kernel, least, most
+        self.before = layer.run_moe_core
+        self.declined = False
+        """Whether a batch of those numbers of tokens was SGLang's."""
+        self.steps = 0
+        """Batches computed here; a test asks for it."""
+
+    def __call__(self, dispatch_output: Any) -> Any:
+        """SGLang's combine input with ``[tokens, hidden]``, from its dispatch output."""
+        tokens = dispatch_output.hidden_states.shape[0]
+        if not self.least <= tokens <= self.most:
+            return self.before(dispatch_output=dispatch_output)
+        reason = self.reason_against(dispatch_output)
+        if reason is not None:
+            self.declined = True
+            note(self.name, f"SGLang's kernels compute the experts: {reason}")
+            return self.before(dispatch_output=dispatch_output)
+        from sglang.srt.layers.moe.token_dispatcher import StandardCombineInput
+
+        routed = dispatch_output.topk_output
+        layer = self.layer
+        out = self.kernel(dispatch_output.hidden_states, layer.w13_weight, layer.w2_weight, routed.topk_weights, routed.topk_ids)
+        self.steps += 1
+        return StandardCombineInput(hidden_states=out)
+
+    def reason_against(self, dispatch_output: Any) -> str | None:
+        """Why this batch is not for our kernels, or None."""
+        from sglang.srt.distributed.device_communicators.pynccl_allocator import is_symmetric_memory_enabled
+        from sglang.srt.layers.moe.topk import TopKOutputChecker
+        from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
+        from sglang.srt.runtime_context import get_exec
+
+        if not dispatch_output.format.is_standard():  # another class's, of expert parallelism
+            return f"tokens come to a {type(self.layer).__name__} as {dispatch_output.format.value}"
+        method, config = self.layer.quant_method, self.layer.moe_runner_config
+        if not isinstance(method, UnquantizedFusedMoEMethod):
+            return f"the weights are quantised ({type(method).__name__})"
+        backend = method.get_moe_runner_backend(self.layer)
+        if backend is None or not backend.is_triton():
+            return f"--moe-runner-backend {backend.value if backend is not None else 'none'}"
+        if self.activation != "gelu_pytorch_tanh" or config.activation not in ("gelu", "gelu_tanh") or not config.is_gated:
+            return f"activation {self.activation}, {config.activation} in the runner; gated gelu_pytorch_tanh is taken"
+        if config.apply_router_weight_on_input or config.no_combine or config.routed_scaling_factor not in (None, 1.0):
+            return "router weights on the input, no sum over experts or a scaled sum"
+        if method.with_bias or method.w13_swiglu_interleaved:
+            return "experts with a bias or interleaved gates"
+        if get_exec().moe.enable_fused_moe_sum_all_reduce or get_exec().deterministic.enable_deterministic_inference:
+            return "a fused all-reduce or --enable-deterministic-inference"
+        if torch.compiler.is_compiling():
+            return "torch.compile traces the layer"
+        if is_symmetric_memory_enabled():
+            return "--enable-symm-mem wants the output in memory of its own"
+        if not TopKOutputChecker.format_is_standard(dispatch_output.topk_output):
+            return "the routing is left to the experts' kernel"
+        if dispatch_output.hidden_states_pre_quant is not None:
+            return "the activation is quantised"
+        x = dispatch_output.hidden_states
+        if not x.is_cuda and not triton.knobs.runtime.interpret:
+            return f"tensors are on {x.device.type}"
+        routed = dispatch_output.topk_output
+        return self.against_card(x.device) or reason_against(
+            x, self.layer.w13_weight, self.layer.w2_weight, routed.topk_weights, routed.topk_ids
+        )
+
+
+@dataclass
+class Chosen:
+    """A router's choice beside the logits that it was made from; shapes as ``expert_routing`` has."""
+
+    logits: torch.Tensor
+    weights: torch.Tensor
+    ids: torch.Tensor
+    blocks: Blocks
+
+
+class FewTokenExperts(ExpertKernels):
+    """Routing and experts of one ``Gemma4MoE`` at 1 to 16 tokens: the launch that chooses also gathers rows by expert.
+
+    It stands where SGLang's routing function stood too, and keeps the blocks until the experts ask for those of the very same ids. Where
+    it has declined a batch, the next ones are routed by SGLang again.
+    """
+
+    def __init__(self, moe: Any, hidden: int, activation: str) -> None:
+        from sglang.srt.environ import envs
+        from sglang.srt.runtime_context import get_exec
+
+        super().__init__("few_token_experts", moe.experts, activation, self.compute, 1, expert_routing.MOST_TOKENS)
+        self.against_routing: str | None = None
+        """Why this server's routing stays SGLang's, whoever computes the experts."""
+        if envs.SGLANG_SIMULATE_UNIFORM_EXPERTS.get() or envs.SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS.get():
+            self.against_routing = "simulated experts are written over the ids afterwards, into the same tensor"
+        elif get_exec().moe.ep_dispatch_algorithm == "fake":
+            self.against_routing = "--ep-dispatch-algorithm fake writes over the logits, into the same tensor"
+        elif get_exec().deterministic.enable_deterministic_inference:
+            self.against_routing = "--enable-deterministic-inference: more tokens get weights that are summed in another order"
+        self.scale = moe.per_expert_scale
+        self.stock_routing = moe.topk.topk_config.custom_routing_function
+        # A buffer: SGLang brings those back where it gave the weights' memory away in between, and a counter that is not zero never ends.
+        self.done = few_token_experts.counters(hidden, moe.per_expert_scale.device)
+        derived.scratch(moe, "few_token_experts_done", self.done)
+        self.ids: torch.Tensor | None = None
+        self.blocks: Blocks | None = None
+        self.chosen: Chosen | None = None
+        """What the router's product chose with it (``router_choice.py``), until it is asked for."""
+        self.taken = 0
+        """Batches whose blocks came from the routing; a test asks for it."""
+        self.topk = moe.topk.topk_config.top_k
+        moe.few_token_experts = self
+        moe.topk.topk_config.custom_routing_function = self.route
+        moe.experts.run_moe_core = self
+
+    def route(
+        self, hidden_states: torch.Tensor, gating_output: torch.Tensor, topk: int, renormalize: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights ``[tokens, topk]`` float32 and ids ``[tokens, topk]`` int32, as SGLang's routing function gives them."""
+        chosen, self.ids, self.blocks, self.chosen = self.chosen, None, None, None
+        if chosen is not None and chosen.logits is gating_output and topk == self.topk:
+            self.ids, self.blocks = chosen.ids, chosen.blocks
+            return chosen.weights, chosen.ids
+        if self.may_route(gating_output.shape[0], gating_output.is_cuda):
+            reason = self.against_routing or expert_routing.reason_against(gating_output, self.scale, topk)
+            if reason is None:
+                weights, self.ids, self.blocks = expert_routing.expert_routing(gating_output, self.scale.data, topk)
+                return weights, self.ids
+            note(self.name, f"SGLang chooses the experts: {reason}")
+        routed: tuple[torch.Tensor, torch.Tensor] = self.stock_routing(hidden_states, gating_output, topk, renormalize)
+        return routed
+
+    def may_route(self, tokens: int, on_card: bool) -> bool:
+        """Whether a batch's experts are chosen from here at all: not where they will be SGLang's, which says why.
+
+        Args:
+            on_card: its tensors are on a CUDA card.
+        """
+        if self.declined or not self.least <= tokens <= self.most or torch.compiler.is_compiling():
+            return False
+        return on_card or bool(triton.knobs.runtime.interpret)
+
+    def compute(self, x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """The weighted sum of each token's experts, ``[tokens, hidden]``."""
+        blocks = self.blocks if ids is self.ids else None
+        self.taken += blocks is not None
+        self.ids = self.blocks = None
+        return few_token_experts.few_token_experts(x, w13, w2, weights, ids, self.done, blocks)
+
+
+def take_few_tokens(moe: Any, hidden: int, activation: str) -> None:
+    """Batches of up to 16 tokens of this ``Gemma4MoE``, ahead of what takes larger ones; ``hidden`` is its width."""
+    FewTokenExperts(moe, hidden, activation)
+
+
+def take_groups(layer: Any, activation: str) -> None:
+    """Batches of 32 to 320 tokens of this ``FusedMoE``; below, SGLang's kernels are as fast or faster (runs/2026-11-22-kernel-times)."""
+    layer.run_moe_core = ExpertKernels("grouped_experts", layer, activation, grouped_experts, GROUPED_LEAST, GROUPED_MOST)
+
+
+def aligned_blocks(ids: torch.Tensor, experts: int, size: int) -> Blocks:
+    """As ``expert_blocks``, by SGLang's compiled kernels: programs that each count all rows are too slow for tens of thousands.
+
+    An expert's rows lie in any order; rows of no expert lie in blocks of expert -1.
+    """
+    from sglang.srt.layers.moe.moe_runner.triton_utils.moe_align_block_size import moe_align_block_size
+
+    rows, known, padded = moe_align_block_size(ids, size, experts)
+    most = len(rows) // size
+    return Blocks(known[:most], rows[: most * size].view(most, size), padded // size)
+
+
+def many_token_experts(x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """``prefill_experts`` over blocks of SGLang's; interpreted, over its own."""
+    tiles = tiles_for(x.dtype)
+    blocks = aligned_blocks(ids, w13.shape[0], tiles[0]) if ids.is_cuda else None
+    return prefill_experts(x, w13, w2, weights, ids, blocks, tiles)
+
+
+def take_many(layer: Any, activation: str) -> None:
+    """Batches of 1,024 tokens and more of this ``FusedMoE``: prefill chunks."""
+    layer.run_moe_core = ExpertKernels(
+        "prefill_experts", layer, activation, many_token_experts, PREFILL_LEAST, sys.maxsize, reason_against_card
+    )
+
+
+def use_tanh_gelu(layer: Any, activation: str) -> str | None:
+    """SGLang's kernels of this ``FusedMoE`` compute the model's gelu, of tanh, not of erf; or why they stay as they are."""
+    from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
+    from sglang.srt.runtime_context import get_flags
+
+    method, config = layer.quant_method, layer.moe_runner_config
+    if activation != "gelu_pytorch_tanh" or config.activation != "gelu":
+        return f"activation {activation}, {config.activation} in the runner"
+    if not isinstance(method, UnquantizedFusedMoEMethod):
+        return f"the weights are quantised ({type(method).__name__})"
+    if getattr(method._resolve_forward_method(), "__func__", None) is not UnquantizedFusedMoEMethod.forward_cuda:
+        return None  # the native path computes tanh under the name gelu
+    backend = method.get_moe_runner_backend(layer)
+    if backend is None or not backend.is_triton():
+        return f"--moe-runner-backend {backend.value if backend is not None else 'none'}"
+    if get_flags().capture.enable_torch_compile:
+        return "--enable-torch-compile computes one token's experts in torch, where gelu_tanh is unknown"
+    config.activation = "gelu_tanh"
+    return None

@@ -1,0 +1,71 @@
+"""Gemma 4's attention with the norms of queries, keys and values and their rotation in one launch."""
+
+from typing import Any
+
+import torch
+from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
+from sglang.srt.layers.rotary_embedding.rope_variant import Gemma4RotaryEmbedding
+
+from sglang_gemma4.kernels.norms import qkv_norm_rope
+from sglang_gemma4.models.layers import shared_query
+from sglang_gemma4.models.layers.decoder_layer import norm_problem, tensor_problem
+from sglang_gemma4.models.layers.kv_write import Destination
+
+
+def shares_kv(attention: Any) -> bool:
+    """Whether a ``Gemma4Attention`` reads another layer's KV; for the MTP draft's that is decided after it was built."""
+    return attention.is_kv_shared_layer and attention.kv_shared_layer_index is not None
+
+
+def problem_with(attention: Any, positions: Any, hidden_states: Any) -> str | None:
+    """Why this attention keeps SGLang's norms and rotation, or None."""
+    problem = norm_problem(attention.q_norm, attention.k_norm)
+    if problem is None and (attention.v_norm.with_scale or {attention.k_norm.eps, attention.v_norm.eps} != {attention.q_norm.eps}):
+        problem = "v_norm has a weight, or the three norms have more than one epsilon"
+    rotary = attention.rotary_emb
+    problem = problem or tensor_problem(hidden_states)
+    if problem is None and type(rotary) not in (RotaryEmbedding, Gemma4RotaryEmbedding):
+        problem = f"the rotation is {type(rotary).__name__}"
+    if problem is None and (not rotary.is_neox_style or rotary.rotary_dim != attention.head_dim or rotary._force_native):
+        problem = f"the rotation is {rotary!r}"
+    if problem is None and (attention.head_dim & (attention.head_dim - 1) or attention.head_dim < 16):
+        problem = f"the head dimension is {attention.head_dim}"
+    if problem is None and (positions.dim() != 1 or positions.shape[0] != hidden_states.shape[0]):
+        problem = f"positions are {tuple(positions.shape)} for a hidden state of {tuple(hidden_states.shape)}"
+    if problem is None and (not positions.is_contiguous() or positions.dtype not in (torch.int32, torch.int64)):
+        problem = f"positions are {positions.dtype} with stride {positions.stride(0)}; adjacent integers are taken"
+    return problem
+
+
+def forward(
+    attention: Any,
+    positions: torch.Tensor,
+    hidden_states: torch.Tensor,
+    forward_batch: Any,
+    queries_only: bool = False,
+    where: Destination | None = None,
+) -> Any:
+    """What ``Gemma4Attention.forward`` returns.
+
+    Args:
+        positions: ``[tokens]``; ``hidden_states``: ``[tokens, hidden]``.
+        queries_only: a layer that shares KV multiplies by its projection's query rows alone.
+        where: of a layer that does not: where its keys and values are written at once; without it attention writes them.
+    """
+    shared = shares_kv(attention)
+    qkv = shared_query.project(attention, hidden_states) if shared and queries_only else attention.qkv_proj(hidden_states)[0]
+    q, k, v = qkv_norm_rope.qkv_norm_rope(
+        qkv,
+        positions,
+        attention.rotary_emb.cos_sin_cache,
+        attention.q_norm.weight.data,
+        attention.k_norm.weight.data,
+        attention.num_heads,
+        0 if shared else attention.num_kv_heads,
+        attention.q_norm.eps,
+        *(where or ()),
+    )
+    del qkv  # a prefill's is large, and attention needs memory of its own
+    keys, values = (None, None) if shared else (k, v)
+    output = attention.attn(q, keys, values, forward_batch=forward_batch, save_kv_cache=not shared and where is None)
+    return attention.o_proj(output.flatten(-2, -1) if output.dim() == 3 else output)[0]

@@ -1,0 +1,82 @@
+"""A MoE router whose product also chooses, for up to 16 tokens: the launch that multiplies has the logits in its registers.
+
+It stands in the ``quant_method`` of the router's product and leaves its choice with ``FewTokenExperts``, which hands it out to whoever asks
+for the routing of those very logits, and routes any others afresh.
+"""
+
+from typing import Any
+
+import torch
+import triton
+from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
+
+from sglang_gemma4.kernels.experts import routed_product
+from sglang_gemma4.models import derived
+from sglang_gemma4.models.layers.expert_layers import Chosen, FewTokenExperts
+from sglang_gemma4.patching import note
+
+
+class RouterChoice(UnquantizedLinearMethod):
+    """The method of one router's product; what it does not take goes to what stood there before."""
+
+    def __init__(self, router: Any, experts: FewTokenExperts) -> None:
+        super().__init__()
+        proj = router.proj
+        self.router, self.before, self.experts = router, proj.quant_method, experts
+        # A buffer: SGLang brings those back where it gave the weights' memory away in between, and a counter that is not zero never ends.
+        self.done = routed_product.counter(proj.weight.device)
+        derived.scratch(proj, "router_choice_done", self.done)
+        self.steps = 0
+        """Products that chose; a test asks for it."""
+
+    def takes(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
+        """Whether one launch multiplies and chooses. Where nothing is chosen from here at all, ``FewTokenExperts`` says why."""
+        experts = self.experts
+        if experts.against_routing is not None or not experts.may_route(x.shape[0], x.is_cuda):
+            return False
+        reason = routed_product.reason_against(x, weight, experts.scale, experts.topk)
+        if reason is not None:
+            note("router_choice", reason)
+        return reason is None
+
+    def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """What ``UnquantizedLinearMethod.apply`` returns."""
+        weight: Any = layer.weight
+        if self.router.proj is not layer:
+            note("router_choice", f"the router's product became a {type(self.router.proj).__name__}: its logits are not final here")
+        elif bias is None and self.takes(x, weight):
+            chosen = Chosen(*routed_product.routed_product(x, weight, self.experts.scale.data, self.experts.topk, self.done))
+            self.experts.chosen = chosen
+            self.steps += 1
+            return chosen.logits
+        out: torch.Tensor = self.before.apply(layer, x, bias)
+        return out
+
+
+def problem_with(layer: Any) -> str | None:
+    """Why the router of a ``Gemma4DecoderLayer`` with experts keeps its product, or None."""
+    if not isinstance(layer.moe.__dict__.get("few_token_experts"), FewTokenExperts):
+        return "SGLANG_GEMMA4_FEW_TOKEN_EXPERTS is off or declined"
+    proj = layer.router.proj
+    if not proj.weight.is_cuda and not triton.knobs.runtime.interpret:
+        return f"Triton does not run on {proj.weight.device.type}"
+    if not isinstance(proj.quant_method, UnquantizedLinearMethod) or proj.bias is not None:
+        return f"its product is quantised ({type(proj.quant_method).__name__}) or has a bias"
+    weight = torch.empty_like(proj.weight, device="meta", memory_format=torch.contiguous_format)  # one that is to be mapped has no strides
+    experts: FewTokenExperts = layer.moe.few_token_experts
+    scale = torch.empty_like(experts.scale, device="meta", memory_format=torch.contiguous_format)
+    return routed_product.reason_against(weight[:1], weight, scale, experts.topk)
+
+
+def install(model: Any) -> str | None:
+    """For every MoE layer of a ``Gemma4TextModel``; why one of them keeps its product, or None."""
+    problem = None
+    for number in range(model.start_layer, model.end_layer):
+        layer = model.layers[number]
+        if not layer.enable_moe_block:
+            continue
+        against = problem_with(layer)
+        if against is None:
+            layer.router.proj.quant_method = RouterChoice(layer.router, layer.moe.few_token_experts)
+        problem = problem or against
+    return problem

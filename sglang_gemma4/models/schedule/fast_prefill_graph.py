@@ -1,0 +1,74 @@
+"""Fast prefill inside SGLang's breakable prefill graphs: the layers that own KV are replayed, those that share it run between two pieces.
+
+Such a graph is a row of pieces with Python between them, where attention runs. One more such place, behind the last layer that owns KV,
+holds all layers that share it: which rows they see is another number for each batch, so nothing of them is captured. What a batch's rows
+are is settled before its replay and waits in the batch; Python between pieces finds the batch, and nothing else of the replay, by itself.
+"""
+
+import copy
+from typing import Any
+
+import torch
+from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import eager_on_graph, is_in_breakable_cuda_graph
+from sglang.srt.model_executor.runner_utils.forward_batch import get_forward_batch, set_forward_batch
+from sglang.srt.model_executor.runner_utils.prefill_graph import is_in_full_prefill_graph, is_in_prefill_graph_scope
+
+from sglang_gemma4.models.schedule import fast_prefill, read_rows
+from sglang_gemma4.models.schedule.fast_prefill import ShortPart
+from sglang_gemma4.models.schedule.read_rows import Spans
+
+PART = "_sglang_gemma4_short_part"
+SHORT = "_sglang_gemma4_short_graphs"
+SEEN = "_sglang_gemma4_captured"
+
+
+def capturing() -> bool:
+    """Whether this forward, warm-up or capture, is one of a graph that has places for Python."""
+    return is_in_prefill_graph_scope() and is_in_breakable_cuda_graph() and not is_in_full_prefill_graph()
+
+
+def capture(
+    model: Any,
+    input_ids: torch.Tensor | None,
+    input_embeds: torch.Tensor | None,
+    per_layer_inputs: torch.Tensor | None,
+    positions: torch.Tensor,
+    forward_batch: Any,
+) -> Any:
+    """As :func:`fast_prefill.forward`, with no row read: nobody reads what a capture computes."""
+    model.__dict__[SHORT] = True
+    model.__dict__[SEEN] = copy.copy(forward_batch)
+    setattr(forward_batch, PART, ShortPart(torch.empty(0, dtype=torch.int64, device=positions.device)))
+    return fast_prefill.forward(model, input_ids, input_embeds, per_layer_inputs, positions, forward_batch, _fill_between_pieces)
+
+
+def take_captured(model: Any) -> Any:
+    """The batch of the last capture of this model, for once; None where none was captured here."""
+    return model.__dict__.pop(SEEN, None)
+
+
+def plan(model: Any, forward_batch: Any, static_batch: Any, backend: Any) -> str | None:
+    """Before a replay: settle the short part of ``forward_batch``, and leave it in ``static_batch``, its padded view that is replayed.
+
+    Returns:
+        Why all rows go through all layers, or None. The layers that share KV are no part of the graph, so all rows are their short part.
+    """
+    if not model.__dict__.get(SHORT, False):
+        return None
+    problem = read_rows.batch_problem(forward_batch.input_ids.shape[0], forward_batch)
+    spans = read_rows.of_batch(forward_batch)
+    if problem is not None:
+        spans = Spans(spans.lengths, spans.lengths)
+    setattr(static_batch, PART, fast_prefill.short_part(model, spans, forward_batch, backend))
+    return problem
+
+
+@eager_on_graph
+def _fill_between_pieces(
+    model: Any, hidden_states: torch.Tensor, per_layer_inputs: torch.Tensor | None, positions: torch.Tensor, out: torch.Tensor
+) -> None:
+    """:func:`fast_prefill.fill_rows` for the batch of this replay; the arguments are the buffers of the capture."""
+    part: ShortPart = getattr(get_forward_batch(), PART)
+    # SGLang's attention of an extension inside a replay asks for the batch where we did.
+    with set_forward_batch(part.batch):
+        fast_prefill.fill_rows(part, model, hidden_states, per_layer_inputs, positions, out)
