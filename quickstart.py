@@ -2,7 +2,7 @@
 """Set everything up on a machine that has Python 3.11 or newer and nothing else, then do the main job or the tests.
 
 python3 quickstart.py          make .venv, install, start SGLang on a tiny trained Gemma 4, ask it a question, keep serving
-python3 quickstart.py test     make .venv, install, run the tests
+python3 quickstart.py test     make .venv, install, run the tests (with --all the extended ones too)
 """
 
 import argparse
@@ -31,7 +31,8 @@ def main() -> int:
     python = set_up(arguments.venv, extras="[test]" if arguments.job == "test" else "")
     if arguments.job == "test":
         # Two processes: an engine under test keeps one core busy. A file stays in one of them, with its engines (tests/conftest.py).
-        return subprocess.call([str(python), "-m", "pytest", *(rest or ("-n", "2"))], cwd=HERE)
+        processes = () if set(rest) - {"--all"} else ("-n", "2")
+        return subprocess.call([str(python), "-m", "pytest", *processes, *rest], cwd=HERE)
     return serve(python, arguments, rest)
 
 

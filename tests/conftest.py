@@ -4,12 +4,15 @@ import functools
 import json
 import os
 import re
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import reach
 
 ROOT = Path(__file__).parents[1]
 
@@ -43,8 +46,31 @@ def _unit_of_work(path: str) -> str:
     return "server" if re.search(r"\bserver: Server\b", (ROOT / path).read_text()) and "/engine/" in path else path
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first, engines that interpret kernels above all; unit tests fill what is left of two processes."""
+if reach.FOLDER:
+    reach.record_hooks()
+
+
+def pytest_runtest_call() -> None:
+    """For tests/reach.py: once Triton is there, its launches are recorded."""
+    if reach.FOLDER and "triton" in sys.modules:
+        reach.record_kernels()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--all`` runs the tests marked ``extended`` too."""
+    parser.addoption("--all", action="store_true", help="also the tests marked extended")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave extended tests out unless all are asked for or one is named; then what takes longest begins first.
+
+    Engines that interpret kernels come first of all; unit tests fill what is left of two processes.
+    """
+    named = any("::" in argument for argument in config.args)
+    if not config.getoption("--all") and not named:
+        extended = [item for item in items if item.get_closest_marker("extended")]
+        config.hook.pytest_deselected(items=extended)
+        items[:] = [item for item in items if not item.get_closest_marker("extended")]
 
     def turn(item: pytest.Item) -> int:
         path = item.nodeid.partition("::")[0]

@@ -124,6 +124,7 @@ class Nursery:
         self.cases += 1
         log = self.log_folder / f"case{self.cases}.log"
         case["log"] = str(log)
+        case["env"]["PYTEST_CURRENT_TEST"] = os.environ.get("PYTEST_CURRENT_TEST", "")  # for tests/reach.py
         assert self.process.stdin is not None
         started = time.monotonic()
         self.process.stdin.write(json.dumps(case) + "\n")

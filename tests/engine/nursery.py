@@ -32,6 +32,12 @@ def import_sglang() -> None:
     from sglang_gemma4.cpu.environment import prepare_this_process
 
     prepare_this_process()
+    if os.environ.get("TEST_REACH"):
+        sys.path.insert(0, str(Path(__file__).parents[2]))
+        from tests import reach
+
+        reach.record_hooks()
+        reach.record_kernels()
     import multiprocessing
 
     import torch
