@@ -1,8 +1,8 @@
 """Which hooks of patches and which Triton kernels each test reaches: what a selection of tests covers, without tracing lines.
 
 With ``TEST_REACH=FOLDER`` every process of the tests, forked engines too, writes a line ``TEST<tab>WHAT`` into FOLDER the first time a test
-gets somewhere: ``hook PATCH TARGET`` when a hook runs, ``kernel NAME`` when a kernel is launched. Servers that tests start as commands are not
-seen. ``python tests/reach.py FOLDER [DESELECTED]`` counts; DESELECTED is a file of test ids, or their beginnings.
+gets somewhere: ``hook PATCH TARGET`` when a hook runs, ``kernel NAME`` when a kernel is launched. Servers that tests start as commands are
+not seen. ``python tests/reach.py FOLDER [DESELECTED]`` counts; DESELECTED is a file of test ids, or their beginnings.
 """
 
 import functools
