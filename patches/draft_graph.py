@@ -12,9 +12,9 @@ IN_GRAPH = "_sglang_gemma4_metadata_in_graph"
 
 def choose(backend: Any, worker: Any) -> None:
     """After ``_init_draft_attn_backend``: mark a backend that can prepare its metadata within the graph."""
-    from sglang_gemma4.speculative import draft_graph
+    from sglang_gemma4.attention import graph_metadata
 
-    reason = draft_graph.reason_against(backend, worker.topk)
+    reason = graph_metadata.reason_against(backend, worker.topk)
     if reason:
         note("draft_graph", f"{reason}: the draft's metadata stays outside its graph")
         return

@@ -28,7 +28,7 @@ def refuse_frozen(draft: str, trust_remote_code: bool = False, kwargs: dict[str,
     from sglang.srt.models.registry import ModelRegistry
     from sglang.srt.utils.hf_transformers_utils import get_config
 
-    from sglang_gemma4.diagnostics.preflight import PreflightError
+    from sglang_gemma4.models.config_files import PreflightError
 
     architectures = get_config(draft, trust_remote_code=trust_remote_code, **(kwargs or {})).architectures
     kind, name = ModelRegistry.resolve_model_cls(architectures)

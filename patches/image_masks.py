@@ -106,11 +106,12 @@ def refuse_blind_backends(_result: None, server_args: Any) -> None:
 
     from sglang_gemma4.attention import image_spans
     from sglang_gemma4.diagnostics import preflight
+    from sglang_gemma4.models import config_files
     from sglang_gemma4.patches.preflight import one_line
 
     resolved = resolved_view(server_args)
     config = model_config_of(server_args).hf_config
-    if not any(name in preflight.ARCHITECTURES for name in config.architectures or ()):
+    if not any(name in config_files.ARCHITECTURES for name in config.architectures or ()):
         return
     with one_line():
         preflight.check_images(

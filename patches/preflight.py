@@ -52,9 +52,10 @@ def check_cache(_result: None, server_args: Any) -> None:
     from sglang.srt.arg_groups.model_override_base import attention_backends_of, model_config_of, resolved_view
 
     from sglang_gemma4.diagnostics import preflight
+    from sglang_gemma4.models import config_files
 
     resolved, config = resolved_view(server_args), model_config_of(server_args).hf_config
-    if not any(name in preflight.ARCHITECTURES for name in config.architectures or ()):
+    if not any(name in config_files.ARCHITECTURES for name in config.architectures or ()):
         return
     prefill, decode = attention_backends_of(resolved)
     verifies = resolved.speculative_algorithm is not None and resolved.speculative_attention_mode == "decode"
@@ -66,7 +67,7 @@ def check_cache(_result: None, server_args: Any) -> None:
 @contextmanager
 def one_line() -> Iterator[None]:
     """Within it a ``PreflightError`` ends a command line with its message alone."""
-    from sglang_gemma4.diagnostics.preflight import PreflightError
+    from sglang_gemma4.models.config_files import PreflightError
 
     try:
         yield

@@ -251,9 +251,10 @@ def _simulation(parsed: list[arms.Arm], asked: float | None, dummy: bool) -> dic
 def _check_model(plan: Plan) -> None:
     """The preflight of every arm, whatever its switches say, and the context against the workloads."""
     from sglang_gemma4.diagnostics import preflight
+    from sglang_gemma4.models import config_files
     from sglang_gemma4.serving.launch import fields_of
 
-    config = preflight.read_config(plan.model, "model") or {}
+    config = config_files.read_config(plan.model, "model") or {}
     text = config.get("text_config", config)
     for arm in plan.arms:
         fields = fields_of(["--model-path", plan.model, *plan.arguments, *arm.arguments])

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_gemma4.benchmark.model_shape import ConfigJson, Layer, distinct, keys_attended, keys_read, layers, text_config
-from sglang_gemma4.diagnostics.preflight import read_config
+from sglang_gemma4.models.config_files import read_config
+from sglang_gemma4.models.model_shape import ConfigJson, Layer, distinct, keys_attended, keys_read, layers, text_config
 from sglang_gemma4.serving.launch import fields_of
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from sglang_gemma4.benchmark import records
 from sglang_gemma4.benchmark.radix_cache import empty_radix_cache
 from sglang_gemma4.benchmark.server import patches_of, settings_of
-from sglang_gemma4.diagnostics.preflight import read_config
+from sglang_gemma4.models.config_files import read_config
 
 PROFILED_STEPS = 8
 

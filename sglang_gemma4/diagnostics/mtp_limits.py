@@ -7,7 +7,8 @@ time is left to it: pipeline parallelism, unified memory, flex attention, LoRA, 
 from collections.abc import Mapping
 from typing import Any
 
-from sglang_gemma4.diagnostics.preflight import ATTENTION_BACKENDS, PreflightError
+from sglang_gemma4.diagnostics.preflight import ATTENTION_BACKENDS
+from sglang_gemma4.models.config_files import PreflightError
 from sglang_gemma4.speculative.views import NAMES
 
 FIELDS = (

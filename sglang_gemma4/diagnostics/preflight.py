@@ -3,16 +3,13 @@
 Reads config.json files only; neither torch nor sglang is imported.
 """
 
-import json
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from sglang_gemma4 import switches
 from sglang_gemma4.diagnostics.text_geometry import TextGeometry, is_unified, text_geometry
-
-ARCHITECTURES = ("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4UnifiedForConditionalGeneration")
-ASSISTANTS = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM")
+from sglang_gemma4.models.config_files import ASSISTANTS, PreflightError, is_assistant, is_gemma4, read_config
+from sglang_gemma4.speculative.mtp_defaults import AUTO, sibling
 
 # sglang/srt/arg_groups/model_hook.py:646
 ATTENTION_BACKENDS = ("triton", "fa4", "trtllm_mha", "aiter", "ascend", "intel_xpu", "intel_amx")
@@ -45,10 +42,6 @@ FIELDS = (
 MTP_ALGORITHMS = ("NEXTN", "FROZEN_KV_MTP")
 
 
-class PreflightError(ValueError):
-    """The server cannot be started as asked; the message is one line."""
-
-
 def check(arguments: Mapping[str, Any]) -> None:
     """Check the fields of SGLang's ``ServerArgs`` that decide whether Gemma 4 can be served.
 
@@ -59,7 +52,7 @@ def check(arguments: Mapping[str, Any]) -> None:
     if not model:
         return
     config = read_config(str(model), "model", arguments.get("revision"), arguments.get("download_dir"))
-    if config is None or not _is_gemma4(config):
+    if config is None or not is_gemma4(config):
         return
     for flag in BACKEND_FLAGS:
         backend = arguments.get(flag)
@@ -161,9 +154,7 @@ def _check_assistant(model: str, config: dict[str, Any], arguments: Mapping[str,
                 f"add --speculative-draft-model-path, for example {model.rstrip('/')}-assistant"
             )
         return
-    if draft == "auto":  # mtp_defaults; without that patch SGLang looks for a model of that name
-        from sglang_gemma4.speculative.mtp_defaults import sibling
-
+    if draft == AUTO:  # without the patch mtp_defaults SGLang looks for a model of that name
         draft = sibling(model)
     assistant = read_config(str(draft), "assistant", arguments.get("speculative_draft_model_revision"), arguments.get("download_dir"))
     if assistant is None or (eagle and not wants_mtp):
@@ -205,67 +196,3 @@ def _mismatches(target: TextGeometry, assistant: dict[str, Any]) -> list[str]:
     if assistant.get("use_ordered_embeddings") and centroids and draft.vocab_size % centroids:  # gemma4_mtp.py:116
         found.append(f"its {centroids} centroids do not divide its vocabulary of {draft.vocab_size} tokens")
     return found
-
-
-def read_config(path: str, role: str, revision: str | None = None, cache: str | None = None) -> dict[str, Any] | None:
-    """The config.json of a local checkpoint or of one on the Hugging Face hub; None where SGLang has another way to load it.
-
-    Raises:
-        PreflightError: it is nowhere, or not a JSON object.
-    """
-    if "://" in path or Path(path).is_file() or path.endswith(".gguf") or (":" in path and not Path(path).exists()):
-        return None  # object stores, single files, GGUF in a hub repository ("owner/name:Q4_K_M")
-    if Path(path).is_dir():
-        file = Path(path) / "config.json"
-        if not file.exists():
-            if (Path(path) / "params.json").exists():
-                return None
-            raise PreflightError(f"{role} {path} has no config.json; give the directory of a checkpoint as transformers saves it")
-    elif path.startswith(("/", ".", "~")):
-        raise PreflightError(f"{role} {path} does not exist; give a checkpoint's directory or a Hugging Face name")
-    else:
-        hub = _hub_config(path, role, revision, cache)
-        if hub is None:
-            return None
-        file = hub
-    try:
-        content = json.loads(file.read_text())
-    except ValueError as error:
-        raise PreflightError(f"{file} is not valid JSON ({error}); write the checkpoint again") from error
-    if not isinstance(content, dict):
-        raise PreflightError(f"{file} holds a {type(content).__name__} where a JSON object is expected; write the checkpoint again")
-    return content
-
-
-def _hub_config(name: str, role: str, revision: str | None, cache: str | None) -> Path | None:
-    import os
-
-    if os.environ.get("SGLANG_USE_MODELSCOPE", "").lower() in ("1", "true"):
-        return None
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
-
-    try:
-        return Path(hf_hub_download(name, "config.json", revision=revision, cache_dir=cache))
-    except GatedRepoError:
-        return None  # SGLang's own loader says how to get access
-    except (HFValidationError, RepositoryNotFoundError, LocalEntryNotFoundError) as error:
-        kind = {
-            HFValidationError: "not a valid Hugging Face name",
-            RepositoryNotFoundError: "not on the Hugging Face hub, or private",
-        }.get(type(error), "not in the local cache, and the Hugging Face hub cannot be reached")
-        raise PreflightError(
-            f"{role} {name!r} is neither a local directory nor to be had: {kind}; "
-            f"check the name, or write a small one with `sglang-gemma4 checkpoint tiny-26b-a4b PATH`"
-        ) from error
-    except OSError:
-        return None  # a passing network fault, or a repository without config.json: SGLang's own loader tells
-
-
-def _is_gemma4(config: dict[str, Any]) -> bool:
-    return any(name in ARCHITECTURES for name in config.get("architectures") or [])
-
-
-def is_assistant(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is an MTP assistant's, as SGLang asks it (arg_groups/speculative_hook.py:97)."""
-    return any(name in ASSISTANTS for name in config.get("architectures") or [])

@@ -55,7 +55,7 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1) -> Need:
     Raises:
         ValueError: the size is unknown, or ``tp`` does not divide its query heads.
     """
-    from sglang_gemma4.benchmark import model_shape
+    from sglang_gemma4.models import model_shape
     from sglang_gemma4.tiny import real_sizes
 
     if name not in real_sizes.SIZES:

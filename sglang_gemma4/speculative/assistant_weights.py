@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from sglang_gemma4.models.config_files import ASSISTANTS
 from sglang_gemma4.patching import note
 
 logger = logging.getLogger(__name__)
-ASSISTANTS = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM")
 ONLY_ASSISTANTS = ("pre_projection.", "post_projection.", "masked_embedding.")
 """How names of tensors begin that no target has."""
 ORDER = "_sglang_gemma4_head_order"

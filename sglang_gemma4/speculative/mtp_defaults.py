@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.diagnostics import preflight
+from sglang_gemma4.models.config_files import PreflightError, is_assistant, read_config
 
 AUTO = "auto"
 STEPS, TOPK = 3, 1
@@ -20,7 +20,7 @@ def sibling(model: str) -> str:
     """
     name = f"{model.rstrip('/')}-assistant"
     if Path(model).is_dir() and not Path(name).is_dir():
-        raise preflight.PreflightError(
+        raise PreflightError(
             f"--speculative-draft-model-path auto: there is no {name} beside the model; put the assistant there, or name its directory"
         )
     return name
@@ -52,10 +52,8 @@ def missing(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if draft == AUTO:
         draft = sibling(str(arguments["model_path"]))
         found["speculative_draft_model_path"] = draft
-    config = preflight.read_config(
-        str(draft), "assistant", arguments.get("speculative_draft_model_revision"), arguments.get("download_dir")
-    )
-    if config is None or not preflight.is_assistant(config):
+    config = read_config(str(draft), "assistant", arguments.get("speculative_draft_model_revision"), arguments.get("download_dir"))
+    if config is None or not is_assistant(config):
         return found
     if arguments.get("speculative_algorithm") is None:
         found["speculative_algorithm"] = "NEXTN"

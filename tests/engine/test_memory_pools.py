@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4.benchmark import model_shape
-from sglang_gemma4.diagnostics.preflight import read_config
+from sglang_gemma4.models import model_shape
+from sglang_gemma4.models.config_files import read_config
 from sglang_gemma4.serving.launch import resolve
 from tests.engine.engine_fork import Group, Nursery, Output
 

@@ -11,7 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Gemma4AssistantConfig, Gemma4AssistantForCausalLM
 from transformers.models.gemma4.modeling_gemma4 import Gemma4ForCausalLM, Gemma4TextModel
 
-from sglang_gemma4.benchmark import card, model_shape, roofline
+from sglang_gemma4.benchmark import card, roofline
+from sglang_gemma4.models import model_shape
 from sglang_gemma4.tiny import checkpoints, real_sizes
 
 SIZES = tuple(real_sizes.SIZES)

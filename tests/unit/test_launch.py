@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_gemma4.diagnostics import preflight
+from sglang_gemma4.models.config_files import PreflightError
 from sglang_gemma4.serving import launch
 from sglang_gemma4.tiny import checkpoints
 
@@ -38,7 +38,7 @@ def test_shipped_names_become_directories_also_under_the_alias(flag: str, joined
 def test_the_switches_turn_the_checks_of_serve_off(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.execve", lambda *_: None)
     bad = ["--attention-backend", "flashinfer"]
-    with pytest.raises(preflight.PreflightError):
+    with pytest.raises(PreflightError):
         launch.serve("tiny-26b-a4b", bad)
     monkeypatch.setenv(switch, "0")
     launch.serve("tiny-26b-a4b", bad)

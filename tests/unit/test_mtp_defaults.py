@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4.diagnostics.preflight import PreflightError
+from sglang_gemma4.models.config_files import PreflightError
 from sglang_gemma4.patches import force_eagle
 from sglang_gemma4.speculative import mtp_defaults
 

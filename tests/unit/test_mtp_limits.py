@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.diagnostics import mtp_limits
-from sglang_gemma4.diagnostics.preflight import ATTENTION_BACKENDS, PreflightError
+from sglang_gemma4.diagnostics.preflight import ATTENTION_BACKENDS
+from sglang_gemma4.models.config_files import PreflightError
 from sglang_gemma4.speculative.views import NAMES
 
 GOOD: dict[str, Any] = {

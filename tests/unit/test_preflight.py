@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.diagnostics import preflight
-from sglang_gemma4.diagnostics.preflight import PreflightError
 from sglang_gemma4.diagnostics.text_geometry import LayerGeometry, text_geometry
+from sglang_gemma4.models.config_files import PreflightError
 
 TEXT: dict[str, Any] = {
     "hidden_size": 2816,
@@ -237,9 +237,7 @@ def test_a_backend_that_cannot_mask_images(changes: dict[str, Any], said: str | 
 def test_a_context_that_no_pool_holds(target: str, context: int | None, tokens: int | None, one_pool: bool, refused: bool) -> None:
     given = {"model_path": target, "context_length": context, "max_total_tokens": tokens, "disable_hybrid_swa_memory": one_pool}
     if refused:
-        with pytest.raises(
-            preflight.PreflightError, match=r"--context-length 2048: one request may have 2048 .* lower --context-length to 1024"
-        ):
+        with pytest.raises(PreflightError, match=r"--context-length 2048: one request may have 2048 .* lower --context-length to 1024"):
             preflight.check(given)
     else:
         preflight.check(given)

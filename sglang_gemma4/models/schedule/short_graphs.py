@@ -2,7 +2,7 @@
 
 Those layers launch as many kernels for one row as for thousands, and from Python the launches take the host longer than a short prompt
 takes the card. The short part is a decode step of these layers, so it is captured as one: its attention metadata too, from lengths and
-request rows at fixed addresses (as the draft's is, ``speculative/draft_graph.py``). A replay inside a replayed prefill is Python between
+request rows at fixed addresses (as the draft's is, ``attention/graph_metadata.py``). A replay inside a replayed prefill is Python between
 two pieces. Its memory is a pool of its own, since it runs while that prefill's tensors are alive.
 """
 
@@ -142,11 +142,11 @@ def of(model: Any, rows: int) -> ShortGraphs | None:
 
 def reason_against(backend: Any, ranks: int) -> str | None:
     """Why the short part of this process is launched kernel by kernel, or None."""
-    from sglang_gemma4.speculative import draft_graph
+    from sglang_gemma4.attention import graph_metadata
 
     if ranks > 1:
         return f"--tp-size {ranks}: not tried on several ranks"
-    return draft_graph.reason_against_metadata(backend)
+    return graph_metadata.reason_against_metadata(backend)
 
 
 def capture(runner: Any, captured: Any) -> ShortGraphs:
