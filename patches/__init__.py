@@ -7,6 +7,7 @@ from sglang_gemma4.patching import Patch
 ORDER = (
     "report",
     "patch_metrics",
+    "start_times",
     "preflight",
     "mtp_defaults",
     "force_eagle",

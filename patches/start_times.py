@@ -1,0 +1,90 @@
+"""Seconds of a start by part: a table in the log when the server is ready, the same in /server_info."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.start import kernels, table, times
+
+logger = logging.getLogger("sglang_gemma4")
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
+GRAPHS = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup"
+
+
+def timed(name: str) -> Callable[..., Any]:
+    """An AROUND hook that records its target as one part."""
+
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with times.part(name):
+            return original(*args, **kwargs)
+
+    return around
+
+
+def timed_by_role(target: str, draft: str) -> Callable[..., Any]:
+    """The same for a model runner's work, by whether it runs the target or the draft."""
+
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        runner = kwargs.get("model_runner", args[0] if args else None)
+        with times.part(draft if getattr(runner, "is_draft_worker", False) else target):
+            return original(*args, **kwargs)
+
+    return around
+
+
+def resolve(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around ``ServerArgs.resolve_once``: what came before the first call in the launching process is imports and plugins."""
+    if not times.recorded():
+        times.record("imports and plugins", times.process_began(), time.time())
+    with times.part("arguments"):
+        return original(*args, **kwargs)
+
+
+def begin_scheduler(*_args: Any, **_kwargs: Any) -> None:
+    """Before ``Scheduler.init_startup_timing_begin``: the process was started and has imported SGLang."""
+    times.forget()  # what a forked child has of its parent
+    times.record("scheduler's imports", times.process_began(), time.time())
+    kernels.watch()
+
+
+def hand_over(result: dict[str, Any], *_args: Any, **_kwargs: Any) -> dict[str, Any]:
+    """After ``Scheduler.get_init_info``: the scheduler's parts go to the launching process with it."""
+    return {**result, table.SCHEDULER: table.of_scheduler()}
+
+
+def take_over(_manager: Any, started: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Before ``Engine._set_startup_time``."""
+    infos: Sequence[dict[str, Any]] = started.scheduler_infos
+    table.take_scheduler(infos)
+
+
+def say(_server_args: Any) -> None:
+    """Before ``_freeze_gc_after_server_warmup``, after which SGLang says that the server is ready."""
+    logger.info("sglang-gemma4: %s", "\n".join(table.lines(table.finish())))
+
+
+PATCH = Patch(
+    name="start_times",
+    switch="SGLANG_GEMMA4_REPORT",
+    why="SGLang tells the seconds of weights, pools and graphs, half of a start; nobody sees what the rest is, or what a package adds.",
+    evidence="srt/observability/startup_time.py:11 · runs/2026-11-23-e2b-first-token (159.6 s stock, 172.7 package)",
+    remove_when="SGLang's startup_time adds up to the whole start.",
+    hooks=(
+        Hook("sglang.srt.server_args.ServerArgs.resolve_once", "around", resolve, "7822e7d5cefd"),
+        Hook(f"{SCHEDULER}.init_startup_timing_begin", "before", begin_scheduler, "02c4253cf571"),
+        Hook("sglang.srt.distributed.bootstrap.init_parallel_runtime", "around", timed("distributed groups"), "860ad7101061"),
+        Hook(f"{SCHEDULER}.init_tokenizer", "around", timed("scheduler's tokenizer"), "e52b069860a2"),
+        Hook(f"{RUNNER}.load_model", "around", timed_by_role("target's weights", "draft's weights"), "655a134e49f2"),
+        Hook(f"{SCHEDULER}.init_memory_pools", "around", timed("KV pools"), "7ebfad477e8d"),
+        Hook(f"{SCHEDULER}.init_all_attention_backends", "around", timed("attention backends"), "a8b42acbf000"),
+        Hook(f"{SCHEDULER}.init_all_cuda_graphs", "around", timed("draft's CUDA graphs"), "3e9b3dcfda70"),
+        Hook(f"{RUNNER}.init_cuda_graphs", "around", timed_by_role("decode and verify CUDA graphs", "draft's CUDA graphs"), "77527cb14f2a"),
+        Hook(f"{GRAPHS}.capture_prefill_graph", "around", timed_by_role("prefill CUDA graphs", "draft's CUDA graphs"), "8216b95b70a9"),
+        Hook(f"{SCHEDULER}.get_init_info", "after", hand_over, "e9e7f8ba9a31"),
+        Hook("sglang.srt.entrypoints.engine.Engine._set_startup_time", "before", take_over, "cfd70ed95b23"),
+        Hook("sglang.srt.entrypoints.http_server._freeze_gc_after_server_warmup", "before", say, "9f604baf62c7"),
+    ),
+)

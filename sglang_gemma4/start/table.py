@@ -1,0 +1,58 @@
+"""The start table: what the log, /server_info and ``doctor --url`` say of how long a server took until it was ready."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sglang_gemma4.start import kernels, times
+from sglang_gemma4.start.times import Interval
+
+SCHEDULER = "sglang_gemma4_start"
+"""Key of the scheduler's intervals and kernel counts in what it tells the launching process when it is ready."""
+
+_scheduler: dict[str, Any] = {}
+_ready: dict[str, Any] = {}
+
+
+def of_scheduler() -> dict[str, Any]:
+    """In a scheduler: its intervals and what Triton compiled, for the launching process."""
+    return {"intervals": [list(one) for one in times.recorded()], "kernels": kernels.counts()}
+
+
+def take_scheduler(infos: Sequence[Mapping[str, Any]]) -> None:
+    """In the launching process: keep the first rank's part (a data-parallel controller hands none on)."""
+    _scheduler.clear()
+    _scheduler.update(infos[0].get(SCHEDULER, {}) if infos else {})
+
+
+def finish(began: float | None = None, ended: float | None = None) -> dict[str, Any]:
+    """In the launching process, when the server is ready: make the table of this start.
+
+    Returns:
+        ``seconds`` in all, ``parts`` as ``[name, seconds]`` that add up to them, ``kernels`` as :func:`kernels.counts` gives them.
+    """
+    began = times.process_began() if began is None else began
+    ended = time.time() if ended is None else ended
+    intervals: Iterable[Interval] = [*times.recorded(), *(Interval(*one) for one in _scheduler.get("intervals", ()))]
+    parts = [[name, round(seconds, 3)] for name, seconds in times.by_part(intervals, began, ended).items()]
+    _ready.update(seconds=round(ended - began, 3), parts=parts, kernels=dict(_scheduler.get("kernels", {})))
+    return dict(_ready)
+
+
+def data() -> dict[str, Any]:
+    """The table of this process's server; empty before it is ready."""
+    return dict(_ready)
+
+
+def lines(found: Mapping[str, Any]) -> list[str]:
+    """A table from :func:`finish` as lines: the total, seconds by part, what Triton compiled."""
+    total = found["seconds"]
+    text = [f"ready after {total:.1f} s"]
+    text += [f"  {seconds:7.1f} s {100 * seconds / max(total, 1e-9):3.0f} %  {name}" for name, seconds in found["parts"]]
+    counted = found.get("kernels") or {}
+    if counted.get("compiled") or counted.get("found"):
+        text.append(
+            f"  Triton compiled {counted['compiled']} kernels in {counted['seconds']:.1f} s (inside the parts above), "
+            f"found {counted['found']} on disk"
+        )
+    return text

@@ -1,0 +1,92 @@
+"""How the parts of a start add up, and what is said of them."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from sglang_gemma4.start import kernels, table, times
+from sglang_gemma4.start.times import REST, Interval
+
+
+@pytest.fixture(autouse=True)
+def nothing_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(times, "_intervals", [])
+    monkeypatch.setattr(table, "_scheduler", {})
+    monkeypatch.setattr(table, "_ready", {})
+
+
+@pytest.mark.parametrize(
+    ("intervals", "seconds"),
+    [
+        ([], {REST: 10.0}),
+        ([Interval("weights", 2, 5)], {"weights": 3.0, REST: 7.0}),
+        (
+            [Interval("graphs", 1, 9), Interval("compile", 2, 4), Interval("measure", 3, 4)],
+            {"graphs": 6, "compile": 1, "measure": 1, REST: 2},
+        ),
+        ([Interval("wait", 0, 10), Interval("weights", 4, 6)], {"wait": 8.0, "weights": 2.0, REST: 0.0}),  # two processes
+        ([Interval("outer", 1, 3), Interval("inner", 1, 2)], {"inner": 1.0, "outer": 1.0, REST: 8.0}),
+        ([Interval("pool", 1, 2), Interval("pool", 3, 4)], {"pool": 2.0, REST: 8.0}),
+        ([Interval("early", -5, 1), Interval("late", 9, 20), Interval("outside", 11, 12)], {"early": 1.0, "late": 1.0, REST: 8.0}),
+        ([Interval("one", 1, 5), Interval("other", 3, 7)], {"one": 2.0, "other": 4.0, REST: 4.0}),  # neither holds the other
+    ],
+)
+def test_every_second_belongs_to_one_part(intervals: list[Interval], seconds: dict[str, float]) -> None:
+    found = times.by_part(intervals, 0, 10)
+    assert found == pytest.approx(seconds)
+    assert sum(found.values()) == pytest.approx(10)
+    assert list(found)[-1] == REST
+
+
+def test_a_start_does_not_end_before_it_begins() -> None:
+    with pytest.raises(ValueError, match="cannot end"):
+        times.by_part([], 2, 1)
+
+
+def test_a_part_that_raises_is_recorded_too() -> None:
+    with pytest.raises(KeyError), times.part("weights"):
+        raise KeyError
+    assert [one.name for one in times.recorded()] == ["weights"]
+
+
+def test_the_table_joins_both_processes() -> None:
+    times.record("graphs", 20, 50)
+    times.record("compile", 30, 35)
+    told = table.of_scheduler()
+    times.forget()
+    times.record("imports", 0, 10)
+    table.take_scheduler([{table.SCHEDULER: told | {"kernels": {"compiled": 3, "found": 40, "seconds": 4.0}}}])
+    found = table.finish(0, 60)
+    assert found == table.data()
+    assert found["parts"] == [["imports", 10], ["graphs", 25], ["compile", 5], [REST, 20]]
+    said = table.lines(found)
+    assert said[0] == "ready after 60.0 s"
+    assert said[2] == "     25.0 s  42 %  graphs"
+    assert said[-1] == "  Triton compiled 3 kernels in 4.0 s (inside the parts above), found 40 on disk"
+
+
+@pytest.mark.parametrize("infos", [[], [{}], [{"status": "ready"}]])
+def test_a_server_whose_scheduler_tells_nothing(infos: list[dict[str, str]]) -> None:
+    table.take_scheduler(infos)
+    assert table.finish(0, 4)["parts"] == [[REST, 4]]
+    assert table.lines(table.data()) == ["ready after 4.0 s", "      4.0 s 100 %  rest"]
+
+
+def test_this_process_began_before_now() -> None:
+    assert 0 < time.time() - times.process_began() < 7 * 24 * 3600
+
+
+def test_kernels_are_counted_beside_another_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton import knobs
+
+    heard: list[bool] = []
+    monkeypatch.setattr(kernels, "_counts", {"compiled": 0, "found": 0, "seconds": 0.0})
+    monkeypatch.setattr(knobs.compilation, "listener", lambda **said: heard.append(said["cache_hit"]))
+    kernels.watch()
+    kernels.watch()
+    said = {"src": None, "metadata": {}, "metadata_group": {}, "times": SimpleNamespace(total=2_500_000)}
+    for hit in (False, True, True):
+        knobs.compilation.listener(**said, cache_hit=hit)  # type: ignore[misc]
+    assert kernels.counts() == {"compiled": 1, "found": 2, "seconds": 2.5}
+    assert heard == [False, True, True]
