@@ -5,7 +5,7 @@ Importing this package loads neither torch nor sglang; the command line answers 
 
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 SUPPORTED_SGLANG = "0.5.23"
 
