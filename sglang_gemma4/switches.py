@@ -44,6 +44,8 @@ MTP_V2 = "SGLANG_FROZEN_KV_MTP_V2"
 PREFILL_GRAPH_FOR_MM = "SGLANG_ENABLE_PIECEWISE_CUDA_GRAPH_FOR_MM"
 DEBUG_DIR = "SGLANG_GEMMA4_DEBUG_DIR"
 """Not a switch: the directory for dumps of SGLANG_GEMMA4_DEBUG."""
+CACHE_DIR = "SGLANG_GEMMA4_CACHE_DIR"
+"""Not a switch: the folder of what is kept for the next start (start/folder.py); empty keeps and reads nothing."""
 SHARED_WEIGHTS = "SGLANG_GEMMA4_SHARED_WEIGHTS"
 """Not a switch: what `bench --share-weights` sets, BYTES:FOLDER (tiny/shared_weights.py)."""
 
@@ -455,6 +457,6 @@ def check_all(environ: Mapping[str, str] = os.environ) -> list[str]:
         except SwitchError as error:
             problems.append(str(error))
     for name in sorted(environ):
-        if name.startswith(MASTER) and name not in SWITCHES and name not in (DEBUG_DIR, SHARED_WEIGHTS):
+        if name.startswith(MASTER) and name not in SWITCHES and name not in (DEBUG_DIR, CACHE_DIR, SHARED_WEIGHTS):
             problems.append(f"{name} is not a switch of this package; `sglang-gemma4 patches` lists them")
     return problems
