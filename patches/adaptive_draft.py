@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4 import switches
+from sglang_gemma4 import switches, uses
 from sglang_gemma4.patching import Hook, Patch
 
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2"
@@ -44,6 +44,7 @@ PATCH = Patch(
     evidence="srt/speculative/adaptive_spec_params.py:65 · frozen_kv_mtp_worker_v2.py:741 · "
     "runs/2026-11-21-26b-stock-steps (batch 64: 0.93x)",
     remove_when="SGLang's adaptive speculation takes FROZEN_KV_MTP and weighs the cost of a step.",
+    uses=(uses.mtp, uses.adaptive),
     hooks=(
         Hook("sglang.srt.speculative.adaptive_spec_params.adaptive_unsupported_reason", "around", unsupported_reason, "2e315677f2a5"),
         Hook("sglang.srt.arg_groups.speculative_hook._init_adaptive_speculative_params", "before", default_config, "71f4c15ae339"),

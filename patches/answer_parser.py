@@ -3,6 +3,7 @@
 from pkgutil import resolve_name
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Entry, Hook, Patch
 
 
@@ -40,6 +41,7 @@ PATCH = Patch(
     "crash_repro/tool_parser_hang.py, tool_answers.py, tool_call_index.py, "
     "thinking_answers.py, thinking_text_only.py · runs/2026-11-24-answer-parser",
     remove_when="SGLang's gemma4 parsers pass tests/unit/test_answer.py.",
+    uses=(uses.gemma4_parser,),
     hooks=(
         Entry(
             "sglang.srt.function_call.function_call_parser.FunctionCallParser.ToolCallParserEnum",

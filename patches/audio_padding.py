@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -18,6 +19,7 @@ PATCH = Patch(
     evidence="srt/multimodal/processors/gemma4.py:66 · transformers 5.19 models/gemma4/processing_gemma4.py:192 · "
     "crash_repro/audio_padding.py",
     remove_when="Gemma4SGLangProcessor leaves the lengths of sounds to the processor.",
+    uses=(uses.audio,),
     hooks=(
         Hook("sglang.srt.multimodal.processors.gemma4.Gemma4SGLangProcessor._get_audio_pad_multiple", "after", pad_nothing, "780ba8238574"),
     ),

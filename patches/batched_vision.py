@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch, note
 
 MODEL = "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration"
@@ -38,6 +39,7 @@ PATCH = Patch(
     evidence="srt/models/gemma4_mm.py:467-560 (hs[mask]) · gemma4_vision.py:255 (the mask is dropped by triton_attn and fa3), :399, :470 "
     "(one-hot) · transformers modeling_gemma4.py Gemma4VisionModel",
     remove_when="SGLang packs Gemma 4's images into one call of the tower.",
+    uses=(uses.images,),
     hooks=(
         Hook(f"{MODEL}.get_image_feature", "around", encode_images, "fa5edd5eaf57"),
         Hook(f"{MODEL}.get_video_feature", "around", encode_videos, "7a6fd6342bd3"),

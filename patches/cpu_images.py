@@ -1,5 +1,6 @@
 """Images on the CPU engine: masks as transformers has them."""
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 PATCH = Patch(
@@ -9,6 +10,7 @@ PATCH = Patch(
     "sliding layers, where the config asks for it.",
     evidence="models/gemma4_mm.py:325 · transformers modeling_gemma4.py create_masks_for_vision_model",
     remove_when="SGLang's masks equal transformers'.",
+    uses=(uses.images,),
     hooks=(
         Hook(
             "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration.prepare_attn_masks",

@@ -1,5 +1,6 @@
 """LoRA adapters on the CPU reference engine."""
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 MANAGER = "sglang.srt.lora.lora_manager.LoRAManager"
@@ -12,6 +13,7 @@ PATCH = Patch(
     "that a replicated layer does not give.",
     evidence="srt/lora/layers.py:586-595, 956-961 · srt/lora/backend/torch_backend.py:84-106, 217-245",
     remove_when="SGLang's torch_native LoRA backend runs on a CPU.",
+    uses=(uses.lora,),
     hooks=(
         Hook(f"{MANAGER}.init_state", "around", UNPINNED, "7e6d316eac75"),
         Hook(f"{MANAGER}.prepare_lora_batch", "around", UNPINNED, "1106f6ffb239"),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -21,5 +22,6 @@ PATCH = Patch(
     why="Stock's decode kernel takes 12 times the time of reading the keys at batch 1, 1.5 times at batch 32.",
     evidence="runs/2026-11-21-26b-stock-steps · kernels/ops/attention/decode_attention.py:1191",
     remove_when="SGLang's Triton decode cuts each request by its length and the card's size.",
+    uses=(uses.triton_decode, uses.kernels),
     hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", take_decode, "e7fa3a24cfc9"),),
 )

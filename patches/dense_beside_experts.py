@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4 import uses
+from sglang_gemma4.patching import Hook, Patch, decline
 
 
 def fork_layers(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -13,7 +14,7 @@ def fork_layers(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
 
     problem = problem_here()
     if problem is not None:
-        note("dense_beside_experts", problem)
+        decline("dense_beside_experts", problem)
     else:
         install(model)
 
@@ -24,5 +25,6 @@ PATCH = Patch(
     why="A MoE layer runs its dense FFN, then router and experts, though neither reads the other: 10 µs a layer at batch 1.",
     evidence="srt/models/gemma4_causal.py:744-758 · runs/2026-11-22-26b-step-switches",
     remove_when="Gemma4DecoderLayer runs its two branches on two streams.",
+    uses=(uses.moe, uses.decode_graphs),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", fork_layers, "b7e9b394300f"),),
 )

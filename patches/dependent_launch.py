@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4 import uses
+from sglang_gemma4.patching import Hook, Patch, decline
 
 
 def launch_early(_result: None, *_args: Any, **_kwargs: Any) -> None:
@@ -14,7 +15,7 @@ def launch_early(_result: None, *_args: Any, **_kwargs: Any) -> None:
     card = torch.cuda.is_available()
     problem = dependent_launch.reason_against(torch.device("cuda", torch.cuda.current_device()) if card else torch.device("cpu"))
     if problem is not None:
-        note("dependent_launch", problem)
+        decline("dependent_launch", problem)
     dependent_launch.want(problem is None)
 
 
@@ -25,6 +26,7 @@ PATCH = Patch(
     evidence="runs/2026-11-22-26b-kernels-steps (all, batch 1: 0.57 of 6.72 ms is no kernel at all, and the dense products take twice "
     "their weights' time)",
     remove_when="Never by SGLang alone: these are the package's kernels. SGLang's own experts are launched so already.",
+    uses=(uses.hopper,),
     hooks=(
         Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", launch_early, "b7e9b394300f"),
         Hook("sglang.srt.models.gemma4_mtp.Gemma4AssistantForCausalLM.__init__", "after", launch_early, "d2752d6ad1a9"),

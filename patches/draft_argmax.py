@@ -3,9 +3,9 @@
 from functools import partial
 from typing import Any
 
-from sglang_gemma4 import switches
+from sglang_gemma4 import switches, uses
 from sglang_gemma4.patches import frozen_chain
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4.patching import Hook, Patch, decline, note
 
 SHARDED = "SGLANG_GEMMA4_SHARDED_HEAD"
 
@@ -14,12 +14,12 @@ def give_head(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``alloc_memory_pool``, and after frozen_chain's hook there: before anything is captured."""
     model = worker.draft_model_runner.model
     if not getattr(model, frozen_chain.TOKENS_ONLY, False):
-        note("draft_argmax", f"the draft needs logits: {frozen_chain.PATCH.switch} is off, or drafts are trees")
+        decline("draft_argmax", f"the draft needs logits: {frozen_chain.PATCH.switch} is off, or drafts are trees")
         return
     from sglang.srt.environ import envs
 
     if envs.SGLANG_ENABLE_NAN_LOGITS_CHECK.get() or envs.SGLANG_ENABLE_ASYNC_ASSERT.get():
-        note("draft_argmax", "SGLang is asked to look for NaN in the draft's logits")
+        decline("draft_argmax", "SGLang is asked to look for NaN in the draft's logits")
         return
     from sglang_gemma4.models.layers import draft_head
 
@@ -33,6 +33,7 @@ PATCH = Patch(
     evidence="srt/models/gemma4_mtp.py:293-326 · srt/layers/logits_processor.py:1039 · runs/2026-11-21-26b-mtp-v2 (logits: 22 to 140 µs)",
     remove_when="SGLang's frozen draft takes its token from a fused head.",
     declines=frozen_chain.not_under_v1,
+    uses=(uses.mtp, uses.kernels),
     hooks=(
         Hook("sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.alloc_memory_pool", "after", give_head, "e8840b2af3a4"),
     ),

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4 import uses
+from sglang_gemma4.patching import Hook, Patch, decline
 
 
 def charge_no_draft(_result: None, *, config: Any, spec_algorithm: Any, is_draft_worker: bool, **_kwargs: Any) -> None:
@@ -12,7 +13,7 @@ def charge_no_draft(_result: None, *, config: Any, spec_algorithm: Any, is_draft
     from sglang.srt.runtime_context import get_memory
 
     if get_memory().enable_unified_memory:
-        note("draft_budget", "the unified memory pool places the draft's layers into its own entries (--enable-unified-memory)")
+        decline("draft_budget", "the unified memory pool places the draft's layers into its own entries (--enable-unified-memory)")
         return
     from sglang_gemma4.memory import kv_layers
 
@@ -26,6 +27,7 @@ PATCH = Patch(
     "8% of 26B-A4B's capacity at ratio 0.8, 24% at 0.15.",
     evidence="srt/speculative/spec_info.py:102 · srt/model_executor/pool_configurator.py:733-759 · frozen_kv_mtp_worker_v2.py:194",
     remove_when="pool_configurator.py leaves FROZEN_KV_MTP out of the draft layers it counts.",
+    uses=(uses.mtp,),
     hooks=(
         Hook(
             "sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state._resolve_eagle_aux_hidden_state",

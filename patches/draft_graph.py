@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sglang_gemma4 import switches
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4 import switches, uses
+from sglang_gemma4.patching import Hook, Patch, decline
 
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
 IN_GRAPH = "_sglang_gemma4_metadata_in_graph"
@@ -16,7 +16,7 @@ def choose(backend: Any, worker: Any) -> None:
 
     reason = graph_metadata.reason_against(backend, worker.topk)
     if reason:
-        note("draft_graph", f"{reason}: the draft's metadata stays outside its graph")
+        decline("draft_graph", f"{reason}: the draft's metadata stays outside its graph")
         return
     setattr(backend, IN_GRAPH, True)
 
@@ -45,6 +45,7 @@ PATCH = Patch(
     evidence="srt/speculative/frozen_kv_mtp_worker_v2.py:353-378 · frozen_kv_mtp_cuda_graph_runner.py:325-335 (triton's hook is empty)",
     remove_when="SGLang's triton backend prepares decode metadata in init_forward_metadata_in_graph.",
     declines=not_under_v1,
+    uses=(uses.mtp, uses.triton_decode, uses.decode_graphs),
     hooks=(
         Hook(f"{WORKER}._init_draft_attn_backend", "after", choose, "521cbe95ce3b"),
         Hook(f"{WORKER}._init_frozen_kv_metadata_replay_cuda_graph", "around", replayed_with_graph, "a7db27606ada"),

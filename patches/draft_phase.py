@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
@@ -38,6 +39,7 @@ PATCH = Patch(
     evidence="srt/speculative/frozen_kv_mtp_utils.py:90 · srt/models/gemma4_mm.py:663 · "
     "transformers' generation/candidate_generator.py:1339 · runs/2026-11-22-tiny-accept-length",
     remove_when="SGLang's frozen draft takes the position of the token it starts from.",
+    uses=(uses.mtp,),
     hooks=(
         Hook(f"{WORKER}._set_positions", "replace", set_positions, "2c14f31644b8"),
         Hook(f"{WORKER}._position_for_batch", "replace", position_for_batch, "9470969d01f6"),

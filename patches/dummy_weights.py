@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -39,6 +40,7 @@ PATCH = Patch(
     why="Uniform(±1e-3) weights collapse to one repeated token and eight experts: a benchmark of nothing.",
     evidence="srt/model_loader/weight_utils.py (initialize_dummy_weights)",
     remove_when="SGLang's dummy weights keep activations at unit scale.",
+    uses=(uses.random_weights,),
     hooks=(
         Hook("sglang.srt.model_loader.weight_utils.initialize_dummy_weights", "around", fill_gemma4, "d54d8b145f6f"),
         Hook("sglang.srt.model_loader.loader.DummyModelLoader.load_model", "around", load_shared, "e6ad5c3811e2"),

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4 import uses
+from sglang_gemma4.patching import Hook, Patch, decline
 
 
 def take_tanh(_result: None, moe: Any, hidden_size: int, layer_id: int, config: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -11,7 +12,7 @@ def take_tanh(_result: None, moe: Any, hidden_size: int, layer_id: int, config: 
 
     problem = use_tanh_gelu(moe.experts, config.hidden_activation)
     if problem is not None:
-        note("expert_gelu", f"the experts keep SGLang's gelu: {problem}")
+        decline("expert_gelu", f"the experts keep SGLang's gelu: {problem}")
 
 
 PATCH = Patch(
@@ -20,5 +21,6 @@ PATCH = Patch(
     why="Stock names the experts' activation gelu, which its CUDA kernels compute by erf; the config and transformers say tanh.",
     evidence="srt/models/gemma4_causal.py:236 · srt/layers/moe/moe_runner/triton_utils/fused_moe.py:836-858 (gelu_tanh is there)",
     remove_when="Gemma4MoE passes its config's activation on.",
+    uses=(uses.moe, uses.kernels),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_tanh, "a63fb2abba48"),),
 )

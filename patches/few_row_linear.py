@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4 import uses
+from sglang_gemma4.patching import Hook, Patch, decline, note
 
 
 def replace_products(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -10,12 +11,12 @@ def replace_products(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> 
     import torch
 
     if not torch.cuda.is_available() and not _interpreted():
-        note("few_row_linear", "there is no CUDA card")
+        decline("few_row_linear", "there is no CUDA card")
         return
     from sglang.srt.runtime_context import get_exec
 
     if get_exec().deterministic.enable_deterministic_inference:  # the mode itself begins after the model is built
-        note("few_row_linear", "--enable-deterministic-inference: a row's product must not depend on how many rows there are")
+        decline("few_row_linear", "--enable-deterministic-inference: a row's product must not depend on how many rows there are")
         return
     from sglang_gemma4 import switches
     from sglang_gemma4.models.layers.few_row_linear import install
@@ -38,6 +39,7 @@ PATCH = Patch(
     why="At a few rows cuBLAS takes 1.6 to 2 times what reading the weights takes, with a second launch to add up what it split.",
     evidence="runs/2026-11-22-26b-kernels-steps (all, decode, batch 1: 2.2 ms of products and 117 splitKreduce launches)",
     remove_when="SGLang's products of 1 to 16 rows reach the bandwidth of the card.",
+    uses=(uses.kernels,),
     hooks=(
         Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", replace_products, "b7e9b394300f"),
         Hook("sglang.srt.models.gemma4_mtp.Gemma4AssistantForCausalLM.__init__", "after", replace_products, "d2752d6ad1a9"),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -18,5 +19,6 @@ PATCH = Patch(
     why="Stock takes six launches from the router's logits on: 36 µs a layer at batch 1; reading the weights takes 22.",
     evidence="runs/2026-11-23-few-token-experts · runs/2026-11-21-26b-stock-steps (decode, batch 1: align, activation, sum)",
     remove_when="SGLang's fused MoE reaches the floor at one token.",
+    uses=(uses.moe, uses.kernels),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_few_tokens, "a63fb2abba48"),),
 )

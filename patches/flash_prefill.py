@@ -1,11 +1,9 @@
 """Long prefills on the triton backend through SGLang's FlashAttention-4."""
 
-import logging
 from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch, note
-
-logger = logging.getLogger(__name__)
+from sglang_gemma4 import uses
+from sglang_gemma4.patching import Hook, Patch, decline, note, tell
 
 
 def prefill_by_flash(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -20,17 +18,19 @@ def prefill_by_flash(_result: None, backend: Any, runner: Any, *_args: Any, **_k
     if problem is None and not isinstance(ours, PrefillAttention):
         problem = "SGLANG_GEMMA4_PREFILL_ATTENTION is off, beside whose kernel it takes the long prefills"
     if problem is not None:
-        note("flash_prefill", problem)
+        decline("flash_prefill", problem)
         return
     from sglang.kernels.ops.attention.flash_attention_v4 import flash_attn_varlen_func
 
     choice = flash_choice.chosen(flash_attn_varlen_func, flash_prefill.kinds_of(runner.model), runner.dtype, backend.device)
+    took = f"compiled and measured in {choice.seconds:.1f} s"
+    tell("flash_prefill", f"FlashAttention-4 {took}, prefills {'; '.join(choice.taken) or 'no kind of layer'}")
+    if not choice.taken:
+        decline("flash_prefill", f"our kernel prefills layers of {'; '.join(choice.left)}")
+        return
     for left in choice.left:
         note("flash_prefill", f"our kernel prefills layers of {left}")
-    took = f"compiled and measured in {choice.seconds:.1f} s"
-    logger.info("sglang-gemma4: FlashAttention-4 %s, prefills %s", took, "; ".join(choice.taken) or "no kind of layer")
-    if choice.taken:
-        ours.flash = choice.flash
+    ours.flash = choice.flash
 
 
 PATCH = Patch(
@@ -42,5 +42,6 @@ PATCH = Patch(
     evidence="runs/2026-11-22-26b-kernels-serve (summaries: more than half of the time is prefill) · runs/2026-11-23-26b-prefill · "
     "runs/2026-11-23-26b-prefill-flash · kernels/ops/attention/flash_attn/cute/flash_fwd_sm90.py:75",
     remove_when="--prefill-attention-backend fa4 is measured to be as fast.",
+    uses=(uses.triton_prefill, uses.hopper),
     hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", prefill_by_flash, "e7fa3a24cfc9"),),
 )

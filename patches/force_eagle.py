@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import switches
+from sglang_gemma4 import switches, uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -46,5 +46,6 @@ PATCH = Patch(
     why="SGLang promotes NEXTN and EAGLE to FROZEN_KV_MTP by a name in the draft's config.json; a draft that writes KV needs EAGLE.",
     evidence="srt/arg_groups/speculative_hook.py:97-115 (any of the names) · srt/models/registry.py:83 (the first that is known is loaded)",
     remove_when="SGLang has a flag for it.",
+    uses=(uses.draft_given,),
     hooks=(Hook("sglang.srt.arg_groups.speculative_hook._resolve_speculative_algorithm_alias", "around", keep_eagle, "32a3d47bbf75"),),
 )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sglang_gemma4 import switches
+from sglang_gemma4 import switches, uses
 from sglang_gemma4.patching import Hook, Patch, note
 
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
@@ -100,6 +100,7 @@ PATCH = Patch(
     evidence="srt/speculative/frozen_kv_mtp_worker_v2.py:479, 592, 604-645, 686 · frozen_kv_mtp_utils.py:155",
     remove_when="SGLang's frozen draft has EAGLE's topk=1 path and preallocated masks.",
     declines=not_under_v1,
+    uses=(uses.mtp,),
     hooks=(
         Hook(f"{WORKER}.alloc_memory_pool", "after", make_chain, "e8840b2af3a4"),
         Hook(f"{WORKER}.draft", "around", draft, "1aa5d861ae2f"),

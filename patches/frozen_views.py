@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
@@ -66,6 +67,7 @@ PATCH = Patch(
     evidence="srt/speculative/frozen_kv_mtp_utils.py:51-104 · models/gemma4_mtp.py:140 (no scales) · "
     "layers/attention/flashattention_backend.py:212 · hybrid_attn_backend.py:38",
     remove_when="SGLang's views swap what backends derive from their pool.",
+    uses=(uses.mtp,),
     hooks=(
         Hook(f"{WORKER}._frozen_kv_target_view", "replace", metadata_view, "4d7b6002f487"),
         Hook(f"{WORKER}._target_kv_pool_view", "replace", pool_view, "f9634b22a2ca"),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -18,5 +19,6 @@ PATCH = Patch(
     why="Stock takes six launches and writes gate and up to memory and reads them back; a verify step of 80 requests has 320 tokens.",
     evidence="srt/layers/moe/moe_runner/triton_utils/fused_moe.py:520-970 · runs/2026-11-21-26b-stock-steps (decode)",
     remove_when="SGLang's fused MoE applies gelu in its first GEMM's epilogue, as SGLANG_OPT_FUSE_SWIGLU_INTERLEAVED does silu.",
+    uses=(uses.moe, uses.kernels),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_groups, "a63fb2abba48"),),
 )

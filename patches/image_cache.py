@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -20,6 +21,7 @@ PATCH = Patch(
     evidence="srt/managers/scheduler_components/weight_updater.py:122 · srt/managers/scheduler.py:5518 (flush_cache) · "
     "srt/managers/mm_schedule.py:383 · crash_repro/image_cache_update.py",
     remove_when="SGLang's flush after a weight update clears mm_schedule.embedding_cache.",
+    uses=(uses.media,),
     hooks=(
         Hook(
             "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager.flush_cache_after_weight_update",

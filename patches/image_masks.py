@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import switches
+from sglang_gemma4 import switches, uses
 from sglang_gemma4.patching import Hook, Patch, note
 
 TRITON = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend"
@@ -132,6 +132,7 @@ PATCH = Patch(
     "kernels/ops/attention/extend_attention.py:720 (a causal tile ends at its own row) · managers/schedule_policy.py:1140 · "
     "transformers modeling_gemma4.py create_masks_for_vision_model",
     remove_when="SGLang's masks equal transformers' and its chunks end beside images.",
+    uses=(uses.two_way_images,),
     hooks=(
         Hook(f"{TRITON}.__init__", "after", mask_triton, "e7fa3a24cfc9"),
         Hook(f"{TRITON}.init_forward_metadata", "after", begin_triton, "34c1528c81ae"),

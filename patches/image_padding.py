@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -17,5 +18,6 @@ PATCH = Patch(
     "On tiny-e2b that token is off by 3.8 where its largest value is 2.7, and greedy tokens change.",
     evidence="srt/models/gemma4_vision.py:484, 534 · transformers modeling_gemma4.py Gemma4VisionPooler",
     remove_when="SGLang's pooler masks padding for Gemma4ForConditionalGeneration too.",
+    uses=(uses.images,),
     hooks=(Hook("sglang.srt.models.gemma4_vision.Gemma4VisionPooler.forward", "before", zero_padding_patches, "1cac6537ebe8"),),
 )

@@ -1,16 +1,15 @@
 """Image features go from the tokenizer's process to the scheduler's on the card, unless the operator chose a way."""
 
-import logging
 import os
 import platform
 from collections.abc import Mapping
 from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4 import uses
+from sglang_gemma4.patching import Hook, Patch, decline, tell
 
 ARCHITECTURES = ("Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration")
 NAME, ON_CARD = "image_transport", "cuda_ipc"
-logger = logging.getLogger(__name__)
 
 
 def _reason_against_handles(environ: Mapping[str, str], kernel: str) -> str | None:
@@ -45,12 +44,10 @@ def stay_on_card(server_args: Any) -> None:
     else:
         reason = _reason_against_handles(os.environ, platform.uname().release)
     if reason is not None:
-        note(NAME, f"image features go through the CPU's memory: {reason}")
+        decline(NAME, f"image features go through the CPU's memory: {reason}")
         return
-    logger.info(
-        "sglang-gemma4: image features stay on the card (--mm-feature-transport %s, for %d MiB of the KV memory; cpu gives them back)",
-        *(ON_CARD, envs.SGLANG_MM_FEATURE_CACHE_MB.get()),
-    )
+    cost = f"for {envs.SGLANG_MM_FEATURE_CACHE_MB.get()} MiB of the KV memory; cpu gives them back"
+    tell(NAME, f"image features stay on the card (--mm-feature-transport {ON_CARD}, {cost})")
     declare_resolution(server_args, "sglang_gemma4.image_transport", mm_feature_transport=ON_CARD)
 
 
@@ -61,5 +58,6 @@ PATCH = Patch(
     "(runs/2026-11-22-e2b-images-ttft).",
     evidence="srt/arg_groups/serving_hook.py:800 (the CPU by default) · runs/2026-11-23-e2b-images-ttft",
     remove_when="SGLang chooses cuda_ipc for Gemma 4 as it does for Qwen3-VL on large Hopper cards.",
+    uses=(uses.images, uses.kernels),
     hooks=(Hook("sglang.srt.arg_groups.serving_hook.handle_multimodal_feature_transport", "before", stay_on_card, "690e3ae12b3c"),),
 )

@@ -13,8 +13,8 @@ being captured, whose attention gets another batch, with other rows, when the gr
 import pkgutil
 from typing import Any
 
-from sglang_gemma4 import switches
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4 import switches, uses
+from sglang_gemma4.patching import Hook, Patch, decline
 
 ROPE = "SGLANG_GEMMA4_QKV_ROPE"
 MEMORY_POOL = "sglang.srt.mem_cache.memory_pool"
@@ -34,7 +34,7 @@ def write_early(_result: None, *_args: Any, **_kwargs: Any) -> None:
 
     problem = reason_against()
     if problem is not None:
-        note("kv_write", problem)
+        decline("kv_write", problem)
     kv_write.want(problem is None)
 
 
@@ -68,5 +68,6 @@ PATCH = Patch(
     evidence="runs/2026-11-22-26b-kernels-steps (store_kvcache_kernel: 30 launches, 31.8 µs a step at batch 1) · "
     "srt/models/gemma4_causal.py:513-525 (SGLang's own, switched off; above: how it differs)",
     remove_when="SGLang's Gemma4Attention writes keys and values in the launch that rotates them, sliding layers too.",
+    uses=(uses.triton_decode, uses.kernels),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", write_early, "b7e9b394300f"),),
 )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 ARCHITECTURE = "Gemma4ForConditionalGeneration"
@@ -61,6 +62,7 @@ PATCH = Patch(
     why="Stock refuses --language-model-only for Gemma 4, so a server of text alone keeps the towers in memory.",
     evidence="srt/server_args.py:335 (the list) · srt/models/gemma4_mm.py:199 (built on every first rank)",
     remove_when="Gemma4ForConditionalGeneration is on SGLang's list.",
+    uses=(uses.no_towers,),
     hooks=(
         Hook("sglang.srt.arg_groups.model_hook.handle_language_model_only", "before", admit, "b1900fe60535"),
         Hook(

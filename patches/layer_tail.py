@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch, note
 
 
@@ -34,6 +35,7 @@ PATCH = Patch(
     why="Each layer's input norm is a launch that reads back what the layer before has just written.",
     evidence="srt/models/gemma4_causal.py:768-814 · srt/layers/layer_boundary/residual/add_norm.py (NormQuantReadout.read)",
     remove_when="SGLang's fused tail of a layer gives the next layer's input norm too.",
+    uses=(uses.kernels, uses.plain_layers),
     hooks=(
         Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", chain_layers, "b7e9b394300f"),
         Hook("sglang.srt.models.gemma4_causal.Gemma4DecoderLayer._next_stream", "around", next_stream, "1c1c4b6f8ca3"),

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch, tell
 
 LORA = "sglang.srt.lora"
@@ -136,6 +137,7 @@ PATCH = Patch(
     "layer for its experts, and knows none of it for the text-only class.",
     evidence="srt/models/gemma4_mm.py:1104-1131 · srt/lora/lora.py:300-320 (KeyError: v_proj) · srt/lora/mem_pool.py:586-608",
     remove_when="Gemma 4's classes tell SGLang each layer's sizes, and its adapters may lack projections.",
+    uses=(uses.lora,),
     hooks=(
         Hook(f"{LORA}.lora_manager.LoRAManager.init_state", "around", attach_targets, "7e6d316eac75"),
         Hook(f"{LORA}.lora_manager.LoRAManager.validate_new_adapter", "before", check_adapter, "f8db1466e422"),

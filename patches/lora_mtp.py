@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -35,5 +36,6 @@ PATCH = Patch(
     why="Stock refuses LoRA with Gemma 4's MTP, though verify steps have one width for all requests, which is all that its LoRA asks for.",
     evidence="srt/arg_groups/lora_hook.py:246-264 · srt/lora/utils.py:489 (verify) · srt/model_executor/model_runner.py:838 (no draft)",
     remove_when="SGLang lists FROZEN_KV_MTP among the algorithms that LoRA goes with.",
+    uses=(uses.lora, uses.mtp),
     hooks=(Hook("sglang.srt.arg_groups.lora_hook.check_lora_speculative_compatibility", "around", allow, "7dd959b96894"),),
 )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 COMMON = "sglang.srt.utils.common"
@@ -36,6 +37,7 @@ PATCH = Patch(
     evidence="srt/utils/common.py:1900 (CLIENT_MEDIA_EXCEPTIONS), 2260 (ImportError) · "
     "srt/multimodal/processors/base_processor.py:1049-1058",
     remove_when="SGLang counts OSError among its client's media errors.",
+    uses=(uses.media,),
     hooks=tuple(
         Hook(f"{COMMON}.{name}", "around", as_client_error, declared)
         for name, declared in (("load_image", "eb18e23c5715"), ("load_video", "8b77a610a2bb"), ("load_audio", "a6f425c25d8f"))

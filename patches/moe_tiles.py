@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 OPERATOR_S = "SGLANG_MOE_CONFIG_DIR"
@@ -38,6 +39,7 @@ PATCH = Patch(
     why="SGLang's tiles for this shape end at 1,024 tokens: a prefill chunk of 8,192 takes twice its floor, 240 of 620 ms for 32k tokens.",
     evidence="srt/layers/moe/moe_runner/triton_utils/configs/triton_3_6_0 · runs/2026-11-21-26b-stock-steps (prefill, batch 32)",
     remove_when="SGLang ships tiles for E=128, N=704 measured beyond 1,024 tokens on this card.",
+    uses=(uses.moe, uses.kernels),
     hooks=(
         Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", remember_shape, "a63fb2abba48"),
         Hook("sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe_triton_config.get_moe_configs", "around", find_tiles, "2fb82c3e8fa9"),

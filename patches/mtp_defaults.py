@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 FIELDS = (
@@ -41,5 +42,6 @@ PATCH = Patch(
     why="Stock needs the algorithm, the steps, the candidates and the draft tokens typed, and fails late where one is missing.",
     evidence="srt/arg_groups/speculative_hook.py:985 (_handle_frozen_kv_mtp fills in none of them)",
     remove_when="SGLang chooses them for FROZEN_KV_MTP as it does for EAGLE.",
+    uses=(uses.draft_given,),
     hooks=(Hook("sglang.srt.server_args.ServerArgs.resolve_once", "before", fill_in, "7822e7d5cefd"),),
 )

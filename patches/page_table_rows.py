@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Entry, Hook, Patch
 
 
@@ -29,6 +30,7 @@ PATCH = Patch(
     evidence="kernels/ops/attention/trtllm_mha_page_table.py:70, 87 (no bound; trtllm_mha_graph_metadata.py:86 has one) · "
     "srt/layers/attention/trtllm_mha_backend.py:351 (width), :1291 (lengths) · srt/layers/attention/flashattention_backend.py:196, 2432",
     remove_when="build_trtllm_mha_page_table stops at the table's width and that width counts draft tokens.",
+    uses=(uses.speculation,),
     hooks=(
         Hook(
             "sglang.kernels.ops.attention.trtllm_mha_page_table.build_trtllm_mha_page_table",

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -26,6 +27,7 @@ PATCH = Patch(
     "SGLang makes the hooked collectors only under --enable-metrics; without it this costs nothing.",
     evidence="srt/observability/metrics_collector.py:1769, 2074 · srt/managers/scheduler.py:631 · srt/entrypoints/engine.py:1352",
     remove_when="SGLang exports applied hooks and failed plugins as metrics.",
+    uses=(uses.metrics,),
     hooks=(
         Hook(
             "sglang.srt.observability.metrics_collector.SchedulerMetricsCollector.emit_constants",

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -40,6 +41,7 @@ PATCH = Patch(
     evidence="srt/speculative/eagle_utils.py:279 · managers/scheduler.py:1534 · speculative/eagle_disaggregation.py:124 · "
     "frozen_kv_mtp_worker_v2.py:465",
     remove_when="tests/engine/test_mtp_disaggregated.py passes with SGLANG_GEMMA4_PD_DRAFT=0.",
+    uses=(uses.mtp, uses.disaggregation),
     hooks=(
         Hook(WIDTH, "around", recurrent_hidden, "48156b3f742c"),
         Hook("sglang.srt.disaggregation.prefill.PrefillBootstrapQueue.__init__", "before", without_draft_pool, "657c3d190268"),

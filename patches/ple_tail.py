@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch, note
 
 
@@ -27,5 +28,6 @@ PATCH = Patch(
     why="Per-layer embeddings end in seven element-wise launches a layer: norm, add, gelu, product, norm, add, scale.",
     evidence="srt/models/gemma4_causal.py:815-834",
     remove_when="SGLang fuses the tail of layers with per-layer embeddings.",
+    uses=(uses.layer_embeddings, uses.kernels),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4DecoderLayer._next_stream", "around", next_stream, "1c1c4b6f8ca3"),),
 )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch, tell
 
 
@@ -30,5 +31,6 @@ PATCH = Patch(
     "a quarter of a prefill, 14 times its floor.",
     evidence="runs/2026-11-21-26b-stock-steps · kernels/ops/attention/extend_attention.py:111, 147, 542",
     remove_when="SGLang's extend kernel pipelines on Hopper and starts at the window.",
+    uses=(uses.triton_prefill, uses.kernels),
     hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", take_prefill, "e7fa3a24cfc9"),),
 )

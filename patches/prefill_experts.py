@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -18,5 +19,6 @@ PATCH = Patch(
     why="Stock writes gate and up to memory and reads them back, gathers the second product's rows, and pads each expert's last block.",
     evidence="srt/layers/moe/moe_runner/triton_utils/fused_moe.py:520-970 · runs/2026-11-23-prefill-expert-tiles",
     remove_when="SGLang's fused MoE applies gelu in its first GEMM's epilogue and loads 16-bit rows through descriptors in its second.",
+    uses=(uses.moe, uses.hopper),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_many, "a63fb2abba48"),),
 )

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4.patching import Entry, Hook, Patch, note, tell
+from sglang_gemma4 import uses
+from sglang_gemma4.patching import Entry, Hook, Patch, decline, tell
 
 ARCHITECTURE = "Gemma4ForConditionalGeneration"
 RUNNER = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"
@@ -24,6 +25,8 @@ def allow(original: Callable[[Any], None], server_args: Any) -> None:
     given = resolving_view(server_args)
     chosen = (Phase.PREFILL, "backend") in server_args._cuda_graph_config_locked
     if chosen or given.cuda_graph_config.prefill.backend != Backend.BREAKABLE or not prefill_backend.is_ours(server_args):
+        if chosen and given.cuda_graph_config.prefill.backend != Backend.BREAKABLE and prefill_backend.is_ours(server_args):
+            decline(NAME, f"the operator chose {given.cuda_graph_config.prefill.backend} prefills (--cuda-graph-backend-prefill)")
         original(server_args)
         return
     problem = prefill_graph.reason_against(
@@ -35,13 +38,13 @@ def allow(original: Callable[[Any], None], server_args: Any) -> None:
         two_batches=bool(given.enable_two_batch_overlap),
     )
     if problem is not None:
-        note(NAME, problem)
+        decline(NAME, problem)
         prefill_backend.keep_eager(server_args)
         return
     model_config_of(server_args).is_multimodal_breakable_cuda_graph_supported = True
     original(server_args)
     if given.cuda_graph_config.prefill.backend != Backend.BREAKABLE:
-        note(NAME, "a rule of SGLang's own; its warning in the log names it")
+        decline(NAME, "a rule of SGLang's own; its warning in the log names it")
 
 
 def size_graphs(server_args: Any, previous: Callable[[Any], None]) -> None:
@@ -134,6 +137,7 @@ PATCH = Patch(
     evidence="srt/arg_groups/cuda_graph_hook.py:230 and :480 (58 sizes) · model_runner_components/cuda_graph_setup.py:156 · "
     "gemma4_causal.py:1003 (ids and embeddings at once are refused) · prefill_cuda_graph_runner.py:2100 (replay copies embeddings alone)",
     remove_when="Gemma4ForConditionalGeneration is in SGLang's multimodal_breakable_cuda_graph_supported_model_archs.",
+    uses=(uses.kernels,),
     hooks=(
         Hook("sglang.srt.arg_groups.cuda_graph_hook.apply_cuda_graph_compatibility", "around", allow, "159a81fe0212"),
         Entry("sglang.srt.arg_groups.resolution_hooks._HOOKS", STEP, wrappers, "absent"),

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import switches
+from sglang_gemma4 import switches, uses
 from sglang_gemma4.patching import Hook, Patch, note
 
 
@@ -36,5 +36,6 @@ PATCH = Patch(
     "rotates a zero key in layers that share KV.",
     evidence="srt/models/gemma4_causal.py:448-531 · runs/2026-11-21-26b-mtp-v2 (qkv_rmsnorm 42, rope 42 and 60 strided copies a step)",
     remove_when="SGLang's Gemma4Attention rotates in the launch that norms.",
+    uses=(uses.kernels,),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4Attention.forward", "around", normed_and_rotated, "35891e1c7d9e"),),
 )

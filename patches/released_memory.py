@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
@@ -45,6 +46,7 @@ PATCH = Patch(
     evidence="srt/models/gemma4_causal.py:920 · srt/managers/scheduler_components/weight_updater.py:371, 400 (the target's buffers) · "
     "crash_repro/released_memory.py",
     remove_when="SGLang keeps the draft's buffers too, and Gemma4TextModel's constants are buffers.",
+    uses=(uses.memory_saver,),
     hooks=(
         Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", keep_constants, "b7e9b394300f"),
         Hook(f"{MANAGER}.release_memory_occupation", "around", release, "ca8fd1908a79"),

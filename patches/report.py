@@ -1,42 +1,64 @@
-"""Say what is patched: a banner at start-up, the list in /server_info."""
+"""Say what is patched: a line when a server starts, a banner when it is ready, the list in /server_info."""
 
 import logging
 import multiprocessing
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch, report
+from sglang_gemma4.patching import Hook, Patch
 
+KEY = "sglang_gemma4"
 logger = logging.getLogger("sglang_gemma4")
 _said = False
 
 
-def say_banner(_result: object, *_args: object, **_kwargs: object) -> None:
-    """Log the banner once per server: in the launching process, after its logging is set up."""
+def say_opening(_result: object, *_args: object, **_kwargs: object) -> None:
+    """Log one line per server: in the launching process, after its logging is set up."""
     global _said
     if _said or multiprocessing.parent_process() is not None:
         return
     _said = True
-    from sglang_gemma4.diagnostics.status import banner
+    from sglang_gemma4.diagnostics.status import opening
 
-    logger.info("%s", banner())
+    logger.info("%s", opening())
+
+
+def send_rows(result: dict[str, Any], scheduler: Any) -> None:
+    """After ``Scheduler.get_init_info``, which tells the launching process that the scheduler is ready: its patches and what it chose."""
+    from sglang_gemma4.diagnostics import chosen, status
+
+    result[KEY] = {"rows": status.rows(), "chosen": chosen.lines(scheduler)}
+
+
+def say_banner(infos: list[dict[str, Any]], *_args: object, **_kwargs: object) -> None:
+    """After ``_wait_for_scheduler_ready``: log the banner, of this process and the first scheduler.
+
+    Under a data-parallel controller no scheduler's rows arrive; then the rows are this process's.
+    """
+    from sglang.srt.runtime_context import get_server_args
+
+    from sglang_gemma4.diagnostics import status
+
+    told = [info.pop(KEY) for info in infos if KEY in info]
+    given, first = get_server_args(), told[0] if told else {"rows": [], "chosen": []}
+    logger.info("%s", status.banner(status.merged(first["rows"], status.rows()), first["chosen"], given.url()))
 
 
 def add_scheduler_list(result: Any, *_args: object, **_kwargs: object) -> None:
     """Add the scheduler process's list to its internal state (``GetInternalStateReqOutput``)."""
-    from sglang_gemma4.diagnostics.status import as_data
+    from sglang_gemma4.diagnostics import status
 
-    result.internal_state["sglang_gemma4"] = {"scheduler": as_data(report())}
+    result.internal_state[KEY] = {"scheduler": status.rows(), **{name: part() for name, part in status.PARTS.items()}}
 
 
 async def add_frontend_list(original: Callable[..., Any], self: Any) -> list[dict[str, Any]]:
     """Add the list of the process that answers HTTP beside the scheduler's."""
     import sglang_gemma4
-    from sglang_gemma4.diagnostics.status import as_data
+    from sglang_gemma4.diagnostics import status
 
     states: list[dict[str, Any]] = await original(self)
     for state in states:
-        state.setdefault("sglang_gemma4", {}).update(version=sglang_gemma4.__version__, frontend=as_data(report()))
+        state.setdefault(KEY, {}).update(version=sglang_gemma4.__version__, frontend=status.rows())
     return states
 
 
@@ -47,7 +69,9 @@ PATCH = Patch(
     evidence="srt/plugins/__init__.py:136 · srt/entrypoints/http_server.py:857",
     remove_when="SGLang lists applied hooks and failed plugins in /server_info.",
     hooks=(
-        Hook("sglang.srt.utils.common.configure_logger", "after", say_banner, "fc59929ac6c2"),
+        Hook("sglang.srt.utils.common.configure_logger", "after", say_opening, "fc59929ac6c2"),
+        Hook("sglang.srt.managers.scheduler.Scheduler.get_init_info", "after", send_rows, "e9e7f8ba9a31"),
+        Hook("sglang.srt.entrypoints.engine._wait_for_scheduler_ready", "after", say_banner, "dcb661fedfda"),
         Hook(
             "sglang.srt.managers.scheduler_components.internal_state.SchedulerInternalStateController.get_internal_state",
             "after",

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4 import uses
+from sglang_gemma4.patching import Hook, Patch, decline
 
 
 def choose_in_the_product(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -11,7 +12,7 @@ def choose_in_the_product(_result: None, model: Any, *_args: Any, **_kwargs: Any
 
     problem = install(model)
     if problem is not None:
-        note("router_choice", problem)
+        decline("router_choice", problem)
 
 
 PATCH = Patch(
@@ -20,5 +21,6 @@ PATCH = Patch(
     why="The router's product is 0.2 µs of reading; its launch and the one that chooses from its logits wait for each other.",
     evidence="runs/2026-11-23-26b-layer-chain (a layer at 1 token: 80 µs for 85 with two launches)",
     remove_when="SGLang's router chooses in its product's launch.",
+    uses=(uses.moe, uses.kernels),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", choose_in_the_product, "b7e9b394300f"),),
 )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -30,6 +31,7 @@ PATCH = Patch(
     "experts are chosen by unscaled logits, without any error.",
     evidence="srt/models/gemma4_causal.py:203-212 · srt/layers/layernorm.py:1425 (forward_native)",
     remove_when="Gemma4Router applies its scale on the native path and refolds it in load_weights.",
+    uses=(uses.moe,),
     hooks=(
         Hook("sglang.srt.models.gemma4_causal.Gemma4Router.__init__", "after", prepare_router, "d1ce082df91c"),
         Hook(

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4 import uses
+from sglang_gemma4.patching import Hook, Patch, decline
 
 
 def score_my_range(
@@ -16,7 +17,7 @@ def score_my_range(
         if sharded_head.is_replicated(lm_head):
             reason = sharded_head.reason_against(processor, lm_head)
             if reason:
-                note("sharded_head", reason)
+                decline("sharded_head", reason)
             else:
                 lm_head = sharded_head.part_of(lm_head)
     return original(processor, hidden_states, lm_head, embedding_bias, out=out)
@@ -28,5 +29,6 @@ PATCH = Patch(
     why="Under tensor parallelism every rank scores all 262,144 tokens, and as many copies of the logits as there are ranks are gathered.",
     evidence="srt/models/gemma3_causal.py:532 · srt/layers/logits_processor.py:484, 1024, 1258 (cuts off the copies)",
     remove_when="SGLang ties Gemma 4's LM head through a VocabParallelEmbedding.",
+    uses=(uses.several_ranks,),
     hooks=(Hook("sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head", "around", score_my_range, "edee85644b6e"),),
 )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -43,6 +44,7 @@ PATCH = Patch(
     why="KV-shared layers never write KV, and stock gives each of them buffers: E2B wastes 20 of 35, E4B 18 of 42.",
     evidence="srt/configs/model_config.py:2752 (every layer is listed) · srt/models/gemma4_causal.py:432, 540",
     remove_when="get_hybrid_layer_ids leaves KV-shared layers out.",
+    uses=(uses.shared_kv,),
     hooks=(
         Hook(
             "sglang.srt.model_executor.model_runner_components.layer_setup.resolve_layer_indices",

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch, note
 
 
@@ -27,5 +28,6 @@ PATCH = Patch(
     why="Layers that share KV, all of the MTP draft's and 20 of E2B's 35, project keys and values and rotate zeros that nobody reads.",
     evidence="srt/models/gemma4_causal.py:448, 531",
     remove_when="Gemma4Attention projects queries only where it shares KV.",
+    uses=(uses.shared_kv_or_draft,),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4Attention.forward", "around", queries_only, "35891e1c7d9e"),),
 )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -22,5 +23,6 @@ PATCH = Patch(
     why="In an accepted run stock asks stop strings before stop tokens, each in the order given: text past an earlier stop is returned.",
     evidence="srt/managers/schedule_batch.py:2023-2036, 1920 · tests/engine/test_mtp_lifecycle.py",
     remove_when="SGLang ends an accepted run at the earliest stop in it.",
+    uses=(uses.speculation,),
     hooks=(Hook("sglang.srt.managers.schedule_batch.Req.update_finish_state", "around", token_by_token, "4a560c4925da"),),
 )

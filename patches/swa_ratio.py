@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import switches
+from sglang_gemma4 import switches, uses
 from sglang_gemma4.patching import Entry, Patch
 
 REGISTRY = "sglang.srt.arg_groups.overrides._MODEL_OVERRIDE_FNS"
@@ -40,6 +40,7 @@ PATCH = Patch(
     why="0.8 leaves MoE Gemma 4, whose sliding layers take ten times the bytes of its full ones, 3.6x fewer tokens of context.",
     evidence="srt/arg_groups/fields/schedule.py:150 · pool_configurator.py:801 · runs/2026-11-21-26b-swa-ratio",
     remove_when="SGLang sizes Gemma 4's pools by window and concurrency itself.",
+    uses=(uses.moe,),
     hooks=tuple(
         Entry(REGISTRY, architecture, _with_ours(architecture), "0b502f2330da")
         for architecture in ("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4UnifiedForConditionalGeneration")

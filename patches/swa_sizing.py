@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4.patching import Hook, Patch, decline
 
 
 def size_by_window(original: Callable[[Any], Any], kvc: Any) -> Any:
@@ -15,7 +15,7 @@ def size_by_window(original: Callable[[Any], Any], kvc: Any) -> Any:
 
     reason = pool_configurator.reason_against(kvc)
     if reason:
-        note("swa_sizing", reason)
+        decline("swa_sizing", reason)
         return made
     return pool_configurator.WindowAwarePoolConfigurator(kvc)
 

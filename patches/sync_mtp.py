@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -22,6 +23,7 @@ PATCH = Patch(
     why="The synchronous loop passes pp_proxy_tensors, the frozen-KV worker does not take it: TypeError at the first batch.",
     evidence="srt/managers/scheduler.py:4829 · srt/speculative/frozen_kv_mtp_worker_v2.py:762 (EAGLE takes it: eagle_worker_v2.py:1421)",
     remove_when="FrozenKVMTPWorkerV2.forward_batch_generation takes pp_proxy_tensors.",
+    uses=(uses.mtp, uses.synchronous),
     hooks=(
         Hook(
             "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPWorkerV2.forward_batch_generation",

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -28,6 +29,7 @@ PATCH = Patch(
     evidence="srt/utils/hf_transformers/config.py:267 (hasattr raises) · :321 (gemma4_text is not in _GEMMA4_MODEL_TYPES) · "
     "model_executor/model_runner_components/cuda_graph_setup.py:156",
     remove_when="SGLang's get_config flattens a root config of type gemma4_text.",
+    uses=(uses.text_only,),
     hooks=(
         Hook("sglang.srt.utils.hf_transformers.common.get_hf_text_config", "after", flatten_root_config, "cc6c0d35b876"),
         Hook(

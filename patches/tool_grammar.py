@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import patching
+from sglang_gemma4 import patching, uses
 from sglang_gemma4.patching import Hook, Patch
 
 PARSER = "sglang.srt.function_call.function_call_parser.FunctionCallParser"
@@ -116,6 +116,7 @@ PATCH = Patch(
     evidence="srt/function_call/gemma4_detector.py:441 (supports_structural_tag) · srt/function_call/function_call_parser.py:394 "
     "(json_schema), 419 (errors become None) · srt/constrained/reasoner_grammar_backend.py:264 · crash_repro/tool_choice_json.py",
     remove_when="SGLang's gemma4 detector has a structural tag of its own (xgrammar 0.2.7: builtin_structural_tag.py:2302 has none).",
+    uses=(uses.tool_grammars,),
     hooks=(
         Hook(f"{PARSER}.__init__", "after", remember_tokenizer, "e20649aeda8b"),
         Hook(f"{PARSER}.get_structure_constraint", "around", constrain, "35e1e05f0fce"),

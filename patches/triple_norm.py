@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch, note
 
 NORMS = "_sglang_gemma4_after_attention"
@@ -44,6 +45,7 @@ PATCH = Patch(
     why="Between attention and FFN stock launches four norms in an MoE layer and two in a dense one; each reads its input again.",
     evidence="srt/models/gemma4_causal.py:698-712, 737-751 · runs/2026-11-21-26b-mtp-v2 (121 rmsnorm and 30 fused add launches a step)",
     remove_when="SGLang computes the norms after attention in one launch.",
+    uses=(uses.kernels,),
     hooks=(
         Hook("sglang.srt.models.gemma4_causal.Gemma4DecoderLayer.__init__", "after", prepare_layer, "5c0f55f26423"),
         Hook("sglang.srt.layers.layer_boundary.boundary._TransformedRead.update_and_read", "around", read_after_attention, "48a7f0ef9e18"),

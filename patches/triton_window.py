@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Entry, Patch
 
 TARGETS = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration")
@@ -30,6 +31,7 @@ PATCH = Patch(
     "sequence is longer than the window.",
     evidence="srt/layers/attention/triton_backend.py:2869 (called from :921 and :573) · srt/models/gemma4_causal.py:84",
     remove_when="SGLang's Triton decode clips to sliding_window_size + 1 keys.",
+    uses=(uses.triton_decode,),
     hooks=(
         Entry(
             "sglang.srt.layers.attention.attention_registry.ATTENTION_BACKENDS",

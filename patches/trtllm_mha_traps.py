@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patches.bounds_traps import ALLOCATIONS, BATCH, DRAFT, RUNNER, STATE, remember_batch, trap_draft, trap_runner, trap_state
 from sglang_gemma4.patching import Hook, Patch
 
@@ -14,6 +15,7 @@ PATCH = Patch(
     why="As bounds_traps, for servers that run trtllm_mha and, beside it, backends that are not to be slowed down.",
     evidence="kernels/ops/attention/trtllm_mha_page_table.py (the eager builder never clamps to the table's width)",
     remove_when="SGLang checks page tables and sliding mappings itself.",
+    uses=(uses.trtllm_mha,),
     hooks=(
         Hook(RUNNER[0], "after", partial(trap_runner, **ONLY), RUNNER[1]),
         Hook(DRAFT[0], "after", partial(trap_draft, **ONLY), DRAFT[1]),

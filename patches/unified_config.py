@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Entry, Patch
 
 
@@ -19,5 +20,6 @@ PATCH = Patch(
     "per-layer embeddings get another model's sizes.",
     evidence="srt/utils/hf_transformers/common.py:270 · srt/models/gemma4_unified.py:73 · crash_repro/unified_config.py",
     remove_when="SGLang reads gemma4_unified by transformers' own class, or fills what its file leaves out.",
+    uses=(uses.unified,),
     hooks=(Entry("sglang.srt.utils.hf_transformers.common._CONFIG_REGISTRY", "gemma4_unified", filled, "631b8b8d6ce8"),),
 )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sglang_gemma4 import switches
+from sglang_gemma4 import switches, uses
 from sglang_gemma4.patches.draft_argmax import SHARDED
 from sglang_gemma4.patching import Entry, Hook, Patch, note, tell
 
@@ -48,6 +48,7 @@ PATCH = Patch(
     why="A greedy verify step needs a token a row: stock writes bf16 logits, their soft-capped float32 copy, and reads that for a maximum.",
     evidence="runs/2026-11-23-26b-steps-and-floor (batch 32: 112 µs for soft-cap and maximum, and 50 of the head's 395 to write logits)",
     remove_when="SGLang's verify takes greedy tokens from a fused head.",
+    uses=(uses.mtp, uses.kernels),
     hooks=(
         Hook("sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.alloc_memory_pool", "after", give_head, "e8840b2af3a4"),
         Hook(f"{EAGLE}.eagle_sample", "around", sample, "b497c62acadc"),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 
@@ -22,5 +23,6 @@ PATCH = Patch(
     why="Stock verifies with its prefill kernel: one program a request and query head walks all keys, half of an MTP step at batch 32.",
     evidence="runs/2026-11-21-26b-stock-steps (_fwd_kernel: 16.5 of 34 ms) · srt/layers/attention/triton_backend.py:238 (gfx95 only)",
     remove_when="SGLang's verify_splitkv takes sliding windows and runs on CUDA.",
+    uses=(uses.speculation, uses.triton_decode, uses.kernels),
     hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", take_verify, "e7fa3a24cfc9"),),
 )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Entry, Hook, Patch
 
 EAGLE = "sglang.srt.speculative.eagle_utils"
@@ -35,6 +36,7 @@ PATCH = Patch(
     why="Verify does not know min-p, and its top-p judges what top-k left; plain sampling judges both by the whole softmax.",
     evidence="srt/speculative/eagle_utils.py:724-742 · srt/layers/sampler.py:407-412, 435-440, 823-834",
     remove_when="SGLang's verify cuts as its sampler does.",
+    uses=(uses.speculation,),
     hooks=(
         Hook(f"{EAGLE}.eagle_sample", "around", verify, "b497c62acadc"),
         Entry(f"{EAGLE}.__dict__", "sampling_softmax", softmax, "a66ce32877cf"),

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 MARK = "_sglang_gemma4_counted"
@@ -57,6 +58,7 @@ PATCH = Patch(
     "than plain decoding's.",
     evidence="srt/managers/schedule_batch.py:3720 · speculative/eagle_utils.py:562-582 · sampling/penaltylib/min_new_tokens.py:83",
     remove_when="SGLang's verify penalises each node by the tokens before it.",
+    uses=(uses.mtp,),
     hooks=(
         Hook("sglang.srt.sampling.penaltylib.orchestrator.BatchedPenalizerOrchestrator.__init__", "after", begin, "b475938daa5a"),
         Hook("sglang.srt.managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens", "around", count, "a715a7ca367d"),

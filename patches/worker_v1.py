@@ -4,7 +4,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4.patching import Entry, Hook, Patch, note
+from sglang_gemma4 import uses
+from sglang_gemma4.patching import Entry, Hook, Patch, decline
 from sglang_gemma4.switches import MTP_V2
 
 STEP = "handle_speculative_decoding"
@@ -39,7 +40,7 @@ def choose_worker(original: Callable[[Any, Any], Any], algorithm: Any, server_ar
     from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPWorkerV2
 
     if found is not FrozenKVMTPWorkerV2:
-        note("worker_v1", f"the platform has an MTP worker of its own, {found.__name__}")
+        decline("worker_v1", f"the platform has an MTP worker of its own, {found.__name__}")
         return found
     from sglang_gemma4.speculative.worker_v1 import FrozenKVMTPWorkerV1
 
@@ -53,6 +54,7 @@ PATCH = Patch(
     why="SGLang has one MTP worker, made for overlap: nothing plain to check it against, and no other to fall back on.",
     evidence="srt/speculative/spec_info.py:346 · srt/managers/scheduler.py:4829",
     remove_when="Nothing tests MTP against a plain loop, and no operator needs one.",
+    uses=(uses.mtp,),
     hooks=(
         Hook("sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker", "around", choose_worker, "4e60c21796d7"),
         Entry("sglang.srt.arg_groups.resolution_hooks._HOOKS", STEP, wrappers, "absent"),

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch, note
 
 
@@ -58,6 +59,7 @@ PATCH = Patch(
     evidence="srt/models/gemma4_causal.py:540 · srt/layers/logits_processor.py:668 (a prefill is pruned after the last layer) · "
     "model_executor/runner/prefill_cuda_graph_runner.py:1845 (what a replay's batch is)",
     remove_when="Gemma4TextModel.forward prunes a prefill where its layers begin to share KV.",
+    uses=(uses.shared_kv,),
     hooks=(
         Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.forward", "around", fast_prefill, "e83830e23e96"),
         Hook(

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch, note, tell
+from sglang_gemma4 import uses
+from sglang_gemma4.patching import Hook, Patch, decline, tell
 
 NAME = "yoco_graph"
 
@@ -22,13 +23,13 @@ def capture_short_part(_result: None, runner: Any) -> None:
         return  # YOCO is off, or has said why it is not for this model
     reason = short_graphs.reason_against(runner.model_runner.attn_backend, get_parallel().tp_size)
     if reason is not None:
-        note(NAME, f"the layers that share KV are launched one by one: {reason}")
+        decline(NAME, f"the layers that share KV are launched one by one: {reason}")
         return
     began = perf_counter()
     try:
         sizes = short_graphs.capture(runner, captured).sizes
     except Exception as error:  # of a card whose memory is full, say: without these graphs all works as before
-        note(
+        decline(
             NAME, f"the layers that share KV are launched one by one: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
         )
         return
@@ -43,6 +44,7 @@ PATCH = Patch(
     "1,000 tokens waits 42 ms for E2B's first token, 30 for that of 26B-A4B, which has no such layers.",
     evidence="runs/2026-11-23-e2b-images-ttft · runs/2026-11-23-26b-prefill · runs/2026-11-23-e2b-first-token (39 ms without, 13 with)",
     remove_when="SGLang captures prefills of models that share KV as one graph.",
+    uses=(uses.shared_kv, uses.prefill_graphs),
     hooks=(
         Hook(
             "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner.capture",

@@ -17,6 +17,7 @@ from sglang_gemma4 import switches
 from sglang_gemma4.importers import indexed
 from sglang_gemma4.placement import hook_is_in_chain, rebind_registries, stale_holders
 from sglang_gemma4.supported import fingerprint, version_problem
+from sglang_gemma4.uses import Need, Server
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Entry:
 class Patch:
     """One change to SGLang: what, why, on whose evidence, behind which switch, and when it can go.
 
+    ``uses`` are the words of :mod:`sglang_gemma4.uses` for what a server must be for the patch to do anything in it.
     ``declines`` is given the environment and returns the reason why this process should not have the patch, or None.
     ``at`` is the value of the switch that asks for the patch: False where 0 selects something (``Switch.zero`` says what).
     ``cpu_engine`` marks the parts of the reference engine: they follow ``SGLANG_GEMMA4_CPU``, not the master switch.
@@ -68,6 +70,7 @@ class Patch:
     evidence: str
     remove_when: str
     hooks: tuple[Hook | Entry, ...]
+    uses: tuple[Need, ...] = ()
     declines: Callable[[Mapping[str, str]], str | None] | None = None
     cpu_engine: bool = False
     at: bool = True
@@ -79,14 +82,16 @@ class Patch:
         return self.why if self.cpu_engine else switch.meaning if self.at else switch.zero
 
 
-State = Literal["active", "off", "declined", "failed"]
+State = Literal["active", "idle", "declined", "off", "failed"]
 
 
 @dataclass
 class Outcome:
     """What became of a patch in this process.
 
-    ``notes`` are fast paths it declined while running, each once; ``facts`` what it chose or cost here.
+    ``state``: "active", in place and used as far as is known; "idle", in place, but nothing of this server's model, card or
+    flags uses it; "declined", left out, or out of use, for a reason found at the start; "off", by its switch; "failed", it does not
+    fit this SGLang. ``notes`` are the cases that an active patch leaves to SGLang, each once; ``facts`` what it chose or cost here.
     """
 
     name: str
@@ -158,12 +163,30 @@ def report() -> list[Outcome]:
 
 
 def note(patch_name: str, message: str) -> None:
-    """Say once in the log, and keep for ``doctor``, that a patch's fast path declined while running."""
+    """Say once in the log, and keep for ``doctor``, that a patch leaves a case to SGLang; it stays active for others."""
     outcome = _outcomes.get(patch_name)
     if outcome is None or message in outcome.notes:
         return
     outcome.notes.append(message)
     logger.warning("sglang-gemma4: %s declined: %s", patch_name, message)
+
+
+def decline(patch_name: str, reason: str) -> None:
+    """Say once in the log, and keep for ``doctor``, that a patch leaves all to SGLang in this process: its state is "declined"."""
+    outcome = _outcomes.get(patch_name)
+    if outcome is None or outcome.state != "active":
+        return
+    outcome.state, outcome.reason = "declined", reason
+    logger.warning("sglang-gemma4: %s declined: %s", patch_name, reason)
+
+
+def find_idle(server: Server) -> None:
+    """Give "idle" to each patch that is in place and that nothing of ``server`` uses, with the first reason."""
+    for patch in _active.values():
+        outcome = _outcomes[patch.name]
+        reason = next((reason for need in patch.uses if (reason := need(server))), None)
+        if reason is not None and outcome.state in ("active", "declined"):
+            outcome.state, outcome.reason = "idle", reason
 
 
 def tell(patch_name: str, message: str) -> None:

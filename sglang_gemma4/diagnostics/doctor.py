@@ -98,8 +98,8 @@ def patch_states() -> list[dict[str, Any]]:
         return status.as_data(patching.apply(load_all(), environ))  # all off: SGLang need not be imported to say so
     program = (
         "import json; from sglang.srt.plugins import load_plugins; load_plugins();"
-        "from sglang_gemma4 import patching; from sglang_gemma4.diagnostics import status;"
-        f"print({MARK!r} + json.dumps(status.as_data(patching.report())))"
+        "from sglang_gemma4.diagnostics import status;"
+        f"print({MARK!r} + json.dumps(status.rows()))"
     )
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=PATCH_CHECK_SECONDS)
     for line in done.stdout.splitlines():
@@ -123,7 +123,10 @@ def local_text(data: dict[str, Any]) -> str:
     problems = data["problems"]
     lines += [f"  PROBLEM {problem}" for problem in (problems if isinstance(problems, list) else [problems])]
     rows = data["patches"]
-    lines.append("patches" + (f": {status.summary(rows)}" if isinstance(rows, list) and rows else ""))
+    if isinstance(rows, list) and rows:
+        lines.append(f"patches: {status.summary(rows)}; active means in place here, what a server uses of it: doctor --url URL")
+    else:
+        lines.append("patches")
     lines += [f"  {line}" for line in (status.table(rows) if isinstance(rows, list) else [rows])]
     lines.append("healthy" if data["healthy"] else "NOT HEALTHY")
     return "\n".join(lines)
@@ -153,7 +156,8 @@ def live(url: str, api_key: str | None = None) -> dict[str, Any]:
             f"the SGLang {info.get('version')} server at {base} runs without sglang-gemma4, "
             f"or with {switches.MASTER}=0 or SGLANG_GEMMA4_REPORT=0"
         )
-    rows = [row for part in ("scheduler", "frontend") for row in ours.get(part, [])]
+    known = ("version", "scheduler", "frontend")
+    patches = status.merged(ours.get("scheduler", []), ours.get("frontend", []))
     return {
         "url": base,
         "sglang": info.get("version"),
@@ -161,16 +165,16 @@ def live(url: str, api_key: str | None = None) -> dict[str, Any]:
         "package": ours.get("version"),
         "scheduler": ours.get("scheduler", []),
         "frontend": ours.get("frontend", []),
-        "healthy": all(row["state"] != "failed" for row in rows),
+        "patches": patches,
+        "parts": {name: part for name, part in ours.items() if name not in known},
+        "healthy": all(row["state"] != "failed" for row in patches),
     }
 
 
 def live_text(data: dict[str, Any]) -> str:
-    """``live`` for a terminal; the front end's list is shown where it differs from the scheduler's."""
+    """``live`` for a terminal: one state a patch for the whole server."""
     lines = [f"{data['url']}: sglang-gemma4 {data['package']} on SGLang {data['sglang']}, {data['model']}"]
-    lines.append(f"patches: {status.summary(data['scheduler'])}")
-    lines += [f"  {line}" for line in status.table(data["scheduler"])]
-    if data["frontend"] != data["scheduler"]:
-        lines += ["in the process that answers HTTP", *(f"  {line}" for line in status.table(data["frontend"]))]
+    lines.append(f"patches: {status.summary(data['patches'])}")
+    lines += [f"  {line}" for line in status.table(data["patches"])]
     lines.append("healthy" if data["healthy"] else "NOT HEALTHY")
     return "\n".join(lines)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from sglang_gemma4 import __version__, patching
+from sglang_gemma4 import __version__
+from sglang_gemma4.diagnostics import status
 
 NAME = "sglang:gemma4_patch_active"
 LABELS = ("patch", "state", "process", "version")
@@ -11,7 +12,7 @@ Process = Literal["scheduler", "frontend"]
 
 
 def publish(process: Process, labels: Mapping[str, Any], gauge_class: Callable[..., Any] | None = None) -> None:
-    """Set one sample for each patch of this process: 1 where it is active, 0 where it is off, declined or failed.
+    """Set one sample for each patch of this process: 1 where it is active, 0 in every other state.
 
     The samples carry SGLang's own ``labels`` (model, engine, rank) and ours: patch, state, process and version of this
     package. Call it once in a process, after SGLang has set ``PROMETHEUS_MULTIPROC_DIR``: prometheus_client decides at
@@ -28,6 +29,6 @@ def publish(process: Process, labels: Mapping[str, Any], gauge_class: Callable[.
         labelnames=list(dict.fromkeys([*labels, *LABELS])),
         multiprocess_mode="mostrecent",  # one sample for a set of labels, whatever processes wrote it; "all" would add their pids
     )
-    for outcome in patching.report():
-        ours = dict(zip(LABELS, (outcome.name, outcome.state, process, __version__), strict=True))
-        gauge.labels(**{**labels, **ours}).set(int(outcome.state == "active"))
+    for row in status.rows():
+        ours = dict(zip(LABELS, (row["name"], row["state"], process, __version__), strict=True))
+        gauge.labels(**{**labels, **ours}).set(int(row["state"] == "active"))

@@ -1,42 +1,95 @@
-"""The patch list of this process as text and as data: banner, /server_info and doctor all show this."""
+"""What became of the patches of a server, as data and as text: banner, /server_info, /metrics and doctor all show this."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sglang_gemma4
-from sglang_gemma4 import patching
+from sglang_gemma4 import patching, uses
 from sglang_gemma4.supported import installed_sglang
 
-STATES: tuple[patching.State, ...] = ("active", "off", "declined", "failed")
+STATES: tuple[patching.State, ...] = ("active", "idle", "declined", "off", "failed")
+"""Of two processes' states of one patch, the later one here is the server's."""
+BANNER_LINES, LINE = 12, 200
+PARTS: dict[str, Callable[[], Any]] = {}
+"""What else the scheduler's process tells in /server_info under "sglang_gemma4", by name; each is called when it is asked for."""
+
+Row = dict[str, Any]
 
 
-def as_data(outcomes: Sequence[patching.Outcome]) -> list[dict[str, Any]]:
-    """JSON-ready rows: name, switch, does, state, reason, notes, facts."""
+def rows() -> list[Row]:
+    """The patches of this process, JSON-ready: name, switch, does, state, reason, notes, facts.
+
+    Where this process belongs to a server whose model and flags are known, patches that nothing there uses are "idle".
+    """
+    outcomes = patching.report()
+    if outcomes and (server := uses.of_this_process()) is not None:
+        patching.find_idle(server)
+    return as_data(outcomes)
+
+
+def as_data(outcomes: Sequence[patching.Outcome]) -> list[Row]:
+    """JSON-ready rows of outcomes."""
     return [vars(outcome) | {"notes": list(outcome.notes), "facts": list(outcome.facts)} for outcome in outcomes]
 
 
-def summary(rows: Sequence[dict[str, Any]]) -> str:
+def merged(scheduler: Sequence[Row], frontend: Sequence[Row]) -> list[Row]:
+    """One row a patch for the whole server: the process that serves HTTP resolves flags, the scheduler's builds the model."""
+    front = {row["name"]: row for row in frontend}
+    found = []
+    for row in scheduler or frontend:
+        other = front.get(row["name"], row)
+        stronger = max(row, other, key=lambda each: STATES.index(each["state"]))
+        told = {key: list(dict.fromkeys([*row.get(key, ()), *other.get(key, ())])) for key in ("notes", "facts")}
+        found.append({**stronger, **told})
+    return found
+
+
+def summary(rows: Sequence[Row]) -> str:
     """One line: how many patches are in each state."""
     return ", ".join(f"{sum(row['state'] == state for row in rows)} {state}" for state in STATES)
 
 
-def table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """One aligned line for each patch, grouped by state; facts and notes are indented below their patch."""
+def table(rows: Sequence[Row]) -> list[str]:
+    """One aligned line for each patch, grouped by state; below it what it chose here, and the cases that it leaves to SGLang."""
     width = max((len(row["name"]) for row in rows), default=0)
     lines = []
     for state in STATES:
         for row in rows:
             if row["state"] != state:
                 continue
-            said = row["reason"] or row["does"]
-            lines.append(f"{state:<9} {row['name']:<{width}}  {said}")
-            lines += [f"{'':<9} {'':<{width}}  {fact}" for fact in row.get("facts", ())]  # a live server may be older than this doctor
-            lines += [f"{'':<9} {'':<{width}}  declined while running: {note}" for note in row["notes"]]
+            lines.append(f"{state:<9} {row['name']:<{width}}  {row['reason'] or row['does']}")
+            if state == "active":
+                lines += [f"{'':<9} {'':<{width}}  {fact}" for fact in row.get("facts", ())]  # a live server may be older than this doctor
+                lines += [f"{'':<9} {'':<{width}}  not for: {note}" for note in row["notes"]]
     return lines
 
 
-def banner() -> str:
-    """What a server says once when it starts."""
-    rows = as_data(patching.report())
-    head = f"sglang-gemma4 {sglang_gemma4.__version__} on SGLang {installed_sglang()}: {summary(rows)}"
-    return "\n".join([head, *(f"  {line}" for line in table(rows))])
+def opening() -> str:
+    """What a server says at once when it starts: that the package is there, and what does not fit this SGLang."""
+    outcomes = patching.report()
+    failed = ", ".join(outcome.name for outcome in outcomes if outcome.state == "failed")
+    placed = sum(outcome.state == "active" for outcome in outcomes)
+    said = f"{placed} of {len(outcomes)} patches are in place{f'; FAILED: {failed}' if failed else ''}"
+    return f"sglang-gemma4 {sglang_gemma4.__version__} on SGLang {installed_sglang()}: {said}; what they do here follows when it is ready"
+
+
+def banner(rows: Sequence[Row], chosen: Sequence[str], url: str) -> str:
+    """What a server says once when it is ready, in at most :data:`BANNER_LINES` lines.
+
+    Args:
+        rows: the patches of the whole server.
+        chosen: lines on pools, attention and draft (:func:`sglang_gemma4.diagnostics.chosen.lines`).
+        url: where ``doctor --url`` finds the server.
+    """
+    lines = [f"sglang-gemma4 is ready: {summary(rows)}"]
+    for state in ("failed", "declined"):
+        told = [f"{row['name']} ({row['reason']})" for row in rows if row["state"] == state]
+        if told:
+            lines.append(f"  {state}: {'; '.join(told)}")
+    lines += [f"  {line}" for line in chosen]
+    lines += [f"  {fact}" for row in rows if row["state"] == "active" for fact in row["facts"]]
+    where = f"  every patch: sglang-gemma4 doctor --url {url}; how to turn one off: docs/switches.md"
+    left = len(lines) - (BANNER_LINES - 1)
+    if left > 0:
+        lines = [*lines[: BANNER_LINES - 2], f"  and {left + 1} lines more, in doctor"]
+    return "\n".join([*(line if len(line) <= LINE else line[: LINE - 3] + "..." for line in lines), where])

@@ -5,6 +5,7 @@ import concurrent.futures
 import io
 import json
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -189,21 +190,34 @@ def test_the_banner_and_doctor_list_the_same_patches(server: Server) -> None:
     from sglang_gemma4.patches import ORDER
 
     log = server.log.read_text()
-    assert log.count("sglang-gemma4 0.") == 1, "one banner per server"
+    assert log.count("sglang-gemma4 0.") == 1, "one opening line per server"
+    (banner,) = re.findall(r"sglang-gemma4 is ready: .*\n(?:  .*\n)+", log)
+    assert len(banner.splitlines()) <= status.BANNER_LINES
     data = doctor.live(server.url)
-    assert [row["name"] for row in data["scheduler"]] == list(ORDER)
-    notes = [(row["name"], note) for row in data["scheduler"] for note in row["notes"]]
-    at_start, in_front = ([row | {"notes": [], "facts": []} for row in data[process]] for process in ("scheduler", "frontend"))
-    assert at_start == in_front
-    told = {row["name"]: row["notes"] + row["facts"] for row in data["frontend"] if row["notes"] or row["facts"]}
-    assert list(told) == ["parser_defaults"], "what fast paths declined or cost is noted by the process that computes"
+    assert [row["name"] for row in data["scheduler"]] == [row["name"] for row in data["frontend"]] == list(ORDER)
     assert data["healthy"]
-    for line in status.table(at_start):
-        assert line in log
+    assert banner.startswith(f"sglang-gemma4 is ready: {status.summary(data['patches'])}\n")
+    for said in (
+        "KV pools: ",
+        "attention torch_native",
+        "-assistant by FROZEN_KV_MTP, 3 steps",
+        f"doctor --url {server.url}",
+        "docs/switches.md",
+    ):
+        assert said in banner
+    states = {row["name"]: (row["state"], row["reason"]) for row in data["patches"]}
+    assert states["verify_cuts"] == ("active", ""), "there is a draft"
+    assert states["yoco"] == ("idle", "no layer of the model shares KV")
+    assert states["grouped_experts"] == states["dependent_launch"] == ("idle", "no CUDA card")
+    assert states["lora"] == ("idle", "no LoRA adapters (--enable-lora, --lora-paths)")
+    assert states["force_eagle"] == ("off", "SGLANG_GEMMA4_FORCE_EAGLE is not set")
+    told = {row["name"] for row in data["frontend"] if row["notes"] or row["facts"]}
+    assert told == {"parser_defaults"}, "what fast paths declined or cost is noted by the process that computes"
+    notes = [(row["name"], note) for row in data["scheduler"] for note in row["notes"]]
     assert ("grouped_experts", "SGLang's kernels compute the experts: tensors are on cpu") in notes
     done = subprocess.run([sys.executable, "-m", "sglang_gemma4.cli", "doctor", "--url", server.url], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for name, note in notes:
         assert log.count(f"{name} declined: {note}") == 1, "said once"
-        assert note in done.stdout
+        assert states[name][0] != "active" or f"not for: {note}" in done.stdout
     assert all(name in done.stdout for name in ORDER)

@@ -1,0 +1,36 @@
+"""What a server chose for this model, card and flags, in a few lines of its banner: attention, draft, graphs, pools."""
+
+from typing import Any
+
+from sglang_gemma4 import uses
+
+
+def lines(scheduler: Any) -> list[str]:
+    """Lines on a ``Scheduler`` that is ready, in its own process."""
+    server = uses.of_this_process()
+    if server is None:
+        return []
+    return [_model(server), _pools(scheduler), _draft(server)]
+
+
+def _model(server: uses.Server) -> str:
+    given = server.arguments
+    attention = server.prefill_backend if server.prefill_backend == server.decode_backend else None
+    attention = attention or f"{server.prefill_backend} (prefill), {server.decode_backend} (decode)"
+    graphs = " and ".join(phase for phase in ("prefill", "decode") if uses.graphs_of(server, phase))
+    return f"model: {server.architecture} on {given.device}, attention {attention}, CUDA graphs for {graphs or 'nothing'}"
+
+
+def _pools(scheduler: Any) -> str:
+    full, sliding = (getattr(scheduler, name, None) for name in ("full_tokens_per_layer", "swa_tokens_per_layer"))
+    if full is None or sliding is None:
+        return f"KV pool: {scheduler.max_total_num_tokens:,} tokens, {scheduler.max_running_requests} requests at once"
+    return f"KV pools: {full:,} tokens of full attention, {sliding:,} of sliding, {scheduler.max_running_requests} requests at once"
+
+
+def _draft(server: uses.Server) -> str:
+    given = server.arguments
+    if not given.speculative_algorithm:
+        return "draft: none (--speculative-draft-model-path auto takes the -assistant beside the model)"
+    length = "adaptive" if given.speculative_adaptive else f"{given.speculative_num_steps} steps, topk {given.speculative_eagle_topk}"
+    return f"draft: {given.speculative_draft_model_path} by {given.speculative_algorithm}, {length}"

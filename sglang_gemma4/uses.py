@@ -1,0 +1,243 @@
+"""What a server has to be for a patch to do anything in it: the words of ``Patch.uses``.
+
+Each word is a function from :class:`Server` to the reason why a patch that needs it is idle there, or None. A patch names
+the words it needs, and the first reason is the one that is shown.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+HOPPER = (9, 0)
+
+
+@dataclass(frozen=True)
+class Server:
+    """Model, flags and card of the server that this process belongs to, as SGLang resolved them.
+
+    ``text`` is the config of the language model. ``capability`` is the card's compute capability, None without a CUDA card;
+    ``kernels`` says whether Triton's kernels run: on a card, or under its interpreter.
+    """
+
+    arguments: Any
+    config: Any
+    text: Any
+    prefill_backend: str | None
+    decode_backend: str | None
+    capability: tuple[int, int] | None
+    kernels: bool
+
+    @property
+    def architecture(self) -> str:
+        """The model's class."""
+        return str((self.config.architectures or ["unknown"])[0])
+
+    @property
+    def shared_layers(self) -> int:
+        """Layers that read another layer's keys and values."""
+        return getattr(self.text, "num_kv_shared_layers", 0) or 0
+
+
+Need = Callable[[Server], str | None]
+
+
+def of_this_process() -> Server | None:
+    """The server of this process, or None where SGLang has published no arguments in it (``doctor``, the tests of patches)."""
+    from sglang.srt.arg_groups.model_override_base import attention_backends_of, model_config_of, resolved_view
+    from sglang.srt.runtime_context import get_server_args
+
+    try:
+        given = get_server_args()
+    except ValueError:
+        return None
+    if given is None or not hasattr(given, "_resolved_overrides"):
+        return None
+    import torch
+    from triton import knobs
+
+    resolved, config = resolved_view(given), model_config_of(given).hf_config
+    capability = torch.cuda.get_device_capability() if torch.cuda.is_available() and torch.version.cuda else None
+    kernels = torch.cuda.is_available() or bool(knobs.runtime.interpret)
+    return Server(resolved, config, getattr(config, "text_config", config), *attention_backends_of(resolved), capability, kernels)
+
+
+def kernels(server: Server) -> str | None:
+    """Triton's kernels run."""
+    return None if server.kernels else "no CUDA card"
+
+
+def hopper(server: Server) -> str | None:
+    """The card is a Hopper or later."""
+    if server.capability is None:
+        return "no CUDA card"
+    return None if server.capability >= HOPPER else f"compute capability {'.'.join(map(str, server.capability))}, not 9.0 or later"
+
+
+def moe(server: Server) -> str | None:
+    """The model has experts."""
+    return None if getattr(server.text, "enable_moe_block", False) else "a dense model, without experts"
+
+
+def shared_kv(server: Server) -> str | None:
+    """Layers of the model share keys and values."""
+    return None if server.shared_layers else "no layer of the model shares KV"
+
+
+def shared_kv_or_draft(server: Server) -> str | None:
+    """Layers of the model or of an MTP draft share keys and values."""
+    return None if server.shared_layers or mtp(server) is None else "no layer shares KV, and there is no MTP draft"
+
+
+def layer_embeddings(server: Server) -> str | None:
+    """The model has per-layer embeddings."""
+    return None if getattr(server.text, "hidden_size_per_layer_input", 0) else "the model has no per-layer embeddings"
+
+
+def plain_layers(server: Server) -> str | None:
+    """The model's layers end without per-layer embeddings."""
+    return "every layer ends with per-layer embeddings" if layer_embeddings(server) is None else None
+
+
+def text_only(server: Server) -> str | None:
+    """The checkpoint is a text-only one."""
+    return None if server.architecture.endswith("ForCausalLM") else f"the checkpoint is {server.architecture}, not text-only"
+
+
+def unified(server: Server) -> str | None:
+    """The checkpoint is a unified one (12B)."""
+    return None if "Unified" in server.architecture else f"the checkpoint is {server.architecture}, not a unified one"
+
+
+def images(server: Server) -> str | None:
+    """The server takes images."""
+    return _tower(server, "vision_config", "images")
+
+
+def audio(server: Server) -> str | None:
+    """The server takes sounds."""
+    return _tower(server, "audio_config", "audio")
+
+
+def media(server: Server) -> str | None:
+    """The server takes images or sounds."""
+    return images(server) and audio(server) and "the server takes text only"
+
+
+def _tower(server: Server, name: str, what: str) -> str | None:
+    if server.arguments.language_model_only:
+        return "--language-model-only"
+    if server.arguments.enable_multimodal is False or getattr(server.config, name, None) is None:
+        return f"the server takes no {what}"
+    return None
+
+
+def two_way_images(server: Server) -> str | None:
+    """Tokens of an image attend both ways."""
+    two_way = getattr(server.text, "use_bidirectional_attention", None) == "vision"
+    return images(server) or (None if two_way else "images attend one way in this model")
+
+
+def no_towers(server: Server) -> str | None:
+    """The operator asked for the language model alone."""
+    return None if server.arguments.language_model_only else "--language-model-only is not given"
+
+
+def mtp(server: Server) -> str | None:
+    """An MTP draft speculates."""
+    return None if server.arguments.speculative_algorithm == "FROZEN_KV_MTP" else "no MTP draft (--speculative-draft-model-path)"
+
+
+def draft_given(server: Server) -> str | None:
+    """A draft model was named."""
+    return None if server.arguments.speculative_draft_model_path else "no draft model (--speculative-draft-model-path)"
+
+
+def speculation(server: Server) -> str | None:
+    """The server speculates, by whatever algorithm."""
+    return None if server.arguments.speculative_algorithm else "no speculative decoding"
+
+
+def adaptive(server: Server) -> str | None:
+    """The draft's length adapts."""
+    return None if server.arguments.speculative_adaptive else "--speculative-adaptive is not given"
+
+
+def synchronous(server: Server) -> str | None:
+    """The scheduler's loop does not overlap with the card's work."""
+    return None if server.arguments.disable_overlap_schedule else "scheduling overlaps (--disable-overlap-schedule is not given)"
+
+
+def triton_prefill(server: Server) -> str | None:
+    """The triton backend prefills."""
+    return None if server.prefill_backend == "triton" else f"--attention-backend {server.prefill_backend} prefills, not triton"
+
+
+def triton_decode(server: Server) -> str | None:
+    """The triton backend decodes."""
+    return None if server.decode_backend == "triton" else f"--attention-backend {server.decode_backend} decodes, not triton"
+
+
+def trtllm_mha(server: Server) -> str | None:
+    """The trtllm_mha backend attends."""
+    return None if "trtllm_mha" in (server.prefill_backend, server.decode_backend) else "the attention backend is not trtllm_mha"
+
+
+def decode_graphs(server: Server) -> str | None:
+    """Decode steps are replayed from CUDA graphs."""
+    return None if graphs_of(server, "decode") else "no decode CUDA graphs"
+
+
+def prefill_graphs(server: Server) -> str | None:
+    """Prefills are replayed from CUDA graphs."""
+    return None if graphs_of(server, "prefill") else "no prefill CUDA graphs"
+
+
+def graphs_of(server: Server, phase: str) -> bool:
+    """Whether a phase, "prefill" or "decode", is replayed from CUDA graphs."""
+    chosen = getattr(getattr(server.arguments.cuda_graph_config, phase, None), "backend", None)
+    return getattr(chosen, "value", chosen) not in (None, "disabled")
+
+
+def several_ranks(server: Server) -> str | None:
+    """The model is split over cards."""
+    return None if server.arguments.tp_size > 1 else "one rank (--tp-size 1)"
+
+
+def disaggregation(server: Server) -> str | None:
+    """The server is one of a prefill/decode pair."""
+    return None if server.arguments.disaggregation_mode != "null" else "not one of a prefill/decode pair (--disaggregation-mode)"
+
+
+def lora(server: Server) -> str | None:
+    """The server takes LoRA adapters."""
+    asked = server.arguments.enable_lora or server.arguments.lora_paths
+    return None if asked else "no LoRA adapters (--enable-lora, --lora-paths)"
+
+
+def memory_saver(server: Server) -> str | None:
+    """Memory can be released and resumed."""
+    return None if server.arguments.enable_memory_saver else "--enable-memory-saver is not given"
+
+
+def metrics(server: Server) -> str | None:
+    """The server exports metrics."""
+    return None if server.arguments.enable_metrics else "--enable-metrics is not given"
+
+
+def random_weights(server: Server) -> str | None:
+    """Weights are made up."""
+    return None if server.arguments.load_format == "dummy" else "weights are loaded (--load-format dummy is not given)"
+
+
+def gemma4_parser(server: Server) -> str | None:
+    """Answers are read by one of the gemma4 parsers."""
+    parsers = server.arguments.reasoning_parser, server.arguments.tool_call_parser
+    return None if "gemma4" in parsers else "neither parser is gemma4 (--reasoning-parser, --tool-call-parser)"
+
+
+def tool_grammars(server: Server) -> str | None:
+    """Gemma 4's tool calls can be constrained."""
+    if server.arguments.tool_call_parser != "gemma4":
+        return "--tool-call-parser is not gemma4"
+    backend = server.arguments.grammar_backend
+    return None if backend == "xgrammar" else f"--grammar-backend {backend}, not xgrammar"

@@ -1,0 +1,126 @@
+"""States of patches: what a server does not use is idle, two processes' states are one, the banner is short."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sglang_gemma4 import patching, uses
+from sglang_gemma4.diagnostics import status
+from sglang_gemma4.patches import load_all
+from sglang_gemma4.patching import Outcome
+
+ARGUMENTS: dict[str, Any] = {
+    "language_model_only": False, "enable_multimodal": None, "speculative_algorithm": None, "speculative_draft_model_path": None,
+    "speculative_adaptive": False, "disable_overlap_schedule": False, "cuda_graph_config": SimpleNamespace(decode=None, prefill=None),
+    "tp_size": 1, "disaggregation_mode": "null", "enable_lora": None, "lora_paths": None, "enable_memory_saver": False,
+    "enable_metrics": False, "load_format": "auto", "reasoning_parser": None, "tool_call_parser": None, "grammar_backend": "xgrammar",
+}  # fmt: skip
+MTP = {"speculative_algorithm": "FROZEN_KV_MTP", "speculative_draft_model_path": "assistant"}
+
+
+def server(
+    text: dict[str, Any] | None = None, card: tuple[int, int] | None = (9, 0), backend: str = "triton", **arguments: Any
+) -> uses.Server:
+    """A text-only dense model without adapters, draft or metrics, but for what is given."""
+    config = SimpleNamespace(architectures=["Gemma4ForCausalLM"])
+    given = SimpleNamespace(**{**ARGUMENTS, **arguments})
+    return uses.Server(given, config, SimpleNamespace(**(text or {})), backend, backend, card, card is not None)
+
+
+@pytest.fixture
+def applied(monkeypatch: pytest.MonkeyPatch) -> dict[str, Outcome]:
+    """Every patch as if it were in place."""
+    patches = {patch.name: patch for patch in load_all()}
+    outcomes = {name: Outcome(name, patch.switch, patch.does, "active") for name, patch in patches.items()}
+    monkeypatch.setattr(patching, "_active", patches)
+    monkeypatch.setattr(patching, "_outcomes", outcomes)
+    return outcomes
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ({}, "text_only_config"),
+        (MTP, "frozen_chain verify_attention draft_argmax mtp_defaults"),
+        ({"text": {"enable_moe_block": True}}, "grouped_experts router_scale prefill_experts"),
+        ({"text": {"num_kv_shared_layers": 20}}, "yoco shared_kv shared_query"),
+        ({"text": {"hidden_size_per_layer_input": 256}}, "ple_tail"),
+        ({"enable_lora": True}, "lora"),
+        ({"enable_lora": True, **MTP}, "lora_mtp"),
+        ({"load_format": "dummy", "enable_metrics": True}, "dummy_weights patch_metrics"),
+        ({"tool_call_parser": "gemma4"}, "tool_grammar answer_parser"),
+        ({"tp_size": 2}, "sharded_head"),
+        ({"backend": "trtllm_mha"}, "trtllm_mha_traps"),
+        ({"disaggregation_mode": "decode", **MTP}, "pd_draft"),
+    ],
+    ids=str,
+)
+def test_what_makes_a_patch_active(given: dict[str, Any], used: str, applied: dict[str, Outcome]) -> None:
+    """Each of ``used`` is idle on the plain server and active on this one."""
+    names = [name for name in used.split() if name in applied]
+    plain = names if given else []
+    patching.find_idle(server(**given))
+    assert {applied[name].state for name in names} == {"active"}
+    for outcome in applied.values():
+        outcome.state, outcome.reason = "active", ""
+    patching.find_idle(server())
+    assert {applied[name].state for name in plain} <= {"idle"}
+    assert all(applied[name].reason for name in plain)
+
+
+def test_a_card_that_is_not_hopper_and_none_at_all(applied: dict[str, Outcome]) -> None:
+    patching.find_idle(server(card=(8, 0)))
+    assert (applied["dependent_launch"].state, applied["qkv_rope"].state) == ("idle", "active")
+    assert applied["dependent_launch"].reason == "compute capability 8.0, not 9.0 or later"
+    patching.find_idle(server(card=None))
+    assert applied["qkv_rope"].reason == "no CUDA card"
+
+
+def test_images_are_not_used_by_text(applied: dict[str, Outcome]) -> None:
+    patching.find_idle(server())
+    for name in ("image_masks", "image_padding", "batched_vision", "media_errors", "audio_padding"):
+        assert applied[name].state == "idle", name
+
+
+def test_a_declined_patch_says_why_once(applied: dict[str, Outcome], caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        patching.decline("swa_sizing", "--swa-full-tokens-ratio 0.5 was given")
+    assert (applied["swa_sizing"].state, applied["swa_sizing"].reason) == ("declined", "--swa-full-tokens-ratio 0.5 was given")
+    assert caplog.messages == ["sglang-gemma4: swa_sizing declined: --swa-full-tokens-ratio 0.5 was given"]
+
+
+def row(name: str, state: str, **more: Any) -> status.Row:
+    return {"name": name, "switch": "S", "does": "does", "state": state, "reason": "", "notes": [], "facts": [], **more}
+
+
+def test_a_server_has_one_state_a_patch() -> None:
+    scheduler = [row("graphs", "active", facts=["3 graphs"]), row("pools", "declined", reason="a ratio"), row("parser", "active")]
+    frontend = [row("graphs", "declined", reason="LoRA"), row("pools", "active"), row("parser", "active", notes=["/v1/responses"])]
+    found = status.merged(scheduler, frontend)
+    assert [(each["state"], each["reason"]) for each in found] == [("declined", "LoRA"), ("declined", "a ratio"), ("active", "")]
+    assert found[2]["notes"] == ["/v1/responses"]
+    assert status.merged([], frontend) == frontend, "under a data-parallel controller the scheduler tells nothing"
+
+
+def test_no_patch_is_active_and_declined() -> None:
+    lines = status.table([row("parser", "active", notes=["/v1/responses"]), row("graphs", "idle", reason="no card", notes=["on cpu"])])
+    assert [" ".join(line.split()) for line in lines] == ["active parser does", "not for: /v1/responses", "idle graphs no card"]
+
+
+def test_the_banner_is_short_and_names_what_failed_first() -> None:
+    many = [row(f"fact{number}", "active", facts=["x" * 300]) for number in range(20)]
+    rows = [*many, row("one", "failed", reason="no such class"), row("two", "declined", reason="a ratio"), row("three", "idle")]
+    lines = status.banner(rows, ["model: M", "pools: P"], "http://h:1").splitlines()
+    assert len(lines) == status.BANNER_LINES
+    assert max(map(len, lines)) <= status.LINE
+    assert lines[:5] == [
+        "sglang-gemma4 is ready: 20 active, 1 idle, 1 declined, 0 off, 1 failed",
+        "  failed: one (no such class)",
+        "  declined: two (a ratio)",
+        "  model: M",
+        "  pools: P",
+    ]
+    assert lines[-2] == "  and 15 lines more, in doctor"
+    assert lines[-1] == "  every patch: sglang-gemma4 doctor --url http://h:1; how to turn one off: docs/switches.md"
+    assert len(status.banner(rows[20:], [], "u").splitlines()) == 4
