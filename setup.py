@@ -29,7 +29,7 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     keywords=["gemma", "gemma-4", "sglang", "llm", "inference", "serving", "speculative-decoding", "triton"],
-    classifiers=[  # the licence stands above as an SPDX expression, beside which no classifier of it may be given
+    classifiers=[
         "Development Status :: 4 - Beta",
         "Environment :: Console",
         "Environment :: GPU :: NVIDIA CUDA",
