@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from sglang_gemma4.benchmark import differences
-from sglang_gemma4.benchmark.headline import METRIC, crash_text, exit_text, outcomes
+from sglang_gemma4.benchmark.headline import crash_text, exit_text, outcomes
 from sglang_gemma4.benchmark.records import Record
-from sglang_gemma4.benchmark.results import TIMED, Results, pooled, values
+from sglang_gemma4.benchmark.results import METRIC, TIMED, Results, batch_place, pooled, values
 from sglang_gemma4.benchmark.statistics import summary
 
 ENOUGH = 5  # counted repetitions of an arm and place
@@ -64,7 +64,7 @@ def _lost(results: Results) -> list[str]:
         if empty:
             found.append(f"{arm}: {empty} of the counted repetitions had no throughput and are left out of every figure.")
         for workload in results.workloads:
-            own = results.of_workload(workload, arm)
+            own = results.at(workload, arm)
             failed = sum(int(record.get("failed") or 0) for record in own)
             if failed:
                 total = failed + sum(int(record["completed"]) for record in own)
@@ -85,51 +85,40 @@ def _lost(results: Results) -> list[str]:
 def _few(results: Results) -> list[str]:
     """Places with fewer counted repetitions than were asked for, or than :data:`ENOUGH`."""
     asked = int(results.header["repetitions"])
-    missing, few = _below(results, asked), _below(results, ENOUGH)
+    missing, few = _below(results, 0, asked), _below(results, 1, ENOUGH)
     found = (
         [f"Not all of the {asked} repetitions asked for are there: {missing}. The last command below goes on from here."] if missing else []
     )
-    return found + ([f"Fewer than {ENOUGH} counted repetitions: {few}."] if few else [])
+    unsure = f"Fewer than {ENOUGH} passes, whose intervals are narrower than 95% (a single pass has none): {few}."
+    return found + ([unsure] if few else [])
 
 
-def _below(results: Results, limit: int) -> str:
-    """Arms and places with fewer than ``limit`` counted repetitions, those without any included."""
-    workloads = dict.fromkeys([*(str(workload["name"]) for workload in results.header["workloads"]), *results.workloads])
+def _below(results: Results, least: int, limit: int) -> str:
+    """Arms and places with ``least`` counted repetitions or more and fewer than ``limit``."""
+    asked = [str(workload["name"]) for workload in results.header["workloads"]]
     batches = sorted({*map(int, results.header["batches"]), *results.batches})
+    places = dict.fromkeys([*asked, *results.workloads, *map(batch_place, batches)])
     kept_to = {arm["name"]: arm.get("only") for arm in results.header["arms"]}
     by_count = []
     for arm in results.arms:
-        places = [(name, len(results.of_workload(name, arm))) for name in workloads if name in (kept_to.get(arm) or workloads)]
-        places += [(f"batch {batch}", len(results.of_batch(batch, arm))) for batch in batches]
-        for count in range(limit):
-            if names := [name for name, n in places if n == count]:
+        own = [place for place in places if place not in asked or place in (kept_to.get(arm) or asked)]
+        for count in range(least, limit):
+            if names := [place for place in own if len(results.at(place, arm)) == count]:
                 by_count.append(f"{count} of {arm} on {', '.join(names)}")
     return "; ".join(by_count)
 
 
 def _rounds_apart(results: Results) -> list[str]:
     """Where starts of one arm differ more than the arms do: the interval, which takes repetitions for independent, is then too narrow."""
-    found = []
+    found = {}
     for arm in results.arms[1:]:
         for outcome in outcomes(results, arm):
-            if not outcome.ratio.separated:
-                continue
             effect = abs(outcome.ratio.value - 1)
-            for name in (results.arms[0], arm):
-                own = _at(results, outcome.place, name)
-                medians = [summary(values([r for r in own if r["round"] == number], METRIC)).median for number in _rounds(own)]
-                apart = max(medians) / min(medians) - 1
-                if apart > effect:
-                    found.append(
-                        f"{name} on {outcome.place}: its rounds differ by {apart:.1%}, more than the {effect:.1%} between "
-                        f"{results.arms[0]} and {arm}; measure more rounds before believing that difference."
-                    )
-    return list(dict.fromkeys(found))
-
-
-def _at(results: Results, place: str, arm: str) -> list[Record]:
-    return results.of_workload(place, arm) if place in results.workloads else results.of_batch(int(place.removeprefix("batch ")), arm)
-
-
-def _rounds(found: Sequence[Record]) -> list[int]:
-    return sorted({int(record["round"]) for record in found})
+            for name in (results.arms[0], arm) if outcome.ratio.separated else ():
+                own = results.at(outcome.place, name)
+                rounds = [[record for record in own if record["round"] == number] for number in {record["round"] for record in own}]
+                medians = [summary(values(records, METRIC)).median for records in rounds]
+                if (apart := max(medians) / min(medians) - 1) > effect:
+                    sentence = f"{name} on {outcome.place}: its rounds differ by {apart:.1%}, more than the {effect:.1%} between"
+                    found[f"{sentence} {results.arms[0]} and {arm}; measure more rounds before believing that difference."] = None
+    return list(found)

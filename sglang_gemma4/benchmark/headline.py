@@ -1,13 +1,13 @@
-"""The first line of a report: what was bought, in one sentence made from the data."""
+"""The first line of a report: what was bought, in plain words made from the data. Intervals stand in the tables, doubts under Caveats."""
 
 from dataclasses import dataclass
 
+from sglang_gemma4.benchmark.arms import STOCK
 from sglang_gemma4.benchmark.records import Record
-from sglang_gemma4.benchmark.results import Results, number, sweep_size, values
+from sglang_gemma4.benchmark.results import METRIC, Results, number, values
 from sglang_gemma4.benchmark.statistics import Ratio, ratio, summary
 
 _NAMED = 4  # of each kind of outcome; the tables hold the rest
-METRIC = "output_throughput"
 
 
 @dataclass(frozen=True)
@@ -16,58 +16,36 @@ class Outcome:
 
     place: str
     ratio: Ratio
-    repetitions: tuple[int, int]
+    repetitions: tuple[int, int]  # of the baseline and of the arm
 
 
 def sentence(results: Results) -> str:
-    """What was bought, with intervals; says so where they include 1, where they cannot be given, and where an arm died."""
-    parts = [_against(results, arm) for arm in results.arms[1:]] or [_alone(results, results.arms[0])]
-    crashed = dict.fromkeys(crash_text(crash) for crash in results.crashes)
+    """What was bought, arm by arm.
+
+    A ratio is given where its interval excludes 1. Where it does not, and where two decimals show no more than 1.00, there is "no
+    difference"; without an interval (of a single pass) a ratio is "unproven". Arms that died say so.
+    """
+    baseline, *others = results.arms
+    compared = {arm: found for arm in others if (found := outcomes(results, arm))}
+    dead = {str(crash["arm"]) for crash in results.crashes}
+    lone = [arm for arm in others if arm not in compared and (arm not in dead or any(r["arm"] == arm for r in results.counted))]
+    parts: list[str] = []
+    passes = {arm: _passes([n for one in found for n in one.repetitions]) for arm, found in compared.items()}
+    for arm, found in compared.items():
+        # Two arms beside each other need their unit, and passes that are as many, named once.
+        last = arm == list(compared)[-1] or len(set(passes.values())) > 1
+        parts.append(_against(baseline, arm, found, unit=not parts) + (f" ({passes[arm]})" if last else ""))
+    parts += [_alone(results, arm) for arm in ([] if compared else [baseline]) + lone]
+    parts += dict.fromkeys(crash_text(crash) for crash in results.crashes)
     mark = "Dry run, which measures nothing: " if results.header.get("dry_run") else ""
     weights = " Dummy weights." if results.header.get("dummy_weights") else ""
-    return f"{mark}{'; '.join([*parts, *crashed])}.{weights}"
+    return f"{mark}{'; '.join(parts)}.{weights}"
 
 
 def outcomes(results: Results, arm: str) -> list[Outcome]:
-    """Every place where both the baseline and ``arm`` have a result: workloads, batches, and the points of a sweep last."""
-    first = results.arms[0]
-    workloads = [(name, results.of_workload(name, first), results.of_workload(name, arm)) for name in results.workloads]
-    places = [place for place in workloads if sweep_size(place[0]) is None]
-    places += [(f"batch {batch}", results.of_batch(batch, first), results.of_batch(batch, arm)) for batch in results.batches]
-    places += [place for place in workloads if sweep_size(place[0]) is not None]
-    return [
-        Outcome(place, ratio(values(baseline, METRIC), values(other, METRIC)), (len(baseline), len(other)))
-        for place, baseline, other in places
-        if baseline and other
-    ]
-
-
-def interval(outcome: Outcome) -> str:
-    """The 95% interval of a ratio, or why there is none."""
-    low, high, ends = outcome.ratio.low, outcome.ratio.high, between(outcome.ratio)
-    sizes = "{} and {} repetitions".format(*outcome.repetitions)
-    if low is None or high is None or ends is None:
-        return f"no interval from {sizes}"
-    shown = f"95% CI {ends[0]}-{ends[1]}"
-    if (low > 1 or high < 1) and not outcome.ratio.separated:
-        return f"{shown}, n={outcome.repetitions[0]} and {outcome.repetitions[1]}"
-    return shown
-
-
-def times(value: float) -> str:
-    """A ratio: two decimals, three where the third is what there is to see."""
-    return f"{value:.{_decimals(value)}f}"
-
-
-def between(ratio: Ratio) -> tuple[str, str] | None:
-    """Both ends of a ratio's interval, to as many decimals as the ratio; None without one."""
-    if ratio.low is None or ratio.high is None:
-        return None
-    return f"{ratio.low:.{_decimals(ratio.value)}f}", f"{ratio.high:.{_decimals(ratio.value)}f}"
-
-
-def _decimals(value: float) -> int:
-    return 3 if 0.9 < value < 1.1 else 2
+    """Every place where both the baseline and ``arm`` have a result."""
+    both = [(place, results.at(place, results.arms[0]), results.at(place, arm)) for place in results.places]
+    return [Outcome(p, ratio(values(a, METRIC), values(b, METRIC)), (len(a), len(b))) for p, a, b in both if a and b]
 
 
 def crash_text(crash: Record) -> str:
@@ -83,41 +61,58 @@ def exit_text(crash: Record) -> str:
     return "it hung" if status is None else f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
-def _against(results: Results, arm: str) -> str:
-    found = outcomes(results, arm)
-    baseline = results.arms[0]
-    if not found:
-        return f"{arm} against {baseline}: nothing to compare yet, no place where both have a result ({_alone(results, baseline)})"
-    faster = [o for o in found if o.ratio.separated and o.ratio.value > 1]
-    slower = sorted((o for o in found if o.ratio.separated and o.ratio.value <= 1), key=lambda o: o.ratio.value)
-    unknown = [o for o in found if not o.ratio.separated]
-    if not faster and not slower:
-        known = all(o.ratio.low is not None and o.ratio.high is not None and o.ratio.low <= 1 <= o.ratio.high for o in found)
-        if known:
-            return f"no difference found between {arm} and {baseline} in output tokens/s: {_listed(unknown)}"
-        return f"too few repetitions to tell {arm} from {baseline} in output tokens/s: {_listed(unknown)}"
-    parts = [f"{_listed(group, word)}" for group, word in ((faster, ""), (slower, "slower: ")) if group]
-    if unknown:
-        parts.append(f"not separated from 1: {_listed(unknown)}")
-    return f"{arm} against {baseline}, output tokens/s: {'; '.join(parts)}"
+def _against(baseline: str, arm: str, found: list[Outcome], unit: bool) -> str:
+    flipped = arm == STOCK  # stock is what others are held against, whichever arm came first
+    first, other = (arm, baseline) if flipped else (baseline, arm)
+    told: dict[str, float] = {}
+    unproven: dict[str, float] = {}
+    same: list[str] = []
+    for one in found:
+        low, high, value = one.ratio.low, one.ratio.high, 1 / one.ratio.value if flipped else one.ratio.value
+        if low is None or high is None:
+            unproven[one.place] = value
+        elif low <= 1 <= high or _times(value) == "1.00":
+            same.append(one.place)
+        else:
+            told[one.place] = value
+    whose, against = (f" {first}'s output tokens/s", f" from {first} in output tokens/s") if unit or flipped else ("", "")
+    parts = [_listed(told, whose)] if told else []
+    parts += [f"unproven {_listed(unproven, '' if told else whose)}"] if unproven else []
+    more = f" and {len(same) - _NAMED} more" if len(same) > _NAMED else ""
+    parts += [f"no difference{'' if parts else against} {_places(same[:_NAMED])}{more}"] if same else []
+    return f"{other}: {', '.join(parts)}"
 
 
-def _listed(found: list[Outcome], lead: str = "") -> str:
-    named = ", ".join(f"{times(outcome.ratio.value)}x on {outcome.place} ({interval(outcome)})" for outcome in found[:_NAMED])
-    rest = sorted(outcome.ratio.value for outcome in found[_NAMED:])
-    more = f" and {times(rest[0])}x to {times(rest[-1])}x on {len(rest)} more" if rest else ""
-    return f"{lead}{named}{more}"
+def _listed(ratios: dict[str, float], whose: str) -> str:
+    named, rest = list(ratios.items())[:_NAMED], sorted(list(ratios.values())[_NAMED:])
+    more = f" and {_times(rest[0])}x to {_times(rest[-1])}x on {len(rest)} more" if rest else ""
+    shown = [f"{_times(value)}x{'' if number else whose} {_places([place])}" for number, (place, value) in enumerate(named)]
+    return ", ".join(shown) + more
+
+
+def _times(value: float) -> str:
+    return f"{value:.1f}" if value >= 2 else f"{value:.2f}"
+
+
+def _places(places: list[str]) -> str:
+    """``on chat, images``, ``at batch 1, 8``."""
+    batches = [place.removeprefix("batch ") for place in places if place.startswith("batch ")]
+    others = [place for place in places if not place.startswith("batch ")]
+    return ", ".join([f"on {', '.join(others)}"] * bool(others) + [f"at batch {', '.join(batches)}"] * bool(batches))
+
+
+def _passes(counts: list[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low} to {high} passes" if low < high else f"{low} pass{'es' * (low > 1)}"
 
 
 def _alone(results: Results, arm: str) -> str:
-    # A sweep's sizes are one curve; its plot says more than a few of its points.
-    names = [name for name in results.workloads if sweep_size(name) is None] or results.workloads
-    places = [(f"on {name}", results.of_workload(name, arm)) for name in names]
-    places += [(f"at batch {batch}", results.of_batch(batch, arm)) for batch in results.batches]
-    shown = []
-    for place, found in places:
-        if found:
-            s = summary(values(found, METRIC))
-            shown.append(f"{number(s.median)} output tokens/s {place} ({number(s.low)}-{number(s.high)}, n={s.n})")
-    more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
-    return f"{arm} alone: {', '.join(shown[:_NAMED]) or 'no result'}{more}"
+    """What an arm without a counterpart reached."""
+    found = [(place, own) for place in results.places if (own := results.at(place, arm))]
+    if not found:
+        return f"{arm}: no counted pass"
+    shown = [f"{number(summary(values(own, METRIC)).median)} {_places([place])}" for place, own in found[:_NAMED]]
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    beside = ", nothing to compare with" if len(results.arms) > 1 else ""
+    text = ", ".join(shown).replace(" ", " output tokens/s ", 1)
+    return f"{arm}: {text}{more}{beside} ({_passes([len(own) for _, own in found])})"

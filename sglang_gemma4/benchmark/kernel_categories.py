@@ -2,7 +2,10 @@
 
 import re
 from collections import defaultdict
-from typing import Any
+from collections.abc import Callable, Sequence
+
+from sglang_gemma4.benchmark import results as markdown
+from sglang_gemma4.benchmark.records import Record
 
 # First match wins, upper and lower case alike. Names are those of SGLang 0.5.23 on Gemma 4's paths (Triton attention and experts, its JIT
 # kernels, sgl_kernel), of PyTorch, cuBLAS, FlashInfer and FlashAttention, and of CPU operators, which say less: experts are aten::mm too.
@@ -60,98 +63,78 @@ def category(name: str) -> str:
     return next((found for found, pattern in _COMPILED if pattern.search(name)), OTHER)
 
 
-def table(record: dict[str, Any]) -> str:
+def table(record: Record) -> str:
     """A ``profile`` record (``records.py``) as Markdown: kernels, then categories, beside their floors where there is a roofline."""
-    steps, rows = record["steps"], sorted(record["kernels"], key=lambda row: -row["microseconds"])
-    total = sum(row["microseconds"] for row in rows) or 1.0
-    lines = [
+    steps, kernels = record["steps"], sorted(record["kernels"], key=lambda row: -row["microseconds"])
+    total = sum(row["microseconds"] for row in kernels) or 1.0
+
+    def measured(rows: Sequence[Record]) -> list[str]:
+        launches, spent = (sum(row[name] for row in rows) for name in ("launches", "microseconds"))
+        return [f"{launches / steps:,.1f}", f"{spent / steps:,.1f}", f"{spent / total:.1%}"]
+
+    named = [row for row in kernels[:MOST_ROWS] if row["microseconds"] >= LEAST_SHARE * total]
+    rest = kernels[len(named) :]
+    rows = [[f"`{_shown(row['name'])}`", row["category"], *measured([row])] for row in named]
+    rows += [[f"{len(rest)} more kernels", "", *measured(rest)]] if rest else []
+    head = (
         f"{record['stage']}, batch {record['batch']}, {record['context_tokens']} tokens of context, "
-        f"{record['tokens_per_request']} query tokens a request; {_header_time(record, total)} (mean of {steps})",
-        "",
-        "| kernel | category | launches/step | µs/step | share |",
-        "| --- | --- | ---: | ---: | ---: |",
+        f"{record['tokens_per_request']} query tokens a request; {_header_time(record, total)} (mean of {steps})"
+    )
+    columns = ["launches/step", "µs/step", "share"]
+    return "\n\n".join([head, markdown.table(["kernel", "category", *columns], rows, 3), *_by_category(record, columns, measured)]) + "\n"
+
+
+def _by_category(record: Record, columns: list[str], measured: Callable[[Sequence[Record]], list[str]]) -> list[str]:
+    """The table of categories, beside their floors where there is a roofline, and then how to read those."""
+    roofline, groups = record.get("roofline"), defaultdict(list)
+    for row in record["kernels"]:
+        groups[row["category"]].append(row)
+    found = sorted(groups, key=lambda name: -sum(row["microseconds"] for row in groups[name]))
+    if roofline is None:
+        rows = [[name, *measured(groups[name])] for name in found]
+        return [markdown.table(["category", *columns], [*rows, ["all", *measured(record["kernels"])]], 3)]
+    floors = {row["category"]: row for row in roofline["categories"]}
+    whole = {name: sum(row[name] for row in floors.values()) for name in ("bytes", "flops", "microseconds")}
+    parts = [(name, groups[name], floors.get(name)) for name in dict.fromkeys([*found, *floors])] + [("all", record["kernels"], whole)]
+    rows = [
+        [name, *measured(own), *_floor(own, floor, record["steps"])] for name, own, floor in [*parts, ("all", record["kernels"], whole)]
     ]
-    named = [row for row in rows[:MOST_ROWS] if row["microseconds"] >= LEAST_SHARE * total]
-    for row in named:
-        named_so = f"`{_shown(row['name'])}` | {row['category']}"
-        lines.append(_kernel_row(named_so, row["launches"], row["microseconds"], steps, total))
-    rest = rows[len(named) :]
-    if rest:
-        launches, spent = sum(row["launches"] for row in rest), sum(row["microseconds"] for row in rest)
-        lines.append(_kernel_row(f"{len(rest)} more kernels | ", launches, spent, steps, total))
-    return "\n".join([*lines, "", *_category_lines(record, total)]) + "\n"
+    columns = [*columns, "least MB", "least GFLOP", "floor µs", "measured/floor"]
+    note = (
+        "A category has one floor, which all its kernels share: the longer of its least bytes and its least FLOPs at "
+        f"{roofline['bandwidth_gbs']:,.0f} GB/s and {roofline['teraflops']:,.4g} TFLOP/s ({roofline['source']}). "
+        "All matrix products but the experts' stand under dense gemm, the LM head and the router included."
+    )
+    if "moe experts" in floors:
+        note += " Experts: expected distinct experts under uniform routing; tokens that route alike need fewer."
+    if record.get("clock") == "cpu":
+        note += " CPU operators say less: products of experts and attention are dense gemm too, norms are other."
+    return [markdown.table(["category", *columns], rows, 7), note]
 
 
-def counted(record: dict[str, Any]) -> str:
+def _floor(rows: Sequence[Record], floor: Record | None, steps: int) -> list[str]:
+    if floor is None:
+        return ["–"] * 4
+    spent = sum(row["microseconds"] for row in rows) / steps
+    ratio = f"{spent / floor['microseconds']:,.2f}" if spent and floor["microseconds"] else "–"
+    return [f"{floor['bytes'] / 1e6:,.2f}", f"{floor['flops'] / 1e9:,.3f}", f"{floor['microseconds']:,.1f}", ratio]
+
+
+def counted(record: Record) -> str:
     """What the times of a ``profile`` record are, in a few words; those without ``busy_microseconds`` are older than own times."""
     if record.get("clock") == "cpu":
         return "CPU operators, own time"
     return "GPU kernels" if "busy_microseconds" in record else "GPU kernels, sum of durations that may overlap"
 
 
-def _header_time(record: dict[str, Any], total: float) -> str:
+def _header_time(record: Record, total: float) -> str:
     summed = f"{total / record['steps']:,.1f} µs a step"
     busy = record.get("busy_microseconds")
     shown = summed if busy is None else f"{busy / record['steps']:,.1f} µs a step"
-    if shown != summed:
-        return f"{counted(record)}: {summed} summed over all streams, {shown} with any of them busy"
-    return f"{counted(record)}: {summed}"
+    both = f"{summed} summed over all streams, {shown} with any of them busy"
+    return f"{counted(record)}: {summed if shown == summed else both}"
 
 
 def _shown(name: str) -> str:
     """CuTe DSL writes the layout of every argument into a kernel's name; the table does without."""
     return name.removeprefix("kernel_cutlass_kernel_").split("_object_at_")[0]
-
-
-def _kernel_row(name: str, launches: int, microseconds: float, steps: int, total: float) -> str:
-    return f"| {name} | {launches / steps:,.1f} | {microseconds / steps:,.1f} | {microseconds / total:.1%} |"
-
-
-def _category_lines(record: dict[str, Any], total: float) -> list[str]:
-    spent: dict[str, float] = defaultdict(float)
-    launched: dict[str, int] = defaultdict(int)
-    for row in record["kernels"]:
-        spent[row["category"]] += row["microseconds"]
-        launched[row["category"]] += row["launches"]
-    roofline, steps, every = record.get("roofline"), record["steps"], sum(launched.values())
-    if roofline is None:
-        rows = [_kernel_row(name, launched[name], spent[name], steps, total) for name in _by_time(spent)]
-        return [
-            "| category | launches/step | µs/step | share |",
-            "| --- |" + " ---: |" * 3,
-            *rows,
-            _kernel_row("all", every, total, steps, total),
-        ]
-    floors = {row["category"]: row for row in roofline["categories"]}
-    lines = [
-        "| category | launches/step | µs/step | share | least MB | least GFLOP | floor µs | measured/floor |",
-        "| --- |" + " ---: |" * 7,
-    ]
-    for name in [*_by_time(spent), *(name for name in floors if name not in spent)]:
-        lines.append(_floor_row(name, launched.get(name, 0), spent.get(name, 0.0), floors.get(name), steps, total))
-    keys = ("bytes", "flops", "microseconds")
-    lines.append(_floor_row("all", every, total, {key: sum(row[key] for row in floors.values()) for key in keys}, steps, total))
-    cpu = record.get("clock") == "cpu"
-    told = " CPU operators say less: products of experts and attention are dense gemm too, norms are other." if cpu else ""
-    routed = "expected distinct experts under uniform routing; tokens that route alike need fewer"
-    card = f"{roofline['bandwidth_gbs']:,.0f} GB/s and {roofline['teraflops']:,.4g} TFLOP/s"
-    return [
-        *lines,
-        "",
-        f"A category has one floor, which all its kernels share: the longer of its least bytes and its least FLOPs at {card}"
-        f" ({roofline['source']}). All matrix products but the experts' stand under dense gemm, the LM head and the router included."
-        + (f" Experts: {routed}." if "moe experts" in floors else "")
-        + told,
-    ]
-
-
-def _by_time(spent: dict[str, float]) -> list[str]:
-    return sorted(spent, key=lambda name: -spent[name])
-
-
-def _floor_row(name: str, launches: int, spent: float, floor: dict[str, Any] | None, steps: int, total: float) -> str:
-    measured = _kernel_row(name, launches, spent, steps, total)
-    if floor is None:
-        return f"{measured} – | – | – | – |"
-    ratio = f"{spent / steps / floor['microseconds']:,.2f}" if spent and floor["microseconds"] else "–"
-    return f"{measured} {floor['bytes'] / 1e6:,.2f} | {floor['flops'] / 1e9:,.3f} | {floor['microseconds']:,.1f} | {ratio} |"

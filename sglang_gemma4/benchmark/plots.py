@@ -6,10 +6,9 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from sglang_gemma4.benchmark.headline import METRIC
 from sglang_gemma4.benchmark.kernel_categories import counted
 from sglang_gemma4.benchmark.records import Record
-from sglang_gemma4.benchmark.results import Results, number, pooled, sweep_size, values
+from sglang_gemma4.benchmark.results import METRIC, Results, batch_place, number, pooled, sweep_size, values
 from sglang_gemma4.benchmark.statistics import Summary, summary
 
 WIDTH = 9.0  # inches
@@ -72,21 +71,20 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 def sweep_throughput(results: Results, path: Path) -> bool:
     """Output tokens/s of the server over the concurrency of the ``sweep-N`` workloads; False without any."""
-    sizes = sorted({size for name in results.workloads if (size := sweep_size(name)) is not None})
-    lines = {arm: {size: values(results.of_workload(f"sweep-{size}", arm), METRIC) for size in sizes} for arm in results.arms}
-    return _lines(results, path, lines, "Server throughput", "requests at once", "output tokens/s")
+    sizes = {size: name for name in results.workloads if (size := sweep_size(name)) is not None}
+    return _lines(results, path, dict(sorted(sizes.items())), METRIC, "Server throughput", "requests at once", "output tokens/s")
 
 
 def step_throughput(results: Results, path: Path) -> bool:
     """Output tokens/s of the offline engine while decoding, over the batch size; False without step times."""
-    lines = {arm: {batch: values(results.of_batch(batch, arm), METRIC) for batch in results.batches} for arm in results.arms}
-    return _lines(results, path, lines, "Decode throughput, offline engine", "batch size (requests)", "output tokens/s")
+    sizes = {batch: batch_place(batch) for batch in results.batches}
+    return _lines(results, path, sizes, METRIC, "Decode throughput, offline engine", "batch size (requests)", "output tokens/s")
 
 
 def step_time(results: Results, path: Path) -> bool:
     """Milliseconds of one decode or verify step over the batch size; False without step times."""
-    lines = {arm: {batch: values(results.of_batch(batch, arm), "step_ms") for batch in results.batches} for arm in results.arms}
-    return _lines(results, path, lines, "Step time (decode or verify), offline engine", "batch size (requests)", "ms per step")
+    sizes = {batch: batch_place(batch) for batch in results.batches}
+    return _lines(results, path, sizes, "step_ms", "Step time (decode or verify), offline engine", "batch size (requests)", "ms per step")
 
 
 def ttft(results: Results, path: Path) -> bool:
@@ -120,8 +118,8 @@ def kernel_shares(results: Results, path: Path) -> bool:
 
 def accept_lengths(results: Results, path: Path) -> bool:
     """Accepted tokens per verify step by workload and batch, median with range; False without speculation."""
-    places = [(name, {arm: values(results.of_workload(name, arm), "accept_length") for arm in results.arms}) for name in results.workloads]
-    places += [(f"batch {b}", {arm: values(results.of_batch(b, arm), "accept_length") for arm in results.arms}) for b in results.batches]
+    order = [*results.workloads, *map(batch_place, results.batches)]
+    places = [(name, {arm: values(results.at(name, arm), "accept_length") for arm in results.arms}) for name in order]
     places = [(name, found) for name, found in places if any(found.values())]
     arms = [arm for arm in results.arms if any(found[arm] for _, found in places)]
     if not places:
@@ -147,9 +145,10 @@ def accept_lengths(results: Results, path: Path) -> bool:
     return True
 
 
-def _lines(results: Results, path: Path, lines: dict[str, dict[int, list[float]]], title: str, x: str, y: str) -> bool:
-    """A line of medians per arm with a band from smallest to largest."""
-    if not any(found for points in lines.values() for found in points.values()):
+def _lines(results: Results, path: Path, places: dict[int, str], name: str, title: str, x: str, y: str) -> bool:
+    """A line of medians per arm with a band from smallest to largest, over the sizes of ``places``."""
+    lines = {arm: {size: values(results.at(place, arm), name) for size, place in places.items()} for arm in results.arms}
+    if not places:
         return False
     with _figure(5.2) as figure:
         axis = figure.subplots()
@@ -159,9 +158,8 @@ def _lines(results: Results, path: Path, lines: dict[str, dict[int, list[float]]
             colour, style = COLOURS[index % 8], ("-", "--", "-.", ":")[index % 4]
             axis.plot(sizes, [s.median for s in spreads], style, marker=_MARKERS[index % 8], color=colour, label=arm, lw=2, ms=7)
             axis.fill_between(sizes, [s.low for s in spreads], [s.high for s in spreads], color=colour, alpha=0.25, lw=0)
-        ticks = sorted({size for points in lines.values() for size, found in points.items() if found})
         axis.set_xscale("log", base=2)
-        axis.set_xticks(ticks, [str(size) for size in ticks])
+        axis.set_xticks(list(places), [str(size) for size in places])
         axis.minorticks_off()
         axis.set_ylim(bottom=0)
         axis.set_xlabel(x)
@@ -173,9 +171,7 @@ def _lines(results: Results, path: Path, lines: dict[str, dict[int, list[float]]
 def _boxes(results: Results, path: Path, name: str, title: str, x: str) -> bool:
     """Quartile boxes with whiskers from the 1st to the 99th percentile, grouped by workload; sweeps only if there is nothing else."""
     names = [workload for workload in results.workloads if sweep_size(workload) is None] or results.workloads
-    rows = [
-        (workload, arm, found) for workload in names for arm in results.arms if (found := pooled(results.of_workload(workload, arm), name))
-    ]
+    rows = [(workload, arm, found) for workload in names for arm in results.arms if (found := pooled(results.at(workload, arm), name))]
     if not rows:
         return False
     from matplotlib.ticker import LogLocator

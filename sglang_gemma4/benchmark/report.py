@@ -1,20 +1,25 @@
-"""REPORT.md of a run folder, made from its raw lines: what was bought, what to beware of, tables, plots, what was run."""
+"""REPORT.md of a run folder, made from its raw lines: what was bought, caveats, tables, plots, what was run (``report.md.jinja``)."""
 
 import json
+import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sglang_gemma4.benchmark import caveats, headline, plots, records, stages
-from sglang_gemma4.benchmark.headline import METRIC
-from sglang_gemma4.benchmark.kernel_categories import table
+from sglang_gemma4.benchmark import caveats, headline, plots, stages
+from sglang_gemma4.benchmark.kernel_categories import table as kernel_table
 from sglang_gemma4.benchmark.records import Record
-from sglang_gemma4.benchmark.results import TIMED, Results, load, number, pooled, sweep_size, values
-from sglang_gemma4.benchmark.statistics import Ratio, ratio, summary
+from sglang_gemma4.benchmark.results import METRIC, TIMED, Results, batch_place, load, number, place_of, pooled, sweep_size, table, values
+from sglang_gemma4.benchmark.statistics import ratio, summary
 
 NAME = "REPORT.md"
+_RATIO = "ratio [95% CI]"
+_INTERVALS = (
+    "Ratio: median tok/s over {}'s, with a 95% percentile bootstrap interval of the repetitions, each row for itself; `=` marks one that "
+    "is not separated from 1 (it includes 1, cannot be given, or rests on too few repetitions)."
+)
 
 
 def write(folder: Path) -> Path:
@@ -32,190 +37,100 @@ def write(folder: Path) -> Path:
 
 def markdown(results: Results, drawn: Sequence[str] = ()) -> str:
     """The report's text; ``drawn`` are the plot files beside it."""
-    pictures = {Path(name).stem: name for name in drawn}
-    sections = [
-        ("Beware", "\n".join(f"- {sentence}" for sentence in caveats.sentences(results))),
-        ("Workloads", _workloads(results, pictures)),
-        ("Steps", _steps(results, pictures)),
-        ("Kernels", _kernels(results, pictures)),
-        ("Start-up", _starts(results)),
-        ("What was run", _run(results)),
-    ]
-    lines = [headline.sentence(results), f"\n{results.place}, {results.headers[0]['time']}."]
-    lines += [f"\n## {title}\n{text.rstrip()}" for title, text in sections if text]
-    return "\n".join(lines) + "\n"
+    from jinja2 import Environment, StrictUndefined
 
-
-def _workloads(results: Results, pictures: dict[str, str]) -> str:
-    if not results.workloads:
-        return ""
-    single = [name for name in results.workloads if sweep_size(name) is None]
-    sweep = [name for name in results.workloads if sweep_size(name) is not None]
-    groups = [(name, [name]) for name in single] + ([("sweep", sweep)] if sweep else [])
-    blocks = [_how_to_read(results)]
-    for title, names in groups:
-        described = "; ".join(_described(results, name) for name in (names if len(names) == 1 else names[:1] + names[-1:]))
-        blocks.append(f"\n### {title}\n{described}\n\n{_workload_table(results, names)}")
-    return "\n".join(blocks + _pictures(pictures, "sweep-throughput", "ttft", "tpot", "accept-length"))
-
-
-def _workload_table(results: Results, names: Sequence[str]) -> str:
-    compared, several = len(results.arms) > 1, len(names) > 1
-    columns = [*(["workload"] if several else []), "arm", "output tok/s: median (range)", *(["ratio [95% CI]"] if compared else [])]
-    columns += ["TTFT median ms", "TPOT median ms", "accept length", "full / SWA pool peak %", "running peak"]
-    columns += ["retractions", "prefill tokens", "peak memory GiB"]
-    rows = []
-    for name in names:
-        for arm in results.arms:
-            if found := results.of_workload(name, arm):
-                ratios = _ratios(results, arm, found, name) if compared else []
-                rows.append([*([name] if several else []), arm, _spread(found, METRIC), *ratios, *_loads(found)])
-    return _table(columns, rows)
-
-
-def _how_to_read(results: Results) -> str:
-    text = "Range: smallest to largest of the n counted repetitions. TTFT and TPOT: median over their requests."
-    text += " Peaks: the largest of them; retractions: their sum; accept length and prefill tokens: their median."
-    return f"{text} {_interval_note(results)}"
-
-
-def _interval_note(results: Results) -> str:
-    if len(results.arms) == 1:
-        return ""
-    return (
-        f"Ratio: median tok/s over {results.arms[0]}'s, with a 95% percentile bootstrap interval of the repetitions, each row for "
-        "itself; `=` marks one that is not separated from 1 (it includes 1, cannot be given, or rests on too few repetitions)."
+    page = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined).from_string(
+        Path(__file__).with_name("report.md.jinja").read_text()
     )
+    lengths = sorted({(record["input_tokens"], record["output_tokens"]) for record in results.counted if "batch" in record})
+    text = page.render(
+        results=results,
+        plots=[Path(name).stem for name in drawn],
+        headline=headline.sentence(results),
+        caveats=caveats.sentences(results),
+        workloads=_workloads(results),
+        intervals=_INTERVALS.format(results.arms[0]) if len(results.arms) > 1 else "",
+        steps=_steps(results),
+        step_tokens=" and ".join(f"{inputs} prompt and {outputs} new tokens" for inputs, outputs in lengths),
+        stages=stages.rows(results.profiles),
+        stage_note=stages.HOW_TO_READ,
+        kernels=kernel_table,
+        starts=_starts(results),
+        commands=dict.fromkeys(shlex.join(header["command"]) for header in results.headers),
+        arms=_arms(results),
+        facts=_facts(results.header),
+    )
+    return re.sub(r"\n{3,}", "\n\n", text.replace(" \n", "\n")).rstrip() + "\n"
+
+
+def _workloads(results: Results) -> list[tuple[str, str, str]]:
+    """Title, description and table of each workload, and of a sweep's points together."""
+    sweep = [name for name in results.workloads if sweep_size(name) is not None]
+    groups = [(name, [name]) for name in results.workloads if name not in sweep] + ([("sweep", sweep)] if sweep else [])
+    blocks = []
+    for title, names in groups:
+        described = "; ".join(_described(results, name) for name in dict.fromkeys((names[0], names[-1])))
+        columns: dict[str, Callable[[Sequence[Record]], str]] = {
+            "output tok/s: median (range)": lambda found: _spread(found, METRIC),
+            _RATIO: lambda found: _ratio(results, found),
+            "TTFT median ms": lambda found: _latency(found, "ttft_ms"),
+            "TPOT median ms": lambda found: _latency(found, "tpot_ms"),
+            "accept length": lambda found: _one(found, "accept_length", median),
+            "full / SWA pool peak %": lambda found: " / ".join(_peak(found, f"{pool}_pool_peak") for pool in ("full", "swa")),
+            "running peak": lambda found: _count(found, "running_peak", max),
+            "retractions": lambda found: _count(found, "retractions", sum),
+            "prefill tokens": lambda found: _count(found, "prefill_tokens", median),
+            "peak memory GiB": lambda found: _one(found, "memory_peak_gib", max),
+        }
+        blocks.append((title, described, _by_place(results, {"workload": names} if len(names) > 1 else names, columns)))
+    return blocks
+
+
+def _steps(results: Results) -> str:
+    columns: dict[str, Callable[[Sequence[Record]], str]] = {
+        "ms/step": lambda found: _spread(found, "step_ms"),
+        "tok/s": lambda found: _one(found, METRIC, median),
+        "prefill ms": lambda found: _one(found, "prefill_ms", median),
+        "accept length": lambda found: _one(found, "accept_length", median),
+        f"{_RATIO[:5]} of tok/s{_RATIO[5:]}": lambda found: _ratio(results, found),
+    }
+    return _by_place(results, {"batch": list(map(batch_place, results.batches))}, columns) if results.batches else ""
+
+
+def _by_place(results: Results, places: dict[str, list[str]] | list[str], columns: dict[str, Callable[[Sequence[Record]], str]]) -> str:
+    """A row for each place and arm with results; a dictionary names the column that shows the place."""
+    lead = list(places) if isinstance(places, dict) else []
+    names = places[lead[0]] if isinstance(places, dict) else places
+    kept = {title: cell for title, cell in columns.items() if len(results.arms) > 1 or not title.startswith("ratio")}
+    rows = [
+        [*([place.removeprefix("batch ")] if lead else []), arm, *(cell(found) for cell in kept.values())]
+        for place in names
+        for arm in results.arms
+        if (found := results.at(place, arm))
+    ]
+    return table([*lead, "arm", *kept], rows)
 
 
 def _described(results: Results, workload: str) -> str:
-    for asked in results.header["workloads"]:
-        if asked["name"] == workload:
-            at_once = f"{asked['concurrency']} at once" if asked.get("concurrency") else "all at once"
-            size = f"{asked['input_tokens']} prompt and {asked['output_tokens']} new tokens"
-            images = (
-                f", {asked['images']} images of {asked['image_size']} x {asked['image_size']} pixels each" if asked.get("images") else ""
-            )
-            return f"{workload}: {asked['requests']} request{'s' * (asked['requests'] != 1)}, {at_once}, {size}{images}"
-    return f"{workload}: not in the header's workloads"
+    asked = next((one for one in results.header["workloads"] if one["name"] == workload), None)
+    if asked is None:
+        return f"{workload}: not in the header's workloads"
+    at_once = f"{asked['concurrency']} at once" if asked.get("concurrency") else "all at once"
+    images = f", {asked['images']} images of {asked['image_size']} x {asked['image_size']} pixels each" if asked.get("images") else ""
+    requests = f"{asked['requests']} request{'s' * (asked['requests'] != 1)}"
+    return f"{workload}: {requests}, {at_once}, {asked['input_tokens']} prompt and {asked['output_tokens']} new tokens{images}"
 
 
-def _loads(found: Sequence[Record]) -> list[str]:
-    """The columns of a workload's row after the ratio."""
-
-    def at(name: str, how: Any) -> str:
-        present = values(found, name)
-        return number(how(present)) if present else "-"
-
-    timed = len(pooled(found, "ttft_ms")) >= TIMED * sum(int(record["completed"]) for record in found)
-    latency = [number(median(spans)) if timed and (spans := pooled(found, name)) else "-" for name in ("ttft_ms", "tpot_ms")]
-    pools = [f"{100 * max(share):.1f}" if (share := values(found, f"{pool}_pool_peak")) else "-" for pool in ("full", "swa")]
-    counts = [_count(values(found, "running_peak"), max), _count(values(found, "retractions"), sum)]
-    return [
-        *latency,
-        at("accept_length", median),
-        " / ".join(pools),
-        *counts,
-        _count(values(found, "prefill_tokens"), median),
-        at("memory_peak_gib", max),
-    ]
-
-
-def _steps(results: Results, pictures: dict[str, str]) -> str:
-    if not results.steps:
-        return ""
-    compared = len(results.arms) > 1
-    rows = []
-    for batch in results.batches:
-        for arm in results.arms:
-            found = results.of_batch(batch, arm)
-            if found:
-                accept = values(found, "accept_length")
-                rows.append(
-                    [str(batch), arm, _spread(found, "step_ms"), number(median(values(found, METRIC)))]
-                    + [number(median(values(found, "prefill_ms"))), number(median(accept)) if accept else "-"]
-                    + (_ratios(results, arm, found, batch) if compared else [])
-                )
-    lengths = sorted({(int(r["input_tokens"]), int(r["output_tokens"])) for r in results.steps})
-    tokens = " and ".join(f"{inputs} prompt and {outputs} new tokens" for inputs, outputs in lengths)
-    note = f"Offline engine, {tokens} per request; ms/step: one decode or verify step, median (range)."
-    note += "" if results.workloads else f" {_interval_note(results)}"
-    columns = ["batch", "arm", "ms/step", "tok/s", "prefill ms", "accept length", *(["ratio of tok/s [95% CI]"] if compared else [])]
-    return "\n".join([note, "", _table(columns, rows), *_pictures(pictures, "step-throughput", "step-time")])
-
-
-def _ratios(results: Results, arm: str, found: Sequence[Record], place: str | int) -> list[str]:
-    """The ratio column: empty for the baseline."""
+def _ratio(results: Results, found: Sequence[Record]) -> str:
+    """The ratio column: 1 for the baseline, ``-`` where that has no result, ``=`` where the interval does not carry a difference."""
     first = results.arms[0]
-    baseline = results.of_batch(place, first) if isinstance(place, int) else results.of_workload(place, first)
-    if arm == first or not baseline:
-        return ["1" if arm == first else "-"]
-    return [_ratio_text(ratio(values(baseline, METRIC), values(found, METRIC)))]
-
-
-def _ratio_text(found: Ratio) -> str:
-    shown = headline.times(found.value)
-    ends = headline.between(found)
-    return f"{shown} [{', '.join(ends) if ends else 'no interval'}]" + ("" if found.separated else " =")
-
-
-def _kernels(results: Results, pictures: dict[str, str]) -> str:
-    if not results.profiles:
-        return ""
-    blocks = []
-    if shares := stages.rows(results.profiles):
-        blocks.append(f"\n### stages of a decode step\n{stages.HOW_TO_READ}\n\n" + "\n".join(shares))
-    for record in results.profiles:
-        blocks.append(f"\n### {record['arm']}, {record['stage']}, batch {record['batch']}\n{table(record).rstrip()}")
-    return "\n".join([*_pictures(pictures, "kernels"), *blocks]).lstrip()
-
-
-def _starts(results: Results) -> str:
-    rows = []
-    for arm, process in dict.fromkeys((str(start["arm"]), str(start["process"])) for start in results.starts):
-        seconds = values([start for start in results.starts if (start["arm"], start["process"]) == (arm, process)], "seconds")
-        s = summary(seconds)
-        rows.append([arm, process, str(s.n), number(s.median) + (f" ({number(s.low)}-{number(s.high)})" if s.n > 1 else "")])
-    return _table(["arm", "process", "starts", "seconds until ready: median (range)"], rows) if rows else ""
-
-
-def _run(results: Results) -> str:
-    header = results.header
-    blocks = ["\n".join(f"    {shlex.join(command)}" for command in dict.fromkeys(tuple(entry["command"]) for entry in results.headers))]
-    if len(results.headers) > 1:
-        blocks.append(f"Started at {results.headers[0]['time']}, resumed at {', '.join(entry['time'] for entry in results.headers[1:])}.")
-    arms = [
-        [arm["name"], _code(shlex.join(map(str, arm["arguments"]))), _code(_assigned(arm["environment"])), _patches(results, arm["name"])]
-        for arm in header["arms"]
-    ]
-    blocks.append(_table(["arm", "arguments", "environment", "patches"], arms))
-    facts = {f"device {name}": value for name, value in header["device"].items() if value not in (None, "")}
-    rows = [["model", str(header["model"])], ["rounds", str(header["rounds"])], ["repetitions", str(header["repetitions"])]]
-    rows += [[name, str(value)] for group in (facts, header["versions"]) for name, value in group.items()]
-    blocks.append(_table(["", "value"], rows))
-    if header["environment"]:
-        blocks.append("Environment:\n\n" + "\n".join(f"    {name}={value}" for name, value in sorted(header["environment"].items())))
-    blocks.append(f"Raw lines: `{records.NAME}` ({len(results.repetitions) + len(results.steps)} counted results).")
-    return "\n\n".join(blocks)
-
-
-def _patches(results: Results, arm: str) -> str:
-    """Patch names by state, as the arm's servers reported them."""
-    by_state: dict[str, list[str]] = {}
-    for start in results.starts:
-        if start["arm"] == arm:
-            for name, state in (start.get("patches") or {}).items():
-                shown = state if isinstance(state, str) else json.dumps(state)
-                by_state.setdefault(shown, []).append(name)
-    return "; ".join(f"{state}: {', '.join(dict.fromkeys(names))}" for state, names in by_state.items()) or "none reported"
-
-
-def _assigned(environment: dict[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in environment.items())
-
-
-def _code(text: str) -> str:
-    return f"`{text}`" if text else "-"
+    baseline = results.at(place_of(found[0]), first)
+    if found[0]["arm"] == first or not baseline:
+        return "1" if found[0]["arm"] == first else "-"
+    own = ratio(values(baseline, METRIC), values(found, METRIC))
+    decimals = 3 if 0.9 < own.value < 1.1 else 2
+    ends = "no interval" if own.low is None else f"{own.low:.{decimals}f}, {own.high:.{decimals}f}"
+    return f"{own.value:.{decimals}f} [{ends}]" + ("" if own.separated else " =")
 
 
 def _spread(found: Sequence[Record], name: str) -> str:
@@ -223,14 +138,51 @@ def _spread(found: Sequence[Record], name: str) -> str:
     return f"{number(s.median)} ({number(s.low)}-{number(s.high)}, n={s.n})" if s.n > 1 else f"{number(s.median)} (n=1)"
 
 
-def _count(found: Sequence[float], how: Any) -> str:
-    return str(int(how(found))) if found else "-"
+def _one(found: Sequence[Record], name: str, how: Callable[[list[float]], float]) -> str:
+    return number(how(present)) if (present := values(found, name)) else "-"
 
 
-def _pictures(pictures: dict[str, str], *stems: str) -> list[str]:
-    return [f"\n![{stem.replace('-', ' ')}]({pictures[stem]})" for stem in stems if stem in pictures]
+def _count(found: Sequence[Record], name: str, how: Callable[[list[float]], float]) -> str:
+    return str(int(how(present))) if (present := values(found, name)) else "-"
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join([f"| {' | '.join(columns)} |", f"| {' | '.join('---' for _ in columns)} |", *body])
+def _peak(found: Sequence[Record], name: str) -> str:
+    return f"{100 * max(present):.1f}" if (present := values(found, name)) else "-"
+
+
+def _latency(found: Sequence[Record], name: str) -> str:
+    """Median over the requests, where enough of them have times."""
+    timed = len(pooled(found, "ttft_ms")) >= TIMED * sum(int(record["completed"]) for record in found)
+    return number(median(spans)) if timed and (spans := pooled(found, name)) else "-"
+
+
+def _starts(results: Results) -> str:
+    rows = []
+    for arm, process in dict.fromkeys((str(start["arm"]), str(start["process"])) for start in results.starts):
+        s = summary(values([start for start in results.starts if (start["arm"], start["process"]) == (arm, process)], "seconds"))
+        rows.append([arm, process, str(s.n), number(s.median) + (f" ({number(s.low)}-{number(s.high)})" if s.n > 1 else "")])
+    return table(["arm", "process", "starts", "seconds until ready: median (range)"], rows) if rows else ""
+
+
+def _arms(results: Results) -> str:
+    rows = []
+    for arm in results.header["arms"]:
+        environment = " ".join(f"{name}={value}" for name, value in arm["environment"].items())
+        texts = [f"`{text}`" if text else "-" for text in (shlex.join(map(str, arm["arguments"])), environment)]
+        rows.append([arm["name"], *texts, _patches(results, arm["name"])])
+    return table(["arm", "arguments", "environment", "patches"], rows)
+
+
+def _patches(results: Results, arm: str) -> str:
+    """Patch names by state, as the arm's servers reported them."""
+    by_state: dict[str, dict[str, None]] = {}
+    for start in results.starts:
+        for name, state in (start.get("patches") or {}).items() if start["arm"] == arm else ():
+            by_state.setdefault(state if isinstance(state, str) else json.dumps(state), {})[name] = None
+    return "; ".join(f"{state}: {', '.join(names)}" for state, names in by_state.items()) or "none reported"
+
+
+def _facts(header: Record) -> str:
+    facts: dict[str, Any] = {name: header[name] for name in ("model", "rounds", "repetitions")}
+    facts |= {f"device {name}": value for name, value in header["device"].items() if value not in (None, "")} | header["versions"]
+    return table(["", "value"], [[name, str(value)] for name, value in facts.items()])

@@ -2,28 +2,28 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sglang_gemma4.benchmark import records
 from sglang_gemma4.benchmark.records import Record
 
+METRIC = "output_throughput"
 TIMED = 0.9  # of the requests must have times before a median of them stands for all
 _SWEEP = re.compile(r"sweep-(\d+)")
 
 
 @dataclass
 class Results:
-    """One run. ``repetitions`` and ``steps`` hold only what counts; ``empty`` the counted repetitions in which nothing was generated."""
+    """One run. ``counted`` holds the repetitions and steps that count; ``empty`` the counted ones in which nothing was generated."""
 
     headers: list[Record]
-    starts: list[Record] = field(default_factory=list)
-    repetitions: list[Record] = field(default_factory=list)
-    steps: list[Record] = field(default_factory=list)
-    profiles: list[Record] = field(default_factory=list)
-    crashes: list[Record] = field(default_factory=list)
-    empty: list[Record] = field(default_factory=list)
+    starts: list[Record]
+    counted: list[Record]
+    profiles: list[Record]
+    crashes: list[Record]
+    empty: list[Record]
 
     @property
     def header(self) -> Record:
@@ -38,31 +38,30 @@ class Results:
     @property
     def workloads(self) -> list[str]:
         """Workloads with a counted repetition, in the header's order."""
+        found = dict.fromkeys(str(record["workload"]) for record in self.counted if "workload" in record)
         order = [str(workload["name"]) for workload in self.header["workloads"]]
-        found = dict.fromkeys(str(record["workload"]) for record in self.repetitions)
-        return [name for name in order if name in found] + [name for name in found if name not in order]
+        return sorted(found, key=lambda name: order.index(name) if name in order else len(order))
 
     @property
     def batches(self) -> list[int]:
         """Batch sizes with a counted step time, ascending."""
-        return sorted({int(record["batch"]) for record in self.steps})
+        return sorted({int(record["batch"]) for record in self.counted if "batch" in record})
 
-    def of_workload(self, workload: str, arm: str) -> list[Record]:
-        """Counted repetitions of one arm."""
-        return [record for record in self.repetitions if record["workload"] == workload and record["arm"] == arm]
+    @property
+    def places(self) -> list[str]:
+        """Where there are counted results: workloads, batch sizes of the offline engine, and the points of a sweep last."""
+        single = [name for name in self.workloads if sweep_size(name) is None]
+        return [*single, *map(batch_place, self.batches), *(name for name in self.workloads if name not in single)]
 
-    def of_batch(self, batch: int, arm: str) -> list[Record]:
-        """Counted step times of one arm."""
-        return [record for record in self.steps if record["batch"] == batch and record["arm"] == arm]
+    def at(self, place: str, arm: str) -> list[Record]:
+        """Counted results of one arm at one of :attr:`places`."""
+        return [record for record in self.counted if record["arm"] == arm and place_of(record) == place]
 
     @property
     def place(self) -> str:
         """Model and card in a few words, with what makes the numbers less than a measurement of the released model."""
-        device = self.header["device"]
-        count = int(device.get("count") or 1)
-        card = f"{count} x {device['name']}" if count > 1 else str(device["name"])
         marks = [name.replace("_", " ") for name in ("dummy_weights", "dry_run") if self.header.get(name)]
-        return f"{model_name(self.header)} on {card}" + (f" ({', '.join(marks)})" if marks else "")
+        return f"{model_name(self.header)} on {card_name(self.header)}" + (f" ({', '.join(marks)})" if marks else "")
 
 
 def load(folder: Path) -> Results:
@@ -77,21 +76,37 @@ def load(folder: Path) -> Results:
         by_kind.setdefault(record["kind"], []).append(record)
     if not by_kind["header"]:
         raise ValueError(f"{path} has no header line; give a folder that `sglang-gemma4 bench` wrote")
-    counted = {kind: [record for record in by_kind[kind] if record["counted"]] for kind in ("repetition", "step")}
+    counted = [record for record in by_kind["repetition"] + by_kind["step"] if record["counted"]]
     return Results(
         by_kind["header"],
         by_kind["start"],
-        [record for record in counted["repetition"] if record["output_throughput"] > 0],
-        [record for record in counted["step"] if record["output_throughput"] > 0],
+        [record for record in counted if record[METRIC] > 0],
         by_kind["profile"],
         by_kind["crash"],
-        [record for kind in ("repetition", "step") for record in counted[kind] if not record["output_throughput"] > 0],
+        [record for record in counted if not record[METRIC] > 0],
     )
+
+
+def batch_place(batch: int) -> str:
+    """The place of a batch size of the offline engine."""
+    return f"batch {batch}"
+
+
+def place_of(record: Record) -> str:
+    """The place of a ``repetition`` or ``step`` record."""
+    return str(record["workload"]) if "workload" in record else batch_place(record["batch"])
 
 
 def model_name(header: Record) -> str:
     """The model's last path part."""
     return str(header["model"]).rstrip("/").split("/")[-1]
+
+
+def card_name(header: Record) -> str:
+    """The card of a run, with their number where there are several."""
+    device = header["device"]
+    count = int(device.get("count") or 1)
+    return f"{count} x {device['name']}" if count > 1 else str(device["name"])
 
 
 def values(found: Sequence[Record], name: str) -> list[float]:
@@ -117,3 +132,10 @@ def number(value: Any) -> str:
     size = abs(float(value))
     decimals = 0 if size >= 1000 or size == 0 else 1 if size >= 100 else 2 if size >= 10 else 3
     return f"{float(value):.{decimals}f}"
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: int = 0) -> str:
+    """A Markdown table; its last ``right`` columns are aligned to the right."""
+    rules = ["---"] * (len(columns) - right) + ["---:"] * right
+    body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join([f"| {' | '.join(columns)} |", f"| {' | '.join(rules)} |", *body])

@@ -5,11 +5,12 @@ which also covers the preparation of a replay. What a CUDA graph runs counts for
 """
 
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from sglang_gemma4.benchmark.trace import Trace
+from sglang_gemma4.benchmark.records import Record
+from sglang_gemma4.benchmark.results import table
+from sglang_gemma4.benchmark.trace import Trace, occupied
 
 NAMES = ("draft", "verify", "other")
 HOW_TO_READ = (
@@ -35,19 +36,15 @@ def of_decode(trace: Trace) -> dict[str, Any] | None:
     spans = _stage_spans(trace)
     starts = [start for start, _, _ in spans]
     busy: dict[str, float] = dict.fromkeys(NAMES, 0.0)
-    idle, until, began = 0.0, None, 0.0
-    for one in sorted(trace.timed("decode"), key=lambda one: one.start):
-        end = one.start + one.microseconds
-        if until is None:
-            began = until = one.start
-        idle += max(0.0, one.start - until)
-        busy[_stage_of(one.launched, spans, starts)] += max(0.0, end - max(one.start, until))
-        until = max(until, end)
+    idle = 0.0
+    for one, waited, added in occupied(trace.timed("decode")):
+        idle += waited
+        busy[_stage_of(one.launched, spans, starts)] += added
     steps = [step for step in trace.steps if step.stage == "decode"]
     return {
         "busy": {name: round(spent, 3) for name, spent in busy.items()},
         "idle": round(idle, 3),
-        "wall": round((until or 0.0) - began, 3),
+        "wall": round(idle + sum(busy.values()), 3),
         "host": round(sum(step.end - step.start for step in steps), 3),
         "steps": len(steps),
     }
@@ -71,25 +68,15 @@ def _stage_of(moment: float, spans: Sequence[tuple[float, float, str]], starts: 
     return spans[where][2] if where >= 0 and moment <= spans[where][1] else "other"
 
 
-def rows(records: Sequence[dict[str, Any]]) -> list[str]:
-    """A table of the ``profile`` records that carry ``stages``, per step; no lines where none does."""
-    by_place: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+def rows(records: Sequence[Record]) -> str:
+    """A table of the ``profile`` records that carry ``stages``, per step, by batch; empty where none does."""
+    found = []
     for record in records:
-        if record.get("stages"):
-            by_place[record["arm"], record["batch"]].append(record["stages"])
-    if not by_place:
-        return []
-    lines = [
-        "| batch | arm | wall ms | draft ms | verify ms | other ms | idle ms | idle share | host ms |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for (arm, batch), taken in sorted(by_place.items(), key=lambda item: (item[0][1],)):
-        for stages in taken:
-            n = 1000 * stages["steps"]
-            cells = [stages["wall"] / n, *(stages["busy"][name] / n for name in NAMES), stages["idle"] / n]
-            lines.append(
-                f"| {batch} | {arm} | "
-                + " | ".join(f"{cell:.3f}" for cell in cells)
-                + f" | {100 * stages['idle'] / stages['wall']:.1f}% | {stages['host'] / n:.3f} |"
-            )
-    return lines
+        if taken := record.get("stages"):
+            spent = [taken["wall"], *(taken["busy"][name] for name in NAMES), taken["idle"], taken["host"]]
+            cells = [f"{microseconds / taken['steps'] / 1000:.3f}" for microseconds in spent]
+            found.append([str(record["batch"]), record["arm"], *cells[:-1], f"{taken['idle'] / taken['wall']:.1%}", cells[-1]])
+    arms = list(dict.fromkeys(row[1] for row in found))
+    found.sort(key=lambda row: (int(row[0]), arms.index(row[1])))
+    columns = ["batch", "arm", "wall ms", *(f"{name} ms" for name in NAMES), "idle ms", "idle share", "host ms"]
+    return table(columns, found, 7) if found else ""

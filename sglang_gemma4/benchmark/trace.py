@@ -107,12 +107,7 @@ class Trace:
         """
         if self.clock != "gpu":
             return None
-        spent, until = 0.0, 0.0
-        for one in sorted(self.timed(stage), key=lambda one: one.start):
-            end = one.start + one.microseconds
-            spent += max(0.0, end - max(one.start, until))
-            until = max(until, end)
-        return round(spent, 3)
+        return round(sum(added for _, _, added in occupied(self.timed(stage))), 3)
 
     def timed(self, stage: str | None) -> list[Timed]:
         timed = list(_gpu_events(self.events) if self.clock == "gpu" else _own_times(self.events))
@@ -123,6 +118,15 @@ class Trace:
             raise ValueError(f"{self.path} holds no {stage!r} step but {has}; name that stage, or none for the whole trace")
         away = _away(self.events)
         return [one for one in timed if not away(one.launched) and _step_of(one.launched, self.steps).stage == stage]
+
+
+def occupied(events: Iterable[Timed]) -> Iterator[tuple[Timed, float, float]]:
+    """Events of all streams by their start: each with the microseconds the card idled before it and those it adds to busy time."""
+    until: float | None = None
+    for one in sorted(events, key=lambda one: one.start):
+        end, begun = one.start + one.microseconds, one.start if until is None else until
+        yield one, max(0.0, one.start - begun), max(0.0, end - max(one.start, begun))
+        until = max(begun, end)
 
 
 def kernels(trace: Path) -> list[dict[str, Any]]:

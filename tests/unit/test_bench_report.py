@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4.benchmark import records, report, runs_index
+from sglang_gemma4.benchmark import records, report
 from sglang_gemma4.benchmark.results import load, number
 from tests.unit import bench_synthetic
 
@@ -38,11 +38,11 @@ def test_a_whole_report(tmp_path: Path) -> None:
     folder = bench_synthetic.write(tmp_path / "run")
     path = report.write(folder)
     text = path.read_text()
-    found = re.match(r"package against stock, output tokens/s: (\d\.\d+)x on chat \(95% CI (\d\.\d+)-(\d\.\d+)\)", text)
+    found = re.match(r"package: (\d\.\d+)x stock's output tokens/s on chat, ", text)
     assert found is not None
-    assert float(found[2]) <= float(found[1]) <= float(found[3])
     assert 1.08 < float(found[1]) < 1.16
-    assert "mtp against stock" in text.split("\n")[0]
+    assert re.search(r"; mtp: 1\.\d+x on chat, .* \(6 passes\)\.$", text.split("\n")[0])
+    assert re.search(rf"\| package \| \d+ \(\d+-\d+, n=6\) \| {found[1]}\d? \[1\.\d+, 1\.\d+\] \|", text), "the interval is in the table"
     for name in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text):
         assert (folder / name).is_file()
     assert len(re.findall(r"!\[", text)) == len(list(folder.glob("*.png"))) == 7
@@ -66,37 +66,62 @@ def test_every_table_row_has_as_many_cells_as_its_head(tmp_path: Path) -> None:
 def test_warm_ups_do_not_count(tmp_path: Path) -> None:
     """The synthetic warm-ups are ten times slower; the range of the table would show one."""
     results = load(bench_synthetic.write(tmp_path))
-    assert len(results.of_workload("chat", "stock")) == 6
-    assert min(record["output_throughput"] for record in results.of_workload("chat", "stock")) > 2500
+    assert len(results.at("chat", "stock")) == 6
+    assert min(record["output_throughput"] for record in results.at("chat", "stock")) > 2500
 
 
-def test_no_difference_is_said_to_be_none(tmp_path: Path) -> None:
-    line = first_line(small(tmp_path, {"stock": [100, 101, 99, 100.5, 99.5], "package": [100.2, 100.9, 99.2, 100.6, 99.4]}))
-    assert line.startswith("no difference found between package and stock in output tokens/s: 1.002x on batch 1 (95% CI 0.9")
+@pytest.mark.parametrize(
+    ("package", "said"),
+    [
+        ([100.2, 100.9, 99.2, 100.6, 99.4], "package: no difference from stock in output tokens/s at batch 1 (5 passes)."),
+        ([90, 91, 89, 90.5, 89.5], "package: 0.90x stock's output tokens/s at batch 1 (5 passes)."),
+        ([321, 322, 320, 321, 321.5], "package: 3.2x stock's output tokens/s at batch 1 (5 passes)."),
+    ],
+)
+def test_the_first_line_says_what_was_bought(tmp_path: Path, package: list[float], said: str) -> None:
+    assert first_line(small(tmp_path, {"stock": [100, 101, 99, 100.5, 99.5], "package": package})) == said
 
 
-def test_a_loss_is_called_slower(tmp_path: Path) -> None:
-    line = first_line(small(tmp_path, {"stock": [100, 101, 99, 100.5, 99.5], "package": [90, 91, 89, 90.5, 89.5]}))
-    assert line.startswith("package against stock, output tokens/s: slower: 0.90x on batch 1")
+def test_a_gain_below_half_a_percent_is_none_even_with_an_interval(tmp_path: Path) -> None:
+    folder = small(tmp_path, {"stock": [100, 100.01, 100.02, 100.01, 100], "package": [100.3, 100.31, 100.32, 100.31, 100.3]})
+    assert first_line(folder) == "package: no difference from stock in output tokens/s at batch 1 (5 passes)."
+    assert "| 1.003 [1.003, 1.003] |" in text_of(folder)
 
 
 def test_one_repetition_proves_nothing(tmp_path: Path) -> None:
     folder = small(tmp_path, {"stock": [100], "package": [150]})
-    assert first_line(folder).startswith("too few repetitions to tell package from stock in output tokens/s: 1.50x on batch 1 (no interval")
+    assert first_line(folder) == "package: unproven 1.50x stock's output tokens/s at batch 1 (1 pass)."
     assert "1.50 [no interval] =" in text_of(folder)
-    assert "Fewer than 5 counted repetitions: 1 of stock on batch 1; 1 of package on batch 1." in text_of(folder)
+    few = "Fewer than 5 passes, whose intervals are narrower than 95% (a single pass has none)"
+    assert f"{few}: 1 of stock on batch 1; 1 of package on batch 1." in text_of(folder)
 
 
-def test_three_repetitions_are_too_few_and_the_line_says_so(tmp_path: Path) -> None:
-    line = first_line(small(tmp_path, {"stock": [100, 101, 102], "package": [150, 151, 152]}))
-    assert line.startswith("too few repetitions to tell package from stock")
-    assert "n=3 and 3" in line
+def test_three_repetitions_are_a_caveat_and_not_separated(tmp_path: Path) -> None:
+    folder = small(tmp_path, {"stock": [100, 101, 102], "package": [150, 151, 152]})
+    assert first_line(folder) == "package: 1.50x stock's output tokens/s at batch 1 (3 passes)."
+    assert "1.50 [1.47, 1.52] =" in text_of(folder)
+    assert "3 of package on batch 1." in text_of(folder)
+
+
+def test_a_gain_stays_no_difference_where_the_ranges_meet(tmp_path: Path) -> None:
+    folder = small(tmp_path, {"stock": [100, 130], "package": [120, 150]})
+    assert first_line(folder) == "package: no difference from stock in output tokens/s at batch 1 (2 passes)."
+
+
+def test_stock_is_what_others_are_held_against_whichever_came_first(tmp_path: Path) -> None:
+    line = first_line(small(tmp_path, {"all": [200, 202, 198, 201, 199], "stock": [100, 101, 99, 100.5, 99.5]}))
+    assert line == "all: 2.0x stock's output tokens/s at batch 1 (5 passes)."
 
 
 def test_one_arm_alone(tmp_path: Path) -> None:
     folder = small(tmp_path, {"stock": [100, 101, 99, 100.5, 99.5]})
-    assert first_line(folder) == "stock alone: 100.0 output tokens/s at batch 1 (99.00-101.0, n=5)."
+    assert first_line(folder) == "stock: 100.0 output tokens/s at batch 1 (5 passes)."
     assert "ratio" not in text_of(folder)
+
+
+def test_arms_that_died_or_were_not_reached(tmp_path: Path) -> None:
+    line = first_line(small(tmp_path, {"stock": [100, 101], "package": [150, 152], "late": []}))
+    assert line == "package: 1.50x stock's output tokens/s at batch 1 (2 passes); late: no counted pass."
 
 
 def test_a_crash_is_a_result(tmp_path: Path) -> None:
@@ -104,15 +129,14 @@ def test_a_crash_is_a_result(tmp_path: Path) -> None:
     crash = {"arm": "package", "round": 0, "during": "start", "exit_status": -9, "log_tail": ["loading", "| out of memory"]}
     records.append(folder / records.NAME, "crash", **crash)
     assert first_line(folder) == (
-        "package against stock: nothing to compare yet, no place where both have a result (stock alone: 100.0 output tokens/s at batch 1 "
-        "(99.00-101.0, n=5)); package died during start (signal 9)."
+        "stock: 100.0 output tokens/s at batch 1, nothing to compare with (5 passes); package died during start (signal 9)."
     )
     assert "      | out of memory" in text_of(folder)
 
 
 def test_dry_runs_and_dummy_weights_are_in_the_first_line(tmp_path: Path) -> None:
     line = first_line(small(tmp_path, {"stock": [100.0]}, dry_run=True, dummy_weights=True, notes=["Nothing is measured."]))
-    assert line.startswith("Dry run, which measures nothing: stock alone")
+    assert line.startswith("Dry run, which measures nothing: stock: 100.0 output")
     assert line.endswith("Dummy weights.")
     assert "- Nothing is measured." in text_of(tmp_path)
 
@@ -170,20 +194,3 @@ def test_a_folder_without_a_header_is_refused(tmp_path: Path) -> None:
 )
 def test_numbers(value: float | None, shown: str) -> None:
     assert number(value) == shown
-
-
-def test_the_index_has_a_row_for_each_folder(tmp_path: Path) -> None:
-    report.write(bench_synthetic.write(tmp_path / "2026-01-02-generated", dummy_weights=True))
-    by_hand = tmp_path / "2026-01-01-by-hand"
-    by_hand.mkdir()
-    (by_hand / "REPORT.md").write_text("# Title\nDecode is 1.1x faster | see\nbelow. More follows.\n\nNVIDIA H100, 26B-A4B and tiny-e2b.\n")
-    (tmp_path / "2026-01-03-unfinished").mkdir()
-    lines = runs_index.markdown(tmp_path).strip().split("\n")
-    rows = [line for line in lines if line.startswith("| ") and "2026" in line]
-    assert len(rows) == 3
-    assert "| Decode is 1.1x faster \\| see below. | NVIDIA H100 | 26B-A4B, tiny-e2b | [REPORT.md]" in rows[0]
-    assert "package against stock" in rows[1]
-    assert "| NVIDIA H200 | gemma-4-26B-A4B-it (dummy weights) |" in rows[1]
-    assert "[raw.jsonl](2026-01-02-generated/raw.jsonl)" in rows[1]
-    assert "| no REPORT.md | not said | not said |" in rows[2]
-    assert runs_index.write(tmp_path).read_text() == runs_index.markdown(tmp_path)
