@@ -23,8 +23,7 @@ def prefill_by_flash(_result: None, backend: Any, runner: Any, *_args: Any, **_k
     from sglang.kernels.ops.attention.flash_attention_v4 import flash_attn_varlen_func
 
     choice = flash_choice.chosen(flash_attn_varlen_func, flash_prefill.kinds_of(runner.model), runner.dtype, backend.device)
-    took = f"compiled and measured in {choice.seconds:.1f} s"
-    tell("flash_prefill", f"FlashAttention-4 {took}, prefills {'; '.join(choice.taken) or 'no kind of layer'}")
+    tell("flash_prefill", f"FlashAttention-4 {choice.took}, prefills {'; '.join(choice.taken) or 'no kind of layer'}")
     if not choice.taken:
         decline("flash_prefill", f"our kernel prefills layers of {'; '.join(choice.left)}")
         return

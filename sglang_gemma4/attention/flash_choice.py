@@ -1,10 +1,11 @@
 """Which kinds of layers FlashAttention-4 prefills, and from how many tokens on: measured against our kernel when a server starts.
 
-It takes a fraction of a second once both are compiled. An answer that holds for one head dimension, card or version of either kernel need
-not hold for another, so none is written down here.
+An answer that holds for one head dimension, card or version of either kernel need not hold for another, so none is written down here. The
+times are kept for the next start of the same card, versions and layers (``start/folder.py``); there only what was chosen is compiled.
 """
 
 import functools
+import logging
 import statistics
 import time
 from collections.abc import Callable
@@ -16,7 +17,10 @@ import torch
 
 from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
 from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
+from sglang_gemma4.start import folder
+from sglang_gemma4.start import times as start_times
 
+logger = logging.getLogger(__name__)
 SIZES = (1024, 2048, 4096, 8192)
 """New tokens of a batch; SGLang's chunks end at 8,192 on a card of 80 GB or more."""
 SHORT = 1024
@@ -26,6 +30,9 @@ MARGIN = 0.95
 REPEATS = 3
 TOLERANCE = 2e-2
 """Absolute and relative, of two kernels' bfloat16 outputs."""
+KEPT = "prefill-attention"
+Times = dict[int, list[tuple[float, float]]]
+"""By new tokens of a batch: milliseconds of our kernel and of FlashAttention-4, in each shape."""
 
 
 @dataclass
@@ -35,10 +42,17 @@ class Choice:
     flash: FlashPrefill
     seconds: float = 0.0
     """Compiling and measuring took."""
+    remembered: int = 0
+    """Kinds whose times an earlier start measured."""
     taken: list[str] = field(default_factory=list)
     """A line for each kind that FlashAttention-4 takes."""
     left: list[str] = field(default_factory=list)
     """The kinds that stay with our kernel, and why."""
+
+    @property
+    def took(self) -> str:
+        """For the log."""
+        return f"compiled and measured in {self.seconds:.1f} s" + (", times of an earlier start" if self.remembered else "")
 
 
 def inputs(kind: Kind, requests: int, tokens: int, dtype: torch.dtype, device: str, prefix: int = 0) -> dict[str, Any]:
@@ -80,16 +94,56 @@ def milliseconds(call: Callable[[], object], repeats: int = REPEATS) -> float:
     return float(statistics.median(taken))
 
 
-def measured(flash: FlashPrefill, kind: Kind, dtype: torch.dtype, device: str) -> dict[int, list[tuple[float, float]]]:
+def measured(flash: FlashPrefill, kind: Kind, dtype: torch.dtype, device: str) -> Times:
     """By new tokens of a batch: milliseconds of our kernel and of FlashAttention-4, for one request and for several."""
-    found: dict[int, list[tuple[float, float]]] = {}
-    for size in SIZES:
-        for requests in sorted({1, size // SHORT}):
-            given = inputs(kind, requests, size // requests, dtype, device)
-            pair = (milliseconds(partial(prefill_attention, **given)), milliseconds(partial(flash, **given)))
-            found.setdefault(size, []).append(pair)
-            del given  # before the next, larger ones are made
+    found: Times = {}
+    for size, requests in shapes():
+        given = inputs(kind, requests, size // requests, dtype, device)
+        pair = (milliseconds(partial(prefill_attention, **given)), milliseconds(partial(flash, **given)))
+        found.setdefault(size, []).append(pair)
+        del given  # before the next, larger ones are made
     return found
+
+
+def shapes() -> list[tuple[int, int]]:
+    """New tokens of a batch and its requests, of all that is measured."""
+    return [(size, requests) for size in SIZES for requests in sorted({1, size // SHORT})]
+
+
+def compile_shapes(flash: FlashPrefill, kind: Kind, least: int, dtype: torch.dtype, device: str) -> None:
+    """Call FlashAttention-4 once in each shape that it takes, as measuring does: no request is to wait for a compiler."""
+    for size, requests in shapes():
+        if size >= least:
+            flash(**inputs(kind, requests, size // requests, dtype, device))
+
+
+def card_name(device: str) -> str | None:
+    """The card whose times are kept, or None where there is none."""
+    return torch.cuda.get_device_name() if device.startswith("cuda") else None
+
+
+def kept_key(kinds: frozenset[Kind], dtype: torch.dtype) -> dict[str, Any]:
+    """What decides the times beside the card."""
+    return {"versions": folder.versions(), "kinds": sorted(kinds), "dtype": str(dtype), "sizes": SIZES, "short": SHORT}
+
+
+def remembered(card: str | None, kinds: frozenset[Kind], dtype: torch.dtype) -> dict[Kind, Times]:
+    """Times that an earlier start kept, by kind."""
+    found = folder.load(KEPT, card, kept_key(kinds, dtype)) if card else None
+    try:
+        return {
+            Kind(*kind): {int(size): [(float(ours), float(theirs)) for ours, theirs in pairs] for size, pairs in sizes}
+            for kind, sizes in found or ()
+        }
+    except (TypeError, ValueError) as error:
+        logger.warning("sglang-gemma4: kept times of prefill attention are not used: %s", error)
+        return {}
+
+
+def keep(card: str | None, kinds: frozenset[Kind], dtype: torch.dtype, found: dict[Kind, Times]) -> None:
+    """For the next start."""
+    if card and found:
+        folder.save(KEPT, card, kept_key(kinds, dtype), [[kind, sorted(sizes.items())] for kind, sizes in sorted(found.items())])
 
 
 def greatest_difference(flash: FlashPrefill, kind: Kind, dtype: torch.dtype, device: str) -> float:
@@ -103,7 +157,7 @@ def greatest_difference(flash: FlashPrefill, kind: Kind, dtype: torch.dtype, dev
     return float((apart / (TOLERANCE + TOLERANCE * ours.abs().float())).max())
 
 
-def least_of(times: dict[int, list[tuple[float, float]]]) -> int | None:
+def least_of(times: Times) -> int | None:
     """The fewest tokens from which on FlashAttention-4 is the faster one in every shape, or None."""
     least = None
     for size in sorted(times, reverse=True):
@@ -123,30 +177,46 @@ def chosen(attend: Callable[..., Any], kinds: frozenset[Kind], dtype: torch.dtyp
         attend: SGLang's ``flash_attn_varlen_func``.
     """
     began = time.monotonic()
-    choice = Choice(FlashPrefill(attend))
+    with start_times.part("FlashAttention-4: compile and measure"):
+        choice = _chosen(attend, kinds, dtype, device)
+    choice.flash.steps = 0
+    choice.seconds = time.monotonic() - began
+    return choice
+
+
+def _chosen(attend: Callable[..., Any], kinds: frozenset[Kind], dtype: torch.dtype, device: str) -> Choice:
+    choice, card = Choice(FlashPrefill(attend)), card_name(device)
+    known = remembered(card, kinds, dtype)
+    choice.remembered = len(known)
+    found = dict(known)
     for kind in sorted(kinds):
         given = inputs(kind, 1, 1, dtype, device)
         reason = choice.flash.reason_against(*(given[name] for name in ("q", "k", "v", "kv_indices")))
         if reason:
             choice.left.append(f"{kind}: {reason}")
             continue
+        least = least_of(known[kind]) if kind in known else None
         try:
-            apart = greatest_difference(choice.flash, kind, dtype, device)
-            if not apart <= 1:  # NaN is not either
-                choice.left.append(f"{kind}: it answers otherwise, by {apart:.1f} times what rounding explains")
-                continue
-            times = measured(choice.flash, kind, dtype, device)
+            if kind not in known or least is not None:  # what is not taken need not be compiled again
+                apart = greatest_difference(choice.flash, kind, dtype, device)
+                if not apart <= 1:  # NaN is not either
+                    choice.left.append(f"{kind}: it answers otherwise, by {apart:.1f} times what rounding explains")
+                    continue
+            if kind not in known:
+                found[kind] = measured(choice.flash, kind, dtype, device)
+                least = least_of(found[kind])
+            elif least is not None:
+                compile_shapes(choice.flash, kind, least, dtype, device)
         except Exception as error:  # of a compiler, a driver or a shape it refuses: our kernel is there
             choice.left.append(f"{kind}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}")
             continue
-        ours, theirs = times[max(times)][0]
-        told = f"{max(times)} tokens take {theirs:.2f} ms, our kernel's {ours:.2f}"
-        least = least_of(times)
+        ours, theirs = found[kind][max(found[kind])][0]
+        told = f"{max(found[kind])} tokens take {theirs:.2f} ms, our kernel's {ours:.2f}"
         if least is None:
             choice.left.append(f"{kind}: {told}")
         else:
             choice.flash.least[kind] = least
             choice.taken.append(f"{kind} from {least} tokens ({told})")
-    choice.flash.steps = 0
-    choice.seconds = time.monotonic() - began
+    if found != known:
+        keep(card, kinds, dtype, found)
     return choice

@@ -10,6 +10,9 @@ from sglang_gemma4.start.times import Interval
 SCHEDULER = "sglang_gemma4_start"
 """Key of the scheduler's intervals and kernel counts in what it tells the launching process when it is ready."""
 
+SHOWN = 0.05
+"""Seconds; shorter parts have no line in the log."""
+
 _scheduler: dict[str, Any] = {}
 _ready: dict[str, Any] = {}
 
@@ -48,7 +51,9 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     """A table from :func:`finish` as lines: the total, seconds by part, what Triton compiled."""
     total = found["seconds"]
     text = [f"ready after {total:.1f} s"]
-    text += [f"  {seconds:7.1f} s {100 * seconds / max(total, 1e-9):3.0f} %  {name}" for name, seconds in found["parts"]]
+    text += [
+        f"  {seconds:7.1f} s {100 * seconds / max(total, 1e-9):3.0f} %  {name}" for name, seconds in found["parts"] if seconds >= SHOWN
+    ]
     counted = found.get("kernels") or {}
     if counted.get("compiled") or counted.get("found"):
         text.append(

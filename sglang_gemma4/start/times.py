@@ -3,6 +3,7 @@
 Seconds are those of the wall clock (``time.time``), which all processes of a host share.
 """
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -53,6 +54,12 @@ def process_began() -> float:
     """When this process was created; ``exec`` keeps it."""
     import psutil  # SGLang requires it
 
+    if hasattr(time, "CLOCK_BOOTTIME"):  # psutil knows the boot in whole seconds
+        with open("/proc/self/stat") as stat:
+            ticks = int(stat.read().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        if age >= 0:
+            return time.time() - age
     return float(psutil.Process().create_time())
 
 

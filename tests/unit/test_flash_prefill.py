@@ -1,5 +1,6 @@
 """When a long prefill is not FlashAttention's, and what is said of it."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,8 @@ from sglang.kernels.ops.attention import flash_attention_v4
 
 from sglang_gemma4.attention import flash_choice, flash_prefill, prefill
 from sglang_gemma4.patches import flash_prefill as patch
+from sglang_gemma4.start import folder
+from sglang_gemma4.switches import CACHE_DIR
 
 States = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -79,7 +82,8 @@ class Runner(SimpleNamespace):
 )
 def test_backends_that_get_it(runner: Any, ours: bool, possible: str | None, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
-    monkeypatch.setattr(patch, "note", lambda name, message: heard.append(message))
+    for told in ("note", "decline"):
+        monkeypatch.setattr(patch, told, lambda name, message: heard.append(message))
     monkeypatch.setattr(flash_prefill, "problem", lambda: possible)
     monkeypatch.setattr(flash_prefill, "unused_by", lambda asking: None)
     taken = flash_prefill.FlashPrefill(print)
@@ -114,7 +118,8 @@ def test_servers_that_would_never_use_it(
     execution = SimpleNamespace(deterministic=SimpleNamespace(enable_deterministic_inference=deterministic))
     monkeypatch.setattr("sglang.srt.runtime_context.get_disagg", lambda: SimpleNamespace(disaggregation_mode=mode))
     monkeypatch.setattr("sglang.srt.runtime_context.get_exec", lambda: execution)
-    monkeypatch.setattr(patch, "note", lambda name, message: heard.append(message))
+    for told in ("note", "decline"):
+        monkeypatch.setattr(patch, told, lambda name, message: heard.append(message))
     monkeypatch.setattr(flash_prefill, "problem", lambda: None)
     asked: list[Any] = []
 
@@ -145,3 +150,83 @@ def test_short_prefills_and_images_stay_ours(tokens: int, images: bool, flashed:
     assert attention.attend(q, k, v, torch.empty_like(q), k, v, starts, none, none[:0], tokens, 1.0, -1, reach) is None
     assert len(taken) == flashed
     assert len(kernel) == 1 - flashed
+
+
+KINDS = frozenset({flash_prefill.Kind(4, 2, 256, 63), flash_prefill.Kind(4, 1, 512, -1)})
+
+
+class Card:
+    """The chooser's view of a card: both kernels by torch, times by a table, every call of FlashAttention-4 counted."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.called: list[tuple[int, int]] = []
+        self.timed: list[int] = []
+        self.theirs = {256: 1.0, 512: 3.0}
+        monkeypatch.setenv(CACHE_DIR, str(folder))
+        monkeypatch.setattr(flash_choice, "card_name", lambda device: "NVIDIA H200")
+        monkeypatch.setattr(flash_choice, "greatest_difference", self.compare)
+        monkeypatch.setattr(flash_choice, "milliseconds", self.time)
+
+    def attend(self, q: torch.Tensor, *_args: Any, **_kwargs: Any) -> None:
+        self.called.append((q.shape[0], q.shape[2]))
+
+    def compare(self, flash: flash_prefill.FlashPrefill, kind: flash_prefill.Kind, *_: Any) -> float:
+        self.called.append((0, kind.dim))
+        return 0.5
+
+    def time(self, call: Any) -> float:
+        dim = call.keywords["q"].shape[2]
+        self.timed.append(dim)
+        return self.theirs[dim] if call.func is not flash_choice.prefill_attention else 2.0
+
+    def start(self) -> flash_choice.Choice:
+        flash_choice.chosen.cache_clear()
+        self.called.clear()
+        self.timed.clear()
+        return flash_choice.chosen(self.attend, KINDS, torch.bfloat16, "cpu")
+
+
+@pytest.fixture
+def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Card:
+    monkeypatch.setattr(flash_choice, "SIZES", (128, 256))
+    monkeypatch.setattr(flash_choice, "SHORT", 128)
+    return Card(tmp_path, monkeypatch)
+
+
+def test_a_second_start_chooses_by_the_first_one_s_times(card: Card) -> None:
+    first = card.start()
+    assert (first.remembered, len(card.timed)) == (0, 2 * 3 * 2), "two kinds, three shapes, two kernels"
+    second = card.start()
+    assert (second.remembered, card.timed) == (2, [])
+    assert (second.flash.least, second.taken, second.left) == (first.flash.least, first.taken, first.left)
+    assert card.called == [(0, 256), (128, 256), (256, 256), (256, 256)], "what is taken, in every shape, and no more"
+    assert first.took.startswith("compiled and measured in")
+    assert second.took.endswith(", times of an earlier start")
+
+
+@pytest.mark.parametrize("what", ["empty", "card", "version", "broken", "shape"])
+def test_times_that_are_measured_anew(what: str, card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card.start()
+    (path,) = tmp_path.rglob("*.json")
+    if what == "empty":
+        monkeypatch.setenv(CACHE_DIR, "")
+    elif what == "card":
+        monkeypatch.setattr(flash_choice, "card_name", lambda device: "NVIDIA H100")
+    elif what == "version":
+        monkeypatch.setattr(folder, "versions", lambda: {"triton": "another"})
+    elif what == "broken":
+        path.write_text(path.read_text()[:-20])
+    else:
+        path.write_text(path.read_text().replace("2.0", '"soon"'))
+    card.theirs = {256: 3.0, 512: 1.0}
+    again = card.start()
+    assert again.remembered == 0
+    assert [kind.dim for kind in again.flash.least] == [512]
+
+
+def test_a_kept_choice_that_answers_otherwise_is_not_taken(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    card.start()
+    monkeypatch.setattr(flash_choice, "greatest_difference", lambda *_: float("nan"))
+    again = card.start()
+    assert again.taken == []
+    assert any("answers otherwise" in left for left in again.left)

@@ -15,15 +15,15 @@ PACKAGE = Path(sglang_gemma4.__file__).parent
 # From the bottom up: folders, and modules that stand elsewhere than their folder. Modules at the top of the package that are not named
 # here are of "base", which every layer may import.
 LAYERS = (
-    ("base", "tiny"),
+    ("base", "tiny", "start"),
     ("kernels",),
     ("attention",),
     ("models",),
     ("speculative", "memory", "disaggregation", "cpu"),
-    ("diagnostics", "serving", "start"),  # what patches put into the server: checks, traps, states, parsers, times
+    ("diagnostics", "serving"),  # what patches put into the server: checks, traps, states, parsers
     ("patches",),
     ("plugin",),
-    ("benchmark", "quality", "diagnostics.doctor", "diagnostics.listing"),  # the last two read the list of patches
+    ("benchmark", "quality", "start.measure", "diagnostics.doctor", "diagnostics.listing"),  # the last two read the list of patches
     ("cli",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
