@@ -1,73 +1,110 @@
-"""``runs/README.md``: one row per run folder, made from the reports and raw lines that lie in them."""
+"""``runs/README.md``: run folders by the question they answer, newest first, made from ``runs/index.toml`` and the folders themselves."""
 
-import re
+import textwrap
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sglang_gemma4.benchmark import records
-from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.report import NAME as REPORT
-from sglang_gemma4.benchmark.results import model_name
+from sglang_gemma4.benchmark.results import card_name, model_name, table
 
 NAME = "README.md"
-_MODELS = re.compile(r"\b(?:tiny-)?(?:26B-A4B|E2B|E4B|31B)\b", re.IGNORECASE)
-_CARDS = re.compile(r"\bNVIDIA (?:[A-Z]+\d+\w*|(?:GeForce )?RTX [\w ]*\d+)")
-_SENTENCE = re.compile(r"(.+?[.!?])(?=\s+[^a-z\s]|\s*$)", re.DOTALL)
-_UNKNOWN = "not said"
+TABLE = "index.toml"
+QUESTIONS = ("serving", "steps", "prefill", "images", "memory", "quality", "kernels", "other")
+LONGEST = 160  # characters of what was bought
+_KEYS = {"question", "bought", "superseded_by", "card", "model"}
+_HEAD = f"""\
+# Runs
+
+What was measured, by question, newest first. "Nx" are medians; intervals and caveats are in each folder's `{REPORT}`. Made from
+`{TABLE}` and the folders by `sglang-gemma4 bench --index runs`; do not edit."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run folder; ``began`` is its date and, where ``sglang-gemma4 bench`` measured it, the time."""
+
+    name: str
+    began: str
+    question: str
+    bought: str
+    card: str
+    model: str
+    superseded_by: str | None
 
 
 def write(runs: Path) -> Path:
-    """Write ``runs/README.md``; its path."""
+    """Write ``runs/README.md``; its path. Raises as :func:`rows`."""
     path = runs / NAME
-    path.write_text(markdown(runs))
+    path.write_text(markdown(rows(runs)))
     return path
 
 
-def markdown(runs: Path) -> str:
-    """The index of the run folders under ``runs``, by name, which begins with the date.
-
-    GPU and model come from the header of ``raw.jsonl``; a report written by hand is searched for their names.
+def rows(runs: Path) -> list[Row]:
+    """Every run folder under ``runs``, newest first. One that ``index.toml`` does not name stands under "other".
 
     Raises:
-        ValueError: ``runs`` is not a directory.
+        ValueError: ``runs`` is no directory, or an entry of ``index.toml`` is wrong: no such folder, question or key, too long a
+            sentence, superseded by a run that is not there or not newer.
     """
     if not runs.is_dir():
         raise ValueError(f"{runs} is not a directory; give the one that holds the run folders")
-    rows = [_row(folder) for folder in sorted(runs.iterdir()) if folder.is_dir() and not folder.name.startswith((".", "_"))]
-    head = "| run | what was bought | GPU | model | files |\n| --- | --- | --- | --- | --- |"
-    return "\n".join(
-        ["# Runs", "", "Each row is the first sentence of the folder's report. Made from the folders; do not edit.", "", head, *rows, ""]
-    )
+    told = tomllib.loads(path.read_text()) if (path := runs / TABLE).exists() else {}
+    folders = [folder for folder in runs.iterdir() if folder.is_dir() and not folder.name.startswith((".", "_"))]
+    found = {folder.name: _row(folder, told.get(folder.name, {})) for folder in folders}
+    for name, entry in told.items():
+        later = entry.get("superseded_by")
+        for wrong, why in (
+            (name not in found, f"there is no such folder; there are {', '.join(sorted(found))}"),
+            (strange := sorted(set(entry) - _KEYS), f"{', '.join(strange)} is none of {', '.join(sorted(_KEYS))}"),
+            (entry.get("question") not in QUESTIONS, f"question {entry.get('question')!r} is none of {', '.join(QUESTIONS)}"),
+            (len(entry.get("bought", "")) > LONGEST, f"bought is longer than {LONGEST} characters; shorten it"),
+            (later and later not in found, f"superseded_by {later!r} is no folder of {runs}"),
+            (later in found and name in found and found[later].began <= found[name].began, f"superseded_by {later!r} is not newer"),
+        ):
+            if wrong:
+                raise ValueError(f"{runs / TABLE}: {name}: {why}")
+    return sorted(found.values(), key=lambda row: (row.began, row.name), reverse=True)
+
+
+def markdown(found: Iterable[Row]) -> str:
+    """The index of these rows: a section for each question, superseded runs folded away at its end."""
+    found, parts = list(found), [_HEAD]
+    for question in QUESTIONS:
+        own = [row for row in found if row.question == question]
+        standing, old = [row for row in own if not row.superseded_by], [row for row in own if row.superseded_by]
+        parts += [f"## {question.capitalize()}"] * bool(own) + [_table(standing)] * bool(standing)
+        if old:
+            parts += [f"<details><summary>{len(old)} superseded</summary>", _table(old), "</details>"]
+    return "\n\n".join(parts) + "\n"
 
 
 def first_sentence(text: str) -> str:
     """The first sentence of a report's first paragraph, or of the paragraph under its title, on one line."""
-    paragraphs = [block.strip() for block in re.split(r"\n\s*\n", text) if block.strip()]
-    body = next((lines for block in paragraphs if (lines := re.sub(r"^#+ .*$", "", block, flags=re.MULTILINE).strip())), "")
-    line = " ".join(body.split())
-    found = _SENTENCE.match(line)
-    return found.group(1) if found else line
+    lines = text.lstrip().splitlines()
+    body = "\n".join(line for line in lines if not line.startswith("#")).lstrip().split("\n\n")[0]
+    sentence, dot, _ = " ".join(body.split()).partition(". ")
+    return sentence + dot.rstrip()
 
 
-def _row(folder: Path) -> str:
+def _table(own: Iterable[Row]) -> str:
+    cells = []
+    for row in own:
+        later = f" **Superseded by [{row.superseded_by}]({row.superseded_by}/{REPORT}).**" if row.superseded_by else ""
+        cells.append([f"[{row.name}]({row.name}/)", row.bought + later, row.card, row.model])
+    return table(["run", "what was bought", "card", "model"], cells)
+
+
+def _row(folder: Path, entry: dict[str, Any]) -> Row:
     report = folder / REPORT
-    text = report.read_text() if report.exists() else None
-    bought = first_sentence(text) or f"{REPORT} is empty" if text is not None else f"no {REPORT}"
-    header = _header(folder)
+    bought = entry.get("bought") or (first_sentence(report.read_text()) if report.exists() else f"no {REPORT}")
+    header = next((record for record in reversed(records.read(folder / records.NAME)) if record.get("kind") == "header"), None)
+    card, model, time = entry.get("card", "not said"), entry.get("model", "not said"), ""
     if header:
-        count = int(header["device"].get("count") or 1)
-        gpu = f"{count} x {header['device']['name']}" if count > 1 else str(header["device"]["name"])
-        model = model_name(header) + (" (dummy weights)" if header.get("dummy_weights") else "")
-    else:
-        gpu = ", ".join(dict.fromkeys(_CARDS.findall(text or ""))) or _UNKNOWN
-        model = ", ".join(dict.fromkeys(_MODELS.findall(text or ""))) or _UNKNOWN
-    files = ", ".join(
-        f"[{file.name}]({folder.name}/{file.name})" for file in sorted(folder.iterdir()) if not file.name.startswith((".", "_"))
-    )
-    cells = [f"[{folder.name}]({folder.name}/{REPORT})" if text is not None else folder.name, bought, gpu, model, files]
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _header(folder: Path) -> Record | None:
-    """The last header line of the folder's raw lines, if this package wrote them."""
-    found = [record for record in records.read(folder / records.NAME) if record.get("kind") == "header"]
-    return found[-1] if found else None
+        weights = " (random weights)" if header.get("dummy_weights") else ""
+        card, model, time = card_name(header), model_name(header) + weights, header["time"][10:]
+    question, later = entry.get("question", "other"), entry.get("superseded_by")
+    return Row(folder.name, folder.name[:10] + time, question, textwrap.shorten(bought, LONGEST, placeholder=" …"), card, model, later)
