@@ -15,6 +15,7 @@ from typing import Any
 
 from sglang_gemma4 import SUPPORTED_SGLANG, __version__, patching, switches
 from sglang_gemma4.diagnostics import status
+from sglang_gemma4.start import table
 
 DISTRIBUTIONS = ("sglang", "sglang-kernel", "torch", "triton", "transformers", "flashinfer-python")
 PATCH_CHECK_SECONDS = 300
@@ -176,5 +177,7 @@ def live_text(data: dict[str, Any]) -> str:
     lines = [f"{data['url']}: sglang-gemma4 {data['package']} on SGLang {data['sglang']}, {data['model']}"]
     lines.append(f"patches: {status.summary(data['patches'])}")
     lines += [f"  {line}" for line in status.table(data["patches"])]
+    if start := data["parts"].get("start"):  # a live server may be older than this doctor
+        lines += table.lines(start)
     lines.append("healthy" if data["healthy"] else "NOT HEALTHY")
     return "\n".join(lines)

@@ -9,6 +9,8 @@ import re
 import struct
 import subprocess
 import sys
+import time
+import urllib.request
 from typing import Any
 
 import openai
@@ -221,3 +223,34 @@ def test_the_banner_and_doctor_list_the_same_patches(server: Server) -> None:
         assert log.count(f"{name} declined: {note}") == 1, "said once"
         assert states[name][0] != "active" or f"not for: {note}" in done.stdout
     assert all(name in done.stdout for name in ORDER)
+
+
+PARTS = {"imports and plugins", "scheduler's imports", "arguments", "target's weights", "draft's weights", "KV pools"}
+
+
+def test_a_start_is_told_by_part(server: Server) -> None:
+    """Parts add up to the time from the process's birth to SGLang's line, and agree with what SGLang measures of them itself."""
+    import psutil
+
+    from sglang_gemma4.diagnostics import doctor
+    from sglang_gemma4.start import table
+
+    while "fired up and ready" not in server.log.read_text():  # /health answers during the warm-up
+        time.sleep(0.5)
+    data = doctor.live(server.url)
+    start = data["parts"]["start"]
+    parts = dict(start["parts"])
+    assert set(parts) >= PARTS
+    assert list(parts)[-1] == "rest"
+    assert min(parts.values()) >= 0
+    assert sum(parts.values()) == pytest.approx(start["seconds"], abs=0.05)
+    log = server.log.read_text()
+    assert "\n".join(table.lines(start)) in log
+    assert all(line in doctor.live_text(data) for line in table.lines(start))
+    (said,) = re.findall(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\] The server is fired up and ready", log)
+    seen = time.mktime(time.strptime(said, "%Y-%m-%d %H:%M:%S")) - psutil.Process(server.process.pid).create_time()
+    assert start["seconds"] == pytest.approx(seen, abs=3), "both clocks are of whole seconds"
+    with urllib.request.urlopen(f"{server.url}/server_info") as answer:
+        measured = json.load(answer)["internal_states"][0]["startup_time"]
+    assert parts["target's weights"] + parts["draft's weights"] == pytest.approx(measured["load_weight"], abs=1)
+    assert parts["KV pools"] == pytest.approx(measured["kv_cache_allocation"], abs=0.2)
