@@ -12,6 +12,10 @@ from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.workloads import Workload
 
 WARM_UP = -1  # the repetition number of an uncounted pass
+ENGINE, SERVER = "engine", "server"  # the processes of an arm, in this order in each round
+PASS, STEP, PROFILE = "pass", "step", "profile"
+Task = tuple[str, str | int, int]
+"""One of the kinds above, or that of :func:`adapters_kind`; the workload's name (of a pass) or the batch size; the repetition, :data:`WARM_UP` or, of a profile, 0."""
 
 # Of a header, what must not change when a run is resumed; --repetitions and --rounds may grow.
 SAME = ("model", "dummy_weights", "dry_run", "arms", "workloads", "batches", "step_tokens", "dataset")
@@ -53,6 +57,14 @@ class Plan:
         each, extra = divmod(self.repetitions, self.rounds)
         first = round_ * each + min(round_, extra)
         return range(first, first + each + (round_ < extra))
+
+    def order(self, process: str, round_: int) -> list[Task]:
+        """Every task of a process in this round, in the order in which arms take turns; one profile of each arm is enough."""
+        numbers = [WARM_UP, *self.numbers(round_)]
+        if process == SERVER:
+            return [(PASS, workload.name, number) for workload in self.workloads for number in numbers]
+        steps: list[Task] = [(STEP, batch, number) for batch in self.batches for number in numbers]
+        return steps + [(PROFILE, batch, 0) for batch in self.profile if not round_]
 
     def header(self) -> dict[str, Any]:
         """What the ``header`` record and a resumed run's comparison hold."""
@@ -96,63 +108,51 @@ class Done:
 
     def __init__(self, lines: Sequence[Record]) -> None:
         self.headers = [line for line in lines if line["kind"] == "header"]
-        self._finished = {self._key(line) for line in lines if line["kind"] in ("repetition", "step") and line["counted"]}
-        self._profiled = {(line["arm"], line["batch"]) for line in lines if line["kind"] == "profile" and line["stage"] == "decode"}
+        self._finished = {(line["arm"], task) for line in lines if (task := task_of(line)) and line.get("counted", True)}
         self._crashed = {(line["arm"], line["round"], line["during"]) for line in lines if line["kind"] == "crash"}
 
-    @staticmethod
-    def _key(line: Record) -> tuple[str, Any, int]:
-        return line["arm"], line["workload"] if line["kind"] == "repetition" else line["batch"], line["repetition"]
+    def left(self, plan: Plan, arm: Arm, round_: int, process: str) -> list[Task]:
+        """What this arm's engine or server still has to do in this round, in order; what crashed in it is not tried again.
 
-    def workloads(self, plan: Plan, arm: Arm, round_: int) -> list[tuple[Workload, list[int]]]:
-        """Workloads with the repetition numbers still to run in this round; what crashed in it is not tried again."""
-        if self._never_up(arm, round_, START_SERVER):
+        A process of an arm that did not start in this round or an earlier one is not started again.
+        """
+        if any((arm.name, earlier, start_name(process)) in self._crashed for earlier in range(round_ + 1)):
             return []
-        left = [
-            (workload, [number for number in plan.numbers(round_) if (arm.name, workload.name, number) not in self._finished])
-            for workload in plan.workloads
-            if arm.takes(workload.name) and (arm.name, round_, workload.name) not in self._crashed
+        tasks = [
+            task
+            for task in plan.order(process, round_)
+            if (arm.name, task) not in self._finished and (arm.name, round_, during(task)) not in self._crashed
+            if process == ENGINE or arm.takes(str(task[1]))
         ]
-        return [(workload, numbers) for workload, numbers in left if numbers]
-
-    def steps(self, plan: Plan, arm: Arm, round_: int) -> list[tuple[int, list[int]]]:
-        """Batches with the repetition numbers still to run in this round."""
-        if self._never_up(arm, round_, START_ENGINE):
-            return []
-        left = [
-            (batch, [number for number in plan.numbers(round_) if (arm.name, batch, number) not in self._finished])
-            for batch in plan.batches
-            if (arm.name, round_, step_name(batch)) not in self._crashed
-        ]
-        return [(batch, numbers) for batch, numbers in left if numbers]
-
-    def profiles(self, plan: Plan, arm: Arm, round_: int) -> list[int]:
-        """Batches still to profile; one profile of each arm is enough, the first round makes it."""
-        if round_ or self._never_up(arm, round_, START_ENGINE):
-            return []
-        return [
-            batch
-            for batch in plan.profile
-            if (arm.name, batch) not in self._profiled and (arm.name, round_, profile_name(batch)) not in self._crashed
-        ]
-
-    def _never_up(self, arm: Arm, round_: int, start: str) -> bool:
-        """A process of an arm that did not start in this round or an earlier one is not started again."""
-        return any((arm.name, earlier, start) in self._crashed for earlier in range(round_ + 1))
+        worth_a_warm_up = {during(task) for task in tasks if task[2] != WARM_UP}
+        return [task for task in tasks if during(task) in worth_a_warm_up]
 
 
-START_ENGINE = "start of the engine"
-START_SERVER = "start of the server"
+def task_of(record: Record) -> Task | None:
+    """The task whose end a record is."""
+    if record["kind"] == "repetition":
+        return PASS, record["workload"], record["repetition"]
+    if record["kind"] == "step":
+        return adapters_kind(record.get("adapters")), record["batch"], record["repetition"]
+    if record["kind"] == "profile" and record["stage"] == "decode":  # the last stage of a profile
+        return PROFILE, record["batch"], 0
+    return None
 
 
-def step_name(batch: int) -> str:
-    """How a ``crash`` record names the step times of a batch."""
-    return f"step batch {batch}"
+def adapters_kind(count: int | None) -> str:
+    """The kind of a step whose requests use ``count`` LoRA adapters in turn; None: of an engine without LoRA."""
+    return STEP if count is None else f"{STEP} with {count} adapters"
 
 
-def profile_name(batch: int) -> str:
-    """How a ``crash`` record names the profile of a batch."""
-    return f"profile batch {batch}"
+def start_name(process: str) -> str:
+    """How a ``crash`` record names a process that did not come up."""
+    return f"start of the {process}"
+
+
+def during(task: Task) -> str:
+    """How a ``crash`` record names a task."""
+    kind, place, _ = task
+    return str(place) if kind == PASS else f"{kind} batch {place}"
 
 
 def interleaved(plan: Plan) -> Iterator[tuple[int, Sequence[Arm]]]:

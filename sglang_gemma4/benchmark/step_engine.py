@@ -12,10 +12,9 @@ from typing import Any
 
 from sglang_gemma4.benchmark import records
 from sglang_gemma4.benchmark.arms import Arm
-from sglang_gemma4.benchmark.plan import Plan
+from sglang_gemma4.benchmark.plan import Plan, Task, task_of
 from sglang_gemma4.benchmark.server import Died, tail
 
-Task = tuple[str, int, int]  # "step" or "profile", batch, repetition (of a profile: 0)
 PATIENCE = 60.0
 """Seconds that an engine with nothing left to do has to end by itself."""
 
@@ -82,12 +81,12 @@ class StepEngine:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
 
-    def ended(self) -> bool:
-        """Whether a dismissed engine ended by itself within :data:`PATIENCE`."""
-        try:
-            return self.process.wait(PATIENCE) == 0
-        except subprocess.TimeoutExpired:
-            return False
+    def finish(self, progress: Callable[[str], None]) -> None:
+        """Wait for a dismissed engine's own end, for :data:`PATIENCE`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if self.process.wait(PATIENCE) == 0:
+                return
+        progress("the engine gave every result and did not end by itself")
 
     def stop(self) -> None:
         """End the whole process group, the engine's own processes too: the next arm needs the card empty."""
@@ -116,15 +115,6 @@ class StepEngine:
             if now - began > limit:
                 raise Died(None, tail(self.log))
             time.sleep(0.2)
-
-
-def task_of(record: records.Record) -> Task | None:
-    """The task whose end a record is."""
-    if record["kind"] == "step":
-        return "step", record["batch"], record["repetition"]
-    if record["kind"] == "profile" and record["stage"] == "decode":  # the last stage of a profile
-        return "profile", record["batch"], 0
-    return None
 
 
 def _said(line: records.Record) -> str:

@@ -9,7 +9,7 @@ import torch
 from sglang_gemma4 import cli
 from sglang_gemma4.benchmark import arms, command, records, workloads
 from sglang_gemma4.benchmark.arms import Arm
-from sglang_gemma4.benchmark.plan import START_ENGINE, START_SERVER, Done, Plan, check_resumable, interleaved, step_name
+from sglang_gemma4.benchmark.plan import ENGINE, SERVER, WARM_UP, Done, Plan, check_resumable, interleaved
 
 A, B = Arm("stock", {"SGLANG_GEMMA4": "0"}), Arm("package")
 
@@ -35,9 +35,9 @@ def test_an_arm_kept_to_workloads_has_nothing_to_do_on_others(tmp_path: Path) ->
     arm = parse("few:stock,only=chat+images-sweep")
     assert arm.only == ("chat", "images-1", "images-4", "images-16")
     whole = Plan("model", "model", [arm, B], tmp_path, workloads=workloads.named(["chat", "prefill", "images-sweep"]))
-    left = {workload.name for workload, _ in Done([]).workloads(whole, arm, 0)}
+    left = {task[1] for task in Done([]).left(whole, arm, 0, SERVER)}
     assert left == {"chat", "images-1", "images-4", "images-16"}
-    assert "prefill" in {workload.name for workload, _ in Done([]).workloads(whole, B, 0)}
+    assert "prefill" in {task[1] for task in Done([]).left(whole, B, 0, SERVER)}
     assert whole.header()["arms"][0]["only"] == list(arm.only)
     with pytest.raises(ValueError, match="unknown workload 'nonsense'"):
         parse("few:stock,only=nonsense")
@@ -108,26 +108,31 @@ def test_rounds_share_the_repetitions_and_interleave(tmp_path: Path) -> None:
 
 
 def test_what_is_finished_or_crashed_is_not_run_again(tmp_path: Path) -> None:
-    whole = plan(tmp_path)
+    whole = plan(tmp_path, profile=[8])
     records.append(whole.raw, "repetition", arm="stock", round=0, workload="chat", repetition=1, counted=True)
     records.append(whole.raw, "step", arm="stock", round=0, batch=1, repetition=-1, counted=False)
-    records.append(whole.raw, "crash", arm="stock", round=0, during=step_name(8), exit_status=1, log_tail=[])
+    records.append(whole.raw, "crash", arm="stock", round=0, during="step batch 8", exit_status=1, log_tail=[])
+    records.append(whole.raw, "profile", arm="stock", round=0, batch=8, stage="prefill")
     done = Done(records.read(whole.raw))
-    assert [numbers for _, numbers in done.workloads(whole, A, 0)] == [[0, 2]]
-    assert done.steps(whole, A, 0) == [(1, [0, 1, 2])]
-    assert done.steps(whole, A, 1) == [(1, [3, 4]), (8, [3, 4])]
-    assert done.workloads(whole, B, 0)[0][1] == [0, 1, 2]
+    assert done.left(whole, A, 0, SERVER) == [("pass", "chat", number) for number in (WARM_UP, 0, 2)]
+    steps = [("step", 1, number) for number in (WARM_UP, 0, 1, 2)]
+    assert done.left(whole, A, 0, ENGINE) == [*steps, ("profile", 8, 0)], "a profile ends with its decode stage"
+    assert done.left(whole, A, 1, ENGINE) == [("step", batch, number) for batch in (1, 8) for number in (WARM_UP, 3, 4)]
+    assert [task[2] for task in done.left(whole, B, 0, SERVER)] == [WARM_UP, 0, 1, 2]
+    for number in (0, 2):
+        records.append(whole.raw, "repetition", arm="stock", round=0, workload="chat", repetition=number, counted=True)
+    assert Done(records.read(whole.raw)).left(whole, A, 0, SERVER) == [], "a warm-up for nothing is none"
 
 
 def test_an_arm_that_never_came_up_is_not_started_again(tmp_path: Path) -> None:
     whole = plan(tmp_path)
-    records.append(whole.raw, "crash", arm="package", round=0, during=START_SERVER, exit_status=1, log_tail=[])
+    records.append(whole.raw, "crash", arm="package", round=0, during="start of the server", exit_status=1, log_tail=[])
     done = Done(records.read(whole.raw))
-    assert done.workloads(whole, B, 1) == []
-    assert done.steps(whole, B, 1), "its engine is another process"
-    assert done.workloads(whole, A, 1)
-    records.append(whole.raw, "crash", arm="package", round=0, during=START_ENGINE, exit_status=1, log_tail=[])
-    assert Done(records.read(whole.raw)).steps(whole, B, 1) == []
+    assert done.left(whole, B, 1, SERVER) == []
+    assert done.left(whole, B, 1, ENGINE), "its engine is another process"
+    assert done.left(whole, A, 1, SERVER)
+    records.append(whole.raw, "crash", arm="package", round=0, during="start of the engine", exit_status=1, log_tail=[])
+    assert Done(records.read(whole.raw)).left(whole, B, 1, ENGINE) == []
 
 
 def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sglang_gemma4.benchmark import client, client_process, radix_cache, records, runner, step_engine, step_times, workloads
+from sglang_gemma4.benchmark import client, client_process, radix_cache, records, runner, server_side, step_engine, step_times, workloads
 from sglang_gemma4.benchmark.arms import Arm
-from sglang_gemma4.benchmark.plan import Plan
+from sglang_gemma4.benchmark.plan import Plan, task_of
 from sglang_gemma4.benchmark.server import Died
 
 
@@ -64,17 +64,18 @@ def test_a_cache_in_use_is_waited_for_and_never_measured() -> None:
 
 def test_tokens_that_the_server_never_generated_do_not_count() -> None:
     row = {"output_tokens": 1000, "output_throughput": 100.0, "seconds": 10.0}
-    assert runner._generated(row, 1000.0) == {}
-    assert runner._generated(row, None) == {}, "a server without that counter"
-    assert runner._generated(row, 250.0) == {"output_tokens": 250, "output_throughput": 25.0, "missing_tokens": 750}
+    assert server_side.generated(row, 1000.0) == {}
+    assert server_side.generated(row, None) == {}, "a server without that counter"
+    assert server_side.generated(row, 250.0) == {"output_tokens": 250, "output_throughput": 25.0, "missing_tokens": 750}
 
 
-def test_a_workload_that_the_pool_cannot_hold_is_a_result_of_its_arm(tmp_path: Path) -> None:
-    whole = plan(tmp_path)
+def test_a_workload_that_the_pool_cannot_hold_is_a_result_of_its_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = plan(tmp_path, Arm("stock", arguments=("stock",)))
     said: list[str] = []
-    todo = {workload: [0] for workload in whole.workloads}
-    left = runner._fitting(whole, whole.arms[0], 0, todo, {"max_total_num_tokens": 3000}, said.append)
-    assert [workload.name for workload in left] == ["chat"]
+    monkeypatch.setattr(server_side, "Server", SideBySide)
+    side: Any = server_side.ServerSide(whole, whole.arms[0], {}, 0, whole.order("server", 0), SimpleNamespace())
+    side.drop_what_does_not_fit({"max_total_num_tokens": 3000}, said.append)
+    assert {task[1] for task in side.tasks} == {"chat"}
     (line,) = records.read(whole.raw)
     assert line["during"] == "summarize"
     assert "this server's KV pool holds 3000" in line["why"] == said[0]
@@ -106,17 +107,17 @@ class SideBySide:
 
 @pytest.fixture
 def side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
-    def one_pass(plan: Plan, arm: Arm, round_: int, workload: workloads.Workload, number: int, server: Any, *_: Any) -> None:
-        assert server.name == arm.name
-        SideBySide.asked.append((arm.name, workload.name, number))
+    def one_pass(side: server_side.ServerSide, task: Any, *_: Any) -> None:
+        _, name, number = task
+        SideBySide.asked.append((side.arm.name, name, number))
         if SideBySide.asked[-1] == SideBySide.dies:
             raise Died(9, ["its last words"])
-        records.append(plan.raw, "repetition", arm=arm.name, round=round_, workload=workload.name, repetition=number, counted=number >= 0)
+        records.append(side.plan.raw, "repetition", arm=side.arm.name, round=0, workload=name, repetition=number, counted=number >= 0)
 
     idle = SimpleNamespace(wait_until_ready=lambda: None, prepare=lambda *_: None, stop=lambda: None)
-    monkeypatch.setattr(runner, "Server", SideBySide)
+    monkeypatch.setattr(server_side, "Server", SideBySide)
     monkeypatch.setattr(client, "Client", lambda *_: idle)
-    monkeypatch.setattr(runner, "_one_pass", one_pass)
+    monkeypatch.setattr(server_side.ServerSide, "do", one_pass)
     monkeypatch.setattr(SideBySide, "asked", [])
     monkeypatch.setattr(SideBySide, "dies", None)
     arms = [Arm(name, arguments=(name,)) for name in ("a", "b")]
@@ -209,7 +210,7 @@ def engines_side_by_side(folder: Path, monkeypatch: pytest.MonkeyPatch, dies: li
 
 
 def tasks_of(lines: list[records.Record]) -> list[tuple[str, Any]]:
-    return [(line["arm"], task) for line in lines if (task := step_engine.task_of(line))]
+    return [(line["arm"], task) for line in lines if (task := task_of(line))]
 
 
 ALL_TASKS = [("step", 1, -1), ("step", 1, 0), ("step", 8, -1), ("step", 8, 0), ("profile", 8, 0)]
