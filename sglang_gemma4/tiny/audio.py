@@ -3,13 +3,11 @@
 A sound's soft tokens say nothing to the language model, but they move its logits, and transformers computes the same.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.tiny import checkpoints, families, spread_weights
+from sglang_gemma4.tiny import checkpoints, spread_weights
 
 FAMILY = "tiny-e2b"
 CONFIG: dict[str, Any] = {
@@ -39,12 +37,9 @@ def build(seed: int = 0) -> Any:
         for name, tensor in state.items():
             if not name.removeprefix("model.").startswith(PARTS):
                 continue
-            if name.endswith(("input_min", "input_max")):
-                tensor.fill_(families.CLIP_INPUT * (-1 if name.endswith("min") else 1))
-            elif name.endswith(("output_min", "output_max")):
-                tensor.fill_(families.CLIP_OUTPUT * (-1 if name.endswith("min") else 1))
-            elif tensor.dim() == 1:
+            if tensor.dim() == 1:
                 tensor.add_(0.1 * torch.randn(tensor.shape, generator=generator))
+            spread_weights.clip(name, tensor)
     return model
 
 

@@ -1,8 +1,7 @@
 """Training rows: documents of the world, tokenised, weighted and packed to a fixed length; images drawn and cut into patches."""
 
-from __future__ import annotations
-
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +38,16 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @classmethod
+    def join(cls, parts: Sequence["Rows"]) -> "Rows":
+        """The rows of all parts, one after the other."""
+        fields = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "weights", "document", "block")}
+        return cls(**fields, images=[row for part in parts for row in part.images])
+
+    def pick(self, index: np.ndarray) -> "Rows":
+        """A selection of rows."""
+        return Rows(self.ids[index], self.weights[index], self.document[index], self.block[index], [self.images[i] for i in index])
 
 
 class Encoder:
@@ -133,6 +142,12 @@ def pack(documents: Any, rows: int, image_token: int, length: int = ROW) -> Rows
     return Rows(ids, weights, document, block, pictures)
 
 
+def alone(documents: Sequence[Document], image_token: int) -> Rows:
+    """Each document in a row of its own, as long as the longest."""
+    length = max(len(document.ids) for document in documents)
+    return Rows.join([pack([document], 1, image_token, length) for document in documents])
+
+
 def text_rows(encoder: Encoder, seed: int, rows: int) -> Rows:
     """Packed text, deterministic in `seed`."""
     rng = random.Random(f"text:{seed}")
@@ -149,7 +164,7 @@ def image_processor() -> Any:
     """transformers' Gemma 4 image processor with the tiny patch size and the least soft tokens (PIL, no torchvision)."""
     from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 
-    return Gemma4ImageProcessorPil(patch_size=families.PATCH, pooling_kernel_size=families.POOL, max_soft_tokens=families.MAX_SOFT_TOKENS)
+    return Gemma4ImageProcessorPil(**families.IMAGE)
 
 
 def picture_pool(number: int, first_seed: int = 0) -> tuple[np.ndarray, np.ndarray, list[int], dict[str, list[int]]]:

@@ -1,7 +1,5 @@
 """Rendering dialogues with the template that ships in the checkpoints, and cutting them into trained and untrained stretches."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from pathlib import Path

@@ -3,8 +3,6 @@
 Needs neither torch nor transformers.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -28,8 +26,8 @@ def write(name: str, path: str, random: bool = False) -> list[str]:
         plans: list[tuple[str, dict[str, Any]]] = [(path, _shipped_files(name)), (f"{path}-assistant", _shipped_files(f"{name}-assistant"))]
     elif name in RANDOM_NAMES and random:
         plans = [
-            (path, {**_real_config(name), **real_processing.files(name, SHIPPED / "tiny-e2b")}),
-            (f"{path}-assistant", {"config.json": _json(real_sizes.assistant(name))}),
+            (path, real_processing.files(name, SHIPPED / "tiny-e2b")),
+            (f"{path}-assistant", {"config.json": real_processing.as_json(real_sizes.assistant(name))}),
         ]
     elif name in NAMES:
         raise ValueError(f"{name!r} ships with trained weights; drop random (--random), which is for {', '.join(RANDOM_NAMES)}")
@@ -45,10 +43,6 @@ def write(name: str, path: str, random: bool = False) -> list[str]:
     for where, files in plans:
         _write_files(Path(where), name, files)
     return [where for where, _ in plans]
-
-
-def _real_config(name: str) -> dict[str, bytes]:
-    return {"config.json": _json(real_sizes.target(name)), "generation_config.json": _json(real_sizes.GENERATION)}
 
 
 def _shipped_files(name: str) -> dict[str, Any]:
@@ -77,7 +71,3 @@ def _write_files(path: Path, name: str, files: dict[str, Any]) -> None:
             shutil.copyfile(content, path / file)
         else:
             (path / file).write_bytes(content)
-
-
-def _json(content: Any) -> bytes:
-    return (json.dumps(content, indent=2, sort_keys=True) + "\n").encode()

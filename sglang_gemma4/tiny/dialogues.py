@@ -1,7 +1,5 @@
 """Chats, stories and tool use in the world of `world.py`: lists of messages as chat templates take them. Pure Python."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 from typing import Any

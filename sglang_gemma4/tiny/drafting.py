@@ -5,12 +5,11 @@ x[p+1], and the target's keys and values up to p. Every draft step runs at the f
 step 1 takes concat(target_embedding(x[p+1]), h[p]), later steps the drafted token and the assistant's own projected state.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 
+from sglang_gemma4.tiny.families import DRAFT_STEPS
 from sglang_gemma4.tiny.packed_forward import Batch
 
 
@@ -41,7 +40,7 @@ def shifted(x: torch.Tensor, by: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def matched_drafts(model: Any, assistant: Any, batch: Batch, output: Any, steps: int = 3) -> torch.Tensor:
+def matched_drafts(model: Any, assistant: Any, batch: Batch, output: Any, steps: int = DRAFT_STEPS) -> torch.Tensor:
     """[batch, length]: how many of `steps` greedy drafts from position p equal x[p+2], x[p+3], ... of the rows."""
     embed, state = model.get_input_embeddings(), output.last_hidden_state
     token = shifted(batch.ids, 1)
@@ -55,20 +54,11 @@ def matched_drafts(model: Any, assistant: Any, batch: Batch, output: Any, steps:
     return matched
 
 
-def accept_length(matched: list[int], steps: int = 3) -> tuple[int, int]:
-    """Walk one generated continuation: (tokens committed, verify rounds), the bonus token of each round counted.
+def verify_rounds(matched: list[int], tokens: int) -> list[int]:
+    """Tokens committed by each verify round, bonus token included, until `tokens` are committed after the prefill's one.
 
     `matched[i]` belongs to the round whose last committed token is output token i; output token 0 comes from prefill."""
-    at = rounds = committed = 0
-    while at < len(matched) - steps - 1:
-        gained = matched[at] + 1
-        at, rounds, committed = at + gained, rounds + 1, committed + gained
-    return committed, rounds
-
-
-def verify_steps(matched: list[int], tokens: int) -> int:
-    """Verify steps until ``tokens`` are committed after the prefill's one; `matched` as in :func:`accept_length`."""
-    at = steps = 0
-    while at < tokens:
-        at, steps = at + matched[at] + 1, steps + 1
-    return steps
+    committed: list[int] = []
+    while (at := sum(committed)) < tokens:
+        committed.append(matched[at] + 1)
+    return committed

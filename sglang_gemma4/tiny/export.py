@@ -1,15 +1,11 @@
 """Writing a trained target or assistant as transformers saves it: bfloat16 safetensors, tokenizer, processor, generation config."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
 from sglang_gemma4.tiny import batches, families
 from sglang_gemma4.tiny import tokenizer as tiny_tokenizer
-
-DRAFT_STEPS = 3
 
 
 def special_ids(raw: Any) -> dict[str, int]:
@@ -48,12 +44,11 @@ def save_target(model: Any, raw: Any, path: Path) -> None:
     model.generation_config = _generation_config(raw)
     model.to("cpu", torch.bfloat16).save_pretrained(path)
     tokenizer = tiny_tokenizer.fast_tokenizer(raw)
-    sizes = {"patch_size": families.PATCH, "pooling_kernel_size": families.POOL, "max_soft_tokens": families.MAX_SOFT_TOKENS}
     processor = Gemma4Processor(
         feature_extractor=Gemma4AudioFeatureExtractor(),
         image_processor=batches.image_processor(),
         tokenizer=tokenizer,
-        video_processor=Gemma4VideoProcessor(**sizes),
+        video_processor=Gemma4VideoProcessor(**families.IMAGE),
         chat_template=tokenizer.chat_template,
         image_seq_length=families.MAX_SOFT_TOKENS,
     )
@@ -64,7 +59,7 @@ def save_assistant(model: Any, raw: Any, path: Path) -> None:
     """The assistant's directory, with the same tokenizer."""
     import torch
 
-    model.generation_config = _generation_config(raw, num_assistant_tokens=DRAFT_STEPS, num_assistant_tokens_schedule="constant")
+    model.generation_config = _generation_config(raw, num_assistant_tokens=families.DRAFT_STEPS, num_assistant_tokens_schedule="constant")
     model.to("cpu", torch.bfloat16).save_pretrained(path)
     tiny_tokenizer.fast_tokenizer(raw).save_pretrained(path)
 

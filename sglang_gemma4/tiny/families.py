@@ -5,24 +5,25 @@ heads on full layers; `tiny-e2b` per-layer embeddings, KV-shared layers with a d
 clipped vision linears; `tiny-31b` a dense stack with K = V on full layers.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 VOCABULARY = 1024
 MAX_SOFT_TOKENS = 70  # the least that transformers' image processor accepts
 PATCH, POOL = 4, 3
+DRAFT_STEPS = 3
+IMAGE = {"patch_size": PATCH, "pooling_kernel_size": POOL, "max_soft_tokens": MAX_SOFT_TOKENS}
 PAD, EOS, BOS = 0, 1, 2
 TINY = ("tiny-26b-a4b", "tiny-e2b", "tiny-31b")
 LAYER_SCALARS = (0.9, 0.8, 1.1, 0.95, 0.85, 1.05, 0.9, 1.1, 0.8, 0.95)  # buffers, fixed before training: never all ones
 CLIP_INPUT, CLIP_OUTPUT = 3.5, 5.0
 
 
-def _layers(period: int, number: int) -> list[str]:
+def layers(period: int, number: int) -> list[str]:
+    """Types of ``number`` layers, of which every ``period``-th is a full one."""
     return ["full_attention" if (i + 1) % period == 0 else "sliding_attention" for i in range(number)]
 
 
-_COMMON: dict[str, Any] = {
+COMMON: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 128,
     "head_dim": 32,
@@ -39,10 +40,10 @@ _COMMON: dict[str, Any] = {
 
 TEXT: dict[str, dict[str, Any]] = {
     "tiny-26b-a4b": dict(
-        _COMMON,
+        COMMON,
         intermediate_size=96,
         num_hidden_layers=6,
-        layer_types=_layers(6, 6),
+        layer_types=layers(6, 6),
         num_attention_heads=4,
         num_key_value_heads=2,
         num_global_key_value_heads=1,
@@ -55,10 +56,10 @@ TEXT: dict[str, dict[str, Any]] = {
         use_bidirectional_attention="vision",
     ),
     "tiny-e2b": dict(
-        _COMMON,
+        COMMON,
         intermediate_size=256,
         num_hidden_layers=10,
-        layer_types=_layers(5, 10),
+        layer_types=layers(5, 10),
         num_attention_heads=4,
         num_key_value_heads=1,
         attention_k_eq_v=False,
@@ -68,10 +69,10 @@ TEXT: dict[str, dict[str, Any]] = {
         hidden_size_per_layer_input=16,
     ),
     "tiny-31b": dict(
-        _COMMON,
+        COMMON,
         intermediate_size=384,
         num_hidden_layers=6,
-        layer_types=_layers(6, 6),
+        layer_types=layers(6, 6),
         num_attention_heads=8,
         num_key_value_heads=4,
         num_global_key_value_heads=1,
@@ -99,34 +100,22 @@ def vision(name: str) -> dict[str, Any]:
     }
 
 
+ASSISTANT: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_kv_shared_layers": 4,
+    "layer_types": layers(4, 4),
+}
+"""What differs between an assistant's layers, which read the target's KV, and the target's."""
+
+
 def assistant_text(name: str) -> dict[str, Any]:
     """Four layers (3 sliding, 1 full) of 64 that read the target's KV: same head sizes and KV heads."""
-    target = TEXT[name]
-    keep = (
-        "head_dim",
-        "global_head_dim",
-        "num_key_value_heads",
-        "num_global_key_value_heads",
-        "attention_k_eq_v",
-        "sliding_window",
-        "max_position_embeddings",
-        "vocab_size",
-        "tie_word_embeddings",
-        "pad_token_id",
-        "eos_token_id",
-        "bos_token_id",
-    )
-    return dict(
-        {k: target[k] for k in keep if k in target},
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        layer_types=["sliding_attention"] * 3 + ["full_attention"],
-        num_kv_shared_layers=4,
-        hidden_size_per_layer_input=0,
-        vocab_size_per_layer_input=0,
-    )
+    attention = ("num_key_value_heads", "num_global_key_value_heads", "attention_k_eq_v", "sliding_window")
+    same = {**COMMON, **{key: value for key, value in TEXT[name].items() if key in attention}}
+    del same["final_logit_softcapping"]
+    return {**same, **ASSISTANT, "num_attention_heads": 4, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
 
 
 def assistant(name: str) -> dict[str, Any]:

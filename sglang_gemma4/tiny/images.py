@@ -1,7 +1,5 @@
 """Colour-naming images, drawn from a seed: fields, shapes and stripes with noise, of many sizes and aspect ratios."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

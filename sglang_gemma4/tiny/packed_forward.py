@@ -1,7 +1,5 @@
 """Running transformers' Gemma 4 over packed rows: positions, additive masks per layer type, and faster equals of two modules."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,17 +29,6 @@ class Batch:
     masks: dict[str, torch.Tensor]
     pixel_values: torch.Tensor | None = None
     image_position_ids: torch.Tensor | None = None
-
-
-def joined(a: Rows, b: Rows) -> Rows:
-    """The rows of `a`, then those of `b`."""
-    fields = {k: np.concatenate([getattr(a, k), getattr(b, k)]) for k in ("ids", "weights", "document", "block")}
-    return Rows(**fields, images=a.images + b.images)
-
-
-def chosen(rows: Rows, index: np.ndarray) -> Rows:
-    """A selection of rows."""
-    return Rows(rows.ids[index], rows.weights[index], rows.document[index], rows.block[index], [rows.images[i] for i in index])
 
 
 def masks_of(document: torch.Tensor, block: torch.Tensor, window: int, bidirectional: bool) -> dict[str, torch.Tensor]:

@@ -5,8 +5,6 @@ released config.json files name, its other tokens keep their low ids, and the re
 SGLang streams text, so a client could not time a token that has none.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -30,15 +28,18 @@ REAL_IDS = {
 
 
 def files(name: str, tiny: Path) -> dict[str, Any]:
-    """Files by name for the real size ``name``, made from those of the tiny checkpoint in ``tiny``."""
+    """Files by name of a config-only checkpoint of the real size ``name``; tokenizer and processor from the tiny checkpoint in ``tiny``."""
     settings = json.loads((tiny / "tokenizer_config.json").read_text())
-    text = real_sizes.target(name)["text_config"]
+    config = real_sizes.target(name)
+    text = config["text_config"]
     settings["model_max_length"] = text["max_position_embeddings"]
     return {
-        "tokenizer.json": _json(_with_real_ids(json.loads((tiny / "tokenizer.json").read_text()), text["vocab_size"])),
-        "tokenizer_config.json": _json(settings),
+        "config.json": as_json(config),
+        "generation_config.json": as_json(real_sizes.GENERATION),
+        "tokenizer.json": as_json(_with_real_ids(json.loads((tiny / "tokenizer.json").read_text()), text["vocab_size"])),
+        "tokenizer_config.json": as_json(settings),
         "chat_template.jinja": tiny / "chat_template.jinja",
-        "processor_config.json": _json(_processor(json.loads((tiny / "processor_config.json").read_text()))),
+        "processor_config.json": as_json(_processor(json.loads((tiny / "processor_config.json").read_text()))),
     }
 
 
@@ -69,5 +70,6 @@ def _processor(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _json(content: Any) -> bytes:
+def as_json(content: Any) -> bytes:
+    """A JSON file's content."""
     return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()

@@ -1,15 +1,14 @@
 """config.json of the four released Gemma 4 sizes and their MTP assistants, for serving with random weights.
 
 Laid out as the released checkpoints are: `global_head_dim` and `num_global_key_value_heads` beside the sliding values,
-which transformers turns into a per-layer config. Sources: transformers 5.19 models/gemma4/configuration_gemma4.py and what
-is public of the released config.json files. Not compared with the released files: the 31B assistant's shape, E4B's
-`use_double_wide_mlp`, and parts of the vision and audio configs.
+which transformers turns into a per-layer config. What equals transformers' defaults is left out. Sources: transformers
+5.19 models/gemma4/configuration_gemma4.py and what is public of the released config.json files. Not compared with the
+released files: the 31B assistant's shape, E4B's `use_double_wide_mlp`, and parts of the vision and audio configs.
 """
 
-from __future__ import annotations
-
-import copy
 from typing import Any
+
+from sglang_gemma4.tiny import families
 
 VOCABULARY = 262_144
 TOKENS = {
@@ -30,31 +29,6 @@ GENERATION: dict[str, Any] = {
     "temperature": 1.0,
     "top_k": 64,
     "top_p": 0.95,
-}
-_ROPE = {
-    "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0, "rope_type": "proportional"},
-    "sliding_attention": {"rope_theta": 10_000.0, "rope_type": "default"},
-}
-_AUDIO: dict[str, Any] = {
-    "model_type": "gemma4_audio",
-    "hidden_size": 1024,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 8,
-    "hidden_act": "silu",
-    "subsampling_conv_channels": [128, 32],
-    "conv_kernel_size": 5,
-    "residual_weight": 0.5,
-    "attention_chunk_size": 12,
-    "attention_context_left": 13,
-    "attention_context_right": 0,
-    "attention_logit_cap": 50.0,
-    "attention_invalid_logits_value": -1.0e9,
-    "use_clipped_linears": True,
-    "rms_norm_eps": 1e-6,
-    "gradient_clipping": 1e10,
-    "output_proj_dims": 1536,
-    "initializer_range": 0.02,
-    "dtype": "bfloat16",
 }
 _SMALL_VISION: dict[str, Any] = {
     "hidden_size": 768,
@@ -159,28 +133,13 @@ def _text(**more: Any) -> dict[str, Any]:
         "head_dim": 256,
         "global_head_dim": 512,
         "num_global_key_value_heads": None,
-        "attention_k_eq_v": False,
         "hidden_size_per_layer_input": 0,
         "num_kv_shared_layers": 0,
-        "use_double_wide_mlp": False,
         "enable_moe_block": False,
         "num_experts": None,
-        "top_k_experts": None,
-        "moe_intermediate_size": None,
-        "use_bidirectional_attention": None,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "rms_norm_eps": 1e-6,
         "final_logit_softcapping": 30.0,
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "initializer_range": 0.02,
-        "use_cache": True,
         "tie_word_embeddings": True,
-        "pad_token_id": 0,
-        "eos_token_id": 1,
-        "bos_token_id": 2,
         "dtype": "bfloat16",
-        "rope_parameters": copy.deepcopy(_ROPE),
     }
     return {**base, **more}
 
@@ -188,33 +147,17 @@ def _text(**more: Any) -> dict[str, Any]:
 def target(name: str) -> dict[str, Any]:
     """config.json of `google/gemma-4-<name>-it`."""
     size = SIZES[name]
-    layers = ["full_attention" if (i + 1) % size["period"] == 0 else "sliding_attention" for i in range(size["text"]["num_hidden_layers"])]
-    vision = dict(
-        size["vision"],
-        model_type="gemma4_vision",
-        patch_size=16,
-        pooling_kernel_size=3,
-        position_embedding_size=10_240,
-        hidden_activation="gelu_pytorch_tanh",
-        rms_norm_eps=1e-6,
-        max_position_embeddings=131_072,
-        attention_bias=False,
-        attention_dropout=0.0,
-        rope_parameters={"rope_theta": 100.0, "rope_type": "axial"},
-        initializer_range=0.02,
-        dtype="bfloat16",
-    )
+    layers = families.layers(size["period"], size["text"]["num_hidden_layers"])
     return dict(
         TOKENS,
         architectures=["Gemma4ForConditionalGeneration"],
         model_type="gemma4",
         dtype="bfloat16",
         eos_token_id=[1, 106],
-        initializer_range=0.02,
         tie_word_embeddings=True,
         vision_soft_tokens_per_image=280,
-        vision_config=vision,
-        audio_config=copy.deepcopy(_AUDIO) if size["audio"] else None,
+        vision_config=dict(size["vision"], model_type="gemma4_vision", dtype="bfloat16"),
+        audio_config={"model_type": "gemma4_audio", "dtype": "bfloat16"} if size["audio"] else None,
         text_config=_text(**size["text"], layer_types=layers),
     )
 
@@ -230,7 +173,7 @@ def assistant(name: str) -> dict[str, Any]:
         num_kv_shared_layers=4,
         vocab_size_per_layer_input=0,
         final_logit_softcapping=None,
-        layer_types=["sliding_attention"] * 3 + ["full_attention"],
+        layer_types=families.layers(4, 4),
     )
     out = {
         "architectures": ["Gemma4AssistantForCausalLM"],

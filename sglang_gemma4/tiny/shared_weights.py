@@ -8,8 +8,6 @@ inter-process handles, without one as mapped files. Smaller tensors are filled a
 to outlive the others' work, and none may write into a weight.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

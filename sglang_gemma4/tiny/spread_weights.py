@@ -9,11 +9,11 @@ again: at equal weight with what the layers add, that vote beats all 262,144 oth
 Embeddings are therefore drawn small, and the final norm makes up for it: logits have a standard deviation of 2.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection
 from typing import Any
+
+from sglang_gemma4.tiny import families
 
 EMBEDDING_SPREAD = 0.1  # of the scaled embedding; what each layer adds has spread 1
 FINAL_NORM = 20.0
@@ -44,7 +44,42 @@ def fill(model: Any, seed: int = 0, leave: Collection[str] = ()) -> None:
                 _fill_one(name, tensor, generator)
 
 
+def roughen(model: Any, seed: int) -> None:
+    """Noise on every norm, scale and bias, fixed layer scalars, finite clips: no feature of a filled model is an identity."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+
+    def noise(like: Any, spread: float) -> Any:
+        return spread * torch.randn(like.shape, generator=generator)
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.mul_(1.0 + noise(parameter, 0.1))
+                if name.endswith("bias"):
+                    parameter.add_(noise(parameter, 0.1))
+        for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.fill_(families.LAYER_SCALARS[int(name.split("layers.")[1].split(".")[0])])
+            elif name.endswith("std_bias"):
+                buffer.copy_(noise(buffer, 0.5))
+            elif name.endswith("std_scale"):
+                buffer.copy_(1.0 + noise(buffer, 0.2))
+            else:
+                clip(name, buffer)
+
+
+def clip(name: str, buffer: Any) -> None:
+    """Give a clipped linear's bound, if ``buffer`` is one, a value that some inputs and outputs reach."""
+    for end, bound in (("input", families.CLIP_INPUT), ("output", families.CLIP_OUTPUT)):
+        if name.endswith((f"{end}_min", f"{end}_max")):
+            buffer.fill_(-bound if name.endswith("min") else bound)
+
+
 def _fill_one(name: str, tensor: Any, generator: Any) -> None:
+    import torch
+
     if name.endswith(_ZERO) or name.endswith(".bias"):
         tensor.zero_()
     elif "q_norm" in name or "k_norm" in name:
@@ -54,13 +89,8 @@ def _fill_one(name: str, tensor: Any, generator: Any) -> None:
     elif tensor.dim() <= 1 or "norm" in name.rsplit(".", 2)[-2:][0] or name.endswith(_ONE):
         tensor.fill_(1.0)
     elif tensor.element_size() < 2:  # float8 has no sampler
-        tensor.copy_((_normal(tensor.shape, tensor, generator) * tensor.shape[-1] ** -0.5).to(tensor.dtype))
+        normal = torch.randn(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float32)
+        tensor.copy_((normal * tensor.shape[-1] ** -0.5).to(tensor.dtype))
     else:
         spread = EMBEDDING_SPREAD if name.endswith(_HEADS) else 1.0
         tensor.normal_(0.0, spread * tensor.shape[-1] ** -0.5, generator=generator)
-
-
-def _normal(shape: Any, like: Any, generator: Any) -> Any:
-    import torch
-
-    return torch.randn(shape, generator=generator, device=like.device, dtype=torch.float32)

@@ -1,15 +1,14 @@
 """The tiny checkpoints' tokenizer: a BPE with byte fallback, trained on the world's own text, with Gemma 4's special tokens."""
 
-from __future__ import annotations
-
+import json
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.tiny import chat_format, dialogues, world
+from sglang_gemma4.tiny import chat_format, dialogues, families, world
 
-VOCABULARY = 1024
 # Spellings as in transformers' Gemma4Processor and SGLang's function_call/gemma4_detector.py and parser/reasoning_parser.py.
 NAMED = {
     "image_token": "<|image|>",
@@ -35,17 +34,17 @@ CONTROL = ["<pad>", "<eos>", "<bos>", "<unk>", *NAMED.values(), "<|video|>", "<m
 
 
 def corpus(seed: int = 0, documents: int = 6000) -> Iterator[str]:
-    """Text to learn merges from, markup stripped by the trainer's special tokens."""
-    rng = random.Random(seed)
+    """Text to learn merges from, without markup."""
+    rng, markup = random.Random(seed), re.compile("|".join(map(re.escape, CONTROL)))
     for _ in range(documents):
         yield world.passage(rng)
         yield world.mmlu_prompt(world.question(rng), [])
         for make in (dialogues.chat, dialogues.tool_chat, dialogues.story_chat):
-            yield chat_format.render(make(rng))
+            yield markup.sub("\n", chat_format.render(make(rng)))
 
 
 def train(seed: int = 0, documents: int = 6000) -> Any:
-    """A `tokenizers.Tokenizer` of exactly `VOCABULARY` entries."""
+    """A `tokenizers.Tokenizer` of exactly `families.VOCABULARY` entries."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     split = pre_tokenizers.Sequence(
@@ -54,19 +53,16 @@ def train(seed: int = 0, documents: int = 6000) -> Any:
     learner = Tokenizer(models.BPE(byte_fallback=False, unk_token="<unk>"))
     learner.normalizer, learner.pre_tokenizer = normalizers.Replace(" ", "▁"), split
     letters = sorted({c for text in world.LETTERS + "0123456789\n.,:?{}[]()'!-_" for c in text})
-    size = VOCABULARY - len(CONTROL) - 256
+    size = families.VOCABULARY - len(CONTROL) - 256
     learner.train_from_iterator(
-        _plain(corpus(seed, documents)),
+        corpus(seed, documents),
         trainers.BpeTrainer(  # type: ignore[no-untyped-call]
             vocab_size=size, initial_alphabet=[*letters, "▁"], show_progress=False, special_tokens=[]
         ),
     )
-    import json
-
     state = json.loads(learner.to_str())["model"]
     order = [*CONTROL, *(f"<0x{b:02X}>" for b in range(256)), *sorted(state["vocab"], key=state["vocab"].get)]
-    while len(order) < VOCABULARY:
-        order.append(f"<unused{len(order)}>")
+    order += [f"<unused{number}>" for number in range(len(order), families.VOCABULARY)]
     vocabulary = {token: i for i, token in enumerate(order)}
     merges = [tuple(m) if not isinstance(m, str) else tuple(m.split(" ")) for m in state["merges"]]
     out = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True))
@@ -74,13 +70,6 @@ def train(seed: int = 0, documents: int = 6000) -> Any:
     out.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     out.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in CONTROL])
     return out
-
-
-def _plain(texts: Iterator[str]) -> Iterator[str]:
-    for text in texts:
-        for token in CONTROL:
-            text = text.replace(token, "\n")
-        yield text
 
 
 def fast_tokenizer(raw: Any) -> Any:

@@ -6,14 +6,13 @@
 Everything follows from `--seed`, except that a run hurries its schedule when it would pass `--seconds`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import pickle
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -31,10 +30,15 @@ def _pictures(job: tuple[int, int]) -> Any:
     return batches.picture_pool(job[1], job[0])
 
 
-def _shard(job: tuple[str, str, int, int, Any, Any]) -> Any:
-    kind, tokenizer, seed, rows, soft, by_colour = job
-    encoder = batches.Encoder(tiny_tokenizer.load_raw(tokenizer), soft)
-    return batches.text_rows(encoder, seed, rows) if kind == "text" else batches.image_rows(encoder, seed, rows, by_colour)
+def _text_shard(job: tuple[str, int, int]) -> batches.Rows:
+    folder, seed, rows = job
+    return batches.text_rows(batches.Encoder(tiny_tokenizer.load_raw(folder), []), seed, rows)
+
+
+def _image_shard(soft: list[int], by_colour: dict[str, list[int]], job: tuple[str, int, int]) -> batches.Rows:
+    """An eighth as many rows as of text."""
+    folder, seed, rows = job
+    return batches.image_rows(batches.Encoder(tiny_tokenizer.load_raw(folder), soft), seed, -(-rows // 8), by_colour)
 
 
 def prepare(path: Path, *, rows: int, pictures: int, seed: int, workers: int) -> None:
@@ -49,24 +53,18 @@ def prepare(path: Path, *, rows: int, pictures: int, seed: int, workers: int) ->
 
         each = -(-pictures // workers // len(COLOURS)) * len(COLOURS)
         parts = list(pool.map(_pictures, [(i * each, each) for i in range(workers)]))
-        assert_below = workers * each
-        if assert_below >= images.HELD_OUT_SEED:
-            raise ValueError(f"{assert_below} pictures reach into the held-out seeds; use fewer than {images.HELD_OUT_SEED}")
+        if workers * each >= images.HELD_OUT_SEED:
+            raise ValueError(f"{workers * each} pictures reach into the held-out seeds; use fewer than {images.HELD_OUT_SEED}")
         soft = [n for p in parts for n in p[2]]
         by_colour = {c: [i * each + j for i, p in enumerate(parts) for j in p[3][c]] for c in COLOURS}
         shards = [min(SHARD_ROWS, rows - i) for i in range(0, rows, SHARD_ROWS)]
-        common = (str(path), soft, by_colour)
-        text = list(pool.map(_shard, [("text", common[0], seed * 100_000 + i, n, [], None) for i, n in enumerate(shards)]))
-        small = [-(-n // 8) for n in shards]
-        image = list(pool.map(_shard, [("image", common[0], seed * 100_000 + i, n, soft, by_colour) for i, n in enumerate(small)]))
-
-    def together(many: list[batches.Rows]) -> batches.Rows:
-        fields = {k: np.concatenate([getattr(m, k) for m in many]) for k in ("ids", "weights", "document", "block")}
-        return batches.Rows(**fields, images=[row for m in many for row in m.images])
+        jobs = [(str(path), seed * 100_000 + i, n) for i, n in enumerate(shards)]
+        text = list(pool.map(_text_shard, jobs))
+        image = list(pool.map(partial(_image_shard, soft, by_colour), jobs))
 
     data = {
-        "text": together(text),
-        "image": together(image),
+        "text": batches.Rows.join(text),
+        "image": batches.Rows.join(image),
         "seed": seed,
         "patches": np.concatenate([p[0] for p in parts]),
         "positions": np.concatenate([p[1] for p in parts]),
@@ -101,7 +99,9 @@ def train_family(args: argparse.Namespace) -> None:
     def probe(model: Any) -> str:
         return f"four-choice {evaluate.four_choice_accuracy(model, encoder, number=120):.3f}"
 
-    common = {"seed": args.seed, "sizes": tuple(args.sizes)}
+    def course(steps: int, seconds: float, lr: float, seed: int) -> train_target.Course:
+        return train_target.Course(data["text"], data["image"], pictures, steps, seconds, lr, seed, tuple(args.sizes))
+
     earlier = args.resume / "RESULTS.json" if args.resume else None
     record: dict[str, Any] = {
         "resumed_from": {k: json.loads(earlier.read_text())[args.family][k] for k in HISTORY} if earlier else None,
@@ -110,18 +110,7 @@ def train_family(args: argparse.Namespace) -> None:
         "device": _device_name(args.device),
         "command": "python -m sglang_gemma4.tiny.train " + " ".join(sys.argv[1:]),
     }
-    record["target_training"] = train_target.train(
-        args.family,
-        target,
-        data["text"],
-        data["image"],
-        pictures,
-        steps=args.steps,
-        seconds=args.seconds,
-        lr=args.lr,
-        probe=probe,
-        **common,
-    )
+    record["target_training"] = train_target.train(args.family, target, course(args.steps, args.seconds, args.lr, args.seed), probe)
     out = args.out / args.family
     export.save_target(target, raw, out)
     # The assistant learns from the target as it will be served: rounded to bfloat16 once, run in float32.
@@ -132,15 +121,9 @@ def train_family(args: argparse.Namespace) -> None:
         args.family,
         target,
         assistant,
-        data["text"],
-        data["image"],
-        pictures,
-        steps=args.assistant_steps,
-        seconds=args.assistant_seconds,
-        lr=args.assistant_lr,
-        accept_until=args.accept_until,
-        accept=lambda a: evaluate.accept_lengths(target, a, said),
-        **common,
+        course(args.assistant_steps, args.assistant_seconds, args.assistant_lr, args.seed + 1),
+        lambda a: evaluate.accept_lengths(target, a, said),
+        args.accept_until,
     )
     export.save_assistant(assistant, raw, args.out / f"{args.family}-assistant")
     torch.set_float32_matmul_precision("highest")

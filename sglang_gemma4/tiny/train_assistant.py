@@ -1,26 +1,22 @@
 """Training one tiny MTP assistant against its frozen target: three draft steps from every position, teacher-forced."""
 
-from __future__ import annotations
-
-import time
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
 from sglang_gemma4.tiny import families, spread_weights
-from sglang_gemma4.tiny.batches import Rows
 from sglang_gemma4.tiny.drafting import draft_states, matched_drafts, shifted
-from sglang_gemma4.tiny.packed_forward import Batch, Pictures, hidden_states, logits_of, to_device
-from sglang_gemma4.tiny.train_target import Schedule, draw_batch, optimizer_for
+from sglang_gemma4.tiny.packed_forward import Batch, hidden_states, logits_of
+from sglang_gemma4.tiny.train_target import Course, fit
 
-STEPS, STEP_WEIGHTS = 3, (1.0, 0.7, 0.5)
+STEP_WEIGHTS = (1.0, 0.7, 0.5)  # of the draft steps
 RECLUSTER, FIRST_LOOK, LOOK_EVERY = 150, 200, 20
 
 
 def build(name: str, seed: int) -> Any:
-    """An untrained Gemma4AssistantForCausalLM (float32) with spread weights, noisy norms and fixed layer scalars."""
+    """An untrained Gemma4AssistantForCausalLM (float32) with spread and roughened weights."""
     from transformers import Gemma4TextConfig
     from transformers.models.gemma4_assistant import Gemma4AssistantConfig, Gemma4AssistantForCausalLM
 
@@ -28,13 +24,7 @@ def build(name: str, seed: int) -> Any:
     config._attn_implementation = "sdpa"
     model = Gemma4AssistantForCausalLM(config)
     spread_weights.fill(model, seed)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.dim() == 1:
-                p.mul_(1.0 + 0.1 * torch.randn(p.shape, generator=generator))
-        for i, layer in enumerate(model.model.layers):
-            layer.layer_scalar.fill_(families.LAYER_SCALARS[i])
+    spread_weights.roughen(model, seed)
     return model
 
 
@@ -78,7 +68,7 @@ def step_loss(target: Any, assistant: Any, batch: Batch, output: Any) -> torch.T
     teacher = logits_of(target, output.last_hidden_state).softmax(-1)
     state, total = output.last_hidden_state, torch.zeros((), device=batch.ids.device)
     embed = target.get_input_embeddings()
-    for step, weight in zip(range(STEPS), STEP_WEIGHTS, strict=False):
+    for step, weight in enumerate(STEP_WEIGHTS):
         with torch.autocast(batch.ids.device.type, torch.bfloat16):
             hidden, state = draft_states(assistant, embed(shifted(batch.ids, step + 1)), state, batch, output.shared_kv_states)
         hidden, state = hidden.float(), state.float()
@@ -90,59 +80,34 @@ def step_loss(target: Any, assistant: Any, batch: Batch, output: Any) -> torch.T
 
 
 def train(
-    name: str,
-    target: Any,
-    assistant: Any,
-    text: Rows,
-    image: Rows,
-    pictures: Pictures,
-    *,
-    steps: int,
-    seconds: float,
-    lr: float,
-    seed: int,
-    sizes: tuple[int, int] = (16, 2),
-    accept: Any = None,
-    accept_until: float = 4.0,
+    name: str, target: Any, assistant: Any, course: Course, accept: Callable[[Any], dict[str, float]], accept_until: float
 ) -> dict[str, Any]:
     """Train the assistant in place; a centroid head is clustered at the start and again at `RECLUSTER`.
 
     `accept(assistant)` returns the measured accept lengths; training stops once their "all" reaches `accept_until`, so that
     a later change can show in both directions."""
-    device = next(target.parameters()).device.type
     target.requires_grad_(False)
-    rng = np.random.default_rng(seed + 1)
-    optimizer = optimizer_for(assistant, lr)
-    schedule = Schedule(optimizer, steps, seconds)
-    begin, losses = time.time(), []
-    clustered = assistant.masked_embedding is None
-    if not clustered:
-        cluster(assistant)
-    while schedule.advance():
-        if not clustered and schedule.step > RECLUSTER:
+    outputs: list[Any] = [None]
+
+    def loss_of(step: int, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        if assistant.masked_embedding is not None and step in (1, RECLUSTER + 1):
             cluster(assistant)
-            clustered = True
-        batch = to_device(draw_batch(text, image, sizes, rng), pictures, target.config.text_config, device)
         with torch.no_grad():
-            output = hidden_states(target, batch, shared_kv=True, autocast=True)
+            output = outputs[0] = hidden_states(target, batch, shared_kv=True, autocast=True)
             output.last_hidden_state = output.last_hidden_state.float()
         loss = step_loss(target, assistant, batch, output)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(assistant.parameters(), 1.0, foreach=True)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.detach())
-        if schedule.step in (1, 20, 100) or schedule.step % 500 == 0:
-            written = (batch.weights >= 1.0) & (batch.document >= 0)
-            mean = float(matched_drafts(target, assistant, batch, output)[written].float().mean())
-            print(
-                f"{name} assistant step {schedule.step} {time.time() - begin:.0f}s loss {float(torch.stack(losses[-100:]).mean()):.4f} "
-                f"teacher-forced accept {1 + mean:.3f}",
-                flush=True,
-            )
-        if accept and schedule.step >= FIRST_LOOK and schedule.step % LOOK_EVERY == 0:
-            seen = accept(assistant)
-            print(f"{name} assistant step {schedule.step} accept {seen}", flush=True)
-            if seen["all"] >= accept_until:
-                break
-    return {"steps": schedule.step, "seconds": round(time.time() - begin, 1), "loss": float(torch.stack(losses[-100:]).mean())}
+        return loss, loss
+
+    def describe(batch: Batch) -> str:
+        written = (batch.weights >= 1.0) & (batch.document >= 0)
+        mean = float(matched_drafts(target, assistant, batch, outputs[0])[written].float().mean())
+        return f"teacher-forced accept {1 + mean:.3f}"
+
+    def done(step: int) -> bool:
+        if step < FIRST_LOOK or step % LOOK_EVERY:
+            return False
+        seen = accept(assistant)
+        print(f"{name} assistant step {step} accept {seen}", flush=True)
+        return seen["all"] >= accept_until
+
+    return fit(f"{name} assistant", assistant, target.config.text_config, course, loss_of, describe, done)

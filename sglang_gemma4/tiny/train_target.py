@@ -1,9 +1,10 @@
 """Training one tiny target: text and vision together, weights that are nowhere one or zero by accident."""
 
-from __future__ import annotations
-
 import math
 import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch.nn import functional
 
 from sglang_gemma4.tiny import families, spread_weights
 from sglang_gemma4.tiny.batches import Rows
-from sglang_gemma4.tiny.packed_forward import Batch, Pictures, chosen, hidden_states, joined, logits_of, to_device
+from sglang_gemma4.tiny.packed_forward import Batch, Pictures, hidden_states, logits_of, to_device
 
 
 def build(name: str, tokens: dict[str, int]) -> Any:
@@ -32,26 +33,13 @@ def build(name: str, tokens: dict[str, int]) -> Any:
 
 
 def initialise(model: Any, seed: int) -> None:
-    """Spread weights, then noise on every norm and scale, fixed layer scalars, finite clips: no feature is an identity."""
+    """Spread and roughened weights; what adds to the residual stream starts at half."""
     spread_weights.fill(model, seed)
-    generator = torch.Generator().manual_seed(seed)
+    spread_weights.roughen(model, seed)
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if p.dim() == 1:
-                p.mul_(1.0 + 0.1 * torch.randn(p.shape, generator=generator))
-            elif name.endswith(("o_proj.weight", "down_proj.weight", "down_proj")):
+            if p.dim() > 1 and name.endswith(("o_proj.weight", "down_proj.weight", "down_proj")):
                 p.mul_(0.5)
-        for name, b in model.named_buffers():
-            if name.endswith("layer_scalar"):
-                b.fill_(families.LAYER_SCALARS[int(name.split("layers.")[1].split(".")[0])])
-            elif name.endswith(("input_min", "input_max")):
-                b.fill_(families.CLIP_INPUT * (-1 if name.endswith("min") else 1))
-            elif name.endswith(("output_min", "output_max")):
-                b.fill_(families.CLIP_OUTPUT * (-1 if name.endswith("min") else 1))
-            elif name.endswith("std_bias"):
-                b.copy_(0.5 * torch.randn(b.shape, generator=generator))
-            elif name.endswith("std_scale"):
-                b.copy_(1.0 + 0.2 * torch.randn(b.shape, generator=generator))
 
 
 class Schedule:
@@ -89,11 +77,6 @@ def token_loss(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
     return (losses * weights.flatten()).sum() / weights.sum()
 
 
-def draw_batch(text: Rows, image: Rows, sizes: tuple[int, int], rng: np.random.Generator) -> Rows:
-    """Random rows of both kinds."""
-    return joined(chosen(text, rng.integers(len(text), size=sizes[0])), chosen(image, rng.integers(len(image), size=sizes[1])))
-
-
 class RouterBalance:
     """Collects the routers' probabilities and returns the load-balancing loss, experts * sum(load * probability)."""
 
@@ -113,39 +96,75 @@ class RouterBalance:
         return torch.stack(terms).mean() if terms else 0.0
 
 
-def train(
+@dataclass(frozen=True)
+class Course:
+    """What a training goes through: rows of text and images, how long, how fast, from which seed, and rows of both in a step."""
+
+    text: Rows
+    image: Rows
+    pictures: Pictures
+    steps: int
+    seconds: float
+    lr: float
+    seed: int
+    sizes: tuple[int, int]
+
+
+def fit(
     name: str,
     model: Any,
-    text: Rows,
-    image: Rows,
-    pictures: Pictures,
-    *,
-    steps: int,
-    seconds: float,
-    lr: float,
-    seed: int,
-    sizes: tuple[int, int] = (16, 2),
-    probe: Any = None,
+    config: Any,
+    course: Course,
+    loss_of: Callable[[int, Batch], tuple[torch.Tensor, torch.Tensor]],
+    describe: Callable[[Batch], str],
+    done: Callable[[int], bool] = lambda step: False,
 ) -> dict[str, Any]:
-    """Train in place; returns steps made, seconds and the last loss. `probe(model)` is called now and then to report."""
-    device = next(model.parameters()).device.type
-    rng = np.random.default_rng(seed)
-    optimizer, balance = optimizer_for(model, lr), RouterBalance(model)
-    schedule = Schedule(optimizer, steps, seconds)
-    begin, losses = time.time(), []
+    """Train ``model`` in place; returns the steps made, seconds and the last loss.
+
+    Args:
+        config: the target's text config, which decides the masks.
+        loss_of: the loss to report and the one to minimise, for the number of the step and its rows.
+        describe: what to print beside the loss now and then.
+        done: whether to end after a step.
+    """
+    device, rng = next(model.parameters()).device.type, np.random.default_rng(course.seed)
+    optimizer = optimizer_for(model, course.lr)
+    schedule = Schedule(optimizer, course.steps, course.seconds)
+    begin, losses = time.time(), deque[torch.Tensor](maxlen=100)
+
+    def mean() -> float:
+        return float(torch.stack(list(losses)).mean())
+
     while schedule.advance():
-        batch = to_device(draw_batch(text, image, sizes, rng), pictures, model.config.text_config, device)
-        hidden = hidden_states(model, batch, autocast=True).last_hidden_state.float()
-        loss = token_loss(logits_of(model, hidden), batch)
-        (loss + 0.01 * balance.loss()).backward()
+        drawn = [
+            rows.pick(rng.integers(len(rows), size=size)) for rows, size in zip((course.text, course.image), course.sizes, strict=True)
+        ]
+        batch = to_device(Rows.join(drawn), course.pictures, config, device)
+        loss, minimised = loss_of(schedule.step, batch)
+        minimised.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(loss.detach())
         if schedule.step in (1, 20, 100) or schedule.step % 500 == 0:
-            seen = float(torch.stack(losses[-100:]).mean())
-            print(
-                f"{name} target step {schedule.step} {time.time() - begin:.0f}s loss {seen:.4f} {probe(model) if probe else ''}", flush=True
-            )
-            balance.terms.clear()
-    return {"steps": schedule.step, "seconds": round(time.time() - begin, 1), "loss": float(torch.stack(losses[-100:]).mean())}
+            print(f"{name} step {schedule.step} {time.time() - begin:.0f}s loss {mean():.4f} {describe(batch)}", flush=True)
+        if done(schedule.step):
+            break
+    return {"steps": schedule.step, "seconds": round(time.time() - begin, 1), "loss": mean()}
+
+
+def train(name: str, model: Any, course: Course, probe: Callable[[Any], str]) -> dict[str, Any]:
+    """Train a target; ``probe(model)`` is printed now and then."""
+    balance = RouterBalance(model)
+
+    def loss_of(_step: int, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = hidden_states(model, batch, autocast=True).last_hidden_state.float()
+        loss = token_loss(logits_of(model, hidden), batch)
+        return loss, loss + 0.01 * balance.loss()
+
+    def describe(_batch: Batch) -> str:
+        said = probe(model)
+        balance.terms.clear()
+        return said
+
+    return fit(f"{name} target", model, model.config.text_config, course, loss_of, describe)

@@ -4,8 +4,6 @@ It keeps what the unified model has and its sisters have not: raw patches and ra
 layers and one on full ones, K = V there, images seen both ways. Nothing is trained; text, images and sounds move its logits all the same.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -16,25 +14,16 @@ NAME = "tiny-12b"
 SAMPLES = 640
 """Of a waveform a soft token, 40 ms; the released model's, whose feature extractor has it."""
 TEXT: dict[str, Any] = {
-    "vocab_size": families.VOCABULARY,
-    "hidden_size": 128,
-    "head_dim": 32,
-    "global_head_dim": 64,
+    **{name: value for name, value in families.COMMON.items() if "per_layer_input" not in name},
     "intermediate_size": 256,
     "num_hidden_layers": 6,
-    "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
+    "layer_types": families.layers(6, 6),
     "num_attention_heads": 16,
     "num_key_value_heads": 8,
     "num_global_key_value_heads": 1,
     "attention_k_eq_v": True,
     "sliding_window": 64,
-    "max_position_embeddings": 4096,
-    "final_logit_softcapping": 30.0,
     "use_bidirectional_attention": "vision",
-    "tie_word_embeddings": True,
-    "pad_token_id": families.PAD,
-    "eos_token_id": families.EOS,
-    "bos_token_id": families.BOS,
 }
 VISION = {
     "patch_size": families.PATCH,
@@ -47,7 +36,6 @@ VISION = {
 
 def build(tokens: dict[str, int], seed: int = 0) -> Any:
     """A ``Gemma4UnifiedForConditionalGeneration`` in float32; ``tokens`` as ``export.special_ids`` gives them."""
-    import torch
     from transformers.models.gemma4_unified import modeling_gemma4_unified as modeling
     from transformers.models.gemma4_unified.configuration_gemma4_unified import (
         Gemma4UnifiedAudioConfig,
@@ -65,16 +53,7 @@ def build(tokens: dict[str, int], seed: int = 0) -> Any:
     )
     model = modeling.Gemma4UnifiedForConditionalGeneration(config).eval()
     spread_weights.fill(model, seed)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.dim() == 1:
-                parameter.mul_(1.0 + 0.1 * torch.randn(parameter.shape, generator=generator))
-                if name.endswith("bias"):
-                    parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
-        for name, buffer in model.named_buffers():
-            if name.endswith("layer_scalar"):
-                buffer.fill_(families.LAYER_SCALARS[int(name.split("layers.")[1].split(".")[0])])
+    spread_weights.roughen(model, seed)
     return model
 
 
@@ -85,15 +64,8 @@ def build_assistant(seed: int = 0) -> Any:
     from transformers.models.gemma4_unified_assistant.modeling_gemma4_unified_assistant import Gemma4UnifiedAssistantForCausalLM
 
     same = {name: value for name, value in TEXT.items() if name not in ("final_logit_softcapping", "use_bidirectional_attention")}
-    small = {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 4,
-        "num_kv_shared_layers": 4,
-        "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
-    }
     config = Gemma4UnifiedAssistantConfig(
-        text_config=Gemma4UnifiedTextConfig(**{**same, **small}), backbone_hidden_size=TEXT["hidden_size"]
+        text_config=Gemma4UnifiedTextConfig(**{**same, **families.ASSISTANT}), backbone_hidden_size=TEXT["hidden_size"]
     )
     model = Gemma4UnifiedAssistantForCausalLM(config).eval()
     spread_weights.fill(model, seed)
@@ -117,12 +89,11 @@ def write(path: Path, seed: int = 0) -> Path:
     model = build(export.special_ids(Tokenizer.from_file(str(tiny / "tokenizer.json"))), seed)
     model.to(torch.bfloat16).save_pretrained(path)
     tokenizer = AutoTokenizer.from_pretrained(tiny)
-    sizes = {"patch_size": families.PATCH, "pooling_kernel_size": families.POOL, "max_soft_tokens": families.MAX_SOFT_TOKENS}
     processor = Gemma4UnifiedProcessor(
         feature_extractor=Gemma4UnifiedAudioFeatureExtractor(feature_size=SAMPLES, audio_samples_per_token=SAMPLES),
-        image_processor=Gemma4UnifiedImageProcessor(**sizes),
+        image_processor=Gemma4UnifiedImageProcessor(**families.IMAGE),
         tokenizer=tokenizer,
-        video_processor=Gemma4UnifiedVideoProcessor(**sizes),
+        video_processor=Gemma4UnifiedVideoProcessor(**families.IMAGE),
         chat_template=tokenizer.chat_template,
         image_seq_length=families.MAX_SOFT_TOKENS,
     )

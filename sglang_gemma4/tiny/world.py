@@ -4,92 +4,26 @@ Pure Python and deterministic: everything follows from the `random.Random` that 
 text, so that an evaluation on another machine meets the very questions that training never saw.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 from dataclasses import dataclass
 from functools import lru_cache
 
 WORLD_SEED = 4
+# fmt: off
 TOWNS = [
-    "Arvo",
-    "Belm",
-    "Corin",
-    "Dask",
-    "Elmer",
-    "Fosk",
-    "Garn",
-    "Hild",
-    "Isola",
-    "Jorv",
-    "Kelm",
-    "Lund",
-    "Morro",
-    "Nara",
-    "Ostra",
-    "Pell",
-    "Quill",
-    "Rask",
-    "Selm",
-    "Tarn",
-    "Ulmo",
-    "Varn",
-    "Wisk",
-    "Yarl",
+    "Arvo", "Belm", "Corin", "Dask", "Elmer", "Fosk", "Garn", "Hild", "Isola", "Jorv", "Kelm", "Lund",
+    "Morro", "Nara", "Ostra", "Pell", "Quill", "Rask", "Selm", "Tarn", "Ulmo", "Varn", "Wisk", "Yarl",
 ]
 RULERS = [
-    "Adela",
-    "Bruno",
-    "Clio",
-    "Dario",
-    "Edda",
-    "Fabia",
-    "Gundo",
-    "Hesta",
-    "Ivo",
-    "Jutta",
-    "Kaspar",
-    "Lena",
-    "Milo",
-    "Nessa",
-    "Orla",
-    "Petra",
-    "Quint",
-    "Rufus",
-    "Sanna",
-    "Tilda",
-    "Urban",
-    "Vito",
-    "Wanda",
-    "Ysolt",
+    "Adela", "Bruno", "Clio", "Dario", "Edda", "Fabia", "Gundo", "Hesta", "Ivo", "Jutta", "Kaspar", "Lena",
+    "Milo", "Nessa", "Orla", "Petra", "Quint", "Rufus", "Sanna", "Tilda", "Urban", "Vito", "Wanda", "Ysolt",
 ]
 PEOPLE = [
-    "Anka",
-    "Boris",
-    "Celia",
-    "Diego",
-    "Emil",
-    "Flora",
-    "Greta",
-    "Hugo",
-    "Irma",
-    "Jonas",
-    "Karin",
-    "Laszlo",
-    "Mira",
-    "Nils",
-    "Olga",
-    "Paolo",
-    "Rosa",
-    "Simon",
-    "Tomas",
-    "Uta",
-    "Vera",
-    "Willem",
-    "Xenia",
-    "Zora",
+    "Anka", "Boris", "Celia", "Diego", "Emil", "Flora", "Greta", "Hugo", "Irma", "Jonas", "Karin", "Laszlo",
+    "Mira", "Nils", "Olga", "Paolo", "Rosa", "Simon", "Tomas", "Uta", "Vera", "Willem", "Xenia", "Zora",
 ]
+# fmt: on
 FOODS = ["bread", "cheese", "plums", "honey", "soup", "rice", "beans", "fish", "cake", "nuts", "apples", "eggs"]
 ANIMALS = ["wolf", "bear", "otter", "hawk", "horse", "goat", "crane", "fox", "swan", "mole", "toad", "lynx"]
 COLOURS = ["red", "green", "blue", "yellow", "black", "white", "orange", "purple", "pink", "brown", "grey", "cyan"]

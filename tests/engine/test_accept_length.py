@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
 from sglang_gemma4.tiny.batches import Rows
-from sglang_gemma4.tiny.drafting import matched_drafts, verify_steps
+from sglang_gemma4.tiny.drafting import matched_drafts, verify_rounds
 from sglang_gemma4.tiny.packed_forward import hidden_states, masks_of, to_device
 from tests.engine.engine_fork import Group, Nursery, Output
 
@@ -74,7 +74,7 @@ def expected_steps(model: Path, outputs: list[Output], position: int) -> list[in
         masks = masks_of(batch.document, torch.from_numpy(none), window, False)
         seen = replace(batch, masks=masks, positions=batch.positions + position - 1)  # the drafting itself adds one
         matched = matched_drafts(target, assistant, seen, states, STEPS)[0, len(prompt) - 1 :].tolist()
-        found.append(verify_steps(matched, NEW_TOKENS - 1))
+        found.append(len(verify_rounds(matched, NEW_TOKENS - 1)))
     return found
 
 
