@@ -1,8 +1,8 @@
-"""Weights that come to a server with MTP while it runs: which of its two models they are for, and the order of the assistant's head.
+"""Weight updates of a running server with MTP: which of its two models an update is for, and the row order of the assistant's head.
 
-A trainer sends the target's weights, and may send the assistant's. SGLang gives either to both models, as it fits EAGLE's heads, which ride
-in the target's checkpoint. Gemma 4's assistant is a checkpoint of its own whose tensors have the target's names and other shapes: SGLang's
-scheduler ends on the first that does not fit, after writing those that happen to.
+A trainer sends the target's weights, and may send the assistant's. SGLang loads either into both models, which is right for EAGLE heads:
+they are part of the target's checkpoint. Gemma 4's assistant is a checkpoint of its own whose tensors have the target's names but other
+shapes: SGLang's scheduler would end on the first tensor that does not fit, with some already written.
 """
 
 import logging
@@ -16,10 +16,10 @@ from sglang_gemma4.patching import note
 
 logger = logging.getLogger(__name__)
 ONLY_ASSISTANTS = ("pre_projection.", "post_projection.", "masked_embedding.")
-"""How names of tensors begin that no target has."""
+"""Prefixes of tensor names that only assistants have."""
 ORDER = "_sglang_gemma4_head_order"
 CARD_ERRORS = (torch.OutOfMemoryError, torch.AcceleratorError)
-"""After these a process cannot go on with the weights it has."""
+"""After these errors the weights on the card cannot be trusted; they are raised again."""
 Reply = tuple[bool, str]
 Load = Callable[..., Any]
 
@@ -30,12 +30,12 @@ def is_assistant(model: Any) -> bool:
 
 
 def is_gemma4(model: Any) -> bool:
-    """Whether a served model is of this family; others' updates are left to SGLang."""
+    """Whether a served model is a Gemma 4; updates of other models are left to SGLang."""
     return type(model).__name__.startswith("Gemma4")
 
 
 def path_holds_assistant(path: str) -> bool | None:
-    """Whether a checkpoint (a folder or a name on the hub) is an MTP assistant's; None where it has no configuration."""
+    """Whether a checkpoint (folder or hub name) is an MTP assistant; None if it has no config.json."""
     from transformers import PretrainedConfig
 
     try:
@@ -47,12 +47,12 @@ def path_holds_assistant(path: str) -> bool | None:
 
 
 def has_assistant(manager: Any) -> bool:
-    """Whether the draft of a scheduler, given by its weight updater, is an MTP assistant."""
+    """Whether the draft model behind a scheduler's weight updater is an MTP assistant."""
     return any(is_assistant(runner.model) for _, runner in manager._select_runners("draft"))
 
 
 def no_such_draft(manager: Any, model_path: str) -> str | None:
-    """Why a checkpoint is for no model of this server, or None."""
+    """Why no model of this server can load a checkpoint, or None."""
     if has_assistant(manager) or not any(is_gemma4(runner.model) for _, runner in manager._select_runners("target")):
         return None
     if not path_holds_assistant(model_path):
@@ -61,17 +61,17 @@ def no_such_draft(manager: Any, model_path: str) -> str | None:
 
 
 def update_from_disk(update: Callable[..., Reply], updater: Any, model_path: str, *args: Any, **kwargs: Any) -> Reply:
-    """In place of ``WeightUpdater.update_weights_from_disk``, which SGLang calls for the target and then for the assistant.
+    """Around ``WeightUpdater.update_weights_from_disk``, which SGLang calls for the target and then for the assistant.
 
     Returns:
-        Whether the model has the weights or does not want them, and a message. A checkpoint that does not fit leaves the weights that the
-        model's last checkpoint has.
+        Success and a message. Success also where the checkpoint is for the other model. After a checkpoint that does not fit, the last
+        one is loaded again.
     """
     if not is_gemma4(updater.get_model()):
         return update(updater, model_path, *args, **kwargs)
     held = path_holds_assistant(model_path)
     assistant = is_assistant(updater.get_model())
-    if assistant != bool(held):  # what has no configuration is a trainer's: the target's
+    if assistant != bool(held):  # without config.json it comes from a trainer, for the target
         kept, given = ("assistant", "target") if assistant else ("target", "assistant")
         logger.info("sglang-gemma4: the %s keeps its weights, %s holds the %s's", kept, model_path, given)
         return True, f"Succeeded to update the {given}'s weights; the {kept} keeps its own."
@@ -80,28 +80,28 @@ def update_from_disk(update: Callable[..., Reply], updater: Any, model_path: str
         success, message = update(updater, model_path, *args, **kwargs)
     except CARD_ERRORS:
         raise
-    except Exception as error:  # SGLang's own way back loads the same path again
+    except Exception as error:  # SGLang's own recovery loads the same path again
         success, message = False, f"{model_path} does not fit this model: {error}"
         updater.model_config.model_path = before
         back, why = update(updater, before, *args, **kwargs)
-        message += f"; the weights of {before} are back" if back else f"; neither are the weights of {before} back ({why}): load them again"
+        message += f"; the weights of {before} are back" if back else f"; {before} could not be loaded again ({why}): send all weights"
     if not success:
         updater.model_config.model_path = before
     return success, message
 
 
 def target_alone(manager: Any, request: Any) -> Any:
-    """An update whose ``selector`` is "all", SGLang's default, as one of the target where the draft is an assistant."""
+    """The request with selector "target" in place of SGLang's default "all", where the draft is an assistant."""
     from msgspec import structs
 
     if request.selector != "all" or not has_assistant(manager):
         return request
-    note("weight_updates", "selector 'all' of an update is the target alone: the assistant's own weights go to selector 'draft'")
+    note("weight_updates", "weight updates with selector 'all' go to the target only; send the assistant's weights with selector 'draft'")
     return structs.replace(request, selector="target")
 
 
 def refusal(selector: str, names: Iterable[str]) -> str | None:
-    """Why tensors of these names cannot be for the models that ``selector`` names, or None."""
+    """Why tensors with these names cannot belong to the models that ``selector`` names, or None."""
     found = next((name for name in names if name.startswith(ONLY_ASSISTANTS)), None)
     if found is None or selector == "draft":
         return None
@@ -109,16 +109,16 @@ def refusal(selector: str, names: Iterable[str]) -> str | None:
 
 
 def update_from_tensors(update: Callable[..., Reply], updater: Any, named_tensors: Any, *args: Any, **kwargs: Any) -> Reply:
-    """In place of ``WeightUpdater.update_weights_from_tensor``, which raises, and so ends the scheduler, where a tensor does not fit.
+    """Around ``WeightUpdater.update_weights_from_tensor``: a tensor that does not fit is refused; in stock it ends the scheduler.
 
-    Flattened buckets come as one dict, any other format as pairs of name and tensor.
+    Flattened buckets come as one dict, any other format as (name, tensor) pairs.
     """
     given = [meta.name for meta in named_tensors["metadata"]] if isinstance(named_tensors, dict) else [name for name, _ in named_tensors]
     return _fitting(update, updater, given, named_tensors, *args, **kwargs)
 
 
 def update_from_received(update: Callable[..., Reply], updater: Any, named_tensors: Any) -> Reply:
-    """In place of ``WeightUpdater.load_weights_from_distributed``, after the tensors have come."""
+    """Around ``WeightUpdater.load_weights_from_distributed``, which gets the received tensors."""
     return _fitting(update, updater, [name for name, _ in named_tensors], named_tensors)
 
 
@@ -137,9 +137,9 @@ def _fitting(update: Callable[..., Reply], updater: Any, names: list[str], *args
 
 
 def load_in_order(load: Load, model: Any, weights: Any) -> Any:
-    """In place of an assistant's ``load_weights``: its head lies in the order of its centroids whatever part of the weights comes.
+    """Around an assistant's ``load_weights``: put the head back into checkpoint order first.
 
-    SGLang sorts the head after each call, also what it has sorted before and what no call brought.
+    SGLang sorts the head by centroid after each call; a partial update would otherwise sort a sorted head again.
     """
     order = model.__dict__.pop(ORDER, None)
     if order is not None:
@@ -150,13 +150,13 @@ def load_in_order(load: Load, model: Any, weights: Any) -> Any:
 
 @torch.no_grad()
 def sort_head(sort: Callable[[Any], None], model: Any) -> None:
-    """In place of ``_reorder_embedding_to_centroid_order``; what it sorted by is kept on the host, beyond the reach of updates and pauses.
+    """Around ``_reorder_embedding_to_centroid_order``: keep the order on the host, where weight updates and pauses do not change it.
 
-    Until ``token_ordering`` has come (a server that started with random weights), it is no permutation, and the head waits.
+    On a server that started with random weights ``token_ordering`` is no permutation until it is loaded; the head is sorted then.
     """
     order = model.token_ordering.long()
     if not bool((order.sort().values == torch.arange(len(order), device=order.device)).all()):
-        logger.info("sglang-gemma4: the assistant's token_ordering is no permutation yet; its head is sorted when it has come")
+        logger.info("sglang-gemma4: the assistant's token_ordering is not loaded yet; its head is sorted when it is")
         return
     sort(model)
     model.__dict__[ORDER] = order.to("cpu", copy=True)

@@ -1,8 +1,8 @@
 """The draft loop of FROZEN_KV_MTP for one candidate a step (topk 1): a chain, not a tree.
 
 Stock runs it as a tree of width one: a softmax over the vocabulary, ``select_top_k_tokens``, and cat, topk, sort and gather at the end. A
-chain needs the largest logit of each step and nothing else. The results are those of the tree, tensor for tensor; where two logits differ
-by less than a softmax can tell, the larger one is taken.
+chain needs only the largest logit of each step. The returned tensors equal those of the tree; where two logits differ by less than a
+softmax can resolve, the larger one is taken.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ import torch
 
 @dataclass(frozen=True)
 class Chain:
-    """Tensors that are the same for every batch, made once: rows are requests.
+    """Constant tensors, made once and sliced for each batch; rows are requests.
 
     Attributes:
         parents: ``[requests, steps]`` int64, or ``[requests, 0]`` for one step; the tree builder's parent of each node.
-        order: ``[requests, steps]`` int64, the nodes in the order of their scores.
-        last_rows: ``[requests]`` int64, row before the first one of each request in a verify batch.
+        order: ``[requests, steps]`` int64, the nodes by descending score.
+        last_rows: ``[requests]`` int64, the row before each request's first one in a verify batch.
     """
 
     parents: torch.Tensor
@@ -38,9 +38,9 @@ class Chain:
 
 
 def largest(logits: torch.Tensor) -> torch.Tensor:
-    """``[rows]`` int64, the index of each row's largest logit; on CUDA by SGLang's split reduction, several programs a row.
+    """``[rows]`` int64: index of each row's largest logit; on CUDA with SGLang's split reduction (several programs per row).
 
-    What :func:`centroid_tokens` gave, int64 ``[rows, 1]``, is taken as it is.
+    Tokens from :func:`centroid_tokens`, int64 ``[rows, 1]``, are passed through.
     """
     if logits.dtype == torch.int64:
         return logits.view(-1)
@@ -53,7 +53,7 @@ def largest(logits: torch.Tensor) -> torch.Tensor:
 
 
 def centroid_tokens(model: Any, hidden_states: torch.Tensor) -> torch.Tensor:
-    """``[rows, 1]`` int64: the token with the largest logit among the chosen centroids', for ``hidden_states`` ``[rows, hidden]``.
+    """``[rows, 1]`` int64: the token with the largest logit among those of the chosen centroids, for ``hidden_states`` ``[rows, hidden]``.
 
     Stock's ``_apply_centroid_masking`` scatters the same logits into ``[rows, vocabulary]`` first.
     """
@@ -68,9 +68,9 @@ def centroid_tokens(model: Any, hidden_states: torch.Tensor) -> torch.Tensor:
 
 
 def draft_forward(worker: Any, forward_batch: Any, chain: Chain) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """All steps of the draft; what ``FrozenKVMTPDraftWorker.draft_forward`` returns: parents, order, draft tokens ``[requests, steps]``.
+    """All steps of a draft. Returns what ``FrozenKVMTPDraftWorker.draft_forward`` does: parents, order, draft tokens ``[requests, steps]``.
 
-    The position stays that of the last committed token, so it is set once, and so is the view of the target's KV.
+    All steps use the position of the last committed token, so it and the view of the target's KV are set once.
     """
     from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
     from sglang.srt.utils.async_probe import maybe_detect_inf, maybe_detect_nan
@@ -97,7 +97,7 @@ def draft_forward(worker: Any, forward_batch: Any, chain: Chain) -> tuple[torch.
 
 
 def verify_input(worker: Any, batch: Any, parents: torch.Tensor, order: torch.Tensor, drafted: torch.Tensor) -> Any:
-    """The verify input of a chain, its mask in the target backend's own buffer: nothing is sized by the batch's lengths."""
+    """The verify input of a chain, with its mask in the target backend's buffer: no size depends on the batch's lengths."""
     from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
     from sglang.srt.speculative.eagle_utils import TreeMaskMode
     from sglang.srt.speculative.eagle_worker_common import build_eagle_verify_input
@@ -122,10 +122,10 @@ def verify_input(worker: Any, batch: Any, parents: torch.Tensor, order: torch.Te
 
 
 def init_metadata(worker: Any, forward_batch: Any, requests: Sequence[Any]) -> None:
-    """As ``_init_frozen_kv_metadata``, for a draft outside graphs, without its wait for the device to sum lengths that the host lacks.
+    """``_init_frozen_kv_metadata`` for a draft outside CUDA graphs, without waiting for the device where the host lacks the lengths.
 
-    Backends size buffers of slots by that sum, so the number of slots that the host has allocated to ``requests`` does as well: there is
-    one at least for every key (eagle_utils.py:880).
+    Backends size index buffers by the sum of lengths. The number of slots allocated to ``requests``, which the host knows, is an upper
+    bound of it (eagle_utils.py:880).
     """
     if forward_batch.seq_lens_cpu is None:
         forward_batch.seq_lens_sum = sum(request.kv.kv_allocated_len for request in requests)
@@ -137,7 +137,7 @@ def init_metadata(worker: Any, forward_batch: Any, requests: Sequence[Any]) -> N
 
 
 def draft(worker: Any, batch: Any) -> Any:
-    """One draft for a decode batch that is not idle; what ``FrozenKVMTPDraftWorker.draft`` returns. Copies nothing to the host."""
+    """Draft for a decode batch that is not idle, as ``FrozenKVMTPDraftWorker.draft``, without copies to the host."""
     from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch
 
     spec_info = batch.spec_info
@@ -149,7 +149,7 @@ def draft(worker: Any, batch: Any) -> Any:
     forward_batch.out_cache_loc = None  # a frozen draft writes no KV
     runner = worker.cuda_graph_runner
     if runner and runner.can_run_graph(forward_batch):
-        if forward_batch.seq_lens_sum is None:  # then no backend of this server asks for it, and the runner only adds to it
+        if forward_batch.seq_lens_sum is None:  # no backend of this server reads it then; the runner only adds to it
             forward_batch.seq_lens_sum = 0
         found = runner.execute(forward_batch)
     else:
@@ -160,15 +160,15 @@ def draft(worker: Any, batch: Any) -> Any:
 
 
 def last_accepted(chain: Chain, hidden: torch.Tensor, accept_lens: torch.Tensor) -> torch.Tensor:
-    """``[requests, hidden]``: of a verify batch's ``hidden`` ``[requests · (steps + 1), hidden]`` each request's last accepted row."""
+    """``[requests, hidden]``: each request's last accepted row of a verify batch's ``hidden`` ``[requests · (steps + 1), hidden]``."""
     return hidden[chain.last_rows[: accept_lens.shape[0]] + accept_lens]
 
 
 def seed(worker: Any, batch: Any, tokens: torch.Tensor, hidden: torch.Tensor) -> Any:
-    """What the next draft starts from: the last accepted ``tokens`` ``[requests]`` and their ``hidden`` ``[requests, hidden]``.
+    """The next draft's input: the last accepted ``tokens`` ``[requests]`` and their ``hidden`` ``[requests, hidden]``.
 
-    As ``_build_seed_draft_input``. That one adds zeros for ``filter_batch`` and ``merge_batch`` to slice, which under overlap scheduling
-    slice the requests' rows of the relay instead; each step would fill them and copy them to the relay and back, for nobody to read.
+    As ``_build_seed_draft_input``, which also adds zero tensors for ``filter_batch`` and ``merge_batch`` to slice. Under overlap scheduling
+    those slice the relay's rows instead, so the zeros would be filled and copied in each step without being read.
     """
     if not batch.enable_overlap:
         return worker._build_seed_draft_input(tokens, hidden)

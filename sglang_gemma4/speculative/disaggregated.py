@@ -1,10 +1,10 @@
-"""MTP on a decode server: the first draft of a request that another server prefilled."""
+"""MTP on a disaggregated decode server: the first draft of a request that the prefill server has processed."""
 
 from typing import Any
 
 
 def seed(received: Any) -> Any:
-    """EAGLE's draft input, as SGLang builds it from what the prefill server sent, as a frozen draft's.
+    """The frozen draft's input from the EAGLE one that SGLang builds of what the prefill server sent.
 
     Args:
         received: ``EagleDraftInput`` with ``bonus_tokens`` ``[requests]`` and ``hidden_states`` ``[requests, hidden of the target]``.

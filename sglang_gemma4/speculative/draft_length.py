@@ -1,13 +1,13 @@
 """How many tokens to draft before each verify step: the number that yields the most tokens per second.
 
-For every range of batch sizes (:class:`Choice`) two things are learnt while decoding: the probability that the draft token of a position
-is accepted when those before it were (``acceptance``), and what a step with k draft tokens costs relative to the others (``step_costs``).
-The choice is the k, 0 (plain decoding) included, with the largest (1 + expected accepted tokens) / step time.
+For every range of batch sizes (:class:`Choice`) two things are measured while decoding: the probability that the draft token of a position
+is accepted if those before it were (``acceptance``), and the relative cost of a step with k draft tokens (``step_costs``). The chosen k
+has the largest (1 + expected accepted tokens) / step time; k = 0 is plain decoding.
 
-What is not in use gets stale, so another k is tried now and then for a few steps. Trying, and being wrong, is paid from a purse of time:
-it is filled by a share of the time that plain decoding would have taken and emptied by what speculation took longer. An empty purse
-means plain decoding. So in any run, and in each range of batch sizes, speculation takes at most ``Rules.share`` longer than plain decoding,
-plus ``Rules.purse`` plain steps, plus the steps under way when the purse got empty.
+Measurements of lengths that are not in use get stale, so another k is tried now and then for a few steps. Trials and wrong choices are
+paid from a time budget, the purse: it grows by a share of the time that plain decoding would have taken and shrinks by what speculation
+took longer. With an empty purse decoding is plain. So in any run, and in each range of batch sizes, speculation takes at most
+``Rules.share`` longer than plain decoding, plus ``Rules.purse`` plain steps, plus the steps in flight when the purse became empty.
 
 Pure Python: lengths, counts and seconds in, a length out. Nothing here waits for a device or reads a clock.
 """
@@ -29,14 +29,14 @@ class Rules:
     """The constants of the choice.
 
     Attributes:
-        share: of plain decoding's time, what losses and trials may cost in the long run.
-        purse: plain steps that the purse holds when full, as it is at the start.
-        margin: how much faster another length must look than the one in use; none for going back to plain decoding.
-        evidence: requests' steps after which an observed acceptance counts 1/e; never fewer than ``fewest_steps`` steps.
-        trial_requests: requests' steps that a trial looks at, in ``trial_steps`` steps or more.
-        calm, rest: steps between trials after a change, and when nothing changes for long.
+        share: fraction of plain decoding's time that losses and trials may cost in the long run.
+        purse: plain steps that the full purse holds; it starts full.
+        margin: how much faster another length must be than the one in use; 0 for going back to plain decoding.
+        evidence: steps, counted per request, after which an observation has weight 1/e; at least ``fewest_steps`` steps.
+        trial_requests: steps, counted per request, that a trial takes; at least ``trial_steps`` steps.
+        calm, rest: steps between trials after a change, and at most when nothing changes.
         samples: step times whose median is the current time of a step.
-        first_uses: steps that are not timed when a length is used for the first time: kernels are compiled in them.
+        first_uses: steps of a new length that are not timed, because kernels are compiled in them.
     """
 
     share: float = 0.01
@@ -66,7 +66,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Launch:
-    """One decode step on its way: what was decided for it, and whether no prefill was launched since the decode step before it."""
+    """One decode step in flight: what was decided for it, and whether no prefill was launched since the decode step before it."""
 
     choice: "Choice"
     batch: int
@@ -92,14 +92,14 @@ class Choice:
         self.costs = StepCosts(rules.samples)
         self.purse = Purse(rules.share, rules.purse, rules.purse)
         self.trial: Trial | None = None
-        self._unpaid: list[tuple[int, float]] = []  # draft length and tokens a request, of steps that cannot be paid before they are timed
+        self._unpaid: list[tuple[int, float]] = []  # (draft length, tokens per request) of steps whose cost is not known yet
         self._untimed = sorted((k for k in candidates if k != self.current), key=lambda k: (k != first, k))
-        self._timed: deque[int] = deque()  # the lengths not in use, the one tried longest ago first
-        # All of the time at first, which is what the others are measured by, comes after the first uses.
+        self._timed: deque[int] = deque()  # lengths not in use, least recently tried first
+        # The length in use is timed first: the others are measured against it.
         self._wait, self._next_wait = rules.first_uses + rules.samples + 1, rules.calm
 
     def rate(self, steps: int) -> float:
-        """Expected tokens a request and unit of time; 0 for a length that was never timed."""
+        """Expected tokens per request and unit of time; 0 for a length that was never timed."""
         ratio = self.costs.ratio.get(steps)
         return 0.0 if ratio is None else (1.0 + self.acceptance.expected(steps)) / ratio
 
@@ -119,7 +119,7 @@ class Choice:
         return Launch(self, batch, trial.steps, trial, undisturbed)
 
     def arrived(self, launch: Launch, accepted: Sequence[int], seconds: float | None) -> None:
-        """A step is over.
+        """Record the result of a step.
 
         Args:
             accepted: draft tokens accepted, by request.
@@ -145,7 +145,7 @@ class Choice:
         return self.plain and self.purse.left <= 0.0
 
     def _pay(self, steps: int, tokens: float, seconds: float | None) -> None:
-        """Settle a step with the purse. A stall is not the draft's fault: no step counts more than twice its usual time."""
+        """Charge a step to the purse. A step counts at most twice its usual time, so that stalls are not blamed on the draft."""
         if not self.plain or 0 not in self.costs.ratio:
             return
         took = usual = self.costs.times_plain(steps)
@@ -158,7 +158,7 @@ class Choice:
             self.purse.settle(tokens, took)
 
     def _decide(self) -> None:
-        """Change the length in use where another one is faster by the margin."""
+        """Switch to another length if it is faster by the margin."""
         if self.current not in self.costs.ratio:
             return
         now = self.rate(self.current)
@@ -182,7 +182,7 @@ class Choice:
         self._wait, self._next_wait = self.rules.calm, 2 * self.rules.calm
 
     def _begin(self, batch: int) -> Trial | None:
-        """The next trial, or None where nothing is worth one or the purse cannot pay it."""
+        """The next trial, or None if no length is worth one or the purse cannot pay for it."""
         self._wait = 1
         if self.current not in self.costs.ratio:
             return None
@@ -194,13 +194,13 @@ class Choice:
         length += untimed
         if self.plain:
             ratio = self.costs.ratio
-            worst = ratio.get(steps, max(ratio.values())) / ratio[0] - 1.0  # plain steps lost by a step of which nothing is accepted
+            worst = ratio.get(steps, max(ratio.values())) / ratio[0] - 1.0  # plain steps lost by a step without accepted tokens
             if self.purse.left < min(self.rules.purse, worst * length):
                 return None
         return Trial(steps, length, untimed=untimed)
 
     def _hopeful(self) -> list[int]:
-        """Untimed lengths that would win if every draft were accepted and they took no longer than the next shorter length known."""
+        """Untimed lengths that would win if all drafts were accepted in the time of the next shorter timed length."""
         now, ratio = self.rate(self.current), self.costs.ratio
         best_case = {k: (1.0 + k) / max((ratio[n] for n in ratio if n < k), default=math.ulp(0.0)) for k in self._untimed}
         return [k for k in self._untimed if best_case[k] > now]
@@ -213,7 +213,7 @@ class Choice:
     def _end(self, trial: Trial) -> None:
         self.trial, self._wait = None, 1
         if len(trial.seconds) < 2:
-            return  # other work ran in between: once more
+            return  # other work ran in between; try again
         sure = self.costs.tried(trial.steps, trial.seconds)
         unpaid, self._unpaid = self._unpaid, []
         for steps, tokens in unpaid:
@@ -232,11 +232,11 @@ class Choice:
 class DraftLength:
     """Chooses the draft length of every decode step, and learns from each when its result arrives.
 
-    Several steps may be under way (overlap scheduling); results arrive in the order of their launches. The time of a step is that
-    between its result and the one before, if both are of the same choice and length and no prefill was launched between them.
+    Several steps may be in flight (overlap scheduling); results arrive in launch order. A step's time is the time since the result
+    before it, if both have the same choice and length and no prefill was launched between them.
 
     Args:
-        first: the draft length that the server was started with; the candidate nearest to it is tried first.
+        first: the server's initial draft length; the candidate nearest to it is tried first.
     """
 
     def __init__(self, first: int, rules: Rules | None = None) -> None:
@@ -265,10 +265,10 @@ class DraftLength:
         self._prefilled = True
 
     def arrived(self, accepted: Sequence[int], now: float) -> bool:
-        """The result of the oldest step under way: draft tokens accepted by request, and the time in seconds.
+        """Record the result of the oldest step in flight: accepted draft tokens of each request, and the time in seconds.
 
         Returns:
-            False where it does not fit that step, which is then forgotten with all others under way.
+            False if the number of requests differs from that step's; all steps in flight are then dropped.
         """
         if not self._under_way or self._under_way[0].batch != len(accepted):
             self._under_way.clear()

@@ -1,4 +1,4 @@
-"""What an operator may leave out when he asks for MTP. Reads config.json files only; neither torch nor sglang is imported."""
+"""Defaults for MTP arguments that the operator left out. Reads config.json files only; neither torch nor sglang is imported."""
 
 import json
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ from sglang_gemma4.models.config_files import PreflightError, is_assistant, read
 
 AUTO = "auto"
 STEPS, TOPK = 3, 1
-"""Draft steps and candidates a step: those of every run in this repository. Other values were not compared on a card."""
+"""Draft steps and candidates per step, as in every run of this repository. Other values were not compared on a card."""
 
 
 def sibling(model: str) -> str:
-    """The assistant beside a target: its name with ``-assistant``, on the hub as on disk.
+    """Path or hub name of a target's assistant: the target's with ``-assistant`` added.
 
     Raises:
-        PreflightError: the target is a directory and there is none beside it.
+        PreflightError: the target is a local directory and the assistant is not beside it.
     """
     name = f"{model.rstrip('/')}-assistant"
     if Path(model).is_dir() and not Path(name).is_dir():
@@ -27,7 +27,7 @@ def sibling(model: str) -> str:
 
 
 def first_steps(arguments: Mapping[str, Any]) -> int:
-    """Draft steps to start with: :data:`STEPS`, or the middle one of the adaptive lengths where it is none of them, as SGLang has it."""
+    """Draft steps to start with: :data:`STEPS`, or the middle one of the adaptive lengths if it is not among them, as in SGLang."""
     path = arguments.get("speculative_adaptive_config")
     if not arguments.get("speculative_adaptive") or not path:
         return STEPS
@@ -37,7 +37,7 @@ def first_steps(arguments: Mapping[str, Any]) -> int:
 
 
 def missing(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of SGLang's ``ServerArgs`` to fill in, by name; empty where the draft is not a Gemma 4 assistant.
+    """Fields of SGLang's ``ServerArgs`` to fill in, by name; empty if the draft is not a Gemma 4 assistant.
 
     Args:
         arguments: ``model_path``, ``download_dir`` and the ``speculative_*`` fields as typed.

@@ -1,8 +1,8 @@
-"""Penalties of the nodes of a draft chain: each node counts its request's answer and the drafts before it, as plain decoding would there.
+"""Penalties at the nodes of a draft chain: each node counts its request's answer and the drafts before it, as plain decoding would.
 
-The dense tables [requests, vocabulary] hold what was counted when the step was launched. At a node only the tokens since then differ:
-drafts, and under overlap scheduling the run that the step before accepted, of which the host does not know yet. Their logits are computed
-apart and written over what the tables gave; what is made beside the logits is at most of one node's size.
+The dense tables [requests, vocabulary] hold the counts at the step's launch. At a node only later tokens are missing: the drafts, and under
+overlap scheduling the tokens that the previous step accepted, which the host does not know yet. The logits of those tokens are computed
+separately and written over what the tables gave. Temporary tensors are at most of one node's size.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ class Table:
     """One kind of penalty.
 
     Attributes:
-        cumulated: [requests, vocabulary] as of the tokens counted.
-        each: [requests, 1] what a token costs its request; the neutral value where the request has no such penalty.
+        cumulated: [requests, vocabulary] penalties of the counted tokens.
+        each: [requests, 1] penalty of one token; the neutral value for requests without this penalty.
     """
 
     cumulated: torch.Tensor
@@ -25,13 +25,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Counted:
-    """The penalties of a batch and how far the tokens of each answer have been counted. None: no request has that kind.
+    """The penalties of a batch, and how many tokens of each answer are counted. None: no request has that kind.
 
     Attributes:
-        frequency: taken off the logit as often as the token occurs.
-        presence: taken off once.
+        frequency: subtracted from the logit once per occurrence of the token.
+        presence: subtracted once.
         repetition: divides a positive logit and multiplies a negative one, once, after the others.
-        least: [requests, 1] tokens before which an answer may not end.
+        least: [requests, 1] least number of tokens of an answer.
         ends: [requests, vocabulary] -inf at the tokens that end an answer, else 0.
         prompt: [requests] tokens of the prompt.
         output: [requests] tokens of the answer that are in the tables.
@@ -52,9 +52,9 @@ def penalise(logits: torch.Tensor, chain: torch.Tensor, earlier: torch.Tensor, l
     Args:
         logits: [requests, nodes, vocabulary] after each node.
         chain: [requests, nodes] int64: the last token of the answer, then the drafts.
-        earlier: [requests, any number] int64: the tokens of the answer before the last. At least those that the tables lack, if they lack
-            any; what stands before them is not read.
-        lengths: [requests] committed tokens, of which the last of the answer is not one: prompt + answer - 1.
+        earlier: [requests, any number] int64: the tokens of the answer before the last, at least those that are not in the tables; others
+            are not read.
+        lengths: [requests] committed tokens without the last of the answer: prompt + answer - 1.
     """
     nodes, before = chain.shape[1], earlier.shape[1]
     answered = lengths - counted.prompt + 1
@@ -82,7 +82,7 @@ def penalise(logits: torch.Tensor, chain: torch.Tensor, earlier: torch.Tensor, l
         for node in range(nodes):
             logits[:, node] = _scaled(logits[:, node], cumulated)
     if counted.frequency is not None or counted.presence is not None or counted.repetition is not None:
-        logits.scatter_(2, where, values.to(logits.dtype))  # a token that stands here twice has the same value at both places
+        logits.scatter_(2, where, values.to(logits.dtype))  # a token that occurs twice here has the same value at both places
     if counted.least is not None and counted.ends is not None:
         early = answered[:, None] + torch.arange(nodes, device=chain.device) < counted.least  # [requests, nodes]
         ends = counted.ends < 0

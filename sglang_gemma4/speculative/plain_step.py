@@ -1,8 +1,8 @@
 """A verify step of one token: plain decoding inside the MTP worker, without the work that only drafts need.
 
-Stock takes such a step as a tree with a root alone: it makes the tree anew, runs the kernels that walk it and commit a path of it, and
-looks for the last accepted row. Of one token a request all of that is known beforehand; it is made once here (:class:`Rows`), and a greedy
-step is the target's forward and the largest logit of each row. Whatever a request asks for beyond that goes through stock's verify.
+Stock treats such a step as a tree that has only a root: it builds the tree, runs the kernels that walk it and commit a path, and looks up
+the last accepted row. With one token per request the results are constants, made once here (:class:`Rows`); a greedy step is then the
+target's forward and the largest logit of each row. Batches that need more go through stock's verify.
 """
 
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ LOGITS = "verify: target model logits"
 
 @dataclass
 class Rows:
-    """Tensors that are the same for every plain step, made once; nobody may write to them.
+    """Constant tensors of plain steps, made once and never written to.
 
     Attributes:
         index: ``[requests, 1]`` int64, each request's row; the tree's indices, and the accepted ones.
         none: ``[requests, 1]`` int64 of -1: no next token, no sibling.
-        accepted: ``[requests]`` int32 of 1 on the host, where the scheduler reads them: the bonus token.
-        visible: the target backend's mask buffer that was filled with True, or None. A mask of one token has no other value, and each
-            draft length has a backend of its own, so that nobody else writes there.
+        accepted: ``[requests]`` int32 of 1 (the bonus token), on the host, where the scheduler reads it.
+        visible: the target backend's mask buffer after it was filled with True, or None. A mask of one token has no other value, and
+            each draft length has its own backend, so nothing else writes to it.
     """
 
     index: torch.Tensor
@@ -45,7 +45,7 @@ class Rows:
         return cls(index, torch.full_like(index, -1), torch.ones(requests, dtype=torch.int32))
 
     def mask(self, batch: Any, backend: Any) -> torch.Tensor:
-        """All True: the backend's own buffer where it has one for as many requests, else ``[keys + requests]``, as stock's."""
+        """A mask of True: the backend's buffer if it has one for this many requests, else ``[keys + requests]``, as in stock."""
         requests, own = len(batch.seq_lens), backend.verify_mask
         if own is None or not own.fits(requests):
             keys = batch.seq_lens_sum
@@ -59,7 +59,7 @@ class Rows:
 
 
 def verify_input(rows: Rows, batch: Any, backend: Any) -> FrozenKVMTPVerifyInput:
-    """Of each request the last token alone; ``backend`` is the target's attention backend."""
+    """The verify input with each request's last token only; ``backend`` is the target's attention backend."""
     requests = len(batch.seq_lens)
     return FrozenKVMTPVerifyInput(
         draft_token=batch.spec_info.bonus_tokens,
@@ -79,11 +79,11 @@ def verify_input(rows: Rows, batch: Any, backend: Any) -> FrozenKVMTPVerifyInput
 
 
 def is_largest_logit(worker: Any, batch: Any) -> bool:
-    """Whether stock's verify of a lone token would do no more to this batch than take the largest logit of each row.
+    """Whether stock's verify of one token would only take the largest logit of each row of this batch.
 
-    Not so where a request is sampled or its logits are changed (penalties, biases, grammars, watermarks), where log-probabilities are
-    returned, where SGLang simulates accepted tokens without real ones, where metadata is planned on a stream of its own, and on ROCm, where
-    stock sends the first rank's tokens to the others.
+    False if a request is sampled or its logits are changed (penalties, biases, grammars, watermarks), if log-probabilities are returned,
+    if SGLang simulates accepted tokens without real ones, if metadata is planned on a separate stream, and on ROCm, where stock sends the
+    first rank's tokens to the others.
     """
     if batch.forward_mode.is_idle() or not verify_tokens.suffice(batch):
         return False
@@ -94,15 +94,15 @@ def is_largest_logit(worker: Any, batch: Any) -> bool:
 
 
 def verify(worker: Any, batch: Any, rows: Rows) -> GenerationBatchResult:
-    """What ``run_eagle_verify`` returns for a batch of which :func:`is_largest_logit` holds; tokens are int64, stock's int32."""
+    """``run_eagle_verify`` for a batch for which :func:`is_largest_logit` is true; tokens are int64, stock's int32."""
     stream = torch.get_device_module(worker.device).current_stream()
     given, requests = batch.spec_info, len(batch.seq_lens)
-    # Made on the scheduler's stream, read on this one, and let go of before this one has read them.
+    # Allocated on the scheduler's stream and read on this one, maybe after the scheduler has released them.
     spec_utils.record_stream_for_v2_verify(batch, None, stream)
     forward_batch, by_graph = eagle_utils.eagle_prepare_for_verify(given, worker.req_to_token_pool, batch, worker.target_worker)
     spec_utils.record_stream_each((batch.input_ids, batch.out_cache_loc), stream)
     output = worker.target_worker.forward_batch_generation(batch=None, forward_batch=forward_batch, is_verify=True)
-    logits = output.logits_output.next_token_logits  # [requests, vocabulary], or what stands for them
+    logits = output.logits_output.next_token_logits  # [requests, vocabulary], or hidden states (verify_head)
     async_probe.maybe_detect_nan(logits, LOGITS)
     async_probe.maybe_detect_inf(logits, LOGITS)
     async_probe.sanitize_nan_logits(logits, LOGITS)
@@ -123,10 +123,10 @@ def verify(worker: Any, batch: Any, rows: Rows) -> GenerationBatchResult:
 
 
 def last_hidden(result: GenerationBatchResult, overlapped: bool) -> torch.Tensor:
-    """``[requests, hidden]``, from which the next draft starts: all rows there are.
+    """``[requests, hidden]`` from which the next draft starts: all rows of the step.
 
-    Under overlap scheduling SGLang copies them to its relay right behind this step. Without, they are kept until the next draft, and
-    another graph's replay may write where this one's results lie.
+    Under overlap scheduling SGLang copies them to its relay right after this step. Otherwise they are kept until the next draft, and the
+    replay of another graph may overwrite them, so they are copied here.
     """
     hidden: torch.Tensor = result.logits_output.hidden_states[: len(result.next_draft_input.bonus_tokens)]
     return hidden if overlapped else hidden.clone()

@@ -1,4 +1,4 @@
-"""What decode steps with different draft lengths cost, relative to each other and in time lost against plain decoding."""
+"""Costs of decode steps by draft length, relative to each other, and the time lost against plain decoding."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from statistics import median
 
 SURPRISE = 1.5
-"""A ratio this much larger or smaller than the one before is not believed until a second trial has found it too."""
+"""A ratio that changes by more than this factor is used only after a second trial has confirmed it."""
 
 
 class StepCosts:
-    """Time of a step by draft length: how long the length in use takes now, and how the others compare.
+    """Time of a step by draft length: the current time of the length in use, and the ratios of the others to it.
 
-    Contexts grow and batches shrink within a range, and all lengths follow; so a trial is compared with the steps right before it,
-    and what is kept is the ratio.
+    Contexts grow and batches shrink, which changes the times of all lengths alike. So a trial is compared with the steps right before it,
+    and only the ratio is kept.
 
     Args:
         samples: step times whose median is the current time of a step.
@@ -26,7 +26,7 @@ class StepCosts:
         self._doubted: dict[int, float] = {}
 
     def seconds(self, steps: int) -> float:
-        """Of one step with ``steps`` draft tokens.
+        """Current time of a step with ``steps`` draft tokens.
 
         Raises:
             KeyError: that length was never timed.
@@ -34,16 +34,16 @@ class StepCosts:
         return self.unit * self.ratio[steps]
 
     def in_use(self, steps: int, seconds: float) -> None:
-        """A step of the length in use."""
+        """Record a step of the length in use."""
         self._recent.append(seconds / self.ratio.setdefault(steps, 1.0))
         self.unit = median(self._recent)
 
     def tried(self, steps: int, seconds: Sequence[float]) -> bool:
-        """The steps of a trial; half of an earlier ratio is kept against noise.
+        """Record the steps of a trial; the new ratio is averaged with the old one.
 
         Returns:
-            False where they are too far from the earlier ratio to be believed at once: the trial is to be made again. Of two such trials
-            the smaller ratio counts, since what a server stops for now and then only lengthens steps.
+            False if they are too far from the old ratio (:data:`SURPRISE`): the trial has to be repeated. Of two such trials the smaller
+            ratio is taken, because stalls only lengthen steps.
         """
         new, old = median(seconds) / self.unit, self.ratio.get(steps)
         doubted = self._doubted.pop(steps, None)
@@ -58,9 +58,9 @@ class StepCosts:
             self.ratio[steps] = min(new, doubted)
         return True
 
-    def times_plain(self, steps: int, default: float | None = None) -> float | None:
-        """Steps of plain decoding in the time of one step; ``default`` for a length that was never timed."""
-        return self.ratio[steps] / self.ratio[0] if steps in self.ratio else default
+    def times_plain(self, steps: int) -> float | None:
+        """Steps of plain decoding in the time of one step; None for a length that was never timed."""
+        return self.ratio[steps] / self.ratio[0] if steps in self.ratio else None
 
 
 @dataclass
@@ -72,5 +72,5 @@ class Purse:
     left: float
 
     def settle(self, plain_steps: float, took: float) -> None:
-        """One step: the tokens of ``plain_steps`` plain steps came in the time of ``took`` of them."""
+        """Charge one step, which yielded the tokens of ``plain_steps`` plain steps in the time of ``took`` plain steps."""
         self.left = min(self.full, self.left + self.share * plain_steps + plain_steps - took)

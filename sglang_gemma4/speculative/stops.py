@@ -1,11 +1,11 @@
-"""Where an answer ends inside a run of tokens that one verify step accepted."""
+"""Where an answer ends within the tokens that one verify step accepted."""
 
 from collections.abc import Callable
 from typing import Any
 
 
 def order_matters(req: Any) -> bool:
-    """Whether asking once for a whole run can end it elsewhere: there are stop strings or patterns. Tokens alone SGLang asks in order."""
+    """Whether one check for all accepted tokens may end the answer at the wrong place: only with stop strings or patterns."""
     sampling = req.sampling_params
     return bool(sampling.stop_strs or sampling.stop_regex_strs) and not (req.finished() or req.to_finish)
 
@@ -13,8 +13,8 @@ def order_matters(req: Any) -> bool:
 def ask_after_each(update: Callable[[Any, int], None], req: Any, accepted: int) -> None:
     """Call ``update(req, 1)`` after each of the last ``accepted`` tokens of ``req.output_ids``, until one ends the request.
 
-    The request keeps all its tokens, as SGLang expects; ``finished_len`` says how many of them are the answer. Its grammar has already
-    gone through the whole run, so it is asked at the last token only.
+    The request keeps all its tokens, as SGLang expects; ``finished_len`` says how many belong to the answer. Its grammar has already
+    consumed all of them, so it is checked at the last token only.
     """
     output, grammar = req.output_ids, req.grammar
     start = len(output) - accepted

@@ -8,10 +8,10 @@ class PipelineParallelError(RuntimeError):
 
 
 def refuse_pipeline_inputs(pp_proxy_tensors: Any) -> None:
-    """Take the ``pp_proxy_tensors=None`` of a single pipeline stage.
+    """Accept the ``pp_proxy_tensors=None`` of a single pipeline stage only.
 
     Raises:
-        PipelineParallelError: tensors of a previous stage; the frozen-KV worker would ignore them.
+        PipelineParallelError: there are tensors of a previous stage, which the frozen-KV worker would ignore.
     """
     if pp_proxy_tensors is not None:
         raise PipelineParallelError(

@@ -1,8 +1,8 @@
-"""What verify leaves of the target's distribution: what plain sampling would. Stock cuts in another order, and not at all by min-p.
+"""Top-k, top-p and min-p in MTP's verify step, as in plain sampling. Stock's verify applies them in another order, and min-p not at all.
 
-Plain sampling judges top-k and top-p both by the whole softmax, with either of its backends (``layers/sampler.py``: pytorch's cumulative
-sum, flashinfer's ``filter_apply_order="joint"``), and min-p by the largest probability. Where a request of the batch has min-p, the
-flashinfer backend lets top-p judge what top-k left, and so does this.
+Plain sampling applies both top-k and top-p to the whole softmax, with either backend (``layers/sampler.py``: pytorch's cumulative sum,
+flashinfer's ``filter_apply_order="joint"``), and min-p relative to the largest probability. If a request of the batch has min-p, the
+flashinfer backend applies top-p to what top-k left, and so does this.
 """
 
 import copy
@@ -14,25 +14,25 @@ from typing import Any
 import torch
 
 Renormalise = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""(probabilities [rows, vocabulary], bound of each row) -> what the bound leaves, renormalised."""
+"""(probabilities [rows, vocabulary], bound of each row) -> truncated and renormalised probabilities."""
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """The bounds of each request, [requests]; None where no request of the batch has that kind."""
+    """The bounds of each request, [requests]; None if no request of the batch has that kind."""
 
     top_k: torch.Tensor | None
     top_p: torch.Tensor | None
     min_p: torch.Tensor | None
     joint: bool
-    """Top-p judges the whole softmax; else what top-k left."""
+    """Top-p applies to the whole softmax, else to what top-k left."""
 
 
 _current: ContextVar[Cuts | None] = ContextVar("verify_cuts", default=None)
 
 
 def differ_from_stock(info: Any) -> bool:
-    """Whether stock's verify cuts a batch otherwise than plain sampling does. With one of top-k and top-p alone there is no order."""
+    """Whether stock's verify truncates this batch differently from plain sampling: with min-p, or with both top-k and top-p."""
     return not info.is_all_greedy and (info.need_min_p_sampling or (info.need_top_k_sampling and info.need_top_p_sampling))
 
 
@@ -47,7 +47,7 @@ def of(info: Any, backend: str) -> Cuts:
 
 
 def verify(original: Callable[..., Any], cuts: Cuts, verify_input: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """``eagle_sample`` whose softmax is cut at once, so that it finds nothing left to cut."""
+    """Call ``eagle_sample`` with a softmax that is already truncated, and its own truncation off."""
     given = batch.sampling_info
     batch.sampling_info = copy.copy(given)
     batch.sampling_info.need_top_k_sampling = batch.sampling_info.need_top_p_sampling = False
@@ -60,7 +60,7 @@ def verify(original: Callable[..., Any], cuts: Cuts, verify_input: Any, batch: A
 
 
 def cut_softmax(softmax: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The softmax that ``eagle_sample`` calls, [requests · nodes, vocabulary], with the current cuts."""
+    """The softmax that ``eagle_sample`` calls, [requests · nodes, vocabulary], followed by the current cuts."""
 
     def sampling_softmax(logits: torch.Tensor, temperatures: torch.Tensor | None = None) -> torch.Tensor:
         probs = softmax(logits, temperatures)
@@ -75,9 +75,9 @@ def cut_softmax(softmax: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
 
 
 def cut(probs: torch.Tensor, cuts: Cuts, top_k_renorm: Renormalise, top_p_renorm: Renormalise) -> torch.Tensor:
-    """``probs`` [requests · nodes, vocabulary] after the cuts, renormalised.
+    """``probs`` [requests · nodes, vocabulary] truncated and renormalised.
 
-    Whichever cut is made first is judged by the whole softmax, and top-k by ranks alone; so top-p before top-k is both jointly.
+    Top-k depends on ranks only, so top-p followed by top-k applies both to the whole softmax.
     """
     steps = [(top_p_renorm, cuts.top_p), (top_k_renorm, cuts.top_k)]
     for renormalise, bound in steps if cuts.joint else reversed(steps):

@@ -1,10 +1,10 @@
-"""Penalties of MTP's verify in SGLang's data: what its penalizers have counted, carried to the nodes of the drafts.
+"""Penalties in MTP's verify step: the counts of SGLang's penalizers, applied at the nodes of the drafts.
 
-SGLang's penalizers count on the host's side of a step, one token a step. Here each output token is counted once, whichever step brought
-it. A verify under overlap scheduling runs before the host has the tokens of the step before; it finds them on the device, in a table by
-request slot that each verify writes. How many of them the penalizers lack follows from the request's length, so nothing waits.
+SGLang's penalizers count on the host, one token per step. Here every output token is counted once, however many a step adds. Under overlap
+scheduling a verify step runs before the host has the tokens of the previous one; it finds them on the device, in a table by request slot
+that each verify step writes. How many of them are not counted yet follows from the request's length, so nothing waits.
 
-A request that was retracted starts again with fresh penalizers, which stock leaves empty; here they begin with the answer so far.
+A retracted request starts again with new penalizers, which stock leaves empty; here they start with the answer so far.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ COUNTED, RUNS = "_sglang_gemma4_counted", "_sglang_gemma4_runs"
 
 
 def is_ours(batch: Any) -> bool:
-    """Whether the batch's drafts are chains that EAGLE's verify judges."""
+    """Whether the batch's drafts are chains that EAGLE's verify checks."""
     if not batch.spec_algorithm.is_eagle():
         return False
     topk = get_spec().speculative_eagle_topk
@@ -43,21 +43,21 @@ def is_ours(batch: Any) -> bool:
 
 
 def is_penalised(sampling: Any) -> bool:
-    """Whether a request's parameters ask for any penalizer."""
+    """Whether a request uses any penalizer."""
     return bool(
         sampling.frequency_penalty != 0 or sampling.presence_penalty != 0 or sampling.repetition_penalty != 1 or sampling.min_new_tokens > 0
     )
 
 
 def begin(orchestrator: Any, batch: Any) -> None:
-    """New penalizers count what their requests have answered already: nothing, or all there was before a retraction."""
+    """Let new penalizers count the output tokens that their requests already have: none, or those from before a retraction."""
     for req in batch.reqs:
         setattr(req, COUNTED, 0)
     count(orchestrator, batch.reqs)
 
 
 def count(orchestrator: Any, reqs: Sequence[Any]) -> None:
-    """Add the output tokens that the host has and the penalizers lack. Tables are replaced, not changed: a forward may be reading them."""
+    """Count the output tokens that are not counted yet. Tables are replaced, not changed: a forward may be reading them."""
     rows: list[int] = []
     tokens: list[int] = []
     for row, req in enumerate(reqs):
@@ -83,14 +83,14 @@ def count(orchestrator: Any, reqs: Sequence[Any]) -> None:
 
 
 def for_forward(info: Any, reqs: Sequence[Any]) -> Any:
-    """The ``SamplingBatchInfo`` of one verify: without SGLang's sums of penalties, with what its nodes are computed from."""
+    """The ``SamplingBatchInfo`` of one verify step: without SGLang's summed penalties, with the counts for its nodes."""
     forward = dataclasses.replace(info, penalizer_orchestrator=None, acc_additive_penalties=None, acc_scaling_penalties=None)
     setattr(forward, COUNTED, counted(info.penalizer_orchestrator, reqs))
     return forward
 
 
 def counted(orchestrator: Any, reqs: Sequence[Any]) -> Counted:
-    """The penalizers' state."""
+    """The penalizers' state as :class:`Counted`."""
     tables: dict[Any, Table] = {}
     for kind, (cumulated, each) in TABLES.items():
         penalizer = orchestrator.penalizers[kind]
@@ -112,7 +112,7 @@ def counted(orchestrator: Any, reqs: Sequence[Any]) -> Counted:
 
 
 def verify(original: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, *args: Any, **kwargs: Any) -> Any:
-    """``eagle_sample`` on logits that have their penalties; under overlap scheduling the accepted runs are kept for the next verify."""
+    """``eagle_sample`` on penalised logits; under overlap scheduling the accepted tokens are kept for the next verify step."""
     requests, nodes = len(batch.seq_lens), verify_input.draft_token_num
     logits = logits_output.next_token_logits.view(requests, nodes, -1)
     chain = verify_input.draft_token.view(requests, nodes).long()
@@ -128,11 +128,11 @@ def verify(original: Callable[..., Any], verify_input: Any, batch: Any, logits_o
 
 
 def runs_of(pool: Any) -> torch.Tensor:
-    """[request slots, longest run - 1]: each slot's last accepted run as ``last_run`` has it. Forwards alone read and write it."""
+    """[request slots, most accepted tokens - 1]: each slot's last accepted tokens, as from ``last_run``; only forwards access it."""
     if RUNS not in vars(pool):
         longest = max_speculative_num_draft_tokens()
         if longest is None:
-            raise RuntimeError("no number of draft tokens is set, yet drafts are verified; give --speculative-num-draft-tokens")
+            raise RuntimeError("drafts are verified but the number of draft tokens is not set; give --speculative-num-draft-tokens")
         shape = (pool.req_to_token.shape[0], longest - 1)
         setattr(pool, RUNS, torch.zeros(shape, dtype=torch.int64, device=pool.req_to_token.device))
     runs: torch.Tensor = getattr(pool, RUNS)

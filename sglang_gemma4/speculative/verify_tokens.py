@@ -1,7 +1,7 @@
-"""What a verify step is read for: each row's token where the whole batch is greedy and nothing changes its logits, else logits.
+"""Verify steps that need tokens only: the whole batch is greedy and nothing changes its logits.
 
-SGLang's ``eagle_sample`` takes the largest logit of each row by itself. Where tokens are there already it gets a column of zeros in place
-of logits, and they are put in under the names by which it hands its own on.
+SGLang's ``eagle_sample`` computes the largest logit of each row itself. Where the tokens are known already, it gets a column of zeros in
+place of logits, and the tokens replace its own result in the calls that it makes (``target_predict``).
 """
 
 from collections.abc import Callable
@@ -17,8 +17,8 @@ _tokens: ContextVar[torch.Tensor | None] = ContextVar("verify_tokens", default=N
 
 
 def suffice(batch: Any) -> bool:
-    """Whether nothing but the largest logit of each row is asked of a batch: no sampling, no penalties, biases, grammars or watermarks that
-    change logits, no log-probabilities."""
+    """Whether a batch needs only the largest logit of each row: no sampling, no penalties, biases, grammars or watermarks, no
+    log-probabilities."""
     if batch.has_grammar or batch.return_logprob or torch.version.hip is not None:
         return False
     info = batch.sampling_info
@@ -27,13 +27,13 @@ def suffice(batch: Any) -> bool:
 
 
 def largest(logits: torch.Tensor) -> torch.Tensor:
-    """``[rows]`` int64: the token with each row's largest logit, of logits or of what stands for them."""
+    """``[rows]`` int64: the token with the largest logit of each row of logits, or of hidden states whose head was put off."""
     head = verify_head.current()
     return head.tokens(logits) if head is not None and head.waits(logits) else torch.argmax(logits, dim=-1)
 
 
 def sample(original: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, *args: Any, **kwargs: Any) -> Any:
-    """``eagle_sample`` of a verify step whose head may have waited."""
+    """``eagle_sample`` of a verify step whose LM head may have been put off (``verify_head``)."""
     head = verify_head.current()
     if head is None or batch.forward_mode.is_idle() or not head.waits(logits_output.next_token_logits):
         return original(verify_input, batch, logits_output, *args, **kwargs)
@@ -47,11 +47,11 @@ def sample(original: Callable[..., Any], verify_input: Any, batch: Any, logits_o
         return original(verify_input, batch, logits_output, *args, **kwargs)
     finally:
         _tokens.reset(token)
-        logits_output.next_token_logits = None  # there are none: who reads them here is to be told so
+        logits_output.next_token_logits = None  # a reader must not take the zeros for logits
 
 
 def with_tokens(handed_on: Callable[..., Any]) -> Callable[..., Any]:
-    """A function to which ``eagle_sample`` gives ``target_predict`` ``[requests, nodes]``, by name: the tokens of :func:`sample`."""
+    """Wrap a function that ``eagle_sample`` calls with ``target_predict`` ``[requests, nodes]``: it gets the tokens of :func:`sample`."""
 
     def given(*args: Any, **kwargs: Any) -> Any:
         tokens = _tokens.get()

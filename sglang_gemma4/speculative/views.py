@@ -1,9 +1,9 @@
-"""Make the frozen draft's attention backend see the target's KV: the pool, and everything a backend derived from it.
+"""Let the frozen draft's attention backend read the target's KV: swap the pool, and everything that the backend derived from it.
 
-A draft of FROZEN_KV_MTP reads the target's pool through a backend that was built for its own pool of 64 slots. Backends ask that pool at
-construction whether sliding layers have slots of their own, keep the answer, and translate page tables by it; a view that swaps the pool
-alone leaves them reading full-pool pages in the sliding pool (``crash_repro/fa4_view.py``), or with no target at all inside a pair of
-backends (``crash_repro/hybrid_view.py``). :data:`ADAPTERS` says for each known backend what hangs on the pool. An unknown one is refused.
+A draft of FROZEN_KV_MTP reads the target's pool through a backend that was built for the draft's own pool of 64 slots. At construction
+backends store whether sliding layers have their own slots, and translate page tables accordingly. A view that swaps only the pool makes
+them read full-pool pages in the sliding pool (``crash_repro/fa4_view.py``), or misses the inner backends of a pair
+(``crash_repro/hybrid_view.py``). :data:`ADAPTERS` lists for each known backend what depends on the pool; unknown backends are refused.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from typing import Any
 
 Swap = tuple[Any, str, Any]
-"""Object, attribute, and the value it has inside a view."""
+"""Object, attribute, and the attribute's value inside a view."""
 
 Adapter = Callable[[Any, Any], list[Swap]]
-"""From a backend and the target's pool to the swaps that make the one see the other."""
+"""(backend, target's pool) -> the swaps that let the backend read the pool."""
 
 _ABSENT = object()
 
 
 class UnknownBackendError(ValueError):
-    """No adapter knows what the draft's attention backend derived from its pool."""
+    """There is no adapter for the draft's attention backend."""
 
 
 def swaps(backend: Any, pool: Any) -> list[Swap]:
-    """What :func:`target_view` sets for a backend, inner backends of wrappers included.
+    """What :func:`target_view` swaps for a backend and its inner backends.
 
     Raises:
         UnknownBackendError: there is no adapter for the backend's class or one of its bases.
@@ -41,7 +41,7 @@ def swaps(backend: Any, pool: Any) -> list[Swap]:
 
 @contextmanager
 def target_view(backend: Any, pool: Any) -> Iterator[None]:
-    """Within it ``backend`` reads ``pool``. Views nest; what was there before comes back, whatever was raised.
+    """Context in which ``backend`` reads ``pool``. Views nest; the previous values are restored, also after an exception.
 
     Raises:
         UnknownBackendError: see :func:`swaps`; nothing was changed.
@@ -62,7 +62,7 @@ def target_view(backend: Any, pool: Any) -> Iterator[None]:
 
 
 def share_kv_scales(target: Any, draft: Any) -> None:
-    """Give a draft's ``RadixAttention`` the KV scales of the target's layer whose KV it reads; tensors share their memory."""
+    """Share the KV scales of a target's layer with the draft's ``RadixAttention`` that reads its KV; tensors share memory."""
     import torch
 
     for name in ("k_scale", "v_scale"):
@@ -75,7 +75,7 @@ def share_kv_scales(target: Any, draft: Any) -> None:
 
 
 def share_all_kv_scales(worker: Any) -> None:
-    """For each layer of a ``FrozenKVMTPDraftWorker``'s assistant; before it is bound to the target's KV there is nothing to share."""
+    """:func:`share_kv_scales` for all layers of a ``FrozenKVMTPDraftWorker``'s assistant, once it is bound to the target's KV."""
     if worker.kv_context is None:
         return
     from sglang.srt.models.gemma4_mtp import _resolve_target_text_model
@@ -86,19 +86,19 @@ def share_all_kv_scales(worker: Any) -> None:
 
 
 def has_sliding_pool(pool: Any) -> bool:
-    """Whether sliding layers of ``pool`` have slots of their own, as every SGLang backend asks it."""
+    """Whether sliding layers of ``pool`` have their own slots, by the test that SGLang's backends use."""
     from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 
     return isinstance(pool, SWAKVPool) and pool.swa_layer_nums > 0
 
 
 def _live(backend: Any, pool: Any) -> list[Swap]:
-    """Our CPU reference backend: everything is asked of the pool when it is needed."""
+    """Our CPU reference backend, which stores nothing that it derives from the pool."""
     return [(backend, "token_to_kv_pool", pool)]
 
 
 def _flagged(backend: Any, pool: Any) -> list[Swap]:
-    """triton and intel_amx: the pool, and the flag that says whether slots are translated."""
+    """triton and intel_amx: the pool, and the flag whether slots are translated."""
     return [*_live(backend, pool), (backend, "use_sliding_window_kv_pool", has_sliding_pool(pool))]
 
 
@@ -110,7 +110,7 @@ def _flash_attention(backend: Any, pool: Any) -> list[Swap]:
 
 
 def _resolved(backend: Any, pool: Any) -> list[Swap]:
-    """trtllm_mha and flashinfer: they keep the sliding pool itself; flashinfer's index updaters keep it too."""
+    """trtllm_mha and flashinfer: they, and flashinfer's index updaters, store the sliding pool itself."""
     sliding = pool if has_sliding_pool(pool) else None
     changes = [*_flagged(backend, pool), (backend, "_swa_kv_pool", sliding)]
     if hasattr(backend, "_swa_full_to_swa_mapping") and not backend.kv_index_translator.is_translating:
@@ -136,7 +136,7 @@ ADAPTERS: dict[str, Adapter] = {
     "HybridAttnBackend": _pair,
     "Gemma4CpuAttention": _live,
 }
-"""By the name of a class; a subclass has its base's adapter."""
+"""By class name; subclasses use the adapter of their base."""
 
 NAMES: Sequence[str] = ("triton", "trtllm_mha", "fa4", "intel_amx")
-"""Of the backends with an adapter, those that SGLang lets Gemma 4 have."""
+"""Backends with an adapter that SGLang allows for Gemma 4, by their names on the command line."""

@@ -1,9 +1,8 @@
-"""The synchronous worker of FROZEN_KV_MTP: what the overlapped one is checked against, and the safe mode for operators.
+"""The synchronous worker of FROZEN_KV_MTP: the reference for the overlapped one in tests, and the safe mode for operators.
 
-A decode step is :meth:`FrozenKVMTPWorkerV1.decode`, to be read from top to bottom. It shares with the overlapped worker what is not in
-question: loading, pools, the view of the target's KV, the target's verify forward. The rest is its own and as plain as it can be: a
-``ForwardBatch`` and attention metadata anew for every draft step, no draft CUDA graph, a chain written down without the tree builder, row
-numbers computed on the host. It waits for the device wherever that reads better.
+A decode step is :meth:`FrozenKVMTPWorkerV1.decode`. Loading, pools, the view of the target's KV and the target's verify forward are the
+overlapped worker's. The rest is its own and simple: a new ``ForwardBatch`` and new attention metadata for every draft step, no draft CUDA
+graph, a chain without the tree builder, row numbers computed on the host. It waits for the device wherever that is simpler.
 """
 
 import logging
@@ -33,10 +32,10 @@ class OverlapError(RuntimeError):
 
 
 class FrozenKVMTPWorkerV1(FrozenKVMTPWorkerV2):  # type: ignore[misc]
-    """Drafts, verifies and seeds one after the other, for SGLang's synchronous scheduler loop.
+    """Drafts, verifies and seeds the next draft in sequence, for SGLang's synchronous scheduler loop.
 
     Raises:
-        OverlapError: the scheduler overlaps; a batch would be drafted from before the one before it is done.
+        OverlapError: the scheduler overlaps; it would launch a batch before the previous one is done.
     """
 
     def __init__(self, server_args: Any, gpu_id: int, nccl_port: int, target_worker: Any) -> None:
@@ -51,7 +50,7 @@ class FrozenKVMTPWorkerV1(FrozenKVMTPWorkerV2):  # type: ignore[misc]
         logger.info("sglang-gemma4: MTP worker v1: synchronous, one eager forward of the assistant for each draft token")
 
     def init_cuda_graphs(self) -> None:
-        """The draft's worker without the capture of its decode steps. The target has its own graphs as ever."""
+        """Initialise the draft worker without capturing its decode steps. The target's graphs are not affected."""
         with self.draft_side():
             TpModelWorker.init_cuda_graphs(self.draft_worker, capture_decode_cuda_graph=False)
 
@@ -67,7 +66,7 @@ class FrozenKVMTPWorkerV1(FrozenKVMTPWorkerV2):  # type: ignore[misc]
         return self.decode(batch, grammar_barrier)
 
     def prefill(self, batch: Any) -> Any:
-        """The target's forward; each request's last hidden state and first token seed its first draft."""
+        """The target's forward. Each request's last hidden state and first token seed its first draft."""
         result = self.target_worker.forward_batch_generation(batch, capture_hidden_mode=CaptureHiddenMode.FULL)
         result.new_seq_lens = batch.seq_lens
         if batch.forward_mode.is_idle():
@@ -104,7 +103,7 @@ class FrozenKVMTPWorkerV1(FrozenKVMTPWorkerV2):  # type: ignore[misc]
         return result
 
     def draft_chain(self, batch: Any) -> torch.Tensor:
-        """``[requests, steps + 1]`` int64: each request's bonus token, then what the assistant says comes after it, step by step."""
+        """``[requests, steps + 1]`` int64: each request's bonus token, then the assistant's greedy token of each step."""
         token, hidden = batch.spec_info.bonus_tokens, batch.spec_info.hidden_states  # [requests], [requests, hidden]
         chain = [token]
         for _ in range(self.speculative_num_steps):
@@ -116,7 +115,7 @@ class FrozenKVMTPWorkerV1(FrozenKVMTPWorkerV2):  # type: ignore[misc]
     def assistant_forward(self, batch: Any, token: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits ``[requests, vocabulary]`` and hidden states ``[requests, hidden]`` of one eager forward on the target's KV.
 
-        Every step stands at the position of the last committed token and sees all committed keys; no KV is written.
+        Every step uses the position of the last committed token and attends to all committed keys; no KV is written.
         """
         worker = self.draft_worker
         batch.spec_info = worker._build_seed_draft_input(token, hidden)
