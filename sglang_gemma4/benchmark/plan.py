@@ -15,7 +15,7 @@ WARM_UP = -1  # the repetition number of an uncounted pass
 ENGINE, SERVER = "engine", "server"  # the processes of an arm, in this order in each round
 PASS, STEP, PROFILE = "pass", "step", "profile"
 Task = tuple[str, str | int, int]
-"""One of the kinds above, or that of :func:`adapters_kind`; the workload's name (of a pass) or the batch size; the repetition, :data:`WARM_UP` or, of a profile, 0."""
+"""A kind of those above or of :func:`adapters_kind`, a workload's name or a batch size, and a repetition (of a profile: 0)."""
 
 # Of a header, what must not change when a run is resumed; --repetitions and --rounds may grow.
 SAME = ("model", "dummy_weights", "dry_run", "arms", "workloads", "batches", "step_tokens", "dataset")
