@@ -48,7 +48,7 @@ def add_scheduler_list(result: Any, *_args: object, **_kwargs: object) -> None:
     """Add the scheduler process's list to its internal state (``GetInternalStateReqOutput``)."""
     from sglang_gemma4.diagnostics import status
 
-    result.internal_state[KEY] = {"scheduler": status.rows(), **{name: part() for name, part in status.PARTS.items()}}
+    result.internal_state[KEY] = {"scheduler": status.rows()}
 
 
 async def add_frontend_list(original: Callable[..., Any], self: Any) -> list[dict[str, Any]]:

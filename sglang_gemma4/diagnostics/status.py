@@ -1,6 +1,6 @@
 """What became of the patches of a server, as data and as text: banner, /server_info, /metrics and doctor all show this."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sglang_gemma4
@@ -9,9 +9,7 @@ from sglang_gemma4.supported import installed_sglang
 
 STATES: tuple[patching.State, ...] = ("active", "idle", "declined", "off", "failed")
 """Of two processes' states of one patch, the later one here is the server's."""
-BANNER_LINES, LINE = 12, 200
-PARTS: dict[str, Callable[[], Any]] = {}
-"""What else the scheduler's process tells in /server_info under "sglang_gemma4", by name; each is called when it is asked for."""
+BANNER_LINES, LINE = 12, 500
 
 Row = dict[str, Any]
 
@@ -86,6 +84,9 @@ def banner(rows: Sequence[Row], chosen: Sequence[str], url: str) -> str:
         told = [f"{row['name']} ({row['reason']})" for row in rows if row["state"] == state]
         if told:
             lines.append(f"  {state}: {'; '.join(told)}")
+    chosen_off = [row["name"] for row in rows if row["state"] == "off" and not row["reason"].endswith("is not set")]
+    if chosen_off:
+        lines.append(f"  switched off: {', '.join(chosen_off)}")
     lines += [f"  {line}" for line in chosen]
     lines += [f"  {fact}" for row in rows if row["state"] == "active" for fact in row["facts"]]
     where = f"  every patch: sglang-gemma4 doctor --url {url}; how to turn one off: docs/switches.md"

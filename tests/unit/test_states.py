@@ -109,18 +109,19 @@ def test_no_patch_is_active_and_declined() -> None:
 
 
 def test_the_banner_is_short_and_names_what_failed_first() -> None:
-    many = [row(f"fact{number}", "active", facts=["x" * 300]) for number in range(20)]
-    rows = [*many, row("one", "failed", reason="no such class"), row("two", "declined", reason="a ratio"), row("three", "idle")]
+    many = [row(f"fact{number}", "active", facts=["x" * 900]) for number in range(20)]
+    rows = [*many, row("one", "failed", reason="no such class"), row("two", "declined", reason="a ratio"), row("three", "idle"), row("four", "off", reason="X=0")]
     lines = status.banner(rows, ["model: M", "pools: P"], "http://h:1").splitlines()
     assert len(lines) == status.BANNER_LINES
     assert max(map(len, lines)) <= status.LINE
-    assert lines[:5] == [
-        "sglang-gemma4 is ready: 20 active, 1 idle, 1 declined, 0 off, 1 failed",
+    assert lines[:6] == [
+        "sglang-gemma4 is ready: 20 active, 1 idle, 1 declined, 1 off, 1 failed",
         "  failed: one (no such class)",
         "  declined: two (a ratio)",
+        "  switched off: four",
         "  model: M",
         "  pools: P",
     ]
-    assert lines[-2] == "  and 15 lines more, in doctor"
+    assert lines[-2] == "  and 16 lines more, in doctor"
     assert lines[-1] == "  every patch: sglang-gemma4 doctor --url http://h:1; how to turn one off: docs/switches.md"
-    assert len(status.banner(rows[20:], [], "u").splitlines()) == 4
+    assert len(status.banner(rows[20:], [], "u").splitlines()) == 5
