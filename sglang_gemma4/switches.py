@@ -70,7 +70,8 @@ _TABLE = (
         "NEXTN and EAGLE stay EAGLE where the draft's config.json names a Gemma 4 assistant but loads as a class with KV of its own; a "
         "frozen assistant, which has none, is refused.",
     ),
-    Switch("SGLANG_GEMMA4_REPORT", True, "The start-up banner and the patch list in /server_info."),
+    Switch("SGLANG_GEMMA4_REPORT", True, "The start-up banner, the start table, and the patch list in /server_info."),
+    Switch("SGLANG_GEMMA4_COMPILE_AHEAD", False, "While weights load, compile the kernels of an earlier start (off until measured)."),
     Switch("SGLANG_GEMMA4_PATCH_METRICS", True, "The patch list on /metrics, where the server has --enable-metrics."),
     Switch("SGLANG_GEMMA4_TEXT_ONLY_CONFIG", True, "Load text-only checkpoints as transformers 5.19 saves them."),
     Switch("SGLANG_GEMMA4_UNIFIED_CONFIG", True, "Load 12B checkpoints (Gemma 4 unified) as transformers 5.19 saves them."),
@@ -131,12 +132,6 @@ _TABLE = (
         "Decode and draft steps on triton through the same kernel (1.1 to 6 times as fast by itself; in a server with the one above).",
     ),
     Switch(
-        "SGLANG_GEMMA4_ATTENTION_JOIN",
-        False,
-        "The two above in one launch a layer, not two, where few bytes of parts are joined (off: no step got shorter on an H200, "
-        "`runs/2026-11-22-26b-step-switches`).",
-    ),
-    Switch(
         "SGLANG_GEMMA4_PREFILL_ATTENTION",
         True,
         "Prefill on triton through a kernel with tiles for head_dim 256 and 512 (32 prompts of 1,000 tokens on an H200: 51 ms of "
@@ -177,15 +172,9 @@ _TABLE = (
         "card: soft-cap and maximum take 112 of an MTP step's 17,080 µs at batch 32, `runs/2026-11-23-26b-steps-and-floor`).",
     ),
     Switch(
-        "SGLANG_GEMMA4_LEAN_VERIFY",
-        False,
-        "Before the replay of MTP's verify graph the host launches what the graph reads, once: ten kernels fewer a step, counted in the "
-        "code (off: no step got shorter on an H200, `runs/2026-11-22-26b-step-switches`).",
-    ),
-    Switch(
         "SGLANG_GEMMA4_DRAFT_GRAPH",
         True,
-        "MTP draft at topk 1 on triton: its attention metadata is prepared inside its CUDA graph (timed only with the one above).",
+        "MTP draft at topk 1 on triton: its attention metadata is prepared inside its CUDA graph (never timed alone).",
     ),
     Switch(
         "SGLANG_GEMMA4_SHARED_QUERY",
@@ -227,13 +216,6 @@ _TABLE = (
         "steps on an H200 4.7 % shorter than this package's without it at batch 1, 1.3 % at 8; 0.7 and 0.4 % at 32 and 64, where the "
         "ranges of three repetitions meet, `runs/2026-11-23-26b-later-pieces`, with a part of FEW_ROW_LINEAR's launches; with all of them "
         "and KV_WRITE the card idles 2 % of a step at batch 1, 8.5 % without the three, `runs/2026-11-22-26b-mtp-steps`).",
-    ),
-    Switch(
-        "SGLANG_GEMMA4_EARLY_WEIGHTS",
-        False,
-        "With the one above, a dense product's weights are fetched while attention runs, or the norms before it (off: a layer of 26B-A4B "
-        "at one token takes 100 µs on an H200 for 80 without; before the tiles and the router's launch of today it took 92.5 for 96.7, "
-        "`runs/2026-11-23-26b-layer-chain`).",
     ),
     Switch(
         "SGLANG_GEMMA4_FEW_ROW_LINEAR",

@@ -1,5 +1,6 @@
 """How many Triton kernels this process compiled, how long that took, and how many it found in Triton's cache on disk."""
 
+from collections.abc import Callable
 from typing import Any
 
 _counts: dict[str, Any] = {"compiled": 0, "found": 0, "seconds": 0.0}
@@ -18,18 +19,17 @@ def _count(*, times: Any, cache_hit: bool, **_others: Any) -> None:
         _counts["seconds"] += times.total / 1e6  # Triton counts microseconds
 
 
-def watch() -> None:
-    """Count from now on, beside whoever listens already; once a process."""
+def watch(*others: Callable[..., None]) -> None:
+    """Count from now on, beside whoever listens already, and tell ``others`` of each compilation too."""
     from triton import knobs
 
-    before = knobs.compilation.listener
-    if getattr(before, "counts_kernels", False):
-        return
+    listeners = [each for each in (knobs.compilation.listener, _count, *others) if each is not None]
+    if getattr(knobs.compilation.listener, "counts", False):
+        listeners.remove(_count)
 
     def listen(**said: Any) -> None:
-        _count(**said)
-        if before is not None:
-            before(**said)
+        for each in listeners:
+            each(**said)
 
-    listen.counts_kernels = True  # type: ignore[attr-defined]
+    listen.counts = True  # type: ignore[attr-defined]
     knobs.compilation.listener = listen

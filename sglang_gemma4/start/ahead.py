@@ -1,0 +1,141 @@
+"""Compile in processes of their own, while weights load, what an earlier start of the same server made Triton compile.
+
+A start with Triton's cache on disk compiles nothing and begins no process. Without it (another version, a new container that has the
+list alone) the kernels are compiled one after another while graphs are captured: on an H200 62 of 73 seconds of E2B's prefill graphs
+(``runs/2026-11-23-e2b-images-ttft``). ``python -m sglang_gemma4.start.ahead FILE`` compiles a list by hand.
+"""
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
+from multiprocessing import get_context
+from typing import Any
+
+from sglang_gemma4.start import folder, manifest
+
+logger = logging.getLogger(__name__)
+KIND = "kernels"
+LONGEST_WAIT = 60.0
+"""Seconds that a capture waits for the compiling processes; then it goes on and compiles what it meets."""
+
+
+class Ahead:
+    """The compiling processes of one start, and the list that the next one will have.
+
+    Args:
+        card: its name.
+        key: what decides which kernels a server compiles, beside the versions: see :func:`key_of`.
+    """
+
+    def __init__(self, card: str, key: Mapping[str, Any]) -> None:
+        self.card, self.key = card, key
+        known = folder.load(KIND, card, key)
+        self.known: dict[str, Any] = known if isinstance(known, dict) else {}
+        self.process: subprocess.Popen[str] | None = None
+
+    def begin(self) -> int:
+        """Start compiling what Triton's cache does not have; how many kernels that may be.
+
+        Raises:
+            KeyError, TypeError, OSError: the list is not one, or no process can be started.
+        """
+        entries = self.known.get("entries", [])
+        same = self.known.get("versions") == folder.versions()
+        missing = [entry for entry in entries if not (same and manifest.is_compiled(entry))]
+        if missing:
+            path = folder.place(KIND, self.card, self.key)
+            command = [sys.executable, "-m", "sglang_gemma4.start.ahead", str(path)]
+            # A context on the card would be memory that SGLang sizes its pools without.
+            environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ)
+        return len(missing)
+
+    def wait(self, seconds: float = LONGEST_WAIT) -> str | None:
+        """Until all is compiled, or so long; a line for the log where anything was begun."""
+        if self.process is None:
+            return None
+        process, self.process = self.process, None
+        began = time.monotonic()
+        try:
+            said = json.loads(process.communicate(timeout=seconds)[0].strip().rpartition("\n")[2])
+        except subprocess.TimeoutExpired:
+            return f"kernels are still compiled ahead after {seconds:.0f} s of waiting; the start goes on beside it"
+        except ValueError:
+            return f"kernels were not compiled ahead: the process ended with status {process.returncode}"
+        waited = time.monotonic() - began
+        failed = "".join(f"; not {name} ({reason})" for name, reason in said["failed"][:3])
+        return (
+            f"{said['compiled']} kernels were compiled ahead in {said['seconds']:.1f} s by {said['workers']} processes beside the weights, "
+            f"{said['found']} were on disk, {len(said['failed'])} failed; waited {waited:.1f} s{failed}"
+        )
+
+    def keep(self) -> None:
+        """Keep the list of what this start compiled or found, for the next one."""
+        entries = sorted(manifest.recorded(), key=lambda entry: str(entry["hash"]))
+        value = {"versions": folder.versions(), "entries": entries}
+        if entries and value != self.known:
+            folder.save(KIND, self.card, self.key, value)
+
+
+def key_of(architecture: str, config: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides which kernels a server compiles: its model's class and config, and flags."""
+    return {"architecture": architecture, "config": folder.digest(json.loads(json.dumps(config, default=str))), "flags": dict(flags)}
+
+
+def compile_all(entries: Sequence[manifest.Entry], workers: int) -> dict[str, Any]:
+    """Compile entries into Triton's cache: the package's kernels first, whose modules import within a second.
+
+    Returns:
+        ``compiled``, ``found`` on disk and ``failed`` (pairs of kernel and reason), ``seconds`` and ``workers``.
+    """
+    began = time.monotonic()
+    done: dict[str, Any] = {"compiled": 0, "found": 0, "failed": [], "workers": workers}
+    ours = [entry for entry in entries if entry["kernel"].startswith("sglang_gemma4.")]
+    theirs = [entry for entry in entries if not entry["kernel"].startswith("sglang_gemma4.")]
+    pools = []
+    for part in (ours, theirs):
+        for module in sorted({entry["kernel"].partition(":")[0] for entry in part}):
+            try:
+                import_module(module)
+            except Exception as error:
+                logger.info("%s does not import: %s", module, error)  # each of its kernels says so
+        pool = ProcessPoolExecutor(workers, mp_context=get_context("fork"))  # after the imports, which the workers then have
+        pools.append((pool, [(entry["kernel"], pool.submit(_compiled, entry)) for entry in part]))
+    for pool, futures in pools:
+        for name, future in futures:
+            try:
+                done["compiled" if future.result() else "found"] += 1
+            except Exception as error:
+                done["failed"].append((name, f"{type(error).__name__}: {error}"[:200]))
+        pool.shutdown()
+    return {**done, "seconds": round(time.monotonic() - began, 1)}
+
+
+def _compiled(entry: manifest.Entry) -> bool:
+    return manifest.compile_entry(entry)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compile a kept list; one line of JSON on standard output."""
+    parser = argparse.ArgumentParser(prog="python -m sglang_gemma4.start.ahead", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("file", metavar="FILE", help="a kernels-*.json from the folder that SGLANG_GEMMA4_CACHE_DIR names")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    parser.add_argument("--workers", type=int, default=max(1, min(16, cores - 2)), help="compiling processes (default: %(default)s)")
+    arguments = parser.parse_args(argv)
+    os.nice(5)  # loading weights comes first
+    with open(arguments.file) as file:
+        entries = json.load(file)["value"]["entries"]
+    out, sys.stdout = sys.stdout, sys.stderr  # modules of SGLang print while they are imported
+    print(json.dumps(compile_all(entries, arguments.workers)), file=out)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,162 @@
+"""What a start compiles is compiled again from a list, in processes without a card, and found by the launch that looks for it."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton.language as tl
+from triton import knobs
+
+from sglang_gemma4.kernels.heads import head_argmax
+from sglang_gemma4.start import ahead, folder, kernels, manifest
+from sglang_gemma4.switches import CACHE_DIR
+from tests.unit.card_compiler import compiling_for
+
+KEY = ahead.key_of("Gemma4ForConditionalGeneration", {"layers": 2}, {"tp_size": 1})
+CARD = "NVIDIA H200"
+HOPPER = 90
+
+
+def launch() -> None:
+    """One kernel for blocks of two and of four."""
+    for parts in (2, 3):
+        head_argmax.join_pairs(torch.empty(parts, 2, 5, dtype=torch.float32))
+
+
+@pytest.fixture
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Triton's cache and ours in empty folders; called, another empty one for Triton's, and nothing in memory."""
+    monkeypatch.setenv(CACHE_DIR, str(tmp_path / "ours"))
+    monkeypatch.setattr(manifest, "_entries", {})
+    monkeypatch.setattr(manifest, "_left_out", set())
+    monkeypatch.setattr(knobs.compilation, "listener", None)
+    numbers = iter(range(9))
+
+    def anew() -> None:
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / f"triton-{next(numbers)}"))
+        for kernel in {manifest.kernel(name) for name in known_kernels()}:
+            kernel.device_caches.clear()
+
+    anew()
+    return anew
+
+
+def known_kernels() -> list[str]:
+    from triton.runtime.jit import _triton_jit_function_registry
+
+    return [name for name in _triton_jit_function_registry if name.startswith("sglang_gemma4.kernels.heads")]
+
+
+def record() -> list[manifest.Entry]:
+    """One start's launches on a card that is not there."""
+    kernels.watch(manifest.record)
+    with pytest.MonkeyPatch.context() as patch, compiling_for(HOPPER, lambda *_: None, patch):
+        launch()
+    return manifest.recorded()
+
+
+def hits() -> list[bool]:
+    """Another start's: whether each compilation was found on disk."""
+    found: list[bool] = []
+    knobs.compilation.listener = lambda **said: found.append(said["cache_hit"])
+    with pytest.MonkeyPatch.context() as patch, compiling_for(HOPPER, lambda *_: None, patch):
+        launch()
+    return found
+
+
+def test_a_launch_finds_what_was_compiled_ahead(caches: Callable[[], None]) -> None:
+    entries = record()
+    assert len(entries) == 2
+    assert manifest.left_out() == set()
+    start = ahead.Ahead(CARD, KEY)
+    assert start.begin() == 0, "no list yet"
+    start.keep()
+
+    caches()
+    assert hits() == [False, False], "an empty cache, which is what a first start in a container has"
+    caches()
+    assert not any(manifest.is_compiled(entry) for entry in entries)
+    start = ahead.Ahead(CARD, KEY)
+    assert start.begin() == 2
+    said = str(start.wait(300))
+    assert said.startswith("2 kernels were compiled ahead"), said
+    assert "0 were on disk, 0 failed" in said
+    assert all(manifest.is_compiled(entry) for entry in entries)
+    assert hits() == [True, True]
+    assert ahead.Ahead(CARD, KEY).begin() == 0, "a warm start begins no process"
+
+
+def test_an_entry_has_the_key_that_the_launch_looked_up(caches: Callable[[], None]) -> None:
+    for entry in record():
+        again = json.loads(json.dumps(entry))
+        assert manifest.cache_key(again) == entry["hash"]
+        for changed in ({"options": {**entry["options"], "num_warps": 8}}, {"target": ["cuda", 80, 32]}):
+            assert manifest.cache_key(again | changed) != entry["hash"]
+
+
+def test_a_list_of_another_version_is_compiled_as_far_as_it_still_fits(caches: Callable[[], None]) -> None:
+    entries = record()
+    gone = entries[0] | {"kernel": "sglang_gemma4.kernels.heads.head_argmax:_no_such_kernel", "hash": "00" * 32}
+    folder.save(ahead.KIND, CARD, KEY, {"versions": {"triton": "another"}, "entries": [gone, entries[1]]})
+    caches()
+    start = ahead.Ahead(CARD, KEY)
+    assert start.begin() == 2
+    said = str(start.wait(300))
+    assert said.startswith("1 kernels were compiled ahead")
+    assert "1 failed" in said
+    assert "_no_such_kernel (ValueError" in said
+    start.keep()
+    assert ahead.Ahead(CARD, KEY).known == {"versions": folder.versions(), "entries": sorted(entries, key=lambda each: each["hash"])}
+
+
+@pytest.mark.parametrize("broken", ["not JSON", '{"value": {"entries": [{}]}}', '{"value": 3}'])
+def test_a_broken_list_costs_a_line(broken: str, caches: Callable[[], None]) -> None:
+    path = folder.place(ahead.KIND, CARD, KEY)
+    assert path is not None
+    path.parent.mkdir(parents=True)
+    path.write_text(broken)
+    start = ahead.Ahead(CARD, KEY)
+    assert start.begin() == 0
+    assert start.wait() is None
+
+
+def test_processes_that_end_or_hang_cost_a_line(caches: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    record()
+    start = ahead.Ahead(CARD, KEY)
+    start.keep()
+    caches()
+    for command, said in (("exit 3", "ended with status 3"), ("echo; sleep 5", "still compiled ahead after 0 s")):
+        start = ahead.Ahead(CARD, KEY)
+        start.process = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, text=True)
+        process = start.process
+        assert said in str(start.wait(30 if "exit" in command else 0.2))
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 3, 0.1, "i32", (1, ("a", 2.0)), [["tt.divisibility", 16]], tl.constexpr(4), tl.constexpr((1, 2)), tl.bfloat16],
+)
+def test_values_come_back_with_their_types(value: Any) -> None:
+    back = manifest.decode(json.loads(json.dumps(manifest.encode(value))))
+    assert type(back) is type(value)
+    assert str(back) == str(value), "which is what Triton hashes"
+
+
+def test_kernels_as_arguments_come_back(caches: Callable[[], None]) -> None:
+    name = known_kernels()[0]
+    assert manifest.decode(manifest.encode(manifest.kernel(name))) is manifest.kernel(name)
+
+
+@pytest.mark.parametrize("value", [object(), {1: 2}, torch.bfloat16])
+def test_what_cannot_be_kept_is_left_out(value: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be kept"):
+        manifest.encode(value)
+    before = manifest.left_out()
+    manifest.record(src=value, metadata={"target": None})
+    assert len(manifest.left_out()) >= len(before)
+    assert manifest.left_out()
