@@ -21,8 +21,6 @@ class DecodeAttention:
 
     def __init__(self, stock: Callable[..., None]) -> None:
         self.stock = stock
-        self.done: torch.Tensor | None = None
-        """Counters of the parts that a launch joins by itself; None: a second launch joins them."""
         self.steps = 0
         """Layers computed here; a test asks for it."""
 
@@ -55,7 +53,7 @@ class DecodeAttention:
         if reason is None and (sinks is not None or xai_temperature_len > 0 or score_mod is not None or has_mla):
             reason = "attention sinks, a temperature by length, a changed score or MLA"
         if reason is None:
-            few_query_attention(q, k_buffer, v_buffer, kv_indptr, kv_indices, scale, out=out, soft_cap=logit_cap, done=self.done)
+            few_query_attention(q, k_buffer, v_buffer, kv_indptr, kv_indices, scale, out=out, soft_cap=logit_cap)
             self.steps += 1
             return
         note(NAME, f"SGLang's decode kernel decodes: {reason}")

@@ -20,17 +20,8 @@ class VerifyAttention:
 
     def __init__(self, topk: int) -> None:
         self.topk = topk
-        self.done: torch.Tensor | None = None
-        """Counters of the parts that a launch joins by itself; None: a second launch joins them."""
         self.steps = 0
         """Layers computed here; a test asks for it."""
-        self.declined = 0
-        """Layers left to SGLang's kernel."""
-
-    @property
-    def reads_keys_only(self) -> bool:
-        """Whether all layers so far were chains computed here, which read the slots of keys: no tree mask, no offsets of queries."""
-        return self.topk == 1 and self.steps > 0 and self.declined == 0
 
     def __call__(
         self,
@@ -71,7 +62,6 @@ class VerifyAttention:
             reason = f"{kv_indptr.numel() - 1} rows of metadata for {requests} requests of {queries} tokens"
         if reason is not None:
             note(NAME, f"SGLang's extend kernel verifies: {reason}")
-            self.declined += 1
             return False
         tree = self.topk > 1 and tree_mask is not None
         few_query_attention(
@@ -90,30 +80,6 @@ class VerifyAttention:
             key_offsets=window_kv_offsets if tree else None,
             window=sliding_window_size,
             soft_cap=logit_cap,
-            done=self.done,
         )
         self.steps += 1
         return True
-
-
-def update_keys(backend: Any, plan: Any, requests: int, seq_lens: torch.Tensor, req_pool_indices: torch.Tensor) -> None:
-    """Of ``_update_target_verify_buffers`` what :class:`VerifyAttention` reads of a chain: which slots hold each request's keys.
-
-    SGLang computes beside it where each request's queries and its rows of the tree mask begin, and copies the mask onto itself: eight
-    kernels before every replay of a verify's graph.
-    """
-    from sglang.srt.layers.attention.triton_backend import update_sliding_window_buffer
-
-    backend._fill_kv_indptr_and_indices(plan, requests, seq_lens, req_pool_indices, backend.cuda_graph_kv_indices)
-    if backend.sliding_window_size is not None and backend.sliding_window_size > 0:
-        update_sliding_window_buffer(
-            backend.window_kv_indptr,
-            backend.kv_index_translator,
-            plan,
-            req_pool_indices,
-            backend.sliding_window_size,
-            seq_lens[:requests],
-            requests,
-            token_to_kv_pool=backend.token_to_kv_pool,
-            window_kv_indices=backend.cuda_graph_window_kv_indices,
-        )

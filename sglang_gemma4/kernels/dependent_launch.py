@@ -3,13 +3,10 @@
 A decode step is some 900 short kernels one after the other; between two of them the card drains, launches and fills again. Launched so, the
 next kernel's programs are on the card already and have their weights on the way. Hopper and later; PTX's ``griddepcontrol``.
 
-What makes it safe, in every kernel here: each of its programs calls :func:`await_inputs` or :func:`await_inputs_early` exactly once, before
-it reads anything but weights and before it writes anything. So of a kernel that overlaps an earlier one only its reads of weights do: a
-kernel that waits for the one before waits for all before that one, since it waited too.
-
-A kernel that calls :func:`await_inputs` lets the next one's programs come when it has waited, so only neighbours overlap. One that is short
-and has few weights (a norm, a rotation, a sum, a router) may call :func:`await_inputs_early`: the next one's programs come at once, and
-fetch their weights while the kernel before the short one runs.
+What makes it safe, in every kernel here: each of its programs calls :func:`await_inputs` exactly once, before it reads anything but weights
+and before it writes anything. So of a kernel that overlaps an earlier one only its reads of weights do: a kernel that waits for the one
+before waits for all before that one, since it waited too. It lets the next one's programs come when it has waited, so only neighbours
+overlap.
 """
 
 import functools
@@ -23,29 +20,13 @@ CAPABILITY = (9, 0)
 LINE = 128
 """Bytes that one prefetch brings."""
 
-OFF, NEXT, EARLY = 0, 1, 2
-"""Values of a kernel's constant ``PDL``."""
-
 _wanted = False
-_early = False
 
 
 def want(wanted: bool) -> None:
     """Whether kernels of this process are launched so, where the card can."""
     global _wanted
     _wanted = wanted
-    launch_options.cache_clear()
-
-
-def wanted() -> bool:
-    """What :func:`want` was last told."""
-    return _wanted
-
-
-def want_early(wanted: bool) -> None:
-    """Whether, of kernels launched so, short ones let the next one come before they have waited."""
-    global _early
-    _early = wanted
     launch_options.cache_clear()
 
 
@@ -64,8 +45,8 @@ def reason_against(device: torch.device) -> str | None:
 def launch_options(device: torch.device) -> dict[str, Any]:
     """Arguments for a kernel's launch: its constant ``PDL``, and Triton's option where it is true."""
     if not _wanted or reason_against(device) is not None:
-        return {"PDL": OFF}
-    return {"PDL": EARLY if _early else NEXT, "launch_pdl": True}
+        return {"PDL": False}
+    return {"PDL": True, "launch_pdl": True}
 
 
 @triton.jit
@@ -74,16 +55,6 @@ def await_inputs(PDL: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N8
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-
-
-@triton.jit
-def await_inputs_early(PDL: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
-    """As :func:`await_inputs`, but the next kernel's programs come first: for short kernels before one that reads many weights."""
-    if PDL == 2:  # EARLY
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-    else:
-        await_inputs(PDL)
 
 
 @triton.jit

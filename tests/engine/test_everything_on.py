@@ -17,9 +17,9 @@ from tests.engine.transformers_oracle import decode
 
 NEW_TOKENS = 6
 FASTER = (
-    "VERIFY_ATTENTION", "DECODE_ATTENTION", "ATTENTION_JOIN", "PREFILL_ATTENTION", "TRIPLE_NORM", "LAYER_TAIL", "PLE_TAIL", "QKV_ROPE",
+    "VERIFY_ATTENTION", "DECODE_ATTENTION", "PREFILL_ATTENTION", "TRIPLE_NORM", "LAYER_TAIL", "PLE_TAIL", "QKV_ROPE",
     "KV_WRITE", "DRAFT_ARGMAX", "GROUPED_EXPERTS", "FEW_TOKEN_EXPERTS", "FEW_ROW_LINEAR", "FROZEN_CHAIN", "DRAFT_GRAPH", "SHARED_QUERY",
-    "LEAN_VERIFY", "YOCO", "BATCHED_VISION", "PREFILL_EXPERTS",
+    "YOCO", "BATCHED_VISION", "PREFILL_EXPERTS",
 )  # fmt: skip
 CHUNK = 48
 WORDS = "The ruler of the land went along the river to the town and came back again before the night. "

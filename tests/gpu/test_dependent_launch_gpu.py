@@ -24,7 +24,6 @@ EPS = (1e-6, 1e-6, 1e-6)
 def restored() -> Iterator[None]:
     yield
     dependent_launch.want(False)
-    dependent_launch.want_early(False)
 
 
 def random(*shape: int) -> torch.Tensor:
@@ -75,16 +74,14 @@ def chain(rows: int) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tenso
     return step
 
 
-@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("rows", [1, 4, 16])
-def test_every_replay_has_the_bits_of_kernels_one_after_the_other(rows: int, early: bool) -> None:
+def test_every_replay_has_the_bits_of_kernels_one_after_the_other(rows: int) -> None:
     step = chain(rows)
     inputs = [random(rows, WIDTH) for _ in range(4)]
     dependent_launch.want(False)
     expected = [[each.clone() for each in step(hidden)] for hidden in inputs]
     assert not torch.equal(expected[0][0], expected[1][0])
     dependent_launch.want(True)
-    dependent_launch.want_early(early)
     if dependent_launch.reason_against(inputs[0].device) is not None:
         pytest.skip("this card launches kernels one after the other")
     for hidden, wanted in zip(inputs, expected, strict=True):
@@ -106,9 +103,8 @@ def test_every_replay_has_the_bits_of_kernels_one_after_the_other(rows: int, ear
 def test_the_chain_is_shorter(record_property: Callable[[str, object], None]) -> None:
     """The whole chain in a graph: not slower. The numbers are in the test's report; an engine's are in runs/."""
     step, hidden, times = chain(4), random(4, WIDTH), {}
-    for wanted, early in (("off", False), ("next", False), ("early", True)):
-        dependent_launch.want(wanted != "off")
-        dependent_launch.want_early(early)
+    for wanted in (False, True):
+        dependent_launch.want(wanted)
         step(hidden)
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
@@ -127,4 +123,4 @@ def test_the_chain_is_shorter(record_property: Callable[[str, object], None]) ->
     print(f"a chain of {LAYERS} layers, us by dependent launch: {times}")
     record_property("microseconds", times)
     if dependent_launch.reason_against(hidden.device) is None:
-        assert times["next"] < 1.02 * times["off"]
+        assert times[True] < 1.02 * times[False]

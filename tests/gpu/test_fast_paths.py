@@ -22,7 +22,7 @@ KERNELS = (
     "DRAFT_ARGMAX", "GROUPED_EXPERTS", "FEW_TOKEN_EXPERTS", "ROUTER_CHOICE", "KV_WRITE", "FEW_ROW_LINEAR", "DEPENDENT_LAUNCH",
     "DENSE_OVERLAP",
 )  # fmt: skip
-LATER = ("ATTENTION_JOIN", "LEAN_VERIFY", "EARLY_WEIGHTS", "VERIFY_ARGMAX")
+LATER = ("VERIFY_ARGMAX",)
 """Those that are off by default."""
 ARMS: dict[str, tuple[str, ...]] = {"stock": (), "ours": KERNELS, "every": KERNELS + LATER}
 PATCHES = {patch.switch.removeprefix("SGLANG_GEMMA4_"): patch.name for patch in load_all()}

@@ -8,7 +8,6 @@ import torch
 from sglang_gemma4.attention import flash_prefill
 from sglang_gemma4.kernels import dependent_launch
 from sglang_gemma4.kernels.attention import few_query_attention as op
-from sglang_gemma4.kernels.attention import key_parts
 from sglang_gemma4.kernels.attention import prefill_attention as prefill
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
@@ -26,7 +25,7 @@ TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-5}
     [([1], 1), ([1], 4), ([1023, 1, 300, 64], 1), ([1023, 1, 300, 64], 4), ([5000, 129] * 8, 1), ([5000, 129] * 8, 4), ([900, 64], 16)],
 )
 def test_few_query_attention(
-    lengths: list[int], queries: int, heads: int, kv_heads: int, dim: int, window: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    lengths: list[int], queries: int, heads: int, kv_heads: int, dim: int, window: int, dtype: torch.dtype
 ) -> None:
     """Within the rounding of the output's type of the reference, which computes in float32; poison in slots nobody owns and behind."""
     if window >= 0:
@@ -53,25 +52,13 @@ def test_few_query_attention(
     tolerance = TOLERANCE[dtype]
     torch.testing.assert_close(found.float(), expected.float(), atol=tolerance, rtol=tolerance)
     assert (memory[-1] == POISON).all(), "wrote behind the output"
-    # The program that is last joins the parts, however many bytes they are: the same bits, and zeros for the next call.
-    monkeypatch.setattr(key_parts, "MOST_JOINED_BYTES", 2**40)
-    done = key_parts.counters(q.device)
-    for _ in range(3):
-        again = torch.full_like(memory, POISON)
-        op.few_query_attention(q, keys, values, indptr, slots, dim**-0.5, out=again[:-1], done=done, **given)
-        assert torch.equal(again, memory)
-        assert not done.any()
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["in turn", "early"])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim", "queries"), [(16, 8, 256, 4), (16, 2, 512, 4), (8, 1, 256, 1)])
-def test_replays_join_whatever_lengths_they_find(
-    heads: int, kv_heads: int, dim: int, queries: int, early: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A graph of layers that share counters and write where others wrote, replayed over lengths and values that change: a part that was
-    read too early, or from a cache that is behind, is another replay's."""
-    monkeypatch.setattr(key_parts, "MOST_JOINED_BYTES", 2**40)
-    dependent_launch.want(early)
+def test_replays_join_whatever_lengths_they_find(heads: int, kv_heads: int, dim: int, queries: int, early: bool) -> None:
+    """A graph of layers that write where others wrote, replayed over lengths and values that change: a part that was read too early, or
+    from a cache that is behind, is another replay's."""
     torch.manual_seed(0)
     requests, most, layers = 3, 9000, 4
     keys, values = (torch.randn(layers, requests * most, kv_heads, dim, device="cuda").bfloat16() for _ in range(2))
@@ -82,9 +69,9 @@ def test_replays_join_whatever_lengths_they_find(
     fresh = torch.randn(requests * queries, kv_heads, dim, device="cuda").bfloat16()
     given: dict[str, Any] = {"queries": queries} | ({"k_new": fresh, "v_new": fresh} if queries > 1 else {})
 
-    def step(done: torch.Tensor | None) -> None:
+    def step() -> None:
         for k, v, out in zip(keys, values, outs, strict=True):
-            op.few_query_attention(q, k, v, indptr, slots, dim**-0.5, out=out, done=done, **given)
+            op.few_query_attention(q, k, v, indptr, slots, dim**-0.5, out=out, **given)
 
     steps = []
     for lengths in ([9000, 1, 130], [1, 1, 1], [257, 9000, 2048], [1000, 1000, 1000]):
@@ -93,14 +80,14 @@ def test_replays_join_whatever_lengths_they_find(
     for states, starts in steps:
         q.copy_(states)
         indptr.copy_(starts)
-        step(None)
+        step()
         expected.append([out.clone() for out in outs])
-    done = key_parts.counters(q.device)
-    step(done)
+    dependent_launch.want(early)
+    step()
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
-        step(done)
+        step()
     try:
         for number in range(400):
             states, starts = steps[number % len(steps)]
@@ -111,7 +98,6 @@ def test_replays_join_whatever_lengths_they_find(
             graph.replay()
             for out, right in zip(outs, expected[number % len(steps)], strict=True):
                 assert torch.equal(out, right), f"replay {number}"
-            assert not done.any()
     finally:
         dependent_launch.want(False)
 

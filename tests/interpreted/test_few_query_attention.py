@@ -1,11 +1,9 @@
 """Attention of a few query tokens: the kernels under Triton's interpreter against the reference, with poisoned outputs and unread slots."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from triton.runtime import interpreter
 
 from sglang_gemma4.kernels.attention import few_query_attention as op
 from sglang_gemma4.kernels.attention import key_parts
@@ -46,12 +44,6 @@ def agree(given: dict[str, Any], **launch: Any) -> None:
     found = op.few_query_attention(**given, out=memory[:tokens], **launch)
     torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=TOLERANCE)
     assert (memory[tokens:] == POISON).all(), "wrote behind the output"
-    done = torch.zeros(64, dtype=torch.int32)
-    for call in ("first", "second"):
-        again = torch.full_like(memory, POISON)
-        op.few_query_attention(**given, out=again[:tokens], done=done, **launch)
-        assert torch.equal(again, memory), f"{call} call that joins its parts itself"
-        assert not done.any()
 
 
 @pytest.mark.parametrize("parts", [1, 4, 8])
@@ -135,87 +127,6 @@ def test_a_long_request_beside_a_short_one_is_cut() -> None:
     agree(case([5000, 3], 2, 1, 16, 16, 1, new=False))
 
 
-@pytest.fixture
-def joins(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.Tensor]]:
-    """Outputs of parts, for each launch that joins them; whatever the launchers allocate begins as NaN."""
-    found: list[torch.Tensor] = []
-
-    def heard(part_out: torch.Tensor, *rest: Any) -> torch.Tensor:
-        found.append(part_out)
-        return key_parts.join_parts(part_out, *rest)
-
-    monkeypatch.setattr(op, "join_parts", heard)
-    torch.use_deterministic_algorithms(True)
-    yield found
-    torch.use_deterministic_algorithms(False)
-
-
-@pytest.mark.parametrize("turn", [lambda part: part, lambda part: 7 - part, lambda part: 5 * part % 8], ids=["first", "last", "mixed"])
-def test_whoever_is_last_joins_the_parts_in_their_order(
-    joins: list[torch.Tensor], turn: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(op, "JOINED_DIMS", 16)
-    given = case([1100, 1, 300, 64], 4, 2, 16, 32, 4, new=True)
-    outs = [torch.full((16, 4, 32), POISON) for _ in range(2)]
-    op.few_query_attention(**given, out=outs[0], parts=8)
-    assert len(joins) == 1
-    place, order = interpreter.interpreter_builder.set_grid_idx, []
-
-    def turned(x: int, part: int, z: int) -> None:
-        order.append(turn(part))
-        place(x, turn(part), z)
-
-    monkeypatch.setattr(interpreter.interpreter_builder, "set_grid_idx", turned)
-    done = torch.zeros(8, dtype=torch.int32)
-    op.few_query_attention(**given, out=outs[1], parts=8, done=done)
-    assert order[:8] == [turn(part) for part in range(8)]
-    assert len(joins) == 1, "one launch"
-    assert torch.equal(*outs)
-    assert not done.any()
-
-
-def test_a_part_alone_is_the_output(joins: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    parts: list[torch.Tensor] = []
-    unwritten = torch.empty
-
-    def kept(*shape: Any, **options: Any) -> torch.Tensor:
-        parts.append(unwritten(*shape, **options))
-        return parts[-1]
-
-    monkeypatch.setattr(torch, "empty", kept)
-    two = 2 * key_parts.LEAST_KEYS
-    given, out = case([two - 1, two, 3], 4, 2, 32, 32, 1, new=False), torch.full((3, 4, 32), POISON)
-    op.few_query_attention(**given, out=out, parts=4, done=torch.zeros(6, dtype=torch.int32))
-    assert joins == []
-    written = ~parts[0].isnan().flatten(1).all(1)
-    assert written.tolist() == [False, True, False], "twice the least keys are two parts"
-    torch.testing.assert_close(out, op.few_query_attention_reference(**given), atol=TOLERANCE, rtol=TOLERANCE)
-
-
-@pytest.mark.parametrize(
-    ("parts", "counters", "limit", "launches"),
-    [(1, 0, 0, 0), (2, 4, 2 * 2 * 32 * 4, 0), (2, 3, 2 * 2 * 32 * 4, 1), (2, 4, 2 * 2 * 32 * 4 - 1, 1)],
-    ids=["nothing to count", "room", "too few counters", "too many bytes"],
-)
-def test_where_a_launch_of_its_own_joins(
-    parts: int, counters: int, limit: int, launches: int, joins: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(key_parts, "MOST_JOINED_BYTES", limit)
-    given, out = case([300, 20], 4, 2, 32, 32, 1, new=False), torch.full((2, 4, 32), POISON)
-    op.few_query_attention(**given, out=out, parts=parts, done=torch.zeros(counters, dtype=torch.int32))
-    assert len(joins) == launches
-    torch.testing.assert_close(out, op.few_query_attention_reference(**given), atol=TOLERANCE, rtol=TOLERANCE)
-
-
-@pytest.mark.parametrize("multiprocessors", [1, 132, 148])
-def test_counters_suffice_wherever_requests_are_cut(multiprocessors: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_parts, "multiprocessors", lambda device: multiprocessors)
-    done = key_parts.counters(torch.device("cpu"))
-    assert not done.any()
-    for requests in range(1, 4 * done.numel()):
-        assert key_parts.parts_for(requests, 1, multiprocessors)[1] == 1 or requests <= done.numel()
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -231,7 +142,6 @@ def test_counters_suffice_wherever_requests_are_cut(multiprocessors: int, monkey
         ({"v_new": torch.zeros(4, 2, 16), "k_new": torch.zeros(4, 2, 32)}, "disagree"),
         ({"out": torch.zeros(4, 4, 16)}, r"contiguous \(4, 4, 32\) is taken"),
         ({"q": torch.zeros(100, 4, 32), "queries": 100}, "200 rows; up to 128"),
-        ({"done": torch.zeros(4)}, "counters of torch.float32"),
     ],
 )
 def test_what_it_does_not_take_is_named(change: dict[str, Any], said: str) -> None:

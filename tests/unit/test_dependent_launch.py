@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sglang_gemma4.kernels import dependent_launch
-from sglang_gemma4.kernels.attention import few_query_attention, key_parts
+from sglang_gemma4.kernels.attention import few_query_attention
 from sglang_gemma4.kernels.dense import few_row_linear, gated_embedding
 from sglang_gemma4.kernels.experts import expert_routing, few_token_experts, grouped_experts, prefill_experts, routed_product
 from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax
@@ -16,7 +16,6 @@ from sglang_gemma4.kernels.norms import layer_tail, qkv_norm_rope, triple_rmsnor
 from sglang_gemma4.kernels.norms.qkv_norm_rope_tokens import TokenTiles
 from sglang_gemma4.kernels.norms.row_parts import RowTiles
 from sglang_gemma4.patches import dependent_launch as patch
-from sglang_gemma4.patches import early_weights as early_patch
 from tests.unit.card_compiler import compiling_for
 
 WIDTH = 128
@@ -36,7 +35,6 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     with compiling_for(90, see, monkeypatch):
         yield ptx
     dependent_launch.want(False)
-    dependent_launch.want_early(False)
 
 
 def ones(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -86,13 +84,9 @@ def embedding() -> None:
     gated_embedding.gated_embedding(ones(4, WIDTH), ones(4, WIDTH))
 
 
-def attention(done: torch.Tensor | None = None) -> None:
+def attention() -> None:
     given = (ones(1, 2, 64), ones(32, 1, 64), ones(32, 1, 64), torch.tensor([0, 9], dtype=torch.int32), torch.arange(9), 1.0)
-    few_query_attention.few_query_attention(*given, out=ones(1, 2, 64), window=4, done=done)
-
-
-def attention_and_join() -> None:
-    attention(key_parts.counters(torch.device("cpu")))
+    few_query_attention.few_query_attention(*given, out=ones(1, 2, 64), window=4)
 
 
 def head() -> None:
@@ -152,7 +146,6 @@ CALLS: list[tuple[Callable[[], None], dict[str, int]]] = [
     (rope_and_write_of_many, {"qkv_norm_rope_tokens_kernel": 4}),
     (embedding, {"_gated_embedding_kernel": 0}),
     (attention, {"_few_query_attention_kernel": 0, "_join_kernel": 0}),
-    (attention_and_join, {"_few_query_attention_kernel": 0}),
     (head, {"_head_argmax_kernel": 0, "_join_kernel": 0}),
     (centroids, {"_choose_kernel": 0, "_chosen_rows_kernel": 0, "_join_kernel": 0}),
     (experts, {"_expert_blocks_kernel": 0, "_gated_experts_kernel": 0, "_down_kernel": 0, "_sum_kernel": 0}),
@@ -166,32 +159,20 @@ CALLS: list[tuple[Callable[[], None], dict[str, int]]] = [
 ]
 """Kernels of each call, with the loads that may come before the wait: one for each of a norm's weights or its tiles
 (a tail's scalar, half a head's)."""
-SHORT = (
-    "_triple_rmsnorm_kernel", "_tail_kernel", "_qkv_norm_rope_kernel", "_gated_embedding_kernel", "_expert_routing_kernel",
-    "_routed_product_kernel",
-)  # fmt: skip
-"""Kernels that let the next one come before they have waited, and the attention's join."""
 
 
-@pytest.mark.parametrize("at_once", [False, True], ids=["next", "early"])
 @pytest.mark.parametrize(("call", "before"), CALLS, ids=[call.__name__ for call, _ in CALLS])
 def test_only_weights_are_read_and_nothing_is_written_before_the_wait(
-    compiled: dict[str, str], call: Callable[[], None], before: dict[str, int], at_once: bool
+    compiled: dict[str, str], call: Callable[[], None], before: dict[str, int]
 ) -> None:
     dependent_launch.want(True)
-    dependent_launch.want_early(at_once)
     call()
     assert compiled.keys() == before.keys()
     for name, loads in before.items():
         early, wait, late = compiled[name].partition("griddepcontrol.wait")
         assert wait, name
-        joins = name == "_join_kernel" and "attention" in call.__name__  # the heads' are others, of the same name
-        if at_once and (name in SHORT or joins):
-            assert early.count("griddepcontrol.launch_dependents") == 1, name
-            assert "griddepcontrol" not in late
-        else:
-            assert "griddepcontrol" not in early, "the next kernel's programs come after the wait, so only neighbours overlap"
-            assert late.count("griddepcontrol.launch_dependents") == 1
+        assert "griddepcontrol" not in early, "the next kernel's programs come after the wait, so only neighbours overlap"
+        assert late.count("griddepcontrol.launch_dependents") == 1
         assert "griddepcontrol.wait" not in late
         assert len(re.findall(r"\bld\.global|cp\.async\.(?:c[ag]|bulk)", early)) == loads, name
         assert not re.findall(r"\bst\.global|\batom\.|\bred\.", early), name
@@ -209,19 +190,6 @@ def test_without_the_switch_nothing_waits(compiled: dict[str, str], call: Callab
     assert not any("griddepcontrol" in ptx or "prefetch.global" in ptx for ptx in compiled.values())
 
 
-def test_parts_are_joined_after_all_of_them_are_counted(compiled: dict[str, str]) -> None:
-    """A barrier between a program's stores and its count, which orders them for the card; the others' parts come from L2."""
-    attention_and_join()
-    stored, count, after = compiled["_few_query_attention_kernel"].partition("atom.global.gpu.acq_rel.add")
-    assert count
-    assert "bar.sync" in stored[max(stored.rfind("st.global"), stored.rfind("st.relaxed")) :]
-    loads = re.findall(r"\bld\.\S*global\S*", after)
-    assert loads
-    assert all(".cg" in load for load in loads), loads
-    attention()
-    assert "atom." not in compiled["_few_query_attention_kernel"]
-
-
 @pytest.mark.parametrize(
     ("capability", "said"), [((8, 9), "the card's compute capability is 8.9; 9.0 and later are taken"), ((9, 0), None), ((12, 0), None)]
 )
@@ -230,47 +198,17 @@ def test_cards_that_cannot_are_named(capability: tuple[int, int], said: str | No
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert dependent_launch.reason_against(torch.device("cuda", 0)) == said
     dependent_launch.want(True)
-    assert dependent_launch.launch_options(torch.device("cuda", 0)) == ({"PDL": 0} if said else {"PDL": 1, "launch_pdl": True})
-    dependent_launch.want_early(True)
-    assert dependent_launch.launch_options(torch.device("cuda", 0)) == ({"PDL": 0} if said else {"PDL": 2, "launch_pdl": True})
-    dependent_launch.want_early(False)
-    assert dependent_launch.launch_options(torch.device("cpu")) == {"PDL": 0}
+    assert dependent_launch.launch_options(torch.device("cuda", 0)) == ({"PDL": False} if said else {"PDL": True, "launch_pdl": True})
+    assert dependent_launch.launch_options(torch.device("cpu")) == {"PDL": False}
     dependent_launch.want(False)
-    assert dependent_launch.launch_options(torch.device("cuda", 0)) == {"PDL": 0}
+    assert dependent_launch.launch_options(torch.device("cuda", 0)) == {"PDL": False}
     dependent_launch.reason_against.cache_clear()
 
 
 def test_without_a_card_the_patch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[tuple[str, str]] = []
-    monkeypatch.setattr(patch, "note", lambda *said: heard.append(said))
+    monkeypatch.setattr(patch, "decline", lambda *said: heard.append(said))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     patch.launch_early(None)
     assert heard == [("dependent_launch", "tensors are on cpu")]
-    assert dependent_launch.launch_options(torch.device("cpu")) == {"PDL": 0}
-
-
-@pytest.mark.parametrize(
-    ("outputs", "width", "early", "columns"),
-    [(8192, 2816, False, 512), (8192, 2816, True, 1536), (2816, 4096, True, 1366), (2816, 4096, False, 512), (128, 2816, True, 564)],
-)
-def test_how_much_of_a_weight_is_fetched_ahead(outputs: int, width: int, early: bool, columns: int) -> None:
-    """26B-A4B's on an H200: a part's share at most, and half of the L2 cache."""
-    tile = few_row_linear.tile_for(outputs, width, sms=132)
-    assert few_row_linear.columns_ahead(tile, outputs, width, 2, early) == columns
-
-
-@pytest.mark.parametrize("launched", [False, True])
-def test_weights_come_early_only_where_kernels_are_launched_dependently(launched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[str] = []
-    monkeypatch.setattr(early_patch, "note", lambda name, message: heard.append(message))
-    dependent_launch.want(launched)
-    try:
-        early_patch.fetch_early(None)
-        monkeypatch.setattr(dependent_launch, "reason_against", lambda device: None)
-        assert dependent_launch.launch_options(torch.device("cuda", 0))["PDL"] == (
-            dependent_launch.EARLY if launched else dependent_launch.OFF
-        )
-    finally:
-        dependent_launch.want(False)
-        dependent_launch.want_early(False)
-    assert ["off or declined" in each for each in heard] == [True] * (not launched)
+    assert dependent_launch.launch_options(torch.device("cpu")) == {"PDL": False}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4.patches import frozen_chain, lean_verify
+from sglang_gemma4.patches import frozen_chain
 from sglang_gemma4.speculative import chain
 from sglang_gemma4.speculative.chain import Chain
 
@@ -167,37 +167,3 @@ def test_the_centroid_head_gives_stocks_token(rows: int) -> None:
         ours = frozen_chain.centroid_head(Gemma4AssistantForCausalLM._apply_centroid_masking, model, hidden)
     assert ours.shape == (rows, 1)
     assert chain.largest(ours).tolist() == stock.argmax(-1).tolist()
-
-
-@pytest.mark.parametrize(
-    ("mode", "algorithm", "draft", "copies"),
-    [
-        ("TARGET_VERIFY", "FROZEN_KV_MTP", False, 1),
-        ("DECODE", "FROZEN_KV_MTP", False, 2),
-        ("TARGET_VERIFY", "FROZEN_KV_MTP", True, 2),
-        ("TARGET_VERIFY", "EAGLE", False, 2),
-    ],
-)
-def test_a_verify_is_copied_to_its_graph_once(mode: str, algorithm: str, draft: bool, copies: int) -> None:
-    """When it is prepared; again at the replay only if the tensors are others by then."""
-    from sglang.srt.model_executor.forward_batch_info import ForwardMode
-    from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
-    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
-
-    runner: Any = object.__new__(DecodeCudaGraphRunner)
-    runner.capture_forward_mode, runner.raw_num_token = ForwardMode[mode], 2
-    runner.model_runner = SimpleNamespace(is_draft_worker=draft, spec_algorithm=SpeculativeAlgorithm.from_string(algorithm))
-    runner.buffers = SimpleNamespace(input_ids=torch.zeros(4), positions=torch.zeros(4))
-    given = SimpleNamespace(input_ids=torch.tensor([3, 4]), positions=torch.tensor([8, 9]))
-
-    def replayed(batch: Any) -> list[float]:
-        runner._copy_replay_inputs(batch)
-        found: list[float] = runner.buffers.input_ids.tolist() + runner.buffers.positions.tolist()
-        return found
-
-    if lean_verify.copied_once(DecodeCudaGraphRunner._resolve_skips_prefilled_inputs, runner):
-        runner._prefilled_inputs = (given.input_ids, given.positions)  # as ``load_batch`` does, which has just copied them
-    assert replayed(given) == ([0.0] * 8 if copies == 1 else [3, 4, 0, 0, 8, 9, 0, 0])
-    other = SimpleNamespace(input_ids=torch.tensor([5, 6]), positions=torch.tensor([1, 2]))
-    runner._prefilled_inputs = (given.input_ids, given.positions) if copies == 1 else None
-    assert replayed(other) == [5, 6, 0, 0, 1, 2, 0, 0]

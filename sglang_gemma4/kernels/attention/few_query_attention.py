@@ -1,8 +1,8 @@
 """Attention of a few query tokens per request over a long paged KV cache: verify, draft and decode steps.
 
 One program takes all query tokens of a request and all query heads of one KV head as the rows of one tile, and a part of the keys; a
-second kernel joins the parts, or the program that is last does. So each key is read once for all of its queries, and a small batch still
-fills the card. How many parts a request is cut into follows from its length on the device; the host knows only their largest number.
+second kernel joins the parts. So each key is read once for all of its queries, and a small batch still fills the card. How many parts a
+request is cut into follows from its length on the device; the host knows only their largest number.
 
 Query tokens of a verify step see the keys in the cache (``kv_indices``) and each other's (``k_new``), these by the tree's mask or, without
 one, causally. Draft and decode steps have one query token, whose own key is in the cache already.
@@ -14,22 +14,9 @@ import triton.language as tl
 
 from sglang_gemma4.kernels.attention.attention_limits import few_query_reason, padded_rows
 from sglang_gemma4.kernels.attention.attention_tiles import KeyTile, key_tile
-from sglang_gemma4.kernels.attention.key_parts import (
-    LEAST_KEYS,
-    MOST_KEYS,
-    MOST_PARTS,
-    join_parts,
-    joined,
-    joins_inside,
-    multiprocessors,
-    parts_for,
-    parts_of,
-)
+from sglang_gemma4.kernels.attention.key_parts import LEAST_KEYS, MOST_KEYS, join_parts, multiprocessors, parts_for, parts_of
 from sglang_gemma4.kernels.card import card
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
-
-JOINED_DIMS = 256
-"""Value dimensions that a program joins at a time: all of them would not fit its registers."""
 
 
 def few_query_attention_reference(
@@ -123,8 +110,6 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     key_offsets_ptr,
     part_out_ptr,  # [requests, KV heads, parts, rows, value dim] float32
     part_lse_ptr,  # [requests, KV heads, parts, rows] float32
-    out_ptr,  # [tokens, heads, value dim]
-    done_ptr,  # [requests, KV heads] int32, zeros; zeros again afterwards
     scale,
     wanted,
     most,  # parts there is room for
@@ -154,9 +139,6 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     LEAST: tl.constexpr,  # noqa: N803 - keys in a part
     MOST: tl.constexpr,  # noqa: N803
     PRECISION: tl.constexpr,  # noqa: N803
-    JOIN: tl.constexpr,  # noqa: N803
-    JOINED: tl.constexpr,  # noqa: N803 - value dims at a time
-    BLOCK_PARTS: tl.constexpr,  # noqa: N803
     PDL: tl.constexpr,  # noqa: N803
 ):
     await_inputs(PDL)
@@ -221,24 +203,9 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
             )  # fmt: skip
         divisor = tl.where(total > 0, total, 1.0)
         out = out / divisor[:, None]
-        final = out_ptr + ((request * QUERIES + token) * (KV_HEADS * GROUP) + head)[:, None] * V_DIM
-        if JOIN and parts == 1:
-            tl.store(final + v_dims[None, :], out.to(out_ptr.dtype.element_ty), mask=real[:, None])
-        else:
-            pair = request * KV_HEADS + kv_head
-            first_place = pair * most * (QUERIES * GROUP) + rows
-            place = first_place + part * (QUERIES * GROUP)
-            tl.store(part_out_ptr + place[:, None] * V_DIM + v_dims[None, :], out, mask=real[:, None])
-            tl.store(part_lse_ptr + place, tl.where(total > 0, top + tl.log(divisor), float("-inf")), mask=real)
-            if JOIN:
-                # Every thread's stores come before the count that tells the last program of them.
-                tl.debug_barrier()
-                if tl.atomic_add(done_ptr + pair, 1, sem="acq_rel", scope="gpu") == parts - 1:
-                    for begin in tl.static_range(0, V_DIM, JOINED):
-                        some = begin + tl.arange(0, JOINED)
-                        every = joined(part_out_ptr, part_lse_ptr, first_place, some, real, parts, QUERIES * GROUP, V_DIM, BLOCK_PARTS)
-                        tl.store(final + some[None, :], every.to(out_ptr.dtype.element_ty), mask=real[:, None])
-                    tl.store(done_ptr + pair, 0)
+        place = (request * KV_HEADS + kv_head) * most * (QUERIES * GROUP) + rows + part * (QUERIES * GROUP)
+        tl.store(part_out_ptr + place[:, None] * V_DIM + v_dims[None, :], out, mask=real[:, None])
+        tl.store(part_lse_ptr + place, tl.where(total > 0, top + tl.log(divisor), float("-inf")), mask=real)
 
 
 def few_query_attention(
@@ -260,7 +227,6 @@ def few_query_attention(
     soft_cap: float = 0.0,
     parts: int | None = None,
     tile: KeyTile | None = None,
-    done: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of ``queries`` tokens per request; written to ``out`` and returned. The host does not wait for the device.
 
@@ -280,15 +246,11 @@ def few_query_attention(
         soft_cap: scores are ``soft_cap * tanh(scores / soft_cap)``; 0: as they are.
         parts: parts a request's keys are cut into if they suffice; None: by the card and the length.
         tile: None: :func:`~sglang_gemma4.kernels.attention.attention_tiles.key_tile` of the card.
-        done: from :func:`~sglang_gemma4.kernels.attention.key_parts.counters`: the parts are joined in the same launch where that is little
-            work. Two calls that may run at the same time must not share it. None: in a second launch, with the same result.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
     """
     reason = few_query_reason(q, k_buffer, v_buffer, out, queries, k_new, v_new)
-    if done is not None and done.dtype != torch.int32:
-        reason = f"counters of {done.dtype}; int32 are taken, see key_parts.counters()"
     if reason:
         raise ValueError(reason)
     requests, heads, dim = q.shape[0] // queries, q.shape[1], q.shape[2]
@@ -303,22 +265,20 @@ def few_query_attention(
     rows = padded_rows(queries * group)
     tile = tile or key_tile(rows, dim, v_dim, q.dtype, card(q.device))
     assert tile is not None  # else there was a reason against
-    inside = joins_inside(requests, kv_heads, most, queries * group, v_dim, done)
     _few_query_attention_kernel[(kv_heads * requests, most)](
         q, k_buffer, v_buffer, k_fresh, v_fresh, kv_indptr, kv_indices,
         q if tree_mask is None else tree_mask,
         kv_indptr if tree_mask_indptr is None else tree_mask_indptr,
         kv_indptr if key_offsets is None else key_offsets,
-        part_out, part_lse, out, kv_indptr if done is None else done, scale, wanted, most,
+        part_out, part_lse, scale, wanted, most,
         q.stride(0), q.stride(1), k_buffer.stride(0), k_buffer.stride(1), v_buffer.stride(0), v_buffer.stride(1),
         k_fresh.stride(0), k_fresh.stride(1), v_fresh.stride(0), v_fresh.stride(1),
         KV_HEADS=kv_heads, GROUP=group, QUERIES=queries, ROWS=max(rows, tile.rows), DIM=dim, V_DIM=v_dim,
         NEW=k_new is not None, TREE=tree_mask is not None, HAS_OFFSETS=key_offsets is not None, WINDOW=window, SOFT_CAP=soft_cap,
         BLOCK=tile.keys, BLOCK_NEW=max(16, triton.next_power_of_2(queries)), LEAST=LEAST_KEYS, MOST=MOST_KEYS,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        JOIN=inside, JOINED=min(v_dim, JOINED_DIMS), BLOCK_PARTS=MOST_PARTS,
         num_warps=tile.warps,
         num_stages=tile.stages,
         **launch_options(q.device),
     )  # fmt: skip
-    return out if inside else join_parts(part_out, part_lse, kv_indptr, out, wanted)
+    return join_parts(part_out, part_lse, kv_indptr, out, wanted)

@@ -1,8 +1,6 @@
 """A request's cached keys in parts that fill the card: how many, and the join of what attention found in each.
 
-The host knows their largest number only; a request's own follows from its length on the device, so that nobody waits for it. They are
-joined by a second launch or, where that is little work, by the program that finishes a request's KV head last: the same sums in the same
-order.
+The host knows their largest number only; a request's own follows from its length on the device, so that the host does not wait for it.
 """
 
 import functools
@@ -12,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels.dependent_launch import await_inputs_early, launch_options
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 
 MOST_PARTS = 64
 LEAST_KEYS = 64
@@ -24,8 +22,6 @@ PROGRAMS_PER_MULTIPROCESSOR = 2
 MOST_PROGRAMS_PER_MULTIPROCESSOR = 16
 JOINING = 1.06
 """What cutting requests in two costs where they fill the card uncut: 4 of 78 µs at 32 requests of 1,000 keys."""
-MOST_JOINED_BYTES = 2**20
-"""Of parts that one program joins: an SM reads some 64 bytes a cycle, so more of them take longer than the launch that shares them out."""
 
 
 @functools.cache
@@ -54,35 +50,6 @@ def parts_of(length, wanted, most, LEAST: tl.constexpr, MOST: tl.constexpr):  # 
     return parts, tl.cdiv(length, parts)
 
 
-@triton.jit
-def joined(  # type: ignore[no-untyped-def]
-    part_out_ptr,
-    part_lse_ptr,
-    place,  # [rows], of each row in the first part
-    dims,  # of the value
-    real,  # [rows]
-    parts,
-    STEP: tl.constexpr,  # noqa: N803 - rows in a part
-    V_DIM: tl.constexpr,  # noqa: N803
-    BLOCK_PARTS: tl.constexpr,  # noqa: N803
-):
-    """Outputs ``[rows, dims]`` of all parts, added up in their order. Not from the L1 cache, which does not see what other SMs write."""
-    numbers = tl.arange(0, BLOCK_PARTS)
-    there = real[:, None] & (numbers < parts)[None, :]
-    every = tl.load(part_lse_ptr + place[:, None] + numbers[None, :] * STEP, mask=there, other=float("-inf"), cache_modifier=".cg")
-    top = tl.max(every, 1)
-    safe = tl.where(top == float("-inf"), 0.0, top)
-    total = tl.zeros_like(safe)
-    out = total[:, None] + tl.zeros_like(dims)[None, :]
-    for number in range(parts):
-        at = place + number * STEP
-        weight = tl.exp(tl.load(part_lse_ptr + at, mask=real, other=float("-inf"), cache_modifier=".cg") - safe)
-        total += weight
-        found = tl.load(part_out_ptr + at[:, None] * V_DIM + dims[None, :], mask=real[:, None], other=0.0, cache_modifier=".cg")
-        out += weight[:, None] * found
-    return out / tl.where(total > 0, total, 1.0)[:, None]
-
-
 @triton.jit(do_not_specialize=["wanted", "most"])
 def _join_kernel(  # type: ignore[no-untyped-def]
     part_out_ptr,
@@ -100,7 +67,7 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     BLOCK_PARTS: tl.constexpr,  # noqa: N803
     PDL: tl.constexpr,  # noqa: N803
 ):
-    await_inputs_early(PDL)
+    await_inputs(PDL)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
     request = token // QUERIES
@@ -108,27 +75,25 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     length = tl.load(kv_indptr_ptr + request + 1).to(tl.int32) - tl.load(kv_indptr_ptr + request).to(tl.int32)
     parts, _ = parts_of(length, wanted, most, LEAST, MOST)
     only = tl.arange(0, 1)
+    real = only == 0
     place = (request * KV_HEADS + head // GROUP) * most * (QUERIES * GROUP) + row + only
     dims = tl.arange(0, V_DIM)
-    out = joined(part_out_ptr, part_lse_ptr, place, dims, only == 0, parts, QUERIES * GROUP, V_DIM, BLOCK_PARTS)
+    numbers = tl.arange(0, BLOCK_PARTS)
+    there = real[:, None] & (numbers < parts)[None, :]
+    lse = part_lse_ptr + place[:, None] + numbers[None, :] * (QUERIES * GROUP)
+    top = tl.max(tl.load(lse, mask=there, other=float("-inf"), cache_modifier=".cg"), 1)
+    safe = tl.where(top == float("-inf"), 0.0, top)
+    total = tl.zeros_like(safe)
+    out = total[:, None] + tl.zeros_like(dims)[None, :]
+    for number in range(parts):
+        at = place + number * (QUERIES * GROUP)
+        weight = tl.exp(tl.load(part_lse_ptr + at, mask=real, other=float("-inf"), cache_modifier=".cg") - safe)
+        total += weight
+        found = tl.load(part_out_ptr + at[:, None] * V_DIM + dims[None, :], mask=real[:, None], other=0.0, cache_modifier=".cg")
+        out += weight[:, None] * found
+    out = out / tl.where(total > 0, total, 1.0)[:, None]
     stored = out_ptr + (token * (KV_HEADS * GROUP) + head) * V_DIM + only[:, None] + dims[None, :]
     tl.store(stored, out.to(out_ptr.dtype.element_ty))
-
-
-def counters(device: torch.device) -> torch.Tensor:
-    """The zeros that launches count finished parts in, int32: one for each KV head of as many requests as :func:`parts_for` cuts.
-
-    A launch leaves zeros behind, so launches one after the other share them, in graphs too; those that may run at once must not. Make them
-    before a graph is captured: captured, they would be zeros only once that graph has run.
-    """
-    return torch.zeros(MOST_PROGRAMS_PER_MULTIPROCESSOR * multiprocessors(device), dtype=torch.int32, device=device)
-
-
-def joins_inside(requests: int, kv_heads: int, most: int, rows: int, v_dim: int, done: torch.Tensor | None) -> bool:
-    """Whether the program that is last joins up to ``most`` parts of ``rows``, counted in ``done``; else a launch of its own does."""
-    if done is None or most == 1:  # nothing to count
-        return done is not None
-    return requests * kv_heads <= done.numel() and most * rows * v_dim * 4 <= MOST_JOINED_BYTES
 
 
 def join_parts(part_out: torch.Tensor, part_lse: torch.Tensor, kv_indptr: torch.Tensor, out: torch.Tensor, wanted: int) -> torch.Tensor:

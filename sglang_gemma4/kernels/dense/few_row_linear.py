@@ -13,13 +13,11 @@ import triton
 import triton.language as tl
 
 from sglang_gemma4.kernels.card import reason_against_card
-from sglang_gemma4.kernels.dependent_launch import EARLY, LINE, await_inputs, launch_options, prefetch
+from sglang_gemma4.kernels.dependent_launch import LINE, await_inputs, launch_options, prefetch
 from sglang_gemma4.kernels.experts.gated_experts import DTYPES
 
 MOST_ROWS = 64
 MOST_PARTS = 16
-AHEAD_BYTES = 24 << 20
-"""Of a weight, what is fetched ahead where there is time for it: half of Hopper's L2 cache."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +44,6 @@ def tile_for(outputs: int, width: int, sms: int, gated: bool = False) -> Tile:
     depth = 128 if width % 128 == 0 and not (gated and block == 64) else 64
     parts = max(1, min(round(sms / triton.cdiv(outputs, block)), triton.cdiv(width, depth) // 4, MOST_PARTS))
     return Tile(block, depth, parts)
-
-
-def columns_ahead(tile: Tile, outputs: int, width: int, itemsize: int, early: bool) -> int:
-    """Columns of its part that a program fetches before it may read its input; ``early``: in the time of several kernels, not of one.
-
-    Args:
-        outputs: rows of the weight; ``width`` its columns, ``itemsize`` their bytes.
-    """
-    columns = tile.stages * tile.depth
-    if early:
-        columns = max(columns, AHEAD_BYTES // (outputs * tile.parts * itemsize))
-    return min(columns, -(-width // tile.parts))
 
 
 def few_row_linear_reference(x: torch.Tensor, weight: torch.Tensor, *, gated: bool = False) -> torch.Tensor:
@@ -219,13 +205,11 @@ def few_row_linear(
     if tile.parts > 1 and (done.dtype != torch.int32 or done.numel() < blocks):
         raise ValueError(f"few_row_linear: {done.numel()} counters of {done.dtype}; expected {blocks} of int32, see counters()")
     halves = 2 if gated else 1
-    options = launch_options(x.device)
-    ahead = columns_ahead(tile, weight.shape[0], width, x.element_size(), options["PDL"] == EARLY)
     parts = torch.empty((tile.parts, halves, rows, outputs) if tile.parts > 1 else 1, dtype=torch.float32, device=x.device)
     _few_row_linear_kernel[(blocks, tile.parts)](
         x, weight, out, parts, done, rows, outputs, x.stride(0), weight.stride(0),
         WIDTH=width, ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tile.outputs, DEPTH=tile.depth, PARTS=tile.parts, GATED=gated,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
-        AHEAD=ahead, LINE=LINE // x.element_size(), **options,
+        AHEAD=min(tile.stages * tile.depth, triton.cdiv(width, tile.parts)), LINE=LINE // x.element_size(), **launch_options(x.device),
     )  # fmt: skip
     return out

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels.dependent_launch import await_inputs_early, launch_options
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.norms.triple_rmsnorm import DTYPES
 
 BLOCK = 1024
@@ -27,7 +27,7 @@ def _gated_embedding_kernel(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr,  # noqa: N803
     PDL: tl.constexpr,  # noqa: N803
 ):
-    await_inputs_early(PDL)
+    await_inputs(PDL)
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     row, column = place // width, place % width
     real = row < rows

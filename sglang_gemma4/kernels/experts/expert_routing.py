@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels.dependent_launch import await_inputs_early, launch_options
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks, expert_blocks_reference
 from sglang_gemma4.kernels.experts.gated_experts import DTYPES
 
@@ -120,7 +120,7 @@ def _expert_routing_kernel(  # type: ignore[no-untyped-def]
     token = tl.arange(0, SIZE)
     bins = tl.arange(0, BINS)
     scale = tl.load(scale_ptr + bins, mask=bins < EXPERTS, other=0.0).to(tl.float32)
-    await_inputs_early(PDL)
+    await_inputs(PDL)
     raw = tl.load(
         logits_ptr + token[:, None].to(tl.int64) * logits_stride + bins[None, :],
         mask=(token < tokens)[:, None] & (bins < EXPERTS)[None, :],

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels.dependent_launch import await_inputs_early, launch_options
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts import expert_routing
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, choose
@@ -69,7 +69,7 @@ def _routed_product_kernel(  # type: ignore[no-untyped-def]
         other=0.0,
     )
     scale = tl.load(scale_ptr + bins, mask=bins < EXPERTS, other=0.0).to(tl.float32)
-    await_inputs_early(PDL)
+    await_inputs(PDL)
     x = tl.load(
         x_ptr + token[:, None].to(tl.int64) * x_stride + column[None, :], mask=(token < tokens)[:, None] & inside[None, :], other=0.0
     )

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels.dependent_launch import await_inputs_early, launch_options
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.norms.layer_tail_rows import tail_rows_kernel
 from sglang_gemma4.kernels.norms.row_parts import RowTiles
 from sglang_gemma4.kernels.norms.triple_rmsnorm import reason_against, warps_for
@@ -105,7 +105,7 @@ def _tail_kernel(  # type: ignore[no-untyped-def]
         scalar = tl.load(scalar_ptr).to(tl.float32)
     if HAS_NEXT:
         next_weight = tl.load(next_weight_ptr + columns, mask=real, other=0.0)
-    await_inputs_early(PDL)
+    await_inputs(PDL)
     x = tl.load(x_ptr + row * x_stride + columns, mask=real, other=0.0).to(tl.float32)
     residual = tl.load(residual_ptr + row * residual_stride + columns, mask=real, other=0.0).to(tl.float32)
     if DUAL:

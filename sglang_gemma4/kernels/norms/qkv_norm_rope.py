@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels.dependent_launch import await_inputs_early, launch_options
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.norms.qkv_norm_rope_tokens import TokenTiles, qkv_norm_rope_tokens_kernel
 from sglang_gemma4.kernels.norms.triple_rmsnorm import DTYPES
 
@@ -89,7 +89,7 @@ def _qkv_norm_rope_kernel(  # type: ignore[no-untyped-def]
     q_first, q_second = tl.load(q_weight_ptr + columns).to(tl.float32), tl.load(q_weight_ptr + HALF + columns).to(tl.float32)
     if KV_HEADS > 0:
         k_first, k_second = tl.load(k_weight_ptr + columns).to(tl.float32), tl.load(k_weight_ptr + HALF + columns).to(tl.float32)
-    await_inputs_early(PDL)
+    await_inputs(PDL)
     number = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     token, head = number // (HEADS + 2 * KV_HEADS), number % (HEADS + 2 * KV_HEADS)
     position = tl.load(positions_ptr + token, mask=token < tokens, other=0).to(tl.int64)

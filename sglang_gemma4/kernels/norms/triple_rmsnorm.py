@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels.dependent_launch import await_inputs_early, launch_options
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.norms.row_parts import RowTiles
 from sglang_gemma4.kernels.norms.triple_rmsnorm_rows import triple_rmsnorm_rows_kernel
 
@@ -77,7 +77,7 @@ def _triple_rmsnorm_kernel(  # type: ignore[no-untyped-def]
     if TRIPLE:
         router_weight = tl.load(router_weight_ptr + columns, mask=real, other=0.0)
         expert_weight = tl.load(expert_weight_ptr + columns, mask=real, other=0.0)
-    await_inputs_early(PDL)
+    await_inputs(PDL)
     h = tl.load(h_ptr + row * h_stride + columns, mask=real, other=0.0).to(tl.float32)
     place = residual_ptr + row * residual_stride + columns
     old = tl.load(place, mask=real, other=0.0).to(tl.float32)
