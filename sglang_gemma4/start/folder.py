@@ -1,8 +1,8 @@
 """Where the package keeps what makes the next start shorter: measured choices, lists of kernels. Losing it costs seconds, never a start.
 
-Compiled kernels are not kept here. Triton's cache (``TRITON_CACHE_DIR``, ``~/.triton/cache``) and SGLang's of CuTe kernels, which
-FlashAttention-4 uses (``SGLANG_CUTE_AOT_CACHE_DIR``, ``~/.cache/sglang/cute_aot``), are on disk by default and keyed by source, compiler,
-options and architecture; moving them would compile everything once more and share nothing with other servers of the host.
+Compiled kernels are not kept here: SGLang keeps Triton's, Inductor's, FlashInfer's and CuTe's (FlashAttention-4) on disk under one folder,
+``SGLANG_CACHE_DIR`` (``~/.cache/sglang``), keyed by source, compiler, options and architecture. Another folder, or versions and a card in
+its name, would only compile them once more and share nothing with other servers of the host.
 """
 
 import functools
