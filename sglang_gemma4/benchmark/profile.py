@@ -11,9 +11,8 @@ from typing import Any
 
 from sglang_gemma4.benchmark import stages
 from sglang_gemma4.benchmark.radix_cache import empty_radix_cache
-from sglang_gemma4.benchmark.trace import Step, Trace, kernels
+from sglang_gemma4.benchmark.trace import Step, Trace
 
-__all__ = ["STAGES", "kernels", "profile_stage"]
 STAGES = ("prefill", "decode")
 SLACK_STEPS = 64
 """Decode steps that may pass before the profiler starts and after it stops."""
@@ -67,7 +66,7 @@ def profile_stage(engine: Any, stage: str, prompts: Sequence[Sequence[int]], ste
         "context_tokens": round(context),
         "tokens_per_request": width,
         "steps": steps,
-        "kernels": [{key: value for key, value in row.items() if key != "clock"} for row in trace.kernels(stage)],
+        "kernels": trace.kernels(stage),
         "busy_microseconds": trace.busy(stage),
         "stages": stages.of_decode(trace) if stage == "decode" else None,
         "clock": trace.clock,

@@ -4,13 +4,16 @@ SGLang's MTP workers mark their stages with the spans ``draft`` and ``draft_exte
 which also covers the preparation of a replay. What a CUDA graph runs counts for the stage that launched the graph.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import table
-from sglang_gemma4.benchmark.trace import Trace, occupied
+
+if TYPE_CHECKING:  # reports need this module's tables alone
+    import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+
+    from sglang_gemma4.benchmark.trace import Trace
 
 NAMES = ("draft", "verify", "other")
 HOW_TO_READ = (
@@ -20,7 +23,7 @@ HOW_TO_READ = (
 _SPANS = {"draft": "draft", "draft_extend": "draft"}
 
 
-def of_decode(trace: Trace) -> dict[str, Any] | None:
+def of_decode(trace: "Trace") -> dict[str, Any] | None:
     """Microseconds of the decode steps in a trace, all steps together; None for a trace without GPU events.
 
     Returns:
@@ -33,39 +36,27 @@ def of_decode(trace: Trace) -> dict[str, Any] | None:
     """
     if trace.clock != "gpu":
         return None
-    spans = _stage_spans(trace)
-    starts = [start for start, _, _ in spans]
-    busy: dict[str, float] = dict.fromkeys(NAMES, 0.0)
-    idle = 0.0
-    for one, waited, added in occupied(trace.timed("decode")):
-        idle += waited
-        busy[_stage_of(one.launched, spans, starts)] += added
+    occupied = trace.occupied("decode")
+    occupied["stage"] = _stage_of(trace.events, occupied["launched"].to_numpy())
+    busy, idle = occupied.groupby("stage")["added"].sum(), float(occupied["idle"].sum())
     steps = [step for step in trace.steps if step.stage == "decode"]
     return {
-        "busy": {name: round(spent, 3) for name, spent in busy.items()},
+        "busy": {name: round(float(busy.get(name, 0.0)), 3) for name in NAMES},
         "idle": round(idle, 3),
-        "wall": round(idle + sum(busy.values()), 3),
+        "wall": round(idle + float(busy.sum()), 3),
         "host": round(sum(step.end - step.start for step in steps), 3),
         "steps": len(steps),
     }
 
 
-def _stage_spans(trace: Trace) -> list[tuple[float, float, str]]:
-    found = []
-    for event in trace.events:
-        if event.get("cat") != "user_annotation":
-            continue
-        name = str(event["name"])
-        stage = _SPANS.get(name) or ("verify" if name.startswith("step[VERIFY") else None)
-        if stage:
-            found.append((event["ts"], event["ts"] + event["dur"], stage))
-    return sorted(found)
-
-
-def _stage_of(moment: float, spans: Sequence[tuple[float, float, str]], starts: Sequence[float]) -> str:
-    """The stage whose span a launch lies in; stages do not nest."""
-    where = bisect_right(starts, moment) - 1
-    return spans[where][2] if where >= 0 and moment <= spans[where][1] else "other"
+def _stage_of(events: "pd.DataFrame", moments: Any) -> list[str]:
+    """The stage whose span each launch lies in; stages do not nest."""
+    marks = events[events["cat"] == "user_annotation"].sort_values("ts")
+    verify = marks["name"].str.startswith("step[VERIFY")
+    marks = marks.assign(stage=marks["name"].map(_SPANS).where(~verify, "verify")).dropna(subset="stage")
+    where = marks["ts"].searchsorted(moments, side="right") - 1
+    ends, stages = (marks["ts"] + marks["dur"]).tolist(), marks["stage"].tolist()
+    return [stages[at] if at >= 0 and moment <= ends[at] else "other" for at, moment in zip(where, moments, strict=True)]
 
 
 def rows(records: Sequence[Record]) -> str:

@@ -8,16 +8,17 @@ import gzip
 import hashlib
 import json
 import re
-from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+
 from sglang_gemma4.benchmark.kernel_categories import category
 
-Event = dict[str, Any]
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 _STEP = re.compile(r"step\[(\w+) bs=(\d+)(?: toks=(\d+))?")
@@ -44,14 +45,6 @@ class Step:
     end: float
 
 
-@dataclass(frozen=True)
-class Timed:
-    name: str
-    launched: float
-    start: float
-    microseconds: float
-
-
 class Trace:
     """The complete events of one trace file, ``.json`` or ``.json.gz``.
 
@@ -62,13 +55,14 @@ class Trace:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.events = _load(path)
+        """A row each: ``name``, ``cat``, ``ts`` and ``dur`` (microseconds), ``pid``, ``tid``, ``correlation`` (GPU work, launches)."""
         self.steps: list[Step] = _steps(self.events)
         """The scheduler's batches in the order in which they ran."""
-        self.clock = "gpu" if any(event.get("cat") in GPU for event in self.events) else "cpu"
+        self.clock = "gpu" if self.events["cat"].isin(GPU).any() else "cpu"
         """What :meth:`kernels` counts: "gpu" kernels, copies and sets on the card, or, in a trace without any, operators on the "cpu"."""
 
     def kernels(self, stage: str | None = None) -> list[dict[str, Any]]:
-        """{``name``, ``category``, ``microseconds``, ``launches``, ``clock``} of each kernel, the longest first.
+        """{``name``, ``category``, ``microseconds``, ``launches``} of each kernel, the longest first.
 
         A CPU operator counts its own time, without that of the operators it calls. A kernel counts from the end of what ran before it on
         its stream: under programmatic dependent launch it starts early and waits there. GPU work launched before the profiler started
@@ -80,21 +74,12 @@ class Trace:
         Raises:
             ValueError: ``stage`` is neither, or the trace holds no step of it.
         """
-        total: dict[str, float] = defaultdict(float)
-        launches: Counter[str] = Counter()
-        for one in self.timed(stage):
-            total[one.name] += one.microseconds
-            launches[one.name] += 1
-        short = short_names(total)
+        total = self.timed(stage).groupby("name", sort=False)["microseconds"].agg(["sum", "size"])
+        total = total.sort_values("sum", ascending=False, kind="stable")
+        short = short_names(total.index)
         return [
-            {
-                "name": short[name],
-                "category": category(name),
-                "microseconds": round(spent, 3),
-                "launches": launches[name],
-                "clock": self.clock,
-            }
-            for name, spent in sorted(total.items(), key=lambda item: -item[1])
+            {"name": short[name], "category": category(name), "microseconds": round(float(spent), 3), "launches": int(launches)}
+            for name, spent, launches in total.itertuples()
         ]
 
     def busy(self, stage: str | None = None) -> float | None:
@@ -105,118 +90,113 @@ class Trace:
         Raises:
             ValueError: see :meth:`kernels`.
         """
-        if self.clock != "gpu":
-            return None
-        return round(sum(added for _, _, added in occupied(self.timed(stage))), 3)
+        return round(float(self.occupied(stage)["added"].sum()), 3) if self.clock == "gpu" else None
 
-    def timed(self, stage: str | None) -> list[Timed]:
-        timed = list(_gpu_events(self.events) if self.clock == "gpu" else _own_times(self.events))
+    def occupied(self, stage: str | None) -> pd.DataFrame:
+        """:meth:`timed` by start over all streams, with ``idle``: microseconds the card idled before it, ``added``: busy ones."""
+        timed = self.timed(stage).sort_values("start", kind="stable")
+        start, end = timed["start"], timed["start"] + timed["microseconds"]
+        until = end.cummax().shift().fillna(start)
+        return timed.assign(idle=(start - until).clip(lower=0), added=(end - np.maximum(start, until)).clip(lower=0))
+
+    def timed(self, stage: str | None) -> pd.DataFrame:
+        """``name``, ``launched``, ``start`` and ``microseconds`` of everything that :meth:`kernels` counts."""
+        timed = _gpu_events(self.events) if self.clock == "gpu" else _own_times(self.events)
         if stage is None:
             return timed
         if not any(step.stage == stage for step in self.steps):
             has = ", ".join(sorted({step.stage for step in self.steps})) or "no step at all"
             raise ValueError(f"{self.path} holds no {stage!r} step but {has}; name that stage, or none for the whole trace")
-        away = _away(self.events)
-        return [one for one in timed if not away(one.launched) and _step_of(one.launched, self.steps).stage == stage]
+        # The batch that launched it: the one running, else the next (it was being prepared), else the last.
+        batch = np.searchsorted([step.end for step in self.steps], timed["launched"]).clip(max=len(self.steps) - 1)
+        stages = np.array([step.stage for step in self.steps])
+        return timed[(stages[batch] == stage) & ~_away(self.events, timed["launched"])]
 
 
-def occupied(events: Iterable[Timed]) -> Iterator[tuple[Timed, float, float]]:
-    """Events of all streams by their start: each with the microseconds the card idled before it and those it adds to busy time."""
-    until: float | None = None
-    for one in sorted(events, key=lambda one: one.start):
-        end, begun = one.start + one.microseconds, one.start if until is None else until
-        yield one, max(0.0, one.start - begun), max(0.0, end - max(one.start, begun))
-        until = max(begun, end)
-
-
-def kernels(trace: Path) -> list[dict[str, Any]]:
-    """Every kernel of a trace file, see :meth:`Trace.kernels`."""
-    return Trace(trace).kernels()
-
-
-def _load(trace: Path) -> list[Event]:
+def _load(trace: Path) -> pd.DataFrame:
     try:
         raw = trace.read_bytes()
         events = json.loads(gzip.decompress(raw) if trace.suffix == ".gz" else raw)["traceEvents"]
     except (ValueError, KeyError, TypeError, EOFError, gzip.BadGzipFile) as error:
         raise ValueError(f"{trace} is not a Chrome trace of torch.profiler ({error!r}); profile again") from None
-    return [event for event in events if event.get("ph") == "X"]
+    columns = ("name", "cat", "ts", "dur", "pid", "tid")
+    rows = [[*map(event.get, columns), event.get("args", {}).get("correlation", np.nan)] for event in events if event.get("ph") == "X"]
+    return pd.DataFrame(rows, columns=[*columns, "correlation"])
 
 
-def _steps(events: Iterable[Event]) -> list[Step]:
-    spans = [event for event in events if event.get("cat") == "user_annotation"]
-    batches = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans if e["name"] == "scheduler.run_batch")
-    ends = [end for _, end in batches]
+def _steps(events: pd.DataFrame) -> list[Step]:
+    spans = events[events["cat"] == "user_annotation"]
+    batches = _spans(spans[spans["name"] == "scheduler.run_batch"])
     found = []
-    for event in spans:
-        match = _STEP.match(event["name"])
+    for name, began, lasted in spans[["name", "ts", "dur"]].itertuples(index=False):
+        match = _STEP.match(name)
         stage = _STAGE_OF.get(match[1]) if match else None  # DRAFT and IDLE are no steps of their own
         if match is None or stage is None:
             continue
-        where = bisect_left(ends, event["ts"])
-        inside = where < len(batches) and batches[where][0] <= event["ts"]
-        start, end = batches[where] if inside else (event["ts"], event["ts"] + event["dur"])
-        found.append(Step(stage, int(match[2]), int(match[3]) if match[3] else None, start, end))
+        where = np.searchsorted(batches[:, 1], began)
+        inside = where < len(batches) and batches[where, 0] <= began
+        start, end = batches[where] if inside else (began, began + lasted)
+        found.append(Step(stage, int(match[2]), int(match[3]) if match[3] else None, float(start), float(end)))
     return sorted(found, key=lambda step: step.start)
 
 
-def _step_of(moment: float, batches: Sequence[Step]) -> Step:
-    """The batch that launched something at ``moment``: the one running, else the next (it was being prepared), else the last."""
-    return batches[min(bisect_left([step.end for step in batches], moment), len(batches) - 1)]
+def _spans(events: pd.DataFrame) -> np.ndarray:
+    """[events, 2] start and end of each, by start."""
+    spans = np.stack([events["ts"], events["ts"] + events["dur"]], axis=1)
+    return spans[np.lexsort((spans[:, 1], spans[:, 0]))]
 
 
-def _away(events: Iterable[Event]) -> Callable[[float], bool]:
-    """Whether a moment lies in one of the spans ``_AWAY``."""
-    merged: list[tuple[float, float]] = []
-    for start, end in sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e.get("name") in _AWAY):
-        if not merged or start >= merged[-1][1]:  # else it lies within the span before
-            merged.append((start, end))
-    ends = [end for _, end in merged]
-
-    def inside(moment: float) -> bool:
-        where = bisect_left(ends, moment)
-        return where < len(merged) and merged[where][0] <= moment
-
-    return inside
+def _away(events: pd.DataFrame, moments: pd.Series) -> np.ndarray:
+    """Whether each moment lies in one of the spans ``_AWAY``."""
+    spans = _spans(events[events["name"].isin(_AWAY)])
+    if not len(spans):
+        return np.zeros(len(moments), bool)
+    before = np.concatenate([[-np.inf], np.maximum.accumulate(spans[:, 1])[:-1]])
+    spans = spans[spans[:, 0] >= before]  # the others lie within the span before
+    where = np.searchsorted(spans[:, 1], moments)
+    return (where < len(spans)) & (spans[where.clip(max=len(spans) - 1), 0] <= moments.to_numpy())
 
 
-def _gpu_events(events: list[Event]) -> Iterator[Timed]:
+def _gpu_events(events: pd.DataFrame) -> pd.DataFrame:
     """GPU events with the time of the call that launched them, each from the end of those before it on its stream.
 
     With programmatic dependent launch the later kernel is the one that waits (``griddepcontrol.wait``), so what two share belongs to the
     earlier one. CUDA numbers launches upwards, so what has a lower number than every launch in the trace was launched before the profiler
     started.
     """
-    launched = {e["args"]["correlation"]: e["ts"] for e in events if e.get("cat") in LAUNCHES and "correlation" in e.get("args", {})}
-    first = min(launched, default=0)
-    ended: dict[Any, float] = defaultdict(float)  # by device and stream
-    for event in sorted((e for e in events if e.get("cat") in GPU), key=lambda e: (e["ts"], e["dur"])):
-        stream = (event.get("pid"), event.get("tid"))
-        start, end = max(event["ts"], ended[stream]), event["ts"] + event["dur"]
-        ended[stream] = max(end, ended[stream])
-        correlation = event.get("args", {}).get("correlation", first)
-        if correlation >= first:
-            yield Timed(event["name"], launched[correlation] if correlation in launched else event["ts"], start, max(0.0, end - start))
+    calls = events[events["cat"].isin(LAUNCHES)].dropna(subset="correlation").drop_duplicates("correlation", keep="last")
+    launched = calls.set_index("correlation")["ts"]
+    first = launched.index.min() if len(launched) else 0
+    gpu = events[events["cat"].isin(GPU)].sort_values(["ts", "dur"])
+    end, stream = gpu["ts"] + gpu["dur"], [gpu["pid"], gpu["tid"]]
+    ended = end.groupby(stream, dropna=False).cummax().groupby(stream, dropna=False).shift()
+    start = np.fmax(gpu["ts"], ended)
+    timed = pd.DataFrame(
+        {
+            "name": gpu["name"],
+            "launched": gpu["correlation"].map(launched).fillna(gpu["ts"]),
+            "start": start,
+            "microseconds": (end - start).clip(lower=0),
+        }
+    )
+    return timed[gpu["correlation"].fillna(first) >= first]
 
 
-def _own_times(events: list[Event]) -> Iterator[Timed]:
+def _own_times(events: pd.DataFrame) -> pd.DataFrame:
     """CPU operators with the time they spent themselves, not in operators they called."""
-    by_thread: dict[Any, list[Event]] = defaultdict(list)
-    for event in events:
-        if event.get("cat") == "cpu_op":
-            by_thread[(event.get("pid"), event.get("tid"))].append(event)
-    for thread in by_thread.values():
-        own = [event["dur"] for event in thread]
-        order = sorted(range(len(thread)), key=lambda i: (thread[i]["ts"], -thread[i]["dur"]))
-        running: list[int] = []
-        for i in order:
-            while running and thread[running[-1]]["ts"] + thread[running[-1]]["dur"] <= thread[i]["ts"]:
-                running.pop()
-            if running:
-                own[running[-1]] -= thread[i]["dur"]
-            running.append(i)
-        for event, microseconds in zip(thread, own, strict=True):
-            yield Timed(event["name"], event["ts"], event["ts"], max(0.0, microseconds))
+    operators = events[events["cat"] == "cpu_op"].sort_values(["ts", "dur"], ascending=[True, False])
+    own = operators["dur"].to_numpy(float, copy=True)
+    ends = (operators["ts"] + operators["dur"]).to_numpy()
+    running: dict[Any, list[int]] = {}  # by thread, the operators that have not ended, each called by the one before it
+    for row, (pid, tid, start) in enumerate(zip(operators["pid"], operators["tid"], operators["ts"], strict=True)):
+        callers = running.setdefault((pid, tid), [])
+        while callers and ends[callers[-1]] <= start:
+            callers.pop()
+        if callers:
+            own[callers[-1]] -= operators["dur"].iat[row]
+        callers.append(row)
+    times = {"launched": operators["ts"], "start": operators["ts"], "microseconds": own.clip(min=0)}
+    return operators[["name"]].assign(**times)
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from sglang_gemma4.benchmark import kernel_categories
 from sglang_gemma4.benchmark.profile import profile_stage
-from sglang_gemma4.benchmark.trace import Trace, kernels, short_names
+from sglang_gemma4.benchmark.trace import Trace, short_names
 
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul> >(int, X)"
 
@@ -86,7 +86,8 @@ def dependent_launches(path: Path) -> Path:
 
 
 def test_gpu_kernels_of_all_batches(tmp_path: Path) -> None:
-    rows = kernels(gpu_trace(tmp_path / "t.json.gz"))
+    trace = Trace(gpu_trace(tmp_path / "t.json.gz"))
+    rows = trace.kernels()
     assert [(row["name"], row["microseconds"], row["launches"]) for row in rows] == [
         ("_fwd_kernel", 20, 1),
         ("fused_moe_kernel", 12, 2),
@@ -94,7 +95,7 @@ def test_gpu_kernels_of_all_batches(tmp_path: Path) -> None:
         ("Memcpy HtoD (Pinned -> Device)", 2, 1),
         ("Memset (Device)", 1, 1),
     ]
-    assert {row["clock"] for row in rows} == {"gpu"}
+    assert trace.clock == "gpu"
     assert [row["category"] for row in rows] == ["attention", "moe experts", "other", "copy", "copy"]
 
 
@@ -167,21 +168,21 @@ def test_real_cpu_trace(tmp_path: Path) -> None:
     trace = Trace(path)
     rows = trace.kernels("decode")
     found = {row["name"]: row for row in rows}
-    assert trace.clock == rows[0]["clock"] == "cpu"
+    assert trace.clock == "cpu"
     assert trace.busy("decode") is None
     assert [(step.stage, step.batch) for step in trace.steps] == [("decode", 2)] * 3
     assert found["aten::mm"]["launches"] == found["aten::_softmax"]["launches"] == found["aten::linear"]["launches"] == 3
     assert (found["aten::mm"]["category"], found["aten::_softmax"]["category"]) == ("dense gemm", "logits")
-    outermost = [e for e in trace.events if e.get("cat") == "cpu_op" and e["name"] in ("aten::linear", "aten::softmax")]
+    outermost = trace.events[(trace.events["cat"] == "cpu_op") & trace.events["name"].isin(["aten::linear", "aten::softmax"])]
     assert len(outermost) == 6
-    assert sum(row["microseconds"] for row in rows) == pytest.approx(sum(e["dur"] for e in outermost), abs=0.1)
+    assert sum(row["microseconds"] for row in rows) == pytest.approx(outermost["dur"].sum(), abs=0.1)
 
 
 @pytest.mark.parametrize("content", ["no json", '{"events": []}', "[1]"])
 def test_not_a_trace(content: str, tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(content)
     with pytest.raises(ValueError, match=r"t\.json is not a Chrome trace"):
-        kernels(tmp_path / "t.json")
+        Trace(tmp_path / "t.json")
 
 
 def test_names_stay_apart() -> None:
