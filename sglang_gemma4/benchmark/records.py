@@ -22,6 +22,7 @@ Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else th
 ``step``        step times of the offline engine at one batch size
     ``arm`` · ``round`` · ``batch`` · ``repetition`` · ``counted`` · ``input_tokens`` · ``output_tokens`` (per request) · ``prefill_ms``
     · ``step_ms`` (one decode or verify step) · ``output_throughput`` (tokens/s while decoding) · ``accept_length``
+    · ``adapters`` (only under LoRA: how many of them the batch's requests use)
 ``profile``     kernels of one stage, summed over ``steps`` steps
     ``arm`` · ``stage`` ("prefill", "decode") · ``batch`` · ``context_tokens`` (per request)
     · ``tokens_per_request`` (query tokens in a step; 1, or draft tokens) · ``steps``

@@ -1,10 +1,10 @@
 """Step times of SGLang's offline engine, in a process of its own: ``python -m sglang_gemma4.benchmark.step_times ORDER.json``.
 
 The order holds ``raw``, ``arm``, ``round``, ``model``, ``arguments`` (server flags), ``cpu``, ``input_tokens``, ``output_tokens``,
-``tasks`` (list of ["step" or "profile", batch, repetition]; repetition -1 warms up) and ``card`` (for the roofline, or None). Each task
-is done when a line comes in on standard input, since other engines may take turns on the card. Every
-result is appended to ``raw`` at once, so that what a later batch breaks is not lost. The engine stays up until standard input closes,
-since others may have mapped its weights.
+``tasks`` (list of ["step", "step with N adapters" or "profile", batch, repetition]; repetition -1 warms up) and ``card`` (for the roofline,
+or None). Each task is done when a line comes in on standard input, since other engines may take turns on the card. Every result is appended
+to ``raw`` at once, so that what a later batch breaks is not lost. The engine stays up until standard input closes, since others may have
+mapped its weights.
 """
 
 import json
@@ -56,10 +56,12 @@ def run(order: dict[str, Any]) -> None:
         if kind == "profile":
             profile(engine, order, who, prompts[:batch])
             continue
-        row = measure(engine, prompts[:batch], order["output_tokens"])
-        records.append(
-            raw, "step", **who, batch=batch, repetition=repetition, counted=repetition >= 0, input_tokens=order["input_tokens"], **row
-        )
+        row = {"batch": batch, "repetition": repetition, "counted": repetition >= 0, "input_tokens": order["input_tokens"]}
+        more: dict[str, Any] = {}
+        if kind != "step":  # the requests use LoRA adapters named adapter-0, adapter-1, ... in turn
+            row["adapters"] = count = int(kind.split()[2])
+            more["lora_path"] = [f"adapter-{number % count}" if count else None for number in range(batch)]
+        records.append(raw, "step", **who, **row, **measure(engine, prompts[:batch], order["output_tokens"], **more))
     sys.stdin.read()
     engine.shutdown()
 

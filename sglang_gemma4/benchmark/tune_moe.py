@@ -1,4 +1,4 @@
-"""The command ``sglang-gemma4 tune-moe``; what it does is in ``moe_tiles``."""
+"""The command ``sglang-gemma4 tune-moe``; what it does is in ``kernels/tune_moe.py``."""
 
 import argparse
 import os
@@ -29,6 +29,6 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from sglang_gemma4.benchmark import moe_tiles
+    from sglang_gemma4.benchmark.kernels import tune_moe
 
-    return moe_tiles.tune(arguments)
+    return tune_moe.tune(arguments)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4.benchmark import moe_tiles
-from sglang_gemma4.benchmark.expert_products import EXPERTS, HIDDEN, INNER, TOPK, routing
+from sglang_gemma4.benchmark.kernels import tune_moe
+from sglang_gemma4.benchmark.kernels.expert_products import EXPERTS, HIDDEN, INNER, TOPK, routing
 from sglang_gemma4.benchmark.tune_moe import TOKENS
 from sglang_gemma4.models.layers import expert_tiles
 from sglang_gemma4.patches import moe_tiles as patch
@@ -94,16 +94,16 @@ def test_found_tiles_join_sglang_s_and_deterministic_inference_keeps_its_own(det
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_candidates_fit_and_share_their_rows(tokens: int) -> None:
     """Each size of rows a block has tiles for both GEMMs, and no tile asks for more shared memory than an SM has."""
-    listed = {down: moe_tiles.candidates(tokens, down) for down in (False, True)}
+    listed = {down: tune_moe.candidates(tokens, down) for down in (False, True)}
     sizes = [{tile["BLOCK_SIZE_M"] for tile in listed[down]} for down in (False, True)]
     assert sizes[0] == sizes[1] != set()
     for down, tiles in listed.items():
-        assert len({moe_tiles.key_of(tile, down) for tile in tiles}) == len(tiles)
+        assert len({tune_moe.key_of(tile, down) for tile in tiles}) == len(tiles)
         for tile in tiles:
             assert set(tile) >= expert_tiles.NEEDED
             assert not (down and "USE_TMA" in tile)
             columns_and_rows = tile["BLOCK_SIZE_M"] + tile["BLOCK_SIZE_N"]
-            assert 2 * tile["num_stages"] * columns_and_rows * tile["BLOCK_SIZE_K"] <= moe_tiles.SHARED_BYTES
+            assert 2 * tile["num_stages"] * columns_and_rows * tile["BLOCK_SIZE_K"] <= tune_moe.SHARED_BYTES
 
 
 def test_routing_is_diverse_and_distinct() -> None:

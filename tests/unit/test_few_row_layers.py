@@ -6,7 +6,7 @@ import pytest
 import torch
 from sglang.srt.layers.linear import ReplicatedLinear
 
-from sglang_gemma4.benchmark import layer_chain
+from sglang_gemma4.benchmark.kernels import chain
 from sglang_gemma4.models.layers.few_row_linear import FewRowLinear, install
 from sglang_gemma4.patches import few_row_linear as patch
 
@@ -46,8 +46,8 @@ def test_the_benchmark_of_whole_layers_has_these_limits() -> None:
     model = decoder_layer(experts=True)
     install(model, overlap=True)
     found = [layer.quant_method.most_rows for layer in (model.mlp.gate_up_proj, model.mlp.down_proj, model.o_proj)]
-    assert found == [layer_chain.MOST_ROWS[name] for name in ("gate_up", "down", "o")]
-    assert FewRowLinear(ReplicatedLinear(64, 128, bias=False)).most_rows == layer_chain.MOST_ROWS["router"]
+    assert found == [chain.MOST_ROWS[name] for name in ("gate_up", "down", "o")]
+    assert FewRowLinear(ReplicatedLinear(64, 128, bias=False)).most_rows == chain.MOST_ROWS["router"]
 
 
 @pytest.mark.parametrize(

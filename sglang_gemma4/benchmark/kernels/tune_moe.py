@@ -1,29 +1,34 @@
 """Find the fastest tiles of SGLang's fused MoE for Gemma 4 on this card, and write them where the patch ``moe_tiles`` finds them.
 
-Both GEMMs of a layer share one alignment of rows, so they are timed apart for each number of rows a block and chosen together.
+Both products of a layer share one alignment of rows, so they are timed apart for each number of rows a block and chosen together.
 """
 
 import argparse
+import functools
 import itertools
 import multiprocessing
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
 
-from sglang_gemma4.benchmark import expert_products as products
-from sglang_gemma4.benchmark.graph_timer import microseconds
+from sglang_gemma4.benchmark.kernels import expert_products as products
+from sglang_gemma4.benchmark.kernels.harness import Place, reason
+from sglang_gemma4.benchmark.kernels.timer import microseconds
 from sglang_gemma4.models.layers.expert_tiles import file_name, write
 
 SHARED_BYTES = 227 * 1024
 """Of a Hopper SM, for one program."""
+PLAIN = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
+"""What the chosen tiles are compared with."""
 Tile = dict[str, Any]
+Job = tuple[bool, Tile, Sequence[int], int]
+"""Whether it is the second product, the tile, numbers of tokens, inner columns."""
 
 
 def candidates(tokens: int, down: bool) -> list[Tile]:
-    """Tiles worth trying. SGLang's kernel takes TMA for 16-bit weights in the first GEMM only; in the second it wants quantised rows."""
+    """Tiles worth trying. SGLang's kernel takes TMA for 16-bit weights in the first product only; in the second it wants quantised rows."""
     mean = tokens * products.TOPK / products.EXPERTS  # rows of an expert
     rows = [size for size in (16, 32, 64, 128) if (size <= 16 or size <= 2.5 * mean) and (size >= 64 or 4 * size > mean)]
     if mean < 16:
@@ -43,28 +48,6 @@ def candidates(tokens: int, down: bool) -> list[Tile]:
     return found
 
 
-def compile_all(tokens: Sequence[int], inner: int, processes: int, deadline: float) -> dict[str, str]:
-    """Compile every candidate into Triton's cache on all cores; why not, by candidate, for those that this card does not take."""
-    jobs: dict[str, tuple[bool, Tile, list[int], int]] = {}
-    for each, down in itertools.product(tokens, (False, True)):
-        for tile in candidates(each, down):
-            jobs.setdefault(key_of(tile, down), (down, tile, [], inner))[2].append(each)
-    refused: dict[str, str] = {}
-    started = time.monotonic()
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        waiting = {key: pool.apply_async(products.compile_tile, (job,)) for key, job in jobs.items()}
-        for key, result in waiting.items():
-            try:
-                refused[key] = result.get(max(1.0, deadline - time.monotonic()))
-            except multiprocessing.TimeoutError:
-                print("compiling took its half of the time limit; the rest compiles where it is timed", flush=True)
-                break
-        pool.terminate()
-    refused = {key: why for key, why in refused.items() if why}
-    print(f"{len(jobs)} tiles compiled in {time.monotonic() - started:.0f} s; {len(refused)} are not for this card", flush=True)
-    return refused
-
-
 def key_of(tile: Tile, down: bool) -> str:
     """One word for a tile, as the table shows it."""
     values = "x".join(str(tile[f"BLOCK_SIZE_{axis}"]) for axis in "MNK")
@@ -72,13 +55,51 @@ def key_of(tile: Tile, down: bool) -> str:
     return f"{'down' if down else 'up'} {values} g{tile['GROUP_SIZE_M']} w{tile['num_warps']} s{tile['num_stages']}{tma}"
 
 
+@functools.cache
+def _blank(inner: int) -> products.Experts:
+    return products.Experts.make(Place(), inner, blank=True)
+
+
+def compile_tile(job: Job) -> str:
+    """In a worker process: compile one tile for all numbers of tokens into Triton's cache. "" or why this card does not take it."""
+    down, tile, tokens, inner = job
+    try:
+        for each in tokens:
+            products.launcher(_blank(inner), down, each, tile, 0, blank=True)()
+        torch.cuda.synchronize()
+    except Exception as error:  # out of shared memory or registers, or a tile that the compiler refuses: no candidate
+        return reason(error)
+    return ""
+
+
+def compile_all(tokens: Sequence[int], inner: int, processes: int, deadline: float) -> dict[str, str]:
+    """Compile every candidate on all cores; why not, by candidate, for those that this card does not take."""
+    jobs: dict[str, tuple[bool, Tile, list[int], int]] = {}
+    for each, down in itertools.product(tokens, (False, True)):
+        for tile in candidates(each, down):
+            jobs.setdefault(key_of(tile, down), (down, tile, [], inner))[2].append(each)
+    refused: dict[str, str] = {}
+    started = time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        for key, result in [(key, pool.apply_async(compile_tile, (job,))) for key, job in jobs.items()]:
+            try:
+                if why := result.get(max(1.0, deadline - time.monotonic())):
+                    refused[key] = why
+            except multiprocessing.TimeoutError:
+                print("compiling took its half of the time limit; the rest compiles where it is timed", flush=True)
+                break
+        pool.terminate()
+    print(f"{len(jobs)} tiles compiled in {time.monotonic() - started:.0f} s; {len(refused)} are not for this card", flush=True)
+    return refused
+
+
 def timed(weights: products.Experts, down: bool, tokens: int, tile: Tile, rounds: int) -> float:
-    """Microseconds of one GEMM, in a graph over several routings."""
+    """Microseconds of one product, in a graph over several routings."""
     return microseconds([products.launcher(weights, down, tokens, tile, seed) for seed in range(products.ROUTINGS)], rounds)
 
 
 def best_pair(weights: products.Experts, tokens: int, refused: dict[str, str], deadline: float) -> tuple[Tile, float, Tile, float] | None:
-    """The fastest tiles of both GEMMs that share their rows a block, and their microseconds; None where time ran out before any."""
+    """The fastest tiles of both products that share their rows a block, and their microseconds; None where time ran out before any."""
     best: dict[tuple[int, bool], tuple[float, Tile]] = {}
     listed = {down: candidates(tokens, down) for down in (False, True)}
     for size in sorted({tile["BLOCK_SIZE_M"] for tile in listed[False]}):
@@ -91,17 +112,17 @@ def best_pair(weights: products.Experts, tokens: int, refused: dict[str, str], d
                 try:
                     spent = timed(weights, down, tokens, tile, 1)
                 except Exception as error:  # a refusal that was not met while compiling
-                    refused[key_of(tile, down)] = f"{type(error).__name__}: {error}"
+                    refused[key_of(tile, down)] = reason(error)
                     continue
                 if spent < best.get((size, down), (float("inf"), {}))[0]:
                     best[size, down] = (spent, tile)
     pairs = [(best[size, False], best[size, True]) for size, down in best if not down and (size, True) in best]
     if not pairs:
         return None
-    up, down_best = min(pairs, key=lambda pair: pair[0][0] + pair[1][0])
-    check(weights, tokens, up[1], down=False)
-    check(weights, tokens, down_best[1], down=True)
-    return up[1], timed(weights, False, tokens, up[1], 5), down_best[1], timed(weights, True, tokens, down_best[1], 5)
+    (_, up), (_, second) = min(pairs, key=lambda pair: pair[0][0] + pair[1][0])
+    check(weights, tokens, up, down=False)
+    check(weights, tokens, second, down=True)
+    return up, timed(weights, False, tokens, up, 5), second, timed(weights, True, tokens, second, 5)
 
 
 def check(weights: products.Experts, tokens: int, tile: Tile, down: bool) -> None:
@@ -110,10 +131,9 @@ def check(weights: products.Experts, tokens: int, tile: Tile, down: bool) -> Non
     Raises:
         ValueError: it does not; a compiler's error, then.
     """
-    plain = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
     width = (weights.down if down else weights.up).shape[1]
     outs = [torch.full((tokens, products.TOPK, width), 1e4, dtype=torch.bfloat16, device="cuda") for _ in range(2)]
-    for out, one in zip(outs, (plain, tile), strict=True):
+    for out, one in zip(outs, (PLAIN, tile), strict=True):
         products.launcher(weights, down, tokens, one, 0, out)()
     apart = float((outs[0].float() - outs[1].float()).abs().max())
     if not apart < 0.1:
@@ -129,25 +149,23 @@ def tune(options: argparse.Namespace) -> int:
     inner = products.INNER // options.tp
     started = time.monotonic()
     refused = compile_all(options.tokens, inner, options.processes, started + options.time_limit / 2)
-    weights = products.Experts(inner)
-    device = torch.cuda.get_device_name()
-    paths = [options.out / file_name(products.EXPERTS, inner, device, down) for down in (False, True)]
+    weights = products.Experts.make(Place(), inner)
+    paths = [options.out / file_name(products.EXPERTS, inner, torch.cuda.get_device_name(), down) for down in (False, True)]
     print("| tokens | up tile | up µs | floor µs | down tile | down µs | floor µs |\n|" + " --- |" * 7, flush=True)
-    left = list(options.tokens)
-    while left:
-        tokens = left.pop(0)
+    for number, tokens in enumerate(options.tokens):
         now = time.monotonic()
-        deadline = now + max(5.0, (started + options.time_limit - now) / (len(left) + 1))
-        found = best_pair(weights, tokens, refused, deadline)
+        share = (started + options.time_limit - now) / (len(options.tokens) - number)
+        found = best_pair(weights, tokens, refused, now + max(5.0, share))
         if found is None:
             print(f"| {tokens} | no tile of the candidates runs on this card | | | | | |", flush=True)
             continue
-        up, up_spent, down, down_spent = found
-        floor = partial(products.floor_microseconds, tokens, bandwidth=options.bandwidth, teraflops=options.teraflops, inner=inner)
-        cells = [tokens, key_of(up, False), f"{up_spent:.1f}", f"{floor(down=False):.1f}"]
-        cells += [key_of(down, True), f"{down_spent:.1f}", f"{floor(down=True):.1f}"]
-        print(f"| {' | '.join(map(str, cells))} |", flush=True)
-        for path, tile in zip(paths, (up, down), strict=True):
+        cells = [str(tokens)]
+        for path, down in zip(paths, (False, True), strict=True):
+            tile, spent = found[2 * down : 2 * down + 2]
+            moved, flops = products.work(tokens, down, inner)
+            floor = max(moved / options.bandwidth / 1e3, flops / options.teraflops / 1e6)
+            cells += [key_of(tile, down), f"{spent:.1f}", f"{floor:.1f}"]
             write(path, {tokens: tile})
+        print(f"| {' | '.join(cells)} |", flush=True)
     print(f"\nwritten: {paths[0]} and {paths[1].name}; SGLANG_GEMMA4_MOE_TILES=1 lets a server use them", flush=True)
     return 0
