@@ -15,7 +15,8 @@ def keep_markers(_result: None, server: Any, *_args: Any, **_kwargs: Any) -> Non
 
 def remember_open_thought(result: Any, server: Any, request: Any, *_args: Any, **_kwargs: Any) -> Any:
     """After ``OpenAIServingChat._process_messages``: a template may open the thought itself, as after a tool's result."""
-    from sglang_gemma4.serving.answer import THOUGHT_START, ends_in_thought, prompt_of
+    from sglang_gemma4.serving.answer import ends_in_thought, prompt_of
+    from sglang_gemma4.serving.markers import THOUGHT_START
 
     if server.is_gemma4 and result.require_reasoning and ends_in_thought(prompt_of(result, server.tokenizer_manager.tokenizer)):
         request._response_parser_prefix = THOUGHT_START
@@ -24,7 +25,7 @@ def remember_open_thought(result: Any, server: Any, request: Any, *_args: Any, *
 
 def go_on_with_thought(_result: None, parser: Any, *args: Any, request: Any = None, **_kwargs: Any) -> None:
     """After ``ReasoningParser.__init__``, for an answer whose prompt left a thought open."""
-    from sglang_gemma4.serving.answer import THOUGHT_START
+    from sglang_gemma4.serving.markers import THOUGHT_START
 
     asked = request if request is not None else next(iter(args[3:4]), None)
     if getattr(asked, "_response_parser_prefix", "") == THOUGHT_START and hasattr(parser.detector, "go_on_with_thought"):

@@ -1,4 +1,4 @@
-"""One state machine for a Gemma 4 answer: thoughts, tool calls and the text between them, whole or in pieces.
+"""Parser of a Gemma 4 answer: thoughts, tool calls and text, whole or streamed.
 
 An answer is text with markers, each a single token of the model::
 
@@ -6,8 +6,7 @@ An answer is text with markers, each a single token of the model::
     Rome it is.
     <channel|>Let me look.<|tool_call>call:weather{city:<|"|>Rome<|"|>}<tool_call|>
 
-What a piece means never depends on where the answer was cut into pieces: the reader holds back what may still become a marker, and
-nothing more.
+The result does not depend on how the answer is cut into pieces: the reader holds back only what may still become a marker.
 """
 
 import functools
@@ -15,13 +14,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, THOUGHT_END, THOUGHT_START, TURN, partial
 from sglang_gemma4.serving.schema_types import Schemas
-from sglang_gemma4.serving.tool_arguments import CALL_END, CALL_START, ArgumentsReader, partial
-
-THOUGHT_START = "<|channel>"
-THOUGHT_END = "<channel|>"
-LABEL = "thought\n"
-TURN = "<|turn>"
+from sglang_gemma4.serving.tool_arguments import ArgumentsReader
 
 _NAME_LIMIT = 256
 _PROMPT_END = 4096  # tokens
@@ -32,27 +27,27 @@ _SPACE = re.compile(r"\s+")
 
 
 class Part(NamedTuple):
-    """A piece of an answer: text for the user, a thought, a call's name when it begins, or JSON of its arguments."""
+    """A piece of an answer: text for the user, a thought, the name of a call that begins, or JSON of its arguments."""
 
     kind: Literal["text", "thought", "call", "arguments"]
     text: str
 
 
 class AnswerReader:
-    """Takes an answer apart.
+    """Splits an answer into parts.
 
     Args:
-        thoughts: read ``<|channel>``; otherwise it stays in the text.
-        calls: ``<|tool_call>`` means a call, also inside a thought, which it ends.
-        tools: the schemas of each declared tool's parameters; a call of another tool stays in the text as the model wrote it. None
-            leaves every call in the text: the reader then only keeps thoughts and calls apart.
-        any_tool: read calls of tools that are not declared too.
+        thoughts: parse ``<|channel>``; otherwise it stays in the text.
+        calls: parse ``<|tool_call>``, also inside a thought, which it ends.
+        tools: the schemas of each declared tool's parameters; calls of other tools stay in the text. With None all calls stay in the
+            text, and only thoughts are split off.
+        any_tool: also parse calls of tools that are not declared.
         in_thought: the prompt ends inside a thought.
-        unmarked: an answer may begin with a thought's label where the prompt or the model left its marker out.
+        unmarked: the answer may begin with a thought's label without its marker.
 
     Attributes:
-        undeclared: names of calls that stayed in the text for want of a declaration.
-        cut_off: the name of the call inside which the answer ended, or "".
+        undeclared: names of calls that stayed in the text because their tool is not declared.
+        cut_off: name of the call inside which the answer ended, or "".
     """
 
     def __init__(
@@ -75,11 +70,11 @@ class AnswerReader:
         self._in_thought = (THOUGHT_END, THOUGHT_START, *((CALL_START,) if calls else ()))
         self._arguments: ArgumentsReader | None = None
         self._as_text = False  # the call being read stays in the text
-        self._newline = ""  # the last of a thought, which belongs to its end marker unless more follows
-        self._between = ""  # before the next words of a thought
+        self._newline = ""  # at the end of a thought; dropped with the end marker if nothing follows
+        self._between = ""  # separates the next words of a thought from those before
         self._thought_before = False
         self._from_thought = False  # the call being read began in a thought
-        self._space: list[str] = []  # not empty behind a call: white space, dropped where another call or nothing follows
+        self._space: list[str] = []  # white space behind a call, dropped if another call or nothing follows
         self._name = ""
         self._rest = ""
         self._parts: list[Part] = []
@@ -102,7 +97,7 @@ class AnswerReader:
         return self._taken()
 
     def finish(self) -> list[Part]:
-        """The answer has ended: what was held back is what it looks like. A call cut off stays as far as it came."""
+        """The answer has ended: the parts of what was held back. A call that was cut off is returned as far as it came."""
         rest, self._rest = self._rest, ""
         if self._arguments is not None:
             self._arguments.finish(rest)
@@ -118,10 +113,10 @@ class AnswerReader:
         self._space, self._newline = [], ""
         return self._taken()
 
-    # Steps: each reads some text and returns where it stopped; one that moves neither in the text nor to another step waits for more.
+    # Steps: each reads some text and returns where it stopped. One that neither advances nor changes the step waits for more text.
 
     def _unmarked(self, text: str, at: int) -> int:
-        """The answer's first characters: a thought whose marker is missing, or anything else."""
+        """The answer's first characters: a thought without its marker, or anything else."""
         begun = text[at : at + len(LABEL)]
         if LABEL.startswith(begun) and begun != LABEL:
             return at
@@ -166,7 +161,7 @@ class AnswerReader:
         return at
 
     def _head(self, text: str, at: int) -> int:
-        """Behind ``<|tool_call>``: the tool's name, or text that is no call."""
+        """After ``<|tool_call>``: the tool's name, or text that is no call."""
         head = _HEAD.match(text, at)
         if head is None:
             begun = _HEAD_BEGUN.match(text, at)
@@ -209,7 +204,7 @@ class AnswerReader:
         return stop
 
     def _tail(self, text: str, at: int) -> int:
-        """Behind a call's last brace: its end marker, with brackets too many before it or not."""
+        """After a call's last brace: its end marker, maybe after surplus brackets."""
         if stray := _STRAY.match(text, at):
             self._space.append("".join(character for character in stray.group() if character.isspace()))
             return stray.end()
@@ -221,10 +216,10 @@ class AnswerReader:
             self._step = self._text
         return at
 
-    # What steps share.
+    # Shared by the steps.
 
     def _until(self, markers: tuple[str, ...], text: str, at: int, take: Callable[[str], None]) -> tuple[int, str]:
-        """Give ``take`` what comes before the next marker; the place behind it and the marker, or "" for want of text."""
+        """Pass the text before the next marker to ``take``; returns the place behind the marker, and it or "" if there is none yet."""
         found = _any_of(markers).search(text, at)
         stop = found.start() if found else len(text) - partial(text, at, markers)
         if stop > at:
@@ -244,7 +239,7 @@ class AnswerReader:
             self._between, self._thought_before = "", True
 
     def _end_thought(self) -> None:
-        """Its last newline belongs to the marker; the words of another thought begin a line."""
+        """Drop the thought's last newline; another thought begins on a new line."""
         self._newline, self._between = "", "\n" if self._thought_before else ""
 
     def _give_arguments(self, raw: str) -> None:
@@ -260,7 +255,7 @@ class AnswerReader:
         self._arguments = None
 
     def _taken(self) -> list[Part]:
-        """The parts since the last time, with neighbours of one kind joined."""
+        """The new parts, with neighbours of one kind joined."""
         joined: list[Part] = []
         for part in self._parts:
             if joined and joined[-1].kind == part.kind != "call":
@@ -272,12 +267,12 @@ class AnswerReader:
 
 
 def prompt_of(messages: Any, tokenizer: Any) -> str:
-    """The end of a rendered prompt; of a text-only model SGLang keeps its tokens alone."""
+    """The end of a rendered prompt; for text-only models SGLang keeps only its tokens."""
     return str(messages.prompt or tokenizer.decode(list(messages.prompt_ids or [])[-_PROMPT_END:]))
 
 
 def ends_in_thought(prompt: str) -> bool:
-    """Whether a rendered prompt leaves a thought open, which the answer then goes on with."""
+    """Whether a rendered prompt ends inside a thought, which the answer then continues."""
     return prompt.rfind(THOUGHT_START) > max(prompt.rfind(THOUGHT_END), prompt.rfind(TURN))
 
 

@@ -1,7 +1,6 @@
-"""The answer's state machine as the two parsers that SGLang asks, one after the other: for thoughts, then for tool calls.
+"""SGLang's two parsers of an answer, for thoughts and then for tool calls, on top of :class:`~sglang_gemma4.serving.answer.AnswerReader`.
 
-Both run the same machine. The first leaves calls in the text as the model wrote them, but knows that they are calls: what stands in
-their strings is no marker.
+The first leaves calls in the text as the model wrote them, but recognises them: text inside their strings is no marker.
 """
 
 import logging
@@ -17,7 +16,7 @@ from sglang.srt.parser.reasoning_parser import StreamingParseResult as ThoughtRe
 
 from sglang_gemma4.serving import schema_types
 from sglang_gemma4.serving.answer import AnswerReader, Part, ends_in_thought
-from sglang_gemma4.serving.tool_arguments import CALL_END, CALL_START
+from sglang_gemma4.serving.markers import CALL_END, CALL_START
 
 logger = logging.getLogger(__name__)
 
@@ -25,20 +24,20 @@ logger = logging.getLogger(__name__)
 class ToolCalls(StockToolCalls):  # type: ignore[misc]
     """SGLang's ``gemma4`` tool-call parser: text and calls of an answer without its thoughts, whole or streamed.
 
-    Calls are numbered in the order they come, whichever tool they name.
+    Calls are numbered in their order, whichever tool they name.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._reader: AnswerReader | None = None
-        self.current_tool_id: int = -1  # the last call that has begun
+        self.current_tool_id: int = -1  # the last call that began
 
     def has_tool_call(self, text: str) -> bool:
-        """Whether there is anything to read; an end marker by itself is taken out of the text, as it is when streamed."""
+        """Whether there is anything to parse; a lone end marker is removed from the text, as when streamed."""
         return CALL_START in text or CALL_END in text
 
     def detect_and_parse(self, text: str, tools: list[Tool]) -> StreamingParseResult:
-        """A whole answer; one item a call."""
+        """A whole answer, with one item for each call."""
         reader = _reader(tools)
         text_parts, calls = _items([*reader.read(text), *reader.finish()], -1)
         _say(reader)
@@ -50,7 +49,7 @@ class ToolCalls(StockToolCalls):  # type: ignore[misc]
         return StreamingParseResult(normal_text=text_parts, calls=list(whole.values()))
 
     def parse_streaming_increment(self, new_text: str, tools: list[Tool]) -> StreamingParseResult:
-        """What ``new_text`` adds: text, and of each call first its name and then its arguments as they come."""
+        """What ``new_text`` adds: text, and for each call first its name, then its arguments as they come."""
         if self._reader is None:
             self._reader = _reader(tools)
         return self._result(self._reader.read(new_text))
@@ -74,20 +73,20 @@ class ToolCalls(StockToolCalls):  # type: ignore[misc]
 class Thoughts(StockThoughts):  # type: ignore[misc]
     """SGLang's ``gemma4`` reasoning parser: the thoughts of an answer, and the rest of it for the tool-call parser.
 
-    Thinking that was asked for is not taken for granted (``force_reasoning``): an answer without a thought is an answer.
+    An answer may have no thought even if thinking was asked for (``force_reasoning``).
     """
 
     def __init__(self, *args: Any, tool_call_parser_active: bool = False, **kwargs: Any) -> None:
         if not isinstance(kwargs.get("previous_content", ""), str):
-            kwargs["previous_content"] = ""  # parts of several kinds: stock looks for its markers in a list
+            kwargs["previous_content"] = ""  # a list of content parts, in which stock would look for its markers
         super().__init__(*args, **kwargs)
         self._calls = tool_call_parser_active
         self._answer = self._begin(ends_in_thought(self.previous_content))
-        self._thought: list[str] = []  # kept until it ends, where thoughts are not streamed
+        self._thought: list[str] = []  # collected until it ends, if thoughts are not streamed
         self._has_text = False
 
     def go_on_with_thought(self) -> None:
-        """The prompt has opened the answer's first thought."""
+        """The prompt ends inside a thought, which the answer continues."""
         self._answer = self._begin(in_thought=True)
 
     def _begin(self, in_thought: bool) -> AnswerReader:
@@ -95,13 +94,15 @@ class Thoughts(StockThoughts):  # type: ignore[misc]
 
     def detect_and_parse(self, text: str) -> ThoughtResult:
         """A whole answer."""
-        parts = [*self._answer.read(text), *self._answer.finish()]
+        parts = self._whole(text)
         return self._maybe_apply_force_nonempty_content(ThoughtResult(_joined(parts, "text"), reasoning_text=_joined(parts, "thought")))
 
     def detect_and_parse_block_sequence(self, text: str) -> list[tuple[str, str]]:
-        """A whole answer as ("reasoning" or "text", its words), in order."""
-        parts = [*self._answer.read(text), *self._answer.finish()]
-        return [("reasoning" if part.kind == "thought" else "text", part.text) for part in parts]
+        """A whole answer as ("reasoning" or "text", content) pairs, in order."""
+        return [("reasoning" if part.kind == "thought" else "text", part.text) for part in self._whole(text)]
+
+    def _whole(self, text: str) -> list[Part]:
+        return [*self._answer.read(text), *self._answer.finish()]
 
     def parse_streaming_increment(self, new_text: str) -> ThoughtResult:
         """What ``new_text`` adds to thoughts and text."""
@@ -134,7 +135,7 @@ def _reader(tools: list[Tool]) -> AnswerReader:
 
 
 def _items(parts: Iterable[Part], last: int) -> tuple[str, list[ToolCallItem]]:
-    """The text and the call items of ``parts``, numbered on from ``last``."""
+    """The text and the call items of ``parts``, numbered from ``last`` + 1."""
     text, calls = "", []
     for part in parts:
         if part.kind == "text":
@@ -154,4 +155,4 @@ def _say(reader: AnswerReader) -> None:
     for name in reader.undeclared:
         logger.warning("the model called %.80r, which the request does not declare: the call stays in the content", name)
     if reader.cut_off:
-        logger.warning("an answer ended inside a call of %.80r: its arguments are returned as far as they came", reader.cut_off)
+        logger.warning("an answer ended inside a call of %.80r: its arguments are incomplete", reader.cut_off)

@@ -1,24 +1,26 @@
 """The grammar of a tool's arguments in Gemma 4's syntax, from the JSON schema of its parameters.
 
-Objects have bare keys, strings stand between ``<|"|>``, the rest is as in JSON, nothing is spaced. An object's keys come in the order
-in which the chat template renders them (case aside, by name), in any order where there are few. As in SGLang's JSON grammars, an
-object that declares properties and says nothing of others has no others.
+Objects have bare keys, strings stand between ``<|"|>``, the rest is as in JSON without spaces. Keys come in the order of the chat
+template (by name, ignoring case), or in any order if an object has few. As in SGLang's JSON grammars, an object that declares
+properties has no others unless its schema allows them.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jsonschema import Draft202012Validator
+
 from sglang_gemma4.serving.grammar_rules import Item, Ref, Repeat, Rules, Sequence_, Text, any_but
+from sglang_gemma4.serving.markers import STRING
 from sglang_gemma4.serving.number_grammar import ANY_INTEGER, ANY_NUMBER, integers, numbers
-from sglang_gemma4.serving.schema_shapes import OF_ARRAYS, OF_OBJECTS, Schema, SchemaError, Shape, Shapes, types
+from sglang_gemma4.serving.schema_shapes import OF_ARRAYS, OF_OBJECTS, Schema, Shape, Shapes, types
 from sglang_gemma4.serving.string_grammar import free_text, pattern
 
-STRING = '<|"|>'
 ANY_ORDER = 4
-"""Up to so many properties come in any order: the rules for an object grow as two to their number."""
+"""Up to this many properties may come in any order: the number of an object's rules is exponential in it."""
 ITEMS = 1024
-"""A ``maxItems`` beyond this is not followed, nor a ``minItems`` past it."""
+"""A ``maxItems`` or ``minItems`` beyond this is not enforced."""
 
 _NOT_BARE = set(',:{}[]<>|"')
 _KEY = any_but(_NOT_BARE, 0x21)
@@ -30,11 +32,11 @@ class ArgumentGrammar:
     """Turns the schemas of one tool's parameters into rules.
 
     Attributes:
-        widened: keywords of the schema that the grammar does not follow.
+        widened: keywords of the schema that the grammar does not enforce.
     """
 
     def __init__(self, root: Schema, rules: Rules, delimiter: Item, shared: dict[str, Ref]) -> None:
-        """``delimiter`` is what a string begins and ends with; ``shared`` holds rules that do not depend on the schema, for all tools."""
+        """``delimiter`` begins and ends a string; ``shared`` holds the rules that do not depend on a schema, for all tools."""
         self.rules = rules
         self._delimiter = delimiter
         self._shared = shared
@@ -50,14 +52,14 @@ class ArgumentGrammar:
         """The object of arguments, braces included.
 
         Raises:
-            SchemaError: a reference cannot be followed.
+            SchemaError: a reference cannot be resolved.
             ValueError: more rules than the limit.
         """
         shapes = [shape for shape in self._shapes.of(self._root) if "object" in (types(shape) or {"object"})]
         return self.rules.add("arguments", [one for shape in shapes for one in self._object(shape)])
 
     def value(self, schema: Schema) -> Ref:
-        """Any value of ``schema``, which stands in the root."""
+        """Any value of ``schema``, which is part of the root schema."""
         key = json.dumps(schema, sort_keys=True)
         if key not in self._of_schema:
             self._of_schema[key] = rule = self.rules.reserve("value")
@@ -67,7 +69,7 @@ class ArgumentGrammar:
     def _of_shape(self, shape: Shape) -> list[Sequence_]:
         allowed = types(shape)
         if "enum" in shape:
-            fits = [value for value in shape["enum"] if allowed is None or _type(value) & allowed]
+            fits = [value for value in shape["enum"] if allowed is None or any(_is(value, kind) for kind in allowed)]
             return [sequence for value in fits for sequence in self._constant(value)]
         if allowed is None:
             allowed = {kind for kind, words in (("object", OF_OBJECTS), ("array", OF_ARRAYS)) if any(word in shape for word in words)}
@@ -80,7 +82,7 @@ class ArgumentGrammar:
         return found
 
     def _constant(self, value: Any) -> list[Sequence_]:
-        """One value as the chat template renders it; none where it cannot be written."""
+        """One value as the chat template renders it; no alternative if it cannot be written."""
         if isinstance(value, str):
             return [] if STRING in value or "\0" in value else [self._string_of(*([Text(value)] if value else []))]
         if isinstance(value, float) and value == int(value):
@@ -163,7 +165,7 @@ class ArgumentGrammar:
         required = list(shape.get("required", ()))
         others = self._other_properties(shape)
         declared = dict(properties)
-        for key in required:  # declared nowhere: the object is not closed for it, unless it says so
+        for key in required:  # required but not declared: allowed unless the schema forbids it
             declared.setdefault(key, others if others is not None else not any(word in shape for word in _CLOSING))
         writable = {key: schema for key, schema in declared.items() if STRING not in key and "\0" not in key}
         if len(writable) < len(declared) and any(key not in writable for key in required):
@@ -177,7 +179,7 @@ class ArgumentGrammar:
         return [(Text("{"), body, Text("}"))]
 
     def _other_properties(self, shape: Shape) -> Schema | None:
-        """What properties that are not declared may be; None where there are none."""
+        """The schema of properties that are not declared; None if there must be none."""
         for word in _CLOSING:
             if word in shape:
                 said: Schema = shape[word]
@@ -185,7 +187,7 @@ class ArgumentGrammar:
         return None if "properties" in shape and "patternProperties" not in shape else True
 
     def _fields(self, pairs: Sequence[Ref], required: Sequence[bool], extra: Ref | None) -> Ref:
-        """The inside of an object. A state is what has been written: a set of fields, or where they come in order, how many have passed."""
+        """The inside of an object. A state is the set of fields written so far, or passed if they come in order."""
         anyhow = len(pairs) <= ANY_ORDER
         states: dict[tuple[int, bool], Ref] = {}
         everything = (1 << len(pairs)) - 1
@@ -216,12 +218,12 @@ class ArgumentGrammar:
         return start
 
     def _key(self, key: str) -> Sequence_:
-        """A key as it is written: bare, or as a string where bare it could not be told from what follows."""
+        """A key: bare, or as a string if a bare one would be ambiguous."""
         bare = key and key == key.strip() and key.isprintable() and not _NOT_BARE & set(key)
         return (Text(key),) if bare else self._string_of(*([Text(key)] if key else []))
 
     def _extra(self, declared: Sequence[str], schema: Schema) -> Ref:
-        """A property of another name than the declared ones."""
+        """A property whose name is not declared."""
         free = self._share("key_rest", [(), (_KEY, Ref("@"))])
         names = {key for key in declared if key.isprintable() and not _NOT_BARE & set(key) and " " not in key and key}
         prefixes = {key[:n] for key in names for n in range(len(key) + 1)} | {""}
@@ -249,7 +251,7 @@ class ArgumentGrammar:
         return self._shared["any"]
 
     def _share(self, name: str, alternatives: Sequence[Sequence_]) -> Ref:
-        """A rule for all tools; ``Ref("@")`` in it means itself."""
+        """A rule shared by all tools; ``Ref("@")`` in it refers to itself."""
         if name not in self._shared:
             self._shared[name] = rule = self.rules.reserve(name)
             itself = [tuple(rule if item == Ref("@") else item for item in one) for one in alternatives]
@@ -263,12 +265,12 @@ def _joined(parts: Sequence[Sequence_]) -> Sequence_:
 
 
 def _by_key(pair: tuple[str, Any]) -> str:
-    """Jinja's ``dictsort``, by which the chat template orders keys, does not tell case apart."""
+    """The chat template orders keys by Jinja's ``dictsort``, which ignores case."""
     return pair[0].lower()
 
 
 def _bounds(shape: Shape) -> tuple[float | None, float | None, bool, bool]:
-    """Least and greatest number, and whether each is itself excluded."""
+    """Lower and upper bound, and whether each is exclusive."""
     low, high = shape.get("minimum"), shape.get("maximum")
     above, below = shape.get("exclusiveMinimum"), shape.get("exclusiveMaximum")
     without_low = above is not None and (low is None or above >= low)
@@ -276,13 +278,6 @@ def _bounds(shape: Shape) -> tuple[float | None, float | None, bool, bool]:
     return above if without_low else low, below if without_high else high, without_low, without_high
 
 
-def _type(value: Any) -> set[str]:
-    """The types of JSON schema that a value has."""
-    if isinstance(value, bool):
-        return {"boolean"}
-    if isinstance(value, int | float):
-        return {"number", "integer"} if value == int(value) else {"number"}
-    return {{str: "string", list: "array", dict: "object", type(None): "null"}[type(value)]}
-
-
-__all__ = ["ANY_ORDER", "STRING", "ArgumentGrammar", "SchemaError"]
+def _is(value: Any, kind: str) -> bool:
+    """Whether a value has a type of JSON schema; 1.0 is an integer."""
+    return kind in _TYPES and Draft202012Validator.TYPE_CHECKER.is_type(value, kind)

@@ -1,4 +1,4 @@
-"""A value of Gemma 4's syntax that stands without delimiters, as JSON."""
+"""JSON of values that Gemma 4's call syntax writes without delimiters."""
 
 import json
 import re
@@ -12,7 +12,7 @@ _OTHER_NUMBER = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eE][+-]?[0-9]+)?")
 def bare(text: str, schemas: Schemas) -> str:
     """JSON of a value without delimiters: true, false, null, a number, or else a string.
 
-    Where the schema wants a string and no value of the kind that is written, it is a string: a zip code 02139 keeps its zero.
+    It is a string if the schema allows strings but not the kind that is written: a zip code 02139 keeps its zero.
     """
     text = text.strip()
     allowed = types(schemas)

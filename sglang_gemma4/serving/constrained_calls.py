@@ -1,8 +1,8 @@
-"""When an answer's tool calls are constrained, and SGLang's structural tag for it.
+"""Which answers with tools are constrained, and SGLang's structural tags for them.
 
-An answer that must call (``tool_choice`` "required" or a named tool) is constrained to calls of the tools it may call, each with its
-schema, strict or not. One that may call is, where a tool is ``strict``: a call of a strict tool follows its schema, a call of another
-has any arguments.
+With ``tool_choice`` "required" or a named tool the answer consists of calls of those tools, each following its schema, strict or not.
+With "auto" an answer is constrained if a tool is ``strict``: calls of strict tools follow their schema, calls of others may have any
+arguments.
 """
 
 import json
@@ -22,42 +22,34 @@ from xgrammar.structural_tag import (
 )
 
 from sglang_gemma4.serving.answer import ends_in_thought
-from sglang_gemma4.serving.tool_grammar import (
-    CALL_END,
-    CALL_START,
-    MARKERS,
-    Markers,
-    Thought,
-    ToolGrammar,
-    ToolGrammarError,
-    ToolSchema,
-    thought,
-)
+from sglang_gemma4.serving.markers import CALL_END, CALL_START
+from sglang_gemma4.serving.tool_grammar import MARKERS, Markers, Thought, ToolGrammar, ToolGrammarError, ToolSchema, thought
 
 KEPT = 256
-"""Grammars that are kept for the requests that ask for them again."""
+"""Size of the caches of grammars."""
 
 
 class CallTag(StructuralTag):  # type: ignore[misc]
-    """A structural tag of this package, which can also be had for an answer with a thought."""
+    """A structural tag of this package, which has variants for answers with a thought."""
 
     _with_thought: Callable[[Thought], "CallTag"] | None = None
 
     def behind(self, thought: Thought) -> "CallTag":
-        """The tag for an answer that the model thinks before; itself where any text may come first anyway."""
+        """The tag for an answer after a thought; the tag itself if any text may come first anyway."""
         return self if self._with_thought is None else self._with_thought(thought)
 
 
 def call_tag(
     tools: Sequence[Tool], tool_choice: Any, parallel: bool, tokenizer: Any, strict_level: int, say: Callable[[str], None]
 ) -> CallTag | None:
-    """The tag for ``tool_choice`` "auto", "required" or a named tool; None where nothing is to be constrained.
+    """The tag for ``tool_choice`` "auto", "required" or a named tool; None if the answer is not constrained.
 
-    ``strict_level`` is ``SGLANG_TOOL_STRICT_LEVEL``: from 1, every answer with tools is constrained, from 2, all tools are strict.
-    ``say`` is told each keyword of a schema that is not enforced.
+    Args:
+        strict_level: ``SGLANG_TOOL_STRICT_LEVEL``: from 1 every answer with tools is constrained, from 2 all tools are strict.
+        say: called with a sentence for each keyword of a schema that is not enforced.
 
     Raises:
-        ToolGrammarError: a tool's calls cannot be constrained; for the client.
+        ToolGrammarError: a tool's calls cannot be constrained; the message is for the client.
     """
     named = tool_choice.function.name if isinstance(tool_choice, ToolChoice) else None
     must = named is not None or tool_choice == "required"
@@ -82,15 +74,15 @@ def call_tag(
 
 
 def thought_of(prompt: str) -> Thought:
-    """Whether an answer to ``prompt`` by a model that thinks may begin with a thought, or goes on with one."""
+    """Whether a thinking model's answer to ``prompt`` may begin with a thought or continues one."""
     return "open" if ends_in_thought(prompt) else "may"
 
 
 def json_tag(schema: dict[str, Any], prompt: str, tokenizer: Any, **whitespace: Any) -> StructuralTag:
-    """The tag of a JSON answer to ``prompt`` by a model that may think first; ``whitespace``: xgrammar's options of it.
+    """The tag of a JSON answer to ``prompt`` after an optional thought; ``whitespace`` are xgrammar's options for it.
 
     Raises:
-        ToolGrammarError: xgrammar cannot enforce the schema; for the client.
+        ToolGrammarError: xgrammar cannot enforce the schema; the message is for the client.
     """
     return _json(json.dumps(schema), ends_in_thought(prompt), _token_ids(tokenizer), tuple(whitespace.items()))
 
@@ -125,7 +117,7 @@ def _grammar(schemas: str, token_ids: tuple[int | None, ...]) -> ToolGrammar:
 
 
 def _checked(ebnf: str) -> str:
-    """``ebnf``, which xgrammar reads: what the scheduler would refuse later is refused here."""
+    """Return ``ebnf`` if xgrammar accepts it, so that the request fails here and not in the scheduler."""
     try:
         xgrammar.Grammar.from_ebnf(ebnf)
     except RuntimeError as error:
@@ -134,7 +126,7 @@ def _checked(ebnf: str) -> str:
 
 
 def _token_ids(tokenizer: Any) -> tuple[int | None, ...]:
-    """The markers' ids in a tokenizer of transformers; None for a marker that is not one token of it."""
+    """The markers' ids in a transformers tokenizer; None for a marker that is not a single token."""
     if tokenizer is None:
         return (None,) * len(MARKERS)
     found = [tokenizer.convert_tokens_to_ids(marker) for marker in MARKERS]

@@ -1,7 +1,7 @@
-"""A context-free grammar under construction, written out as the EBNF that xgrammar reads.
+"""Builds a context-free grammar and writes it as xgrammar's EBNF.
 
-Rules may be added that can never end (a schema that allows nothing, an object that requires itself): :meth:`Rules.ebnf` leaves out
-what cannot be completed, so that no answer is led into it.
+Rules that no finite text matches (a schema that allows nothing, an object that requires itself) may be added: :meth:`Rules.ebnf` leaves
+them out, so that an answer can always be completed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,28 +10,28 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Text:
-    """These characters, in whatever tokens."""
+    """These characters, however they are tokenised."""
 
     value: str
 
 
 @dataclass(frozen=True)
 class Raw:
-    """An expression in xgrammar's own EBNF that refers to no rule: a character class, ``Token(21)``, ``TagDispatch(...)``."""
+    """An expression of xgrammar's EBNF without references: a character class, ``Token(21)``, ``TagDispatch(...)``."""
 
     ebnf: str
 
 
 @dataclass(frozen=True)
 class Ref:
-    """Another rule."""
+    """A reference to a rule."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """``items``, ``low`` to ``high`` times; ``high`` None: any number of times."""
+    """``items`` repeated ``low`` to ``high`` times; ``high`` None: no limit."""
 
     items: "Sequence_"
     low: int
@@ -43,15 +43,15 @@ Sequence_ = tuple[Item, ...]
 
 
 def quoted(text: str) -> str:
-    """``text`` as a literal of EBNF, control characters escaped."""
+    """``text`` as an EBNF literal with escaped control characters."""
     escapes = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
     return '"' + "".join(escapes.get(c) or (c if c.isprintable() else f"\\U{ord(c):08x}") for c in text) + '"'
 
 
 def any_but(characters: Iterable[str], least: int = 0) -> Raw:
-    """Any character from code point ``least`` but these, and no half of a surrogate pair.
+    """Any character from code point ``least`` except these and surrogates.
 
-    In ranges: xgrammar lets bytes that are no UTF-8 through a negated class, and cuts what is beyond ASCII out of what it excludes.
+    Written as ranges: in negated classes xgrammar accepts bytes that are not UTF-8 and ignores excluded characters beyond ASCII.
     """
     ranges, low = [], least
     for first, last in sorted([*((ord(character), ord(character)) for character in characters), (0xD800, 0xDFFF), (0x110000, 0)]):
@@ -66,7 +66,7 @@ class Rules:
     """Named rules, each a list of alternatives; a rule without alternatives matches nothing.
 
     Raises:
-        ValueError: from :meth:`add` and :meth:`reserve`, where there would be more than ``limit`` rules.
+        ValueError: from :meth:`add` and :meth:`reserve`, if there would be more than ``limit`` rules.
     """
 
     limit: int
@@ -74,7 +74,7 @@ class Rules:
     attributes: dict[str, str] = field(default_factory=dict)
 
     def reserve(self, hint: str) -> Ref:
-        """A new rule that matches nothing until :meth:`fill`, to refer to from within itself. ``hint`` begins its name."""
+        """A new rule without alternatives, for recursive references; :meth:`fill` adds them. ``hint`` begins its name."""
         if len(self.alternatives) >= self.limit:
             raise ValueError(f"it needs more than {self.limit} grammar rules")
         name = f"{hint}_{len(self.alternatives)}"
@@ -82,7 +82,7 @@ class Rules:
         return Ref(name)
 
     def fill(self, rule: Ref, alternatives: Iterable[Sequence[Item]], attribute: str = "") -> None:
-        """Give a reserved rule its alternatives; ``attribute`` is xgrammar's, as ``max_chars=5``."""
+        """Set a reserved rule's alternatives; ``attribute`` is one of xgrammar's, such as ``max_chars=5``."""
         self.alternatives[rule.name] = [tuple(one) for one in alternatives]
         if attribute:
             self.attributes[rule.name] = attribute
@@ -109,7 +109,7 @@ class Rules:
         return found
 
     def ebnf(self, root: Ref) -> str | None:
-        """The grammar of what ``root`` matches, as EBNF whose first rule is ``root``; None where no finite text matches it."""
+        """EBNF of ``root``; None if no finite text matches it."""
         completable = self.completable()
         if root.name not in completable:
             return None

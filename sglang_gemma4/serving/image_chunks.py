@@ -1,7 +1,7 @@
-"""Prefill chunks that end beside images: an image cut in two cannot attend to itself both ways.
+"""Prefill chunks that do not split images: an image split in two cannot attend to itself in both directions.
 
-The chunk size bends to the image. Free KV memory does not: where it is shorter, the request waits until others give theirs back, and no
-other is admitted meanwhile; where no other has any, it is refused.
+A chunk may exceed the chunk size for an image, but not free KV memory: if that is too small, the request waits until other requests
+release theirs, and no request is admitted meanwhile. If no other request holds any, it is refused.
 """
 
 from collections.abc import Callable
@@ -12,17 +12,17 @@ from sglang_gemma4.attention import image_spans
 
 _two_way = False
 _waiting: list[tuple[Any, str]] = []
-"""The request of this scheduling pass whose next image is longer than free KV memory, and the sentence that says so."""
+"""The request of this scheduling pass whose next image exceeds free KV memory, and the error message for it."""
 
 
 def serve_two_way_images() -> None:
-    """Said where a model is made whose images attend both ways; the scheduler of the same process then keeps them whole."""
+    """Called when a model is created whose images attend in both directions; its scheduler then keeps them whole."""
     global _two_way
     _two_way = True
 
 
 def admit_beside_images(original: Callable[..., Any], adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``PrefillAdder.add_one_req``: a first chunk ends before or after an image, not inside."""
+    """Around ``PrefillAdder.add_one_req``: a first chunk does not end inside an image."""
     if _waiting:
         return _no_token()
     spans, budget, total = _spans(req), adder.rem_chunk_tokens, len(req.full_untruncated_fill_ids)
@@ -34,12 +34,12 @@ def admit_beside_images(original: Callable[..., Any], adder: Any, req: Any, *arg
         length = image_spans.chunk_length(req.prefix_len, budget, total, spans, adder.page_size)
         result = _offer(length, original, adder, req, *args, **kwargs)
     if adder.new_chunked_req is req:
-        adder.rem_chunk_tokens = 0  # as stock leaves it: a chunk that ends inside its prompt is the batch's last
+        adder.rem_chunk_tokens = 0  # as in stock: a chunk that does not complete its prompt is the batch's last
     return result
 
 
 def continue_beside_images(original: Callable[..., Any], adder: Any, req: Any) -> Any:
-    """Around ``PrefillAdder.add_chunked_req``, the chunks after the first: returns ``req`` where its prompt goes on."""
+    """Around ``PrefillAdder.add_chunked_req``, for the chunks after the first: returns ``req`` if its prompt is not complete."""
     spans, budget, total = _spans(req), adder.rem_chunk_tokens, len(req.full_untruncated_fill_ids)
     if not spans or budget is None or budget <= 0:
         return original(adder, req)
@@ -67,7 +67,7 @@ def continue_beside_images(original: Callable[..., Any], adder: Any, req: Any) -
 
 
 def fit_beside_images(original: Callable[..., Any], adder: Any, req: Any, **asked: Any) -> Any:
-    """Around ``PrefillAdder._select_prefill_admission``: nor does free memory, or a prefix found on the host, cut a first chunk's image."""
+    """Around ``PrefillAdder._select_prefill_admission``: free memory or a prefix on the host does not split an image either."""
     admission, spans = original(adder, req, **asked), _spans(req)
     if not spans or not getattr(admission, "is_chunked", False):
         return admission
@@ -87,7 +87,7 @@ def fit_beside_images(original: Callable[..., Any], adder: Any, req: Any, **aske
 
 
 def refuse_what_never_fits(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``Scheduler._get_new_batch_prefill_raw``: a request that waits for memory that nobody holds ends with status 400."""
+    """Around ``Scheduler._get_new_batch_prefill_raw``: a request that waits for memory that no other request holds gets status 400."""
     _waiting.clear()
     result = original(scheduler, *args, **kwargs)
     for req, why in _waiting:
@@ -115,7 +115,7 @@ def _pages(length: int, adder: Any) -> int:
 
 
 def _offer(length: int, original: Callable[..., Any], adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call ``original`` with ``length`` tokens as the adder's chunk budget; what it takes comes off the real one."""
+    """Call ``original`` with a chunk budget of ``length`` tokens; what it uses is subtracted from the real budget."""
     budget, offered = adder.rem_chunk_tokens, _pages(length, adder)
     adder.rem_chunk_tokens = offered
     try:

@@ -13,9 +13,9 @@ from sglang_gemma4.tiny import checkpoints
 
 
 def serve(model: str, flags: Sequence[str]) -> int:
-    """Replace this process by SGLang's server for ``model``; the flags are passed on as they are.
+    """Replace this process by SGLang's server for ``model``; the flags are passed on unchanged.
 
-    Without a GPU the CPU reference engine's environment and the flags it needs are added where the operator gave none.
+    Without a GPU the CPU reference engine's environment and flags are added, where the operator gave none.
 
     Raises:
         ValueError: a switch, the model, the assistant or the attention backend is wrong; nothing was started.
@@ -25,7 +25,7 @@ def serve(model: str, flags: Sequence[str]) -> int:
     path = resolve(model)
     arguments = ["--model-path", path, *_resolve_draft(flags)]
     fields = fields_of(arguments)
-    # What stands in a --config file is unknown here; the server's own preflight sees it.
+    # The content of a --config file is unknown here; the server's own preflight checks it.
     if "config" not in fields and switches.is_on(switches.MASTER) and switches.is_on(switches.PREFLIGHT):
         preflight.check(fields)
     environ = dict(os.environ)
@@ -37,7 +37,7 @@ def serve(model: str, flags: Sequence[str]) -> int:
 
 
 def resolve(model: str) -> str:
-    """The directory of a shipped tiny model or assistant for its name; any other name or path as it is."""
+    """The directory of a shipped tiny model or assistant, by name; other names and paths are returned unchanged."""
     shipped = model.removesuffix("-assistant") in checkpoints.NAMES and not Path(model).exists()
     return str(checkpoints.SHIPPED / model) if shipped else model
 
@@ -59,7 +59,7 @@ def _resolve_draft(flags: Sequence[str]) -> list[str]:
 
 
 def fields_of(arguments: Sequence[str]) -> dict[str, Any]:
-    """The flags as ``ServerArgs`` field names, read without importing SGLang: enough for the preflight checks."""
+    """The flags by ``ServerArgs`` field names, without importing SGLang; sufficient for the preflight checks."""
     fields: dict[str, Any] = {}
     for position, flag in enumerate(arguments):
         if not flag.startswith("--"):

@@ -1,7 +1,7 @@
-"""Numbers in decimal between two bounds, as grammar.
+"""Grammar of decimal numbers between two bounds.
 
-They end: a model that is forced to write a number it has no idea of may repeat a digit for ever. A whole number has up to ``DIGITS``
-digits, a fraction ``PLACES``, more than any float needs above 1e-7, an exponent three.
+Lengths are limited, because a model that is forced to write a number may repeat a digit for ever: ``DIGITS`` digits before the point,
+``PLACES`` after it (more than any float above 1e-7 needs), three in the exponent.
 """
 
 import math
@@ -23,7 +23,7 @@ ANY_NUMBER: list[Sequence_] = [(*integer, _FRACTION, _EXPONENT) for integer in A
 
 
 def integers(low: float | None, high: float | None) -> list[Sequence_]:
-    """Whole numbers from ``low`` to ``high``, both included; None: no bound. No alternative where there is none between them."""
+    """Integers from ``low`` to ``high``, both included; None: no bound. Without any between them there is no alternative."""
     if low is None and high is None:
         return ANY_INTEGER
     least = None if low is None else math.ceil(low)
@@ -34,9 +34,9 @@ def integers(low: float | None, high: float | None) -> list[Sequence_]:
 
 
 def numbers(rules: Rules, low: float | None, high: float | None, without_low: bool = False, without_high: bool = False) -> list[Sequence_]:
-    """Numbers from ``low`` to ``high``, without exponent where there is a bound; ``without_...``: that bound itself is not one.
+    """Numbers from ``low`` to ``high``, without exponent if there is a bound; ``without_...``: the bound itself is excluded.
 
-    A bound that is no whole number is moved to the next whole number outwards.
+    A bound that is not an integer is widened to the next one.
     """
     if low is None and high is None:
         return ANY_NUMBER
@@ -57,7 +57,7 @@ def numbers(rules: Rules, low: float | None, high: float | None, without_low: bo
 
 
 def _magnitudes(rules: Rules, low: int, high: float | None, without_low: bool, without_high: bool) -> list[Sequence_]:
-    """Numbers from ``low`` >= 0 to ``high``, written without sign."""
+    """Numbers from ``low`` >= 0 to ``high``, without sign."""
     most = None if high is None else int(high)
     if most is not None and (most < low or (most == low and (without_low or without_high))):
         return []
@@ -72,7 +72,7 @@ def _magnitudes(rules: Rules, low: int, high: float | None, without_low: bool, w
 
 
 def _naturals(low: int, high: int | None) -> list[Sequence_]:
-    """The whole numbers from ``low`` >= 0 to ``high``, by their digits."""
+    """Integers from ``low`` >= 0 to ``high``."""
     found: list[Sequence_] = []
     while high is None or low <= high:
         width = len(str(low))
@@ -85,7 +85,7 @@ def _naturals(low: int, high: int | None) -> list[Sequence_]:
 
 
 def _between(low: str, high: str) -> list[Sequence_]:
-    """The numbers of ``low`` to ``high``, which have as many digits."""
+    """Integers from ``low`` to ``high``, which have the same number of digits."""
     if not low:
         return [()]
     if low == "0" * len(low) and high == "9" * len(high):

@@ -7,7 +7,7 @@ _FIELDS = ("reasoning_parser", "tool_call_parser")
 
 
 def choices(config: Any, arguments: Any) -> dict[str, str]:
-    """The parser for each of ``reasoning_parser`` and ``tool_call_parser`` that ``arguments`` leave open; none for another model.
+    """The parser for each of ``reasoning_parser`` and ``tool_call_parser`` that is not given; empty for other models.
 
     Args:
         config: the model's Hugging Face configuration.

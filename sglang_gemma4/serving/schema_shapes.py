@@ -1,14 +1,17 @@
-"""A JSON schema without references and combinations: the shapes a value may have, one of which it must have.
+"""A JSON schema as a list of shapes without references and combinations; a value must have one of the shapes.
 
-A shape is a plain schema of keywords that say something of the value itself. ``$ref`` and ``allOf`` are merged into the schema they
-stand in, ``anyOf`` and ``oneOf`` become alternatives. What cannot be expressed (``not``, ``if``, ``uniqueItems``, ...) is left out and
-named, so that more is allowed than the schema allows, never less.
+A shape is a plain schema with keywords about the value itself. ``$ref`` and ``allOf`` are merged into the schema that has them, ``anyOf``
+and ``oneOf`` become alternatives. What cannot be expressed (``not``, ``if``, ``uniqueItems``, ...) is left out and reported, so that the
+shapes allow more than the schema, never less.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
-from urllib.parse import unquote
+
+from jsonschema import Draft202012Validator
+
+from sglang_gemma4.serving.schema_types import pointed
 
 Schema = Mapping[str, Any] | bool
 Shape = dict[str, Any]
@@ -22,24 +25,24 @@ NOT_ENFORCED = (
     *("not", "if", "dependentRequired", "dependentSchemas", "dependencies", "propertyNames", "patternProperties", "minProperties"),
     *("maxProperties", "uniqueItems", "contains", "unevaluatedItems", "$dynamicRef", "$recursiveRef"),
 )
-"""Keywords that narrow what a value may be and that the grammar does not follow."""
+"""Keywords that restrict a value and that the grammar does not enforce."""
 COMBINATIONS = 256
+"""Most alternatives of one schema; where ``anyOf`` inside ``allOf`` makes more, the last ones are not enforced."""
 LOOKED_AT = 4096
-"""Schemas that are followed for one value; a schema that doubles at each reference would take the server's processor."""
-"""Alternatives of one schema; where ``anyOf`` inside ``allOf`` makes more, the last of them are not followed."""
+"""Most schemas visited for one value: their number can double at each reference."""
 
 _KEPT = {"type", "enum", "const", "multipleOf", "pattern", *LOWER, *UPPER, *OF_OBJECTS, *OF_ARRAYS}
 
 
 class SchemaError(ValueError):
-    """A schema that nothing can be made of: the message says where and why."""
+    """A schema that cannot be used; the message says where and why."""
 
 
 class Shapes:
-    """Takes the schemas inside ``root`` apart.
+    """Computes the shapes of schemas inside ``root``.
 
     Attributes:
-        widened: what was not followed, by keyword.
+        widened: keywords that were not enforced.
     """
 
     def __init__(self, root: Schema) -> None:
@@ -48,10 +51,10 @@ class Shapes:
         self.widened: set[str] = set()
 
     def of(self, schema: Schema) -> list[Shape]:
-        """The shapes of ``schema``, which stands in the root; none where it allows nothing.
+        """The shapes of ``schema``, which is part of the root; none if it allows nothing.
 
         Raises:
-            SchemaError: a reference leads nowhere or out of the root, or alternatives refer to alternatives without end.
+            SchemaError: a reference leads nowhere or out of the root, or there are too many alternatives.
         """
         self._looked_at = 0
         return self._shapes(schema, ())
@@ -77,10 +80,10 @@ class Shapes:
         return shapes
 
     def _parts(self, schema: Mapping[str, Any], followed: tuple[str, ...]) -> Iterable[list[Shape]]:
-        """For each thing that must hold besides a schema's own keywords, the shapes that fulfil it."""
+        """For each condition besides a schema's own keywords, the shapes that meet it."""
         if "$ref" in schema:
             reference = schema["$ref"]
-            # A reference that leads back to itself before anything is said of the value allows nothing by that way.
+            # A reference that leads back to itself without a condition on the value in between allows nothing.
             yield [] if reference in followed else self._shapes(self._resolved(reference), (*followed, reference))
         for part in schema.get("allOf", ()):
             yield self._shapes(part, followed)
@@ -93,21 +96,16 @@ class Shapes:
             raise SchemaError(
                 f"$ref {reference!r} cannot be followed; refer to a place inside the tool's own parameters, as '#/$defs/name'"
             )
-        place: Any = self._root
-        for step in reference[2:].split("/") if len(reference) > 1 else ():
-            key = unquote(step).replace("~1", "/").replace("~0", "~")
-            if isinstance(place, Mapping) and key in place:
-                place = place[key]
-            elif isinstance(place, list) and key.isdecimal() and int(key) < len(place):
-                place = place[int(key)]
-            else:
-                raise SchemaError(f"$ref {reference!r} leads nowhere; the tool's parameters have no {key!r} there")
+        try:
+            place = pointed(reference, self._root)
+        except KeyError as error:
+            raise SchemaError(f"$ref {reference!r} leads nowhere; the tool's parameters have no {error} there") from error
         if not isinstance(place, Mapping | bool):
             raise SchemaError(f"$ref {reference!r} leads to {place!r:.40}, which is no schema")
         return cast(Schema, place)
 
     def _merged(self, one: Shape, other: Shape) -> Shape | None:
-        """What fulfils both; None where nothing does."""
+        """The shape that meets both; None if nothing does."""
         both = {**one, **other}
         for keyword in one.keys() & other.keys():
             mine, its = one[keyword], other[keyword]
@@ -138,13 +136,13 @@ class Shapes:
 
 
 def types(shape: Mapping[str, Any]) -> set[str] | None:
-    """The types a shape names; None where it names none."""
+    """The types that a shape names; None if it names none."""
     named = shape.get("type")
     return None if named is None else {named} if isinstance(named, str) else set(named)
 
 
 def every(*schemas: Schema) -> Schema:
-    """A schema that holds where all of these hold, in one spelling for the same schemas in any order."""
+    """The conjunction of schemas, written the same way for any order of them."""
     parts: dict[str, Schema] = {}
     for schema in schemas:
         inner = schema["allOf"] if isinstance(schema, Mapping) and set(schema) == {"allOf"} else [schema]
@@ -157,7 +155,7 @@ def every(*schemas: Schema) -> Schema:
 
 
 def _properties(one: Shape, other: Shape) -> dict[str, Schema]:
-    """The properties of two shapes: one that only the first declares must suit the second's rule for other properties."""
+    """The properties of two shapes: one that only the first declares must also meet the second's ``additionalProperties``."""
     mine, its = one.get("properties", {}), other.get("properties", {})
     found: dict[str, Schema] = {}
     for key in [*mine, *(key for key in its if key not in mine)]:
@@ -178,15 +176,5 @@ def _common_types(one: set[str], other: set[str]) -> set[str]:
 
 
 def _among(value: Any, values: Iterable[Any]) -> bool:
-    """Whether ``value`` is one of ``values`` as JSON has it: 1 and 1.0 are one number, 1 and true are not."""
-    return any(_same(value, other) for other in values)
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    return bool(one == other)
+    """Whether ``value`` is one of ``values`` as JSON compares them: 1 equals 1.0 but not true."""
+    return bool(Draft202012Validator({"enum": list(values)}).is_valid(value))

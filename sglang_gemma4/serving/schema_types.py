@@ -1,16 +1,18 @@
-"""What a tool's JSON schema says of one value: which types it may have, and which schemas its parts follow.
+"""The types of a value and the schemas of its parts, according to a tool's JSON schema.
 
-Only that much of JSON schema is read here: answers are converted by it, not validated.
+This much is needed to convert answers; they are not validated.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+from urllib.parse import unquote
 
 Schemas = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] | None
-"""The schemas a value may follow, each with the whole it is a part of (for ``$ref``); None where nothing is known."""
+"""The schemas that a value may have, each with its root schema (for ``$ref``); None if nothing is known."""
 
-_REFERENCES = 16  # references followed for one value; more are a circle
-_LOOKED_AT = 256  # schemas looked at for one value
+_REFERENCES = 16  # most references followed for one value; more would be a circle
+_LOOKED_AT = 256  # most schemas visited for one value
 
 
 def whole(schema: object) -> Schemas:
@@ -40,7 +42,7 @@ def element(schemas: Schemas, index: int) -> Schemas:
 
 
 def types(schemas: Schemas) -> frozenset[str] | None:
-    """The JSON types the schemas name; None where one of them names none."""
+    """The JSON types that the schemas name; None if one of them names none."""
     named: set[str] = set()
     for schema, _ in schemas or ():
         kind = schema.get("type")
@@ -65,7 +67,7 @@ def _values(schema: Mapping[str, Any]) -> set[str]:
 
 
 def _expanded(found: list[tuple[Any, Mapping[str, Any]]]) -> Schemas:
-    """With references followed and ``anyOf``, ``oneOf`` and ``allOf`` taken apart; None where nothing is left."""
+    """The schemas with references resolved and ``anyOf``, ``oneOf`` and ``allOf`` expanded; None if nothing is left."""
     result: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     todo = [(schema, root, 0) for schema, root in reversed(found)]
     for _ in range(_LOOKED_AT):
@@ -76,7 +78,8 @@ def _expanded(found: list[tuple[Any, Mapping[str, Any]]]) -> Schemas:
             continue
         reference = schema.get("$ref")
         if isinstance(reference, str):
-            todo.append((_resolved(reference, root), root, depth + 1))
+            with suppress(KeyError):
+                todo.append((pointed(reference, root), root, depth + 1))
             continue
         parts = [part for name in ("anyOf", "oneOf", "allOf") for part in _listed(schema.get(name))]
         todo += [(part, root, depth + 1) for part in reversed(parts)]
@@ -89,10 +92,19 @@ def _listed(value: object) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def _resolved(reference: str, root: Any) -> Any:
-    place: Any = root
-    for name in reference.removeprefix("#").strip("/").split("/"):
-        if not isinstance(place, Mapping):
-            return None
-        place = place.get(name.replace("~1", "/").replace("~0", "~")) if name else place
+def pointed(reference: str, root: Any) -> Any:
+    """What a reference such as "#/$defs/name" points to in ``root``.
+
+    Raises:
+        KeyError: the step of the path that does not exist.
+    """
+    place = root
+    for step in reference.split("/")[1:]:
+        key = unquote(step).replace("~1", "/").replace("~0", "~")
+        if isinstance(place, Mapping) and key in place:
+            place = place[key]
+        elif isinstance(place, list) and key.isdecimal() and int(key) < len(place):
+            place = place[int(key)]
+        else:
+            raise KeyError(key)
     return place

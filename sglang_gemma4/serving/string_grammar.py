@@ -1,7 +1,7 @@
-"""The text of a string: anything without the delimiter that ends it, by length, or by a regular expression.
+"""Grammar of the text of a string, which does not contain its delimiter: of any or limited length, or by a regular expression.
 
-A regular expression is followed where it says how the whole string looks (``^...$``) and where no text that it allows can hold the
-delimiter; its classes are ASCII's, as in ECMA-262.
+A regular expression is enforced if it describes the whole string (``^...$``) and no text that it allows can contain the delimiter. Its
+character classes are ASCII, as in ECMA-262.
 """
 
 import re
@@ -12,8 +12,8 @@ from typing import Any
 from sglang_gemma4.serving.grammar_rules import Item, Raw, Ref, Repeat, Rules, Sequence_, Text, any_but, quoted
 
 COUNTED = 4
-"""A ``minLength`` beyond this is followed up to here: with the released vocabulary each character costs half a second to compile."""
-_TIMES = 256  # bounded repetitions in a regular expression beyond this are not followed
+"""A larger ``minLength`` is enforced up to this only: each character takes half a second to compile with the released vocabulary."""
+_TIMES = 256  # a regular expression with larger repetition counts is not enforced
 _CLASSES = {
     _constants.CATEGORY_DIGIT: "0-9",
     _constants.CATEGORY_WORD: "0-9A-Za-z_",
@@ -24,15 +24,14 @@ _CLASSES = {
 def free_text(rules: Rules, delimiter: str, least: int = 0, most: int | None = None) -> Ref:
     """Text of ``least`` to ``most`` characters that does not contain ``delimiter``.
 
-    Without ``most`` that is xgrammar's own search for a text, which is quick to compile and lets bytes through that are no UTF-8; with it
-    characters are matched one by one, so that they can be counted. The last of ``most`` characters is refused where the model would have
-    to spell it in several tokens: so xgrammar counts.
+    Without ``most`` xgrammar searches for the delimiter, which compiles fast but accepts bytes that are not UTF-8. With it characters are
+    matched one by one and counted by xgrammar, which refuses the last allowed character if it takes several tokens.
     """
     attribute = "" if most is None else f"max_chars={most}"
     free: Sequence_ = (Raw(f"TagDispatch(loop_after_dispatch=false,excludes=({quoted(delimiter)}))"),)
     if not least and most is None:
         return rules.add("text", [free])
-    # One rule for each part of the delimiter that the text may end with so far, for each character that is still owed.
+    # One rule per prefix of the delimiter that the text may end with, and per number of characters still required.
     ends: list[Ref] = []
     for owed in range(min(least, COUNTED) + 1):
         states = [rules.reserve("text") for _ in delimiter]
@@ -56,7 +55,7 @@ def free_text(rules: Rules, delimiter: str, least: int = 0, most: int | None = N
 
 
 def pattern(rules: Rules, expression: str, delimiter: str) -> Ref | None:
-    """The strings that ``expression`` allows; None where it cannot be followed."""
+    """The strings that ``expression`` allows; None if it cannot be enforced."""
     try:
         parsed = _parser.parse(expression)
         tree = list(parsed)
@@ -72,11 +71,11 @@ def pattern(rules: Rules, expression: str, delimiter: str) -> Ref | None:
 
 
 class _UnknownError(Exception):
-    """A construct that is not followed."""
+    """A construct that cannot be enforced."""
 
 
 def _safe(tree: Sequence[Any], delimiter: str) -> bool:
-    """Whether some character of the delimiter is in nothing that the expression allows."""
+    """Whether the expression allows some character of the delimiter nowhere."""
     allowed = _classes(tree)
     return any(not any(re.match(one, character) for one in allowed) for character in delimiter)
 

@@ -1,10 +1,10 @@
-"""The arguments of a tool call in Gemma 4's syntax, read piece by piece and written as JSON.
+"""Streaming conversion of a tool call's arguments from Gemma 4's syntax to JSON.
 
 The model writes ``{city:<|"|>Rome<|"|>,days:[1,2],home:{floor:null}}``: bare keys, strings between ``<|"|>``, everything else as in
-JSON. The chat template that ships with the model renders calls so, with keys in order. A call that the model has not ended yet
-is written as far as it is known; nothing that was written is ever taken back, so that arguments can be streamed.
+JSON. The model's chat template renders calls like this, with sorted keys. An unfinished call is converted as far as it is known, and
+JSON that was returned is never revised, so that arguments can be streamed.
 
-Each character is read once and no value is read by recursion: the time is linear in the text, whatever the model writes.
+Each character is read once, without recursion: the time is linear in the text, whatever the model writes.
 """
 
 import json
@@ -13,14 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sglang_gemma4.serving.bare_values import bare
+from sglang_gemma4.serving.markers import CALL_END, CALL_START, STRING, partial
 from sglang_gemma4.serving.schema_types import Schemas, element, member
 
-STRING = '<|"|>'
-CALL_START = "<|tool_call>"
-CALL_END = "<tool_call|>"
-
 _MARKERS = (STRING, CALL_START, CALL_END)
-_LONGEST = len(CALL_START)
 _SPACE = re.compile(r"\s+")
 _BETWEEN = re.compile(r"[\s,]+")
 _KEY = re.compile(r"[^,:}\]<]+")
@@ -33,26 +29,17 @@ _ESCAPE_BEGUN = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 
 @dataclass
 class _Open:
-    """An object or array that is not closed yet, with the schemas its values may follow (None: unknown) and how many it holds."""
+    """An object or array that is not closed yet: the schemas of its values (None: unknown) and how many values it has."""
 
     is_object: bool
     schemas: Schemas
     count: int = 0
     inside: Schemas = None
-    """The schemas of the value that is read now."""
-
-
-def partial(text: str, at: int, markers: tuple[str, ...]) -> int:
-    """Length of the end of ``text[at:]`` that may still become one of ``markers``, which have a ``<`` at their beginning and no other."""
-    begin = text.rfind("<", max(at, len(text) - _LONGEST))
-    if begin < 0:
-        return 0
-    end = text[begin:]
-    return len(end) if any(marker.startswith(end) and marker != end for marker in markers) else 0
+    """The schemas of the value being read."""
 
 
 def escaped(text: str) -> str:
-    """``text`` as the inside of a JSON string, which UTF-8 can hold."""
+    """``text`` escaped for a JSON string; lone surrogates too, which UTF-8 cannot encode."""
     return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", json.dumps(text, ensure_ascii=False)[1:-1])
 
 
@@ -60,9 +47,9 @@ class ArgumentsReader:
     """Reads from the ``{`` of a call to its ``}``.
 
     Attributes:
-        json: what has been read, as pieces of JSON text; the owner takes them.
-        ended: "" while the call is open, "brace" after its last ``}``, "marker" where ``<tool_call|>`` or ``<|tool_call>`` came
-            outside a string first: what was open has been closed, and the marker is not read.
+        json: pieces of JSON text; the caller takes them.
+        ended: "" while the call is open, "brace" after its last ``}``, "marker" if ``<tool_call|>`` or ``<|tool_call>`` came before it
+            outside a string: open values were closed, and the marker was not consumed.
     """
 
     def __init__(self, schemas: Schemas) -> None:
@@ -74,7 +61,7 @@ class ArgumentsReader:
         self._step: Callable[[str, int], int] = self._key
 
     def read(self, text: str, at: int) -> int:
-        """Read ``text`` from ``at``; where reading stopped, for the end of the call or for want of text."""
+        """Read ``text`` from ``at``; returns where reading stopped, at the call's end or because more text is needed."""
         while at < len(text) and not self.ended:
             before, step = at, self._step
             at = step(text, at)
@@ -83,7 +70,7 @@ class ArgumentsReader:
         return at
 
     def finish(self, rest: str) -> None:
-        """The answer ended inside the call, with ``rest`` unread: what is known of the value is written, nothing is closed."""
+        """The answer ended inside the call with ``rest`` unread: write what is known of the value, close nothing."""
         if self._step in (self._string, self._quoted):
             self.json.append(escaped(rest))
         elif self._step in (self._string_key, self._quoted_key):
@@ -93,7 +80,7 @@ class ArgumentsReader:
         elif self._step in (self._key, self._colon) and (self._held or rest):
             self.json += [self._comma(), '"', escaped("".join(self._held) + rest)]
 
-    # Steps: each reads some text and returns where it stopped; one that moves neither in the text nor to another step waits for more.
+    # Steps: each reads some text and returns where it stopped. One that neither advances nor changes the step waits for more text.
 
     def _key(self, text: str, at: int) -> int:
         if not self._held and (between := _BETWEEN.match(text, at)):
@@ -173,7 +160,7 @@ class ArgumentsReader:
         return at
 
     def _quoted(self, text: str, at: int) -> int:
-        """A string in JSON's own quotes, which the format does not have but models write."""
+        """A string in JSON's quotes, which are not part of the format but models write them."""
         at, done = self._until_quote(text, at, self.json.append)
         if done:
             self.json.append('"')
@@ -195,7 +182,7 @@ class ArgumentsReader:
         return at
 
     def _after(self, text: str, at: int) -> int:
-        """Behind a value; a comma that is missing is taken as written."""
+        """After a value; a missing comma is tolerated."""
         if space := _SPACE.match(text, at):
             return space.end()
         found = text[at]
@@ -206,10 +193,10 @@ class ArgumentsReader:
         self._next()
         return at + 1 if found == "," else at
 
-    # What steps share.
+    # Shared by the steps.
 
     def _marker(self, text: str, at: int, string: Callable[[str, int], int] | None) -> int:
-        """A ``<`` outside strings: the beginning of a string, which goes on with ``string``, of the call's end, or just a character."""
+        """A ``<`` outside strings: it begins a string (read by step ``string``), the call's end marker, or is just a character."""
         if text.startswith(STRING, at) and string is not None:
             if string == self._string:
                 self._begin()
@@ -261,7 +248,7 @@ class ArgumentsReader:
         self._step = self._value
 
     def _begin(self) -> None:
-        """A value begins: in an array, a comma before it and its schema."""
+        """A value begins; in an array, write the comma before it and look up its schema."""
         inside = self._open[-1]
         if not inside.is_object:
             inside.inside = element(inside.schemas, inside.count)
@@ -288,7 +275,7 @@ class ArgumentsReader:
         return closed.is_object
 
     def _close(self, found: str, at: int) -> int:
-        """Close what ``found`` closes, and what was left open inside it; a ``]`` without an array closes nothing."""
+        """Close the value that ``found`` ends and all open ones inside it; a ``]`` outside arrays closes nothing."""
         if found == "}" or self._arrays:
             while self._pop() != (found == "}"):
                 pass
@@ -298,7 +285,7 @@ class ArgumentsReader:
         return at + 1
 
     def _cut(self) -> None:
-        """The call's end, or the next call's beginning, before the last ``}``."""
+        """A marker ended the call before its last ``}``: close everything."""
         if self._step == self._key and self._held:
             self._name("".join(self._held).strip())
         if self._step == self._value and self._open[-1].is_object:

@@ -1,7 +1,7 @@
 """The grammar of an answer that calls tools, in the syntax that Gemma 4 was trained on.
 
-An answer that must call is calls one after the other and nothing else, behind a thought where the model thinks; one that may call is
-any text in which each call follows its tool's schema.
+An answer that must call a tool consists of calls only, after a thought if the model thinks. One that may call is any text in which each
+call follows its tool's schema.
 """
 
 import json
@@ -9,26 +9,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sglang_gemma4.serving.argument_grammar import STRING, ArgumentGrammar
+from sglang_gemma4.serving.argument_grammar import ArgumentGrammar
 from sglang_gemma4.serving.grammar_rules import Item, Raw, Ref, Repeat, Rules, Sequence_, Text
+from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, STRING, THOUGHT_END, THOUGHT_START
 from sglang_gemma4.serving.schema_shapes import Schema
 
-CALL_START = "<|tool_call>"
-CALL_END = "<tool_call|>"
-THOUGHT_START = "<|channel>"
-THOUGHT_END = "<channel|>"
-LABEL = "thought\n"
 MARKERS = (CALL_START, CALL_END, THOUGHT_START, THOUGHT_END, STRING)
 LIMIT = 5000
-"""Rules of one request's grammar. Compiling takes some milliseconds a rule with the released vocabulary."""
+"""Most rules of one request's grammar. Compiling takes some milliseconds per rule with the released vocabulary."""
 
 Thought = Literal["none", "may", "open"]
-"""Whether the answer may begin with a thought, or the prompt has begun one already."""
+"""The answer has no thought, may begin with one, or continues one that the prompt has begun."""
 
 
 @dataclass(frozen=True)
 class ToolSchema:
-    """A declared tool: its name, and what its arguments may be (None: it takes none; True: anything)."""
+    """A declared tool: its name and the schema of its arguments (None: no arguments; True: anything)."""
 
     name: str
     parameters: Schema | None
@@ -36,13 +32,13 @@ class ToolSchema:
 
 @dataclass(frozen=True)
 class Markers:
-    """How the model's markers are matched: as its own tokens where the tokenizer has them, else by their text."""
+    """How markers are matched: as single tokens if the tokenizer has them, else as text."""
 
     items: Mapping[str, Item]
 
     @classmethod
     def of(cls, token_id: Callable[[str], int | None] | None = None) -> "Markers":
-        """``token_id`` gives the id of the token that is spelled so, None where there is none; without it, markers are text."""
+        """``token_id`` gives the id of a marker's token or None; without it all markers are matched as text."""
         ids = {marker: token_id(marker) if token_id else None for marker in MARKERS}
         return cls({marker: Text(marker) if number is None else Raw(f"Token({number})") for marker, number in ids.items()})
 
@@ -50,7 +46,7 @@ class Markers:
         return self.items[marker]
 
     def anything_but(self, *markers: str) -> Item:
-        """Any number of tokens that are none of ``markers``."""
+        """Any number of tokens other than ``markers``."""
         ids = [item.ebnf[len("Token(") : -1] for marker in markers if isinstance(item := self.items[marker], Raw)]
         if len(ids) == len(markers):
             return Repeat((Raw(f"ExcludeToken({', '.join(ids)})"),), 0, None)
@@ -58,7 +54,7 @@ class Markers:
 
 
 def thought(markers: Markers, opened: bool) -> str:
-    """EBNF of a whole thought, or of what is left of one that the prompt has opened."""
+    """EBNF of a whole thought, or of the rest of one that the prompt has opened."""
     rules = Rules(LIMIT)
     begin: tuple[Item, ...] = () if opened else (markers[THOUGHT_START], Text(LABEL))
     written = rules.ebnf(
@@ -69,17 +65,17 @@ def thought(markers: Markers, opened: bool) -> str:
 
 
 class ToolGrammarError(ValueError):
-    """A tool whose calls cannot be constrained; the message names the tool and the reason."""
+    """Calls of a tool cannot be constrained; the message names the tool and the reason."""
 
 
 class ToolGrammar:
     """The grammars of answers with calls of ``tools``.
 
     Attributes:
-        widened: for each keyword of JSON schema that is not followed, the first tool that has it.
+        widened: the JSON schema keywords that are not enforced, each with the first tool that has it.
 
     Raises:
-        ToolGrammarError: no call of a tool can satisfy its schema, a reference in it cannot be followed, or it is too large.
+        ToolGrammarError: no call of a tool can satisfy its schema, a reference in it cannot be resolved, or it is too large.
     """
 
     def __init__(self, tools: Sequence[ToolSchema], markers: Markers) -> None:
@@ -104,18 +100,18 @@ class ToolGrammar:
             raise ToolGrammarError(f"tool {tool.name!r}: its parameters are nested too deeply to be enforced") from error
         except ValueError as error:
             raise ToolGrammarError(f"tool {tool.name!r}: its parameters cannot be enforced: {error}") from error
-        except (TypeError, AttributeError, KeyError, OverflowError) as error:  # no schema, where SGLang did not check it
+        except (TypeError, AttributeError, KeyError, OverflowError) as error:  # not a schema; SGLang does not check all of them
             raise ToolGrammarError(f"tool {tool.name!r}: its parameters are no JSON schema: {type(error).__name__}: {error}") from error
         for keyword in grammar.widened:
             self.widened.setdefault(keyword, tool.name)
         return arguments
 
     def inside_call(self) -> str:
-        """EBNF of what stands between a call's markers."""
+        """EBNF of the text between a call's markers."""
         return self._ebnf(self._head)
 
     def required(self, parallel: bool, thought: Thought) -> str:
-        """EBNF of an answer of one call, or with ``parallel`` of one or more."""
+        """EBNF of an answer of one call, or of one or more with ``parallel``."""
         call = self._rules.add("marked", [(self.markers[CALL_START], self._head, self.markers[CALL_END])])
         calls: Item = Repeat((call,), 1, None if parallel else 1)
         inside = (self.markers.anything_but(THOUGHT_START, THOUGHT_END, CALL_START), self.markers[THOUGHT_END])

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from sglang_gemma4.serving.argument_grammar import STRING
+from sglang_gemma4.serving.markers import STRING
 
 NAMES = ("city", "City", "days", "a", "ab", "unit", "x_1", "max-price", "where.to", "größe")
 _STOPS = ("<turn|>", "<eos>", "<|tool_response>")  # tokens that end an answer are never part of one
