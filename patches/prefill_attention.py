@@ -14,7 +14,7 @@ def take_prefill(_result: None, backend: Any, runner: Any, *_args: Any, **_kwarg
     import torch
 
     from sglang_gemma4.attention.prefill import PrefillAttention
-    from sglang_gemma4.kernels.attention.attention_tiles import smaller_than_measured
+    from sglang_gemma4.kernels.attention.tiles import smaller_than_measured
     from sglang_gemma4.kernels.card import card
 
     backend.extend_attention_fwd = PrefillAttention(backend.extend_attention_fwd)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from sglang_gemma4.attention import flash_prefill
-from sglang_gemma4.kernels.attention.attention_limits import prefill_reason
+from sglang_gemma4.kernels.attention.limits import prefill_reason
 from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
 from sglang_gemma4.patching import note
 

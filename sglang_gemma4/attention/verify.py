@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from sglang_gemma4.kernels.attention.attention_limits import few_query_reason
 from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
+from sglang_gemma4.kernels.attention.limits import few_query_reason
 from sglang_gemma4.patching import note
 
 NAME = "verify_attention"

@@ -1,1 +1,5 @@
-"""One Triton kernel per file, beside the torch reference it must equal. Nothing here knows of SGLang."""
+"""Triton kernels, grouped by what they compute; each beside the torch reference it must equal. They know nothing of SGLang.
+
+An operation is a file, or a folder where it is long: ``kernels.py`` there has the Triton kernels, ``launch.py`` the reference, the checks
+and the launcher. :mod:`card` says what a card has, :mod:`dependent_launch` how kernels overlap.
+"""

@@ -36,6 +36,12 @@ def card(device: torch.device) -> Card:
     return Card(int(shared), holds=9 <= found.major < 12)
 
 
+@functools.cache
+def multiprocessors(device: torch.device, elsewhere: int = 1) -> int:
+    """Of a card; ``elsewhere`` where kernels are interpreted."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else elsewhere
+
+
 def reason_against_card(device: torch.device) -> str | None:
     """Why kernels with the same tiles everywhere do not run there, or None."""
     shared = card(device).shared

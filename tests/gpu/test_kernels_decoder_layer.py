@@ -7,8 +7,7 @@ import torch
 
 from sglang_gemma4.kernels.dense.gated_embedding import gated_embedding, gated_embedding_reference
 from sglang_gemma4.kernels.norms.layer_tail import dual_tail, dual_tail_reference, tail, tail_reference
-from sglang_gemma4.kernels.norms.qkv_norm_rope import qkv_norm_rope, qkv_norm_rope_reference, write_reference
-from sglang_gemma4.kernels.norms.qkv_norm_rope_tokens import TokenTiles
+from sglang_gemma4.kernels.norms.qkv_norm_rope import TokenTiles, qkv_norm_rope, qkv_norm_rope_reference, write_reference
 from sglang_gemma4.kernels.norms.row_parts import RowTiles
 from sglang_gemma4.kernels.norms.triple_rmsnorm import triple_rmsnorm, triple_rmsnorm_reference
 

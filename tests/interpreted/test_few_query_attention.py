@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from sglang_gemma4.kernels.attention import few_query_attention as op
-from sglang_gemma4.kernels.attention import key_parts
-from sglang_gemma4.kernels.attention.attention_tiles import KeyTile
+from sglang_gemma4.kernels.attention.few_query_attention import launch as key_parts
+from sglang_gemma4.kernels.attention.tiles import KeyTile
 
 POISON = 1e4
 TOLERANCE = 2e-6

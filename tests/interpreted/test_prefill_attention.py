@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sglang_gemma4.kernels.attention import prefill_attention as op
-from sglang_gemma4.kernels.attention.attention_tiles import PromptTile
+from sglang_gemma4.kernels.attention.tiles import PromptTile
 
 POISON = 1e4
 TOLERANCE = 2e-6

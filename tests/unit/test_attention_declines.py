@@ -10,7 +10,7 @@ from sglang_gemma4 import patching
 from sglang_gemma4.attention.decode import DecodeAttention
 from sglang_gemma4.attention.prefill import PrefillAttention
 from sglang_gemma4.attention.verify import VerifyAttention
-from sglang_gemma4.kernels.attention import attention_limits
+from sglang_gemma4.kernels.attention import limits
 from sglang_gemma4.kernels.card import Card
 
 POISON = 7.0
@@ -180,5 +180,5 @@ def test_verify(change: dict[str, Any], said: str, caplog: pytest.LogCaptureFixt
     [(test_decode, "1 query tokens of 2 heads"), (test_prefill, "2 query heads a KV head"), (test_verify, "4 query tokens of 2 heads")],
 )
 def test_a_card_without_room(drive: Any, rows: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_limits, "card", lambda device: Card(4096, holds=False))
+    monkeypatch.setattr(limits, "card", lambda device: Card(4096, holds=False))
     drive({}, f"no tile for {rows} of 32 in torch.float32 fits the 4,096 bytes of shared memory that a program may have", caplog)

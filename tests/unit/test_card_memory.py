@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from sglang_gemma4.kernels import card
-from sglang_gemma4.kernels.attention import attention_limits, few_query_attention, prefill_attention
-from sglang_gemma4.kernels.attention.attention_tiles import KeyTile, PromptTile, key_tile, prompt_tile, smaller_than_measured
+from sglang_gemma4.kernels.attention import few_query_attention, limits, prefill_attention
+from sglang_gemma4.kernels.attention.tiles import KeyTile, PromptTile, key_tile, prompt_tile, smaller_than_measured
 from sglang_gemma4.kernels.card import Card
 from sglang_gemma4.kernels.dense import few_row_linear
 from sglang_gemma4.kernels.experts import expert_routing, few_token_experts, gated_experts, grouped_experts, prefill_experts
@@ -49,7 +49,7 @@ def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 def laid_out(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
     """A card's name; after the test, every kernel launched in it has been compiled for it and fits."""
     kind = CARDS[request.param]
-    for module in (attention_limits, few_query_attention, prefill_attention, head_argmax):
+    for module in (limits, few_query_attention.launch, prefill_attention, head_argmax):
         monkeypatch.setattr(module, "card", lambda device: kind.card)
     shared: dict[str, int] = {}
 
@@ -75,7 +75,7 @@ def test_prefill_attention(laid_out: Card, layer: tuple[int, int, int, int]) -> 
     heads, kv_heads, dim, window = layer
     q, k, buffer = empty(256, heads, dim), empty(256, kv_heads, dim), empty(SLOTS, kv_heads, dim)
     reach = torch.zeros(256, dtype=torch.int32)
-    assert attention_limits.prefill_reason(q, k, k, buffer, buffer, torch.empty_like(q)) is None
+    assert limits.prefill_reason(q, k, k, buffer, buffer, torch.empty_like(q)) is None
     prefill_attention.prefill_attention(
         q, k, k, buffer, buffer, indptr(0, 256), indptr(0, 64), torch.arange(64), 1.0,
         out=torch.empty_like(q), longest=256, window=window, reach=reach,
@@ -89,7 +89,7 @@ def test_verify_and_decode_attention(laid_out: Card, layer: tuple[int, int, int,
     heads, kv_heads, dim, window = layer
     q, new, buffer = empty(queries, heads, dim), empty(queries, kv_heads, dim), empty(SLOTS, kv_heads, dim)
     fresh = {"k_new": new, "v_new": new} if queries > 1 else {}
-    reason = attention_limits.few_query_reason(q, buffer, buffer, torch.empty_like(q), queries, *(fresh.values() or (None, None)))
+    reason = limits.few_query_reason(q, buffer, buffer, torch.empty_like(q), queries, *(fresh.values() or (None, None)))
     if reason is None:
         few_query_attention.few_query_attention(
             q, buffer, buffer, indptr(0, 9), torch.arange(9), 1.0, out=torch.empty_like(q), queries=queries, window=window, parts=2, **fresh
@@ -185,7 +185,7 @@ def test_an_operator_hears_of_tiles_that_were_not_measured() -> None:
 def test_cards_with_too_little_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turing's 64 KiB: attention has tiles for decoding; products, experts and heads are SGLang's."""
     turing = Card(64 * KIB, holds=False)
-    for module in (attention_limits, card):
+    for module in (limits, card):
         monkeypatch.setattr(module, "card", lambda device: turing)
     said = "a program may have 65,536 bytes of the card's shared memory; 101,376 are needed"
     assert head_argmax.reason_against(empty(1, 64), empty(512, 64)) == said
@@ -193,8 +193,8 @@ def test_cards_with_too_little_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
     w13, w2, weights = empty(4, 128, 64), empty(4, 64, 64), empty(1, 2, dtype=torch.float32)
     assert gated_experts.reason_against(empty(1, 64), w13, w2, weights, torch.zeros(1, 2, dtype=torch.int32)) == said
     q, buffer = empty(1, 8, 512), empty(16, 1, 512)
-    assert attention_limits.few_query_reason(q, buffer, buffer, torch.empty_like(q), 1, None, None) is None
-    reason = attention_limits.prefill_reason(empty(1, 64, 512), buffer, buffer, buffer, buffer, empty(1, 64, 512))
+    assert limits.few_query_reason(q, buffer, buffer, torch.empty_like(q), 1, None, None) is None
+    reason = limits.prefill_reason(empty(1, 64, 512), buffer, buffer, buffer, buffer, empty(1, 64, 512))
     assert reason is not None
     assert "no tile for 64 query heads a KV head of 512 in torch.bfloat16 fits the 65,536 bytes" in reason
     assert prompt_tile(8, 512, 512, torch.float16, turing) is not None

@@ -13,7 +13,7 @@ from sglang_gemma4.kernels.dense import few_row_linear, gated_embedding
 from sglang_gemma4.kernels.experts import expert_routing, few_token_experts, grouped_experts, prefill_experts, routed_product
 from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax
 from sglang_gemma4.kernels.norms import layer_tail, qkv_norm_rope, triple_rmsnorm
-from sglang_gemma4.kernels.norms.qkv_norm_rope_tokens import TokenTiles
+from sglang_gemma4.kernels.norms.qkv_norm_rope import TokenTiles
 from sglang_gemma4.kernels.norms.row_parts import RowTiles
 from sglang_gemma4.patches import dependent_launch as patch
 from tests.unit.card_compiler import compiling_for

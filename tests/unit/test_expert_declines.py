@@ -309,8 +309,9 @@ def test_where_the_dense_ffn_stays_before_the_experts(card: bool, ranks: int, sa
     model = SimpleNamespace(config=SimpleNamespace(enable_moe_block=True))
     dense_patch.fork_layers(None, model)
     dense_patch.fork_layers(None, SimpleNamespace(config=SimpleNamespace(enable_moe_block=False)))
-    notes = patching._outcomes["dense_beside_experts"].notes
-    assert (installed, [said in note for note in notes if said]) == (([], [True]) if said else ([model], []))
+    outcome = patching._outcomes["dense_beside_experts"]
+    assert (installed, outcome.state) == (([], "declined") if said else ([model], "active"))
+    assert not said or said in outcome.reason
 
 
 def test_outside_a_capture_nothing_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_deterministic_inference_keeps_sglang_s_products(deterministic: bool, mo
     flags = SimpleNamespace(deterministic=SimpleNamespace(enable_deterministic_inference=deterministic))
     monkeypatch.setattr("sglang.srt.runtime_context.get_exec", lambda: flags)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(patch, "note", lambda name, message: heard.append(message))
+    monkeypatch.setattr(patch, "decline", lambda name, message: heard.append(message))
     monkeypatch.setattr("sglang_gemma4.models.schedule.dense_beside_experts.problem_here", lambda: "one rank of a test")
     model = decoder_layer(experts=False)
     patch.replace_products(None, model)

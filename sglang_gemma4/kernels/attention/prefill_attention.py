@@ -9,8 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels.attention.attention_limits import prefill_reason
-from sglang_gemma4.kernels.attention.attention_tiles import PromptTile, prompt_tile
+from sglang_gemma4.kernels.attention.limits import prefill_reason
+from sglang_gemma4.kernels.attention.tiles import PromptTile, prompt_tile
 from sglang_gemma4.kernels.card import card
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -251,7 +251,7 @@ def prefill_attention(
         longest: most new tokens of a request; the host knows it.
         window: a key is seen from positions up to ``window`` behind it; below 0: always.
         reach: None, or ``[tokens]`` int32: the last new token of its request, counted from 0, that each token sees; itself at least.
-        tile: None: :func:`~sglang_gemma4.kernels.attention.attention_tiles.prompt_tile` of the card.
+        tile: None: :func:`~sglang_gemma4.kernels.attention.tiles.prompt_tile` of the card.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.

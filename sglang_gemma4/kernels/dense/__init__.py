@@ -1,1 +1,1 @@
-"""Dense products and what is fused into them."""
+"""Dense layers: products of a few rows (:mod:`few_row_linear`), the gate of per-layer embeddings (:mod:`gated_embedding`)."""

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels.card import reason_against_card
+from sglang_gemma4.kernels.card import multiprocessors, reason_against_card
 from sglang_gemma4.kernels.dependent_launch import LINE, await_inputs, launch_options, prefetch
 from sglang_gemma4.kernels.experts.gated_experts import DTYPES
 
@@ -199,8 +199,7 @@ def few_row_linear(
     if rows == 0:
         return out
     if tile is None:
-        sms = torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 8
-        tile = tile_for(outputs, width, sms, gated)
+        tile = tile_for(outputs, width, multiprocessors(x.device, elsewhere=8), gated)
     blocks = triton.cdiv(outputs, tile.outputs)
     if tile.parts > 1 and (done.dtype != torch.int32 or done.numel() < blocks):
         raise ValueError(f"few_row_linear: {done.numel()} counters of {done.dtype}; expected {blocks} of int32, see counters()")

@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels.card import Card, card, reason_against_card
+from sglang_gemma4.kernels.card import Card, card, multiprocessors, reason_against_card
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 
 MOST_ROWS = 128
@@ -179,8 +179,7 @@ def head_argmax(
     vocabulary = weight.shape[0] if vocabulary is None else vocabulary
     tile = tile or tile_for(rows, weight.dtype, card(hidden.device))
     if programs is None:
-        cores = torch.cuda.get_device_properties(hidden.device).multi_processor_count if hidden.is_cuda else 2
-        programs = cores * tile.programs
+        programs = multiprocessors(hidden.device, elsewhere=2) * tile.programs
     share = -(-vocabulary // programs)
     share = -(-share // 8) * 8  # even ranges of about as many bytes; a range need not be a number of blocks
     programs = -(-vocabulary // share)

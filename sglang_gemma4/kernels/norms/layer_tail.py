@@ -12,8 +12,7 @@ import triton
 import triton.language as tl
 
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
-from sglang_gemma4.kernels.norms.layer_tail_rows import tail_rows_kernel
-from sglang_gemma4.kernels.norms.row_parts import RowTiles
+from sglang_gemma4.kernels.norms.row_parts import RowTiles, inverse_rms, load_parts, no_parts, store_part, with_part
 from sglang_gemma4.kernels.norms.triple_rmsnorm import reason_against, warps_for
 
 MANY_ROWS = 1024
@@ -129,6 +128,97 @@ def _tail_kernel(  # type: ignore[no-untyped-def]
         tl.store(next_ptr + row * width + columns, value.to(x_ptr.dtype.element_ty), mask=real)
 
 
+@triton.jit(do_not_specialize=["rows"])
+def tail_rows_kernel(  # type: ignore[no-untyped-def]
+    x_ptr,
+    experts_ptr,
+    residual_ptr,
+    weight_ptr,
+    experts_weight_ptr,
+    combined_weight_ptr,
+    scalar_ptr,
+    next_weight_ptr,
+    out_ptr,
+    next_ptr,
+    x_stride,
+    experts_stride,
+    residual_stride,
+    width,
+    eps,
+    experts_eps,
+    combined_eps,
+    next_eps,
+    rows,
+    DUAL: tl.constexpr,  # noqa: N803
+    HAS_SCALAR: tl.constexpr,  # noqa: N803
+    HAS_NEXT: tl.constexpr,  # noqa: N803
+    ROUNDED: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803
+    STAGES: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # noqa: N803
+    PARTS: tl.constexpr,  # noqa: N803
+    WHOLE: tl.constexpr,  # noqa: N803
+    HELD: tl.constexpr,  # noqa: N803 - the weights, in registers
+    PDL: tl.constexpr,  # noqa: N803
+):
+    """For many rows, tuples of tiles (:mod:`~sglang_gemma4.kernels.norms.row_parts`): a sum's terms are added in another order."""
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
+    if HELD:
+        weight = load_parts(weight_ptr, width, BLOCK, PARTS, WHOLE)
+        if DUAL:
+            experts_weight = load_parts(experts_weight_ptr, width, BLOCK, PARTS, WHOLE)
+            combined_weight = load_parts(combined_weight_ptr, width, BLOCK, PARTS, WHOLE)
+        if HAS_NEXT:
+            next_weight = load_parts(next_weight_ptr, width, BLOCK, PARTS, WHOLE)
+    if HAS_SCALAR:
+        scalar = tl.load(scalar_ptr).to(tl.float32)
+    await_inputs(PDL)
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    for row in tl.range(first, tl.minimum(first + ROWS, rows), num_stages=STAGES):
+        x = load_parts(x_ptr + row * x_stride, width, BLOCK, PARTS, WHOLE)
+        if DUAL:
+            experts = load_parts(experts_ptr + row * experts_stride, width, BLOCK, PARTS, WHOLE)
+        residual = load_parts(residual_ptr + row * residual_stride, width, BLOCK, PARTS, WHOLE)
+        if not HELD:
+            weight = load_parts(weight_ptr, width, BLOCK, PARTS, WHOLE)
+        scale = inverse_rms(x, width, eps)
+        if DUAL:
+            if not HELD:
+                experts_weight = load_parts(experts_weight_ptr, width, BLOCK, PARTS, WHOLE)
+            experts_scale = inverse_rms(experts, width, experts_eps)
+        values = no_parts()
+        for part in tl.static_range(PARTS):
+            value = x[part].to(tl.float32) * scale * weight[part].to(tl.float32)
+            if DUAL:
+                value += experts[part].to(tl.float32) * experts_scale * experts_weight[part].to(tl.float32)
+            values = with_part(values, value)
+        if DUAL:
+            if not HELD:
+                combined_weight = load_parts(combined_weight_ptr, width, BLOCK, PARTS, WHOLE)
+            scale = inverse_rms(values, width, combined_eps)
+        written = no_parts()
+        for part in tl.static_range(PARTS):
+            value = values[part]
+            if DUAL:
+                value = value * scale * combined_weight[part].to(tl.float32)
+            if ROUNDED:
+                value = value.to(dtype).to(tl.float32)
+            value += residual[part].to(tl.float32)
+            if HAS_SCALAR:
+                if ROUNDED:
+                    value = value.to(dtype).to(tl.float32)
+                value *= scalar
+            written = with_part(written, value.to(dtype))
+            store_part(out_ptr + row * width, written[part], width, part, BLOCK, PARTS, WHOLE)
+        if HAS_NEXT:
+            if not HELD:
+                next_weight = load_parts(next_weight_ptr, width, BLOCK, PARTS, WHOLE)
+            scale = inverse_rms(written, width, next_eps)
+            for part in tl.static_range(PARTS):
+                value = written[part].to(tl.float32) * scale * next_weight[part].to(tl.float32)
+                store_part(next_ptr + row * width, value.to(dtype), width, part, BLOCK, PARTS, WHOLE)
+
+
 def dual_tail(
     dense: torch.Tensor,
     experts: torch.Tensor,
@@ -209,22 +299,11 @@ def _launch(
     out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
     normed = None if next_weight is None else torch.empty_like(out)
     if rows:
+        beside = x if experts is None else experts
         given = (
-            x,
-            x if experts is None else experts,
-            residual,
-            *weights,
-            weights[0] if scalar is None else scalar,
-            weights[0] if next_weight is None else next_weight,
-            out,
-            out if normed is None else normed,
-            x.stride(0),
-            x.stride(0) if experts is None else experts.stride(0),
-            residual.stride(0),
-            width,
-            *eps,
-            next_eps,
-        )
+            x, beside, residual, *weights, weights[0] if scalar is None else scalar, weights[0] if next_weight is None else next_weight,
+            out, out if normed is None else normed, x.stride(0), beside.stride(0), residual.stride(0), width, *eps, next_eps,
+        )  # fmt: skip
         options = {"DUAL": experts is not None, "HAS_SCALAR": scalar is not None, "HAS_NEXT": next_weight is not None, "ROUNDED": rounded}
         options |= launch_options(x.device)
         if tiles is None and rows >= MANY_ROWS and TILES.fits(width):

@@ -1,4 +1,4 @@
-"""Triton kernels of :mod:`sglang_gemma4.kernels.experts.prefill_experts`: each walks over tiles of one product of all experts' rows."""
+"""Both products of a prefill's experts: a program walks over tiles of one product of all experts' rows."""
 
 import triton
 import triton.language as tl

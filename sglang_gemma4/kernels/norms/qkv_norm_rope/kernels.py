@@ -1,32 +1,87 @@
-"""The kernel of :mod:`sglang_gemma4.kernels.norms.qkv_norm_rope` for many tokens: the same steps, a sum's terms added in another order.
+"""The kernels of a decode step and, with whole tokens a program, of a prefill: the same steps, a sum's terms added in another order.
 
-There four heads of whatever kind are a program, which a decode step needs to fill a card; in a prefill the instructions that this takes,
-28 for an element, are what takes the time. Here a program takes whole tokens, all heads of a kind one tile: addresses and weights are the
+In a decode step four heads of whatever kind are a program, which it needs to fill a card; in a prefill the instructions that this takes, 28
+for an element, are what takes the time. There a program takes whole tokens, all heads of a kind one tile: addresses and weights are the
 same for many elements, no lane asks which kind of head it has, and a token's loads are all on their way before the first is used.
 """
-
-from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
 from sglang_gemma4.kernels.dependent_launch import await_inputs
 
-MOST_OF_A_LANE = 192
-"""Elements of a token that a lane may hold, two in a register before they are computed with."""
 
-
-class TokenTiles(NamedTuple):
-    """How the kernel for many tokens is laid out."""
-
-    tokens: int
-    """Of a program, one after the other."""
-    warps: int
-
-    def fit(self, heads: int, kv_heads: int, dim: int) -> bool:
-        """Whether such layers may be laid out so: a tile has a power of two of heads, and a token's heads stay in registers."""
-        powers = not heads & (heads - 1) and not kv_heads & (kv_heads - 1)
-        return powers and (heads + 2 * kv_heads) * dim <= MOST_OF_A_LANE * 32 * self.warps
+@triton.jit(do_not_specialize=["tokens", "cache_slots"])
+def _qkv_norm_rope_kernel(  # type: ignore[no-untyped-def]
+    qkv_ptr,
+    positions_ptr,
+    cos_sin_ptr,  # [positions, dim]: cosines, then sines
+    q_weight_ptr,
+    k_weight_ptr,
+    out_ptr,  # [tokens, heads, dim], [tokens, KV heads, dim], [tokens, KV heads, dim], one after the other
+    tokens,
+    token_stride,
+    cos_sin_stride,
+    eps,
+    k_cache_ptr,  # [slots, KV heads, dim], and v_cache_ptr; None where nothing is written
+    v_cache_ptr,
+    slots_ptr,  # [tokens]
+    cache_slots,
+    k_slot_stride,
+    k_head_stride,
+    v_slot_stride,
+    v_head_stride,
+    HEADS: tl.constexpr,  # noqa: N803
+    KV_HEADS: tl.constexpr,  # noqa: N803
+    HALF: tl.constexpr,  # noqa: N803 - of the head dimension
+    ROWS: tl.constexpr,  # noqa: N803 - heads of a program
+    WRITES: tl.constexpr,  # noqa: N803 - keys and values, into the pool
+    PDL: tl.constexpr,  # noqa: N803
+):
+    columns = tl.arange(0, HALF)[None, :]
+    q_first, q_second = tl.load(q_weight_ptr + columns).to(tl.float32), tl.load(q_weight_ptr + HALF + columns).to(tl.float32)
+    if KV_HEADS > 0:
+        k_first, k_second = tl.load(k_weight_ptr + columns).to(tl.float32), tl.load(k_weight_ptr + HALF + columns).to(tl.float32)
+    await_inputs(PDL)
+    number = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    token, head = number // (HEADS + 2 * KV_HEADS), number % (HEADS + 2 * KV_HEADS)
+    position = tl.load(positions_ptr + token, mask=token < tokens, other=0).to(tl.int64)
+    if WRITES:
+        slot = tl.load(slots_ptr + token, mask=token < tokens, other=0).to(tl.int64)
+    real = (token < tokens)[:, None]
+    is_q, is_v = head < HEADS, head >= HEADS + KV_HEADS
+    start = qkv_ptr + (token * token_stride + head * (2 * HALF))[:, None] + columns
+    first = tl.load(start, mask=real, other=0.0).to(tl.float32)
+    second = tl.load(start + HALF, mask=real, other=0.0).to(tl.float32)
+    turns = real & (head < HEADS + KV_HEADS)[:, None]
+    angle = cos_sin_ptr + (position * cos_sin_stride)[:, None] + columns
+    cos = tl.load(angle, mask=turns, other=1.0).to(tl.float32)
+    sin = tl.load(angle + HALF, mask=turns, other=0.0).to(tl.float32)
+    if KV_HEADS > 0:
+        one = tl.where(is_v[:, None], 1.0, tl.where(is_q[:, None], q_first, k_first))
+        two = tl.where(is_v[:, None], 1.0, tl.where(is_q[:, None], q_second, k_second))
+    else:
+        one, two = q_first, q_second
+    scale = tl.rsqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / (2 * HALF) + eps)[:, None]
+    first = (first * scale * one).to(qkv_ptr.dtype.element_ty).to(tl.float32)
+    second = (second * scale * two).to(qkv_ptr.dtype.element_ty).to(tl.float32)
+    q_row, kv_row = token * HEADS + head, token * KV_HEADS + head - HEADS
+    row = tl.where(is_q, q_row, tokens * HEADS + kv_row + tl.where(is_v, tokens * KV_HEADS - KV_HEADS, 0))
+    out = out_ptr + (row * (2 * HALF))[:, None] + columns
+    low = (first * cos - second * sin).to(qkv_ptr.dtype.element_ty)
+    tl.store(out, low, mask=real)
+    high = (first * sin + second * cos).to(qkv_ptr.dtype.element_ty)
+    tl.store(out + HALF, high, mask=real)
+    if WRITES:
+        # Padding tokens name slot 0, any number of them: it keeps what it holds, as in SGLang's write.
+        kept = real & ((slot > 0) & (slot < cache_slots))[:, None]
+        keys, values = kept & ((head >= HEADS) & (head < HEADS + KV_HEADS))[:, None], kept & is_v[:, None]
+        k_row = k_cache_ptr + (slot * k_slot_stride + (head - HEADS) * k_head_stride)[:, None] + columns
+        v_row = v_cache_ptr + (slot * v_slot_stride + (head - HEADS - KV_HEADS) * v_head_stride)[:, None] + columns
+        tl.store(k_row, low, mask=keys)
+        tl.store(k_row + HALF, high, mask=keys)
+        tl.store(v_row, low, mask=values)
+        tl.store(v_row + HALF, high, mask=values)
 
 
 @triton.jit

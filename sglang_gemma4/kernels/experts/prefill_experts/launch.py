@@ -1,9 +1,4 @@
-"""A MoE layer of a prefill chunk in three launches after the rows lie in blocks: gate and up with the activation, down, sum.
-
-An expert has tens to thousands of rows here, so arithmetic and the way to it bind both products, not reading the weights. Gate and up are
-one product of twice the columns; its result lies in the order of the blocks, so that the second product loads it, and either product its
-weights, through tensor descriptors (Hopper's TMA). Of an expert's last block, half is computed where at most half its places are taken.
-"""
+"""Tiles, checks and launcher of :func:`prefill_experts`; its reference is ``few_token_experts_reference``."""
 
 import functools
 from dataclasses import dataclass
@@ -13,11 +8,12 @@ import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from sglang_gemma4.kernels.card import multiprocessors
 from sglang_gemma4.kernels.dependent_launch import CAPABILITY, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks, expert_blocks
 from sglang_gemma4.kernels.experts.gated_experts import reason_against
 from sglang_gemma4.kernels.experts.grouped_experts import sum_of_rows
-from sglang_gemma4.kernels.experts.prefill_expert_products import down_rows_kernel, gate_and_up_kernel
+from sglang_gemma4.kernels.experts.prefill_experts.kernels import down_rows_kernel, gate_and_up_kernel
 
 ALIGNMENT = 16
 """Bytes that a descriptor wants a tensor's start and its strides to be multiples of."""
@@ -55,12 +51,6 @@ def tiles_for(dtype: torch.dtype) -> Tiles:
     if dtype == torch.float32:  # no matrix instruction, twice the bytes
         return 64, PrefillTile(32, 32, 4, 2), PrefillTile(64, 32, 4, 2)
     return 128, PrefillTile(128, 64, 8, 4), PrefillTile(256, 64, 8, 4, group=16, programs=1, ahead=True)
-
-
-@functools.cache
-def multiprocessors(device: torch.device) -> int:
-    """Of a card; where kernels are interpreted, one."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 import torch
 import triton
 
-from sglang_gemma4.kernels.attention.attention_tiles import key_tile, prompt_tile
+from sglang_gemma4.kernels.attention.tiles import key_tile, prompt_tile
 from sglang_gemma4.kernels.card import card
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -1,0 +1,200 @@
+"""Attention of a request's query tokens over a part of its keys, and the join of the parts."""
+
+import triton
+import triton.language as tl
+
+from sglang_gemma4.kernels.dependent_launch import await_inputs
+
+
+@triton.jit
+def parts_of(length, wanted, most, LEAST: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """Parts a request of ``length`` cached keys is cut into, and keys in each."""
+    parts = tl.maximum(1, tl.minimum(tl.minimum(most, length // LEAST), tl.maximum(wanted, length // MOST)))
+    return parts, tl.cdiv(length, parts)
+
+
+@triton.jit
+def _attend(  # type: ignore[no-untyped-def]
+    query,
+    k_pointers,
+    v_pointers,
+    seen,
+    loaded,
+    top,
+    total,
+    out,
+    scale,
+    SOFT_CAP: tl.constexpr,  # noqa: N803
+    PRECISION: tl.constexpr,  # noqa: N803
+):
+    """One block of keys into the running maximum, sum and output of every row."""
+    keys = tl.load(k_pointers, mask=loaded[None, :], other=0.0)  # [dim, keys]
+    scores = tl.dot(query, keys.to(query.dtype), input_precision=PRECISION) * scale
+    if SOFT_CAP > 0:
+        scores = SOFT_CAP * (2 * tl.sigmoid(2 * scores / SOFT_CAP) - 1)  # tanh
+    scores = tl.where(seen, scores, float("-inf"))
+    new_top = tl.maximum(top, tl.max(scores, 1))
+    safe = tl.where(new_top == float("-inf"), 0.0, new_top)  # a row that has seen nothing yet
+    weights = tl.exp(scores - safe[:, None])
+    fade = tl.exp(top - safe)
+    values = tl.load(v_pointers, mask=loaded[:, None], other=0.0)  # [keys, value dim]
+    out = out * fade[:, None] + tl.dot(weights.to(values.dtype), values, input_precision=PRECISION)
+    return new_top, total * fade + tl.sum(weights, 1), out
+
+
+@triton.jit(do_not_specialize=["wanted", "most"])
+def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
+    q_ptr,
+    k_buffer_ptr,
+    v_buffer_ptr,
+    k_new_ptr,
+    v_new_ptr,
+    kv_indptr_ptr,
+    kv_indices_ptr,
+    tree_mask_ptr,
+    tree_mask_indptr_ptr,
+    key_offsets_ptr,
+    part_out_ptr,  # [requests, KV heads, parts, rows, value dim] float32
+    part_lse_ptr,  # [requests, KV heads, parts, rows] float32
+    scale,
+    wanted,
+    most,  # parts there is room for
+    q_token_stride,
+    q_head_stride,
+    k_slot_stride,
+    k_head_stride,
+    v_slot_stride,
+    v_head_stride,
+    k_new_token_stride,
+    k_new_head_stride,
+    v_new_token_stride,
+    v_new_head_stride,
+    KV_HEADS: tl.constexpr,  # noqa: N803
+    GROUP: tl.constexpr,  # noqa: N803 - query heads of a KV head
+    QUERIES: tl.constexpr,  # noqa: N803
+    NEW: tl.constexpr,  # noqa: N803 - the query tokens' own keys are in k_new
+    TREE: tl.constexpr,  # noqa: N803
+    HAS_OFFSETS: tl.constexpr,  # noqa: N803
+    WINDOW: tl.constexpr,  # noqa: N803
+    SOFT_CAP: tl.constexpr,  # noqa: N803
+    DIM: tl.constexpr,  # noqa: N803
+    V_DIM: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803 - QUERIES * GROUP, padded
+    BLOCK: tl.constexpr,  # noqa: N803 - keys
+    BLOCK_NEW: tl.constexpr,  # noqa: N803
+    LEAST: tl.constexpr,  # noqa: N803 - keys in a part
+    MOST: tl.constexpr,  # noqa: N803
+    PRECISION: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
+):
+    await_inputs(PDL)
+    # Heads first: programs side by side read adjacent keys, heads of the same slots.
+    kv_head = (tl.program_id(0) % KV_HEADS).to(tl.int64)
+    request = (tl.program_id(0) // KV_HEADS).to(tl.int64)
+    part = tl.program_id(1)
+    start = tl.load(kv_indptr_ptr + request).to(tl.int64)
+    length = (tl.load(kv_indptr_ptr + request + 1).to(tl.int64) - start).to(tl.int32)
+    parts, keys_per_part = parts_of(length, wanted, most, LEAST, MOST)
+    if part < parts:
+        rows = tl.arange(0, ROWS)
+        token, head = rows // GROUP, kv_head * GROUP + rows % GROUP
+        real = rows < QUERIES * GROUP
+        dims, v_dims = tl.arange(0, DIM), tl.arange(0, V_DIM)
+        query = tl.load(
+            q_ptr + (request * QUERIES + token)[:, None] * q_token_stride + head[:, None] * q_head_stride + dims[None, :],
+            mask=real[:, None],
+            other=0.0,
+        )
+        top = tl.full([ROWS], float("-inf"), tl.float32)
+        total = tl.zeros([ROWS], tl.float32)
+        out = tl.zeros([ROWS, V_DIM], tl.float32)
+        position = length + token if NEW else length - 1 + tl.zeros([ROWS], tl.int32)
+
+        first = part * keys_per_part
+        last = tl.minimum(first + keys_per_part, length)
+        if WINDOW >= 0:  # what the first query token does not see, none does
+            first = tl.maximum(first, (length if NEW else length - 1) - WINDOW)
+        for block in range(first, last, BLOCK):
+            columns = block + tl.arange(0, BLOCK)
+            loaded = columns < last
+            slots = tl.load(kv_indices_ptr + start + columns, mask=loaded, other=0).to(tl.int64)
+            seen = loaded[None, :] & real[:, None]
+            if WINDOW >= 0:
+                seen &= position[:, None] <= columns[None, :] + WINDOW
+            top, total, out = _attend(
+                query,
+                k_buffer_ptr + slots[None, :] * k_slot_stride + kv_head * k_head_stride + dims[:, None],
+                v_buffer_ptr + slots[:, None] * v_slot_stride + kv_head * v_head_stride + v_dims[None, :],
+                seen, loaded, top, total, out, scale, SOFT_CAP, PRECISION,
+            )  # fmt: skip
+        if NEW and part == parts - 1:
+            fresh = tl.arange(0, BLOCK_NEW)
+            loaded = fresh < QUERIES
+            seen = loaded[None, :] & real[:, None]
+            if TREE:
+                before = tl.load(key_offsets_ptr + request).to(tl.int64) if HAS_OFFSETS else 0
+                width = before + length + QUERIES
+                mask_start = tl.load(tree_mask_indptr_ptr + request).to(tl.int64) + before + length
+                seen &= tl.load(tree_mask_ptr + mask_start + token[:, None] * width + fresh[None, :], mask=seen, other=0) != 0
+            else:
+                seen &= fresh[None, :] <= token[:, None]
+            if WINDOW >= 0:
+                seen &= token[:, None] <= fresh[None, :] + WINDOW
+            tokens = request * QUERIES + fresh
+            top, total, out = _attend(
+                query,
+                k_new_ptr + tokens[None, :] * k_new_token_stride + kv_head * k_new_head_stride + dims[:, None],
+                v_new_ptr + tokens[:, None] * v_new_token_stride + kv_head * v_new_head_stride + v_dims[None, :],
+                seen, loaded, top, total, out, scale, SOFT_CAP, PRECISION,
+            )  # fmt: skip
+        divisor = tl.where(total > 0, total, 1.0)
+        out = out / divisor[:, None]
+        place = (request * KV_HEADS + kv_head) * most * (QUERIES * GROUP) + rows + part * (QUERIES * GROUP)
+        tl.store(part_out_ptr + place[:, None] * V_DIM + v_dims[None, :], out, mask=real[:, None])
+        tl.store(part_lse_ptr + place, tl.where(total > 0, top + tl.log(divisor), float("-inf")), mask=real)
+
+
+@triton.jit(do_not_specialize=["wanted", "most"])
+def _join_kernel(  # type: ignore[no-untyped-def]
+    part_out_ptr,
+    part_lse_ptr,
+    kv_indptr_ptr,
+    out_ptr,  # [tokens, heads, value dim]
+    wanted,
+    most,
+    KV_HEADS: tl.constexpr,  # noqa: N803
+    GROUP: tl.constexpr,  # noqa: N803
+    QUERIES: tl.constexpr,  # noqa: N803
+    V_DIM: tl.constexpr,  # noqa: N803
+    LEAST: tl.constexpr,  # noqa: N803 - keys in a part
+    MOST: tl.constexpr,  # noqa: N803
+    BLOCK_PARTS: tl.constexpr,  # noqa: N803
+    PDL: tl.constexpr,  # noqa: N803
+):
+    await_inputs(PDL)
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1).to(tl.int64)
+    request = token // QUERIES
+    row = (token % QUERIES) * GROUP + head % GROUP
+    length = tl.load(kv_indptr_ptr + request + 1).to(tl.int32) - tl.load(kv_indptr_ptr + request).to(tl.int32)
+    parts, _ = parts_of(length, wanted, most, LEAST, MOST)
+    only = tl.arange(0, 1)
+    real = only == 0
+    place = (request * KV_HEADS + head // GROUP) * most * (QUERIES * GROUP) + row + only
+    dims = tl.arange(0, V_DIM)
+    numbers = tl.arange(0, BLOCK_PARTS)
+    there = real[:, None] & (numbers < parts)[None, :]
+    lse = part_lse_ptr + place[:, None] + numbers[None, :] * (QUERIES * GROUP)
+    top = tl.max(tl.load(lse, mask=there, other=float("-inf"), cache_modifier=".cg"), 1)
+    safe = tl.where(top == float("-inf"), 0.0, top)
+    total = tl.zeros_like(safe)
+    out = total[:, None] + tl.zeros_like(dims)[None, :]
+    for number in range(parts):
+        at = place + number * (QUERIES * GROUP)
+        weight = tl.exp(tl.load(part_lse_ptr + at, mask=real, other=float("-inf"), cache_modifier=".cg") - safe)
+        total += weight
+        found = tl.load(part_out_ptr + at[:, None] * V_DIM + dims[None, :], mask=real[:, None], other=0.0, cache_modifier=".cg")
+        out += weight[:, None] * found
+    out = out / tl.where(total > 0, total, 1.0)[:, None]
+    stored = out_ptr + (token * (KV_HEADS * GROUP) + head) * V_DIM + only[:, None] + dims[None, :]
+    tl.store(stored, out.to(out_ptr.dtype.element_ty))
