@@ -146,25 +146,31 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure; 1 where a start died, 2 for bad arguments."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    words, flags = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Of the command line, without what follows ``--``."""
+    form = argparse.ArgumentParser(
         prog="python -m sglang_gemma4.start.measure",
         description=str(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="What follows -- goes to every server.",
     )
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new folder")
-    parser.add_argument("--model", required=True, help="a checkpoint directory, a Hugging Face name or a shipped tiny model")
-    parser.add_argument("--assistant", help="the MTP draft of the arm part mtp (default: MODEL-assistant)")
-    parser.add_argument("--arm", action="append", metavar="ARM", help="as `bench --arm`; default: stock,mtp and package,mtp")
+    form.add_argument("folder", type=Path, metavar="FOLDER", help="a new folder")
+    form.add_argument("--model", required=True, help="a checkpoint directory, a Hugging Face name or a shipped tiny model")
+    form.add_argument("--assistant", help="the MTP draft of the arm part mtp (default: MODEL-assistant)")
+    form.add_argument("--arm", action="append", metavar="ARM", help="as `bench --arm`; default: stock,mtp and package,mtp")
     for mode in MODES:
-        parser.add_argument(f"--{mode}", action="store_true", help=f"{mode} starts (default: cold and warm)")
-    parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="starts of each arm and mode (default: %(default)s)")
-    parser.add_argument("--dry-run", action="store_true", help="print the starts and their environments, and make none")
-    given = parser.parse_args(words)
+        form.add_argument(f"--{mode}", action="store_true", help=f"{mode} starts (default: cold and warm)")
+    form.add_argument("--repetitions", type=int, default=3, metavar="N", help="starts of each arm and mode (default: %(default)s)")
+    form.add_argument("--dry-run", action="store_true", help="print the starts and their environments, and make none")
+    return form
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure; 1 where a start died, 2 for bad arguments."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    words, flags = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    form = parser()
+    given = form.parse_args(words)
     dummy = "--load-format=dummy" in flags or ("--load-format", "dummy") in itertools.pairwise(flags)
     texts = given.arm or ["stock:stock,mtp", "package:package,mtp"]
     try:
@@ -175,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if given.folder.exists() and any(given.folder.iterdir()):
             raise ValueError(f"{given.folder} is not empty; name a new folder")
     except ValueError as error:
-        parser.error(str(error))
+        form.error(str(error))
     modes = [mode for mode in MODES if getattr(given, mode)] or ["cold", "warm"]
     caches = given.folder.resolve() / "caches"
     starts = list(plan(arms, modes, given.repetitions))
