@@ -1,4 +1,4 @@
-"""Putting questions to a server through sgl-eval: its sampler, its thread pool, its grading; one row per answer."""
+"""Ask a server questions with sgl-eval's sampler, thread pool and grading; one row per answer."""
 
 import hashlib
 import json
@@ -13,11 +13,11 @@ from sglang_gemma4.quality.questions import Questions, colour_named, evaluator, 
 
 RETRIES = 2
 EXTRAS = {"logprobs": True, "top_logprobs": 2, "return_meta_info": True}
-"""Two log-probabilities per token: where two runs differ, the other run's token is nearly always the runner-up."""
+"""Two log-probabilities per token: if two runs differ, the other run's token is nearly always the runner-up."""
 
 
 class Sampler:
-    """sgl-eval's chat sampler, which keeps beside each answer what was sent and ends the run when an answer cannot be had."""
+    """sgl-eval's chat sampler; it also records what was sent, and ends the run if the server gives no answer."""
 
     def __init__(self, endpoint: Endpoint, model: str, opening: str) -> None:
         self.inner = evaluator("sampler").ChatCompletionSampler(f"{endpoint.url}/v1", model, endpoint.api_key or "EMPTY", RETRIES)
@@ -109,7 +109,7 @@ def about(endpoint: Endpoint, model: str) -> results.Record:
 def _ask_all(
     kind: str, todo: Sequence[Any], prompt_yaml: Path | None, sampler: Sampler, gen: Any, concurrency: int, keep: Callable[..., None]
 ) -> None:
-    """Through sgl-eval's benchmark, or its runner where it has no benchmark; ``keep`` is called with each graded answer."""
+    """With sgl-eval's benchmark, or its runner if it has no benchmark; ``keep`` is called with each graded answer."""
     if kind == "mmlu":
         evaluator("registry").get("mmlu").run(
             sampler=sampler,
@@ -167,12 +167,12 @@ def _runner_up(top: Sequence[Sequence[Any]], chosen: int) -> list[Any]:
 
 
 def digest(sent: Any) -> str:
-    """16 hexadecimal digits of SHA-256 over what was sent, images included."""
+    """16 hexadecimal digits of the SHA-256 of what was sent, images included."""
     return hashlib.sha256(json.dumps(sent, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def summarise(rows: Sequence[results.Record]) -> results.Record:
-    """Accuracy and what it rests on."""
+    """Accuracy and the counts behind it."""
     return {
         "questions": len(rows),
         "correct": sum(row["correct"] for row in rows),
@@ -187,7 +187,7 @@ def summarise(rows: Sequence[results.Record]) -> results.Record:
 def accept_length(rows: Sequence[results.Record]) -> float | None:
     """Tokens per verify step over all answers: 1 + correct drafts / verify steps; None without speculative decoding.
 
-    As SGLang counts: drafts that verify accepts behind a stop token are in, so answers of one word look longer than they are.
+    As SGLang counts: drafts accepted after a stop token are included, so one-word answers have too high a value.
     """
     steps = sum(row.get("verify_steps") or 0 for row in rows)
     return 1 + sum(row.get("correct_drafts") or 0 for row in rows) / steps if steps else None

@@ -87,62 +87,43 @@ def _shared(parser: argparse.ArgumentParser, kind: str, questions: int) -> None:
 def _mmlu(arguments: argparse.Namespace) -> int:
     from sglang_gemma4.quality import questions
 
-    _reachable(arguments)
+    server = _reachable(arguments)
     made = questions.four_choice(arguments.dataset, arguments.questions, arguments.seed)
     print(f"dataset: {made.dataset['name']} ({made.dataset['why']})", file=sys.stderr)
-    return _ask("mmlu", made, arguments)
+    return _ask("mmlu", server, made, arguments)
 
 
 def _colors(arguments: argparse.Namespace) -> int:
     from sglang_gemma4.quality import questions
 
-    _reachable(arguments)
-    return _ask("colors", questions.colour_images(arguments.questions, arguments.seed), arguments)
+    return _ask("colors", _reachable(arguments), questions.colour_images(arguments.questions, arguments.seed), arguments)
 
 
-def _reachable(arguments: argparse.Namespace) -> None:
-    """Ask the server for its model before anything is fetched or made; ValueError when it does not answer."""
+def _reachable(arguments: argparse.Namespace) -> Any:
+    """The server's endpoint; ValueError if it does not answer, before anything is fetched or made."""
     from sglang_gemma4.quality.endpoint import Endpoint
 
     if arguments.concurrency < 1:
         raise ValueError(f"--concurrency {arguments.concurrency} sends nothing; give 1 or more")
-    Endpoint.at(arguments.url, arguments.api_key).model(arguments.model)
+    server = Endpoint.at(arguments.url, arguments.api_key)
+    server.model(arguments.model)
+    return server
 
 
-def _ask(kind: str, made: Any, arguments: argparse.Namespace) -> int:
+def _ask(kind: str, server: Any, made: Any, arguments: argparse.Namespace) -> int:
     from sglang_gemma4.quality import asking
-    from sglang_gemma4.quality.endpoint import Endpoint
 
-    summary = asking.ask(
-        kind,
-        Endpoint.at(arguments.url, arguments.api_key),
-        arguments.out,
-        made,
-        model=arguments.model,
-        concurrency=arguments.concurrency,
-        max_tokens=arguments.max_tokens,
-        logprobs=not arguments.no_logprobs,
-    )
-    _print({"eval": kind, "dataset": made.dataset["name"], **summary, "written to": str(arguments.out)})
-    return 0
+    options = {name: getattr(arguments, name) for name in ("model", "concurrency", "max_tokens")}
+    summary = asking.ask(kind, server, arguments.out, made, logprobs=not arguments.no_logprobs, **options)
+    return _print({"eval": kind, "dataset": made.dataset["name"], **summary, "written to": str(arguments.out)})
 
 
 def _text(arguments: argparse.Namespace) -> int:
     from sglang_gemma4.quality import perplexity
-    from sglang_gemma4.quality.endpoint import Endpoint
 
-    _reachable(arguments)
-    summary = perplexity.evaluate(
-        Endpoint.at(arguments.url, arguments.api_key),
-        arguments.out,
-        arguments.file,
-        model=arguments.model,
-        window=arguments.window,
-        stride=arguments.stride,
-        concurrency=arguments.concurrency,
-    )
-    _print({"eval": "text", "file": str(arguments.file), **summary, "written to": str(arguments.out)})
-    return 0
+    options = {name: getattr(arguments, name) for name in ("model", "window", "stride", "concurrency")}
+    summary = perplexity.evaluate(_reachable(arguments), arguments.out, arguments.file, **options)
+    return _print({"eval": "text", "file": str(arguments.file), **summary, "written to": str(arguments.out)})
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -163,7 +144,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     return int(bool(broken))
 
 
-def _print(summary: dict[str, Any]) -> None:
+def _print(summary: dict[str, Any]) -> int:
     for name, value in summary.items():
         if value is not None:
             print(f"{name.replace('_', ' '):<22} {value:.6g}" if isinstance(value, float) else f"{name.replace('_', ' '):<22} {value}")
+    return 0

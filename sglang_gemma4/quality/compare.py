@@ -45,20 +45,14 @@ def _pairs(a: results.Run, b: results.Run) -> list[tuple[results.Record, results
 
 
 def _who(run: results.Run) -> dict[str, Any]:
-    server = run.header["server"]
-    return {
-        "model": run.header["model"],
-        "sglang": server["sglang"],
-        "sglang_gemma4": server["sglang_gemma4"],
-        "patches": server["patches"],
-    }
+    return {"model": run.header["model"], **{name: run.header["server"][name] for name in ("sglang", "sglang_gemma4", "patches")}}
 
 
 def _different_settings(a: results.Run, b: results.Run) -> dict[str, list[Any]]:
-    """{name: [A's, B's]} of the server settings and evaluator options that are not the same; switches where both servers report them."""
+    """{name: [A's, B's]} of the server settings and evaluator options that differ; switches only if both servers report them."""
     servers = [run.header["server"] for run in (a, b)]
     reported = all(server["switches"] for server in servers)
-    parts = [
+    one, other = (
         {
             **server["settings"],
             **(server["switches"] if reported else {}),
@@ -66,8 +60,8 @@ def _different_settings(a: results.Run, b: results.Run) -> dict[str, list[Any]]:
             "concurrency": run.header["concurrency"],
         }
         for run, server in zip((a, b), servers, strict=True)
-    ]
-    return {name: [part.get(name) for part in parts] for name in {**parts[0], **parts[1]} if parts[0].get(name) != parts[1].get(name)}
+    )
+    return {name: [one.get(name), other.get(name)] for name in {**one, **other} if one.get(name) != other.get(name)}
 
 
 def _answers(pairs: list[tuple[results.Record, results.Record]]) -> dict[str, Any]:

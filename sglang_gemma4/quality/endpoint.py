@@ -1,11 +1,10 @@
 """A running SGLang server over HTTP: its model, its settings, its native endpoints."""
 
-import json
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
+
+import requests
 
 ANSWER_SECONDS = 3600
 """Limit of one request; the CPU engine is slow."""
@@ -32,7 +31,7 @@ SETTINGS = (
     "speculative_eagle_topk",
     "speculative_num_draft_tokens",
 )
-"""What of a server's arguments is kept beside its answers."""
+"""The server arguments that are recorded with the answers."""
 
 
 @dataclass(frozen=True)
@@ -44,33 +43,31 @@ class Endpoint:
 
     @classmethod
     def at(cls, url: str, api_key: str | None) -> "Endpoint":
-        """``url`` as a person types it: the scheme may be missing, a closing ``/v1`` may be there."""
+        """From a URL as typed: the scheme may be missing, and a ``/v1`` at the end is dropped."""
         base = url if "://" in url else f"http://{url}"
         return cls(base.rstrip("/").removesuffix("/v1"), api_key)
 
     def get(self, path: str) -> Any:
         """The JSON answer of a GET."""
-        return self._send(urllib.request.Request(self.url + path, headers=self._headers()), PROBE_SECONDS)
+        return self._send("GET", path, PROBE_SECONDS)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """The JSON answer of a POST."""
-        headers = {**self._headers(), "Content-Type": "application/json"}
-        return self._send(urllib.request.Request(self.url + path, json.dumps(body).encode(), headers), ANSWER_SECONDS)
+        return self._send("POST", path, ANSWER_SECONDS, json=body)
 
-    def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-
-    def _send(self, request: urllib.request.Request, seconds: float) -> Any:
+    def _send(self, method: str, path: str, seconds: float, **body: Any) -> Any:
         """Raises ValueError: nothing answers, the server refuses, or the answer is not JSON."""
+        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         try:
-            with urllib.request.urlopen(request, timeout=seconds) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            said = error.read().decode(errors="replace")[:300]
-            hint = "give its key with --api-key" if error.code in (401, 403) else f"it says {said!r}; is it an SGLang server?"
-            raise ValueError(f"{request.full_url} answers {error.code} {error.reason}: {hint}") from error
+            answer = requests.request(method, self.url + path, headers=headers, timeout=seconds, **body)
+            answer.raise_for_status()
+            return answer.json()
+        except requests.HTTPError as error:
+            code, said = error.response.status_code, error.response.text[:300]
+            hint = "give its key with --api-key" if code in (401, 403) else f"it says {said!r}; is it an SGLang server?"
+            raise ValueError(f"{self.url}{path} answers {code} {error.response.reason}: {hint}") from error
         except (OSError, ValueError) as error:
-            raise ValueError(f"no SGLang server answers at {request.full_url} ({error}); check --url, or wait until it is up") from error
+            raise ValueError(f"no SGLang server answers at {self.url}{path} ({error}); check --url, or wait until it is up") from error
 
     def model(self, wanted: str | None = None) -> tuple[str, int]:
         """(name, context length in tokens) of the model to ask for; ``wanted`` may be the last part of a path.
@@ -88,9 +85,8 @@ class Endpoint:
         raise ValueError(f"{self.url} does not serve {wanted!r} but {names}; leave --model out or name one of these")
 
     def server(self) -> dict[str, Any]:
-        """Versions, settings and the state of each patch; ``patches`` is empty on a server without the package or without its report."""
-        info = self.get("/server_info")
-        state = (info.get("internal_states") or [{}])[0]
+        """Versions, settings and the state of each patch; ``patches`` is empty on a server without this package or its report."""
+        info, state = self._state()
         ours = state.get("sglang_gemma4") or {}
         rows = ours.get("scheduler", [])
         settings = {name: state.get(name, info.get(name)) for name in SETTINGS}
@@ -104,12 +100,16 @@ class Endpoint:
         }
 
     def accept_length(self) -> float | None:
-        """The server's own mean over all its verify steps so far; None without speculative decoding or before the first."""
-        state = (self.get("/server_info").get("internal_states") or [{}])[0]
-        value = state.get("avg_spec_accept_length")
+        """The server's mean over all its verify steps so far; None without speculative decoding or before the first."""
+        value = self._state()[1].get("avg_spec_accept_length")
         return None if value is None else float(value)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The server's report, and the part of its first scheduler."""
+        info = self.get("/server_info")
+        return info, (info.get("internal_states") or [{}])[0]
 
 
 def short(name: str | None) -> str | None:
-    """A local checkpoint's directory name; a Hugging Face name as it is. Result files then say no machine's paths."""
+    """The directory name of a local checkpoint; hub names unchanged. So result files contain no paths of a machine."""
     return PurePosixPath(name).name if name and name.startswith("/") else name

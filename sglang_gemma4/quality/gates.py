@@ -1,10 +1,10 @@
-"""The gate: how much a switch may change, read from TOML, held against a comparison."""
+"""The gate: how much a switch may change, read from TOML and checked against a comparison."""
 
 import tomllib
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.switches import SWITCHES
+from sglang_gemma4.switches import OLD_NAMES, SWITCHES
 
 SHIPPED = Path(__file__).with_name("gates.toml")
 DEFAULT = "default"
@@ -16,9 +16,9 @@ def read(path: Path, switch: str | None = None) -> dict[str, float]:
     """The limits for ``switch`` (None: the default ones), every key of ``KEYS``.
 
     Raises:
-        ValueError: the file is absent, malformed or incomplete, or names a section, a key or a value that is none; ``switch`` is no switch.
+        ValueError: the file is absent, malformed or incomplete, or has an unknown section, key or value; ``switch`` is unknown.
     """
-    if switch is not None and switch not in SWITCHES:
+    if switch is not None and switch not in SWITCHES | OLD_NAMES:
         raise ValueError(f"--switch {switch} is not a switch of this package; `sglang-gemma4 patches` lists them")
     try:
         sections = tomllib.loads(path.read_text())
@@ -35,7 +35,7 @@ def read(path: Path, switch: str | None = None) -> dict[str, float]:
 
 
 def _check(path: Path, name: str, section: Any) -> None:
-    if name != DEFAULT and name not in SWITCHES:
+    if name != DEFAULT and name not in SWITCHES | OLD_NAMES:
         raise ValueError(
             f"gate file {path}: [{name}] is not a switch of this package; expected [{DEFAULT}] or one of {', '.join(SWITCHES)}"
         )
@@ -50,9 +50,9 @@ def _check(path: Path, name: str, section: Any) -> None:
 
 
 def exceeded(made: dict[str, Any], limits: dict[str, float]) -> list[str]:
-    """One line for each limit that ``made`` (:func:`~sglang_gemma4.quality.compare.compare`) breaks.
+    """One line for each limit that ``made`` (:func:`~sglang_gemma4.quality.compare.compare`) exceeds.
 
-    An accept length that A has and B has not is a loss beyond any limit.
+    An accept length of A without one of B exceeds any limit.
     """
     return _text(made, limits) if made["eval"] == "text" else _answers(made, limits)
 

@@ -1,4 +1,4 @@
-"""Ctrl-C during an evaluation: a request in flight may stay unanswered for hours, and nothing wakes the thread that waits for it."""
+"""Ctrl-C during an evaluation: a request may take hours, and its waiting thread cannot be interrupted."""
 
 import os
 import signal
@@ -8,18 +8,18 @@ from contextlib import contextmanager
 
 GRACE_SECONDS = 3.0
 STATUS = 130
-"""Of a process that SIGINT ended, as shells have it."""
+"""Exit status of a process that SIGINT ended, by the shells' convention."""
 KEPT = "the answers so far are kept, the same command goes on with them"
 
 
 @contextmanager
 def ending(abort: Callable[[], object]) -> Iterator[None]:
-    """In the block, the first SIGINT calls ``abort``; a second one, or GRACE_SECONDS without the block's end, ends the process.
+    """In the block, the first SIGINT calls ``abort``; a second one, or GRACE_SECONDS before the block's end, ends the process.
 
-    It ends without joining its threads, as they wait for requests; the answers so far are in their file. Main thread only.
+    The process ends without joining its threads, which wait for requests; the answers so far are in their file. Main thread only.
 
     Args:
-        abort: makes the block end, in whatever way, as soon as no request is in flight.
+        abort: makes the block end as soon as no request is in flight.
 
     Raises:
         KeyboardInterrupt: at the block's end, after a SIGINT.
@@ -33,7 +33,7 @@ def ending(abort: Callable[[], object]) -> Iterator[None]:
         signals += 1
         if signals > 1:
             os._exit(STATUS)
-        forced.start()  # before abort, which may wait for a lock that the thread it interrupts holds
+        forced.start()  # before abort, which may wait for a lock that the interrupted thread holds
         # Not print: the signal may have come within one.
         os.write(2, f"\ninterrupted: {KEPT}; ending within {GRACE_SECONDS:g} s, at once on another Ctrl-C\n".encode())
         abort()

@@ -17,31 +17,30 @@ def mcnemar(only_a: int, only_b: int) -> float:
 
 
 def character_agreement(pairs: Sequence[tuple[str, str]]) -> float:
-    """The share of characters before the texts part: common prefixes over the longer texts, summed over all pairs.
+    """Share of characters before the first difference: sum of common prefixes over sum of the longer texts of all pairs.
 
-    Greedy continuations have little in common after their first different token, so what follows it says nothing.
-    1.0 where all pairs are equal, or empty.
+    After their first different token greedy continuations have little in common, so only the prefix counts. 1.0 if all pairs are equal,
+    or empty.
     """
     longest = sum(max(len(a), len(b)) for a, b in pairs)
-    return sum(_common_prefix(a, b) for a, b in pairs) / longest if longest else 1.0
+    return sum(_shared(*pair) for pair in pairs) / longest if longest else 1.0
 
 
-def _common_prefix(a: str, b: str) -> int:
-    shorter = min(len(a), len(b))
-    return next((i for i in range(shorter) if a[i] != b[i]), shorter)
+def _shared(a: Sequence[object], b: Sequence[object]) -> int:
+    """Length of the common prefix."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def first_difference(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any] | None:
-    """Where two rows' tokens part: ``position``, and for each side the token, its log-probability, and that of the other side's token.
+    """First position where two rows' tokens differ: for each side the token, its log-probability, and that of the other side's token.
 
-    ``token`` is None where a side had ended. ``other`` is None where the other side's token was not the runner-up.
-    None when the tokens are the same, or a row holds none.
+    ``token`` is None if a side had ended, ``other`` if the other side's token was not the runner-up. None if the tokens are the same, or
+    a row has none.
     """
     ids_a, ids_b = a["token_ids"], b["token_ids"]
     if not ids_a or not ids_b or ids_a == ids_b:
         return None
-    shorter = min(len(ids_a), len(ids_b))
-    at = next((i for i in range(shorter) if ids_a[i] != ids_b[i]), shorter)
+    at = _shared(ids_a, ids_b)
     return {"id": a["id"], "position": at, "a": _side(a, b, at), "b": _side(b, a, at)}
 
 
@@ -58,21 +57,14 @@ def _side(own: dict[str, Any], other: dict[str, Any], at: int) -> dict[str, Any]
 
 
 def drift(a: dict[str, Any], b: dict[str, Any]) -> float | None:
-    """The largest difference in log-probability (nats) of the tokens that both rows generated, up to the first different one.
-
-    None where the rows share no token with a log-probability.
-    """
-    largest = None
-    for own, other, x, y in zip(a["token_ids"], b["token_ids"], a["logprobs"], b["logprobs"], strict=False):
-        if own != other:
-            break
-        if x is not None and y is not None:
-            largest = max(largest or 0.0, abs(x - y))
-    return largest
+    """Largest difference in log-probability (nats) of the tokens before the first different one; None without such a token."""
+    shared = _shared(a["token_ids"], b["token_ids"])
+    values = zip(a["logprobs"][:shared], b["logprobs"], strict=False)
+    return max((abs(x - y) for x, y in values if x is not None and y is not None), default=None)
 
 
 def mean_difference(differences: Sequence[float], counts: Sequence[int]) -> tuple[float, list[float] | None]:
-    """(sum of ``differences`` / sum of ``counts``, its 95% bootstrap interval); windows are resampled, a window's tokens together.
+    """(sum of ``differences`` / sum of ``counts``, its 95% bootstrap interval over windows).
 
     The interval is None for fewer than two windows. Deterministic: the resampling has a fixed seed.
     """

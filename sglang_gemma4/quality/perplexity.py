@@ -17,7 +17,7 @@ from sglang_gemma4.quality.endpoint import Endpoint
 
 @dataclass(frozen=True)
 class Window:
-    """Text tokens [first, last) sent in one request; those from ``scored`` on are scored here, the others are context."""
+    """Text tokens [first, last) of one request; those from ``scored`` on are scored, the others are context."""
 
     first: int
     scored: int
@@ -105,7 +105,7 @@ def read_text(file: Path) -> str:
 
 
 def _tokenise(endpoint: Endpoint, text: str) -> tuple[list[int], list[int]]:
-    """(special tokens before a text, the text's own tokens); every window begins with the former, as Gemma expects <bos>."""
+    """(special tokens before a text, the text's tokens). Every window begins with the former, as Gemma expects <bos>."""
     ids = endpoint.post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
     whole = endpoint.post("/tokenize", {"prompt": text, "add_special_tokens": True})["tokens"]
     prefix = whole[: len(whole) - len(ids)]
@@ -126,7 +126,7 @@ def _row(name: str, endpoint: Endpoint, prefix: Sequence[int], ids: Sequence[int
     if [token for _, token, _ in given] != list(ids):
         raise ValueError(f"{name}: the server gives log-probabilities of other tokens than were sent")
     values = [value for value, _, _ in given]
-    # The very first token has none where no special token stands before it.
+    # The first token has no log-probability if there is no special token before it.
     scored = [None if position < context or (position == 0 and not prefix) else value for position, value in enumerate(values)]
     if any(value is None or not math.isfinite(value) for value in scored[max(context, int(not prefix)) :]):
         raise ValueError(f"{name}: the server gives a log-probability that is not a finite number")

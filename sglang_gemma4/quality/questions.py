@@ -1,4 +1,4 @@
-"""What is asked: MMLU as sgl-eval loads it, four-choice questions of the tiny models' world as the same rows, colour images."""
+"""The questions: MMLU from sgl-eval's loader, four-choice questions of the tiny models' world in the same format, colour images."""
 
 import io
 import json
@@ -13,12 +13,12 @@ from sglang_gemma4.tiny import images, world
 
 WORLD_PROMPT = Path(__file__).with_name("world_prompt.yaml")
 ANSWER_LINE = "Answer: "
-"""The last line of a world prompt; the model's letter completes it, and the evaluator reads the whole line."""
+"""The last line of a world prompt, which the model completes with a letter; the evaluator reads the whole line."""
 
 
 @dataclass
 class Questions:
-    """Examples of sgl-eval, the dataset they come from and why it, and how they are put to the model."""
+    """Examples of sgl-eval, their dataset and why it was chosen, and how they are asked."""
 
     examples: list[Any]
     dataset: dict[str, Any]
@@ -68,7 +68,7 @@ def four_choice(dataset: str, number: int, seed: int) -> Questions:
 
 def _mmlu(number: int, seed: int) -> Questions:
     registry = evaluator("evals._registry")
-    # The registered loader draws with seed 0 only; this is the same entry of the table with the seed asked for.
+    # The registered loader has a fixed seed of 0; this is the same table entry with the given seed.
     entry = next(row for row in registry._TABLE if row["name"] == "mmlu")
     examples = registry._build_loader({**entry, "sample_seed": seed})(number)
     why = "sgl-eval's loader, which checks the fetched archive by SHA-256"
@@ -84,7 +84,7 @@ def _world(number: int, seed: int, why: str) -> Questions:
             row = {
                 **fields(question.text, question.options),
                 "id": f"world-{index}",
-                # MMLU's rows hold the options as "A) …", which the tiny models have never read; they were trained on this form.
+                # MMLU's rows have options "A) …"; the tiny models were trained on this form instead.
                 "problem": question.prompt,
                 "expected_answer": question.answer,
                 "subtopic": question.fact.relation,
@@ -122,6 +122,6 @@ def colour_images(number: int, seed: int) -> Questions:
 
 
 def colour_named(text: str) -> str | None:
-    """The first colour of the world that ``text`` names, None when it names none."""
+    """The first colour of the world that ``text`` names, or None."""
     words = "".join(letter if letter.isalpha() else " " for letter in text.lower()).split()
     return next((COLOUR_WORDS[word] for word in words if word in COLOUR_WORDS), None)

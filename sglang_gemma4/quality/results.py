@@ -1,4 +1,4 @@
-"""The file of one evaluation: JSON lines, appended as answers come, so that a killed run goes on where it was.
+"""The file of one evaluation: JSON lines, appended as answers come, so that a killed run can be continued.
 
 ``header``   first line
     ``eval`` ("mmlu", "colors", "text") · ``time`` · ``url`` · ``model`` · ``questions`` · ``concurrency``
@@ -24,7 +24,7 @@ from typing import Any
 Record = dict[str, Any]
 
 PASSING = ("kind", "time", "url", "server_accept_length")
-"""What may differ between a run and its continuation."""
+"""Header fields that may differ between a run and its continuation."""
 
 
 @dataclass
@@ -38,10 +38,10 @@ class Run:
 
 
 def load(path: Path) -> Run:
-    """Read a run; a last line cut short by a kill is left out.
+    """Read a run; an incomplete last line is ignored.
 
     Raises:
-        ValueError: the file is absent, is not JSON lines, or does not begin with a header; an id stands there twice.
+        ValueError: the file is absent, is not JSON lines, does not begin with a header, or has an id twice.
     """
     if not path.is_file():
         raise ValueError(f"{path} is not there; `sglang-gemma4 eval … --out {path}` writes it")
@@ -57,7 +57,7 @@ def load(path: Path) -> Run:
 
 
 def finished(path: Path) -> Run:
-    """:func:`load`, of a run that came to its end.
+    """:func:`load` of a finished run.
 
     Raises:
         ValueError: also when the run is unfinished.
@@ -69,7 +69,7 @@ def finished(path: Path) -> Run:
 
 
 def start(path: Path, header: Record) -> set[str]:
-    """Begin ``path`` with ``header``, or go on with it; the ids that it has already.
+    """Begin ``path`` with ``header``, or continue it; returns the ids that it has already.
 
     Raises:
         ValueError: ``path`` holds another run.
@@ -84,7 +84,7 @@ def start(path: Path, header: Record) -> set[str]:
     other = [name for name in {**plain, **run.header} if name not in PASSING and plain.get(name) != run.header.get(name)]
     if other:
         raise ValueError(f"{path} holds another run (different: {', '.join(other)}); choose another --out, or remove it")
-    # Written anew without its summary and a line cut short: what follows is appended after whole rows.
+    # Rewritten without summary and incomplete last line, so that rows can be appended.
     part = path.with_name(path.name + ".part")
     part.write_text("".join(json.dumps(record) + "\n" for record in (run.header, *run.rows)))
     os.replace(part, path)
@@ -92,7 +92,7 @@ def start(path: Path, header: Record) -> set[str]:
 
 
 def append(path: Path, record: Record) -> None:
-    """One line; it is in the file when this returns."""
+    """Append one line."""
     with path.open("a") as file:
         file.write(json.dumps(record) + "\n")
 
