@@ -33,29 +33,13 @@ _ALIASES = {
     "ep": "ep_size",
 }
 
-# How to hold a setting still: what to pass to every arm.
-_PINS = {
-    "max_running_requests": "--max-running-requests",
-    "max_total_num_tokens": "--max-total-tokens",
-    "max_total_tokens": "--max-total-tokens",
-    "swa_full_tokens_ratio": "--swa-full-tokens-ratio",
-    "mem_fraction_static": "--mem-fraction-static",
-    "chunked_prefill_size": "--chunked-prefill-size",
-    "max_prefill_tokens": "--max-prefill-tokens",
-    "attention_backend": "--attention-backend",
-    "prefill_attention_backend": "--prefill-attention-backend",
-    "decode_attention_backend": "--decode-attention-backend",
-    "sampling_backend": "--sampling-backend",
-    "moe_runner_backend": "--moe-runner-backend",
-    "kv_cache_dtype": "--kv-cache-dtype",
-    "page_size": "--page-size",
-    "context_length": "--context-length",
-    "cuda_graph_max_bs": "--cuda-graph-max-bs",
-    "schedule_conservativeness": "--schedule-conservativeness",
-    "disable_overlap_schedule": "--disable-overlap-schedule",
-    "disable_cuda_graph": "--disable-cuda-graph",
-    "disable_radix_cache": "--disable-radix-cache",
-}
+# Settings that a flag of the same name holds still in every arm.
+_PINNED = frozenset(
+    "max_running_requests max_total_num_tokens max_total_tokens swa_full_tokens_ratio mem_fraction_static chunked_prefill_size "
+    "max_prefill_tokens attention_backend prefill_attention_backend decode_attention_backend sampling_backend moe_runner_backend "
+    "kv_cache_dtype page_size context_length cuda_graph_max_bs schedule_conservativeness disable_overlap_schedule disable_cuda_graph "
+    "disable_radix_cache".split()
+)
 
 
 def unasked(starts: Sequence[Record], header: Record) -> list[str]:
@@ -100,7 +84,8 @@ def _sentence(name: str, by_arm: Mapping[str, list[Any]], asked: bool) -> str | 
     if len(everything) < 2:
         return None
     shown = ", ".join(f"{arm} {' then '.join(_text(value) for value in values)}" for arm, values in distinct.items())
-    pin = f"; pass {_PINS[name]} to every arm to pin it" if name in _PINS else ""
+    flag = f"--{name.replace('_', '-').replace('-num-', '-')}"
+    pin = f"; pass {flag} to every arm to pin it" if name in _PINNED else ""
     moving = [arm for arm, values in distinct.items() if len(values) > 1]
     if not asked and _FROM_MEMORY.search(name) and (drift := _drift(everything)) is not None and drift < DRIFT:
         return f"{name} drifts by {drift:.2%}: {shown}{pin}"
@@ -174,15 +159,19 @@ def _without_temporary_paths(value: Any) -> Any:
     return re.sub(rf"(?:{roots})/\S+", "a temporary path", value)
 
 
+def _key(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
 def _distinct(values: Iterable[Any]) -> list[Any]:
     kept: dict[str, Any] = {}
     for value in values:
-        kept.setdefault(json.dumps(value, sort_keys=True, default=str), value)
+        kept.setdefault(_key(value), value)
     return list(kept.values())
 
 
 def _same_sets(groups: Iterable[list[Any]]) -> bool:
-    return len({tuple(sorted(json.dumps(value, sort_keys=True, default=str) for value in group)) for group in groups}) == 1
+    return len({frozenset(map(_key, values)) for values in groups}) == 1
 
 
 def _drift(values: Sequence[Any]) -> float | None:
@@ -193,5 +182,5 @@ def _drift(values: Sequence[Any]) -> float | None:
 
 
 def _text(value: Any) -> str:
-    shown = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    shown = value if isinstance(value, str) else _key(value)
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}... ({len(shown)} characters)"

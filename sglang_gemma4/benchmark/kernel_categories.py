@@ -96,9 +96,7 @@ def _by_category(record: Record, columns: list[str], measured: Callable[[Sequenc
     floors = {row["category"]: row for row in roofline["categories"]}
     whole = {name: sum(row[name] for row in floors.values()) for name in ("bytes", "flops", "microseconds")}
     parts = [(name, groups[name], floors.get(name)) for name in dict.fromkeys([*found, *floors])] + [("all", record["kernels"], whole)]
-    rows = [
-        [name, *measured(own), *_floor(own, floor, record["steps"])] for name, own, floor in [*parts, ("all", record["kernels"], whole)]
-    ]
+    rows = [[name, *measured(own), *_floor(own, floor, record["steps"])] for name, own, floor in parts]
     columns = [*columns, "least MB", "least GFLOP", "floor µs", "measured/floor"]
     note = (
         "A category has one floor, which all its kernels share: the longer of its least bytes and its least FLOPs at "

@@ -296,6 +296,7 @@ def test_table_beside_the_roofline() -> None:
     assert "| other | 80.0 | 5.0 | 1.0% | – | – | – | – |" in text
     assert "| rope | 0.0 | 0.0 | 0.0% | 0.10 | 0.000 | 0.1 | – |" in text
     assert re.search(r"\| all \| [\d.]+ \| 500\.0 \| 100\.0% \| 600\.10 \| 6\.000 \| 150\.1 \| 3\.33 \|", text)
+    assert text.count("| all |") == 1
     assert "one floor, which all its kernels share" in text
     experts = "Experts: expected distinct experts under uniform routing; tokens that route alike need fewer"
     assert experts in text
