@@ -34,11 +34,10 @@ _ALIASES = {
 }
 
 # Settings that a flag of the same name holds still in every arm.
-_PINNED = frozenset(
-    "max_running_requests max_total_num_tokens max_total_tokens swa_full_tokens_ratio mem_fraction_static chunked_prefill_size "
-    "max_prefill_tokens attention_backend prefill_attention_backend decode_attention_backend sampling_backend moe_runner_backend "
-    "kv_cache_dtype page_size context_length cuda_graph_max_bs schedule_conservativeness disable_overlap_schedule disable_cuda_graph "
-    "disable_radix_cache".split()
+_PINNED = re.compile(
+    r"max_(running_requests|total_num_tokens|total_tokens|prefill_tokens)|swa_full_tokens_ratio|mem_fraction_static|chunked_prefill_size"
+    r"|((prefill_|decode_)?attention|sampling|moe_runner)_backend|kv_cache_dtype|page_size|context_length|cuda_graph_max_bs"
+    r"|schedule_conservativeness|disable_(overlap_schedule|cuda_graph|radix_cache)"
 )
 
 
@@ -85,7 +84,7 @@ def _sentence(name: str, by_arm: Mapping[str, list[Any]], asked: bool) -> str | 
         return None
     shown = ", ".join(f"{arm} {' then '.join(_text(value) for value in values)}" for arm, values in distinct.items())
     flag = f"--{name.replace('_', '-').replace('-num-', '-')}"
-    pin = f"; pass {flag} to every arm to pin it" if name in _PINNED else ""
+    pin = f"; pass {flag} to every arm to pin it" if _PINNED.fullmatch(name) else ""
     moving = [arm for arm, values in distinct.items() if len(values) > 1]
     if not asked and _FROM_MEMORY.search(name) and (drift := _drift(everything)) is not None and drift < DRIFT:
         return f"{name} drifts by {drift:.2%}: {shown}{pin}"
