@@ -138,7 +138,7 @@ def stock_but(*kept: str) -> dict[str, str]:
 
 
 def package_with(*kept: str) -> dict[str, str]:
-    """What a script adds that shows what these switches do by themselves: all others are off. Nothing where stock is asked for."""
+    """What a script adds that shows what these patches do by themselves: all others are left out. Nothing where stock is asked for."""
     return {} if _is_stock() else _only(kept)
 
 
@@ -150,10 +150,10 @@ def _is_stock() -> bool:
 
 def _only(kept: tuple[str, ...]) -> dict[str, str]:
     from sglang_gemma4 import switches
+    from sglang_gemma4.patches import load_all
 
-    standing = (switches.MASTER, switches.STRICT, switches.CPU_ENGINE)
-    off = {one.name: str(int(bool(one.zero))) for one in switches.SWITCHES.values() if one.name not in standing}
-    return {**off, switches.MASTER: "1", **{name: os.environ.get(name, "1") for name in kept}}
+    without = [patch.name for patch in load_all() if not patch.cpu_engine and patch.name not in kept]
+    return {switches.MASTER: "1", switches.WITHOUT: ",".join(sorted(switches.names_left_out() | set(without)))}
 
 
 def serve(job: Mapping[str, Any]) -> None:

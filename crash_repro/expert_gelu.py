@@ -41,8 +41,8 @@ def logprobs_by_sglang(path: Path) -> list[float]:
         lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
         found = json.loads(lines[0].removeprefix("ANSWER ")) if lines else (done.stdout + done.stderr)[-3000:]
     else:
-        router = "SGLANG_GEMMA4_ROUTER_SCALE"  # whose failure on the CPU's path is another one
-        switches = engines.package_with("SGLANG_GEMMA4_EXPERT_GELU", router) or engines.stock_but(router)
+        router = "router_scale"  # whose failure on the CPU's path is another one
+        switches = engines.package_with("expert_gelu", router) or engines.stock_but(router)
         env = {"TRITON_INTERPRET": "1", **switches}
         found = engines.ask(path, "expert_gelu:prompt_logprobs", env=env, prepare="tests.engine.triton_experts:install")
     if not isinstance(found, list):

@@ -17,7 +17,7 @@ TOKENS = 4  # interpreted, a verify step takes two seconds, and the first draft 
 def main() -> int:
     """The tokens of greedy decoding, as transformers gives them without a draft."""
     model = case.text_model()
-    switches = engines.package_with("SGLANG_GEMMA4_SYNC_MTP", "SGLANG_GEMMA4_FROZEN_VIEWS") or engines.stock_but("SGLANG_GEMMA4_SYNC_MTP")
+    switches = engines.package_with("sync_mtp", "frozen_views") or engines.stock_but("sync_mtp")
     with tempfile.TemporaryDirectory() as folder:
         path = case.save(model, Path(folder) / "target")
         draft = case.save(case.assistant_model(), Path(folder) / "assistant", sglang_names=False)

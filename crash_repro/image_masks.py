@@ -15,13 +15,13 @@ import shipped  # type: ignore[import-not-found]
 CLOSE = 1e-4
 """Of a log-probability in float32, between SGLang and transformers."""
 TEXT = "<bos>The ruler of the land went along the river to the town and came back. What is this <|image|> called?"
-KEPT = ("SGLANG_GEMMA4_IMAGE_PADDING", "SGLANG_GEMMA4_ROUTER_SCALE")
+KEPT = ("image_padding", "router_scale")
 """Failures of their own (``image_padding.py``, ``router_scale.py``) that would hide this one."""
 
 
 def main() -> int:
     """The log-probability of the first token after an image, against transformers'."""
-    switches = engines.package_with("SGLANG_GEMMA4_IMAGE_MASKS", *KEPT) or engines.stock_but(*KEPT)
+    switches = engines.package_with("image_masks", *KEPT) or engines.stock_but(*KEPT)
     status = 0
     with tempfile.TemporaryDirectory() as folder:
         picture = shipped.draw(Path(folder))

@@ -10,14 +10,14 @@ import shipped  # type: ignore[import-not-found]
 
 CLOSE = 1e-4
 """Of a log-probability in float32, between SGLang and transformers."""
-ROUTER = "SGLANG_GEMMA4_ROUTER_SCALE"
+ROUTER = "router_scale"
 """A failure of its own (``router_scale.py``) that would hide this one on a model with experts."""
 
 
 def main() -> int:
     """The log-probability of the first token after an image, against transformers'."""
     # The batched tower packs images without their padding, which hides what the pooler does with it.
-    switches = engines.package_with("SGLANG_GEMMA4_IMAGE_PADDING", ROUTER) or engines.stock_but(ROUTER)
+    switches = engines.package_with("image_padding", ROUTER) or engines.stock_but(ROUTER)
     status = 0
     with tempfile.TemporaryDirectory() as folder:
         picture = shipped.draw(Path(folder))

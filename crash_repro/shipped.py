@@ -6,7 +6,7 @@ from typing import Any
 
 import engines  # type: ignore[import-not-found]
 
-SYNC_MTP = "SGLANG_GEMMA4_SYNC_MTP"
+SYNC_MTP = "sync_mtp"
 """Without it no draft runs on a CPU (``sync_mtp.py``)."""
 IMAGE_TEXT = "<bos>What is this <|image|> called?"
 

@@ -16,7 +16,7 @@ TOKENS = 4
 def main() -> int:
     """Greedy tokens past the window against transformers'."""
     model = case.text_model("tiny-e2b")
-    env = {"TRITON_INTERPRET": "1", **engines.package_with("SGLANG_GEMMA4_TRITON_WINDOW")}
+    env = {"TRITON_INTERPRET": "1", **engines.package_with("triton_window")}
     with tempfile.TemporaryDirectory() as folder:
         seen = case.generate(case.save(model, Path(folder)), env=env, tokens=TOKENS, attention_backend="triton")
     return int(case.verdict(case.greedy(model, TOKENS), seen))

@@ -14,7 +14,7 @@ import shipped  # type: ignore[import-not-found]
 
 CLOSE = 1e-4
 """Of a log-probability in float32, between SGLang and transformers."""
-POOLING = "SGLANG_GEMMA4_IMAGE_PADDING"
+POOLING = "image_padding"
 """A failure of its own (``image_padding.py``) that would hide this one."""
 
 
@@ -23,7 +23,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         picture = shipped.draw(Path(folder))
         (expected,) = shipped.image_logprobs("tiny-e2b", shipped.IMAGE_TEXT, [picture])
-        switches = engines.package_with("SGLANG_GEMMA4_BATCHED_VISION", POOLING) or engines.stock_but(POOLING)
+        switches = engines.package_with("batched_vision", POOLING) or engines.stock_but(POOLING)
         seen = engines.ask(
             shipped.target(),
             "shipped:ask_about_images",

@@ -72,6 +72,7 @@ DRAFT = ("sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.
 PATCH = Patch(
     name=NAME,
     switch="SGLANG_GEMMA4_DEBUG",
+    does="Every index that attention is about to follow is checked; a bad one ends in a named error and a dump.",
     why="An index outside its KV pool is read silently on a GPU, or ends in an illegal access somewhere else, later.",
     evidence="kernels/ops/attention/trtllm_mha_page_table.py (never clamps to the table's width) · "
     "srt/layers/attention/flashattention_backend.py:212 (full table followed into the sliding pool)",

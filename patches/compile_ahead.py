@@ -1,10 +1,11 @@
-"""Triton's kernels of this server are compiled while weights load, from the list of an earlier start."""
+"""Kernels of a start are compiled while weights load: Triton's from an earlier start's list, FlashAttention-4 by the config."""
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from sglang_gemma4 import uses
+from sglang_gemma4 import switches, uses
 from sglang_gemma4.patching import Hook, Patch, decline, tell
 from sglang_gemma4.start import times
 from sglang_gemma4.start.ahead import Ahead, key_of
@@ -17,65 +18,101 @@ FLAGS = (
     *("speculative_algorithm", "speculative_num_draft_tokens", "disaggregation_mode"),
 )
 _start: Ahead | None = None
+_begun: list[Callable[[], str | None]] = []
+"""Each waits until what was begun in this process is done, and gives a line for the log."""
 
 
-def guarded(work: Callable[[], None]) -> None:
+def guarded(work: Callable[..., None], *given: Any) -> None:
     """Whatever fails here costs a line, never the start."""
     try:
-        work()
+        work(*given)
     except Exception as error:
         decline(NAME, f"{type(error).__name__}: {error}")
 
 
 def begin(scheduler: Any) -> None:
     """Before ``Scheduler.init_model_worker``, which loads the weights: begin compiling, and listen to what Triton compiles here."""
-    guarded(lambda: _begin(scheduler))
+    guarded(_begin_triton, scheduler)
+    guarded(_begin_flash, scheduler)
 
 
-def _begin(scheduler: Any) -> None:
+def _has_card() -> bool:
+    import torch
+    from sglang.srt.runtime_context import get_parallel
+
+    return torch.cuda.is_available() and get_parallel().tp_rank == 0
+
+
+def _begin_triton(scheduler: Any) -> None:
     import torch
     from sglang.srt.arg_groups.model_override_base import resolved_view
-    from sglang.srt.runtime_context import get_parallel
 
     from sglang_gemma4.start import kernels, manifest
 
     global _start
-    if not torch.cuda.is_available() or get_parallel().tp_rank != 0:
+    if not _has_card():
         return
     resolved, config = resolved_view(scheduler.server_args), scheduler.model_config.hf_config
     flags = {name: str(getattr(resolved, name, None)) for name in FLAGS}
     kernels.watch(manifest.record)
     _start = Ahead(torch.cuda.get_device_name(), key_of(str((config.architectures or ["unknown"])[0]), config.to_dict(), flags))
-    begun = _start.begin()
-    if begun:
+    if begun := _start.begin():
         tell(NAME, f"{begun} kernels that an earlier start listed are compiled while weights load")
+        _begun.append(_start.wait)
+
+
+def _begin_flash(scheduler: Any) -> None:
+    import torch
+
+    from sglang_gemma4.attention import flash_ahead, flash_prefill
+
+    if not _has_card() or torch.cuda.get_device_capability()[0] != flash_prefill.CAPABILITY:
+        return
+    model = scheduler.model_config
+    if not switches.is_on("SGLANG_GEMMA4_FLASH_PREFILL") or model.dtype not in flash_prefill.DTYPES:
+        return
+    kinds = kinds_of_config(model.hf_config.to_dict(), scheduler.server_args.tp_size)
+    flash = flash_ahead.FlashAhead(torch.cuda.get_device_name(), kinds, model.dtype)
+    if flash.begin():
+        _begun.append(flash.wait)
+
+
+def kinds_of_config(config: dict[str, Any], ranks: int) -> list[Any]:
+    """The kinds of a rank's attention layers, before the model is there (``flash_prefill.kinds_of`` reads them from it)."""
+    from sglang_gemma4.attention.flash_prefill import Kind
+    from sglang_gemma4.diagnostics.text_geometry import text_geometry
+
+    geometry, heads = text_geometry(config), (config.get("text_config") or config)["num_attention_heads"]
+    windows = {"sliding_attention": geometry.sliding_window - 1, "full_attention": -1}
+    return [Kind(heads // ranks, max(1, layer.kv_heads // ranks), layer.head_dim, windows[name]) for name, layer in geometry.layers.items()]
 
 
 def wait(_scheduler: Any) -> None:
     """Before ``Scheduler.init_all_attention_backends``, whose measurement and the captures after it need the kernels."""
-    guarded(_wait)
+    while _begun:
+        guarded(_wait, _begun.pop(0))
 
 
-def _wait() -> None:
-    if _start is not None:
-        with times.part("kernels compiled ahead: wait"):
-            said = _start.wait()
-        if said:
-            tell(NAME, said)
+def _wait(waiting: Callable[[], str | None]) -> None:
+    with times.part("kernels compiled ahead: wait"):
+        said = waiting()
+    if said:
+        tell(NAME, said)
 
 
 def keep(_info: dict[str, Any], _scheduler: Any) -> None:
     """After ``Scheduler.get_init_info``, when all is captured: the list for the next start, beside the first requests."""
     if _start is not None:
-        threading.Thread(target=guarded, args=(_start.keep,), daemon=True).start()
+        threading.Thread(target=partial(guarded, _start.keep), daemon=True).start()
 
 
 PATCH = Patch(
     name=NAME,
     switch="SGLANG_GEMMA4_COMPILE_AHEAD",
+    does="While weights load, kernels are compiled: Triton's of an earlier start, FlashAttention-4's by the config.",
     why="Kernels that are not on disk are compiled one after another while graphs are captured, and the other cores wait.",
-    evidence="runs/2026-11-23-e2b-images-ttft (61.8 of 73.3 s of the prefill graphs went to compiling) · tests/unit/test_compile_ahead.py "
-    "(a launch finds what was compiled ahead) · its seconds were not measured on a card",
+    evidence="runs/2026-11-23-e2b-images-ttft (61.8 of 73.3 s of the prefill graphs went to compiling) · tests/unit/test_compile_ahead.py, "
+    "test_flash_ahead.py (a launch finds what was compiled ahead) · its seconds were not measured on a card",
     remove_when="SGLang compiles Triton's kernels in parallel before it captures.",
     uses=(uses.kernels,),
     hooks=(

@@ -10,6 +10,7 @@ MAKE = "sglang_gemma4.cpu.attention_backend:make_factory"
 PATCH = Patch(
     name="cpu_engine",
     switch="SGLANG_GEMMA4_CPU",
+    does="Attention and the kernels SGLang needs, in torch and float32.",
     why="Without AMX, SGLang demotes intel_amx to torch_native, which neither translates sliding-window slots nor verifies "
     "drafts; with it, the kernels come from a build of sgl_kernel that no registry carries.",
     evidence="arg_groups/overrides.py:1301 · layers/attention/torch_native_backend.py · frozen_kv_mtp_worker_v2.py (topk > 1)",

@@ -9,6 +9,7 @@ UNPINNED = "sglang_gemma4.cpu.lora:unpinned"
 PATCH = Patch(
     name="cpu_lora",
     switch="SGLANG_GEMMA4_CPU",
+    does="LoRA adapters work on a CPU too.",
     why="SGLang's LoRA asks for pinned memory, which torch has on a machine with a card only, and its torch_native backend for offsets "
     "that a replicated layer does not give.",
     evidence="srt/lora/layers.py:586-595, 956-961 · srt/lora/backend/torch_backend.py:84-106, 217-245",

@@ -40,9 +40,11 @@ def not_under_v1(environ: Mapping[str, str]) -> str | None:
 
 PATCH = Patch(
     name="draft_graph",
-    switch="SGLANG_GEMMA4_DRAFT_GRAPH",
+    switch="SGLANG_GEMMA4_FROZEN_CHAIN",
+    does="The draft's attention metadata is prepared inside its CUDA graph (topk 1, triton).",
     why="Stock launches the draft's metadata kernels one by one before each replay of its graph, which could hold them.",
-    evidence="srt/speculative/frozen_kv_mtp_worker_v2.py:353-378 · frozen_kv_mtp_cuda_graph_runner.py:325-335 (triton's hook is empty)",
+    evidence="srt/speculative/frozen_kv_mtp_worker_v2.py:353-378 · frozen_kv_mtp_cuda_graph_runner.py:325-335 (triton's hook is empty) "
+    "· never timed alone",
     remove_when="SGLang's triton backend prepares decode metadata in init_forward_metadata_in_graph.",
     declines=not_under_v1,
     uses=(uses.mtp, uses.triton_decode, uses.decode_graphs),

@@ -44,7 +44,7 @@ def reason_against() -> str | None:
 
     from sglang_gemma4.supported import fingerprint
 
-    if not switches.is_on(ROPE):
+    if not switches.part_is_on("qkv_rope", PATCH.switch):
         return f"{ROPE} is off, whose launch would write"
     if envs.SGLANG_ENABLE_ASYNC_ASSERT.get():
         return "SGLang is asked to check each location as it is written"
@@ -63,10 +63,12 @@ def reason_against() -> str | None:
 
 PATCH = Patch(
     name="kv_write",
-    switch="SGLANG_GEMMA4_KV_WRITE",
+    switch="SGLANG_GEMMA4_QKV",
+    does="The launch of norms and rotation writes keys and values to the KV pool too, on triton.",
     why="A layer's keys and values go through memory once more, in a launch of its own, to get from the rotation into the KV pool.",
     evidence="runs/2026-11-22-26b-kernels-steps (store_kvcache_kernel: 30 launches, 31.8 µs a step at batch 1) · "
-    "srt/models/gemma4_causal.py:513-525 (SGLang's own, switched off; above: how it differs)",
+    "srt/models/gemma4_causal.py:513-525 (SGLang's own, switched off; above: how it differs) · measured with dependent_launch "
+    "only",
     remove_when="SGLang's Gemma4Attention writes keys and values in the launch that rotates them, sliding layers too.",
     uses=(uses.triton_decode, uses.kernels),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", write_early, "b7e9b394300f"),),

@@ -25,7 +25,8 @@ def choose(result: dict[str, str], server_args: Any) -> dict[str, str]:
 
 PATCH = Patch(
     name="parser_defaults",
-    switch="SGLANG_GEMMA4_PARSER_DEFAULTS",
+    switch="SGLANG_GEMMA4_ANSWER_PARSER",
+    does="The gemma4 parsers of thoughts and tool calls are used where the operator named none.",
     why="Without --tool-call-parser and --reasoning-parser stock returns a Gemma 4 answer's calls and thoughts as raw text.",
     evidence="srt/parser/template_detection.py:900 (another architecture's defaults) · crash_repro/tool_parser_default.py",
     remove_when="SGLang chooses Gemma 4's parsers itself.",

@@ -35,7 +35,8 @@ WIDTH = "sglang.srt.speculative.eagle_utils.get_draft_recurrent_hidden_state_spe
 
 PATCH = Patch(
     name="pd_draft",
-    switch="SGLANG_GEMMA4_PD_DRAFT",
+    switch="SGLANG_GEMMA4_FROZEN_VIEWS",
+    does="MTP runs behind a prefill server (--disaggregation-mode); stock's servers crash at the first request.",
     why="Stock sizes the hidden state on the wire by the assistant, registers the draft's 64 slots under the target's pages and builds "
     "EAGLE's draft input: neither server of a pair runs MTP.",
     evidence="srt/speculative/eagle_utils.py:279 · managers/scheduler.py:1534 · speculative/eagle_disaggregation.py:124 · "

@@ -15,9 +15,13 @@ def take_many(_result: None, moe: Any, hidden_size: int, layer_id: int, config: 
 
 PATCH = Patch(
     name="prefill_experts",
-    switch="SGLANG_GEMMA4_PREFILL_EXPERTS",
+    switch="SGLANG_GEMMA4_EXPERTS",
+    does="On Hopper, the experts at 1,024 tokens and more in three launches after the rows are aligned.",
     why="Stock writes gate and up to memory and reads them back, gathers the second product's rows, and pads each expert's last block.",
-    evidence="srt/layers/moe/moe_runner/triton_utils/fused_moe.py:520-970 · runs/2026-11-23-prefill-expert-tiles",
+    evidence="srt/layers/moe/moe_runner/triton_utils/fused_moe.py:520-970 · runs/2026-11-23-prefill-expert-tiles · 26B-A4B on an H200, "
+    "with tiles that were replaced by faster ones since: a prompt of 8,000 tokens takes 6.5 % less time than with this package "
+    "without it, eight 5.0 %, five repetitions, ranges apart, runs/2026-11-23-26b-prefill-experts; with the present ones, 30 "
+    "prompts of 7,000 go through at least 4 % faster, runs/2026-11-23-26b-prefill; weights come through tensor descriptors",
     remove_when="SGLang's fused MoE applies gelu in its first GEMM's epilogue and loads 16-bit rows through descriptors in its second.",
     uses=(uses.moe, uses.hopper),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_many, "a63fb2abba48"),),

@@ -42,7 +42,7 @@ def check_mtp(_result: None, server_args: Any) -> None:
     with one_line():
         mtp_limits.check(
             fields | {"prefill_backend": prefill, "decode_backend": decode},
-            views=switches.is_on(VIEWS),
+            views=switches.part_is_on("frozen_views", VIEWS),
             cpu_engine=switches.is_on(switches.CPU_ENGINE),
         )
 
@@ -80,6 +80,7 @@ def one_line() -> Iterator[None]:
 PATCH = Patch(
     name="preflight",
     switch="SGLANG_GEMMA4_PREFLIGHT",
+    does="Assistants, draft lengths, backends and checkpoints that do not fit are refused before weights are loaded.",
     why="Stock ends in a shape error after loading weights, or in a page of traceback.",
     evidence="srt/arg_groups/model_hook.py:646 (assert) · srt/models/gemma4_mtp.py (no geometry check) · "
     "arg_groups/speculative_hook.py:990 (no check of MTP's lengths and backends) · layers/attention/triton_backend.py:1706 (fp8 keys)",

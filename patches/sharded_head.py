@@ -26,8 +26,10 @@ def score_my_range(
 PATCH = Patch(
     name="sharded_head",
     switch="SGLANG_GEMMA4_SHARDED_HEAD",
+    does="Under tensor parallelism each rank scores its range of the vocabulary.",
     why="Under tensor parallelism every rank scores all 262,144 tokens, and as many copies of the logits as there are ranks are gathered.",
-    evidence="srt/models/gemma3_causal.py:532 · srt/layers/logits_processor.py:484, 1024, 1258 (cuts off the copies)",
+    evidence="srt/models/gemma3_causal.py:532 · srt/layers/logits_processor.py:484, 1024, 1258 (cuts off the copies) · off until "
+    "measured on two H200",
     remove_when="SGLang ties Gemma 4's LM head through a VocabParallelEmbedding.",
     uses=(uses.several_ranks,),
     hooks=(Hook("sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head", "around", score_my_range, "edee85644b6e"),),

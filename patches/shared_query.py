@@ -24,9 +24,10 @@ def queries_only(
 
 PATCH = Patch(
     name="shared_query",
-    switch="SGLANG_GEMMA4_SHARED_QUERY",
+    switch="SGLANG_GEMMA4_QKV",
+    does="Layers that share KV (the MTP draft's; E2B: 20 of 35) project queries only.",
     why="Layers that share KV, all of the MTP draft's and 20 of E2B's 35, project keys and values and rotate zeros that nobody reads.",
-    evidence="srt/models/gemma4_causal.py:448, 531",
+    evidence="srt/models/gemma4_causal.py:448, 531 · timed only with frozen_chain and draft_graph, on 26B-A4B",
     remove_when="Gemma4Attention projects queries only where it shares KV.",
     uses=(uses.shared_kv_or_draft,),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4Attention.forward", "around", queries_only, "35891e1c7d9e"),),

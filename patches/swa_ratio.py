@@ -20,8 +20,8 @@ def prefer_ratio(server_args: Any, hf_config: Any) -> dict[str, Any]:
     given = resolving_view(server_args)
     text = getattr(hf_config, "text_config", hf_config)
     choice = swa_ratio.choose(text, given.swa_full_tokens_ratio, given.max_total_tokens, given.page_size, given.chunked_prefill_size)
-    by_window = switches.is_on("SGLANG_GEMMA4_SWA_SIZING") and given.swa_full_tokens_ratio is None
-    logger.info("sglang-gemma4: %s%s", choice.why, "; where SGLANG_GEMMA4_SWA_SIZING does not size the pools" if by_window else "")
+    by_window = switches.part_is_on("swa_sizing", PATCH.switch) and given.swa_full_tokens_ratio is None
+    logger.info("sglang-gemma4: %s%s", choice.why, "; where swa_sizing does not size the pools" if by_window else "")
     return {} if choice.ratio is None else {"swa_full_tokens_ratio": choice.ratio}
 
 
@@ -36,9 +36,11 @@ def _with_ours(architecture: str) -> Callable[[], list[Any]]:
 
 PATCH = Patch(
     name="swa_ratio",
-    switch="SGLANG_GEMMA4_SWA_RATIO",
+    switch="SGLANG_GEMMA4_POOL_SIZES",
+    does="MoE models whose pools are sized by a ratio get a sliding pool of 0.15 of the full one; SGLang: 0.8.",
     why="0.8 leaves MoE Gemma 4, whose sliding layers take ten times the bytes of its full ones, 3.6x fewer tokens of context.",
-    evidence="srt/arg_groups/fields/schedule.py:150 · pool_configurator.py:801 · runs/2026-11-21-26b-swa-ratio",
+    evidence="srt/arg_groups/fields/schedule.py:150 · pool_configurator.py:801 · runs/2026-11-21-26b-swa-ratio · many requests below "
+    "10,000 tokens at once may starve for it (`sglang-gemma4 capacity`)",
     remove_when="SGLang sizes Gemma 4's pools by window and concurrency itself.",
     uses=(uses.moe,),
     hooks=tuple(

@@ -111,6 +111,7 @@ def _has_xgrammar() -> bool:
 PATCH = Patch(
     name="tool_grammar",
     switch="SGLANG_GEMMA4_TOOL_GRAMMAR",
+    does="Tool calls that must come, and those of strict tools, are constrained in Gemma 4's own syntax.",
     why="Stock makes the model write tool_choice required and named calls as a JSON array, which it was not trained to write, constrains "
     "nothing where a thinking model does not think, and does not enforce strict tools at all.",
     evidence="srt/function_call/gemma4_detector.py:441 (supports_structural_tag) · srt/function_call/function_call_parser.py:394 "

@@ -26,7 +26,8 @@ def create_triton_backend(runner: Any) -> Any:
 
 PATCH = Patch(
     name="triton_window",
-    switch="SGLANG_GEMMA4_TRITON_WINDOW",
+    switch="SGLANG_GEMMA4_MODEL_FIXES",
+    does="Triton decode attends to the whole sliding window, not one key less.",
     why="Decode clips the sequence to window - 1 keys, prefill and transformers use window: tokens drift once a "
     "sequence is longer than the window.",
     evidence="srt/layers/attention/triton_backend.py:2869 (called from :921 and :573) · srt/models/gemma4_causal.py:84",

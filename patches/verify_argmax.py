@@ -45,8 +45,11 @@ def simulate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 PATCH = Patch(
     name="verify_argmax",
     switch="SGLANG_GEMMA4_VERIFY_ARGMAX",
+    does="The target's tokens of a greedy verify step of up to 128 rows in one pass over its head.",
     why="A greedy verify step needs a token a row: stock writes bf16 logits, their soft-capped float32 copy, and reads that for a maximum.",
-    evidence="runs/2026-11-23-26b-steps-and-floor (batch 32: 112 µs for soft-cap and maximum, and 50 of the head's 395 to write logits)",
+    evidence="runs/2026-11-23-26b-steps-and-floor (batch 32: 112 µs for soft-cap and maximum, and 50 of the head's 395 to write logits) "
+    "· off until measured on a card: soft-cap and maximum take 112 of an MTP step's 17,080 µs at batch 32, "
+    "runs/2026-11-23-26b-steps-and-floor",
     remove_when="SGLang's verify takes greedy tokens from a fused head.",
     uses=(uses.mtp, uses.kernels),
     hooks=(

@@ -55,9 +55,12 @@ def plan_replay(result: tuple[Any, Any], runner: Any, forward_batch: Any, **_kwa
 PATCH = Patch(
     name="yoco",
     switch="SGLANG_GEMMA4_YOCO",
+    does="Layers that share KV see only the rows of a prompt that are read, the last one and those of log-probabilities.",
     why="20 of E2B's 35 layers, 18 of E4B's 42, write no KV: what they compute for a prompt's rows is read at its last row only.",
     evidence="srt/models/gemma4_causal.py:540 · srt/layers/logits_processor.py:668 (a prefill is pruned after the last layer) · "
-    "model_executor/runner/prefill_cuda_graph_runner.py:1845 (what a replay's batch is)",
+    "model_executor/runner/prefill_cuda_graph_runner.py:1845 (what a replay's batch is) · 30 prompts of 7,000 tokens on an "
+    "H200, all defaults: E2B 1.9 times stock's throughput, 2.0 times under MTP, two passes each, runs/2026-11-22-e2b-yoco; E4B "
+    "1.9 times, three, runs/2026-11-22-e4b-yoco",
     remove_when="Gemma4TextModel.forward prunes a prefill where its layers begin to share KV.",
     uses=(uses.shared_kv,),
     hooks=(

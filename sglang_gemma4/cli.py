@@ -57,10 +57,13 @@ def _parser() -> argparse.ArgumentParser:
     dump.add_argument("file", metavar="FILE", help="an sglang-gemma4-trap-*.npz")
     dump.set_defaults(run=_dump)
 
-    patches = commands.add_parser("patches", help="every change this package makes to SGLang, and its switch")
+    patches = commands.add_parser("patches", help="every switch and the patches behind it, or all of one patch")
+    patches.add_argument(
+        "name", nargs="?", metavar="NAME", help="a patch: what it changes, why, on what evidence, and whether it is on here"
+    )
     form = patches.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
-    form.add_argument("--markdown", action="store_true", help="print the README's tables")
+    form.add_argument("--markdown", action="store_true", help="print the tables of docs/switches.md")
     form.add_argument("--fingerprints", action="store_true", help="compare each hook's fingerprint with the installed SGLang (imports it)")
     patches.set_defaults(run=_patches)
 
@@ -110,7 +113,12 @@ def _patches(arguments: argparse.Namespace) -> int:
         text, fits = listing.fingerprints()
         print(text)
         return 0 if fits else 1
-    print(json.dumps(listing.data(), indent=2) if arguments.json else listing.markdown() if arguments.markdown else listing.text())
+    if arguments.json:
+        print(json.dumps([row for row in listing.data() if arguments.name in (None, row["name"])], indent=2))
+    elif arguments.markdown:
+        print(listing.markdown())
+    else:
+        print(listing.text() if arguments.name is None else listing.one(arguments.name))
     return 0
 
 

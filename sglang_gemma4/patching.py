@@ -58,7 +58,8 @@ class Entry:
 class Patch:
     """One change to SGLang: what, why, on whose evidence, behind which switch, and when it can go.
 
-    ``uses`` are the words of :mod:`sglang_gemma4.uses` for what a server must be for the patch to do anything in it.
+    ``does`` is what the operator gets, in one sentence. ``uses`` are the words of :mod:`sglang_gemma4.uses` for what a server must be
+    for the patch to do anything in it.
     ``declines`` is given the environment and returns the reason why this process should not have the patch, or None.
     ``at`` is the value of the switch that asks for the patch: False where 0 selects something (``Switch.zero`` says what).
     ``cpu_engine`` marks the parts of the reference engine: they follow ``SGLANG_GEMMA4_CPU``, not the master switch.
@@ -70,16 +71,11 @@ class Patch:
     evidence: str
     remove_when: str
     hooks: tuple[Hook | Entry, ...]
+    does: str = ""
     uses: tuple[Need, ...] = ()
     declines: Callable[[Mapping[str, str]], str | None] | None = None
     cpu_engine: bool = False
     at: bool = True
-
-    @property
-    def does(self) -> str:
-        """What the operator gets; the parts of the CPU engine share a switch, so each tells its own reason."""
-        switch = switches.SWITCHES[self.switch]
-        return self.why if self.cpu_engine else switch.meaning if self.at else switch.zero
 
 
 State = Literal["active", "idle", "declined", "off", "failed"]
@@ -127,13 +123,8 @@ def apply(patches: Iterable[Patch], environ: Mapping[str, str] | None = None) ->
     ready: list[tuple[Patch, list[_Prepared]]] = []
     for patch in patches:
         outcome = _outcomes[patch.name] = Outcome(patch.name, patch.switch, patch.does, "active")
-        if not wanted(patch, env):
-            outcome.state = "off"
-            by_master = not patch.cpu_engine and not switches.is_on(switches.MASTER, env)
-            name, value = (switches.MASTER, 0) if by_master else (patch.switch, int(not patch.at))
-            other = switches.SWITCHES[name].other_name
-            said = next((one for one in (name, other) if env.get(one)), None)
-            outcome.reason = f"{name} is not set" if said is None else f"{said}={value}"
+        if off := why_off(patch, env):
+            outcome.state, outcome.reason = "off", off
         elif unsupported is not None:
             if strict:
                 raise PatchError(f"sglang-gemma4: {unsupported} ({switches.STRICT}=1)")
@@ -152,9 +143,18 @@ def apply(patches: Iterable[Patch], environ: Mapping[str, str] | None = None) ->
 
 def wanted(patch: Patch, env: Mapping[str, str] = os.environ) -> bool:
     """Whether the switches ask for this patch."""
-    if patch.cpu_engine:
-        return switches.is_on(patch.switch, env)
-    return switches.is_on(switches.MASTER, env) and switches.is_on(patch.switch, env) is patch.at
+    return why_off(patch, env) is None
+
+
+def why_off(patch: Patch, env: Mapping[str, str]) -> str | None:
+    """What turns this patch off, as "VARIABLE=VALUE" or "VARIABLE is not set", or None where the switches ask for it."""
+    if not patch.cpu_engine and not switches.is_on(switches.MASTER, env):
+        return f"{switches.MASTER}=0"
+    if switches.is_on(patch.switch, env) is patch.at:
+        return switches.left_out(patch.name, env)
+    names = (patch.switch, switches.SWITCHES[patch.switch].other_name)
+    said = next((name for name in names if env.get(name)), None)
+    return f"{patch.switch} is not set" if said is None else f"{said}={int(not patch.at)}"
 
 
 def report() -> list[Outcome]:

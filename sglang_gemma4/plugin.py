@@ -1,6 +1,7 @@
 """What SGLang calls in every process through the ``sglang.srt.plugins`` entry point. It wires and decides nothing."""
 
 import logging
+import multiprocessing
 
 from sglang_gemma4 import patching, switches
 from sglang_gemma4.supported import version_problem
@@ -19,10 +20,16 @@ def register() -> None:
         return  # before anything of SGLang is looked at: stock stays stock
     from sglang_gemma4.patches import load_all
 
+    patches = load_all()
+    if unknown := switches.names_left_out() - {patch.name for patch in patches}:
+        raise SystemExit(f"sglang-gemma4: {switches.WITHOUT}: {', '.join(sorted(unknown))} is no patch; `sglang-gemma4 patches` lists them")
+    if multiprocessing.parent_process() is None:
+        for line in switches.old_names_in():
+            logger.warning("sglang-gemma4: %s", line)
     if problem := version_problem():
         logger.warning("sglang-gemma4: nothing is applied: %s", problem)
     try:
-        patching.apply(load_all())
+        patching.apply(patches)
     except patching.PatchError as error:
         raise SystemExit(str(error)) from error
     except Exception as error:

@@ -192,6 +192,15 @@ def prefill_graphs(server: Server) -> str | None:
     return None if graphs_of(server, "prefill") else "no prefill CUDA graphs"
 
 
+def prefill_graphs_wanted(server: Server) -> str | None:
+    """The operator leaves prefill graphs to SGLang and this package."""
+    given = server.arguments
+    if given.disaggregation_mode == "decode":
+        return "a decode server of a pair prefills nothing"
+    off = (given.disable_prefill_cuda_graph, given.disable_cuda_graph, given.cuda_graph_backend_prefill == "disabled")
+    return "prefill CUDA graphs are switched off by a flag" if any(off) else None
+
+
 def graphs_of(server: Server, phase: str) -> bool:
     """Whether a phase, "prefill" or "decode", is replayed from CUDA graphs."""
     chosen = getattr(getattr(server.arguments.cuda_graph_config, phase, None), "backend", None)

@@ -38,8 +38,10 @@ class Arm:
     def effective_environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """What a process of this arm sees, with every switch resolved to "1" or "0"; switches that the master turns off are left out."""
         merged = {**environ, **self.environment}
-        resolved = {name: value for name, value in merged.items() if name not in switches.SWITCHES}
+        resolved = {name: value for name, value in merged.items() if name not in switches.SWITCHES | switches.OLD_NAMES}
         master = switches.is_on(switches.MASTER, merged)
+        if master:  # an old name leaves its patch out at 0 and changes nothing at 1
+            resolved |= dict.fromkeys(switches.old_names_at_0(merged), "0")
         alive = switches.SWITCHES if master else (switches.MASTER, switches.STRICT, switches.CPU_ENGINE)
         return resolved | {name: str(int(switches.is_on(name, merged))) for name in alive}
 
@@ -97,8 +99,7 @@ def off_and_on(switch: str) -> tuple[str, str]:
     Raises:
         ValueError: the switch does not exist.
     """
-    if switch not in switches.SWITCHES:
-        raise ValueError(f"{switch} is not a switch of this package; `sglang-gemma4 patches` lists them")
+    switches.check_name(switch, "1")  # SwitchError, a ValueError
     return f"off:{switch}=0", f"on:{switch}=1"
 
 
@@ -124,6 +125,7 @@ def check(arms: Sequence[Arm], environ: Mapping[str, str] = os.environ) -> None:
 
 def _check_variable(arm: str, variable: str, value: str) -> None:
     if variable.startswith(switches.MASTER):
-        if variable not in switches.SWITCHES:
-            raise ValueError(f"arm {arm!r}: {variable} is not a switch of this package; `sglang-gemma4 patches` lists them")
-        switches.is_on(variable, {variable: value})  # SwitchError, a ValueError, when it is no boolean
+        try:
+            switches.check_name(variable, value)
+        except switches.SwitchError as error:
+            raise ValueError(f"arm {arm!r}: {error}") from error

@@ -1,10 +1,15 @@
-"""The patches and switches as text, JSON, README tables and fingerprints, all from the declarations."""
+"""The patches and switches as text, JSON, a table for docs/switches.md and fingerprints, all from the declarations."""
 
+import difflib
+import os
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 from sglang_gemma4 import patching, switches
 from sglang_gemma4.patches import load_all
+from sglang_gemma4.patching import Patch
+from sglang_gemma4.switches import Switch
 
 
 def data() -> list[dict[str, Any]]:
@@ -13,6 +18,7 @@ def data() -> list[dict[str, Any]]:
         {
             "name": patch.name,
             "switch": patch.switch,
+            "group": switches.SWITCHES[patch.switch].group,
             "at": int(patch.at),
             "default": int(switches.SWITCHES[patch.switch].default),
             "on": patching.wanted(patch),
@@ -26,27 +32,53 @@ def data() -> list[dict[str, Any]]:
     ]
 
 
+def _groups() -> list[tuple[str, list[tuple[Switch, list[Patch]]]]]:
+    """Switches with their patches, by group."""
+    patches = load_all()
+    return [
+        (group, [(s, [p for p in patches if p.switch == s.name]) for s in switches.SWITCHES.values() if s.group == group])
+        for group in switches.GROUPS
+    ]
+
+
 def text() -> str:
-    """For a terminal: what each patch does, why, and how to turn it off."""
-    blocks = []
-    for row in data():
-        state = "on" if row["on"] else "off"
-        asked = row["switch"] if row["at"] else f"applied at {row['switch']}=0"
-        head = f"{row['name']} ({state}; {asked}, default {row['default']})"
-        fields = (
-            ("does", row["does"]),
-            ("why", row["why"]),
-            ("evidence", row["evidence"]),
-            ("until", row["remove_when"]),
-            ("changes", ", ".join(row["targets"])),
-        )
-        lines = [_wrapped(f"{name + ':':<9} {value}") for name, value in fields]
-        blocks.append("\n".join([head, *lines]))
-    general = [switch for switch in switches.SWITCHES.values() if switch.name not in {row["switch"] for row in data()}]
-    blocks.append(
-        "\n".join(["switches of the whole package", *(_wrapped(f"{s.name} (default {int(s.default)}): {s.meaning}") for s in general)])
+    """For a terminal: each switch, in groups, and below it its patches, with what is on in this environment."""
+    lines = []
+    for group, members in _groups():
+        lines.append(group)
+        for switch, patches in members:
+            lines.append(f"  {switch.name} (default {int(switch.default)}): {switch.both}")
+            lines += [f"    {'on ' if patching.wanted(patch) else 'off'} {patch.name:<20} {patch.does}" for patch in patches]
+    lines.append(f"{switches.WITHOUT}=PATCH,PATCH leaves single patches out. `sglang-gemma4 patches NAME` tells all of one.")
+    return "\n".join(lines)
+
+
+def one(name: str) -> str:
+    """All of one patch, for a terminal.
+
+    Raises:
+        ValueError: there is no such patch; the message names the nearest.
+    """
+    patches = {patch.name: patch for patch in load_all()}
+    if name not in patches:
+        near = difflib.get_close_matches(name, patches, 3) or [patch.name for patch in load_all() if patch.switch.endswith(name)]
+        raise ValueError(f"there is no patch {name!r}; `sglang-gemma4 patches` lists them" + (f" ({', '.join(near)}?)" if near else ""))
+    patch = patches[name]
+    switch = switches.SWITCHES[patch.switch]
+    off = patching.why_off(patch, os.environ)
+    at = f"{switch.name} (default {int(switch.default)}{'' if patch.at else ', applied at 0'}), group {switch.group}"
+    fields = (
+        ("does", patch.does),
+        ("here", "on; what a server uses of it: sglang-gemma4 doctor --url URL" if off is None else f"off: {off}"),
+        ("switch", at),
+        ("alone", f"{switches.WITHOUT}={patch.name} leaves it out"),
+        ("uses", "; ".join(need.__doc__ or need.__name__ for need in patch.uses) or "Every server."),
+        ("why", patch.why),
+        ("evidence", patch.evidence),
+        ("until", patch.remove_when),
     )
-    return "\n\n".join(blocks)
+    hooks = [f"  {'changes' if not number else '':<9} {patching.place(hook)}" for number, hook in enumerate(patch.hooks)]
+    return "\n".join([patch.name, *(_wrapped(f"{label:<9} {value}") for label, value in fields), *hooks])
 
 
 def _wrapped(line: str) -> str:
@@ -54,12 +86,23 @@ def _wrapped(line: str) -> str:
 
 
 def markdown() -> str:
-    """The README's switch table: every switch, its patches, default and meaning."""
-    names: dict[str, list[str]] = {}
-    for patch in load_all():
-        names.setdefault(patch.switch, []).append(f"`{patch.name}`" if patch.at else f"`{patch.name}` (at 0)")
-    rows = [f"| `{s.name}` | {int(s.default)} | {', '.join(names.get(s.name, ['all']))} | {s.both} |" for s in switches.SWITCHES.values()]
-    return "\n".join(["| switch | default | patch | what it does |", "| --- | --- | --- | --- |", *rows])
+    """The tables of docs/switches.md: in groups, each switch with its default, its patches and what it does."""
+    parts = []
+    for group, members in _groups():
+        rows = [f"| `{s.name}` | {int(s.default)} | {s.both} | {_cells(patches)} |" for s, patches in members]
+        head = [f"## {group[0].upper()}{group[1:]}", "", "| switch | default | what it does | patches |", "| --- | --- | --- | --- |"]
+        parts.append("\n".join([*head, *rows]))
+    return "\n\n".join(parts)
+
+
+def _cells(patches: Sequence[Patch]) -> str:
+    return ", ".join(f"`{patch.name}`" if patch.at else f"`{patch.name}` (at 0)" for patch in patches) or "all"
+
+
+def old_names() -> str:
+    """The table of names that version 0.1 had."""
+    rows = [f"| `{name}` | `{old.switch}` | `{old.patch}` |" for name, old in switches.OLD_NAMES.items()]
+    return "\n".join(["| old name | its switch now | its patch |", "| --- | --- | --- |", *rows])
 
 
 def fingerprints() -> tuple[str, bool]:

@@ -158,7 +158,7 @@ def test_the_fastest_length_is_looked_for_and_the_tokens_stay(plain: list[list[l
     assert tokens(adaptive) == 3 * plain
     log = adaptive[0][0].log
     assert re.search(r"adaptive draft length by FastestSteps, steps \[0, 1, 3, 5\]", log)
-    assert re.search(r"active +adaptive_draft", log)
+    assert "by FROZEN_KV_MTP, adaptive" in log
     assert {new for _, new in switches(log)} >= {0, 3}
     assert "did not match the oldest step" not in log
 

@@ -55,7 +55,7 @@ def beside_stock(full: dict[str, Any], plain: dict[str, Any]) -> Found:
 @pytest.fixture(scope="module")
 def plain(nursery: Nursery) -> dict[str, dict[str, Any]]:
     """By family, the walk of an engine with none of the package's paths."""
-    stock = package_with("SGLANG_GEMMA4_SYNC_MTP", "SGLANG_GEMMA4_PREFLIGHT")
+    stock = package_with("sync_mtp", "preflight")
     return {family: walk(nursery, family, stock) for family in FAMILIES}
 
 

@@ -110,7 +110,7 @@ def test_the_same_answers(
         assert one.meta_info["prompt"] == pytest.approx(score[start:] if start >= 0 else [], abs=1e-4)
         assert torch.tensor(one.meta_info["top"]).allclose(torch.tensor(reference.meta_info["top"]), atol=1e-4)
     log = ours[0][0].log
-    assert re.search(r"active +yoco", log)
+    assert [bool(re.search(r"switched off: .*\byoco\b", one[0][0].log)) for one in (ours, stock)] == [False, True]
     assert "yoco declined" not in log
     assert ("beside a middle chunk" in log) is (arm == "mixed")
     assert all(len({rows for rows, _ in prefill}) == 1 and len(prefill) == LAYERS for prefill in row_counter.prefills(stock[0][0].log))

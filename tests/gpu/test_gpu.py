@@ -188,8 +188,9 @@ def test_a_plain_launch_server_loads_every_patch(tmp_path: Path) -> None:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     print(doctor.live_text(data))
-    assert log.read_text().count("sglang-gemma4 0.") == 1, "one banner"
+    assert log.read_text().count("sglang-gemma4 is ready: ") == 1, "one banner"
     for row in data["scheduler"]:
         asked = next(switches.SWITCHES[patch.switch].default is patch.at for patch in load_all() if patch.name == row["name"])
-        assert row["state"] == ("active" if asked else "off"), row
+        assert (row["state"] == "off") is not asked, row
+        assert row["state"] in ("active", "idle", "off"), row
     assert len(set(output["output_ids"])) > 16, "spread weights: tokens vary"

@@ -41,6 +41,8 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
         ),
         (["serve", "tiny-26b-a4b"], {"SGLANG_GEMMA4_STRICT": "maybe"}, "SGLANG_GEMMA4_STRICT='maybe' is not a boolean"),
         (["checkpoint", "tiny-7b", "/tmp/nowhere"], {}, "tiny-7b"),
+        (["patches", "triple"], {}, "there is no patch 'triple'; `sglang-gemma4 patches` lists them"),
+        (["serve", "tiny-26b-a4b"], {"SGLANG_GEMMA4_KV_WRITE": "1", "SGLANG_GEMMA4_QKV": "0"}, "contradicts SGLANG_GEMMA4_QKV=0"),
         (["doctor", "--url", "http://127.0.0.1:9"], {}, "no SGLang server answers at http://127.0.0.1:9"),
     ],
 )
@@ -58,7 +60,7 @@ def test_doctor_reports_and_json_reads_back(monkeypatch: pytest.MonkeyPatch, cap
     assert data["entry_point"] == "installed"
     assert data["distributions"]["sglang"] == "0.5.23"
     text = doctor.local_text(data)
-    assert "SGLANG_GEMMA4_ROUTER_SCALE" in text
+    assert "SGLANG_GEMMA4_MODEL_FIXES" in text
 
 
 def test_doctor_outlives_a_broken_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,8 @@ def test_modules_and_switches_correspond() -> None:
     assert modules == set(ORDER), "every module of patches/ is in ORDER"
     assert set(switches.SWITCHES) - ALL_OUR == {switches.MASTER, switches.STRICT}
     for patch in PATCHES:
+        assert 0 < len(patch.does) <= 120, patch.name
+        assert patch.does.endswith("."), patch.name
         assert patch.why, patch.name
         assert patch.evidence, patch.name
         assert patch.remove_when, patch.name
@@ -114,6 +116,43 @@ def test_each_switch_switches_its_own_patches_and_no_other(off: set[str], in_chi
             assert placed[patch.name] == [asked] * len(patch.hooks), patch.name
 
 
+def test_an_old_name_and_a_patch_s_name_leave_out_that_patch_and_no_other() -> None:
+    for name, old in switches.OLD_NAMES.items():
+        (patch,) = [patch for patch in PATCHES if patch.name == old.patch]
+        assert patch.switch == old.switch, name
+        assert name not in switches.SWITCHES
+        assert [p.name for p in PATCHES if p.at and not patching.wanted(p, ALL_ON | {name: "0"})] == [old.patch]
+        assert patching.wanted(patch, ALL_ON | {name: "1"})
+        assert patching.why_off(patch, {name: "0"}) == f"{name}=0"
+        assert not patching.wanted(patch, {old.switch: "0"})
+    for patch in PATCHES:
+        if patch.at:
+            assert [p.name for p in PATCHES if p.at and not patching.wanted(p, ALL_ON | {switches.WITHOUT: patch.name})] == [patch.name]
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_patches_left_out_by_name_are_not_in_place(half: int, in_child: InChild) -> None:
+    out = [patch.name for number, patch in enumerate(PATCHES) if number % 2 == half]
+    _, placed = in_child(lambda: applied_with(ALL_ON | {switches.WITHOUT: ", ".join(out)}))
+    for patch in PATCHES:
+        if patch.switch != switches.MTP_V2:
+            assert placed[patch.name] == [patch.name not in out] * len(patch.hooks), patch.name
+
+
+def test_a_patch_that_is_left_out_must_exist(in_child: InChild) -> None:
+    def child() -> Any:
+        os.environ[switches.WITHOUT] = "triple_norm, tripel_norm"
+        from sglang_gemma4.plugin import register
+
+        try:
+            register()
+        except SystemExit as exit_:
+            return str(exit_)
+        return "no exit"
+
+    assert in_child(child) == "sglang-gemma4: SGLANG_GEMMA4_WITHOUT: tripel_norm is no patch; `sglang-gemma4 patches` lists them"
+
+
 def test_master_switch_leaves_stock(in_child: InChild) -> None:
     def child() -> Any:
         os.environ["SGLANG_GEMMA4"] = "0"
@@ -141,7 +180,7 @@ def test_sglang_itself_loads_the_plugin(in_child: InChild) -> None:
 
 def test_a_bad_switch_value_ends_the_process_with_one_line(in_child: InChild) -> None:
     def child() -> Any:
-        os.environ["SGLANG_GEMMA4_ROUTER_SCALE"] = "perhaps"
+        os.environ["SGLANG_GEMMA4_TOOL_GRAMMAR"] = "perhaps"
         from sglang.srt.plugins import load_plugins
 
         try:
@@ -151,7 +190,7 @@ def test_a_bad_switch_value_ends_the_process_with_one_line(in_child: InChild) ->
         return "no exit"
 
     assert in_child(child) == (
-        "sglang-gemma4: SGLANG_GEMMA4_ROUTER_SCALE='perhaps' is not a boolean; set it to 1 or 0, or unset it (default 1)"
+        "sglang-gemma4: SGLANG_GEMMA4_TOOL_GRAMMAR='perhaps' is not a boolean; set it to 1 or 0, or unset it (default 1)"
     )
 
 
@@ -182,13 +221,21 @@ def test_importing_loads_neither_torch_nor_sglang(statement: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_readme_table_is_the_generated_one() -> None:
-    assert listing.markdown() in (ROOT / "README.md").read_text(), "run `sglang-gemma4 patches --markdown` and put it into README.md"
+def test_the_tables_of_the_docs_are_the_generated_ones() -> None:
+    written = (ROOT / "docs" / "switches.md").read_text()
+    assert listing.markdown() in written, "run `sglang-gemma4 patches --markdown` and put it into docs/switches.md"
 
 
 def test_lists_agree() -> None:
     data = listing.data()
     assert [row["name"] for row in data] == list(ORDER)
     text = listing.text()
-    assert all(f"{row['name']} (" in text and row["switch"] in text for row in data)
+    assert all(f" {row['name']} " in text and row["does"] in text for row in data)
+    assert all(name in text for name in switches.SWITCHES)
+    for row in data:
+        told = " ".join(listing.one(row["name"]).split())
+        assert all(" ".join(row[key].split()) in told for key in ("does", "why", "evidence", "remove_when", "switch")), row["name"]
+        assert all(target in told for target in row["targets"])
+    with pytest.raises(ValueError, match=r"there is no patch 'tripple_norm'; .* \(triple_norm"):
+        listing.one("tripple_norm")
     assert json.loads(json.dumps(data)) == data

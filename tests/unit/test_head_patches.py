@@ -13,7 +13,7 @@ from sglang_gemma4.patches import sharded_head as sharded_patch
 
 def test_the_draft_s_token_needs_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(draft_argmax, "note", lambda patch, message: said.append(message))
+    monkeypatch.setattr(draft_argmax, "decline", lambda patch, message: said.append(message))
     model = SimpleNamespace()
     draft_argmax.give_head(None, SimpleNamespace(draft_model_runner=SimpleNamespace(model=model)))
     assert said == ["the draft needs logits: SGLANG_GEMMA4_FROZEN_CHAIN is off, or drafts are trees"]
@@ -102,7 +102,7 @@ def test_centroids_that_stay_in_the_chain(
 @pytest.mark.parametrize("name", ["SGLANG_ENABLE_NAN_LOGITS_CHECK", "SGLANG_ENABLE_ASYNC_ASSERT"])
 def test_logits_that_are_to_be_checked_are_computed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(draft_argmax, "note", lambda patch, message: said.append(message))
+    monkeypatch.setattr(draft_argmax, "decline", lambda patch, message: said.append(message))
     monkeypatch.setenv(name, "1")
     model = SimpleNamespace(**{frozen_chain.TOKENS_ONLY: True})
     draft_argmax.give_head(None, SimpleNamespace(draft_model_runner=SimpleNamespace(model=model)))
@@ -126,7 +126,7 @@ def embedding(tokens: int) -> Any:
 def scored(head: Any, monkeypatch: pytest.MonkeyPatch, **attributes: Any) -> tuple[list[int], list[str]]:
     """Rows of the head that the second of three ranks scores, and what was said."""
     said: list[str] = []
-    monkeypatch.setattr(sharded_patch, "note", lambda patch, message: said.append(message))
+    monkeypatch.setattr(sharded_patch, "decline", lambda patch, message: said.append(message))
     monkeypatch.setattr(sharded_head, "get_parallel", lambda: SimpleNamespace(tp_size=3, tp_rank=1))
     given = {"do_tensor_parallel_all_gather": True, "use_attn_tp_group": False, "do_tensor_parallel_all_gather_dp_attn": False}
     processor = SimpleNamespace(**{**given, "vocab_size": 96, **attributes})

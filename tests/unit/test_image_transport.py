@@ -48,7 +48,7 @@ def test_on_one_cuda_machine_features_stay_on_the_card(monkeypatch: pytest.Monke
 )
 def test_elsewhere_it_is_sglang_s_choice(asked: dict[str, Any], said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
-    monkeypatch.setattr(image_transport, "note", lambda name, message: heard.append(message))
+    monkeypatch.setattr(image_transport, "decline", lambda name, message: heard.append(message))
     assert resolve(monkeypatch, **asked) == "cpu"
     assert [words in message for words, message in zip(said, heard, strict=True)] == [True] * len(said)
 

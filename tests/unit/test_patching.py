@@ -60,7 +60,7 @@ def mark(target: str) -> str:
 
 
 def patch_of(*hooks: Hook | Entry, name: str = "test", **kw: Any) -> Patch:
-    return Patch(name=name, switch="SGLANG_GEMMA4_ROUTER_SCALE", why="", evidence="", remove_when="", hooks=hooks, **kw)
+    return Patch(name=name, switch="SGLANG_GEMMA4_TOOL_GRAMMAR", why="", evidence="", remove_when="", hooks=hooks, **kw)
 
 
 def outcome(patch: Patch, environ: dict[str, str] | None = None) -> patching.Outcome:
@@ -236,7 +236,7 @@ def test_applying_twice_changes_nothing(upstream: types.ModuleType, in_child: In
 
 def test_switch_and_master_turn_a_patch_off(upstream: types.ModuleType) -> None:
     patch = patch_of(Hook("upstream_g4.double", "after", plus_one, "never looked at"))
-    for environ in ({"SGLANG_GEMMA4": "0"}, {"SGLANG_GEMMA4_ROUTER_SCALE": "0"}):
+    for environ in ({"SGLANG_GEMMA4": "0"}, {"SGLANG_GEMMA4_TOOL_GRAMMAR": "0"}):
         found = outcome(patch, environ)
         assert (found.state, found.reason) == ("off", next(f"{k}=0" for k in environ))
     assert upstream.double(1) == 2
@@ -244,7 +244,7 @@ def test_switch_and_master_turn_a_patch_off(upstream: types.ModuleType) -> None:
 
 def test_the_cpu_engine_follows_its_own_switch(in_child: InChild) -> None:
     patch = patch_of(cpu_engine=True)
-    assert outcome(patch, {"SGLANG_GEMMA4": "0", "SGLANG_GEMMA4_ROUTER_SCALE": "1"}).state == "active"
+    assert outcome(patch, {"SGLANG_GEMMA4": "0", "SGLANG_GEMMA4_TOOL_GRAMMAR": "1"}).state == "active"
 
 
 def test_another_sglang_version_applies_nothing(upstream: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

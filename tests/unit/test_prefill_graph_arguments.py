@@ -72,7 +72,7 @@ def name_of(case: Any) -> str:
 
 
 def resolve(folder: Path, model: str = TINY, memory: int = 141 * 1024, cuda: bool = True, **arguments: Any) -> list[Any]:
-    """Backend and sizes of prefill graphs, and what the patch notes."""
+    """Backend and sizes of prefill graphs, and why the patch declines."""
     from sglang.srt.arg_groups import cuda_graph_hook, memory_hook
     from sglang.srt.arg_groups.overrides import resolving_view
     from sglang.srt.arg_groups.resolution_hooks import run_hook
@@ -88,12 +88,12 @@ def resolve(folder: Path, model: str = TINY, memory: int = 141 * 1024, cuda: boo
     (folder / model / "config.json").write_text(json.dumps(CONFIGS.get(model)))
     path = folder / model if model in CONFIGS else checkpoints.SHIPPED / model
     given = ServerArgs(model_path=str(path), device="cuda" if cuda else "cpu", **arguments)
-    notes = patching._outcomes[PATCH.name].notes
-    notes.clear()
+    outcome = patching._outcomes[PATCH.name]
+    outcome.state, outcome.reason = "active", ""
     run_hook(cuda_graph_hook.handle_cuda_graph_config, given)
     run_hook(memory_hook.handle_gpu_memory_settings, given)
     phase = resolving_view(given).cuda_graph_config.prefill
-    return [phase.backend, phase.bs, list(notes)]
+    return [phase.backend, phase.bs, [outcome.reason] if outcome.state == "declined" else []]
 
 
 def resolve_all() -> Found:

@@ -13,7 +13,9 @@ from sglang_gemma4.patching import Outcome
 ARGUMENTS: dict[str, Any] = {
     "language_model_only": False, "enable_multimodal": None, "speculative_algorithm": None, "speculative_draft_model_path": None,
     "speculative_adaptive": False, "disable_overlap_schedule": False, "cuda_graph_config": SimpleNamespace(decode=None, prefill=None),
-    "tp_size": 1, "disaggregation_mode": "null", "enable_lora": None, "lora_paths": None, "enable_memory_saver": False,
+    "tp_size": 1, "disaggregation_mode": "null", "cuda_graph_backend_prefill": None,
+    "disable_prefill_cuda_graph": False, "disable_cuda_graph": False,
+    "enable_lora": None, "lora_paths": None, "enable_memory_saver": False,
     "enable_metrics": False, "load_format": "auto", "reasoning_parser": None, "tool_call_parser": None, "grammar_backend": "xgrammar",
 }  # fmt: skip
 MTP = {"speculative_algorithm": "FROZEN_KV_MTP", "speculative_draft_model_path": "assistant"}
@@ -110,7 +112,13 @@ def test_no_patch_is_active_and_declined() -> None:
 
 def test_the_banner_is_short_and_names_what_failed_first() -> None:
     many = [row(f"fact{number}", "active", facts=["x" * 900]) for number in range(20)]
-    rows = [*many, row("one", "failed", reason="no such class"), row("two", "declined", reason="a ratio"), row("three", "idle"), row("four", "off", reason="X=0")]
+    rows = [
+        *many,
+        row("one", "failed", reason="no such class"),
+        row("two", "declined", reason="a ratio"),
+        row("three", "idle"),
+        row("four", "off", reason="X=0"),
+    ]
     lines = status.banner(rows, ["model: M", "pools: P"], "http://h:1").splitlines()
     assert len(lines) == status.BANNER_LINES
     assert max(map(len, lines)) <= status.LINE

@@ -1,5 +1,7 @@
 """Switches: defaults, spellings, errors."""
 
+import re
+
 import pytest
 
 from sglang_gemma4 import switches
@@ -22,6 +24,33 @@ def test_spellings(text: str, value: bool) -> None:
 def test_a_value_that_is_not_boolean_is_named_with_its_remedy() -> None:
     with pytest.raises(switches.SwitchError, match=r"SGLANG_GEMMA4_STRICT='maybe' is not a boolean; set it to 1 or 0"):
         switches.is_on(switches.STRICT, {switches.STRICT: "maybe"})
+
+
+def test_a_meaning_is_one_short_sentence_and_the_table_has_forty_rows() -> None:
+    assert len(switches.SWITCHES) <= 40
+    for switch in switches.SWITCHES.values():
+        for meaning in filter(None, (switch.meaning, switch.zero)):
+            assert len(meaning) <= 100, switch.name
+            assert meaning.endswith("."), switch.name
+            assert not re.search(r"[.!?] ", meaning), f"{switch.name}: one sentence"
+    groups = [switch.group for switch in switches.SWITCHES.values()]
+    assert list(dict.fromkeys(groups)) == list(switches.GROUPS), "in the order of the groups, none empty"
+    assert groups == sorted(groups, key=switches.GROUPS.index)
+
+
+def test_an_old_name_is_said_once_and_must_not_contradict_the_new_one() -> None:
+    (line,) = switches.old_names_in({"SGLANG_GEMMA4_TRIPLE_NORM": "0", "SGLANG_GEMMA4_NORMS": "1"})
+    assert line.startswith(
+        "SGLANG_GEMMA4_TRIPLE_NORM is an old name, which goes in 0.3.0: triple_norm is a part of SGLANG_GEMMA4_NORMS now"
+    )
+    assert switches.check_all({"SGLANG_GEMMA4_TRIPLE_NORM": "0", "SGLANG_GEMMA4_NORMS": "1"}) == []
+    assert switches.check_all({"SGLANG_GEMMA4_TRIPLE_NORM": "1", "SGLANG_GEMMA4_NORMS": "0"}) == [
+        "SGLANG_GEMMA4_TRIPLE_NORM=1 contradicts SGLANG_GEMMA4_NORMS=0, of which it is a part; unset SGLANG_GEMMA4_TRIPLE_NORM"
+    ]
+    assert switches.check_all({"SGLANG_GEMMA4_SWA_SIZING": "auto"}) == []
+    assert switches.check_all({"SGLANG_GEMMA4_LAYER_TAIL": "no!"}) == [
+        "SGLANG_GEMMA4_LAYER_TAIL='no!' is not a boolean; set it to 1 or 0, or unset it (SGLANG_GEMMA4_NORMS is its new name)"
+    ]
 
 
 def test_check_all_finds_bad_values_and_misspelt_names() -> None:

@@ -111,4 +111,4 @@ def test_zero_selects_and_one_does_not() -> None:
     for value, wanted in (("", False), ("1", False), ("0", True), ("off", True)):
         assert patching.wanted(patch.PATCH, {switches.MTP_V2: value}) is wanted
     assert not patching.wanted(patch.PATCH, {switches.MTP_V2: "0", switches.MASTER: "0"})
-    assert patch.PATCH.does == switches.SWITCHES[switches.MTP_V2].zero
+    assert "synchronous worker (v1)" in patch.PATCH.does

@@ -39,7 +39,7 @@ def choose_sizes(server_args: Any) -> None:
         return
     limit = phase.max_bs
     if limit is None:
-        config, fast = model_config_of(server_args).hf_text_config, switches.is_on("SGLANG_GEMMA4_YOCO")
+        config, fast = model_config_of(server_args).hf_text_config, switches.part_is_on("yoco", "SGLANG_GEMMA4_YOCO")
         limits = (prefill_sizes.worth_up_to(config, fast, given.tp_size), given.chunked_prefill_size, given.max_total_tokens)
         limit = min(size for size in limits if size is not None and size > 0)
     set_sizes(server_args, prefill_sizes.capture_sizes(limit))
@@ -61,7 +61,7 @@ def keep_text_eager(server_args: Any) -> None:
     on which the capture raises, starts.
     """
     given, config = resolving_view(server_args), model_config_of(server_args)
-    if switches.is_on("SGLANG_GEMMA4_PREFILL_GRAPH") or given.cuda_graph_config.prefill.backend != Backend.BREAKABLE:
+    if switches.part_is_on("prefill_graph", "SGLANG_GEMMA4_PREFILL_GRAPH") or given.cuda_graph_config.prefill.backend != Backend.BREAKABLE:
         return
     architectures, shared = config.hf_config.architectures, getattr(config.hf_text_config, "num_kv_shared_layers", None)
     if MULTIMODAL in architectures and given.language_model_only:
