@@ -9,7 +9,6 @@ import argparse
 import json
 import logging
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from sglang_gemma4.start import folder, manifest
+from sglang_gemma4.start.child import Child
 
 logger = logging.getLogger(__name__)
 KIND = "kernels"
@@ -38,7 +38,7 @@ class Ahead:
         self.card, self.key = card, key
         known = folder.load(KIND, card, key)
         self.known: dict[str, Any] = known if isinstance(known, dict) else {}
-        self.process: subprocess.Popen[str] | None = None
+        self.child: Child | None = None
 
     def begin(self) -> int:
         """Start compiling what Triton's cache does not have; how many kernels that may be.
@@ -50,30 +50,21 @@ class Ahead:
         same = self.known.get("versions") == folder.versions()
         missing = [entry for entry in entries if not (same and manifest.is_compiled(entry))]
         if missing:
-            path = folder.place(KIND, self.card, self.key)
-            command = [sys.executable, "-m", "sglang_gemma4.start.ahead", str(path)]
-            # A context on the card would be memory that SGLang sizes its pools without.
-            environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ)
+            self.child = Child("sglang_gemma4.start.ahead", str(folder.place(KIND, self.card, self.key)))
         return len(missing)
 
     def wait(self, seconds: float = LONGEST_WAIT) -> str | None:
         """Until all is compiled, or so long; a line for the log where anything was begun."""
-        if self.process is None:
+        if self.child is None:
             return None
-        process, self.process = self.process, None
-        began = time.monotonic()
-        try:
-            said = json.loads(process.communicate(timeout=seconds)[0].strip().rpartition("\n")[2])
-        except subprocess.TimeoutExpired:
-            return f"kernels are still compiled ahead after {seconds:.0f} s of waiting; the start goes on beside it"
-        except ValueError:
-            return f"kernels were not compiled ahead: the process ended with status {process.returncode}"
-        waited = time.monotonic() - began
+        began, said = time.monotonic(), self.child.answer(seconds)
+        self.child = None
+        if isinstance(said, str):
+            return f"kernels compiled ahead: {said}; the start goes on"
         failed = "".join(f"; not {name} ({reason})" for name, reason in said["failed"][:3])
         return (
             f"{said['compiled']} kernels were compiled ahead in {said['seconds']:.1f} s by {said['workers']} processes beside the weights, "
-            f"{said['found']} were on disk, {len(said['failed'])} failed; waited {waited:.1f} s{failed}"
+            f"{said['found']} were on disk, {len(said['failed'])} failed; waited {time.monotonic() - began:.1f} s{failed}"
         )
 
     def keep(self) -> None:

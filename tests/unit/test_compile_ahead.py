@@ -1,7 +1,6 @@
 """What a start compiles is compiled again from a list, in processes without a card, and found by the launch that looks for it."""
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import triton.language as tl
 from triton import knobs
 
 from sglang_gemma4.kernels.heads import head_argmax
-from sglang_gemma4.start import ahead, folder, kernels, manifest
+from sglang_gemma4.start import ahead, child, folder, kernels, manifest
 from sglang_gemma4.switches import CACHE_DIR
 from tests.unit.card_compiler import compiling_for
 
@@ -124,17 +123,21 @@ def test_a_broken_list_costs_a_line(broken: str, caches: Callable[[], None]) -> 
     assert start.wait() is None
 
 
-def test_processes_that_end_or_hang_cost_a_line(caches: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    record()
+@pytest.mark.parametrize(
+    ("module", "seconds", "said"),
+    [
+        ("no_such_module", 60, "the process ended with status 1 and no answer"),
+        ("this", 60, "the process ended with status 0 and no answer"),
+        ("sglang_gemma4.start.ahead", 0.01, "not done after 0 s of waiting"),
+    ],
+)
+def test_processes_that_end_or_hang_cost_a_line(module: str, seconds: float, said: str, caches: Callable[[], None]) -> None:
     start = ahead.Ahead(CARD, KEY)
-    start.keep()
-    caches()
-    for command, said in (("exit 3", "ended with status 3"), ("echo; sleep 5", "still compiled ahead after 0 s")):
-        start = ahead.Ahead(CARD, KEY)
-        start.process = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, text=True)
-        process = start.process
-        assert said in str(start.wait(30 if "exit" in command else 0.2))
-        process.kill()
+    start.child = child.Child(module, "no such file")
+    process = start.child.process
+    assert start.wait(seconds) == f"kernels compiled ahead: {said}; the start goes on"
+    process.kill()
+    process.communicate()
 
 
 @pytest.mark.parametrize(

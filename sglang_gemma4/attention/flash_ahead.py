@@ -1,0 +1,126 @@
+"""FlashAttention-4 of a model's kinds of layers, compiled in a process without a card into SGLang's cache on disk, while weights load.
+
+Its compiler needs no card, only to be told of one. Tensors are PyTorch's fake ones; the call is the prefill's own, in each shape that
+the choice at the start measures (``flash_choice``).
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sglang_gemma4.attention import flash_choice
+from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
+from sglang_gemma4.start import folder
+from sglang_gemma4.start.child import Child
+
+KIND = "flash-kernels"
+LONGEST_WAIT = 30.0
+ARCHITECTURE, TARGET = "sm_90", "sm_90a"
+"""As SGLang names its cache of a Hopper, and what the kernels are compiled for: Hopper's own instructions need the letter."""
+
+
+class FlashAhead:
+    """The compiling process of one start.
+
+    Args:
+        card: its name.
+        kinds: of the model's attention layers, each once.
+        dtype: the model's.
+    """
+
+    def __init__(self, card: str, kinds: Sequence[Kind], dtype: torch.dtype) -> None:
+        self.card, self.kinds, self.dtype = card, sorted(kinds), str(dtype).removeprefix("torch.")
+        self.key = {"versions": folder.versions(), "kinds": self.kinds, "dtype": self.dtype}
+        self.child: Child | None = None
+
+    def begin(self) -> bool:
+        """Start compiling, unless what an earlier start compiled is still there; whether a process was started.
+
+        Where the operator names an architecture for the compiler himself, or keeps none of its kernels on disk, there is nothing to do.
+
+        Raises:
+            OSError: the process cannot be started.
+        """
+        if os.environ.get("CUTE_DSL_ARCH") or os.environ.get("SGLANG_CUTE_AOT_CACHE_DIR", "default") == "":
+            return False
+        objects = folder.load(KIND, self.card, self.key)
+        if objects and all(Path(path).exists() for path in objects):
+            return False
+        target = {"FLASH_ATTENTION_ARCH": ARCHITECTURE, "CUTE_DSL_ARCH": TARGET}
+        self.child = Child("sglang_gemma4.attention.flash_ahead", json.dumps(self.kinds), self.dtype, **target)
+        return True
+
+    def wait(self, seconds: float = LONGEST_WAIT) -> str | None:
+        """Until it is done, or so long; a line for the log where a process was started."""
+        if self.child is None:
+            return None
+        began, said = time.monotonic(), self.child.answer(seconds)
+        self.child = None
+        if isinstance(said, str):
+            return f"FlashAttention-4 compiled ahead: {said}; the start compiles it"
+        if said["objects"]:
+            folder.save(KIND, self.card, self.key, said["objects"])
+        failed = "".join(f"; not {kind}: {reason}" for kind, reason in said["failed"])
+        return f"FlashAttention-4 was compiled ahead in {said['seconds']:.1f} s; waited {time.monotonic() - began:.1f} s{failed}"
+
+
+def compile_kind(kind: Kind, dtype: torch.dtype) -> list[str]:
+    """Compile for one kind in this process; the files of all kernels that it needs."""
+    from sglang.kernels.jit import cute_aot_cache
+    from sglang.kernels.ops.attention import flash_attention_v4
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    cute_aot_cache._resolve_target_arch = lambda: ARCHITECTURE  # as in the server, which sees its card
+    cache = cute_aot_cache.JITPersistentCache
+    load, paths = cache._try_load_from_storage, set()
+
+    def loaded(self: Any, key: Any) -> bool:
+        paths.add(str(self.cache_path / f"{self._key_to_hash(key)}.o"))
+        return bool(load(self, key))
+
+    cache._try_load_from_storage = loaded
+    flash = FlashPrefill(flash_attention_v4.flash_attn_varlen_func)
+    with FakeTensorMode():
+        for size, requests in [(2, 2), *flash_choice.shapes()]:
+            q = torch.empty(size, kind.heads, kind.dim, dtype=dtype, device="cuda")
+            k = torch.empty(size, kind.kv_heads, kind.dim, dtype=dtype, device="cuda")
+            starts, none = (torch.empty(rows, dtype=torch.int32, device="cuda") for rows in (requests + 1, 0))
+            out, longest = torch.empty_like(q), size // requests
+            flash(q, k, k.clone(), k, k, starts, starts, none, kind.dim**-0.5, out=out, longest=longest, window=kind.window)
+    return sorted(paths)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compile kinds, each in a process of its own; one line of JSON on standard output."""
+    parser = argparse.ArgumentParser(prog="python -m sglang_gemma4.attention.flash_ahead", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("kinds", type=json.loads, metavar="JSON", help="[[query heads, KV heads, head dimension, window or -1], ...]")
+    parser.add_argument("dtype", choices=("bfloat16", "float16"))
+    given = parser.parse_args(argv)
+    os.nice(5)  # loading weights comes first
+    out, sys.stdout = sys.stdout, sys.stderr
+    began = time.monotonic()
+    from sglang.kernels.ops.attention import flash_attention_v4  # noqa: F401 - the workers have it then
+
+    kinds, objects, failed = [Kind(*kind) for kind in given.kinds], set(), []
+    with ProcessPoolExecutor(max(1, len(kinds)), mp_context=get_context("fork")) as pool:
+        futures = [(kind, pool.submit(compile_kind, kind, getattr(torch, given.dtype))) for kind in kinds]
+        for kind, future in futures:
+            try:
+                objects.update(future.result())
+            except Exception as error:
+                failed.append((str(kind), f"{type(error).__name__}: {error}"[:200]))
+    print(json.dumps({"objects": sorted(objects), "failed": failed, "seconds": round(time.monotonic() - began, 1)}), file=out)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
