@@ -1,8 +1,8 @@
 """Paged attention in torch: decode, extend and verify over a token-slot KV pool.
 
-A :class:`Batch` says which query tokens there are, which slots each request's keys live in, and what each query
-may see. :func:`plan` cuts it into :class:`Block` s of similar requests, padded to one shape and bounded in memory;
-the plan depends on the window but not on the layer, so one plan serves all layers of a kind. :func:`attend` runs it.
+A :class:`Batch` describes the query tokens, the slots of each request's keys, and what each query may see.
+:func:`plan` splits it into :class:`Block` s of similar requests, padded to one shape and bounded in memory. A plan
+depends on the window only, so all layers of a type share it. :func:`attend` runs it.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ QUERIES_PER_BLOCK = 512
 
 @dataclass
 class Batch:
-    """What one forward pass attends to. All lengths are int64 on the CPU.
+    """The requests of one forward pass. All lengths are int64 on the CPU.
 
     Attributes:
         request_rows: [requests] row of each request in ``slot_table``.
@@ -141,7 +141,7 @@ def _block(
 
 
 def _in_tree(tree: torch.Tensor, keys: torch.Tensor, prefix: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a draft tree's nodes see: the whole prefix and their ancestors.
+    """Visibility for the nodes of a draft tree: the whole prefix and their ancestors.
 
     Args:
         tree: [requests, width, width]

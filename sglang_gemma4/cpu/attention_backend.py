@@ -17,8 +17,8 @@ from sglang_gemma4.cpu.tree import square_mask
 class Gemma4CpuAttention(AttentionBackend):
     """Exact float32 attention for prefill, decode, draft and verify.
 
-    Everything about the KV pool is resolved at the time of use from ``token_to_kv_pool``: the frozen-KV draft
-    swaps the target's pool into that attribute for the length of a forward.
+    Nothing about the KV pool is stored: the frozen-KV draft swaps the target's pool into ``token_to_kv_pool`` during a
+    forward.
     """
 
     def __init__(self, model_runner: Any) -> None:
@@ -34,7 +34,7 @@ class Gemma4CpuAttention(AttentionBackend):
         self.plans: dict[tuple[int | None, int | None], list[Block]] = {}
 
     def init_forward_metadata(self, forward_batch: ForwardBatch) -> None:
-        """Describe the batch; blocks are planned when a layer first asks for them."""
+        """Describe the batch; blocks are planned when a layer first needs them."""
         self.plans = {}
         self.image_reach = None
         mode = forward_batch.forward_mode
@@ -108,7 +108,7 @@ class Gemma4CpuAttention(AttentionBackend):
             self.token_to_kv_pool.set_kv_buffer(layer, where, k.clone(), v.clone(), layer.k_scale, layer.v_scale)
 
     def _translated(self, layer_id: int) -> SWAKVPool | None:
-        """The pool, if this layer's keys live in its sliding part, whose slots have their own numbers."""
+        """The pool, if this layer's keys are in its sliding part, which has its own slot numbers."""
         pool = self.token_to_kv_pool
         return pool if isinstance(pool, SWAKVPool) and pool.layers_mapping[layer_id][1] else None
 
@@ -138,5 +138,5 @@ class Gemma4CpuAttention(AttentionBackend):
 
 
 def make_factory() -> Any:
-    """What SGLang's table of attention backends holds: model runner -> backend."""
+    """The entry of SGLang's table of attention backends: model runner -> backend."""
     return Gemma4CpuAttention

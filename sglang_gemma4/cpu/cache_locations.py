@@ -18,15 +18,17 @@ def _ranges(start: torch.Tensor, end: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 def write_slots(
-    request_rows: torch.Tensor, req_to_token: torch.Tensor, start: torch.Tensor, end: torch.Tensor, slots: torch.Tensor
+    request_rows: torch.Tensor, req_to_token: torch.Tensor, start: torch.Tensor, end: torch.Tensor, slots: torch.Tensor, _width: int = 0
 ) -> None:
-    """Put flat ``slots`` into positions start..end of each request's row."""
+    """Put flat ``slots`` into positions start..end of each request's row. SGLang also passes the table's width."""
     owner, position = _ranges(start, end)
     req_to_token[request_rows.long()[owner], position] = slots[: len(owner)].to(req_to_token.dtype)
 
 
-def read_slots(request_rows: torch.Tensor, req_to_token: torch.Tensor, start: torch.Tensor, end: torch.Tensor, slots: torch.Tensor) -> None:
-    """Copy positions start..end of each request's row, one after the other, to the front of flat ``slots``."""
+def read_slots(
+    request_rows: torch.Tensor, req_to_token: torch.Tensor, start: torch.Tensor, end: torch.Tensor, slots: torch.Tensor, _width: int = 0
+) -> None:
+    """Concatenate positions start..end of each request's row at the front of flat ``slots``. SGLang also passes the table's width."""
     owner, position = _ranges(start, end)
     slots[: len(owner)] = req_to_token[request_rows.long()[owner], position].to(slots.dtype)
 
@@ -46,7 +48,7 @@ def accepted_slots(accept_index: torch.Tensor, slots: torch.Tensor, out: torch.T
 
 
 def copy_rows(base_addresses: torch.Tensor, row_bytes: torch.Tensor, target: torch.Tensor, source: torch.Tensor) -> None:
-    """In every buffer copy rows ``source`` to rows ``target``; all are read before any is written.
+    """Copy rows ``source`` to rows ``target`` in every buffer; all rows are read before any is written.
 
     Args:
         base_addresses: [buffers] address of each KV buffer.

@@ -1,10 +1,11 @@
-"""What SGLang needs around it to run without a GPU: environment variables and launch arguments.
+"""Environment variables and launch arguments with which SGLang runs without a GPU.
 
-``sglang-gemma4 serve`` puts :func:`launch_environment` and :func:`default_arguments` around
-``python -m sglang.launch_server``; a process that builds an ``Engine`` itself calls :func:`prepare_this_process`
-first and passes :func:`default_engine_arguments`. No argument that the operator gave is overridden.
+``sglang-gemma4 serve`` starts ``python -m sglang.launch_server`` with :func:`launch_environment` and
+:func:`default_arguments`; a process that builds an ``Engine`` itself calls :func:`prepare_this_process` first and
+passes :func:`default_engine_arguments`. Arguments that the operator gave are not overridden.
 """
 
+import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ DEFAULTS: dict[str, str | int | float | bool] = {
     "chunked-prefill-size": 2048,
     "watchdog-timeout": 3600.0,  # seconds; one step of a real model can take minutes
 }
-"""Arguments of ``launch_server``; True stands for a flag without a value."""
+"""Arguments of ``launch_server``; True means a flag without a value."""
 _prepared = False
 
 
@@ -45,7 +46,7 @@ def launch_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str
 
 
 def has_accelerator() -> bool:
-    """Whether torch finds a device of any make to compute on."""
+    """Whether torch finds an accelerator of any vendor."""
     import torch
 
     return bool(torch.accelerator.is_available())
@@ -67,12 +68,12 @@ def default_engine_arguments(given: Mapping[str, object]) -> dict[str, object]:
 
 
 def prepare_this_process() -> None:
-    """Set this process up before it imports SGLang.
+    """Prepare this process before it imports SGLang.
 
-    It may be called again, also in a process forked from one that is set up and has imported SGLang since.
+    It may be called again, also in a fork of a prepared process that has imported SGLang since.
 
     Raises:
-        RuntimeError: SGLang or a real ``sgl_kernel`` is already imported; it has chosen its kernels by then.
+        RuntimeError: SGLang, which chooses its kernels at import, or a real ``sgl_kernel`` is already imported.
     """
     global _prepared
     for module in ("sgl_kernel",) if _prepared else ("sgl_kernel", "sglang.srt"):
@@ -86,21 +87,13 @@ def prepare_this_process() -> None:
 
 
 def _given(argv: Sequence[str]) -> set[str]:
-    """Names of the options in ``argv``, without dashes, and of those in the file of ``--config``."""
-    names = {word[2:].split("=", 1)[0].replace("_", "-") for word in argv if word.startswith("--")}
-    if "config" in names:
-        names |= _in_config_file(argv)
-    return names
+    """Names of the options in ``argv`` and in the file of ``--config``, without leading dashes."""
+    names = {word[2:].split("=", 1)[0] for word in argv if word.startswith("--")}
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config", nargs="?", type=Path)
+    config = parser.parse_known_args(argv)[0].config
+    if config and config.is_file():
+        import yaml  # type: ignore[import-untyped]
 
-
-def _in_config_file(argv: Sequence[str]) -> set[str]:
-    import yaml  # type: ignore[import-untyped]
-
-    for index, word in enumerate(argv):
-        path = word.partition("=")[2] if word.startswith("--config=") else None
-        if word == "--config" and index + 1 < len(argv):
-            path = argv[index + 1]
-        if path and Path(path).is_file():
-            loaded = yaml.safe_load(Path(path).read_text()) or {}
-            return {str(name).replace("_", "-") for name in loaded}
-    return set()
+        names |= set(map(str, yaml.safe_load(config.read_text()) or {}))
+    return {name.replace("_", "-") for name in names}

@@ -1,4 +1,4 @@
-"""SGLang's LoRA without a card: it stages what it sends to the card in pinned memory, which torch has only where there is one."""
+"""SGLang's LoRA without a GPU: its host buffers are in pinned memory, which torch has only with a GPU."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class Unpinned(TorchFunctionMode):  # type: ignore[misc]
-    """Within it ``pin_memory`` asks for nothing."""
+    """Context in which ``pin_memory`` has no effect."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.pin_memory:
@@ -29,7 +29,7 @@ def unpinned(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def with_offsets(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around ``TorchNativeLoRABackend.run_lora_b_sgemm``, which wants the offsets on the host; a replicated layer gives its own alone."""
+    """Around ``TorchNativeLoRABackend.run_lora_b_sgemm``, which needs the offsets on the host too; replicated layers do not pass them."""
     if "output_offset_cpu" not in kwargs and "output_offset" in kwargs:
         kwargs["output_offset_cpu"] = kwargs["output_offset"].cpu()
     return original(*args, **kwargs)

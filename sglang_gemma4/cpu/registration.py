@@ -1,4 +1,4 @@
-"""What the patches install: the few places where SGLang must be told about the CPU engine."""
+"""Functions that patches install where SGLang has to know about the CPU engine."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from sglang_gemma4.cpu.attention_backend import Gemma4CpuAttention
 
 
 def sampled_verification(*, is_all_greedy: bool, **_: Any) -> bool:
-    """``_verify_uses_greedy``: only where every request is greedy; stock says always, on a CPU."""
+    """``_verify_uses_greedy``: only if every request is greedy; on a CPU stock always says yes."""
     return is_all_greedy
 
 
@@ -21,7 +21,7 @@ def draft_backend(original: Callable[..., Any], worker: Any) -> Any:
 
 
 def image_masks(original: Callable[..., Any], model: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """``prepare_attn_masks``: our backend reads image spans from the batch itself."""
+    """``prepare_attn_masks``: our backend needs no masks, it reads image spans from the batch."""
     from sglang.srt.model_executor.forward_context import get_attn_backend
 
     if isinstance(get_attn_backend(), Gemma4CpuAttention):

@@ -1,4 +1,4 @@
-"""Probability truncation and the seeded hash, with the meaning of SGLang's CUDA kernels."""
+"""Top-k, top-p and the seeded hash, as computed by SGLang's CUDA kernels."""
 
 import torch
 
@@ -14,10 +14,9 @@ def top_k_renorm(probs: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
 
 
 def top_p_renorm(probs: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """Keep the most probable entries until those before exceed ``top_p`` [rows] together, and renormalise.
+    """Drop the entries for which more probable ones sum to more than ``top_p`` [rows], and renormalise.
 
-    As SGLang's torch sampler has it (srt/layers/sampler.py, ``top_p_normalize_probs_torch``): an entry goes only where
-    the ones before it sum to more than ``top_p``.
+    As SGLang's torch sampler (srt/layers/sampler.py, ``top_p_normalize_probs_torch``), but summed in float64.
     """
     ordered, index = probs.sort(dim=-1, descending=True, stable=True)
     before = ordered.double().cumsum(-1) - ordered

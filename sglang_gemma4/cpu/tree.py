@@ -1,4 +1,4 @@
-"""Draft trees: building the tables that verification walks, and reading their attention masks.
+"""Draft trees: the tables that verification walks, and their attention masks.
 
 A tree of ``width`` nodes hangs from the last committed token (node 0). Node i > 0 is the i-1-th selected draft
 token; ``parent_list`` and ``selected_index`` number candidates as EAGLE does: candidate c of step s > 0 is

@@ -1,11 +1,13 @@
 """Verification of draft trees: which drafts the target accepts, and the token it adds.
 
-Both functions walk all requests' trees together: one step per level and sibling, each over the whole batch. The
-tables are those of ``tree.build_tree``; outputs are written in place with SGLang's meaning:
+Both functions walk the trees of all requests together: one step per level and sibling. The tables are those of
+``tree.build_tree``; outputs are written in place, as by SGLang's kernels:
 
 * ``predicts`` [requests * width]: at each accepted node, the token that follows it;
 * ``accept_index`` [requests, levels]: flat numbers of the accepted nodes, root first; the rest keeps its fill (-1);
 * ``accept_token_num`` [requests]: accepted drafts, the root not counted.
+
+Arguments are named as in SGLang's CUDA kernels (``retrive_index``).
 """
 
 from collections.abc import Callable
@@ -21,9 +23,9 @@ def verify_greedy(
     accept_index: torch.Tensor,
     accept_token_num: torch.Tensor,
     candidates: torch.Tensor,
-    retrieve_index: torch.Tensor,
-    retrieve_next_token: torch.Tensor,
-    retrieve_next_sibling: torch.Tensor,
+    retrive_index: torch.Tensor,
+    retrive_next_token: torch.Tensor,
+    retrive_next_sibling: torch.Tensor,
     target_predict: torch.Tensor,
 ) -> None:
     """Accept the drafts that the target's argmax would have produced.
@@ -37,11 +39,11 @@ def verify_greedy(
         return candidates[rows, draft] == target_predict[rows, node]
 
     last = _walk(
-        predicts, accept_index, accept_token_num, candidates, retrieve_index, retrieve_next_token,
-        retrieve_next_sibling, accepts,
+        predicts, accept_index, accept_token_num, candidates, retrive_index, retrive_next_token,
+        retrive_next_sibling, accepts,
     )  # fmt: skip
     rows = torch.arange(len(last))
-    predicts[retrieve_index[rows, last]] = target_predict[rows, last].to(predicts.dtype)
+    predicts[retrive_index[rows, last]] = target_predict[rows, last].to(predicts.dtype)
 
 
 def verify_sampled(

@@ -1,4 +1,4 @@
-"""How many tokens the KV pools hold, by calculation: stock SGLang 0.5.23 beside this package, before a card is rented."""
+"""Calculates how many tokens the KV pools hold on a card: stock SGLang 0.5.23 beside this package."""
 
 import argparse
 from collections.abc import Sequence
@@ -10,7 +10,6 @@ from sglang_gemma4.memory import swa_ratio, swa_sizing
 
 GIB = 2**30
 STOCK_RATIO = 0.8  # arg_groups/fields/schedule.py:150
-_SPECULATIVE_REQUESTS = 48  # SGLang's --max-running-requests under speculation unless told otherwise
 EVICTION_INTERVAL = 128  # tokens; SGLANG_SWA_EVICTION_INTERVAL
 FREE_GIB = {"80 GB": 78.2, "141 GB": 139.0}
 """Free memory of an empty card in a process that has initialised CUDA: measured on an H200 (139.0), taken from its listing for an H100."""
@@ -44,8 +43,8 @@ class Pools:
     window: int
 
     def requests(self, length: int) -> int:
-        """How many requests of ``length`` tokens fit at once: the full pool holds all their tokens, the sliding one two windows of each,
-        the one that decoding reads and the prompt's, which stays locked (``swa_sizing``), and what is not yet evicted."""
+        """How many requests of ``length`` tokens fit at once: all their tokens in the full pool, two windows of each in the sliding pool
+        (the one that decoding reads and the prompt's, which stays locked, see ``swa_sizing``) and what is not evicted yet."""
         return min(self.full // length, self.sliding // min(length, 2 * self.window + EVICTION_INTERVAL))
 
 
@@ -114,7 +113,7 @@ def stock(needed: Need, budget: float, *, mtp: bool, ratio: float = STOCK_RATIO)
 
 
 def by_ratio(needed: Need, budget: float, *, mtp: bool, ratio: float | None = None) -> Pools:
-    """With ``swa_ratio``, ``shared_kv`` and ``draft_budget`` but ``SGLANG_GEMMA4_SWA_SIZING=0``; ``ratio`` None: ``swa_ratio``'s."""
+    """With ``swa_ratio``, ``shared_kv`` and ``draft_budget`` but ``SGLANG_GEMMA4_WITHOUT=swa_sizing``; ``ratio`` None: ``swa_ratio``'s."""
     config = SimpleNamespace(num_experts=needed.experts, sliding_window=needed.window)
     chosen = ratio or swa_ratio.choose(config, None, None, None).ratio or STOCK_RATIO
     cell = needed.own_full + chosen * needed.own_sliding
@@ -122,7 +121,7 @@ def by_ratio(needed: Need, budget: float, *, mtp: bool, ratio: float | None = No
 
 
 def by_window(needed: Need, budget: float, *, mtp: bool, running: int | None = None) -> Pools:
-    """The package as it comes, chunks of 8192; ``running`` None is SGLang's default: 48 requests with MTP, no limit without."""
+    """The package's default, with chunks of 8192; ``running`` None is SGLang's default: 48 requests with MTP, no limit without."""
     demand = swa_sizing.Demand(
         window=needed.window,
         page=1,
@@ -133,7 +132,7 @@ def by_window(needed: Need, budget: float, *, mtp: bool, running: int | None = N
         chunks_in_flight=2,
         radix_cache=True,
     )
-    limit = running or (_SPECULATIVE_REQUESTS if mtp else None)
+    limit = running or (swa_ratio.CONCURRENT if mtp else None)
     sizes = swa_sizing.solve(demand, int(budget - (needed.draft if mtp else 0)), needed.own_full, needed.own_sliding, limit)
     return Pools(sizes.full, sizes.sliding, needed.window)
 
@@ -144,7 +143,7 @@ def _pools(needed: Need, budget: float, cell: float, ratio: float) -> Pools:
 
 
 def table(names: Sequence[str], fraction: float, kv_bytes: float, tp: int) -> str:
-    """Markdown: tokens and concurrent requests for each size, card and mode; a model that does not fit the card says so."""
+    """Markdown table of tokens and concurrent requests for each size, card and mode, or that the model does not fit."""
     arms = ("stock", "by ratio", "package")
     heads = ["model", "card", "MTP", *(f"{arm}: full / sliding" for arm in arms), *(f"{arm}: 2k, 9k, 65k" for arm in arms)]
     lines = [

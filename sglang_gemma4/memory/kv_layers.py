@@ -1,4 +1,4 @@
-"""Which layers need KV buffers, and which draft layers a budget has to pay for."""
+"""Which layers need KV buffers, and which draft layers count in the memory budget."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ dropped: list[int] = []
 
 
 def layout_tag() -> str | None:
-    """How this process's KV pages differ from those of a server with every layer's buffers, or None where they do not."""
+    """Name of this process's layout of KV pages, or None if every layer has buffers."""
     return f"without-kv-of-layers-{min(dropped)}-{max(dropped)}" if dropped else None
 
 
@@ -34,9 +34,9 @@ def only(layer_ids: Sequence[int] | None, needed: Iterable[int]) -> list[int] | 
 
 
 def without_unread(info: Any, model: Any, attention_class: type) -> Any:
-    """SGLang's ``ModelLayerInfo`` without the full and sliding layers that nobody reads; the same object where there is none.
+    """SGLang's ``ModelLayerInfo`` without the layers whose KV is never read; the same object if there are none.
 
-    The first and last layer of the runner stay as they are: they count decoder layers, not buffers.
+    The runner's first and last layer do not change: they count decoder layers, not buffers.
     """
     import msgspec
 
@@ -49,10 +49,10 @@ def without_unread(info: Any, model: Any, attention_class: type) -> Any:
 
 
 def charge_no_draft(spec: Any) -> None:
-    """Take the frozen draft's layers out of the budget that SGLang's ``SpecAuxHiddenStateConfig`` reports.
+    """Remove the frozen draft's layers from the KV budget in SGLang's ``SpecAuxHiddenStateConfig``.
 
-    The draft reads the target's KV; what its worker allocates is a pool of 64 tokens (``frozen_kv_mtp_worker_v2.py:194``), which fits
-    into the slack beside the static memory. ``draft_kv_num_layers`` stays: only the fused draft of the unified pool reads it.
+    The draft reads the target's KV; its worker allocates a pool of only 64 tokens (``frozen_kv_mtp_worker_v2.py:194``), outside the
+    static memory. ``draft_kv_num_layers`` is kept: only the fused draft of the unified pool reads it.
     """
     spec.eagle_draft_num_layers = 0
     spec.eagle_draft_swa_num_layers = None

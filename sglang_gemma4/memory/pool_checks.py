@@ -1,4 +1,4 @@
-"""Is a pool large enough for what the server promises?"""
+"""Checks that the KV pools are large enough for the requests that the server accepts."""
 
 import math
 
@@ -7,15 +7,8 @@ class PoolTooSmallError(ValueError):
     """The KV pool cannot hold one request of the context length that the operator asked for."""
 
 
-def shortage(full_tokens: int, context: int) -> str | None:
-    """A sentence if one request of ``context`` tokens does not fit ``full_tokens``, else None."""
-    if context <= full_tokens:
-        return None
-    return f"one request may have {context} tokens and the full pool holds {full_tokens}"
-
-
 def check(full_tokens: int, context: int, asked: int | None, tokens_asked: int | None) -> str | None:
-    """What to log about a pool: longer requests will be refused one by one, or None.
+    """A warning that longer requests will be refused, or None.
 
     Args:
         asked: ``--context-length`` as typed, or None where ``context`` comes from the model's config.
@@ -24,9 +17,9 @@ def check(full_tokens: int, context: int, asked: int | None, tokens_asked: int |
     Raises:
         PoolTooSmallError: the operator asked for a context that no request can use.
     """
-    found = shortage(full_tokens, context)
-    if found is None:
+    if context <= full_tokens:
         return None
+    found = f"one request may have {context} tokens and the full pool holds {full_tokens}"
     larger = f"raise --max-total-tokens {tokens_asked}" if tokens_asked is not None else "raise --mem-fraction-static"
     if asked is not None:
         raise PoolTooSmallError(f"--context-length {asked}: {found}; {larger}, or lower --context-length to {full_tokens} or less")
@@ -34,9 +27,9 @@ def check(full_tokens: int, context: int, asked: int | None, tokens_asked: int |
 
 
 def check_sliding(sliding_tokens: int, full_tokens: int, per_request: int, ratio_asked: float | None) -> str | None:
-    """What to log about a sliding pool that cannot hold one running request that the full pool holds, or None.
+    """A warning that the sliding pool cannot hold one request that the full pool can hold, or None.
 
-    Below this SGLang defers the prefill for ever, or retracts and aborts (crash_repro/swa_ratio.py).
+    SGLang would defer such a request's prefill for ever, or retract and abort it (crash_repro/swa_ratio.py).
 
     Args:
         per_request: sliding tokens that a long running request takes at most (``swa_sizing.Demand``).

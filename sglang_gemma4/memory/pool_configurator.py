@@ -21,10 +21,10 @@ class WindowAwarePoolConfigurator(HybridSWAPoolConfigurator):  # type: ignore[mi
         self._demand = demand(kvc)
         limit = get_schedule().max_running_requests
         self._limit = None if limit is None else max(1, limit // kvc.attn_dp_size)
-        self._sliding_tokens: int | None = None  # what the budget gave; a later limit on tokens may lower it, never raise it
+        self._sliding_tokens: int | None = None  # from the budget; a later limit on tokens may lower it, but not raise it
 
     def calculate_pool_sizes(self, available_bytes: int, page_size: int) -> MemoryPoolConfig:
-        """Both pools from a budget in bytes."""
+        """Sizes of both pools from a budget in bytes."""
         full_cell = self._full_cell_bytes() + self._swa_per_token * self._draft_swa_full_layers_num + self._draft_cell_size
         sizes = swa_sizing.solve(self._demand, available_bytes, full_cell, self._swa_cell_bytes(), self._limit)
         self._sliding_tokens = sizes.sliding
@@ -37,14 +37,14 @@ class WindowAwarePoolConfigurator(HybridSWAPoolConfigurator):  # type: ignore[mi
         )
         if sizes.chunks_cut:
             logger.warning(
-                "sglang-gemma4: --chunked-prefill-size %d takes more than half of so small a sliding pool; a prompt of that length waits "
-                "until a running request ends. A smaller chunk or a larger --mem-fraction-static avoids that",
+                "sglang-gemma4: --chunked-prefill-size %d is more than half of the sliding pool; a prompt of that length may wait until a "
+                "running request ends. Use a smaller chunk or a larger --mem-fraction-static",
                 self._demand.chunk,
             )
         return self._make_pool_config(sizes.full, sizes.sliding)
 
     def calculate_pool_sizes_from_max_tokens(self, max_total_num_tokens: int, page_size: int) -> MemoryPoolConfig:
-        """Both pools from a number of full tokens; the sliding pool keeps its size, but no more than that."""
+        """Sizes of both pools from a number of full tokens, which also limits the sliding pool."""
         full = max_total_num_tokens // page_size * page_size
         wanted = self._sliding_tokens or self._demand.sliding(self._limit or 1)
         sliding = min(-(-wanted // page_size) * page_size, full)
@@ -53,7 +53,7 @@ class WindowAwarePoolConfigurator(HybridSWAPoolConfigurator):  # type: ignore[mi
 
 
 def demand(kvc: Any) -> swa_sizing.Demand:
-    """What this server's requests ask of the sliding pool, from SGLang's resolved arguments."""
+    """How many sliding tokens this server's requests need, from SGLang's resolved arguments."""
     schedule, speculative = get_schedule(), get_spec().speculative_algorithm is not None
     overlapped = not schedule.disable_overlap_schedule
     return swa_sizing.Demand(

@@ -1,7 +1,7 @@
-"""Memory of weights that a server gives away while it sleeps, and what it must hold again when it wakes.
+"""Tensors that must survive when a server releases the memory of its weights and resumes later.
 
-``/release_memory_occupation`` discards whatever loading a model allocated. A trainer loads the parameters again; what no checkpoint has,
-SGLang keeps only where it is a buffer of the target. The MTP assistant's buffers, and what a model keeps as plain tensors, are lost.
+``/release_memory_occupation`` discards all that loading a model allocated. A trainer loads the parameters again; of the tensors that no
+checkpoint has, SGLang saves only the target's buffers. The MTP assistant's buffers and plain tensors would be lost.
 """
 
 from collections.abc import Sequence
@@ -26,19 +26,19 @@ def keep_constants(model: torch.nn.Module) -> None:
 
 
 def are_weights(tags: Sequence[str] | None) -> bool:
-    """Whether a release or a resume with these tags is one of the weights; none are all."""
+    """Whether a release or resume with these tags includes the weights; without tags it includes everything."""
     return not tags or "weights" in tags
 
 
 def keep_drafts(manager: Any) -> list[tuple[Any, Any]]:
-    """Before a release: each draft model of the scheduler's weight updater with a copy of its buffers."""
+    """Copy the buffers of each draft model before a release: (model, copies) pairs. ``manager`` is the scheduler's weight updater."""
     from sglang.srt.managers.scheduler_components.weight_updater import _export_static_state
 
     return [(runner.model, _export_static_state(runner.model)) for _, runner in manager._select_runners("draft")]
 
 
 def restore_drafts(kept: Sequence[tuple[Any, Any]]) -> None:
-    """After a resume."""
+    """Put the copies of :func:`keep_drafts` back after a resume."""
     from sglang.srt.managers.scheduler_components.weight_updater import _import_static_state
 
     for model, state in kept:

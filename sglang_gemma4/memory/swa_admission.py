@@ -1,4 +1,4 @@
-"""What running requests will still take of the sliding pool, to be kept from new ones."""
+"""How much of the sliding pool running requests will still take; the scheduler must not give it to new ones."""
 
 from typing import Any
 
@@ -6,19 +6,19 @@ import numpy as np
 import numpy.typing as npt
 
 MOMENTS = 64
-"""At how many moments, at most, the running requests are added up: one of 2,000 requests is as good as its neighbour."""
+"""Most moments at which the running requests are summed: with 2,000 requests neighbouring moments hardly differ."""
 
 
 def growth(locked: npt.ArrayLike, held: npt.ArrayLike, expected: npt.ArrayLike, most: int) -> int:
-    """Sliding tokens that the running requests will take together at their worst moment, beyond what they take now.
+    """Sliding tokens that the running requests will take together at the worst moment, beyond what they take now.
 
-    Each takes ``locked + min(held + t, most)`` after t more tokens and nothing once it has ended; the worst moment is just before one of
-    them ends.
+    A request takes ``locked + min(held + t, most)`` after t more tokens and nothing after its end; the worst moment is just before one
+    ends.
 
     Args:
-        locked: ``[requests]``, tokens of prompt windows that stay locked in the radix tree until their request ends.
-        held: ``[requests]``, tokens that slide through a window; ``expected``: ``[requests]``, tokens still to come.
-        most: what one window takes at most, with what is not yet evicted.
+        locked: ``[requests]``, tokens of prompt windows that stay locked in the radix tree until the request ends.
+        held: ``[requests]``, tokens in the request's own window; ``expected``: ``[requests]``, tokens still to come.
+        most: tokens that a window takes at most, including those not evicted yet.
     """
     lock, own, left = (np.asarray(values, dtype=np.int64) for values in (locked, held, expected))
     if not left.size:
@@ -32,7 +32,7 @@ def growth(locked: npt.ArrayLike, held: npt.ArrayLike, expected: npt.ArrayLike, 
 
 
 def running_growth(adder: Any) -> int:
-    """:func:`growth` of the batch beside which SGLang's ``PrefillAdder`` admits requests, with its own guess of the tokens to come."""
+    """:func:`growth` of the running batch of SGLang's ``PrefillAdder``, with SGLang's estimate of the tokens to come."""
     from sglang.srt.environ import envs
     from sglang.srt.runtime_context import get_memory, max_speculative_num_draft_tokens
 

@@ -1,4 +1,4 @@
-"""The share of sliding-window tokens that a Gemma 4 model's pools should have."""
+"""The ratio of sliding-window tokens to full tokens for a Gemma 4 model's pools."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,12 +7,12 @@ MOE_RATIO = 0.15
 """Sliding tokens per full token on 26B-A4B: its sliding layers take ten times the bytes of its full ones.
 
 A running request holds up to two windows of the sliding pool (``swa_sizing``), so requests of more than about 2 · 1024 / 0.15 = 14,000
-tokens, and cached prefixes of any length, gain all that the larger full pool gives; for short ones the sliding pool is what binds, and
-fewer of them fit at once than at SGLang's 0.8 (``sglang-gemma4 capacity``). ``SGLANG_GEMMA4_SWA_SIZING`` looks at both,
-and this ratio holds only where it declines.
+tokens, and cached prefixes of any length, gain all that the larger full pool gives. For short ones the sliding pool is the limit, and
+fewer fit at once than with SGLang's 0.8 (``sglang-gemma4 capacity``). ``swa_sizing`` considers both; this ratio is used
+only where it declines.
 """
 
-_CONCURRENT = 48  # requests: what SGLang runs at once under speculation unless told otherwise
+CONCURRENT = 48  # requests: SGLang's default --max-running-requests under speculation
 _CHUNK = 8192  # tokens: SGLang's usual chunk of a prefill
 
 
@@ -42,12 +42,12 @@ def choose(
         return Choice(None, "SGLang's default ratio stays: on a dense model the sliding pool binds first")
     if chunked_prefill_size is not None and chunked_prefill_size <= 0:  # a prompt longer than the sliding pool would wait for ever
         return Choice(None, "SGLang's default ratio stays: prefill is not chunked, so the sliding pool limits the length of a prompt")
-    least = _CONCURRENT * (int(text_config.sliding_window) + (page_size or 1)) + _CHUNK
+    least = CONCURRENT * (int(text_config.sliding_window) + (page_size or 1)) + _CHUNK
     if max_total_tokens is not None and MOE_RATIO * max_total_tokens < least:
         return Choice(
             None,
             f"SGLang's default ratio stays: {MOE_RATIO} of --max-total-tokens {max_total_tokens} is below {least}, "
-            f"the sliding tokens of {_CONCURRENT} requests and a prefill chunk",
+            f"the sliding tokens of {CONCURRENT} requests and a prefill chunk",
         )
     return Choice(
         MOE_RATIO,

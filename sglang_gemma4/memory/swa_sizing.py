@@ -1,41 +1,41 @@
-"""Sizes of the full and the sliding pool from what a running request really holds, instead of a constant ratio.
+"""Sizes of the full and the sliding pool from what a running request holds, instead of a constant ratio.
 
 A running request of length L holds L tokens of the full pool and at most ``per_request`` of the sliding pool:
 
     per_request = window · (2 with the radix cache, else 1) + eviction interval + draft tokens + allocation + 2 · page
 
-- window: the keys its next token sees, in whole pages. With the radix cache its prompt's last window stays locked in the tree beside
-  its own: both are whole at once, when as many tokens were decoded. ``SGLANG_OPT_RELEASE_PREFILL_SWA`` gives the lock back only then
+- window: the keys that its next token sees, in whole pages. With the radix cache its prompt's last window stays locked in the tree in
+  addition to its own; both are full when a window of tokens was decoded. ``SGLANG_OPT_RELEASE_PREFILL_SWA`` releases the lock only then
   (schedule_batch.py:4103; under speculation it counts steps, not tokens), so it does not lower this peak.
-- eviction interval: SGLang frees keys that have left the window in portions (``SGLANG_SWA_EVICTION_INTERVAL``, 128), at a step's end, up
-  to a step's draft tokens late.
-- allocation: slots that a decode step takes in advance (allocation_sizing.py), in whole pages.
+- eviction interval: SGLang frees keys behind the window in batches (``SGLANG_SWA_EVICTION_INTERVAL``, 128), at the end of a step, up to
+  a step's draft tokens late.
+- allocation: slots that a decode step allocates in advance (allocation_sizing.py), in whole pages.
 
 The sliding pool for R running requests is then
 
     sliding(R) = R · per_request · (1 + radix share) + prefill chunks in flight · chunk + page
 
-and the full pool gets all other bytes. R is ``max_running_requests`` where the operator (or speculation) set it, but no more than as many
-as both pools together hold at :data:`REFERENCE` tokens each (:func:`balance`), so that a high limit cannot starve the full pool.
+and the full pool gets all other bytes. R is ``max_running_requests`` if the operator (or speculation) set it, but at most the number of
+requests that both pools hold at :data:`REFERENCE` tokens each (:func:`balance`), so that a high limit cannot starve the full pool.
 
-What follows: with R set and within the balance, the sliding pool never stops an admission, because every running request may hold its
-worst case and a chunk more. Beyond it, requests shorter than the reference are stopped by the sliding pool at R · per_request, longer
-ones by the full pool; the slack of either is what the reference is off by. In a pool so small that the chunks would take more than half
-of it they get half (``Sizes.chunks_cut``): a prompt of a whole chunk may then wait there until a running request ends.
+With R within the balance the sliding pool never stops an admission, because every running request may hold its worst case and a chunk
+more. Beyond it, requests shorter than the reference are limited by the sliding pool at R · per_request, longer ones by the full pool. If
+the chunks would take more than half of a small pool, they get half (``Sizes.chunks_cut``): a prompt of a whole chunk may then wait until a
+running request ends.
 """
 
 from dataclasses import dataclass
 
 RADIX_SHARE = 0.25
-"""Of the running requests' sliding tokens, kept on top for prefixes of finished ones: without its window a cached prefix is no hit."""
+"""Extra share for prefixes of finished requests: without its window a cached prefix is no hit."""
 
 REFERENCE = 8192
-"""Tokens of the request at which both pools should run out together, where no limit on running requests is given."""
+"""Length of requests, in tokens, at which both pools run out together if no limit on running requests is given."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What requests ask of the sliding pool, in tokens."""
+    """What requests need of the sliding pool, in tokens."""
 
     window: int
     page: int
@@ -60,7 +60,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Tokens of both pools, page-aligned, for how many running requests the sliding one was made, and whether its chunks were cut."""
+    """Page-aligned tokens of both pools, the number of running requests assumed, and whether the share for chunks was cut."""
 
     full: int
     sliding: int

@@ -16,47 +16,9 @@ build_tree_kernel_efficient_cpu = tree.build_tree
 fill_bonus_tokens_cpu = cache_locations.bonus_tokens
 fill_accept_out_cache_loc_cpu = cache_locations.accepted_slots
 copy_all_layer_kv_cache_cpu = cache_locations.copy_rows
-
-
-def verify_tree_greedy_cpu(
-    predicts: torch.Tensor,
-    accept_index: torch.Tensor,
-    accept_token_num: torch.Tensor,
-    candidates: torch.Tensor,
-    retrive_index: torch.Tensor,
-    retrive_next_token: torch.Tensor,
-    retrive_next_sibling: torch.Tensor,
-    target_predict: torch.Tensor,
-) -> None:
-    """``verify.verify_greedy`` under the schema's spelling."""
-    verify.verify_greedy(
-        predicts, accept_index, accept_token_num, candidates, retrive_index, retrive_next_token,
-        retrive_next_sibling, target_predict,
-    )  # fmt: skip
-
-
-def assign_req_to_token_pool_cpu(
-    req_pool_indices: torch.Tensor,
-    req_to_token: torch.Tensor,
-    start_offset: torch.Tensor,
-    end_offset: torch.Tensor,
-    out_cache_loc: torch.Tensor,
-    pool_len: int,
-) -> None:
-    """``cache_locations.write_slots``."""
-    cache_locations.write_slots(req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc)
-
-
-def assign_extend_cache_locs_cpu(
-    req_pool_indices: torch.Tensor,
-    req_to_token: torch.Tensor,
-    start_offset: torch.Tensor,
-    end_offset: torch.Tensor,
-    out_cache_loc: torch.Tensor,
-    pool_len: int,
-) -> None:
-    """``cache_locations.read_slots``."""
-    cache_locations.read_slots(req_pool_indices, req_to_token, start_offset, end_offset, out_cache_loc)
+verify_tree_greedy_cpu = verify.verify_greedy
+assign_req_to_token_pool_cpu = cache_locations.write_slots
+assign_extend_cache_locs_cpu = cache_locations.read_slots
 
 
 def assign_draft_cache_locs_contiguous_cpu(
