@@ -31,8 +31,8 @@ FLAGS = (
 )
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Measure what the command line asks for; the exit status: 1 if an arm crashed, which the report names."""
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
     form = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     form.add_argument("folder", type=Path)
     form.add_argument("model", help="a real size with random weights (e2b, 26b-a4b) or a checkpoint, whose weights are not read")
@@ -44,7 +44,12 @@ def main(words: Sequence[str] | None = None) -> int:
     form.add_argument("--rank", type=int, default=16)
     form.add_argument("--separate", action="store_true", help="a copy of the weights for each engine, where they cannot be shared")
     form.add_argument("--cpu", action="store_true", help="the CPU engine: a dry run")
-    asked = form.parse_args(words)
+    return form
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure what the command line asks for; the exit status: 1 if an arm crashed, which the report names."""
+    asked = parser().parse_args(words)
     asked.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         plan = _plan(asked, Path(scratch))

@@ -167,5 +167,5 @@ def tune(options: argparse.Namespace) -> int:
             cells += [key_of(tile, down), f"{spent:.1f}", f"{floor:.1f}"]
             write(path, {tokens: tile})
         print(f"| {' | '.join(cells)} |", flush=True)
-    print(f"\nwritten: {paths[0]} and {paths[1].name}; SGLANG_GEMMA4_MOE_TILES=1 lets a server use them", flush=True)
+    print(f"\nwritten: {paths[0]} and {paths[1].name}; a server uses them (patch moe_tiles)", flush=True)
     return 0

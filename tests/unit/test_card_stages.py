@@ -1,0 +1,170 @@
+"""The table of stages for a card, and the program that runs it: every command parses, resume, time limits, order."""
+
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+
+from sglang_gemma4 import cli
+from sglang_gemma4.benchmark import command as bench
+from sglang_gemma4.benchmark import lora_times, records
+from sglang_gemma4.benchmark.kernels import __main__ as kernels
+from sglang_gemma4.cpu.environment import has_accelerator
+from tests.gpu import measure
+from tests.gpu.stages import GROUPS, STAGES, Command, Stage, named
+
+ROOT = Path(measure.__file__).parents[2]
+COMMANDS = [(stage, command) for stage in STAGES for command in (*stage.commands, *stage.dry)]
+
+
+def test_names_are_one_stage_s_or_one_group_s() -> None:
+    names = [stage.name for stage in STAGES]
+    assert len(set(names)) == len(names)
+    assert not set(names) & set(GROUPS)
+    assert all(set(members) <= set(names) and members for members in GROUPS.values())
+    assert all(stage.seconds <= 600 and stage.decides for stage in STAGES)
+    assert [stage.name for stage in named(["undecided", "growth"])] == ["growth", "undecided-steps", "undecided-admission"]
+    with pytest.raises(ValueError, match="no stage is called later-piece;"):
+        named(["later-piece"])
+
+
+def module_of(command: Command) -> str:
+    return command[2] if command[1] == "-m" else ""
+
+
+@pytest.mark.parametrize(("stage", "command"), COMMANDS, ids=[f"{stage.name}-{number}" for number, (stage, _) in enumerate(COMMANDS)])
+def test_every_command_is_one_that_its_program_takes(stage: Stage, command: Command, tmp_path: Path) -> None:
+    for part in parts(command):
+        words = [word.replace("{out}", str(tmp_path)) for word in part]
+        module = module_of(tuple(words))
+        if module == "sglang_gemma4.cli" and words[3] == "bench":
+            check_bench(words[3:], tmp_path)
+        elif module == "sglang_gemma4.cli":
+            cli._parser().parse_args(words[3:])
+        elif module == "sglang_gemma4.benchmark.kernels":
+            assert kernels.parser().parse_args(words[3:]).case
+        elif module == "sglang_gemma4.benchmark.lora_times":
+            lora_times.parser().parse_args(words[3:])
+        elif module == "sglang_gemma4.start.measure":
+            from sglang_gemma4.start import measure as start
+
+            assert start.main([words[3], "--dry-run", *words[4:]]) == 0
+        elif module == "pytest":
+            assert all((ROOT / word).exists() for word in words if word.startswith("tests/"))
+        else:
+            assert words[0] in ("bash", "rm", "!", "{python}") or words[0].startswith("SGLANG_GEMMA4_")
+            assert all((ROOT / word).exists() for word in words if word.endswith((".sh", ".py")))
+
+
+def parts(command: Command) -> list[list[str]]:
+    """The commands in a line of the shell, or the one."""
+    if command[:2] != ("bash", "-c"):
+        return [list(command)]
+    found: list[list[str]] = [[]]
+    for word in shlex.split(command[2]):
+        if word == "&&":
+            found.append([])
+        else:
+            found[-1].append(word)
+    return found
+
+
+def check_bench(words: list[str], scratch: Path) -> None:
+    """Up to the refusal to serve 26 billion random weights without a card, which comes last."""
+    words, flags = words[: words.index("--")], words[words.index("--") + 1 :]
+    asked = cli._parser().parse_args(words)
+    asked.server_flags = flags
+    if asked.dry_run or has_accelerator():
+        bench.plan_of(asked, scratch)
+        return
+    with pytest.raises(ValueError, match="there is no GPU here"):
+        bench.plan_of(asked, scratch)
+
+
+def fake(name: str, script: str, seconds: int = 5, **more: bool) -> Stage:
+    return Stage(name, seconds, "a test", (("bash", "-c", script),), **more)
+
+
+def test_what_is_done_is_not_run_again_and_what_failed_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stages = [fake("good", "echo well >>{out}/ran"), fake("bad", "echo not well; exit 4"), fake("two", "true")]
+    stages.append(Stage("pair", 5, "", (("true",), ("false",))))
+    assert measure.Run(tmp_path, 60, dry=False).all(stages) == 1
+    said = capsys.readouterr().out
+    assert "bad: status 4 after" in said
+    assert "    not well" in said
+    assert "pair: status 0, 1 after" in said
+    assert said.endswith("failed: bad pair\n")
+    assert (tmp_path / "done").read_text().split() == ["good", "two"]
+    measure.Run(tmp_path, 60, dry=False).all(stages)
+    assert (tmp_path / "ran").read_text() == "well\n"
+
+
+def test_a_stage_that_would_not_end_in_time_is_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stages = [fake("long", "touch {out}/long", seconds=100), fake("short", "touch {out}/short", seconds=10)]
+    assert measure.Run(tmp_path, 50, dry=False).all(stages) == 3
+    assert capsys.readouterr().out.endswith("left out: long\n")
+    assert [path.name for path in tmp_path.iterdir() if path.name in ("long", "short")] == ["short"]
+
+
+def test_a_stage_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    run = measure.Run(tmp_path, 60, dry=False)
+    began = time.monotonic()
+    assert run.all([fake("hangs", "(sleep 6; touch {out}/late) & wait", seconds=1)]) == 1
+    assert time.monotonic() - began < 5
+    time.sleep(6)
+    assert not (tmp_path / "late").exists()
+
+
+def test_tests_share_the_card_and_what_is_timed_has_it_alone(tmp_path: Path) -> None:
+    mark = "echo {0} begins >>{{out}}/order; sleep 1; echo {0} ends >>{{out}}/order"
+    stages = [fake(name, mark.format(name), beside=True) for name in ("one", "other")]
+    stages += [fake("alone", mark.format("alone")), fake("memory", mark.format("memory"), waits=True)]
+    assert measure.Run(tmp_path, 60, dry=False).all(stages) == 0
+    order = (tmp_path / "order").read_text().split("\n")
+    assert {order[0], order[1]} in ({"one begins", "other begins"}, {"alone begins", "alone ends"})
+    assert order.index("alone ends") == order.index("alone begins") + 1
+    assert order[-3:-1] == ["memory begins", "memory ends"]
+
+
+def test_a_dry_run_runs_dry_commands_only(tmp_path: Path) -> None:
+    stages = [Stage("one", 5, "", (("false",),), dry=(("bash", "-c", "touch {out}/dry-ran"),)), fake("none", "touch {out}/real")]
+    (tmp_path / "dry").mkdir()
+    assert measure.Run(tmp_path, 200, dry=True).all(stages) == 0
+    assert (tmp_path / "dry" / "dry-ran").exists()
+    assert not (tmp_path / "real").exists()
+
+
+def test_a_bench_says_how_its_arms_compare(tmp_path: Path) -> None:
+    raw = tmp_path / records.NAME
+    header = {"model": "m", "arms": [{"name": name} for name in ("package", "on", "off", "same")], "workloads": []}
+    records.append(raw, "header", **header)
+    for arm, speed in (("package", 100.0), ("on", 110.0), ("off", 90.0), ("same", 100.0)):
+        for number in range(5):
+            values = {"batch": 8, "repetition": number, "counted": True, "output_throughput": speed + number / 10}
+            records.append(raw, "step", arm=arm, round=0, **values)
+    assert measure.verdicts(tmp_path) == [
+        "on against package: faster (batch 8 1.100)",
+        "off against package: slower (batch 8 0.900)",
+        "same against package: no difference that can be told (batch 8 1.000?)",
+    ]
+
+
+def test_the_list_and_wrong_words(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "done").write_text("growth\n")
+    assert measure.main([str(tmp_path), "--list"]) == 0
+    said = capsys.readouterr().out
+    assert all(stage.name in said for stage in STAGES)
+    assert "done README: E2B, prompts of 1,000" in said
+    total = sum(stage.seconds for stage in STAGES)
+    sums = [int(word) for line in said.splitlines() if " stages: " in line for word in line.split() if word.isdigit()]
+    assert sums == [len(STAGES), total - sums[2], sums[2]]
+    for words, message in (
+        ([], "name a FOLDER"),
+        ([str(tmp_path), "nothing"], "no stage is called nothing"),
+        ([str(tmp_path)], "need a card"),
+    ):
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(SystemExit):
+            measure.main(words)
+        assert message in capsys.readouterr().err
