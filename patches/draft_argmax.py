@@ -14,7 +14,7 @@ def give_head(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``alloc_memory_pool``, and after frozen_chain's hook there: before anything is captured."""
     model = worker.draft_model_runner.model
     if not getattr(model, frozen_chain.TOKENS_ONLY, False):
-        decline("draft_argmax", f"the draft needs logits: {frozen_chain.PATCH.switch} is off, or drafts are trees")
+        decline("draft_argmax", f"the draft needs logits: {frozen_chain.PATCH.name} is off, or drafts are trees")
         return
     from sglang.srt.environ import envs
 

@@ -16,7 +16,7 @@ def prefill_by_flash(_result: None, backend: Any, runner: Any, *_args: Any, **_k
     problem = flash_prefill.problem() or flash_prefill.unused_by(runner)
     ours = backend.extend_attention_fwd
     if problem is None and not isinstance(ours, PrefillAttention):
-        problem = "SGLANG_GEMMA4_PREFILL_ATTENTION is off, beside whose kernel it takes the long prefills"
+        problem = "prefill_attention is off, beside whose kernel it takes the long prefills"
     if problem is not None:
         decline("flash_prefill", problem)
         return

@@ -16,7 +16,6 @@ from typing import Any
 from sglang_gemma4 import switches, uses
 from sglang_gemma4.patching import Hook, Patch, decline
 
-ROPE = "SGLANG_GEMMA4_QKV_ROPE"
 MEMORY_POOL = "sglang.srt.mem_cache.memory_pool"
 WRITES = {
     "sglang.srt.layers.attention.triton_backend.TritonAttnBackend._set_kv_buffer": "5b11c98941c9",
@@ -45,7 +44,7 @@ def reason_against() -> str | None:
     from sglang_gemma4.supported import fingerprint
 
     if not switches.part_is_on("qkv_rope", PATCH.switch):
-        return f"{ROPE} is off, whose launch would write"
+        return "qkv_rope is off, whose launch would write"
     if envs.SGLANG_ENABLE_ASYNC_ASSERT.get():
         return "SGLang is asked to check each location as it is written"
     for target, expected in WRITES.items():

@@ -4,6 +4,7 @@ from typing import Any
 
 from sglang_gemma4 import patching
 from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.switches import WITHOUT
 
 
 def choose(result: dict[str, str], server_args: Any) -> dict[str, str]:
@@ -19,7 +20,7 @@ def choose(result: dict[str, str], server_args: Any) -> dict[str, str]:
     chosen = choices(model_config_of(server_args).hf_config, arguments)
     if chosen:
         named = " and ".join(f"--{name.replace('_', '-')} {value}" for name, value in chosen.items())
-        patching.tell(PATCH.name, f"{named}, since none was given ({PATCH.switch}=0 leaves answers as the model writes them)")
+        patching.tell(PATCH.name, f"{named}, since none was given ({WITHOUT}={PATCH.name} leaves answers as the model writes them)")
     return {**result, **chosen}
 
 

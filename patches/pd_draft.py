@@ -41,7 +41,7 @@ PATCH = Patch(
     "EAGLE's draft input: neither server of a pair runs MTP.",
     evidence="srt/speculative/eagle_utils.py:279 · managers/scheduler.py:1534 · speculative/eagle_disaggregation.py:124 · "
     "frozen_kv_mtp_worker_v2.py:465",
-    remove_when="tests/engine/test_mtp_disaggregated.py passes with SGLANG_GEMMA4_PD_DRAFT=0.",
+    remove_when="tests/engine/test_mtp_disaggregated.py passes with SGLANG_GEMMA4_WITHOUT=pd_draft.",
     uses=(uses.mtp, uses.disaggregation),
     hooks=(
         Hook(WIDTH, "around", recurrent_hidden, "48156b3f742c"),

@@ -104,7 +104,7 @@ def declined(
 ) -> str | None:
     """Why a call is not ours, or None; ``others`` are arguments of which only the defaults are taken."""
     if custom_mask is not None or not is_causal:
-        return "a mask of its own (a tree of drafts, or images without SGLANG_GEMMA4_IMAGE_MASKS), or a layer that is not causal"
+        return "a mask of its own (a tree of drafts, or images without the patch image_masks), or a layer that is not causal"
     if k_scale != 1.0 or v_scale != 1.0:
         return "a KV cache with scales"
     if sm_scale is None:

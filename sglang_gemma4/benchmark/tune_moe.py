@@ -15,7 +15,7 @@ def add_command(commands: Any) -> None:
     """Add ``tune-moe`` to the subcommands of the command line."""
     parser = commands.add_parser(
         "tune-moe",
-        help="measure the fastest tiles of the experts' GEMMs on this card and write them for SGLANG_GEMMA4_MOE_TILES=1",
+        help="measure the fastest tiles of the experts' GEMMs on this card and write them for servers (patch moe_tiles)",
         description="26B-A4B's shape in bfloat16; about 6 GB of the card's memory and no server beside it.",
     )
     parser.add_argument("--tokens", nargs="+", type=int, default=list(TOKENS), metavar="N", help="in a batch (default: 1 to 16384)")

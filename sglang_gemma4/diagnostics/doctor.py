@@ -32,7 +32,8 @@ def local(check_patches: bool = True) -> dict[str, Any]:
         "supported_sglang": SUPPORTED_SGLANG,
         "gpu": _probe(_gpus),
         "entry_point": _probe(_entry_point),
-        "switches": {s.name: os.environ.get(s.name, f"unset ({int(s.default)})") for s in switches.SWITCHES.values()},
+        "switches": {s.name: os.environ.get(s.name, f"unset ({int(s.default)})") for s in switches.SWITCHES.values()}
+        | {name: os.environ[name] for name in (*switches.NO_SWITCHES, *switches.OLD_NAMES) if name in os.environ},
         "problems": _probe(switches.check_all),
     }
     data["patches"] = _probe(patch_states) if check_patches else []

@@ -56,7 +56,7 @@ def add_commands(commands: Commands) -> None:
         metavar="FILE",
         help="hold the difference against a gate file, the shipped one without FILE",
     )
-    compare.add_argument("--switch", metavar="NAME", help="the gate's section, for example SGLANG_GEMMA4_ROUTER_SCALE; implies --gate")
+    compare.add_argument("--switch", metavar="NAME", help="the gate's section, for example SGLANG_GEMMA4_MODEL_FIXES; implies --gate")
     compare.add_argument("--json", action="store_true", help="print JSON")
     compare.set_defaults(run=_compare)
 

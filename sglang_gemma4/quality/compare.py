@@ -49,13 +49,13 @@ def _who(run: results.Run) -> dict[str, Any]:
 
 
 def _different_settings(a: results.Run, b: results.Run) -> dict[str, list[Any]]:
-    """{name: [A's, B's]} of the server settings and evaluator options that differ; switches only if both servers report them."""
+    """{name: [A's, B's]} of the server settings and evaluator options that differ; patches only if both servers report them."""
     servers = [run.header["server"] for run in (a, b)]
-    reported = all(server["switches"] for server in servers)
+    reported = all(server["patches"] for server in servers)
     one, other = (
         {
             **server["settings"],
-            **(server["switches"] if reported else {}),
+            **(server["patches"] if reported else {}),
             **run.header["evaluator"],
             "concurrency": run.header["concurrency"],
         }

@@ -95,7 +95,6 @@ class Endpoint:
             "sglang": info.get("version"),
             "sglang_gemma4": ours.get("version"),
             "patches": {row["name"]: row["state"] for row in rows},
-            "switches": {row["switch"]: row["state"] for row in rows},
             "settings": settings,
         }
 

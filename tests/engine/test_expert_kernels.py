@@ -51,7 +51,7 @@ def test_same_tokens_where_the_router_s_product_does_not_choose(interpreting: Nu
 
 def test_without_our_experts_the_router_says_why_it_only_multiplies(interpreting: Nursery) -> None:
     stock = serve(interpreting, "0", "0", False)
-    assert stock[0].log.count("router_choice declined: SGLANG_GEMMA4_FEW_TOKEN_EXPERTS is off or declined") == 1
+    assert stock[0].log.count("router_choice declined: few_token_experts is off or declined") == 1
 
 
 def test_a_chunk_s_experts(interpreting: Nursery) -> None:

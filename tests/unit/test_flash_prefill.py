@@ -74,7 +74,7 @@ class Runner(SimpleNamespace):
     ("runner", "ours", "possible", "said"),
     [
         (Runner(), True, "there is no CUDA card", "there is no CUDA card"),
-        (Runner(), False, None, "SGLANG_GEMMA4_PREFILL_ATTENTION is off"),
+        (Runner(), False, None, "prefill_attention is off"),
         (Runner(draft=True), True, None, None),
         (Runner("LlamaForCausalLM"), True, None, None),
         (Runner(), True, None, "taken"),

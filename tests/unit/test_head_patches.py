@@ -16,7 +16,7 @@ def test_the_draft_s_token_needs_a_chain(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(draft_argmax, "decline", lambda patch, message: said.append(message))
     model = SimpleNamespace()
     draft_argmax.give_head(None, SimpleNamespace(draft_model_runner=SimpleNamespace(model=model)))
-    assert said == ["the draft needs logits: SGLANG_GEMMA4_FROZEN_CHAIN is off, or drafts are trees"]
+    assert said == ["the draft needs logits: frozen_chain is off, or drafts are trees"]
     assert vars(model) == {}
 
 

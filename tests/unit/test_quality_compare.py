@@ -11,7 +11,7 @@ from sglang_gemma4.quality import gates
 from sglang_gemma4.quality.command import add_commands
 from sglang_gemma4.switches import SWITCHES
 
-SERVER: dict[str, Any] = {"sglang": "0.5.23", "sglang_gemma4": None, "patches": {}, "switches": {}, "settings": {"dtype": "float32"}}
+SERVER: dict[str, Any] = {"sglang": "0.5.23", "sglang_gemma4": None, "patches": {}, "settings": {"dtype": "float32"}}
 HEADER: dict[str, Any] = {"kind": "header", "model": "m", "concurrency": 1, "dataset": {"name": "world"}, "evaluator": {}, "server": SERVER}
 
 
@@ -65,14 +65,14 @@ def test_a_loss_beyond_noise_ends_with_status_1_and_says_what_exceeded_what(tmp_
     assert "accuracy: B loses 0.2500 (p = 0.001953 < 0.05), allowed 0" in out
     assert "identical answers: 0.7500, at least 0.95 asked" in out
     assert "q-0 token 0: A 'A' -0.7000 (the other's -0.7100) | B 'B' -0.7000 (the other's -0.7100)" in out
-    assert compare(b, a, "--switch", "SGLANG_GEMMA4_ROUTER_SCALE") == 0, "a correctness switch may change answers for the better"
-    assert compare(a, b, "--switch", "SGLANG_GEMMA4_ROUTER_SCALE") == 1, "but not for the worse"
+    assert compare(b, a, "--switch", "SGLANG_GEMMA4_MODEL_FIXES") == 0, "a correctness switch may change answers for the better"
+    assert compare(a, b, "--switch", "SGLANG_GEMMA4_MODEL_FIXES") == 1, "but not for the worse"
 
 
 def test_a_loss_within_noise_passes_where_answers_may_change(tmp_path: Path) -> None:
     a = write(tmp_path / "a", [answer(i, i % 10 != 1) for i in range(40)])
     b = write(tmp_path / "b", [answer(i, i % 8 != 0) for i in range(40)])
-    assert compare(a, b, "--switch", "SGLANG_GEMMA4_TRITON_WINDOW") == 0
+    assert compare(a, b, "--switch", "SGLANG_GEMMA4_MODEL_FIXES") == 0
 
 
 def test_accept_length_is_gated_where_both_have_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +86,7 @@ def test_accept_length_is_gated_where_both_have_one(tmp_path: Path, capsys: pyte
 
 def test_speculation_that_is_lost_exceeds_every_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = (write(tmp_path / str(n), [answer(0, True, n)]) for n in (20, None))
-    for switch in ("SGLANG_GEMMA4", "SGLANG_GEMMA4_ROUTER_SCALE"):
+    for switch in ("SGLANG_GEMMA4", "SGLANG_GEMMA4_MODEL_FIXES"):
         assert compare(a, b, "--switch", switch) == 1
         assert "accept length: A has 3.000 tokens per step, B has none: it ran without speculative decoding" in capsys.readouterr().out
 
@@ -143,12 +143,12 @@ def test_texts_are_paired_by_window(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_settings_that_differ_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = write(tmp_path / "a", [answer(0, True)]), write(tmp_path / "b", [answer(0, True)])
     header, *rest = b.read_text().splitlines()
-    server = {**SERVER, "settings": {"dtype": "bfloat16"}, "switches": {"SGLANG_GEMMA4_REPORT": "active"}}
+    server = {**SERVER, "settings": {"dtype": "bfloat16"}, "patches": {"triple_norm": "active"}}
     b.write_text("\n".join([json.dumps({**json.loads(header), "server": server}), *rest]))
     assert compare(a, b) == 0
     out = capsys.readouterr().out
     assert "differs: dtype float32 | bfloat16" in out
-    assert "SGLANG_GEMMA4_REPORT" not in out, "A's server does not report its switches"
+    assert "triple_norm" not in out, "A's server does not report its patches"
 
 
 def lines_of(tmp_path: Path, name: str, *lines: object) -> Path:

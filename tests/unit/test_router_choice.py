@@ -109,7 +109,7 @@ def test_the_counter_comes_back_with_the_weights(layer: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda layer: layer.moe.__dict__.pop("few_token_experts"), "SGLANG_GEMMA4_FEW_TOKEN_EXPERTS is off or declined"),
+        (lambda layer: layer.moe.__dict__.pop("few_token_experts"), "few_token_experts is off or declined"),
         (lambda layer: setattr(layer.router.proj, "quant_method", object()), r"quantised (object)"),
         (lambda layer: setattr(layer.router, "proj", ReplicatedLinear(HIDDEN, 129, bias=False)), "up to 128 experts"),
     ],

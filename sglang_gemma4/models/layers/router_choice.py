@@ -56,7 +56,7 @@ class RouterChoice(UnquantizedLinearMethod):
 def problem_with(layer: Any) -> str | None:
     """Why the router of a ``Gemma4DecoderLayer`` with experts keeps its product, or None."""
     if not isinstance(layer.moe.__dict__.get("few_token_experts"), FewTokenExperts):
-        return "SGLANG_GEMMA4_FEW_TOKEN_EXPERTS is off or declined"
+        return "few_token_experts is off or declined"
     proj = layer.router.proj
     if not proj.weight.is_cuda and not triton.knobs.runtime.interpret:
         return f"Triton does not run on {proj.weight.device.type}"
