@@ -1,4 +1,4 @@
-"""What a reader has to know before believing a run's numbers."""
+"""The caveats of a run: what a reader has to know before relying on its numbers."""
 
 from collections.abc import Sequence
 
@@ -13,9 +13,9 @@ _SIMULATED = "SGLANG_SIMULATE_ACC_LEN"
 
 
 def sentences(results: Results) -> list[str]:
-    """Every warning of a run, the gravest first; none contains a line break but a crash's log."""
+    """Every caveat of a run, the most serious first. Only a crash's log contains line breaks."""
     header = results.header
-    found = [str(note) for note in header.get("notes") or []]  # dry run, random weights and the like: the command knows them
+    found = [str(note) for note in header.get("notes") or []]  # written by the command: dry run, random weights and the like
     found += [_crash(crash) for crash in results.crashes]
     found += _unpatched(results.starts)
     found += _simulated(header)

@@ -22,7 +22,7 @@ MARGIN = 1.3  # prompts are written longer than asked for, the client cuts them 
 
 
 class Client:
-    """The client's process; it imports while the server starts and serves all repetitions of a server."""
+    """The client's process; it imports SGLang while the servers start and runs the passes of all of them."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], dataset: Path | None) -> None:
         """``folder`` takes the client's log and results; ``dataset`` is a file in ShareGPT's format, or None for random words."""
@@ -52,7 +52,7 @@ class Client:
             raise ValueError(f"SGLang's benchmark client does not start here (exit status {self.process.wait()}): {last}")
 
     def prepare(self, passes: Sequence[tuple[Workload, int]], model: str) -> None:
-        """Make the requests of these passes (a workload and a seed), once for all servers; after :meth:`wait_until_ready`.
+        """Make the requests of these passes (a workload and a seed) once for all servers. Call it after :meth:`wait_until_ready`.
 
         Prompts without images are written and tokenized, the same for every seed. Requests with images are drawn, and kept.
 
@@ -72,7 +72,7 @@ class Client:
         self._prepared(model)
 
     def _prepared(self, model: str) -> None:
-        """Wait for an answer; one that says that something failed is left to the pass that needs it."""
+        """Wait for an answer. If it reports a failure, the pass that needs the requests will fail and be recorded."""
         if not self._answers.get():
             last = (tail(self.log) or ["no output"])[-1]
             raise ValueError(f"SGLang's benchmark client cannot tokenize for {model} (exit status {self.process.wait()}): {last}")
@@ -130,7 +130,7 @@ class Client:
                 raise
 
     def _failed(self, server: Server, status: int) -> Died:
-        """The client's end as a result of the pass, unless the server's own end explains it."""
+        """The failure to report: that of the server if it died, else that of the client."""
         time.sleep(GRACE)
         server.check()
         return Died(status, ["the server lives; SGLang's benchmark client ended, its log says:", *tail(self.log)])
@@ -178,7 +178,7 @@ def _ordinary_tokens(model: str) -> tuple[Any, list[int]]:
 
 
 def measured(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What a ``repetition`` record keeps of the client's result: milliseconds, tokens and tokens/s."""
+    """The part of the client's result that a ``repetition`` record keeps, in milliseconds, tokens and tokens/s."""
     done = [position for position, error in enumerate(result["errors"]) if not error and result["output_lens"][position]]
     # The client stamps a token when text arrives; a request whose tokens have no text (random weights) has no times, not zero ones.
     timed = [position for position in done if result["ttfts"][position] > 0]

@@ -1,4 +1,4 @@
-"""``sglang-gemma4 bench``: reads what is asked for, checks it before anything starts, runs it, writes the report."""
+"""``sglang-gemma4 bench``: check the command line before anything starts, run the comparison, write the report."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ model       a checkpoint's directory, a Hugging Face name, a tiny model (tiny-26
             (e2b, e4b, 26b-a4b, 31b)
 flags       what follows -- are server flags of every arm
 examples    sglang-gemma4 bench 26b-a4b --workload chat,summarize
-            sglang-gemma4 bench 26b-a4b --switch SGLANG_GEMMA4_TRITON_WINDOW --batches 1,32 --profile --roofline
+            sglang-gemma4 bench 26b-a4b --switch SGLANG_GEMMA4_NORMS --batches 1,32 --profile --roofline
             sglang-gemma4 bench 26b-a4b --arm stock --arm ratio-0.15:stock,--swa-full-tokens-ratio=0.15 -- --max-running-requests=80
             sglang-gemma4 bench --dry-run
 """
@@ -59,32 +59,36 @@ def add_command(commands: Any) -> None:
         const=sys.maxsize,
         default=1,
         metavar="N",
-        help="so many arms up at once (without N: all), their passes in turn: they start side by side, and must fit the card "
-        "(--max-total-tokens)",
+        help="run N arms side by side (without N: all), their passes in turn; together they must fit the card (--max-total-tokens)",
     )
     bench.add_argument(
         "--share-weights",
         action="store_true",
-        help="with --together and random weights: the arms that are up at once map a single copy of them, so that more arms fit",
+        help="with --together and random weights: arms that run side by side map a single copy of them, so that more arms fit",
     )
     bench.add_argument(
-        "--card-lock", type=Path, metavar="FILE", help="each pass waits for this file's lock (flock), which other users of the card hold"
+        "--card-lock",
+        type=Path,
+        metavar="FILE",
+        help="each pass waits for this file's lock (flock), which other programs on the card take too",
     )
     bench.add_argument("--repetitions", type=int, default=5, help="counted passes of each arm and workload in all (default 5)")
     bench.add_argument("--out", type=Path, metavar="FOLDER", help="the run's folder (default runs/DATE-MODEL); an unfinished run resumes")
-    bench.add_argument("--assistant", metavar="MODEL", help="what mtp drafts with (default: MODEL-assistant)")
+    bench.add_argument("--assistant", metavar="MODEL", help="draft model of mtp (default: MODEL-assistant)")
     bench.add_argument(
         "--accept-length", type=float, metavar="L", help=f"simulate it under mtp (default {ACCEPT_LENGTH} on random weights)"
     )
     bench.add_argument("--dataset", type=Path, metavar="FILE", help="prompts in ShareGPT's format (default: random words)")
     bench.add_argument("--profile", default="", metavar="N,N", help="record the kernels at these batch sizes (offline engine)")
     bench.add_argument(
-        "--roofline", action="store_true", help="put the profiled kernels beside what must be moved and computed on this card"
+        "--roofline",
+        action="store_true",
+        help="compare the profiled kernels with the least time that their bytes and FLOPs take on this card",
     )
-    bench.add_argument("--time-limit", type=float, metavar="S", help="stop after this many seconds; the same command goes on from there")
+    bench.add_argument("--time-limit", type=float, metavar="S", help="stop after this many seconds; the same command resumes the run")
     bench.add_argument("--start-limit", type=float, default=1200, metavar="S", help="how long a server may take to come up (default 1200)")
     bench.add_argument(
-        "--dry-run", action="store_true", help="the whole path on the tiny model of that family, with tiny workloads; measures nothing"
+        "--dry-run", action="store_true", help="run everything on the tiny model of that family, with tiny workloads; measures nothing"
     )
     bench.add_argument("--no-report", action="store_true", help="write raw lines only; make the report later or elsewhere with --report")
     bench.add_argument("--report", type=Path, metavar="FOLDER", help="only write the plots and REPORT.md of a finished run again")
@@ -93,7 +97,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit status: 0 all arms measured, 1 an arm crashed (the report says where), 3 the time limit ended it before."""
+    """Exit status: 0 everything was measured, 1 an arm crashed (the report says where), 3 the time limit ended the run early."""
     if arguments.index:
         from sglang_gemma4.benchmark import runs_index
 
@@ -116,7 +120,7 @@ def _run(plan: Plan, arguments: argparse.Namespace) -> int:
     def progress(text: str) -> None:
         print(f"[{time.monotonic() - started:7.1f} s] {text}", file=sys.stderr, flush=True)
 
-    for ending in (signal.SIGTERM, signal.SIGHUP):  # a `kill`, a batch system, a lost terminal: the arms' processes must not outlive us
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # the arms' processes must not outlive this one
         signal.signal(ending, signal.default_int_handler)
     if plan.share_weights and not plan.cpu:
         _in_a_process("mapping", "processes on this card cannot map each other's memory", "--share-weights")
@@ -249,7 +253,7 @@ def _simulation(parsed: list[arms.Arm], asked: float | None, dummy: bool) -> dic
 
 
 def _check_model(plan: Plan) -> None:
-    """The preflight of every arm, whatever its switches say, and the context against the workloads."""
+    """The preflight checks of every arm, whatever its switches are, and whether the workloads fit the context."""
     from sglang_gemma4.diagnostics import preflight
     from sglang_gemma4.models import config_files
     from sglang_gemma4.serving.launch import fields_of
@@ -277,11 +281,11 @@ def _header(plan: Plan) -> dict[str, Any]:
         notes.append(f"The accept length under MTP is simulated: {plan.environment['SGLANG_SIMULATE_ACC_LEN']} tokens per verify step.")
     if plan.together > 1:
         who = "all arms" if plan.together == len(plan.arms) else f"{plan.together} arms at a time"
-        notes.append(f"The servers or engines of {who} were up on the card side by side; one pass ran at a time, the arms in turn.")
+        notes.append(f"The servers or engines of {who} ran side by side on the card; one pass at a time, the arms in turn.")
     if plan.share_weights:
         notes.append("They mapped a single copy of the weights.")
     if plan.dry_run:
-        notes.append("A dry run on a tiny model: it proves that the path works and measures nothing.")
+        notes.append("A dry run on a tiny model: it shows that the benchmark works and measures nothing.")
     if plan.cpu and not plan.dry_run:
         notes.append("On the CPU reference engine: times here say nothing about a GPU.")
     if plan.workloads and not plan.dataset:
@@ -291,7 +295,7 @@ def _header(plan: Plan) -> dict[str, Any]:
 
 
 def _command() -> list[str]:
-    # Where a machine keeps its files is nobody's business in a committed run.
+    # Paths of this machine do not belong in a committed run.
     return ["sglang-gemma4", *(Path(word).name if word.startswith("/") else word for word in sys.argv[1:])]
 
 
@@ -304,7 +308,7 @@ def _card(plan: Plan, progress: Any) -> dict[str, Any] | None:
 
 
 def _in_a_process(module: str, failed: str, flag: str) -> str:
-    """What it prints; in a process that ends, since a CUDA context left here would lie on the card during the whole run."""
+    """Output of a module that uses the card, in a process of its own: a CUDA context here would stay for the whole run."""
     try:
         done = subprocess.run([sys.executable, "-m", f"sglang_gemma4.benchmark.{module}"], capture_output=True, text=True, timeout=300)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""What differs between the arms of a run though nobody asked for it: settings the servers ended up with, and what was run on."""
+"""Differences between the arms of a run that nobody asked for: settings of the servers, and what they ran on."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def unasked(starts: Sequence[Record], header: Record) -> list[str]:
 
 
 def between_headers(headers: Sequence[Record]) -> list[str]:
-    """One sentence for each thing a resumed run was continued with that is not what it was begun with."""
+    """One sentence for each thing that changed between the invocations of a resumed run."""
     sentences = []
     compared = ("model", "dummy_weights", "dry_run", "device", "versions", "environment", "arms", "workloads")
     flat = [_flat({name: header.get(name) for name in compared}) for header in headers]

@@ -1,4 +1,4 @@
-"""What is watched while a workload runs: SGLang's own metrics and the memory of the card or of the processes."""
+"""What is sampled while a workload runs: SGLang's metrics, and memory of the card or of the processes."""
 
 import math
 import threading
@@ -32,7 +32,7 @@ def read_metrics(url: str) -> dict[str, float]:
 
 
 class Watch:
-    """Samples a server while a ``with`` block runs; afterwards :attr:`peaks` and :attr:`added` tell what happened."""
+    """Samples a server's metrics during a ``with`` block: :attr:`peaks` of gauges, and what was :attr:`added` to counters."""
 
     def __init__(self, url: str, memory: Callable[[], float], every: float = 0.5) -> None:
         """``memory`` returns GiB in use; ``every`` is in seconds."""
@@ -54,7 +54,7 @@ class Watch:
         try:
             after = read_metrics(self.url)
         except OSError:
-            return  # the server is gone; the caller finds that out and records it
+            return  # the server is gone; the caller notices and records it
         self.added = {name: value - self._before.get(name, 0.0) for name, value in after.items()}
 
     def _run(self) -> None:
@@ -62,7 +62,7 @@ class Watch:
             try:
                 values = read_metrics(self.url)
             except OSError:
-                continue  # a busy or dying server; the next sample, or the caller, will tell
+                continue  # busy or dying; the caller notices a dead server
             for name, metric in PEAKS.items():
                 self._keep(name, values.get(metric, math.nan))
             self._keep("memory_peak_gib", self.memory())

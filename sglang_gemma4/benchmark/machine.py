@@ -1,4 +1,4 @@
-"""What a run ran on and with: versions, card, environment. Every probe is guarded; nothing here imports SGLang."""
+"""Versions, card and environment of a run. A probe that fails is left out; nothing here imports SGLang."""
 
 import os
 import platform

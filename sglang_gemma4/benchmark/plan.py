@@ -1,4 +1,4 @@
-"""What a run is asked to do, what of it is done, and what is left: the part of the runner that can be thought through without a server."""
+"""What a run is to measure, what its raw lines say is finished, and what is left to do."""
 
 import hashlib
 import re
@@ -53,7 +53,7 @@ class Plan:
         return self.folder / "raw.jsonl"
 
     def numbers(self, round_: int) -> range:
-        """The repetition numbers that belong to a round: as even as can be, earlier rounds first."""
+        """The repetition numbers of a round; the repetitions are spread evenly, earlier rounds get one more if need be."""
         each, extra = divmod(self.repetitions, self.rounds)
         first = round_ * each + min(round_, extra)
         return range(first, first + each + (round_ < extra))
@@ -94,7 +94,7 @@ class Plan:
         }
 
     def log(self, arm: Arm, kind: str = "") -> Path:
-        """Where the output of an arm's processes goes; an arm's name may be a whole command line."""
+        """The log file of an arm's processes; an arm whose name is no file name is numbered."""
         name = arm.name if re.fullmatch(r"[\w.-]{1,60}", arm.name) else f"arm-{self.arms.index(arm)}"
         return self.folder / f"{name}{kind}.log"
 
@@ -104,7 +104,7 @@ def _identity(dataset: Path) -> str:
 
 
 class Done:
-    """What the lines of a raw file say is finished or has crashed."""
+    """What a run's raw lines say is finished or has crashed."""
 
     def __init__(self, lines: Sequence[Record]) -> None:
         self.headers = [line for line in lines if line["kind"] == "header"]
@@ -112,9 +112,9 @@ class Done:
         self._crashed = {(line["arm"], line["round"], line["during"]) for line in lines if line["kind"] == "crash"}
 
     def left(self, plan: Plan, arm: Arm, round_: int, process: str) -> list[Task]:
-        """What this arm's engine or server still has to do in this round, in order; what crashed in it is not tried again.
+        """The tasks that this arm's engine or server still has in this round, in order.
 
-        A process of an arm that did not start in this round or an earlier one is not started again.
+        What crashed in this round is not tried again, and a process that once failed to start is not started again.
         """
         if any((arm.name, earlier, start_name(process)) in self._crashed for earlier in range(round_ + 1)):
             return []
@@ -163,7 +163,7 @@ def interleaved(plan: Plan) -> Iterator[tuple[int, Sequence[Arm]]]:
 
 
 def check_resumable(header: dict[str, Any], earlier: Sequence[Record], raw: Path) -> None:
-    """Refuse to add to another run's lines.
+    """Refuse to resume a folder that holds another run.
 
     Raises:
         ValueError: the model, an arm, a workload or the device is another one.

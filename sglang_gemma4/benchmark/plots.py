@@ -1,7 +1,9 @@
 """The plots of a run, one function each; what has no data is not drawn. Made to be read at half size: 9 inches, 12 points, 150 dpi."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -57,44 +59,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
         ValueError: matplotlib is missing.
     """
     require()
-    plots: tuple[tuple[str, Callable[[Results, Path], bool]], ...] = (
-        ("sweep-throughput", sweep_throughput),
-        ("step-throughput", step_throughput),
-        ("step-time", step_time),
-        ("ttft", ttft),
-        ("tpot", tpot),
-        ("kernels", kernel_shares),
-        ("accept-length", accept_lengths),
-    )
-    return [path for name, plot in plots if plot(results, path := folder / f"{name}.png")]
-
-
-def sweep_throughput(results: Results, path: Path) -> bool:
-    """Output tokens/s of the server over the concurrency of the ``sweep-N`` workloads; False without any."""
-    sizes = {size: name for name in results.workloads if (size := sweep_size(name)) is not None}
-    return _lines(results, path, dict(sorted(sizes.items())), METRIC, "Server throughput", "requests at once", "output tokens/s")
-
-
-def step_throughput(results: Results, path: Path) -> bool:
-    """Output tokens/s of the offline engine while decoding, over the batch size; False without step times."""
-    sizes = {batch: batch_place(batch) for batch in results.batches}
-    return _lines(results, path, sizes, METRIC, "Decode throughput, offline engine", "batch size (requests)", "output tokens/s")
-
-
-def step_time(results: Results, path: Path) -> bool:
-    """Milliseconds of one decode or verify step over the batch size; False without step times."""
-    sizes = {batch: batch_place(batch) for batch in results.batches}
-    return _lines(results, path, sizes, "step_ms", "Step time (decode or verify), offline engine", "batch size (requests)", "ms per step")
-
-
-def ttft(results: Results, path: Path) -> bool:
-    """Time to first token of all requests, by workload and arm; False without any."""
-    return _boxes(results, path, "ttft_ms", "Time to first token", "TTFT (ms)")
-
-
-def tpot(results: Results, path: Path) -> bool:
-    """Time per output token after the first of all requests, by workload and arm; False without any."""
-    return _boxes(results, path, "tpot_ms", "Time per output token", "TPOT (ms)")
+    return [path for name, plot in PLOTS.items() if plot(results, path := folder / f"{name}.png")]
 
 
 def kernel_shares(results: Results, path: Path) -> bool:
@@ -145,8 +110,10 @@ def accept_lengths(results: Results, path: Path) -> bool:
     return True
 
 
-def _lines(results: Results, path: Path, places: dict[int, str], name: str, title: str, x: str, y: str) -> bool:
-    """A line of medians per arm with a band from smallest to largest, over the sizes of ``places``."""
+def _lines(results: Results, path: Path, kind: str, name: str, title: str, x: str, y: str) -> bool:
+    """A line of medians per arm with a band from smallest to largest, over the sizes in places named ``kind`` and a number."""
+    places = {int(place.removeprefix(kind)): place for place in results.places if re.fullmatch(rf"{kind}\d+", place)}
+    places = dict(sorted(places.items()))
     lines = {arm: {size: values(results.at(place, arm), name) for size, place in places.items()} for arm in results.arms}
     if not places:
         return False
@@ -302,3 +269,24 @@ def _finish(figure: Any, axes: Sequence[Any], results: Results, title: str, path
             entries.values(), entries.keys(), loc="outside lower center", ncols=max(1, min(4, len(entries), _LINE // (longest + 6)))
         )
     figure.savefig(path, dpi=DPI)
+
+
+PLOTS: dict[str, Callable[[Results, Path], bool]] = {
+    "sweep-throughput": partial(_lines, kind="sweep-", name=METRIC, title="Server throughput", x="requests at once", y="output tokens/s"),
+    "step-throughput": partial(
+        _lines, kind="batch ", name=METRIC, title="Decode throughput, offline engine", x="batch size (requests)", y="output tokens/s"
+    ),
+    "step-time": partial(
+        _lines,
+        kind="batch ",
+        name="step_ms",
+        title="Step time (decode or verify), offline engine",
+        x="batch size (requests)",
+        y="ms per step",
+    ),
+    "ttft": partial(_boxes, name="ttft_ms", title="Time to first token", x="TTFT (ms)"),
+    "tpot": partial(_boxes, name="tpot_ms", title="Time per output token", x="TPOT (ms)"),
+    "kernels": kernel_shares,
+    "accept-length": accept_lengths,
+}
+"""By file name; each writes the file and returns True, or returns False where there is no data for it."""

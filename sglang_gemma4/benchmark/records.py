@@ -1,4 +1,4 @@
-"""The raw lines of a run: one JSON object per line, appended as soon as it is known, so that a killed run can be resumed.
+"""The raw lines of a run: one JSON object per line, written as soon as it is measured, so that a killed run can be resumed.
 
 Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else they hold:
 
@@ -35,7 +35,7 @@ Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else th
     · ``roofline`` None or {``bandwidth_gbs``, ``teraflops``, ``source``,
     ``categories`` list of {``category``, ``bytes``, ``flops``, ``microseconds``}}, per step: the least that must be moved and computed,
     and the time this card needs for it
-``crash``       an arm died; a result, not a lost run
+``crash``       an arm's process died; the run goes on without it
     ``arm`` · ``round`` · ``during`` ("start of the engine", "start of the server", a workload's name, "step batch 8", "profile batch 8")
     · ``exit_status`` (negative: the signal; None: it hung) · ``log_tail`` list · ``why`` (only where the runner declined to try)
 """
@@ -69,14 +69,14 @@ def append(path: Path, kind: str, **values: Any) -> Record:
 
 
 def _drop_cut_line(path: Path) -> None:
-    """Take away what a killed process left of a line; the next one must not grow onto it."""
+    """Remove an incomplete last line, which a killed process left; the next record must not continue it."""
     if path.exists() and (content := path.read_bytes()) and not content.endswith(b"\n"):
         with path.open("r+b") as file:
             file.truncate(content.rfind(b"\n") + 1)
 
 
 def read(path: Path) -> list[Record]:
-    """All complete lines of ``path``; a last line cut short by a kill is left out. An absent file holds none.
+    """All complete lines of ``path``, none if it does not exist; an incomplete last line is left out.
 
     Raises:
         ValueError: a line before the last is not JSON.

@@ -1,4 +1,4 @@
-"""A run's raw lines sorted by what they say, warm-ups and empty repetitions set aside. Plots and report both read this."""
+"""A run's raw lines sorted by kind, without warm-ups and repetitions that generated nothing. Plots and report read this."""
 
 import re
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Results:
 
     @property
     def header(self) -> Record:
-        """What was asked for, as the last invocation had it."""
+        """The header of the last invocation."""
         return self.headers[-1]
 
     @property
@@ -59,7 +59,7 @@ class Results:
 
     @property
     def place(self) -> str:
-        """Model and card in a few words, with what makes the numbers less than a measurement of the released model."""
+        """Model and card in a few words, and whether it was a dry run or had dummy weights."""
         marks = [name.replace("_", " ") for name in ("dummy_weights", "dry_run") if self.header.get(name)]
         return f"{model_name(self.header)} on {card_name(self.header)}" + (f" ({', '.join(marks)})" if marks else "")
 

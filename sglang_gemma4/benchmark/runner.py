@@ -1,4 +1,4 @@
-"""The A/B runner: processes of the arms in turn, every result on disk at once, a crash of an arm kept as one."""
+"""The A/B runner: the arms' processes take turns, every result is written at once, and a crash of an arm is a result too."""
 
 import contextlib
 import time
@@ -18,7 +18,7 @@ Side = StepEngine | ServerSide
 
 
 def run(plan: Plan, header: dict[str, Any], card: dict[str, Any] | None, time_limit: float | None, progress: Progress) -> bool:
-    """Do what ``plan`` still lacks; True when nothing is left to do, False when ``time_limit`` (seconds) ended it before.
+    """Measure what ``plan`` still lacks; False if ``time_limit`` (seconds) ended it before everything was measured.
 
     Raises:
         ValueError: the folder holds another run, or SGLang's benchmark client does not work here.
@@ -35,7 +35,7 @@ def run(plan: Plan, header: dict[str, Any], card: dict[str, Any] | None, time_li
                     _check_time(ends)
                     _measure(plan, process, todo, round_, card, ends, progress)
     except TimeIsUp:
-        progress(f"the time limit is reached; the same command with --out {plan.folder} goes on from here")
+        progress(f"the time limit is reached; the same command with --out {plan.folder} resumes the run")
         return False
     return True
 
@@ -61,7 +61,7 @@ def _measure(
 ) -> None:
     """Engines or servers of these arms: they start side by side, then their tasks take turns (A B A B).
 
-    Where one dies all are stopped, its death is recorded, and what it died of is not left to do.
+    If one dies, all are stopped and the task during which it died is recorded, so that it is not tried again.
     """
 
     def told(arm: Arm) -> Progress:

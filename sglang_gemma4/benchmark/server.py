@@ -1,4 +1,4 @@
-"""One server process of an arm: started, waited for, described, stopped; its death is told with its last words."""
+"""One server process of an arm: start, settings, stop; if it dies, its last log lines are kept."""
 
 import json
 import os
@@ -14,12 +14,12 @@ from typing import Any
 
 TAIL = 25  # log lines kept of a process that died
 
-# Of a server's arguments, what differs between two processes by nature.
+# Server arguments that differ between any two processes.
 LEFT_OUT = ("port", "random_seed", "nccl_port", "launch_command", "startup_time", "internal_states", "status", "version", "frontend")
 
 
 class Died(Exception):  # noqa: N818 - what happened, not a mistake
-    """The process ended, or hung (``exit_status`` None); a result of the arm, not an error of ours."""
+    """An arm's process ended, or hung (``exit_status`` None). Recorded as a result of the arm."""
 
     def __init__(self, exit_status: int | None, log_tail: list[str]) -> None:
         super().__init__(f"exit status {exit_status}" if exit_status is not None else "hung")
@@ -68,11 +68,11 @@ class Server:
             raise Died(status, tail(self.log))
 
     def settings(self) -> dict[str, Any]:
-        """What the server decided for itself: arguments, pool sizes, graph modes. Flat; compared between arms."""
+        """The settings that the server ended up with: arguments, pool sizes, graph modes. They are compared between arms."""
         return settings_of(self._info())
 
     def patches(self) -> dict[str, str]:
-        """State of each patch as the server tells it; empty on stock."""
+        """State of each patch as the server reports it; empty on stock."""
         return patches_of(self._info())
 
     def stop(self) -> None:
@@ -107,7 +107,7 @@ def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_path(value: Any) -> bool:
-    """Where a machine keeps its files says nothing about an arm, and is nobody's business in a committed run."""
+    """Whether it is a path of this machine, which says nothing about an arm and does not belong in a committed run."""
     return isinstance(value, str) and value.startswith(os.sep)
 
 

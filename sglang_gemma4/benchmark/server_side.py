@@ -1,4 +1,4 @@
-"""An arm's server and its passes: started, told when it is its turn, its results kept. The counterpart of ``step_engine.StepEngine``."""
+"""An arm's server and its passes; the counterpart of ``step_engine.StepEngine``."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ Progress = Callable[[str], None]
 
 
 class ServerSide:
-    """A server of an arm; it does each of ``tasks`` through SGLang's benchmark client, which all servers of a run share."""
+    """A server of an arm; its tasks are passes of SGLang's benchmark client, which all servers share."""
 
     def __init__(self, plan: Plan, arm: Arm, environment: Mapping[str, str], round_: int, tasks: list[Task], passes: client.Client) -> None:
         self.plan, self.arm, self.tasks, self.passes = plan, arm, tasks, passes
@@ -23,7 +23,7 @@ class ServerSide:
         self.server = Server(plan.model, [*plan.arguments, *arm.arguments], own, plan.log(arm), cpu=plan.cpu)
 
     def wait_until_up(self, ends: float | None, progress: Progress) -> None:
-        """Until the server answers; what it decided for itself is kept as a record, and workloads that its pool cannot hold are dropped.
+        """Wait until the server answers, record its settings, and drop workloads that its pool cannot hold.
 
         Raises:
             Died: it ended, or was not up after ``plan.start_limit`` seconds.
@@ -92,13 +92,13 @@ class ServerSide:
 
 
 def asked_of(plan: Plan, task: Task) -> tuple[Workload, int]:
-    """What a pass asks for, and its seed."""
+    """The workload of a pass, and the seed of its prompts."""
     workload = next(workload for workload in plan.workloads if workload.name == task[1])
     return (warm_up(workload), 0) if task[2] == WARM_UP else (workload, 1 + task[2])
 
 
 def generated(row: dict[str, Any], tokens: float | None) -> dict[str, Any]:
-    """What to correct where the client believes more than the server did.
+    """Corrections of a ``repetition`` record whose client counted tokens that the server never generated.
 
     SGLang answers a request that it refuses in mid-stream with status 200 and an error chunk; its client then counts every token that
     was asked for. The server's own counter knows better.

@@ -1,4 +1,4 @@
-"""What arms that are up together on a card share: the card itself, one pass at a time, and a single copy of random weights."""
+"""What arms that run side by side share: the card, one pass at a time, and a single copy of random weights."""
 
 import contextlib
 import fcntl
@@ -17,7 +17,7 @@ SHARED_FROM = 16 << 20
 
 @contextlib.contextmanager
 def environment(plan: Plan) -> Iterator[dict[str, str]]:
-    """What the processes of arms that are up together have in their environment; a shared copy of the weights dies with them."""
+    """The environment of the processes of arms that run side by side; a shared copy of the weights exists as long as this."""
     if not plan.share_weights:
         yield plan.environment
         return
@@ -27,10 +27,10 @@ def environment(plan: Plan) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def held(lock: Path | None, ends: float | None, progress: Callable[[str], None]) -> Iterator[None]:
-    """The card to itself, among all who take this file's lock.
+    """Hold the card's lock, a file; without one there is nothing to wait for.
 
     Raises:
-        TimeIsUp: another holds it until the run's end.
+        TimeIsUp: another process held it until the run's time limit.
     """
     if lock is None:
         yield

@@ -1,4 +1,4 @@
-"""The child process that times an arm's steps, from outside: started, told when it is its turn, its results waited for, dismissed."""
+"""The parent's side of an arm's ``step_times`` process: start it, have it do one task at a time, end it."""
 
 import contextlib
 import json
@@ -16,15 +16,15 @@ from sglang_gemma4.benchmark.plan import Plan, Task, task_of
 from sglang_gemma4.benchmark.server import Died, tail
 
 PATIENCE = 60.0
-"""Seconds that an engine with nothing left to do has to end by itself."""
+"""Seconds that a dismissed engine has to end by itself."""
 
 
 class TimeIsUp(Exception):  # noqa: N818 - the run's limit, not a mistake
-    """The run's time limit passed while an engine was at work."""
+    """The run's time limit has passed."""
 
 
 class StepEngine:
-    """``sglang_gemma4.benchmark.step_times`` with its order, in a process group of its own; it does each task when it reads a line."""
+    """``sglang_gemma4.benchmark.step_times`` in a process group of its own; it does the next task when it reads a line."""
 
     def __init__(
         self, plan: Plan, arm: Arm, environment: dict[str, str], round_: int, tasks: list[Task], card: dict[str, Any] | None
@@ -76,7 +76,7 @@ class StepEngine:
         self._wait(lambda record: task_of(record) == task, self.plan.pass_limit, ends, progress)
 
     def dismiss(self) -> None:
-        """Let it end: nothing is left to do, for it or for those that may share its weights."""
+        """Let it end; call this once no engine that may share its weights has anything left to do."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -86,7 +86,7 @@ class StepEngine:
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self.process.wait(PATIENCE) == 0:
                 return
-        progress("the engine gave every result and did not end by itself")
+        progress("the engine did not end after its last task and is killed")
 
     def stop(self) -> None:
         """End the whole process group, the engine's own processes too: the next arm needs the card empty."""

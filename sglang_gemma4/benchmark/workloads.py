@@ -73,7 +73,7 @@ def named(names: Iterable[str]) -> list[Workload]:
 
 
 def miniature(workload: Workload) -> Workload:
-    """The same shape, small enough for a tiny model on a CPU: the dry run's."""
+    """The same shape, small enough for a dry run: a tiny model on a CPU."""
     return replace(
         workload,
         input_tokens=max(8, workload.input_tokens // 100),
@@ -85,7 +85,7 @@ def miniature(workload: Workload) -> Workload:
 
 
 def warm_up(workload: Workload) -> Workload:
-    """A short pass that meets the same prompt and batch shapes, which first calls compile kernels for: up to 32 tokens out."""
+    """A pass of the same prompt and batch shapes with at most 32 tokens out, so that kernels are compiled before the counted passes."""
     return replace(workload, output_tokens=min(workload.output_tokens, 32))
 
 

@@ -56,11 +56,11 @@ def test_nothing_is_drawn_without_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("plot", "unit"),
     [
-        (plots.sweep_throughput, "output tokens/s"),
-        (plots.step_throughput, "output tokens/s"),
-        (plots.step_time, "ms per step"),
-        (plots.ttft, "TTFT (ms)"),
-        (plots.tpot, "TPOT (ms)"),
+        (plots.PLOTS["sweep-throughput"], "output tokens/s"),
+        (plots.PLOTS["step-throughput"], "output tokens/s"),
+        (plots.PLOTS["step-time"], "ms per step"),
+        (plots.PLOTS["ttft"], "TTFT (ms)"),
+        (plots.PLOTS["tpot"], "TPOT (ms)"),
         (plots.kernel_shares, "µs per step"),
         (plots.accept_lengths, "tokens per verify step"),
     ],
@@ -97,7 +97,7 @@ def test_kernels_side_by_side_show_the_time_with_any_running(
 
 def test_dummy_weights_and_dry_runs_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = bench_synthetic.write(tmp_path, arms=("stock",), dummy_weights=True, dry_run=True)
-    assert "(dummy weights, dry run)" in texts(monkeypatch, plots.step_time, load(folder), tmp_path / "plot.png")
+    assert "(dummy weights, dry run)" in texts(monkeypatch, plots.PLOTS["step-time"], load(folder), tmp_path / "plot.png")
 
 
 def test_without_speculation_there_is_no_accept_length(tmp_path: Path) -> None:
