@@ -1,7 +1,7 @@
-"""Would a kernel read outside its buffer? Checks index tables before the kernels that follow them run. Knows nothing of SGLang.
+"""Bounds checks of index tables before the kernels that read through them run. Independent of SGLang.
 
-A :class:`Table` is one kernel argument together with the buffer it indexes; :func:`check` returns the first entry that
-must not be read, or None.
+A :class:`Table` is one kernel argument together with the buffer it indexes; :func:`check` returns the first illegal
+entry, or None.
 """
 
 from collections.abc import Sequence
@@ -15,29 +15,29 @@ Unit = Literal["slot", "page"]
 Kind = Literal["outside", "padding", "too long", "disorder", "request", "duplicate"]
 """What is wrong with an entry or a row.
 
-outside: the index is negative or not below the buffer's size. padding: the index is one of the reserved first ones, which no
-token owns, in a row of real ones. too long: the kernel would read past the row's end. disorder: row offsets that fall or
-leave the table. request: the row of the request table itself does not exist. duplicate: two tokens got one slot.
+outside: the index is negative or not below the buffer's size. padding: a reserved index, which no token owns, in a row of
+real ones. too long: the kernel would read past the row's end. disorder: row offsets decrease or leave the table.
+request: the row of the request table does not exist. duplicate: two tokens got the same slot.
 """
 
 
 @dataclass(frozen=True)
 class Table:
-    """Indices as a kernel gets them, and the buffer they index.
+    """Indices as a kernel reads them, and the buffer they index.
 
     Attributes:
         name: the argument, as the backend calls it.
-        group: the layers that read through it.
-        unit: what one index counts.
+        group: the layers that use it.
+        unit: what an index counts.
         indices: [rows, width], or [entries] with ``indptr``; any integer type.
         requests: [rows] row of each request in SGLang's request table.
-        lowest: first index a token can own; the ones before are padding.
+        lowest: first index that a token can own; lower ones are padding.
         bound: number of units in the buffer.
         lengths: [rows] entries of each row that are read. Given with two-dimensional ``indices``.
         indptr: [rows + 1] offsets of the rows. Given with one-dimensional ``indices``.
-        first: [rows] entries before this one are not read (they lie before the sliding window).
-        by_request: the row of a request is ``indices[request]``, not the row of its place in the batch.
-        mapping: indices go through this before they reach the buffer (full slots to sliding slots).
+        first: [rows] entries before this one are not read (they are before the sliding window).
+        by_request: a request's row is ``indices[request]`` instead of its place in the batch.
+        mapping: maps indices before they reach the buffer (full slots to sliding slots).
     """
 
     name: str
@@ -58,8 +58,8 @@ class Table:
 class Violation:
     """The first illegal entry. ``row`` counts requests of the batch, ``request`` is the row in SGLang's request table.
 
-    ``entry`` counts from the row's start. Where a whole row is wrong (too long, disorder, request), ``index`` is the
-    offending length, offset or row, and ``lowest`` to ``bound`` what it may be.
+    ``entry`` counts from the row's start. If a whole row is wrong (too long, disorder, request), ``index`` is the illegal
+    length, offset or row, and ``lowest`` to ``bound`` is the legal range.
     """
 
     kind: Kind
@@ -76,7 +76,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class Extent:
-    """The host's copy of what says how much of a table is read: one value for each row."""
+    """Which entries of a table are read, on the host: one value for each row."""
 
     requests: list[int]
     starts: list[int]
@@ -85,9 +85,9 @@ class Extent:
 
 
 def check(tables: Sequence[Table]) -> Violation | None:
-    """The first violation, tables in order, rows before entries.
+    """The first violation, by table, then whole rows before entries.
 
-    Copies to the host twice: once the lengths of all tables, once the verdict on their entries.
+    Copies to the host twice: the lengths of all tables, then the result for their entries.
     """
     if not tables:
         return None
@@ -103,7 +103,7 @@ def check(tables: Sequence[Table]) -> Violation | None:
 
 
 def extents(tables: Sequence[Table]) -> list[Extent]:
-    """How much of each table is read, in one copy to the host."""
+    """The :class:`Extent` of each table, with one copy to the host."""
     parts: list[torch.Tensor] = []
     for table in tables:
         bounds = table.indptr if table.indptr is not None else table.lengths
@@ -132,9 +132,9 @@ def extents(tables: Sequence[Table]) -> list[Extent]:
 
 
 def live_values(table: Table, extent: Extent) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The indices that reach the buffer, which of them are read, and the row of each: values, live, rows, of one shape.
+    """The indices into the buffer, whether each is read, and its row: values, live, rows, of one shape.
 
-    Rows of a two-dimensional table are cut at the longest; a one-dimensional one at its last offset.
+    A two-dimensional table is cut at the longest row, a one-dimensional one at its last offset.
     """
     device = table.indices.device
     if table.indptr is not None:
@@ -157,7 +157,7 @@ def live_values(table: Table, extent: Extent) -> tuple[torch.Tensor, torch.Tenso
 
 
 def check_allocation(slots: torch.Tensor, group: Group, page_size: int, bound: int) -> Violation | None:
-    """Slots [tokens] that an allocator has just given out: inside the buffer, none reserved, none twice. One copy to the host.
+    """Check slots [tokens] of an allocation: inside the buffer, not reserved, no duplicates. One copy to the host.
 
     ``entry`` of the violation is the token's place in ``slots``; it has no row and no request (-1).
     """
@@ -180,7 +180,7 @@ def check_allocation(slots: torch.Tensor, group: Group, page_size: int, bound: i
 
 
 def _misshapen(table: Table, extent: Extent) -> Violation | None:
-    """A row that cannot be followed at all: judged on the host, before its entries are looked at."""
+    """A row that cannot be read at all; checked on the host before its entries."""
 
     def wrong(kind: Kind, row: int, index: int, lowest: int, bound: int) -> Violation:
         return Violation(kind, table.name, table.group, table.unit, row, extent.requests[row], 0, index, lowest, bound)
@@ -197,12 +197,12 @@ def _misshapen(table: Table, extent: Extent) -> Violation | None:
 
 
 def _first_bad(table: Table, extent: Extent) -> torch.Tensor:
-    """Flat position in ``live_values`` of the first entry that must not be read, -1 for none; a scalar on the table's device."""
+    """Flat position in ``live_values`` of the first illegal entry, -1 for none; a scalar on the table's device."""
     device = table.indices.device
     if max(extent.ends, default=0) == 0:
         return torch.tensor(-1, device=device)
     values, live, rows = live_values(table, extent)
-    # Batches that SGLang makes up (warm-up, padded rows) point at padding throughout; only among real slots is it wrong.
+    # Dummy batches and rows of SGLang (warm-up, padding) have only padding indices; these are wrong only among real slots.
     owned = torch.zeros(len(extent.ends), dtype=torch.int64, device=device)
     owned.index_add_(0, rows.flatten(), ((values != 0) & live).flatten().long())
     bad = (values < 0) | (values >= table.bound) | ((values < table.lowest) & (owned[rows] > 0))

@@ -1,7 +1,7 @@
 """What attention will read and write, taken from SGLang's batch, pools and attention backends as :class:`bounds.Table` s.
 
-Three kinds: :func:`source` is SGLang's own request table and slot mapping, which every backend starts from; :func:`built`
-is what a backend made of them for its kernels; :func:`written` is where new keys go.
+:func:`source` is SGLang's own request table and slot mapping, which every backend starts from, and where new keys go;
+:func:`built` is what a backend made of them for its kernels.
 """
 
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from sglang_gemma4.diagnostics.bounds import Table
+from sglang_gemma4.diagnostics.bounds import Group, Table
 
 
 @dataclass(frozen=True)
 class Pools:
-    """The buffers behind a KV pool. ``sliding_slots`` equals ``full_slots`` where all layers share one buffer.
+    """The buffers of a KV pool. ``sliding_slots`` equals ``full_slots`` if all layers share one buffer.
 
-    ``mapping`` takes full slots to sliding slots, or is None where they are the same. Slots below ``page_size`` are padding.
+    ``mapping`` maps full slots to sliding slots, or is None if they are the same. Slots below ``page_size`` are padding.
     """
 
     page_size: int
@@ -52,7 +52,7 @@ class Forward:
     Attributes:
         requests: [rows] row of each request in ``req_to_token``.
         key_lens: [rows] keys of each request, this pass's own included.
-        query_lens: [rows] new tokens; 0 for a draft, which has no keys of its own.
+        query_lens: [rows] new tokens; 0 for a draft, which writes no keys.
         req_to_token: [requests, longest] slot of each position.
         slots: [tokens] where new keys go, or None where none are written.
         distance: how far behind a query its oldest key is on sliding layers (window - 1), or None without a window.
@@ -93,46 +93,37 @@ class Forward:
 
 def source(forward: Forward, pools: Pools) -> list[Table]:
     """The slots of every key in the request table, and of the keys in the window after the mapping."""
-    requests, table = forward.requests, forward.req_to_token
-    lowest = pools.page_size
-    found = [Table("req_to_token", "full", "slot", table, requests, lowest, pools.full_slots, forward.key_lens, by_request=True)]
+    reads: dict[str, Any] = {"lengths": forward.key_lens, "by_request": True}
+    found = [_slots("req_to_token", "full", forward.req_to_token, forward, pools, **reads)]
     if pools.mapping is not None:
-        oldest = forward.oldest(forward.key_lens)
-        found.append(
-            Table(
-                "full_to_swa_index_mapping[req_to_token]",
-                "sliding",
-                "slot",
-                table,
-                requests,
-                lowest,
-                pools.sliding_slots,
-                forward.key_lens,
-                first=oldest,
-                by_request=True,
-                mapping=pools.mapping,
-            )
-        )
-    return found + written(forward, pools, forward.slots, pools.mapping, "out_cache_loc")
-
-
-def written(forward: Forward, pools: Pools, slots: torch.Tensor | None, mapping: torch.Tensor | None, name: str) -> list[Table]:
-    """Where new keys go: ``slots`` [tokens] in the full pool and, through ``mapping``, in the sliding one."""
-    if slots is None:
-        return []
-    offsets = torch.nn.functional.pad(forward.query_lens.cumsum(0), (1, 0)).clamp(max=slots.numel())
-    lowest, requests = pools.page_size, forward.requests
-    found = [Table(name, "full", "slot", slots, requests, lowest, pools.full_slots, indptr=offsets)]
-    if mapping is not None:
-        table = f"full_to_swa_index_mapping[{name}]"
-        found.append(Table(table, "sliding", "slot", slots, requests, lowest, pools.sliding_slots, indptr=offsets, mapping=mapping))
+        reads |= {"first": forward.oldest(forward.key_lens), "mapping": pools.mapping}
+        found.append(_slots("full_to_swa_index_mapping[req_to_token]", "sliding", forward.req_to_token, forward, pools, **reads))
+    if forward.slots is None:
+        return found
+    writes: dict[str, Any] = {"indptr": _offsets(forward)}
+    found.append(_slots("out_cache_loc", "full", forward.slots, forward, pools, **writes))
+    if pools.mapping is not None:
+        writes["mapping"] = pools.mapping
+        found.append(_slots("full_to_swa_index_mapping[out_cache_loc]", "sliding", forward.slots, forward, pools, **writes))
     return found
 
 
-def built(backend: Any, forward: Forward, pools: Pools, replay: bool) -> list[Table] | None:
-    """What ``backend`` made for its kernels; None for a backend that is not known here.
+def _slots(name: str, group: Group, slots: torch.Tensor, forward: Forward, pools: Pools, **read: Any) -> Table:
+    """A table of slots of the full or the sliding pool."""
+    bound = pools.full_slots if group == "full" else pools.sliding_slots
+    return Table(name, group, "slot", slots, forward.requests, pools.page_size, bound, **read)
 
-    With ``replay`` the tables are those a captured graph reads: buffers at fixed addresses, already filled for this batch.
+
+def _offsets(forward: Forward) -> torch.Tensor:
+    """[rows + 1] where each request's new tokens begin in ``forward.slots``."""
+    assert forward.slots is not None
+    return torch.nn.functional.pad(forward.query_lens.cumsum(0), (1, 0)).clamp(max=forward.slots.numel())
+
+
+def built(backend: Any, forward: Forward, pools: Pools, replay: bool) -> list[Table] | None:
+    """The tables that ``backend`` built for its kernels; None for an unknown backend.
+
+    With ``replay`` those that a captured graph reads: buffers at fixed addresses, already filled for this batch.
     """
     for kind in type(backend).__mro__:
         if kind.__name__ in READERS:
@@ -142,7 +133,7 @@ def built(backend: Any, forward: Forward, pools: Pools, replay: bool) -> list[Ta
 
 def _triton(backend: Any, forward: Forward, pools: Pools, replay: bool) -> list[Table]:
     rows = len(forward.requests)
-    if replay:  # the metadata object is that of another batch; a graph has the buffers' addresses
+    if replay:  # the metadata object belongs to another batch; a graph reads the buffers
         full, full_ptr = backend.cuda_graph_kv_indices, backend.kv_indptr
         sliding, sliding_ptr = getattr(backend, "cuda_graph_window_kv_indices", None), backend.window_kv_indptr
         slots = getattr(backend, "cuda_graph_swa_out_cache_loc", None)
@@ -151,12 +142,9 @@ def _triton(backend: Any, forward: Forward, pools: Pools, replay: bool) -> list[
         full, full_ptr = metadata.kv_indices, metadata.kv_indptr
         sliding, sliding_ptr = metadata.window_kv_indices, metadata.window_kv_indptr
         slots = metadata.swa_out_cache_loc
-    requests, lowest = forward.requests, pools.page_size
-    found = [Table("kv_indices", "full", "slot", full, requests, lowest, pools.full_slots, indptr=full_ptr[: rows + 1])]
+    found = [_slots("kv_indices", "full", full, forward, pools, indptr=full_ptr[: rows + 1])]
     if sliding is not None and sliding_ptr is not None:
-        found.append(
-            Table("window_kv_indices", "sliding", "slot", sliding, requests, lowest, pools.sliding_slots, indptr=sliding_ptr[: rows + 1])
-        )
+        found.append(_slots("window_kv_indices", "sliding", sliding, forward, pools, indptr=sliding_ptr[: rows + 1]))
     return found + _sliding_writes(forward, pools, slots)
 
 
@@ -168,7 +156,7 @@ def _paged(backend: Any, forward: Forward, pools: Pools, replay: bool) -> list[T
     requests = forward.requests
     found = [Table("page_table", "full", "page", metadata.page_table, requests, 1, pools.full_slots // page, pages)]
     if pools.mapping is not None:
-        # Without a table of their own, sliding layers follow the full one into their own buffer.
+        # Without their own table, sliding layers read their buffer through the full one.
         own = metadata.swa_page_table is not None
         name, sliding = ("swa_page_table", metadata.swa_page_table) if own else ("page_table", metadata.page_table)
         oldest = forward.oldest(tokens) // page
@@ -177,15 +165,14 @@ def _paged(backend: Any, forward: Forward, pools: Pools, replay: bool) -> list[T
 
 
 def _request_table(backend: Any, forward: Forward, pools: Pools, replay: bool) -> list[Table]:
-    """The CPU engine reads the request table itself, which ``source`` has covered."""
+    """The CPU engine reads the request table itself, which ``source`` covers."""
     return []
 
 
 def _sliding_writes(forward: Forward, pools: Pools, slots: torch.Tensor | None) -> list[Table]:
     if slots is None or forward.slots is None:
         return []
-    offsets = torch.nn.functional.pad(forward.query_lens.cumsum(0), (1, 0)).clamp(max=forward.slots.numel())
-    return [Table("swa_out_cache_loc", "sliding", "slot", slots, forward.requests, pools.page_size, pools.sliding_slots, indptr=offsets)]
+    return [_slots("swa_out_cache_loc", "sliding", slots, forward, pools, indptr=_offsets(forward))]
 
 
 READERS: dict[str, Callable[[Any, Forward, Pools, bool], list[Table]]] = {
@@ -194,4 +181,4 @@ READERS: dict[str, Callable[[Any, Forward, Pools, bool], list[Table]]] = {
     "FlashAttentionBackend": _paged,
     "Gemma4CpuAttention": _request_table,
 }
-"""Backends by the name of their class or of one they derive from: importing them takes their kernels."""
+"""By class name of a backend or of its base; importing the classes would import their kernels."""

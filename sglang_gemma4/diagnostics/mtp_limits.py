@@ -1,7 +1,7 @@
-"""What MTP cannot run with, from SGLang's resolved arguments: refused before any weight is loaded.
+"""Checks SGLang's resolved arguments for what MTP cannot run with, before any weight is loaded.
 
-SGLang checks none of this for FROZEN_KV_MTP (``_handle_frozen_kv_mtp``, srt/arg_groups/speculative_hook.py:990). What it does refuse in
-time is left to it: pipeline parallelism, unified memory, flex attention, LoRA, rejection sampling, adaptive drafts without our patch.
+SGLang checks none of this for FROZEN_KV_MTP (``_handle_frozen_kv_mtp``, srt/arg_groups/speculative_hook.py:990). It does refuse pipeline
+parallelism, unified memory, flex attention, LoRA, rejection sampling and, without our patch, adaptive drafts.
 """
 
 from collections.abc import Mapping
@@ -20,18 +20,18 @@ FIELDS = (
     "speculative_attention_mode",
     "kv_cache_dtype",
 )
-"""What :func:`check` reads of the arguments, beside ``prefill_backend`` and ``decode_backend``."""
+"""The arguments that :func:`check` reads, besides ``prefill_backend`` and ``decode_backend``."""
 
 LENGTHS = FIELDS[:3]
 TREE_BACKENDS = ("triton", "trtllm_mha")
-"""That draft more than one candidate a step (frozen_kv_mtp_worker_v2.py:259)."""
+"""Backends that can draft more than one candidate per step (frozen_kv_mtp_worker_v2.py:259)."""
 
 CPU_BACKENDS = ("intel_amx", "torch_native")
-"""The names under which our CPU engine's attention runs: it knows views and drafts trees."""
+"""Names of our CPU engine's attention, which supports views and trees."""
 
 
 def tree_size(steps: int, topk: int) -> int:
-    """Most tokens a draft can have: the one it starts from, ``topk`` candidates of the first step, ``topk**2`` of each later one."""
+    """Largest draft: the token it starts from, ``topk`` candidates of the first step, ``topk**2`` of each later one."""
     return 1 + topk + (steps - 1) * topk * topk
 
 
@@ -40,8 +40,8 @@ def check(arguments: Mapping[str, Any], views: bool = True, cpu_engine: bool = F
 
     Args:
         arguments: :data:`FIELDS`, and the attention backends of prefill and decode under ``prefill_backend`` and ``decode_backend``.
-        views: the patch frozen_views is wanted, which refuses a draft backend it has no adapter for.
-        cpu_engine: :data:`CPU_BACKENDS` are ours.
+        views: the patch frozen_views is on, which has no adapter for other draft backends.
+        cpu_engine: :data:`CPU_BACKENDS` are this package's.
 
     Raises:
         PreflightError: the draft could not start, would end the server at its first batch, or could let wrong tokens through.
@@ -60,9 +60,9 @@ def check(arguments: Mapping[str, Any], views: bool = True, cpu_engine: bool = F
             )
         verifying = decode if arguments["speculative_attention_mode"] == "decode" else prefill
         if verifying == "trtllm_mha":
-            # trtllm_mha_backend.py takes no tree mask (:867, :984): a candidate would see its rivals and be accepted on their account.
+            # trtllm_mha_backend.py has no tree mask (:867, :984): a candidate would attend to its siblings and be accepted wrongly.
             raise PreflightError(
-                f"--speculative-eagle-topk {topk}: trtllm_mha verifies chains only, it would take a tree's branches for one text; "
+                f"--speculative-eagle-topk {topk}: trtllm_mha verifies chains only and would treat a tree's branches as one text; "
                 "use --speculative-eagle-topk 1, or --attention-backend triton"
             )
     used = (draft,) if draft else (prefill, decode)
@@ -84,7 +84,7 @@ def check(arguments: Mapping[str, Any], views: bool = True, cpu_engine: bool = F
 
 def _check_lengths(arguments: Mapping[str, Any]) -> None:
     steps, topk, tokens = values = [arguments[name] for name in LENGTHS]
-    lengths = (0, 1, 1) if arguments["speculative_adaptive"] else (1, 1, 2)  # adaptive drafts may begin with none
+    lengths = (0, 1, 1) if arguments["speculative_adaptive"] else (1, 1, 2)  # adaptive drafts may start with no steps
     for name, value, least in zip(LENGTHS, values, lengths, strict=True):
         flag = f"--{name.replace('_', '-')}"
         if value is None:

@@ -1,4 +1,4 @@
-"""Refuse what cannot work before any weight is loaded: one line that names the value, the limit and the remedy.
+"""Refuse arguments that cannot work before any weight is loaded: one line with the value, the limit and the remedy.
 
 Reads config.json files only; neither torch nor sglang is imported.
 """
@@ -15,10 +15,10 @@ from sglang_gemma4.speculative.mtp_defaults import AUTO, sibling
 ATTENTION_BACKENDS = ("triton", "fa4", "trtllm_mha", "aiter", "ascend", "intel_xpu", "intel_amx")
 BACKEND_FLAGS = ("attention_backend", "prefill_attention_backend", "decode_attention_backend")
 
-# Those whose prefill SGLang or this package gives the masks of images; intel_amx is the CPU engine's name too.
+# Backends whose prefill can mask images, in SGLang or with this package; intel_amx is also the CPU engine's name.
 IMAGE_BACKENDS = ("triton", "fa4")
 
-# With them SGLang's triton prefill gives its kernel keys of another type than the queries where a layer reads those of another layer.
+# With these SGLang's triton prefill passes keys of another dtype than the queries to its kernel if a layer reads another layer's KV.
 FP8_CACHES = ("fp8_e4m3", "fp8_e5m2")
 
 # What check() reads of SGLang's ServerArgs.
@@ -46,7 +46,7 @@ def check(arguments: Mapping[str, Any]) -> None:
     """Check the fields of SGLang's ``ServerArgs`` that decide whether Gemma 4 can be served.
 
     Raises:
-        PreflightError: the model or assistant is missing, does not fit, or the attention backend cannot serve it.
+        PreflightError: the model or assistant is missing or does not fit, or a flag cannot work with Gemma 4.
     """
     model = arguments.get("model_path")
     if not model:
@@ -75,14 +75,14 @@ def check(arguments: Mapping[str, Any]) -> None:
 
 
 def check_images(two_way: bool, text_only: bool, prefill_backend: str, deterministic: bool, cpu_engine: bool) -> None:
-    """Check that the attention which prefills can mask this model's images.
+    """Check that the prefill attention backend can mask this model's images.
 
     Args:
-        two_way: the tokens of an image see each other in both directions (26B-A4B and 31B), and the checkpoint has a vision tower.
-        text_only: the server takes no images.
+        two_way: image tokens attend in both directions (26B-A4B and 31B), and the checkpoint has a vision tower.
+        text_only: the server accepts no images.
 
     Raises:
-        PreflightError: it cannot; their tokens would be masked as text, silently.
+        PreflightError: it cannot; image tokens would silently be masked as text.
     """
     if not two_way or text_only:
         return
@@ -106,7 +106,7 @@ def check_cache_type(shared_layers: int, kv_cache_dtype: str, extending: Collect
         extending: attention backends that prefill or verify.
 
     Raises:
-        PreflightError: the first prefill's kernel would not compile (``crash_repro/fp8_shared_kv.py``).
+        PreflightError: the kernel of the first prefill would not compile (``crash_repro/fp8_shared_kv.py``).
     """
     if shared_layers and kv_cache_dtype in FP8_CACHES and "triton" in extending:
         raise PreflightError(
@@ -131,7 +131,7 @@ def _check_ratio(arguments: Mapping[str, Any]) -> None:
 
 
 def _check_context(arguments: Mapping[str, Any]) -> None:
-    """What ``pool_checks.check`` refuses when the pools are sized, as far as it can be told before the weights are loaded."""
+    """The part of ``pool_checks.check`` that is possible before the weights are loaded."""
     context, tokens = arguments.get("context_length"), arguments.get("max_total_tokens")
     if context is None or tokens is None or arguments.get("disable_hybrid_swa_memory"):
         return  # one pool may be spread over ranks
@@ -190,7 +190,7 @@ def _mismatches(target: TextGeometry, assistant: dict[str, Any]) -> list[str]:
         elif target.last_types and layer_type not in target.last_types:  # gemma4_mtp.py:182
             found.append(f"its {layer_type} layers read the model's last two layers, which are {' and '.join(target.last_types)}")
     if "sliding_attention" in draft.layers and draft.sliding_window > target.sliding_window:
-        # The target frees the slots of keys behind its own window, and other requests take them.
+        # The target frees the slots of keys behind its own window, and other requests reuse them.
         found.append(f"its sliding window is {draft.sliding_window} tokens, the model keeps the KV of {target.sliding_window}")
     centroids = assistant.get("num_centroids")
     if assistant.get("use_ordered_embeddings") and centroids and draft.vocab_size % centroids:  # gemma4_mtp.py:116

@@ -15,7 +15,7 @@ class LayerGeometry:
 
 @dataclass(frozen=True)
 class TextGeometry:
-    """What target and assistant must agree on."""
+    """The shapes that target and assistant must agree on."""
 
     hidden_size: int
     vocab_size: int

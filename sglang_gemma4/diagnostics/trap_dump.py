@@ -20,21 +20,21 @@ REPORT = "report"
 NEIGHBOURS = 4
 """Entries shown on each side of the illegal one."""
 GARBAGE = 1 << 31
-"""No pool has that many slots: an index beyond it was never written by an allocator."""
+"""No pool has this many slots: a larger index does not come from an allocator."""
 
 BUILT_WRONG = "the backend's own table was built wrong, or overwritten after it was built."
 WHOLE_ROW = {
-    "request": "the batch names a request slot that does not exist: its req_pool_indices were overwritten, or never filled.",
+    "request": "the batch has a request slot that does not exist: its req_pool_indices were overwritten, or never filled.",
     "too long": "the request is longer than the row that holds its indices: a context length too small for the draft tokens, or "
     "sequence lengths that were overwritten. A builder that does not clamp writes into the next request's row.",
     "disorder": "row offsets are sums of lengths, so a length was negative or overwritten after they were summed.",
     "duplicate": "a slot was freed twice, so that the free list holds it twice: look at what freed requests just before.",
 }
-"""Likely causes where the kind of violation tells them."""
+"""Likely causes that follow from the kind of violation."""
 
 
 def write(report: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> Path:
-    """Write a dump into ``SGLANG_GEMMA4_DEBUG_DIR`` (default: the directory for temporary files); its path."""
+    """Write a dump to ``SGLANG_GEMMA4_DEBUG_DIR`` (default: the directory for temporary files); returns its path."""
     folder = Path(os.environ.get(DEBUG_DIR) or tempfile.gettempdir())
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"sglang-gemma4-trap-{os.getpid()}-{time.time_ns()}.npz"
@@ -59,7 +59,7 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, "np.ndarray[Any, A
 
 
 def sentence(report: Mapping[str, Any]) -> str:
-    """What was caught, in one sentence that names layers, request, row, index and bound."""
+    """The violation in one sentence with layers, request, row, index and bound."""
     found = report["violation"]
     layers = report["layers"].get(found["group"]) or []
     who = f"{found['group']} layers" + (f" ({', '.join(map(str, layers))})" if layers else "")
@@ -88,7 +88,7 @@ def _name(report: Mapping[str, Any], found: Mapping[str, Any]) -> str:
 
 
 def explain(path: str | Path) -> str:
-    """A dump in plain words: what was caught, where, what stands around it, and what is likely to be wrong.
+    """Explain a dump: the violation, where it happened, the neighbouring entries, and the likely cause.
 
     Raises:
         ValueError, OSError: as :func:`read`.
@@ -113,7 +113,7 @@ def explain(path: str | Path) -> str:
 
 
 def _entries(report: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any, Any]"], table: int, row: int) -> tuple[int, list[int]]:
-    """First entry of a row that is read, and the entries from there on."""
+    """Index of a row's first entry that is read, and the entries from there on."""
     shape = report["tables"][table]
     if row >= len(shape["ends"]):
         return 0, []
@@ -140,19 +140,19 @@ def _row(report: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any, Any]"]
 
 
 def _cause(report: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any, Any]"], table: int | None) -> str:
-    """The first explanation that fits; each says what to look at next."""
+    """The first explanation that fits; each says where to look next."""
     found, mapping = report["violation"], arrays.get("mapping")
     if found["kind"] in WHOLE_ROW:
         return WHOLE_ROW[found["kind"]]
     if table is None or found["row"] < 0:
-        return "the free list holds a slot that is not the buffer's: something freed an index it did not own, or sizes changed under it."
+        return "the free list holds a slot outside the buffer: something freed an index that it did not own, or the sizes changed."
     if found["index"] < 0 or found["index"] >= GARBAGE:
-        return "no allocator gives out such a number: the entry was never filled, or overwritten by something that is no slot at all."
+        return "no allocator returns such a number: the entry was never filled, or overwritten with something that is not a slot."
     if found["table"] == "req_to_token":
-        return "SGLang's request table holds it, so every backend would follow it: something wrote past its own row, or freed slots in use."
+        return "it is in SGLang's request table, so every backend would use it: something wrote past its own row, or freed slots in use."
     slot = _full_slot(report, arrays)
     if slot is None:
-        return "it is not what the allocator gives out; compare the table with req_to_token in the dump."
+        return "it does not come from the allocator; compare the table with req_to_token in the dump."
     unit = report["geometry"]["page_size"] if found["unit"] == "page" else 1
     if found["group"] == "full" or mapping is None or not 0 <= slot < len(mapping):
         if slot // unit == found["index"]:
@@ -175,7 +175,7 @@ def _cause(report: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any, Any]
 
 
 def _full_slot(report: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> int | None:
-    """What the request table, which was checked first, has at the illegal entry's position; None where that cannot be told."""
+    """The request table's slot at the illegal entry's position; None if the position is not known."""
     found, tables = report["violation"], report["tables"]
     source = next((i for i, each in enumerate(tables) if each["name"] == "req_to_token"), None)
     if source is None or "out_cache_loc" in found["table"]:

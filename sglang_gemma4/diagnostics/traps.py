@@ -1,9 +1,9 @@
-"""Trap illegal KV accesses: check what attention is about to read and write, and end with a dump where it must not.
+"""Trap illegal KV accesses: check what attention is about to read and write, and end with a dump if it is illegal.
 
-Around every metadata preparation of a backend, eager or before a CUDA graph is replayed, SGLang's request table is checked
-before it is followed and the backend's own tables after they were built. A forward then waits for the device four times,
-an allocation twice. Checking takes up to six int64 tensors of [requests, longest request] beside the static memory: 300 MB for 48
-requests of 128k tokens.
+Around every preparation of attention metadata, eager or before the replay of a CUDA graph, SGLang's request table is checked
+before it is used and the backend's own tables after they were built. A forward then waits for the device four times, an
+allocation twice. Checking takes up to six int64 tensors of [requests, longest request] outside the static memory: 300 MB for
+48 requests of 128k tokens.
 """
 
 import logging
@@ -30,24 +30,24 @@ logger = logging.getLogger(__name__)
 
 ARMED = "_sglang_gemma4_trap"
 
-# (names, rows of the request table) of the last forwards. A graph's replay and a draft step see a view of the batch that has no names.
-# The tensors are not copied to the host before something was caught.
+# (names, rows of the request table) of the last forwards: in graph replays and draft steps the batch has no names.
+# The tensors are copied to the host only after a violation.
 _named: deque[tuple[list[str], torch.Tensor]] = deque(maxlen=64)
 _armed: set[str] = set()
 
 
 class KVBoundsError(RuntimeError):
-    """Attention was about to read or write where it must not, or an allocator gave out such a slot."""
+    """Attention was about to make an illegal KV access, or an allocator returned an illegal slot."""
 
 
 def arm(backend: Any, patch: str, distance: int | None, draft: bool, only: str | None = None) -> None:
-    """Put the checks around a backend's metadata preparation; wrappers of several backends pass them on. A second call is no change.
+    """Put the checks around a backend's metadata preparation, or those of its inner backends. A second call changes nothing.
 
     Args:
-        patch: name of the patch that asks, for its notes.
-        distance: how far behind a query its oldest key is on sliding layers, or None.
-        draft: the backend serves a draft that reads the target's keys and writes none.
-        only: name of the one backend class to arm, or None for all.
+        patch: name of the calling patch, for its notes.
+        distance: distance of a query's oldest key on sliding layers, or None.
+        draft: the backend serves a draft, which reads the target's keys and writes none.
+        only: name of the only backend class to arm, or None for all.
     """
     inner = [getattr(backend, name, None) for name in ("prefill_backend", "decode_backend", "primary")]
     inner += [*getattr(backend, "children", ()), *(backend.attn_backend_list or ())]
@@ -76,13 +76,13 @@ def arm(backend: Any, patch: str, distance: int | None, draft: bool, only: str |
 
 
 def remember(batch: Any) -> None:
-    """Which row of the request table has which name, from a batch that goes into the model."""
+    """Remember the names of a batch's rows in the request table."""
     if batch.rids and batch.req_pool_indices is not None:
         _named.append((list(batch.rids), batch.req_pool_indices))
 
 
 def _names(rows: list[int]) -> list[str]:
-    """The newest name of each row of the request table, or an empty one."""
+    """The newest name of each row of the request table, or ""."""
     known: dict[int, str] = {}
     for names, requests in _named:
         known |= dict(zip(requests[: len(names)].tolist(), names, strict=False))
@@ -96,13 +96,13 @@ class Trap:
         self.backend, self.patch, self.distance, self.draft = backend, patch, distance, draft
 
     def wrap(self) -> None:
-        """Put the checks around what the backend's class prepares with."""
+        """Wrap the backend's methods that prepare metadata."""
         kind, backend = type(self.backend), self.backend
         backend.init_forward_metadata = partial(self.eager, MethodType(kind.init_forward_metadata, backend))
         backend.init_forward_metadata_out_graph = partial(self.replay, MethodType(kind.init_forward_metadata_out_graph, backend))
 
     def follow(self, backend: Any) -> None:
-        """Check a copy of the backend too (``attention.second_metadata``); what it inherited prepares the original."""
+        """Wrap a copy of the backend too (``attention.second_metadata``); its inherited methods prepare the original."""
         Trap(backend, self.patch, self.distance, self.draft).wrap()
 
     def eager(self, original: Callable[..., Any], forward_batch: Any) -> Any:
@@ -110,7 +110,7 @@ class Trap:
         return self._checked(lambda: original(forward_batch), forward_batch, replay=False)
 
     def replay(self, original: Callable[..., Any], forward_batch: Any, in_capture: bool = False) -> Any:
-        """Around ``init_forward_metadata_out_graph``, which runs before a captured graph; at capture there is nothing real to check."""
+        """Around ``init_forward_metadata_out_graph``, which runs before a graph's replay; at capture there is no real batch to check."""
         if in_capture:
             return original(forward_batch, in_capture=True)
         return self._checked(lambda: original(forward_batch), forward_batch, replay=True)
@@ -119,11 +119,11 @@ class Trap:
         if batch.forward_mode.is_idle() or batch.batch_size == 0:
             return original()
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            if replay:  # SGLANG_ENABLE_METADATA_GLUE_GRAPH, which falls back: replayed from a graph, it would miss its checks
+            if replay:  # SGLANG_ENABLE_METADATA_GLUE_GRAPH, which falls back: in a graph the checks would not run
                 raise RuntimeError("sglang-gemma4's traps check every preparation of attention metadata; it cannot be captured in a graph")
             patching.note(self.patch, f"{type(self.backend).__name__} prepares inside a captured graph, where nothing can be checked")
             return original()
-        # Read afresh: the frozen-KV draft swaps the target's pool in for the length of a forward.
+        # Not stored: the frozen-KV draft swaps the target's pool in during a forward.
         pools = Pools.of(self.backend.token_to_kv_pool)
         forward = Forward.of(batch, self.backend, self.distance, self.draft)
         source = kv_tables.source(forward, pools)
@@ -133,7 +133,7 @@ class Trap:
         _judge(source, source, context)
         result = original()
         if replay and hasattr(self.backend, "init_forward_metadata_in_graph"):
-            # trtllm_mha fills its tables inside the graph: fill them now from the same inputs, the graph will do it again.
+            # trtllm_mha fills its tables inside the graph: fill them now from the same inputs; the graph does it again.
             self.backend.init_forward_metadata_in_graph(batch)
         built = kv_tables.built(self.backend, forward, pools, replay)
         if built:
@@ -174,7 +174,7 @@ def _geometry(pools: Pools, distance: int | None) -> dict[str, Any]:
 
 
 def _message(violation: Violation, tables: Sequence[Table], report: dict[str, Any], arrays: dict[str, torch.Tensor]) -> str:
-    """Write the dump and say what was caught. The dump must not hide the finding: where it cannot be written, that is said."""
+    """Write the dump; returns the error message, also if the dump cannot be written."""
     report |= {
         "violation": asdict(violation),
         "when": time.strftime("%Y-%m-%d %H:%M:%S"),
@@ -195,7 +195,7 @@ def _message(violation: Violation, tables: Sequence[Table], report: dict[str, An
 
 
 def _values(table: Table, extent: bounds.Extent) -> torch.Tensor:
-    """What is read of a table, where its rows can be followed; else the raw table's first rows."""
+    """The entries of a table that are read; if they cannot be determined, the raw table's first rows."""
     try:
         return bounds.live_values(table, extent)[0]
     except (IndexError, ValueError, RuntimeError):
@@ -203,14 +203,14 @@ def _values(table: Table, extent: bounds.Extent) -> torch.Tensor:
 
 
 def check_allocation(patch: str, allocator: Any, slots: torch.Tensor | None, stage: str, tail: int | None = None) -> None:
-    """After an allocation of SGLang's sliding-window allocator: its slots, and the sliding ones mapped to them.
+    """Check an allocation of SGLang's sliding-window allocator: its full slots and the sliding slots mapped to them.
 
     Args:
-        patch: the patch that asks; nothing is checked where it armed no backend.
+        patch: the calling patch; nothing is checked unless it armed a backend.
         tail: how many of the last slots got sliding ones, or None for all.
 
     Raises:
-        KVBoundsError: a slot lies outside its buffer, is reserved, has no sliding slot, or was given out twice.
+        KVBoundsError: a slot is outside its buffer, reserved, without sliding slot, or allocated twice.
     """
     if slots is None or patch not in _armed:  # None: out of memory, which SGLang reports itself
         return

@@ -18,10 +18,10 @@ class PreflightError(ValueError):
 
 
 def read_config(path: str, role: str, revision: str | None = None, cache: str | None = None) -> dict[str, Any] | None:
-    """The config.json of a local checkpoint or of one on the Hugging Face hub; None where SGLang has another way to load it.
+    """The config.json of a local checkpoint or of one on the Hugging Face hub; None if SGLang loads it in another way.
 
     Raises:
-        PreflightError: it is nowhere, or not a JSON object.
+        PreflightError: it does not exist, or is not a JSON object.
     """
     if "://" in path or Path(path).is_file() or path.endswith(".gguf") or (":" in path and not Path(path).exists()):
         return None  # object stores, single files, GGUF in a hub repository ("owner/name:Q4_K_M")
@@ -67,7 +67,7 @@ def _hub_config(name: str, role: str, revision: str | None, cache: str | None) -
             f"check the name, or write a small one with `sglang-gemma4 checkpoint tiny-26b-a4b PATH`"
         ) from error
     except OSError:
-        return None  # a passing network fault, or a repository without config.json: SGLang's own loader tells
+        return None  # a network error, or a repository without config.json: SGLang's own loader reports it
 
 
 def is_gemma4(config: Mapping[str, Any]) -> bool:

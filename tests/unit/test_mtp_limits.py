@@ -72,7 +72,7 @@ def test_what_runs_passes(changes: dict[str, Any]) -> None:
         (TREE | both("fa4"), "topk 2: MTP drafts trees on triton and trtllm_mha only, not with --attention-backend fa4; use"),
         (TREE | both("intel_amx"), "not with --attention-backend intel_amx"),
         (TREE | {"speculative_draft_attention_backend": "fa4"}, "not with --speculative-draft-attention-backend fa4"),
-        (TREE | both("trtllm_mha"), "topk 2: trtllm_mha verifies chains only, it would take a tree's branches for one text; use --specul"),
+        (TREE | both("trtllm_mha"), "topk 2: trtllm_mha verifies chains only and would treat a tree's branches as one text; use --specul"),
         (TREE | {"prefill_backend": "trtllm_mha"}, "trtllm_mha verifies chains only"),
         (TREE | {"decode_backend": "trtllm_mha", "speculative_attention_mode": "decode"}, "trtllm_mha verifies chains only"),
         (

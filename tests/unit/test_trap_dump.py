@@ -49,12 +49,12 @@ def no_such_request(_backend: Any, batch: Any, _table: torch.Tensor, _pool: Any)
     [
         (poison("page_table", 1, 2, 17), "it should be page 8 (slot 32 of the request table): the backend's own table was built wrong"),
         (poison("swa_page_table", 0, 4, 9), "it should be page 3 (sliding slot 12 of full slot 20): the backend's own table"),
-        (poison("page_table", 1, 1, -(2**31)), "never filled, or overwritten by something that is no slot"),
+        (poison("page_table", 1, 1, -(2**31)), "never filled, or overwritten with something that is not a slot"),
         (mapped_to(0), "full slot 19 has no sliding slot any more: it was freed too early"),
         (mapped_to(99), "full slot 19 is mapped to it: the full-to-sliding mapping itself was overwritten"),
-        (in_request_table, "SGLang's request table holds it"),
+        (in_request_table, "it is in SGLang's request table"),
         (too_long, "a context length too small for the draft tokens"),
-        (no_such_request, "names a request slot that does not exist"),
+        (no_such_request, "has a request slot that does not exist"),
     ],
 )
 def test_the_likely_cause(
