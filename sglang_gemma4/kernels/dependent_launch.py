@@ -50,7 +50,7 @@ def launch_options(device: torch.device) -> dict[str, Any]:
 
 
 @triton.jit
-def await_inputs(PDL: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def await_inputs(PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     """Wait until the kernel before has ended and its writes are seen, then let the next one's programs come."""
     if PDL:
         tl.extra.cuda.gdc_wait()

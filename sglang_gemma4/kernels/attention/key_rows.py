@@ -48,11 +48,11 @@ def _key_rows_kernel(  # type: ignore[no-untyped-def]
     v_buffer_head_stride,
     rows,
     requests,
-    KV_HEADS: tl.constexpr,  # noqa: N803
-    DIM: tl.constexpr,  # noqa: N803
-    V_DIM: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
-    REQUESTS: tl.constexpr,  # noqa: N803 - padded
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    V_DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    REQUESTS: tl.constexpr,  # padded
 ):
     # A request's blocks begin at its first row's block and one more for each request before it: enough for all of its rows, in order.
     block, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -125,8 +125,7 @@ def key_rows(
     requests = qo_indptr.numel() - 1
     if rows and requests:
         _key_rows_kernel[(rows // BLOCK + requests, kv_heads)](
-            k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, keys, values,
-            k.stride(0), k.stride(1), v.stride(0), v.stride(1),
+            k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, keys, values, k.stride(0), k.stride(1), v.stride(0), v.stride(1),
             k_buffer.stride(0), k_buffer.stride(1), v_buffer.stride(0), v_buffer.stride(1), rows, requests,
             KV_HEADS=kv_heads, DIM=dim, V_DIM=v_dim, BLOCK=BLOCK, REQUESTS=padded(requests), num_warps=4,
         )  # fmt: skip

@@ -40,9 +40,9 @@ def _page_rows_kernel(  # type: ignore[no-untyped-def]
     req_to_token_stride,
     page_table_stride,
     swa_page_table_stride,
-    PAGE_SIZE: tl.constexpr,  # noqa: N803
-    HAS_SWA: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
+    PAGE_SIZE: tl.constexpr,
+    HAS_SWA: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -107,19 +107,8 @@ def page_rows(
     if page_table.numel() == 0:
         return
     _page_rows_kernel[(batch, triton.cdiv(width, BLOCK_PAGES))](
-        req_to_token,
-        req_pool_indices,
-        cache_seqlens,
-        full_to_swa,
-        page_table,
-        swa_page_table,
-        width,
-        req_to_token.shape[1],
-        0 if full_to_swa is None else full_to_swa.numel(),
-        req_to_token.stride(0),
-        page_table.stride(0),
+        req_to_token, req_pool_indices, cache_seqlens, full_to_swa, page_table, swa_page_table, width, req_to_token.shape[1],
+        0 if full_to_swa is None else full_to_swa.numel(), req_to_token.stride(0), page_table.stride(0),
         0 if swa_page_table is None else swa_page_table.stride(0),
-        PAGE_SIZE=page_size,
-        HAS_SWA=full_to_swa is not None,
-        BLOCK=BLOCK_PAGES,
-    )
+        PAGE_SIZE=page_size, HAS_SWA=full_to_swa is not None, BLOCK=BLOCK_PAGES,
+    )  # fmt: skip

@@ -68,13 +68,13 @@ def _sweep(  # type: ignore[no-untyped-def]
     total,
     out,
     scale,
-    WINDOW: tl.constexpr,  # noqa: N803
-    MASKED: tl.constexpr,  # noqa: N803
-    PAGED: tl.constexpr,  # noqa: N803 - rows of k and v by index, not in order
-    DIM: tl.constexpr,  # noqa: N803
-    V_DIM: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
+    WINDOW: tl.constexpr,
+    MASKED: tl.constexpr,
+    PAGED: tl.constexpr,  # rows of k and v by index, not in order
+    DIM: tl.constexpr,
+    V_DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """Keys ``first`` to ``last``, of which those before ``end`` exist, into the running maximum, sum and output of every row.
 
@@ -132,15 +132,15 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
     k_buffer_head_stride,
     v_slot_stride,
     v_buffer_head_stride,
-    KV_HEADS: tl.constexpr,  # noqa: N803
-    GROUP: tl.constexpr,  # noqa: N803 - query heads of a KV head, a power of two
-    WINDOW: tl.constexpr,  # noqa: N803
-    REACH: tl.constexpr,  # noqa: N803 - tokens of an image see all of it
-    DIM: tl.constexpr,  # noqa: N803
-    V_DIM: tl.constexpr,  # noqa: N803
-    TOKENS: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,  # query heads of a KV head, a power of two
+    WINDOW: tl.constexpr,
+    REACH: tl.constexpr,  # tokens of an image see all of it
+    DIM: tl.constexpr,
+    V_DIM: tl.constexpr,
+    TOKENS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     kv_head = tl.program_id(1).to(tl.int64)
     request = tl.program_id(2).to(tl.int64)
@@ -270,18 +270,9 @@ def prefill_attention(
     tokens = max(1, max(16, tile.rows) // group)
     _prefill_attention_kernel[(triton.cdiv(longest, tokens), kv_heads, qo_indptr.numel() - 1)](
         q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, q if reach is None else reach, out, scale * LOG2_E.value,
-        q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
-        k_buffer.stride(0), k_buffer.stride(1), v_buffer.stride(0), v_buffer.stride(1),
-        KV_HEADS=kv_heads,
-        GROUP=group,
-        WINDOW=window,
-        REACH=reach is not None,
-        DIM=q.shape[2],
-        V_DIM=v.shape[2],
-        TOKENS=tokens,
-        BLOCK=tile.keys,
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=tile.warps,
-        num_stages=tile.stages,
+        q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1), k_buffer.stride(0), k_buffer.stride(1),
+        v_buffer.stride(0), v_buffer.stride(1),
+        KV_HEADS=kv_heads, GROUP=group, WINDOW=window, REACH=reach is not None, DIM=q.shape[2], V_DIM=v.shape[2], TOKENS=tokens,
+        BLOCK=tile.keys, PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out

@@ -72,16 +72,16 @@ def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
     outputs,
     x_stride,
     weight_stride,
-    WIDTH: tl.constexpr,  # noqa: N803
-    ROWS: tl.constexpr,  # noqa: N803 - rows, padded
-    OUTPUTS: tl.constexpr,  # noqa: N803
-    DEPTH: tl.constexpr,  # noqa: N803
-    PARTS: tl.constexpr,  # noqa: N803
-    GATED: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
-    AHEAD: tl.constexpr,  # noqa: N803 - columns of the weight that come while the kernel before still runs
-    LINE: tl.constexpr,  # noqa: N803 - columns in a cache line
-    PDL: tl.constexpr,  # noqa: N803
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,  # rows, padded
+    OUTPUTS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    PARTS: tl.constexpr,
+    GATED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    AHEAD: tl.constexpr,  # columns of the weight that come while the kernel before still runs
+    LINE: tl.constexpr,  # columns in a cache line
+    PDL: tl.constexpr,
 ):
     block = tl.program_id(0)
     part = tl.program_id(1)

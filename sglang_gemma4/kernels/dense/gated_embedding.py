@@ -24,8 +24,8 @@ def _gated_embedding_kernel(  # type: ignore[no-untyped-def]
     embedding_stride,
     rows,
     width,
-    BLOCK: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     await_inputs(PDL)
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

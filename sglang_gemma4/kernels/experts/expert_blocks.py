@@ -62,13 +62,13 @@ def _expert_blocks_kernel(  # type: ignore[no-untyped-def]
     expert_ptr,
     row_ptr,
     count_ptr,
-    ROWS,  # noqa: N803
-    TOPK: tl.constexpr,  # noqa: N803
-    SIZE: tl.constexpr,  # noqa: N803 - rows a block, a power of two
-    BY_TOKEN: tl.constexpr,  # noqa: N803
-    BINS: tl.constexpr,  # noqa: N803 - experts, padded
-    CHUNK: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    ROWS,
+    TOPK: tl.constexpr,
+    SIZE: tl.constexpr,  # rows a block, a power of two
+    BY_TOKEN: tl.constexpr,
+    BINS: tl.constexpr,  # experts, padded
+    CHUNK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     await_inputs(PDL)
     mine = tl.program_id(0)
@@ -128,17 +128,8 @@ def expert_blocks(ids: torch.Tensor, experts: int, size: int, by_token: bool = F
     row = torch.empty((most, size), dtype=torch.int32, device=ids.device)
     count = torch.empty(1, dtype=torch.int32, device=ids.device)
     _expert_blocks_kernel[(experts,)](
-        ids,
-        expert,
-        row,
-        count,
-        rows,
-        TOPK=ids.shape[1],
-        SIZE=size,
-        BY_TOKEN=by_token,
-        BINS=triton.next_power_of_2(experts),
-        CHUNK=min(CHUNK, max(THREADS, triton.next_power_of_2(rows))),
-        num_warps=THREADS // 32,
-        **launch_options(ids.device),
-    )
+        ids, expert, row, count, rows,
+        TOPK=ids.shape[1], SIZE=size, BY_TOKEN=by_token, BINS=triton.next_power_of_2(experts),
+        CHUNK=min(CHUNK, max(THREADS, triton.next_power_of_2(rows))), num_warps=THREADS // 32, **launch_options(ids.device),
+    )  # fmt: skip
     return Blocks(expert, row, count)

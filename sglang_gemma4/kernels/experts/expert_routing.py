@@ -37,12 +37,12 @@ def choose(  # type: ignore[no-untyped-def]
     row_ptr,  # [blocks, SIZE] int32
     count_ptr,  # [1] int32
     tokens,
-    EXPERTS: tl.constexpr,  # noqa: N803
-    BINS: tl.constexpr,  # noqa: N803 - experts, padded
-    TOPK: tl.constexpr,  # noqa: N803
-    PLACES: tl.constexpr,  # noqa: N803 - TOPK, padded
-    SIZE: tl.constexpr,  # noqa: N803 - rows a block
-    WIDE: tl.constexpr,  # noqa: N803 - logits of 32 bits, not 16
+    EXPERTS: tl.constexpr,
+    BINS: tl.constexpr,  # experts, padded
+    TOPK: tl.constexpr,
+    PLACES: tl.constexpr,  # TOPK, padded
+    SIZE: tl.constexpr,  # rows a block
+    WIDE: tl.constexpr,  # logits of 32 bits, not 16
 ):
     """A program's choice for all tokens, written."""
     token = tl.arange(0, SIZE)
@@ -109,13 +109,13 @@ def _expert_routing_kernel(  # type: ignore[no-untyped-def]
     count_ptr,
     tokens,
     logits_stride,
-    EXPERTS: tl.constexpr,  # noqa: N803
-    BINS: tl.constexpr,  # noqa: N803
-    TOPK: tl.constexpr,  # noqa: N803
-    PLACES: tl.constexpr,  # noqa: N803
-    SIZE: tl.constexpr,  # noqa: N803
-    WIDE: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    EXPERTS: tl.constexpr,
+    BINS: tl.constexpr,
+    TOPK: tl.constexpr,
+    PLACES: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDE: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     token = tl.arange(0, SIZE)
     bins = tl.arange(0, BINS)

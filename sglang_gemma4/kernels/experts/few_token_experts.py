@@ -46,15 +46,15 @@ def _down_and_sum_kernel(  # type: ignore[no-untyped-def]
     rows_ptr,  # [rows, HIDDEN]
     out_ptr,  # [tokens, HIDDEN]
     done_ptr,  # [blocks of columns] int32, zeros; zeros again afterwards
-    TOKENS,  # noqa: N803
-    TOPK: tl.constexpr,  # noqa: N803
-    HIDDEN: tl.constexpr,  # noqa: N803
-    INNER: tl.constexpr,  # noqa: N803
-    SIZE: tl.constexpr,  # noqa: N803
-    COLUMNS: tl.constexpr,  # noqa: N803
-    DEPTH: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    TOKENS,
+    TOPK: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    INNER: tl.constexpr,
+    SIZE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     block = tl.program_id(0)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)

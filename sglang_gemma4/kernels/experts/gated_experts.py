@@ -48,15 +48,15 @@ def _gated_experts_kernel(  # type: ignore[no-untyped-def]
     row_ptr,  # [blocks, SIZE]
     count_ptr,
     out_ptr,  # [rows, INNER]
-    ROWS,  # noqa: N803
-    TOPK: tl.constexpr,  # noqa: N803
-    HIDDEN: tl.constexpr,  # noqa: N803
-    INNER: tl.constexpr,  # noqa: N803
-    SIZE: tl.constexpr,  # noqa: N803
-    COLUMNS: tl.constexpr,  # noqa: N803
-    DEPTH: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    ROWS,
+    TOPK: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    INNER: tl.constexpr,
+    SIZE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     await_inputs(PDL)
     block = tl.program_id(0)
@@ -115,25 +115,11 @@ def gated_experts(x: torch.Tensor, w13: torch.Tensor, weights: torch.Tensor, ids
     rows, inner = ids.numel(), w13.shape[1] // 2
     out = torch.empty((rows, inner), dtype=x.dtype, device=x.device)
     _gated_experts_kernel[(blocks.expert.numel(), triton.cdiv(inner, tile.columns))](
-        x,
-        w13,
-        weights,
-        blocks.expert,
-        blocks.row,
-        blocks.count,
-        out,
-        rows,
-        TOPK=ids.shape[1],
-        HIDDEN=x.shape[1],
-        INNER=inner,
-        SIZE=blocks.row.shape[1],
-        COLUMNS=tile.columns,
-        DEPTH=tile.depth,
-        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        num_warps=tile.warps,
-        num_stages=tile.stages,
+        x, w13, weights, blocks.expert, blocks.row, blocks.count, out, rows,
+        TOPK=ids.shape[1], HIDDEN=x.shape[1], INNER=inner, SIZE=blocks.row.shape[1], COLUMNS=tile.columns, DEPTH=tile.depth,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
         **launch_options(x.device),
-    )
+    )  # fmt: skip
     return out
 
 

@@ -28,12 +28,12 @@ def down_tile(  # type: ignore[no-untyped-def]
     real,  # [SIZE]
     columns,  # [COLUMNS] int64
     inside,  # [COLUMNS]
-    HIDDEN: tl.constexpr,  # noqa: N803
-    INNER: tl.constexpr,  # noqa: N803
-    SIZE: tl.constexpr,  # noqa: N803
-    COLUMNS: tl.constexpr,  # noqa: N803
-    DEPTH: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
+    HIDDEN: tl.constexpr,
+    INNER: tl.constexpr,
+    SIZE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """Some rows' second product in some columns, ``[SIZE, COLUMNS]`` float32."""
     depths = tl.arange(0, DEPTH)
@@ -56,14 +56,14 @@ def _down_kernel(  # type: ignore[no-untyped-def]
     row_ptr,
     count_ptr,
     out_ptr,  # [rows, HIDDEN]
-    ROWS,  # noqa: N803
-    HIDDEN: tl.constexpr,  # noqa: N803
-    INNER: tl.constexpr,  # noqa: N803
-    SIZE: tl.constexpr,  # noqa: N803
-    COLUMNS: tl.constexpr,  # noqa: N803
-    DEPTH: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    ROWS,
+    HIDDEN: tl.constexpr,
+    INNER: tl.constexpr,
+    SIZE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     await_inputs(PDL)
     block = tl.program_id(0)
@@ -85,10 +85,10 @@ def _sum_kernel(  # type: ignore[no-untyped-def]
     y_ptr,  # [tokens, TOPK, HIDDEN]
     ids_ptr,  # [tokens, TOPK]
     out_ptr,  # [tokens, HIDDEN]
-    TOPK: tl.constexpr,  # noqa: N803
-    HIDDEN: tl.constexpr,  # noqa: N803
-    COLUMNS: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    TOPK: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     await_inputs(PDL)
     token = tl.program_id(0).to(tl.int64)
@@ -146,21 +146,9 @@ def grouped_experts(
     h = gated_experts(x, w13, weights, ids, blocks, first)
     rows = torch.empty((ids.numel(), hidden), dtype=x.dtype, device=x.device)
     _down_kernel[(blocks.expert.numel(), triton.cdiv(hidden, second.columns))](
-        h,
-        w2,
-        blocks.expert,
-        blocks.row,
-        blocks.count,
-        rows,
-        ids.numel(),
-        HIDDEN=hidden,
-        INNER=w2.shape[2],
-        SIZE=size,
-        COLUMNS=second.columns,
-        DEPTH=second.depth,
-        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        num_warps=second.warps,
-        num_stages=second.stages,
+        h, w2, blocks.expert, blocks.row, blocks.count, rows, ids.numel(),
+        HIDDEN=hidden, INNER=w2.shape[2], SIZE=size, COLUMNS=second.columns, DEPTH=second.depth,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=second.warps, num_stages=second.stages,
         **launch_options(x.device),
-    )
+    )  # fmt: skip
     return sum_of_rows(rows, ids)

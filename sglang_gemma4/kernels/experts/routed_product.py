@@ -45,17 +45,17 @@ def _routed_product_kernel(  # type: ignore[no-untyped-def]
     tokens,
     x_stride,
     weight_stride,
-    WIDTH: tl.constexpr,  # noqa: N803
-    DEPTH: tl.constexpr,  # noqa: N803
-    PARTS: tl.constexpr,  # noqa: N803
-    EXPERTS: tl.constexpr,  # noqa: N803
-    BINS: tl.constexpr,  # noqa: N803
-    TOPK: tl.constexpr,  # noqa: N803
-    PLACES: tl.constexpr,  # noqa: N803
-    SIZE: tl.constexpr,  # noqa: N803
-    WIDE: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    WIDTH: tl.constexpr,
+    DEPTH: tl.constexpr,
+    PARTS: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    BINS: tl.constexpr,
+    TOPK: tl.constexpr,
+    PLACES: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     part = tl.program_id(0)
     token = tl.arange(0, SIZE)

@@ -37,11 +37,11 @@ def _choose_kernel(  # type: ignore[no-untyped-def]
     scores_ptr,  # [rows, centroids]
     chosen_ptr,  # [rows, active] int32
     scores_stride,
-    CENTROIDS: tl.constexpr,  # noqa: N803
-    ACTIVE: tl.constexpr,  # noqa: N803
-    MINE: tl.constexpr,  # noqa: N803 - centroids a program ranks
-    OTHERS: tl.constexpr,  # noqa: N803 - centroids it compares them with at a time
-    PDL: tl.constexpr,  # noqa: N803
+    CENTROIDS: tl.constexpr,
+    ACTIVE: tl.constexpr,
+    MINE: tl.constexpr,  # centroids a program ranks
+    OTHERS: tl.constexpr,  # centroids it compares them with at a time
+    PDL: tl.constexpr,
 ):
     await_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
@@ -70,13 +70,13 @@ def _chosen_rows_kernel(  # type: ignore[no-untyped-def]
     rows,
     hidden_stride,
     weight_stride,
-    WIDTH: tl.constexpr,  # noqa: N803
-    PER: tl.constexpr,  # noqa: N803 - tokens of a centroid
-    ACTIVE: tl.constexpr,  # noqa: N803
-    PIECES: tl.constexpr,  # noqa: N803 - programs a centroid
-    TOKENS: tl.constexpr,  # noqa: N803 - tokens a program, padded
-    COLUMNS: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    WIDTH: tl.constexpr,
+    PER: tl.constexpr,  # tokens of a centroid
+    ACTIVE: tl.constexpr,
+    PIECES: tl.constexpr,  # programs a centroid
+    TOKENS: tl.constexpr,  # tokens a program, padded
+    COLUMNS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     await_inputs(PDL)
     row = tl.program_id(0).to(tl.int64)
@@ -131,34 +131,15 @@ def centroid_argmax(
     if rows:
         mine = min(64, triton.next_power_of_2(centroids))
         _choose_kernel[(rows, -(-centroids // mine))](
-            centroid_scores,
-            chosen,
-            centroid_scores.stride(0),
-            CENTROIDS=centroids,
-            ACTIVE=active,
-            MINE=mine,
-            OTHERS=min(128, triton.next_power_of_2(centroids)),
-            num_warps=4,
+            centroid_scores, chosen, centroid_scores.stride(0),
+            CENTROIDS=centroids, ACTIVE=active, MINE=mine, OTHERS=min(128, triton.next_power_of_2(centroids)), num_warps=4,
             **launch_options(hidden.device),
-        )
+        )  # fmt: skip
         _chosen_rows_kernel[(rows, active * pieces)](
-            hidden,
-            weight,
-            ordering,
-            chosen,
-            pairs,
-            rows,
-            hidden.stride(0),
-            weight.stride(0),
-            WIDTH=width,
-            PER=per,
-            ACTIVE=active,
-            PIECES=pieces,
-            TOKENS=tokens,
-            COLUMNS=min(256, triton.next_power_of_2(width)),
-            num_warps=4,
-            **launch_options(hidden.device),
-        )
+            hidden, weight, ordering, chosen, pairs, rows, hidden.stride(0), weight.stride(0),
+            WIDTH=width, PER=per, ACTIVE=active, PIECES=pieces, TOKENS=tokens, COLUMNS=min(256, triton.next_power_of_2(width)),
+            num_warps=4, **launch_options(hidden.device),
+        )  # fmt: skip
     return join_pairs(pairs)[0]
 
 

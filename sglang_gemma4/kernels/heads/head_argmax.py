@@ -70,13 +70,13 @@ def _head_argmax_kernel(  # type: ignore[no-untyped-def]
     share,
     hidden_stride,
     weight_stride,
-    WIDTH: tl.constexpr,  # noqa: N803
-    ROWS: tl.constexpr,  # noqa: N803 - rows, padded
-    TOKENS: tl.constexpr,  # noqa: N803
-    COLUMNS: tl.constexpr,  # noqa: N803
-    ROUND: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,  # rows, padded
+    TOKENS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ROUND: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     program = tl.program_id(0)
     begin = program * share
@@ -120,8 +120,8 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     best_ptr,  # [2, rows] float32
     parts,
     rows,
-    BLOCK: tl.constexpr,  # noqa: N803 - parts, padded
-    PDL: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # parts, padded
+    PDL: tl.constexpr,
 ):
     await_inputs(PDL)
     row = tl.program_id(0)
@@ -186,25 +186,11 @@ def head_argmax(
     pairs = torch.empty((programs, 2, rows), dtype=torch.float32, device=hidden.device)
     if rows:
         _head_argmax_kernel[(programs,)](
-            hidden,
-            weight,
-            pairs,
-            rows,
-            vocabulary,
-            first_token,
-            share,
-            hidden.stride(0),
-            weight.stride(0),
-            WIDTH=width,
-            ROWS=max(16, triton.next_power_of_2(rows)),
-            TOKENS=tile.tokens,
-            COLUMNS=tile.columns,
-            ROUND=rounded and weight.dtype != torch.float32,
-            PRECISION="ieee" if weight.dtype == torch.float32 else "tf32",
-            num_warps=tile.warps,
-            num_stages=tile.stages,
-            **launch_options(hidden.device),
-        )
+            hidden, weight, pairs, rows, vocabulary, first_token, share, hidden.stride(0), weight.stride(0),
+            WIDTH=width, ROWS=max(16, triton.next_power_of_2(rows)), TOKENS=tile.tokens, COLUMNS=tile.columns,
+            ROUND=rounded and weight.dtype != torch.float32, PRECISION="ieee" if weight.dtype == torch.float32 else "tf32",
+            num_warps=tile.warps, num_stages=tile.stages, **launch_options(hidden.device),
+        )  # fmt: skip
     return join_pairs(pairs)
 
 

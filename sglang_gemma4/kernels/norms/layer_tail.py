@@ -85,12 +85,12 @@ def _tail_kernel(  # type: ignore[no-untyped-def]
     experts_eps,
     combined_eps,
     next_eps,
-    DUAL: tl.constexpr,  # noqa: N803
-    HAS_SCALAR: tl.constexpr,  # noqa: N803
-    HAS_NEXT: tl.constexpr,  # noqa: N803
-    ROUNDED: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    DUAL: tl.constexpr,
+    HAS_SCALAR: tl.constexpr,
+    HAS_NEXT: tl.constexpr,
+    ROUNDED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
@@ -149,17 +149,17 @@ def tail_rows_kernel(  # type: ignore[no-untyped-def]
     combined_eps,
     next_eps,
     rows,
-    DUAL: tl.constexpr,  # noqa: N803
-    HAS_SCALAR: tl.constexpr,  # noqa: N803
-    HAS_NEXT: tl.constexpr,  # noqa: N803
-    ROUNDED: tl.constexpr,  # noqa: N803
-    ROWS: tl.constexpr,  # noqa: N803
-    STAGES: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
-    PARTS: tl.constexpr,  # noqa: N803
-    WHOLE: tl.constexpr,  # noqa: N803
-    HELD: tl.constexpr,  # noqa: N803 - the weights, in registers
-    PDL: tl.constexpr,  # noqa: N803
+    DUAL: tl.constexpr,
+    HAS_SCALAR: tl.constexpr,
+    HAS_NEXT: tl.constexpr,
+    ROUNDED: tl.constexpr,
+    ROWS: tl.constexpr,
+    STAGES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+    WHOLE: tl.constexpr,
+    HELD: tl.constexpr,  # the weights, in registers
+    PDL: tl.constexpr,
 ):
     """For many rows, tuples of tiles (:mod:`~sglang_gemma4.kernels.norms.row_parts`): a sum's terms are added in another order."""
     dtype: tl.constexpr = x_ptr.dtype.element_ty

@@ -64,7 +64,7 @@ def with_part(parts, part):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def load_parts(start, width, BLOCK: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def load_parts(start, width, BLOCK: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
     """``PARTS`` tiles ``[1, BLOCK]`` of the row at ``start``, as stored, 0 past ``width``. ``WHOLE``: nothing lies past it."""
     parts = no_parts()
     for part in tl.static_range(PARTS):
@@ -77,7 +77,7 @@ def load_parts(start, width, BLOCK: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl
 
 
 @triton.jit
-def store_part(start, value, width, part: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def store_part(start, value, width, part: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Write one tile of the row at ``start``."""
     columns = part * BLOCK + tl.arange(0, BLOCK)[None, :]
     if WHOLE or part < PARTS - 1:

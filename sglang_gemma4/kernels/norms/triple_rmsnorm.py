@@ -63,9 +63,9 @@ def _triple_rmsnorm_kernel(  # type: ignore[no-untyped-def]
     dense_eps,
     router_eps,
     expert_eps,
-    TRIPLE: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    TRIPLE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
@@ -114,14 +114,14 @@ def triple_rmsnorm_rows_kernel(  # type: ignore[no-untyped-def]
     router_eps,
     expert_eps,
     rows,
-    TRIPLE: tl.constexpr,  # noqa: N803
-    ROWS: tl.constexpr,  # noqa: N803
-    STAGES: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
-    PARTS: tl.constexpr,  # noqa: N803
-    WHOLE: tl.constexpr,  # noqa: N803
-    HELD: tl.constexpr,  # noqa: N803 - the weights, in registers
-    PDL: tl.constexpr,  # noqa: N803
+    TRIPLE: tl.constexpr,
+    ROWS: tl.constexpr,
+    STAGES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+    WHOLE: tl.constexpr,
+    HELD: tl.constexpr,  # the weights, in registers
+    PDL: tl.constexpr,
 ):
     """For many rows, tuples of tiles (:mod:`~sglang_gemma4.kernels.norms.row_parts`): a sum's terms are added in another order."""
     dtype: tl.constexpr = h_ptr.dtype.element_ty

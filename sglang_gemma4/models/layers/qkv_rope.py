@@ -55,16 +55,9 @@ def forward(
     shared = shares_kv(attention)
     qkv = shared_query.project(attention, hidden_states) if shared and queries_only else attention.qkv_proj(hidden_states)[0]
     q, k, v = qkv_norm_rope.qkv_norm_rope(
-        qkv,
-        positions,
-        attention.rotary_emb.cos_sin_cache,
-        attention.q_norm.weight.data,
-        attention.k_norm.weight.data,
-        attention.num_heads,
-        0 if shared else attention.num_kv_heads,
-        attention.q_norm.eps,
-        *(where or ()),
-    )
+        qkv, positions, attention.rotary_emb.cos_sin_cache, attention.q_norm.weight.data, attention.k_norm.weight.data,
+        attention.num_heads, 0 if shared else attention.num_kv_heads, attention.q_norm.eps, *(where or ()),
+    )  # fmt: skip
     del qkv  # a prefill's is large, and attention needs memory of its own
     keys, values = (None, None) if shared else (k, v)
     output = attention.attn(q, keys, values, forward_batch=forward_batch, save_kv_cache=not shared and where is None)

@@ -7,7 +7,7 @@ from sglang_gemma4.kernels.dependent_launch import await_inputs
 
 
 @triton.jit
-def parts_of(length, wanted, most, LEAST: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def parts_of(length, wanted, most, LEAST: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-untyped-def]
     """Parts a request of ``length`` cached keys is cut into, and keys in each."""
     parts = tl.maximum(1, tl.minimum(tl.minimum(most, length // LEAST), tl.maximum(wanted, length // MOST)))
     return parts, tl.cdiv(length, parts)
@@ -24,8 +24,8 @@ def _attend(  # type: ignore[no-untyped-def]
     total,
     out,
     scale,
-    SOFT_CAP: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
+    SOFT_CAP: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """One block of keys into the running maximum, sum and output of every row."""
     keys = tl.load(k_pointers, mask=loaded[None, :], other=0.0)  # [dim, keys]
@@ -69,23 +69,23 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     k_new_head_stride,
     v_new_token_stride,
     v_new_head_stride,
-    KV_HEADS: tl.constexpr,  # noqa: N803
-    GROUP: tl.constexpr,  # noqa: N803 - query heads of a KV head
-    QUERIES: tl.constexpr,  # noqa: N803
-    NEW: tl.constexpr,  # noqa: N803 - the query tokens' own keys are in k_new
-    TREE: tl.constexpr,  # noqa: N803
-    HAS_OFFSETS: tl.constexpr,  # noqa: N803
-    WINDOW: tl.constexpr,  # noqa: N803
-    SOFT_CAP: tl.constexpr,  # noqa: N803
-    DIM: tl.constexpr,  # noqa: N803
-    V_DIM: tl.constexpr,  # noqa: N803
-    ROWS: tl.constexpr,  # noqa: N803 - QUERIES * GROUP, padded
-    BLOCK: tl.constexpr,  # noqa: N803 - keys
-    BLOCK_NEW: tl.constexpr,  # noqa: N803
-    LEAST: tl.constexpr,  # noqa: N803 - keys in a part
-    MOST: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,  # query heads of a KV head
+    QUERIES: tl.constexpr,
+    NEW: tl.constexpr,  # the query tokens' own keys are in k_new
+    TREE: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
+    DIM: tl.constexpr,
+    V_DIM: tl.constexpr,
+    ROWS: tl.constexpr,  # QUERIES * GROUP, padded
+    BLOCK: tl.constexpr,  # keys
+    BLOCK_NEW: tl.constexpr,
+    LEAST: tl.constexpr,  # keys in a part
+    MOST: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     await_inputs(PDL)
     # Heads first: programs side by side read adjacent keys, heads of the same slots.
@@ -162,14 +162,14 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     out_ptr,  # [tokens, heads, value dim]
     wanted,
     most,
-    KV_HEADS: tl.constexpr,  # noqa: N803
-    GROUP: tl.constexpr,  # noqa: N803
-    QUERIES: tl.constexpr,  # noqa: N803
-    V_DIM: tl.constexpr,  # noqa: N803
-    LEAST: tl.constexpr,  # noqa: N803 - keys in a part
-    MOST: tl.constexpr,  # noqa: N803
-    BLOCK_PARTS: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    QUERIES: tl.constexpr,
+    V_DIM: tl.constexpr,
+    LEAST: tl.constexpr,  # keys in a part
+    MOST: tl.constexpr,
+    BLOCK_PARTS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     await_inputs(PDL)
     token = tl.program_id(0).to(tl.int64)

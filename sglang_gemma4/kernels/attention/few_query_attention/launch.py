@@ -100,15 +100,8 @@ def join_parts(part_out: torch.Tensor, part_lse: torch.Tensor, kv_indptr: torch.
     queries = out.shape[0] // requests
     _join_kernel[(out.shape[0], out.shape[1])](
         part_out, part_lse, kv_indptr, out, wanted, most,
-        KV_HEADS=kv_heads,
-        GROUP=rows // queries,
-        QUERIES=queries,
-        V_DIM=v_dim,
-        LEAST=LEAST_KEYS,
-        MOST=MOST_KEYS,
-        BLOCK_PARTS=MOST_PARTS,
-        num_warps=4,
-        **launch_options(out.device),
+        KV_HEADS=kv_heads, GROUP=rows // queries, QUERIES=queries, V_DIM=v_dim, LEAST=LEAST_KEYS, MOST=MOST_KEYS, BLOCK_PARTS=MOST_PARTS,
+        num_warps=4, **launch_options(out.device),
     )  # fmt: skip
     return out
 
@@ -171,19 +164,14 @@ def few_query_attention(
     tile = tile or key_tile(rows, dim, v_dim, q.dtype, card(q.device))
     assert tile is not None  # else there was a reason against
     _few_query_attention_kernel[(kv_heads * requests, most)](
-        q, k_buffer, v_buffer, k_fresh, v_fresh, kv_indptr, kv_indices,
-        q if tree_mask is None else tree_mask,
-        kv_indptr if tree_mask_indptr is None else tree_mask_indptr,
-        kv_indptr if key_offsets is None else key_offsets,
-        part_out, part_lse, scale, wanted, most,
-        q.stride(0), q.stride(1), k_buffer.stride(0), k_buffer.stride(1), v_buffer.stride(0), v_buffer.stride(1),
-        k_fresh.stride(0), k_fresh.stride(1), v_fresh.stride(0), v_fresh.stride(1),
-        KV_HEADS=kv_heads, GROUP=group, QUERIES=queries, ROWS=max(rows, tile.rows), DIM=dim, V_DIM=v_dim,
-        NEW=k_new is not None, TREE=tree_mask is not None, HAS_OFFSETS=key_offsets is not None, WINDOW=window, SOFT_CAP=soft_cap,
-        BLOCK=tile.keys, BLOCK_NEW=max(16, triton.next_power_of_2(queries)), LEAST=LEAST_KEYS, MOST=MOST_KEYS,
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=tile.warps,
-        num_stages=tile.stages,
+        q, k_buffer, v_buffer, k_fresh, v_fresh, kv_indptr, kv_indices, q if tree_mask is None else tree_mask,
+        kv_indptr if tree_mask_indptr is None else tree_mask_indptr, kv_indptr if key_offsets is None else key_offsets, part_out,
+        part_lse, scale, wanted, most, q.stride(0), q.stride(1), k_buffer.stride(0), k_buffer.stride(1), v_buffer.stride(0),
+        v_buffer.stride(1), k_fresh.stride(0), k_fresh.stride(1), v_fresh.stride(0), v_fresh.stride(1),
+        KV_HEADS=kv_heads, GROUP=group, QUERIES=queries, ROWS=max(rows, tile.rows), DIM=dim, V_DIM=v_dim, NEW=k_new is not None,
+        TREE=tree_mask is not None, HAS_OFFSETS=key_offsets is not None, WINDOW=window, SOFT_CAP=soft_cap, BLOCK=tile.keys,
+        BLOCK_NEW=max(16, triton.next_power_of_2(queries)), LEAST=LEAST_KEYS, MOST=MOST_KEYS,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
         **launch_options(q.device),
     )  # fmt: skip
     return join_parts(part_out, part_lse, kv_indptr, out, wanted)

@@ -7,7 +7,7 @@ from sglang_gemma4.kernels.dependent_launch import await_inputs
 
 
 @triton.jit
-def _tile_at(place, blocks, COLUMN_TILES: tl.constexpr, GROUP: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _tile_at(place, blocks, COLUMN_TILES: tl.constexpr, GROUP: tl.constexpr):  # type: ignore[no-untyped-def]
     """The block of rows and the column tile at a place of the order that ``PrefillTile.group`` gives."""
     first = place // (GROUP * COLUMN_TILES) * GROUP
     height = tl.minimum(blocks - first, GROUP)
@@ -25,16 +25,16 @@ def _gate_and_up_tile(  # type: ignore[no-untyped-def]
     expert,
     block,
     column,
-    ROWS,  # noqa: N803
-    TOPK: tl.constexpr,  # noqa: N803
-    HIDDEN: tl.constexpr,  # noqa: N803
-    INNER: tl.constexpr,  # noqa: N803
-    SIZE: tl.constexpr,  # noqa: N803
-    COMPUTED: tl.constexpr,  # noqa: N803 - rows of the block
-    COLUMNS: tl.constexpr,  # noqa: N803
-    DEPTH: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
-    TMA: tl.constexpr,  # noqa: N803
+    ROWS,
+    TOPK: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    INNER: tl.constexpr,
+    SIZE: tl.constexpr,
+    COMPUTED: tl.constexpr,  # rows of the block
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
+    TMA: tl.constexpr,
 ):
     places = block * SIZE + tl.arange(0, COMPUTED)
     rows = tl.load(row_ptr + places)
@@ -83,19 +83,19 @@ def gate_and_up_kernel(  # type: ignore[no-untyped-def]
     row_ptr,  # [blocks, SIZE]
     count_ptr,
     h_ptr,  # [blocks, SIZE, INNER]
-    ROWS,  # noqa: N803
-    TOPK: tl.constexpr,  # noqa: N803
-    HIDDEN: tl.constexpr,  # noqa: N803
-    INNER: tl.constexpr,  # noqa: N803
-    SIZE: tl.constexpr,  # noqa: N803
-    HALVES: tl.constexpr,  # noqa: N803
-    AHEAD: tl.constexpr,  # noqa: N803
-    COLUMNS: tl.constexpr,  # noqa: N803
-    DEPTH: tl.constexpr,  # noqa: N803
-    GROUP: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
-    TMA: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    ROWS,
+    TOPK: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    INNER: tl.constexpr,
+    SIZE: tl.constexpr,
+    HALVES: tl.constexpr,
+    AHEAD: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    PRECISION: tl.constexpr,
+    TMA: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     await_inputs(PDL)
     COLUMN_TILES: tl.constexpr = (INNER + COLUMNS - 1) // COLUMNS  # noqa: N806
@@ -133,15 +133,15 @@ def _down_tile(  # type: ignore[no-untyped-def]
     expert,
     block,
     column,
-    ROWS,  # noqa: N803
-    HIDDEN: tl.constexpr,  # noqa: N803
-    INNER: tl.constexpr,  # noqa: N803
-    SIZE: tl.constexpr,  # noqa: N803
-    COMPUTED: tl.constexpr,  # noqa: N803
-    COLUMNS: tl.constexpr,  # noqa: N803
-    DEPTH: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
-    TMA: tl.constexpr,  # noqa: N803
+    ROWS,
+    HIDDEN: tl.constexpr,
+    INNER: tl.constexpr,
+    SIZE: tl.constexpr,
+    COMPUTED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
+    TMA: tl.constexpr,
 ):
     places = block * SIZE + tl.arange(0, COMPUTED)
     rows = tl.load(row_ptr + places)
@@ -178,18 +178,18 @@ def down_rows_kernel(  # type: ignore[no-untyped-def]
     row_ptr,
     count_ptr,
     out_ptr,  # [rows, HIDDEN]
-    ROWS,  # noqa: N803
-    HIDDEN: tl.constexpr,  # noqa: N803
-    INNER: tl.constexpr,  # noqa: N803
-    SIZE: tl.constexpr,  # noqa: N803
-    HALVES: tl.constexpr,  # noqa: N803
-    AHEAD: tl.constexpr,  # noqa: N803
-    COLUMNS: tl.constexpr,  # noqa: N803
-    DEPTH: tl.constexpr,  # noqa: N803
-    GROUP: tl.constexpr,  # noqa: N803
-    PRECISION: tl.constexpr,  # noqa: N803
-    TMA: tl.constexpr,  # noqa: N803
-    PDL: tl.constexpr,  # noqa: N803
+    ROWS,
+    HIDDEN: tl.constexpr,
+    INNER: tl.constexpr,
+    SIZE: tl.constexpr,
+    HALVES: tl.constexpr,
+    AHEAD: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    PRECISION: tl.constexpr,
+    TMA: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     await_inputs(PDL)
     COLUMN_TILES: tl.constexpr = (HIDDEN + COLUMNS - 1) // COLUMNS  # noqa: N806

@@ -116,21 +116,10 @@ def gate_and_up(
     inner = both // 2
     h = torch.empty((most, size, inner), dtype=x.dtype, device=x.device)
     gate_and_up_kernel[(programs_of(tile, most * triton.cdiv(inner, tile.columns), x.device),)](
-        x,
-        described(w13.view(experts * 2, inner, hidden), 2, tile.columns, tile.depth) if tma else w13,
-        weights,
-        blocks.expert,
-        blocks.row,
-        blocks.count,
-        h,
-        ids.numel(),
-        TOPK=ids.shape[1],
-        HIDDEN=hidden,
-        INNER=inner,
-        SIZE=size,
-        TMA=tma,
-        **options_of(tile, size, x),
-    )
+        x, described(w13.view(experts * 2, inner, hidden), 2, tile.columns, tile.depth) if tma else w13, weights, blocks.expert,
+        blocks.row, blocks.count, h, ids.numel(),
+        TOPK=ids.shape[1], HIDDEN=hidden, INNER=inner, SIZE=size, TMA=tma, **options_of(tile, size, x),
+    )  # fmt: skip
     return h
 
 
@@ -140,20 +129,10 @@ def down(h: torch.Tensor, w2: torch.Tensor, rows: int, blocks: Blocks, tile: Pre
     out = torch.empty((rows, hidden), dtype=h.dtype, device=h.device)
     flat = h.view(most * size, inner)
     down_rows_kernel[(programs_of(tile, most * triton.cdiv(hidden, tile.columns), h.device),)](
-        described(flat, size, tile.depth) if tma else h,
-        described(flat, size // 2, tile.depth) if tma else h,
-        described(w2, 1, tile.columns, tile.depth) if tma else w2,
-        blocks.expert,
-        blocks.row,
-        blocks.count,
-        out,
-        rows,
-        HIDDEN=hidden,
-        INNER=inner,
-        SIZE=size,
-        TMA=tma,
-        **options_of(tile, size, h),
-    )
+        described(flat, size, tile.depth) if tma else h, described(flat, size // 2, tile.depth) if tma else h,
+        described(w2, 1, tile.columns, tile.depth) if tma else w2, blocks.expert, blocks.row, blocks.count, out, rows,
+        HIDDEN=hidden, INNER=inner, SIZE=size, TMA=tma, **options_of(tile, size, h),
+    )  # fmt: skip
     return out
 
 

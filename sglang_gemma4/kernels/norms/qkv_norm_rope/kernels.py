@@ -31,12 +31,12 @@ def _qkv_norm_rope_kernel(  # type: ignore[no-untyped-def]
     k_head_stride,
     v_slot_stride,
     v_head_stride,
-    HEADS: tl.constexpr,  # noqa: N803
-    KV_HEADS: tl.constexpr,  # noqa: N803
-    HALF: tl.constexpr,  # noqa: N803 - of the head dimension
-    ROWS: tl.constexpr,  # noqa: N803 - heads of a program
-    WRITES: tl.constexpr,  # noqa: N803 - keys and values, into the pool
-    PDL: tl.constexpr,  # noqa: N803
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HALF: tl.constexpr,  # of the head dimension
+    ROWS: tl.constexpr,  # heads of a program
+    WRITES: tl.constexpr,  # keys and values, into the pool
+    PDL: tl.constexpr,
 ):
     columns = tl.arange(0, HALF)[None, :]
     q_first, q_second = tl.load(q_weight_ptr + columns).to(tl.float32), tl.load(q_weight_ptr + HALF + columns).to(tl.float32)
@@ -85,28 +85,28 @@ def _qkv_norm_rope_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _load_heads(start, HEADS: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _load_heads(start, HEADS: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
     """Both halves of heads that lie one after the other, ``[HEADS, HALF]`` each."""
     place = start + tl.arange(0, HEADS)[:, None] * (2 * HALF) + tl.arange(0, HALF)[None, :]
     return tl.load(place), tl.load(place + HALF)
 
 
 @triton.jit
-def _store_heads(start, head_stride, first, second, HEADS: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _store_heads(start, head_stride, first, second, HEADS: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
     place = start + tl.arange(0, HEADS)[:, None].to(tl.int64) * head_stride + tl.arange(0, HALF)[None, :]
     tl.store(place, first)
     tl.store(place + HALF, second)
 
 
 @triton.jit
-def _norm_heads(first, second, eps, HALF: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _norm_heads(first, second, eps, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
     first, second = first.to(tl.float32), second.to(tl.float32)
     scale = tl.rsqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / (2 * HALF) + eps)[:, None]
     return first * scale, second * scale
 
 
 @triton.jit
-def _norm_and_turn_heads(first, second, one, two, angle, eps, HALF: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _norm_and_turn_heads(first, second, one, two, angle, eps, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
     dtype: tl.constexpr = first.dtype
     # Each head loads its angles, which a token's heads find in the cache: loaded once, they would lie in other lanes than the heads, and
     # all heads would go through shared memory to them and back.
@@ -137,12 +137,12 @@ def qkv_norm_rope_tokens_kernel(  # type: ignore[no-untyped-def]
     k_head_stride,
     v_slot_stride,
     v_head_stride,
-    HEADS: tl.constexpr,  # noqa: N803
-    KV_HEADS: tl.constexpr,  # noqa: N803
-    HALF: tl.constexpr,  # noqa: N803 - of the head dimension
-    TOKENS: tl.constexpr,  # noqa: N803 - of a program
-    WRITES: tl.constexpr,  # noqa: N803 - keys and values, into the pool
-    PDL: tl.constexpr,  # noqa: N803
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HALF: tl.constexpr,  # of the head dimension
+    TOKENS: tl.constexpr,  # of a program
+    WRITES: tl.constexpr,  # keys and values, into the pool
+    PDL: tl.constexpr,
 ):
     columns = tl.arange(0, HALF)[None, :]
     q_first, q_second = tl.load(q_weight_ptr + columns).to(tl.float32), tl.load(q_weight_ptr + HALF + columns).to(tl.float32)
