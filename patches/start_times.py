@@ -1,6 +1,7 @@
 """Seconds of a start by part: a table in the log when the server is ready, the same in /server_info."""
 
 import logging
+import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from sglang_gemma4.patching import Hook, Patch
 from sglang_gemma4.start import kernels, table, times
 
 logger = logging.getLogger("sglang_gemma4")
+IMPORTS = "imports"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
 GRAPHS = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup"
@@ -36,16 +38,16 @@ def timed_by_role(target: str, draft: str) -> Callable[..., Any]:
 
 
 def resolve(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around ``ServerArgs.resolve_once``: what came before the first call in the launching process is imports and plugins."""
-    if not times.recorded():
-        times.record("imports and plugins", times.process_began(), time.time())
+    """Around ``ServerArgs.resolve_once``: what came before the first call in the launching process is imports."""
+    if multiprocessing.parent_process() is None and IMPORTS not in {one.name for one in times.recorded()}:
+        times.record(IMPORTS, times.process_began(), time.time())
     with times.part("arguments"):
         return original(*args, **kwargs)
 
 
 def begin_scheduler(*_args: Any, **_kwargs: Any) -> None:
     """Before ``Scheduler.init_startup_timing_begin``: the process was started and has imported SGLang."""
-    times.forget()  # what a forked child has of its parent
+    times.forget_parent()
     times.record("scheduler's imports", times.process_began(), time.time())
     kernels.watch()
 

@@ -4,6 +4,7 @@ import logging
 import multiprocessing
 
 from sglang_gemma4 import patching, switches
+from sglang_gemma4.start import times
 from sglang_gemma4.supported import version_problem
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,8 @@ def register() -> None:
     if problem := version_problem():
         logger.warning("sglang-gemma4: nothing is applied: %s", problem)
     try:
-        patching.apply(patches)
+        with times.part("this package's patches"):
+            patching.apply(patches)
     except patching.PatchError as error:
         raise SystemExit(str(error)) from error
     except Exception as error:

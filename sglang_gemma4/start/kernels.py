@@ -1,7 +1,10 @@
 """How many Triton kernels this process compiled, how long that took, and how many it found in Triton's cache on disk."""
 
+import time
 from collections.abc import Callable
 from typing import Any
+
+from sglang_gemma4.start.times import innermost, record
 
 _counts: dict[str, Any] = {"compiled": 0, "found": 0, "seconds": 0.0}
 
@@ -16,7 +19,10 @@ def _count(*, times: Any, cache_hit: bool, **_others: Any) -> None:
         _counts["found"] += 1
     else:
         _counts["compiled"] += 1
-        _counts["seconds"] += times.total / 1e6  # Triton counts microseconds
+        seconds = times.total / 1e6  # Triton counts microseconds
+        _counts["seconds"] += seconds
+        now = time.time()
+        record(f"{innermost()}: Triton compiles", now - seconds, now)
 
 
 def watch(*others: Callable[..., None]) -> None:

@@ -56,8 +56,5 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     ]
     counted = found.get("kernels") or {}
     if counted.get("compiled") or counted.get("found"):
-        text.append(
-            f"  Triton compiled {counted['compiled']} kernels in {counted['seconds']:.1f} s (inside the parts above), "
-            f"found {counted['found']} on disk"
-        )
+        text.append(f"  Triton compiled {counted['compiled']} kernels in {counted['seconds']:.1f} s, found {counted['found']} on disk")
     return text

@@ -4,6 +4,7 @@ Seconds are those of the wall clock (``time.time``), which all processes of a ho
 """
 
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ class Interval(NamedTuple):
 
 
 _intervals: list[Interval] = []
+_open = threading.local()
 
 
 def record(name: str, begin: float, end: float) -> None:
@@ -33,11 +35,26 @@ def record(name: str, begin: float, end: float) -> None:
 @contextmanager
 def part(name: str) -> Iterator[None]:
     """Record what runs inside as one part, also where it raises."""
+    names = _names()
+    names.append(name)
     begin = time.time()
     try:
         yield
     finally:
+        names.pop()
         record(name, begin, time.time())
+
+
+def innermost() -> str:
+    """The part that this thread is in, :data:`REST` outside of all."""
+    return (_names() or [REST])[-1]
+
+
+def _names() -> list[str]:
+    if not hasattr(_open, "names"):
+        _open.names = []
+    names: list[str] = _open.names
+    return names
 
 
 def recorded() -> list[Interval]:
@@ -45,9 +62,10 @@ def recorded() -> list[Interval]:
     return list(_intervals)
 
 
-def forget() -> None:
-    """Drop what was recorded: a forked process begins with its parent's."""
-    _intervals.clear()
+def forget_parent() -> None:
+    """Drop what a parent recorded before it forked this process."""
+    began = process_began()
+    _intervals[:] = [one for one in _intervals if one.begin >= began]
 
 
 def process_began() -> float:

@@ -225,7 +225,7 @@ def test_the_banner_and_doctor_list_the_same_patches(server: Server) -> None:
     assert all(name in done.stdout for name in ORDER)
 
 
-PARTS = {"imports and plugins", "scheduler's imports", "arguments", "target's weights", "draft's weights", "KV pools"}
+PARTS = {"imports", "this package's patches", "scheduler's imports", "arguments", "target's weights", "draft's weights", "KV pools"}
 
 
 def test_a_start_is_told_by_part(server: Server) -> None:

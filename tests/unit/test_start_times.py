@@ -54,7 +54,8 @@ def test_the_table_joins_both_processes() -> None:
     times.record("graphs", 20, 50)
     times.record("compile", 30, 35)
     told = table.of_scheduler()
-    times.forget()
+    times.forget_parent()
+    assert times.recorded() == [], "they ended before this process began"
     times.record("imports", 0, 10)
     table.take_scheduler([{table.SCHEDULER: told | {"kernels": {"compiled": 3, "found": 40, "seconds": 4.0}}}])
     found = table.finish(0, 60)
@@ -63,7 +64,7 @@ def test_the_table_joins_both_processes() -> None:
     said = table.lines(found)
     assert said[0] == "ready after 60.0 s"
     assert said[2] == "     25.0 s  42 %  graphs"
-    assert said[-1] == "  Triton compiled 3 kernels in 4.0 s (inside the parts above), found 40 on disk"
+    assert said[-1] == "  Triton compiled 3 kernels in 4.0 s, found 40 on disk"
 
 
 @pytest.mark.parametrize("infos", [[], [{}], [{"status": "ready"}]])
@@ -88,5 +89,10 @@ def test_kernels_are_counted_beside_another_listener(monkeypatch: pytest.MonkeyP
     said = {"src": None, "metadata": {}, "metadata_group": {}, "times": SimpleNamespace(total=2_500_000)}
     for hit in (False, True, True):
         knobs.compilation.listener(**said, cache_hit=hit)  # type: ignore[misc]
-    assert kernels.counts() == {"compiled": 1, "found": 2, "seconds": 2.5}
+    with times.part("graphs"), times.part("captures"):
+        knobs.compilation.listener(**said, cache_hit=False)  # type: ignore[misc]
+    heard.pop()
+    assert [one.name for one in times.recorded()] == ["rest: Triton compiles", "captures: Triton compiles", "captures", "graphs"]
+    assert times.recorded()[1].end - times.recorded()[1].begin == pytest.approx(2.5)
+    assert kernels.counts() == {"compiled": 2, "found": 2, "seconds": 5.0}
     assert heard == [False, True, True]
