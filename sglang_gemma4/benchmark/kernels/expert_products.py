@@ -44,8 +44,11 @@ class Experts:
         """Random weights, or not filled ones (``blank``) for launches that only compile."""
         hidden, inner, experts = place.pick((HIDDEN, inner, EXPERTS), (64, 32, 8))
         shapes = ((experts, 2 * inner, hidden), (experts, hidden, inner))
-        fill = (lambda *shape: torch.empty(shape, dtype=place.dtype, device=place.device)) if blank else None
-        return cls(*(fill(*shape) if fill else place.rand(*shape, spread=shape[2] ** -0.5) for shape in shapes))
+        up, down = (torch.empty(shape, dtype=place.dtype, device=place.device) for shape in shapes)
+        if not blank:
+            for weight in (up, down):
+                weight.normal_(std=weight.shape[2] ** -0.5)
+        return cls(up, down)
 
 
 experts_of = functools.lru_cache(maxsize=1)(Experts.make)

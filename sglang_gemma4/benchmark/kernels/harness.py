@@ -83,10 +83,14 @@ class Case:
     alike: bool = True
     """Whether ways whose outputs have one shape must agree in a dry run."""
 
-    def rows(self, place: Place, chosen: Mapping[str, Sequence[Any]]) -> Iterator[tuple[dict[str, Any], Row]]:
-        """The axes' values and the first set of inputs of each row."""
+    def combinations(self, chosen: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+        """The axes' values of each row."""
         for values in itertools.product(*(chosen[name] for name in self.axes)):
-            named = dict(zip(self.axes, values, strict=True))
+            yield dict(zip(self.axes, values, strict=True))
+
+    def rows(self, place: Place, chosen: Mapping[str, Sequence[Any]]) -> Iterator[tuple[dict[str, Any], Row]]:
+        """The axes' values and one set of inputs of each row."""
+        for named in self.combinations(chosen):
             row = self.make(place, **named)
             if row is not None:
                 yield named, row
@@ -115,32 +119,41 @@ def run(case: Case, chosen: Mapping[str, Sequence[Any]], options: Options, place
     """Measure every row of a case; say each line of the table as soon as it is known."""
     heads = [*case.axes, "way", "µs", "least to most", "of the first (95 %)", "floor µs", "apart"]
     say(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
-    for named, first in case.rows(place, chosen):
-        count = case.sets or max(2, min(10, round(CACHE_BYTES / max(1.0, first.moved))))
-        rows = [first, *(case.make(replace(place, seed=number), **named) for number in range(1, count))]
-        calls = {name: [row.ways[name] for row in rows if row] for name in first.ways if _wanted(name, options.ways)}
-        floor = first.floor(options.bandwidth, options.teraflops) / first.parts
-        measured = timed(calls, place, case.graph, options.rounds, first.parts)
-        if options.tune is not None and first.tiles:
-            tiles = {name: [row.tiles[name] for row in rows if row] for name in first.tiles}
-            measured |= tuned(tiles, list(first.ways.values())[-1], place, case.graph, options, say)
-        baseline = next((taken for taken in measured.values() if not isinstance(taken, str)), [])
-        outputs: list[Any] = []
-        for name, taken in measured.items():
-            cells = [*map(str, named.values()), name]
-            if isinstance(taken, str):
-                cells += [taken, "", "", "", ""]
-            else:
-                outputs.append(_copied((calls.get(name) or tiles[name])[0]()))
-                found = statistics.summary(taken)
-                spread = f"{found.low:.2f} to {found.high:.2f}"
-                cells += [f"{found.median:.2f}", spread, _ratio(baseline, taken), f"{floor:.2f}", _apart(outputs[0], outputs[-1])]
-            say(f"| {' | '.join(cells)} |")
-            if options.raw:
-                line = {"case": case.name, **named, "way": name, "floor_us": floor}
-                line |= {"reason": taken} if isinstance(taken, str) else {"us": taken}
-                with options.raw.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
+    for named in case.combinations(chosen):
+        _measure(case, named, options, place, say)
+        if place.device == "cuda":
+            torch.cuda.empty_cache()  # inputs of the next row may take most of the card
+
+
+def _measure(case: Case, named: dict[str, Any], options: Options, place: Place, say: Callable[[str], None]) -> None:
+    first = case.make(place, **named)
+    if first is None:
+        return
+    count = case.sets or max(2, min(10, round(CACHE_BYTES / max(1.0, first.moved))))
+    rows = [first, *(case.make(replace(place, seed=number), **named) for number in range(1, count))]
+    calls = {name: [row.ways[name] for row in rows if row] for name in first.ways if _wanted(name, options.ways)}
+    tiles = {name: [row.tiles[name] for row in rows if row] for name in first.tiles}
+    floor = first.floor(options.bandwidth, options.teraflops) / first.parts
+    measured = timed(calls, place, case.graph, options.rounds, first.parts)
+    if options.tune is not None and tiles:
+        measured |= tuned(tiles, list(first.ways.values())[-1], place, case.graph, options, say)
+    baseline = next((taken for taken in measured.values() if not isinstance(taken, str)), [])
+    outputs: list[Any] = []
+    for name, taken in measured.items():
+        cells = [*map(str, named.values()), name]
+        if isinstance(taken, str):
+            cells += [taken, "", "", "", ""]
+        else:
+            outputs.append(_copied((calls.get(name) or tiles[name])[0]()))
+            found = statistics.summary(taken)
+            spread = f"{found.low:.2f} to {found.high:.2f}"
+            cells += [f"{found.median:.2f}", spread, _ratio(baseline, taken), f"{floor:.2f}", _apart(outputs[0], outputs[-1])]
+        say(f"| {' | '.join(cells)} |")
+        if options.raw:
+            line = {"case": case.name, **named, "way": name, "floor_us": floor}
+            line |= {"reason": taken} if isinstance(taken, str) else {"us": taken}
+            with options.raw.open("a") as file:
+                file.write(json.dumps(line) + "\n")
 
 
 def timed(calls: Mapping[str, Sequence[Call]], place: Place, graph: bool, rounds: int, parts: int = 1) -> dict[str, list[float] | str]:
