@@ -9,9 +9,9 @@ import torch
 from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
 from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, lazily, short
 from sglang_gemma4.benchmark.kernels.timer import Call
-from sglang_gemma4.kernels.attention.tiles import KeyTile, PromptTile
 from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
 from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
+from sglang_gemma4.kernels.attention.tiles import KeyTile, PromptTile
 
 KINDS = {"sliding": Kind(16, 8, 256, 1023), "full": Kind(16, 2, 512, -1)}
 KEY_TILES = {

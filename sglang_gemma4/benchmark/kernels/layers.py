@@ -11,8 +11,7 @@ from sglang_gemma4.benchmark.kernels.timer import Call
 from sglang_gemma4.kernels.dense.few_row_linear import Tile, counters, few_row_linear
 from sglang_gemma4.kernels.dense.gated_embedding import gated_embedding
 from sglang_gemma4.kernels.norms.layer_tail import dual_tail, tail
-from sglang_gemma4.kernels.norms.qkv_norm_rope import qkv_norm_rope
-from sglang_gemma4.kernels.norms.qkv_norm_rope import TokenTiles
+from sglang_gemma4.kernels.norms.qkv_norm_rope import TokenTiles, qkv_norm_rope
 from sglang_gemma4.kernels.norms.row_parts import RowTiles
 from sglang_gemma4.kernels.norms.triple_rmsnorm import triple_rmsnorm
 
