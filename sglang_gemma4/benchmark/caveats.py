@@ -110,7 +110,7 @@ def _below(results: Results, least: int, limit: int) -> str:
 
 def _rounds_apart(results: Results) -> list[str]:
     """Where starts of one arm differ more than the arms do: the interval, which takes repetitions for independent, is then too narrow."""
-    found = {}
+    found: dict[str, None] = {}
     for arm in results.arms[1:]:
         for outcome in outcomes(results, arm):
             effect = abs(outcome.ratio.value - 1)

@@ -1,5 +1,6 @@
 """What is sampled while a workload runs: SGLang's metrics, and memory of the card or of the processes."""
 
+import contextlib
 import math
 import threading
 import urllib.request
@@ -94,17 +95,13 @@ def memory_in_use(process: int) -> Callable[[], float]:
 
 
 def _resident(process: int) -> int:
+    """Bytes of a process and its children; those that have just ended count nothing."""
     import psutil
 
-    try:
-        parent = psutil.Process(process)
-        family = [parent, *parent.children(recursive=True)]
-    except psutil.Error:
-        return 0
     total = 0
-    for member in family:
-        try:
-            total += member.memory_info().rss
-        except psutil.Error:
-            continue
+    with contextlib.suppress(psutil.Error):
+        parent = psutil.Process(process)
+        for member in (parent, *parent.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                total += member.memory_info().rss
     return total

@@ -42,7 +42,7 @@ class ServerSide:
                 if any(name == workload.name for _, name, _ in self.tasks):
                     check_pool(workload, settings)
             except ValueError as error:
-                crash = {"during": workload.name, "exit_status": None, "log_tail": [], "why": str(error)}
+                crash: dict[str, Any] = {"during": workload.name, "exit_status": None, "log_tail": [], "why": str(error)}
                 records.append(self.plan.raw, "crash", **self._who, **crash)
                 progress(str(error))
                 self.tasks = [task for task in self.tasks if task[1] != workload.name]

@@ -143,7 +143,7 @@ def _steps(events: pd.DataFrame) -> list[Step]:
 def _spans(events: pd.DataFrame) -> np.ndarray:
     """[events, 2] start and end of each, by start."""
     spans = np.stack([events["ts"], events["ts"] + events["dur"]], axis=1)
-    return spans[np.lexsort((spans[:, 1], spans[:, 0]))]
+    return np.asarray(spans[np.lexsort((spans[:, 1], spans[:, 0]))])
 
 
 def _away(events: pd.DataFrame, moments: pd.Series) -> np.ndarray:
@@ -154,7 +154,7 @@ def _away(events: pd.DataFrame, moments: pd.Series) -> np.ndarray:
     before = np.concatenate([[-np.inf], np.maximum.accumulate(spans[:, 1])[:-1]])
     spans = spans[spans[:, 0] >= before]  # the others lie within the span before
     where = np.searchsorted(spans[:, 1], moments)
-    return (where < len(spans)) & (spans[where.clip(max=len(spans) - 1), 0] <= moments.to_numpy())
+    return np.asarray((where < len(spans)) & (spans[where.clip(max=len(spans) - 1), 0] <= moments.to_numpy()))
 
 
 def _gpu_events(events: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sglang_gemma4 import cli
-from sglang_gemma4.benchmark import arms, command, records, workloads
+from sglang_gemma4.benchmark import arms, checked_plan, command, records, workloads
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import ENGINE, SERVER, WARM_UP, Done, Plan, check_resumable, interleaved
 
@@ -197,7 +197,7 @@ def test_a_dry_run_serves_the_tiny_model_of_the_family(asked: str | None, served
     command.add_command(parser.add_subparsers())
     arguments = parser.parse_args(["bench", *words])
     arguments.server_flags = []
-    assert command.plan_of(arguments, tmp_path).label == served
+    assert checked_plan.plan_of(arguments, tmp_path).label == served
 
 
 def test_the_image_sweep_differs_from_images_in_their_number_alone() -> None:

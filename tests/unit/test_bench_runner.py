@@ -73,7 +73,8 @@ def test_a_workload_that_the_pool_cannot_hold_is_a_result_of_its_arm(tmp_path: P
     whole = plan(tmp_path, Arm("stock", arguments=("stock",)))
     said: list[str] = []
     monkeypatch.setattr(server_side, "Server", SideBySide)
-    side: Any = server_side.ServerSide(whole, whole.arms[0], {}, 0, whole.order("server", 0), SimpleNamespace())
+    no_client: Any = None
+    side = server_side.ServerSide(whole, whole.arms[0], {}, 0, whole.order("server", 0), no_client)
     side.drop_what_does_not_fit({"max_total_num_tokens": 3000}, said.append)
     assert {task[1] for task in side.tasks} == {"chat"}
     (line,) = records.read(whole.raw)
