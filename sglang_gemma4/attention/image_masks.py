@@ -187,7 +187,7 @@ class ImageAttention:
         if isinstance(kernel, PrefillAttention):
             flags = {name: value for name, value in others.items() if name not in ("page_size", "extend_seq_lens_cpu")}
             reason = prefill_declined(None, is_causal, k_scale, v_scale, sm_scale, flags) or kernel.attend(
-                *common, max_len_extend, sm_scale or 1.0, sliding_window_size, batch.reach
+                common, max_len_extend, sm_scale or 1.0, sliding_window_size, batch.reach
             )
             if reason is None:
                 return

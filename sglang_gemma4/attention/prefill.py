@@ -53,36 +53,28 @@ class PrefillAttention:
         **others: Any,
     ) -> None:
         """Write ``out`` ``[tokens, heads, value dim]``; the arguments are those of SGLang's ``extend_attention_fwd``."""
+        tensors = (q, k, v, out, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices)
         reason = declined(custom_mask, is_causal, k_scale, v_scale, sm_scale, others) or self.attend(
-            q, k, v, out, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, max_len_extend, sm_scale or 1.0, sliding_window_size
+            tensors, max_len_extend, sm_scale or 1.0, sliding_window_size
         )
         if reason is None:
             return
         note(NAME, f"SGLang's extend kernel prefills: {reason}")
         self.stock(
-            q, k, v, out, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, custom_mask, is_causal, mask_indptr, max_len_extend,
-            k_scale, v_scale, sm_scale=sm_scale, sliding_window_size=sliding_window_size, page_size=page_size,
-            extend_seq_lens_cpu=extend_seq_lens_cpu, window_kv_offsets=window_kv_offsets,
-            skip_prefix_custom_mask=skip_prefix_custom_mask, **others,
+            *tensors, custom_mask, is_causal, mask_indptr, max_len_extend, k_scale, v_scale, sm_scale=sm_scale,
+            sliding_window_size=sliding_window_size, page_size=page_size, extend_seq_lens_cpu=extend_seq_lens_cpu,
+            window_kv_offsets=window_kv_offsets, skip_prefix_custom_mask=skip_prefix_custom_mask, **others,
         )  # fmt: skip
 
     def attend(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        out: torch.Tensor,
-        k_buffer: torch.Tensor,
-        v_buffer: torch.Tensor,
-        qo_indptr: torch.Tensor,
-        kv_indptr: torch.Tensor,
-        kv_indices: torch.Tensor,
-        longest: int,
-        scale: float,
-        window: int,
-        reach: torch.Tensor | None = None,
+        self, tensors: tuple[torch.Tensor, ...], longest: int, scale: float, window: int, reach: torch.Tensor | None = None
     ) -> str | None:
-        """Compute a layer with :func:`prefill_attention`, whose arguments these are; or why it does not take them, and nothing is done."""
+        """Compute a layer with :func:`prefill_attention`, or say why it does not take it; then nothing is written.
+
+        Args:
+            tensors: q, k, v, out, k_buffer, v_buffer, qo_indptr, kv_indptr and kv_indices, as :func:`prefill_attention` has them.
+        """
+        q, k, v, out, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices = tensors
         reason = prefill_reason(q, k, v, k_buffer, v_buffer, out)
         if reason is None and self.flash is not None and reach is None and self.flash.wants(q, k, window):
             problem = self.flash.reason_against(q, k, v, kv_indices)

@@ -4,6 +4,7 @@ import functools
 from dataclasses import dataclass
 
 import torch
+import triton
 
 LEAST = 101_376
 """Bytes that kernels whose tiles are the same on every card need at most: those of an Ada, an A10 or a consumer Blackwell."""
@@ -40,6 +41,11 @@ def card(device: torch.device) -> Card:
 def multiprocessors(device: torch.device, elsewhere: int = 1) -> int:
     """Of a card; ``elsewhere`` where kernels are interpreted."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else elsewhere
+
+
+def reason_against_device(device: torch.device) -> str | None:
+    """Why no Triton kernel runs there, or None: it needs a card or Triton's interpreter."""
+    return None if device.type == "cuda" or triton.knobs.runtime.interpret else f"Triton does not run on {device.type}"
 
 
 def reason_against_card(device: torch.device) -> str | None:

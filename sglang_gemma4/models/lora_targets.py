@@ -7,8 +7,9 @@ and the FFN of layers that share KV may be twice as wide. So sizes are read off 
 import re
 from typing import Any
 
-import triton
 from sglang.srt.lora.layers import unwrap_lora_layer
+
+from sglang_gemma4.kernels.card import reason_against_device
 
 PARTS: dict[str, tuple[str, ...]] = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
@@ -113,8 +114,7 @@ def attach(model: Any) -> LoraTargets:
     if present is not None:
         return present
     targets = LoraTargets(model)
-    if next(model.parameters()).device.type == "cpu" and not triton.knobs.runtime.interpret:
-        targets.against_experts = "SGLang's kernels for them are Triton's, which does not run on cpu"
+    targets.against_experts = reason_against_device(next(model.parameters()).device)
     model.__dict__.update({_KEY: targets, "should_apply_lora": targets.should_apply_lora, "get_hidden_dim": targets.get_hidden_dim})
     return targets
 

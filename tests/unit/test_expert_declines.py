@@ -186,7 +186,7 @@ def test_a_layer_that_is_not_taken(change: dict[str, Any], said: str, caplog: py
         ({"topk_output": SimpleNamespace(format=None)}, "the routing is left to the experts' kernel"),
         ({"hidden_states_pre_quant": object()}, "the activation is quantised"),
         ({"format": DispatchOutputFormat.DEEPEP_LL}, "as deepep_ll"),
-        ({}, "tensors are on cpu"),
+        ({}, "Triton does not run on cpu"),
     ],
 )
 def test_a_batch_that_is_not_taken(
@@ -248,7 +248,7 @@ def test_a_chunk_that_is_not_taken(caplog: pytest.LogCaptureFixture) -> None:
     layer = layer_with()
     expert_layers.take_many(layer, "gelu_pytorch_tanh")
     assert layer.run_moe_core(batch(hidden_states=torch.zeros(1024, HIDDEN))) == "SGLang's"
-    assert patching._outcomes["prefill_experts"].notes == ["SGLang's kernels compute the experts: tensors are on cpu"]
+    assert patching._outcomes["prefill_experts"].notes == ["SGLang's kernels compute the experts: Triton does not run on cpu"]
 
 
 def test_sglang_s_alignment_is_read_as_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,7 @@ def test_short_prefills_and_images_stay_ours(tokens: int, images: bool, flashed:
     q, k, v = (torch.zeros(tokens, heads, 256, dtype=torch.bfloat16) for heads in (4, 2, 2))
     starts, none = torch.tensor([0, tokens]), torch.zeros(2, dtype=torch.int32)
     reach = torch.zeros(tokens, dtype=torch.int32) if images else None
-    assert attention.attend(q, k, v, torch.empty_like(q), k, v, starts, none, none[:0], tokens, 1.0, -1, reach) is None
+    assert attention.attend((q, k, v, torch.empty_like(q), k, v, starts, none, none[:0]), tokens, 1.0, -1, reach) is None
     assert len(taken) == flashed
     assert len(kernel) == 1 - flashed
 

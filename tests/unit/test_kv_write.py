@@ -261,9 +261,9 @@ def test_attention_writes_what_the_launch_does_not(
 
 def test_without_our_launch_it_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(qkv_rope, "problem_with", lambda *_: "the model runs on cpu")
+    monkeypatch.setattr(qkv_rope, "problem_with", lambda *_: "Triton does not run on cpu")
     for asked in (True, True, False):
         kv_write.want(asked)
         qkv_patch.normed_and_rotated(lambda *_: X, None, None, X, None)
-    said = "sglang-gemma4: kv_write declined: SGLang's norms and rotation run: the model runs on cpu"
+    said = "sglang-gemma4: kv_write declined: SGLang's norms and rotation run: Triton does not run on cpu"
     assert [record.getMessage() for record in caplog.records] == [said]

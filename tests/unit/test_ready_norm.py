@@ -51,6 +51,6 @@ def test_norms_of_another_kind_are_named() -> None:
 
 
 def test_hidden_states_of_another_kind_are_named() -> None:
-    assert tensor_problem(torch.zeros(2, 8)) == "the model runs on cpu"
+    assert tensor_problem(torch.zeros(2, 8)) == "Triton does not run on cpu"
     assert "(8,)" in str(tensor_problem(torch.zeros(8)))
     assert "tuple" in str(tensor_problem((torch.zeros(2, 8), torch.ones(2))))

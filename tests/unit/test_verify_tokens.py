@@ -35,7 +35,7 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(
         "sglang_gemma4.kernels.heads.head_argmax.head_argmax", lambda hidden, weight, **_: ((hidden @ weight.T).argmax(-1), None)
     )
-    monkeypatch.setattr(draft_head, "not_here", lambda tensor: None)
+    monkeypatch.setattr(draft_head, "reason_against_device", lambda device: None)
     model: Any = object.__new__(Gemma4ForCausalLM)
     torch.nn.Module.__init__(model)
     processor: Any = object.__new__(LogitsProcessor)

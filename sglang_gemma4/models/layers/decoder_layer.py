@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
 from sglang.srt.batch_invariant_ops import is_batch_invariant_mode_enabled
 from sglang.srt.layers.layer_boundary import SumGroup
 from sglang.srt.layers.layer_boundary.residual.add_norm import NormReadout
 from sglang.srt.layers.layernorm import Gemma4RMSNorm, RMSNorm
 
+from sglang_gemma4.kernels.card import reason_against_device
 from sglang_gemma4.kernels.dense import gated_embedding
 from sglang_gemma4.kernels.norms import layer_tail, triple_rmsnorm
 
@@ -82,8 +82,8 @@ def tensor_problem(x: Any) -> str | None:
     """Why no Triton kernel of ours may take this hidden state, or None."""
     if not isinstance(x, torch.Tensor) or x.dim() != 2:
         return f"the hidden state is {tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__}"
-    if not x.is_cuda and not triton.knobs.runtime.interpret:
-        return f"the model runs on {x.device.type}"
+    if problem := reason_against_device(x.device):
+        return problem
     if is_batch_invariant_mode_enabled():
         return "deterministic inference asks for SGLang's batch-invariant norms"
     if torch.compiler.is_compiling():

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 import torch
-import triton
 from sglang.srt.layers.logits_processor import LogitsProcessor
 from sglang.srt.runtime_context import get_parallel
 
+from sglang_gemma4.kernels.card import reason_against_device
 from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax
 from sglang_gemma4.models.layers.sharded_head import vocabulary_range
 
@@ -47,7 +47,7 @@ def reason_against(processor: LogitsProcessor, hidden_states: torch.Tensor, lm_h
         return "logits are scaled, or computed for on-policy training"
     if min(processor.vocab_size, lm_head.weight.shape[0]) % _ranks(sharded):
         return f"{processor.vocab_size} tokens do not divide by {_ranks(sharded)} ranks"
-    return not_here(hidden_states) or head_argmax.reason_against(hidden_states, lm_head.weight)
+    return reason_against_device(hidden_states.device) or head_argmax.reason_against(hidden_states, lm_head.weight)
 
 
 def _ranks(sharded: bool) -> int:
@@ -76,18 +76,12 @@ def centroid_token(model: Any, say: Say, hidden_states: torch.Tensor) -> torch.T
         return found
     weight, active = model.lm_head.weight, model.centroid_intermediate_top_k
     scores = model.centroids(hidden_states)
-    reason = not_here(hidden_states) or centroid_argmax.reason_against(hidden_states, scores, weight, model.token_ordering, active)
+    against = centroid_argmax.reason_against
+    reason = reason_against_device(hidden_states.device) or against(hidden_states, scores, weight, model.token_ordering, active)
     if reason:
         say(reason)
         return type(model)._apply_centroid_masking(model, hidden_states)  # type: ignore[no-any-return]
     return centroid_argmax.centroid_argmax(hidden_states, scores, weight, model.token_ordering, active).view(-1, 1)
-
-
-def not_here(tensor: torch.Tensor) -> str | None:
-    """Why no kernel runs on this tensor's device, or None."""
-    if tensor.is_cuda or triton.knobs.runtime.interpret:
-        return None
-    return f"Triton does not run on {tensor.device.type}"
 
 
 def install(model: Any, say: Say, sharded: bool) -> None:

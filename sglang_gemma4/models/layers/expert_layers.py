@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
 
+from sglang_gemma4.kernels.card import reason_against_device
 from sglang_gemma4.kernels.experts import expert_routing, few_token_experts
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
 from sglang_gemma4.kernels.experts.gated_experts import reason_against
@@ -102,12 +102,14 @@ class ExpertKernels:
         if dispatch_output.hidden_states_pre_quant is not None:
             return "the activation is quantised"
         x = dispatch_output.hidden_states
-        if not x.is_cuda and not triton.knobs.runtime.interpret:
-            return f"tensors are on {x.device.type}"
-        routed = dispatch_output.topk_output
-        return self.against_card(x.device) or reason_against(
-            x, self.layer.w13_weight, self.layer.w2_weight, routed.topk_weights, routed.topk_ids
+        given = (
+            x,
+            self.layer.w13_weight,
+            self.layer.w2_weight,
+            dispatch_output.topk_output.topk_weights,
+            dispatch_output.topk_output.topk_ids,
         )
+        return reason_against_device(x.device) or self.against_card(x.device) or reason_against(*given)
 
 
 @dataclass
@@ -142,9 +144,7 @@ class FewTokenExperts(ExpertKernels):
             self.against_routing = "--enable-deterministic-inference: more tokens get weights that are summed in another order"
         self.scale = moe.per_expert_scale
         self.stock_routing = moe.topk.topk_config.custom_routing_function
-        # A buffer: SGLang brings those back where it gave the weights' memory away in between, and a counter that is not zero never ends.
-        self.done = few_token_experts.counters(hidden, moe.per_expert_scale.device)
-        derived.scratch(moe, "few_token_experts_done", self.done)
+        self.done = derived.scratch(moe, "few_token_experts_done", few_token_experts.counters(hidden, moe.per_expert_scale.device))
         self.ids: torch.Tensor | None = None
         self.blocks: Blocks | None = None
         self.chosen: Chosen | None = None
@@ -164,7 +164,7 @@ class FewTokenExperts(ExpertKernels):
         if chosen is not None and chosen.logits is gating_output and topk == self.topk:
             self.ids, self.blocks = chosen.ids, chosen.blocks
             return chosen.weights, chosen.ids
-        if self.may_route(gating_output.shape[0], gating_output.is_cuda):
+        if self.may_route(gating_output):
             reason = self.against_routing or expert_routing.reason_against(gating_output, self.scale, topk)
             if reason is None:
                 weights, self.ids, self.blocks = expert_routing.expert_routing(gating_output, self.scale.data, topk)
@@ -173,15 +173,10 @@ class FewTokenExperts(ExpertKernels):
         routed: tuple[torch.Tensor, torch.Tensor] = self.stock_routing(hidden_states, gating_output, topk, renormalize)
         return routed
 
-    def may_route(self, tokens: int, on_card: bool) -> bool:
-        """Whether a batch's experts are chosen from here at all: not where they will be SGLang's, which says why.
-
-        Args:
-            on_card: its tensors are on a CUDA card.
-        """
-        if self.declined or not self.least <= tokens <= self.most or torch.compiler.is_compiling():
-            return False
-        return on_card or bool(triton.knobs.runtime.interpret)
+    def may_route(self, rows: torch.Tensor) -> bool:
+        """Whether the experts of a batch with these rows are chosen here: not where SGLang will compute them, which says why."""
+        takes = self.least <= rows.shape[0] <= self.most and not self.declined and not torch.compiler.is_compiling()
+        return takes and reason_against_device(rows.device) is None
 
     def compute(self, x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """The weighted sum of each token's experts, ``[tokens, hidden]``."""

@@ -33,9 +33,7 @@ class FewRowLinear(UnquantizedLinearMethod):
     def __init__(self, layer: Any, beside_experts: str | None = None) -> None:
         super().__init__()
         outputs = layer.weight.shape[0]
-        # A buffer: SGLang brings those back where it gave the weights' memory away in between, and a counter that is not zero never ends.
-        self.done = counters(outputs, layer.weight.device)
-        derived.scratch(layer, "few_row_linear_done", self.done)
+        self.done = derived.scratch(layer, "few_row_linear_done", counters(outputs, layer.weight.device))
         self.most_rows = MOST_ROWS_OF_NARROW if outputs <= NARROW or beside_experts == "first" else MOST_ROWS
         if beside_experts == "last":
             self.most_rows = MOST_ROWS_OF_LAST_BESIDE_EXPERTS
@@ -81,10 +79,8 @@ class GatedFeedForward:
         problem = self.problem()
         if problem is not None:
             note("few_row_linear", problem)
-            stock: torch.Tensor = self.stock(x)
-            return stock
-        weight = self.feed_forward.gate_up_proj.weight
-        if not self.method.takes(x, weight):
+        weight = self.gate_up.weight
+        if problem is not None or not self.method.takes(x, weight):
             out: torch.Tensor = self.stock(x)
             return out
         hidden = few_row_linear(x, weight, self.method.done, gated=True)

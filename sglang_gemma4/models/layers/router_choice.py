@@ -7,9 +7,9 @@ for the routing of those very logits, and routes any others afresh.
 from typing import Any
 
 import torch
-import triton
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 
+from sglang_gemma4.kernels.card import reason_against_device
 from sglang_gemma4.kernels.experts import routed_product
 from sglang_gemma4.models import derived
 from sglang_gemma4.models.layers.expert_layers import Chosen, FewTokenExperts
@@ -23,16 +23,14 @@ class RouterChoice(UnquantizedLinearMethod):
         super().__init__()
         proj = router.proj
         self.router, self.before, self.experts = router, proj.quant_method, experts
-        # A buffer: SGLang brings those back where it gave the weights' memory away in between, and a counter that is not zero never ends.
-        self.done = routed_product.counter(proj.weight.device)
-        derived.scratch(proj, "router_choice_done", self.done)
+        self.done = derived.scratch(proj, "router_choice_done", routed_product.counter(proj.weight.device))
         self.steps = 0
         """Products that chose; a test asks for it."""
 
     def takes(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
         """Whether one launch multiplies and chooses. Where nothing is chosen from here at all, ``FewTokenExperts`` says why."""
         experts = self.experts
-        if experts.against_routing is not None or not experts.may_route(x.shape[0], x.is_cuda):
+        if experts.against_routing is not None or not experts.may_route(x):
             return False
         reason = routed_product.reason_against(x, weight, experts.scale, experts.topk)
         if reason is not None:
@@ -58,8 +56,8 @@ def problem_with(layer: Any) -> str | None:
     if not isinstance(layer.moe.__dict__.get("few_token_experts"), FewTokenExperts):
         return "few_token_experts is off or declined"
     proj = layer.router.proj
-    if not proj.weight.is_cuda and not triton.knobs.runtime.interpret:
-        return f"Triton does not run on {proj.weight.device.type}"
+    if problem := reason_against_device(proj.weight.device):
+        return problem
     if not isinstance(proj.quant_method, UnquantizedLinearMethod) or proj.bias is not None:
         return f"its product is quantised ({type(proj.quant_method).__name__}) or has a bias"
     weight = torch.empty_like(proj.weight, device="meta", memory_format=torch.contiguous_format)  # one that is to be mapped has no strides
