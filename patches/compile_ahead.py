@@ -40,7 +40,7 @@ def _has_card() -> bool:
     import torch
     from sglang.srt.runtime_context import get_parallel
 
-    return torch.cuda.is_available() and get_parallel().tp_rank == 0
+    return bool(torch.cuda.is_available() and get_parallel().tp_rank == 0)
 
 
 def _begin_triton(scheduler: Any) -> None:

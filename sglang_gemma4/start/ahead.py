@@ -121,6 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=max(1, min(16, cores - 2)), help="compiling processes (default: %(default)s)")
     arguments = parser.parse_args(argv)
     os.nice(5)  # loading weights comes first
+    if "TRITON_CACHE_DIR" not in os.environ:
+        import_module("sglang")  # which names the folder where servers have it
     with open(arguments.file) as file:
         entries = json.load(file)["value"]["entries"]
     out, sys.stdout = sys.stdout, sys.stderr  # modules of SGLang print while they are imported

@@ -9,6 +9,7 @@ import torch
 from sglang.kernels.ops.attention import flash_attention_v4
 
 from sglang_gemma4.attention import flash_choice, flash_prefill, prefill
+from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
 from sglang_gemma4.patches import flash_prefill as patch
 from sglang_gemma4.start import folder
 from sglang_gemma4.switches import CACHE_DIR
@@ -177,7 +178,7 @@ class Card:
     def time(self, call: Any) -> float:
         dim = call.keywords["q"].shape[2]
         self.timed.append(dim)
-        return self.theirs[dim] if call.func is not flash_choice.prefill_attention else 2.0
+        return self.theirs[dim] if call.func is not prefill_attention else 2.0
 
     def start(self) -> flash_choice.Choice:
         flash_choice.chosen.cache_clear()

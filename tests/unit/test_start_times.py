@@ -2,6 +2,7 @@
 
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,7 @@ def test_kernels_are_counted_beside_another_listener(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(knobs.compilation, "listener", lambda **said: heard.append(said["cache_hit"]))
     kernels.watch()
     kernels.watch()
-    said = {"src": None, "metadata": {}, "metadata_group": {}, "times": SimpleNamespace(total=2_500_000)}
+    said: dict[str, Any] = {"src": None, "metadata": {}, "metadata_group": {}, "times": SimpleNamespace(total=2_500_000)}
     for hit in (False, True, True):
         knobs.compilation.listener(**said, cache_hit=hit)  # type: ignore[misc]
     with times.part("graphs"), times.part("captures"):

@@ -1,0 +1,37 @@
+"""A start that takes its processor for an H200 as far as compiling ahead goes: ``TEST_SABOTAGE=hopper_standin:install``.
+
+Its list names a kernel that does not exist, in a file that does not either, and FlashAttention-4's process is one that fails: what is left
+is what a start makes of it.
+"""
+
+from typing import Any
+from unittest import mock
+
+import torch
+
+
+def install() -> None:
+    """In the scheduler's process, before the scheduler is made."""
+    from sglang_gemma4.attention import flash_ahead, flash_prefill
+    from sglang_gemma4.patches import compile_ahead
+    from sglang_gemma4.start import ahead, folder
+    from sglang_gemma4.start.child import Child
+
+    entry = {"kernel": "nowhere:gone", "hash": "00" * 32}
+    folder.load = lambda kind, *_: {"versions": {}, "entries": [entry]} if kind == ahead.KIND else None  # type: ignore[assignment]
+    flash_prefill.DTYPES = (torch.float32,)
+    vars(flash_ahead)["Child"] = lambda _module, *given, **_named: Child("this", *given)
+    compile_ahead._has_card = lambda: True
+    for name in ("_begin_triton", "_begin_flash"):
+        setattr(compile_ahead, name, on_a_card(getattr(compile_ahead, name)))
+
+
+def on_a_card(begin: Any) -> Any:
+    """``begin`` with a card that tells its name."""
+
+    def begun(scheduler: Any) -> None:
+        card: dict[str, Any] = {"get_device_name": lambda *_: "NVIDIA H200", "get_device_capability": lambda *_: (9, 0)}
+        with mock.patch.multiple(torch.cuda, **card):
+            begin(scheduler)
+
+    return begun

@@ -1,0 +1,23 @@
+"""What prepares a start fails in a real engine: a line each, and the answers of an engine without it."""
+
+from pathlib import Path
+
+from sglang_gemma4.serving.launch import resolve
+from tests.engine.engine_fork import Group, Nursery, Output
+
+PROMPT = "<bos>The ruler of Belm is"
+
+
+def test_a_failing_preparation_changes_nothing(nursery: Nursery, tmp_path: Path) -> None:
+    group = Group([PROMPT], {"max_new_tokens": 8})
+    env = {"SGLANG_GEMMA4_COMPILE_AHEAD": "1", "TEST_SABOTAGE": "hopper_standin:install", "SGLANG_GEMMA4_CACHE_DIR": str(tmp_path)}
+    answers: list[Output] = [nursery.run(resolve("tiny-e2b"), [group], env=given)[0][0] for given in (env, {})]
+    assert answers[0].token_ids == answers[1].token_ids
+    for said in (
+        "1 kernels that an earlier start listed are compiled while weights load",
+        "kernels compiled ahead: the process ended with status 1 and no answer; the start goes on",
+        "FlashAttention-4 compiled ahead: the process ended with status 0 and no answer; the start compiles it",
+    ):
+        assert answers[0].log.count(said) == 1
+        assert said not in answers[1].log
+    assert list(tmp_path.rglob("*.json")) == [], "nothing that failed is kept"
