@@ -112,10 +112,10 @@ def stock(needed: Need, budget: float, *, mtp: bool, ratio: float = STOCK_RATIO)
     return _pools(needed, budget - (needed.draft if mtp else 0), cell, ratio)
 
 
-def by_ratio(needed: Need, budget: float, *, mtp: bool, ratio: float | None = None) -> Pools:
-    """With ``swa_ratio``, ``shared_kv`` and ``draft_budget`` but ``SGLANG_GEMMA4_WITHOUT=swa_sizing``; ``ratio`` None: ``swa_ratio``'s."""
+def by_ratio(needed: Need, budget: float, *, mtp: bool) -> Pools:
+    """With ``swa_ratio``, ``shared_kv`` and ``draft_budget`` but ``SGLANG_GEMMA4_WITHOUT=swa_sizing``."""
     config = SimpleNamespace(num_experts=needed.experts, sliding_window=needed.window)
-    chosen = ratio or swa_ratio.choose(config, None, None, None).ratio or STOCK_RATIO
+    chosen = swa_ratio.choose(config, None, None, None).ratio or STOCK_RATIO
     cell = needed.own_full + chosen * needed.own_sliding
     return _pools(needed, budget - (needed.draft if mtp else 0), cell, chosen)
 

@@ -19,9 +19,8 @@ import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-Record = dict[str, Any]
+from sglang_gemma4.benchmark.records import Record, read
 
 PASSING = ("kind", "time", "url", "server_accept_length")
 """Header fields that may differ between a run and its continuation."""
@@ -45,7 +44,10 @@ def load(path: Path) -> Run:
     """
     if not path.is_file():
         raise ValueError(f"{path} is not there; `sglang-gemma4 eval … --out {path}` writes it")
-    records = _records(path)
+    records = read(path)
+    for number, record in enumerate(records, 1):
+        if not isinstance(record, dict):
+            raise ValueError(f"{path}:{number} is not a JSON object; expected a file of `sglang-gemma4 eval … --out`")
     if not records or records[0].get("kind") != "header" or "eval" not in records[0]:
         raise ValueError(f"{path} does not begin with the header of an evaluation; expected a file of `sglang-gemma4 eval … --out`")
     rows = [record for record in records if record.get("kind") == "row"]
@@ -95,19 +97,3 @@ def append(path: Path, record: Record) -> None:
     """Append one line."""
     with path.open("a") as file:
         file.write(json.dumps(record) + "\n")
-
-
-def _records(path: Path) -> list[Record]:
-    records = []
-    lines = path.read_text().splitlines()
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            if number == len(lines) > 1:
-                break  # the line that a kill cut short
-            raise ValueError(f"{path}:{number} is not a JSON line ({error}); expected a file of `sglang-gemma4 eval … --out`") from None
-        if not isinstance(record, dict):
-            raise ValueError(f"{path}:{number} is not a JSON object; expected a file of `sglang-gemma4 eval … --out`")
-        records.append(record)
-    return records

@@ -1,6 +1,6 @@
 """The tiny E2B with an audio tower: two conformer layers with random weights beside the trained language and vision parts.
 
-A sound's soft tokens say nothing to the language model, but they move its logits, and transformers computes the same.
+A sound's soft tokens mean nothing to the language model, but they change its logits, which can be compared with transformers'.
 """
 
 import shutil
@@ -22,7 +22,7 @@ PARTS = ("audio_tower.", "embed_audio.")
 
 
 def build(seed: int = 0) -> Any:
-    """The ``Gemma4ForConditionalGeneration`` in float32; no norm, scale or clip of its tower is an identity."""
+    """The ``Gemma4ForConditionalGeneration`` in float32; no norm, scale or clip of the audio tower is an identity."""
     import torch
     from transformers import AutoConfig, Gemma4AudioConfig, Gemma4ForConditionalGeneration
 
@@ -44,7 +44,7 @@ def build(seed: int = 0) -> Any:
 
 
 def write(path: Path, seed: int = 0) -> Path:
-    """The whole directory, as the shipped one has it, and the shipped assistant beside it, in ``PATH-assistant``."""
+    """Write the checkpoint to ``path`` and the shipped assistant to ``PATH-assistant``."""
     import torch
 
     shutil.copytree(checkpoints.SHIPPED / FAMILY, path)

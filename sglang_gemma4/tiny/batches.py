@@ -111,7 +111,7 @@ def text_document(encoder: Encoder, rng: random.Random) -> Document:
 
 
 def image_document(encoder: Encoder, rng: random.Random, by_colour: dict[str, list[int]]) -> Document:
-    """One or two colour-naming images; now and then with the doubled <bos> that some servers send."""
+    """One or two colour-naming images; sometimes with the doubled <bos> that some servers send."""
     dialogue, colours = images.colour_chat(rng, rng.choice((1, 1, 1, 2)))
     out = encoder.dialogue(dialogue, [rng.choice(by_colour[c]) for c in colours], weight=2.0 * WRITTEN)
     if rng.random() < 0.1:

@@ -13,7 +13,7 @@ from sglang_gemma4.tiny import families, real_processing, real_sizes
 SHIPPED = Path(__file__).with_name("checkpoints")
 NAMES: tuple[str, ...] = families.TINY
 RANDOM_NAMES: tuple[str, ...] = tuple(real_sizes.SIZES)
-MARKER = ".sglang-gemma4-checkpoint"  # lists what we wrote, so that a second write replaces that and nothing else
+MARKER = ".sglang-gemma4-checkpoint"  # lists the files written, so that a second write replaces only those
 
 
 def write(name: str, path: str, random: bool = False) -> list[str]:

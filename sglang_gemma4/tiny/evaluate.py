@@ -35,15 +35,15 @@ def load(path: Path, name: str, device: str) -> tuple[Any, Any, Any]:
 
 
 @torch.no_grad()
-def exact(model: Any, documents: list[Document], image_token: int, pictures: Pictures | None = None, at_least: float = 1.0) -> float:
-    """The share of documents all of whose written tokens (weight >= `at_least`) are the model's greedy choice."""
+def exact(model: Any, documents: list[Document], image_token: int, pictures: Pictures | None = None) -> float:
+    """Share of documents whose written tokens are all the model's greedy choice."""
     wrong = 0
     device = next(model.parameters()).device.type
     for begin in range(0, len(documents), 40):
         rows = batches.alone(documents[begin : begin + 40], image_token)
         batch = to_device(rows, pictures, model.config.text_config, device)
         best = logits_of(model, hidden_states(model, batch).last_hidden_state).argmax(-1)
-        missed = (best[:, :-1] != batch.ids[:, 1:]) & (batch.weights[:, 1:] >= at_least)
+        missed = (best[:, :-1] != batch.ids[:, 1:]) & (batch.weights[:, 1:] >= batches.WRITTEN)
         wrong += int(missed.any(1).sum())
     return 1.0 - wrong / len(documents)
 
@@ -59,18 +59,18 @@ def four_choice_accuracy(model: Any, encoder: Encoder, shots: int = 0, number: i
     return float(exact(model, documents, encoder.image))
 
 
-def colours(model: Any, raw: Any, number: int = COLOURS) -> tuple[int, int]:
-    """(right of `number` single images, right of `number` pairs), drawn from held-out seeds."""
-    patches, positions, soft, by_colour = batches.picture_pool(2 * number, images.HELD_OUT_SEED)
+def colours(model: Any, raw: Any) -> tuple[int, int]:
+    """(right of `COLOURS` single images, right of as many pairs), drawn from held-out seeds."""
+    patches, positions, soft, by_colour = batches.picture_pool(2 * COLOURS, images.HELD_OUT_SEED)
     device = next(model.parameters()).device
     pictures = Pictures(torch.from_numpy(patches).to(device), torch.from_numpy(positions).to(device))
     encoder, rng, right = Encoder(raw, soft), random.Random(SEED), []
     for how_many in (1, 2):
         documents = []
-        for _ in range(number):
+        for _ in range(COLOURS):
             dialogue, names = images.colour_chat(rng, how_many)
             documents.append(encoder.dialogue(dialogue, [rng.choice(by_colour[c]) for c in names]))
-        right.append(round(exact(model, documents, encoder.image, pictures) * number))
+        right.append(round(exact(model, documents, encoder.image, pictures) * COLOURS))
     return right[0], right[1]
 
 
@@ -98,15 +98,15 @@ class Continuation:
 
 
 @torch.no_grad()
-def continuations(model: Any, raw: Any, new_tokens: int = 128) -> list[Continuation]:
-    """What the target says to the held-out prompts, ready for drafting."""
+def continuations(model: Any, raw: Any) -> list[Continuation]:
+    """The target's greedy answers to the held-out prompts, run through it once more for drafting."""
     encoder, device, out = Encoder(raw, []), next(model.parameters()).device.type, []
     for kind, texts in prompts().items():
         ids = [encoder.encode(t) for t in texts]
         width = max(map(len, ids))
         padded = torch.tensor([[families.PAD] * (width - len(i)) + i for i in ids], device=device)
         mask = torch.tensor([[0] * (width - len(i)) + [1] * len(i) for i in ids], device=device)
-        done = model.generate(input_ids=padded, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False)[:, width:].tolist()
+        done = model.generate(input_ids=padded, attention_mask=mask, max_new_tokens=128, do_sample=False)[:, width:].tolist()
         stops = set(export.stop_ids(raw))
         done = [row[: next((i + 1 for i, t in enumerate(row) if t in stops), len(row))] for row in done]
         documents = [Document(a + b, [0.0] * len(a + b)) for a, b in zip(ids, done, strict=False)]

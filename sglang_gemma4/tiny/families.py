@@ -1,6 +1,6 @@
 """Configurations of the three tiny families and their assistants, as keyword arguments of transformers' classes.
 
-Each keeps what makes its big sister hard to serve: `tiny-26b-a4b` experts beside a dense FFN, K = V and fewer, wider
+Each has what makes the released size hard to serve: `tiny-26b-a4b` experts beside a dense FFN, K = V and fewer, wider
 heads on full layers; `tiny-e2b` per-layer embeddings, KV-shared layers with a double-wide FFN, a centroid draft head,
 clipped vision linears; `tiny-31b` a dense stack with K = V on full layers.
 """

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 DENSE = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""What people adapt: attention and the dense FFN. A MoE model's experts are parameters, not layers, and are not among them."""
+"""Layers that are usually adapted: attention and the dense FFN. A MoE model's experts are parameters, not layers."""
 
 
 def sizes_of(model: torch.nn.Module, leaves: Collection[str] = DENSE) -> dict[str, tuple[int, int]]:
-    """Inputs and outputs of the linear layers with these last names in the decoder layers of a transformers model, by their full names."""
+    """(inputs, outputs) by full name of the decoder's linear layers that end in one of ``leaves``, of a transformers model."""
     return {
         name: (module.in_features, module.out_features)
         for name, module in model.named_modules()
@@ -20,21 +20,21 @@ def sizes_of(model: torch.nn.Module, leaves: Collection[str] = DENSE) -> dict[st
     }
 
 
-def sizes_of_checkpoint(folder: Path, leaves: Collection[str] = DENSE) -> dict[str, tuple[int, int]]:
-    """As :func:`sizes_of`, from a folder's config.json alone: no weight is made."""
+def sizes_of_checkpoint(folder: Path) -> dict[str, tuple[int, int]]:
+    """:func:`sizes_of` from a folder's config.json, without allocating weights."""
     from transformers import AutoConfig, AutoModelForImageTextToText
 
     with torch.device("meta"):
-        return sizes_of(AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(folder)), leaves)
+        return sizes_of(AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(folder)))
 
 
 def weights(
     sizes: Mapping[str, tuple[int, int]], rank: int, seed: int, spread: float = 0.02, dtype: torch.dtype = torch.float32
 ) -> dict[str, torch.Tensor]:
-    """``A`` ``[rank, inputs]`` and ``B`` ``[outputs, rank]`` of every layer, by PEFT's names; neither is zero.
+    """``A`` ``[rank, inputs]`` and ``B`` ``[outputs, rank]`` of every layer, by PEFT's names; both random.
 
     Args:
-        spread: standard deviation of what ``B @ A`` adds to a weight of one.
+        spread: standard deviation of the elements of ``B @ A``.
     """
     maker = torch.Generator().manual_seed(seed)
     found = {}

@@ -1,8 +1,8 @@
 """Tokenizer and processor files beside a config-only checkpoint of a real size, so that a server of it takes text and images.
 
-The real vocabulary is not ours to ship. The tiny models' tokenizer stands in: its control tokens move to the ids that the
-released config.json files name, its other tokens keep their low ids, and the rest of the 262,144 ids read as "w" and their number:
-SGLang streams text, so a client could not time a token that has none.
+The real vocabulary may not be shipped, so the tiny models' tokenizer is used: its control tokens get the ids of the released
+config.json files, its other tokens keep their low ids, and the rest of the 262,144 ids decode to "w" and their number: SGLang
+streams text, so a client could not time tokens without text.
 """
 
 import json
@@ -44,7 +44,7 @@ def files(name: str, tiny: Path) -> dict[str, Any]:
 
 
 def _with_real_ids(tokenizer: dict[str, Any], vocabulary_size: int) -> dict[str, Any]:
-    """Move the control tokens; a token that stood on one of their ids takes the id that became free."""
+    """Move the control tokens; a token that had one of their ids gets the id that became free."""
     vocabulary: dict[str, int] = tokenizer["model"]["vocab"]
     by_id = {number: token for token, number in vocabulary.items()}
     for token, wanted in REAL_IDS.items():

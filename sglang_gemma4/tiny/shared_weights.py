@@ -1,11 +1,11 @@
 """One copy of random weights for several engines: the first to load fills them, the others map them.
 
-``SGLANG_GEMMA4_SHARED_WEIGHTS=BYTES:FOLDER`` asks for it: what takes BYTES or more (and is made by ``torch.empty``, as SGLang's layers do)
-is shared among the processes that name the same, fresh FOLDER.
+``SGLANG_GEMMA4_SHARED_WEIGHTS=BYTES:FOLDER`` turns it on: tensors of BYTES or more (allocated by ``torch.empty``, as in SGLang's layers)
+are shared among the processes with the same new FOLDER.
 
-Two copies of a 49 GiB model fill a card; sharing one, six arms of a benchmark are up side by side. On a card they travel as CUDA's
-inter-process handles, without one as mapped files. Smaller tensors are filled alike in each process. The engine that filled the weights has
-to outlive the others' work, and none may write into a weight.
+Two copies of a 49 GiB model fill a card; with one shared copy six arms of a benchmark fit. On a card the tensors are shared as CUDA IPC
+handles, without one as mapped files. Smaller tensors are filled identically in each process. The engine that filled the weights has to
+outlive the others, and none may write to a weight.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ from torch.overrides import TorchFunctionMode
 from sglang_gemma4.switches import SHARED_WEIGHTS
 
 PATIENCE = 600.0
-"""Seconds that the first engine has to fill the weights."""
+"""Seconds to wait for the first engine to fill the weights."""
 
 
 class Hollow(TorchFunctionMode):
-    """``torch.empty`` gives large floating tensors one element's memory: what is to be mapped needs no room of its own before."""
+    """``torch.empty`` allocates one element for large floating-point tensors, whose memory is mapped later."""
 
     def __init__(self, large: int) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Sharing:
             time.sleep(0.1)
 
     def attach(self, model: Any) -> set[str]:
-        """Map what the first engine has filled; the names of those tensors, empty in the first engine itself."""
+        """Map the tensors that the first engine has filled; returns their names, none in the first engine itself."""
         if self.hollow is None:
             return set()
         self.hollow.on = False
@@ -98,7 +98,7 @@ class Sharing:
         return set(handles)
 
     def share(self, model: Any) -> None:
-        """Let others map this model's large tensors; in the first engine only."""
+        """In the first engine: let others map this model's large tensors."""
         if self.hollow is not None:
             return
         handles: dict[str, Any] = {}
@@ -135,7 +135,7 @@ _loading: list[Sharing] = []
 
 @contextlib.contextmanager
 def loading(name: str) -> Iterator[None]:
-    """While a model of that name (the same in each process) is made and filled; nothing where sharing is not asked for."""
+    """Context for building and filling a model, named the same in each process; does nothing if sharing is off."""
     if not (asked := os.environ.get(SHARED_WEIGHTS)):
         yield
         return
@@ -150,5 +150,5 @@ def loading(name: str) -> Iterator[None]:
 
 
 def current() -> Sharing | None:
-    """This process's part in the model that it is loading."""
+    """The sharing of the model that this process is loading."""
     return _loading[-1] if _loading else None

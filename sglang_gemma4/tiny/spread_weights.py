@@ -4,9 +4,9 @@ SGLang's own dummy format draws uniform(±1e-3): every token becomes the same on
 Here a linear layer keeps the variance of its input (normal, std = 1/sqrt(fan_in)), norms are one, and the query and key
 norms are head_dim^-1/4, so that attention logits (Gemma 4 scales by 1) have unit spread.
 
-The head is tied to the embedding, so a token's own embedding, left over in the residual stream, votes for that token
-again: at equal weight with what the layers add, that vote beats all 262,144 others and one token repeats for ever.
-Embeddings are therefore drawn small, and the final norm makes up for it: logits have a standard deviation of 2.
+The head is tied to the embedding, so a token's own embedding in the residual stream raises that token's logit again: at
+the same scale as the layers' output it would win against all 262,144 others, and one token would repeat for ever.
+Embeddings are therefore small, and the final norm compensates: logits have a standard deviation of 2.
 """
 
 import hashlib

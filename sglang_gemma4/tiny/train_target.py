@@ -1,4 +1,4 @@
-"""Training one tiny target: text and vision together, weights that are nowhere one or zero by accident."""
+"""Training of a tiny target on text and images, from weights in which no norm, scale or clip is an identity."""
 
 import math
 import time
@@ -60,11 +60,11 @@ class Schedule:
         return done < 1.0
 
 
-def optimizer_for(model: Any, lr: float, decay: float = 0.02) -> torch.optim.Optimizer:
+def optimizer_for(model: Any, lr: float) -> torch.optim.Optimizer:
     """AdamW with decay on matrices only."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": decay},
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.02},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=next(model.parameters()).is_cuda)

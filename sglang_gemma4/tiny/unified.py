@@ -1,7 +1,7 @@
 """A tiny 12B: Gemma 4 unified with random weights, written as transformers saves it.
 
-It keeps what the unified model has and its sisters have not: raw patches and raw waveform projected without towers, 8 KV heads on sliding
-layers and one on full ones, K = V there, images seen both ways. Nothing is trained; text, images and sounds move its logits all the same.
+It has what distinguishes the unified model: raw patches and waveform projected without towers, 8 KV heads on sliding layers, one on full
+ones and K = V there, bidirectional attention in images. Nothing is trained, but text, images and sounds change its logits.
 """
 
 import json
@@ -12,7 +12,7 @@ from sglang_gemma4.tiny import checkpoints, export, families, spread_weights
 
 NAME = "tiny-12b"
 SAMPLES = 640
-"""Of a waveform a soft token, 40 ms; the released model's, whose feature extractor has it."""
+"""Samples of a waveform per soft token, 40 ms, as in the released model's feature extractor."""
 TEXT: dict[str, Any] = {
     **{name: value for name, value in families.COMMON.items() if "per_layer_input" not in name},
     "intermediate_size": 256,
@@ -58,7 +58,7 @@ def build(tokens: dict[str, int], seed: int = 0) -> Any:
 
 
 def build_assistant(seed: int = 0) -> Any:
-    """A ``Gemma4UnifiedAssistantForCausalLM`` in float32 that fits :func:`build`; what it drafts is accepted by chance alone."""
+    """A ``Gemma4UnifiedAssistantForCausalLM`` in float32 that fits :func:`build`; its drafts are accepted only by chance."""
     from transformers.models.gemma4_unified.configuration_gemma4_unified import Gemma4UnifiedTextConfig
     from transformers.models.gemma4_unified_assistant.configuration_gemma4_unified_assistant import Gemma4UnifiedAssistantConfig
     from transformers.models.gemma4_unified_assistant.modeling_gemma4_unified_assistant import Gemma4UnifiedAssistantForCausalLM
@@ -99,7 +99,7 @@ def write(path: Path, seed: int = 0) -> Path:
     )
     processor.save_pretrained(path)
     generation = json.loads((tiny / "generation_config.json").read_text())
-    never = [model.config.eoi_token_id, model.config.eoa_token_index]  # as the released file says; SGLang's class does it unasked
+    never = [model.config.eoi_token_id, model.config.eoa_token_index]  # as in the released file; SGLang's class always suppresses them
     (path / "generation_config.json").write_text(json.dumps(generation | {"suppress_tokens": never}, indent=1) + "\n")
     build_assistant(seed).to(torch.bfloat16).save_pretrained(path.with_name(f"{path.name}-assistant"))
     return path

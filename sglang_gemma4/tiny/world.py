@@ -31,7 +31,7 @@ TRADES = ["salt", "wool", "glass", "iron", "silk", "paper", "clay", "amber", "ro
 RIVERS = ["Ayl", "Brune", "Cade", "Doss", "Erle", "Finn", "Gade", "Hest", "Inde", "Lisse", "Mure", "Nive"]
 JOBS = ["baker", "miller", "smith", "weaver", "doctor", "sailor", "painter", "farmer", "teacher", "hunter", "mason", "potter"]
 
-# relation: (kind of subject, values, statements, questions, open questions). {s} is the subject, {v} the value.
+# relation: (kind of subject, values, statements, questions). {s} is the subject, {v} the value.
 RELATIONS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "ruler": (
         "town",
@@ -183,9 +183,9 @@ def pick(rng: random.Random) -> Question:
     return Question(f"Which of these is {value}?", (a, b, c, d), LETTERS[(a, b, c, d).index(value)], Fact("pick", value, value))
 
 
-def mmlu_prompt(question: Question, shots: list[Question], subject: str = "the world") -> str:
+def mmlu_prompt(question: Question, shots: list[Question]) -> str:
     """The few-shot prompt of MMLU: a header, solved examples, the question, ending in `Answer:`."""
-    head = f"The following are multiple choice questions (with answers) about {subject}.\n\n"
+    head = "The following are multiple choice questions (with answers) about the world.\n\n"
     return head + "".join(f"{s.prompt} {s.answer}\n\n" for s in shots) + question.prompt
 
 
