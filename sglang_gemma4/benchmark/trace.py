@@ -142,8 +142,9 @@ def _steps(events: pd.DataFrame) -> list[Step]:
 
 def _spans(events: pd.DataFrame) -> np.ndarray:
     """[events, 2] start and end of each, by start."""
-    spans = np.stack([events["ts"], events["ts"] + events["dur"]], axis=1)
-    return np.asarray(spans[np.lexsort((spans[:, 1], spans[:, 0]))])
+    ordered = events.assign(end=events["ts"] + events["dur"]).sort_values(["ts", "end"])
+    spans: np.ndarray = ordered[["ts", "end"]].to_numpy(float)
+    return spans
 
 
 def _away(events: pd.DataFrame, moments: pd.Series) -> np.ndarray:
@@ -154,7 +155,8 @@ def _away(events: pd.DataFrame, moments: pd.Series) -> np.ndarray:
     before = np.concatenate([[-np.inf], np.maximum.accumulate(spans[:, 1])[:-1]])
     spans = spans[spans[:, 0] >= before]  # the others lie within the span before
     where = np.searchsorted(spans[:, 1], moments)
-    return np.asarray((where < len(spans)) & (spans[where.clip(max=len(spans) - 1), 0] <= moments.to_numpy()))
+    inside: np.ndarray = (where < len(spans)) & (spans[where.clip(max=len(spans) - 1), 0] <= moments.to_numpy())
+    return inside
 
 
 def _gpu_events(events: pd.DataFrame) -> pd.DataFrame:
