@@ -4,6 +4,7 @@ Each word is a function from :class:`Server` to the reason why a patch that need
 the words it needs, and the first reason is the one that is shown.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,8 @@ Need = Callable[[Server], str | None]
 
 def of_this_process() -> Server | None:
     """The server of this process, or None where SGLang has published no arguments in it (``doctor``, the tests of patches)."""
+    if "sglang.srt.runtime_context" not in sys.modules:
+        return None
     from sglang.srt.arg_groups.model_override_base import attention_backends_of, model_config_of, resolved_view
     from sglang.srt.runtime_context import get_server_args
 

@@ -29,17 +29,17 @@ def reached(what: str) -> None:
 
 def record_hooks() -> None:
     """From now on hooks that are placed say when they run."""
-    from sglang_gemma4 import patching
+    from sglang_gemma4 import hooks
 
-    prepare = patching._prepare
+    prepare = hooks.prepare
 
     def prepared(hook: Any) -> Any:
         item = prepare(hook)
-        if isinstance(hook, patching.Hook) and inspect.isfunction(item.value):
+        if isinstance(hook, hooks.Hook) and inspect.isfunction(item.value):
             item.value = _saying(item.value, f"hook {item.value.__module__.rpartition('.')[2]} {hook.target}")
         return item
 
-    patching._prepare = prepared
+    hooks.prepare = prepared
 
 
 @functools.cache

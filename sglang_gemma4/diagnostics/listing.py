@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from sglang_gemma4 import patching, switches
+from sglang_gemma4 import hooks, patching, switches
 from sglang_gemma4.patches import load_all
 from sglang_gemma4.patching import Patch
 from sglang_gemma4.switches import Switch
@@ -77,8 +77,8 @@ def one(name: str) -> str:
         ("evidence", patch.evidence),
         ("until", patch.remove_when),
     )
-    hooks = [f"  {'changes' if not number else '':<9} {patching.place(hook)}" for number, hook in enumerate(patch.hooks)]
-    return "\n".join([patch.name, *(_wrapped(f"{label:<9} {value}") for label, value in fields), *hooks])
+    targets = [f"  {'changes' if not number else '':<9} {hooks.place(hook)}" for number, hook in enumerate(patch.hooks)]
+    return "\n".join([patch.name, *(_wrapped(f"{label:<9} {value}") for label, value in fields), *targets])
 
 
 def _wrapped(line: str) -> str:
@@ -111,7 +111,7 @@ def fingerprints() -> tuple[str, bool]:
     for patch in load_all():
         for hook in patch.hooks:
             try:
-                actual = patching.current_fingerprint(hook)
+                actual = hooks.current_fingerprint(hook)
             except Exception as error:  # any import error of a broken SGLang is what this command is there to show
                 actual = f"unreadable: {type(error).__name__}: {error}"
             same = actual == hook.fingerprint

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import patching, supported, switches
+from sglang_gemma4 import hooks, patching, supported, switches
 from sglang_gemma4.diagnostics import listing
 from sglang_gemma4.patches import ORDER, load_all
 from sglang_gemma4.patching import Entry, Hook, Patch
@@ -71,7 +71,7 @@ def test_modules_and_switches_correspond() -> None:
 
 @pytest.mark.parametrize(("patch", "hook"), [(p, h) for p in PATCHES for h in p.hooks], ids=lambda x: getattr(x, "target", None) or x.name)
 def test_fingerprint_is_that_of_the_installed_sglang(patch: Patch, hook: Hook | Entry) -> None:
-    assert patching.current_fingerprint(hook) == hook.fingerprint
+    assert hooks.current_fingerprint(hook) == hook.fingerprint
 
 
 @pytest.mark.parametrize(

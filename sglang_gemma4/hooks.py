@@ -1,0 +1,187 @@
+"""Hooks: what a patch puts where in SGLang, whether it fits there, and whether it is in place afterwards.
+
+Hooks are installed through SGLang's own ``HookRegistry``. SGLang swallows what fails there; here it is found and said.
+"""
+
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sglang_gemma4.importers import indexed
+from sglang_gemma4.placement import hook_is_in_chain, rebind_registries, stale_holders
+from sglang_gemma4.supported import fingerprint
+
+Kind = Literal["before", "after", "around", "replace"]
+
+
+@dataclass(frozen=True)
+class Hook:
+    """One function, method or class of SGLang that a patch changes.
+
+    ``target`` is its dotted path. ``kind`` follows SGLang's ``HookType``: before(*args) -> (args, kwargs) | None,
+    after(result, *args) -> new result | None, around(original, *args) -> result, replace(*args) -> result or a class.
+    ``function`` is the hook itself, or "package.module:name" where it needs torch or sglang to be imported.
+    ``fingerprint`` is :func:`fingerprint` of the target's source; ``sglang-gemma4 patches --fingerprints`` prints them.
+    """
+
+    target: str
+    kind: Kind
+    function: Callable[..., Any] | str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One key of an SGLang registry (a dict) that a patch sets.
+
+    ``value`` makes the new value when the patch is applied. ``fingerprint`` is that of the value found under the
+    key, or "absent" where the key must be new.
+    """
+
+    target: str
+    key: str
+    value: Callable[[], Any]
+    fingerprint: str
+
+
+class PatchError(RuntimeError):
+    """A patch cannot be applied; the message names it and says why."""
+
+
+@dataclass
+class Prepared:
+    """A checked hook: where it goes, the original, what goes there, and what the parent held to put back on failure."""
+
+    hook: Hook | Entry
+    original: Any
+    value: Any
+    held: Any = None
+
+
+def prepare(hook: Hook | Entry) -> Prepared:
+    """Check that a hook fits, and make what it puts in place.
+
+    Raises:
+        PatchError: the target is absent, has another source than the hook was written for, or was patched by another plugin.
+    """
+    actual = current_fingerprint(hook)
+    if actual != hook.fingerprint:
+        raise PatchError(f"{place(hook)} has source {actual}, the patch was written for {hook.fingerprint}; not applied")
+    if isinstance(hook, Entry):
+        try:
+            return Prepared(hook, _resolve(hook.target).get(hook.key), hook.value())
+        except Exception as error:
+            raise PatchError(f"the value for {place(hook)} cannot be made: {type(error).__name__}: {error}") from error
+    original = _resolve(hook.target)
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    if hook.target in HookRegistry._patched:
+        raise PatchError(f"{hook.target} was already patched by another plugin; SGLang skips a second hook")
+    try:
+        value = pkgutil.resolve_name(hook.function) if isinstance(hook.function, str) else hook.function
+    except Exception as error:
+        raise PatchError(f"the hook {hook.function} does not import: {type(error).__name__}: {error}") from error
+    parent, name = _parent(hook.target)
+    return Prepared(hook, original, value, held=vars(parent).get(name, original))
+
+
+def _parent(target: str) -> tuple[Any, str]:
+    parent, _, name = target.rpartition(".")
+    return _resolve(parent), name
+
+
+def _resolve(target: str) -> Any:
+    try:
+        return pkgutil.resolve_name(target)
+    except Exception as error:  # importing a module of SGLang can end in anything
+        raise PatchError(f"{target} does not exist in this SGLang: {type(error).__name__}: {error}") from error
+
+
+def place(hook: Hook | Entry) -> str:
+    """Where a hook goes, as a reader would write it."""
+    return f"{hook.target}[{hook.key!r}]" if isinstance(hook, Entry) else hook.target
+
+
+def current_fingerprint(hook: Hook | Entry) -> str:
+    """Fingerprint of what the installed SGLang has where the hook goes; "absent" for a free registry key.
+
+    Raises:
+        PatchError: the target does not resolve, or has no source (another plugin may have put something there).
+    """
+    target = _resolve(hook.target)
+    if isinstance(hook, Entry):
+        target = target.get(hook.key)
+    try:
+        return "absent" if target is None else fingerprint(target)
+    except (TypeError, OSError) as error:
+        raise PatchError(f"{place(hook)} has no source to compare: {error}") from error
+
+
+def install(ready: Sequence[Sequence[Prepared]]) -> dict[int, str]:
+    """Put hooks in place, each group whole or not at all; the groups that are not, by their number, and why."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for prepared in ready:
+        for item in prepared:
+            if isinstance(item.hook, Hook):
+                HookRegistry.register(item.hook.target, item.value, HookType(item.hook.kind))
+            else:
+                _resolve(item.hook.target)[item.hook.key] = item.value
+    standing, failed = dict(enumerate(ready)), {}
+    while failure := _place(standing):
+        number, failed[failure[0]] = failure[0], failure[1]
+        for item in standing.pop(number):
+            _take_out(item)
+    return failed
+
+
+def _place(groups: dict[int, Sequence[Prepared]]) -> tuple[int, str] | None:
+    """Have SGLang place every hook that is registered and not in place; the first group that is not whole then, and why."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    with indexed():
+        HookRegistry.apply_hooks()
+    hooked = [item for prepared in groups.values() for item in prepared if isinstance(item.hook, Hook)]
+    rebind_registries([(item.original, _current(item)) for item in hooked])
+    stale = stale_holders([item.original for item in hooked])
+    for number, prepared in groups.items():
+        for item in prepared:
+            if problem := _not_in_place(item) or stale.get(id(item.original)):
+                return number, problem
+    return None
+
+
+def _take_out(item: Prepared) -> None:
+    """Put back what was there before, so that a group that is not whole does nothing; other hooks of the target are placed anew then."""
+    if isinstance(item.hook, Entry):
+        registry = _resolve(item.hook.target)
+        if item.original is None:
+            registry.pop(item.hook.key, None)
+        else:
+            registry[item.hook.key] = item.original
+        return
+    from sglang.srt.plugins.hook_registry import HookRegistry, _propagate_patch
+
+    target = item.hook.target
+    others = [each for each in HookRegistry._hooks.pop(target, []) if each[1] is not item.value]
+    if others:
+        HookRegistry._hooks[target] = others
+    HookRegistry._patched.discard(target)
+    patched = _current(item)
+    parent, name = _parent(target)
+    setattr(parent, name, item.held)
+    rebind_registries([(patched, item.original)])
+    _propagate_patch(patched, item.original, parent)
+
+
+def _current(item: Prepared) -> Any:
+    return _resolve(item.hook.target)
+
+
+def _not_in_place(item: Prepared) -> str | None:
+    if isinstance(item.hook, Entry):
+        placed = _current(item).get(item.hook.key) is item.value
+    else:
+        placed = hook_is_in_chain(_current(item), item.value)
+    return None if placed else f"the hook is not in place on {place(item.hook)} (SGLang's log has its error)"
