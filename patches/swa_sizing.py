@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch, decline
+from sglang_gemma4.patching import Hook, Patch, decline, idle
 
 
 def size_by_window(original: Callable[[Any], Any], kvc: Any) -> Any:
@@ -17,6 +17,7 @@ def size_by_window(original: Callable[[Any], Any], kvc: Any) -> Any:
     if reason:
         decline("swa_sizing", reason)
         return made
+    idle("swa_ratio", "swa_sizing sizes the pools")
     return pool_configurator.WindowAwarePoolConfigurator(kvc)
 
 

@@ -149,6 +149,13 @@ def decline(patch_name: str, reason: str) -> None:
     logger.warning("sglang-gemma4: %s declined: %s", patch_name, reason)
 
 
+def idle(patch_name: str, reason: str) -> None:
+    """Keep for ``doctor`` that nothing uses a patch here, where only a choice made at the start tells it."""
+    outcome = _outcomes.get(patch_name)
+    if outcome is not None and outcome.state == "active":
+        outcome.state, outcome.reason = "idle", reason
+
+
 def find_idle(server: Server) -> None:
     """Give "idle" to each patch that is in place and that nothing of ``server`` uses, with the first reason."""
     for patch in _active.values():
