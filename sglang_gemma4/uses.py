@@ -61,7 +61,8 @@ def of_this_process() -> Server | None:
     resolved, config = resolved_view(given), model_config_of(given).hf_config
     capability = torch.cuda.get_device_capability() if torch.cuda.is_available() and torch.version.cuda else None
     kernels = torch.cuda.is_available() or bool(knobs.runtime.interpret)
-    return Server(resolved, config, getattr(config, "text_config", config), *attention_backends_of(resolved), capability, kernels)
+    prefill, decode = attention_backends_of(resolved)
+    return Server(resolved, config, getattr(config, "text_config", config), prefill, decode, capability, kernels)
 
 
 def kernels(server: Server) -> str | None:

@@ -7,10 +7,11 @@ from sglang_gemma4 import uses
 
 def lines(scheduler: Any) -> list[str]:
     """Lines on a ``Scheduler`` that is ready, in its own process."""
-    server = uses.of_this_process()
-    if server is None:
-        return []
-    return [_model(server), _pools(scheduler), _draft(server)]
+    try:
+        server = uses.of_this_process()
+        return [] if server is None else [_model(server), _pools(scheduler), _draft(server)]
+    except Exception as error:  # a banner must not end a server
+        return [f"what was chosen is not known: {type(error).__name__}: {error}"]
 
 
 def _model(server: uses.Server) -> str:

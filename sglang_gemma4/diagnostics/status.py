@@ -1,11 +1,14 @@
 """What became of the patches of a server, as data and as text: banner, /server_info, /metrics and doctor all show this."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import sglang_gemma4
 from sglang_gemma4 import patching, uses
 from sglang_gemma4.supported import installed_sglang
+
+logger = logging.getLogger(__name__)
 
 STATES: tuple[patching.State, ...] = ("active", "idle", "declined", "off", "failed")
 """Of two processes' states of one patch, the later one here is the server's."""
@@ -20,8 +23,12 @@ def rows() -> list[Row]:
     Where this process belongs to a server whose model and flags are known, patches that nothing there uses are "idle".
     """
     outcomes = patching.report()
-    if outcomes and (server := uses.of_this_process()) is not None:
-        patching.find_idle(server)
+    try:
+        server = uses.of_this_process() if outcomes else None
+        if server is not None:
+            patching.find_idle(server)
+    except Exception as error:  # of a model or flags that nobody thought of: a report must not end a server
+        logger.warning("sglang-gemma4: which patches are idle is not known: %s: %s", type(error).__name__, error)
     return as_data(outcomes)
 
 

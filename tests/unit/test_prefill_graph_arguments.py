@@ -88,12 +88,11 @@ def resolve(folder: Path, model: str = TINY, memory: int = 141 * 1024, cuda: boo
     (folder / model / "config.json").write_text(json.dumps(CONFIGS.get(model)))
     path = folder / model if model in CONFIGS else checkpoints.SHIPPED / model
     given = ServerArgs(model_path=str(path), device="cuda" if cuda else "cpu", **arguments)
-    outcome = patching._outcomes[PATCH.name]
-    outcome.state, outcome.reason = "active", ""
+    outcome = patching._outcomes[PATCH.name] = patching.Outcome(PATCH.name, PATCH.switch, PATCH.does, "active")
     run_hook(cuda_graph_hook.handle_cuda_graph_config, given)
     run_hook(memory_hook.handle_gpu_memory_settings, given)
     phase = resolving_view(given).cuda_graph_config.prefill
-    return [phase.backend, phase.bs, [outcome.reason] if outcome.state == "declined" else []]
+    return [phase.backend, phase.bs, [outcome.reason] if outcome.reason else []]
 
 
 def resolve_all() -> Found:
