@@ -15,6 +15,7 @@ from sglang_gemma4.benchmark.results import METRIC, TIMED, Results, batch_place,
 from sglang_gemma4.benchmark.statistics import ratio, summary
 
 NAME = "REPORT.md"
+Column = Callable[[Sequence[Record]], str]  # a cell from the counted results of an arm at a place
 _RATIO = "ratio [95% CI]"
 _INTERVALS = (
     "Ratio: median tok/s over {}'s, with a 95% percentile bootstrap interval of the repetitions, each row for itself; `=` marks one that "
@@ -70,45 +71,41 @@ def _workloads(results: Results) -> list[tuple[str, str, str]]:
     blocks = []
     for title, names in groups:
         described = "; ".join(_described(results, name) for name in dict.fromkeys((names[0], names[-1])))
-        columns: dict[str, Callable[[Sequence[Record]], str]] = {
+        columns: dict[str, Column] = {
             "output tok/s: median (range)": lambda found: _spread(found, METRIC),
             _RATIO: lambda found: _ratio(results, found),
             "TTFT median ms": lambda found: _latency(found, "ttft_ms"),
             "TPOT median ms": lambda found: _latency(found, "tpot_ms"),
-            "accept length": lambda found: _one(found, "accept_length", median),
-            "full / SWA pool peak %": lambda found: " / ".join(_peak(found, f"{pool}_pool_peak") for pool in ("full", "swa")),
-            "running peak": lambda found: _count(found, "running_peak", max),
-            "retractions": lambda found: _count(found, "retractions", sum),
-            "prefill tokens": lambda found: _count(found, "prefill_tokens", median),
-            "peak memory GiB": lambda found: _one(found, "memory_peak_gib", max),
+            "accept length": lambda found: _cell(found, "accept_length"),
+            "full / SWA pool peak %": lambda found: " / ".join(
+                _cell(found, f"{pool}_pool_peak", max, _percent) for pool in ("full", "swa")
+            ),
+            "running peak": lambda found: _cell(found, "running_peak", max, _whole),
+            "retractions": lambda found: _cell(found, "retractions", sum, _whole),
+            "prefill tokens": lambda found: _cell(found, "prefill_tokens", median, _whole),
+            "peak memory GiB": lambda found: _cell(found, "memory_peak_gib", max),
         }
-        blocks.append((title, described, _by_place(results, {"workload": names} if len(names) > 1 else names, columns)))
+        blocks.append((title, described, _by_place(results, names, columns, "workload" if len(names) > 1 else "")))
     return blocks
 
 
 def _steps(results: Results) -> str:
-    columns: dict[str, Callable[[Sequence[Record]], str]] = {
+    columns: dict[str, Column] = {
         "ms/step": lambda found: _spread(found, "step_ms"),
-        "tok/s": lambda found: _one(found, METRIC, median),
-        "prefill ms": lambda found: _one(found, "prefill_ms", median),
-        "accept length": lambda found: _one(found, "accept_length", median),
-        f"{_RATIO[:5]} of tok/s{_RATIO[5:]}": lambda found: _ratio(results, found),
+        "tok/s": lambda found: _cell(found, METRIC),
+        "prefill ms": lambda found: _cell(found, "prefill_ms"),
+        "accept length": lambda found: _cell(found, "accept_length"),
+        "ratio of tok/s [95% CI]": lambda found: _ratio(results, found),
     }
-    return _by_place(results, {"batch": list(map(batch_place, results.batches))}, columns) if results.batches else ""
+    return _by_place(results, [*map(batch_place, results.batches)], columns, "batch") if results.batches else ""
 
 
-def _by_place(results: Results, places: dict[str, list[str]] | list[str], columns: dict[str, Callable[[Sequence[Record]], str]]) -> str:
-    """A row for each place and arm with results; a dictionary names the column that shows the place."""
-    lead = list(places) if isinstance(places, dict) else []
-    names = places[lead[0]] if isinstance(places, dict) else places
+def _by_place(results: Results, places: Sequence[str], columns: dict[str, Column], lead: str = "") -> str:
+    """A row for each place and arm with results; ``lead`` titles a first column that shows the place."""
     kept = {title: cell for title, cell in columns.items() if len(results.arms) > 1 or not title.startswith("ratio")}
-    rows = [
-        [*([place.removeprefix("batch ")] if lead else []), arm, *(cell(found) for cell in kept.values())]
-        for place in names
-        for arm in results.arms
-        if (found := results.at(place, arm))
-    ]
-    return table([*lead, "arm", *kept], rows)
+    every = [(place, arm, found) for place in places for arm in results.arms if (found := results.at(place, arm))]
+    rows = [[place.removeprefix("batch "), arm, *(cell(found) for cell in kept.values())] for place, arm, found in every]
+    return table([lead, "arm", *kept], rows) if lead else table(["arm", *kept], [row[1:] for row in rows])
 
 
 def _described(results: Results, workload: str) -> str:
@@ -138,16 +135,16 @@ def _spread(found: Sequence[Record], name: str) -> str:
     return f"{number(s.median)} ({number(s.low)}-{number(s.high)}, n={s.n})" if s.n > 1 else f"{number(s.median)} (n=1)"
 
 
-def _one(found: Sequence[Record], name: str, how: Callable[[list[float]], float]) -> str:
-    return number(how(present)) if (present := values(found, name)) else "-"
+def _cell(found: Sequence[Record], name: str, how: Callable[[list[float]], float] = median, shown: Callable[[float], str] = number) -> str:
+    return shown(how(present)) if (present := values(found, name)) else "-"
 
 
-def _count(found: Sequence[Record], name: str, how: Callable[[list[float]], float]) -> str:
-    return str(int(how(present))) if (present := values(found, name)) else "-"
+def _whole(value: float) -> str:
+    return str(int(value))
 
 
-def _peak(found: Sequence[Record], name: str) -> str:
-    return f"{100 * max(present):.1f}" if (present := values(found, name)) else "-"
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
 
 
 def _latency(found: Sequence[Record], name: str) -> str:
