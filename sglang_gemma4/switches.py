@@ -195,6 +195,8 @@ OLD_NAMES: dict[str, OldName] = {
     **_old("PREFLIGHT", POOL_CHECKS="pool_checks"),
     **_old("REPORT", PATCH_METRICS="patch_metrics"),
 }
+GONE = ("SGLANG_GEMMA4_ATTENTION_JOIN", "SGLANG_GEMMA4_LEAN_VERIFY", "SGLANG_GEMMA4_EARLY_WEIGHTS")
+"""Switches of version 0.1 whose code was measured to gain nothing and is gone. Setting one changes nothing, and is refused from 0.3.0."""
 _OLD_NAME_OF = {old.patch: name for name, old in OLD_NAMES.items()}
 
 
@@ -252,7 +254,7 @@ def check_name(name: str, value: str) -> None:
     Raises:
         SwitchError: it is no switch, old or new, or is not set to a boolean.
     """
-    if name in NO_SWITCHES:
+    if name in NO_SWITCHES or name in GONE:
         return
     if name in OLD_NAMES:
         _read_old(name, {name: value})
@@ -286,4 +288,4 @@ def old_names_in(environ: Mapping[str, str] = os.environ) -> list[str]:
         f"{name} is an old name, which goes in 0.3.0: {old.patch} is a part of {old.switch} now; {WITHOUT}={old.patch} leaves it out alone"
         for name, old in OLD_NAMES.items()
         if environ.get(name, "").strip()
-    ]
+    ] + [f"{name} is gone, since no step got shorter with it; unset it" for name in GONE if environ.get(name, "").strip()]

@@ -53,6 +53,12 @@ def test_an_old_name_is_said_once_and_must_not_contradict_the_new_one() -> None:
     ]
 
 
+def test_a_switch_that_is_gone_is_said_and_changes_nothing() -> None:
+    environ = {"SGLANG_GEMMA4_LEAN_VERIFY": "1"}
+    assert switches.check_all(environ) == []
+    assert switches.old_names_in(environ) == ["SGLANG_GEMMA4_LEAN_VERIFY is gone, since no step got shorter with it; unset it"]
+
+
 def test_check_all_finds_bad_values_and_misspelt_names() -> None:
     found = switches.check_all({"SGLANG_GEMMA4_STRICT": "2", "SGLANG_GEMMA4_ROUTERSCALE": "0", "HOME": "/"})
     assert len(found) == 2
