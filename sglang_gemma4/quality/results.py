@@ -19,8 +19,11 @@ import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from sglang_gemma4.benchmark.records import Record, read
+from sglang_gemma4.benchmark.records import read
+
+Record = dict[str, Any]
 
 PASSING = ("kind", "time", "url", "server_accept_length")
 """Header fields that may differ between a run and its continuation."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, THOUGHT_END, THOUGHT_START, TURN, partial
-from sglang_gemma4.serving.schema_types import Schemas
+from sglang_gemma4.serving.schema_types import UNKNOWN, Schemas
 from sglang_gemma4.serving.tool_arguments import ArgumentsReader
 
 _NAME_LIMIT = 256
@@ -55,7 +55,7 @@ class AnswerReader:
         *,
         thoughts: bool,
         calls: bool,
-        tools: Mapping[str, Schemas] | None = None,
+        tools: Mapping[str, Schemas | None] | None = None,
         any_tool: bool = False,
         in_thought: bool = False,
         unmarked: bool = False,
@@ -182,7 +182,7 @@ class AnswerReader:
         self._name = name
         if self._as_text and self._tools is not None:
             self.undeclared.append(name)
-        self._arguments = ArgumentsReader(None if self._tools is None else self._tools.get(name))
+        self._arguments = ArgumentsReader((self._tools or {}).get(name) or UNKNOWN)
         if self._as_text:
             self._say(CALL_START + head.group())
         else:

@@ -9,12 +9,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jsonschema import Draft202012Validator
-
 from sglang_gemma4.serving.grammar_rules import Item, Ref, Repeat, Rules, Sequence_, Text, any_but
 from sglang_gemma4.serving.markers import STRING
 from sglang_gemma4.serving.number_grammar import ANY_INTEGER, ANY_NUMBER, integers, numbers
-from sglang_gemma4.serving.schema_shapes import OF_ARRAYS, OF_OBJECTS, Schema, Shape, Shapes, types
+from sglang_gemma4.serving.schema_shapes import OF_ARRAYS, OF_OBJECTS, TYPES, Schema, Shape, Shapes, is_type, types
 from sglang_gemma4.serving.string_grammar import free_text, pattern
 
 ANY_ORDER = 4
@@ -25,7 +23,6 @@ ITEMS = 1024
 _NOT_BARE = set(',:{}[]<>|"')
 _KEY = any_but(_NOT_BARE, 0x21)
 _CLOSING = ("additionalProperties", "unevaluatedProperties")
-_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
 
 class ArgumentGrammar:
@@ -69,14 +66,14 @@ class ArgumentGrammar:
     def _of_shape(self, shape: Shape) -> list[Sequence_]:
         allowed = types(shape)
         if "enum" in shape:
-            fits = [value for value in shape["enum"] if allowed is None or any(_is(value, kind) for kind in allowed)]
+            fits = [value for value in shape["enum"] if allowed is None or any(is_type(value, kind) for kind in allowed)]
             return [sequence for value in fits for sequence in self._constant(value)]
         if allowed is None:
             allowed = {kind for kind, words in (("object", OF_OBJECTS), ("array", OF_ARRAYS)) if any(word in shape for word in words)}
             if not allowed:
                 return [(self._any(),)]
         found: list[Sequence_] = []
-        for kind in _TYPES:
+        for kind in TYPES:
             if kind in allowed and not (kind == "integer" and "number" in allowed):
                 found += getattr(self, f"_{kind}")(shape)
         return found
@@ -276,8 +273,3 @@ def _bounds(shape: Shape) -> tuple[float | None, float | None, bool, bool]:
     without_low = above is not None and (low is None or above >= low)
     without_high = below is not None and (high is None or below <= high)
     return above if without_low else low, below if without_high else high, without_low, without_high
-
-
-def _is(value: Any, kind: str) -> bool:
-    """Whether a value has a type of JSON schema; 1.0 is an integer."""
-    return kind in _TYPES and Draft202012Validator.TYPE_CHECKER.is_type(value, kind)

@@ -8,10 +8,9 @@ shapes allow more than the schema, never less.
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
+from urllib.parse import unquote
 
-from jsonschema import Draft202012Validator
-
-from sglang_gemma4.serving.schema_types import pointed
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 Schema = Mapping[str, Any] | bool
 Shape = dict[str, Any]
@@ -31,6 +30,8 @@ COMBINATIONS = 256
 LOOKED_AT = 4096
 """Most schemas visited for one value: their number can double at each reference."""
 
+TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
+
 _KEPT = {"type", "enum", "const", "multipleOf", "pattern", *LOWER, *UPPER, *OF_OBJECTS, *OF_ARRAYS}
 
 
@@ -45,8 +46,9 @@ class Shapes:
         widened: keywords that were not enforced.
     """
 
-    def __init__(self, root: Schema) -> None:
+    def __init__(self, root: Schema, looked_at: int = LOOKED_AT) -> None:
         self._root = root
+        self._most = looked_at
         self._looked_at = 0
         self.widened: set[str] = set()
 
@@ -61,8 +63,8 @@ class Shapes:
 
     def _shapes(self, schema: Schema, followed: tuple[str, ...]) -> list[Shape]:
         self._looked_at += 1
-        if self._looked_at > LOOKED_AT:
-            raise SchemaError(f"one value has more than {LOOKED_AT} schemas behind its references and alternatives; use fewer")
+        if self._looked_at > self._most:
+            raise SchemaError(f"one value has more than {self._most} schemas behind its references and alternatives; use fewer")
         if isinstance(schema, bool):
             return [{}] if schema else []
         self.widened.update(keyword for keyword in NOT_ENFORCED if keyword in schema)
@@ -97,7 +99,7 @@ class Shapes:
                 f"$ref {reference!r} cannot be followed; refer to a place inside the tool's own parameters, as '#/$defs/name'"
             )
         try:
-            place = pointed(reference, self._root)
+            place = _pointed(reference, self._root)
         except KeyError as error:
             raise SchemaError(f"$ref {reference!r} leads nowhere; the tool's parameters have no {error} there") from error
         if not isinstance(place, Mapping | bool):
@@ -133,6 +135,11 @@ class Shapes:
         if "properties" in one or "properties" in other:
             both["properties"] = _properties(one, other)
         return both
+
+
+def is_type(value: Any, kind: str) -> bool:
+    """Whether a value has a type of JSON schema; 1.0 is an integer."""
+    return kind in TYPES and Draft202012Validator.TYPE_CHECKER.is_type(value, kind)
 
 
 def types(shape: Mapping[str, Any]) -> set[str] | None:
@@ -178,3 +185,21 @@ def _common_types(one: set[str], other: set[str]) -> set[str]:
 def _among(value: Any, values: Iterable[Any]) -> bool:
     """Whether ``value`` is one of ``values`` as JSON compares them: 1 equals 1.0 but not true."""
     return bool(Draft202012Validator({"enum": list(values)}).is_valid(value))
+
+
+def _pointed(reference: str, root: Any) -> Any:
+    """What a reference such as "#/$defs/name" points to in ``root``.
+
+    Raises:
+        KeyError: the step of the path that does not exist.
+    """
+    place: Any = root
+    for step in reference.split("/")[1:]:
+        key = unquote(step).replace("~1", "/").replace("~0", "~")
+        if isinstance(place, Mapping) and key in place:
+            place = place[key]
+        elif isinstance(place, list) and key.isdecimal() and int(key) < len(place):
+            place = place[int(key)]
+        else:
+            raise KeyError(key)
+    return place

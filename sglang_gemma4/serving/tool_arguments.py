@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sglang_gemma4.serving.bare_values import bare
 from sglang_gemma4.serving.markers import CALL_END, CALL_START, STRING, partial
-from sglang_gemma4.serving.schema_types import Schemas, element, member
+from sglang_gemma4.serving.schema_types import UNKNOWN, Schemas, element, member
 
 _MARKERS = (STRING, CALL_START, CALL_END)
 _SPACE = re.compile(r"\s+")
@@ -29,12 +29,12 @@ _ESCAPE_BEGUN = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 
 @dataclass
 class _Open:
-    """An object or array that is not closed yet: the schemas of its values (None: unknown) and how many values it has."""
+    """An object or array that is not closed yet: the schemas of it and how many values it has."""
 
     is_object: bool
     schemas: Schemas
     count: int = 0
-    inside: Schemas = None
+    inside: Schemas = UNKNOWN
     """The schemas of the value being read."""
 
 
