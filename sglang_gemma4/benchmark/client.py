@@ -47,9 +47,7 @@ class Client:
         Raises:
             ValueError: SGLang's client does not import here.
         """
-        if not self._answers.get():
-            last = (tail(self.log) or ["no output"])[-1]
-            raise ValueError(f"SGLang's benchmark client does not start here (exit status {self.process.wait()}): {last}")
+        self._wait("does not start here")
 
     def prepare(self, passes: Sequence[tuple[Workload, int]], model: str) -> None:
         """Make the requests of these passes (a workload and a seed) once for all servers. Call it after :meth:`wait_until_ready`.
@@ -63,19 +61,19 @@ class Client:
             if workload.images:
                 arguments = self._arguments(workload, "http://127.0.0.1:9", model, seed, self.folder / "drawn.jsonl")  # no server is up yet
                 self._order({"arguments": [*arguments, "--ready-check-timeout-sec", "0"], "log": str(self.log), "draw": True})
-                self._prepared(model)
-                self._prepared(model)
+                for _ in ("its process id", "its exit status"):
+                    self._wait(f"cannot draw images for {model}")
         if self.dataset is not None:
             return  # of a data set each pass draws its own share
         words = dict.fromkeys(workload for workload, _ in passes if not workload.images)
         self._order({"model": model, "prompts": [str(self._random_words(workload, model)) for workload in words]})
-        self._prepared(model)
+        self._wait(f"cannot tokenize for {model}")
 
-    def _prepared(self, model: str) -> None:
-        """Wait for an answer. If it reports a failure, the pass that needs the requests will fail and be recorded."""
+    def _wait(self, failed: str) -> None:
+        """Wait for an answer, whatever it says: a failed run of the client is for the pass that needs it to notice."""
         if not self._answers.get():
             last = (tail(self.log) or ["no output"])[-1]
-            raise ValueError(f"SGLang's benchmark client cannot tokenize for {model} (exit status {self.process.wait()}): {last}")
+            raise ValueError(f"SGLang's benchmark client {failed} (exit status {self.process.wait()}): {last}")
 
     def run(
         self, workload: Workload, server: Server, model: str, seed: int, limit: float, progress: Callable[[str], None]
