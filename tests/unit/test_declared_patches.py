@@ -223,6 +223,7 @@ def test_importing_loads_neither_torch_nor_sglang(statement: str) -> None:
 
 def test_the_tables_of_the_docs_are_the_generated_ones() -> None:
     written = (ROOT / "docs" / "switches.md").read_text()
+    assert listing.old_names() in written, "the table of old names is `listing.old_names()`"
     assert listing.markdown() in written, "run `sglang-gemma4 patches --markdown` and put it into docs/switches.md"
 
 
