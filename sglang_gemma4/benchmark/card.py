@@ -4,10 +4,11 @@
 """
 
 import json
-import time
 from collections.abc import Callable
 from statistics import median
 from typing import Any
+
+from sglang_gemma4.benchmark.kernels.timer import prepare
 
 
 def measure() -> dict[str, Any]:
@@ -21,17 +22,16 @@ def measure() -> dict[str, Any]:
     cuda = torch.cuda.is_available()
     device, name = ("cuda", torch.cuda.get_device_name()) if cuda else ("cpu", f"{torch.get_num_threads()} threads")
     size, width, dtype = (2**31, 8192, torch.bfloat16) if cuda else (2**26, 1024, torch.float32)
-    timed = _on_cuda if cuda else _on_cpu
 
     source = torch.ones(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    bandwidth = 2 * size / timed(lambda: target.copy_(source)) / 1e9
+    bandwidth = 2 * size / _seconds(lambda: target.copy_(source), device) / 1e9
     source = target = torch.empty(0)
 
     left = torch.randn(width, width, device=device).to(dtype)
     right = torch.randn(width, width, device=device).to(dtype)
     out = torch.empty_like(left)
-    rate = 2 * width**3 / timed(lambda: torch.mm(left, right, out=out)) / 1e12
+    rate = 2 * width**3 / _seconds(lambda: torch.mm(left, right, out=out), device) / 1e12
     left = right = out = torch.empty(0)
     if cuda:
         torch.cuda.empty_cache()
@@ -43,29 +43,9 @@ def measure() -> dict[str, Any]:
     }
 
 
-def _on_cuda(function: Callable[[], object], repetitions: int = 20) -> float:
-    """Median seconds between CUDA events around each call."""
-    import torch
-
-    for _ in range(3):
-        function()
-    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repetitions)]
-    for start, end in marks:
-        start.record()
-        function()
-        end.record()
-    torch.cuda.synchronize()
-    return float(median(start.elapsed_time(end) for start, end in marks)) / 1e3
-
-
-def _on_cpu(function: Callable[[], object], repetitions: int = 5) -> float:
-    function()
-    seconds = []
-    for _ in range(repetitions):
-        started = time.perf_counter()
-        function()
-        seconds.append(time.perf_counter() - started)
-    return median(seconds)
+def _seconds(function: Callable[[], object], device: str) -> float:
+    call = prepare([function], device, graph=False)
+    return median([call() for _ in range(20 if device == "cuda" else 5)]) / 1e6
 
 
 if __name__ == "__main__":

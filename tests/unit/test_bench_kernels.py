@@ -32,10 +32,9 @@ def broken() -> None:
 def make(place: Place, rows: int) -> Row | None:
     if rows == 3:
         return None
-    ways = {"SGLang": partial(slept, 0.004, 1.0, rows), "library": broken, "ours": partial(slept, 0.002, 1.0, rows)}
+    ways = {"SGLang": partial(slept, 0.04, 1.0, rows), "library": broken, "ours": partial(slept, 0.004, 1.0, rows)}
     tiles = {
-        f"ours, {name}": partial(slept, seconds, value)
-        for name, seconds, value in (("slow", 0.003, 1), ("fast", 0.001, 1), ("wrong", 0, 2))
+        f"ours, {name}": partial(slept, seconds, value) for name, seconds, value in (("slow", 0.03, 1), ("fast", 0.002, 1), ("wrong", 0, 2))
     }
     return Row(ways, moved=4e6 * rows, flops=1e9, tiles={**tiles, "ours, refused": broken}, parts=2)
 
@@ -50,20 +49,20 @@ def table(said: list[str]) -> list[list[str]]:
 def test_ways_are_timed_in_turn_and_stand_beside_the_floor(tmp_path: Path) -> None:
     said: list[str] = []
     raw = tmp_path / "raw.jsonl"
-    run(SLEEPS, {"rows": [4, 3, 8]}, Options(rounds=5, bandwidth=4000, teraflops=100, raw=raw), CPU, said.append)
+    run(SLEEPS, {"rows": [4, 3, 8]}, Options(rounds=3, bandwidth=4000, teraflops=100, raw=raw), CPU, said.append)
     cells = table(said)
     assert [(row[0], row[1]) for row in cells] == [(rows, way) for rows in ("4", "8") for way in ("SGLang", "library", "ours")]
     stock, library, ours = cells[:3]
-    assert float(stock[2]) >= 2000, "µs of one of the call's two parts"
-    assert float(ours[2]) >= 1000
-    assert stock[4] == "1.000 (1.000 to 1.000)" or stock[4].startswith("1.000")
+    assert float(stock[2]) >= 20000, "µs of one of the call's two parts"
+    assert float(ours[2]) >= 2000
+    assert stock[4].startswith("1.000")
     assert float(ours[4].split()[0]) < 0.9
     assert (stock[5], cells[5][5]) == ("5.00", "5.00"), "the arithmetic takes longer than the bytes at 4 and at 8 rows"
     assert ours[6] == "0"
     assert library[2] == "RuntimeError: out of resources: shared memory / of a card"
     lines = [json.loads(line) for line in raw.read_text().splitlines()]
     assert [line["way"] for line in lines] == ["SGLang", "library", "ours"] * 2
-    assert len(lines[0]["us"]) == 5
+    assert len(lines[0]["us"]) == 3
     assert "reason" in lines[1]
 
 

@@ -27,6 +27,48 @@ MOST_BYTES = 12e9
 """Keys and values of a row; larger ones are left out."""
 
 
+def extend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    k_buffer: torch.Tensor,
+    v_buffer: torch.Tensor,
+    qo_indptr: torch.Tensor,
+    kv_indptr: torch.Tensor,
+    kv_indices: torch.Tensor,
+    longest: int,
+    scale: float,
+    window: int,
+) -> torch.Tensor:
+    """SGLang's extend kernel, which its triton backend calls for prefills and verify steps."""
+    from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd
+
+    extend_attention_fwd(
+        q,
+        k,
+        v,
+        out,
+        k_buffer,
+        v_buffer,
+        qo_indptr,
+        kv_indptr,
+        kv_indices,
+        None,
+        True,
+        None,
+        longest,
+        1.0,
+        1.0,
+        scale,
+        sliding_window_size=window,
+    )
+    return out  # fmt: skip
+
+
+ORDER = ("q", "k", "v", "out", "k_buffer", "v_buffer", "qo_indptr", "kv_indptr", "kv_indices", "longest", "scale", "window")
+
+
 def step(place: Place, layer: str, queries: int, requests: int, keys: int) -> Row | None:
     """``requests`` requests with ``keys`` cached keys in slots of no order; a decode step's own key is among them."""
     kind, slots = KINDS[layer], requests * keys
@@ -47,13 +89,8 @@ def step(place: Place, layer: str, queries: int, requests: int, keys: int) -> Ro
         return out
 
     def verify() -> torch.Tensor:
-        from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd
-
         qo = torch.arange(0, (requests + 1) * queries, queries, dtype=torch.int32, device=place.device)
-        extend_attention_fwd(
-            q, k_new, v_new, out, k, v, qo, indptr, indices, None, True, None, queries, 1.0, 1.0, 1.0, sliding_window_size=kind.window
-        )
-        return out
+        return extend(q, k_new, v_new, out, k, v, qo, indptr, indices, queries, 1.0, kind.window)
 
     def decode(splits: int = 8) -> torch.Tensor:
         from sglang.kernels.ops.attention.decode_attention import decode_attention_fwd
@@ -97,15 +134,7 @@ def prefill(place: Place, layer: str, prompts: str) -> Row:
         out: torch.Tensor = given["out"]
         return out
 
-    def stock() -> torch.Tensor:
-        from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd
-
-        names = ("q", "k", "v", "out", "k_buffer", "v_buffer", "qo_indptr", "kv_indptr", "kv_indices")
-        extend_attention_fwd(
-            *(given[name] for name in names), None, True, None, tokens, 1.0, 1.0, given["scale"], sliding_window_size=kind.window
-        )
-        out: torch.Tensor = given["out"]
-        return out
+    stock = partial(extend, *(given[name] for name in ORDER))
 
     def flash4() -> Call:
         from sglang.kernels.ops.attention.flash_attention_v4 import flash_attn_varlen_func

@@ -32,6 +32,17 @@ def routing(tokens: int, seed: int, device: str = "cuda", experts: int = EXPERTS
     return torch.softmax(top.values, dim=-1).to(device), top.indices.int().to(device)
 
 
+def choose(logits: torch.Tensor, scale: torch.Tensor, topk: int) -> Routing:
+    """SGLang's launch for weights and ids of a router's logits; torch's where there is no card."""
+    if not logits.is_cuda:
+        top = logits.topk(topk)
+        return torch.softmax(top.values, -1) * scale[top.indices], top.indices.int()
+    from sglang.kernels.ops.moe.gemma4_routing import gemma4_fused_routing
+
+    found: Routing = gemma4_fused_routing(logits, scale, topk)
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class Experts:
     """Weights of a layer, 1.5 GB at full size: ``up`` ``[experts, 2 * inner, hidden]``, ``down`` ``[experts, hidden, inner]``."""

@@ -39,7 +39,11 @@ def tiles_of(source: str, tokens: int) -> list[dict[str, Any]] | None:
     found = []
     for down in (False, True):
         name = expert_tiles.file_name(products.EXPERTS, products.INNER, torch.cuda.get_device_name(), down)
-        newest = max((Path(utils.__file__).parent / "configs").glob(f"*/{name}"), key=_triton_version, default=None)
+        newest = max(
+            (Path(utils.__file__).parent / "configs").glob(f"*/{name}"),
+            key=lambda path: [*map(int, path.parent.name.split("_")[1:])],
+            default=None,
+        )
         tiles = {int(key): tile for key, tile in json.loads(newest.read_text()).items()} if newest else {}
         if source == "tuned":
             if not (expert_tiles.FOLDER / name).exists():
@@ -47,10 +51,6 @@ def tiles_of(source: str, tokens: int) -> list[dict[str, Any]] | None:
             tiles |= expert_tiles.read(expert_tiles.FOLDER / name)
         found.append(tiles[min(tiles, key=lambda known: abs(known - tokens))] if tiles else PLAIN)
     return found
-
-
-def _triton_version(path: Path) -> list[int]:
-    return [*map(int, path.parent.name.split("_")[1:])]
 
 
 def stock(x: torch.Tensor, weights: Experts, source: str, routed: Callable[[], Routing]) -> Call:
@@ -87,11 +87,7 @@ def layer(place: Place, tokens: int) -> Row:
     logits = products.logits(tokens, place.seed, len(weights.up)).to(place.device, place.dtype)
     done = few_token_experts.counters(hidden, x.device)
 
-    def choice() -> Routing:
-        from sglang.kernels.ops.moe.gemma4_routing import gemma4_fused_routing
-
-        found: Routing = gemma4_fused_routing(logits, scale, topk)
-        return found
+    choice = partial(products.choose, logits, scale, topk)
 
     def few(tiles: tuple[Tile, Tile] | None = None) -> torch.Tensor:
         shares, ids, blocks = expert_routing(logits, scale, topk)
