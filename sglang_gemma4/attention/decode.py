@@ -1,4 +1,4 @@
-"""Decode and draft steps of SGLang's triton backend through our kernel, in the place of its ``decode_attention_fwd``."""
+"""Decode and draft steps of SGLang's triton backend through our kernel, in place of its ``decode_attention_fwd``."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ NAME = "decode_attention"
 
 
 class DecodeAttention:
-    """What the backend calls for each layer of a decode step; ``stock`` takes what our kernel does not.
+    """Called by the backend for each layer of a decode step; ``stock`` computes what our kernel does not take.
 
     Args:
         stock: SGLang's ``decode_attention_fwd``.
@@ -22,7 +22,7 @@ class DecodeAttention:
     def __init__(self, stock: Callable[..., None]) -> None:
         self.stock = stock
         self.steps = 0
-        """Layers computed here; a test asks for it."""
+        """Layers computed here; read by tests."""
 
     def __call__(
         self,

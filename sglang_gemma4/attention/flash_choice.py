@@ -1,7 +1,7 @@
 """Which kinds of layers FlashAttention-4 prefills, and from how many tokens on: measured against our kernel when a server starts.
 
-An answer that holds for one head dimension, card or version of either kernel need not hold for another, so none is written down here. The
-times are kept for the next start of the same card, versions and layers (``start/folder.py``); there only what was chosen is compiled.
+The answer may differ with the head dimension, the card and the version of either kernel, so none is fixed here. The times are kept for the
+next start with the same card, versions and layers (``start/folder.py``), which compiles only what was chosen.
 """
 
 import functools
@@ -22,14 +22,14 @@ from sglang_gemma4.start import times as start_times
 
 logger = logging.getLogger(__name__)
 SIZES = (1024, 2048, 4096, 8192)
-"""New tokens of a batch; SGLang's chunks end at 8,192 on a card of 80 GB or more."""
+"""New tokens of the batches that are timed; SGLang's chunks have up to 8,192 on a card of 80 GB or more."""
 SHORT = 1024
-"""Tokens of a request where a batch has several; a batch of one request is tried beside it."""
+"""Tokens of a request in batches of several; each size is timed as one request too."""
 MARGIN = 0.95
-"""Of our kernel's time: less of a gain does not pay for a choice that may fall the other way at the next start."""
+"""FlashAttention-4 must take at most this part of our kernel's time; a smaller gain might be a loss at the next start."""
 REPEATS = 3
 TOLERANCE = 2e-2
-"""Absolute and relative, of two kernels' bfloat16 outputs."""
+"""Absolute and relative difference that rounding explains between two kernels' bfloat16 outputs."""
 KEPT = "prefill-attention"
 Times = dict[int, list[tuple[float, float]]]
 """By new tokens of a batch: milliseconds of our kernel and of FlashAttention-4, in each shape."""
@@ -37,26 +37,26 @@ Times = dict[int, list[tuple[float, float]]]
 
 @dataclass
 class Choice:
-    """What was found."""
+    """The result of measuring."""
 
     flash: FlashPrefill
     seconds: float = 0.0
-    """Compiling and measuring took."""
+    """How long compiling and measuring took."""
     remembered: int = 0
     """Kinds whose times an earlier start measured."""
     taken: list[str] = field(default_factory=list)
     """A line for each kind that FlashAttention-4 takes."""
     left: list[str] = field(default_factory=list)
-    """The kinds that stay with our kernel, and why."""
+    """A line for each kind that stays with our kernel, and why."""
 
     @property
     def took(self) -> str:
-        """For the log."""
+        """How long it took, for the log."""
         return f"compiled and measured in {self.seconds:.1f} s" + (", times of an earlier start" if self.remembered else "")
 
 
 def inputs(kind: Kind, requests: int, tokens: int, dtype: torch.dtype, device: str, prefix: int = 0) -> dict[str, Any]:
-    """Of one layer: ``requests`` times ``tokens`` new tokens, each request with ``prefix`` cached ones."""
+    """Arguments of one layer: ``requests`` of ``tokens`` new tokens, each behind ``prefix`` cached ones."""
     generator = torch.Generator(device).manual_seed(0)  # the default one is the sampler's, and alike on all ranks
 
     def rand(rows: int, heads: int) -> torch.Tensor:
@@ -81,7 +81,7 @@ def inputs(kind: Kind, requests: int, tokens: int, dtype: torch.dtype, device: s
 
 
 def milliseconds(call: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Median of single calls, after one that compiles."""
+    """Median time of single calls, after one that compiles."""
     call()
     taken = []
     for _ in range(repeats):
@@ -106,12 +106,12 @@ def measured(flash: FlashPrefill, kind: Kind, dtype: torch.dtype, device: str) -
 
 
 def shapes() -> list[tuple[int, int]]:
-    """New tokens of a batch and its requests, of all that is measured."""
+    """New tokens and requests of every batch that is measured."""
     return [(size, requests) for size in SIZES for requests in sorted({1, size // SHORT})]
 
 
 def compile_shapes(flash: FlashPrefill, kind: Kind, least: int, dtype: torch.dtype, device: str) -> None:
-    """Call FlashAttention-4 once in each shape that it takes, as measuring does: no request is to wait for a compiler."""
+    """Call FlashAttention-4 once in each shape that it takes, as measuring does, so that no request waits for a compiler."""
     for size, requests in shapes():
         if size >= least:
             flash(**inputs(kind, requests, size // requests, dtype, device))
@@ -123,7 +123,7 @@ def card_name(device: str) -> str | None:
 
 
 def kept_key(kinds: frozenset[Kind], dtype: torch.dtype) -> dict[str, Any]:
-    """What decides the times beside the card."""
+    """What the times depend on beside the card."""
     return {"versions": folder.versions(), "kinds": sorted(kinds), "dtype": str(dtype), "sizes": SIZES, "short": SHORT}
 
 
@@ -141,13 +141,13 @@ def remembered(card: str | None, kinds: frozenset[Kind], dtype: torch.dtype) -> 
 
 
 def keep(card: str | None, kinds: frozenset[Kind], dtype: torch.dtype, found: dict[Kind, Times]) -> None:
-    """For the next start."""
+    """Save the times for the next start."""
     if card and found:
         folder.save(KEPT, card, kept_key(kinds, dtype), [[kind, sorted(sizes.items())] for kind, sizes in sorted(found.items())])
 
 
 def greatest_difference(flash: FlashPrefill, kind: Kind, dtype: torch.dtype, device: str) -> float:
-    """Between both kernels' outputs, over :data:`TOLERANCE`: two requests with a prefix, longer than the window."""
+    """Greatest difference of both kernels' outputs, in multiples of :data:`TOLERANCE`: two requests with prefix, longer than the window."""
     prefix = min(100, kind.window) if kind.window >= 0 else 100
     given = inputs(kind, 2, max(160, kind.window + 64), dtype, device, prefix)
     flash(**given)
@@ -158,7 +158,7 @@ def greatest_difference(flash: FlashPrefill, kind: Kind, dtype: torch.dtype, dev
 
 
 def least_of(times: Times) -> int | None:
-    """The fewest tokens from which on FlashAttention-4 is the faster one in every shape, or None."""
+    """The fewest tokens from which FlashAttention-4 is faster in every shape, or None."""
     least = None
     for size in sorted(times, reverse=True):
         if any(theirs > MARGIN * ours for ours, theirs in times[size]):
@@ -169,9 +169,9 @@ def least_of(times: Times) -> int | None:
 
 @functools.cache
 def chosen(attend: Callable[..., Any], kinds: frozenset[Kind], dtype: torch.dtype, device: str) -> Choice:
-    """Compile each kind, hold its answer against our kernel's, and measure both, so that no request waits for it.
+    """Compile each kind, compare its output with our kernel's, and measure both, so that no request waits for it.
 
-    Once for a process: backends that are made later, as an adaptive draft length makes them, are to prefill as the first does.
+    Once in a process: backends made later, as for an adaptive draft length, prefill as the first one does.
 
     Args:
         attend: SGLang's ``flash_attn_varlen_func``.
@@ -200,7 +200,7 @@ def _chosen(attend: Callable[..., Any], kinds: frozenset[Kind], dtype: torch.dty
             if kind not in known or least is not None:  # what is not taken need not be compiled again
                 apart = greatest_difference(choice.flash, kind, dtype, device)
                 if not apart <= 1:  # NaN is not either
-                    choice.left.append(f"{kind}: it answers otherwise, by {apart:.1f} times what rounding explains")
+                    choice.left.append(f"{kind}: its output differs by {apart:.1f} times what rounding explains")
                     continue
             if kind not in known:
                 found[kind] = measured(choice.flash, kind, dtype, device)

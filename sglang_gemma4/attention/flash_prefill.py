@@ -1,10 +1,9 @@
 """Long prefills of the triton backend through SGLang's FlashAttention-4, over keys in order.
 
 ``--prefill-attention-backend fa4`` reads the KV cache by page, for which its Hopper kernel gives up bulk copies of keys (TMA), and it makes
-the attention a pair of backends. Here the backend and the pool stay as they are: new tokens have their keys in order already, and where
-they have a prefix its keys are put before them (:mod:`kernels.key_rows`), which moves megabytes beside the teraflops of the attention.
-Each kind of layer goes through whichever of this and our own kernel was faster on this card when the server started
-(:mod:`attention.flash_choice`).
+the attention a pair of backends. Here backend and pool stay as they are: the keys of new tokens are in order already, and those of a
+prefix are copied before them (:mod:`kernels.attention.key_rows`), megabytes beside the attention's teraflops. Each kind of layer goes
+through this or our own kernel, whichever was faster on this card at the start (:mod:`attention.flash_choice`).
 """
 
 from collections.abc import Callable
@@ -16,13 +15,13 @@ from sglang_gemma4.kernels.attention.key_rows import key_rows
 
 MOST_GATHERED_BYTES = 1 << 30
 CAPABILITY = 9
-"""Major: SGLang's kernel takes both of these head dimensions on Hopper alone."""
+"""Major compute capability: SGLang's kernel takes both of these head dimensions on Hopper only."""
 HEAD_DIMS = (256, 512)
 DTYPES: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)
 
 
 class Kind(NamedTuple):
-    """A kind of attention layer on one rank."""
+    """The shape of an attention layer on one rank."""
 
     heads: int
     kv_heads: int
@@ -35,26 +34,26 @@ class Kind(NamedTuple):
 
 
 class FlashPrefill:
-    """Attention of a prefill's layer.
+    """Computes attention in a layer of a long prefill.
 
     Args:
         attend: SGLang's ``flash_attn_varlen_func``.
-        least: new tokens of a batch from which on a kind of layer is taken; a kind that is not there never is.
+        least: by kind of layer, new tokens of a batch from which it is taken; kinds that are not in it never are.
     """
 
     def __init__(self, attend: Callable[..., Any], least: dict[Kind, int] | None = None) -> None:
         self.attend = attend
         self.least = least or {}
         self.steps = 0
-        """Layers computed here; a test asks for it."""
+        """Layers computed here; read by tests."""
 
     def wants(self, q: torch.Tensor, k: torch.Tensor, window: int) -> bool:
-        """Whether a layer's prefill is long enough for it to be the faster one."""
+        """Whether a layer's prefill is long enough for this to be faster than our kernel."""
         least = self.least.get(Kind(q.shape[1], k.shape[1], q.shape[2], max(window, -1)))
         return least is not None and q.shape[0] >= least
 
     def reason_against(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_indices: torch.Tensor) -> str | None:
-        """Why a layer of a long prefill is not taken, or None."""
+        """Why this does not take a layer of a long prefill, or None."""
         if q.dtype not in DTYPES or k.dtype != q.dtype:
             return f"q is {q.dtype}, k {k.dtype}; one of {', '.join(map(str, DTYPES))} is taken"
         if q.shape[2] not in HEAD_DIMS or v.shape[2] != q.shape[2]:
@@ -101,7 +100,7 @@ class FlashPrefill:
 
 
 def problem() -> str | None:
-    """Why this process cannot prefill so, or None."""
+    """Why this process cannot prefill through FlashAttention-4, or None."""
     if not torch.cuda.is_available():
         return "there is no CUDA card"
     major, minor = torch.cuda.get_device_capability()
@@ -115,7 +114,7 @@ def problem() -> str | None:
 
 
 def unused_by(runner: Any) -> str | None:
-    """Why no prefill of this server would go through it, so that none is compiled and measured; or None."""
+    """Why no prefill of this server would use it, so that nothing is compiled and measured; or None."""
     from sglang.srt.runtime_context import get_disagg, get_exec
 
     if get_disagg().disaggregation_mode == "decode":

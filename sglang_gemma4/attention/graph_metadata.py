@@ -10,7 +10,7 @@ from sglang_gemma4 import switches
 
 
 def reason_against(backend: Any, topk: int) -> str | None:
-    """Why the metadata has to stay outside the graph, or None.
+    """Why the metadata must be prepared outside the graph, or None.
 
     Args:
         backend: the draft's attention backend.

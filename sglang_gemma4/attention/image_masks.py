@@ -1,4 +1,4 @@
-"""Images of a prefill on SGLang's triton and fa4 backends: two-way on sliding layers, as transformers masks them."""
+"""Images of a prefill on SGLang's triton and fa4 backends: they attend both ways on sliding layers, as transformers masks them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class ImageBatch:
     masks: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
     def mask(self, window: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """What SGLang's kernel takes as a custom mask for a sliding layer, made at the first layer that asks.
+        """The custom mask of a sliding layer for SGLang's kernel, made for the first layer that asks.
 
         Args:
             window: the greatest distance of a key behind a query.
@@ -54,7 +54,7 @@ class ImageBatch:
 
 
 def describe(forward_batch: Any, device: Any) -> ImageBatch | None:
-    """The masks of a prefill batch, decode rows of a mixed one included; None where it has no image or is no prefill."""
+    """What a prefill batch may see, decode rows of a mixed one included; None if it has no image or is no prefill."""
     spans = _spans(forward_batch)
     if spans is None:
         return None
@@ -69,13 +69,12 @@ def describe(forward_batch: Any, device: Any) -> ImageBatch | None:
 
 
 class FlashImageLayers:
-    """What SGLang's fa4 backend calls for each layer of a prefill: its sliding layers get the batch's images, its full ones stay causal.
+    """Called by SGLang's fa4 backend for each layer of a prefill: sliding layers get the batch's images, full ones stay causal.
 
-    SGLang itself gives them to a batch that is prefill alone and holds an image; videos, and images in a batch that decodes too, are not
-    told of.
+    SGLang itself passes images only of batches without decode rows, and no videos.
 
     Args:
-        backend: SGLang's ``FlashAttentionBackend``; from now on it describes each batch when it prepares it.
+        backend: SGLang's ``FlashAttentionBackend``; its ``init_forward_metadata`` and ``forward_extend`` are replaced.
     """
 
     def __init__(self, backend: Any) -> None:
@@ -83,14 +82,14 @@ class FlashImageLayers:
         backend.init_forward_metadata, backend.forward_extend = self.begin, self
 
     def begin(self, forward_batch: Any) -> None:
-        """In the place of ``init_forward_metadata``."""
+        """In place of ``init_forward_metadata``."""
         self.prepare(forward_batch)
         ranges = token_ranges(forward_batch)
         if ranges is not None:
             self.backend.forward_metadata.image_token_ranges = ranges.to(forward_batch.seq_lens.device, non_blocking=True)
 
     def __call__(self, q: Any, k: Any, v: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
-        """In the place of ``forward_extend``."""
+        """In place of ``forward_extend``."""
         metadata = self.backend.forward_metadata
         ranges = metadata.image_token_ranges
         if layer.sliding_window_size is None or layer.sliding_window_size < 0:
@@ -102,7 +101,7 @@ class FlashImageLayers:
 
 
 def token_ranges(forward_batch: Any) -> torch.Tensor | None:
-    """What SGLang's fa4 kernel takes: ``[tokens, 2]`` int32 on the host, the first and last position of a token's image, -1 for text."""
+    """Images for SGLang's fa4 kernel: ``[tokens, 2]`` int32 on the host, first and last position of each token's image, -1 for text."""
     spans = _spans(forward_batch)
     if spans is None or not any(spans):
         return None
@@ -129,23 +128,23 @@ def _spans(forward_batch: Any) -> list[list[image_spans.Span]] | None:
 
 def _tell_of_cuts(spans: Sequence[Sequence[image_spans.Span]], prefixes: Sequence[int], ends: Sequence[int]) -> None:
     if any(begin < end <= last and last >= prefix for own, prefix, end in zip(spans, prefixes, ends, strict=True) for begin, last in own):
-        # serving/image_chunks keeps images whole; a cut by some other way of scheduling is said.
+        # serving/image_chunks keeps images whole; other ways of scheduling may cut them.
         note(NAME, "a prefill chunk ends inside an image, whose first tokens do not see its last; --chunked-prefill-size -1 avoids it")
 
 
 class ImageAttention:
-    """What the triton backend calls for each layer of a prefill: the sliding layers of a batch with images are masked here.
+    """Called by the triton backend for each layer of a prefill: sliding layers of a batch with images get a mask here.
 
     Args:
-        inner: SGLang's ``extend_attention_fwd`` or our :class:`PrefillAttention` in its place.
-        device: of the batches.
+        inner: SGLang's ``extend_attention_fwd``, or our :class:`PrefillAttention` in its place.
+        device: that the batches are on.
     """
 
     def __init__(self, inner: Callable[..., None], device: Any) -> None:
         self.inner, self.device = inner, device
         self.batch: ImageBatch | None = None
         self.masked = 0
-        """Layers masked here; a test asks for it."""
+        """Layers masked here; read by tests."""
 
     def begin(self, forward_batch: Any) -> None:
         """A new batch, before its first layer."""

@@ -1,4 +1,4 @@
-"""Images among the prompt's tokens: what they may attend to, and where a prefill chunk may end.
+"""Images among a prompt's tokens: what they attend to, and where a prefill chunk may end.
 
 Gemma 4 models with ``use_bidirectional_attention == "vision"`` let the tokens of one image see each other in both
 directions, on sliding layers, within the window (transformers' ``create_masks_for_vision_model``). The other models
@@ -21,7 +21,7 @@ def bidirectional(hf_config: Any) -> bool:
 
 
 def of_inputs(mm_inputs: Any) -> list[Span]:
-    """Image and video spans of a request (SGLang's ``MultimodalInputs`` or None), sorted, neighbours joined."""
+    """Spans of a request's images and videos (SGLang's ``MultimodalInputs`` or None), sorted, adjacent ones joined."""
     if mm_inputs is None:
         return []
     spans = sorted(

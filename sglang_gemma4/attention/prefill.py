@@ -1,4 +1,4 @@
-"""Prefill of SGLang's triton backend through our kernel, in the place of its ``extend_attention_fwd``."""
+"""Prefills of SGLang's triton backend through our kernel, in place of its ``extend_attention_fwd``."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ NAME = "prefill_attention"
 
 
 class PrefillAttention:
-    """What the backend calls for each layer of a prefill; ``stock`` takes what our kernel does not.
+    """Called by the backend for each layer of a prefill; ``stock`` computes what our kernel does not take.
 
     Args:
         stock: SGLang's ``extend_attention_fwd``.
@@ -23,9 +23,9 @@ class PrefillAttention:
     def __init__(self, stock: Callable[..., None]) -> None:
         self.stock = stock
         self.flash: flash_prefill.FlashPrefill | None = None
-        """Takes long prefills without images, where it is asked for."""
+        """Takes long prefills without images, if the patch flash_prefill set it."""
         self.steps = 0
-        """Layers computed here; a test asks for it."""
+        """Layers computed here; read by tests."""
 
     def __call__(
         self,
@@ -94,7 +94,7 @@ class PrefillAttention:
 def declined(
     custom_mask: torch.Tensor | None, is_causal: bool, k_scale: float, v_scale: float, sm_scale: float | None, others: dict[str, Any]
 ) -> str | None:
-    """Why a call is not ours, or None; ``others`` are arguments of which only the defaults are taken."""
+    """Why our kernel does not take a call, or None; of the arguments in ``others`` only the defaults are taken."""
     if custom_mask is not None or not is_causal:
         return "a mask of its own (a tree of drafts, or images without the patch image_masks), or a layer that is not causal"
     if k_scale != 1.0 or v_scale != 1.0:
@@ -106,5 +106,5 @@ def declined(
 
 
 def _is_default(value: Any) -> bool:
-    """Of an argument of SGLang's kernel that ours lacks; a tensor never is."""
+    """Whether an argument that our kernel lacks has its default; a tensor never does."""
     return value is None or (isinstance(value, (bool, int, float)) and value in (False, 0, -1))

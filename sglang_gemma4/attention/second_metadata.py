@@ -1,8 +1,8 @@
-"""A second set of attention metadata inside one forward: for layers that see other rows of the batch than the layers before them.
+"""A second set of attention metadata in one forward, for layers that see other rows of the batch than the layers before them.
 
-A backend keeps the metadata of the current forward in its own attributes and, on triton, in index buffers that every preparation writes
-again. So the second set is prepared in a shallow copy of the backend, which shares pools, tables and kernels and owns what a preparation
-writes. The original is not touched: there is nothing to restore, and both sets can be in use at once.
+A backend keeps the metadata of the current forward in its attributes and, on triton, in index buffers that each preparation overwrites. So
+the second set is prepared in a shallow copy of the backend, which shares pools, tables and kernels and has its own copy of what is
+overwritten. The original is not touched, and both sets can be in use at once.
 """
 
 import copy
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 _TRITON_BUFFERS = ("kv_indptr", "window_kv_indptr", "qo_indptr")
-"""What ``TritonAttnBackend.init_forward_metadata`` writes in place in prefill and decode."""
+"""Buffers that ``TritonAttnBackend.init_forward_metadata`` overwrites in prefill and decode."""
 
 
 def problem_with(backend: Any) -> str | None:
@@ -49,7 +49,7 @@ def for_graphs(backend: Any, most: int) -> Any:
 
 
 def _kind(backend: Any) -> tuple[str, str | None]:
-    """The name of a backend's class, and which entry of the table it or a class it derives from has."""
+    """The name of a backend's class, and the first class of its bases that :data:`_COPIES` has, or None."""
     names = [kind.__name__ for kind in type(backend).__mro__]
     return names[0], next((name for name in names if name in _COPIES), None)
 
@@ -77,7 +77,7 @@ def _own_children(backend: Any) -> None:
 
 
 def _nothing_in_place(backend: Any) -> None:
-    """These make every tensor of their metadata anew."""
+    """Backends that allocate every tensor of their metadata anew."""
 
 
 _COPIES: dict[str, Callable[[Any], None]] = {

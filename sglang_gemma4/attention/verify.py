@@ -1,4 +1,4 @@
-"""Verify steps of SGLang's triton backend through our kernel, at the place SGLang keeps for one (``verify_splitkv_fwd``, on ROCm only)."""
+"""Verify steps of SGLang's triton backend through our kernel, as its ``verify_splitkv_fwd``, which SGLang itself sets on ROCm only."""
 
 from typing import Any
 
@@ -12,16 +12,16 @@ NAME = "verify_attention"
 
 
 class VerifyAttention:
-    """What the backend calls for each layer of a verify step; False leaves the layer to SGLang's extend kernel.
+    """Called by the backend for each layer of a verify step; False leaves the layer to SGLang's extend kernel.
 
     Args:
-        topk: candidates a draft step. With 1 the drafts are a chain, whose tree mask is the causal one and is not read.
+        topk: candidates a draft step. With 1 the drafts are a chain: its tree mask is the causal one, and is not read.
     """
 
     def __init__(self, topk: int) -> None:
         self.topk = topk
         self.steps = 0
-        """Layers computed here; a test asks for it."""
+        """Layers computed here; read by tests."""
 
     def __call__(
         self,

@@ -1,4 +1,4 @@
-"""What a card lets one program of a kernel have: its shared memory, by which tiles are chosen or a kernel declines."""
+"""What a kernel needs to know of the card: its shared memory, by which tiles are chosen or a kernel declines, and its multiprocessors."""
 
 import functools
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ import torch
 import triton
 
 LEAST = 101_376
-"""Bytes that kernels whose tiles are the same on every card need at most: those of an Ada, an A10 or a consumer Blackwell."""
+"""Bytes of shared memory that a program with fixed tiles needs at most; an Ada, an A10 and a consumer Blackwell have as many."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """What tiles are chosen by.
+    """What the choice of tiles depends on.
 
     ``shared``: bytes of shared memory a program may have. ``holds``: matrix instructions read blocks of 64 rows and more from shared
     memory themselves (Hopper and data-centre Blackwell; consumer Blackwell's do not), so a block is held there while its product runs,
@@ -24,12 +24,12 @@ class Card:
 
 
 HOPPER = Card(232_448, holds=True)
-"""An H100 or H200; also what tiles are chosen for where kernels are interpreted."""
+"""An H100 or H200. Interpreted kernels take its tiles too."""
 
 
 @functools.cache
 def card(device: torch.device) -> Card:
-    """Of ``device``."""
+    """The :class:`Card` that ``device`` is."""
     if device.type != "cuda":
         return HOPPER
     found = torch.cuda.get_device_properties(device)
@@ -39,7 +39,7 @@ def card(device: torch.device) -> Card:
 
 @functools.cache
 def multiprocessors(device: torch.device, elsewhere: int = 1) -> int:
-    """Of a card; ``elsewhere`` where kernels are interpreted."""
+    """How many the card has; ``elsewhere``, if ``device`` is no card."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else elsewhere
 
 
@@ -49,6 +49,6 @@ def reason_against_device(device: torch.device) -> str | None:
 
 
 def reason_against_card(device: torch.device) -> str | None:
-    """Why kernels with the same tiles everywhere do not run there, or None."""
+    """Why kernels with fixed tiles do not run on this card, or None."""
     shared = card(device).shared
     return None if shared >= LEAST else f"a program may have {shared:,} bytes of the card's shared memory; {LEAST:,} are needed"

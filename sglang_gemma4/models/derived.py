@@ -1,17 +1,17 @@
-"""Every tensor that the package derives from weights or lays beside them, and how each follows weights that change.
+"""Every tensor that the package derives from weights or keeps beside them, and how it follows weight updates.
 
 A server's weights change in two ways. An update (``/update_weights_from_disk``, ``_from_tensor``, ``_from_distributed``) writes parameters
 in place, so what reads a parameter at each launch follows by itself, in CUDA graphs too: addresses never move. A release and a resume of
 memory (``/release_memory_occupation``) discard everything that loading a model allocated on the card; SGLang brings back buffers, and a
 trainer the parameters.
 
-:data:`DERIVED` is the list of what else there is. ``tests/engine/test_derived_tensors.py`` walks the loaded models, and fails on a tensor
+:data:`DERIVED` lists all other tensors. ``tests/engine/test_derived_tensors.py`` walks the loaded models, and fails on a tensor
 that is neither SGLang's nor in it; ``tests/engine/test_weight_updates.py`` compares every tensor and every answer after each kind of change
 with those of a server that was started with the new weights.
 
 Not in it, because no tensor is kept: the query rows of a shared layer's projection, a rank's part of the head, the head of a verify step
 and the weights of all norms that a launch fuses are views or parameters, taken at each launch; a kernel is chosen by shapes, types and the
-card, never by what a weight holds. ``ReadyNorm``, ``FewTokenExperts`` and ``GraphInputs`` keep activations of the step that runs.
+card, never by a weight's values. ``ReadyNorm``, ``FewTokenExperts`` and ``GraphInputs`` keep activations of the step that runs.
 """
 
 import re
@@ -110,12 +110,14 @@ DERIVED = (
 
 
 def entry(path: str) -> Derived | None:
-    """The entry of a tensor, by its path from its model."""
+    """The entry for a tensor at this path of its model, or None."""
     return next((one for one in DERIVED if re.fullmatch(one.path, path)), None)
 
 
 def scratch(module: torch.nn.Module, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Register a tensor that comes from no checkpoint as a buffer of ``module``: it survives a release of memory and is no weight.
+    """Register a tensor that is in no checkpoint as a buffer of ``module``, which SGLang saves when it releases memory.
+
+    A counter lost in between would not be zero, and the kernel that waits for it would never end.
 
     Returns:
         The tensor.

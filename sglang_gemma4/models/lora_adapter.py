@@ -1,4 +1,4 @@
-"""A LoRA adapter for Gemma 4, as PEFT saves it, in the form of SGLang's fused layers; what does not fit is refused by name."""
+"""LoRA adapters for Gemma 4, from PEFT's form to that of SGLang's fused layers; what does not fit is refused by name."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from sglang_gemma4.models.lora_targets import LAYER_OF, PARTS, LoraTargets
 
 _NAME = re.compile(r"(?:(?:base_model|model|language_model)\.)*layers\.(\d+)\.(.+?)\.lora_([AB])(?:\.default)?\.weight")
 _EXPERTS = ("experts", "experts.base_layer", "moe.experts", "moe.experts.base_layer")
-"""PEFT's names for the two wrappers of ``target_parameters``, one inside the other; sizes tell which parameter each adapts."""
+"""PEFT's names for the two nested wrappers of ``target_parameters``; their sizes tell which parameter each adapts."""
 _REFUSED = ("rank_pattern", "alpha_pattern", "alora_invocation_tokens", "layer_replication", "lora_bias")
 
 
@@ -19,13 +19,13 @@ class AdapterRefusedError(ValueError):
 
 
 def supported(targets: LoraTargets) -> str:
-    """For messages: what adapters may change."""
+    """What adapters may change, for messages."""
     parts = ", ".join(part for name in PARTS if name in targets.names() for part in PARTS[name])
     return f"{parts} of the text model's decoder layers" + (" and their experts" if targets.config.enable_moe_block else "")
 
 
 def check_config(targets: LoraTargets, name: str, config: Mapping[str, Any]) -> None:
-    """Settings of PEFT that would give other answers here.
+    """Refuse settings of PEFT that would change answers but are not served.
 
     Raises:
         AdapterRefusedError: one of them is set.
@@ -41,9 +41,9 @@ def check_config(targets: LoraTargets, name: str, config: Mapping[str, Any]) -> 
 
 
 def layers_asked_for(targets: LoraTargets, name: str, config: Mapping[str, Any]) -> list[str]:
-    """SGLang's layers that an adapter's ``target_modules`` and ``target_parameters`` name: a list of names, or PEFT's regular expression.
+    """SGLang's layers that an adapter's ``target_modules`` (a list, or PEFT's regular expression) and ``target_parameters`` name.
 
-    Names of other models' parts are left out: whether the adapter has weights for them is seen when it is loaded.
+    Unknown names are left out; weights for them are refused when the adapter is loaded.
 
     Raises:
         AdapterRefusedError: none of the layers can be adapted here.
@@ -72,7 +72,7 @@ def _matches(pattern: str, number: int, part: str) -> bool:
 
 
 def check_fits_server(targets: Iterable[str], rank: int, served: set[str], most: int, name: str) -> None:
-    """Of an adapter that is loaded into a running server.
+    """Check an adapter that is loaded into a running server.
 
     Raises:
         AdapterRefusedError: its rank, or a layer that it changes, has no room in the server's buffers.
@@ -90,10 +90,10 @@ def check_fits_server(targets: Iterable[str], rank: int, served: set[str], most:
 
 
 def check_weight(targets: LoraTargets, rank: int, name: str, shape: Iterable[int]) -> None:
-    """One tensor of an adapter of this rank, before it is kept.
+    """Check one tensor of an adapter of this rank before it is stored.
 
     Raises:
-        AdapterRefusedError: nothing here has its name, or what has that name is of another size.
+        AdapterRefusedError: no layer has its name, or that layer has another size.
     """
     shape = tuple(shape)
     found = _NAME.fullmatch(name)
@@ -144,15 +144,15 @@ Pair = dict[str, torch.Tensor]
 
 
 def fused(targets: LoraTargets, rank: int, number: int, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights of one decoder layer by SGLang's names, each for a whole fused layer, with zeros where the adapter changes nothing.
+    """One decoder layer's weights under SGLang's names, each for a whole fused layer, with zeros where the adapter changes nothing.
 
-    Where a layer's values are its keys, so is their change.
+    A layer whose values are its keys adapts them as its keys.
 
     Args:
-        weights: as in the file, all passed by :func:`check_weight`.
+        weights: as in the file, all checked by :func:`check_weight`.
 
     Raises:
-        AdapterRefusedError: one of a pair of weights is not there.
+        AdapterRefusedError: one of a pair of weights is missing.
     """
     pairs: dict[str, Pair] = {}
     for name, weight in weights.items():
@@ -192,9 +192,9 @@ def _stacked(
 
 
 def _by_expert(targets: LoraTargets, rank: int, number: int, pair: Pair) -> tuple[str, torch.Tensor, torch.Tensor]:
-    """Which product, ``A`` ``[experts, rank, inputs]`` (gate's and up's, one after the other) and ``B`` ``[experts, outputs, rank]``.
+    """The product's name, ``A`` ``[experts, rank, inputs]`` (twice for gate and up) and ``B`` ``[experts, outputs, rank]``.
 
-    PEFT keeps all experts' in one: rows of ``A`` by expert, columns of ``B`` by rank (``peft/tuners/lora/layer.py``, ``ParamWrapper``).
+    PEFT stores all experts in one: rows of ``A`` by expert, columns of ``B`` by rank (``ParamWrapper`` in ``peft/tuners/lora/layer.py``).
     """
     experts, sizes = targets.config.num_experts, targets.expert_sizes(number) or {}
     name = next(name for name, size in sizes.items() if size == (pair["A"].shape[1], pair["B"].shape[0])).removesuffix("_moe")

@@ -1,7 +1,7 @@
 """Which layers of a Gemma 4 model a LoRA adapter may change, and how large each is.
 
 SGLang asks a model for one size per kind of layer. Gemma 4 has several: head dimension and KV heads differ between sliding and full layers,
-and the FFN of layers that share KV may be twice as wide. So sizes are read off the layers themselves.
+and the FFN of layers that share KV may be twice as wide. So sizes are read from the layers themselves.
 """
 
 import re
@@ -19,9 +19,9 @@ PARTS: dict[str, tuple[str, ...]] = {
     "per_layer_input_gate": ("per_layer_input_gate",),
     "per_layer_projection": ("per_layer_projection",),
 }
-"""SGLang's layers that adapters change, and the layers of a checkpoint each is made of, in order."""
+"""SGLang's layers that adapters may change, and the checkpoint's layers that each fuses, in order."""
 WHERE = {"qkv_proj": "self_attn", "o_proj": "self_attn", "gate_up_proj": "mlp", "down_proj": "mlp"}
-"""The part of a decoder layer that holds them; the per-layer embeddings' two belong to the layer itself."""
+"""The module of a decoder layer that holds each; those of per-layer embeddings belong to the layer itself."""
 LAYER_OF = {part: layer for layer, parts in PARTS.items() for part in (*parts, layer)}
 EXPERTS = ("gate_up_proj_moe", "down_proj_moe")
 _WRAPPED = re.compile(
@@ -32,12 +32,12 @@ _KEY = "_sglang_gemma4_lora_targets"
 
 
 class LoraTargets:
-    """What SGLang's LoRA manager and memory pool ask of one target model.
+    """Answers to what SGLang's LoRA manager and memory pool ask a target model.
 
     Attributes:
-        experts: some adapter changes experts. They are wrapped, and get buffers, only then: of 26B-A4B's at rank 16 these are about
-            10 GiB for 8 slots, by calculation.
-        closed: the model's layers have been wrapped, so ``experts`` cannot change any more.
+        experts: some adapter changes experts. Only then are they wrapped and given buffers: for 26B-A4B at rank 16 and 8 slots about
+            10 GiB, by calculation.
+        closed: the model's layers have been wrapped, so ``experts`` is fixed.
         against_experts: why no adapter may change experts here, or None.
     """
 
@@ -53,7 +53,7 @@ class LoraTargets:
         return found is not None and (found[1] is None or self.experts)
 
     def linear(self, name: str, number: int) -> Any:
-        """The layer of this name in decoder layer ``number``, without its wrapper; None where there is none on this rank."""
+        """The layer of this name in decoder layer ``number``, without its LoRA wrapper; None if this rank has none."""
         layer = self.text.layers[number]
         holder = getattr(layer, WHERE[name], None) if name in WHERE else layer
         found = getattr(holder, name, None)
@@ -70,14 +70,14 @@ class LoraTargets:
         return linear.input_size, list(linear.output_sizes) if name == "gate_up_proj" else [linear.output_size]
 
     def expert_sizes(self, number: int) -> dict[str, tuple[int, int]] | None:
-        """Inputs and outputs of one expert's two products by their names in SGLang's pool; None where the layer has no experts."""
+        """Inputs and outputs of an expert's two products under SGLang's names; None if the layer has no experts."""
         if not getattr(self.text.layers[number], "enable_moe_block", False):
             return None
         hidden, inner = self.config.hidden_size, self.config.moe_intermediate_size
         return {"gate_up_proj_moe": (hidden, 2 * inner), "down_proj_moe": (inner, hidden)}
 
     def get_hidden_dim(self, module_name: str, layer_idx: int) -> tuple[int, int]:
-        """Inputs and outputs over all ranks, 0 where this rank or this model has no such layer.
+        """Inputs and outputs over all ranks; 0 if this rank or model has no such layer.
 
         Raises:
             NotImplementedError: no adapter changes layers of this name.
@@ -90,7 +90,7 @@ class LoraTargets:
         return inputs, sum(outputs)
 
     def local_sizes(self, module_name: str, number: int) -> tuple[int, int]:
-        """As :meth:`get_hidden_dim`, of this rank's part; not for experts."""
+        """This rank's part of :meth:`get_hidden_dim`; not for experts."""
         linear = self.linear(module_name, number)
         if linear is None:
             return 0, 0
@@ -99,17 +99,17 @@ class LoraTargets:
         return int(inputs), int(sum(linear.output_partition_sizes) if by_column else linear.output_size)
 
     def values_are_keys(self, number: int) -> bool:
-        """Whether a layer has no projection for values and takes its keys'."""
+        """Whether a layer has no projection for values and uses its keys."""
         return bool(getattr(self.config, "attention_k_eq_v", False)) and self.config.layer_types[number] == "full_attention"
 
     def names(self) -> set[str]:
-        """SGLang's names of all layers that adapters may change here, experts aside."""
+        """SGLang's names of the layers that adapters may change here, without experts."""
         numbers = range(self.text.start_layer, self.text.end_layer)
         return {name for name in PARTS if any(self.linear(name, number) is not None for number in numbers)}
 
 
 def attach(model: Any) -> LoraTargets:
-    """Give a target model the methods by which SGLang asks for sizes; once."""
+    """Give a target model, once, the methods that SGLang asks for sizes."""
     present = of(model)
     if present is not None:
         return present
@@ -120,7 +120,7 @@ def attach(model: Any) -> LoraTargets:
 
 
 def of(model: Any) -> LoraTargets | None:
-    """Those of a Gemma 4 model that were attached."""
+    """The targets that :func:`attach` gave this model, or None."""
     found: LoraTargets | None = getattr(model, "__dict__", {}).get(_KEY)
     return found
 

@@ -1,4 +1,4 @@
-"""Shapes of a Gemma 4 model or assistant from its config.json: layers, parameters, KV per token, what tokens reach."""
+"""Sizes of a Gemma 4 model or assistant from its config.json: layers, parameters, KV bytes a token, experts and keys that tokens read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ def kv_bytes_per_token(config: ConfigJson, kv_bytes: float = 2) -> dict[str, flo
 
 
 def distinct(choices: int, picks: int, tokens: int) -> float:
-    """Expected number of ``choices`` that ``tokens`` hit, each picking ``picks`` different ones uniformly: E·(1 − (1 − k/E)^T).
+    """Expected number of different ``choices`` (experts) of ``tokens`` that each pick ``picks`` uniformly: E·(1 − (1 − k/E)^T).
 
     Real routing is not uniform and hits fewer.
     """
@@ -107,7 +107,7 @@ def distinct(choices: int, picks: int, tokens: int) -> float:
 
 
 def keys_read(context: int, queries: int, window: int | None) -> int:
-    """Different keys that the last ``queries`` of ``context`` tokens see together; a ``window`` counts the query's own key."""
+    """Keys that at least one of the last ``queries`` of ``context`` tokens sees; a ``window`` includes the query's own key."""
     return context if window is None else min(context, window + queries - 1)
 
 

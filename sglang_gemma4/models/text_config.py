@@ -9,7 +9,7 @@ TEXT_MODEL_TYPE = "gemma4_text"
 
 
 def flatten_text_only(config: Any) -> None:
-    """State a text-only config's attention shapes under SGLang's names, in place.
+    """Set a text-only config's attention shapes under SGLang's names, in place.
 
     transformers 5.19 keeps the sliding layers' ``head_dim`` and ``num_key_value_heads`` as the base values and the
     full layers' in ``per_layer_config``; reading a base value then raises. SGLang wants the full layers' under the

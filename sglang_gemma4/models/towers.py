@@ -1,4 +1,4 @@
-"""The vision and audio towers of a checkpoint, and what it saves to leave them out."""
+"""Loading a checkpoint without its vision and audio towers."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ PARTS = ("vision_tower.", "embed_vision.", "audio_tower.", "embed_audio.")
 
 
 def without(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """A checkpoint's tensors but the towers' and their embedders'; at the end the log says how much that was."""
+    """A checkpoint's tensors without those of the towers and their embedders; the log says how much was left out."""
     tensors = size = 0
     for name, tensor in weights:
         if name.removeprefix("model.").startswith(PARTS):

@@ -1,8 +1,8 @@
 """A 12B's configuration (Gemma 4 unified) as transformers 5.19 saves it, in the terms that SGLang's model reads.
 
-SGLang reads it as a ``Gemma4Config``, whose parts have other fields and other defaults. The released file states the values that matter;
-transformers leaves out what follows from others and what its unified classes do not have, so a fine-tuned 12B had no ``model_patch_size``
-(the start ended), an audio projection of 1536 inputs and per-layer embeddings of width 256, which nothing loads.
+SGLang reads it as a ``Gemma4Config``, whose parts have other fields and defaults. The released file states the values that matter;
+transformers leaves out those that follow from others or that its unified classes lack. So a fine-tuned 12B had no ``model_patch_size``,
+without which the start fails, an audio projection of 1536 inputs, and per-layer embeddings of width 256 that no weights fill.
 """
 
 from typing import Any
@@ -17,28 +17,28 @@ TEXT = {
 }
 VISION = {"patch_size": 16, "pooling_kernel_size": 3, "mm_embed_dim": 3840, "mm_posemb_size": 1120, "output_proj_dims": 3840}
 AUDIO = {"audio_embed_dim": 640}
-"""Where ``Gemma4UnifiedTextConfig``, ``…VisionConfig`` and ``…AudioConfig`` differ from the classes that SGLang takes: their defaults."""
+"""Defaults of ``Gemma4UnifiedTextConfig``, ``…VisionConfig`` and ``…AudioConfig`` that differ from those of the classes SGLang uses."""
 
 
 def text(given: dict[str, Any]) -> dict[str, Any]:
-    """A ``text_config``."""
+    """A ``text_config`` with the defaults filled in."""
     return {**TEXT, **given}
 
 
 def vision(given: dict[str, Any]) -> dict[str, Any]:
-    """A ``vision_config``; the patch of a soft token follows from the small ones that it is merged from."""
+    """A ``vision_config`` with the defaults filled in; a soft token's patch is made of small ones."""
     filled = {**VISION, **given}
     return {**filled, "model_patch_size": filled["patch_size"] * filled["pooling_kernel_size"]}
 
 
 def audio(given: dict[str, Any]) -> dict[str, Any]:
-    """An ``audio_config``; a frame of samples is a soft token's features as it is."""
+    """An ``audio_config`` with the defaults filled in; the samples of a frame are a soft token's features."""
     filled = {**AUDIO, **given}
     return {**filled, **dict.fromkeys(("hidden_size", "output_proj_dims", "audio_samples_per_token"), filled["audio_embed_dim"])}
 
 
 class UnifiedConfig(Gemma4Config):  # type: ignore[misc]
-    """SGLang's configuration of type ``gemma4_unified`` that fills what a file leaves out."""
+    """SGLang's configuration of type ``gemma4_unified``, with what a file leaves out filled in."""
 
     model_type = "gemma4_unified"
 

@@ -1,8 +1,8 @@
-"""Gemma 4's images and video frames through the vision tower together: real patches only, one behind the other.
+"""Gemma 4's images and video frames through the vision tower in one batch: their real patches only, packed one behind the other.
 
 SGLang encodes image by image, padded to the processor's budget of patches, and its GPU attentions drop the mask, so padding is attended.
-Here the padding never enters the tower: images of all requests are packed, attention keeps to each image by its length, and everything
-the host must know (sizes, orders) is computed from the positions before they go to the card.
+Here padding never enters the tower: images of all requests are packed, attention stays within each image by its length, and all that the
+host must know (sizes, orders) is computed from the positions before they are copied to the card.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,11 +21,11 @@ from sglang.srt.layers.attention.vision import (
 )
 
 PACKED_BACKENDS = (VisionFlash3Attention, VisionFlash4Attention, VisionTritonAttention)
-"""Of --mm-attention-backend fa3, fa4 and triton_attn: kernels that keep to the lengths they are given."""
+"""Of --mm-attention-backend fa3, fa4 and triton_attn: kernels that attend within the lengths they are given."""
 FIXED_BYTES = 1 << 30
-"""Memory for one call of the tower on a CPU, and on a card where ranks share the tower: they must cut the same chunks."""
+"""Memory for one call of the tower on a CPU, and on cards that share the tower: all ranks must cut the same chunks."""
 MOST_PATCHES = 1 << 16
-"""Of one call: 28 images of 480 x 480; more fill a card no better."""
+"""Most patches of one call: 28 images of 480 x 480; more do not fill a card better."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Picture:
 
 
 class PackedAttention:
-    """A tower layer's attention backend: within :func:`packed` it keeps to the images of the pack, else it is SGLang's own ``forward``.
+    """A tower layer's attention: inside :func:`packed` it attends within each image, outside it is SGLang's own ``forward``.
 
-    Within it torch's attention takes the place of every kernel but those of :data:`PACKED_BACKENDS`: what else SGLang has for
-    --mm-attention-backend either drops the mask of padding or, as flashinfer_cudnn, stops at Gemma 4's tower.
+    Inside, torch's attention replaces every backend but :data:`PACKED_BACKENDS`: SGLang's others for --mm-attention-backend drop the mask
+    of padding or, as flashinfer_cudnn, do not run Gemma 4's tower.
     """
 
     def __init__(self, backend: Any) -> None:
@@ -66,7 +66,7 @@ class PackedAttention:
 
 
 def image_by_image(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: Sequence[int], scale: float) -> torch.Tensor:
-    """Torch's attention within each image; neighbours of one length are one batch. ``[tokens, heads, head_dim]``."""
+    """Torch's attention within each image; consecutive images of one length are a batch. ``[tokens, heads, head_dim]``."""
     out, first, number = torch.empty_like(q), 0, 0
     while number < len(lengths):
         length, count = lengths[number], 1
@@ -81,7 +81,7 @@ def image_by_image(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: S
 
 
 def attentions(tower: Any) -> list[PackedAttention]:
-    """One for each layer of a ``Gemma4VisionEncoder``, made at the first call."""
+    """The attention of each layer of a ``Gemma4VisionEncoder``, made at the first call."""
     backends = [layer.self_attn.qkv_backend for layer in tower.encoder.layers]
     return [
         own if isinstance(own := backend.__dict__.get("forward"), PackedAttention) else PackedAttention(backend) for backend in backends
@@ -90,7 +90,7 @@ def attentions(tower: Any) -> list[PackedAttention]:
 
 @contextmanager
 def packed(tower: Any, lengths: Sequence[int], device: torch.device) -> Iterator[None]:
-    """Within it the tower's one row is several images of these lengths."""
+    """Inside, the tower's one row is a pack of images of these lengths."""
     starts = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     metadata = prepare_vision_attention_metadata(starts, device, max_seqlen=max(lengths))
     layers = attentions(tower)
@@ -139,7 +139,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 def _to_host(positions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Positions on the host; those that a processor left on a card come in one copy."""
+    """Positions on the host; those on a card are copied at once."""
     if not any(place.is_cuda for place in positions):
         return positions
     on_host: Sequence[torch.Tensor] = torch.cat(list(positions)).cpu().split([place.shape[0] for place in positions])
@@ -147,7 +147,7 @@ def _to_host(positions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
 
 
 def grid_size(positions: torch.Tensor, kernel: int) -> tuple[int, int] | str:
-    """Width and height in patches of an image's positions ``[patches, 2]`` on the host, or why it is no grid that pools into tokens."""
+    """Width and height in patches of an image's positions ``[patches, 2]`` on the host, or why they do not pool into soft tokens."""
     real = (positions != -1).any(-1)
     width, height = (int(side) + 1 for side in positions.max(0).values)
     count = width * height
@@ -173,7 +173,7 @@ def pooling_order(width: int, height: int, kernel: int) -> torch.Tensor:
 
 
 def chunks(pictures: Sequence[Picture], most: int) -> list[list[int]]:
-    """Numbers of the pictures that one call of the tower takes: of similar size, at most ``most`` patches unless one alone has more."""
+    """Numbers of the pictures of each call of the tower: similar sizes, at most ``most`` patches unless one picture alone has more."""
     found: list[list[int]] = []
     filled = 0
     for number in sorted(range(len(pictures)), key=lambda n: pictures[n].patches):
@@ -187,7 +187,7 @@ def chunks(pictures: Sequence[Picture], most: int) -> list[list[int]]:
 
 
 def most_patches(tower: Any, patch_pixels: int, device: torch.device) -> int:
-    """Patches of one call of the tower: half of the memory that is free now, by what a patch takes at the tower's widest points."""
+    """Most patches of one call of the tower: what half of the free memory holds, by the bytes of a patch where the tower is widest."""
     layer = tower.encoder.layers[0]
     attention = layer.self_attn
     config, element = tower.config, tower.patch_embedder.input_proj.weight.element_size()

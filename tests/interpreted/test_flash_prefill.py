@@ -91,7 +91,7 @@ def test_every_kind_of_layer_is_compiled_and_measured(monkeypatch: pytest.Monkey
         choice.left[2],
         "8/2 heads of 16, window 31: RuntimeError: no such kernel",
     ]
-    assert re.fullmatch(r"4/4 heads of 16, window 31: it answers otherwise, by \d\d\.\d times what rounding explains", choice.left[2])
+    assert re.fullmatch(r"4/4 heads of 16, window 31: its output differs by \d\d\.\d times what rounding explains", choice.left[2])
     assert choice.flash.steps == 0
     assert flash_choice.chosen(attend, kinds, torch.float32, "cpu") is choice, "measured once"
     q, k = torch.zeros(64, 4, 16), torch.zeros(64, 2, 16)

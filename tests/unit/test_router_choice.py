@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from sglang.srt.layers.linear import ReplicatedLinear
-from triton import knobs
 
 from sglang_gemma4.kernels.experts.routed_product import routed_product_reference
 from sglang_gemma4.models.layers import expert_layers, router_choice
@@ -25,7 +24,7 @@ def layer(monkeypatch: pytest.MonkeyPatch) -> Any:
     torch.nn.init.normal_(proj.weight)
     moe = moe_of(layer_with())
     expert_layers.take_few_tokens(moe, HIDDEN, "gelu_pytorch_tanh")
-    monkeypatch.setattr(knobs.runtime, "interpret", True)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr(
         "sglang_gemma4.kernels.experts.routed_product.routed_product",
         lambda x, weight, scale, topk, done: routed_product_reference(x, weight, scale, topk),
@@ -122,7 +121,7 @@ def test_routers_that_stay_as_they_are(layer: Any, change: Any, said: str) -> No
 
 
 def test_without_a_card_the_router_says_so(layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(knobs.runtime, "interpret", False)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
     before = layer.router.proj.quant_method
     assert installed(layer) == "Triton does not run on cpu"
     assert layer.router.proj.quant_method is before

@@ -1,4 +1,4 @@
-"""Cached and new keys and values of each request in one run of rows, for attention kernels that read no cache by slot."""
+"""Cached and new keys and values of each request in adjacent rows, for attention kernels that do not read the KV pool by slot."""
 
 import torch
 import triton
@@ -86,7 +86,7 @@ def _key_rows_kernel(  # type: ignore[no-untyped-def]
 
 
 def padded(requests: int) -> int:
-    """Requests that a program looks through: of few sizes, since each is compiled when it first comes, and a request waits for it."""
+    """Requests that a program looks through, rounded up to few sizes: each is compiled when it first comes, while a request waits."""
     size = FEWEST_REQUESTS
     while size < requests:
         size *= 16
@@ -102,10 +102,10 @@ def key_rows(
     kv_indptr: torch.Tensor,
     kv_indices: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each request's cached keys in their order, then its new ones; a request's run begins at ``qo_indptr + kv_indptr``.
+    """Each request's cached keys in order, then its new ones; a request's rows begin at ``qo_indptr + kv_indptr``.
 
-    The host does not wait for the device: there are as many rows as there are new tokens and entries of ``kv_indices``, and what lies
-    behind the last request's is zero.
+    The host does not wait for the device: there are as many rows as new tokens and entries of ``kv_indices``, and those behind the last
+    request's are zero.
 
     Args:
         k: ``[tokens, KV heads, dim]`` and ``v`` ``[tokens, KV heads, value dim]``, the new tokens' own.

@@ -1,4 +1,4 @@
-"""Which tensors the attention kernels take, and on which cards: why a call is not for them, or None."""
+"""Which tensors the attention kernels take, on which cards."""
 
 import torch
 import triton
@@ -8,9 +8,9 @@ from sglang_gemma4.kernels.card import card
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOST_ROWS = 128
-"""Query tokens times query heads of a KV head in one tile of a verify, draft or decode step."""
+"""Most rows of a tile in a verify, draft or decode step: query tokens times query heads of a KV head."""
 MOST_GROUP = 64
-"""Query heads of a KV head in a prefill's tile."""
+"""Most query heads of a KV head in a prefill."""
 
 
 def few_query_reason(
@@ -22,7 +22,7 @@ def few_query_reason(
     k_new: torch.Tensor | None,
     v_new: torch.Tensor | None,
 ) -> str | None:
-    """For the arguments of ``few_query_attention``."""
+    """Why ``few_query_attention`` does not take these arguments, or None."""
     others = {"k_buffer": k_buffer, "v_buffer": v_buffer, "k_new": k_new, "v_new": v_new, "out": out}
     if reason := _elements(q, others):
         return reason
@@ -41,7 +41,7 @@ def few_query_reason(
 
 
 def padded_rows(rows: int) -> int:
-    """Of a tile, for query tokens times heads of a KV head: a power of two that matrix instructions take."""
+    """Rows of a tile for so many query tokens times heads of a KV head: a power of two that matrix instructions take."""
     padded: int = triton.next_power_of_2(rows)
     return max(16, padded)
 
@@ -49,7 +49,7 @@ def padded_rows(rows: int) -> int:
 def prefill_reason(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, k_buffer: torch.Tensor, v_buffer: torch.Tensor, out: torch.Tensor
 ) -> str | None:
-    """For the arguments of ``prefill_attention``."""
+    """Why ``prefill_attention`` does not take these arguments, or None."""
     if reason := _elements(q, {"k": k, "v": v, "k_buffer": k_buffer, "v_buffer": v_buffer, "out": out}):
         return reason
     heads, kv_heads = q.shape[1], k.shape[1]
@@ -68,7 +68,7 @@ def _too_large(q: torch.Tensor, rows: str) -> str:
 
 
 def _elements(q: torch.Tensor, others: dict[str, torch.Tensor | None]) -> str | None:
-    """Dtypes, numbers of dimensions and strides."""
+    """Why dtypes, numbers of dimensions or strides do not fit, or None."""
     if q.dtype not in DTYPES:
         return f"q is {q.dtype}; float32, bfloat16 and float16 are taken"
     for name, tensor in (("q", q), *others.items()):
@@ -84,7 +84,7 @@ def _elements(q: torch.Tensor, others: dict[str, torch.Tensor | None]) -> str | 
 def _head_dims(
     q: torch.Tensor, keys: tuple[torch.Tensor, torch.Tensor | None], values: tuple[torch.Tensor, torch.Tensor | None], out: torch.Tensor
 ) -> str | None:
-    """Head dimensions, and the output's shape."""
+    """Why head dimensions or the output's shape do not fit, or None."""
     k_dims, v_dims = ([each.shape[2] for each in given if each is not None] for given in (keys, values))
     dim, v_dim = q.shape[2], v_dims[0]
     if set(k_dims) != {dim} or set(v_dims) != {v_dim}:

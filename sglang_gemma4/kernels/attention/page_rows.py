@@ -1,11 +1,11 @@
-"""Page tables from token slots: every row whole, none past its own width."""
+"""Page tables from token slots: each row is written to its whole width, and nothing behind it."""
 
 import torch
 import triton
 import triton.language as tl
 
 BLOCK_PAGES = 256
-"""Pages that one program writes; a row of a served model has up to a few thousand."""
+"""Pages that a program writes; a served model's rows have up to a few thousand."""
 
 
 def page_rows_reference(
@@ -69,7 +69,7 @@ def page_rows(
     swa_page_table: torch.Tensor | None = None,
     full_to_swa: torch.Tensor | None = None,
 ) -> None:
-    """Write the pages of each sequence into its row, and page 0, which pools keep for padding, into the rest of the row.
+    """Write the pages of each sequence into its row, and page 0, the pools' padding, into the rest of the row.
 
     A sequence with more keys than its row or ``req_to_token`` holds is cut there. Slots below 0, which are not
     mapped, are taken to page 0. The host does not wait for the device.

@@ -1,4 +1,4 @@
-"""Causal attention of prompts, or of a chunk of them, over a paged prefix and their own keys; images in it may attend both ways.
+"""Causal attention of prompts or chunks of them over a paged prefix and their own keys; images among them may attend both ways.
 
 One program takes some tokens of a request and all query heads of one KV head as the rows of one tile, so that these heads share what is
 read, and walks the keys once: first those of the prefix that the window leaves, then the tokens' own, in blocks loaded ahead. Only blocks

@@ -8,12 +8,12 @@ import torch
 from sglang_gemma4.kernels.card import HOPPER, Card
 
 SMALL = 1024
-"""Bytes of slots, maxima and sums beside a tile's blocks."""
+"""Bytes of shared memory for slots, maxima and sums, beside a tile's blocks."""
 
 
 @dataclass(frozen=True)
 class KeyTile:
-    """How a program of ``few_query_attention`` works: keys in a block, warps, blocks loaded ahead, and rows it is padded to at least.
+    """How a program of ``few_query_attention`` works: keys a block, warps, blocks loaded ahead, and the fewest rows it is padded to.
 
     From 64 rows on, Hopper's matrix instructions read queries from shared memory; below, every warp holds its own in registers.
     """
@@ -26,7 +26,7 @@ class KeyTile:
 
 @dataclass(frozen=True)
 class PromptTile:
-    """How a program of ``prefill_attention`` works: rows (tokens times heads of a KV head), keys in a block, warps, blocks loaded ahead."""
+    """How a program of ``prefill_attention`` works: rows (tokens times heads of a KV head), keys a block, warps, blocks loaded ahead."""
 
     rows: int
     keys: int
@@ -35,7 +35,7 @@ class PromptTile:
 
 
 def needed(rows: int, keys: int, stages: int, dims: int, dtype: torch.dtype, card: Card) -> int:
-    """Bytes of shared memory, at most: queries, blocks of keys and values, and a block of weights.
+    """Most bytes of shared memory that a program takes: queries, blocks of keys and values, and a block of weights.
 
     Args:
         rows: of a tile, padded.
@@ -50,8 +50,8 @@ def needed(rows: int, keys: int, stages: int, dims: int, dtype: torch.dtype, car
 
 @functools.cache
 def key_tile(rows: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card) -> KeyTile | None:
-    """For query tokens times heads in a tile and a head dimension; the first was the fastest of 7 on an H200 nearly everywhere
-    (runs/2026-11-22-kernel-times). None: no tile fits the card."""
+    """The tile for so many rows and these head dimensions, or None where none fits the card; on an H200 the first was the fastest of 7
+    nearly everywhere (runs/2026-11-22-kernel-times)."""
     # The slots that keys and values lie in are loaded a block ahead of them, so one stage is theirs.
     tiles = [KeyTile(keys, 4, 3) for keys in ((32, 16) if max(dim, v_dim) > 256 else (64, 32, 16))]
     fits = (each for each in tiles if needed(rows, each.keys, each.stages - 1, dim + v_dim, dtype, card) <= card.shared)
@@ -60,7 +60,7 @@ def key_tile(rows: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card) ->
 
 @functools.cache
 def prompt_tile(group: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card) -> PromptTile | None:
-    """For query heads of a KV head, a head dimension and a dtype. Float32 has no tensor cores: small tiles. None: no tile fits the card."""
+    """The tile for ``group`` query heads of a KV head, or None where none fits the card. Float32 has no tensor cores: small tiles."""
     if dtype == torch.float32:
         tiles = [PromptTile(16, 16, 4, 2)]
     elif max(dim, v_dim) > 256:
@@ -72,7 +72,7 @@ def prompt_tile(group: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card
 
 
 def smaller_than_measured(dims: tuple[int, ...], dtype: torch.dtype, card: Card) -> str | None:
-    """What an operator should know of prefill's tiles on this card: which are not those that were measured, or None."""
+    """For the log: which of prefill's tiles on this card are not those that were measured, or None."""
     said = []
     for dim in dims:
         tile = prompt_tile(1, dim, dim, dtype, card)

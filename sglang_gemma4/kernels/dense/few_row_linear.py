@@ -1,9 +1,8 @@
 """``x @ weight.T`` for a few rows, where reading the weight is all the work: decode and verify steps of one to a few requests.
 
-A program multiplies a block of output columns with a part of the width. Where the output is too narrow to fill the card with blocks, the
-width is cut into parts; the program that finishes a block last adds the parts up, always in the same order, so there is no second launch
-and the result does not depend on who was last. With ``gated``, a program computes the same columns of gate and up, and what is written is
-``gelu_tanh(gate) * up``.
+A program multiplies a block of output columns with a part of the width. Where the output has too few blocks to fill the card, the width
+is cut into parts; the program that finishes a block last adds them up, always in the same order, so there is no second launch and the
+result is the same every time. With ``gated``, a program computes the same columns of gate and up, and writes ``gelu_tanh(gate) * up``.
 """
 
 from dataclasses import dataclass
@@ -153,7 +152,7 @@ def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
 
 
 def reason_against(x: torch.Tensor, weight: torch.Tensor) -> str | None:
-    """Why :func:`few_row_linear` does not take these, or None; the number of rows, which differs from step to step, is not asked for."""
+    """Why :func:`few_row_linear` does not take these, or None; the number of rows is not checked, since it differs from step to step."""
     if x.dtype not in DTYPES or weight.dtype != x.dtype:
         return f"x is {x.dtype} and the weight {weight.dtype}; both must be one of {', '.join(str(one) for one in DTYPES)}"
     if weight.dim() != 2 or weight.stride(1) != 1:
@@ -164,7 +163,7 @@ def reason_against(x: torch.Tensor, weight: torch.Tensor) -> str | None:
 
 
 def counters(outputs: int, device: torch.device) -> torch.Tensor:
-    """The zeros that calls for one weight count finished parts in: int32, one for each block of ``outputs`` columns."""
+    """Zeroed counters of finished parts for the calls with one weight: int32, one for each block of ``outputs`` columns."""
     return torch.zeros(triton.cdiv(outputs, 16), dtype=torch.int32, device=device)
 
 

@@ -1,4 +1,4 @@
-"""``gelu_tanh(gate) * embedding``: how a layer with per-layer embeddings (E2B, E4B) weighs its own, in one launch."""
+"""``gelu_tanh(gate) * embedding`` in one launch: the gate of a layer's per-layer embedding (E2B, E4B)."""
 
 import torch
 import triton
@@ -40,7 +40,7 @@ def _gated_embedding_kernel(  # type: ignore[no-untyped-def]
 
 
 def gated_embedding(gate: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor:
-    """A new ``[rows, width]``; the gelu is rounded to the dtype before the product, as by separate kernels.
+    """A new ``[rows, width]``; as in separate kernels, the gelu is rounded to the dtype before the product.
 
     Args:
         gate: ``[rows, width]``, float32, bfloat16 or float16; its rows need not be adjacent.

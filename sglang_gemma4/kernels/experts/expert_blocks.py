@@ -1,6 +1,6 @@
 """Rows of a MoE layer gathered by expert: which rows (a token and one of its experts) each block of a grouped product takes.
 
-One launch; every program counts all rows and finds its own expert's place, so nothing is waited for and nothing has to be cleared before.
+In one launch: every program counts all rows and finds its own expert's place, so none waits and nothing has to be cleared before.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 CHUNK = 1024
 """Rows counted at a time."""
 THREADS = 128
-"""Of a program. No fewer rows are counted at a time, so that no row lies in two threads."""
+"""Threads of a program. At least as many rows are counted at a time, so that no row lies in two threads."""
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Blocks:
     """Blocks of rows of one expert each, in the order of the experts.
 
     ``expert`` is ``[most blocks]`` int32, ``row`` ``[most blocks, rows a block]`` int32 (the number of rows where a place is empty) and
-    ``count`` ``[1]`` int32; what lies at and behind ``count`` is undefined.
+    ``count`` ``[1]`` int32; entries from ``count`` on are undefined.
     """
 
     expert: torch.Tensor
@@ -31,7 +31,7 @@ class Blocks:
 
 
 def most_blocks(rows: int, experts: int, size: int) -> int:
-    """Most blocks of ``size`` that ``rows`` rows over ``experts`` experts can need."""
+    """Most blocks of ``size`` that ``rows`` rows of ``experts`` experts can need."""
     if rows <= experts:
         return rows
     return experts + (rows - experts) // size
@@ -110,7 +110,7 @@ def expert_blocks(ids: torch.Tensor, experts: int, size: int, by_token: bool = F
 
     Args:
         ids: ``[tokens, experts a token]`` int, contiguous: the expert of each row, -1 for none. A token's experts differ.
-        experts: there are.
+        experts: how many there are.
         size: rows a block, a power of two.
         by_token: a row's place in its block is its token's number, so that a block is a tile of tokens.
 

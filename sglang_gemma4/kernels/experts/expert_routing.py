@@ -1,7 +1,7 @@
 """A MoE router's choice for up to 16 tokens, in one launch: top-k, softmax over the chosen, and the blocks that the experts' products take.
 
-SGLang takes a launch for the choice and one or two to gather rows by expert. One program does both for few tokens: what it chose is still
-in its registers when the blocks are written.
+SGLang chooses in one launch and gathers rows by expert in one or two more. For few tokens one program does both: its choice is still in
+its registers when it writes the blocks.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ def choose(  # type: ignore[no-untyped-def]
     SIZE: tl.constexpr,  # rows a block
     WIDE: tl.constexpr,  # logits of 32 bits, not 16
 ):
-    """A program's choice for all tokens, written."""
+    """Choose for all tokens and write the result; for one program."""
     token = tl.arange(0, SIZE)
     bins = tl.arange(0, BINS)
     places = tl.arange(0, PLACES)
@@ -156,8 +156,8 @@ def expert_routing(logits: torch.Tensor, scale: torch.Tensor, topk: int) -> tupl
         topk: experts a token.
 
     Returns:
-        weights ``[tokens, topk]`` float32, largest first; ids ``[tokens, topk]`` int32, of equal logits the first; and
-        :class:`Blocks` of 16, a row's place in its block being its token's number.
+        weights ``[tokens, topk]`` float32, largest first; ids ``[tokens, topk]`` int32, the lower id where logits are equal; and
+        :class:`Blocks` of 16 rows, a row's place in its block being its token's number.
 
     Raises:
         ValueError: shapes or dtypes that it does not take.
@@ -177,7 +177,7 @@ def expert_routing(logits: torch.Tensor, scale: torch.Tensor, topk: int) -> tupl
 
 
 def unwritten(tokens: int, experts: int, topk: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, Blocks]:
-    """What :func:`choose` writes into: weights, ids and blocks."""
+    """Weights, ids and blocks for :func:`choose` to write."""
     most = min(tokens * topk, experts)
     blocks = Blocks(
         torch.empty(most, dtype=torch.int32, device=device),
@@ -189,6 +189,6 @@ def unwritten(tokens: int, experts: int, topk: int, device: torch.device) -> tup
 
 
 def constants(experts: int, topk: int, dtype: torch.dtype) -> dict[str, Any]:
-    """Those that :func:`choose` is compiled for; ``dtype`` of the logits."""
+    """The constants that :func:`choose` is compiled with; ``dtype`` is the logits'."""
     padded = {"BINS": triton.next_power_of_2(experts), "PLACES": triton.next_power_of_2(topk)}
     return {"EXPERTS": experts, "TOPK": topk, "SIZE": MOST_TOKENS, "WIDE": dtype.itemsize == 4, **padded}

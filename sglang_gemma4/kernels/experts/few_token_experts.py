@@ -1,7 +1,7 @@
 """A MoE layer of up to 16 tokens in two launches after its routing: gate and up with the activation, then down and the sum.
 
-Blocks are by token: one a chosen expert, a row's place being its token's number, so each expert's weights are read once. The program of the
-second product that finishes a block of columns last sums each token's rows, always in the order of its experts: the same result every time.
+Each chosen expert has one block, in which a row's place is its token's number, so its weights are read once. The program of the second
+product that finishes a block of columns last sums each token's rows, always in the order of its experts: the same result every time.
 """
 
 import torch
@@ -15,11 +15,11 @@ from sglang_gemma4.kernels.experts.gated_experts import Tile, gated_experts, gat
 from sglang_gemma4.kernels.experts.grouped_experts import down_tile
 
 NARROWEST = 16
-"""Columns of the narrowest tile of the second product; there are counters for so many blocks."""
+"""Columns of the second product's narrowest tile; there is a counter for each block of so many."""
 
 
 def tiles_for(tokens: int) -> tuple[Tile, Tile]:
-    """Of the first and the second product; within 1 % of the fastest tried on an H200 (``runs/2026-11-23-few-token-experts``)."""
+    """Tiles of the first and the second product; within 1 % of the fastest tried on an H200 (``runs/2026-11-23-few-token-experts``)."""
     return Tile(32, 128, 4, 4), Tile(64, 128, 4, 4) if tokens <= 4 else Tile(128, 64, 4, 4)
 
 
@@ -90,7 +90,7 @@ def _down_and_sum_kernel(  # type: ignore[no-untyped-def]
 
 
 def counters(hidden: int, device: torch.device) -> torch.Tensor:
-    """The zeros that calls of one layer count finished programs in: int32, one for each block of columns."""
+    """Zeroed counters of finished programs for the calls of one layer: int32, one for each block of columns."""
     return torch.zeros(triton.cdiv(hidden, NARROWEST), dtype=torch.int32, device=device)
 
 

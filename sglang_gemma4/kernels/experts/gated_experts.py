@@ -1,7 +1,7 @@
 """The experts' first product with the activation in its epilogue: ``weight * gelu_tanh(x @ gate) * (x @ up)`` for every row.
 
-A row is a token and one of its experts. One program computes the same columns of gate and up, so neither is written to memory. The router's
-weight is multiplied in here, where the value is still float32: the second product is then a plain sum.
+A row is a token and one of its experts. A program computes the same columns of gate and up, so neither is written to memory. The router's
+weight is applied here, while the value is still float32, so the outputs of a token's experts need only be added up.
 """
 
 from dataclasses import dataclass

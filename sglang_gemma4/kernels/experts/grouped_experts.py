@@ -1,6 +1,6 @@
 """A MoE layer of tens to hundreds of tokens in four launches: rows into blocks, gate and up with the activation, down, sum.
 
-The sum over a token's experts is taken in their order from the rows' outputs: the same result every time.
+A token's outputs are added up in the order of its experts: the same result every time.
 """
 
 import torch
@@ -35,7 +35,7 @@ def down_tile(  # type: ignore[no-untyped-def]
     DEPTH: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Some rows' second product in some columns, ``[SIZE, COLUMNS]`` float32."""
+    """The second product of one block's rows in one tile of columns, ``[SIZE, COLUMNS]`` float32."""
     depths = tl.arange(0, DEPTH)
     h_pointers = h_ptr + rows[:, None] * INNER + depths[None, :]
     w_pointers = w2_ptr + expert * (HIDDEN * INNER) + columns[None, :] * INNER + depths[:, None]
@@ -103,11 +103,11 @@ def _sum_kernel(  # type: ignore[no-untyped-def]
 
 
 def sum_of_rows(rows: torch.Tensor, ids: torch.Tensor, columns: int = SUM_COLUMNS) -> torch.Tensor:
-    """``[tokens, hidden]``: of ``rows`` ``[tokens * experts a token, hidden]`` those that have an expert, in their order in float32.
+    """``[tokens, hidden]``: sums of each token's ``rows`` ``[tokens * experts a token, hidden]`` that have an expert, in float32, in order.
 
     Args:
         ids: ``[tokens, experts a token]`` int; -1: none.
-        columns: of a program, a power of two.
+        columns: that a program sums, a power of two.
     """
     tokens, hidden = ids.shape[0], rows.shape[1]
     out = torch.empty((tokens, hidden), dtype=rows.dtype, device=rows.device)

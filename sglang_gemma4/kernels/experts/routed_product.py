@@ -1,7 +1,7 @@
 """A MoE router's product and its choice for up to 16 tokens, in one launch.
 
-Each program multiplies a slice of the width with every expert's; its weights are on their way before its input is there. The program that
-is last adds the slices up, always in the same order, rounds the logits as a product written to memory is, and chooses from them.
+A program multiplies a slice of the width for all experts, and loads its weights before its input is there. The last program adds the
+slices up, always in the same order, rounds the logits as a product written to memory would be, and chooses from them.
 """
 
 import torch
@@ -14,9 +14,9 @@ from sglang_gemma4.kernels.experts.expert_blocks import Blocks
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, choose
 
 DEPTH = 128
-"""Of the width, a program's."""
+"""Part of the width that a program multiplies."""
 MOST_BYTES = 64 << 10
-"""Of a slice of every expert's weights, which a program holds; they pass through shared memory, of which some cards have 99 KiB."""
+"""Most bytes of weights that a program holds; they pass through shared memory, of which some cards have 99 KiB."""
 MOST_PARTS = 64
 WARPS = 8
 
@@ -90,12 +90,12 @@ def _routed_product_kernel(  # type: ignore[no-untyped-def]
 
 
 def counter(device: torch.device) -> torch.Tensor:
-    """The zero that calls for one router count finished programs in, ``[1]`` int32."""
+    """A zeroed counter of finished programs for the calls of one router, ``[1]`` int32."""
     return torch.zeros(1, dtype=torch.int32, device=device)
 
 
 def reason_against(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, topk: int) -> str | None:
-    """Why :func:`routed_product` does not take these, or None; the number of tokens is not asked for."""
+    """Why :func:`routed_product` does not take these, or None; the number of tokens is not checked."""
     if x.dim() != 2 or x.stride(1) != 1 or weight.dim() != 2 or weight.stride(1) != 1 or x.shape[1] != weight.shape[1]:
         return (
             f"x is {tuple(x.shape)} and the router's weight {tuple(weight.shape)}; [tokens, width] and [experts, width] by rows are taken"
@@ -113,7 +113,7 @@ def reason_against(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, t
 def routed_product(
     x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, topk: int, done: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Blocks]:
-    """``x @ weight.T`` and what ``expert_routing`` makes of it. The host does not wait for the device.
+    """``x @ weight.T`` and the choice of ``expert_routing`` from it. The host does not wait for the device.
 
     Args:
         x: ``[tokens, width]``, 1 to 16 tokens, rows contiguous; float32, bfloat16 or float16.

@@ -1,8 +1,8 @@
 """The token of a centroid head (the MTP draft of E2B and E4B), without the rows of the chosen centroids or logits in memory.
 
-The head orders the vocabulary by centroid: row ``c · per + j`` of its weight is token ``ordering[c · per + j]``. Of each hidden state only
-the tokens of its best centroids are scored. Three kernels: which centroids (a rank by counting, no sort), their rows' largest score, and
-the join of :mod:`head_argmax`, whose rules hold here too: scores rounded to the weight's dtype, the lower token where they are equal.
+The head orders the vocabulary by centroid: row ``c · per + j`` of its weight is token ``ordering[c · per + j]``. For each hidden state only
+the tokens of its best centroids are scored, in three kernels: the centroids (ranked by counting, without a sort), the largest score of
+their rows, and the join of :mod:`head_argmax`. As there, scores are rounded to the weight's dtype, and the lower of equal tokens wins.
 """
 
 import torch
@@ -110,8 +110,8 @@ def centroid_argmax(
 
     Args:
         hidden: ``[rows, width]``; float32, bfloat16 or float16.
-        centroid_scores: ``[rows, centroids]``, what the centroid layer makes of ``hidden``.
-        weight: ``[vocabulary, width]``, ordered by centroid, as many rows for each; of ``hidden``'s dtype.
+        centroid_scores: ``[rows, centroids]``, the centroid layer's output for ``hidden``.
+        weight: ``[vocabulary, width]``, ordered by centroid, equally many rows for each; of ``hidden``'s dtype.
         ordering: ``[vocabulary]`` int, the token of each row of ``weight``.
         active: centroids chosen for each row.
 

@@ -1,12 +1,12 @@
 """The token with the largest logit, without logits in memory: LM head and argmax in one pass over the head's weight.
 
 Each program takes a range of the vocabulary and keeps, for every row of hidden states, the largest score so far and its token; a second
-kernel joins the programs' pairs. What is written is a few bytes per program and row instead of the vocabulary's width.
+kernel joins the programs' pairs. So a few bytes are written per program and row, not a row of the vocabulary's width.
 
 A *pair* is a row's largest score and its token, both float32 (which holds every token below 2**24 exactly), so that one tensor
 ``[parts, 2, rows]`` carries them, also from other ranks that hold other ranges of the vocabulary.
 
-Equal scores go to the lower token. Scores are rounded to the weight's dtype first, as a product written to memory is, so that a bfloat16
+Of equal scores the lower token wins. Scores are rounded to the weight's dtype first, as a product written to memory is, so that a bfloat16
 head has the ties it has elsewhere. A soft-cap is not applied: it is monotone, and only float32 scores it maps to one number (one ulp apart,
 or both beyond eight times the cap) could be a tie under it. NaN never wins.
 """
@@ -36,7 +36,7 @@ class Tile:
 
 
 def tile_for(rows: int, dtype: torch.dtype, card: Card) -> Tile:
-    """For a number of rows: two programs share an SM where registers allow it, so that one loads while the other reduces."""
+    """The tile for so many rows: two programs share an SM where registers allow it, so that one loads while the other reduces."""
     if dtype == torch.float32:
         return Tile(64, 32, 4, 2, 2)
     if rows <= 32:

@@ -1,10 +1,10 @@
-"""The end of a decoder layer with the next layer's input norm, in one launch.
+"""The end of a decoder layer and the next layer's input norm, in one launch.
 
-- :func:`dual_tail`: of an MoE layer, ``(rmsnorm(rmsnorm(dense) + rmsnorm(experts)) + residual) * scalar``. Nothing between is rounded.
+- :func:`dual_tail`: of an MoE layer, ``(rmsnorm(rmsnorm(dense) + rmsnorm(experts)) + residual) * scalar``. No step is rounded.
 - :func:`tail`: of a dense layer, ``(rmsnorm(x) + residual) * scalar``, or without the scalar. ``rounded`` rounds to the model's dtype after
   the norm and after the sum, as separate kernels would; SGLang's fused kernel for layers without per-layer embeddings does not.
 
-Both give the next layer's residual and, with ``next_weight``, its input norm, which sees the residual as it was rounded.
+Both return the next layer's residual and, with ``next_weight``, its input norm, computed from the rounded residual.
 """
 
 import torch
@@ -16,7 +16,7 @@ from sglang_gemma4.kernels.norms.row_parts import RowTiles, inverse_rms, load_pa
 from sglang_gemma4.kernels.norms.triple_rmsnorm import reason_against, warps_for
 
 MANY_ROWS = 1024
-"""From so many rows on, :data:`TILES`: at 8,192 and 1,024 of 26B-A4B's width 31 and 23 % faster (``runs/2026-11-23-row-tiles``)."""
+"""Rows from which :data:`TILES` are used: at 8,192 and 1,024 of 26B-A4B's width 31 and 23 % faster (``runs/2026-11-23-row-tiles``)."""
 TILES = RowTiles(rows=1, block=1024, warps=4)
 
 
@@ -161,7 +161,7 @@ def tail_rows_kernel(  # type: ignore[no-untyped-def]
     HELD: tl.constexpr,  # the weights, in registers
     PDL: tl.constexpr,
 ):
-    """For many rows, tuples of tiles (:mod:`~sglang_gemma4.kernels.norms.row_parts`): a sum's terms are added in another order."""
+    """For many rows, as :mod:`~sglang_gemma4.kernels.norms.row_parts` lays them out; only the order of a sum's terms differs."""
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     if HELD:
         weight = load_parts(weight_ptr, width, BLOCK, PARTS, WHOLE)
@@ -238,7 +238,7 @@ def dual_tail(
         weights: ``[width]`` each, of the norm of the dense output, of the experts' and of their sum; ``eps`` alike.
         scalar: one element, the layer's scale.
         next_weight: ``[width]``, of the next layer's input norm, or None.
-        tiles: of the kernel for many rows. By default it is taken from :data:`MANY_ROWS` rows on, with :data:`TILES`.
+        tiles: use the kernel for many rows with these; None: from :data:`MANY_ROWS` rows on, with :data:`TILES`.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.

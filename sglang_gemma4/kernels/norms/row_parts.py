@@ -1,8 +1,8 @@
-"""Rows as tuples of tiles, for element-wise kernels over many rows: prefill, where memory is to set the time.
+"""Rows as tuples of tiles, for element-wise kernels over the many rows of a prefill, which memory bandwidth should bound.
 
-A tile's columns are a power of two, a model's width seldom is: of one tile of 4096 for 2816 columns 31 % of the lanes hold nothing and yet
-take every instruction. Tiles of 256 fit it 11 times. A warp or a few then hold a row, so that sums need next to no barrier and each lane
-has many loads on the way; a program may take several rows, and read the weights once for all of them.
+A tile's columns are a power of two, a model's width seldom is: in one tile of 4096 for 2816 columns, 31 % of the lanes hold nothing and
+still execute every instruction. 11 tiles of 256 fit. One or a few warps then hold a row, so sums need hardly any barriers and each lane has
+many loads in flight; a program may take several rows and read the weights once for all of them.
 """
 
 from typing import Any, NamedTuple
@@ -11,34 +11,34 @@ import triton
 import triton.language as tl
 
 MOST_OF_A_LANE = 96
-"""Elements of a row that a lane may hold: three times as many values are live, and 255 registers are all there are."""
+"""Most elements of a row in a lane: three times as many values are live, and there are 255 registers."""
 MOST_PARTS = 32
-"""Tiles of a row: each is written out in the code, and 64 took minutes to compile."""
+"""Most tiles of a row: the code is unrolled over them, and 64 took minutes to compile."""
 MOST_HELD = 32
-"""Up to so many of them, the weights too stay in registers for all rows of a program; else each row reads them from the cache."""
+"""Elements in a lane up to which the weights stay in registers too; with more, each row reads them from the cache."""
 
 
 class RowTiles(NamedTuple):
-    """How a kernel over rows is laid out."""
+    """How a kernel for many rows is laid out."""
 
     rows: int
-    """Of a program, one after the other."""
+    """Rows of a program, one after the other."""
     block: int
     """Columns of a tile."""
     warps: int
     stages: int = 1
-    """From 2 on, the rows after are on their way to shared memory while one is computed: this many less one."""
+    """While a row is computed, the ``stages - 1`` rows behind it are being loaded into shared memory."""
 
     def lane(self, width: int) -> int:
         """Elements of a row that a lane holds."""
         return -(-width // self.block) * self.block // (32 * self.warps)
 
     def fits(self, width: int) -> bool:
-        """Whether rows of ``width`` may be laid out so."""
+        """Whether rows of ``width`` can be laid out like this."""
         return self.lane(width) <= MOST_OF_A_LANE and width <= MOST_PARTS * self.block
 
     def options(self, width: int) -> dict[str, Any]:
-        """What a kernel's launch takes."""
+        """Constants and options of a kernel's launch."""
         parts = -(-width // self.block)
         return {
             "ROWS": self.rows,
@@ -53,13 +53,13 @@ class RowTiles(NamedTuple):
 
 @triton.jit
 def no_parts():  # type: ignore[no-untyped-def]
-    """To begin with, for :func:`with_part`."""
+    """An empty tuple for :func:`with_part`."""
     return ()
 
 
 @triton.jit
 def with_part(parts, part):  # type: ignore[no-untyped-def]
-    """The tuple and one more."""
+    """``parts`` with ``part`` appended."""
     return parts + (part,)  # noqa: RUF005 - Triton has no unpacking
 
 
@@ -88,7 +88,7 @@ def store_part(start, value, width, part: tl.constexpr, BLOCK: tl.constexpr, PAR
 
 @triton.jit
 def inverse_rms(parts, width, eps):  # type: ignore[no-untyped-def]
-    """``[1, 1]`` float32 of a row's tiles: lanes add up their own squares first, so that there is one sum over lanes."""
+    """``1 / rms`` of a row's tiles, ``[1, 1]`` float32; lanes add up their own squares first, so that there is one sum over lanes."""
     value = parts[0].to(tl.float32)
     squares = value * value
     for part in tl.static_range(1, len(parts)):

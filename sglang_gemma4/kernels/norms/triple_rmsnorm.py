@@ -1,4 +1,4 @@
-"""What a decoder layer computes between its attention and its FFN, in one launch: residual, dense input, router input, expert input.
+"""All that a decoder layer computes between attention and FFN, in one launch: residual and inputs of dense FFN, router and experts.
 
 ``residual = rmsnorm(h, post_attention) + residual``, then one norm of the residual for each branch. As in SGLang's separate kernels, the
 first norm's output and the residual are rounded to the model's dtype, and the dense branch's norm sees the residual before it is rounded.
@@ -14,7 +14,7 @@ from sglang_gemma4.kernels.norms.row_parts import RowTiles, inverse_rms, load_pa
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LONGEST_ROW = 16384
 MANY_ROWS = 1024
-"""From so many rows on, :data:`TILES`: at 8,192 and 1,024 of 26B-A4B's width 18 and 8 % faster (``runs/2026-11-23-row-tiles``)."""
+"""Rows from which :data:`TILES` are used: at 8,192 and 1,024 of 26B-A4B's width 18 and 8 % faster (``runs/2026-11-23-row-tiles``)."""
 TILES = RowTiles(rows=1, block=1024, warps=4)
 
 
@@ -123,7 +123,7 @@ def triple_rmsnorm_rows_kernel(  # type: ignore[no-untyped-def]
     HELD: tl.constexpr,  # the weights, in registers
     PDL: tl.constexpr,
 ):
-    """For many rows, tuples of tiles (:mod:`~sglang_gemma4.kernels.norms.row_parts`): a sum's terms are added in another order."""
+    """For many rows, as :mod:`~sglang_gemma4.kernels.norms.row_parts` lays them out; only the order of a sum's terms differs."""
     dtype: tl.constexpr = h_ptr.dtype.element_ty
     if HELD:
         post_weight = load_parts(post_weight_ptr, width, BLOCK, PARTS, WHOLE)
@@ -181,14 +181,14 @@ def triple_rmsnorm(
     expert_eps: float = 1e-6,
     tiles: RowTiles | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """The dense input and the residual, and with both of the last weights the router's and the experts' input too; ``[rows, width]`` each.
+    """The dense FFN's input and the residual, and, given both of the last weights, the router's and the experts' input; ``[rows, width]``.
 
     Args:
         h: ``[rows, width]``, the attention's output; its rows need not be adjacent. float32, bfloat16 or float16.
         residual: ``[rows, width]``, the residual before the attention, of ``h``'s dtype. Overwritten with the new one and returned.
         post_weight: ``[width]``, of the norm of ``h``; ``dense_weight`` of the dense FFN's input norm. Any float dtype.
         router_weight: ``[width]``, of the router's input norm, its scale folded in; ``expert_weight`` of the experts' input norm.
-        tiles: of the kernel for many rows. By default it is taken from :data:`MANY_ROWS` rows on, with :data:`TILES`.
+        tiles: use the kernel for many rows with these; None: from :data:`MANY_ROWS` rows on, with :data:`TILES`.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.

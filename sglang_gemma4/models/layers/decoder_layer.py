@@ -1,11 +1,11 @@
-"""Gemma 4's decoder layer with its norms in fewer launches.
+"""Gemma 4's decoder layer, with its norms in fewer launches.
 
-Two of SGLang's own seams are used, so that sums over ranks, captured hidden states and pipeline stages stay where they are: the read of
-the residual after attention, which runs when the attention's sum is complete, and ``_next_stream``, which builds a layer's output.
+It hooks into two places of SGLang's layer, so that sums over ranks, captured hidden states and pipeline stages stay where they are: the
+read of the residual after attention, when the attention's sum over ranks is complete, and ``_next_stream``, the layer's output.
 
-What a launch computes ahead for a later norm (the router's, the experts', the next layer's) waits in that norm: :class:`ReadyNorm` hands it
-out to whoever asks for the norm of the very same tensor, and computes the norm for any other. So a residual that was moved, cut or replaced
-in between is normed afresh, never mistaken.
+A launch may compute a later norm ahead (the router's, the experts', the next layer's). :class:`ReadyNorm` keeps the result and returns it
+if asked for the norm of the very same tensor; for any other it computes the norm. So a residual that was moved, cut or replaced in
+between gets its own norm.
 """
 
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ from sglang_gemma4.kernels.norms import layer_tail, triple_rmsnorm
 
 
 class ReadyNorm:
-    """A norm's ``forward`` that first looks for what was computed ahead. One use, then it is forgotten."""
+    """A norm's ``forward`` that returns, once, what was computed ahead for its input."""
 
     def __init__(self, norm: Any) -> None:
         self.norm = norm
         self.source: torch.Tensor | None = None
         self.normed: torch.Tensor | None = None
         self.taken = 0
-        """How often a norm computed ahead was handed out; a test asks for it."""
+        """How often a norm computed ahead was used; read by tests."""
         norm.forward = self
 
     def offer(self, source: torch.Tensor, normed: torch.Tensor) -> None:
-        """``normed`` is this norm of ``source``."""
+        """Keep ``normed``, this norm of ``source``, for the next call."""
         self.source, self.normed = source, normed
 
     def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -54,12 +54,12 @@ def ready(norm: Any) -> ReadyNorm:
 
 
 def eps_of(norm: Any) -> float:
-    """Of either of SGLang's norm classes."""
+    """The epsilon of either of SGLang's norm classes."""
     return float(norm.eps if isinstance(norm, Gemma4RMSNorm) else norm.variance_epsilon)
 
 
 def norm_problem(*norms: Any) -> str | None:
-    """Why one of these modules is not ``x / rms(x) * weight``, or None."""
+    """Why one of these norms is not ``x / rms(x) * weight``, or None."""
     for norm in norms:
         if type(norm) is Gemma4RMSNorm:
             plain = norm.scale_shift == 0.0
@@ -74,12 +74,12 @@ def norm_problem(*norms: Any) -> str | None:
 
 
 def no_rows(x: Any) -> bool:
-    """Whether a hidden state is an idle rank's; a quantised one is a tuple, which is not for us but has rows."""
+    """Whether a hidden state is an idle rank's, without rows; a quantised one is a tuple, and has rows."""
     return isinstance(x, torch.Tensor) and x.shape[0] == 0
 
 
 def tensor_problem(x: Any) -> str | None:
-    """Why no Triton kernel of ours may take this hidden state, or None."""
+    """Why none of our kernels takes this hidden state, or None."""
     if not isinstance(x, torch.Tensor) or x.dim() != 2:
         return f"the hidden state is {tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__}"
     if problem := reason_against_device(x.device):
@@ -93,7 +93,7 @@ def tensor_problem(x: Any) -> str | None:
 
 @dataclass
 class AfterAttention:
-    """What follows a layer's attention: the norms one launch computes."""
+    """The norms that follow a layer's attention, computed in one launch."""
 
     layer: Any
     problem: str | None
@@ -101,7 +101,7 @@ class AfterAttention:
 
     @classmethod
     def of(cls, layer: Any) -> "AfterAttention":
-        """For a ``Gemma4DecoderLayer``."""
+        """Those of a ``Gemma4DecoderLayer``."""
         norms = [layer.post_attention_layernorm, layer.pre_feedforward_layernorm]
         if layer.enable_moe_block:
             norms += [layer.router.norm, layer.pre_feedforward_layernorm_2]

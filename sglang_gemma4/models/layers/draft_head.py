@@ -1,7 +1,7 @@
 """The MTP draft's head where only the token is wanted: one pass over the weight instead of logits and a reduction over them.
 
-Under tensor parallelism every rank of the draft holds the whole head. Sharded, a rank scores its range of the vocabulary, and one pair
-(score, token) a row and rank travels instead of being computed everywhere.
+Under tensor parallelism every rank of the draft holds the whole head. Sharded, each rank scores its range of the vocabulary, and one pair
+(score, token) per row and rank is gathered.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from sglang_gemma4.models.layers.sharded_head import vocabulary_range
 
 Say = Callable[[str], None]
 CENTROID_ROWS = 8
-"""Rows up to which the centroids' kernel is the faster one; beyond, the chain's gathered product is (runs/2026-11-22-kernel-times)."""
+"""Rows up to which the centroids' kernel is faster than the chain's gathered product (runs/2026-11-22-kernel-times)."""
 
 
 class DraftHead(LogitsProcessor):  # type: ignore[misc]
-    """SGLang's logits processor that gives int64 tokens ``[rows, 1]`` as ``next_token_logits``.
+    """SGLang's logits processor that returns int64 tokens ``[rows, 1]`` as ``next_token_logits``.
 
-    What the kernel does not take is said through ``say`` and gets logits as ever.
+    Rows that the kernel does not take get logits as in SGLang; ``say`` is called with the reason.
     """
 
     def __init__(self, config: Any, say: Say, sharded: bool) -> None:
@@ -51,7 +51,7 @@ def reason_against(processor: LogitsProcessor, hidden_states: torch.Tensor, lm_h
 
 
 def _ranks(sharded: bool) -> int:
-    """Ranks that share the vocabulary; the draft's own group where it has one."""
+    """Number of ranks that share the vocabulary."""
     return int(get_parallel().tp_group.world_size) if sharded else 1
 
 
@@ -70,7 +70,7 @@ def tokens(processor: LogitsProcessor, hidden_states: torch.Tensor, weight: torc
 
 
 def centroid_token(model: Any, say: Say, hidden_states: torch.Tensor) -> torch.Tensor:
-    """In place of ``_apply_centroid_masking``: int64 tokens ``[rows, 1]`` for ``hidden_states`` ``[rows, width]``."""
+    """Replaces ``_apply_centroid_masking``: int64 tokens ``[rows, 1]`` for ``hidden_states`` ``[rows, width]``."""
     if hidden_states.shape[0] > CENTROID_ROWS:
         found: torch.Tensor = type(model)._apply_centroid_masking(model, hidden_states)
         return found
@@ -85,7 +85,7 @@ def centroid_token(model: Any, say: Say, hidden_states: torch.Tensor) -> torch.T
 
 
 def install(model: Any, say: Say, sharded: bool) -> None:
-    """Give an assistant, whose worker wants tokens only, the head of its kind."""
+    """Give an assistant, whose worker needs tokens only, the head for its kind of embeddings."""
     if model.use_ordered_embeddings:
         model._apply_centroid_masking = partial(centroid_token, model, say)
     else:

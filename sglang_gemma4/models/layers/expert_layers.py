@@ -1,4 +1,4 @@
-"""Gemma 4's expert layers through our kernels, by the number of tokens; whatever they do not take goes the stock way."""
+"""Gemma 4's expert layers through our kernels, by the number of tokens; SGLang's kernels compute what they do not take."""
 
 import sys
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from sglang_gemma4.patching import note
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 GROUPED_LEAST, GROUPED_MOST = 32, 320
-"""Tokens of a verify step of 80 requests with 4 draft tokens; beyond, SGLang's larger tiles do better."""
+"""Tokens of ``grouped_experts``, up to a verify step of 80 requests with 4 draft tokens; beyond, SGLang's larger tiles are faster."""
 PREFILL_LEAST = 1024
-"""Tokens from which a chunk's experts are ours; to be set by measurement."""
+"""Fewest tokens of ``prefill_experts``; not measured below."""
 
 
 class ExpertKernels:
-    """Stands in a layer's ``run_moe_core`` for batches of ``least`` to ``most`` tokens; others go to what stood there before.
+    """Replaces a layer's ``run_moe_core`` for batches of ``least`` to ``most`` tokens; others go to the one before it.
 
     Args:
         name: of the patch, for its notes.
@@ -48,9 +48,9 @@ class ExpertKernels:
         self.kernel, self.least, self.most = kernel, least, most
         self.before = layer.run_moe_core
         self.declined = False
-        """Whether a batch of those numbers of tokens was SGLang's."""
+        """Whether a batch with such a number of tokens was left to SGLang."""
         self.steps = 0
-        """Batches computed here; a test asks for it."""
+        """Batches computed here; read by tests."""
 
     def __call__(self, dispatch_output: Any) -> Any:
         """SGLang's combine input with ``[tokens, hidden]``, from its dispatch output."""
@@ -71,7 +71,7 @@ class ExpertKernels:
         return StandardCombineInput(hidden_states=out)
 
     def reason_against(self, dispatch_output: Any) -> str | None:
-        """Why this batch is not for our kernels, or None."""
+        """Why our kernels do not take this batch, or None."""
         from sglang.srt.distributed.device_communicators.pynccl_allocator import is_symmetric_memory_enabled
         from sglang.srt.layers.moe.topk import TopKOutputChecker
         from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
@@ -114,7 +114,7 @@ class ExpertKernels:
 
 @dataclass
 class Chosen:
-    """A router's choice beside the logits that it was made from; shapes as ``expert_routing`` has."""
+    """A router's choice, with the logits it was made from; shapes as in ``expert_routing``."""
 
     logits: torch.Tensor
     weights: torch.Tensor
@@ -125,8 +125,8 @@ class Chosen:
 class FewTokenExperts(ExpertKernels):
     """Routing and experts of one ``Gemma4MoE`` at 1 to 16 tokens: the launch that chooses also gathers rows by expert.
 
-    It stands where SGLang's routing function stood too, and keeps the blocks until the experts ask for those of the very same ids. Where
-    it has declined a batch, the next ones are routed by SGLang again.
+    It replaces SGLang's routing function too, and keeps the blocks until the experts are computed with the very same ids. Once it has
+    declined a batch, SGLang routes all later ones.
     """
 
     def __init__(self, moe: Any, hidden: int, activation: str) -> None:
@@ -135,7 +135,7 @@ class FewTokenExperts(ExpertKernels):
 
         super().__init__("few_token_experts", moe.experts, activation, self.compute, 1, expert_routing.MOST_TOKENS)
         self.against_routing: str | None = None
-        """Why this server's routing stays SGLang's, whoever computes the experts."""
+        """Why SGLang keeps routing on this server, whichever kernels compute the experts; or None."""
         if envs.SGLANG_SIMULATE_UNIFORM_EXPERTS.get() or envs.SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS.get():
             self.against_routing = "simulated experts are written over the ids afterwards, into the same tensor"
         elif get_exec().moe.ep_dispatch_algorithm == "fake":
@@ -148,9 +148,9 @@ class FewTokenExperts(ExpertKernels):
         self.ids: torch.Tensor | None = None
         self.blocks: Blocks | None = None
         self.chosen: Chosen | None = None
-        """What the router's product chose with it (``router_choice.py``), until it is asked for."""
+        """What ``router_choice.py`` chose together with the router's product, until the routing is asked for."""
         self.taken = 0
-        """Batches whose blocks came from the routing; a test asks for it."""
+        """Batches whose blocks came from the routing; read by tests."""
         self.topk = moe.topk.topk_config.top_k
         moe.few_token_experts = self
         moe.topk.topk_config.custom_routing_function = self.route
@@ -187,17 +187,17 @@ class FewTokenExperts(ExpertKernels):
 
 
 def take_few_tokens(moe: Any, hidden: int, activation: str) -> None:
-    """Batches of up to 16 tokens of this ``Gemma4MoE``, ahead of what takes larger ones; ``hidden`` is its width."""
+    """Take batches of up to 16 tokens of this ``Gemma4MoE``; ``hidden`` is its width."""
     FewTokenExperts(moe, hidden, activation)
 
 
 def take_groups(layer: Any, activation: str) -> None:
-    """Batches of 32 to 320 tokens of this ``FusedMoE``; below, SGLang's kernels are as fast or faster (runs/2026-11-22-kernel-times)."""
+    """Take batches of 32 to 320 tokens of this ``FusedMoE``; below, SGLang's kernels are no slower (runs/2026-11-22-kernel-times)."""
     layer.run_moe_core = ExpertKernels("grouped_experts", layer, activation, grouped_experts, GROUPED_LEAST, GROUPED_MOST)
 
 
 def aligned_blocks(ids: torch.Tensor, experts: int, size: int) -> Blocks:
-    """As ``expert_blocks``, by SGLang's compiled kernels: programs that each count all rows are too slow for tens of thousands.
+    """As ``expert_blocks``, by SGLang's compiled kernels: ours, whose programs each count all rows, are slow for tens of thousands.
 
     An expert's rows lie in any order; rows of no expert lie in blocks of expert -1.
     """
@@ -209,21 +209,21 @@ def aligned_blocks(ids: torch.Tensor, experts: int, size: int) -> Blocks:
 
 
 def many_token_experts(x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """``prefill_experts`` over blocks of SGLang's; interpreted, over its own."""
+    """``prefill_experts`` with blocks from SGLang's kernels, or from ours where they are interpreted."""
     tiles = tiles_for(x.dtype)
     blocks = aligned_blocks(ids, w13.shape[0], tiles[0]) if ids.is_cuda else None
     return prefill_experts(x, w13, w2, weights, ids, blocks, tiles)
 
 
 def take_many(layer: Any, activation: str) -> None:
-    """Batches of 1,024 tokens and more of this ``FusedMoE``: prefill chunks."""
+    """Take batches of 1,024 tokens and more of this ``FusedMoE``: prefill chunks."""
     layer.run_moe_core = ExpertKernels(
         "prefill_experts", layer, activation, many_token_experts, PREFILL_LEAST, sys.maxsize, reason_against_card
     )
 
 
 def use_tanh_gelu(layer: Any, activation: str) -> str | None:
-    """SGLang's kernels of this ``FusedMoE`` compute the model's gelu, of tanh, not of erf; or why they stay as they are."""
+    """Let SGLang's kernels of this ``FusedMoE`` compute the model's tanh gelu, not erf's; or say why they stay as they are."""
     from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
     from sglang.srt.runtime_context import get_flags
 

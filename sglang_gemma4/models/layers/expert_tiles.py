@@ -36,7 +36,7 @@ def read(path: Path) -> Tiles:
 
 
 def write(path: Path, tiles: Tiles) -> None:
-    """Write ``tiles`` over those of the same numbers of tokens; others that the file holds stay."""
+    """Write ``tiles`` to the file; its tiles for other numbers of tokens stay."""
     path.parent.mkdir(parents=True, exist_ok=True)
     merged = {**(read(path) if path.exists() else {}), **tiles}
     path.write_text(json.dumps({str(tokens): merged[tokens] for tokens in sorted(merged)}, indent=2) + "\n")

@@ -1,6 +1,6 @@
-"""The dense products of Gemma 4's layers through the kernel for few rows: linear layers, and the FFN with its activation in the product.
+"""Dense products of Gemma 4's layers through the kernel for few rows: linear layers, and the FFN with its activation in the product.
 
-A linear layer keeps its class, its weight and its place among the ranks; only its ``quant_method``, which multiplies, is another.
+A linear layer keeps its class, its weight and its shard; only its ``quant_method``, which multiplies, is replaced.
 """
 
 from typing import Any
@@ -16,19 +16,19 @@ from sglang_gemma4.models import derived
 from sglang_gemma4.patching import note
 
 MOST_ROWS = 16
-"""Beyond it SGLang's product stays: a verify step of 4 requests with 4 draft tokens. At 32 rows the wide ones gain 0 to 1.9 of a layer's
-453 µs (``runs/2026-11-23-26b-layer-chain``)."""
+"""Rows up to which our kernel multiplies: a verify step of 4 requests with 4 draft tokens. At 32 rows the wide products would gain 0 to 1.9
+of a layer's 453 µs (``runs/2026-11-23-26b-layer-chain``)."""
 MOST_ROWS_OF_LAST_BESIDE_EXPERTS = 1
-"""Of the dense FFN's second product where experts run beside it: a layer takes 80 µs for 83 at one row, but 142 for 139 at 4 (same run).
-Its programs may take the experts' places."""
+"""Rows of the dense FFN's second product beside experts: a layer takes 80 µs, not 83, at one row, but 142, not 139, at 4 (same run),
+perhaps because its programs occupy the card while experts wait."""
 MOST_ROWS_OF_NARROW, NARROW = 32, 512
-"""Rows up to which a product of so few outputs is ours, a router's or a per-layer gate's: 4.2 µs at 32 rows, SGLang's 6.2 on an H200, where
-it adds up parts in a second launch (``runs/2026-11-22-prefill-expert-times``). So is the dense FFN's first product beside experts, whose
-activation comes with it: 2.4 of a layer's 395 µs at 32 rows (``runs/2026-11-23-26b-layer-chain``)."""
+"""Rows of a product with so few outputs, a router's or a per-layer gate's: 4.2 µs at 32 rows on an H200, SGLang's 6.2, which adds up parts
+in a second launch (``runs/2026-11-22-prefill-expert-times``). Also of the dense FFN's first product beside experts, which includes the
+activation: 2.4 of a layer's 395 µs at 32 rows (``runs/2026-11-23-26b-layer-chain``)."""
 
 
 class FewRowLinear(UnquantizedLinearMethod):
-    """The method of one linear layer; ``beside_experts``: the "first" or the "last" product of a MoE layer's dense FFN, or None."""
+    """The ``quant_method`` of a linear layer; ``beside_experts``: "first" or "last" product of a dense FFN beside experts, or None."""
 
     def __init__(self, layer: Any, beside_experts: str | None = None) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class FewRowLinear(UnquantizedLinearMethod):
 
 
 class GatedFeedForward:
-    """Wraps ``forward`` of a ``Gemma3MLP``: for few rows, gate, up and activation are one launch."""
+    """Replaces ``forward`` of a ``Gemma3MLP``: for few rows, gate, up and activation are one launch."""
 
     def __init__(self, feed_forward: Any, method: FewRowLinear) -> None:
         self.feed_forward, self.method, self.stock = feed_forward, method, feed_forward.forward
@@ -66,7 +66,7 @@ class GatedFeedForward:
         feed_forward.forward = self
 
     def problem(self) -> str | None:
-        """Why gate and up are more than their weight by now, or None; activation in the product would leave out the rest."""
+        """Why gate and up are more than a product with their weight by now, or None; our launch would leave out the rest."""
         gate_up = self.feed_forward.gate_up_proj
         if gate_up is not self.gate_up:
             return f"gate_up_proj became a {type(gate_up).__name__}: SGLang's activation follows its product"
@@ -99,14 +99,14 @@ def linear_problem(layer: LinearBase) -> str | None:
 
 
 def install(model: Any, overlap: bool = False) -> list[str]:
-    """For every linear layer in a model's decoder layers (``Gemma4TextModel``), or in a module of that kind.
+    """Replace the method of every linear layer in a ``Gemma4TextModel`` or a similar module.
 
     Args:
-        overlap: a MoE layer's dense FFN runs beside its router and experts (``dense_beside_experts.py``), as it did where its limits of
+        overlap: a MoE layer's dense FFN runs beside its router and experts (``dense_beside_experts.py``), for which other limits of
             rows were measured.
 
     Returns:
-        What stays as it is, and why: one line for each reason.
+        One line for each reason why layers stay as they are.
     """
     ffns = [layer.mlp for layer in model.modules() if overlap and getattr(layer, "enable_moe_block", False)]
     beside_experts = {id(ffn.gate_up_proj): "first" for ffn in ffns} | {id(ffn.down_proj): "last" for ffn in ffns}

@@ -1,9 +1,9 @@
-"""Where the launch that norms and rotates a layer's queries, keys and values may write them into SGLang's KV pool itself.
+"""Where the launch that norms and rotates a layer's keys and values may write them into SGLang's KV pool itself.
 
 It follows ``TritonAttnBackend._set_kv_buffer`` and the pools' ``set_kv_buffer``: full layers write at the batch's ``out_cache_loc``,
-sliding ones at what the backend's metadata made of it for their own buffer. These tensors stand at fixed addresses where a graph is
-captured, and are those that SGLANG_GEMMA4_DEBUG checks before each forward. Whatever else those functions can do (scales, other formats
-and layouts, keys split over ranks) is a reason to leave the write to them.
+sliding ones at the locations that the backend's metadata holds for their own buffer. In graphs these tensors have fixed addresses, and
+SGLANG_GEMMA4_DEBUG checks them before each forward. Anything else that those functions can do (scales, other formats and layouts, keys
+split over ranks) is left to them.
 """
 
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ _wanted = False
 
 
 class Destination(NamedTuple):
-    """Of one layer's keys and values: ``[slots, KV heads, dim]`` buffers, and the slot of each token."""
+    """Where one layer's keys and values go: ``[slots, KV heads, dim]`` buffers, and the slot of each token."""
 
     k_cache: torch.Tensor
     v_cache: torch.Tensor
@@ -32,18 +32,18 @@ class Destination(NamedTuple):
 
 
 def want(wanted: bool) -> None:
-    """Whether layers of this process write for themselves, where they can."""
+    """Whether layers of this process write keys and values themselves, where they can."""
     global _wanted
     _wanted = wanted
 
 
 def is_wanted() -> bool:
-    """Whether they are to."""
+    """What :func:`want` was last told."""
     return _wanted
 
 
 def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any) -> Destination | str | None:
-    """Where a ``Gemma4Attention`` that has KV of its own writes, why it leaves that to SGLang, or None where nobody asked.
+    """Where a ``Gemma4Attention`` that owns KV writes; or why it leaves that to SGLang; or None if it is not wanted.
 
     Args:
         hidden_states: ``[tokens, hidden]``, what it computes queries, keys and values from.
@@ -74,7 +74,7 @@ def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any)
 
 
 def batch_problem(hidden_states: torch.Tensor, forward_batch: Any) -> str | None:
-    """Why attention is to write this batch's keys and values, or None."""
+    """Why SGLang's attention must write this batch's keys and values, or None."""
     if is_in_prefill_graph_scope() or is_in_breakable_cuda_graph():
         # The batch at capture is not the one that attention, which runs eagerly between the graph's pieces, gets at a replay.
         return "the prefill is captured in a graph, outside of which attention writes the rows of each batch"
@@ -84,7 +84,7 @@ def batch_problem(hidden_states: torch.Tensor, forward_batch: Any) -> str | None
 
 
 def backend_problem(backend: Any, layer: Any) -> str | None:
-    """Why this attention backend is to write this ``RadixAttention``'s keys and values, or None."""
+    """Why this attention backend must write this ``RadixAttention``'s keys and values, or None."""
     if type(backend) not in (TritonAttnBackend, Gemma4TritonAttnBackend):
         return f"attention is {type(backend).__name__}, not triton's"
     parallel = get_parallel()
@@ -98,7 +98,7 @@ def backend_problem(backend: Any, layer: Any) -> str | None:
 
 
 def pool_problem(pool: Any, dtype: torch.dtype) -> str | None:
-    """Why a pool is to write keys and values of ``dtype`` itself, or None."""
+    """Why a pool must write keys and values of ``dtype`` itself, or None."""
     if type(pool) is not MHATokenToKVPool:
         return f"the KV pool is a {type(pool).__name__}"
     if pool.is_quantized_kv_cache or pool.dtype != dtype or pool.store_dtype != dtype:
@@ -111,7 +111,7 @@ def pool_problem(pool: Any, dtype: torch.dtype) -> str | None:
 
 
 def hooked(holder: Any) -> str | None:
-    """Whether a pool or backend has a write of its own beside its class's, whose caller would be passed by; or None."""
+    """Why a pool or backend writes in another way than its class, which our launch would bypass; or None."""
     for name in ("_set_kv_buffer", "set_kv_buffer", "_store_kv_layer"):
         if name in vars(holder):
             return f"{name} of the {type(holder).__name__} is hooked"

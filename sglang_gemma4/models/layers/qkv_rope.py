@@ -13,7 +13,7 @@ from sglang_gemma4.models.layers.kv_write import Destination
 
 
 def shares_kv(attention: Any) -> bool:
-    """Whether a ``Gemma4Attention`` reads another layer's KV; for the MTP draft's that is decided after it was built."""
+    """Whether a ``Gemma4Attention`` reads another layer's KV; the MTP draft's are told only after they are built."""
     return attention.is_kv_shared_layer and attention.kv_shared_layer_index is not None
 
 
@@ -49,8 +49,8 @@ def forward(
 
     Args:
         positions: ``[tokens]``; ``hidden_states``: ``[tokens, hidden]``.
-        queries_only: a layer that shares KV multiplies by its projection's query rows alone.
-        where: of a layer that does not: where its keys and values are written at once; without it attention writes them.
+        queries_only: in a layer that shares KV, multiply by the query rows of its projection only.
+        where: in a layer that owns KV, where the launch writes keys and values; None: attention writes them.
     """
     shared = shares_kv(attention)
     qkv = shared_query.project(attention, hidden_states) if shared and queries_only else attention.qkv_proj(hidden_states)[0]

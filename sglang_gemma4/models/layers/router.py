@@ -1,4 +1,4 @@
-"""The MoE router's scale: folded into its norm on every path, and again after each weight update."""
+"""The MoE router's scale, folded into its norm on every path and again after each weight update."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +35,7 @@ def refold(router: Any) -> None:
 
 
 def refold_all(model: torch.nn.Module, router_class: type) -> int:
-    """Refold every router of ``model``; how many there are. For loaders that write parameters directly."""
+    """Refold every router of ``model`` and return their number; for loaders that write parameters directly."""
     routers = [module for module in model.modules() if isinstance(module, router_class)]
     for router in routers:
         refold(router)

@@ -1,7 +1,7 @@
-"""A MoE router whose product also chooses, for up to 16 tokens: the launch that multiplies has the logits in its registers.
+"""A MoE router whose product also chooses, for up to 16 tokens: the launch that multiplies still has the logits in its registers.
 
-It stands in the ``quant_method`` of the router's product and leaves its choice with ``FewTokenExperts``, which hands it out to whoever asks
-for the routing of those very logits, and routes any others afresh.
+It replaces the ``quant_method`` of the router's product and gives its choice to ``FewTokenExperts``, which returns it when it has to route
+those very logits, and routes any others itself.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from sglang_gemma4.patching import note
 
 
 class RouterChoice(UnquantizedLinearMethod):
-    """The method of one router's product; what it does not take goes to what stood there before."""
+    """The ``quant_method`` of a router's product; the one before it multiplies what this does not take."""
 
     def __init__(self, router: Any, experts: FewTokenExperts) -> None:
         super().__init__()
@@ -25,10 +25,10 @@ class RouterChoice(UnquantizedLinearMethod):
         self.router, self.before, self.experts = router, proj.quant_method, experts
         self.done = derived.scratch(proj, "router_choice_done", routed_product.counter(proj.weight.device))
         self.steps = 0
-        """Products that chose; a test asks for it."""
+        """Products that chose; read by tests."""
 
     def takes(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
-        """Whether one launch multiplies and chooses. Where nothing is chosen from here at all, ``FewTokenExperts`` says why."""
+        """Whether one launch multiplies and chooses. If SGLang routes, ``FewTokenExperts`` says why."""
         experts = self.experts
         if experts.against_routing is not None or not experts.may_route(x):
             return False
@@ -67,7 +67,7 @@ def problem_with(layer: Any) -> str | None:
 
 
 def install(model: Any) -> str | None:
-    """For every MoE layer of a ``Gemma4TextModel``; why one of them keeps its product, or None."""
+    """Replace the router's product of every MoE layer of a ``Gemma4TextModel``; why one keeps it, or None."""
     problem = None
     for number in range(model.start_layer, model.end_layer):
         layer = model.layers[number]

@@ -1,7 +1,7 @@
 """The target's tied LM head under tensor parallelism: each rank scores its range of the vocabulary.
 
-The embedding stays whole on every rank, as SGLang loads it (lookups need no communication), so memory is what it was; a rank's part of the
-head is a view of it, which follows weight updates.
+The embedding stays whole on every rank, as SGLang loads it (lookups need no communication), so memory does not change; a rank's part of the
+head is a view of it and follows weight updates.
 """
 
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ def is_replicated(lm_head: Any) -> bool:
 
 
 def reason_against(processor: Any, lm_head: Any) -> str | None:
-    """Why a logits processor that gathers from all ranks has to score the whole head on each, or None."""
+    """Why every rank must score the whole head of this logits processor, or None."""
     ranks = get_parallel().tp_size
     if processor.use_attn_tp_group or processor.do_tensor_parallel_all_gather_dp_attn:
         return "DP attention: the head's group is not the tensor-parallel one"
@@ -34,7 +34,7 @@ def reason_against(processor: Any, lm_head: Any) -> str | None:
 
 
 def part_of(lm_head: Any) -> Any:
-    """This rank's range of a replicated head, as the head that a logits processor reads."""
+    """This rank's range of a replicated head, in the form a logits processor takes."""
     parallel = get_parallel()
     mine = vocabulary_range(lm_head.weight.shape[0], parallel.tp_rank, parallel.tp_size)
     return SimpleNamespace(weight=lm_head.weight[mine])

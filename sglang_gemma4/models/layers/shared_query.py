@@ -1,4 +1,4 @@
-"""Attention of a layer that reads another layer's KV: queries only, no keys or values."""
+"""Attention of a layer that reads another layer's KV, without computing keys and values."""
 
 from typing import Any
 

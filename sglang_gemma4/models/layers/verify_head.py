@@ -1,8 +1,8 @@
-"""The target's head in MTP's verify steps, put off until it is known what is asked of it: tokens in one pass over its weight, or logits.
+"""The target's LM head in MTP's verify steps, deferred until it is known whether tokens or logits are needed.
 
-Inside a graph nobody knows whether the batch that replays it is greedy. So a verify step hands on hidden states in place of logits, and
-where its result is read (``speculative/verify_tokens.py``) either each row's token is taken without logits in memory, or the logits are
-made as ever, into the buffer where the graph would have left them.
+When a graph is captured, nobody knows whether the batches that replay it are greedy. So a verify step returns hidden states in place of
+logits, and where they are read (``speculative/verify_tokens.py``), either each row's token is taken in one pass over the head, without
+logits in memory, or the logits are computed as usual, into the buffer that the graph would have written.
 """
 
 from collections.abc import Callable
@@ -21,19 +21,19 @@ TOO_MANY_ROWS = f"verify steps of more than {MOST_ROWS} rows keep their logits"
 
 
 class VerifyHead(LogitsProcessor):  # type: ignore[misc]
-    """SGLang's logits processor of a target, whose class this becomes; what it does not put off is said through ``say``.
+    """Becomes the class of a target's logits processor. ``say`` is called with the reason where the head is not deferred.
 
-    A soft-cap is left out where tokens alone are asked for: it is monotone (``head_argmax.py`` says where two scores could tie).
+    Where only tokens are needed the soft-cap is left out: it is monotone (``head_argmax.py`` says where two scores could tie).
     """
 
     say: Say
     tell: Say
     sharded: bool
     buffer: torch.Tensor | None
-    """The largest that logits were to be written into."""
+    """The largest buffer that SGLang passed for logits."""
     told: bool
     compiled: set[int]
-    """Padded rows that the kernel was run for before a graph was captured: nobody waits for a compiler later."""
+    """Padded numbers of rows for which the kernel was run before a capture, so that no request waits for the compiler."""
 
     def _get_logits(self, hidden_states: torch.Tensor, lm_head: Any, logits_metadata: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         if not logits_metadata.forward_mode.is_target_verify() or args or kwargs or torch.compiler.is_compiling():
@@ -56,7 +56,7 @@ class VerifyHead(LogitsProcessor):  # type: ignore[misc]
         return hidden_states
 
     def waits(self, logits: torch.Tensor | None) -> bool:
-        """Whether these are hidden states that a verify step handed on."""
+        """Whether these are the hidden states of a verify step, not logits."""
         return logits is not None and "head" in self.__dict__ and logits.shape[-1] == self.__dict__["head"].weight.shape[1]
 
     def tokens(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -67,7 +67,7 @@ class VerifyHead(LogitsProcessor):  # type: ignore[misc]
         return draft_head.tokens(self, hidden_states, self.__dict__["head"].weight, self.sharded)
 
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """``[rows, vocabulary]`` float32; a graph would have multiplied its padding's rows too, perhaps by another kernel."""
+        """``[rows, vocabulary]`` float32, without the rows of a graph's padding, so perhaps by another kernel than in the graph."""
         rows, buffer = hidden_states.shape[0], self.buffer
         mine = None if buffer is None or buffer.shape[0] < rows else buffer[:rows]
         metadata = LogitsMetadata(forward_mode=ForwardMode.TARGET_VERIFY, next_token_logits_buffer=mine)
@@ -79,12 +79,12 @@ _current: list[VerifyHead] = []
 
 
 def current() -> VerifyHead | None:
-    """The one of this process, if its target has one."""
+    """The deferred head of this process's target, or None."""
     return _current[-1] if _current else None
 
 
 def problem_with(model: Any, sharded: bool = False) -> str | None:
-    """Why a target keeps its head in its verify steps, or None."""
+    """Why a target's head is not deferred, or None."""
     from sglang.srt.environ import envs
     from sglang.srt.models.gemma4_causal import Gemma4ForCausalLM
     from sglang.srt.models.gemma4_mm import Gemma4ForConditionalGeneration
@@ -106,7 +106,7 @@ def problem_with(model: Any, sharded: bool = False) -> str | None:
 
 
 def install(model: Any, say: Say, tell: Say, sharded: bool) -> None:
-    """Give a target, before anything is captured, a head that waits in verify steps; ``sharded``: ranks share the vocabulary."""
+    """Defer a target's head in verify steps; before any capture. ``sharded``: ranks share the vocabulary."""
     reason = problem_with(model, sharded)
     if reason:
         say(reason)

@@ -1,7 +1,7 @@
-"""The dense FFN of a MoE layer on a stream of its own, beside router and experts: both read the same residual and meet in the layer's tail.
+"""A MoE layer's dense FFN on a second stream, beside router and experts: both read the same residual and join in the layer's tail.
 
-In decode and verify each of their launches leaves most of the card idle. Only inside CUDA graphs, where a stream costs nothing to fork, and
-only where both sides are plain products: quantised ones and adapters (LoRA) may write to memory that all layers share, one after the other.
+In decode and verify steps each of their launches leaves most of the card idle. Only inside CUDA graphs, where forking a stream costs
+nothing, and only where both sides are plain products: quantised ones and LoRA adapters may use memory that all layers share in turn.
 """
 
 from typing import Any
@@ -14,25 +14,25 @@ from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod, Un
 from sglang_gemma4.patching import note
 
 MOST_ROWS = 320
-"""Tokens of a verify step of 80 requests with 4 draft tokens; larger steps fill the card by themselves."""
+"""Most tokens: a verify step of 80 requests with 4 draft tokens; larger steps fill the card anyway."""
 
 
 class DenseBesideExperts:
-    """Wraps ``forward`` of a ``Gemma4DecoderLayer``'s ``mlp`` and ``moe``; all layers share one side stream.
+    """Replaces ``forward`` of a ``Gemma4DecoderLayer``'s ``mlp`` and ``moe``; all layers share one side stream.
 
-    The dense FFN's input lives until the layer is done, and its output is read after the join, so no memory is reused too early: what the
-    side stream allocates is reused on the side stream alone, which begins by waiting for the main one.
+    No memory is reused too early: the dense FFN's input lives until the layer is done, its output is read after the join, and what the
+    side stream allocates is reused on that stream only, which starts by waiting for the main one.
     """
 
     def __init__(self, layer: Any, side: torch.cuda.Stream) -> None:
         self.layer, self.side, self.dense, self.experts = layer, side, layer.mlp.forward, layer.moe.forward
         self.forked = False
         self.layers = 0
-        """Layers captured so; a test asks for it."""
+        """Layers captured with a fork; read by tests."""
         layer.mlp.forward, layer.moe.forward = self.fork, self.join
 
     def fork(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """What the ``mlp`` returns; inside a capture it is ready after :meth:`join`."""
+        """What the ``mlp`` returns; inside a capture its values are ready after :meth:`join`."""
         if x.shape[0] > MOST_ROWS or not torch.cuda.is_current_stream_capturing():
             return self.dense(x, *args, **kwargs)
         problem = problem_with(self.layer)
@@ -45,7 +45,7 @@ class DenseBesideExperts:
             return self.dense(x, *args, **kwargs)
 
     def join(self, *args: Any, **kwargs: Any) -> Any:
-        """What the ``moe`` returns, and the dense FFN is done."""
+        """What the ``moe`` returns, after waiting for the dense FFN."""
         out = self.experts(*args, **kwargs)
         if self.forked:
             torch.cuda.current_stream().wait_stream(self.side)
@@ -55,7 +55,7 @@ class DenseBesideExperts:
 
 
 def problem_with(layer: Any) -> str | None:
-    """Why a MoE layer runs its dense FFN before its experts, or None. Adapters wrap its layers after it was built, so ask when it runs."""
+    """Why a MoE layer runs its dense FFN before its experts, or None. Ask when it runs: LoRA wraps its layers after it was built."""
     products: tuple[tuple[str, Any, type, type], ...] = (
         ("gate_up_proj", layer.mlp.gate_up_proj, MergedColumnParallelLinear, UnquantizedLinearMethod),
         ("down_proj", layer.mlp.down_proj, RowParallelLinear, UnquantizedLinearMethod),
@@ -82,7 +82,7 @@ def problem_here() -> str | None:
 
 
 def install(model: Any) -> None:
-    """For every MoE layer of a ``Gemma4TextModel``."""
+    """Fork and join in every MoE layer of a ``Gemma4TextModel``."""
     side = torch.cuda.Stream()
     for number in range(model.start_layer, model.end_layer):
         layer = model.layers[number]

@@ -1,13 +1,13 @@
-"""Prefill in which the layers that share KV see only the rows that somebody reads (YOCO: you only cache once).
+"""Prefill in which the layers that share KV see only the rows that are read later (YOCO: you only cache once).
 
-The last layers of E2B and E4B write no keys and values. What they compute for a prompt's row reaches nobody but the logits of that row, so
-in a prefill they need to see the last row of each request, the rows whose log-probabilities were asked for, and no row at all of a batch
-whose chunks all end inside their prompts. The hidden states come back in the shape that every reader expects, zero where nobody reads:
-``LogitsProcessor`` and the MTP worker then pick their rows as ever.
+The last layers of E2B and E4B write no keys and values. What they compute for a prompt's row is needed only for the logits of that row. So
+in a prefill they must see the last row of each request and the rows whose log-probabilities were asked for, and no row of a batch whose
+chunks all end inside their prompts. The hidden states keep their shape, with zeros in rows that nobody reads, so that ``LogitsProcessor``
+and the MTP worker pick their rows as before.
 
-Where each request has one row, the short part is a decode step: one query a request over keys that are all in the pool. A backend's decode
-kernel splits those keys over programs; its prefill kernel would walk all of them in one. Rows for log-probabilities are an extension of
-their requests instead, with everything before them as its prefix.
+If each request has one row, this *short part* is a decode step: one query a request over keys that are all in the pool, which a backend's
+decode kernel splits over programs; its prefill kernel would walk them in one. With rows for log-probabilities it is an extension of the
+requests, with everything before those rows as prefix.
 """
 
 import copy
@@ -33,13 +33,13 @@ Fill = Callable[[Any, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Ten
 
 @dataclass(frozen=True)
 class ShortPart:
-    """The rows that the sharing layers see, and the batch and backend they see them through.
+    """The rows that the layers that share KV see, with their batch and attention backend.
 
     Attributes:
         rows: ``[rows]`` int64, ascending.
-        batch: a ``ForwardBatch`` of these rows alone; None where there is no row, or a graph.
+        batch: a ``ForwardBatch`` of these rows; None if there are none, or for graphs.
         backend: an attention backend whose metadata is that of ``batch``.
-        graphs: loaded with these rows' requests.
+        graphs: CUDA graphs, loaded with these rows' requests; None: launch by launch.
     """
 
     rows: torch.Tensor
@@ -49,16 +49,16 @@ class ShortPart:
 
 
 def plan(model: Any, forward_batch: Any) -> ShortPart | None:
-    """The short part of a prefill that ``read_rows`` has nothing against, or None where every row is read.
+    """The short part of a prefill that ``read_rows`` has nothing against, or None if every row is read.
 
-    To be made before the first layer: a backend may wait for the device while it prepares, which later would cost the host its lead.
+    Call it before the first layer: a backend may wait for the device while it prepares, and the host should not wait later.
     """
     spans = read_rows.of_batch(forward_batch)
     return None if spans.skip_nothing else short_part(model, spans, forward_batch, get_attn_backend())
 
 
 def short_part(model: Any, spans: Spans, forward_batch: Any, backend: Any) -> ShortPart:
-    """Everything the sharing layers need to see these rows alone, but their positions, which the model may still move."""
+    """What the layers that share KV need to run on these rows, except positions, which the model may still change."""
     numbers = spans.rows
     rows = async_h2d(numbers, dtype=torch.int64, device=forward_batch.out_cache_loc.device)
     if not numbers:

@@ -1,8 +1,8 @@
-"""Fast prefill inside SGLang's breakable prefill graphs: the layers that own KV are replayed, those that share it run between two pieces.
+"""Fast prefill inside SGLang's breakable prefill graphs: layers that own KV are replayed, those that share it run between two pieces.
 
-Such a graph is a row of pieces with Python between them, where attention runs. One more such place, behind the last layer that owns KV,
-holds all layers that share it: which rows they see is another number for each batch, so nothing of them is captured. What a batch's rows
-are is settled before its replay and waits in the batch; Python between pieces finds the batch, and nothing else of the replay, by itself.
+Such a graph is a sequence of pieces with Python between them, where attention runs. One more break, behind the last layer that owns KV,
+runs all layers that share it: they see a different number of rows in each batch, so none of them is captured. A batch's rows are decided
+before its replay and stored in the batch, the only part of the replay that Python between the pieces can find.
 """
 
 import copy
@@ -23,7 +23,7 @@ SEEN = "_sglang_gemma4_captured"
 
 
 def capturing() -> bool:
-    """Whether this forward, warm-up or capture, is one of a graph that has places for Python."""
+    """Whether this forward is a warm-up or capture of a breakable graph."""
     return is_in_prefill_graph_scope() and is_in_breakable_cuda_graph() and not is_in_full_prefill_graph()
 
 
@@ -35,7 +35,7 @@ def capture(
     positions: torch.Tensor,
     forward_batch: Any,
 ) -> Any:
-    """As :func:`fast_prefill.forward`, with no row read: nobody reads what a capture computes."""
+    """As :func:`fast_prefill.forward`, without any row in the short part: nobody reads what a capture computes."""
     model.__dict__[SHORT] = True
     model.__dict__[SEEN] = copy.copy(forward_batch)
     setattr(forward_batch, PART, ShortPart(torch.empty(0, dtype=torch.int64, device=positions.device)))
@@ -43,15 +43,15 @@ def capture(
 
 
 def take_captured(model: Any) -> Any:
-    """The batch of the last capture of this model, for once; None where none was captured here."""
+    """The batch of the last capture of this model, once; then, or without a capture, None."""
     return model.__dict__.pop(SEEN, None)
 
 
 def plan(model: Any, forward_batch: Any, static_batch: Any, backend: Any) -> str | None:
-    """Before a replay: settle the short part of ``forward_batch``, and leave it in ``static_batch``, its padded view that is replayed.
+    """Before a replay: decide the short part of ``forward_batch`` and store it in ``static_batch``, its padded view that is replayed.
 
     Returns:
-        Why all rows go through all layers, or None. The layers that share KV are no part of the graph, so all rows are their short part.
+        Why all rows go through all layers, or None. If so, all rows are the short part, since those layers are not in the graph.
     """
     if not model.__dict__.get(SHORT, False):
         return None

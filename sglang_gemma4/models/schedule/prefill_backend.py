@@ -1,4 +1,4 @@
-"""Whether a server captures its prefills, in SGLang's resolution of the arguments. The operator's own choice never gets here."""
+"""Whether a server captures its prefills in CUDA graphs, and of which sizes, unless the operator chose; in SGLang's argument resolution."""
 
 import logging
 from typing import Any
@@ -20,19 +20,19 @@ def is_ours(server_args: Any) -> bool:
 
 
 def keep_eager(server_args: Any) -> None:
-    """No prefill graphs."""
+    """Capture no prefill graphs."""
     config = with_phase(resolving_view(server_args).cuda_graph_config, Phase.PREFILL, backend=Backend.DISABLED)
     declare_resolution(server_args, SOURCE, cuda_graph_config=config)
 
 
 def set_sizes(server_args: Any, sizes: list[int]) -> None:
-    """Prefill graphs of these token counts, ascending."""
+    """Capture prefill graphs of these token counts, ascending."""
     config = with_phase(resolving_view(server_args).cuda_graph_config, Phase.PREFILL, bs=sizes, max_bs=sizes[-1])
     declare_resolution(server_args, SOURCE, cuda_graph_config=config)
 
 
 def choose_sizes(server_args: Any) -> None:
-    """Before SGLang sets memory aside for graphs: what to capture, unless the operator gave sizes; the largest may be his too."""
+    """Choose sizes, before SGLang reserves memory for graphs, unless the operator gave them; the largest may be the operator's."""
     given = resolving_view(server_args)
     phase = given.cuda_graph_config.prefill
     if phase.backend != Backend.BREAKABLE or phase.bs is not None or not is_ours(server_args):
@@ -46,7 +46,7 @@ def choose_sizes(server_args: Any) -> None:
 
 
 def drop_sizes_beyond_a_chunk(server_args: Any) -> None:
-    """After SGLang has chosen ``--chunked-prefill-size`` by the card's memory: no prefill is longer than a chunk."""
+    """Drop sizes larger than a chunk, after SGLang has chosen ``--chunked-prefill-size`` by the card's memory."""
     given = resolving_view(server_args)
     phase, chunk = given.cuda_graph_config.prefill, given.chunked_prefill_size
     his = {(Phase.PREFILL, "bs"), (Phase.PREFILL, "max_bs")} & getattr(server_args, "_cuda_graph_config_locked", set())
@@ -55,10 +55,10 @@ def drop_sizes_beyond_a_chunk(server_args: Any) -> None:
 
 
 def keep_text_eager(server_args: Any) -> None:
-    """A Gemma 4 that serves text alone is a text model for SGLang, whose prefills it captures on CUDA: not without our switch.
+    """Without our switch, keep SGLang from capturing the prefills of a Gemma 4 that serves text only, which it treats as a text model.
 
     So a multimodal checkpoint prefills with ``--language-model-only`` as it does without, and a text-only checkpoint whose layers share KV,
-    on which the capture raises, starts.
+    where SGLang's capture raises, starts.
     """
     given, config = resolving_view(server_args), model_config_of(server_args)
     if switches.part_is_on("prefill_graph", "SGLANG_GEMMA4_PREFILL_GRAPH") or given.cuda_graph_config.prefill.backend != Backend.BREAKABLE:

@@ -1,8 +1,8 @@
 """What SGLang's breakable prefill graphs lack for Gemma 4: per-layer embeddings at a fixed address, and reasons against.
 
-Such a graph is captured in pieces, one between each two attentions, and replayed for any batch of at most its size: the multimodal wrapper
-(vision tower, image masks, embeddings) and every attention run in Python as always, the rest of the language model is replayed; with fast
-prefill, its layers up to those that share KV (``fast_prefill_graph``).
+Such a graph is captured in pieces, one between each two attentions, and replayed for any batch of at most its size. The multimodal wrapper
+(vision tower, image masks, embeddings) and every attention still run in Python; the rest of the language model is replayed, with fast
+prefill only the layers that own KV (``fast_prefill_graph``).
 """
 
 from dataclasses import dataclass
@@ -25,15 +25,15 @@ def reason_against(
     """Why a server runs its prefills without graphs, or None.
 
     Args:
-        stages: of the pipeline.
-        saved_graphs: the memory of graphs is to be handed out while the server sleeps.
-        lora: adapters may be asked for.
-        implementation: whose model classes (``--model-impl``).
+        stages: pipeline stages (``--pp-size``).
+        saved_graphs: the graphs' memory is released while the server sleeps.
+        lora: ``--enable-lora``.
+        implementation: ``--model-impl``.
         split_keys: ranks that share a decode's keys (``--dcp-size``).
-        two_batches: each batch is computed as two that overlap.
+        two_batches: ``--enable-two-batch-overlap``.
     """
     if stages > 1:
-        return f"--pp-size {stages}: a stage's inputs are the stage before's, not embeddings"
+        return f"--pp-size {stages}: a stage's inputs come from the stage before, they are not embeddings"
     if saved_graphs:
         return f"--enable-memory-saver with {SAVED_GRAPHS}=1: SGLang's breakable graphs keep their memory; unset the variable to have them"
     if lora:
@@ -43,9 +43,9 @@ def reason_against(
     if implementation == "transformers":
         return "--model-impl transformers: the model is not SGLang's, whose forward is captured"
     if split_keys > 1:
-        return f"--dcp-size {split_keys}: SGLang's capture knows no split keys"
+        return f"--dcp-size {split_keys}: SGLang's capture does not support split keys"
     if two_batches:
-        return "--enable-two-batch-overlap: SGLang's capture knows one batch at a time"
+        return "--enable-two-batch-overlap: SGLang's capture supports one batch at a time"
     return None
 
 
@@ -74,7 +74,7 @@ class GraphInputs:
         return self.per_layer[:tokens]
 
     def fill(self, per_layer_inputs: torch.Tensor | None) -> None:
-        """Before a replay: ``[rows, layers, width]`` of this batch, which may have more rows than it has tokens.
+        """Copy a batch's ``[rows, layers, width]`` before its replay; it may have more rows than tokens.
 
         Raises:
             ValueError: the batch has per-layer embeddings and the graph does not, or the other way round.

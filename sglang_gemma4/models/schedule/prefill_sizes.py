@@ -1,7 +1,7 @@
-"""Which token counts to capture: up to where launches cost more than the card's work, in steps that pad within bounds.
+"""Token counts of prefill graphs: as far as launches take longer than the card's work, in steps that bound the padding.
 
-An eager prefill keeps the host busy for the same time whatever its size; a card that computes it in less waits for its launches. There a
-graph gains, and padding is free as long as the padded prefill is computed in less too. Each size costs two forwards and a capture.
+The launches of an eager prefill take the host the same time at any size; a card that computes it in less waits for them. There a graph
+gains, and padding is free as long as the padded prefill takes the card less time too. Each size costs two forwards and a capture.
 """
 
 from typing import Any
@@ -13,8 +13,8 @@ SMALLEST = 8
 DOUBLES_UP_TO = 512
 """Tokens. Up to here each size is twice the one before, the most that SGLang pads (``_MAX_PREFILL_CUDA_GRAPH_PADDING_FACTOR``)."""
 LAUNCH_SECONDS = 1.4e-3
-"""The host's, for one layer of an eager prefill; an estimate: a first token of E2B's 35 layers took stock 52 to 58 ms, from 128 tokens to
-4,000 (``runs/2026-11-22-e2b-images-ttft``), a few of which are the server's."""
+"""Of the host, to launch one layer of an eager prefill. An estimate: a first token of E2B's 35 layers took stock 52 to 58 ms, from 128
+tokens to 4,000 (``runs/2026-11-22-e2b-images-ttft``), a few of which are the server's."""
 OPERATIONS_A_SECOND = 4e14
 """What prefills reached on an H200: E4B's 11 microseconds a token (``runs/2026-11-22-e4b-yoco``) are 4.2e14, 26B-A4B's 18.6
 (``runs/2026-11-22-26b-experts``) 3.3e14. A slower card gains less at the largest sizes, and loses nothing but their capture."""
@@ -32,7 +32,7 @@ def ladder(limit: int) -> list[int]:
 
 
 def capture_sizes(limit: int) -> list[int]:
-    """The ladder's sizes, the last being ``limit`` itself.
+    """The sizes of :func:`ladder`, and ``limit`` itself.
 
     Raises:
         ValueError: ``limit`` is not positive.
@@ -43,9 +43,9 @@ def capture_sizes(limit: int) -> list[int]:
 
 
 def products_a_token(config: Any, layers: int) -> int:
-    """Multiplications that a token costs in the dense products of ``layers`` layers of a text config: its active parameters, nearly.
+    """Multiplications a token in the dense products of ``layers`` layers of a text config: about their active parameters.
 
-    All layers count as sliding ones, and keys and values as much as queries, which is too much where they have fewer heads.
+    All layers count as sliding ones, and keys and values as much as queries, which overestimates them where they have fewer heads.
     """
     ffn = config.intermediate_size
     if getattr(config, "enable_moe_block", False):
@@ -55,12 +55,12 @@ def products_a_token(config: Any, layers: int) -> int:
 
 
 def worth_up_to(config: Any, fast_prefill: bool = False, ranks: int = 1) -> int:
-    """The largest size of the ladder that the card computes in less time than the host needs to launch it.
+    """The largest size of :func:`ladder` that the card computes in less time than the host needs to launch it.
 
     Args:
         config: the language model's (a Gemma 4 text config).
-        fast_prefill: the layers that share KV see a few rows only: they cost launches, but the card next to nothing.
-        ranks: of tensor parallelism, which share the card's work and not the host's.
+        fast_prefill: layers that share KV see few rows: they cost launches, but the card hardly any time.
+        ranks: of tensor parallelism, which divide the card's work but not the host's.
     """
     layers = config.num_hidden_layers
     computed = layers - (getattr(config, "num_kv_shared_layers", 0) or 0) * fast_prefill

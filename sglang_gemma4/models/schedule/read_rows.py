@@ -1,4 +1,4 @@
-"""Which rows of a prefill anybody reads after the layers that own KV, and when that question has no simple answer."""
+"""Which rows of a prefill are read after the layers that own KV, and why a prefill may need all of them."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -14,7 +14,7 @@ from sglang_gemma4.attention import image_spans, second_metadata
 
 @dataclass(frozen=True)
 class Spans:
-    """Of each request, how many of its new rows are read: always the last ones."""
+    """How many of each request's new rows are read; always its last ones."""
 
     counts: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -22,13 +22,13 @@ class Spans:
 
     @property
     def rows(self) -> list[int]:
-        """Their numbers in the batch, ascending."""
+        """Their indices in the batch, ascending."""
         ends = accumulate(self.lengths)
         return [row for end, count in zip(ends, self.counts, strict=True) for row in range(end - count, end)]
 
     @property
     def one_each(self) -> bool:
-        """Whether each request has just one."""
+        """Whether exactly one row of each request is read."""
         return all(count == 1 for count in self.counts)
 
     @property
@@ -38,17 +38,17 @@ class Spans:
 
 
 def first_shared(model: Any) -> int:
-    """The number of a ``Gemma4TextModel``'s first layer that shares KV; the number of layers where none does."""
+    """Index of a ``Gemma4TextModel``'s first layer that shares KV; the number of layers if none does."""
     return int(model.config.num_hidden_layers - (getattr(model.config, "num_kv_shared_layers", 0) or 0))
 
 
 def is_prefill(forward_batch: Any) -> bool:
-    """Whether this forward is one that could be shortened: a prefill, alone or with decode rows (SGLang's runners call that EXTEND too)."""
+    """Whether this forward is a prefill, alone or mixed with decode rows, which SGLang's runners call EXTEND too."""
     return bool(forward_batch.forward_mode == ForwardMode.EXTEND)
 
 
 def of_batch(forward_batch: Any) -> Spans:
-    """The rows that are read: those ``LogitsProcessor`` prunes a prefill to, and none where nobody takes the next token."""
+    """The rows that are read: those that ``LogitsProcessor`` keeps of a prefill, or none if no next token is taken."""
     lengths = tuple(forward_batch.extend_seq_lens_cpu)
     asked = [0] * len(lengths)
     if forward_batch.return_logprob:
@@ -61,13 +61,13 @@ def of_batch(forward_batch: Any) -> Spans:
 
 
 def ends(forward_batch: Any) -> list[int]:
-    """Of each request, how many of its tokens are in the pool after this prefill."""
+    """How many tokens of each request are in the pool after this prefill."""
     both = zip(forward_batch.extend_prefix_lens_cpu, forward_batch.extend_seq_lens_cpu, strict=True)
     return [prefix + length for prefix, length in both]
 
 
 def model_problem(model: Any) -> str | None:
-    """Why this model in this process prefills through all layers, or None."""
+    """Why this process's model prefills all rows through all layers, or None."""
     first, layers = first_shared(model), model.config.num_hidden_layers
     if first == layers:
         return "no layer of the model shares KV"
@@ -107,7 +107,7 @@ def backend_problem(backend: Any, dtype: torch.dtype) -> str | None:
 
 
 def batch_problem(tokens: int, forward_batch: Any) -> str | None:
-    """Why this prefill goes through all layers, or None.
+    """Why all rows of this prefill go through all layers, or None.
 
     Args:
         tokens: rows that the first layer gets.
@@ -130,7 +130,7 @@ def batch_problem(tokens: int, forward_batch: Any) -> str | None:
 
 
 def _reads_every_row(forward_batch: Any) -> bool:
-    """FROZEN_KV_MTP asks for all hidden states and takes the last of each request; whoever else asks for all means it."""
+    """Whether all hidden states are read: FROZEN_KV_MTP asks for all but takes the last of each request; others take all."""
     if forward_batch.capture_hidden_mode != CaptureHiddenMode.FULL:
         return False
     algorithm = forward_batch.spec_algorithm

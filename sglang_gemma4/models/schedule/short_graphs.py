@@ -1,9 +1,9 @@
 """CUDA graphs of a prefill's short part: the layers that share KV, over one row of each request.
 
-Those layers launch as many kernels for one row as for thousands, and from Python the launches take the host longer than a short prompt
-takes the card. The short part is a decode step of these layers, so it is captured as one: its attention metadata too, from lengths and
-request rows at fixed addresses (as the draft's is, ``attention/graph_metadata.py``). A replay inside a replayed prefill is Python between
-two pieces. Its memory is a pool of its own, since it runs while that prefill's tensors are alive.
+Those layers launch as many kernels for one row as for thousands, and the launches take the host longer than a short prompt takes the card.
+The short part is a decode step of these layers, so it is captured as one, with its attention metadata, which follows from lengths and
+request rows at fixed addresses (as the draft's does, ``attention/graph_metadata.py``). Inside a replayed prefill it is replayed between two
+pieces, and has a memory pool of its own, since that prefill's tensors are alive meanwhile.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from sglang_gemma4.attention import second_metadata
 from sglang_gemma4.models.schedule.read_rows import first_shared
 
 ROWS = (1, 2, 4, 8, 16, 32)
-"""Of the graphs, as far as the server runs so many requests. A prefill of more is long enough for its card to be the slower side."""
+"""Rows of the graphs, as far as the server runs so many requests. With more, a prefill takes the card longer than the host."""
 GRAPHS = "_sglang_gemma4_short_part_graphs"
 Replay = Callable[[], object]
 
@@ -52,7 +52,7 @@ class ShortGraphs:
     Args:
         model: a ``Gemma4TextModel`` whose last layers share KV.
         backend: its attention backend, one that :func:`reason_against` has nothing against.
-        captured: a batch that a prefill graph of the model was captured with; every field that is no matter of these rows is its.
+        captured: a batch that a prefill graph of the model was captured with; fields that do not depend on the rows are taken from it.
         bind: SGLang's ``kv_index_translator.bind_runner_slots``.
     """
 
@@ -74,7 +74,7 @@ class ShortGraphs:
         self.graphs: dict[int, tuple[Replay, torch.Tensor]] = {}
 
     def capture(self, record: Callable[[Callable[[], torch.Tensor]], tuple[Replay, torch.Tensor]]) -> None:
-        """All sizes; ``record`` runs what it is given as often as it must and returns what replays it, and its result."""
+        """Capture all sizes; ``record`` captures the function it is given and returns a replay and the function's result."""
         for rows in reversed(self.sizes):
             short = self.batch_of(rows)
 
@@ -87,7 +87,7 @@ class ShortGraphs:
             self.graphs[rows] = record(run)
 
     def batch_of(self, rows: int) -> Any:
-        """A decode step of so many requests over the tensors of the graphs. Its layers write no KV, so its slots are of no meaning."""
+        """A decode step of so many requests over the graphs' tensors. Its layers write no KV, so its slots are never used."""
         short = copy.copy(self.captured)
         for name in vars(short):
             if name.startswith("extend_") or name in ("mm_inputs", "mm_input_embeds", "input_ids", "spec_info", "residual_stream"):
@@ -103,7 +103,7 @@ class ShortGraphs:
         return short
 
     def load(self, requests: torch.Tensor, lengths: torch.Tensor) -> None:
-        """Whose rows the next :meth:`fill` computes: their rows in SGLang's request table, and their tokens in the pool."""
+        """Set the requests of the next :meth:`fill`: their rows in SGLang's request table, and their tokens in the pool."""
         rows = requests.shape[0]
         padded = self.padded(rows)
         self.requests[:rows].copy_(requests)
@@ -112,7 +112,7 @@ class ShortGraphs:
         self.lengths[rows:padded].fill_(1)
 
     def padded(self, rows: int) -> int:
-        """The rows of the graph that has room for these."""
+        """Rows of the smallest graph that has room for these."""
         return next(size for size in self.sizes if size >= rows)
 
     def fill(
@@ -123,7 +123,7 @@ class ShortGraphs:
         positions: torch.Tensor,
         out: torch.Tensor,
     ) -> None:
-        """As ``fast_prefill.fill_rows``, for the rows that were loaded."""
+        """As ``fast_prefill.fill_rows``, for the requests that were loaded."""
         count = rows.shape[0]
         torch.index_select(hidden_states, 0, rows, out=self.hidden[:count])
         torch.index_select(positions, 0, rows, out=self.positions[:count])
@@ -135,13 +135,13 @@ class ShortGraphs:
 
 
 def of(model: Any, rows: int) -> ShortGraphs | None:
-    """The model's graphs, where it has them and there is one for so many rows."""
+    """The model's graphs, if there is one for so many rows; else None."""
     graphs: ShortGraphs | None = model.__dict__.get(GRAPHS)
     return graphs if graphs is not None and 0 < rows <= graphs.sizes[-1] else None
 
 
 def reason_against(backend: Any, ranks: int) -> str | None:
-    """Why the short part of this process is launched kernel by kernel, or None."""
+    """Why this process launches the short part kernel by kernel, or None."""
     from sglang_gemma4.attention import graph_metadata
 
     if ranks > 1:
@@ -150,7 +150,7 @@ def reason_against(backend: Any, ranks: int) -> str | None:
 
 
 def capture(runner: Any, captured: Any) -> ShortGraphs:
-    """All sizes for the model of a ``PrefillCudaGraphRunner``; ``captured`` as :class:`ShortGraphs` has it."""
+    """Capture all sizes for the model of a ``PrefillCudaGraphRunner``; ``captured`` as in :class:`ShortGraphs`."""
     model, owner = runner.layer_model, runner.model_runner
     graphs = ShortGraphs(model, owner.attn_backend, captured, owner.kv_index_translator.bind_runner_slots)
     with torch.no_grad(), runner.model_context(), capture_session() as record:
@@ -161,7 +161,7 @@ def capture(runner: Any, captured: Any) -> ShortGraphs:
 
 @contextlib.contextmanager
 def capture_session() -> Any:
-    """What :meth:`ShortGraphs.capture` records with; CUDA graphs in one pool."""
+    """Yields ``record`` for :meth:`ShortGraphs.capture`: CUDA graphs that share a memory pool."""
     from sglang.srt.distributed.parallel_state import graph_capture
     from sglang.srt.model_executor.runner_utils.capture_mode import model_capture_mode
 

@@ -1,6 +1,6 @@
 """Reference and launcher of :func:`few_query_attention`, and how many parts a request's keys are cut into.
 
-The host knows their largest number only; a request's own follows from its length on the device, so that the host does not wait for it.
+The host knows only the largest number of parts; a request's own follows from its length on the device, so the host need not wait for it.
 """
 
 import math
@@ -16,14 +16,14 @@ from sglang_gemma4.kernels.dependent_launch import launch_options
 
 MOST_PARTS = 64
 LEAST_KEYS = 64
-"""Keys that a part has at least, unless it is the only one: below, joining costs more than it saves."""
+"""Fewest keys of a part, unless it is the only one: with fewer, the join costs more than it saves."""
 MOST_KEYS = 2048
-"""Keys that a part has at most while parts are left: longer ones leave the card idle behind the last of them."""
+"""Most keys of a part while there is room for more parts: the last of longer ones would leave the card idle."""
 PROGRAMS_PER_MULTIPROCESSOR = 2
-"""That fill the card; ``MOST_PROGRAMS_PER_MULTIPROCESSOR`` bounds the memory of the parts."""
+"""Programs that fill a multiprocessor; ``MOST_PROGRAMS_PER_MULTIPROCESSOR`` bounds the memory of the parts."""
 MOST_PROGRAMS_PER_MULTIPROCESSOR = 16
 JOINING = 1.06
-"""What cutting requests in two costs where they fill the card uncut: 4 of 78 µs at 32 requests of 1,000 keys."""
+"""What it costs to cut requests in two that fill the card uncut: 4 of 78 µs at 32 requests of 1,000 keys."""
 
 
 def few_query_attention_reference(
@@ -75,9 +75,9 @@ def few_query_attention_reference(
 
 
 def parts_for(requests: int, kv_heads: int, multiprocessors: int) -> tuple[int, int]:
-    """Parts a request is cut into to fill the card, and most that a long one is, both powers of two; its length decides on the device.
+    """Parts of a request that fill the card, and the most parts of a long one, both powers of two; its length decides, on the device.
 
-    Where requests fill the card more than once, they are cut in two if the last programs then leave less of it idle.
+    Requests that fill the card more than once are cut in two if that leaves less of it idle at the end.
     """
     rows = max(1, requests * kv_heads)
     fill, room = (count * multiprocessors / rows for count in (PROGRAMS_PER_MULTIPROCESSOR, MOST_PROGRAMS_PER_MULTIPROCESSOR))
@@ -88,7 +88,7 @@ def parts_for(requests: int, kv_heads: int, multiprocessors: int) -> tuple[int, 
 
 
 def join_parts(part_out: torch.Tensor, part_lse: torch.Tensor, kv_indptr: torch.Tensor, out: torch.Tensor, wanted: int) -> torch.Tensor:
-    """Write ``out`` ``[tokens, heads, value dim]`` from the outputs of the parts, weighted by their sums of exponents, and return it.
+    """Add the outputs of the parts, weighted by their sums of exponents, into ``out`` ``[tokens, heads, value dim]``, and return it.
 
     Args:
         part_out: ``[requests, KV heads, parts there is room for, rows, value dim]`` float32; a row is a query token's query head.

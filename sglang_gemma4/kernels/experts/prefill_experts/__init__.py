@@ -1,8 +1,8 @@
 """A MoE layer of a prefill chunk in three launches after the rows lie in blocks: gate and up with the activation, down, sum.
 
-An expert has tens to thousands of rows here, so arithmetic and the way to it bind both products, not reading the weights. Gate and up are
-one product of twice the columns; its result lies in the order of the blocks, so that the second product loads it, and either product its
-weights, through tensor descriptors (Hopper's TMA). Of an expert's last block, half is computed where at most half its places are taken.
+An expert has tens to thousands of rows here, so both products are bound by arithmetic and its inputs, not by reading weights. Gate and up
+are one product of twice the columns. Its result lies in the order of the blocks, so that it can be loaded through tensor descriptors
+(Hopper's TMA), as the weights of both products are. Of an expert's last block only half is computed if at most half of it is filled.
 """
 
 from sglang_gemma4.kernels.experts.prefill_experts.launch import (

@@ -8,7 +8,7 @@ from sglang_gemma4.kernels.dependent_launch import await_inputs
 
 @triton.jit
 def _tile_at(place, blocks, COLUMN_TILES: tl.constexpr, GROUP: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The block of rows and the column tile at a place of the order that ``PrefillTile.group`` gives."""
+    """The block of rows and the column tile at ``place`` in the order that ``PrefillTile.group`` gives."""
     first = place // (GROUP * COLUMN_TILES) * GROUP
     height = tl.minimum(blocks - first, GROUP)
     inside = place % (GROUP * COLUMN_TILES)

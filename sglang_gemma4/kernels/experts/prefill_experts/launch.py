@@ -16,9 +16,9 @@ from sglang_gemma4.kernels.experts.grouped_experts import sum_of_rows
 from sglang_gemma4.kernels.experts.prefill_experts.kernels import down_rows_kernel, gate_and_up_kernel
 
 ALIGNMENT = 16
-"""Bytes that a descriptor wants a tensor's start and its strides to be multiples of."""
+"""Bytes: a tensor's start and strides must be multiples of it to be loaded through a descriptor."""
 HALVED_FROM = 128
-"""Rows a block from which half a block is computed where that does: Hopper's matrix instruction takes 64 rows."""
+"""Rows a block from which half a block may be computed alone: Hopper's matrix instruction takes 64 rows."""
 SUM_COLUMNS = 1024
 
 
@@ -26,9 +26,9 @@ SUM_COLUMNS = 1024
 class PrefillTile:
     """How a program works: output columns (of gate and of up each), inner columns at a time, warps, and steps loaded ahead.
 
-    ``group`` blocks of rows take each column tile in turn before the next blocks come; 1: a block takes all columns first. ``programs``
-    on each multiprocessor walk over all tiles; 0: each tile is a program. ``ahead``: such programs load a tile's first steps while they
-    store the one before; all blocks are computed whole then.
+    ``group``: blocks of rows that go through each column tile together before the next blocks; 1: one block through all columns first.
+    ``programs``: on each multiprocessor, which walk over all tiles; 0: a program for each tile. ``ahead``: such programs load the first
+    steps of a tile while they store the one before; then all blocks are computed whole.
     """
 
     columns: int
@@ -55,7 +55,7 @@ def tiles_for(dtype: torch.dtype) -> Tiles:
 
 @functools.cache
 def has_tma(device: torch.device) -> bool:
-    """Whether programs can load through descriptors; so they can where they are interpreted."""
+    """Whether programs can load through descriptors; interpreted ones can."""
     return device.type != "cuda" or bool(torch.cuda.get_device_capability(device) >= CAPABILITY)
 
 
@@ -81,17 +81,17 @@ def reason_against_descriptors(*tensors: torch.Tensor) -> str | None:
 
 
 def described(tensor: torch.Tensor, *block: int) -> TensorDescriptor:
-    """A contiguous tensor, to be loaded in blocks of this shape; what lies outside it is zero."""
+    """A descriptor that loads blocks of this shape from a contiguous tensor, with zeros outside of it."""
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), list(block))
 
 
 def programs_of(tile: PrefillTile, most: int, device: torch.device) -> int:
-    """How many are launched for at most ``most`` tiles."""
+    """How many programs are launched for at most ``most`` tiles."""
     return min(most, tile.programs * multiprocessors(device)) if tile.programs else most
 
 
 def options_of(tile: PrefillTile, size: int, x: torch.Tensor) -> dict[str, Any]:
-    """What both products are launched with."""
+    """Constants and options that both products are launched with."""
     return {
         "HALVES": size >= HALVED_FROM,
         "AHEAD": tile.ahead,
@@ -124,7 +124,7 @@ def gate_and_up(
 
 
 def down(h: torch.Tensor, w2: torch.Tensor, rows: int, blocks: Blocks, tile: PrefillTile, tma: bool) -> torch.Tensor:
-    """Each row's product with its expert's ``w2``, ``[rows, hidden]``; what rows of no expert hold is undefined."""
+    """Each row's product with its expert's ``w2``, ``[rows, hidden]``; rows of no expert are undefined."""
     (_, hidden, inner), (most, size) = w2.shape, blocks.row.shape
     out = torch.empty((rows, hidden), dtype=h.dtype, device=h.device)
     flat = h.view(most * size, inner)
@@ -152,8 +152,8 @@ def prefill_experts(
     blocks, empty places last: each row's sums are its own, so the result is the same every time.
 
     Args:
-        blocks: of the rows, as many a block as ``tiles`` says; blocks of expert -1 are left out. None: ``expert_blocks``, whose
-            programs each count all rows, so a card has something better for tens of thousands.
+        blocks: of the rows, as many a block as ``tiles`` says; blocks of expert -1 are left out. None: ``expert_blocks`` makes
+            them, which is slow for tens of thousands of rows, since each of its programs counts them all.
         tiles: rows a block and the tiles of the two products; None: :func:`tiles_for` their dtype.
         tma: whether weights and the activation are loaded through descriptors; None: where :func:`reason_against_descriptors` has none.
 

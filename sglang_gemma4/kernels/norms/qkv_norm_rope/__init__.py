@@ -1,10 +1,10 @@
 """RMSNorm of each query, key and value head and the rotation of queries and keys, in one launch from the QKV product.
 
-The results are new contiguous tensors, so that nothing after it has to copy strided slices. As in separate kernels, the norm's output is
+The results are new contiguous tensors, so that nothing later has to copy strided slices. As in separate kernels, the norm's output is
 rounded to the model's dtype before it is rotated. The rotation is NeoX's: element ``i`` of a head's first half with element ``i`` of its
-second. Partial rotation needs nothing of its own: where a full layer does not rotate, the cache holds cosine 1 and sine 0.
+second. Partial rotation needs no extra code: the cache holds cosine 1 and sine 0 where a full layer does not rotate.
 
-Where it is asked to, the launch also writes each token's key and value rows into the KV pool, beside those it returns. Slot 0 is the
+On request, the launch also writes each token's key and value rows into the KV pool, beside those it returns. Slot 0 is the
 pool's place for padding tokens: like SGLang's own write on a card it leaves it as it is, however many tokens name it.
 """
 

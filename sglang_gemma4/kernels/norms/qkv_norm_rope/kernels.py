@@ -1,8 +1,8 @@
-"""The kernels of a decode step and, with whole tokens a program, of a prefill: the same steps, a sum's terms added in another order.
+"""Two kernels, for decode steps and for prefills: the same steps, only the order of a sum's terms differs.
 
-In a decode step four heads of whatever kind are a program, which it needs to fill a card; in a prefill the instructions that this takes, 28
-for an element, are what takes the time. There a program takes whole tokens, all heads of a kind one tile: addresses and weights are the
-same for many elements, no lane asks which kind of head it has, and a token's loads are all on their way before the first is used.
+In a decode step a program takes up to four heads of any kind, so that there are enough programs to fill a card. That costs 28 instructions
+an element, which would bound a prefill. There a program takes whole tokens, the heads of one kind as one tile: many elements share their
+addresses and weights, no lane has to ask which kind its head is, and all loads of a token are in flight before the first is used.
 """
 
 import triton
@@ -86,7 +86,7 @@ def _qkv_norm_rope_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _load_heads(start, HEADS: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Both halves of heads that lie one after the other, ``[HEADS, HALF]`` each."""
+    """Both halves of adjacent heads, ``[HEADS, HALF]`` each."""
     place = start + tl.arange(0, HEADS)[:, None] * (2 * HALF) + tl.arange(0, HALF)[None, :]
     return tl.load(place), tl.load(place + HALF)
 

@@ -10,28 +10,28 @@ from sglang_gemma4.kernels.norms.qkv_norm_rope.kernels import _qkv_norm_rope_ker
 from sglang_gemma4.kernels.norms.triple_rmsnorm import DTYPES
 
 HEADS_OF_SMALL_STEPS = 4096
-"""Up to so many heads in all, a program takes one: a decode step needs more programs, a prefill wider ones."""
+"""Heads of a batch up to which a program takes a single one: a decode step needs many programs, a prefill wide ones."""
 MANY_TOKENS = 1024
-"""From so many tokens on, :func:`tiles_for`: 7 to 29 % faster at 1,024 and 8,192 of 26B-A4B's sizes (``runs/2026-11-23-row-tiles``)."""
+"""Tokens from which :func:`tiles_for` are used: 7 to 29 % faster at 1,024 and 8,192 of 26B-A4B's sizes (``runs/2026-11-23-row-tiles``)."""
 MOST_OF_A_LANE = 192
-"""Elements of a token that a lane may hold, two in a register before they are computed with."""
+"""Most elements of a token in a lane; until they are computed with, two share a register."""
 
 
 class TokenTiles(NamedTuple):
     """How the kernel for many tokens is laid out."""
 
     tokens: int
-    """Of a program, one after the other."""
+    """Tokens of a program, one after the other."""
     warps: int
 
     def fit(self, heads: int, kv_heads: int, dim: int) -> bool:
-        """Whether such layers may be laid out so: a tile has a power of two of heads, and a token's heads stay in registers."""
+        """Whether such layers can be laid out like this: numbers of heads are powers of two, and a token's heads fit the registers."""
         powers = not heads & (heads - 1) and not kv_heads & (kv_heads - 1)
         return powers and (heads + 2 * kv_heads) * dim <= MOST_OF_A_LANE * 32 * self.warps
 
 
 def tiles_for(dim: int) -> TokenTiles:
-    """For heads of ``dim``, with many tokens."""
+    """For many tokens with heads of ``dim``."""
     return TokenTiles(tokens=1, warps=8 if dim <= 256 else 4)
 
 
@@ -59,7 +59,7 @@ def qkv_norm_rope_reference(
 
 
 def write_reference(k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slots: torch.Tensor) -> None:
-    """What :func:`qkv_norm_rope` writes into the pool of the keys and values that it returns."""
+    """How :func:`qkv_norm_rope` writes the keys and values that it returns into the KV pool."""
     written = (slots > 0) & (slots < k_cache.shape[0])
     k_cache[slots[written].long()], v_cache[slots[written].long()] = k[written], v[written]
 
@@ -87,10 +87,10 @@ def qkv_norm_rope(
         cos_sin: ``[positions, dim]``, cosines of the ``dim / 2`` angles, then their sines; any float dtype.
         q_weight: ``[dim]``, of the queries' norm; ``k_weight`` of the keys'. The values' norm has none.
         eps: of the three norms.
-        k_cache: ``[slots, KV heads, dim]``, of ``qkv``'s dtype, where the keys are written too; heads need not be adjacent, nor slots.
-            ``v_cache`` for the values. All three of these or none.
-        slots: ``[tokens]`` int, where in them. What names slot 0, a negative one or one past the end is not written.
-        tiles: of the kernel for many tokens. By default it is taken from :data:`MANY_TOKENS` on, with :func:`tiles_for`.
+        k_cache: ``[slots, KV heads, dim]``, of ``qkv``'s dtype, into which the keys are written; neither heads nor slots need be adjacent.
+            ``v_cache`` for the values. Give all three of these or none.
+        slots: ``[tokens]`` int, each token's slot. Slot 0, negative ones and those past the end are not written.
+        tiles: use the kernel for many tokens with these; None: from :data:`MANY_TOKENS` tokens on, with :func:`tiles_for`.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
@@ -122,7 +122,7 @@ def qkv_norm_rope(
 
 
 def _layout(k_cache: torch.Tensor | None, v_cache: torch.Tensor | None) -> tuple[int, ...]:
-    """Slots, and the strides of slots and heads of both caches."""
+    """Number of slots, then the strides of slots and heads of both caches."""
     if k_cache is None or v_cache is None:
         return (0,) * 5
     return k_cache.shape[0], *k_cache.stride()[:2], *v_cache.stride()[:2]
