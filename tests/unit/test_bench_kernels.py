@@ -32,7 +32,7 @@ def broken() -> None:
 def make(place: Place, rows: int) -> Row | None:
     if rows == 3:
         return None
-    ways = {"SGLang": partial(slept, 0.04, 1.0, rows), "library": broken, "ours": partial(slept, 0.004, 1.0, rows)}
+    ways: dict[str, Any] = {"SGLang": partial(slept, 0.04, 1.0, rows), "library": broken, "ours": partial(slept, 0.004, 1.0, rows)}
     tiles = {
         f"ours, {name}": partial(slept, seconds, value) for name, seconds, value in (("slow", 0.03, 1), ("fast", 0.002, 1), ("wrong", 0, 2))
     }

@@ -3,12 +3,13 @@
 import shlex
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sglang_gemma4 import cli
-from sglang_gemma4.benchmark import command as bench
 from sglang_gemma4.benchmark import lora_times, records
+from sglang_gemma4.benchmark.checked_plan import plan_of
 from sglang_gemma4.benchmark.kernels import __main__ as kernels
 from sglang_gemma4.cpu.environment import has_accelerator
 from tests.gpu import measure
@@ -76,13 +77,13 @@ def check_bench(words: list[str], scratch: Path) -> None:
     asked = cli._parser().parse_args(words)
     asked.server_flags = flags
     if asked.dry_run or has_accelerator():
-        bench.plan_of(asked, scratch)
+        plan_of(asked, scratch)
         return
     with pytest.raises(ValueError, match="there is no GPU here"):
-        bench.plan_of(asked, scratch)
+        plan_of(asked, scratch)
 
 
-def fake(name: str, script: str, seconds: int = 5, **more: bool) -> Stage:
+def fake(name: str, script: str, seconds: int = 5, **more: Any) -> Stage:
     return Stage(name, seconds, "a test", (("bash", "-c", script),), **more)
 
 

@@ -139,7 +139,7 @@ class Chain:
             return found
 
         def rope() -> Made:
-            given = (qkv, self.positions, self.angles, *layer.heads, size.heads, size.kv_heads, EPS)
+            given = (qkv, self.positions, self.angles, layer.heads[0], layer.heads[1], size.heads, size.kv_heads, EPS)
             return qkv_norm_rope(*given, layer.cache[0], layer.cache[1], self.slots)
 
         def attention() -> Made:

@@ -165,8 +165,8 @@ def chunk(place: Place, product: str, tokens: int) -> Row:
     if product == "layer":
         ways = {name: lazily(stock, x, weights, source, lambda: routed) for name, source in _SOURCES.items()}
         more = products.work(tokens, True)
-        ours = partial(many_token_experts if place.device == "cuda" else prefill_experts.prefill_experts, x, weights.up, weights.down)
-        return Row({**ways, "ours": partial(ours, *routed)}, moved + more[0], flops + more[1])
+        all_of_it = partial(many_token_experts if place.device == "cuda" else prefill_experts.prefill_experts, x, weights.up, weights.down)
+        return Row({**ways, "ours": partial(all_of_it, *routed)}, moved + more[0], flops + more[1])
 
     def alone(source: str) -> Call:
         tiles = tiles_of(source, tokens)

@@ -98,8 +98,8 @@ def timed(weights: products.Experts, down: bool, tokens: int, tile: Tile, rounds
     return microseconds([products.launcher(weights, down, tokens, tile, seed) for seed in range(products.ROUTINGS)], rounds)
 
 
-def best_pair(weights: products.Experts, tokens: int, refused: dict[str, str], deadline: float) -> tuple[Tile, float, Tile, float] | None:
-    """The fastest tiles of both products that share their rows a block, and their microseconds; None where time ran out before any."""
+def best_pair(weights: products.Experts, tokens: int, refused: dict[str, str], deadline: float) -> list[tuple[Tile, float]] | None:
+    """The fastest tiles of both products that share their rows a block, each with its microseconds; None where time ran out before any."""
     best: dict[tuple[int, bool], tuple[float, Tile]] = {}
     listed = {down: candidates(tokens, down) for down in (False, True)}
     for size in sorted({tile["BLOCK_SIZE_M"] for tile in listed[False]}):
@@ -119,10 +119,12 @@ def best_pair(weights: products.Experts, tokens: int, refused: dict[str, str], d
     pairs = [(best[size, False], best[size, True]) for size, down in best if not down and (size, True) in best]
     if not pairs:
         return None
-    (_, up), (_, second) = min(pairs, key=lambda pair: pair[0][0] + pair[1][0])
-    check(weights, tokens, up, down=False)
-    check(weights, tokens, second, down=True)
-    return up, timed(weights, False, tokens, up, 5), second, timed(weights, True, tokens, second, 5)
+    first, second = min(pairs, key=lambda pair: pair[0][0] + pair[1][0])
+    found = []
+    for down, (_, tile) in ((False, first), (True, second)):
+        check(weights, tokens, tile, down)
+        found.append((tile, timed(weights, down, tokens, tile, 5)))
+    return found
 
 
 def check(weights: products.Experts, tokens: int, tile: Tile, down: bool) -> None:
@@ -160,8 +162,7 @@ def tune(options: argparse.Namespace) -> int:
             print(f"| {tokens} | no tile of the candidates runs on this card | | | | | |", flush=True)
             continue
         cells = [str(tokens)]
-        for path, down in zip(paths, (False, True), strict=True):
-            tile, spent = found[2 * down : 2 * down + 2]
+        for path, down, (tile, spent) in zip(paths, (False, True), found, strict=True):
             moved, flops = products.work(tokens, down, inner)
             floor = max(moved / options.bandwidth / 1e3, flops / options.teraflops / 1e6)
             cells += [key_of(tile, down), f"{spent:.1f}", f"{floor:.1f}"]
