@@ -72,7 +72,7 @@ def one(name: str) -> str:
         ("here", "on; what a server uses of it: sglang-gemma4 doctor --url URL" if off is None else f"off: {off}"),
         ("switch", at),
         ("alone", f"{switches.WITHOUT}={patch.name} leaves it out"),
-        ("uses", "; ".join(need.__doc__ or need.__name__ for need in patch.uses) or "Every server."),
+        ("needs", " ".join(need.__doc__ or need.__name__ for need in patch.uses) or "Nothing: it is for every server."),
         ("why", patch.why),
         ("evidence", patch.evidence),
         ("until", patch.remove_when),
