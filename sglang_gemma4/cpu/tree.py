@@ -15,7 +15,7 @@ def parents(parent_list: torch.Tensor, selected_index: torch.Tensor, topk: int) 
     """Parent node of each node: [requests, width] int64, 0 for the root itself and -1 for an orphan.
 
     Args:
-        parent_list: [requests, candidates with children] (its first entry stands for the root).
+        parent_list: [requests, candidates with children] (its first entry is the root).
         selected_index: [requests, width - 1] ascending candidate numbers.
     """
     requests = selected_index.shape[0]

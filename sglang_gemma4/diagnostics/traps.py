@@ -130,18 +130,18 @@ class Trap:
         name = f"{type(self.backend).__name__}{' of the draft' if self.draft else ''}"
         stage = f"{'graph replay' if replay else 'eager'} {batch.forward_mode.name.lower()}"
         context = partial(_context, name, stage, pools, forward, getattr(batch, "rids", None))
-        _judge(source, source, context)
+        _require_legal(source, source, context)
         result = original()
         if replay and hasattr(self.backend, "init_forward_metadata_in_graph"):
             # trtllm_mha fills its tables inside the graph: fill them now from the same inputs; the graph does it again.
             self.backend.init_forward_metadata_in_graph(batch)
         built = kv_tables.built(self.backend, forward, pools, replay)
         if built:
-            _judge(built, [*source, *built], context)
+            _require_legal(built, [*source, *built], context)
         return result
 
 
-def _judge(tables: Sequence[Table], dumped: Sequence[Table], context: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> None:
+def _require_legal(tables: Sequence[Table], dumped: Sequence[Table], context: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> None:
     violation = bounds.check(tables)
     if violation is not None:
         raise KVBoundsError(_message(violation, dumped, *context()))

@@ -91,7 +91,7 @@ def solve(demand: Demand, budget: int, full_cell: float, sliding_cell: float, li
     most_chunks = _most_chunks(budget, full_cell, sliding_cell)
     sliding = _up(demand.sliding(running, most_chunks), demand.page)
     full = _down(int((budget - sliding * sliding_cell) // full_cell), demand.page)
-    if sliding > full:  # a sliding token without its full token serves nobody
+    if sliding > full:  # a sliding token without a full token is useless
         sliding = full = _down(int(budget // (full_cell + sliding_cell)), demand.page)
     if sliding <= demand.window + demand.page:
         raise ValueError(

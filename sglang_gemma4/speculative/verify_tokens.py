@@ -27,13 +27,13 @@ def suffice(batch: Any) -> bool:
 
 
 def largest(logits: torch.Tensor) -> torch.Tensor:
-    """``[rows]`` int64: the token with the largest logit of each row of logits, or of hidden states whose head was put off."""
+    """``[rows]`` int64: the token with the largest logit of each row of logits, or of hidden states whose LM head is deferred."""
     head = verify_head.current()
     return head.tokens(logits) if head is not None and head.waits(logits) else torch.argmax(logits, dim=-1)
 
 
 def sample(original: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, *args: Any, **kwargs: Any) -> Any:
-    """``eagle_sample`` of a verify step whose LM head may have been put off (``verify_head``)."""
+    """``eagle_sample`` of a verify step whose LM head may be deferred (``verify_head``)."""
     head = verify_head.current()
     if head is None or batch.forward_mode.is_idle() or not head.waits(logits_output.next_token_logits):
         return original(verify_input, batch, logits_output, *args, **kwargs)

@@ -13,7 +13,7 @@ from sglang_gemma4.tiny import real_sizes
 
 SOFT_TOKENS, PATCH_SIZE = 280, 16  # a released image costs at most this many tokens, from patches of this many pixels
 
-# Control tokens whose ids stand in the released config.json and generation_config.json.
+# Control tokens with ids in the released config.json and generation_config.json.
 REAL_IDS = {
     "<|image>": real_sizes.TOKENS["boi_token_id"],
     "<|image|>": real_sizes.TOKENS["image_token_id"],
