@@ -32,8 +32,12 @@ def rebind_registries(pairs: Sequence[tuple[Any, Any]]) -> None:
     """
     patched = {id(original): new for original, new in pairs if new is not original}
     module_dicts = {id(vars(module)) for _, module in _modules()}
-    for holder in gc.get_referrers(*(original for original, _ in pairs)):
-        if not isinstance(holder, dict) or id(holder) in module_dicts:
+    looked_for = {id(original) for original, _ in pairs}
+    # gc.get_referrers finds the same in nearly twice the time, which every process of a start would take. The type, not the class that a
+    # proxy claims to be: some warn when they are asked.
+    dicts = (each for each in gc.get_objects() if issubclass(type(each), dict))
+    for holder in [each for each in dicts if not looked_for.isdisjoint(map(id, dict.values(each)))]:
+        if id(holder) in module_dicts:
             continue
         if "__wrapped__" in holder or "__module__" in holder:  # a wrapper's or a class's own namespace
             continue
