@@ -12,6 +12,7 @@ every command works.
 import argparse
 import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -106,7 +107,11 @@ class Run:
             with self.done_file.open("a") as file:
                 file.write(f"{stage.name}\n")
             if not stage.locked:
-                print("\n".join(f"    {line}" for line in verdicts(self.folder / ("dry" if self.dry else "") / stage.name)), flush=True)
+                folder = self.folder / ("dry" if self.dry else "") / stage.name
+                lines = verdicts(folder)
+                if stage.says and not self.dry and not any(re.search(stage.says, log.read_text()) for log in folder.glob("package*.log")):
+                    lines.append(f"no log of the arm package says {stage.says!r}: this is not the comparison that was meant")
+                print("\n".join(f"    {line}" for line in lines), flush=True)
         else:
             self.failed.append(stage.name)
 

@@ -27,14 +27,18 @@ class Stage:
     """The runner holds the card's lock while it runs; a bench takes it itself, for each pass."""
     dry: tuple[Command, ...] = ()
     """What a dry run starts; nothing: the stage has none."""
+    says: str = ""
+    """A pattern that a log of the bench's arm ``package`` must hold for the comparison to mean what it says."""
 
 
-def bench(name: str, seconds: int, decides: str, model: str, words: str, flags: str, beside: bool = False, waits: bool = False) -> Stage:
+def bench(
+    name: str, seconds: int, decides: str, model: str, words: str, flags: str, beside: bool = False, waits: bool = False, says: str = ""
+) -> Stage:
     """A run of ``sglang-gemma4 bench`` in a folder of the stage's name."""
     start = (PYTHON, "-m", "sglang_gemma4.cli", "bench", model, "--out", f"{OUT}/{name}", "--no-report", "--card-lock", LOCK)
     asked = tuple(shlex.split(words))
     dry = (*start, "--dry-run", *asked, "--", "--max-running-requests=80")  # the flags are a card's
-    return Stage(name, seconds, decides, ((*start, *asked, "--", *flags.split()),), beside, waits, locked=False, dry=(dry,))
+    return Stage(name, seconds, decides, ((*start, *asked, "--", *flags.split()),), beside, waits, locked=False, dry=(dry,), says=says)
 
 
 def tests(name: str, seconds: int, decides: str, *groups: str, beside: bool = True) -> Stage:  # noqa: PT028 - no test
@@ -128,6 +132,7 @@ FEW = "not prefill and not chunk and not shorter and not 193 and not 320"
 ADAPTIVE = "--speculative-adaptive"
 REFUSED = f"--arm refused:package,mtp,{ADAPTIVE},SGLANG_SIMULATE_ACC_LEN=1"
 NO_FLASH, NO_GRAPH = f"{G}_FLASH_PREFILL=0", f"{G}_PREFILL_GRAPH=0"
+FLASH = "FlashAttention-4 .*, prefills (?!no kind)"
 SPLIT = "--prefill-attention-backend=fa4,--decode-attention-backend=triton,--speculative-attention-mode=decode"
 
 STAGES = (
@@ -238,15 +243,15 @@ STAGES = (
         "prefills", 300, "README: prompts of 7,000 tokens, first token of a lone prompt; by switch", "26b-a4b",
         f"{SHARED} --arm stock --arm package --arm no-flash:package,{NO_FLASH},only=prefill --arm eager:package,{NO_GRAPH},only=ttft "
         f"--arm experts-off:package,{G}_PREFILL_EXPERTS=0,only=prefill --workload prefill,ttft --repetitions 2",
-        f"{SEVEN} --max-total-tokens=70000 --swa-full-tokens-ratio=0.3",
+        f"{SEVEN} --max-total-tokens=70000 --swa-full-tokens-ratio=0.3", says=FLASH,
     ),
     bench(
         "flash", 280, "FlashAttention-4 in serving", "26b-a4b",
-        f"{SHARED} {PACKAGE} --arm no-flash:package,mtp,{NO_FLASH} --workload summarize --repetitions 2", POOLS,
+        f"{SHARED} {PACKAGE} --arm no-flash:package,mtp,{NO_FLASH} --workload summarize --repetitions 2", POOLS, says=FLASH,
     ),
     bench(
         "serve", 480, "README: 80 summaries and 80 chats", "26b-a4b",
-        f"{STOCK_RATIO} {PACKAGE} --workload summarize,chat --rounds 1 --repetitions 2", GRAPHS,
+        f"{STOCK_RATIO} {PACKAGE} --workload summarize,chat --rounds 1 --repetitions 2", GRAPHS, says=FLASH,
     ),
     bench(
         "pools", 600, "README: summaries that run at once, stock's own pools and ours", "26b-a4b",
@@ -267,8 +272,8 @@ STAGES = (
         "expert-gelu", 240, "EXPERT_GELU on a card: wrong without it, right with it",
         (("bash", "-c", f"{PYTHON} crash_repro/expert_gelu.py && ! {G}_EXPERT_GELU=0 {PYTHON} crash_repro/expert_gelu.py"),),
     ),
-    lora_steps("lora-e2b", 300, "e2b", "--arms stock base lora", "tiny-e2b"),
-    lora_steps("lora-26b", 400, "26b-a4b", "--arms base lora", "tiny-26b-a4b"),
+    lora_steps("lora-e2b", 300, "e2b", "--arms stock base lora --separate", "tiny-e2b"),
+    lora_steps("lora-26b", 400, "26b-a4b", "--arms base lora --separate", "tiny-26b-a4b"),
     bench(
         "pair", 240, "FlashAttention-4 for prefills only, by SGLang's flags", "26b-a4b",
         f"{PACKAGE} --arm pair:package,mtp,{SPLIT} --workload summarize --rounds 1 --repetitions 1", EAGER,

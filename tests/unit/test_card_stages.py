@@ -13,7 +13,7 @@ from sglang_gemma4.benchmark.checked_plan import plan_of
 from sglang_gemma4.benchmark.kernels import __main__ as kernels
 from sglang_gemma4.cpu.environment import has_accelerator
 from tests.gpu import measure
-from tests.gpu.stages import GROUPS, STAGES, Command, Stage, named
+from tests.gpu.stages import FLASH, GROUPS, STAGES, Command, Stage, named
 
 ROOT = Path(measure.__file__).parents[2]
 COMMANDS = [(stage, command) for stage in STAGES for command in (*stage.commands, *stage.dry)]
@@ -136,19 +136,29 @@ def test_a_dry_run_runs_dry_commands_only(tmp_path: Path) -> None:
     assert not (tmp_path / "real").exists()
 
 
-def test_a_bench_says_how_its_arms_compare(tmp_path: Path) -> None:
-    raw = tmp_path / records.NAME
-    header = {"model": "m", "arms": [{"name": name} for name in ("package", "on", "off", "same")], "workloads": []}
-    records.append(raw, "header", **header)
+def test_a_bench_says_how_its_arms_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "steps"
+    folder.mkdir()
+    records.append(folder / records.NAME, "header", arms=[{"name": name} for name in ("package", "on", "off", "same")], workloads=[])
     for arm, speed in (("package", 100.0), ("on", 110.0), ("off", 90.0), ("same", 100.0)):
         for number in range(5):
             values = {"batch": 8, "repetition": number, "counted": True, "output_throughput": speed + number / 10}
-            records.append(raw, "step", arm=arm, round=0, **values)
-    assert measure.verdicts(tmp_path) == [
+            records.append(folder / records.NAME, "step", arm=arm, round=0, **values)
+    lines = [
         "on against package: faster (batch 8 1.100)",
         "off against package: slower (batch 8 0.900)",
         "same against package: no difference that can be told (batch 8 1.000?)",
     ]
+    assert measure.verdicts(folder) == lines
+    (folder / "package-server.log").write_text("FlashAttention-4 measured in 3 s, prefills no kind of layer\n")
+    stage = Stage("steps", 5, "", (("true",),), locked=False, says=FLASH)
+    measure.Run(tmp_path, 60, dry=False).one(stage)
+    said = capsys.readouterr().out
+    assert all(f"    {line}\n" in said for line in lines)
+    assert "not the comparison that was meant" in said
+    (folder / "package-server.log").write_text("FlashAttention-4 measured in 3 s, prefills full layers\n")
+    measure.Run(tmp_path, 60, dry=False).one(stage)
+    assert "not the comparison" not in capsys.readouterr().out
 
 
 def test_the_list_and_wrong_words(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
