@@ -192,7 +192,7 @@ class ImageAttention:
                 return
             note("prefill_attention", f"SGLang's extend kernel prefills: {reason}")
             kernel = kernel.stock
-        # SGLang's kernel stops a causal tile at its own last row and bounds the window both ways otherwise: the mask says all of it.
+        # SGLang's kernel ends a causal tile at its last row, and bounds the window on both sides otherwise: so the mask says it all.
         mask, starts = batch.mask(sliding_window_size)
         kernel(
             *common, mask, False, starts, max_len_extend, k_scale, v_scale, sm_scale=sm_scale, sliding_window_size=-1,

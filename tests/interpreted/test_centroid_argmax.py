@@ -66,7 +66,7 @@ def test_nan_scores_choose_centroids_that_exist() -> None:
     ("place", "tensor", "said"),
     [
         (0, torch.zeros(2, 31), "do not fit"),
-        (0, torch.zeros(2, 32, dtype=torch.bfloat16), "hidden states are torch.bfloat16, the head is torch.float32"),
+        (0, torch.zeros(2, 32, dtype=torch.bfloat16), r"hidden is \(2, 32\) of torch.bfloat16"),
         (1, torch.zeros(3, 8), "for 2 rows"),
         (1, torch.zeros(2, 7), "3 of 7 centroids over 32 tokens"),
         (1, torch.zeros(2, 2), "3 of 2 centroids"),

@@ -267,15 +267,15 @@ def written(kv_heads: int = 1, **change: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: triple_rmsnorm(X.double(), X.double(), W, W), "h is torch.float64"),
+        (lambda: triple_rmsnorm(X.double(), X.double(), W, W), "of torch.float64"),
         (lambda: triple_rmsnorm(X, X.half(), W, W), "residual is"),
-        (lambda: triple_rmsnorm(X[:, ::2], X[:, ::2], W[:16], W[:16]), "strides 2 and 2"),
+        (lambda: triple_rmsnorm(X[:, ::2], X[:, ::2], W[:16], W[:16]), "matrices with contiguous rows"),
         (lambda: triple_rmsnorm(X, X, W, W[:16]), "the dense weight is"),
         (lambda: triple_rmsnorm(X, X, W, W, W), "both or none"),
         (lambda: tail(X, X[:1], W, 1e-6), "residual is"),
         (lambda: tail(X, X, W, 1e-6, torch.ones(2)), "the scalar has 2 elements"),
         (lambda: dual_tail(X, X, X[:1], (W, W, W), W[:1], (1e-6, 1e-6, 1e-6)), "residual is"),
-        (lambda: gated_embedding(X, X[:, :16]), "one shape of two dimensions"),
+        (lambda: gated_embedding(X, X[:, :16]), "one shape is taken"),
         (lambda: qkv_norm_rope(X, torch.zeros(3, dtype=torch.int64), W[None], W, W, 1, 0), "one integer for each of 2 tokens"),
         (lambda: qkv_norm_rope(X, torch.zeros(2, dtype=torch.int64), W[None], W, W, 1, 1), r"1 \+ 2 \* 1 heads of 32"),
         (lambda: qkv_norm_rope(X, torch.zeros(2, dtype=torch.int64), W[None], W[:24], W[:24], 1, 0), "one power of two"),

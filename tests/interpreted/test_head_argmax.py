@@ -85,10 +85,10 @@ def test_ranks_join_to_the_whole(ranks: int) -> None:
     ("hidden", "weight", "vocabulary", "said"),
     [
         (torch.zeros(2, 32), torch.zeros(8, 64), None, "do not fit"),
-        (torch.zeros(2, 32), torch.zeros(8, 32, dtype=torch.bfloat16), None, "hidden states are torch.float32, the head is torch.bfloat16"),
-        (torch.zeros(2, 32, dtype=torch.float64), torch.zeros(8, 32, dtype=torch.float64), None, "the head is torch.float64"),
+        (torch.zeros(2, 32), torch.zeros(8, 32, dtype=torch.bfloat16), None, r"weight is \(8, 32\) of torch.bfloat16"),
+        (torch.zeros(2, 32, dtype=torch.float64), torch.zeros(8, 32, dtype=torch.float64), None, r"weight is \(8, 32\) of torch.float64"),
         (torch.zeros(129, 32), torch.zeros(8, 32), None, "129 rows; up to 128"),
-        (torch.zeros(2, 64)[:, ::2], torch.zeros(8, 32), None, "not contiguous"),
+        (torch.zeros(2, 64)[:, ::2], torch.zeros(8, 32), None, "matrices with contiguous rows"),
         (torch.zeros(2, 32), torch.zeros(8, 32), 9, "9 tokens of a head of 8"),
         (torch.zeros(2, 32), torch.zeros(8, 32), 0, "0 tokens of a head of 8"),
     ],

@@ -58,7 +58,7 @@ def test_rows_that_are_not_adjacent() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"x": torch.zeros(2, 32, dtype=torch.float64)}, "x is torch.float64 and the router's weight torch.float32"),
+        ({"x": torch.zeros(2, 32, dtype=torch.float64)}, r"x is \(2, 32\) of torch.float64"),
         ({"x": torch.zeros(2, 16)}, r"the router's weight \(8, 32\)"),
         ({"x": torch.zeros(32, 2).T}, "by rows are taken"),
         ({"weight": torch.zeros(129, 32), "scale": torch.zeros(129)}, "up to 128 experts of torch.float32"),

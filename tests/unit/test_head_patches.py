@@ -51,11 +51,11 @@ def test_a_head_that_needs_logits_is_named(
 @pytest.mark.parametrize(
     ("hidden", "weight", "said"),
     [
-        (torch.zeros(2, 32), torch.zeros(96, 32).half(), "hidden states are torch.float32, the head is torch.float16"),
-        (torch.zeros(2, 32, dtype=torch.float64), torch.zeros(96, 32, dtype=torch.float64), "the head is torch.float64"),
+        (torch.zeros(2, 32), torch.zeros(96, 32).half(), "weight is (96, 32) of torch.float16"),
+        (torch.zeros(2, 32, dtype=torch.float64), torch.zeros(96, 32, dtype=torch.float64), "weight is (96, 32) of torch.float64"),
         (torch.zeros(1000, 32), torch.zeros(96, 32), "1000 rows; up to"),
         (torch.zeros(2, 16), torch.zeros(96, 32), "do not fit"),
-        (torch.zeros(2, 64)[:, ::2], torch.zeros(96, 32), "not contiguous"),
+        (torch.zeros(2, 64)[:, ::2], torch.zeros(96, 32), "matrices with contiguous rows"),
     ],
 )
 def test_rows_that_need_logits_get_them(hidden: torch.Tensor, weight: torch.Tensor, said: str, monkeypatch: pytest.MonkeyPatch) -> None:

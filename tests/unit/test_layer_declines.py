@@ -62,9 +62,9 @@ PLAIN = SimpleNamespace(is_plain_add=True)
         ({}, {}, (PLAIN, X, X, "fp8", None), "quantisation 'fp8'"),
         ({}, {}, (PLAIN, X, X, "", X), "something to add"),
         ({}, {}, (PLAIN, (X, X), X, "", None), "the hidden state is tuple"),
-        ({}, {}, (PLAIN, X.double(), X.double(), "", None), "h is torch.float64"),
+        ({}, {}, (PLAIN, X.double(), X.double(), "", None), "of torch.float64"),
         ({}, {}, (PLAIN, X, X.half(), "", None), "residual is"),
-        ({}, {}, (PLAIN, X[:, ::2], X[:, ::2], "", None), "strides 2 and 2"),
+        ({}, {}, (PLAIN, X[:, ::2], X[:, ::2], "", None), "matrices with contiguous rows"),
     ],
 )
 def test_norms_after_attention(layer: dict[str, Any], read: dict[str, Any], call: Any, said: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -97,7 +97,7 @@ def stays_stock(call: Callable[[Any], Any], given: Any, name: str, said: str, ca
     [
         ({"post_feedforward_layernorm": ODD}, X, X, "a norm is LayerNorm"),
         ({"post_feedforward_layernorm_1": ODD}, X, X, "a norm is LayerNorm"),
-        ({}, X.double(), X.double(), "h is torch.float64"),
+        ({}, X.double(), X.double(), "of torch.float64"),
         ({}, (X, X), X, "the hidden state is tuple"),
         ({}, X, X[:1], "residual is"),
     ],

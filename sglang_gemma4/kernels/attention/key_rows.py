@@ -66,7 +66,7 @@ def _key_rows_kernel(  # type: ignore[no-untyped-def]
     first = (block - ((begin + start) // BLOCK + request)) * BLOCK
     end = prefix + tokens
     if request == requests - 1:
-        end = rows - begin - start  # what lies behind the last request is zero: a kernel may multiply it with a weight of zero
+        end = rows - begin - start  # zeros behind the last request: a kernel may multiply them with weights of zero
     if first < end:
         row = first + tl.arange(0, BLOCK)
         real = (row < end)[:, None]

@@ -5,8 +5,8 @@ import triton
 
 from sglang_gemma4.kernels.attention.tiles import key_tile, prompt_tile
 from sglang_gemma4.kernels.card import card
+from sglang_gemma4.kernels.matrices import DTYPES
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOST_ROWS = 128
 """Most rows of a tile in a verify, draft or decode step: query tokens times query heads of a KV head."""
 MOST_GROUP = 64

@@ -266,7 +266,7 @@ def prefill_attention(
         raise ValueError(f"reach is {reach.dtype} of shape {tuple(reach.shape)}; contiguous int32 for {q.shape[0]} tokens is taken")
     group = heads // kv_heads
     tile = tile or prompt_tile(group, q.shape[2], v.shape[2], q.dtype, card(q.device))
-    assert tile is not None  # else there was a reason against
+    assert tile is not None  # else prefill_reason has said so
     tokens = max(1, max(16, tile.rows) // group)
     _prefill_attention_kernel[(triton.cdiv(longest, tokens), kv_heads, qo_indptr.numel() - 1)](
         q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, q if reach is None else reach, out, scale * LOG2_E.value,

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from sglang_gemma4.kernels.card import multiprocessors, reason_against_card
 from sglang_gemma4.kernels.dependent_launch import LINE, await_inputs, launch_options, prefetch
-from sglang_gemma4.kernels.experts.gated_experts import DTYPES
+from sglang_gemma4.kernels.matrices import DTYPES
 
 MOST_ROWS = 64
 MOST_PARTS = 16

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
-from sglang_gemma4.kernels.norms.triple_rmsnorm import DTYPES
+from sglang_gemma4.kernels.matrices import reason_against_rows
 
 BLOCK = 1024
 
@@ -65,10 +65,7 @@ def gated_embedding(gate: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor
 
 def reason_against(gate: torch.Tensor, embedding: torch.Tensor) -> str | None:
     """Why the kernel does not take these tensors, or None."""
-    if gate.dtype not in DTYPES or embedding.dtype != gate.dtype:
-        return f"gate and embedding are {gate.dtype} and {embedding.dtype}; one of float32, bfloat16 and float16 is taken"
-    if gate.dim() != 2 or gate.shape != embedding.shape:
-        return f"gate and embedding are {tuple(gate.shape)} and {tuple(embedding.shape)}; one shape of two dimensions is taken"
-    if gate.stride(1) != 1 or embedding.stride(1) != 1:
-        return f"last dimensions have strides {gate.stride(1)} and {embedding.stride(1)}; 1 is taken"
-    return None
+    reason = reason_against_rows(gate=gate, embedding=embedding)
+    if reason is None and gate.shape != embedding.shape:
+        reason = f"gate and embedding are {tuple(gate.shape)} and {tuple(embedding.shape)}; one shape is taken"
+    return reason

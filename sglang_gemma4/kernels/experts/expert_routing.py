@@ -12,7 +12,7 @@ import triton.language as tl
 
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks, expert_blocks_reference
-from sglang_gemma4.kernels.experts.gated_experts import DTYPES
+from sglang_gemma4.kernels.matrices import DTYPES
 
 MOST_TOKENS = 16
 """Rows of the smallest tile a matrix instruction takes; a token's place in a block is its number."""
@@ -49,8 +49,8 @@ def choose(  # type: ignore[no-untyped-def]
     bins = tl.arange(0, BINS)
     places = tl.arange(0, PLACES)
     real = token < tokens
-    # A key holds a logit, its bits turned so that integers order as floats do, and below it the expert, of equal logits the first the
-    # largest: one maximum finds both, and finds an expert whatever the logits are.
+    # A key is a logit, its bits turned so that integers order as floats do, and below it the expert, reversed so that of equal logits the
+    # first wins. One maximum finds both, and an expert whatever the logits are.
     if WIDE:
         bits = raw.to(tl.int32, bitcast=True)
         keys = (tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64) << 32) | (BINS - 1 - bins[None, :]).to(tl.int64)

@@ -60,7 +60,7 @@ def _down_and_sum_kernel(  # type: ignore[no-untyped-def]
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = columns < HIDDEN
     await_inputs(PDL)
-    # Side by side, not one after the other: behind the last block lies something too, of which nothing is used.
+    # All loads at once, before it is known whether the block exists: what lies behind the last is undefined, and not used.
     places = tl.arange(0, SIZE)
     count = tl.load(count_ptr)
     expert = tl.load(expert_ptr + block).to(tl.int64)

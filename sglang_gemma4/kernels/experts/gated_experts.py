@@ -13,8 +13,7 @@ import triton.language as tl
 from sglang_gemma4.kernels.card import reason_against_card
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
-
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+from sglang_gemma4.kernels.matrices import DTYPES
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def _gated_experts_kernel(  # type: ignore[no-untyped-def]
     await_inputs(PDL)
     block = tl.program_id(0)
     places = tl.arange(0, SIZE)
-    # Side by side, not one after the other: behind the last block lies something too, of which nothing is used.
+    # All loads at once, before it is known whether the block exists: what lies behind the last is undefined, and not used.
     count = tl.load(count_ptr)
     expert = tl.load(expert_ptr + block).to(tl.int64)
     rows = tl.load(row_ptr + block * SIZE + places).to(tl.int64)

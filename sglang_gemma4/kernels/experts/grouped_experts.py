@@ -67,7 +67,7 @@ def _down_kernel(  # type: ignore[no-untyped-def]
 ):
     await_inputs(PDL)
     block = tl.program_id(0)
-    # Side by side, not one after the other: behind the last block lies something too, of which nothing is used.
+    # All loads at once, before it is known whether the block exists: what lies behind the last is undefined, and not used.
     count = tl.load(count_ptr)
     expert = tl.load(expert_ptr + block).to(tl.int64)
     rows = tl.load(row_ptr + block * SIZE + tl.arange(0, SIZE)).to(tl.int64)

@@ -12,6 +12,7 @@ from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts import expert_routing
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, choose
+from sglang_gemma4.kernels.matrices import reason_against_rows
 
 DEPTH = 128
 """Part of the width that a program multiplies."""
@@ -96,12 +97,10 @@ def counter(device: torch.device) -> torch.Tensor:
 
 def reason_against(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, topk: int) -> str | None:
     """Why :func:`routed_product` does not take these, or None; the number of tokens is not checked."""
-    if x.dim() != 2 or x.stride(1) != 1 or weight.dim() != 2 or weight.stride(1) != 1 or x.shape[1] != weight.shape[1]:
-        return (
-            f"x is {tuple(x.shape)} and the router's weight {tuple(weight.shape)}; [tokens, width] and [experts, width] by rows are taken"
-        )
-    if weight.dtype != x.dtype:
-        return f"x is {x.dtype} and the router's weight {weight.dtype}"
+    if reason := reason_against_rows(x=x, weight=weight):
+        return reason
+    if x.shape[1] != weight.shape[1]:
+        return f"x is {tuple(x.shape)} and the router's weight {tuple(weight.shape)}; [tokens, width] and [experts, width] are taken"
     experts, width = weight.shape
     most = MOST_BYTES // (DEPTH * weight.element_size())
     if triton.next_power_of_2(experts) > most or width > MOST_PARTS * DEPTH:

@@ -11,6 +11,7 @@ import triton.language as tl
 
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.heads.head_argmax import MOST_TOKENS, join_pairs
+from sglang_gemma4.kernels.matrices import reason_against_rows
 
 MOST_CENTROIDS = 8192
 
@@ -147,10 +148,10 @@ def reason_against(
     hidden: torch.Tensor, centroid_scores: torch.Tensor, weight: torch.Tensor, ordering: torch.Tensor, active: int
 ) -> str | None:
     """Why the kernels do not take these tensors, or None."""
-    if hidden.dim() != 2 or weight.dim() != 2 or hidden.shape[1] != weight.shape[1]:
+    if reason := reason_against_rows(hidden=hidden, weight=weight):
+        return reason
+    if hidden.shape[1] != weight.shape[1]:
         return f"hidden states {tuple(hidden.shape)} and a head {tuple(weight.shape)} do not fit"
-    if weight.dtype not in (torch.float32, torch.bfloat16, torch.float16) or hidden.dtype != weight.dtype:
-        return f"hidden states are {hidden.dtype}, the head is {weight.dtype}; one of float32, bfloat16 and float16 is taken"
     if centroid_scores.dim() != 2 or centroid_scores.shape[0] != hidden.shape[0]:
         return f"centroid scores {tuple(centroid_scores.shape)} for {hidden.shape[0]} rows"
     centroids = centroid_scores.shape[1]
@@ -162,6 +163,6 @@ def reason_against(
         )
     if weight.shape[0] > MOST_TOKENS:
         return f"{weight.shape[0]} tokens; up to {MOST_TOKENS} are taken"
-    if hidden.stride(1) != 1 or weight.stride(1) != 1 or centroid_scores.stride(1) != 1:
-        return "the last dimension is not contiguous"
+    if centroid_scores.stride(1) != 1:
+        return "the last dimension of the centroid scores is not contiguous"
     return None

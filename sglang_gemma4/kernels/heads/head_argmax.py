@@ -19,6 +19,7 @@ import triton.language as tl
 
 from sglang_gemma4.kernels.card import Card, card, multiprocessors, reason_against_card
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
+from sglang_gemma4.kernels.matrices import reason_against_rows
 
 MOST_ROWS = 128
 MOST_TOKENS = 1 << 24
@@ -196,16 +197,12 @@ def head_argmax(
 
 def reason_against(hidden: torch.Tensor, weight: torch.Tensor, vocabulary: int | None = None) -> str | None:
     """Why the kernel does not take these tensors, or None."""
-    if hidden.dim() != 2 or weight.dim() != 2 or hidden.shape[1] != weight.shape[1]:
+    if reason := reason_against_rows(hidden=hidden, weight=weight):
+        return reason
+    if hidden.shape[1] != weight.shape[1]:
         return f"hidden states {tuple(hidden.shape)} and a head {tuple(weight.shape)} do not fit"
-    if weight.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        return f"the head is {weight.dtype}; float32, bfloat16 and float16 are taken"
-    if hidden.dtype != weight.dtype:
-        return f"hidden states are {hidden.dtype}, the head is {weight.dtype}"
     if hidden.shape[0] > MOST_ROWS:
         return f"{hidden.shape[0]} rows; up to {MOST_ROWS} are taken"
-    if hidden.stride(1) != 1 or weight.stride(1) != 1:
-        return "the last dimension is not contiguous"
     tokens = weight.shape[0] if vocabulary is None else vocabulary
     if not 0 < tokens <= min(weight.shape[0], MOST_TOKENS):
         return f"{tokens} tokens of a head of {weight.shape[0]}; 1 to the head's rows, up to {MOST_TOKENS}, are taken"

@@ -95,7 +95,7 @@ def _tail_kernel(  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     real = columns < width
-    # All loads come before the first sum: no load is moved over the barrier in it, and weights come from far.
+    # All loads come before the first sum: the compiler moves none across its barrier, and weights come from memory.
     weight = tl.load(weight_ptr + columns, mask=real, other=0.0)
     if DUAL:
         experts_weight = tl.load(experts_weight_ptr + columns, mask=real, other=0.0)

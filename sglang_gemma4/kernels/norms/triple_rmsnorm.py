@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
+from sglang_gemma4.kernels.matrices import reason_against_rows
 from sglang_gemma4.kernels.norms.row_parts import RowTiles, inverse_rms, load_parts, no_parts, store_part, with_part
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LONGEST_ROW = 16384
 MANY_ROWS = 1024
 """Rows from which :data:`TILES` are used: at 8,192 and 1,024 of 26B-A4B's width 18 and 8 % faster (``runs/2026-11-23-row-tiles``)."""
@@ -70,7 +70,7 @@ def _triple_rmsnorm_kernel(  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     real = columns < width
-    # All loads come before the first sum: no load is moved over the barrier in it, and weights come from far.
+    # All loads come before the first sum: the compiler moves none across its barrier, and weights come from memory.
     post_weight = tl.load(post_weight_ptr + columns, mask=real, other=0.0)
     dense_weight = tl.load(dense_weight_ptr + columns, mask=real, other=0.0)
     if TRIPLE:
@@ -223,14 +223,10 @@ def warps_for(block: int) -> int:
 
 def reason_against(h: torch.Tensor, residual: torch.Tensor, weights: dict[str, torch.Tensor | None]) -> str | None:
     """Why the kernel does not take these tensors, or None. ``weights`` by name, for the message."""
-    if h.dtype not in DTYPES:
-        return f"h is {h.dtype}; float32, bfloat16 and float16 are taken"
-    if h.dim() != 2 or not 1 <= h.shape[1] <= LONGEST_ROW:
-        return f"h is {tuple(h.shape)}; [rows, width] with a width up to {LONGEST_ROW} is taken"
-    if residual.shape != h.shape or residual.dtype != h.dtype:
-        return f"residual is {tuple(residual.shape)} {residual.dtype}, h is {tuple(h.shape)} {h.dtype}"
-    if h.stride(1) != 1 or residual.stride(1) != 1:
-        return f"last dimensions have strides {h.stride(1)} and {residual.stride(1)}; 1 is taken"
+    if reason := reason_against_rows(h=h, residual=residual):
+        return reason
+    if residual.shape != h.shape or not 1 <= h.shape[1] <= LONGEST_ROW:
+        return f"residual is {tuple(residual.shape)}, h is {tuple(h.shape)}; one shape with a width up to {LONGEST_ROW} is taken"
     for name, weight in weights.items():
         if weight is not None and (weight.shape != (h.shape[1],) or not weight.is_contiguous()):
             return f"the {name} weight is {tuple(weight.shape)}; a contiguous ({h.shape[1]},) is taken"

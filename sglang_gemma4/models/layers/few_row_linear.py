@@ -93,7 +93,7 @@ def linear_problem(layer: LinearBase) -> str | None:
         return f"it is quantised ({type(layer.quant_method).__name__})"
     if layer.bias is not None:
         return "it has a bias"
-    # Asked of a weight by rows: one that is to be mapped (tiny/shared_weights.py) has no strides yet, and each call asks the weight itself.
+    # Ask for a weight by rows: one still to be mapped (tiny/shared_weights.py) has no strides yet, and each call checks the real one.
     weight = torch.empty_like(layer.weight, device="meta", memory_format=torch.contiguous_format)
     return reason_against(weight[:1], weight) or reason_against_card(layer.weight.device)
 

@@ -60,7 +60,7 @@ def problem_with(layer: Any) -> str | None:
         return problem
     if not isinstance(proj.quant_method, UnquantizedLinearMethod) or proj.bias is not None:
         return f"its product is quantised ({type(proj.quant_method).__name__}) or has a bias"
-    weight = torch.empty_like(proj.weight, device="meta", memory_format=torch.contiguous_format)  # one that is to be mapped has no strides
+    weight = torch.empty_like(proj.weight, device="meta", memory_format=torch.contiguous_format)  # one still to be mapped has no strides
     experts: FewTokenExperts = layer.moe.few_token_experts
     scale = torch.empty_like(experts.scale, device="meta", memory_format=torch.contiguous_format)
     return routed_product.reason_against(weight[:1], weight, scale, experts.topk)

@@ -48,7 +48,7 @@ def forward(attention: Any, positions: torch.Tensor, hidden_states: torch.Tensor
         gemma_qkv_rmsnorm(query, None, None, weight, None, **options)
     else:
         query = attention.q_norm(query.unflatten(-1, (heads, width))).flatten(-2, -1)
-    # The rotary kernel wants a key; one head of anything does, and is thrown away.
+    # The rotary kernel needs a key: one head of unused memory.
     query, _ = attention.rotary_emb(positions, query, query.new_empty((query.shape[0], width)))
     output = attention.attn(query.unflatten(-1, (heads, width)), None, None, forward_batch=forward_batch, save_kv_cache=False)
     return attention.o_proj(output.flatten(-2, -1) if output.dim() == 3 else output)[0]

@@ -69,6 +69,6 @@ def _fill_between_pieces(
 ) -> None:
     """:func:`fast_prefill.fill_rows` for the batch of this replay; the arguments are the buffers of the capture."""
     part: ShortPart = getattr(get_forward_batch(), PART)
-    # SGLang's attention of an extension inside a replay asks for the batch where we did.
+    # Inside a replay SGLang's attention of an extension takes the batch from there too.
     with set_forward_batch(part.batch):
         fast_prefill.fill_rows(part, model, hidden_states, per_layer_inputs, positions, out)

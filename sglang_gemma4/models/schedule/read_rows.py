@@ -54,8 +54,8 @@ def of_batch(forward_batch: Any) -> Spans:
     if forward_batch.return_logprob:
         starts = forward_batch.extend_logprob_start_lens_cpu
         asked = [max(0, length - start) for length, start in zip(lengths, starts, strict=True)]
-    # A chunk that ends inside its prompt has its next token thrown away. A decode row beside it (--enable-mixed-chunk) has its own taken:
-    # a request of one new token, which is all that tells it from a chunk here.
+    # The next token of a chunk that ends inside its prompt is discarded. That of a decode row beside it (--enable-mixed-chunk) is used; all
+    # that tells it from a chunk here is that the request has one new token.
     unread = not (forward_batch.contains_last_prefill_chunk or 1 in lengths or any(asked))
     return Spans(tuple(0 if unread else max(1, count) for count in asked), lengths)
 

@@ -162,7 +162,7 @@ def few_query_attention(
     k_fresh, v_fresh = (q, q) if k_new is None or v_new is None else (k_new, v_new)
     rows = padded_rows(queries * group)
     tile = tile or key_tile(rows, dim, v_dim, q.dtype, card(q.device))
-    assert tile is not None  # else there was a reason against
+    assert tile is not None  # else few_query_reason has said so
     _few_query_attention_kernel[(kv_heads * requests, most)](
         q, k_buffer, v_buffer, k_fresh, v_fresh, kv_indptr, kv_indices, q if tree_mask is None else tree_mask,
         kv_indptr if tree_mask_indptr is None else tree_mask_indptr, kv_indptr if key_offsets is None else key_offsets, part_out,

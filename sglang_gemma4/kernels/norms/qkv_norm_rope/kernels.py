@@ -73,7 +73,7 @@ def _qkv_norm_rope_kernel(  # type: ignore[no-untyped-def]
     high = (first * sin + second * cos).to(qkv_ptr.dtype.element_ty)
     tl.store(out + HALF, high, mask=real)
     if WRITES:
-        # Padding tokens name slot 0, any number of them: it keeps what it holds, as in SGLang's write.
+        # Any number of padding tokens name slot 0, which stays as it is, as with SGLang's write.
         kept = real & ((slot > 0) & (slot < cache_slots))[:, None]
         keys, values = kept & ((head >= HEADS) & (head < HEADS + KV_HEADS))[:, None], kept & is_v[:, None]
         k_row = k_cache_ptr + (slot * k_slot_stride + (head - HEADS) * k_head_stride)[:, None] + columns
@@ -108,8 +108,8 @@ def _norm_heads(first, second, eps, HALF: tl.constexpr):  # type: ignore[no-unty
 @triton.jit
 def _norm_and_turn_heads(first, second, one, two, angle, eps, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
     dtype: tl.constexpr = first.dtype
-    # Each head loads its angles, which a token's heads find in the cache: loaded once, they would lie in other lanes than the heads, and
-    # all heads would go through shared memory to them and back.
+    # Each head loads its angles, again and from the cache: loaded once, they would lie in other lanes than the heads, and all heads would
+    # move through shared memory and back.
     turn = tl.broadcast_to(angle + tl.arange(0, HALF)[None, :], first.shape)
     cos, sin = tl.load(turn).to(tl.float32), tl.load(turn + HALF).to(tl.float32)
     first, second = _norm_heads(first, second, eps, HALF)
@@ -171,7 +171,7 @@ def qkv_norm_rope_tokens_kernel(  # type: ignore[no-untyped-def]
             _store_heads(keys, 2 * HALF, k_low, k_high, KV_HEADS, HALF)
             _store_heads(values, 2 * HALF, v_low, v_high, KV_HEADS, HALF)
             if WRITES:  # noqa: SIM102 - known when compiled
-                # Padding tokens name slot 0, any number of them: it keeps what it holds, as in SGLang's write.
+                # Any number of padding tokens name slot 0, which stays as it is, as with SGLang's write.
                 if (slot > 0) & (slot < cache_slots):
                     _store_heads(k_cache_ptr + slot * k_slot_stride, k_head_stride, k_low, k_high, KV_HEADS, HALF)
                     _store_heads(v_cache_ptr + slot * v_slot_stride, v_head_stride, v_low, v_high, KV_HEADS, HALF)

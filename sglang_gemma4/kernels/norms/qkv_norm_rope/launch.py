@@ -6,8 +6,8 @@ import torch
 import triton
 
 from sglang_gemma4.kernels.dependent_launch import launch_options
+from sglang_gemma4.kernels.matrices import DTYPES
 from sglang_gemma4.kernels.norms.qkv_norm_rope.kernels import _qkv_norm_rope_kernel, qkv_norm_rope_tokens_kernel
-from sglang_gemma4.kernels.norms.triple_rmsnorm import DTYPES
 
 HEADS_OF_SMALL_STEPS = 4096
 """Heads of a batch up to which a program takes a single one: a decode step needs many programs, a prefill wide ones."""
