@@ -10,6 +10,7 @@ every command works.
 """
 
 import argparse
+import contextlib
 import fcntl
 import os
 import re
@@ -42,6 +43,7 @@ class Run:
         self.left_out: list[str] = []
         self.failed: list[str] = []
         self.lock = self.folder / "card.lock"
+        self.running: list[subprocess.Popen[bytes]] = []
 
     @property
     def elapsed(self) -> float:
@@ -62,7 +64,14 @@ class Run:
         return filled
 
     def all(self, stages: Sequence[Stage]) -> int:
-        """Run what is not done; the exit status: 1 where a stage failed, 3 where one was left out."""
+        """Run what is not done; the exit status: 1 where a stage failed, 3 where one was left out. Whatever ends it ends its commands."""
+        try:
+            return self._all(stages)
+        finally:
+            for process in self.running:
+                _kill(process, signal.SIGKILL)
+
+    def _all(self, stages: Sequence[Stage]) -> int:
         beside: list[threading.Thread] = []
         for stage in stages:
             if stage.name in self.done or not self.commands(stage):
@@ -74,7 +83,7 @@ class Run:
                 print(f"left out: {stage.name} ({self.seconds(stage)} s needed, {self.limit - self.elapsed:.0f} s left)", flush=True)
                 continue
             if stage.beside:
-                beside.append(threading.Thread(target=self.one, args=(stage,)))
+                beside.append(threading.Thread(target=self.one, args=(stage,), daemon=True))
                 beside[-1].start()
             else:
                 self.one(stage)
@@ -97,7 +106,9 @@ class Run:
                 logs.append(self.folder / f"{stage.name}{f'-{number + 1}' if number else ''}.log")
                 with logs[-1].open("w") as out:
                     processes.append(subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, start_new_session=True))
+            self.running += processes
             statuses = [_ended(process, deadline) for process in processes]
+            self.running = [process for process in self.running if process not in processes]
         well = not any(statuses)
         print(f"{stage.name}: status {', '.join(map(str, statuses))} after {time.monotonic() - began:.0f} s", flush=True)
         for log in logs:
@@ -127,13 +138,19 @@ def _ended(process: "subprocess.Popen[bytes]", deadline: float) -> int:
         return process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         for sign, patience in ((signal.SIGTERM, 60), (signal.SIGKILL, 60)):
-            os.killpg(process.pid, sign)
+            _kill(process, sign)
             try:
                 process.wait(patience)
                 break
             except subprocess.TimeoutExpired:
                 continue
         return 124
+
+
+def _kill(process: "subprocess.Popen[bytes]", sign: int) -> None:
+    """All that a command started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, sign)
 
 
 def verdicts(folder: Path) -> list[str]:
@@ -186,6 +203,8 @@ def main(words: Sequence[str] | None = None) -> int:
         form.error(str(error))
     if not asked.dry_run and not has_card():
         form.error("the stages need a card; --dry-run tries their commands without one")
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)
     return Run(asked.folder, asked.seconds, asked.dry_run).all(stages)
 
 

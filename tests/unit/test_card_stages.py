@@ -117,6 +117,18 @@ def test_a_stage_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None
     assert not (tmp_path / "late").exists()
 
 
+def test_what_runs_ends_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = measure.Run(tmp_path, 60, dry=False)
+
+    def interrupted(process: object, deadline: float) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure, "_ended", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.all([fake("sleeps", "sleep 60")])
+    assert [process.wait(5) for process in run.running] == [-9]
+
+
 def test_tests_share_the_card_and_what_is_timed_has_it_alone(tmp_path: Path) -> None:
     mark = "echo {0} begins >>{{out}}/order; sleep 1; echo {0} ends >>{{out}}/order"
     stages = [fake(name, mark.format(name), beside=True) for name in ("one", "other")]
