@@ -1,19 +1,34 @@
 """Seconds of a start by part: a table in the log when the server is ready, the same in /server_info."""
 
+import functools
 import logging
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, note
 from sglang_gemma4.start import kernels, table, times
 
 logger = logging.getLogger("sglang_gemma4")
-IMPORTS = "imports"
+NAME, IMPORTS = "start_times", "imports"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
 GRAPHS = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup"
+
+
+def harmless(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """``hook``, whose failure costs the table a part and the log a line, and no start."""
+
+    @functools.wraps(hook)
+    def tried(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return hook(*args, **kwargs)
+        except Exception as error:
+            note(NAME, f"{hook.__name__}: {type(error).__name__}: {error}")
+            return None
+
+    return tried
 
 
 def timed(name: str) -> Callable[..., Any]:
@@ -37,14 +52,21 @@ def timed_by_role(target: str, draft: str) -> Callable[..., Any]:
     return around
 
 
-def resolve(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around ``ServerArgs.resolve_once``: what came before the first call in the launching process is imports."""
+@harmless
+def begin_launching() -> None:
+    """What came before the first call in the launching process is imports."""
     if multiprocessing.parent_process() is None and IMPORTS not in {one.name for one in times.recorded()}:
         times.record(IMPORTS, times.process_began(), time.time())
+
+
+def resolve(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around ``ServerArgs.resolve_once``."""
+    begin_launching()
     with times.part("arguments"):
         return original(*args, **kwargs)
 
 
+@harmless
 def begin_scheduler(*_args: Any, **_kwargs: Any) -> None:
     """Before ``Scheduler.init_startup_timing_begin``: the process was started and has imported SGLang."""
     times.forget_parent()
@@ -52,24 +74,27 @@ def begin_scheduler(*_args: Any, **_kwargs: Any) -> None:
     kernels.watch()
 
 
-def hand_over(result: dict[str, Any], *_args: Any, **_kwargs: Any) -> dict[str, Any]:
+@harmless
+def hand_over(result: dict[str, Any], *_args: Any, **_kwargs: Any) -> None:
     """After ``Scheduler.get_init_info``: the scheduler's parts go to the launching process with it."""
-    return {**result, table.SCHEDULER: table.of_scheduler()}
+    result[table.SCHEDULER] = table.of_scheduler()
 
 
+@harmless
 def take_over(_manager: Any, started: Any, *_args: Any, **_kwargs: Any) -> None:
     """Before ``Engine._set_startup_time``."""
     infos: Sequence[dict[str, Any]] = started.scheduler_infos
     table.take_scheduler(infos)
 
 
+@harmless
 def say(_server_args: Any) -> None:
     """Before ``_freeze_gc_after_server_warmup``, after which SGLang says that the server is ready."""
     logger.info("sglang-gemma4: %s", "\n".join(table.lines(table.finish())))
 
 
 PATCH = Patch(
-    name="start_times",
+    name=NAME,
     switch="SGLANG_GEMMA4_REPORT",
     does="Seconds of the start by part, in the log and in /server_info.",
     why="SGLang tells the seconds of weights, pools and graphs, half of a start; nobody sees what the rest is, or what a package adds.",

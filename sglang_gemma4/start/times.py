@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -70,14 +70,15 @@ def forget_parent() -> None:
 
 def process_began() -> float:
     """When this process was created; ``exec`` keeps it."""
+    if hasattr(time, "CLOCK_BOOTTIME"):  # psutil knows the boot in whole seconds
+        with suppress(OSError, ValueError, IndexError):
+            with open("/proc/self/stat") as stat:
+                ticks = int(stat.read().rpartition(")")[2].split()[19])
+            age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+            if age >= 0:
+                return time.time() - age
     import psutil  # SGLang requires it
 
-    if hasattr(time, "CLOCK_BOOTTIME"):  # psutil knows the boot in whole seconds
-        with open("/proc/self/stat") as stat:
-            ticks = int(stat.read().rpartition(")")[2].split()[19])
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-        if age >= 0:
-            return time.time() - age
     return float(psutil.Process().create_time())
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sglang_gemma4.patches import start_times
 from sglang_gemma4.start import kernels, table, times
 from sglang_gemma4.start.times import REST, Interval
 
@@ -97,3 +98,14 @@ def test_kernels_are_counted_beside_another_listener(monkeypatch: pytest.MonkeyP
     assert times.recorded()[1].end - times.recorded()[1].begin == pytest.approx(2.5)
     assert kernels.counts() == {"compiled": 2, "found": 2, "seconds": 5.0}
     assert heard == [False, True, True]
+
+
+def test_a_table_that_cannot_be_made_costs_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(start_times, "note", lambda name, message: heard.append(message))
+    monkeypatch.setattr(times, "process_began", lambda: 1 / 0)
+    assert start_times.resolve(lambda args: args, "resolved") == "resolved"
+    assert start_times.begin_scheduler(None) is None
+    assert start_times.take_over(None, None, 0.0) is None
+    assert start_times.say(None) is None
+    assert [line.split(":")[0] for line in heard] == ["begin_launching", "begin_scheduler", "take_over", "say"]
