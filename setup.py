@@ -17,7 +17,7 @@ def constant(name: str) -> str:
     return found.group(1)
 
 
-BENCH = ["matplotlib"]
+BENCH = ["matplotlib", "pandas"]
 EVAL = ["sgl-eval==0.1.3"]  # pinned: its task table and loader are reached below its public functions, which fix the seed
 
 setup(
