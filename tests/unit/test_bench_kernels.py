@@ -108,6 +108,14 @@ def test_a_dry_run_fails_where_ours_does_not_compute_or_ways_disagree(value: flo
     assert "needs a card: not computed here: RuntimeError" in said[2]
 
 
+def test_a_way_that_leaves_a_shared_output_unwritten_is_found() -> None:
+    out = torch.zeros(8)
+    said: list[str] = []
+    case = Case("case", "", {}, lambda place: Row({"SGLang": lambda: out.fill_(1.0), "ours": lambda: out}, 1))
+    assert not dry_run(case, True, said.append)
+    assert said[-1] == "  , ours: 1e+02 % differ"
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_every_row_of_every_case_has_shapes_and_a_floor(name: str) -> None:
     """At full size, on the meta device."""

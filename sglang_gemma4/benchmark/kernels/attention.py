@@ -27,46 +27,17 @@ MOST_BYTES = 12e9
 """Keys and values of a row; larger ones are left out."""
 
 
-def extend(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    k_buffer: torch.Tensor,
-    v_buffer: torch.Tensor,
-    qo_indptr: torch.Tensor,
-    kv_indptr: torch.Tensor,
-    kv_indices: torch.Tensor,
-    longest: int,
-    scale: float,
-    window: int,
-) -> torch.Tensor:
-    """SGLang's extend kernel, which its triton backend calls for prefills and verify steps."""
+ORDER = ("q", "k", "v", "out", "k_buffer", "v_buffer", "qo_indptr", "kv_indptr", "kv_indices", "longest", "scale", "window")
+"""Of what :func:`extend` takes; tensors up to ``kv_indices``."""
+
+
+def extend(*given: Any) -> Any:
+    """SGLang's extend kernel, which its triton backend calls for prefills and verify steps; what is given is in :data:`ORDER`."""
     from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd
 
-    extend_attention_fwd(
-        q,
-        k,
-        v,
-        out,
-        k_buffer,
-        v_buffer,
-        qo_indptr,
-        kv_indptr,
-        kv_indices,
-        None,
-        True,
-        None,
-        longest,
-        1.0,
-        1.0,
-        scale,
-        sliding_window_size=window,
-    )
-    return out  # fmt: skip
-
-
-ORDER = ("q", "k", "v", "out", "k_buffer", "v_buffer", "qo_indptr", "kv_indptr", "kv_indices", "longest", "scale", "window")
+    *tensors, longest, scale, window = given
+    extend_attention_fwd(*tensors, None, True, None, longest, 1.0, 1.0, scale, sliding_window_size=window)
+    return given[3]
 
 
 def step(place: Place, layer: str, queries: int, requests: int, keys: int) -> Row | None:
@@ -88,7 +59,7 @@ def step(place: Place, layer: str, queries: int, requests: int, keys: int) -> Ro
         )  # fmt: skip
         return out
 
-    def verify() -> torch.Tensor:
+    def verify() -> Any:
         qo = torch.arange(0, (requests + 1) * queries, queries, dtype=torch.int32, device=place.device)
         return extend(q, k_new, v_new, out, k, v, qo, indptr, indices, queries, 1.0, kind.window)
 
