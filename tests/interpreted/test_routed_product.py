@@ -60,7 +60,7 @@ def test_rows_that_are_not_adjacent() -> None:
     [
         ({"x": torch.zeros(2, 32, dtype=torch.float64)}, r"x is \(2, 32\) of torch.float64"),
         ({"x": torch.zeros(2, 16)}, r"the router's weight \(8, 32\)"),
-        ({"x": torch.zeros(32, 2).T}, "by rows are taken"),
+        ({"x": torch.zeros(32, 2).T}, "matrices with contiguous rows"),
         ({"weight": torch.zeros(129, 32), "scale": torch.zeros(129)}, "up to 128 experts of torch.float32"),
         ({"x": torch.zeros(1, 8208), "weight": torch.zeros(8, 8208)}, "a width of 8192"),
         ({"scale": torch.zeros(9)}, r"the scale is \(9,\)"),

@@ -14,7 +14,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
 from sglang.srt.model_executor.runner_utils.prefill_graph import prefill_graph_scope
 
-from sglang_gemma4 import patching
+from sglang_gemma4 import patching, switches
 from sglang_gemma4.attention.triton_window import Gemma4TritonAttnBackend
 from sglang_gemma4.kernels.norms import qkv_norm_rope
 from sglang_gemma4.kernels.norms.qkv_norm_rope import write_reference
@@ -196,11 +196,11 @@ def test_the_patch_asks_where_nothing_is_against_it(monkeypatch: pytest.MonkeyPa
     patch.write_early(None)
     assert kv_write._wanted
     assert not caplog.records
-    monkeypatch.setenv(patch.ROPE, "0")
+    monkeypatch.setenv(switches.WITHOUT, "qkv_rope")
     for _ in range(2):
         patch.write_early(None)
     assert not kv_write._wanted
-    assert [f"{patch.ROPE} is off" in record.getMessage() for record in caplog.records] == [True]
+    assert ["qkv_rope is off" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_what_the_process_has_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
