@@ -40,7 +40,7 @@ def check_adapter(manager: Any, lora_config: Any, lora_ref: Any) -> None:
         return
     from sglang_gemma4.models import lora_adapter
 
-    lora_adapter.check_config(targets, lora_ref.lora_name, lora_config.hf_config)
+    lora_adapter.check_config(lora_ref.lora_name, lora_config.hf_config)
     lora_config.target_modules = lora_adapter.layers_asked_for(targets, lora_ref.lora_name, lora_config.hf_config)
     pool = getattr(manager, "memory_pool", None)
     if pool is not None:

@@ -24,7 +24,7 @@ def supported(targets: LoraTargets) -> str:
     return f"{parts} of the text model's decoder layers" + (" and their experts" if targets.config.enable_moe_block else "")
 
 
-def check_config(targets: LoraTargets, name: str, config: Mapping[str, Any]) -> None:
+def check_config(name: str, config: Mapping[str, Any]) -> None:
     """Refuse settings of PEFT that would change answers but are not served.
 
     Raises:
