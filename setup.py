@@ -54,9 +54,9 @@ setup(
         "sglang_gemma4.tiny": ["checkpoints/**/*", "chat_template.jinja", "train_all.sh"],
     },
     include_package_data=True,
-    install_requires=[f"sglang=={constant('SUPPORTED_SGLANG')}"],
+    install_requires=[f"sglang=={constant('SUPPORTED_SGLANG')}", "jsonschema"],  # SGLang imports it too, and does not say so
     extras_require={
-        "test": ["pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "jsonschema", "peft", "ruff", "mypy", *BENCH, *EVAL],
+        "test": ["pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "peft", "ruff", "mypy", *BENCH, *EVAL],
         "dev": ["pre-commit"],
         "bench": BENCH,
         "eval": EVAL,
