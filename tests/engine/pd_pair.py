@@ -53,6 +53,7 @@ class Pair:
     """Both servers behind the interface of ``Engine`` that the nursery uses; answers are the decode server's."""
 
     engine_class: Any
+    _set_startup_time: Any  # the engine's own, which patches/start_times.py hooks
 
     def __init__(self, **arguments: Any) -> None:
         from sglang.srt.utils.network import get_free_port
@@ -99,4 +100,5 @@ def pair() -> None:
         "sglang.srt.disaggregation.mooncake.conn"
     ).MooncakeKVSender.supports_host_tensor_indices = False  # pinned memory
     where: Any = importlib.import_module("sglang.srt.entrypoints.engine")
+    Pair._set_startup_time = staticmethod(where.Engine._set_startup_time)
     Pair.engine_class, where.Engine = where.Engine, Pair
