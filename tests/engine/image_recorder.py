@@ -25,7 +25,7 @@ def install() -> None:
         setattr(owner, name, told)
 
     after(ImageAttention, "__call__", lambda self, *_, **__: "MASKED a layer" if self.masked == 1 else "")
-    after(PrefillAttention, "attend", lambda self, *args: "REACHED a layer" if len(args) > 12 and args[12] is not None else "")
+    after(PrefillAttention, "attend", lambda self, *args: "REACHED a layer" if len(args) > 4 and args[4] is not None else "")
     after(
         Gemma4VisionTransformer,
         "forward",
