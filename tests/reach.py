@@ -85,7 +85,7 @@ def main(folder: str, deselected: str = "") -> None:
         for line in path.read_text().splitlines():
             test, what = line.split("\t")
             by[what].add(test)
-    out = tuple(Path(deselected).read_text().split("\n")) if deselected else ()
+    out = tuple(Path(deselected).read_text().splitlines()) if deselected else ()
     out = tuple(prefix for prefix in out if prefix)
     for kind in ("hook", "kernel"):
         everything = [what for what in by if what.startswith(kind)]
