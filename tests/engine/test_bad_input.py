@@ -74,7 +74,7 @@ def test_an_fp8_cache_on_triton_with_shared_layers(kind: str, draft: str | None,
 def test_a_pool_below_the_context_that_was_asked_for(nursery: Nursery) -> None:
     early = "--context-length 2048: one request may have 2048 tokens and --max-total-tokens 1024 are all there are; raise that, or lower"
     late = "--context-length 2048: one request may have 2048 tokens and the full pool holds 1024; raise --max-total-tokens 1024"
-    for env, said, unseen in ((None, early, "Load weight begin"), ({"SGLANG_GEMMA4_PREFLIGHT": "0"}, late, "KV Cache is allocated")):
+    for env, said, unseen in ((None, early, "Load weight begin"), ({"SGLANG_GEMMA4_WITHOUT": "preflight"}, late, "KV Cache is allocated")):
         with pytest.raises(EngineFailed) as error:
             nursery.run(TARGET, [Group([[2, 300]])], env, 60.0, context_length=2048, max_total_tokens=1024)
         assert said in str(error.value)
