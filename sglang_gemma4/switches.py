@@ -269,7 +269,10 @@ def check_all(environ: Mapping[str, str] = os.environ) -> list[str]:
     problems = []
     for name in [*SWITCHES, *sorted(name for name in environ if name.startswith(MASTER) and name not in SWITCHES)]:
         try:
-            check_name(name, environ.get(name, ""))
+            if name in SWITCHES:
+                is_on(name, environ)  # also by its other name
+            else:
+                check_name(name, environ.get(name, ""))
             if (old := OLD_NAMES.get(name)) and _read_old(name, environ) and not is_on(old.switch, environ):
                 raise SwitchError(f"{name}={environ[name]} contradicts {old.switch}=0, of which it is a part; unset {name}")
         except SwitchError as error:
