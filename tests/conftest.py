@@ -57,8 +57,8 @@ def pytest_runtest_call() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--all`` runs the extended tests too."""
-    parser.addoption("--all", action="store_true", help="also the tests of tests/extended.txt and those marked extended")
+    """``--all`` runs the tests of tests/extended.txt too."""
+    parser.addoption("--all", action="store_true", help="also the tests of tests/extended.txt")
 
 
 EXTENDED = tuple(line for line in (ROOT / "tests" / "extended.txt").read_text().splitlines() if line and not line.startswith("#"))
@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     named = any("::" in argument for argument in config.args)
     if not config.getoption("--all") and not named:
-        extended = [item for item in items if item.nodeid.startswith(EXTENDED) or item.get_closest_marker("extended")]
+        extended = [item for item in items if item.nodeid.startswith(EXTENDED)]
         config.hook.pytest_deselected(items=extended)
         items[:] = [item for item in items if item not in set(extended)]
 

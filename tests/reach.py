@@ -2,7 +2,8 @@
 
 With ``TEST_REACH=FOLDER`` every process of the tests, forked engines too, writes a line ``TEST<tab>WHAT`` into FOLDER the first time a test
 gets somewhere: ``hook PATCH TARGET`` when a hook runs, ``kernel NAME`` when a kernel is launched. Servers that tests start as commands are
-not seen. ``python tests/reach.py FOLDER [DESELECTED]`` counts; DESELECTED is a file of test ids, or their beginnings.
+not seen, and tests that look for a hook itself (test_declared_patches.py) fail. ``python tests/reach.py FOLDER [DESELECTED]`` counts;
+DESELECTED is a file of test ids, or their beginnings.
 """
 
 import functools

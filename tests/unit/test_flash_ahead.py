@@ -97,7 +97,6 @@ def test_kinds_by_the_config(model: str, ranks: int, kinds: set[Kind]) -> None:
     assert set(kinds_of_config(real_sizes.target(model), ranks)) == kinds
 
 
-@pytest.mark.extended
 def test_the_kernel_is_in_the_file_that_a_hopper_s_server_looks_for(tmp_path: Path) -> None:
     """One kernel for all shapes; compiled for sm_90a without a card."""
     cache = str(tmp_path / "cute")
