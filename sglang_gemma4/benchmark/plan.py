@@ -9,7 +9,7 @@ from typing import Any
 
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.records import Record
-from sglang_gemma4.benchmark.workloads import Workload
+from sglang_gemma4.benchmark.workloads import ITL_LIMIT, TTFT_LIMIT, Workload
 
 WARM_UP = -1  # the repetition number of an uncounted pass
 ENGINE, SERVER = "engine", "server"  # the processes of an arm, in this order in each round
@@ -42,6 +42,9 @@ class Plan:
     share_weights: bool = False  # random ones: a single copy of them for those
     card_lock: Path | None = None  # held (flock) by whatever uses the card, so by each pass
     dataset: Path | None = None
+    limits: tuple[float, float] = (TTFT_LIMIT, ITL_LIMIT)  # ms, 99th percentiles of TTFT and ITL that goodput asks for
+    vllm_python: str = ""
+    vllm_version: str = ""
     dummy_weights: bool = False
     cpu: bool = False
     dry_run: bool = False
@@ -51,6 +54,15 @@ class Plan:
     @property
     def raw(self) -> Path:
         return self.folder / "raw.jsonl"
+
+    @property
+    def token_ids(self) -> bool:
+        """Whether all workloads are sent to ``/v1/completions`` as token ids, the one way that SGLang and vLLM share."""
+        return any(arm.vllm for arm in self.arms)
+
+    @property
+    def open_loop(self) -> bool:
+        return any(workload.open_loop for workload in self.workloads)
 
     def numbers(self, round_: int) -> range:
         """The repetition numbers of a round; the repetitions are spread evenly, earlier rounds get one more if need be."""
@@ -75,6 +87,7 @@ class Plan:
                 # The folder of a model with random weights is another in every invocation.
                 "arguments": [part.replace(self.model, self.label) for part in (*self.arguments, *arm.arguments)],
                 **({"only": list(arm.only)} if arm.only else {}),
+                **({"engine": "vllm"} if arm.vllm else {}),
             }
             for arm in self.arms
         ]
@@ -91,6 +104,7 @@ class Plan:
             "dataset": _identity(self.dataset) if self.dataset else None,
             "together": self.together,
             **({"share_weights": True} if self.share_weights else {}),
+            **({"limits": dict(zip(("ttft_ms", "itl_ms"), self.limits, strict=True))} if self.open_loop else {}),
         }
 
     def log(self, arm: Arm, kind: str = "") -> Path:
