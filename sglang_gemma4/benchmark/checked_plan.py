@@ -1,6 +1,7 @@
 """The command line of ``sglang-gemma4 bench`` as a checked plan: what can be known to be wrong is refused before a process is started."""
 
 import argparse
+import itertools
 import json
 import math
 import sys
@@ -150,7 +151,7 @@ def _check_model(plan: Plan) -> None:
     for arm in plan.arms:
         fields = fields_of(["--model-path", plan.model, *plan.arguments, *(() if arm.vllm else arm.arguments)])
         if arm.vllm:
-            vllm_server.arguments(plan, arm, plan.model)
+            plan.flags(arm)  # refuses what vLLM has not
         else:
             preflight.check(fields)
         context = int(fields.get("context_length") or text.get("max_position_embeddings") or sys.maxsize)
@@ -169,7 +170,8 @@ def _vllm(parsed: list[arms.Arm], arguments: argparse.Namespace, steps: bool, ch
     arm = ", ".join(names)
     if steps:
         raise ValueError(
-            f"--batches and --profile time SGLang's offline engine, which arm {arm} has not; compare it with --workload NxIN/OUT (N requests at once)"
+            f"--batches and --profile time SGLang's offline engine, which arm {arm} has not; compare it with "
+            "--workload NxIN/OUT (N requests at once)"
         )
     if images := [workload.name for workload in chosen if workload.images and any(own.takes(workload.name) for own in parsed if own.vllm)]:
         raise ValueError(f"arm {arm} takes text only, and {', '.join(images)} has images; keep the arm to other workloads with only=")
@@ -193,7 +195,7 @@ def _rates(text: str) -> list[float]:
         raise ValueError(f"--rates {text!r} is not a list of numbers; write requests/s, for example 1,2,4") from None
     for rate in found:
         _positive("--rates", rate)
-    if any(later <= earlier for earlier, later in zip(found, found[1:], strict=False)):
+    if any(later <= earlier for earlier, later in itertools.pairwise(found)):
         raise ValueError(f"--rates {text} does not rise; write each rate once, the lowest first")
     return found
 

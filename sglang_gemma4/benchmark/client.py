@@ -92,6 +92,7 @@ class Client:
         out = self.folder / "client.jsonl"
         out.unlink(missing_ok=True)
         streams = self.folder / "streams.json"
+        streams.unlink(missing_ok=True)
         streamed = {"rows": str(self._rows(workload, seed, model)), "streams": str(streams)} if self._streamed(workload) else {}
         self._order({"arguments": self._arguments(workload, server.url, model, seed, out, server.engine), "log": str(self.log), **streamed})
         child = int(self._answer(server, limit, None, progress)["pid"])

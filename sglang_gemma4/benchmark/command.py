@@ -181,7 +181,7 @@ def _header(plan: Plan) -> dict[str, Any]:
     if plan.cpu and not plan.dry_run:
         notes.append("On the CPU reference engine: times here say nothing about a GPU.")
     if plan.workloads and not plan.dataset:
-        notes.append("Prompts are random words of the model's vocabulary, every request exactly as long as the workload says.")
+        notes.append("Prompts are random words of the model's vocabulary, every request exactly as long as the workload says or draws.")
     if plan.token_ids:
         notes.append("Every workload was sent as token ids to /v1/completions, to SGLang and vLLM alike.")
         if plan.dummy_weights:

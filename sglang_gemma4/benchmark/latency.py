@@ -3,8 +3,14 @@
 TTFT is from sending a request to the event with its first tokens. ITL is the gap between two events of a stream that bring tokens, each
 gap once, whatever number of tokens it ends with: under MTP a verify step brings several at once, and what a reader sees is the pause
 before them. ``token_itl_ms`` counts each token instead, a gap spread evenly over the tokens that end it.
+
+Gaps are also told apart by whether another request was being admitted meanwhile, that is sent and without its first token:
+``admitting_itl_ms`` and ``pure_itl_ms``. What admission costs a running request is the 99th percentile of the former over the median of
+the latter, which is the plain decode or verify step.
 """
 
+import bisect
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +19,7 @@ from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import Results, pooled
 from sglang_gemma4.benchmark.statistics import Summary, summary
 from sglang_gemma4.benchmark.workloads import ITL_LIMIT, TTFT_LIMIT, load_name
+
 
 def percentile(values: Sequence[float], share: float) -> float:
     """The value below which ``share`` percent lie, linear between neighbours.
@@ -51,6 +58,7 @@ def measured(result: Mapping[str, Any], streams: Sequence[Mapping[str, Any]], ra
         row["itl_ms"] = _spread([wait for wait, _ in gaps])
         row["token_itl_ms"] = _spread([wait / count for wait, count in gaps for _ in range(count)])
         row["tokens_per_event"] = sum(count for _, count in gaps) / len(gaps)
+        row |= {f"{kind}_itl_ms": _spread(waits) for kind, waits in _by_admission(streams).items() if waits}
     if rate is not None:
         row["rate"] = rate
         late = [(stream["sent"] - stream["at"]) * 1000 for stream in streams if stream["at"] is not None]
@@ -60,7 +68,26 @@ def measured(result: Mapping[str, Any], streams: Sequence[Mapping[str, Any]], ra
 
 def _gaps(events: Sequence[Sequence[float]]) -> list[tuple[float, int]]:
     """Milliseconds before each event after the first, and the tokens it brought."""
-    return [((later - earlier) * 1000, int(count)) for (earlier, _), (later, count) in zip(events, events[1:], strict=False)]
+    return [((later - earlier) * 1000, int(count)) for (earlier, _), (later, count) in itertools.pairwise(events)]
+
+
+def _by_admission(streams: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Milliseconds of the gaps during which a request was sent and waited for its first token, and of the others."""
+    waits = [(stream["sent"], stream["sent"] + stream["events"][0][0]) for stream in streams if stream["events"]]
+    spans: list[list[float]] = []  # of all waits, joined where they overlap
+    for start, end in sorted(waits):
+        if spans and start <= spans[-1][1]:
+            spans[-1][1] = max(spans[-1][1], end)
+        else:
+            spans.append([start, end])
+    starts = [start for start, _ in spans]
+    found: dict[str, list[float]] = {"admitting": [], "pure": []}
+    for stream in streams:
+        for (earlier, _), (later, _) in itertools.pairwise(stream["events"] if not stream["error"] else ()):
+            before = bisect.bisect_left(starts, stream["sent"] + later)  # spans that began before the gap ended
+            during = before > 0 and spans[before - 1][1] > stream["sent"] + earlier
+            found["admitting" if during else "pure"].append((later - earlier) * 1000)
+    return found
 
 
 def _per_token(events: Sequence[Sequence[float]]) -> float | None:
@@ -112,7 +139,7 @@ def loads(results: Results) -> list[str]:
 def points(results: Results, load: str, arm: str) -> list[Point]:
     """The rates of a load at which ``arm`` has passes whose requests have gaps, ascending."""
     found_points = []
-    for rate, name in _asked(results, load):
+    for rate, name in asked(results, load):
         own = [record for record in results.at(name, arm) if record.get("itl_ms") and record["ttft_ms"]]
         if own:
             ttft = [summary([percentile(pooled([record], "ttft_ms"), share) for record in own]) for share in (50, 99)]
@@ -122,7 +149,7 @@ def points(results: Results, load: str, arm: str) -> list[Point]:
     return found_points
 
 
-def _asked(results: Results, load: str) -> list[tuple[float, str]]:
+def asked(results: Results, load: str) -> list[tuple[float, str]]:
     """Rates of a load that the run was asked for, and the names of their workloads, ascending."""
     names = [str(workload["name"]) for workload in results.header["workloads"]]
     return sorted((found[1], name) for name in names if (found := load_name(name)) and found[0] == load)
@@ -135,8 +162,8 @@ def _empty(results: Results, name: str, arm: str) -> list[Record]:
 
 def limits(results: Results) -> tuple[float, float]:
     """Limits of p99 TTFT and p99 ITL in milliseconds, as the run was asked for."""
-    asked = results.header.get("limits") or {}
-    return float(asked.get("ttft_ms", TTFT_LIMIT)), float(asked.get("itl_ms", ITL_LIMIT))
+    found = results.header.get("limits") or {}
+    return float(found.get("ttft_ms", TTFT_LIMIT)), float(found.get("itl_ms", ITL_LIMIT))
 
 
 def goodput(results: Results, load: str, arm: str) -> Goodput | None:
@@ -146,12 +173,12 @@ def goodput(results: Results, load: str, arm: str) -> Goodput | None:
     A rate at which the server died or every request failed is not within them; at one that is not measured yet the answer is "at least".
     """
     measured_points = {point.rate: point for point in points(results, load, arm)}
-    asked, best = _asked(results, load), None
-    for rate, name in asked:
+    rates, best = asked(results, load), None
+    for rate, name in rates:
         if rate in measured_points and measured_points[rate].within(limits(results)):
             best = rate
             continue
         died = any(crash["arm"] == arm and crash["during"] == name for crash in results.crashes)
         unknown = rate not in measured_points and not died and not _empty(results, name, arm)
-        return None if unknown and best is None else Goodput(best, asked[0][0], unknown)
-    return Goodput(best, asked[0][0], True) if asked else None
+        return None if unknown and best is None else Goodput(best, rates[0][0], unknown)
+    return Goodput(best, rates[0][0], True) if rates else None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4.benchmark import vllm_flags
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.workloads import ITL_LIMIT, TTFT_LIMIT, Workload
@@ -83,9 +84,9 @@ class Plan:
         arms = [
             {
                 "name": arm.name,
-                "environment": {**self.environment, **arm.environment},
+                "environment": {name: _shown(name, value) for name, value in {**self.environment, **arm.environment}.items()},
                 # The folder of a model with random weights is another in every invocation.
-                "arguments": [part.replace(self.model, self.label) for part in (*self.arguments, *arm.arguments)],
+                "arguments": [part.replace(self.model, self.label) for part in self.flags(arm)],
                 **({"only": list(arm.only)} if arm.only else {}),
                 **({"engine": "vllm"} if arm.vllm else {}),
             }
@@ -107,10 +108,18 @@ class Plan:
             **({"limits": dict(zip(("ttft_ms", "itl_ms"), self.limits, strict=True))} if self.open_loop else {}),
         }
 
+    def flags(self, arm: Arm) -> list[str]:
+        """The server flags of an arm; those of vLLM in its own words."""
+        return vllm_flags.of_arm(self.arguments, arm.arguments, self.environment) if arm.vllm else [*self.arguments, *arm.arguments]
+
     def log(self, arm: Arm, kind: str = "") -> Path:
         """The log file of an arm's processes; an arm whose name is no file name is numbered."""
         name = arm.name if re.fullmatch(r"[\w.-]{1,60}", arm.name) else f"arm-{self.arms.index(arm)}"
         return self.folder / f"{name}{kind}.log"
+
+
+def _shown(variable: str, value: str) -> str:
+    return "(a path)" if variable == "PYTHONPATH" else value  # of this machine
 
 
 def _identity(dataset: Path) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from sglang_gemma4.benchmark import latency
 from sglang_gemma4.benchmark.kernel_categories import counted
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import METRIC, Results, batch_place, number, pooled, sweep_size, values
@@ -83,7 +84,7 @@ def kernel_shares(results: Results, path: Path) -> bool:
 
 def accept_lengths(results: Results, path: Path) -> bool:
     """Accepted tokens per verify step by workload and batch, median with range; False without speculation."""
-    order = [*results.workloads, *map(batch_place, results.batches)]
+    order = [*results.closed, *map(batch_place, results.batches)]
     places = [(name, {arm: values(results.at(name, arm), "accept_length") for arm in results.arms}) for name in order]
     places = [(name, found) for name, found in places if any(found.values())]
     arms = [arm for arm in results.arms if any(found[arm] for _, found in places)]
@@ -135,9 +136,41 @@ def _lines(results: Results, path: Path, kind: str, name: str, title: str, x: st
     return True
 
 
+def latency_over_rate(results: Results, path: Path) -> bool:
+    """TTFT and ITL of every load over the request rate, a line per arm: solid p99 with its range, dotted p50, the limits dashed."""
+    loads = latency.loads(results)
+    if not loads:
+        return False
+    limits = latency.limits(results)
+    with _figure(0.9 + 3.4 * len(loads)) as figure:
+        axes = figure.subplots(len(loads), 2, squeeze=False)
+        for row, load in zip(axes, loads, strict=True):
+            for position, arm in enumerate(results.arms):
+                points = latency.points(results, load, arm)
+                rates = [point.rate for point in points]
+                look = {"color": COLOURS[position % 8], "marker": _MARKERS[position % 8]}
+                for axis, name in zip(row, ("ttft", "itl"), strict=True):
+                    tails = [getattr(point, f"{name}_p99") for point in points]
+                    if points:
+                        axis.plot(rates, [s.median for s in tails], label=f"{arm}, p99", **look)
+                        axis.fill_between(rates, [s.low for s in tails], [s.high for s in tails], alpha=0.2, color=look["color"], lw=0)
+                        middle = [getattr(point, f"{name}_p50").median for point in points]
+                        axis.plot(rates, middle, ls=":", label=f"{arm}, p50", **look)
+            for axis, limit, title in zip(row, limits, ("TTFT", "ITL"), strict=True):
+                axis.axhline(limit, color="black", ls="--", lw=1, label="limit of p99")
+                axis.set_yscale("log")
+                axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+                axis.set_title(f"{load}: {title}", loc="left", fontsize=12)
+                axis.set_xlabel("requests/s sent")
+                axis.set_ylabel("ms, logarithmic")
+                axis.set_xlim(left=0)
+        _finish(figure, list(axes.flat), results, "Latency over request rate", path)
+    return True
+
+
 def _boxes(results: Results, path: Path, name: str, title: str, x: str) -> bool:
     """Quartile boxes with whiskers from the 1st to the 99th percentile, grouped by workload; sweeps only if there is nothing else."""
-    names = [workload for workload in results.workloads if sweep_size(workload) is None] or results.workloads
+    names = [workload for workload in results.closed if sweep_size(workload) is None] or results.closed
     rows = [(workload, arm, found) for workload in names for arm in results.arms if (found := pooled(results.at(workload, arm), name))]
     if not rows:
         return False
@@ -286,6 +319,7 @@ PLOTS: dict[str, Callable[[Results, Path], bool]] = {
     ),
     "ttft": partial(_boxes, name="ttft_ms", title="Time to first token", x="TTFT (ms)"),
     "tpot": partial(_boxes, name="tpot_ms", title="Time per output token", x="TPOT (ms)"),
+    "latency-over-rate": latency_over_rate,
     "kernels": kernel_shares,
     "accept-length": accept_lengths,
 }

@@ -33,7 +33,12 @@ class ServerSide:
         """
         seconds = self.server.wait_until_ready(self.plan.start_limit, progress)
         settings = self.server.settings()
-        start = {"process": "vllm" if self.arm.vllm else "server", "seconds": seconds, "settings": settings, "patches": self.server.patches()}
+        start = {
+            "process": "vllm" if self.arm.vllm else "server",
+            "seconds": seconds,
+            "settings": settings,
+            "patches": self.server.patches(),
+        }
         records.append(self.plan.raw, "start", **self._who, **start)
         pool = settings.get("max_total_num_tokens")
         progress(f"server up after {seconds:.0f} s" + (f", {pool} tokens in its pool" if pool else ""))

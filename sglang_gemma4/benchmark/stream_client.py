@@ -6,6 +6,7 @@ times of a trace, concurrency, emptying the prefix cache, throughput. Runs in th
 """
 
 import asyncio
+import itertools
 import json
 import time
 import traceback
@@ -45,7 +46,13 @@ class StreamClient:
         row = self.rows[index]
         output = self.serving.RequestFuncOutput.init_new(request_func_input)
         output.start_time = time.perf_counter()
-        stream: Stream = {"sent": 0.0, "at": None if row.get("turn") else row["at"] / 1000, "asked": row["output"], "events": [], "error": ""}
+        stream: Stream = {
+            "sent": 0.0,
+            "at": None if row.get("turn") else row["at"] / 1000,
+            "asked": row["output"],
+            "events": [],
+            "error": "",
+        }
         self.streams[index] = stream
         ids: list[int] | None = None
         try:
@@ -118,7 +125,7 @@ class StreamClient:
         if output.output_len != stream["asked"]:
             raise RuntimeError(f"{output.output_len} of the {stream['asked']} tokens asked for came")
         output.ttft, output.latency, output.success = times[0], times[-1], True
-        output.itl = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        output.itl = [later - earlier for earlier, later in itertools.pairwise(times)]
 
     def write(self, path: Path) -> None:
         """The streams as one JSON list."""

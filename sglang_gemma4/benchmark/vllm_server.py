@@ -1,7 +1,6 @@
 """vLLM's OpenAI server as an arm: the same checkpoint, prompts and client as the SGLang arms, in an environment of its own.
 
-Flags after ``--`` are written for SGLang; those that vLLM has too are translated, any other is refused, so that no arm runs without what
-the run asks of all. An arm's own flags are vLLM's and come last.
+Flags after ``--`` are written for SGLang and translated (``vllm_flags``). An arm's own flags are vLLM's and come last.
 """
 
 import functools
@@ -11,11 +10,12 @@ import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import sglang_gemma4
+from sglang_gemma4.benchmark import vllm_flags
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import Plan
 from sglang_gemma4.benchmark.server import Server
@@ -27,18 +27,6 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it compiles at the start, and requests are greedy
 }
-FLAGS = {
-    "max-running-requests": "max-num-seqs",
-    "context-length": "max-model-len",
-    "mem-fraction-static": "gpu-memory-utilization",
-    "load-format": "load-format",
-    "dtype": "dtype",
-    "random-seed": "seed",
-    "tp": "tensor-parallel-size",
-    "tp-size": "tensor-parallel-size",
-    "tensor-parallel-size": "tensor-parallel-size",
-}
-"""SGLang's flags that mean the same to vLLM, by name; ``--disable-radix-cache`` is the one without a value."""
 _PLUGIN = "[vllm.general_plugins]\nsglang_gemma4_weights = sglang_gemma4.benchmark.vllm_weights:register\n"
 _PLUGIN_FILES = (
     "__init__.py",
@@ -95,56 +83,12 @@ def arguments(plan: Plan, arm: Arm, model: str) -> list[str]:
         ValueError: a flag for all arms has no counterpart.
     """
     words = ["-m", PROGRAM, "--host", "127.0.0.1", "--model", model, "--served-model-name", plan.model]
-    shared = translated(plan.arguments)
-    if not any("enable-prefix-caching" in word for word in shared):
-        shared.append("--enable-prefix-caching")  # SGLang's default
-    return [*words, *shared, *(_with_accept_length(word, plan.environment) for word in arm.arguments)]
-
-
-def translated(flags: Sequence[str]) -> list[str]:
-    """SGLang's ``flags`` as vLLM's.
-
-    Raises:
-        ValueError: one has no counterpart.
-    """
-    found = []
-    for name, value in _pairs(flags):
-        if name == "disable-radix-cache" and value is None:
-            found.append("--no-enable-prefix-caching")
-        elif name in FLAGS and value is not None:
-            found.append(f"--{FLAGS[name]}={value}")
-        else:
-            raise ValueError(
-                f"--{name} is meant for every arm and has no known counterpart in vLLM; give it to the arms of SGLang alone "
-                f"(--arm NAME:package,--{name}...), or use one of --{', --'.join(FLAGS)}, --disable-radix-cache"
-            )
-    return found
-
-
-def _pairs(flags: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Names and values of ``--name=value``, ``--name value`` and ``--name``."""
-    words = list(flags)
-    while words:
-        name, equals, value = words.pop(0).removeprefix("--").partition("=")
-        if equals:
-            yield name, value
-        else:
-            yield name, words.pop(0) if words and not words[0].startswith("--") else None
-
-
-def _with_accept_length(flag: str, environment: Mapping[str, str]) -> str:
-    """The speculative flag with the accept length that the SGLang arms simulate, where they do."""
-    name, _, value = flag.partition("=")
-    length = environment.get("SGLANG_SIMULATE_ACC_LEN")
-    if name != "--speculative-config" or length is None:
-        return flag
-    simulated = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": float(length)}
-    return f"{name}={json.dumps({**json.loads(value), **simulated})}"
+    return [*words, *vllm_flags.of_arm(plan.arguments, arm.arguments, plan.environment)]
 
 
 def _as_settings(command: Sequence[str]) -> dict[str, Any]:
     flags = command[command.index("--served-model-name") + 2 :]
-    return {name.replace("-", "_"): True if value is None else value for name, value in _pairs(flags)}
+    return {name.replace("-", "_"): True if value is None else value for name, value in vllm_flags.pairs(flags)}
 
 
 def python(asked: str | None) -> str:
