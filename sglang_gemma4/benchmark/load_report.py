@@ -13,9 +13,10 @@ ADMITTING = "ITL p99 admitting / p50 pure ms"
 FEW = 100  # requests of a pass; the 99th percentile of fewer is nearly their largest
 HOW_TO_READ = (
     "Open loop: requests arrive as a Poisson process at the rate, the same ones at the same times for every arm, whatever the server has "
-    "finished. TTFT is over requests; ITL is the gap between two stream events that bring tokens, of which one may bring several under "
-    "MTP (per token: the gap spread over them); admitting: while another request waited for its first token; pure: the others. Percentiles are of a pass, shown as median over passes (range). Goodput is the highest "
-    "rate up to which p99 TTFT and p99 ITL stay within {:g} and {:g} ms and no request fails."
+    "finished. TTFT is over requests. ITL is the gap between two stream events that bring tokens, of which one may bring several under "
+    "MTP (per token: the gap spread over them); admitting: while another request waited for its first token; pure: the others. "
+    "Percentiles are of a pass, shown as median over passes (range). Goodput is the highest rate up to which p99 TTFT and p99 ITL stay "
+    "within {:g} and {:g} ms and no request fails."
 )
 
 

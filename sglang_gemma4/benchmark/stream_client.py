@@ -111,7 +111,7 @@ class StreamClient:
                 if "error" in event:
                     raise RuntimeError(f"the server ended the stream: {event['error']}")
                 for choice in event["choices"]:
-                    if "token_ids" not in choice and choice.get("text"):
+                    if choice.get("token_ids") is None and choice.get("text"):
                         raise RuntimeError("the server streams no token ids (return_token_ids); it is too old for this client")
                     if new := choice.get("token_ids"):
                         tokens += new
