@@ -72,6 +72,7 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
     limits = (arguments.ttft_limit, arguments.itl_limit)
     for flag, limit in zip(("--ttft-limit", "--itl-limit"), limits, strict=True):
         _positive(flag, limit)
+    vllm_python, vllm_version = _vllm(parsed, arguments, bool(batches or profile), chosen)
     cpu = not has_accelerator()
     plan = Plan(
         model=model,
@@ -92,7 +93,8 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
         card_lock=arguments.card_lock,
         dataset=arguments.dataset,
         limits=limits,
-        **_vllm(parsed, arguments, batches or profile, chosen),
+        vllm_python=vllm_python,
+        vllm_version=vllm_version,
         dummy_weights=dummy,
         cpu=cpu,
         dry_run=arguments.dry_run,
@@ -162,11 +164,11 @@ def _check_model(plan: Plan) -> None:
             workloads.check_context(steps, context, "choose a smaller --step-tokens")
 
 
-def _vllm(parsed: list[arms.Arm], arguments: argparse.Namespace, steps: bool, chosen: list[workloads.Workload]) -> dict[str, str]:
-    """The plan's fields for arms of vLLM; refuses what such an arm cannot do."""
+def _vllm(parsed: list[arms.Arm], arguments: argparse.Namespace, steps: bool, chosen: list[workloads.Workload]) -> tuple[str, str]:
+    """The Python and the version of vLLM, empty without arms of it; refuses what such an arm cannot do."""
     names = [arm.name for arm in parsed if arm.vllm]
     if not names:
-        return {}
+        return "", ""
     arm = ", ".join(names)
     if steps:
         raise ValueError(
@@ -180,7 +182,7 @@ def _vllm(parsed: list[arms.Arm], arguments: argparse.Namespace, steps: bool, ch
         raise ValueError(f"{flag} is not for arm {arm} of vLLM; leave one of them out")
     interpreter = vllm_server.python(arguments.vllm_python)
     versions = [vllm_server.version(own, interpreter) for own in parsed if own.vllm]
-    return {"vllm_python": interpreter, "vllm_version": ", ".join(dict.fromkeys(versions))}
+    return interpreter, ", ".join(dict.fromkeys(versions))
 
 
 def _rates(text: str) -> list[float]:

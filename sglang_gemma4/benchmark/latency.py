@@ -142,10 +142,10 @@ def points(results: Results, load: str, arm: str) -> list[Point]:
     for rate, name in asked(results, load):
         own = [record for record in results.at(name, arm) if record.get("itl_ms") and record["ttft_ms"]]
         if own:
-            ttft = [summary([percentile(pooled([record], "ttft_ms"), share) for record in own]) for share in (50, 99)]
-            itl = [summary([record["itl_ms"][f"p{share}"] for record in own]) for share in (50, 99)]
+            ttft = {share: summary([percentile(pooled([record], "ttft_ms"), share) for record in own]) for share in (50, 99)}
+            itl = {share: summary([record["itl_ms"][f"p{share}"] for record in own]) for share in (50, 99)}
             failed = sum(int(record["failed"]) for record in [*own, *_empty(results, name, arm)])
-            found_points.append(Point(rate, *ttft, *itl, failed))
+            found_points.append(Point(rate, ttft[50], ttft[99], itl[50], itl[99], failed))
     return found_points
 
 

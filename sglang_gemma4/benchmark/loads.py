@@ -93,7 +93,15 @@ def _sessions(
             asked, answer = _scaled(workload, _log_uniform(lengths, *USER_TOKENS), _log_uniform(lengths, *ANSWER_TOKENS))
             ids = ids + words.choices(vocabulary, k=asked)
             think = lengths.expovariate(1 / THINK_SECONDS) / workload.scale if turn else 0.0
-            row = {"ids": ids, "prompt": before + len(ids), "output": answer, "at": at, "session": session, "turn": turn, "think": think}
+            row: Row = {
+                "ids": ids,
+                "prompt": before + len(ids),
+                "output": answer,
+                "at": at,
+                "session": session,
+                "turn": turn,
+                "think": think,
+            }
             found.append(row)
             before, ids = row["prompt"] + answer, []
         for _ in range(TURNS - 1):

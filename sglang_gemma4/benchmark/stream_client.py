@@ -81,7 +81,7 @@ class StreamClient:
         if context is None:
             raise RuntimeError("the turn before it failed")
         await asyncio.sleep(row["think"])
-        return context + row["ids"]
+        return [*context, *row["ids"]]
 
     async def _stream(self, asked: Any, prompt: list[int], start: float, events: list[list[float]]) -> list[int]:
         """Send, note every event that brought tokens, return the tokens.

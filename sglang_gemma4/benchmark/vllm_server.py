@@ -136,9 +136,12 @@ def plugin(folder: Path) -> Path:
 
 
 def text_only(model: Path, folder: Path) -> Path:
-    """The language model of a config-only checkpoint as a checkpoint of its own, which vLLM starts without image processing."""
+    """The language model of a config-only checkpoint as a checkpoint of its own, which vLLM starts without image processing.
+
+    Attention within an image is both ways; there are none.
+    """
     config = json.loads((model / "config.json").read_text())
-    text = {**config.get("text_config", config), "architectures": ["Gemma4ForCausalLM"]}
+    text = {**config.get("text_config", config), "architectures": ["Gemma4ForCausalLM"], "use_bidirectional_attention": None}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(text, indent=1))
     for file in model.iterdir():

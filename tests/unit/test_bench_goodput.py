@@ -21,9 +21,9 @@ def test_percentiles_are_those_of_numpy() -> None:
     for share in (0, 1, 50, 90, 99, 100):
         assert latency.percentile(values, share) == pytest.approx(np.percentile(values, share))
     assert latency.percentile([4.0], 99) == 4.0
-    for values, share in (([], 50.0), ([1.0], 101.0)):
+    for none, wrong in (([], 50.0), ([1.0], 101.0)):
         with pytest.raises(ValueError, match="give at least one value"):
-            latency.percentile(values, share)
+            latency.percentile(none, wrong)
 
 
 def test_a_gap_counts_once_and_a_token_its_share() -> None:
@@ -145,7 +145,12 @@ def test_a_plot_shows_both_latencies_and_their_limits(tmp_path: Path, monkeypatc
 
     drawn: list[Figure] = []
     save = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *words, **more: (drawn.append(figure), save(figure, *words, **more))[1])
+
+    def keeping(figure: Figure, *words: Any, **more: Any) -> None:
+        drawn.append(figure)
+        save(figure, *words, **more)
+
+    monkeypatch.setattr(Figure, "savefig", keeping)
     results = load(run(tmp_path / "run", {"stock": {1: [GOOD], 2: [SLOW_START]}, "package": {1: [GOOD], 2: [GOOD]}}, (1, 2)))
     assert plots.latency_over_rate(results, tmp_path / "plot.png")
     (ttft, itl) = drawn[0].axes

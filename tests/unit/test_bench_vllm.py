@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4 import cli
+from sglang_gemma4 import cli, switches
 from sglang_gemma4.benchmark import arms, gauges, vllm_flags, vllm_server, vllm_weights, workloads
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import Plan
@@ -83,7 +83,7 @@ def test_a_header_holds_what_vllm_is_started_with_and_no_path(tmp_path: Path) ->
 def test_what_vllm_cannot_do_is_said_before_anything_starts(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(vllm_server.VLLM_PYTHON, raising=False)
+    monkeypatch.delenv(switches.VLLM_PYTHON, raising=False)
     stub = f"stub:vllm,PYTHONPATH={vllm_stub.write(tmp_path / 'stub')}"
     words = [stub if word == "stub" else word for word in words]
     assert cli.main(["bench", "tiny-e2b", "--no-report", "--out", str(tmp_path / "run"), *words]) == 2
@@ -92,9 +92,9 @@ def test_what_vllm_cannot_do_is_said_before_anything_starts(
 
 
 def test_the_python_of_vllm_is_named_or_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(vllm_server.VLLM_PYTHON, raising=False)
+    monkeypatch.delenv(switches.VLLM_PYTHON, raising=False)
     assert vllm_server.python(None) == sys.executable
-    monkeypatch.setenv(vllm_server.VLLM_PYTHON, "/env/bin/python")
+    monkeypatch.setenv(switches.VLLM_PYTHON, "/env/bin/python")
     assert vllm_server.python(None) == "/env/bin/python"
     assert vllm_server.python("/mine/bin/python") == "/mine/bin/python"
     arm = parse(f"vllm,PYTHONPATH={vllm_stub.write(tmp_path / 'stub')}")
@@ -137,7 +137,7 @@ def test_the_language_model_of_a_real_size_by_itself(tmp_path: Path) -> None:
     model, _ = checkpoints.write("e2b", str(tmp_path / "e2b"), random=True)
     folder = vllm_server.text_only(Path(model), tmp_path / "text")
     whole, text = (json.loads((Path(where) / "config.json").read_text()) for where in (model, folder))
-    assert text == {**whole["text_config"], "architectures": ["Gemma4ForCausalLM"]}
+    assert text == {**whole["text_config"], "architectures": ["Gemma4ForCausalLM"], "use_bidirectional_attention": None}
     names = {file.name for file in folder.iterdir()}
     assert "tokenizer.json" in names
     assert "processor_config.json" not in names
@@ -156,7 +156,7 @@ def test_vllms_metrics_have_sglangs_names(monkeypatch: pytest.MonkeyPatch) -> No
         def read(self) -> bytes:
             return text.encode()
 
-    monkeypatch.setattr(gauges.urllib.request, "urlopen", lambda *_, **__: Answer())
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: Answer())
     assert gauges.accept_length(gauges.read_metrics("http://x"), completed=2) == 2.6
 
 
