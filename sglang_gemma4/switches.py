@@ -56,7 +56,9 @@ CACHE_DIR = "SGLANG_GEMMA4_CACHE_DIR"
 """Not a switch: the folder of what is kept for the next start (start/folder.py); empty keeps and reads nothing."""
 SHARED_WEIGHTS = "SGLANG_GEMMA4_SHARED_WEIGHTS"
 """Not a switch: what `bench --share-weights` sets, BYTES:FOLDER (tiny/shared_weights.py)."""
-NO_SWITCHES = (WITHOUT, DEBUG_DIR, CACHE_DIR, SHARED_WEIGHTS)
+VLLM_PYTHON = "SGLANG_GEMMA4_VLLM_PYTHON"
+"""Not a switch: the Python whose environment has vLLM, for `bench --arm vllm` (benchmark/vllm_server.py)."""
+NO_SWITCHES = (WITHOUT, DEBUG_DIR, CACHE_DIR, SHARED_WEIGHTS, VLLM_PYTHON)
 
 _TABLE = (
     Switch("SGLANG_GEMMA4_CONFIGS", True, "correctness", "Text-only and unified checkpoints load as transformers 5.19 saves them."),

@@ -1,5 +1,6 @@
 """Arms of a comparison: an environment and server flags under a name, read from the command line and checked against each other."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from sglang_gemma4.benchmark import workloads
 STOCK = "stock"
 PACKAGE = "package"
 MTP = "mtp"
+VLLM = "vllm"
 
 MTP_FLAGS = ("--speculative-algorithm=NEXTN", "--speculative-num-steps=3", "--speculative-eagle-topk=1", "--speculative-num-draft-tokens=4")
 DRAFT_FLAG = "--speculative-draft-model-path"
@@ -26,10 +28,12 @@ class Arm:
     environment: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     only: tuple[str, ...] = ()  # names of workloads; none: all
+    vllm: bool = False  # vLLM's server, with vLLM's flags; else SGLang's
 
     @property
     def uses_mtp(self) -> bool:
-        return any(argument.startswith("--speculative-algorithm") for argument in self.arguments)
+        flag = "--speculative-config" if self.vllm else "--speculative-algorithm"
+        return any(argument.startswith(flag) for argument in self.arguments)
 
     def takes(self, workload: str) -> bool:
         """Whether it is measured on the workload of that name."""
@@ -46,14 +50,16 @@ class Arm:
         return resolved | {name: str(int(switches.is_on(name, merged))) for name in alive}
 
 
-def parse(text: str, *, assistant: str | None, dummy_weights: bool) -> Arm:
-    """An arm from ``[NAME:]PART[,PART...]``; a part is ``stock``, ``package``, ``mtp``, ``VARIABLE=VALUE``, ``--flag[=value]`` or
-    ``only=WORKLOAD+WORKLOAD``.
+def parse(text: str, *, assistant: str | None, dummy_weights: bool, rates: Sequence[float] = ()) -> Arm:
+    """An arm from ``[NAME:]PART[,PART...]``; a part is ``stock``, ``package``, ``vllm``, ``mtp``, ``VARIABLE=VALUE``, ``--flag[=value]``
+    or ``only=WORKLOAD+WORKLOAD``.
 
-    ``assistant`` is what ``mtp`` drafts with. With ``dummy_weights``, ``stock`` keeps the switch that fills them.
+    ``assistant`` is what ``mtp`` drafts with. With ``dummy_weights``, ``stock`` keeps the switch that fills them. ``rates`` are those of
+    loads.
 
     Raises:
-        ValueError: a part is none of these, a switch does not exist, or ``mtp`` is asked for without an assistant.
+        ValueError: a part is none of these, a switch does not exist, ``mtp`` is asked for without an assistant, or ``vllm`` together with
+            ``stock`` or ``package``.
     """
     head, colon, rest = text.partition(":")
     named = colon and not head.startswith("--") and "=" not in head and "," not in head
@@ -61,29 +67,40 @@ def parse(text: str, *, assistant: str | None, dummy_weights: bool) -> Arm:
     environment: dict[str, str] = {}
     arguments: list[str] = []
     only: tuple[str, ...] = ()
-    for part in filter(None, (part.strip() for part in body.split(","))):
+    parts = [part for part in (part.strip() for part in body.split(",")) if part]
+    vllm = VLLM in parts
+    if vllm and (other := {STOCK, PACKAGE} & {*parts}):
+        raise ValueError(f"arm {name!r} is vLLM and {', '.join(sorted(other))} at once; make two arms of it")
+    for part in parts:
+        if part == VLLM:
+            continue
         if part == STOCK:
             environment |= stock_environment(dummy_weights)
         elif part == MTP:
             if not assistant:
                 raise ValueError(f"arm {name!r} asks for mtp, but no assistant is known for this model; name it with --assistant")
-            arguments += [*MTP_FLAGS, f"{DRAFT_FLAG}={assistant}"]
+            arguments += [vllm_mtp_flag(assistant)] if vllm else [*MTP_FLAGS, f"{DRAFT_FLAG}={assistant}"]
         elif part.startswith("--"):
             arguments.append(part)
         elif part.startswith("only="):
-            only = tuple(workload.name for workload in workloads.named(part.removeprefix("only=").split("+")))
+            only = tuple(workload.name for workload in workloads.named(part.removeprefix("only=").split("+"), rates))
         elif "=" in part:
             variable, _, value = part.partition("=")
             _check_variable(name, variable, value)
             environment[variable] = value
         elif part != PACKAGE:
             raise ValueError(
-                f"arm {name!r}: {part!r} is not an arm; use stock, package, mtp, VARIABLE=VALUE, --flag=value or "
+                f"arm {name!r}: {part!r} is not an arm; use stock, package, vllm, mtp, VARIABLE=VALUE, --flag=value or "
                 "only=WORKLOAD+WORKLOAD, joined by commas"
             )
     if not name.strip() or not body.strip():
         raise ValueError(f"arm {text!r} is empty; write for example stock, package, or NAME:stock,--flag=value")
-    return Arm(name, environment, tuple(arguments), only)
+    return Arm(name, environment, tuple(arguments), only, vllm)
+
+
+def vllm_mtp_flag(assistant: str) -> str:
+    """vLLM's flag for as many drafts as :data:`MTP_FLAGS` ask of SGLang."""
+    return f"--speculative-config={json.dumps({'model': assistant, 'num_speculative_tokens': 3})}"
 
 
 def stock_environment(dummy_weights: bool) -> dict[str, str]:
@@ -116,7 +133,7 @@ def check(arms: Sequence[Arm], environ: Mapping[str, str] = os.environ) -> None:
             if arm.name == earlier.name:
                 raise ValueError(f"two arms are named {arm.name!r}; give one another name with NAME:{arm.name}")
             same_environment = arm.effective_environment(environ) == earlier.effective_environment(environ)
-            if same_environment and sorted(arm.arguments) == sorted(earlier.arguments):
+            if arm.vllm == earlier.vllm and same_environment and sorted(arm.arguments) == sorted(earlier.arguments):
                 raise ValueError(
                     f"arm {arm.name!r} changes nothing against {earlier.name!r}: same switches, same environment, same flags; "
                     "drop one, or set what should differ (a switch at its default value changes nothing)"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sglang_gemma4.benchmark import differences
+from sglang_gemma4.benchmark import differences, load_report
 from sglang_gemma4.benchmark.headline import crash_text, exit_text, outcomes
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import METRIC, TIMED, Results, batch_place, pooled, values
@@ -22,6 +22,7 @@ def sentences(results: Results) -> list[str]:
     found += differences.between_headers(results.headers)
     found += differences.unasked(results.starts, header)
     found += _lost(results)
+    found += load_report.caveats(results)
     found += _few(results)
     found += _rounds_apart(results)
     return found

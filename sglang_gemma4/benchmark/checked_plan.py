@@ -1,13 +1,15 @@
 """The command line of ``sglang-gemma4 bench`` as a checked plan: what can be known to be wrong is refused before a process is started."""
 
 import argparse
+import itertools
 import json
+import math
 import sys
 from datetime import date
 from pathlib import Path
 
 from sglang_gemma4 import switches
-from sglang_gemma4.benchmark import arms, workloads
+from sglang_gemma4.benchmark import arms, vllm_server, workloads
 from sglang_gemma4.benchmark.plan import Plan
 
 ACCEPT_LENGTH = 2.8  # simulated under MTP on random weights; what the released assistant is reported to reach on this engine
@@ -30,9 +32,13 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
         raise ValueError("no model was given; name a checkpoint, a tiny model or a real size (sglang-gemma4 bench --help)")
     model, assistant, dummy = _model(name, arguments.assistant, scratch)
     specs = [*(arms.off_and_on(arguments.switch) if arguments.switch else ()), *arguments.arm] or [arms.STOCK, arms.PACKAGE]
-    parsed = [arms.parse(spec, assistant=assistant, dummy_weights=dummy) for spec in specs]
+    rates = _rates(arguments.rates)
+    parsed = [arms.parse(spec, assistant=assistant, dummy_weights=dummy, rates=rates) for spec in specs]
     arms.check(parsed)
-    chosen = workloads.named(filter(None, arguments.workload.split(",")))
+    _positive("--load-seconds", arguments.load_seconds)
+    chosen = workloads.named(filter(None, arguments.workload.split(",")), rates, arguments.load_seconds)
+    if rates and not any(workload.open_loop for workload in chosen):
+        raise ValueError(f"--rates {arguments.rates} belongs to loads; add --workload with {', '.join(workloads.LOADS)}")
     for arm in parsed:
         if strange := [name for name in arm.only if name not in {workload.name for workload in chosen}]:
             raise ValueError(
@@ -61,6 +67,12 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
         raise ValueError("--roofline belongs to profiled kernels; add --profile with batch sizes, for example --profile 1,32")
     if arguments.dataset:
         _check_dataset(arguments.dataset)
+        if streamed := [workload.name for workload in chosen if workload.lengths]:
+            raise ValueError(f"--dataset holds prompts for workloads of one length; {', '.join(streamed)} draws its own, leave one out")
+    limits = (arguments.ttft_limit, arguments.itl_limit)
+    for flag, limit in zip(("--ttft-limit", "--itl-limit"), limits, strict=True):
+        _positive(flag, limit)
+    vllm_python, vllm_version = _vllm(parsed, arguments, bool(batches or profile), chosen)
     cpu = not has_accelerator()
     plan = Plan(
         model=model,
@@ -80,6 +92,9 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
         share_weights=arguments.share_weights,
         card_lock=arguments.card_lock,
         dataset=arguments.dataset,
+        limits=limits,
+        vllm_python=vllm_python,
+        vllm_version=vllm_version,
         dummy_weights=dummy,
         cpu=cpu,
         dry_run=arguments.dry_run,
@@ -136,14 +151,60 @@ def _check_model(plan: Plan) -> None:
     config = config_files.read_config(plan.model, "model") or {}
     text = config.get("text_config", config)
     for arm in plan.arms:
-        fields = fields_of(["--model-path", plan.model, *plan.arguments, *arm.arguments])
-        preflight.check(fields)
+        fields = fields_of(["--model-path", plan.model, *plan.arguments, *(() if arm.vllm else arm.arguments)])
+        if arm.vllm:
+            plan.flags(arm)  # refuses what vLLM has not
+        else:
+            preflight.check(fields)
         context = int(fields.get("context_length") or text.get("max_position_embeddings") or sys.maxsize)
         for workload in plan.workloads:
             workloads.check_context(workload, context, "choose a shorter workload or a longer --context-length")
         steps = workloads.Workload("step times", *plan.step_tokens, requests=1)
         if plan.batches or plan.profile:
             workloads.check_context(steps, context, "choose a smaller --step-tokens")
+
+
+def _vllm(parsed: list[arms.Arm], arguments: argparse.Namespace, steps: bool, chosen: list[workloads.Workload]) -> tuple[str, str]:
+    """The Python and the version of vLLM, empty without arms of it; refuses what such an arm cannot do."""
+    names = [arm.name for arm in parsed if arm.vllm]
+    if not names:
+        return "", ""
+    arm = ", ".join(names)
+    if steps:
+        raise ValueError(
+            f"--batches and --profile time SGLang's offline engine, which arm {arm} has not; compare it with "
+            "--workload NxIN/OUT (N requests at once)"
+        )
+    if images := [workload.name for workload in chosen if workload.images and any(own.takes(workload.name) for own in parsed if own.vllm)]:
+        raise ValueError(f"arm {arm} takes text only, and {', '.join(images)} has images; keep the arm to other workloads with only=")
+    if arguments.dataset or arguments.share_weights:
+        flag = "--dataset" if arguments.dataset else "--share-weights"
+        raise ValueError(f"{flag} is not for arm {arm} of vLLM; leave one of them out")
+    interpreter = vllm_server.python(arguments.vllm_python)
+    versions = [vllm_server.version(own, interpreter) for own in parsed if own.vllm]
+    return interpreter, ", ".join(dict.fromkeys(versions))
+
+
+def _rates(text: str) -> list[float]:
+    """Requests/s, ascending.
+
+    Raises:
+        ValueError: one is not a positive number, or they do not rise.
+    """
+    try:
+        found = [float(number) for number in filter(None, text.split(","))]
+    except ValueError:
+        raise ValueError(f"--rates {text!r} is not a list of numbers; write requests/s, for example 1,2,4") from None
+    for rate in found:
+        _positive("--rates", rate)
+    if any(later <= earlier for earlier, later in itertools.pairwise(found)):
+        raise ValueError(f"--rates {text} does not rise; write each rate once, the lowest first")
+    return found
+
+
+def _positive(flag: str, value: float) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{flag} {value:g} is not a number above 0; give one")
 
 
 def _check_dataset(path: Path) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4.benchmark import latency, loads
 from sglang_gemma4.benchmark.server import Died, Server, tail
 from sglang_gemma4.benchmark.workloads import Workload
 
@@ -24,9 +25,11 @@ MARGIN = 1.3  # prompts are written longer than asked for, the client cuts them 
 class Client:
     """The client's process; it imports SGLang while the servers start and runs the passes of all of them."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], dataset: Path | None) -> None:
-        """``folder`` takes the client's log and results; ``dataset`` is a file in ShareGPT's format, or None for random words."""
-        self.folder, self.dataset = folder, dataset
+    def __init__(self, folder: Path, environment: Mapping[str, str], dataset: Path | None, token_ids: bool = False) -> None:
+        """``folder`` takes the client's log and results; ``dataset`` is a file in ShareGPT's format, or None for random words.
+
+        With ``token_ids`` every workload is sent as loads are, to ``/v1/completions`` (``stream_client``): the way for vLLM too."""
+        self.folder, self.dataset, self.token_ids = folder, dataset, token_ids
         self.log = folder / "client.log"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "sglang_gemma4.benchmark.client_process"],
@@ -63,9 +66,12 @@ class Client:
                 self._order({"arguments": [*arguments, "--ready-check-timeout-sec", "0"], "log": str(self.log), "draw": True})
                 for _ in ("its process id", "its exit status"):
                     self._wait(f"cannot draw images for {model}")
+        for workload, seed in passes:
+            if self._streamed(workload):
+                self._rows(workload, seed, model)
         if self.dataset is not None:
             return  # of a data set each pass draws its own share
-        words = dict.fromkeys(workload for workload, _ in passes if not workload.images)
+        words = dict.fromkeys(workload for workload, _ in passes if not workload.images and not self._streamed(workload))
         self._order({"model": model, "prompts": [str(self._random_words(workload, model)) for workload in words]})
         self._wait(f"cannot tokenize for {model}")
 
@@ -78,19 +84,23 @@ class Client:
     def run(
         self, workload: Workload, server: Server, model: str, seed: int, limit: float, progress: Callable[[str], None]
     ) -> dict[str, Any]:
-        """One pass of ``workload``; the client's result line with its details.
+        """One pass of ``workload``: what a ``repetition`` record keeps of it.
 
         Raises:
             Died: the server ended meanwhile, the pass took more than ``limit`` seconds, or the client itself failed.
         """
         out = self.folder / "client.jsonl"
         out.unlink(missing_ok=True)
-        self._order({"arguments": self._arguments(workload, server.url, model, seed, out), "log": str(self.log)})
+        streams = self.folder / "streams.json"
+        streams.unlink(missing_ok=True)
+        streamed = {"rows": str(self._rows(workload, seed, model)), "streams": str(streams)} if self._streamed(workload) else {}
+        self._order({"arguments": self._arguments(workload, server.url, model, seed, out, server.engine), "log": str(self.log), **streamed})
         child = int(self._answer(server, limit, None, progress)["pid"])
         status = self._answer(server, limit, child, progress)["exit_status"]
         if status or not out.exists():
             raise self._failed(server, status)
-        return dict(json.loads(out.read_text().splitlines()[-1]))
+        result = dict(json.loads(out.read_text().splitlines()[-1]))
+        return latency.measured(result, json.loads(streams.read_text()), workload.rate) if streamed else measured(result)
 
     def stop(self) -> None:
         """End the process."""
@@ -139,7 +149,17 @@ class Client:
             self._answers.put(line)
         self._answers.put("")
 
-    def _arguments(self, workload: Workload, url: str, model: str, seed: int, out: Path) -> list[str]:
+    def _streamed(self, workload: Workload) -> bool:
+        return bool(workload.lengths) or (self.token_ids and not workload.images)
+
+    def _rows(self, workload: Workload, seed: int, model: str) -> Path:
+        """A file of the requests of one pass (``loads``)."""
+        path = self.folder / f"rows-{workload.name.replace('/', '-')}-{workload.requests}x{workload.output_tokens}-{seed}.json"
+        if not path.exists():
+            path.write_text(json.dumps(loads.rows(workload, seed, _ordinary_tokens(model)[1])))
+        return path
+
+    def _arguments(self, workload: Workload, url: str, model: str, seed: int, out: Path, engine: str = "sglang") -> list[str]:
         words = ["--base-url", url, "--model", model, "--num-prompts", str(workload.requests), "--seed", str(seed)]
         words += ["--random-input-len", str(workload.input_tokens), "--random-output-len", str(workload.output_tokens)]
         words += ["--random-range-ratio", "1.0", "--output-file", str(out), "--output-details", "--disable-tqdm"]
@@ -150,6 +170,8 @@ class Client:
             size = f"{workload.image_size}x{workload.image_size}"
             words += ["--backend", "sglang-oai-chat", "--dataset-name", "image", "--image-count", str(workload.images)]
             return [*words, "--image-resolution", size]
+        if self._streamed(workload):
+            return [*words, "--backend", f"{engine}-tokens", "--dataset-name", "random"]
         words += ["--backend", "sglang", "--dataset-name", "random", "--tokenize-prompt"]
         return [*words, "--dataset-path", str(self.dataset or self._random_words(workload, model))]
 

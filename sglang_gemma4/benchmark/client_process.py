@@ -4,7 +4,8 @@ In: ``{"arguments": [...], "log": path}``. Out: ``{"ready": true}`` once, then `
 The run itself is ``python -m sglang.benchmark.serving ARGUMENTS``; what all runs share is its import, tens of seconds on a small machine,
 and after ``{"model": name, "prompts": [path, ...]}``, answered by ``{"prepared": n}``, the tokenizer and the token ids of those prompts.
 Requests with images (20 s of drawing and encoding for 600) are kept beside the log, for other runs of the same seed; with ``"draw": true``
-a run ends once it has them.
+a run ends once it has them. With ``"rows": path`` a run sends the requests of that file (``loads``) and writes when their tokens came to
+``"streams": path`` (``stream_client``).
 """
 
 import hashlib
@@ -33,7 +34,7 @@ def main() -> None:
             continue
         child = os.fork()
         if child == 0:
-            os._exit(_run(order["arguments"], order["log"], order.get("draw", False)))
+            os._exit(_run(order))
         print(json.dumps({"pid": child}), file=answers)
         _, status = os.waitpid(child, 0)
         print(json.dumps({"exit_status": os.waitstatus_to_exitcode(status)}), file=answers)
@@ -89,16 +90,24 @@ def _keep_images(serving: Any, folder: Path, draw: bool) -> None:
     serving.get_dataset = kept
 
 
-def _run(arguments: list[str], log: str, draw: bool = False) -> int:
+def _run(order: dict[str, Any]) -> int:
     import traceback
 
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    from sglang_gemma4.benchmark.stream_client import StreamClient
+
+    serving: Any = sys.modules["sglang.benchmark.serving"]
+    out = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    sys.argv = ["sglang.benchmark.serving", *arguments]
-    _keep_images(sys.modules["sglang.benchmark.serving"], Path(log).parent, draw)
+    sys.argv = ["sglang.benchmark.serving", *order["arguments"]]
+    _keep_images(serving, Path(order["log"]).parent, order.get("draw", False))
     try:
-        sys.modules["sglang.benchmark.serving"].cli_main()
+        streams = StreamClient(serving, json.loads(Path(order["rows"]).read_text())) if "rows" in order else None
+        if streams is not None:
+            streams.install()
+        serving.cli_main()
+        if streams is not None:
+            streams.write(Path(order["streams"]))
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:

@@ -10,19 +10,24 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4 import switches
 from sglang_gemma4.benchmark import workloads
 from sglang_gemma4.benchmark.checked_plan import ACCEPT_LENGTH, plan_of
 from sglang_gemma4.benchmark.plan import Plan
 
 EPILOG = """\
-arms        [NAME:]PART[,PART...]; a part is stock, package, mtp, VARIABLE=VALUE, --flag=value, or only=WORKLOAD+WORKLOAD (the others
-            are not for this arm). The first arm is the baseline. --switch NAME is short for the two arms that turn one switch off and on.
+arms        [NAME:]PART[,PART...]; a part is stock, package, vllm, mtp, VARIABLE=VALUE, --flag=value, or only=WORKLOAD+WORKLOAD (the
+            others are not for this arm). The first arm is the baseline. --switch NAME is short for the two arms that turn one switch off
+            and on. vllm is vLLM's own server from --vllm-python, with vLLM's flags; all arms are then sent token ids to /v1/completions.
+loads       log-uniform, sharegpt-like and multi-turn arrive as a Poisson process at each of --rates, whatever the server has finished;
+            mix is a closed loop of 120 requests, 80 at once; 32x1000/200 are 32 requests at once, 1000 in and 200 out
 model       a checkpoint's directory, a Hugging Face name, a tiny model (tiny-26b-a4b), or a real size with random weights
             (e2b, e4b, 26b-a4b, 31b)
 flags       what follows -- are server flags of every arm
 examples    sglang-gemma4 bench 26b-a4b --workload chat,summarize
             sglang-gemma4 bench 26b-a4b --switch SGLANG_GEMMA4_NORMS --batches 1,32 --profile 1,32 --roofline
             sglang-gemma4 bench 26b-a4b --arm stock --arm ratio-0.15:stock,--swa-full-tokens-ratio=0.15 -- --max-running-requests=80
+            sglang-gemma4 bench 26b-a4b --workload mix,log-uniform --rates 2,4,6,8 --arm package:package,mtp --arm vllm:vllm,mtp
             sglang-gemma4 bench --dry-run
 """
 
@@ -43,7 +48,29 @@ def add_command(commands: Any) -> None:
         "--workload",
         default="",
         metavar="NAMES",
-        help=f"joined by commas: {', '.join(workloads.WORKLOADS)}, sweep, prompts, ttft, images-sweep (through a server)",
+        help=f"joined by commas: {', '.join(workloads.WORKLOADS)}, sweep, prompts, ttft, images-sweep, NxIN/OUT; "
+        f"with --rates {', '.join(workloads.LOADS)} (through a server)",
+    )
+    bench.add_argument("--rates", default="", metavar="R,R", help="requests/s of the loads, rising, for example 1,2,4")
+    bench.add_argument(
+        "--load-seconds",
+        type=float,
+        default=workloads.LOAD_SECONDS,
+        metavar="S",
+        help=f"of arrivals at each rate (default {workloads.LOAD_SECONDS:g})",
+    )
+    for name, default in (("ttft", workloads.TTFT_LIMIT), ("itl", workloads.ITL_LIMIT)):
+        bench.add_argument(
+            f"--{name}-limit",
+            type=float,
+            default=default,
+            metavar="MS",
+            help=f"of the 99th percentile of {name.upper()}, for goodput (default {default:g})",
+        )
+    bench.add_argument(
+        "--vllm-python",
+        metavar="PYTHON",
+        help=f"the Python whose environment has vLLM, for arms of it (default ${switches.VLLM_PYTHON}, else this one)",
     )
     bench.add_argument("--batches", default="", metavar="N,N", help="batch sizes for step times (offline engine), for example 1,8,32,64")
     bench.add_argument("--step-tokens", default="1000,200", metavar="IN,OUT", help="tokens of each request in the step times")
@@ -154,8 +181,13 @@ def _header(plan: Plan) -> dict[str, Any]:
     if plan.cpu and not plan.dry_run:
         notes.append("On the CPU reference engine: times here say nothing about a GPU.")
     if plan.workloads and not plan.dataset:
-        notes.append("Prompts are random words of the model's vocabulary, every request exactly as long as the workload says.")
-    facts = {"versions": machine.versions(), "device": machine.device(), "environment": machine.environment(), "notes": notes}
+        notes.append("Prompts are random words of the model's vocabulary, every request exactly as long as the workload says or draws.")
+    if plan.token_ids:
+        notes.append("Every workload was sent as token ids to /v1/completions, to SGLang and vLLM alike.")
+        if plan.dummy_weights:
+            notes.append("vLLM served the language model alone, SGLang the checkpoint with its image encoder.")
+    peer = {"vllm": plan.vllm_version} if plan.vllm_version else {}
+    facts = {"versions": {**machine.versions(), **peer}, "device": machine.device(), "environment": machine.environment(), "notes": notes}
     return plan.header() | {"command": _command()} | facts
 
 

@@ -45,8 +45,8 @@ def unasked(starts: Sequence[Record], header: Record) -> list[str]:
     """One sentence for each setting that differs between arms, or between starts of one arm, without an arm having asked.
 
     An arm asks by an argument or environment variable that the other arms lack or set otherwise; what every arm asks for alike and yet
-    comes out different is reported. Servers and offline engines are compared apart. A setting sized from free memory that stays within
-    :data:`DRIFT` everywhere is called a drift.
+    comes out different is reported. Servers, those of vLLM and offline engines are compared apart. A setting sized from free memory that
+    stays within :data:`DRIFT` everywhere is called a drift.
 
     Args:
         starts: the ``start`` records of a run.
@@ -57,7 +57,8 @@ def unasked(starts: Sequence[Record], header: Record) -> list[str]:
     for process in processes:
         own = [start for start in starts if start["process"] == process]
         names = sorted({name for start in own for name in _flat(start["settings"])})
-        asked = _asked(header["arms"], names)
+        # Arms of vLLM have flags of their own: beside them no flag of SGLang would be one that every arm has alike.
+        asked = _asked([arm for arm in header["arms"] if (arm.get("engine") == "vllm") == (process == "vllm")], names)
         for name in names:
             sentence = None if _INHERENT.search(name) else _sentence(name, _by_arm(own, name), name in asked)
             if sentence:

@@ -16,9 +16,21 @@ PEAKS = {
 }
 GIB = 1024**3
 
+# vLLM's names of the same quantities: a draft of one request is followed by its verification.
+VLLM_NAMES = {
+    "vllm:kv_cache_usage_perc": "sglang:full_token_usage",
+    "vllm:num_requests_running": "sglang:num_running_reqs",
+    "vllm:num_requests_waiting": "sglang:num_queue_reqs",
+    "vllm:num_preemptions_total": "sglang:num_retracted_requests_total",
+    "vllm:generation_tokens_total": "sglang:generation_tokens_total",
+    "vllm:spec_decode_num_drafts_total": "sglang:spec_verify_calls_total",
+}
+
 
 def read_metrics(url: str) -> dict[str, float]:
-    """One value for each metric of a live ``/metrics``, summed over its labels but ``mode``, which joins the name: ``name[mode]``."""
+    """One value for each metric of a live ``/metrics``, summed over its labels but ``mode``, which joins the name: ``name[mode]``.
+
+    Those of vLLM have SGLang's names (:data:`VLLM_NAMES`)."""
     from prometheus_client.parser import text_string_to_metric_families
 
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:
@@ -28,7 +40,8 @@ def read_metrics(url: str) -> dict[str, float]:
         for sample in family.samples:
             if not sample.name.endswith("_bucket"):
                 mode = sample.labels.get("mode")
-                values[f"{sample.name}[{mode}]" if mode else sample.name] += sample.value
+                name = VLLM_NAMES.get(sample.name, sample.name)
+                values[f"{name}[{mode}]" if mode else name] += sample.value
     return dict(values)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from sglang_gemma4.benchmark import load_report
 from sglang_gemma4.benchmark.arms import STOCK
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import METRIC, Results, number, values
@@ -35,7 +36,9 @@ def sentence(results: Results) -> str:
         # Two arms beside each other need their unit, and passes that are as many, named once.
         last = arm == list(compared)[-1] or len(set(passes.values())) > 1
         parts.append(_against(baseline, arm, found, unit=not parts) + (f" ({passes[arm]})" if last else ""))
-    parts += [_alone(results, arm) for arm in ([] if compared else [baseline]) + lone]
+    loads = load_report.sentences(results)
+    parts += [_alone(results, arm) for arm in ([] if compared else [baseline]) + lone if results.places or not loads]
+    parts += loads
     parts += dict.fromkeys(crash_text(crash) for crash in results.crashes)
     mark = "Dry run, which measures nothing: " if results.header.get("dry_run") else ""
     weights = " Dummy weights." if results.header.get("dummy_weights") else ""

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4.benchmark import vllm_flags
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.records import Record
-from sglang_gemma4.benchmark.workloads import Workload
+from sglang_gemma4.benchmark.workloads import ITL_LIMIT, TTFT_LIMIT, Workload
 
 WARM_UP = -1  # the repetition number of an uncounted pass
 ENGINE, SERVER = "engine", "server"  # the processes of an arm, in this order in each round
@@ -42,6 +43,9 @@ class Plan:
     share_weights: bool = False  # random ones: a single copy of them for those
     card_lock: Path | None = None  # held (flock) by whatever uses the card, so by each pass
     dataset: Path | None = None
+    limits: tuple[float, float] = (TTFT_LIMIT, ITL_LIMIT)  # ms, 99th percentiles of TTFT and ITL that goodput asks for
+    vllm_python: str = ""
+    vllm_version: str = ""
     dummy_weights: bool = False
     cpu: bool = False
     dry_run: bool = False
@@ -51,6 +55,15 @@ class Plan:
     @property
     def raw(self) -> Path:
         return self.folder / "raw.jsonl"
+
+    @property
+    def token_ids(self) -> bool:
+        """Whether all workloads are sent to ``/v1/completions`` as token ids, the one way that SGLang and vLLM share."""
+        return any(arm.vllm for arm in self.arms)
+
+    @property
+    def open_loop(self) -> bool:
+        return any(workload.open_loop for workload in self.workloads)
 
     def numbers(self, round_: int) -> range:
         """The repetition numbers of a round; the repetitions are spread evenly, earlier rounds get one more if need be."""
@@ -71,10 +84,11 @@ class Plan:
         arms = [
             {
                 "name": arm.name,
-                "environment": {**self.environment, **arm.environment},
+                "environment": {name: _shown(name, value) for name, value in {**self.environment, **arm.environment}.items()},
                 # The folder of a model with random weights is another in every invocation.
-                "arguments": [part.replace(self.model, self.label) for part in (*self.arguments, *arm.arguments)],
+                "arguments": [part.replace(self.model, self.label) for part in self.flags(arm)],
                 **({"only": list(arm.only)} if arm.only else {}),
+                **({"engine": "vllm"} if arm.vllm else {}),
             }
             for arm in self.arms
         ]
@@ -91,12 +105,21 @@ class Plan:
             "dataset": _identity(self.dataset) if self.dataset else None,
             "together": self.together,
             **({"share_weights": True} if self.share_weights else {}),
+            **({"limits": dict(zip(("ttft_ms", "itl_ms"), self.limits, strict=True))} if self.open_loop else {}),
         }
+
+    def flags(self, arm: Arm) -> list[str]:
+        """The server flags of an arm; those of vLLM in its own words."""
+        return vllm_flags.of_arm(self.arguments, arm.arguments, self.environment) if arm.vllm else [*self.arguments, *arm.arguments]
 
     def log(self, arm: Arm, kind: str = "") -> Path:
         """The log file of an arm's processes; an arm whose name is no file name is numbered."""
         name = arm.name if re.fullmatch(r"[\w.-]{1,60}", arm.name) else f"arm-{self.arms.index(arm)}"
         return self.folder / f"{name}{kind}.log"
+
+
+def _shown(variable: str, value: str) -> str:
+    return "(a path)" if variable == "PYTHONPATH" else value  # of this machine
 
 
 def _identity(dataset: Path) -> str:

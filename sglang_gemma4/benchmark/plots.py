@@ -1,43 +1,24 @@
-"""The plots of a run, one function each; what has no data is not drawn. Made to be read at half size: 9 inches, 12 points, 150 dpi."""
+"""The plots of a run, one function each; what has no data is not drawn."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from sglang_gemma4.benchmark.kernel_categories import counted
+from sglang_gemma4.benchmark.load_plot import latency_over_rate
+from sglang_gemma4.benchmark.plot_style import COLOURS, HATCHES, LEAST, MARKERS, finish, new_figure
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import METRIC, Results, batch_place, number, pooled, sweep_size, values
 from sglang_gemma4.benchmark.statistics import Summary, summary
 
-WIDTH = 9.0  # inches
-DPI = 150
-# Okabe and Ito's palette: told apart by readers with any of the common colour deficiencies.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_HATCHES = ("", "////", "....", "xxxx")
-LEAST = "least time (roofline)"
 _OTHER = "#BBBBBB"
-_LINE = 100  # characters of a legend's line
 _NAME = 22  # characters of a bar's label before it breaks
 _SMALL = 0.02  # a category below this share of every bar is drawn as "other"
 _SIDE_BY_SIDE = 0.97  # of a bar: where kernels ran at once, the time with any of them running is shown too
 _WIDE = 0.045  # a segment at least this share of the axis carries its percentage
-_STYLE: Any = {
-    "font.size": 12,
-    "axes.titlesize": 13,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#DDDDDD",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "legend.handlelength": 3.0,
-    "figure.constrained_layout.use": True,
-}
 
 
 def require() -> None:
@@ -70,33 +51,33 @@ def kernel_shares(results: Results, path: Path) -> bool:
         return False
     categories, colours = _categories(profiles)
     panels = [[r for r in profiles if (r["stage"], r["batch"]) == place] for place in places]
-    with _figure(1.6 + sum(1.1 + 0.5 * len(panel) for panel in panels)) as figure:
+    with new_figure(1.6 + sum(1.1 + 0.5 * len(panel) for panel in panels)) as figure:
         axes = figure.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": [1 + len(panel) for panel in panels]})[:, 0]
         for axis, (stage, batch), panel in zip(axes, places, panels, strict=True):
             _bars(axis, panel, categories, colours)
             axis.set_title(f"{stage}, batch {batch}, {panel[0]['context_tokens']} tokens of context", loc="left", fontsize=12)
             busy = "; busy: with any of them running" if any(map(_busy, panel)) else ""
             axis.set_xlabel(f"µs per step ({'; '.join(dict.fromkeys(map(counted, panel)))}{busy})")
-        _finish(figure, axes, results, "Kernel time of one step", path)
+        finish(figure, axes, results, "Kernel time of one step", path)
     return True
 
 
 def accept_lengths(results: Results, path: Path) -> bool:
     """Accepted tokens per verify step by workload and batch, median with range; False without speculation."""
-    order = [*results.workloads, *map(batch_place, results.batches)]
+    order = [*results.closed, *map(batch_place, results.batches)]
     places = [(name, {arm: values(results.at(name, arm), "accept_length") for arm in results.arms}) for name in order]
     places = [(name, found) for name, found in places if any(found.values())]
     arms = [arm for arm in results.arms if any(found[arm] for _, found in places)]
     if not places:
         return False
-    with _figure(1.9 + (0.15 + 0.3 * len(arms)) * len(places)) as figure:
+    with new_figure(1.9 + (0.15 + 0.3 * len(arms)) * len(places)) as figure:
         axis = figure.subplots()
         thick = 0.8 / len(arms)
         for position, arm in enumerate(arms):
             own = [(row, summary(found[arm])) for row, (_, found) in enumerate(places) if found[arm]]
             at = [row + (position - (len(arms) - 1) / 2) * thick for row, _ in own]
             index = results.arms.index(arm)
-            axis.barh(at, [s.median for _, s in own], thick, label=arm, color=COLOURS[index % 8], hatch=_HATCHES[index // 8 % 4])
+            axis.barh(at, [s.median for _, s in own], thick, label=arm, color=COLOURS[index % 8], hatch=HATCHES[index // 8 % 4])
             axis.errorbar([s.median for _, s in own], at, xerr=_reach([s for _, s in own]), fmt="none", ecolor="black", capsize=3)
             for y, (_, s) in zip(at, own, strict=True):
                 axis.annotate(f"{s.median:.2f}", (s.high, y), (6, 0), textcoords="offset points", va="center")
@@ -106,7 +87,7 @@ def accept_lengths(results: Results, path: Path) -> bool:
         axis.margins(x=0.12)
         axis.set_xlim(left=0)
         axis.set_xlabel("accept length (tokens per verify step): median, line: range")
-        _finish(figure, [axis], results, "Accept length", path)
+        finish(figure, [axis], results, "Accept length", path)
     return True
 
 
@@ -117,13 +98,13 @@ def _lines(results: Results, path: Path, kind: str, name: str, title: str, x: st
     lines = {arm: {size: values(results.at(place, arm), name) for size, place in places.items()} for arm in results.arms}
     if not places:
         return False
-    with _figure(5.2) as figure:
+    with new_figure(5.2) as figure:
         axis = figure.subplots()
         for index, (arm, points) in enumerate(lines.items()):
             own = [(size, summary(found)) for size, found in points.items() if found]
             sizes, spreads = [size for size, _ in own], [s for _, s in own]
             colour, style = COLOURS[index % 8], ("-", "--", "-.", ":")[index % 4]
-            axis.plot(sizes, [s.median for s in spreads], style, marker=_MARKERS[index % 8], color=colour, label=arm, lw=2, ms=7)
+            axis.plot(sizes, [s.median for s in spreads], style, marker=MARKERS[index % 8], color=colour, label=arm, lw=2, ms=7)
             axis.fill_between(sizes, [s.low for s in spreads], [s.high for s in spreads], color=colour, alpha=0.25, lw=0)
         axis.set_xscale("log", base=2)
         axis.set_xticks(list(places), [str(size) for size in places])
@@ -131,19 +112,19 @@ def _lines(results: Results, path: Path, kind: str, name: str, title: str, x: st
         axis.set_ylim(bottom=0)
         axis.set_xlabel(x)
         axis.set_ylabel(y)
-        _finish(figure, [axis], results, f"{title}: median, band from smallest to largest", path)
+        finish(figure, [axis], results, f"{title}: median, band from smallest to largest", path)
     return True
 
 
 def _boxes(results: Results, path: Path, name: str, title: str, x: str) -> bool:
     """Quartile boxes with whiskers from the 1st to the 99th percentile, grouped by workload; sweeps only if there is nothing else."""
-    names = [workload for workload in results.workloads if sweep_size(workload) is None] or results.workloads
+    names = [workload for workload in results.closed if sweep_size(workload) is None] or results.closed
     rows = [(workload, arm, found) for workload in names for arm in results.arms if (found := pooled(results.at(workload, arm), name))]
     if not rows:
         return False
     from matplotlib.ticker import LogLocator
 
-    with _figure(2.0 + 0.45 * len(rows) + 0.2 * len(names)) as figure:
+    with new_figure(2.0 + 0.45 * len(rows) + 0.2 * len(names)) as figure:
         axis = figure.subplots()
         at: list[float] = []
         ticks: dict[str, list[float]] = {}
@@ -168,7 +149,7 @@ def _boxes(results: Results, path: Path, name: str, title: str, x: str) -> bool:
         else:
             axis.set_xlim(left=0)
         axis.set_xlabel(x)
-        _finish(figure, [axis], results, f"{title}: median, quartiles, 1st to 99th percentile", path)
+        finish(figure, [axis], results, f"{title}: median, quartiles, 1st to 99th percentile", path)
     return True
 
 
@@ -179,7 +160,7 @@ def _box(axis: Any, samples: list[list[float]], at: list[float], index: int, arm
     names = ("whislo", "q1", "med", "q3", "whishi")
     percentiles: Any = [np.percentile(sample, [1, 25, 50, 75, 99]) for sample in samples]
     boxes = [dict(zip(names, own, strict=True)) for own in percentiles]
-    look = {"facecolor": COLOURS[index % 8], "alpha": 0.8, "hatch": _HATCHES[index // 8 % 4]}
+    look = {"facecolor": COLOURS[index % 8], "alpha": 0.8, "hatch": HATCHES[index // 8 % 4]}
     options = {"orientation": "horizontal", "showfliers": False, "patch_artist": True, "manage_ticks": False}
     drawn = axis.bxp(boxes, at, widths=0.75, medianprops={"color": "black", "lw": 2}, boxprops=look, **options)
     drawn["boxes"][0].set_label(arm)
@@ -193,7 +174,7 @@ def _categories(profiles: Sequence[Record]) -> tuple[list[str], dict[str, tuple[
         for category, time in spent.items():
             shares[category] = max(shares.get(category, 0.0), time / (sum(spent.values()) or 1.0))
     large = sorted((name for name, share in shares.items() if share >= _SMALL and name != "other"), key=lambda name: -shares[name])
-    colours = {name: (COLOURS[index % 7], _HATCHES[index // 7 % 4]) for index, name in enumerate(large)}
+    colours = {name: (COLOURS[index % 7], HATCHES[index // 7 % 4]) for index, name in enumerate(large)}
     small = ["other"] if len(large) < len(shares) else []
     return large + small, colours | {"other": (_OTHER, "")}
 
@@ -247,30 +228,6 @@ def _reach(spreads: Sequence[Summary]) -> list[list[float]]:
     return [[s.median - s.low for s in spreads], [s.high - s.median for s in spreads]]
 
 
-@contextmanager
-def _figure(height: float) -> Iterator[Any]:
-    """An empty figure in the house style; matplotlib's own defaults are back afterwards."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(_STYLE):
-        yield Figure(figsize=(WIDTH, height), dpi=DPI)
-
-
-def _finish(figure: Any, axes: Sequence[Any], results: Results, title: str, path: Path) -> None:
-    """Title, one legend below everything, file."""
-    figure.suptitle(f"{title}\n{results.place}", fontsize=13)
-    entries = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    if LEAST in entries:
-        entries[LEAST] = entries.pop(LEAST)  # last
-    if entries:
-        longest = max(map(len, entries))
-        figure.legend(
-            entries.values(), entries.keys(), loc="outside lower center", ncols=max(1, min(4, len(entries), _LINE // (longest + 6)))
-        )
-    figure.savefig(path, dpi=DPI)
-
-
 PLOTS: dict[str, Callable[[Results, Path], bool]] = {
     "sweep-throughput": partial(_lines, kind="sweep-", name=METRIC, title="Server throughput", x="requests at once", y="output tokens/s"),
     "step-throughput": partial(
@@ -286,6 +243,7 @@ PLOTS: dict[str, Callable[[Results, Path], bool]] = {
     ),
     "ttft": partial(_boxes, name="ttft_ms", title="Time to first token", x="TTFT (ms)"),
     "tpot": partial(_boxes, name="tpot_ms", title="Time per output token", x="TPOT (ms)"),
+    "latency-over-rate": latency_over_rate,
     "kernels": kernel_shares,
     "accept-length": accept_lengths,
 }

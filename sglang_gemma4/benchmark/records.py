@@ -7,10 +7,11 @@ Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else th
     · ``repetitions`` (counted ones of an arm and workload)
     · ``arms`` list of {``name``, ``environment`` {}, ``arguments`` []}, the first is the baseline
     · ``workloads`` list of {``name``, ``input_tokens``, ``output_tokens``, ``requests``, ``concurrency``, ``images``, ``image_size``}
+    and of loads ``lengths``, ``rate``, ``scale`` · ``limits`` {``ttft_ms``, ``itl_ms``} (of goodput; only with open-loop loads)
     · ``batches`` list (step times) · ``versions`` {name: version} · ``device`` {``name``, ``count``, ``memory_gib``, ``driver``}
     · ``environment`` {} · ``notes`` list of sentences
 ``start``       a server or engine of an arm is up
-    ``arm`` · ``round`` · ``process`` ("server", "engine") · ``seconds``
+    ``arm`` · ``round`` · ``process`` ("server", "engine", "vllm") · ``seconds``
     · ``settings`` {name: value}, all that is compared between arms · ``patches`` {name: state}
 ``repetition``  one pass of a workload through SGLang's benchmark client
     ``arm`` · ``round`` · ``workload`` · ``repetition`` · ``counted`` (False: warm-up) · ``seconds`` · ``completed`` · ``failed``
@@ -18,6 +19,10 @@ Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else th
     · ``missing_tokens`` (only where the server generated fewer than the client believes; the tokens and rate above are the server's)
     · ``ttft_ms`` and ``tpot_ms`` (lists, one value per request) · ``accept_length`` (tokens per verify step, or None)
     · ``full_pool_peak`` and ``swa_pool_peak`` (fraction in use, or None) · ``running_peak`` and ``queue_peak`` (requests)
+    · of a pass that was sent as token ids (loads; every workload beside an arm of vLLM): ``requests_per_second`` (completed)
+    · ``itl_ms``, ``token_itl_ms``, ``admitting_itl_ms`` and ``pure_itl_ms`` {``p50``, ``p90``, ``p99``, ``mean``, ``max``, ``count``}, see
+    :mod:`sglang_gemma4.benchmark.latency` · ``tokens_per_event`` · in open loop ``rate`` (requests/s) and ``late_ms`` (99th percentile of
+    how late the client sent)
     · ``retractions`` (requests) · ``prefill_tokens`` (computed, or None) · ``memory_peak_gib``
 ``step``        step times of the offline engine at one batch size
     ``arm`` · ``round`` · ``batch`` · ``repetition`` · ``counted`` · ``input_tokens`` · ``output_tokens`` (per request) · ``prefill_ms``

@@ -8,8 +8,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sglang_gemma4.benchmark import caveats, headline, plots, stages
+from sglang_gemma4.benchmark import caveats, headline, load_report, plots, stages
 from sglang_gemma4.benchmark.kernel_categories import table as kernel_table
+from sglang_gemma4.benchmark.latency import percentile
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import METRIC, TIMED, Results, batch_place, load, number, place_of, pooled, sweep_size, table, values
 from sglang_gemma4.benchmark.statistics import ratio, summary
@@ -51,6 +52,9 @@ def markdown(results: Results, drawn: Sequence[str] = ()) -> str:
         caveats=caveats.sentences(results),
         workloads=_workloads(results),
         intervals=_INTERVALS.format(results.arms[0]) if len(results.arms) > 1 else "",
+        loads=load_report.tables(results),
+        load_note=load_report.how_to_read(results),
+        goodput=load_report.goodput(results),
         steps=_steps(results),
         step_tokens=" and ".join(f"{inputs} prompt and {outputs} new tokens" for inputs, outputs in lengths),
         stages=stages.rows(results.profiles),
@@ -66,8 +70,8 @@ def markdown(results: Results, drawn: Sequence[str] = ()) -> str:
 
 def _workloads(results: Results) -> list[tuple[str, str, str]]:
     """Title, description and table of each workload, and of a sweep's points together."""
-    sweep = [name for name in results.workloads if sweep_size(name) is not None]
-    groups = [(name, [name]) for name in results.workloads if name not in sweep] + ([("sweep", sweep)] if sweep else [])
+    sweep = [name for name in results.closed if sweep_size(name) is not None]
+    groups = [(name, [name]) for name in results.closed if name not in sweep] + ([("sweep", sweep)] if sweep else [])
     blocks = []
     for title, names in groups:
         described = "; ".join(_described(results, name) for name in dict.fromkeys((names[0], names[-1])))
@@ -76,6 +80,7 @@ def _workloads(results: Results) -> list[tuple[str, str, str]]:
             _RATIO: lambda found: _ratio(results, found),
             "TTFT median ms": lambda found: _latency(found, "ttft_ms"),
             "TPOT median ms": lambda found: _latency(found, "tpot_ms"),
+            **(_TAILS if any(record.get("itl_ms") for record in results.counted if record.get("workload") in names) else {}),
             "accept length": lambda found: _cell(found, "accept_length"),
             "full / SWA pool peak %": lambda found: " / ".join(
                 _cell(found, f"{pool}_pool_peak", max, _percent) for pool in ("full", "swa")
@@ -115,7 +120,8 @@ def _described(results: Results, workload: str) -> str:
     at_once = f"{asked['concurrency']} at once" if asked.get("concurrency") else "all at once"
     images = f", {asked['images']} images of {asked['image_size']} x {asked['image_size']} pixels each" if asked.get("images") else ""
     requests = f"{asked['requests']} request{'s' * (asked['requests'] != 1)}"
-    return f"{workload}: {requests}, {at_once}, {asked['input_tokens']} prompt and {asked['output_tokens']} new tokens{images}"
+    most = f"{asked['lengths']} lengths, at most " if asked.get("lengths") else ""
+    return f"{workload}: {requests}, {at_once}, {most}{asked['input_tokens']} prompt and {asked['output_tokens']} new tokens{images}"
 
 
 def _ratio(results: Results, found: Sequence[Record]) -> str:
@@ -151,6 +157,22 @@ def _latency(found: Sequence[Record], name: str) -> str:
     """Median over the requests, where enough of them have times."""
     timed = len(pooled(found, "ttft_ms")) >= TIMED * sum(int(record["completed"]) for record in found)
     return number(median(spans)) if timed and (spans := pooled(found, name)) else "-"
+
+
+def _tail(found: Sequence[Record]) -> str:
+    """The 99th percentile of TTFT, median over passes."""
+    each = [percentile(times, 99) for record in found if (times := pooled([record], "ttft_ms"))]
+    return number(median(each)) if each else "-"
+
+
+def _itl(found: Sequence[Record]) -> str:
+    """Median and 99th percentile of the gaps between stream events, each the median over passes."""
+    each = [record["itl_ms"] for record in found if record.get("itl_ms")]
+    return " / ".join(number(median(gaps[name] for gaps in each)) for name in ("p50", "p99")) if each else "-"
+
+
+_TAILS: dict[str, Column] = {"TTFT p99 ms": _tail, "ITL p50 / p99 ms": _itl, load_report.ADMITTING: load_report.admitting}
+"""Columns of workloads that were sent as token ids."""
 
 
 def _starts(results: Results) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from sglang_gemma4.benchmark import records
 from sglang_gemma4.benchmark.records import Record
+from sglang_gemma4.benchmark.workloads import load_name
 
 METRIC = "output_throughput"
 TIMED = 0.9  # of the requests must have times before a median of them stands for all
@@ -48,10 +49,15 @@ class Results:
         return sorted({int(record["batch"]) for record in self.counted if "batch" in record})
 
     @property
+    def closed(self) -> list[str]:
+        """Those of :attr:`workloads` whose throughput is the server's; that of an open-loop load is the rate it is sent at."""
+        return [name for name in self.workloads if load_name(name) is None]
+
+    @property
     def places(self) -> list[str]:
-        """Where there are counted results: workloads, batch sizes of the offline engine, and the points of a sweep last."""
-        single = [name for name in self.workloads if sweep_size(name) is None]
-        return [*single, *map(batch_place, self.batches), *(name for name in self.workloads if name not in single)]
+        """Where throughput is measured: workloads, batch sizes of the offline engine, and the points of a sweep last."""
+        single = [name for name in self.closed if sweep_size(name) is None]
+        return [*single, *map(batch_place, self.batches), *(name for name in self.closed if name not in single)]
 
     def at(self, place: str, arm: str) -> list[Record]:
         """Counted results of one arm at one of :attr:`places`."""

@@ -71,7 +71,7 @@ def _measure(
         sides: list[Side] = []
         passes = None
         if process == SERVER:
-            passes = client.Client(plan.folder / "scratch", _client_environment(plan), plan.dataset)
+            passes = client.Client(plan.folder / "scratch", _client_environment(plan), plan.dataset, plan.token_ids)
             running.callback(passes.stop)
         shared = running.enter_context(environment(plan))
         for arm, tasks in todo:

@@ -29,11 +29,17 @@ class Died(Exception):  # noqa: N818 - what happened, not a mistake
 class Server:
     """``sglang.launch_server`` (on the CPU through ``sglang-gemma4 serve``) in a process group of its own."""
 
+    engine = "sglang"  # whose API it serves
+
     def __init__(self, model: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path, *, cpu: bool) -> None:
+        program = ["sglang_gemma4.cli", "serve", model] if cpu else ["sglang.launch_server", "--model-path", model]
+        self._start([sys.executable, "-m", *program, "--enable-metrics", *arguments], environment, log)
+
+    def _start(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        """Start ``command``, a server program, at a free port."""
         self.port, self.log = free_port(), log
         self.url = f"http://127.0.0.1:{self.port}"
-        program = ["sglang_gemma4.cli", "serve", model] if cpu else ["sglang.launch_server", "--model-path", model]
-        command = [sys.executable, "-m", *program, "--port", str(self.port), "--enable-metrics", *arguments]
+        command = [*command, "--port", str(self.port)]
         self.started = time.monotonic()
         with log.open("ab") as out:
             self.process = subprocess.Popen(

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sglang_gemma4.benchmark import client, gauges, records
+from sglang_gemma4.benchmark import client, gauges, records, vllm_server
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import WARM_UP, Plan, Task
 from sglang_gemma4.benchmark.server import Server
@@ -20,7 +20,10 @@ class ServerSide:
         self.plan, self.arm, self.tasks, self.passes = plan, arm, tasks, passes
         self._who = {"arm": arm.name, "round": round_}
         own = {**environment, **arm.environment}
-        self.server = Server(plan.model, [*plan.arguments, *arm.arguments], own, plan.log(arm), cpu=plan.cpu)
+        if arm.vllm:
+            self.server: Server = vllm_server.start(plan, arm, own)
+        else:
+            self.server = Server(plan.model, [*plan.arguments, *arm.arguments], own, plan.log(arm), cpu=plan.cpu)
 
     def wait_until_up(self, ends: float | None, progress: Progress) -> None:
         """Wait until the server answers, record its settings, and drop workloads that its pool cannot hold.
@@ -30,9 +33,15 @@ class ServerSide:
         """
         seconds = self.server.wait_until_ready(self.plan.start_limit, progress)
         settings = self.server.settings()
-        start = {"process": "server", "seconds": seconds, "settings": settings, "patches": self.server.patches()}
+        start = {
+            "process": "vllm" if self.arm.vllm else "server",
+            "seconds": seconds,
+            "settings": settings,
+            "patches": self.server.patches(),
+        }
         records.append(self.plan.raw, "start", **self._who, **start)
-        progress(f"server up after {seconds:.0f} s, {settings['max_total_num_tokens']} tokens in its pool")
+        pool = settings.get("max_total_num_tokens")
+        progress(f"server up after {seconds:.0f} s" + (f", {pool} tokens in its pool" if pool else ""))
         self.drop_what_does_not_fit(settings, progress)
 
     def drop_what_does_not_fit(self, settings: Mapping[str, Any], progress: Progress) -> None:
@@ -62,13 +71,12 @@ class ServerSide:
 
         try:
             with gauges.Watch(self.server.url, gauges.memory_in_use(self.server.process.pid)) as watch:
-                result = self.passes.run(asked, self.server, self.plan.model, seed, self.plan.pass_limit, told)
+                row = self.passes.run(asked, self.server, self.plan.model, seed, self.plan.pass_limit, told)
         except OSError:
             time.sleep(client.GRACE)
             self.server.check()
             raise
         self.server.check()
-        row = client.measured(result)
         row |= generated(row, watch.added.get("sglang:generation_tokens_total"))
         row |= {
             "accept_length": gauges.accept_length(watch.added, row["completed"]),

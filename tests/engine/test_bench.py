@@ -1,22 +1,25 @@
 """The whole path of `sglang-gemma4 bench` on real processes: a server, an engine, SGLang's client, a crash, a resumed run, the report."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from sglang_gemma4 import cli
 from sglang_gemma4.benchmark import records
+from tests.engine import vllm_stub
 
 
 @pytest.mark.timeout(1500)
 def test_a_dry_run_measures_both_ways_keeps_a_crash_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
-    words = ["bench", "--dry-run", "--rounds", "1", "--repetitions", "1", "--out", str(folder), "--workload", "chat,images"]
-    words += ["--batches", "2", "--arm", "package", "--arm", "dies:package,--attention-backend=triton,--device=nowhere"]
+    words = ["bench", "--dry-run", "--rounds", "1", "--repetitions", "1", "--out", str(folder), "--workload", "chat,images,multi-turn"]
+    words += ["--rates", "2,8", "--batches", "2", "--arm", "package", "--arm", "dies:package,--attention-backend=triton,--device=nowhere"]
     assert cli.main(words) == 1, "an arm that crashed is in the exit status"
     lines = records.read(folder / records.NAME)
     passed = [line for line in lines if line["kind"] == "repetition" and line["counted"]]
-    assert [(line["arm"], line["workload"]) for line in passed] == [("package", "chat"), ("package", "images")]
+    assert {line["arm"] for line in passed} == {"package"}
+    assert [line["workload"] for line in passed] == ["chat", "images", "multi-turn@2", "multi-turn@8"]
     assert (passed[1]["completed"], passed[1]["failed"]) == (4, 0)
     drawn = sorted((folder / "scratch").glob("requests-*.pickle"))
     assert len(drawn) == 2, "the images of the warm-up and of the counted pass, for every arm"
@@ -27,6 +30,12 @@ def test_a_dry_run_measures_both_ways_keeps_a_crash_and_resumes(tmp_path: Path, 
     assert passed[0]["output_tokens"] == 40
     assert len(passed[0]["ttft_ms"]) == 4
     assert min(passed[0]["ttft_ms"]) > 0
+    for line, rate in zip(passed[2:], (2, 8), strict=True):
+        assert (line["completed"], line["failed"], line["output_tokens"], line["rate"]) == (8, 0, 32, rate)
+        assert (line["itl_ms"]["count"], line["tokens_per_event"]) == (24, 1), "without MTP every event brings one token"
+        asked = [json.loads(file.read_text()) for file in (folder / "scratch").glob(f"rows-multi-turn@{rate}-*-1.json")]
+        prompts = sum(row["prompt"] for row in asked[0])
+        assert line["prefill_tokens"] < prompts / 2, "a turn finds those before it in the radix cache"
     steps = [line for line in lines if line["kind"] == "step" and line["counted"]]
     assert [(line["arm"], line["batch"]) for line in steps] == [("package", 2)]
     assert steps[0]["step_ms"] > 0
@@ -37,7 +46,39 @@ def test_a_dry_run_measures_both_ways_keeps_a_crash_and_resumes(tmp_path: Path, 
     report = (folder / "REPORT.md").read_text()
     assert report.startswith("Dry run, which measures nothing")
     assert "dies died during start of the engine" in report
+    assert "; goodput on multi-turn: package " in report.split("\n")[0]
+    assert (folder / "latency-over-rate.png").exists()
 
     assert cli.main(words) == 1
     again = records.read(folder / records.NAME)
     assert [line["kind"] for line in again[len(lines) :]] == ["header"], "a finished run has nothing left to do"
+
+
+@pytest.mark.timeout(600)
+def test_vllm_is_an_arm(tmp_path: Path) -> None:
+    """Its process, client, metrics and end, with a server that answers as vLLM does; the client above is the same, on SGLang's."""
+    folder, log = tmp_path / "run", tmp_path / "stub.jsonl"
+    stub = f"PYTHONPATH={vllm_stub.write(tmp_path / 'stub')},VLLM_STUB_LOG={log}"
+    words = ["bench", "--dry-run", "--rounds", "1", "--repetitions", "1", "--out", str(folder), "--workload", "single,log-uniform"]
+    words += ["--rates", "20,40", "--accept-length", "2.8", "--arm", f"plain:vllm,only=single,{stub}", "--arm", f"mtp:vllm,mtp,{stub}"]
+    assert cli.main([*words, "--", "--max-running-requests=8"]) == 0
+    lines = records.read(folder / records.NAME)
+    passed = [line for line in lines if line["kind"] == "repetition" and line["counted"]]
+    names = [("plain", "single"), ("mtp", "single"), ("mtp", "log-uniform@20"), ("mtp", "log-uniform@40")]
+    assert [(line["arm"], line["workload"]) for line in passed] == names
+    for line in passed:
+        assert (line["failed"], "missing_tokens" in line) == (0, False)
+        assert line["accept_length"] > 1
+        assert line["itl_ms"]["p50"] > 15, "the stub waits 20 ms for two tokens"
+        assert line["token_itl_ms"]["p50"] < line["itl_ms"]["p50"]
+    starts = [line for line in lines if line["kind"] == "start"]
+    assert [start["settings"]["cache.num_gpu_blocks"] for start in starts] == ["512", "512"]
+    asked = [json.loads(line) for line in log.read_text().splitlines()]
+    assert sum("reset" in line for line in asked) == 8, "every pass begins with an empty prefix cache"
+    (_, started) = (line for line in asked if "started" in line)
+    assert started["dev"] == "1"
+    assert "--max-num-seqs=8" in started["started"]
+    assert any("synthetic_acceptance_length" in word for word in started["started"])
+    report = (folder / "REPORT.md").read_text()
+    assert "| vllm | 0.33.0 |" in report
+    assert str(tmp_path) not in report.replace(str(log), ""), "the arm's own variable is the test's"

@@ -47,6 +47,15 @@ def test_what_all_arms_asked_for_alike_and_did_not_all_get_is_told() -> None:
     assert len(unasked(settings, header(["--page-size=64"], ["--page-size=64"]))) == 1
 
 
+def test_an_arm_of_vllm_hides_no_difference_of_the_others() -> None:
+    whole = header(["--max-running-requests=80"], ["--max-running-requests=80"])
+    whole["arms"].append({"name": "peer", "arguments": ["--max-num-seqs=80"], "environment": {}, "engine": "vllm"})
+    settings = starts(("stock", {"max_running_requests": 80}), ("package", {"max_running_requests": 48}))
+    settings += starts(("peer", {"max_num_seqs": "80", "engine": "vllm"}), process="vllm")
+    (found,) = unasked(settings, whole)
+    assert found.startswith("max_running_requests differs though no arm asked for it: stock 80, package 48")
+
+
 def test_aliases_and_shortened_flags_are_understood() -> None:
     settings = starts(("stock", {"tp_size": 1, "ep_size": 1}), ("package", {"tp_size": 2, "ep_size": 2}))
     assert unasked(settings, header(package=["--tp", "2", "--expert-parallel-size", "2"])) == []

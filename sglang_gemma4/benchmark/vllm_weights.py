@@ -1,0 +1,18 @@
+"""A plugin of vLLM that fills ``--load-format dummy`` with the weights of realistic spread that the SGLang arms have.
+
+It runs in vLLM's environment, which has neither SGLang nor this package's other requirements (``vllm_server.plugin``).
+"""
+
+from typing import Any
+
+
+def register() -> None:
+    """Have vLLM's dummy loader fill models as ``tiny/spread_weights`` says."""
+    from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader  # type: ignore[import-not-found, unused-ignore]
+
+    from sglang_gemma4.tiny.spread_weights import fill
+
+    def load_weights(_: Any, model: Any, *__: Any) -> None:
+        fill(model, seed=1234)  # SGLang's seed of dummy weights
+
+    DummyModelLoader.load_weights = load_weights
