@@ -3,10 +3,12 @@
 Arms start one after another on an empty card, their order turning with each repetition. Modes:
 
 - ``cold``: every cache of compiled kernels is an empty folder.
-- ``listed``: the same, but what the package keeps for the next start (``SGLANG_GEMMA4_CACHE_DIR``) is of an earlier start of the arm.
+- ``listed``: the same, but what the package keeps for the next start (``SGLANG_GEMMA4_CACHE_DIR``) is of an earlier start of the arm;
+  arms without the package keep nothing and have no such start.
 - ``warm``: all folders are of an earlier start of the arm.
 
-A mode that needs an earlier start has one before the first repetition, which is not counted. FOLDER gets a log for each start,
+The earlier start is the first cold one; without ``--cold`` one is made before the first repetition and not counted. FOLDER gets a log
+for each start,
 ``starts.json`` with all that was measured, and ``TABLE.md``.
 """
 
@@ -21,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4 import switches
 from sglang_gemma4.benchmark import arms as arm_texts
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.server import Died, Server
 from sglang_gemma4.cpu.environment import has_accelerator
-from sglang_gemma4.switches import CACHE_DIR
 
 MODES = ("cold", "listed", "warm")
 COMPILED = {
@@ -67,23 +69,31 @@ class Start:
     def environment(self, caches: Path) -> dict[str, str]:
         """What is added to this process's."""
         folders = {name: str(caches / self.compiled / folder) for name, folder in COMPILED.items()}
-        return {**folders, CACHE_DIR: str(caches / self.kept), **self.arm.environment}
+        return {**folders, switches.CACHE_DIR: str(caches / self.kept), **self.arm.environment}
 
 
 def plan(arms: Sequence[Arm], modes: Sequence[str], repetitions: int) -> Iterator[Start]:
     """The starts in order: in each repetition mode by mode, in each mode arm by arm, so that a machine's drift meets all arms alike."""
-    own = {arm.name: f"{arm.name}-kept" for arm in arms}
-    for arm in arms:
-        if set(modes) - {"cold"}:
+    own = {arm.name: f"{arm.name}-cold-1" for arm in arms}
+    if "cold" not in modes:
+        for arm in arms:
             yield Start(arm, "fill", 0, own[arm.name], f"{own[arm.name]}-list", counted=False)
     for repetition in range(1, repetitions + 1):
         turn = (repetition - 1) % len(arms)
         for mode in modes:
             for arm in [*arms[turn:], *arms[:turn]]:
+                if mode == "listed" and not keeps(arm):
+                    continue
                 fresh = f"{arm.name}-{mode}-{repetition}"
                 compiled = own[arm.name] if mode == "warm" else fresh
                 kept = f"{fresh}-list" if mode == "cold" else f"{own[arm.name]}-list"
                 yield Start(arm, mode, repetition, compiled, kept)
+
+
+def keeps(arm: Arm) -> bool:
+    """Whether a start of the arm keeps something for the next one in ``SGLANG_GEMMA4_CACHE_DIR``."""
+    environment = arm.effective_environment()
+    return any(environment.get(f"SGLANG_GEMMA4_{name}") == "1" for name in ("COMPILE_AHEAD", "FLASH_PREFILL"))
 
 
 def measure(start: Start, model: str, flags: Sequence[str], folder: Path, caches: Path, cpu: bool) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What one card has to show: a table of stages (``stages.py``), run in the order of their worth.
 
-    python tests/gpu/measure.py FOLDER [STAGE ...] [--seconds LIMIT]
+    python tests/gpu/measure.py FOLDER [STAGE ...] [--seconds LIMIT] [--passes N]
     python tests/gpu/measure.py --list
 
 FOLDER gets a log for each command and a folder for each bench (raw lines; ``sglang-gemma4 bench --report`` makes the report, also
@@ -35,8 +35,9 @@ DRY_FACTOR = 20
 class Run:
     """One invocation: its results' folder, its time limit, what is done and what was left out."""
 
-    def __init__(self, folder: Path, limit: float, dry: bool) -> None:
+    def __init__(self, folder: Path, limit: float, dry: bool, passes: int | None = None) -> None:
         self.folder, self.limit, self.dry, self.began = folder.resolve(), limit, dry, time.monotonic()
+        self.passes = passes
         self.folder.mkdir(parents=True, exist_ok=True)
         self.done_file = self.folder / ("done-dry" if dry else "done")
         self.done = set(self.done_file.read_text().split()) if self.done_file.exists() else set[str]()
@@ -60,6 +61,9 @@ class Run:
         for command in stage.dry if self.dry else stage.commands:
             for mark, value in given.items():
                 command = tuple(word.replace(mark, value) for word in command)
+            if self.passes is not None and "--repetitions" in command:
+                asked = command.index("--repetitions") + 1
+                command = (*command[:asked], str(self.passes), *command[asked + 1 :])
             filled.append(command)
         return filled
 
@@ -189,6 +193,7 @@ def main(words: Sequence[str] | None = None) -> int:
     form.add_argument("folder", nargs="?", type=Path, metavar="FOLDER")
     form.add_argument("stages", nargs="*", metavar="STAGE", help=f"of --list, or {', '.join(GROUPS)}; default: all")
     form.add_argument("--seconds", type=float, default=float("inf"), metavar="LIMIT", help="no stage begins that would end later")
+    form.add_argument("--passes", type=int, metavar="N", help="of each workload and arm, in place of a stage's own number")
     form.add_argument("--list", action="store_true", help="the stages, what each needs and decides")
     form.add_argument("--dry-run", action="store_true", help="the stages' dry runs, without a card")
     asked = form.parse_args(words)
@@ -205,7 +210,7 @@ def main(words: Sequence[str] | None = None) -> int:
         form.error("the stages need a card; --dry-run tries their commands without one")
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.default_int_handler)
-    return Run(asked.folder, asked.seconds, asked.dry_run).all(stages)
+    return Run(asked.folder, asked.seconds, asked.dry_run, asked.passes).all(stages)
 
 
 def has_card() -> bool:

@@ -90,19 +90,14 @@ def off(name: str, switch: str, rest: str = "package,mtp") -> str:
     return f"--arm {name}-off:{rest},{G}_{switch}=0"
 
 
-def start_times(mode: str, seconds: int) -> Stage:
-    """Seconds until servers of stock and the package are ready, alternating; the caches are folders of this stage."""
-    folder, model = f"{OUT}/start-{mode}", f"{OUT}/26b-a4b-{mode}"
+def start_times(name: str, seconds: int, decides: str, arms: str, modes: str) -> Stage:
+    """Seconds until servers of 26B-A4B with MTP are ready, in turns; the caches are folders of this stage."""
+    folder, model = f"{OUT}/{name}", f"{OUT}/26b-a4b-{name}"
     checkpoint = (PYTHON, "-m", "sglang_gemma4.cli", "checkpoint", "26b-a4b", model, "--random")
-    measure = (PYTHON, "-m", "sglang_gemma4.start.measure", folder, "--model", model, f"--{mode}", "--repetitions", "1")
+    measure = (PYTHON, "-m", "sglang_gemma4.start.measure", folder, "--model", model, *arms.split(), *modes.split(), "--repetitions", "1")
     clear = ("rm", "-rf", folder, model, f"{model}-assistant")
-    return Stage(
-        f"start-{mode}",
-        seconds,
-        f"{mode} start of 26B-A4B with MTP against stock, by part",
-        (both(clear, checkpoint, (*measure, "--", *START.split())),),
-        dry=(both(clear, checkpoint, (*measure, "--dry-run", "--", *START.split())),),
-    )
+    made = both(clear, checkpoint, (*measure, "--", *START.split()))
+    return Stage(name, seconds, decides, (made,), dry=(both(clear, checkpoint, (*measure, "--dry-run", "--", *START.split())),))
 
 
 def lora_steps(name: str, seconds: int, model: str, words: str, dry_model: str) -> Stage:
@@ -155,22 +150,16 @@ STAGES = (
         "--together --arm stock --arm package --workload prefill --repetitions 3", SMALL, beside=True,
     ),
     bench(
-        "e2b", 560, "README: E2B, six pictures and first tokens; what images by CUDA IPC and prefill graphs do", "e2b",
+        "e2b", 560, "README: E2B, six pictures, first tokens, prompts of 1,000 to 64,000 and of 7,000 tokens, a lone answer", "e2b",
+        "--together --arm stock --arm package --workload images,ttft,prompts,prefill,single --repetitions 2",
+        f"{SMALL} --context-length=70000",
+    ),
+    bench(
+        "e2b-switches", 560, "E2B: what images by CUDA IPC, prefill graphs, YOCO's graph and MTP do", "e2b",
         f"--together --arm stock --arm package --arm stock-card:stock,--mm-feature-transport=cuda_ipc,only=images "
-        f"--arm eager:package,{NO_GRAPH},only=ttft --workload images,ttft --repetitions 2", SMALL,
-    ),
-    bench(
-        "first-token", 400, "README: E2B, first token of a lone prompt", "e2b",
-        f"--together --arm stock --arm package --arm long:package,{G}_YOCO_GRAPH=0 --workload ttft --repetitions 3", SMALL,
-    ),
-    bench(
-        "growth", 310, "README: E2B, prompts of 1,000 to 64,000 tokens", "e2b",
-        "--together --arm stock --arm package --workload prompts,images-sweep --repetitions 2", f"{SMALL} --context-length=70000",
-    ),
-    bench(
-        "e2b-prefill", 400, "README: E2B, prompts of 7,000 tokens with and without MTP, a lone answer", "e2b",
-        "--together --arm stock --arm package --arm stock-mtp:stock,mtp,only=prefill --arm package-mtp:package,mtp,only=prefill "
-        "--workload prefill,single --repetitions 2", SMALL,
+        f"--arm eager:package,{NO_GRAPH},only=ttft --arm long:package,{G}_YOCO_GRAPH=0,only=ttft "
+        "--arm stock-mtp:stock,mtp,only=prefill --arm package-mtp:package,mtp,only=prefill "
+        "--workload images,ttft,prefill,images-sweep --repetitions 2", SMALL,
     ),
     # 26B-A4B from here on.
     bench(
@@ -196,8 +185,10 @@ STAGES = (
         "--together 2 --arm stock --arm package --batches 1,32 --step-tokens 700,200 --repetitions 5 --profile 1,32", TWO,
     ),
     bench(
-        "steps-1000", 400, "README: steps with MTP behind 1,000 tokens at batch 32 and 64", "26b-a4b",
-        f"{STOCK} {PACKAGE} --batches 1,8,32,64 --step-tokens 1000,200 --rounds 1 --repetitions 3", EAGER,
+        "steps", 330, "README: steps with and without MTP behind 700 tokens, prompts of 7,000 tokens, first tokens", "26b-a4b",
+        f"{SHARED} --arm plain-stock:stock --arm plain:package {STOCK} {PACKAGE} "
+        "--batches 1,32,8,80 --step-tokens 700,80 --workload prefill,ttft --repetitions 3",
+        f"{SEVEN} --max-running-requests=80 --max-total-tokens=64000", says=FLASH,
     ),
     bench(
         "pieces", 360, "what each kernel adds to a step with MTP", "26b-a4b",
@@ -235,12 +226,12 @@ STAGES = (
         f'tests/gpu/test_dependent_launch_gpu.py -k "{FEW}"',
     ),
     bench(
-        "profiles", 330, "README: steps with and without MTP behind 700 tokens; kernel by kernel, beside the card's floor", "26b-a4b",
+        "profiles", 330, "steps with and without MTP behind 700 tokens: kernel by kernel, beside the card's floor", "26b-a4b",
         f"{SHARED} {STOCK} {PACKAGE} --arm plain-stock:stock --arm plain:package --batches 1,32,8,80 --step-tokens 700,80 --repetitions 3 "
         "--profile 1,32,8,80 --roofline", f"{SEVEN} --max-running-requests=80 --max-total-tokens=64000",
     ),
     bench(
-        "prefills", 300, "README: prompts of 7,000 tokens, first token of a lone prompt; by switch", "26b-a4b",
+        "prefills", 300, "prompts of 7,000 tokens, first token of a lone prompt; by switch", "26b-a4b",
         f"{SHARED} --arm stock --arm package --arm no-flash:package,{NO_FLASH},only=prefill --arm eager:package,{NO_GRAPH},only=ttft "
         f"--arm experts-off:package,{G}_PREFILL_EXPERTS=0,only=prefill --workload prefill,ttft --repetitions 2",
         f"{SEVEN} --max-total-tokens=70000 --swa-full-tokens-ratio=0.3", says=FLASH,
@@ -257,8 +248,11 @@ STAGES = (
         "pools", 600, "README: summaries that run at once, stock's own pools and ours", "26b-a4b",
         f"{STOCK} {PACKAGE} --workload summarize --rounds 1 --repetitions 2", f"{EAGER} --mem-fraction-static=0.85",
     ),
-    start_times("cold", 420),
-    start_times("warm", 560),
+    start_times(
+        "start", 600, "start of 26B-A4B with MTP against stock: cold, with an earlier start's list, warm; by part",
+        f"{STOCK} --arm package:package,mtp,{G}_COMPILE_AHEAD=1", "--cold --listed --warm",
+    ),
+    start_times("start-serial", 200, "a cold start without COMPILE_AHEAD", f"--arm serial:package,mtp,{G}_COMPILE_AHEAD=0", "--cold"),
     tests("fast-paths", 200, "that the fast paths are taken", *engines("fast_paths")),
     kernels("chain", 100, "what each launch of a step's layer costs", "chain"),
     kernels("attention-long", 90, "attention of steps behind long contexts", "attention --layer full --requests 8 32 --keys 8192 65536"),
@@ -304,7 +298,6 @@ STAGES = (
 GROUPS = {
     "gains": tuple(stage.name for stage in STAGES if stage.decides.startswith("README")),
     "undecided": ("undecided-steps", "undecided-admission"),
-    "start": ("start-cold", "start-warm"),
     "tests": tuple(stage.name for stage in STAGES if stage.name.endswith("tests")),
 }
 """Names that stand for several stages."""

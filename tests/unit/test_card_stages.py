@@ -140,6 +140,16 @@ def test_tests_share_the_card_and_what_is_timed_has_it_alone(tmp_path: Path) -> 
     assert order[-3:-1] == ["memory begins", "memory ends"]
 
 
+def test_passes_replace_a_stage_s_own_number(tmp_path: Path) -> None:
+    (stage,) = named(["serve"])
+    asked = {
+        words[words.index("--repetitions") + 1]
+        for passes in (None, 1)
+        for words in measure.Run(tmp_path, 60, False, passes).commands(stage)
+    }
+    assert asked == {"2", "1"}
+
+
 def test_a_dry_run_runs_dry_commands_only(tmp_path: Path) -> None:
     stages = [Stage("one", 5, "", (("false",),), dry=(("bash", "-c", "touch {out}/dry-ran"),)), fake("none", "touch {out}/real")]
     (tmp_path / "dry").mkdir()
@@ -174,11 +184,11 @@ def test_a_bench_says_how_its_arms_compare(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_the_list_and_wrong_words(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "done").write_text("growth\n")
+    (tmp_path / "done").write_text("steps\n")
     assert measure.main([str(tmp_path), "--list"]) == 0
     said = capsys.readouterr().out
     assert all(stage.name in said for stage in STAGES)
-    assert "done README: E2B, prompts of 1,000" in said
+    assert "done README: steps with and without MTP" in said
     total = sum(stage.seconds for stage in STAGES)
     sums = [int(word) for line in said.splitlines() if " stages: " in line for word in line.split() if word.isdigit()]
     assert sums == [len(STAGES), total - sums[2], sums[2]]

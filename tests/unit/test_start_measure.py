@@ -13,25 +13,24 @@ from sglang_gemma4.switches import CACHE_DIR
 ARMS = [Arm("stock", {"SGLANG_GEMMA4": "0"}), Arm("package")]
 
 
-def test_arms_take_turns_and_an_uncounted_start_fills_the_caches() -> None:
+def test_arms_take_turns_and_a_start_fills_the_caches() -> None:
     names = [(start.name, start.counted) for start in measure.plan(ARMS, ["cold", "warm"], 2)]
     assert names == [
-        ("stock-fill-0", False),
-        ("package-fill-0", False),
         *((f"{name}-{mode}-1", True) for mode in ("cold", "warm") for name in ("stock", "package")),
         *((f"{name}-{mode}-2", True) for mode in ("cold", "warm") for name in ("package", "stock")),
     ]
-    assert [start.mode for start in measure.plan(ARMS, ["cold"], 1)] == ["cold", "cold"], "nothing to fill"
+    names = [(start.name, start.counted) for start in measure.plan(ARMS, ["listed"], 1)]
+    assert names == [("stock-fill-0", False), ("package-fill-0", False), ("package-listed-1", True)], "stock keeps no list"
 
 
 def test_caches_by_mode() -> None:
     starts = {start.name: start.environment(Path("/c")) for start in measure.plan(ARMS, measure.MODES, 2)}
     compiled = {name: environ["TRITON_CACHE_DIR"] for name, environ in starts.items()}
     kept = {name: environ[CACHE_DIR] for name, environ in starts.items()}
-    assert compiled["package-warm-1"] == compiled["package-warm-2"] == compiled["package-fill-0"] != compiled["stock-warm-1"]
-    assert kept["package-listed-2"] == kept["package-warm-1"] == kept["package-fill-0"]
+    assert compiled["package-warm-1"] == compiled["package-warm-2"] == compiled["package-cold-1"] != compiled["stock-warm-1"]
+    assert kept["package-listed-2"] == kept["package-warm-1"] == kept["package-cold-1"]
     fresh = [name for name in starts if "-cold-" in name or "-listed-" in name]
-    assert len({compiled[name] for name in fresh}) == len(fresh) == 8
+    assert len({compiled[name] for name in fresh}) == len(fresh) == 6
     assert len({kept[name] for name in starts if "-cold-" in name}) == 4
     assert all(set(environ) >= {*measure.COMPILED, CACHE_DIR} for environ in starts.values())
     assert starts["stock-cold-1"]["SGLANG_GEMMA4"] == "0"
