@@ -25,7 +25,7 @@ def test_names_are_one_stage_s_or_one_group_s() -> None:
     assert not set(names) & set(GROUPS)
     assert all(set(members) <= set(names) and members for members in GROUPS.values())
     assert all(stage.seconds <= 600 and stage.decides for stage in STAGES)
-    assert [stage.name for stage in named(["undecided", "growth"])] == ["growth", "undecided-steps", "undecided-admission"]
+    assert [stage.name for stage in named(["undecided", "steps"])] == ["steps", "undecided-steps", "undecided-admission"]
     with pytest.raises(ValueError, match="no stage is called later-piece;"):
         named(["later-piece"])
 
