@@ -77,6 +77,7 @@ TWO = f"{EAGER} --max-total-tokens=60000 --swa-full-tokens-ratio=1.0 --mem-fract
 """Two engines with pools for 64 requests of 900 tokens."""
 POOLS = f"{EAGER} --max-total-tokens=620000 --swa-full-tokens-ratio=0.17 --mem-fraction-static=0.95 --sleep-on-idle"
 """Two servers with pools for 68 of the requests of summarize."""
+PREFILLS = f"{SEVEN} --max-total-tokens=70000 --swa-full-tokens-ratio=0.3"
 START = f"--load-format=dummy {COMMON} --context-length=16384 --max-running-requests=80"
 
 STOCK, PACKAGE = "--arm stock:stock,mtp", "--arm package:package,mtp"
@@ -185,10 +186,9 @@ STAGES = (
         "--together 2 --arm stock --arm package --batches 1,32 --step-tokens 700,200 --repetitions 5 --profile 1,32", TWO,
     ),
     bench(
-        "steps", 330, "README: steps with and without MTP behind 700 tokens, prompts of 7,000 tokens, first tokens", "26b-a4b",
-        f"{SHARED} --arm plain-stock:stock --arm plain:package {STOCK} {PACKAGE} "
-        "--batches 1,32,8,80 --step-tokens 700,80 --workload prefill,ttft --repetitions 3",
-        f"{SEVEN} --max-running-requests=80 --max-total-tokens=64000", says=FLASH,
+        "steps", 330, "README: steps with and without MTP behind 700 tokens", "26b-a4b",
+        f"{SHARED} {STOCK} {PACKAGE} --arm plain-stock:stock --arm plain:package "
+        "--batches 1,32,8,80 --step-tokens 700,80 --repetitions 3", f"{SEVEN} --max-running-requests=80 --max-total-tokens=64000",
     ),
     bench(
         "pieces", 360, "what each kernel adds to a step with MTP", "26b-a4b",
@@ -231,10 +231,13 @@ STAGES = (
         "--profile 1,32,8,80 --roofline", f"{SEVEN} --max-running-requests=80 --max-total-tokens=64000",
     ),
     bench(
-        "prefills", 300, "prompts of 7,000 tokens, first token of a lone prompt; by switch", "26b-a4b",
-        f"{SHARED} --arm stock --arm package --arm no-flash:package,{NO_FLASH},only=prefill --arm eager:package,{NO_GRAPH},only=ttft "
-        f"--arm experts-off:package,{G}_PREFILL_EXPERTS=0,only=prefill --workload prefill,ttft --repetitions 2",
-        f"{SEVEN} --max-total-tokens=70000 --swa-full-tokens-ratio=0.3", says=FLASH,
+        "prefills", 300, "README: prompts of 7,000 tokens, first token of a lone prompt", "26b-a4b",
+        f"{SHARED} --arm stock --arm package --workload prefill,ttft --repetitions 2", PREFILLS, says=FLASH,
+    ),
+    bench(
+        "prefill-switches", 300, "prompts of 7,000 tokens, first token of a lone prompt: by switch", "26b-a4b",
+        f"{SHARED} --arm package --arm no-flash:package,{NO_FLASH},only=prefill --arm eager:package,{NO_GRAPH},only=ttft "
+        f"--arm experts-off:package,{G}_PREFILL_EXPERTS=0,only=prefill --workload prefill,ttft --repetitions 2", PREFILLS, says=FLASH,
     ),
     bench(
         "flash", 280, "FlashAttention-4 in serving", "26b-a4b",
