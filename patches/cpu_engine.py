@@ -5,7 +5,7 @@ from pkgutil import resolve_name
 from sglang_gemma4.patching import Entry, Hook, Patch
 
 BACKENDS = "sglang.srt.layers.attention.attention_registry.ATTENTION_BACKENDS"
-MAKE = "sglang_gemma4.cpu.attention_backend:make_factory"
+BACKEND = "sglang_gemma4.cpu.attention_backend:Gemma4CpuAttention"
 
 PATCH = Patch(
     name="cpu_engine",
@@ -16,12 +16,12 @@ PATCH = Patch(
     evidence="arg_groups/overrides.py:1301 · layers/attention/torch_native_backend.py · frozen_kv_mtp_worker_v2.py (topk > 1)",
     remove_when="SGLang serves Gemma 4 with MTP on a CPU without AMX.",
     hooks=(
-        Entry(BACKENDS, "intel_amx", lambda: resolve_name(MAKE)(), "a1988fa258e1"),
-        Entry(BACKENDS, "torch_native", lambda: resolve_name(MAKE)(), "1727eff9e9ab"),
+        Entry(BACKENDS, "intel_amx", lambda: resolve_name(BACKEND), "a1988fa258e1"),
+        Entry(BACKENDS, "torch_native", lambda: resolve_name(BACKEND), "1727eff9e9ab"),
         Hook(
             "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._init_draft_attn_backend",
             "around",
-            "sglang_gemma4.cpu.registration:draft_backend",
+            "sglang_gemma4.cpu.attention_backend:draft_backend",
             "521cbe95ce3b",
         ),
     ),

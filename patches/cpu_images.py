@@ -16,7 +16,7 @@ PATCH = Patch(
         Hook(
             "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration.prepare_attn_masks",
             "around",
-            "sglang_gemma4.cpu.registration:image_masks",
+            "sglang_gemma4.cpu.attention_backend:image_masks",
             "5fa09fbdafa9",
         ),
     ),

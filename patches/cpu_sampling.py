@@ -15,7 +15,7 @@ PATCH = Patch(
     evidence="speculative/eagle_utils.py:500 · kernels/jit/include/sgl_kernel/speculative/sampling.cuh",
     remove_when="SGLang has sampling-verify kernels for the CPU.",
     hooks=(
-        Hook(f"{EAGLE}._verify_uses_greedy", "replace", "sglang_gemma4.cpu.registration:sampled_verification", "aef4e7dc4b27"),
+        Hook(f"{EAGLE}._verify_uses_greedy", "replace", "sglang_gemma4.cpu.verify:decides_greedily", "aef4e7dc4b27"),
         Entry(
             f"{EAGLE}.__dict__",
             "tree_speculative_sampling_target_only",

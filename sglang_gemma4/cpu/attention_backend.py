@@ -1,5 +1,6 @@
 """SGLang's attention interface over the torch kernels in ``attention``."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+from sglang.srt.model_executor.forward_context import get_attn_backend
 
 from sglang_gemma4.attention import image_spans
 from sglang_gemma4.cpu.attention import Batch, Block, attend, plan
@@ -127,16 +129,19 @@ class Gemma4CpuAttention(AttentionBackend):
             self.plans[key] = plan(self.batch, window, None if sliding is None else sliding.translate_loc_from_full_to_swa)
         return self.plans[key]
 
-    def get_cpu_graph_seq_len_fill_value(self) -> int:
-        return 1
-
-    def get_cuda_graph_seq_len_fill_value(self) -> int:
-        return 1
-
     def support_triton(self) -> bool:
         return False
 
 
-def make_factory() -> Any:
-    """The entry of SGLang's table of attention backends: model runner -> backend."""
-    return Gemma4CpuAttention
+def draft_backend(original: Callable[..., Any], worker: Any) -> Any:
+    """Around ``FrozenKVMTPDraftWorker._init_draft_attn_backend``: topk > 1 uses the same backend as topk = 1.
+
+    The draft writes no KV, so its ``requests * topk`` rows are an ordinary decode batch.
+    """
+    backend = worker.draft_model_runner.attn_backend
+    return backend if isinstance(backend, Gemma4CpuAttention) else original(worker)
+
+
+def image_masks(original: Callable[..., Any], model: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``prepare_attn_masks``: this backend reads image spans from the batch and needs no masks."""
+    return None if isinstance(get_attn_backend(), Gemma4CpuAttention) else original(model, forward_batch, *args, **kwargs)

@@ -2,8 +2,6 @@
 
 import torch
 
-MASK = 0xFFFFFFFF
-
 
 def top_k_renorm(probs: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
     """Keep the ``top_k`` [rows] most probable of ``probs`` [rows, vocab] and renormalise."""
@@ -37,28 +35,6 @@ def murmur_hash32(seed: torch.Tensor, positions: torch.Tensor, columns: torch.Te
         positions: [rows] integers
         columns: [columns] integers
     """
-    bits = seed.view(torch.int64)
-    h = torch.zeros(len(bits), 1, dtype=torch.int64)
-    h = _mix(h, (bits & MASK)[:, None])
-    h = _mix(h, ((bits >> 32) & MASK)[:, None])
-    h = _mix(h, (positions.to(torch.int64) & MASK)[:, None])
-    h = _mix(h, (columns.to(torch.int64) & MASK)[None, :])
-    h = h ^ 16  # bytes hashed
-    h = _times(h ^ (h >> 16), 0x85EBCA6B)
-    h = _times(h ^ (h >> 13), 0xC2B2AE35)
-    return (h ^ (h >> 16)).to(torch.uint32)
+    from sglang.srt.sampling.watermarking import core  # the same hash in torch
 
-
-def _times(value: torch.Tensor, factor: int) -> torch.Tensor:
-    """Product modulo 2**32 of 32-bit values held in int64, without overflow."""
-    low, high = value & 0xFFFF, value >> 16
-    return (low * factor + (((high * factor) & 0xFFFF) << 16)) & MASK
-
-
-def _rotate(value: torch.Tensor, by: int) -> torch.Tensor:
-    return ((value << by) | (value >> (32 - by))) & MASK
-
-
-def _mix(h: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
-    block = _times(_rotate(_times(block, 0xCC9E2D51), 15), 0x1B873593)
-    return (_rotate(h ^ block, 13) * 5 + 0xE6546B64) & MASK
+    return core._watermark_hash32_torch(seed.view(torch.int64), positions.long(), columns.long()).to(torch.uint32)

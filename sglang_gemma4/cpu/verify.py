@@ -11,6 +11,7 @@ Arguments are named as in SGLang's CUDA kernels (``retrive_index``).
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -103,6 +104,11 @@ def verify_sampled(
     left[request, candidates[request, draft]] = 0.0
     bonus = inverse_cdf(left, uniform_samples_for_final_sampling)
     predicts[retrive_index[rows, last]] = bonus.to(predicts.dtype)
+
+
+def decides_greedily(*, is_all_greedy: bool, **_: Any) -> bool:
+    """``_verify_uses_greedy``: only if every request is greedy; on a CPU SGLang always says yes."""
+    return is_all_greedy
 
 
 def inverse_cdf(weights: torch.Tensor, coins: torch.Tensor) -> torch.Tensor:
