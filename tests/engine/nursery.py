@@ -32,8 +32,12 @@ def import_sglang() -> None:
     from sglang_gemma4.cpu.environment import prepare_this_process
 
     prepare_this_process()
+    sys.path.append(str(Path(__file__).parents[2]))
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        from tests import quick_interpreter
+
+        quick_interpreter.install()
     if os.environ.get("TEST_REACH"):
-        sys.path.insert(0, str(Path(__file__).parents[2]))
         from tests import reach
 
         reach.record_hooks()

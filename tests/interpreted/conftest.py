@@ -1,0 +1,5 @@
+"""Everything here runs under Triton's interpreter, which is made quick first."""
+
+from tests import quick_interpreter
+
+quick_interpreter.install()
