@@ -39,7 +39,7 @@ def default_config(server_args: Any) -> None:
 
 PATCH = Patch(
     name="adaptive_draft",
-    switch="SGLANG_GEMMA4_ADAPTIVE_DRAFT",
+    switch="SGLANG_GEMMA4_FROZEN_VIEWS",
     does="--speculative-adaptive works for MTP: the draft length, 0 included, that measures fastest at each batch size.",
     why="MTP has one draft length for every batch size, and costs more than plain decoding where batches are large or drafts refused.",
     evidence="srt/speculative/adaptive_spec_params.py:65 · frozen_kv_mtp_worker_v2.py:741 · runs/2026-11-21-26b-stock-steps (batch 64: "

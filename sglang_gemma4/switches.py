@@ -1,6 +1,7 @@
 """Every environment switch of the package, in one table; what each patch does and why is with the patch (``patches/``).
 
-``docs/switches.md``, ``sglang-gemma4 patches`` and ``doctor`` are made from ``SWITCHES``.
+``docs/switches.md``, ``sglang-gemma4 patches`` and ``doctor`` are made from ``SWITCHES``. A switch of how a server starts is in the group of what
+it makes ready: COMPILE_AHEAD is in prefill, since most of what it compiles is FlashAttention-4 and the kernels of prefill graphs.
 """
 
 import os
@@ -84,12 +85,6 @@ _TABLE = (
     Switch("SGLANG_GEMMA4_DEPENDENT_LAUNCH", True, "layers and experts", "On Hopper, kernels start while the kernel before still ends."),
     Switch("SGLANG_GEMMA4_DENSE_OVERLAP", True, "layers and experts", "A MoE layer's dense FFN runs beside its experts in decode graphs."),
     Switch(
-        "SGLANG_GEMMA4_COMPILE_AHEAD",
-        False,
-        "layers and experts",
-        "Kernels compile while weights load, by an earlier start's list (off until measured).",
-    ),
-    Switch(
         "SGLANG_GEMMA4_MTP_DEFAULTS",
         True,
         "MTP",
@@ -104,13 +99,10 @@ _TABLE = (
         zero="a synchronous worker (v1): slower, plain, the safe mode.",
     ),
     Switch(
-        "SGLANG_GEMMA4_FROZEN_VIEWS", True, "MTP", "MTP works on every backend, without overlap and in prefill/decode pairs, or is refused."
+        "SGLANG_GEMMA4_FROZEN_VIEWS", True, "MTP", "MTP works on every backend, without overlap, in prefill/decode pairs and adaptively."
     ),
     Switch("SGLANG_GEMMA4_FROZEN_CHAIN", True, "MTP", "The draft at topk 1 is a chain of maxima, without waits or logits."),
     Switch("SGLANG_GEMMA4_VERIFY_RULES", True, "MTP", "Penalties, top-p, top-k, min-p and stops act under speculation as without."),
-    Switch(
-        "SGLANG_GEMMA4_ADAPTIVE_DRAFT", True, "MTP", "--speculative-adaptive works for MTP and takes the draft length measured fastest."
-    ),
     Switch("SGLANG_GEMMA4_VERIFY_ARGMAX", False, "MTP", "Greedy verify steps take tokens without logits in memory (off until measured)."),
     Switch("SGLANG_GEMMA4_DRAFT_PHASE", False, "MTP", "The draft's query has its own token's position (off until measured)."),
     Switch("SGLANG_GEMMA4_SHARDED_HEAD", False, "MTP", "Each tensor-parallel rank scores its part of the vocabulary (off until measured)."),
@@ -126,13 +118,18 @@ _TABLE = (
         other_name=PREFILL_GRAPH_FOR_MM,
     ),
     Switch(
+        "SGLANG_GEMMA4_COMPILE_AHEAD",
+        False,
+        "prefill",
+        "Kernels, most of them of prefill graphs, compile while weights load (off until measured).",
+    ),
+    Switch(
         "SGLANG_GEMMA4_MEDIA_FIXES",
         True,
         "images",
-        "Images and sounds are masked and padded as in transformers; a bad file is a 400, not a 500.",
+        "Images and sounds are read as in transformers, or not at all with --language-model-only.",
     ),
     Switch("SGLANG_GEMMA4_BATCHED_VISION", True, "images", "Images of a batch are encoded together, and their features stay on the card."),
-    Switch("SGLANG_GEMMA4_LANGUAGE_MODEL_ONLY", True, "images", "--language-model-only leaves out the towers, for larger KV pools."),
     Switch(
         "SGLANG_GEMMA4_POOL_SIZES",
         True,
@@ -162,7 +159,7 @@ SWITCHES: dict[str, Switch] = {switch.name: switch for switch in _TABLE}
 
 @dataclass(frozen=True)
 class OldName:
-    """A switch of version 0.1 that is part of another now: 0 still leaves its one patch out. Removed in 0.3.0."""
+    """A switch that is part of another now: 0 still leaves its one patch out. Removed in 0.3.0."""
 
     patch: str
     switch: str
@@ -185,12 +182,12 @@ OLD_NAMES: dict[str, OldName] = {
     **_old("EXPERTS", MOE_TILES="moe_tiles", GROUPED_EXPERTS="grouped_experts", FEW_TOKEN_EXPERTS="few_token_experts"),
     **_old("EXPERTS", ROUTER_CHOICE="router_choice", PREFILL_EXPERTS="prefill_experts"),
     **_old("NORMS", TRIPLE_NORM="triple_norm", LAYER_TAIL="layer_tail", PLE_TAIL="ple_tail"),
-    **_old("FROZEN_VIEWS", SYNC_MTP="sync_mtp", PD_DRAFT="pd_draft"),
+    **_old("FROZEN_VIEWS", SYNC_MTP="sync_mtp", PD_DRAFT="pd_draft", ADAPTIVE_DRAFT="adaptive_draft"),
     **_old("FROZEN_CHAIN", DRAFT_GRAPH="draft_graph", DRAFT_ARGMAX="draft_argmax"),
     **_old("VERIFY_RULES", VERIFY_PENALTIES="verify_penalties", VERIFY_CUTS="verify_cuts", STOP_ORDER="stop_order"),
     **_old("YOCO", YOCO_GRAPH="yoco_graph"),
     **_old("MEDIA_FIXES", IMAGE_MASKS="image_masks", IMAGE_PADDING="image_padding"),
-    **_old("MEDIA_FIXES", AUDIO_PADDING="audio_padding", MEDIA_ERRORS="media_errors"),
+    **_old("MEDIA_FIXES", AUDIO_PADDING="audio_padding", MEDIA_ERRORS="media_errors", LANGUAGE_MODEL_ONLY="language_model_only"),
     **_old("BATCHED_VISION", IMAGE_TRANSPORT="image_transport"),
     **_old("POOL_SIZES", SWA_RATIO="swa_ratio", SHARED_KV="shared_kv", DRAFT_BUDGET="draft_budget"),
     "SGLANG_GEMMA4_SWA_SIZING": OldName("swa_sizing", "SGLANG_GEMMA4_POOL_SIZES", also_on=("auto",)),
