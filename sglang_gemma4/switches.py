@@ -1,7 +1,7 @@
 """Every environment switch of the package, in one table; what each patch does and why is with the patch (``patches/``).
 
-``docs/switches.md``, ``sglang-gemma4 patches`` and ``doctor`` are made from ``SWITCHES``. A switch of how a server starts is in the group of what
-it makes ready: COMPILE_AHEAD is in prefill, since most of what it compiles is FlashAttention-4 and the kernels of prefill graphs.
+``docs/switches.md``, ``sglang-gemma4 patches`` and ``doctor`` are made from ``SWITCHES``. COMPILE_AHEAD is in the group prefill, since
+most of what it compiles is FlashAttention-4 and the kernels of prefill graphs.
 """
 
 import os
