@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4.patching import Hook, Patch, takes
 
 MODEL = "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration"
 
@@ -26,8 +26,9 @@ def _encode(original: Callable[..., Any], model: Any, items: Any, positions: str
 
     pictures = vision.collect(model, items, positions)
     if isinstance(pictures, str):
-        note("batched_vision", f"SGLang's tower encodes image by image: {pictures}")
+        takes("batched_vision", pictures, "SGLang's tower encodes image by image")
         return original(model, items)
+    takes("batched_vision", None)
     return vision.encode(model, pictures)
 
 

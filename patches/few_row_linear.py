@@ -3,7 +3,7 @@
 from typing import Any
 
 from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, decline, note
+from sglang_gemma4.patching import Hook, Patch, decline, takes
 
 
 def replace_products(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -24,7 +24,7 @@ def replace_products(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> 
 
     overlap = switches.part_is_on("dense_beside_experts", "SGLANG_GEMMA4_DENSE_OVERLAP") and dense_beside_experts.problem_here() is None
     for kept in install(model, overlap):
-        note("few_row_linear", f"SGLang's product for {kept}")
+        takes("few_row_linear", f"SGLang's product for {kept}")
 
 
 def _interpreted() -> bool:

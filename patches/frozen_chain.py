@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sglang_gemma4 import switches, uses
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4.patching import Hook, Patch, takes
 
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
 CHAINS = "_sglang_gemma4_chains"
@@ -16,10 +16,11 @@ def chain_of(worker: Any, rows: int) -> Any:
     from sglang_gemma4.speculative.chain import Chain
 
     if worker.topk != 1 or worker.speculative_num_draft_tokens != worker.speculative_num_steps + 1:
-        note(
+        takes(
             "frozen_chain", f"--speculative-eagle-topk {worker.topk}, {worker.speculative_num_draft_tokens} draft tokens: drafts are trees"
         )
         return None
+    takes("frozen_chain", None)
     steps = worker.speculative_num_steps  # adaptive_draft changes it between batches; the graphs of each keep the chain they captured
     chains = worker.__dict__.setdefault(CHAINS, {})
     if steps not in chains or chains[steps].order.shape[0] < rows:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4.patching import Hook, Patch, takes
 
 
 def chain_layers(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -22,9 +22,7 @@ def next_stream(
 
     if layer.has_ple or decoder_layer.no_rows(hidden_states):
         return original(layer, hidden_states, residual, per_layer_input, forward_batch)
-    problem = decoder_layer.tail_problem(layer, hidden_states, residual)
-    if problem is not None:
-        note("layer_tail", problem)
+    if not takes("layer_tail", decoder_layer.tail_problem(layer, hidden_states, residual)):
         return original(layer, hidden_states, residual, per_layer_input, forward_batch)
     return decoder_layer.next_stream(layer, hidden_states, residual, forward_batch)
 

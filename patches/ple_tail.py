@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4.patching import Hook, Patch, takes
 
 
 def next_stream(
@@ -15,9 +15,7 @@ def next_stream(
 
     if not layer.has_ple or per_layer_input is None or decoder_layer.no_rows(hidden_states):
         return original(layer, hidden_states, residual, per_layer_input, forward_batch)
-    problem = decoder_layer.ple_problem(layer, hidden_states, residual, per_layer_input)
-    if problem is not None:
-        note("ple_tail", problem)
+    if not takes("ple_tail", decoder_layer.ple_problem(layer, hidden_states, residual, per_layer_input)):
         return original(layer, hidden_states, residual, per_layer_input, forward_batch)
     return decoder_layer.next_stream_with_ple(layer, hidden_states, residual, per_layer_input, forward_batch)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_gemma4 import switches, uses
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4.patching import Hook, Patch, takes
 
 
 def normed_and_rotated(
@@ -14,18 +14,19 @@ def normed_and_rotated(
     from sglang_gemma4.models.layers import kv_write, qkv_rope, shared_query
 
     problem = qkv_rope.problem_with(attention, positions, hidden_states)
-    if problem is not None:
-        note("qkv_rope", problem)
+    if not takes("qkv_rope", problem):
         if kv_write.is_wanted():
-            note("kv_write", f"SGLang's norms and rotation run: {problem}")
+            takes("kv_write", problem, "SGLang's norms and rotation run")
         return original(attention, positions, hidden_states, forward_batch, **kwargs)
     if qkv_rope.shares_kv(attention):
         queries_only = switches.part_is_on("shared_query", PATCH.switch) and shared_query.reason_against(attention) is None
         return qkv_rope.forward(attention, positions, hidden_states, forward_batch, queries_only=queries_only)
     where = kv_write.destination(attention, hidden_states, forward_batch)
     if isinstance(where, str):
-        note("kv_write", where)
+        takes("kv_write", where)
         where = None
+    elif where is not None:
+        takes("kv_write", None)
     return qkv_rope.forward(attention, positions, hidden_states, forward_batch, where=where)
 
 

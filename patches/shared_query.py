@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4.patching import Hook, Patch, takes
 
 
 def queries_only(
@@ -15,9 +15,7 @@ def queries_only(
         return original(attention, positions, hidden_states, forward_batch, **kwargs)
     from sglang_gemma4.models.layers import shared_query
 
-    reason = shared_query.reason_against(attention)
-    if reason is not None:
-        note("shared_query", reason)
+    if not takes("shared_query", shared_query.reason_against(attention)):
         return original(attention, positions, hidden_states, forward_batch, **kwargs)
     return shared_query.forward(attention, positions, hidden_states, forward_batch)
 

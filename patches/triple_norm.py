@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4.patching import Hook, Patch, takes
 
 NORMS = "_sglang_gemma4_after_attention"
 
@@ -33,8 +33,7 @@ def read_after_attention(
     if norms is None or residual is None or no_rows(hidden_states):
         return original(read, update, hidden_states, residual, norm, quant_format, post_residual_addition)
     problem = norms.problem_with(read, update, hidden_states, residual, quant_format, post_residual_addition)
-    if problem is not None:
-        note("triple_norm", problem)
+    if not takes("triple_norm", problem):
         return original(read, update, hidden_states, residual, norm, quant_format, post_residual_addition)
     return norms.read(hidden_states, residual)
 

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4.patching import Hook, Patch, takes
+
+INSTEAD = "a prefill goes through all layers"
 
 
 def fast_prefill(
@@ -36,8 +38,9 @@ def fast_prefill(
             return fast_prefill_graph.capture(*given)
         reason = reason or read_rows.batch_problem(positions.shape[0], forward_batch)
         if reason is not None:
-            note("yoco", f"a prefill goes through all layers: {reason}")
+            takes("yoco", reason, INSTEAD)
         elif (part := fast.plan(model, forward_batch)) is not None:
+            takes("yoco", None)
             return fast.forward(*given, partial(fast.fill_rows, part))
     return original(model, input_ids, positions, forward_batch, input_embeds, per_layer_inputs, pp_proxy_tensors, **kwargs)
 
@@ -46,10 +49,9 @@ def plan_replay(result: tuple[Any, Any], runner: Any, forward_batch: Any, **_kwa
     """After ``PrefillCudaGraphRunner.load_batch``, which returns the batch that is replayed and another thing."""
     from sglang_gemma4.models.schedule import fast_prefill_graph
 
-    if type(runner.layer_model).__name__ == "Gemma4TextModel":
+    if type(runner.layer_model).__name__ == "Gemma4TextModel" and runner.layer_model.__dict__.get(fast_prefill_graph.SHORT, False):
         reason = fast_prefill_graph.plan(runner.layer_model, forward_batch, result[0], runner.model_runner.attn_backend)
-        if reason is not None:
-            note("yoco", f"a prefill goes through all layers: {reason}")
+        takes("yoco", reason, INSTEAD)
 
 
 PATCH = Patch(

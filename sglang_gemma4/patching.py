@@ -22,23 +22,23 @@ from sglang_gemma4.uses import Need, Server
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Patch:
     """One change to SGLang: what, why, on whose evidence, behind which switch, and when it can go.
 
-    ``does`` is what the operator gets, in one sentence. ``uses`` are the words of :mod:`sglang_gemma4.uses` for what a server must be
-    for the patch to do anything in it.
+    ``name`` and ``does`` (what the operator gets, in one sentence) come from the module, its name and docstring (``patches.load``).
+    ``uses`` are the words of :mod:`sglang_gemma4.uses` for what a server must be for the patch to do anything in it.
     ``declines`` is given the environment and returns the reason why this process should not have the patch, or None.
     ``at`` is the value of the switch that asks for the patch: False where 0 selects something (``Switch.zero`` says what).
     ``cpu_engine`` marks the parts of the reference engine: they follow ``SGLANG_GEMMA4_CPU``, not the master switch.
     """
 
-    name: str
     switch: str
     why: str
     evidence: str
     remove_when: str
     hooks: tuple[Hook | Entry, ...]
+    name: str = ""
     does: str = ""
     uses: tuple[Need, ...] = ()
     declines: Callable[[Mapping[str, str]], str | None] | None = None
@@ -56,6 +56,7 @@ class Outcome:
     ``state``: "active", in place and used as far as is known; "idle", in place, but nothing of this server's model, card or
     flags uses it; "declined", left out, or out of use, for a reason found at the start; "off", by its switch; "failed", it does not
     fit this SGLang. ``notes`` are the cases that an active patch leaves to SGLang, each once; ``facts`` what it chose or cost here.
+    ``served`` is None until :func:`takes` was asked, False while every call was left to SGLang, True from the first that was not.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Outcome:
     reason: str = ""
     notes: list[str] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
+    served: bool | None = None
 
 
 _outcomes: dict[str, Outcome] = {}
@@ -138,6 +140,24 @@ def note(patch_name: str, message: str) -> None:
         return
     outcome.notes.append(message)
     logger.warning("sglang-gemma4: %s declined: %s", patch_name, message)
+
+
+def takes(patch_name: str, problem: str | None, instead: str = "") -> bool:
+    """Whether a patch serves a call, and keep that: one that has served none and left some to SGLang is shown as declined.
+
+    Args:
+        problem: why the call is left to SGLang; None where the patch serves it.
+        instead: what happens then, before the problem in its note.
+    """
+    outcome = _outcomes.get(patch_name)
+    if problem is None:
+        if outcome is not None:
+            outcome.served = True
+        return True
+    if outcome is not None:
+        outcome.served = outcome.served or False
+    note(patch_name, f"{instead}: {problem}" if instead else problem)
+    return False
 
 
 def decline(patch_name: str, reason: str) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
 from sglang_gemma4.kernels.attention.limits import few_query_reason
-from sglang_gemma4.patching import note
+from sglang_gemma4.patching import takes
 
 NAME = "decode_attention"
 
@@ -52,11 +52,10 @@ class DecodeAttention:
             reason = "a KV cache with scales"
         if reason is None and (sinks is not None or xai_temperature_len > 0 or score_mod is not None or has_mla):
             reason = "attention sinks, a temperature by length, a changed score or MLA"
-        if reason is None:
+        if takes(NAME, reason, "SGLang's decode kernel decodes"):
             few_query_attention(q, k_buffer, v_buffer, kv_indptr, kv_indices, scale, out=out, soft_cap=logit_cap)
             self.steps += 1
             return
-        note(NAME, f"SGLang's decode kernel decodes: {reason}")
         self.stock(
             q, k_buffer, v_buffer, out, kv_indptr, kv_indices, attn_logits, attn_lse, num_kv_splits, max_kv_splits, scale,
             k_descale, v_descale, logit_cap=logit_cap, sinks=sinks, xai_temperature_len=xai_temperature_len, has_mla=has_mla,

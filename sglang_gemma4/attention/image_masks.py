@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from sglang_gemma4.attention import image_spans
-from sglang_gemma4.attention.prefill import PrefillAttention
+from sglang_gemma4.attention.prefill import INSTEAD, PrefillAttention
 from sglang_gemma4.attention.prefill import declined as prefill_declined
-from sglang_gemma4.patching import note
+from sglang_gemma4.patching import note, takes
 
 NAME = "image_masks"
 
@@ -188,9 +188,8 @@ class ImageAttention:
             reason = prefill_declined(None, is_causal, k_scale, v_scale, sm_scale, flags) or kernel.attend(
                 common, max_len_extend, sm_scale or 1.0, sliding_window_size, batch.reach
             )
-            if reason is None:
+            if takes("prefill_attention", reason, INSTEAD):
                 return
-            note("prefill_attention", f"SGLang's extend kernel prefills: {reason}")
             kernel = kernel.stock
         # SGLang's kernel ends a causal tile at its last row, and bounds the window on both sides otherwise: so the mask says it all.
         mask, starts = batch.mask(sliding_window_size)

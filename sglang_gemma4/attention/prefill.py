@@ -8,9 +8,9 @@ import torch
 from sglang_gemma4.attention import flash_prefill
 from sglang_gemma4.kernels.attention.limits import prefill_reason
 from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
-from sglang_gemma4.patching import note
+from sglang_gemma4.patching import takes
 
-NAME = "prefill_attention"
+NAME, INSTEAD = "prefill_attention", "SGLang's extend kernel prefills"
 
 
 class PrefillAttention:
@@ -57,9 +57,8 @@ class PrefillAttention:
         reason = declined(custom_mask, is_causal, k_scale, v_scale, sm_scale, others) or self.attend(
             tensors, max_len_extend, sm_scale or 1.0, sliding_window_size
         )
-        if reason is None:
+        if takes(NAME, reason, INSTEAD):
             return
-        note(NAME, f"SGLang's extend kernel prefills: {reason}")
         self.stock(
             *tensors, custom_mask, is_causal, mask_indptr, max_len_extend, k_scale, v_scale, sm_scale=sm_scale,
             sliding_window_size=sliding_window_size, page_size=page_size, extend_seq_lens_cpu=extend_seq_lens_cpu,
@@ -76,12 +75,10 @@ class PrefillAttention:
         """
         q, k, v, out, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices = tensors
         reason = prefill_reason(q, k, v, k_buffer, v_buffer, out)
-        if reason is None and self.flash is not None and reach is None and self.flash.wants(q, k, window):
-            problem = self.flash.reason_against(q, k, v, kv_indices)
-            if problem is None:
-                self.flash(q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, scale, out=out, longest=longest, window=window)
-                return None
-            note("flash_prefill", problem)
+        flash = self.flash if reason is None and reach is None else None
+        if flash and flash.wants(q, k, window) and takes("flash_prefill", flash.reason_against(q, k, v, kv_indices)):
+            flash(q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, scale, out=out, longest=longest, window=window)
+            return None
         if reason is None:
             prefill_attention(
                 q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, scale,

@@ -6,7 +6,7 @@ import torch
 
 from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
 from sglang_gemma4.kernels.attention.limits import few_query_reason
-from sglang_gemma4.patching import note
+from sglang_gemma4.patching import takes
 
 NAME = "verify_attention"
 
@@ -60,8 +60,7 @@ class VerifyAttention:
             reason = "attention sinks or a temperature by length"
         if reason is None and kv_indptr.numel() <= requests:
             reason = f"{kv_indptr.numel() - 1} rows of metadata for {requests} requests of {queries} tokens"
-        if reason is not None:
-            note(NAME, f"SGLang's extend kernel verifies: {reason}")
+        if not takes(NAME, reason, "SGLang's extend kernel verifies"):
             return False
         tree = self.topk > 1 and tree_mask is not None
         few_query_attention(

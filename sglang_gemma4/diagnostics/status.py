@@ -33,8 +33,15 @@ def rows() -> list[Row]:
 
 
 def as_data(outcomes: Sequence[patching.Outcome]) -> list[Row]:
-    """JSON-ready rows of outcomes."""
-    return [vars(outcome) | {"notes": list(outcome.notes), "facts": list(outcome.facts)} for outcome in outcomes]
+    """JSON-ready rows of outcomes; a patch whose every call so far was left to SGLang is "declined", for those reasons."""
+    return [_row(outcome) for outcome in outcomes]
+
+
+def _row(outcome: patching.Outcome) -> Row:
+    row = vars(outcome) | {"notes": list(outcome.notes), "facts": list(outcome.facts)}
+    if row.pop("served") is False and outcome.state == "active":
+        row |= {"state": "declined", "reason": "; ".join(outcome.notes)}
+    return row
 
 
 def merged(scheduler: Sequence[Row], frontend: Sequence[Row]) -> list[Row]:

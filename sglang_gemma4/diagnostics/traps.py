@@ -1,9 +1,9 @@
 """Trap illegal KV accesses: check what attention is about to read and write, and end with a dump if it is illegal.
 
 Around every preparation of attention metadata, eager or before the replay of a CUDA graph, SGLang's request table is checked
-before it is used and the backend's own tables after they were built. A forward then waits for the device four times, an
-allocation twice. Checking takes up to six int64 tensors of [requests, longest request] outside the static memory: 300 MB for
-48 requests of 128k tokens.
+before it is used and the backend's own tables after they were built. A forward then waits for the device several times for each
+table. Checking takes up to six int64 tensors of [requests, longest request] outside the static memory: 300 MB for 48 requests of
+128k tokens.
 """
 
 import logging
@@ -58,17 +58,18 @@ def arm(backend: Any, patch: str, distance: int | None, draft: bool, only: str |
     if inner or hasattr(backend, ARMED):
         return
     if only is not None and only not in names:
-        patching.note(patch, f"this server runs {names[0]}, not {only}; SGLANG_GEMMA4_DEBUG=1 traps every backend")
+        patching.takes(patch, f"this server runs {names[0]}, not {only}; SGLANG_GEMMA4_DEBUG=1 traps every backend")
         return
     if backend.kv_index_translator is not None and backend.kv_index_translator.is_translating:
-        patching.note(patch, f"{names[0]} reads a unified memory pool, whose tables hold other numbers than slots; it is not checked")
+        patching.takes(patch, f"{names[0]} reads a unified memory pool, whose tables hold other numbers than slots; it is not checked")
         return
     if not any(name in kv_tables.READERS for name in names):
         patching.note(patch, f"tables that {names[0]} builds are not known here; only req_to_token and the sliding mapping are checked")
     if not hasattr(backend, "req_to_token_pool"):
-        patching.note(patch, f"{names[0]} keeps no request table, so nothing of it can be checked")
+        patching.takes(patch, f"{names[0]} keeps no request table, so nothing of it can be checked")
         return
     _armed.add(patch)
+    patching.takes(patch, None)
     trap = Trap(backend, patch, distance, draft)
     setattr(backend, ARMED, trap)
     trap.wrap()
@@ -150,42 +151,37 @@ def _require_legal(tables: Sequence[Table], dumped: Sequence[Table], context: Ca
 def _context(
     backend: str, stage: str, pools: Pools, forward: Forward, request_ids: list[str] | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    report = {
-        **_geometry(pools, forward.distance),
-        "backend": backend,
-        "forward": stage,
-        "key_lens": forward.key_lens.tolist(),
-        "request_ids": request_ids or _names(forward.requests.tolist()),
-    }
+    """The dump's report and arrays, as far as the forward decides them."""
+    names = request_ids or _names(forward.requests.tolist())
+    report = _report(backend, stage, pools, forward.distance, forward.key_lens.tolist(), names)
     arrays = {"requests": forward.requests, "key_lens": forward.key_lens, "query_lens": forward.query_lens}
     return report, arrays | ({} if pools.mapping is None else {"mapping": pools.mapping})
 
 
-def _geometry(pools: Pools, distance: int | None) -> dict[str, Any]:
+def _report(backend: str, stage: str, pools: Pools, distance: int | None, key_lens: list[int], names: list[str]) -> dict[str, Any]:
+    geometry = {name: getattr(pools, name) for name in ("page_size", "full_slots", "sliding_slots")}
     return {
         "layers": {"full": pools.full_layers, "sliding": pools.sliding_layers},
-        "geometry": {
-            "page_size": pools.page_size,
-            "full_slots": pools.full_slots,
-            "sliding_slots": pools.sliding_slots,
-            "window": None if distance is None else distance + 1,
-        },
-    }
-
-
-def _message(violation: Violation, tables: Sequence[Table], report: dict[str, Any], arrays: dict[str, torch.Tensor]) -> str:
-    """Write the dump; returns the error message, also if the dump cannot be written."""
-    report |= {
-        "violation": asdict(violation),
+        "geometry": {**geometry, "window": None if distance is None else distance + 1},
+        "backend": backend,
+        "forward": stage,
+        "key_lens": key_lens,
+        "request_ids": names,
         "when": time.strftime("%Y-%m-%d %H:%M:%S"),
         "process": os.getpid(),
         "package": sglang_gemma4.__version__,
         "sglang": installed_sglang(),
         "tables": [],
     }
+
+
+def _message(violation: Violation, tables: Sequence[Table], report: dict[str, Any], arrays: dict[str, torch.Tensor]) -> str:
+    """Write the dump; returns the error message, also if the dump cannot be written."""
+    report["violation"] = asdict(violation)
     said = f"sglang-gemma4 trap: {trap_dump.sentence(report)} [{report['forward']} on {report['backend']}]"
     try:
-        for place, (table, extent) in enumerate(zip(tables, bounds.extents(tables) if tables else [], strict=True)):
+        for place, table in enumerate(tables):
+            extent = bounds.Extent.of(table)
             report["tables"].append({"name": table.name, "group": table.group, "unit": table.unit, **asdict(extent)})
             arrays[f"table{place}"] = _values(table, extent)
         path = trap_dump.write(report, {name: np.asarray(array.cpu().numpy()) for name, array in arrays.items()})
@@ -222,5 +218,5 @@ def check_allocation(patch: str, allocator: Any, slots: torch.Tensor | None, sta
         violation = bounds.check_allocation(mapping[windowed.long()], "sliding", page_size, pools.sliding_slots)
     if violation is None:
         return
-    report = {**_geometry(pools, None), "backend": type(allocator).__name__, "forward": stage, "key_lens": [], "request_ids": []}
+    report = _report(type(allocator).__name__, stage, pools, None, [], [])
     raise KVBoundsError(_message(violation, (), report, {"allocated": slots, "mapping": mapping}))

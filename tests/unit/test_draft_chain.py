@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from sglang_gemma4 import patching
 from sglang_gemma4.patches import frozen_chain
 from sglang_gemma4.speculative import chain
 from sglang_gemma4.speculative.chain import Chain
@@ -122,7 +123,7 @@ def test_a_seed_is_stocks_without_what_the_relay_would_only_carry(overlapped: bo
 
 def test_trees_are_left_to_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(frozen_chain, "note", lambda patch, message: said.append(f"{patch}: {message}"))
+    monkeypatch.setattr(patching, "note", lambda patch, message: said.append(f"{patch}: {message}"))
     wide = worker(3)
     wide.topk = 2
     assert frozen_chain.draft_forward(lambda *_: "stock's", wide, batch(2)) == "stock's"

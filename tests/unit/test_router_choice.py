@@ -7,6 +7,7 @@ import pytest
 import torch
 from sglang.srt.layers.linear import ReplicatedLinear
 
+from sglang_gemma4 import patching
 from sglang_gemma4.kernels.experts.routed_product import routed_product_reference
 from sglang_gemma4.models.layers import expert_layers, router_choice
 from sglang_gemma4.models.layers.few_row_linear import FewRowLinear
@@ -80,7 +81,7 @@ def test_products_that_only_multiply(layer: Any, tokens: int, why: str, monkeypa
     x = torch.randn(tokens, HIDDEN)
     if why == "another dtype":
         heard: list[str] = []
-        monkeypatch.setattr(router_choice, "note", lambda name, message: heard.append(f"{name}: {message}"))
+        monkeypatch.setattr(patching, "note", lambda name, message: heard.append(f"{name}: {message}"))
         assert not proj.quant_method.takes(x.double(), proj.weight)
         assert ["router_choice: x is (3, 64) of torch.float64" in each for each in heard] == [True]
         return

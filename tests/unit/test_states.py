@@ -133,3 +133,33 @@ def test_the_banner_is_short_and_names_what_failed_first() -> None:
     assert lines[-2] == "  and 16 lines more, in doctor"
     assert lines[-1] == "  every patch: sglang-gemma4 doctor --url http://h:1; how to turn one off: docs/switches.md"
     assert len(status.banner(rows[20:], [], "u").splitlines()) == 5
+
+
+def test_a_patch_that_left_every_call_is_declined_until_it_serves_one(
+    applied: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def shown() -> tuple[str, str, list[str]]:
+        found = next(each for each in status.as_data([applied["yoco"]]) if each["name"] == "yoco")
+        assert "served" not in found
+        return found["state"], found["reason"], found["notes"]
+
+    assert shown() == ("active", "", []), "nothing has been asked of it"
+    assert not patching.takes("yoco", "its batch is padded", "a prefill goes through all layers")
+    assert not patching.takes("yoco", "the backend is another")
+    said = ["a prefill goes through all layers: its batch is padded", "the backend is another"]
+    assert shown() == ("declined", "; ".join(said), said)
+    assert caplog.messages == [f"sglang-gemma4: yoco declined: {each}" for each in said]
+    assert patching.takes("yoco", None)
+    assert shown() == ("active", "", said)
+    assert not patching.takes("yoco", "its batch is padded", "a prefill goes through all layers")
+    assert shown() == ("active", "", said)
+    patching.note("stop_order", "one case is left")
+    assert status.as_data([applied["stop_order"]])[0]["state"] == "active", "a note alone does not say that no call was served"
+    assert patching.takes("no_such_patch", None)
+    assert not patching.takes("no_such_patch", "x"), "a process without the patch"
+
+
+def test_a_patch_that_nothing_uses_is_idle_also_where_it_left_a_call(applied: dict[str, Outcome]) -> None:
+    patching.takes("yoco", "no layer shares KV")
+    patching.find_idle(server())
+    assert status.as_data([applied["yoco"]])[0]["reason"] == "no layer of the model shares KV"

@@ -11,7 +11,8 @@ from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod, UnquantizedLinearMethod
 from sglang.srt.lora.layers import BaseLayerWithLoRA
 
-from sglang_gemma4.models.layers import few_row_linear, router_choice, shared_query
+from sglang_gemma4 import patching
+from sglang_gemma4.models.layers import few_row_linear, shared_query
 from sglang_gemma4.models.schedule import dense_beside_experts
 from tests.unit.test_expert_declines import HIDDEN, server  # noqa: F401 - a fixture
 from tests.unit.test_router_choice import installed, layer  # noqa: F401 - a fixture
@@ -54,8 +55,7 @@ class FeedForward(torch.nn.Module):
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What declined, and kernels that multiply in torch."""
     found: list[str] = []
-    for module in (few_row_linear, dense_beside_experts, router_choice):
-        monkeypatch.setattr(module, "note", lambda name, message: found.append(f"{name}: {message}"))
+    monkeypatch.setattr(patching, "note", lambda name, message: found.append(f"{name}: {message}"))
 
     def product(x: torch.Tensor, weight: torch.Tensor, done: Any, gated: bool = False) -> torch.Tensor:
         out = torch.nn.functional.linear(x, weight)

@@ -14,7 +14,7 @@ from sglang_gemma4.kernels.experts.gated_experts import reason_against
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.experts.prefill_experts import prefill_experts, reason_against_card, tiles_for
 from sglang_gemma4.models import derived
-from sglang_gemma4.patching import note
+from sglang_gemma4.patching import takes
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -58,9 +58,8 @@ class ExpertKernels:
         if not self.least <= tokens <= self.most:
             return self.before(dispatch_output=dispatch_output)
         reason = self.reason_against(dispatch_output)
-        if reason is not None:
+        if not takes(self.name, reason, "SGLang's kernels compute the experts"):
             self.declined = True
-            note(self.name, f"SGLang's kernels compute the experts: {reason}")
             return self.before(dispatch_output=dispatch_output)
         from sglang.srt.layers.moe.token_dispatcher import StandardCombineInput
 
@@ -166,10 +165,9 @@ class FewTokenExperts(ExpertKernels):
             return chosen.weights, chosen.ids
         if self.may_route(gating_output):
             reason = self.against_routing or expert_routing.reason_against(gating_output, self.scale, topk)
-            if reason is None:
+            if takes(self.name, reason, "SGLang chooses the experts"):
                 weights, self.ids, self.blocks = expert_routing.expert_routing(gating_output, self.scale.data, topk)
                 return weights, self.ids
-            note(self.name, f"SGLang chooses the experts: {reason}")
         routed: tuple[torch.Tensor, torch.Tensor] = self.stock_routing(hidden_states, gating_output, topk, renormalize)
         return routed
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.patching import note
+from sglang_gemma4.patching import takes
 
 FOLDER = Path(__file__).parents[2] / "kernels" / "experts" / "moe_tiles"
 NEEDED = {"BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M"}
@@ -53,10 +53,12 @@ def for_server(experts: int, inner: int, down: bool, folder: Path = FOLDER) -> T
     device = str(get_device_name())
     paths = [folder / file_name(experts, inner, device, each) for each in (False, True)]
     if not all(path.exists() for path in paths):
-        note("moe_tiles", f"no tiles for E={experts}, N={inner} on {device}: SGLang's own are used; `sglang-gemma4 tune-moe` makes them")
+        takes("moe_tiles", f"no tiles for E={experts}, N={inner} on {device}: SGLang's own are used; `sglang-gemma4 tune-moe` makes them")
         return None
     try:
-        return read(paths[int(down)])
+        found = read(paths[int(down)])
     except ValueError as error:
-        note("moe_tiles", f"SGLang's own tiles are used: {error}")
+        takes("moe_tiles", f"SGLang's own tiles are used: {error}")
         return None
+    takes("moe_tiles", None)
+    return found

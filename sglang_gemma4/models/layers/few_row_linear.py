@@ -10,10 +10,10 @@ from sglang.srt.layers.activation import GeluAndMul
 from sglang.srt.layers.linear import LinearBase
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 
+from sglang_gemma4 import patching
 from sglang_gemma4.kernels.card import reason_against_card
 from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear, reason_against
 from sglang_gemma4.models import derived
-from sglang_gemma4.patching import note
 
 MOST_ROWS = 16
 """Rows up to which our kernel multiplies: a verify step of 4 requests with 4 draft tokens. At 32 rows the wide products would gain 0 to 1.9
@@ -40,7 +40,8 @@ class FewRowLinear(UnquantizedLinearMethod):
 
     def takes(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
         """Whether the kernel multiplies these; the weight may be some rows of the layer's."""
-        return 0 < x.shape[0] <= self.most_rows and x.dim() == 2 and x.stride(1) == 1 and reason_against(x, weight) is None
+        taken = 0 < x.shape[0] <= self.most_rows and x.dim() == 2 and x.stride(1) == 1 and reason_against(x, weight) is None
+        return taken and patching.takes("few_row_linear", None)
 
     def product(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """``x @ weight.T + bias`` for ``x`` ``[rows, width]``."""
@@ -76,10 +77,9 @@ class GatedFeedForward:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """What the FFN returns."""
-        problem = self.problem()
+        problem, weight = self.problem(), self.gate_up.weight
         if problem is not None:
-            note("few_row_linear", problem)
-        weight = self.gate_up.weight
+            patching.takes("few_row_linear", problem)
         if problem is not None or not self.method.takes(x, weight):
             out: torch.Tensor = self.stock(x)
             return out

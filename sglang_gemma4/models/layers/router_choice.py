@@ -13,7 +13,7 @@ from sglang_gemma4.kernels.card import reason_against_device
 from sglang_gemma4.kernels.experts import routed_product
 from sglang_gemma4.models import derived
 from sglang_gemma4.models.layers.expert_layers import Chosen, FewTokenExperts
-from sglang_gemma4.patching import note
+from sglang_gemma4.patching import takes
 
 
 class RouterChoice(UnquantizedLinearMethod):
@@ -32,16 +32,13 @@ class RouterChoice(UnquantizedLinearMethod):
         experts = self.experts
         if experts.against_routing is not None or not experts.may_route(x):
             return False
-        reason = routed_product.reason_against(x, weight, experts.scale, experts.topk)
-        if reason is not None:
-            note("router_choice", reason)
-        return reason is None
+        return takes("router_choice", routed_product.reason_against(x, weight, experts.scale, experts.topk))
 
     def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """What ``UnquantizedLinearMethod.apply`` returns."""
         weight: Any = layer.weight
         if self.router.proj is not layer:
-            note("router_choice", f"the router's product became a {type(self.router.proj).__name__}: its logits are not final here")
+            takes("router_choice", f"the router's product became a {type(self.router.proj).__name__}: its logits are not final here")
         elif bias is None and self.takes(x, weight):
             chosen = Chosen(*routed_product.routed_product(x, weight, self.experts.scale.data, self.experts.topk, self.done))
             self.experts.chosen = chosen

@@ -11,7 +11,7 @@ from sglang.srt.layers.linear import MergedColumnParallelLinear, RowParallelLine
 from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod, UnquantizedLinearMethod
 
-from sglang_gemma4.patching import note
+from sglang_gemma4.patching import takes
 
 MOST_ROWS = 320
 """Most tokens: a verify step of 80 requests with 4 draft tokens; larger steps fill the card anyway."""
@@ -35,9 +35,7 @@ class DenseBesideExperts:
         """What the ``mlp`` returns; inside a capture its values are ready after :meth:`join`."""
         if x.shape[0] > MOST_ROWS or not torch.cuda.is_current_stream_capturing():
             return self.dense(x, *args, **kwargs)
-        problem = problem_with(self.layer)
-        if problem is not None:
-            note("dense_beside_experts", problem)
+        if not takes("dense_beside_experts", problem_with(self.layer)):
             return self.dense(x, *args, **kwargs)
         self.side.wait_stream(torch.cuda.current_stream())
         self.forked = True
