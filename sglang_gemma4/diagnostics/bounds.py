@@ -4,8 +4,8 @@ A :class:`Table` is one kernel argument together with the buffer it indexes; :fu
 entry, or None.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
 from typing import Literal
 
 import torch
@@ -76,111 +76,63 @@ class Violation:
 
 @dataclass(frozen=True)
 class Extent:
-    """Which entries of a table are read, on the host: one value for each row."""
+    """Which entries of a table are read, on the host, one value for each row: ``start`` to ``end`` of a list or of the row itself,
+    from ``first`` (counted from ``start``) on."""
 
     requests: list[int]
     starts: list[int]
     ends: list[int]
-    first: list[int] = field(default_factory=list)
+    first: list[int]
+
+    @classmethod
+    def of(cls, table: Table) -> "Extent":
+        """Copies the lengths or offsets to the host."""
+        offsets = table.indptr if table.indptr is not None else table.lengths
+        if offsets is None:
+            raise ValueError(f"table {table.name} has neither indptr nor lengths; give one of them")
+        ends = offsets.tolist()
+        starts, ends = (ends[:-1], ends[1:]) if table.indptr is not None else ([0] * len(ends), ends)
+        return cls(table.requests.tolist(), starts, ends, [0] * len(ends) if table.first is None else table.first.tolist())
 
 
-def check(tables: Sequence[Table]) -> Violation | None:
-    """The first violation, by table, then whole rows before entries.
-
-    Copies to the host twice: the lengths of all tables, then the result for their entries.
-    """
-    if not tables:
-        return None
-    read = extents(tables)
-    for table, extent in zip(tables, read, strict=True):
-        if violation := _misshapen(table, extent):
+def check(tables: Iterable[Table]) -> Violation | None:
+    """The first violation, by table, in each whole rows before entries. Waits for the device several times for each table."""
+    for table in tables:
+        extent = Extent.of(table)
+        if violation := _bad_row(table, extent) or _bad_entry(table, extent):
             return violation
-    first_bad = torch.stack([_first_bad(table, extent) for table, extent in zip(tables, read, strict=True)]).tolist()
-    for table, extent, position in zip(tables, read, first_bad, strict=True):
-        if position >= 0:
-            return _violation(table, extent, position)
     return None
 
 
-def extents(tables: Sequence[Table]) -> list[Extent]:
-    """The :class:`Extent` of each table, with one copy to the host."""
-    parts: list[torch.Tensor] = []
-    for table in tables:
-        bounds = table.indptr if table.indptr is not None else table.lengths
-        if bounds is None:
-            raise ValueError(f"table {table.name} has neither indptr nor lengths; give one of them")
-        parts += [table.requests, bounds] + ([] if table.first is None else [table.first])
-    flat = torch.cat([part.reshape(-1).to(torch.int64) for part in parts]).tolist()
-    sizes = iter(part.numel() for part in parts)
-    taken = 0
-
-    def take() -> list[int]:
-        nonlocal taken
-        size = next(sizes)
-        taken += size
-        return [int(value) for value in flat[taken - size : taken]]
-
-    found = []
-    for table in tables:
-        requests, bounds = take(), take()
-        first = [] if table.first is None else take()
-        if table.indptr is None:
-            found.append(Extent(requests, [0] * len(bounds), bounds, first))
-        else:
-            found.append(Extent(requests, bounds[:-1], bounds[1:], first))
-    return found
-
-
-def live_values(table: Table, extent: Extent) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The indices into the buffer, whether each is read, and its row: values, live, rows, of one shape.
-
-    A two-dimensional table is cut at the longest row, a one-dimensional one at its last offset.
-    """
-    device = table.indices.device
+def live_values(table: Table, extent: Extent) -> tuple[torch.Tensor, torch.Tensor]:
+    """The indices into the buffer [rows, longest row], and whether each is read."""
+    requests, starts, ends, first = (torch.tensor(each, device=table.indices.device)[:, None] for each in astuple(extent))
+    entry = torch.arange(int((ends - starts).max()), device=table.indices.device)
     if table.indptr is not None:
-        values = table.indices[: extent.ends[-1]]
-        counts = torch.tensor([end - start for start, end in zip(extent.starts, extent.ends, strict=True)], device=device)
-        rows = torch.repeat_interleave(torch.arange(len(counts), device=device), counts, output_size=extent.ends[-1])
-        live = torch.ones_like(values, dtype=torch.bool)
+        values = table.indices[(starts + entry).clamp(max=len(table.indices) - 1)]
     else:
-        width = max(extent.ends)
-        values = table.indices[:, :width]
-        values = values[torch.tensor(extent.requests, device=device)] if table.by_request else values[: len(extent.ends)]
-        columns = torch.arange(width, device=device)
-        live = columns < torch.tensor(extent.ends, device=device)[:, None]
-        if extent.first:
-            live &= columns >= torch.tensor(extent.first, device=device)[:, None]
-        rows = torch.arange(len(extent.ends), device=device)[:, None].expand_as(values)
+        values = table.indices[requests[:, 0] if table.by_request else slice(len(ends)), : len(entry)]
     if table.mapping is not None:
         values = table.mapping[values.long().clamp(0, len(table.mapping) - 1)]
-    return values, live, rows
+    return values, (entry >= first) & (entry < ends - starts)
 
 
 def check_allocation(slots: torch.Tensor, group: Group, page_size: int, bound: int) -> Violation | None:
-    """Check slots [tokens] of an allocation: inside the buffer, not reserved, no duplicates. One copy to the host.
+    """Check slots [tokens] of an allocation: inside the buffer, not reserved, no duplicates. Copies them to the host.
 
     ``entry`` of the violation is the token's place in ``slots``; it has no row and no request (-1).
     """
-    count = slots.numel()
-    if count == 0:
-        return None
-    ordered, places = slots.long().sort(stable=True)
-    wrong = (ordered < page_size) | (ordered >= bound)
-    twice = torch.zeros_like(wrong)
-    twice[1:] = ordered[1:] == ordered[:-1]
-    past = torch.full_like(places, count)
-    found = torch.stack([torch.where(wrong, places, past).min(), torch.where(twice, places, past).min()]).tolist()
-    for kind, place in zip(("outside", "duplicate"), found, strict=True):
-        if place < count:
-            index = int(slots[place])
-            if kind == "outside" and 0 <= index < page_size:
-                kind = "padding"
-            return Violation(kind, "allocated slots", group, "slot", -1, -1, int(place), index, page_size, bound)  # type: ignore[arg-type]
+    seen: set[int] = set()
+    for place, slot in enumerate(slots.tolist()):
+        if slot in seen or not page_size <= slot < bound:
+            kind: Kind = "duplicate" if slot in seen else _kind(slot, page_size)
+            return Violation(kind, "allocated slots", group, "slot", -1, -1, place, slot, page_size, bound)
+        seen.add(slot)
     return None
 
 
-def _misshapen(table: Table, extent: Extent) -> Violation | None:
-    """A row that cannot be read at all; checked on the host before its entries."""
+def _bad_row(table: Table, extent: Extent) -> Violation | None:
+    """A row that cannot be read at all."""
 
     def wrong(kind: Kind, row: int, index: int, lowest: int, bound: int) -> Violation:
         return Violation(kind, table.name, table.group, table.unit, row, extent.requests[row], 0, index, lowest, bound)
@@ -196,25 +148,21 @@ def _misshapen(table: Table, extent: Extent) -> Violation | None:
     return None
 
 
-def _first_bad(table: Table, extent: Extent) -> torch.Tensor:
-    """Flat position in ``live_values`` of the first illegal entry, -1 for none; a scalar on the table's device."""
-    device = table.indices.device
-    if max(extent.ends, default=0) == 0:
-        return torch.tensor(-1, device=device)
-    values, live, rows = live_values(table, extent)
+def _bad_entry(table: Table, extent: Extent) -> Violation | None:
+    """The first illegal entry of rows that can be read."""
+    if extent.starts == extent.ends:
+        return None
+    values, live = live_values(table, extent)
     # Dummy batches and rows of SGLang (warm-up, padding) have only padding indices; these are wrong only among real slots.
-    owned = torch.zeros(len(extent.ends), dtype=torch.int64, device=device)
-    owned.index_add_(0, rows.flatten(), ((values != 0) & live).flatten().long())
-    bad = (values < 0) | (values >= table.bound) | ((values < table.lowest) & (owned[rows] > 0))
-    bad &= live
-    count = bad.numel()
-    place = torch.where(bad.flatten(), torch.arange(count, device=device), count).min()
-    return torch.where(place < count, place, -1)
+    owned = ((values != 0) & live).any(1, keepdim=True)
+    bad = (live & ((values < 0) | (values >= table.bound) | ((values < table.lowest) & owned))).nonzero()
+    if not len(bad):
+        return None
+    row, entry = bad[0].tolist()
+    index, request = int(values[row, entry]), extent.requests[row]
+    kind = _kind(index, table.lowest)
+    return Violation(kind, table.name, table.group, table.unit, row, request, entry, index, table.lowest, table.bound)
 
 
-def _violation(table: Table, extent: Extent, position: int) -> Violation:
-    values, _, rows = live_values(table, extent)
-    index, row = int(values.flatten()[position]), int(rows.flatten()[position])
-    entry = position - extent.starts[row] if table.indptr is not None else position % values.shape[1]
-    kind: Kind = "padding" if 0 <= index < table.lowest else "outside"
-    return Violation(kind, table.name, table.group, table.unit, row, extent.requests[row], entry, index, table.lowest, table.bound)
+def _kind(index: int, lowest: int) -> Kind:
+    return "padding" if 0 <= index < lowest else "outside"

@@ -164,11 +164,6 @@ def _paged(backend: Any, forward: Forward, pools: Pools, replay: bool) -> list[T
     return found + _sliding_writes(forward, pools, metadata.swa_out_cache_loc)
 
 
-def _request_table(backend: Any, forward: Forward, pools: Pools, replay: bool) -> list[Table]:
-    """The CPU engine reads the request table itself, which ``source`` covers."""
-    return []
-
-
 def _sliding_writes(forward: Forward, pools: Pools, slots: torch.Tensor | None) -> list[Table]:
     if slots is None or forward.slots is None:
         return []
@@ -179,6 +174,6 @@ READERS: dict[str, Callable[[Any, Forward, Pools, bool], list[Table]]] = {
     "TritonAttnBackend": _triton,
     "TRTLLMHAAttnBackend": _paged,
     "FlashAttentionBackend": _paged,
-    "Gemma4CpuAttention": _request_table,
+    "Gemma4CpuAttention": lambda *_: [],  # reads the request table itself, which `source` covers
 }
 """By class name of a backend or of its base; importing the classes would import their kernels."""

@@ -115,12 +115,8 @@ def explain(path: str | Path) -> str:
 def _entries(report: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any, Any]"], table: int, row: int) -> tuple[int, list[int]]:
     """Index of a row's first entry that is read, and the entries from there on."""
     shape = report["tables"][table]
-    if row >= len(shape["ends"]):
-        return 0, []
-    values, start, end = arrays[f"table{table}"], shape["starts"][row], shape["ends"][row]
-    first = shape["first"][row] if shape["first"] else 0
-    found = values[row, first:end] if values.ndim == 2 else values[start:end]
-    return first, [int(value) for value in found]
+    first = shape["first"][row]
+    return first, arrays[f"table{table}"][row, first : shape["ends"][row] - shape["starts"][row]].tolist()
 
 
 def _row(report: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any, Any]"], table: int) -> list[str]:
