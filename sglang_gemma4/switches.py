@@ -58,7 +58,7 @@ CACHE_DIR = "SGLANG_GEMMA4_CACHE_DIR"
 SHARED_WEIGHTS = "SGLANG_GEMMA4_SHARED_WEIGHTS"
 """Not a switch: what `bench --share-weights` sets, BYTES:FOLDER (tiny/shared_weights.py)."""
 VLLM_PYTHON = "SGLANG_GEMMA4_VLLM_PYTHON"
-"""Not a switch: the Python whose environment has vLLM, for `bench --arm vllm` (benchmark/vllm_server.py)."""
+"""Not a switch: the Python whose environment has vLLM, for `bench --arm vllm` (benchmark/vllm.py)."""
 NO_SWITCHES = (WITHOUT, DEBUG_DIR, CACHE_DIR, SHARED_WEIGHTS, VLLM_PYTHON)
 
 _TABLE = (

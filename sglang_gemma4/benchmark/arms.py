@@ -1,5 +1,6 @@
 """Arms of a comparison: an environment and server flags under a name, read from the command line and checked against each other."""
 
+import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -8,10 +9,7 @@ from dataclasses import dataclass, field
 from sglang_gemma4 import switches
 from sglang_gemma4.benchmark import workloads
 
-STOCK = "stock"
-PACKAGE = "package"
-MTP = "mtp"
-VLLM = "vllm"
+STOCK, PACKAGE, MTP, VLLM = "stock", "package", "mtp", "vllm"
 
 MTP_FLAGS = ("--speculative-algorithm=NEXTN", "--speculative-num-steps=3", "--speculative-eagle-topk=1", "--speculative-num-draft-tokens=4")
 DRAFT_FLAG = "--speculative-draft-model-path"
@@ -64,6 +62,8 @@ def parse(text: str, *, assistant: str | None, dummy_weights: bool, rates: Seque
     head, colon, rest = text.partition(":")
     named = colon and not head.startswith("--") and "=" not in head and "," not in head
     name, body = (head, rest) if named else (text, text)
+    if not name.strip() or not body.strip():
+        raise ValueError(f"arm {text!r} is empty; write for example stock, package, or NAME:stock,--flag=value")
     environment: dict[str, str] = {}
     arguments: list[str] = []
     only: tuple[str, ...] = ()
@@ -72,35 +72,29 @@ def parse(text: str, *, assistant: str | None, dummy_weights: bool, rates: Seque
     if vllm and (other := {STOCK, PACKAGE} & {*parts}):
         raise ValueError(f"arm {name!r} is vLLM and {', '.join(sorted(other))} at once; make two arms of it")
     for part in parts:
-        if part == VLLM:
-            continue
+        variable, equals, value = part.partition("=")
         if part == STOCK:
             environment |= stock_environment(dummy_weights)
         elif part == MTP:
             if not assistant:
                 raise ValueError(f"arm {name!r} asks for mtp, but no assistant is known for this model; name it with --assistant")
-            arguments += [vllm_mtp_flag(assistant)] if vllm else [*MTP_FLAGS, f"{DRAFT_FLAG}={assistant}"]
+            drafts = {"model": assistant, "num_speculative_tokens": 3}
+            own = [f"--speculative-config={json.dumps(drafts)}"] if vllm else [*MTP_FLAGS, f"{DRAFT_FLAG}={assistant}"]
+            arguments += own
         elif part.startswith("--"):
             arguments.append(part)
-        elif part.startswith("only="):
-            only = tuple(workload.name for workload in workloads.named(part.removeprefix("only=").split("+"), rates))
-        elif "=" in part:
-            variable, _, value = part.partition("=")
-            _check_variable(name, variable, value)
+        elif variable == "only":
+            only = tuple(workload.name for workload in workloads.named(value.split("+"), rates))
+        elif equals:
+            if variable.startswith(switches.MASTER):
+                switches.check_name(variable, value)  # SwitchError, a ValueError
             environment[variable] = value
-        elif part != PACKAGE:
+        elif part not in (PACKAGE, VLLM):
             raise ValueError(
                 f"arm {name!r}: {part!r} is not an arm; use stock, package, vllm, mtp, VARIABLE=VALUE, --flag=value or "
                 "only=WORKLOAD+WORKLOAD, joined by commas"
             )
-    if not name.strip() or not body.strip():
-        raise ValueError(f"arm {text!r} is empty; write for example stock, package, or NAME:stock,--flag=value")
     return Arm(name, environment, tuple(arguments), only, vllm)
-
-
-def vllm_mtp_flag(assistant: str) -> str:
-    """vLLM's flag for as many drafts as :data:`MTP_FLAGS` ask of SGLang."""
-    return f"--speculative-config={json.dumps({'model': assistant, 'num_speculative_tokens': 3})}"
 
 
 def stock_environment(dummy_weights: bool) -> dict[str, str]:
@@ -116,7 +110,7 @@ def off_and_on(switch: str) -> tuple[str, str]:
     Raises:
         ValueError: the switch does not exist.
     """
-    switches.check_name(switch, "1")  # SwitchError, a ValueError
+    switches.check_name(switch, "1")
     return f"off:{switch}=0", f"on:{switch}=1"
 
 
@@ -124,25 +118,14 @@ def check(arms: Sequence[Arm], environ: Mapping[str, str] = os.environ) -> None:
     """Refuse arms that share a name or do the same.
 
     Raises:
-        ValueError: no arm, a name used twice, or an arm that changes nothing against another.
+        ValueError: a name used twice, or an arm that changes nothing against another.
     """
-    if not arms:
-        raise ValueError("no arm was given; use for example --arm stock --arm package")
-    for position, arm in enumerate(arms):
-        for earlier in arms[:position]:
-            if arm.name == earlier.name:
-                raise ValueError(f"two arms are named {arm.name!r}; give one another name with NAME:{arm.name}")
-            same_environment = arm.effective_environment(environ) == earlier.effective_environment(environ)
-            if arm.vllm == earlier.vllm and same_environment and sorted(arm.arguments) == sorted(earlier.arguments):
-                raise ValueError(
-                    f"arm {arm.name!r} changes nothing against {earlier.name!r}: same switches, same environment, same flags; "
-                    "drop one, or set what should differ (a switch at its default value changes nothing)"
-                )
-
-
-def _check_variable(arm: str, variable: str, value: str) -> None:
-    if variable.startswith(switches.MASTER):
-        try:
-            switches.check_name(variable, value)
-        except switches.SwitchError as error:
-            raise ValueError(f"arm {arm!r}: {error}") from error
+    does = [(arm.vllm, arm.effective_environment(environ), sorted(arm.arguments)) for arm in arms]
+    for (i, earlier), (j, arm) in itertools.combinations(enumerate(arms), 2):
+        if arm.name == earlier.name:
+            raise ValueError(f"two arms are named {arm.name!r}; give one another name with NAME:{arm.name}")
+        if does[i] == does[j]:
+            raise ValueError(
+                f"arm {arm.name!r} changes nothing against {earlier.name!r}: same switches, same environment, same flags; "
+                "drop one, or set what should differ (a switch at its default value changes nothing)"
+            )

@@ -1,123 +1,171 @@
-"""A process that imports SGLang's benchmark client once and runs it, forked, for each line on its stdin.
+"""What the processes of SGLang's benchmark client do: draw requests, or send those of one pass. They are forked from one that has
+imported it (``client``).
 
-In: ``{"arguments": [...], "log": path}``. Out: ``{"ready": true}`` once, then ``{"pid": n}`` and ``{"exit_status": n}`` for each run.
-The run itself is ``python -m sglang.benchmark.serving ARGUMENTS``; what all runs share is its import, tens of seconds on a small machine,
-and after ``{"model": name, "prompts": [path, ...]}``, answered by ``{"prepared": n}``, the tokenizer and the token ids of those prompts.
-Requests with images (20 s of drawing and encoding for 600) are kept beside the log, for other runs of the same seed; with ``"draw": true``
-a run ends once it has them. With ``"rows": path`` a run sends the requests of that file (``loads``) and writes when their tokens came to
-``"streams": path`` (``stream_client``).
+Token ids go to ``/generate`` of SGLang, or as a *stream* to ``/v1/completions`` of SGLang or vLLM. SGLang's own client times text: it
+cannot see how many tokens an event of ``/v1/completions`` brings, nor one whose tokens have no text. Both servers stream the token ids
+(``return_token_ids``), so one client times both alike. All else is SGLang's client: arrivals at the times of a trace, concurrency,
+emptying the prefix cache, throughput.
 """
 
-import hashlib
+import asyncio
+import functools
 import json
 import os
 import pickle
 import sys
+import time
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-_tokenizers: dict[str, Any] = {}  # by what they were loaded from
-_tokens: dict[str, dict[str, list[int]]] = {}  # likewise; token ids by text
+Stream = dict[str, Any]
+"""One request: ``sent`` (seconds since the first was sent), ``at`` (seconds, as planned; None for a later turn), ``asked`` (tokens),
+``events`` (list of [seconds since it was sent, tokens]) and ``error``."""
 
 
-def main() -> None:
-    """Serve lines until stdin closes."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what the import prints must not stand between the answers
-    import sglang.benchmark.serving  # noqa: F401
-
-    print(json.dumps({"ready": True}), file=answers)
-    for line in sys.stdin:
-        order = json.loads(line)
-        if "prompts" in order:
-            print(json.dumps({"prepared": _prepare(order["model"], order["prompts"])}), file=answers)
-            continue
-        child = os.fork()
-        if child == 0:
-            os._exit(_run(order))
-        print(json.dumps({"pid": child}), file=answers)
-        _, status = os.waitpid(child, 0)
-        print(json.dumps({"exit_status": os.waitstatus_to_exitcode(status)}), file=answers)
+class DrawnError(Exception):
+    """Ends SGLang's client once its requests are drawn."""
 
 
-def _prepare(model: str, paths: list[str]) -> int:
-    """Tokenize the prompts of these files (ShareGPT's format), which every run would do again; how many."""
-    serving: Any = sys.modules["sglang.benchmark.serving"]
-    if model not in _tokenizers:
-        _tokenizers[model], _tokens[model] = serving.get_tokenizer(model), {}
-        _remember(_tokenizers[model], _tokens[model])
-        load = serving.get_tokenizer
-        serving.get_tokenizer = lambda name, *args, **kwargs: _tokenizers[model] if name == model else load(name, *args, **kwargs)
-    for path in paths:
-        for turns in json.loads(Path(path).read_text()):
-            text = turns["conversations"][0]["value"]
-            _tokens[model][text] = _tokenizers[model].encode(text)
-    return len(_tokens[model])
-
-
-def _remember(tokenizer: Any, tokens: dict[str, list[int]]) -> None:
-    """Have ``tokenizer.encode(text)`` look among ``tokens`` first."""
-    encode = tokenizer.encode
-
-    def remembered(text: Any, *args: Any, **kwargs: Any) -> Any:
-        known = tokens.get(text) if isinstance(text, str) and not args and not kwargs else None
-        return encode(text, *args, **kwargs) if known is None else list(known)
-
-    tokenizer.encode = remembered
-
-
-def _keep_images(serving: Any, folder: Path, draw: bool) -> None:
-    """Have this process's requests with images taken from ``folder``, or put there; the process ends then if it is only to ``draw``."""
+def draw(log: Path, asked: Sequence[tuple[Sequence[str], Path]]) -> None:
+    """Have SGLang's client make the requests that its arguments ask for, and keep them at the path beside."""
+    serving = _serving(log)
     sample = serving.get_dataset
+    serving.get_tokenizer = functools.cache(serving.get_tokenizer)
+    for arguments, path in asked:
 
-    def kept(arguments: Any, tokenizer: Any, model: Any = None) -> Any:
-        if arguments.dataset_name != "image":
-            return sample(arguments, tokenizer, model)
-        shape = {name: value for name, value in vars(arguments).items() if name.startswith(("image_", "random_"))}
-        asked = json.dumps([shape, arguments.num_prompts, arguments.seed, arguments.backend, str(model)], sort_keys=True)
-        path = folder / f"requests-{hashlib.sha256(asked.encode()).hexdigest()[:16]}.pickle"
-        if path.exists():
-            requests = pickle.loads(path.read_bytes())
-        else:
-            requests = sample(arguments, tokenizer, model)
+        def keep(*given: Any, path: Path = path) -> None:
             part = path.with_suffix(".part")
-            part.write_bytes(pickle.dumps(requests))
+            part.write_bytes(pickle.dumps(sample(*given)))
             part.rename(path)
-        if draw:
-            sys.exit(0)
-        return requests
+            raise DrawnError
 
-    serving.get_dataset = kept
-
-
-def _run(order: dict[str, Any]) -> int:
-    import traceback
-
-    from sglang_gemma4.benchmark.stream_client import StreamClient
-
-    serving: Any = sys.modules["sglang.benchmark.serving"]
-    out = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(out, 1)
-    os.dup2(out, 2)
-    sys.argv = ["sglang.benchmark.serving", *order["arguments"]]
-    _keep_images(serving, Path(order["log"]).parent, order.get("draw", False))
-    try:
-        streams = StreamClient(serving, json.loads(Path(order["rows"]).read_text())) if "rows" in order else None
-        if streams is not None:
-            streams.install()
-        serving.cli_main()
-        if streams is not None:
-            streams.write(Path(order["streams"]))
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        return 1
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    return 0
+        serving.get_dataset = keep
+        sys.argv[1:] = arguments
+        try:
+            serving.cli_main()
+        except DrawnError:
+            continue
 
 
-if __name__ == "__main__":
-    main()
+def run(log: Path, arguments: Sequence[str], requests: Path | list[dict[str, Any]], streams: Path | None) -> None:
+    """One pass of SGLang's client: of ``requests`` that were drawn, or of rows (``workloads``). With ``streams`` the rows are sent as
+    streams, and when their tokens came is written there."""
+    serving = _serving(log)
+    # Requests have their token ids; a tokenizer would take seconds to load and count again what the server says.
+    serving.get_tokenizer = lambda *_, **__: SimpleNamespace(encode=lambda *_, **__: [0])
+    serving.check_chat_template = lambda _: True
+    sys.argv[1:] = arguments
+    if isinstance(requests, Path):
+        drawn = pickle.loads(requests.read_bytes())
+        serving.get_dataset = lambda *_: drawn
+    elif streams is None:
+        serving.get_dataset = lambda *_: [serving.DatasetRow(row["ids"], row["prompt"], row["output"]) for row in requests]
+    else:
+        client = StreamClient(serving, requests)
+        client.install()
+    serving.cli_main()
+    if streams is not None:
+        streams.write_text(json.dumps(client.streams))
+
+
+def _serving(log: Path) -> Any:
+    """SGLang's client; what it prints goes to ``log``."""
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for stream in (1, 2):
+        os.dup2(out, stream)
+    import sglang.benchmark.serving
+
+    return sglang.benchmark.serving
+
+
+class StreamClient:
+    """Sends rows as streams; :attr:`streams` has one entry per row, in the rows' order."""
+
+    def __init__(self, serving: Any, rows: list[dict[str, Any]]) -> None:
+        """``serving`` is ``sglang.benchmark.serving``."""
+        self.serving, self.rows = serving, rows
+        self.streams: list[Stream | None] = [None] * len(rows)
+        self._answered: dict[tuple[int, int], asyncio.Future[list[int] | None]] = {}  # context after a turn; None: it failed
+        self._first_sent: float | None = None
+
+    def install(self) -> None:
+        """Have this process's client send the rows, each at its time."""
+        serving, replay = self.serving, self.serving.get_request
+        for engine in ("sglang", "vllm"):  # the beginning of the name decides how the prefix cache is emptied
+            serving.ASYNC_REQUEST_FUNCS[f"{engine}-tokens"] = self.send
+            serving._BACKEND_API_PATHS[f"{engine}-tokens"] = "/v1/completions"
+        serving.get_dataset = lambda *_: [
+            serving.DatasetRow(row["ids"], row["prompt"], row["output"], timestamp=row["at"], extra_request_body={"row": index})
+            for index, row in enumerate(self.rows)
+        ]
+        serving.get_request = lambda requests, rate: replay(requests, rate, use_trace_timestamps=True)
+
+    async def send(self, request_func_input: Any, pbar: Any = None) -> Any:
+        """One request of SGLang's client: what it makes of a row, and when the tokens came."""
+        index = request_func_input.extra_request_body["row"]
+        row = self.rows[index]
+        output = self.serving.RequestFuncOutput.init_new(request_func_input)
+        at = None if row.get("turn") else row["at"] / 1000
+        stream: Stream = {"sent": 0.0, "at": at, "asked": row["output"], "events": [], "error": ""}
+        self.streams[index] = stream
+        ids: list[int] | None = None
+        try:
+            prompt = await self._context(row) + row["ids"]
+            output.start_time = time.perf_counter()
+            self._first_sent = self._first_sent if self._first_sent is not None else output.start_time
+            stream["sent"] = output.start_time - self._first_sent
+            tokens = await self._stream(request_func_input, prompt, output.start_time, stream["events"])
+            output.output_len = len(tokens)
+            if len(tokens) != row["output"]:
+                raise RuntimeError(f"{len(tokens)} of the {row['output']} tokens asked for came")
+            output.ttft, output.latency, output.success = stream["events"][0][0], stream["events"][-1][0], True
+            ids = prompt + tokens
+        except Exception as error:
+            output.error = stream["error"] = f"{type(error).__name__}: {error}" if str(error) else traceback.format_exc(limit=2)
+        if "turn" in row:
+            self._turn(row["session"], row["turn"]).set_result(ids)
+        return output
+
+    def _turn(self, session: int, turn: int) -> "asyncio.Future[list[int] | None]":
+        return self._answered.setdefault((session, turn), asyncio.get_running_loop().create_future())
+
+    async def _context(self, row: dict[str, Any]) -> list[int]:
+        """What a later turn goes on from, once the answer before is there and the user has thought."""
+        if not row.get("turn"):
+            return []
+        context = await self._turn(row["session"], row["turn"] - 1)
+        if context is None:
+            raise RuntimeError("the turn before it failed")
+        await asyncio.sleep(row["think"])
+        return context
+
+    async def _stream(self, asked: Any, prompt: list[int], start: float, events: list[list[float]]) -> list[int]:
+        """Send, note every event that brought tokens, return the tokens.
+
+        Raises:
+            RuntimeError: the server refused, or it does not say which tokens it generated.
+        """
+        body = {"model": asked.model, "prompt": prompt, "max_tokens": asked.output_len, "temperature": 0.0}
+        body |= {"ignore_eos": True, "stream": True, "return_token_ids": True}
+        tokens: list[int] = []
+        async with self.serving._create_bench_client_session() as session, session.post(url=asked.api_url, json=body) as response:
+            if response.status != 200:
+                raise RuntimeError(f"HTTP {response.status}: {await response.text()}")
+            async for line in response.content:
+                data = line.strip().removeprefix(b"data: ")
+                if not line.startswith(b"data: ") or data == b"[DONE]":
+                    continue
+                now = time.perf_counter() - start
+                event = json.loads(data)
+                if "error" in event:
+                    raise RuntimeError(f"the server ended the stream: {event['error']}")
+                for choice in event["choices"]:
+                    if choice.get("token_ids") is None and choice.get("text"):
+                        raise RuntimeError("the server streams no token ids (return_token_ids); it is too old for this client")
+                    if new := choice.get("token_ids"):
+                        tokens += new
+                        events.append([now, len(new)])
+        return tokens

@@ -1,7 +1,9 @@
-"""``sglang-gemma4 bench``: check the command line before anything starts, run the comparison, write the report."""
+"""``sglang-gemma4 bench``: read the command line, run the comparison, write the report."""
 
 import argparse
+import itertools
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -32,6 +34,43 @@ examples    sglang-gemma4 bench 26b-a4b --workload chat,summarize
 """
 
 
+def _positive_number(text: str) -> float:
+    if not (math.isfinite(value := float(text)) and value > 0):
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0; give one")
+    return value
+
+
+def _positive_integer(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{value} is less than 1; give 1 or more")
+    return value
+
+
+def _rates(text: str) -> list[float]:
+    found = _list(text, _positive_number)
+    if any(later <= earlier for earlier, later in itertools.pairwise(found)):
+        raise argparse.ArgumentTypeError(f"{text} does not rise; write each rate once, the lowest first")
+    return found
+
+
+def _sizes(text: str) -> list[int]:
+    return _list(text, _positive_integer)
+
+
+def _in_and_out(text: str) -> tuple[int, int]:
+    match _sizes(text):
+        case [tokens_in, tokens_out] if tokens_out > 1:
+            return tokens_in, tokens_out
+    raise argparse.ArgumentTypeError(f"{text} is not IN,OUT with at least 2 tokens out; write for example 1000,200")
+
+
+def _list(text: str, read: Any) -> list[Any]:
+    try:
+        return [read(word) for word in text.split(",") if word]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers; write for example 1,8,32") from None
+
+
 def add_command(commands: Any) -> None:
     """Add ``bench`` to the subcommands of the command line."""
     bench = commands.add_parser(
@@ -41,81 +80,41 @@ def add_command(commands: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    bench.add_argument("model", nargs="?", metavar="MODEL", help="what to serve; see below")
-    bench.add_argument("--arm", action="append", default=[], metavar="ARM", help="one side; repeat it (default: stock and package)")
-    bench.add_argument("--switch", metavar="NAME", help="compare this switch off and on")
-    bench.add_argument(
-        "--workload",
-        default="",
-        metavar="NAMES",
-        help=f"joined by commas: {', '.join(workloads.WORKLOADS)}, sweep, prompts, ttft, images-sweep, NxIN/OUT; "
-        f"with --rates {', '.join(workloads.LOADS)} (through a server)",
+    option = bench.add_argument
+    option("model", nargs="?", metavar="MODEL", help="what to serve; see below")
+    option("--arm", action="append", default=[], metavar="ARM", help="one side; repeat it (default: stock and package)")
+    option("--switch", metavar="NAME", help="compare this switch off and on")
+    names = f"joined by commas: {', '.join(workloads.WORKLOADS)}, NxIN/OUT; with --rates {', '.join(workloads.LOADS)}"
+    option("--workload", default="", metavar="NAMES", help=f"requests to a server, {names}")
+    option("--rates", type=_rates, default=[], metavar="R,R", help="requests/s of the loads, rising, for example 1,2,4")
+    for name, default, unit, meaning in (
+        ("load-seconds", workloads.LOAD_SECONDS, "S", "of arrivals at each rate"),
+        ("ttft-limit", workloads.TTFT_LIMIT, "MS", "of the 99th percentile of TTFT, for goodput"),
+        ("itl-limit", workloads.ITL_LIMIT, "MS", "of the 99th percentile of ITL, for goodput"),
+    ):
+        option(f"--{name}", type=_positive_number, default=default, metavar=unit, help=f"{meaning} (default {default:g})")
+    option("--vllm-python", metavar="PYTHON", help=f"where arms of vLLM find it (default ${switches.VLLM_PYTHON}, else this one)")
+    option("--batches", type=_sizes, default=[], metavar="N,N", help="batch sizes for step times (offline engine), for example 1,8,32,64")
+    option("--step-tokens", type=_in_and_out, default=(1000, 200), metavar="IN,OUT", help="tokens of each request in the step times")
+    option("--rounds", type=_positive_integer, metavar="N", help="processes of each arm (default 2: A B A B; 1 with --together)")
+    together = "run N arms (without N: all) side by side, their passes in turn; they must fit the card (--max-total-tokens)"
+    option("--together", type=_positive_integer, nargs="?", const=sys.maxsize, default=1, metavar="N", help=together)
+    option("--share-weights", action="store_true", help="with --together and random weights: a single copy of them for these arms")
+    option("--card-lock", type=Path, metavar="FILE", help="each pass waits for this file's lock (flock), as other programs on the card do")
+    option(
+        "--repetitions", type=_positive_integer, default=5, metavar="N", help="counted passes of each arm and workload in all (default 5)"
     )
-    bench.add_argument("--rates", default="", metavar="R,R", help="requests/s of the loads, rising, for example 1,2,4")
-    bench.add_argument(
-        "--load-seconds",
-        type=float,
-        default=workloads.LOAD_SECONDS,
-        metavar="S",
-        help=f"of arrivals at each rate (default {workloads.LOAD_SECONDS:g})",
-    )
-    for name, default in (("ttft", workloads.TTFT_LIMIT), ("itl", workloads.ITL_LIMIT)):
-        bench.add_argument(
-            f"--{name}-limit",
-            type=float,
-            default=default,
-            metavar="MS",
-            help=f"of the 99th percentile of {name.upper()}, for goodput (default {default:g})",
-        )
-    bench.add_argument(
-        "--vllm-python",
-        metavar="PYTHON",
-        help=f"the Python whose environment has vLLM, for arms of it (default ${switches.VLLM_PYTHON}, else this one)",
-    )
-    bench.add_argument("--batches", default="", metavar="N,N", help="batch sizes for step times (offline engine), for example 1,8,32,64")
-    bench.add_argument("--step-tokens", default="1000,200", metavar="IN,OUT", help="tokens of each request in the step times")
-    bench.add_argument("--rounds", type=int, help="processes of each arm (default 2: A B A B; 1 with --together)")
-    bench.add_argument(
-        "--together",
-        type=int,
-        nargs="?",
-        const=sys.maxsize,
-        default=1,
-        metavar="N",
-        help="run N arms side by side (without N: all), their passes in turn; together they must fit the card (--max-total-tokens)",
-    )
-    bench.add_argument(
-        "--share-weights",
-        action="store_true",
-        help="with --together and random weights: arms that run side by side map a single copy of them, so that more arms fit",
-    )
-    bench.add_argument(
-        "--card-lock",
-        type=Path,
-        metavar="FILE",
-        help="each pass waits for this file's lock (flock), which other programs on the card take too",
-    )
-    bench.add_argument("--repetitions", type=int, default=5, help="counted passes of each arm and workload in all (default 5)")
-    bench.add_argument("--out", type=Path, metavar="FOLDER", help="the run's folder (default runs/DATE-MODEL); an unfinished run resumes")
-    bench.add_argument("--assistant", metavar="MODEL", help="draft model of mtp (default: MODEL-assistant)")
-    bench.add_argument(
-        "--accept-length", type=float, metavar="L", help=f"simulate it under mtp (default {ACCEPT_LENGTH} on random weights)"
-    )
-    bench.add_argument("--dataset", type=Path, metavar="FILE", help="prompts in ShareGPT's format (default: random words)")
-    bench.add_argument("--profile", default="", metavar="N,N", help="record the kernels at these batch sizes (offline engine)")
-    bench.add_argument(
-        "--roofline",
-        action="store_true",
-        help="compare the profiled kernels with the least time that their bytes and FLOPs take on this card",
-    )
-    bench.add_argument("--time-limit", type=float, metavar="S", help="stop after this many seconds; the same command resumes the run")
-    bench.add_argument("--start-limit", type=float, default=1200, metavar="S", help="how long a server may take to come up (default 1200)")
-    bench.add_argument(
-        "--dry-run", action="store_true", help="run everything on the tiny model of that family, with tiny workloads; measures nothing"
-    )
-    bench.add_argument("--no-report", action="store_true", help="write raw lines only; make the report later or elsewhere with --report")
-    bench.add_argument("--report", type=Path, metavar="FOLDER", help="only write the plots and REPORT.md of a finished run again")
-    bench.add_argument("--index", type=Path, metavar="RUNS", help="only write README.md of a folder of runs")
+    option("--out", type=Path, metavar="FOLDER", help="the run's folder (default runs/DATE-MODEL); an unfinished run resumes")
+    option("--assistant", metavar="MODEL", help="draft model of mtp (default: MODEL-assistant)")
+    option("--accept-length", type=float, metavar="L", help=f"simulate it under mtp (default {ACCEPT_LENGTH} on random weights)")
+    option("--dataset", type=Path, metavar="FILE", help="prompts in ShareGPT's format (default: random tokens)")
+    option("--profile", type=_sizes, default=[], metavar="N,N", help="record the kernels at these batch sizes (offline engine)")
+    option("--roofline", action="store_true", help="compare the profiled kernels with the least time that this card allows them")
+    option("--time-limit", type=_positive_number, metavar="S", help="stop after this many seconds; the same command resumes the run")
+    option("--dry-run", action="store_true", help="run everything on a tiny model with tiny workloads; measures nothing")
+    option("--no-report", action="store_true", help="write raw lines only; make the report later or elsewhere with --report")
+    option("--report", type=Path, metavar="FOLDER", help="only write the plots and REPORT.md of a finished run again")
+    option("--index", type=Path, metavar="RUNS", help="only write README.md of a folder of runs")
     bench.set_defaults(run=run)
 
 
@@ -129,8 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.report:
         return _report(arguments.report)
     with tempfile.TemporaryDirectory() as scratch:
-        plan = plan_of(arguments, Path(scratch))
-        return _run(plan, arguments)
+        return _run(plan_of(arguments, Path(scratch)), arguments)
 
 
 def _run(plan: Plan, arguments: argparse.Namespace) -> int:
@@ -146,8 +144,12 @@ def _run(plan: Plan, arguments: argparse.Namespace) -> int:
     for ending in (signal.SIGTERM, signal.SIGHUP):  # the arms' processes must not outlive this one
         signal.signal(ending, signal.default_int_handler)
     if plan.share_weights and not plan.cpu:
-        _in_a_process("mapping", "processes on this card cannot map each other's memory", "--share-weights")
-    finished = runner.run(plan, _header(plan), _card(plan, progress), arguments.time_limit, progress)
+        in_a_process("mapping", "processes on this card cannot map each other's memory", "--share-weights")
+    card = None
+    if plan.roofline:
+        progress("measuring this card's bandwidth and matrix rate")
+        card = json.loads(in_a_process("card", "this card could not be measured for --roofline", "--roofline"))
+    finished = runner.run(plan, _header(plan), card, arguments.time_limit, progress)
     if not arguments.no_report:
         _report(plan.folder)
     crashed = any(line["kind"] == "crash" for line in records.read(plan.raw))
@@ -166,46 +168,42 @@ def _report(folder: Path) -> int:
 def _header(plan: Plan) -> dict[str, Any]:
     from sglang_gemma4.benchmark import machine
 
-    notes = []
-    if plan.dummy_weights:
-        notes.append("Random weights with a realistic spread: speed is measured, text is not. Stock keeps the switch that fills them.")
-    if plan.environment:
-        notes.append(f"The accept length under MTP is simulated: {plan.environment['SGLANG_SIMULATE_ACC_LEN']} tokens per verify step.")
-    if plan.together > 1:
-        who = "all arms" if plan.together == len(plan.arms) else f"{plan.together} arms at a time"
-        notes.append(f"The servers or engines of {who} ran side by side on the card; one pass at a time, the arms in turn.")
-    if plan.share_weights:
-        notes.append("They mapped a single copy of the weights.")
-    if plan.dry_run:
-        notes.append("A dry run on a tiny model: it shows that the benchmark works and measures nothing.")
-    if plan.cpu and not plan.dry_run:
-        notes.append("On the CPU reference engine: times here say nothing about a GPU.")
-    if plan.workloads and not plan.dataset:
-        notes.append("Prompts are random words of the model's vocabulary, every request exactly as long as the workload says or draws.")
-    if plan.token_ids:
-        notes.append("Every workload was sent as token ids to /v1/completions, to SGLang and vLLM alike.")
-        if plan.dummy_weights:
-            notes.append("vLLM served the language model alone, SGLang the checkpoint with its image encoder.")
-    peer = {"vllm": plan.vllm_version} if plan.vllm_version else {}
-    facts = {"versions": {**machine.versions(), **peer}, "device": machine.device(), "environment": machine.environment(), "notes": notes}
-    return plan.header() | {"command": _command()} | facts
-
-
-def _command() -> list[str]:
+    who = "all arms" if plan.together == len(plan.arms) else f"{plan.together} arms at a time"
+    notes = {
+        "Random weights with a realistic spread: speed is measured, text is not. Stock keeps the switch that fills them.": (
+            plan.dummy_weights
+        ),
+        f"The accept length under MTP is simulated: {plan.environment.get('SGLANG_SIMULATE_ACC_LEN')} tokens per verify step.": (
+            plan.environment
+        ),
+        f"The servers or engines of {who} ran side by side on the card; one pass at a time, the arms in turn.": plan.together > 1,
+        "They mapped a single copy of the weights.": plan.share_weights,
+        "A dry run on a tiny model: it shows that the benchmark works and measures nothing.": plan.dry_run,
+        "On the CPU reference engine: times here say nothing about a GPU.": plan.cpu and not plan.dry_run,
+        "Prompts are random tokens of the model's vocabulary, every request exactly as long as the workload says or draws.": (
+            plan.workloads and not plan.dataset
+        ),
+        "Every workload was sent as token ids to /v1/completions, to SGLang and vLLM alike.": plan.token_ids,
+        "vLLM served the language model alone, SGLang the checkpoint with its image encoder.": plan.token_ids and plan.dummy_weights,
+    }
     # Paths of this machine do not belong in a committed run.
-    return ["sglang-gemma4", *(Path(word).name if word.startswith("/") else word for word in sys.argv[1:])]
+    command = ["sglang-gemma4", *(Path(word).name if word.startswith("/") else word for word in sys.argv[1:])]
+    return {
+        **plan.header(),
+        "command": command,
+        "versions": machine.versions() | ({"vllm": plan.vllm_version} if plan.vllm_version else {}),
+        "device": machine.device(),
+        "environment": machine.environment(),
+        "notes": [note for note, holds in notes.items() if holds],
+    }
 
 
-def _card(plan: Plan, progress: Any) -> dict[str, Any] | None:
-    if not plan.roofline:
-        return None
-    progress("measuring this card's bandwidth and matrix rate")
-    measured: dict[str, Any] = json.loads(_in_a_process("card", "this card could not be measured for --roofline", "--roofline"))
-    return measured
+def in_a_process(module: str, failed: str, flag: str) -> str:
+    """Output of a module that uses the card, in a process of its own: a CUDA context here would stay for the whole run.
 
-
-def _in_a_process(module: str, failed: str, flag: str) -> str:
-    """Output of a module that uses the card, in a process of its own: a CUDA context here would stay for the whole run."""
+    Raises:
+        ValueError: it failed or took too long; the message says to leave ``flag`` out.
+    """
     try:
         done = subprocess.run([sys.executable, "-m", f"sglang_gemma4.benchmark.{module}"], capture_output=True, text=True, timeout=300)
     except subprocess.TimeoutExpired:

@@ -5,8 +5,8 @@ import math
 import threading
 import urllib.request
 from collections import defaultdict
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 PEAKS = {
     "full_pool_peak": "sglang:full_token_usage",
@@ -36,85 +36,75 @@ def read_metrics(url: str) -> dict[str, float]:
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:
         text = response.read().decode()
     values: dict[str, float] = defaultdict(float)
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if not sample.name.endswith("_bucket"):
-                mode = sample.labels.get("mode")
-                name = VLLM_NAMES.get(sample.name, sample.name)
-                values[f"{name}[{mode}]" if mode else name] += sample.value
+    for sample in (sample for family in text_string_to_metric_families(text) for sample in family.samples):
+        if not sample.name.endswith("_bucket"):
+            mode = sample.labels.get("mode")
+            name = VLLM_NAMES.get(sample.name, sample.name)
+            values[f"{name}[{mode}]" if mode else name] += sample.value
     return dict(values)
 
 
-class Watch:
-    """Samples a server's metrics during a ``with`` block: :attr:`peaks` of gauges, and what was :attr:`added` to counters."""
+@dataclass
+class Watched:
+    """Largest values of gauges (those of :data:`PEAKS` and ``memory_peak_gib``; None: never seen), and what was added to counters."""
 
-    def __init__(self, url: str, memory: Callable[[], float], every: float = 0.5) -> None:
-        """``memory`` returns GiB in use; ``every`` is in seconds."""
-        self.url, self.memory, self.every = url, memory, every
-        self.peaks: dict[str, float] = {}
-        self.added: dict[str, float] = {}
-        self._before: dict[str, float] = {}
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+    peaks: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys((*PEAKS, "memory_peak_gib")))
+    added: dict[str, float] = field(default_factory=dict)
 
-    def __enter__(self) -> "Watch":
-        self._before = read_metrics(self.url)
-        self._thread.start()
-        return self
+    @property
+    def added_tokens(self) -> float | None:
+        return self.added.get("sglang:generation_tokens_total")
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._done.set()
-        self._thread.join()
-        try:
-            after = read_metrics(self.url)
-        except OSError:
-            return  # the server is gone; the caller notices and records it
-        self.added = {name: value - self._before.get(name, 0.0) for name, value in after.items()}
-
-    def _run(self) -> None:
-        while not self._done.wait(self.every):
-            try:
-                values = read_metrics(self.url)
-            except OSError:
-                continue  # busy or dying; the caller notices a dead server
-            for name, metric in PEAKS.items():
-                self._keep(name, values.get(metric, math.nan))
-            self._keep("memory_peak_gib", self.memory())
-
-    def _keep(self, name: str, value: float) -> None:
-        if not math.isnan(value):
-            self.peaks[name] = max(value, self.peaks.get(name, value))
+    def accept_length(self, completed: int) -> float | None:
+        """Tokens per request and verify step; None without speculation. The first token of the ``completed`` requests is the prefill's."""
+        steps = self.added.get("sglang:spec_verify_calls_total", 0.0)
+        return ((self.added_tokens or 0.0) - completed) / steps if steps else None
 
 
-def accept_length(added: dict[str, float], completed: int) -> float | None:
-    """Tokens per request and verify step over a repetition; None without speculation. Each request's first token comes from its prefill."""
-    steps = added.get("sglang:spec_verify_calls_total", 0.0)
-    tokens = added.get("sglang:generation_tokens_total", 0.0)
-    return (tokens - completed) / steps if steps else None
+@contextlib.contextmanager
+def watch(url: str, process: int, every: float = 0.5) -> Iterator[Watched]:
+    """Sample a server's metrics, and its memory (``process`` is its id), ``every`` so many seconds. Counters are there after the block."""
+    found, memory, before, done = Watched(), memory_in_use(process), read_metrics(url), threading.Event()
+
+    def sample() -> None:
+        while not done.wait(every):
+            with contextlib.suppress(OSError):  # busy or dying; the caller notices a dead server
+                values = read_metrics(url)
+                for name, value in [
+                    *((name, values.get(metric, math.nan)) for name, metric in PEAKS.items()),
+                    ("memory_peak_gib", memory()),
+                ]:
+                    if not math.isnan(value):
+                        found.peaks[name] = max(value, found.peaks[name] or 0.0)
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        done.set()
+        thread.join()
+    with contextlib.suppress(OSError):  # the server is gone; the caller notices and records it
+        found.added = {name: value - before.get(name, 0.0) for name, value in read_metrics(url).items()}
 
 
 def memory_in_use(process: int) -> Callable[[], float]:
     """A function that returns GiB in use: of all visible cards, or, without one, of ``process`` (an id) and its children."""
-    try:
+    with contextlib.suppress(Exception):  # no NVIDIA driver or library: measure the processes
         import pynvml
 
         pynvml.nvmlInit()
-        cards = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        if cards:
+        if cards := [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]:
             return lambda: sum(pynvml.nvmlDeviceGetMemoryInfo(card).used for card in cards) / GIB
-    except Exception:  # no NVIDIA driver or library: measure the processes
-        pass
-    return lambda: _resident(process) / GIB
 
+    def resident() -> float:
+        import psutil
 
-def _resident(process: int) -> int:
-    """Bytes of a process and its children; those that have just ended count nothing."""
-    import psutil
+        total = 0
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            for member in (parent := psutil.Process(process), *parent.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    total += member.memory_info().rss
+        return total / GIB
 
-    total = 0
-    with contextlib.suppress(psutil.Error):
-        parent = psutil.Process(process)
-        for member in (parent, *parent.children(recursive=True)):
-            with contextlib.suppress(psutil.Error):
-                total += member.memory_info().rss
-    return total
+    return resident

@@ -9,11 +9,11 @@ Gaps are also told apart by whether another request was being admitted meanwhile
 the latter, which is the plain decode or verify step.
 """
 
-import bisect
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import Results, pooled
@@ -21,26 +21,12 @@ from sglang_gemma4.benchmark.statistics import Summary, summary
 from sglang_gemma4.benchmark.workloads import ITL_LIMIT, TTFT_LIMIT, load_name
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which ``share`` percent lie, linear between neighbours.
-
-    Raises:
-        ValueError: there are no values, or ``share`` is not between 0 and 100.
-    """
-    if not values or not 0 <= share <= 100:
-        raise ValueError(f"no {share}th percentile of {len(values)} values; give at least one value and a share between 0 and 100")
-    ordered = sorted(values)
-    position = (len(ordered) - 1) * share / 100
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
-
-
 def measured(result: Mapping[str, Any], streams: Sequence[Mapping[str, Any]], rate: float | None) -> dict[str, Any]:
-    """The part of a ``repetition`` record that comes from the client's result and its streams (``stream_client``)."""
+    """The part of a ``repetition`` record that comes from the client's result and its streams (``client_process``)."""
     done = [stream for stream in streams if not stream["error"]]
-    tokens = sum(int(count) for stream in done for _, count in stream["events"])
-    seconds = result["duration"]
+    events = [np.asarray(stream["events"], float) for stream in done]  # each [events, 2]: seconds since it was sent, tokens
+    tokens, seconds = int(sum(each[:, 1].sum() for each in events)), result["duration"]
+    spans = [(each[-1, 0] - each[0, 0], each[1:, 1].sum()) for each in events if len(each) > 1]
     row = {
         "seconds": seconds,
         "completed": len(done),
@@ -50,55 +36,35 @@ def measured(result: Mapping[str, Any], streams: Sequence[Mapping[str, Any]], ra
         "output_throughput": tokens / seconds,
         "input_throughput": sum(result["input_lens"]) / seconds,
         "requests_per_second": len(done) / seconds,
-        "ttft_ms": [round(stream["events"][0][0] * 1000, 3) for stream in done],
-        "tpot_ms": [round(spent * 1000, 4) for stream in done if (spent := _per_token(stream["events"])) is not None],
+        "ttft_ms": [round(float(each[0, 0]) * 1000, 3) for each in events],
+        "tpot_ms": [round(float(spent / after) * 1000, 4) for spent, after in spans],
     }
-    gaps = [gap for stream in done for gap in _gaps(stream["events"])]
-    if gaps:
-        row["itl_ms"] = _spread([wait for wait, _ in gaps])
-        row["token_itl_ms"] = _spread([wait / count for wait, count in gaps for _ in range(count)])
-        row["tokens_per_event"] = sum(count for _, count in gaps) / len(gaps)
-        row |= {f"{kind}_itl_ms": _spread(waits) for kind, waits in _by_admission(streams).items() if waits}
+    if spans:
+        sent: Any = np.repeat([stream["sent"] for stream in done], [len(each) - 1 for each in events])
+        begin, end = (sent + np.concatenate([each[:, 0][part] for each in events]) for part in (slice(None, -1), slice(1, None)))
+        gaps, brought = (end - begin) * 1000, np.concatenate([each[1:, 1] for each in events]).astype(int)
+        admitting = _during_admission(streams, begin, end)
+        waits = {"itl_ms": gaps, "token_itl_ms": np.repeat(gaps / brought, brought)}
+        waits |= {"admitting_itl_ms": gaps[admitting], "pure_itl_ms": gaps[~admitting]}
+        row |= {name: _spread(found) for name, found in waits.items() if len(found)}
+        row["tokens_per_event"] = float(brought.mean())
     if rate is not None:
-        row["rate"] = rate
         late = [(stream["sent"] - stream["at"]) * 1000 for stream in streams if stream["at"] is not None]
-        row["late_ms"] = round(percentile(late, 99), 3)
+        row |= {"rate": rate, "late_ms": round(float(np.percentile(late, 99)), 3)}
     return row
 
 
-def _gaps(events: Sequence[Sequence[float]]) -> list[tuple[float, int]]:
-    """Milliseconds before each event after the first, and the tokens it brought."""
-    return [((later - earlier) * 1000, int(count)) for (earlier, _), (later, count) in itertools.pairwise(events)]
+def _during_admission(streams: Sequence[Mapping[str, Any]], begin: Any, end: Any) -> Any:
+    """Whether a request was sent and waited for its first token during each gap from ``begin`` to ``end`` (seconds)."""
+    waits = sorted((stream["sent"], stream["sent"] + stream["events"][0][0]) for stream in streams if stream["events"])
+    starts = [start for start, _ in waits]
+    latest = np.maximum.accumulate([-np.inf, *(over for _, over in waits)])  # end of the waits that began first, by their number
+    return latest[np.searchsorted(starts, end)] > begin
 
 
-def _by_admission(streams: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Milliseconds of the gaps during which a request was sent and waited for its first token, and of the others."""
-    waits = [(stream["sent"], stream["sent"] + stream["events"][0][0]) for stream in streams if stream["events"]]
-    spans: list[list[float]] = []  # of all waits, joined where they overlap
-    for start, end in sorted(waits):
-        if spans and start <= spans[-1][1]:
-            spans[-1][1] = max(spans[-1][1], end)
-        else:
-            spans.append([start, end])
-    starts = [start for start, _ in spans]
-    found: dict[str, list[float]] = {"admitting": [], "pure": []}
-    for stream in streams:
-        for (earlier, _), (later, _) in itertools.pairwise(stream["events"] if not stream["error"] else ()):
-            before = bisect.bisect_left(starts, stream["sent"] + later)  # spans that began before the gap ended
-            during = before > 0 and spans[before - 1][1] > stream["sent"] + earlier
-            found["admitting" if during else "pure"].append((later - earlier) * 1000)
-    return found
-
-
-def _per_token(events: Sequence[Sequence[float]]) -> float | None:
-    """Seconds per token after the first event; None where there is no more than one event."""
-    after = sum(int(count) for _, count in events[1:])
-    return (events[-1][0] - events[0][0]) / after if after else None
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    found = {f"p{share}": round(percentile(values, share), 3) for share in (50, 90, 99)}
-    return {**found, "mean": round(sum(values) / len(values), 3), "max": round(max(values), 3), "count": len(values)}
+def _spread(values: Any) -> dict[str, float]:
+    found = {f"p{share}": round(float(np.percentile(values, share)), 3) for share in (50, 90, 99)}
+    return {**found, "mean": round(float(values.mean()), 3), "max": round(float(values.max()), 3), "count": len(values)}
 
 
 @dataclass(frozen=True)
@@ -142,7 +108,7 @@ def points(results: Results, load: str, arm: str) -> list[Point]:
     for rate, name in asked(results, load):
         own = [record for record in results.at(name, arm) if record.get("itl_ms") and record["ttft_ms"]]
         if own:
-            ttft = {share: summary([percentile(pooled([record], "ttft_ms"), share) for record in own]) for share in (50, 99)}
+            ttft = {share: summary([float(np.percentile(pooled([record], "ttft_ms"), share)) for record in own]) for share in (50, 99)}
             itl = {share: summary([record["itl_ms"][f"p{share}"] for record in own]) for share in (50, 99)}
             failed = sum(int(record["failed"]) for record in [*own, *_empty(results, name, arm)])
             found_points.append(Point(rate, ttft[50], ttft[99], itl[50], itl[99], failed))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.benchmark import vllm_flags
+from sglang_gemma4.benchmark import vllm
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.workloads import ITL_LIMIT, TTFT_LIMIT, Workload
@@ -84,7 +84,9 @@ class Plan:
         arms = [
             {
                 "name": arm.name,
-                "environment": {name: _shown(name, value) for name, value in {**self.environment, **arm.environment}.items()},
+                "environment": {
+                    name: "(a path)" if name == "PYTHONPATH" else value for name, value in {**self.environment, **arm.environment}.items()
+                },
                 # The folder of a model with random weights is another in every invocation.
                 "arguments": [part.replace(self.model, self.label) for part in self.flags(arm)],
                 **({"only": list(arm.only)} if arm.only else {}),
@@ -94,36 +96,24 @@ class Plan:
         ]
         return {
             "model": self.label,
-            "dummy_weights": self.dummy_weights,
-            "dry_run": self.dry_run,
-            "rounds": self.rounds,
-            "repetitions": self.repetitions,
+            **{name: getattr(self, name) for name in ("dummy_weights", "dry_run", "rounds", "repetitions", "together")},
             "arms": arms,
             "workloads": [workload.as_data() for workload in self.workloads],
             "batches": list(self.batches),
             "step_tokens": list(self.step_tokens),
-            "dataset": _identity(self.dataset) if self.dataset else None,
-            "together": self.together,
+            "dataset": self.dataset and f"{self.dataset.name} sha256:{hashlib.sha256(self.dataset.read_bytes()).hexdigest()[:16]}",
             **({"share_weights": True} if self.share_weights else {}),
             **({"limits": dict(zip(("ttft_ms", "itl_ms"), self.limits, strict=True))} if self.open_loop else {}),
         }
 
     def flags(self, arm: Arm) -> list[str]:
         """The server flags of an arm; those of vLLM in its own words."""
-        return vllm_flags.of_arm(self.arguments, arm.arguments, self.environment) if arm.vllm else [*self.arguments, *arm.arguments]
+        return vllm.flags_of_arm(self.arguments, arm.arguments, self.environment) if arm.vllm else [*self.arguments, *arm.arguments]
 
     def log(self, arm: Arm, kind: str = "") -> Path:
         """The log file of an arm's processes; an arm whose name is no file name is numbered."""
         name = arm.name if re.fullmatch(r"[\w.-]{1,60}", arm.name) else f"arm-{self.arms.index(arm)}"
         return self.folder / f"{name}{kind}.log"
-
-
-def _shown(variable: str, value: str) -> str:
-    return "(a path)" if variable == "PYTHONPATH" else value  # of this machine
-
-
-def _identity(dataset: Path) -> str:
-    return f"{dataset.name} sha256:{hashlib.sha256(dataset.read_bytes()).hexdigest()[:16]}"
 
 
 class Done:

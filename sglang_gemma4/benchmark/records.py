@@ -46,7 +46,6 @@ Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else th
 """
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -66,18 +65,12 @@ def append(path: Path, kind: str, **values: Any) -> Record:
     if kind not in KINDS:
         raise ValueError(f"record kind {kind!r} is not one of {', '.join(KINDS)}")
     record = {"kind": kind, "time": datetime.now(UTC).isoformat(timespec="seconds"), **values}
-    _drop_cut_line(path)
+    if path.exists() and (content := path.read_bytes()) and not content.endswith(b"\n"):
+        with path.open("r+b") as file:  # a killed process left an incomplete last line, which this record must not continue
+            file.truncate(content.rfind(b"\n") + 1)
     with path.open("a") as file:
         file.write(json.dumps(record) + "\n")
-        file.flush()
     return record
-
-
-def _drop_cut_line(path: Path) -> None:
-    """Remove an incomplete last line, which a killed process left; the next record must not continue it."""
-    if path.exists() and (content := path.read_bytes()) and not content.endswith(b"\n"):
-        with path.open("r+b") as file:
-            file.truncate(content.rfind(b"\n") + 1)
 
 
 def read(path: Path) -> list[Record]:
@@ -86,14 +79,12 @@ def read(path: Path) -> list[Record]:
     Raises:
         ValueError: a line before the last is not JSON.
     """
-    return list(_lines(path)) if path.exists() else []
-
-
-def _lines(path: Path) -> Iterator[Record]:
-    lines = path.read_text().splitlines()
+    found: list[Record] = []
+    lines = path.read_text().splitlines() if path.exists() else []
     for number, line in enumerate(lines, 1):
         try:
-            yield json.loads(line)
+            found.append(json.loads(line))
         except json.JSONDecodeError as error:
             if number < len(lines):
                 raise ValueError(f"{path}:{number} is not a JSON line ({error}); mend or remove it, then run again") from None
+    return found

@@ -8,9 +8,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from sglang_gemma4.benchmark import caveats, headline, load_report, plots, stages
 from sglang_gemma4.benchmark.kernel_categories import table as kernel_table
-from sglang_gemma4.benchmark.latency import percentile
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import METRIC, TIMED, Results, batch_place, load, number, place_of, pooled, sweep_size, table, values
 from sglang_gemma4.benchmark.statistics import ratio, summary
@@ -161,7 +162,7 @@ def _latency(found: Sequence[Record], name: str) -> str:
 
 def _tail(found: Sequence[Record]) -> str:
     """The 99th percentile of TTFT, median over passes."""
-    each = [percentile(times, 99) for record in found if (times := pooled([record], "ttft_ms"))]
+    each = [float(np.percentile(times, 99)) for record in found if (times := pooled([record], "ttft_ms"))]
     return number(median(each)) if each else "-"
 
 

@@ -12,7 +12,6 @@ from sglang_gemma4.benchmark.workloads import load_name
 
 METRIC = "output_throughput"
 TIMED = 0.9  # of the requests must have times before a median of them stands for all
-_SWEEP = re.compile(r"sweep-(\d+)")
 
 
 @dataclass
@@ -56,8 +55,8 @@ class Results:
     @property
     def places(self) -> list[str]:
         """Where throughput is measured: workloads, batch sizes of the offline engine, and the points of a sweep last."""
-        single = [name for name in self.closed if sweep_size(name) is None]
-        return [*single, *map(batch_place, self.batches), *(name for name in self.closed if name not in single)]
+        sweep = [name for name in self.closed if sweep_size(name)]
+        return [*(name for name in self.closed if name not in sweep), *map(batch_place, self.batches), *sweep]
 
     def at(self, place: str, arm: str) -> list[Record]:
         """Counted results of one arm at one of :attr:`places`."""
@@ -77,20 +76,13 @@ def load(folder: Path) -> Results:
         ValueError: there is no header line, so nothing says what was measured.
     """
     path = folder / records.NAME
-    by_kind: dict[str, list[Record]] = {kind: [] for kind in records.KINDS}
-    for record in records.read(path):
-        by_kind.setdefault(record["kind"], []).append(record)
-    if not by_kind["header"]:
+    lines = records.read(path)
+    headers, starts, passes, steps, profiles, crashes = ([line for line in lines if line["kind"] == kind] for kind in records.KINDS)
+    if not headers:
         raise ValueError(f"{path} has no header line; give a folder that `sglang-gemma4 bench` wrote")
-    counted = [record for record in by_kind["repetition"] + by_kind["step"] if record["counted"]]
-    return Results(
-        by_kind["header"],
-        by_kind["start"],
-        [record for record in counted if record[METRIC] > 0],
-        by_kind["profile"],
-        by_kind["crash"],
-        [record for record in counted if not record[METRIC] > 0],
-    )
+    counted = [record for record in passes + steps if record["counted"]]
+    empty = [record for record in counted if not record[METRIC] > 0]
+    return Results(headers, starts, [record for record in counted if record[METRIC] > 0], profiles, crashes, empty)
 
 
 def batch_place(batch: int) -> str:
@@ -127,8 +119,8 @@ def pooled(found: Sequence[Record], name: str) -> list[float]:
 
 def sweep_size(workload: str) -> int | None:
     """Concurrency of a workload named ``sweep-N``, else None."""
-    found = _SWEEP.fullmatch(workload)
-    return int(found.group(1)) if found else None
+    found = re.fullmatch(r"sweep-(\d+)", workload)
+    return int(found[1]) if found else None
 
 
 def number(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from sglang_gemma4.benchmark import client, records
@@ -14,7 +14,6 @@ from sglang_gemma4.benchmark.shared_card import environment, held
 from sglang_gemma4.benchmark.step_engine import StepEngine, TimeIsUp
 
 Progress = Callable[[str], None]
-Side = StepEngine | ServerSide
 
 
 def run(plan: Plan, header: dict[str, Any], card: dict[str, Any] | None, time_limit: float | None, progress: Progress) -> bool:
@@ -23,26 +22,20 @@ def run(plan: Plan, header: dict[str, Any], card: dict[str, Any] | None, time_li
     Raises:
         ValueError: the folder holds another run, or SGLang's benchmark client does not work here.
     """
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    (plan.folder / "scratch").mkdir(exist_ok=True)
+    (plan.folder / "scratch").mkdir(parents=True, exist_ok=True)
     check_resumable(header, Done(records.read(plan.raw)).headers, plan.raw)
     records.append(plan.raw, "header", **header)
     ends = time.monotonic() + time_limit if time_limit else None
     try:
         for round_, arms in interleaved(plan):
             for process in (ENGINE, SERVER):
-                while todo := _left(plan, arms, round_, process):
+                while todo := [(arm, tasks) for arm in arms if (tasks := Done(records.read(plan.raw)).left(plan, arm, round_, process))]:
                     _check_time(ends)
                     _measure(plan, process, todo, round_, card, ends, progress)
     except TimeIsUp:
         progress(f"the time limit is reached; the same command with --out {plan.folder} resumes the run")
         return False
     return True
-
-
-def _left(plan: Plan, arms: Sequence[Arm], round_: int, process: str) -> list[tuple[Arm, list[Task]]]:
-    done = Done(records.read(plan.raw))
-    return [(arm, tasks) for arm in arms if (tasks := done.left(plan, arm, round_, process))]
 
 
 def _check_time(ends: float | None) -> None:
@@ -68,25 +61,21 @@ def _measure(
         return lambda text: progress(f"round {round_ + 1}/{plan.rounds}, {arm.name}: {text}")
 
     with contextlib.ExitStack() as running:
-        sides: list[Side] = []
+        shared = running.enter_context(environment(plan))
+        sides: list[StepEngine | ServerSide] = []
         passes = None
         if process == SERVER:
-            passes = client.Client(plan.folder / "scratch", _client_environment(plan), plan.dataset, plan.token_ids)
-            running.callback(passes.stop)
-        shared = running.enter_context(environment(plan))
+            passes = client.Client(plan.folder / "scratch", _client_environment(plan), plan.model, plan.dataset, plan.token_ids)
         for arm, tasks in todo:
-            if passes is None:
+            if passes:
+                sides.append(ServerSide(plan, arm, shared, round_, tasks, passes))
+            else:
                 told(arm)(f"step times: an engine for batches {sorted({batch for _, batch, _ in tasks})}")
-            sides.append(
-                StepEngine(plan, arm, shared, round_, tasks, card)
-                if passes is None
-                else ServerSide(plan, arm, shared, round_, tasks, passes)
-            )
+                sides.append(StepEngine(plan, arm, shared, round_, tasks, card))
             running.callback(sides[-1].stop)
         order = dict.fromkeys(task for task in plan.order(process, round_) if any(task in side.tasks for side in sides))
-        if passes is not None:
-            passes.wait_until_ready()  # long before the servers; where it cannot start they have not to be waited for
-            passes.prepare(list(dict.fromkeys(asked_of(plan, task) for task in order)), plan.model)
+        if passes:  # ready long before the servers; where it cannot work they need not be waited for
+            passes.prepare(list(dict.fromkeys(asked_of(plan, task) for task in order)))
         doing, side = start_name(process), sides[0]
         try:
             for side in sides:
@@ -101,14 +90,13 @@ def _measure(
         except Died as death:
             crash = {"during": doing, "exit_status": death.exit_status, "log_tail": death.log_tail}
             records.append(plan.raw, "crash", arm=side.arm.name, round=round_, **crash)
-            told(side.arm)(f"died during {doing} ({death}); its last lines:")
-            for line in death.log_tail[-8:]:
-                told(side.arm)(f"    {line}")
+            told(side.arm)("\n    ".join([f"died during {doing} ({death}); its last lines:", *death.log_tail[-8:]]))
             return
-        for side in sides:  # all of them before any is waited for: they may have mapped each other's weights
-            side.dismiss()
-        for side in sides:
-            side.finish(told(side.arm))
+        engines = [side for side in sides if isinstance(side, StepEngine)]  # servers do not end by themselves
+        for engine in engines:  # all of them before any is waited for: they may have mapped each other's weights
+            engine.dismiss()
+        for engine in engines:
+            engine.finish(told(engine.arm))
 
 
 def _client_environment(plan: Plan) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """One server process of an arm: start, settings, stop; if it dies, its last log lines are kept."""
 
+import contextlib
 import json
 import os
 import signal
@@ -37,13 +38,14 @@ class Server:
 
     def _start(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         """Start ``command``, a server program, at a free port."""
-        self.port, self.log = free_port(), log
-        self.url = f"http://127.0.0.1:{self.port}"
-        command = [*command, "--port", str(self.port)]
-        self.started = time.monotonic()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.log, self.url, self.started = log, f"http://127.0.0.1:{port}", time.monotonic()
+        own = {**os.environ, **environment}
         with log.open("ab") as out:
             self.process = subprocess.Popen(
-                command, env={**os.environ, **environment}, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+                [*command, "--port", str(port)], env=own, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
             )
 
     def wait_until_ready(self, limit: float, progress: Callable[[str], None]) -> float:
@@ -69,42 +71,38 @@ class Server:
 
     def check(self) -> None:
         """Raise :class:`Died` if the process has ended."""
-        status = self.process.poll()
-        if status is not None:
+        if (status := self.process.poll()) is not None:
             raise Died(status, tail(self.log))
 
-    def settings(self) -> dict[str, Any]:
-        """The settings that the server ended up with: arguments, pool sizes, graph modes. They are compared between arms."""
-        return settings_of(self._info())
-
-    def patches(self) -> dict[str, str]:
-        """State of each patch as the server reports it; empty on stock."""
-        return patches_of(self._info())
+    def describe(self) -> dict[str, Any]:
+        """Of a ``start`` record: the settings that the server ended up with, and the state of each patch."""
+        info = self._info()
+        return {"process": "server", "settings": settings_of(info), "patches": patches_of(info)}
 
     def stop(self) -> None:
         """End the whole process group and wait for it: the next arm needs the card empty."""
-        for sign, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 20)):
-            try:
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
                 os.killpg(self.process.pid, sign)
-                self.process.wait(patience)
-            except ProcessLookupError:
-                return
-            except subprocess.TimeoutExpired:
-                continue
+                self.process.wait(20)
 
     def _info(self) -> dict[str, Any]:
+        """What ``/server_info`` answers."""
         with urllib.request.urlopen(f"{self.url}/server_info", timeout=30) as response:
-            found: dict[str, Any] = json.load(response)
-            return found
+            return dict(json.load(response))
 
 
 def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The comparable part of ``/server_info`` or ``Engine.get_server_info()``."""
-    memory = _state(info).get("memory_usage", {})
-    empty: tuple[Any, ...] = (None, False, [], {}, "")
-    found = {name: value for name, value in info.items() if name not in LEFT_OUT and value not in empty and not _is_path(value)}
+    """The part of ``/server_info`` or ``Engine.get_server_info()`` that is compared between arms: arguments, pool sizes, graph modes.
+
+    Paths of this machine say nothing about an arm and do not belong in a committed run.
+    """
+    state = _state(info)
+    memory, empty = state.get("memory_usage", {}), [None, False, [], {}, ""]
+    found = {name: value for name, value in info.items() if name not in LEFT_OUT and value not in empty}
+    found = {name: value for name, value in found.items() if not (isinstance(value, str) and value.startswith(os.sep))}
     return found | {
-        "max_running_requests": _state(info).get("effective_max_running_requests_per_dp", info.get("max_running_requests")),
+        "max_running_requests": state.get("effective_max_running_requests_per_dp", info.get("max_running_requests")),
         "max_total_num_tokens": info.get("max_total_num_tokens", memory.get("token_capacity")),
         "swa_pool_tokens": memory.get("token_capacity_swa"),
         "weights_gb": memory.get("weight"),
@@ -112,26 +110,13 @@ def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _is_path(value: Any) -> bool:
-    """Whether it is a path of this machine, which says nothing about an arm and does not belong in a committed run."""
-    return isinstance(value, str) and value.startswith(os.sep)
-
-
 def patches_of(info: Mapping[str, Any]) -> dict[str, str]:
-    """Patch states in the same answer."""
+    """The state of each patch in the same answer; empty on stock."""
     return {row["name"]: row["state"] for row in _state(info).get("sglang_gemma4", {}).get("scheduler", [])}
 
 
 def _state(info: Mapping[str, Any]) -> dict[str, Any]:
-    state: dict[str, Any] = (info.get("internal_states") or [{}])[0]
-    return state
-
-
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return dict((info.get("internal_states") or [{}])[0])
 
 
 def tail(log: Path, lines: int = TAIL) -> list[str]:

@@ -4,11 +4,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sglang_gemma4.benchmark import client, gauges, records, vllm_server
+from sglang_gemma4.benchmark import client, gauges, records
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import WARM_UP, Plan, Task
 from sglang_gemma4.benchmark.server import Server
-from sglang_gemma4.benchmark.workloads import Workload, check_pool, warm_up
+from sglang_gemma4.benchmark.vllm import VllmServer
+from sglang_gemma4.benchmark.workloads import Workload, check_fits, warm_up
 
 Progress = Callable[[str], None]
 
@@ -19,11 +20,12 @@ class ServerSide:
     def __init__(self, plan: Plan, arm: Arm, environment: Mapping[str, str], round_: int, tasks: list[Task], passes: client.Client) -> None:
         self.plan, self.arm, self.tasks, self.passes = plan, arm, tasks, passes
         self._who = {"arm": arm.name, "round": round_}
-        own = {**environment, **arm.environment}
+        own, flags = {**environment, **arm.environment}, plan.flags(arm)
         if arm.vllm:
-            self.server: Server = vllm_server.start(plan, arm, own)
+            scratch = plan.folder / "scratch" if plan.dummy_weights else None
+            self.server: Server = VllmServer(plan.vllm_python, plan.model, flags, own, plan.log(arm), scratch, plan.vllm_version)
         else:
-            self.server = Server(plan.model, [*plan.arguments, *arm.arguments], own, plan.log(arm), cpu=plan.cpu)
+            self.server = Server(plan.model, flags, own, plan.log(arm), cpu=plan.cpu)
 
     def wait_until_up(self, ends: float | None, progress: Progress) -> None:
         """Wait until the server answers, record its settings, and drop workloads that its pool cannot hold.
@@ -32,27 +34,23 @@ class ServerSide:
             Died: it ended, or was not up after ``plan.start_limit`` seconds.
         """
         seconds = self.server.wait_until_ready(self.plan.start_limit, progress)
-        settings = self.server.settings()
-        start = {
-            "process": "vllm" if self.arm.vllm else "server",
-            "seconds": seconds,
-            "settings": settings,
-            "patches": self.server.patches(),
-        }
-        records.append(self.plan.raw, "start", **self._who, **start)
-        pool = settings.get("max_total_num_tokens")
+        start = records.append(self.plan.raw, "start", **self._who, seconds=seconds, **self.server.describe())
+        pool = start["settings"].get("max_total_num_tokens")
         progress(f"server up after {seconds:.0f} s" + (f", {pool} tokens in its pool" if pool else ""))
-        self.drop_what_does_not_fit(settings, progress)
+        if pool:
+            self.drop_what_does_not_fit(pool, progress)
 
-    def drop_what_does_not_fit(self, settings: Mapping[str, Any], progress: Progress) -> None:
-        """Keep of :attr:`tasks` what the pool in ``settings`` can hold; why the rest was not run is recorded."""
-        for workload in self.plan.workloads:
+    def drop_what_does_not_fit(self, pool: int, progress: Progress) -> None:
+        """Keep of :attr:`tasks` what a KV pool of so many tokens can hold; why the rest was not run is recorded."""
+        asked = {task[1] for task in self.tasks}
+        for workload in (workload for workload in self.plan.workloads if workload.name in asked):
+            remedy = "raise --mem-fraction-static, lower --swa-full-tokens-ratio, or choose a shorter workload"
             try:
-                if any(name == workload.name for _, name, _ in self.tasks):
-                    check_pool(workload, settings)
+                check_fits(workload, "this server's KV pool holds", pool, remedy)
             except ValueError as error:
-                crash: dict[str, Any] = {"during": workload.name, "exit_status": None, "log_tail": [], "why": str(error)}
-                records.append(self.plan.raw, "crash", **self._who, **crash)
+                records.append(
+                    self.plan.raw, "crash", **self._who, during=workload.name, exit_status=None, log_tail=[], why=str(error)
+                )  # fmt: skip
                 progress(str(error))
                 self.tasks = [task for task in self.tasks if task[1] != workload.name]
 
@@ -70,29 +68,23 @@ class ServerSide:
             progress(f"{name} {f'{number + 1}/{self.plan.repetitions}' if counted else 'warm-up'}: {text}")
 
         try:
-            with gauges.Watch(self.server.url, gauges.memory_in_use(self.server.process.pid)) as watch:
-                row = self.passes.run(asked, self.server, self.plan.model, seed, self.plan.pass_limit, told)
+            with gauges.watch(self.server.url, self.server.process.pid) as watched:
+                row = self.passes.run(asked, self.server, seed, self.plan.pass_limit, told)
         except OSError:
             time.sleep(client.GRACE)
             self.server.check()
             raise
         self.server.check()
-        row |= generated(row, watch.added.get("sglang:generation_tokens_total"))
+        row |= generated(row, watched.added_tokens)
         row |= {
-            "accept_length": gauges.accept_length(watch.added, row["completed"]),
-            "retractions": watch.added.get("sglang:num_retracted_requests_total", 0.0),
-            "prefill_tokens": watch.added.get("sglang:realtime_tokens_total[prefill_compute]"),
-            **{peak: watch.peaks.get(peak) for peak in (*gauges.PEAKS, "memory_peak_gib")},
+            "accept_length": watched.accept_length(row["completed"]),
+            "retractions": watched.added.get("sglang:num_retracted_requests_total", 0.0),
+            "prefill_tokens": watched.added.get("sglang:realtime_tokens_total[prefill_compute]"),
+            **watched.peaks,
         }
         records.append(self.plan.raw, "repetition", **self._who, workload=name, repetition=number, counted=counted, **row)
         failed = f", {row['failed']} requests failed: {row['errors'][:1]}" if row["failed"] else ""
         told(f"{row['output_throughput']:.0f} output tokens/s in {row['seconds']:.1f} s{failed}")
-
-    def dismiss(self) -> None:
-        """Nothing: a server is stopped."""
-
-    def finish(self, progress: Progress) -> None:
-        """Nothing: a server does not end by itself."""
 
     def stop(self) -> None:
         """End the server's process group."""

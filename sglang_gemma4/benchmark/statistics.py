@@ -29,9 +29,9 @@ class Ratio:
     """
 
     value: float
-    low: float | None
-    high: float | None
-    separated: bool
+    low: float | None = None
+    high: float | None = None
+    separated: bool = False
 
 
 def summary(values: Sequence[float]) -> Summary:
@@ -56,31 +56,16 @@ def ratio(baseline: Sequence[float], other: Sequence[float], seed: int = 0) -> R
     Raises:
         ValueError: a sample is empty, holds something not finite, or something that is not above 0.
     """
+    import numpy as np
+    from scipy.stats import bootstrap  # type: ignore[import-untyped, unused-ignore] # a second, which only reports need
+
     for name, sample in (("baseline", baseline), ("other", other)):
         _check(sample, name)
         if min(sample) <= 0:
             raise ValueError(f"{name} holds {min(sample)}, but a ratio needs values above 0; leave failed repetitions out")
     value = median(other) / median(baseline)
-    if any(len(sample) < 2 or min(sample) == max(sample) for sample in (baseline, other)):
-        return Ratio(value, None, None, False)
-    low, high = _interval(baseline, other, seed)
-    if not low < high:
-        return Ratio(value, None, None, False)
-    smallest_p = 2 / math.comb(len(baseline) + len(other), len(baseline))
-    return Ratio(value, low, high, (low > 1 or high < 1) and smallest_p <= 1 - CONFIDENCE + 1e-9)
-
-
-def _check(values: Sequence[float], name: str) -> None:
-    if not values:
-        raise ValueError(f"{name} is empty; at least one counted repetition is needed")
-    if not all(math.isfinite(value) for value in values):
-        raise ValueError(f"{name} holds values that are not finite: {[value for value in values if not math.isfinite(value)]}")
-
-
-def _interval(baseline: Sequence[float], other: Sequence[float], seed: int) -> tuple[float, float]:
-    """Ends of the bootstrap interval. scipy is imported here: it takes a second and only reports need it."""
-    import numpy as np
-    from scipy.stats import bootstrap  # type: ignore[import-untyped, unused-ignore]
+    if any(min(sample) == max(sample) for sample in (baseline, other)):  # also: a single value
+        return Ratio(value)
 
     def of_medians(first: Any, second: Any, axis: int = -1) -> Any:
         return np.median(second, axis=axis) / np.median(first, axis=axis)
@@ -95,4 +80,15 @@ def _interval(baseline: Sequence[float], other: Sequence[float], seed: int) -> t
         method="percentile",
         rng=np.random.default_rng(seed),
     )
-    return float(result.confidence_interval.low), float(result.confidence_interval.high)
+    low, high = map(float, result.confidence_interval)
+    if not low < high:
+        return Ratio(value)
+    smallest_p = 2 / math.comb(len(baseline) + len(other), len(baseline))
+    return Ratio(value, low, high, (low > 1 or high < 1) and smallest_p <= 1 - CONFIDENCE + 1e-9)
+
+
+def _check(values: Sequence[float], name: str) -> None:
+    if not values:
+        raise ValueError(f"{name} is empty; at least one counted repetition is needed")
+    if strange := [value for value in values if not math.isfinite(value)]:
+        raise ValueError(f"{name} holds values that are not finite: {strange}")

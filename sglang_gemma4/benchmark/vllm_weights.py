@@ -1,6 +1,6 @@
 """A plugin of vLLM that fills ``--load-format dummy`` with the weights of realistic spread that the SGLang arms have.
 
-It runs in vLLM's environment, which has neither SGLang nor this package's other requirements (``vllm_server.plugin``).
+It runs in vLLM's environment, which has neither SGLang nor this package's other requirements (``vllm.plugin``).
 """
 
 from typing import Any

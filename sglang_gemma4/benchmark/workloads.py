@@ -1,32 +1,50 @@
-"""The named workloads, and whether one fits a model's context and a server's pool."""
+"""The named workloads, and their requests: prompts as token ids, lengths, arrival times and turns, the same for every arm and drawn from a
+seed.
 
+A *row* is one request, as JSON: ``ids`` (of the prompt; of a later turn only what the user adds), ``prompt`` and ``output`` (tokens in
+all), ``at`` (milliseconds after the first arrival), and of a session ``session``, ``turn`` and ``think`` (seconds between the answer
+before and this turn). Rows are in the order in which they are sent.
+"""
+
+import itertools
 import math
+import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 IMAGE_TOKENS = 280  # soft tokens of one image at Gemma 4's default resolution, at most (processor_config.json)
-IMAGE_COUNTS = (1, 4, 16)
-SWEEP = (1, 2, 4, 8, 16, 32, 64, 128)
-PROMPTS = (1000, 4000, 16000, 64000)
-PROMPT_TOKENS = 128_000  # of all prompts of one pass over one length, where that is fewer than 30 prompts
-LENGTHS = (128, 1000, 4000)
 TURNS = 4  # of a session of multi-turn
 WARM_UP_REQUESTS = 64  # of a load's warm-up, which comes before every rate
 LEAST_REQUESTS = 20  # of a rate, however low it is
 LOAD_SECONDS = 60.0  # of arrivals at each rate
 TTFT_LIMIT, ITL_LIMIT = 2000.0, 60.0  # milliseconds, 99th percentiles, that goodput asks for unless told otherwise
+
+LOG_UNIFORM = ((50, 6000), (50, 600))  # tokens in and out; the peer's recipe
+MIX_SEED = 7  # of the lengths of ``mix``, which are the same in every pass: the peer's recipe
+
+# Lognormal with the median and the 90th percentile of openchat_sharegpt4 in table 2 of Sarathi-Serve (Agrawal et al., OSDI 2024): 1730 and
+# 5696 tokens in (earlier turns included), 415 and 834 out. As there, requests of more than 8192 tokens are left out, here by drawing again.
+SHAREGPT = ((1730, 5696), (415, 834))
+SHAREGPT_LIMIT = (6656, 1536)
+_P90 = 1.2815515655446004  # standard deviations at the 90th percentile
+
+SYSTEM_PROMPTS, SYSTEM_TOKENS = 8, 1024  # a session begins with one of so many prompts that sessions share
+USER_TOKENS, ANSWER_TOKENS = (20, 500), (50, 400)  # of each turn, log-uniform
+THINK_SECONDS = 2.0  # mean of the exponential time between an answer and the next turn
+
 _AT_ONCE = re.compile(r"([1-9]\d*)x([1-9]\d*)/([1-9]\d*)")
 _AT_RATE = re.compile(r"(.+)@([\d.]+)")
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Workload:
     """Requests of one shape: tokens in, tokens out, how many, and how many at once (None: all).
 
-    With ``lengths`` the tokens are the longest that are drawn from that distribution (:mod:`loads`). With ``rate`` the requests arrive
-    as a Poisson process of so many per second, whatever the server has finished (open loop).
+    With ``lengths`` the tokens are the longest that are drawn from that distribution. With ``rate`` the requests arrive as a Poisson
+    process of so many per second, whatever the server has finished (open loop).
     """
 
     name: str
@@ -55,22 +73,33 @@ class Workload:
         return {name: value for name, value in asdict(self).items() if name not in added or value != added[name]}
 
 
-_NAMED = (
+def _images(name: str, requests: int, count: int) -> Workload:
+    return Workload(name, 100, 20, requests, images=count, image_size=480)
+
+
+_SINGLE = (
     Workload("chat", 1000, 1000, 80),
     Workload("summarize", 8000, 1000, 80),
     Workload("prefill", 7000, 10, 30),
     Workload("decode", 100, 1000, 30),
-    Workload("images", 100, 20, 100, images=6, image_size=480),
+    _images("images", 100, 6),
     Workload("single", 1000, 500, 4, concurrency=1),
     Workload("long", 64000, 200, 32),
     Workload("mix", 6000, 600, 120, concurrency=80, lengths="log-uniform"),
 )
-WORKLOADS = {workload.name: workload for workload in _NAMED}
+WORKLOADS = {workload.name: (workload,) for workload in _SINGLE} | {
+    "sweep": tuple(Workload(f"sweep-{batch}", 1000, 200, batch) for batch in (1, 2, 4, 8, 16, 32, 64, 128)),
+    # of a pass over one prompt length at most 128,000 tokens
+    "prompts": tuple(Workload(f"prompts-{n}", n, 10, min(30, 128_000 // n)) for n in (1000, 4000, 16000, 64000)),
+    "ttft": tuple(Workload(f"ttft-{tokens}", tokens, 8, 16, concurrency=1) for tokens in (128, 1000, 4000)),
+    "images-sweep": tuple(_images(f"images-{count}", 16, count) for count in (1, 4, 16)),
+}
+"""What a name of ``--workload`` stands for."""
 
 LOADS = {
     "log-uniform": Workload("log-uniform", 6000, 600, 0, lengths="log-uniform"),
-    "sharegpt-like": Workload("sharegpt-like", 6656, 1536, 0, lengths="sharegpt-like"),
-    "multi-turn": Workload("multi-turn", 1024 + TURNS * 500 + (TURNS - 1) * 400, 400, 0, lengths="multi-turn"),
+    "sharegpt-like": Workload("sharegpt-like", *SHAREGPT_LIMIT, 0, lengths="sharegpt-like"),
+    "multi-turn": Workload("multi-turn", SYSTEM_TOKENS + TURNS * 500 + (TURNS - 1) * 400, 400, 0, lengths="multi-turn"),
 }
 """Open loop: each stands for one workload per request rate, named ``log-uniform@4`` at 4 requests/s."""
 
@@ -82,40 +111,26 @@ def load_name(workload: str) -> tuple[str, float] | None:
 
 
 def named(names: Iterable[str], rates: Sequence[float] = (), seconds: float = LOAD_SECONDS) -> list[Workload]:
-    """Workloads by name. ``sweep`` stands for one of each batch size, ``sweep-1`` to ``sweep-128``, one wave of 1000 in and 200 out;
-    ``prompts`` for one of each prompt length, ``prompts-1000`` to ``prompts-64000``, 10 out, 2 to 30 requests.
-
-    ``ttft`` stands for one request at a time of each prompt length, ``ttft-128`` to ``ttft-4000``, 16 of them with 8 tokens out.
-    ``images-sweep`` stands for ``images-1`` to ``images-16``, as ``images`` with so many in each of 16 prompts.
-    ``32x1000/200`` are 32 requests at once, 1000 in and 200 out. A load (:data:`LOADS`) stands for one of each of ``rates``
-    (requests/s), with ``seconds`` of arrivals.
+    """Workloads by name (:data:`WORKLOADS`). ``32x1000/200`` are 32 requests at once, 1000 in and 200 out. A load (:data:`LOADS`) stands
+    for one of each of ``rates`` (requests/s), with ``seconds`` of arrivals.
 
     Raises:
         ValueError: a name is unknown, or a load has no rates.
     """
     found: list[Workload] = []
     for name in names:
-        if name in WORKLOADS:
-            found.append(WORKLOADS[name])
-        elif name == "sweep":
-            found += [Workload(f"sweep-{batch}", 1000, 200, batch) for batch in SWEEP]
-        elif name == "prompts":
-            found += [Workload(f"prompts-{length}", length, 10, min(30, PROMPT_TOKENS // length)) for length in PROMPTS]
-        elif name == "ttft":
-            found += [Workload(f"ttft-{tokens}", tokens, 8, 16, concurrency=1) for tokens in LENGTHS]
-        elif name == "images-sweep":
-            found += [replace(WORKLOADS["images"], name=f"images-{count}", images=count, requests=16) for count in IMAGE_COUNTS]
-        elif found_shape := _AT_ONCE.fullmatch(name):
-            requests, tokens_in, tokens_out = map(int, found_shape.groups())
-            found.append(Workload(name, tokens_in, tokens_out, requests))
+        if shape := _AT_ONCE.fullmatch(name):
+            found.append(Workload(name, int(shape[2]), int(shape[3]), int(shape[1])))
         elif name in LOADS:
             if not rates:
                 raise ValueError(f"workload {name!r} is open-loop and has no rates; give --rates, for example --rates 1,2,4")
             found += [at_rate(LOADS[name], rate, seconds) for rate in rates]
+        elif name in WORKLOADS:
+            found += WORKLOADS[name]
         else:
             raise ValueError(
-                f"unknown workload {name!r}; there are {', '.join(WORKLOADS)}, sweep, prompts, ttft, images-sweep, N requests at once as "
-                f"NxIN/OUT, and with --rates {', '.join(LOADS)}"
+                f"unknown workload {name!r}; there are {', '.join(WORKLOADS)}, N requests at once as NxIN/OUT, and with --rates "
+                f"{', '.join(LOADS)}"
             )
     return list(dict.fromkeys(found))
 
@@ -147,25 +162,73 @@ def warm_up(workload: Workload) -> Workload:
     return replace(workload, output_tokens=min(workload.output_tokens, 32), requests=requests, rate=None)
 
 
-def check_context(workload: Workload, limit: int, remedy: str) -> None:
-    """Refuse a workload whose requests are longer than the context.
+def check_fits(workload: Workload, what: str, tokens: int, remedy: str) -> None:
+    """Refuse a workload of which not even one request fits.
 
     Raises:
-        ValueError: a request's tokens exceed ``limit``; the message ends with ``remedy``.
+        ValueError: a request is longer than the ``tokens`` of ``what``; the message ends with ``remedy``.
     """
-    if workload.longest > limit:
-        raise ValueError(f"workload {workload.name!r}: one request reaches {workload.longest} tokens, the context is {limit}; {remedy}")
+    if workload.longest > tokens:
+        raise ValueError(f"workload {workload.name!r}: one request reaches {workload.longest} tokens, {what} {tokens}; {remedy}")
 
 
-def check_pool(workload: Workload, settings: Mapping[str, Any]) -> None:
-    """Refuse a workload of which not even one request fits a started server's KV pool.
+def rows(workload: Workload, seed: int, vocabulary: Sequence[int]) -> list[Row]:
+    """The requests of one pass, from ``workload``, ``seed`` and the token ids that prompts are made of; the same at every rate but for
+    the arrival times, which are those of rate 1 divided by the rate."""
+    words = random.Random(f"words {seed}")
+    lengths = random.Random(MIX_SEED if workload.lengths == "log-uniform" and not workload.open_loop else f"lengths {seed}")
+    arrivals = arrival_times(seed, workload.rate)
+    if workload.lengths == "multi-turn":
+        return list(_sessions(workload, words, lengths, arrivals, vocabulary))
+    found = []
+    for _ in range(workload.requests):
+        tokens_in, tokens_out = _lengths(workload, lengths)
+        found.append({"ids": words.choices(vocabulary, k=tokens_in), "prompt": tokens_in, "output": tokens_out, "at": next(arrivals)})
+    return found
 
-    Raises:
-        ValueError: a request's tokens exceed the pool.
-    """
-    pool = settings.get("max_total_num_tokens")
-    if pool is not None and workload.longest > pool:
-        raise ValueError(
-            f"workload {workload.name!r}: one request reaches {workload.longest} tokens, this server's KV pool holds {pool}; "
-            "raise --mem-fraction-static, lower --swa-full-tokens-ratio, or choose a shorter workload"
-        )
+
+def arrival_times(seed: int, rate: float | None) -> Iterator[float]:
+    """Milliseconds of a Poisson process of ``rate`` per second, the first at 0; None: all at 0."""
+    gaps = random.Random(f"arrivals {seed}")
+    now = 0.0
+    while True:
+        yield now
+        now += 1000 * gaps.expovariate(1.0) / rate if rate else 0.0
+
+
+def _lengths(workload: Workload, draw: random.Random) -> tuple[int, int]:
+    """Tokens in and out of one request."""
+    if workload.lengths == "log-uniform":
+        return _scaled(workload, *(_log_uniform(draw, *ends) for ends in LOG_UNIFORM))
+    if workload.lengths == "sharegpt-like":
+        while True:
+            tokens = [int(median * math.exp(draw.gauss(0.0, math.log(p90 / median) / _P90))) for median, p90 in SHAREGPT]
+            if all(1 < number <= limit for number, limit in zip(tokens, SHAREGPT_LIMIT, strict=True)):
+                return _scaled(workload, *tokens)
+    return workload.input_tokens, workload.output_tokens
+
+
+def _scaled(workload: Workload, tokens_in: int, tokens_out: int) -> tuple[int, int]:
+    """Smaller in a dry run, and cut to a warm-up's output."""
+    return max(8, tokens_in // workload.scale), min(max(4, tokens_out // workload.scale), workload.output_tokens)
+
+
+def _log_uniform(draw: random.Random, least: int, most: int) -> int:
+    return int(math.exp(draw.uniform(math.log(least), math.log(most))))
+
+
+def _sessions(
+    workload: Workload, words: random.Random, lengths: random.Random, arrivals: Iterator[float], vocabulary: Sequence[int]
+) -> Iterator[Row]:
+    """Whole sessions, each arriving after so many gaps of the process as it has turns, so that the rate is one of requests."""
+    prompts = [words.choices(vocabulary, k=max(8, SYSTEM_TOKENS // workload.scale)) for _ in range(SYSTEM_PROMPTS)]
+    for session in range(workload.requests // TURNS):
+        ids, before = list(words.choice(prompts)), 0
+        at, *_ = itertools.islice(arrivals, TURNS)
+        for turn in range(TURNS):
+            asked, answer = _scaled(workload, _log_uniform(lengths, *USER_TOKENS), _log_uniform(lengths, *ANSWER_TOKENS))
+            ids = ids + words.choices(vocabulary, k=asked)
+            think = lengths.expovariate(1 / THINK_SECONDS) / workload.scale if turn else 0.0
+            own = {"session": session, "turn": turn, "think": think}
+            yield {"ids": ids, "prompt": before + len(ids), "output": answer, "at": at, **own}
+            before, ids = before + len(ids) + answer, []

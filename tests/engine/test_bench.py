@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sglang_gemma4 import cli
-from sglang_gemma4.benchmark import records
+from sglang_gemma4.benchmark import records, workloads
 from tests.engine import vllm_stub
 
 
@@ -33,8 +33,8 @@ def test_a_dry_run_measures_both_ways_keeps_a_crash_and_resumes(tmp_path: Path, 
     for line, rate in zip(passed[2:], (2, 8), strict=True):
         assert (line["completed"], line["failed"], line["output_tokens"], line["rate"]) == (8, 0, 32, rate)
         assert (line["itl_ms"]["count"], line["tokens_per_event"]) == (24, 1), "without MTP every event brings one token"
-        asked = [json.loads(file.read_text()) for file in (folder / "scratch").glob(f"rows-multi-turn@{rate}-*-1.json")]
-        prompts = sum(row["prompt"] for row in asked[0])
+        (load,) = workloads.named(["multi-turn"], [rate])
+        prompts = sum(row["prompt"] for row in workloads.rows(workloads.miniature(load), 1, range(9)))
         assert line["prefill_tokens"] < prompts / 2, "a turn finds those before it in the radix cache"
     steps = [line for line in lines if line["kind"] == "step" and line["counted"]]
     assert [(line["arm"], line["batch"]) for line in steps] == [("package", 2)]

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from sglang_gemma4.benchmark import latency, load_plot, records, report, workloads
@@ -14,16 +13,6 @@ from tests.unit import bench_synthetic
 
 def stream(sent: float, *events: tuple[float, int], error: str = "", at: float | None = None) -> dict[str, Any]:
     return {"sent": sent, "at": at, "asked": 0, "events": list(events), "error": error}
-
-
-def test_percentiles_are_those_of_numpy() -> None:
-    values = [float(value) for value in np.random.default_rng(0).lognormal(size=37)]
-    for share in (0, 1, 50, 90, 99, 100):
-        assert latency.percentile(values, share) == pytest.approx(np.percentile(values, share))
-    assert latency.percentile([4.0], 99) == 4.0
-    for none, wrong in (([], 50.0), ([1.0], 101.0)):
-        with pytest.raises(ValueError, match="give at least one value"):
-            latency.percentile(none, wrong)
 
 
 def test_a_gap_counts_once_and_a_token_its_share() -> None:

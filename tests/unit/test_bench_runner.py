@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sglang_gemma4.benchmark import client, client_process, radix_cache, records, runner, server_side, step_engine, step_times, workloads
+from sglang_gemma4.benchmark import client, radix_cache, records, runner, server_side, step_engine, step_times, workloads
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import Plan, task_of
 from sglang_gemma4.benchmark.server import Died
@@ -75,7 +76,7 @@ def test_a_workload_that_the_pool_cannot_hold_is_a_result_of_its_arm(tmp_path: P
     monkeypatch.setattr(server_side, "Server", SideBySide)
     no_client: Any = None
     side = server_side.ServerSide(whole, whole.arms[0], {}, 0, whole.order("server", 0), no_client)
-    side.drop_what_does_not_fit({"max_total_num_tokens": 3000}, said.append)
+    side.drop_what_does_not_fit(3000, said.append)
     assert {task[1] for task in side.tasks} == {"chat"}
     (line,) = records.read(whole.raw)
     assert line["during"] == "summarize"
@@ -96,11 +97,8 @@ class SideBySide:
     def wait_until_ready(self, *_: Any) -> float:
         return 1.0
 
-    def settings(self) -> dict[str, Any]:
-        return {"max_total_num_tokens": 10**6}
-
-    def patches(self) -> dict[str, str]:
-        return {}
+    def describe(self) -> dict[str, Any]:
+        return {"process": "server", "settings": {"max_total_num_tokens": 10**6}, "patches": {}}
 
     def stop(self) -> None:
         self.asked.append(("stop", self.name))
@@ -115,7 +113,7 @@ def side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
             raise Died(9, ["its last words"])
         records.append(side.plan.raw, "repetition", arm=side.arm.name, round=0, workload=name, repetition=number, counted=number >= 0)
 
-    idle = SimpleNamespace(wait_until_ready=lambda: None, prepare=lambda *_: None, stop=lambda: None)
+    idle = SimpleNamespace(prepare=lambda *_: None)
     monkeypatch.setattr(server_side, "Server", SideBySide)
     monkeypatch.setattr(client, "Client", lambda *_: idle)
     monkeypatch.setattr(server_side.ServerSide, "do", one_pass)
@@ -144,34 +142,77 @@ def test_a_death_side_by_side_costs_only_its_own_workload(side_by_side: Plan) ->
     assert SideBySide.asked.count(("start", "a")) == 2, "both start again after the death"
 
 
-def test_prompts_are_tokenized_once_for_all_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Tokenizer:
-        def __init__(self, name: str) -> None:
-            self.name = name
+SERVING = """
+import json, sys, time
+DatasetRow = lambda *given: given
+def get_tokenizer(name):
+    raise AssertionError("a pass needs none")
+check_chat_template = get_tokenizer
+get_dataset = lambda *_: ["drawn"]
+ASYNC_REQUEST_FUNCS, _BACKEND_API_PATHS = {}, {}
+def cli_main():
+    if "--output-file" not in sys.argv:
+        return get_dataset()
+    requests = get_dataset()
+    seed = sys.argv[sys.argv.index("--seed") + 1]
+    if seed == "3":
+        sys.exit("no such server")
+    if seed == "4":
+        time.sleep(600)
+    found = {"backend": "sglang", "errors": [""], "output_lens": [2], "ttfts": [0.5], "itls": [[0.1]], "duration": 1.0, "completed": 1}
+    found |= {"total_output_tokens": 2, "output_throughput": 2.0, "input_throughput": 8.0}
+    with open(sys.argv[sys.argv.index("--output-file") + 1], "w") as out:
+        out.write(json.dumps(found))
+    print("sent", json.dumps(requests))
+"""
+"""SGLang's client without SGLang: it keeps to the names that ``client_process`` uses; ``tests/engine/test_bench.py`` has the real one."""
 
-        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-            asked.append((self.name, text, add_special_tokens))
-            return [len(text)]
+PASSES = """
+import json, sys
+from pathlib import Path
+from types import SimpleNamespace
+from sglang_gemma4.benchmark import client, workloads
+from sglang_gemma4.benchmark.server import Died
+folder = Path(sys.argv[1])
+client._ordinary_tokens, client.GRACE = lambda _: [7], 0.0
+alive = SimpleNamespace(engine="sglang", url="http://x", log=folder / "server.log", check=lambda: None)
+def dead():
+    raise Died(9, ["the server's last words"])
+gone = SimpleNamespace(engine="sglang", url="http://x", log=folder / "server.log", check=dead)
+def run(workload, server, seed, limit=60.0):
+    try:
+        return passes.run(workload, server, seed, limit, lambda _: None)
+    except Died as death:
+        return [death.exit_status, death.log_tail[-1:]]
+if __name__ == "__main__":
+    passes = client.Client(folder, {}, "model", None)
+    text, images = workloads.Workload("text", 3, 2, 2), *workloads.WORKLOADS["images"]
+    passes.prepare([(text, 1), (images, 1)])
+    found = [run(text, alive, 1), run(images, alive, 1), run(text, alive, 3), run(text, gone, 4), run(text, alive, 4, 0.1)]
+    print(json.dumps(found))
+"""
 
-    asked: list[Any] = []
-    serving = SimpleNamespace(get_tokenizer=Tokenizer)
-    monkeypatch.setitem(sys.modules, "sglang.benchmark.serving", serving)
-    monkeypatch.setattr(client_process, "_tokenizers", {})
-    monkeypatch.setattr(client_process, "_tokens", {})
-    path = tmp_path / "prompts.json"
-    path.write_text(json.dumps([{"conversations": [{"value": text}, {"value": "."}]} for text in ("one", "three")]))
-    assert client_process._prepare("model", [str(path)]) == 2
-    assert [text for _, text, _ in asked] == ["one", "three"]
-    tokenizer = serving.get_tokenizer("model")
-    tokenizer.encode("three").append(0)
-    assert tokenizer.encode("three") == [5], "what a caller does to the list is its own affair"
-    assert len(asked) == 2
-    assert tokenizer.encode("new") == [3]
-    assert tokenizer.encode("one", add_special_tokens=False) == [3]
-    assert asked[2:] == [("model", "new", True), ("model", "one", False)]
-    assert serving.get_tokenizer("another").name == "another"
-    assert client_process._prepare("model", [str(path)]) == 2
-    assert len(asked) == 4
+
+def test_passes_run_in_processes_of_their_own(tmp_path: Path) -> None:
+    package = tmp_path / "stub" / "sglang" / "benchmark"
+    package.mkdir(parents=True)
+    for file, text in (("../__init__.py", ""), ("__init__.py", ""), ("serving.py", SERVING)):
+        (package / file).write_text(text)
+    (tmp_path / "passes.py").write_text(PASSES)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "stub")}
+    words = [sys.executable, str(tmp_path / "passes.py"), str(tmp_path)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    text, images, refused, dead, slow = json.loads(done.stdout)
+    assert (text["ttft_ms"], text["tpot_ms"], images["completed"]) == ([500.0], [100.0], 1)
+    assert refused == [1, ["no such server"]], "the client's own end"
+    assert (dead, slow) == ([9, ["the server's last words"]], [None, []])
+    log = (tmp_path / "client.log").read_text()
+    assert "sent [[[7, 7, 7], 3, 2], [[7, 7, 7], 3, 2]]" in log
+    assert 'sent ["drawn"]' in log
+    (package / "serving.py").write_text("import no_such_library")
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert "SGLang's benchmark client does not work here for model (exit status 1): ModuleNotFoundError" in done.stderr
 
 
 STUB = """

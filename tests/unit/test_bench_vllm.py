@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sglang_gemma4 import cli, switches
-from sglang_gemma4.benchmark import arms, gauges, vllm_flags, vllm_server, vllm_weights, workloads
+from sglang_gemma4.benchmark import arms, gauges, vllm, vllm_weights, workloads
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import Plan
 from sglang_gemma4.tiny import checkpoints
@@ -29,7 +29,7 @@ def test_an_arm_of_vllm_has_vllms_flags() -> None:
     arm = parse("peer:vllm,mtp,--max-num-batched-tokens=8192,FOO=1")
     assert (arm.vllm, arm.uses_mtp, arm.environment) == (True, True, {"FOO": "1"})
     assert not parse("vllm").uses_mtp
-    found = vllm_flags.of_arm(["--load-format=dummy", "--max-running-requests", "80", "--disable-radix-cache"], arm.arguments, MTP)
+    found = vllm.flags_of_arm(["--load-format=dummy", "--max-running-requests", "80", "--disable-radix-cache"], arm.arguments, MTP)
     assert found[:3] == ["--load-format=dummy", "--max-num-seqs=80", "--no-enable-prefix-caching"]
     name, _, value = found[3].partition("=")
     assert name == "--speculative-config"
@@ -40,14 +40,14 @@ def test_an_arm_of_vllm_has_vllms_flags() -> None:
         "synthetic_acceptance_length": 2.8,
     }
     assert found[4:] == ["--max-num-batched-tokens=8192"]
-    earned = vllm_flags.of_arm([], arm.arguments, {})
+    earned = vllm.flags_of_arm([], arm.arguments, {})
     assert earned[0] == "--enable-prefix-caching"
     assert "synthetic" not in earned[1], "released weights earn their accept length"
 
 
 def test_a_flag_for_all_arms_that_vllm_has_not_is_refused() -> None:
     with pytest.raises(ValueError, match=r"--swa-full-tokens-ratio is meant for every arm and has no known counterpart in vLLM"):
-        vllm_flags.translated(["--max-running-requests=80", "--swa-full-tokens-ratio=0.15"])
+        vllm.flags_of_arm(["--max-running-requests=80", "--swa-full-tokens-ratio=0.15"], [], {})
 
 
 def test_arms_differ_by_their_engine() -> None:
@@ -93,17 +93,17 @@ def test_what_vllm_cannot_do_is_said_before_anything_starts(
 
 def test_the_python_of_vllm_is_named_or_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(switches.VLLM_PYTHON, raising=False)
-    assert vllm_server.python(None) == sys.executable
+    assert vllm.python(None) == sys.executable
     monkeypatch.setenv(switches.VLLM_PYTHON, "/env/bin/python")
-    assert vllm_server.python(None) == "/env/bin/python"
-    assert vllm_server.python("/mine/bin/python") == "/mine/bin/python"
+    assert vllm.python(None) == "/env/bin/python"
+    assert vllm.python("/mine/bin/python") == "/mine/bin/python"
     arm = parse(f"vllm,PYTHONPATH={vllm_stub.write(tmp_path / 'stub')}")
-    assert vllm_server.version(arm, sys.executable) == "0.33.0"
+    assert vllm.version(arm, sys.executable) == "0.33.0"
 
 
 def test_random_weights_are_filled_by_a_plugin_that_stands_alone(tmp_path: Path) -> None:
-    folder = vllm_server.plugin(tmp_path / "plugin")
-    assert vllm_server.plugin(tmp_path / "plugin") == folder, "another round"
+    folder = vllm.plugin(tmp_path / "plugin")
+    assert vllm.plugin(tmp_path / "plugin") == folder, "another round"
     (found,) = importlib.metadata.distributions(path=[str(folder)])
     (entry,) = found.entry_points
     assert (entry.group, entry.value) == ("vllm.general_plugins", "sglang_gemma4.benchmark.vllm_weights:register")
@@ -135,7 +135,7 @@ def test_vllms_dummy_loader_fills_what_sglangs_does(monkeypatch: pytest.MonkeyPa
 
 def test_the_language_model_of_a_real_size_by_itself(tmp_path: Path) -> None:
     model, _ = checkpoints.write("e2b", str(tmp_path / "e2b"), random=True)
-    folder = vllm_server.text_only(Path(model), tmp_path / "text")
+    folder = vllm.text_only(Path(model), tmp_path / "text")
     whole, text = (json.loads((Path(where) / "config.json").read_text()) for where in (model, folder))
     assert text == {**whole["text_config"], "architectures": ["Gemma4ForCausalLM"], "use_bidirectional_attention": None}
     names = {file.name for file in folder.iterdir()}
@@ -157,7 +157,7 @@ def test_vllms_metrics_have_sglangs_names(monkeypatch: pytest.MonkeyPatch) -> No
             return text.encode()
 
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: Answer())
-    assert gauges.accept_length(gauges.read_metrics("http://x"), completed=2) == 2.6
+    assert gauges.Watched(added=gauges.read_metrics("http://x")).accept_length(completed=2) == 2.6
 
 
 def test_an_arm_of_vllm_is_kept_to_its_workloads() -> None:

@@ -19,7 +19,7 @@ import pytest
 
 import quickstart
 from sglang_gemma4 import cli, switches
-from sglang_gemma4.benchmark import vllm_server
+from sglang_gemma4.benchmark import vllm
 from sglang_gemma4.benchmark.checked_plan import plan_of
 
 ROOT = Path(__file__).parents[2]
@@ -144,7 +144,7 @@ def package_command(words: list[str], folder: Path) -> None:
     if words[0] == "bench" and read is not None and not (read.report or read.index):
         launch_server(["--model-path", "MODEL", *flags])
         read.server_flags, read.dry_run = [flag for flag in flags if not flag.startswith("--max-total-tokens")], True  # a card's pools
-        with patch.object(vllm_server, "version", return_value="0"):  # of the reader's machine
+        with patch.object(vllm, "version", return_value="0"):  # of the reader's machine
             plan_of(read, folder)
 
 

@@ -1,0 +1,172 @@
+"""vLLM's OpenAI server as an arm: the same checkpoint, prompts and client as the SGLang arms, in an environment of its own.
+
+Flags after ``--`` are written for SGLang. Those that mean the same to vLLM are translated, any other is refused, so that no arm runs
+without what a run asks of all arms. An arm's own flags are vLLM's and come last.
+"""
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import sglang_gemma4
+from sglang_gemma4.benchmark.arms import Arm
+from sglang_gemma4.benchmark.server import Server
+from sglang_gemma4.switches import VLLM_PYTHON
+
+FLAGS = {
+    "max-running-requests": "max-num-seqs",
+    "context-length": "max-model-len",
+    "mem-fraction-static": "gpu-memory-utilization",
+    "load-format": "load-format",
+    "dtype": "dtype",
+    "random-seed": "seed",
+    "tp": "tensor-parallel-size",
+    "tp-size": "tensor-parallel-size",
+    "tensor-parallel-size": "tensor-parallel-size",
+}
+"""SGLang's flags that mean the same to vLLM, by name; ``--disable-radix-cache`` is the one without a value."""
+
+ENVIRONMENT = {
+    "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache, with which a pass begins
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it compiles at the start, and requests are greedy
+}
+_PLUGIN = "[vllm.general_plugins]\nsglang_gemma4_weights = sglang_gemma4.benchmark.vllm_weights:register\n"
+_PLUGIN_FILES = tuple(
+    f"{name}.py"
+    for name in ("__init__", "benchmark/__init__", "benchmark/vllm_weights", "tiny/__init__", "tiny/spread_weights", "tiny/families")
+)
+_FIND = "import importlib.metadata, importlib.util; assert importlib.util.find_spec('vllm'); print(importlib.metadata.version('vllm'))"
+
+
+class VllmServer(Server):
+    """``python -m vllm.entrypoints.openai.api_server`` in a process group of its own."""
+
+    engine = "vllm"
+
+    def __init__(
+        self, python: str, model: str, flags: Sequence[str], environment: Mapping[str, str], log: Path, scratch: Path | None, version: str
+    ) -> None:
+        """``flags`` are vLLM's. With random weights ``scratch`` is a folder for what they need, else None."""
+        self.flags, self.version = flags, version
+        own, path = {**ENVIRONMENT, **environment}, model
+        if scratch:
+            inherited = own.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+            own["PYTHONPATH"] = os.pathsep.join(filter(None, (str(plugin(scratch / "vllm-plugin")), inherited)))
+            path = str(text_only(Path(model), scratch / "vllm-model"))
+        words = ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--model", path, "--served-model-name", model]
+        self._start([python, *words, *flags], own, log)
+
+    def describe(self) -> dict[str, Any]:
+        """Its flags, and its pool as ``/metrics`` describes it; vLLM has no ``/server_info`` of comparable settings, and no patches."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        flags = {name.replace("-", "_"): True if value is None else value for name, value in pairs(self.flags)}
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as response:
+            families = text_string_to_metric_families(response.read().decode())
+        samples = (sample for family in families for sample in family.samples)
+        labels: dict[str, str] = next((sample.labels for sample in samples if sample.name.startswith("vllm:cache_config_info")), {})
+        pool = {f"cache.{name}": labels[name] for name in ("num_gpu_blocks", "block_size") if name in labels}
+        return {"process": "vllm", "settings": {"engine": "vllm", "version": self.version, **flags, **pool}, "patches": {}}
+
+
+def flags_of_arm(shared: Sequence[str], own: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """vLLM's flags of an arm: those ``shared`` by all arms (SGLang's), then its ``own`` (vLLM's), with the accept length that the run's
+    ``environment`` has the SGLang arms simulate.
+
+    Raises:
+        ValueError: a shared flag has no counterpart.
+    """
+    found = []
+    for name, value in pairs(shared):
+        if name == "disable-radix-cache" and value is None:
+            found.append("--no-enable-prefix-caching")
+        elif name in FLAGS and value is not None:
+            found.append(f"--{FLAGS[name]}={value}")
+        else:
+            raise ValueError(
+                f"--{name} is meant for every arm and has no known counterpart in vLLM; give it to the arms of SGLang alone "
+                f"(--arm NAME:package,--{name}...), or use one of --{', --'.join(FLAGS)}, --disable-radix-cache"
+            )
+    if "--no-enable-prefix-caching" not in found:
+        found.append("--enable-prefix-caching")  # SGLang's default
+    length = environment.get("SGLANG_SIMULATE_ACC_LEN")
+    for flag in own:
+        name, _, value = flag.partition("=")
+        if name == "--speculative-config" and length is not None:
+            simulated = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": float(length)}
+            flag = f"{name}={json.dumps({**json.loads(value), **simulated})}"
+        found.append(flag)
+    return found
+
+
+def pairs(flags: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Names and values of ``--name=value``, ``--name value`` and ``--name``."""
+    words = list(flags)
+    while words:
+        name, equals, value = words.pop(0).removeprefix("--").partition("=")
+        follows = not equals and bool(words) and not words[0].startswith("--")
+        yield name, value if equals else words.pop(0) if follows else None
+
+
+def python(asked: str | None) -> str:
+    """The Python that has vLLM: ``--vllm-python``, the environment's, or this one."""
+    return asked or os.environ.get(VLLM_PYTHON) or sys.executable
+
+
+@functools.cache
+def _found(interpreter: str, path: str | None) -> tuple[str, str]:
+    """vLLM's version, and why there is none."""
+    environment = {**os.environ, **({} if path is None else {"PYTHONPATH": path})}
+    try:
+        done = subprocess.run([interpreter, "-c", _FIND], env=environment, capture_output=True, text=True, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", str(error)
+    return (done.stdout.strip(), "") if not done.returncode else ("", (done.stderr.strip().splitlines() or ["no output"])[-1])
+
+
+def version(arm: Arm, interpreter: str) -> str:
+    """vLLM's version as ``arm`` will find it.
+
+    Raises:
+        ValueError: there is no vLLM.
+    """
+    found, why = _found(interpreter, arm.environment.get("PYTHONPATH"))
+    if not found:
+        raise ValueError(
+            f"arm {arm.name!r} needs vLLM, and {interpreter} has none ({why}); install it in an environment of its own and name that "
+            f"Python with --vllm-python or {VLLM_PYTHON}, or add PYTHONPATH=... to the arm"
+        )
+    return found
+
+
+def plugin(folder: Path) -> Path:
+    """A folder for ``PYTHONPATH`` that has vLLM fill ``--load-format dummy`` as the SGLang arms do (``vllm_weights``)."""
+    information = folder / "sglang_gemma4_weights-0.dist-info"
+    information.mkdir(parents=True, exist_ok=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: sglang-gemma4-weights\nVersion: 0\n")
+    (information / "entry_points.txt").write_text(_PLUGIN)
+    package = Path(sglang_gemma4.__file__).parent
+    for file in _PLUGIN_FILES:  # not the environment that they are installed in
+        (folder / "sglang_gemma4" / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(package / file, folder / "sglang_gemma4" / file)
+    return folder.resolve()
+
+
+def text_only(model: Path, folder: Path) -> Path:
+    """The language model of a config-only checkpoint as a checkpoint of its own, which vLLM starts without image processing.
+
+    Attention within an image is both ways; there are none.
+    """
+    shutil.copytree(model, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("processor_config.json"))
+    config = json.loads((model / "config.json").read_text())
+    text = {**config.get("text_config", config), "architectures": ["Gemma4ForCausalLM"], "use_bidirectional_attention": None}
+    (folder / "config.json").write_text(json.dumps(text, indent=1))
+    return folder.resolve()
