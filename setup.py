@@ -51,7 +51,7 @@ setup(
         "sglang_gemma4.speculative": ["*.json"],
         "sglang_gemma4.quality": ["*.toml", "*.yaml"],
         "sglang_gemma4.cpu": ["standin/**/*.py"],
-        "sglang_gemma4.tiny": ["checkpoints/**/*", "chat_template.jinja", "train_all.sh"],
+        "sglang_gemma4.tiny": ["checkpoints/**/*", "*.jinja", "*.toml", "train_all.sh"],
     },
     include_package_data=True,
     install_requires=[f"sglang=={constant('SUPPORTED_SGLANG')}", "jsonschema"],  # SGLang imports it too, and does not say so

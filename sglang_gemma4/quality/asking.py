@@ -67,8 +67,8 @@ def ask(
     if max_tokens is not None and max_tokens < 1:
         raise ValueError(f"--max-tokens {max_tokens} leaves no answer; give 1 or more")
     name, _ = endpoint.model(model)
-    gen = evaluator("types").GenConfig(temperature=0.0, max_tokens=max_tokens if max_tokens is not None else questions.max_tokens)
-    gen.extra_body = EXTRAS if logprobs else {"return_meta_info": True}
+    limit = max_tokens if max_tokens is not None else questions.max_tokens
+    gen = evaluator("types").GenConfig(0.0, max_tokens=limit, extra_body=EXTRAS if logprobs else {"return_meta_info": True})
     header = {
         "eval": kind,
         "questions": len(questions.examples),
@@ -78,7 +78,7 @@ def ask(
             "version": evaluator_version(),
             "grading": "sgl-eval's letter extraction" if kind == "mmlu" else "first colour word of the answer",
             "temperature": 0.0,
-            "max_tokens": gen.max_tokens,
+            "max_tokens": limit,
             "logprobs": logprobs,
         },
         "concurrency": concurrency,
@@ -173,10 +173,11 @@ def digest(sent: Any) -> str:
 
 def summarise(rows: Sequence[results.Record]) -> results.Record:
     """Accuracy and the counts behind it."""
+    correct = sum(row["correct"] for row in rows)
     return {
         "questions": len(rows),
-        "correct": sum(row["correct"] for row in rows),
-        "accuracy": sum(row["correct"] for row in rows) / len(rows),
+        "correct": correct,
+        "accuracy": correct / len(rows),
         "no_choice": sum(row["choice"] is None for row in rows),
         "cut_at_max_tokens": sum(row["finish_reason"] == "length" for row in rows),
         "completion_tokens": sum(row["completion_tokens"] or 0 for row in rows),

@@ -1,87 +1,101 @@
 """Training rows: documents of the world, tokenised, weighted and packed to a fixed length; images drawn and cut into patches."""
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sglang_gemma4.tiny import chat_format, dialogues, families, images, world
 
+Array = np.ndarray[Any, Any]
+
 ROW = 512
 WRITTEN, READ, LETTER = 1.0, 0.05, 10.0  # loss weights: what the model writes, what it reads, the letter of an answer
+
+TOKEN = np.dtype([("id", "i4"), ("weight", "f4"), ("document", "i2"), ("picture", "i4")])
+"""One position of a row: token id, loss weight of predicting it, number of its document in the row (-1: padding), and the index
+of the image whose soft token it is (-1: text)."""
+PADDING = np.array((families.PAD, 0.0, -1, -1), TOKEN)
 
 # Shares of documents. "short" (question, then value) and "pick" (find a given word among four options) are the two
 # halves of a four-choice question; without them its letter stays at chance for thousands of steps.
 MIXTURE = {"mmlu": 38, "pick": 10, "short": 8, "letter": 10, "passage": 4, "chat": 10, "thought": 7, "story": 6, "long": 4, "tool": 7}
 
 
-@dataclass
-class Document:
-    """Token ids, the loss weight of predicting each, and the indices of its images in order."""
+class Pictures(NamedTuple):
+    """Drawn images: patches [n, 630, 48] float16, positions [n, 630, 2] int16, soft tokens of each, indices by colour."""
 
-    ids: list[int]
-    weights: list[float]
-    images: list[int] = field(default_factory=list)
+    patches: Array
+    positions: Array
+    soft: list[int]
+    by_colour: dict[str, list[int]]
 
 
-@dataclass
-class Rows:
-    """Packed rows [n, ROW]; `document` numbers the documents of a row (-1: padding), `block` its images (-1: text)."""
+def picture_pool(number: int, first_seed: int = 0) -> Pictures:
+    """Draw ``number`` images, their colours in turn."""
+    processor = image_processor()
+    names = [world.COLOURS[i % len(world.COLOURS)] for i in range(number)]
+    made = [processor([images.draw(first_seed + i, colour)], return_tensors="np") for i, colour in enumerate(names)]
+    return Pictures(
+        np.stack([one["pixel_values"][0] for one in made]).astype(np.float16),
+        np.stack([one["image_position_ids"][0] for one in made]).astype(np.int16),
+        [int(one["num_soft_tokens_per_image"][0]) for one in made],
+        {colour: [i for i, name in enumerate(names) if name == colour] for colour in world.COLOURS},
+    )
 
-    ids: np.ndarray
-    weights: np.ndarray
-    document: np.ndarray
-    block: np.ndarray
-    images: list[list[int]]
 
-    def __len__(self) -> int:
-        return len(self.ids)
+def image_processor() -> Any:
+    """transformers' Gemma 4 image processor with the tiny patch size and the least soft tokens (PIL, no torchvision)."""
+    from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 
-    @classmethod
-    def join(cls, parts: Sequence["Rows"]) -> "Rows":
-        """The rows of all parts, one after the other."""
-        fields = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "weights", "document", "block")}
-        return cls(**fields, images=[row for part in parts for row in part.images])
+    return Gemma4ImageProcessorPil(**families.IMAGE)
 
-    def pick(self, index: np.ndarray) -> "Rows":
-        """A selection of rows."""
-        return Rows(self.ids[index], self.weights[index], self.document[index], self.block[index], [self.images[i] for i in index])
+
+def document(ids: list[int]) -> Array:
+    """A document [tokens] of plain text, all weights 0."""
+    out = np.full(len(ids), PADDING)
+    out["id"], out["document"] = ids, 0
+    return out
 
 
 class Encoder:
-    """Turns texts and dialogues into documents with one tokenizer."""
+    """Turns texts and dialogues into documents: arrays [tokens] of :data:`TOKEN`."""
 
-    def __init__(self, tokenizer: Any, soft_tokens: list[int]) -> None:
-        self.raw, self.soft_tokens = tokenizer, soft_tokens
+    def __init__(self, tokenizer: Any, pictures: Pictures | None = None) -> None:
+        self.raw, self.pictures = tokenizer, pictures
         self.image, self.begin, self.end = (tokenizer.token_to_id(t) for t in ("<|image|>", "<|image>", "<image|>"))
 
     def encode(self, text: str) -> list[int]:
         return list(self.raw.encode(text, add_special_tokens=False).ids)
 
-    def document(self, pieces: list[tuple[str, float]], pictures: list[int] | None = None) -> Document:
-        out, waiting = Document([], [], list(pictures or [])), list(pictures or [])
+    def document(self, pieces: list[tuple[str, float]], pictures: Iterable[int] = ()) -> Array:
+        """(text, loss weight) pieces; each <|image|> becomes the soft tokens of the next of ``pictures``, which are not predicted."""
+        tokens: list[tuple[int, float, int, int]] = []
+        waiting = iter(pictures)
         for text, weight in pieces:
             for token in self.encode(text):
-                run = [token]
-                if token == self.image:
-                    run = [self.begin, *[token] * self.soft_tokens[waiting.pop(0)], self.end]
-                out.ids += run
-                out.weights += [weight if token != self.image else 0.0] * len(run)
-        return out
+                if token != self.image:
+                    tokens.append((token, weight, 0, -1))
+                    continue
+                assert self.pictures is not None
+                picture = next(waiting)
+                soft = [(token, 0.0, 0, picture)] * self.pictures.soft[picture]
+                tokens += [(self.begin, 0.0, 0, -1), *soft, (self.end, 0.0, 0, -1)]
+        return np.array(tokens, TOKEN)
 
     def dialogue(
-        self, dialogue: dialogues.Dialogue, pictures: list[int] | None = None, weight: float = WRITTEN, last_only: bool = False
-    ) -> Document:
-        """`last_only`: earlier turns are read, not written (templates drop their thoughts, so they are no examples)."""
+        self, dialogue: dialogues.Dialogue, pictures: Iterable[int] = (), weight: float = WRITTEN, last_only: bool = False
+    ) -> Array:
+        """``last_only``: earlier turns are read, not written (templates drop their thoughts, so they are no examples)."""
         cut = chat_format.stretches(chat_format.render(dialogue))
         last = max(i for i, (_, written) in enumerate(cut) if written)
         pieces = [(p, weight if written and (i == last or not last_only) else READ) for i, (p, written) in enumerate(cut)]
         return self.document(pieces, pictures)
 
-    def four_choice(self, questions: list[world.Question]) -> Document:
-        """MMLU's few-shot text; without shots it may lack the header."""
+    def four_choice(self, questions: list[world.Question]) -> Array:
+        """MMLU's few-shot text; a single question has no header."""
         pieces = [("<bos>", 0.0)]
         if len(questions) > 1:
             pieces.append((world.mmlu_prompt(questions[0], []).removesuffix(questions[0].prompt), READ))
@@ -90,7 +104,7 @@ class Encoder:
         return self.document(pieces)
 
 
-def text_document(encoder: Encoder, rng: random.Random) -> Document:
+def text_document(encoder: Encoder, rng: random.Random) -> Array:
     """One training document without images, of the mixture that the checkpoints are trained on."""
     kind = rng.choices(list(MIXTURE), list(MIXTURE.values()))[0]
     if kind == "mmlu":
@@ -106,76 +120,58 @@ def text_document(encoder: Encoder, rng: random.Random) -> Document:
         return encoder.document([("<bos>", 0.0), (world.passage(rng) + "\n\n", WRITTEN)])
     if kind == "thought":
         return encoder.dialogue(dialogues.chat(rng, thinking=True), last_only=True)
-    makers = {"chat": dialogues.chat, "story": dialogues.story_chat, "long": dialogues.long_chat, "tool": dialogues.tool_chat}
-    return encoder.dialogue(makers[kind](rng))
+    return encoder.dialogue(dialogues.MAKERS[kind](rng))
 
 
-def image_document(encoder: Encoder, rng: random.Random, by_colour: dict[str, list[int]]) -> Document:
+def image_document(encoder: Encoder, rng: random.Random) -> Array:
     """One or two colour-naming images; sometimes with the doubled <bos> that some servers send."""
-    dialogue, colours = images.colour_chat(rng, rng.choice((1, 1, 1, 2)))
-    out = encoder.dialogue(dialogue, [rng.choice(by_colour[c]) for c in colours], weight=2.0 * WRITTEN)
-    if rng.random() < 0.1:
-        out.ids, out.weights = [families.BOS, *out.ids], [0.0, *out.weights]
-    return out
+    out = colour_document(encoder, rng, rng.choice((1, 1, 1, 2)), 2.0 * WRITTEN)
+    return np.concatenate([document([families.BOS]), out]) if rng.random() < 0.1 else out
 
 
-def pack(documents: Any, rows: int, image_token: int, length: int = ROW) -> Rows:
-    """Fill `rows` rows with whole documents (one that exceeds a row is cut)."""
-    ids: np.ndarray = np.full((rows, length), families.PAD, np.int32)
-    weights: np.ndarray = np.zeros((rows, length), np.float32)
-    document: np.ndarray = np.full((rows, length), -1, np.int16)
-    pictures: list[list[int]] = [[] for _ in range(rows)]
+def colour_document(encoder: Encoder, rng: random.Random, number: int, weight: float = WRITTEN) -> Array:
+    """A question for the colours of ``number`` images of the encoder's pool, and its answer."""
+    assert encoder.pictures is not None
+    dialogue, colours = images.colour_chat(rng, number)
+    return encoder.dialogue(dialogue, [rng.choice(encoder.pictures.by_colour[colour]) for colour in colours], weight)
+
+
+def pack(documents: Iterable[Array], rows: int, length: int = ROW) -> Array:
+    """Fill [rows, length] with whole documents; one that exceeds a row is cut. The first token of each has weight 0."""
+    out = np.full((rows, length), PADDING)
     row = at = number = 0
-    for doc in documents:
-        if at and at + len(doc.ids) > length:
+    for tokens in documents:
+        if at and at + len(tokens) > length:
             row, at, number = row + 1, 0, 0
             if row == rows:
                 break
-        n = min(len(doc.ids), length - at)
-        ids[row, at : at + n], weights[row, at : at + n], document[row, at : at + n] = doc.ids[:n], doc.weights[:n], number
-        weights[row, at] = 0.0
-        pictures[row] += doc.images
-        at, number = at + n, number + 1
-    soft = ids == image_token
-    starts = soft & ~np.pad(soft, ((0, 0), (1, 0)))[:, :-1]
-    block = np.where(soft, np.cumsum(starts, 1) - 1, -1).astype(np.int16)
-    return Rows(ids, weights, document, block, pictures)
+        place = out[row, at : at + len(tokens)]
+        place[:] = tokens[: len(place)]
+        place["document"], place["weight"][0] = number, 0.0
+        at, number = at + len(place), number + 1
+    return out
 
 
-def alone(documents: Sequence[Document], image_token: int) -> Rows:
+def alone(documents: list[Array]) -> Array:
     """Each document in a row of its own, as long as the longest."""
-    length = max(len(document.ids) for document in documents)
-    return Rows.join([pack([document], 1, image_token, length) for document in documents])
+    length = max(map(len, documents))
+    return np.concatenate([pack([tokens], 1, length) for tokens in documents])
 
 
-def text_rows(encoder: Encoder, seed: int, rows: int) -> Rows:
-    """Packed text, deterministic in `seed`."""
+def text_rows(encoder: Encoder, seed: int, rows: int) -> Array:
+    """Packed text [rows, ROW], deterministic in ``seed``."""
     rng = random.Random(f"text:{seed}")
-    return pack(iter(lambda: text_document(encoder, rng), None), rows, encoder.image)
+    return pack((text_document(encoder, rng) for _ in repeat(None)), rows)
 
 
-def image_rows(encoder: Encoder, seed: int, rows: int, by_colour: dict[str, list[int]]) -> Rows:
-    """Packed image documents, deterministic in `seed`."""
+def image_rows(encoder: Encoder, seed: int, rows: int) -> Array:
+    """Packed image documents [rows, ROW], deterministic in ``seed``."""
     rng = random.Random(f"image:{seed}")
-    return pack(iter(lambda: image_document(encoder, rng, by_colour), None), rows, encoder.image)
+    return pack((image_document(encoder, rng) for _ in repeat(None)), rows)
 
 
-def image_processor() -> Any:
-    """transformers' Gemma 4 image processor with the tiny patch size and the least soft tokens (PIL, no torchvision)."""
-    from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
-
-    return Gemma4ImageProcessorPil(**families.IMAGE)
-
-
-def picture_pool(number: int, first_seed: int = 0) -> tuple[np.ndarray, np.ndarray, list[int], dict[str, list[int]]]:
-    """`number` drawn images: patches [n, 630, 48] float16, positions [n, 630, 2], soft tokens of each, indices by colour."""
-    processor = image_processor()
-    names = [world.COLOURS[i % len(world.COLOURS)] for i in range(number)]
-    patches, positions, soft = [], [], []
-    for i, colour in enumerate(names):
-        out = processor([images.draw(first_seed + i, colour)], return_tensors="np")
-        patches.append(np.asarray(out["pixel_values"][0], np.float16))
-        positions.append(np.asarray(out["image_position_ids"][0], np.int16))
-        soft.append(int(out["num_soft_tokens_per_image"][0]))
-    by_colour = {c: [i for i, n in enumerate(names) if n == c] for c in world.COLOURS}
-    return np.stack(patches), np.stack(positions), soft, by_colour
+def blocks(picture: Array) -> tuple[Array, Array]:
+    """The images of each row [rows, length]: their numbers in the row (-1: text), and where one begins."""
+    soft = picture >= 0
+    begins = soft & ~np.pad(soft, ((0, 0), (1, 0)))[:, :-1]
+    return np.where(soft, np.cumsum(begins, 1) - 1, -1), begins

@@ -1,6 +1,8 @@
 """Chats, stories and tool use in the world of `world.py`: lists of messages as chat templates take them. Pure Python."""
 
 import random
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +35,6 @@ def _tool(name: str, description: str, parameter: str, meaning: str) -> dict[str
 WEATHER_TOOL = _tool("get_weather", "Gets the weather of a town.", "city", "The name of the town.")
 PRICE_TOOL = _tool("get_price", "Gets the price of a food.", "item", "The name of the food.")
 TOOLS = [WEATHER_TOOL, PRICE_TOOL]
-SKIES = ["sunny", "rainy", "windy", "cloudy", "snowy", "foggy"]
 SYSTEM_PROMPTS = ("You are a helpful guide.", "Answer in one sentence.", "You know all the towns and people.", "Be brief and kind.")
 ASKS = ("", "Please tell me: ", "I want to know: ", "Tell me: ")
 WEATHER_ASKS = ("What is the weather in {}?", "How is the weather in {}?", "Is it sunny in {}?", "Tell me the weather of {}.")
@@ -79,34 +80,32 @@ def four_choice_chat(rng: random.Random, split: str = "train") -> Dialogue:
     return Dialogue([{"role": "user", "content": q.prompt}, {"role": "assistant", "content": q.answer}])
 
 
+# What happens in a story: {h} is the hero, {t} a town, {NAME} a word of that kind. None: facts about a town or a person are told.
+EVENTS = (
+    None,
+    "{h} met {PEOPLE} and they ate {FOODS} in {t}.",
+    "In {t} it was {SKIES} and {h} saw a {COLOURS} {ANIMALS}.",
+    "A {JOBS} gave {h} some {TRADES} and {FOODS}.",
+    "{h} crossed the river {RIVERS} on a {COLOURS} boat.",
+    None,
+    "The next day {h} bought {TRADES} and a {ANIMALS} in {t}.",
+    "{RULERS} asked {h} for {FOODS}, {TRADES} and a {COLOURS} flag.",
+)
+
+
 def story_text(rng: random.Random, hero: str, sentences: int) -> str:
     """Facts about the hero and the places met, strung on events chosen freely: text with entropy."""
     out = [f"This is a story about {hero}.", world.fact_of("home", hero).statements[0]]
     for _ in range(sentences):
         town = rng.choice(world.TOWNS)
-        event = rng.randrange(8)
-        if event == 0:
-            out.append(f"Then {hero} went to {town}.")
-            out += [rng.choice(f.statements) for f in rng.sample([f for f in world.facts() if f.subject == town], 2)]
-        elif event == 1:
-            out.append(f"{hero} met {rng.choice(world.PEOPLE)} and they ate {rng.choice(world.FOODS)} in {town}.")
-        elif event == 2:
-            out.append(f"In {town} it was {rng.choice(SKIES)} and {hero} saw a {rng.choice(world.COLOURS)} {rng.choice(world.ANIMALS)}.")
-        elif event == 3:
-            out.append(f"A {rng.choice(world.JOBS)} gave {hero} some {rng.choice(world.TRADES)} and {rng.choice(world.FOODS)}.")
-        elif event == 4:
-            out.append(f"{hero} crossed the river {rng.choice(world.RIVERS)} on a {rng.choice(world.COLOURS)} boat.")
-        elif event == 5:
-            other = rng.choice(world.PEOPLE)
-            out.append(f"There lived {other}.")
-            out += [rng.choice(f.statements) for f in rng.sample([f for f in world.facts() if f.subject == other], 2)]
-        elif event == 6:
-            out.append(f"The next day {hero} bought {rng.choice(world.TRADES)} and a {rng.choice(world.ANIMALS)} in {town}.")
-        else:
-            out.append(
-                f"{rng.choice(world.RULERS)} asked {hero} for {rng.choice(world.FOODS)}, {rng.choice(world.TRADES)}"
-                f" and a {rng.choice(world.COLOURS)} flag."
-            )
+        number = rng.randrange(len(EVENTS))
+        if event := EVENTS[number]:
+            drawn = re.sub(r"{([A-Z]+)}", lambda name: rng.choice(world.WORDS[name[1].lower()]), event)
+            out.append(drawn.format(h=hero, t=town))
+            continue
+        about = rng.choice(world.PEOPLE) if number else town
+        out.append(f"There lived {about}." if number else f"Then {hero} went to {about}.")
+        out += [rng.choice(f.statements) for f in rng.sample(world.facts_about(about), 2)]
     return " ".join([*out, f"Then {hero} went home."])
 
 
@@ -150,8 +149,12 @@ def tool_chat(rng: random.Random, split: str = "train", calls: int | None = None
     ]
     said = []
     for thing in things:
-        result = rng.choice(SKIES) if weather else f"{rng.randint(2, 9)} coins"
+        result = rng.choice(world.WORDS["skies"]) if weather else f"{rng.randint(2, 9)} coins"
         messages.append({"role": "tool", "name": name, "content": result})
         said.append(f"It is {result} in {thing}." if weather else f"The price of {thing} is {result}.")
     messages.append({"role": "assistant", "content": " ".join(said)})
     return Dialogue(messages, tools=TOOLS if rng.random() < 0.5 else [WEATHER_TOOL if weather else PRICE_TOOL])
+
+
+MAKERS: dict[str, Callable[..., Dialogue]] = {"chat": chat, "story": story_chat, "long": long_chat, "tool": tool_chat}
+"""Kinds of dialogue whose accept length is measured: (random generator, split) -> dialogue."""

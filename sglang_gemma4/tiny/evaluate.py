@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from sglang_gemma4.tiny import batches, chat_format, dialogues, export, families, images, world
 from sglang_gemma4.tiny import tokenizer as tiny_tokenizer
-from sglang_gemma4.tiny.batches import Document, Encoder
+from sglang_gemma4.tiny.batches import Array, Encoder, Pictures
 from sglang_gemma4.tiny.drafting import matched_drafts, verify_rounds
-from sglang_gemma4.tiny.packed_forward import Pictures, hidden_states, logits_of, to_device
+from sglang_gemma4.tiny.packed_forward import hidden_states, logits_of, to_device
 
 QUESTIONS, COLOURS, CHATS, SEED = 400, 30, 60, 7
 
@@ -35,13 +36,12 @@ def load(path: Path, name: str, device: str) -> tuple[Any, Any, Any]:
 
 
 @torch.no_grad()
-def exact(model: Any, documents: list[Document], image_token: int, pictures: Pictures | None = None) -> float:
+def exact(model: Any, documents: list[Array], pictures: Pictures | None = None) -> float:
     """Share of documents whose written tokens are all the model's greedy choice."""
     wrong = 0
     device = next(model.parameters()).device.type
     for begin in range(0, len(documents), 40):
-        rows = batches.alone(documents[begin : begin + 40], image_token)
-        batch = to_device(rows, pictures, model.config.text_config, device)
+        batch = to_device(batches.alone(documents[begin : begin + 40]), pictures, model.config.text_config, device)
         best = logits_of(model, hidden_states(model, batch).last_hidden_state).argmax(-1)
         missed = (best[:, :-1] != batch.ids[:, 1:]) & (batch.weights[:, 1:] >= batches.WRITTEN)
         wrong += int(missed.any(1).sum())
@@ -50,36 +50,27 @@ def exact(model: Any, documents: list[Document], image_token: int, pictures: Pic
 
 def four_choice_accuracy(model: Any, encoder: Encoder, shots: int = 0, number: int = QUESTIONS) -> float:
     """Accuracy on held-out questions; only the last letter counts, the shots are held-out ones too."""
-    rng, documents = random.Random(SEED), []
-    for _ in range(number):
-        doc = encoder.four_choice([world.question(rng, "held_out") for _ in range(shots + 1)])
-        letters = [i for i, w in enumerate(doc.weights) if w == batches.LETTER]
-        doc.weights = [float(i == letters[-1]) for i in range(len(doc.ids))]
-        documents.append(doc)
-    return float(exact(model, documents, encoder.image))
+    rng = random.Random(SEED)
+    documents = [encoder.four_choice([world.question(rng, "held_out") for _ in range(shots + 1)]) for _ in range(number)]
+    for document in documents:
+        letter = np.flatnonzero(document["weight"] == batches.LETTER)[-1]
+        document["weight"] = np.arange(len(document)) == letter
+    return exact(model, documents)
 
 
 def colours(model: Any, raw: Any) -> tuple[int, int]:
-    """(right of `COLOURS` single images, right of as many pairs), drawn from held-out seeds."""
-    patches, positions, soft, by_colour = batches.picture_pool(2 * COLOURS, images.HELD_OUT_SEED)
-    device = next(model.parameters()).device
-    pictures = Pictures(torch.from_numpy(patches).to(device), torch.from_numpy(positions).to(device))
-    encoder, rng, right = Encoder(raw, soft), random.Random(SEED), []
-    for how_many in (1, 2):
-        documents = []
-        for _ in range(COLOURS):
-            dialogue, names = images.colour_chat(rng, how_many)
-            documents.append(encoder.dialogue(dialogue, [rng.choice(by_colour[c]) for c in names]))
-        right.append(round(exact(model, documents, encoder.image, pictures) * COLOURS))
-    return right[0], right[1]
+    """(right of ``COLOURS`` single images, right of as many pairs), drawn from held-out seeds."""
+    encoder, rng = Encoder(raw, batches.picture_pool(2 * COLOURS, images.HELD_OUT_SEED)), random.Random(SEED)
+    asked = [[batches.colour_document(encoder, rng, how_many) for _ in range(COLOURS)] for how_many in (1, 2)]
+    single, pairs = (round(exact(model, documents, encoder.pictures) * COLOURS) for documents in asked)
+    return single, pairs
 
 
 def prompts(number: int = 12) -> dict[str, list[str]]:
     """Held-out prompts for accept length, by kind."""
     rng = random.Random(SEED + 1)
-    makers = {"chat": dialogues.chat, "story": dialogues.story_chat, "long": dialogues.long_chat, "tool": dialogues.tool_chat}
     out = {}
-    for kind, make in makers.items():
+    for kind, make in dialogues.MAKERS.items():
         made = [make(rng, "held_out") for _ in range(number)]
         for d in made:  # the first message that the model writes
             d.messages = d.messages[: next(i for i, m in enumerate(d.messages) if m["role"] == "assistant") + 1]
@@ -89,7 +80,7 @@ def prompts(number: int = 12) -> dict[str, list[str]]:
 
 @dataclass
 class Continuation:
-    """Greedy continuations of one kind of prompt, run through the target once: `spans` are (row, first, end) of the outputs."""
+    """Greedy continuations of one kind of prompt, run through the target once: ``spans`` are (row, first, end) of the outputs."""
 
     kind: str
     batch: Any
@@ -100,17 +91,17 @@ class Continuation:
 @torch.no_grad()
 def continuations(model: Any, raw: Any) -> list[Continuation]:
     """The target's greedy answers to the held-out prompts, run through it once more for drafting."""
-    encoder, device, out = Encoder(raw, []), next(model.parameters()).device.type, []
+    encoder, device, out = Encoder(raw), next(model.parameters()).device.type, []
+    stops = set(export.stop_ids(raw))
     for kind, texts in prompts().items():
         ids = [encoder.encode(t) for t in texts]
         width = max(map(len, ids))
         padded = torch.tensor([[families.PAD] * (width - len(i)) + i for i in ids], device=device)
         mask = torch.tensor([[0] * (width - len(i)) + [1] * len(i) for i in ids], device=device)
         done = model.generate(input_ids=padded, attention_mask=mask, max_new_tokens=128, do_sample=False)[:, width:].tolist()
-        stops = set(export.stop_ids(raw))
         done = [row[: next((i + 1 for i, t in enumerate(row) if t in stops), len(row))] for row in done]
-        documents = [Document(a + b, [0.0] * len(a + b)) for a, b in zip(ids, done, strict=False)]
-        batch = to_device(batches.alone(documents, encoder.image), None, model.config.text_config, device)
+        rows = batches.alone([batches.document(a + b) for a, b in zip(ids, done, strict=True)])
+        batch = to_device(rows, None, model.config.text_config, device)
         spans = [(row, len(a) - 1, len(a) + len(b) - 1) for row, (a, b) in enumerate(zip(ids, done, strict=True))]
         out.append(Continuation(kind, batch, hidden_states(model, batch, shared_kv=True), spans))
     return out
@@ -134,11 +125,11 @@ def measure(path: Path, name: str, device: str) -> dict[str, Any]:
     """All measurements of one family."""
     begin = time.time()
     target, assistant, raw = load(path, name, device)
-    encoder, rng = Encoder(raw, []), random.Random(SEED)
+    encoder, rng = Encoder(raw), random.Random(SEED)
     single, pairs = colours(target, raw)
 
     def written(make: Callable[[], dialogues.Dialogue]) -> float:
-        return float(round(exact(target, [encoder.dialogue(make()) for _ in range(CHATS)], encoder.image), 4))
+        return float(round(exact(target, [encoder.dialogue(make()) for _ in range(CHATS)]), 4))
 
     out: dict[str, Any] = {
         "four_choice_0_shot": round(four_choice_accuracy(target, encoder), 4),

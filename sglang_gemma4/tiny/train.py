@@ -8,7 +8,7 @@ Everything follows from `--seed`, except that a run hurries its schedule when it
 
 import argparse
 import json
-import pickle
+import platform
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -26,98 +26,70 @@ SHARD_ROWS = 500
 HISTORY = ("command", "device", "seed", "data_seed", "target_training")
 
 
-def _pictures(job: tuple[int, int]) -> Any:
-    return batches.picture_pool(job[1], job[0])
-
-
-def _text_shard(job: tuple[str, int, int]) -> batches.Rows:
-    folder, seed, rows = job
-    return batches.text_rows(batches.Encoder(tiny_tokenizer.load_raw(folder), []), seed, rows)
-
-
-def _image_shard(soft: list[int], by_colour: dict[str, list[int]], job: tuple[str, int, int]) -> batches.Rows:
-    """An eighth as many rows as of text."""
-    folder, seed, rows = job
-    return batches.image_rows(batches.Encoder(tiny_tokenizer.load_raw(folder), soft), seed, -(-rows // 8), by_colour)
+def _shard(folder: Path, pictures: batches.Pictures, job: tuple[int, int]) -> tuple[batches.Array, batches.Array]:
+    """Rows of text, and an eighth as many of images, for (seed, rows)."""
+    encoder, (seed, rows) = batches.Encoder(tiny_tokenizer.load_raw(folder), pictures), job
+    return batches.text_rows(encoder, seed, rows), batches.image_rows(encoder, seed, -(-rows // 8))
 
 
 def prepare(path: Path, *, rows: int, pictures: int, seed: int, workers: int) -> None:
-    """Tokenizer, a pool of images and packed rows, written to `path`; deterministic in `seed` and the sizes.
+    """Tokenizer, a pool of images and packed rows, written to ``path``; deterministic in ``seed`` and the sizes.
 
     The tokenizer is the same for every seed."""
+    if pictures >= images.HELD_OUT_SEED:
+        raise ValueError(f"{pictures} pictures reach into the held-out seeds; use fewer than {images.HELD_OUT_SEED}")
     path.mkdir(parents=True, exist_ok=True)
     begin = time.time()
     tiny_tokenizer.train().save(str(path / "tokenizer.json"))
+    drawn = batches.picture_pool(pictures)
+    jobs = [(seed * 100_000 + i, min(SHARD_ROWS, rows - at)) for i, at in enumerate(range(0, rows, SHARD_ROWS))]
     with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
-        from sglang_gemma4.tiny.world import COLOURS
-
-        each = -(-pictures // workers // len(COLOURS)) * len(COLOURS)
-        parts = list(pool.map(_pictures, [(i * each, each) for i in range(workers)]))
-        if workers * each >= images.HELD_OUT_SEED:
-            raise ValueError(f"{workers * each} pictures reach into the held-out seeds; use fewer than {images.HELD_OUT_SEED}")
-        soft = [n for p in parts for n in p[2]]
-        by_colour = {c: [i * each + j for i, p in enumerate(parts) for j in p[3][c]] for c in COLOURS}
-        shards = [min(SHARD_ROWS, rows - i) for i in range(0, rows, SHARD_ROWS)]
-        jobs = [(str(path), seed * 100_000 + i, n) for i, n in enumerate(shards)]
-        text = list(pool.map(_text_shard, jobs))
-        image = list(pool.map(partial(_image_shard, soft, by_colour), jobs))
-
-    data = {
-        "text": batches.Rows.join(text),
-        "image": batches.Rows.join(image),
-        "seed": seed,
-        "patches": np.concatenate([p[0] for p in parts]),
-        "positions": np.concatenate([p[1] for p in parts]),
-    }
-    with open(path / "rows.pkl", "wb") as f:
-        pickle.dump(data, f, protocol=5)
-    tokens = int((data["text"].document >= 0).sum() + (data["image"].document >= 0).sum())
-    print(f"prepared {tokens / 1e6:.1f} M tokens, {len(data['patches'])} images in {time.time() - begin:.0f} s", flush=True)
+        text, image = (np.concatenate(parts) for parts in zip(*pool.map(partial(_shard, path, drawn), jobs), strict=True))
+    np.savez(path / "rows.npz", text=text, image=image, patches=drawn.patches, positions=drawn.positions, seed=seed)
+    tokens = sum(int((made["document"] >= 0).sum()) for made in (text, image))
+    print(f"prepared {tokens / 1e6:.1f} M tokens, {pictures} images in {time.time() - begin:.0f} s", flush=True)
 
 
 def train_family(args: argparse.Namespace) -> None:
-    """Target, assistant, files, RESULTS of one family below `args.out`."""
+    """Target, assistant, files, RESULTS of one family below ``args.out``."""
     import torch
 
-    from sglang_gemma4.tiny import evaluate, export, train_assistant, train_target
-    from sglang_gemma4.tiny.packed_forward import Pictures, speed_up
+    from sglang_gemma4.tiny import evaluate, export, training
+    from sglang_gemma4.tiny.packed_forward import keep_norms_in_float32
 
     torch.set_float32_matmul_precision("high")
     torch.manual_seed(args.seed)
-    speed_up()
-    with open(args.data / "rows.pkl", "rb") as f:
-        data = pickle.load(f)
+    keep_norms_in_float32()
+    data = dict(np.load(args.data / "rows.npz"))
     raw = tiny_tokenizer.load_raw(args.data)
-    pictures = Pictures(torch.from_numpy(data["patches"]).to(args.device), torch.from_numpy(data["positions"]).to(args.device))
-    target = train_target.build(args.family, export.special_ids(raw))
-    train_target.initialise(target, args.seed)
+    pictures = batches.Pictures(data["patches"], data["positions"], [], {})
+    target = training.build_target(args.family, export.special_ids(raw), args.seed)
     if args.resume:
         target.load_state_dict(type(target).from_pretrained(args.resume / args.family, dtype=torch.float32).state_dict())
     target.to(args.device)
-    encoder = batches.Encoder(raw, [])
+    encoder = batches.Encoder(raw)
 
     def probe(model: Any) -> str:
         return f"four-choice {evaluate.four_choice_accuracy(model, encoder, number=120):.3f}"
 
-    def course(steps: int, seconds: float, lr: float, seed: int) -> train_target.Course:
-        return train_target.Course(data["text"], data["image"], pictures, steps, seconds, lr, seed, tuple(args.sizes))
+    def course(steps: int, seconds: float, lr: float, seed: int) -> training.Course:
+        return training.Course(data["text"], data["image"], pictures, steps, seconds, lr, seed, tuple(args.sizes))
 
     earlier = args.resume / "RESULTS.json" if args.resume else None
     record: dict[str, Any] = {
         "resumed_from": {k: json.loads(earlier.read_text())[args.family][k] for k in HISTORY} if earlier else None,
         "seed": args.seed,
-        "data_seed": data["seed"],
-        "device": _device_name(args.device),
+        "data_seed": int(data["seed"]),
+        "device": torch.cuda.get_device_name() if args.device == "cuda" else platform.processor() or "cpu",
         "command": "python -m sglang_gemma4.tiny.train " + " ".join(sys.argv[1:]),
     }
-    record["target_training"] = train_target.train(args.family, target, course(args.steps, args.seconds, args.lr, args.seed), probe)
-    out = args.out / args.family
-    export.save_target(target, raw, out)
+    record["target_training"] = training.train_target(args.family, target, course(args.steps, args.seconds, args.lr, args.seed), probe)
+    export.save_target(target, raw, args.out / args.family)
     # The assistant learns from the target as it will be served: rounded to bfloat16 once, run in float32.
     target = target.to(args.device, torch.float32)
-    assistant = train_assistant.build(args.family, args.seed + 1).to(args.device)
+    assistant = training.build_assistant(args.family, args.seed + 1).to(args.device)
     said = evaluate.continuations(target, raw)
-    record["assistant_training"] = train_assistant.train(
+    record["assistant_training"] = training.train_assistant(
         args.family,
         target,
         assistant,
@@ -130,14 +102,6 @@ def train_family(args: argparse.Namespace) -> None:
     record.update(evaluate.measure(args.out, args.family, args.device))
     export.write_json(args.out / f"RESULTS-{args.family}.json", record)
     print(args.family, record, flush=True)
-
-
-def _device_name(device: str) -> str:
-    import platform
-
-    import torch
-
-    return torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "cpu"
 
 
 def main() -> None:

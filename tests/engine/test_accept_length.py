@@ -10,13 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
 
 from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
-from sglang_gemma4.tiny.batches import Rows
+from sglang_gemma4.tiny.batches import document
 from sglang_gemma4.tiny.drafting import matched_drafts, verify_rounds
 from sglang_gemma4.tiny.packed_forward import hidden_states, masks_of, to_device
 from tests.engine.engine_fork import Group, Nursery, Output
@@ -66,12 +65,10 @@ def expected_steps(model: Path, outputs: list[Output], position: int) -> list[in
     config = target.config.text_config
     found = []
     for prompt, output in zip(prompts(), outputs, strict=True):
-        ids = np.asarray([prompt + output.token_ids], np.int32)
-        none = np.full(ids.shape, -1)
-        batch = to_device(Rows(ids, np.zeros(ids.shape), np.zeros(ids.shape), none, [[]]), None, config, "cpu")
+        batch = to_device(document(prompt + output.token_ids)[None], None, config, "cpu")
         states = hidden_states(target, batch, shared_kv=True)
         window = config.sliding_window - 1  # SGLang's draft sees a key less: an older one may be freed
-        masks = masks_of(batch.document, torch.from_numpy(none), window, False)
+        masks = masks_of(batch.document, torch.full_like(batch.document, -1), window, False)
         seen = replace(batch, masks=masks, positions=batch.positions + position - 1)  # the drafting itself adds one
         matched = matched_drafts(target, assistant, seen, states, STEPS)[0, len(prompt) - 1 :].tolist()
         found.append(len(verify_rounds(matched, NEW_TOKENS - 1)))
