@@ -1,5 +1,7 @@
 """One module per change to SGLang, in the order they are applied. A module declares ``PATCH`` and imports neither torch nor sglang."""
 
+import dataclasses
+import functools
 from importlib import import_module
 
 from sglang_gemma4.patching import Patch
@@ -84,6 +86,13 @@ ORDER = (
 )
 
 
+@functools.cache
+def load(name: str) -> Patch:
+    """The patch of one module: it has the module's name, and does what the first line of the module's docstring says."""
+    module = import_module(f"{__name__}.{name}")
+    return dataclasses.replace(module.PATCH, name=name, does=module.PATCH.does or str(module.__doc__).partition("\n")[0])
+
+
 def load_all() -> list[Patch]:
     """Every declared patch, in the order they are applied."""
-    return [import_module(f"{__name__}.{name}").PATCH for name in ORDER]
+    return [load(name) for name in ORDER]

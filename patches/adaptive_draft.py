@@ -1,4 +1,4 @@
-"""``--speculative-adaptive`` for FROZEN_KV_MTP, with the draft length chosen by measured speed."""
+"""--speculative-adaptive works for MTP: the draft length, 0 included, that measures fastest at each batch size."""
 
 import copy
 from collections.abc import Callable
@@ -38,9 +38,7 @@ def default_config(server_args: Any) -> None:
 
 
 PATCH = Patch(
-    name="adaptive_draft",
     switch="SGLANG_GEMMA4_FROZEN_VIEWS",
-    does="--speculative-adaptive works for MTP: the draft length, 0 included, that measures fastest at each batch size.",
     why="MTP has one draft length for every batch size, and costs more than plain decoding where batches are large or drafts refused.",
     evidence="srt/speculative/adaptive_spec_params.py:65 · frozen_kv_mtp_worker_v2.py:741 · runs/2026-11-21-26b-stock-steps (batch 64: "
     "0.93x) · on an H200, every draft refused, it lost 3.7 % at batch 1, 1.8 % at 8, 1.5 % at 32, 1.9 % at 64 beside this "

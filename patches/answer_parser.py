@@ -1,4 +1,4 @@
-"""Thoughts and tool calls of an answer through one state machine."""
+"""Thoughts and tool calls are read by one state machine: linear time, the same streamed or not."""
 
 from pkgutil import resolve_name
 from typing import Any
@@ -33,9 +33,7 @@ def go_on_with_thought(_result: None, parser: Any, *args: Any, request: Any = No
 
 
 PATCH = Patch(
-    name="answer_parser",
     switch="SGLANG_GEMMA4_ANSWER_PARSER",
-    does="Thoughts and tool calls are read by one state machine: linear time, the same streamed or not.",
     why="Stock's parser never ends on some arguments, ends a call at <tool_call|> inside a string, makes null a string, drops text "
     "behind a call and calls inside thoughts, leaks a second thought into the content, takes an answer without a thought for one, and "
     "numbers streamed calls by tool. Thoughts of a text-only checkpoint lose their markers before they are parsed.",

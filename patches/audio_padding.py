@@ -1,4 +1,4 @@
-"""A sound goes to transformers' processor as it is."""
+"""A sound is not filled with silence before it is encoded."""
 
 from typing import Any
 
@@ -12,9 +12,7 @@ def pad_nothing(_multiple: int, *_args: Any) -> int:
 
 
 PATCH = Patch(
-    name="audio_padding",
     switch="SGLANG_GEMMA4_MEDIA_FIXES",
-    does="A sound is not filled with silence before it is encoded.",
     why="Stock fills a sound with silence up to a multiple of 320 samples, since an old processor counted one soft token too many. "
     "transformers 5.19 counts what the tower gives: a quarter of all lengths get a soft token that transformers does not have.",
     evidence="srt/multimodal/processors/gemma4.py:66 · transformers 5.19 models/gemma4/processing_gemma4.py:192 · "

@@ -1,4 +1,4 @@
-"""Images and video frames of a batch go through the vision tower together."""
+"""Images and video frames of a batch go through the vision tower together, without their padding."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,9 +33,7 @@ def _encode(original: Callable[..., Any], model: Any, items: Any, positions: str
 
 
 PATCH = Patch(
-    name="batched_vision",
     switch="SGLANG_GEMMA4_BATCHED_VISION",
-    does="Images and video frames of a batch go through the vision tower together, without their padding.",
     why="Stock calls tower and embedder image by image, waits for the card each time, multiplies with one-hot matrices and lets images "
     "attend to their padding.",
     evidence="srt/models/gemma4_mm.py:467-560 (hs[mask]) · gemma4_vision.py:255 (the mask is dropped by triton_attn and fa3), :399, "

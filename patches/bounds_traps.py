@@ -1,4 +1,4 @@
-"""Trap illegal KV accesses on every attention backend."""
+"""Every index that attention is about to follow is checked; a bad one ends in a named error and a dump."""
 
 from collections.abc import Callable
 from functools import partial
@@ -70,9 +70,7 @@ STATE = ("sglang.srt.model_executor.model_runner.ModelRunner._get_attention_back
 DRAFT = ("sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.init_attention_backends", "b383002ae0b1")
 
 PATCH = Patch(
-    name=NAME,
     switch="SGLANG_GEMMA4_DEBUG",
-    does="Every index that attention is about to follow is checked; a bad one ends in a named error and a dump.",
     why="An index outside its KV pool is read silently on a GPU, or ends in an illegal access somewhere else, later.",
     evidence="kernels/ops/attention/trtllm_mha_page_table.py (never clamps to the table's width) · "
     "srt/layers/attention/flashattention_backend.py:212 (full table followed into the sliding pool)",

@@ -1,4 +1,4 @@
-"""The CPU reference engine's attention under the names that a CPU machine ends up with."""
+"""Attention and the kernels SGLang needs, in torch and float32."""
 
 from pkgutil import resolve_name
 
@@ -8,9 +8,7 @@ BACKENDS = "sglang.srt.layers.attention.attention_registry.ATTENTION_BACKENDS"
 BACKEND = "sglang_gemma4.cpu.attention_backend:Gemma4CpuAttention"
 
 PATCH = Patch(
-    name="cpu_engine",
     switch="SGLANG_GEMMA4_CPU",
-    does="Attention and the kernels SGLang needs, in torch and float32.",
     why="Without AMX, SGLang demotes intel_amx to torch_native, which neither translates sliding-window slots nor verifies "
     "drafts; with it, the kernels come from a build of sgl_kernel that no registry carries.",
     evidence="arg_groups/overrides.py:1301 · layers/attention/torch_native_backend.py · frozen_kv_mtp_worker_v2.py (topk > 1)",

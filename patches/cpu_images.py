@@ -1,12 +1,10 @@
-"""Images on the CPU engine: masks as transformers has them."""
+"""Images attend both ways on a CPU too, on the layers that the config says."""
 
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 PATCH = Patch(
-    name="cpu_images",
     switch="SGLANG_GEMMA4_CPU",
-    does="Images attend both ways on a CPU too, on the layers that the config says.",
     why="Only triton and fa4 know Gemma 4's bidirectional images, on every layer and for every model; transformers has them on "
     "sliding layers, where the config asks for it.",
     evidence="models/gemma4_mm.py:325 · transformers modeling_gemma4.py create_masks_for_vision_model",

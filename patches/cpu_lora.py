@@ -1,4 +1,4 @@
-"""LoRA adapters on the CPU reference engine."""
+"""LoRA adapters work on a CPU too."""
 
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
@@ -7,9 +7,7 @@ MANAGER = "sglang.srt.lora.lora_manager.LoRAManager"
 UNPINNED = "sglang_gemma4.cpu.lora:unpinned"
 
 PATCH = Patch(
-    name="cpu_lora",
     switch="SGLANG_GEMMA4_CPU",
-    does="LoRA adapters work on a CPU too.",
     why="SGLang's LoRA asks for pinned memory, which torch has on a machine with a card only, and its torch_native backend for offsets "
     "that a replicated layer does not give.",
     evidence="srt/lora/layers.py:586-595, 956-961 · srt/lora/backend/torch_backend.py:84-106, 217-245",

@@ -1,4 +1,4 @@
-"""Sampled verification on the CPU engine."""
+"""Sampled requests are sampled under MTP on a CPU too, as the CUDA kernels do it."""
 
 from pkgutil import resolve_name
 
@@ -7,9 +7,7 @@ from sglang_gemma4.patching import Entry, Hook, Patch
 EAGLE = "sglang.srt.speculative.eagle_utils"
 
 PATCH = Patch(
-    name="cpu_sampling",
     switch="SGLANG_GEMMA4_CPU",
-    does="Sampled requests are sampled under MTP on a CPU too, as the CUDA kernels do it.",
     why="On a CPU SGLang verifies drafts greedily whatever temperature, top-p and top-k say; here sampled requests are sampled, "
     "with the meaning of the CUDA kernels.",
     evidence="speculative/eagle_utils.py:500 · kernels/jit/include/sgl_kernel/speculative/sampling.cuh",

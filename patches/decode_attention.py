@@ -1,4 +1,4 @@
-"""Decode and draft steps on the triton backend through a kernel that fills the card at small batches."""
+"""Decode and draft steps on triton go through the kernel of the verify step."""
 
 from typing import Any
 
@@ -17,9 +17,7 @@ def take_decode(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs
 
 
 PATCH = Patch(
-    name="decode_attention",
     switch="SGLANG_GEMMA4_ATTENTION",
-    does="Decode and draft steps on triton go through the kernel of the verify step.",
     why="Stock's decode kernel takes 12 times the time of reading the keys at batch 1, 1.5 times at batch 32.",
     evidence="runs/2026-11-21-26b-stock-steps · kernels/ops/attention/decode_attention.py:1191 · 1.1 to 6 times as fast by itself; in a "
     "server timed with verify_attention only",

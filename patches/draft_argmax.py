@@ -1,4 +1,4 @@
-"""The MTP draft's token in one pass over its head, without logits in memory."""
+"""The draft's head and the maximum over it are one kernel, without logits in memory."""
 
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ def give_head(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``alloc_memory_pool``, and after frozen_chain's hook there: before anything is captured."""
     model = worker.draft_model_runner.model
     if not getattr(model, frozen_chain.TOKENS_ONLY, False):
-        decline("draft_argmax", f"the draft needs logits: {frozen_chain.PATCH.name} is off, or drafts are trees")
+        decline("draft_argmax", "the draft needs logits: frozen_chain is off, or drafts are trees")
         return
     from sglang.srt.environ import envs
 
@@ -27,9 +27,7 @@ def give_head(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
 
 
 PATCH = Patch(
-    name="draft_argmax",
     switch="SGLANG_GEMMA4_FROZEN_CHAIN",
-    does="The draft's head and the maximum over it are one kernel, without logits in memory.",
     why="A draft step needs one token: stock writes bf16 logits, their float32 copy and, for E2B and E4B, copies of the chosen rows.",
     evidence="srt/models/gemma4_mtp.py:293-326 · srt/layers/logits_processor.py:1039 · runs/2026-11-21-26b-mtp-v2 (logits: 22 to 140 "
     "µs) · 1.1 to 1.7 times as fast as the chain by itself; MTP steps of 26B-A4B on an H200 0.5 % shorter than this package's "

@@ -1,4 +1,4 @@
-"""The frozen draft owns no KV, so none of the pool's budget is kept back for it."""
+"""The MTP draft, which owns no KV, costs no share of the KV pools."""
 
 from typing import Any
 
@@ -21,9 +21,7 @@ def charge_no_draft(_result: None, *, config: Any, spec_algorithm: Any, is_draft
 
 
 PATCH = Patch(
-    name="draft_budget",
     switch="SGLANG_GEMMA4_POOL_SIZES",
-    does="The MTP draft, which owns no KV, costs no share of the KV pools.",
     why="FROZEN_KV_MTP counts as EAGLE, so its draft's layers are priced as KV of the target's size, though its pool has 64 tokens: "
     "8% of 26B-A4B's capacity at ratio 0.8, 24% at 0.15.",
     evidence="srt/speculative/spec_info.py:102 · srt/model_executor/pool_configurator.py:733-759 · frozen_kv_mtp_worker_v2.py:194",

@@ -1,4 +1,4 @@
-"""The metadata of the MTP draft inside the draft's CUDA graph."""
+"""The draft's attention metadata is prepared inside its CUDA graph (topk 1, triton)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -39,9 +39,7 @@ def not_under_v1(environ: Mapping[str, str]) -> str | None:
 
 
 PATCH = Patch(
-    name="draft_graph",
     switch="SGLANG_GEMMA4_FROZEN_CHAIN",
-    does="The draft's attention metadata is prepared inside its CUDA graph (topk 1, triton).",
     why="Stock launches the draft's metadata kernels one by one before each replay of its graph, which could hold them.",
     evidence="srt/speculative/frozen_kv_mtp_worker_v2.py:353-378 · frozen_kv_mtp_cuda_graph_runner.py:325-335 (triton's hook is empty) "
     "· never timed alone",

@@ -1,4 +1,4 @@
-"""The MTP draft's query stands where the token it starts from stands, one past the last key."""
+"""The MTP draft's query is rotated to its own token's position, as in transformers."""
 
 from typing import Any
 
@@ -33,9 +33,7 @@ def position_for_batch(worker: Any, batch: Any) -> Any:
 
 
 PATCH = Patch(
-    name="draft_phase",
     switch="SGLANG_GEMMA4_DRAFT_PHASE",
-    does="The MTP draft's query is rotated to its own token's position, as in transformers.",
     why="Stock turns the draft's query one position short of its own token's (two short, under the multimodal target).",
     evidence="srt/speculative/frozen_kv_mtp_utils.py:90 · srt/models/gemma4_mm.py:663 · transformers' "
     "generation/candidate_generator.py:1339 · runs/2026-11-22-tiny-accept-length · tiny pairs: accept length +1.3 to +2.3 % in "

@@ -1,4 +1,4 @@
-"""``--load-format dummy`` with weights that behave like weights."""
+"""--load-format dummy fills Gemma 4 with weights of realistic spread, so that tokens and experts vary."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,9 +35,7 @@ def load_shared(original: Callable[..., Any], loader: Any, *, model_config: Any,
 
 
 PATCH = Patch(
-    name="dummy_weights",
     switch="SGLANG_GEMMA4_DUMMY_WEIGHTS",
-    does="--load-format dummy fills Gemma 4 with weights of realistic spread, so that tokens and experts vary.",
     why="Uniform(±1e-3) weights collapse to one repeated token and eight experts: a benchmark of nothing.",
     evidence="srt/model_loader/weight_utils.py (initialize_dummy_weights)",
     remove_when="SGLang's dummy weights keep activations at unit scale.",

@@ -1,4 +1,4 @@
-"""Gemma 4's experts with the gelu its checkpoints were trained with."""
+"""On a card the experts compute gelu by tanh, as the config says; stock by erf."""
 
 from typing import Any
 
@@ -16,9 +16,7 @@ def take_tanh(_result: None, moe: Any, hidden_size: int, layer_id: int, config: 
 
 
 PATCH = Patch(
-    name="expert_gelu",
     switch="SGLANG_GEMMA4_MODEL_FIXES",
-    does="On a card the experts compute gelu by tanh, as the config says; stock by erf.",
     why="Stock names the experts' activation gelu, which its CUDA kernels compute by erf; the config and transformers say tanh.",
     evidence="srt/models/gemma4_causal.py:236 · srt/layers/moe/moe_runner/triton_utils/fused_moe.py:836-858 (gelu_tanh is there) · its "
     "kernels were compared under an interpreter; `crash_repro/expert_gelu.py` has not run on a card yet",

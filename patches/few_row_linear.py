@@ -1,4 +1,4 @@
-"""The dense products of decode and verify steps with a few rows."""
+"""Dense products of up to 16 rows read the weight once, in one launch, with the FFN's activation inside."""
 
 from typing import Any
 
@@ -34,9 +34,7 @@ def _interpreted() -> bool:
 
 
 PATCH = Patch(
-    name="few_row_linear",
     switch="SGLANG_GEMMA4_FEW_ROW_LINEAR",
-    does="Dense products of up to 16 rows read the weight once, in one launch, with the FFN's activation inside.",
     why="At a few rows cuBLAS takes 1.6 to 2 times what reading the weights takes, with a second launch to add up what it split.",
     evidence="runs/2026-11-22-26b-kernels-steps (all, decode, batch 1: 2.2 ms of products and 117 splitKreduce launches) · a layer of "
     "26B-A4B on an H200 at one token 86 µs, 93 with cuBLAS's, in two tables that differ by 0.3 for the same layer, at 4 about "

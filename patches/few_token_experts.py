@@ -1,4 +1,4 @@
-"""Gemma 4's routing and experts at 1 to 16 tokens in three launches; with ``router_choice``, the first is the router's product."""
+"""Routing and experts at 1 to 16 tokens in three launches, where SGLang takes six."""
 
 from typing import Any
 
@@ -14,9 +14,7 @@ def take_few_tokens(_result: None, moe: Any, hidden_size: int, layer_id: int, co
 
 
 PATCH = Patch(
-    name="few_token_experts",
     switch="SGLANG_GEMMA4_EXPERTS",
-    does="Routing and experts at 1 to 16 tokens in three launches, where SGLang takes six.",
     why="Stock takes six launches from the router's logits on: 36 µs a layer at batch 1; reading the weights takes 22.",
     evidence="runs/2026-11-23-few-token-experts · runs/2026-11-21-26b-stock-steps (decode, batch 1: align, activation, sum) · 5 to 7 % "
     "less time by themselves on an H200, runs/2026-11-23-few-token-experts; 26B-A4B's MTP steps 1.5 % shorter at batch 1, "

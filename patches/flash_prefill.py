@@ -1,4 +1,4 @@
-"""Long prefills on the triton backend through SGLang's FlashAttention-4."""
+"""On Hopper, prefills of 1,024 tokens and more go through FlashAttention-4, for layers where it is measured faster."""
 
 from typing import Any
 
@@ -33,9 +33,7 @@ def prefill_by_flash(_result: None, backend: Any, runner: Any, *_args: Any, **_k
 
 
 PATCH = Patch(
-    name="flash_prefill",
     switch="SGLANG_GEMMA4_FLASH_PREFILL",
-    does="On Hopper, prefills of 1,024 tokens and more go through FlashAttention-4, for layers where it is measured faster.",
     why="Prefills of 8,000 tokens spend much of their time in attention, where FlashAttention-4 can be the faster kernel on Hopper: "
     "each kind of layer is measured when the server starts, and goes through the faster one; SGLang's "
     "backend for it reads keys by page, without bulk copies, and needs a second backend beside it for decode.",

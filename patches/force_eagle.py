@@ -1,4 +1,4 @@
-"""Leave a draft that is named a Gemma 4 assistant, but writes KV of its own, to SGLang's EAGLE worker instead of FROZEN_KV_MTP."""
+"""NEXTN and EAGLE stay EAGLE where the draft names a Gemma 4 assistant but has KV of its own."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,9 +41,7 @@ def refuse_frozen(draft: str, trust_remote_code: bool = False, kwargs: dict[str,
 
 
 PATCH = Patch(
-    name="force_eagle",
     switch=switches.FORCE_EAGLE,
-    does="NEXTN and EAGLE stay EAGLE where the draft names a Gemma 4 assistant but has KV of its own.",
     why="SGLang promotes NEXTN and EAGLE to FROZEN_KV_MTP by a name in the draft's config.json; a draft that writes KV needs EAGLE.",
     evidence="srt/arg_groups/speculative_hook.py:97-115 (any of the names) · srt/models/registry.py:83 (the first that is known is loaded)",
     remove_when="SGLang has a flag for it.",

@@ -1,4 +1,4 @@
-"""The MTP draft of one candidate a step as a chain, without waiting for the device."""
+"""The MTP draft with topk 1 is a chain of maxima, and the host waits for nothing in a step."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -95,9 +95,7 @@ def not_under_v1(environ: Mapping[str, str]) -> str | None:
 
 
 PATCH = Patch(
-    name="frozen_chain",
     switch="SGLANG_GEMMA4_FROZEN_CHAIN",
-    does="The MTP draft with topk 1 is a chain of maxima, and the host waits for nothing in a step.",
     why="Stock waits for the device in every draft (a sum of lengths) and takes softmax, cat, topk, sort and gather for one maximum.",
     evidence="srt/speculative/frozen_kv_mtp_worker_v2.py:479, 592, 604-645, 686 · frozen_kv_mtp_utils.py:155 · steps 3 to 13 % shorter "
     "on an H200 together with draft_graph and shared_query, runs/2026-11-21-26b-mtp-v2; tokens and accept length are stock's",

@@ -1,4 +1,4 @@
-"""The MTP draft sees all of the target's KV state, on every backend, in graphs too."""
+"""The MTP draft sees all of the target's KV on every attention backend, or the start is refused."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -61,9 +61,7 @@ def share_scales(_result: None, worker: Any) -> None:
 
 
 PATCH = Patch(
-    name="frozen_views",
     switch="SGLANG_GEMMA4_FROZEN_VIEWS",
-    does="The MTP draft sees all of the target's KV on every attention backend, or the start is refused.",
     why="Stock's views swap the pool alone: fa4 then reads wrong pages in sliding layers, a pair of backends still the draft's own pool.",
     evidence="srt/speculative/frozen_kv_mtp_utils.py:51-104 · models/gemma4_mtp.py:140 (no scales) · "
     "layers/attention/flashattention_backend.py:212 · hybrid_attn_backend.py:38",

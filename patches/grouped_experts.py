@@ -1,4 +1,4 @@
-"""Gemma 4's experts at 32 to 320 tokens: the activation in the first product, rows gathered in one launch."""
+"""The experts at 32 to 320 tokens in four launches, the activation in the first product."""
 
 from typing import Any
 
@@ -14,9 +14,7 @@ def take_groups(_result: None, moe: Any, hidden_size: int, layer_id: int, config
 
 
 PATCH = Patch(
-    name="grouped_experts",
     switch="SGLANG_GEMMA4_EXPERTS",
-    does="The experts at 32 to 320 tokens in four launches, the activation in the first product.",
     why="Stock takes six launches and writes gate and up to memory and reads them back; a verify step of 80 requests has 320 tokens.",
     evidence="srt/layers/moe/moe_runner/triton_utils/fused_moe.py:520-970 · runs/2026-11-21-26b-stock-steps (decode) · 2 to 5 % faster "
     "by itself, runs/2026-11-22-kernel-times; MTP steps on an H200 2.6 and 3.4 % shorter at batch 8 and 32 than this package's "

@@ -1,4 +1,4 @@
-"""Images are encoded again after a weight update."""
+"""After a weight update images and sounds are encoded again."""
 
 from typing import Any
 
@@ -15,9 +15,7 @@ def forget(_result: Any, *_args: Any, **_kwargs: Any) -> None:
 
 
 PATCH = Patch(
-    name="image_cache",
     switch="SGLANG_GEMMA4_WEIGHT_UPDATES",
-    does="After a weight update images and sounds are encoded again.",
     why="Stock keeps the embeddings of images and sounds over a weight update: the same picture is answered from the old tower.",
     evidence="srt/managers/scheduler_components/weight_updater.py:122 · srt/managers/scheduler.py:5518 (flush_cache) · "
     "srt/managers/mm_schedule.py:383 · crash_repro/image_cache_update.py",

@@ -1,4 +1,4 @@
-"""Images of a prefill attend both ways where the model's config says so, and nowhere else, on every backend that serves them."""
+"""Images attend both ways where the config says so, whole in every prefill chunk, or the backend is refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -124,9 +124,7 @@ def refuse_blind_backends(_result: None, server_args: Any) -> None:
 
 
 PATCH = Patch(
-    name="image_masks",
     switch="SGLANG_GEMMA4_MEDIA_FIXES",
-    does="Images attend both ways where the config says so, whole in every prefill chunk, or the backend is refused.",
     why="Stock triton lets images attend both ways on every layer of every model, but only up to the end of a kernel's tile, and not "
     "where a prefill chunk cuts them; fa4 on every layer, without videos; trtllm_mha and others not at all, with a warning.",
     evidence="srt/models/gemma4_mm.py:325-465, 689 (a batch of videos alone has no image inputs) · "

@@ -1,4 +1,4 @@
-"""Keep an image's padding patches out of its soft tokens."""
+"""Padding patches of an image stay out of its first soft token."""
 
 from typing import Any
 
@@ -12,9 +12,7 @@ def zero_padding_patches(pooler: Any, *_args: Any, **_kwargs: Any) -> None:
 
 
 PATCH = Patch(
-    name="image_padding",
     switch="SGLANG_GEMMA4_MEDIA_FIXES",
-    does="Padding patches of an image stay out of its first soft token.",
     why="Patches that only fill an image up to its budget are pooled into its first soft token; transformers zeroes them. "
     "On tiny-e2b that token is off by 3.8 where its largest value is 2.7, and greedy tokens change.",
     evidence="srt/models/gemma4_vision.py:484, 534 · transformers modeling_gemma4.py Gemma4VisionPooler",

@@ -1,4 +1,4 @@
-"""Image features go from the tokenizer's process to the scheduler's on the card, unless the operator chose a way."""
+"""On one card, image features go to the scheduler by cuda_ipc, unless --mm-feature-transport says otherwise."""
 
 import os
 import platform
@@ -52,9 +52,7 @@ def stay_on_card(server_args: Any) -> None:
 
 
 PATCH = Patch(
-    name=NAME,
     switch="SGLANG_GEMMA4_BATCHED_VISION",
-    does="On one card, image features go to the scheduler by cuda_ipc, unless --mm-feature-transport says otherwise.",
     why="Features are copied off the card, pickled to the scheduler and copied back: 600 images took 13.7 s so, 7.4 s on the card "
     "(runs/2026-11-22-e2b-images-ttft).",
     evidence="srt/arg_groups/serving_hook.py:800 (the CPU by default) · runs/2026-11-23-e2b-images-ttft · E2B, 600 images on an H200: "

@@ -1,4 +1,4 @@
-"""Keys and values are written to the KV pool by the launch that norms and rotates them.
+"""The launch of norms and rotation writes keys and values to the KV pool too, on triton.
 
 On 26B-A4B that is one launch less in each of 30 layers: ``store_kvcache_kernel`` took 31.8 µs of a verify step at batch 1
 (runs/2026-11-22-26b-kernels-steps). What it saves in a server is not measured yet.
@@ -61,9 +61,7 @@ def reason_against() -> str | None:
 
 
 PATCH = Patch(
-    name="kv_write",
     switch="SGLANG_GEMMA4_QKV",
-    does="The launch of norms and rotation writes keys and values to the KV pool too, on triton.",
     why="A layer's keys and values go through memory once more, in a launch of its own, to get from the rotation into the KV pool.",
     evidence="runs/2026-11-22-26b-kernels-steps (store_kvcache_kernel: 30 launches, 31.8 µs a step at batch 1) · "
     "srt/models/gemma4_causal.py:513-525 (SGLang's own, switched off; above: how it differs) · measured with dependent_launch "

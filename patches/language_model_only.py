@@ -1,4 +1,4 @@
-"""``--language-model-only`` for Gemma 4: the vision and audio towers are neither built nor loaded."""
+"""--language-model-only leaves the vision and audio towers out; their memory goes to the KV pools."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -57,9 +57,7 @@ def name_the_flag(problem: str | None, *_args: Any) -> str | None:
 
 
 PATCH = Patch(
-    name="language_model_only",
     switch="SGLANG_GEMMA4_MEDIA_FIXES",
-    does="--language-model-only leaves the vision and audio towers out; their memory goes to the KV pools.",
     why="Stock refuses --language-model-only for Gemma 4, so a server of text alone keeps the towers in memory.",
     evidence="srt/server_args.py:335 (the list) · srt/models/gemma4_mm.py:199 (built on every first rank)",
     remove_when="Gemma4ForConditionalGeneration is on SGLang's list.",

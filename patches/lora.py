@@ -1,4 +1,4 @@
-"""LoRA adapters on Gemma 4's layers, which differ in size from layer to layer and lack projections of keys and values here and there."""
+"""LoRA adapters (--lora-paths) work: each layer's own sizes, absent K and V, the dense FFN of MoE."""
 
 import dataclasses
 import math
@@ -131,9 +131,7 @@ def b_shape(original: Callable[..., Any], pool: Any, module_name: str, base_mode
 
 
 PATCH = Patch(
-    name="lora",
     switch="SGLANG_GEMMA4_LORA",
-    does="LoRA adapters (--lora-paths) work: each layer's own sizes, absent K and V, the dense FFN of MoE.",
     why="Stock sizes all layers by attributes that Gemma 4's config does not have, wants a v_proj in each, takes the dense FFN of a MoE "
     "layer for its experts, and knows none of it for the text-only class.",
     evidence="srt/models/gemma4_mm.py:1104-1131 · srt/lora/lora.py:300-320 (KeyError: v_proj) · srt/lora/mem_pool.py:586-608",

@@ -1,4 +1,4 @@
-"""LoRA beside MTP: the target verifies with its adapters, the draft has none."""
+"""LoRA and MTP go together: the target verifies with adapters, the draft has none."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,9 +31,7 @@ def allow(original: Callable[[Any], None], server_args: Any) -> None:
 
 
 PATCH = Patch(
-    name="lora_mtp",
     switch="SGLANG_GEMMA4_LORA",
-    does="LoRA and MTP go together: the target verifies with adapters, the draft has none.",
     why="Stock refuses LoRA with Gemma 4's MTP, though verify steps have one width for all requests, which is all that its LoRA asks for.",
     evidence="srt/arg_groups/lora_hook.py:246-264 · srt/lora/utils.py:489 (verify) · srt/model_executor/model_runner.py:838 (no draft)",
     remove_when="SGLang lists FROZEN_KV_MTP among the algorithms that LoRA goes with.",

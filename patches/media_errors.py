@@ -1,4 +1,4 @@
-"""A file or address that holds no image, video or sound is the client's mistake."""
+"""A media file that is not there, too large, or that nothing decodes, is a 400, not a 500."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,9 +30,7 @@ def as_client_error(original: Callable[..., Any], source: Any, *args: Any, **kwa
 
 
 PATCH = Patch(
-    name="media_errors",
     switch="SGLANG_GEMMA4_MEDIA_FIXES",
-    does="A media file that is not there, too large, or that nothing decodes, is a 400, not a 500.",
     why="Stock answers a file that is not there, an image too large to decode, or a video where no decoder is installed, with status 500 "
     "and a traceback in the log.",
     evidence="srt/utils/common.py:1900 (CLIENT_MEDIA_EXCEPTIONS), 2260 (ImportError) · "

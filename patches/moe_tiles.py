@@ -1,4 +1,4 @@
-"""Tiles of the experts' GEMMs measured on this card for Gemma 4's shape, where the operator has given none."""
+"""The experts' products take tiles measured on this card for prefill chunks; SGLANG_MOE_CONFIG_DIR stands."""
 
 import os
 from collections.abc import Callable
@@ -34,9 +34,7 @@ def find_tiles(original: Callable[..., Any], experts: int, inner: int, dtype: st
 
 
 PATCH = Patch(
-    name="moe_tiles",
     switch="SGLANG_GEMMA4_EXPERTS",
-    does="The experts' products take tiles measured on this card for prefill chunks; SGLANG_MOE_CONFIG_DIR stands.",
     why="SGLang's tiles for this shape end at 1,024 tokens: a prefill chunk of 8,192 takes twice its floor, 240 of 620 ms for 32k tokens.",
     evidence="srt/layers/moe/moe_runner/triton_utils/configs/triton_3_6_0 · runs/2026-11-21-26b-stock-steps (prefill, batch 32) · "
     "`sglang-gemma4 tune-moe` makes tiles for another card; 26B-A4B prefill of 8 to 64 requests 6 to 9 % shorter on an H200 "

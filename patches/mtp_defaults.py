@@ -1,4 +1,4 @@
-"""MTP with nothing but the draft named, or with ``--speculative-draft-model-path auto``."""
+"""With --speculative-draft-model-path alone: NEXTN, 3 steps, topk 1, 4 draft tokens; `auto` finds the -assistant."""
 
 import logging
 from typing import Any
@@ -37,9 +37,7 @@ def fill_in(server_args: Any) -> None:
 
 
 PATCH = Patch(
-    name="mtp_defaults",
     switch="SGLANG_GEMMA4_MTP_DEFAULTS",
-    does="With --speculative-draft-model-path alone: NEXTN, 3 steps, topk 1, 4 draft tokens; `auto` finds the -assistant.",
     why="Stock needs the algorithm, the steps, the candidates and the draft tokens typed, and fails late where one is missing.",
     evidence="srt/arg_groups/speculative_hook.py:985 (_handle_frozen_kv_mtp fills in none of them)",
     remove_when="SGLang chooses them for FROZEN_KV_MTP as it does for EAGLE.",

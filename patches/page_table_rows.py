@@ -1,4 +1,4 @@
-"""Keep every row of a page table within its width, and give it room for the draft tokens past the context."""
+"""No page-table row runs into the next one where draft tokens pass the end of the context."""
 
 from typing import Any
 
@@ -23,9 +23,7 @@ def create_flash_attention(runner: Any) -> Any:
 
 
 PATCH = Patch(
-    name="page_table_rows",
     switch="SGLANG_GEMMA4_MODEL_FIXES",
-    does="No page-table row runs into the next one where draft tokens pass the end of the context.",
     why="Rows hold the context alone. Where it ends on a page, the draft tokens of a request near its end need one page more: the eager "
     "builder writes it into the next row or past the table, and attention reads it there, in CUDA graphs too.",
     evidence="kernels/ops/attention/trtllm_mha_page_table.py:70, 87 (no bound; trtllm_mha_graph_metadata.py:86 has one) · "

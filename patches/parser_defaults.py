@@ -1,4 +1,4 @@
-"""Parsers of thoughts and tool calls where the operator named none."""
+"""The gemma4 parsers of thoughts and tool calls are used where the operator named none."""
 
 from typing import Any
 
@@ -20,14 +20,13 @@ def choose(result: dict[str, str], server_args: Any) -> dict[str, str]:
     chosen = choices(model_config_of(server_args).hf_config, arguments)
     if chosen:
         named = " and ".join(f"--{name.replace('_', '-')} {value}" for name, value in chosen.items())
-        patching.tell(PATCH.name, f"{named}, since none was given ({WITHOUT}={PATCH.name} leaves answers as the model writes them)")
+        said = f"{named}, since none was given ({WITHOUT}=parser_defaults leaves answers as the model writes them)"
+        patching.tell("parser_defaults", said)
     return {**result, **chosen}
 
 
 PATCH = Patch(
-    name="parser_defaults",
     switch="SGLANG_GEMMA4_ANSWER_PARSER",
-    does="The gemma4 parsers of thoughts and tool calls are used where the operator named none.",
     why="Without --tool-call-parser and --reasoning-parser stock returns a Gemma 4 answer's calls and thoughts as raw text.",
     evidence="srt/parser/template_detection.py:900 (another architecture's defaults) · crash_repro/tool_parser_default.py",
     remove_when="SGLang chooses Gemma 4's parsers itself.",

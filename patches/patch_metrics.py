@@ -1,4 +1,4 @@
-"""Put the patch list on /metrics where the server has --enable-metrics."""
+"""The patches on /metrics, where the server has --enable-metrics."""
 
 from typing import Any
 
@@ -21,9 +21,7 @@ def add_frontend_samples(_result: object, collector: Any, *_args: object, **_kwa
 
 
 PATCH = Patch(
-    name="patch_metrics",
     switch="SGLANG_GEMMA4_REPORT",
-    does="The patches on /metrics, where the server has --enable-metrics.",
     why="A dashboard or an alert over many servers reads /metrics, which says nothing of what a plugin changed. "
     "SGLang makes the hooked collectors only under --enable-metrics; without it this costs nothing.",
     evidence="srt/observability/metrics_collector.py:1769, 2074 · srt/managers/scheduler.py:631 · srt/entrypoints/engine.py:1352",

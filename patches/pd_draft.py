@@ -1,4 +1,4 @@
-"""MTP between a prefill and a decode server: the draft's seed travels, the draft's pool does not."""
+"""MTP runs behind a prefill server (--disaggregation-mode); stock's servers crash at the first request."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,9 +34,7 @@ def frozen_input(found: Any, algorithm: Any, *_args: Any, **_kwargs: Any) -> Any
 WIDTH = "sglang.srt.speculative.eagle_utils.get_draft_recurrent_hidden_state_spec_from_config"
 
 PATCH = Patch(
-    name="pd_draft",
     switch="SGLANG_GEMMA4_FROZEN_VIEWS",
-    does="MTP runs behind a prefill server (--disaggregation-mode); stock's servers crash at the first request.",
     why="Stock sizes the hidden state on the wire by the assistant, registers the draft's 64 slots under the target's pages and builds "
     "EAGLE's draft input: neither server of a pair runs MTP.",
     evidence="srt/speculative/eagle_utils.py:279 · managers/scheduler.py:1534 · speculative/eagle_disaggregation.py:124 · "

@@ -1,4 +1,4 @@
-"""The end of a layer with per-layer embeddings (E2B, E4B) in three launches."""
+"""The end of a layer with per-layer embeddings (E2B, E4B) is three launches, not seven."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,9 +21,7 @@ def next_stream(
 
 
 PATCH = Patch(
-    name="ple_tail",
     switch="SGLANG_GEMMA4_NORMS",
-    does="The end of a layer with per-layer embeddings (E2B, E4B) is three launches, not seven.",
     why="Per-layer embeddings end in seven element-wise launches a layer: norm, add, gelu, product, norm, add, scale.",
     evidence="srt/models/gemma4_causal.py:815-834 · 2.7 to 3.2 times as fast by itself on an H200, runs/2026-11-22-kernel-times; in a "
     "server with few_row_linear",

@@ -1,4 +1,4 @@
-"""A pool that cannot hold what the server promises is refused at start-up."""
+"""A pool too small for the --context-length or --swa-full-tokens-ratio asked for is refused."""
 
 import logging
 from typing import Any
@@ -32,9 +32,7 @@ def check_pool(config: Any, kvc: Any, _pre_model_load_memory: Any) -> None:
 
 
 PATCH = Patch(
-    name="pool_checks",
     switch="SGLANG_GEMMA4_PREFLIGHT",
-    does="A pool too small for the --context-length or --swa-full-tokens-ratio asked for is refused.",
     why="Stock starts with a pool smaller than --context-length and refuses requests one by one.",
     evidence="srt/managers/scheduler.py:2731 (refused at admission) · kv_cache_configurator.py:3174 (no check)",
     remove_when="SGLang compares its pools with the context length at start-up.",

@@ -1,4 +1,4 @@
-"""Prefill on the triton backend through a kernel in which the heads of a KV head share what is read."""
+"""Prefill on triton through a kernel with tiles for head_dim 256 and 512."""
 
 from typing import Any
 
@@ -25,9 +25,7 @@ def take_prefill(_result: None, backend: Any, runner: Any, *_args: Any, **_kwarg
 
 
 PATCH = Patch(
-    name="prefill_attention",
     switch="SGLANG_GEMMA4_ATTENTION",
-    does="Prefill on triton through a kernel with tiles for head_dim 256 and 512.",
     why="Stock's extend kernel loads nothing ahead, walks keys outside the window and reads K and V once for every query head: "
     "a quarter of a prefill, 14 times its floor.",
     evidence="runs/2026-11-21-26b-stock-steps · kernels/ops/attention/extend_attention.py:111, 147, 542 · 32 prompts of 1,000 tokens on "

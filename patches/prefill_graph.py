@@ -1,4 +1,4 @@
-"""Prefill CUDA graphs for the multimodal models: the language model is replayed, the towers and every attention stay eager."""
+"""Prefills replay CUDA graphs of the language model, images included, up to sizes for each model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -128,9 +128,7 @@ def fill_inputs(_result: None, runner: Any, _args: Any, given: dict[str, Any], t
 
 
 PATCH = Patch(
-    name=NAME,
     switch="SGLANG_GEMMA4_PREFILL_GRAPH",
-    does="Prefills replay CUDA graphs of the language model, images included, up to sizes for each model.",
     why="Stock launches Gemma 4's prefills kernel by kernel: it excludes multimodal models, raises on layers that share KV and replays "
     "without per-layer embeddings.",
     evidence="srt/arg_groups/cuda_graph_hook.py:230 and :480 (58 sizes) · model_runner_components/cuda_graph_setup.py:156 · "

@@ -1,4 +1,4 @@
-"""Check what the operator asked for before SGLang resolves it."""
+"""Assistants, draft lengths, backends and checkpoints that do not fit are refused before weights are loaded."""
 
 import sys
 from collections.abc import Iterator
@@ -78,9 +78,7 @@ def one_line() -> Iterator[None]:
 
 
 PATCH = Patch(
-    name="preflight",
     switch="SGLANG_GEMMA4_PREFLIGHT",
-    does="Assistants, draft lengths, backends and checkpoints that do not fit are refused before weights are loaded.",
     why="Stock ends in a shape error after loading weights, or in a page of traceback.",
     evidence="srt/arg_groups/model_hook.py:646 (assert) · srt/models/gemma4_mtp.py (no geometry check) · "
     "arg_groups/speculative_hook.py:990 (no check of MTP's lengths and backends) · layers/attention/triton_backend.py:1706 (fp8 keys)",

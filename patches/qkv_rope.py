@@ -1,4 +1,4 @@
-"""The norms of queries, keys and values and their rotation in one launch."""
+"""The norms of queries, keys and values and their rotation are one launch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,9 +31,7 @@ def normed_and_rotated(
 
 
 PATCH = Patch(
-    name="qkv_rope",
     switch="SGLANG_GEMMA4_QKV",
-    does="The norms of queries, keys and values and their rotation are one launch.",
     why="Stock norms q, k and v in one launch, rotates in another, copies k and v to be contiguous in two more (verify, prefill), and "
     "rotates a zero key in layers that share KV.",
     evidence="srt/models/gemma4_causal.py:448-531 · runs/2026-11-21-26b-mtp-v2 (qkv_rmsnorm 42, rope 42 and 60 strided copies a step) · "

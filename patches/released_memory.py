@@ -1,4 +1,4 @@
-"""What a release of the weights' memory discards is there again after the resume, of the MTP assistant too."""
+"""After release and resume of memory nothing is missing that no checkpoint holds."""
 
 from collections.abc import Callable
 from typing import Any
@@ -39,9 +39,7 @@ def resume(original: Callable[..., Any], manager: Any, request: Any) -> Any:
 
 
 PATCH = Patch(
-    name="released_memory",
     switch="SGLANG_GEMMA4_WEIGHT_UPDATES",
-    does="After release and resume of memory nothing is missing that no checkpoint holds.",
     why="After a release and a resume stock has lost two constants of E2B's and E4B's per-layer embeddings, and every buffer of the MTP "
     "assistant that is not loaded again: counters that are not zero never end a launch, an order that is none reads out of bounds.",
     evidence="srt/models/gemma4_causal.py:920 · srt/managers/scheduler_components/weight_updater.py:371, 400 (the target's buffers) · "

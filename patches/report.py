@@ -1,4 +1,4 @@
-"""Say what is patched: a line when a server starts, a banner when it is ready, the list in /server_info."""
+"""A banner when the server is ready, and the patches in /server_info."""
 
 import logging
 import multiprocessing
@@ -64,9 +64,7 @@ async def add_frontend_list(original: Callable[..., Any], self: Any) -> list[dic
 
 
 PATCH = Patch(
-    name="report",
     switch="SGLANG_GEMMA4_REPORT",
-    does="A banner when the server is ready, and the patches in /server_info.",
     why="SGLang swallows plugin errors and says nothing of what a plugin changed; an operator must be able to see it.",
     evidence="srt/plugins/__init__.py:136 · srt/entrypoints/http_server.py:857",
     remove_when="SGLang lists applied hooks and failed plugins in /server_info.",

@@ -1,4 +1,4 @@
-"""A MoE router's product and its choice of experts at 1 to 16 tokens in one launch."""
+"""At 1 to 16 tokens the router's product also chooses the experts, in one launch."""
 
 from typing import Any
 
@@ -16,9 +16,7 @@ def choose_in_the_product(_result: None, model: Any, *_args: Any, **_kwargs: Any
 
 
 PATCH = Patch(
-    name="router_choice",
     switch="SGLANG_GEMMA4_EXPERTS",
-    does="At 1 to 16 tokens the router's product also chooses the experts, in one launch.",
     why="The router's product is 0.2 µs of reading; its launch and the one that chooses from its logits wait for each other.",
     evidence="runs/2026-11-23-26b-layer-chain (a layer at 1 token: 80 µs for 85 with two launches) · a layer of 26B-A4B on an H200 80 "
     "µs for 85 at one token, 145.5 for 146.3 at 4, no difference at 16; layers by themselves, with Triton 3.6, "

@@ -1,4 +1,4 @@
-"""Apply the MoE router's scale on every path and after every weight update."""
+"""The MoE router's scale is applied on every path and follows weight updates."""
 
 from typing import Any
 
@@ -25,9 +25,7 @@ def refold_after_direct_load(_result: None, model: Any, _named_tensors: Any) -> 
 
 
 PATCH = Patch(
-    name="router_scale",
     switch="SGLANG_GEMMA4_MODEL_FIXES",
-    does="The MoE router's scale is applied on every path and follows weight updates.",
     why="The fold is made once and goes stale with the first weight update, and the native norm ignores it: "
     "experts are chosen by unscaled logits, without any error.",
     evidence="srt/models/gemma4_causal.py:203-212 · srt/layers/layernorm.py:1425 (forward_native)",

@@ -1,4 +1,4 @@
-"""Gemma 4's tied LM head under tensor parallelism, a range of the vocabulary on each rank."""
+"""Under tensor parallelism each rank scores its range of the vocabulary."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,9 +24,7 @@ def score_my_range(
 
 
 PATCH = Patch(
-    name="sharded_head",
     switch="SGLANG_GEMMA4_SHARDED_HEAD",
-    does="Under tensor parallelism each rank scores its range of the vocabulary.",
     why="Under tensor parallelism every rank scores all 262,144 tokens, and as many copies of the logits as there are ranks are gathered.",
     evidence="srt/models/gemma3_causal.py:532 · srt/layers/logits_processor.py:484, 1024, 1258 (cuts off the copies) · off until "
     "measured on two H200",

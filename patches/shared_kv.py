@@ -1,4 +1,4 @@
-"""No KV buffers for layers that read another layer's."""
+"""KV-shared layers (E2B: 20 of 35, E4B: 18 of 42) get no KV buffers of their own."""
 
 from typing import Any
 
@@ -39,9 +39,7 @@ def tell_peer(_result: None, kv_args: Any, *_args: Any, **_kwargs: Any) -> None:
 
 
 PATCH = Patch(
-    name="shared_kv",
     switch="SGLANG_GEMMA4_POOL_SIZES",
-    does="KV-shared layers (E2B: 20 of 35, E4B: 18 of 42) get no KV buffers of their own.",
     why="KV-shared layers never write KV, and stock gives each of them buffers: E2B wastes 20 of 35, E4B 18 of 42.",
     evidence="srt/configs/model_config.py:2752 (every layer is listed) · srt/models/gemma4_causal.py:432, 540",
     remove_when="get_hybrid_layer_ids leaves KV-shared layers out.",

@@ -1,4 +1,4 @@
-"""Layers that read another layer's KV compute queries only."""
+"""Layers that share KV (the MTP draft's; E2B: 20 of 35) project queries only."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,9 +21,7 @@ def queries_only(
 
 
 PATCH = Patch(
-    name="shared_query",
     switch="SGLANG_GEMMA4_QKV",
-    does="Layers that share KV (the MTP draft's; E2B: 20 of 35) project queries only.",
     why="Layers that share KV, all of the MTP draft's and 20 of E2B's 35, project keys and values and rotate zeros that nobody reads.",
     evidence="srt/models/gemma4_causal.py:448, 531 · timed only with frozen_chain and draft_graph, on 26B-A4B",
     remove_when="Gemma4Attention projects queries only where it shares KV.",

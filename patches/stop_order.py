@@ -1,4 +1,4 @@
-"""An answer ends where it would have ended token by token, however many tokens a verify step accepted."""
+"""Under speculation an answer ends at the earliest stop; stock returns text past it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +18,7 @@ def token_by_token(original: Callable[[Any, int], None], req: Any, new_accepted_
 
 
 PATCH = Patch(
-    name="stop_order",
     switch="SGLANG_GEMMA4_VERIFY_RULES",
-    does="Under speculation an answer ends at the earliest stop; stock returns text past it.",
     why="In an accepted run stock asks stop strings before stop tokens, each in the order given: text past an earlier stop is returned.",
     evidence="srt/managers/schedule_batch.py:2023-2036, 1920 · tests/engine/test_mtp_lifecycle.py",
     remove_when="SGLang ends an accepted run at the earliest stop in it.",

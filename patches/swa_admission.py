@@ -1,4 +1,4 @@
-"""A prefill is admitted only into sliding tokens that running requests will not take."""
+"""A prefill is admitted only into sliding-pool tokens that running requests will not take."""
 
 from typing import Any
 
@@ -22,9 +22,7 @@ def _is_gemma4(batch: Any) -> bool:
 
 
 PATCH = Patch(
-    name="swa_admission",
     switch="SGLANG_GEMMA4_SWA_ADMISSION",
-    does="A prefill is admitted only into sliding-pool tokens that running requests will not take.",
     why="Stock reserves nothing of the sliding pool for running requests: it admits too many, then retracts and prefills them again.",
     evidence="srt/managers/schedule_policy.py:673 (total_offset only) · mem_cache/prefill_budget.py:102 (swa_offset = 0) · not yet "
     "measured on a GPU: where one more request just does not fit, waiting can cost more than a retraction",

@@ -1,4 +1,4 @@
-"""A sliding-window share of the KV memory that suits MoE Gemma 4, unless the operator chose one."""
+"""MoE models whose pools are sized by a ratio get a sliding pool of 0.15 of the full one; SGLang: 0.8."""
 
 import logging
 from collections.abc import Callable
@@ -35,9 +35,7 @@ def _with_ours(architecture: str) -> Callable[[], list[Any]]:
 
 
 PATCH = Patch(
-    name="swa_ratio",
     switch="SGLANG_GEMMA4_POOL_SIZES",
-    does="MoE models whose pools are sized by a ratio get a sliding pool of 0.15 of the full one; SGLang: 0.8.",
     why="0.8 leaves MoE Gemma 4, whose sliding layers take ten times the bytes of its full ones, 3.6x fewer tokens of context.",
     evidence="srt/arg_groups/fields/schedule.py:150 · pool_configurator.py:801 · runs/2026-11-21-26b-swa-ratio · many requests below "
     "10,000 tokens at once may starve for it (`sglang-gemma4 capacity`)",

@@ -1,4 +1,4 @@
-"""Pools sized by window and running requests instead of a ratio."""
+"""The sliding pool is sized by running requests and window, the full pool gets the rest."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,9 +22,7 @@ def size_by_window(original: Callable[[Any], Any], kvc: Any) -> Any:
 
 
 PATCH = Patch(
-    name="swa_sizing",
     switch="SGLANG_GEMMA4_POOL_SIZES",
-    does="The sliding pool is sized by running requests and window, the full pool gets the rest.",
     why="A ratio of the full pool says nothing about what running requests hold of the sliding one, which their number bounds.",
     evidence="srt/model_executor/pool_configurator.py:801, 924 (by requests only without radix cache) · sglang_gemma4/memory/swa_sizing.py",
     remove_when="SWARequestCapPoolConfigurator works with the radix cache and without --max-running-requests.",

@@ -1,4 +1,4 @@
-"""Let MTP run with ``--disable-overlap-schedule``."""
+"""MTP runs with --disable-overlap-schedule; stock crashes at the first batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +18,7 @@ def take_pipeline_argument(
 
 
 PATCH = Patch(
-    name="sync_mtp",
     switch="SGLANG_GEMMA4_FROZEN_VIEWS",
-    does="MTP runs with --disable-overlap-schedule; stock crashes at the first batch.",
     why="The synchronous loop passes pp_proxy_tensors, the frozen-KV worker does not take it: TypeError at the first batch.",
     evidence="srt/managers/scheduler.py:4829 · srt/speculative/frozen_kv_mtp_worker_v2.py:762 (EAGLE takes it: eagle_worker_v2.py:1421)",
     remove_when="FrozenKVMTPWorkerV2.forward_batch_generation takes pp_proxy_tensors.",

@@ -1,4 +1,4 @@
-"""Load text-only checkpoints as transformers saves them."""
+"""Text-only checkpoints load as transformers 5.19 saves them."""
 
 from typing import Any
 
@@ -22,9 +22,7 @@ def keep_prefill_eager(_result: None, server_args: Any) -> None:
 
 
 PATCH = Patch(
-    name="text_only_config",
     switch="SGLANG_GEMMA4_CONFIGS",
-    does="Text-only checkpoints load as transformers 5.19 saves them.",
     why="Stock flattens transformers' per_layer_config under text_config only: Gemma4ForCausalLM ends in "
     "AmbiguousGlobalPerLayerAttributeError before any weight is read. On CUDA it then captures prefills, and raises where layers share KV.",
     evidence="srt/utils/hf_transformers/config.py:267 (hasattr raises) · :321 (gemma4_text is not in _GEMMA4_MODEL_TYPES) · "

@@ -1,4 +1,4 @@
-"""Tool calls that are asked for are constrained in Gemma 4's own syntax."""
+"""Tool calls that must come, and those of strict tools, are constrained in Gemma 4's own syntax."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ def constrain(
     from sglang_gemma4.serving.constrained_calls import call_tag
 
     def say(message: str) -> None:
-        patching.note(PATCH.name, message)
+        patching.note("tool_grammar", message)
 
     level = int(parser.tool_strict_level)
     tag = call_tag(parser.tools, tool_choice, parallel_tool_calls is not False, parser.gemma4_tokenizer, level, say)
@@ -61,7 +61,7 @@ def from_first_token(result: Any, server: Any, request: Any, *_args: Any, **_kwa
     if schema is None and (calls is None or request.response_format is not None):
         return result
     if isinstance(server, OpenAIServingResponses):
-        patching.note(PATCH.name, "/v1/responses constrains calls behind a thought only: an answer without one is free")
+        patching.note("tool_grammar", "/v1/responses constrains calls behind a thought only: an answer without one is free")
         return result
     tokenizer = server.tokenizer_manager.tokenizer
     prompt = prompt_of(result, tokenizer)
@@ -104,14 +104,12 @@ def _has_xgrammar() -> bool:
 
     backend = get_exec().kernel.grammar_backend
     if backend != "xgrammar":
-        patching.note(PATCH.name, f"--grammar-backend {backend} knows no grammar of tokens; calls are constrained as JSON, as stock does")
+        patching.note("tool_grammar", f"--grammar-backend {backend} knows no grammar of tokens; calls are constrained as JSON, as in stock")
     return bool(backend == "xgrammar")
 
 
 PATCH = Patch(
-    name="tool_grammar",
     switch="SGLANG_GEMMA4_TOOL_GRAMMAR",
-    does="Tool calls that must come, and those of strict tools, are constrained in Gemma 4's own syntax.",
     why="Stock makes the model write tool_choice required and named calls as a JSON array, which it was not trained to write, constrains "
     "nothing where a thinking model does not think, and does not enforce strict tools at all.",
     evidence="srt/function_call/gemma4_detector.py:441 (supports_structural_tag) · srt/function_call/function_call_parser.py:394 "

@@ -1,4 +1,4 @@
-"""Give Gemma 4 its whole sliding window in Triton decode."""
+"""Triton decode attends to the whole sliding window, not one key less."""
 
 from typing import Any
 
@@ -25,9 +25,7 @@ def create_triton_backend(runner: Any) -> Any:
 
 
 PATCH = Patch(
-    name="triton_window",
     switch="SGLANG_GEMMA4_MODEL_FIXES",
-    does="Triton decode attends to the whole sliding window, not one key less.",
     why="Decode clips the sequence to window - 1 keys, prefill and transformers use window: tokens drift once a "
     "sequence is longer than the window.",
     evidence="srt/layers/attention/triton_backend.py:2869 (called from :921 and :573) · srt/models/gemma4_causal.py:84",

@@ -1,4 +1,4 @@
-"""Trap illegal KV accesses on trtllm_mha only."""
+"""The same checks where the backend is trtllm_mha."""
 
 from functools import partial
 
@@ -10,9 +10,7 @@ from sglang_gemma4.patching import Hook, Patch
 ONLY = {"patch": "trtllm_mha_traps", "only": "TRTLLMHAAttnBackend"}
 
 PATCH = Patch(
-    name="trtllm_mha_traps",
     switch="SGLANG_TRTLLM_MHA_DEBUG",
-    does="The same checks where the backend is trtllm_mha.",
     why="As bounds_traps, for servers that run trtllm_mha and, beside it, backends that are not to be slowed down.",
     evidence="kernels/ops/attention/trtllm_mha_page_table.py (the eager builder never clamps to the table's width)",
     remove_when="SGLang checks page tables and sliding mappings itself.",

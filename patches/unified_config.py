@@ -1,4 +1,4 @@
-"""Load a 12B (Gemma 4 unified) as transformers saves it."""
+"""12B checkpoints (Gemma 4 unified) load as transformers 5.19 saves them."""
 
 from typing import Any
 
@@ -14,9 +14,7 @@ def filled() -> Any:
 
 
 PATCH = Patch(
-    name="unified_config",
     switch="SGLANG_GEMMA4_CONFIGS",
-    does="12B checkpoints (Gemma 4 unified) load as transformers 5.19 saves them.",
     why="Stock reads a 12B's configuration as a Gemma4Config: as transformers 5.19 saves one, it lacks model_patch_size, and audio and "
     "per-layer embeddings get another model's sizes.",
     evidence="srt/utils/hf_transformers/common.py:270 · srt/models/gemma4_unified.py:73 · crash_repro/unified_config.py",

@@ -1,4 +1,4 @@
-"""The target's token in one pass over its head where a whole verify step is greedy, without logits in memory."""
+"""The target's tokens of a greedy verify step of up to 128 rows in one pass over its head."""
 
 from collections.abc import Callable
 from functools import partial
@@ -43,9 +43,7 @@ def simulate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 PATCH = Patch(
-    name="verify_argmax",
     switch="SGLANG_GEMMA4_VERIFY_ARGMAX",
-    does="The target's tokens of a greedy verify step of up to 128 rows in one pass over its head.",
     why="A greedy verify step needs a token a row: stock writes bf16 logits, their soft-capped float32 copy, and reads that for a maximum.",
     evidence="runs/2026-11-23-26b-steps-and-floor (batch 32: 112 µs for soft-cap and maximum, and 50 of the head's 395 to write logits) "
     "· off until measured on a card: soft-cap and maximum take 112 of an MTP step's 17,080 µs at batch 32, "

@@ -1,4 +1,4 @@
-"""MTP's verify step on the triton backend through a kernel that reads each key once."""
+"""MTP's verify step on triton: queries and heads of a KV head in one tile, keys split over programs."""
 
 from typing import Any
 
@@ -18,9 +18,7 @@ def take_verify(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs
 
 
 PATCH = Patch(
-    name="verify_attention",
     switch="SGLANG_GEMMA4_ATTENTION",
-    does="MTP's verify step on triton: queries and heads of a KV head in one tile, keys split over programs.",
     why="Stock verifies with its prefill kernel: one program a request and query head walks all keys, half of an MTP step at batch 32.",
     evidence="runs/2026-11-21-26b-stock-steps (_fwd_kernel: 16.5 of 34 ms) · srt/layers/attention/triton_backend.py:238 (gfx95 only) · "
     "5 to 28 times as fast by itself; with decode_attention and prefill_attention, 26B-A4B's steps on an H200 took 12.1, 35.3, "

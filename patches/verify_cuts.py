@@ -1,4 +1,4 @@
-"""MTP's verify samples from what plain sampling would leave of the distribution."""
+"""Under speculation min_p is applied, and top_k and top_p are judged as in plain sampling."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,9 +31,7 @@ def softmax() -> Callable[..., Any]:
 
 
 PATCH = Patch(
-    name="verify_cuts",
     switch="SGLANG_GEMMA4_VERIFY_RULES",
-    does="Under speculation min_p is applied, and top_k and top_p are judged as in plain sampling.",
     why="Verify does not know min-p, and its top-p judges what top-k left; plain sampling judges both by the whole softmax.",
     evidence="srt/speculative/eagle_utils.py:724-742 · srt/layers/sampler.py:407-412, 435-440, 823-834",
     remove_when="SGLang's verify cuts as its sampler does.",

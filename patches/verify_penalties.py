@@ -1,4 +1,4 @@
-"""MTP's verify penalises each node as plain decoding would penalise the token there."""
+"""Under MTP at topk 1, penalties and min_new_tokens count each token; stock counts one a verify step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -52,9 +52,7 @@ def verify(original: Callable[..., Any], verify_input: Any, batch: Any, *args: A
 
 
 PATCH = Patch(
-    name="verify_penalties",
     switch="SGLANG_GEMMA4_VERIFY_RULES",
-    does="Under MTP at topk 1, penalties and min_new_tokens count each token; stock counts one a verify step.",
     why="Verify counts the last token of an accepted run alone, no drafts before a node, and steps for min_new_tokens: other answers "
     "than plain decoding's.",
     evidence="srt/managers/schedule_batch.py:3720 · speculative/eagle_utils.py:562-582 · sampling/penaltylib/min_new_tokens.py:83",

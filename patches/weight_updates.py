@@ -1,4 +1,4 @@
-"""A server with MTP takes weight updates: the target's and the assistant's each reach their model."""
+"""Weight updates reach the model they are for, with MTP too; one that fits none is refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -85,9 +85,7 @@ def sort_head(original: Callable[[Any], None], model: Any) -> None:
 
 
 PATCH = Patch(
-    name="weight_updates",
     switch="SGLANG_GEMMA4_WEIGHT_UPDATES",
-    does="Weight updates reach the model they are for, with MTP too; one that fits none is refused.",
     why="Stock loads an update's checkpoint into target and assistant alike, whose names are the same and whose shapes are not: the "
     "scheduler ends. Weights in several calls sort E2B's and E4B's draft head once for each: accept length 1.",
     evidence="srt/managers/scheduler_components/weight_updater.py:138, 245 · model_runner_components/weight_updater.py:190, 228 (goes back "

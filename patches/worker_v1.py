@@ -1,4 +1,4 @@
-"""``SGLANG_FROZEN_KV_MTP_V2=0``: MTP with the synchronous worker."""
+"""MTP runs in a synchronous worker (v1): plain and slower, the reference for v2 and the safe mode."""
 
 import logging
 from collections.abc import Callable
@@ -48,10 +48,8 @@ def choose_worker(original: Callable[[Any, Any], Any], algorithm: Any, server_ar
 
 
 PATCH = Patch(
-    name="worker_v1",
     switch=MTP_V2,
     at=False,
-    does="MTP runs in a synchronous worker (v1): plain and slower, the reference for v2 and the safe mode.",
     why="SGLang has one MTP worker, made for overlap: nothing plain to check it against, and no other to fall back on.",
     evidence="srt/speculative/spec_info.py:346 · srt/managers/scheduler.py:4829",
     remove_when="Nothing tests MTP against a plain loop, and no operator needs one.",

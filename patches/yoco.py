@@ -1,4 +1,4 @@
-"""In a prefill, the layers that share KV see only the rows whose output somebody reads."""
+"""Layers that share KV see only the rows of a prompt that are read, the last one and those of log-probabilities."""
 
 from collections.abc import Callable
 from typing import Any
@@ -55,9 +55,7 @@ def plan_replay(result: tuple[Any, Any], runner: Any, forward_batch: Any, **_kwa
 
 
 PATCH = Patch(
-    name="yoco",
     switch="SGLANG_GEMMA4_YOCO",
-    does="Layers that share KV see only the rows of a prompt that are read, the last one and those of log-probabilities.",
     why="20 of E2B's 35 layers, 18 of E4B's 42, write no KV: what they compute for a prompt's rows is read at its last row only.",
     evidence="srt/models/gemma4_causal.py:540 · srt/layers/logits_processor.py:668 (a prefill is pruned after the last layer) · "
     "model_executor/runner/prefill_cuda_graph_runner.py:1845 (what a replay's batch is) · 30 prompts of 7,000 tokens on an "

@@ -1,4 +1,4 @@
-"""The short part of a prefill that YOCO shortened is replayed from CUDA graphs."""
+"""The shared layers' part of a prefill is replayed from CUDA graphs of up to 32 requests."""
 
 from typing import Any
 
@@ -38,9 +38,7 @@ def capture_short_part(_result: None, runner: Any) -> None:
 
 
 PATCH = Patch(
-    name=NAME,
     switch="SGLANG_GEMMA4_YOCO",
-    does="The shared layers' part of a prefill is replayed from CUDA graphs of up to 32 requests.",
     why="20 of E2B's 35 layers and 18 of E4B's 42 see one row of a prompt, and Python launches their kernels one by one: a lone prompt of "
     "1,000 tokens waits 42 ms for E2B's first token, 30 for that of 26B-A4B, which has no such layers.",
     evidence="runs/2026-11-23-e2b-images-ttft · runs/2026-11-23-26b-prefill · runs/2026-11-23-e2b-first-token (39 ms without, 13 with) "

@@ -13,13 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sglang_gemma4 import patching
-from sglang_gemma4.patches.answer_parser import PATCH
+from sglang_gemma4.patches import load
 from sglang_gemma4.serving import schema_types
 from sglang_gemma4.serving.answer import AnswerReader
 from sglang_gemma4.serving.bare_values import bare
 from tests.unit import answers
 
 InChild = Callable[[Callable[[], Any]], Any]
+PATCH = load("answer_parser")
 MANY = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 READINGS: list[dict[str, Any]] = [
     {},

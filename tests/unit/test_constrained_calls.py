@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4 import patching
-from sglang_gemma4.patches import answer_parser, tool_grammar
+from sglang_gemma4.patches import load
 
 InChild = Callable[[Callable[[], Any]], Any]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "not": {"const": "x"}}}}
@@ -26,7 +26,7 @@ def constraint(choice: Any, backend: str = "xgrammar", parser: str = "gemma4", s
     from sglang.srt.environ import envs
     from sglang.srt.function_call.function_call_parser import FunctionCallParser
 
-    patches = [answer_parser.PATCH, tool_grammar.PATCH]
+    patches = [load("answer_parser"), load("tool_grammar")]
     patching.apply(patches, {"SGLANG_GEMMA4_STRICT": "1"})
     runtime_context.get_exec = lambda: SimpleNamespace(kernel=SimpleNamespace(grammar_backend=backend))
     with envs.SGLANG_TOOL_STRICT_LEVEL.override(level):

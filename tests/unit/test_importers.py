@@ -168,7 +168,9 @@ def test_the_modules_are_walked_once_for_all_hooks(files: None, in_child: InChil
             sys.modules["counting_g5"] = Counting("counting_g5")
             Counting.walks = 0
             hooks = [patching.Hook(t, "around", around, supported.fingerprint(pkgutil.resolve_name(t))) for t in targets]
-            patch = patching.Patch("walks", "SGLANG_GEMMA4_TOOL_GRAMMAR", why="", evidence="", remove_when="", hooks=tuple(hooks))
+            patch = patching.Patch(
+                name="walks", switch="SGLANG_GEMMA4_TOOL_GRAMMAR", why="", evidence="", remove_when="", hooks=tuple(hooks)
+            )
             assert patching.apply([patch], {})[-1].state == "active"
             return Counting.walks
 

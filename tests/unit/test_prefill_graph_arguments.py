@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from sglang_gemma4 import patching
-from sglang_gemma4.patches.prefill_graph import PATCH
+from sglang_gemma4.patches import load
 from sglang_gemma4.tiny import checkpoints, real_sizes
 
+PATCH = load("prefill_graph")
 LADDER = [8, 16, 32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096]
 TINY = "tiny-26b-a4b"
 T4 = 15 * 1024

@@ -10,8 +10,9 @@ import torch
 from sglang_gemma4 import patching, switches
 from sglang_gemma4.models import towers
 from sglang_gemma4.models.schedule.prefill_graph import GraphInputs, inputs_of
-from sglang_gemma4.patches.prefill_graph import PATCH
+from sglang_gemma4.patches import load
 
+PATCH = load("prefill_graph")
 WITH = SimpleNamespace(embed_tokens_per_layer=object(), hidden_size_per_layer_input=4, config=SimpleNamespace(num_hidden_layers=3))
 WITHOUT = SimpleNamespace(embed_tokens_per_layer=None)
 HERE = (torch.float32, torch.device("cpu"))

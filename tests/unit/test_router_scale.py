@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4 import patching
-from sglang_gemma4.patches.router_scale import PATCH
+from sglang_gemma4 import patches, patching
 
 InChild = Callable[[Callable[[], Any]], Any]
 HIDDEN, EXPERTS = 32, 8
+PATCH = patches.load("router_scale")
 
 
 @pytest.fixture(scope="module", autouse=True)

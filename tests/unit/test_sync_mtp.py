@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4 import patching
-from sglang_gemma4.patches.sync_mtp import PATCH, take_pipeline_argument
+from sglang_gemma4.patches import load
+from sglang_gemma4.patches.sync_mtp import take_pipeline_argument
 from sglang_gemma4.speculative.synchronous import PipelineParallelError
 
 InChild = Callable[[Callable[[], Any]], Any]
@@ -44,7 +45,7 @@ def test_the_worker_takes_the_argument(in_child: InChild) -> None:
             return True
 
         before = binds()
-        patching.apply([PATCH], {"SGLANG_GEMMA4_STRICT": "1"})
+        patching.apply([load("sync_mtp")], {"SGLANG_GEMMA4_STRICT": "1"})
         assert "grammar_barrier" in inspect.signature(Worker.forward_batch_generation).parameters, "found by inspection elsewhere"
         return [before, binds()]
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from sglang_gemma4 import patching
-from sglang_gemma4.patches.text_only_config import PATCH
+from sglang_gemma4.patches import load
 
 InChild = Callable[[Callable[[], Any]], Any]
+PATCH = load("text_only_config")
 SHAPES = ("head_dim", "v_head_dim", "num_key_value_heads", "swa_head_dim", "swa_v_head_dim", "swa_num_key_value_heads")
 FAMILIES = {
     "tiny-31b": [64, 64, 1, 32, 32, 4],

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sglang_gemma4 import patching
-from sglang_gemma4.patches import bounds_traps, load_all, trtllm_mha_traps
+from sglang_gemma4.patches import load, load_all
 
 InChild = Callable[[Callable[[], Any]], Any]
-SWITCHES = {patch.switch: patch for patch in (bounds_traps.PATCH, trtllm_mha_traps.PATCH)}
+SWITCHES = {patch.switch: patch for patch in (load("bounds_traps"), load("trtllm_mha_traps"))}
 TARGETS = sorted({hook.target for patch in SWITCHES.values() for hook in patch.hooks})
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sglang_gemma4 import switches
+from sglang_gemma4.patches import load
 from sglang_gemma4.patches import worker_v1 as patch
 from sglang_gemma4.speculative.synchronous import PipelineParallelError
 
@@ -109,6 +110,6 @@ def test_zero_selects_and_one_does_not() -> None:
     from sglang_gemma4 import patching
 
     for value, wanted in (("", False), ("1", False), ("0", True), ("off", True)):
-        assert patching.wanted(patch.PATCH, {switches.MTP_V2: value}) is wanted
-    assert not patching.wanted(patch.PATCH, {switches.MTP_V2: "0", switches.MASTER: "0"})
-    assert "synchronous worker (v1)" in patch.PATCH.does
+        assert patching.wanted(load("worker_v1"), {switches.MTP_V2: value}) is wanted
+    assert not patching.wanted(load("worker_v1"), {switches.MTP_V2: "0", switches.MASTER: "0"})
+    assert "synchronous worker (v1)" in load("worker_v1").does
