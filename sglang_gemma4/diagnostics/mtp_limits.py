@@ -4,11 +4,10 @@ SGLang checks none of this for FROZEN_KV_MTP (``_handle_frozen_kv_mtp``, srt/arg
 parallelism, unified memory, flex attention, LoRA, rejection sampling and, without our patch, adaptive drafts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sglang_gemma4.diagnostics.preflight import ATTENTION_BACKENDS
-from sglang_gemma4.models.config_files import PreflightError
+from sglang_gemma4.diagnostics.preflight import ATTENTION_BACKENDS, refuse
 from sglang_gemma4.speculative.views import NAMES
 
 FIELDS = (
@@ -46,22 +45,25 @@ def check(arguments: Mapping[str, Any], views: bool = True, cpu_engine: bool = F
     Raises:
         PreflightError: the draft could not start, would end the server at its first batch, or could let wrong tokens through.
     """
-    _check_lengths(arguments)
-    own = CPU_BACKENDS if cpu_engine else ()
+    refuse(_length_problems(arguments))
+    refuse(_backend_problems(arguments, views, CPU_BACKENDS if cpu_engine else ()))
+
+
+def _backend_problems(arguments: Mapping[str, Any], views: bool, own: tuple[str, ...]) -> Iterator[str]:
     prefill, decode = arguments["prefill_backend"], arguments["decode_backend"]
     draft = arguments["speculative_draft_attention_backend"]
     topk = arguments["speculative_eagle_topk"]
     if topk > 1:
         drafting, flag = (draft, "--speculative-draft-attention-backend") if draft else (decode, "--attention-backend")
         if drafting not in (*TREE_BACKENDS, *own):
-            raise PreflightError(
+            yield (
                 f"--speculative-eagle-topk {topk}: MTP drafts trees on {' and '.join(TREE_BACKENDS)} only, not with {flag} {drafting}; "
                 "use --speculative-eagle-topk 1, or --speculative-draft-attention-backend triton"
             )
         verifying = decode if arguments["speculative_attention_mode"] == "decode" else prefill
         if verifying == "trtllm_mha":
             # trtllm_mha_backend.py has no tree mask (:867, :984): a candidate would attend to its siblings and be accepted wrongly.
-            raise PreflightError(
+            yield (
                 f"--speculative-eagle-topk {topk}: trtllm_mha verifies chains only and would treat a tree's branches as one text; "
                 "use --speculative-eagle-topk 1, or --attention-backend triton"
             )
@@ -70,32 +72,32 @@ def check(arguments: Mapping[str, Any], views: bool = True, cpu_engine: bool = F
     if views and unknown:
         flag = "--speculative-draft-attention-backend" if draft else "--attention-backend"
         also = ", or run without MTP" if unknown[0] in ATTENTION_BACKENDS else ""
-        raise PreflightError(
+        yield (
             f"{flag} {unknown[0]}: it is not known which of the target's KV state the MTP draft would read there; "
             f"use one of {', '.join(NAMES)}{also}"
         )
     if arguments["kv_cache_dtype"] == "nvfp4" and "trtllm_mha" in (prefill, decode):
         # kv_cache_hook.py:183 refuses FROZEN_KV_MTP, but runs while the algorithm is still called NEXTN, which it lets pass.
-        raise PreflightError(
+        yield (
             "--kv-cache-dtype nvfp4: the MTP draft does not read the layout that trtllm_mha gives it; "
             "use --kv-cache-dtype auto or fp8_e4m3, or run without MTP"
         )
 
 
-def _check_lengths(arguments: Mapping[str, Any]) -> None:
+def _length_problems(arguments: Mapping[str, Any]) -> Iterator[str]:
     steps, topk, tokens = values = [arguments[name] for name in LENGTHS]
     lengths = (0, 1, 1) if arguments["speculative_adaptive"] else (1, 1, 2)  # adaptive drafts may start with no steps
     for name, value, least in zip(LENGTHS, values, lengths, strict=True):
         flag = f"--{name.replace('_', '-')}"
         if value is None:
-            raise PreflightError(
+            yield (
                 f"{flag} is not set, and SGLang has no default for MTP; give it, or give none of "
                 f"{', '.join('--' + other.replace('_', '-') for other in LENGTHS)} and leave SGLANG_GEMMA4_MTP_DEFAULTS on"
             )
         if value < least:
-            raise PreflightError(f"{flag} {value} is below {least}; give at least {least}, or run without MTP")
+            yield f"{flag} {value} is below {least}; give at least {least}, or run without MTP"
     if tokens > (most := tree_size(steps, topk)):
-        raise PreflightError(
+        yield (
             f"--speculative-num-draft-tokens {tokens}: {steps} steps of topk {topk} make a tree of {most} tokens at most; "
             f"use --speculative-num-draft-tokens {most}, or more --speculative-num-steps"
         )

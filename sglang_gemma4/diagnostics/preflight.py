@@ -3,7 +3,7 @@
 Reads config.json files only; neither torch nor sglang is imported.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from sglang_gemma4 import switches
@@ -54,24 +54,46 @@ def check(arguments: Mapping[str, Any]) -> None:
     config = read_config(str(model), "model", arguments.get("revision"), arguments.get("download_dir"))
     if config is None or not is_gemma4(config):
         return
+    refuse(_problems(str(model), config, arguments))
+
+
+def refuse(problems: Iterable[str]) -> None:
+    """Raise the first of ``problems`` as PreflightError."""
+    for problem in problems:
+        raise PreflightError(problem)
+
+
+def _problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
+    """What cannot work of a Gemma 4 model's arguments."""
     for flag in BACKEND_FLAGS:
         backend = arguments.get(flag)
         if backend is not None and backend not in ATTENTION_BACKENDS:
-            raise PreflightError(
+            yield (
                 f"--{flag.replace('_', '-')} {backend} cannot serve Gemma 4; "
                 f"use one of {', '.join(ATTENTION_BACKENDS)}, or leave the flag out"
             )
     if arguments.get("enable_pdmux"):
         # model_runner.py:1804 calls the model's forward_split_prefill, which no Gemma 4 class has: the first prefill would end the server.
-        raise PreflightError("--enable-pdmux prefills layer by layer, which SGLang's Gemma 4 cannot; leave the flag out")
+        yield "--enable-pdmux prefills layer by layer, which SGLang's Gemma 4 cannot; leave the flag out"
     if arguments.get("enable_dp_attention"):
         # gemma4_causal.py:323 splits heads over all ranks, the KV pools over those of one replica: the first batch ends the server.
-        raise PreflightError(
-            "--enable-dp-attention: SGLang's Gemma 4 has no data-parallel attention; leave the flag out (--dp-size alone: replicas)"
+        yield "--enable-dp-attention: SGLang's Gemma 4 has no data-parallel attention; leave the flag out (--dp-size alone: replicas)"
+    ratio, one_pool = arguments.get("swa_full_tokens_ratio"), arguments.get("disable_hybrid_swa_memory")
+    if ratio is not None and not 0 < float(ratio) <= 1:
+        yield (
+            f"--swa-full-tokens-ratio {ratio} is not above 0 and at most 1 (sliding-window tokens per full token); "
+            "leave the flag out, or give for example 0.15 for a MoE and 0.8 for a dense model"
         )
-    _check_ratio(arguments)
-    _check_context(arguments)
-    _check_assistant(str(model), config, arguments)
+    if ratio is not None and one_pool:
+        yield f"--swa-full-tokens-ratio {ratio} divides the pools that --disable-hybrid-swa-memory makes one; leave one of them out"
+    # Before the weights are loaded, pool_checks.check can be made only so far; one pool may be spread over ranks.
+    context, tokens = arguments.get("context_length"), arguments.get("max_total_tokens")
+    if context is not None and tokens is not None and not one_pool and int(context) > int(tokens):
+        yield (
+            f"--context-length {context}: one request may have {context} tokens and --max-total-tokens {tokens} are all there are; "
+            f"raise that, or lower --context-length to {tokens} or less"
+        )
+    yield from _assistant_problems(model, config, arguments)
 
 
 def check_images(two_way: bool, text_only: bool, prefill_backend: str, deterministic: bool, cpu_engine: bool) -> None:
@@ -115,41 +137,14 @@ def check_cache_type(shared_layers: int, kv_cache_dtype: str, extending: Collect
         )
 
 
-def _check_ratio(arguments: Mapping[str, Any]) -> None:
-    ratio = arguments.get("swa_full_tokens_ratio")
-    if ratio is None:
-        return
-    if not 0 < float(ratio) <= 1:
-        raise PreflightError(
-            f"--swa-full-tokens-ratio {ratio} is not above 0 and at most 1 (sliding-window tokens per full token); "
-            "leave the flag out, or give for example 0.15 for a MoE and 0.8 for a dense model"
-        )
-    if arguments.get("disable_hybrid_swa_memory"):
-        raise PreflightError(
-            f"--swa-full-tokens-ratio {ratio} divides the pools that --disable-hybrid-swa-memory makes one; leave one of them out"
-        )
-
-
-def _check_context(arguments: Mapping[str, Any]) -> None:
-    """The part of ``pool_checks.check`` that is possible before the weights are loaded."""
-    context, tokens = arguments.get("context_length"), arguments.get("max_total_tokens")
-    if context is None or tokens is None or arguments.get("disable_hybrid_swa_memory"):
-        return  # one pool may be spread over ranks
-    if int(context) > int(tokens):
-        raise PreflightError(
-            f"--context-length {context}: one request may have {context} tokens and --max-total-tokens {tokens} are all there are; "
-            f"raise that, or lower --context-length to {tokens} or less"
-        )
-
-
-def _check_assistant(model: str, config: dict[str, Any], arguments: Mapping[str, Any]) -> None:
+def _assistant_problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
     algorithm = arguments.get("speculative_algorithm")
     draft = arguments.get("speculative_draft_model_path")
     eagle = switches.is_on(switches.FORCE_EAGLE)  # then NEXTN is EAGLE; patches/force_eagle.py looks at its draft
     wants_mtp = isinstance(algorithm, str) and algorithm.upper() in (MTP_ALGORITHMS[1:] if eagle else MTP_ALGORITHMS)
     if not draft:
         if wants_mtp:
-            raise PreflightError(
+            yield (
                 f"--speculative-algorithm {algorithm} needs Gemma 4's MTP assistant; "
                 f"add --speculative-draft-model-path, for example {model.rstrip('/')}-assistant"
             )
@@ -162,37 +157,33 @@ def _check_assistant(model: str, config: dict[str, Any], arguments: Mapping[str,
     if not is_assistant(assistant):
         if wants_mtp:
             found = ", ".join(assistant.get("architectures") or []) or "of no architecture"
-            raise PreflightError(f"{draft} is {found}, not {' or '.join(ASSISTANTS)}; give the assistant that was trained with {model}")
+            yield f"{draft} is {found}, not {' or '.join(ASSISTANTS)}; give the assistant that was trained with {model}"
         return
-    if mismatches := _mismatches(text_geometry(config), assistant):
-        raise PreflightError(
-            f"assistant {draft} does not fit {model}: {'; '.join(mismatches)}; give the assistant that was trained with it"
-        )
+    if mismatches := list(_mismatches(text_geometry(config), assistant)):
+        yield f"assistant {draft} does not fit {model}: {'; '.join(mismatches)}; give the assistant that was trained with it"
 
 
-def _mismatches(target: TextGeometry, assistant: dict[str, Any]) -> list[str]:
+def _mismatches(target: TextGeometry, assistant: dict[str, Any]) -> Iterator[str]:
     draft = text_geometry(assistant)
-    found = []
     backbone = assistant.get("backbone_hidden_size", 3840 if is_unified(assistant) else 1536)
     if backbone != target.hidden_size:
-        found.append(f"its backbone_hidden_size is {backbone}, the model's hidden_size {target.hidden_size}")
+        yield f"its backbone_hidden_size is {backbone}, the model's hidden_size {target.hidden_size}"
     if draft.vocab_size != target.vocab_size:
-        found.append(f"its vocabulary has {draft.vocab_size} tokens, the model's {target.vocab_size}")
+        yield f"its vocabulary has {draft.vocab_size} tokens, the model's {target.vocab_size}"
     for layer_type, geometry in draft.layers.items():
         owner = target.layers.get(layer_type)
         if owner is None:
-            found.append(f"it has {layer_type} layers, the model has none whose KV they could read")
+            yield f"it has {layer_type} layers, the model has none whose KV they could read"
         elif owner != geometry:
-            found.append(
+            yield (
                 f"its {layer_type} layers read {geometry.kv_heads} KV heads of {geometry.head_dim}, "
                 f"the model's have {owner.kv_heads} of {owner.head_dim}"
             )
         elif target.last_types and layer_type not in target.last_types:  # gemma4_mtp.py:182
-            found.append(f"its {layer_type} layers read the model's last two layers, which are {' and '.join(target.last_types)}")
+            yield f"its {layer_type} layers read the model's last two layers, which are {' and '.join(target.last_types)}"
     if "sliding_attention" in draft.layers and draft.sliding_window > target.sliding_window:
         # The target frees the slots of keys behind its own window, and other requests reuse them.
-        found.append(f"its sliding window is {draft.sliding_window} tokens, the model keeps the KV of {target.sliding_window}")
+        yield f"its sliding window is {draft.sliding_window} tokens, the model keeps the KV of {target.sliding_window}"
     centroids = assistant.get("num_centroids")
     if assistant.get("use_ordered_embeddings") and centroids and draft.vocab_size % centroids:  # gemma4_mtp.py:116
-        found.append(f"its {centroids} centroids do not divide its vocabulary of {draft.vocab_size} tokens")
-    return found
+        yield f"its {centroids} centroids do not divide its vocabulary of {draft.vocab_size} tokens"

@@ -2,18 +2,22 @@
 
 Each has what makes the released size hard to serve: `tiny-26b-a4b` experts beside a dense FFN, K = V and fewer, wider
 heads on full layers; `tiny-e2b` per-layer embeddings, KV-shared layers with a double-wide FFN, a centroid draft head,
-clipped vision linears; `tiny-31b` a dense stack with K = V on full layers.
+clipped vision linears; `tiny-31b` a dense stack with K = V on full layers. The text models' numbers are in families.toml.
 """
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
-VOCABULARY = 1024
+_NUMBERS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("families.toml").read_text())
+COMMON = _NUMBERS.pop("common")
+VOCABULARY: int = COMMON["vocab_size"]
+PAD, EOS, BOS = (int(COMMON[f"{name}_token_id"]) for name in ("pad", "eos", "bos"))
+TINY = tuple(_NUMBERS)
 MAX_SOFT_TOKENS = 70  # the least that transformers' image processor accepts
 PATCH, POOL = 4, 3
 DRAFT_STEPS = 3
 IMAGE = {"patch_size": PATCH, "pooling_kernel_size": POOL, "max_soft_tokens": MAX_SOFT_TOKENS}
-PAD, EOS, BOS = 0, 1, 2
-TINY = ("tiny-26b-a4b", "tiny-e2b", "tiny-31b")
 LAYER_SCALARS = (0.9, 0.8, 1.1, 0.95, 0.85, 1.05, 0.9, 1.1, 0.8, 0.95)  # buffers, fixed before training: never all ones
 CLIP_INPUT, CLIP_OUTPUT = 3.5, 5.0
 
@@ -23,64 +27,11 @@ def layers(period: int, number: int) -> list[str]:
     return ["full_attention" if (i + 1) % period == 0 else "sliding_attention" for i in range(number)]
 
 
-COMMON: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 128,
-    "head_dim": 32,
-    "global_head_dim": 64,
-    "max_position_embeddings": 4096,
-    "final_logit_softcapping": 30.0,
-    "hidden_size_per_layer_input": 0,
-    "vocab_size_per_layer_input": VOCABULARY,
-    "tie_word_embeddings": True,
-    "pad_token_id": PAD,
-    "eos_token_id": EOS,
-    "bos_token_id": BOS,
-}
+def _text(period: int, **own: Any) -> dict[str, Any]:
+    return {**COMMON, **own, "layer_types": layers(period, own["num_hidden_layers"])}
 
-TEXT: dict[str, dict[str, Any]] = {
-    "tiny-26b-a4b": dict(
-        COMMON,
-        intermediate_size=96,
-        num_hidden_layers=6,
-        layer_types=layers(6, 6),
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_global_key_value_heads=1,
-        attention_k_eq_v=True,
-        sliding_window=64,
-        enable_moe_block=True,
-        num_experts=16,
-        top_k_experts=4,
-        moe_intermediate_size=32,
-        use_bidirectional_attention="vision",
-    ),
-    "tiny-e2b": dict(
-        COMMON,
-        intermediate_size=256,
-        num_hidden_layers=10,
-        layer_types=layers(5, 10),
-        num_attention_heads=4,
-        num_key_value_heads=1,
-        attention_k_eq_v=False,
-        sliding_window=32,
-        num_kv_shared_layers=5,
-        use_double_wide_mlp=True,
-        hidden_size_per_layer_input=16,
-    ),
-    "tiny-31b": dict(
-        COMMON,
-        intermediate_size=384,
-        num_hidden_layers=6,
-        layer_types=layers(6, 6),
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        num_global_key_value_heads=1,
-        attention_k_eq_v=True,
-        sliding_window=64,
-        use_bidirectional_attention="vision",
-    ),
-}
+
+TEXT: dict[str, dict[str, Any]] = {name: _text(**own) for name, own in _NUMBERS.items()}
 
 
 def vision(name: str) -> dict[str, Any]:
