@@ -50,16 +50,16 @@ def _who(run: results.Run) -> dict[str, Any]:
 
 def _different_settings(a: results.Run, b: results.Run) -> dict[str, list[Any]]:
     """{name: [A's, B's]} of the server settings and evaluator options that differ; patches only if both servers report them."""
-    servers = [run.header["server"] for run in (a, b)]
-    reported = all(server["patches"] for server in servers)
+    headers = a.header, b.header
+    reported = all(header["server"]["patches"] for header in headers)
     one, other = (
         {
-            **server["settings"],
-            **(server["patches"] if reported else {}),
-            **run.header["evaluator"],
-            "concurrency": run.header["concurrency"],
+            **header["server"]["settings"],
+            **(header["server"]["patches"] if reported else {}),
+            **header["evaluator"],
+            "concurrency": header["concurrency"],
         }
-        for run, server in zip((a, b), servers, strict=True)
+        for header in headers
     )
     return {name: [one.get(name), other.get(name)] for name in {**one, **other} if one.get(name) != other.get(name)}
 
@@ -68,15 +68,11 @@ def _answers(pairs: list[tuple[results.Record, results.Record]]) -> dict[str, An
     table = [[sum(a["correct"] == x and b["correct"] == y for a, b in pairs) for y in (True, False)] for x in (True, False)]
     recorded = any(a["token_ids"] and b["token_ids"] for a, b in pairs)  # not with --no-logprobs
     different = [found for a, b in pairs if (found := paired.first_difference(a, b))]
-    side = {
-        name: {
-            "accuracy": sum(pair[index]["correct"] for pair in pairs) / len(pairs),
-            "accept_length": accept_length([p[index] for p in pairs]),
-        }
-        for index, name in enumerate("ab")
-    }
     return {
-        **side,
+        **{
+            name: {"accuracy": sum(row["correct"] for row in rows) / len(rows), "accept_length": accept_length(rows)}
+            for name, rows in zip("ab", zip(*pairs, strict=True), strict=True)
+        },
         "table": table,
         "p_value": paired.mcnemar(table[0][1], table[1][0]),
         "identical_answers": sum(a["text"] == b["text"] for a, b in pairs) / len(pairs),
@@ -91,19 +87,17 @@ def _largest_drift(pairs: list[tuple[results.Record, results.Record]]) -> float 
 
 
 def _texts(pairs: list[tuple[results.Record, results.Record]]) -> dict[str, Any]:
-    differences, counts, sides = [], [], ([0.0], [0.0])
-    for pair in pairs:
-        values = [[value for value in row["logprobs"] if value is not None] for row in pair]
+    sums, counts = [], []
+    for a, b in pairs:
+        values = [[value for value in row["logprobs"] if value is not None] for row in (a, b)]
         if len(values[0]) != len(values[1]):
             raise ValueError(
-                f"{pair[0]['id']}: A scores {len(values[0])} tokens, B {len(values[1])}; run both with the same --window and --stride"
+                f"{a['id']}: A scores {len(values[0])} tokens, B {len(values[1])}; run both with the same --window and --stride"
             )
-        differences.append(math.fsum(values[0]) - math.fsum(values[1]))
+        sums.append([math.fsum(own) for own in values])
         counts.append(len(values[0]))
-        for side, own in zip(sides, values, strict=True):
-            side.append(math.fsum(own))
-    loss, interval = paired.mean_difference(differences, counts)
-    nats = [-math.fsum(side) / sum(counts) for side in sides]
+    loss, interval = paired.mean_difference([one - other for one, other in sums], counts)
+    nats = [-math.fsum(side) / sum(counts) for side in zip(*sums, strict=True)]
     return {
         **{name: {"nats_per_token": value, "perplexity": math.exp(value)} for name, value in zip("ab", nats, strict=True)},
         "tokens": sum(counts),
@@ -124,42 +118,42 @@ def text(made: dict[str, Any]) -> str:
     return "\n".join(lines + (_text_lines(made) if made["eval"] == "text" else _answer_lines(made)))
 
 
+def _row(name: str, a: object, b: object) -> str:
+    return f"{name:<26}{a:>12}{b:>12}"
+
+
 def _text_lines(made: dict[str, Any]) -> list[str]:
-    interval = made["nats_per_token_loss_interval"]
+    a, b, interval = made["a"], made["b"], made["nats_per_token_loss_interval"]
     spread = f"95% interval {interval[0]:+.6f} to {interval[1]:+.6f}" if interval else "no interval: one window"
     return [
-        f"{'':<26}{'A':>12}{'B':>12}",
-        f"{'nats per token':<26}{made['a']['nats_per_token']:>12.6f}{made['b']['nats_per_token']:>12.6f}",
-        f"{'perplexity':<26}{made['a']['perplexity']:>12.4f}{made['b']['perplexity']:>12.4f}",
+        _row("", "A", "B"),
+        _row("nats per token", f"{a['nats_per_token']:.6f}", f"{b['nats_per_token']:.6f}"),
+        _row("perplexity", f"{a['perplexity']:.4f}", f"{b['perplexity']:.4f}"),
         f"B loses {made['nats_per_token_loss']:+.6f} nats per token over {made['tokens']} tokens ({spread})",
         f"largest difference of one token's log-probability: {made['largest_logprob_drift']:.6f}",
     ]
 
 
 def _answer_lines(made: dict[str, Any]) -> list[str]:
-    (both, only_a), (only_b, none) = made["table"]
-    lengths = ["none" if made[name]["accept_length"] is None else f"{made[name]['accept_length']:.3f}" for name in "ab"]
-    different, drift = made["first_differences"], made["largest_logprob_drift"]
-    none_shared = "no token shared" if different is not None else "not recorded"
+    a, b, table, different, drift = (made[name] for name in ("a", "b", "table", "first_differences", "largest_logprob_drift"))
+    lengths = ["none" if side["accept_length"] is None else f"{side['accept_length']:.3f}" for side in (a, b)]
+    no_drift = "not recorded" if different is None else "no token shared"
     lines = [
-        f"{'':<26}{'A':>12}{'B':>12}",
-        f"{'accuracy':<26}{made['a']['accuracy']:>12.4f}{made['b']['accuracy']:>12.4f}",
-        f"{'accept length':<26}{lengths[0]:>12}{lengths[1]:>12}",
-        f"{'':<26}{'B right':>12}{'B wrong':>12}",
-        f"{'A right':<26}{both:>12}{only_a:>12}",
-        f"{'A wrong':<26}{only_b:>12}{none:>12}",
+        _row("", "A", "B"),
+        _row("accuracy", f"{a['accuracy']:.4f}", f"{b['accuracy']:.4f}"),
+        _row("accept length", *lengths),
+        _row("", "B right", "B wrong"),
+        _row("A right", *table[0]),
+        _row("A wrong", *table[1]),
         f"exact McNemar p = {made['p_value']:.4g}",
         f"identical answers {made['identical_answers']:.4f}, characters agreeing {made['character_agreement']:.4f}",
-        f"largest difference of a shared token's log-probability: {none_shared if drift is None else f'{drift:.6f}'}",
+        f"largest difference of a shared token's log-probability: {no_drift if drift is None else f'{drift:.6f}'}",
     ]
     if different is None:
         return [*lines, "differing tokens: not recorded"]
     lines.append(f"tokens differ in {len(different)} answers" + (", first at" if different else ""))
-    for one in different[:SHOWN]:
-        lines.append(f"  {one['id']} token {one['position']}: A {_said(one['a'])} | B {_said(one['b'])}")
-    if len(different) > SHOWN:
-        lines.append(f"  and {len(different) - SHOWN} more (--json)")
-    return lines
+    lines += [f"  {one['id']} token {one['position']}: A {_said(one['a'])} | B {_said(one['b'])}" for one in different[:SHOWN]]
+    return lines + ([f"  and {len(different) - SHOWN} more (--json)"] if len(different) > SHOWN else [])
 
 
 def _said(side: dict[str, Any]) -> str:

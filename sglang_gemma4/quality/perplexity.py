@@ -2,13 +2,14 @@
 
 import hashlib
 import math
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from sglang_gemma4.quality import interrupt, results
 from sglang_gemma4.quality.asking import about
@@ -68,25 +69,22 @@ def evaluate(endpoint: Endpoint, out: Path, file: Path, *, model: str | None, wi
         **about(endpoint, name),
     }
     done = results.start(out, header)
-    todo = [(number, w) for number, w in enumerate(plan) if f"window-{number}" not in done]
-
+    todo = [(f"window-{number}", w) for number, w in enumerate(plan) if f"window-{number}" not in done]
     stopped = threading.Event()
 
-    def score(item: tuple[int, Window]) -> results.Record:
+    def score(item: tuple[str, Window]) -> results.Record:
         if stopped.is_set():
             raise ValueError("interrupted")
-        number, w = item
-        return _row(f"window-{number}", endpoint, prefix, ids[w.first : w.last], w.scored - w.first)
+        window_name, w = item
+        return _row(window_name, endpoint, prefix, ids[w.first : w.last], w.scored - w.first)
 
     with interrupt.ending(stopped.set), ThreadPoolExecutor(concurrency) as pool:
         try:
-            for count, row in enumerate(pool.map(score, todo), 1):
+            for row in tqdm(pool.map(score, todo), "text", len(todo)):
                 results.append(out, row)
-                print(f"\rtext: window {count}/{len(todo)}", end="", file=sys.stderr, flush=True)
         except ValueError:
             pool.shutdown(cancel_futures=True)
             raise
-    print(file=sys.stderr)
     summary = summarise(results.load(out).rows)
     results.append(out, {"kind": "summary", **summary})
     return summary
