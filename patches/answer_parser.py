@@ -1,10 +1,14 @@
 """Thoughts and tool calls are read by one state machine: linear time, the same streamed or not."""
 
-from pkgutil import resolve_name
 from typing import Any
 
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Entry, Hook, Patch
+
+OURS = "sglang_gemma4.serving.answer_parsers"
+CALLS = "sglang.srt.function_call.function_call_parser.FunctionCallParser"
+PARSER = "sglang.srt.parser.reasoning_parser.ReasoningParser"
+CHAT = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
 
 
 def keep_markers(_result: None, server: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -43,25 +47,10 @@ PATCH = Patch(
     remove_when="SGLang's gemma4 parsers pass tests/unit/test_answer.py.",
     uses=(uses.gemma4_parser,),
     hooks=(
-        Entry(
-            "sglang.srt.function_call.function_call_parser.FunctionCallParser.ToolCallParserEnum",
-            "gemma4",
-            lambda: resolve_name("sglang_gemma4.serving.answer_parsers:ToolCalls"),
-            "b2781a273c1f",
-        ),
-        Entry(
-            "sglang.srt.parser.reasoning_parser.ReasoningParser.DetectorMap",
-            "gemma4",
-            lambda: resolve_name("sglang_gemma4.serving.answer_parsers:Thoughts"),
-            "f36b30f30245",
-        ),
-        Hook("sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat.__init__", "after", keep_markers, "51e24292b11d"),
-        Hook(
-            "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat._process_messages",
-            "after",
-            remember_open_thought,
-            "80c3dd483728",
-        ),
-        Hook("sglang.srt.parser.reasoning_parser.ReasoningParser.__init__", "after", go_on_with_thought, "0ca76ebd2ed9"),
+        Entry(f"{CALLS}.ToolCallParserEnum", "gemma4", f"{OURS}:ToolCalls", "b2781a273c1f"),
+        Entry(f"{PARSER}.DetectorMap", "gemma4", f"{OURS}:Thoughts", "f36b30f30245"),
+        Hook(f"{CHAT}.__init__", "after", keep_markers, "51e24292b11d"),
+        Hook(f"{CHAT}._process_messages", "after", remember_open_thought, "80c3dd483728"),
+        Hook(f"{PARSER}.__init__", "after", go_on_with_thought, "0ca76ebd2ed9"),
     ),
 )

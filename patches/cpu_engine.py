@@ -1,7 +1,5 @@
 """Attention and the kernels SGLang needs, in torch and float32."""
 
-from pkgutil import resolve_name
-
 from sglang_gemma4.patching import Entry, Hook, Patch
 
 BACKENDS = "sglang.srt.layers.attention.attention_registry.ATTENTION_BACKENDS"
@@ -14,8 +12,8 @@ PATCH = Patch(
     evidence="arg_groups/overrides.py:1301 · layers/attention/torch_native_backend.py · frozen_kv_mtp_worker_v2.py (topk > 1)",
     remove_when="SGLang serves Gemma 4 with MTP on a CPU without AMX.",
     hooks=(
-        Entry(BACKENDS, "intel_amx", lambda: resolve_name(BACKEND), "a1988fa258e1"),
-        Entry(BACKENDS, "torch_native", lambda: resolve_name(BACKEND), "1727eff9e9ab"),
+        Entry(BACKENDS, "intel_amx", BACKEND, "a1988fa258e1"),
+        Entry(BACKENDS, "torch_native", BACKEND, "1727eff9e9ab"),
         Hook(
             "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._init_draft_attn_backend",
             "around",

@@ -3,6 +3,7 @@
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
+TORCH = "sglang.srt.lora.backend.torch_backend.TorchNativeLoRABackend"
 MANAGER = "sglang.srt.lora.lora_manager.LoRAManager"
 UNPINNED = "sglang_gemma4.cpu.lora:unpinned"
 
@@ -16,12 +17,7 @@ PATCH = Patch(
     hooks=(
         Hook(f"{MANAGER}.init_state", "around", UNPINNED, "7e6d316eac75"),
         Hook(f"{MANAGER}.prepare_lora_batch", "around", UNPINNED, "1106f6ffb239"),
-        Hook(
-            "sglang.srt.lora.backend.torch_backend.TorchNativeLoRABackend.run_lora_b_sgemm",
-            "around",
-            "sglang_gemma4.cpu.lora:with_offsets",
-            "e291d8333ea3",
-        ),
+        Hook(f"{TORCH}.run_lora_b_sgemm", "around", "sglang_gemma4.cpu.lora:with_offsets", "e291d8333ea3"),
     ),
     cpu_engine=True,
 )

@@ -1,7 +1,5 @@
 """Sampled requests are sampled under MTP on a CPU too, as the CUDA kernels do it."""
 
-from pkgutil import resolve_name
-
 from sglang_gemma4.patching import Entry, Hook, Patch
 
 EAGLE = "sglang.srt.speculative.eagle_utils"
@@ -14,14 +12,9 @@ PATCH = Patch(
     remove_when="SGLang has sampling-verify kernels for the CPU.",
     hooks=(
         Hook(f"{EAGLE}._verify_uses_greedy", "replace", "sglang_gemma4.cpu.verify:decides_greedily", "aef4e7dc4b27"),
-        Entry(
-            f"{EAGLE}.__dict__",
-            "tree_speculative_sampling_target_only",
-            lambda: resolve_name("sglang_gemma4.cpu.verify:verify_sampled"),
-            "absent",
-        ),
-        Entry(f"{EAGLE}.__dict__", "top_k_renorm_prob", lambda: resolve_name("sglang_gemma4.cpu.sampling:top_k_renorm"), "absent"),
-        Entry(f"{EAGLE}.__dict__", "top_p_renorm_prob", lambda: resolve_name("sglang_gemma4.cpu.sampling:top_p_renorm"), "absent"),
+        Entry(f"{EAGLE}.__dict__", "tree_speculative_sampling_target_only", "sglang_gemma4.cpu.verify:verify_sampled", "absent"),
+        Entry(f"{EAGLE}.__dict__", "top_k_renorm_prob", "sglang_gemma4.cpu.sampling:top_k_renorm", "absent"),
+        Entry(f"{EAGLE}.__dict__", "top_p_renorm_prob", "sglang_gemma4.cpu.sampling:top_p_renorm", "absent"),
     ),
     cpu_engine=True,
 )

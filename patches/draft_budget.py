@@ -5,6 +5,8 @@ from typing import Any
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch, decline
 
+MODULE = "sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state"
+
 
 def charge_no_draft(_result: None, *, config: Any, spec_algorithm: Any, is_draft_worker: bool, **_kwargs: Any) -> None:
     """After SGLang has counted the draft's layers for the target's pool sizing."""
@@ -27,12 +29,5 @@ PATCH = Patch(
     evidence="srt/speculative/spec_info.py:102 · srt/model_executor/pool_configurator.py:733-759 · frozen_kv_mtp_worker_v2.py:194",
     remove_when="pool_configurator.py leaves FROZEN_KV_MTP out of the draft layers it counts.",
     uses=(uses.mtp,),
-    hooks=(
-        Hook(
-            "sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state._resolve_eagle_aux_hidden_state",
-            "after",
-            charge_no_draft,
-            "38b66d834462",
-        ),
-    ),
+    hooks=(Hook(f"{MODULE}._resolve_eagle_aux_hidden_state", "after", charge_no_draft, "38b66d834462"),),
 )

@@ -6,6 +6,7 @@ from typing import Any
 from sglang_gemma4 import switches, uses
 from sglang_gemma4.patching import Hook, Patch, decline
 
+BACKEND = "sglang.srt.layers.attention.base_attn_backend.AttentionBackend"
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
 IN_GRAPH = "_sglang_gemma4_metadata_in_graph"
 
@@ -49,11 +50,6 @@ PATCH = Patch(
     hooks=(
         Hook(f"{WORKER}._init_draft_attn_backend", "after", choose, "521cbe95ce3b"),
         Hook(f"{WORKER}._init_frozen_kv_metadata_replay_cuda_graph", "around", replayed_with_graph, "a7db27606ada"),
-        Hook(
-            "sglang.srt.layers.attention.base_attn_backend.AttentionBackend.init_forward_metadata_in_graph",
-            "after",
-            capture_metadata,
-            "4c2e618dd4b6",
-        ),
+        Hook(f"{BACKEND}.init_forward_metadata_in_graph", "after", capture_metadata, "4c2e618dd4b6"),
     ),
 )

@@ -7,6 +7,7 @@ from typing import Any
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
+GRAPHS = "sglang.srt.speculative.frozen_kv_mtp_cuda_graph_runner.FrozenKVMTPCudaGraphRunner"
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
 
 
@@ -72,11 +73,6 @@ PATCH = Patch(
         Hook(f"{WORKER}._target_kv_pool_view", "replace", pool_view, "f9634b22a2ca"),
         Hook(f"{WORKER}._bind_kv_context", "after", share_scales, "c5a5a7de99ea"),
         Hook(f"{WORKER}._init_draft_attn_backend", "after", refuse_unknown, "521cbe95ce3b"),
-        Hook(
-            "sglang.srt.speculative.frozen_kv_mtp_cuda_graph_runner.FrozenKVMTPCudaGraphRunner.__init__",
-            "around",
-            capture_in_view,
-            "e3328ffbb683",
-        ),
+        Hook(f"{GRAPHS}.__init__", "around", capture_in_view, "e3328ffbb683"),
     ),
 )

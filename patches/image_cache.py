@@ -5,6 +5,8 @@ from typing import Any
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
+UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+
 
 def forget(_result: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``flush_cache_after_weight_update``, also where the update asked for no flush: other weights, other embeddings."""
@@ -21,12 +23,5 @@ PATCH = Patch(
     "srt/managers/mm_schedule.py:383 · crash_repro/image_cache_update.py",
     remove_when="SGLang's flush after a weight update clears mm_schedule.embedding_cache.",
     uses=(uses.media,),
-    hooks=(
-        Hook(
-            "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager.flush_cache_after_weight_update",
-            "after",
-            forget,
-            "7c23e3ef657a",
-        ),
-    ),
+    hooks=(Hook(f"{UPDATER}.flush_cache_after_weight_update", "after", forget, "7c23e3ef657a"),),
 )

@@ -6,6 +6,8 @@ from typing import Any
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
+CHAT = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
+MODULE = "sglang.srt.arg_groups.cuda_graph_hook"
 ARCHITECTURE = "Gemma4ForConditionalGeneration"
 MODELS = "sglang.srt.models"
 
@@ -64,15 +66,11 @@ PATCH = Patch(
     uses=(uses.no_towers,),
     hooks=(
         Hook("sglang.srt.arg_groups.model_hook.handle_language_model_only", "before", admit, "b1900fe60535"),
-        Hook(
-            "sglang.srt.arg_groups.cuda_graph_hook.disable_breakable_cudagraph_if_incompatible", "after", keep_prefill_eager, "4c3fef3ba8a0"
-        ),
+        Hook(f"{MODULE}.disable_breakable_cudagraph_if_incompatible", "after", keep_prefill_eager, "4c3fef3ba8a0"),
         Hook(f"{MODELS}.gemma4_vision.Gemma4VisionEncoder.__init__", "around", leave_out, "e5ff87d79ee5"),
         Hook(f"{MODELS}.gemma4_audio.Gemma4AudioEncoder.__init__", "around", leave_out, "469e1c4dd179"),
         Hook(f"{MODELS}.gemma4_mm.Gemma4MultimodalEmbedder.__init__", "around", leave_out, "995aed4687c7"),
         Hook(f"{MODELS}.gemma4_mm.{ARCHITECTURE}.load_weights", "before", skip_towers, "3c1f7137a36c"),
-        Hook(
-            "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat._validate_media_content", "after", name_the_flag, "92d5d0cb566a"
-        ),
+        Hook(f"{CHAT}._validate_media_content", "after", name_the_flag, "92d5d0cb566a"),
     ),
 )

@@ -5,6 +5,9 @@ from typing import Any
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Entry, Hook, Patch
 
+TRTLLM = "sglang.srt.layers.attention.trtllm_mha_backend.TRTLLMHAAttnBackend"
+MODULE = "sglang.kernels.ops.attention.trtllm_mha_page_table"
+
 
 def make_room_for_draft_tokens(_result: None, backend: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``TRTLLMHAAttnBackend.__init__``: rows as long as a request's in ``req_to_token``, which has that room."""
@@ -31,18 +34,8 @@ PATCH = Patch(
     remove_when="build_trtllm_mha_page_table stops at the table's width and that width counts draft tokens.",
     uses=(uses.speculation,),
     hooks=(
-        Hook(
-            "sglang.kernels.ops.attention.trtllm_mha_page_table.build_trtllm_mha_page_table",
-            "replace",
-            "sglang_gemma4.kernels.attention.page_rows:page_rows",
-            "d9dc698b1936",
-        ),
-        Hook(
-            "sglang.srt.layers.attention.trtllm_mha_backend.TRTLLMHAAttnBackend.__init__",
-            "after",
-            make_room_for_draft_tokens,
-            "f348dbe404c7",
-        ),
+        Hook(f"{MODULE}.build_trtllm_mha_page_table", "replace", "sglang_gemma4.kernels.attention.page_rows:page_rows", "d9dc698b1936"),
+        Hook(f"{TRTLLM}.__init__", "after", make_room_for_draft_tokens, "f348dbe404c7"),
         Entry("sglang.srt.layers.attention.attention_registry.ATTENTION_BACKENDS", "fa4", lambda: create_flash_attention, "68fea9d1891f"),
     ),
 )

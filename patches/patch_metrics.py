@@ -5,6 +5,9 @@ from typing import Any
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
+FRONTEND = "sglang.srt.observability.metrics_collector.TokenizerMetricsCollector"
+SCHEDULER = "sglang.srt.observability.metrics_collector.SchedulerMetricsCollector"
+
 
 def add_scheduler_samples(_result: object, collector: Any, *_args: object, **_kwargs: object) -> None:
     """After ``SchedulerMetricsCollector.emit_constants``, which a scheduler calls once, when it is ready."""
@@ -28,17 +31,7 @@ PATCH = Patch(
     remove_when="SGLang exports applied hooks and failed plugins as metrics.",
     uses=(uses.metrics,),
     hooks=(
-        Hook(
-            "sglang.srt.observability.metrics_collector.SchedulerMetricsCollector.emit_constants",
-            "after",
-            add_scheduler_samples,
-            "661df3d1a661",
-        ),
-        Hook(
-            "sglang.srt.observability.metrics_collector.TokenizerMetricsCollector.emit_startup_time",
-            "after",
-            add_frontend_samples,
-            "8728dae85d4c",
-        ),
+        Hook(f"{SCHEDULER}.emit_constants", "after", add_scheduler_samples, "661df3d1a661"),
+        Hook(f"{FRONTEND}.emit_startup_time", "after", add_frontend_samples, "8728dae85d4c"),
     ),
 )

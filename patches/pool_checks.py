@@ -5,6 +5,7 @@ from typing import Any
 
 from sglang_gemma4.patching import Hook, Patch
 
+CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
 logger = logging.getLogger(__name__)
 
 
@@ -36,12 +37,5 @@ PATCH = Patch(
     why="Stock starts with a pool smaller than --context-length and refuses requests one by one.",
     evidence="srt/managers/scheduler.py:2731 (refused at admission) · kv_cache_configurator.py:3174 (no check)",
     remove_when="SGLang compares its pools with the context length at start-up.",
-    hooks=(
-        Hook(
-            "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator._resolve_memory_pool_config",
-            "after",
-            check_pool,
-            "f54afd8616d9",
-        ),
-    ),
+    hooks=(Hook(f"{CONFIGURATOR}._resolve_memory_pool_config", "after", check_pool, "f54afd8616d9"),),
 )

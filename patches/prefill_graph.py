@@ -6,6 +6,7 @@ from typing import Any
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Entry, Hook, Patch, decline, tell
 
+MODULE = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup"
 ARCHITECTURE = "Gemma4ForConditionalGeneration"
 RUNNER = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"
 NAME, STEP = "prefill_graph", "handle_gpu_memory_settings"
@@ -142,12 +143,7 @@ PATCH = Patch(
     hooks=(
         Hook("sglang.srt.arg_groups.cuda_graph_hook.apply_cuda_graph_compatibility", "around", allow, "159a81fe0212"),
         Entry("sglang.srt.arg_groups.resolution_hooks._HOOKS", STEP, wrappers, "absent"),
-        Hook(
-            "sglang.srt.model_executor.model_runner_components.cuda_graph_setup.index_attention_layers_by_global_id",
-            "around",
-            list_by_layer,
-            "691dcbaef73e",
-        ),
+        Hook(f"{MODULE}.index_attention_layers_by_global_id", "around", list_by_layer, "691dcbaef73e"),
         Hook(f"{RUNNER}._input_embeds_hidden_size", "before", take_embeddings, "0052693a07fb"),
         Hook(f"{RUNNER}.capture", "around", tell_cost, "85281b39b2ae"),
         Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.forward", "around", capture_body, "e83830e23e96"),

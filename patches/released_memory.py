@@ -1,42 +1,10 @@
 """After release and resume of memory nothing is missing that no checkpoint holds."""
 
-from collections.abc import Callable
-from typing import Any
-
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
-
-
-def keep_constants(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``Gemma4TextModel.__init__``."""
-    from sglang_gemma4.memory import released
-
-    released.keep_constants(model)
-
-
-def release(original: Callable[..., Any], manager: Any, request: Any) -> Any:
-    """Around ``release_memory_occupation``: the copy goes beside SGLang's own of the target's buffers."""
-    from sglang_gemma4.memory import released
-
-    kept = released.keep_drafts(manager) if released.are_weights(request.tags) else []
-    reply = original(manager, request)
-    if kept:
-        manager.stashed_model_static_state[released.DRAFTS] = kept
-    return reply
-
-
-def resume(original: Callable[..., Any], manager: Any, request: Any) -> Any:
-    """Around ``resume_memory_occupation``, which forgets the copies."""
-    from sglang_gemma4.memory import released
-
-    stash = getattr(manager, "stashed_model_static_state", None) or {}
-    kept = stash.get(released.DRAFTS, []) if released.are_weights(request.tags) else []
-    reply = original(manager, request)
-    released.restore_drafts(kept)
-    return reply
-
+OURS = "sglang_gemma4.memory.released"
 
 PATCH = Patch(
     switch="SGLANG_GEMMA4_WEIGHT_UPDATES",
@@ -47,8 +15,8 @@ PATCH = Patch(
     remove_when="SGLang keeps the draft's buffers too, and Gemma4TextModel's constants are buffers.",
     uses=(uses.memory_saver,),
     hooks=(
-        Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", keep_constants, "b7e9b394300f"),
-        Hook(f"{MANAGER}.release_memory_occupation", "around", release, "ca8fd1908a79"),
-        Hook(f"{MANAGER}.resume_memory_occupation", "around", resume, "363929aa4d9e"),
+        Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", f"{OURS}:keep_constants", "b7e9b394300f"),
+        Hook(f"{MANAGER}.release_memory_occupation", "around", f"{OURS}:release", "ca8fd1908a79"),
+        Hook(f"{MANAGER}.resume_memory_occupation", "around", f"{OURS}:resume", "363929aa4d9e"),
     ),
 )

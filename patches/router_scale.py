@@ -5,6 +5,8 @@ from typing import Any
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
+MODULE = "sglang.srt.model_executor.model_runner_components.weight_updater"
+
 
 def prepare_router(_result: None, router: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4Router.__init__``."""
@@ -33,11 +35,6 @@ PATCH = Patch(
     uses=(uses.moe,),
     hooks=(
         Hook("sglang.srt.models.gemma4_causal.Gemma4Router.__init__", "after", prepare_router, "d1ce082df91c"),
-        Hook(
-            "sglang.srt.model_executor.model_runner_components.weight_updater._model_load_weights_direct",
-            "after",
-            refold_after_direct_load,
-            "dbf9195a3202",
-        ),
+        Hook(f"{MODULE}._model_load_weights_direct", "after", refold_after_direct_load, "dbf9195a3202"),
     ),
 )

@@ -5,6 +5,8 @@ from typing import Any
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
+MODULE = "sglang.srt.model_executor.model_runner_components.layer_setup"
+
 
 def drop_unread_layers(info: Any, *, model: Any, model_config: Any, is_draft_worker: bool, **_kwargs: Any) -> Any:
     """After ``resolve_layer_indices``: the full and sliding layer ids that the pools are built and priced from."""
@@ -45,12 +47,7 @@ PATCH = Patch(
     remove_when="get_hybrid_layer_ids leaves KV-shared layers out.",
     uses=(uses.shared_kv,),
     hooks=(
-        Hook(
-            "sglang.srt.model_executor.model_runner_components.layer_setup.resolve_layer_indices",
-            "after",
-            drop_unread_layers,
-            "7d45ac85c73c",
-        ),
+        Hook(f"{MODULE}.resolve_layer_indices", "after", drop_unread_layers, "7d45ac85c73c"),
         Hook("sglang.srt.managers.cache_controller.storage_model_name", "after", name_stored_pages, "19f82ce7ca2e"),
         Hook("sglang.srt.disaggregation.utils.setup_state_kv_args", "after", tell_peer, "51324cc29389"),
     ),

@@ -6,6 +6,8 @@ from typing import Any
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
+WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPWorkerV2"
+
 
 def take_pipeline_argument(
     original: Callable[..., Any], worker: Any, batch: Any, *args: Any, pp_proxy_tensors: Any = None, **kwargs: Any
@@ -23,12 +25,5 @@ PATCH = Patch(
     evidence="srt/managers/scheduler.py:4829 · srt/speculative/frozen_kv_mtp_worker_v2.py:762 (EAGLE takes it: eagle_worker_v2.py:1421)",
     remove_when="FrozenKVMTPWorkerV2.forward_batch_generation takes pp_proxy_tensors.",
     uses=(uses.mtp, uses.synchronous),
-    hooks=(
-        Hook(
-            "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPWorkerV2.forward_batch_generation",
-            "around",
-            take_pipeline_argument,
-            "4f069803c80c",
-        ),
-    ),
+    hooks=(Hook(f"{WORKER}.forward_batch_generation", "around", take_pipeline_argument, "4f069803c80c"),),
 )

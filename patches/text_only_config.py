@@ -5,6 +5,8 @@ from typing import Any
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
+MODULE = "sglang.srt.arg_groups.cuda_graph_hook"
+
 
 def flatten_root_config(_text_config: Any, config: Any) -> None:
     """Flatten a text-only Gemma 4 config at SGLang's first look at it; every other config costs one comparison."""
@@ -31,8 +33,6 @@ PATCH = Patch(
     uses=(uses.text_only,),
     hooks=(
         Hook("sglang.srt.utils.hf_transformers.common.get_hf_text_config", "after", flatten_root_config, "cc6c0d35b876"),
-        Hook(
-            "sglang.srt.arg_groups.cuda_graph_hook.disable_breakable_cudagraph_if_incompatible", "after", keep_prefill_eager, "4c3fef3ba8a0"
-        ),
+        Hook(f"{MODULE}.disable_breakable_cudagraph_if_incompatible", "after", keep_prefill_eager, "4c3fef3ba8a0"),
     ),
 )

@@ -5,6 +5,7 @@ from typing import Any
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Entry, Patch
 
+MODULE = "sglang.srt.layers.attention.attention_registry"
 TARGETS = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration")
 
 
@@ -31,12 +32,5 @@ PATCH = Patch(
     evidence="srt/layers/attention/triton_backend.py:2869 (called from :921 and :573) · srt/models/gemma4_causal.py:84",
     remove_when="SGLang's Triton decode clips to sliding_window_size + 1 keys.",
     uses=(uses.triton_decode,),
-    hooks=(
-        Entry(
-            "sglang.srt.layers.attention.attention_registry.ATTENTION_BACKENDS",
-            "triton",
-            lambda: create_triton_backend,
-            "9e40f19fbf98",
-        ),
-    ),
+    hooks=(Entry(f"{MODULE}.ATTENTION_BACKENDS", "triton", lambda: create_triton_backend, "9e40f19fbf98"),),
 )

@@ -8,7 +8,7 @@ from sglang_gemma4 import switches, uses
 from sglang_gemma4.patches.draft_argmax import SHARDED
 from sglang_gemma4.patching import Entry, Hook, Patch, note, tell
 
-EAGLE = "sglang.srt.speculative.eagle_utils"
+EAGLE, OURS = "sglang.srt.speculative.eagle_utils", "sglang_gemma4.speculative.verify_tokens"
 
 
 def give_head(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -19,13 +19,6 @@ def give_head(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
     verify_head.install(worker.target_worker.model_runner.model, say, say_so, sharded=switches.is_on(SHARDED))
 
 
-def sample(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around ``eagle_sample``, outside of whatever changes logits there."""
-    from sglang_gemma4.speculative import verify_tokens
-
-    return verify_tokens.sample(original, *args, **kwargs)
-
-
 def walk() -> Callable[..., Any]:
     """The walk down the tree of drafts, under the name by which ``eagle_sample`` calls it."""
     from sglang.srt.speculative import eagle_utils
@@ -33,13 +26,6 @@ def walk() -> Callable[..., Any]:
     from sglang_gemma4.speculative import verify_tokens
 
     return verify_tokens.with_tokens(eagle_utils.verify_tree_greedy_func)
-
-
-def simulate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around ``generate_simulated_accept_index``, of SGLANG_SIMULATE_ACC_LEN."""
-    from sglang_gemma4.speculative import verify_tokens
-
-    return verify_tokens.with_tokens(original)(*args, **kwargs)
 
 
 PATCH = Patch(
@@ -52,8 +38,8 @@ PATCH = Patch(
     uses=(uses.mtp, uses.kernels),
     hooks=(
         Hook("sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.alloc_memory_pool", "after", give_head, "e8840b2af3a4"),
-        Hook(f"{EAGLE}.eagle_sample", "around", sample, "b497c62acadc"),
+        Hook(f"{EAGLE}.eagle_sample", "around", f"{OURS}:sample", "b497c62acadc"),
         Entry(f"{EAGLE}.__dict__", "verify_tree_greedy_func", walk, "dae05d6e8dcf"),
-        Hook("sglang.srt.speculative.spec_utils.generate_simulated_accept_index", "around", simulate, "14bc536b1931"),
+        Hook("sglang.srt.speculative.spec_utils.generate_simulated_accept_index", "around", f"{OURS}:simulate", "14bc536b1931"),
     ),
 )

@@ -9,18 +9,6 @@ from sglang_gemma4.patching import Entry, Hook, Patch
 EAGLE = "sglang.srt.speculative.eagle_utils"
 
 
-def verify(original: Callable[..., Any], verify_input: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``eagle_sample``."""
-    from sglang_gemma4.speculative import verify_cuts
-
-    if batch.forward_mode.is_idle() or not verify_cuts.differ_from_stock(batch.sampling_info):
-        return original(verify_input, batch, *args, **kwargs)
-    from sglang.srt.runtime_context import get_exec
-
-    cuts = verify_cuts.of(batch.sampling_info, get_exec().kernel.sampling_backend)
-    return verify_cuts.verify(original, cuts, verify_input, batch, *args, **kwargs)
-
-
 def softmax() -> Callable[..., Any]:
     """The softmax under the name by which ``eagle_sample`` calls it."""
     from sglang.kernels.ops.sampling import softmax as stock
@@ -37,7 +25,7 @@ PATCH = Patch(
     remove_when="SGLang's verify cuts as its sampler does.",
     uses=(uses.speculation,),
     hooks=(
-        Hook(f"{EAGLE}.eagle_sample", "around", verify, "b497c62acadc"),
+        Hook(f"{EAGLE}.eagle_sample", "around", "sglang_gemma4.speculative.verify_cuts:verify", "b497c62acadc"),
         Entry(f"{EAGLE}.__dict__", "sampling_softmax", softmax, "a66ce32877cf"),
     ),
 )

@@ -5,6 +5,7 @@ from typing import Any
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch, decline, tell
 
+RUNNER = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"
 NAME = "yoco_graph"
 
 
@@ -47,12 +48,5 @@ PATCH = Patch(
     "behind them 11.7 s less; what they hold was not measured",
     remove_when="SGLang captures prefills of models that share KV as one graph.",
     uses=(uses.shared_kv, uses.prefill_graphs),
-    hooks=(
-        Hook(
-            "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner.capture",
-            "after",
-            capture_short_part,
-            "85281b39b2ae",
-        ),
-    ),
+    hooks=(Hook(f"{RUNNER}.capture", "after", capture_short_part, "85281b39b2ae"),),
 )

@@ -35,13 +35,13 @@ class Hook:
 class Entry:
     """One key of an SGLang registry (a dict) that a patch sets.
 
-    ``value`` makes the new value when the patch is applied. ``fingerprint`` is that of the value found under the
-    key, or "absent" where the key must be new.
+    ``value`` makes the new value when the patch is applied, or is "package.module:name". ``fingerprint`` is that of the value found
+    under the key, or "absent" where the key must be new.
     """
 
     target: str
     key: str
-    value: Callable[[], Any]
+    value: Callable[[], Any] | str
     fingerprint: str
 
 
@@ -70,7 +70,8 @@ def prepare(hook: Hook | Entry) -> Prepared:
         raise PatchError(f"{place(hook)} has source {actual}, the patch was written for {hook.fingerprint}; not applied")
     if isinstance(hook, Entry):
         try:
-            return Prepared(hook, _resolve(hook.target).get(hook.key), hook.value())
+            value = pkgutil.resolve_name(hook.value) if isinstance(hook.value, str) else hook.value()
+            return Prepared(hook, _resolve(hook.target).get(hook.key), value)
         except Exception as error:
             raise PatchError(f"the value for {place(hook)} cannot be made: {type(error).__name__}: {error}") from error
     original = _resolve(hook.target)
@@ -103,15 +104,23 @@ def place(hook: Hook | Entry) -> str:
     return f"{hook.target}[{hook.key!r}]" if isinstance(hook, Entry) else hook.target
 
 
+def target_of(hook: Hook | Entry) -> Any:
+    """What the installed SGLang has where the hook goes; None for a free registry key.
+
+    Raises:
+        PatchError: the target does not resolve.
+    """
+    found = _resolve(hook.target)
+    return found.get(hook.key) if isinstance(hook, Entry) else found
+
+
 def current_fingerprint(hook: Hook | Entry) -> str:
     """Fingerprint of what the installed SGLang has where the hook goes; "absent" for a free registry key.
 
     Raises:
         PatchError: the target does not resolve, or has no source (another plugin may have put something there).
     """
-    target = _resolve(hook.target)
-    if isinstance(hook, Entry):
-        target = target.get(hook.key)
+    target = target_of(hook)
     try:
         return "absent" if target is None else fingerprint(target)
     except (TypeError, OSError) as error:

@@ -4,7 +4,7 @@
 checkpoint has, SGLang saves only the target's buffers. The MTP assistant's buffers and plain tensors would be lost.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,8 +16,8 @@ PLAIN = ("per_layer_input_scale", "per_layer_projection_scale")
 DRAFTS = "sglang_gemma4_drafts"
 
 
-def keep_constants(model: torch.nn.Module) -> None:
-    """Make the plain tensors of a ``Gemma4TextModel`` buffers."""
+def keep_constants(_result: None, model: torch.nn.Module, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4TextModel.__init__``: its plain tensors become buffers."""
     for name in PLAIN:
         value = model.__dict__.get(name)
         if isinstance(value, torch.Tensor):
@@ -30,16 +30,26 @@ def are_weights(tags: Sequence[str] | None) -> bool:
     return not tags or "weights" in tags
 
 
-def keep_drafts(manager: Any) -> list[tuple[Any, Any]]:
-    """Copy the buffers of each draft model before a release: (model, copies) pairs. ``manager`` is the scheduler's weight updater."""
+def release(original: Callable[..., Any], manager: Any, request: Any) -> Any:
+    """Around ``release_memory_occupation`` of the scheduler's weight updater: the draft models' buffers are copied, and kept beside
+    SGLang's own copy of the target's."""
     from sglang.srt.managers.scheduler_components.weight_updater import _export_static_state
 
-    return [(runner.model, _export_static_state(runner.model)) for _, runner in manager._select_runners("draft")]
+    drafts = [runner.model for _, runner in manager._select_runners("draft")] if are_weights(request.tags) else []
+    kept = [(model, _export_static_state(model)) for model in drafts]
+    reply = original(manager, request)
+    if kept:
+        manager.stashed_model_static_state[DRAFTS] = kept
+    return reply
 
 
-def restore_drafts(kept: Sequence[tuple[Any, Any]]) -> None:
-    """Put the copies of :func:`keep_drafts` back after a resume."""
+def resume(original: Callable[..., Any], manager: Any, request: Any) -> Any:
+    """Around ``resume_memory_occupation``, which forgets the copies: the draft models' are put back."""
     from sglang.srt.managers.scheduler_components.weight_updater import _import_static_state
 
+    stash = getattr(manager, "stashed_model_static_state", None) or {}
+    kept = stash.get(DRAFTS, []) if are_weights(request.tags) else []
+    reply = original(manager, request)
     for model, state in kept:
         _import_static_state(model, state)
+    return reply

@@ -9,10 +9,12 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
 import torch
 
 from sglang_gemma4.models.config_files import ASSISTANTS
 from sglang_gemma4.patching import note
+from sglang_gemma4.speculative import views
 
 logger = logging.getLogger(__name__)
 ONLY_ASSISTANTS = ("pre_projection.", "post_projection.", "masked_embedding.")
@@ -51,13 +53,28 @@ def has_assistant(manager: Any) -> bool:
     return any(is_assistant(runner.model) for _, runner in manager._select_runners("draft"))
 
 
-def no_such_draft(manager: Any, model_path: str) -> str | None:
-    """Why no model of this server can load a checkpoint, or None."""
-    if has_assistant(manager) or not any(is_gemma4(runner.model) for _, runner in manager._select_runners("target")):
-        return None
+def ask_for_assistant(original: Callable[..., Any], manager: Any, request: Any) -> Any:
+    """Around the scheduler's ``update_weights_from_disk``: an assistant's checkpoint is refused where the server has none."""
+    gemma4 = any(is_gemma4(runner.model) for _, runner in manager._select_runners("target"))
+    if has_assistant(manager) or not gemma4 or not path_holds_assistant(request.model_path):
+        return share_scales(original(manager, request), manager)
+    from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqOutput
+
+    refused = f"{request.model_path} holds an MTP assistant, and this server has none: start it with --speculative-draft-model-path"
+    return UpdateWeightFromDiskReqOutput(success=False, message=refused, num_paused_requests=0)
+
+
+def share_scales(reply: Any, manager: Any, *_args: Any) -> Any:
+    """After ``end_weight_update``: the target's checkpoint was read again, and with it the scales of the KV cache."""
+    if has_assistant(manager):
+        views.share_all_kv_scales(manager.draft_worker.draft_worker)
+    return reply
+
+
+def name_target(original: Callable[..., None], manager: Any, model_path: str, load_format: str) -> None:
+    """Around ``TokenizerManager._update_model_path_info``: the served model is not an assistant whose weights came."""
     if not path_holds_assistant(model_path):
-        return None
-    return f"{model_path} holds an MTP assistant, and this server has none: start it with --speculative-draft-model-path"
+        original(manager, model_path, load_format)
 
 
 def update_from_disk(update: Callable[..., Reply], updater: Any, model_path: str, *args: Any, **kwargs: Any) -> Reply:
@@ -90,14 +107,13 @@ def update_from_disk(update: Callable[..., Reply], updater: Any, model_path: str
     return success, message
 
 
-def target_alone(manager: Any, request: Any) -> Any:
-    """The request with selector "target" in place of SGLang's default "all", where the draft is an assistant."""
-    from msgspec import structs
-
-    if request.selector != "all" or not has_assistant(manager):
-        return request
-    note("weight_updates", "weight updates with selector 'all' go to the target only; send the assistant's weights with selector 'draft'")
-    return structs.replace(request, selector="target")
+def for_one_model(original: Callable[..., Any], manager: Any, request: Any) -> Any:
+    """Around the scheduler's ``update_weights_from_tensor`` and ``_from_distributed``: where the draft is an assistant, SGLang's default
+    selector "all" means the target."""
+    if request.selector == "all" and has_assistant(manager):
+        note("weight_updates", "weight updates with selector 'all' go to the target only; send the assistant's with selector 'draft'")
+        request = msgspec.structs.replace(request, selector="target")
+    return original(manager, request)
 
 
 def refusal(selector: str, names: Iterable[str]) -> str | None:

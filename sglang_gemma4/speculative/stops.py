@@ -4,6 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 
+def token_by_token(original: Callable[[Any, int], None], req: Any, new_accepted_len: int = 1) -> None:
+    """Around ``Req.update_finish_state``: its conditions are checked after each token of an accepted run, as plain decoding does."""
+    if new_accepted_len > 1 and order_matters(req):
+        ask_after_each(original, req, new_accepted_len)
+    else:
+        original(req, new_accepted_len)
+
+
 def order_matters(req: Any) -> bool:
     """Whether one check for all accepted tokens may end the answer at the wrong place: only with stop strings or patterns."""
     sampling = req.sampling_params

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from sglang.srt.runtime_context import get_exec
 
 Renormalise = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(probabilities [rows, vocabulary], bound of each row) -> truncated and renormalised probabilities."""
@@ -46,9 +47,12 @@ def of(info: Any, backend: str) -> Cuts:
     )
 
 
-def verify(original: Callable[..., Any], cuts: Cuts, verify_input: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call ``eagle_sample`` with a softmax that is already truncated, and its own truncation off."""
+def verify(original: Callable[..., Any], verify_input: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``eagle_sample``: with a softmax that is already truncated, and its own truncation off."""
     given = batch.sampling_info
+    if batch.forward_mode.is_idle() or not differ_from_stock(given):
+        return original(verify_input, batch, *args, **kwargs)
+    cuts = of(given, get_exec().kernel.sampling_backend)
     batch.sampling_info = copy.copy(given)
     batch.sampling_info.need_top_k_sampling = batch.sampling_info.need_top_p_sampling = False
     token = _current.set(cuts)

@@ -49,6 +49,31 @@ def is_penalised(sampling: Any) -> bool:
     )
 
 
+def after_penalizers(_result: None, orchestrator: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``BatchedPenalizerOrchestrator.__init__``. Scaling comes last, as in SGLang's sums: elsewhere stock's order is a set's."""
+    orchestrator.penalizers = dict(sorted(orchestrator.penalizers.items(), key=lambda item: item[1].is_multiplicative))
+    if orchestrator.is_required and is_ours(orchestrator.batch):
+        begin(orchestrator, orchestrator.batch)
+
+
+def count_accepted(original: Callable[[Any], None], batch: Any) -> None:
+    """Around ``cumulate_penalty_output_tokens``, which is called only if a request of the batch has penalties."""
+    if is_ours(batch):
+        count(batch.sampling_info.penalizer_orchestrator, batch.reqs)
+    else:
+        original(batch)
+
+
+def copy_for_forward(original: Callable[[Any], Any], info: Any) -> Any:
+    """Around ``SamplingBatchInfo.copy_for_forward``: a verify step gets the counts for its nodes in place of SGLang's summed penalties."""
+    orchestrator = info.penalizer_orchestrator
+    if not orchestrator.is_required or not orchestrator.batch.forward_mode.is_decode() or not is_ours(orchestrator.batch):
+        return original(info)
+    forward = dataclasses.replace(info, penalizer_orchestrator=None, acc_additive_penalties=None, acc_scaling_penalties=None)
+    setattr(forward, COUNTED, counted(orchestrator, orchestrator.batch.reqs))
+    return forward
+
+
 def begin(orchestrator: Any, batch: Any) -> None:
     """Let new penalizers count the output tokens that their requests already have: none, or those from before a retraction."""
     for req in batch.reqs:
@@ -82,13 +107,6 @@ def count(orchestrator: Any, reqs: Sequence[Any]) -> None:
             setattr(penalizer, cumulated, getattr(penalizer, cumulated).index_put((row, token), costs, accumulate=often))
 
 
-def for_forward(info: Any, reqs: Sequence[Any]) -> Any:
-    """The ``SamplingBatchInfo`` of one verify step: without SGLang's summed penalties, with the counts for its nodes."""
-    forward = dataclasses.replace(info, penalizer_orchestrator=None, acc_additive_penalties=None, acc_scaling_penalties=None)
-    setattr(forward, COUNTED, counted(info.penalizer_orchestrator, reqs))
-    return forward
-
-
 def counted(orchestrator: Any, reqs: Sequence[Any]) -> Counted:
     """The penalizers' state as :class:`Counted`."""
     tables: dict[Any, Table] = {}
@@ -112,7 +130,10 @@ def counted(orchestrator: Any, reqs: Sequence[Any]) -> Counted:
 
 
 def verify(original: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, *args: Any, **kwargs: Any) -> Any:
-    """``eagle_sample`` on penalised logits; under overlap scheduling the accepted tokens are kept for the next verify step."""
+    """Around ``eagle_sample``: on penalised logits; under overlap scheduling the accepted tokens are kept for the next verify step."""
+    counts = getattr(batch.sampling_info, COUNTED, None)
+    if counts is None:
+        return original(verify_input, batch, logits_output, *args, **kwargs)
     requests, nodes = len(batch.seq_lens), verify_input.draft_token_num
     logits = logits_output.next_token_logits.view(requests, nodes, -1)
     chain = verify_input.draft_token.view(requests, nodes).long()
@@ -120,7 +141,7 @@ def verify(original: Callable[..., Any], verify_input: Any, batch: Any, logits_o
     if batch.enable_overlap:
         runs = runs_of(batch.req_to_token_pool)
         earlier = runs[batch.req_pool_indices]
-    penalise(logits, chain, earlier, batch.seq_lens, getattr(batch.sampling_info, COUNTED))
+    penalise(logits, chain, earlier, batch.seq_lens, counts)
     predicted, accepted, accept_index = original(verify_input, batch, logits_output, *args, **kwargs)
     if batch.enable_overlap:
         runs[batch.req_pool_indices] = last_run(predicted.view(requests, nodes), accepted, runs.shape[1])

@@ -33,7 +33,7 @@ def largest(logits: torch.Tensor) -> torch.Tensor:
 
 
 def sample(original: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, *args: Any, **kwargs: Any) -> Any:
-    """``eagle_sample`` of a verify step whose LM head may be deferred (``verify_head``)."""
+    """Around ``eagle_sample``, outside of what changes logits there: a verify step's LM head may be deferred (``verify_head``)."""
     head = verify_head.current()
     if head is None or batch.forward_mode.is_idle() or not head.waits(logits_output.next_token_logits):
         return original(verify_input, batch, logits_output, *args, **kwargs)
@@ -60,3 +60,8 @@ def with_tokens(handed_on: Callable[..., Any]) -> Callable[..., Any]:
         return handed_on(*args, **kwargs)
 
     return given
+
+
+def simulate(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around ``generate_simulated_accept_index``, of SGLANG_SIMULATE_ACC_LEN."""
+    return with_tokens(original)(*args, **kwargs)

@@ -90,14 +90,15 @@ def test_the_softmax_is_cut_inside_a_verify_alone(monkeypatch: pytest.MonkeyPatc
     softened = verify_cuts.cut_softmax(lambda logits, temperatures: torch.softmax(logits / temperatures, -1))
     logits, temperature = softmax().log(), torch.ones(REQUESTS * NODES, 1)
     given = info(need_top_k_sampling=True, need_top_p_sampling=True)
-    batch = SimpleNamespace(sampling_info=given)
+    batch = SimpleNamespace(sampling_info=given, forward_mode=SimpleNamespace(is_idle=lambda: False))
+    monkeypatch.setattr(verify_cuts, "get_exec", lambda: SimpleNamespace(kernel=SimpleNamespace(sampling_backend="pytorch")))
 
     def sample(_input: None, batch: Any) -> torch.Tensor:
         assert not batch.sampling_info.need_top_k_sampling
         assert not batch.sampling_info.need_top_p_sampling
         return softened(logits, temperature)
 
-    cut = verify_cuts.verify(sample, verify_cuts.of(given, "pytorch"), None, batch)
+    cut = verify_cuts.verify(sample, None, batch)
     torch.testing.assert_close(cut, plain_pytorch(softmax(), min_p=False))
     assert batch.sampling_info is given
     assert given.need_top_k_sampling
