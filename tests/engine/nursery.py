@@ -4,6 +4,7 @@ Answers on stdout, one JSON object a line: ``{"pid": …}`` when a case is forke
 ``{"error": …}``. It starts no torch thread, so that forking is safe.
 """
 
+import contextlib
 import gc
 import importlib
 import json
@@ -60,9 +61,43 @@ def import_sglang() -> None:
 
     registry.ModelRegistry.get_supported_archs()
     import_processors("sglang.srt.multimodal.processors")  # the scheduler and the front end of each engine would
+    import_what_a_checkpoint_needs()
+    read_what_patches_change()
     set_method = multiprocessing.set_start_method
     multiprocessing.set_start_method = lambda method, force=False: set_method("fork", force=True)
     set_method("fork", force=True)
+
+
+def import_what_a_checkpoint_needs() -> None:
+    """The modules in which transformers looks for a checkpoint's processor: all that have one for videos."""
+    from sglang.srt.utils.hf_transformers.processor import get_processor
+
+    from sglang_gemma4.tiny import checkpoints
+
+    get_processor(str(checkpoints.SHIPPED / "tiny-e2b"))
+
+
+def read_what_patches_change() -> None:
+    """Import what hooks go into, and fingerprint it once: in each engine Python's tokenizer would read the same functions again."""
+    from sglang_gemma4 import hooks
+    from sglang_gemma4.patches import load_all
+
+    known: dict[int, tuple[Any, str]] = {}
+    fingerprint = hooks.fingerprint
+
+    def known_fingerprint(target: Any) -> str:
+        if isinstance(target, list):  # a registry's, which may grow
+            return fingerprint(target)
+        function = getattr(target, "__func__", target)
+        if id(function) not in known or known[id(function)][0] is not function:
+            known[id(function)] = function, fingerprint(target)
+        return known[id(function)][1]
+
+    hooks.fingerprint = known_fingerprint  # type: ignore[assignment]
+    for patch in load_all():
+        for hook in patch.hooks:
+            with contextlib.suppress(hooks.PatchError):  # an engine that wants it says why
+                hooks.current_fingerprint(hook)
 
 
 def serve_case(case: dict[str, Any]) -> dict[str, Any]:
