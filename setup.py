@@ -45,6 +45,7 @@ setup(
     packages=[*find_packages(include=["sglang_gemma4", "sglang_gemma4.*"]), "sglang_gemma4.patches"],
     package_dir={"sglang_gemma4.patches": "patches"},
     package_data={
+        "sglang_gemma4": ["known_sources.json"],
         "sglang_gemma4.benchmark": ["*.jinja"],
         "sglang_gemma4.diagnostics": ["dashboard.json"],
         "sglang_gemma4.kernels.experts": ["moe_tiles/*.json"],

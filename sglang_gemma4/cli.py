@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     form.add_argument("--json", action="store_true", help="print JSON")
     form.add_argument("--markdown", action="store_true", help="print the tables of docs/switches.md")
     form.add_argument("--fingerprints", action="store_true", help="compare each hook's fingerprint with the installed SGLang (imports it)")
+    form.add_argument("--sources", action="store_true", help="print known_sources.json for the installed SGLang (imports it)")
     patches.set_defaults(run=_patches)
 
     checkpoint = commands.add_parser("checkpoint", help="write a tiny trained model, or a config of a real size")
@@ -113,7 +114,9 @@ def _patches(arguments: argparse.Namespace) -> int:
         text, fits = listing.fingerprints()
         print(text)
         return 0 if fits else 1
-    if arguments.json:
+    if arguments.sources:
+        print(listing.sources())
+    elif arguments.json:
         print(json.dumps([row for row in listing.data() if arguments.name in (None, row["name"])], indent=2))
     elif arguments.markdown:
         print(listing.markdown())

@@ -55,8 +55,8 @@ class Importers:
     """SGLang's ``_propagate_patch``, run over the modules that can hold the original instead of over all.
 
     They are never too few: what changes a module while hooks are placed is either this function, which keeps the index up to date, or
-    an import (SGLang resolves the next target). That is seen in ``sys.modules`` or in a module's number of names, and makes the whole
-    index anew, for an imported module may put anything anywhere. They may be too many: SGLang's code compares each name itself.
+    an import (SGLang resolves the next target). That is seen in the number of modules or of their names, and makes the whole index anew,
+    for an imported module may put anything anywhere. They may be too many: SGLang's code compares each name itself.
     """
 
     def __init__(self, propagate: FunctionType) -> None:
@@ -66,13 +66,12 @@ class Importers:
         self._modules: list[ModuleType] = []
         self._names: list[dict[str, Any]] = []  # of each module
         self._ids: list[set[int]] = []  # of what each module's names hold; lists by id would be so many that garbage is collected
-        self._state: tuple[list[int], list[int]] | None = None
+        self._state: tuple[int, int] | None = None
 
     def __call__(self, original: object, wrapped: object, source: object) -> int:
         """Rebind the original's importers; return how many names that were."""
-        imported = list(sys.modules.values())
-        if self._state != self._state_of(imported):
-            self._index(imported)
+        if self._state != self._state_now():
+            self._index(list(sys.modules.values()))
         looked_for, new = id(original), id(wrapped)
         holders = {}
         for position, ids in enumerate(self._ids):
@@ -97,7 +96,7 @@ class Importers:
             self._modules.append(module)
             self._names.append(names)
             self._ids.append(set(map(id, list(names.values()))))
-        self._state = self._state_of(imported)
+        self._state = self._state_now()
 
-    def _state_of(self, imported: list[Any]) -> tuple[list[int], list[int]]:
-        return list(map(id, imported)), list(map(len, self._names))
+    def _state_now(self) -> tuple[int, int]:
+        return len(sys.modules), sum(map(len, self._names))

@@ -53,7 +53,10 @@ def stale_holders(originals: Sequence[Any]) -> dict[int, str]:
     for module_name, module in _modules():
         if module_name.startswith("sglang_gemma4"):
             continue  # our subclasses import the stock class on purpose
-        for name, value in list(vars(module).items()):
+        names = vars(module)
+        if by_id.keys().isdisjoint(map(id, list(names.values()))):
+            continue
+        for name, value in list(names.items()):
             if id(value) in by_id:
                 found[id(value)] = f"{module_name}.{name} still holds the original"
     for original in originals:

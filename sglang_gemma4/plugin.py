@@ -1,7 +1,9 @@
 """What SGLang calls in every process through the ``sglang.srt.plugins`` entry point. It wires and decides nothing."""
 
+import contextlib
 import logging
 import multiprocessing
+from importlib import import_module
 
 from sglang_gemma4 import patching, switches
 from sglang_gemma4.start import times
@@ -20,6 +22,7 @@ def register() -> None:
     if not switches.is_on(switches.MASTER) and not switches.is_on(switches.CPU_ENGINE):
         return  # before anything of SGLang is looked at: stock stays stock
     from sglang_gemma4.patches import load_all
+    from sglang_gemma4.patches.preflight import is_command_line
 
     patches = load_all()
     if unknown := switches.names_left_out() - {patch.name for patch in patches}:
@@ -29,6 +32,9 @@ def register() -> None:
             logger.warning("sglang-gemma4: %s", line)
     if problem := version_problem():
         logger.warning("sglang-gemma4: nothing is applied: %s", problem)
+    if is_command_line():
+        with contextlib.suppress(Exception):  # a patch whose hook is there says what fails
+            import_module("sglang.srt.entrypoints.http_server")  # SGLang would next; the start table counts it as imports, not as patches
     try:
         with times.part("this package's patches"):
             patching.apply(patches)

@@ -1,12 +1,13 @@
 """The patches and switches as text, JSON, a table for docs/switches.md and fingerprints, all from the declarations."""
 
 import difflib
+import json
 import os
 import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from sglang_gemma4 import hooks, patching, switches
+from sglang_gemma4 import hooks, patching, supported, switches
 from sglang_gemma4.patches import load_all
 from sglang_gemma4.patching import Patch
 from sglang_gemma4.switches import Switch
@@ -103,6 +104,23 @@ def old_names() -> str:
     """The table of names that version 0.1 had."""
     rows = [f"| `{name}` | `{old.switch}` | `{old.patch}` |" for name, old in switches.OLD_NAMES.items()]
     return "\n".join(["| old name | its switch now | its patch |", "| --- | --- | --- |", *rows])
+
+
+def sources() -> str:
+    """``known_sources.json`` for the installed SGLang: the places of all hooks, by file, with the file's digest."""
+    found: dict[str, dict[str, str]] = {}
+    for target in [hook_registry_source(), *(hooks.target_of(hook) for patch in load_all() for hook in patch.hooks)]:
+        if (place := supported.place_of(target)) is not None:
+            path, name = place
+            found.setdefault(path, {"digest": supported.digest(path)})[name] = supported.source_fingerprint(target)
+    return json.dumps(found, indent=1, sort_keys=True)
+
+
+def hook_registry_source() -> Any:
+    """What ``importers.py`` looks at beside the hooks."""
+    from sglang.srt.plugins import hook_registry
+
+    return hook_registry._propagate_patch
 
 
 def fingerprints() -> tuple[str, bool]:
