@@ -41,9 +41,9 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_FROZEN_VIEWS",
     why="MTP has one draft length for every batch size, and costs more than plain decoding where batches are large or drafts refused.",
     evidence="srt/speculative/adaptive_spec_params.py:65 · frozen_kv_mtp_worker_v2.py:741 · runs/2026-11-21-26b-stock-steps (batch 64: "
-    "0.93x) · on an H200, every draft refused, it lost 3.7 % at batch 1, 1.8 % at 8, 1.5 % at 32, 1.9 % at 64 beside this "
-    "package without a draft, runs/2026-11-22-26b-adaptive-refused, up to 4.4 % in short passages after a start, "
-    "runs/2026-11-22-26b-step-switches; no longer steps where drafts are accepted, runs/2026-11-22-26b-adaptive-accepted",
+    "0.93x) · H200, every draft refused: 1.5 to 3.7 % slower than the package without a draft at batch 1 to 64, "
+    "runs/2026-11-22-26b-adaptive-refused, up to 4.4 % just after a start, runs/2026-11-22-26b-step-switches · drafts accepted: no "
+    "slower, runs/2026-11-22-26b-adaptive-accepted",
     remove_when="SGLang's adaptive speculation takes FROZEN_KV_MTP and weighs the cost of a step.",
     uses=(uses.mtp, uses.adaptive),
     hooks=(

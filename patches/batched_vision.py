@@ -36,9 +36,9 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_BATCHED_VISION",
     why="Stock calls tower and embedder image by image, waits for the card each time, multiplies with one-hot matrices and lets images "
     "attend to their padding.",
-    evidence="srt/models/gemma4_mm.py:467-560 (hs[mask]) · gemma4_vision.py:255 (the mask is dropped by triton_attn and fa3), :399, "
-    ":470 (one-hot) · transformers modeling_gemma4.py Gemma4VisionModel · E2B, 600 images on an H200: 1.96 times stock's "
-    "throughput in two passes each, runs/2026-11-22-e2b-images-ttft; stock's GPU attention does not mask padding",
+    evidence="srt/models/gemma4_mm.py:467-560 (hs[mask]) · gemma4_vision.py:255 (triton_attn and fa3 drop the mask), :399, :470 (one-hot) "
+    "· transformers modeling_gemma4.py Gemma4VisionModel · E2B, 600 images on an H200: 1.96 times stock's throughput, two passes each, "
+    "runs/2026-11-22-e2b-images-ttft",
     remove_when="SGLang packs Gemma 4's images into one call of the tower.",
     uses=(uses.images,),
     hooks=(

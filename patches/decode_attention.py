@@ -19,8 +19,8 @@ def take_decode(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs
 PATCH = Patch(
     switch="SGLANG_GEMMA4_ATTENTION",
     why="Stock's decode kernel takes 12 times the time of reading the keys at batch 1, 1.5 times at batch 32.",
-    evidence="runs/2026-11-21-26b-stock-steps · kernels/ops/attention/decode_attention.py:1191 · 1.1 to 6 times as fast by itself; in a "
-    "server timed with verify_attention only",
+    evidence="runs/2026-11-21-26b-stock-steps · kernels/ops/attention/decode_attention.py:1191 · the kernel alone 1.1 to 6 times as fast; "
+    "in a server measured together with verify_attention only",
     remove_when="SGLang's Triton decode cuts each request by its length and the card's size.",
     uses=(uses.triton_decode, uses.kernels),
     hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", take_decode, "e7fa3a24cfc9"),),

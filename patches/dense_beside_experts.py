@@ -22,10 +22,9 @@ def fork_layers(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
 PATCH = Patch(
     switch="SGLANG_GEMMA4_DENSE_OVERLAP",
     why="A MoE layer runs its dense FFN, then router and experts, though neither reads the other: 10 µs a layer at batch 1.",
-    evidence="srt/models/gemma4_causal.py:744-758 · runs/2026-11-22-26b-step-switches · MTP steps on an H200 4.7 % shorter than this "
-    "package's without it at batch 1, 2.1 % at 8, 1.8 % at 32, 1.1 % at 64, runs/2026-11-22-26b-step-switches; 5.5, 2.3, 1.6 "
-    "and 0.8 %, runs/2026-11-23-26b-later-pieces, where the ranges meet at 32 and the drafts had not quite the same kernels; "
-    "three repetitions each, no arm of stock under MTP",
+    evidence="srt/models/gemma4_causal.py:744-758 · H200, MTP steps against the package without it: 4.7, 2.1, 1.8 and 1.1 % shorter at "
+    "batch 1, 8, 32 and 64, runs/2026-11-22-26b-step-switches; 5.5, 2.3, 1.6 and 0.8 %, runs/2026-11-23-26b-later-pieces (ranges overlap "
+    "at 32; kernels of the drafts differed slightly) · three repetitions each, stock not measured",
     remove_when="Gemma4DecoderLayer runs its two branches on two streams.",
     uses=(uses.moe, uses.decode_graphs),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", fork_layers, "b7e9b394300f"),),

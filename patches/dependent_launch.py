@@ -22,11 +22,10 @@ def launch_early(_result: None, *_args: Any, **_kwargs: Any) -> None:
 PATCH = Patch(
     switch="SGLANG_GEMMA4_DEPENDENT_LAUNCH",
     why="A decode step at batch 1 is some 900 kernels, between which the card drains, launches and fills again.",
-    evidence="runs/2026-11-22-26b-kernels-steps (all, batch 1: 0.57 of 6.72 ms is no kernel at all, and the dense products take twice "
-    "their weights' time) · MTP steps on an H200 4.7 % shorter than this package's without it at batch 1, 1.3 % at 8; 0.7 and "
-    "0.4 % at 32 and 64, where the ranges of three repetitions meet, runs/2026-11-23-26b-later-pieces, with a part of "
-    "few_row_linear's launches; with all of them and kv_write the card idles 2 % of a step at batch 1, 8.5 % without the "
-    "three, runs/2026-11-22-26b-mtp-steps",
+    evidence="runs/2026-11-22-26b-kernels-steps (batch 1: no kernel runs in 0.57 of 6.72 ms) · H200, MTP steps against the package "
+    "without it: 4.7 % shorter at batch 1, 1.3 % at 8; 0.7 and 0.4 % at 32 and 64, where the ranges of three repetitions overlap, "
+    "runs/2026-11-23-26b-later-pieces (few_row_linear in part) · with few_row_linear and kv_write the card idles 2 % of a step at batch "
+    "1, 8.5 % without the three, runs/2026-11-22-26b-mtp-steps",
     remove_when="Never by SGLang alone: these are the package's kernels. SGLang's own experts are launched so already.",
     uses=(uses.hopper,),
     hooks=(

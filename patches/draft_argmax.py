@@ -29,10 +29,9 @@ def give_head(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
 PATCH = Patch(
     switch="SGLANG_GEMMA4_FROZEN_CHAIN",
     why="A draft step needs one token: stock writes bf16 logits, their float32 copy and, for E2B and E4B, copies of the chosen rows.",
-    evidence="srt/models/gemma4_mtp.py:293-326 · srt/layers/logits_processor.py:1039 · runs/2026-11-21-26b-mtp-v2 (logits: 22 to 140 "
-    "µs) · 1.1 to 1.7 times as fast as the chain by itself; MTP steps of 26B-A4B on an H200 0.5 % shorter than this package's "
-    "without it at batch 1 and 8, 0.8 % at 32 and 64, three repetitions, whose ranges meet at 32, "
-    "runs/2026-11-23-26b-later-pieces; the centroid head of E2B and E4B likewise",
+    evidence="srt/models/gemma4_mtp.py:293-326 · srt/layers/logits_processor.py:1039 · runs/2026-11-21-26b-mtp-v2 (logits: 22 to 140 µs) "
+    "· the kernel alone 1.1 to 1.7 times as fast as the chain, centroid head too · H200, 26B-A4B, MTP steps against the package without "
+    "it: 0.5 % shorter at batch 1 and 8, 0.8 % at 32 and 64 (three repetitions, ranges overlap at 32), runs/2026-11-23-26b-later-pieces",
     remove_when="SGLang's frozen draft takes its token from a fused head.",
     declines=frozen_chain.not_under_v1,
     uses=(uses.mtp, uses.kernels),

@@ -36,9 +36,8 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_DRAFT_PHASE",
     why="Stock turns the draft's query one position short of its own token's (two short, under the multimodal target).",
     evidence="srt/speculative/frozen_kv_mtp_utils.py:90 · srt/models/gemma4_mm.py:663 · transformers' "
-    "generation/candidate_generator.py:1339 · runs/2026-11-22-tiny-accept-length · tiny pairs: accept length +1.3 to +2.3 % in "
-    "the model's own turn, -0.8 to +1.9 % on 64 forced tokens of text, runs/2026-11-22-tiny-accept-length; not measured on "
-    "released weights or a card",
+    "generation/candidate_generator.py:1339 · tiny pairs: accept length +1.3 to +2.3 % in the model's own turn, -0.8 to +1.9 % on 64 "
+    "forced tokens of text, runs/2026-11-22-tiny-accept-length · not measured on released weights or a card",
     remove_when="SGLang's frozen draft takes the position of the token it starts from.",
     uses=(uses.mtp,),
     hooks=(

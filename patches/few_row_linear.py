@@ -36,11 +36,9 @@ def _interpreted() -> bool:
 PATCH = Patch(
     switch="SGLANG_GEMMA4_FEW_ROW_LINEAR",
     why="At a few rows cuBLAS takes 1.6 to 2 times what reading the weights takes, with a second launch to add up what it split.",
-    evidence="runs/2026-11-22-26b-kernels-steps (all, decode, batch 1: 2.2 ms of products and 117 splitKreduce launches) · a layer of "
-    "26B-A4B on an H200 at one token 86 µs, 93 with cuBLAS's, in two tables that differ by 0.3 for the same layer, at 4 about "
-    "148 for 156, tables 2.5 apart; with Triton 3.6, runs/2026-11-23-26b-layer-chain. In an engine the present tiles' share is "
-    "not measured, nor E2B's tiles, chosen by the same rule; a router's product and the first of an FFN beside experts up to "
-    "32 rows, such an FFN's second at one row",
+    evidence="runs/2026-11-22-26b-kernels-steps (batch 1: 2.2 ms of products, 117 splitKreduce launches) · a layer of 26B-A4B alone on an "
+    "H200 takes 86 µs at one token, 93 with cuBLAS, about 148 for 156 at 4 (Triton 3.6), runs/2026-11-23-26b-layer-chain · not measured "
+    "in an engine with the present tiles, nor on E2B",
     remove_when="SGLang's products of 1 to 16 rows reach the bandwidth of the card.",
     uses=(uses.kernels,),
     hooks=(

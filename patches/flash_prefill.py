@@ -37,11 +37,10 @@ PATCH = Patch(
     why="Prefills of 8,000 tokens spend much of their time in attention, where FlashAttention-4 can be the faster kernel on Hopper: "
     "each kind of layer is measured when the server starts, and goes through the faster one; SGLang's "
     "backend for it reads keys by page, without bulk copies, and needs a second backend beside it for decode.",
-    evidence="runs/2026-11-22-26b-kernels-serve (summaries: more than half of the time is prefill) · runs/2026-11-23-26b-prefill · "
-    "runs/2026-11-23-26b-prefill-flash · kernels/ops/attention/flash_attn/cute/flash_fwd_sm90.py:75 · 26B-A4B on an H200, "
-    "against this package without it: a prompt of 8,000 tokens takes 13 % less time, eight 11 %, five repetitions, ranges "
-    "apart, runs/2026-11-23-26b-prefill-flash; 30 prompts of 7,000 10 % faster, runs/2026-11-23-26b-prefill; compiling and "
-    "measuring took 7 to 19 s of a start, other engines starting beside",
+    evidence="runs/2026-11-22-26b-kernels-serve (summaries: more than half of the time is prefill) · "
+    "kernels/ops/attention/flash_attn/cute/flash_fwd_sm90.py:75 · H200, 26B-A4B, against the package without it: a prompt of 8,000 tokens "
+    "takes 13 % less time, eight 11 % (five repetitions), runs/2026-11-23-26b-prefill-flash; 30 prompts of 7,000 are 10 % faster, "
+    "runs/2026-11-23-26b-prefill · compiling and measuring took 7 to 19 s of a start",
     remove_when="--prefill-attention-backend fa4 is measured to be as fast.",
     uses=(uses.triton_prefill, uses.hopper),
     hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", prefill_by_flash, "e7fa3a24cfc9"),),

@@ -55,10 +55,10 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_BATCHED_VISION",
     why="Features are copied off the card, pickled to the scheduler and copied back: 600 images took 13.7 s so, 7.4 s on the card "
     "(runs/2026-11-22-e2b-images-ttft).",
-    evidence="srt/arg_groups/serving_hook.py:800 (the CPU by default) · runs/2026-11-23-e2b-images-ttft · E2B, 600 images on an H200: "
-    "1.86 times this package's throughput without it, two passes each, runs/2026-11-22-e2b-images-ttft; stock gains 1.20 times "
-    "by that flag, runs/2026-11-23-e2b-images-ttft; it takes 1 GiB of the KV memory; a container that forbids CUDA IPC needs "
-    "--mm-feature-transport cpu",
+    evidence="srt/arg_groups/serving_hook.py:800 (the CPU by default) · E2B, 600 images on an H200: 1.86 times the throughput of the "
+    "package without it, two passes each, runs/2026-11-22-e2b-images-ttft; stock gains 1.20 times by that flag, "
+    "runs/2026-11-23-e2b-images-ttft · it takes 1 GiB of the KV memory; a container that forbids CUDA IPC needs --mm-feature-transport "
+    "cpu",
     remove_when="SGLang chooses cuda_ipc for Gemma 4 as it does for Qwen3-VL on large Hopper cards.",
     uses=(uses.images, uses.kernels),
     hooks=(Hook("sglang.srt.arg_groups.serving_hook.handle_multimodal_feature_transport", "before", stay_on_card, "690e3ae12b3c"),),

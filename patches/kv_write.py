@@ -64,8 +64,8 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_QKV",
     why="A layer's keys and values go through memory once more, in a launch of its own, to get from the rotation into the KV pool.",
     evidence="runs/2026-11-22-26b-kernels-steps (store_kvcache_kernel: 30 launches, 31.8 µs a step at batch 1) · "
-    "srt/models/gemma4_causal.py:513-525 (SGLang's own, switched off; above: how it differs) · measured with dependent_launch "
-    "only",
+    "srt/models/gemma4_causal.py:513-525 (SGLang's own, switched off; the module says how it differs) · measured together with "
+    "dependent_launch only",
     remove_when="SGLang's Gemma4Attention writes keys and values in the launch that rotates them, sliding layers too.",
     uses=(uses.triton_decode, uses.kernels),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", write_early, "b7e9b394300f"),),

@@ -36,10 +36,9 @@ def find_tiles(original: Callable[..., Any], experts: int, inner: int, dtype: st
 PATCH = Patch(
     switch="SGLANG_GEMMA4_EXPERTS",
     why="SGLang's tiles for this shape end at 1,024 tokens: a prefill chunk of 8,192 takes twice its floor, 240 of 620 ms for 32k tokens.",
-    evidence="srt/layers/moe/moe_runner/triton_utils/configs/triton_3_6_0 · runs/2026-11-21-26b-stock-steps (prefill, batch 32) · "
-    "`sglang-gemma4 tune-moe` makes tiles for another card; 26B-A4B prefill of 8 to 64 requests 6 to 9 % shorter on an H200 "
-    "than this package's with SGLang's own tiles, in two repetitions; no arm of stock SGLang beside it, "
-    "runs/2026-11-22-26b-experts",
+    evidence="srt/layers/moe/moe_runner/triton_utils/configs/triton_3_6_0 · runs/2026-11-21-26b-stock-steps (prefill, batch 32) · H200, "
+    "26B-A4B, prefill of 8 to 64 requests: 6 to 9 % shorter than with SGLang's tiles in this package, two repetitions, stock not "
+    "measured, runs/2026-11-22-26b-experts · `sglang-gemma4 tune-moe` makes tiles for another card",
     remove_when="SGLang ships tiles for E=128, N=704 measured beyond 1,024 tokens on this card.",
     uses=(uses.moe, uses.kernels),
     hooks=(

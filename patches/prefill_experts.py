@@ -16,10 +16,10 @@ def take_many(_result: None, moe: Any, hidden_size: int, layer_id: int, config: 
 PATCH = Patch(
     switch="SGLANG_GEMMA4_EXPERTS",
     why="Stock writes gate and up to memory and reads them back, gathers the second product's rows, and pads each expert's last block.",
-    evidence="srt/layers/moe/moe_runner/triton_utils/fused_moe.py:520-970 · runs/2026-11-23-prefill-expert-tiles · 26B-A4B on an H200, "
-    "with tiles that were replaced by faster ones since: a prompt of 8,000 tokens takes 6.5 % less time than with this package "
-    "without it, eight 5.0 %, five repetitions, ranges apart, runs/2026-11-23-26b-prefill-experts; with the present ones, 30 "
-    "prompts of 7,000 go through at least 4 % faster, runs/2026-11-23-26b-prefill; weights come through tensor descriptors",
+    evidence="srt/layers/moe/moe_runner/triton_utils/fused_moe.py:520-970 · runs/2026-11-23-prefill-expert-tiles · H200, 26B-A4B, against "
+    "the package without it: with slower tiles than today's a prompt of 8,000 tokens takes 6.5 % less time, eight 5.0 % (five "
+    "repetitions), runs/2026-11-23-26b-prefill-experts; with today's, 30 prompts of 7,000 are at least 4 % faster, "
+    "runs/2026-11-23-26b-prefill",
     remove_when="SGLang's fused MoE applies gelu in its first GEMM's epilogue and loads 16-bit rows through descriptors in its second.",
     uses=(uses.moe, uses.hopper),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_many, "a63fb2abba48"),),

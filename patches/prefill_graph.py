@@ -132,12 +132,11 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_PREFILL_GRAPH",
     why="Stock launches Gemma 4's prefills kernel by kernel: it excludes multimodal models, raises on layers that share KV and replays "
     "without per-layer embeddings.",
-    evidence="srt/arg_groups/cuda_graph_hook.py:230 and :480 (58 sizes) · model_runner_components/cuda_graph_setup.py:156 · "
-    "gemma4_causal.py:1003 (ids and embeddings at once are refused) · prefill_cuda_graph_runner.py:2100 (replay copies "
-    "embeddings alone) · TTFT of a lone prompt of 1,000 tokens on an H200, from graphs, eager, stock: 26B-A4B 30, 68, 77 ms, "
-    "runs/2026-11-23-26b-prefill; E2B without yoco_graph 42, 71, 61, but at 128 tokens 65, 91, 62, "
-    "runs/2026-11-23-e2b-images-ttft; 16 to 73 s of a start with all kernels to compile, and 0.4 to 0.6 GiB; graphs of up to "
-    "4,096 tokens on E2B and E4B, 2,048 on 26B-A4B, 512 on 31B, or the operator's --cuda-graph-bs-prefill",
+    evidence="srt/arg_groups/cuda_graph_hook.py:230, 480 (58 sizes) · model_runner_components/cuda_graph_setup.py:156 · "
+    "gemma4_causal.py:1003 (ids and embeddings at once are refused) · prefill_cuda_graph_runner.py:2100 (replay copies embeddings alone) "
+    "· H200, TTFT of a lone prompt of 1,000 tokens with graphs, without, stock: 26B-A4B 30, 68, 77 ms, runs/2026-11-23-26b-prefill; E2B "
+    "without yoco_graph 42, 71, 61, but 65, 91, 62 at 128 tokens, runs/2026-11-23-e2b-images-ttft · capture takes 16 to 73 s with nothing "
+    "compiled, and 0.4 to 0.6 GiB · up to 4,096 tokens on E2B and E4B, 2,048 on 26B-A4B, 512 on 31B, or --cuda-graph-bs-prefill",
     remove_when="Gemma4ForConditionalGeneration is in SGLang's multimodal_breakable_cuda_graph_supported_model_archs.",
     uses=(uses.kernels, uses.prefill_graphs_wanted),
     hooks=(

@@ -35,7 +35,7 @@ PATCH = Patch(
     why="Stock norms q, k and v in one launch, rotates in another, copies k and v to be contiguous in two more (verify, prefill), and "
     "rotates a zero key in layers that share KV.",
     evidence="srt/models/gemma4_causal.py:448-531 · runs/2026-11-21-26b-mtp-v2 (qkv_rmsnorm 42, rope 42 and 60 strided copies a step) · "
-    "1.8 to 4.6 times as fast by itself; with kv_write, MTP steps of 26B-A4B 6.0, 2.2, 1.8, 2.8 % shorter at batch 1, 8, 32, "
+    "the kernel alone 1.8 to 4.6 times as fast · with kv_write, 26B-A4B's MTP steps 6.0, 2.2, 1.8 and 2.8 % shorter at batch 1, 8, 32 and "
     "64, runs/2026-11-23-26b-pieces",
     remove_when="SGLang's Gemma4Attention rotates in the launch that norms.",
     uses=(uses.kernels,),

@@ -18,8 +18,7 @@ def choose_in_the_product(_result: None, model: Any, *_args: Any, **_kwargs: Any
 PATCH = Patch(
     switch="SGLANG_GEMMA4_EXPERTS",
     why="The router's product is 0.2 µs of reading; its launch and the one that chooses from its logits wait for each other.",
-    evidence="runs/2026-11-23-26b-layer-chain (a layer at 1 token: 80 µs for 85 with two launches) · a layer of 26B-A4B on an H200 80 "
-    "µs for 85 at one token, 145.5 for 146.3 at 4, no difference at 16; layers by themselves, with Triton 3.6, "
+    evidence="a layer of 26B-A4B alone on an H200 takes 80 µs for 85 at one token, 145.5 for 146.3 at 4, the same at 16 (Triton 3.6), "
     "runs/2026-11-23-26b-layer-chain",
     remove_when="SGLang's router chooses in its product's launch.",
     uses=(uses.moe, uses.kernels),

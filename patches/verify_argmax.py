@@ -31,9 +31,8 @@ def walk() -> Callable[..., Any]:
 PATCH = Patch(
     switch="SGLANG_GEMMA4_VERIFY_ARGMAX",
     why="A greedy verify step needs a token a row: stock writes bf16 logits, their soft-capped float32 copy, and reads that for a maximum.",
-    evidence="runs/2026-11-23-26b-steps-and-floor (batch 32: 112 µs for soft-cap and maximum, and 50 of the head's 395 to write logits) "
-    "· off until measured on a card: soft-cap and maximum take 112 of an MTP step's 17,080 µs at batch 32, "
-    "runs/2026-11-23-26b-steps-and-floor",
+    evidence="runs/2026-11-23-26b-steps-and-floor (batch 32: of a step's 17,080 µs, soft-cap and maximum take 112, writing logits 50 of "
+    "the head's 395) · off until measured on a card",
     remove_when="SGLang's verify takes greedy tokens from a fused head.",
     uses=(uses.mtp, uses.kernels),
     hooks=(

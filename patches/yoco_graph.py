@@ -42,10 +42,9 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_YOCO",
     why="20 of E2B's 35 layers and 18 of E4B's 42 see one row of a prompt, and Python launches their kernels one by one: a lone prompt of "
     "1,000 tokens waits 42 ms for E2B's first token, 30 for that of 26B-A4B, which has no such layers.",
-    evidence="runs/2026-11-23-e2b-images-ttft · runs/2026-11-23-26b-prefill · runs/2026-11-23-e2b-first-token (39 ms without, 13 with) "
-    "· median TTFT of a lone prompt of E2B on an H200, with it, without, stock: 13, 39, 48 ms at 128 tokens in three passes, "
-    "14, 44, 57 at 1,000 in two, two and three, runs/2026-11-23-e2b-first-token; six graphs took 12.6 s, the decode graphs "
-    "behind them 11.7 s less; what they hold was not measured",
+    evidence="H200, E2B, median TTFT of a lone prompt with it, without, stock: 13, 39, 48 ms at 128 tokens (three passes), 14, 44, 57 at "
+    "1,000 (two, two and three), runs/2026-11-23-e2b-first-token · 26B-A4B: runs/2026-11-23-26b-prefill · six graphs took 12.6 s, the "
+    "decode graphs after them 11.7 s less; their memory was not measured",
     remove_when="SGLang captures prefills of models that share KV as one graph.",
     uses=(uses.shared_kv, uses.prefill_graphs),
     hooks=(Hook(f"{RUNNER}.capture", "after", capture_short_part, "85281b39b2ae"),),
