@@ -31,12 +31,11 @@ def build(seed: int = 0) -> Any:
     config.audio_config = Gemma4AudioConfig(**CONFIG)
     model = Gemma4ForConditionalGeneration.from_pretrained(shipped, config=config, dtype=torch.float32).eval()
     state = model.state_dict()
-    spread_weights.fill(model, seed, leave=[name for name in state if not name.removeprefix("model.").startswith(PARTS)])
+    new = {name: tensor for name, tensor in state.items() if name.removeprefix("model.").startswith(PARTS)}
+    spread_weights.fill(model, seed, leave=state.keys() - new.keys())
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, tensor in state.items():
-            if not name.removeprefix("model.").startswith(PARTS):
-                continue
+        for name, tensor in new.items():
             if tensor.dim() == 1:
                 tensor.add_(0.1 * torch.randn(tensor.shape, generator=generator))
             spread_weights.clip(name, tensor)

@@ -9,9 +9,10 @@ import json
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from sglang_gemma4.tiny import batches, chat_format, dialogues, export, families
 from sglang_gemma4.tiny import tokenizer as tiny_tokenizer
 from sglang_gemma4.tiny.batches import Array, Encoder, Pictures
 from sglang_gemma4.tiny.drafting import matched_drafts, verify_rounds
-from sglang_gemma4.tiny.packed_forward import hidden_states, logits_of, to_device
+from sglang_gemma4.tiny.packed_forward import Batch, hidden_states, logits_of, to_device
 
 QUESTIONS, COLOURS, CHATS, SEED = 400, 30, 60, 7
 
@@ -69,21 +70,20 @@ def colours(model: Any, raw: Any) -> tuple[int, int]:
 def prompts(number: int = 12) -> dict[str, list[str]]:
     """Held-out prompts for accept length, by kind."""
     rng = random.Random(SEED + 1)
-    out = {}
-    for kind, make in dialogues.MAKERS.items():
-        made = [make(rng, "held_out") for _ in range(number)]
-        for d in made:  # the first message that the model writes
-            d.messages = d.messages[: next(i for i, m in enumerate(d.messages) if m["role"] == "assistant") + 1]
-        out[kind] = [chat_format.render(d, prompt_only=True) for d in made]
-    return out
+
+    def prompt(made: dialogues.Dialogue) -> str:
+        """Up to the first message that the model writes."""
+        first = next(i for i, message in enumerate(made.messages) if message["role"] == "assistant")
+        return chat_format.render(replace(made, messages=made.messages[: first + 1]), prompt_only=True)
+
+    return {kind: [prompt(make(rng, "held_out")) for _ in range(number)] for kind, make in dialogues.MAKERS.items()}
 
 
-@dataclass
-class Continuation:
+class Continuation(NamedTuple):
     """Greedy continuations of one kind of prompt, run through the target once: ``spans`` are (row, first, end) of the outputs."""
 
     kind: str
-    batch: Any
+    batch: Batch
     output: Any
     spans: list[tuple[int, int, int]]
 
@@ -94,12 +94,12 @@ def continuations(model: Any, raw: Any) -> list[Continuation]:
     encoder, device, out = Encoder(raw), next(model.parameters()).device.type, []
     stops = set(export.stop_ids(raw))
     for kind, texts in prompts().items():
-        ids = [encoder.encode(t) for t in texts]
+        ids = [encoder.encode(text) for text in texts]
         width = max(map(len, ids))
         padded = torch.tensor([[families.PAD] * (width - len(i)) + i for i in ids], device=device)
-        mask = torch.tensor([[0] * (width - len(i)) + [1] * len(i) for i in ids], device=device)
+        mask = (torch.arange(width) >= torch.tensor([[width - len(i)] for i in ids])).long().to(device)
         done = model.generate(input_ids=padded, attention_mask=mask, max_new_tokens=128, do_sample=False)[:, width:].tolist()
-        done = [row[: next((i + 1 for i, t in enumerate(row) if t in stops), len(row))] for row in done]
+        done = [row[: next((i + 1 for i, token in enumerate(row) if token in stops), len(row))] for row in done]
         rows = batches.alone([batches.document(a + b) for a, b in zip(ids, done, strict=True)])
         batch = to_device(rows, None, model.config.text_config, device)
         spans = [(row, len(a) - 1, len(a) + len(b) - 1) for row, (a, b) in enumerate(zip(ids, done, strict=True))]
@@ -109,16 +109,15 @@ def continuations(model: Any, raw: Any) -> list[Continuation]:
 
 def accept_lengths(model: Any, assistant: Any, said: list[Continuation]) -> dict[str, float]:
     """Mean accept length at three draft steps of greedy decoding, by kind of prompt and over all verify rounds."""
-    out: dict[str, float] = {}
-    every: list[int] = []
-    for one in said:
-        matched = matched_drafts(model, assistant, one.batch, one.output)
+    rounds: dict[str, list[int]] = {}
+    for kind, batch, output, spans in said:
+        matched = matched_drafts(model, assistant, batch, output)
         # The last drafts reach beyond what was generated.
-        walks = [verify_rounds(matched[row, begin:end].tolist(), end - begin - families.DRAFT_STEPS - 1) for row, begin, end in one.spans]
-        rounds = [committed for walk in walks for committed in walk]
-        out[one.kind] = round(sum(rounds) / max(len(rounds), 1), 3)
-        every += rounds
-    return dict(out, all=round(sum(every) / len(every), 3), rounds=len(every))
+        walks = [verify_rounds(matched[row, begin:end].tolist(), end - begin - families.DRAFT_STEPS - 1) for row, begin, end in spans]
+        rounds[kind] = list(chain(*walks))
+    rounds["all"] = list(chain(*rounds.values()))
+    means = {kind: round(sum(committed) / max(len(committed), 1), 3) for kind, committed in rounds.items()}
+    return {**means, "rounds": len(rounds["all"])}
 
 
 def measure(path: Path, name: str, device: str) -> dict[str, Any]:

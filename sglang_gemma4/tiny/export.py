@@ -1,6 +1,7 @@
 """Writing a trained target or assistant as transformers saves it: bfloat16 safetensors, tokenizer, processor, generation config."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,8 @@ from sglang_gemma4.tiny import tokenizer as tiny_tokenizer
 
 def special_ids(raw: Any) -> dict[str, int]:
     """The token ids that Gemma4Config names; SGLang's processor reads `eoa_token_id`, transformers declares `eoa_token_index`."""
-    names = {
-        "image_token_id": "<|image|>",
-        "boi_token_id": "<|image>",
-        "eoi_token_id": "<image|>",
-        "audio_token_id": "<|audio|>",
-        "boa_token_id": "<|audio>",
-        "eoa_token_id": "<audio|>",
-        "eoa_token_index": "<audio|>",
-        "video_token_id": "<|video|>",
-    }
-    return {key: raw.token_to_id(token) for key, token in names.items()}
+    ids = {name: raw.token_to_id(token) for name, token in tiny_tokenizer.MEDIA_TOKENS.items()}
+    return {**ids, "eoa_token_index": ids["eoa_token_id"]}
 
 
 def stop_ids(raw: Any) -> list[int]:
@@ -28,27 +20,30 @@ def stop_ids(raw: Any) -> list[int]:
     return [families.EOS, raw.token_to_id("<turn|>"), raw.token_to_id("<|tool_response>")]
 
 
-def _generation_config(raw: Any, **more: Any) -> Any:
-    from transformers import GenerationConfig
-
-    return GenerationConfig(bos_token_id=families.BOS, pad_token_id=families.PAD, eos_token_id=stop_ids(raw), do_sample=False, **more)
-
-
-def save_target(model: Any, raw: Any, path: Path) -> None:
-    """The whole directory that AutoProcessor, AutoModelForImageTextToText and SGLang load."""
-    import torch
+def gemma4_parts() -> tuple[Any, Any, Any, Any]:
+    """What :func:`save_target` writes for the trained families."""
     from transformers import Gemma4Processor
     from transformers.models.gemma4.feature_extraction_gemma4 import Gemma4AudioFeatureExtractor
     from transformers.models.gemma4.video_processing_gemma4 import Gemma4VideoProcessor
 
-    model.generation_config = _generation_config(raw)
-    model.to("cpu", torch.bfloat16).save_pretrained(path)
+    return Gemma4Processor, batches.image_processor(), Gemma4VideoProcessor(**families.IMAGE), Gemma4AudioFeatureExtractor()
+
+
+def save_target(model: Any, raw: Any, path: Path, parts: Callable[[], tuple[Any, Any, Any, Any]] = gemma4_parts, **generation: Any) -> None:
+    """The whole directory that AutoProcessor, AutoModelForImageTextToText and SGLang load.
+
+    Args:
+        parts: the processor's class, and its image, video and sound processors.
+        generation: further fields of generation_config.json.
+    """
+    _save(model, raw, path, **generation)
+    kind, image, video, sound = parts()
     tokenizer = tiny_tokenizer.fast_tokenizer(raw)
-    processor = Gemma4Processor(
-        feature_extractor=Gemma4AudioFeatureExtractor(),
-        image_processor=batches.image_processor(),
+    processor = kind(
+        feature_extractor=sound,
+        image_processor=image,
         tokenizer=tokenizer,
-        video_processor=Gemma4VideoProcessor(**families.IMAGE),
+        video_processor=video,
         chat_template=tokenizer.chat_template,
         image_seq_length=families.MAX_SOFT_TOKENS,
     )
@@ -57,11 +52,17 @@ def save_target(model: Any, raw: Any, path: Path) -> None:
 
 def save_assistant(model: Any, raw: Any, path: Path) -> None:
     """The assistant's directory, with the same tokenizer."""
-    import torch
-
-    model.generation_config = _generation_config(raw, num_assistant_tokens=families.DRAFT_STEPS, num_assistant_tokens_schedule="constant")
-    model.to("cpu", torch.bfloat16).save_pretrained(path)
+    _save(model, raw, path, num_assistant_tokens=families.DRAFT_STEPS, num_assistant_tokens_schedule="constant")
     tiny_tokenizer.fast_tokenizer(raw).save_pretrained(path)
+
+
+def _save(model: Any, raw: Any, path: Path, **generation: Any) -> None:
+    import torch
+    from transformers import GenerationConfig
+
+    common = {"bos_token_id": families.BOS, "pad_token_id": families.PAD, "eos_token_id": stop_ids(raw), "do_sample": False}
+    model.generation_config = GenerationConfig(**common, **generation)
+    model.to("cpu", torch.bfloat16).save_pretrained(path)
 
 
 def size_of(path: Path) -> int:

@@ -10,18 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from sglang_gemma4.tiny import real_sizes
+from sglang_gemma4.tiny.tokenizer import MEDIA_TOKENS
 
 SOFT_TOKENS, PATCH_SIZE = 280, 16  # a released image costs at most this many tokens, from patches of this many pixels
 
 # Control tokens with ids in the released config.json and generation_config.json.
 REAL_IDS = {
-    "<|image>": real_sizes.TOKENS["boi_token_id"],
-    "<|image|>": real_sizes.TOKENS["image_token_id"],
-    "<image|>": real_sizes.TOKENS["eoi_token_id"],
-    "<|audio>": real_sizes.TOKENS["boa_token_id"],
-    "<|audio|>": real_sizes.TOKENS["audio_token_id"],
-    "<audio|>": real_sizes.TOKENS["eoa_token_id"],
-    "<|video|>": real_sizes.TOKENS["video_token_id"],
+    **{token: real_sizes.TOKENS[name] for name, token in MEDIA_TOKENS.items()},
     "<turn|>": real_sizes.GENERATION["eos_token_id"][1],
     "<|tool_response>": real_sizes.GENERATION["eos_token_id"][2],
 }
@@ -46,15 +41,9 @@ def files(name: str, tiny: Path) -> dict[str, Any]:
 def _with_real_ids(tokenizer: dict[str, Any], vocabulary_size: int) -> dict[str, Any]:
     """Move the control tokens; a token that had one of their ids gets the id that became free."""
     vocabulary: dict[str, int] = tokenizer["model"]["vocab"]
-    by_id = {number: token for token, number in vocabulary.items()}
     for token, wanted in REAL_IDS.items():
-        freed, displaced = vocabulary[token], by_id.pop(wanted, None)
-        del by_id[freed]
-        if displaced is not None:
-            vocabulary[displaced] = freed
-            by_id[freed] = displaced
-        vocabulary[token] = wanted
-        by_id[wanted] = token
+        displaced = next((other for other, number in vocabulary.items() if number == wanted), token)
+        vocabulary[displaced], vocabulary[token] = vocabulary[token], wanted
     for added in tokenizer["added_tokens"]:
         added["id"] = vocabulary[added["content"]]
     free = set(range(vocabulary_size)) - set(vocabulary.values())

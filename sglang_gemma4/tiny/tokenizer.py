@@ -30,6 +30,11 @@ NAMED = {
     "etr_token": "<tool_response|>",
     "escape_token": '<|"|>',
 }
+MEDIA_TOKENS = {
+    **{f"{name}_token_id": NAMED[f"{name}_token"] for name in ("image", "boi", "eoi", "audio", "boa", "eoa")},
+    "video_token_id": "<|video|>",
+}
+"""By the names of their ids in config.json."""
 CONTROL = ["<pad>", "<eos>", "<bos>", "<unk>", *NAMED.values(), "<|video|>", "<mask>"]
 
 
@@ -64,17 +69,15 @@ def train(seed: int = 0, documents: int = 6000) -> Any:
     order = [*CONTROL, *(f"<0x{b:02X}>" for b in range(256)), *sorted(state["vocab"], key=state["vocab"].get)]
     order += [f"<unused{number}>" for number in range(len(order), families.VOCABULARY)]
     vocabulary = {token: i for i, token in enumerate(order)}
-    merges = [tuple(m) if not isinstance(m, str) else tuple(m.split(" ")) for m in state["merges"]]
-    out = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-    out.normalizer, out.pre_tokenizer = normalizers.Replace(" ", "▁"), split
-    out.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    out.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in CONTROL])
-    return out
+    merges = [tuple(pair) for pair in state["merges"]]
+    learner.model = models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True)
+    learner.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    learner.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in CONTROL])
+    return learner
 
 
 def fast_tokenizer(raw: Any) -> Any:
-    """The transformers tokenizer around `raw`, with the chat template and every named token."""
-    # No post-processor: SGLang and the MMLU prompts write <bos> themselves where the template does not.
+    """The transformers tokenizer around `raw`, with the chat template, every named token, and <bos> before a text."""
     from tokenizers import processors
     from transformers import PreTrainedTokenizerFast
 

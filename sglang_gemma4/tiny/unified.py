@@ -4,13 +4,11 @@ It has what distinguishes the unified model: raw patches and waveform projected 
 ones and K = V there, bidirectional attention in images. Nothing is trained, but text, images and sounds change its logits.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.tiny import checkpoints, export, families, spread_weights
+from sglang_gemma4.tiny import checkpoints, export, families, spread_weights, tokenizer
 
-NAME = "tiny-12b"
 SAMPLES = 640
 """Samples of a waveform per soft token, 40 ms, as in the released model's feature extractor."""
 TEXT: dict[str, Any] = {
@@ -72,34 +70,25 @@ def build_assistant(seed: int = 0) -> Any:
     return model
 
 
-def write(path: Path, seed: int = 0) -> Path:
-    """The whole directory that AutoProcessor, AutoModelForImageTextToText and SGLang load, with the tiny families' tokenizer.
-
-    Its assistant lies beside it, in ``PATH-assistant``.
-    """
-    import torch
-    from tokenizers import Tokenizer
-    from transformers import AutoTokenizer
+def parts() -> tuple[Any, Any, Any, Any]:
+    """The unified processor's class and parts, for :func:`export.save_target`."""
     from transformers.models.gemma4_unified.feature_extraction_gemma4_unified import Gemma4UnifiedAudioFeatureExtractor
     from transformers.models.gemma4_unified.image_processing_gemma4_unified import Gemma4UnifiedImageProcessor
     from transformers.models.gemma4_unified.processing_gemma4_unified import Gemma4UnifiedProcessor
     from transformers.models.gemma4_unified.video_processing_gemma4_unified import Gemma4UnifiedVideoProcessor
 
-    tiny = checkpoints.SHIPPED / "tiny-e2b"
-    model = build(export.special_ids(Tokenizer.from_file(str(tiny / "tokenizer.json"))), seed)
-    model.to(torch.bfloat16).save_pretrained(path)
-    tokenizer = AutoTokenizer.from_pretrained(tiny)
-    processor = Gemma4UnifiedProcessor(
-        feature_extractor=Gemma4UnifiedAudioFeatureExtractor(feature_size=SAMPLES, audio_samples_per_token=SAMPLES),
-        image_processor=Gemma4UnifiedImageProcessor(**families.IMAGE),
-        tokenizer=tokenizer,
-        video_processor=Gemma4UnifiedVideoProcessor(**families.IMAGE),
-        chat_template=tokenizer.chat_template,
-        image_seq_length=families.MAX_SOFT_TOKENS,
-    )
-    processor.save_pretrained(path)
-    generation = json.loads((tiny / "generation_config.json").read_text())
+    image, video = Gemma4UnifiedImageProcessor(**families.IMAGE), Gemma4UnifiedVideoProcessor(**families.IMAGE)
+    sound = Gemma4UnifiedAudioFeatureExtractor(feature_size=SAMPLES, audio_samples_per_token=SAMPLES)
+    return Gemma4UnifiedProcessor, image, video, sound
+
+
+def write(path: Path, seed: int = 0) -> Path:
+    """Write the checkpoint to ``path``, with the tiny families' tokenizer, and its assistant to ``PATH-assistant``."""
+    import torch
+
+    raw = tokenizer.load_raw(checkpoints.SHIPPED / "tiny-e2b")
+    model = build(export.special_ids(raw), seed)
     never = [model.config.eoi_token_id, model.config.eoa_token_index]  # as in the released file; SGLang's class always suppresses them
-    (path / "generation_config.json").write_text(json.dumps(generation | {"suppress_tokens": never}, indent=1) + "\n")
+    export.save_target(model, raw, path, parts, suppress_tokens=never)
     build_assistant(seed).to(torch.bfloat16).save_pretrained(path.with_name(f"{path.name}-assistant"))
     return path
