@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4.benchmark import latency, load_plot, records, report, workloads
+from sglang_gemma4.benchmark import latency, plots, records, report, workloads
 from sglang_gemma4.benchmark.results import load
 from tests.unit import bench_synthetic
 
@@ -141,11 +141,11 @@ def test_a_plot_shows_both_latencies_and_their_limits(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Figure, "savefig", keeping)
     results = load(run(tmp_path / "run", {"stock": {1: [GOOD], 2: [SLOW_START]}, "package": {1: [GOOD], 2: [GOOD]}}, (1, 2)))
-    assert load_plot.latency_over_rate(results, tmp_path / "plot.png")
+    assert plots.latency_over_rate(results, tmp_path / "plot.png")
     (ttft, itl) = drawn[0].axes
     for axis, limit, highest in ((ttft, 2000.0, 2001.0), (itl, 60.0, 20.0)):
         lines = {str(line.get_label()): [float(value) for value in line.get_ydata()] for line in axis.get_lines()}  # type: ignore[union-attr]
         assert lines["limit of p99"] == [limit, limit]
         assert max(lines["stock, p99"]) == highest
         assert len(lines["package, p50"]) == 2
-    assert not load_plot.latency_over_rate(load(bench_synthetic.write(tmp_path / "other")), tmp_path / "none.png")
+    assert not plots.latency_over_rate(load(bench_synthetic.write(tmp_path / "other")), tmp_path / "none.png")
