@@ -13,11 +13,13 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from sglang_gemma4.benchmark import machine, records, shared_card
 from sglang_gemma4.benchmark.arms import Arm, stock_environment
 from sglang_gemma4.benchmark.plan import WARM_UP, Plan, Task, adapters_kind
+from sglang_gemma4.benchmark.results import table
 from sglang_gemma4.benchmark.server import Died
 from sglang_gemma4.benchmark.statistics import summary
 from sglang_gemma4.benchmark.step_engine import StepEngine
@@ -106,6 +108,7 @@ def _adapters(model: Path, scratch: Path, count: int, rank: int) -> list[str]:
 
 def _measure(plan: Plan, asked: argparse.Namespace) -> None:
     """All engines side by side; one that dies is named in the raw lines, and the others go on."""
+    said = partial(print, flush=True)
     with ExitStack() as running:
         environment = running.enter_context(shared_card.environment(plan))
         engines = []
@@ -116,48 +119,43 @@ def _measure(plan: Plan, asked: argparse.Namespace) -> None:
             ]
             engines.append(StepEngine(plan, arm, environment, 0, tasks, None))
             running.callback(engines[-1].stop)
-
-        def said(text: str) -> None:
-            print(text, flush=True)
-
-        def lives(engine: StepEngine, task: Task | None) -> bool:
-            try:
-                engine.do(task, None, said) if task else engine.wait_until_up(None, said)
-            except Died as death:
-                during = f"step batch {asked.batch}" if task else "start of the engine"
-                records.append(
-                    plan.raw, "crash", arm=engine.arm.name, round=0, during=during, exit_status=death.exit_status, log_tail=death.log_tail
-                )  # fmt: skip
-                return False
-            return True
-
-        engines = [engine for engine in engines if lives(engine, None)]
-        for task in dict.fromkeys(task for engine in engines for task in engine.tasks):
-            engines = [engine for engine in engines if task not in engine.tasks or lives(engine, task)]
+        for task in (None, *dict.fromkeys(task for engine in engines for task in engine.tasks)):
+            for engine in engines.copy():
+                try:
+                    if task is None:
+                        engine.wait_until_up(None, said)
+                    elif task in engine.tasks:
+                        engine.do(task, None, said)
+                except Died as death:
+                    engines.remove(engine)
+                    crash = {"exit_status": death.exit_status, "log_tail": death.log_tail}
+                    during = f"step batch {asked.batch}" if task else "start of the engine"
+                    records.append(plan.raw, "crash", arm=engine.arm.name, round=0, during=during, **crash)
 
 
 def _report(lines: list[records.Record]) -> str:
     """A table: medians of the counted repetitions, least and most beside them."""
     header = next(line for line in lines if line["kind"] == "header")
-    rows = [
-        f"# LoRA on {header['model']}: a batch whose requests use several adapters, on {header['device']['name']}", "",
-        "Random weights, random adapters of attention and the dense FFN; offline engine, medians (least to most) of the repetitions.", "",
-        "| arm | adapters in the batch | ms a decode step | output tok/s while decoding | prefill of the batch, ms |",
-        "| --- | --- | --- | --- | --- |",
-    ]  # fmt: skip
+    rows = []
     steps = [line for line in lines if line["kind"] == "step" and line["counted"]]
     for arm, count in dict.fromkeys((line["arm"], line.get("adapters")) for line in steps):
-        mine = [line for line in steps if (line["arm"], line.get("adapters")) == (arm, count)]
         cells = []
         for name, digits in (("step_ms", 2), ("output_throughput", 0), ("prefill_ms", 0)):
-            found = summary([line[name] for line in mine])
+            found = summary([line[name] for line in steps if (line["arm"], line.get("adapters")) == (arm, count)])
             cells.append(f"{found.median:.{digits}f} ({found.low:.{digits}f} to {found.high:.{digits}f})")
-        rows.append(f"| {arm} | {'no LoRA' if count is None else count} | {' | '.join(cells)} |")
+        rows.append([arm, "no LoRA" if count is None else str(count), *cells])
     for line in lines:
         if line["kind"] == "crash":
             errors = [text for text in line["log_tail"] if "Error" in text.split(":")[0]] or line["log_tail"][-1:]
-            rows.append(f"| {line['arm']} | | died during {line['during']}: {' '.join(errors)[-200:].replace('|', '/')} | | |")
-    return "\n".join(rows) + "\n"
+            rows.append([line["arm"], "", f"died during {line['during']}: {' '.join(errors)[-200:].replace('|', '/')}", "", ""])
+    columns = ["arm", "adapters in the batch", "ms a decode step", "output tok/s while decoding", "prefill of the batch, ms"]
+    return f"""\
+# LoRA on {header["model"]}: a batch whose requests use several adapters, on {header["device"]["name"]}
+
+Random weights, random adapters of attention and the dense FFN; offline engine, medians (least to most) of the repetitions.
+
+{table(columns, rows)}
+"""
 
 
 if __name__ == "__main__":

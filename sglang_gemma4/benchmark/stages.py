@@ -51,12 +51,13 @@ def of_decode(trace: "Trace") -> dict[str, Any] | None:
 
 def _stage_of(events: "pd.DataFrame", moments: Any) -> list[str]:
     """The stage whose span each launch lies in; stages do not nest."""
+    from sglang_gemma4.benchmark.trace import holding
+
     marks = events[events["cat"] == "user_annotation"].sort_values("ts")
     verify = marks["name"].str.startswith("step[VERIFY")
     marks = marks.assign(stage=marks["name"].map(_SPANS).where(~verify, "verify")).dropna(subset="stage")
-    where = marks["ts"].searchsorted(moments, side="right") - 1
-    ends, stages = (marks["ts"] + marks["dur"]).tolist(), marks["stage"].tolist()
-    return [stages[at] if at >= 0 and moment <= ends[at] else "other" for at, moment in zip(where, moments, strict=True)]
+    stages = [*marks["stage"], "other"]
+    return [stages[at] for at in holding(marks, moments)]
 
 
 def rows(records: Sequence[Record]) -> str:

@@ -110,7 +110,8 @@ class Trace:
         # The batch that launched it: the one running, else the next (it was being prepared), else the last.
         batch = np.searchsorted([step.end for step in self.steps], timed["launched"]).clip(max=len(self.steps) - 1)
         stages = np.array([step.stage for step in self.steps])
-        return timed[(stages[batch] == stage) & ~_away(self.events, timed["launched"])]
+        away = self.events[self.events["name"].isin(_AWAY)].sort_values("ts")
+        return timed[(stages[batch] == stage) & (holding(away, timed["launched"]) < 0)]
 
 
 def _load(trace: Path) -> pd.DataFrame:
@@ -125,38 +126,22 @@ def _load(trace: Path) -> pd.DataFrame:
 
 
 def _steps(events: pd.DataFrame) -> list[Step]:
-    spans = events[events["cat"] == "user_annotation"]
-    batches = _spans(spans[spans["name"] == "scheduler.run_batch"])
+    marks = events[events["cat"] == "user_annotation"].sort_values("ts")
+    batches = marks[marks["name"] == "scheduler.run_batch"]
     found = []
-    for name, began, lasted in spans[["name", "ts", "dur"]].itertuples(index=False):
+    for batch, name, start, lasted in zip(holding(batches, marks["ts"]), marks["name"], marks["ts"], marks["dur"], strict=True):
         match = _STEP.match(name)
-        stage = _STAGE_OF.get(match[1]) if match else None  # DRAFT and IDLE are no steps of their own
-        if match is None or stage is None:
-            continue
-        where = np.searchsorted(batches[:, 1], began)
-        inside = where < len(batches) and batches[where, 0] <= began
-        start, end = batches[where] if inside else (began, began + lasted)
-        found.append(Step(stage, int(match[2]), int(match[3]) if match[3] else None, float(start), float(end)))
+        if match and (stage := _STAGE_OF.get(match[1])):  # DRAFT and IDLE are no steps of their own
+            begun, spent = (batches["ts"].iat[batch], batches["dur"].iat[batch]) if batch >= 0 else (start, lasted)
+            found.append(Step(stage, int(match[2]), int(match[3]) if match[3] else None, float(begun), float(begun + spent)))
     return sorted(found, key=lambda step: step.start)
 
 
-def _spans(events: pd.DataFrame) -> np.ndarray:
-    """[events, 2] start and end of each, by start."""
-    ordered = events.assign(end=events["ts"] + events["dur"]).sort_values(["ts", "end"])
-    spans: np.ndarray = ordered[["ts", "end"]].to_numpy(float)
-    return spans
-
-
-def _away(events: pd.DataFrame, moments: pd.Series) -> np.ndarray:
-    """Whether each moment lies in one of the spans ``_AWAY``."""
-    spans = _spans(events[events["name"].isin(_AWAY)])
-    if not len(spans):
-        return np.zeros(len(moments), bool)
-    before = np.concatenate([[-np.inf], np.maximum.accumulate(spans[:, 1])[:-1]])
-    spans = spans[spans[:, 0] >= before]  # the others lie within the span before
-    where = np.searchsorted(spans[:, 1], moments)
-    inside: np.ndarray = (where < len(spans)) & (spans[where.clip(max=len(spans) - 1), 0] <= moments.to_numpy())
-    return inside
+def holding(spans: pd.DataFrame, moments: Any) -> np.ndarray:
+    """For each moment the number of the last of ``spans``, sorted by ``ts``, that began before it; -1 where none of them still runs."""
+    at = np.searchsorted(spans["ts"], moments, side="right") - 1
+    ends = np.append((spans["ts"] + spans["dur"]).cummax(), -np.inf)  # the last stands for "none began"
+    return np.where(moments <= ends[at], at, -1)
 
 
 def _gpu_events(events: pd.DataFrame) -> pd.DataFrame:
