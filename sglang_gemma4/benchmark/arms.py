@@ -104,16 +104,6 @@ def stock_environment(dummy_weights: bool) -> dict[str, str]:
     return {switch.name: str(int(bool(switch.zero))) for switch in switches.SWITCHES.values() if switch.name not in KEPT_IN_DUMMY_STOCK}
 
 
-def off_and_on(switch: str) -> tuple[str, str]:
-    """The two arms that compare one switch.
-
-    Raises:
-        ValueError: the switch does not exist.
-    """
-    switches.check_name(switch, "1")
-    return f"off:{switch}=0", f"on:{switch}=1"
-
-
 def check(arms: Sequence[Arm], environ: Mapping[str, str] = os.environ) -> None:
     """Refuse arms that share a name or do the same.
 

@@ -33,11 +33,14 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
     if not name:
         raise ValueError("no model was given; name a checkpoint, a tiny model or a real size (sglang-gemma4 bench --help)")
     model, assistant, dummy = _model(name, arguments.assistant, scratch)
-    specs = [*(arms.off_and_on(arguments.switch) if arguments.switch else ()), *arguments.arm] or [arms.STOCK, arms.PACKAGE]
+    specs = arguments.arm or [arms.STOCK, arms.PACKAGE]
+    if switch := arguments.switch:
+        switches.check_name(switch, "1")  # SwitchError, a ValueError
+        specs = [f"off:{switch}=0", f"on:{switch}=1", *arguments.arm]
     parsed = [arms.parse(spec, assistant=assistant, dummy_weights=dummy, rates=arguments.rates) for spec in specs]
     arms.check(parsed)
     chosen = workloads.named(filter(None, arguments.workload.split(",")), arguments.rates, arguments.load_seconds)
-    asked = {name: getattr(arguments, name) for name in _AS_ASKED}
+    asked = {option: getattr(arguments, option) for option in _AS_ASKED}
     if not (chosen or asked["batches"] or asked["profile"]):
         if not dry:
             raise ValueError("nothing to measure; give --workload, --batches or --profile (sglang-gemma4 bench --help)")

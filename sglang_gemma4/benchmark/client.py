@@ -25,11 +25,12 @@ class Client:
         With ``token_ids`` every workload is sent as loads are, as streams to ``/v1/completions``: the way for vLLM too."""
         self.folder, self.model, self.dataset, self.token_ids = folder, model, dataset, token_ids
         self.log = folder / "client.log"
-        self._vocabulary: list[int] = []
+        self._first, self._vocabulary = 0, [0]  # tokens of prompts
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["sglang.benchmark.serving"])
         own = dict(os.environ)
-        os.environ.update(environment, TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")  # their threads would not outlive a fork
+        # Threads would not outlive a fork; what SGLang warns of at import is not for this terminal.
+        os.environ.update(environment, TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
         try:
             multiprocessing.forkserver.ensure_running()
         finally:
@@ -50,7 +51,7 @@ class Client:
         process = self._context.Process(target=client_process.draw, args=(self.log, asked), daemon=True)
         process.start()
         if not all(self._drawn(workload) for workload, _ in passes):
-            self._vocabulary = _ordinary_tokens(self.model)
+            self._first, self._vocabulary = _tokens(self.model)
         process.join()
         if process.exitcode:
             last = (tail(self.log) or ["no output"])[-1]
@@ -66,8 +67,10 @@ class Client:
         out.unlink(missing_ok=True)
         streamed = self._streamed(workload)
         words = [*self._arguments(workload, seed, server.engine), "--base-url", server.url, "--output-file", str(out)]
-        requests = self._requests(workload, seed) if self._drawn(workload) else workloads.rows(workload, seed, self._vocabulary)
-        given = (self.log, words, requests, streams if streamed else None)
+        rows = [] if self._drawn(workload) else workloads.rows(workload, seed, self._vocabulary)
+        for row in rows if not streamed else []:
+            row["ids"][0] = self._first
+        given = (self.log, words, rows or self._requests(workload, seed), streams if streamed else None)
         process = self._context.Process(target=client_process.run, args=given, daemon=True)
         process.start()
         started = told = time.monotonic()
@@ -115,12 +118,13 @@ class Client:
         return [*words, "--tokenize-prompt", "--dataset-path", str(self.dataset)] if self.dataset else words
 
 
-def _ordinary_tokens(model: str) -> list[int]:
-    """The ids of the tokens that have no meaning of their own."""
+def _tokens(model: str) -> tuple[int, list[int]]:
+    """The id that a tokenized text begins with, and those of the tokens that have no meaning of their own."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
-    return sorted(set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids) - set(tokenizer.added_tokens_decoder))
+    ordinary = set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids) - set(tokenizer.added_tokens_decoder)
+    return tokenizer.encode("a")[0], sorted(ordinary)
 
 
 def measured(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Versions, card and environment of a run. A probe that fails is left out; nothing here imports SGLang."""
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -16,23 +17,19 @@ PREFIXES = ("SGLANG_", "CUDA_", "TORCH_", "TRITON_", "NCCL_", "OMP_")
 def versions() -> dict[str, str]:
     """Of the package, the commit of its checkout if it has one, Python, and what it runs on."""
     found = {"sglang-gemma4": __version__, "python": platform.python_version()}
-    commit = _printed(["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"])
-    if commit:
+    if commit := _printed(["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]):
         found["commit"] = commit
     for name in DISTRIBUTIONS:
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 
 def device() -> dict[str, Any]:
     """The cards, or the processor where there are none: ``name``, ``count``, ``memory_gib`` of one, ``driver``."""
-    listed = _printed(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"])
-    if listed:
-        cards = [[cell.strip() for cell in line.split(",")] for line in listed.splitlines()]
-        name, mebibytes, driver = cards[0]
+    if listed := _printed(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]):
+        cards = listed.splitlines()
+        name, mebibytes, driver = cards[0].split(", ")
         return {"name": name, "count": len(cards), "memory_gib": round(float(mebibytes) / 1024, 1), "driver": driver}
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
     return {"name": f"CPU ({platform.machine()})", "count": len(os.sched_getaffinity(0)), "memory_gib": round(memory, 1), "driver": ""}
@@ -48,8 +45,6 @@ def environment() -> dict[str, str]:
 
 
 def _printed(command: list[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    return ""

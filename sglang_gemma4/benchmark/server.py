@@ -98,7 +98,8 @@ def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
     Paths of this machine say nothing about an arm and do not belong in a committed run.
     """
     state = _state(info)
-    memory, empty = state.get("memory_usage", {}), [None, False, [], {}, ""]
+    memory = state.get("memory_usage", {})
+    empty: tuple[Any, ...] = (None, False, [], {}, "")
     found = {name: value for name, value in info.items() if name not in LEFT_OUT and value not in empty}
     found = {name: value for name, value in found.items() if not (isinstance(value, str) and value.startswith(os.sep))}
     return found | {

@@ -4,7 +4,6 @@ Flags after ``--`` are written for SGLang. Those that mean the same to vLLM are 
 without what a run asks of all arms. An arm's own flags are vLLM's and come last.
 """
 
-import functools
 import json
 import os
 import shutil
@@ -39,9 +38,13 @@ ENVIRONMENT = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it compiles at the start, and requests are greedy
 }
 _PLUGIN = "[vllm.general_plugins]\nsglang_gemma4_weights = sglang_gemma4.benchmark.vllm_weights:register\n"
-_PLUGIN_FILES = tuple(
-    f"{name}.py"
-    for name in ("__init__", "benchmark/__init__", "benchmark/vllm_weights", "tiny/__init__", "tiny/spread_weights", "tiny/families")
+_PLUGIN_FILES = (
+    "__init__.py",
+    "benchmark/__init__.py",
+    "benchmark/vllm_weights.py",
+    "tiny/__init__.py",
+    "tiny/spread_weights.py",
+    "tiny/families.*",
 )
 _FIND = "import importlib.metadata, importlib.util; assert importlib.util.find_spec('vllm'); print(importlib.metadata.version('vllm'))"
 
@@ -121,30 +124,22 @@ def python(asked: str | None) -> str:
     return asked or os.environ.get(VLLM_PYTHON) or sys.executable
 
 
-@functools.cache
-def _found(interpreter: str, path: str | None) -> tuple[str, str]:
-    """vLLM's version, and why there is none."""
-    environment = {**os.environ, **({} if path is None else {"PYTHONPATH": path})}
-    try:
-        done = subprocess.run([interpreter, "-c", _FIND], env=environment, capture_output=True, text=True, timeout=120)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return "", str(error)
-    return (done.stdout.strip(), "") if not done.returncode else ("", (done.stderr.strip().splitlines() or ["no output"])[-1])
-
-
 def version(arm: Arm, interpreter: str) -> str:
     """vLLM's version as ``arm`` will find it.
 
     Raises:
         ValueError: there is no vLLM.
     """
-    found, why = _found(interpreter, arm.environment.get("PYTHONPATH"))
-    if not found:
+    environment = {**os.environ, **arm.environment}
+    try:
+        done = subprocess.run([interpreter, "-c", _FIND], env=environment, capture_output=True, text=True, timeout=120, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        why = str(getattr(error, "stderr", None) or error).strip().splitlines()[-1]
         raise ValueError(
             f"arm {arm.name!r} needs vLLM, and {interpreter} has none ({why}); install it in an environment of its own and name that "
             f"Python with --vllm-python or {VLLM_PYTHON}, or add PYTHONPATH=... to the arm"
-        )
-    return found
+        ) from None
+    return done.stdout.strip()
 
 
 def plugin(folder: Path) -> Path:
@@ -154,9 +149,10 @@ def plugin(folder: Path) -> Path:
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: sglang-gemma4-weights\nVersion: 0\n")
     (information / "entry_points.txt").write_text(_PLUGIN)
     package = Path(sglang_gemma4.__file__).parent
-    for file in _PLUGIN_FILES:  # not the environment that they are installed in
-        (folder / "sglang_gemma4" / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(package / file, folder / "sglang_gemma4" / file)
+    for source in (found for pattern in _PLUGIN_FILES for found in package.glob(pattern)):  # not the environment that they are installed in
+        target = folder / "sglang_gemma4" / source.relative_to(package)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
     return folder.resolve()
 
 

@@ -17,7 +17,7 @@ from typing import Any
 IMAGE_TOKENS = 280  # soft tokens of one image at Gemma 4's default resolution, at most (processor_config.json)
 TURNS = 4  # of a session of multi-turn
 WARM_UP_REQUESTS = 64  # of a load's warm-up, which comes before every rate
-LEAST_REQUESTS = 20  # of a rate, however low it is
+LEAST_REQUESTS = 20  # at any rate, however low
 LOAD_SECONDS = 60.0  # of arrivals at each rate
 TTFT_LIMIT, ITL_LIMIT = 2000.0, 60.0  # milliseconds, 99th percentiles, that goodput asks for unless told otherwise
 

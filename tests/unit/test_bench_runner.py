@@ -174,7 +174,7 @@ from types import SimpleNamespace
 from sglang_gemma4.benchmark import client, workloads
 from sglang_gemma4.benchmark.server import Died
 folder = Path(sys.argv[1])
-client._ordinary_tokens, client.GRACE = lambda _: [7], 0.0
+client._tokens, client.GRACE = lambda _: (2, [7]), 0.0
 alive = SimpleNamespace(engine="sglang", url="http://x", log=folder / "server.log", check=lambda: None)
 def dead():
     raise Died(9, ["the server's last words"])
@@ -208,7 +208,7 @@ def test_passes_run_in_processes_of_their_own(tmp_path: Path) -> None:
     assert refused == [1, ["no such server"]], "the client's own end"
     assert (dead, slow) == ([9, ["the server's last words"]], [None, []])
     log = (tmp_path / "client.log").read_text()
-    assert "sent [[[7, 7, 7], 3, 2], [[7, 7, 7], 3, 2]]" in log
+    assert "sent [[[2, 7, 7], 3, 2], [[2, 7, 7], 3, 2]]" in log
     assert 'sent ["drawn"]' in log
     (package / "serving.py").write_text("import no_such_library")
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
