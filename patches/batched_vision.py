@@ -1,6 +1,7 @@
 """Images and video frames of a batch go through the vision tower together, without their padding."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sglang_gemma4 import uses
@@ -9,17 +10,8 @@ from sglang_gemma4.patching import Hook, Patch, takes
 MODEL = "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration"
 
 
-def encode_images(original: Callable[..., Any], model: Any, items: Any) -> Any:
-    """Around ``get_image_feature``."""
-    return _encode(original, model, items, "image_position_ids")
-
-
-def encode_videos(original: Callable[..., Any], model: Any, items: Any) -> Any:
-    """Around ``get_video_feature``."""
-    return _encode(original, model, items, "video_position_ids")
-
-
-def _encode(original: Callable[..., Any], model: Any, items: Any, positions: str) -> Any:
+def encode(positions: str, original: Callable[..., Any], model: Any, items: Any) -> Any:
+    """Around ``get_image_feature`` and ``get_video_feature``; ``positions`` is the attribute of items that has the patches' places."""
     if not items:
         return original(model, items)
     from sglang_gemma4.models import vision
@@ -42,7 +34,7 @@ PATCH = Patch(
     remove_when="SGLang packs Gemma 4's images into one call of the tower.",
     uses=(uses.images,),
     hooks=(
-        Hook(f"{MODEL}.get_image_feature", "around", encode_images, "fa5edd5eaf57"),
-        Hook(f"{MODEL}.get_video_feature", "around", encode_videos, "7a6fd6342bd3"),
+        Hook(f"{MODEL}.get_image_feature", "around", partial(encode, "image_position_ids"), "fa5edd5eaf57"),
+        Hook(f"{MODEL}.get_video_feature", "around", partial(encode, "video_position_ids"), "7a6fd6342bd3"),
     ),
 )

@@ -17,9 +17,9 @@ def charge_no_draft(_result: None, *, config: Any, spec_algorithm: Any, is_draft
     if get_memory().enable_unified_memory:
         decline("draft_budget", "the unified memory pool places the draft's layers into its own entries (--enable-unified-memory)")
         return
-    from sglang_gemma4.memory import kv_layers
-
-    kv_layers.charge_no_draft(config)
+    # The draft reads the target's KV; its worker allocates a pool of only 64 tokens, outside the static memory. The unified pool's fused
+    # draft alone reads draft_kv_num_layers.
+    config.eagle_draft_num_layers, config.eagle_draft_swa_num_layers = 0, None
 
 
 PATCH = Patch(

@@ -1,7 +1,7 @@
 """The MTP draft sees all of the target's KV on every attention backend, or the start is refused."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from sglang_gemma4 import uses
@@ -14,23 +14,20 @@ WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
 @contextmanager
 def metadata_view(worker: Any, forward_batch: Any) -> Iterator[None]:
     """Replaces ``_frozen_kv_target_view``: metadata for the target's committed prefix, as of a plain decode."""
-    from sglang_gemma4.speculative import views
-
     spec_info, forward_batch.spec_info = forward_batch.spec_info, None
     try:
-        with views.target_view(worker.draft_attn_backend, _target_pool(worker)):
+        with pool_view(worker, forward_batch):
             yield
     finally:
         forward_batch.spec_info = spec_info
 
 
-@contextmanager
-def pool_view(worker: Any, _forward_batch: Any) -> Iterator[None]:
+def pool_view(worker: Any, _forward_batch: Any) -> AbstractContextManager[None]:
     """Replaces ``_target_kv_pool_view``: the draft's forward on the target's KV."""
     from sglang_gemma4.speculative import views
 
-    with views.target_view(worker.draft_attn_backend, _target_pool(worker)):
-        yield
+    view: AbstractContextManager[None] = views.target_view(worker.draft_attn_backend, _target_pool(worker))
+    return view
 
 
 def _target_pool(worker: Any) -> Any:
@@ -41,9 +38,7 @@ def _target_pool(worker: Any) -> Any:
 
 def capture_in_view(original: Callable[..., None], runner: Any, worker: Any) -> None:
     """Around ``FrozenKVMTPCudaGraphRunner.__init__``: buffers that a graph binds are allocated for the target's pool, not the draft's."""
-    from sglang_gemma4.speculative import views
-
-    with views.target_view(worker.draft_attn_backend, _target_pool(worker)):
+    with pool_view(worker, None):
         original(runner, worker)
 
 

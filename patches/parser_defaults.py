@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from sglang_gemma4 import patching
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, tell
 from sglang_gemma4.switches import WITHOUT
 
 
@@ -12,17 +11,14 @@ def choose(result: dict[str, str], server_args: Any) -> dict[str, str]:
     from sglang.srt.arg_groups.model_override_base import model_config_of
     from sglang.srt.arg_groups.overrides import resolving_view
 
-    from sglang_gemma4.serving.parser_choice import choices
-
-    arguments = resolving_view(server_args)
-    if None not in (arguments.reasoning_parser, arguments.tool_call_parser):
+    given = resolving_view(server_args)
+    missing = [field for field in ("reasoning_parser", "tool_call_parser") if getattr(given, field) is None]
+    kind = str(getattr(model_config_of(server_args).hf_config, "model_type", "")) if missing else ""
+    if not kind.startswith("gemma4") or kind.endswith("assistant"):
         return result
-    chosen = choices(model_config_of(server_args).hf_config, arguments)
-    if chosen:
-        named = " and ".join(f"--{name.replace('_', '-')} {value}" for name, value in chosen.items())
-        said = f"{named}, since none was given ({WITHOUT}=parser_defaults leaves answers as the model writes them)"
-        patching.tell("parser_defaults", said)
-    return {**result, **chosen}
+    named = " and ".join(f"--{field.replace('_', '-')} gemma4" for field in missing)
+    tell("parser_defaults", f"{named}, since none was given ({WITHOUT}=parser_defaults leaves answers as the model writes them)")
+    return {**result, **dict.fromkeys(missing, "gemma4")}
 
 
 PATCH = Patch(

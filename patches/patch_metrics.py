@@ -1,5 +1,6 @@
 """The patches on /metrics, where the server has --enable-metrics."""
 
+from functools import partial
 from typing import Any
 
 from sglang_gemma4 import uses
@@ -9,18 +10,11 @@ FRONTEND = "sglang.srt.observability.metrics_collector.TokenizerMetricsCollector
 SCHEDULER = "sglang.srt.observability.metrics_collector.SchedulerMetricsCollector"
 
 
-def add_scheduler_samples(_result: object, collector: Any, *_args: object, **_kwargs: object) -> None:
-    """After ``SchedulerMetricsCollector.emit_constants``, which a scheduler calls once, when it is ready."""
+def add_samples(process: str, _result: object, collector: Any, *_args: object, **_kwargs: object) -> None:
+    """After what a metrics collector of a process calls once, when it is ready."""
     from sglang_gemma4.diagnostics.patch_metrics import publish
 
-    publish("scheduler", collector.labels, collector._gauge_cls)
-
-
-def add_frontend_samples(_result: object, collector: Any, *_args: object, **_kwargs: object) -> None:
-    """After ``TokenizerMetricsCollector.emit_startup_time``, called once in the process that answers HTTP."""
-    from sglang_gemma4.diagnostics.patch_metrics import publish
-
-    publish("frontend", collector.labels, collector._gauge_cls)
+    publish(process, collector.labels, collector._gauge_cls)
 
 
 PATCH = Patch(
@@ -31,7 +25,7 @@ PATCH = Patch(
     remove_when="SGLang exports applied hooks and failed plugins as metrics.",
     uses=(uses.metrics,),
     hooks=(
-        Hook(f"{SCHEDULER}.emit_constants", "after", add_scheduler_samples, "661df3d1a661"),
-        Hook(f"{FRONTEND}.emit_startup_time", "after", add_frontend_samples, "8728dae85d4c"),
+        Hook(f"{SCHEDULER}.emit_constants", "after", partial(add_samples, "scheduler"), "661df3d1a661"),
+        Hook(f"{FRONTEND}.emit_startup_time", "after", partial(add_samples, "frontend"), "8728dae85d4c"),
     ),
 )

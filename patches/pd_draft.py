@@ -22,15 +22,7 @@ def without_draft_pool(_queue: Any, *args: Any, **kwargs: Any) -> Any:
     return (_queue, *args), kwargs
 
 
-def frozen_input(found: Any, algorithm: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """After ``build_disagg_draft_input``, which makes EAGLE's."""
-    if not algorithm.is_frozen_kv_mtp():
-        return None
-    from sglang_gemma4.speculative import disaggregated
-
-    return disaggregated.seed(found)
-
-
+SEED = "sglang_gemma4.speculative.disaggregated:frozen_input"
 WIDTH = "sglang.srt.speculative.eagle_utils.get_draft_recurrent_hidden_state_spec_from_config"
 
 PATCH = Patch(
@@ -45,6 +37,6 @@ PATCH = Patch(
         Hook(WIDTH, "around", recurrent_hidden, "48156b3f742c"),
         Hook("sglang.srt.disaggregation.prefill.PrefillBootstrapQueue.__init__", "before", without_draft_pool, "657c3d190268"),
         Hook("sglang.srt.disaggregation.decode.DecodePreallocQueue.__init__", "before", without_draft_pool, "62394cb3ba75"),
-        Hook("sglang.srt.speculative.spec_info.SpeculativeAlgorithm.build_disagg_draft_input", "after", frozen_input, "9d1bebb772bb"),
+        Hook("sglang.srt.speculative.spec_info.SpeculativeAlgorithm.build_disagg_draft_input", "after", SEED, "9d1bebb772bb"),
     ),
 )

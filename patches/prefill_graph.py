@@ -19,7 +19,6 @@ def allow(original: Callable[[Any], None], server_args: Any) -> None:
     """
     from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
     from sglang.srt.model_executor.cuda_graph_config import Backend, Phase
-    from sglang.srt.utils import get_bool_env_var
 
     from sglang_gemma4.models.schedule import prefill_backend, prefill_graph
 
@@ -28,14 +27,7 @@ def allow(original: Callable[[Any], None], server_args: Any) -> None:
     if chosen or given.cuda_graph_config.prefill.backend != Backend.BREAKABLE or not prefill_backend.is_ours(server_args):
         original(server_args)
         return
-    problem = prefill_graph.reason_against(
-        stages=given.pp_size,
-        saved_graphs=bool(given.enable_memory_saver) and get_bool_env_var(prefill_graph.SAVED_GRAPHS),
-        lora=bool(given.enable_lora or given.lora_paths),
-        implementation=str(given.model_impl).lower(),
-        split_keys=given.dcp_size,
-        two_batches=bool(given.enable_two_batch_overlap),
-    )
+    problem = prefill_graph.reason_against(given)
     if problem is not None:
         decline(NAME, problem)
         prefill_backend.keep_eager(server_args)

@@ -1,7 +1,7 @@
 """MoE models whose pools are sized by a ratio get a sliding pool of 0.15 of the full one; SGLang: 0.8."""
 
 import logging
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sglang_gemma4 import switches, uses
@@ -25,13 +25,11 @@ def prefer_ratio(server_args: Any, hf_config: Any) -> dict[str, Any]:
     return {} if choice.ratio is None else {"swa_full_tokens_ratio": choice.ratio}
 
 
-def _with_ours(architecture: str) -> Callable[[], list[Any]]:
-    def value() -> list[Any]:
-        from sglang.srt.arg_groups.overrides import _MODEL_OVERRIDE_FNS
+def with_ours(architecture: str) -> list[Any]:
+    """SGLang's providers for this architecture, with ours."""
+    from sglang.srt.arg_groups.overrides import _MODEL_OVERRIDE_FNS
 
-        return [*_MODEL_OVERRIDE_FNS.get(architecture, ()), prefer_ratio]
-
-    return value
+    return [*_MODEL_OVERRIDE_FNS.get(architecture, ()), prefer_ratio]
 
 
 PATCH = Patch(
@@ -42,7 +40,7 @@ PATCH = Patch(
     remove_when="SGLang sizes Gemma 4's pools by window and concurrency itself.",
     uses=(uses.moe,),
     hooks=tuple(
-        Entry(REGISTRY, architecture, _with_ours(architecture), "0b502f2330da")
+        Entry(REGISTRY, architecture, partial(with_ours, architecture), "0b502f2330da")
         for architecture in ("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4UnifiedForConditionalGeneration")
     ),
 )

@@ -1,4 +1,4 @@
-"""Which layers need KV buffers, and which draft layers count in the memory budget."""
+"""Which layers need KV buffers."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -46,13 +46,3 @@ def without_unread(info: Any, model: Any, attention_class: type) -> Any:
         return info
     dropped[:] = sorted({*info.swa_attention_layer_ids, *info.full_attention_layer_ids} - {*sliding, *full})
     return msgspec.structs.replace(info, swa_attention_layer_ids=sliding, full_attention_layer_ids=full)
-
-
-def charge_no_draft(spec: Any) -> None:
-    """Remove the frozen draft's layers from the KV budget in SGLang's ``SpecAuxHiddenStateConfig``.
-
-    The draft reads the target's KV; its worker allocates a pool of only 64 tokens (``frozen_kv_mtp_worker_v2.py:194``), outside the
-    static memory. ``draft_kv_num_layers`` is kept: only the fused draft of the unified pool reads it.
-    """
-    spec.eagle_draft_num_layers = 0
-    spec.eagle_draft_swa_num_layers = None

@@ -15,96 +15,51 @@ card, never by a weight's values. ``ReadyNorm``, ``FewTokenExperts`` and ``Graph
 """
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 
-@dataclass(frozen=True)
-class Derived:
-    """One kind of tensor.
-
-    Attributes:
-        path: a regular expression of the whole path to it, from the target's or the assistant's model.
-        holds: what it is, and from which weights.
-        made: when, and by what.
-        updated: how it follows an update of the weights.
-        resumed: how it comes back after a release and a resume of memory.
-        host: it lies in the host's memory, where no release reaches it.
-        own: it is a tensor that stock SGLang does not have; else it is SGLang's, with other content than the checkpoint's.
+class Derived(NamedTuple):
+    """One kind of tensor: a regular expression of its path from the target's or the assistant's model, what it is and how it follows
+    an update of the weights and a release. ``host``: it lies in the host's memory, where no release reaches it. ``own``: stock SGLang does
+    not have it; else it is SGLang's, with other content than the checkpoint's.
     """
 
     path: str
-    holds: str
-    made: str
-    updated: str
-    resumed: str
+    follows: str
     host: bool = False
     own: bool = True
 
 
 _LAYERS = r"(language_model|model)\.layers\.\d+"
-_BUFFER = "a buffer: SGLang copies the target's to the host before, patches/released_memory.py the assistant's"
+_COUNTERS = "counters of finished parts, zero between launches, from no weight; a buffer"
 DERIVED = (
+    # Buffers: SGLang copies the target's to the host before a release, patches/released_memory.py the assistant's.
     Derived(
-        path=rf"{_LAYERS}\.router\.norm\.weight",
-        holds="the MoE router's scale times hidden_size ** -0.5, folded into its norm",
-        made="when `router.scale` is loaded (models/layers/router.py); stock at the first forward, once",
-        updated="the scale's own loader folds it again, in place; after a direct load patches/router_scale.py does",
-        resumed=_BUFFER,
+        rf"{_LAYERS}\.router\.norm\.weight",
+        "the MoE router's scale times hidden_size ** -0.5, folded in again when the scale is loaded (models/layers/router.py); a buffer",
         own=False,
     ),
+    Derived(rf"{_LAYERS}\.moe\.(few_token_experts_done|few_token_experts\.done)", _COUNTERS),
+    Derived(rf"{_LAYERS}\.router\.proj\.(router_choice_done|quant_method\.done)", _COUNTERS),
+    Derived(r".*\.(few_row_linear_done|quant_method(\.before)?\.done|forward\.method\.done)", _COUNTERS),
     Derived(
-        path=r"lm_head\.weight|model\.embed_tokens\.weight",
-        holds="the head of E2B's and E4B's assistant, its rows in the order of `token_ordering`",
-        made="after the assistant's weights are loaded, by SGLang",
-        updated="back to the vocabulary's order before a load, sorted after it, whatever part of the weights came "
-        "(speculative/assistant_weights.py)",
-        resumed="a parameter: the trainer loads it",
+        r"(language_model|model)\.per_layer_(input|projection)_scale",
+        "2 ** -0.5 and hidden_size ** -0.5, constants of per-layer embeddings, plain tensors in stock; a buffer",
+    ),
+    # Of the assistant.
+    Derived(
+        r"lm_head\.weight|model\.embed_tokens\.weight",
+        "the head of E2B's and E4B's assistant in the order of `token_ordering`: in the vocabulary's order before a load, sorted after it "
+        "(speculative/assistant_weights.py); a parameter, which the trainer loads after a resume",
         own=False,
     ),
+    Derived(r"_sglang_gemma4_head_order", "the `token_ordering` by which the assistant's head is sorted; made at each sorting", host=True),
     Derived(
-        path=r"_sglang_gemma4_head_order",
-        holds="the `token_ordering` that the assistant's head is sorted by now",
-        made="each time the head is sorted (speculative/assistant_weights.py)",
-        updated="made again",
-        resumed="never gone",
-        host=True,
-    ),
-    Derived(
-        path=rf"{_LAYERS}\.moe\.(few_token_experts_done|few_token_experts\.done)",
-        holds="counters of finished parts, zero between launches; from no weight (models/layers/expert_layers.py)",
-        made="with the experts",
-        updated="nothing to follow",
-        resumed=_BUFFER,
-    ),
-    Derived(
-        path=rf"{_LAYERS}\.router\.proj\.(router_choice_done|quant_method\.done)",
-        holds="a counter of finished parts, zero between launches; from no weight (models/layers/router_choice.py)",
-        made="with the router",
-        updated="nothing to follow",
-        resumed=_BUFFER,
-    ),
-    Derived(
-        path=r".*\.(few_row_linear_done|quant_method(\.before)?\.done|forward\.method\.done)",
-        holds="counters of finished parts, zero between launches; from no weight (models/layers/few_row_linear.py)",
-        made="with the linear layer",
-        updated="nothing to follow; SGLang's check of weights leaves it alone",
-        resumed=_BUFFER,
-    ),
-    Derived(
-        path=r"(language_model|model)\.per_layer_(input|projection)_scale",
-        holds="2 ** -0.5 and hidden_size ** -0.5, SGLang's constants of per-layer embeddings; from no weight",
-        made="with the model; stock keeps them as plain tensors",
-        updated="nothing to follow",
-        resumed=_BUFFER,
-    ),
-    Derived(
-        path=rf"{_LAYERS}\.self_attn\.attn\.[kv]_scale",
-        holds="in the assistant: the KV scales of the target's layer whose KV it reads (speculative/views.py)",
-        made="when the assistant is bound to the target's KV",
-        updated="the target's memory; the floats beside it are copied again. Graphs hold the old ones: update with recapture_cuda_graph",
-        resumed="a parameter of the target: the trainer loads it",
+        rf"{_LAYERS}\.self_attn\.attn\.[kv]_scale",
+        "the KV scales of the target's layer whose KV it reads (speculative/views.py): the target's memory, the floats beside it copied "
+        "again. Graphs hold the old ones: update with recapture_cuda_graph",
     ),
 )
 

@@ -3,12 +3,14 @@
 from typing import Any
 
 
-def seed(received: Any) -> Any:
-    """The frozen draft's input from the EAGLE one that SGLang builds of what the prefill server sent.
+def frozen_input(received: Any, algorithm: Any, *_args: Any, **_kwargs: Any) -> Any:
+    """After ``build_disagg_draft_input``: the frozen draft's input from the EAGLE one that SGLang builds of what the prefill server sent.
 
     Args:
         received: ``EagleDraftInput`` with ``bonus_tokens`` ``[requests]`` and ``hidden_states`` ``[requests, hidden of the target]``.
     """
+    if not algorithm.is_frozen_kv_mtp():
+        return None
     from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
     from sglang.srt.speculative.frozen_kv_mtp_info import FrozenKVMTPDraftInput
 

@@ -1,5 +1,6 @@
 """The synchronous scheduler loop (``--disable-overlap-schedule``) driving an MTP worker."""
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -18,3 +19,11 @@ def refuse_pipeline_inputs(pp_proxy_tensors: Any) -> None:
             "Frozen-KV MTP cannot run with pipeline parallelism: its worker takes no input from a previous stage. "
             "Use --pp-size 1, or leave out --speculative-algorithm."
         )
+
+
+def take_pipeline_argument(
+    original: Callable[..., Any], worker: Any, batch: Any, *args: Any, pp_proxy_tensors: Any = None, **kwargs: Any
+) -> Any:
+    """Around ``FrozenKVMTPWorkerV2.forward_batch_generation``: accept the argument that the synchronous loop always passes."""
+    refuse_pipeline_inputs(pp_proxy_tensors)
+    return original(worker, batch, *args, **kwargs)

@@ -11,7 +11,7 @@ def install() -> None:
     from sglang_gemma4.models.layers.decoder_layer import ReadyNorm
 
     # An interpreted program takes milliseconds: four heads in each, not one; both are in tests/interpreted.
-    qkv_norm_rope.launch.HEADS_OF_SMALL_STEPS = 0
+    qkv_norm_rope.HEADS_OF_SMALL_STEPS = 0
     places: list[tuple[Any, str]] = [
         (triple_rmsnorm, "triple_rmsnorm"),
         (layer_tail, "tail"),
@@ -41,11 +41,11 @@ def _count_writes() -> None:
     """One line for the first keys and values that SGLang's pool writes, and one for the first that the rotation's launch does."""
     from sglang.srt.mem_cache import memory_pool
 
-    from sglang_gemma4.kernels.norms.qkv_norm_rope import launch
+    from sglang_gemma4.kernels.norms import qkv_norm_rope
 
     memory_pool._set_kv_buffer_impl = _announced("store_kvcache", memory_pool._set_kv_buffer_impl)
-    reason: Any = launch.write_reason_against
-    launch.write_reason_against = _announced("kv_write", reason)
+    reason: Any = qkv_norm_rope.write_reason_against
+    qkv_norm_rope.write_reason_against = _announced("kv_write", reason)
 
 
 def _announced(name: str, original: Any) -> Any:

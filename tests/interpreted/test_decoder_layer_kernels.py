@@ -152,7 +152,7 @@ def test_qkv_norm_rope(
     tokens: int, heads: int, kv_heads: int, dim: int, small: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not small:
-        monkeypatch.setattr("sglang_gemma4.kernels.norms.qkv_norm_rope.launch.HEADS_OF_SMALL_STEPS", 0)
+        monkeypatch.setattr("sglang_gemma4.kernels.norms.qkv_norm_rope.HEADS_OF_SMALL_STEPS", 0)
     torch.manual_seed(tokens)
     qkv = strided(tokens, (heads + 2 * max(1, kv_heads)) * dim, dtype)
     untouched = qkv.clone()
@@ -182,7 +182,7 @@ def test_qkv_norm_rope_writes_the_pool(
 ) -> None:
     """The rows it returns, at the slots named; padding to slot 0, negative slots and slots past the end leave no trace."""
     if not small:
-        monkeypatch.setattr("sglang_gemma4.kernels.norms.qkv_norm_rope.launch.HEADS_OF_SMALL_STEPS", 0)
+        monkeypatch.setattr("sglang_gemma4.kernels.norms.qkv_norm_rope.HEADS_OF_SMALL_STEPS", 0)
     torch.manual_seed(tokens)
     given = (strided(tokens, (heads + 2 * kv_heads) * dim, dtype), *rotation(tokens, dim, dtype), heads, kv_heads, 1e-5)
     caches, (k_cache, v_cache) = pools(12, kv_heads, dim, dtype)

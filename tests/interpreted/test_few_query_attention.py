@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from sglang_gemma4.kernels.attention import few_query_attention as op
-from sglang_gemma4.kernels.attention.few_query_attention import launch as key_parts
 from sglang_gemma4.kernels.attention.tiles import KeyTile
 
 POISON = 1e4
@@ -111,16 +110,16 @@ def test_soft_cap_and_large_scores() -> None:
 
 
 def test_parts_follow_the_card() -> None:
-    assert key_parts.parts_for(1, 8, 132) == (32, key_parts.MOST_PARTS)
-    assert key_parts.parts_for(32, 8, 132) == (1, 8)
-    assert key_parts.parts_for(80, 2, 132) == (2, 8)
-    assert key_parts.parts_for(4096, 8, 132) == (1, 1)
+    assert op.parts_for(1, 8, 132) == (32, op.MOST_PARTS)
+    assert op.parts_for(32, 8, 132) == (1, 8)
+    assert op.parts_for(80, 2, 132) == (2, 8)
+    assert op.parts_for(4096, 8, 132) == (1, 1)
 
 
 @pytest.mark.parametrize(("requests", "wanted"), [(32, 1), (33, 1), (40, 2), (48, 2), (64, 1), (80, 2), (128, 1), (256, 1)])
 def test_requests_are_cut_in_two_where_the_last_programs_would_leave_the_card_idle(requests: int, wanted: int) -> None:
     """With 8 KV heads on 132 SMs, two programs each: 48 requests are 1.45 times the card, and would take as long as twice."""
-    assert key_parts.parts_for(requests, 8, 132)[0] == wanted
+    assert op.parts_for(requests, 8, 132)[0] == wanted
 
 
 def test_a_long_request_beside_a_short_one_is_cut() -> None:

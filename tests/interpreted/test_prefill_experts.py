@@ -20,7 +20,7 @@ Shape = tuple[int, int, int, int, int]
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that the launchers ask for holds nonsense; small blocks are computed by halves too."""
-    monkeypatch.setattr(prefill.launch, "HALVED_FROM", 32)
+    monkeypatch.setattr(prefill, "HALVED_FROM", 32)
 
     def empty(*shape: object, **options: object) -> torch.Tensor:
         return torch.zeros(*shape, **options).fill_(77 if options.get("dtype") == torch.int32 else POISON)  # type: ignore[arg-type, call-overload, no-any-return]
@@ -159,7 +159,7 @@ def test_cards(capability: tuple[int, int], tma: bool, said: str | None, monkeyp
 
 
 def test_old_cards_load_through_pointers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefill.launch, "has_tma", lambda device: False)
+    monkeypatch.setattr(prefill, "has_tma", lambda device: False)
     assert "older than compute capability 9.0" in str(prefill.reason_against_descriptors(torch.zeros(4, 24, dtype=torch.bfloat16)))
 
 

@@ -49,7 +49,7 @@ def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 def laid_out(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
     """A card's name; after the test, every kernel launched in it has been compiled for it and fits."""
     kind = CARDS[request.param]
-    for module in (limits, few_query_attention.launch, prefill_attention, head_argmax):
+    for module in (limits, few_query_attention, prefill_attention, head_argmax):
         monkeypatch.setattr(module, "card", lambda device: kind.card)
     shared: dict[str, int] = {}
 

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4.kernels.norms import layer_tail, triple_rmsnorm
+from sglang_gemma4.kernels.norms import layer_tail, qkv_norm_rope, triple_rmsnorm
 from sglang_gemma4.kernels.norms.qkv_norm_rope import TokenTiles
-from sglang_gemma4.kernels.norms.qkv_norm_rope import launch as qkv_norm_rope
 from sglang_gemma4.kernels.norms.row_parts import RowTiles
 
 EPS = 1e-6

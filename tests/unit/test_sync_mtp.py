@@ -9,8 +9,7 @@ import pytest
 
 from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
-from sglang_gemma4.patches.sync_mtp import take_pipeline_argument
-from sglang_gemma4.speculative.synchronous import PipelineParallelError
+from sglang_gemma4.speculative.synchronous import PipelineParallelError, take_pipeline_argument
 
 InChild = Callable[[Callable[[], Any]], Any]
 

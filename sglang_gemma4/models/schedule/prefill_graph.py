@@ -9,42 +9,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from sglang.srt.utils import get_bool_env_var
 
 SAVED_GRAPHS = "SGLANG_MEMORY_SAVER_CUDA_GRAPH"
 
 
-def reason_against(
-    *,
-    stages: int = 1,
-    saved_graphs: bool = False,
-    lora: bool = False,
-    implementation: str = "auto",
-    split_keys: int = 1,
-    two_batches: bool = False,
-) -> str | None:
-    """Why a server runs its prefills without graphs, or None.
-
-    Args:
-        stages: pipeline stages (``--pp-size``).
-        saved_graphs: the graphs' memory is released while the server sleeps.
-        lora: ``--enable-lora``.
-        implementation: ``--model-impl``.
-        split_keys: ranks that share a decode's keys (``--dcp-size``).
-        two_batches: ``--enable-two-batch-overlap``.
-    """
-    if stages > 1:
-        return f"--pp-size {stages}: a stage's inputs come from the stage before, they are not embeddings"
-    if saved_graphs:
+def reason_against(given: Any) -> str | None:
+    """Why a server with these resolved arguments runs its prefills without graphs, or None."""
+    if given.pp_size > 1:
+        return f"--pp-size {given.pp_size}: a stage's inputs come from the stage before, they are not embeddings"
+    if given.enable_memory_saver and get_bool_env_var(SAVED_GRAPHS):
         return f"--enable-memory-saver with {SAVED_GRAPHS}=1: SGLang's breakable graphs keep their memory; unset the variable to have them"
-    if lora:
-        return (
-            "--enable-lora: adapters inside of captured pieces were never compared; --cuda-graph-backend-prefill=breakable has them anyway"
-        )
-    if implementation == "transformers":
+    if given.enable_lora or given.lora_paths:
+        return "--enable-lora: adapters inside captured pieces were never compared; --cuda-graph-backend-prefill=breakable has them anyway"
+    if str(given.model_impl).lower() == "transformers":
         return "--model-impl transformers: the model is not SGLang's, whose forward is captured"
-    if split_keys > 1:
-        return f"--dcp-size {split_keys}: SGLang's capture does not support split keys"
-    if two_batches:
+    if given.dcp_size > 1:
+        return f"--dcp-size {given.dcp_size}: SGLang's capture does not support split keys"
+    if given.enable_two_batch_overlap:
         return "--enable-two-batch-overlap: SGLang's capture supports one batch at a time"
     return None
 

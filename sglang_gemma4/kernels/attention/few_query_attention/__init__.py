@@ -8,6 +8,175 @@ Query tokens of a verify step see the keys in the cache (``kv_indices``) and eac
 one, causally. Draft and decode steps have one query token, whose own key is in the cache already.
 """
 
-from sglang_gemma4.kernels.attention.few_query_attention.launch import few_query_attention, few_query_attention_reference
+import math
 
-__all__ = ["few_query_attention", "few_query_attention_reference"]
+import torch
+import triton
+
+from sglang_gemma4.kernels.attention.few_query_attention.kernels import _few_query_attention_kernel, _join_kernel
+from sglang_gemma4.kernels.attention.limits import few_query_reason, padded_rows
+from sglang_gemma4.kernels.attention.tiles import KeyTile, key_tile
+from sglang_gemma4.kernels.card import card, multiprocessors
+from sglang_gemma4.kernels.dependent_launch import launch_options
+
+MOST_PARTS = 64
+LEAST_KEYS = 64
+"""Fewest keys of a part, unless it is the only one: with fewer, the join costs more than it saves."""
+MOST_KEYS = 2048
+"""Most keys of a part while there is room for more parts: the last of longer ones would leave the card idle."""
+PROGRAMS_PER_MULTIPROCESSOR = 2
+"""Programs that fill a multiprocessor; ``MOST_PROGRAMS_PER_MULTIPROCESSOR`` bounds the memory of the parts."""
+MOST_PROGRAMS_PER_MULTIPROCESSOR = 16
+JOINING = 1.06
+"""What it costs to cut requests in two that fill the card uncut: 4 of 78 µs at 32 requests of 1,000 keys."""
+
+
+def few_query_attention_reference(
+    q: torch.Tensor,
+    k_buffer: torch.Tensor,
+    v_buffer: torch.Tensor,
+    kv_indptr: torch.Tensor,
+    kv_indices: torch.Tensor,
+    scale: float,
+    *,
+    queries: int = 1,
+    k_new: torch.Tensor | None = None,
+    v_new: torch.Tensor | None = None,
+    tree_mask: torch.Tensor | None = None,
+    tree_mask_indptr: torch.Tensor | None = None,
+    key_offsets: torch.Tensor | None = None,
+    window: int = -1,
+    soft_cap: float = 0.0,
+) -> torch.Tensor:
+    """What :func:`few_query_attention` computes, request by request in float32; same arguments, a new ``[tokens, heads, value dim]``."""
+    heads, kv_heads = q.shape[1], k_buffer.shape[1]
+    out = torch.empty(q.shape[0], heads, v_buffer.shape[2], dtype=torch.float32, device=q.device)
+    for request in range(kv_indptr.numel() - 1):
+        rows = slice(request * queries, (request + 1) * queries)
+        slots = kv_indices[int(kv_indptr[request]) : int(kv_indptr[request + 1])].long()
+        keys, values = k_buffer[slots].float(), v_buffer[slots].float()
+        cached = keys.shape[0]
+        seen = torch.ones(queries, cached, dtype=torch.bool, device=q.device)
+        positions = torch.full((queries,), cached - 1, device=q.device)
+        if k_new is not None and v_new is not None:
+            keys, values = torch.cat([keys, k_new[rows].float()]), torch.cat([values, v_new[rows].float()])
+            positions = cached + torch.arange(queries, device=q.device)
+            among = torch.tril(torch.ones(queries, queries, dtype=torch.bool, device=q.device))
+            if tree_mask is not None and tree_mask_indptr is not None:
+                before = int(key_offsets[request]) if key_offsets is not None else 0
+                width = before + cached + queries
+                start = int(tree_mask_indptr[request])
+                among = tree_mask[start : start + queries * width].view(queries, width)[:, before + cached :].bool()
+            seen = torch.cat([seen, among], dim=1)
+        if window >= 0:
+            seen = seen & (positions[:, None] <= torch.arange(keys.shape[0], device=q.device) + window)
+        query = q[rows].float().view(queries, kv_heads, heads // kv_heads, -1)
+        scores = torch.einsum("qhgd,khd->hgqk", query, keys) * scale
+        if soft_cap > 0:
+            scores = soft_cap * torch.tanh(scores / soft_cap)
+        weights = torch.softmax(scores.masked_fill(~seen, float("-inf")), dim=-1)
+        out[rows] = torch.einsum("hgqk,khd->qhgd", weights, values).reshape(queries, heads, -1)
+    return out.to(q.dtype)
+
+
+def parts_for(requests: int, kv_heads: int, multiprocessors: int) -> tuple[int, int]:
+    """Parts of a request that fill the card, and the most parts of a long one, both powers of two; its length decides, on the device.
+
+    Requests that fill the card more than once are cut in two if that leaves less of it idle at the end.
+    """
+    rows = max(1, requests * kv_heads)
+    fill, room = (count * multiprocessors / rows for count in (PROGRAMS_PER_MULTIPROCESSOR, MOST_PROGRAMS_PER_MULTIPROCESSOR))
+    wanted = 2 ** round(math.log2(max(1.0, fill)))
+    if fill < 1 and room >= 2 and math.ceil(2 / fill) / 2 * JOINING < math.ceil(1 / fill):
+        wanted = 2
+    return min(MOST_PARTS, wanted), min(MOST_PARTS, max(wanted, 2 ** int(math.log2(max(1.0, room)))))
+
+
+def join_parts(part_out: torch.Tensor, part_lse: torch.Tensor, kv_indptr: torch.Tensor, out: torch.Tensor, wanted: int) -> torch.Tensor:
+    """Add the outputs of the parts, weighted by their sums of exponents, into ``out`` ``[tokens, heads, value dim]``, and return it.
+
+    Args:
+        part_out: ``[requests, KV heads, parts there is room for, rows, value dim]`` float32; a row is a query token's query head.
+        part_lse: ``[requests, KV heads, parts, rows]`` float32, the logarithm of each row's sum.
+        kv_indptr: ``[requests + 1]`` int, where each request's slots begin.
+        wanted: parts a request is cut into where its keys suffice.
+    """
+    requests, kv_heads, most, rows, v_dim = part_out.shape
+    queries = out.shape[0] // requests
+    _join_kernel[(out.shape[0], out.shape[1])](
+        part_out, part_lse, kv_indptr, out, wanted, most,
+        KV_HEADS=kv_heads, GROUP=rows // queries, QUERIES=queries, V_DIM=v_dim, LEAST=LEAST_KEYS, MOST=MOST_KEYS, BLOCK_PARTS=MOST_PARTS,
+        num_warps=4, **launch_options(out.device),
+    )  # fmt: skip
+    return out
+
+
+def few_query_attention(
+    q: torch.Tensor,
+    k_buffer: torch.Tensor,
+    v_buffer: torch.Tensor,
+    kv_indptr: torch.Tensor,
+    kv_indices: torch.Tensor,
+    scale: float,
+    *,
+    out: torch.Tensor,
+    queries: int = 1,
+    k_new: torch.Tensor | None = None,
+    v_new: torch.Tensor | None = None,
+    tree_mask: torch.Tensor | None = None,
+    tree_mask_indptr: torch.Tensor | None = None,
+    key_offsets: torch.Tensor | None = None,
+    window: int = -1,
+    soft_cap: float = 0.0,
+    parts: int | None = None,
+    tile: KeyTile | None = None,
+) -> torch.Tensor:
+    """Attention of ``queries`` tokens per request; written to ``out`` and returned. The host does not wait for the device.
+
+    Args:
+        q: ``[requests * queries, heads, dim]``, float32, bfloat16 or float16.
+        k_buffer: ``[slots, KV heads, dim]``; ``v_buffer`` ``[slots, KV heads, value dim]``. Their last dimension is contiguous.
+        kv_indptr: ``[requests + 1]`` int, where each request's slots begin in ``kv_indices``.
+        kv_indices: ``[keys]`` int, slots of the cached keys in order; of a sliding layer, those of its last keys.
+        scale: of the scores.
+        out: ``[requests * queries, heads, value dim]``, contiguous.
+        k_new: ``[requests * queries, KV heads, dim]``, the query tokens' own keys where the cached ones lack them; ``v_new`` alike.
+        tree_mask: bool or uint8, of each request ``[queries, key offset + cached keys + queries]``; only its last columns are read. Without
+            it a query token sees the new ones up to itself.
+        tree_mask_indptr: ``[requests]`` int, where each request's mask begins.
+        key_offsets: ``[requests]`` int, keys before the first in ``kv_indices`` that the mask counts too.
+        window: a key is seen from positions up to ``window`` behind it; below 0: always.
+        soft_cap: scores are ``soft_cap * tanh(scores / soft_cap)``; 0: as they are.
+        parts: parts a request's keys are cut into if they suffice; None: by the card and the length.
+        tile: None: :func:`~sglang_gemma4.kernels.attention.tiles.key_tile` of the card.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
+    """
+    reason = few_query_reason(q, k_buffer, v_buffer, out, queries, k_new, v_new)
+    if reason:
+        raise ValueError(reason)
+    requests, heads, dim = q.shape[0] // queries, q.shape[1], q.shape[2]
+    kv_heads, v_dim = k_buffer.shape[1], v_buffer.shape[2]
+    if requests == 0:
+        return out
+    group = heads // kv_heads
+    wanted, most = (parts, parts) if parts else parts_for(requests, kv_heads, multiprocessors(q.device))
+    part_out = torch.empty((requests, kv_heads, most, queries * group, v_dim), dtype=torch.float32, device=q.device)
+    part_lse = torch.empty(part_out.shape[:-1], dtype=torch.float32, device=q.device)
+    k_fresh, v_fresh = (q, q) if k_new is None or v_new is None else (k_new, v_new)
+    rows = padded_rows(queries * group)
+    tile = tile or key_tile(rows, dim, v_dim, q.dtype, card(q.device))
+    assert tile is not None  # else few_query_reason has said so
+    _few_query_attention_kernel[(kv_heads * requests, most)](
+        q, k_buffer, v_buffer, k_fresh, v_fresh, kv_indptr, kv_indices, q if tree_mask is None else tree_mask,
+        kv_indptr if tree_mask_indptr is None else tree_mask_indptr, kv_indptr if key_offsets is None else key_offsets, part_out,
+        part_lse, scale, wanted, most, q.stride(0), q.stride(1), k_buffer.stride(0), k_buffer.stride(1), v_buffer.stride(0),
+        v_buffer.stride(1), k_fresh.stride(0), k_fresh.stride(1), v_fresh.stride(0), v_fresh.stride(1),
+        KV_HEADS=kv_heads, GROUP=group, QUERIES=queries, ROWS=max(rows, tile.rows), DIM=dim, V_DIM=v_dim, NEW=k_new is not None,
+        TREE=tree_mask is not None, HAS_OFFSETS=key_offsets is not None, WINDOW=window, SOFT_CAP=soft_cap, BLOCK=tile.keys,
+        BLOCK_NEW=max(16, triton.next_power_of_2(queries)), LEAST=LEAST_KEYS, MOST=MOST_KEYS,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
+        **launch_options(q.device),
+    )  # fmt: skip
+    return join_parts(part_out, part_lse, kv_indptr, out, wanted)

@@ -5,26 +5,177 @@ are one product of twice the columns. Its result lies in the order of the blocks
 (Hopper's TMA), as the weights of both products are. Of an expert's last block only half is computed if at most half of it is filled.
 """
 
-from sglang_gemma4.kernels.experts.prefill_experts.launch import (
-    PrefillTile,
-    Tiles,
-    down,
-    gate_and_up,
-    has_tma,
-    prefill_experts,
-    reason_against_card,
-    reason_against_descriptors,
-    tiles_for,
-)
+import functools
+from dataclasses import dataclass
+from typing import Any
 
-__all__ = [
-    "PrefillTile",
-    "Tiles",
-    "down",
-    "gate_and_up",
-    "has_tma",
-    "prefill_experts",
-    "reason_against_card",
-    "reason_against_descriptors",
-    "tiles_for",
-]
+import torch
+import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from sglang_gemma4.kernels.card import multiprocessors
+from sglang_gemma4.kernels.dependent_launch import CAPABILITY, launch_options
+from sglang_gemma4.kernels.experts.expert_blocks import Blocks, expert_blocks
+from sglang_gemma4.kernels.experts.gated_experts import reason_against
+from sglang_gemma4.kernels.experts.grouped_experts import sum_of_rows
+from sglang_gemma4.kernels.experts.prefill_experts.kernels import down_rows_kernel, gate_and_up_kernel
+
+ALIGNMENT = 16
+"""Bytes: a tensor's start and strides must be multiples of it to be loaded through a descriptor."""
+HALVED_FROM = 128
+"""Rows a block from which half a block may be computed alone: Hopper's matrix instruction takes 64 rows."""
+SUM_COLUMNS = 1024
+
+
+@dataclass(frozen=True)
+class PrefillTile:
+    """How a program works: output columns (of gate and of up each), inner columns at a time, warps, and steps loaded ahead.
+
+    ``group``: blocks of rows that go through each column tile together before the next blocks; 1: one block through all columns first.
+    ``programs``: on each multiprocessor, which walk over all tiles; 0: a program for each tile. ``ahead``: such programs load the first
+    steps of a tile while they store the one before; then all blocks are computed whole.
+    """
+
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    group: int = 1
+    programs: int = 0
+    ahead: bool = False
+
+
+Tiles = tuple[int, PrefillTile, PrefillTile]
+
+
+def tiles_for(dtype: torch.dtype) -> Tiles:
+    """Rows a block, and the tiles of the first and the second product, for Hopper and 1,024 tokens and more.
+
+    The fastest timed at 2,048, 8,192 and 16,384 tokens; at 1,024, 64 rows a block are as fast (runs/2026-11-23-prefill-expert-tiles).
+    """
+    if dtype == torch.float32:  # no matrix instruction, twice the bytes
+        return 64, PrefillTile(32, 32, 4, 2), PrefillTile(64, 32, 4, 2)
+    return 128, PrefillTile(128, 64, 8, 4), PrefillTile(256, 64, 8, 4, group=16, programs=1, ahead=True)
+
+
+@functools.cache
+def has_tma(device: torch.device) -> bool:
+    """Whether programs can load through descriptors; interpreted ones can."""
+    return device.type != "cuda" or bool(torch.cuda.get_device_capability(device) >= CAPABILITY)
+
+
+@functools.cache
+def reason_against_card(device: torch.device) -> str | None:
+    """Why :func:`tiles_for` is not for this card, or None."""
+    if device.type != "cuda":
+        return None
+    found = torch.cuda.get_device_capability(device)
+    return None if found[0] == 9 else f"the card's compute capability is {found[0]}.{found[1]}; the tiles are for 9.0"
+
+
+def reason_against_descriptors(*tensors: torch.Tensor) -> str | None:
+    """Why these contiguous tensors of 16-bit numbers are loaded through pointers, or None."""
+    for tensor in tensors:
+        if not has_tma(tensor.device):
+            return f"the card is older than compute capability {CAPABILITY[0]}.{CAPABILITY[1]}"
+        if tensor.dtype.itemsize != 2:
+            return f"{tensor.dtype}; matrix instructions that read shared memory take 16 bits"
+        if tensor.data_ptr() % ALIGNMENT or tensor.shape[-1] * tensor.dtype.itemsize % ALIGNMENT:
+            return f"rows of {tuple(tensor.shape)} do not lie at multiples of {ALIGNMENT} bytes"
+    return None
+
+
+def described(tensor: torch.Tensor, *block: int) -> TensorDescriptor:
+    """A descriptor that loads blocks of this shape from a contiguous tensor, with zeros outside of it."""
+    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), list(block))
+
+
+def programs_of(tile: PrefillTile, most: int, device: torch.device) -> int:
+    """How many programs are launched for at most ``most`` tiles."""
+    return min(most, tile.programs * multiprocessors(device)) if tile.programs else most
+
+
+def options_of(tile: PrefillTile, size: int, x: torch.Tensor) -> dict[str, Any]:
+    """Constants and options that both products are launched with."""
+    return {
+        "HALVES": size >= HALVED_FROM,
+        "AHEAD": tile.ahead,
+        "COLUMNS": tile.columns,
+        "DEPTH": tile.depth,
+        "GROUP": tile.group,
+        "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32",
+        "num_warps": tile.warps,
+        "num_stages": tile.stages,
+        **launch_options(x.device),
+    }
+
+
+def gate_and_up(
+    x: torch.Tensor, w13: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, blocks: Blocks, tile: PrefillTile, tma: bool
+) -> torch.Tensor:
+    """``weight * gelu_tanh(x @ gate) * (x @ up)`` in the order of the blocks, ``[most blocks, rows a block, inner]`` in x's dtype.
+
+    A block's empty places are zero, or not written where half of it is computed; blocks of no expert, and behind the last, are undefined.
+    """
+    (experts, both, hidden), (most, size) = w13.shape, blocks.row.shape
+    inner = both // 2
+    h = torch.empty((most, size, inner), dtype=x.dtype, device=x.device)
+    gate_and_up_kernel[(programs_of(tile, most * triton.cdiv(inner, tile.columns), x.device),)](
+        x, described(w13.view(experts * 2, inner, hidden), 2, tile.columns, tile.depth) if tma else w13, weights, blocks.expert,
+        blocks.row, blocks.count, h, ids.numel(),
+        TOPK=ids.shape[1], HIDDEN=hidden, INNER=inner, SIZE=size, TMA=tma, **options_of(tile, size, x),
+    )  # fmt: skip
+    return h
+
+
+def down(h: torch.Tensor, w2: torch.Tensor, rows: int, blocks: Blocks, tile: PrefillTile, tma: bool) -> torch.Tensor:
+    """Each row's product with its expert's ``w2``, ``[rows, hidden]``; rows of no expert are undefined."""
+    (_, hidden, inner), (most, size) = w2.shape, blocks.row.shape
+    out = torch.empty((rows, hidden), dtype=h.dtype, device=h.device)
+    flat = h.view(most * size, inner)
+    down_rows_kernel[(programs_of(tile, most * triton.cdiv(hidden, tile.columns), h.device),)](
+        described(flat, size, tile.depth) if tma else h, described(flat, size // 2, tile.depth) if tma else h,
+        described(w2, 1, tile.columns, tile.depth) if tma else w2, blocks.expert, blocks.row, blocks.count, out, rows,
+        HIDDEN=hidden, INNER=inner, SIZE=size, TMA=tma, **options_of(tile, size, h),
+    )  # fmt: skip
+    return out
+
+
+def prefill_experts(
+    x: torch.Tensor,
+    w13: torch.Tensor,
+    w2: torch.Tensor,
+    weights: torch.Tensor,
+    ids: torch.Tensor,
+    blocks: Blocks | None = None,
+    tiles: Tiles | None = None,
+    tma: bool | None = None,
+) -> torch.Tensor:
+    """The weighted sum of each token's experts, ``[tokens, hidden]`` in x's dtype; arguments as ``few_token_experts`` has, any tokens.
+
+    Its reference is ``few_token_experts_reference``. The host does not wait for the device. Rows may lie in any order in an expert's
+    blocks, empty places last: each row's sums are its own, so the result is the same every time.
+
+    Args:
+        blocks: of the rows, as many a block as ``tiles`` says; blocks of expert -1 are left out. None: ``expert_blocks`` makes
+            them, which is slow for tens of thousands of rows, since each of its programs counts them all.
+        tiles: rows a block and the tiles of the two products; None: :func:`tiles_for` their dtype.
+        tma: whether weights and the activation are loaded through descriptors; None: where :func:`reason_against_descriptors` has none.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit each other, or that the kernels do not take.
+    """
+    reason = reason_against(x, w13, w2, weights, ids)
+    size, first, second = tiles or tiles_for(x.dtype)
+    if reason is None and blocks is not None and blocks.row.shape[1:] != (size,):
+        reason = f"rows lie in blocks {tuple(blocks.row.shape)}; the tiles take {size} a block"
+    if reason:
+        raise ValueError(reason)
+    if x.shape[0] == 0:
+        return torch.empty_like(x)
+    if blocks is None:
+        blocks = expert_blocks(ids, w13.shape[0], size)
+    if tma is None:
+        tma = reason_against_descriptors(w13, w2) is None
+    h = gate_and_up(x, w13, weights, ids, blocks, first, tma)
+    return sum_of_rows(down(h, w2, ids.numel(), blocks, second, tma), ids, SUM_COLUMNS)
