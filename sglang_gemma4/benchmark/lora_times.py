@@ -16,13 +16,13 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from sglang_gemma4.benchmark import machine, records, shared_card
+from sglang_gemma4.benchmark import machine, records
 from sglang_gemma4.benchmark.arms import Arm, stock_environment
 from sglang_gemma4.benchmark.plan import WARM_UP, Plan, Task, adapters_kind
 from sglang_gemma4.benchmark.results import table
 from sglang_gemma4.benchmark.server import Died
 from sglang_gemma4.benchmark.statistics import summary
-from sglang_gemma4.benchmark.step_engine import StepEngine
+from sglang_gemma4.benchmark.step_engine import StepEngine, environment
 
 ARMS = {"stock": (True, False), "stock-lora": (True, True), "base": (False, False), "lora": (False, True)}
 """Stock or not, with LoRA or not."""
@@ -110,14 +110,14 @@ def _measure(plan: Plan, asked: argparse.Namespace) -> None:
     """All engines side by side; one that dies is named in the raw lines, and the others go on."""
     said = partial(print, flush=True)
     with ExitStack() as running:
-        environment = running.enter_context(shared_card.environment(plan))
+        shared = running.enter_context(environment(plan))
         engines = []
         for arm in plan.arms:
             counts = asked.adapters if ARMS[arm.name][1] else [None]
             tasks: list[Task] = [
                 (adapters_kind(count), asked.batch, number) for number in range(WARM_UP, plan.repetitions) for count in counts
             ]
-            engines.append(StepEngine(plan, arm, environment, 0, tasks, None))
+            engines.append(StepEngine(plan, arm, shared, 0, tasks, None))
             running.callback(engines[-1].stop)
         for task in (None, *dict.fromkeys(task for engine in engines for task in engine.tasks)):
             for engine in engines.copy():

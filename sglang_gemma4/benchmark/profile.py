@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_gemma4.benchmark import stages
-from sglang_gemma4.benchmark.radix_cache import empty_radix_cache
+from sglang_gemma4.benchmark.step_times import empty_radix_cache
 from sglang_gemma4.benchmark.trace import Step, Trace
 
 STAGES = ("prefill", "decode")

@@ -10,8 +10,7 @@ from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import ENGINE, SERVER, Done, Plan, Task, check_resumable, during, interleaved, start_name
 from sglang_gemma4.benchmark.server import Died
 from sglang_gemma4.benchmark.server_side import ServerSide, asked_of
-from sglang_gemma4.benchmark.shared_card import environment, held
-from sglang_gemma4.benchmark.step_engine import StepEngine, TimeIsUp
+from sglang_gemma4.benchmark.step_engine import StepEngine, TimeIsUp, environment, held
 
 Progress = Callable[[str], None]
 

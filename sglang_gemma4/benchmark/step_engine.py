@@ -1,19 +1,24 @@
-"""The parent's side of an arm's ``step_times`` process: start it, have it do one task at a time, end it."""
+"""The parent's side of an arm's ``step_times`` process, and what arms side by side share: the card, and a copy of random weights."""
 
 import contextlib
+import fcntl
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from sglang_gemma4.benchmark import records
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import Plan, Task, task_of
 from sglang_gemma4.benchmark.server import Died, tail
+from sglang_gemma4.switches import SHARED_WEIGHTS
 
 PATIENCE = 60.0
 """Seconds that a dismissed engine has to end by itself."""
@@ -21,6 +26,44 @@ PATIENCE = 60.0
 
 class TimeIsUp(Exception):  # noqa: N818 - the run's limit, not a mistake
     """The run's time limit has passed."""
+
+
+SHARED_FROM = 16 << 20
+"""Bytes of the smallest tensor that arms share: the experts, the projections and the embeddings of a real size."""
+
+
+@contextlib.contextmanager
+def environment(plan: Plan) -> Iterator[dict[str, str]]:
+    """The environment of the processes of arms that run side by side; a shared copy of the weights exists as long as this."""
+    if not plan.share_weights:
+        yield plan.environment
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield {**plan.environment, SHARED_WEIGHTS: f"{SHARED_FROM}:{folder}"}
+
+
+@contextlib.contextmanager
+def held(lock: Path | None, ends: float | None, progress: Callable[[str], None]) -> Iterator[None]:
+    """Hold the card's lock, a file; without one there is nothing to wait for.
+
+    Raises:
+        TimeIsUp: another process held it until the run's time limit.
+    """
+    if lock is None:
+        yield
+        return
+    with lock.open("a") as file:
+        for attempt in itertools.count():
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if ends is not None and time.monotonic() > ends:
+                    raise TimeIsUp from None
+                if not attempt:
+                    progress(f"waiting for the card: another process holds {lock}")
+                time.sleep(0.2)
+        yield
 
 
 class StepEngine:
