@@ -3,6 +3,7 @@
 from typing import Any
 
 from sglang_gemma4 import uses
+from sglang_gemma4.models.config_files import named_gemma4
 from sglang_gemma4.patching import Hook, Patch, decline, note, tell
 
 
@@ -11,7 +12,7 @@ def prefill_by_flash(_result: None, backend: Any, runner: Any, *_args: Any, **_k
     from sglang_gemma4.attention import flash_choice, flash_prefill
     from sglang_gemma4.attention.prefill import PrefillAttention
 
-    if runner.is_draft_worker or not any(name.startswith("Gemma4") for name in runner.model_config.hf_config.architectures or ()):
+    if runner.is_draft_worker or not named_gemma4(runner.model_config.hf_config):
         return
     problem = flash_prefill.problem() or flash_prefill.unused_by(runner)
     ours = backend.extend_attention_fwd

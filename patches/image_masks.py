@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_gemma4 import switches, uses
+from sglang_gemma4.models.config_files import named_gemma4
 from sglang_gemma4.patching import Hook, Patch, note
 
 TRITON = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend"
@@ -19,8 +20,7 @@ def _two_way(runner: Any) -> bool:
     from sglang_gemma4.attention import image_spans
 
     config = runner.model_config.hf_config
-    gemma4 = any(name.startswith("Gemma4") for name in config.architectures or ())
-    return gemma4 and not runner.is_draft_worker and image_spans.bidirectional(config)
+    return named_gemma4(config) and not runner.is_draft_worker and image_spans.bidirectional(config)
 
 
 def mask_triton(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:

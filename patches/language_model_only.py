@@ -1,6 +1,5 @@
 """--language-model-only leaves the vision and audio towers out; their memory goes to the KV pools."""
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 from sglang_gemma4 import uses
@@ -9,7 +8,7 @@ from sglang_gemma4.patching import Hook, Patch
 CHAT = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
 MODULE = "sglang.srt.arg_groups.cuda_graph_hook"
 ARCHITECTURE = "Gemma4ForConditionalGeneration"
-MODELS = "sglang.srt.models"
+MODELS, OURS = "sglang.srt.models", "sglang_gemma4.models.towers"
 
 
 def admit(server_args: Any) -> None:
@@ -26,38 +25,6 @@ def keep_prefill_eager(_result: None, server_args: Any) -> None:
     keep_text_eager(server_args)
 
 
-def leave_out(original: Callable[..., None], module: Any, *args: Any, **kwargs: Any) -> None:
-    """Around ``__init__`` of the towers and their embedders: a module without parameters where the operator serves text alone."""
-    from sglang.srt.runtime_context import get_disagg
-
-    if not get_disagg().language_model_only:
-        original(module, *args, **kwargs)
-        return
-    from torch import nn
-
-    nn.Module.__init__(module)
-
-
-def skip_towers(_model: Any, weights: Iterable[tuple[str, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Before ``Gemma4ForConditionalGeneration.load_weights``: the towers' tensors are passed over unread."""
-    from sglang.srt.runtime_context import get_disagg
-
-    if not get_disagg().language_model_only:
-        return None
-    from sglang_gemma4.models import towers
-
-    return (_model, towers.without(weights)), {}
-
-
-def name_the_flag(problem: str | None, *_args: Any) -> str | None:
-    """After ``OpenAIServingChat._validate_media_content``, a client's only clue; ``/generate`` names the flag by itself."""
-    from sglang.srt.runtime_context import get_disagg
-
-    if problem is None or not get_disagg().language_model_only:
-        return problem
-    return f"{problem} This server runs with --language-model-only, without vision and audio towers; it takes images when started without."
-
-
 PATCH = Patch(
     switch="SGLANG_GEMMA4_MEDIA_FIXES",
     why="Stock refuses --language-model-only for Gemma 4, so a server of text alone keeps the towers in memory.",
@@ -67,10 +34,10 @@ PATCH = Patch(
     hooks=(
         Hook("sglang.srt.arg_groups.model_hook.handle_language_model_only", "before", admit, "b1900fe60535"),
         Hook(f"{MODULE}.disable_breakable_cudagraph_if_incompatible", "after", keep_prefill_eager, "4c3fef3ba8a0"),
-        Hook(f"{MODELS}.gemma4_vision.Gemma4VisionEncoder.__init__", "around", leave_out, "e5ff87d79ee5"),
-        Hook(f"{MODELS}.gemma4_audio.Gemma4AudioEncoder.__init__", "around", leave_out, "469e1c4dd179"),
-        Hook(f"{MODELS}.gemma4_mm.Gemma4MultimodalEmbedder.__init__", "around", leave_out, "995aed4687c7"),
-        Hook(f"{MODELS}.gemma4_mm.{ARCHITECTURE}.load_weights", "before", skip_towers, "3c1f7137a36c"),
-        Hook(f"{CHAT}._validate_media_content", "after", name_the_flag, "92d5d0cb566a"),
+        Hook(f"{MODELS}.gemma4_vision.Gemma4VisionEncoder.__init__", "around", f"{OURS}:leave_out", "e5ff87d79ee5"),
+        Hook(f"{MODELS}.gemma4_audio.Gemma4AudioEncoder.__init__", "around", f"{OURS}:leave_out", "469e1c4dd179"),
+        Hook(f"{MODELS}.gemma4_mm.Gemma4MultimodalEmbedder.__init__", "around", f"{OURS}:leave_out", "995aed4687c7"),
+        Hook(f"{MODELS}.gemma4_mm.{ARCHITECTURE}.load_weights", "before", f"{OURS}:skip_towers", "3c1f7137a36c"),
+        Hook(f"{CHAT}._validate_media_content", "after", f"{OURS}:name_the_flag", "92d5d0cb566a"),
     ),
 )

@@ -3,13 +3,13 @@
 from typing import Any
 
 from sglang_gemma4 import uses
+from sglang_gemma4.models.config_files import named_gemma4
 from sglang_gemma4.patching import Hook, Patch, tell
 
 
 def take_prefill(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``TritonAttnBackend.__init__``: a Gemma 4 target."""
-    architectures = runner.model_config.hf_config.architectures or ()
-    if runner.is_draft_worker or not any(name.startswith("Gemma4") for name in architectures):
+    if runner.is_draft_worker or not named_gemma4(runner.model_config.hf_config):
         return
     import torch
 

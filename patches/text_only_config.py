@@ -8,14 +8,6 @@ from sglang_gemma4.patching import Hook, Patch
 MODULE = "sglang.srt.arg_groups.cuda_graph_hook"
 
 
-def flatten_root_config(_text_config: Any, config: Any) -> None:
-    """Flatten a text-only Gemma 4 config at SGLang's first look at it; every other config costs one comparison."""
-    if getattr(config, "model_type", None) == "gemma4_text":
-        from sglang_gemma4.models.text_config import flatten_text_only
-
-        flatten_text_only(config)
-
-
 def keep_prefill_eager(_result: None, server_args: Any) -> None:
     """After ``disable_breakable_cudagraph_if_incompatible``."""
     from sglang_gemma4.models.schedule.prefill_backend import keep_text_eager
@@ -32,7 +24,12 @@ PATCH = Patch(
     remove_when="SGLang's get_config flattens a root config of type gemma4_text.",
     uses=(uses.text_only,),
     hooks=(
-        Hook("sglang.srt.utils.hf_transformers.common.get_hf_text_config", "after", flatten_root_config, "cc6c0d35b876"),
+        Hook(
+            "sglang.srt.utils.hf_transformers.common.get_hf_text_config",
+            "after",
+            "sglang_gemma4.models.text_config:flatten_root_config",
+            "cc6c0d35b876",
+        ),
         Hook(f"{MODULE}.disable_breakable_cudagraph_if_incompatible", "after", keep_prefill_eager, "4c3fef3ba8a0"),
     ),
 )

@@ -46,3 +46,24 @@ def without_unread(info: Any, model: Any, attention_class: type) -> Any:
         return info
     dropped[:] = sorted({*info.swa_attention_layer_ids, *info.full_attention_layer_ids} - {*sliding, *full})
     return msgspec.structs.replace(info, swa_attention_layer_ids=sliding, full_attention_layer_ids=full)
+
+
+def drop_unread_layers(info: Any, *, model: Any, model_config: Any, is_draft_worker: bool, **_kwargs: Any) -> Any:
+    """After ``resolve_layer_indices``: the full and sliding layer ids that the pools are built and priced from."""
+    shared = getattr(model_config.hf_text_config, "num_kv_shared_layers", 0)
+    if is_draft_worker or not shared or not type(model).__name__.startswith("Gemma4"):
+        return info
+    from sglang.srt.layers.radix_attention import RadixAttention
+
+    return without_unread(info, model, RadixAttention)
+
+
+def name_stored_pages(name: str | None, _model_name: str | None, _host_pool: Any) -> str | None:
+    """After ``storage_model_name``: HiCache's storage finds pages by this name and does not know how many layers they hold."""
+    return "-".join(filter(None, (name, layout_tag()))) or name
+
+
+def tell_peer(_result: None, kv_args: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``setup_state_kv_args``: both servers of a disaggregated pair must hold the same layers; SGLang compares this string."""
+    if tag := layout_tag():
+        kv_args.kv_cache_dtype_str = f"{kv_args.kv_cache_dtype_str} {tag}"

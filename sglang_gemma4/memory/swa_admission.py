@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sglang_gemma4.models.config_files import named_gemma4
+
 MOMENTS = 64
 """Most moments at which the running requests are summed: with 2,000 requests neighbouring moments hardly differ."""
 
@@ -29,6 +31,15 @@ def growth(locked: npt.ArrayLike, held: npt.ArrayLike, expected: npt.ArrayLike, 
     taken = lock + np.minimum(own + moments[:, None], most)  # [moments, requests]
     later = np.where(left >= moments[:, None], taken, 0).sum(1)
     return max(0, int(later.max() - (lock + np.minimum(own, most)).sum()))
+
+
+def reserve_growth(_result: None, adder: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``PrefillAdder.__init__``, which reserves what running requests will take of the full pool: the same for the sliding pool."""
+    batch, budget = adder.running_batch, adder.memory_budget
+    if batch is None or not batch.reqs or not named_gemma4(batch.model_config.hf_config):
+        return
+    if type(budget).__name__ == "SWAPrefillBudget" and not budget.req_ring and adder.tree_cache.sliding_window_size:
+        budget.swa_offset += running_growth(adder)
 
 
 def running_growth(adder: Any) -> int:

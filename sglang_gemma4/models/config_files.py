@@ -75,6 +75,11 @@ def is_gemma4(config: Mapping[str, Any]) -> bool:
     return any(name in ARCHITECTURES for name in config.get("architectures") or [])
 
 
+def named_gemma4(config: Any) -> bool:
+    """Whether a transformers config is a Gemma 4's, a target's or an assistant's."""
+    return any(name.startswith("Gemma4") for name in getattr(config, "architectures", None) or ())
+
+
 def is_assistant(config: Mapping[str, Any]) -> bool:
     """Whether a config.json is an MTP assistant's, as SGLang asks it (arg_groups/speculative_hook.py:97)."""
     return any(name in ASSISTANTS for name in config.get("architectures") or [])

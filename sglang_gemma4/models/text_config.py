@@ -5,11 +5,9 @@ from typing import Any
 
 from sglang.srt.utils.hf_transformers.config import _apply_gemma4_attention_overrides
 
-TEXT_MODEL_TYPE = "gemma4_text"
 
-
-def flatten_text_only(config: Any) -> None:
-    """Set a text-only config's attention shapes under SGLang's names, in place.
+def flatten_root_config(_text_config: Any, config: Any) -> None:
+    """After ``get_hf_text_config``, SGLang's first look at a config: a text-only one gets its attention shapes under SGLang's names.
 
     transformers 5.19 keeps the sliding layers' ``head_dim`` and ``num_key_value_heads`` as the base values and the
     full layers' in ``per_layer_config``; reading a base value then raises. SGLang wants the full layers' under the
@@ -22,8 +20,6 @@ def flatten_text_only(config: Any) -> None:
     Raises:
         ValueError: a per-layer value that SGLang cannot express (from SGLang's own check).
     """
-    if getattr(config, "model_type", None) != TEXT_MODEL_TYPE or not config.is_heterogeneous:
-        return
-    if not config._heterogeneity_spec.per_layer_overrides:
-        return
-    _apply_gemma4_attention_overrides(SimpleNamespace(text_config=config))
+    heterogeneous = getattr(config, "model_type", None) == "gemma4_text" and config.is_heterogeneous
+    if heterogeneous and config._heterogeneity_spec.per_layer_overrides:
+        _apply_gemma4_attention_overrides(SimpleNamespace(text_config=config))

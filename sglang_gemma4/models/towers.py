@@ -1,13 +1,28 @@
-"""Loading a checkpoint without its vision and audio towers."""
+"""Serving text alone (``--language-model-only``): the vision and audio towers are neither built nor loaded."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
+from sglang.srt.runtime_context import get_disagg
 
 logger = logging.getLogger(__name__)
 
 PARTS = ("vision_tower.", "embed_vision.", "audio_tower.", "embed_audio.")
+
+
+def leave_out(original: Callable[..., None], module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+    """Around ``__init__`` of the towers and their embedders: a module without parameters where the operator serves text alone."""
+    if get_disagg().language_model_only:
+        torch.nn.Module.__init__(module)
+    else:
+        original(module, *args, **kwargs)
+
+
+def skip_towers(model: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Before ``Gemma4ForConditionalGeneration.load_weights``: the towers' tensors are passed over unread."""
+    return ((model, without(weights)), {}) if get_disagg().language_model_only else None
 
 
 def without(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -19,3 +34,10 @@ def without(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, 
         else:
             yield name, tensor
     logger.info("sglang-gemma4: --language-model-only: %d tensors of the towers left out, %.1f MiB", tensors, size / 2**20)
+
+
+def name_the_flag(problem: str | None, *_args: Any) -> str | None:
+    """After ``OpenAIServingChat._validate_media_content``, a client's only clue; ``/generate`` names the flag by itself."""
+    if problem is None or not get_disagg().language_model_only:
+        return problem
+    return f"{problem} This server runs with --language-model-only, without vision and audio towers; it takes images when started without."

@@ -92,7 +92,7 @@ def test_what_sglang_cannot_express_is_refused_by_name(tmp_path: Path, in_child:
 
 
 def test_other_configs_are_not_touched() -> None:
-    from sglang_gemma4.patches.text_only_config import flatten_root_config
+    from sglang_gemma4.models.text_config import flatten_root_config
 
     class Config:
         model_type = "gemma4"
