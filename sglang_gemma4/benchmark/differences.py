@@ -19,6 +19,8 @@ _INHERENT = re.compile(
 )
 _FROM_MEMORY = re.compile(r"mem|pool|max_total|max_running|total_tokens|num_tokens|capacity|kv_cache_size|available|_gb$|_gib$|bytes")
 
+_TEMPORARY = re.compile(rf"(?:{re.escape(tempfile.gettempdir())}|/tmp|/var/tmp)/\S+")
+
 # SGLang's other names for a flag (arg_groups/fields); any other flag --some-name sets some_name.
 _ALIASES = {
     "model": "model_path",
@@ -89,7 +91,8 @@ def _sentence(name: str, by_arm: Mapping[str, list[Any]], asked: bool) -> str | 
     moving = [arm for arm, values in distinct.items() if len(values) > 1]
     if not asked and _FROM_MEMORY.search(name) and (drift := _drift(everything)) is not None and drift < DRIFT:
         return f"{name} drifts by {drift:.2%}: {shown}{pin}"
-    if moving and (asked or len(distinct) == 1 or _same_sets(distinct.values())):
+    alike = len({frozenset(map(_key, values)) for values in distinct.values()}) == 1  # one arm, or arms that move between the same values
+    if moving and (asked or alike):
         return f"{name} differs between starts of {' and '.join(moving)}: {shown}{pin}"
     if asked:
         return None
@@ -142,21 +145,14 @@ def _setting(flag: str, names: Sequence[str]) -> str:
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as one level, names joined with dots."""
+    """Nested settings as one level, names joined with dots, temporary paths made alike."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{name}."))
+            flat |= _flat(value, f"{prefix}{name}.")
         else:
-            flat[f"{prefix}{name}"] = _without_temporary_paths(value)
+            flat[f"{prefix}{name}"] = _TEMPORARY.sub("a temporary path", value) if isinstance(value, str) else value
     return flat
-
-
-def _without_temporary_paths(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    roots = "|".join(re.escape(root) for root in {tempfile.gettempdir(), "/tmp", "/var/tmp"})
-    return re.sub(rf"(?:{roots})/\S+", "a temporary path", value)
 
 
 def _key(value: Any) -> str:
@@ -168,10 +164,6 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
     for value in values:
         kept.setdefault(_key(value), value)
     return list(kept.values())
-
-
-def _same_sets(groups: Iterable[list[Any]]) -> bool:
-    return len({frozenset(map(_key, values)) for values in groups}) == 1
 
 
 def _drift(values: Sequence[Any]) -> float | None:

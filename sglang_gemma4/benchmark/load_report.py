@@ -34,11 +34,11 @@ def tables(results: Results) -> list[tuple[str, str]]:
 
 def _rows(results: Results, load: str) -> list[list[str]]:
     limits = latency.limits(results)
-    found = {arm: {point.rate: point for point in latency.points(results, load, arm)} for arm in results.arms}
+    found = {(point.rate, arm): point for arm in results.arms for point in latency.points(results, load, arm)}
     rows = []
     for rate, name in latency.asked(results, load):
         for arm in results.arms:
-            if (point := found[arm].get(rate)) is None:
+            if (point := found.get((rate, arm))) is None:
                 continue
             own = results.at(name, arm)
             peaks = values(own, "running_peak")

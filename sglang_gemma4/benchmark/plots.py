@@ -154,10 +154,10 @@ def accept_lengths(results: Results, path: Path) -> bool:
     with _figure(1.9 + (0.15 + 0.3 * len(arms)) * len(found), results, "Accept length", path) as figure:
         axis, thick = figure.subplots(), 0.8 / len(arms)
         for position, arm in enumerate(arms):
-            own = {row: summary(by_arm[arm]) for row, by_arm in enumerate(found.values()) if arm in by_arm}
-            at = [row + (position - (len(arms) - 1) / 2) * thick for row in own]
-            reach = [[s.median - s.low for s in own.values()], [s.high - s.median for s in own.values()]]
-            bars = axis.barh(at, [s.median for s in own.values()], thick, xerr=reach, capsize=3, label=arm, **_filled(results, arm))
+            spreads = {row: summary(by_arm[arm]) for row, by_arm in enumerate(found.values()) if arm in by_arm}
+            at = [row + (position - (len(arms) - 1) / 2) * thick for row in spreads]
+            reach = [[s.median - s.low for s in spreads.values()], [s.high - s.median for s in spreads.values()]]
+            bars = axis.barh(at, [s.median for s in spreads.values()], thick, xerr=reach, capsize=3, label=arm, **_filled(results, arm))
             axis.bar_label(bars, fmt="%.2f", padding=6)
         _rows(axis, range(len(found)), list(found))
         axis.margins(x=0.12)
@@ -207,7 +207,8 @@ def _boxes(results: Results, path: Path, name: str, title: str, x: str) -> bool:
             for arm, sample in by_arm.items():
                 position += 1.0
                 # Computed here: matplotlib's whiskers end at a value within the percentiles, which a handful of requests does not have.
-                box: Any = dict(zip(("whislo", "q1", "med", "q3", "whishi"), np.percentile(sample, [1, 25, 50, 75, 99]), strict=True))
+                percentiles: Any = np.percentile(sample, [1, 25, 50, 75, 99])
+                box = dict(zip(("whislo", "q1", "med", "q3", "whishi"), percentiles, strict=True))
                 axis.bxp(
                     [{**box, "label": arm}], [position], widths=0.75, medianprops={"color": "black", "lw": 2}, orientation="horizontal",
                     boxprops={"alpha": 0.8, "label": arm, **_filled(results, arm)}, showfliers=False, patch_artist=True, manage_ticks=False,

@@ -1,17 +1,16 @@
 """The least bytes and FLOPs of one Gemma 4 step by kernel category, from config.json, and the time a card needs for them.
 
 Counted: weights read once a step, every kernel's input read and output written once, the KV that the queries can see, the KV written.
-Of experts (and of the rows of an assistant's ordered embeddings) those that tokens hit on average under independent uniform routing:
-an expectation, not a minimum, which tokens that route alike undercut. Not counted: what a better kernel would not move (masks,
+Experts (and rows of an assistant's ordered embeddings): those that tokens hit on average under independent uniform routing, which is an
+expectation; tokens that route alike need fewer. Not counted: what a better kernel would not move (masks,
 indices, paddings, a second read). Two kernels that a fusion could join are still counted with the tensor between them, so a fused one
 can beat the floor of its category, never the whole step's weights and KV. A multiplication and an addition are two FLOPs: 2·m·n·k for
 a matrix product.
 The LM head and the router are matrix products like any other and stand under "dense gemm", where their kernels do.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sglang_gemma4.models.config_files import read_config
@@ -19,33 +18,29 @@ from sglang_gemma4.models.model_shape import ConfigJson, Layer, distinct, keys_a
 from sglang_gemma4.serving.launch import fields_of
 
 
-@dataclass(frozen=True)
+@dataclass
 class CategoryWork:
     """Least ``bytes`` moved and ``flops`` computed in one step by the kernels of one ``category`` (``kernel_categories.CATEGORIES``)."""
 
     category: str
-    bytes: float
-    flops: float
+    bytes: float = 0.0
+    flops: float = 0.0
 
 
-class _Sum:
-    """Bytes and FLOPs gathered by category, for activations and weights of ``size`` bytes an element."""
+class _Sum(dict[str, CategoryWork]):
+    """Work gathered by category, for activations and weights of ``size`` bytes an element."""
 
     def __init__(self, size: float) -> None:
         self.size = size
-        self.moved: dict[str, float] = defaultdict(float)
-        self.computed: dict[str, float] = defaultdict(float)
 
     def add(self, category: str, elements: float, flops: float = 0.0, size: float | None = None) -> None:
-        self.moved[category] += elements * (self.size if size is None else size)
-        self.computed[category] += flops
+        work = self.setdefault(category, CategoryWork(category))
+        work.bytes += elements * (self.size if size is None else size)
+        work.flops += flops
 
     def gemm(self, m: float, k: int, n: float, category: str = "dense gemm") -> None:
         """[m, k] times weights [k, n]."""
         self.add(category, k * n + m * (k + n), 2 * m * k * n)
-
-    def result(self) -> list[CategoryWork]:
-        return [CategoryWork(category, self.moved[category], self.computed[category]) for category in self.moved]
 
 
 def step_work(
@@ -97,7 +92,7 @@ def step_work(
     if draft is not None:
         for _ in range(draft_steps):
             _draft_pass(total, draft, batch, max(1, context - query_tokens), kv_bytes)
-    return total.result()
+    return list(total.values())
 
 
 def _attention_block(total: _Sum, layer: Layer, hidden: int, batch: int, queries: int, context: int, kv_bytes: float) -> None:
@@ -207,15 +202,8 @@ def beside(row: Mapping[str, Any], model: str, arguments: Sequence[str], card: M
     )
     ranks = int(next((fields[name] for name in ("tp_size", "tp", "tensor_parallel_size") if name in fields), 1))
     share = [CategoryWork(one.category, one.bytes / ranks, one.flops / ranks) for one in work]
-    return {
-        "bandwidth_gbs": card["bandwidth_gbs"],
-        "teraflops": card["teraflops"],
-        "source": card["source"],
-        "categories": [
-            {"category": one.category, "bytes": one.bytes, "flops": one.flops, "microseconds": floor_microseconds(one, card)}
-            for one in share
-        ],
-    }
+    figures = {name: card[name] for name in ("bandwidth_gbs", "teraflops", "source")}
+    return {**figures, "categories": [{**asdict(one), "microseconds": floor_microseconds(one, card)} for one in share]}
 
 
 def _config(path: str, role: str) -> dict[str, Any]:

@@ -141,7 +141,8 @@ def holding(spans: pd.DataFrame, moments: Any) -> np.ndarray:
     """For each moment the number of the last of ``spans``, sorted by ``ts``, that began before it; -1 where none of them still runs."""
     at = np.searchsorted(spans["ts"], moments, side="right") - 1
     ends = np.append((spans["ts"] + spans["dur"]).cummax(), -np.inf)  # the last stands for "none began"
-    return np.where(moments <= ends[at], at, -1)
+    found: np.ndarray = np.where(moments <= ends[at], at, -1)
+    return found
 
 
 def _gpu_events(events: pd.DataFrame) -> pd.DataFrame:
