@@ -14,13 +14,13 @@ STOCK, PACKAGE, MTP, VLLM = "stock", "package", "mtp", "vllm"
 MTP_FLAGS = ("--speculative-algorithm=NEXTN", "--speculative-num-steps=3", "--speculative-eagle-topk=1", "--speculative-num-draft-tokens=4")
 DRAFT_FLAG = "--speculative-draft-model-path"
 
-# With random weights stock needs the one switch that makes them worth measuring: SGLang's own collapse to a single token.
+# With random weights stock keeps the switch that fills them: with SGLang's own filling every answer is a single token, repeated.
 KEPT_IN_DUMMY_STOCK = (switches.MASTER, switches.STRICT, switches.CPU_ENGINE, "SGLANG_GEMMA4_DUMMY_WEIGHTS")
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One side of a comparison: what is added to the environment and to the server's flags, and to which workloads it is kept."""
+    """One side of a comparison: variables for its processes, flags for its server, and the workloads that it is limited to."""
 
     name: str
     environment: Mapping[str, str] = field(default_factory=dict)

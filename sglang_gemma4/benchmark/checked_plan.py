@@ -1,4 +1,4 @@
-"""The command line of ``sglang-gemma4 bench`` as a checked plan: what can be known to be wrong is refused before a process is started."""
+"""The command line of ``sglang-gemma4 bench`` as a plan. What is known to be wrong is refused before a process is started."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
     """The checked plan; ``scratch`` takes the config of a model with random weights.
 
     Raises:
-        ValueError: anything that can be known to be wrong before a process is started.
+        ValueError: an option is wrong, or two do not go together; the message says what to change.
     """
     from sglang_gemma4.cpu.environment import has_accelerator
 

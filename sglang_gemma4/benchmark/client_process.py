@@ -30,7 +30,7 @@ class DrawnError(Exception):
 
 
 def draw(log: Path, asked: Sequence[tuple[Sequence[str], Path]]) -> None:
-    """Have SGLang's client make the requests that its arguments ask for, and keep them at the path beside."""
+    """Have SGLang's client make the requests for each list of arguments, and write them to the path beside it."""
     serving = _serving(log)
     sample = serving.get_dataset
     serving.get_tokenizer = functools.cache(serving.get_tokenizer)
@@ -51,10 +51,10 @@ def draw(log: Path, asked: Sequence[tuple[Sequence[str], Path]]) -> None:
 
 
 def run(log: Path, arguments: Sequence[str], requests: Path | list[dict[str, Any]], streams: Path | None) -> None:
-    """One pass of SGLang's client: of ``requests`` that were drawn, or of rows (``workloads``). With ``streams`` the rows are sent as
-    streams, and when their tokens came is written there."""
+    """One pass of SGLang's client. ``requests`` is a file that :func:`draw` wrote, or rows (``workloads``). With ``streams`` the rows are
+    sent as streams, and the arrival times of their tokens are written to that file."""
     serving = _serving(log)
-    # Requests have their token ids; a tokenizer would take seconds to load and count again what the server says.
+    # The requests are token ids already; a tokenizer takes seconds to load, and would only count again what the server counts.
     serving.get_tokenizer = lambda *_, **__: SimpleNamespace(encode=lambda *_, **__: [0])
     serving.check_chat_template = lambda _: True
     sys.argv[1:] = arguments
@@ -133,7 +133,7 @@ class StreamClient:
         return self._answered.setdefault((session, turn), asyncio.get_running_loop().create_future())
 
     async def _context(self, row: dict[str, Any]) -> list[int]:
-        """What a later turn goes on from, once the answer before is there and the user has thought."""
+        """The conversation before a later turn, once its last answer is there and the think time is over."""
         if not row.get("turn"):
             return []
         context = await self._turn(row["session"], row["turn"] - 1)

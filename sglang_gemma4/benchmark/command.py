@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_gemma4 import switches
-from sglang_gemma4.benchmark import workloads
+from sglang_gemma4.benchmark import mapping, workloads
 from sglang_gemma4.benchmark.checked_plan import ACCEPT_LENGTH, plan_of
 from sglang_gemma4.benchmark.plan import Plan
 
@@ -144,11 +144,11 @@ def _run(plan: Plan, arguments: argparse.Namespace) -> int:
     for ending in (signal.SIGTERM, signal.SIGHUP):  # the arms' processes must not outlive this one
         signal.signal(ending, signal.default_int_handler)
     if plan.share_weights and not plan.cpu:
-        in_a_process("mapping", "processes on this card cannot map each other's memory", "--share-weights")
+        in_a_process(mapping.__name__, "processes on this card cannot map each other's memory", "--share-weights")
     card = None
     if plan.roofline:
         progress("measuring this card's bandwidth and matrix rate")
-        card = json.loads(in_a_process("card", "this card could not be measured for --roofline", "--roofline"))
+        card = json.loads(in_a_process("sglang_gemma4.benchmark.card", "this card could not be measured for --roofline", "--roofline"))
     finished = runner.run(plan, _header(plan), card, arguments.time_limit, progress)
     if not arguments.no_report:
         _report(plan.folder)
@@ -205,7 +205,7 @@ def in_a_process(module: str, failed: str, flag: str) -> str:
         ValueError: it failed or took too long; the message says to leave ``flag`` out.
     """
     try:
-        done = subprocess.run([sys.executable, "-m", f"sglang_gemma4.benchmark.{module}"], capture_output=True, text=True, timeout=300)
+        done = subprocess.run([sys.executable, "-m", module], capture_output=True, text=True, timeout=300)
     except subprocess.TimeoutExpired:
         raise ValueError(f"{failed} within 300 s; leave {flag} out") from None
     if done.returncode:

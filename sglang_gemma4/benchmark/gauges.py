@@ -63,7 +63,7 @@ class Watched:
 
 @contextlib.contextmanager
 def watch(url: str, process: int, every: float = 0.5) -> Iterator[Watched]:
-    """Sample a server's metrics, and its memory (``process`` is its id), ``every`` so many seconds. Counters are there after the block."""
+    """Sample a server's metrics and the memory in use (``process``: its id) ``every`` so many seconds; counters follow at the end."""
     found, memory, before, done = Watched(), memory_in_use(process), read_metrics(url), threading.Event()
 
     def sample() -> None:

@@ -69,7 +69,7 @@ def _spread(values: Any) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Point:
-    """An arm at one rate of a load, over its passes: percentiles in milliseconds, requests that failed, how late the client sent."""
+    """An arm at one rate of a load, over its passes: percentiles in milliseconds, and how many requests failed."""
 
     rate: float
     ttft_p50: Summary
@@ -133,8 +133,8 @@ def limits(results: Results) -> tuple[float, float]:
 
 
 def goodput(results: Results, load: str, arm: str) -> Goodput | None:
-    """The highest rate up to which every rate is within the limits: one within them above one that is not counts as luck. None: nothing
-    was measured.
+    """The highest rate up to which every rate is within the limits; a rate above one that is not within them does not count. None:
+    nothing was measured.
 
     A rate at which the server died or every request failed is not within them; at one that is not measured yet the answer is "at least".
     """

@@ -15,7 +15,7 @@ PREFIXES = ("SGLANG_", "CUDA_", "TORCH_", "TRITON_", "NCCL_", "OMP_")
 
 
 def versions() -> dict[str, str]:
-    """Of the package, the commit of its checkout if it has one, Python, and what it runs on."""
+    """Of the package (with the commit of its checkout, if any), of Python, and of what the package runs on."""
     found = {"sglang-gemma4": __version__, "python": platform.python_version()}
     if commit := _printed(["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]):
         found["commit"] = commit

@@ -40,8 +40,8 @@ class Plan:
     profile: Sequence[int] = ()  # batches whose kernels are recorded
     roofline: bool = False
     together: int = 1  # arms whose servers (or engines) are up side by side, their passes in turn
-    share_weights: bool = False  # random ones: a single copy of them for those
-    card_lock: Path | None = None  # held (flock) by whatever uses the card, so by each pass
+    share_weights: bool = False  # one copy of random weights for the arms that are up together
+    card_lock: Path | None = None  # each pass holds this file's lock (flock)
     dataset: Path | None = None
     limits: tuple[float, float] = (TTFT_LIMIT, ITL_LIMIT)  # ms, 99th percentiles of TTFT and ITL that goodput asks for
     vllm_python: str = ""
@@ -87,7 +87,7 @@ class Plan:
                 "environment": {
                     name: "(a path)" if name == "PYTHONPATH" else value for name, value in {**self.environment, **arm.environment}.items()
                 },
-                # The folder of a model with random weights is another in every invocation.
+                # A model with random weights lies in another folder in every invocation.
                 "arguments": [part.replace(self.model, self.label) for part in self.flags(arm)],
                 **({"only": list(arm.only)} if arm.only else {}),
                 **({"engine": "vllm"} if arm.vllm else {}),
@@ -107,7 +107,7 @@ class Plan:
         }
 
     def flags(self, arm: Arm) -> list[str]:
-        """The server flags of an arm; those of vLLM in its own words."""
+        """The server flags of an arm, translated for vLLM."""
         return vllm.flags_of_arm(self.arguments, arm.arguments, self.environment) if arm.vllm else [*self.arguments, *arm.arguments]
 
     def log(self, arm: Arm, kind: str = "") -> Path:

@@ -41,7 +41,7 @@ class ServerSide:
             self.drop_what_does_not_fit(pool, progress)
 
     def drop_what_does_not_fit(self, pool: int, progress: Progress) -> None:
-        """Keep of :attr:`tasks` what a KV pool of so many tokens can hold; why the rest was not run is recorded."""
+        """Drop from :attr:`tasks` the workloads that a KV pool of ``pool`` tokens cannot hold, and record why."""
         asked = {task[1] for task in self.tasks}
         for workload in (workload for workload in self.plan.workloads if workload.name in asked):
             remedy = "raise --mem-fraction-static, lower --swa-full-tokens-ratio, or choose a shorter workload"

@@ -149,7 +149,7 @@ def plugin(folder: Path) -> Path:
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: sglang-gemma4-weights\nVersion: 0\n")
     (information / "entry_points.txt").write_text(_PLUGIN)
     package = Path(sglang_gemma4.__file__).parent
-    for source in (found for pattern in _PLUGIN_FILES for found in package.glob(pattern)):  # not the environment that they are installed in
+    for source in (found for pattern in _PLUGIN_FILES for found in package.glob(pattern)):  # without the rest of this environment
         target = folder / "sglang_gemma4" / source.relative_to(package)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)

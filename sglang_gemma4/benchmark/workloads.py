@@ -89,7 +89,7 @@ _SINGLE = (
 )
 WORKLOADS = {workload.name: (workload,) for workload in _SINGLE} | {
     "sweep": tuple(Workload(f"sweep-{batch}", 1000, 200, batch) for batch in (1, 2, 4, 8, 16, 32, 64, 128)),
-    # of a pass over one prompt length at most 128,000 tokens
+    # at most 128,000 prompt tokens a pass
     "prompts": tuple(Workload(f"prompts-{n}", n, 10, min(30, 128_000 // n)) for n in (1000, 4000, 16000, 64000)),
     "ttft": tuple(Workload(f"ttft-{tokens}", tokens, 8, 16, concurrency=1) for tokens in (128, 1000, 4000)),
     "images-sweep": tuple(_images(f"images-{count}", 16, count) for count in (1, 4, 16)),
