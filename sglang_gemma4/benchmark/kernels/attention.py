@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
-from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, lazily, short
+from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates, lazily, short
 from sglang_gemma4.benchmark.kernels.timer import Call
 from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
 from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
@@ -112,7 +112,7 @@ def prefill(place: Place, layer: str, prompts: str) -> Row:
 
         return partial(returned, FlashPrefill(flash_attn_varlen_func))
 
-    tiles = {f"ours, {short(tile)}": partial(returned, prefill_attention, tile=PromptTile(*tile)) for tile in PROMPT_TILES[kind.dim]}
+    tiles = candidates(lambda tile: returned(prefill_attention, tile=tile), itertools.starmap(PromptTile, PROMPT_TILES[kind.dim]))
     moved = sum(2.0 * given[name].numel() for name in ("q", "k", "v", "k_buffer", "v_buffer", "out"))
     ways: dict[str, Call] = {"SGLang": stock, "FlashAttention-4": lazily(flash4), "ours": partial(returned, prefill_attention)}
     return Row(ways, moved, 4.0 * pairs * kind.heads * kind.dim, tiles)

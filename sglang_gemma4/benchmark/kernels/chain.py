@@ -1,4 +1,4 @@
-"""The case of a step's layers whole: microseconds a layer with the package's launches, with some another way, and without some.
+"""The case of a step's whole layers: microseconds per layer as served, with some launches replaced, and with some left out.
 
 Sliding layers of 26B-A4B at full size, four with weights of their own, in one CUDA graph. A launch costs less there than by itself: kernels
 begin while the one before ends, and the dense FFN runs beside the experts. "without" leaves a piece out and takes its output of the pass
@@ -212,7 +212,7 @@ def row(place: Place, requests: int, keys: int, queries: int) -> Row:
 CASES = (
     Case(
         "chain",
-        "a step's layers whole: as served, with products, experts and launches another way, without each piece; floor: all read once",
+        "a step's whole layers: as served, with products, experts and launches another way, without each piece; floor: all read once",
         {"requests": (1, 4, 16, 32), "keys": (512,), "queries": (1,)},
         row,
         {"requests": (2,), "keys": (5,)},

@@ -20,7 +20,7 @@ Routing = tuple[torch.Tensor, torch.Tensor]
 
 
 def logits(tokens: int, seed: int, experts: int = EXPERTS) -> torch.Tensor:
-    """Of a router, ``[tokens, experts]`` float32 on the host, as random as a trained one's."""
+    """Of a router, ``[tokens, experts]`` float32 on the host, about as uneven as a trained one's."""
     generator = torch.Generator("cpu").manual_seed(seed)
     return torch.randn(tokens, experts, generator=generator) + POPULARITY * torch.randn(experts, generator=generator)
 

@@ -32,8 +32,12 @@ CHUNK_TILES = {
 """Columns, depth, warps and stages at 128 rows a block, of those that runs/2026-11-23-prefill-expert-tiles tried."""
 
 
-def tiles_of(source: str, tokens: int) -> list[dict[str, Any]] | None:
-    """What SGLang picks for both products on this card, from its own tiles ("shipped") or with ``tune-moe``'s ("tuned"; None: none)."""
+def tiles_of(source: str, tokens: int) -> list[dict[str, Any]]:
+    """What SGLang picks for both products on this card, from its own tiles ("shipped") or with ``tune-moe``'s ("tuned").
+
+    Raises:
+        ValueError: ``tune-moe`` has written none.
+    """
     import sglang.srt.layers.moe.moe_runner.triton_utils as utils
 
     found = []
@@ -47,7 +51,7 @@ def tiles_of(source: str, tokens: int) -> list[dict[str, Any]] | None:
         tiles = {int(key): tile for key, tile in json.loads(newest.read_text()).items()} if newest else {}
         if source == "tuned":
             if not (expert_tiles.FOLDER / name).exists():
-                return None
+                raise ValueError("tune-moe has written no tiles for this card")
             tiles |= expert_tiles.read(expert_tiles.FOLDER / name)
         found.append(tiles[min(tiles, key=lambda known: abs(known - tokens))] if tiles else PLAIN)
     return found
@@ -56,8 +60,6 @@ def tiles_of(source: str, tokens: int) -> list[dict[str, Any]] | None:
 def stock(x: torch.Tensor, weights: Experts, source: str, routed: Callable[[], Routing]) -> Call:
     """SGLang's launches from routing to the sum: align, product, gelu * up, product, sum."""
     tiles = tiles_of(source, x.shape[0])
-    if tiles is None:
-        raise ValueError("tune-moe has written no tiles for this card")
 
     def call() -> torch.Tensor:
         from sgl_kernel import moe_sum_reduce
@@ -80,7 +82,7 @@ def stock(x: torch.Tensor, weights: Experts, source: str, routed: Callable[[], R
 
 
 def layer(place: Place, tokens: int) -> Row:
-    """A layer's experts from the router's logits on, which a batch has in common with none of the other sets."""
+    """A layer's experts from the router's logits on; each set of inputs has logits of its own."""
     weights = products.experts_of(place)
     hidden, topk = weights.up.shape[2], place.pick(products.TOPK, 2)
     x, scale = place.rand(tokens, hidden), torch.ones(len(weights.up), dtype=place.dtype, device=place.device)
@@ -103,7 +105,7 @@ def layer(place: Place, tokens: int) -> Row:
 
 
 def _pairs(tokens: int, few: Callable[[tuple[Tile, Tile]], torch.Tensor]) -> dict[str, Call]:
-    """One product's tile another, the other's as served."""
+    """Another tile for one product, the other's as served."""
     usual = few_token_experts.tiles_for(tokens)
     pairs = [*((Tile(*tile), usual[1]) for tile in FIRST), *((usual[0], Tile(*tile)) for tile in SECOND)]
     return {f"ours, {short(one, two)}": dependently(partial(few, (one, two))) for one, two in pairs}
@@ -121,16 +123,10 @@ class Sorted:
         self.weights = probabilities.flatten()[self.order.long()]
 
 
-def padded(of: Sorted, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """DeepGEMM's layout, an expert's rows from a multiple of ``step`` on: the expert (int32) and the token (int64) of each place."""
+def padded(of: Sorted, step: int) -> torch.Tensor:
+    """DeepGEMM's layout, an expert's rows from a multiple of ``step`` on: the expert (int32) of each place."""
     numbers = torch.arange(len(of.sizes), dtype=torch.int32, device=of.order.device)
-    places = (of.sizes + step - 1) // step * step
-    experts = torch.repeat_interleave(numbers, places)
-    source = torch.zeros(len(experts), dtype=torch.long, device=of.order.device)  # 0 where nothing lies
-    shift = (torch.cumsum(places, 0) - places) - (torch.cumsum(of.sizes, 0) - of.sizes)
-    expert = torch.repeat_interleave(numbers, of.sizes).long()
-    source[torch.arange(len(of.order), device=of.order.device) + shift[expert]] = of.order.long() // of.topk
-    return experts, source
+    return torch.repeat_interleave(numbers, (of.sizes + step - 1) // step * step)
 
 
 def by_triton_kernels(weight: torch.Tensor, x: torch.Tensor, routed: Routing, down: bool) -> Call:
@@ -146,10 +142,10 @@ def by_triton_kernels(weight: torch.Tensor, x: torch.Tensor, routed: Routing, do
 
 
 def by_deep_gemm(weight: torch.Tensor, x: torch.Tensor, routed: Routing) -> Call:
-    """``m_grouped_bf16_gemm_nt_contiguous`` over rows that lie ready."""
+    """``m_grouped_bf16_gemm_nt_contiguous`` over rows that are gathered already."""
     import deep_gemm
 
-    experts, _ = padded(Sorted(routed, len(weight)), deep_gemm.get_mk_alignment_for_contiguous_layout())
+    experts = padded(Sorted(routed, len(weight)), deep_gemm.get_mk_alignment_for_contiguous_layout())
     rows, out = x.new_empty(len(experts), weight.shape[2]).normal_(), x.new_empty(len(experts), weight.shape[1])
     return lambda: deep_gemm.m_grouped_bf16_gemm_nt_contiguous(rows, weight, out, experts)
 
@@ -169,10 +165,7 @@ def chunk(place: Place, product: str, tokens: int) -> Row:
         return Row({**ways, "ours": partial(all_of_it, *routed)}, moved + more[0], flops + more[1])
 
     def alone(source: str) -> Call:
-        tiles = tiles_of(source, tokens)
-        if tiles is None:
-            raise ValueError("tune-moe has written no tiles for this card")
-        return products.launcher(weights, down, tokens, tiles[down], 0)
+        return products.launcher(weights, down, tokens, tiles_of(source, tokens)[down], 0)
 
     @functools.cache
     def sorted_rows() -> tuple[Any, torch.Tensor]:

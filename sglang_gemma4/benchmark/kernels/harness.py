@@ -3,8 +3,9 @@
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,22 +160,17 @@ def _measure(case: Case, named: dict[str, Any], options: Options, place: Place, 
 def timed(calls: Mapping[str, Sequence[Call]], place: Place, graph: bool, rounds: int, parts: int = 1) -> dict[str, list[float] | str]:
     """Microseconds of each way in each round, the ways in turn; or why there are none.
 
-    A library that is not installed, or a kernel that this card does not take, is an answer and not the end of the sweep.
+    A library that is not installed and a kernel that this card refuses are that way's result; the others are measured.
     """
-    found: dict[str, list[float] | str] = {}
     replays: dict[str, Callable[[], float]] = {}
+    refused: dict[str, str] = {}
     for name, each in calls.items():
         try:
             replays[name] = prepare(each, place.device, graph)
-            found[name] = []
         except Exception as error:
-            found[name] = reason(error)
-    for number in range(rounds + 1):
-        for name, replay in replays.items():
-            taken, kept = replay() / parts, found[name]
-            if number and isinstance(kept, list):  # the first is not counted
-                kept.append(taken)
-    return found
+            refused[name] = reason(error)
+    taken = [{name: replay() / parts for name, replay in replays.items()} for _ in range(rounds + 1)][1:]  # the first is not counted
+    return {name: refused.get(name) or [each[name] for each in taken] for name in calls}
 
 
 def tuned(
@@ -254,6 +250,11 @@ def lazily(make: Callable[..., Call], *given: Any) -> Call:
 def short(*tiles: Any) -> str:
     """``64/4/3``: the numbers of tiles, several with a space between."""
     return " ".join("/".join(map(str, astuple(tile) if is_dataclass(tile) and not isinstance(tile, type) else tile)) for tile in tiles)
+
+
+def candidates(ours: Callable[[Any], object], tiles: Iterable[Any]) -> dict[str, Call]:
+    """A way for each tile, for ``--tune``."""
+    return {f"ours, {short(tile)}": partial(ours, tile) for tile in tiles}
 
 
 def reason(error: Exception) -> str:

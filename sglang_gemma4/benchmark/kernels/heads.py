@@ -1,11 +1,13 @@
 """The case of a draft step's head: the product with the embedding of 262,144 tokens, or of a few centroids, and its argmax."""
 
 from functools import partial
+from itertools import starmap
 from types import SimpleNamespace
 
 import torch
 
-from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, short
+from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates
+from sglang_gemma4.benchmark.kernels.timer import Call
 from sglang_gemma4.kernels.heads.centroid_argmax import centroid_argmax
 from sglang_gemma4.kernels.heads.head_argmax import Tile, head_argmax
 
@@ -25,16 +27,13 @@ def head(place: Place, head: str, rows: int) -> Row:
     width = place.pick(256 if head == "centroids" else int(head), 64)
     weight, hidden = place.rand(vocabulary, width), place.rand(rows, width)
     if head != "centroids":
-        tiles = {f"ours, {short(tile)}": lambda tile=tile: head_argmax(hidden, weight, tile=Tile(*tile))[0] for tile in TILES}
-        return Row(
-            {
-                "SGLang": lambda: (hidden @ weight.T).float().softmax(-1).max(-1).indices,
-                "chain": lambda: chain.largest((hidden @ weight.T).float()),
-                "ours": lambda: head_argmax(hidden, weight)[0],
-            },
-            2.0 * vocabulary * width,
-            tiles=tiles,
-        )
+        ways: dict[str, Call] = {
+            "SGLang": lambda: (hidden @ weight.T).float().softmax(-1).max(-1).indices,
+            "chain": lambda: chain.largest((hidden @ weight.T).float()),
+            "ours": lambda: head_argmax(hidden, weight)[0],
+        }
+        tiles = candidates(lambda tile: head_argmax(hidden, weight, tile=tile)[0], starmap(Tile, TILES))
+        return Row(ways, 2.0 * vocabulary * width, tiles=tiles)
     scores = place.rand(centroids, width)
     model = SimpleNamespace(
         centroids=partial(torch.nn.functional.linear, weight=scores),
@@ -54,14 +53,12 @@ def head(place: Place, head: str, rows: int) -> Row:
         return logits.softmax(-1).max(-1).indices
 
     read = centroids * (1 - (1 - ACTIVE / centroids) ** rows) * vocabulary / centroids + centroids  # of random rows, each read once
-    return Row(
-        {
-            "SGLang": stock,
-            "chain": lambda: chain.centroid_tokens(model, hidden)[:, 0],
-            "ours": lambda: centroid_argmax(hidden, model.centroids(hidden), weight, model.token_ordering, ACTIVE),
-        },
-        2.0 * read * width,
-    )
+    ways = {
+        "SGLang": stock,
+        "chain": lambda: chain.centroid_tokens(model, hidden)[:, 0],
+        "ours": lambda: centroid_argmax(hidden, model.centroids(hidden), weight, model.token_ordering, ACTIVE),
+    }
+    return Row(ways, 2.0 * read * width)
 
 
 CASES = (

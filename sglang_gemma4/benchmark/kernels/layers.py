@@ -1,12 +1,13 @@
 """Cases of a decoder layer's dense products, norms, tail and rotation: 26B-A4B's, E2B's and their assistants' sizes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import starmap
 from typing import Any
 
 import torch
 
-from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, short
+from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates
 from sglang_gemma4.benchmark.kernels.timer import Call
 from sglang_gemma4.kernels.dense.few_row_linear import Tile, counters, few_row_linear
 from sglang_gemma4.kernels.dense.gated_embedding import gated_embedding
@@ -71,8 +72,7 @@ def linear(place: Place, product: str, rows: int) -> Row:
         for parts in (1, 2, 3, 4, 6, 8, 12)
         if width // depth >= 2 * parts and width % depth == 0 and not (gated and each * depth > 8192)
     ]
-    named = {f"ours, {short(tile)}": partial(ours, tile) for tile in tiles}
-    return Row({"cuBLAS": cublas, "ours": ours}, 2.0 * weight.numel(), tiles=named)
+    return Row({"cuBLAS": cublas, "ours": ours}, 2.0 * weight.numel(), tiles=candidates(ours, tiles))
 
 
 def activation(x: torch.Tensor) -> torch.Tensor:
@@ -102,7 +102,7 @@ def after_attention(place: Place, rows: int, width: int, moe: bool) -> Row:
 
     ours = partial(triple_rmsnorm, h, residual, *weights)
     moved = 2 * width * (rows * (2 + len(weights)) + len(weights))
-    return _row(stock, ours, moved, rows, {f"ours, {short(tile)}": RowTiles(*tile) for tile in ROW_TILES})
+    return _row(stock, ours, moved, rows, starmap(RowTiles, ROW_TILES))
 
 
 def layer_end(place: Place, rows: int, width: int, moe: bool) -> Row:
@@ -128,7 +128,7 @@ def layer_end(place: Place, rows: int, width: int, moe: bool) -> Row:
         return tail(x, residual, one, EPS, scalar, following, tiles=tiles)[1]
 
     moved = 2 * width * (rows * (5 if moe else 4) + (4 if moe else 2))
-    return _row(stock, ours, moved, rows, {f"ours, {short(tile)}": RowTiles(*tile) for tile in ROW_TILES})
+    return _row(stock, ours, moved, rows, starmap(RowTiles, ROW_TILES))
 
 
 def embedding_tail(place: Place, rows: int, width: int, narrow: int = 256, layers: int = 35) -> Row:
@@ -155,14 +155,12 @@ def embedding_tail(place: Place, rows: int, width: int, narrow: int = 256, layer
     return Row({"SGLang": stock, "ours": ours}, 2 * (width * (rows * 7 + 3) + 3 * rows * narrow))
 
 
-def rotation(place: Place, rows: int, heads: int, kv_heads: int, dim: int, shared: bool = False, pool: bool | None = None) -> Row:
-    """Norms and rotation of q, k and v, with the copies of k and v that a verify step makes.
+def rotation(place: Place, rows: int, heads: int, kv_heads: int, dim: int, shared: bool = False) -> Row:
+    """Norms and rotation of q, k and v, with the copies of k and v that a verify step makes; a prefill's go into the KV pool too.
 
-    Args:
-        shared: a layer that reads another's KV.
-        pool: keys and values are written into the KV pool too; None: in a prefill.
+    ``shared``: a layer that reads another's KV.
     """
-    pool = rows > LARGEST_STEP if pool is None else pool
+    pool = rows > LARGEST_STEP
     qkv = place.rand(rows, (heads + 2 * kv_heads) * dim)
     one, two = place.rand(dim, around=1.0), place.rand(dim, around=1.0)
     positions = torch.randint(0, 8192, (rows,), device=place.device)
@@ -191,7 +189,7 @@ def rotation(place: Place, rows: int, heads: int, kv_heads: int, dim: int, share
     every = heads + (0 if shared else 2 * kv_heads)
     ours = partial(qkv_norm_rope, qkv, positions, cos_sin, one, two, heads, 0 if shared else kv_heads, EPS, **where)
     moved = 4 * rows * every * dim + rows * dim * 4 + (4 * rows * kv_heads * dim if pool else 0)
-    return _row(stock, ours, moved, rows, {f"ours, {short(tile)}": TokenTiles(*tile) for tile in TOKEN_TILES})
+    return _row(stock, ours, moved, rows, starmap(TokenTiles, TOKEN_TILES))
 
 
 PARTS: dict[str, tuple[Callable[..., Row], bool]] = {
@@ -215,9 +213,9 @@ def part(place: Place, part: str, rows: int) -> Row | None:
     return make(place, rows) if long or rows <= LARGEST_STEP else None
 
 
-def _row(stock: Call, ours: Callable[..., Any], moved: float, rows: int, tiles: dict[str, Any]) -> Row:
-    candidates = {name: partial(ours, tiles=tile) for name, tile in tiles.items()} if rows >= MANY_ROWS else {}
-    return Row({"SGLang": stock, "ours": ours}, moved, tiles=candidates)
+def _row(stock: Call, ours: Callable[..., Any], moved: float, rows: int, tiles: Iterable[Any]) -> Row:
+    tried = candidates(lambda tile: ours(tiles=tile), tiles) if rows >= MANY_ROWS else {}
+    return Row({"SGLang": stock, "ours": ours}, moved, tiles=tried)
 
 
 CASES = (

@@ -1,6 +1,5 @@
-"""Microseconds of one call: on a card inside a CUDA graph, as a decode step replays it, so that no launch cost of the host's is in it."""
+"""Microseconds of one call: on a card inside a CUDA graph, as a decode step replays it, so that the host's launch cost is not in it."""
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 
@@ -38,12 +37,6 @@ def prepare(calls: Sequence[Call], device: str = "cuda", graph: bool = True) -> 
         for number in range(CALLS):
             calls[number % len(calls)]()
     return lambda: _between_events(captured.replay, CALLS)
-
-
-def microseconds(calls: Sequence[Call], rounds: int = 5) -> float:
-    """Of one call: median over ``rounds`` replays of one CUDA graph, after one that is not counted."""
-    replay = prepare(calls)
-    return statistics.median([replay() for _ in range(rounds + 1)][1:])
 
 
 def _on_cpu(calls: Sequence[Call]) -> float:
