@@ -1,7 +1,6 @@
 """Whether one process's memory on this card can be mapped by another: ``python -m sglang_gemma4.benchmark.mapping``.
 
-``bench --share-weights`` runs it first (``command``): some containers forbid it. Exit status 0: a second process read what the first had
-written.
+``bench --share-weights`` rests on it, and some containers forbid it. Exit status 0: a second process read what the first had written.
 """
 
 import pickle
