@@ -47,7 +47,7 @@ def _begin_triton(scheduler: Any) -> None:
     import torch
     from sglang.srt.arg_groups.model_override_base import resolved_view
 
-    from sglang_gemma4.start import kernels, manifest, shipped
+    from sglang_gemma4.start import kernels, manifest
 
     global _start
     if not _has_card():
@@ -55,12 +55,9 @@ def _begin_triton(scheduler: Any) -> None:
     resolved, config = resolved_view(scheduler.server_args), scheduler.model_config.hf_config
     flags = {name: str(getattr(resolved, name, None)) for name in FLAGS}
     kernels.watch(manifest.record)
-    whole, (major, minor) = config.to_dict(), torch.cuda.get_device_capability()
-    key = key_of(str((config.architectures or ["unknown"])[0]), whole, flags)
-    _start = Ahead(torch.cuda.get_device_name(), key, shipped.find(whole, flags, 10 * major + minor))
+    _start = Ahead(torch.cuda.get_device_name(), key_of(str((config.architectures or ["unknown"])[0]), config.to_dict(), flags))
     if begun := _start.begin():
-        whose = "an earlier start" if _start.known else "the package"
-        tell(NAME, f"{begun} kernels that {whose} listed are compiled while weights load")
+        tell(NAME, f"{begun} kernels that an earlier start listed are compiled while weights load")
         _begun.append(_start.wait)
 
 
