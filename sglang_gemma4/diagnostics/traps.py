@@ -130,60 +130,60 @@ class Trap:
         source = kv_tables.source(forward, pools)
         name = f"{type(self.backend).__name__}{' of the draft' if self.draft else ''}"
         stage = f"{'graph replay' if replay else 'eager'} {batch.forward_mode.name.lower()}"
-        context = partial(_context, name, stage, pools, forward, getattr(batch, "rids", None))
-        _require_legal(source, source, context)
+
+        def require_legal(tables: Sequence[Table], dumped: Sequence[Table]) -> None:
+            if violation := bounds.check(tables):
+                raise KVBoundsError(_message(violation, dumped, name, stage, pools, forward, getattr(batch, "rids", None)))
+
+        require_legal(source, source)
         result = original()
         if replay and hasattr(self.backend, "init_forward_metadata_in_graph"):
             # trtllm_mha fills its tables inside the graph: fill them now from the same inputs; the graph does it again.
             self.backend.init_forward_metadata_in_graph(batch)
-        built = kv_tables.built(self.backend, forward, pools, replay)
-        if built:
-            _require_legal(built, [*source, *built], context)
+        built = kv_tables.built(self.backend, forward, pools, replay) or []
+        require_legal(built, [*source, *built])
         return result
 
 
-def _require_legal(tables: Sequence[Table], dumped: Sequence[Table], context: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    violation = bounds.check(tables)
-    if violation is not None:
-        raise KVBoundsError(_message(violation, dumped, *context()))
-
-
-def _context(
-    backend: str, stage: str, pools: Pools, forward: Forward, request_ids: list[str] | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The dump's report and arrays, as far as the forward decides them."""
-    names = request_ids or _names(forward.requests.tolist())
-    report = _report(backend, stage, pools, forward.distance, forward.key_lens.tolist(), names)
-    arrays = {"requests": forward.requests, "key_lens": forward.key_lens, "query_lens": forward.query_lens}
-    return report, arrays | ({} if pools.mapping is None else {"mapping": pools.mapping})
-
-
-def _report(backend: str, stage: str, pools: Pools, distance: int | None, key_lens: list[int], names: list[str]) -> dict[str, Any]:
+def _message(
+    violation: Violation,
+    tables: Sequence[Table],
+    backend: str,
+    stage: str,
+    pools: Pools,
+    forward: Forward | None = None,
+    names: list[str] | None = None,
+    **arrays: torch.Tensor,
+) -> str:
+    """Write the dump; returns the error message, also if the dump cannot be written. ``forward`` is None in an allocation."""
+    if forward is not None:
+        names = names or _names(forward.requests.tolist())
+        arrays |= {"requests": forward.requests, "key_lens": forward.key_lens, "query_lens": forward.query_lens}
+    if pools.mapping is not None:
+        arrays["mapping"] = pools.mapping
+    distance = None if forward is None else forward.distance
     geometry = {name: getattr(pools, name) for name in ("page_size", "full_slots", "sliding_slots")}
-    return {
+    report = {
+        "violation": asdict(violation),
         "layers": {"full": pools.full_layers, "sliding": pools.sliding_layers},
         "geometry": {**geometry, "window": None if distance is None else distance + 1},
         "backend": backend,
         "forward": stage,
-        "key_lens": key_lens,
-        "request_ids": names,
+        "key_lens": [] if forward is None else forward.key_lens.tolist(),
+        "request_ids": names or [],
         "when": time.strftime("%Y-%m-%d %H:%M:%S"),
         "process": os.getpid(),
         "package": sglang_gemma4.__version__,
         "sglang": installed_sglang(),
-        "tables": [],
     }
-
-
-def _message(violation: Violation, tables: Sequence[Table], report: dict[str, Any], arrays: dict[str, torch.Tensor]) -> str:
-    """Write the dump; returns the error message, also if the dump cannot be written."""
-    report["violation"] = asdict(violation)
-    said = f"sglang-gemma4 trap: {trap_dump.sentence(report)} [{report['forward']} on {report['backend']}]"
+    said = f"sglang-gemma4 trap: {trap_dump.sentence(report)} [{stage} on {backend}]"
     try:
-        for place, table in enumerate(tables):
-            extent = bounds.Extent.of(table)
-            report["tables"].append({"name": table.name, "group": table.group, "unit": table.unit, **asdict(extent)})
-            arrays[f"table{place}"] = _values(table, extent)
+        extents = [bounds.Extent.of(table) for table in tables]
+        report["tables"] = [
+            {"name": table.name, "group": table.group, "unit": table.unit, **asdict(extent)}
+            for table, extent in zip(tables, extents, strict=True)
+        ]
+        arrays |= {f"table{place}": _values(table, extent) for place, (table, extent) in enumerate(zip(tables, extents, strict=True))}
         path = trap_dump.write(report, {name: np.asarray(array.cpu().numpy()) for name, array in arrays.items()})
     except Exception as error:
         return f"{said}; its dump could not be written: {type(error).__name__}: {error}"
@@ -218,5 +218,4 @@ def check_allocation(patch: str, allocator: Any, slots: torch.Tensor | None, sta
         violation = bounds.check_allocation(mapping[windowed.long()], "sliding", page_size, pools.sliding_slots)
     if violation is None:
         return
-    report = _report(type(allocator).__name__, stage, pools, None, [], [])
-    raise KVBoundsError(_message(violation, (), report, {"allocated": slots, "mapping": mapping}))
+    raise KVBoundsError(_message(violation, (), type(allocator).__name__, stage, pools, allocated=slots))
