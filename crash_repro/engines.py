@@ -20,12 +20,11 @@ HERE = Path(__file__).parent
 FORKED = False
 """Whether this process has imported SGLang for its engines, which are then forked from it; the tests' nursery says so."""
 KERNELS_OFF = {
-    f"SGLANG_GEMMA4_{name}": "0"
-    for name in (
-        *("VERIFY_ATTENTION", "DECODE_ATTENTION", "PREFILL_ATTENTION", "FLASH_PREFILL"),
-        *("TRIPLE_NORM", "LAYER_TAIL", "PLE_TAIL", "QKV_ROPE", "KV_WRITE", "DRAFT_ARGMAX", "GROUPED_EXPERTS"),
-        *("FEW_ROW_LINEAR", "DEPENDENT_LAUNCH", "DENSE_OVERLAP"),
-    )
+    **{
+        f"SGLANG_GEMMA4_{name}": "0"
+        for name in ("ATTENTION", "FLASH_PREFILL", "NORMS", "FEW_ROW_LINEAR", "DEPENDENT_LAUNCH", "DENSE_OVERLAP")
+    },
+    "SGLANG_GEMMA4_WITHOUT": "qkv_rope,kv_write,draft_argmax,grouped_experts",
 }
 """Our kernels that are on by default. Under Triton's interpreter a program takes milliseconds, and an engine with all of them minutes."""
 MTP = {

@@ -66,6 +66,15 @@ class Group:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+INTERPRETED = ("qkv_rope", "kv_write", "draft_argmax", "grouped_experts")
+"""Patches that the nursery with Triton's interpreter leaves out beside switches (``crash_repro.engines.KERNELS_OFF``)."""
+
+
+def without(*patches: str) -> dict[str, str]:
+    """The environment that leaves single patches out, and no others."""
+    return {"SGLANG_GEMMA4_WITHOUT": ",".join(patches)}
+
+
 class EngineFailed(AssertionError):  # noqa: N818 - it reads as a sentence in a test
     """The engine process ended, hung or answered with an error; the message carries the end of its log."""
 

@@ -11,12 +11,11 @@ from tests.engine.test_oracle import MTP
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(20 + 40 * n))] for n in range(2)]
 """The second is longer than the sliding window of 32 tokens."""
-NAMES = ("SGLANG_GEMMA4_VERIFY_ATTENTION", "SGLANG_GEMMA4_DECODE_ATTENTION", "SGLANG_GEMMA4_PREFILL_ATTENTION")
 MODEL = resolve("tiny-26b-a4b")
 
 
 def serve(nursery: Nursery, on: str, **options: Any) -> list[Output]:
-    env = {**dict.fromkeys(NAMES, on), "TEST_SABOTAGE": "kernel_counter:install"}
+    env = {"SGLANG_GEMMA4_ATTENTION": on, "TEST_SABOTAGE": "kernel_counter:install"}
     group = Group(PROMPTS, {"max_new_tokens": 10}, logprobs=True)
     return nursery.run(MODEL, [group], env=env, time_limit=400, attention_backend="triton", **options)[0]
 
@@ -45,7 +44,7 @@ def test_long_prefills_by_flash_attention(interpreting: Nursery) -> None:
     groups = [Group(PROMPTS, {"max_new_tokens": 4}, logprobs=True), Group([again], {"max_new_tokens": 4}, logprobs=True)]
     found = {}
     for on in "10":
-        env = {"SGLANG_GEMMA4_FLASH_PREFILL": on, "SGLANG_GEMMA4_PREFILL_ATTENTION": "1", "TEST_SABOTAGE": "flash_standin:install"}
+        env = {"SGLANG_GEMMA4_FLASH_PREFILL": on, "SGLANG_GEMMA4_ATTENTION": "1", "TEST_SABOTAGE": "flash_standin:install"}
         found[on] = interpreting.run(MODEL, groups, env=env, time_limit=400, attention_backend="triton", chunked_prefill_size=32)
     flashed = re.findall(r"FLASH (\d+) (\d+)", found["1"][0][0].log)
     assert {int(rows) < int(keys) for rows, keys in flashed} == {True, False}, "with a prefix and without"
@@ -58,7 +57,7 @@ def test_long_prefills_by_flash_attention(interpreting: Nursery) -> None:
 
 
 def test_without_a_card_long_prefills_stay_with_our_kernel(interpreting: Nursery) -> None:
-    env = {**dict.fromkeys(NAMES, "1"), "SGLANG_GEMMA4_FLASH_PREFILL": "1", "TEST_SABOTAGE": "kernel_counter:install"}
+    env = {"SGLANG_GEMMA4_ATTENTION": "1", "SGLANG_GEMMA4_FLASH_PREFILL": "1", "TEST_SABOTAGE": "kernel_counter:install"}
     answers = interpreting.run(MODEL, [Group(PROMPTS, {"max_new_tokens": 2})], env=env, time_limit=400, attention_backend="triton")[0]
     assert answers[0].log.count("flash_prefill declined: there is no CUDA card") == 1
     assert "PREFILLED" in answers[0].log

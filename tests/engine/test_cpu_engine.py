@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import families
-from tests.engine.engine_fork import Group, Nursery, Output
+from tests.engine.engine_fork import Group, Nursery, Output, without
 from tests.engine.reference import CHECKPOINTS, greedy_all, text_prompts
 
 MOE, E2B, DENSE = families.TINY
@@ -81,7 +81,7 @@ def test_retraction(name: str, page_size: int, nursery: Nursery) -> None:
     groups = nursery.run(
         CHECKPOINTS / name,
         [Group(own, {"max_new_tokens": 48})] * 2,
-        env={"SGLANG_GEMMA4_SWA_SIZING": "0"},  # a ratio leaves the sliding pool too few tokens
+        env=without("swa_sizing"),  # a ratio leaves the sliding pool too few tokens
         page_size=page_size,
         max_total_tokens=288,
         schedule_conservativeness=0.01,

@@ -19,7 +19,7 @@ ROWS = re.findall(r"^\| (.+?) \| `(\w+)\.py`[^|]* \| (.+?) \|$", (FOLDER / "TRIA
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if re.search(r"sys\.exit\((\w+\.)?main\(", path.read_text()))
 RIGHT, WRONG, OPEN = 0, 1, 3
 TIME_LIMIT = 180.0
-ARMS = {"stock": {"SGLANG_GEMMA4": "0"}, "package": {"SGLANG_GEMMA4_STRICT": "1", **dict.fromkeys(KERNELS_OFF, "1")}}
+ARMS = {"stock": {"SGLANG_GEMMA4": "0"}, "package": {"SGLANG_GEMMA4_STRICT": "1", **dict.fromkeys(KERNELS_OFF, "")}}
 """The interpreting nursery has kernels off; a script is to be quick as an operator runs it."""
 
 

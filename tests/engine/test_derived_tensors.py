@@ -13,7 +13,7 @@ import pytest
 from crash_repro.engines import package_with
 from sglang_gemma4.models.derived import DERIVED, entry
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import Group, Nursery
+from tests.engine.engine_fork import Group, Nursery, without
 from tests.engine.test_everything_on import FASTER
 from tests.engine.test_oracle import MTP
 
@@ -62,7 +62,7 @@ def plain(nursery: Nursery) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def ours(plain: dict[str, dict[str, Any]], interpreting: Nursery) -> dict[str, Found]:
     """By family, what an engine with every path has."""
-    every = {f"SGLANG_GEMMA4_{name}": "1" for name in (*FASTER, "ROUTER_CHOICE", "DENSE_OVERLAP", "VERIFY_ARGMAX")}
+    every = {f"SGLANG_GEMMA4_{name}": "1" for name in (*FASTER, "DENSE_OVERLAP", "VERIFY_ARGMAX")} | without()
     return {family: beside_stock(walk(interpreting, family, every, attention_backend="triton"), plain[family]) for family in FAMILIES}
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from sglang_gemma4.serving.launch import resolve
 from sglang_gemma4.tiny import chat_format, dialogues
-from tests.engine.engine_fork import Group, Nursery, Output
+from tests.engine.engine_fork import Group, Nursery, Output, without
 from tests.engine.test_oracle import MTP
 
+KERNELS = ("qkv_rope", "kv_write", "grouped_experts")
 RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1", "TEST_SABOTAGE": "head_counter:install_on_ranks"}
 
 
@@ -21,7 +22,7 @@ def serve(nursery: Nursery, family: str, argmax: str, env: dict[str, str] | None
     sampling = [{"max_new_tokens": 6 + 6 * number} for number in range(len(prompts))]
     model = resolve(family)
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant", "max_running_requests": 4, **engine}
-    switches = {"SGLANG_GEMMA4_FROZEN_CHAIN": "1", "SGLANG_GEMMA4_DRAFT_ARGMAX": argmax, "TEST_SABOTAGE": "head_counter:install"}
+    switches = {**without(*KERNELS, *["draft_argmax"][int(argmax) :]), "TEST_SABOTAGE": "head_counter:install"}
     group = Group(prompts, sampling, logprobs=True)
     return nursery.run(model, [group], env={**switches, **(env or {})}, time_limit=400, **options)[0]
 

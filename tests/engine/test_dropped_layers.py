@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output
+from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output, without
 
 MODEL = checkpoints.SHIPPED / "tiny-e2b"
-OFF = {"SGLANG_GEMMA4_SHARED_KV": "0"}
+OFF = without("shared_kv")
 MTP: dict[str, Any] = {
     "speculative_algorithm": "NEXTN",
     "speculative_num_steps": 3,
@@ -62,9 +62,9 @@ def test_accepted_branches_move_to_their_slots(nursery: Nursery) -> None:
     group = Group(prompts(), {"max_new_tokens": 40}, logprobs=True)
     ours = nursery.run(MODEL, [group], page_size=1, **MTP, **tree)[0]
     stock = nursery.run(MODEL, [group], env=OFF, page_size=1, **MTP, **tree)[0]
-    for our, theirs, without in zip(ours, stock, plain(nursery), strict=True):
-        assert our.token_ids == theirs.token_ids == without.token_ids
-        assert our.logprobs == pytest.approx(without.logprobs, abs=1e-4)
+    for our, theirs, undrafted in zip(ours, stock, plain(nursery), strict=True):
+        assert our.token_ids == theirs.token_ids == undrafted.token_ids
+        assert our.logprobs == pytest.approx(undrafted.logprobs, abs=1e-4)
         assert our.meta_info["spec_verify_ct"] == theirs.meta_info["spec_verify_ct"] < len(our.token_ids), "drafts were accepted"
 
 

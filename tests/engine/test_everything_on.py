@@ -11,16 +11,12 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import checkpoints, images
-from tests.engine.engine_fork import Group, Nursery, Output
+from tests.engine.engine_fork import Group, Nursery, Output, without
 from tests.engine.test_oracle import LOGPROB_TOLERANCE, MTP
 from tests.engine.transformers_oracle import decode
 
 NEW_TOKENS = 6
-FASTER = (
-    "VERIFY_ATTENTION", "DECODE_ATTENTION", "PREFILL_ATTENTION", "TRIPLE_NORM", "LAYER_TAIL", "PLE_TAIL", "QKV_ROPE",
-    "KV_WRITE", "DRAFT_ARGMAX", "GROUPED_EXPERTS", "FEW_TOKEN_EXPERTS", "FEW_ROW_LINEAR", "FROZEN_CHAIN", "DRAFT_GRAPH", "SHARED_QUERY",
-    "YOCO", "BATCHED_VISION", "PREFILL_EXPERTS",
-)  # fmt: skip
+FASTER = ("ATTENTION", "NORMS", "QKV", "EXPERTS", "FEW_ROW_LINEAR", "FROZEN_CHAIN", "YOCO", "BATCHED_VISION")
 CHUNK = 48
 WORDS = "The ruler of the land went along the river to the town and came back again before the night. "
 PROMPTS = (
@@ -55,7 +51,7 @@ def test_tokens_equal_transformers(interpreting: Nursery, family: str, tmp_path_
     overlaps = family == "tiny-26b-a4b"
     options["disable_overlap_schedule"] = not overlaps
     sabotage = "fused_layer_counter:install expert_counter:prefill_from_forty_tokens" + " loop_modes:overlapping" * overlaps
-    env = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER} | {"TEST_SABOTAGE": sabotage}
+    env = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER} | without() | {"TEST_SABOTAGE": sabotage}
     answers: list[Output] = interpreting.run(model, [group], env, 600.0, attention_backend="triton", **options)[0]
     for answer, reference in zip(answers, oracle, strict=True):
         assert answer.meta_info["prompt_tokens"] == len(reference.input_ids)

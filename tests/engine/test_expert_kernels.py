@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import Group, Nursery, Output
+from tests.engine.engine_fork import INTERPRETED, Group, Nursery, Output, without
 from tests.engine.test_oracle import MTP
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(6 + 20 * n))] for n in range(3)]
@@ -17,9 +17,10 @@ def serve(nursery: Nursery, few: str, grouped: str, mtp: bool, choice: str = "1"
     model = resolve("tiny-26b-a4b")
     if mtp:
         options |= {**MTP, "speculative_draft_model_path": f"{model}-assistant"}
-    switches = {"SGLANG_GEMMA4_FEW_TOKEN_EXPERTS": few, "SGLANG_GEMMA4_GROUPED_EXPERTS": grouped, "SGLANG_GEMMA4_ROUTER_CHOICE": choice}
+    asked = {"few_token_experts": few, "grouped_experts": grouped, "router_choice": choice}
+    off = [name for name, on in asked.items() if on == "0"] + ["qkv_rope", "kv_write", "draft_argmax"]
     group = Group(PROMPTS, {"max_new_tokens": 12}, logprobs=True)
-    return nursery.run(model, [group], env={**switches, "TEST_SABOTAGE": "expert_counter:install"}, time_limit=400, **options)[0]
+    return nursery.run(model, [group], env={**without(*off), "TEST_SABOTAGE": "expert_counter:install"}, time_limit=400, **options)[0]
 
 
 @pytest.mark.parametrize("mtp", [False, True], ids=["plain", "mtp"])
@@ -60,7 +61,7 @@ def test_a_chunk_s_experts(interpreting: Nursery) -> None:
     answers: list[list[Output]] = []
     for ours in ("0", "1"):
         sabotage = "expert_counter:install expert_counter:prefill_from_forty_tokens"
-        env = {"SGLANG_GEMMA4_PREFILL_EXPERTS": ours, "SGLANG_GEMMA4_FEW_TOKEN_EXPERTS": "0", "TEST_SABOTAGE": sabotage}
+        env = {**without(*INTERPRETED, "few_token_experts", *["prefill_experts"][int(ours) :]), "TEST_SABOTAGE": sabotage}
         answers += interpreting.run(model, [group], env=env, time_limit=400)
     stock, found = answers
     assert "EXPERTS by" not in stock[0].log

@@ -174,7 +174,7 @@ def test_the_same_answers_on_triton(
         Group(starts[1:], {"max_new_tokens": new}, client="prompt_logprobs:send", extra={"starts": STARTS[1:2]}, flush=True),
     ]
     env = {**GRAPHS_ON, "SGLANG_GEMMA4_YOCO": "1", "SGLANG_GEMMA4_DEBUG": "1"}
-    env |= {"SGLANG_GEMMA4_PREFILL_ATTENTION": "1", "SGLANG_GEMMA4_DECODE_ATTENTION": "1"}
+    env["SGLANG_GEMMA4_ATTENTION"] = "1"
     options = {**GRAPHS, "attention_backend": "triton", "chunked_prefill_size": 42, "cuda_graph_bs_prefill": [40], "time_limit": 400}
     answers = interpreting.run(CHECKPOINTS / NAME, asked, env=env, **options)
     first, second = (tokens[:new] for tokens in expected[0][:2])
@@ -195,8 +195,8 @@ def test_the_short_part_from_graphs_of_its_own(interpreting: Nursery, prompts: l
     new = 3
     batches = [[prompts[3]], prompts[:3], [prompts[2]]]
     asked = [Group(batch, {"max_new_tokens": new}, flush=True) for batch in batches]
-    env = {**GRAPHS_ON, "TEST_SABOTAGE": "recorded_graphs:rerunning", "SGLANG_GEMMA4_YOCO": "1", "SGLANG_GEMMA4_YOCO_GRAPH": "1"}
-    env |= {"SGLANG_GEMMA4_PREFILL_ATTENTION": "1", "SGLANG_GEMMA4_DECODE_ATTENTION": "1"}
+    env = {**GRAPHS_ON, "TEST_SABOTAGE": "recorded_graphs:rerunning", "SGLANG_GEMMA4_YOCO": "1"}
+    env["SGLANG_GEMMA4_ATTENTION"] = "1"
     options = {**GRAPHS, "attention_backend": "triton", "cuda_graph_bs_prefill": [40], "time_limit": 400}
     answers = interpreting.run(CHECKPOINTS / NAME, asked, env=env, **options)
     of_prompt = [tokens[:new] for tokens in expected[0]]

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import Group, Nursery, Output
+from tests.engine.engine_fork import Group, Nursery, Output, without
 from tests.engine.test_oracle import MTP
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(6 + 9 * n))] for n in range(3)]
-NAMES = ("TRIPLE_NORM", "LAYER_TAIL", "PLE_TAIL", "QKV_ROPE")
+PATCHES = {"triple_norm", "layer_tail", "ple_tail", "qkv_rope"}
+OTHERS = ("kv_write", "draft_argmax", "grouped_experts")
 LAUNCHED = {
     "tiny-26b-a4b": {"triple_rmsnorm", "dual_tail", "tail", "qkv_norm_rope"},  # tail: the draft's dense layers
     "tiny-e2b": {"triple_rmsnorm", "tail", "gated_embedding", "qkv_norm_rope"},
@@ -21,20 +22,19 @@ HANDED_OUT = {"tiny-26b-a4b": 6 * 3 + 4, "tiny-e2b": 10 + 4, "tiny-31b": 6 + 4}
 """Norms computed ahead: of each MoE layer the router's, the experts' and the next one's, of each other the next one's; draft 4 layers."""
 
 
-def serve(nursery: Nursery, name: str, on: str, mtp: bool, **more: str) -> list[Output]:
+def serve(nursery: Nursery, name: str, mtp: bool, *off: str, others: tuple[str, ...] = OTHERS) -> list[Output]:
     model = resolve(name)
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mtp else {}
-    env = {f"SGLANG_GEMMA4_{each}": on for each in NAMES} | {"TEST_SABOTAGE": "fused_layer_counter:install", **more}
+    env = {"SGLANG_GEMMA4_NORMS": "1", **without(*off, *others), "TEST_SABOTAGE": "fused_layer_counter:install"}
     group = Group(PROMPTS, {"max_new_tokens": 12}, logprobs=True)
     return nursery.run(model, [group], env=env, time_limit=400, **options)[0]
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
 def test_same_tokens_as_sglang_s_layer(interpreting: Nursery, name: str) -> None:
-    stock = serve(interpreting, name, "0", mtp=True)
+    stock = serve(interpreting, name, True, *PATCHES)
     assert set(re.findall(r"LAUNCHED (\w+)", stock[0].log)) == {"store_kvcache"}
-    shared = {"SGLANG_GEMMA4_SHARED_QUERY": "1"} if name == "tiny-e2b" else {}
-    ours, plain = serve(interpreting, name, "1", mtp=True, **shared), serve(interpreting, name, "1", mtp=False)
+    ours, plain = serve(interpreting, name, True), serve(interpreting, name, False)
     for kernel in KERNELS:
         assert (f"LAUNCHED {kernel}." in ours[0].log) == (kernel in LAUNCHED[name])
     assert f"HANDED OUT {HANDED_OUT[name]} norms" in ours[0].log
@@ -49,17 +49,17 @@ def test_same_tokens_as_sglang_s_layer(interpreting: Nursery, name: str) -> None
 @pytest.mark.parametrize("name", ["tiny-26b-a4b"])
 def test_one_switch_alone(interpreting: Nursery, name: str) -> None:
     """Each patch works without the others: the tail offers a norm that stock's layer takes, the triple norm's are taken by stock's."""
-    stock = serve(interpreting, name, "0", mtp=False)
-    for alone in ("TRIPLE_NORM", "LAYER_TAIL"):
-        ours = serve(interpreting, name, "0", mtp=False, **{f"SGLANG_GEMMA4_{alone}": "1"})
-        assert f"HANDED OUT {12 if alone == 'TRIPLE_NORM' else 6} norms" in ours[0].log
+    stock = serve(interpreting, name, False, *PATCHES)
+    for alone in ("triple_norm", "layer_tail"):
+        ours = serve(interpreting, name, False, *PATCHES - {alone})
+        assert f"HANDED OUT {12 if alone == 'triple_norm' else 6} norms" in ours[0].log
         assert [answer.token_ids for answer in ours] == [answer.token_ids for answer in stock]
 
 
 def test_without_triton_the_layer_is_sglang_s(nursery: Nursery) -> None:
     """On a CPU no kernel runs: each patch says so once and leaves the layer as it is."""
-    ours = serve(nursery, "tiny-e2b", "1", mtp=True, SGLANG_GEMMA4_KV_WRITE="1")
-    stock = serve(nursery, "tiny-e2b", "0", mtp=True)
+    ours = serve(nursery, "tiny-e2b", True, others=())
+    stock = serve(nursery, "tiny-e2b", True, *PATCHES)
     for name in ("triple_norm", "layer_tail", "ple_tail", "qkv_rope"):
         assert ours[0].log.count(f"{name} declined: Triton does not run on cpu") == 1
     assert ours[0].log.count("kv_write declined: SGLang's norms and rotation run: Triton does not run on cpu") == 1
@@ -81,8 +81,8 @@ def test_keys_and_values_written_where_sglang_writes_them(interpreting: Nursery,
     options |= {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mtp else {}
     answers = []
     for switch in "10":
-        env = {f"SGLANG_GEMMA4_{each}": "1" for each in ("QKV_ROPE", "VERIFY_ATTENTION", "DECODE_ATTENTION", "PREFILL_ATTENTION")}
-        env |= {"SGLANG_GEMMA4_KV_WRITE": switch, "TEST_SABOTAGE": "fused_layer_counter:install"}
+        env = {"SGLANG_GEMMA4_ATTENTION": "1", **without("draft_argmax", "grouped_experts", *["kv_write"][int(switch) :])}
+        env["TEST_SABOTAGE"] = "fused_layer_counter:install"
         groups = [Group(turn, {"max_new_tokens": 4}, logprobs=True) for turn in TURNS]
         first, second = interpreting.run(model, groups, env=env, time_limit=400, **options)
         assert ("LAUNCHED store_kvcache." in first[0].log) == (switch == "0"), "the pool's own write"

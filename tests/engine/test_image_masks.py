@@ -83,8 +83,7 @@ def test_in_a_mixed_batch(interpreting: Nursery, prompts: list[dict[str, Any]], 
 
 
 def test_our_prefill_kernel_masks_images_too(interpreting: Nursery, prompts: list[dict[str, Any]], oracle: dict[str, list[Greedy]]) -> None:
-    env = {"SGLANG_GEMMA4_PREFILL_ATTENTION": "1"}
-    ours = serve(interpreting, "tiny-26b-a4b", prompts, env, chunked_prefill_size=48)
+    ours = serve(interpreting, "tiny-26b-a4b", prompts, {"SGLANG_GEMMA4_ATTENTION": "1"}, chunked_prefill_size=48)
     assert wrong(ours, oracle["tiny-26b-a4b"]) == [False] * len(prompts)
     assert "REACHED a layer" in ours[0].log
     assert "SGLang's extend kernel" not in ours[0].log

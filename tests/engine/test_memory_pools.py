@@ -9,7 +9,7 @@ import pytest
 from sglang_gemma4.models import model_shape
 from sglang_gemma4.models.config_files import read_config
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import Group, Nursery, Output
+from tests.engine.engine_fork import Group, Nursery, Output, without
 
 PROMPTS: list[list[int]] = [[2, 100, 200, 300, 5, 6, 7, 8] * 20, [2, *range(100, 140)]]
 MTP: dict[str, Any] = {
@@ -20,8 +20,8 @@ MTP: dict[str, Any] = {
 }
 # Sized from the machine's free memory, as on a GPU; torch takes zeroed pages from the system only as they are written.
 FROM_MEMORY: dict[str, Any] = {"max_total_tokens": None, "mem_fraction_static": 0.2}
-STOCK = {f"SGLANG_GEMMA4_{name}": "0" for name in ("SWA_RATIO", "SWA_SIZING", "SHARED_KV", "DRAFT_BUDGET")}
-BY_RATIO = {"SGLANG_GEMMA4_SWA_SIZING": "0"}
+STOCK = {"SGLANG_GEMMA4_POOL_SIZES": "0"}
+BY_RATIO = without("swa_sizing")
 
 
 class Pools:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
-from tests.engine.engine_fork import Group, Nursery, Output
+from tests.engine.engine_fork import Group, Nursery, Output, without
 
 MODEL = checkpoints.SHIPPED / "tiny-e2b"
 MTP: dict[str, Any] = {
@@ -22,7 +22,7 @@ def run(nursery: Nursery, switch: str) -> list[Output]:
     rng = random.Random(9)
     prompts = [chat_format.render(dialogues.chat(rng, "held_out"), prompt_only=True) for _ in range(6)]
     group = Group(prompts, {"max_new_tokens": 24}, logprobs=True)
-    env = {"SGLANG_GEMMA4_SHARED_QUERY": switch}
+    env = without(*["shared_query"][int(switch) :])
     return nursery.run(MODEL, [group], env=env, **MTP, speculative_draft_model_path=f"{MODEL}-assistant", chunked_prefill_size=64)[0]
 
 

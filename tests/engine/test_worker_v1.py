@@ -9,7 +9,7 @@ import pytest
 
 from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
 from tests.engine import verify_recorder
-from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output
+from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output, without
 
 V1, V2 = "FrozenKVMTPWorkerV1", "AdaptiveWorker"
 """SGLang's overlapped worker by the name that our patch gives it, with an adaptive length or without."""
@@ -88,7 +88,7 @@ def test_other_shapes(mtp: dict[str, Any], nursery: Nursery) -> None:
 def test_requests_are_retracted_and_prefilled_again(nursery: Nursery) -> None:
     # by ratio: the sliding pool is what runs out
     pool = {"max_running_requests": 8, "max_total_tokens": 280, "schedule_conservativeness": 0.01, "chunked_prefill_size": 48}
-    v1 = run(nursery, "tiny-26b-a4b", {SWITCH: "0", "SGLANG_GEMMA4_SWA_SIZING": "0"}, {}, **pool)
+    v1 = run(nursery, "tiny-26b-a4b", {SWITCH: "0", **without("swa_sizing")}, {}, **pool)
     assert sum(output.meta_info["num_retractions"] for output in v1) > 0
     assert tokens(v1) == plain(nursery, "tiny-26b-a4b")
     assert verify_recorder.workers(v1[0].log) == {V1}
@@ -111,7 +111,7 @@ def test_without_mtp_nothing_changes(nursery: Nursery) -> None:
 
 
 def test_it_runs_without_the_repair_of_the_other_worker(nursery: Nursery) -> None:
-    v1 = run(nursery, "tiny-26b-a4b", {SWITCH: "0", "SGLANG_GEMMA4_SYNC_MTP": "0", "SGLANG_GEMMA4_FROZEN_VIEWS": "0"}, {})
+    v1 = run(nursery, "tiny-26b-a4b", {SWITCH: "0", "SGLANG_GEMMA4_FROZEN_VIEWS": "0"}, {})
     assert tokens(v1) == plain(nursery, "tiny-26b-a4b")
     assert verify_recorder.workers(v1[0].log) == {V1}
 

@@ -86,9 +86,9 @@ SHARED = "--together --share-weights"
 G = "SGLANG_GEMMA4"
 
 
-def off(name: str, switch: str, rest: str = "package,mtp") -> str:
-    """An arm without one switch."""
-    return f"--arm {name}-off:{rest},{G}_{switch}=0"
+def off(name: str, patch: str, rest: str = "package,mtp") -> str:
+    """An arm without one patch."""
+    return f"--arm {name}-off:{rest},{G}_WITHOUT={patch}"
 
 
 def start_times(name: str, seconds: int, decides: str, arms: str, modes: str) -> Stage:
@@ -158,7 +158,7 @@ STAGES = (
     bench(
         "e2b-switches", 560, "E2B: what images by CUDA IPC, prefill graphs, YOCO's graph and MTP do", "e2b",
         f"--together --arm stock --arm package --arm stock-card:stock,--mm-feature-transport=cuda_ipc,only=images "
-        f"--arm eager:package,{NO_GRAPH},only=ttft --arm long:package,{G}_YOCO_GRAPH=0,only=ttft "
+        f"--arm eager:package,{NO_GRAPH},only=ttft --arm long:package,{G}_WITHOUT=yoco_graph,only=ttft "
         "--arm stock-mtp:stock,mtp,only=prefill --arm package-mtp:package,mtp,only=prefill "
         "--workload images,ttft,prefill,images-sweep --repetitions 2", SMALL,
     ),
@@ -192,20 +192,20 @@ STAGES = (
     ),
     bench(
         "pieces", 360, "what each kernel adds to a step with MTP", "26b-a4b",
-        f"{SHARED} {STOCK} {PACKAGE} {off('attention', 'VERIFY_ATTENTION')} {off('experts', 'GROUPED_EXPERTS')} "
-        f"{off('norms', 'TRIPLE_NORM')} {off('tail', 'LAYER_TAIL')} {off('rope', 'QKV_ROPE')} "
+        f"{SHARED} {STOCK} {PACKAGE} {off('attention', 'verify_attention')} {off('experts', 'grouped_experts')} "
+        f"{off('norms', 'triple_norm')} {off('tail', 'layer_tail')} {off('rope', 'qkv_rope')} "
         "--batches 1,64,32,8 --step-tokens 300,150 --repetitions 3", SEVEN,
     ),
     bench(
         "later-pieces", 300, "what each later kernel adds to a step with MTP", "26b-a4b",
-        f"{SHARED} {PACKAGE} {off('argmax', 'DRAFT_ARGMAX')} {off('dependent', 'DEPENDENT_LAUNCH')} {off('rows', 'FEW_ROW_LINEAR')} "
-        f"{off('overlap', 'DENSE_OVERLAP')} {off('choice', 'ROUTER_CHOICE')} --arm verify-argmax:package,mtp,{G}_VERIFY_ARGMAX=1 "
+        f"{SHARED} {PACKAGE} {off('argmax', 'draft_argmax')} {off('dependent', 'dependent_launch')} {off('rows', 'few_row_linear')} "
+        f"{off('overlap', 'dense_beside_experts')} {off('choice', 'router_choice')} --arm verify-argmax:package,mtp,{G}_VERIFY_ARGMAX=1 "
         "--batches 1,64,32,8,4 --step-tokens 300,150 --repetitions 3", f"{SEVEN} --cuda-graph-bs-decode 1 4 8 32 64",
     ),
     bench(
         "plain-pieces", 260, "what each later kernel adds to a plain step", "26b-a4b",
-        f"{SHARED} --arm stock --arm package {off('choice', 'ROUTER_CHOICE', 'package')} {off('rows', 'FEW_ROW_LINEAR', 'package')} "
-        f"{off('tokens', 'FEW_TOKEN_EXPERTS', 'package')} {off('overlap', 'DENSE_OVERLAP', 'package')} "
+        f"{SHARED} --arm stock --arm package {off('choice', 'router_choice', 'package')} {off('rows', 'few_row_linear', 'package')} "
+        f"{off('tokens', 'few_token_experts', 'package')} {off('overlap', 'dense_beside_experts', 'package')} "
         "--batches 1,32,8,4 --step-tokens 300,150 --repetitions 3",
         f"{SEVEN} --max-running-requests=32 --max-total-tokens=17000 --cuda-graph-bs-decode 1 4 8 32",
     ),
@@ -237,7 +237,7 @@ STAGES = (
     bench(
         "prefill-switches", 300, "prompts of 7,000 tokens, first token of a lone prompt: by switch", "26b-a4b",
         f"{SHARED} --arm package --arm no-flash:package,{NO_FLASH},only=prefill --arm eager:package,{NO_GRAPH},only=ttft "
-        f"--arm experts-off:package,{G}_PREFILL_EXPERTS=0,only=prefill --workload prefill,ttft --repetitions 2", PREFILLS, says=FLASH,
+        f"--arm experts-off:package,{G}_WITHOUT=prefill_experts,only=prefill --workload prefill,ttft --repetitions 2", PREFILLS, says=FLASH,
     ),
     bench(
         "flash", 280, "FlashAttention-4 in serving", "26b-a4b",
@@ -266,8 +266,8 @@ STAGES = (
     kernels("row-tiles", 90, "layouts of norms and rotation for many rows", "layer-parts --rows 8192 1024 --tune 8"),
     kernels("prefill-attention", 180, "prefill attention against SGLang's and FlashAttention-4", "prefill-attention --tune 10"),
     Stage(
-        "expert-gelu", 240, "EXPERT_GELU on a card: wrong without it, right with it",
-        (("bash", "-c", f"{PYTHON} crash_repro/expert_gelu.py && ! {G}_EXPERT_GELU=0 {PYTHON} crash_repro/expert_gelu.py"),),
+        "expert-gelu", 240, "the patch expert_gelu on a card: wrong without it, right with it",
+        (("bash", "-c", f"{PYTHON} crash_repro/expert_gelu.py && ! {G}_WITHOUT=expert_gelu {PYTHON} crash_repro/expert_gelu.py"),),
     ),
     lora_steps("lora-e2b", 300, "e2b", "--arms stock base lora --separate", "tiny-e2b"),
     lora_steps("lora-26b", 400, "26b-a4b", "--arms base lora --separate", "tiny-26b-a4b"),

@@ -26,6 +26,7 @@ from sglang_gemma4 import switches
 from sglang_gemma4.diagnostics import doctor
 from sglang_gemma4.patches import load_all
 from sglang_gemma4.tiny import checkpoints
+from tests.engine.engine_fork import without
 from tests.engine.test_oracle import ACCEPT_LENGTH, FAMILIES, MTP, NEW_TOKENS, Case, make_prompts
 from tests.engine.transformers_oracle import Greedy, decode
 
@@ -100,7 +101,7 @@ def answers(cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) ->
         arms[f"{family} plain"] = (family, {}, {})
         arms[f"{family} mtp"] = (family, {}, {**MTP, "speculative_draft_model_path": draft})
     draft = str(cases["tiny-26b-a4b"].model) + "-assistant"
-    arms["tiny-26b-a4b stock window"] = ("tiny-26b-a4b", {"SGLANG_GEMMA4_TRITON_WINDOW": "0"}, {})
+    arms["tiny-26b-a4b stock window"] = ("tiny-26b-a4b", without("triton_window"), {})
     arms["tiny-26b-a4b sync mtp"] = (
         "tiny-26b-a4b",
         {},

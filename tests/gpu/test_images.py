@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sglang_gemma4.tiny import checkpoints, images
+from tests.engine.engine_fork import without
 from tests.engine.test_oracle import NEW_TOKENS, Case
 from tests.engine.transformers_oracle import decode
 from tests.gpu.test_gpu import agreement, run_case
@@ -14,13 +15,11 @@ from tests.gpu.test_gpu import agreement, run_case
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 
 FAMILIES = ("tiny-26b-a4b", "tiny-e2b")
-OURS = {"SGLANG_GEMMA4_IMAGE_MASKS": "1", "SGLANG_GEMMA4_BATCHED_VISION": "1"}
 SYNCS = {"TEST_SABOTAGE": "tests.gpu.vision_syncs:install"}
 ARMS: dict[str, dict[str, str]] = {
-    "stock": dict.fromkeys(OURS, "0"),
-    "ours": OURS | SYNCS,
-    "ours with our prefill kernel": OURS | SYNCS | {"SGLANG_GEMMA4_PREFILL_ATTENTION": "1"},
-    "ours on the card": OURS | SYNCS | {"SGLANG_GEMMA4_IMAGE_TRANSPORT": "1"},
+    "stock": without("image_masks", "batched_vision"),
+    "ours": {**SYNCS, **without("image_transport")},
+    "ours on the card": SYNCS,
 }
 COUNTS = (1, 1, 2, 3, 6, 16)
 NARROW, BESIDE = "flash_prefill declined", "mlp.gate_up_proj: it runs beside the router"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.engine_fork import Group
+from tests.engine.engine_fork import Group, without
 from tests.engine.reference import text_prompts
 from tests.engine.test_oracle import MTP, Case
 from tests.gpu.test_gpu import FOLLOWED_SLACK, agreement, case_of, run_case
@@ -24,7 +24,7 @@ FAMILIES = ("tiny-26b-a4b", "tiny-e2b")
 LENGTHS = [5, 37, 80, 150, 640]
 CAPTURE = {"disable_prefill_cuda_graph": False}
 ON = {"SGLANG_GEMMA4_PREFILL_GRAPH": "1"}
-SAME_KERNELS = {**ON, "SGLANG_GEMMA4_YOCO_GRAPH": "0"}
+SAME_KERNELS = {**ON, **without("yoco_graph")}
 """The layers that share KV are launched as an eager prefill launches them: their own graphs may split keys otherwise."""
 CHUNKS = {"chunked_prefill_size": 512}
 

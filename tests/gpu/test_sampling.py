@@ -13,7 +13,7 @@ import torch
 from scipy.stats import chi2_contingency
 
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import Group
+from tests.engine.engine_fork import Group, without
 from tests.engine.reference import text_prompts
 from tests.engine.test_mtp_sampling import JOINT, MIXED, P_VALUE
 from tests.engine.test_oracle import MTP, Case
@@ -30,7 +30,7 @@ DRAFT = {**MTP, "speculative_draft_model_path": f"{checkpoints.SHIPPED / FAMILY}
 ARMS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "plain": ({}, {}),
     "mtp": ({}, DRAFT),
-    "stock-cuts": ({"SGLANG_GEMMA4_VERIFY_CUTS": "0"}, DRAFT),
+    "stock-cuts": (without("verify_cuts"), DRAFT),
 }
 Drawn = dict[str, dict[str, Counter[tuple[int, ...]]]]
 

@@ -207,8 +207,8 @@ def test_a_gate_file_that_says_something_else_is_refused(text: str, said: str, t
 
 def test_gates_of_a_section_take_what_they_leave_out_from_the_default(tmp_path: Path) -> None:
     path = tmp_path / "gates.toml"
-    path.write_text(GOOD + "[SGLANG_GEMMA4_SYNC_MTP]\nidentical_answers = 0.5\n")
-    assert gates.read(path, "SGLANG_GEMMA4_SYNC_MTP") == {**gates.read(path), "identical_answers": 0.5}
+    path.write_text(GOOD + "[SGLANG_GEMMA4_NORMS]\nidentical_answers = 0.5\n")
+    assert gates.read(path, "SGLANG_GEMMA4_NORMS") == {**gates.read(path), "identical_answers": 0.5}
     assert gates.read(path, "SGLANG_GEMMA4_REPORT") == gates.read(path)
     with pytest.raises(ValueError, match="--switch SGLANG_GEMMA4_NONE is not a switch"):
         gates.read(path, "SGLANG_GEMMA4_NONE")
