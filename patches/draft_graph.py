@@ -1,9 +1,10 @@
 """The draft's attention metadata is prepared inside its CUDA graph (topk 1, triton)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import switches, uses
+from sglang_gemma4 import uses
+from sglang_gemma4.patches import frozen_chain
 from sglang_gemma4.patching import Hook, Patch, decline
 
 BACKEND = "sglang.srt.layers.attention.base_attn_backend.AttentionBackend"
@@ -34,18 +35,13 @@ def replayed_with_graph(original: Callable[..., None], worker: Any, *args: Any, 
         original(worker, *args, **kwargs)
 
 
-def not_under_v1(environ: Mapping[str, str]) -> str | None:
-    """The worker v1 has no draft graph."""
-    return None if switches.is_on(switches.MTP_V2, environ) else f"{switches.MTP_V2}=0 selects the worker v1, which has no draft graph"
-
-
 PATCH = Patch(
     switch="SGLANG_GEMMA4_FROZEN_CHAIN",
     why="Stock launches the draft's metadata kernels one by one before each replay of its graph, which could hold them.",
     evidence="srt/speculative/frozen_kv_mtp_worker_v2.py:353-378 · frozen_kv_mtp_cuda_graph_runner.py:325-335 (triton's hook is empty) "
     "· never timed alone",
     remove_when="SGLang's triton backend prepares decode metadata in init_forward_metadata_in_graph.",
-    declines=not_under_v1,
+    declines=frozen_chain.not_under_v1,
     uses=(uses.mtp, uses.triton_decode, uses.decode_graphs),
     hooks=(
         Hook(f"{WORKER}._init_draft_attn_backend", "after", choose, "521cbe95ce3b"),

@@ -9,8 +9,9 @@ from sglang_gemma4.patching import Hook, Patch, decline, takes
 def replace_products(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4TextModel.__init__`` and ``Gemma4AssistantForCausalLM.__init__``."""
     import torch
+    from triton import knobs
 
-    if not torch.cuda.is_available() and not _interpreted():
+    if not torch.cuda.is_available() and not knobs.runtime.interpret:
         decline("few_row_linear", "there is no CUDA card")
         return
     from sglang.srt.runtime_context import get_exec
@@ -25,12 +26,6 @@ def replace_products(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> 
     overlap = switches.part_is_on("dense_beside_experts", "SGLANG_GEMMA4_DENSE_OVERLAP") and dense_beside_experts.problem_here() is None
     for kept in install(model, overlap):
         takes("few_row_linear", f"SGLang's product for {kept}")
-
-
-def _interpreted() -> bool:
-    from triton import knobs
-
-    return bool(knobs.runtime.interpret)
 
 
 PATCH = Patch(

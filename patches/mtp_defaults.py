@@ -7,16 +7,9 @@ from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 FIELDS = (
-    "model_path",
-    "download_dir",
-    "speculative_draft_model_path",
-    "speculative_draft_model_revision",
-    "speculative_algorithm",
-    "speculative_num_steps",
-    "speculative_eagle_topk",
-    "speculative_num_draft_tokens",
-    "speculative_adaptive",
-    "speculative_adaptive_config",
+    *("model_path", "download_dir", "speculative_draft_model_path", "speculative_draft_model_revision", "speculative_algorithm"),
+    *("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens"),
+    *("speculative_adaptive", "speculative_adaptive_config"),
 )
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_gemma4 import uses
-from sglang_gemma4.patching import Entry, Hook, Patch, decline, tell
+from sglang_gemma4.patching import Hook, Patch, decline, resolution_step, tell
 
 MODULE = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup"
 ARCHITECTURE = "Gemma4ForConditionalGeneration"
@@ -45,13 +45,6 @@ def size_graphs(server_args: Any, previous: Callable[[Any], None]) -> None:
     prefill_backend.choose_sizes(server_args)
     previous(server_args)
     prefill_backend.drop_sizes_beyond_a_chunk(server_args)
-
-
-def wrappers() -> list[Any]:
-    """SGLang's list of wrappers for the step, with ours."""
-    from sglang.srt.arg_groups.resolution_hooks import _HOOKS
-
-    return [*_HOOKS.get(STEP, ()), size_graphs]
 
 
 def list_by_layer(original: Callable[..., Any], attention_layers: list[Any], companions: list[Any], layer_model: Any = None) -> Any:
@@ -133,7 +126,7 @@ PATCH = Patch(
     uses=(uses.kernels, uses.prefill_graphs_wanted),
     hooks=(
         Hook("sglang.srt.arg_groups.cuda_graph_hook.apply_cuda_graph_compatibility", "around", allow, "159a81fe0212"),
-        Entry("sglang.srt.arg_groups.resolution_hooks._HOOKS", STEP, wrappers, "absent"),
+        resolution_step(STEP, size_graphs),
         Hook(f"{MODULE}.index_attention_layers_by_global_id", "around", list_by_layer, "691dcbaef73e"),
         Hook(f"{RUNNER}._input_embeds_hidden_size", "before", take_embeddings, "0052693a07fb"),
         Hook(f"{RUNNER}.capture", "around", tell_cost, "85281b39b2ae"),

@@ -8,6 +8,8 @@ from typing import Any
 from sglang_gemma4.patching import Hook, Patch
 
 KEY = "sglang_gemma4"
+SCHEDULER = "sglang.srt.managers.scheduler_components.internal_state.SchedulerInternalStateController"
+FRONTEND = "sglang.srt.managers.tokenizer_control_mixin.TokenizerControlMixin"
 logger = logging.getLogger("sglang_gemma4")
 _said = False
 
@@ -72,17 +74,7 @@ PATCH = Patch(
         Hook("sglang.srt.utils.common.configure_logger", "after", say_opening, "fc59929ac6c2"),
         Hook("sglang.srt.managers.scheduler.Scheduler.get_init_info", "after", send_rows, "e9e7f8ba9a31"),
         Hook("sglang.srt.entrypoints.engine._wait_for_scheduler_ready", "after", say_banner, "dcb661fedfda"),
-        Hook(
-            "sglang.srt.managers.scheduler_components.internal_state.SchedulerInternalStateController.get_internal_state",
-            "after",
-            add_scheduler_list,
-            "19ec0b438910",
-        ),
-        Hook(
-            "sglang.srt.managers.tokenizer_control_mixin.TokenizerControlMixin.get_internal_state",
-            "around",
-            add_frontend_list,
-            "c4a7cbb66e34",
-        ),
+        Hook(f"{SCHEDULER}.get_internal_state", "after", add_scheduler_list, "19ec0b438910"),
+        Hook(f"{FRONTEND}.get_internal_state", "around", add_frontend_list, "c4a7cbb66e34"),
     ),
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_gemma4 import uses
-from sglang_gemma4.patching import Entry, Hook, Patch, decline
+from sglang_gemma4.patching import Hook, Patch, decline, resolution_step
 from sglang_gemma4.switches import MTP_V2
 
 STEP = "handle_speculative_decoding"
@@ -23,13 +23,6 @@ def switch_overlap_off(server_args: Any, previous: Callable[[Any], None]) -> Non
         return
     declare_resolution(server_args, "sglang_gemma4.worker_v1", disable_overlap_schedule=True)
     logger.warning("sglang-gemma4: overlap scheduling is off: %s=0 selects the MTP worker v1, which is synchronous", MTP_V2)
-
-
-def wrappers() -> list[Any]:
-    """SGLang's list of wrappers for the step, with ours."""
-    from sglang.srt.arg_groups.resolution_hooks import _HOOKS
-
-    return [*_HOOKS.get(STEP, ()), switch_overlap_off]
 
 
 def choose_worker(original: Callable[[Any, Any], Any], algorithm: Any, server_args: Any) -> Any:
@@ -56,6 +49,6 @@ PATCH = Patch(
     uses=(uses.mtp,),
     hooks=(
         Hook("sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker", "around", choose_worker, "4e60c21796d7"),
-        Entry("sglang.srt.arg_groups.resolution_hooks._HOOKS", STEP, wrappers, "absent"),
+        resolution_step(STEP, switch_overlap_off),
     ),
 )

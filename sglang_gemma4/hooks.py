@@ -45,6 +45,17 @@ class Entry:
     fingerprint: str
 
 
+def resolution_step(step: str, wrapper: Callable[..., None]) -> Entry:
+    """Wrap a step of SGLang's argument resolution: ``wrapper(server_args, previous)``."""
+
+    def value() -> list[Callable[..., None]]:
+        from sglang.srt.arg_groups.resolution_hooks import _HOOKS
+
+        return [*_HOOKS.get(step, ()), wrapper]
+
+    return Entry("sglang.srt.arg_groups.resolution_hooks._HOOKS", step, value, "absent")
+
+
 class PatchError(RuntimeError):
     """A patch cannot be applied; the message names it and says why."""
 

@@ -16,6 +16,7 @@ from sglang_gemma4.hooks import Entry as Entry
 from sglang_gemma4.hooks import Hook as Hook
 from sglang_gemma4.hooks import PatchError as PatchError
 from sglang_gemma4.hooks import Prepared
+from sglang_gemma4.hooks import resolution_step as resolution_step
 from sglang_gemma4.supported import version_problem
 from sglang_gemma4.uses import Need, Server
 

@@ -146,10 +146,7 @@ def table(names: Sequence[str], fraction: float, kv_bytes: float, tp: int) -> st
     """Markdown table of tokens and concurrent requests for each size, card and mode, or that the model does not fit."""
     arms = ("stock", "by ratio", "package")
     heads = ["model", "card", "MTP", *(f"{arm}: full / sliding" for arm in arms), *(f"{arm}: 2k, 9k, 65k" for arm in arms)]
-    lines = [
-        f"| {' | '.join(heads)} |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    lines = [f"| {' | '.join(heads)} |", "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for name in names:
         needed = need(name, kv_bytes, tp)
         for card, free in FREE_GIB.items():

@@ -12,14 +12,7 @@ from typing import Any
 
 import xgrammar
 from sglang.srt.entrypoints.openai.protocol import Tool, ToolChoice
-from xgrammar.structural_tag import (
-    GrammarFormat,
-    OrFormat,
-    SequenceFormat,
-    StructuralTag,
-    TagFormat,
-    TriggeredTagsFormat,
-)
+from xgrammar.structural_tag import GrammarFormat, OrFormat, SequenceFormat, StructuralTag, TagFormat, TriggeredTagsFormat
 
 from sglang_gemma4.serving.answer import ends_in_thought
 from sglang_gemma4.serving.markers import CALL_END, CALL_START

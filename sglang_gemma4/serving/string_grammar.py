@@ -14,11 +14,7 @@ from sglang_gemma4.serving.grammar_rules import Item, Raw, Ref, Repeat, Rules, S
 COUNTED = 4
 """A larger ``minLength`` is enforced up to this only: each character takes half a second to compile with the released vocabulary."""
 _TIMES = 256  # a regular expression with larger repetition counts is not enforced
-_CLASSES = {
-    _constants.CATEGORY_DIGIT: "0-9",
-    _constants.CATEGORY_WORD: "0-9A-Za-z_",
-    _constants.CATEGORY_SPACE: " \t\n\r\f\v",
-}
+_CLASSES = {_constants.CATEGORY_DIGIT: "0-9", _constants.CATEGORY_WORD: "0-9A-Za-z_", _constants.CATEGORY_SPACE: " \t\n\r\f\v"}
 
 
 def free_text(rules: Rules, delimiter: str, least: int = 0, most: int | None = None) -> Ref:
@@ -59,10 +55,7 @@ def pattern(rules: Rules, expression: str, delimiter: str) -> Ref | None:
     try:
         parsed = _parser.parse(expression)
         tree = list(parsed)
-        anchored = len(tree) > 1 and [tree[0], tree[-1]] == [
-            (_constants.AT, _constants.AT_BEGINNING),
-            (_constants.AT, _constants.AT_END),
-        ]
+        anchored = len(tree) > 1 and [tree[0], tree[-1]] == [(_constants.AT, _constants.AT_BEGINNING), (_constants.AT, _constants.AT_END)]
         if not anchored or parsed.state.flags & ~re.UNICODE or "\0" in expression or not _safe(tree[1:-1], delimiter):
             return None
         return rules.add("pattern", [_sequence(rules, tree[1:-1])])

@@ -155,9 +155,7 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
         real = token < tokens
         dims, v_dims = tl.arange(0, DIM), tl.arange(0, V_DIM)
         query = tl.load(
-            q_ptr + (begin + token)[:, None] * q_token_stride + head[:, None] * q_head_stride + dims[None, :],
-            mask=real[:, None],
-            other=0.0,
+            q_ptr + (begin + token)[:, None] * q_token_stride + head[:, None] * q_head_stride + dims[None, :], mask=real[:, None], other=0.0
         )
         top = tl.full([TOKENS * GROUP], float("-inf"), tl.float32)
         total = tl.zeros([TOKENS * GROUP], tl.float32)

@@ -17,15 +17,7 @@ def gated_embedding_reference(gate: torch.Tensor, embedding: torch.Tensor) -> to
 
 @triton.jit(do_not_specialize=["rows"])
 def _gated_embedding_kernel(  # type: ignore[no-untyped-def]
-    gate_ptr,
-    embedding_ptr,
-    out_ptr,
-    gate_stride,
-    embedding_stride,
-    rows,
-    width,
-    BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
+    gate_ptr, embedding_ptr, out_ptr, gate_stride, embedding_stride, rows, width, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):
     await_inputs(PDL)
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

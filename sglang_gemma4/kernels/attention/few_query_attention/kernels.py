@@ -15,17 +15,7 @@ def parts_of(length, wanted, most, LEAST: tl.constexpr, MOST: tl.constexpr):  # 
 
 @triton.jit
 def _attend(  # type: ignore[no-untyped-def]
-    query,
-    k_pointers,
-    v_pointers,
-    seen,
-    loaded,
-    top,
-    total,
-    out,
-    scale,
-    SOFT_CAP: tl.constexpr,
-    PRECISION: tl.constexpr,
+    query, k_pointers, v_pointers, seen, loaded, top, total, out, scale, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr
 ):
     """One block of keys into the running maximum, sum and output of every row."""
     keys = tl.load(k_pointers, mask=loaded[None, :], other=0.0)  # [dim, keys]
