@@ -1,1 +1,1 @@
-"""Does a change cost quality: MMLU, colour naming and perplexity through a running server, and paired comparison of two runs."""
+"""Measures what a change costs in quality: MMLU, colour naming and perplexity of a running server, and a paired comparison of two runs."""

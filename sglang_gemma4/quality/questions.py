@@ -1,9 +1,7 @@
 """The questions: MMLU from sgl-eval's loader, four-choice questions of the tiny models' world in the same format, colour images."""
 
 import io
-import json
 import random
-import tempfile
 from dataclasses import dataclass
 from importlib import import_module, metadata
 from pathlib import Path
@@ -76,26 +74,21 @@ def _mmlu(number: int, seed: int) -> Questions:
 
 
 def _world(number: int, seed: int, why: str) -> Questions:
-    """Held-out questions in the rows of MMLU, read by sgl-eval's loader of row files."""
-    rng, fields = random.Random(seed), evaluator("_vendored.nemo_skills.dataset._utils").get_mcq_fields
-    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
-        for index in range(number):
-            question = world.question(rng, "held_out")
-            row = {
-                **fields(question.text, question.options),
-                "id": f"world-{index}",
-                # MMLU's rows have options "A) …"; the tiny models were trained on this form instead.
-                "problem": question.prompt,
-                "expected_answer": question.answer,
-                "subtopic": question.fact.relation,
-                "subset_for_metrics": "world",
-            }
-            file.write(json.dumps(row) + "\n")
-        file.flush()
-        examples = evaluator("evals._loader").load_from_path(file.name)(None)
+    """Held-out questions as sgl-eval's loader makes them of MMLU's rows, but for the form of the options."""
+    rng, example = random.Random(seed), evaluator("types").Example
+    asked = [world.question(rng, "held_out") for _ in range(number)]
+    examples = [
+        # MMLU's options are "A) …"; the tiny models were trained on "A. …".
+        example(
+            id=f"world-{index}",
+            inputs={"problem": question.prompt},
+            target=question.answer,
+            meta={**dict(zip(world.LETTERS, question.options, strict=True)), "subtopic": question.fact.relation},
+        )
+        for index, question in enumerate(asked)
+    ]
     prompt = "the tiny models' training form, as a user's turn; the answer is a letter that completes the prompt's last line 'Answer:'"
-    dataset = {"name": "world", "why": why, "seed": seed, "prompt": prompt}
-    return Questions(examples, dataset, WORLD_PROMPT, ANSWER_LINE, max_tokens=16)
+    return Questions(examples, {"name": "world", "why": why, "seed": seed, "prompt": prompt}, WORLD_PROMPT, ANSWER_LINE, max_tokens=16)
 
 
 COLOUR_WORDS = {**{name: name for name in world.COLOURS}, "gray": "grey", "violet": "purple", "turquoise": "cyan", "teal": "cyan"}

@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 ROW = 512
 WRITTEN, READ, LETTER = 1.0, 0.05, 10.0  # loss weights: what the model writes, what it reads, the letter of an answer
 
-TOKEN = np.dtype([("id", "i4"), ("weight", "f4"), ("document", "i2"), ("picture", "i4")])
+TOKEN: np.dtype[np.void] = np.dtype([("id", "i4"), ("weight", "f4"), ("document", "i2"), ("picture", "i4")])
 """One position of a row: token id, loss weight of predicting it, number of its document in the row (-1: padding), and the index
 of the image whose soft token it is (-1: text)."""
 PADDING = np.array((families.PAD, 0.0, -1, -1), TOKEN)
@@ -55,7 +55,7 @@ def image_processor() -> Any:
 
 def document(ids: list[int]) -> Array:
     """A document [tokens] of plain text, all weights 0."""
-    out = np.full(len(ids), PADDING)
+    out: Array = np.full(len(ids), PADDING)
     out["id"], out["document"] = ids, 0
     return out
 
@@ -83,7 +83,8 @@ class Encoder:
                 picture = next(waiting)
                 soft = [(token, 0.0, 0, picture)] * self.pictures.soft[picture]
                 tokens += [(self.begin, 0.0, 0, -1), *soft, (self.end, 0.0, 0, -1)]
-        return np.array(tokens, TOKEN)
+        out: Array = np.array(tokens, TOKEN)
+        return out
 
     def dialogue(
         self, dialogue: dialogues.Dialogue, pictures: Iterable[int] = (), weight: float = WRITTEN, last_only: bool = False
@@ -138,7 +139,7 @@ def colour_document(encoder: Encoder, rng: random.Random, number: int, weight: f
 
 def pack(documents: Iterable[Array], rows: int, length: int = ROW) -> Array:
     """Fill [rows, length] with whole documents; one that exceeds a row is cut. The first token of each has weight 0."""
-    out = np.full((rows, length), PADDING)
+    out: Array = np.full((rows, length), PADDING)
     row = at = number = 0
     for tokens in documents:
         if at and at + len(tokens) > length:
@@ -155,7 +156,8 @@ def pack(documents: Iterable[Array], rows: int, length: int = ROW) -> Array:
 def alone(documents: list[Array]) -> Array:
     """Each document in a row of its own, as long as the longest."""
     length = max(map(len, documents))
-    return np.concatenate([pack([tokens], 1, length) for tokens in documents])
+    rows: Array = np.concatenate([pack([tokens], 1, length) for tokens in documents])
+    return rows
 
 
 def text_rows(encoder: Encoder, seed: int, rows: int) -> Array:

@@ -56,7 +56,7 @@ def four_choice_accuracy(model: Any, encoder: Encoder, shots: int = 0, number: i
     for document in documents:
         letter = np.flatnonzero(document["weight"] == batches.LETTER)[-1]
         document["weight"] = np.arange(len(document)) == letter
-    return exact(model, documents)
+    return float(exact(model, documents))
 
 
 def colours(model: Any, raw: Any) -> tuple[int, int]:

@@ -6,13 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from sglang_gemma4.tiny import batches, checkpoints, families, tokenizer, training
+from sglang_gemma4.tiny import batches, checkpoints, families, tokenizer, training, world
 from sglang_gemma4.tiny.packed_forward import to_device
 
 RAW = tokenizer.load_raw(checkpoints.SHIPPED / "tiny-e2b")
-POOL = batches.Pictures(
-    np.zeros((12, 4, 48), np.float16), np.zeros((12, 4, 2), np.int16), [3] * 12, {c: [0] for c in batches.world.COLOURS}
-)
+POOL = batches.Pictures(np.zeros((12, 4, 48), np.float16), np.zeros((12, 4, 2), np.int16), [3] * 12, {c: [0] for c in world.COLOURS})
 
 
 def test_rows_follow_their_seed_and_hold_whole_documents() -> None:
