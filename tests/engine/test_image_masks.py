@@ -16,7 +16,7 @@ from tests.engine.test_oracle import LOGPROB_TOLERANCE
 from tests.engine.transformers_oracle import Greedy, decode
 
 NEW_TOKENS = 6
-SWITCH = "SGLANG_GEMMA4_IMAGE_MASKS"
+SWITCH = "SGLANG_GEMMA4_MEDIA_FIXES"
 SIZES = (("red", (96, 96)), ("blue", (200, 60)), ("green", (50, 170)))
 WORDS = "The ruler of the land went along the river to the town and came back again before the night. "
 PROMPTS = (
