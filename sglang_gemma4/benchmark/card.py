@@ -1,4 +1,4 @@
-"""What this card really does: copy bandwidth and matrix-product rate, measured, so that a roofline stands on its own figures.
+"""This card's copy bandwidth and matrix-product rate, measured for the roofline.
 
 ``python -m sglang_gemma4.benchmark.card`` prints them as JSON from a process that ends, so that no CUDA context stays behind.
 """

@@ -61,25 +61,21 @@ def _lost(results: Results) -> list[str]:
     """Repetitions without output, requests that failed."""
     found = []
     for arm in results.arms:
-        empty = sum(record["arm"] == arm for record in results.empty)
-        if empty:
+        if empty := sum(record["arm"] == arm for record in results.empty):
             found.append(f"{arm}: {empty} of the counted repetitions had no throughput and are left out of every figure.")
         for workload in results.workloads:
-            own = results.at(workload, arm)
-            failed = sum(int(record.get("failed") or 0) for record in own)
+            own, where = results.at(workload, arm), f"{arm} on {workload}"
+            failed, missing, completed = (int(sum(values(own, name))) for name in ("failed", "missing_tokens", "completed"))
             if failed:
-                total = failed + sum(int(record["completed"]) for record in own)
-                found.append(f"{arm} on {workload}: {failed} of {total} requests failed; throughput counts the others only.")
-            missing = sum(int(record.get("missing_tokens") or 0) for record in own)
+                found.append(f"{where}: {failed} of {failed + completed} requests failed; throughput counts the others only.")
             if missing:
                 found.append(
-                    f"{arm} on {workload}: the server never generated {missing} tokens that its client counted (it refuses a request "
+                    f"{where}: the server never generated {missing} tokens that its client counted (it refuses a request "
                     "in mid-stream with status 200); throughput counts what the server generated."
                 )
-            completed, timed = sum(int(record["completed"]) for record in own), len(pooled(own, "ttft_ms"))
-            if timed < completed:
+            if (timed := len(pooled(own, "ttft_ms"))) < completed:
                 hidden = "" if timed >= TIMED * completed else "; too few to show a median"
-                found.append(f"{arm} on {workload}: only {timed} of {completed} requests have times, those whose tokens have text{hidden}.")
+                found.append(f"{where}: only {timed} of {completed} requests have times, those whose tokens have text{hidden}.")
     return found
 
 
@@ -87,11 +83,10 @@ def _few(results: Results) -> list[str]:
     """Places with fewer counted repetitions than were asked for, or than :data:`ENOUGH`."""
     asked = int(results.header["repetitions"])
     missing, few = _below(results, 0, asked), _below(results, 1, ENOUGH)
-    found = (
-        [f"Not all of the {asked} repetitions asked for are there: {missing}. The last command below goes on from here."] if missing else []
-    )
-    unsure = f"Fewer than {ENOUGH} passes, whose intervals are narrower than 95% (a single pass has none): {few}."
-    return found + ([unsure] if few else [])
+    return [
+        *[f"Not all of the {asked} repetitions asked for are there: {missing}. The last command below goes on from here."] * bool(missing),
+        *[f"Fewer than {ENOUGH} passes, whose intervals are narrower than 95% (a single pass has none): {few}."] * bool(few),
+    ]
 
 
 def _below(results: Results, least: int, limit: int) -> str:

@@ -23,7 +23,7 @@ GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 _STEP = re.compile(r"step\[(\w+) bs=(\d+)(?: toks=(\d+))?")
 _AWAY = tuple(f"scheduler.{name}" for name in ("recv_requests", "process_input_requests", "sanity_check_cache", "idle"))
-"""What the scheduler does between batches and for none of them: emptying the cache between two passes, for one."""
+"""Work of the scheduler between batches that belongs to none of them, such as emptying the cache between two passes."""
 _STAGE_OF = {"EXTEND": "prefill", "MIXED": "prefill", "DECODE": "decode", "VERIFY": "decode"}
 # Words of template arguments that tell nothing apart: types, wrappers and helpers of PyTorch's pointwise and reduce kernels.
 _PLAIN_WORDS = re.compile(

@@ -59,7 +59,7 @@ class Row:
     tiles: Mapping[str, Call] = field(default_factory=dict)
     """Candidates for ``--tune``: the last way with other tiles."""
     parts: int = 1
-    """What one call computes; times are of one part."""
+    """Equal parts that one call computes, such as layers; times are of one part."""
 
     def floor(self, bandwidth: float, teraflops: float) -> float:
         """Microseconds that moving the bytes (GB/s) or the arithmetic (TFLOP/s) takes, whichever is longer."""
@@ -194,10 +194,13 @@ def tuned(
 
 
 def dry_run(case: Case, interpreted: bool, say: Callable[[str], None] = print) -> bool:
-    """Without a card: every row's shapes, then tiny rows computed by each way that can; whether all of ours could and none disagree.
+    """Without a card: make every row's shapes, then compute tiny rows in each way that runs here.
 
     Args:
         interpreted: whether Triton's interpreter computes; else kernels are not tried.
+
+    Returns:
+        Whether all of ours were computed and no two ways disagree.
     """
     rows = sum(1 for _ in case.rows(Place("meta"), case.axes))
     say(f"{case.name}: {rows} rows can be made")
@@ -236,7 +239,7 @@ def dependently(call: Call, wanted: bool = True) -> Call:
 
 
 def lazily(make: Callable[..., Call], *given: Any) -> Call:
-    """A call that is made when it is first called, so that a library that is missing is that way's reason only."""
+    """A call that ``make`` builds on its first use, so that a missing library is the reason of that way alone."""
     made: list[Call] = []
 
     def call() -> object:
