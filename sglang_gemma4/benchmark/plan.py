@@ -181,15 +181,16 @@ def check_resumable(header: dict[str, Any], earlier: Sequence[Record], raw: Path
     Raises:
         ValueError: the model, an arm, a workload or the device is another one.
     """
+
+    def compared(one: Record) -> Record:
+        card = one.get("device", {})
+        return {name: one.get(name) for name in SAME} | {"device": f"{card.get('count')} x {card.get('name')}"}
+
+    asked = compared(header)
     for record in earlier:
-        for name in SAME:
-            if record.get(name) != header.get(name):
+        for name, found in compared(record).items():
+            if found != asked[name]:
                 raise ValueError(
-                    f"{raw} holds another run: its {name} is {record.get(name)!r}, asked for is {header.get(name)!r}; "
+                    f"{raw} holds another run: its {name} is {found!r}, asked for is {asked[name]!r}; "
                     "use another --out, or ask for the same to resume"
                 )
-        cards = [(one.get("device", {}).get("name"), one.get("device", {}).get("count")) for one in (record, header)]
-        if cards[0] != cards[1]:
-            raise ValueError(
-                f"{raw} was measured on {cards[0][1]} x {cards[0][0]}, this is {cards[1][1]} x {cards[1][0]}; use another --out"
-            )

@@ -5,17 +5,32 @@ Decoding is profiled with ``num_steps`` once every request is running, so that n
 start and stop. What a profile covers is counted from its trace and compared with what was asked for.
 """
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sglang_gemma4.benchmark import stages
-from sglang_gemma4.benchmark.step_times import empty_radix_cache
 from sglang_gemma4.benchmark.trace import Step, Trace
 
 STAGES = ("prefill", "decode")
 SLACK_STEPS = 64
 """Decode steps that may pass before the profiler starts and after it stops."""
+
+
+def empty_radix_cache(engine: Any, seconds: float = 5.0) -> None:
+    """Flush an offline engine's cache, so that no prompt finds its keys of the pass before.
+
+    SGLang refuses as long as its scheduler still holds answered requests.
+
+    Raises:
+        ValueError: after ``seconds`` it still is.
+    """
+    deadline = time.monotonic() + seconds
+    while not engine.flush_cache().success:
+        if time.monotonic() > deadline:
+            raise ValueError("the radix cache cannot be emptied: the engine serves other requests; measure an engine of your own")
+        time.sleep(0.1)
 
 
 def profile_stage(engine: Any, stage: str, prompts: Sequence[Sequence[int]], steps: int, folder: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_gemma4.benchmark import records
+from sglang_gemma4.benchmark.profile import empty_radix_cache
 from sglang_gemma4.benchmark.server import patches_of, settings_of
 from sglang_gemma4.models.config_files import read_config
 
@@ -101,21 +102,6 @@ def measure(engine: Any, prompts: list[list[int]], output_tokens: int, **more: A
         "accept_length": tokens / sum(verify) if any(verify) else None,
         "distinct_tokens": len({token for output in outputs for token in output["output_ids"]}),
     }
-
-
-def empty_radix_cache(engine: Any, seconds: float = 5.0) -> None:
-    """Flush an offline engine's cache, so that no prompt finds its keys of the pass before.
-
-    SGLang refuses as long as its scheduler still holds answered requests.
-
-    Raises:
-        ValueError: after ``seconds`` it still is.
-    """
-    deadline = time.monotonic() + seconds
-    while not engine.flush_cache().success:
-        if time.monotonic() > deadline:
-            raise ValueError("the radix cache cannot be emptied: the engine serves other requests; measure an engine of your own")
-        time.sleep(0.1)
 
 
 def random_prompts(model: str, count: int, tokens: int) -> list[list[int]]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sglang_gemma4.benchmark import client, records, runner, server_side, step_engine, step_times, workloads
+from sglang_gemma4.benchmark import client, profile, records, runner, server_side, step_engine, step_times, workloads
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import Plan, task_of
 from sglang_gemma4.benchmark.server import Died
@@ -57,10 +57,10 @@ def test_a_batch_that_ran_in_waves_has_no_step_time() -> None:
 
 def test_a_cache_in_use_is_waited_for_and_never_measured() -> None:
     engine = FinishesInWaves(False, refusals=3)
-    step_times.empty_radix_cache(engine)
+    profile.empty_radix_cache(engine)
     assert engine.refusals == -1
     with pytest.raises(ValueError, match="the radix cache cannot be emptied: the engine serves other requests"):
-        step_times.empty_radix_cache(FinishesInWaves(False, refusals=10**6), seconds=0.2)
+        profile.empty_radix_cache(FinishesInWaves(False, refusals=10**6), seconds=0.2)
 
 
 def test_tokens_that_the_server_never_generated_do_not_count() -> None:
