@@ -9,12 +9,12 @@ as they are (2.x, or 3.x with its name escaping set to underscores), so a query 
 import argparse
 import json
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from sglang_gemma4.diagnostics import live
 
 FILE = Path(__file__).with_name("dashboard.json")
 METRIC = re.compile(r'__name__=~"sglang\[:_\](\w+)"')
@@ -75,17 +75,7 @@ def fetch(url: str, api_key: str | None = None) -> str:
     Raises:
         ValueError: nothing answers there, or the server runs without --enable-metrics.
     """
-    base = (url if "://" in url else f"http://{url}").rstrip("/")
-    request = urllib.request.Request(f"{base}/metrics", headers={"Authorization": f"Bearer {api_key}"} if api_key else {})
-    try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            text: str = answer.read().decode()
-    except urllib.error.HTTPError as error:
-        hint = "give its key with --api-key" if error.code in (401, 403) else "start the server with --enable-metrics"
-        raise ValueError(f"{base}/metrics answers {error.code} {error.reason}; {hint}") from error
-    except (OSError, ValueError) as error:
-        raise ValueError(f"no server answers at {base} ({error}); check host and port, or wait until it is up") from error
-    return text
+    return live.read(url, "/metrics", api_key, "start the server with --enable-metrics")
 
 
 def report(board: dict[str, Any], text: str) -> tuple[str, bool]:

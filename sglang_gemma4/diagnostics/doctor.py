@@ -6,14 +6,13 @@ import platform
 import shutil
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
 
 from sglang_gemma4 import SUPPORTED_SGLANG, __version__, patching, switches
+from sglang_gemma4.diagnostics import live as read_live
 from sglang_gemma4.diagnostics import status
 from sglang_gemma4.start import table
 
@@ -140,17 +139,11 @@ def live(url: str, api_key: str | None = None) -> dict[str, Any]:
     Raises:
         ValueError: nothing answers there, it is not SGLang, or the package is not active in it.
     """
-    base = url if "://" in url else f"http://{url}"
+    base, text = read_live.address(url), read_live.read(url, "/server_info", api_key, "is it an SGLang server?")
     try:
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        request = urllib.request.Request(base.rstrip("/") + "/server_info", headers=headers)
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            info = json.load(answer)
-    except urllib.error.HTTPError as error:
-        hint = "give its key with --api-key" if error.code in (401, 403) else "is it an SGLang server?"
-        raise ValueError(f"{base}/server_info answers {error.code} {error.reason}; {hint}") from error
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        raise ValueError(f"no SGLang server answers at {base} ({error}); check host and port, or wait until it is up") from error
+        info = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{base}/server_info answers no JSON ({error}); is it an SGLang server?") from error
     states = info.get("internal_states") or [{}]
     ours = states[0].get("sglang_gemma4")
     if not ours:

@@ -126,7 +126,7 @@ def test_the_command_prints_the_file(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_no_server_is_one_sentence() -> None:
-    with pytest.raises(ValueError, match=r"no server answers at http://127\.0\.0\.1:1 .*; check host and port"):
+    with pytest.raises(ValueError, match=r"no SGLang server answers at http://127\.0\.0\.1:1 .*; check host and port"):
         run(["--url", "127.0.0.1:1"])
 
 
