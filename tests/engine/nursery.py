@@ -25,6 +25,7 @@ ENGINE = {
     "skip_server_warmup": True,
     "random_seed": 0,
     "log_level": "info",
+    "sleep_on_idle": True,  # a scheduler with nothing to do would check its pools without a pause, on one of two cores
 }
 
 
