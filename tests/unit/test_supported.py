@@ -89,5 +89,6 @@ def test_another_function_in_its_place_is_read(module: ModuleType) -> None:
 
 
 def test_what_is_no_function_has_no_place() -> None:
-    for target in ([len], {}, 3, len):
+    targets: list[object] = [[len], {}, 3, len]
+    for target in targets:
         assert supported.place_of(target) is None
