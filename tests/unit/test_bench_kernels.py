@@ -12,7 +12,7 @@ import torch
 from sglang_gemma4.benchmark.kernels import __main__ as command
 from sglang_gemma4.benchmark.kernels import expert_products as products
 from sglang_gemma4.benchmark.kernels.cases import CASES
-from sglang_gemma4.benchmark.kernels.experts import Sorted, padded
+from sglang_gemma4.benchmark.kernels.experts import padded
 from sglang_gemma4.benchmark.kernels.harness import Case, Options, Place, Row, dry_run, lazily, run, short, timed, tuned
 from sglang_gemma4.kernels.attention.tiles import KeyTile
 from sglang_gemma4.kernels.norms.row_parts import RowTiles
@@ -157,7 +157,7 @@ def test_each_expert_has_whole_blocks_of_places() -> None:
     """DeepGEMM's layout."""
     tokens, step = 37, 16
     routed = products.routing(tokens, 0, "cpu")
-    experts = padded(Sorted(routed, products.EXPERTS), step)
+    experts = padded(routed[1], products.EXPERTS, step)
     assert torch.equal(experts, experts.sort().values)
     for expert in range(products.EXPERTS):
         asked = int((routed[1] == expert).sum())

@@ -111,22 +111,10 @@ def _pairs(tokens: int, few: Callable[[tuple[Tile, Tile]], torch.Tensor]) -> dic
     return {f"ours, {short(one, two)}": dependently(partial(few, (one, two))) for one, two in pairs}
 
 
-class Sorted:
-    """Tokens in the order of their experts. ``order`` int32: which of the ``tokens * topk`` rows; ``sizes`` int32: rows of each expert."""
-
-    def __init__(self, routed: Routing, experts: int) -> None:
-        probabilities, ids = routed
-        flat = ids.flatten().long()
-        self.topk = ids.shape[1]
-        self.order = flat.argsort(stable=True).int()
-        self.sizes = torch.bincount(flat, minlength=experts).int()
-        self.weights = probabilities.flatten()[self.order.long()]
-
-
-def padded(of: Sorted, step: int) -> torch.Tensor:
+def padded(ids: torch.Tensor, experts: int, step: int) -> torch.Tensor:
     """DeepGEMM's layout, an expert's rows from a multiple of ``step`` on: the expert (int32) of each place."""
-    numbers = torch.arange(len(of.sizes), dtype=torch.int32, device=of.order.device)
-    return torch.repeat_interleave(numbers, (of.sizes + step - 1) // step * step)
+    sizes = torch.bincount(ids.flatten(), minlength=experts)
+    return torch.arange(experts, dtype=torch.int32, device=ids.device).repeat_interleave((sizes + step - 1) // step * step)
 
 
 def by_triton_kernels(weight: torch.Tensor, x: torch.Tensor, routed: Routing, down: bool) -> Call:
@@ -134,18 +122,20 @@ def by_triton_kernels(weight: torch.Tensor, x: torch.Tensor, routed: Routing, do
     from triton_kernels.matmul import matmul
     from triton_kernels.tensor import make_ragged_tensor_metadata
 
-    of = Sorted(routed, len(weight))
-    rows = make_ragged_tensor_metadata(of.sizes, len(of.order))
+    shares, flat, topk = routed[0].flatten(), routed[1].flatten().long(), routed[1].shape[1]
+    order = flat.argsort(stable=True).int()  # which of the tokens * topk rows
+    rows = make_ragged_tensor_metadata(torch.bincount(flat, minlength=len(weight)).int(), len(order))
+    gammas = shares[order.long()]
     if down:
-        return lambda: matmul(x, weight.mT, None, a_ragged_metadata=rows, scatter_indx=of.order, gammas=of.weights)
-    return lambda: matmul(x, weight.mT, None, a_ragged_metadata=rows, gather_indx=of.order // of.topk)
+        return lambda: matmul(x, weight.mT, None, a_ragged_metadata=rows, scatter_indx=order, gammas=gammas)
+    return lambda: matmul(x, weight.mT, None, a_ragged_metadata=rows, gather_indx=order // topk)
 
 
 def by_deep_gemm(weight: torch.Tensor, x: torch.Tensor, routed: Routing) -> Call:
     """``m_grouped_bf16_gemm_nt_contiguous`` over rows that are gathered already."""
     import deep_gemm
 
-    experts = padded(Sorted(routed, len(weight)), deep_gemm.get_mk_alignment_for_contiguous_layout())
+    experts = padded(routed[1], len(weight), deep_gemm.get_mk_alignment_for_contiguous_layout())
     rows, out = x.new_empty(len(experts), weight.shape[2]).normal_(), x.new_empty(len(experts), weight.shape[1])
     return lambda: deep_gemm.m_grouped_bf16_gemm_nt_contiguous(rows, weight, out, experts)
 
