@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from tests import quick_interpreter
 
 
 @triton.jit
-def _odd_kernel(found, count, BLOCK: tl.constexpr):  # noqa: N803 - constants of Triton kernels are in capitals
+def _odd_kernel(found: Any, count: Any, BLOCK: tl.constexpr) -> None:  # noqa: N803 - constants of Triton kernels are in capitals
     """Casts between types, integers of both signs, broadcasts, a scan, a tuple of reductions, a loop whose bound is loaded."""
     row = tl.arange(0, BLOCK)
     wide = (row[:, None] * 7 - row[None, :] % 3).to(tl.float16) / 3
@@ -30,7 +31,7 @@ def _odd_kernel(found, count, BLOCK: tl.constexpr):  # noqa: N803 - constants of
 
 
 @triton.jit
-def _uneven_kernel(found):
+def _uneven_kernel(found: Any) -> None:
     tl.store(found + tl.arange(0, 8)[:, None].reshape(2, 4).broadcast_to(3, 4), 0.0)
 
 
