@@ -90,7 +90,8 @@ ORDER = (
 def load(name: str) -> Patch:
     """The patch of one module: it has the module's name, and does what the first line of the module's docstring says."""
     module = import_module(f"{__name__}.{name}")
-    return dataclasses.replace(module.PATCH, name=name, does=module.PATCH.does or str(module.__doc__).partition("\n")[0])
+    declared: Patch = module.PATCH
+    return dataclasses.replace(declared, name=name, does=declared.does or str(module.__doc__).partition("\n")[0])
 
 
 def load_all() -> list[Patch]:

@@ -3,13 +3,13 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch, tell
 
 LORA = "sglang.srt.lora"
-NOT_ADAPTED = {"embed_tokens", "lm_head"}
 
 
 def attach_targets(original: Callable[..., None], manager: Any, *args: Any, **kwargs: Any) -> None:
@@ -110,24 +110,17 @@ def make_buffers(original: Callable[..., None], pool: Any, base_model: Any) -> N
                 buffers[name] = [torch.zeros(one, dtype=pool.dtype, device=device) for one in shapes]
 
 
-def a_shape(original: Callable[..., Any], pool: Any, module_name: str, base_model: Any, max_lora_dim: int, layer_idx: int) -> Any:
-    """Around ``LoRAMemoryPool.get_lora_A_shape``: ``(adapters, stacked ranks, inputs)`` of this rank's part of one layer."""
+def shape(side: str, original: Callable[..., Any], pool: Any, module_name: str, base_model: Any, max_lora_dim: int, layer_idx: int) -> Any:
+    """Around ``LoRAMemoryPool.get_lora_A_shape``, ``(adapters, stacked ranks, inputs)``, and ``get_lora_B_shape``, ``(adapters, outputs,
+    rank)``, of this rank's part of one layer."""
     targets = _targets(base_model)
     if targets is None or module_name.endswith("_moe"):
         return original(pool, module_name, base_model, max_lora_dim, layer_idx)
     from sglang_gemma4.models.lora_targets import PARTS
 
-    inputs, _ = targets.local_sizes(module_name, layer_idx)
-    return pool.max_loras_per_batch, max_lora_dim * len(PARTS[module_name]), inputs
-
-
-def b_shape(original: Callable[..., Any], pool: Any, module_name: str, base_model: Any, max_lora_dim: int, layer_idx: int) -> Any:
-    """Around ``LoRAMemoryPool.get_lora_B_shape``: ``(adapters, outputs, rank)`` of this rank's part of one layer."""
-    targets = _targets(base_model)
-    if targets is None or module_name.endswith("_moe"):
-        return original(pool, module_name, base_model, max_lora_dim, layer_idx)
-    _, outputs = targets.local_sizes(module_name, layer_idx)
-    return pool.max_loras_per_batch, outputs, max_lora_dim
+    inputs, outputs = targets.local_sizes(module_name, layer_idx)
+    sizes = (max_lora_dim * len(PARTS[module_name]), inputs) if side == "A" else (outputs, max_lora_dim)
+    return pool.max_loras_per_batch, *sizes
 
 
 PATCH = Patch(
@@ -144,7 +137,7 @@ PATCH = Patch(
         Hook(f"{LORA}.lora.LoRAAdapter._process_weight", "before", check_weight, "df2c2c5142f2"),
         Hook(f"{LORA}.lora.LoRAAdapter._normalize_weights", "around", fuse_weights, "57b5a9dad6b1"),
         Hook(f"{LORA}.mem_pool.LoRAMemoryPool.init_buffers", "around", make_buffers, "5d822c288dcf"),
-        Hook(f"{LORA}.mem_pool.LoRAMemoryPool.get_lora_A_shape", "around", a_shape, "98cab21da840"),
-        Hook(f"{LORA}.mem_pool.LoRAMemoryPool.get_lora_B_shape", "around", b_shape, "356de54a3149"),
+        Hook(f"{LORA}.mem_pool.LoRAMemoryPool.get_lora_A_shape", "around", partial(shape, "A"), "98cab21da840"),
+        Hook(f"{LORA}.mem_pool.LoRAMemoryPool.get_lora_B_shape", "around", partial(shape, "B"), "356de54a3149"),
     ),
 )

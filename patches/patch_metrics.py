@@ -1,7 +1,7 @@
 """The patches on /metrics, where the server has --enable-metrics."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
@@ -10,7 +10,7 @@ FRONTEND = "sglang.srt.observability.metrics_collector.TokenizerMetricsCollector
 SCHEDULER = "sglang.srt.observability.metrics_collector.SchedulerMetricsCollector"
 
 
-def add_samples(process: str, _result: object, collector: Any, *_args: object, **_kwargs: object) -> None:
+def add_samples(process: Literal["scheduler", "frontend"], _result: object, collector: Any, *_args: object, **_kwargs: object) -> None:
     """After what a metrics collector of a process calls once, when it is ready."""
     from sglang_gemma4.diagnostics.patch_metrics import publish
 

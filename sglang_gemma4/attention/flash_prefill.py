@@ -55,9 +55,9 @@ class FlashPrefill:
     def reason_against(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_indices: torch.Tensor) -> str | None:
         """Why this does not take a layer of a long prefill, or None."""
         if q.dtype not in DTYPES or k.dtype != q.dtype:
-            return f"q is {q.dtype}, k {k.dtype}; one of {', '.join(map(str, DTYPES))} is taken"
+            return f"q is {q.dtype}, k {k.dtype}; one of {', '.join(map(str, DTYPES))} is supported"
         if q.shape[2] not in HEAD_DIMS or v.shape[2] != q.shape[2]:
-            return f"head dimensions are {q.shape[2]} and {v.shape[2]}; {' or '.join(map(str, HEAD_DIMS))} for both is taken"
+            return f"head dimensions are {q.shape[2]} and {v.shape[2]}; {' or '.join(map(str, HEAD_DIMS))} for both is supported"
         rows = k.shape[0] + kv_indices.numel() if kv_indices.numel() else 0
         gathered = rows * k.shape[1] * (k.shape[2] + v.shape[2]) * k.element_size()
         if gathered > MOST_GATHERED_BYTES:
@@ -105,7 +105,7 @@ def problem() -> str | None:
         return "there is no CUDA card"
     major, minor = torch.cuda.get_device_capability()
     if major != CAPABILITY:
-        return f"the card's compute capability is {major}.{minor}; {CAPABILITY}.x is taken"
+        return f"the card's compute capability is {major}.{minor}; {CAPABILITY}.x is supported"
     from sglang.kernels.ops.attention import flash_attention_v4
 
     if flash_attention_v4._flash_attn_varlen_func is None:

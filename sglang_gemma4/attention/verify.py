@@ -64,21 +64,9 @@ class VerifyAttention:
             return False
         tree = self.topk > 1 and tree_mask is not None
         few_query_attention(
-            q,
-            k_buffer,
-            v_buffer,
-            kv_indptr,
-            kv_indices,
-            scale,
-            out=out,
-            queries=queries,
-            k_new=k_new,
-            v_new=v_new,
-            tree_mask=tree_mask if tree else None,
-            tree_mask_indptr=tree_mask_indptr if tree else None,
-            key_offsets=window_kv_offsets if tree else None,
-            window=sliding_window_size,
-            soft_cap=logit_cap,
-        )
+            q, k_buffer, v_buffer, kv_indptr, kv_indices, scale, out=out, queries=queries, k_new=k_new, v_new=v_new,
+            tree_mask=tree_mask if tree else None, tree_mask_indptr=tree_mask_indptr if tree else None,
+            key_offsets=window_kv_offsets if tree else None, window=sliding_window_size, soft_cap=logit_cap,
+        )  # fmt: skip
         self.steps += 1
         return True

@@ -11,4 +11,4 @@ def reason_against_rows(**matrices: torch.Tensor) -> str | None:
     if len(types) == 1 and types <= set(DTYPES) and all(matrix.dim() == 2 and matrix.stride(1) == 1 for matrix in matrices.values()):
         return None
     found = ", ".join(f"{name} is {tuple(one.shape)} of {one.dtype} with strides {one.stride()}" for name, one in matrices.items())
-    return f"{found}; matrices with contiguous rows, all of one of float32, bfloat16 and float16, are taken"
+    return f"{found}; matrices with contiguous rows, all of one of float32, bfloat16 and float16, are supported"

@@ -275,7 +275,7 @@ def written(kv_heads: int = 1, **change: Any) -> None:
         (lambda: tail(X, X[:1], W, 1e-6), "residual is"),
         (lambda: tail(X, X, W, 1e-6, torch.ones(2)), "the scalar has 2 elements"),
         (lambda: dual_tail(X, X, X[:1], (W, W, W), W[:1], (1e-6, 1e-6, 1e-6)), "residual is"),
-        (lambda: gated_embedding(X, X[:, :16]), "one shape is taken"),
+        (lambda: gated_embedding(X, X[:, :16]), "one shape is supported"),
         (lambda: qkv_norm_rope(X, torch.zeros(3, dtype=torch.int64), W[None], W, W, 1, 0), "one integer for each of 2 tokens"),
         (lambda: qkv_norm_rope(X, torch.zeros(2, dtype=torch.int64), W[None], W, W, 1, 1), r"1 \+ 2 \* 1 heads of 32"),
         (lambda: qkv_norm_rope(X, torch.zeros(2, dtype=torch.int64), W[None], W[:24], W[:24], 1, 0), "one power of two"),
@@ -291,7 +291,7 @@ def written(kv_heads: int = 1, **change: Any) -> None:
         (lambda: written(v_cache=torch.zeros(4, 1, 64)[:, :, ::2]), "v_cache is .* with strides .* adjacent elements"),
         (lambda: written(slots=torch.zeros(3, dtype=torch.int64)), "one integer for each of 2 tokens"),
         (lambda: written(slots=torch.zeros(2)), "torch.float32; one integer"),
-        (lambda: written(slots=torch.zeros(4, dtype=torch.int32)[::2]), "adjacent, is taken"),
+        (lambda: written(slots=torch.zeros(4, dtype=torch.int32)[::2]), "adjacent, is supported"),
     ],
 )
 def test_what_they_do_not_take_is_named(call: Any, said: str) -> None:

@@ -148,8 +148,8 @@ def test_few_tokens_over_the_router_s_blocks() -> None:
         (torch.zeros(8, 2).T, torch.zeros(8), 2, "by rows"),
         (torch.zeros(2, 8), torch.zeros(9), 2, r"the scale is \(9,\)"),
         (torch.zeros(2, 8), torch.zeros(8), 9, "9 of 8 experts"),
-        (torch.zeros(17, 8), torch.zeros(8), 2, "17 tokens; 1 to 16 are taken"),
-        (torch.zeros(0, 8), torch.zeros(8), 2, "0 tokens; 1 to 16 are taken"),
+        (torch.zeros(17, 8), torch.zeros(8), 2, "17 tokens; 1 to 16 are supported"),
+        (torch.zeros(0, 8), torch.zeros(8), 2, "0 tokens; 1 to 16 are supported"),
     ],
 )
 def test_routing_names_what_it_does_not_take(logits: torch.Tensor, scale: torch.Tensor, topk: int, said: str) -> None:
@@ -187,11 +187,11 @@ def test_the_same_bits_every_time_and_for_every_companion() -> None:
     [
         ({0: torch.zeros(2, 64, dtype=torch.float64)}, "x is torch.float64"),
         ({1: torch.zeros(8, 64, 64, dtype=torch.bfloat16)}, "quantised experts are not taken"),
-        ({2: torch.zeros(8, 32, 64)}, r"\(8, 64, 32\) is taken"),
+        ({2: torch.zeros(8, 32, 64)}, r"\(8, 64, 32\) is supported"),
         ({3: torch.zeros(2, 3, dtype=torch.bfloat16)}, "float32 and int32 or int64"),
         ({4: torch.zeros(3, 2, dtype=torch.int32).T}, "ids is not contiguous"),
         ({4: torch.zeros(3, 3, dtype=torch.int32)}, "for 2 tokens"),
-        ({0: torch.zeros(17, 64), 3: torch.zeros(17, 3), 4: torch.zeros(17, 3, dtype=torch.int32)}, "1 to 16 are taken"),
+        ({0: torch.zeros(17, 64), 3: torch.zeros(17, 3), 4: torch.zeros(17, 3, dtype=torch.int32)}, "1 to 16 are supported"),
     ],
 )
 def test_what_it_does_not_take_is_named(change: dict[int, torch.Tensor], said: str) -> None:
@@ -210,7 +210,7 @@ def test_too_few_counters_are_refused() -> None:
 
 def test_blocks_refuse_what_they_cannot_hold() -> None:
     ids = torch.zeros(5, 1, dtype=torch.int32)
-    with pytest.raises(ValueError, match="a power of two is taken"):
+    with pytest.raises(ValueError, match="a power of two is supported"):
         grouping.expert_blocks(ids, 2, 3)
     with pytest.raises(ValueError, match="5 tokens do not fit"):
         grouping.expert_blocks(ids, 2, 4, by_token=True)

@@ -139,7 +139,7 @@ def test_a_long_request_beside_a_short_one_is_cut() -> None:
         ({"k_buffer": torch.zeros(9, 2, 64)}, "disagree"),
         ({"q": torch.zeros(4, 4, 1024), "k_buffer": torch.zeros(9, 2, 1024)}, "from 16 to 512"),
         ({"v_new": torch.zeros(4, 2, 16), "k_new": torch.zeros(4, 2, 32)}, "disagree"),
-        ({"out": torch.zeros(4, 4, 16)}, r"contiguous \(4, 4, 32\) is taken"),
+        ({"out": torch.zeros(4, 4, 16)}, r"contiguous \(4, 4, 32\) is supported"),
         ({"q": torch.zeros(100, 4, 32), "queries": 100}, "200 rows; up to 128"),
     ],
 )

@@ -87,7 +87,7 @@ def test_every_kind_of_layer_is_compiled_and_measured(monkeypatch: pytest.Monkey
     assert choice.taken == ["4/2 heads of 16, window 31 from 64 tokens (128 tokens take 1.00 ms, our kernel's 4.00)"]
     assert choice.left == [
         "2/1 heads of 32, no window: 128 tokens take 3.90 ms, our kernel's 4.00",
-        "4/2 heads of 64, no window: head dimensions are 64 and 64; 16 or 32 for both is taken",
+        "4/2 heads of 64, no window: head dimensions are 64 and 64; 16 or 32 for both is supported",
         choice.left[2],
         "8/2 heads of 16, window 31: RuntimeError: no such kernel",
     ]

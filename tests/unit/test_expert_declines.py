@@ -168,7 +168,7 @@ def runs_before(layer: Any, given: Any, said: str, caplog: pytest.LogCaptureFixt
         ({"quant_method": method_with(MoeRunnerBackend.FLASHINFER_CUTLASS)}, "--moe-runner-backend flashinfer_cutlass"),
         ({"quant_method": method_with(runner=None)}, "--moe-runner-backend none"),
         ({"activation": "silu"}, "activation gelu_pytorch_tanh, silu in the runner"),
-        ({"is_gated": False}, "gated gelu_pytorch_tanh is taken"),
+        ({"is_gated": False}, "gated gelu_pytorch_tanh is supported"),
         ({"apply_router_weight_on_input": True}, "router weights on the input"),
         ({"no_combine": True}, "no sum over experts"),
         ({"routed_scaling_factor": 2.5}, "a scaled sum"),

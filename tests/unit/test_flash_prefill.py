@@ -31,7 +31,7 @@ def states(dim: int = 256, dtype: torch.dtype = torch.bfloat16, tokens: int = 4,
         (states(), 10, None),
         (states(512, torch.float16), 0, None),
         (states(dtype=torch.float32), 0, "q is torch.float32"),
-        (states(128), 0, "head dimensions are 128 and 128; 256 or 512 for both is taken"),
+        (states(128), 0, "head dimensions are 128 and 128; 256 or 512 for both is supported"),
         (states(v_dim=512), 0, "head dimensions are 256 and 512"),
         (states(512), 300_000, "a batch's keys in order would take more than 1 GiB"),
         (states(512, tokens=300_004), 0, None),  # nothing is put in order where nothing is cached
@@ -46,7 +46,7 @@ def test_layers_that_are_not_taken(given: States, cached: int, said: str | None)
     ("card", "imported", "said"),
     [
         (None, True, "there is no CUDA card"),
-        ((10, 0), True, "the card's compute capability is 10.0; 9.x is taken"),
+        ((10, 0), True, "the card's compute capability is 10.0; 9.x is supported"),
         ((9, 0), False, "FlashAttention-4 cannot be imported: no cutlass"),
         ((9, 0), True, None),
     ],

@@ -32,7 +32,9 @@ def few_query_reason(
     if heads % kv_heads:
         return f"{heads} query heads are no multiple of {kv_heads} KV heads"
     if queries * (heads // kv_heads) > MOST_ROWS:
-        return f"{queries} query tokens of {heads // kv_heads} heads are {queries * heads // kv_heads} rows; up to {MOST_ROWS} are taken"
+        return (
+            f"{queries} query tokens of {heads // kv_heads} heads are {queries * heads // kv_heads} rows; up to {MOST_ROWS} are supported"
+        )
     if reason := _head_dims(q, (k_buffer, k_new), (v_buffer, v_new), out):
         return reason
     rows = padded_rows(queries * (heads // kv_heads))
@@ -55,7 +57,7 @@ def prefill_reason(
     heads, kv_heads = q.shape[1], k.shape[1]
     group = heads // kv_heads
     if heads % kv_heads or group & (group - 1) or group > MOST_GROUP:
-        return f"{heads} query heads over {kv_heads} KV heads; 1, 2, 4 ... {MOST_GROUP} query heads a KV head are taken"
+        return f"{heads} query heads over {kv_heads} KV heads; 1, 2, 4 ... {MOST_GROUP} query heads a KV head are supported"
     if reason := _head_dims(q, (k, k_buffer), (v, v_buffer), out):
         return reason
     fits = prompt_tile(group, q.shape[2], v.shape[2], q.dtype, card(q.device)) is not None
@@ -70,14 +72,14 @@ def _too_large(q: torch.Tensor, rows: str) -> str:
 def _elements(q: torch.Tensor, others: dict[str, torch.Tensor | None]) -> str | None:
     """Why dtypes, numbers of dimensions or strides do not fit, or None."""
     if q.dtype not in DTYPES:
-        return f"q is {q.dtype}; float32, bfloat16 and float16 are taken"
+        return f"q is {q.dtype}; float32, bfloat16 and float16 are supported"
     for name, tensor in (("q", q), *others.items()):
         if tensor is None:
             continue
         if tensor.dtype != q.dtype:
             return f"{name} is {tensor.dtype}, q is {q.dtype}; a quantised KV cache is not taken"
         if tensor.dim() != 3 or tensor.stride(-1) != 1:
-            return f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}; three dimensions, the last contiguous, are taken"
+            return f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}; 3 dimensions, the last contiguous, are supported"
     return None
 
 
@@ -90,7 +92,7 @@ def _head_dims(
     if set(k_dims) != {dim} or set(v_dims) != {v_dim}:
         return f"head dimensions of q {dim}, K {k_dims} and V {v_dims} disagree"
     if any(each & (each - 1) or not 16 <= each <= 512 for each in (dim, v_dim)):
-        return f"head dimensions {dim} and {v_dim}: powers of two from 16 to 512 are taken"
+        return f"head dimensions {dim} and {v_dim}: powers of two from 16 to 512 are supported"
     if not out.is_contiguous() or out.shape != (q.shape[0], q.shape[1], v_dim):
-        return f"out is {tuple(out.shape)}; contiguous {(q.shape[0], q.shape[1], v_dim)} is taken"
+        return f"out is {tuple(out.shape)}; contiguous {(q.shape[0], q.shape[1], v_dim)} is supported"
     return None

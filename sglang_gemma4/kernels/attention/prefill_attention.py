@@ -261,7 +261,7 @@ def prefill_attention(
     if q.shape[0] == 0 or longest < 1:
         return out
     if reach is not None and (reach.dtype != torch.int32 or reach.shape[0] < q.shape[0] or not reach.is_contiguous()):
-        raise ValueError(f"reach is {reach.dtype} of shape {tuple(reach.shape)}; contiguous int32 for {q.shape[0]} tokens is taken")
+        raise ValueError(f"reach is {reach.dtype} of shape {tuple(reach.shape)}; contiguous int32 for {q.shape[0]} tokens is supported")
     group = heads // kv_heads
     tile = tile or prompt_tile(group, q.shape[2], v.shape[2], q.dtype, card(q.device))
     assert tile is not None  # else prefill_reason has said so

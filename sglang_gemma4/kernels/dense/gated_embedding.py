@@ -59,5 +59,5 @@ def reason_against(gate: torch.Tensor, embedding: torch.Tensor) -> str | None:
     """Why the kernel does not take these tensors, or None."""
     reason = reason_against_rows(gate=gate, embedding=embedding)
     if reason is None and gate.shape != embedding.shape:
-        reason = f"gate and embedding are {tuple(gate.shape)} and {tuple(embedding.shape)}; one shape is taken"
+        reason = f"gate and embedding are {tuple(gate.shape)} and {tuple(embedding.shape)}; one shape is supported"
     return reason

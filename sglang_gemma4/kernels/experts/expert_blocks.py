@@ -119,7 +119,7 @@ def expert_blocks(ids: torch.Tensor, experts: int, size: int, by_token: bool = F
     """
     rows = ids.numel()
     if size < 1 or size & (size - 1):
-        raise ValueError(f"blocks of {size} rows: a power of two is taken")
+        raise ValueError(f"blocks of {size} rows: a power of two is supported")
     if by_token and ids.shape[0] > size:
         raise ValueError(f"{ids.shape[0]} tokens do not fit blocks of {size} by token")
     most = experts if by_token else most_blocks(rows, experts, size)

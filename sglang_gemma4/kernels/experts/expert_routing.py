@@ -132,18 +132,18 @@ def _expert_routing_kernel(  # type: ignore[no-untyped-def]
 def reason_against(logits: torch.Tensor, scale: torch.Tensor, topk: int) -> str | None:
     """Why :func:`expert_routing` does not take these, or None."""
     if logits.dim() != 2 or logits.stride(1) != 1:
-        return f"the logits are {tuple(logits.shape)} with strides {tuple(logits.stride())}; [tokens, experts] by rows are taken"
+        return f"the logits are {tuple(logits.shape)} with strides {tuple(logits.stride())}; [tokens, experts] by rows are supported"
     return reason_against_choice(logits.shape[1], logits.dtype, scale, topk)
 
 
 def reason_against_choice(experts: int, dtype: torch.dtype, scale: torch.Tensor, topk: int) -> str | None:
     """Why :func:`choose` does not take logits of ``dtype`` for so many experts, or None."""
     if dtype not in DTYPES or scale.dtype not in DTYPES:
-        return f"the logits are {dtype} and the scale {scale.dtype}; float32, bfloat16 and float16 are taken"
+        return f"the logits are {dtype} and the scale {scale.dtype}; float32, bfloat16 and float16 are supported"
     if scale.shape != (experts,) or not scale.is_contiguous():
-        return f"the scale is {tuple(scale.shape)} with strides {tuple(scale.stride())}; [{experts}], adjacent, is taken"
+        return f"the scale is {tuple(scale.shape)} with strides {tuple(scale.stride())}; [{experts}], adjacent, is supported"
     if not 1 <= topk <= experts <= MOST_EXPERTS:
-        return f"{topk} of {experts} experts; 1 to all of up to {MOST_EXPERTS} are taken"
+        return f"{topk} of {experts} experts; 1 to all of up to {MOST_EXPERTS} are supported"
     return None
 
 
@@ -165,7 +165,7 @@ def expert_routing(logits: torch.Tensor, scale: torch.Tensor, topk: int) -> tupl
     reason = reason_against(logits, scale, topk)
     tokens, experts = logits.shape[0], logits.shape[-1]
     if reason is None and not 1 <= tokens <= MOST_TOKENS:
-        reason = f"{tokens} tokens; 1 to {MOST_TOKENS} are taken"
+        reason = f"{tokens} tokens; 1 to {MOST_TOKENS} are supported"
     if reason:
         raise ValueError(f"expert_routing: {reason}")
     weights, ids, blocks = unwritten(tokens, experts, topk, logits.device)

@@ -123,10 +123,10 @@ def few_token_experts(
     tokens, hidden = x.shape[0], x.shape[-1]
     reason = reason_against(x, w13, w2, weights, ids)
     if reason is None and not 1 <= tokens <= MOST_TOKENS:
-        reason = f"{tokens} tokens; 1 to {MOST_TOKENS} are taken"
+        reason = f"{tokens} tokens; 1 to {MOST_TOKENS} are supported"
     first, second = tiles or tiles_for(tokens)
     if reason is None and (done.dtype != torch.int32 or done.numel() < triton.cdiv(hidden, second.columns)):
-        reason = f"{done.numel()} counters of {done.dtype}; {triton.cdiv(hidden, second.columns)} of int32 are taken, see counters()"
+        reason = f"{done.numel()} counters of {done.dtype}; {triton.cdiv(hidden, second.columns)} of int32 are supported, see counters()"
     if reason:
         raise ValueError(reason)
     if blocks is None:

@@ -125,7 +125,7 @@ def gated_experts(x: torch.Tensor, w13: torch.Tensor, weights: torch.Tensor, ids
 def reason_against(x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor | None, weights: torch.Tensor, ids: torch.Tensor) -> str | None:
     """Why the experts' kernels do not take these tensors, or None. ``w2`` is ``[experts, hidden, inner]``."""
     if x.dtype not in DTYPES:
-        return f"x is {x.dtype}; float32, bfloat16 and float16 are taken"
+        return f"x is {x.dtype}; float32, bfloat16 and float16 are supported"
     named = {"x": x, "w13": w13, "weights": weights, "ids": ids, **({} if w2 is None else {"w2": w2})}
     for name, tensor in named.items():
         if name in ("w13", "w2") and tensor.dtype != x.dtype:
@@ -133,11 +133,11 @@ def reason_against(x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor | None, 
         if not tensor.is_contiguous():
             return f"{name} is not contiguous"
     if x.dim() != 2 or w13.dim() != 3 or w13.shape[1] % 2 or w13.shape[2] != x.shape[1]:
-        return f"x is {tuple(x.shape)} and w13 {tuple(w13.shape)}; [tokens, hidden] and [experts, 2 * inner, hidden] are taken"
+        return f"x is {tuple(x.shape)} and w13 {tuple(w13.shape)}; [tokens, hidden] and [experts, 2 * inner, hidden] are supported"
     if w2 is not None and w2.shape != (w13.shape[0], x.shape[1], w13.shape[1] // 2):
-        return f"w2 is {tuple(w2.shape)}; {(w13.shape[0], x.shape[1], w13.shape[1] // 2)} is taken"
+        return f"w2 is {tuple(w2.shape)}; {(w13.shape[0], x.shape[1], w13.shape[1] // 2)} is supported"
     if weights.shape != ids.shape or ids.dim() != 2 or ids.shape[0] != x.shape[0]:
         return f"weights are {tuple(weights.shape)} and ids {tuple(ids.shape)} for {x.shape[0]} tokens"
     if weights.dtype != torch.float32 or ids.dtype not in (torch.int32, torch.int64):
-        return f"weights are {weights.dtype} and ids {ids.dtype}; float32 and int32 or int64 are taken"
+        return f"weights are {weights.dtype} and ids {ids.dtype}; float32 and int32 or int64 are supported"
     return reason_against_card(x.device)

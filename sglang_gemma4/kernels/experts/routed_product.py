@@ -100,11 +100,11 @@ def reason_against(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, t
     if reason := reason_against_rows(x=x, weight=weight):
         return reason
     if x.shape[1] != weight.shape[1]:
-        return f"x is {tuple(x.shape)} and the router's weight {tuple(weight.shape)}; [tokens, width] and [experts, width] are taken"
+        return f"x is {tuple(x.shape)} and the router's weight {tuple(weight.shape)}; [tokens, width] and [experts, width] are supported"
     experts, width = weight.shape
     most = MOST_BYTES // (DEPTH * weight.element_size())
     if triton.next_power_of_2(experts) > most or width > MOST_PARTS * DEPTH:
-        taken = f"up to {most} experts of {weight.dtype} and a width of {MOST_PARTS * DEPTH} are taken"
+        taken = f"up to {most} experts of {weight.dtype} and a width of {MOST_PARTS * DEPTH} are supported"
         return f"the router's weight is {tuple(weight.shape)}; {taken}"
     return expert_routing.reason_against_choice(weight.shape[0], x.dtype, scale, topk)
 
@@ -131,9 +131,9 @@ def routed_product(
     reason = reason_against(x, weight, scale, topk)
     tokens = x.shape[0]
     if reason is None and not 1 <= tokens <= MOST_TOKENS:
-        reason = f"{tokens} tokens; 1 to {MOST_TOKENS} are taken"
+        reason = f"{tokens} tokens; 1 to {MOST_TOKENS} are supported"
     if reason is None and (done.dtype != torch.int32 or done.numel() != 1):
-        reason = f"{done.numel()} counters of {done.dtype}; one of int32 is taken, see counter()"
+        reason = f"{done.numel()} counters of {done.dtype}; one of int32 is supported, see counter()"
     if reason:
         raise ValueError(f"routed_product: {reason}")
     experts, width = weight.shape

@@ -156,13 +156,15 @@ def reason_against(
         return f"centroid scores {tuple(centroid_scores.shape)} for {hidden.shape[0]} rows"
     centroids = centroid_scores.shape[1]
     if not 0 < active <= centroids <= MOST_CENTROIDS or weight.shape[0] % centroids:
-        return f"{active} of {centroids} centroids over {weight.shape[0]} tokens; up to {MOST_CENTROIDS} that divide the tokens are taken"
+        return (
+            f"{active} of {centroids} centroids over {weight.shape[0]} tokens; up to {MOST_CENTROIDS} that divide the tokens are supported"
+        )
     if ordering.shape != (weight.shape[0],) or ordering.is_floating_point() or not ordering.is_contiguous():
         return (
             f"the token ordering is {tuple(ordering.shape)} {ordering.dtype}; contiguous integers, one for each of {weight.shape[0]} rows"
         )
     if weight.shape[0] > MOST_TOKENS:
-        return f"{weight.shape[0]} tokens; up to {MOST_TOKENS} are taken"
+        return f"{weight.shape[0]} tokens; up to {MOST_TOKENS} are supported"
     if centroid_scores.stride(1) != 1:
         return "the last dimension of the centroid scores is not contiguous"
     return None

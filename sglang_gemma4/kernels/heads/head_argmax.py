@@ -202,8 +202,8 @@ def reason_against(hidden: torch.Tensor, weight: torch.Tensor, vocabulary: int |
     if hidden.shape[1] != weight.shape[1]:
         return f"hidden states {tuple(hidden.shape)} and a head {tuple(weight.shape)} do not fit"
     if hidden.shape[0] > MOST_ROWS:
-        return f"{hidden.shape[0]} rows; up to {MOST_ROWS} are taken"
+        return f"{hidden.shape[0]} rows; up to {MOST_ROWS} are supported"
     tokens = weight.shape[0] if vocabulary is None else vocabulary
     if not 0 < tokens <= min(weight.shape[0], MOST_TOKENS):
-        return f"{tokens} tokens of a head of {weight.shape[0]}; 1 to the head's rows, up to {MOST_TOKENS}, are taken"
+        return f"{tokens} tokens of a head of {weight.shape[0]}; 1 to the head's rows, up to {MOST_TOKENS}, are supported"
     return reason_against_card(hidden.device)

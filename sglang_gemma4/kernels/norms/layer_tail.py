@@ -292,7 +292,7 @@ def _launch(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     reason = reason_against(x, residual, {})
     if reason is None and scalar is not None and scalar.numel() != 1:
-        reason = f"the scalar has {scalar.numel()} elements; 1 is taken"
+        reason = f"the scalar has {scalar.numel()} elements; 1 is supported"
     if reason:
         raise ValueError(reason)
     rows, width = x.shape

@@ -226,10 +226,10 @@ def reason_against(h: torch.Tensor, residual: torch.Tensor, weights: dict[str, t
     if reason := reason_against_rows(h=h, residual=residual):
         return reason
     if residual.shape != h.shape or not 1 <= h.shape[1] <= LONGEST_ROW:
-        return f"residual is {tuple(residual.shape)}, h is {tuple(h.shape)}; one shape with a width up to {LONGEST_ROW} is taken"
+        return f"residual is {tuple(residual.shape)}, h is {tuple(h.shape)}; one shape with a width up to {LONGEST_ROW} is supported"
     for name, weight in weights.items():
         if weight is not None and (weight.shape != (h.shape[1],) or not weight.is_contiguous()):
-            return f"the {name} weight is {tuple(weight.shape)}; a contiguous ({h.shape[1]},) is taken"
+            return f"the {name} weight is {tuple(weight.shape)}; a contiguous ({h.shape[1]},) is supported"
     if (weights.get("router") is None) != (weights.get("expert") is None):
-        return "of the router's and the experts' weight one is given; both or none are taken"
+        return "of the router's and the experts' weight one is given; both or none are supported"
     return None

@@ -85,7 +85,7 @@ class ExpertKernels:
         if backend is None or not backend.is_triton():
             return f"--moe-runner-backend {backend.value if backend is not None else 'none'}"
         if self.activation != "gelu_pytorch_tanh" or config.activation not in ("gelu", "gelu_tanh") or not config.is_gated:
-            return f"activation {self.activation}, {config.activation} in the runner; gated gelu_pytorch_tanh is taken"
+            return f"activation {self.activation}, {config.activation} in the runner; gated gelu_pytorch_tanh is supported"
         if config.apply_router_weight_on_input or config.no_combine or config.routed_scaling_factor not in (None, 1.0):
             return "router weights on the input, no sum over experts or a scaled sum"
         if method.with_bias or method.w13_swiglu_interleaved:
@@ -100,14 +100,8 @@ class ExpertKernels:
             return "the routing is left to the experts' kernel"
         if dispatch_output.hidden_states_pre_quant is not None:
             return "the activation is quantised"
-        x = dispatch_output.hidden_states
-        given = (
-            x,
-            self.layer.w13_weight,
-            self.layer.w2_weight,
-            dispatch_output.topk_output.topk_weights,
-            dispatch_output.topk_output.topk_ids,
-        )
+        x, routed = dispatch_output.hidden_states, dispatch_output.topk_output
+        given = (x, self.layer.w13_weight, self.layer.w2_weight, routed.topk_weights, routed.topk_ids)
         return reason_against_device(x.device) or self.against_card(x.device) or reason_against(*given)
 
 

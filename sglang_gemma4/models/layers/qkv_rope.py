@@ -33,7 +33,7 @@ def problem_with(attention: Any, positions: Any, hidden_states: Any) -> str | No
     if problem is None and (positions.dim() != 1 or positions.shape[0] != hidden_states.shape[0]):
         problem = f"positions are {tuple(positions.shape)} for a hidden state of {tuple(hidden_states.shape)}"
     if problem is None and (not positions.is_contiguous() or positions.dtype not in (torch.int32, torch.int64)):
-        problem = f"positions are {positions.dtype} with stride {positions.stride(0)}; adjacent integers are taken"
+        problem = f"positions are {positions.dtype} with stride {positions.stride(0)}; adjacent integers are supported"
     return problem
 
 

@@ -147,16 +147,16 @@ def reason_against(
 ) -> str | None:
     """Why the kernel does not take these tensors, or None."""
     if qkv.dtype not in DTYPES:
-        return f"qkv is {qkv.dtype}; float32, bfloat16 and float16 are taken"
+        return f"qkv is {qkv.dtype}; float32, bfloat16 and float16 are supported"
     dim = q_weight.numel()
     if dim & (dim - 1) or not 16 <= dim <= 1024 or k_weight.numel() != dim:
-        return f"head dimensions {dim} and {k_weight.numel()}; one power of two from 16 to 1024 is taken"
+        return f"head dimensions {dim} and {k_weight.numel()}; one power of two from 16 to 1024 is supported"
     if heads < 1 or kv_heads < 0 or qkv.dim() != 2 or qkv.shape[1] < (heads + 2 * kv_heads) * dim or qkv.stride(1) != 1:
         return f"qkv is {tuple(qkv.shape)} with strides {qkv.stride()}; {heads} + 2 * {kv_heads} heads of {dim} are to be adjacent in it"
     if positions.shape != qkv.shape[:1] or positions.dtype not in (torch.int32, torch.int64):
-        return f"positions are {tuple(positions.shape)} {positions.dtype}; one integer for each of {qkv.shape[0]} tokens is taken"
+        return f"positions are {tuple(positions.shape)} {positions.dtype}; one integer for each of {qkv.shape[0]} tokens is supported"
     if cos_sin.dim() != 2 or cos_sin.shape[1] != dim or cos_sin.stride(1) != 1 or not cos_sin.dtype.is_floating_point:
-        return f"cos_sin is {tuple(cos_sin.shape)} {cos_sin.dtype}; [positions, {dim}] floats are taken"
+        return f"cos_sin is {tuple(cos_sin.shape)} {cos_sin.dtype}; [positions, {dim}] floats are supported"
     if not q_weight.is_contiguous() or not k_weight.is_contiguous() or not positions.is_contiguous():
         return "weights and positions are to be contiguous"
     return None
@@ -171,9 +171,9 @@ def write_reason_against(qkv: torch.Tensor, dim: int, kv_heads: int, k_cache: An
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.dim() != 3 or cache.shape != (k_cache.shape[0], kv_heads, dim) or cache.stride(2) != 1:
             found = f"{tuple(cache.shape)} with strides {cache.stride()}"
-            return f"{name} is {found}; {k_cache.shape[0]} slots of {kv_heads} heads of {dim} adjacent elements are taken"
+            return f"{name} is {found}; {k_cache.shape[0]} slots of {kv_heads} heads of {dim} adjacent elements are supported"
         if cache.dtype != qkv.dtype:
             return f"{name} is {cache.dtype}, qkv {qkv.dtype}"
     if slots.shape != qkv.shape[:1] or slots.dtype not in (torch.int32, torch.int64) or not slots.is_contiguous():
-        return f"slots are {tuple(slots.shape)} {slots.dtype}; one integer for each of {qkv.shape[0]} tokens, adjacent, is taken"
+        return f"slots are {tuple(slots.shape)} {slots.dtype}; one integer for each of {qkv.shape[0]} tokens, adjacent, is supported"
     return None
