@@ -1,4 +1,4 @@
-"""Images of a prefill on SGLang's triton and fa4 backends: they attend both ways on sliding layers, as transformers masks them."""
+"""Images of a prefill on SGLang's triton and fa4 backends: bidirectional attention on sliding layers, as in transformers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

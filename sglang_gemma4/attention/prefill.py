@@ -91,7 +91,7 @@ class PrefillAttention:
 def declined(
     custom_mask: torch.Tensor | None, is_causal: bool, k_scale: float, v_scale: float, sm_scale: float | None, others: dict[str, Any]
 ) -> str | None:
-    """Why our kernel does not take a call, or None; of the arguments in ``others`` only the defaults are taken."""
+    """Why our kernel does not take a call, or None; arguments in ``others`` must have their defaults."""
     if custom_mask is not None or not is_causal:
         return "a mask of its own (a tree of drafts, or images without the patch image_masks), or a layer that is not causal"
     if k_scale != 1.0 or v_scale != 1.0:

@@ -109,7 +109,7 @@ class LoraTargets:
 
 
 def attach(model: Any) -> LoraTargets:
-    """Give a target model, once, the methods that SGLang asks for sizes."""
+    """Add to a target model, once, the methods by which SGLang asks for sizes."""
     present = of(model)
     if present is not None:
         return present

@@ -37,7 +37,7 @@ def without(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, 
 
 
 def name_the_flag(problem: str | None, *_args: Any) -> str | None:
-    """After ``OpenAIServingChat._validate_media_content``, a client's only clue; ``/generate`` names the flag by itself."""
+    """After ``OpenAIServingChat._validate_media_content``: the error names the flag, as that of ``/generate`` does."""
     if problem is None or not get_disagg().language_model_only:
         return problem
     return f"{problem} This server runs with --language-model-only, without vision and audio towers; it takes images when started without."

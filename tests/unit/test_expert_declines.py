@@ -183,7 +183,7 @@ def test_a_layer_that_is_not_taken(change: dict[str, Any], said: str, caplog: py
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"topk_output": SimpleNamespace(format=None)}, "the routing is left to the experts' kernel"),
+        ({"topk_output": SimpleNamespace(format=None)}, "the experts' kernel does the routing"),
         ({"hidden_states_pre_quant": object()}, "the activation is quantised"),
         ({"format": DispatchOutputFormat.DEEPEP_LL}, "as deepep_ll"),
         ({}, "Triton does not run on cpu"),

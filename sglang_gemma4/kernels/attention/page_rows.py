@@ -72,7 +72,7 @@ def page_rows(
     """Write the pages of each sequence into its row, and page 0, the pools' padding, into the rest of the row.
 
     A sequence with more keys than its row or ``req_to_token`` holds is cut there. Slots below 0, which are not
-    mapped, are taken to page 0. The host does not wait for the device.
+    mapped, become page 0. The host does not wait for the device.
 
     Args:
         req_to_token: ``[requests, context]`` int, token slot of each position of each request.

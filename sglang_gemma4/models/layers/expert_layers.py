@@ -95,9 +95,9 @@ class ExpertKernels:
         if torch.compiler.is_compiling():
             return "torch.compile traces the layer"
         if is_symmetric_memory_enabled():
-            return "--enable-symm-mem wants the output in memory of its own"
+            return "--enable-symm-mem needs the output in symmetric memory"
         if not TopKOutputChecker.format_is_standard(dispatch_output.topk_output):
-            return "the routing is left to the experts' kernel"
+            return "the experts' kernel does the routing"
         if dispatch_output.hidden_states_pre_quant is not None:
             return "the activation is quantised"
         x, routed = dispatch_output.hidden_states, dispatch_output.topk_output

@@ -26,7 +26,7 @@ def read(path: Path) -> Tiles:
     try:
         tiles = {int(tokens): dict(tile) for tokens, tile in json.loads(path.read_text()).items()}
     except (json.JSONDecodeError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is no file of tiles: {error}") from error
+        raise ValueError(f"{path} is not a file of tiles: {error}") from error
     for tokens, tile in tiles.items():
         if missing := NEEDED - set(tile):
             raise ValueError(f"{path} lacks {', '.join(sorted(missing))} at {tokens} tokens")

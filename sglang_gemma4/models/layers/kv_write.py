@@ -43,7 +43,7 @@ def is_wanted() -> bool:
 
 
 def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any) -> Destination | str | None:
-    """Where a ``Gemma4Attention`` that owns KV writes; or why it leaves that to SGLang; or None if it is not wanted.
+    """Where a ``Gemma4Attention`` that owns KV writes it; why SGLang has to write it; or None if this is off.
 
     Args:
         hidden_states: ``[tokens, hidden]``, what it computes queries, keys and values from.

@@ -51,7 +51,7 @@ class ShortGraphs:
 
     Args:
         model: a ``Gemma4TextModel`` whose last layers share KV.
-        backend: its attention backend, one that :func:`reason_against` has nothing against.
+        backend: its attention backend, for which :func:`reason_against` is None.
         captured: a batch that a prefill graph of the model was captured with; fields that do not depend on the rows are taken from it.
         bind: SGLang's ``kv_index_translator.bind_runner_slots``.
     """
