@@ -35,7 +35,7 @@ def test_written_tiles_are_read_and_others_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("{", "not a file of tiles"), ("[1]", "not a file of tiles"), ('{"x": {}}', "not a file of tiles"), ("{}", "no tiles"), ('{"1": {}}', "lacks")],
+    [("{", "a file of tiles"), ("[1]", "a file of tiles"), ('{"x": {}}', "a file of tiles"), ("{}", "no tiles"), ('{"1": {}}', "lacks")],
 )
 def test_a_file_that_is_none_is_named(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "tiles.json"
