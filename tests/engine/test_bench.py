@@ -32,10 +32,7 @@ def test_a_dry_run_measures_both_ways_keeps_a_crash_and_resumes(tmp_path: Path, 
     assert min(passed[0]["ttft_ms"]) > 0
     for line, rate in zip(passed[2:], (2, 8), strict=True):
         assert (line["completed"], line["failed"], line["output_tokens"], line["rate"]) == (8, 0, 32, rate)
-        assert line["itl_ms"]["count"] * line["tokens_per_event"] == pytest.approx(24), (
-            "8 requests of 4 tokens, the first of each is TTFT's"
-        )
-        assert line["itl_ms"]["count"] >= 16, "without MTP an event brings one token, where a busy machine does not join two"
+        assert 16 <= line["itl_ms"]["count"] <= 24, "8 requests of 4 tokens: one an event without MTP, but a busy server joins some"
         (load,) = workloads.named(["multi-turn"], [rate])
         prompts = sum(row["prompt"] for row in workloads.rows(workloads.miniature(load), 1, range(9)))
         assert line["prefill_tokens"] < prompts / 2, "a turn finds those before it in the radix cache"
