@@ -50,6 +50,7 @@ setup(
         "sglang_gemma4.diagnostics": ["dashboard.json"],
         "sglang_gemma4.kernels.experts": ["moe_tiles/*.json"],
         "sglang_gemma4.speculative": ["*.json"],
+        "sglang_gemma4.start": ["lists/*.json.gz"],
         "sglang_gemma4.quality": ["*.toml", "*.yaml"],
         "sglang_gemma4.cpu": ["standin/**/*.py"],
         "sglang_gemma4.tiny": ["checkpoints/**/*", "*.jinja", "*.toml", "train_all.sh"],

@@ -1,4 +1,4 @@
-"""Kernels of a start are compiled while weights load: Triton's from an earlier start's list, FlashAttention-4 by the config."""
+"""Kernels that are not on disk are compiled while weights load: Triton's by a list, FlashAttention-4's by the config."""
 
 import threading
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def _begin_triton(scheduler: Any) -> None:
     import torch
     from sglang.srt.arg_groups.model_override_base import resolved_view
 
-    from sglang_gemma4.start import kernels, manifest
+    from sglang_gemma4.start import kernels, manifest, shipped
 
     global _start
     if not _has_card():
@@ -55,9 +55,12 @@ def _begin_triton(scheduler: Any) -> None:
     resolved, config = resolved_view(scheduler.server_args), scheduler.model_config.hf_config
     flags = {name: str(getattr(resolved, name, None)) for name in FLAGS}
     kernels.watch(manifest.record)
-    _start = Ahead(torch.cuda.get_device_name(), key_of(str((config.architectures or ["unknown"])[0]), config.to_dict(), flags))
+    whole, (major, minor) = config.to_dict(), torch.cuda.get_device_capability()
+    key = key_of(str((config.architectures or ["unknown"])[0]), whole, flags)
+    _start = Ahead(torch.cuda.get_device_name(), key, shipped.find(whole, flags, 10 * major + minor))
     if begun := _start.begin():
-        tell(NAME, f"{begun} kernels that an earlier start listed are compiled while weights load")
+        whose = "an earlier start" if _start.known else "the package"
+        tell(NAME, f"{begun} kernels that {whose} listed are compiled while weights load")
         _begun.append(_start.wait)
 
 
@@ -107,12 +110,11 @@ def keep(_info: dict[str, Any], _scheduler: Any) -> None:
 
 
 PATCH = Patch(
-    name=NAME,
     switch="SGLANG_GEMMA4_COMPILE_AHEAD",
-    does="While weights load, kernels are compiled: Triton's of an earlier start, FlashAttention-4's by the config.",
     why="Kernels that are not on disk are compiled one after another while graphs are captured, and the other cores wait.",
-    evidence="runs/2026-11-23-e2b-images-ttft (61.8 of 73.3 s of the prefill graphs went to compiling) · tests/unit/test_compile_ahead.py, "
-    "test_flash_ahead.py (a launch finds what was compiled ahead) · its seconds were not measured on a card",
+    evidence="runs/2026-11-24-26b-start (a first start of 26B-A4B: Triton compiled 56 s, with a list 10 s) · "
+    "runs/2026-11-23-e2b-images-ttft (61.8 of 73.3 s of the prefill graphs went to compiling) · tests/unit/test_compile_ahead.py, "
+    "test_shipped_kernels.py, test_flash_ahead.py (a launch finds what was compiled ahead)",
     remove_when="SGLang compiles Triton's kernels in parallel before it captures.",
     uses=(uses.kernels,),
     hooks=(

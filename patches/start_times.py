@@ -1,4 +1,4 @@
-"""Seconds of a start by part: a table in the log when the server is ready, the same in /server_info."""
+"""Seconds of the start by part, in the log and in /server_info."""
 
 import functools
 import logging
@@ -94,9 +94,7 @@ def say(_server_args: Any) -> None:
 
 
 PATCH = Patch(
-    name=NAME,
     switch="SGLANG_GEMMA4_REPORT",
-    does="Seconds of the start by part, in the log and in /server_info.",
     why="SGLang tells the seconds of weights, pools and graphs, half of a start; nobody sees what the rest is, or what a package adds.",
     evidence="srt/observability/startup_time.py:11 · runs/2026-11-23-e2b-first-token (159.6 s stock, 172.7 package)",
     remove_when="SGLang's startup_time adds up to the whole start.",

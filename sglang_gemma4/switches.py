@@ -119,9 +119,9 @@ _TABLE = (
     ),
     Switch(
         "SGLANG_GEMMA4_COMPILE_AHEAD",
-        False,
+        True,
         "prefill",
-        "Kernels, most of them of prefill graphs, compile while weights load (off until measured).",
+        "Kernels that are not on disk, most of them of prefill graphs, compile while weights load.",
     ),
     Switch(
         "SGLANG_GEMMA4_MEDIA_FIXES",

@@ -39,7 +39,8 @@ class FlashAhead:
 
     def __init__(self, card: str, kinds: Sequence[Kind], dtype: torch.dtype) -> None:
         self.card, self.kinds, self.dtype = card, sorted(kinds), str(dtype).removeprefix("torch.")
-        self.key = {"versions": folder.versions(), "kinds": self.kinds, "dtype": self.dtype}
+        where = [os.environ.get(name) for name in ("SGLANG_CACHE_DIR", "SGLANG_CUTE_AOT_CACHE_DIR")]  # of what an earlier start compiled
+        self.key = {"versions": folder.versions(), "kinds": self.kinds, "dtype": self.dtype, "folders": where}
         self.child: Child | None = None
 
     def begin(self) -> bool:

@@ -15,7 +15,7 @@ _SHOWN = 60  # characters of a value in a sentence
 # Different at every start, a matter of where the process runs, or SGLang's private note of how a setting was given.
 _INHERENT = re.compile(
     r"(^|\.)_|(^|[._])(port|ports|pid|pids|process_id|random_seed|seed|dist_init_addr|api_key|admin_api_key|start_time|uptime|log_file|url)$"
-    r"|_port$|_pid$|_api_key$"
+    r"|_port$|_pid$|_api_key$|sglang_gemma4_start\."
 )
 _FROM_MEMORY = re.compile(r"mem|pool|max_total|max_running|total_tokens|num_tokens|capacity|kv_cache_size|available|_gb$|_gib$|bytes")
 

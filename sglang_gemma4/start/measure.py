@@ -15,6 +15,7 @@ for each start,
 import argparse
 import itertools
 import json
+import signal
 import statistics
 import sys
 import time
@@ -199,6 +200,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for start in starts:
             print(start.name, "" if start.counted else "(not counted)", json.dumps(start.environment(caches)), *start.arm.arguments, *flags)
         return 0
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)  # a server is a session of its own and would outlive this process
     given.folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     for number, start in enumerate(starts, 1):

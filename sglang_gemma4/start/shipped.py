@@ -1,0 +1,63 @@
+"""Lists of kernels that come with the package, for the first start of a model on a machine: which one fits, and how one is made.
+
+A list names kernels and what Triton specialises them by (``manifest``). It is recorded on a card and fits every card of the same compute
+capability. One that is older than the sources is compiled as far as it still fits; the rest is said in the log and costs nothing else.
+``python -m sglang_gemma4.start.shipped KEPT MODEL LIST`` makes one of what a start kept.
+"""
+
+import argparse
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "lists"
+FIELDS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "num_experts")
+"""Of a text config: what tells the models apart."""
+ORDINARY = {"tp_size": "1", "quantization": "None", "kv_cache_dtype": "auto", "disaggregation_mode": "null"}
+"""Flags with which the lists were recorded; with others most kernels would be compiled in vain."""
+
+
+def fits(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a list says of the model that it was recorded with."""
+    text = config.get("text_config") or config
+    return {name: text.get(name) for name in FIELDS}
+
+
+def find(config: Mapping[str, Any], flags: Mapping[str, str], capability: int) -> Path | None:
+    """The list for a model's config, a server's flags and a card's compute capability (90 for 9.0), or None."""
+    if any(flags.get(name) != value for name, value in ORDINARY.items()):
+        return None
+    wanted = {"fits": fits(config), "capability": capability}
+    return next((path for path in sorted(FOLDER.glob("*.json.gz")) if {name: read(path)[name] for name in wanted} == wanted), None)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A list: ``fits``, ``capability`` and ``entries``.
+
+    Raises:
+        OSError, ValueError: it is no such file.
+    """
+    found = json.loads(gzip.decompress(path.read_bytes()))
+    return dict(found)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make a list of what a start kept."""
+    form = argparse.ArgumentParser(prog="python -m sglang_gemma4.start.shipped", description=str(__doc__).partition("\n")[0])
+    form.add_argument("kept", type=Path, metavar="KEPT", help="a kernels-*.json from the folder that SGLANG_GEMMA4_CACHE_DIR names")
+    form.add_argument("model", type=Path, metavar="MODEL", help="the checkpoint directory of that start")
+    form.add_argument("list", type=Path, metavar="LIST", help="the .json.gz to write")
+    given = form.parse_args(argv)
+    entries = json.loads(given.kept.read_text())["value"]["entries"]
+    capabilities = {entry["target"][1] for entry in entries}
+    if len(capabilities) != 1:
+        form.error(f"{given.kept} has kernels for the compute capabilities {sorted(capabilities)}; a list is for one")
+    value = {"fits": fits(json.loads((given.model / "config.json").read_text())), "capability": capabilities.pop(), "entries": entries}
+    given.list.write_bytes(gzip.compress(json.dumps(value).encode(), mtime=0))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
