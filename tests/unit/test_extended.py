@@ -1,6 +1,7 @@
 """The list of extended tests: each line names tests that exist."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,3 +19,8 @@ def test_a_line_names_a_test(line: str) -> None:
 def test_the_list_is_in_order() -> None:
     assert list(EXTENDED) == sorted(set(EXTENDED))
     assert all(Path(line.partition("::")[0]).suffix == ".py" for line in EXTENDED)
+
+
+def test_files_that_pytest_collects_together_have_names_of_their_own() -> None:
+    names = Counter(path.name for folder in ("unit", "engine", "gpu") for path in (ROOT / "tests" / folder).glob("test_*.py"))
+    assert [name for name, times in names.items() if times > 1] == [], "pytest would not collect the second"
