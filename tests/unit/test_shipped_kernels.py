@@ -8,7 +8,8 @@ import pytest
 from transformers import AutoConfig
 
 from sglang_gemma4.cli import main as cli
-from sglang_gemma4.start import ahead, folder, manifest, shipped
+from sglang_gemma4.start import ahead, manifest, shipped
+from sglang_gemma4.switches import CACHE_DIR
 from tests.unit.test_compile_ahead import CARD, HOPPER, KEY, caches, hits, record  # noqa: F401 - caches is a fixture
 
 FLAGS = {**shipped.ORDINARY, "speculative_algorithm": "FROZEN_KV_MTP"}
@@ -73,7 +74,7 @@ def test_a_first_start_takes_it_and_the_next_its_own(caches: Callable[[], None],
 
 
 def test_where_nothing_is_kept_no_list_is_compiled(caches: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setenv(folder.CACHE_DIR, "")
+    monkeypatch.setenv(CACHE_DIR, "")
     assert ahead.Ahead(CARD, KEY, LISTS[0]).begin() == 0
 
 
