@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from sglang_gemma4.importers import indexed
 from sglang_gemma4.placement import hook_is_in_chain, rebind_registries, stale_holders
-from sglang_gemma4.supported import fingerprint as fingerprint
+from sglang_gemma4.supported import fingerprint
 
 Kind = Literal["before", "after", "around", "replace"]
 

@@ -63,7 +63,7 @@ def import_sglang() -> None:
     registry.ModelRegistry.get_supported_archs()
     import_processors("sglang.srt.multimodal.processors")  # the scheduler and the front end of each engine would
     import_what_a_checkpoint_needs()
-    read_what_patches_change()
+    import_what_patches_change()
     set_method = multiprocessing.set_start_method
     multiprocessing.set_start_method = lambda method, force=False: set_method("fork", force=True)
     set_method("fork", force=True)
@@ -78,27 +78,15 @@ def import_what_a_checkpoint_needs() -> None:
     get_processor(str(checkpoints.SHIPPED / "tiny-e2b"))
 
 
-def read_what_patches_change() -> None:
-    """Import what hooks go into, and fingerprint it once: in each engine Python's tokenizer would read the same functions again."""
+def import_what_patches_change() -> None:
+    """What hooks go into, which each engine would import."""
     from sglang_gemma4 import hooks
     from sglang_gemma4.patches import load_all
 
-    known: dict[int, tuple[Any, str]] = {}
-    fingerprint = hooks.fingerprint
-
-    def known_fingerprint(target: Any) -> str:
-        if isinstance(target, list):  # a registry's, which may grow
-            return fingerprint(target)
-        function = getattr(target, "__func__", target)
-        if id(function) not in known or known[id(function)][0] is not function:
-            known[id(function)] = function, fingerprint(target)
-        return known[id(function)][1]
-
-    hooks.fingerprint = known_fingerprint  # type: ignore[assignment]
     for patch in load_all():
         for hook in patch.hooks:
             with contextlib.suppress(hooks.PatchError):  # an engine that wants it says why
-                hooks.current_fingerprint(hook)
+                hooks.target_of(hook)
 
 
 def serve_case(case: dict[str, Any]) -> dict[str, Any]:
