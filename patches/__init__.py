@@ -56,6 +56,7 @@ ORDER = (
     "verify_cuts",
     "verify_argmax",
     "stop_order",
+    "prefill_beside",
     "pd_draft",
     "lora",
     "lora_mtp",

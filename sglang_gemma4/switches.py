@@ -109,6 +109,12 @@ _TABLE = (
     Switch(
         "SGLANG_GEMMA4_FLASH_PREFILL", True, "prefill", "On Hopper, long prefills go through FlashAttention-4 where it is measured faster."
     ),
+    Switch(
+        "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY",
+        False,
+        "prefill",
+        "Prompts are prefilled in one forward with the running requests' rows (off until measured).",
+    ),
     Switch("SGLANG_GEMMA4_YOCO", True, "prefill", "Layers that share KV (E2B, E4B) prefill only the rows that are read."),
     Switch(
         "SGLANG_GEMMA4_PREFILL_GRAPH",

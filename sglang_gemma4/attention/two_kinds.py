@@ -1,0 +1,62 @@
+"""Attention in a forward whose rows are of two kinds, such as a chunk of a prompt and the verify rows of other requests.
+
+Each kind keeps its own batch, metadata and kernels. What is not attention sees all rows at once and knows nothing of it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Part(NamedTuple):
+    """Rows of one kind.
+
+    ``rows`` of them follow each other in the forward; ``backend`` holds the metadata of ``batch``, a ``ForwardBatch`` of these rows alone.
+    """
+
+    rows: int
+    batch: Any
+    backend: Any
+
+
+class TwoKinds:
+    """Stands where a forward looks for its attention backend; pools and tables are those of the first part's backend.
+
+    Args:
+        parts: in the order of their rows. No request is in two of them, so no part reads a slot that another one writes.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = tuple(parts)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "parts":  # asked for before __init__, by copy
+            raise AttributeError(name)
+        return getattr(self.parts[0].backend, name)
+
+    def split(self, rows: torch.Tensor | None) -> list[torch.Tensor | None]:
+        """The rows of each part, as views; None for each part of None.
+
+        Raises:
+            ValueError: the tensor has another number of rows than the parts together.
+        """
+        if rows is None:
+            return [None] * len(self.parts)
+        counts = [part.rows for part in self.parts]
+        if rows.shape[0] != sum(counts):
+            raise ValueError(f"a forward of {' + '.join(map(str, counts))} rows got a tensor of {rows.shape[0]}")
+        return list(rows.split(counts))
+
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: Any,
+        forward_batch: Any,
+        save_kv_cache: bool = True,
+    ) -> torch.Tensor:
+        """``[rows, heads * value dim]``; the arguments are those of ``AttentionBackend.forward``, ``forward_batch`` is not read."""
+        given = zip(self.parts, self.split(q), self.split(k), self.split(v), strict=True)
+        return torch.cat([part.backend.forward(q, k, v, layer, part.batch, save_kv_cache).flatten(1) for part, q, k, v in given])

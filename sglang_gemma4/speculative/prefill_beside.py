@@ -1,0 +1,194 @@
+"""A prefill and a decode or verify step of the running requests in one iteration of the scheduler, with one forward of the target.
+
+SGLang's scheduler runs either a prefill or the running batch. Here it does both, one after the other, each with SGLang's own code from the
+slots of its tokens to the result's bookkeeping, and only the forward of the target is shared: the running batch comes first, and where it
+runs the target the rows of the prefill go through with it (:mod:`models.schedule.joined_forward`); where the prefill would run the target
+afterwards, it gets the output that was kept for it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.environ import envs
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
+from sglang.srt.runtime_context import get_disagg, get_exec, get_lora, get_parallel, get_spec
+
+from sglang_gemma4.attention import second_metadata
+from sglang_gemma4.models.schedule import joined_forward
+from sglang_gemma4.patching import note
+
+NAME = "prefill_beside"
+Run = Callable[..., Any]
+
+
+class Pair:
+    """The forward that two batches share while the scheduler runs first the one, then the other.
+
+    Args:
+        prefill: a ``ScheduleBatch`` that is prepared for a prefill and was not run.
+        resolve: puts the input ids of a ``ScheduleBatch`` on the device, on the stream of the forward.
+    """
+
+    def __init__(self, prefill: Any, resolve: Callable[[Any], None]) -> None:
+        self.prefill = prefill
+        self.resolve = resolve
+        self.kept: Any = None
+
+    def forward(self, runner: Any, forward_batch: Any) -> Any:
+        """In place of ``ModelRunner.forward``, for the running batch and then for the prefill.
+
+        Raises:
+            RuntimeError: the prefill came first, or something else than the two.
+        """
+        mode = forward_batch.forward_mode
+        if mode == ForwardMode.EXTEND and self.kept is not None:
+            output, self.kept = self.kept, None
+            return output
+        if self.kept is not None or not (mode.is_decode() or mode.is_target_verify()):
+            raise RuntimeError(f"a prefill beside a decode step: a forward of mode {mode.name} came out of turn")
+        self.resolve(self.prefill)
+        seeds = CaptureHiddenMode.NULL if self.prefill.spec_algorithm.is_none() else CaptureHiddenMode.FULL
+        prefill = ForwardBatch.init_new(
+            self.prefill,
+            runner,
+            capture_hidden_mode=None if seeds == CaptureHiddenMode.NULL else seeds,  # None: what requests and server ask for
+            return_hidden_states_before_norm=False,
+        )
+        self.kept, output = joined_forward.forward(runner, prefill, forward_batch)
+        return output
+
+
+_open: list[Pair] = []
+counts = {"steps": 0, "prompt tokens": 0, "running requests": 0}
+"""What was run together in this process; read by tests."""
+
+
+def open_pair(runner: Any) -> Pair | None:
+    """The pair that this model runner's next forward belongs to, if it is the target's and there is one."""
+    return _open[-1] if _open and not runner.is_draft_worker else None
+
+
+def choose(scheduler: Any, plan: Any) -> Any:
+    """``plan``, what SGLang would run next, with the running batch made ready beside its prefill where they can go together."""
+    prefill, running = plan.batch_to_run, plan.running_batch
+    if prefill is None or prefill.forward_mode != ForwardMode.EXTEND or running is prefill or running.is_empty():
+        return plan
+    reason = server_problem(scheduler) or batch_problem(scheduler, prefill, running)
+    if reason is not None:
+        note(NAME, f"prefill and decode alternate: {reason}")
+        return plan
+    ready = scheduler.update_running_batch(running)
+    if ready is not None and not ready.is_empty():
+        prefill.beside = ready
+    return plan
+
+
+def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``Scheduler.run_batch``: both batches, if one was made ready beside this one. The result carries the other's."""
+    running = vars(batch).pop("beside", None)
+    if running is None:
+        return original(scheduler, batch, *args, **kwargs)
+    from sglang.srt.managers.overlap_utils import resolve_forward_inputs
+
+    pair = Pair(batch, lambda prefill: resolve_forward_inputs(prefill, scheduler.future_map))
+    tokens = batch.extend_num_tokens
+    _open.append(pair)
+    try:
+        place = scheduler.batch_record_ct if scheduler.enable_overlap else None
+        of_running = original(scheduler, running)
+        if pair.kept is None:
+            raise RuntimeError("a prefill beside a decode step: the decode step did not run the target")
+        pinned = None
+        if place is not None:
+            # SGLang keeps the tensors of a step's batch for two steps, in a ring of two. Both batches are of one step.
+            pinned, scheduler.batch_record_ct = scheduler.batch_record_buf[scheduler.batch_record_ct], place
+        result = original(scheduler, batch, *args, **kwargs)
+        if pinned is not None:
+            scheduler.batch_record_buf[scheduler.batch_record_ct].append(pinned)
+    finally:
+        _open.remove(pair)
+    # An event of one half does not cover what the other one reads; without it the scheduler's stream waits for both.
+    scheduler.model_worker.last_shared_read_runner.shared_read_done_event = None
+    result.beside = (running.copy(), of_running)
+    counts["steps"] += 1
+    counts["prompt tokens"] += tokens
+    counts["running requests"] += len(running.reqs)
+    return result
+
+
+def results(batch: Any, result: Any) -> list[tuple[Any, Any]]:
+    """The batches and results of a step, in the order they were run: one, or the running batch's and the prefill's."""
+    beside = getattr(result, "beside", None)
+    return [(batch, result)] if beside is None else [beside, (batch, result)]
+
+
+def server_problem(scheduler: Any) -> str | None:
+    """Why no prefill of this server goes beside a decode step, or None."""
+    parallel, execution = get_parallel(), get_exec()
+    for what, size in (
+        ("pipeline", parallel.pp_size), ("attention data", parallel.attn_dp_size), ("context", parallel.attn_cp_size),
+        ("decode context", parallel.attn_dcp_size),
+    ):  # fmt: skip
+        if size > 1:
+            return f"{what} parallel over {size} ranks"
+    if get_disagg().disaggregation_mode != "null":
+        return "prefill and decode are on servers of their own"
+    if not scheduler.is_generation or scheduler.dllm_config is not None:
+        return "the model does not decode token by token"
+    if get_lora().enable_lora:
+        return "LoRA adapters follow the rows of one batch"
+    if execution.deterministic.enable_deterministic_inference:
+        return "deterministic inference: a row's rounding would depend on what runs beside it"
+    if scheduler.enable_hierarchical_cache or scheduler.enable_unified_cache_external_linker or scheduler.enable_hisparse:
+        return "the KV cache has a tier on the host, whose loads follow one batch"
+    if scheduler.enable_unified_memory or scheduler.enable_pdmux:
+        return "unified memory and PD multiplexing follow one batch's forward"
+    return speculation_problem(scheduler) or runner_problem(scheduler.tp_worker.model_runner)
+
+
+def speculation_problem(scheduler: Any) -> str | None:
+    """Why drafts of this server cannot be verified beside a prefill, or None."""
+    algorithm = scheduler.spec_algorithm
+    if algorithm.is_none():
+        return None
+    if not algorithm.is_frozen_kv_mtp() or type(scheduler.model_worker).__name__ != "FrozenKVMTPWorkerV2":
+        return f"drafts are those of {type(scheduler.model_worker).__name__}"
+    if get_spec().speculative_eagle_topk != 1:
+        return f"--speculative-eagle-topk {get_spec().speculative_eagle_topk}: drafts are trees"
+    if scheduler.model_worker.plan_stream is not None:
+        return "verify steps are planned on a stream of their own"
+    return None
+
+
+def runner_problem(runner: Any) -> str | None:
+    """Why this ``ModelRunner`` cannot run two batches in one forward, or None."""
+    problem = second_metadata.problem_with(runner.attn_backend)
+    if problem is not None:
+        return f"attention backend: {problem}"
+    if runner.canary_manager is not None or runner.msprobe_debugger is not None:
+        return "a debugger follows each forward"
+    if runner.eplb_manager is not None or runner.enable_elastic_ep:
+        return "experts move between ranks"
+    if runner.lora_manager is not None or runner.hisparse_coordinator is not None:
+        return "adapters or sparse attention follow one batch"
+    from sglang.srt.layers.moe.utils import is_tbo_enabled
+
+    return "two-batch overlap splits a batch" if is_tbo_enabled() else None
+
+
+def batch_problem(scheduler: Any, prefill: Any, running: Any) -> str | None:
+    """Why these two batches run one after the other, or None."""
+    if running.is_prefill_only or prefill.is_prefill_only:
+        return "requests without output tokens"
+    if any(inputs is not None for inputs in prefill.multimodal_inputs or ()):
+        return "a prompt has images, video or audio"
+    if prefill.input_embeds is not None or prefill.replace_embeds is not None:
+        return "a prompt is given as embeddings"
+    if any(req.beam_group is not None for req in (*prefill.reqs, *running.reqs)):
+        return "beam search"
+    delayed = scheduler.enable_overlap and scheduler.spec_algorithm.is_none()
+    if delayed and (prefill.has_grammar or running.has_grammar or envs.SGLANG_ENABLE_DELAY_SAMPLE.get()):
+        return "without speculation the overlapped scheduler samples under a grammar after the next step has begun"
+    if not running.check_decode_mem():
+        return "the KV pool has no room for the running requests' next tokens, so some may be retracted"
+    return None
