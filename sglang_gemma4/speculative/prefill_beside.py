@@ -189,6 +189,9 @@ def batch_problem(scheduler: Any, prefill: Any, running: Any) -> str | None:
     delayed = scheduler.enable_overlap and scheduler.spec_algorithm.is_none()
     if delayed and (prefill.has_grammar or running.has_grammar or envs.SGLANG_ENABLE_DELAY_SAMPLE.get()):
         return "without speculation the overlapped scheduler samples under a grammar after the next step has begun"
+    if delayed and running.sampling_info.penalizer_orchestrator.is_required:
+        # batch.cumulate_penalty_output_tokens takes the last token that the host knows: one less if a prefill's tokens are still on their way.
+        return "without speculation the overlapped scheduler's penalties depend on when a prefill's token is read"
     if not running.check_decode_mem():
         return "the KV pool has no room for the running requests' next tokens, so some may be retracted"
     return None

@@ -64,8 +64,9 @@ def forward(runner: Any, prefill: Any, running: Any) -> tuple[Any, Any]:
         forward_context(ForwardContext(attn_backend=kinds), forward_batch=both),
     ):
         runner._prepare_eager_forward_batch(both)
-        of_prefill, of_running = runner.model.forward(both.input_ids, both.positions, both)
-    return ModelRunnerOutput(logits_output=of_prefill, can_run_graph=False), ModelRunnerOutput(logits_output=of_running, can_run_graph=False)
+        outputs = runner.model.forward(both.input_ids, both.positions, both)
+    of_prefill, of_running = (ModelRunnerOutput(logits_output=output, can_run_graph=False) for output in outputs)
+    return of_prefill, of_running
 
 
 def logits_of_each(
