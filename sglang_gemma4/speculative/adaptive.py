@@ -124,11 +124,14 @@ class AdaptiveWorker(FrozenKVMTPWorkerV2):
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """As stock; tells the policy about prefills, which disturb the timing of decode steps."""
-        if self.adaptive_controller is not None and (batch.forward_mode.is_extend() or batch.is_extend_in_batch):
-            chosen = self.adaptive_controller.params
-            if isinstance(chosen, FastestSteps):
-                chosen.length.prefill()
+        if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
+            self.prefilled()
         return super().forward_batch_generation(batch, *args, **kwargs)
+
+    def prefilled(self) -> None:
+        """The time of the next decode step tells nothing about its draft length: a prefill ran before it, or goes through with it."""
+        if self.adaptive_controller is not None and isinstance(self.adaptive_controller.params, FastestSteps):
+            self.adaptive_controller.params.length.prefill()
 
     def verify(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """As stock; a greedy batch without drafts skips the verification and takes the largest logit of each row."""

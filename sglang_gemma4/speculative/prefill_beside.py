@@ -92,6 +92,9 @@ def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) ->
 
     pair = Pair(batch, lambda prefill: resolve_forward_inputs(prefill, scheduler.future_map))
     tokens = batch.extend_num_tokens
+    disturb = getattr(scheduler.model_worker, "prefilled", None)
+    if disturb is not None:
+        disturb()
     _open.append(pair)
     try:
         place = scheduler.batch_record_ct if scheduler.enable_overlap else None
@@ -148,14 +151,18 @@ def server_problem(scheduler: Any) -> str | None:
 
 def speculation_problem(scheduler: Any) -> str | None:
     """Why drafts of this server cannot be verified beside a prefill, or None."""
-    algorithm = scheduler.spec_algorithm
-    if algorithm.is_none():
+    from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPWorkerV2
+
+    from sglang_gemma4.speculative.worker_v1 import FrozenKVMTPWorkerV1
+
+    if scheduler.spec_algorithm.is_none():
         return None
-    if not algorithm.is_frozen_kv_mtp() or type(scheduler.model_worker).__name__ != "FrozenKVMTPWorkerV2":
-        return f"drafts are those of {type(scheduler.model_worker).__name__}"
+    worker = scheduler.model_worker
+    if not isinstance(worker, FrozenKVMTPWorkerV2) or isinstance(worker, FrozenKVMTPWorkerV1):
+        return f"drafts are those of a {type(worker).__name__}"
     if get_spec().speculative_eagle_topk != 1:
         return f"--speculative-eagle-topk {get_spec().speculative_eagle_topk}: drafts are trees"
-    if scheduler.model_worker.plan_stream is not None:
+    if worker.plan_stream is not None:
         return "verify steps are planned on a stream of their own"
     return None
 
@@ -190,7 +197,7 @@ def batch_problem(scheduler: Any, prefill: Any, running: Any) -> str | None:
     if delayed and (prefill.has_grammar or running.has_grammar or envs.SGLANG_ENABLE_DELAY_SAMPLE.get()):
         return "without speculation the overlapped scheduler samples under a grammar after the next step has begun"
     if delayed and running.sampling_info.penalizer_orchestrator.is_required:
-        # batch.cumulate_penalty_output_tokens takes the last token that the host knows: one less if a prefill's tokens are still on their way.
+        # cumulate_penalty_output_tokens takes the last token that the host knows, which may be one less after a prefill.
         return "without speculation the overlapped scheduler's penalties depend on when a prefill's token is read"
     if not running.check_decode_mem():
         return "the KV pool has no room for the running requests' next tokens, so some may be retracted"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.engine import mtp_cases
 from tests.engine.engine_fork import Group, Nursery, Output
-from tests.engine.mtp_cases import MTP, greedy, named, timed
+from tests.engine.mtp_cases import MTP, greedy, timed
 from tests.engine.reference import CHECKPOINTS, text_prompts
 
 SWITCH = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY"
@@ -39,10 +39,6 @@ def serve(nursery: Nursery, groups: dict[str, Group], switch: str, sabotage: str
     return dict(zip(groups, found, strict=True))
 
 
-def drafts(answers: list[Output]) -> list[Any]:
-    return [output.meta_info.get("spec_num_correct_drafts") for output in answers]
-
-
 @pytest.fixture(scope="module")
 def apart(nursery: Nursery) -> Answers:
     """Plain decoding, prefill and decode in turn."""
@@ -56,6 +52,7 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain-overlapped": ("overlapped", {"disable_overlap_schedule": False}),
     "mtp": ("watch", MTP),
     "mtp-overlapped": ("overlapped", {**MTP, "disable_overlap_schedule": False}),
+    "mtp-adaptive": ("overlapped", {**MTP, "disable_overlap_schedule": False, "speculative_adaptive": True}),
 }
 
 
@@ -96,3 +93,31 @@ def test_requests_end_and_are_aborted_beside_a_prefill(beside: Answers, apart: A
 def test_logprobs_are_those_of_steps_in_turn(beside: Answers, apart: Answers) -> None:
     for found, expected in zip(beside["logprobs"], apart["logprobs"], strict=True):
         assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+
+
+FAMILIES = {
+    "26b": ("tiny-26b-a4b", "watch", {}),
+    "26b-overlapped": ("tiny-26b-a4b", "overlapped", {"disable_overlap_schedule": False}),
+    "31b": ("tiny-31b", "overlapped", {"disable_overlap_schedule": False}),
+    "e2b-retracted": ("tiny-e2b", "retracting", {"disable_overlap_schedule": False}),
+}
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_accept_length_and_radix_hits(family: str, nursery: Nursery) -> None:
+    """Two prompts come while a request is decoded, one of them again with more text: tokens and accepted drafts are those of steps in turn."""
+    model, sabotage, engine = FAMILIES[family]
+    texts = text_prompts(model, [20, 201, 90, 33])
+    asked = [{"rid": "long"}, *({"rid": rid, "after": ["long", 4]} for rid in ("one", "two")), {"rid": "again", "after": ["one", -1]}]
+    prompts = [*texts[:3], [*texts[1], *texts[3]]]
+    groups = {"radix": timed(prompts, [greedy(tokens) for tokens in (120, 9, 30, 20)], asked)}
+    draft = {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{model}-assistant", "max_total_tokens": 1200}
+    found, expected = (serve(nursery, groups, switch, sabotage, model, **draft, **engine)["radix"] for switch in "10")
+    assert [output.token_ids for output in found] == [output.token_ids for output in expected]
+    together = joined(found[0].log)
+    assert sum("one" in step.prefilled and "long" in step.running for step in together) >= 3, "chunks of 64"
+    assert any("again" in step.prefilled and "long" in step.running and step.rows[0] < 100 for step in together), "the rest of a prompt"
+    assert found[3].meta_info["cached_tokens"] >= 200
+    if sabotage != "retracting":  # a request that is prefilled again drafts from another place
+        drafts = [[output.meta_info["spec_correct_drafts_histogram"] for output in answers] for answers in (found, expected)]
+        assert drafts[0] == drafts[1]
