@@ -4,6 +4,7 @@ Each kind keeps its own batch, metadata and kernels. What is not attention sees 
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +35,12 @@ class TwoKinds:
         if name == "parts":  # asked for before __init__, by copy
             raise AttributeError(name)
         return getattr(self.parts[0].backend, name)
+
+    @cached_property
+    def sliding_slots(self) -> torch.Tensor | None:
+        """``[rows]``: where the rows' keys go in the buffers of sliding layers, on triton; None if these have no slots of their own."""
+        slots = [part.backend.forward_metadata.swa_out_cache_loc for part in self.parts]
+        return None if any(own is None for own in slots) else torch.cat(slots)
 
     def split(self, rows: torch.Tensor | None) -> list[torch.Tensor | None]:
         """The rows of each part, as views; None for each part of None.

@@ -14,6 +14,7 @@ from tests.engine import mtp_cases
 from tests.engine.engine_fork import Group, Nursery, Output
 from tests.engine.mtp_cases import MTP, greedy, timed
 from tests.engine.reference import CHECKPOINTS, text_prompts
+from tests.engine.test_everything_on import DECLINED, FASTER
 
 SWITCH = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY"
 ENGINE = {**mtp_cases.ENGINE, "enable_mixed_chunk": False}
@@ -105,7 +106,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_accept_length_and_radix_hits(family: str, nursery: Nursery) -> None:
-    """Two prompts come while a request is decoded, one of them again with more text: tokens and accepted drafts are those of steps in turn."""
+    """Two prompts come while a request is decoded, one again with more text: tokens and drafts accepted are those of steps in turn."""
     model, sabotage, engine = FAMILIES[family]
     texts = text_prompts(model, [20, 201, 90, 33])
     asked = [{"rid": "long"}, *({"rid": rid, "after": ["long", 4]} for rid in ("one", "two")), {"rid": "again", "after": ["one", -1]}]
@@ -121,3 +122,24 @@ def test_accept_length_and_radix_hits(family: str, nursery: Nursery) -> None:
     if sabotage != "retracting":  # a request that is prefilled again drafts from another place
         drafts = [[output.meta_info["spec_correct_drafts_histogram"] for output in answers] for answers in (found, expected)]
         assert drafts[0] == drafts[1]
+
+
+@pytest.mark.parametrize("family", ["tiny-26b-a4b", "tiny-e2b"])
+def test_every_faster_path_on_triton(family: str, interpreting: Nursery, nursery: Nursery) -> None:
+    """Interpreted, in float32: each kind of row by its own kernel, keys written early, shared layers over the rows that are read."""
+    texts = text_prompts(family, [20, 110])
+    groups = {"two": timed(texts, [greedy(26), greedy(5)], [{"rid": "long"}, {"rid": "one", "after": ["long", 2]}])}
+    draft = {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{family}-assistant"}
+    overlap = {"disable_overlap_schedule": family == "tiny-e2b"}
+    sabotage = "overlapped" if family == "tiny-26b-a4b" else "watch"
+    expected = serve(nursery, groups, "0", sabotage, family, **draft, **overlap)["two"]
+    env = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER} | {SWITCH: "1"}
+    env["TEST_SABOTAGE"] = f"kernel_counter:install beside_trace:{sabotage}"
+    options = {**ENGINE, **draft, **overlap, "attention_backend": "triton"}
+    found = interpreting.run(CHECKPOINTS / family, list(groups.values()), env, 600.0, **options)[0]
+    assert [output.token_ids for output in found] == [output.token_ids for output in expected]
+    log = found[0].log
+    assert sum("one" in step.prefilled and "long" in step.running for step in joined(log)) >= 2, "chunks of 64"
+    assert "VERIFIED a layer" in log
+    assert "PREFILLED a layer" in log
+    assert set(re.findall(r"(\w+) declined: ", log)) == DECLINED[family]

@@ -19,6 +19,7 @@ from sglang.srt.model_executor.runner_utils.prefill_graph import is_in_prefill_g
 from sglang.srt.runtime_context import get_parallel
 
 from sglang_gemma4.attention.triton_window import Gemma4TritonAttnBackend
+from sglang_gemma4.attention.two_kinds import TwoKinds
 
 _wanted = False
 
@@ -54,9 +55,11 @@ def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any)
     if problem is not None:
         return problem
     backend, layer = get_attn_backend(), attention.attn
-    problem = backend_problem(backend, layer)
-    if problem is not None:
-        return problem
+    kinds = backend if isinstance(backend, TwoKinds) else None
+    for each in [backend] if kinds is None else [part.backend for part in kinds.parts]:
+        problem = backend_problem(each, layer)
+        if problem is not None:
+            return problem
     pool, number, sliding = backend.token_to_kv_pool, layer.layer_id, False
     if type(pool) is SWAKVPool:
         number, sliding = pool.layers_mapping[number]
@@ -64,7 +67,8 @@ def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any)
     problem = hooked(pool) or pool_problem(part, hidden_states.dtype)
     if problem is not None:
         return problem
-    where = KVWriteLoc.for_batch(forward_batch, swa_loc=backend.forward_metadata.swa_out_cache_loc)
+    swa_loc = backend.forward_metadata.swa_out_cache_loc if kinds is None else kinds.sliding_slots
+    where = KVWriteLoc.for_batch(forward_batch, swa_loc=swa_loc)
     slots = where.swa_loc if sliding else where.loc
     if slots is None or slots.shape != hidden_states.shape[:1] or not slots.is_contiguous():
         return f"there is not one location in order for each token of a {'sliding' if sliding else 'full'} layer"

@@ -23,7 +23,8 @@ from sglang.srt.model_executor.forward_context import forward_context, get_attn_
 from sglang.srt.utils.common import async_h2d
 
 from sglang_gemma4.attention import second_metadata
-from sglang_gemma4.models.schedule import read_rows, short_graphs
+from sglang_gemma4.attention.two_kinds import Part, TwoKinds
+from sglang_gemma4.models.schedule import joined_forward, read_rows, short_graphs
 from sglang_gemma4.models.schedule.read_rows import Spans, first_shared
 from sglang_gemma4.models.schedule.short_graphs import ShortGraphs, layers_of_rows
 
@@ -48,22 +49,44 @@ class ShortPart:
     graphs: ShortGraphs | None = None
 
 
+def prefill_in(forward_batch: Any, tokens: int) -> Part:
+    """The prefill in a forward of ``tokens`` rows: all of it, or the rows beside those of running requests."""
+    backend = get_attn_backend()
+    return backend.parts[0] if isinstance(backend, TwoKinds) else Part(tokens, forward_batch, backend)
+
+
 def plan(model: Any, forward_batch: Any) -> ShortPart | None:
     """The short part of a prefill that ``read_rows`` has nothing against, or None if every row is read.
 
     Call it before the first layer: a backend may wait for the device while it prepares, and the host should not wait later.
     """
+    backend = get_attn_backend()
+    if isinstance(backend, TwoKinds):
+        return _beside(model, *backend.parts)
     spans = read_rows.of_batch(forward_batch)
-    return None if spans.skip_nothing else short_part(model, spans, forward_batch, get_attn_backend())
+    return None if spans.skip_nothing else short_part(model, spans, forward_batch, backend)
 
 
-def short_part(model: Any, spans: Spans, forward_batch: Any, backend: Any) -> ShortPart:
+def _beside(model: Any, prefill: Part, running: Part) -> ShortPart | None:
+    """As :func:`plan`, for a prefill that goes through with decode or verify rows of other requests, which are all read."""
+    spans = read_rows.of_batch(prefill.batch)
+    if spans.skip_nothing:
+        return None
+    short = short_part(model, spans, prefill.batch, prefill.backend, with_graphs=False)
+    others = torch.arange(prefill.rows, prefill.rows + running.rows, device=short.rows.device)
+    if short.batch is None:
+        return ShortPart(others, copy.copy(running.batch), running.backend)
+    kinds = TwoKinds([Part(len(short.rows), short.batch, short.backend), running])
+    return ShortPart(torch.cat([short.rows, others]), joined_forward.joined(short.batch, running.batch), kinds)
+
+
+def short_part(model: Any, spans: Spans, forward_batch: Any, backend: Any, with_graphs: bool = True) -> ShortPart:
     """What the layers that share KV need to run on these rows, except positions, which the model may still change."""
     numbers = spans.rows
     rows = async_h2d(numbers, dtype=torch.int64, device=forward_batch.out_cache_loc.device)
     if not numbers:
         return ShortPart(rows)
-    graphs = short_graphs.of(model, len(numbers)) if spans.one_each else None
+    graphs = short_graphs.of(model, len(numbers)) if spans.one_each and with_graphs else None
     if graphs is not None:
         graphs.load(forward_batch.req_pool_indices, forward_batch.seq_lens)
         return ShortPart(rows, graphs=graphs)

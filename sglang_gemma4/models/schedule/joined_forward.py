@@ -35,11 +35,12 @@ def joined(prefill: Any, running: Any) -> Any:
     """
     both = copy.copy(prefill)
     for name in _BY_ROW:
-        setattr(both, name, torch.cat([getattr(prefill, name), getattr(running, name)]))
+        rows = [getattr(prefill, name), getattr(running, name)]
+        setattr(both, name, None if any(own is None for own in rows) else torch.cat(rows))
     for name in _BY_REQUEST:
         setattr(both, name, None)
     both.batch_size = prefill.batch_size + running.batch_size
-    both.extend_num_tokens = both.global_num_token_non_padded_cpu = both.input_ids.shape[0]
+    both.extend_num_tokens = both.global_num_token_non_padded_cpu = both.out_cache_loc.shape[0]
     both.forward_mode = ForwardMode.EXTEND
     both.return_logprob = False
     both.residual_stream = None
