@@ -8,10 +8,12 @@ from sglang_gemma4.patching import Hook, Patch
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
 
-def next_batches(plan: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """After ``get_next_batch_to_run``: the running batch is made ready beside a prefill."""
+def next_batches(original: Callable[..., Any], scheduler: Any, running_batch: Any, last_batch: Any) -> Any:
+    """Around ``get_next_batch_to_run``: the running batch is made ready beside a prefill, which is no longer than the operator wants."""
     from sglang_gemma4.speculative import prefill_beside
 
+    with prefill_beside.short_chunks(scheduler, running_batch, last_batch):
+        plan = original(scheduler, running_batch=running_batch, last_batch=last_batch)
     return prefill_beside.choose(scheduler, plan)
 
 
@@ -64,7 +66,7 @@ PATCH = Patch(
     "tests/engine/test_prefill_beside.py · not measured yet",
     remove_when="SGLang verifies drafts and prefills in one forward.",
     hooks=(
-        Hook(f"{SCHEDULER}.get_next_batch_to_run", "after", next_batches, "9c5ef6348963"),
+        Hook(f"{SCHEDULER}.get_next_batch_to_run", "around", next_batches, "9c5ef6348963"),
         Hook(f"{SCHEDULER}.run_batch", "around", run_both, "c314c0d4b02c"),
         Hook(f"{SCHEDULER}.process_batch_result", "around", process_both, "a67c683e5347"),
         Hook(f"{SCHEDULER}._advance_pending_grammar", "after", advance_both, "e12dc03ec5c1"),

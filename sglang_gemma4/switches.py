@@ -59,7 +59,9 @@ SHARED_WEIGHTS = "SGLANG_GEMMA4_SHARED_WEIGHTS"
 """Not a switch: what `bench --share-weights` sets, BYTES:FOLDER (tiny/shared_weights.py)."""
 VLLM_PYTHON = "SGLANG_GEMMA4_VLLM_PYTHON"
 """Not a switch: the Python whose environment has vLLM, for `bench --arm vllm` (benchmark/vllm.py)."""
-NO_SWITCHES = (WITHOUT, DEBUG_DIR, CACHE_DIR, SHARED_WEIGHTS, VLLM_PYTHON)
+BESIDE_TOKENS = "SGLANG_GEMMA4_BESIDE_TOKENS"
+"""Not a switch: the most prompt tokens beside running requests (speculative/prefill_beside.py); unset: --chunked-prefill-size."""
+NO_SWITCHES = (WITHOUT, DEBUG_DIR, CACHE_DIR, SHARED_WEIGHTS, VLLM_PYTHON, BESIDE_TOKENS)
 
 _TABLE = (
     Switch("SGLANG_GEMMA4_CONFIGS", True, "correctness", "Text-only and unified checkpoints load as transformers 5.19 saves them."),

@@ -6,13 +6,16 @@ runs the target the rows of the prefill go through with it (:mod:`models.schedul
 afterwards, it gets the output that was kept for it.
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from sglang.srt.environ import envs
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
 from sglang.srt.runtime_context import get_disagg, get_exec, get_lora, get_parallel, get_spec
 
+from sglang_gemma4 import switches
 from sglang_gemma4.attention import second_metadata
 from sglang_gemma4.models.schedule import joined_forward
 from sglang_gemma4.patching import note
@@ -66,6 +69,57 @@ counts = {"steps": 0, "prompt tokens": 0, "running requests": 0}
 def open_pair(runner: Any) -> Pair | None:
     """The pair that this model runner's next forward belongs to, if it is the target's and there is one."""
     return _open[-1] if _open and not runner.is_draft_worker else None
+
+
+def most_tokens(environ: Mapping[str, str] = os.environ) -> int | None:
+    """The most prompt tokens that the operator wants beside running requests, or None.
+
+    Raises:
+        SwitchError: it is not a positive number.
+    """
+    given = environ.get(switches.BESIDE_TOKENS, "").strip()
+    if not given:
+        return None
+    if not given.isdecimal() or int(given) == 0:
+        raise switches.SwitchError(f"{switches.BESIDE_TOKENS}={given} is not a positive number of tokens")
+    return int(given)
+
+
+@contextmanager
+def short_chunks(scheduler: Any, running: Any, last: Any) -> Iterator[None]:
+    """While requests run, SGLang's chunk size is that of :func:`most_tokens`, so that no step is much longer than a decode step.
+
+    Several short prompts fill a chunk together. An idle server prefills at once, with the chunk size that it was started with, and so does
+    one whose prompts cannot go beside: to run short chunks in turn with decode steps would only delay both.
+    """
+    size, most = scheduler.chunked_prefill_size, most_tokens()
+    if (
+        most is None
+        or size is None
+        or scheduler.is_mixed_chunk
+        or not _busy(running, last)
+        or _images(scheduler)
+        or server_problem(scheduler)
+    ):
+        yield
+        return
+    scheduler.chunked_prefill_size = min(size, -(-most // scheduler.page_size) * scheduler.page_size)
+    try:
+        yield
+    finally:
+        scheduler.chunked_prefill_size = size
+
+
+def _busy(running: Any, last: Any) -> bool:
+    """Whether requests are decoded: those of the running batch, and those whose prefill has just ended."""
+    prefilled = last is not None and last.forward_mode.is_extend() and last.batch_size() > (last.chunked_req is not None)
+    return prefilled or not running.is_empty()
+
+
+def _images(scheduler: Any) -> bool:
+    """Whether a prompt that may be next has images, which are not split and go in turn."""
+    waiting = [*scheduler.waiting_queue, *([] if scheduler.chunked_req is None else [scheduler.chunked_req])]
+    return any(req.multimodal_inputs is not None for req in waiting)
 
 
 def choose(scheduler: Any, plan: Any) -> Any:

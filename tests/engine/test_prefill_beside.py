@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sglang_gemma4 import switches
 from tests.engine import mtp_cases
 from tests.engine.engine_fork import Group, Nursery, Output
 from tests.engine.mtp_cases import MTP, greedy, timed
@@ -34,8 +35,10 @@ def joined(log: str) -> list[Joined]:
     return [Joined(**json.loads(line)) for line in re.findall(r"BESIDE (\{.*\})", log)]
 
 
-def serve(nursery: Nursery, groups: dict[str, Group], switch: str, sabotage: str, model: str = mtp_cases.MODEL, **engine: Any) -> Answers:
-    env = {"TEST_SABOTAGE": f"beside_trace:{sabotage}", SWITCH: switch}
+def serve(
+    nursery: Nursery, groups: dict[str, Group], switch: str, sabotage: str, model: str = mtp_cases.MODEL, most: str = "", **engine: Any
+) -> Answers:
+    env = {"TEST_SABOTAGE": f"beside_trace:{sabotage}", SWITCH: switch, switches.BESIDE_TOKENS: most}
     found = nursery.run(CHECKPOINTS / model, list(groups.values()), env=env, time_limit=400.0, **{**ENGINE, **engine})
     return dict(zip(groups, found, strict=True))
 
@@ -64,6 +67,20 @@ def beside(request: pytest.FixtureRequest, nursery: Nursery) -> Answers:
 
 
 EXACT = [name for name in mtp_cases.groups() if name not in ("aborted", "unaborted")]
+
+
+def test_no_more_prompt_tokens_beside_running_requests_than_wanted(nursery: Nursery) -> None:
+    """Chunks are 64 while nobody runs, then 24; two short prompts go in one step."""
+    texts = text_prompts("tiny-31b", [100, 80, 10, 11])
+    asked = [{"rid": "long"}, {"rid": "one", "after": ["long", 3]}, *({"rid": f"gate2.short-{n}", "after": ["one", -1]} for n in range(2))]
+    groups = {"short": timed(texts, [greedy(tokens) for tokens in (90, 4, 4, 4)], asked)}
+    draft = {**MTP, "speculative_draft_model_path": CHECKPOINTS / "tiny-31b-assistant", "max_total_tokens": 1200}
+    found, expected = (serve(nursery, groups, on, "watch", "tiny-31b", most="24", **draft)["short"] for on in "10")
+    assert [output.token_ids for output in found] == [output.token_ids for output in expected]
+    together = joined(found[0].log)
+    assert [step.rows[0] for step in together if step.prefilled == ["one"]] == [24, 24, 24, 8]
+    assert [sorted(step.prefilled) for step in together if len(step.prefilled) > 1] == [["gate2.short-0", "gate2.short-1"]]
+    assert "#new-token: 64" in found[0].log
 
 
 def test_tokens_are_those_of_steps_in_turn(beside: Answers, apart: Answers) -> None:
@@ -127,19 +144,19 @@ def test_accept_length_and_radix_hits(family: str, nursery: Nursery) -> None:
 @pytest.mark.parametrize("family", ["tiny-26b-a4b", "tiny-e2b"])
 def test_every_faster_path_on_triton(family: str, interpreting: Nursery, nursery: Nursery) -> None:
     """Interpreted, in float32: each kind of row by its own kernel, keys written early, shared layers over the rows that are read."""
-    texts = text_prompts(family, [20, 110])
-    groups = {"two": timed(texts, [greedy(26), greedy(5)], [{"rid": "long"}, {"rid": "one", "after": ["long", 2]}])}
+    texts = text_prompts(family, [10, 44])
+    groups = {"two": timed(texts, [greedy(14), greedy(2)], [{"rid": "long"}, {"rid": "one", "after": ["long", 1]}])}
     draft = {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{family}-assistant"}
     overlap = {"disable_overlap_schedule": family == "tiny-e2b"}
     sabotage = "overlapped" if family == "tiny-26b-a4b" else "watch"
     expected = serve(nursery, groups, "0", sabotage, family, **draft, **overlap)["two"]
     env = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER} | {SWITCH: "1"}
     env["TEST_SABOTAGE"] = f"kernel_counter:install beside_trace:{sabotage}"
-    options = {**ENGINE, **draft, **overlap, "attention_backend": "triton"}
+    options = {**ENGINE, **draft, **overlap, "attention_backend": "triton", "chunked_prefill_size": 24}
     found = interpreting.run(CHECKPOINTS / family, list(groups.values()), env, 600.0, **options)[0]
     assert [output.token_ids for output in found] == [output.token_ids for output in expected]
     log = found[0].log
-    assert sum("one" in step.prefilled and "long" in step.running for step in joined(log)) >= 2, "chunks of 64"
+    assert sum("one" in step.prefilled and "long" in step.running for step in joined(log)) >= 2, "chunks of 24"
     assert "VERIFIED a layer" in log
     assert "PREFILLED a layer" in log
     assert set(re.findall(r"(\w+) declined: ", log)) == DECLINED[family]
