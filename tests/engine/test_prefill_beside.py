@@ -72,7 +72,11 @@ EXACT = [name for name in mtp_cases.groups() if name not in ("aborted", "unabort
 def test_no_more_prompt_tokens_beside_running_requests_than_wanted(nursery: Nursery) -> None:
     """Chunks are 64 while nobody runs, then 24; two short prompts go in one step."""
     texts = text_prompts("tiny-31b", [100, 80, 10, 11])
-    asked = [{"rid": "long"}, {"rid": "one", "after": ["long", 3]}, *({"rid": f"gate2.short-{n}", "after": ["one", -1]} for n in range(2))]
+    asked: list[dict[str, Any]] = [
+        {"rid": "long"},
+        {"rid": "one", "after": ["long", 3]},
+        *({"rid": f"gate2.short-{n}", "after": ["one", -1]} for n in range(2)),
+    ]
     groups = {"short": timed(texts, [greedy(tokens) for tokens in (90, 4, 4, 4)], asked)}
     draft = {**MTP, "speculative_draft_model_path": CHECKPOINTS / "tiny-31b-assistant", "max_total_tokens": 1200}
     found, expected = (serve(nursery, groups, on, "watch", "tiny-31b", most="24", **draft)["short"] for on in "10")
@@ -113,7 +117,7 @@ def test_logprobs_are_those_of_steps_in_turn(beside: Answers, apart: Answers) ->
         assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
 
 
-FAMILIES = {
+FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "26b": ("tiny-26b-a4b", "watch", {}),
     "26b-overlapped": ("tiny-26b-a4b", "overlapped", {"disable_overlap_schedule": False}),
     "31b": ("tiny-31b", "overlapped", {"disable_overlap_schedule": False}),
@@ -126,7 +130,11 @@ def test_accept_length_and_radix_hits(family: str, nursery: Nursery) -> None:
     """Two prompts come while a request is decoded, one again with more text: tokens and drafts accepted are those of steps in turn."""
     model, sabotage, engine = FAMILIES[family]
     texts = text_prompts(model, [20, 201, 90, 33])
-    asked = [{"rid": "long"}, *({"rid": rid, "after": ["long", 4]} for rid in ("one", "two")), {"rid": "again", "after": ["one", -1]}]
+    asked: list[dict[str, Any]] = [
+        {"rid": "long"},
+        *({"rid": rid, "after": ["long", 4]} for rid in ("one", "two")),
+        {"rid": "again", "after": ["one", -1]},
+    ]
     prompts = [*texts[:3], [*texts[1], *texts[3]]]
     groups = {"radix": timed(prompts, [greedy(tokens) for tokens in (120, 9, 30, 20)], asked)}
     draft = {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{model}-assistant", "max_total_tokens": 1200}
@@ -147,7 +155,7 @@ def test_every_faster_path_on_triton(family: str, interpreting: Nursery, nursery
     texts = text_prompts(family, [10, 44])
     groups = {"two": timed(texts, [greedy(14), greedy(2)], [{"rid": "long"}, {"rid": "one", "after": ["long", 1]}])}
     draft = {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{family}-assistant"}
-    overlap = {"disable_overlap_schedule": family == "tiny-e2b"}
+    overlap: dict[str, Any] = {"disable_overlap_schedule": family == "tiny-e2b"}
     sabotage = "overlapped" if family == "tiny-26b-a4b" else "watch"
     expected = serve(nursery, groups, "0", sabotage, family, **draft, **overlap)["two"]
     env = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER} | {SWITCH: "1"}

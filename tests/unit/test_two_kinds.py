@@ -16,7 +16,8 @@ class Scaling:
     """Attention that multiplies the queries."""
 
     def __init__(self, factor: float) -> None:
-        self.factor, self.seen, self.token_to_kv_pool = factor, [], factor
+        self.factor = self.token_to_kv_pool = factor
+        self.seen: list[Any] = []
         self.forward_metadata = SimpleNamespace(swa_out_cache_loc=torch.tensor([int(factor)]))
 
     def forward(self, q: torch.Tensor, k: Any, v: Any, _layer: Any, batch: Any, save: bool) -> torch.Tensor:
