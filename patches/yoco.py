@@ -29,13 +29,12 @@ def fast_prefill(
     ids_or_embeds = (input_ids is None) is not (input_embeds is None)  # SGLang's forward refuses both, and neither
     if ids_or_embeds and read_rows.is_prefill(forward_batch):
         given = (model, input_ids, input_embeds, per_layer_inputs, positions, forward_batch)
-        tokens, prefill, backend = fast.prefill_in(forward_batch, positions.shape[0])
-        reason = read_rows.model_problem(model) or read_rows.backend_problem(backend, model.dtype())
+        reason = read_rows.model_problem(model) or read_rows.backend_problem(fast.prefill_in(forward_batch).backend, model.dtype())
         if reason is None and kwargs:
             reason = f"the model was called with {', '.join(sorted(kwargs))}"
         if reason is None and fast_prefill_graph.capturing():
             return fast_prefill_graph.capture(*given)
-        reason = reason or read_rows.batch_problem(tokens, prefill)
+        reason = reason or read_rows.batch_problem(*fast.prefill_in(forward_batch, positions)[:2])
         if reason is not None:
             takes("yoco", reason, INSTEAD)
         elif (part := fast.plan(model, forward_batch)) is not None:

@@ -49,10 +49,12 @@ class ShortPart:
     graphs: ShortGraphs | None = None
 
 
-def prefill_in(forward_batch: Any, tokens: int) -> Part:
-    """The prefill in a forward of ``tokens`` rows: all of it, or the rows beside those of running requests."""
+def prefill_in(forward_batch: Any, positions: torch.Tensor | None = None) -> Part:
+    """The prefill in a forward over ``positions`` ``[tokens]``: all of it, or the rows beside those of running requests."""
     backend = get_attn_backend()
-    return backend.parts[0] if isinstance(backend, TwoKinds) else Part(tokens, forward_batch, backend)
+    if isinstance(backend, TwoKinds):
+        return backend.parts[0]
+    return Part(0 if positions is None else positions.shape[0], forward_batch, backend)
 
 
 def plan(model: Any, forward_batch: Any) -> ShortPart | None:
