@@ -10,11 +10,18 @@ SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
 def next_batches(original: Callable[..., Any], scheduler: Any, running_batch: Any, last_batch: Any) -> Any:
     """Around ``get_next_batch_to_run``: the running batch is made ready beside a prefill, which is no longer than the operator wants."""
-    from sglang_gemma4.speculative import prefill_beside
+    from sglang_gemma4.speculative import prefill_beside, prompt_chunks
 
-    with prefill_beside.short_chunks(scheduler, running_batch, last_batch):
+    with prompt_chunks.bounded(scheduler, running_batch, last_batch, prefill_beside.server_problem):
         plan = original(scheduler, running_batch=running_batch, last_batch=last_batch)
     return prefill_beside.choose(scheduler, plan)
+
+
+def gather(original: Callable[..., bool], scheduler: Any, running_batch: Any) -> bool:
+    """Around ``_should_defer_prefill``."""
+    from sglang_gemma4.speculative import prefill_beside, prompt_chunks
+
+    return original(scheduler, running_batch) or prompt_chunks.gathers(scheduler, running_batch, prefill_beside.server_problem)
 
 
 def run_both(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -26,10 +33,11 @@ def run_both(original: Callable[..., Any], scheduler: Any, batch: Any, *args: An
 
 def process_both(original: Callable[..., None], scheduler: Any, batch: Any, result: Any) -> None:
     """Around ``process_batch_result``."""
-    from sglang_gemma4.speculative import prefill_beside
+    from sglang_gemma4.speculative import prefill_beside, prompt_chunks
 
     for ran in prefill_beside.results(batch, result):
         original(scheduler, *ran)
+    prompt_chunks.arrived(result)
 
 
 def advance_both(_result: None, scheduler: Any) -> None:
@@ -46,7 +54,9 @@ def one_forward(original: Callable[..., Any], runner: Any, forward_batch: Any, *
     from sglang_gemma4.speculative import prefill_beside
 
     pair = prefill_beside.open_pair(runner)
-    return original(runner, forward_batch, *args, **kwargs) if pair is None else pair.forward(runner, forward_batch)
+    if pair is None:
+        return original(runner, forward_batch, *args, **kwargs)
+    return pair.forward(original, runner, forward_batch, *args, **kwargs)
 
 
 def no_graph(original: Callable[..., bool], graphs: Any, forward_batch: Any) -> bool:
@@ -67,6 +77,7 @@ PATCH = Patch(
     remove_when="SGLang verifies drafts and prefills in one forward.",
     hooks=(
         Hook(f"{SCHEDULER}.get_next_batch_to_run", "around", next_batches, "9c5ef6348963"),
+        Hook(f"{SCHEDULER}._should_defer_prefill", "around", gather, "ed4f8b727d43"),
         Hook(f"{SCHEDULER}.run_batch", "around", run_both, "c314c0d4b02c"),
         Hook(f"{SCHEDULER}.process_batch_result", "around", process_both, "a67c683e5347"),
         Hook(f"{SCHEDULER}._advance_pending_grammar", "after", advance_both, "e12dc03ec5c1"),
@@ -76,6 +87,12 @@ PATCH = Patch(
             "around",
             no_graph,
             "28a2e06aebae",
+        ),
+        Hook(
+            "sglang.srt.layers.attention.triton_backend.update_sliding_window_buffer",
+            "around",
+            "sglang_gemma4.models.schedule.joined_forward:window_buffers",
+            "4e495713bb1e",
         ),
         Hook(
             "sglang.srt.layers.logits_processor.LogitsProcessor.forward",

@@ -6,20 +6,20 @@ runs the target the rows of the prefill go through with it (:mod:`models.schedul
 afterwards, it gets the output that was kept for it.
 """
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import logging
+from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.environ import envs
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
 from sglang.srt.runtime_context import get_disagg, get_exec, get_lora, get_parallel, get_spec
 
-from sglang_gemma4 import switches
 from sglang_gemma4.attention import second_metadata
 from sglang_gemma4.models.schedule import joined_forward
-from sglang_gemma4.patching import note
+from sglang_gemma4.patching import decline, note
+from sglang_gemma4.speculative import prompt_chunks
 
+logger = logging.getLogger(__name__)
 NAME = "prefill_beside"
 Run = Callable[..., Any]
 
@@ -29,26 +29,38 @@ class Pair:
 
     Args:
         prefill: a ``ScheduleBatch`` that is prepared for a prefill and was not run.
+        running: the ``ScheduleBatch`` of the running requests, prepared for a decode step.
         resolve: puts the input ids of a ``ScheduleBatch`` on the device, on the stream of the forward.
     """
 
-    def __init__(self, prefill: Any, resolve: Callable[[Any], None]) -> None:
-        self.prefill = prefill
+    def __init__(self, prefill: Any, running: Any, resolve: Callable[[Any], None]) -> None:
+        self.prefill, self.running = prefill, running
         self.resolve = resolve
         self.kept: Any = None
+        self.ran = False
 
-    def forward(self, runner: Any, forward_batch: Any) -> Any:
-        """In place of ``ModelRunner.forward``, for the running batch and then for the prefill.
+    def forward(self, original: Run, runner: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around ``ModelRunner.forward``, for the running batch and then for the prefill.
 
-        Raises:
-            RuntimeError: the prefill came first, or something else than the two.
+        Where the joined forward raises, each batch gets a forward of its own, which writes its slots of the KV pool again, and no batches
+        of this process are joined any more.
         """
         mode = forward_batch.forward_mode
         if mode == ForwardMode.EXTEND and self.kept is not None:
             output, self.kept = self.kept, None
             return output
-        if self.kept is not None or not (mode.is_decode() or mode.is_target_verify()):
-            raise RuntimeError(f"a prefill beside a decode step: a forward of mode {mode.name} came out of turn")
+        if self.ran or not (mode.is_decode() or mode.is_target_verify()):
+            return original(runner, forward_batch, *args, **kwargs)
+        self.ran = True
+        try:
+            self.kept, output = self._joined(runner, forward_batch)
+            return output
+        except Exception as error:
+            give_up(error, several_ranks=get_parallel().tp_size > 1)
+        # Out of the handler, which would keep the failed forward's tensors: it may have failed for want of memory.
+        return original(runner, forward_batch, *args, **kwargs)
+
+    def _joined(self, runner: Any, forward_batch: Any) -> tuple[Any, Any]:
         self.resolve(self.prefill)
         seeds = CaptureHiddenMode.NULL if self.prefill.spec_algorithm.is_none() else CaptureHiddenMode.FULL
         prefill = ForwardBatch.init_new(
@@ -57,13 +69,29 @@ class Pair:
             capture_hidden_mode=None if seeds == CaptureHiddenMode.NULL else seeds,  # None: what requests and server ask for
             return_hidden_states_before_norm=False,
         )
-        self.kept, output = joined_forward.forward(runner, prefill, forward_batch)
-        return output
+        held = [req.kv.kv_allocated_len for req in self.running.reqs]
+        return joined_forward.forward(runner, prefill, forward_batch, held)
 
 
 _open: list[Pair] = []
+_given_up: list[str] = []
+"""Why this process joins no forwards any more, if one failed."""
 counts = {"steps": 0, "prompt tokens": 0, "running requests": 0}
 """What was run together in this process; read by tests."""
+
+
+def give_up(error: Exception, several_ranks: bool) -> None:
+    """After a joined forward that raised: say it, and join no more.
+
+    Raises:
+        Exception: ``error`` itself where several ranks share a forward: the others may not have failed, and would wait for this one.
+    """
+    logger.error("sglang-gemma4: a prefill beside running requests failed", exc_info=error)
+    if several_ranks:
+        raise error
+    reason = f"a joined forward failed, {type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+    _given_up.append(reason)
+    decline(NAME, reason)
 
 
 def open_pair(runner: Any) -> Pair | None:
@@ -71,60 +99,11 @@ def open_pair(runner: Any) -> Pair | None:
     return _open[-1] if _open and not runner.is_draft_worker else None
 
 
-def most_tokens(environ: Mapping[str, str] = os.environ) -> int | None:
-    """The most prompt tokens that the operator wants beside running requests, or None.
-
-    Raises:
-        SwitchError: it is not a positive number.
-    """
-    given = environ.get(switches.BESIDE_TOKENS, "").strip()
-    if not given:
-        return None
-    if not given.isdecimal() or int(given) == 0:
-        raise switches.SwitchError(f"{switches.BESIDE_TOKENS}={given} is not a positive number of tokens")
-    return int(given)
-
-
-@contextmanager
-def short_chunks(scheduler: Any, running: Any, last: Any) -> Iterator[None]:
-    """While requests run, SGLang's chunk size is that of :func:`most_tokens`, so that no step is much longer than a decode step.
-
-    Several short prompts fill a chunk together. An idle server prefills at once, with the chunk size that it was started with, and so does
-    one whose prompts cannot go beside: to run short chunks in turn with decode steps would only delay both.
-    """
-    size, most = scheduler.chunked_prefill_size, most_tokens()
-    if (
-        most is None
-        or size is None
-        or scheduler.is_mixed_chunk
-        or not _busy(running, last)
-        or _images(scheduler)
-        or server_problem(scheduler)
-    ):
-        yield
-        return
-    scheduler.chunked_prefill_size = min(size, -(-most // scheduler.page_size) * scheduler.page_size)
-    try:
-        yield
-    finally:
-        scheduler.chunked_prefill_size = size
-
-
-def _busy(running: Any, last: Any) -> bool:
-    """Whether requests are decoded: those of the running batch, and those whose prefill has just ended."""
-    prefilled = last is not None and last.forward_mode.is_extend() and last.batch_size() > (last.chunked_req is not None)
-    return prefilled or not running.is_empty()
-
-
-def _images(scheduler: Any) -> bool:
-    """Whether a prompt that may be next has images, which are not split and go in turn."""
-    waiting = [*scheduler.waiting_queue, *([] if scheduler.chunked_req is None else [scheduler.chunked_req])]
-    return any(req.multimodal_inputs is not None for req in waiting)
-
-
 def choose(scheduler: Any, plan: Any) -> Any:
     """``plan``, what SGLang would run next, with the running batch made ready beside its prefill where they can go together."""
     prefill, running = plan.batch_to_run, plan.running_batch
+    if prefill is None:
+        prompt_chunks.admission().pause()
     if prefill is None or prefill.forward_mode != ForwardMode.EXTEND or running is prefill or running.is_empty():
         return plan
     reason = server_problem(scheduler) or batch_problem(scheduler, prefill, running)
@@ -140,12 +119,15 @@ def choose(scheduler: Any, plan: Any) -> Any:
 def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
     """Around ``Scheduler.run_batch``: both batches, if one was made ready beside this one. The result carries the other's."""
     running = vars(batch).pop("beside", None)
+    tokens = batch.extend_num_tokens if batch.forward_mode.is_extend() else 0
+    requests = 0 if batch.forward_mode.is_extend() else len(batch.reqs)
     if running is None:
-        return original(scheduler, batch, *args, **kwargs)
+        result = original(scheduler, batch, *args, **kwargs)
+        result.prompt_tokens_beside = (tokens, requests)
+        return result
     from sglang.srt.managers.overlap_utils import resolve_forward_inputs
 
-    pair = Pair(batch, lambda prefill: resolve_forward_inputs(prefill, scheduler.future_map))
-    tokens = batch.extend_num_tokens
+    pair = Pair(batch, running, lambda prefill: resolve_forward_inputs(prefill, scheduler.future_map))
     disturb = getattr(scheduler.model_worker, "prefilled", None)
     if disturb is not None:
         disturb()
@@ -153,8 +135,7 @@ def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) ->
     try:
         place = scheduler.batch_record_ct if scheduler.enable_overlap else None
         of_running = original(scheduler, running)
-        if pair.kept is None:
-            raise RuntimeError("a prefill beside a decode step: the decode step did not run the target")
+        joined = pair.kept is not None
         pinned = None
         if place is not None:
             # SGLang keeps the tensors of a step's batch for two steps, in a ring of two. Both batches are of one step.
@@ -167,6 +148,9 @@ def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) ->
     # An event of one half does not cover what the other one reads; without it the scheduler's stream waits for both.
     scheduler.model_worker.last_shared_read_runner.shared_read_done_event = None
     result.beside = (running.copy(), of_running)
+    if not joined:  # its time is that of no kind of step
+        return result
+    result.prompt_tokens_beside = (tokens, len(running.reqs))
     counts["steps"] += 1
     counts["prompt tokens"] += tokens
     counts["running requests"] += len(running.reqs)
@@ -181,6 +165,8 @@ def results(batch: Any, result: Any) -> list[tuple[Any, Any]]:
 
 def server_problem(scheduler: Any) -> str | None:
     """Why no prefill of this server goes beside a decode step, or None."""
+    if _given_up:
+        return _given_up[0]
     parallel, execution = get_parallel(), get_exec()
     for what, size in (
         ("pipeline", parallel.pp_size), ("attention data", parallel.attn_dp_size), ("context", parallel.attn_cp_size),
@@ -226,6 +212,8 @@ def runner_problem(runner: Any) -> str | None:
     problem = second_metadata.problem_with(runner.attn_backend)
     if problem is not None:
         return f"attention backend: {problem}"
+    if any(type(vars(each).get("forward_extend")).__name__ == "FlashImageLayers" for each in _backends(runner.attn_backend)):
+        return "fa4's masks of images follow one batch"
     if runner.canary_manager is not None or runner.msprobe_debugger is not None:
         return "a debugger follows each forward"
     if runner.eplb_manager is not None or runner.enable_elastic_ep:
@@ -235,6 +223,10 @@ def runner_problem(runner: Any) -> str | None:
     from sglang.srt.layers.moe.utils import is_tbo_enabled
 
     return "two-batch overlap splits a batch" if is_tbo_enabled() else None
+
+
+def _backends(backend: Any) -> list[Any]:
+    return [backend, *(getattr(backend, name) for name in ("prefill_backend", "decode_backend") if hasattr(backend, name))]
 
 
 def batch_problem(scheduler: Any, prefill: Any, running: Any) -> str | None:

@@ -31,9 +31,9 @@ def _trace() -> None:
     joined: Any = importlib.import_module("sglang_gemma4.models.schedule.joined_forward")
     original = joined.forward
 
-    def forward(runner: Any, prefill: Any, running: Any) -> Any:
+    def forward(runner: Any, prefill: Any, running: Any, *args: Any) -> Any:
         rows = [batch.input_ids.shape[0] for batch in (prefill, running)]
         print("BESIDE", json.dumps({"prefilled": prefill.rids, "running": running.rids, "rows": rows}), flush=True)
-        return original(runner, prefill, running)
+        return original(runner, prefill, running, *args)
 
     joined.forward = forward

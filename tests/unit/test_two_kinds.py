@@ -9,7 +9,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_gemma4 import switches
 from sglang_gemma4.attention.two_kinds import Part, TwoKinds
-from sglang_gemma4.speculative import prefill_beside
+from sglang_gemma4.speculative import prefill_beside, prompt_chunks
 
 
 class Scaling:
@@ -44,20 +44,55 @@ def test_other_numbers_of_rows_are_refused() -> None:
         kinds().split(torch.zeros(6, 1))
 
 
-def test_forwards_out_of_turn_are_refused() -> None:
-    pair = prefill_beside.Pair(SimpleNamespace(), lambda _batch: None)
-    with pytest.raises(RuntimeError, match="a forward of mode EXTEND came out of turn"):
-        pair.forward(None, SimpleNamespace(forward_mode=ForwardMode.EXTEND))
-    pair.kept = "output"
-    with pytest.raises(RuntimeError, match="a forward of mode DECODE came out of turn"):
-        pair.forward(None, SimpleNamespace(forward_mode=ForwardMode.DECODE))
-    assert pair.forward(None, SimpleNamespace(forward_mode=ForwardMode.EXTEND)) == "output"
-    assert pair.kept is None
+class Forwards:
+    """A runner whose own forward is counted."""
+
+    def __init__(self) -> None:
+        self.alone: list[ForwardMode] = []
+
+    def __call__(self, _runner: Any, forward_batch: Any) -> str:
+        self.alone.append(forward_batch.forward_mode)
+        return "alone"
+
+
+def test_only_the_decode_step_takes_the_prefill_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, pair = Forwards(), prefill_beside.Pair(SimpleNamespace(), SimpleNamespace(), lambda _batch: None)
+    monkeypatch.setattr(pair, "_joined", lambda _runner, _batch: ("prefill's", "decode's"))
+    modes = (ForwardMode.EXTEND, ForwardMode.TARGET_VERIFY, ForwardMode.DECODE, ForwardMode.EXTEND, ForwardMode.EXTEND)
+    found = [pair.forward(own, None, SimpleNamespace(forward_mode=mode)) for mode in modes]
+    assert found == ["alone", "decode's", "alone", "prefill's", "alone"]
+
+
+def test_a_forward_that_fails_is_said_and_each_batch_runs_alone(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def fails(_batch: Any) -> None:
+        raise ValueError("no such kernel")
+
+    monkeypatch.setattr(prefill_beside, "_given_up", [])
+    monkeypatch.setattr(prefill_beside, "get_parallel", lambda: SimpleNamespace(tp_size=1))
+    own, pair = Forwards(), prefill_beside.Pair(SimpleNamespace(), SimpleNamespace(), fails)
+    modes = [ForwardMode.DECODE, ForwardMode.EXTEND]
+    assert [pair.forward(own, None, SimpleNamespace(forward_mode=mode)) for mode in modes] == ["alone", "alone"]
+    assert own.alone == modes
+    assert "a prefill beside running requests failed" in caplog.text
+    assert prefill_beside.server_problem(None) == "a joined forward failed, ValueError: no such kernel"
+    monkeypatch.setattr(prefill_beside, "get_parallel", lambda: SimpleNamespace(tp_size=2))
+    with pytest.raises(ValueError, match="no such kernel"):
+        prefill_beside.Pair(SimpleNamespace(), SimpleNamespace(), fails).forward(
+            own, None, SimpleNamespace(forward_mode=ForwardMode.DECODE)
+        )
 
 
 def test_most_tokens() -> None:
-    assert prefill_beside.most_tokens({}) is None
-    assert prefill_beside.most_tokens({switches.BESIDE_TOKENS: " 512 "}) == 512
+    assert prompt_chunks.most_tokens({}) is None
+    assert prompt_chunks.most_tokens({switches.BESIDE_TOKENS: " 512 "}) == 512
     for wrong in ("0", "-3", "many"):
         with pytest.raises(switches.SwitchError, match=f"{switches.BESIDE_TOKENS}={wrong} is not a positive number of tokens"):
-            prefill_beside.most_tokens({switches.BESIDE_TOKENS: wrong})
+            prompt_chunks.most_tokens({switches.BESIDE_TOKENS: wrong})
+
+
+def test_gap() -> None:
+    assert prompt_chunks.gap({}) == 2.0
+    assert prompt_chunks.gap({switches.BESIDE_GAP: " 1.5 "}) == 1.5
+    for wrong in ("1", "-3", "nan", "much"):
+        with pytest.raises(switches.SwitchError, match=f"{switches.BESIDE_GAP}={wrong} is not a number of plain decode steps"):
+            prompt_chunks.gap({switches.BESIDE_GAP: wrong})

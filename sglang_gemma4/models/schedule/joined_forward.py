@@ -2,14 +2,18 @@
 
 The linear layers and experts see all rows at once, attention takes each batch with its own kernels (:mod:`attention.two_kinds`), and the
 logits of each are made as for that batch alone. Nothing of the two batches is merged, so whoever made one of them gets the output he waits
-for. Graphs are not used: the sizes of the two vary independently.
+for. No CUDA graph is replayed: the sizes of the two vary independently. The host does not wait for the device: what metadata are sized
+by is known to it (:func:`window_buffers`).
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
+from sglang.srt.layers.logits_processor import LogitsMetadata
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.model_executor.forward_context import ForwardContext, forward_context, get_attn_backend, has_forward_context
 from sglang.srt.model_executor.model_runner import ModelRunnerOutput
@@ -47,16 +51,23 @@ def joined(prefill: Any, running: Any) -> Any:
     return both
 
 
-def forward(runner: Any, prefill: Any, running: Any) -> tuple[Any, Any]:
+def forward(runner: Any, prefill: Any, running: Any, held: Sequence[int] | None = None) -> tuple[Any, Any]:
     """The ``ModelRunnerOutput`` of each batch, from one forward of ``runner``'s model.
 
     Args:
         prefill: a ``ForwardBatch`` of mode EXTEND.
         running: one of mode DECODE or TARGET_VERIFY, with other requests.
+        held: slots of the KV pool that each request of ``running`` has; for batches whose lengths are on the device only.
     """
     backend = runner.attn_backend
-    second = second_metadata.prepare(backend, running)
-    backend.init_forward_metadata(prefill)
+    if running.seq_lens_cpu is not None:
+        held = running.seq_lens_cpu.tolist()
+    elif held is not None:
+        running.seq_lens_sum = sum(held)  # of such a batch, backends only take it as a size
+    with _keys_before(held):
+        second = second_metadata.prepare(backend, running)
+    with _keys_before(prefill.extend_prefix_lens_cpu):  # last: what parts share, such as the masks of images, is then the prefill's
+        backend.init_forward_metadata(prefill)
     both = joined(prefill, running)
     kinds = TwoKinds([Part(each.input_ids.shape[0], each, own) for each, own in ((prefill, backend), (running, second))])
     runner.forward_pass_id += 1
@@ -70,6 +81,40 @@ def forward(runner: Any, prefill: Any, running: Any) -> tuple[Any, Any]:
     return of_prefill, of_running
 
 
+_lengths: ContextVar[Sequence[int] | None] = ContextVar("keys_before", default=None)
+
+
+@contextmanager
+def _keys_before(lengths: Sequence[int] | None) -> Iterator[None]:
+    """While metadata are prepared: how many keys each request of the batch has in the KV pool, or more; None where nobody knows."""
+    token = _lengths.set(lengths)
+    try:
+        yield
+    finally:
+        _lengths.reset(token)
+
+
+def window_buffers(
+    original: Callable[..., Any],
+    window_kv_indptr: torch.Tensor,
+    translator: Any,
+    plan: Any,
+    req_pool_indices: torch.Tensor,
+    sliding_window_size: int,
+    *others: Any,
+    **more: Any,
+) -> Any:
+    """Around triton's ``update_sliding_window_buffer``: a joined forward's indices are sized by the host's lengths.
+
+    SGLang reads the size from the device, so the host would wait for all that it has launched, and the device for the layers' launches.
+    """
+    lengths = _lengths.get()
+    if lengths is not None and len(others) < 5 and more.get("window_kv_indices") is None:
+        size = sum(min(length, sliding_window_size) for length in lengths)
+        more["window_kv_indices"] = torch.empty(size, dtype=torch.int64, device=window_kv_indptr.device)
+    return original(window_kv_indptr, translator, plan, req_pool_indices, sliding_window_size, *others, **more)
+
+
 def logits_of_each(
     original: Callable[..., Any], processor: Any, input_ids: Any, hidden_states: Any, lm_head: Any, metadata: Any, *others: Any, **more: Any
 ) -> Any:
@@ -79,5 +124,34 @@ def logits_of_each(
         return original(processor, input_ids, hidden_states, lm_head, metadata, *others, **more)
     if any(other is not None for other in (*others, *more.values())):
         raise ValueError("a joined forward has hidden states of its last layer only; hidden states of other layers are captured")
-    rows = zip(kinds.parts, kinds.split(hidden_states), strict=True)
-    return tuple(original(processor, part.batch.input_ids, own, lm_head, part.batch) for part, own in rows)
+    states = kinds.split(hidden_states)
+    heads: list[Any] = [None] * len(kinds.parts)
+    metadata = [LogitsMetadata.from_forward_batch(part.batch) for part in kinds.parts]
+    if not any(each.extend_return_logprob for each in metadata):  # a prompt's own log-probabilities go through the head in pieces
+        heads = _one_head(processor, lm_head, metadata, states)
+    outputs = []
+    for part, own, logits in zip(kinds.parts, states, heads, strict=True):
+        with _given(processor, logits):
+            outputs.append(original(processor, part.batch.input_ids, own, lm_head, part.batch))
+    return tuple(outputs)
+
+
+def _one_head(processor: Any, lm_head: Any, metadata: list[LogitsMetadata], states: list[Any]) -> list[torch.Tensor]:
+    """The logits of each part, from one product with the head's weights, which are read once; only rows that are read go through.
+
+    A verify head that is deferred elsewhere (``layers/verify_head``) is not here: the last rows of prompts need logits anyhow.
+    """
+    read = [processor._get_pruned_states(own, None, None, each)[0] for own, each in zip(states, metadata, strict=True)]
+    logits: torch.Tensor = processor._get_logits(torch.cat(read), lm_head, LogitsMetadata(forward_mode=ForwardMode.EXTEND))
+    return list(logits.split([len(rows) for rows in read]))
+
+
+@contextmanager
+def _given(processor: Any, logits: torch.Tensor | None) -> Iterator[None]:
+    """``processor`` takes these logits in place of a product with the head; with None it computes its own."""
+    if logits is not None:
+        vars(processor)["_get_logits"] = lambda *_args, **_kwargs: logits
+    try:
+        yield
+    finally:
+        vars(processor).pop("_get_logits", None)

@@ -1,0 +1,131 @@
+"""SGLang's prefill chunks while requests run: their size, and whether a few waiting tokens are prefilled yet.
+
+:mod:`speculative.admission` decides by measured times; here are the operator's bounds, and what a scheduler is asked and told.
+"""
+
+import functools
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sglang.srt.runtime_context import get_parallel
+
+from sglang_gemma4 import switches
+from sglang_gemma4.patching import note
+from sglang_gemma4.speculative.admission import Admission
+
+NAME = "prefill_beside"
+GAP = 2.0
+LOOKED_AT = 64
+"""Waiting requests whose tokens are counted; more than these do not fit into a step."""
+
+
+def most_tokens(environ: Mapping[str, str] = os.environ) -> int | None:
+    """The most prompt tokens that the operator wants beside running requests, or None: measured times decide.
+
+    Raises:
+        SwitchError: it is not a positive number.
+    """
+    given = environ.get(switches.BESIDE_TOKENS, "").strip()
+    if not given:
+        return None
+    if not given.isdecimal() or int(given) == 0:
+        raise switches.SwitchError(f"{switches.BESIDE_TOKENS}={given} is not a positive number of tokens")
+    return int(given)
+
+
+def gap(environ: Mapping[str, str] = os.environ) -> float:
+    """Plain decode steps that may pass between two tokens of a running request.
+
+    Raises:
+        SwitchError: it is not a number greater than 1.
+    """
+    given = environ.get(switches.BESIDE_GAP, "").strip()
+    try:
+        found = float(given) if given else GAP
+    except ValueError:
+        found = 0.0
+    if not 1.0 < found < float("inf"):
+        raise switches.SwitchError(f"{switches.BESIDE_GAP}={given} is not a number of plain decode steps greater than 1")
+    return found
+
+
+@functools.cache
+def admission() -> Admission:
+    """That of this process's scheduler."""
+    return Admission(gap())
+
+
+def measured() -> bool:
+    """Whether chunks go by measured times: the operator named no number, and no other rank would measure other times."""
+    if most_tokens() is not None:
+        return False
+    if get_parallel().tp_size > 1:
+        note(
+            NAME,
+            f"with --tp-size > 1 each rank would measure its own times; {switches.BESIDE_TOKENS} bounds prompts beside running requests",
+        )
+        return False
+    return True
+
+
+@contextmanager
+def bounded(scheduler: Any, running: Any, last: Any, problem: Callable[[Any], str | None]) -> Iterator[None]:
+    """While requests run, SGLang's chunk size is bounded, so that no step is much longer than a plain decode step.
+
+    Several short prompts fill a chunk together. An idle server prefills at once, with the chunk size that it was started with, and so does
+    one whose prompts cannot go beside (``problem``): to run short chunks in turn with decode steps would only delay both.
+    """
+    size = scheduler.chunked_prefill_size
+    if size is None or scheduler.is_mixed_chunk or not busy(running, last) or _images(scheduler) or problem(scheduler):
+        yield
+        return
+    most = most_tokens()
+    if most is None and measured():
+        requests = max(len(running.reqs), 1)
+        most = admission().tokens(requests, _waiting_tokens(scheduler), size)
+    if most is not None:
+        scheduler.chunked_prefill_size = min(size, -(-most // scheduler.page_size) * scheduler.page_size)
+    try:
+        yield
+    finally:
+        scheduler.chunked_prefill_size = size
+
+
+def busy(running: Any, last: Any) -> bool:
+    """Whether requests are decoded: those of the running batch, and those whose prefill has just ended."""
+    prefilled = last is not None and last.forward_mode.is_extend() and last.batch_size() > (last.chunked_req is not None)
+    return prefilled or not running.is_empty()
+
+
+def gathers(scheduler: Any, running: Any, problem: Callable[[Any], str | None]) -> bool:
+    """Whether a plain step goes first, because few tokens wait and a joined step would cost more than they lose by it."""
+    if running.is_empty() or scheduler.chunked_req is not None or scheduler.is_mixed_chunk or scheduler.chunked_prefill_size is None:
+        return False
+    if _images(scheduler) or problem(scheduler) or not measured():
+        return False
+    return admission().holds(len(running.reqs), len(scheduler.waiting_queue), _waiting_tokens(scheduler), time.monotonic())
+
+
+def arrived(result: Any) -> None:
+    """The result of a step was processed: its time counts, if it was one step after another."""
+    shape = getattr(result, "prompt_tokens_beside", None)
+    if shape is None:
+        admission().pause()
+    else:
+        admission().arrived(*shape, time.monotonic())
+
+
+def _waiting_tokens(scheduler: Any) -> int:
+    """Prompt tokens that wait, cached prefixes of requests that were not looked at included."""
+    cut = scheduler.chunked_req
+    rest = 0 if cut is None else len(cut.origin_input_ids) - cut.prefix_len
+    return rest + sum(len(req.origin_input_ids) for req in scheduler.waiting_queue[:LOOKED_AT])
+
+
+def _images(scheduler: Any) -> bool:
+    """Whether a prompt that may be next has images, which are not split and go in turn."""
+    waiting = [*scheduler.waiting_queue[:LOOKED_AT], *([] if scheduler.chunked_req is None else [scheduler.chunked_req])]
+    return any(req.multimodal_inputs is not None for req in waiting)
