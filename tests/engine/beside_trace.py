@@ -1,7 +1,7 @@
-"""What an engine ran together, in its log: ``TEST_SABOTAGE`` names ``watch``, ``overlapped`` or ``retracting``.
+"""What an engine ran together, in its log: ``TEST_SABOTAGE`` names ``watch``, ``overlapped``, ``retracting`` or ``failing``.
 
-Each forward of two batches gives a line ``BESIDE {"prefilled": […], "running": […], "rows": [prompt rows, running rows]}``; the rest is
-``mtp_trace``'s.
+Each forward of two batches gives a line ``BESIDE {"prefilled": […], "running": […], "rows": [prompt rows, running rows], "heads": products
+with the head's weights}``; the rest is ``mtp_trace``'s.
 """
 
 import importlib
@@ -27,13 +27,39 @@ def retracting() -> None:
     _trace()
 
 
+def failing() -> None:
+    """In an engine that may overlap; the third forward of two batches fails in its last layer."""
+    overlapped()
+    kinds: Any = importlib.import_module("sglang_gemma4.attention.two_kinds").TwoKinds
+    original, layers = kinds.forward, {"last": -1, "forwards": 0}
+
+    def forward(self: Any, q: Any, k: Any, v: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if layer.layer_id == 0:
+            layers["forwards"] += 1
+        if layers["forwards"] == 3 and layer.layer_id == layers["last"]:
+            raise RuntimeError("no kernel image for this shape")
+        layers["last"] = max(layers["last"], layer.layer_id)
+        return original(self, q, k, v, layer, *args, **kwargs)
+
+    kinds.forward = forward
+
+
 def _trace() -> None:
     joined: Any = importlib.import_module("sglang_gemma4.models.schedule.joined_forward")
     original = joined.forward
 
-    def forward(runner: Any, prefill: Any, running: Any, *args: Any) -> Any:
-        rows = [batch.input_ids.shape[0] for batch in (prefill, running)]
-        print("BESIDE", json.dumps({"prefilled": prefill.rids, "running": running.rids, "rows": rows}), flush=True)
-        return original(runner, prefill, running, *args)
+    processor: Any = importlib.import_module("sglang.srt.layers.logits_processor").LogitsProcessor
+    product, heads = processor._compute_lm_head, [0]
 
-    joined.forward = forward
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        heads[0] += 1
+        return product(*args, **kwargs)
+
+    def forward(runner: Any, prefill: Any, running: Any, *args: Any) -> Any:
+        rows, before = [batch.input_ids.shape[0] for batch in (prefill, running)], heads[0]
+        outputs = original(runner, prefill, running, *args)
+        step = {"prefilled": prefill.rids, "running": running.rids, "rows": rows, "heads": heads[0] - before}
+        print("BESIDE", json.dumps(step), flush=True)
+        return outputs
+
+    processor._compute_lm_head, joined.forward = counted, forward

@@ -1,0 +1,62 @@
+"""Stages of ``measure.py`` for prefill beside verify, which is off until they have been run on a card.
+
+    python -m tests.gpu.beside_stages FOLDER [STAGE ...] [--dry-run]
+
+Arms: ``package`` (prefill and verify in turn), ``beside``, and ``bound-1.5``, ``bound-4`` (the gap between two tokens of a running request
+in plain steps). A bench's folder has TTFT and inter-token latency beside tokens/s: ``sglang-gemma4 bench --report FOLDER/STAGE``.
+"""
+
+import sys
+from pathlib import Path
+
+from tests.gpu.measure import Run, has_card
+from tests.gpu.stages import GRAPHS, PACKAGE, SHARED, SMALL, Stage, bench, engines, tests
+
+SWITCH, GAP = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY=1", "SGLANG_GEMMA4_BESIDE_GAP"
+BESIDE = f"--arm beside:package,mtp,{SWITCH}"
+BOUNDS = f"--arm bound-1.5:package,mtp,{SWITCH},{GAP}=1.5 --arm bound-4:package,mtp,{SWITCH},{GAP}=4"
+TOGETHER = f"{GRAPHS} --max-total-tokens=200000 --swa-full-tokens-ratio=0.3 --mem-fraction-static=0.95 --sleep-on-idle"
+
+STAGES: tuple[Stage, ...] = (
+    tests("beside-tests", 300, "prefill beside verify works on a card, and waits for nothing", *engines("prefill_beside_gpu"), beside=False),
+    bench(
+        "beside-mix", 420, "requests of mixed lengths while others run", "26b-a4b",
+        f"{SHARED} {PACKAGE} {BESIDE} --workload mix --repetitions 3", TOGETHER,
+    ),
+    bench(
+        "beside-32", 300, "32 prompts of 1,000 tokens at once; decode steps, which must not change", "26b-a4b",
+        f"{SHARED} {PACKAGE} {BESIDE} --workload 32x1000/200 --batches 1,32 --step-tokens 300,150 --repetitions 3", TOGETHER,
+    ),
+    bench(
+        "beside-bounds", 500, "what the bound on gaps does", "26b-a4b",
+        f"{SHARED} {PACKAGE} {BESIDE} {BOUNDS} --workload mix --repetitions 2", TOGETHER,
+    ),
+    bench(
+        "beside-load", 500, "open loop: TTFT and inter-token latency by rate", "26b-a4b",
+        f"{SHARED} {PACKAGE} {BESIDE} --workload log-uniform --rates 2,4,8 --repetitions 1", TOGETHER,
+    ),
+    bench(
+        "beside-plain", 300, "plain decoding", "26b-a4b",
+        f"{SHARED} --arm package --arm beside:package,{SWITCH} --workload mix --repetitions 2", TOGETHER,
+    ),
+    bench(
+        "beside-e4b", 400, "a model whose layers share KV", "e4b",
+        f"--together {PACKAGE} {BESIDE} --workload mix --repetitions 3", SMALL,
+    ),
+)  # fmt: skip
+
+
+def main(words: list[str]) -> int:
+    """Exit status: that of ``measure.py``."""
+    names = [word for word in words if not word.startswith("-")]
+    dry = "--dry-run" in words
+    unknown = set(names[1:]) - {stage.name for stage in STAGES}
+    if not names or unknown or not (dry or has_card()):
+        print(f"{__doc__}\nstages: {' '.join(stage.name for stage in STAGES)}", file=sys.stderr)
+        return 2
+    chosen = [stage for stage in STAGES if not names[1:] or stage.name in names[1:]]
+    return Run(Path(names[0]), float("inf"), dry).all(chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
