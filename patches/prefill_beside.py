@@ -12,7 +12,7 @@ def next_batches(original: Callable[..., Any], scheduler: Any, running_batch: An
     """Around ``get_next_batch_to_run``: the running batch is made ready beside a prefill, which is no longer than the operator wants."""
     from sglang_gemma4.speculative import prefill_beside, prompt_chunks
 
-    with prompt_chunks.bounded(scheduler, running_batch, last_batch, prefill_beside.server_problem):
+    with prompt_chunks.bounded(scheduler, running_batch, last_batch, prefill_beside.next_problem):
         plan = original(scheduler, running_batch=running_batch, last_batch=last_batch)
     return prefill_beside.choose(scheduler, plan)
 
@@ -21,7 +21,7 @@ def gather(original: Callable[..., bool], scheduler: Any, running_batch: Any) ->
     """Around ``_should_defer_prefill``."""
     from sglang_gemma4.speculative import prefill_beside, prompt_chunks
 
-    return original(scheduler, running_batch) or prompt_chunks.gathers(scheduler, running_batch, prefill_beside.server_problem)
+    return original(scheduler, running_batch) or prompt_chunks.gathers(scheduler, running_batch, prefill_beside.next_problem)
 
 
 def run_both(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -93,6 +93,12 @@ PATCH = Patch(
             "around",
             "sglang_gemma4.models.schedule.joined_forward:window_buffers",
             "4e495713bb1e",
+        ),
+        Hook(
+            "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration.prepare_attn_masks",
+            "around",
+            "sglang_gemma4.models.schedule.joined_forward:masks_of_parts",
+            "5fa09fbdafa9",
         ),
         Hook(
             "sglang.srt.layers.logits_processor.LogitsProcessor.forward",

@@ -31,14 +31,18 @@ class Times:
 
     def __init__(self) -> None:
         self._found: dict[int, deque[tuple[int, float]]] = {}
+        self._points: list[tuple[float, float]] = []
 
     def add(self, size: int, seconds: float) -> None:
         """Record a time."""
         self._found.setdefault(size.bit_length(), deque(maxlen=SAMPLES)).append((size, seconds))
+        self._points = []
 
     def points(self) -> list[tuple[float, float]]:
         """Sizes and times in order; a larger size never has a shorter time."""
-        found: list[tuple[float, float]] = []
+        found = self._points
+        if found:
+            return found
         for _, pairs in sorted(self._found.items()):
             if len(pairs) >= ENOUGH:
                 size, seconds = (float(median(values)) for values in zip(*pairs, strict=True))

@@ -6,6 +6,7 @@ runs the target the rows of the prefill go through with it (:mod:`models.schedul
 afterwards, it gets the output that was kept for it.
 """
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +15,15 @@ from sglang.srt.environ import envs
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
 from sglang.srt.runtime_context import get_disagg, get_exec, get_lora, get_parallel, get_spec
 
-from sglang_gemma4.attention import second_metadata
+from sglang_gemma4 import switches
+from sglang_gemma4.attention import image_spans, second_metadata
+from sglang_gemma4.attention.image_masks import ImageAttention
 from sglang_gemma4.models.schedule import joined_forward
-from sglang_gemma4.patching import decline, note
+from sglang_gemma4.patching import decline, takes
 from sglang_gemma4.speculative import prompt_chunks
 
 logger = logging.getLogger(__name__)
-NAME = "prefill_beside"
+NAME, MEDIA_FIXES = "prefill_beside", "SGLANG_GEMMA4_MEDIA_FIXES"
 Run = Callable[..., Any]
 
 
@@ -107,8 +110,7 @@ def choose(scheduler: Any, plan: Any) -> Any:
     if prefill is None or prefill.forward_mode != ForwardMode.EXTEND or running is prefill or running.is_empty():
         return plan
     reason = server_problem(scheduler) or batch_problem(scheduler, prefill, running)
-    if reason is not None:
-        note(NAME, f"prefill and decode alternate: {reason}")
+    if not takes(NAME, reason, "prefill and decode alternate"):
         return plan
     ready = scheduler.update_running_batch(running)
     if ready is not None and not ready.is_empty():
@@ -120,10 +122,11 @@ def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) ->
     """Around ``Scheduler.run_batch``: both batches, if one was made ready beside this one. The result carries the other's."""
     running = vars(batch).pop("beside", None)
     tokens = batch.extend_num_tokens if batch.forward_mode.is_extend() else 0
+    media = _has_media(batch)  # the time of such a step is that of its images
     requests = 0 if batch.forward_mode.is_extend() else len(batch.reqs)
     if running is None:
         result = original(scheduler, batch, *args, **kwargs)
-        result.prompt_tokens_beside = (tokens, requests)
+        result.prompt_tokens_beside = None if media else (tokens, requests)
         return result
     from sglang.srt.managers.overlap_utils import resolve_forward_inputs
 
@@ -150,7 +153,7 @@ def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) ->
     result.beside = (running.copy(), of_running)
     if not joined:  # its time is that of no kind of step
         return result
-    result.prompt_tokens_beside = (tokens, len(running.reqs))
+    result.prompt_tokens_beside = None if media else (tokens, len(running.reqs))
     counts["steps"] += 1
     counts["prompt tokens"] += tokens
     counts["running requests"] += len(running.reqs)
@@ -165,8 +168,29 @@ def results(batch: Any, result: Any) -> list[tuple[Any, Any]]:
 
 def server_problem(scheduler: Any) -> str | None:
     """Why no prefill of this server goes beside a decode step, or None."""
-    if _given_up:
-        return _given_up[0]
+    return _given_up[0] if _given_up else _fixed_problem(scheduler)
+
+
+def next_problem(scheduler: Any) -> str | None:
+    """Why prompts that may be next do not go beside a decode step, as far as that is known before they are chosen; or None."""
+    waiting = [*scheduler.waiting_queue[: prompt_chunks.LOOKED_AT], *([] if scheduler.chunked_req is None else [scheduler.chunked_req])]
+    media = any(req.multimodal_inputs is not None for req in waiting)
+    return server_problem(scheduler) or (media_problem(scheduler.tp_worker.model_runner) if media else None)
+
+
+def media_problem(runner: Any) -> str | None:
+    """Why prompts with images, videos or audio do not go beside a decode step, or None."""
+    backend = getattr(runner.attn_backend, "prefill_backend", runner.attn_backend)
+    if isinstance(getattr(backend, "extend_attention_fwd", None), ImageAttention) or type(backend).__name__ == "Gemma4CpuAttention":
+        return None
+    if not switches.is_on(MEDIA_FIXES) or image_spans.bidirectional(runner.model_config.hf_config):
+        return f"a prompt has images, video or audio, whose masks a {type(backend).__name__} gets for a whole batch"
+    return None
+
+
+@functools.cache
+def _fixed_problem(scheduler: Any) -> str | None:
+    """What does not change while a scheduler runs; asked for in each of its iterations."""
     parallel, execution = get_parallel(), get_exec()
     for what, size in (
         ("pipeline", parallel.pp_size), ("attention data", parallel.attn_dp_size), ("context", parallel.attn_cp_size),
@@ -182,6 +206,8 @@ def server_problem(scheduler: Any) -> str | None:
         return "LoRA adapters follow the rows of one batch"
     if execution.deterministic.enable_deterministic_inference:
         return "deterministic inference: a row's rounding would depend on what runs beside it"
+    if execution.moe.expert_distribution_recorder_mode is not None:
+        return "the use of experts is recorded by batch"
     if scheduler.enable_hierarchical_cache or scheduler.enable_unified_cache_external_linker or scheduler.enable_hisparse:
         return "the KV cache has a tier on the host, whose loads follow one batch"
     if scheduler.enable_unified_memory or scheduler.enable_pdmux:
@@ -221,8 +247,16 @@ def runner_problem(runner: Any) -> str | None:
     if runner.lora_manager is not None or runner.hisparse_coordinator is not None:
         return "adapters or sparse attention follow one batch"
     from sglang.srt.layers.moe.utils import is_tbo_enabled
+    from sglang.srt.state_capturer.indexer_topk import get_global_indexer_capturer
+    from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
 
+    if get_global_experts_capturer() is not None or get_global_indexer_capturer() is not None:
+        return "routed experts are returned by batch"
     return "two-batch overlap splits a batch" if is_tbo_enabled() else None
+
+
+def _has_media(prefill: Any) -> bool:
+    return any(inputs is not None for inputs in prefill.multimodal_inputs or ())
 
 
 def _backends(backend: Any) -> list[Any]:
@@ -233,8 +267,9 @@ def batch_problem(scheduler: Any, prefill: Any, running: Any) -> str | None:
     """Why these two batches run one after the other, or None."""
     if running.is_prefill_only or prefill.is_prefill_only:
         return "requests without output tokens"
-    if any(inputs is not None for inputs in prefill.multimodal_inputs or ()):
-        return "a prompt has images, video or audio"
+    problem = media_problem(scheduler.tp_worker.model_runner) if _has_media(prefill) else None
+    if problem is not None:
+        return problem
     if prefill.input_embeds is not None or prefill.replace_embeds is not None:
         return "a prompt is given as embeddings"
     if any(req.beam_group is not None for req in (*prefill.reqs, *running.reqs)):

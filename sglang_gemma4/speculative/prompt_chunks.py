@@ -79,7 +79,7 @@ def bounded(scheduler: Any, running: Any, last: Any, problem: Callable[[Any], st
     one whose prompts cannot go beside (``problem``): to run short chunks in turn with decode steps would only delay both.
     """
     size = scheduler.chunked_prefill_size
-    if size is None or scheduler.is_mixed_chunk or not busy(running, last) or _images(scheduler) or problem(scheduler):
+    if size is None or scheduler.is_mixed_chunk or not busy(running, last) or problem(scheduler):
         yield
         return
     most = most_tokens()
@@ -104,7 +104,7 @@ def gathers(scheduler: Any, running: Any, problem: Callable[[Any], str | None]) 
     """Whether a plain step goes first, because few tokens wait and a joined step would cost more than they lose by it."""
     if running.is_empty() or scheduler.chunked_req is not None or scheduler.is_mixed_chunk or scheduler.chunked_prefill_size is None:
         return False
-    if _images(scheduler) or problem(scheduler) or not measured():
+    if problem(scheduler) or not measured():
         return False
     return admission().holds(len(running.reqs), len(scheduler.waiting_queue), _waiting_tokens(scheduler), time.monotonic())
 
@@ -123,9 +123,3 @@ def _waiting_tokens(scheduler: Any) -> int:
     cut = scheduler.chunked_req
     rest = 0 if cut is None else len(cut.origin_input_ids) - cut.prefix_len
     return rest + sum(len(req.origin_input_ids) for req in scheduler.waiting_queue[:LOOKED_AT])
-
-
-def _images(scheduler: Any) -> bool:
-    """Whether a prompt that may be next has images, which are not split and go in turn."""
-    waiting = [*scheduler.waiting_queue[:LOOKED_AT], *([] if scheduler.chunked_req is None else [scheduler.chunked_req])]
-    return any(req.multimodal_inputs is not None for req in waiting)

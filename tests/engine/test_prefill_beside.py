@@ -6,11 +6,14 @@ The requests are those of ``test_mtp_lifecycle``, with SGLang's pool checks fata
 import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sglang_gemma4 import switches
+from sglang_gemma4.speculative.admission import START
+from sglang_gemma4.tiny import images
 from tests.engine import mtp_cases
 from tests.engine.engine_fork import Group, Nursery, Output
 from tests.engine.mtp_cases import MTP, greedy, timed
@@ -88,6 +91,24 @@ def test_no_more_prompt_tokens_beside_running_requests_than_wanted(nursery: Nurs
     assert "#new-token: 64" in found[0].log
 
 
+def test_chunks_follow_measured_times(nursery: Nursery) -> None:
+    """Three prompts are begun with the chunk of a server that has measured nothing; the next chunks are as short as its times ask for."""
+    texts = text_prompts("tiny-31b", [20, *[700 + 9 * number for number in range(5)]])
+    asked: list[dict[str, Any]] = [{"rid": "long"}]
+    asked += [{"rid": f"late-{n}", "after": ["long", 6] if n == 0 else [f"late-{n - 1}", -1]} for n in range(5)]
+    groups = {"late": timed(texts, [greedy(240), *[greedy(4)] * 5], asked)}
+    options: dict[str, Any] = {
+        **MTP, "speculative_draft_model_path": CHECKPOINTS / "tiny-31b-assistant", "max_total_tokens": 2000, "chunked_prefill_size": 2048,
+    }  # fmt: skip
+    found, expected = (serve(nursery, groups, on, "watch", "tiny-31b", **options)["late"] for on in "10")
+    assert [output.token_ids for output in found] == [output.token_ids for output in expected]
+    together = joined(found[0].log)
+    chunks = [[step.rows[0] for step in together if step.prefilled == [f"late-{number}"]] for number in range(5)]
+    assert [own[0] for own in chunks[:3]] == [START] * 3
+    assert len(chunks[4]) > 2
+    assert max(chunks[4]) < START
+
+
 def test_tokens_are_those_of_steps_in_turn(beside: Answers, apart: Answers) -> None:
     for name in EXACT:
         found, expected = ([(output.token_ids, output.text) for output in answers[name]] for answers in (beside, apart))
@@ -160,6 +181,28 @@ def test_accept_length_and_radix_hits(family: str, nursery: Nursery) -> None:
     if sabotage != "retracting":  # a request that is prefilled again drafts from another place
         drafts = [[output.meta_info["spec_correct_drafts_histogram"] for output in answers] for answers in (found, expected)]
         assert drafts[0] == drafts[1]
+
+
+@pytest.mark.parametrize("family", ["tiny-26b-a4b", "tiny-e2b"])
+def test_images_go_beside_running_requests_whole(family: str, nursery: Nursery, tmp_path: Path) -> None:
+    """26B-A4B's images attend both ways, E2B's do not; chunks of 64 would cut the second."""
+    paths = [str(tmp_path / f"{number}.png") for number in range(2)]
+    for number, (colour, size) in enumerate((("red", (96, 96)), ("blue", (400, 400)))):
+        images.draw(number, colour).resize(size).save(paths[number])
+    prompts = ["The ruler of the land went along the river", "<bos>What is this <|image|> called?", "<bos>Is <|image|> or <|image|> red?"]
+    asked: list[dict[str, Any]] = [
+        {"rid": "long"},
+        {"rid": "one", "after": ["long", 4], "images": paths[:1]},
+        {"rid": "two", "after": ["one", -1], "images": paths},
+    ]
+    groups = {"images": timed(prompts, [greedy(120), greedy(9), greedy(9)], asked)}
+    draft: dict[str, Any] = {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{family}-assistant", "max_total_tokens": 1200}
+    draft["disable_overlap_schedule"] = False
+    found, expected = (serve(nursery, groups, on, "overlapped", family, **draft)["images"] for on in "10")
+    assert [output.token_ids for output in found] == [output.token_ids for output in expected]
+    together = joined(found[0].log)
+    assert {rid for step in together for rid in step.prefilled} == {"one", "two"}
+    assert "prefill_beside declined" not in found[0].log
 
 
 @pytest.mark.parametrize("family", ["tiny-26b-a4b", "tiny-e2b"])

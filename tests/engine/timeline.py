@@ -33,7 +33,7 @@ def play(engine: Any, group: dict[str, Any]) -> list[dict[str, Any]]:
     """Send each prompt in its own time.
 
     ``extra["requests"]`` holds for each prompt its ``rid`` and, where wanted, ``after`` (rid and tokens of another request to wait for,
-    -1 for its end), ``abort_at`` (own tokens at which it is aborted; 0 at once) and ``top_logprobs``.
+    -1 for its end), ``abort_at`` (own tokens at which it is aborted; 0 at once), ``top_logprobs`` and ``images`` (paths).
     """
     return engine.loop.run_until_complete(_play(engine, group))  # type: ignore[no-any-return]
 
@@ -55,6 +55,8 @@ async def _one(engine: Any, progress: Progress, prompt: Any, sampling: dict[str,
     if "after" in plan:
         await progress.at(*plan["after"])
     arguments: dict[str, Any] = {"prompt" if isinstance(prompt, str) else "input_ids": prompt}
+    if "images" in plan:
+        arguments["image_data"] = plan["images"]
     if "top_logprobs" in plan:
         arguments |= {"return_logprob": True, "top_logprobs_num": plan["top_logprobs"]}
     stream = await engine.async_generate(sampling_params=sampling, rid=rid, stream=True, **arguments)

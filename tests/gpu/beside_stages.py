@@ -18,7 +18,7 @@ BOUNDS = f"--arm bound-1.5:package,mtp,{SWITCH},{GAP}=1.5 --arm bound-4:package,
 TOGETHER = f"{GRAPHS} --max-total-tokens=200000 --swa-full-tokens-ratio=0.3 --mem-fraction-static=0.95 --sleep-on-idle"
 
 STAGES: tuple[Stage, ...] = (
-    tests("beside-tests", 300, "prefill beside verify works on a card, and waits for nothing", *engines("prefill_beside_gpu"), beside=False),
+    tests("beside-tests", 300, "prefill beside verify works on a card, without waits", *engines("prefill_beside_gpu"), beside=False),
     bench(
         "beside-mix", 420, "requests of mixed lengths while others run", "26b-a4b",
         f"{SHARED} {PACKAGE} {BESIDE} --workload mix --repetitions 3", TOGETHER,

@@ -12,11 +12,11 @@ from sglang_gemma4.benchmark import lora_times, records
 from sglang_gemma4.benchmark.checked_plan import plan_of
 from sglang_gemma4.benchmark.kernels import __main__ as kernels
 from sglang_gemma4.cpu.environment import has_accelerator
-from tests.gpu import measure
+from tests.gpu import beside_stages, measure
 from tests.gpu.stages import FLASH, GROUPS, STAGES, Command, Stage, named
 
 ROOT = Path(measure.__file__).parents[2]
-COMMANDS = [(stage, command) for stage in STAGES for command in (*stage.commands, *stage.dry)]
+COMMANDS = [(stage, command) for stage in (*STAGES, *beside_stages.STAGES) for command in (*stage.commands, *stage.dry)]
 
 
 def test_names_are_one_stage_s_or_one_group_s() -> None:

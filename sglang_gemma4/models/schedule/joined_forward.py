@@ -29,7 +29,7 @@ _BY_REQUEST = (
     "kv_loc_plan", "sampling_info", "spec_info", "mm_inputs", "lora_ids", "rids", "next_token_logits_buffer",
     "global_num_token_non_padded", "num_token_non_padded", "out_cache_loc_virtual",
 )  # fmt: skip
-"""Only the parts have them: a layer that asked the joined batch would get an error, not the numbers of one part."""
+"""Only the parts have them: a layer that asked the joined batch would get an error, not the numbers of one part. Media are an exception."""
 
 
 def joined(prefill: Any, running: Any) -> Any:
@@ -43,6 +43,11 @@ def joined(prefill: Any, running: Any) -> Any:
         setattr(both, name, None if any(own is None for own in rows) else torch.cat(rows))
     for name in _BY_REQUEST:
         setattr(both, name, None)
+    if prefill.mm_inputs is not None:  # embedded by request; requests without media are skipped
+        both.mm_inputs = [*prefill.mm_inputs, *[None] * running.batch_size]
+        both.extend_prefix_lens_cpu = [*prefill.extend_prefix_lens_cpu, *[0] * running.batch_size]
+        each = running.input_ids.shape[0] // running.batch_size
+        both.extend_seq_lens_cpu = [*prefill.extend_seq_lens_cpu, *[each] * running.batch_size]
     both.batch_size = prefill.batch_size + running.batch_size
     both.extend_num_tokens = both.global_num_token_non_padded_cpu = both.out_cache_loc.shape[0]
     both.forward_mode = ForwardMode.EXTEND
@@ -113,6 +118,12 @@ def window_buffers(
         size = sum(min(length, sliding_window_size) for length in lengths)
         more["window_kv_indices"] = torch.empty(size, dtype=torch.int64, device=window_kv_indptr.device)
     return original(window_kv_indptr, translator, plan, req_pool_indices, sliding_window_size, *others, **more)
+
+
+def masks_of_parts(original: Callable[..., None], model: Any, *args: Any, **kwargs: Any) -> None:
+    """Around ``prepare_attn_masks``: a part's images are masked by its own backend, which has described them with its metadata."""
+    if not isinstance(get_attn_backend(), TwoKinds):
+        original(model, *args, **kwargs)
 
 
 def logits_of_each(
