@@ -126,6 +126,12 @@ class Admission:
         self._lost += requests * plain / running
         return self._lost < extra or self._let_go()
 
+    def __str__(self) -> str:
+        """Milliseconds, for the log."""
+        kinds = {"plain steps by requests": self.plain, "prefills by tokens": self.alone, "extra by tokens": self.extra}
+        told = (f"{name}: " + ", ".join(f"{size:.0f}: {1000 * took:.1f}" for size, took in times.points()) for name, times in kinds.items())
+        return f"ms of {'; '.join(told)}"
+
     def _let_go(self) -> bool:
         self._held_since = None
         return False

@@ -4,6 +4,7 @@
 """
 
 import functools
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,12 +15,14 @@ from sglang.srt.runtime_context import get_parallel
 
 from sglang_gemma4 import switches
 from sglang_gemma4.patching import note
+from sglang_gemma4.speculative import beside_reasons
 from sglang_gemma4.speculative.admission import Admission
 
+logger = logging.getLogger(__name__)
 NAME = "prefill_beside"
 GAP = 2.0
-LOOKED_AT = 64
-"""Waiting requests whose tokens are counted; more than these do not fit into a step."""
+TOLD_EVERY = 256
+"""Joined steps between two lines of the log that say what was measured."""
 
 
 def most_tokens(environ: Mapping[str, str] = os.environ) -> int | None:
@@ -52,6 +55,9 @@ def gap(environ: Mapping[str, str] = os.environ) -> float:
     return found
 
 
+_joined = [0]
+
+
 @functools.cache
 def admission() -> Admission:
     """That of this process's scheduler."""
@@ -72,14 +78,14 @@ def measured() -> bool:
 
 
 @contextmanager
-def bounded(scheduler: Any, running: Any, last: Any, problem: Callable[[Any], str | None]) -> Iterator[None]:
+def bounded(scheduler: Any, running: Any, last: Any) -> Iterator[None]:
     """While requests run, SGLang's chunk size is bounded, so that no step is much longer than a plain decode step.
 
     Several short prompts fill a chunk together. An idle server prefills at once, with the chunk size that it was started with, and so does
-    one whose prompts cannot go beside (``problem``): to run short chunks in turn with decode steps would only delay both.
+    one whose prompts cannot go beside: to run short chunks in turn with decode steps would only delay both.
     """
     size = scheduler.chunked_prefill_size
-    if size is None or scheduler.is_mixed_chunk or not busy(running, last) or problem(scheduler):
+    if size is None or scheduler.is_mixed_chunk or not busy(running, last) or beside_reasons.next_problem(scheduler):
         yield
         return
     most = most_tokens()
@@ -100,11 +106,15 @@ def busy(running: Any, last: Any) -> bool:
     return prefilled or not running.is_empty()
 
 
-def gathers(scheduler: Any, running: Any, problem: Callable[[Any], str | None]) -> bool:
-    """Whether a plain step goes first, because few tokens wait and a joined step would cost more than they lose by it."""
+def gather(original: Callable[..., bool], scheduler: Any, running: Any) -> bool:
+    """Around ``_should_defer_prefill``: a plain step goes first too where few tokens wait and a joined step costs more than they lose."""
+    return original(scheduler, running) or _gathers(scheduler, running)
+
+
+def _gathers(scheduler: Any, running: Any) -> bool:
     if running.is_empty() or scheduler.chunked_req is not None or scheduler.is_mixed_chunk or scheduler.chunked_prefill_size is None:
         return False
-    if problem(scheduler) or not measured():
+    if beside_reasons.next_problem(scheduler) or not measured():
         return False
     return admission().holds(len(running.reqs), len(scheduler.waiting_queue), _waiting_tokens(scheduler), time.monotonic())
 
@@ -114,12 +124,17 @@ def arrived(result: Any) -> None:
     shape = getattr(result, "prompt_tokens_beside", None)
     if shape is None:
         admission().pause()
-    else:
-        admission().arrived(*shape, time.monotonic())
+        return
+    tokens, requests = shape
+    admission().arrived(tokens, requests, time.monotonic())
+    if all(shape):
+        _joined[0] += 1
+        if _joined[0] % TOLD_EVERY == 0:
+            logger.info("sglang-gemma4: %d prefills beside running requests; %s", _joined[0], admission())
 
 
 def _waiting_tokens(scheduler: Any) -> int:
     """Prompt tokens that wait, cached prefixes of requests that were not looked at included."""
     cut = scheduler.chunked_req
     rest = 0 if cut is None else len(cut.origin_input_ids) - cut.prefix_len
-    return rest + sum(len(req.origin_input_ids) for req in scheduler.waiting_queue[:LOOKED_AT])
+    return rest + sum(len(req.origin_input_ids) for req in scheduler.waiting_queue[: beside_reasons.LOOKED_AT])

@@ -4,6 +4,7 @@ Each gives a line ``BESIDE {"rows": [prompt rows, running rows], "host_ms": …,
 logits, and where it waited for the device in between (PyTorch's sync debug mode).
 """
 
+import importlib
 import json
 import time
 import warnings
@@ -15,9 +16,9 @@ def install() -> None:
     """Wrap the joined forward."""
     import torch
 
-    from sglang_gemma4.models.schedule import joined_forward
     from tests.gpu.sync_counter import _place
 
+    joined_forward: Any = importlib.import_module("sglang_gemma4.models.schedule.joined_forward")
     original = joined_forward.forward
 
     def counted(runner: Any, prefill: Any, running: Any, *args: Any) -> Any:

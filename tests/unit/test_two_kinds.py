@@ -9,7 +9,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_gemma4 import switches
 from sglang_gemma4.attention.two_kinds import Part, TwoKinds
-from sglang_gemma4.speculative import prefill_beside, prompt_chunks
+from sglang_gemma4.speculative import beside_reasons, prefill_beside, prompt_chunks
 
 
 class Scaling:
@@ -67,14 +67,14 @@ def test_a_forward_that_fails_is_said_and_each_batch_runs_alone(monkeypatch: pyt
     def fails(_batch: Any) -> None:
         raise ValueError("no such kernel")
 
-    monkeypatch.setattr(prefill_beside, "_given_up", [])
+    monkeypatch.setattr(beside_reasons, "given_up", [])
     monkeypatch.setattr(prefill_beside, "get_parallel", lambda: SimpleNamespace(tp_size=1))
     own, pair = Forwards(), prefill_beside.Pair(SimpleNamespace(), SimpleNamespace(), fails)
     modes = [ForwardMode.DECODE, ForwardMode.EXTEND]
     assert [pair.forward(own, None, SimpleNamespace(forward_mode=mode)) for mode in modes] == ["alone", "alone"]
     assert own.alone == modes
     assert "a prefill beside running requests failed" in caplog.text
-    assert prefill_beside.server_problem(None) == "a joined forward failed, ValueError: no such kernel"
+    assert beside_reasons.server_problem(None) == "a joined forward failed, ValueError: no such kernel"
     monkeypatch.setattr(prefill_beside, "get_parallel", lambda: SimpleNamespace(tp_size=2))
     with pytest.raises(ValueError, match="no such kernel"):
         prefill_beside.Pair(SimpleNamespace(), SimpleNamespace(), fails).forward(

@@ -1,0 +1,137 @@
+"""Why a prefill does not go beside running requests: what of a server, of prompts that may be next, of two batches speaks against it."""
+
+import functools
+from typing import Any
+
+from sglang.srt.environ import envs
+from sglang.srt.runtime_context import get_disagg, get_exec, get_lora, get_parallel, get_spec
+
+from sglang_gemma4 import switches
+from sglang_gemma4.attention import image_spans, second_metadata
+from sglang_gemma4.attention.image_masks import ImageAttention
+
+MEDIA_FIXES = "SGLANG_GEMMA4_MEDIA_FIXES"
+LOOKED_AT = 64
+"""Waiting requests that are looked at; more than these do not fit into a step."""
+given_up: list[str] = []
+"""Why this process joins no forwards any more, if one failed."""
+
+
+def server_problem(scheduler: Any) -> str | None:
+    """Why no prefill of this server goes beside a decode step, or None."""
+    return given_up[0] if given_up else _fixed_problem(scheduler)
+
+
+def next_problem(scheduler: Any) -> str | None:
+    """Why prompts that may be next do not go beside a decode step, as far as that is known before they are chosen; or None."""
+    waiting = [*scheduler.waiting_queue[:LOOKED_AT], *([] if scheduler.chunked_req is None else [scheduler.chunked_req])]
+    media = any(req.multimodal_inputs is not None for req in waiting)
+    return server_problem(scheduler) or (media_problem(scheduler.tp_worker.model_runner) if media else None)
+
+
+def media_problem(runner: Any) -> str | None:
+    """Why prompts with images, videos or audio do not go beside a decode step, or None."""
+    backend = getattr(runner.attn_backend, "prefill_backend", runner.attn_backend)
+    if isinstance(getattr(backend, "extend_attention_fwd", None), ImageAttention) or type(backend).__name__ == "Gemma4CpuAttention":
+        return None
+    if not switches.is_on(MEDIA_FIXES) or image_spans.bidirectional(runner.model_config.hf_config):
+        return f"a prompt has images, video or audio, whose masks a {type(backend).__name__} gets for a whole batch"
+    return None
+
+
+@functools.cache
+def _fixed_problem(scheduler: Any) -> str | None:
+    """What does not change while a scheduler runs; asked for in each of its iterations."""
+    parallel, execution = get_parallel(), get_exec()
+    for what, size in (
+        ("pipeline", parallel.pp_size), ("attention data", parallel.attn_dp_size), ("context", parallel.attn_cp_size),
+        ("decode context", parallel.attn_dcp_size),
+    ):  # fmt: skip
+        if size > 1:
+            return f"{what} parallel over {size} ranks"
+    if get_disagg().disaggregation_mode != "null":
+        return "prefill and decode are on servers of their own"
+    if not scheduler.is_generation or scheduler.dllm_config is not None:
+        return "the model does not decode token by token"
+    if get_lora().enable_lora:
+        return "LoRA adapters follow the rows of one batch"
+    if execution.deterministic.enable_deterministic_inference:
+        return "deterministic inference: a row's rounding would depend on what runs beside it"
+    if execution.moe.expert_distribution_recorder_mode is not None:
+        return "the use of experts is recorded by batch"
+    if scheduler.enable_hierarchical_cache or scheduler.enable_unified_cache_external_linker or scheduler.enable_hisparse:
+        return "the KV cache has a tier on the host, whose loads follow one batch"
+    if scheduler.enable_unified_memory or scheduler.enable_pdmux:
+        return "unified memory and PD multiplexing follow one batch's forward"
+    return speculation_problem(scheduler) or runner_problem(scheduler.tp_worker.model_runner)
+
+
+def speculation_problem(scheduler: Any) -> str | None:
+    """Why drafts of this server cannot be verified beside a prefill, or None."""
+    from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPWorkerV2
+
+    from sglang_gemma4.speculative.worker_v1 import FrozenKVMTPWorkerV1
+
+    if scheduler.spec_algorithm.is_none():
+        return None
+    worker = scheduler.model_worker
+    if not isinstance(worker, FrozenKVMTPWorkerV2) or isinstance(worker, FrozenKVMTPWorkerV1):
+        return f"drafts are those of a {type(worker).__name__}"
+    if get_spec().speculative_eagle_topk != 1:
+        return f"--speculative-eagle-topk {get_spec().speculative_eagle_topk}: drafts are trees"
+    if worker.plan_stream is not None:
+        return "verify steps are planned on a stream of their own"
+    return None
+
+
+def runner_problem(runner: Any) -> str | None:
+    """Why this ``ModelRunner`` cannot run two batches in one forward, or None."""
+    problem = second_metadata.problem_with(runner.attn_backend)
+    if problem is not None:
+        return f"attention backend: {problem}"
+    if any(type(vars(each).get("forward_extend")).__name__ == "FlashImageLayers" for each in _backends(runner.attn_backend)):
+        return "fa4's masks of images follow one batch"
+    if runner.canary_manager is not None or runner.msprobe_debugger is not None:
+        return "a debugger follows each forward"
+    if runner.eplb_manager is not None or runner.enable_elastic_ep:
+        return "experts move between ranks"
+    if runner.lora_manager is not None or runner.hisparse_coordinator is not None:
+        return "adapters or sparse attention follow one batch"
+    from sglang.srt.layers.moe.utils import is_tbo_enabled
+    from sglang.srt.state_capturer.indexer_topk import get_global_indexer_capturer
+    from sglang.srt.state_capturer.routed_experts import get_global_experts_capturer
+
+    if get_global_experts_capturer() is not None or get_global_indexer_capturer() is not None:
+        return "routed experts are returned by batch"
+    return "two-batch overlap splits a batch" if is_tbo_enabled() else None
+
+
+def has_media(prefill: Any) -> bool:
+    """Whether a prompt of this batch has images, videos or audio."""
+    return any(inputs is not None for inputs in prefill.multimodal_inputs or ())
+
+
+def _backends(backend: Any) -> list[Any]:
+    return [backend, *(getattr(backend, name) for name in ("prefill_backend", "decode_backend") if hasattr(backend, name))]
+
+
+def batch_problem(scheduler: Any, prefill: Any, running: Any) -> str | None:
+    """Why these two batches run one after the other, or None."""
+    if running.is_prefill_only or prefill.is_prefill_only:
+        return "requests without output tokens"
+    problem = media_problem(scheduler.tp_worker.model_runner) if has_media(prefill) else None
+    if problem is not None:
+        return problem
+    if prefill.input_embeds is not None or prefill.replace_embeds is not None:
+        return "a prompt is given as embeddings"
+    if any(req.beam_group is not None for req in (*prefill.reqs, *running.reqs)):
+        return "beam search"
+    delayed = scheduler.enable_overlap and scheduler.spec_algorithm.is_none()
+    if delayed and (prefill.has_grammar or running.has_grammar or envs.SGLANG_ENABLE_DELAY_SAMPLE.get()):
+        return "without speculation the overlapped scheduler samples under a grammar after the next step has begun"
+    if delayed and running.sampling_info.penalizer_orchestrator.is_required:
+        # cumulate_penalty_output_tokens takes the last token that the host knows, which may be one less after a prefill.
+        return "without speculation the overlapped scheduler's penalties depend on when a prefill's token is read"
+    if not running.check_decode_mem():
+        return "the KV pool has no room for the running requests' next tokens, so some may be retracted"
+    return None
