@@ -9,6 +9,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_gemma4 import switches
 from sglang_gemma4.attention.two_kinds import Part, TwoKinds
+from sglang_gemma4.models.schedule import joined_forward
 from sglang_gemma4.speculative import beside_reasons, prefill_beside, prompt_chunks
 
 
@@ -42,6 +43,25 @@ def test_each_part_has_its_rows_batch_and_backend() -> None:
 def test_other_numbers_of_rows_are_refused() -> None:
     with pytest.raises(ValueError, match=r"a forward of 3 \+ 2 rows got a tensor of 6"):
         kinds().split(torch.zeros(6, 1))
+
+
+def test_window_indices_are_sized_by_what_the_host_knows() -> None:
+    def given(*args: Any, **kwargs: Any) -> Any:
+        return kwargs.get("window_kv_indices", args[9] if len(args) > 9 else None)
+
+    def call(*others: Any) -> Any:
+        return joined_forward.window_buffers(given, torch.zeros(4), None, None, None, 64, *others)
+
+    chunk = SimpleNamespace(forward_mode=ForwardMode.EXTEND, extend_prefix_lens_cpu=[5, 100, 0])
+    verify = SimpleNamespace(forward_mode=ForwardMode.TARGET_VERIFY, seq_lens_cpu=None)
+    decode = SimpleNamespace(forward_mode=ForwardMode.DECODE, seq_lens_cpu=torch.tensor([3, 70]))
+    for batch, held, size in ((chunk, None, 69), (verify, [70, 10], 74), (decode, [1, 1], 67)):
+        with joined_forward.keys_before(batch, held):
+            assert call("lengths", 3).shape == (size,)
+            assert call("lengths", 3, "cpu", None, "a graph's buffer") == "a graph's buffer"
+    with joined_forward.keys_before(verify):
+        assert call("lengths", 3) is None, "SGLang asks the device"
+    assert call("lengths", 3) is None
 
 
 class Forwards:

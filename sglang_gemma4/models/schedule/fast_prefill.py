@@ -106,7 +106,8 @@ def short_part(model: Any, spans: Spans, forward_batch: Any, backend: Any, with_
         _as_decode(short)
     else:
         _as_extension(short, list(spans.counts), read_rows.ends(forward_batch))
-    return ShortPart(rows, short, second_metadata.prepare(backend, short))
+    with joined_forward.keys_before(short):
+        return ShortPart(rows, short, second_metadata.prepare(backend, short))
 
 
 def _as_decode(short: Any) -> None:

@@ -65,13 +65,11 @@ def forward(runner: Any, prefill: Any, running: Any, held: Sequence[int] | None 
         held: slots of the KV pool that each request of ``running`` has; for batches whose lengths are on the device only.
     """
     backend = runner.attn_backend
-    if running.seq_lens_cpu is not None:
-        held = running.seq_lens_cpu.tolist()
-    elif held is not None:
+    if running.seq_lens_cpu is None and held is not None:
         running.seq_lens_sum = sum(held)  # of such a batch, backends only take it as a size
-    with _keys_before(held):
+    with keys_before(running, held):
         second = second_metadata.prepare(backend, running)
-    with _keys_before(prefill.extend_prefix_lens_cpu):  # last: what parts share, such as the masks of images, is then the prefill's
+    with keys_before(prefill):  # last: what parts share, such as the masks of images, is then the prefill's
         backend.init_forward_metadata(prefill)
     both = joined(prefill, running)
     kinds = TwoKinds([Part(each.input_ids.shape[0], each, own) for each, own in ((prefill, backend), (running, second))])
@@ -90,8 +88,16 @@ _lengths: ContextVar[Sequence[int] | None] = ContextVar("keys_before", default=N
 
 
 @contextmanager
-def _keys_before(lengths: Sequence[int] | None) -> Iterator[None]:
-    """While metadata are prepared: how many keys each request of the batch has in the KV pool, or more; None where nobody knows."""
+def keys_before(batch: Any, held: Sequence[int] | None = None) -> Iterator[None]:
+    """While the metadata of a ``ForwardBatch`` are prepared: how many keys each of its requests has in the KV pool, or more.
+
+    Args:
+        held: for batches whose lengths are on the device only.
+    """
+    if batch.forward_mode == ForwardMode.EXTEND:
+        lengths = batch.extend_prefix_lens_cpu
+    else:
+        lengths = held if batch.seq_lens_cpu is None else batch.seq_lens_cpu.tolist()
     token = _lengths.set(lengths)
     try:
         yield
