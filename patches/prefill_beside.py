@@ -9,9 +9,7 @@ BESIDE, CHUNKS = "sglang_gemma4.speculative.prefill_beside", "sglang_gemma4.spec
 JOINED = "sglang_gemma4.models.schedule.joined_forward"
 
 PATCH = Patch(
-    name="prefill_beside",
     switch="SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY",
-    does="Prompts are prefilled in the same forward as the decode or verify rows of the running requests.",
     why="Stock runs a prefill or the running batch: while a queue is admitted, decode falls to a third. It refuses mixed chunks under MTP, "
     "and elsewhere sends decode rows through the prefill kernel.",
     evidence="srt/managers/scheduler.py:3992-4003 · srt/arg_groups/speculative_hook.py:1002 · srt/managers/schedule_batch.py:3267 · "

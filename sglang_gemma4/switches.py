@@ -60,7 +60,7 @@ SHARED_WEIGHTS = "SGLANG_GEMMA4_SHARED_WEIGHTS"
 VLLM_PYTHON = "SGLANG_GEMMA4_VLLM_PYTHON"
 """Not a switch: the Python whose environment has vLLM, for `bench --arm vllm` (benchmark/vllm.py)."""
 BESIDE_TOKENS = "SGLANG_GEMMA4_BESIDE_TOKENS"
-"""Not a switch: the most prompt tokens beside running requests (speculative/prefill_beside.py); unset: by measured times."""
+"""Not a switch: the most prompt tokens beside running requests (speculative/prompt_chunks.py); unset: by measured times."""
 BESIDE_GAP = "SGLANG_GEMMA4_BESIDE_GAP"
 """Not a switch: plain decode steps that may pass between two tokens of a running request while prompts go beside it; unset: 2."""
 NO_SWITCHES = (WITHOUT, DEBUG_DIR, CACHE_DIR, SHARED_WEIGHTS, VLLM_PYTHON, BESIDE_TOKENS, BESIDE_GAP)
