@@ -6,7 +6,7 @@ SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 GRAPHS = "sglang.srt.model_executor.runner.decode_cuda_graph_runner.DecodeCudaGraphRunner"
 MODEL = "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration"
 BESIDE, CHUNKS = "sglang_gemma4.speculative.prefill_beside", "sglang_gemma4.speculative.prompt_chunks"
-JOINED = "sglang_gemma4.models.schedule.joined_forward"
+JOINED, BATCH = "sglang_gemma4.models.schedule.joined_forward", "sglang_gemma4.models.schedule.joined_batch"
 
 PATCH = Patch(
     switch="SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY",
@@ -27,7 +27,7 @@ PATCH = Patch(
         Hook(
             "sglang.srt.layers.attention.triton_backend.update_sliding_window_buffer",
             "around",
-            f"{JOINED}:window_buffers",
+            f"{BATCH}:window_buffers",
             "4e495713bb1e",
         ),
         Hook(f"{MODEL}.prepare_attn_masks", "around", f"{JOINED}:masks_of_parts", "5fa09fbdafa9"),

@@ -37,6 +37,11 @@ class TwoKinds:
         return getattr(self.parts[0].backend, name)
 
     @cached_property
+    def rows(self) -> int:
+        """Rows of all parts."""
+        return sum(part.rows for part in self.parts)
+
+    @cached_property
     def sliding_slots(self) -> torch.Tensor | None:
         """``[rows]``: where the rows' keys go in the buffers of sliding layers, on triton; None if these have no slots of their own."""
         slots = [part.backend.forward_metadata.swa_out_cache_loc for part in self.parts]
@@ -64,6 +69,17 @@ class TwoKinds:
         forward_batch: Any,
         save_kv_cache: bool = True,
     ) -> torch.Tensor:
-        """``[rows, heads * value dim]``; the arguments are those of ``AttentionBackend.forward``, ``forward_batch`` is not read."""
-        given = zip(self.parts, self.split(q), self.split(k), self.split(v), strict=True)
-        return torch.cat([part.backend.forward(q, k, v, layer, part.batch, save_kv_cache).flatten(1) for part, q, k, v in given])
+        """``[rows, heads * value dim]``, in ``forward_batch``'s output buffer if it has one; the arguments are those of
+        ``AttentionBackend.forward``."""
+        given = getattr(forward_batch, "_attn_output", None)
+        out = q.new_empty(q.shape[0], layer.tp_q_head_num * layer.v_head_dim) if given is None else given
+        parts = zip(self.parts, *map(self.split, (q, k, v, out)), strict=True)
+        for part, own_q, own_k, own_v, own_out in parts:
+            part.batch._attn_output = own_out  # a backend that knows it writes there
+            try:
+                found = part.backend.forward(own_q, own_k, own_v, layer, part.batch, save_kv_cache)
+            finally:
+                part.batch._attn_output = None
+            if found.data_ptr() != own_out.data_ptr():
+                own_out.view(found.shape).copy_(found)
+        return out

@@ -184,6 +184,35 @@ def test_accept_length_and_radix_hits(family: str, nursery: Nursery) -> None:
 
 
 @pytest.mark.parametrize("family", ["tiny-26b-a4b", "tiny-e2b"])
+def test_joined_forwards_replay_prefill_graphs(family: str, nursery: Nursery, tmp_path: Path) -> None:
+    """Recorded and replayed operator by operator (``recorded_graphs``); the last prompt is beside more rows than the largest graph has."""
+    images.draw(0, "red").resize((96, 96)).save(tmp_path / "red.png")
+    texts = text_prompts(family, [20, 75, 33, 40, 9])
+    prompts: list[Any] = [*texts, "<bos>What is this <|image|> called?"]
+    asked: list[dict[str, Any]] = [{"rid": "long"}, *({"rid": rid, "after": ["long", 4]} for rid in ("one", "two"))]
+    asked += [{"rid": "again", "after": ["one", -1]}, {"rid": "short", "after": ["again", -1]}]
+    asked += [{"rid": "image", "after": ["short", -1], "images": [str(tmp_path / "red.png")]}]
+    groups = {"graphs": timed(prompts, [greedy(tokens) for tokens in (200, 9, 12, 9, 3, 9)], asked)}
+    draft: dict[str, Any] = {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{family}-assistant", "max_total_tokens": 1200}
+    draft |= {"disable_overlap_schedule": False, "disable_cuda_graph": False, "disable_decode_cuda_graph": True}
+    draft |= {"cuda_graph_bs_prefill": [8, 16, 32, 48, 64], "chunked_prefill_size": 64}
+    sabotage = "overlapped recorded_graphs:install"
+    found, expected = (serve(nursery, groups, on, sabotage, family, **draft)["graphs"] for on in "10")
+    assert [output.token_ids for output in found] == [output.token_ids for output in expected]
+    drafts = [[output.meta_info["spec_correct_drafts_histogram"] for output in answers] for answers in (found, expected)]
+    assert drafts[0] == drafts[1]
+    log = found[0].log
+    together, replays = joined(log), [int(rows) for rows in re.findall(r"^REPLAYED \d+ for (\d+)$", log, re.MULTILINE)]
+    small = [sum(step.rows) for step in together if sum(step.rows) <= 64]
+    assert {rid for step in together for rid in step.prefilled} == {"one", "two", "again", "short", "image"}
+    assert len(small) >= 4
+    assert not set(small) - set(replays), "each is replayed"
+    large = any(sum(step.rows) > 64 for step in together)
+    assert ("a joined forward is launched kernel by kernel: more tokens than the 64 of the largest prefill graph" in log) is large
+    assert ("yoco declined: " in log) is (family != "tiny-e2b")
+
+
+@pytest.mark.parametrize("family", ["tiny-26b-a4b", "tiny-e2b"])
 def test_images_go_beside_running_requests_whole(family: str, nursery: Nursery, tmp_path: Path) -> None:
     """26B-A4B's images attend both ways, E2B's do not; chunks of 64 would cut the second."""
     paths = [str(tmp_path / f"{number}.png") for number in range(2)]

@@ -24,7 +24,7 @@ from sglang.srt.utils.common import async_h2d
 
 from sglang_gemma4.attention import second_metadata
 from sglang_gemma4.attention.two_kinds import Part, TwoKinds
-from sglang_gemma4.models.schedule import joined_forward, read_rows, short_graphs
+from sglang_gemma4.models.schedule import joined_batch, read_rows, short_graphs
 from sglang_gemma4.models.schedule.read_rows import Spans, first_shared
 from sglang_gemma4.models.schedule.short_graphs import ShortGraphs, layers_of_rows
 
@@ -64,22 +64,22 @@ def plan(model: Any, forward_batch: Any) -> ShortPart | None:
     """
     backend = get_attn_backend()
     if isinstance(backend, TwoKinds):
-        return _beside(model, *backend.parts)
+        spans = read_rows.of_batch(backend.parts[0].batch)
+        return None if spans.skip_nothing else short_part_beside(model, spans, *backend.parts)
     spans = read_rows.of_batch(forward_batch)
     return None if spans.skip_nothing else short_part(model, spans, forward_batch, backend)
 
 
-def _beside(model: Any, prefill: Part, running: Part) -> ShortPart | None:
-    """As :func:`plan`, for a prefill that goes through with decode or verify rows of other requests, which are all read."""
-    spans = read_rows.of_batch(prefill.batch)
-    if spans.skip_nothing:
-        return None
+def short_part_beside(model: Any, spans: Spans, prefill: Part, running: Part) -> ShortPart:
+    """As :func:`short_part`, for a prefill that goes through with decode or verify rows of other requests, which are all read."""
     short = short_part(model, spans, prefill.batch, prefill.backend, with_graphs=False)
     others = torch.arange(prefill.rows, prefill.rows + running.rows, device=short.rows.device)
     if short.batch is None:
-        return ShortPart(others, copy.copy(running.batch), running.backend)
+        batch = copy.copy(running.batch)
+        batch.global_num_token_non_padded_cpu = running.rows
+        return ShortPart(others, batch, running.backend)
     kinds = TwoKinds([Part(len(short.rows), short.batch, short.backend), running])
-    return ShortPart(torch.cat([short.rows, others]), joined_forward.joined(short.batch, running.batch), kinds)
+    return ShortPart(torch.cat([short.rows, others]), joined_batch.joined(short.batch, running.batch), kinds)
 
 
 def short_part(model: Any, spans: Spans, forward_batch: Any, backend: Any, with_graphs: bool = True) -> ShortPart:
@@ -106,7 +106,7 @@ def short_part(model: Any, spans: Spans, forward_batch: Any, backend: Any, with_
         _as_decode(short)
     else:
         _as_extension(short, list(spans.counts), read_rows.ends(forward_batch))
-    with joined_forward.keys_before(short):
+    with joined_batch.keys_before(short):
         return ShortPart(rows, short, second_metadata.prepare(backend, short))
 
 

@@ -13,9 +13,11 @@ from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import 
 from sglang.srt.model_executor.runner_utils.forward_batch import get_forward_batch, set_forward_batch
 from sglang.srt.model_executor.runner_utils.prefill_graph import is_in_full_prefill_graph, is_in_prefill_graph_scope
 
+from sglang_gemma4.attention.two_kinds import TwoKinds
 from sglang_gemma4.models.schedule import fast_prefill, read_rows
 from sglang_gemma4.models.schedule.fast_prefill import ShortPart
 from sglang_gemma4.models.schedule.read_rows import Spans
+from sglang_gemma4.patching import takes
 
 PART = "_sglang_gemma4_short_part"
 SHORT = "_sglang_gemma4_short_graphs"
@@ -61,6 +63,18 @@ def plan(model: Any, forward_batch: Any, static_batch: Any, backend: Any) -> str
         spans = Spans(spans.lengths, spans.lengths)
     setattr(static_batch, PART, fast_prefill.short_part(model, spans, forward_batch, backend))
     return problem
+
+
+def plan_joined(model: Any, static_batch: Any, kinds: TwoKinds) -> None:
+    """As :func:`plan`, for a replay of two batches whose attention is in ``kinds``; what is against it is said here."""
+    if not model.__dict__.get(SHORT, False):
+        return
+    prefill = kinds.parts[0]
+    problem = read_rows.batch_problem(prefill.rows, prefill.batch)
+    spans = read_rows.of_batch(prefill.batch)
+    if not takes("yoco", problem, "a prefill goes through all layers"):
+        spans = Spans(spans.lengths, spans.lengths)
+    setattr(static_batch, PART, fast_prefill.short_part_beside(model, spans, *kinds.parts))
 
 
 @eager_on_graph

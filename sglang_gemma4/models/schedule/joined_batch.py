@@ -1,0 +1,88 @@
+"""The batch that the layers of a joined forward see, and sizes of attention metadata that the host knows.
+
+Nothing waits for the device: what metadata are sized by is known to the host (:func:`window_buffers`).
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+BY_ROW = ("input_ids", "positions", "out_cache_loc")
+_BY_REQUEST = (
+    "req_pool_indices", "seq_lens", "seq_lens_sum", "seq_lens_cpu", "req_pool_indices_cpu", "orig_seq_lens", "extend_seq_lens",
+    "extend_prefix_lens", "extend_start_loc", "extend_seq_lens_cpu", "extend_prefix_lens_cpu", "extend_logprob_start_lens_cpu",
+    "kv_loc_plan", "sampling_info", "spec_info", "mm_inputs", "lora_ids", "rids", "next_token_logits_buffer",
+    "global_num_token_non_padded", "num_token_non_padded", "out_cache_loc_virtual",
+)  # fmt: skip
+"""Only the parts have them: a layer that asked the joined batch would get an error, not the numbers of one part. Media are an exception."""
+
+
+def joined(prefill: Any, running: Any) -> Any:
+    """The ``ForwardBatch`` that the layers see: rows of ``prefill``, then those of ``running``.
+
+    It is a prefill in name, so that no layer takes it for a decode step of few rows.
+    """
+    both = copy.copy(prefill)
+    for name in BY_ROW:
+        rows = [getattr(prefill, name), getattr(running, name)]
+        setattr(both, name, None if any(own is None for own in rows) else torch.cat(rows))
+    for name in _BY_REQUEST:
+        setattr(both, name, None)
+    if prefill.mm_inputs is not None:  # embedded by request; requests without media are skipped
+        both.mm_inputs = [*prefill.mm_inputs, *[None] * running.batch_size]
+        both.extend_prefix_lens_cpu = [*prefill.extend_prefix_lens_cpu, *[0] * running.batch_size]
+        each = running.input_ids.shape[0] // running.batch_size
+        both.extend_seq_lens_cpu = [*prefill.extend_seq_lens_cpu, *[each] * running.batch_size]
+    both.batch_size = prefill.batch_size + running.batch_size
+    both.extend_num_tokens = both.global_num_token_non_padded_cpu = both.out_cache_loc.shape[0]
+    both.forward_mode = ForwardMode.EXTEND
+    both.return_logprob = False
+    both.residual_stream = None
+    return both
+
+
+_lengths: ContextVar[Sequence[int] | None] = ContextVar("keys_before", default=None)
+
+
+@contextmanager
+def keys_before(batch: Any, held: Sequence[int] | None = None) -> Iterator[None]:
+    """While the metadata of a ``ForwardBatch`` are prepared: how many keys each of its requests has in the KV pool, or more.
+
+    Args:
+        held: for batches whose lengths are on the device only.
+    """
+    if batch.forward_mode == ForwardMode.EXTEND:
+        lengths = batch.extend_prefix_lens_cpu
+    else:
+        lengths = held if batch.seq_lens_cpu is None else batch.seq_lens_cpu.tolist()
+    token = _lengths.set(lengths)
+    try:
+        yield
+    finally:
+        _lengths.reset(token)
+
+
+def window_buffers(
+    original: Callable[..., Any],
+    window_kv_indptr: torch.Tensor,
+    translator: Any,
+    plan: Any,
+    req_pool_indices: torch.Tensor,
+    sliding_window_size: int,
+    *others: Any,
+    **more: Any,
+) -> Any:
+    """Around triton's ``update_sliding_window_buffer``: a joined forward's indices are sized by the host's lengths.
+
+    SGLang reads the size from the device, so the host would wait for all that it has launched, and the device for the layers' launches.
+    """
+    lengths = _lengths.get()
+    if lengths is not None and len(others) < 5 and more.get("window_kv_indices") is None:
+        size = sum(min(length, sliding_window_size) for length in lengths)
+        more["window_kv_indices"] = torch.empty(size, dtype=torch.int64, device=window_kv_indptr.device)
+    return original(window_kv_indptr, translator, plan, req_pool_indices, sliding_window_size, *others, **more)

@@ -1,0 +1,78 @@
+"""A joined forward by SGLang's breakable prefill graphs: one of its pieces after the other, attention of each batch in Python between them.
+
+The pieces know tokens, not requests, so rows of a prompt and rows that are verified are alike to them. Launched kernel by kernel a joined
+forward takes the host as long as any eager prefill (``prefill_sizes.LAUNCH_SECONDS`` a layer), which for a short chunk is longer than the
+card needs.
+"""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sglang.srt.model_executor.runner.prefill_cuda_graph_runner import PrefillCudaGraphRunner
+from sglang.srt.model_executor.runner_backend.breakable_cuda_graph_backend import BreakableCudaGraphBackend
+
+from sglang_gemma4.attention.two_kinds import TwoKinds
+from sglang_gemma4.models.schedule import fast_prefill_graph
+from sglang_gemma4.models.schedule.joined_batch import BY_ROW
+
+
+def graphs_of(runner: Any) -> PrefillCudaGraphRunner | None:
+    """The breakable prefill graphs of a ``ModelRunner``, or None."""
+    graphs = runner.prefill_cuda_graph_runner
+    return graphs if isinstance(graphs, PrefillCudaGraphRunner) and isinstance(graphs.backend, BreakableCudaGraphBackend) else None
+
+
+def problem_with(graphs: PrefillCudaGraphRunner, prefill: Any, both: Any) -> str | None:
+    """Why no graph is replayed for ``both``, the batch of all rows, of which ``prefill`` is a part; or None."""
+    rows = both.input_ids.shape[0]
+    if rows > graphs.max_num_tokens:
+        return f"more tokens than the {graphs.max_num_tokens} of the largest prefill graph"
+    if graphs.use_captured_attn_metadata:
+        return "the attention backend captures its metadata"
+    fits = graphs.can_replay_locally(
+        batch_size=both.batch_size,
+        num_tokens=rows,
+        input_embeds=prefill.input_embeds,
+        replace_embeds=prefill.replace_embeds,
+        prefix_lens=prefill.extend_prefix_lens_cpu,
+        is_target_verify=False,
+        capture_hidden_mode=prefill.capture_hidden_mode,
+        return_logprob=prefill.return_logprob,
+        lora_ineligible=graphs.enable_lora,
+        contains_mm_inputs=prefill.contains_mm_inputs(),
+    )
+    return None if fits else "SGLang's rules for prefill graphs"
+
+
+def replay(graphs: PrefillCudaGraphRunner, both: Any, kinds: TwoKinds) -> Any:
+    """What the model returns for ``both``, whose layers find the attention of each part in ``kinds``.
+
+    As ``PrefillCudaGraphRunner.execute``, but for metadata of attention, which the parts have.
+    """
+    runner, rows = graphs.model_runner, both.input_ids.shape[0]
+    size = graphs._pad_to_bucket(rows, graphs.capture_num_tokens)
+    with graphs.model_context(), graphs.backend.replay_session():
+        graphs.raw_num_tokens, graphs.raw_bs = rows, both.batch_size
+        graphs.buffer_registry.fill_from(
+            both, raw_bs=both.batch_size, padded_bs=both.batch_size, raw_num_tokens=rows, padded_num_tokens=size
+        )
+        static = copy.copy(both)
+        for name in BY_ROW:
+            setattr(static, name, graphs.buffer_registry.get_slot(name).slice_for(both.batch_size, size))
+        static = runner.prepare_dummy_forward_batch(static)
+        with _attention(runner, kinds):
+            fast_prefill_graph.plan_joined(graphs.layer_model, static, kinds)
+            return graphs._execute_body_capture(both, static, size, rows, graphs._shape_key(size, both))
+
+
+@contextmanager
+def _attention(runner: Any, kinds: TwoKinds) -> Iterator[None]:
+    """Meanwhile ``kinds`` is what SGLang's graphs find as the attention of ``runner``."""
+    kept = runner.attn_backend
+    runner.attn_backend = kinds
+    try:
+        yield
+    finally:
+        runner.attn_backend = kept
