@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from sglang.srt.runtime_context import get_parallel
+from sglang.srt.runtime_context import get_parallel, get_spec
 
 from sglang_gemma4 import switches
+from sglang_gemma4.models.schedule import joined_graph
 from sglang_gemma4.patching import note
 from sglang_gemma4.speculative import beside_reasons
 from sglang_gemma4.speculative.admission import Admission
@@ -21,7 +22,7 @@ from sglang_gemma4.speculative.admission import Admission
 logger = logging.getLogger(__name__)
 NAME = "prefill_beside"
 GAP = 2.0
-TOLD_EVERY = 256
+TOLD_EVERY = 128
 """Joined steps between two lines of the log that say what was measured."""
 
 
@@ -92,6 +93,9 @@ def bounded(scheduler: Any, running: Any, last: Any) -> Iterator[None]:
     if most is None and measured():
         requests = max(len(running.reqs), 1)
         most = admission().tokens(requests, _waiting_tokens(scheduler), size)
+        graphs = joined_graph.graphs_of(scheduler.tp_worker.model_runner)
+        if graphs is not None:
+            most = joined_graph.fitted(most, requests * _rows_each(scheduler), graphs.capture_num_tokens)
     if most is not None:
         scheduler.chunked_prefill_size = min(size, -(-most // scheduler.page_size) * scheduler.page_size)
     try:
@@ -131,6 +135,11 @@ def arrived(result: Any) -> None:
         _joined[0] += 1
         if _joined[0] % TOLD_EVERY == 0:
             logger.info("sglang-gemma4: %d prefills beside running requests; %s", _joined[0], admission())
+
+
+def _rows_each(scheduler: Any) -> int:
+    """Rows of a running request in its next step."""
+    return 1 if scheduler.spec_algorithm.is_none() else int(get_spec().speculative_num_draft_tokens)
 
 
 def _waiting_tokens(scheduler: Any) -> int:

@@ -10,18 +10,23 @@ import sys
 from pathlib import Path
 
 from tests.gpu.measure import Run, has_card
-from tests.gpu.stages import GRAPHS, PACKAGE, SHARED, SMALL, Stage, bench, engines, tests
+from tests.gpu.stages import COMMON, PACKAGE, SHARED, SMALL, Stage, bench, engines, tests
 
 SWITCH, GAP = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY=1", "SGLANG_GEMMA4_BESIDE_GAP"
 BESIDE = f"--arm beside:package,mtp,{SWITCH}"
-BOUNDS = f"--arm bound-1.5:package,mtp,{SWITCH},{GAP}=1.5 --arm bound-4:package,mtp,{SWITCH},{GAP}=4"
-TOGETHER = f"{GRAPHS} --max-total-tokens=200000 --swa-full-tokens-ratio=0.3 --mem-fraction-static=0.95 --sleep-on-idle"
+WIDE = f"--arm bound-4:package,mtp,{SWITCH},{GAP}=4"
+BOUNDS = f"--arm bound-1.5:package,mtp,{SWITCH},{GAP}=1.5 {WIDE}"
+TOGETHER = (
+    f"{COMMON} --context-length=16384 --max-running-requests=80 --max-total-tokens=200000 --swa-full-tokens-ratio=0.45 "
+    "--mem-fraction-static=0.95 --sleep-on-idle"
+)
+"""Three servers over one copy of the weights, with the decode graphs that an operator gets."""
 
 STAGES: tuple[Stage, ...] = (
     tests("beside-tests", 300, "prefill beside verify works on a card, without waits", *engines("prefill_beside_gpu"), beside=False),
     bench(
         "beside-mix", 420, "requests of mixed lengths while others run", "26b-a4b",
-        f"{SHARED} {PACKAGE} {BESIDE} --workload mix --repetitions 3", TOGETHER,
+        f"{SHARED} {PACKAGE} {BESIDE} {WIDE} --workload mix,32x1000/200 --repetitions 3", TOGETHER,
     ),
     bench(
         "beside-32", 300, "32 prompts of 1,000 tokens at once; decode steps, which must not change", "26b-a4b",

@@ -9,32 +9,42 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_gemma4 import switches
 from sglang_gemma4.attention.two_kinds import Part, TwoKinds
-from sglang_gemma4.models.schedule import joined_forward
+from sglang_gemma4.models.schedule import joined_batch
+from sglang_gemma4.models.schedule.joined_graph import fitted
 from sglang_gemma4.speculative import beside_reasons, prefill_beside, prompt_chunks
 
 
 class Scaling:
     """Attention that multiplies the queries."""
 
-    def __init__(self, factor: float) -> None:
+    def __init__(self, factor: float, writes: bool) -> None:
         self.factor = self.token_to_kv_pool = factor
+        self.writes = writes  # where the batch says; else the result is its own
         self.seen: list[Any] = []
         self.forward_metadata = SimpleNamespace(swa_out_cache_loc=torch.tensor([int(factor)]))
 
     def forward(self, q: torch.Tensor, k: Any, v: Any, _layer: Any, batch: Any, save: bool) -> torch.Tensor:
-        self.seen.append((None if k is None else len(k), None if v is None else len(v), batch, save))
-        return q * self.factor
+        self.seen.append((None if k is None else len(k), None if v is None else len(v), batch.name, save))
+        if not self.writes:
+            return q * self.factor
+        batch._attn_output.copy_((q * self.factor).flatten(1))
+        return batch._attn_output
 
 
 def kinds() -> TwoKinds:
-    return TwoKinds([Part(3, "chunk", Scaling(2.0)), Part(2, "verify", Scaling(5.0))])
+    chunk, verify = SimpleNamespace(name="chunk"), SimpleNamespace(name="verify")
+    return TwoKinds([Part(3, chunk, Scaling(2.0, writes=True)), Part(2, verify, Scaling(5.0, writes=False))])
 
 
 def test_each_part_has_its_rows_batch_and_backend() -> None:
     both, rows = kinds(), torch.ones(5, 2, 4)
-    out = both.forward(rows, rows, None, None, "not read", save_kv_cache=False)
-    assert out.tolist() == [[2.0] * 8] * 3 + [[5.0] * 8] * 2
-    assert [part.backend.seen for part in both.parts] == [[(3, None, "chunk", False)], [(2, None, "verify", False)]]
+    layer, given = SimpleNamespace(tp_q_head_num=2, v_head_dim=4), torch.zeros(5, 8)
+    outs = [both.forward(rows, rows, None, layer, SimpleNamespace(_attn_output=out), save_kv_cache=False) for out in (None, given)]
+    for out in outs:
+        assert out.tolist() == [[2.0] * 8] * 3 + [[5.0] * 8] * 2
+    assert outs[1] is given
+    assert [part.backend.seen for part in both.parts] == [[(3, None, "chunk", False)] * 2, [(2, None, "verify", False)] * 2]
+    assert [part.batch._attn_output for part in both.parts] == [None, None]
     assert both.token_to_kv_pool == 2.0, "what both share is asked of the first"
     assert both.sliding_slots is not None
     assert both.sliding_slots.tolist() == [2, 5]
@@ -50,16 +60,16 @@ def test_window_indices_are_sized_by_what_the_host_knows() -> None:
         return kwargs.get("window_kv_indices", args[9] if len(args) > 9 else None)
 
     def call(*others: Any) -> Any:
-        return joined_forward.window_buffers(given, torch.zeros(4), None, None, None, 64, *others)
+        return joined_batch.window_buffers(given, torch.zeros(4), None, None, None, 64, *others)
 
     chunk = SimpleNamespace(forward_mode=ForwardMode.EXTEND, extend_prefix_lens_cpu=[5, 100, 0])
     verify = SimpleNamespace(forward_mode=ForwardMode.TARGET_VERIFY, seq_lens_cpu=None)
     decode = SimpleNamespace(forward_mode=ForwardMode.DECODE, seq_lens_cpu=torch.tensor([3, 70]))
     for batch, held, size in ((chunk, None, 69), (verify, [70, 10], 74), (decode, [1, 1], 67)):
-        with joined_forward.keys_before(batch, held):
+        with joined_batch.keys_before(batch, held):
             assert call("lengths", 3).shape == (size,)
             assert call("lengths", 3, "cpu", None, "a graph's buffer") == "a graph's buffer"
-    with joined_forward.keys_before(verify):
+    with joined_batch.keys_before(verify):
         assert call("lengths", 3) is None, "SGLang asks the device"
     assert call("lengths", 3) is None
 
@@ -116,3 +126,13 @@ def test_gap() -> None:
     for wrong in ("1", "-3", "nan", "much"):
         with pytest.raises(switches.SwitchError, match=f"{switches.BESIDE_GAP}={wrong} is not a number of plain decode steps"):
             prompt_chunks.gap({switches.BESIDE_GAP: wrong})
+
+
+def test_chunks_that_fill_a_graph_beside_other_rows() -> None:
+    sizes = [256, 512, 768, 1024]
+    assert fitted(1000, 128, sizes) == 1024 - 128
+    assert fitted(800, 128, sizes) == 768 - 128
+    assert fitted(500, 128, sizes) == 512 - 128
+    assert fitted(200, 128, sizes) == 200, "the next smaller graph would leave more than a third of them waiting"
+    assert fitted(3000, 128, sizes) == 3000, "no graph is near"
+    assert fitted(64, 320, [256]) == 64
