@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
+from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
 
 class Part(NamedTuple):
@@ -73,6 +75,8 @@ class TwoKinds:
         ``AttentionBackend.forward``."""
         given = getattr(forward_batch, "_attn_output", None)
         out = q.new_empty(q.shape[0], layer.tp_q_head_num * layer.v_head_dim) if given is None else given
+        if save_kv_cache and k is not None and self._write_at_once(layer, forward_batch, k, v):
+            save_kv_cache = False
         parts = zip(self.parts, *map(self.split, (q, k, v, out)), strict=True)
         for part, own_q, own_k, own_v, own_out in parts:
             part.batch._attn_output = own_out  # a backend that knows it writes there
@@ -83,3 +87,21 @@ class TwoKinds:
             if found.data_ptr() != own_out.data_ptr():
                 own_out.view(found.shape).copy_(found)
         return out
+
+    def _write_at_once(self, layer: Any, forward_batch: Any, k: torch.Tensor, v: torch.Tensor) -> bool:
+        """Whether keys and values of all parts were written in one go, as triton's backends write those of one batch."""
+        first = self.parts[0].backend
+        if not self._alike or layer.k_scale is not None or layer.v_scale is not None:
+            return False
+        where = KVWriteLoc.for_batch(forward_batch, swa_loc=self.sliding_slots)
+        first._set_kv_buffer(forward_batch, layer, where, k, v)
+        return True
+
+    @cached_property
+    def _alike(self) -> bool:
+        """Whether all parts write keys and values as triton's backends do, into the same pool, and none in a way of its own."""
+        backends = [part.backend for part in self.parts]
+        if not all(isinstance(each, TritonAttnBackend) for each in backends):
+            return False
+        own = (type(each)._set_kv_buffer is not TritonAttnBackend._set_kv_buffer or "_set_kv_buffer" in vars(each) for each in backends)
+        return not any(own) and not any(each.dcp_size > 1 for each in backends)

@@ -1,42 +1,68 @@
 """How many prompt tokens go beside a batch of running requests: by measured times of steps.
 
-Three kinds of steps are timed as their results arrive: plain ones (running requests alone), prefills alone, and joined ones. What a joined
-step takes longer than a plain one is its ``extra``, by prompt tokens. From that follow
+Three kinds of steps are timed as their results arrive: plain ones by running requests, prefills alone by tokens, and joined ones by rows,
+those of prompts and of running requests together: what a card computes depends on their sum, and below some number it is the host's
+launches that take the time. From these follow
 
-- the most tokens with which a running request's gap between two tokens stays within ``gap`` plain steps;
-- the fewest with which prompts get on at :data:`SHARE` of the rate of prefills in turn with decode steps. They win where both cannot be
-  had: a bound on gaps that a small batch cannot keep would only delay first tokens;
+- the most rows of a step with which a running request's gap between two tokens stays within ``gap`` plain steps;
+- the most that take hardly longer than the fewest (:data:`FREE`): where launches alone exceed the bound, fewer tokens would only delay
+  first tokens;
+- whether joined steps are worth it: not where a prefill and a plain step in turn take less time;
 - whether a few waiting tokens are worth a joined step yet, or are gathered with others for up to ``gap - 1`` plain steps. They are worth
-  one when the waiting requests' empty places have cost as much as the step's extra time.
+  one when the waiting requests' empty places have cost as much as what the step takes longer than a plain one.
 
+What was never timed is tried: joined steps of three sizes, prefills in turn, and a plain step now and then where only joined ones ran.
 Pure Python: tokens, counts and seconds in, tokens out. Nothing here waits for a device or reads a clock.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-START = 512
-"""Prompt tokens of joined steps until enough of them are timed."""
 LEAST = 64
-SHARE = 0.5
+"""Prompt tokens of a step."""
+TRIED = (1024, 2048, 512)
+"""Rows of the first joined steps."""
+FREE = 1.1
 SAMPLES, ENOUGH = 9, 3
 """Times whose median is used, and from how many on: the first ones may have waited for a compiler."""
 TINY = 0.25
 """Waiting tokens up to this part of what may go beside are gathered."""
+LOOK_EVERY = 24
+"""Joined steps after which a plain one is timed, where none of as many requests is known."""
+
+
+def ladder(most: int) -> list[int]:
+    """Rows of steps that are considered: two an octave, up to twice ``most``."""
+    sizes = [LEAST]
+    while sizes[-1] < 2 * most:
+        sizes += [sizes[-1] * 3 // 2, sizes[-1] * 2]
+    return sizes
 
 
 class Times:
-    """Median times by size, where sizes of one power of two are taken together; between them linear."""
+    """Median times by size, where sizes between two of :func:`ladder` are taken together; between them linear."""
 
-    def __init__(self) -> None:
+    def __init__(self, octave: int = 2, grows: bool = True) -> None:
+        """``octave``: sizes of an octave that are kept apart, 1 or 2. ``grows``: above what was measured times grow with the size."""
         self._found: dict[int, deque[tuple[int, float]]] = {}
+        self._octave, self._grows = octave, grows
         self._points: list[tuple[float, float]] = []
+
+    def _key(self, size: int) -> int:
+        """Sizes above one step of the ladder, up to the next, share a key."""
+        octave = max(size - 1, 0).bit_length()
+        return self._octave * octave + (self._octave == 2 and size > 3 << octave >> 2)
 
     def add(self, size: int, seconds: float) -> None:
         """Record a time."""
-        self._found.setdefault(size.bit_length(), deque(maxlen=SAMPLES)).append((size, seconds))
+        self._found.setdefault(self._key(size), deque(maxlen=SAMPLES)).append((size, seconds))
         self._points = []
+
+    def known(self, size: int) -> bool:
+        """Whether enough steps of about this size were timed."""
+        return len(self._found.get(self._key(size), ())) >= ENOUGH
 
     def points(self) -> list[tuple[float, float]]:
         """Sizes and times in order; a larger size never has a shorter time."""
@@ -50,7 +76,7 @@ class Times:
         return found
 
     def at(self, size: float) -> float | None:
-        """The time of a size, None where nothing is known; outside of what was measured it grows with the size."""
+        """The time of a size, None where nothing is known; that of the least measured size below it."""
         points = self.points()
         if not points:
             return None
@@ -58,12 +84,7 @@ class Times:
             if low <= size <= high:
                 return before + (after - before) * (size - low) / max(high - low, 1.0)
         nearest, seconds = points[0] if size < points[0][0] else points[-1]
-        return seconds * size / nearest
-
-    def nearest(self, size: int) -> float | None:
-        """The time of the measured size next to this one."""
-        points = self.points()
-        return min(points, key=lambda point: abs(point[0] - size))[1] if points else None
+        return seconds * max(size / nearest, 1.0) if self._grows else seconds
 
 
 class Admission:
@@ -71,13 +92,21 @@ class Admission:
 
     def __init__(self, gap: float) -> None:
         self.gap = gap
-        self.plain, self.alone, self.extra = Times(), Times(), Times()
+        self.plain, self.alone, self.joined = Times(octave=1, grows=False), Times(), Times()
         self._last: float | None = None
         self._held_since: float | None = None
         self._lost = 0.0
+        self._since_plain = 0
 
-    def arrived(self, tokens: int, running: int, now: float) -> None:
-        """A result arrived at ``now`` seconds, of a step with so many prompt tokens and running requests; results come in launch order."""
+    def arrived(self, tokens: int, running: int, rows: int, now: float) -> None:
+        """A result arrived at ``now`` seconds; results come in launch order.
+
+        Args:
+            tokens: of prompts in its step.
+            running: requests that were decoded in it.
+            rows: tokens that the model saw.
+        """
+        self._since_plain = self._since_plain + 1 if tokens and running else 0
         last, self._last = self._last, now
         if last is None:
             return
@@ -86,49 +115,66 @@ class Admission:
             self.plain.add(running, seconds)
         elif tokens > 0 and running == 0:
             self.alone.add(tokens, seconds)
-        elif tokens > 0 and (plain := self.plain.nearest(running)) is not None:
-            self.extra.add(tokens, max(seconds - plain, 0.0))
+        elif tokens > 0:
+            self.joined.add(rows, seconds)
 
     def pause(self) -> None:
         """Nothing runs: the time until the next result is no step's."""
         self._last = None
 
-    def tokens(self, running: int, waiting: int, most: int) -> int:
-        """How many of ``waiting`` prompt tokens may go beside ``running`` requests in one step, at most ``most``."""
-        plain, points = self.plain.nearest(running), self.extra.points()
-        if plain is None or not points:
-            return min(START, most)
-        within, over = float(LEAST), max(2 * points[-1][0], 2.0 * LEAST)  # a curve that ends is followed to twice its end
-        for _ in range(12):
-            middle = (within + over) / 2
-            fits = (self.extra.at(middle) or 0.0) <= (self.gap - 1.0) * plain
-            within, over = (middle, over) if fits else (within, middle)
-        return min(most, max(int(within), self._soon_enough(plain, min(max(waiting, 1), most))))
+    def tokens(self, running: int, each: int, waiting: int, most: int, sizes: Sequence[int] = ()) -> int:
+        """How many of ``waiting`` prompt tokens may go beside ``running`` requests of ``each`` rows in one step, at most ``most``.
 
-    def _soon_enough(self, plain: float, waiting: int) -> int:
-        """The fewest tokens a step, by powers of two, with which the waiting ones get on at :data:`SHARE` of their rate in turn."""
-        alone = self.alone.at(waiting) if self.alone.points() else self.extra.at(waiting)
-        rate = waiting / (plain + (alone or 0.0))
-        size = LEAST
-        while size < waiting and size / (plain + (self.extra.at(size) or 0.0)) < SHARE * rate:
-            size *= 2
-        return min(size, waiting)
+        Args:
+            sizes: rows that are not padded, ascending; others are padded to the next of them.
+        """
+        rows = running * each
+        room = [size for size in (*sizes, *ladder(most), rows + most) if rows + min(LEAST, most) <= size <= rows + most]
+        for size in TRIED:
+            if size in room and waiting >= size - rows and not self.joined.known(size):
+                return size - rows
+        plain = self.plain.at(running)
+        if plain is None or not self.joined.points():
+            return min(most, max(TRIED[0] - rows, LEAST))
+        last = sizes[-1] if sizes else 0
+        timed = {size: self._of_rows(size, sizes) for size in room if size in sizes or size > last or size == rows + most}
+        bound = max(self.gap * plain, FREE * min(timed.values()))
+        return max(size for size, seconds in timed.items() if seconds <= bound) - rows
 
-    def holds(self, running: int, requests: int, waiting: int, now: float) -> bool:
+    def _of_rows(self, rows: int, sizes: Sequence[int] = ()) -> float:
+        """Seconds of a joined step; an estimate where no such size was timed, infinite where none was."""
+        seconds = self.joined.at(next((size for size in sizes if size >= rows), rows))
+        return float("inf") if seconds is None else seconds
+
+    def looks(self, running: int) -> bool:
+        """Whether a plain step goes first because only joined ones ran for long, and none of about as many requests was timed."""
+        return self._since_plain >= LOOK_EVERY and not self.plain.known(running)
+
+    def joins(self, running: int, each: int, tokens: int) -> bool:
+        """Whether ``tokens`` of prompts go beside ``running`` requests; else a prefill and a decode step follow each other.
+
+        The first ones of a size go beside; as soon as such steps are timed, some follow each other, so that both are.
+        """
+        plain, rows, alone = self.plain.at(running), running * each + tokens, self.alone.at(tokens)
+        if plain is None or not self.joined.known(rows):
+            return True
+        return alone is not None and self.alone.known(tokens) and self._of_rows(rows) <= plain + alone
+
+    def holds(self, running: int, each: int, requests: int, waiting: int, most: int, now: float) -> bool:
         """Whether ``requests`` that wait with so many prompt tokens are left waiting for one more plain step; asked once a step."""
-        plain, extra = self.plain.nearest(running), self.extra.at(waiting)
-        if requests == 0 or plain is None or extra is None:
+        plain, joined = self.plain.at(running), self.joined.at(running * each + waiting)
+        if requests == 0 or plain is None or joined is None:
             return self._let_go()
         if self._held_since is None:
             self._held_since, self._lost = now, 0.0
-        if now - self._held_since + plain > (self.gap - 1.0) * plain * 1.01 or waiting > TINY * self.tokens(running, waiting, 1 << 30):
+        if now - self._held_since + plain > (self.gap - 1.0) * plain * 1.01 or waiting > TINY * self.tokens(running, each, waiting, most):
             return self._let_go()
         self._lost += requests * plain / running
-        return self._lost < extra or self._let_go()
+        return self._lost < joined - plain or self._let_go()
 
     def __str__(self) -> str:
         """Milliseconds, for the log."""
-        kinds = {"plain steps by requests": self.plain, "prefills by tokens": self.alone, "extra by tokens": self.extra}
+        kinds = {"plain steps by requests": self.plain, "prefills by tokens": self.alone, "joined steps by rows": self.joined}
         told = (f"{name}: " + ", ".join(f"{size:.0f}: {1000 * took:.1f}" for size, took in times.points()) for name, times in kinds.items())
         return f"ms of {'; '.join(told)}"
 

@@ -125,7 +125,7 @@ def choose(scheduler: Any, plan: Any) -> Any:
     if prefill is None or prefill.forward_mode != ForwardMode.EXTEND or running is prefill or running.is_empty():
         return plan
     reason = beside_reasons.server_problem(scheduler) or beside_reasons.batch_problem(scheduler, prefill, running)
-    if not takes(NAME, reason, "prefill and decode alternate"):
+    if not takes(NAME, reason, "prefill and decode alternate") or not prompt_chunks.joins(scheduler, prefill, running):
         return plan
     ready = scheduler.update_running_batch(running)
     if ready is not None and not ready.is_empty():
@@ -141,7 +141,7 @@ def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) ->
     requests = 0 if batch.forward_mode.is_extend() else len(batch.reqs)
     if running is None:
         result = original(scheduler, batch, *args, **kwargs)
-        result.prompt_tokens_beside = None if media else (tokens, requests)
+        result.prompt_tokens_beside = None if media else (tokens, requests, tokens + requests * prompt_chunks.rows_each(scheduler))
         return result
     from sglang.srt.managers.overlap_utils import resolve_forward_inputs
 
@@ -168,7 +168,8 @@ def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) ->
     result.beside = (running.copy(), of_running)
     if not joined:  # its time is that of no kind of step
         return result
-    result.prompt_tokens_beside = None if media else (tokens, len(running.reqs))
+    rows = tokens + len(running.reqs) * prompt_chunks.rows_each(scheduler)
+    result.prompt_tokens_beside = None if media else (tokens, len(running.reqs), rows)
     counts["steps"] += 1
     counts["prompt tokens"] += tokens
     counts["running requests"] += len(running.reqs)

@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -91,17 +91,36 @@ def bounded(scheduler: Any, running: Any, last: Any) -> Iterator[None]:
         return
     most = most_tokens()
     if most is None and measured():
-        requests = max(len(running.reqs), 1)
-        most = admission().tokens(requests, _waiting_tokens(scheduler), size)
-        graphs = joined_graph.graphs_of(scheduler.tp_worker.model_runner)
-        if graphs is not None:
-            most = joined_graph.fitted(most, requests * _rows_each(scheduler), graphs.capture_num_tokens)
+        most = _by_times(scheduler, max(len(running.reqs), 1), size)
     if most is not None:
         scheduler.chunked_prefill_size = min(size, -(-most // scheduler.page_size) * scheduler.page_size)
     try:
         yield
     finally:
         scheduler.chunked_prefill_size = size
+
+
+def _by_times(scheduler: Any, requests: int, size: int) -> int | None:
+    """Prompt tokens of the next step, at most ``size``; None: as many as SGLang likes, since the step after it will decode."""
+    each, waiting = rows_each(scheduler), max(_waiting_tokens(scheduler), 1)
+    most = admission().tokens(requests, each, waiting, size, _unpadded(scheduler))
+    return most if admission().joins(requests, each, min(most, waiting)) or not admission().alone.points() else None
+
+
+def joins(scheduler: Any, prefill: Any, running: Any) -> bool:
+    """Whether ``prefill`` goes beside ``running`` by measured times; it does where the operator chose the number of tokens."""
+    if not measured():
+        return True
+    found = admission().joins(len(running.reqs), rows_each(scheduler), prefill.extend_num_tokens)
+    if not found and admission().alone.points():
+        note(NAME, "a prefill and a decode step in turn were measured to take less time than both in one forward, for some sizes at least")
+    return found
+
+
+def _unpadded(scheduler: Any) -> Sequence[int]:
+    """Rows of a joined step that are not padded; all are, where there are no graphs."""
+    graphs = joined_graph.graphs_of(scheduler.tp_worker.model_runner)
+    return () if graphs is None else graphs.capture_num_tokens
 
 
 def busy(running: Any, last: Any) -> bool:
@@ -120,7 +139,10 @@ def _gathers(scheduler: Any, running: Any) -> bool:
         return False
     if beside_reasons.next_problem(scheduler) or not measured():
         return False
-    return admission().holds(len(running.reqs), len(scheduler.waiting_queue), _waiting_tokens(scheduler), time.monotonic())
+    requests, waiting, each = len(running.reqs), len(scheduler.waiting_queue), rows_each(scheduler)
+    if admission().looks(requests):
+        return True
+    return admission().holds(requests, each, waiting, _waiting_tokens(scheduler), scheduler.chunked_prefill_size, time.monotonic())
 
 
 def arrived(result: Any) -> None:
@@ -129,15 +151,15 @@ def arrived(result: Any) -> None:
     if shape is None:
         admission().pause()
         return
-    tokens, requests = shape
-    admission().arrived(tokens, requests, time.monotonic())
-    if all(shape):
+    tokens, requests, rows = shape
+    admission().arrived(tokens, requests, rows, time.monotonic())
+    if tokens and requests:
         _joined[0] += 1
         if _joined[0] % TOLD_EVERY == 0:
             logger.info("sglang-gemma4: %d prefills beside running requests; %s", _joined[0], admission())
 
 
-def _rows_each(scheduler: Any) -> int:
+def rows_each(scheduler: Any) -> int:
     """Rows of a running request in its next step."""
     return 1 if scheduler.spec_algorithm.is_none() else int(get_spec().speculative_num_draft_tokens)
 

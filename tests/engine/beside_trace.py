@@ -1,4 +1,5 @@
-"""What an engine ran together, in its log: ``TEST_SABOTAGE`` names ``watch``, ``overlapped``, ``retracting`` or ``failing``.
+"""What an engine ran together, in its log: ``TEST_SABOTAGE`` names ``watch``, ``overlapped``, ``retracting``,
+``failing`` or ``timed``.
 
 Each forward of two batches gives a line ``BESIDE {"prefilled": […], "running": […], "rows": [prompt rows, running rows], "heads": products
 with the head's weights}``; the rest is ``mtp_trace``'s.
@@ -42,6 +43,21 @@ def failing() -> None:
         return original(self, q, k, v, layer, *args, **kwargs)
 
     kinds.forward = forward
+
+
+def timed() -> None:
+    """As ``watch``; chunks go by the times of a made-up card: of a plain step, and of one by its rows."""
+    watch()
+    admission: Any = importlib.import_module("sglang_gemma4.speculative.admission")
+    chunks: Any = importlib.import_module("sglang_gemma4.speculative.prompt_chunks")
+    admission.TRIED, arrived, now = (256, 512, 128), chunks.arrived, [0.0]
+
+    def advanced(result: Any) -> None:
+        tokens, _, rows = result.prompt_tokens_beside
+        now[0] += max(0.016, 8e-5 * rows) if tokens else 0.01
+        arrived(result)
+
+    chunks.arrived, chunks.time = advanced, type("Clock", (), {"monotonic": lambda: now[0]})
 
 
 def _trace() -> None:

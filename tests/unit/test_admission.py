@@ -2,69 +2,121 @@
 
 import pytest
 
-from sglang_gemma4.speculative.admission import LEAST, SHARE, START, Admission
+from sglang_gemma4.speculative.admission import ENOUGH, FREE, LEAST, LOOK_EVERY, TRIED, Admission, Times, ladder
 
-PLAIN, LAUNCHES, TOKEN = 0.010, 0.002, 0.00001
-"""Seconds of a plain step, of a joined step's launches, of a prompt token."""
-
-
-def card(admission: Admission, prefills: dict[int, float], joined: tuple[int, ...], running: int = 32) -> None:
-    """Steps of this card: four plain ones, then prefills alone, then joined ones, three of each."""
-    now = 0.0
-    admission.arrived(0, running, now)
-    for tokens, requests, seconds in (
-        *[(0, running, PLAIN)] * 4,
-        *((size, 0, took) for size, took in prefills.items() for _ in range(3)),
-        *((size, running, PLAIN + LAUNCHES + TOKEN * size) for size in joined for _ in range(3)),
-    ):
-        now += seconds
-        admission.arrived(tokens, requests, now)
+PLAIN, LAUNCHES, ROW = 0.020, 0.027, 0.00002
+"""Seconds of a plain step, of a joined step's launches, of a row of one."""
+EACH, MOST, WAITING = 4, 8192, 50_000
+SIZES = [size for size in ladder(MOST) if size <= 2048]
 
 
-def test_nothing_is_known_at_first() -> None:
-    admission = Admission(2.0)
-    assert admission.tokens(32, 9000, 8192) == START
-    assert admission.tokens(32, 9000, 128) == 128
-    assert not admission.holds(32, 1, 20, 0.0)
+def joined(rows: int) -> float:
+    return max(LAUNCHES, ROW * rows)
 
 
-@pytest.mark.parametrize(("gap", "tokens"), [(2.0, 800), (1.5, 300), (3.0, 1800)])
-def test_gaps_stay_within_the_operator_s_bound(gap: float, tokens: int) -> None:
-    admission = Admission(gap)
-    card(admission, {}, (64, 200, 400, 1000, 2000))
-    found = admission.tokens(32, 300, 8192)
-    assert found == pytest.approx(tokens, rel=0.1)
-    assert LAUNCHES + TOKEN * found <= (gap - 1.0) * PLAIN * 1.01
+class Card:
+    """Steps of this card, one after the other."""
+
+    def __init__(self, gap: float, plain: float = PLAIN, alone: float = 0.015) -> None:
+        self.admission, self.now = Admission(gap), 0.0
+        self.seconds_plain, self.seconds_alone = plain, alone
+        self.admission.arrived(0, 1, 4, 0.0)
+
+    def step(self, tokens: int, running: int, seconds: float | None = None) -> None:
+        rows = tokens + EACH * running
+        usual = joined(rows) if tokens and running else self.seconds_plain if running else max(self.seconds_alone, ROW * tokens)
+        self.now += usual if seconds is None else seconds
+        self.admission.arrived(tokens, running, rows, self.now)
+
+    def plain(self, *running: int) -> "Card":
+        for requests in running:
+            for _ in range(ENOUGH):
+                self.step(0, requests)
+        return self
+
+    def learn(self, running: int) -> "Card":
+        """Prompts come until the sizes are known."""
+        for _ in range(10 * ENOUGH):
+            tokens = self.admission.tokens(running, EACH, WAITING, MOST, SIZES)
+            self.step(tokens, running if self.admission.joins(running, EACH, tokens) else 0)
+        return self
 
 
-def test_few_samples_and_stalls_change_nothing() -> None:
-    admission = Admission(2.0)
-    card(admission, {}, (200, 400, 1000, 2000))
-    before = admission.tokens(32, 300, 8192)
-    admission.arrived(400, 32, 1e6)
-    admission.pause()
-    admission.arrived(400, 32, 2e6)
-    assert admission.tokens(32, 300, 8192) == pytest.approx(before, rel=0.1)
+def test_what_is_tried_first() -> None:
+    card = Card(2.0)
+    assert card.admission.tokens(80, EACH, 100, MOST, SIZES) == TRIED[0] - 320, "nothing is known"
+    card.plain(80)
+    tried = []
+    for _ in range(3 * ENOUGH):
+        tried.append(card.admission.tokens(80, EACH, WAITING, MOST, SIZES))
+        assert card.admission.joins(80, EACH, tried[-1])
+        card.step(tried[-1], 80)
+    assert tried == [size - 320 for size in TRIED for _ in range(ENOUGH)]
+    assert not card.admission.joins(80, EACH, 704), "then prefills in turn"
+    for _ in range(ENOUGH):
+        card.step(704, 0)
+    assert card.admission.joins(80, EACH, 704)
+    assert card.admission.tokens(80, EACH, WAITING, 128, SIZES) == 128
 
 
-def test_long_prompts_get_on_at_half_their_rate_in_turn() -> None:
-    """A small batch whose launches alone exceed the bound: the bound gives way, as far as the rate asks for."""
-    admission = Admission(1.1)
-    prefill = 0.004 + TOKEN * 4096
-    card(admission, {4096: prefill}, (64, 200, 400, 1000, 2000))
-    found = admission.tokens(32, 4096, 4096)
-    assert found > LEAST
-    rate = found / (PLAIN + LAUNCHES + TOKEN * found)
-    assert rate >= SHARE * 4096 / (PLAIN + prefill) * 0.95
-    assert admission.tokens(32, 40, 4096) == LEAST, "nothing long waits"
+@pytest.mark.parametrize(("gap", "rows"), [(1.5, 1024), (2.0, 1536), (3.0, 2048)])
+def test_gaps_stay_within_the_operator_s_bound(gap: float, rows: int) -> None:
+    card = Card(gap).plain(80).learn(80)
+    found = card.admission.tokens(80, EACH, WAITING, MOST, SIZES)
+    assert found == rows - 320, "a graph is filled"
+    assert joined(rows) <= gap * PLAIN
+
+
+def test_a_small_batch_does_not_hold_up_prompts() -> None:
+    """Launches alone exceed the bound: prompts get what they take no longer for."""
+    card = Card(2.0, plain=0.010).plain(8).learn(8)
+    found = card.admission.tokens(8, EACH, WAITING, MOST, SIZES)
+    assert joined(LEAST) > 2.0 * 0.010
+    assert found == 1024 - 32
+    assert joined(1024) <= FREE * joined(LEAST) < joined(1536)
+
+
+def test_steps_in_turn_where_they_take_less_time() -> None:
+    for plain, better in ((0.003, False), (PLAIN, True)):  # with 12 ms or more for a prefill, and 27 or more for both
+        card = Card(2.0, plain=plain, alone=0.012).plain(8).learn(8)
+        assert card.admission.joins(8, EACH, card.admission.tokens(8, EACH, WAITING, MOST, SIZES)) is better
+
+
+def test_stalls_and_pauses_change_nothing() -> None:
+    card = Card(2.0).plain(80).learn(80)
+    before = card.admission.tokens(80, EACH, WAITING, MOST, SIZES)
+    card.step(1024 - 320, 80, seconds=1e6)
+    card.admission.pause()
+    card.step(1536 - 320, 80, seconds=1e6)
+    assert card.admission.tokens(80, EACH, WAITING, MOST, SIZES) == before
+
+
+def test_a_plain_step_is_timed_now_and_then_until_it_is_known() -> None:
+    card = Card(2.0).plain(8)
+    looks = []
+    for _ in range(4 * (LOOK_EVERY + 1)):
+        looks.append(card.admission.looks(80))
+        card.step(0 if looks[-1] else 700, 80)
+    assert [step for step, look in enumerate(looks) if look] == [LOOK_EVERY + (LOOK_EVERY + 1) * n for n in range(ENOUGH)]
 
 
 def test_a_few_tokens_wait_for_others_but_not_long() -> None:
-    admission = Admission(4.0)
-    card(admission, {}, (64, 200, 400, 1000, 2000, 4000))
-    held = [admission.holds(32, 1, 64, PLAIN * step) for step in range(6)]
-    assert held[0], "one empty place of 32 costs less than a step's launches"
+    card = Card(4.0).plain(80).learn(80)
+
+    def holds(requests: int, waiting: int, now: float, running: int = 80) -> bool:
+        return card.admission.holds(running, EACH, requests, waiting, MOST, now)
+
+    held = [holds(1, LEAST, PLAIN * step) for step in range(6)]
+    assert held[0], "one empty place of 80 costs less than a step's launches"
     assert not all(held[:4]), "gap - 1 plain steps are the longest"
-    assert not admission.holds(32, 1, 3000, 1.0), "enough for a step"
-    assert not admission.holds(2, 2, 64, 2.0), "all places are empty"
-    assert not admission.holds(32, 0, 0, 3.0)
+    assert not holds(1, 3000, 1.0), "enough for a step"
+    assert not holds(2, LEAST, 2.0, running=2), "all places are empty"
+    assert not holds(0, 0, 3.0)
+
+
+def test_sizes_of_one_key() -> None:
+    times = Times()
+    for first, last in ((513, 768), (769, 1024), (1025, 1536)):
+        assert len({times._key(size) for size in (first, last)}) == 1
+    assert len({times._key(size) for size in ladder(2048)}) == len(ladder(2048))
+    assert "joined steps by rows: 1024: 27.0" in str(Card(2.0).plain(80).learn(80).admission).replace("512: 27.0, ", "")

@@ -10,7 +10,6 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang_gemma4 import switches
 from sglang_gemma4.attention.two_kinds import Part, TwoKinds
 from sglang_gemma4.models.schedule import joined_batch
-from sglang_gemma4.models.schedule.joined_graph import fitted
 from sglang_gemma4.speculative import beside_reasons, prefill_beside, prompt_chunks
 
 
@@ -126,13 +125,3 @@ def test_gap() -> None:
     for wrong in ("1", "-3", "nan", "much"):
         with pytest.raises(switches.SwitchError, match=f"{switches.BESIDE_GAP}={wrong} is not a number of plain decode steps"):
             prompt_chunks.gap({switches.BESIDE_GAP: wrong})
-
-
-def test_chunks_that_fill_a_graph_beside_other_rows() -> None:
-    sizes = [256, 512, 768, 1024]
-    assert fitted(1000, 128, sizes) == 1024 - 128
-    assert fitted(800, 128, sizes) == 768 - 128
-    assert fitted(500, 128, sizes) == 512 - 128
-    assert fitted(200, 128, sizes) == 200, "the next smaller graph would leave more than a third of them waiting"
-    assert fitted(3000, 128, sizes) == 3000, "no graph is near"
-    assert fitted(64, 320, [256]) == 64

@@ -6,7 +6,7 @@ card needs.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,12 +44,6 @@ def problem_with(graphs: PrefillCudaGraphRunner, prefill: Any, both: Any) -> str
         contains_mm_inputs=prefill.contains_mm_inputs(),
     )
     return None if fits else "SGLang's rules for prefill graphs"
-
-
-def fitted(tokens: int, rows: int, sizes: Sequence[int]) -> int:
-    """At most ``tokens`` prompt tokens, fewer where with ``rows`` others they fill a graph and are two thirds as many."""
-    filling = max((size - rows for size in sizes if 0 < size - rows <= tokens), default=0)
-    return filling if filling >= tokens * 2 / 3 else tokens
 
 
 def replay(graphs: PrefillCudaGraphRunner, both: Any, kinds: TwoKinds) -> Any:
