@@ -84,7 +84,7 @@ class Client:
                 if process.exitcode is None:
                     server.check()
                     if now - started > limit:
-                        raise Died(None, tail(server.log))
+                        raise Died(None, server.last_words())
         finally:
             process.kill()
         if process.exitcode or not out.exists():  # report the server's failure if it died, else the client's

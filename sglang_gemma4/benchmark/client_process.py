@@ -15,6 +15,7 @@ import pickle
 import sys
 import time
 import traceback
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,6 +82,22 @@ def _serving(log: Path) -> Any:
     return sglang.benchmark.serving
 
 
+def reset(url: str, limit: float = 20.0) -> None:
+    """Empty vLLM's prefix cache. It answers status 200 with ``success`` false while requests that have just ended still hold blocks.
+
+    Raises:
+        RuntimeError: blocks were held for ``limit`` seconds.
+    """
+    ends = time.monotonic() + limit
+    while True:
+        with urllib.request.urlopen(urllib.request.Request(f"{url}/reset_prefix_cache", method="POST"), timeout=limit) as response:
+            if json.load(response)["success"]:
+                return
+        if time.monotonic() > ends:
+            raise RuntimeError(f"vLLM did not empty its prefix cache within {limit:g} s: requests hold blocks of it")
+        time.sleep(0.1)
+
+
 class StreamClient:
     """Sends rows as streams; :attr:`streams` has one entry per row, in the rows' order."""
 
@@ -102,6 +119,8 @@ class StreamClient:
             for index, row in enumerate(self.rows)
         ]
         serving.get_request = lambda requests, rate: replay(requests, rate, use_trace_timestamps=True)
+        flush = serving.flush_server_cache
+        serving.flush_server_cache = lambda url, backend, *more: reset(url) if backend.startswith("vllm") else flush(url, backend, *more)
 
     async def send(self, request_func_input: Any, pbar: Any = None) -> Any:
         """One request of SGLang's client: what it makes of a row, and when the tokens came."""

@@ -59,7 +59,7 @@ class Server:
             self.check()
             seconds = time.monotonic() - self.started
             if seconds > limit:
-                raise Died(None, tail(self.log))
+                raise Died(None, self.last_words())
             if seconds - told >= 15:
                 told = seconds
                 progress(f"waiting for the server, {seconds:.0f} s; its log says: {(tail(self.log) or ['nothing yet'])[-1][:110]}")
@@ -72,7 +72,11 @@ class Server:
     def check(self) -> None:
         """Raise :class:`Died` if the process has ended."""
         if (status := self.process.poll()) is not None:
-            raise Died(status, tail(self.log))
+            raise Died(status, self.last_words())
+
+    def last_words(self) -> list[str]:
+        """What its log says of its end, the most telling lines last."""
+        return tail(self.log)
 
     def describe(self) -> dict[str, Any]:
         """Of a ``start`` record: the settings that the server ended up with, and the state of each patch."""
@@ -85,6 +89,9 @@ class Server:
             with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
                 os.killpg(self.process.pid, sign)
                 self.process.wait(20)
+        ends = time.monotonic() + 20
+        while alive(self.process.pid) and time.monotonic() < ends:  # killed, but a large process takes time to free its memory
+            time.sleep(0.1)
 
     def _info(self) -> dict[str, Any]:
         """What ``/server_info`` answers."""
@@ -118,6 +125,18 @@ def patches_of(info: Mapping[str, Any]) -> dict[str, str]:
 
 def _state(info: Mapping[str, Any]) -> dict[str, Any]:
     return dict((info.get("internal_states") or [{}])[0])
+
+
+def alive(group: int) -> list[int]:
+    """Ids of the processes of a process group that have not ended (one that only waits to be reaped has)."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
 
 
 def tail(log: Path, lines: int = TAIL) -> list[str]:

@@ -6,9 +6,11 @@ without what a run asks of all arms. An arm's own flags are vLLM's and come last
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +18,8 @@ from typing import Any
 
 import sglang_gemma4
 from sglang_gemma4.benchmark.arms import Arm
-from sglang_gemma4.benchmark.server import Server
+from sglang_gemma4.benchmark.server import Died, Server
+from sglang_gemma4.benchmark.vllm_weights import FILLED
 from sglang_gemma4.switches import VLLM_PYTHON
 
 FLAGS = {
@@ -46,6 +49,12 @@ _PLUGIN_FILES = (
     "tiny/spread_weights.py",
     "tiny/families.*",
 )
+
+# The engine is a process of its own. When it ends, the API server says that it died "(above)" and as a rule ends too, but can also stay.
+_ENGINE_DIED = re.compile(rb"EngineDeadError|EngineCore (?:failed to start|encountered a fatal error)")
+_CAUSE = re.compile(r"^\((?:EngineCore|Worker)[^)]*\) ERROR [^]]*\] ([\w.]*(?:Error|Exception|Interrupt)\b.*)")
+ENDS_WITHIN = 20.0  # seconds, an API server whose engine died
+
 _FIND = "import importlib.metadata, importlib.util; assert importlib.util.find_spec('vllm'); print(importlib.metadata.version('vllm'))"
 
 
@@ -58,7 +67,9 @@ class VllmServer(Server):
         self, python: str, model: str, flags: Sequence[str], environment: Mapping[str, str], log: Path, scratch: Path | None, version: str
     ) -> None:
         """``flags`` are vLLM's. With random weights ``scratch`` is a folder for what they need, else None."""
-        self.flags, self.version = flags, version
+        self.flags, self.version, self.filled = flags, version, scratch is not None
+        self._before = log.stat().st_size if log.exists() else 0  # bytes of rounds before
+        self._engine_died: float | None = None  # when it was seen in the log
         own, path = {**ENVIRONMENT, **environment}, model
         if scratch:
             inherited = own.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
@@ -67,10 +78,31 @@ class VllmServer(Server):
         words = ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--model", path, "--served-model-name", model]
         self._start([python, *words, *flags], own, log)
 
+    def check(self) -> None:
+        """Raise :class:`Died` if the process has ended, or lives on without its engine."""
+        super().check()
+        if self._engine_died is None and _ENGINE_DIED.search(self._log(65536)):
+            self._engine_died = time.monotonic()
+        if self._engine_died is not None and time.monotonic() - self._engine_died > ENDS_WITHIN:
+            raise Died(None, self.last_words())
+
+    def last_words(self) -> list[str]:
+        """The log's last lines, and after them the engine's own error, which the API server's traceback hides."""
+        found = [match[1] for line in self._log().decode(errors="replace").splitlines() if (match := _CAUSE.match(line))]
+        return [*super().last_words(), *(f"vLLM's engine: {cause[:300]}" for cause in found[:1])]
+
     def describe(self) -> dict[str, Any]:
-        """Its flags, and its pool as ``/metrics`` describes it; vLLM has no ``/server_info`` of comparable settings, and no patches."""
+        """Its flags, and its pool as ``/metrics`` describes it; vLLM has no ``/server_info`` of comparable settings, and no patches.
+
+        Raises:
+            Died: the plugin did not fill the weights; a run on vLLM's own, uniform ±1e-3, would be no comparison.
+        """
         from prometheus_client.parser import text_string_to_metric_families
 
+        if self.filled and FILLED.encode() not in self._log():
+            raise Died(
+                None, [*self.last_words(), "vLLM did not load the plugin that fills random weights (Failed to load plugin, in its log)"]
+            )
         flags = {name.replace("-", "_"): True if value is None else value for name, value in pairs(self.flags)}
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as response:
             families = text_string_to_metric_families(response.read().decode())
@@ -78,6 +110,12 @@ class VllmServer(Server):
         labels: dict[str, str] = next((sample.labels for sample in samples if sample.name.startswith("vllm:cache_config_info")), {})
         pool = {f"cache.{name}": labels[name] for name in ("num_gpu_blocks", "block_size") if name in labels}
         return {"process": "vllm", "settings": {"engine": "vllm", "version": self.version, **flags, **pool}, "patches": {}}
+
+    def _log(self, last: int = 1 << 26) -> bytes:
+        """The ``last`` bytes at most of what this process wrote to its log."""
+        with self.log.open("rb") as file:
+            file.seek(max(self._before, self.log.stat().st_size - last))
+            return file.read()
 
 
 def flags_of_arm(shared: Sequence[str], own: Sequence[str], environment: Mapping[str, str]) -> list[str]:

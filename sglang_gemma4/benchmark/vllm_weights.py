@@ -5,6 +5,8 @@ It runs in vLLM's environment, which has neither SGLang nor this package's other
 
 from typing import Any
 
+FILLED = "sglang-gemma4: random weights of realistic spread"  # printed, so that the server's log shows what it runs with
+
 
 def register() -> None:
     """Have vLLM's dummy loader fill models as ``tiny/spread_weights`` says."""
@@ -14,5 +16,6 @@ def register() -> None:
 
     def load_weights(_: Any, model: Any, *__: Any) -> None:
         fill(model, seed=1234)  # SGLang's seed of dummy weights
+        print(f"{FILLED}: {type(model).__name__}", flush=True)
 
     DummyModelLoader.load_weights = load_weights

@@ -15,7 +15,7 @@ for flag in flags:
     parser.add_argument(f"--{flag}")
 parser.add_argument("--enable-prefix-caching", action=argparse.BooleanOptionalAction)
 arguments = parser.parse_args()
-generated = drafts = 0
+generated = drafts = resets = 0
 
 
 def note(**what):
@@ -37,7 +37,8 @@ async def completions(request):
         await asyncio.sleep(0.02)
         ids = [7] * min(2, left)
         left, generated, drafts = left - len(ids), generated + len(ids), drafts + 1
-        choice = {"index": 0, "text": "", "token_ids": ids, "finish_reason": None if left else "length"}
+        first = body["prompt"] if left + len(ids) == body["max_tokens"] else None  # vLLM repeats the prompt in a stream's first event
+        choice = {"index": 0, "text": "", "token_ids": ids, "prompt_token_ids": first, "finish_reason": None if left else "length"}
         await response.write(b"data: " + json.dumps({"choices": [choice]}).encode() + b"\\n\\n")
     await response.write(b"data: [DONE]\\n\\n")
     return response
@@ -52,8 +53,12 @@ async def metrics(_):
 
 
 async def reset(_):
+    global resets
+    resets += 1
+    if resets % 2:  # as while blocks are held
+        return web.json_response({"success": False})
     note(reset=True)
-    return web.Response()
+    return web.json_response({"success": True})
 
 
 async def healthy(_):

@@ -15,6 +15,7 @@ from sglang_gemma4 import cli, switches
 from sglang_gemma4.benchmark import arms, gauges, vllm, vllm_weights, workloads
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import Plan
+from sglang_gemma4.benchmark.server import Died, alive
 from sglang_gemma4.tiny import checkpoints
 from tests.engine import vllm_stub
 
@@ -131,6 +132,30 @@ def test_vllms_dummy_loader_fills_what_sglangs_does(monkeypatch: pytest.MonkeyPa
     spread_weights.fill(theirs, 1234)
     assert all(torch.equal(mine.state_dict()[name], tensor) for name, tensor in theirs.state_dict().items())
     assert float(mine.state_dict()["proj.weight"].std()) == pytest.approx(0.125, rel=0.1)
+
+
+def test_a_dead_engine_is_told_from_the_log_with_its_own_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What vLLM 0.33 writes when its engine does not start; the API server may live on, and the log holds an earlier round."""
+    log = tmp_path / "vllm.log"
+    log.write_text("(EngineCore pid=1) ERROR 11-24 17:26:13 [core.py:1584] KeyError: 'of the round before'\nEngineDeadError\n")
+    dies = (
+        'print("(EngineCore pid=2) ERROR 11-24 17:26:13 [core.py:1584] EngineCore failed to start.")\n'
+        'print("(EngineCore pid=2) ERROR 11-24 17:26:13 [core.py:1584] ValueError: no kernel for head_dim 512")\n'
+        'print("RuntimeError: Engine core initialization failed. See root cause above.", flush=True)\n'
+        "import time; time.sleep(60)\n"
+    )
+    package = tmp_path / "site" / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    (package / "api_server.py").write_text(dies)
+    monkeypatch.setattr(vllm, "ENDS_WITHIN", 0.2)
+    started = vllm.VllmServer(sys.executable, "model", [], {"PYTHONPATH": str(tmp_path / "site")}, log, None, "0.33.0")
+    try:
+        with pytest.raises(Died) as death:
+            started.wait_until_ready(30, print)
+    finally:
+        started.stop()
+    assert death.value.log_tail[-1] == "vLLM's engine: ValueError: no kernel for head_dim 512"
+    assert not alive(started.process.pid)
 
 
 def test_the_language_model_of_a_real_size_by_itself(tmp_path: Path) -> None:
