@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 
 from sglang_gemma4 import switches
-from sglang_gemma4.benchmark import arms, vllm, workloads
+from sglang_gemma4.benchmark import arms, step_curve, vllm, workloads
 from sglang_gemma4.benchmark.plan import Plan
 from sglang_gemma4.benchmark.workloads import Workload
 
@@ -159,7 +159,8 @@ def _check_model(plan: Plan) -> None:
     text = config.get("text_config", config)
     steps = [Workload("step times", *plan.step_tokens, requests=1)] if plan.batches or plan.profile else []
     if plan.curve:  # whose last request has waited for the ends of all others
-        steps.append(Workload("curve of step times", plan.step_tokens[0], plan.step_tokens[1] * plan.curve, requests=1))
+        most = step_curve.most_tokens(plan.curve, plan.step_tokens[1])
+        steps.append(Workload("curve of step times", plan.step_tokens[0], most, requests=1))
     for arm in plan.arms:
         fields = fields_of(["--model-path", plan.model, *plan.arguments, *(() if arm.vllm else arm.arguments)])
         if arm.vllm:

@@ -54,7 +54,7 @@ def _rates(text: str) -> list[float]:
 
 
 def _sizes(text: str) -> list[int]:
-    found = []
+    found: list[int] = []
     for first, *last in (part.split("-") for part in text.split(",") if part):
         if len(last) > 1 or not all(end.isdecimal() for end in (first, *last)):
             raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers; write for example 1,8,32 or 1-16,32")

@@ -1,17 +1,18 @@
 """Step time at every batch size from one pass: N requests start together and end one after another, so each batch size runs for a while.
 
-Request i of N (from 0) is asked for (i + 1) times as many tokens as lie between two ends. Between the end of one request and the next, the
-batch size is constant but for one step: under overlap scheduling the step after an end was launched before the end was known, and still
-has the ended request in it. Contexts grow while batches shrink, so the smallest batches have the longest contexts.
+Between the end of one request and the next, the batch size is constant but for one step: under overlap scheduling the step after an end
+was launched before the end was known, and still has the ended request in it. Contexts grow while batches shrink, so the smallest batches
+have the longest contexts. The whole batch runs for longer than the others, since its time begins with the way from prefill to decode.
 """
 
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sglang_gemma4.benchmark.profile import empty_radix_cache
 from sglang_gemma4.benchmark.records import Record
 
+FIRST = 3
+"""The first request ends after so many times the tokens between two ends."""
 WARM_UP_TOKENS = 4
 """Tokens between two ends in a pass that does not count."""
 
@@ -38,6 +39,11 @@ def steps_of(meta: Mapping[str, Any]) -> int:
     return int(meta.get("spec_verify_ct") or 0) or int(meta["completion_tokens"]) - 1
 
 
+def most_tokens(requests: int, tokens_between: int) -> int:
+    """Tokens of the request that ends last."""
+    return tokens_between * (requests - 1 + FIRST)
+
+
 def measure(engine: Any, prompts: list[list[int]], tokens_between: int) -> dict[str, Any]:
     """One pass of as many requests as there are prompts; the values of a ``curve`` record.
 
@@ -49,8 +55,10 @@ def measure(engine: Any, prompts: list[list[int]], tokens_between: int) -> dict[
         RuntimeError: the requests did not run as one batch.
         ValueError: the engine serves other requests too.
     """
+    from sglang_gemma4.benchmark.profile import empty_radix_cache  # which loads numpy; the command line needs this module too
+
     empty_radix_cache(engine)
-    lengths = [tokens_between * (place + 1) for place in range(len(prompts))]
+    lengths = [most_tokens(place + 1, tokens_between) for place in range(len(prompts))]
     sampling = [{"max_new_tokens": length, "temperature": 0, "ignore_eos": True} for length in lengths]
     about = [output["meta_info"] for output in engine.generate(input_ids=prompts, sampling_params=sampling)]
     verify = [int(meta.get("spec_verify_ct") or 0) for meta in about]

@@ -84,7 +84,7 @@ def test_sizes_are_told_shortly(sizes: list[int], said: str) -> None:
 def run(tmp_path: Path) -> Path:
     """A folder with curves of two arms, the second with every size captured."""
     raw = tmp_path / records.NAME
-    arms = [{"name": name, "environment": {}, "arguments": []} for name in ("package", "every")]
+    arms: list[dict[str, Any]] = [{"name": name, "environment": {}, "arguments": []} for name in ("package", "every")]
     records.append(raw, "header", **bench_synthetic.header(arms=arms, workloads=[], batches=[], curve=16))
     for arm, sizes in (("package", SIZES), ("every", list(range(1, 17)))):
         phases = {"prefill": 3.0, "target_verify": len(sizes) * 0.5, "draft_decode": len(sizes) * 0.25}
@@ -178,6 +178,18 @@ def test_the_engine_is_asked_for_lengths_that_rise(monkeypatch: pytest.MonkeyPat
             return [{"meta_info": request(100 + 0.01 * (length - 1), length - 1)} for length in lengths]
 
     found = step_curve.measure(Engine(), [[1, 2]] * 3, 5)
-    assert [one["max_new_tokens"] for one in asked] == [5, 10, 15]
-    assert found["points"] == [[3, 4, pytest.approx(10)], [2, 5, pytest.approx(10)], [1, 5, pytest.approx(10)]]
-    assert (found["seconds"], found["accept_length"]) == (pytest.approx(0.14), None)
+    assert [one["max_new_tokens"] for one in asked] == [15, 20, 25]
+    assert found["points"] == [[3, 14, pytest.approx(10)], [2, 5, pytest.approx(10)], [1, 5, pytest.approx(10)]]
+    assert (found["seconds"], found["accept_length"]) == (pytest.approx(0.24), None)
+
+
+def test_the_last_request_must_fit_the_context(tmp_path: Path) -> None:
+    from sglang_gemma4 import cli
+    from sglang_gemma4.benchmark.checked_plan import plan_of
+
+    asked = cli._parser().parse_args(["bench", "tiny-26b-a4b", "--curve", "80", "--step-tokens", "1000,40", "--out", str(tmp_path)])
+    asked.server_flags = ["--context-length=4000"]
+    with pytest.raises(ValueError, match=r"curve of step times.*the context is 4000"):
+        plan_of(asked, tmp_path)
+    asked.server_flags = ["--context-length=4400"]
+    assert plan_of(asked, tmp_path).curve == 80
