@@ -84,18 +84,19 @@ def cliff_table(results: Results) -> str:
 
 
 def cost_table(results: Results) -> str:
-    """What captured sizes cost each arm: how many, seconds of their capture, GB, and the step time over all batch sizes."""
+    """What captured sizes cost each arm: seconds and GB of their capture, and step times over the fastest arm's at each batch size."""
     rows = []
-    for arm in results.arms:
+    curves = {arm: found for arm in results.arms if (found := curve(results, arm))}
+    for arm, milliseconds in curves.items():
         starts = [start for start in results.starts if start["arm"] == arm and start.get("graphs")]
-        if not starts:
-            continue
-        spent, held = (_decode([start["graphs"][name] for start in starts]) for name in ("seconds", "gb"))
-        times = list(curve(results, arm).values())
-        over_all = number(mean(times)) if times else "-"
-        ready = number(median(float(start["seconds"]) for start in starts))
-        rows.append([arm, str(len(captured(results, arm))), number(spent), number(held), ready, over_all, _ranges(captured(results, arm))])
-    columns = ["arm", "sizes", "capture s", "graphs GB", "ready after s", "mean ms a step", "captured sizes"]
+        spent, held = (number(_decode([start["graphs"][name] for start in starts])) if starts else "-" for name in ("seconds", "gb"))
+        ready = number(median(float(start["seconds"]) for start in starts)) if starts else "-"
+        over = {batch: ms / min(own[batch] for own in curves.values() if batch in own) - 1 for batch, ms in milliseconds.items()}
+        worst = max(over, key=lambda batch: over[batch])
+        sizes = captured(results, arm)
+        lost = [f"{mean(over.values()):.1%}", f"{over[worst]:.1%} at {worst}"]
+        rows.append([arm, str(len(sizes)), spent, held, ready, *lost, _ranges(sizes) or "-"])
+    columns = ["arm", "sizes", "capture s", "graphs GB", "ready after s", "over the fastest: mean", "worst", "captured sizes"]
     return table(columns, rows) if rows else ""
 
 

@@ -103,7 +103,9 @@ def test_the_report_has_cliffs_costs_and_the_plot(run: Path) -> None:
     text = report.write(run).read_text()
     assert text.startswith("package: largest cliff 1.44x at batch 8 to 9; every: largest cliff 1.0")
     assert "16 requests of 1000 prompt tokens that end one after another, 40 tokens apart" in text
-    assert "| package | 6 | 4.500 | 0.450 | 60.00 |" in text, "seconds and GB of verify and draft graphs, not of prefills"
+    costs = "| package | 6 | 4.500 | 0.450 | 60.00 | 10.8% | 36.8% at 9 | 1-4, 8, 16 |"
+    assert costs in text, "seconds and GB of verify and draft graphs, not of prefills"
+    assert "| every | 16 | 12.00 | 1.200 | 60.00 | 0.0% | 0.0% at 1 | 1-16 |" in text
     assert re.search(r"\| package \| 8 to 9 \| 8 to 16 \| 9\.\d+ \| 13\.\d+ \| 1\.444 \| 1\.000 \| 1\.444 \|", text)
     assert "![step curve](step-curve.png)" in text
     assert (run / "step-curve.png").stat().st_size > 1000
