@@ -114,7 +114,8 @@ def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
 def graphs_of(info: Mapping[str, Any]) -> dict[str, Any]:
     """Batch sizes captured for decode or verify steps, and seconds and GB of all captures by SGLang's names of phases."""
     state = _state(info)
-    seconds, held = (state.get(part, {}).get(name, {}) for part, name in (("startup_time", "cuda_graph"), ("memory_usage", "graph")))
+    kept = (("startup_time", "cuda_graph"), ("memory_usage", "graph"))
+    seconds, held = ((state.get(part) or {}).get(name) or {} for part, name in kept)
     return {"sizes": state.get("decode_cuda_graph_bs") or [], "seconds": seconds, "gb": held}
 
 

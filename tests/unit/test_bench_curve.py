@@ -11,6 +11,7 @@ import pytest
 from sglang_gemma4.benchmark import command, curve_report, headline, plots, records, report, step_curve
 from sglang_gemma4.benchmark.plan import CURVE, ENGINE, WARM_UP, Done, Plan, task_of
 from sglang_gemma4.benchmark.results import load
+from sglang_gemma4.benchmark.server import graphs_of
 from tests.unit import bench_synthetic
 
 SIZES = [1, 2, 3, 4, 8, 16]
@@ -195,3 +196,10 @@ def test_the_last_request_must_fit_the_context(tmp_path: Path) -> None:
         plan_of(asked, tmp_path)
     asked.server_flags = ["--context-length=4400"]
     assert plan_of(asked, tmp_path).curve == 80
+
+
+def test_graphs_are_read_from_what_the_server_says_of_itself() -> None:
+    state = {"decode_cuda_graph_bs": [1, 2], "startup_time": {"cuda_graph": {"decode": 1.5}}, "memory_usage": {"graph": {"decode": 0.25}}}
+    assert graphs_of({"internal_states": [state]}) == {"sizes": [1, 2], "seconds": {"decode": 1.5}, "gb": {"decode": 0.25}}
+    for less in ({}, {"startup_time": None, "decode_cuda_graph_bs": None}):
+        assert graphs_of({"internal_states": [less]}) == {"sizes": [], "seconds": {}, "gb": {}}
