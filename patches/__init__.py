@@ -47,6 +47,7 @@ ORDER = (
     "ple_tail",
     "qkv_rope",
     "kv_write",
+    "graph_sizes",
     "prefill_graph",
     "yoco_graph",
     "sharded_head",

@@ -89,6 +89,12 @@ _TABLE = (
     Switch("SGLANG_GEMMA4_DEPENDENT_LAUNCH", True, "layers and experts", "On Hopper, kernels start while the kernel before still ends."),
     Switch("SGLANG_GEMMA4_DENSE_OVERLAP", True, "layers and experts", "A MoE layer's dense FFN runs beside its experts in decode graphs."),
     Switch(
+        "SGLANG_GEMMA4_GRAPH_SIZES",
+        False,
+        "layers and experts",
+        "Decode graphs are captured at batch sizes where padding would cost (off until measured).",
+    ),
+    Switch(
         "SGLANG_GEMMA4_MTP_DEFAULTS",
         True,
         "MTP",

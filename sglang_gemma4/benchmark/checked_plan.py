@@ -8,14 +8,15 @@ from datetime import date
 from pathlib import Path
 
 from sglang_gemma4 import switches
-from sglang_gemma4.benchmark import arms, vllm, workloads
+from sglang_gemma4.benchmark import arms, step_curve, vllm, workloads
 from sglang_gemma4.benchmark.plan import Plan
 from sglang_gemma4.benchmark.workloads import Workload
 
 ACCEPT_LENGTH = 2.8  # simulated under MTP on random weights; what the released assistant is reported to reach on this engine
 DRY_MODEL = "tiny-26b-a4b"
+DRY_CURVE = 4
 _TINY_OF = {"e2b": "tiny-e2b", "e4b": "tiny-e2b", "26b": "tiny-26b-a4b", "31b": "tiny-31b"}
-_AS_ASKED = ("repetitions", "roofline", "share_weights", "card_lock", "dataset", "dry_run", "profile", "batches")
+_AS_ASKED = ("repetitions", "roofline", "share_weights", "card_lock", "dataset", "dry_run", "profile", "batches", "curve")
 
 
 def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
@@ -41,10 +42,12 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
     arms.check(parsed)
     chosen = workloads.named(filter(None, arguments.workload.split(",")), arguments.rates, arguments.load_seconds)
     asked = {option: getattr(arguments, option) for option in _AS_ASKED}
-    if not (chosen or asked["batches"] or asked["profile"]):
+    if not (chosen or asked["batches"] or asked["profile"] or asked["curve"]):
         if not dry:
-            raise ValueError("nothing to measure; give --workload, --batches or --profile (sglang-gemma4 bench --help)")
+            raise ValueError("nothing to measure; give --workload, --batches, --curve or --profile (sglang-gemma4 bench --help)")
         chosen, asked["batches"], asked["profile"] = workloads.named(["chat"]), [1, 2], [2]
+    if dry:
+        asked["curve"] = min(asked["curve"], DRY_CURVE)
     together, python = min(arguments.together, len(parsed)), vllm.python(arguments.vllm_python)
     plan = Plan(
         model,
@@ -128,8 +131,8 @@ def _check_options(plan: Plan, arguments: argparse.Namespace) -> None:
             plan.dataset and not _holds_conversations(plan.dataset)
         ),
         f"--dataset holds prompts for workloads of one length; {', '.join(lengths)} draws its own, leave one out": plan.dataset and lengths,
-        f"--batches and --profile time SGLang's offline engine, which {peer} has not; compare it with --workload NxIN/OUT": (
-            peers and (plan.batches or plan.profile)
+        f"--batches, --curve and --profile time SGLang's offline engine, which {peer} has not; compare it with --workload NxIN/OUT": (
+            peers and (plan.batches or plan.curve or plan.profile)
         ),
         f"{peer} takes text only, and {', '.join(images)} has images; keep the arm to other workloads with only=": images,
         f"--dataset and --share-weights are not for {peer} of vLLM; leave one of them out": peers and (plan.dataset or plan.share_weights),
@@ -155,6 +158,9 @@ def _check_model(plan: Plan) -> None:
     config = config_files.read_config(plan.model, "model") or {}
     text = config.get("text_config", config)
     steps = [Workload("step times", *plan.step_tokens, requests=1)] if plan.batches or plan.profile else []
+    if plan.curve:  # whose last request has waited for the ends of all others
+        most = step_curve.most_tokens(plan.curve, plan.step_tokens[1])
+        steps.append(Workload("curve of step times", plan.step_tokens[0], most, requests=1))
     for arm in plan.arms:
         fields = fields_of(["--model-path", plan.model, *plan.arguments, *(() if arm.vllm else arm.arguments)])
         if arm.vllm:

@@ -54,7 +54,14 @@ def _rates(text: str) -> list[float]:
 
 
 def _sizes(text: str) -> list[int]:
-    return _list(text, _positive_integer)
+    found: list[int] = []
+    for first, *last in (part.split("-") for part in text.split(",") if part):
+        if len(last) > 1 or not all(end.isdecimal() for end in (first, *last)):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers; write for example 1,8,32 or 1-16,32")
+        if last and int(last[0]) < int(first):
+            raise argparse.ArgumentTypeError(f"{first}-{last[0]} ends before it begins; write {last[0]}-{first}")
+        found += range(_positive_integer(first), int((last or [first])[0]) + 1)
+    return found
 
 
 def _in_and_out(text: str) -> tuple[int, int]:
@@ -94,7 +101,9 @@ def add_command(commands: Any) -> None:
     ):
         option(f"--{name}", type=_positive_number, default=default, metavar=unit, help=f"{meaning} (default {default:g})")
     option("--vllm-python", metavar="PYTHON", help=f"where arms of vLLM find it (default ${switches.VLLM_PYTHON}, else this one)")
-    option("--batches", type=_sizes, default=[], metavar="N,N", help="batch sizes for step times (offline engine), for example 1,8,32,64")
+    option("--batches", type=_sizes, default=[], metavar="N,N", help="batch sizes for step times (offline engine), for example 1-8,32")
+    curve = "step times at every batch size from N to 1 in one pass: N requests end one after another, OUT of --step-tokens apart"
+    option("--curve", type=_positive_integer, default=0, metavar="N", help=curve)
     option("--step-tokens", type=_in_and_out, default=(1000, 200), metavar="IN,OUT", help="tokens of each request in the step times")
     option("--rounds", type=_positive_integer, metavar="N", help="processes of each arm (default 2: A B A B; 1 with --together)")
     together = "run N arms (without N: all) side by side, their passes in turn; they must fit the card (--max-total-tokens)"

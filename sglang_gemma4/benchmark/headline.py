@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sglang_gemma4.benchmark import load_report
+from sglang_gemma4.benchmark import curve_report, load_report
 from sglang_gemma4.benchmark.arms import STOCK
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import METRIC, Results, number, values
@@ -37,8 +37,8 @@ def sentence(results: Results) -> str:
         last = arm == list(compared)[-1] or len(set(passes.values())) > 1
         parts.append(_against(baseline, arm, found, unit=not parts) + (f" ({passes[arm]})" if last else ""))
     loads = load_report.sentences(results)
-    parts += [_alone(results, arm) for arm in ([] if compared else [baseline]) + lone if results.places or not loads]
-    parts += loads
+    parts += [_alone(results, arm) for arm in ([] if compared else [baseline]) + lone if results.places or not (loads or results.curves)]
+    parts += loads + ([curve_report.sentence(results)] if results.curves else [])
     parts += dict.fromkeys(crash_text(crash) for crash in results.crashes)
     mark = "Dry run, which measures nothing: " if results.header.get("dry_run") else ""
     weights = " Dummy weights." if results.header.get("dummy_weights") else ""

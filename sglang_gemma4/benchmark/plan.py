@@ -14,12 +14,12 @@ from sglang_gemma4.benchmark.workloads import ITL_LIMIT, TTFT_LIMIT, Workload
 
 WARM_UP = -1  # the repetition number of an uncounted pass
 ENGINE, SERVER = "engine", "server"  # the processes of an arm, in this order in each round
-PASS, STEP, PROFILE = "pass", "step", "profile"
+PASS, STEP, PROFILE, CURVE = "pass", "step", "profile", "curve"
 Task = tuple[str, str | int, int]
 """A kind of those above or of :func:`adapters_kind`, a workload's name or a batch size, and a repetition (of a profile: 0)."""
 
 # Of a header, what must not change when a run is resumed; --repetitions and --rounds may grow.
-SAME = ("model", "dummy_weights", "dry_run", "arms", "workloads", "batches", "step_tokens", "dataset")
+SAME = ("model", "dummy_weights", "dry_run", "arms", "workloads", "batches", "step_tokens", "dataset", "curve")
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Plan:
     workloads: Sequence[Workload] = ()
     batches: Sequence[int] = ()
     step_tokens: tuple[int, int] = (1000, 200)  # in and out of each request in the step times
+    curve: int = 0  # the largest batch of a curve of step times at every batch size; 0: none
     rounds: int = 2
     repetitions: int = 5
     arguments: Sequence[str] = ()  # server flags of every arm
@@ -77,6 +78,7 @@ class Plan:
         if process == SERVER:
             return [(PASS, workload.name, number) for workload in self.workloads for number in numbers]
         steps: list[Task] = [(STEP, batch, number) for batch in self.batches for number in numbers]
+        steps += [(CURVE, self.curve, number) for number in numbers if self.curve]
         return steps + [(PROFILE, batch, 0) for batch in self.profile if not round_]
 
     def header(self) -> dict[str, Any]:
@@ -102,6 +104,7 @@ class Plan:
             "batches": list(self.batches),
             "step_tokens": list(self.step_tokens),
             "dataset": self.dataset and f"{self.dataset.name} sha256:{hashlib.sha256(self.dataset.read_bytes()).hexdigest()[:16]}",
+            **({"curve": self.curve} if self.curve else {}),
             **({"share_weights": True} if self.share_weights else {}),
             **({"limits": dict(zip(("ttft_ms", "itl_ms"), self.limits, strict=True))} if self.open_loop else {}),
         }
@@ -147,6 +150,8 @@ def task_of(record: Record) -> Task | None:
         return PASS, record["workload"], record["repetition"]
     if record["kind"] == "step":
         return adapters_kind(record.get("adapters")), record["batch"], record["repetition"]
+    if record["kind"] == "curve":
+        return CURVE, record["batch"], record["repetition"]
     if record["kind"] == "profile" and record["stage"] == "decode":  # the last stage of a profile
         return PROFILE, record["batch"], 0
     return None

@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from sglang_gemma4.benchmark import latency
+from sglang_gemma4.benchmark import curve_report, latency
 from sglang_gemma4.benchmark.kernel_categories import counted
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import METRIC, Results, batch_place, number, pooled, sweep_size, values
@@ -251,11 +251,33 @@ def latency_over_rate(results: Results, path: Path) -> bool:
     return True
 
 
+def step_curve(results: Results, path: Path) -> bool:
+    """Step time and output tokens/s over every batch size, a line per arm with a mark at each captured size; False without."""
+    curves = {arm: found for arm in results.arms if (found := curve_report.curve(results, arm))}
+    if not curves:
+        return False
+    with _figure(9.0, results, "Step time at every batch size, marks: captured sizes", path) as figure:
+        above, below = figure.subplots(2, 1, sharex=True)
+        for arm, milliseconds in curves.items():
+            index, sizes = results.arms.index(arm), set(curve_report.captured(results, arm))
+            marked = [place for place, batch in enumerate(milliseconds) if batch in sizes]
+            looks = {"color": COLOURS[index % 8], "marker": MARKERS[index % 8], "markevery": marked, "lw": 1.5, "ms": 5, "label": arm}
+            above.plot(list(milliseconds), list(milliseconds.values()), **looks)
+            tokens = curve_report.accept_length(results, arm)
+            below.plot(list(milliseconds), [1000 * tokens * batch / ms for batch, ms in milliseconds.items()], **looks)
+        for axis, unit in ((above, "ms per step"), (below, "output tokens/s")):
+            axis.set_ylabel(unit)
+            axis.set_ylim(bottom=0)
+        below.set_xlabel("batch size (requests)")
+    return True
+
+
 _STEPS = partial(_lines, kind="batch ", x="batch size (requests)")
 PLOTS: dict[str, Callable[[Results, Path], bool]] = {
     "sweep-throughput": partial(_lines, kind="sweep-", name=METRIC, title="Server throughput", x="requests at once", y="output tokens/s"),
     "step-throughput": partial(_STEPS, name=METRIC, title="Decode throughput, offline engine", y="output tokens/s"),
     "step-time": partial(_STEPS, name="step_ms", title="Step time (decode or verify), offline engine", y="ms per step"),
+    "step-curve": step_curve,
     "ttft": partial(_boxes, name="ttft_ms", title="Time to first token", x="TTFT (ms)"),
     "tpot": partial(_boxes, name="tpot_ms", title="Time per output token", x="TPOT (ms)"),
     "latency-over-rate": latency_over_rate,

@@ -13,6 +13,7 @@ Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else th
 ``start``       a server or engine of an arm is up
     ``arm`` · ``round`` · ``process`` ("server", "engine", "vllm") · ``seconds``
     · ``settings`` {name: value}, all that is compared between arms · ``patches`` {name: state}
+    · ``graphs`` {``sizes`` (captured for decode or verify steps), ``seconds`` {phase: s}, ``gb`` {phase: GB}}; older records lack it
 ``repetition``  one pass of a workload through SGLang's benchmark client
     ``arm`` · ``round`` · ``workload`` · ``repetition`` · ``counted`` (False: warm-up) · ``seconds`` · ``completed`` · ``failed``
     · ``output_tokens`` · ``output_throughput`` (tokens/s) · ``input_throughput`` (tokens/s)
@@ -28,6 +29,9 @@ Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else th
     ``arm`` · ``round`` · ``batch`` · ``repetition`` · ``counted`` · ``input_tokens`` · ``output_tokens`` (per request) · ``prefill_ms``
     · ``step_ms`` (one decode or verify step) · ``output_throughput`` (tokens/s while decoding) · ``accept_length``
     · ``adapters`` (only under LoRA: how many of them the batch's requests use)
+``curve``       step times of the offline engine at every batch size up to one, in one pass, see :mod:`sglang_gemma4.benchmark.step_curve`
+    ``arm`` · ``round`` · ``batch`` (the largest) · ``repetition`` · ``counted`` · ``input_tokens`` · ``tokens_between`` (two ends)
+    · ``seconds`` (of decoding) · ``points`` list of [batch size, steps, milliseconds a step] · ``accept_length``
 ``profile``     kernels of one stage, summed over ``steps`` steps
     ``arm`` · ``stage`` ("prefill", "decode") · ``batch`` · ``context_tokens`` (per request)
     · ``tokens_per_request`` (query tokens in a step; 1, or draft tokens) · ``steps``
@@ -53,7 +57,7 @@ from typing import Any
 Record = dict[str, Any]
 
 NAME = "raw.jsonl"
-KINDS = ("header", "start", "repetition", "step", "profile", "crash")
+KINDS = ("header", "start", "repetition", "step", "profile", "crash", "curve")
 
 
 def append(path: Path, kind: str, **values: Any) -> Record:

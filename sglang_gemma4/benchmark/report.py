@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sglang_gemma4.benchmark import caveats, headline, load_report, plots, stages
+from sglang_gemma4.benchmark import caveats, curve_report, headline, load_report, plots, stages
 from sglang_gemma4.benchmark.kernel_categories import table as kernel_table
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import METRIC, TIMED, Results, batch_place, load, number, place_of, pooled, sweep_size, table, values
@@ -58,6 +58,9 @@ def markdown(results: Results, drawn: Sequence[str] = ()) -> str:
         goodput=load_report.goodput(results),
         steps=_steps(results),
         step_tokens=" and ".join(f"{inputs} prompt and {outputs} new tokens" for inputs, outputs in lengths),
+        curve=curve_report.described(results) if results.curves else "",
+        cliffs=curve_report.cliff_table(results),
+        captures=curve_report.cost_table(results) if results.curves else "",
         stages=stages.rows(results.profiles),
         stage_note=stages.HOW_TO_READ,
         kernels=kernel_table,

@@ -16,7 +16,8 @@ TIMED = 0.9  # of the requests must have times before a median of them stands fo
 
 @dataclass
 class Results:
-    """One run. ``counted`` holds the repetitions and steps that count; ``empty`` the counted ones in which nothing was generated."""
+    """One run. ``counted`` holds the repetitions and steps that count; ``empty`` the counted ones in which nothing was generated;
+    ``curves`` the counted curves of step times."""
 
     headers: list[Record]
     starts: list[Record]
@@ -24,6 +25,7 @@ class Results:
     profiles: list[Record]
     crashes: list[Record]
     empty: list[Record]
+    curves: list[Record]
 
     @property
     def header(self) -> Record:
@@ -77,12 +79,13 @@ def load(folder: Path) -> Results:
     """
     path = folder / records.NAME
     lines = records.read(path)
-    headers, starts, passes, steps, profiles, crashes = ([line for line in lines if line["kind"] == kind] for kind in records.KINDS)
+    headers, starts, passes, steps, profiles, crashes, curves = ([line for line in lines if line["kind"] == kind] for kind in records.KINDS)
     if not headers:
         raise ValueError(f"{path} has no header line; give a folder that `sglang-gemma4 bench` wrote")
     counted = [record for record in passes + steps if record["counted"]]
     empty = [record for record in counted if not record[METRIC] > 0]
-    return Results(headers, starts, [record for record in counted if record[METRIC] > 0], profiles, crashes, empty)
+    kept = [record for record in counted if record[METRIC] > 0]
+    return Results(headers, starts, kept, profiles, crashes, empty, [record for record in curves if record["counted"] and record["points"]])
 
 
 def batch_place(batch: int) -> str:

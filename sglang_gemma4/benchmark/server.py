@@ -81,7 +81,7 @@ class Server:
     def describe(self) -> dict[str, Any]:
         """Of a ``start`` record: the settings that the server ended up with, and the state of each patch."""
         info = self._info()
-        return {"process": "server", "settings": settings_of(info), "patches": patches_of(info)}
+        return {"process": "server", "settings": settings_of(info), "graphs": graphs_of(info), "patches": patches_of(info)}
 
     def stop(self) -> None:
         """End the whole process group and wait for it: the next arm needs the card empty."""
@@ -116,6 +116,14 @@ def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
         "weights_gb": memory.get("weight"),
         "kv_cache_gb": memory.get("kvcache"),
     }
+
+
+def graphs_of(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Batch sizes captured for decode or verify steps, and seconds and GB of all captures by SGLang's names of phases."""
+    state = _state(info)
+    kept = (("startup_time", "cuda_graph"), ("memory_usage", "graph"))
+    seconds, held = ((state.get(part) or {}).get(name) or {} for part, name in kept)
+    return {"sizes": state.get("decode_cuda_graph_bs") or [], "seconds": seconds, "gb": held}
 
 
 def patches_of(info: Mapping[str, Any]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.benchmark import records
+from sglang_gemma4.benchmark import records, step_curve
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import Plan, Task, task_of
 from sglang_gemma4.benchmark.server import Died, tail
@@ -165,5 +165,7 @@ def _said(line: records.Record) -> str:
         return f"engine up after {line['seconds']:.0f} s"
     if line["kind"] == "profile":
         return f"profile of {line['stage']} at batch {line['batch']}: {line['steps']} steps, {len(line['kernels'])} kernels"
+    if line["kind"] == "curve":
+        return step_curve.said(line)
     which = f"{line['repetition'] + 1}" if line["counted"] else "warm-up"
     return f"batch {line['batch']} {which}: {line['step_ms']:.2f} ms a step, {line['output_throughput']:.0f} output tokens/s"

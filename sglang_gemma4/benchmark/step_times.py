@@ -1,10 +1,10 @@
 """Step times of SGLang's offline engine, in a process of its own: ``python -m sglang_gemma4.benchmark.step_times ORDER.json``.
 
 The order holds ``raw``, ``arm``, ``round``, ``model``, ``arguments`` (server flags), ``cpu``, ``input_tokens``, ``output_tokens``,
-``tasks`` (list of ["step", "step with N adapters" or "profile", batch, repetition]; repetition -1 warms up) and ``card`` (for the roofline,
-or None). Each task is done when a line comes in on standard input, since other engines may take turns on the card. Every result is appended
-to ``raw`` at once, so that what a later batch breaks is not lost. The engine stays up until standard input closes, since others may have
-mapped its weights.
+``tasks`` (list of ["step", "step with N adapters", "curve" or "profile", batch, repetition]; repetition -1 warms up) and ``card`` (for the
+roofline, or None). Each task is done when a line comes in on standard input, since other engines may take turns on the card. Every result
+is appended to ``raw`` at once, so that what a later batch breaks is not lost. The engine stays up until standard input closes, since others
+may have mapped its weights.
 """
 
 import json
@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.benchmark import records
+from sglang_gemma4.benchmark import records, step_curve
 from sglang_gemma4.benchmark.profile import empty_radix_cache
-from sglang_gemma4.benchmark.server import patches_of, settings_of
+from sglang_gemma4.benchmark.server import graphs_of, patches_of, settings_of
 from sglang_gemma4.models.config_files import read_config
 
 PROFILED_STEPS = 8
@@ -48,7 +48,8 @@ def run(order: dict[str, Any]) -> None:
     engine = sglang.Engine(server_args=prepare_server_args([*own, *order["arguments"]]))
     seconds = time.perf_counter() - started
     info = engine.get_server_info()
-    records.append(raw, "start", **who, process="engine", seconds=seconds, settings=settings_of(info), patches=patches_of(info))
+    about = {"settings": settings_of(info), "graphs": graphs_of(info), "patches": patches_of(info)}
+    records.append(raw, "start", **who, process="engine", seconds=seconds, **about)
     prompts = random_prompts(order["model"], max(batch for _, batch, _ in order["tasks"]), order["input_tokens"])
     for kind, batch, repetition in order["tasks"]:
         if not sys.stdin.readline():
@@ -57,6 +58,10 @@ def run(order: dict[str, Any]) -> None:
             profile(engine, order, who, prompts[:batch])
             continue
         row = {"batch": batch, "repetition": repetition, "counted": repetition >= 0, "input_tokens": order["input_tokens"]}
+        if kind == "curve":
+            between = order["output_tokens"] if repetition >= 0 else step_curve.WARM_UP_TOKENS
+            records.append(raw, "curve", **who, **row, **step_curve.measure(engine, prompts[:batch], between))
+            continue
         more: dict[str, Any] = {}
         if kind != "step":  # the requests use LoRA adapters named adapter-0, adapter-1, ... in turn
             row["adapters"] = count = int(kind.split()[2])
@@ -81,14 +86,7 @@ def measure(engine: Any, prompts: list[list[int]], output_tokens: int, **more: A
     started = time.time()
     outputs = engine.generate(input_ids=prompts, sampling_params=sampling, **more)
     about = [output["meta_info"] for output in outputs]
-    prefilled = max(meta["prefill_finished_time"] for meta in about)
-    early = sum(meta["request_finished_ts"] <= prefilled for meta in about)
-    if early:
-        raise RuntimeError(
-            f"batch {len(prompts)} did not run as one batch: {early} requests were finished before the last was prefilled, so there is no "
-            "step time of that batch; raise --max-running-requests (SGLang takes 48 under speculation unless told otherwise) or the KV "
-            "pool, or measure a smaller batch"
-        )
+    prefilled = step_curve.prefilled_at(about)
     decoding = max(meta["request_finished_ts"] for meta in about) - prefilled
     verify = [int(meta.get("spec_verify_ct") or 0) for meta in about]
     tokens = sum(meta["completion_tokens"] for meta in about) - len(about)

@@ -14,7 +14,18 @@ from tests.engine import vllm_stub
 def test_a_dry_run_measures_both_ways_keeps_a_crash_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     words = ["bench", "--dry-run", "--rounds", "1", "--repetitions", "1", "--out", str(folder), "--workload", "chat,images,multi-turn"]
-    words += ["--rates", "2,8", "--batches", "2", "--arm", "package", "--arm", "dies:package,--attention-backend=triton,--device=nowhere"]
+    words += [
+        "--rates",
+        "2,8",
+        "--batches",
+        "2",
+        "--curve",
+        "3",
+        "--arm",
+        "package",
+        "--arm",
+        "dies:package,--attention-backend=triton,--device=nowhere",
+    ]
     assert cli.main(words) == 1, "an arm that crashed is in the exit status"
     lines = records.read(folder / records.NAME)
     passed = [line for line in lines if line["kind"] == "repetition" and line["counted"]]
@@ -39,6 +50,10 @@ def test_a_dry_run_measures_both_ways_keeps_a_crash_and_resumes(tmp_path: Path, 
     steps = [line for line in lines if line["kind"] == "step" and line["counted"]]
     assert [(line["arm"], line["batch"]) for line in steps] == [("package", 2)]
     assert steps[0]["step_ms"] > 0
+    curves = [line for line in lines if line["kind"] == "curve"]
+    assert [(line["arm"], line["counted"]) for line in curves] == [("package", False), ("package", True)]
+    assert [(batch, count) for batch, count, _ in curves[1]["points"]] == [(3, 35), (2, 12), (1, 12)], "12 tokens apart, the first after 36"
+    assert min(milliseconds for _, _, milliseconds in curves[1]["points"]) > 0
     crashes = [line for line in lines if line["kind"] == "crash"]
     assert {(line["arm"], line["during"]) for line in crashes} == {("dies", "start of the engine"), ("dies", "start of the server")}
     assert "nowhere" in "\n".join(crashes[0]["log_tail"])
@@ -48,6 +63,7 @@ def test_a_dry_run_measures_both_ways_keeps_a_crash_and_resumes(tmp_path: Path, 
     assert "dies died during start of the engine" in report
     assert "; goodput on multi-turn: package " in report.split("\n")[0]
     assert (folder / "latency-over-rate.png").exists()
+    assert (folder / "step-curve.png").exists()
 
     assert cli.main(words) == 1
     again = records.read(folder / records.NAME)

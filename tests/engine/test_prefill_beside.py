@@ -39,8 +39,9 @@ def joined(log: str) -> list[Joined]:
 
 
 def serve(
-    nursery: Nursery, groups: dict[str, Group], switch: str, sabotage: str, model: str = mtp_cases.MODEL, most: str = "", **engine: Any
+    nursery: Nursery, groups: dict[str, Group], switch: str, sabotage: str, model: str = mtp_cases.MODEL, most: str = "4096", **engine: Any
 ) -> Answers:
+    """With ``most`` prompt tokens beside running requests, so that what is joined depends on no time; "" goes by times."""
     env = {"TEST_SABOTAGE": f"beside_trace:{sabotage}", SWITCH: switch, switches.BESIDE_TOKENS: most}
     found = nursery.run(CHECKPOINTS / model, list(groups.values()), env=env, time_limit=400.0, **{**ENGINE, **engine})
     return dict(zip(groups, found, strict=True))
@@ -99,7 +100,7 @@ def test_chunks_follow_measured_times(nursery: Nursery) -> None:
     options: dict[str, Any] = {
         **MTP, "speculative_draft_model_path": CHECKPOINTS / "tiny-31b-assistant", "max_total_tokens": 2000, "chunked_prefill_size": 2048,
     }  # fmt: skip
-    found = serve(nursery, groups, "1", "timed", "tiny-31b", **options)["late"]
+    found = serve(nursery, groups, "1", "timed", "tiny-31b", most="", **options)["late"]
     expected = serve(nursery, groups, "0", "watch", "tiny-31b", **options)["late"]
     assert [output.token_ids for output in found] == [output.token_ids for output in expected]
     together = joined(found[0].log)
@@ -250,7 +251,7 @@ def test_every_faster_path_on_triton(family: str, interpreting: Nursery, nursery
     overlap: dict[str, Any] = {"disable_overlap_schedule": few}
     sabotage = "watch" if few else "overlapped"
     expected = serve(nursery, groups, "0", sabotage, family, **draft, **overlap)["two"]
-    env = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER} | {SWITCH: "1"}
+    env = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER} | {SWITCH: "1", switches.BESIDE_TOKENS: "4096"}
     env["TEST_SABOTAGE"] = f"kernel_counter:install beside_trace:{sabotage}"
     options = {**ENGINE, **draft, **overlap, "attention_backend": "triton", "chunked_prefill_size": chunk}
     found = interpreting.run(CHECKPOINTS / family, list(groups.values()), env, 600.0, **options)[0]

@@ -165,6 +165,8 @@ def verdicts(folder: Path) -> list[str]:
     lines = []
     for arm in found.arms[1:]:
         outcomes = headline.outcomes(found, arm)
+        if not outcomes and found.curves:
+            continue  # curves are compared by their cliffs
         told = [one for one in outcomes if one.ratio.separated]
         ratios = ", ".join(f"{one.place} {one.ratio.value:.3f}{'' if one.ratio.separated else '?'}" for one in outcomes)
         faster, slower = (any(sign * (one.ratio.value - 1) > 0.005 for one in told) for sign in (1, -1))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from sglang_gemma4 import switches
 from sglang_gemma4.tiny import checkpoints
 from tests.engine.engine_fork import Group
 from tests.engine.mtp_cases import greedy, timed
@@ -64,7 +65,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[di
         family, on, engine = arms()[name]
         folder = base / name.replace(" ", "-")
         folder.mkdir()
-        env = {SWITCH: on, "TEST_SABOTAGE": "tests.gpu.beside_counter:install"}
+        env = {SWITCH: on, switches.BESIDE_TOKENS: "4096", "TEST_SABOTAGE": "tests.gpu.beside_counter:install"}
         options = {"chunked_prefill_size": 512, "max_total_tokens": 8000, "attention_backend": "triton", **engine}
         return run_case(Coming(family), folder, "engine", env, **options), (folder / "engine.log").read_text()
 

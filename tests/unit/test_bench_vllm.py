@@ -76,7 +76,7 @@ def test_a_header_holds_what_vllm_is_started_with_and_no_path(tmp_path: Path) ->
     [
         (["--workload", "single", "--arm", "vllm"], "arm 'vllm' needs vLLM, and "),
         (["--workload", "single", "--arm", "vllm", "--vllm-python", "/no/such/python"], "/no/such/python has none ("),
-        (["--batches", "1", "--arm", "stub"], "--batches and --profile time SGLang's offline engine, which arm stub has not"),
+        (["--batches", "1", "--arm", "stub"], "--batches, --curve and --profile time SGLang's offline engine, which arm stub has not"),
         (["--workload", "images", "--arm", "stub"], "arm stub takes text only, and images has images"),
         (["--workload", "single", "--arm", "stub", "--", "--page-size=16"], "--page-size is meant for every arm"),
     ],

@@ -12,11 +12,12 @@ from sglang_gemma4.benchmark import lora_times, records
 from sglang_gemma4.benchmark.checked_plan import plan_of
 from sglang_gemma4.benchmark.kernels import __main__ as kernels
 from sglang_gemma4.cpu.environment import has_accelerator
-from tests.gpu import beside_stages, measure
+from tests.gpu import beside_stages, curve_stages, measure
 from tests.gpu.stages import FLASH, GROUPS, STAGES, Command, Stage, named
 
 ROOT = Path(measure.__file__).parents[2]
-COMMANDS = [(stage, command) for stage in (*STAGES, *beside_stages.STAGES) for command in (*stage.commands, *stage.dry)]
+ALL = (*STAGES, *beside_stages.STAGES, *curve_stages.STAGES)
+COMMANDS = [(stage, command) for stage in ALL for command in (*stage.commands, *stage.dry)]
 
 
 def test_names_are_one_stage_s_or_one_group_s() -> None:
@@ -201,3 +202,11 @@ def test_the_list_and_wrong_words(tmp_path: Path, capsys: pytest.CaptureFixture[
         with pytest.raises(SystemExit):
             measure.main(words)
         assert message in capsys.readouterr().err
+
+
+def test_the_stages_of_the_curve_are_named_apart_and_end_in_time(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [stage.name for stage in (*STAGES, *curve_stages.STAGES)]
+    assert len(set(names)) == len(names)
+    assert all(stage.seconds <= 600 and stage.decides for stage in curve_stages.STAGES)
+    assert curve_stages.main(["somewhere", "no-such-stage", "--dry-run"]) == 2
+    assert "stages: step-curve step-curve-plain" in capsys.readouterr().err

@@ -1,0 +1,67 @@
+"""Batch sizes of decode graphs for a model with experts, by what padding costs a step.
+
+A batch between two captured sizes is computed as the larger one. The padded rows hold tokens of earlier steps, which are routed as any
+others, so they read experts that no request wants. Few tokens read few of the experts, so padding is dear where the batch is small, and
+without speculation, where a request is one token, up to larger batches. The cost of a step is fitted to a run; its proportions choose.
+"""
+
+from dataclasses import dataclass
+
+TOLERANCE = 0.02
+"""Share of a step that padding may add."""
+MOST_SIZES = 64
+"""More are not captured; the tolerance grows until they suffice. Each takes a start the time of a few forwards, and memory."""
+FIXED, DRAFT, ALL_EXPERTS, ROW = 2.2, 1.1, 10.0, 0.041
+"""Milliseconds of a step of 26B-A4B on an H200 behind 700 tokens: without rows, for drafting 3 tokens, to read all experts, and for each
+row. Fitted to ``runs/2026-11-23-26b-steps-and-floor``: within 12 % of its times at batch 1, 8, 32 and 80, with MTP and without."""
+ROWS = (16, 32, 192, 320)
+"""Rows up to which a kernel is chosen by the (padded) rows: few-token experts, routing and few-row products end at 16, the narrow products
+at 32, experts in blocks of 16 rows at 192, ``grouped_experts`` and the dense FFN beside experts at 320. No batch is padded past one."""
+REQUESTS = (16, 32, 64)
+"""The same of the draft, which has one row a request: few-row products, and two tiles of its head."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the cost of a step follows from.
+
+    Args:
+        experts: of a layer, and ``chosen`` of them for each token.
+        rows: tokens of a request in a step: 1, or the draft tokens of a verify step.
+    """
+
+    experts: int
+    chosen: int
+    rows: int
+
+    def cost(self, batch: int) -> float:
+        """In the unit of :data:`ROW`, if tokens choose experts at random."""
+        rows = batch * self.rows
+        read = 1 - (1 - self.chosen / self.experts) ** rows
+        return FIXED + DRAFT * (self.rows > 1) + ALL_EXPERTS * read + ROW * rows
+
+    def edges(self) -> set[int]:
+        """Batch sizes after which kernels change."""
+        return {rows // self.rows for rows in ROWS if rows >= self.rows} | set(REQUESTS)
+
+
+def sizes(step: Step, largest: int, tolerance: float = TOLERANCE, most: int = MOST_SIZES) -> list[int]:
+    """Captured sizes up to ``largest``, ascending: the fewest with which padding adds at most ``tolerance`` to any step, or ``most``.
+
+    Raises:
+        ValueError: ``largest`` is less than 1, or ``most`` less than the edges need.
+    """
+    edges = {edge for edge in step.edges() if edge < largest} | {largest}
+    if largest < 1 or most < len(edges):
+        raise ValueError(f"{most} sizes up to a batch of {largest}; give at least {len(edges)} sizes up to a batch of 1 or more")
+    while True:
+        found = [0]
+        while found[-1] < largest:
+            size = found[-1] + 1
+            may_cost = step.cost(size) * (1 + tolerance)
+            while size not in edges and step.cost(size + 1) <= may_cost:
+                size += 1
+            found.append(size)
+        if len(found) - 1 <= most:
+            return found[1:]
+        tolerance *= 1.1

@@ -1,0 +1,59 @@
+"""Stages of ``measure.py`` for batches between the captured sizes: the step time at every batch from 80 to 1.
+
+    python -m tests.gpu.curve_stages FOLDER [STAGE ...] [--dry-run]
+
+Arms: ``package`` (the sizes that SGLang captures where nothing is said), ``sizes`` (those of SGLANG_GEMMA4_GRAPH_SIZES) and ``every`` (each
+size up to the largest). Prints what capturing cost each arm and the largest cliffs; ``sglang-gemma4 bench --report FOLDER/STAGE`` plots
+the curves. The pools suffice for 80 requests of 1,000 tokens and what they generate.
+"""
+
+import sys
+from pathlib import Path
+
+from sglang_gemma4.benchmark import curve_report, results
+from tests.gpu.measure import Run, has_card
+from tests.gpu.stages import COMMON, PACKAGE, STOCK, Stage, bench
+
+SIZES, EVERY = "SGLANG_GEMMA4_GRAPH_SIZES=1", "--disable-cuda-graph-padding"
+"""SGLang captures every batch size where it may not pad."""
+ONE_BY_ONE = f"{COMMON} --disable-prefill-cuda-graph --context-length=16384 --max-running-requests=80 --mem-fraction-static=0.85"
+"""One engine at a time, so that the memory of its graphs is its own; without prefill graphs, which this does not time."""
+CURVE = "--curve 80 --step-tokens 1000,40 --rounds 1 --repetitions 2"
+
+STAGES: tuple[Stage, ...] = (
+    bench(
+        "step-curve", 560, "verify steps at every batch size: SGLang's captured sizes, ours, all", "26b-a4b",
+        f"{PACKAGE} --arm sizes:package,mtp,{SIZES} --arm every:package,mtp,{EVERY} {CURVE}", ONE_BY_ONE,
+    ),
+    bench(
+        "step-curve-plain", 560, "the same of decode steps without MTP", "26b-a4b",
+        f"--arm package --arm sizes:package,{SIZES} --arm every:package,{EVERY} {CURVE}", ONE_BY_ONE,
+    ),
+    bench("step-curve-stock", 240, "verify steps of stock at every batch size", "26b-a4b", f"{STOCK} {CURVE}", ONE_BY_ONE),
+    bench(
+        "step-curve-e4b", 400, "a dense model, whose padding costs less", "e4b",
+        f"{PACKAGE} --arm sizes:package,mtp,{SIZES} --arm every:package,mtp,{EVERY} {CURVE}", ONE_BY_ONE,
+    ),
+)  # fmt: skip
+
+
+def main(words: list[str]) -> int:
+    """Exit status: that of ``measure.py``."""
+    names = [word for word in words if not word.startswith("-")]
+    dry = "--dry-run" in words
+    unknown = set(names[1:]) - {stage.name for stage in STAGES}
+    if not names or unknown or not (dry or has_card()):
+        print(f"{__doc__}\nstages: {' '.join(stage.name for stage in STAGES)}", file=sys.stderr)
+        return 2
+    chosen = [stage for stage in STAGES if not names[1:] or stage.name in names[1:]]
+    run = Run(Path(names[0]), float("inf"), dry)
+    status = run.all(chosen)
+    for stage in chosen:
+        folder = run.folder / ("dry" if dry else "") / stage.name
+        if (folder / "raw.jsonl").exists():
+            print(f"\n{stage.name}\n\n{curve_report.text(results.load(folder))}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
