@@ -17,6 +17,7 @@ Pure Python: tokens, counts and seconds in, tokens out. Nothing here waits for a
 
 from collections import deque
 from collections.abc import Sequence
+from enum import Enum
 from itertools import pairwise
 from statistics import median
 
@@ -26,7 +27,9 @@ TRIED = (1024, 2048, 512)
 """Rows of the first joined steps."""
 FREE = 1.1
 SAMPLES, ENOUGH = 9, 3
-"""Times whose median is used, and from how many on: the first ones may have waited for a compiler."""
+"""Times whose lower quartile is used, and from how many on: the first ones wait for a compiler, and nothing makes a step too short."""
+OLD = 2000
+"""Steps after which a size that no step had is timed anew: contexts have grown, or what was timed was disturbed."""
 TINY = 0.25
 """Waiting tokens up to this part of what may go beside are gathered."""
 LOOK_EVERY = 24
@@ -42,11 +45,12 @@ def ladder(most: int) -> list[int]:
 
 
 class Times:
-    """Median times by size, where sizes between two of :func:`ladder` are taken together; between them linear."""
+    """Times by size, where sizes between two of :func:`ladder` are taken together; between them linear."""
 
     def __init__(self, octave: int = 2, grows: bool = True) -> None:
         """``octave``: sizes of an octave that are kept apart, 1 or 2. ``grows``: above what was measured times grow with the size."""
         self._found: dict[int, deque[tuple[int, float]]] = {}
+        self._last: dict[int, int] = {}
         self._octave, self._grows = octave, grows
         self._points: list[tuple[float, float]] = []
 
@@ -55,14 +59,19 @@ class Times:
         octave = max(size - 1, 0).bit_length()
         return self._octave * octave + (self._octave == 2 and size > 3 << octave >> 2)
 
-    def add(self, size: int, seconds: float) -> None:
-        """Record a time."""
-        self._found.setdefault(self._key(size), deque(maxlen=SAMPLES)).append((size, seconds))
+    def add(self, size: int, seconds: float, step: int = 0) -> None:
+        """Record the time of the ``step``-th step; it takes the place of what is :data:`OLD`."""
+        key = self._key(size)
+        if step - self._last.get(key, step) >= OLD:
+            del self._found[key]
+        self._last[key] = step
+        self._found.setdefault(key, deque(maxlen=SAMPLES)).append((size, seconds))
         self._points = []
 
-    def known(self, size: int) -> bool:
-        """Whether enough steps of about this size were timed."""
-        return len(self._found.get(self._key(size), ())) >= ENOUGH
+    def known(self, size: int, step: int = 0) -> bool:
+        """Whether enough steps of about this size were timed, not too long before the ``step``-th."""
+        key = self._key(size)
+        return len(self._found.get(key, ())) >= ENOUGH and step - self._last[key] < OLD
 
     def points(self) -> list[tuple[float, float]]:
         """Sizes and times in order; a larger size never has a shorter time."""
@@ -71,7 +80,7 @@ class Times:
             return found
         for _, pairs in sorted(self._found.items()):
             if len(pairs) >= ENOUGH:
-                size, seconds = (float(median(values)) for values in zip(*pairs, strict=True))
+                size, seconds = float(median(size for size, _ in pairs)), sorted(seconds for _, seconds in pairs)[len(pairs) // 4]
                 found.append((size, max(seconds, found[-1][1] if found else 0.0)))
         return found
 
@@ -87,6 +96,14 @@ class Times:
         return seconds * max(size / nearest, 1.0) if self._grows else seconds
 
 
+class Way(Enum):
+    """How prompts and a decode step of running requests go: in one forward, or one after the other, as a trial or because it is faster."""
+
+    BESIDE = 1
+    TRIED_IN_TURN = 2
+    IN_TURN = 3
+
+
 class Admission:
     """Decides for one scheduler; ``gap``: plain decode steps between two tokens of a running request, at most (more than 1)."""
 
@@ -96,7 +113,7 @@ class Admission:
         self._last: float | None = None
         self._held_since: float | None = None
         self._lost = 0.0
-        self._since_plain = 0
+        self._since_plain = self._step = 0
 
     def arrived(self, tokens: int, running: int, rows: int, now: float) -> None:
         """A result arrived at ``now`` seconds; results come in launch order.
@@ -111,12 +128,13 @@ class Admission:
         if last is None:
             return
         seconds = now - last
+        self._step += 1
         if tokens == 0 and running > 0:
-            self.plain.add(running, seconds)
+            self.plain.add(running, seconds, self._step)
         elif tokens > 0 and running == 0:
-            self.alone.add(tokens, seconds)
+            self.alone.add(tokens, seconds, self._step)
         elif tokens > 0:
-            self.joined.add(rows, seconds)
+            self.joined.add(rows, seconds, self._step)
 
     def pause(self) -> None:
         """Nothing runs: the time until the next result is no step's."""
@@ -131,7 +149,7 @@ class Admission:
         rows = running * each
         room = [size for size in (*sizes, *ladder(most), rows + most) if rows + min(LEAST, most) <= size <= rows + most]
         for size in TRIED:
-            if size in room and waiting >= size - rows and not self.joined.known(size):
+            if size in room and waiting >= size - rows and not self.joined.known(size, self._step):
                 return size - rows
         plain = self.plain.at(running)
         if plain is None or not self.joined.points():
@@ -148,17 +166,19 @@ class Admission:
 
     def looks(self, running: int) -> bool:
         """Whether a plain step goes first because only joined ones ran for long, and none of about as many requests was timed."""
-        return self._since_plain >= LOOK_EVERY and not self.plain.known(running)
+        return self._since_plain >= LOOK_EVERY and not self.plain.known(running, self._step)
 
-    def joins(self, running: int, each: int, tokens: int) -> bool:
-        """Whether ``tokens`` of prompts go beside ``running`` requests; else a prefill and a decode step follow each other.
+    def way(self, running: int, each: int, tokens: int) -> Way:
+        """How ``tokens`` of prompts go with ``running`` requests.
 
         The first ones of a size go beside; as soon as such steps are timed, some follow each other, so that both are.
         """
         plain, rows, alone = self.plain.at(running), running * each + tokens, self.alone.at(tokens)
-        if plain is None or not self.joined.known(rows):
-            return True
-        return alone is not None and self.alone.known(tokens) and self._of_rows(rows) <= plain + alone
+        if plain is None or not self.joined.known(rows, self._step):
+            return Way.BESIDE
+        if alone is None or not self.alone.known(tokens, self._step):
+            return Way.TRIED_IN_TURN
+        return Way.BESIDE if self._of_rows(rows) <= plain + alone else Way.IN_TURN
 
     def holds(self, running: int, each: int, requests: int, waiting: int, most: int, now: float) -> bool:
         """Whether ``requests`` that wait with so many prompt tokens are left waiting for one more plain step; asked once a step."""

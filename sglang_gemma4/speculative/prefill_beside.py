@@ -125,7 +125,7 @@ def choose(scheduler: Any, plan: Any) -> Any:
     if prefill is None or prefill.forward_mode != ForwardMode.EXTEND or running is prefill or running.is_empty():
         return plan
     reason = beside_reasons.server_problem(scheduler) or beside_reasons.batch_problem(scheduler, prefill, running)
-    if not takes(NAME, reason, "prefill and decode alternate") or not prompt_chunks.joins(scheduler, prefill, running):
+    if not takes(NAME, reason, "prefill and decode alternate") or not prompt_chunks.joins():
         return plan
     ready = scheduler.update_running_batch(running)
     if ready is not None and not ready.is_empty():

@@ -17,7 +17,7 @@ from sglang_gemma4 import switches
 from sglang_gemma4.models.schedule import joined_graph
 from sglang_gemma4.patching import note
 from sglang_gemma4.speculative import beside_reasons
-from sglang_gemma4.speculative.admission import Admission
+from sglang_gemma4.speculative.admission import Admission, Way
 
 logger = logging.getLogger(__name__)
 NAME = "prefill_beside"
@@ -57,6 +57,7 @@ def gap(environ: Mapping[str, str] = os.environ) -> float:
 
 
 _joined = [0]
+_next = [Way.BESIDE]
 
 
 @functools.cache
@@ -85,7 +86,7 @@ def bounded(scheduler: Any, running: Any, last: Any) -> Iterator[None]:
     Several short prompts fill a chunk together. An idle server prefills at once, with the chunk size that it was started with, and so does
     one whose prompts cannot go beside: to run short chunks in turn with decode steps would only delay both.
     """
-    size = scheduler.chunked_prefill_size
+    size, _next[0] = scheduler.chunked_prefill_size, Way.BESIDE
     if size is None or scheduler.is_mixed_chunk or not busy(running, last) or beside_reasons.next_problem(scheduler):
         yield
         return
@@ -104,17 +105,16 @@ def _by_times(scheduler: Any, requests: int, size: int) -> int | None:
     """Prompt tokens of the next step, at most ``size``; None: as many as SGLang likes, since the step after it will decode."""
     each, waiting = rows_each(scheduler), max(_waiting_tokens(scheduler), 1)
     most = admission().tokens(requests, each, waiting, size, _unpadded(scheduler))
-    return most if admission().joins(requests, each, min(most, waiting)) or not admission().alone.points() else None
+    _next[0] = way = admission().way(requests, each, min(most, waiting))
+    if way is not Way.IN_TURN:
+        return most
+    note(NAME, "a prefill and a decode step in turn were measured to take less time than both in one forward, for some sizes at least")
+    return None
 
 
-def joins(scheduler: Any, prefill: Any, running: Any) -> bool:
-    """Whether ``prefill`` goes beside ``running`` by measured times; it does where the operator chose the number of tokens."""
-    if not measured():
-        return True
-    found = admission().joins(len(running.reqs), rows_each(scheduler), prefill.extend_num_tokens)
-    if not found and admission().alone.points():
-        note(NAME, "a prefill and a decode step in turn were measured to take less time than both in one forward, for some sizes at least")
-    return found
+def joins() -> bool:
+    """Whether the prefill that was chosen goes beside the running requests, by measured times where they count."""
+    return _next[0] is Way.BESIDE
 
 
 def _unpadded(scheduler: Any) -> Sequence[int]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sglang_gemma4.speculative.admission import ENOUGH, FREE, LEAST, LOOK_EVERY, TRIED, Admission, Times, ladder
+from sglang_gemma4.speculative.admission import ENOUGH, FREE, LEAST, LOOK_EVERY, OLD, TRIED, Admission, Times, Way, ladder
 
 PLAIN, LAUNCHES, ROW = 0.020, 0.027, 0.00002
 """Seconds of a plain step, of a joined step's launches, of a row of one."""
@@ -38,7 +38,7 @@ class Card:
         """Prompts come until the sizes are known."""
         for _ in range(10 * ENOUGH):
             tokens = self.admission.tokens(running, EACH, WAITING, MOST, SIZES)
-            self.step(tokens, running if self.admission.joins(running, EACH, tokens) else 0)
+            self.step(tokens, running if self.admission.way(running, EACH, tokens) is Way.BESIDE else 0)
         return self
 
 
@@ -49,13 +49,13 @@ def test_what_is_tried_first() -> None:
     tried = []
     for _ in range(3 * ENOUGH):
         tried.append(card.admission.tokens(80, EACH, WAITING, MOST, SIZES))
-        assert card.admission.joins(80, EACH, tried[-1])
+        assert card.admission.way(80, EACH, tried[-1]) is Way.BESIDE
         card.step(tried[-1], 80)
     assert tried == [size - 320 for size in TRIED for _ in range(ENOUGH)]
-    assert not card.admission.joins(80, EACH, 704), "then prefills in turn"
+    assert card.admission.way(80, EACH, 704) is Way.TRIED_IN_TURN
     for _ in range(ENOUGH):
         card.step(704, 0)
-    assert card.admission.joins(80, EACH, 704)
+    assert card.admission.way(80, EACH, 704) is Way.BESIDE
     assert card.admission.tokens(80, EACH, WAITING, 128, SIZES) == 128
 
 
@@ -77,9 +77,9 @@ def test_a_small_batch_does_not_hold_up_prompts() -> None:
 
 
 def test_steps_in_turn_where_they_take_less_time() -> None:
-    for plain, better in ((0.003, False), (PLAIN, True)):  # with 12 ms or more for a prefill, and 27 or more for both
+    for plain, better in ((0.003, Way.IN_TURN), (PLAIN, Way.BESIDE)):  # with 12 ms or more for a prefill, and 27 or more for both
         card = Card(2.0, plain=plain, alone=0.012).plain(8).learn(8)
-        assert card.admission.joins(8, EACH, card.admission.tokens(8, EACH, WAITING, MOST, SIZES)) is better
+        assert card.admission.way(8, EACH, card.admission.tokens(8, EACH, WAITING, MOST, SIZES)) is better
 
 
 def test_stalls_and_pauses_change_nothing() -> None:
@@ -89,6 +89,25 @@ def test_stalls_and_pauses_change_nothing() -> None:
     card.admission.pause()
     card.step(1536 - 320, 80, seconds=1e6)
     assert card.admission.tokens(80, EACH, WAITING, MOST, SIZES) == before
+
+
+def test_what_was_disturbed_at_first_is_timed_anew() -> None:
+    """Joined steps that waited for a compiler make prefills in turn look better, but not for ever."""
+    card = Card(2.0).plain(8)
+    for _ in range(ENOUGH):
+        card.step(992, 8, seconds=0.5)
+    for _ in range(ENOUGH):
+        card.step(992, 0)
+    assert card.admission.way(8, EACH, 992) is Way.IN_TURN
+    for _ in range(OLD):
+        card.step(0, 8)
+    assert card.admission.way(8, EACH, 992) is Way.BESIDE, "tried again"
+    for _ in range(ENOUGH):
+        card.step(992, 8)
+    assert card.admission.way(8, EACH, 992) is Way.TRIED_IN_TURN
+    for _ in range(ENOUGH):
+        card.step(992, 0)
+    assert card.admission.way(8, EACH, 992) is Way.BESIDE
 
 
 def test_a_plain_step_is_timed_now_and_then_until_it_is_known() -> None:
