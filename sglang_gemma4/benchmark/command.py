@@ -4,6 +4,7 @@ import argparse
 import itertools
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -195,8 +196,7 @@ def _header(plan: Plan) -> dict[str, Any]:
         "Every workload was sent as token ids to /v1/completions, to SGLang and vLLM alike.": plan.token_ids,
         "vLLM served the language model alone, SGLang the checkpoint with its image encoder.": plan.token_ids and plan.dummy_weights,
     }
-    # Paths of this machine do not belong in a committed run.
-    command = ["sglang-gemma4", *(Path(word).name if word.startswith("/") else word for word in sys.argv[1:])]
+    command = ["sglang-gemma4", *map(without_paths, sys.argv[1:])]
     return {
         **plan.header(),
         "command": command,
@@ -205,6 +205,15 @@ def _header(plan: Plan) -> dict[str, Any]:
         "environment": machine.environment(),
         "notes": [note for note, holds in notes.items() if holds],
     }
+
+
+def without_paths(word: str) -> str:
+    """A word of a command with each path of this machine as its last part: they do not belong in a committed run.
+
+    Lists of paths, as in ``PYTHONPATH=...`` of an arm, are left out.
+    """
+    word = re.sub(r"(?<=PATH=)/[^,]*", "(a path)", word)
+    return re.sub(r"(?<![^=:,\s])/[^,:\s]+", lambda found: Path(found[0]).name, word)
 
 
 def in_a_process(module: str, failed: str, flag: str) -> str:
