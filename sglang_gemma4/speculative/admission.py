@@ -4,9 +4,9 @@ Three kinds of steps are timed as their results arrive: plain ones by running re
 those of prompts and of running requests together: what a card computes depends on their sum, and below some number it is the host's
 launches that take the time. From these follow
 
-- the most rows of a step with which a running request's gap between two tokens stays within ``gap`` plain steps;
-- the most that take hardly longer than the fewest (:data:`FREE`): where launches alone exceed the bound, fewer tokens would only delay
-  first tokens;
+- the rows of a step with which prompts get on fastest while a running request's gap between two tokens stays within ``gap`` plain steps, or
+  within what is not much longer than the shortest joined step (:data:`FREE`): where launches alone exceed the bound, fewer tokens would
+  only delay first tokens;
 - whether joined steps are worth it: not where a prefill and a plain step in turn take less time;
 - whether a few waiting tokens are worth a joined step yet, or are gathered with others for up to ``gap - 1`` plain steps. They are worth
   one when the waiting requests' empty places have cost as much as what the step takes longer than a plain one.
@@ -25,7 +25,12 @@ LEAST = 64
 """Prompt tokens of a step."""
 TRIED = (1024, 2048, 512)
 """Rows of the first joined steps."""
-FREE = 1.1
+FREE = 1.3
+FEW = 0.75
+"""A plain step by the shortest joined one, until plain ones are timed."""
+GROWTH = 0.3
+"""Power of the requests with which a plain step's time grows beyond those timed: 26B-A4B's doubles from 8 to 80
+(``runs/2026-11-23-26b-steps-and-floor``)."""
 SAMPLES, ENOUGH = 9, 3
 """Times whose lower quartile is used, and from how many on: the first ones wait for a compiler, and nothing makes a step too short."""
 OLD = 2000
@@ -47,11 +52,11 @@ def ladder(most: int) -> list[int]:
 class Times:
     """Times by size, where sizes between two of :func:`ladder` are taken together; between them linear."""
 
-    def __init__(self, octave: int = 2, grows: bool = True) -> None:
-        """``octave``: sizes of an octave that are kept apart, 1 or 2. ``grows``: above what was measured times grow with the size."""
+    def __init__(self, octave: int = 2, growth: float = 1.0) -> None:
+        """``octave``: sizes of an octave that are kept apart, 1 or 2. Above what was measured times grow with the size to ``growth``."""
         self._found: dict[int, deque[tuple[int, float]]] = {}
         self._last: dict[int, int] = {}
-        self._octave, self._grows = octave, grows
+        self._octave, self._growth = octave, growth
         self._points: list[tuple[float, float]] = []
 
     def _key(self, size: int) -> int:
@@ -93,7 +98,7 @@ class Times:
             if low <= size <= high:
                 return before + (after - before) * (size - low) / max(high - low, 1.0)
         nearest, seconds = points[0] if size < points[0][0] else points[-1]
-        return seconds * max(size / nearest, 1.0) if self._grows else seconds
+        return float(seconds * max(size / nearest, 1.0) ** self._growth)
 
 
 class Way(Enum):
@@ -109,7 +114,7 @@ class Admission:
 
     def __init__(self, gap: float) -> None:
         self.gap = gap
-        self.plain, self.alone, self.joined = Times(octave=1, grows=False), Times(), Times()
+        self.plain, self.alone, self.joined = Times(octave=1, growth=GROWTH), Times(), Times()
         self._last: float | None = None
         self._held_since: float | None = None
         self._lost = 0.0
@@ -151,13 +156,14 @@ class Admission:
         for size in TRIED:
             if size in room and waiting >= size - rows and not self.joined.known(size, self._step):
                 return size - rows
-        plain = self.plain.at(running)
-        if plain is None or not self.joined.points():
+        if not self.joined.points():
             return min(most, max(TRIED[0] - rows, LEAST))
         last = sizes[-1] if sizes else 0
         timed = {size: self._of_rows(size, sizes) for size in room if size in sizes or size > last or size == rows + most}
-        bound = max(self.gap * plain, FREE * min(timed.values()))
-        return max(size for size, seconds in timed.items() if seconds <= bound) - rows
+        shortest = min(timed.values())
+        bound = max(self.gap * (self.plain.at(running) or FEW * shortest), FREE * shortest)
+        rates = {size: (size - rows) / seconds for size, seconds in timed.items() if seconds <= bound}
+        return max(rates, key=lambda size: rates[size]) - rows
 
     def _of_rows(self, rows: int, sizes: Sequence[int] = ()) -> float:
         """Seconds of a joined step; an estimate where no such size was timed, infinite where none was."""

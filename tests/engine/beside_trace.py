@@ -54,7 +54,7 @@ def timed() -> None:
 
     def advanced(result: Any) -> None:
         tokens, _, rows = result.prompt_tokens_beside
-        now[0] += max(0.016, 8e-5 * rows) if tokens else 0.01
+        now[0] += max(0.016, 1e-4 * rows) if tokens else 0.01
         arrived(result)
 
     chunks.arrived, chunks.time = advanced, type("Clock", (), {"monotonic": lambda: now[0]})

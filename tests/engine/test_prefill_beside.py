@@ -95,7 +95,7 @@ LATE = 11
 
 
 def test_chunks_follow_measured_times(nursery: Nursery) -> None:
-    """On a card whose plain step takes 10 ms and whose joined one 16, or 80 microseconds a row: 192 rows are within two plain steps."""
+    """On a card whose plain step takes 10 ms and whose joined one 16, or 100 microseconds a row: 192 rows are within two plain steps."""
     texts = text_prompts("tiny-31b", [20, *[700 + 9 * number for number in range(LATE)]])
     asked: list[dict[str, Any]] = [{"rid": "long"}]
     asked += [{"rid": f"late-{n}", "after": ["long", 6] if n == 0 else [f"late-{n - 1}", -1]} for n in range(LATE)]
