@@ -53,7 +53,7 @@ class DecodeAttention:
         if reason is None and (sinks is not None or xai_temperature_len > 0 or score_mod is not None or has_mla):
             reason = "attention sinks, a temperature by length, a changed score or MLA"
         if takes(NAME, reason, "SGLang's decode kernel decodes"):
-            few_query_attention(q, k_buffer, v_buffer, kv_indptr, kv_indices, scale, out=out, soft_cap=logit_cap)
+            few_query_attention(q, k_buffer, v_buffer, kv_indptr, kv_indices, scale, out=out, soft_cap=logit_cap, checked=True)
             self.steps += 1
             return
         self.stock(

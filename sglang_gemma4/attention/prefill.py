@@ -82,7 +82,7 @@ class PrefillAttention:
         if reason is None:
             prefill_attention(
                 q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, scale,
-                out=out, longest=longest, window=window, reach=reach,
+                out=out, longest=longest, window=window, reach=reach, checked=True,
             )  # fmt: skip
             self.steps += 1
         return reason

@@ -77,7 +77,9 @@ class TwoKinds:
         out = q.new_empty(q.shape[0], layer.tp_q_head_num * layer.v_head_dim) if given is None else given
         if save_kv_cache and k is not None and self._write_at_once(layer, forward_batch, k, v):
             save_kv_cache = False
-        parts = zip(self.parts, *map(self.split, (q, k, v, out)), strict=True)
+        counts, nothing = [part.rows for part in self.parts], [None] * len(self.parts)
+        own = (nothing if rows is None else torch.split_with_sizes(rows, counts) for rows in (q, k, v, out))
+        parts = zip(self.parts, *own, strict=True)
         for part, own_q, own_k, own_v, own_out in parts:
             part.batch._attn_output = own_out  # a backend that knows it writes there
             try:

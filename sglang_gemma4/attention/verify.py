@@ -66,7 +66,7 @@ class VerifyAttention:
         few_query_attention(
             q, k_buffer, v_buffer, kv_indptr, kv_indices, scale, out=out, queries=queries, k_new=k_new, v_new=v_new,
             tree_mask=tree_mask if tree else None, tree_mask_indptr=tree_mask_indptr if tree else None,
-            key_offsets=window_kv_offsets if tree else None, window=sliding_window_size, soft_cap=logit_cap,
+            key_offsets=window_kv_offsets if tree else None, window=sliding_window_size, soft_cap=logit_cap, checked=True,
         )  # fmt: skip
         self.steps += 1
         return True

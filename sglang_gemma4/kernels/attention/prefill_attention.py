@@ -234,6 +234,7 @@ def prefill_attention(
     window: int = -1,
     reach: torch.Tensor | None = None,
     tile: PromptTile | None = None,
+    checked: bool = False,
 ) -> torch.Tensor:
     """Causal attention of new tokens over their request's prefix and each other; written to ``out`` and returned.
 
@@ -250,11 +251,12 @@ def prefill_attention(
         window: a key is seen from positions up to ``window`` behind it; below 0: always.
         reach: None, or ``[tokens]`` int32: the last new token of its request, counted from 0, that each token sees; itself at least.
         tile: None: :func:`~sglang_gemma4.kernels.attention.tiles.prompt_tile` of the card.
+        checked: the caller knows that :func:`~sglang_gemma4.kernels.attention.limits.prefill_reason` has nothing against this.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
     """
-    reason = prefill_reason(q, k, v, k_buffer, v_buffer, out)
+    reason = None if checked else prefill_reason(q, k, v, k_buffer, v_buffer, out)
     if reason:
         raise ValueError(reason)
     heads, kv_heads = q.shape[1], k.shape[1]

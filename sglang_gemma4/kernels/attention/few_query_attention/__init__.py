@@ -8,6 +8,7 @@ Query tokens of a verify step see the keys in the cache (``kv_indices``) and eac
 one, causally. Draft and decode steps have one query token, whose own key is in the cache already.
 """
 
+import functools
 import math
 
 import torch
@@ -79,6 +80,7 @@ def few_query_attention_reference(
     return out.to(q.dtype)
 
 
+@functools.cache
 def parts_for(requests: int, kv_heads: int, multiprocessors: int) -> tuple[int, int]:
     """Parts of a request that fill the card, and the most parts of a long one, both powers of two; its length decides, on the device.
 
@@ -130,6 +132,7 @@ def few_query_attention(
     soft_cap: float = 0.0,
     parts: int | None = None,
     tile: KeyTile | None = None,
+    checked: bool = False,
 ) -> torch.Tensor:
     """Attention of ``queries`` tokens per request; written to ``out`` and returned. The host does not wait for the device.
 
@@ -149,11 +152,12 @@ def few_query_attention(
         soft_cap: scores are ``soft_cap * tanh(scores / soft_cap)``; 0: as they are.
         parts: parts a request's keys are cut into if they suffice; None: by the card and the length.
         tile: None: :func:`~sglang_gemma4.kernels.attention.tiles.key_tile` of the card.
+        checked: the caller knows that :func:`~sglang_gemma4.kernels.attention.limits.few_query_reason` has nothing against this.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
     """
-    reason = few_query_reason(q, k_buffer, v_buffer, out, queries, k_new, v_new)
+    reason = None if checked else few_query_reason(q, k_buffer, v_buffer, out, queries, k_new, v_new)
     if reason:
         raise ValueError(reason)
     requests, heads, dim = q.shape[0] // queries, q.shape[1], q.shape[2]
