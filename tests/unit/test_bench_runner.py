@@ -175,10 +175,11 @@ from sglang_gemma4.benchmark import client, workloads
 from sglang_gemma4.benchmark.server import Died
 folder = Path(sys.argv[1])
 client._tokens, client.GRACE = lambda _: (2, [7]), 0.0
-alive = SimpleNamespace(engine="sglang", url="http://x", log=folder / "server.log", check=lambda: None)
+log = folder / "server.log"
+alive = SimpleNamespace(engine="sglang", url="http://x", log=log, check=lambda: None, last_words=lambda: [])
 def dead():
     raise Died(9, ["the server's last words"])
-gone = SimpleNamespace(engine="sglang", url="http://x", log=folder / "server.log", check=dead)
+gone = SimpleNamespace(engine="sglang", url="http://x", log=log, check=dead)
 def run(workload, server, seed, limit=60.0):
     try:
         return passes.run(workload, server, seed, limit, lambda _: None)
