@@ -110,7 +110,8 @@ def test_chunks_follow_measured_times(nursery: Nursery) -> None:
     chunks = [[step.rows[0] for step in together if step.prefilled == [f"late-{number}"]] for number in range(LATE)]
     print(chunks)
     assert chunks[0][:2] == [252, 252], "tried"
-    assert chunks[LATE - 1][:3] == [188, 188, 188]
+    rows = [sum(step.rows) for step in together if step.prefilled == [f"late-{LATE - 1}"]]
+    assert rows[:3] == [192, 192, 192], "with 4 rows of each running request, of which one that ends may be left"
 
 
 def test_tokens_are_those_of_steps_in_turn(beside: Answers, apart: Answers) -> None:
