@@ -26,13 +26,15 @@ LEAST = 64
 TRIED = (1024, 2048, 512)
 """Rows of the first joined steps."""
 FREE = 1.3
+"""A joined step may take this many times the shortest one, whatever the bound."""
 FEW = 0.75
 """A plain step by the shortest joined one, until plain ones are timed."""
 GROWTH = 0.3
 """Power of the requests with which a plain step's time grows beyond those timed: 26B-A4B's doubles from 8 to 80
 (``runs/2026-11-23-26b-steps-and-floor``)."""
 SAMPLES, ENOUGH = 9, 3
-"""Times whose lower quartile is used, and from how many on: the first ones wait for a compiler, and nothing makes a step too short."""
+"""Times whose lower third is used, and from how many on: the first ones wait for a compiler; a result that is read late makes its own step
+longer and the next one shorter, so the least time is not taken either."""
 OLD = 2000
 """Steps after which a size that no step had is timed anew: contexts have grown, or what was timed was disturbed."""
 TINY = 0.25
@@ -85,7 +87,7 @@ class Times:
             return found
         for _, pairs in sorted(self._found.items()):
             if len(pairs) >= ENOUGH:
-                size, seconds = float(median(size for size, _ in pairs)), sorted(seconds for _, seconds in pairs)[len(pairs) // 4]
+                size, seconds = float(median(size for size, _ in pairs)), sorted(seconds for _, seconds in pairs)[len(pairs) // 3]
                 found.append((size, max(seconds, found[-1][1] if found else 0.0)))
         return found
 

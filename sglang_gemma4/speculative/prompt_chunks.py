@@ -5,9 +5,8 @@
 
 import functools
 import logging
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,43 +17,12 @@ from sglang_gemma4.models.schedule import joined_graph
 from sglang_gemma4.patching import note
 from sglang_gemma4.speculative import beside_reasons
 from sglang_gemma4.speculative.admission import Admission, Way
+from sglang_gemma4.speculative.beside_bounds import gap, most_tokens
 
 logger = logging.getLogger(__name__)
 NAME = "prefill_beside"
-GAP = 2.0
 TOLD_EVERY = 128
 """Joined steps between two lines of the log that say what was measured."""
-
-
-def most_tokens(environ: Mapping[str, str] = os.environ) -> int | None:
-    """The most prompt tokens that the operator wants beside running requests, or None: measured times decide.
-
-    Raises:
-        SwitchError: it is not a positive number.
-    """
-    given = environ.get(switches.BESIDE_TOKENS, "").strip()
-    if not given:
-        return None
-    if not given.isdecimal() or int(given) == 0:
-        raise switches.SwitchError(f"{switches.BESIDE_TOKENS}={given} is not a positive number of tokens")
-    return int(given)
-
-
-def gap(environ: Mapping[str, str] = os.environ) -> float:
-    """Plain decode steps that may pass between two tokens of a running request.
-
-    Raises:
-        SwitchError: it is not a number greater than 1.
-    """
-    given = environ.get(switches.BESIDE_GAP, "").strip()
-    try:
-        found = float(given) if given else GAP
-    except ValueError:
-        found = 0.0
-    if not 1.0 < found < float("inf"):
-        raise switches.SwitchError(f"{switches.BESIDE_GAP}={given} is not a number of plain decode steps greater than 1")
-    return found
-
 
 _joined = [0]
 _next = [Way.BESIDE]
@@ -87,7 +55,12 @@ def bounded(scheduler: Any, running: Any, last: Any) -> Iterator[None]:
     one whose prompts cannot go beside: to run short chunks in turn with decode steps would only delay both.
     """
     size, _next[0] = scheduler.chunked_prefill_size, Way.BESIDE
-    if size is None or scheduler.is_mixed_chunk or not busy(running, last) or beside_reasons.next_problem(scheduler):
+    if (
+        size is None
+        or scheduler.is_mixed_chunk
+        or not (_waits(scheduler) and busy(running, last))
+        or beside_reasons.next_problem(scheduler)
+    ):
         yield
         return
     most = most_tokens()
@@ -99,6 +72,11 @@ def bounded(scheduler: Any, running: Any, last: Any) -> Iterator[None]:
         yield
     finally:
         scheduler.chunked_prefill_size = size
+
+
+def _waits(scheduler: Any) -> bool:
+    """Whether a prompt may be chosen next; most iterations only decode, and are not to pay for the choice."""
+    return scheduler.chunked_req is not None or bool(scheduler.waiting_queue) or scheduler.grammar_manager.has_waiting_grammars()
 
 
 def _by_times(scheduler: Any, requests: int, size: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Stages of ``measure.py`` for prefill beside verify, which is off until they have been run on a card.
+"""Stages of ``measure.py`` for prefill beside verify, which lost in its only run on a card and is off.
 
     python -m tests.gpu.beside_stages FOLDER [STAGE ...] [--dry-run]
 
@@ -7,9 +7,8 @@ in plain steps). A bench's folder has TTFT and inter-token latency beside tokens
 """
 
 import sys
-from pathlib import Path
 
-from tests.gpu.measure import Run, has_card
+from tests.gpu.measure import run_of
 from tests.gpu.stages import COMMON, PACKAGE, SHARED, SMALL, Stage, bench, engines, tests
 
 SWITCH, GAP = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY=1", "SGLANG_GEMMA4_BESIDE_GAP"
@@ -53,14 +52,8 @@ STAGES: tuple[Stage, ...] = (
 
 def main(words: list[str]) -> int:
     """Exit status: that of ``measure.py``."""
-    names = [word for word in words if not word.startswith("-")]
-    dry = "--dry-run" in words
-    unknown = set(names[1:]) - {stage.name for stage in STAGES}
-    if not names or unknown or not (dry or has_card()):
-        print(f"{__doc__}\nstages: {' '.join(stage.name for stage in STAGES)}", file=sys.stderr)
-        return 2
-    chosen = [stage for stage in STAGES if not names[1:] or stage.name in names[1:]]
-    return Run(Path(names[0]), float("inf"), dry).all(chosen)
+    asked = run_of(words, STAGES, str(__doc__))
+    return 2 if asked is None else asked[0].all(asked[1])
 
 
 if __name__ == "__main__":

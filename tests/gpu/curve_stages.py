@@ -8,10 +8,9 @@ the curves. The pools suffice for 80 requests of 1,000 tokens and what they gene
 """
 
 import sys
-from pathlib import Path
 
 from sglang_gemma4.benchmark import curve_report, results
-from tests.gpu.measure import Run, has_card
+from tests.gpu.measure import run_of
 from tests.gpu.stages import COMMON, PACKAGE, STOCK, Stage, bench
 
 SIZES, EVERY = "SGLANG_GEMMA4_GRAPH_SIZES=1", "--disable-cuda-graph-padding"
@@ -39,17 +38,13 @@ STAGES: tuple[Stage, ...] = (
 
 def main(words: list[str]) -> int:
     """Exit status: that of ``measure.py``."""
-    names = [word for word in words if not word.startswith("-")]
-    dry = "--dry-run" in words
-    unknown = set(names[1:]) - {stage.name for stage in STAGES}
-    if not names or unknown or not (dry or has_card()):
-        print(f"{__doc__}\nstages: {' '.join(stage.name for stage in STAGES)}", file=sys.stderr)
+    asked = run_of(words, STAGES, str(__doc__))
+    if asked is None:
         return 2
-    chosen = [stage for stage in STAGES if not names[1:] or stage.name in names[1:]]
-    run = Run(Path(names[0]), float("inf"), dry)
+    run, chosen = asked
     status = run.all(chosen)
     for stage in chosen:
-        folder = run.folder / ("dry" if dry else "") / stage.name
+        folder = run.folder / ("dry" if run.dry else "") / stage.name
         if (folder / "raw.jsonl").exists():
             print(f"\n{stage.name}\n\n{curve_report.text(results.load(folder))}")
     return status

@@ -215,6 +215,18 @@ def main(words: Sequence[str] | None = None) -> int:
     return Run(asked.folder, asked.seconds, asked.dry_run, asked.passes).all(stages)
 
 
+def run_of(words: Sequence[str], stages: Sequence[Stage], about: str) -> tuple[Run, list[Stage]] | None:
+    """The run and the stages that ``FOLDER [STAGE ...] [--dry-run]`` asks for, of a module with ``stages`` of its own.
+
+    None, after ``about`` is printed, where it asks for none of them, or there is no card and this is no dry run.
+    """
+    names, dry = [word for word in words if not word.startswith("-")], "--dry-run" in words
+    if not names or set(names[1:]) - {stage.name for stage in stages} or not (dry or has_card()):
+        print(f"{about}\nstages: {' '.join(stage.name for stage in stages)}", file=sys.stderr)
+        return None
+    return Run(Path(names[0]), float("inf"), dry), [stage for stage in stages if not names[1:] or stage.name in names[1:]]
+
+
 def has_card() -> bool:
     """Whether the driver lists one."""
     tool = shutil.which("nvidia-smi")

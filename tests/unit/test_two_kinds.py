@@ -7,10 +7,10 @@ import pytest
 import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
-from sglang_gemma4 import switches
+from sglang_gemma4 import plugin, switches
 from sglang_gemma4.attention.two_kinds import Part, TwoKinds
 from sglang_gemma4.models.schedule import joined_batch
-from sglang_gemma4.speculative import beside_reasons, prefill_beside, prompt_chunks
+from sglang_gemma4.speculative import beside_bounds, beside_reasons, prefill_beside
 
 
 class Scaling:
@@ -112,16 +112,24 @@ def test_a_forward_that_fails_is_said_and_each_batch_runs_alone(monkeypatch: pyt
 
 
 def test_most_tokens() -> None:
-    assert prompt_chunks.most_tokens({}) is None
-    assert prompt_chunks.most_tokens({switches.BESIDE_TOKENS: " 512 "}) == 512
+    assert beside_bounds.most_tokens({}) is None
+    assert beside_bounds.most_tokens({switches.BESIDE_TOKENS: " 512 "}) == 512
     for wrong in ("0", "-3", "many"):
         with pytest.raises(switches.SwitchError, match=f"{switches.BESIDE_TOKENS}={wrong} is not a positive number of tokens"):
-            prompt_chunks.most_tokens({switches.BESIDE_TOKENS: wrong})
+            beside_bounds.most_tokens({switches.BESIDE_TOKENS: wrong})
 
 
 def test_gap() -> None:
-    assert prompt_chunks.gap({}) == 2.0
-    assert prompt_chunks.gap({switches.BESIDE_GAP: " 1.5 "}) == 1.5
+    assert beside_bounds.gap({}) == 2.0
+    assert beside_bounds.gap({switches.BESIDE_GAP: " 1.5 "}) == 1.5
     for wrong in ("1", "-3", "nan", "much"):
         with pytest.raises(switches.SwitchError, match=f"{switches.BESIDE_GAP}={wrong} is not a number of plain decode steps"):
-            prompt_chunks.gap({switches.BESIDE_GAP: wrong})
+            beside_bounds.gap({switches.BESIDE_GAP: wrong})
+
+
+def test_wrong_bounds_end_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert beside_bounds.problems({switches.BESIDE_GAP: "1.5", switches.BESIDE_TOKENS: "512"}) == []
+    monkeypatch.setenv(switches.BESIDE_GAP, "0.5")
+    monkeypatch.setenv(switches.BESIDE_TOKENS, "many")
+    with pytest.raises(SystemExit, match=r"BESIDE_TOKENS=many is not a positive number(.|\n)*BESIDE_GAP=0.5 is not a number of plain"):
+        plugin.register()
