@@ -111,7 +111,8 @@ def test_chunks_follow_measured_times(nursery: Nursery) -> None:
     print(chunks)
     assert chunks[0][:2] == [252, 252], "tried"
     rows = [sum(step.rows) for step in together if step.prefilled == [f"late-{LATE - 1}"]]
-    assert rows[:3] == [192, 192, 192], "with 4 rows of each running request, of which one that ends may be left"
+    assert rows[0] in (188, 192), "of the running requests one may end between the plan and the step, with its 4 rows"
+    assert rows[1:4] == [192, 192, 192], "with 4 rows of each running request"
 
 
 def test_tokens_are_those_of_steps_in_turn(beside: Answers, apart: Answers) -> None:
