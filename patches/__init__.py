@@ -77,6 +77,7 @@ ORDER = (
     "swa_admission",
     "shared_kv",
     "pool_checks",
+    "pool_hits",
     "draft_budget",
     "dummy_weights",
     "bounds_traps",
