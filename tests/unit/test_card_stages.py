@@ -12,11 +12,11 @@ from sglang_gemma4.benchmark import lora_times, records
 from sglang_gemma4.benchmark.checked_plan import plan_of
 from sglang_gemma4.benchmark.kernels import __main__ as kernels
 from sglang_gemma4.cpu.environment import has_accelerator
-from tests.gpu import beside_stages, curve_stages, measure
+from tests.gpu import beside_stages, curve_stages, measure, memory_stages, soak
 from tests.gpu.stages import FLASH, GROUPS, STAGES, Command, Stage, named
 
 ROOT = Path(measure.__file__).parents[2]
-ALL = (*STAGES, *beside_stages.STAGES, *curve_stages.STAGES)
+ALL = (*STAGES, *beside_stages.STAGES, *curve_stages.STAGES, *memory_stages.STAGES)
 COMMANDS = [(stage, command) for stage in ALL for command in (*stage.commands, *stage.dry)]
 
 
@@ -52,6 +52,8 @@ def test_every_command_is_one_that_its_program_takes(stage: Stage, command: Comm
             from sglang_gemma4.start import measure as start
 
             assert start.main([words[3], "--dry-run", *words[4:]]) == 0
+        elif module == "tests.gpu.soak":
+            assert soak.parser().parse_args(words[3:]).minutes > 0
         elif module == "pytest":
             assert all((ROOT / word).exists() for word in words if word.startswith("tests/"))
         else:
@@ -205,7 +207,7 @@ def test_the_list_and_wrong_words(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_the_stages_of_the_curve_are_named_apart_and_end_in_time(capsys: pytest.CaptureFixture[str]) -> None:
-    names = [stage.name for stage in (*STAGES, *curve_stages.STAGES)]
+    names = [stage.name for stage in (*STAGES, *curve_stages.STAGES, *memory_stages.STAGES)]
     assert len(set(names)) == len(names)
     assert all(stage.seconds <= 600 and stage.decides for stage in curve_stages.STAGES)
     assert curve_stages.main(["somewhere", "no-such-stage", "--dry-run"]) == 2

@@ -1,0 +1,218 @@
+"""A soak: a server with pools a tenth too small, clients that come and go, SGLang's own checks fatal, every answer compared.
+
+    python -m tests.gpu.soak FOLDER [--minutes 30] [--bold] [--share 0.9] [--environment NAME=VALUE ...]
+
+A quiet server with room for everything answers each prompt once, greedily and without speculation: the reference. A server with MTP and
+``--share`` of the full pool's tokens that its running requests need on average then serves 12 clients, of whom 8 may run: random lengths,
+one in five aborted by a closed connection, one in ten by /abort_request. With ``--bold`` answers end by themselves and SGLang expects a
+tenth of the tokens that they may give: it admits too many and retracts.
+
+On a CPU (float32) an answer must be a prefix of its reference. On a card SGLang's norms take 16-bit types only, so an answer may leave its
+reference where two tokens are nearly tied: the quiet server then scores it, and no token may be :data:`TIE` less likely than the best.
+FOLDER gets the servers' logs and a line in ``raw.jsonl``; the exit status is 1 where an answer was wrong, the server died or memory leaked.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from sglang_gemma4.benchmark.gauges import read_metrics
+from sglang_gemma4.cpu.environment import has_accelerator
+from sglang_gemma4.serving.launch import resolve
+
+ROOT = Path(__file__).parents[2]
+TEXT = ROOT / "runs/2026-11-21-tiny-quality/text.txt"
+CHECKS = {
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
+    "SGLANG_ENABLE_TREE_CACHE_SANITY_CHECK": "1",
+    "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
+    "SGLANG_INVARIANT_CHECK": "2",
+    "SGLANG_GEMMA4_STRICT": "1",
+}
+RUNNING, CLIENTS, PROMPTS = 8, 12, 48
+DRAFTED = 3
+TIE = 0.3
+"""Natural logarithms between a token of a 16-bit answer and the best one."""
+MTP = ("--speculative-algorithm=NEXTN", "--speculative-num-steps=3", "--speculative-eagle-topk=1", "--speculative-num-draft-tokens=4")
+CARD = ("--attention-backend=triton", "--sampling-backend=pytorch", "--mm-attention-backend=triton_attn", "--mem-fraction-static=0.9")
+GAUGES = {
+    "retractions": "sglang:num_retracted_requests_total",
+    "full_pool_in_use": "sglang:full_token_usage",
+    "sliding_pool_in_use": "sglang:swa_token_usage",
+    "verify_steps": "sglang:spec_verify_calls_total",
+}
+
+
+@dataclass
+class Soak:
+    """What is asked, of which servers, and what came back."""
+
+    prompts: list[list[int]]
+    most: int  # new tokens
+    bold: bool
+    exact: bool
+    quiet: str = ""  # address
+    busy: str = ""
+    expected: list[list[int]] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("finished", "aborted", "closed", "tokens", "ties", "wrong"), 0))
+
+    async def ask(self, session: aiohttp.ClientSession, url: str, ids: Sequence[int], tokens: int, **more: Any) -> dict[str, Any]:
+        sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": not self.bold}
+        async with session.post(f"{url}/generate", json={"input_ids": list(ids), "sampling_params": sampling, **more}) as answer:
+            return dict(await answer.json())
+
+    async def references(self) -> None:
+        """The quiet server's answers, one after the other."""
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(600)) as session:
+            for prompt in self.prompts:
+                self.expected.append(list((await self.ask(session, self.quiet, prompt, self.most))["output_ids"]))
+
+    async def clients(self, ends: float) -> None:
+        """Until ``ends``, a time of the monotonic clock."""
+        await asyncio.gather(*(self.client(number, ends) for number in range(CLIENTS)))
+
+    async def client(self, number: int, ends: float) -> None:
+        """One request after the other, some of them aborted."""
+        rng, turn = random.Random(number), 0
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(300)) as session:
+            while time.monotonic() < ends:
+                turn += 1
+                which, tokens, rid = rng.randrange(len(self.prompts)), rng.randint(1, self.most), f"c{number}-{turn}"
+                how = rng.random()
+                task = asyncio.create_task(self.ask(session, self.busy, self.prompts[which], tokens, rid=rid))
+                if how < 0.3:
+                    await asyncio.sleep(rng.uniform(0, 3 if self.exact else 0.3))
+                    if how < 0.2:
+                        task.cancel()
+                    else:
+                        await session.post(f"{self.busy}/abort_request", json={"rid": rid})
+                try:
+                    answer = await task
+                except asyncio.CancelledError:
+                    self.counts["closed"] += 1
+                    continue
+                await self.compare(session, which, tokens, answer)
+
+    async def compare(self, session: aiohttp.ClientSession, which: int, tokens: int, answer: dict[str, Any]) -> None:
+        """Count one answer, and say what is wrong with it."""
+        found = list(answer.get("output_ids") or [])
+        aborted = (answer.get("meta_info", {}).get("finish_reason") or {}).get("type") == "abort"
+        self.counts["aborted" if aborted else "finished"] += 1
+        self.counts["tokens"] += len(found)
+        due = self.expected[which][:tokens]  # shorter than asked for where it ends by itself
+        # In the step that ends it, an aborted answer keeps what that step accepted too many.
+        length = len(found) <= tokens + DRAFTED if aborted else len(found) == len(due)
+        known = found[: len(self.expected[which])]
+        if known == self.expected[which][: len(known)] and length:
+            return
+        gap = float("inf") if self.exact else await self.largest_gap(session, self.prompts[which], found[:tokens])
+        if gap <= TIE and (aborted or len(found) <= tokens):
+            self.counts["ties"] += 1
+            return
+        self.counts["wrong"] += 1
+        print(f"WRONG prompt {which}, {tokens} tokens, gap {gap:.3f}: {found} for {due} ({answer})", flush=True)
+
+    async def largest_gap(self, session: aiohttp.ClientSession, prompt: list[int], found: list[int]) -> float:
+        """How much less likely than the best one any token of an answer is, by the quiet server."""
+        more: dict[str, Any] = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
+        meta = (await self.ask(session, self.quiet, prompt + found, 1, **more))["meta_info"]
+        pairs = list(zip(meta["input_token_logprobs"], meta["input_top_logprobs"], strict=True))[len(prompt) :]
+        return max((top[0][0] - own[0] for own, top in pairs), default=0.0)
+
+
+def start(model: str, port: int, log: Path, environment: dict[str, str], *flags: str) -> tuple["subprocess.Popen[bytes]", str]:
+    """A server that answers, and its address."""
+    words = [sys.executable, "-m", "sglang_gemma4.cli", "serve", model, "--port", str(port), f"--max-running-requests={RUNNING}"]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*words, "--enable-metrics", *flags], env={**os.environ, **CHECKS, **environment}, stdout=out, stderr=out
+        )
+    url = f"http://127.0.0.1:{port}"
+    while True:
+        if process.poll() is not None:
+            raise SystemExit(f"the server ended at its start with status {process.returncode}; see {log}")
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=5):
+                return process, url
+        except (urllib.error.URLError, OSError):
+            time.sleep(1)
+
+
+def prompts_of(model: str, longest: int) -> list[list[int]]:
+    """Pieces of the tiny world's text, which the draft can predict; every second one begins as another does (radix hits)."""
+    from transformers import AutoTokenizer
+
+    ids = AutoTokenizer.from_pretrained(resolve(model))(TEXT.read_text(), add_special_tokens=False)["input_ids"]
+    rng = random.Random(7)
+    starts = [rng.randrange(0, len(ids) - longest) for _ in range(PROMPTS // 2)]
+    return [[2, *ids[start : start + rng.randint(4, longest)]] for start in starts for _ in range(2)]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Its arguments."""
+    form = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form.add_argument("folder", type=Path, metavar="FOLDER")
+    form.add_argument("--minutes", type=float, default=30)
+    form.add_argument("--model", default="tiny-26b-a4b")
+    form.add_argument("--bold", action="store_true", help="answers end by themselves; SGLang expects a tenth of what they may give")
+    form.add_argument("--share", type=float, default=0.9, help="of the tokens that the running requests need on average (default 0.9)")
+    form.add_argument("--port", type=int, default=31900)
+    form.add_argument("--environment", nargs="*", default=[], metavar="NAME=VALUE", help="of the busy server")
+    form.add_argument("--flags", nargs="*", default=[], metavar="FLAG", help="of the busy server, without their dashes: page-size=16")
+    return form
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The exit status."""
+    asked = parser().parse_args(words)
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    longest, most = (160, 320) if asked.bold else (360, 96)
+    exact = not has_accelerator()
+    soak = Soak(prompts_of(asked.model, longest), most, asked.bold, exact)
+    shared = () if exact else CARD
+    need = RUNNING * (sum(map(len, soak.prompts)) // PROMPTS + most // 2)
+    environment = dict(pair.split("=", 1) for pair in asked.environment)
+    flags = [*shared, *MTP, f"--speculative-draft-model-path={resolve(asked.model)}-assistant", "--chunked-prefill-size=96"]
+    flags += [f"--max-total-tokens={int(asked.share * need)}", *(["--schedule-conservativeness=0.1"] if asked.bold else [])]
+    flags += [f"--{flag}" for flag in asked.flags]
+    quiet, soak.quiet = start(asked.model, asked.port, asked.folder / "quiet.log", {}, *shared, f"--max-total-tokens={4 * need}")
+    processes, died, seen = [quiet], None, {}
+    try:
+        asyncio.run(soak.references())
+        busy, soak.busy = start(asked.model, asked.port + 100, asked.folder / "busy.log", environment, *flags)
+        processes.append(busy)
+        began = time.monotonic()
+        try:
+            asyncio.run(soak.clients(began + 60 * asked.minutes))
+            time.sleep(15)  # idle: SGLang's check of an empty server
+            seen = read_metrics(soak.busy)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            died = f"{type(error).__name__}: {error}"
+        status = busy.poll()
+    finally:
+        for process in processes:
+            process.terminate()
+    row = {"minutes": round((time.monotonic() - began) / 60, 1), "model": asked.model, "environment": environment, "flags": asked.flags}
+    row |= {"bold": asked.bold, "card": not exact, "pool_tokens": int(asked.share * need), "pool_needed_on_average": need, **soak.counts}
+    row |= {"server_died": died, "exit_status": status, **{name: seen.get(gauge) for name, gauge in GAUGES.items()}}
+    with (asked.folder / "raw.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps(row, indent=2))
+    return int(bool(died) or status is not None or soak.counts["wrong"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
