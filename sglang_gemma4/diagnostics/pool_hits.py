@@ -22,7 +22,8 @@ class Hits:
     hit: int = 0
     full_hit: int = 0
     missed: int = 0
-    evicted: int = 0
+    full_evicted: int = 0
+    swa_evicted: int = 0
 
 
 HITS = Hits()
@@ -36,10 +37,11 @@ COUNTERS: dict[str, tuple[Any, str, str]] = {
         "missed",
         "Prompt tokens found in the full-attention KV pool and prefilled again because their sliding window was not there.",
     ),
+    f"{PREFIX}full_evicted_tokens_total": (HITS, "full_evicted", "Tokens whose full-attention KV was evicted from the radix tree."),
     f"{PREFIX}swa_evicted_tokens_total": (
         HITS,
-        "evicted",
-        "Tokens evicted from the radix tree's sliding-window KV, with or without their full-attention KV.",
+        "swa_evicted",
+        "Tokens whose sliding-window KV was evicted from the radix tree, with or without their full-attention KV.",
     ),
     f"{PREFIX}windows_taken_back_total": (
         own_window.COUNTS,
@@ -127,8 +129,9 @@ def admitted(_result: object, batch: Any) -> None:
 
 
 def evicted(result: Any, *_args: object, **_kwargs: object) -> None:
-    """After an eviction from the radix tree: count sliding-window tokens; SGLang's ``evicted_tokens_total`` has the full ones."""
-    HITS.evicted += result.swa_num_tokens_evicted
+    """After an eviction from the radix tree. SGLang's ``evicted_tokens_total`` has full-attention tokens only, and no model's name."""
+    HITS.full_evicted += result.num_tokens_evicted
+    HITS.swa_evicted += result.swa_num_tokens_evicted
 
 
 def logged(_result: object, *_args: object, **_kwargs: object) -> None:

@@ -1,4 +1,4 @@
-"""The dashboard's JSON, its queries against SGLang's source, the command, and the gauge in prometheus_client's multiprocess mode."""
+"""The dashboard's JSON, its queries against SGLang's source, the command, and our metrics in prometheus_client's multiprocess mode."""
 
 import argparse
 import importlib.util
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4 import __version__
-from sglang_gemma4.diagnostics import dashboard, patch_metrics
+from sglang_gemma4.diagnostics import dashboard, patch_metrics, pool_hits
 
 BOARD = dashboard.load()
 ROWS = [panel for panel in BOARD["panels"] if panel["type"] == "row"]
@@ -77,7 +77,8 @@ def test_the_panels_tile_the_grid() -> None:
 
 @pytest.mark.parametrize("query", QUERIES, ids=[f"{position} {query.panel}" for position, query in enumerate(QUERIES)])
 def test_a_query_reads_metrics_that_exist(query: dashboard.Query) -> None:
-    known = {f"{name}_bucket" if kind == "Histogram" else name for name, kind in sglang_metrics().items()} | {patch_metrics.NAME}
+    known = {f"{name}_bucket" if kind == "Histogram" else name for name, kind in sglang_metrics().items()}
+    known |= {patch_metrics.NAME, *pool_hits.COUNTERS}
     assert query.metrics
     assert set(query.metrics) <= known
     selectors = re.findall(r"\{[^}]*\}", query.expr)
@@ -89,11 +90,20 @@ def test_a_query_reads_metrics_that_exist(query: dashboard.Query) -> None:
 def test_what_the_issue_asks_for_is_there() -> None:
     wanted = "spec_accept_length spec_accept_rate full_token_usage swa_token_usage num_retracted_requests_total gemma4_patch_active"
     wanted += " num_running_reqs num_queue_reqs time_to_first_token_seconds_bucket inter_token_latency_seconds_bucket max_total_num_tokens"
+    wanted += " gemma4_prompt_tokens_total gemma4_hit_tokens_total gemma4_full_hit_tokens_total gemma4_window_missed_tokens_total"
+    wanted += (
+        " gemma4_full_evicted_tokens_total gemma4_swa_evicted_tokens_total gemma4_windows_taken_back_total gemma4_windows_unlocked_total"
+    )
     assert {f"sglang:{name}" for name in wanted.split()} <= {metric for query in QUERIES for metric in query.metrics}
     quantiles = [
         expr for query in QUERIES if query.panel == "Time to first token" for expr in re.findall(r"quantile\(([\d.]+)", query.expr)
     ]
     assert quantiles == ["0.5", "0.95", "0.99"]
+
+
+def test_one_panel_shows_running_requests_beside_both_pools() -> None:
+    shown = {metric for query in QUERIES if query.panel == "Running requests beside the pools" for metric in query.metrics}
+    assert shown == {f"sglang:{name}" for name in ("num_running_reqs", "num_queue_reqs", "full_token_usage", "swa_token_usage")}
 
 
 def test_late_metrics_are_shown_ones() -> None:
@@ -110,7 +120,7 @@ def test_report_tells_missing_from_late() -> None:
     assert text.splitlines()[-1] == f"{len(names) - 1} of the dashboard's {len(names)} metrics are exported"
     text, complete = dashboard.report(BOARD, "\n".join(line for line in lines if "swa_token_usage" not in line))
     assert not complete
-    assert "MISSING sglang:swa_token_usage (Sliding-window pool in use)" in text.splitlines()
+    assert "MISSING sglang:swa_token_usage (Sliding-window pool in use, Running requests beside the pools)" in text.splitlines()
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -165,3 +175,23 @@ def test_processes_share_one_sample(tmp_path: Path) -> None:
         sample("two", "frontend", "declined", 0.0),
         sample("two", "scheduler", "failed", 0.0),
     ]
+
+
+COUNT = """
+from sglang_gemma4.diagnostics import pool_hits
+pool_hits.publish({"model_name": "m"})
+pool_hits.HITS.prompt, pool_hits.HITS.hit = 100, 40
+pool_hits.export()
+pool_hits.HITS.prompt += 10
+pool_hits.export()
+pool_hits.export()
+"""
+
+
+def test_counters_are_exported_as_0_and_grow_by_what_was_added(tmp_path: Path) -> None:
+    environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    for program in (COUNT, COLLECT):
+        said = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True).stdout
+    found = {line.split("{")[0]: float(line.split()[-1]) for line in said.splitlines() if line and not line.startswith("#")}
+    grown = {f"{pool_hits.PREFIX}prompt_tokens_total": 110.0, f"{pool_hits.PREFIX}hit_tokens_total": 40.0}
+    assert found == dict.fromkeys(pool_hits.COUNTERS, 0.0) | grown
