@@ -3,6 +3,7 @@
 from typing import Any
 
 from sglang_gemma4 import uses
+from sglang_gemma4.memory import kv_layers
 from sglang_gemma4.patching import Hook, Patch, decline
 
 MODULE = "sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state"
@@ -19,6 +20,8 @@ def charge_no_draft(_result: None, *, config: Any, spec_algorithm: Any, is_draft
         return
     # The draft reads the target's KV; its worker allocates a pool of only 64 tokens, outside the static memory. The unified pool's fused
     # draft alone reads draft_kv_num_layers.
+    layers, sliding = int(config.eagle_draft_num_layers), int(config.eagle_draft_swa_num_layers or 0)
+    kv_layers.uncharged[:] = layers - min(sliding, layers), min(sliding, layers)  # what SGLang's sizes would have been, for swa_sizing
     config.eagle_draft_num_layers, config.eagle_draft_swa_num_layers = 0, None
 
 

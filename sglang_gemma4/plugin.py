@@ -6,6 +6,7 @@ import multiprocessing
 from importlib import import_module
 
 from sglang_gemma4 import patching, switches
+from sglang_gemma4.memory import given
 from sglang_gemma4.speculative import beside_bounds
 from sglang_gemma4.start import times
 from sglang_gemma4.supported import version_problem
@@ -18,7 +19,7 @@ def register() -> None:
 
     SGLang logs and swallows ``Exception`` from a plugin; what the operator must not miss leaves as ``SystemExit``.
     """
-    if problems := [*switches.check_all(), *beside_bounds.problems()]:
+    if problems := [*switches.check_all(), *beside_bounds.problems(), *given.problems()]:
         raise SystemExit("\n".join(f"sglang-gemma4: {problem}" for problem in problems))
     if not switches.is_on(switches.MASTER) and not switches.is_on(switches.CPU_ENGINE):
         return  # before anything of SGLang is looked at: stock stays stock

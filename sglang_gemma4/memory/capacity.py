@@ -120,20 +120,27 @@ def by_ratio(needed: Need, budget: float, *, mtp: bool) -> Pools:
     return _pools(needed, budget - (needed.draft if mtp else 0), cell, chosen)
 
 
-def by_window(needed: Need, budget: float, *, mtp: bool, running: int | None = None) -> Pools:
-    """The package's default, with chunks of 8192; ``running`` None is SGLang's default: 48 requests with MTP, no limit without."""
-    demand = swa_sizing.Demand(
-        window=needed.window,
+def demand(needed: Need, *, mtp: bool, chunk: int = 8192, draft_tokens: int = 4) -> swa_sizing.Demand:
+    """What requests need on a server with pages of one token, the overlap scheduler, the radix cache, and ``own_window`` active."""
+    return swa_sizing.Demand(
+        window=needed.window - 1,  # SGLang keeps one key less than the config's sliding_window: a token's own key is the last of it
         page=1,
         eviction_interval=EVICTION_INTERVAL,
-        draft_tokens=4 if mtp else 0,
-        allocation=8 if mtp else 1,
-        chunk=8192,
+        draft_tokens=draft_tokens if mtp else 0,
+        allocation=2 * draft_tokens if mtp else 1,
+        chunk=chunk,
         chunks_in_flight=2,
+        windows=1,
         radix_cache=True,
     )
+
+
+def by_window(needed: Need, budget: float, *, mtp: bool, running: int | None = None) -> Pools:
+    """The package's default, with chunks of 8192; ``running`` None is SGLang's default: 48 requests with MTP, no limit without."""
     limit = running or (swa_ratio.CONCURRENT if mtp else None)
-    sizes = swa_sizing.solve(demand, int(budget - (needed.draft if mtp else 0)), needed.own_full, needed.own_sliding, limit)
+    priced = swa_sizing.Stock(needed.all_full + (needed.draft_layers * needed.full_layer if mtp else 0), needed.all_sliding)
+    left = int(budget - (needed.draft if mtp else 0))
+    sizes = swa_sizing.solve(demand(needed, mtp=mtp), left, needed.own_full, needed.own_sliding, limit, priced)
     return Pools(sizes.full, sizes.sliding, needed.window)
 
 

@@ -6,6 +6,9 @@ from typing import Any
 dropped: list[int] = []
 """Layers of this process's model that ``without_unread`` left without buffers."""
 
+uncharged: list[int] = [0, 0]
+"""The draft's layers that ``draft_budget`` keeps out of the pools' price and SGLang would not: priced as full ones, as sliding ones."""
+
 
 def layout_tag() -> str | None:
     """Name of this process's layout of KV pages, or None if every layer has buffers."""

@@ -8,17 +8,18 @@ from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.model_executor.pool_configurator import HybridSWAPoolConfigurator, MemoryPoolConfig
 from sglang.srt.runtime_context import get_disagg, get_memory, get_schedule, get_spec, max_speculative_num_draft_tokens
 
-from sglang_gemma4.memory import swa_sizing
+from sglang_gemma4 import switches
+from sglang_gemma4.memory import given, kv_layers, own_window, swa_sizing
 
 logger = logging.getLogger(__name__)
 
 
 class WindowAwarePoolConfigurator(HybridSWAPoolConfigurator):  # type: ignore[misc]
-    """Sizes the sliding pool by running requests and gives the full pool the rest."""
+    """Sizes the sliding pool by running requests and idle sessions, and gives the full pool the rest."""
 
     def __init__(self, kvc: Any) -> None:
         super().__init__(kvc)
-        self._demand = demand(kvc)
+        self._demand, self._stock = demand(kvc), stock(self, kvc)
         limit = get_schedule().max_running_requests
         self._limit = None if limit is None else max(1, limit // kvc.attn_dp_size)
         self._sliding_tokens: int | None = None  # from the budget; a later limit on tokens may lower it, but not raise it
@@ -26,15 +27,10 @@ class WindowAwarePoolConfigurator(HybridSWAPoolConfigurator):  # type: ignore[mi
     def calculate_pool_sizes(self, available_bytes: int, page_size: int) -> MemoryPoolConfig:
         """Sizes of both pools from a budget in bytes."""
         full_cell = self._full_cell_bytes() + self._swa_per_token * self._draft_swa_full_layers_num + self._draft_cell_size
-        sizes = swa_sizing.solve(self._demand, available_bytes, full_cell, self._swa_cell_bytes(), self._limit)
+        length = given.request_tokens()
+        sizes = swa_sizing.solve(self._demand, available_bytes, full_cell, self._swa_cell_bytes(), self._limit, self._stock, length)
         self._sliding_tokens = sizes.sliding
-        logger.info(
-            "sglang-gemma4: pools by window: %d full and %d sliding tokens, for %d running requests of up to %d sliding tokens each",
-            sizes.full,
-            sizes.sliding,
-            sizes.running,
-            self._demand.per_request,
-        )
+        logger.info("sglang-gemma4: %s", describe(self._demand, sizes, length))
         if sizes.chunks_cut:
             logger.warning(
                 "sglang-gemma4: --chunked-prefill-size %d is more than half of the sliding pool; a prompt of that length may wait until a "
@@ -52,6 +48,34 @@ class WindowAwarePoolConfigurator(HybridSWAPoolConfigurator):  # type: ignore[mi
         return self._make_pool_config(full, sliding)
 
 
+def describe(demand: swa_sizing.Demand, sizes: swa_sizing.Sizes, length: int | None) -> str:
+    """The line of the log about both pools; ``length`` is what the operator says of his requests, or None."""
+    said = (
+        f"pools by window: {sizes.full} full and {sizes.sliding} sliding tokens, for {sizes.running} running requests of up to "
+        f"{demand.per_request} sliding tokens each and {sizes.idle} idle sessions, of {length or swa_sizing.REFERENCE} tokens"
+    )
+    if sizes.floored:
+        said += f"; no fewer short requests than by SGLang's ratio, {switches.REQUEST_TOKENS} (a request's length) makes one pool larger"
+    return said
+
+
+def stock(sizes: Any, kvc: Any) -> swa_sizing.Stock:
+    """What SGLang's own configurator prices: every decoder layer, also one that shares KV, and the draft's layers as the target's.
+
+    Args:
+        sizes: a ``HybridSWAPoolConfigurator`` of this package, which has the bytes of one layer.
+    """
+    types = kvc.model_config.hf_text_config.layer_types
+    sliding = sum(kind == "sliding_attention" for kind in types)
+    draft_full, draft_sliding = kv_layers.uncharged
+    return swa_sizing.Stock(
+        sizes._full_per_token * (len(types) - sliding + sizes._draft_full_layers_num + draft_full)
+        + sizes._swa_per_token * sizes._draft_swa_full_layers_num
+        + sizes._draft_cell_size,
+        sizes._swa_per_token * (sliding + sizes._draft_swa_layers_num + draft_sliding),
+    )
+
+
 def demand(kvc: Any) -> swa_sizing.Demand:
     """How many sliding tokens this server's requests need, from SGLang's resolved arguments."""
     schedule, speculative = get_schedule(), get_spec().speculative_algorithm is not None
@@ -64,6 +88,7 @@ def demand(kvc: Any) -> swa_sizing.Demand:
         allocation=get_alloc_reserve_per_decode() if speculative else 1,
         chunk=max(0, int(schedule.chunked_prefill_size or 0)),
         chunks_in_flight=2 if overlapped else 1,
+        windows=1 if own_window.one_window_reason_against() is None else 2,
         radix_cache=not get_memory().disable_radix_cache,
     )
 

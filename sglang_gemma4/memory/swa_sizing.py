@@ -1,36 +1,44 @@
-"""Sizes of the full and the sliding pool from what a running request holds, instead of a constant ratio.
+"""Sizes of the full and the sliding pool from what requests hold, instead of a constant ratio.
 
-A running request of length L holds L tokens of the full pool and at most ``per_request`` of the sliding pool:
+A running request of length L holds L tokens of the full pool and at most ``per_request`` tokens of the sliding pool:
 
-    per_request = window · (2 with the radix cache, else 1) + eviction interval + draft tokens + allocation + 2 · page
+    per_request = windows · window + eviction interval + draft tokens + allocation + 2 · page
 
-- window: the keys that its next token sees, in whole pages. With the radix cache its prompt's last window stays locked in the tree in
-  addition to its own; both are full when a window of tokens was decoded. ``SGLANG_OPT_RELEASE_PREFILL_SWA`` releases the lock only then
-  (schedule_batch.py:4103; under speculation it counts steps, not tokens), so it does not lower this peak.
+- windows: 1 where ``own_window`` takes the prompt's window out of the radix tree for the running request, else 2: the tree then keeps the
+  prompt's last window locked beside the request's own, and both are whole when a window of tokens was decoded.
+- window: what SGLang keeps, in whole pages: one token less than the config's ``sliding_window`` (1,023 on 26B-A4B).
 - eviction interval: SGLang frees keys behind the window in batches (``SGLANG_SWA_EVICTION_INTERVAL``, 128), at the end of a step, up to
   a step's draft tokens late.
 - allocation: slots that a decode step allocates in advance (allocation_sizing.py), in whole pages.
 
-The sliding pool for R running requests is then
+An idle session of length L, one whose requests have ended and whose prefix is in the radix cache, holds L full tokens and one window. It
+is a hit only while it has both, so both pools should forget it at the same time: idle bytes are shared out as window · (bytes of a sliding
+token) to L · (bytes of a full token). Idle tokens count as free, so running requests may take all of them.
 
-    sliding(R) = R · per_request · (1 + radix share) + prefill chunks in flight · chunk + page
+R running requests and S idle sessions then need
 
-and the full pool gets all other bytes. R is ``max_running_requests`` if the operator (or speculation) set it, but at most the number of
-requests that both pools hold at :data:`REFERENCE` tokens each (:func:`balance`), so that a high limit cannot starve the full pool.
+    sliding(R, S) = R · per_request + S · window + prefill chunks in flight · chunk + page
 
-With R within the balance the sliding pool never stops an admission, because every running request may hold its worst case and a chunk
-more. Beyond it, requests shorter than the reference are limited by the sliding pool at R · per_request, longer ones by the full pool. If
-the chunks would take more than half of a small pool, they get half (``Sizes.chunks_cut``): a prompt of a whole chunk may then wait until a
-running request ends.
+R is ``max_running_requests`` if the operator (or speculation) set it, but at most as many as fit with :data:`REFERENCE` tokens each; S is
+what fits beside them. If the chunks would take more than half of a small pool, they get half (``Sizes.chunks_cut``): a prompt of a whole
+chunk may then wait until a running request ends.
+
+**Never worse than SGLang's ratio.** Requests shorter than the window take all their tokens of both pools, so the sizes above alone would
+run fewer of them than SGLang's 0.8. Therefore the full pool is never smaller than it would be by SGLang's ratio with the same bytes, and
+the sliding pool is not smaller than the lesser of SGLang's and what ``max_running_requests`` requests and the chunks in flight take at
+most: more than those cannot run. So for every length min(limit, requests that fit) is at least SGLang's. What is gained lies in the bytes
+that SGLang keeps for KV that nobody reads (a draft's, shared layers'), in a limit on running requests, and in holding one window instead of
+two. Without a limit, on a model where SGLang wastes no bytes, the split is SGLang's. An operator who says how long requests are
+(``SGLANG_GEMMA4_REQUEST_TOKENS``) gets the sizes for that length, without this rule.
 """
 
 from dataclasses import dataclass
 
-RADIX_SHARE = 0.25
-"""Extra share for prefixes of finished requests: without its window a cached prefix is no hit."""
-
 REFERENCE = 8192
-"""Length of requests, in tokens, at which both pools run out together if no limit on running requests is given."""
+"""Length of a request, prompt and answer, in tokens, for which the pools are sized unless SGLANG_GEMMA4_REQUEST_TOKENS says another."""
+
+STOCK_RATIO = 0.8
+"""SGLang's default sliding tokens per full token (arg_groups/fields/schedule.py:150)."""
 
 
 @dataclass(frozen=True)
@@ -44,66 +52,113 @@ class Demand:
     allocation: int  # slots reserved by a decode step
     chunk: int  # tokens of a prefill chunk
     chunks_in_flight: int  # 2 with the overlap scheduler
+    windows: int  # that a running request holds at most: 1 or 2
     radix_cache: bool
 
     @property
     def per_request(self) -> int:
         """Sliding tokens that a running request holds at most."""
-        windows = _up(self.window, self.page) * (2 if self.radix_cache else 1)
-        return windows + self.eviction_interval + self.draft_tokens + self.allocation + 2 * self.page
+        return self.windows * self.cached + self.eviction_interval + self.draft_tokens + self.allocation + 2 * self.page
 
-    def sliding(self, running: int, most_chunks: int | None = None) -> int:
-        """Sliding tokens for ``running`` requests, a radix share and the prefill chunks in flight, at most ``most_chunks`` tokens."""
-        chunks = self.chunks_in_flight * self.chunk
-        return int(running * self.per_request * (1 + RADIX_SHARE)) + min(chunks, chunks if most_chunks is None else most_chunks) + self.page
+    @property
+    def cached(self) -> int:
+        """Sliding tokens that an idle session holds: its last window in whole pages."""
+        return _up(self.window, self.page)
+
+    def chunks(self, most: int | None = None) -> int:
+        """Sliding tokens for the prefill chunks in flight, at most ``most``, and a page."""
+        wanted = self.chunks_in_flight * self.chunk
+        return (wanted if most is None else min(wanted, most)) + self.page
+
+    def held(self, length: int) -> int:
+        """Sliding tokens that a running request of ``length`` tokens holds at most."""
+        return min(_up(length, self.page), self.per_request)
+
+    def sliding(self, running: int, idle: int = 0, most_chunks: int | None = None, length: int = REFERENCE) -> int:
+        """Sliding tokens for ``running`` requests and ``idle`` sessions of ``length`` tokens, and the prefill chunks in flight."""
+        return running * self.held(length) + idle * min(_up(length, self.page), self.cached) + self.chunks(most_chunks)
+
+
+@dataclass(frozen=True)
+class Stock:
+    """How SGLang's own configurator would price a token: the least that :func:`solve` gives.
+
+    ``full_cell`` and ``sliding_cell`` are the bytes of a token in all layers that it counts, a draft's included.
+    """
+
+    full_cell: float
+    sliding_cell: float
+    ratio: float = STOCK_RATIO
+
+    def sizes(self, budget: int, page: int) -> tuple[int, int]:
+        """Tokens of the full and the sliding pool for ``budget`` bytes (pool_configurator.py:801-925)."""
+        tokens = int(budget // (self.full_cell + self.ratio * self.sliding_cell))
+        full = _down(tokens, page)
+        return full, _down(int(full * self.ratio), page)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Page-aligned tokens of both pools, the number of running requests assumed, and whether the share for chunks was cut."""
+    """Page-aligned tokens of both pools, the running requests and idle sessions they are for, and what decided them.
+
+    ``floored``: the sliding pool has the tokens of SGLang's ratio, or of the limit on running requests, for short requests' sake.
+    ``chunks_cut``: the share for prefill chunks was cut.
+    """
 
     full: int
     sliding: int
     running: int
+    idle: int = 0
+    floored: bool = False
     chunks_cut: bool = False
 
 
-def balance(demand: Demand, budget: int, full_cell: float, sliding_cell: float) -> int:
-    """Running requests at which both pools run out together if each is :data:`REFERENCE` tokens long; at least 1.
+def solve(
+    demand: Demand,
+    budget: int,
+    full_cell: float,
+    sliding_cell: float,
+    limit: int | None,
+    stock: Stock | None = None,
+    length: int | None = None,
+) -> Sizes:
+    """Pool sizes for a budget.
 
     Args:
         budget: bytes for both pools.
         full_cell: bytes of a token in the full pool; ``sliding_cell``: in the sliding pool.
-    """
-    fixed = demand.sliding(0, _most_chunks(budget, full_cell, sliding_cell)) * sliding_cell
-    each = max(REFERENCE, demand.window) * full_cell + demand.per_request * (1 + RADIX_SHARE) * sliding_cell
-    return max(1, int((budget - fixed) // each))
-
-
-def solve(demand: Demand, budget: int, full_cell: float, sliding_cell: float, limit: int | None) -> Sizes:
-    """Pool sizes for ``budget`` bytes; ``limit`` is the most requests that may run, or None.
+        limit: the most requests that may run, or None.
+        stock: what the sizes must not fall below; None: no rule.
+        length: tokens of a typical request if the operator gave them, which also lifts that rule; None: :data:`REFERENCE`.
 
     Raises:
         ValueError: the budget does not hold a window and a page in both pools.
     """
-    fit = balance(demand, budget, full_cell, sliding_cell)
+    tokens, page = length or REFERENCE, demand.page
+    equal = _down(int(budget // (full_cell + sliding_cell)), page)  # a sliding token without a full token is useless
+    most_chunks = equal // 2
+    left = budget - demand.chunks(most_chunks) * sliding_cell
+    each = tokens * full_cell + demand.held(tokens) * sliding_cell
+    fit = max(1, int(left // each))
     running = fit if limit is None else max(1, min(limit, fit))
-    most_chunks = _most_chunks(budget, full_cell, sliding_cell)
-    sliding = _up(demand.sliding(running, most_chunks), demand.page)
-    full = _down(int((budget - sliding * sliding_cell) // full_cell), demand.page)
-    if sliding > full:  # a sliding token without a full token is useless
-        sliding = full = _down(int(budget // (full_cell + sliding_cell)), demand.page)
-    if sliding <= demand.window + demand.page:
+    session = tokens * full_cell + min(_up(tokens, page), demand.cached) * sliding_cell
+    idle = max(0, int((left - running * each) // session)) if demand.radix_cache else 0
+    by_window = _up(demand.sliding(running, idle, most_chunks, tokens), page)
+    floor, most = 0, equal
+    if stock is not None and length is None:
+        stock_full, floor = stock.sizes(budget, page)
+        if limit is not None:
+            floor = min(floor, _up(limit * demand.per_request + demand.chunks(), page))
+        most = min(most, _down(int((budget - stock_full * full_cell) // sliding_cell), page))
+    sliding = min(max(by_window, floor), most)
+    full = _down(int((budget - sliding * sliding_cell) // full_cell), page)
+    if sliding <= demand.window + page:
         raise ValueError(
-            f"{budget / 2**30:.3f} GiB for KV hold {sliding} tokens in the sliding and in the full pool; one request needs more than its "
-            f"window of {demand.window} and a page of {demand.page}; raise --mem-fraction-static"
+            f"{budget / 2**30:.3f} GiB for KV hold {sliding} tokens in the sliding and {full} in the full pool; one request needs more "
+            f"than its window of {demand.window} and a page of {page} in both; raise --mem-fraction-static"
         )
-    return Sizes(full, sliding, running, demand.chunks_in_flight * demand.chunk > most_chunks)
-
-
-def _most_chunks(budget: int, full_cell: float, sliding_cell: float) -> int:
-    """Half of the tokens that two pools of one size would have."""
-    return int(budget / (full_cell + sliding_cell) / 2)
+    cut = demand.chunks_in_flight * demand.chunk > most_chunks
+    return Sizes(full, sliding, running, idle, floored=by_window < sliding == floor, chunks_cut=cut)
 
 
 def _up(tokens: int, page: int) -> int:

@@ -6,9 +6,12 @@ from dataclasses import dataclass, replace
 import pytest
 
 from sglang_gemma4.memory import swa_admission, swa_sizing
-from sglang_gemma4.memory.swa_sizing import RADIX_SHARE, Demand, Sizes
+from sglang_gemma4.memory.swa_sizing import Demand, Sizes
 
-MOE = Demand(window=1024, page=1, eviction_interval=128, draft_tokens=4, allocation=8, chunk=8192, chunks_in_flight=2, radix_cache=True)
+ONE = Demand(
+    window=1023, page=1, eviction_interval=128, draft_tokens=4, allocation=8, chunk=8192, chunks_in_flight=2, windows=1, radix_cache=True
+)
+MOE = replace(ONE, windows=2)
 FULL, SLIDING = 20_480, 204_800  # bytes per token of 26B-A4B
 BUDGET = 70 * 2**30
 DENSE = (81_920, 819_200)  # of 31B
@@ -28,9 +31,9 @@ class Request:
         return self.prefilled + self.decoded
 
     def sliding(self, demand: Demand) -> int:
-        """What SGLang holds after a step: the prompt's last window, locked in the tree, and its own tokens until they slide out."""
+        """What is held after a step: with two windows the prompt's last one, locked in the tree, and own tokens until they slide out."""
         own = demand.window + demand.eviction_interval + demand.draft_tokens
-        if demand.radix_cache:
+        if demand.windows == 2:
             return min(self.prefilled, demand.window) + min(self.decoded, own) + demand.allocation + demand.page
         return min(self.full(), own) + demand.allocation + demand.page
 
@@ -38,8 +41,8 @@ class Request:
 def growth(demand: Demand, running: list[Request]) -> int:
     """What ``swa_admission`` keeps for the running requests."""
     most = demand.window + demand.eviction_interval + demand.draft_tokens
-    locked = [min(one.prompt, demand.window) if demand.radix_cache else 0 for one in running]
-    held = [one.decoded if demand.radix_cache else one.full() for one in running]
+    locked = [min(one.prompt, demand.window) if demand.windows == 2 else 0 for one in running]
+    held = [one.decoded if demand.windows == 2 else one.full() for one in running]
     return swa_admission.growth(locked, held, [one.output - one.decoded for one in running], most)
 
 
@@ -114,11 +117,11 @@ def workload(seed: int, count: int, longest: int) -> list[Request]:
     return [Request(int(longest ** rng.uniform(0.5, 1.0)), rng.randint(1, 1500)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("radix_cache", [False, True])
+@pytest.mark.parametrize("windows", [1, 2])
 @pytest.mark.parametrize("limit", [8, 48, 80])
 @pytest.mark.parametrize("longest", [2_000, 30_000, 200_000])
-def test_the_sliding_pool_never_stops_a_request_within_the_limit(limit: int, longest: int, radix_cache: bool) -> None:
-    demand = replace(MOE, radix_cache=radix_cache)
+def test_the_sliding_pool_never_stops_a_request_within_the_limit(limit: int, longest: int, windows: int) -> None:
+    demand = replace(MOE, windows=windows)
     sizes = swa_sizing.solve(demand, BUDGET, FULL, SLIDING, limit)
     assert sizes.running == limit
     for seed in range(2):
@@ -129,15 +132,14 @@ def test_the_sliding_pool_never_stops_a_request_within_the_limit(limit: int, lon
 @pytest.mark.parametrize(("prompt", "output"), [(1000, 1000), (8000, 1000), (1000, 4000)])
 def test_many_equal_requests_at_once_are_held_back_by_no_sliding_pool(prompt: int, output: int) -> None:
     """The benchmark's shape, and the worst: all of them hold two windows at the same time."""
-    sizes = swa_sizing.solve(MOE, BUDGET, FULL, SLIDING, 80)
+    sizes = swa_sizing.solve(replace(MOE, radix_cache=False), BUDGET, FULL, SLIDING, 80)  # no share for idle sessions
     stopped = simulate(MOE, sizes, 80, [Request(prompt, output) for _ in range(160)])
     assert stopped["sliding"] == stopped["retracted"] == 0, stopped
 
 
 def test_a_pool_for_one_window_a_request_retracts() -> None:
-    """Why two windows are counted although the prompt's is given back in the end: at the peak both are whole."""
-    one_window = replace(MOE, radix_cache=False)
-    sizes = swa_sizing.solve(one_window, BUDGET, FULL, SLIDING, 80)
+    """Why two windows are counted where the prompt's stays in the tree: at the peak both are whole."""
+    sizes = swa_sizing.solve(replace(ONE, radix_cache=False), BUDGET, FULL, SLIDING, 80)
     stock = simulate(MOE, sizes, 80, [Request(1000, 1200) for _ in range(160)], stock_admission=True)
     ours = simulate(MOE, sizes, 80, [Request(1000, 1200) for _ in range(160)])
     assert stock["retracted"] > 0
@@ -193,11 +195,28 @@ def test_chunks_are_cut_only_in_small_pools() -> None:
     assert not swa_sizing.solve(replace(MOE, chunk=2048), int(8.2 * 2**30), *DENSE, None).chunks_cut
 
 
-def test_both_pools_run_out_together_at_the_reference_length() -> None:
-    sizes = swa_sizing.solve(MOE, BUDGET, FULL, SLIDING, None)
-    by_full = sizes.full / swa_sizing.REFERENCE
-    by_sliding = (sizes.sliding - 2 * MOE.chunk) / (MOE.per_request * (1 + RADIX_SHARE))
+@pytest.mark.parametrize("length", [4000, 8192, 32_000])
+@pytest.mark.parametrize("demand", [ONE, MOE])
+def test_both_pools_run_out_together_at_the_length_of_requests(demand: Demand, length: int) -> None:
+    sizes = swa_sizing.solve(demand, BUDGET, FULL, SLIDING, None, length=length)
+    by_full, by_sliding = sizes.full / length, (sizes.sliding - demand.chunks()) / demand.held(length)
     assert by_full == pytest.approx(by_sliding, rel=0.03)
+    assert sizes.running == int(by_sliding)
+
+
+@pytest.mark.parametrize("length", [2000, 8192, 32_000])
+@pytest.mark.parametrize("limit", [1, 16, 64])
+def test_windows_and_full_tokens_of_idle_sessions_live_equally_long(limit: int, length: int) -> None:
+    """Whatever comes and goes: both pools keep as many sessions of that length beside the running requests."""
+    sizes = swa_sizing.solve(ONE, BUDGET, FULL, SLIDING, limit, length=length)
+    assert sizes.idle > 10
+    windows = (sizes.sliding - ONE.chunks() - limit * ONE.held(length)) / min(length, ONE.window)
+    sessions = (sizes.full - limit * length) / length
+    assert windows == pytest.approx(sizes.idle, abs=1)
+    assert sessions == pytest.approx(sizes.idle, rel=0.02, abs=2)
+    without = swa_sizing.solve(replace(ONE, radix_cache=False), BUDGET, FULL, SLIDING, limit, length=length)
+    assert without.idle == 0
+    assert without.sliding == limit * ONE.held(length) + ONE.chunks()
 
 
 @pytest.mark.parametrize("limit", [None, 1, 48, 4096])
@@ -212,5 +231,5 @@ def test_sizes_fit_the_budget_and_the_page(limit: int | None, page: int, gib: fl
 
 
 def test_a_budget_below_one_window_is_refused_with_the_numbers() -> None:
-    with pytest.raises(ValueError, match=r"0\.100 GiB for KV hold 476 tokens .* window of 1024 .* raise --mem-fraction-static"):
+    with pytest.raises(ValueError, match=r"0\.100 GiB for KV hold 476 tokens .* window of 1023 .* raise --mem-fraction-static"):
         swa_sizing.solve(MOE, 2**30 // 10, FULL, SLIDING, 8)

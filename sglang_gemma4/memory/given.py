@@ -1,0 +1,37 @@
+"""What the operator says about the server's memory in environment variables; read without SGLang, so that a start can refuse it."""
+
+import os
+from collections.abc import Mapping
+
+from sglang_gemma4 import switches
+
+SHORTEST, LONGEST = 16, 2**20
+"""Tokens of a typical request: below, any split of the pools is the same; above, no Gemma 4 has the context."""
+
+
+def request_tokens(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Tokens of a typical request, prompt and answer together, or None if the operator does not say.
+
+    Raises:
+        SwitchError: it is no whole number from :data:`SHORTEST` to :data:`LONGEST`.
+    """
+    given = environ.get(switches.REQUEST_TOKENS, "").strip()
+    if not given:
+        return None
+    if not given.isdecimal() or not SHORTEST <= int(given) <= LONGEST:
+        raise switches.SwitchError(
+            f"{switches.REQUEST_TOKENS}={given} is not a whole number of tokens from {SHORTEST} to {LONGEST}; give the prompt and the "
+            "answer of a typical request together, for example 8192, or unset it"
+        )
+    return int(given)
+
+
+def problems(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """One message for each variable that holds no such value."""
+    found = []
+    for read in (request_tokens,):
+        try:
+            read(environ)
+        except switches.SwitchError as error:
+            found.append(str(error))
+    return found
