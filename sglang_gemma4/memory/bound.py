@@ -58,13 +58,17 @@ class Sized:
     length: int | None
 
     def held(self, length: int) -> int:
-        """Requests of ``length`` tokens that both pools hold at once."""
-        return min(self.full // max(1, length), self.sliding // max(1, self.demand.held(length)))
+        """Requests of ``length`` tokens that both pools hold at once and that may run."""
+        return self._held(self.full, self.sliding, length)
 
     def held_if_sized_for(self, length: int) -> int:
         """The same for pools that are sized for requests of that length."""
         other = solve(self.demand, self.budget, self.full_cell, self.sliding_cell, self.limit, self.stock, length)
-        return min(other.full // max(1, length), other.sliding // max(1, self.demand.held(length)))
+        return self._held(other.full, other.sliding, length)
+
+    def _held(self, full: int, sliding: int, length: int) -> int:
+        fit = min(full // max(1, length), sliding // max(1, self.demand.held(length)))
+        return fit if self.limit is None else min(fit, self.limit)
 
 
 @dataclass
@@ -144,9 +148,9 @@ def _report(before: Bound, seconds: float) -> str | None:
     pool = "full" if by_full else "sliding"
     length, advice = _length(since), 0
     said = (
-        f"the {pool} KV pool holds requests back: in the last {seconds:.0f} s requests waited for the full pool {shares['full']:.0%} and for "
-        f"the sliding pool {shares['sliding']:.0%} of the time ({since.by_limit / seconds:.0%} for the limit on running requests), and were "
-        f"retracted {since.retracted_by_full} and {since.retracted_by_sliding} times"
+        f"the {pool} KV pool holds requests back: in the last {seconds:.0f} s requests waited for the full pool {shares['full']:.0%} and "
+        f"for the sliding pool {shares['sliding']:.0%} of the time ({since.by_limit / seconds:.0%} for the limit on running requests), "
+        f"and were retracted {since.retracted_by_full} and {since.retracted_by_sliding} times"
     )
     if length:
         said += f"; they are {length} tokens long on average"

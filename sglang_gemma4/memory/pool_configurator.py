@@ -9,7 +9,7 @@ from sglang.srt.model_executor.pool_configurator import HybridSWAPoolConfigurato
 from sglang.srt.runtime_context import get_disagg, get_memory, get_schedule, get_spec, max_speculative_num_draft_tokens
 
 from sglang_gemma4 import switches
-from sglang_gemma4.memory import given, kv_layers, own_window, swa_sizing
+from sglang_gemma4.memory import bound, given, kv_layers, own_window, swa_sizing
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +28,10 @@ class WindowAwarePoolConfigurator(HybridSWAPoolConfigurator):  # type: ignore[mi
         """Sizes of both pools from a budget in bytes."""
         full_cell = self._full_cell_bytes() + self._swa_per_token * self._draft_swa_full_layers_num + self._draft_cell_size
         length = given.request_tokens()
-        sizes = swa_sizing.solve(self._demand, available_bytes, full_cell, self._swa_cell_bytes(), self._limit, self._stock, length)
+        what = self._demand, available_bytes, full_cell, self._swa_cell_bytes(), self._limit, self._stock
+        sizes = swa_sizing.solve(*what, length)
         self._sliding_tokens = sizes.sliding
+        bound.sized(bound.Sized(*what, sizes.full, sizes.sliding, length))
         logger.info("sglang-gemma4: %s", describe(self._demand, sizes, length))
         if sizes.chunks_cut:
             logger.warning(
