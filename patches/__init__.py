@@ -74,6 +74,7 @@ ORDER = (
     "page_table_rows",
     "swa_ratio",
     "swa_sizing",
+    "own_window",
     "swa_admission",
     "shared_kv",
     "pool_checks",

@@ -221,6 +221,11 @@ def disaggregation(server: Server) -> str | None:
     return None if server.arguments.disaggregation_mode != "null" else "not one of a prefill/decode pair (--disaggregation-mode)"
 
 
+def radix_cache(server: Server) -> str | None:
+    """Prefixes are kept for later requests."""
+    return "--disable-radix-cache" if server.arguments.disable_radix_cache else None
+
+
 def lora(server: Server) -> str | None:
     """The server takes LoRA adapters."""
     asked = server.arguments.enable_lora or server.arguments.lora_paths

@@ -1,8 +1,21 @@
-"""A running request holds one sliding window, not two: its prompt's last window does not stay locked in the radix tree beside its own."""
+"""A running request holds one sliding window, not two.
 
+SGLang locks a prompt's last window in the radix tree until the request ends, and keeps the window of the request's own tokens beside it.
+Here the first goes while it is not needed:
+
+- once a request's window has passed its prompt, it locks the prompt's full slots only (``window_pressure.unlock_passed``, always);
+- while sliding tokens are short, it takes the nodes of that window out of the tree and frees what its window passes
+  (``window_pressure.make_room``, ``make_decode_fit``; ``window_nodes.give_back``). That costs prefix hits on them until it ends.
+
+This module says whether that happens on a server, and counts it.
+"""
+
+import weakref
 from dataclasses import dataclass
+from typing import Any
 
 from sglang_gemma4 import patching
+from sglang_gemma4.models.config_files import named_gemma4
 
 NAME = "own_window"
 
@@ -64,4 +77,67 @@ def server_problem() -> str | None:
     for what, size in (("pipeline", parallel.pp_size), ("context", parallel.attn_cp_size), ("decode context", parallel.attn_dcp_size)):
         if size > 1:
             return f"{what} parallel over {size} ranks"
+    return None
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a running request of this server holds of the sliding pool, in tokens."""
+
+    kept: int  # a window, in whole pages
+    interval: int  # SGLang frees what lies behind a window in pieces of so many tokens
+    most: int  # with what is not freed yet and what a step allocates ahead
+    page: int
+
+
+_windows: weakref.WeakKeyDictionary[Any, Window | None] = weakref.WeakKeyDictionary()
+
+
+def window_of(cache: Any, config: Any) -> Window | None:
+    """That of this tree cache, None where its requests are left to SGLang; why is said at the first call.
+
+    Args:
+        config: SGLang's ``ModelConfig``.
+    """
+    if cache not in _windows:
+        _windows[cache] = _look_at(cache) if named_gemma4(config.hf_config) else None
+    return _windows[cache]
+
+
+def _look_at(cache: Any) -> Window | None:
+    from sglang.srt.environ import envs
+    from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
+    from sglang.srt.runtime_context import get_spec, max_speculative_num_draft_tokens
+
+    from sglang_gemma4.memory import window_nodes
+
+    if cache.disable:
+        patching.idle(NAME, "--disable-radix-cache: a request never holds more than one window")
+        return None
+    reason = server_problem() or cache_problem(cache)
+    if reason is not None:
+        patching.decline(NAME, reason)
+        return None
+    kept, interval = window_nodes.kept(cache), max(1, envs.SGLANG_SWA_EVICTION_INTERVAL.get())
+    speculative = get_spec().speculative_algorithm is not None
+    ahead = int(max_speculative_num_draft_tokens() or 0) + get_alloc_reserve_per_decode() if speculative else 1
+    return Window(kept, interval, kept + interval + ahead + cache.page_size, cache.page_size)
+
+
+def cache_problem(cache: Any) -> str | None:
+    """Why nodes of this tree cannot go back to running requests, by what it was built of; or None."""
+    from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
+    from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+    allocator = cache.token_to_kv_pool_allocator
+    if type(cache) is not UnifiedRadixCache:
+        return f"the prefix cache is a {type(cache).__name__}"
+    parts = set(cache.components)
+    if parts != {ComponentType.FULL, ComponentType.SWA}:
+        return f"the tree holds {', '.join(sorted(part.name for part in parts))}, not full and sliding tokens"
+    if type(allocator) is not SWATokenToKVPoolAllocator or allocator.swa_req_ring:
+        return f"slots come from a {type(allocator).__name__}, not from a full and a sliding pool of tokens"
+    if cache.cache_controller is not None or cache.linker is not None:
+        return "the tree has a tier on the host"
     return None

@@ -15,7 +15,7 @@ ARGUMENTS: dict[str, Any] = {
     "speculative_adaptive": False, "disable_overlap_schedule": False, "cuda_graph_config": SimpleNamespace(decode=None, prefill=None),
     "tp_size": 1, "disaggregation_mode": "null", "cuda_graph_backend_prefill": None,
     "disable_prefill_cuda_graph": False, "disable_cuda_graph": False,
-    "enable_lora": None, "lora_paths": None, "enable_memory_saver": False,
+    "enable_lora": None, "lora_paths": None, "enable_memory_saver": False, "disable_radix_cache": False,
     "enable_metrics": False, "load_format": "auto", "reasoning_parser": None, "tool_call_parser": None, "grammar_backend": "xgrammar",
 }  # fmt: skip
 MTP = {"speculative_algorithm": "FROZEN_KV_MTP", "speculative_draft_model_path": "assistant"}

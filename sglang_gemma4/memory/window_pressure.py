@@ -1,0 +1,176 @@
+"""When running requests give up their prompts' windows: hooks of the scheduler and of its batches, and their arithmetic.
+
+All of it is numbers that the host has: nothing waits for a device, and every rank of a tensor-parallel group decides the same.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS
+
+from sglang_gemma4.memory import window_nodes
+from sglang_gemma4.memory.own_window import COUNTS, Window, window_of
+from sglang_gemma4.memory.swa_admission import growth
+from sglang_gemma4.memory.window_nodes import SWA
+
+logger = logging.getLogger(__name__)
+ASK_EVERY = 16
+"""Decode steps after which a request that could not take back is asked again."""
+SAID_EVERY = 1024
+"""Taken windows between two lines of the log, beside those at 1, 2, 4, 8 and so on."""
+LOOKED_AT = 64
+"""Waiting requests whose prompts are counted."""
+
+
+def make_decode_fit(original: Callable[..., bool], batch: Any, selected_indices: list[int] | None = None) -> bool:
+    """Around ``ScheduleBatch.check_decode_mem``: before requests are retracted, the running ones free what they do not read.
+
+    First what lies behind their own windows and waits for the next eviction interval, then what :func:`take_back` frees, each only as far
+    as the next step needs it.
+    """
+    fits = original(batch, selected_indices)
+    if fits or selected_indices is not None:  # the latter while requests are retracted
+        return fits
+    window = window_of(batch.tree_cache, batch.model_config)
+    if window is None:
+        return fits
+    allocator, needed = batch.token_to_kv_pool_allocator, batch.new_tokens_required_next_decode()
+    if allocator.full_available_size() < needed or allocator.swa_available_size() >= needed:
+        return fits  # what is short is not the sliding pool
+    _slide(batch, window, needed - allocator.swa_available_size())
+    passed = [(_passed(req, window), req) for req in batch.reqs if _may_take(req)]
+    for tokens, req in sorted(passed, key=lambda pair: -pair[0]):
+        if tokens <= 0 or allocator.swa_available_size() >= needed:
+            break
+        take_back(batch.tree_cache, req)
+    return original(batch, None)
+
+
+def _slide(batch: Any, window: Window, missing: int) -> None:
+    """Free what lies behind the windows of running requests, from the largest piece on, until ``missing`` tokens are free.
+
+    Each free launches some small kernels, so pieces of less than a quarter of the eviction interval are left alone.
+    """
+    cache, least = batch.tree_cache, max(window.page, window.interval // 4)
+    behind = [(_behind(req, window), req) for req in batch.reqs if req.decode_batch_idx >= 1 and req.kv.holds_kv and req.beam_group is None]
+    cache.token_to_kv_pool_allocator.free_group_begin()
+    for tokens, req in sorted(behind, key=lambda pair: -pair[0]):
+        if tokens < least or missing <= 0:
+            break
+        cache.evict_sliding_windows(req, req.seqlen - 1)
+        missing -= tokens
+    cache.token_to_kv_pool_allocator.free_group_end()
+
+
+def make_room(scheduler: Any, prefill_delayer_single_pass: Any, running_batch: Any) -> None:
+    """Before ``Scheduler._get_new_batch_prefill_raw``: while prompts wait and sliding tokens are short, running requests take back.
+
+    Short means: available and evictable sliding tokens are fewer than what the running requests will still take (``swa_admission.growth``
+    with SGLang's estimate of the tokens to come) and a prefill chunk. Requests take back from the one that saves most on, until they are
+    not short. Before the prefill's policy matches prefixes, because that keeps ids of nodes.
+    """
+    if running_batch.is_empty() or not (scheduler.waiting_queue or scheduler.chunked_req):
+        return
+    cache, window = scheduler.tree_cache, window_of(scheduler.tree_cache, scheduler.model_config)
+    if window is None:
+        return
+    ratio = scheduler.new_token_ratio_tracker.current
+    saves = [(_saves(req, window, ratio), req) for req in running_batch.reqs if _may_take(req)]
+    if not any(tokens > 0 for tokens, _ in saves):
+        return
+    if scheduler.chunked_req is None and scheduler.get_num_allocatable_reqs(len(running_batch.reqs), running_batch=running_batch) <= 0:
+        return  # nothing can be admitted, so nothing is short
+    free = scheduler.token_to_kv_pool_allocator.swa_available_size() + cache.swa_evictable_size()
+    missing = _growth(running_batch.reqs, window, ratio) + _chunk(scheduler) - free
+    for tokens, req in sorted(saves, key=lambda pair: -pair[0]):
+        if missing <= 0 or tokens <= 0:
+            return
+        if take_back(cache, req):
+            missing -= tokens
+
+
+def unlock_passed(_result: None, batch: Any) -> None:
+    """After ``ScheduleBatch.maybe_evict_swa``: a request whose window has passed its prompt locks the prompt's sliding part no longer."""
+    if not batch.forward_mode.is_decode():
+        return
+    cache = batch.tree_cache
+    window = window_of(cache, batch.model_config)
+    if window is None:
+        return
+    for req in batch.reqs:
+        if req.seqlen > window.kept + req.kv.cache_protected_len and window_nodes.locks_window(req):
+            window_nodes.unlock_window(cache, req)
+            COUNTS.unlocked += 1
+
+
+def take_back(cache: Any, req: Any) -> int:
+    """:func:`window_nodes.give_back`, counted and said; a request that could not is not asked again for :data:`ASK_EVERY` steps."""
+    tokens = window_nodes.give_back(cache, req)
+    if not tokens:
+        COUNTS.refused += 1
+        req.own_window_refused_at = req.decode_batch_idx
+        return 0
+    COUNTS.taken_back += 1
+    COUNTS.taken_tokens += tokens
+    if COUNTS.taken_back & (COUNTS.taken_back - 1) == 0 or COUNTS.taken_back % SAID_EVERY == 0:
+        logger.info(
+            "sglang-gemma4: sliding tokens are short: running requests took their prompts' last windows out of the radix tree %d times "
+            "so far (%d tokens); a prompt like one of theirs is prefilled again until they end",
+            COUNTS.taken_back,
+            COUNTS.taken_tokens,
+        )
+    return tokens
+
+
+def _may_take(req: Any) -> bool:
+    steps = req.decode_batch_idx - getattr(req, "own_window_refused_at", -ASK_EVERY)
+    return not 0 <= steps < ASK_EVERY and window_nodes.locks_window(req)
+
+
+def _own(req: Any) -> int:
+    """Sliding tokens of a request outside the tree."""
+    kv = req.kv
+    return int(kv.kv_allocated_len - max(kv.cache_protected_len, kv.get_evicted_seqlen(SWA)))
+
+
+def _behind(req: Any, window: Window) -> int:
+    """Sliding tokens of its own that a request does not read any more, in whole pages."""
+    begin = (req.seqlen - 1 - window.kept) // window.page * window.page
+    return int(begin - max(req.kv.swa_dead_lo(window.page), req.kv.get_evicted_seqlen(SWA)))
+
+
+def _passed(req: Any, window: Window) -> int:
+    """Tokens of its prompt's locked window that a request's own window has passed, in whole pages: what it frees if it takes back."""
+    prompt = req.kv.cache_protected_len
+    begin = (req.seqlen - 1 - window.kept) // window.page * window.page
+    return int(min(begin, prompt) - max(prompt - window.kept, 0))
+
+
+def _expected(req: Any, ratio: float) -> int:
+    """Tokens still to come, as SGLang's ``PrefillAdder._get_running_request_total_token_offset`` estimates them."""
+    parameters = req.sampling_params
+    left = min(parameters.max_new_tokens - len(req.output_ids), CLIP_MAX_NEW_TOKENS)
+    return int(max(left, 0) * (1.0 if parameters.ignore_eos else ratio))
+
+
+def _saves(req: Any, window: Window, ratio: float) -> int:
+    """Sliding tokens that a request will hold less at its largest if it takes back; 0 while its window reaches back to the first token."""
+    if req.seqlen - 1 < window.kept:
+        return 0
+    locked, later = min(req.kv.cache_protected_len, window.kept), _own(req) + _expected(req, ratio)
+    return locked + min(later, window.most) - min(locked + later, window.most)
+
+
+def _growth(requests: Sequence[Any], window: Window, ratio: float) -> int:
+    locked = [min(req.kv.cache_protected_len, window.kept) if window_nodes.locks_window(req) else 0 for req in requests]
+    return growth(locked, [_own(req) for req in requests], [_expected(req, ratio) for req in requests], window.most)
+
+
+def _chunk(scheduler: Any) -> int:
+    """Tokens of the next prefill chunk: no more than wait, cached prefixes of the first ones included."""
+    cut = scheduler.chunked_req
+    waiting = 0 if cut is None else len(cut.origin_input_ids) - cut.prefix_len
+    waiting += sum(len(req.origin_input_ids) for req in scheduler.waiting_queue[:LOOKED_AT])
+    size = scheduler.chunked_prefill_size
+    return int(waiting if size is None or size <= 0 else min(waiting, size))
