@@ -15,14 +15,15 @@ SWA = ComponentType.SWA
 def locks_window(req: Any) -> bool:
     """Whether this running request (SGLang's ``Req``) locks a prompt's window in the tree beside the window of its own tokens.
 
-    False before its second decode step: until then its prefill may be in flight and is not in the tree (schedule_batch.py:4087).
+    False until its last prefill chunk is in the tree: SGLang puts it there, and sets ``prefix_len`` to its end, as it processes the chunk's
+    result (mem_cache/common.py:271), with the overlap scheduler one step after the request was merged into the running batch.
     """
     lock, kv = req.lock, req.kv
     return (
         lock is not None
         and not lock.swa_released
         and SWA not in lock.receipt.skipped_lock_components
-        and req.decode_batch_idx >= 1
+        and (req.decode_batch_idx >= 1 or req.prefix_len == req.extend_end)
         and kv.cache_protected_len > 0
         and kv.holds_kv
         and kv.swa_evict_floor == 0

@@ -10,6 +10,7 @@ from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.common import checkpoint_kv_cache
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
@@ -76,7 +77,8 @@ class World:
             self.rows.write((req.kv.req_pool_idx, slice(0, hit)), slots.to(torch.int32))
         for tokens in chunks or (len(prompt) - hit,):
             self._write(req, tokens)
-            self.cache.checkpoint_into_tree(req, up_to=req.kv.kv_committed_len)
+            req.extend_end = req.kv.kv_committed_len
+            checkpoint_kv_cache(req, self.cache)
         assert req.kv.kv_committed_len == len(prompt)
         req.output_ids.append(500)
         return req

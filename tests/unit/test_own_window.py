@@ -186,7 +186,7 @@ def test_a_window_that_has_passed_the_prompt_is_no_longer_locked(world: World) -
 
 
 CHANGES: dict[str, Callable[[Any], object]] = {
-    "its first decode step, beside its prefill": lambda req: setattr(req, "decode_batch_idx", 0),
+    "its prefill is in flight": lambda req: vars(req).update(decode_batch_idx=0, prefix_len=20, extend_end=40),
     "no lock": lambda req: setattr(req, "lock", None),
     "SGLang released the window": lambda req: setattr(req.lock, "swa_released", True),
     "a lock without a window": lambda req: setattr(req.lock.receipt, "skipped_lock_components", (SWA,)),
@@ -205,6 +205,20 @@ def test_requests_that_are_never_asked(case: str) -> None:
     assert window_nodes.locks_window(req)
     CHANGES[case](req)
     assert not window_nodes.locks_window(req)
+
+
+def test_a_prefill_whose_result_was_processed_can_be_taken_before_the_first_decode_step() -> None:
+    """Prompts are prefilled one after the other before any is decoded; this one's first node reaches 20 tokens back behind its window."""
+    world = World()
+    req = world.prefill(PROMPT, 36, 4)
+    assert req.decode_batch_idx == 0
+    assert window_nodes.locks_window(req)
+    assert take(world, req) == 20
+    assert world.taken() == WINDOW
+    world.decode(req, 4)
+    world.end(req)
+    assert world.hit(PROMPT, answer(req)) >= len(PROMPT)
+    world.empties()
 
 
 def test_a_prompt_that_will_not_be_put_back_stays() -> None:
