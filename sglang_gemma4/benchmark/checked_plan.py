@@ -40,7 +40,7 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
         specs = [f"off:{switch}=0", f"on:{switch}=1", *arguments.arm]
     parsed = [arms.parse(spec, assistant=assistant, dummy_weights=dummy, rates=arguments.rates) for spec in specs]
     arms.check(parsed)
-    chosen = workloads.named(filter(None, arguments.workload.split(",")), arguments.rates, arguments.load_seconds)
+    chosen = workloads.named(filter(None, arguments.workload.split(",")), arguments.rates, arguments.load_seconds, arguments.think)
     asked = {option: getattr(arguments, option) for option in _AS_ASKED}
     if not (chosen or asked["batches"] or asked["profile"] or asked["curve"]):
         if not dry:
@@ -116,7 +116,9 @@ def _check_options(plan: Plan, arguments: argparse.Namespace) -> None:
     peer = f"arm {', '.join(arm.name for arm in peers)}"
     images = [workload.name for workload in plan.workloads if workload.images and any(arm.takes(workload.name) for arm in peers)]
     refused = {
-        f"--rates belongs to loads; add --workload with {', '.join(workloads.LOADS)}": arguments.rates and not plan.open_loop,
+        f"--rates belongs to loads; add --workload with {', '.join(workloads.LOADS)}": (
+            arguments.rates and not any(workloads.load_name(workload.name) and not workload.sessions for workload in plan.workloads)
+        ),
         **{
             f"arm {arm!r} is kept to {left}, not in --workload {arguments.workload or '(none)'}; add it there": True
             for arm, left in strange

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.benchmark import client_process, latency, workloads
+from sglang_gemma4.benchmark import client_process, latency, session_report, sessions, workloads
 from sglang_gemma4.benchmark.server import Died, Server, tail
 from sglang_gemma4.benchmark.workloads import Workload
 
@@ -26,6 +26,7 @@ class Client:
         self.folder, self.model, self.dataset, self.token_ids = folder, model, dataset, token_ids
         self.log = folder / "client.log"
         self._first, self._vocabulary = 0, [0]  # tokens of prompts
+        self._encode: sessions.Encode = lambda _: [0]
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["sglang.benchmark.serving"])
         own = dict(os.environ)
@@ -51,14 +52,14 @@ class Client:
         process = self._context.Process(target=client_process.draw, args=(self.log, asked), daemon=True)
         process.start()
         if not all(self._drawn(workload) for workload, _ in passes):
-            self._first, self._vocabulary = _tokens(self.model)
+            self._first, self._vocabulary, self._encode = _tokens(self.model)
         process.join()
         if process.exitcode:
             last = (tail(self.log) or ["no output"])[-1]
             raise ValueError(f"SGLang's benchmark client does not work here for {self.model} (exit status {process.exitcode}): {last}")
 
     def run(self, workload: Workload, server: Server, seed: int, limit: float, progress: Callable[[str], None]) -> dict[str, Any]:
-        """One pass of ``workload``: what a ``repetition`` record keeps of it.
+        """One pass of ``workload``: what a ``repetition`` record keeps of it, and of sessions as ``kept`` what ``warm_check`` asks again.
 
         Raises:
             Died: the server ended meanwhile, the pass took more than ``limit`` seconds, or the client itself failed.
@@ -67,7 +68,7 @@ class Client:
         out.unlink(missing_ok=True)
         streamed = self._streamed(workload)
         words = [*self._arguments(workload, seed, server.engine), "--base-url", server.url, "--output-file", str(out)]
-        rows = [] if self._drawn(workload) else workloads.rows(workload, seed, self._vocabulary)
+        rows = [] if self._drawn(workload) else self._rows(workload, seed)
         for row in rows if not streamed else []:
             row["ids"][0] = self._first
         given = (self.log, words, rows or self._requests(workload, seed), streams if streamed else None)
@@ -92,7 +93,15 @@ class Client:
             server.check()
             raise Died(process.exitcode, ["the server lives; SGLang's benchmark client ended, its log says:", *tail(self.log)])
         result = dict(json.loads(out.read_text().splitlines()[-1]))
-        return latency.measured(result, json.loads(streams.read_text()), workload.rate) if streamed else measured(result)
+        if not streamed:
+            return measured(result)
+        found = json.loads(streams.read_text())
+        return latency.measured(result, found, workload.rate) | (session_report.measured(rows, found) if workload.sessions else {})
+
+    def _rows(self, workload: Workload, seed: int) -> list[workloads.Row]:
+        if workload.sessions:
+            return sessions.rows(workload, seed, self._vocabulary, self._encode)
+        return workloads.rows(workload, seed, self._vocabulary)
 
     def _drawn(self, workload: Workload) -> bool:
         """Whether SGLang's client makes the requests; else they are rows (``workloads``)."""
@@ -118,13 +127,13 @@ class Client:
         return [*words, "--tokenize-prompt", "--dataset-path", str(self.dataset)] if self.dataset else words
 
 
-def _tokens(model: str) -> tuple[int, list[int]]:
-    """The id that a tokenized text begins with, and those of the tokens that have no meaning of their own."""
+def _tokens(model: str) -> tuple[int, list[int], sessions.Encode]:
+    """The id that a tokenized text begins with, those of the tokens that have no meaning of their own, and text to ids."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     ordinary = set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids) - set(tokenizer.added_tokens_decoder)
-    return tokenizer.encode("a")[0], sorted(ordinary)
+    return tokenizer.encode("a")[0], sorted(ordinary), lambda text: list(tokenizer.encode(text, add_special_tokens=False))
 
 
 def measured(result: Mapping[str, Any]) -> dict[str, Any]:

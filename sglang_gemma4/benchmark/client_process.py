@@ -16,14 +16,15 @@ import sys
 import time
 import traceback
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 Stream = dict[str, Any]
 """One request: ``sent`` (seconds since the first was sent), ``at`` (seconds, as planned; None for a later turn), ``asked`` (tokens),
-``events`` (list of [seconds since it was sent, tokens]) and ``error``."""
+``events`` (list of [seconds since it was sent, tokens]) and ``error``. Of a session with a shared prompt also ``cached`` (prompt tokens
+that the server found in its cache, None where it does not say), and of rows with ``keep`` its ``prompt`` and ``tokens`` (ids)."""
 
 
 class DrawnError(Exception):
@@ -98,6 +99,15 @@ def reset(url: str, limit: float = 20.0) -> None:
         time.sleep(0.1)
 
 
+def cached_tokens(answer: Mapping[str, Any]) -> int | None:
+    """Prompt tokens that were in the cache, as an answer or an event of a stream says; None where it does not."""
+    details = (answer.get("sglext") or {}).get("cached_tokens_details")
+    if details:
+        return sum(int(details.get(place) or 0) for place in ("device", "host", "storage"))
+    usage = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
+    return usage.get("cached_tokens")
+
+
 class StreamClient:
     """Sends rows as streams; :attr:`streams` has one entry per row, in the rows' order."""
 
@@ -136,12 +146,14 @@ class StreamClient:
             output.start_time = time.perf_counter()
             self._first_sent = self._first_sent if self._first_sent is not None else output.start_time
             stream["sent"] = output.start_time - self._first_sent
-            tokens = await self._stream(request_func_input, prompt, output.start_time, stream["events"])
+            tokens = await self._stream(request_func_input, prompt, output.start_time, stream, "shared" in row)
             output.output_len = len(tokens)
             if len(tokens) != row["output"]:
                 raise RuntimeError(f"{len(tokens)} of the {row['output']} tokens asked for came")
             output.ttft, output.latency, output.success = stream["events"][0][0], stream["events"][-1][0], True
             ids = prompt + tokens
+            if row.get("keep"):
+                stream |= {"prompt": prompt, "tokens": tokens}
         except Exception as error:
             output.error = stream["error"] = f"{type(error).__name__}: {error}" if str(error) else traceback.format_exc(limit=2)
         if "turn" in row:
@@ -161,14 +173,17 @@ class StreamClient:
         await asyncio.sleep(row["think"])
         return context
 
-    async def _stream(self, asked: Any, prompt: list[int], start: float, events: list[list[float]]) -> list[int]:
-        """Send, note every event that brought tokens, return the tokens.
+    async def _stream(self, asked: Any, prompt: list[int], start: float, stream: Stream, cached: bool) -> list[int]:
+        """Send, note every event that brought tokens (and with ``cached`` what was in the cache), return the tokens.
 
         Raises:
             RuntimeError: the server refused, or it does not say which tokens it generated.
         """
         body = {"model": asked.model, "prompt": prompt, "max_tokens": asked.output_len, "temperature": 0.0}
         body |= {"ignore_eos": True, "stream": True, "return_token_ids": True}
+        if cached:
+            body |= {"return_cached_tokens_details": True, "stream_options": {"include_usage": True}}
+            stream["cached"] = None
         tokens: list[int] = []
         async with self.serving._create_bench_client_session() as session, session.post(url=asked.api_url, json=body) as response:
             if response.status != 200:
@@ -186,5 +201,7 @@ class StreamClient:
                         raise RuntimeError("the server streams no token ids (return_token_ids); it is too old for this client")
                     if new := choice.get("token_ids"):
                         tokens += new
-                        events.append([now, len(new)])
+                        stream["events"].append([now, len(new)])
+                if cached and (found := cached_tokens(event)) is not None:
+                    stream["cached"] = found
         return tokens

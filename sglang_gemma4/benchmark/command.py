@@ -24,6 +24,8 @@ arms        [NAME:]PART[,PART...]; a part is stock, package, vllm, mtp, VARIABLE
             and on. vllm is vLLM's own server from --vllm-python, with vLLM's flags; all arms are then sent token ids to /v1/completions.
 loads       log-uniform, sharegpt-like and multi-turn arrive as a Poisson process at each of --rates, whatever the server has finished;
             mix is a closed loop of 120 requests, 80 at once; 32x1000/200 are 32 requests at once, 1000 in and 200 out
+sessions    sessions-50x10000/8 are 50 sessions at once that share a system prompt with tools and reach 10,000 tokens in 8 turns, --think
+            seconds between an answer and the next turn; with @4 at the end turns arrive as a Poisson process of 4 a second
 model       a checkpoint's directory, a Hugging Face name, a tiny model (tiny-26b-a4b), or a real size with random weights
             (e2b, e4b, 26b-a4b, 31b)
 flags       what follows -- are server flags of every arm
@@ -92,11 +94,13 @@ def add_command(commands: Any) -> None:
     option("model", nargs="?", metavar="MODEL", help="what to serve; see below")
     option("--arm", action="append", default=[], metavar="ARM", help="one side; repeat it (default: stock and package)")
     option("--switch", metavar="NAME", help="compare this switch off and on")
-    names = f"joined by commas: {', '.join(workloads.WORKLOADS)}, NxIN/OUT; with --rates {', '.join(workloads.LOADS)}"
+    others = "NxIN/OUT, sessions-NxTOKENS[/TURNS][@RATE]"
+    names = f"joined by commas: {', '.join(workloads.WORKLOADS)}, {others}; with --rates {', '.join(workloads.LOADS)}"
     option("--workload", default="", metavar="NAMES", help=f"requests to a server, {names}")
     option("--rates", type=_rates, default=[], metavar="R,R", help="requests/s of the loads, rising, for example 1,2,4")
     for name, default, unit, meaning in (
         ("load-seconds", workloads.LOAD_SECONDS, "S", "of arrivals at each rate"),
+        ("think", workloads.THINK_SECONDS, "S", "between an answer and a session's next turn, the mean"),
         ("ttft-limit", workloads.TTFT_LIMIT, "MS", "of the 99th percentile of TTFT, for goodput"),
         ("itl-limit", workloads.ITL_LIMIT, "MS", "of the 99th percentile of ITL, for goodput"),
     ):

@@ -107,10 +107,10 @@ def caveats(results: Results) -> list[str]:
                     f"{arm} on {name}: the client sent 1% of the requests {number(late)} ms late or more; it was too busy for that rate, "
                     "and its times are too long."
                 )
-        requests = next(int(one["requests"]) for one in results.header["workloads"] if one["name"] == name)
-        few += [name] * (requests < FEW)
+        asked = next(one for one in results.header["workloads"] if one["name"] == name)
+        few += [(name, bool(asked.get("sessions")))] * (int(asked["requests"]) < FEW)
     if few:
-        found.append(
-            f"Fewer than {FEW} requests in a pass of {', '.join(few)}: p99 TTFT there is nearly the largest; raise --load-seconds."
-        )
+        names, of_sessions = [name for name, _ in few], [sessions for _, sessions in few]
+        remedy = "raise --load-seconds" if not any(of_sessions) else "ask for more sessions" if all(of_sessions) else "send more"
+        found.append(f"Fewer than {FEW} requests in a pass of {', '.join(names)}: p99 TTFT there is nearly the largest; {remedy}.")
     return found

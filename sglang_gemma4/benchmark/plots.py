@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from sglang_gemma4.benchmark import curve_report, latency
+from sglang_gemma4.benchmark import curve_report, latency, session_report
 from sglang_gemma4.benchmark.kernel_categories import counted
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import METRIC, Results, batch_place, number, pooled, sweep_size, values
@@ -190,19 +190,23 @@ def _lines(results: Results, path: Path, kind: str, name: str, title: str, x: st
     return True
 
 
-def _boxes(results: Results, path: Path, name: str, title: str, x: str) -> bool:
-    """Quartile boxes with whiskers from the 1st to the 99th percentile, grouped by workload; sweeps only if there is nothing else."""
+def _by_workload(results: Results, name: str) -> dict[str, dict[str, list[float]]]:
+    """A field with one value per request, by workload and arm; sweeps only if there is nothing else."""
     names = [workload for workload in results.closed if sweep_size(workload) is None] or results.closed
-    groups = [{arm: own for arm in results.arms if (own := pooled(results.at(workload, arm), name))} for workload in names]
-    if not any(groups):
+    return {workload: {arm: own for arm in results.arms if (own := pooled(results.at(workload, arm), name))} for workload in names}
+
+
+def _boxes(results: Results, path: Path, groups: Mapping[str, Mapping[str, Sequence[float]]], title: str, x: str) -> bool:
+    """Quartile boxes with whiskers from the 1st to the 99th percentile: groups with a box for each arm; False without any."""
+    if not any(groups.values()):
         return False
     import numpy as np
-    from matplotlib.ticker import LogLocator
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     title += ": median, quartiles, 1st to 99th percentile"
-    with _figure(2.0 + 0.45 * sum(map(len, groups)) + 0.2 * len(names), results, title, path) as figure:
+    with _figure(2.0 + 0.45 * sum(map(len, groups.values())) + 0.2 * len(groups), results, title, path) as figure:
         axis, position, ticks = figure.subplots(), 0.0, dict[str, float]()
-        for workload, by_arm in zip(names, groups, strict=True):
+        for workload, by_arm in groups.items():
             position += 0.6 * bool(by_arm)
             for arm, sample in by_arm.items():
                 position += 1.0
@@ -216,12 +220,13 @@ def _boxes(results: Results, path: Path, name: str, title: str, x: str) -> bool:
             if by_arm:
                 ticks[workload] = position - (len(by_arm) - 1) / 2
         _rows(axis, list(ticks.values()), list(ticks))
-        everything = [value for by_arm in groups for sample in by_arm.values() for value in sample]
+        everything = [value for by_arm in groups.values() for sample in by_arm.values() for value in sample]
         logarithmic = min(everything) > 0 and max(everything) / min(everything) > 20
         if logarithmic:
             axis.set_xscale("log")
             axis.xaxis.set_major_formatter("{x:g}")
             axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.xaxis.set_minor_formatter(NullFormatter())  # of less than two decades matplotlib labels those too
         else:
             axis.set_xlim(left=0)
         axis.set_xlabel(x + ", logarithmic" * logarithmic)
@@ -278,8 +283,9 @@ PLOTS: dict[str, Callable[[Results, Path], bool]] = {
     "step-throughput": partial(_STEPS, name=METRIC, title="Decode throughput, offline engine", y="output tokens/s"),
     "step-time": partial(_STEPS, name="step_ms", title="Step time (decode or verify), offline engine", y="ms per step"),
     "step-curve": step_curve,
-    "ttft": partial(_boxes, name="ttft_ms", title="Time to first token", x="TTFT (ms)"),
-    "tpot": partial(_boxes, name="tpot_ms", title="Time per output token", x="TPOT (ms)"),
+    "ttft": lambda found, path: _boxes(found, path, _by_workload(found, "ttft_ms"), "Time to first token", "TTFT (ms)"),
+    "tpot": lambda found, path: _boxes(found, path, _by_workload(found, "tpot_ms"), "Time per output token", "TPOT (ms)"),
+    "sessions": lambda found, path: _boxes(found, path, session_report.times(found), "Sessions: time to first token", "TTFT (ms)"),
     "latency-over-rate": latency_over_rate,
     "kernels": kernel_shares,
     "accept-length": accept_lengths,

@@ -7,7 +7,8 @@ Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else th
     · ``repetitions`` (counted ones of an arm and workload)
     · ``arms`` list of {``name``, ``environment`` {}, ``arguments`` []}, the first is the baseline
     · ``workloads`` list of {``name``, ``input_tokens``, ``output_tokens``, ``requests``, ``concurrency``, ``images``, ``image_size``}
-    and of loads ``lengths``, ``rate``, ``scale`` · ``limits`` {``ttft_ms``, ``itl_ms``} (of goodput; only with open-loop loads)
+    and of loads ``lengths``, ``rate``, ``scale``, of sessions also ``sessions``, ``turns``, ``think`` (seconds)
+    · ``limits`` {``ttft_ms``, ``itl_ms``} (of goodput; only with open-loop loads)
     · ``batches`` list (step times) · ``versions`` {name: version} · ``device`` {``name``, ``count``, ``memory_gib``, ``driver``}
     · ``environment`` {} · ``notes`` list of sentences
 ``start``       a server or engine of an arm is up
@@ -24,6 +25,9 @@ Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else th
     · ``itl_ms``, ``token_itl_ms``, ``admitting_itl_ms`` and ``pure_itl_ms`` {``p50``, ``p90``, ``p99``, ``mean``, ``max``, ``count``}, see
     :mod:`sglang_gemma4.benchmark.latency` · ``tokens_per_event`` · in open loop ``rate`` (requests/s) and ``late_ms`` (99th percentile of
     how late the client sent)
+    · of sessions: ``sessions`` {``ttft_ms`` {kind of turn: list}, ``computed`` {kind of turn: prompt tokens, mean}, ``prompt_tokens``,
+    ``cached_tokens``}, ``pools`` {name: growth of a counter}, see :mod:`sglang_gemma4.benchmark.session_report`, and of an arm's first
+    pass ``warm_check``, see :mod:`sglang_gemma4.benchmark.warm_check` (or ``why`` there is none)
     · ``retractions`` (requests) · ``prefill_tokens`` (computed, or None) · ``memory_peak_gib``
 ``step``        step times of the offline engine at one batch size
     ``arm`` · ``round`` · ``batch`` · ``repetition`` · ``counted`` · ``input_tokens`` · ``output_tokens`` (per request) · ``prefill_ms``

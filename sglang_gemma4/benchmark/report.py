@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sglang_gemma4.benchmark import caveats, curve_report, headline, load_report, plots, stages
+from sglang_gemma4.benchmark import caveats, curve_report, headline, load_report, plots, session_report, stages
 from sglang_gemma4.benchmark.kernel_categories import table as kernel_table
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import METRIC, TIMED, Results, batch_place, load, number, place_of, pooled, sweep_size, table, values
@@ -56,6 +56,9 @@ def markdown(results: Results, drawn: Sequence[str] = ()) -> str:
         loads=load_report.tables(results),
         load_note=load_report.how_to_read(results),
         goodput=load_report.goodput(results),
+        sessions=session_report.rows(results),
+        session_note=session_report.HOW_TO_READ,
+        identity=session_report.identity(results),
         steps=_steps(results),
         step_tokens=" and ".join(f"{inputs} prompt and {outputs} new tokens" for inputs, outputs in lengths),
         curve=curve_report.described(results) if results.curves else "",
@@ -121,6 +124,10 @@ def _described(results: Results, workload: str) -> str:
     asked = next((one for one in results.header["workloads"] if one["name"] == workload), None)
     if asked is None:
         return f"{workload}: not in the header's workloads"
+    if asked.get("sessions"):
+        longest = asked["input_tokens"] + asked["output_tokens"]
+        think = f"{asked['think']:g} s (mean) between an answer and the next turn"
+        return f"{workload}: {asked['sessions']} sessions that reach {longest} tokens in {asked['turns']} turns, {think}"
     at_once = f"{asked['concurrency']} at once" if asked.get("concurrency") else "all at once"
     images = f", {asked['images']} images of {asked['image_size']} x {asked['image_size']} pixels each" if asked.get("images") else ""
     requests = f"{asked['requests']} request{'s' * (asked['requests'] != 1)}"

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sglang_gemma4.benchmark import client, gauges, records
+from sglang_gemma4.benchmark import client, gauges, records, session_report, warm_check
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import WARM_UP, Plan, Task
 from sglang_gemma4.benchmark.server import Server
@@ -75,6 +75,11 @@ class ServerSide:
             self.server.check()
             raise
         self.server.check()
+        kept = row.pop("kept", [])
+        if asked.sessions and counted:
+            row["pools"] = session_report.pools(watched.added)
+            if number == 0 and kept:
+                row["warm_check"] = self._warm_check(kept, told)
         row |= generated(row, watched.added_tokens)
         row |= {
             "accept_length": watched.accept_length(row["completed"]),
@@ -85,6 +90,13 @@ class ServerSide:
         records.append(self.plan.raw, "repetition", **self._who, workload=name, repetition=number, counted=counted, **row)
         failed = f", {row['failed']} requests failed: {row['errors'][:1]}" if row["failed"] else ""
         told(f"{row['output_throughput']:.0f} output tokens/s in {row['seconds']:.1f} s{failed}")
+
+    def _warm_check(self, kept: list[dict[str, Any]], told: Progress) -> dict[str, Any]:
+        environment = {**self.plan.environment, **self.arm.environment}
+        if self.arm.uses_mtp and environment.get("SGLANG_SIMULATE_ACC_LEN"):
+            return {"why": "with a simulated accept length drafts are accepted by lot"}
+        told(f"asking the last turn of {len(kept)} sessions again, cold and warm")
+        return warm_check.check(self.server.url, self.server.engine, self.plan.model, kept)
 
     def stop(self) -> None:
         """End the server's process group."""

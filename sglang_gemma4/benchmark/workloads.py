@@ -3,7 +3,8 @@ seed.
 
 A *row* is one request, as JSON: ``ids`` (of the prompt; of a later turn only what the user adds), ``prompt`` and ``output`` (tokens in
 all), ``at`` (milliseconds after the first arrival), and of a session ``session``, ``turn`` and ``think`` (seconds between the answer
-before and this turn). Rows are in the order in which they are sent.
+before and this turn). Rows are in the order in which they are sent. Those of workloads with :attr:`Workload.sessions` are made by
+:mod:`sglang_gemma4.benchmark.sessions`, and have ``shared`` too: tokens of the prompt that all sessions begin with.
 """
 
 import itertools
@@ -36,6 +37,10 @@ THINK_SECONDS = 2.0  # mean of the exponential time between an answer and the ne
 
 _AT_ONCE = re.compile(r"([1-9]\d*)x([1-9]\d*)/([1-9]\d*)")
 _AT_RATE = re.compile(r"(.+)@([\d.]+)")
+_SESSIONS = re.compile(r"(sessions-([1-9]\d*)x([1-9]\d*)(?:/([1-9]\d*))?)(?:@(\d*\.?\d+))?")
+SESSION_TURNS = 8  # of a session, unless its name says otherwise
+SESSION_SYSTEM = 1500  # tokens of the prompt that all sessions share, at most a third of a session
+LEAST_TURN = 300  # tokens of a session's turn with its answer, on average
 Row = dict[str, Any]
 
 
@@ -57,6 +62,9 @@ class Workload:
     lengths: str = ""
     rate: float | None = None
     scale: int = 1  # drawn lengths and times are divided by it (dry run)
+    sessions: int = 0  # that go on at once, each of ``turns`` requests, the last of which ends at ``longest`` tokens
+    turns: int = 0
+    think: float = 0.0  # seconds between an answer and the next turn, the mean; of an open loop 0
 
     @property
     def open_loop(self) -> bool:
@@ -69,7 +77,7 @@ class Workload:
 
     def as_data(self) -> dict[str, Any]:
         """For a header; what only loads have is left out of other workloads, so that folders of earlier versions resume."""
-        added = {"lengths": "", "rate": None, "scale": 1}
+        added = {"lengths": "", "rate": None, "scale": 1, "sessions": 0, "turns": 0, "think": 0.0}
         return {name: value for name, value in asdict(self).items() if name not in added or value != added[name]}
 
 
@@ -106,21 +114,26 @@ LOADS = {
 
 def load_name(workload: str) -> tuple[str, float] | None:
     """The load and the rate of a workload that is named ``LOAD@RATE``, else None."""
+    if (found := _SESSIONS.fullmatch(workload)) and found[5]:
+        return found[1], float(found[5])
     found = _AT_RATE.fullmatch(workload)
     return (found[1], float(found[2])) if found and found[1] in LOADS else None
 
 
-def named(names: Iterable[str], rates: Sequence[float] = (), seconds: float = LOAD_SECONDS) -> list[Workload]:
+def named(names: Iterable[str], rates: Sequence[float] = (), seconds: float = LOAD_SECONDS, think: float = THINK_SECONDS) -> list[Workload]:
     """Workloads by name (:data:`WORKLOADS`). ``32x1000/200`` are 32 requests at once, 1000 in and 200 out. A load (:data:`LOADS`) stands
-    for one of each of ``rates`` (requests/s), with ``seconds`` of arrivals.
+    for one of each of ``rates`` (requests/s), with ``seconds`` of arrivals. ``sessions-50x10000/8`` are 50 sessions that reach 10,000
+    tokens in 8 turns, each ``think`` seconds after the answer before (the mean); ``sessions-50x10000/8@4`` the same with 4 turns/s.
 
     Raises:
-        ValueError: a name is unknown, or a load has no rates.
+        ValueError: a name is unknown, a load has no rates, or a session's turns would be too short.
     """
     found: list[Workload] = []
     for name in names:
         if shape := _AT_ONCE.fullmatch(name):
             found.append(Workload(name, int(shape[2]), int(shape[3]), int(shape[1])))
+        elif shape := _SESSIONS.fullmatch(name):
+            found.append(_of_sessions(name, int(shape[2]), int(shape[3]), int(shape[4] or SESSION_TURNS), shape[5], think))
         elif name in LOADS:
             if not rates:
                 raise ValueError(f"workload {name!r} is open-loop and has no rates; give --rates, for example --rates 1,2,4")
@@ -129,10 +142,23 @@ def named(names: Iterable[str], rates: Sequence[float] = (), seconds: float = LO
             found += WORKLOADS[name]
         else:
             raise ValueError(
-                f"unknown workload {name!r}; there are {', '.join(WORKLOADS)}, N requests at once as NxIN/OUT, and with --rates "
-                f"{', '.join(LOADS)}"
+                f"unknown workload {name!r}; there are {', '.join(WORKLOADS)}, N requests at once as NxIN/OUT, sessions as "
+                f"sessions-NxTOKENS[/TURNS][@RATE], and with --rates {', '.join(LOADS)}"
             )
     return list(dict.fromkeys(found))
+
+
+def _of_sessions(name: str, sessions: int, tokens: int, turns: int, rate: str | None, think: float) -> Workload:
+    if (each := (tokens - min(SESSION_SYSTEM, tokens // 3)) // turns) < LEAST_TURN:
+        raise ValueError(
+            f"workload {name!r}: {each} tokens are left for each of {turns} turns, at least {LEAST_TURN} are needed; give sessions more "
+            "tokens or fewer turns"
+        )
+    if rate and not float(rate):
+        raise ValueError(f"workload {name!r}: a rate of 0 sends nothing; give turns/s")
+    pace = {"rate": float(rate)} if rate else {"think": think}
+    answer = min(ANSWER_TOKENS[1], tokens // 2)
+    return Workload(name, tokens - answer, answer, sessions * turns, lengths="sessions", sessions=sessions, turns=turns, **pace)
 
 
 def at_rate(load: Workload, rate: float, seconds: float) -> Workload:
@@ -145,6 +171,10 @@ def at_rate(load: Workload, rate: float, seconds: float) -> Workload:
 
 def miniature(workload: Workload) -> Workload:
     """The same shape, small enough for a dry run: a tiny model on a CPU."""
+    if workload.sessions:
+        sessions, turns, tokens = min(workload.sessions, 4), min(workload.turns, 3), 600
+        small = {"sessions": sessions, "turns": turns, "requests": sessions * turns, "think": workload.think / 20}
+        return replace(workload, input_tokens=tokens - 8, output_tokens=8, scale=8, **small)
     return replace(
         workload,
         input_tokens=max(8, workload.input_tokens // 100),
@@ -158,6 +188,10 @@ def miniature(workload: Workload) -> Workload:
 
 def warm_up(workload: Workload) -> Workload:
     """A pass of the same prompt and batch shapes with at most 32 tokens out, so that kernels are compiled before the counted passes."""
+    if workload.sessions:
+        sessions, turns = min(workload.sessions, 8), min(workload.turns, 2)
+        few = {"sessions": sessions, "turns": turns, "requests": sessions * turns}
+        return replace(workload, output_tokens=min(workload.output_tokens, 32), rate=None, think=0.0, **few)
     requests = min(workload.requests, WARM_UP_REQUESTS) if workload.open_loop else workload.requests
     return replace(workload, output_tokens=min(workload.output_tokens, 32), requests=requests, rate=None)
 

@@ -9,11 +9,13 @@ from sglang_gemma4 import cli
 from sglang_gemma4.benchmark import records, workloads
 from tests.engine import vllm_stub
 
+SERVED = "chat,images,multi-turn,sessions-3x10000/3"
+
 
 @pytest.mark.timeout(1500)
 def test_a_dry_run_measures_both_ways_keeps_a_crash_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
-    words = ["bench", "--dry-run", "--rounds", "1", "--repetitions", "1", "--out", str(folder), "--workload", "chat,images,multi-turn"]
+    words = ["bench", "--dry-run", "--rounds", "1", "--repetitions", "1", "--out", str(folder), "--workload", SERVED]
     words += [
         "--rates",
         "2,8",
@@ -30,7 +32,7 @@ def test_a_dry_run_measures_both_ways_keeps_a_crash_and_resumes(tmp_path: Path, 
     lines = records.read(folder / records.NAME)
     passed = [line for line in lines if line["kind"] == "repetition" and line["counted"]]
     assert {line["arm"] for line in passed} == {"package"}
-    assert [line["workload"] for line in passed] == ["chat", "images", "multi-turn@2", "multi-turn@8"]
+    assert [line["workload"] for line in passed] == ["chat", "images", "multi-turn@2", "multi-turn@8", "sessions-3x10000/3"]
     assert (passed[1]["completed"], passed[1]["failed"]) == (4, 0)
     drawn = sorted((folder / "scratch").glob("requests-*.pickle"))
     assert len(drawn) == 2, "the images of the warm-up and of the counted pass, for every arm"
@@ -41,12 +43,25 @@ def test_a_dry_run_measures_both_ways_keeps_a_crash_and_resumes(tmp_path: Path, 
     assert passed[0]["output_tokens"] == 40
     assert len(passed[0]["ttft_ms"]) == 4
     assert min(passed[0]["ttft_ms"]) > 0
-    for line, rate in zip(passed[2:], (2, 8), strict=True):
+    for line, rate in zip(passed[2:4], (2, 8), strict=True):
         assert (line["completed"], line["failed"], line["output_tokens"], line["rate"]) == (8, 0, 32, rate)
         assert 16 <= line["itl_ms"]["count"] <= 24, "8 requests of 4 tokens: one an event without MTP, but a busy server joins some"
         (load,) = workloads.named(["multi-turn"], [rate])
         prompts = sum(row["prompt"] for row in workloads.rows(workloads.miniature(load), 1, range(9)))
         assert line["prefill_tokens"] < prompts / 2, "a turn finds those before it in the radix cache"
+    of_sessions, pools = passed[4]["sessions"], passed[4]["pools"]
+    assert (passed[4]["completed"], {kind: len(times) for kind, times in of_sessions["ttft_ms"].items()}) == (
+        9,
+        {"first": 3, "found": 6, "missed": 0},
+    )
+    assert pools["prompt"] == of_sessions["prompt_tokens"]
+    assert pools["hit"] == of_sessions["cached_tokens"] > pools["prompt"] / 2, "the server's metrics say what its answers say"
+    assert pools["full_hit"] == pools["hit"] + pools["missed"]
+    check = passed[4]["warm_check"]
+    assert (check["sessions"], [min(check["warm_cached"]) > 500, *check["again"], *check["warm"], *check["load"]]) == (
+        3,
+        [True, *[None] * 9],
+    )
     steps = [line for line in lines if line["kind"] == "step" and line["counted"]]
     assert [(line["arm"], line["batch"]) for line in steps] == [("package", 2)]
     assert steps[0]["step_ms"] > 0
@@ -62,7 +77,9 @@ def test_a_dry_run_measures_both_ways_keeps_a_crash_and_resumes(tmp_path: Path, 
     assert report.startswith("Dry run, which measures nothing")
     assert "dies died during start of the engine" in report
     assert "; goodput on multi-turn: package " in report.split("\n")[0]
+    assert "package on sessions-3x10000/3: of 3 sessions, against the cold answer: a second cold answer is the same in all" in report
     assert (folder / "latency-over-rate.png").exists()
+    assert (folder / "sessions.png").exists()
     assert (folder / "step-curve.png").exists()
 
     assert cli.main(words) == 1

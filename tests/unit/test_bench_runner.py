@@ -174,7 +174,7 @@ from types import SimpleNamespace
 from sglang_gemma4.benchmark import client, workloads
 from sglang_gemma4.benchmark.server import Died
 folder = Path(sys.argv[1])
-client._tokens, client.GRACE = lambda _: (2, [7]), 0.0
+client._tokens, client.GRACE = lambda _: (2, [7], None), 0.0
 log = folder / "server.log"
 alive = SimpleNamespace(engine="sglang", url="http://x", log=log, check=lambda: None, last_words=lambda: [])
 def dead():
