@@ -28,6 +28,9 @@ COUNTERS = {
     "swa_evicted": "sglang:gemma4_swa_evicted_tokens_total",
     "taken_back": "sglang:gemma4_windows_taken_back_total",
     "unlocked": "sglang:gemma4_windows_unlocked_total",
+    "full_bound": "sglang:gemma4_full_bound_seconds_total",
+    "swa_bound": "sglang:gemma4_swa_bound_seconds_total",
+    "limit_bound": "sglang:gemma4_limit_bound_seconds_total",
 }
 """What a record's ``pools`` holds, and the metric that it is the growth of."""
 
@@ -52,9 +55,9 @@ def measured(rows: Sequence[Mapping[str, Any]], streams: Sequence[Mapping[str, A
     return {"sessions": own | ({"cached_tokens": cached} if says else {}), "kept": kept}
 
 
-def pools(added: Mapping[str, float]) -> dict[str, int]:
+def pools(added: Mapping[str, float]) -> dict[str, float]:
     """What a pass added to the package's counters; empty where the server has none."""
-    return {name: int(added[metric]) for name, metric in COUNTERS.items() if metric in added}
+    return {name: round(added[metric], 3) for name, metric in COUNTERS.items() if metric in added}
 
 
 def named(results: Results) -> list[str]:
@@ -68,7 +71,7 @@ def rows(results: Results) -> str:
     """A row for each workload and arm; empty without sessions."""
     columns = ["workload", "arm", *(f"{kind}: TTFT p50 / p99 ms, tokens computed (n)" for kind in TURNS.values()), "turns/s"]
     columns += ["prompt tokens in both / full / sliding of full pool %", "for want of a window", "evicted full / sliding"]
-    columns += ["windows taken back / unlocked", "running peak", "retractions"]
+    columns += ["windows taken back / unlocked", "waited for full / sliding / limit s", "running peak", "retractions"]
     found = []
     for name in named(results):
         for arm in results.arms:
@@ -90,16 +93,19 @@ def _times(records: Sequence[Record], kind: str) -> str:
 
 def _pools(records: Sequence[Record]) -> list[str]:
     """Hit rates, what a missing window cost, evictions, windows taken back; of a server without our counters what it found in all."""
-    sums = {name: sum(int(record["pools"][name]) for record in records) for name in COUNTERS if all(record["pools"] for record in records)}
+    sums = {
+        name: sum(record["pools"][name] for record in records) for name in COUNTERS if all(name in record["pools"] for record in records)
+    }
     if not sums:
         prompt, cached = (sum(int(record["sessions"].get(name) or 0) for record in records) for name in ("prompt_tokens", "cached_tokens"))
-        return [f"{_share(cached, prompt)} / - / -", "-", "-", "-"]
+        return [f"{_share(cached, prompt)} / - / -", "-", "-", "-", "-"]
     rates = [_share(sums[part], sums[whole]) for part, whole in (("hit", "prompt"), ("full_hit", "prompt"), ("hit", "full_hit"))]
-    pairs = [f"{sums[one]} / {sums[other]}" for one, other in (("full_evicted", "swa_evicted"), ("taken_back", "unlocked"))]
-    return [" / ".join(rates), str(sums["missed"]), *pairs]
+    pairs = [f"{sums[one]:.0f} / {sums[other]:.0f}" for one, other in (("full_evicted", "swa_evicted"), ("taken_back", "unlocked"))]
+    waited = " / ".join(f"{sums[name]:.1f}" for name in ("full_bound", "swa_bound", "limit_bound"))
+    return [" / ".join(rates), f"{sums['missed']:.0f}", *pairs, waited]
 
 
-def _share(part: int, whole: int) -> str:
+def _share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f}" if whole else "-"
 
 

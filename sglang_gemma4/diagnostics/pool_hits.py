@@ -1,4 +1,4 @@
-"""Hit rates of the two KV pools as counters on SGLang's own /metrics.
+"""Hit rates of the two KV pools, and what holds requests back, as counters on SGLang's own /metrics.
 
 A prompt's tokens are found in the cache only up to a position where the sliding layers' last window is there too. SGLang's
 ``cached_tokens_total`` counts those. What full-attention KV alone would have given (``MatchResult.full_kv_hit_length``) is counted
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_gemma4.memory import own_window
+from sglang_gemma4.memory import bound, own_window
 
 PREFIX = "sglang:gemma4_"
 
@@ -59,6 +59,24 @@ COUNTERS: dict[str, tuple[Any, str, str]] = {
         "refused",
         "Times a running request could not take its window back: another request reads it or goes on from it.",
     ),
+    f"{PREFIX}waiting_seconds_total": (bound.BOUND, "waited", "Seconds in which a request waited in the queue, for whatever reason."),
+    f"{PREFIX}full_bound_seconds_total": (bound.BOUND, "by_full", "Seconds in which a request waited for full-attention KV."),
+    f"{PREFIX}swa_bound_seconds_total": (bound.BOUND, "by_sliding", "Seconds in which a request waited for sliding-window KV."),
+    f"{PREFIX}limit_bound_seconds_total": (
+        bound.BOUND,
+        "by_limit",
+        "Seconds in which a request waited because as many ran as may (--max-running-requests).",
+    ),
+    f"{PREFIX}full_bound_retractions_total": (
+        bound.BOUND,
+        "retracted_by_full",
+        "Times that running requests were retracted because a decode step found no full-attention KV.",
+    ),
+    f"{PREFIX}swa_bound_retractions_total": (
+        bound.BOUND,
+        "retracted_by_sliding",
+        "Times that running requests were retracted because a decode step found no sliding-window KV.",
+    ),
 }
 """By name: the object that counts, its field, and what is counted."""
 
@@ -70,7 +88,7 @@ class _Exported:
 
     def __init__(self) -> None:
         self.children: dict[str, Any] = {}
-        self.told: dict[str, int] = {}
+        self.told: dict[str, float] = {}
 
 
 _EXPORTED = _Exported()

@@ -212,6 +212,7 @@ def test_where_two_answers_part() -> None:
 
 
 POOLS = {"prompt": 1000, "hit": 600, "full_hit": 800, "missed": 200, "full_evicted": 7, "swa_evicted": 70, "taken_back": 3, "unlocked": 4}
+POOLS |= {"full_bound": 0, "swa_bound": 2.25, "limit_bound": 0.5}
 
 
 def run_of(folder: Path) -> Path:
@@ -247,9 +248,9 @@ def test_the_report_has_hits_pools_and_what_differs(tmp_path: Path) -> None:
     assert (folder / "sessions.png").exists()
     (stock, package) = (line for line in text.splitlines() if line.startswith("| sessions-50x10000/8@4 |"))
     assert "| 440.0 / 479.2, 400 (2) | 300.0 / 300.0, 900 (1) |" in stock
-    assert "| 50.0 / - / - | - | - | - | 31 | 2 |" in stock, "stock has no such counters"
+    assert "| 50.0 / - / - | - | - | - | - | 31 | 2 |" in stock, "stock has no such counters"
     assert "| 110.0 / 119.8, 400 (2) | - |" in package
-    assert "| 60.0 / 80.0 / 75.0 | 200 | 7 / 70 | 3 / 4 | 31 | 2 |" in package
+    assert "| 60.0 / 80.0 / 75.0 | 200 | 7 / 70 | 3 / 4 | 0.0 / 2.2 / 0.5 | 31 | 2 |" in package
     assert "- stock on sessions-50x10000/8@4: not compared: a reason." in text
     assert "a second cold answer is the same in all; a warm answer differs in 1 (first at token 4 of 9)" in text
     assert "### sessions-50x10000/8" in text, "goodput, as of other loads"

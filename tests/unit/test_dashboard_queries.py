@@ -91,9 +91,9 @@ def test_what_the_issue_asks_for_is_there() -> None:
     wanted = "spec_accept_length spec_accept_rate full_token_usage swa_token_usage num_retracted_requests_total gemma4_patch_active"
     wanted += " num_running_reqs num_queue_reqs time_to_first_token_seconds_bucket inter_token_latency_seconds_bucket max_total_num_tokens"
     wanted += " gemma4_prompt_tokens_total gemma4_hit_tokens_total gemma4_full_hit_tokens_total gemma4_window_missed_tokens_total"
-    wanted += (
-        " gemma4_full_evicted_tokens_total gemma4_swa_evicted_tokens_total gemma4_windows_taken_back_total gemma4_windows_unlocked_total"
-    )
+    wanted += " gemma4_full_evicted_tokens_total gemma4_swa_evicted_tokens_total"
+    wanted += " gemma4_windows_taken_back_total gemma4_windows_unlocked_total"
+    wanted += " gemma4_full_bound_seconds_total gemma4_swa_bound_seconds_total gemma4_limit_bound_seconds_total"
     assert {f"sglang:{name}" for name in wanted.split()} <= {metric for query in QUERIES for metric in query.metrics}
     quantiles = [
         expr for query in QUERIES if query.panel == "Time to first token" for expr in re.findall(r"quantile\(([\d.]+)", query.expr)
