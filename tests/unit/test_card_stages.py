@@ -12,11 +12,11 @@ from sglang_gemma4.benchmark import lora_times, records
 from sglang_gemma4.benchmark.checked_plan import plan_of
 from sglang_gemma4.benchmark.kernels import __main__ as kernels
 from sglang_gemma4.cpu.environment import has_accelerator
-from tests.gpu import beside_stages, curve_stages, measure, memory_stages, soak
+from tests.gpu import beside_stages, curve_stages, measure, memory_stages, session_stages, soak
 from tests.gpu.stages import FLASH, GROUPS, STAGES, Command, Stage, named
 
 ROOT = Path(measure.__file__).parents[2]
-ALL = (*STAGES, *beside_stages.STAGES, *curve_stages.STAGES, *memory_stages.STAGES)
+ALL = (*STAGES, *beside_stages.STAGES, *curve_stages.STAGES, *memory_stages.STAGES, *session_stages.STAGES)
 COMMANDS = [(stage, command) for stage in ALL for command in (*stage.commands, *stage.dry)]
 
 
@@ -207,8 +207,18 @@ def test_the_list_and_wrong_words(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_the_stages_of_the_curve_are_named_apart_and_end_in_time(capsys: pytest.CaptureFixture[str]) -> None:
-    names = [stage.name for stage in (*STAGES, *curve_stages.STAGES, *memory_stages.STAGES)]
+    names = [stage.name for stage in (*STAGES, *curve_stages.STAGES, *memory_stages.STAGES, *session_stages.STAGES)]
     assert len(set(names)) == len(names)
     assert all(stage.seconds <= 600 and stage.decides for stage in curve_stages.STAGES)
     assert curve_stages.main(["somewhere", "no-such-stage", "--dry-run"]) == 2
     assert "stages: step-curve step-curve-plain" in capsys.readouterr().err
+
+
+def test_stages_of_sessions_start_a_server_or_two_and_end_within_four_minutes(capsys: pytest.CaptureFixture[str]) -> None:
+    for stage in session_stages.STAGES:
+        (words,) = stage.commands
+        assert stage.seconds <= 240
+        assert words.count("--arm") == (2 if stage.name == "pool-hits" else 1)
+        assert not stage.dry or "hicache" not in stage.name
+    assert session_stages.main(["somewhere", "no-such-stage", "--dry-run"]) == 2
+    assert "stages: sessions sessions-stock sessions-hicache" in capsys.readouterr().err

@@ -1,0 +1,74 @@
+"""Stages of ``measure.py`` for many sessions: turns that find what was said before, and what it costs where they do not.
+
+    python -m tests.gpu.session_stages FOLDER [STAGE ...] [--dry-run]
+
+On a card of 141 GB all have the pools of one of 80. Each stage has one start of an arm, or two of plain decoding, and takes at most four
+minutes; at the end the sessions of all stages are printed as a report has them. Under MTP the accept length is simulated, so only the
+plain arms (``pool-hits``, ``sessions-hicache-plain``) compare cold answers with warm ones. A stage of HiCache has no dry run: its copies
+need a card. ``sglang-gemma4 bench --report FOLDER/STAGE`` writes the whole report with plots.
+"""
+
+import sys
+from dataclasses import replace
+
+from sglang_gemma4.benchmark import results, session_report
+from tests.gpu.measure import run_of
+from tests.gpu.memory_stages import FLAGS, OF_80
+from tests.gpu.stages import PACKAGE, STOCK, Stage, bench
+
+ONCE = "--think 1 --rounds 1 --repetitions 1"
+COUNTS = f"--workload sessions-10x10000/4,sessions-50x10000/4,sessions-200x5000/4 {ONCE}"
+"""200 sessions of 5,000 tokens hold 41 GB of sliding windows and 20 GB of full KV: three times the pools."""
+MANY = f"--workload sessions-200x5000/4,sessions-50x10000/4@4 {ONCE}"
+HOST = "--enable-hierarchical-cache,--hicache-write-policy=write_through,--hicache-ratio=3"
+"""Pinned host memory for three times both pools, some 55 GB."""
+TIGHT = f"{FLAGS} --mem-fraction-static=0.43"
+"""Pools of some 11 GiB, which hold 35 sessions of 5,000 tokens: those of 50 drive each other's windows out."""
+
+
+def on_card(stage: Stage) -> Stage:
+    """Without a dry run."""
+    return replace(stage, dry=())
+
+
+STAGES: tuple[Stage, ...] = (
+    bench("sessions", 240, "10, 50 and 200 sessions with the package", "26b-a4b", f"{PACKAGE} {COUNTS}", f"{FLAGS} {OF_80}"),
+    bench("sessions-stock", 240, "the same on stock", "26b-a4b", f"{STOCK} {COUNTS}", f"{FLAGS} {OF_80}"),
+    on_card(
+        bench(
+            "sessions-hicache", 240, "200 sessions whose idle KV goes to the host, and turns at a rate", "26b-a4b",
+            f"--arm hicache:package,mtp,{HOST} {MANY}", f"{FLAGS} {OF_80}",
+        )
+    ),
+    bench("sessions-rate", 240, "the same without a host cache", "26b-a4b", f"{PACKAGE} {MANY}", f"{FLAGS} {OF_80}"),
+    on_card(
+        bench(
+            "sessions-hicache-plain", 240, "cold and warm answers with a host cache, plain decoding", "26b-a4b",
+            f"--arm hicache:package,{HOST} --workload sessions-100x5000/4 {ONCE}", f"{FLAGS} {OF_80}",
+        )
+    ),
+    bench(
+        "pool-hits", 240, "hit rates of both pools where windows do not fit; cold and warm answers, plain decoding", "26b-a4b",
+        f"--arm stock --arm package --workload sessions-50x5000/4 {ONCE}", TIGHT,
+    ),
+)  # fmt: skip
+
+
+def main(words: list[str]) -> int:
+    """Exit status: that of ``measure.py``."""
+    asked = run_of(words, STAGES, str(__doc__))
+    if asked is None:
+        return 2
+    run, chosen = asked
+    status = run.all(chosen)
+    for stage in chosen:
+        folder = run.folder / ("dry" if run.dry else "") / stage.name
+        if (folder / "raw.jsonl").exists():
+            found = results.load(folder)
+            compared = "\n".join(f"- {sentence}" for sentence in session_report.identity(found))
+            print(f"\n{stage.name}\n\n{session_report.rows(found)}\n\n{compared}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
