@@ -65,3 +65,13 @@ def test_a_request_counts_once_however_often_it_was_matched(nursery: Nursery) ->
     (answers,) = nursery.run(MODEL, [group], {"SGLANG_TEST_RETRACT": "1"}, **POOLS)
     assert "KV cache pool is full. Retract requests" in answers[0].log
     assert [counted(None, answers[-1])[name] for name in NAMES] == [20 * PROMPT, 0, 0, 0]
+
+
+def test_a_shared_prompt_is_prefilled_twice_and_found_by_the_third_session(nursery: Nursery) -> None:
+    """Of a first prompt the tree keeps the last window, which is not where the next one goes on; the second leaves one there."""
+    shared = prompt(50)[: 2 * WINDOW]
+    group = Group([shared + prompt(seed)[:70] for seed in range(51, 55)], {"max_new_tokens": NEW}, client="metrics_client:send")
+    (answers,) = nursery.run(MODEL, [group], **{**POOLS, "max_total_tokens": 8192, "chunked_prefill_size": 512})
+    found = [counted(before, after) for before, after in zip([None, *answers], answers, strict=False)]
+    assert [one["hit"] for one in found] == [0, 0, len(shared), len(shared)]
+    assert [one["window_missed"] for one in found] == [0, len(shared), 0, 0]
