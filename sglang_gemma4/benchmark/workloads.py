@@ -156,9 +156,9 @@ def _of_sessions(name: str, sessions: int, tokens: int, turns: int, rate: str | 
         )
     if rate and not float(rate):
         raise ValueError(f"workload {name!r}: a rate of 0 sends nothing; give turns/s")
-    pace = {"rate": float(rate)} if rate else {"think": think}
     answer = min(ANSWER_TOKENS[1], tokens // 2)
-    return Workload(name, tokens - answer, answer, sessions * turns, lengths="sessions", sessions=sessions, turns=turns, **pace)
+    own = Workload(name, tokens - answer, answer, sessions * turns, lengths="sessions", sessions=sessions, turns=turns)
+    return replace(own, rate=float(rate)) if rate else replace(own, think=think)
 
 
 def at_rate(load: Workload, rate: float, seconds: float) -> Workload:
@@ -172,9 +172,8 @@ def at_rate(load: Workload, rate: float, seconds: float) -> Workload:
 def miniature(workload: Workload) -> Workload:
     """The same shape, small enough for a dry run: a tiny model on a CPU."""
     if workload.sessions:
-        sessions, turns, tokens = min(workload.sessions, 4), min(workload.turns, 3), 600
-        small = {"sessions": sessions, "turns": turns, "requests": sessions * turns, "think": workload.think / 20}
-        return replace(workload, input_tokens=tokens - 8, output_tokens=8, scale=8, **small)
+        small = _fewer(workload, 4, 3)
+        return replace(small, input_tokens=592, output_tokens=8, scale=8, think=workload.think / 20)
     return replace(
         workload,
         input_tokens=max(8, workload.input_tokens // 100),
@@ -189,11 +188,15 @@ def miniature(workload: Workload) -> Workload:
 def warm_up(workload: Workload) -> Workload:
     """A pass of the same prompt and batch shapes with at most 32 tokens out, so that kernels are compiled before the counted passes."""
     if workload.sessions:
-        sessions, turns = min(workload.sessions, 8), min(workload.turns, 2)
-        few = {"sessions": sessions, "turns": turns, "requests": sessions * turns}
-        return replace(workload, output_tokens=min(workload.output_tokens, 32), rate=None, think=0.0, **few)
+        return replace(_fewer(workload, 8, 2), output_tokens=min(workload.output_tokens, 32), rate=None, think=0.0)
     requests = min(workload.requests, WARM_UP_REQUESTS) if workload.open_loop else workload.requests
     return replace(workload, output_tokens=min(workload.output_tokens, 32), requests=requests, rate=None)
+
+
+def _fewer(workload: Workload, sessions: int, turns: int) -> Workload:
+    """At most so many sessions and turns of each."""
+    sessions, turns = min(workload.sessions, sessions), min(workload.turns, turns)
+    return replace(workload, sessions=sessions, turns=turns, requests=sessions * turns)
 
 
 def check_fits(workload: Workload, what: str, tokens: int, remedy: str) -> None:

@@ -13,7 +13,8 @@ from tests.engine import metrics_client, nursery
 
 def send(engine: Any, group: dict[str, Any]) -> list[dict[str, Any]]:
     """Every session's first turn, then every session's second, and so on."""
-    prompts, together, found = list(group["prompts"]), group["extra"]["together"], []
+    prompts, together = list(group["prompts"]), group["extra"]["together"]
+    found: list[dict[str, Any]] = []
     for added in [None, *group["extra"]["added"]]:
         if added:
             last = found[-len(prompts) :]

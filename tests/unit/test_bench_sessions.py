@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import random
 import re
 import threading
 from collections.abc import Iterator
@@ -116,7 +117,7 @@ def test_sessions_that_cannot_be_are_refused(name: str, said: str) -> None:
 
 def test_a_turn_too_short_for_its_markup_is_refused() -> None:
     with pytest.raises(ValueError, match="a system prompt of 5 tokens has no room"):
-        sessions.system_prompt(5, sessions.random.Random(1), WORDS, encode)
+        sessions.system_prompt(5, random.Random(1), WORDS, encode)
     with pytest.raises(ValueError, match=r"a turn of \d+ tokens has no room"):
         sessions.rows(asked("sessions-2x3000/6"), 1, WORDS, lambda text: [1] * 200 * len(text) if "user" in text else encode(text))
 
@@ -211,7 +212,16 @@ def test_where_two_answers_part() -> None:
     assert warm_check.first_difference([], [1]) == 0
 
 
-POOLS = {"prompt": 1000, "hit": 600, "full_hit": 800, "missed": 200, "full_evicted": 7, "swa_evicted": 70, "taken_back": 3, "unlocked": 4}
+POOLS: dict[str, float] = {
+    "prompt": 1000,
+    "hit": 600,
+    "full_hit": 800,
+    "missed": 200,
+    "full_evicted": 7,
+    "swa_evicted": 70,
+    "taken_back": 3,
+    "unlocked": 4,
+}
 POOLS |= {"full_bound": 0, "swa_bound": 2.25, "limit_bound": 0.5}
 
 
@@ -228,13 +238,25 @@ def run_of(folder: Path) -> Path:
             file.write(json.dumps(line) + "\n")
     for arm, slow in (("stock", 4.0), ("package", 1.0)):
         times = {"first": [400.0, 500.0], "found": [100.0 * slow, 120.0 * slow], "missed": [300.0] if arm == "stock" else []}
-        own = {"ttft_ms": times, "computed": {"first": 1500.0, "found": 400.0}, "prompt_tokens": 1000, "cached_tokens": 500}
-        own["computed"] |= {"missed": 900.0} if arm == "stock" else {}
-        gaps = dict.fromkeys(("p50", "p90", "p99", "mean", "max"), 10.0) | {"count": 9}
+        computed = {"first": 1500.0, "found": 400.0} | ({"missed": 900.0} if arm == "stock" else {})
+        own = {"ttft_ms": times, "computed": computed, "prompt_tokens": 1000, "cached_tokens": 500}
+        gaps: dict[str, float] = dict.fromkeys(("p50", "p90", "p99", "mean", "max"), 10.0) | {"count": 9}
         check = {"sessions": 2, "tokens": [9, 9], "warm_cached": [8, 8], "again": [None, None], "warm": [None, 4], "load": [None, None]}
-        more = {"sessions": own, "pools": POOLS if arm == "package" else {}, "ttft_ms": [*times["first"], *times["found"]], "itl_ms": gaps}
+        more: dict[str, Any] = {
+            "sessions": own,
+            "pools": POOLS if arm == "package" else {},
+            "ttft_ms": [*times["first"], *times["found"]],
+            "itl_ms": gaps,
+        }
         more["warm_check"] = check if arm == "package" else {"why": "a reason"}
-        common = {"completed": 4, "failed": 0, "output_tokens": 40, "output_throughput": 4.0, "input_throughput": 9.0, "seconds": 10.0}
+        common: dict[str, Any] = {
+            "completed": 4,
+            "failed": 0,
+            "output_tokens": 40,
+            "output_throughput": 4.0,
+            "input_throughput": 9.0,
+            "seconds": 10.0,
+        }
         common |= {"tpot_ms": [10.0] * 4, "requests_per_second": 0.4, "token_itl_ms": gaps, "retractions": 2, "running_peak": 31}
         records.append(
             folder / records.NAME, "repetition", arm=arm, round=0, workload=name, repetition=0, counted=True, rate=4.0, **common, **more
