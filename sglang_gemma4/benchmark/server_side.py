@@ -92,11 +92,21 @@ class ServerSide:
         told(f"{row['output_throughput']:.0f} output tokens/s in {row['seconds']:.1f} s{failed}")
 
     def _warm_check(self, kept: list[dict[str, Any]], told: Progress) -> dict[str, Any]:
+        """What ``warm_check`` found, or why it could not be asked; the pass before it counts all the same.
+
+        Raises:
+            Died: the server ended meanwhile.
+        """
         environment = {**self.plan.environment, **self.arm.environment}
         if self.arm.uses_mtp and environment.get("SGLANG_SIMULATE_ACC_LEN"):
             return {"why": "with a simulated accept length drafts are accepted by lot"}
         told(f"asking the last turn of {len(kept)} sessions again, cold and warm")
-        return warm_check.check(self.server.url, self.server.engine, self.plan.model, kept)
+        try:
+            return warm_check.check(self.server.url, self.server.engine, self.plan.model, kept)
+        except (OSError, RuntimeError, LookupError, ValueError) as error:  # an answer that is none, a cache that is not emptied
+            time.sleep(client.GRACE)
+            self.server.check()
+            return {"why": f"a request failed ({type(error).__name__}: {error})"}
 
     def stop(self) -> None:
         """End the server's process group."""

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sglang_gemma4.benchmark import records, report, results, session_report, sessions, warm_check, workloads
+from sglang_gemma4.benchmark import client, records, report, results, server_side, session_report, sessions, warm_check, workloads
+from sglang_gemma4.benchmark.server import Died
 from sglang_gemma4.benchmark.workloads import Workload
 from tests.unit import bench_synthetic
 from tests.unit.test_bench_loads import _events, _tokens, row, streamed
@@ -131,8 +133,8 @@ def test_the_client_keeps_what_the_server_found_and_what_is_asked_again() -> Non
         return await _events(request, _tokens(5), _tokens(6), *([found] if len(bodies) > 1 else []))
 
     rows = [row(2, session=0, turn=turn, think=0.0, shared=1, **({"keep": True} if turn else {})) for turn in (0, 1)]
-    client, _ = streamed(rows, answer)
-    first, second = client.streams
+    sent, _ = streamed(rows, answer)
+    first, second = sent.streams
     assert first is not None
     assert second is not None
     assert (first["cached"], second["cached"]) == (None, 5)
@@ -203,6 +205,28 @@ def test_cold_answers_are_compared_with_warm_ones() -> None:
     assert asked_for == ["/flush_cache"] * 3 + ["/v1/completions", "/flush_cache"] + ["/v1/completions"] * 2 + [
         "/flush_cache", "/v1/completions", "/flush_cache", "/v1/completions", "/v1/completions",
     ]  # fmt: skip
+
+
+def test_a_comparison_that_fails_leaves_the_pass_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "GRACE", 0.0)
+    plan = SimpleNamespace(environment={}, model="m")
+    arm = SimpleNamespace(environment={}, uses_mtp=True)
+
+    def found(url: str, check: Any = lambda: None) -> dict[str, Any]:
+        side: Any = SimpleNamespace(plan=plan, arm=arm, server=SimpleNamespace(url=url, engine="sglang", check=check))
+        return server_side.ServerSide._warm_check(side, [{"prompt": [1], "tokens": [2]}], lambda _: None)
+
+    with server(iter([([2], 0)] * 3)) as (url, _):
+        assert found(url)["warm"] == [None]
+    assert found("http://127.0.0.1:1")["why"].startswith("a request failed (URLError: ")
+
+    def dead() -> None:
+        raise Died(9, [])
+
+    with pytest.raises(Died):
+        found("http://127.0.0.1:1", dead)
+    plan.environment = {"SGLANG_SIMULATE_ACC_LEN": "2.8"}
+    assert "simulated" in found("http://127.0.0.1:1")["why"]
 
 
 def test_where_two_answers_part() -> None:
