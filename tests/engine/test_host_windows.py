@@ -76,6 +76,14 @@ def test_other_ways_to_the_host(nursery: Nursery, speculative: bool, together: i
     assert all(from_host(answer) >= OWN for answer in later[2:])
 
 
+@pytest.mark.parametrize("speculative", [False, True], ids=["plain", "mtp"])
+def test_sessions_are_retracted_and_come_back(nursery: Nursery, speculative: bool) -> None:
+    tight = {"max_total_tokens": 1300, "swa_full_tokens_ratio": 0.3, "max_running_requests": 6, "schedule_conservativeness": 0.01}
+    later = run(nursery, "tiny-26b-a4b", speculative, 6, hicache_write_policy="write_back", **tight)
+    assert "KV cache pool is full. Retract requests" in later[0].log
+    assert sum(from_host(answer) >= OWN for answer in later) >= SESSIONS
+
+
 def test_turns_that_are_written_at_their_second_hit_are_lost(nursery: Nursery) -> None:
     """Of write_through_selective only what two requests found is kept: the shared prompt, not what a session said last."""
     later = run(nursery, "tiny-26b-a4b", False, hicache_write_policy="write_through_selective")
