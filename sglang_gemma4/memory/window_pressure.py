@@ -70,10 +70,8 @@ def make_room(scheduler: Any, prefill_delayer_single_pass: Any, running_batch: A
     with SGLang's estimate of the tokens to come) and a prefill chunk. Requests take back from the one that saves most on, until they are
     not short. Before the prefill's policy matches prefixes, because that keeps ids of nodes.
     """
-    if running_batch.is_empty() or not (scheduler.waiting_queue or scheduler.chunked_req):
-        return
     cache, window = scheduler.tree_cache, window_of(scheduler.tree_cache, scheduler.model_config)
-    if window is None:
+    if window is None or running_batch.is_empty() or not (scheduler.waiting_queue or scheduler.chunked_req):
         return
     ratio = scheduler.new_token_ratio_tracker.current
     saves = [(_saves(req, window, ratio), req) for req in running_batch.reqs if _may_take(req)]
