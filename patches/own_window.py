@@ -11,7 +11,7 @@ PATCH = Patch(
     why="The radix tree keeps a prompt's last window locked until its request ends, beside the window of the request's own tokens: twice "
     "the sliding pool, then retractions. SGLANG_OPT_RELEASE_PREFILL_SWA counts steps, not tokens, and helps no answer below a window.",
     evidence="srt/managers/schedule_batch.py:994, 4103 · mem_cache/unified_radix_cache.py:1300 · H100 80 GB, 26B-A4B with MTP, "
-    "64 x 1000/500: 15 retractions · tests/engine/test_own_window.py",
+    "64 x 1000/500: 15 retractions · tests/engine/test_one_window.py",
     remove_when="SGLang releases the part of a prompt's window that its request has passed.",
     uses=(uses.radix_cache,),
     hooks=(

@@ -1,0 +1,174 @@
+"""A running request holds one window: where stock retracts for want of sliding tokens, nobody is retracted, and tokens are the same.
+
+Real engines of a model with a window of 64 tokens and pools too small for two windows a request, with SGLang's pool checks fatal in every
+step and when idle. Answers are compared with those of an engine whose pools are never short.
+"""
+
+import random
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+
+from sglang_gemma4 import switches
+from tests.engine import mtp_cases
+from tests.engine.engine_fork import Group, Nursery, Output, without
+from tests.engine.mtp_cases import MTP, NO_END, greedy, timed
+from tests.engine.reference import CHECKPOINTS
+
+MODEL = "tiny-26b-a4b"
+WINDOW = 63  # keys before its own that a query sees
+ENGINE: dict[str, Any] = {"chunked_prefill_size": 64, "schedule_conservativeness": 0.01, "max_running_requests": 8}
+LARGE = {**ENGINE, "max_total_tokens": 6000, "swa_full_tokens_ratio": 0.9}
+SLIDING = {1: 789, 16: 1088}  # tokens for eight requests by page size: some 1.5 windows each
+DRAFT = {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{MODEL}-assistant"}
+BESIDE = {"SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY": "1", switches.BESIDE_TOKENS: "4096"}
+OVERLAPPED = {"disable_overlap_schedule": False}
+LOOPS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
+    "plain": ("mtp_trace:watch", {}, {}),
+    "plain-overlapped": ("loop_modes:overlapping", OVERLAPPED, {}),
+    "mtp": ("mtp_trace:watch", DRAFT, {}),
+    "mtp-overlapped": ("loop_modes:overlapping", {**DRAFT, **OVERLAPPED}, {}),
+    "mtp-beside": ("loop_modes:overlapping", {**DRAFT, **OVERLAPPED}, BESIDE),
+    "mtp-retracted": ("loop_modes:overlapped", {**DRAFT, **OVERLAPPED}, {}),
+    "plain-retracted": ("loop_modes:retracting", {}, {}),
+}
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    rng = random.Random(seed)
+    return [2, *(rng.randrange(300, 1000) for _ in range(length - 1))]
+
+
+def endless(tokens: int, **more: Any) -> dict[str, Any]:
+    """With ``ignore_eos`` SGLang would reserve the whole answer."""
+    return greedy(tokens, ignore_eos=False, logit_bias=NO_END, **more)
+
+
+def groups() -> dict[str, Group]:
+    """Requests by what they are about. Each group fills the sliding pool."""
+    many = [prompt(length, length) for length in (100, 101, 102, 103, 104, 105, 130, 200)]
+    lengths = [prompt(length, length) for length in (20, WINDOW - 16, WINDOW - 1, WINDOW, WINDOW + 1, WINDOW + 16, 128, 300)]
+    names = mtp_cases.named("some", 8)
+    return {
+        "short answers": Group(many, endless(52)),
+        "long answers": Group(lengths, endless(150)),
+        "twins": Group([many[6]] * 2 + [many[7]] * 2 + many[:4], endless(70)),
+        "four of one": Group(lengths[-2:], endless(70, n=4)),
+        "turns": timed(
+            [*many[:6], many[1] + prompt(30, 7), many[2] + prompt(9, 8)],
+            [endless(90)] * 6 + [endless(60)] * 2,
+            [*names[:6], {"rid": "turn-1", "after": ["some-1", 12]}, {"rid": "turn-2", "after": ["some-2", 25]}],
+        ),
+        "aborted": timed(
+            many, [endless(110)] * 8, [{**one, "abort_at": 9 * number} if number % 3 == 1 else one for number, one in enumerate(names)]
+        ),
+        "logprobs": Group(many, endless(60), logprobs=True),
+        "grammar": mtp_cases.grammar(),
+    }
+
+
+def serve(
+    nursery: Nursery, sabotage: str, engine: dict[str, Any], env: dict[str, str], names: tuple[str, ...] = ()
+) -> dict[str, list[Output]]:
+    asked = {name: group for name, group in groups().items() if not names or name in names}
+    env = {"TEST_SABOTAGE": f"{sabotage} window_watch:watch", "SGLANG_SWA_EVICTION_INTERVAL": "8", **env}
+    found = nursery.run(CHECKPOINTS / MODEL, list(asked.values()), env=env, time_limit=400.0, **engine)
+    return dict(zip(asked, found, strict=True))
+
+
+@cache
+def large(nursery: Nursery) -> dict[str, list[Output]]:
+    """Plain decoding with room for all, as stock does it."""
+    return serve(nursery, *LOOPS["plain"][:1], LARGE, without("own_window"))
+
+
+@cache
+def small(nursery: Nursery, loop: str, page: int, stock: bool, names: tuple[str, ...] = ()) -> dict[str, list[Output]]:
+    sabotage, engine, env = LOOPS[loop]
+    engine = {**LARGE, "swa_full_tokens_ratio": (SLIDING[page] + page // 2) / 6000, "page_size": page, **engine}
+    return serve(nursery, sabotage, engine, {**env, **(without("own_window") if stock else {})}, names)
+
+
+def retractions(answers: dict[str, list[Output]], name: str) -> int:
+    return sum(output.meta_info["num_retractions"] for output in answers[name])
+
+
+CASES = [(loop, page) for loop in ("plain", "plain-overlapped", "mtp", "mtp-overlapped", "mtp-beside") for page in (1, 16)]
+
+
+def tokens_are_equal(found: dict[str, list[Output]], reference: dict[str, list[Output]]) -> None:
+    for name in set(found) - {"aborted"}:
+        assert [output.token_ids for output in found[name]] == [output.token_ids for output in reference[name]], name
+    for one, other in zip(found["logprobs"], reference["logprobs"], strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    for one, whole in zip(found["aborted"], reference["short answers"], strict=True):
+        assert one.token_ids[:52] == whole.token_ids[: len(one.token_ids)]
+    assert any(output.meta_info["finish_reason"]["type"] == "abort" for output in found["aborted"])
+
+
+@pytest.mark.parametrize(("loop", "page"), CASES)
+def test_nobody_is_retracted_and_tokens_are_those_of_a_large_pool(loop: str, page: int, nursery: Nursery) -> None:
+    """Turns of requests that still run share their prompts' windows, which nobody can take: there SGLang may retract."""
+    found = small(nursery, loop, page, stock=False)
+    tokens_are_equal(found, large(nursery))
+    assert {name: retractions(found, name) for name in found if name != "turns"} == dict.fromkeys(set(found) - {"turns"}, 0)
+    log = found["turns"][0].log
+    assert re.search(r"^TAKEN", log, re.MULTILINE)
+    assert re.search(r"^UNLOCKED", log, re.MULTILINE)
+    assert "sliding tokens are short: running requests took their prompts' last windows out of the radix tree 1 times" in log
+    stock = small(nursery, loop, page, True, ("short answers",))["short answers"]
+    assert [output.token_ids for output in stock] == [output.token_ids for output in large(nursery)["short answers"]]
+    assert "KV cache pool is full" in stock[0].log
+    assert retractions({"stock": stock}, "stock") >= 1
+
+
+@pytest.mark.parametrize("loop", ["plain-retracted", "mtp-retracted"])
+def test_requests_that_took_back_are_retracted(loop: str, nursery: Nursery) -> None:
+    found = small(nursery, loop, 1, stock=False)
+    tokens_are_equal(found, large(nursery))
+    taken = set(re.findall(r"^TAKEN (\S+)", found["turns"][0].log, re.MULTILINE))
+    assert taken
+    assert sum(retractions(found, name) for name in found) > 10
+
+
+@pytest.mark.parametrize("draft", [{}, DRAFT], ids=["plain", "mtp"])
+def test_prefixes_are_hit_as_in_stock_where_memory_allows(draft: dict[str, Any], nursery: Nursery) -> None:
+    """The same prompts again, then turns with the answers in them."""
+    prompts = [prompt(length, length) for length in (20, WINDOW, WINDOW + 1, 130, 300)]
+    found, expected = (
+        nursery.run(
+            CHECKPOINTS / MODEL,
+            [Group(prompts, greedy(80)), Group(prompts, greedy(8)), Group([[*one, *prompt(30, 5)] for one in prompts], greedy(8))],
+            env={"TEST_SABOTAGE": "window_watch:watch", **env},
+            **{**LARGE, **draft},
+        )
+        for env in ({}, without("own_window"))
+    )
+    for answers, due in zip(found, expected, strict=True):
+        assert [output.token_ids for output in answers] == [output.token_ids for output in due]
+        assert [output.meta_info["cached_tokens"] for output in answers] == [output.meta_info["cached_tokens"] for output in due]
+    assert min(output.meta_info["cached_tokens"] for output in found[2]) > 0
+    assert len(re.findall(r"^UNLOCKED", found[0][0].log, re.MULTILINE)) == len(prompts)
+    assert not re.search(r"^TAKEN|took their prompts' last windows", found[0][0].log, re.MULTILINE)
+
+
+DECLINES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "host cache": (
+        {"enable_hierarchical_cache": True, "hicache_ratio": 2.0, "hicache_io_backend": "direct", "hicache_mem_layout": "layer_first"},
+        "host_cache:torch_copies",
+        "--enable-hierarchical-cache: a node that leaves the device's tree may have a copy on the host",
+    ),
+    "sessions": ({"enable_streaming_session": True}, "", "--enable-streaming-session: a session's slot holds the lock of its turns"),
+}
+
+
+@pytest.mark.parametrize("case", list(DECLINES))
+def test_what_it_leaves_to_sglang_is_said(case: str, nursery: Nursery) -> None:
+    given, sabotage, reason = DECLINES[case]
+    engine = {**LARGE, "swa_full_tokens_ratio": SLIDING[1] / 6000, **given}
+    found = serve(nursery, f"mtp_trace:watch {sabotage}", engine, {}, ("short answers",))["short answers"]
+    assert [output.token_ids for output in found] == [output.token_ids for output in large(nursery)["short answers"]]
+    assert f"own_window declined: {reason}" in found[0].log
+    assert not re.search(r"^(TAKEN|UNLOCKED)", found[0].log, re.MULTILINE)

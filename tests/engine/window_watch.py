@@ -1,0 +1,25 @@
+"""What requests did with their prompts' windows, in the log: ``TEST_SABOTAGE`` names ``watch``.
+
+``TAKEN <rid> <tokens> <output tokens so far>`` where a request took nodes out of the tree, ``REFUSED <rid>`` where it could not, and
+``UNLOCKED <rid>`` where its window had passed its prompt.
+"""
+
+import importlib
+from typing import Any
+
+
+def watch() -> None:
+    """Trace take backs and unlocks."""
+    nodes: Any = importlib.import_module("sglang_gemma4.memory.window_nodes")
+    give_back, unlock_window = nodes.give_back, nodes.unlock_window
+
+    def giving(cache: Any, req: Any) -> int:
+        tokens = int(give_back(cache, req))
+        print(f"TAKEN {req.rid} {tokens} {len(req.output_ids)}" if tokens else f"REFUSED {req.rid}", flush=True)
+        return tokens
+
+    def unlocking(cache: Any, req: Any) -> None:
+        unlock_window(cache, req)
+        print("UNLOCKED", req.rid, flush=True)
+
+    nodes.give_back, nodes.unlock_window = giving, unlocking
