@@ -157,7 +157,7 @@ def _saves(req: Any, window: Window, ratio: float) -> int:
     if req.seqlen - 1 < window.kept:
         return 0
     locked, later = min(req.kv.cache_protected_len, window.kept), _own(req) + _expected(req, ratio)
-    return locked + min(later, window.most) - min(locked + later, window.most)
+    return int(locked + min(later, window.most) - min(locked + later, window.most))
 
 
 def _growth(requests: Sequence[Any], window: Window, ratio: float) -> int:

@@ -345,10 +345,14 @@ def test_an_empty_batch_makes_no_room() -> None:
     window_pressure.make_room(scheduler(World(), waiting(40)), None, ScheduleBatch(reqs=[]))
 
 
+def state() -> str:
+    return patching._outcomes[own_window.NAME].state
+
+
 def test_other_models_and_caches_are_left_alone(settings: Any) -> None:
     world = World()
     assert own_window.window_of(World().cache, SimpleNamespace(hf_config=SimpleNamespace(architectures=["Llama4ForCausalLM"]))) is None
-    assert patching._outcomes["own_window"].state == "active", "nothing is said of other models"
+    assert state() == "active", "nothing is said of other models"
     window = own_window.window_of(world.cache, GEMMA)
     assert window is not None
     assert (window.kept, window.interval, window.page) == (WINDOW, 8, 1)
@@ -356,7 +360,7 @@ def test_other_models_and_caches_are_left_alone(settings: Any) -> None:
     other = World()
     other.cache.disable = True
     assert own_window.window_of(other.cache, GEMMA) is None
-    assert patching._outcomes["own_window"].state == "idle"
+    assert state() == "idle"
 
 
 DECLINES: dict[str, tuple[dict[str, Any], str]] = {
