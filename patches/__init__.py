@@ -76,6 +76,7 @@ ORDER = (
     "swa_sizing",
     "own_window",
     "swa_admission",
+    "pool_bound",
     "shared_kv",
     "pool_checks",
     "pool_hits",

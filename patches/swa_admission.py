@@ -2,13 +2,18 @@
 
 from sglang_gemma4.patching import Hook, Patch
 
-OURS = "sglang_gemma4.memory.swa_admission:reserve_growth"
+OURS = "sglang_gemma4.memory.swa_admission"
+BUDGET = "sglang.srt.mem_cache.prefill_budget.SWAPrefillBudget"
 
 PATCH = Patch(
     switch="SGLANG_GEMMA4_SWA_ADMISSION",
-    why="Stock reserves nothing of the sliding pool for running requests: it admits too many, then retracts and prefills them again.",
-    evidence="srt/managers/schedule_policy.py:673 (total_offset only) · mem_cache/prefill_budget.py:102 (swa_offset = 0) · not yet "
+    why="Stock reserves nothing of the sliding pool for running requests and charges a new one its window alone: it admits too many, then "
+    "retracts and prefills them again.",
+    evidence="srt/managers/schedule_policy.py:673 (total_offset only) · mem_cache/prefill_budget.py:102 (swa_offset = 0), :52 · not yet "
     "measured on a GPU: where one more request just does not fit, waiting can cost more than a retraction",
     remove_when="PrefillAdder offsets swa_offset by what running requests will take.",
-    hooks=(Hook("sglang.srt.managers.schedule_policy.PrefillAdder.__init__", "after", OURS, "901ca00e6d44"),),
+    hooks=(
+        Hook("sglang.srt.managers.schedule_policy.PrefillAdder.__init__", "after", f"{OURS}:reserve_growth", "901ca00e6d44"),
+        Hook(f"{BUDGET}.swa_tokens", "after", f"{OURS}:charge_whole", "eb3e7672cf8e"),
+    ),
 )

@@ -1,10 +1,12 @@
 """How much of the sliding pool running requests will still take; the scheduler must not give it to new ones."""
 
+import functools
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sglang_gemma4.memory import own_window
 from sglang_gemma4.models.config_files import named_gemma4
 
 MOMENTS = 64
@@ -36,22 +38,63 @@ def growth(locked: npt.ArrayLike, held: npt.ArrayLike, expected: npt.ArrayLike, 
 def reserve_growth(_result: None, adder: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``PrefillAdder.__init__``, which reserves what running requests will take of the full pool: the same for the sliding pool."""
     batch, budget = adder.running_batch, adder.memory_budget
-    if batch is None or not batch.reqs or not named_gemma4(batch.model_config.hf_config):
-        return
-    if type(budget).__name__ == "SWAPrefillBudget" and not budget.req_ring and adder.tree_cache.sliding_window_size:
+    if batch is not None and batch.reqs and _counts(budget):
         budget.swa_offset += running_growth(adder)
 
 
-def running_growth(adder: Any) -> int:
-    """:func:`growth` of the running batch of SGLang's ``PrefillAdder``, with SGLang's estimate of the tokens to come."""
-    from sglang.srt.environ import envs
-    from sglang.srt.runtime_context import get_memory, max_speculative_num_draft_tokens
+def charge_whole(charged: int, budget: Any, extend_input_len: int, max_new_tokens: int, **_kwargs: Any) -> int:
+    """After ``SWAPrefillBudget.swa_tokens``, which charges a new request a window and a page: what it will hold beyond that, too.
 
+    Never so much that a request which fits the pool alone would not.
+    """
+    if not _counts(budget):
+        return charged
+    window = budget.tree_cache.sliding_window_size
+    most, tokens = _most(window, budget.page_size), extend_input_len + max_new_tokens
+    held = min(tokens, most) if _one_window() else min(extend_input_len, window) + min(max_new_tokens, most)
+    beyond = held - min(tokens, window)
+    return int(charged + max(0, min(beyond, budget.allocator.size_swa - 1 - charged)))
+
+
+def _counts(budget: Any) -> bool:
+    """Whether a prefill's budget is that of this server's Gemma 4 model, with a sliding pool of its own."""
+    mine = type(budget).__name__ == "SWAPrefillBudget" and not budget.req_ring and bool(budget.tree_cache.sliding_window_size)
+    return mine and _gemma4()
+
+
+@functools.cache
+def _gemma4() -> bool:
+    from sglang.srt.arg_groups.model_override_base import model_config_of
+    from sglang.srt.runtime_context import get_server_args
+
+    return named_gemma4(model_config_of(get_server_args()).hf_config)
+
+
+def _most(window: int, page: int) -> int:
+    """Sliding tokens that a running request holds at most, beside a prompt's window in the tree (``swa_sizing.Demand.per_request``)."""
+    from sglang.srt.environ import envs
+    from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
+    from sglang.srt.runtime_context import get_spec, max_speculative_num_draft_tokens
+
+    speculative = get_spec().speculative_algorithm is not None
+    ahead = get_alloc_reserve_per_decode() + int(max_speculative_num_draft_tokens() or 0) if speculative else 1
+    return int(-(-window // page) * page + max(1, envs.SGLANG_SWA_EVICTION_INTERVAL.get()) + ahead)
+
+
+@functools.cache
+def _one_window() -> bool:
+    return own_window.one_window_reason_against() is None
+
+
+def running_growth(adder: Any) -> int:
+    """:func:`growth` of the running batch of SGLang's ``PrefillAdder``, with SGLang's estimate of the tokens to come.
+
+    Where a request holds one window, prompt and answer slide through it: what the tree still holds of a prompt can be taken back.
+    """
     requests, window = adder.running_batch.reqs, adder.tree_cache.sliding_window_size
-    pages = -(-window // adder.page_size) * adder.page_size
-    most = pages + max(1, envs.SGLANG_SWA_EVICTION_INTERVAL.get()) + int(max_speculative_num_draft_tokens() or 0)
+    most = _most(window, adder.page_size)
     prompts, decoded = [len(one.origin_input_ids) for one in requests], [len(one.output_ids) for one in requests]
     expected = [adder._get_running_request_total_token_offset(one) for one in requests]
-    if get_memory().disable_radix_cache:  # prompt and answer slide through one window
+    if _one_window():
         return growth([0] * len(requests), [sum(pair) for pair in zip(prompts, decoded, strict=True)], expected, most)
-    return growth([min(prompt, pages) for prompt in prompts], decoded, expected, most)
+    return growth([min(prompt, window) for prompt in prompts], decoded, expected, most)

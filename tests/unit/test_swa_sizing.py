@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -176,6 +177,39 @@ def test_growth_by_hand() -> None:
     assert swa_admission.growth([10], [30], [50], most=12) == 0
     assert swa_admission.growth([], [], [], most=12) == 0
     assert swa_admission.growth([100, 0], [0, 0], [0, 8], most=12) == 0, "the first ends before the second grows by as much"
+
+
+class SWAPrefillBudget:
+    """Stands for SGLang's, whose name is asked."""
+
+    req_ring, page_size = False, 1
+    tree_cache = SimpleNamespace(sliding_window_size=1023)
+
+    def __init__(self, tokens: int) -> None:
+        self.allocator = SimpleNamespace(size_swa=tokens)
+
+
+def test_a_new_request_is_charged_what_it_will_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond its window, but never so much that a request that fits the pool alone would wait for ever."""
+    monkeypatch.setattr(swa_admission, "_gemma4", lambda: True)
+    monkeypatch.setattr(swa_admission, "_most", lambda window, page: window + 140)
+    monkeypatch.setattr(swa_admission, "_one_window", lambda: True)
+
+    def charged(prompt: int, answer: int, pool: int = 70_000) -> int:
+        stock = max(prompt - 1023, 0) + min(prompt + answer, 1023) + 1
+        return swa_admission.charge_whole(stock, SWAPrefillBudget(pool), prompt, answer)
+
+    assert charged(500, 400) == 901, "all its tokens"
+    assert charged(500, 600) == 1101
+    assert charged(500, 5000) == 1164
+    assert charged(2000, 500) == 977 + 1164
+    assert charged(500, 5000, pool=1100) == 1099 < 1100
+    assert charged(2000, 500, pool=1000) == 977 + 1024, "it does not fit, as stock finds"
+    monkeypatch.setattr(swa_admission, "_one_window", lambda: False)
+    assert charged(500, 600) == 1101, "its prompt's window in the tree, and its own tokens"
+    assert charged(2000, 5000) == 977 + 1023 + 1163 + 1
+    monkeypatch.setattr(swa_admission, "_gemma4", lambda: False)
+    assert charged(500, 5000) == 1024
 
 
 def test_growth_of_many_requests_is_that_of_a_sample_of_moments() -> None:
