@@ -48,6 +48,7 @@ ORDER = (
     "qkv_rope",
     "kv_write",
     "graph_sizes",
+    "memory_reserve",
     "prefill_graph",
     "yoco_graph",
     "sharded_head",

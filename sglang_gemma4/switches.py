@@ -65,7 +65,9 @@ BESIDE_GAP = "SGLANG_GEMMA4_BESIDE_GAP"
 """Not a switch: plain decode steps that may pass between two tokens of a running request while prompts go beside it; unset: 2."""
 REQUEST_TOKENS = "SGLANG_GEMMA4_REQUEST_TOKENS"
 """Not a switch: tokens of a typical request, prompt and answer, for which the KV pools are sized (memory/given.py); unset: 8,192."""
-NO_SWITCHES = (WITHOUT, DEBUG_DIR, CACHE_DIR, SHARED_WEIGHTS, VLLM_PYTHON, BESIDE_TOKENS, BESIDE_GAP, REQUEST_TOKENS)
+RESERVE_GIB = "SGLANG_GEMMA4_RESERVE_GIB"
+"""Not a switch: GiB of the card kept beside weights and KV, or `auto`: calculated (memory/reserve.py); unset: SGLang's rule."""
+NO_SWITCHES = (WITHOUT, DEBUG_DIR, CACHE_DIR, SHARED_WEIGHTS, VLLM_PYTHON, BESIDE_TOKENS, BESIDE_GAP, REQUEST_TOKENS, RESERVE_GIB)
 
 _TABLE = (
     Switch("SGLANG_GEMMA4_CONFIGS", True, "correctness", "Text-only and unified checkpoints load as transformers 5.19 saves them."),

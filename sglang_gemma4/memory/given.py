@@ -8,6 +8,9 @@ from sglang_gemma4 import switches
 SHORTEST, LONGEST = 16, 2**20
 """Tokens of a typical request: below, any split of the pools is the same; above, no Gemma 4 has the context."""
 
+AUTO = "auto"
+MOST_GIB = 96
+
 
 def request_tokens(environ: Mapping[str, str] = os.environ) -> int | None:
     """Tokens of a typical request, prompt and answer together, or None if the operator does not say.
@@ -26,10 +29,31 @@ def request_tokens(environ: Mapping[str, str] = os.environ) -> int | None:
     return int(given)
 
 
+def reserve_gib(environ: Mapping[str, str] = os.environ) -> float | str | None:
+    """GiB to keep out of weights and KV, :data:`AUTO` for as many as ``memory/reserve.py`` calculates, or None: by SGLang's rule.
+
+    Raises:
+        SwitchError: it is neither :data:`AUTO` nor a number above 0 and up to :data:`MOST_GIB`.
+    """
+    given = environ.get(switches.RESERVE_GIB, "").strip().lower()
+    if given in ("", AUTO):
+        return given or None
+    try:
+        found = float(given)
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= MOST_GIB:
+        raise switches.SwitchError(
+            f"{switches.RESERVE_GIB}={given} is neither {AUTO} nor a number of GiB above 0 and up to {MOST_GIB}; give {AUTO} to have it "
+            "calculated, or unset it for SGLang's rule"
+        )
+    return found
+
+
 def problems(environ: Mapping[str, str] = os.environ) -> list[str]:
     """One message for each variable that holds no such value."""
     found = []
-    for read in (request_tokens,):
+    for read in (request_tokens, reserve_gib):
         try:
             read(environ)
         except switches.SwitchError as error:

@@ -125,3 +125,14 @@ def test_running_requests_keep_their_sliding_tokens(nursery: Nursery, one_window
     assert found["0"][1] > 0 or one_window
     assert found["1"][1] == 0
     assert found["0"][0] == found["1"][0]
+
+
+def test_the_reserve_is_calculated_from_published_arguments(nursery: Nursery) -> None:
+    """After the last graphs, where no card is: the arithmetic, with what SGLang resolved for a server with MTP."""
+    model = resolve("tiny-26b-a4b")
+    draft = {**MTP, "speculative_draft_model_path": f"{model}-assistant"}
+    env = {"TEST_SABOTAGE": "reserve_watch:install"}
+    log = nursery.run(model, [Group(PROMPTS[1:], {"max_new_tokens": 2})], env=env, chunked_prefill_size=64, **draft)[0][0].log
+    assert "Steps(chunk=64, rows=32, " in log
+    assert "draft=True, images=True" in log
+    assert "GiB left unused after graphs" in log

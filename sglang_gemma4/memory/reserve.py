@@ -1,0 +1,148 @@
+"""GPU memory that a server needs beside its weights and KV, by arithmetic from the model's shape instead of SGLang's rule.
+
+SGLang keeps 1.5 MB for each token of a chunk, at least 10 GB on large cards, and 9 % of the card more for the vision tower: 18.9 GiB on an
+80 GB card, 11.8 with ``--mem-fraction-static 0.85``. What engines took after their pools had been allocated was less (26B-A4B with MTP and
+chunks of 8,192 on an H200, peak of the card without what it holds before the start, weights, KV and other processes):
+
+| run | graphs | GiB |
+| --- | --- | ---: |
+| 2026-11-22-26b-kernels-serve | 5 decode sizes | 3.3 |
+| 2026-11-23-26b-serve | 5 decode, 11 prefill | 3.2 |
+| 2026-11-24-26b-beside-vllm, one request, then a mix of 80 | 29 decode, 11 prefill | 1.8, 3.3 |
+| the same with prefill beside verify | and joined ones | 5.1 |
+| 2026-11-21-e2b-prefill, plain | all decode sizes | 3.9 |
+
+The parts here are the least that their tensors take, times :data:`FRAGMENTATION` for what is alive side by side and for the allocator's
+gaps. Steps of different kinds follow one another, so of their working memory only the largest counts. Without :data:`SAFETY` and prompts'
+logprobs, which these runs did not ask for, the sum is between 1.2 below and 0.7 above these peaks, hence a safety of 2 GiB.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_gemma4.models import model_shape
+
+GIB, MIB = 2**30, 2**20
+CONTEXT = 1.29 * GIB
+"""What a card holds before a server loads anything: driver, CUDA context, communicators. 140.40 GiB of an H200 less the 139.11 that its
+servers measured before their weights (three runs of 2026-11-21 and -22 agree to 0.01)."""
+LIBRARIES = 0.6 * GIB
+"""Workspaces of cuBLAS and of attention, loaded kernels: what a process takes beside torch's allocator while it serves."""
+DECODE_GRAPH, PREFILL_GRAPH = 12 * MIB, 16 * MIB
+"""A captured graph beside its tensors: E2B's 13 prefill graphs of up to 4,096 tokens hold 0.55 GiB (runs/2026-11-23-e2b-growth)."""
+FRAGMENTATION = 2.0
+LOGPROB_ROWS = 2048
+"""Prompt tokens whose logprobs SGLang computes at once (environ.py, SGLANG_LOGPROB_CHUNK_SIZE)."""
+PATCHES = 16_384
+"""Image patches that the tower is to encode in one call, about 7 images of 280 soft tokens; where less is free, calls are smaller
+(models/vision.py takes half of the free memory, at most 65,536 patches)."""
+SAFETY = 2 * GIB
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a server runs: the largest step of each kind, and what is captured."""
+
+    chunk: int  # prompt tokens of a prefill
+    rows: int  # rows that are sampled from in a decode or verify step: requests times draft tokens
+    decode_graphs: int  # sizes; 0: decode runs eagerly
+    prefill_graphs: Sequence[int]  # token counts
+    draft: bool  # speculation: a second model with graphs of its own
+    images: bool
+    logprobs: bool = True  # of prompts may be asked for
+
+
+@dataclass(frozen=True)
+class Reserve:
+    """Bytes by use. ``working`` is that of the kind of step that takes most, named by ``largest``."""
+
+    libraries: float
+    graphs: float
+    working: float
+    largest: str
+    safety: float = SAFETY
+
+    @property
+    def total(self) -> float:
+        """Bytes to keep out of weights and KV."""
+        return self.libraries + self.graphs + self.working + self.safety
+
+    def __str__(self) -> str:
+        parts = ("libraries", self.libraries), ("CUDA graphs", self.graphs), (self.largest, self.working), ("safety", self.safety)
+        return f"{self.total / GIB:.1f} GiB: " + ", ".join(f"{size / GIB:.1f} for {name}" for name, size in parts)
+
+
+def of(text: Any, vision: Any, steps: Steps, ranks: int = 1) -> Reserve:
+    """What a server of a Gemma 4 needs.
+
+    Args:
+        text: the language model's config (transformers' or SGLang's); ``vision``: the vision tower's, or None.
+        ranks: of tensor parallelism, which divide heads and inner widths.
+    """
+    token = chunk_bytes_a_token(text, ranks)
+    logits = steps.rows * text.vocab_size
+    held = 6 * logits if steps.decode_graphs else 0  # bfloat16 and float32
+    held += steps.decode_graphs * DECODE_GRAPH * (2 if steps.draft else 1)
+    held += len(steps.prefill_graphs) * PREFILL_GRAPH + max(steps.prefill_graphs, default=0) * token
+    uses = {
+        f"a prefill of {steps.chunk} tokens": FRAGMENTATION * steps.chunk * token,
+        f"sampling from {steps.rows} rows": 16 * logits,  # float32 logits and probabilities, sorted, with int64 indices
+    }
+    if steps.logprobs:  # rare: the safety takes its part
+        uses["logprobs of prompts"] = min(LOGPROB_ROWS, steps.chunk) * text.vocab_size * 10 - SAFETY
+    if steps.images and vision is not None:
+        uses[f"images, {PATCHES} patches at once"] = PATCHES * patch_bytes(vision)
+    largest = max(uses, key=lambda name: uses[name])
+    return Reserve(LIBRARIES, held, max(0.0, uses[largest]), largest)
+
+
+def chunk_bytes_a_token(text: Any, ranks: int = 1) -> int:
+    """Bytes of bfloat16 activations of one token where a layer is widest: its attention or its FFN, whichever takes more."""
+    hidden = text.hidden_size
+    # One product of queries and at most as many keys and values together, their normed and rotated copies, and what attention gives.
+    attention = max(5 * heads * width for heads, width in _heads(text)) // ranks
+    ffn = 3 * text.intermediate_size * (2 if getattr(text, "use_double_wide_mlp", False) else 1) // ranks
+    if getattr(text, "enable_moe_block", False):
+        ffn += text.top_k_experts * (3 * text.moe_intermediate_size // ranks + hidden) + 2 * hidden  # and float32 sums
+    per_layer = 2 * text.num_hidden_layers * (getattr(text, "hidden_size_per_layer_input", None) or 0)
+    return int(2 * (3 * hidden + max(attention, ffn) + per_layer))
+
+
+def _heads(text: Any) -> list[tuple[int, int]]:
+    """Query heads and their width, of each kind of layer of SGLang's or transformers' text config."""
+    if getattr(text, "swa_head_dim", None):  # SGLang's, whose head_dim is the full layers'
+        return [(text.num_attention_heads, text.head_dim), (text.num_attention_heads, text.swa_head_dim)]
+    return [(layer.heads, layer.head_dim) for layer in model_shape.layers(text)]
+
+
+def patch_bytes(vision: Any) -> int:
+    """Bytes of one image patch where the tower is widest, as ``models.vision.most_patches`` counts them."""
+    heads = vision.num_attention_heads * vision.head_dim
+    pixels = 3 * vision.patch_size**2
+    return int(2 * (14 * heads + 6 * vision.intermediate_size + 8 * vision.hidden_size) + 12 * pixels + 8 * vision.hidden_size)
+
+
+def fraction(kept: float, card: float) -> float:
+    """``--mem-fraction-static`` that keeps ``kept`` bytes on a card of ``card`` bytes; SGLang takes its share of what is free at first.
+
+    Raises:
+        ValueError: the card is not larger than that.
+    """
+    free = card - CONTEXT
+    if kept >= free:
+        raise ValueError(f"{kept / GIB:.1f} GiB are to be kept of a card with {free / GIB:.1f} GiB free; take a smaller chunk or model")
+    return int(1000 * (1 - kept / free)) / 1000
+
+
+def sglang_fraction(card: float, chunk: int, most_decode: int, prefill_graphs: int, vision: Any, ranks: int = 1) -> float:
+    """SGLang's ``--mem-fraction-static`` where none is given (arg_groups/memory_hook.py:281, 417), for one node without DP attention."""
+    megabytes = card / MIB
+    kept = 512 + 1.5 * max(chunk, 2048) + ranks / 8 * 1024 + 2 * most_decode + 8 * prefill_graphs
+    if megabytes > 60 * 1024:
+        kept = max(kept, 10 * 1024)
+    found = round((megabytes - kept) / megabytes, 3)
+    if vision is None:
+        return found
+    complexity = vision.num_hidden_layers * vision.hidden_size**2 / (24 * 1024**2)
+    return found * 0.95 * max(0.8, min(1.05, 1 - 0.1 * (complexity - 1)))

@@ -1,0 +1,17 @@
+"""What the calculated reserve says of a CPU engine, as if it were a card's: ``TEST_SABOTAGE=reserve_watch:install``."""
+
+from typing import Any
+
+
+def install() -> None:
+    from sglang.srt.runtime_context import get_server_args
+
+    from sglang_gemma4.memory import reserve_settings
+
+    def left(_scheduler: Any) -> tuple[str, bool]:
+        given = get_server_args()
+        need, steps = reserve_settings.needed(given), reserve_settings.steps_of(given)
+        said, _ = reserve_settings.line(need.total + 2**30, need, 2 * need.total, 0.5, None)
+        return f"{steps}; {need}; {said}", True
+
+    reserve_settings.left = left
