@@ -1,4 +1,4 @@
-"""GPU memory kept beside weights and KV is calculated where SGLANG_GEMMA4_RESERVE_GIB asks; the log says what is left unused."""
+"""Memory kept beside weights and KV is calculated if SGLANG_GEMMA4_RESERVE_GIB asks; the log says what is left unused."""
 
 import logging
 from collections.abc import Callable
@@ -33,6 +33,21 @@ def keep_what_is_needed(original: Callable[[Any], None], server_args: Any) -> No
     declare_resolution(server_args, f"sglang_gemma4.{NAME}", mem_fraction_static=fraction)
 
 
+def keep_no_pool_twice(kept: float, *, mm_feature_transport: str | None, **_kwargs: Any) -> float:
+    """After ``mm_runtime_reservation_gb``: under a reserve of ours, not what the tokenizer's process has taken when pools are sized.
+
+    SGLang starts that process' part beside the weights (entrypoints/engine.py:1339) and then keeps as much out of the pools again. Should
+    the process be late, its pool takes a part of the reserve's safety.
+    """
+    from sglang.srt.environ import envs
+
+    from sglang_gemma4.memory import given
+
+    if given.reserve_gib() is None or mm_feature_transport != "cuda_ipc" or kept <= 0:
+        return kept
+    return max(0.0, kept - envs.SGLANG_MM_FEATURE_CACHE_MB.get() / 1024)
+
+
 def tell_what_is_left(_result: None, scheduler: Any) -> None:
     """After ``Scheduler.init_all_cuda_graphs``, the last of a start to take memory."""
     from sglang_gemma4.memory import reserve_settings
@@ -58,6 +73,7 @@ PATCH = Patch(
     uses=(uses.kernels,),
     hooks=(
         Hook("sglang.srt.arg_groups.memory_hook.handle_gpu_memory_settings", "around", keep_what_is_needed, "cc1fe2e7c35e"),
+        Hook("sglang.srt.mem_cache.kv_cache_configurator.mm_runtime_reservation_gb", "after", keep_no_pool_twice, "9272647965da"),
         Hook("sglang.srt.managers.scheduler.Scheduler.init_all_cuda_graphs", "after", tell_what_is_left, "3e9b3dcfda70"),
     ),
 )

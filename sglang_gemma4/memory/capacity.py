@@ -1,28 +1,104 @@
-"""Calculates how many tokens the KV pools hold on a card: stock SGLang 0.5.23 beside this package."""
+"""Calculates what fits a card: weights, KV pools and requests at once, for stock SGLang 0.5.23 beside this package."""
 
-import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from sglang_gemma4.memory import swa_ratio, swa_sizing
+from sglang_gemma4.memory import reserve, swa_ratio, swa_sizing
+from sglang_gemma4.models.schedule import prefill_sizes
 
-GIB = 2**30
-STOCK_RATIO = 0.8  # arg_groups/fields/schedule.py:150
+GIB, MIB = reserve.GIB, reserve.MIB
 EVICTION_INTERVAL = 128  # tokens; SGLANG_SWA_EVICTION_INTERVAL
-FREE_GIB = {"80 GB": 78.2, "141 GB": 139.0}
-"""Free memory of an empty card in a process that has initialised CUDA: measured on an H200 (139.0), taken from its listing for an H100."""
+BUFFERS = 0.14 * GIB
+"""What loading takes beside weights and the caches of sines and cosines: 0.12 GiB on E2B, 0.15 on 26B-A4B (weights_gb of runs)."""
+IMAGE_CACHE = 100 * MIB  # SGLANG_VLM_CACHE_SIZE_MB, kept out of the pools of every server that takes images
+FEATURE_POOL = GIB
+"""SGLANG_MM_FEATURE_CACHE_MB, of a server whose images stay on the card (patch ``image_transport``). SGLang keeps it out of the pools, and
+the tokenizer's process has taken it already when they are sized (entrypoints/engine.py:1339), so it counts twice."""
+FRONT_END = 0.36 * GIB
+"""That process' CUDA context: of the 2.36 GiB by which the pools shrank with that transport (68.377 to 66.016 GiB at 0.85, runs
+2026-11-22-26b-kernels-serve and 2026-11-24-26b-beside-vllm) what is not the feature pool. Compiling ahead took none: 62.720 GiB with and
+without (2026-11-24-26b-serve-again)."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A card: its name in tables and its memory in MiB as nvidia-smi lists it."""
+
+    name: str
+    mib: float
+
+    @property
+    def free(self) -> float:
+        """Bytes free in a process that has initialised CUDA."""
+        return self.mib * MIB - reserve.CONTEXT
+
+    @property
+    def chunk(self) -> int:
+        """SGLang's --chunked-prefill-size by default (arg_groups/memory_hook.py:83-170)."""
+        return 2048 if self.mib < 20 * 1024 else 4096 if self.mib < 60 * 1024 else 8192 if self.mib < 160 * 1024 else 16_384
+
+    @property
+    def most_decode(self) -> int:
+        """The largest batch that SGLang captures by default, on one or two cards."""
+        return 8 if self.mib < 20 * 1024 else 48 if self.mib < 35 * 1024 else 32 if self.mib < 60 * 1024 else 256
+
+
+CARDS = {"24 GB": Card("24 GB", 24_564), "48 GB": Card("48 GB", 46_068), "80 GB": Card("80 GB", 81_559), "141 GB": Card("141 GB", 143_771)}
+"""An RTX 4090, an L40S, an H100 or A100, an H200."""
+KNOWN_AS = {"rtx4090": "24 GB", "l4": "24 GB", "l40s": "48 GB", "a100": "80 GB", "h100": "80 GB", "h200": "141 GB"}
+
+
+def card(said: str) -> Card:
+    """A card by its name (``H100``), its size in tables (``80`` or ``80GB``), or GiB of memory.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    word = said.lower().replace(" ", "").removesuffix("gb")
+    name = KNOWN_AS.get(word, f"{word} GB")
+    if name in CARDS:
+        return CARDS[name]
+    try:
+        gib = float(word.removesuffix("gib"))
+    except ValueError:
+        gib = 0.0
+    if not 4 <= gib <= 1024:
+        raise ValueError(f"--card {said}: neither a card ({', '.join([*KNOWN_AS, *CARDS])}) nor from 4 to 1024 GiB of memory")
+    return Card(f"{gib:g} GiB", gib * 1024)
+
+
+@dataclass(frozen=True)
+class Server:
+    """What an operator chooses: --max-running-requests (None: SGLang's), --chunked-prefill-size (None: by the card), --tp-size."""
+
+    mtp: bool
+    running: int | None = None
+    chunk: int | None = None
+    draft_tokens: int = 4
+    images: bool = True
+    tp: int = 1
+
+    @property
+    def limit(self) -> int | None:
+        """The most requests that run; None: as many as the pools hold."""
+        return self.running or (swa_ratio.CONCURRENT if self.mtp else None)
+
+    def chunk_on(self, where: Card) -> int:
+        """Tokens of a prefill chunk."""
+        return self.chunk or where.chunk
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes that a model takes: its ``weights``, its ``draft``'s weights, and KV of one token in its full and sliding layers.
+    """Bytes that a model takes: ``weights`` with buffers, ``towers``, ``draft``, and KV of one token in its full and sliding layers.
 
     ``all_*`` counts every decoder layer, as stock does; ``own_*`` those that own their KV. ``full_layer`` is one full layer's.
+    ``text`` and ``vision`` are transformers' configs.
     """
 
     weights: float
+    towers: float
     draft: float
     all_full: float
     all_sliding: float
@@ -32,20 +108,23 @@ class Need:
     window: int
     experts: int
     draft_layers: int
+    text: Any = field(repr=False, compare=False)
+    vision: Any = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class Pools:
-    """Tokens of the full and of the sliding pool."""
+    """Tokens of the full and of the sliding pool, and what a running request holds of the latter at most."""
 
     full: int
     sliding: int
-    window: int
+    per_request: int
+    limit: int | None = None
 
     def requests(self, length: int) -> int:
-        """How many requests of ``length`` tokens fit at once: all their tokens in the full pool, two windows of each in the sliding pool
-        (the one that decoding reads and the prompt's, which stays locked, see ``swa_sizing``) and what is not evicted yet."""
-        return min(self.full // length, self.sliding // min(length, 2 * self.window + EVICTION_INTERVAL))
+        """How many requests of ``length`` tokens run at once: all their tokens in the full pool, what they hold at most in the other."""
+        fit = min(self.full // length, self.sliding // min(length, self.per_request))
+        return fit if self.limit is None else min(fit, self.limit)
 
 
 def need(name: str, kv_bytes: float = 2, tp: int = 1) -> Need:
@@ -54,6 +133,8 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1) -> Need:
     Raises:
         ValueError: the size is unknown, or ``tp`` does not divide its query heads.
     """
+    import transformers
+
     from sglang_gemma4.models import model_shape
     from sglang_gemma4.tiny import real_sizes
 
@@ -69,10 +150,12 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1) -> Need:
         kept = [layer for layer in layers if (layer.window is None) == full and (layer.owns_kv or not own)]
         return sum(2 * max(1, layer.kv_heads // tp) * layer.head_dim * kv_bytes for layer in kept)
 
-    full = [layer for layer in layers if layer.window is None]
+    full, sliding = ([layer for layer in layers if (layer.window is None) == wide] for wide in (True, False))
     draft = real_sizes.assistant(name)
+    positions = text.max_position_embeddings
     return Need(
-        weights=2 * (sum(model_shape.parameters(config).values()) + _towers(config)) / tp,
+        weights=2 * sum(model_shape.parameters(config).values()) / tp + 4 * positions * (full[0].head_dim + sliding[0].head_dim) + BUFFERS,
+        towers=2 * _towers(config) / tp,
         draft=2 * sum(model_shape.parameters(draft).values()) / tp,
         all_full=per_token(True, False),
         all_sliding=per_token(False, False),
@@ -82,6 +165,8 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1) -> Need:
         window=int(text.sliding_window),
         experts=int(text.num_experts or 0) if text.enable_moe_block else 0,
         draft_layers=len(draft["text_config"]["layer_types"]),
+        text=text,
+        vision=transformers.Gemma4Config(vision_config=config["vision_config"]).vision_config,
     )
 
 
@@ -106,21 +191,20 @@ def _towers(config: dict[str, Any]) -> int:
     return sum(parameter.numel() for part in parts for parameter in part.parameters())
 
 
-def stock(needed: Need, budget: float, *, mtp: bool, ratio: float = STOCK_RATIO) -> Pools:
-    """SGLang's own sizing (``pool_configurator.py:733-801``): every layer has buffers, a draft layer is priced as a full one."""
-    cell = needed.all_full + ratio * needed.all_sliding + (needed.draft_layers * needed.full_layer if mtp else 0)
-    return _pools(needed, budget - (needed.draft if mtp else 0), cell, ratio)
+def budget(needed: Need, where: Card, server: Server, fraction: float, *, package: bool = True) -> float:
+    """Bytes for KV at this --mem-fraction-static; not above 0 where weights leave none.
+
+    ``package``: images stay on the card, on one rank (patch ``image_transport``).
+    """
+    left = fraction * where.free - needed.weights - (needed.draft if server.mtp else 0)
+    if server.images:
+        left -= needed.towers + IMAGE_CACHE
+        if package and server.tp == 1:
+            left -= 2 * FEATURE_POOL + FRONT_END
+    return left
 
 
-def by_ratio(needed: Need, budget: float, *, mtp: bool) -> Pools:
-    """With ``swa_ratio``, ``shared_kv`` and ``draft_budget`` but ``SGLANG_GEMMA4_WITHOUT=swa_sizing``."""
-    config = SimpleNamespace(num_experts=needed.experts, sliding_window=needed.window)
-    chosen = swa_ratio.choose(config, None, None, None).ratio or STOCK_RATIO
-    cell = needed.own_full + chosen * needed.own_sliding
-    return _pools(needed, budget - (needed.draft if mtp else 0), cell, chosen)
-
-
-def demand(needed: Need, *, mtp: bool, chunk: int = 8192, draft_tokens: int = 4) -> swa_sizing.Demand:
+def demand(needed: Need, *, mtp: bool, chunk: int = 8192, draft_tokens: int = 4, windows: int = 1) -> swa_sizing.Demand:
     """What requests need on a server with pages of one token, the overlap scheduler, the radix cache, and ``own_window`` active."""
     return swa_sizing.Demand(
         window=needed.window - 1,  # SGLang keeps one key less than the config's sliding_window: a token's own key is the last of it
@@ -130,66 +214,62 @@ def demand(needed: Need, *, mtp: bool, chunk: int = 8192, draft_tokens: int = 4)
         allocation=2 * draft_tokens if mtp else 1,
         chunk=chunk,
         chunks_in_flight=2,
-        windows=1,
+        windows=windows,
         radix_cache=True,
     )
 
 
-def by_window(needed: Need, budget: float, *, mtp: bool, running: int | None = None) -> Pools:
-    """The package's default, with chunks of 8192; ``running`` None is SGLang's default: 48 requests with MTP, no limit without."""
-    limit = running or (swa_ratio.CONCURRENT if mtp else None)
-    priced = swa_sizing.Stock(needed.all_full + (needed.draft_layers * needed.full_layer if mtp else 0), needed.all_sliding)
-    left = int(budget - (needed.draft if mtp else 0))
-    sizes = swa_sizing.solve(demand(needed, mtp=mtp), left, needed.own_full, needed.own_sliding, limit, priced)
-    return Pools(sizes.full, sizes.sliding, needed.window)
+def priced_by_stock(needed: Need, mtp: bool) -> swa_sizing.Stock:
+    """SGLang's own prices (``pool_configurator.py:733-801``): every layer has buffers, a draft layer is priced as a full one."""
+    return swa_sizing.Stock(needed.all_full + (needed.draft_layers * needed.full_layer if mtp else 0), needed.all_sliding)
 
 
-def _pools(needed: Need, budget: float, cell: float, ratio: float) -> Pools:
-    full = int(max(0.0, budget) // cell)
-    return Pools(full, int(full * ratio), needed.window)
+def stock(needed: Need, left: float, server: Server) -> Pools:
+    """SGLang's own pools for ``left`` bytes; a running request holds two windows."""
+    full, sliding = priced_by_stock(needed, server.mtp).sizes(max(0, int(left)), 1)
+    held = demand(needed, mtp=server.mtp, draft_tokens=server.draft_tokens, windows=2).per_request
+    return Pools(full, sliding, held, server.limit)
 
 
-def table(names: Sequence[str], fraction: float, kv_bytes: float, tp: int) -> str:
-    """Markdown table of tokens and concurrent requests for each size, card and mode, or that the model does not fit."""
-    arms = ("stock", "by ratio", "package")
-    heads = ["model", "card", "MTP", *(f"{arm}: full / sliding" for arm in arms), *(f"{arm}: 2k, 9k, 65k" for arm in arms)]
-    lines = [f"| {' | '.join(heads)} |", "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
-    for name in names:
-        needed = need(name, kv_bytes, tp)
-        for card, free in FREE_GIB.items():
-            for mtp in (False, True):
-                budget = fraction * free * GIB - needed.weights
-                row = [name, card, "yes" if mtp else "no"]
-                if budget <= needed.draft:
-                    lines.append(f"| {' | '.join(row)} | weights do not fit | | | | | |")
-                    continue
-                pools = [stock(needed, budget, mtp=mtp), by_ratio(needed, budget, mtp=mtp), by_window(needed, budget, mtp=mtp)]
-                row += [f"{each.full:,} / {each.sliding:,} ({each.full / pools[0].full:.2f}x)" for each in pools]
-                row += [", ".join(f"{each.requests(length):,}" for length in (2000, 9000, 65_000)) for each in pools]
-                lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines)
+def by_ratio(needed: Need, left: float, server: Server) -> Pools:
+    """With ``swa_ratio``, ``shared_kv`` and ``draft_budget`` but ``SGLANG_GEMMA4_WITHOUT=swa_sizing,own_window``."""
+    config = SimpleNamespace(num_experts=needed.experts, sliding_window=needed.window)
+    ratio = swa_ratio.choose(config, None, None, None).ratio or swa_sizing.STOCK_RATIO
+    full = int(max(0.0, left) // (needed.own_full + ratio * needed.own_sliding))
+    held = demand(needed, mtp=server.mtp, draft_tokens=server.draft_tokens, windows=2).per_request
+    return Pools(full, int(full * ratio), held, server.limit)
 
 
-def add_command(commands: Any) -> None:
-    """Add ``capacity`` to the subcommands of the command line."""
-    parser = commands.add_parser(
-        "capacity",
-        help="how many tokens and requests fit a card: stock beside this package, by calculation",
-        description="By calculation from the model's config; an engine's own log says it exactly.",
-    )
-    parser.add_argument("names", nargs="*", metavar="SIZE", help="e2b, e4b, 26b-a4b, 31b (default: all)")
-    parser.add_argument("--mem-fraction-static", type=float, default=0.85, metavar="F", help="SGLang's flag of that name (default 0.85)")
-    parser.add_argument("--kv-bytes", type=float, default=2, metavar="B", help="bytes of a KV element: 2 for bfloat16, 1 for fp8")
-    parser.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks; tokens are per rank, which is per model")
-    parser.set_defaults(run=_run)
+def by_window(needed: Need, left: float, server: Server, where: Card = CARDS["80 GB"], length: int | None = None) -> Pools:
+    """The package's default for ``left`` bytes; ``length`` is ``SGLANG_GEMMA4_REQUEST_TOKENS``.
+
+    Raises:
+        ValueError: they do not hold one request.
+    """
+    asks = demand(needed, mtp=server.mtp, chunk=server.chunk_on(where), draft_tokens=server.draft_tokens)
+    priced = priced_by_stock(needed, server.mtp)
+    sizes = swa_sizing.solve(asks, max(0, int(left)), needed.own_full, needed.own_sliding, server.limit, priced, length)
+    return Pools(sizes.full, sizes.sliding, asks.per_request, server.limit)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from sglang_gemma4.tiny import real_sizes
+def steps(needed: Need, where: Card, server: Server) -> reserve.Steps:
+    """What such a server runs, with SGLang's sizes of decode graphs and this package's of prefill graphs."""
+    chunk = server.chunk_on(where)
+    text, layer = needed.text, needed.text.per_layer_config[0]
+    names = "num_hidden_layers num_kv_shared_layers intermediate_size enable_moe_block top_k_experts moe_intermediate_size hidden_size"
+    shape = {name: getattr(text, name) for name in names.split()}
+    like = SimpleNamespace(**shape, num_attention_heads=text.num_attention_heads, head_dim=layer.head_dim)
+    graphs = prefill_sizes.capture_sizes(min(chunk, prefill_sizes.worth_up_to(like, fast_prefill=True, ranks=server.tp)))
+    most = min(size for size in (server.limit, where.most_decode) if size)
+    decode = 8 + min(most, 32) // 2 + max(0, most - 32) // 8
+    return reserve.Steps(chunk, most * (server.draft_tokens if server.mtp else 1), decode, graphs, server.mtp, server.images)
 
-    if not 0 < arguments.mem_fraction_static < 1:
-        raise ValueError(f"--mem-fraction-static {arguments.mem_fraction_static} is not between 0 and 1; SGLang's is usually 0.8 to 0.9")
-    if arguments.kv_bytes not in (1, 2, 4):
-        raise ValueError(f"--kv-bytes {arguments.kv_bytes:g} is not 1, 2 or 4; give 2 for bfloat16")
-    print(table(arguments.names or list(real_sizes.SIZES), arguments.mem_fraction_static, arguments.kv_bytes, arguments.tp))
-    return 0
+
+def fractions(needed: Need, where: Card, server: Server) -> tuple[float, float]:
+    """--mem-fraction-static: what SGLang chooses, and what the calculated reserve leaves (0.0 where the card has not that much)."""
+    ran = steps(needed, where, server)
+    vision = needed.vision if server.images else None
+    most = min(size for size in (server.running, where.most_decode) if size)
+    by_rule = reserve.sglang_fraction(where.mib * MIB, ran.chunk, most, len(ran.prefill_graphs), vision, server.tp)
+    kept = reserve.of(needed.text, needed.vision, ran, server.tp).total
+    return by_rule, reserve.fraction(kept, where.mib * MIB) if kept < where.free else 0.0

@@ -28,14 +28,20 @@ run fewer of them than SGLang's 0.8. Therefore the full pool is never smaller th
 the sliding pool is not smaller than the lesser of SGLang's and what ``max_running_requests`` requests and the chunks in flight take at
 most: more than those cannot run. So for every length min(limit, requests that fit) is at least SGLang's. What is gained lies in the bytes
 that SGLang keeps for KV that nobody reads (a draft's, shared layers'), in a limit on running requests, and in holding one window instead of
-two. Without a limit, on a model where SGLang wastes no bytes, the split is SGLang's. An operator who says how long requests are
-(``SGLANG_GEMMA4_REQUEST_TOKENS``) gets the sizes for that length, without this rule.
+two. Without a limit, on a model where SGLang wastes no bytes, the split is SGLang's.
+
+Two exceptions. A pool so small that the rule would not let it hold one request of :data:`LONG` tokens keeps the full tokens that the sizes
+above give it, up to that: a prompt that is refused is worse than a few short requests that wait. And an operator who says how long requests
+are (``SGLANG_GEMMA4_REQUEST_TOKENS``) gets the sizes for that length.
 """
 
 from dataclasses import dataclass
 
 REFERENCE = 8192
 """Length of a request, prompt and answer, in tokens, for which the pools are sized unless SGLANG_GEMMA4_REQUEST_TOKENS says another."""
+
+LONG = 32_768
+"""Tokens of a request that short ones must not crowd out of the full pool."""
 
 STOCK_RATIO = 0.8
 """SGLang's default sliding tokens per full token (arg_groups/fields/schedule.py:150)."""
@@ -150,6 +156,7 @@ def solve(
         if limit is not None:
             floor = min(floor, _up(limit * demand.per_request + demand.chunks(), page))
         most = min(most, _down(int((budget - stock_full * full_cell) // sliding_cell), page))
+        floor = min(floor, max(by_window, _down(int((budget - _up(LONG, page) * full_cell) // sliding_cell), page)))
     sliding = min(max(by_window, floor), most)
     full = _down(int((budget - sliding * sliding_cell) // full_cell), page)
     if sliding <= demand.window + page:

@@ -1,15 +1,12 @@
-"""Which layers get buffers, what the draft costs, the ratio, and the capacity table: without an engine."""
+"""Which layers get buffers, the ratio, and pools that are too small: without an engine."""
 
-from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 import torch
 
-from sglang_gemma4 import cli
-from sglang_gemma4.memory import capacity, kv_layers, pool_checks, swa_ratio
+from sglang_gemma4.memory import kv_layers, pool_checks, swa_ratio
 
 
 class Attention(torch.nn.Module):
@@ -70,55 +67,3 @@ def test_a_sliding_pool_shorter_than_a_request() -> None:
     ):
         pool_checks.check_sliding(1000, 50_000, 2177, 0.02)
     assert "1000 tokens" in str(pool_checks.check_sliding(1000, 50_000, 2177, None))
-
-
-# What an H200's engine logged at --mem-fraction-static 0.85 (runs/2026-11-21-26b-stock-steps, -26b-swa-ratio, -e2b-prefill).
-LOGGED = [
-    ("26b-a4b", False, 0.8, 402_990),
-    ("26b-a4b", True, 0.8, 365_809),
-    ("26b-a4b", True, 0.15, 1_086_342),
-    ("e2b", False, 0.8, 3_115_440),
-]
-
-
-@pytest.mark.parametrize(("name", "mtp", "ratio", "logged"), LOGGED)
-def test_the_calculation_agrees_with_an_engines_log(name: str, mtp: bool, ratio: float, logged: int) -> None:
-    need = capacity.need(name)
-    budget = 0.85 * capacity.FREE_GIB["141 GB"] * capacity.GIB - need.weights
-    assert capacity.stock(need, budget, mtp=mtp, ratio=ratio).full == pytest.approx(logged, rel=0.02)
-
-
-# The package on the same card, with MTP (runs/2026-11-21-26b-swa-sizing): by ratio; by window its bytes, which the sizes share out anew.
-LOGGED_OURS = [(capacity.by_ratio, 1_433_972, 215_095), (partial(capacity.by_window, running=80), 1_233_080, 235_185)]
-
-
-@pytest.mark.parametrize(("size", "full", "sliding"), LOGGED_OURS)
-def test_the_calculation_agrees_with_the_packages_engines(size: Callable[..., capacity.Pools], full: int, sliding: int) -> None:
-    need = capacity.need("26b-a4b")
-    found = size(need, 0.85 * capacity.FREE_GIB["141 GB"] * capacity.GIB - need.weights, mtp=True)
-    held, calculated = (f * need.own_full + s * need.own_sliding for f, s in ((full, sliding), (found.full, found.sliding)))
-    assert calculated == pytest.approx(held, rel=0.02)
-
-
-def test_what_the_package_adds() -> None:
-    need = capacity.need("e2b")
-    before, after = (size(need, 2**36, mtp=True) for size in (capacity.stock, capacity.by_ratio))
-    assert after.full > 2.8 * before.full
-    dense = capacity.need("31b")
-    assert capacity.by_ratio(dense, 2**36, mtp=False) == capacity.stock(dense, 2**36, mtp=False)
-    assert capacity.Pools(full=100, sliding=900, window=9).requests(20) == 5
-    assert capacity.Pools(full=100_000, sliding=1460, window=9).requests(1000) == 10
-
-
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["capacity", "26b-a4b"]) == 0
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| 26b-a4b | 141 GB | yes |")]
-    assert len(rows) == 1
-    assert "(3.92x)" in rows[0]
-    for words, said in (
-        (["70b"], "unknown size '70b'"),
-        (["e2b", "--tp", "3"], "--tp 3 does not divide"),
-        (["--kv-bytes", "3"], "--kv-bytes 3"),
-    ):
-        assert cli.main(["capacity", *words]) == 2
-        assert said in capsys.readouterr().err

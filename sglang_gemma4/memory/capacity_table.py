@@ -1,0 +1,128 @@
+"""``sglang-gemma4 capacity``: which model fits which card, with how many tokens and requests at once, stock beside this package."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from sglang_gemma4.memory import capacity, given
+from sglang_gemma4.memory.capacity import GIB, Card, Need, Pools, Server
+
+PROMPTS, ANSWER = (500, 2000, 8000, 32_000), 500
+"""Tokens of the requests in the table."""
+
+
+def table(
+    names: Sequence[str], cards: Sequence[Card], servers: Sequence[Server], fraction: float | None, kv_bytes: float, length: int | None
+) -> str:
+    """Markdown table of tokens and requests at once for each size, card and server, or that the model does not fit.
+
+    Args:
+        fraction: --mem-fraction-static; None: SGLang's own, and the one that the calculated reserve leaves.
+        length: ``SGLANG_GEMMA4_REQUEST_TOKENS``, or None.
+    """
+    prompts = ", ".join(f"{prompt:,}" for prompt in PROMPTS)
+    heads = [
+        "model",
+        "card",
+        "MTP",
+        "fraction",
+        "KV GiB",
+        *(f"{arm}: {what}" for arm in ("stock", "package") for what in ("tokens", prompts)),
+    ]
+    lines = [f"| {' | '.join(heads)} |", "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |"]
+    for name in names:
+        for where in cards:
+            for server in servers:
+                needed = capacity.need(name, kv_bytes, server.tp)
+                for value, origin in _fractions(needed, where, server, fraction):
+                    start = [name, where.name, "yes" if server.mtp else "no", f"{value:.3f} ({origin})" if origin else f"{value:g}"]
+                    lines.append(f"| {' | '.join([*start, *_row(needed, where, server, value, length)])} |")
+    return "\n".join(lines)
+
+
+def _fractions(needed: Need, where: Card, server: Server, fraction: float | None) -> list[tuple[float, str]]:
+    if fraction is not None:
+        return [(fraction, "")]
+    by_rule, calculated = capacity.fractions(needed, where, server)
+    return [(by_rule, "SGLang's"), (calculated, "calculated")]
+
+
+def _row(needed: Need, where: Card, server: Server, fraction: float, length: int | None) -> list[str]:
+    """GiB for KV, and of stock and of the package tokens and requests at once."""
+    found = [f"{max(0.0, capacity.budget(needed, where, server, fraction)) / GIB:.1f}"]
+    for package in (False, True):
+        left = capacity.budget(needed, where, server, fraction, package=package)
+        pools = _pools(needed, where, server, left, package, length)
+        if isinstance(pools, str):
+            found += [pools, "none"]
+            continue
+        found.append(f"{pools.full:,} / {pools.sliding:,}")
+        found.append(", ".join(f"{pools.requests(prompt + ANSWER):,}" for prompt in PROMPTS))
+    return found
+
+
+def _pools(needed: Need, where: Card, server: Server, left: float, package: bool, length: int | None) -> Pools | str:
+    """The pools, or why there are none."""
+    if left <= 0:
+        return f"{-left / GIB:.1f} GiB too few for weights"
+    if not package:
+        found = capacity.stock(needed, left, server)
+        return found if found.sliding > needed.window else "too few for a request"
+    try:
+        return capacity.by_window(needed, left, server, where, length)
+    except ValueError:
+        return "too few for a request"
+
+
+def add_command(commands: Any) -> None:
+    """Add ``capacity`` to the subcommands of the command line."""
+    parser = commands.add_parser(
+        "capacity",
+        help="which model fits which card, with how many tokens and requests: stock beside this package, by calculation",
+        description="By calculation from the model's config, for pages of one token and the radix cache: tokens of both KV pools (full / "
+        f"sliding), and how many requests of {', '.join(map(str, PROMPTS))} prompt tokens and {ANSWER} of answer run at once. Two rows "
+        "for each server: with SGLang's own --mem-fraction-static, and with the one that SGLANG_GEMMA4_RESERVE_GIB=auto chooses, which "
+        "has not been measured on a card yet. An engine's own log says its sizes exactly.",
+    )
+    parser.add_argument("names", nargs="*", metavar="SIZE", help="e2b, e4b, 26b-a4b, 31b (default: all)")
+    parser.add_argument(
+        "--card", action="append", metavar="CARD", help="H100, L40S, ..., 24, 48, 80, 141 (GB; default: these four), or GiB"
+    )
+    parser.add_argument("--mtp", choices=("yes", "no"), help="with or without a draft (default: both)")
+    parser.add_argument("--mem-fraction-static", type=float, metavar="F", help="SGLang's flag; one row for it")
+    parser.add_argument("--max-running-requests", type=int, metavar="N", help="SGLang's flag (default: 48 with MTP, none without)")
+    parser.add_argument("--chunked-prefill-size", type=int, metavar="N", help="SGLang's flag (default: by the card)")
+    parser.add_argument("--speculative-num-draft-tokens", type=int, default=4, metavar="N", help="SGLang's flag (default 4)")
+    parser.add_argument("--language-model-only", action="store_true", help="SGLang's flag: no towers, and nothing kept for images")
+    parser.add_argument("--kv-bytes", type=float, default=2, metavar="B", help="bytes of a KV element: 2 for bfloat16, 1 for fp8")
+    parser.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks; tokens are per rank, which is per model")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from sglang_gemma4.tiny import real_sizes
+
+    fraction = arguments.mem_fraction_static
+    if fraction is not None and not 0 < fraction < 1:
+        raise ValueError(f"--mem-fraction-static {fraction} is not between 0 and 1; SGLang's is usually 0.8 to 0.9")
+    if arguments.kv_bytes not in (1, 2, 4):
+        raise ValueError(f"--kv-bytes {arguments.kv_bytes:g} is not 1, 2 or 4; give 2 for bfloat16")
+    for flag in ("max_running_requests", "chunked_prefill_size", "speculative_num_draft_tokens"):
+        value = getattr(arguments, flag)
+        if value is not None and value < 1:
+            raise ValueError(f"--{flag.replace('_', '-')} {value} is not a positive number")
+    cards = [capacity.card(said) for said in arguments.card] if arguments.card else list(capacity.CARDS.values())
+    servers = [
+        Server(
+            mtp,
+            arguments.max_running_requests,
+            arguments.chunked_prefill_size,
+            arguments.speculative_num_draft_tokens,
+            not arguments.language_model_only,
+            arguments.tp,
+        )
+        for mtp in (False, True)
+        if arguments.mtp in (None, "yes" if mtp else "no")
+    ]
+    print(table(arguments.names or list(real_sizes.SIZES), cards, servers, fraction, arguments.kv_bytes, given.request_tokens()))
+    return 0
