@@ -104,6 +104,30 @@ def test_auto_sizing_by_window(nursery: Nursery, name: str) -> None:
     assert found.full > pools(nursery, name).full
     assert found.sliding < 0.1 * found.full
     assert found.tokens == pools(nursery, name).tokens
+    window = 64 - 1  # SGLang keeps one token less than the config's window
+    assert f"of up to {window + 128 + 4 + 8 + 2} sliding tokens each" in found.log, "one window, where own_window is active"
+    two = nursery.run(model, [Group(PROMPTS[1:], {"max_new_tokens": 2})], env=without("own_window"), **engine)[0][0].log
+    assert f"of up to {2 * window + 128 + 4 + 8 + 2} sliding tokens each" in two
+
+
+def test_no_fewer_requests_of_any_length_than_with_sglang_s_configurator(nursery: Nursery) -> None:
+    """Without a limit on requests, on a model whose every layer has KV, both pools are SGLang's; with one, the full pool gets what that
+    many requests cannot hold; and where the operator says how long requests are, what they need."""
+    steady = {"TEST_SABOTAGE": "steady_memory:install"}
+    group = Group(PROMPTS[1:], {"max_new_tokens": 2})
+
+    def sized(env: dict[str, str], **engine: Any) -> Pools:
+        return Pools(nursery.run(resolve("tiny-26b-a4b"), [group], env={**steady, **env}, **{**FROM_MEMORY, **engine})[0])
+
+    stock, ours = (sized(env, max_running_requests=None) for env in (STOCK, {}))
+    assert ours.sliding == pytest.approx(stock.sliding, rel=0.005)
+    assert ours.full == pytest.approx(stock.full, rel=0.005)
+    assert "no fewer short requests than by SGLang's ratio" in ours.log
+    limited, long = sized({}), sized({"SGLANG_GEMMA4_REQUEST_TOKENS": "4000"}, max_running_requests=None)
+    for found in (limited, long):
+        assert found.full > 1.5 * stock.full
+        assert "no fewer short requests" not in found.log
+    assert "idle sessions, of 4000 tokens" in long.log
 
 
 @pytest.mark.parametrize("mtp", [False, True])

@@ -162,6 +162,19 @@ def test_the_operator_s_number_stands_and_too_little_is_said(found: dict[str, tu
     assert "less may run out of memory under load" in told[0]
 
 
+def test_what_the_tokenizer_s_process_holds_is_not_kept_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 GiB of features and 100 MiB of embeddings; only where the reserve is ours."""
+    from sglang_gemma4.patches import memory_reserve
+
+    kept = 1.0 + 100 / 1024
+    monkeypatch.setenv(switches.RESERVE_GIB, "auto")
+    assert memory_reserve.keep_no_pool_twice(kept, is_multimodal=True, mm_feature_transport="cuda_ipc") == pytest.approx(100 / 1024)
+    assert memory_reserve.keep_no_pool_twice(100 / 1024, is_multimodal=True, mm_feature_transport="cpu") == 100 / 1024
+    assert memory_reserve.keep_no_pool_twice(0.0, is_multimodal=False, mm_feature_transport="cuda_ipc") == 0.0
+    monkeypatch.delenv(switches.RESERVE_GIB)
+    assert memory_reserve.keep_no_pool_twice(kept, is_multimodal=True, mm_feature_transport="cuda_ipc") == kept
+
+
 def test_what_the_operator_gives_is_checked() -> None:
     name = switches.RESERVE_GIB
     assert given.reserve_gib({}) is None
