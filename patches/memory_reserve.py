@@ -45,7 +45,7 @@ def keep_no_pool_twice(kept: float, *, mm_feature_transport: str | None, **_kwar
 
     if given.reserve_gib() is None or mm_feature_transport != "cuda_ipc" or kept <= 0:
         return kept
-    return max(0.0, kept - envs.SGLANG_MM_FEATURE_CACHE_MB.get() / 1024)
+    return max(0.0, kept - float(envs.SGLANG_MM_FEATURE_CACHE_MB.get()) / 1024)
 
 
 def tell_what_is_left(_result: None, scheduler: Any) -> None:

@@ -70,13 +70,17 @@ def card(said: str) -> Card:
 
 @dataclass(frozen=True)
 class Server:
-    """What an operator chooses: --max-running-requests (None: SGLang's), --chunked-prefill-size (None: by the card), --tp-size."""
+    """What an operator chooses: --max-running-requests (None: SGLang's), --chunked-prefill-size (None: by the card), --tp-size.
+
+    ``on_card``: under the package images stay on the card (patch ``image_transport``), unless --mm-feature-transport cpu.
+    """
 
     mtp: bool
     running: int | None = None
     chunk: int | None = None
     draft_tokens: int = 4
     images: bool = True
+    on_card: bool = True
     tp: int = 1
 
     @property
@@ -191,16 +195,16 @@ def _towers(config: dict[str, Any]) -> int:
     return sum(parameter.numel() for part in parts for parameter in part.parameters())
 
 
-def budget(needed: Need, where: Card, server: Server, fraction: float, *, package: bool = True) -> float:
+def budget(needed: Need, where: Card, server: Server, fraction: float, *, package: bool = True, reserved: bool = False) -> float:
     """Bytes for KV at this --mem-fraction-static; not above 0 where weights leave none.
 
-    ``package``: images stay on the card, on one rank (patch ``image_transport``).
+    ``reserved``: with ``SGLANG_GEMMA4_RESERVE_GIB``, under which the feature pool counts once.
     """
     left = fraction * where.free - needed.weights - (needed.draft if server.mtp else 0)
     if server.images:
         left -= needed.towers + IMAGE_CACHE
-        if package and server.tp == 1:
-            left -= 2 * FEATURE_POOL + FRONT_END
+        if package and server.on_card and server.tp == 1:
+            left -= (1 if reserved else 2) * FEATURE_POOL + FRONT_END
     return left
 
 

@@ -9,6 +9,7 @@ from sglang_gemma4.memory.capacity import GIB, Card, Need, Pools, Server
 
 PROMPTS, ANSWER = (500, 2000, 8000, 32_000), 500
 """Tokens of the requests in the table."""
+CALCULATED = "calculated"
 
 
 def table(
@@ -26,7 +27,7 @@ def table(
         "card",
         "MTP",
         "fraction",
-        "KV GiB",
+        "KV GiB, stock / package",
         *(f"{arm}: {what}" for arm in ("stock", "package") for what in ("tokens", prompts)),
     ]
     lines = [f"| {' | '.join(heads)} |", "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |"]
@@ -36,7 +37,7 @@ def table(
                 needed = capacity.need(name, kv_bytes, server.tp)
                 for value, origin in _fractions(needed, where, server, fraction):
                     start = [name, where.name, "yes" if server.mtp else "no", f"{value:.3f} ({origin})" if origin else f"{value:g}"]
-                    lines.append(f"| {' | '.join([*start, *_row(needed, where, server, value, length)])} |")
+                    lines.append(f"| {' | '.join([*start, *_row(needed, where, server, value, origin == CALCULATED, length)])} |")
     return "\n".join(lines)
 
 
@@ -44,14 +45,16 @@ def _fractions(needed: Need, where: Card, server: Server, fraction: float | None
     if fraction is not None:
         return [(fraction, "")]
     by_rule, calculated = capacity.fractions(needed, where, server)
-    return [(by_rule, "SGLang's"), (calculated, "calculated")]
+    return [(by_rule, "SGLang's"), (calculated, CALCULATED)]
 
 
-def _row(needed: Need, where: Card, server: Server, fraction: float, length: int | None) -> list[str]:
+def _row(needed: Need, where: Card, server: Server, fraction: float, reserved: bool, length: int | None) -> list[str]:
     """GiB for KV, and of stock and of the package tokens and requests at once."""
-    found = [f"{max(0.0, capacity.budget(needed, where, server, fraction)) / GIB:.1f}"]
-    for package in (False, True):
-        left = capacity.budget(needed, where, server, fraction, package=package)
+    bytes_left = [
+        capacity.budget(needed, where, server, fraction, package=package, reserved=package and reserved) for package in (False, True)
+    ]
+    found = [" / ".join(f"{max(0.0, left) / GIB:.1f}" for left in bytes_left)]
+    for package, left in zip((False, True), bytes_left, strict=True):
         pools = _pools(needed, where, server, left, package, length)
         if isinstance(pools, str):
             found += [pools, "none"]
@@ -94,6 +97,9 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--chunked-prefill-size", type=int, metavar="N", help="SGLang's flag (default: by the card)")
     parser.add_argument("--speculative-num-draft-tokens", type=int, default=4, metavar="N", help="SGLang's flag (default 4)")
     parser.add_argument("--language-model-only", action="store_true", help="SGLang's flag: no towers, and nothing kept for images")
+    parser.add_argument(
+        "--mm-feature-transport", choices=("cpu", "cuda_ipc"), default="cuda_ipc", help="SGLang's flag (the package's default: cuda_ipc)"
+    )
     parser.add_argument("--kv-bytes", type=float, default=2, metavar="B", help="bytes of a KV element: 2 for bfloat16, 1 for fp8")
     parser.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks; tokens are per rank, which is per model")
     parser.set_defaults(run=_run)
@@ -119,6 +125,7 @@ def _run(arguments: argparse.Namespace) -> int:
             arguments.chunked_prefill_size,
             arguments.speculative_num_draft_tokens,
             not arguments.language_model_only,
+            arguments.mm_feature_transport == "cuda_ipc",
             arguments.tp,
         )
         for mtp in (False, True)

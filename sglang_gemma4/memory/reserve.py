@@ -145,4 +145,4 @@ def sglang_fraction(card: float, chunk: int, most_decode: int, prefill_graphs: i
     if vision is None:
         return found
     complexity = vision.num_hidden_layers * vision.hidden_size**2 / (24 * 1024**2)
-    return found * 0.95 * max(0.8, min(1.05, 1 - 0.1 * (complexity - 1)))
+    return float(found * 0.95 * max(0.8, min(1.05, 1 - 0.1 * (complexity - 1))))

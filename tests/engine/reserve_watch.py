@@ -8,7 +8,8 @@ def install() -> None:
 
     from sglang_gemma4.memory import reserve_settings
 
-    def left(_scheduler: Any) -> tuple[str, bool]:
+    def left(scheduler: Any) -> tuple[str, bool]:
+        assert scheduler.tp_worker is not None
         given = get_server_args()
         need, steps = reserve_settings.needed(given), reserve_settings.steps_of(given)
         said, _ = reserve_settings.line(need.total + 2**30, need, 2 * need.total, 0.5, None)
