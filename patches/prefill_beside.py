@@ -4,6 +4,7 @@ from sglang_gemma4.patching import Hook, Patch
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 GRAPHS = "sglang.srt.model_executor.runner.decode_cuda_graph_runner.DecodeCudaGraphRunner"
+PREFILL_GRAPHS = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"
 MODEL = "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration"
 BESIDE, CHUNKS = "sglang_gemma4.speculative.prefill_beside", "sglang_gemma4.speculative.prompt_chunks"
 JOINED, BATCH = "sglang_gemma4.models.schedule.joined_forward", "sglang_gemma4.models.schedule.joined_batch"
@@ -25,6 +26,7 @@ PATCH = Patch(
         Hook(f"{SCHEDULER}._reqs_finishing_inflight", "after", f"{BESIDE}:finishing", "9708f74c69d9"),
         Hook("sglang.srt.model_executor.model_runner.ModelRunner.forward", "around", f"{BESIDE}:one_forward", "26fbd69d3377"),
         Hook(f"{GRAPHS}.can_run_graph", "around", f"{BESIDE}:no_graph", "28a2e06aebae"),
+        Hook(f"{PREFILL_GRAPHS}.capture", "after", f"{BESIDE}:capture_whole", "85281b39b2ae"),
         Hook(
             "sglang.srt.layers.attention.triton_backend.update_sliding_window_buffer",
             "around",

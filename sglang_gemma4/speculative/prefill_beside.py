@@ -8,13 +8,14 @@ afterwards, it gets the output that was kept for it.
 
 import logging
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
 from sglang.srt.runtime_context import get_parallel
 
-from sglang_gemma4.models.schedule import joined_forward
-from sglang_gemma4.patching import decline, takes
+from sglang_gemma4.models.schedule import joined_forward, whole_graphs
+from sglang_gemma4.patching import decline, note, takes, tell
 from sglang_gemma4.speculative import beside_reasons, prompt_chunks
 
 logger = logging.getLogger(__name__)
@@ -88,6 +89,25 @@ def give_up(error: Exception, several_ranks: bool) -> None:
     reason = f"a joined forward failed, {type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
     beside_reasons.given_up.append(reason)
     decline(NAME, reason)
+
+
+def capture_whole(_result: None, graphs: Any) -> None:
+    """After ``PrefillCudaGraphRunner.capture``: graphs of whole joined forwards, where the model and the server allow them."""
+    runner = graphs.model_runner
+    if runner.is_draft_worker or beside_reasons.runner_problem(runner) is not None or runner.lora_manager is not None:
+        return
+    reason = whole_graphs.reason_against(graphs)
+    if reason is None:
+        began = perf_counter()
+        try:
+            whole = whole_graphs.capture(graphs)
+        except Exception as error:  # of a card whose memory is full, say: pieces do the same
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+        else:
+            sizes = ", ".join(map(str, whole.sizes))
+            tell(NAME, f"graphs of whole joined forwards took {perf_counter() - began:.1f} s, for {sizes} rows")
+            return
+    note(NAME, f"a joined forward goes in pieces: {reason}")
 
 
 def open_pair(runner: Any) -> Pair | None:

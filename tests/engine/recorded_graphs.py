@@ -6,7 +6,9 @@ capture is as stale as on a card. All else is SGLang's: its runner, its buckets 
 """
 
 import contextlib
+import contextvars
 import functools
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -121,13 +123,34 @@ def rerunning() -> None:
 
     Triton's interpreter launches no operator that could be recorded.
     """
+    counting()
+    _rerun()
+
+
+def whole() -> None:
+    """As :func:`install`, with graphs of whole joined forwards whose replay runs their Python again, in an engine that may overlap."""
+    importlib.import_module("beside_trace").overlapped()
+    install()
+    _rerun()
+
+
+def _rerun() -> None:
+    from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import context
+
     from sglang_gemma4.models.schedule import short_graphs
 
-    counting()
+    flags: Any = context
 
     def record(run: Any) -> Any:
-        result = run()
-        return lambda: (print(f"RERUN {len(result)}", flush=True), result.copy_(run())), result
+        result, scope = run(), contextvars.copy_context()
+
+        def replay() -> None:
+            print(f"RERUN {len(result)}", flush=True)
+            inside, flags._in_breakable_cuda_graph = flags._in_breakable_cuda_graph, False  # as at the capture
+            result.copy_(scope.copy().run(run))
+            flags._in_breakable_cuda_graph = inside
+
+        return replay, result
 
     changed: Any = short_graphs
     changed.capture_session = lambda: contextlib.nullcontext(record)

@@ -58,6 +58,32 @@ def test_equals_the_reference(prefixes: list[int], tokens: list[int], heads: int
     assert (memory[-1] == POISON).all(), "wrote behind the output"
 
 
+@pytest.mark.parametrize("window", [-1, 16])
+def test_a_list_says_what_programs_compute(window: int) -> None:
+    """As in a graph: more places for requests and programs than there are, and rows before and behind the prompts'."""
+    prefixes, tokens = [33, 0, 16], [3, 40, 17]
+    given = case(prefixes, tokens, 4, 2, 16, 32)
+    expected = op.prefill_attention_reference(**given, window=window)
+    before, behind, room = 5, 9, 12
+    for name in ("q", "k", "v"):
+        rows = given[name]
+        given[name] = torch.cat([torch.full((count, *rows.shape[1:]), POISON) for count in (before, behind)])
+        given[name] = torch.cat([given[name][:before], rows, given[name][before:]])
+    given["qo_indptr"] = torch.cat([given["qo_indptr"] + before, torch.full((4,), before + sum(tokens), dtype=torch.int32)])
+    given["kv_indptr"] = torch.cat([given["kv_indptr"], torch.full((4,), sum(prefixes), dtype=torch.int32)])
+    memory = torch.full((len(given["q"]), 4, 32), POISON)
+    each = op.tokens_of(SMALL, 2)
+    assert op.list_tiles(prefixes, tokens, each, 8) is None, "a tile for 3 tokens, 5 for 40, 3 for 17"
+    listed = op.list_tiles(prefixes, tokens, each, room)
+    assert listed is not None
+    assert listed[:4] == [0, 0, 2, 2], "33 keys before the first tile, 32 before the second"
+    tiles = torch.tensor(listed, dtype=torch.int32).view(room, 2)
+    found = op.prefill_attention(**given, out=memory, longest=1, window=window, tiles=tiles, tile=SMALL)
+    torch.testing.assert_close(found[before:-behind], expected, atol=TOLERANCE, rtol=TOLERANCE)
+    assert (memory[:before] == POISON).all()
+    assert (memory[-behind:] == POISON).all()
+
+
 @pytest.mark.parametrize("window", [-1, 5, 16, 40])
 def test_images_see_all_of_themselves(window: int) -> None:
     """Images of 3 to 38 tokens, at both ends, beside each other, longer than window and tile, and of which only the end is new."""
@@ -92,6 +118,7 @@ def test_images_see_all_of_themselves(window: int) -> None:
         ({"q": torch.zeros(3, 256, 16)}, "256 query heads over 2 KV heads"),
         ({"reach": torch.zeros(3)}, r"reach is torch.float32 of shape \(3,\)"),
         ({"reach": torch.zeros(2, dtype=torch.int32)}, "for 3 tokens is supported"),
+        ({"tiles": torch.zeros(4, dtype=torch.int32)}, r"tiles are torch.int32 of shape \\(4,\\)"),
         ({"out": torch.zeros(3, 4, 32)}, r"contiguous \(3, 4, 16\) is supported"),
     ],
 )

@@ -3,7 +3,11 @@
 One program takes some tokens of a request and all query heads of one KV head as the rows of one tile, so that these heads share what is
 read, and walks the keys once: first those of the prefix that the window leaves, then the tokens' own, in blocks loaded ahead. Only blocks
 at the window's edge and on the diagonal are masked. The last tiles of a request see most keys and start first.
+
+A CUDA graph is captured before its prompts are known: there a list of tiles on the device (:func:`list_tiles`) says what each program does.
 """
+
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -120,6 +124,7 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
     kv_indptr_ptr,
     kv_indices_ptr,
     reach_ptr,  # [tokens], read where REACH
+    tiles_ptr,  # [programs, 2] request and tile, read where LISTED
     out_ptr,  # [tokens, heads, value dim]
     scale,
     q_token_stride,
@@ -136,6 +141,7 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
     GROUP: tl.constexpr,  # query heads of a KV head, a power of two
     WINDOW: tl.constexpr,
     REACH: tl.constexpr,  # tokens of an image see all of it
+    LISTED: tl.constexpr,
     DIM: tl.constexpr,
     V_DIM: tl.constexpr,
     TOKENS: tl.constexpr,
@@ -143,10 +149,11 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
     PRECISION: tl.constexpr,
 ):
     kv_head = tl.program_id(1).to(tl.int64)
-    request = tl.program_id(2).to(tl.int64)
+    request = tl.load(tiles_ptr + 2 * tl.program_id(0)).to(tl.int64) if LISTED else tl.program_id(2).to(tl.int64)
     begin = tl.load(qo_indptr_ptr + request).to(tl.int64)
     tokens = (tl.load(qo_indptr_ptr + request + 1).to(tl.int64) - begin).to(tl.int32)
-    tile = tl.cdiv(tokens, TOKENS) - 1 - tl.program_id(0)
+    last = tl.cdiv(tokens, TOKENS) - 1
+    tile = tl.load(tiles_ptr + 2 * tl.program_id(0) + 1) if LISTED else last - tl.program_id(0)
     if tile >= 0:
         start = tl.load(kv_indptr_ptr + request).to(tl.int64)
         prefix = (tl.load(kv_indptr_ptr + request + 1).to(tl.int64) - start).to(tl.int32)
@@ -218,6 +225,33 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
         tl.store(stored, (out / total[:, None]).to(out_ptr.dtype.element_ty), mask=real[:, None])
 
 
+def tokens_of(tile: PromptTile, group: int) -> int:
+    """Tokens of a program for ``group`` query heads of a KV head."""
+    return max(1, max(16, tile.rows) // group)
+
+
+def list_tiles(prefixes: Sequence[int], lengths: Sequence[int], tokens: int, room: int) -> list[int] | None:
+    """What ``room`` programs compute: pairs of a request and a tile of ``tokens`` of its new tokens, one after the other.
+
+    Tiles that see most keys come first. What is left of the room is the tile -1, nothing.
+
+    Args:
+        prefixes: cached keys of each request, ``lengths`` its new tokens.
+
+    Returns:
+        ``2 * room`` numbers; None where there are more tiles than room.
+    """
+    found = [
+        (prefix + tokens * tile, request, tile)
+        for request, (prefix, length) in enumerate(zip(prefixes, lengths, strict=True))
+        for tile in range(-(-length // tokens))
+    ]
+    if len(found) > room:
+        return None
+    pairs = [number for _, request, tile in sorted(found, reverse=True) for number in (request, tile)]
+    return pairs + [0, -1] * (room - len(found))
+
+
 def prefill_attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -233,6 +267,7 @@ def prefill_attention(
     longest: int,
     window: int = -1,
     reach: torch.Tensor | None = None,
+    tiles: torch.Tensor | None = None,
     tile: PromptTile | None = None,
     checked: bool = False,
 ) -> torch.Tensor:
@@ -250,6 +285,7 @@ def prefill_attention(
         longest: most new tokens of a request; the host knows it.
         window: a key is seen from positions up to ``window`` behind it; below 0: always.
         reach: None, or ``[tokens]`` int32: the last new token of its request, counted from 0, that each token sees; itself at least.
+        tiles: None, or ``[programs, 2]`` int32 as of :func:`list_tiles`, on the device: what to compute; ``longest`` is not read then.
         tile: None: :func:`~sglang_gemma4.kernels.attention.tiles.prompt_tile` of the card.
         checked: the caller knows that :func:`~sglang_gemma4.kernels.attention.limits.prefill_reason` has nothing against this.
 
@@ -264,15 +300,20 @@ def prefill_attention(
         return out
     if reach is not None and (reach.dtype != torch.int32 or reach.shape[0] < q.shape[0] or not reach.is_contiguous()):
         raise ValueError(f"reach is {reach.dtype} of shape {tuple(reach.shape)}; contiguous int32 for {q.shape[0]} tokens is supported")
+    if tiles is not None and (tiles.dtype != torch.int32 or tiles.dim() != 2 or tiles.shape[1] != 2 or not tiles.is_contiguous()):
+        raise ValueError(f"tiles are {tiles.dtype} of shape {tuple(tiles.shape)}; contiguous int32 of two columns is supported")
     group = heads // kv_heads
     tile = tile or prompt_tile(group, q.shape[2], v.shape[2], q.dtype, card(q.device))
     assert tile is not None  # else prefill_reason has said so
-    tokens = max(1, max(16, tile.rows) // group)
-    _prefill_attention_kernel[(triton.cdiv(longest, tokens), kv_heads, qo_indptr.numel() - 1)](
-        q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, q if reach is None else reach, out, scale * LOG2_E.value,
+    tokens = tokens_of(tile, group)
+    grid = (triton.cdiv(longest, tokens), kv_heads, qo_indptr.numel() - 1) if tiles is None else (tiles.shape[0], kv_heads, 1)
+    _prefill_attention_kernel[grid](
+        q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, q if reach is None else reach,
+        qo_indptr if tiles is None else tiles, out, scale * LOG2_E.value,
         q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1), k_buffer.stride(0), k_buffer.stride(1),
         v_buffer.stride(0), v_buffer.stride(1),
-        KV_HEADS=kv_heads, GROUP=group, WINDOW=window, REACH=reach is not None, DIM=q.shape[2], V_DIM=v.shape[2], TOKENS=tokens,
-        BLOCK=tile.keys, PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
+        KV_HEADS=kv_heads, GROUP=group, WINDOW=window, REACH=reach is not None, LISTED=tiles is not None, DIM=q.shape[2],
+        V_DIM=v.shape[2], TOKENS=tokens, BLOCK=tile.keys, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out

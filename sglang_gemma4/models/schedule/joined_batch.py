@@ -22,14 +22,14 @@ _BY_REQUEST = (
 """Only the parts have them: a layer that asked the joined batch would get an error, not the numbers of one part. Media are an exception."""
 
 
-def joined(prefill: Any, running: Any) -> Any:
-    """The ``ForwardBatch`` that the layers see: rows of ``prefill``, then those of ``running``.
+def joined(prefill: Any, running: Any, running_first: bool = False) -> Any:
+    """The ``ForwardBatch`` that the layers see: rows of ``prefill``, then those of ``running``, or the other way round.
 
-    It is a prefill in name, so that no layer takes it for a decode step of few rows.
+    It is a prefill in name, so that no layer takes it for a decode step of few rows. Media go with the rows of ``prefill`` first.
     """
     both = copy.copy(prefill)
     for name in BY_ROW:
-        rows = [getattr(prefill, name), getattr(running, name)]
+        rows = [getattr(each, name) for each in ((running, prefill) if running_first else (prefill, running))]
         setattr(both, name, None if any(own is None for own in rows) else torch.cat(rows))
     for name in _BY_REQUEST:
         setattr(both, name, None)

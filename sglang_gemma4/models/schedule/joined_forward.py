@@ -38,23 +38,27 @@ def forward(runner: Any, prefill: Any, running: Any, held: Sequence[int] | None 
         second = second_metadata.prepare(backend, running)
     with keys_before(prefill):  # last: what parts share, such as the masks of images, is then the prefill's
         backend.init_forward_metadata(prefill)
-    both = joined(prefill, running)
-    kinds = TwoKinds([Part(each.input_ids.shape[0], each, own) for each, own in ((prefill, backend), (running, second))])
+    parts = [Part(each.input_ids.shape[0], each, own) for each, own in ((prefill, backend), (running, second))]
+    graphs, problem = joined_graph.graphs_of(runner), None
+    if graphs is not None:
+        rows, requests = sum(part.rows for part in parts), prefill.batch_size + running.batch_size
+        problem = joined_graph.problem_with(graphs, prefill, rows, requests)
+    if problem is not None:
+        note("prefill_beside", f"a joined forward is launched kernel by kernel: {problem}")
+    replays = graphs is not None and problem is None
+    whole = joined_graph.whole(graphs, *parts) if replays else None
+    in_order = slice(None) if whole is None else slice(None, None, -1)  # of whole graphs the running requests come first
+    both = joined(prefill, running, running_first=whole is not None)
+    kinds = TwoKinds(parts[in_order])
     runner.forward_pass_id += 1
     with (
         get_model().override(shared_experts=runner.model.shared_experts_config),
         forward_context(ForwardContext(attn_backend=kinds), forward_batch=both),
     ):
         runner._prepare_eager_forward_batch(both)
-        graphs = joined_graph.graphs_of(runner)
-        problem = None if graphs is None else joined_graph.problem_with(graphs, prefill, both)
-        if problem is not None:
-            note("prefill_beside", f"a joined forward is launched kernel by kernel: {problem}")
-        if graphs is None or problem is not None:
-            outputs = runner.model.forward(both.input_ids, both.positions, both)
-        else:
-            outputs = joined_graph.replay(graphs, both, kinds)
-    of_prefill, of_running = (ModelRunnerOutput(logits_output=output, can_run_graph=False) for output in outputs)
+        replayed = joined_graph.replay(graphs, both, kinds, whole) if replays else None
+        outputs = replayed or runner.model.forward(both.input_ids, both.positions, both)
+    of_prefill, of_running = [ModelRunnerOutput(logits_output=output, can_run_graph=False) for output in outputs][in_order]
     return of_prefill, of_running
 
 

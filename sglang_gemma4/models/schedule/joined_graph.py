@@ -1,8 +1,8 @@
-"""A joined forward by SGLang's breakable prefill graphs: one of its pieces after the other, attention of each batch in Python between them.
+"""A joined forward by graphs of SGLang's prefill runner: whole, with attention inside (:mod:`whole_graphs`), or in pieces.
 
-The pieces know tokens, not requests, so rows of a prompt and rows that are verified are alike to them. Launched kernel by kernel a joined
-forward takes the host as long as any eager prefill (``prefill_sizes.LAUNCH_SECONDS`` a layer), which for a short chunk is longer than the
-card needs.
+In pieces it is SGLang's breakable graph, one piece after the other, attention of each batch in Python between them. The pieces know tokens,
+not requests, so rows of a prompt and rows that are verified are alike to them. Launched kernel by kernel a joined forward takes the host as
+long as any eager prefill (``prefill_sizes.LAUNCH_SECONDS`` a layer), which for a short chunk is longer than the card needs.
 """
 
 import copy
@@ -13,9 +13,11 @@ from typing import Any
 from sglang.srt.model_executor.runner.prefill_cuda_graph_runner import PrefillCudaGraphRunner
 from sglang.srt.model_executor.runner_backend.breakable_cuda_graph_backend import BreakableCudaGraphBackend
 
-from sglang_gemma4.attention.two_kinds import TwoKinds
-from sglang_gemma4.models.schedule import fast_prefill_graph
+from sglang_gemma4.attention.two_kinds import Part, TwoKinds
+from sglang_gemma4.models.schedule import fast_prefill_graph, whole_graphs
 from sglang_gemma4.models.schedule.joined_batch import BY_ROW
+from sglang_gemma4.models.schedule.whole_graphs import WholeGraphs
+from sglang_gemma4.patching import note
 
 
 def graphs_of(runner: Any) -> PrefillCudaGraphRunner | None:
@@ -24,15 +26,14 @@ def graphs_of(runner: Any) -> PrefillCudaGraphRunner | None:
     return graphs if isinstance(graphs, PrefillCudaGraphRunner) and isinstance(graphs.backend, BreakableCudaGraphBackend) else None
 
 
-def problem_with(graphs: PrefillCudaGraphRunner, prefill: Any, both: Any) -> str | None:
-    """Why no graph is replayed for ``both``, the batch of all rows, of which ``prefill`` is a part; or None."""
-    rows = both.input_ids.shape[0]
+def problem_with(graphs: PrefillCudaGraphRunner, prefill: Any, rows: int, requests: int) -> str | None:
+    """Why no graph is replayed for ``rows`` rows of ``requests`` requests, of which ``prefill`` is a part; or None."""
     if rows > graphs.max_num_tokens:
         return f"more tokens than the {graphs.max_num_tokens} of the largest prefill graph"
     if graphs.use_captured_attn_metadata:
         return "the attention backend captures its metadata"
     fits = graphs.can_replay_locally(
-        batch_size=both.batch_size,
+        batch_size=requests,
         num_tokens=rows,
         input_embeds=prefill.input_embeds,
         replace_embeds=prefill.replace_embeds,
@@ -46,13 +47,23 @@ def problem_with(graphs: PrefillCudaGraphRunner, prefill: Any, both: Any) -> str
     return None if fits else "SGLang's rules for prefill graphs"
 
 
-def replay(graphs: PrefillCudaGraphRunner, both: Any, kinds: TwoKinds) -> Any:
+def whole(graphs: PrefillCudaGraphRunner, prefill: Part, running: Part) -> WholeGraphs | None:
+    """The graphs of whole forwards, if one of them takes these parts, whose metadata are prepared."""
+    found = whole_graphs.of(graphs)
+    problem = None if found is None else found.problem_with(prefill, running)
+    if problem is not None:
+        note("prefill_beside", f"a joined forward goes in pieces: {problem}")
+    return found if problem is None else None
+
+
+def replay(graphs: PrefillCudaGraphRunner, both: Any, kinds: TwoKinds, whole: WholeGraphs | None = None) -> Any:
     """What the model returns for ``both``, whose layers find the attention of each part in ``kinds``.
 
-    As ``PrefillCudaGraphRunner.execute``, but for metadata of attention, which the parts have.
+    As ``PrefillCudaGraphRunner.execute``, but for metadata of attention, which the parts have. With ``whole`` the parts of ``kinds`` are
+    running requests and prompts, in this order.
     """
     runner, rows = graphs.model_runner, both.input_ids.shape[0]
-    size = graphs._pad_to_bucket(rows, graphs.capture_num_tokens)
+    size = graphs._pad_to_bucket(rows, graphs.capture_num_tokens if whole is None else whole.sizes)
     with graphs.model_context(), graphs.backend.replay_session():
         graphs.raw_num_tokens, graphs.raw_bs = rows, both.batch_size
         graphs.buffer_registry.fill_from(
@@ -62,9 +73,15 @@ def replay(graphs: PrefillCudaGraphRunner, both: Any, kinds: TwoKinds) -> Any:
         for name in BY_ROW:
             setattr(static, name, graphs.buffer_registry.get_slot(name).slice_for(both.batch_size, size))
         static = runner.prepare_dummy_forward_batch(static)
+        if whole is None:
+            key = graphs._shape_key(size, both)
+        else:
+            running, prompts = kinds.parts
+            whole.kinds.fill(prompts, running)
+            key = whole.key(size)
         with _attention(runner, kinds):
             fast_prefill_graph.plan_joined(graphs.layer_model, static, kinds)
-            return graphs._execute_body_capture(both, static, size, rows, graphs._shape_key(size, both))
+            return graphs._execute_body_capture(both, static, size, rows, key)
 
 
 @contextmanager

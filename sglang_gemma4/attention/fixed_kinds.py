@@ -1,0 +1,197 @@
+"""Attention of prompts beside running requests inside a CUDA graph: by tensors at fixed addresses, which each replay fills.
+
+A graph is captured for a number of rows. How many of them are of running requests, how many prompts there are and how long, is on the
+device: offsets of requests that are not there repeat the last one, and a list says which tile of which prompt a program computes. The rows
+of running requests come first. Their kernel writes all rows that it has room for; what it writes into rows of prompts is written again by
+the prompts' kernel, which runs after it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from sglang.srt.layers.attention.triton_backend import logit_capping_mod
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+from sglang.srt.utils.common import async_h2d
+
+from sglang_gemma4.attention.two_kinds import Part, TwoKinds
+from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
+from sglang_gemma4.kernels.attention.limits import few_query_reason, prefill_reason
+from sglang_gemma4.kernels.attention.prefill_attention import list_tiles, prefill_attention, tokens_of
+from sglang_gemma4.kernels.attention.tiles import prompt_tile
+from sglang_gemma4.kernels.card import card
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a replay may have at most.
+
+    Args:
+        running: requests that are decoded, of ``each`` rows; ``prompts``: those that are prefilled.
+        keys: cached keys of all running requests together, ``prefix_keys`` of all prompts.
+        window: keys of a sliding layer that a request sees at most.
+        verify: the running rows' own keys are not in the pool yet (a verify step); else they are (a decode step).
+    """
+
+    running: int
+    each: int
+    prompts: int
+    keys: int
+    prefix_keys: int
+    window: int
+    verify: bool
+
+
+class Keys:
+    """Slots of the keys of one kind of rows, ``[requests + 1]`` offsets into ``[keys]`` slots, for full and for sliding layers."""
+
+    def __init__(self, requests: int, keys: int, window_keys: int, device: torch.device) -> None:
+        def pair(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.zeros(requests + 1, dtype=torch.int32, device=device), torch.zeros(count, dtype=torch.int64, device=device)
+
+        self.full, self.sliding = pair(keys), pair(window_keys)
+
+    def fits(self, requests: int, metadata: Any) -> bool:
+        """Whether a backend's metadata of so many requests has room here."""
+        slots = (metadata.kv_indices, metadata.window_kv_indices)
+        room = (self.full[1], self.sliding[1])
+        return requests < self.full[0].numel() and all(own.numel() <= most.numel() for own, most in zip(slots, room, strict=True))
+
+    def fill(self, requests: int, metadata: Any) -> None:
+        """Take over a backend's metadata of so many requests; those behind them have no keys."""
+        for (offsets, slots), own_offsets, own_slots in (
+            (self.full, metadata.kv_indptr, metadata.kv_indices),
+            (self.sliding, metadata.window_kv_indptr, metadata.window_kv_indices),
+        ):
+            offsets[: requests + 1].copy_(own_offsets[: requests + 1])
+            offsets[requests + 1 :].copy_(own_offsets[requests : requests + 1].expand(offsets.numel() - requests - 1))
+            slots[: own_slots.numel()].copy_(own_slots)
+
+
+class FixedKinds(TwoKinds):
+    """Attention of the rows of running requests, then of prompts, of a forward of ``rows`` rows.
+
+    Args:
+        backend: triton's attention backend, whose pool is read and written.
+        layers: the model's ``RadixAttention``; those with a window all have the same.
+        rows: of the largest graph.
+    """
+
+    def __init__(self, backend: Any, layers: Sequence[Any], rows: int, room: Room, batch: Any) -> None:
+        super().__init__((Part(rows, batch, backend),))
+        device = torch.device(backend.device)
+        self.backend, self.room = backend, room
+        self.running = Keys(room.running, room.keys, room.running * room.window, device)
+        self.prompts = Keys(room.prompts, room.prefix_keys, room.prompts * room.window, device)
+        self.slots = torch.zeros(rows, dtype=torch.int64, device=device)
+        """Where keys go in the buffers of sliding layers; the pool's padding slot for rows that are not there."""
+        self.tokens = {_sliding(layer): self._tokens(layer) for layer in layers}
+        programs = {sliding: -(-rows // tokens) + room.prompts for sliding, tokens in self.tokens.items()}
+        self._host = torch.zeros(room.prompts + 1 + 2 * sum(programs.values()), dtype=torch.int32, device=device)
+        self.starts, *lists = self._host.split([room.prompts + 1, *(2 * count for count in programs.values())])
+        self.tiles = {sliding: own.view(-1, 2) for sliding, own in zip(programs, lists, strict=True)}
+        for tiles in self.tiles.values():
+            tiles[:, 1] = -1  # a capture computes no prompt
+        self.size = rows
+        """Rows of the graph that is captured."""
+
+    def reason_against(self, layer: Any, dtype: torch.dtype) -> str | None:
+        """Why the kernels here do not compute this layer in a forward of ``dtype``, or None."""
+        k_buffer, v_buffer = (self.backend.token_to_kv_pool.get_kv_buffer(layer.layer_id))[:2]
+        if layer.k_scale is not None or layer.v_scale is not None or layer.is_cross_attention or layer.xai_temperature_len > 0:
+            return "a layer has scales, a temperature or an encoder's keys"
+
+        def zeros(heads: int, dim: int) -> torch.Tensor:
+            return torch.zeros(self.room.each, heads, dim, dtype=dtype, device=k_buffer.device)
+
+        q, out = zeros(layer.tp_q_head_num, layer.qk_head_dim), zeros(layer.tp_q_head_num, layer.v_head_dim)
+        k, v = zeros(layer.tp_k_head_num, layer.qk_head_dim), zeros(layer.tp_v_head_num, layer.v_head_dim)
+        new = (k, v) if self.room.verify else (None, None)
+        return few_query_reason(q, k_buffer, v_buffer, out, self.room.each, *new) or prefill_reason(q, k, v, k_buffer, v_buffer, out)
+
+    def fits(self, prompts: Part, running: Part) -> str | None:
+        """Why a replay has no room for these parts, whose metadata are prepared; or None."""
+        room = self.room
+        if running.rows != running.batch.batch_size * room.each:
+            return f"running requests of {running.rows // running.batch.batch_size} rows, not the {room.each} that were captured"
+        if not self.running.fits(running.batch.batch_size, running.backend.forward_metadata):
+            return f"more than {room.running} running requests, or {room.keys} keys of theirs"
+        if not self.prompts.fits(prompts.batch.batch_size, prompts.backend.forward_metadata):
+            return f"more than {room.prompts} prompts, or {room.prefix_keys} cached keys of theirs"
+        return None
+
+    def fill(self, prompts: Part, running: Part) -> None:
+        """For the next replay; the parts fit (:meth:`fits`)."""
+        self.running.fill(running.batch.batch_size, running.backend.forward_metadata)
+        self.prompts.fill(prompts.batch.batch_size, prompts.backend.forward_metadata)
+        self._host.copy_(async_h2d(self._numbers(prompts.batch, running.rows), dtype=torch.int32, device=self._host.device))
+        slots = [part.backend.forward_metadata.swa_out_cache_loc for part in (running, prompts)]
+        if all(own is not None for own in slots):
+            torch.cat(slots, out=self.slots[: running.rows + prompts.rows])
+            self.slots[running.rows + prompts.rows :].zero_()
+
+    def _numbers(self, prompts: Any, before: int) -> list[int]:
+        """Where each prompt's rows begin, and the tiles of sliding and full layers."""
+        starts = [before]
+        for length in prompts.extend_seq_lens_cpu:
+            starts.append(starts[-1] + length)
+        numbers = starts + [starts[-1]] * (self.room.prompts + 1 - len(starts))
+        for sliding, tiles in self.tiles.items():
+            listed = list_tiles(prompts.extend_prefix_lens_cpu, prompts.extend_seq_lens_cpu, self.tokens[sliding], tiles.shape[0])
+            assert listed is not None  # room for a tile of each prompt that is not full, beside those of all rows
+            numbers += listed
+        return numbers
+
+    @property
+    def sliding_slots(self) -> torch.Tensor | None:  # type: ignore[override]
+        """Of the rows of the graph that is captured."""
+        return self.slots[: self.size]
+
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: Any,
+        forward_batch: Any,
+        save_kv_cache: bool = True,
+    ) -> torch.Tensor:
+        """As :meth:`TwoKinds.forward`, of layers that own keys and values."""
+        if k is None or v is None:
+            raise ValueError("a layer that shares another's keys and values is in no graph of a whole joined forward")
+        rows = q.shape[0]
+        q = q.view(rows, layer.tp_q_head_num, layer.qk_head_dim)
+        k, v = k.view(rows, -1, layer.qk_head_dim), v.view(rows, -1, layer.v_head_dim)
+        if save_kv_cache:
+            where = KVWriteLoc.for_batch(forward_batch, swa_loc=self.sliding_slots)
+            self.backend._set_kv_buffer(forward_batch, layer, where, k, v)
+        pool, sliding = self.backend.token_to_kv_pool, _sliding(layer)
+        k_buffer, v_buffer = pool.get_key_buffer(layer.layer_id), pool.get_value_buffer(layer.layer_id)
+        window = layer.sliding_window_size if sliding else -1
+        # Rows that no request has go on through the layers: what they hold must be numbers.
+        out = q.new_zeros(rows, layer.tp_q_head_num, layer.v_head_dim)
+        few = min(self.room.running, rows // self.room.each) * self.room.each
+        offsets, slots = self.running.sliding if sliding else self.running.full
+        few_query_attention(
+            q[:few], k_buffer, v_buffer, offsets[: few // self.room.each + 1], slots, layer.scaling, out=out[:few], queries=self.room.each,
+            k_new=k[:few] if self.room.verify else None, v_new=v[:few] if self.room.verify else None,
+            window=window if self.room.verify else -1,  # the keys of a decode step are those of its window
+            soft_cap=logit_capping_mod(layer.logit_capping_method, layer.logit_cap), checked=True,
+        )  # fmt: skip
+        offsets, slots = self.prompts.sliding if sliding else self.prompts.full
+        prefill_attention(
+            q, k, v, k_buffer, v_buffer, self.starts, offsets, slots, layer.scaling, out=out, longest=rows, window=window,
+            tiles=self.tiles[sliding], checked=True,
+        )  # fmt: skip
+        return out.view(rows, -1)
+
+    def _tokens(self, layer: Any) -> int:
+        """Tokens of a prompt that one program computes."""
+        group, dtype = layer.tp_q_head_num // layer.tp_k_head_num, self.backend.token_to_kv_pool.dtype
+        tile = prompt_tile(group, layer.qk_head_dim, layer.v_head_dim, dtype, card(torch.device(self.backend.device)))
+        return tokens_of(tile, group) if tile is not None else 1
+
+
+def _sliding(layer: Any) -> bool:
+    return layer.sliding_window_size is not None and layer.sliding_window_size > -1

@@ -1,0 +1,147 @@
+"""CUDA graphs of a whole joined forward: prompts beside running requests through all layers, attention included, in one launch.
+
+Between the pieces of a breakable graph each layer's attention is Python, twice, once for each kind of row: on an H200 a joined forward of
+26B-A4B took the host 37 ms whatever its size up to 1,900 rows, and the card 23 for 1,024 (``runs/2026-11-25-26b-beside-host``). Here all
+that a layer reads lies at fixed addresses (:mod:`attention.fixed_kinds`), so nothing is left to Python. SGLang's runner of prefill graphs
+keeps the graphs beside its own, under a variant of their size, and embeds and makes logits around them as around its own.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
+from sglang.srt.model_executor.runner.shape_key import ShapeKey
+from sglang.srt.runtime_context import get_parallel, get_schedule, get_spec
+
+from sglang_gemma4.attention import graph_metadata
+from sglang_gemma4.attention.fixed_kinds import FixedKinds, Room
+from sglang_gemma4.attention.two_kinds import Part
+from sglang_gemma4.models.schedule import short_graphs
+from sglang_gemma4.models.schedule.short_graphs import Replay
+
+VARIANT = "sglang-gemma4 joined"
+GRAPHS = "_sglang_gemma4_whole_graphs"
+SMALLEST = 64
+"""Rows: a few prompt tokens beside a few requests. SGLang pads at most to twice the rows."""
+PROMPTS = 32
+"""Prompts of a forward; more go in pieces."""
+KEYS, PREFIX_KEYS = 4 << 20, 1 << 20
+"""Cached keys of running requests and of prompts at most: 32 and 8 MiB of slots."""
+SCORES = 16 << 20
+"""Scores of a full layer's head beyond which prompts go in pieces, where FlashAttention-4 may compute them. At 512 dimensions it takes 2.7
+ms for 10^12 operations and the kernel here 6.3 (``runs/2026-11-23-26b-prefill``): 6 ms more for 26B-A4B's five such layers, which is what
+the pieces cost the host."""
+
+
+class WholeGraphs:
+    """The graphs of one ``PrefillCudaGraphRunner``.
+
+    Args:
+        graphs: the runner, whose own graphs are captured.
+        room: for what the graphs are captured.
+    """
+
+    def __init__(self, graphs: Any, room: Room) -> None:
+        runner = graphs.model_runner
+        self.graphs = graphs
+        self.sizes = tuple(size for size in graphs.capture_num_tokens if size >= SMALLEST)
+        captured = graphs.capture_prepare(self.sizes[-1])[0]
+        layers = [layer.self_attn.attn for layer in graphs.layer_model.layers]
+        self.kinds = FixedKinds(runner.attn_backend, layers, self.sizes[-1], room, captured)
+        for layer in layers:
+            if problem := self.kinds.reason_against(layer, runner.dtype):
+                raise ValueError(problem)
+
+    def capture(self, record: Callable[[Callable[[], torch.Tensor]], tuple[Replay, torch.Tensor]]) -> None:
+        """Capture all sizes, the largest first; ``record`` as in :class:`short_graphs.ShortGraphs`."""
+        forward = self.graphs.layer_model.forward
+        for size in reversed(self.sizes):
+            batch = self.graphs.capture_prepare(size)[0]
+            self.kinds.size = size
+
+            def run(batch: Any = batch) -> torch.Tensor:
+                batch.residual_stream = None
+                with forward_context(ForwardContext(attn_backend=self.kinds), forward_batch=batch):
+                    found: torch.Tensor = forward(None, batch.positions, batch, input_embeds=batch.input_embeds)
+                return found
+
+            replay, hidden = record(run)
+            backend, key = self.graphs.backend, self.key(size)
+            backend._graphs[key], backend._outputs[key] = _Graph(replay), hidden
+
+    def key(self, size: int) -> ShapeKey:
+        """Under which SGLang's runner keeps the graph of ``size`` rows."""
+        return ShapeKey(size=size, variant_label=VARIANT)
+
+    def problem_with(self, prompts: Part, running: Part) -> str | None:
+        """Why these parts, whose metadata are prepared, go in pieces; or None."""
+        rows, batch = prompts.rows + running.rows, prompts.batch
+        if not self.sizes[0] // 2 <= rows <= self.sizes[-1]:
+            return f"fewer than {self.sizes[0] // 2} rows"
+        if batch.contains_mm_inputs():
+            return "a prompt has images, video or audio"
+        pairs = zip(batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu, strict=True)
+        if sum(new * (prefix + new // 2) for prefix, new in pairs) > SCORES:
+            return "long prompts, for FlashAttention-4"
+        return self.kinds.fits(prompts, running)
+
+
+class _Graph:
+    """What SGLang's backend keeps of a graph: something that replays."""
+
+    def __init__(self, replay: Replay) -> None:
+        self.replay = replay
+
+
+def of(graphs: Any) -> WholeGraphs | None:
+    """The whole graphs of a ``PrefillCudaGraphRunner``, if it has some."""
+    found: WholeGraphs | None = vars(graphs).get(GRAPHS)
+    return found
+
+
+def reason_against(graphs: Any) -> str | None:
+    """Why joined forwards of this runner go in pieces, or None."""
+    runner, model = graphs.model_runner, graphs.layer_model
+    if type(model).__name__ != "Gemma4TextModel":
+        return f"the model is a {type(model).__name__}"
+    if getattr(model.config, "num_kv_shared_layers", None):
+        return "layers share keys and values, and see the rows that are read alone"
+    if get_parallel().tp_size > 1:
+        return f"--tp-size {get_parallel().tp_size}: not tried on several ranks"
+    if graphs.capture_num_tokens[-1] < SMALLEST:
+        return f"the largest prefill graph has {graphs.capture_num_tokens[-1]} tokens, fewer than {SMALLEST}"
+    if not graphs.buffer_registry.has_slot("input_embeds"):
+        return "the prefill graphs take no embeddings"
+    return graph_metadata.reason_against_metadata(runner.attn_backend)
+
+
+def room_of(graphs: Any) -> Room:
+    """What joined forwards of this server may have."""
+    runner, spec = graphs.model_runner, graphs.model_runner.spec_algorithm
+    drafts = 1 if spec.is_none() else int(get_spec().speculative_num_draft_tokens)
+    running = get_schedule().max_running_requests or runner.req_to_token_pool.size
+    running = min(running, runner.req_to_token_pool.size, graphs.capture_num_tokens[-1] // drafts)
+    context = runner.model_config.context_len
+    return Room(
+        running=running,
+        each=drafts,
+        prompts=min(PROMPTS, runner.req_to_token_pool.size),
+        keys=min(running * context, KEYS),
+        prefix_keys=min(PROMPTS * context, PREFIX_KEYS),
+        window=(runner.attn_backend.sliding_window_size or 0) + 1,  # a decode step counts the query's own
+        verify=not spec.is_none(),
+    )
+
+
+def capture(graphs: Any) -> WholeGraphs:
+    """Capture all sizes of a ``PrefillCudaGraphRunner`` for which :func:`reason_against` is None.
+
+    Raises:
+        ValueError: a layer that the kernels do not compute.
+    """
+    whole = WholeGraphs(graphs, room_of(graphs))
+    with torch.no_grad(), graphs.model_context(), short_graphs.capture_session() as record:
+        whole.capture(record)
+    vars(graphs)[GRAPHS] = whole
+    return whole

@@ -1,0 +1,60 @@
+"""Joined forwards as one graph each, attention inside: on the CPU its Python runs again, interpreted, on the tensors of the capture.
+
+Whatever a replay reads that is not at a fixed address is that of the capture, in which there was no request.
+"""
+
+import re
+from typing import Any
+
+import pytest
+
+from sglang_gemma4 import switches
+from tests.engine.engine_fork import Nursery
+from tests.engine.mtp_cases import MTP, greedy, timed
+from tests.engine.reference import CHECKPOINTS, text_prompts
+from tests.engine.test_prefill_beside import ENGINE, SWITCH, joined
+
+GRAPHS: dict[str, Any] = {
+    "disable_overlap_schedule": False,
+    "disable_cuda_graph": False,
+    "disable_decode_cuda_graph": True,
+    "cuda_graph_bs_prefill": [64],  # pieces of few rows launch kernels, which are not recorded
+    "chunked_prefill_size": 64,
+    "max_total_tokens": 1200,
+    "max_running_requests": 4,
+}
+CASES: dict[str, tuple[str, bool, str]] = {
+    "26b-mtp": ("tiny-26b-a4b", True, "0"),
+    "26b-plain-kv-write": ("tiny-26b-a4b", False, "1"),
+}
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_tokens_are_those_of_steps_in_turn(case: str, interpreting: Nursery, nursery: Nursery) -> None:
+    """Two prompts come at once while another request runs, one again with more text (a cached prefix), one longer than a chunk."""
+    family, drafts, writes = CASES[case]
+    texts = text_prompts(family, [20, 40, 12, 75])
+    asked: list[dict[str, Any]] = [{"rid": "long"}, *({"rid": f"gate2.short-{n}", "after": ["long", 2]} for n in range(2))]
+    asked.append({"rid": "again", "after": ["gate2.short-0", -1]})
+    prompts = [*texts[:3], [*texts[1], *texts[3]]]
+    groups = {"all": timed(prompts, [greedy(tokens) for tokens in (24, 3, 4, 3)], asked)}
+    engine: dict[str, Any] = {**ENGINE, **GRAPHS}
+    if drafts:
+        engine |= {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{family}-assistant", "disable_overlap_schedule": False}
+    env = {SWITCH: "0", "TEST_SABOTAGE": "beside_trace:overlapped"}
+    expected = nursery.run(CHECKPOINTS / family, list(groups.values()), env, 400.0, **{**engine, "disable_cuda_graph": True})[0]
+    env = {SWITCH: "1", switches.BESIDE_TOKENS: "4096", "TEST_SABOTAGE": "recorded_graphs:whole", "SGLANG_GEMMA4_ATTENTION": "1"}
+    if writes == "1":  # the launch that norms and rotates writes keys and values into the pool too
+        env["SGLANG_GEMMA4_WITHOUT"] = "draft_argmax,grouped_experts"
+    found = interpreting.run(CHECKPOINTS / family, list(groups.values()), env, 600.0, **engine, attention_backend="triton")[0]
+    log = found[0].log
+    print("\n".join(re.findall(r"^(?:BESIDE|RERUN|REPLAYED).*$|^.*prefill_beside.*$|^.*pieces.*$|^  File.*\n.*|^KeyError.*$", log, re.MULTILINE)))
+    assert [output.token_ids for output in found] == [output.token_ids for output in expected]
+    assert "graphs of whole joined forwards took" in log
+    small = [step for step in joined(log) if sum(step.rows) <= 64]
+    assert any(len(step.prefilled) == 2 for step in small), "two prompts in one graph"
+    assert any(step.prefilled == ["again"] for step in small), "behind a cached prefix"
+    assert len(re.findall(r"^RERUN 64$", log, re.MULTILINE)) == len([step for step in small if sum(step.rows) >= 32])
+    if drafts:
+        counts = [[output.meta_info["spec_correct_drafts_histogram"] for output in answers] for answers in (found, expected)]
+        assert counts[0] == counts[1]
