@@ -14,8 +14,8 @@ PATCH = Patch(
     why="Stock runs a prefill or the running batch: while a queue is admitted, decode falls to a third. It refuses mixed chunks under MTP, "
     "and elsewhere sends decode rows through the prefill kernel.",
     evidence="srt/managers/scheduler.py:3992-4003 · srt/arg_groups/speculative_hook.py:1002 · srt/managers/schedule_batch.py:3267 · "
-    "tests/engine/test_prefill_beside.py · H200, 26B-A4B with MTP, mixed lengths: 3,519 tokens/s for 3,841 without it, three passes, so it "
-    "is off; runs/2026-11-24-26b-beside-vllm, with what a joined step takes",
+    "tests/engine/test_prefill_beside.py, test_whole_graphs.py · H200, 26B-A4B with MTP, mixed lengths: 3,273 tokens/s for 3,783 without "
+    "it, two passes, so it is off; p99 between tokens 96 ms for 201; runs/2026-11-25-26b-whole-graphs, with what a joined step takes",
     remove_when="SGLang verifies drafts and prefills in one forward.",
     hooks=(
         Hook(f"{SCHEDULER}.get_next_batch_to_run", "around", f"{BESIDE}:next_batches", "9c5ef6348963"),

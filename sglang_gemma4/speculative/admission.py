@@ -6,7 +6,8 @@ launches that take the time. From these follow
 
 - the rows of a step with which prompts get on fastest while a running request's gap between two tokens stays within ``gap`` plain steps, or
   within what is not much longer than the shortest joined step (:data:`FREE`): where launches alone exceed the bound, fewer tokens would
-  only delay first tokens;
+  only delay first tokens. The plain step is that of all requests, those that wait among them: it is what a running request waits for once
+  they have joined, and a few running ones are not to hold up a queue;
 - whether joined steps are worth it: not where a prefill and a plain step in turn take less time;
 - whether a few waiting tokens are worth a joined step yet, or are gathered with others for up to ``gap - 1`` plain steps. They are worth
   one when the waiting requests' empty places have cost as much as what the step takes longer than a plain one.
@@ -37,6 +38,9 @@ SAMPLES, ENOUGH = 9, 3
 longer and the next one shorter, so the least time is not taken either."""
 OLD = 2000
 """Steps after which a size that no step had is timed anew: contexts have grown, or what was timed was disturbed."""
+AGAIN = 600
+"""The same of joined steps, if what is known of smaller ones is within the bound: a size whose first steps waited for a compiler is not
+left out for long, and trials stay a hundredth of the steps."""
 TINY = 0.25
 """Waiting tokens up to this part of what may go beside are gathered."""
 LOOK_EVERY = 24
@@ -51,11 +55,20 @@ def ladder(most: int) -> list[int]:
     return sizes
 
 
+def in_a_graph(tokens: int, rows: int, sizes: Sequence[int]) -> int:
+    """``tokens`` of prompts or as many as fit into the largest of ``sizes`` beside ``rows`` rows: without a graph a step of 1,936 rows took
+    79 ms for 40 (``runs/2026-11-25-26b-whole-graphs``)."""
+    room = sizes[-1] - rows if sizes else 0
+    return min(tokens, room) if room >= LEAST else tokens
+
+
 class Times:
     """Times by size, where sizes between two of :func:`ladder` are taken together; between them linear."""
 
-    def __init__(self, octave: int = 2, growth: float = 1.0) -> None:
-        """``octave``: sizes of an octave that are kept apart, 1 or 2. Above what was measured times grow with the size to ``growth``."""
+    def __init__(self, octave: int = 2, growth: float = 1.0, old: int = OLD) -> None:
+        """``octave``: sizes of an octave that are kept apart, 1 or 2. Above what was measured times grow with the size to ``growth``.
+        After ``old`` steps without a size it is not known any more."""
+        self._old = old
         self._found: dict[int, deque[tuple[int, float]]] = {}
         self._last: dict[int, int] = {}
         self._octave, self._growth = octave, growth
@@ -67,9 +80,9 @@ class Times:
         return self._octave * octave + (self._octave == 2 and size > 3 << octave >> 2)
 
     def add(self, size: int, seconds: float, step: int = 0) -> None:
-        """Record the time of the ``step``-th step; it takes the place of what is :data:`OLD`."""
+        """Record the time of the ``step``-th step; it takes the place of what is old."""
         key = self._key(size)
-        if step - self._last.get(key, step) >= OLD:
+        if step - self._last.get(key, step) >= self._old:
             del self._found[key]
         self._last[key] = step
         self._found.setdefault(key, deque(maxlen=SAMPLES)).append((size, seconds))
@@ -78,7 +91,12 @@ class Times:
     def known(self, size: int, step: int = 0) -> bool:
         """Whether enough steps of about this size were timed, not too long before the ``step``-th."""
         key = self._key(size)
-        return len(self._found.get(key, ())) >= ENOUGH and step - self._last[key] < OLD
+        return len(self._found.get(key, ())) >= ENOUGH and step - self._last[key] < self._old
+
+    def below(self, size: int) -> float | None:
+        """The time of the largest known size that is smaller, which is the least that ``size`` may take; None where there is none."""
+        smaller = [seconds for own, seconds in self.points() if self._key(int(own)) < self._key(size)]
+        return smaller[-1] if smaller else None
 
     def points(self) -> list[tuple[float, float]]:
         """Sizes and times in order; a larger size never has a shorter time."""
@@ -116,7 +134,7 @@ class Admission:
 
     def __init__(self, gap: float) -> None:
         self.gap = gap
-        self.plain, self.alone, self.joined = Times(octave=1, growth=GROWTH), Times(), Times()
+        self.plain, self.alone, self.joined = Times(octave=1, growth=GROWTH), Times(), Times(old=AGAIN)
         self._last: float | None = None
         self._held_since: float | None = None
         self._lost = 0.0
@@ -147,25 +165,36 @@ class Admission:
         """Nothing runs: the time until the next result is no step's."""
         self._last = None
 
-    def tokens(self, running: int, each: int, waiting: int, most: int, sizes: Sequence[int] = ()) -> int:
+    def tokens(self, running: int, each: int, waiting: int, most: int, sizes: Sequence[int] = (), joining: int = 0) -> int:
         """How many of ``waiting`` prompt tokens may go beside ``running`` requests of ``each`` rows in one step, at most ``most``.
 
         Args:
-            sizes: rows that are not padded, ascending; others are padded to the next of them.
+            sizes: rows that are not padded, ascending; others are padded to the next of them, and none has more than the last where the
+                running requests leave room for prompts.
+            joining: requests that wait.
         """
         rows = running * each
         room = [size for size in (*sizes, *ladder(most), rows + most) if rows + min(LEAST, most) <= size <= rows + most]
+        within = [size for size in room if sizes and size <= sizes[-1]]
+        room = within or room
+        bound = self._bound(running + joining)
         for size in TRIED:
             if size in room and waiting >= size - rows and not self.joined.known(size, self._step):
-                return size - rows
-        if not self.joined.points():
+                least = self.joined.below(size)
+                if least is None or bound is None or least <= bound:
+                    return size - rows
+        if bound is None:
             return min(most, max(TRIED[0] - rows, LEAST))
         last = sizes[-1] if sizes else 0
         timed = {size: self._of_rows(size, sizes) for size in room if size in sizes or size > last or size == rows + most}
-        shortest = min(timed.values())
-        bound = max(self.gap * (self.plain.at(running) or FEW * shortest), FREE * shortest)
+        bound = max(bound, FREE * min(timed.values()))
         rates = {size: (size - rows) / seconds for size, seconds in timed.items() if seconds <= bound}
         return max(rates, key=lambda size: rates[size]) - rows
+
+    def _bound(self, requests: int) -> float | None:
+        """Seconds of a joined step at most, by the plain step of so many requests; None until a joined step was timed."""
+        points = self.joined.points()
+        return self.gap * (self.plain.at(requests) or FEW * points[0][1]) if points else None
 
     def _of_rows(self, rows: int, sizes: Sequence[int] = ()) -> float:
         """Seconds of a joined step; an estimate where no such size was timed, infinite where none was."""

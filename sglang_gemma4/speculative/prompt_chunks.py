@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.runtime_context import get_parallel, get_spec
 
 from sglang_gemma4 import switches
 from sglang_gemma4.models.schedule import joined_graph
 from sglang_gemma4.patching import note
 from sglang_gemma4.speculative import beside_reasons
-from sglang_gemma4.speculative.admission import Admission, Way
+from sglang_gemma4.speculative.admission import Admission, Way, in_a_graph
 from sglang_gemma4.speculative.beside_bounds import gap, most_tokens
 
 logger = logging.getLogger(__name__)
@@ -63,9 +64,11 @@ def bounded(scheduler: Any, running: Any, last: Any) -> Iterator[None]:
     ):
         yield
         return
-    most = most_tokens()
+    most, requests = most_tokens(), decoded(running, last)
     if most is None and measured():
-        most = _by_times(scheduler, max(len(running.reqs), 1), size)
+        most = _by_times(scheduler, requests, size)
+    elif most is not None:
+        most = in_a_graph(most, requests * rows_each(scheduler), _unpadded(scheduler))
     if most is not None:
         scheduler.chunked_prefill_size = min(size, -(-most // scheduler.page_size) * scheduler.page_size)
     try:
@@ -82,7 +85,8 @@ def _waits(scheduler: Any) -> bool:
 def _by_times(scheduler: Any, requests: int, size: int) -> int | None:
     """Prompt tokens of the next step, at most ``size``; None: as many as SGLang likes, since the step after it will decode."""
     each, waiting = rows_each(scheduler), max(_waiting_tokens(scheduler), 1)
-    most = admission().tokens(requests, each, waiting, size, _unpadded(scheduler))
+    joining = max(min(len(scheduler.waiting_queue), scheduler.max_running_requests - requests), 0)
+    most = admission().tokens(requests, each, waiting, size, _unpadded(scheduler), joining)
     _next[0] = way = admission().way(requests, each, min(most, waiting))
     if way is not Way.IN_TURN:
         return most
@@ -103,8 +107,13 @@ def _unpadded(scheduler: Any) -> Sequence[int]:
 
 def busy(running: Any, last: Any) -> bool:
     """Whether requests are decoded: those of the running batch, and those whose prefill has just ended."""
-    prefilled = last is not None and last.forward_mode.is_extend() and last.batch_size() > (last.chunked_req is not None)
-    return prefilled or not running.is_empty()
+    return decoded(running, last) > 0
+
+
+def decoded(running: Any, last: Any) -> int:
+    """Requests that are decoded next, some of which may end before."""
+    prefilled = last is not None and last.forward_mode in (ForwardMode.EXTEND, ForwardMode.MIXED)
+    return len(running.reqs) + (last.batch_size() - (last.chunked_req is not None) if prefilled else 0)
 
 
 def gather(original: Callable[..., bool], scheduler: Any, running: Any) -> bool:

@@ -48,7 +48,11 @@ def test_tokens_are_those_of_steps_in_turn(case: str, interpreting: Nursery, nur
         env["SGLANG_GEMMA4_WITHOUT"] = "draft_argmax,grouped_experts"
     found = interpreting.run(CHECKPOINTS / family, list(groups.values()), env, 600.0, **engine, attention_backend="triton")[0]
     log = found[0].log
-    print("\n".join(re.findall(r"^(?:BESIDE|RERUN|REPLAYED).*$|^.*prefill_beside.*$|^.*pieces.*$|^  File.*\n.*|^KeyError.*$", log, re.MULTILINE)))
+    print(
+        "\n".join(
+            re.findall(r"^(?:BESIDE|RERUN|REPLAYED).*$|^.*prefill_beside.*$|^.*pieces.*$|^  File.*\n.*|^KeyError.*$", log, re.MULTILINE)
+        )
+    )
     assert [output.token_ids for output in found] == [output.token_ids for output in expected]
     assert "graphs of whole joined forwards took" in log
     small = [step for step in joined(log) if sum(step.rows) <= 64]

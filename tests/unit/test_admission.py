@@ -2,7 +2,20 @@
 
 import pytest
 
-from sglang_gemma4.speculative.admission import ENOUGH, FREE, LEAST, LOOK_EVERY, OLD, TRIED, Admission, Times, Way, ladder
+from sglang_gemma4.speculative.admission import (
+    AGAIN,
+    ENOUGH,
+    FREE,
+    LEAST,
+    LOOK_EVERY,
+    OLD,
+    TRIED,
+    Admission,
+    Times,
+    Way,
+    in_a_graph,
+    ladder,
+)
 
 PLAIN, LAUNCHES, ROW, TOKEN = 0.020, 0.021, 0.00002, 0.00001
 """Seconds of a plain step, of a joined step's launches, of a row of one, of a token of a prefill alone."""
@@ -74,6 +87,41 @@ def test_a_small_batch_does_not_hold_up_prompts() -> None:
     assert joined(LEAST) > 2.0 * 0.010
     assert found == 1024 - 32
     assert joined(1024) <= FREE * joined(LEAST) < joined(1536)
+
+
+def test_a_few_running_requests_do_not_hold_up_a_queue() -> None:
+    """A plain step of 4 takes 9 ms, of the 80 that there will be 26: what they wait for then, they may wait for now."""
+    card = Card(2.0)
+    for requests, seconds in ((4, 0.009), (80, 0.026)):
+        for _ in range(ENOUGH):
+            card.step(0, requests, seconds)
+    card.learn(4)
+    alone, queue = (card.admission.tokens(4, EACH, WAITING, MOST, SIZES, joining) for joining in (1, 76))
+    assert (alone, queue) == (1024 - 16, 2048 - 16)
+
+
+def test_no_more_rows_than_a_graph_has() -> None:
+    """Three plain steps are the time of 3,000 rows, but there is no graph of so many; beside 600 requests none has room at all."""
+    card = Card(3.0).plain(80).learn(80)
+    assert card.admission.tokens(80, EACH, WAITING, MOST, SIZES) == 2048 - 320
+    assert card.admission.tokens(600, EACH, WAITING, MOST, SIZES) >= LEAST
+    assert in_a_graph(1900, 320, SIZES) == 2048 - 320
+    assert in_a_graph(1900, 2400, SIZES) == in_a_graph(1900, 320, ()) == 1900
+
+
+def test_a_size_whose_first_steps_were_disturbed_is_tried_again_within_the_bound() -> None:
+    """2,048 rows seemed to take 90 ms; 1,024 take 21, within two plain steps of 20 ms and not within two of 5."""
+    for plain, again in ((PLAIN, True), (0.005, False)):
+        card = Card(2.0, plain=plain).plain(80)
+        for rows, seconds in ((1024, None), (2048, 0.09), (512, None)):
+            for _ in range(ENOUGH):
+                card.step(rows - 320, 80, seconds)
+        found = []
+        for _ in range(AGAIN + 2 * ENOUGH):
+            found.append(card.admission.tokens(80, EACH, WAITING, MOST, SIZES))
+            card.step(found[-1], 80)
+        assert 2048 - 320 not in found[: AGAIN - 2 * ENOUGH]
+        assert (2048 - 320 in found) is again
 
 
 def test_steps_in_turn_where_they_take_less_time() -> None:

@@ -152,8 +152,8 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
     request = tl.load(tiles_ptr + 2 * tl.program_id(0)).to(tl.int64) if LISTED else tl.program_id(2).to(tl.int64)
     begin = tl.load(qo_indptr_ptr + request).to(tl.int64)
     tokens = (tl.load(qo_indptr_ptr + request + 1).to(tl.int64) - begin).to(tl.int32)
-    last = tl.cdiv(tokens, TOKENS) - 1
-    tile = tl.load(tiles_ptr + 2 * tl.program_id(0) + 1) if LISTED else last - tl.program_id(0)
+    final = tl.cdiv(tokens, TOKENS) - 1
+    tile = tl.load(tiles_ptr + 2 * tl.program_id(0) + 1) if LISTED else final - tl.program_id(0)
     if tile >= 0:
         start = tl.load(kv_indptr_ptr + request).to(tl.int64)
         prefix = (tl.load(kv_indptr_ptr + request + 1).to(tl.int64) - start).to(tl.int32)
