@@ -117,3 +117,12 @@ def test_nothing_in_a_joined_forward_waits_for_the_device(kind: str, answers: An
     found = [step["waits"] for step in joined(answers[f"{kind} 1"][1])[2:]]
     print(kind, found)
     assert not [place for waits in found for place in waits]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_in_an_iteration_waits_for_the_device(kind: str, answers: Answers) -> None:
+    """Choosing batches and launching both; the results of the iteration before come by an event, which is not counted."""
+    found = [json.loads(line) for line in re.findall(r"ITERATION (\{.*\})", answers[f"{kind} 1"][1])][2:]
+    print(kind, found)
+    assert found
+    assert not [place for iteration in found for place in iteration["waits"]]
