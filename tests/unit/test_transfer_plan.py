@@ -13,8 +13,8 @@ from sglang_gemma4.disaggregation.plan import Group, PlanError
 
 SIZES = (1, 2, 4, 8)
 PAIRS = tuple(itertools.product(SIZES, SIZES))
-TINY = (Group("full", 1, 2, 128), Group("sliding", 5, 4, 64, 32))  # tiny-26b-a4b
-MODELS = {name: plan_table.groups(name) for name in ("e2b", "e4b", "26b-a4b", "31b")} | {"tiny-26b-a4b": TINY}
+TWELVE = (Group("full", 1, 1, 1024), Group("sliding", 5, 8, 512, 1024))  # heads of 12B, whose number of layers is not known here
+MODELS = {name: plan_table.groups(name) for name in ("e2b", "e4b", "26b-a4b", "31b")} | {"12b": TWELVE}
 UNTOUCHED = -1
 
 
