@@ -74,11 +74,10 @@ class _Live:
             else ""
         )
 
-    def serve(self, server: int, batch: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Send or receive requests all at once, those of one decode server."""
+    def serve(self, batch: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Send all of these requests at once, or receive those of this decode server."""
         requests = [rank_memory.Request(**request) for request in batch]
-        if self.role == "decode" and server != self.server:
-            return {"failed": {}, "wrong": None}
+        requests = [request for request in requests if self.role == "prefill" or request.server == self.server]
         before, started = dict(rank_agents.sent), time.monotonic()
         failed = self._send(requests) if self.role == "prefill" else self._receive(requests)
         if self.role == "prefill":
@@ -137,8 +136,9 @@ class _Live:
     def _end(self, parties: Mapping[int, Any], deadline: float) -> dict[int, str]:
         """Poll until each has ended; why those that failed did."""
         failed: dict[int, str] = {}
-        waiting = dict(parties)
-        while waiting and time.monotonic() < deadline:
+        waiting, late = dict(parties), False
+        while waiting and not late:
+            late = time.monotonic() >= deadline  # a last look where this process stood still
             for room, party in list(waiting.items()):
                 state = party.poll()
                 if state == SUCCESS:

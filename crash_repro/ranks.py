@@ -82,9 +82,9 @@ def run(cell: Cell) -> dict[str, Any]:
         up = [rank.answer(120) for rank in everyone]
         if bad := [answer for answer in up if answer != "up"]:
             return {"wrong": f"a rank did not start: {bad[0]}", "requests": {}}
-        for server, requests in _batches(cell):
+        for requests in _batches(cell):
             for rank in everyone:
-                rank.tell("serve", server, [dataclasses.asdict(request) for request in requests])
+                rank.tell("serve", [dataclasses.asdict(request) for request in requests])
         return _judge(cell, prefill, decode)
     finally:
         for rank in everyone:
@@ -93,14 +93,10 @@ def run(cell: Cell) -> dict[str, Any]:
         bootstrap.join(10)
 
 
-def _batches(cell: Cell) -> list[tuple[int, list[rank_memory.Request]]]:
-    """Requests by decode server, all of one at once; the one that a fault is about comes after those of its server."""
-    found = []
-    for server in range(len(cell.decode)):
-        mine = [request for request in cell.requests if request.server == server]
-        last = [request for request in mine if cell.fault.endswith("dies") and request.room == rank_life.VICTIM]
-        found += [(server, batch) for batch in ([request for request in mine if request not in last], last) if batch]
-    return found
+def _batches(cell: Cell) -> list[list[rank_memory.Request]]:
+    """All requests at once; where a prefill rank is to die the one that it dies with comes after the others."""
+    last = [request for request in cell.requests if cell.fault == "prefill rank dies" and request.room == rank_life.VICTIM]
+    return [batch for batch in ([request for request in cell.requests if request not in last], last) if batch]
 
 
 def _judge(cell: Cell, prefill: Sequence[Rank], decode: Sequence[Rank]) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class Layout:
     def select(self, page_indices: Any, pages: int) -> Any:
         """Which of the pieces of ``runs`` belong to these pages: int32 ``[buffers * pages * per_page]``, buffer by buffer."""
         index = self._within(page_indices)
-        start = np.arange(len(self.pieces), dtype=np.int64) * (pages * self.per_page)
+        start: Any = np.arange(len(self.pieces), dtype=np.int64) * (pages * self.per_page)
         return (start[:, None] + index[None, :]).ravel().astype(np.int32)
 
     def blocks(self, source_pages: Any, target_pages: Any) -> list[tuple[Any, Any, Any]]:

@@ -73,7 +73,11 @@ class Pair:
             decode = self.engine_class(disaggregation_mode="decode", **arguments)
             with open(asked) as requests, open(answer, "w") as output:
                 for line in requests:
-                    print(json.dumps(decode.generate(**json.loads(line))), file=output, flush=True)
+                    try:
+                        said = decode.generate(**json.loads(line))
+                    except Exception as error:
+                        said = {"error": str(error)}
+                    print(json.dumps(said), file=output, flush=True)
             os._exit(0)
         os.close(answer)
         self.ask, self.answers = open(ask, "w"), open(answers)  # noqa: SIM115 - they live as long as the pair
@@ -81,13 +85,22 @@ class Pair:
 
     def generate(self, **request: Any) -> Any:
         """The same batch to both servers."""
+        request = self.to_decode(**request)
+        self.prefill.generate(**request)
+        return self.answer()
+
+    def answer(self) -> Any:
+        """What the decode server says next."""
+        return json.loads(self.answers.readline() or '{"error": "the decode server ended"}')
+
+    def to_decode(self, **request: Any) -> dict[str, Any]:
+        """A batch to the decode server alone; the same for the prefill server."""
         count = len(request["input_ids"])
         request |= {"bootstrap_host": ["127.0.0.1"] * count, "bootstrap_port": [self.port] * count}
         request["bootstrap_room"] = list(range(self.room, self.room + count))
         self.room += count
         print(json.dumps(request), file=self.ask, flush=True)
-        self.prefill.generate(**request)
-        return json.loads(self.answers.readline())
+        return request
 
     def shutdown(self) -> None:
         """End the prefill server; the decode server ends with the case's process group."""
@@ -114,3 +127,12 @@ def nixl() -> None:
     sys.path.append(str(Path(__file__).parents[2] / "crash_repro"))
     importlib.import_module("rank_agents").install("nixl")
     Pair.backend = "nixl"
+
+
+def ask_decode_twice(engine: Any, group: dict[str, Any]) -> list[dict[str, Any]]:
+    """A client: the decode server is asked two times, and its answers are texts."""
+    said = []
+    for _ in range(2):
+        engine.to_decode(input_ids=group["prompts"], sampling_params={"max_new_tokens": 4})
+        said.append({"token_ids": [], "text": json.dumps(engine.answer()), "logprobs": [], "meta_info": {}})
+    return said

@@ -33,3 +33,19 @@ def test_the_same_answers_as_one_server(prefill: int, decode: int, backend: str,
         assert answer.token_ids == reference.token_ids
         assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-3)
         assert answer.meta_info["spec_verify_ct"] == reference.meta_info["spec_verify_ct"] < len(answer.token_ids), "drafts were accepted"
+    assert f"transfer plan, prefill rank 0 of {prefill} to decode rank 0 of {decode}: full layers: 1 of" in found[0].log
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"page_size": 16}, "prefill server has page_size=1, but decode server has page_size=16"),
+        ({"kv_cache_dtype": "bfloat16"}, "KV cache dtype mismatch"),
+    ],
+)
+def test_a_server_that_does_not_fit_is_named_to_the_client(given: dict[str, Any], said: str, nursery: Nursery) -> None:
+    environment = {"TEST_SABOTAGE": "pd_pair:pair", "TEST_DECODE_ARGUMENTS": json.dumps(given)}
+    groups = [Group(PROMPTS[:1], client="pd_pair:ask_decode_twice")]
+    found = nursery.run(resolve("tiny-26b-a4b"), groups, env=environment, page_size=1)[0]
+    for answer in found:
+        assert said in answer.text, "both requests are told, so the server lives"

@@ -30,7 +30,8 @@ REQUESTS = (
 )
 PAGE_SIZES = (1, 16, 64)
 MODELS = ("e2b", "e4b", "12b", "26b-a4b", "31b")
-SHORT = {"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "6"}
+SHORT = {"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "12", "UCX_TCP_MAX_CONN_RETRIES": "2"}
+"""UCX tries 25 times to reach a process that has died, and NIXL holds the GIL of the prefill rank's process meanwhile: a minute."""
 
 
 def try_cells(nursery: Nursery, *cells: dict[str, Any], stock: bool = False) -> list[dict[str, Any]]:
