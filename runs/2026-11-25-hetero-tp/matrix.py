@@ -28,7 +28,7 @@ def run(arm: str) -> None:
     for model in MODELS:
         pairs = [pair for pair in itertools.product(SIZES, SIZES) if (arm, model, *pair) not in done]
         cells = [
-            {"model": model, "prefill": prefill, "decode": [decode], "page_size": PAGE_SIZE, "requests": REQUESTS, "seconds": 6.0}
+            {"model": model, "prefill": prefill, "decode": [decode], "page_size": PAGE_SIZE, "requests": REQUESTS, "seconds": 20.0}
             for prefill, decode in pairs
         ]
         if not cells:
