@@ -17,6 +17,7 @@ def constant(name: str) -> str:
     return found.group(1)
 
 
+PD = ["nixl==1.5.1"]  # PD over NIXL; brings nixl-cu12 and nixl-cu13, which need nothing beyond torch
 BENCH = ["matplotlib", "pandas"]
 EVAL = ["sgl-eval==0.1.3"]  # pinned: its task table and loader are reached below its public functions, which fix the seed
 
@@ -58,10 +59,11 @@ setup(
     include_package_data=True,
     install_requires=[f"sglang=={constant('SUPPORTED_SGLANG')}", "jsonschema"],  # SGLang imports it too, and does not say so
     extras_require={
-        "test": ["pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "peft", "ruff", "mypy", *BENCH, *EVAL],
+        "test": ["pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "peft", "ruff", "mypy", *BENCH, *EVAL, *PD],
         "dev": ["pre-commit"],
         "bench": BENCH,
         "eval": EVAL,
+        "pd": PD,
     },
     entry_points={
         "sglang.srt.plugins": ["sglang_gemma4 = sglang_gemma4.plugin:register"],

@@ -60,6 +60,7 @@ ORDER = (
     "stop_order",
     "prefill_beside",
     "pd_draft",
+    "hetero_tp",
     "lora",
     "lora_mtp",
     "image_masks",

@@ -75,7 +75,7 @@ _TABLE = (
         "SGLANG_GEMMA4_MODEL_FIXES",
         True,
         "correctness",
-        "Router scale, experts' gelu, window and page tables are what the config asks for.",
+        "Router scale, gelu, window, page tables, and KV sent between servers, are as the config asks.",
     ),
     Switch(
         "SGLANG_GEMMA4_WEIGHT_UPDATES", True, "correctness", "Nothing stale is left after a weight update, or after memory was released."

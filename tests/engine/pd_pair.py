@@ -1,7 +1,8 @@
 """A prefill and a decode server of SGLang, two processes on a CPU: ``TEST_SABOTAGE=pd_pair:pair``.
 
 All of it is SGLang's Mooncake backend (bootstrap server, registration, pairing of buffers, transfer threads) except the library that
-moves the bytes: here the kernel does, from process to process. ``TEST_DECODE_ENV`` is JSON: variables for the decode server alone.
+moves the bytes: here the kernel does, from process to process. ``TEST_DECODE_ENV`` is JSON: variables for the decode server alone;
+``TEST_DECODE_ARGUMENTS`` its engine's arguments where they are not the prefill server's. ``nixl`` has real NIXL agents over host memory.
 """
 
 import ctypes
@@ -11,6 +12,7 @@ import os
 import sys
 import types
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import host_cache  # type: ignore[import-not-found]  # beside the nursery, which is no package
@@ -53,23 +55,29 @@ class Pair:
     """Both servers behind the interface of ``Engine`` that the nursery uses; answers are the decode server's."""
 
     engine_class: Any
+    backend = "mooncake"
     _set_startup_time: Any  # the engine's own, which patches/start_times.py hooks
 
     def __init__(self, **arguments: Any) -> None:
         from sglang.srt.utils.network import get_free_port
 
         self.port, self.room = get_free_port(), 100
-        arguments |= {"disaggregation_transfer_backend": "mooncake", "disaggregation_bootstrap_port": self.port}
+        arguments |= {"disaggregation_transfer_backend": self.backend, "disaggregation_bootstrap_port": self.port}
         # Both load at once, and what one takes is missing from the free memory the other counts; --max-total-tokens bounds the pools.
         arguments["mem_fraction_static"] = 0.5
         asked, ask = os.pipe()
         answers, answer = os.pipe()
         if os.fork() == 0:
             os.environ.update(json.loads(os.environ.get("TEST_DECODE_ENV", "{}")))
+            arguments |= json.loads(os.environ.get("TEST_DECODE_ARGUMENTS", "{}"))
             decode = self.engine_class(disaggregation_mode="decode", **arguments)
             with open(asked) as requests, open(answer, "w") as output:
                 for line in requests:
-                    print(json.dumps(decode.generate(**json.loads(line))), file=output, flush=True)
+                    try:
+                        said = decode.generate(**json.loads(line))
+                    except Exception as error:
+                        said = {"error": str(error)}
+                    print(json.dumps(said), file=output, flush=True)
             os._exit(0)
         os.close(answer)
         self.ask, self.answers = open(ask, "w"), open(answers)  # noqa: SIM115 - they live as long as the pair
@@ -77,13 +85,22 @@ class Pair:
 
     def generate(self, **request: Any) -> Any:
         """The same batch to both servers."""
+        request = self.to_decode(**request)
+        self.prefill.generate(**request)
+        return self.answer()
+
+    def answer(self) -> Any:
+        """What the decode server says next."""
+        return json.loads(self.answers.readline() or '{"error": "the decode server ended"}')
+
+    def to_decode(self, **request: Any) -> dict[str, Any]:
+        """A batch to the decode server alone; the same for the prefill server."""
         count = len(request["input_ids"])
         request |= {"bootstrap_host": ["127.0.0.1"] * count, "bootstrap_port": [self.port] * count}
         request["bootstrap_room"] = list(range(self.room, self.room + count))
         self.room += count
         print(json.dumps(request), file=self.ask, flush=True)
-        self.prefill.generate(**request)
-        return json.loads(self.answers.readline())
+        return request
 
     def shutdown(self) -> None:
         """End the prefill server; the decode server ends with the case's process group."""
@@ -102,3 +119,20 @@ def pair() -> None:
     where: Any = importlib.import_module("sglang.srt.entrypoints.engine")
     Pair._set_startup_time = staticmethod(where.Engine._set_startup_time)
     Pair.engine_class, where.Engine = where.Engine, Pair
+
+
+def nixl() -> None:
+    """The same over NIXL."""
+    pair()
+    sys.path.append(str(Path(__file__).parents[2] / "crash_repro"))
+    importlib.import_module("rank_agents").install("nixl")
+    Pair.backend = "nixl"
+
+
+def ask_decode_twice(engine: Any, group: dict[str, Any]) -> list[dict[str, Any]]:
+    """A client: the decode server is asked two times, and its answers are texts."""
+    said = []
+    for _ in range(2):
+        engine.to_decode(input_ids=group["prompts"], sampling_params={"max_new_tokens": 4})
+        said.append({"token_ids": [], "text": json.dumps(engine.answer()), "logprobs": [], "meta_info": {}})
+    return said

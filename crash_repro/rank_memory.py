@@ -1,0 +1,171 @@
+"""KV pools of ranks of a Gemma 4 in SGLang's own classes, filled and compared byte for byte: no model, no engine."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+UNTOUCHED = 0xA5
+"""What every byte of a decode rank's pools is before anything arrives."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers:
+    """Layers of one kind: how many, KV heads of the model, elements of a head."""
+
+    count: int
+    heads: int
+    head_dim: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The two kinds and the window of the sliding ones; elements are two bytes."""
+
+    full: Layers
+    sliding: Layers
+    window: int
+
+
+# Layers, KV heads and the ratio of head sizes are the released ones'; heads are 16 times smaller, and the window is short.
+SMALL = 16
+MODELS = {
+    "e2b": Model(Layers(3, 1, 512 // SMALL), Layers(12, 1, 256 // SMALL), 48),
+    "e4b": Model(Layers(4, 2, 512 // SMALL), Layers(20, 2, 256 // SMALL), 48),
+    "26b-a4b": Model(Layers(5, 2, 512 // SMALL), Layers(25, 8, 256 // SMALL), 48),
+    "31b": Model(Layers(10, 4, 512 // SMALL), Layers(50, 16, 256 // SMALL), 48),
+    "12b": Model(Layers(1, 1, 512 // SMALL), Layers(5, 8, 256 // SMALL), 48),  # its heads; its number of layers is not known here
+    "four-heads": Model(Layers(2, 4, 32), Layers(4, 4, 16), 48),
+    "26b-a4b-full-size": Model(Layers(5, 2, 512), Layers(25, 8, 256), 1024),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A prompt's tokens, how many of them the decode server has already, tokens of a prefill chunk, and which decode server it goes to."""
+
+    room: int
+    tokens: int
+    prefix: int = 0
+    chunk: int = 1 << 20
+    server: int = 0
+
+
+class Pages:
+    """Pages of requests on one server: each rank of it has the same, in no order that the other server has."""
+
+    def __init__(
+        self, model: Model, page_size: int, requests: Sequence[Request], seed: int, behind_prefix: bool, whole_window: bool = False
+    ) -> None:
+        import numpy as np
+
+        self.model, self.page_size = model, page_size
+        self.count = {name: 5 + sum(-(-request.tokens // page_size) for request in requests) for name in ("full", "sliding")}
+        random = np.random.default_rng(seed)
+        free = {name: list(1 + random.permutation(count - 1)) for name, count in self.count.items()}  # page 0 is SGLang's padding
+        self.of: dict[int, dict[str, tuple[range, Any]]] = {}
+        for request in requests:
+            wanted = self.wanted(request, request.prefix if behind_prefix else 0, whole_window)
+            self.of[request.room] = {
+                name: (positions, np.array([free[name].pop() for _ in positions], dtype=np.int32)) for name, positions in wanted.items()
+            }
+
+    def wanted(self, request: Request, prefix: int, whole_window: bool) -> dict[str, range]:
+        """Positions of the pages of a request behind ``prefix`` tokens; of sliding layers those of the last window, or all in it."""
+        last = -(-request.tokens // self.page_size)
+        window = max(0 if whole_window else request.prefix, request.tokens - self.model.window)
+        return {"full": range(prefix // self.page_size, last), "sliding": range(window // self.page_size, last)}
+
+
+def pool(model: Model, page_size: int, pages: Pages, ranks: int) -> Any:
+    """A rank's ``SWAKVPool`` of a server with ``ranks`` ranks."""
+    import torch
+    from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
+
+    full, sliding = model.full, model.sliding
+    return SWAKVPool(
+        size=(pages.count["full"] - 1) * page_size,
+        size_swa=(pages.count["sliding"] - 1) * page_size,
+        page_size=page_size,
+        dtype=torch.bfloat16,
+        head_num=max(1, full.heads // ranks),
+        head_dim=full.head_dim,
+        swa_head_num=max(1, sliding.heads // ranks),
+        swa_head_dim=sliding.head_dim,
+        swa_v_head_dim=sliding.head_dim,
+        v_head_dim=full.head_dim,
+        full_attention_layer_ids=list(range(full.count)),
+        swa_attention_layer_ids=list(range(full.count, full.count + sliding.count)),
+        device="cpu",
+        enable_memory_saver=False,
+    )
+
+
+def buffers(found: Any, name: str) -> list[Any]:
+    """K of each layer, then V, as bytes ``[slots, heads, bytes of a head]``."""
+    import torch
+
+    part = found.full_kv_pool if name == "full" else found.swa_kv_pool
+    return [buffer.view(torch.uint8) for buffer in (*part.k_buffer, *part.v_buffer)]
+
+
+def computed(model: Model, name: str, entry: int, request: Request, page_size: int) -> Any:
+    """What a layer has for a request, padding of the last page included: bytes ``[tokens, heads of the model, bytes of a head]``."""
+    import numpy as np
+    import torch
+
+    layers = model.full if name == "full" else model.sliding
+    random = np.random.default_rng((request.room, entry, name == "full"))
+    tokens = -(-request.tokens // page_size) * page_size
+    return torch.from_numpy(random.integers(0, 256, (tokens, layers.heads, 2 * layers.head_dim), dtype=np.uint8))
+
+
+def heads_of(heads: int, ranks: int, rank: int) -> slice:
+    """Heads of a rank, as SGLang's loader shards k_proj: a part, or one that neighbours share."""
+    each = max(1, heads // ranks)
+    first = rank * each if heads >= ranks else rank // (ranks // heads)
+    return slice(first, first + each)
+
+
+def write(found: Any, pages: Pages, requests: Sequence[Request], ranks: int, rank: int) -> None:
+    """Put what the model has computed into a prefill rank's pools, and noise everywhere else."""
+    import torch
+
+    for name, layers in (("full", pages.model.full), ("sliding", pages.model.sliding)):
+        for entry, buffer in enumerate(buffers(found, name)):
+            buffer.random_(0, 256, generator=torch.Generator().manual_seed(entry))
+            _place(buffer, name, entry, pages, requests, heads_of(layers.heads, ranks, rank))
+
+
+def difference(found: Any, pages: Pages, requests: Sequence[Request], failed: Sequence[Request], ranks: int, rank: int) -> str | None:
+    """The first byte of a decode rank's pools that is not what it should be; None if all are, those that nobody sent to included.
+
+    Pages of requests that ``failed`` may hold anything.
+    """
+    import torch
+
+    for name, layers in (("full", pages.model.full), ("sliding", pages.model.sliding)):
+        for entry, buffer in enumerate(buffers(found, name)):
+            expected = torch.full_like(buffer, UNTOUCHED)
+            _place(expected, name, entry, pages, requests, heads_of(layers.heads, ranks, rank))
+            for request in failed:
+                slots = _slots(pages, request, name)
+                expected[slots] = buffer[slots]
+            if not torch.equal(buffer, expected):
+                where = (buffer != expected).nonzero()[0].tolist()
+                return f"rank {rank} of {ranks}: buffer {entry} of the {name} layers differs at slot {where[0]}, head {where[1]}"
+    return None
+
+
+def _slots(pages: Pages, request: Request, name: str) -> Any:
+    import torch
+
+    numbers = torch.from_numpy(pages.of[request.room][name][1]).long()
+    return (numbers[:, None] * pages.page_size + torch.arange(pages.page_size)).ravel()
+
+
+def _place(buffer: Any, name: str, entry: int, pages: Pages, requests: Sequence[Request], heads: slice) -> None:
+    size = pages.page_size
+    for request in requests:
+        positions = pages.of[request.room][name][0]
+        values = computed(pages.model, name, entry, request, size)
+        buffer[_slots(pages, request, name)] = values[positions.start * size : positions.stop * size, heads]

@@ -1,0 +1,164 @@
+"""What SGLang's transfer managers know of both sides, as layouts of the plan; shared by the backends."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_gemma4.disaggregation import plan
+from sglang_gemma4.disaggregation.layout import Buffers, Layout, Link, lay_out
+from sglang_gemma4.disaggregation.plan import PlanError
+
+logger = logging.getLogger(__name__)
+
+FULL, SLIDING = "full", "sliding"
+_HEADS = "heads_of_groups"
+_PLANS = "plans_of_peers"
+
+
+def keep_heads(_result: None, kv_args: Any, token_to_kv_pool: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``setup_state_kv_args``: KV heads that a rank holds of full and of sliding layers; SGLang keeps the first alone.
+
+    Nothing is kept for pools of another kind, whose transfers stay SGLang's.
+    """
+    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MHATokenToKVPoolMXFP8
+    from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
+
+    if not isinstance(token_to_kv_pool, SWAKVPool):
+        return
+    pools = {FULL: token_to_kv_pool.full_kv_pool, SLIDING: token_to_kv_pool.swa_kv_pool}
+    for pool in pools.values():
+        # A block-scaled cache has buffers of scales beside, which SGLang refuses between unequal sizes by name.
+        if not isinstance(pool, MHATokenToKVPool) or isinstance(pool, MHATokenToKVPoolMXFP8) or pool.kv_cache_layout != "nhd":
+            return
+    setattr(kv_args, _HEADS, {name: int(pool.head_num) for name, pool in pools.items()})
+
+
+def heads(manager: Any) -> Mapping[str, int] | None:
+    """What ``keep_heads`` kept."""
+    found: Mapping[str, int] | None = getattr(manager.kv_args, _HEADS, None)
+    return found
+
+
+def served(manager: Any, decode: int, relayout: bool) -> bool:
+    """Whether KV for a decode server of ``decode`` ranks goes by the plan: two groups of heads, and another size than ours."""
+    return heads(manager) is not None and not relayout and int(manager.attn_tp_size) != decode
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A decode rank as it has registered: its place, KV buffers, and buffers of each state component (``state_lengths`` may be empty)."""
+
+    decode: int
+    rank: int
+    kv: Buffers
+    state_addresses: Sequence[Sequence[int]]
+    state_page_bytes: Sequence[Sequence[int]]
+    state_lengths: Sequence[Sequence[int]] = ()
+
+
+@dataclass(frozen=True)
+class Plans:
+    """Layouts of both groups for one decode rank; ``component`` is the sliding layers' number among the state components."""
+
+    full: Layout
+    sliding: Layout
+    component: int
+
+
+def plans_for(manager: Any, peer: Peer) -> Plans:
+    """Lay both groups out for a decode rank, and say so in the log.
+
+    Raises:
+        PlanError: the two servers do not fit, or have what unequal sizes are not supported with.
+    """
+    arguments, held = manager.kv_args, heads(manager)
+    assert held is not None  # asked for by served()
+    _refuse(manager)
+    states = [str(getattr(state, "value", state)) for state in arguments.state_types]
+    component = states.index("swa")
+    if len(peer.state_addresses) <= component or len(peer.state_page_bytes) <= component:
+        raise PlanError("the decode server has told of no sliding layers' KV; both servers must serve the same model")
+    link = Link(int(manager.attn_tp_size), peer.decode, arguments.engine_rank % manager.attn_tp_size, peer.rank % peer.decode)
+    page_size = int(arguments.page_size)
+    full = Buffers(arguments.kv_data_ptrs, arguments.kv_item_lens, arguments.kv_data_lens)
+    here = Buffers(arguments.state_data_ptrs[component], arguments.state_item_lens[component], arguments.state_data_lens[component])
+    lengths = peer.state_lengths[component] if component < len(peer.state_lengths) else ()
+    there = Buffers(peer.state_addresses[component], peer.state_page_bytes[component], lengths)
+    found = Plans(
+        lay_out(FULL, held[FULL], page_size, link, full, peer.kv),
+        lay_out(SLIDING, held[SLIDING], page_size, link, here, there),
+        component,
+    )
+    logger.info("sglang-gemma4: transfer plan, %s: %s; %s", link, found.full, found.sliding)
+    return found
+
+
+def _refuse(manager: Any) -> None:
+    """What unequal sizes are not supported with.
+
+    Raises:
+        PlanError: one of it is on.
+    """
+    if manager.pp_size > 1:
+        raise PlanError(
+            f"--pp-size {manager.pp_size} with different tensor-parallel sizes is not supported; use --pp-size 1 on both servers"
+        )
+    if manager.attn_cp_size > 1 or manager.dcp_size > 1:
+        raise PlanError("context parallelism with different tensor-parallel sizes is not supported; leave it out on both servers")
+    if manager.enable_staging:
+        raise PlanError(
+            "SGLANG_DISAGG_STAGING_BUFFER=1 knows one number of KV heads, Gemma 4 has two; unset it on both servers, or give both "
+            "one --tp-size"
+        )
+    if manager.kv_args.num_draft_entries:
+        raise PlanError(
+            f"a draft with KV of its own ({manager.kv_args.num_draft_entries} buffers) with different tensor-parallel sizes is not "
+            "supported; use Gemma 4's MTP assistant, or give both servers one --tp-size"
+        )
+    if manager.kv_args.swa_kv_cache_layout != "nhd":
+        raise PlanError(f"KV pages of layout {manager.kv_args.swa_kv_cache_layout}; with different tensor-parallel sizes they must be nhd")
+
+
+def plans_of(manager: Any) -> dict[str, Any]:
+    """What a backend keeps of each decode rank, by its name."""
+    kept: dict[str, Any] = vars(manager).setdefault(_PLANS, {})
+    return kept
+
+
+def cut_sliding(states: Sequence[Any], source: Sequence[Any], target: Sequence[Any]) -> list[Any]:
+    """Page indices of each state component, the sliding layers' cut to what the decode rank asks for, newest last.
+
+    Raises:
+        PlanError: it asks for more than there are.
+    """
+    found = list(source)
+    for number, state in enumerate(states):
+        if str(getattr(state, "value", state)) == "swa" and number < len(found) and found[number] is not None and number < len(target):
+            found[number] = plan.newest(found[number], target[number], "sliding layers")
+    return found
+
+
+def fail_requests(requests: Sequence[Any], reason: str) -> None:
+    """Mark waiting requests of a decode server as failed, with a reason that reaches their clients."""
+    for request in requests:
+        receiver = request.kv_receiver
+        if receiver is not None:
+            receiver.abort()
+            receiver.kv_mgr.record_failure(receiver.bootstrap_room, reason)
+
+
+def refuse_servers(original: Any, queue: Any, by_address: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any], list[Any]]:
+    """Around ``DecodePreallocQueue._ensure_prefill_info``: a prefill server that does not fit fails its requests, not this server."""
+    ready: dict[str, Any] = {}
+    waiting: list[Any] = []
+    for address, requests in by_address.items():
+        try:
+            more, rest = original(queue, {address: requests})
+        except (RuntimeError, AssertionError) as error:
+            logger.error("sglang-gemma4: prefill server %s refused: %s", address, error)
+            fail_requests(requests, f"prefill server {address} refused: {error}")
+            continue
+        ready |= more
+        waiting += rest
+    return ready, waiting

@@ -1,0 +1,199 @@
+"""Which prefill rank sends which KV heads of which layers to which decode rank, for any two tensor-parallel sizes.
+
+Gemma 4 has two groups of layers, sliding and full ones, with KV heads of different number and size, so each group has a split of its own.
+Everything here is integers; nothing of SGLang is known except its rule of which ranks talk to each other (``paired``).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+Index = TypeVar("Index")
+
+
+class PlanError(ValueError):
+    """Two servers between which KV cannot be sent; the message has both values and the remedy."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers of one kind that own their KV: ``heads`` KV heads of the model, ``head_bytes`` of one head of one token in K (V is as large).
+
+    ``window``: tokens that a later token still attends to; None for all.
+    """
+
+    name: str
+    layers: int
+    heads: int
+    head_bytes: int
+    window: int | None = None
+
+    @property
+    def entries(self) -> int:
+        """Buffers of a rank: K and V of each layer."""
+        return 2 * self.layers
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one prefill rank sends of a group to one decode rank: ``heads`` heads from ``source`` on, to ``target`` on.
+
+    ``source`` counts within the ``source_heads`` that the prefill rank holds, ``target`` within the decode rank's ``target_heads``.
+    ``replicas`` prefill ranks that talk to this decode rank hold these heads; this is number ``replica``, and they divide the buffers.
+    """
+
+    source: int
+    target: int
+    heads: int
+    source_heads: int
+    target_heads: int
+    replica: int = 0
+    replicas: int = 1
+
+    @property
+    def whole(self) -> bool:
+        """All heads on both sides: a page is one piece, else each token of it is."""
+        return self.heads == self.source_heads == self.target_heads
+
+    def entries(self, count: int) -> range:
+        """Which of ``count`` buffers this rank sends."""
+        return range(self.replica, count, self.replicas)
+
+
+def held(heads: int, size: int, rank: int) -> range:
+    """Heads that a rank of ``size`` holds: a part of them, or one that consecutive ranks hold alike.
+
+    Raises:
+        PlanError: the heads do not divide over the ranks.
+    """
+    if heads < 1 or size < 1 or (heads % size and size % heads):
+        raise PlanError(f"{heads} KV heads do not divide over {size} tensor-parallel ranks; one must be a multiple of the other")
+    if not 0 <= rank < size:
+        raise PlanError(f"rank {rank} of {size} tensor-parallel ranks: there are ranks 0 to {size - 1}")
+    if heads >= size:
+        return range(rank * (heads // size), (rank + 1) * (heads // size))
+    return range(rank // (size // heads), rank // (size // heads) + 1)
+
+
+def paired(prefill: int, decode: int, rank: int) -> range:
+    """Prefill ranks that decode rank ``rank`` is connected to (SGLang's ``_resolve_rank_mapping``).
+
+    Raises:
+        PlanError: neither size is a multiple of the other.
+    """
+    if prefill < 1 or decode < 1 or (prefill % decode and decode % prefill):
+        raise PlanError(f"tensor-parallel sizes {prefill} (prefill) and {decode} (decode): one must be a multiple of the other")
+    if decode >= prefill:
+        return range(rank // (decode // prefill), rank // (decode // prefill) + 1)
+    return range(rank * (prefill // decode), (rank + 1) * (prefill // decode))
+
+
+def share(heads: int, prefill: int, decode: int, source: int, target: int) -> Share | None:
+    """What prefill rank ``source`` of ``prefill`` sends to decode rank ``target`` of ``decode``; None for ranks that are not connected.
+
+    Raises:
+        PlanError: sizes or heads do not divide.
+    """
+    connected = paired(prefill, decode, target)
+    if source not in connected:
+        return None
+    here, there = held(heads, prefill, source), held(heads, decode, target)
+    common = range(max(here.start, there.start), min(here.stop, there.stop))
+    if not common:
+        raise PlanError(f"prefill rank {source} of {prefill} holds none of the heads of decode rank {target} of {decode}")
+    alike = [rank for rank in connected if held(heads, prefill, rank) == here]
+    return Share(common.start - here.start, common.start - there.start, len(common), len(here), len(there), alike.index(source), len(alike))
+
+
+def total_heads(prefill: int, source_heads: int, decode: int, target_heads: int) -> int:
+    """KV heads of a model of which a prefill rank holds ``source_heads`` and a decode rank ``target_heads``.
+
+    Where both hold one, each number up to the smaller size moves the same bytes, and the largest is returned.
+
+    Raises:
+        PlanError: no number of heads gives both.
+    """
+    found = source_heads * prefill if source_heads > 1 else target_heads * decode if target_heads > 1 else min(prefill, decode)
+    if (source_heads, target_heads) != (max(1, found // prefill), max(1, found // decode)):
+        raise PlanError(
+            f"a prefill rank of {prefill} holds {source_heads} KV heads of a layer and a decode rank of {decode} holds {target_heads}: "
+            "no model has both; both servers must serve the same model with the same --kv-cache-dtype"
+        )
+    return found
+
+
+def heads_in(item_bytes: int, page_size: int, head_bytes: int) -> int:
+    """Heads in a page of ``item_bytes`` of one buffer.
+
+    Raises:
+        PlanError: it does not hold whole heads.
+    """
+    heads, rest = divmod(item_bytes, page_size * head_bytes)
+    if rest or not heads:
+        raise PlanError(
+            f"a page of {item_bytes} bytes does not hold whole heads of {head_bytes} bytes at page size {page_size}; both servers must "
+            "have the same --page-size and --kv-cache-dtype"
+        )
+    return heads
+
+
+def newest(source: Sequence[Index], target: Sequence[Index], what: str) -> Sequence[Index]:
+    """Source pages for ``target``, where both end at the same token: what the decode server has already is cut from the front.
+
+    Raises:
+        PlanError: the decode server asks for more pages than there are.
+    """
+    if len(target) > len(source):
+        raise PlanError(f"{what}: the decode server asks for {len(target)} pages, the prefill server has {len(source)}")
+    return source[len(source) - len(target) :]
+
+
+def pages(tokens: int, prefix: int, page_size: int, window: int | None) -> range:
+    """Positions of the pages of a request that are sent: behind what the decode server has, and in the window of the last token.
+
+    Args:
+        prefix: tokens that the decode server has in its cache.
+    """
+    first = prefix if window is None else max(prefix, tokens - window)
+    return range(min(first, tokens) // page_size, -(-tokens // page_size))
+
+
+def item_bytes(group: Group, size: int, page_size: int) -> int:
+    """Bytes of a page in one buffer of a rank of ``size``."""
+    return len(held(group.heads, size, 0)) * group.head_bytes * page_size
+
+
+def link_bytes(
+    groups: Sequence[Group], prefill: int, decode: int, tokens: int, page_size: int = 1, prefix: int = 0
+) -> dict[tuple[int, int], int]:
+    """Bytes that each prefill rank sends to each decode rank for one request, connected ranks only."""
+    links: dict[tuple[int, int], int] = {}
+    for target in range(decode):
+        for source in paired(prefill, decode, target):
+            sent = 0
+            for group in groups:
+                part = share(group.heads, prefill, decode, source, target)
+                assert part is not None  # the loop is over connected ranks
+                held_tokens = len(pages(tokens, prefix, page_size, group.window)) * page_size
+                sent += held_tokens * part.heads * group.head_bytes * len(part.entries(group.entries))
+            links[source, target] = sent
+    return links
+
+
+def least_bytes(groups: Sequence[Group], decode: int, tokens: int, page_size: int = 1, prefix: int = 0) -> int:
+    """Bytes that the decode ranks hold of these pages: none can be left out, since no rank reads another's memory."""
+    count = {group.name: len(pages(tokens, prefix, page_size, group.window)) for group in groups}
+    return decode * sum(count[group.name] * item_bytes(group, decode, page_size) * group.entries for group in groups)
+
+
+def repeated_bytes(groups: Sequence[Group], prefill: int, decode: int, tokens: int, page_size: int = 1, prefix: int = 0) -> int:
+    """Bytes beyond ``least_bytes`` if each prefill rank sent all heads that it shares with a decode rank, as SGLang 0.5.23 does."""
+    extra = 0
+    for target in range(decode):
+        for source in paired(prefill, decode, target):
+            for group in groups:
+                part = share(group.heads, prefill, decode, source, target)
+                assert part is not None
+                kept = len(pages(tokens, prefix, page_size, group.window)) * page_size * part.heads * group.head_bytes
+                extra += kept * (group.entries - len(part.entries(group.entries)))
+    return extra

@@ -1,0 +1,51 @@
+"""A prefill and a decode server of different --tp-size, whole engines: the greedy answers are one server's, MTP in decode included."""
+
+import json
+from typing import Any
+
+import pytest
+
+from sglang_gemma4.serving.launch import resolve
+from tests.engine.engine_fork import Group, Nursery
+from tests.engine.test_oracle import MTP
+
+PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(30 + 45 * n))] for n in range(3)]
+THREADS = {1: "0", 2: "0|1"}
+"""Cores of each rank."""
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "backend", "page_size"), [(2, 1, "nixl", 16), (1, 2, "nixl", 1), (2, 1, "pair", 1), (1, 2, "pair", 16)]
+)
+def test_the_same_answers_as_one_server(prefill: int, decode: int, backend: str, page_size: int, nursery: Nursery) -> None:
+    model = resolve("tiny-26b-a4b")
+    engine: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant", "page_size": page_size}
+    groups = [Group(PROMPTS, {"max_new_tokens": 24}, logprobs=True)]
+    alone = nursery.run(model, groups, **engine)[0]
+    environment = {
+        "SGLANG_CPU_OMP_THREADS_BIND": THREADS[prefill],
+        "TEST_DECODE_ENV": json.dumps({"SGLANG_CPU_OMP_THREADS_BIND": THREADS[decode]}),
+        "TEST_SABOTAGE": f"gloo_ranks:install pd_pair:{backend}",
+        "TEST_DECODE_ARGUMENTS": json.dumps({"tp_size": decode}),
+    }
+    found = nursery.run(model, groups, env=environment, tp_size=prefill, **engine)[0]
+    for answer, reference in zip(found, alone, strict=True):
+        assert answer.token_ids == reference.token_ids
+        assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-3)
+        assert answer.meta_info["spec_verify_ct"] == reference.meta_info["spec_verify_ct"] < len(answer.token_ids), "drafts were accepted"
+    assert f"transfer plan, prefill rank 0 of {prefill} to decode rank 0 of {decode}: full layers: 1 of" in found[0].log
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"page_size": 16}, "prefill server has page_size=1, but decode server has page_size=16"),
+        ({"kv_cache_dtype": "bfloat16"}, "KV cache dtype mismatch"),
+    ],
+)
+def test_a_server_that_does_not_fit_is_named_to_the_client(given: dict[str, Any], said: str, nursery: Nursery) -> None:
+    environment = {"TEST_SABOTAGE": "pd_pair:pair", "TEST_DECODE_ARGUMENTS": json.dumps(given)}
+    groups = [Group(PROMPTS[:1], client="pd_pair:ask_decode_twice")]
+    found = nursery.run(resolve("tiny-26b-a4b"), groups, env=environment, page_size=1)[0]
+    for answer in found:
+        assert said in answer.text, "both requests are told, so the server lives"
