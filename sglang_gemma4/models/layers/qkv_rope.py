@@ -56,7 +56,7 @@ def forward(
     qkv = shared_query.project(attention, hidden_states) if shared and queries_only else attention.qkv_proj(hidden_states)[0]
     q, k, v = qkv_norm_rope.qkv_norm_rope(
         qkv, positions, attention.rotary_emb.cos_sin_cache, attention.q_norm.weight.data, attention.k_norm.weight.data,
-        attention.num_heads, 0 if shared else attention.num_kv_heads, attention.q_norm.eps, *(where or ()),
+        attention.num_heads, 0 if shared else attention.num_kv_heads, attention.q_norm.eps, **(where._asdict() if where else {}),
     )  # fmt: skip
     del qkv  # a prefill's is large, and attention needs memory of its own
     keys, values = (None, None) if shared else (k, v)
