@@ -1,4 +1,4 @@
-"""--kv-cache-dtype int8_per_token_head and fp8_per_token_head; fp8_e4m3 and fp8_e5m2 on triton read every key from the pool."""
+"""--kv-cache-dtype int8_per_token_head and fp8_per_token_head; an fp8 cache on triton is read by this package's kernels."""
 
 from typing import Any
 
@@ -57,7 +57,9 @@ def read_levels(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs
     if not named_gemma4(config) or backend.dcp_size > 1 or backend.enable_deterministic:
         return
     if runner.kv_cache_dtype_str in PLAIN and unmasked(config):
-        decline("kv_formats", "images attend both ways in this model, and the patch image_masks is off: SGLang's kernels read the fp8 cache")
+        decline(
+            "kv_formats", "images attend both ways in this model, and the patch image_masks is off: SGLang's kernels read the fp8 cache"
+        )
         return
     from sglang_gemma4.attention.quantised import READERS
 
@@ -65,11 +67,11 @@ def read_levels(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs
 
 
 PATCH = Patch(
-    switch="SGLANG_GEMMA4_KV_FORMATS",
-    why="SGLang's fp8 cache has one scale for all tokens and three bits of mantissa, verify and decode steps see different keys, and layers "
-    "that share KV crash; of int8 it has none.",
+    switch="SGLANG_GEMMA4_ATTENTION",
+    why="SGLang's fp8 cache has one scale for all tokens and three bits of mantissa, verify and decode steps see different keys, and "
+    "layers that share KV crash; of int8 it has none.",
     evidence="tests/unit/test_kv_format_error.py (1.3 % of error, 4.9 %) · crash_repro/fp8_shared_kv.py · "
-    "srt/layers/attention/triton_backend.py:1706, 1863 (a step's own keys as they were before) · speed not measured on a card yet",
+    "srt/layers/attention/triton_backend.py:1706, 1863 (a step's own keys unquantised) · speed not measured on a card yet",
     remove_when="SGLang keeps scales by token and head for hybrid pools on triton.",
     uses=(uses.kv_format,),
     hooks=(

@@ -156,7 +156,6 @@ _TABLE = (
         "memory",
         "KV pools are sized by window and running requests; nothing is held for layers without KV.",
     ),
-    Switch("SGLANG_GEMMA4_KV_FORMATS", True, "memory", "The KV cache can be int8 or fp8 with a scale by token and head; fp8 is read right."),
     Switch(
         "SGLANG_GEMMA4_SWA_ADMISSION", False, "memory", "A prefill waits for sliding tokens that nobody will take (off until measured)."
     ),

@@ -25,9 +25,7 @@ class UnsupportedError(NotImplementedError):
 
 
 class ReadsLevels:
-    """Beside ``TritonAttnBackend``: its two ways through a layer. Without slots of its own, so that an instance can become one."""
-
-    __slots__ = ()
+    """Beside ``TritonAttnBackend``: its two ways through a layer."""
 
     token_to_kv_pool: Any
     forward_metadata: Any

@@ -34,7 +34,9 @@ class PerTokenHeadPool(MHATokenToKVPool):  # type: ignore[misc]
 
     def _create_buffers(self) -> None:
         if self.dtype not in BY_STORED:
-            raise ValueError(f"a KV cache of {self.dtype} has no scale by token and head; one of {', '.join(map(str, BY_STORED))} is supported")
+            raise ValueError(
+                f"a KV cache of {self.dtype} has no scale by token and head; one of {', '.join(map(str, BY_STORED))} is supported"
+            )
         if self.kv_cache_layout != "nhd" or self.use_hnd or self.post_capture_active or self.is_quantized_kv_cache:
             raise ValueError(
                 f"a KV cache with scales by token and head is laid out by slot (nhd) and sized before graphs are captured, not "

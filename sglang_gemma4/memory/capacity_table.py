@@ -4,13 +4,14 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from sglang_gemma4.kernels.kv_cache.formats import FORMATS, SCALE_BYTES
 from sglang_gemma4.memory import capacity, given
 from sglang_gemma4.memory.capacity import GIB, Card, Need, Pools, Server
 
 PROMPTS, ANSWER = (500, 2000, 8000, 32_000), 500
 """Tokens of the requests in the table."""
 CALCULATED = "calculated"
+WITH_SCALES = ("int8_per_token_head", "fp8_per_token_head")
+"""``kernels.kv_cache.formats``, whose module needs torch."""
 
 
 def table(
@@ -109,7 +110,7 @@ def add_command(commands: Any) -> None:
         "--mm-feature-transport", choices=("cpu", "cuda_ipc"), default="cuda_ipc", help="SGLang's flag (the package's default: cuda_ipc)"
     )
     parser.add_argument("--kv-bytes", type=float, default=2, metavar="B", help="bytes of a KV element: 2 for bfloat16, 1 for fp8")
-    parser.add_argument("--kv-cache-dtype", choices=tuple(FORMATS), help="SGLang's flag: one byte an element and a scale for each head")
+    parser.add_argument("--kv-cache-dtype", choices=WITH_SCALES, help="SGLang's flag: one byte an element and a scale for each head")
     parser.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks; tokens are per rank, which is per model")
     parser.set_defaults(run=_run)
 
@@ -140,7 +141,7 @@ def _run(arguments: argparse.Namespace) -> int:
         for mtp in (False, True)
         if arguments.mtp in (None, "yes" if mtp else "no")
     ]
-    kv_bytes, scale_bytes = (1, SCALE_BYTES) if arguments.kv_cache_dtype else (arguments.kv_bytes, 0)
+    kv_bytes, scale_bytes = (1, 4) if arguments.kv_cache_dtype else (arguments.kv_bytes, 0)
     names = arguments.names or list(real_sizes.SIZES)
     print(table(names, cards, servers, fraction, kv_bytes, given.request_tokens(), scale_bytes))
     return 0

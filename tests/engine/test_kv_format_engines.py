@@ -48,8 +48,8 @@ def tokens(outputs: list[Output]) -> list[list[int]]:
 
 
 def accept_length(outputs: list[Output]) -> float:
-    made = sum(len(output.token_ids) - 1 for output in outputs)
-    return made / sum(output.meta_info["spec_verify_ct"] for output in outputs)
+    steps: int = sum(output.meta_info["spec_verify_ct"] for output in outputs)
+    return sum(len(output.token_ids) - 1 for output in outputs) / steps
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -65,7 +65,9 @@ def test_mtp_gives_plain_decoding_s_tokens_and_accepts_as_before(family: str, ki
 def test_answers_lose_no_more_than_the_gates_allow(family: str, kind: str, nursery: Nursery) -> None:
     """Each engine's certainty of its own greedy tokens, and how many of them are those of the float32 cache."""
     found, before = answers(nursery, family, kind), answers(nursery, family, FLOAT)
-    certainty = [sum(map(sum, (one.logprobs for one in outputs))) / sum(len(one.token_ids) for one in outputs) for outputs in (found, before)]
+    certainty = [
+        sum(map(sum, (one.logprobs for one in outputs))) / sum(len(one.token_ids) for one in outputs) for outputs in (found, before)
+    ]
     assert all(math.isfinite(value) for one in found for value in one.logprobs)
     assert abs(certainty[1] - certainty[0]) <= max(0.01, gates.read(gates.SHIPPED)["nats_per_token_loss"])
     same = sum(map(list.__eq__, tokens(found), tokens(before)))

@@ -16,6 +16,7 @@ LAUNCHED = {"SGLANG_GEMMA4_WITHOUT": ",".join(name for name in INTERPRETED if na
 
 def serve(nursery: Nursery, model: str, env: dict[str, str], **options: Any) -> list[Output]:
     groups = [Group(PROMPTS, {"max_new_tokens": 8}, logprobs=True)]
+    env = {"SGLANG_GEMMA4_ATTENTION": "1", **env}
     return nursery.run(resolve(model), groups, env=env, time_limit=400, kv_cache_dtype=KIND, **options)[0]
 
 
@@ -46,7 +47,10 @@ def test_tokens_are_those_of_the_cpu_engine(
     ("options", "said"),
     [
         ({"attention_backend": "fa4"}, "attention backend fa4 reads no such cache; use --attention-backend triton"),
-        ({"enable_hierarchical_cache": True}, "with --enable-hierarchical-cache: the tier on the host copies elements without their scales"),
+        (
+            {"enable_hierarchical_cache": True},
+            "with --enable-hierarchical-cache: the tier on the host copies elements without their scales",
+        ),
         ({"disaggregation_mode": "prefill"}, "--disaggregation-mode prefill moves keys without their scales"),
     ],
 )

@@ -86,7 +86,7 @@ def test_the_launch_of_norms_and_rotation_stores_as_store_does(dtype: torch.dtyp
     found, expected = cache(12, kv_heads, dim, dtype), cache(12, kv_heads, dim, dtype)
     q, k, v = qkv_norm_rope(*given, 1e-6, found[0], found[1], slots, tiles, found[2], found[3])
     same((q, k, v), qkv_norm_rope(*given, tiles=tiles))
-    store_reference(k, v, *expected, slots)
+    store_reference(k, v, expected[0], expected[1], expected[2], expected[3], slots)
     same(found, expected)
 
 
@@ -178,18 +178,49 @@ def test_prefill_attention(dtype: torch.dtype | None, window: int, images: bool)
     torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
+def test_slots_past_two_to_the_31_elements() -> None:
+    """Every launch, on memory of which only the pages that are touched exist."""
+    memory = torch.zeros((1 << 31) + 64, dtype=torch.int8)
+    k_cache, v_cache = (memory.as_strided((3, 1, 16), (1 << 30, 16, 1), offset) for offset in (0, 16))
+    scales = [torch.zeros(3, 1) for _ in range(2)]
+    torch.manual_seed(2)
+    k, v = torch.randn(1, 1, 16), torch.randn(1, 1, 16)
+    expected = torch.cat([quantise_reference(each, torch.int8)[0].flatten() for each in (k, v)])
+    last = torch.tensor([2])
+    store(k, v, k_cache, v_cache, scales[0], scales[1], last)
+    assert torch.equal(memory[1 << 31 :][:32], expected)
+    q = torch.randn(1, 2, 16)
+    given: dict[str, Any] = {"k_scales": scales[0], "v_scales": scales[1], "out": torch.empty(1, 2, 16)}
+    value = cached_rows(v_cache, last, scales[1]).expand(1, 2, 16)  # of one key
+    found = few.few_query_attention(q, k_cache, v_cache, torch.tensor([0, 1]), last, 1.0, **given)
+    torch.testing.assert_close(found, value)
+    starts = torch.tensor([0, 1]), torch.tensor([0, 0])
+    found = prompts.prefill_attention(q, k_cache, v_cache, k_cache, v_cache, *starts, last, 1.0, longest=1, new_slots=last, **given)
+    torch.testing.assert_close(found, value)
+    for tiles in (None, TokenTiles(1, 1)):
+        memory[1 << 31 :] = 0
+        angles = torch.cat([torch.ones(1, 8), torch.zeros(1, 8)], -1)
+        where = (k_cache, v_cache, last, tiles, scales[0], scales[1])
+        _, k, v = qkv_norm_rope(
+            torch.randn(1, 48), torch.zeros(1, dtype=torch.int64), angles, torch.ones(16), torch.ones(16), 1, 1, 1e-6, *where
+        )
+        expected = torch.cat([quantise_reference(each, torch.int8)[0].flatten() for each in (k, v)])
+        assert torch.equal(memory[1 << 31 :][:32], expected)
+    assert not memory[:64].any()
+
+
 def test_what_does_not_fit_is_named() -> None:
     given = few_case(torch.int8, 4, [10])
     out = torch.empty(4, 4, 32)
     with pytest.raises(ValueError, match="k_scales are missing"):
         few.few_query_attention(**{**given, "k_scales": None, "v_scales": None}, out=out)
-    with pytest.raises(ValueError, match="k_scales are .* torch.float64; contiguous float32"):
+    with pytest.raises(ValueError, match=r"k_scales are .* torch\.float64; contiguous float32"):
         few.few_query_attention(**{**given, "k_scales": given["k_scales"].double()}, out=out)
     with pytest.raises(ValueError, match="new_slots are"):
         few.few_query_attention(**{**given, "new_slots": given["new_slots"][:3]}, out=out)
     k = torch.randn(2, 2, 32)
     caches = cache(4, 2, 32, torch.int8)
-    with pytest.raises(ValueError, match="k_cache is torch.float32"):
+    with pytest.raises(ValueError, match="k_cache is torch"):
         store(k, k, torch.zeros(4, 2, 32), caches[1], caches[2], caches[3], torch.tensor([1, 2]))
     with pytest.raises(ValueError, match="one integer slot a token"):
-        store(k, k, *caches, torch.tensor([1.0, 2.0]))
+        store(k, k, caches[0], caches[1], caches[2], caches[3], torch.tensor([1.0, 2.0]))

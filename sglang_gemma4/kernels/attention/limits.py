@@ -106,9 +106,7 @@ def _elements(q: torch.Tensor, others: dict[str, torch.Tensor | None], levels: b
     return None
 
 
-def _scales(
-    k_buffer: torch.Tensor, v_buffer: torch.Tensor, k_scales: torch.Tensor | None, v_scales: torch.Tensor | None
-) -> str | None:
+def _scales(k_buffer: torch.Tensor, v_buffer: torch.Tensor, k_scales: torch.Tensor | None, v_scales: torch.Tensor | None) -> str | None:
     """Why the cache's element types and scales do not belong together, or None."""
     if k_buffer.dtype != v_buffer.dtype:
         return f"k_buffer is {k_buffer.dtype}, v_buffer {v_buffer.dtype}; one element type for both is supported"

@@ -181,9 +181,9 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
 
         k_prefix, v_prefix = k_buffer_ptr + kv_head * k_buffer_head_stride, v_buffer_ptr + kv_head * v_buffer_head_stride
         k_new, v_new = k_ptr + begin * k_token_stride + kv_head * k_head_stride, v_ptr + begin * v_token_stride + kv_head * v_head_stride
-        OWN_PAGED: tl.constexpr = new_slots_ptr is not None
+        OWN: tl.constexpr = new_slots_ptr is not None  # noqa: N806 - a constant
         own_indices, k_own_stride, v_own_stride = kv_indices_ptr, k_token_stride, v_token_stride
-        if OWN_PAGED:
+        if OWN:
             k_new, v_new, k_own_stride, v_own_stride = k_prefix, v_prefix, k_slot_stride, v_slot_stride
             own_indices = new_slots_ptr + begin
         k_scales = None if k_scale_ptr is None else k_scale_ptr + kv_head
@@ -228,15 +228,15 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
         if WINDOW >= 0:
             top, total, out = _sweep(
                 edge, inside, tokens, position, limit, query, k_new, v_new, own_indices, k_own_stride, v_own_stride, prefix,
-                top, total, out, scale, k_scales, v_scales, KV_HEADS, WINDOW, True, OWN_PAGED, DIM, V_DIM, BLOCK, PRECISION,
+                top, total, out, scale, k_scales, v_scales, KV_HEADS, WINDOW, True, OWN, DIM, V_DIM, BLOCK, PRECISION,
             )  # fmt: skip
         top, total, out = _sweep(
             inside, diagonal, tokens, position, limit, query, k_new, v_new, own_indices, k_own_stride, v_own_stride, prefix,
-            top, total, out, scale, k_scales, v_scales, KV_HEADS, WINDOW, False, OWN_PAGED, DIM, V_DIM, BLOCK, PRECISION,
+            top, total, out, scale, k_scales, v_scales, KV_HEADS, WINDOW, False, OWN, DIM, V_DIM, BLOCK, PRECISION,
         )  # fmt: skip
         top, total, out = _sweep(
             diagonal, highest_key + 1, tokens, position, limit, query, k_new, v_new, own_indices, k_own_stride, v_own_stride, prefix,
-            top, total, out, scale, k_scales, v_scales, KV_HEADS, WINDOW, True, OWN_PAGED, DIM, V_DIM, BLOCK, PRECISION,
+            top, total, out, scale, k_scales, v_scales, KV_HEADS, WINDOW, True, OWN, DIM, V_DIM, BLOCK, PRECISION,
         )  # fmt: skip
         stored = out_ptr + ((begin + token) * (KV_HEADS * GROUP) + head)[:, None] * V_DIM + v_dims[None, :]
         tl.store(stored, (out / total[:, None]).to(out_ptr.dtype.element_ty), mask=real[:, None])

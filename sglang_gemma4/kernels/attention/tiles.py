@@ -48,7 +48,8 @@ def needed(rows: int, keys: int, stages: int, dims: int, dtype: torch.dtype, car
     itemsize: int = dtype.itemsize
     if kept is None or kept == dtype:
         return (rows * dims // 2 + blocks * keys * dims + rows * keys) * itemsize + SMALL
-    return (rows * dims // 2 + keys * dims + rows * keys) * itemsize + stages * keys * dims * kept.itemsize + SMALL
+    kept_size: int = kept.itemsize
+    return (rows * dims // 2 + keys * dims + rows * keys) * itemsize + stages * keys * dims * kept_size + SMALL
 
 
 @functools.cache

@@ -27,13 +27,21 @@ _wanted = False
 
 
 class Destination(NamedTuple):
-    """Where one layer's keys and values go: ``[slots, KV heads, dim]`` buffers, the slot of each token, and the scales of a quantised pool."""
+    """Where one layer's keys and values go: ``[slots, KV heads, dim]`` buffers, and the slot of each token."""
 
     k_cache: torch.Tensor
     v_cache: torch.Tensor
     slots: torch.Tensor
-    k_scales: torch.Tensor | None = None
-    v_scales: torch.Tensor | None = None
+
+
+class QuantisedDestination(NamedTuple):
+    """The same, where the launch is to quantise, with ``[slots, KV heads]`` for the scales."""
+
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
+    slots: torch.Tensor
+    k_scales: torch.Tensor
+    v_scales: torch.Tensor
 
 
 def want(wanted: bool) -> None:
@@ -47,7 +55,7 @@ def is_wanted() -> bool:
     return _wanted
 
 
-def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any) -> Destination | str | None:
+def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any) -> Destination | QuantisedDestination | str | None:
     """Where a ``Gemma4Attention`` that owns KV writes it; why SGLang has to write it; or None if this is off.
 
     Args:
@@ -79,7 +87,7 @@ def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any)
     place = number - part.start_layer
     # Not get_kv_buffer: that waits for keys on their way from the host, which only a reader needs.
     if isinstance(part, PerTokenHeadPool):
-        return Destination(part._get_key_buffer(number), part._get_value_buffer(number), slots, *part.get_kv_scale_buffer(number))
+        return QuantisedDestination(part._get_key_buffer(number), part._get_value_buffer(number), slots, *part.get_kv_scale_buffer(number))
     return Destination(part.k_buffer[place], part.v_buffer[place], slots)
 
 

@@ -63,9 +63,13 @@ def few_query_attention_reference(
         cached = keys.shape[0]
         seen = torch.ones(queries, cached, dtype=torch.bool, device=q.device)
         positions = torch.full((queries,), cached - 1, device=q.device)
-        if new_slots is not None or (k_new is not None and v_new is not None):
-            keys = torch.cat([keys, cached_rows(k_buffer, new_slots[rows], k_scales) if k_new is None else k_new[rows].float()])
-            values = torch.cat([values, cached_rows(v_buffer, new_slots[rows], v_scales) if v_new is None else v_new[rows].float()])
+        fresh = None
+        if new_slots is not None:
+            fresh = cached_rows(k_buffer, new_slots[rows], k_scales), cached_rows(v_buffer, new_slots[rows], v_scales)
+        elif k_new is not None and v_new is not None:
+            fresh = k_new[rows].float(), v_new[rows].float()
+        if fresh is not None:
+            keys, values = torch.cat([keys, fresh[0]]), torch.cat([values, fresh[1]])
             positions = cached + torch.arange(queries, device=q.device)
             among = torch.tril(torch.ones(queries, queries, dtype=torch.bool, device=q.device))
             if tree_mask is not None and tree_mask_indptr is not None:
@@ -159,8 +163,8 @@ def few_query_attention(
         key_offsets: ``[requests]`` int, keys before the first in ``kv_indices`` that the mask counts too.
         window: a key is seen from positions up to ``window`` behind it; below 0: always.
         soft_cap: scores are ``soft_cap * tanh(scores / soft_cap)``; 0: as they are.
-        new_slots: ``[requests * queries]`` int, in place of ``k_new`` and ``v_new``: the query tokens' own keys are in the buffers, at these
-            slots; so a quantised cache's are read as every later step will read them.
+        new_slots: ``[requests * queries]`` int, in place of ``k_new`` and ``v_new``: the query tokens' own keys are in the buffers, at
+            these slots; so a quantised cache's are read as every later step will read them.
         k_scales: ``[slots, KV heads]`` float32, contiguous, what a level of a slot's head is worth; ``v_scales`` alike. None: 1.
         parts: parts a request's keys are cut into if they suffice; None: by the card and the length.
         tile: None: :func:`~sglang_gemma4.kernels.attention.tiles.key_tile` of the card.
@@ -195,7 +199,7 @@ def few_query_attention(
         kv_indptr if tree_mask_indptr is None else tree_mask_indptr, kv_indptr if key_offsets is None else key_offsets, part_out,
         part_lse, scale, wanted, most, q.stride(0), q.stride(1), k_buffer.stride(0), k_buffer.stride(1), v_buffer.stride(0),
         v_buffer.stride(1), k_fresh.stride(0), k_fresh.stride(1), v_fresh.stride(0), v_fresh.stride(1),
-        KV_HEADS=kv_heads, GROUP=group, QUERIES=queries, ROWS=max(rows, tile.rows), DIM=dim, V_DIM=v_dim, 
+        KV_HEADS=kv_heads, GROUP=group, QUERIES=queries, ROWS=max(rows, tile.rows), DIM=dim, V_DIM=v_dim,
         NEW=k_new is not None or new_slots is not None,
         TREE=tree_mask is not None, HAS_OFFSETS=key_offsets is not None, WINDOW=window, SOFT_CAP=soft_cap, BLOCK=tile.keys,
         BLOCK_NEW=max(16, triton.next_power_of_2(queries)), LEAST=LEAST_KEYS, MOST=MOST_KEYS,

@@ -103,8 +103,8 @@ def qkv_norm_rope(
             ``v_cache`` for the values. Give all three of these or none.
         slots: ``[tokens]`` int, each token's slot. Slot 0, negative ones and those past the end are not written.
         tiles: use the kernel for many tokens with these; None: from :data:`MANY_TOKENS` tokens on, with :func:`tiles_for`.
-        k_scales: ``[slots, KV heads]`` float32, contiguous: the caches are quantised (``kv_cache.formats``), and this gets the scales of the
-            keys; ``v_scales`` those of the values. The keys and values returned are not rounded.
+        k_scales: ``[slots, KV heads]`` float32, contiguous: the caches are quantised (``kv_cache.formats``), and this gets the scales of
+            the keys; ``v_scales`` those of the values. The keys and values returned are not rounded.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.

@@ -198,9 +198,12 @@ def qkv_norm_rope_tokens_kernel(  # type: ignore[no-untyped-def]
                 if (slot > 0) & (slot < cache_slots):
                     if k_scale_ptr is not None:
                         at = slot * KV_HEADS + tl.arange(0, KV_HEADS)
-                        k_low, k_high, worth = _levels_of_halves(k_low, k_high, k_cache_ptr.dtype.element_ty)
+                        one_low, one_high, worth = _levels_of_halves(k_low, k_high, k_cache_ptr.dtype.element_ty)
                         tl.store(k_scale_ptr + at, worth)
-                        v_low, v_high, worth = _levels_of_halves(v_low, v_high, v_cache_ptr.dtype.element_ty)
+                        _store_heads(k_cache_ptr + slot * k_slot_stride, k_head_stride, one_low, one_high, KV_HEADS, HALF)
+                        two_low, two_high, worth = _levels_of_halves(v_low, v_high, v_cache_ptr.dtype.element_ty)
                         tl.store(v_scale_ptr + at, worth)
-                    _store_heads(k_cache_ptr + slot * k_slot_stride, k_head_stride, k_low, k_high, KV_HEADS, HALF)
-                    _store_heads(v_cache_ptr + slot * v_slot_stride, v_head_stride, v_low, v_high, KV_HEADS, HALF)
+                        _store_heads(v_cache_ptr + slot * v_slot_stride, v_head_stride, two_low, two_high, KV_HEADS, HALF)
+                    else:
+                        _store_heads(k_cache_ptr + slot * k_slot_stride, k_head_stride, k_low, k_high, KV_HEADS, HALF)
+                        _store_heads(v_cache_ptr + slot * v_slot_stride, v_head_stride, v_low, v_high, KV_HEADS, HALF)
