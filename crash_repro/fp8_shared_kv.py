@@ -1,7 +1,7 @@
-"""fp8 KV cache and KV-shared layers (E2B, E4B) on triton: the first prefill does not compile. Needs no GPU: Triton's interpreter. OPEN.
+"""fp8 KV cache and KV-shared layers (E2B, E4B) on triton: the first prefill does not compile. Needs no GPU: Triton's interpreter.
 
-Drives the real ``TritonAttnBackend.forward_extend`` on a pool of fp8 keys: once as a layer calls it that has keys of its
-own, once as a KV-shared layer does, without any. Both attend to the same keys.
+Drives the real ``TritonAttnBackend.forward_extend``, with the package the one it puts in its place, on a pool of fp8 keys:
+once as a layer calls it that has keys of its own, once as a KV-shared layer does, without any. Both attend to the same keys.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-import open_issue  # type: ignore[import-not-found]
+import case  # type: ignore[import-not-found]
 
 TOKENS, PREFIX, HEADS, DIM = 5, 3, 2, 16
 
@@ -35,7 +35,7 @@ def main() -> int:
     except Exception as error:
         seen = f"{type(error).__name__}: {error.args[0] if error.args else ''!r}"
     print(f"the layer with keys of its own: {[round(x, 3) for x in owner[0, 0, :4].tolist()]}, ...")
-    return int(open_issue.verdict("the issue of the quantised KV cache", "the owner's attention", seen))
+    return int(case.verdict("the owner's attention", seen))
 
 
 def _forward_extend(cache: Any, slots: Any, query: Any, keys: Any, values: Any) -> Any:
@@ -45,6 +45,7 @@ def _forward_extend(cache: Any, slots: Any, query: Any, keys: Any, values: Any) 
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
     backend = object.__new__(TritonAttnBackend)
+    _run_hooks(backend)
     backend.__dict__.update(
         token_to_kv_pool=SimpleNamespace(
             get_kv_buffer=lambda _: tuple(cache), get_key_buffer=lambda _: cache[0], get_value_buffer=lambda _: cache[1]
@@ -62,10 +63,22 @@ def _forward_extend(cache: Any, slots: Any, query: Any, keys: Any, values: Any) 
         xai_temperature_len=-1,
     )  # fmt: skip
     batch = SimpleNamespace(
-        forward_mode=ForwardMode.EXTEND, out_cache_loc=slots[PREFIX:], mha_one_shot=False, extend_seq_lens_cpu=[TOKENS], _attn_output=None
-    )
+        forward_mode=ForwardMode.EXTEND, out_cache_loc=slots[PREFIX:], mha_one_shot=False, extend_seq_lens_cpu=[TOKENS],
+        out_cache_loc_is_physical=False, _attn_output=None,
+    )  # fmt: skip
     backend._can_run_dense_fp8_chunked_mha = lambda *_: False
     return backend.forward_extend(query, keys, values, layer, batch, save_kv_cache=False).view(TOKENS, HEADS, DIM)
+
+
+def _run_hooks(backend: Any) -> None:
+    """What the package does behind the backend's constructor, which would need a whole server; nothing on stock."""
+    from sglang_gemma4 import patching
+    from sglang_gemma4.patches import kv_formats
+
+    if any(one.name == "kv_formats" and one.state == "active" for one in patching.report()):
+        backend.dcp_size, backend.enable_deterministic = 1, False
+        model = SimpleNamespace(hf_config=SimpleNamespace(architectures=["Gemma4ForCausalLM"], num_kv_shared_layers=1))
+        kv_formats.read_levels(None, backend, SimpleNamespace(kv_cache_dtype_str="fp8_e4m3", model_config=model, is_draft_worker=False))
 
 
 if __name__ == "__main__":

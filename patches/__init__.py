@@ -26,6 +26,7 @@ ORDER = (
     "few_token_experts",
     "prefill_experts",
     "triton_window",
+    "kv_formats",
     "verify_attention",
     "decode_attention",
     "prefill_attention",

@@ -10,6 +10,7 @@ from sglang_gemma4 import switches
 from sglang_gemma4.patching import Hook, Patch
 
 VIEWS = "SGLANG_GEMMA4_FROZEN_VIEWS"
+ATTENTION = "SGLANG_GEMMA4_ATTENTION"
 
 COMMAND_LINES = ("sglang.launch_server", "sglang.cli.main", "sglang.cli.__main__")
 
@@ -60,8 +61,9 @@ def check_cache(_result: None, server_args: Any) -> None:
     prefill, decode = attention_backends_of(resolved)
     verifies = resolved.speculative_algorithm is not None and resolved.speculative_attention_mode == "decode"
     shared = getattr(getattr(config, "text_config", config), "num_kv_shared_layers", 0) or 0
+    read_by_us = switches.part_is_on("kv_formats", ATTENTION) and not resolved.enable_deterministic_inference
     with one_line():
-        preflight.check_cache_type(shared, resolved.kv_cache_dtype, (prefill, decode) if verifies else (prefill,))
+        preflight.check_cache_type(shared, resolved.kv_cache_dtype, (prefill, decode) if verifies else (prefill,), read_by_us)
 
 
 @contextmanager

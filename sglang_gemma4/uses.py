@@ -259,3 +259,13 @@ def tool_grammars(server: Server) -> str | None:
         return "--tool-call-parser is not gemma4"
     backend = server.arguments.grammar_backend
     return None if backend == "xgrammar" else f"--grammar-backend {backend}, not xgrammar"
+
+
+def kv_format(server: Server) -> str | None:
+    """The KV cache is one that this package's attention reads by levels."""
+    kind = server.arguments.kv_cache_dtype
+    if kind.endswith("_per_token_head"):
+        return None
+    if kind not in ("fp8_e4m3", "fp8_e5m2"):
+        return f"--kv-cache-dtype {kind} is read as it is"
+    return None if "triton" in (server.prefill_backend, server.decode_backend) else "no triton backend reads the fp8 cache"

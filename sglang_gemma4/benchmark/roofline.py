@@ -196,7 +196,7 @@ def beside(row: Mapping[str, Any], model: str, arguments: Sequence[str], card: M
         context=row["context_tokens"],
         prefill=prefill,
         dtype_bytes=size,
-        kv_bytes=1 if kv_dtype.startswith("fp8") else 2 if kv_dtype.startswith("bf") else size,
+        kv_bytes=1 if kv_dtype.startswith(("fp8", "int8")) else 2 if kv_dtype.startswith("bf") else size,
         draft=_config(str(draft_path), "draft model") if drafts else None,
         draft_steps=int(fields.get("speculative_num_steps", 0)) if drafts else 0,
     )

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from sglang_gemma4.kernels.kv_cache.formats import cached_rows
+
 SCORES_PER_BLOCK = 1 << 20
 """Upper bound on requests * queries * keys of a block, per head; a single query row may exceed it."""
 KEYS_PER_BLOCK = 1 << 14
@@ -172,6 +174,8 @@ def attend(
     soft_cap: float = 0.0,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
+    key_scales: torch.Tensor | None = None,
+    value_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Grouped-query attention, computed in float32.
 
@@ -180,6 +184,7 @@ def attend(
         key_pool: [slots, kv_heads, head_dim]
         value_pool: [slots, kv_heads, value_dim]
         soft_cap: scores become cap * tanh(scores / cap); 0 for none.
+        key_scale: of the whole pool; key_scales: [slots, kv_heads] of each slot's heads, or None. value_scale and value_scales alike.
 
     Returns:
         [tokens, heads, value_dim] in the queries' dtype. Tokens of no block are zero.
@@ -190,8 +195,8 @@ def attend(
         requests, width = block.tokens.shape
         q = queries[block.tokens].float().view(requests, width, kv_heads, heads // kv_heads, -1)
         q = q.permute(0, 2, 3, 1, 4).flatten(2, 3)  # [requests, kv_heads, group * queries, head_dim]
-        k = key_pool[block.slots].float().permute(0, 2, 3, 1)  # [requests, kv_heads, head_dim, keys]
-        v = value_pool[block.slots].float().transpose(1, 2)  # [requests, kv_heads, keys, value_dim]
+        k = cached_rows(key_pool, block.slots, key_scales).permute(0, 2, 3, 1)  # [requests, kv_heads, head_dim, keys]
+        v = cached_rows(value_pool, block.slots, value_scales).transpose(1, 2)  # [requests, kv_heads, keys, value_dim]
         scores = torch.matmul(q, k).mul_(scaling * key_scale)
         if soft_cap > 0:
             scores.div_(soft_cap).tanh_().mul_(soft_cap)

@@ -12,6 +12,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from sglang.srt.model_executor.forward_context import get_attn_backend
 
 from sglang_gemma4.attention import image_spans
+from sglang_gemma4.attention.quantised_pool import has_scales
 from sglang_gemma4.cpu.attention import Batch, Block, attend, plan
 from sglang_gemma4.cpu.tree import square_mask
 
@@ -86,6 +87,7 @@ class Gemma4CpuAttention(AttentionBackend):
         pool = self.token_to_kv_pool
         if save_kv_cache and k is not None and v is not None:
             self._write(layer, forward_batch, k, v)
+        k_scales, v_scales = pool.get_kv_scale_buffer(layer.layer_id) if has_scales(pool) else (None, None)
         out = attend(
             q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim),
             pool.get_key_buffer(layer.layer_id),
@@ -93,8 +95,10 @@ class Gemma4CpuAttention(AttentionBackend):
             self._blocks(layer),
             layer.scaling,
             layer.logit_cap,
-            layer.k_scale_float or 1.0,
-            layer.v_scale_float or 1.0,
+            (layer.k_scale_float or 1.0) if k_scales is None else 1.0,
+            (layer.v_scale_float or 1.0) if v_scales is None else 1.0,
+            k_scales,
+            v_scales,
         )
         return out.flatten(1)
 
@@ -104,7 +108,7 @@ class Gemma4CpuAttention(AttentionBackend):
         locations = forward_batch.out_cache_loc
         sliding = self._translated(layer.layer_id)
         where = KVWriteLoc(locations, sliding.translate_loc_from_full_to_swa(locations) if sliding else None)
-        if layer.k_scale is None:
+        if layer.k_scale is None or has_scales(self.token_to_kv_pool):
             self.token_to_kv_pool.set_kv_buffer(layer, where, k, v)
         else:  # the pool divides in place where it stores another dtype
             self.token_to_kv_pool.set_kv_buffer(layer, where, k.clone(), v.clone(), layer.k_scale, layer.v_scale)

@@ -120,17 +120,18 @@ def check_images(two_way: bool, text_only: bool, prefill_backend: str, determini
         )
 
 
-def check_cache_type(shared_layers: int, kv_cache_dtype: str, extending: Collection[str]) -> None:
+def check_cache_type(shared_layers: int, kv_cache_dtype: str, extending: Collection[str], read_by_us: bool = False) -> None:
     """Check that KV-shared layers (E2B, E4B) can read the KV cache in prefill and verify.
 
     Args:
         shared_layers: how many of the model's layers read the KV of other layers.
         extending: attention backends that prefill or verify.
+        read_by_us: the patch kv_formats, under which triton reads the cache through this package's kernels.
 
     Raises:
         PreflightError: the kernel of the first prefill would not compile (``crash_repro/fp8_shared_kv.py``).
     """
-    if shared_layers and kv_cache_dtype in FP8_CACHES and "triton" in extending:
+    if shared_layers and kv_cache_dtype in FP8_CACHES and "triton" in extending and not read_by_us:
         raise PreflightError(
             f"--kv-cache-dtype {kv_cache_dtype}: {shared_layers} layers of this model read the KV of other layers, which SGLang's triton "
             "prefill and verify take for unquantised; use --kv-cache-dtype auto"

@@ -131,8 +131,10 @@ class Pools:
         return fit if self.limit is None else min(fit, self.limit)
 
 
-def need(name: str, kv_bytes: float = 2, tp: int = 1) -> Need:
+def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0) -> Need:
     """What one of ``tp`` ranks needs for a real size with bfloat16 weights, from its config.
+
+    ``kv_bytes`` of an element of the KV cache, ``scale_bytes`` of each token's head beside its elements.
 
     Raises:
         ValueError: the size is unknown, or ``tp`` does not divide its query heads.
@@ -152,7 +154,7 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1) -> Need:
 
     def per_token(full: bool, own: bool) -> float:
         kept = [layer for layer in layers if (layer.window is None) == full and (layer.owns_kv or not own)]
-        return sum(2 * max(1, layer.kv_heads // tp) * layer.head_dim * kv_bytes for layer in kept)
+        return sum(2 * max(1, layer.kv_heads // tp) * (layer.head_dim * kv_bytes + scale_bytes) for layer in kept)
 
     full, sliding = ([layer for layer in layers if (layer.window is None) == wide] for wide in (True, False))
     draft = real_sizes.assistant(name)

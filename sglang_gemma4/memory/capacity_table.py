@@ -10,16 +10,25 @@ from sglang_gemma4.memory.capacity import GIB, Card, Need, Pools, Server
 PROMPTS, ANSWER = (500, 2000, 8000, 32_000), 500
 """Tokens of the requests in the table."""
 CALCULATED = "calculated"
+WITH_SCALES = ("int8_per_token_head", "fp8_per_token_head")
+"""``kernels.kv_cache.formats``, whose module needs torch."""
 
 
 def table(
-    names: Sequence[str], cards: Sequence[Card], servers: Sequence[Server], fraction: float | None, kv_bytes: float, length: int | None
+    names: Sequence[str],
+    cards: Sequence[Card],
+    servers: Sequence[Server],
+    fraction: float | None,
+    kv_bytes: float,
+    length: int | None,
+    scale_bytes: float = 0,
 ) -> str:
     """Markdown table of tokens and requests at once for each size, card and server, or that the model does not fit.
 
     Args:
         fraction: --mem-fraction-static; None: SGLang's own, and the one that the calculated reserve leaves.
         length: ``SGLANG_GEMMA4_REQUEST_TOKENS``, or None.
+        scale_bytes: of each token's head in the KV cache, beside its elements.
     """
     prompts = ", ".join(f"{prompt:,}" for prompt in PROMPTS)
     heads = [
@@ -34,7 +43,7 @@ def table(
     for name in names:
         for where in cards:
             for server in servers:
-                needed = capacity.need(name, kv_bytes, server.tp)
+                needed = capacity.need(name, kv_bytes, server.tp, scale_bytes)
                 for value, origin in _fractions(needed, where, server, fraction):
                     start = [name, where.name, "yes" if server.mtp else "no", f"{value:.3f} ({origin})" if origin else f"{value:g}"]
                     lines.append(f"| {' | '.join([*start, *_row(needed, where, server, value, origin == CALCULATED, length)])} |")
@@ -101,6 +110,7 @@ def add_command(commands: Any) -> None:
         "--mm-feature-transport", choices=("cpu", "cuda_ipc"), default="cuda_ipc", help="SGLang's flag (the package's default: cuda_ipc)"
     )
     parser.add_argument("--kv-bytes", type=float, default=2, metavar="B", help="bytes of a KV element: 2 for bfloat16, 1 for fp8")
+    parser.add_argument("--kv-cache-dtype", choices=WITH_SCALES, help="SGLang's flag: one byte an element and a scale for each head")
     parser.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks; tokens are per rank, which is per model")
     parser.set_defaults(run=_run)
 
@@ -131,5 +141,7 @@ def _run(arguments: argparse.Namespace) -> int:
         for mtp in (False, True)
         if arguments.mtp in (None, "yes" if mtp else "no")
     ]
-    print(table(arguments.names or list(real_sizes.SIZES), cards, servers, fraction, arguments.kv_bytes, given.request_tokens()))
+    kv_bytes, scale_bytes = (1, 4) if arguments.kv_cache_dtype else (arguments.kv_bytes, 0)
+    names = arguments.names or list(real_sizes.SIZES)
+    print(table(names, cards, servers, fraction, kv_bytes, given.request_tokens(), scale_bytes))
     return 0

@@ -89,12 +89,15 @@ def parameters(config: ConfigJson) -> dict[str, int]:
     return count
 
 
-def kv_bytes_per_token(config: ConfigJson, kv_bytes: float = 2) -> dict[str, float]:
-    """KV cache that one token takes in the layers that own theirs: {"full": bytes, "sliding": bytes}."""
+def kv_bytes_per_token(config: ConfigJson, kv_bytes: float = 2, scale_bytes: float = 0) -> dict[str, float]:
+    """KV cache that one token takes in the layers that own theirs: {"full": bytes, "sliding": bytes}.
+
+    ``scale_bytes`` of each head beside its elements, in a cache with scales by token and head.
+    """
     count = {"full": 0.0, "sliding": 0.0}
     for layer in layers(text_config(config)):
         if layer.owns_kv:
-            count["full" if layer.window is None else "sliding"] += 2 * layer.kv_heads * layer.head_dim * kv_bytes
+            count["full" if layer.window is None else "sliding"] += 2 * layer.kv_heads * (layer.head_dim * kv_bytes + scale_bytes)
     return count
 
 

@@ -89,6 +89,8 @@ def runner_problem(runner: Any) -> str | None:
     problem = second_metadata.problem_with(runner.attn_backend)
     if problem is not None:
         return f"attention backend: {problem}"
+    if runner.kv_cache_dtype != runner.dtype:
+        return f"the KV cache is {runner.kv_cache_dtype}, the model {runner.dtype}"
     if any(type(vars(each).get("forward_extend")).__name__ == "FlashImageLayers" for each in _backends(runner.attn_backend)):
         return "fa4's masks of images follow one batch"
     if runner.canary_manager is not None or runner.msprobe_debugger is not None:

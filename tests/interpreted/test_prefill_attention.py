@@ -118,7 +118,7 @@ def test_images_see_all_of_themselves(window: int) -> None:
         ({"q": torch.zeros(3, 256, 16)}, "256 query heads over 2 KV heads"),
         ({"reach": torch.zeros(3)}, r"reach is torch.float32 of shape \(3,\)"),
         ({"reach": torch.zeros(2, dtype=torch.int32)}, "for 3 tokens is supported"),
-        ({"tiles": torch.zeros(4, dtype=torch.int32)}, r"tiles are torch.int32 of shape \\(4,\\)"),
+        ({"tiles": torch.zeros(4, dtype=torch.int32)}, r"tiles are torch.int32 of shape \(4,\)"),
         ({"out": torch.zeros(3, 4, 32)}, r"contiguous \(3, 4, 16\) is supported"),
     ],
 )

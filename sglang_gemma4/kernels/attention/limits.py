@@ -5,12 +5,15 @@ import triton
 
 from sglang_gemma4.kernels.attention.tiles import key_tile, prompt_tile
 from sglang_gemma4.kernels.card import card
+from sglang_gemma4.kernels.kv_cache.store import scales_reason
 from sglang_gemma4.kernels.matrices import DTYPES
 
 MOST_ROWS = 128
 """Most rows of a tile in a verify, draft or decode step: query tokens times query heads of a KV head."""
 MOST_GROUP = 64
 """Most query heads of a KV head in a prefill."""
+QUANTISED = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
+"""Elements of a KV cache that are not the model's."""
 
 
 def few_query_reason(
@@ -21,10 +24,14 @@ def few_query_reason(
     queries: int,
     k_new: torch.Tensor | None,
     v_new: torch.Tensor | None,
+    k_scales: torch.Tensor | None = None,
+    v_scales: torch.Tensor | None = None,
+    *,
+    levels: bool = False,
 ) -> str | None:
-    """Why ``few_query_attention`` does not take these arguments, or None."""
+    """Why ``few_query_attention`` does not take these arguments, or None; ``levels``: the buffers may hold those of a quantised cache."""
     others = {"k_buffer": k_buffer, "v_buffer": v_buffer, "k_new": k_new, "v_new": v_new, "out": out}
-    if reason := _elements(q, others):
+    if reason := _elements(q, others, levels) or _scales(k_buffer, v_buffer, k_scales, v_scales):
         return reason
     if queries < 1 or q.shape[0] % queries:
         return f"{q.shape[0]} query tokens are no multiple of {queries} per request"
@@ -38,7 +45,7 @@ def few_query_reason(
     if reason := _head_dims(q, (k_buffer, k_new), (v_buffer, v_new), out):
         return reason
     rows = padded_rows(queries * (heads // kv_heads))
-    fits = key_tile(rows, q.shape[2], v_buffer.shape[2], q.dtype, card(q.device)) is not None
+    fits = key_tile(rows, q.shape[2], v_buffer.shape[2], q.dtype, card(q.device), k_buffer.dtype) is not None
     return None if fits else _too_large(q, f"{queries} query tokens of {heads // kv_heads} heads")
 
 
@@ -49,10 +56,25 @@ def padded_rows(rows: int) -> int:
 
 
 def prefill_reason(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, k_buffer: torch.Tensor, v_buffer: torch.Tensor, out: torch.Tensor
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_buffer: torch.Tensor,
+    v_buffer: torch.Tensor,
+    out: torch.Tensor,
+    k_scales: torch.Tensor | None = None,
+    v_scales: torch.Tensor | None = None,
+    *,
+    levels: bool = False,
 ) -> str | None:
-    """Why ``prefill_attention`` does not take these arguments, or None."""
-    if reason := _elements(q, {"k": k, "v": v, "k_buffer": k_buffer, "v_buffer": v_buffer, "out": out}):
+    """Why ``prefill_attention`` does not take these arguments, or None.
+
+    ``k`` and ``v`` are the buffers where new tokens are read there. ``levels``: the buffers may hold those of a quantised cache.
+    """
+    others = {"k_buffer": k_buffer, "v_buffer": v_buffer, "out": out} | ({} if k is k_buffer else {"k": k, "v": v})
+    if reason := _elements(q, others, levels):
+        return reason
+    if reason := _scales(k_buffer, v_buffer, k_scales, v_scales):
         return reason
     heads, kv_heads = q.shape[1], k.shape[1]
     group = heads // kv_heads
@@ -60,7 +82,7 @@ def prefill_reason(
         return f"{heads} query heads over {kv_heads} KV heads; 1, 2, 4 ... {MOST_GROUP} query heads a KV head are supported"
     if reason := _head_dims(q, (k, k_buffer), (v, v_buffer), out):
         return reason
-    fits = prompt_tile(group, q.shape[2], v.shape[2], q.dtype, card(q.device)) is not None
+    fits = prompt_tile(group, q.shape[2], v.shape[2], q.dtype, card(q.device), k_buffer.dtype) is not None
     return None if fits else _too_large(q, f"{group} query heads a KV head")
 
 
@@ -69,18 +91,28 @@ def _too_large(q: torch.Tensor, rows: str) -> str:
     return f"no tile for {rows} of {q.shape[2]} in {q.dtype} fits the {shared:,} bytes of shared memory that a program may have"
 
 
-def _elements(q: torch.Tensor, others: dict[str, torch.Tensor | None]) -> str | None:
+def _elements(q: torch.Tensor, others: dict[str, torch.Tensor | None], levels: bool) -> str | None:
     """Why dtypes, numbers of dimensions or strides do not fit, or None."""
     if q.dtype not in DTYPES:
         return f"q is {q.dtype}; float32, bfloat16 and float16 are supported"
     for name, tensor in (("q", q), *others.items()):
         if tensor is None:
             continue
-        if tensor.dtype != q.dtype:
-            return f"{name} is {tensor.dtype}, q is {q.dtype}; a quantised KV cache is not taken"
+        quantised = levels and name in ("k_buffer", "v_buffer") and tensor.dtype in QUANTISED
+        if tensor.dtype != q.dtype and not quantised:
+            return f"{name} is {tensor.dtype}, q is {q.dtype}; a quantised KV cache is not taken{' in these elements' if levels else ''}"
         if tensor.dim() != 3 or tensor.stride(-1) != 1:
             return f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}; 3 dimensions, the last contiguous, are supported"
     return None
+
+
+def _scales(k_buffer: torch.Tensor, v_buffer: torch.Tensor, k_scales: torch.Tensor | None, v_scales: torch.Tensor | None) -> str | None:
+    """Why the cache's element types and scales do not belong together, or None."""
+    if k_buffer.dtype != v_buffer.dtype:
+        return f"k_buffer is {k_buffer.dtype}, v_buffer {v_buffer.dtype}; one element type for both is supported"
+    if k_scales is None and v_scales is None and k_buffer.dtype != torch.int8:
+        return None
+    return scales_reason(k_buffer, k_scales, v_scales)
 
 
 def _head_dims(

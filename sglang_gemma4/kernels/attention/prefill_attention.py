@@ -16,6 +16,7 @@ import triton.language as tl
 from sglang_gemma4.kernels.attention.limits import prefill_reason
 from sglang_gemma4.kernels.attention.tiles import PromptTile, prompt_tile
 from sglang_gemma4.kernels.card import card
+from sglang_gemma4.kernels.kv_cache.formats import cached_rows
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -33,6 +34,9 @@ def prefill_attention_reference(
     *,
     window: int = -1,
     reach: torch.Tensor | None = None,
+    new_slots: torch.Tensor | None = None,
+    k_scales: torch.Tensor | None = None,
+    v_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """What :func:`prefill_attention` computes, request by request in float32; same arguments, a new ``[tokens, heads, value dim]``."""
     heads, kv_heads = q.shape[1], k.shape[1]
@@ -40,8 +44,10 @@ def prefill_attention_reference(
     for request in range(qo_indptr.numel() - 1):
         rows = slice(int(qo_indptr[request]), int(qo_indptr[request + 1]))
         slots = kv_indices[int(kv_indptr[request]) : int(kv_indptr[request + 1])].long()
-        keys = torch.cat([k_buffer[slots].float(), k[rows].float()])
-        values = torch.cat([v_buffer[slots].float(), v[rows].float()])
+        keys, values = cached_rows(k_buffer, slots, k_scales), cached_rows(v_buffer, slots, v_scales)
+        own = None if new_slots is None else new_slots[rows]
+        keys = torch.cat([keys, k[rows].float() if own is None else cached_rows(k_buffer, own, k_scales)])
+        values = torch.cat([values, v[rows].float() if own is None else cached_rows(v_buffer, own, v_scales)])
         positions = slots.numel() + torch.arange(rows.stop - rows.start, device=q.device)[:, None]
         columns = torch.arange(keys.shape[0], device=q.device)[None, :]
         seen = columns <= (positions if reach is None else slots.numel() + reach[rows, None])
@@ -72,6 +78,9 @@ def _sweep(  # type: ignore[no-untyped-def]
     total,
     out,
     scale,
+    k_scales,  # of the row a head's key is in, or None; [rows, KV heads]
+    v_scales,
+    KV_HEADS: tl.constexpr,
     WINDOW: tl.constexpr,
     MASKED: tl.constexpr,
     PAGED: tl.constexpr,  # rows of k and v by index, not in order
@@ -93,7 +102,9 @@ def _sweep(  # type: ignore[no-untyped-def]
             keys = tl.load(k_ptr + rows[None, :] * k_stride + dims[:, None], mask=(columns < end)[None, :], other=0.0)
         else:
             keys = tl.load(k_ptr + rows[None, :] * k_stride + dims[:, None])
-        scores = tl.dot(query, keys, input_precision=PRECISION) * scale  # [rows, keys]
+        scores = tl.dot(query, keys.to(query.dtype), input_precision=PRECISION) * scale  # [rows, keys]
+        if k_scales is not None:
+            scores *= tl.load(k_scales + rows * KV_HEADS, mask=columns < end, other=0.0)[None, :]
         if MASKED:
             seen = (columns < end)[None, :] & (columns[None, :] + offset <= limit[:, None])
             if WINDOW >= 0:
@@ -107,7 +118,10 @@ def _sweep(  # type: ignore[no-untyped-def]
             values = tl.load(v_ptr + rows[:, None] * v_stride + v_dims[None, :], mask=(columns < end)[:, None], other=0.0)
         else:
             values = tl.load(v_ptr + rows[:, None] * v_stride + v_dims[None, :])
-        out = tl.dot(weights.to(values.dtype), values, out * fade[:, None], input_precision=PRECISION)
+        shares = weights
+        if v_scales is not None:
+            shares = weights * tl.load(v_scales + rows * KV_HEADS, mask=columns < end, other=0.0)[None, :]
+        out = tl.dot(shares.to(query.dtype), values.to(query.dtype), out * fade[:, None], input_precision=PRECISION)
         total = total * fade + tl.sum(weights, 1)
         top = new_top
     return top, total, out
@@ -147,6 +161,9 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
     TOKENS: tl.constexpr,
     BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
+    new_slots_ptr=None,  # [tokens]: where the new tokens' keys are in the buffers; else they are in k and v
+    k_scale_ptr=None,  # [slots, KV heads] float32, adjacent, of a cache that has scales
+    v_scale_ptr=None,
 ):
     kv_head = tl.program_id(1).to(tl.int64)
     request = tl.load(tiles_ptr + 2 * tl.program_id(0)).to(tl.int64) if LISTED else tl.program_id(2).to(tl.int64)
@@ -171,6 +188,13 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
 
         k_prefix, v_prefix = k_buffer_ptr + kv_head * k_buffer_head_stride, v_buffer_ptr + kv_head * v_buffer_head_stride
         k_new, v_new = k_ptr + begin * k_token_stride + kv_head * k_head_stride, v_ptr + begin * v_token_stride + kv_head * v_head_stride
+        OWN: tl.constexpr = new_slots_ptr is not None  # noqa: N806 - a constant
+        own_indices, k_own_stride, v_own_stride = kv_indices_ptr, k_token_stride, v_token_stride
+        if OWN:
+            k_new, v_new, k_own_stride, v_own_stride = k_prefix, v_prefix, k_slot_stride, v_slot_stride
+            own_indices = new_slots_ptr + begin
+        k_scales = None if k_scale_ptr is None else k_scale_ptr + kv_head
+        v_scales = None if v_scale_ptr is None else v_scale_ptr + kv_head
         if WINDOW >= 0:
             edge = tl.maximum(0, prefix + lowest - WINDOW) // BLOCK * BLOCK  # the first key that any row sees is in this block
             inside = tl.cdiv(tl.maximum(0, prefix + highest - WINDOW), BLOCK) * BLOCK  # from here on every row sees every key
@@ -189,15 +213,15 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
         if WINDOW >= 0:
             top, total, out = _sweep(
                 edge, inside, prefix, position, limit, query, k_prefix, v_prefix, kv_indices_ptr + start, k_slot_stride, v_slot_stride, 0,
-                top, total, out, scale, WINDOW, True, True, DIM, V_DIM, BLOCK, PRECISION,
+                top, total, out, scale, k_scales, v_scales, KV_HEADS, WINDOW, True, True, DIM, V_DIM, BLOCK, PRECISION,
             )  # fmt: skip
         top, total, out = _sweep(
             inside, whole, prefix, position, limit, query, k_prefix, v_prefix, kv_indices_ptr + start, k_slot_stride, v_slot_stride, 0,
-            top, total, out, scale, WINDOW, False, True, DIM, V_DIM, BLOCK, PRECISION,
+            top, total, out, scale, k_scales, v_scales, KV_HEADS, WINDOW, False, True, DIM, V_DIM, BLOCK, PRECISION,
         )  # fmt: skip
         top, total, out = _sweep(
             whole, prefix, prefix, position, limit, query, k_prefix, v_prefix, kv_indices_ptr + start, k_slot_stride, v_slot_stride, 0,
-            top, total, out, scale, WINDOW, True, True, DIM, V_DIM, BLOCK, PRECISION,
+            top, total, out, scale, k_scales, v_scales, KV_HEADS, WINDOW, True, True, DIM, V_DIM, BLOCK, PRECISION,
         )  # fmt: skip
 
         if WINDOW >= 0:
@@ -210,16 +234,16 @@ def _prefill_attention_kernel(  # type: ignore[no-untyped-def]
         edge = tl.minimum(edge, inside)
         if WINDOW >= 0:
             top, total, out = _sweep(
-                edge, inside, tokens, position, limit, query, k_new, v_new, kv_indices_ptr, k_token_stride, v_token_stride, prefix,
-                top, total, out, scale, WINDOW, True, False, DIM, V_DIM, BLOCK, PRECISION,
+                edge, inside, tokens, position, limit, query, k_new, v_new, own_indices, k_own_stride, v_own_stride, prefix,
+                top, total, out, scale, k_scales, v_scales, KV_HEADS, WINDOW, True, OWN, DIM, V_DIM, BLOCK, PRECISION,
             )  # fmt: skip
         top, total, out = _sweep(
-            inside, diagonal, tokens, position, limit, query, k_new, v_new, kv_indices_ptr, k_token_stride, v_token_stride, prefix,
-            top, total, out, scale, WINDOW, False, False, DIM, V_DIM, BLOCK, PRECISION,
+            inside, diagonal, tokens, position, limit, query, k_new, v_new, own_indices, k_own_stride, v_own_stride, prefix,
+            top, total, out, scale, k_scales, v_scales, KV_HEADS, WINDOW, False, OWN, DIM, V_DIM, BLOCK, PRECISION,
         )  # fmt: skip
         top, total, out = _sweep(
-            diagonal, highest_key + 1, tokens, position, limit, query, k_new, v_new, kv_indices_ptr, k_token_stride, v_token_stride, prefix,
-            top, total, out, scale, WINDOW, True, False, DIM, V_DIM, BLOCK, PRECISION,
+            diagonal, highest_key + 1, tokens, position, limit, query, k_new, v_new, own_indices, k_own_stride, v_own_stride, prefix,
+            top, total, out, scale, k_scales, v_scales, KV_HEADS, WINDOW, True, OWN, DIM, V_DIM, BLOCK, PRECISION,
         )  # fmt: skip
         stored = out_ptr + ((begin + token) * (KV_HEADS * GROUP) + head)[:, None] * V_DIM + v_dims[None, :]
         tl.store(stored, (out / total[:, None]).to(out_ptr.dtype.element_ty), mask=real[:, None])
@@ -268,6 +292,9 @@ def prefill_attention(
     window: int = -1,
     reach: torch.Tensor | None = None,
     tiles: torch.Tensor | None = None,
+    new_slots: torch.Tensor | None = None,
+    k_scales: torch.Tensor | None = None,
+    v_scales: torch.Tensor | None = None,
     tile: PromptTile | None = None,
     checked: bool = False,
 ) -> torch.Tensor:
@@ -276,7 +303,8 @@ def prefill_attention(
     Args:
         q: ``[tokens, heads, dim]``, float32, bfloat16 or float16.
         k: ``[tokens, KV heads, dim]`` and ``v`` ``[tokens, KV heads, value dim]``, the new tokens' own.
-        k_buffer: ``[slots, KV heads, dim]``; ``v_buffer`` ``[slots, KV heads, value dim]``. All last dimensions are contiguous.
+        k_buffer: ``[slots, KV heads, dim]``; ``v_buffer`` ``[slots, KV heads, value dim]``. All last dimensions are contiguous. Of ``q``'s
+            dtype, or of a quantised cache's (int8, fp8).
         qo_indptr: ``[requests + 1]`` int, where each request's tokens begin.
         kv_indptr: ``[requests + 1]`` int, where each request's slots begin in ``kv_indices``.
         kv_indices: ``[prefix keys]`` int, slots in order; of a sliding layer, those of the last keys before the new tokens.
@@ -286,13 +314,20 @@ def prefill_attention(
         window: a key is seen from positions up to ``window`` behind it; below 0: always.
         reach: None, or ``[tokens]`` int32: the last new token of its request, counted from 0, that each token sees; itself at least.
         tiles: None, or ``[programs, 2]`` int32 as of :func:`list_tiles`, on the device: what to compute; ``longest`` is not read then.
+        new_slots: None, or ``[tokens]`` int: new tokens are read from the buffers at these slots, and ``k`` and ``v`` are the buffers; so a
+            quantised cache's are read as every later step will read them.
+        k_scales: ``[slots, KV heads]`` float32, contiguous, what a level of a slot's head is worth; ``v_scales`` alike. None: 1.
         tile: None: :func:`~sglang_gemma4.kernels.attention.tiles.prompt_tile` of the card.
         checked: the caller knows that :func:`~sglang_gemma4.kernels.attention.limits.prefill_reason` has nothing against this.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
     """
-    reason = None if checked else prefill_reason(q, k, v, k_buffer, v_buffer, out)
+    reason = None if checked else prefill_reason(q, k, v, k_buffer, v_buffer, out, k_scales, v_scales, levels=True)
+    if reason is None and (new_slots is not None) != (k is k_buffer and v is v_buffer):
+        reason = "new_slots are given with the buffers as k and v, and only then"
+    if reason is None and new_slots is not None and (new_slots.shape != q.shape[:1] or not new_slots.is_contiguous()):
+        reason = f"new_slots are {tuple(new_slots.shape)}; one for each of {q.shape[0]} tokens is supported"
     if reason:
         raise ValueError(reason)
     heads, kv_heads = q.shape[1], k.shape[1]
@@ -303,7 +338,8 @@ def prefill_attention(
     if tiles is not None and (tiles.dtype != torch.int32 or tiles.dim() != 2 or tiles.shape[1] != 2 or not tiles.is_contiguous()):
         raise ValueError(f"tiles are {tiles.dtype} of shape {tuple(tiles.shape)}; contiguous int32 of two columns is supported")
     group = heads // kv_heads
-    tile = tile or prompt_tile(group, q.shape[2], v.shape[2], q.dtype, card(q.device))
+    tile = tile or prompt_tile(group, q.shape[2], v.shape[2], q.dtype, card(q.device), k_buffer.dtype)
+    beside = {"new_slots_ptr": new_slots, "k_scale_ptr": k_scales, "v_scale_ptr": v_scales}
     assert tile is not None  # else prefill_reason has said so
     tokens = tokens_of(tile, group)
     grid = (triton.cdiv(longest, tokens), kv_heads, qo_indptr.numel() - 1) if tiles is None else (tiles.shape[0], kv_heads, 1)
@@ -314,6 +350,6 @@ def prefill_attention(
         v_buffer.stride(0), v_buffer.stride(1),
         KV_HEADS=kv_heads, GROUP=group, WINDOW=window, REACH=reach is not None, LISTED=tiles is not None, DIM=q.shape[2],
         V_DIM=v.shape[2], TOKENS=tokens, BLOCK=tile.keys, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=tile.warps, num_stages=tile.stages,
+        num_warps=tile.warps, num_stages=tile.stages, **{name: tensor for name, tensor in beside.items() if tensor is not None},
     )  # fmt: skip
     return out

@@ -34,32 +34,36 @@ class PromptTile:
     stages: int
 
 
-def needed(rows: int, keys: int, stages: int, dims: int, dtype: torch.dtype, card: Card) -> int:
+def needed(rows: int, keys: int, stages: int, dims: int, dtype: torch.dtype, card: Card, kept: torch.dtype | None = None) -> int:
     """Most bytes of shared memory that a program takes: queries, blocks of keys and values, and a block of weights.
 
     Args:
         rows: of a tile, padded.
         stages: blocks loaded ahead, the one in use among them.
         dims: of a head's key and its value together.
+        kept: the elements of the KV cache where they are not ``dtype``'s: a block of them in use is kept once more, converted.
     """
     held = card.holds and rows >= 64 and dtype != torch.float32  # which has no matrix instructions
     blocks = stages if held else max(1, stages - 1)
     itemsize: int = dtype.itemsize
-    return (rows * dims // 2 + blocks * keys * dims + rows * keys) * itemsize + SMALL
+    if kept is None or kept == dtype:
+        return (rows * dims // 2 + blocks * keys * dims + rows * keys) * itemsize + SMALL
+    kept_size: int = kept.itemsize
+    return (rows * dims // 2 + keys * dims + rows * keys) * itemsize + stages * keys * dims * kept_size + SMALL
 
 
 @functools.cache
-def key_tile(rows: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card) -> KeyTile | None:
+def key_tile(rows: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card, kept: torch.dtype | None = None) -> KeyTile | None:
     """The tile for so many rows and these head dimensions, or None where none fits the card; on an H200 the first was the fastest of 7
     nearly everywhere (runs/2026-11-22-kernel-times)."""
     # The slots that keys and values lie in are loaded a block ahead of them, so one stage is theirs.
     tiles = [KeyTile(keys, 4, 3) for keys in ((32, 16) if max(dim, v_dim) > 256 else (64, 32, 16))]
-    fits = (each for each in tiles if needed(rows, each.keys, each.stages - 1, dim + v_dim, dtype, card) <= card.shared)
+    fits = (each for each in tiles if needed(rows, each.keys, each.stages - 1, dim + v_dim, dtype, card, kept) <= card.shared)
     return next(fits, None)
 
 
 @functools.cache
-def prompt_tile(group: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card) -> PromptTile | None:
+def prompt_tile(group: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card, kept: torch.dtype | None = None) -> PromptTile | None:
     """The tile for ``group`` query heads of a KV head, or None where none fits the card. Float32 has no tensor cores: small tiles."""
     if dtype == torch.float32:
         tiles = [PromptTile(16, 16, 4, 2)]
@@ -67,7 +71,7 @@ def prompt_tile(group: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card
         tiles = [PromptTile(64, 32, 8, 2), PromptTile(32, 32, 4, 2), PromptTile(16, 32, 4, 2), PromptTile(16, 16, 4, 2)]
     else:
         tiles = [PromptTile(128, 64, 8, 2), PromptTile(64, 64, 4, 2), PromptTile(64, 32, 4, 2), PromptTile(16, 32, 4, 2)]
-    fits = (each for each in tiles if needed(max(each.rows, group), each.keys, each.stages, dim + v_dim, dtype, card) <= card.shared)
+    fits = (each for each in tiles if needed(max(each.rows, group), each.keys, each.stages, dim + v_dim, dtype, card, kept) <= card.shared)
     return next(fits, None)
 
 

@@ -18,6 +18,8 @@ from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import 
 from sglang.srt.model_executor.runner_utils.prefill_graph import is_in_prefill_graph_scope
 from sglang.srt.runtime_context import get_parallel
 
+from sglang_gemma4.attention.quantised import READERS
+from sglang_gemma4.attention.quantised_pool import PerTokenHeadPool, has_scales
 from sglang_gemma4.attention.triton_window import Gemma4TritonAttnBackend
 from sglang_gemma4.attention.two_kinds import TwoKinds
 
@@ -32,6 +34,16 @@ class Destination(NamedTuple):
     slots: torch.Tensor
 
 
+class QuantisedDestination(NamedTuple):
+    """The same, where the launch is to quantise, with ``[slots, KV heads]`` for the scales."""
+
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
+    slots: torch.Tensor
+    k_scales: torch.Tensor
+    v_scales: torch.Tensor
+
+
 def want(wanted: bool) -> None:
     """Whether layers of this process write keys and values themselves, where they can."""
     global _wanted
@@ -43,7 +55,7 @@ def is_wanted() -> bool:
     return _wanted
 
 
-def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any) -> Destination | str | None:
+def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any) -> Destination | QuantisedDestination | str | None:
     """Where a ``Gemma4Attention`` that owns KV writes it; why SGLang has to write it; or None if this is off.
 
     Args:
@@ -74,6 +86,8 @@ def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any)
         return f"there is not one location in order for each token of a {'sliding' if sliding else 'full'} layer"
     place = number - part.start_layer
     # Not get_kv_buffer: that waits for keys on their way from the host, which only a reader needs.
+    if isinstance(part, PerTokenHeadPool):
+        return QuantisedDestination(part._get_key_buffer(number), part._get_value_buffer(number), slots, *part.get_kv_scale_buffer(number))
     return Destination(part.k_buffer[place], part.v_buffer[place], slots)
 
 
@@ -89,12 +103,12 @@ def batch_problem(hidden_states: torch.Tensor, forward_batch: Any) -> str | None
 
 def backend_problem(backend: Any, layer: Any) -> str | None:
     """Why this attention backend must write this ``RadixAttention``'s keys and values, or None."""
-    if type(backend) not in (TritonAttnBackend, Gemma4TritonAttnBackend):
+    if type(backend) not in (TritonAttnBackend, Gemma4TritonAttnBackend, *READERS.values()):
         return f"attention is {type(backend).__name__}, not triton's"
     parallel = get_parallel()
     if backend.dcp_size > 1 or parallel.attn_cp_size > 1:
         return f"keys are split over ranks (context parallel {parallel.attn_cp_size}, in decode {backend.dcp_size})"
-    if layer.k_scale is not None or layer.v_scale is not None:
+    if (layer.k_scale is not None or layer.v_scale is not None) and not has_scales(backend.token_to_kv_pool):
         return "keys and values are scaled in the cache"
     if layer.is_cross_attention:
         return "keys and values are an encoder's"
@@ -103,9 +117,9 @@ def backend_problem(backend: Any, layer: Any) -> str | None:
 
 def pool_problem(pool: Any, dtype: torch.dtype) -> str | None:
     """Why a pool must write keys and values of ``dtype`` itself, or None."""
-    if type(pool) is not MHATokenToKVPool:
+    if type(pool) not in (MHATokenToKVPool, PerTokenHeadPool):
         return f"the KV pool is a {type(pool).__name__}"
-    if pool.is_quantized_kv_cache or pool.dtype != dtype or pool.store_dtype != dtype:
+    if type(pool) is MHATokenToKVPool and (pool.is_quantized_kv_cache or pool.dtype != dtype or pool.store_dtype != dtype):
         return f"the KV cache is {pool.dtype} stored as {pool.store_dtype}, the model {dtype}"
     if pool.use_hnd or pool.kv_cache_layout != "nhd":
         return f"the KV cache's layout is {'hnd' if pool.use_hnd else pool.kv_cache_layout}"

@@ -9,7 +9,7 @@ from sglang.srt.layers.rotary_embedding.rope_variant import Gemma4RotaryEmbeddin
 from sglang_gemma4.kernels.norms import qkv_norm_rope
 from sglang_gemma4.models.layers import shared_query
 from sglang_gemma4.models.layers.decoder_layer import norm_problem, tensor_problem
-from sglang_gemma4.models.layers.kv_write import Destination
+from sglang_gemma4.models.layers.kv_write import Destination, QuantisedDestination
 
 
 def shares_kv(attention: Any) -> bool:
@@ -43,7 +43,7 @@ def forward(
     hidden_states: torch.Tensor,
     forward_batch: Any,
     queries_only: bool = False,
-    where: Destination | None = None,
+    where: Destination | QuantisedDestination | None = None,
 ) -> Any:
     """What ``Gemma4Attention.forward`` returns.
 
@@ -54,9 +54,10 @@ def forward(
     """
     shared = shares_kv(attention)
     qkv = shared_query.project(attention, hidden_states) if shared and queries_only else attention.qkv_proj(hidden_states)[0]
+    scales = {"k_scales": where.k_scales, "v_scales": where.v_scales} if isinstance(where, QuantisedDestination) else {}
     q, k, v = qkv_norm_rope.qkv_norm_rope(
         qkv, positions, attention.rotary_emb.cos_sin_cache, attention.q_norm.weight.data, attention.k_norm.weight.data,
-        attention.num_heads, 0 if shared else attention.num_kv_heads, attention.q_norm.eps, *(where or ()),
+        attention.num_heads, 0 if shared else attention.num_kv_heads, attention.q_norm.eps, *(where[:3] if where else ()), **scales,
     )  # fmt: skip
     del qkv  # a prefill's is large, and attention needs memory of its own
     keys, values = (None, None) if shared else (k, v)

@@ -10,6 +10,8 @@ from sglang.srt.model_executor.runner_utils.prefill_graph import is_in_prefill_g
 from sglang.srt.runtime_context import get_exec, get_lora, get_parallel
 
 from sglang_gemma4.attention import image_spans, second_metadata
+from sglang_gemma4.attention.quantised import ReadsLevels
+from sglang_gemma4.attention.quantised_pool import has_scales
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,15 @@ def backend_problem(backend: Any, dtype: torch.dtype) -> str | None:
     problem = second_metadata.problem_with(backend)
     if problem is not None:
         return f"attention backend: {problem}"
-    if backend.token_to_kv_pool.dtype != dtype:
+    if backend.token_to_kv_pool.dtype != dtype and not reads_levels(backend):
         return f"the KV cache is {backend.token_to_kv_pool.dtype}, the model {dtype}"
     return None
+
+
+def reads_levels(backend: Any) -> bool:
+    """Whether all keys of a prefill are read from the pool, whatever its elements are."""
+    prefills = getattr(backend, "prefill_backend", backend)
+    return isinstance(prefills, ReadsLevels) or (type(prefills).__name__ == "Gemma4CpuAttention" and has_scales(prefills.token_to_kv_pool))
 
 
 def batch_problem(tokens: int, forward_batch: Any) -> str | None:

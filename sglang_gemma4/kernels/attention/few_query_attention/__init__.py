@@ -19,6 +19,7 @@ from sglang_gemma4.kernels.attention.limits import few_query_reason, padded_rows
 from sglang_gemma4.kernels.attention.tiles import KeyTile, key_tile
 from sglang_gemma4.kernels.card import card, multiprocessors
 from sglang_gemma4.kernels.dependent_launch import launch_options
+from sglang_gemma4.kernels.kv_cache.formats import cached_rows
 
 MOST_PARTS = 64
 LEAST_KEYS = 64
@@ -48,6 +49,9 @@ def few_query_attention_reference(
     key_offsets: torch.Tensor | None = None,
     window: int = -1,
     soft_cap: float = 0.0,
+    new_slots: torch.Tensor | None = None,
+    k_scales: torch.Tensor | None = None,
+    v_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """What :func:`few_query_attention` computes, request by request in float32; same arguments, a new ``[tokens, heads, value dim]``."""
     heads, kv_heads = q.shape[1], k_buffer.shape[1]
@@ -55,12 +59,17 @@ def few_query_attention_reference(
     for request in range(kv_indptr.numel() - 1):
         rows = slice(request * queries, (request + 1) * queries)
         slots = kv_indices[int(kv_indptr[request]) : int(kv_indptr[request + 1])].long()
-        keys, values = k_buffer[slots].float(), v_buffer[slots].float()
+        keys, values = cached_rows(k_buffer, slots, k_scales), cached_rows(v_buffer, slots, v_scales)
         cached = keys.shape[0]
         seen = torch.ones(queries, cached, dtype=torch.bool, device=q.device)
         positions = torch.full((queries,), cached - 1, device=q.device)
-        if k_new is not None and v_new is not None:
-            keys, values = torch.cat([keys, k_new[rows].float()]), torch.cat([values, v_new[rows].float()])
+        fresh = None
+        if new_slots is not None:
+            fresh = cached_rows(k_buffer, new_slots[rows], k_scales), cached_rows(v_buffer, new_slots[rows], v_scales)
+        elif k_new is not None and v_new is not None:
+            fresh = k_new[rows].float(), v_new[rows].float()
+        if fresh is not None:
+            keys, values = torch.cat([keys, fresh[0]]), torch.cat([values, fresh[1]])
             positions = cached + torch.arange(queries, device=q.device)
             among = torch.tril(torch.ones(queries, queries, dtype=torch.bool, device=q.device))
             if tree_mask is not None and tree_mask_indptr is not None:
@@ -130,6 +139,9 @@ def few_query_attention(
     key_offsets: torch.Tensor | None = None,
     window: int = -1,
     soft_cap: float = 0.0,
+    new_slots: torch.Tensor | None = None,
+    k_scales: torch.Tensor | None = None,
+    v_scales: torch.Tensor | None = None,
     parts: int | None = None,
     tile: KeyTile | None = None,
     checked: bool = False,
@@ -138,7 +150,8 @@ def few_query_attention(
 
     Args:
         q: ``[requests * queries, heads, dim]``, float32, bfloat16 or float16.
-        k_buffer: ``[slots, KV heads, dim]``; ``v_buffer`` ``[slots, KV heads, value dim]``. Their last dimension is contiguous.
+        k_buffer: ``[slots, KV heads, dim]``; ``v_buffer`` ``[slots, KV heads, value dim]``. Their last dimension is contiguous. Of ``q``'s
+            dtype, or of a quantised cache's (int8, fp8).
         kv_indptr: ``[requests + 1]`` int, where each request's slots begin in ``kv_indices``.
         kv_indices: ``[keys]`` int, slots of the cached keys in order; of a sliding layer, those of its last keys.
         scale: of the scores.
@@ -150,6 +163,9 @@ def few_query_attention(
         key_offsets: ``[requests]`` int, keys before the first in ``kv_indices`` that the mask counts too.
         window: a key is seen from positions up to ``window`` behind it; below 0: always.
         soft_cap: scores are ``soft_cap * tanh(scores / soft_cap)``; 0: as they are.
+        new_slots: ``[requests * queries]`` int, in place of ``k_new`` and ``v_new``: the query tokens' own keys are in the buffers, at
+            these slots; so a quantised cache's are read as every later step will read them.
+        k_scales: ``[slots, KV heads]`` float32, contiguous, what a level of a slot's head is worth; ``v_scales`` alike. None: 1.
         parts: parts a request's keys are cut into if they suffice; None: by the card and the length.
         tile: None: :func:`~sglang_gemma4.kernels.attention.tiles.key_tile` of the card.
         checked: the caller knows that :func:`~sglang_gemma4.kernels.attention.limits.few_query_reason` has nothing against this.
@@ -157,7 +173,9 @@ def few_query_attention(
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
     """
-    reason = None if checked else few_query_reason(q, k_buffer, v_buffer, out, queries, k_new, v_new)
+    reason = None if checked else few_query_reason(q, k_buffer, v_buffer, out, queries, k_new, v_new, k_scales, v_scales, levels=True)
+    if reason is None and new_slots is not None and (k_new is not None or new_slots.shape != q.shape[:1] or not new_slots.is_contiguous()):
+        reason = f"new_slots are {tuple(new_slots.shape)}; one for each of {q.shape[0]} query tokens, without k_new, is supported"
     if reason:
         raise ValueError(reason)
     requests, heads, dim = q.shape[0] // queries, q.shape[1], q.shape[2]
@@ -169,18 +187,23 @@ def few_query_attention(
     part_out = torch.empty((requests, kv_heads, most, queries * group, v_dim), dtype=torch.float32, device=q.device)
     part_lse = torch.empty(part_out.shape[:-1], dtype=torch.float32, device=q.device)
     k_fresh, v_fresh = (q, q) if k_new is None or v_new is None else (k_new, v_new)
+    if new_slots is not None:
+        k_fresh, v_fresh = k_buffer, v_buffer
+    # What only some caches need is not passed for others: their kernel stays the one that was compiled for them.
+    beside = {"new_slots_ptr": new_slots, "k_scale_ptr": k_scales, "v_scale_ptr": v_scales}
     rows = padded_rows(queries * group)
-    tile = tile or key_tile(rows, dim, v_dim, q.dtype, card(q.device))
+    tile = tile or key_tile(rows, dim, v_dim, q.dtype, card(q.device), k_buffer.dtype)
     assert tile is not None  # else few_query_reason has said so
     _few_query_attention_kernel[(kv_heads * requests, most)](
         q, k_buffer, v_buffer, k_fresh, v_fresh, kv_indptr, kv_indices, q if tree_mask is None else tree_mask,
         kv_indptr if tree_mask_indptr is None else tree_mask_indptr, kv_indptr if key_offsets is None else key_offsets, part_out,
         part_lse, scale, wanted, most, q.stride(0), q.stride(1), k_buffer.stride(0), k_buffer.stride(1), v_buffer.stride(0),
         v_buffer.stride(1), k_fresh.stride(0), k_fresh.stride(1), v_fresh.stride(0), v_fresh.stride(1),
-        KV_HEADS=kv_heads, GROUP=group, QUERIES=queries, ROWS=max(rows, tile.rows), DIM=dim, V_DIM=v_dim, NEW=k_new is not None,
+        KV_HEADS=kv_heads, GROUP=group, QUERIES=queries, ROWS=max(rows, tile.rows), DIM=dim, V_DIM=v_dim,
+        NEW=k_new is not None or new_slots is not None,
         TREE=tree_mask is not None, HAS_OFFSETS=key_offsets is not None, WINDOW=window, SOFT_CAP=soft_cap, BLOCK=tile.keys,
         BLOCK_NEW=max(16, triton.next_power_of_2(queries)), LEAST=LEAST_KEYS, MOST=MOST_KEYS,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
-        **launch_options(q.device),
+        **launch_options(q.device), **{name: tensor for name, tensor in beside.items() if tensor is not None},
     )  # fmt: skip
     return join_parts(part_out, part_lse, kv_indptr, out, wanted)

@@ -15,11 +15,13 @@ def parts_of(length, wanted, most, LEAST: tl.constexpr, MOST: tl.constexpr):  # 
 
 @triton.jit
 def _attend(  # type: ignore[no-untyped-def]
-    query, k_pointers, v_pointers, seen, loaded, top, total, out, scale, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr
+    query, k_pointers, v_pointers, seen, loaded, top, total, out, scale, k_scales, v_scales, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """One block of keys into the running maximum, sum and output of every row."""
+    """One block of keys into the running maximum, sum and output of every row; pointers to a quantised cache's scales, or None."""
     keys = tl.load(k_pointers, mask=loaded[None, :], other=0.0)  # [dim, keys]
     scores = tl.dot(query, keys.to(query.dtype), input_precision=PRECISION) * scale
+    if k_scales is not None:
+        scores *= tl.load(k_scales, mask=loaded, other=0.0)[None, :]
     if SOFT_CAP > 0:
         scores = SOFT_CAP * (2 * tl.sigmoid(2 * scores / SOFT_CAP) - 1)  # tanh
     scores = tl.where(seen, scores, float("-inf"))
@@ -28,7 +30,10 @@ def _attend(  # type: ignore[no-untyped-def]
     weights = tl.exp(scores - safe[:, None])
     fade = tl.exp(top - safe)
     values = tl.load(v_pointers, mask=loaded[:, None], other=0.0)  # [keys, value dim]
-    out = out * fade[:, None] + tl.dot(weights.to(values.dtype), values, input_precision=PRECISION)
+    shares = weights
+    if v_scales is not None:
+        shares = weights * tl.load(v_scales, mask=loaded, other=0.0)[None, :]
+    out = out * fade[:, None] + tl.dot(shares.to(query.dtype), values.to(query.dtype), input_precision=PRECISION)
     return new_top, total * fade + tl.sum(weights, 1), out
 
 
@@ -76,6 +81,9 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     MOST: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
+    new_slots_ptr=None,  # [requests * QUERIES]: where the query tokens' own keys are in the buffers; else they are in k_new
+    k_scale_ptr=None,  # [slots, KV heads] float32, adjacent, of a cache that has scales
+    v_scale_ptr=None,
 ):
     await_inputs(PDL)
     # Heads first: programs side by side read adjacent keys, heads of the same slots.
@@ -115,7 +123,10 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
                 query,
                 k_buffer_ptr + slots[None, :] * k_slot_stride + kv_head * k_head_stride + dims[:, None],
                 v_buffer_ptr + slots[:, None] * v_slot_stride + kv_head * v_head_stride + v_dims[None, :],
-                seen, loaded, top, total, out, scale, SOFT_CAP, PRECISION,
+                seen, loaded, top, total, out, scale,
+                None if k_scale_ptr is None else k_scale_ptr + slots * KV_HEADS + kv_head,
+                None if v_scale_ptr is None else v_scale_ptr + slots * KV_HEADS + kv_head,
+                SOFT_CAP, PRECISION,
             )  # fmt: skip
         if NEW and part == parts - 1:
             fresh = tl.arange(0, BLOCK_NEW)
@@ -131,11 +142,16 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
             if WINDOW >= 0:
                 seen &= token[:, None] <= fresh[None, :] + WINDOW
             tokens = request * QUERIES + fresh
+            if new_slots_ptr is not None:
+                tokens = tl.load(new_slots_ptr + tokens, mask=loaded, other=0).to(tl.int64)
             top, total, out = _attend(
                 query,
                 k_new_ptr + tokens[None, :] * k_new_token_stride + kv_head * k_new_head_stride + dims[:, None],
                 v_new_ptr + tokens[:, None] * v_new_token_stride + kv_head * v_new_head_stride + v_dims[None, :],
-                seen, loaded, top, total, out, scale, SOFT_CAP, PRECISION,
+                seen, loaded, top, total, out, scale,
+                None if k_scale_ptr is None else k_scale_ptr + tokens * KV_HEADS + kv_head,
+                None if v_scale_ptr is None else v_scale_ptr + tokens * KV_HEADS + kv_head,
+                SOFT_CAP, PRECISION,
             )  # fmt: skip
         divisor = tl.where(total > 0, total, 1.0)
         out = out / divisor[:, None]

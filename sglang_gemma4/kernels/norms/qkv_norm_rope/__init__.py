@@ -14,6 +14,8 @@ import torch
 import triton
 
 from sglang_gemma4.kernels.dependent_launch import launch_options
+from sglang_gemma4.kernels.kv_cache.formats import BY_DTYPE
+from sglang_gemma4.kernels.kv_cache.store import scales_reason
 from sglang_gemma4.kernels.matrices import DTYPES
 from sglang_gemma4.kernels.norms.qkv_norm_rope.kernels import _qkv_norm_rope_kernel, qkv_norm_rope_tokens_kernel
 
@@ -85,6 +87,8 @@ def qkv_norm_rope(
     v_cache: torch.Tensor | None = None,
     slots: torch.Tensor | None = None,
     tiles: TokenTiles | None = None,
+    k_scales: torch.Tensor | None = None,
+    v_scales: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries ``[tokens, heads, dim]``, keys and values ``[tokens, KV heads, dim]``; new and contiguous.
 
@@ -99,13 +103,15 @@ def qkv_norm_rope(
             ``v_cache`` for the values. Give all three of these or none.
         slots: ``[tokens]`` int, each token's slot. Slot 0, negative ones and those past the end are not written.
         tiles: use the kernel for many tokens with these; None: from :data:`MANY_TOKENS` tokens on, with :func:`tiles_for`.
+        k_scales: ``[slots, KV heads]`` float32, contiguous: the caches are quantised (``kv_cache.formats``), and this gets the scales of
+            the keys; ``v_scales`` those of the values. The keys and values returned are not rounded.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
     """
     reason = reason_against(qkv, positions, cos_sin, q_weight, k_weight, heads, kv_heads)
     if reason is None and not (k_cache is None and v_cache is None and slots is None):
-        reason = write_reason_against(qkv, q_weight.numel(), kv_heads, k_cache, v_cache, slots)
+        reason = write_reason_against(qkv, q_weight.numel(), kv_heads, k_cache, v_cache, slots, k_scales, v_scales)
     if reason:
         raise ValueError(reason)
     tokens, dim, every = qkv.shape[0], q_weight.shape[0], heads + 2 * kv_heads
@@ -115,7 +121,8 @@ def qkv_norm_rope(
             qkv, positions, cos_sin, q_weight, k_weight, out, tokens, qkv.stride(0), cos_sin.stride(0), eps,
             k_cache, v_cache, slots, *_layout(k_cache, v_cache),
         )  # fmt: skip
-        options = {"HEADS": heads, "KV_HEADS": kv_heads, "HALF": dim // 2, "WRITES": slots is not None, **launch_options(qkv.device)}
+        options: dict[str, Any] = {} if k_scales is None else {"k_scale_ptr": k_scales, "v_scale_ptr": v_scales}
+        options |= {"HEADS": heads, "KV_HEADS": kv_heads, "HALF": dim // 2, "WRITES": slots is not None, **launch_options(qkv.device)}
         if tiles is None and tokens >= MANY_TOKENS and tiles_for(dim).fit(heads, kv_heads, dim):
             tiles = tiles_for(dim)
         if tiles is not None:
@@ -162,7 +169,9 @@ def reason_against(
     return None
 
 
-def write_reason_against(qkv: torch.Tensor, dim: int, kv_heads: int, k_cache: Any, v_cache: Any, slots: Any) -> str | None:
+def write_reason_against(
+    qkv: torch.Tensor, dim: int, kv_heads: int, k_cache: Any, v_cache: Any, slots: Any, k_scales: Any = None, v_scales: Any = None
+) -> str | None:
     """Why the kernel does not write into these, or None. ``qkv``, ``dim`` and ``kv_heads`` are what :func:`reason_against` took."""
     if k_cache is None or v_cache is None or slots is None:
         return "keys and values are written with k_cache, v_cache and slots, or not at all"
@@ -172,8 +181,9 @@ def write_reason_against(qkv: torch.Tensor, dim: int, kv_heads: int, k_cache: An
         if cache.dim() != 3 or cache.shape != (k_cache.shape[0], kv_heads, dim) or cache.stride(2) != 1:
             found = f"{tuple(cache.shape)} with strides {cache.stride()}"
             return f"{name} is {found}; {k_cache.shape[0]} slots of {kv_heads} heads of {dim} adjacent elements are supported"
-        if cache.dtype != qkv.dtype:
+        quantised = k_scales is not None and cache.dtype in BY_DTYPE and cache.dtype == k_cache.dtype
+        if cache.dtype != qkv.dtype and not quantised:
             return f"{name} is {cache.dtype}, qkv {qkv.dtype}"
     if slots.shape != qkv.shape[:1] or slots.dtype not in (torch.int32, torch.int64) or not slots.is_contiguous():
         return f"slots are {tuple(slots.shape)} {slots.dtype}; one integer for each of {qkv.shape[0]} tokens, adjacent, is supported"
-    return None
+    return scales_reason(k_cache, k_scales, v_scales) if k_cache.dtype in BY_DTYPE else None

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from sglang_gemma4.kernels.dependent_launch import await_inputs
+from sglang_gemma4.kernels.kv_cache.store import largest_of, levels_of
 
 
 @triton.jit(do_not_specialize=["tokens", "cache_slots"])
@@ -37,6 +38,8 @@ def _qkv_norm_rope_kernel(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,  # heads of a program
     WRITES: tl.constexpr,  # keys and values, into the pool
     PDL: tl.constexpr,
+    k_scale_ptr=None,  # [slots, KV heads] float32, adjacent, of a pool that keeps levels; and v_scale_ptr
+    v_scale_ptr=None,
 ):
     columns = tl.arange(0, HALF)[None, :]
     q_first, q_second = tl.load(q_weight_ptr + columns).to(tl.float32), tl.load(q_weight_ptr + HALF + columns).to(tl.float32)
@@ -78,10 +81,28 @@ def _qkv_norm_rope_kernel(  # type: ignore[no-untyped-def]
         keys, values = kept & ((head >= HEADS) & (head < HEADS + KV_HEADS))[:, None], kept & is_v[:, None]
         k_row = k_cache_ptr + (slot * k_slot_stride + (head - HEADS) * k_head_stride)[:, None] + columns
         v_row = v_cache_ptr + (slot * v_slot_stride + (head - HEADS - KV_HEADS) * v_head_stride)[:, None] + columns
-        tl.store(k_row, low, mask=keys)
-        tl.store(k_row + HALF, high, mask=keys)
-        tl.store(v_row, low, mask=values)
-        tl.store(v_row + HALF, high, mask=values)
+        if k_scale_ptr is not None:
+            kept_low, kept_high, worth = _levels_of_halves(low, high, k_cache_ptr.dtype.element_ty)
+            at, one = slot * KV_HEADS + head - HEADS, slot > 0
+            tl.store(k_scale_ptr + at, worth, mask=one & (slot < cache_slots) & (token < tokens) & ~is_q & ~is_v)
+            tl.store(v_scale_ptr + at - KV_HEADS, worth, mask=one & (slot < cache_slots) & (token < tokens) & is_v)
+        else:
+            kept_low, kept_high = low, high
+        tl.store(k_row, kept_low, mask=keys)
+        tl.store(k_row + HALF, kept_high, mask=keys)
+        tl.store(v_row, kept_low, mask=values)
+        tl.store(v_row + HALF, kept_high, mask=values)
+
+
+@triton.jit
+def _levels_of_halves(low, high, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Both halves of some heads in levels of a KV cache's format, and what a level of each head is worth."""
+    low_top, low = largest_of(low.to(tl.float32))
+    high_top, high = largest_of(high.to(tl.float32))
+    top = tl.maximum(low_top, high_top)
+    low, worth = levels_of(low, top, dtype)
+    high, _ = levels_of(high, top, dtype)
+    return low, high, worth
 
 
 @triton.jit
@@ -143,6 +164,8 @@ def qkv_norm_rope_tokens_kernel(  # type: ignore[no-untyped-def]
     TOKENS: tl.constexpr,  # of a program
     WRITES: tl.constexpr,  # keys and values, into the pool
     PDL: tl.constexpr,
+    k_scale_ptr=None,  # [slots, KV heads] float32, adjacent, of a pool that keeps levels; and v_scale_ptr
+    v_scale_ptr=None,
 ):
     columns = tl.arange(0, HALF)[None, :]
     q_first, q_second = tl.load(q_weight_ptr + columns).to(tl.float32), tl.load(q_weight_ptr + HALF + columns).to(tl.float32)
@@ -173,5 +196,14 @@ def qkv_norm_rope_tokens_kernel(  # type: ignore[no-untyped-def]
             if WRITES:  # noqa: SIM102 - known when compiled
                 # Any number of padding tokens name slot 0, which stays as it is, as with SGLang's write.
                 if (slot > 0) & (slot < cache_slots):
-                    _store_heads(k_cache_ptr + slot * k_slot_stride, k_head_stride, k_low, k_high, KV_HEADS, HALF)
-                    _store_heads(v_cache_ptr + slot * v_slot_stride, v_head_stride, v_low, v_high, KV_HEADS, HALF)
+                    if k_scale_ptr is not None:
+                        at = slot * KV_HEADS + tl.arange(0, KV_HEADS)
+                        one_low, one_high, worth = _levels_of_halves(k_low, k_high, k_cache_ptr.dtype.element_ty)
+                        tl.store(k_scale_ptr + at, worth)
+                        _store_heads(k_cache_ptr + slot * k_slot_stride, k_head_stride, one_low, one_high, KV_HEADS, HALF)
+                        two_low, two_high, worth = _levels_of_halves(v_low, v_high, v_cache_ptr.dtype.element_ty)
+                        tl.store(v_scale_ptr + at, worth)
+                        _store_heads(v_cache_ptr + slot * v_slot_stride, v_head_stride, two_low, two_high, KV_HEADS, HALF)
+                    else:
+                        _store_heads(k_cache_ptr + slot * k_slot_stride, k_head_stride, k_low, k_high, KV_HEADS, HALF)
+                        _store_heads(v_cache_ptr + slot * v_slot_stride, v_head_stride, v_low, v_high, KV_HEADS, HALF)

@@ -1,0 +1,101 @@
+"""--kv-cache-dtype int8_per_token_head and fp8_per_token_head; an fp8 cache works on triton where layers share KV."""
+
+from typing import Any
+
+from sglang_gemma4 import switches, uses
+from sglang_gemma4.models.config_files import named_gemma4
+from sglang_gemma4.patching import Hook, Patch, decline
+
+OURS = "sglang_gemma4.memory.kv_formats"
+CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
+PLAIN = ("fp8_e4m3", "fp8_e5m2")
+
+
+def check(_result: None, server_args: Any) -> None:
+    """After ``handle_model_specific_adjustments``, when the backends are resolved: what does not run with a format is refused by name."""
+    from sglang.srt.arg_groups.model_override_base import attention_backends_of, model_config_of, resolved_view
+
+    from sglang_gemma4.kernels.kv_cache import formats
+
+    resolved = resolved_view(server_args)
+    if formats.named(resolved.kv_cache_dtype) is None:
+        return
+    import torch
+    from sglang.srt.environ import envs
+
+    from sglang_gemma4.diagnostics import kv_format_limits
+    from sglang_gemma4.patches.preflight import one_line
+
+    config = model_config_of(server_args).hf_config
+    prefill, decode = attention_backends_of(resolved)
+    fields = {name: getattr(resolved, name, None) for name in kv_format_limits.FIELDS}
+    with one_line():
+        kv_format_limits.check(
+            fields | {"prefill_backend": prefill, "decode_backend": decode},
+            gemma4=named_gemma4(config),
+            cpu_engine=switches.is_on(switches.CPU_ENGINE),
+            capability=torch.cuda.get_device_capability() if torch.cuda.is_available() else None,
+            hnd=bool(envs.SGLANG_USE_HND_KVCACHE.get()),
+            unmasked=unmasked(config),
+        )
+
+
+def unmasked(config: Any) -> bool:
+    """Whether images attend both ways in this model, and SGLang's masks, which only its own kernels take, would say so."""
+    from sglang_gemma4.attention import image_spans
+
+    return image_spans.bidirectional(config) and not switches.part_is_on("image_masks", "SGLANG_GEMMA4_MEDIA_FIXES")
+
+
+def shares_kv(config: Any) -> bool:
+    """Whether layers of this model read another layer's KV; stock's prefill does not compile there over an fp8 cache."""
+    text = getattr(config, "text_config", config)
+    return bool(getattr(text, "num_kv_shared_layers", 0))
+
+
+def read_levels(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``TritonAttnBackend.__init__``: the backend of a Gemma 4 target or its assistant, over a quantised cache."""
+    from sglang_gemma4.kernels.kv_cache import formats
+
+    if formats.named(runner.kv_cache_dtype_str) is None and runner.kv_cache_dtype_str not in PLAIN:
+        return
+    config = runner.model_config.hf_config
+    if not named_gemma4(config) or backend.dcp_size > 1 or backend.enable_deterministic:
+        return
+    if runner.kv_cache_dtype_str in PLAIN and (runner.is_draft_worker or not shares_kv(config)):
+        if not runner.is_draft_worker:
+            decline("kv_formats", "SGLang's kernels read an fp8 cache where no layers share KV: this package's were on no card yet")
+        return
+    if runner.kv_cache_dtype_str in PLAIN and unmasked(config):
+        decline(
+            "kv_formats", "images attend both ways in this model, and the patch image_masks is off: SGLang's kernels read the fp8 cache"
+        )
+        return
+    from sglang_gemma4.attention.quantised import READERS
+
+    backend.__class__ = READERS.get(type(backend), type(backend))
+
+
+PATCH = Patch(
+    switch="SGLANG_GEMMA4_ATTENTION",
+    why="SGLang's fp8 cache has one scale for all tokens and three bits of mantissa, verify and decode steps see different keys, and "
+    "layers that share KV crash; of int8 it has none.",
+    evidence="tests/unit/test_kv_format_error.py (1.3 % of error, 4.9 %) · crash_repro/fp8_shared_kv.py · "
+    "srt/layers/attention/triton_backend.py:1706, 1863 (a step's own keys unquantised) · speed not measured on a card yet",
+    remove_when="SGLang keeps scales by token and head for hybrid pools on triton.",
+    uses=(uses.kv_format,),
+    hooks=(
+        Hook("sglang.srt.arg_groups.arg_utils.add_cli_args_from_dataclass", "after", f"{OURS}:offer", "1316b7a3624c"),
+        Hook("sglang.srt.arg_groups.model_hook.handle_model_specific_adjustments", "after", check, "1c321ef6fec8"),
+        Hook("sglang.srt.mem_cache.kv_cache_dtype.configure_kv_cache_dtype", "around", f"{OURS}:resolve", "8e930fd38237"),
+        Hook(f"{CONFIGURATOR}._resolve_kv_pool_class", "around", f"{OURS}:pool_class", "b8a77a9894ad"),
+        Hook(
+            "sglang.srt.model_executor.pool_configurator.HybridSWAPoolConfigurator.__init__",
+            "after",
+            f"{OURS}:count_scales",
+            "7ddc98e34cb7",
+        ),
+        # Behind triton_window, whose class is one of those that are replaced here.
+        Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", read_levels, "e7fa3a24cfc9"),
+    ),
+)

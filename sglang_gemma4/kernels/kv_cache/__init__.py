@@ -1,0 +1,1 @@
+"""Formats of a quantised KV cache, and the launch that writes them."""

@@ -1,0 +1,102 @@
+"""Engines whose KV cache is int8 or fp8 with scales by token and head: answers, drafts, and pools that are always full."""
+
+import math
+import random
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from sglang_gemma4.kernels.kv_cache.formats import FORMATS
+from sglang_gemma4.models import model_shape
+from sglang_gemma4.models.config_files import read_config
+from sglang_gemma4.quality import gates
+from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
+from tests.engine.engine_fork import Group, Nursery, Output
+
+FAMILIES = ("tiny-26b-a4b", "tiny-31b", "tiny-e2b")
+NEW_TOKENS, REQUESTS = 32, 24
+MTP: dict[str, Any] = {"speculative_algorithm": "NEXTN", "speculative_num_steps": 3, "speculative_eagle_topk": 1}
+MTP |= {"speculative_num_draft_tokens": 4}
+FLOAT = "auto"
+
+
+@cache
+def prompts() -> list[list[int]]:
+    """Token ids of held-out prompts, some longer than any window."""
+    rng = random.Random(9)
+    chosen = [dialogues.chat(rng, "held_out") for _ in range(REQUESTS // 2)] + [dialogues.story_chat(rng, "held_out") for _ in range(4)]
+    chosen += [dialogues.long_chat(rng, "held_out", sentences=12) for _ in range(REQUESTS // 2 - 4)]
+    tokenizer = Tokenizer.from_file(str(checkpoints.SHIPPED / FAMILIES[0] / "tokenizer.json"))
+    return [list(tokenizer.encode(chat_format.render(one, prompt_only=True), add_special_tokens=False).ids) for one in chosen]
+
+
+@cache
+def answers(nursery: Nursery, family: str, kind: str, mtp: bool = False, **engine: Any) -> list[Output]:
+    """One engine's greedy answers, with the log-probabilities of their tokens."""
+    model = checkpoints.SHIPPED / family
+    given: dict[str, Any] = {"max_running_requests": 8, "kv_cache_dtype": kind, **engine}
+    given |= {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mtp else {}
+    groups = [Group(prompts(), {"max_new_tokens": NEW_TOKENS}, logprobs=not mtp)]
+    return nursery.run(model, groups, **given)[0]
+
+
+def tokens(outputs: list[Output]) -> list[list[int]]:
+    return [output.token_ids for output in outputs]
+
+
+def accept_length(outputs: list[Output]) -> float:
+    steps: int = sum(output.meta_info["spec_verify_ct"] for output in outputs)
+    return sum(len(output.token_ids) - 1 for output in outputs) / steps
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_mtp_gives_plain_decoding_s_tokens_and_accepts_as_before(family: str, kind: str, nursery: Nursery) -> None:
+    plain, drafted, before = (answers(nursery, family, *how) for how in ((kind,), (kind, True), (FLOAT, True)))
+    assert tokens(drafted) == tokens(plain)
+    assert accept_length(drafted) >= 0.98 * accept_length(before) > 1
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_answers_lose_no_more_than_the_gates_allow(family: str, kind: str, nursery: Nursery) -> None:
+    """Each engine's certainty of its own greedy tokens, and how many of them are those of the float32 cache."""
+    found, before = answers(nursery, family, kind), answers(nursery, family, FLOAT)
+    certainty = [
+        sum(map(sum, (one.logprobs for one in outputs))) / sum(len(one.token_ids) for one in outputs) for outputs in (found, before)
+    ]
+    assert all(math.isfinite(value) for one in found for value in one.logprobs)
+    assert abs(certainty[1] - certainty[0]) <= max(0.01, gates.read(gates.SHIPPED)["nats_per_token_loss"])
+    same = sum(map(list.__eq__, tokens(found), tokens(before)))
+    print(f"{family} {kind}: nats {certainty[0]:.4f}, {certainty[1]:.4f}; {same} of {len(before)} answers the same")
+    assert same >= (0.75 if kind.startswith("int8") else 0.5) * len(before)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_chunks_of_a_prompt_do_not_change_the_answer(kind: str, nursery: Nursery) -> None:
+    whole, chunked = answers(nursery, "tiny-e2b", kind), answers(nursery, "tiny-e2b", kind, chunked_prefill_size=32)
+    assert tokens(whole) == tokens(chunked)
+
+
+@pytest.mark.parametrize("mtp", [False, True], ids=["plain", "mtp"])
+def test_a_pool_that_is_always_full(mtp: bool, nursery: Nursery) -> None:
+    """Slots are taken again and again, requests are retracted, prefixes stay in the radix tree: the tokens of a pool with room for all."""
+    room = answers(nursery, "tiny-26b-a4b", "int8_per_token_head", mtp)
+    full = answers(nursery, "tiny-26b-a4b", "int8_per_token_head", mtp, max_total_tokens=700, schedule_conservativeness=0.05)
+    assert tokens(full) == tokens(room)
+    assert "retract" in full[0].log.lower()
+
+
+@pytest.mark.parametrize("family", ["tiny-26b-a4b", "tiny-e2b"])
+def test_the_pools_count_their_scales(family: str, nursery: Nursery) -> None:
+    """Bytes of a token by the checkpoint's config: one for each element and four for each head's scale."""
+    log = answers(nursery, family, "int8_per_token_head", max_total_tokens=60000, swa_full_tokens_ratio=0.5)[0].log
+    gib, sliding, full = re.findall(r"SWAKVPool mem usage: ([\d.]+) GB, swa size: (\d+), full size: (\d+)", log)[0]
+    config = read_config(str(checkpoints.SHIPPED / family), "model")
+    assert config is not None
+    per_token = model_shape.kv_bytes_per_token(config, kv_bytes=1, scale_bytes=4)
+    expected = int(full) * per_token["full"] + int(sliding) * per_token["sliding"]
+    assert float(gib) * 2**30 == pytest.approx(expected, rel=0.02, abs=2**30 / 100)

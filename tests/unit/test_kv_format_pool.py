@@ -1,0 +1,140 @@
+"""The pool with scales by token and head on SGLang's own classes, the flag, the limits: without an engine."""
+
+import argparse
+from typing import Any
+
+import pytest
+import torch
+
+from sglang_gemma4.diagnostics import kv_format_limits
+from sglang_gemma4.kernels.kv_cache.formats import FORMATS, cached_rows, quantise_reference
+from sglang_gemma4.memory import kv_formats
+from sglang_gemma4.models.config_files import PreflightError
+
+SLOTS, HEADS, DIM, LAYERS = 20, 2, 16, 3
+every_format = pytest.mark.parametrize("kind", FORMATS)
+
+
+def pool(kind: str) -> Any:
+    from sglang_gemma4.attention.quantised_pool import PerTokenHeadPool
+
+    return PerTokenHeadPool(SLOTS, 1, FORMATS[kind].stored, HEADS, DIM, LAYERS, "cpu", False)
+
+
+def write(made: Any, layer: int, slots: torch.Tensor, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(seed)
+    k, v = torch.randn(len(slots), HEADS, DIM), torch.randn(len(slots), HEADS, DIM)
+    made.set_kv_buffer(None, slots, k, v, layer_id_override=layer)
+    return k, v
+
+
+def read(made: Any, layer: int, slots: torch.Tensor) -> list[torch.Tensor]:
+    scales = made.get_kv_scale_buffer(layer)
+    return [cached_rows(each, slots, own) for each, own in zip(made.get_kv_buffer(layer), scales, strict=True)]
+
+
+@every_format
+def test_what_is_written_is_read(kind: str) -> None:
+    made, slots = pool(kind), torch.tensor([3, 0, 9, 20])
+    k, _ = write(made, 1, slots)
+    found, _ = read(made, 1, slots[[0, 2, 3]])
+    levels, scales = quantise_reference(k[[0, 2, 3]], FORMATS[kind].dtype)
+    assert torch.equal(found, levels.float() * scales[..., None])
+    assert not made.k_scale_buffer[1][0].any(), "slot 0 is left as it is"
+    assert not any(each.any() for each in made.k_scale_buffer[0:1] + made.v_scale_buffer[2:3])
+    assert made.get_kv_size_bytes() == (LAYERS * (SLOTS + 1) * HEADS * (DIM + 4),) * 2
+
+
+@every_format
+def test_a_retracted_request_s_copy_comes_back_in_other_slots(kind: str) -> None:
+    made, slots, others = pool(kind), torch.tensor([3, 4, 9, 11, 2]), torch.tensor([15, 1, 8, 12, 19])
+    made.cpu_offloading_chunk_size = 2
+    write(made, 2, slots)
+    before = read(made, 2, slots)
+    copy = made.get_cpu_copy(slots)
+    write(made, 2, slots, seed=1)
+    made.load_cpu_copy(copy, others)
+    assert all(torch.equal(one, other) for one, other in zip(read(made, 2, others), before, strict=True))
+    assert not torch.equal(read(made, 2, slots)[0], before[0])
+
+
+@every_format
+def test_moved_slots_keep_their_scales(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In torch, as with SGLANG_NATIVE_MOVE_KV_CACHE; the launch that moves bytes on a card is given the same tensors."""
+    made = pool(kind)
+    made.use_native_move_kv_cache = True
+    slots, others = torch.tensor([3, 4]), torch.tensor([7, 1])
+    write(made, 0, slots)
+    before = read(made, 0, slots)
+    made.move_kv_cache(others, slots)
+    assert all(torch.equal(one, other) for one, other in zip(read(made, 0, others), before, strict=True))
+    moved = {each.data_ptr() for each in made._slot_move_pointer_buffers()}
+    assert {each.data_ptr() for each in made.k_scale_buffer + made.v_scale_buffer} < moved
+    assert len(moved) == len(made.data_ptrs) == 4 * LAYERS
+
+
+def test_a_layout_that_has_no_place_for_scales_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_USE_HND_KVCACHE", "1")
+    with pytest.raises(ValueError, match=r"laid out by slot \(nhd\).* not hnd"):
+        pool("int8_per_token_head")
+
+
+def test_the_command_line_takes_the_formats() -> None:
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    kv_formats.offer(None, parser)  # in a server the patch does; twice is once
+    kv_formats.offer(None, parser)
+    for kind in (*FORMATS, "fp8_e4m3", "auto"):
+        assert parser.parse_args(["--model-path", "x", "--kv-cache-dtype", kind]).kv_cache_dtype == kind
+    choices = list(next(action.choices or () for action in parser._actions if action.dest == "kv_cache_dtype"))
+    assert len(choices) == len(set(choices))
+
+
+def test_other_types_stay_sglang_s() -> None:
+    given: dict[str, Any] = {"model": None, "model_dtype": torch.bfloat16, "is_draft_worker": False}
+    seen: list[str] = []
+    stock = lambda **said: seen.append(said["server_args_kv_cache_dtype"])  # noqa: E731
+    assert kv_formats.resolve(stock, server_args_kv_cache_dtype="int8_per_token_head", **given) == ("int8_per_token_head", torch.int8)
+    assert seen == []
+    kv_formats.resolve(stock, server_args_kv_cache_dtype="fp8_e4m3", **given)
+    assert seen == ["fp8_e4m3"]
+
+
+GOOD = dict.fromkeys(kv_format_limits.FIELDS) | {
+    "kv_cache_dtype": "fp8_per_token_head", "disaggregation_mode": "null", "prefill_backend": "triton", "decode_backend": "triton"
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "around", "said"),
+    [
+        ({"prefill_backend": "fa4"}, {}, "attention backend fa4 reads no such cache; use --attention-backend triton"),
+        ({"speculative_draft_attention_backend": "trtllm_mha"}, {}, "attention backend trtllm_mha"),
+        ({"prefill_backend": "intel_amx", "decode_backend": "intel_amx"}, {}, "attention backend intel_amx"),
+        ({"disaggregation_mode": "decode"}, {}, "--disaggregation-mode decode moves keys without their scales"),
+        ({"dcp_size": 2}, {}, "--decode-context-parallel-size 2 splits"),
+        ({"enable_lmcache": True}, {}, "with --enable-lmcache: LMCache copies"),
+        ({"enable_deterministic_inference": True}, {}, "with --enable-deterministic-inference: its attention kernel"),
+        ({"speculative_draft_kv_cache_dtype": "bf16"}, {}, "--speculative-draft-kv-cache-dtype bf16"),
+        ({}, {"gemma4": False}, "is this package's for Gemma 4; use auto"),
+        ({}, {"capability": (8, 0)}, "compute capability is 8.0, these elements need 8.9; use --kv-cache-dtype int8_per_token_head"),
+        ({}, {"hnd": True}, "SGLANG_USE_HND_KVCACHE"),
+        ({}, {"unmasked": True}, "the patch image_masks is needed"),
+    ],
+)
+def test_what_does_not_run_is_named(change: dict[str, Any], around: dict[str, Any], said: str) -> None:
+    given: dict[str, Any] = {"gemma4": True, "cpu_engine": False, "capability": (9, 0), **around}
+    with pytest.raises(PreflightError) as error:
+        kv_format_limits.check(GOOD | change, **given)
+    assert said in str(error.value)
+    assert "--kv-cache-dtype fp8_per_token_head" in str(error.value)
+    kv_format_limits.check(GOOD | change | {"kv_cache_dtype": "auto"}, **given)
+
+
+def test_what_runs_is_not_refused() -> None:
+    kv_format_limits.check(GOOD, gemma4=True, cpu_engine=False, capability=(9, 0))
+    ampere = GOOD | {"kv_cache_dtype": "int8_per_token_head"}
+    kv_format_limits.check(ampere, gemma4=True, cpu_engine=False, capability=(8, 0))
+    kv_format_limits.check(GOOD | {"prefill_backend": "intel_amx"}, gemma4=True, cpu_engine=True, capability=None)
