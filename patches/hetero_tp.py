@@ -1,12 +1,49 @@
 """Prefill and decode servers (--disaggregation-mode) may have different --tp-size."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from typing import Any
+
+from sglang_gemma4 import hooks, uses
+from sglang_gemma4.patching import Hook, Patch, decline
 
 SGLANG = "sglang.srt.disaggregation"
 NIXL = f"{SGLANG}.nixl.conn.NixlKVManager"
 MOONCAKE = f"{SGLANG}.mooncake.conn.MooncakeKVManager"
 OURS = "sglang_gemma4.disaggregation"
+
+MANAGERS = {
+    "nixl": (
+        Hook(f"{NIXL}._init_hetero_tp_prep_handle", "around", f"{OURS}.nixl:prepare_full", "deb063ecf196"),
+        Hook(f"{NIXL}._prepare_state_xfer", "after", f"{OURS}.nixl:prepare_sliding", "67cdd9fc6dbe"),
+        Hook(f"{NIXL}._add_remote_peer", "around", f"{OURS}.nixl:add_peer", "28128a3ac40b"),
+        Hook(f"{NIXL}.send_kvcache", "around", f"{OURS}.nixl:send_equal", "906882742054"),
+        Hook(f"{NIXL}.send_kvcache_slice", "around", f"{OURS}.nixl:send_full", "283b7bf45dd3"),
+        Hook(f"{NIXL}._send_swa_state_slice", "around", f"{OURS}.nixl:send_sliding", "b2b1ab5c90fe"),
+    ),
+    "mooncake": (
+        Hook(f"{MOONCAKE}._validate_peer_state_layout", "around", f"{OURS}.mooncake:check_peer", "8283d77b8ccd"),
+        Hook(f"{MOONCAKE}.send_kvcache_slice", "around", f"{OURS}.mooncake:send_full", "d1b99f16efc6"),
+        Hook(f"{MOONCAKE}._send_swa_state_slice", "around", f"{OURS}.mooncake:send_sliding", "bcec6e09be8c"),
+        Hook(f"{MOONCAKE}.maybe_send_extra", "around", f"{OURS}.mooncake:cut_state", "e939935d1194"),
+    ),
+}
+"""Hooks of a backend's manager. Its module is imported when a server asks for it, not when the package is loaded: Mooncake's imports
+prometheus_client, which decides then whether the processes of a server count together."""
+_hooked: set[str] = set()
+
+
+def hook_manager(transfer_backend: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Before ``get_kv_class``, which every disaggregated server calls: hook that backend's manager, once."""
+    name = str(getattr(transfer_backend, "value", transfer_backend))
+    if name not in MANAGERS or name in _hooked:
+        return
+    _hooked.add(name)
+    try:
+        failed = hooks.install([[hooks.prepare(hook) for hook in MANAGERS[name]]])
+    except hooks.PatchError as error:
+        failed = {0: str(error)}
+    if failed:
+        decline("hetero_tp", f"servers of different --tp-size over {name}: {failed[0]}")
+
 
 PATCH = Patch(
     switch="SGLANG_GEMMA4_MODEL_FIXES",
@@ -18,15 +55,6 @@ PATCH = Patch(
     hooks=(
         Hook(f"{SGLANG}.utils.setup_state_kv_args", "after", f"{OURS}.peers:keep_heads", "51324cc29389"),
         Hook(f"{SGLANG}.decode.DecodePreallocQueue._ensure_prefill_info", "around", f"{OURS}.peers:refuse_servers", "1f7463508300"),
-        Hook(f"{NIXL}._init_hetero_tp_prep_handle", "around", f"{OURS}.nixl:prepare_full", "deb063ecf196"),
-        Hook(f"{NIXL}._prepare_state_xfer", "after", f"{OURS}.nixl:prepare_sliding", "67cdd9fc6dbe"),
-        Hook(f"{NIXL}._add_remote_peer", "around", f"{OURS}.nixl:add_peer", "28128a3ac40b"),
-        Hook(f"{NIXL}.send_kvcache", "around", f"{OURS}.nixl:send_equal", "906882742054"),
-        Hook(f"{NIXL}.send_kvcache_slice", "around", f"{OURS}.nixl:send_full", "283b7bf45dd3"),
-        Hook(f"{NIXL}._send_swa_state_slice", "around", f"{OURS}.nixl:send_sliding", "b2b1ab5c90fe"),
-        Hook(f"{MOONCAKE}._validate_peer_state_layout", "around", f"{OURS}.mooncake:check_peer", "8283d77b8ccd"),
-        Hook(f"{MOONCAKE}.send_kvcache_slice", "around", f"{OURS}.mooncake:send_full", "d1b99f16efc6"),
-        Hook(f"{MOONCAKE}._send_swa_state_slice", "around", f"{OURS}.mooncake:send_sliding", "bcec6e09be8c"),
-        Hook(f"{MOONCAKE}.maybe_send_extra", "around", f"{OURS}.mooncake:cut_state", "e939935d1194"),
+        Hook(f"{SGLANG}.utils.get_kv_class", "before", hook_manager, "b70ba18e22ea"),
     ),
 )
