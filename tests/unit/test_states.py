@@ -16,6 +16,7 @@ ARGUMENTS: dict[str, Any] = {
     "tp_size": 1, "disaggregation_mode": "null", "cuda_graph_backend_prefill": None,
     "disable_prefill_cuda_graph": False, "disable_cuda_graph": False,
     "enable_lora": None, "lora_paths": None, "enable_memory_saver": False, "disable_radix_cache": False,
+    "kv_cache_dtype": "auto",
     "enable_metrics": False, "load_format": "auto", "reasoning_parser": None, "tool_call_parser": None, "grammar_backend": "xgrammar",
 }  # fmt: skip
 MTP = {"speculative_algorithm": "FROZEN_KV_MTP", "speculative_draft_model_path": "assistant"}
@@ -49,6 +50,7 @@ def applied(monkeypatch: pytest.MonkeyPatch) -> dict[str, Outcome]:
         ({"text": {"num_kv_shared_layers": 20}}, "yoco shared_kv shared_query"),
         ({"text": {"hidden_size_per_layer_input": 256}}, "ple_tail"),
         ({"enable_lora": True}, "lora"),
+        ({"kv_cache_dtype": "int8_per_token_head"}, "kv_formats"),
         ({"enable_lora": True, **MTP}, "lora_mtp"),
         ({"load_format": "dummy", "enable_metrics": True}, "dummy_weights patch_metrics"),
         ({"tool_call_parser": "gemma4"}, "tool_grammar answer_parser"),
