@@ -56,8 +56,8 @@ def ladder(most: int) -> list[int]:
 
 
 def in_a_graph(tokens: int, rows: int, sizes: Sequence[int]) -> int:
-    """``tokens`` of prompts or as many as fit into the largest of ``sizes`` beside ``rows`` rows: without a graph a step of 1,936 rows took
-    79 ms for 40 (``runs/2026-11-25-26b-whole-graphs``)."""
+    """``tokens`` of prompts or as many as fit into the largest of ``sizes`` beside ``rows`` rows: without a graph a step of 2,060
+    rows took 74 ms, with one 2,044 took 40 (``runs/2026-11-25-26b-whole-graphs``)."""
     room = sizes[-1] - rows if sizes else 0
     return min(tokens, room) if room >= LEAST else tokens
 

@@ -1,9 +1,10 @@
 """CUDA graphs of a whole joined forward: prompts beside running requests through all layers, attention included, in one launch.
 
-Between the pieces of a breakable graph each layer's attention is Python, twice, once for each kind of row: on an H200 a joined forward of
-26B-A4B took 37 ms whatever its size up to 750 rows; with these graphs 22 for 214 (``runs/2026-11-25-26b-whole-graphs``). Here all that a
-layer reads lies at fixed addresses (:mod:`attention.fixed_kinds`), so nothing is left to Python. SGLang's runner of prefill graphs keeps
-the graphs beside its own, under a variant of their size, and embeds and makes logits around them as around its own.
+Between the pieces of a breakable graph each layer's attention is Python, twice, once for each kind of row, which takes the host longer than
+a small step takes the card (times of both, from two machines and the first without a kept file, in the notes of
+``runs/2026-11-25-26b-whole-graphs``). Here all that a layer reads lies at fixed addresses (:mod:`attention.fixed_kinds`), so nothing is
+left to Python. SGLang's runner of prefill graphs keeps the graphs beside its own, under a variant of their size, and embeds and makes
+logits around them as around its own.
 """
 
 from collections.abc import Callable
