@@ -51,6 +51,7 @@ class Steps:
     draft: bool  # speculation: a second model with graphs of its own
     images: bool
     logprobs: bool = True  # of prompts may be asked for
+    joined: bool = False  # prompts beside running requests, with graphs of their own for each prefill size
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def of(text: Any, vision: Any, steps: Steps, ranks: int = 1) -> Reserve:
     logits = steps.rows * text.vocab_size
     held = 6 * logits if steps.decode_graphs else 0  # bfloat16 and float32
     held += steps.decode_graphs * DECODE_GRAPH * (2 if steps.draft else 1)
-    held += len(steps.prefill_graphs) * PREFILL_GRAPH + max(steps.prefill_graphs, default=0) * token
+    held += (len(steps.prefill_graphs) * PREFILL_GRAPH + max(steps.prefill_graphs, default=0) * token) * (2 if steps.joined else 1)
     uses = {
         f"a prefill of {steps.chunk} tokens": FRAGMENTATION * steps.chunk * token,
         f"sampling from {steps.rows} rows": 16 * logits,  # float32 logits and probabilities, sorted, with int64 indices

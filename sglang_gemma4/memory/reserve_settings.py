@@ -13,6 +13,7 @@ from sglang_gemma4.memory import reserve
 from sglang_gemma4.memory.swa_ratio import CONCURRENT
 from sglang_gemma4.models.config_files import named_gemma4
 
+JOINED = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY"
 DRAFT_TOKENS = 4  # where SGLang has not resolved them yet
 WORTH_SAYING = 0.5 * reserve.GIB
 """Less than this left unused is not worth another start."""
@@ -46,7 +47,8 @@ def steps_of(server_args: Any) -> reserve.Steps:
     rows = most * (given.speculative_num_draft_tokens or DRAFT_TOKENS) if draft else most
     images = config.is_multimodal and not given.language_model_only and given.disaggregation_mode != "decode"
     sizes = list(prefill.bs or ()) if prefill.backend != Backend.DISABLED else []
-    return reserve.Steps(chunk, rows, len([one for one in graphs if one <= most]) or len(graphs), sizes, draft, images)
+    decode_graphs = len([one for one in graphs if one <= most]) or len(graphs)
+    return reserve.Steps(chunk, rows, decode_graphs, sizes, draft, images, joined=switches.is_on(JOINED))
 
 
 def needed(server_args: Any) -> reserve.Reserve:

@@ -16,7 +16,7 @@ What was never timed is tried: joined steps of three sizes, prefills in turn, an
 Pure Python: tokens, counts and seconds in, tokens out. Nothing here waits for a device or reads a clock.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from enum import Enum
 from itertools import pairwise
@@ -33,6 +33,11 @@ FEW = 0.75
 GROWTH = 0.3
 """Power of the requests with which a plain step's time grows beyond those timed: 26B-A4B's doubles from 8 to 80
 (``runs/2026-11-23-26b-steps-and-floor``)."""
+ATTEMPTS = 12
+"""Times that a size is asked for as a trial before it is left out: steps with images, and those that are cut short, are not timed."""
+ROOM = 512
+"""Prompt tokens that the largest graph leaves room for beside the running requests, or steps go beyond it: the 512 rows of 31B's would
+leave 64 beside 112 requests."""
 SAMPLES, ENOUGH = 9, 3
 """Times whose lower third is used, and from how many on: the first ones wait for a compiler; a result that is read late makes its own step
 longer and the next one shorter, so the least time is not taken either."""
@@ -59,7 +64,7 @@ def in_a_graph(tokens: int, rows: int, sizes: Sequence[int]) -> int:
     """``tokens`` of prompts or as many as fit into the largest of ``sizes`` beside ``rows`` rows: without a graph a step of 2,060
     rows took 74 ms, with one 2,044 took 40 (``runs/2026-11-25-26b-whole-graphs``)."""
     room = sizes[-1] - rows if sizes else 0
-    return min(tokens, room) if room >= LEAST else tokens
+    return min(tokens, room) if room >= ROOM else tokens
 
 
 class Times:
@@ -139,6 +144,7 @@ class Admission:
         self._held_since: float | None = None
         self._lost = 0.0
         self._since_plain = self._step = 0
+        self._asked: Counter[int] = Counter()
 
     def arrived(self, tokens: int, running: int, rows: int, now: float) -> None:
         """A result arrived at ``now`` seconds; results come in launch order.
@@ -160,6 +166,7 @@ class Admission:
             self.alone.add(tokens, seconds, self._step)
         elif tokens > 0:
             self.joined.add(rows, seconds, self._step)
+            self._asked.clear()
 
     def pause(self) -> None:
         """Nothing runs: the time until the next result is no step's."""
@@ -175,17 +182,18 @@ class Admission:
         """
         rows = running * each
         room = [size for size in (*sizes, *ladder(most), rows + most) if rows + min(LEAST, most) <= size <= rows + most]
-        within = [size for size in room if sizes and size <= sizes[-1]]
-        room = within or room
+        last = sizes[-1] if sizes else 0
+        if last - rows >= min(ROOM, most):
+            room = [size for size in room if size <= last]
         bound = self._bound(running + joining)
         for size in TRIED:
-            if size in room and waiting >= size - rows and not self.joined.known(size, self._step):
+            if size in room and size - rows <= waiting and not self.joined.known(size, self._step):
                 least = self.joined.below(size)
-                if least is None or bound is None or least <= bound:
+                if (least is None or bound is None or least <= bound) and self._asked[size] < ATTEMPTS:
+                    self._asked[size] += 1
                     return size - rows
         if bound is None:
-            return min(most, max(TRIED[0] - rows, LEAST))
-        last = sizes[-1] if sizes else 0
+            return min(most, max((last or TRIED[1]) - rows, ROOM))
         timed = {size: self._of_rows(size, sizes) for size in room if size in sizes or size > last or size == rows + most}
         bound = max(bound, FREE * min(timed.values()))
         rates = {size: (size - rows) / seconds for size, seconds in timed.items() if seconds <= bound}
@@ -219,8 +227,10 @@ class Admission:
 
     def holds(self, running: int, each: int, requests: int, waiting: int, most: int, now: float) -> bool:
         """Whether ``requests`` that wait with so many prompt tokens are left waiting for one more plain step; asked once a step."""
+        if requests == 0:
+            return self._let_go()
         plain, joined = self.plain.at(running), self.joined.at(running * each + waiting)
-        if requests == 0 or plain is None or joined is None:
+        if plain is None or joined is None:
             return self._let_go()
         if self._held_since is None:
             self._held_since, self._lost = now, 0.0

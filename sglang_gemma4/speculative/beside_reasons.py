@@ -4,15 +4,17 @@ import functools
 from typing import Any
 
 from sglang.srt.environ import envs
-from sglang.srt.runtime_context import get_disagg, get_exec, get_lora, get_parallel, get_spec
+from sglang.srt.runtime_context import get_disagg, get_exec, get_lora, get_memory, get_parallel, get_spec
 
 from sglang_gemma4 import switches
 from sglang_gemma4.attention import image_spans, second_metadata
 from sglang_gemma4.attention.image_masks import ImageAttention
+from sglang_gemma4.speculative import beside_bounds
 
 MEDIA_FIXES = "SGLANG_GEMMA4_MEDIA_FIXES"
 LOOKED_AT = 64
 """Waiting requests that are looked at; more than these do not fit into a step."""
+GRAMMAR = "without speculation the overlapped scheduler samples under a grammar after the next step has begun"
 given_up: list[str] = []
 """Why this process joins no forwards any more, if one failed."""
 
@@ -24,9 +26,47 @@ def server_problem(scheduler: Any) -> str | None:
 
 def next_problem(scheduler: Any) -> str | None:
     """Why prompts that may be next do not go beside a decode step, as far as that is known before they are chosen; or None."""
-    waiting = [*scheduler.waiting_queue[:LOOKED_AT], *([] if scheduler.chunked_req is None else [scheduler.chunked_req])]
+    waiting = _waiting(scheduler)
     media = any(req.multimodal_inputs is not None for req in waiting)
-    return server_problem(scheduler) or (media_problem(scheduler.tp_worker.model_runner) if media else None)
+    problem = server_problem(scheduler) or (media_problem(scheduler.tp_worker.model_runner) if media else None)
+    if problem is None and _delayed(scheduler) and any(req.grammar is not None for req in waiting):
+        return GRAMMAR
+    return problem
+
+
+def _waiting(scheduler: Any) -> list[Any]:
+    """Requests that may be chosen next."""
+    return [*scheduler.waiting_queue[:LOOKED_AT], *([] if scheduler.chunked_req is None else [scheduler.chunked_req])]
+
+
+def media_waits(scheduler: Any) -> bool:
+    """Whether a prompt that may be next has images, videos or audio: the time of its step is that of no other."""
+    return any(req.multimodal_inputs is not None for req in _waiting(scheduler))
+
+
+def running_problem(scheduler: Any, running: Any) -> str | None:
+    """Why no prefill goes beside these running requests, whatever its prompts are; or None. Such prompts keep SGLang's chunk size:
+    short chunks that each stop the batch would only delay both."""
+    if running.is_empty():
+        return None
+    if running.is_prefill_only:
+        return "requests without output tokens"
+    if any(req.beam_group is not None for req in running.reqs):
+        return "beam search"
+    if _delayed(scheduler):
+        if running.has_grammar or envs.SGLANG_ENABLE_DELAY_SAMPLE.get():
+            return GRAMMAR
+        if running.sampling_info.penalizer_orchestrator.is_required:
+            # cumulate_penalty_output_tokens takes the last token that the host knows, which may be one less after a prefill.
+            return "without speculation the overlapped scheduler's penalties depend on when a prefill's token is read"
+    if not running.check_decode_mem():
+        return "the KV pool has no room for the running requests' next tokens, so some may be retracted"
+    return None
+
+
+def _delayed(scheduler: Any) -> bool:
+    """Whether a step's tokens are sampled after the next step has begun."""
+    return bool(scheduler.enable_overlap and scheduler.spec_algorithm.is_none())
 
 
 def media_problem(runner: Any) -> str | None:
@@ -42,7 +82,12 @@ def media_problem(runner: Any) -> str | None:
 @functools.cache
 def _fixed_problem(scheduler: Any) -> str | None:
     """What does not change while a scheduler runs; asked for in each of its iterations."""
-    parallel, execution = get_parallel(), get_exec()
+    return flags_problem() or _loop_problem(scheduler) or speculation_problem(scheduler) or runner_problem(scheduler.tp_worker.model_runner)
+
+
+def flags_problem() -> str | None:
+    """Why a server with these flags joins no forwards, as far as its flags alone tell; or None."""
+    parallel, execution, memory = get_parallel(), get_exec(), get_memory()
     for what, size in (
         ("pipeline", parallel.pp_size), ("attention data", parallel.attn_dp_size), ("context", parallel.attn_cp_size),
         ("decode context", parallel.attn_dcp_size),
@@ -51,19 +96,28 @@ def _fixed_problem(scheduler: Any) -> str | None:
             return f"{what} parallel over {size} ranks"
     if get_disagg().disaggregation_mode != "null":
         return "prefill and decode are on servers of their own"
-    if not scheduler.is_generation or scheduler.dllm_config is not None:
-        return "the model does not decode token by token"
+    if parallel.tp_size > 1 and beside_bounds.most_tokens() is None:
+        return f"--tp-size {parallel.tp_size}: each rank would measure its own times; {switches.BESIDE_TOKENS} bounds prompts instead"
+    if envs.SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP.get():
+        return "SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP: a request may end between the choice of a step and its forward"
+    if get_spec().speculative_eagle_topk not in (None, 1):
+        return f"--speculative-eagle-topk {get_spec().speculative_eagle_topk}: drafts are trees"
     if get_lora().enable_lora:
         return "LoRA adapters follow the rows of one batch"
     if execution.deterministic.enable_deterministic_inference:
         return "deterministic inference: a row's rounding would depend on what runs beside it"
     if execution.moe.expert_distribution_recorder_mode is not None:
         return "the use of experts is recorded by batch"
-    if scheduler.enable_hierarchical_cache or scheduler.enable_unified_cache_external_linker or scheduler.enable_hisparse:
+    if memory.enable_hierarchical_cache or memory.enable_unified_cache_external_linker or memory.enable_hisparse:
         return "the KV cache has a tier on the host, whose loads follow one batch"
-    if scheduler.enable_unified_memory or scheduler.enable_pdmux:
-        return "unified memory and PD multiplexing follow one batch's forward"
-    return speculation_problem(scheduler) or runner_problem(scheduler.tp_worker.model_runner)
+    return "unified memory follows one batch's forward" if memory.enable_unified_memory else None
+
+
+def _loop_problem(scheduler: Any) -> str | None:
+    """Why this scheduler's loop joins no forwards, or None."""
+    if not scheduler.is_generation or scheduler.dllm_config is not None:
+        return "the model does not decode token by token"
+    return "PD multiplexing follows one batch's forward" if scheduler.enable_pdmux else None
 
 
 def speculation_problem(scheduler: Any) -> str | None:
@@ -77,8 +131,6 @@ def speculation_problem(scheduler: Any) -> str | None:
     worker = scheduler.model_worker
     if not isinstance(worker, FrozenKVMTPWorkerV2) or isinstance(worker, FrozenKVMTPWorkerV1):
         return f"drafts are those of a {type(worker).__name__}"
-    if get_spec().speculative_eagle_topk != 1:
-        return f"--speculative-eagle-topk {get_spec().speculative_eagle_topk}: drafts are trees"
     if worker.plan_stream is not None:
         return "verify steps are planned on a stream of their own"
     return None
@@ -119,21 +171,15 @@ def _backends(backend: Any) -> list[Any]:
 
 def batch_problem(scheduler: Any, prefill: Any, running: Any) -> str | None:
     """Why these two batches run one after the other, or None."""
-    if running.is_prefill_only or prefill.is_prefill_only:
+    if prefill.is_prefill_only:
         return "requests without output tokens"
-    problem = media_problem(scheduler.tp_worker.model_runner) if has_media(prefill) else None
+    problem = running_problem(scheduler, running)
+    if problem is None and has_media(prefill):
+        problem = media_problem(scheduler.tp_worker.model_runner)
     if problem is not None:
         return problem
     if prefill.input_embeds is not None or prefill.replace_embeds is not None:
         return "a prompt is given as embeddings"
-    if any(req.beam_group is not None for req in (*prefill.reqs, *running.reqs)):
+    if any(req.beam_group is not None for req in prefill.reqs):
         return "beam search"
-    delayed = scheduler.enable_overlap and scheduler.spec_algorithm.is_none()
-    if delayed and (prefill.has_grammar or running.has_grammar or envs.SGLANG_ENABLE_DELAY_SAMPLE.get()):
-        return "without speculation the overlapped scheduler samples under a grammar after the next step has begun"
-    if delayed and running.sampling_info.penalizer_orchestrator.is_required:
-        # cumulate_penalty_output_tokens takes the last token that the host knows, which may be one less after a prefill.
-        return "without speculation the overlapped scheduler's penalties depend on when a prefill's token is read"
-    if not running.check_decode_mem():
-        return "the KV pool has no room for the running requests' next tokens, so some may be retracted"
-    return None
+    return GRAMMAR if _delayed(scheduler) and prefill.has_grammar else None

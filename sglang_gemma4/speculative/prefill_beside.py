@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
-from sglang.srt.runtime_context import get_parallel
+from sglang.srt.runtime_context import get_parallel, get_schedule
 
 from sglang_gemma4.models.schedule import joined_forward, whole_graphs
 from sglang_gemma4.patching import decline, note, takes, tell
@@ -37,6 +37,7 @@ class Pair:
         self.resolve = resolve
         self.kept: Any = None
         self.ran = False
+        self.odd = False
 
     def forward(self, original: Run, runner: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Around ``ModelRunner.forward``, for the running batch and then for the prefill.
@@ -69,6 +70,7 @@ class Pair:
             return_hidden_states_before_norm=False,
         )
         held = [req.kv.kv_allocated_len for req in self.running.reqs]
+        self.odd = whole_graphs.long_prompts(prefill)
         return joined_forward.forward(runner, prefill, forward_batch, held)
 
 
@@ -94,7 +96,8 @@ def give_up(error: Exception, several_ranks: bool) -> None:
 def capture_whole(_result: None, graphs: Any) -> None:
     """After ``PrefillCudaGraphRunner.capture``: graphs of whole joined forwards, where the model and the server allow them."""
     runner = graphs.model_runner
-    if runner.is_draft_worker or beside_reasons.runner_problem(runner) is not None or runner.lora_manager is not None:
+    never = get_schedule().enable_mixed_chunk or beside_reasons.flags_problem() or beside_reasons.runner_problem(runner)
+    if runner.is_draft_worker or never:
         return
     reason = whole_graphs.reason_against(graphs)
     if reason is None:
@@ -186,7 +189,7 @@ def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) ->
     # An event of one half does not cover what the other one reads; without it the scheduler's stream waits for both.
     scheduler.model_worker.last_shared_read_runner.shared_read_done_event = None
     result.beside = (running.copy(), of_running)
-    if not joined:  # its time is that of no kind of step
+    if not joined or pair.odd:  # its time is that of no kind of step
         return result
     rows = tokens + len(running.reqs) * prompt_chunks.rows_each(scheduler)
     result.prompt_tokens_beside = None if media else (tokens, len(running.reqs), rows)

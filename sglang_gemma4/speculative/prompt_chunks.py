@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
-from sglang.srt.runtime_context import get_parallel, get_spec
+from sglang.srt.runtime_context import get_spec
 
-from sglang_gemma4 import switches
 from sglang_gemma4.models.schedule import joined_graph
 from sglang_gemma4.patching import note
 from sglang_gemma4.speculative import beside_reasons
@@ -36,16 +35,8 @@ def admission() -> Admission:
 
 
 def measured() -> bool:
-    """Whether chunks go by measured times: the operator named no number, and no other rank would measure other times."""
-    if most_tokens() is not None:
-        return False
-    if get_parallel().tp_size > 1:
-        note(
-            NAME,
-            f"with --tp-size > 1 each rank would measure its own times; {switches.BESIDE_TOKENS} bounds prompts beside running requests",
-        )
-        return False
-    return True
+    """Whether chunks go by measured times: the operator named no number."""
+    return most_tokens() is None
 
 
 @contextmanager
@@ -61,6 +52,7 @@ def bounded(scheduler: Any, running: Any, last: Any) -> Iterator[None]:
         or scheduler.is_mixed_chunk
         or not (_waits(scheduler) and busy(running, last))
         or beside_reasons.next_problem(scheduler)
+        or beside_reasons.running_problem(scheduler, running)
     ):
         yield
         return
@@ -87,7 +79,10 @@ def _by_times(scheduler: Any, requests: int, size: int) -> int | None:
     each, waiting = rows_each(scheduler), max(_waiting_tokens(scheduler), 1)
     joining = max(min(len(scheduler.waiting_queue), scheduler.max_running_requests - requests), 0)
     most = admission().tokens(requests, each, waiting, size, _unpadded(scheduler), joining)
-    _next[0] = way = admission().way(requests, each, min(most, waiting))
+    way = admission().way(requests, each, min(most, waiting))
+    if way is Way.TRIED_IN_TURN and beside_reasons.media_waits(scheduler):
+        way = Way.BESIDE  # a prefill of images is not timed, so the trial would not end
+    _next[0] = way
     if way is not Way.IN_TURN:
         return most
     note(NAME, "a prefill and a decode step in turn were measured to take less time than both in one forward, for some sizes at least")
@@ -111,9 +106,10 @@ def busy(running: Any, last: Any) -> bool:
 
 
 def decoded(running: Any, last: Any) -> int:
-    """Requests that are decoded next, some of which may end before."""
-    prefilled = last is not None and last.forward_mode in (ForwardMode.EXTEND, ForwardMode.MIXED)
-    return len(running.reqs) + (last.batch_size() - (last.chunked_req is not None) if prefilled else 0)
+    """Requests that are decoded next, some of which may end before; those that one token ends are none, and nor are scores."""
+    prefilled = last is not None and last.forward_mode in (ForwardMode.EXTEND, ForwardMode.MIXED) and not last.is_prefill_only
+    joining = [req for req in last.reqs if req is not last.chunked_req] if prefilled else []
+    return sum(not (req.finished() or req.next_output_finishes_by_length()) for req in (*running.reqs, *joining))
 
 
 def gather(original: Callable[..., bool], scheduler: Any, running: Any) -> bool:
@@ -124,7 +120,7 @@ def gather(original: Callable[..., bool], scheduler: Any, running: Any) -> bool:
 def _gathers(scheduler: Any, running: Any) -> bool:
     if running.is_empty() or scheduler.chunked_req is not None or scheduler.is_mixed_chunk or scheduler.chunked_prefill_size is None:
         return False
-    if beside_reasons.next_problem(scheduler) or not measured():
+    if beside_reasons.next_problem(scheduler) or beside_reasons.running_problem(scheduler, running) or not measured():
         return False
     requests, waiting, each = len(running.reqs), len(scheduler.waiting_queue), rows_each(scheduler)
     if admission().looks(requests):

@@ -4,11 +4,13 @@ import pytest
 
 from sglang_gemma4.speculative.admission import (
     AGAIN,
+    ATTEMPTS,
     ENOUGH,
     FREE,
     LEAST,
     LOOK_EVERY,
     OLD,
+    ROOM,
     TRIED,
     Admission,
     Times,
@@ -57,7 +59,7 @@ class Card:
 
 def test_what_is_tried_first() -> None:
     card = Card(2.0)
-    assert card.admission.tokens(80, EACH, 100, MOST, SIZES) == TRIED[0] - 320, "nothing is known"
+    assert card.admission.tokens(80, EACH, 100, MOST, SIZES) == SIZES[-1] - 320, "nothing is known"
     card.plain(80)
     tried = []
     for _ in range(3 * ENOUGH):
@@ -122,6 +124,28 @@ def test_a_size_whose_first_steps_were_disturbed_is_tried_again_within_the_bound
             card.step(found[-1], 80)
         assert 2048 - 320 not in found[: AGAIN - 2 * ENOUGH]
         assert (2048 - 320 in found) is again
+
+
+def test_trials_end_though_no_step_is_timed() -> None:
+    """Steps with images give no time."""
+    card = Card(2.0).plain(80)
+    found = [card.admission.tokens(80, EACH, WAITING, MOST, SIZES) for _ in range(ATTEMPTS * len(TRIED) + 1)]
+    assert found.count(TRIED[0] - 320) == ATTEMPTS
+    assert found[-1] == SIZES[-1] - 320
+    assert min(card.admission.tokens(running, EACH, WAITING, MOST, SIZES) for running in range(1, 600)) >= ROOM
+
+
+def test_small_graphs_do_not_bound_prompts() -> None:
+    """31B has graphs of up to 512 rows: beside 112 requests they would leave 64 tokens a step."""
+    small = [size for size in SIZES if size <= 512]
+    card = Card(2.0)
+    for _ in range(10 * ENOUGH):
+        card.step(card.admission.tokens(112, EACH, WAITING, MOST, small), 112)
+    card.plain(112)
+    found = card.admission.tokens(112, EACH, WAITING, MOST, small)
+    assert found >= ROOM
+    assert joined(found + 4 * 112) <= 2.0 * PLAIN
+    assert in_a_graph(1900, 448, small) == 1900
 
 
 def test_steps_in_turn_where_they_take_less_time() -> None:

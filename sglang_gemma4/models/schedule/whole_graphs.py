@@ -71,6 +71,12 @@ class WholeGraphs:
             backend, key = self.graphs.backend, self.key(size)
             backend._graphs[key], backend._outputs[key] = _Graph(replay), hidden
 
+    def drop(self) -> None:
+        """Give the memory of what was captured back."""
+        for size in self.sizes:
+            for kept in (self.graphs.backend._graphs, self.graphs.backend._outputs):
+                kept.pop(self.key(size), None)
+
     def key(self, size: int) -> ShapeKey:
         """Under which SGLang's runner keeps the graph of ``size`` rows."""
         return ShapeKey(size=size, variant_label=VARIANT)
@@ -82,10 +88,15 @@ class WholeGraphs:
             return f"fewer than {self.sizes[0] // 2} rows"
         if batch.contains_mm_inputs():
             return "a prompt has images, video or audio"
-        pairs = zip(batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu, strict=True)
-        if sum(new * (prefix + new // 2) for prefix, new in pairs) > SCORES:
+        if long_prompts(batch):
             return "long prompts, for FlashAttention-4"
         return self.kinds.fits(prompts, running)
+
+
+def long_prompts(batch: Any) -> bool:
+    """Whether a prefill's attention takes long (:data:`SCORES`): such a step's time does not tell that of another with as many rows."""
+    pairs = zip(batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu, strict=True)
+    return sum(new * (prefix + new // 2) for prefix, new in pairs) > SCORES
 
 
 class _Graph:
@@ -142,7 +153,11 @@ def capture(graphs: Any) -> WholeGraphs:
         ValueError: a layer that the kernels do not compute.
     """
     whole = WholeGraphs(graphs, room_of(graphs))
-    with torch.no_grad(), graphs.model_context(), short_graphs.capture_session() as record:
-        whole.capture(record)
+    try:
+        with torch.no_grad(), graphs.model_context(), short_graphs.capture_session() as record:
+            whole.capture(record)
+    except BaseException:
+        whole.drop()  # what was captured before the memory ended
+        raise
     vars(graphs)[GRAPHS] = whole
     return whole
