@@ -91,6 +91,7 @@ ORDER = (
     "cpu_sampling",
     "cpu_images",
     "cpu_lora",
+    "cpu_quantised",
 )
 
 

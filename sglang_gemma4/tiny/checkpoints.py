@@ -26,7 +26,8 @@ def write(name: str, path: str, random: bool = False, quantised: str | None = No
     FileExistsError: a directory holding anything else."""
     form = quantisation.format_of(quantised) if quantised else None
     if name in NAMES and not random:
-        plans: list[tuple[str, dict[str, Any]]] = [(path, _shipped_files(name)), (f"{path}-assistant", _shipped_files(f"{name}-assistant"))]
+        target = _quantised_files(name, _shipped_files(name), quantisation.tiny(form)) if form else _shipped_files(name)
+        plans: list[tuple[str, dict[str, Any]]] = [(path, target), (f"{path}-assistant", _shipped_files(f"{name}-assistant"))]
     elif name in RANDOM_NAMES and random:
         plans = [
             (path, _quantised_config(name, real_processing.files(name, SHIPPED / "tiny-e2b"), form)),
@@ -55,6 +56,15 @@ def _quantised_config(name: str, files: dict[str, Any], form: quantisation.Forma
     config = real_sizes.target(name)
     quantisation.check_sizes(name, config["text_config"], form)
     return {**files, "config.json": real_processing.as_json({**config, "quantization_config": quantisation.config(form)})}
+
+
+def _quantised_files(name: str, files: dict[str, Any], form: quantisation.Format) -> dict[str, Any]:
+    """A shipped checkpoint's files, its weights quantised by compressed-tensors; this part needs torch and transformers."""
+    quantisation.check_sizes(name, json.loads(files["config.json"].read_text())["text_config"], form)
+    from sglang_gemma4.tiny import calibration, quantise
+
+    scales = calibration.input_scales(SHIPPED / name) if form.name == "fp8-static" else None
+    return {**files, **quantise.quantised(SHIPPED / name, form, scales)}
 
 
 def _shipped_files(name: str) -> dict[str, Any]:

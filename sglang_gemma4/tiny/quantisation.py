@@ -5,7 +5,7 @@ which llm-compressor writes; ``w4a16-g32`` has smaller groups, as 26B-A4B needs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 _FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True}
@@ -74,6 +74,14 @@ def format_of(name: str) -> Format:
     if name not in FORMATS:
         raise ValueError(f"--quantization {name}: unknown; there are {', '.join(FORMATS)}")
     return FORMATS[name]
+
+
+def tiny(form: Format) -> Format:
+    """The format for the tiny models, whose products are as small as 32: blocks of 32 in place of 128, which else fit none of them."""
+    if form.block != (128, 128):
+        return form
+    weights = {**form.weights, "block_structure": [32, 32]}
+    return replace(form, weights=weights, activations={**(form.activations or {}), "group_size": 32}, block=(32, 32))
 
 
 def config(form: Format, ignore: Sequence[str] = NOT_QUANTISED) -> dict[str, Any]:
