@@ -12,7 +12,7 @@ import torch
 from sglang.srt.layers.moe.token_dispatcher import StandardCombineInput
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod, UnquantizedLinearMethod
 
-from sglang_gemma4.cpu.dequantise import by_group, float8_weight, int4_weight, through_float8
+from sglang_gemma4.kernels.dequantise import by_group, float8_weight, int4_weight, through_float8
 
 Rounding = Callable[[torch.Tensor], torch.Tensor]
 

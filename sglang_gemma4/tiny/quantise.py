@@ -8,6 +8,7 @@ is not used: 0.14 needs other versions of transformers and compressed-tensors th
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,20 @@ _LINEAR = re.compile(r".*\.(linear|[a-z_]*proj|[a-z_]*projection|per_layer_input
 _QUANTISED = re.compile(r"(model\.)?language_model\.(?!.*\.router\.).*")
 
 
-def quantised(folder: Path, form: Format, input_scales: dict[str, float] | None = None) -> dict[str, bytes]:
+def is_chosen(layer: str) -> bool:
+    """Whether a linear layer is one that is quantised by default: of the language model, and no router."""
+    return _QUANTISED.match(f"{layer}.weight") is not None
+
+
+def quantised(
+    folder: Path, form: Format, input_scales: dict[str, float] | None = None, chosen: Callable[[str], bool] = is_chosen
+) -> dict[str, bytes]:
     """``config.json`` and ``model.safetensors`` of the checkpoint in ``folder``, quantised.
 
     Args:
         form: its blocks must divide the model's sizes (``quantisation.check_sizes``).
         input_scales: of activations by name of the linear layer, for a static format (``calibration.input_scales``).
+        chosen: whether a linear layer of this name is quantised.
     """
     import safetensors.torch
 
@@ -35,7 +44,7 @@ def quantised(folder: Path, form: Format, input_scales: dict[str, float] | None 
         layer = name.removesuffix(".weight")
         if not _LINEAR.match(name):
             tensors[name] = tensor
-        elif _QUANTISED.match(name) and not any(size % max(part, 1) for size, part in zip(tensor.shape, form.block, strict=True)):
+        elif chosen(layer) and not any(size % max(part, 1) for size, part in zip(tensor.shape, form.block, strict=True)):
             parts = compress(tensor, form)
             if input_scales is not None:
                 parts["input_scale"] = torch.tensor([input_scales[layer]], dtype=tensor.dtype)

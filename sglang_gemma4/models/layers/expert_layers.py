@@ -212,24 +212,3 @@ def take_many(layer: Any, activation: str) -> None:
     layer.run_moe_core = ExpertKernels(
         "prefill_experts", layer, activation, many_token_experts, PREFILL_LEAST, sys.maxsize, reason_against_card
     )
-
-
-def use_tanh_gelu(layer: Any, activation: str) -> str | None:
-    """Let SGLang's kernels of this ``FusedMoE`` compute the model's tanh gelu, not erf's; or say why they stay as they are."""
-    from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
-    from sglang.srt.runtime_context import get_flags
-
-    method, config = layer.quant_method, layer.moe_runner_config
-    if activation != "gelu_pytorch_tanh" or config.activation != "gelu":
-        return f"activation {activation}, {config.activation} in the runner"
-    if not isinstance(method, UnquantizedFusedMoEMethod):
-        return f"the weights are quantised ({type(method).__name__})"
-    if getattr(method._resolve_forward_method(), "__func__", None) is not UnquantizedFusedMoEMethod.forward_cuda:
-        return None  # the native path computes tanh under the name gelu
-    backend = method.get_moe_runner_backend(layer)
-    if backend is None or not backend.is_triton():
-        return f"--moe-runner-backend {backend.value if backend is not None else 'none'}"
-    if get_flags().capture.enable_torch_compile:
-        return "--enable-torch-compile computes one token's experts in torch, where gelu_tanh is unknown"
-    config.activation = "gelu_tanh"
-    return None

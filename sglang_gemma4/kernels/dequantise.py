@@ -1,4 +1,4 @@
-"""Levels and scales to float32, and float32 to float8 levels and back: what the CPU reference engine computes quantised layers with.
+"""Levels and scales to float32, and float32 to float8 levels and back: the references of quantised layers.
 
 Layouts are those in which SGLang's loaders leave a checkpoint's tensors, before its kernels' own rearrangement.
 """
