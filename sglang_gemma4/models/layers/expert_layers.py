@@ -223,24 +223,3 @@ def take_many(layer: Any, activation: str) -> None:
     layer.run_moe_core = ExpertKernels(
         "prefill_experts", layer, activation, many_token_experts, PREFILL_LEAST, sys.maxsize, reason_against_card, fp8=False
     )
-
-
-def use_tanh_gelu(layer: Any, activation: str) -> str | None:
-    """Let SGLang's kernels of this ``FusedMoE`` compute the model's tanh gelu, not erf's; or say why they stay as they are."""
-    from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
-    from sglang.srt.runtime_context import get_flags
-
-    method, config = layer.quant_method, layer.moe_runner_config
-    if activation != "gelu_pytorch_tanh" or config.activation != "gelu":
-        return f"activation {activation}, {config.activation} in the runner"
-    if problem := weight_formats.experts_problem(layer):
-        return problem
-    if isinstance(method, UnquantizedFusedMoEMethod):
-        if getattr(method._resolve_forward_method(), "__func__", None) is not UnquantizedFusedMoEMethod.forward_cuda:
-            return None  # the native path computes tanh under the name gelu
-    if problem := weight_formats.backend_problem(layer):
-        return problem
-    if get_flags().capture.enable_torch_compile:
-        return "--enable-torch-compile computes one token's experts in torch, where gelu_tanh is unknown"
-    config.activation = "gelu_tanh"
-    return None
