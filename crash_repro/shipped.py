@@ -11,11 +11,11 @@ SYNC_MTP = "sync_mtp"
 IMAGE_TEXT = "<bos>What is this <|image|> called?"
 
 
-def target(family: str = "tiny-e2b") -> Path:
-    """The folder of a checkpoint."""
+def target(family: str | Path = "tiny-e2b") -> Path:
+    """The folder of a checkpoint that ships; a folder stays as it is."""
     from sglang_gemma4.tiny import checkpoints
 
-    return checkpoints.SHIPPED / family
+    return family if isinstance(family, Path) else checkpoints.SHIPPED / family
 
 
 def mtp(family: str = "tiny-e2b") -> dict[str, Any]:
@@ -36,7 +36,7 @@ def questions(count: int, seed: int) -> list[list[int]]:
     return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
 
 
-def load(family: str = "tiny-e2b") -> Any:
+def load(family: str | Path = "tiny-e2b") -> Any:
     """The transformers model in float32."""
     import torch
     from transformers import AutoModelForImageTextToText
@@ -74,7 +74,7 @@ def draw(folder: Path) -> Path:
     return folder / "picture.png"
 
 
-def image_logprobs(family: str, text: str, pictures: Sequence[Path], answers: int = 1) -> list[float]:
+def image_logprobs(family: str | Path, text: str, pictures: Sequence[Path], answers: int = 1) -> list[float]:
     """transformers' log-probabilities of its first greedy tokens after a prompt with images."""
     import torch
     from PIL import Image

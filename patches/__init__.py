@@ -20,6 +20,8 @@ ORDER = (
     "weight_updates",
     "released_memory",
     "image_cache",
+    "quantised_names",
+    "quantised_experts",
     "expert_gelu",
     "moe_tiles",
     "grouped_experts",
@@ -91,6 +93,7 @@ ORDER = (
     "cpu_sampling",
     "cpu_images",
     "cpu_lora",
+    "cpu_quantised",
 )
 
 

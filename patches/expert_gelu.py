@@ -8,7 +8,7 @@ from sglang_gemma4.patching import Hook, Patch, decline
 
 def take_tanh(_result: None, moe: Any, hidden_size: int, layer_id: int, config: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4MoE.__init__``, whose arguments come by name."""
-    from sglang_gemma4.models.layers.expert_layers import use_tanh_gelu
+    from sglang_gemma4.models.layers.expert_activation import use_tanh_gelu
 
     problem = use_tanh_gelu(moe.experts, config.hidden_activation)
     if problem is not None:

@@ -1,4 +1,4 @@
-"""With --speculative-draft-model-path alone: NEXTN, 3 steps, topk 1, 4 draft tokens; `auto` finds the -assistant."""
+"""With a draft path alone: NEXTN, 3 steps, topk 1, 4 draft tokens, unquantised; `auto` finds the -assistant."""
 
 import logging
 from typing import Any
@@ -9,7 +9,7 @@ from sglang_gemma4.patching import Hook, Patch
 FIELDS = (
     *("model_path", "download_dir", "speculative_draft_model_path", "speculative_draft_model_revision", "speculative_algorithm"),
     *("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens"),
-    *("speculative_adaptive", "speculative_adaptive_config"),
+    *("speculative_adaptive", "speculative_adaptive_config", "quantization", "speculative_draft_model_quantization"),
 )
 logger = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from sglang_gemma4.diagnostics.dashboard import add_command as add_dashboard
 from sglang_gemma4.disaggregation.plan_table import add_command as add_transfer_plan
 from sglang_gemma4.memory.capacity_table import add_command as add_capacity
 from sglang_gemma4.quality.command import add_commands as add_quality
+from sglang_gemma4.tiny.quantisation import FORMATS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     checkpoint.add_argument("name", metavar="NAME", help="tiny-26b-a4b, tiny-e2b, tiny-31b; with --random: e2b, e4b, 26b-a4b, 31b")
     checkpoint.add_argument("path", metavar="PATH", help="directory to write; the assistant goes to PATH-assistant")
     checkpoint.add_argument("--random", action="store_true", help="config only, for --load-format dummy: no weights are written")
+    checkpoint.add_argument("--quantization", metavar="FORMAT", help=f"quantise the model: {', '.join(FORMATS)}")
     checkpoint.set_defaults(run=_checkpoint)
     add_bench(commands)
     add_tune_moe(commands)
@@ -130,7 +132,7 @@ def _patches(arguments: argparse.Namespace) -> int:
 def _checkpoint(arguments: argparse.Namespace) -> int:
     from sglang_gemma4.tiny import checkpoints
 
-    for path in checkpoints.write(arguments.name, arguments.path, random=arguments.random):
+    for path in checkpoints.write(arguments.name, arguments.path, random=arguments.random, quantised=arguments.quantization):
         print(path)
     return 0
 

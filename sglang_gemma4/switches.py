@@ -78,6 +78,12 @@ _TABLE = (
         "Router scale, gelu, window, page tables, and KV sent between servers, are as the config asks.",
     ),
     Switch(
+        "SGLANG_GEMMA4_QUANTISED",
+        True,
+        "correctness",
+        "Quantised checkpoints load with the layers they leave alone; their experts compute gelu.",
+    ),
+    Switch(
         "SGLANG_GEMMA4_WEIGHT_UPDATES", True, "correctness", "Nothing stale is left after a weight update, or after memory was released."
     ),
     Switch("SGLANG_GEMMA4_ANSWER_PARSER", True, "correctness", "Thoughts and tool calls are read rightly, and without naming a parser."),

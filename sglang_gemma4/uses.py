@@ -242,6 +242,13 @@ def metrics(server: Server) -> str | None:
     return None if server.arguments.enable_metrics else "--enable-metrics is not given"
 
 
+def quantised(server: Server) -> str | None:
+    """The model's weights are quantised, in the checkpoint or as they are loaded."""
+    if server.arguments.quantization or getattr(server.config, "quantization_config", None):
+        return None
+    return "the weights are not quantised"
+
+
 def random_weights(server: Server) -> str | None:
     """Weights are made up."""
     return None if server.arguments.load_format == "dummy" else "weights are loaded (--load-format dummy is not given)"

@@ -33,7 +33,7 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
     name = _tiny(arguments.model or "") if dry else arguments.model
     if not name:
         raise ValueError("no model was given; name a checkpoint, a tiny model or a real size (sglang-gemma4 bench --help)")
-    model, assistant, dummy = _model(name, arguments.assistant, scratch)
+    model, assistant, dummy = _model(name, arguments.assistant, arguments.quantization, scratch)
     specs = arguments.arm or [arms.STOCK, arms.PACKAGE]
     if switch := arguments.switch:
         switches.check_name(switch, "1")  # SwitchError, a ValueError
@@ -51,7 +51,7 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
     together, python = min(arguments.together, len(parsed)), vllm.python(arguments.vllm_python)
     plan = Plan(
         model,
-        label=name,
+        label=f"{name}, {arguments.quantization}" if arguments.quantization else name,
         arms=parsed,
         folder=arguments.out or Path("runs") / f"{date.today()}-{'dry-run' if dry else Path(name).name}",
         workloads=[workloads.miniature(workload) for workload in chosen] if dry else chosen,
@@ -82,14 +82,23 @@ def _tiny(name: str) -> str:
     return name if name.startswith("tiny-") else found
 
 
-def _model(name: str, assistant: str | None, scratch: Path) -> tuple[str, str | None, bool]:
-    """Where the model is, where its assistant, and whether its weights are random."""
+def _model(name: str, assistant: str | None, quantised: str | None, scratch: Path) -> tuple[str, str | None, bool]:
+    """Where the model is, where its assistant, and whether its weights are random.
+
+    Raises:
+        ValueError: ``quantised`` is no format, or not for this model.
+    """
     from sglang_gemma4.serving.launch import resolve
     from sglang_gemma4.tiny import checkpoints
 
-    if name in checkpoints.RANDOM_NAMES and not Path(name).exists():
-        target, draft = checkpoints.write(name, str(scratch / name), random=True)
-        return target, assistant or draft, True
+    random = name in checkpoints.RANDOM_NAMES
+    if (random or (quantised and name in checkpoints.NAMES)) and not Path(name).exists():
+        target, draft = checkpoints.write(name, str(scratch / name), random=random, quantised=quantised)
+        return target, assistant or draft, random
+    if quantised:
+        raise ValueError(
+            f"--quantization {quantised} is made of {', '.join((*checkpoints.NAMES, *checkpoints.RANDOM_NAMES))}, not of {name}"
+        )
     model = resolve(name)
     if assistant:
         return model, resolve(assistant), False

@@ -17,6 +17,7 @@ from sglang_gemma4 import switches
 from sglang_gemma4.benchmark import mapping, workloads
 from sglang_gemma4.benchmark.checked_plan import ACCEPT_LENGTH, plan_of
 from sglang_gemma4.benchmark.plan import Plan
+from sglang_gemma4.tiny.quantisation import FORMATS
 
 EPILOG = """\
 arms        [NAME:]PART[,PART...]; a part is stock, package, vllm, mtp, VARIABLE=VALUE, --flag=value, or only=WORKLOAD+WORKLOAD (the
@@ -120,6 +121,7 @@ def add_command(commands: Any) -> None:
     )
     option("--out", type=Path, metavar="FOLDER", help="the run's folder (default runs/DATE-MODEL); an unfinished run resumes")
     option("--assistant", metavar="MODEL", help="draft model of mtp (default: MODEL-assistant)")
+    option("--quantization", metavar="FORMAT", help=f"quantise a tiny model, or a real size with random weights: {', '.join(FORMATS)}")
     option("--accept-length", type=float, metavar="L", help=f"simulate it under mtp (default {ACCEPT_LENGTH} on random weights)")
     option("--dataset", type=Path, metavar="FILE", help="prompts in ShareGPT's format (default: random tokens)")
     option("--profile", type=_sizes, default=[], metavar="N,N", help="record the kernels at these batch sizes (offline engine)")

@@ -47,6 +47,7 @@ _PLUGIN_FILES = (
     "benchmark/vllm_weights.py",
     "tiny/__init__.py",
     "tiny/spread_weights.py",
+    "tiny/spread_quantised.py",
     "tiny/families.*",
 )
 

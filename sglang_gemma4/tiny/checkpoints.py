@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.tiny import families, real_processing, real_sizes
+from sglang_gemma4.tiny import families, quantisation, real_processing, real_sizes
 
 SHIPPED = Path(__file__).with_name("checkpoints")
 NAMES: tuple[str, ...] = families.TINY
@@ -16,17 +16,21 @@ RANDOM_NAMES: tuple[str, ...] = tuple(real_sizes.SIZES)
 MARKER = ".sglang-gemma4-checkpoint"  # lists the files written, so that a second write replaces only those
 
 
-def write(name: str, path: str, random: bool = False) -> list[str]:
+def write(name: str, path: str, random: bool = False, quantised: str | None = None) -> list[str]:
     """Write `name` to `path` and its MTP assistant to `path`-assistant; returns both directories.
 
     Tiny names carry trained weights. The real sizes ("26b-a4b", ...) need `random=True`: their config.json, a small
-    tokenizer and a processor, to be served with random weights (--load-format dummy).
-    ValueError: an unknown name, or weights that do not exist. FileExistsError: a directory holding anything else."""
+    tokenizer and a processor, to be served with random weights (--load-format dummy). `quantised` names a format of
+    ``quantisation``, for the target; the assistant stays in bfloat16.
+    ValueError: an unknown name, weights that do not exist, or a format that does not fit them.
+    FileExistsError: a directory holding anything else."""
+    form = quantisation.format_of(quantised) if quantised else None
     if name in NAMES and not random:
-        plans: list[tuple[str, dict[str, Any]]] = [(path, _shipped_files(name)), (f"{path}-assistant", _shipped_files(f"{name}-assistant"))]
+        target = _quantised_files(name, _shipped_files(name), quantisation.tiny(form)) if form else _shipped_files(name)
+        plans: list[tuple[str, dict[str, Any]]] = [(path, target), (f"{path}-assistant", _shipped_files(f"{name}-assistant"))]
     elif name in RANDOM_NAMES and random:
         plans = [
-            (path, real_processing.files(name, SHIPPED / "tiny-e2b")),
+            (path, _quantised_config(name, real_processing.files(name, SHIPPED / "tiny-e2b"), form)),
             (f"{path}-assistant", {"config.json": real_processing.as_json(real_sizes.assistant(name))}),
         ]
     elif name in NAMES:
@@ -43,6 +47,24 @@ def write(name: str, path: str, random: bool = False) -> list[str]:
     for where, files in plans:
         _write_files(Path(where), name, files)
     return [where for where, _ in plans]
+
+
+def _quantised_config(name: str, files: dict[str, Any], form: quantisation.Format | None) -> dict[str, Any]:
+    """The files of a config-only checkpoint, whose config.json asks for the format."""
+    if form is None:
+        return files
+    config = real_sizes.target(name)
+    quantisation.check_sizes(name, config["text_config"], form)
+    return {**files, "config.json": real_processing.as_json({**config, "quantization_config": quantisation.config(form)})}
+
+
+def _quantised_files(name: str, files: dict[str, Any], form: quantisation.Format) -> dict[str, Any]:
+    """A shipped checkpoint's files, its weights quantised by compressed-tensors; this part needs torch and transformers."""
+    quantisation.check_sizes(name, json.loads(files["config.json"].read_text())["text_config"], form)
+    from sglang_gemma4.tiny import calibration, quantise
+
+    scales = calibration.input_scales(SHIPPED / name) if form.name == "fp8-static" else None
+    return {**files, **quantise.quantised(SHIPPED / name, form, scales)}
 
 
 def _shipped_files(name: str) -> dict[str, Any]:

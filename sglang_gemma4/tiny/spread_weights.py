@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Collection
 from typing import Any
 
-from sglang_gemma4.tiny import families
+from sglang_gemma4.tiny import families, spread_quantised
 
 EMBEDDING_SPREAD = 0.1  # of the scaled embedding; what each layer adds has spread 1
 FINAL_NORM = 20.0
@@ -29,17 +29,20 @@ def fill(model: Any, seed: int = 0, leave: Collection[str] = ()) -> None:
     """Fill every floating parameter and known buffer of `model` in place, but those named in `leave`; any device, dtype and class.
 
     A tensor's values follow from `seed`, its name and its shape alone, so two processes agree on replicated tensors.
-    The centroid head's `token_ordering` becomes a permutation of the vocabulary."""
+    The centroid head's `token_ordering` becomes a permutation of the vocabulary. Quantised weights: ``spread_quantised``."""
     import torch
 
     with torch.no_grad():
-        for name, tensor in model.state_dict().items():
+        state = model.state_dict()
+        for name, tensor in state.items():
             if name in leave:
                 continue
             digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
             generator = torch.Generator(device=tensor.device).manual_seed(int.from_bytes(digest[:7], "little"))
             if name.endswith("token_ordering"):
                 tensor.copy_(torch.randperm(tensor.numel(), generator=generator, device=tensor.device))
+            elif spread_quantised.fill(name, tensor, state, generator):
+                continue
             elif torch.is_floating_point(tensor) and not name.endswith(_KEEP):
                 _fill_one(name, tensor, generator)
 

@@ -29,3 +29,14 @@ def rows_by_expert(ids: torch.Tensor, size: int, experts: int, *_: object, **__:
     blocks = [(expert, block) for expert, rows in chosen if rows.numel() for block in rows.split(size)]
     padded = [torch.nn.functional.pad(block, (0, size - block.numel()), value=flat.numel()) for _, block in blocks]
     return torch.cat(padded), torch.tensor([expert for expert, _ in blocks], dtype=torch.int32), torch.tensor([size * len(blocks)]).int()
+
+
+def install_quantised() -> None:
+    """Send 4-bit experts of compressed-tensors that way too: their own rearrangement and scheme, in place of the CPU engine's products."""
+    from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsFusedMoEMethod
+
+    from sglang_gemma4.cpu import quantised
+
+    install()
+    stock = CompressedTensorsFusedMoEMethod.process_weights_after_loading
+    quantised.experts_of_checkpoint = lambda _original, method, layer: inspect.unwrap(stock)(method, layer)

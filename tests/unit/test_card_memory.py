@@ -16,6 +16,7 @@ from sglang_gemma4.kernels.card import Card
 from sglang_gemma4.kernels.dense import few_row_linear
 from sglang_gemma4.kernels.experts import expert_routing, few_token_experts, gated_experts, grouped_experts, prefill_experts
 from sglang_gemma4.kernels.heads import head_argmax
+from sglang_gemma4.kernels.weights import CAPABILITY, FP8, Scaled, Weight, scaled
 from tests.unit.card_compiler import compiling_for, without_assembling
 
 KIB = 1024
@@ -63,6 +64,9 @@ def laid_out(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):  
 
 
 every_card = pytest.mark.parametrize("laid_out", CARDS, indirect=True)
+cards_with_fp8 = pytest.mark.parametrize(
+    "laid_out", [name for name, kind in CARDS.items() if divmod(kind.capability, 10) >= CAPABILITY], indirect=True
+)
 
 
 def indptr(*starts: int) -> torch.Tensor:
@@ -126,9 +130,38 @@ def test_dense_products(laid_out: Card) -> None:
         few_row_linear.few_row_linear(empty(rows, HIDDEN), weight, few_row_linear.counters(weight.shape[0], cpu), gated=gated, tile=tile)
 
 
+def fp8(*shape: int, scales: tuple[int, ...]) -> Scaled:
+    return scaled(torch.empty(shape, dtype=torch.uint8).view(FP8), torch.empty(scales))
+
+
+@cards_with_fp8
+def test_dense_products_of_fp8(laid_out: Card) -> None:
+    cpu = torch.device("cpu")
+    for rows, outputs, gated in ((1, 9216, True), (4, 2112, True), (64, 2112, True), (16, 4096, False), (33, 8192, False), (4, 256, False)):
+        weight = fp8(outputs * (2 if gated else 1), HIDDEN, scales=(outputs * (2 if gated else 1),))
+        tile = few_row_linear.fp8_tile_for(outputs, HIDDEN, rows, 132, gated)
+        few_row_linear.few_row_linear(empty(rows, HIDDEN), weight, few_row_linear.counters(weight.shape[0], cpu), gated=gated, tile=tile)
+
+
+@cards_with_fp8
+@pytest.mark.parametrize("per_output", [False, True])
+def test_experts_of_fp8(laid_out: Card, per_output: bool) -> None:
+    w13 = fp8(EXPERTS, 2 * INNER, HIDDEN, scales=(EXPERTS, 2 * INNER) if per_output else (EXPERTS,))
+    w2 = fp8(EXPERTS, HIDDEN, INNER, scales=(EXPERTS, HIDDEN) if per_output else (EXPERTS,))
+    few_and_grouped(w13, w2)
+
+
 @every_card
 def test_experts(laid_out: Card) -> None:
     w13, w2 = empty(EXPERTS, 2 * INNER, HIDDEN), empty(EXPERTS, HIDDEN, INNER)
+    weights, ids = few_and_grouped(w13, w2)
+    if laid_out == CARDS["H200"].card:  # the tiles of prefills are for Hopper alone
+        for tma in (False, True):
+            prefill_experts.prefill_experts(empty(320, HIDDEN), w13, w2, weights, ids, tma=tma)
+
+
+def few_and_grouped(w13: Weight, w2: Weight) -> tuple[torch.Tensor, torch.Tensor]:
+    """Launch the experts at 1 to 320 tokens; router weights and ids of the last."""
     for tokens in (1, 16):
         weights, ids, blocks = expert_routing.expert_routing(empty(tokens, EXPERTS), empty(EXPERTS), TOPK)
         done = few_token_experts.counters(HIDDEN, ids.device)
@@ -136,9 +169,7 @@ def test_experts(laid_out: Card) -> None:
     for tokens in (32, 320):
         weights, ids = empty(tokens, TOPK, dtype=torch.float32), torch.zeros(tokens, TOPK, dtype=torch.int32)
         grouped_experts.grouped_experts(empty(tokens, HIDDEN), w13, w2, weights, ids)
-    if laid_out == CARDS["H200"].card:  # the tiles of prefills are for Hopper alone
-        for tma in (False, True):
-            prefill_experts.prefill_experts(empty(320, HIDDEN), w13, w2, weights, ids, tma=tma)
+    return weights, ids
 
 
 @pytest.mark.parametrize(

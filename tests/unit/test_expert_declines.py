@@ -201,7 +201,11 @@ def test_a_batch_that_is_not_taken(
     ("x", "layer", "said"),
     [
         (torch.randn(TOKENS, HIDDEN, dtype=torch.float64), {}, "x is torch.float64"),
-        (torch.randn(TOKENS, HIDDEN), {"w13_weight": torch.zeros(EXPERTS, 2 * INNER, HIDDEN).to(torch.float8_e4m3fn)}, "quantised experts"),
+        (
+            torch.randn(TOKENS, HIDDEN),
+            {"w13_weight": torch.zeros(EXPERTS, 2 * INNER, HIDDEN).to(torch.float8_e4m3fn)},
+            "w13: the weight is torch.float8_e4m3fn and x torch.float32",
+        ),
         (torch.randn(HIDDEN, TOKENS).T, {}, "x is not contiguous"),
         (torch.randn(TOKENS, HIDDEN), {"w2_weight": torch.zeros(EXPERTS, HIDDEN, 16)}, "w2 is"),
     ],

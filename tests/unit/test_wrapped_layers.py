@@ -112,8 +112,8 @@ def moe_layer() -> Any:
         (lambda one: setattr(one.mlp, "gate_up_proj", Adapted(one.mlp.gate_up_proj)), "gate_up_proj is a Adapted"),
         (lambda one: setattr(one.mlp, "down_proj", Adapted(one.mlp.down_proj)), "down_proj is a Adapted"),
         (lambda one: setattr(one.moe, "experts", Adapted(one.moe.experts)), "experts is a Adapted"),
-        (lambda one: setattr(one.mlp.down_proj, "quant_method", object()), "down_proj is quantised (object)"),
-        (lambda one: setattr(one.moe.experts, "quant_method", torch.nn.Identity()), "experts is quantised (Identity)"),
+        (lambda one: setattr(one.mlp.down_proj, "quant_method", object()), "down_proj: it is quantised (object)"),
+        (lambda one: setattr(one.moe.experts, "quant_method", torch.nn.Identity()), "experts: the weights are quantised (Identity)"),
     ],
 )
 def test_the_dense_ffn_stays_before_experts(change: Any, said: str, heard: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 A program multiplies a block of output columns with a part of the width. Where the output has too few blocks to fill the card, the width
 is cut into parts; the program that finishes a block last adds them up, always in the same order, so there is no second launch and the
 result is the same every time. With ``gated``, a program computes the same columns of gate and up, and writes ``gelu_tanh(gate) * up``.
+The weight may be fp8 (:mod:`~sglang_gemma4.kernels.weights`): half the bytes, multiplied as the activation's type.
 """
 
 from dataclasses import dataclass
@@ -14,20 +15,27 @@ import triton.language as tl
 from sglang_gemma4.kernels.card import multiprocessors, reason_against_card
 from sglang_gemma4.kernels.dependent_launch import LINE, await_inputs, launch_options, prefetch
 from sglang_gemma4.kernels.matrices import DTYPES
+from sglang_gemma4.kernels.weights import Scaled, Weight, as_type, dequantised, levels_of, reason_against_weight, scale_of
 
 MOST_ROWS = 64
 MOST_PARTS = 16
+ACROSS_ROWS = 32
+"""Most rows at which a tile lies across: beyond, Hopper's matrix instructions would read the converted weight from shared memory."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """How a program works: output columns, width at a time, parts of the width, warps, and steps loaded ahead."""
+    """How a program works: output columns, width at a time, parts of the width, warps, and steps loaded ahead.
+
+    ``across``: warps share the outputs, not the rows, so each weight is converted once, by one warp.
+    """
 
     outputs: int
     depth: int
     parts: int
     warps: int = 4
     stages: int = 4
+    across: bool = False
 
 
 def tile_for(outputs: int, width: int, sms: int, gated: bool = False) -> Tile:
@@ -45,9 +53,19 @@ def tile_for(outputs: int, width: int, sms: int, gated: bool = False) -> Tile:
     return Tile(block, depth, parts)
 
 
-def few_row_linear_reference(x: torch.Tensor, weight: torch.Tensor, *, gated: bool = False) -> torch.Tensor:
+def fp8_tile_for(outputs: int, width: int, rows: int, sms: int, gated: bool = False) -> Tile:
+    """For an fp8 weight: two programs an SM, since each has half the bytes on their way; at more rows wider blocks, which read the rows
+    less often. Not measured yet.
+    """
+    block = 32 if rows <= 8 else 64
+    depth = 256 if width % 256 == 0 and block == 32 and not gated else 128
+    parts = max(1, min(round(2 * sms / triton.cdiv(outputs, block)), triton.cdiv(width, depth) // 4, MOST_PARTS))
+    return Tile(block, depth, parts, across=rows <= ACROSS_ROWS)
+
+
+def few_row_linear_reference(x: torch.Tensor, weight: Weight, *, gated: bool = False) -> torch.Tensor:
     """What :func:`few_row_linear` computes. Gate and up are rounded to ``x``'s dtype, as a product written to memory is."""
-    product = (x.float() @ weight.float().T).to(x.dtype)
+    product = (x.float() @ dequantised(weight).T).to(x.dtype)
     if not gated:
         return product
     gate, up = product.float().chunk(2, dim=-1)
@@ -64,6 +82,8 @@ def _gelu_tanh(x):  # type: ignore[no-untyped-def]
 def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
     x_ptr,  # [rows, WIDTH]
     weight_ptr,  # [outputs, WIDTH]; gated: [2 * outputs, WIDTH], gate first
+    scale_ptr,  # of each of its rows, float32, or None
+    scale_stride,
     out_ptr,  # [rows, outputs]
     parts_ptr,  # [PARTS, 1 or 2, rows, outputs] float32
     done_ptr,  # [blocks] int32, zeros; zeros again afterwards
@@ -77,6 +97,7 @@ def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
     DEPTH: tl.constexpr,
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
+    ACROSS: tl.constexpr,
     PRECISION: tl.constexpr,
     AHEAD: tl.constexpr,  # columns of the weight that come while the kernel before still runs
     LINE: tl.constexpr,  # columns in a cache line
@@ -90,11 +111,23 @@ def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
     output = block * OUTPUTS + tl.arange(0, OUTPUTS)
     row = tl.arange(0, ROWS)
     column = tl.arange(0, DEPTH)
-    real_output = output[:, None] < outputs
-    real_row = row[None, :] < rows
-    x_pointers = x_ptr + row[None, :].to(tl.int64) * x_stride + column[:, None]  # [DEPTH, ROWS]
-    weight_pointers = weight_ptr + output[:, None].to(tl.int64) * weight_stride + column[None, :]  # [OUTPUTS, DEPTH]
+    # The product's dimensions: outputs by rows; across: rows by outputs.
+    outer = output[None, :] if ACROSS else output[:, None]
+    real_output = outer < outputs
+    inner = row[:, None] if ACROSS else row[None, :]
+    real_row = inner < rows
+    x_pointers = x_ptr + inner.to(tl.int64) * x_stride
+    along_x = column[None, :] if ACROSS else column[:, None]
+    x_pointers += along_x
+    weight_pointers = weight_ptr + outer.to(tl.int64) * weight_stride
+    along_weight = column[:, None] if ACROSS else column[None, :]
+    weight_pointers += along_weight
     up_offset = tl.cast(outputs, tl.int64) * weight_stride
+    if scale_ptr is not None:
+        scale_pointers = scale_ptr + outer * scale_stride
+        scale = tl.load(scale_pointers, mask=real_output, other=0.0)
+        if GATED:
+            up_scale = tl.load(scale_pointers + outputs * scale_stride, mask=real_output, other=0.0)
     if PDL:
         for offset in tl.static_range(0, AHEAD, LINE):
             first = tl.minimum(begin + offset, WIDTH - 1)
@@ -103,25 +136,33 @@ def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
             if GATED:
                 prefetch(line + up_offset)
     await_inputs(PDL)
-    total = tl.zeros([OUTPUTS, ROWS], tl.float32)
-    up_total = tl.zeros([OUTPUTS, ROWS], tl.float32)
+    total = tl.zeros([ROWS, OUTPUTS] if ACROSS else [OUTPUTS, ROWS], tl.float32)
+    up_total = tl.zeros_like(total)
     for offset in range(begin, end, DEPTH):
         if WIDTH % DEPTH == 0:
             states = tl.load(x_pointers + offset, mask=real_row, other=0.0)
             weights = tl.load(weight_pointers + offset, mask=real_output, other=0.0, eviction_policy="evict_first")
         else:
-            inside = offset + column < WIDTH
-            states = tl.load(x_pointers + offset, mask=real_row & inside[:, None], other=0.0)
-            weights = tl.load(weight_pointers + offset, mask=real_output & inside[None, :], other=0.0, eviction_policy="evict_first")
-        total = tl.dot(weights, states, total, input_precision=PRECISION)
+            inside = offset + along_weight < WIDTH
+            states = tl.load(x_pointers + offset, mask=real_row & (offset + along_x < WIDTH), other=0.0)
+            weights = tl.load(weight_pointers + offset, mask=real_output & inside, other=0.0, eviction_policy="evict_first")
+        weights = as_type(weights, states.dtype)
+        if ACROSS:
+            total = tl.dot(states, weights, total, input_precision=PRECISION)
+        else:
+            total = tl.dot(weights, states, total, input_precision=PRECISION)
         if GATED:
             if WIDTH % DEPTH == 0:
                 ups = tl.load(weight_pointers + up_offset + offset, mask=real_output, other=0.0, eviction_policy="evict_first")
             else:
-                inside_up = real_output & (offset + column < WIDTH)[None, :]
+                inside_up = real_output & (offset + along_weight < WIDTH)
                 ups = tl.load(weight_pointers + up_offset + offset, mask=inside_up, other=0.0, eviction_policy="evict_first")
-            up_total = tl.dot(ups, states, up_total, input_precision=PRECISION)
-    place = row[None, :].to(tl.int64) * outputs + output[:, None]
+            ups = as_type(ups, states.dtype)
+            if ACROSS:
+                up_total = tl.dot(states, ups, up_total, input_precision=PRECISION)
+            else:
+                up_total = tl.dot(ups, states, up_total, input_precision=PRECISION)
+    place = inner.to(tl.int64) * outputs + outer
     real = real_row & real_output
     last = PARTS == 1
     if PARTS > 1:
@@ -135,8 +176,8 @@ def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
         tl.debug_barrier()
         last = tl.atomic_add(done_ptr + block, 1, sem="acq_rel", scope="gpu") == PARTS - 1
         if last:
-            total = tl.zeros([OUTPUTS, ROWS], tl.float32)
-            up_total = tl.zeros([OUTPUTS, ROWS], tl.float32)
+            total = tl.zeros_like(total)
+            up_total = tl.zeros_like(up_total)
             for other in range(PARTS):
                 theirs = parts_ptr + other * halves * size + place
                 # Not from the L1 cache, which does not see what other SMs write.
@@ -146,19 +187,26 @@ def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
             tl.store(done_ptr + block, 0)
     if last:
         dtype = out_ptr.dtype.element_ty
+        if scale_ptr is not None:
+            total *= scale
+            if GATED:
+                up_total *= up_scale
         if GATED:
             total = _gelu_tanh(total.to(dtype).to(tl.float32)) * up_total.to(dtype).to(tl.float32)
         tl.store(out_ptr + place, total.to(dtype), mask=real)
 
 
-def reason_against(x: torch.Tensor, weight: torch.Tensor) -> str | None:
+def reason_against(x: torch.Tensor, weight: Weight) -> str | None:
     """Why :func:`few_row_linear` does not take these, or None; the number of rows is not checked, since it differs from step to step."""
-    if x.dtype not in DTYPES or weight.dtype != x.dtype:
-        return f"x is {x.dtype} and the weight {weight.dtype}; both must be one of {', '.join(str(one) for one in DTYPES)}"
-    if weight.dim() != 2 or weight.stride(1) != 1:
-        return f"the weight's shape is {tuple(weight.shape)} with strides {tuple(weight.stride())}; it must be [outputs, width] by rows"
-    if weight.shape[1] % 16 or weight.stride(0) % 8:
-        return f"the weight's width is {weight.shape[1]}; it must be a multiple of 16"
+    if x.dtype not in DTYPES:
+        return f"x is {x.dtype}; {', '.join(str(one) for one in DTYPES)} are supported"
+    if reason := reason_against_weight(x, weight):
+        return reason
+    levels = levels_of(weight)
+    if levels.dim() != 2 or levels.stride(1) != 1:
+        return f"the weight's shape is {tuple(levels.shape)} with strides {tuple(levels.stride())}; it must be [outputs, width] by rows"
+    if levels.shape[1] % 16 or levels.stride(0) % 8:
+        return f"the weight's width is {levels.shape[1]}; it must be a multiple of 16"
     return reason_against_card(x.device)
 
 
@@ -167,14 +215,12 @@ def counters(outputs: int, device: torch.device) -> torch.Tensor:
     return torch.zeros(triton.cdiv(outputs, 16), dtype=torch.int32, device=device)
 
 
-def few_row_linear(
-    x: torch.Tensor, weight: torch.Tensor, done: torch.Tensor, *, gated: bool = False, tile: Tile | None = None
-) -> torch.Tensor:
+def few_row_linear(x: torch.Tensor, weight: Weight, done: torch.Tensor, *, gated: bool = False, tile: Tile | None = None) -> torch.Tensor:
     """``x @ weight.T``, or ``gelu_tanh(x @ gate.T) * (x @ up.T)``. The host does not wait for the device.
 
     Args:
         x: ``[rows, width]``, up to :data:`MOST_ROWS` rows, the width contiguous; float32, bfloat16 or float16.
-        weight: ``[outputs, width]`` of the same dtype; ``gated``: ``[2 * outputs, width]``, the gate's rows first.
+        weight: ``[outputs, width]`` of the same dtype or fp8; ``gated``: ``[2 * outputs, width]``, the gate's rows first.
         done: from :func:`counters`, for this weight alone: two calls that may run at the same time must not share it.
 
     Returns:
@@ -198,16 +244,18 @@ def few_row_linear(
     if rows == 0:
         return out
     if tile is None:
-        tile = tile_for(outputs, width, multiprocessors(x.device, elsewhere=8), gated)
+        sms = multiprocessors(x.device, elsewhere=8)
+        fp8 = isinstance(weight, Scaled)
+        tile = fp8_tile_for(outputs, width, rows, sms, gated) if fp8 else tile_for(outputs, width, sms, gated)
     blocks = triton.cdiv(outputs, tile.outputs)
     if tile.parts > 1 and (done.dtype != torch.int32 or done.numel() < blocks):
         raise ValueError(f"few_row_linear: {done.numel()} counters of {done.dtype}; expected {blocks} of int32, see counters()")
-    halves = 2 if gated else 1
+    halves, levels = 2 if gated else 1, levels_of(weight)
     parts = torch.empty((tile.parts, halves, rows, outputs) if tile.parts > 1 else 1, dtype=torch.float32, device=x.device)
     _few_row_linear_kernel[(blocks, tile.parts)](
-        x, weight, out, parts, done, rows, outputs, x.stride(0), weight.stride(0),
-        WIDTH=width, ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tile.outputs, DEPTH=tile.depth, PARTS=tile.parts, GATED=gated,
+        x, levels, *scale_of(weight), out, parts, done, rows, outputs, x.stride(0), levels.stride(0),
+        WIDTH=width, ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tile.outputs, DEPTH=tile.depth, PARTS=tile.parts, GATED=gated, ACROSS=tile.across,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
-        AHEAD=min(tile.stages * tile.depth, triton.cdiv(width, tile.parts)), LINE=LINE // x.element_size(), **launch_options(x.device),
+        AHEAD=min(tile.stages * tile.depth, triton.cdiv(width, tile.parts)), LINE=LINE // levels.element_size(), **launch_options(x.device),
     )  # fmt: skip
     return out

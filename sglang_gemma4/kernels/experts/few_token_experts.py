@@ -13,6 +13,7 @@ from sglang_gemma4.kernels.experts.expert_blocks import Blocks, expert_blocks
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS
 from sglang_gemma4.kernels.experts.gated_experts import Tile, gated_experts, gated_experts_reference, reason_against
 from sglang_gemma4.kernels.experts.grouped_experts import down_tile
+from sglang_gemma4.kernels.weights import Weight, dequantised, levels_of, scale_of
 
 NARROWEST = 16
 """Columns of the second product's narrowest tile; there is a counter for each block of so many."""
@@ -23,15 +24,13 @@ def tiles_for(tokens: int) -> tuple[Tile, Tile]:
     return Tile(32, 128, 4, 4), Tile(64, 128, 4, 4) if tokens <= 4 else Tile(128, 64, 4, 4)
 
 
-def few_token_experts_reference(
-    x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor
-) -> torch.Tensor:
+def few_token_experts_reference(x: torch.Tensor, w13: Weight, w2: Weight, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """What :func:`few_token_experts` computes, in float32; ``[tokens, hidden]`` in x's dtype."""
     hidden = gated_experts_reference(x, w13, weights, ids)
-    out = torch.zeros_like(x, dtype=torch.float32)
+    out, values = torch.zeros_like(x, dtype=torch.float32), dequantised(w2)
     for row, expert in enumerate(ids.flatten().tolist()):
         if expert >= 0:
-            out[row // ids.shape[1]] += w2[expert].float() @ hidden[row]
+            out[row // ids.shape[1]] += values[expert] @ hidden[row]
     return out.to(x.dtype)
 
 
@@ -39,6 +38,9 @@ def few_token_experts_reference(
 def _down_and_sum_kernel(  # type: ignore[no-untyped-def]
     h_ptr,  # [rows, INNER]
     w2_ptr,  # [experts, HIDDEN, INNER]
+    scale_ptr,  # [experts, HIDDEN] float32, or None
+    scale_expert_stride,
+    scale_stride,
     ids_ptr,  # [tokens, TOPK]
     expert_ptr,  # [blocks]
     row_ptr,  # [blocks, SIZE]
@@ -68,7 +70,10 @@ def _down_and_sum_kernel(  # type: ignore[no-untyped-def]
     real_columns = columns.to(tl.int64)
     if block < count:
         real = row < TOKENS * TOPK
-        product = down_tile(h_ptr, w2_ptr, expert, row, real, real_columns, inside, HIDDEN, INNER, SIZE, COLUMNS, DEPTH, PRECISION)
+        product = down_tile(
+            h_ptr, w2_ptr, scale_ptr, scale_expert_stride, scale_stride, expert, row, real, real_columns, inside,
+            HIDDEN, INNER, SIZE, COLUMNS, DEPTH, PRECISION,
+        )  # fmt: skip
         stored = rows_ptr + row[:, None] * HIDDEN + real_columns[None, :]
         tl.store(stored, product.to(rows_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
     expected = tl.maximum(count, 1)  # without any expert, the first program writes zeros
@@ -96,8 +101,8 @@ def counters(hidden: int, device: torch.device) -> torch.Tensor:
 
 def few_token_experts(
     x: torch.Tensor,
-    w13: torch.Tensor,
-    w2: torch.Tensor,
+    w13: Weight,
+    w2: Weight,
     weights: torch.Tensor,
     ids: torch.Tensor,
     done: torch.Tensor,
@@ -108,8 +113,8 @@ def few_token_experts(
 
     Args:
         x: ``[tokens, hidden]``, 1 to 16 tokens, float32, bfloat16 or float16; contiguous like the rest.
-        w13: ``[experts, 2 * inner, hidden]`` in x's dtype, the gate's rows first.
-        w2: ``[experts, hidden, inner]``.
+        w13: ``[experts, 2 * inner, hidden]`` in x's dtype or fp8, the gate's rows first.
+        w2: ``[experts, hidden, inner]``, likewise.
         weights: ``[tokens, experts a token]`` float32.
         ids: ``[tokens, experts a token]`` int32 or int64, a token's experts all different; -1: none.
         done: from :func:`counters`; two calls that may run at the same time must not share it.
@@ -135,7 +140,7 @@ def few_token_experts(
     rows = torch.empty((ids.numel(), hidden), dtype=x.dtype, device=x.device)
     out = torch.empty_like(x)
     _down_and_sum_kernel[(blocks.expert.numel(), triton.cdiv(hidden, second.columns))](
-        h, w2, ids, blocks.expert, blocks.row, blocks.count, rows, out, done, tokens,
+        h, levels_of(w2), *scale_of(w2), ids, blocks.expert, blocks.row, blocks.count, rows, out, done, tokens,
         TOPK=ids.shape[1], HIDDEN=hidden, INNER=w2.shape[2], SIZE=MOST_TOKENS, COLUMNS=second.columns, DEPTH=second.depth,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=second.warps, num_stages=second.stages, **launch_options(x.device),

@@ -1,7 +1,8 @@
 """The experts' first product with the activation in its epilogue: ``weight * gelu_tanh(x @ gate) * (x @ up)`` for every row.
 
 A row is a token and one of its experts. A program computes the same columns of gate and up, so neither is written to memory. The router's
-weight is applied here, while the value is still float32, so the outputs of a token's experts need only be added up.
+weight is applied here, while the value is still float32, so the outputs of a token's experts need only be added up. Weights of all
+experts' kernels may be fp8 (:mod:`~sglang_gemma4.kernels.weights`), with a scale for each expert or for each of its outputs.
 """
 
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from sglang_gemma4.kernels.card import reason_against_card
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
 from sglang_gemma4.kernels.matrices import DTYPES
+from sglang_gemma4.kernels.weights import Weight, as_type, dequantised, levels_of, reason_against_weight, scale_of
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,13 @@ class Tile:
     stages: int
 
 
-def gated_experts_reference(x: torch.Tensor, w13: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+def gated_experts_reference(x: torch.Tensor, w13: Weight, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """``[tokens * experts a token, inner]`` float32; rows without an expert are zero."""
     topk, inner = ids.shape[1], w13.shape[1] // 2
-    out = torch.zeros(ids.numel(), inner, dtype=torch.float32, device=x.device)
+    out, values = torch.zeros(ids.numel(), inner, dtype=torch.float32, device=x.device), dequantised(w13)
     for row, expert in enumerate(ids.flatten().tolist()):
         if expert >= 0:
-            both = w13[expert].float() @ x[row // topk].float()
+            both = values[expert] @ x[row // topk].float()
             act = torch.nn.functional.gelu(both[:inner], approximate="tanh") * both[inner:]
             out[row] = weights.flatten()[row].float() * act
     return out
@@ -42,6 +44,9 @@ def gated_experts_reference(x: torch.Tensor, w13: torch.Tensor, weights: torch.T
 def _gated_experts_kernel(  # type: ignore[no-untyped-def]
     x_ptr,  # [tokens, HIDDEN]
     w13_ptr,  # [experts, 2 * INNER, HIDDEN], gate first
+    scale_ptr,  # [experts, 2 * INNER] float32, or None
+    scale_expert_stride,
+    scale_stride,
     weights_ptr,  # [rows] float32
     expert_ptr,  # [blocks]
     row_ptr,  # [blocks, SIZE]
@@ -85,8 +90,12 @@ def _gated_experts_kernel(  # type: ignore[no-untyped-def]
                 taken = tl.load(x_pointers + start, mask=real[:, None] & left[None, :], other=0.0)
                 w_gate = tl.load(gate_pointers + start, mask=read, other=0.0)
                 w_up = tl.load(gate_pointers + (INNER * HIDDEN + start), mask=read, other=0.0)
-            gate = tl.dot(taken, w_gate, gate, input_precision=PRECISION)
-            up = tl.dot(taken, w_up, up, input_precision=PRECISION)
+            gate = tl.dot(taken, as_type(w_gate, taken.dtype), gate, input_precision=PRECISION)
+            up = tl.dot(taken, as_type(w_up, taken.dtype), up, input_precision=PRECISION)
+        if scale_ptr is not None:
+            scale_pointers = scale_ptr + expert * scale_expert_stride + columns * scale_stride
+            gate *= tl.load(scale_pointers, mask=inside, other=0.0)[None, :]
+            up *= tl.load(scale_pointers + INNER * scale_stride, mask=inside, other=0.0)[None, :]
         # 0.5 * (1 + tanh(z)) is sigmoid(2 z)
         act = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)) * up
         act *= shares[:, None]
@@ -94,12 +103,12 @@ def _gated_experts_kernel(  # type: ignore[no-untyped-def]
         tl.store(stored, act.to(out_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
 
 
-def gated_experts(x: torch.Tensor, w13: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, blocks: Blocks, tile: Tile) -> torch.Tensor:
+def gated_experts(x: torch.Tensor, w13: Weight, weights: torch.Tensor, ids: torch.Tensor, blocks: Blocks, tile: Tile) -> torch.Tensor:
     """``[tokens * experts a token, inner]`` in x's dtype; rows without an expert are not written.
 
     Args:
         x: ``[tokens, hidden]``, contiguous.
-        w13: ``[experts, 2 * inner, hidden]``, contiguous, the gate's rows first.
+        w13: ``[experts, 2 * inner, hidden]`` in x's dtype or fp8, contiguous, the gate's rows first.
         weights: ``[tokens, experts a token]`` float32, contiguous, the router's.
         ids: ``[tokens, experts a token]`` int, contiguous; -1: none.
         blocks: of the rows.
@@ -114,7 +123,7 @@ def gated_experts(x: torch.Tensor, w13: torch.Tensor, weights: torch.Tensor, ids
     rows, inner = ids.numel(), w13.shape[1] // 2
     out = torch.empty((rows, inner), dtype=x.dtype, device=x.device)
     _gated_experts_kernel[(blocks.expert.numel(), triton.cdiv(inner, tile.columns))](
-        x, w13, weights, blocks.expert, blocks.row, blocks.count, out, rows,
+        x, levels_of(w13), *scale_of(w13), weights, blocks.expert, blocks.row, blocks.count, out, rows,
         TOPK=ids.shape[1], HIDDEN=x.shape[1], INNER=inner, SIZE=blocks.row.shape[1], COLUMNS=tile.columns, DEPTH=tile.depth,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
         **launch_options(x.device),
@@ -122,17 +131,19 @@ def gated_experts(x: torch.Tensor, w13: torch.Tensor, weights: torch.Tensor, ids
     return out
 
 
-def reason_against(x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor | None, weights: torch.Tensor, ids: torch.Tensor) -> str | None:
+def reason_against(x: torch.Tensor, w13: Weight, w2: Weight | None, weights: torch.Tensor, ids: torch.Tensor) -> str | None:
     """Why the experts' kernels do not take these tensors, or None. ``w2`` is ``[experts, hidden, inner]``."""
     if x.dtype not in DTYPES:
         return f"x is {x.dtype}; float32, bfloat16 and float16 are supported"
-    named = {"x": x, "w13": w13, "weights": weights, "ids": ids, **({} if w2 is None else {"w2": w2})}
+    products: dict[str, Weight] = {"w13": w13} if w2 is None else {"w13": w13, "w2": w2}
+    for name, weight in products.items():
+        if reason := reason_against_weight(x, weight):
+            return f"{name}: {reason}"
+    named = {"x": x, "weights": weights, "ids": ids, **{name: levels_of(weight) for name, weight in products.items()}}
     for name, tensor in named.items():
-        if name in ("w13", "w2") and tensor.dtype != x.dtype:
-            return f"{name} is {tensor.dtype}, x is {x.dtype}; quantised experts are not taken"
         if not tensor.is_contiguous():
             return f"{name} is not contiguous"
-    if x.dim() != 2 or w13.dim() != 3 or w13.shape[1] % 2 or w13.shape[2] != x.shape[1]:
+    if x.dim() != 2 or len(w13.shape) != 3 or w13.shape[1] % 2 or w13.shape[2] != x.shape[1]:
         return f"x is {tuple(x.shape)} and w13 {tuple(w13.shape)}; [tokens, hidden] and [experts, 2 * inner, hidden] are supported"
     if w2 is not None and w2.shape != (w13.shape[0], x.shape[1], w13.shape[1] // 2):
         return f"w2 is {tuple(w2.shape)}; {(w13.shape[0], x.shape[1], w13.shape[1] // 2)} is supported"

@@ -10,6 +10,7 @@ import triton.language as tl
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import expert_blocks
 from sglang_gemma4.kernels.experts.gated_experts import Tile, gated_experts, reason_against
+from sglang_gemma4.kernels.weights import Weight, as_type, levels_of, scale_of
 
 SUM_COLUMNS = 512
 
@@ -23,6 +24,9 @@ def tiles_for(tokens: int) -> tuple[int, Tile, Tile]:
 def down_tile(  # type: ignore[no-untyped-def]
     h_ptr,  # [rows, INNER]
     w2_ptr,  # [experts, HIDDEN, INNER]
+    scale_ptr,  # [experts, HIDDEN] float32, or None
+    scale_expert_stride,
+    scale_stride,
     expert,
     rows,  # [SIZE] int64, of one expert
     real,  # [SIZE]
@@ -44,7 +48,10 @@ def down_tile(  # type: ignore[no-untyped-def]
         left = depths < INNER - start
         h = tl.load(h_pointers + start, mask=real[:, None] & left[None, :], other=0.0)
         w = tl.load(w_pointers + start, mask=left[:, None] & inside[None, :], other=0.0)
-        out = tl.dot(h, w, out, input_precision=PRECISION)
+        out = tl.dot(h, as_type(w, h.dtype), out, input_precision=PRECISION)
+    if scale_ptr is not None:
+        scale_pointers = scale_ptr + expert * scale_expert_stride + columns * scale_stride
+        out *= tl.load(scale_pointers, mask=inside, other=0.0)[None, :]
     return out
 
 
@@ -52,6 +59,9 @@ def down_tile(  # type: ignore[no-untyped-def]
 def _down_kernel(  # type: ignore[no-untyped-def]
     h_ptr,  # [rows, INNER]
     w2_ptr,  # [experts, HIDDEN, INNER]
+    scale_ptr,
+    scale_expert_stride,
+    scale_stride,
     expert_ptr,
     row_ptr,
     count_ptr,
@@ -75,7 +85,10 @@ def _down_kernel(  # type: ignore[no-untyped-def]
         real = rows < ROWS
         columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         inside = columns < HIDDEN
-        out = down_tile(h_ptr, w2_ptr, expert, rows, real, columns.to(tl.int64), inside, HIDDEN, INNER, SIZE, COLUMNS, DEPTH, PRECISION)
+        out = down_tile(
+            h_ptr, w2_ptr, scale_ptr, scale_expert_stride, scale_stride, expert, rows, real, columns.to(tl.int64), inside,
+            HIDDEN, INNER, SIZE, COLUMNS, DEPTH, PRECISION,
+        )  # fmt: skip
         stored = out_ptr + rows[:, None] * HIDDEN + columns[None, :]
         tl.store(stored, out.to(out_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
 
@@ -119,8 +132,8 @@ def sum_of_rows(rows: torch.Tensor, ids: torch.Tensor, columns: int = SUM_COLUMN
 
 def grouped_experts(
     x: torch.Tensor,
-    w13: torch.Tensor,
-    w2: torch.Tensor,
+    w13: Weight,
+    w2: Weight,
     weights: torch.Tensor,
     ids: torch.Tensor,
     tiles: tuple[int, Tile, Tile] | None = None,
@@ -146,7 +159,7 @@ def grouped_experts(
     h = gated_experts(x, w13, weights, ids, blocks, first)
     rows = torch.empty((ids.numel(), hidden), dtype=x.dtype, device=x.device)
     _down_kernel[(blocks.expert.numel(), triton.cdiv(hidden, second.columns))](
-        h, w2, blocks.expert, blocks.row, blocks.count, rows, ids.numel(),
+        h, levels_of(w2), *scale_of(w2), blocks.expert, blocks.row, blocks.count, rows, ids.numel(),
         HIDDEN=hidden, INNER=w2.shape[2], SIZE=size, COLUMNS=second.columns, DEPTH=second.depth,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=second.warps, num_stages=second.stages,
         **launch_options(x.device),

@@ -13,13 +13,18 @@ from sglang_gemma4.kernels.experts.expert_blocks import Blocks
 from sglang_gemma4.kernels.experts.gated_experts import reason_against
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.experts.prefill_experts import prefill_experts, reason_against_card, tiles_for
+from sglang_gemma4.kernels.weights import Weight, levels_of
 from sglang_gemma4.models import derived
+from sglang_gemma4.models.layers import weight_formats
 from sglang_gemma4.patching import takes
 
-Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Kernel = Callable[[torch.Tensor, Weight, Weight, torch.Tensor, torch.Tensor], torch.Tensor]
 
 GROUPED_LEAST, GROUPED_MOST = 32, 320
 """Tokens of ``grouped_experts``, up to a verify step of 80 requests with 4 draft tokens; beyond, SGLang's larger tiles are faster."""
+GROUPED_LEAST_OF_FP8 = 17
+"""Fewest of fp8 experts: SGLang's launches round the rows to fp8 besides. To be corrected by a measurement:
+``python -m sglang_gemma4.benchmark.kernels experts-fp8``."""
 PREFILL_LEAST = 1024
 """Fewest tokens of ``prefill_experts``; not measured below."""
 
@@ -32,6 +37,7 @@ class ExpertKernels:
         layer: SGLang's ``FusedMoE`` of a Gemma 4 layer.
         activation: the model's ``hidden_activation``.
         against_card: why the kernel is not for a card, or None.
+        fp8: whether the kernel takes fp8 experts.
     """
 
     def __init__(
@@ -43,8 +49,9 @@ class ExpertKernels:
         least: int,
         most: int,
         against_card: Callable[[torch.device], str | None] = lambda device: None,
+        fp8: bool = True,
     ) -> None:
-        self.name, self.layer, self.activation, self.against_card = name, layer, activation, against_card
+        self.name, self.layer, self.activation, self.against_card, self.fp8 = name, layer, activation, against_card, fp8
         self.kernel, self.least, self.most = kernel, least, most
         self.before = layer.run_moe_core
         self.declined = False
@@ -65,7 +72,8 @@ class ExpertKernels:
 
         routed = dispatch_output.topk_output
         layer = self.layer
-        out = self.kernel(dispatch_output.hidden_states, layer.w13_weight, layer.w2_weight, routed.topk_weights, routed.topk_ids)
+        w13, w2 = weight_formats.experts_weights(layer)
+        out = self.kernel(dispatch_output.hidden_states, w13, w2, routed.topk_weights, routed.topk_ids)
         self.steps += 1
         return StandardCombineInput(hidden_states=out)
 
@@ -73,22 +81,22 @@ class ExpertKernels:
         """Why our kernels do not take this batch, or None."""
         from sglang.srt.distributed.device_communicators.pynccl_allocator import is_symmetric_memory_enabled
         from sglang.srt.layers.moe.topk import TopKOutputChecker
-        from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
         from sglang.srt.runtime_context import get_exec
 
         if not dispatch_output.format.is_standard():  # another class's, of expert parallelism
             return f"tokens come to a {type(self.layer).__name__} as {dispatch_output.format.value}"
         method, config = self.layer.quant_method, self.layer.moe_runner_config
-        if not isinstance(method, UnquantizedFusedMoEMethod):
-            return f"the weights are quantised ({type(method).__name__})"
-        backend = method.get_moe_runner_backend(self.layer)
-        if backend is None or not backend.is_triton():
-            return f"--moe-runner-backend {backend.value if backend is not None else 'none'}"
+        if problem := weight_formats.experts_problem(self.layer):
+            return problem
+        if not self.fp8 and not weight_formats.is_plain(self.layer):
+            return "the weights are fp8, which so many tokens multiply in fp8"
+        if problem := weight_formats.backend_problem(self.layer):
+            return problem
         if self.activation != "gelu_pytorch_tanh" or config.activation not in ("gelu", "gelu_tanh") or not config.is_gated:
             return f"activation {self.activation}, {config.activation} in the runner; gated gelu_pytorch_tanh is supported"
         if config.apply_router_weight_on_input or config.no_combine or config.routed_scaling_factor not in (None, 1.0):
             return "router weights on the input, no sum over experts or a scaled sum"
-        if method.with_bias or method.w13_swiglu_interleaved:
+        if getattr(method, "with_bias", False) or getattr(method, "w13_swiglu_interleaved", False):
             return "experts with a bias or interleaved gates"
         if get_exec().moe.enable_fused_moe_sum_all_reduce or get_exec().deterministic.enable_deterministic_inference:
             return "a fused all-reduce or --enable-deterministic-inference"
@@ -101,7 +109,7 @@ class ExpertKernels:
         if dispatch_output.hidden_states_pre_quant is not None:
             return "the activation is quantised"
         x, routed = dispatch_output.hidden_states, dispatch_output.topk_output
-        given = (x, self.layer.w13_weight, self.layer.w2_weight, routed.topk_weights, routed.topk_ids)
+        given = (x, *weight_formats.experts_weights(self.layer), routed.topk_weights, routed.topk_ids)
         return reason_against_device(x.device) or self.against_card(x.device) or reason_against(*given)
 
 
@@ -170,7 +178,7 @@ class FewTokenExperts(ExpertKernels):
         takes = self.least <= rows.shape[0] <= self.most and not self.declined and not torch.compiler.is_compiling()
         return takes and reason_against_device(rows.device) is None
 
-    def compute(self, x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    def compute(self, x: torch.Tensor, w13: Weight, w2: Weight, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """The weighted sum of each token's experts, ``[tokens, hidden]``."""
         blocks = self.blocks if ids is self.ids else None
         self.taken += blocks is not None
@@ -184,8 +192,11 @@ def take_few_tokens(moe: Any, hidden: int, activation: str) -> None:
 
 
 def take_groups(layer: Any, activation: str) -> None:
-    """Take batches of 32 to 320 tokens of this ``FusedMoE``; below, SGLang's kernels are no slower (runs/2026-11-22-kernel-times)."""
-    layer.run_moe_core = ExpertKernels("grouped_experts", layer, activation, grouped_experts, GROUPED_LEAST, GROUPED_MOST)
+    """Take batches of 32 to 320 tokens of this ``FusedMoE``; below, SGLang's kernels are no slower (runs/2026-11-22-kernel-times), unless
+    the experts are fp8.
+    """
+    least = GROUPED_LEAST if weight_formats.is_plain(layer) else GROUPED_LEAST_OF_FP8
+    layer.run_moe_core = ExpertKernels("grouped_experts", layer, activation, grouped_experts, least, GROUPED_MOST)
 
 
 def aligned_blocks(ids: torch.Tensor, experts: int, size: int) -> Blocks:
@@ -200,36 +211,15 @@ def aligned_blocks(ids: torch.Tensor, experts: int, size: int) -> Blocks:
     return Blocks(known[:most], rows[: most * size].view(most, size), padded // size)
 
 
-def many_token_experts(x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """``prefill_experts`` with blocks from SGLang's kernels, or from ours where they are interpreted."""
+def many_token_experts(x: torch.Tensor, w13: Weight, w2: Weight, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """``prefill_experts`` with blocks from SGLang's kernels, or from ours where they are interpreted; experts are plain."""
     tiles = tiles_for(x.dtype)
     blocks = aligned_blocks(ids, w13.shape[0], tiles[0]) if ids.is_cuda else None
-    return prefill_experts(x, w13, w2, weights, ids, blocks, tiles)
+    return prefill_experts(x, levels_of(w13), levels_of(w2), weights, ids, blocks, tiles)
 
 
 def take_many(layer: Any, activation: str) -> None:
     """Take batches of 1,024 tokens and more of this ``FusedMoE``: prefill chunks."""
     layer.run_moe_core = ExpertKernels(
-        "prefill_experts", layer, activation, many_token_experts, PREFILL_LEAST, sys.maxsize, reason_against_card
+        "prefill_experts", layer, activation, many_token_experts, PREFILL_LEAST, sys.maxsize, reason_against_card, fp8=False
     )
-
-
-def use_tanh_gelu(layer: Any, activation: str) -> str | None:
-    """Let SGLang's kernels of this ``FusedMoE`` compute the model's tanh gelu, not erf's; or say why they stay as they are."""
-    from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
-    from sglang.srt.runtime_context import get_flags
-
-    method, config = layer.quant_method, layer.moe_runner_config
-    if activation != "gelu_pytorch_tanh" or config.activation != "gelu":
-        return f"activation {activation}, {config.activation} in the runner"
-    if not isinstance(method, UnquantizedFusedMoEMethod):
-        return f"the weights are quantised ({type(method).__name__})"
-    if getattr(method._resolve_forward_method(), "__func__", None) is not UnquantizedFusedMoEMethod.forward_cuda:
-        return None  # the native path computes tanh under the name gelu
-    backend = method.get_moe_runner_backend(layer)
-    if backend is None or not backend.is_triton():
-        return f"--moe-runner-backend {backend.value if backend is not None else 'none'}"
-    if get_flags().capture.enable_torch_compile:
-        return "--enable-torch-compile computes one token's experts in torch, where gelu_tanh is unknown"
-    config.activation = "gelu_tanh"
-    return None

@@ -1,19 +1,26 @@
 """Dense products of Gemma 4's layers through the kernel for few rows: linear layers, and the FFN with its activation in the product.
 
-A linear layer keeps its class, its weight and its shard; only its ``quant_method``, which multiplies, is replaced.
+A linear layer keeps its class, its weight and its shard; only its ``quant_method``, which multiplies, is replaced. An fp8 layer's keeps its
+class's behaviour for everything else, and multiplies what is not for our kernel.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from sglang.srt.layers.activation import GeluAndMul
 from sglang.srt.layers.linear import LinearBase
+from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsLinearMethod
+from sglang.srt.layers.quantization.fp8 import Fp8LinearMethod
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 
 from sglang_gemma4 import patching
+from sglang_gemma4.kernels import weights
 from sglang_gemma4.kernels.card import reason_against_card
 from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear, reason_against
+from sglang_gemma4.kernels.weights import Weight
 from sglang_gemma4.models import derived
+from sglang_gemma4.models.layers import weight_formats
 
 MOST_ROWS = 16
 """Rows up to which our kernel multiplies: a verify step of 4 requests with 4 draft tokens. At 32 rows the wide products would gain 0 to 1.9
@@ -25,43 +32,99 @@ MOST_ROWS_OF_NARROW, NARROW = 32, 512
 """Rows of a product with so few outputs, a router's or a per-layer gate's: 4.2 µs at 32 rows on an H200, SGLang's 6.2, which adds up parts
 in a second launch (``runs/2026-11-22-prefill-expert-times``). Also of the dense FFN's first product beside experts, which includes the
 activation: 2.4 of a layer's 395 µs at 32 rows (``runs/2026-11-23-26b-layer-chain``)."""
+MOST_ROWS_OF_FP8 = 64
+"""Rows of any fp8 product: SGLang's takes two launches, the first of which rounds the rows to fp8. To be corrected by a measurement:
+``python -m sglang_gemma4.benchmark.kernels linear-fp8``."""
 
 
-class FewRowLinear(UnquantizedLinearMethod):
-    """The ``quant_method`` of a linear layer; ``beside_experts``: "first" or "last" product of a dense FFN beside experts, or None."""
+class FewRows:
+    """A ``quant_method`` of a linear layer with our kernel in it; before a class of SGLang's among the bases."""
 
-    def __init__(self, layer: Any, beside_experts: str | None = None) -> None:
-        super().__init__()
-        outputs = layer.weight.shape[0]
-        self.done = derived.scratch(layer, "few_row_linear_done", counters(outputs, layer.weight.device))
-        self.most_rows = MOST_ROWS_OF_NARROW if outputs <= NARROW or beside_experts == "first" else MOST_ROWS
-        if beside_experts == "last":
-            self.most_rows = MOST_ROWS_OF_LAST_BESIDE_EXPERTS
+    done: torch.Tensor
+    most_rows: int
 
-    def takes(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
+    def start(self, layer: Any, most_rows: int) -> None:
+        """Make what the launches for this layer share, before its weights are loaded."""
+        self.done = derived.scratch(layer, "few_row_linear_done", counters(layer.weight.shape[0], layer.weight.device))
+        self.most_rows = most_rows
+
+    def takes(self, x: torch.Tensor, weight: Weight) -> bool:
         """Whether the kernel multiplies these; the weight may be some rows of the layer's."""
         taken = 0 < x.shape[0] <= self.most_rows and x.dim() == 2 and x.stride(1) == 1 and reason_against(x, weight) is None
         return taken and patching.takes("few_row_linear", None)
 
-    def product(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """``x @ weight.T + bias`` for ``x`` ``[rows, width]``."""
+    def weight_for(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> Weight | None:
+        """The layer's weight if the kernel multiplies it with ``x``, else None."""
+        if bias is not None or not isinstance(x, torch.Tensor) or x.dim() != 2 or not 0 < x.shape[0] <= self.most_rows:
+            return None
+        weight = weight_formats.linear_weight(layer)
+        return weight if self.takes(x, weight) else None
+
+    def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """What SGLang's ``apply`` returns."""
+        weight = self.weight_for(layer, x, bias)
+        if weight is not None:
+            return few_row_linear(x, weight, self.done)
+        out: torch.Tensor = super().apply(layer, x, bias)  # type: ignore[misc]  # which may be another backend's than torch's
+        return out
+
+
+class FewRowLinear(FewRows, UnquantizedLinearMethod):
+    """The ``quant_method`` of a linear layer; ``beside_experts``: "first" or "last" product of a dense FFN beside experts, or None."""
+
+    def __init__(self, layer: Any, beside_experts: str | None = None) -> None:
+        super().__init__()
+        most_rows = MOST_ROWS_OF_NARROW if layer.weight.shape[0] <= NARROW or beside_experts == "first" else MOST_ROWS
+        self.start(layer, MOST_ROWS_OF_LAST_BESIDE_EXPERTS if beside_experts == "last" else most_rows)
+
+    def first_outputs(self, layer: Any, x: torch.Tensor, outputs: int, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """``x @ weight[:outputs].T + bias`` for ``x`` ``[rows, width]``."""
+        weight = layer.weight[:outputs]
         if bias is None and self.takes(x, weight):
             return few_row_linear(x, weight, self.done)
         return torch.nn.functional.linear(x, weight, bias)
 
-    def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """What ``UnquantizedLinearMethod.apply`` returns."""
-        weight: Any = layer.weight
-        if bias is None and self.takes(x, weight):
-            return few_row_linear(x, weight, self.done)
-        out: torch.Tensor = super().apply(layer, x, bias)  # which may be another backend's than torch's
+
+class FewRowsOfFp8(FewRows):
+    """An fp8 layer's."""
+
+    def first_outputs(self, layer: Any, x: torch.Tensor, outputs: int, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """As :meth:`FewRowLinear.first_outputs`; what our kernel does not take, SGLang's multiplies, on a view of the weight."""
+        weight = self.weight_for(layer, x, bias)
+        if isinstance(weight, weights.Scaled):
+            return few_row_linear(x, weight.first(outputs), self.done)
+        scale = layer.weight_scale.data
+        if scale.numel() > 1:
+            scale = scale[:outputs] if scale.shape[0] > 1 else scale[:, :outputs]
+        part = {"weight": layer.weight.data[:, :outputs], "weight_scale": scale, "input_scale": layer.input_scale}
+        some: Any = SimpleNamespace(**part, scheme=getattr(layer, "scheme", None))
+        out: torch.Tensor = super(FewRows, self).apply(some, x, bias)  # type: ignore[misc]
         return out
+
+
+class FewRowFp8(FewRowsOfFp8, Fp8LinearMethod):
+    """Of ``--quantization fp8``, and of a checkpoint in that format."""
+
+
+class FewRowCompressed(FewRowsOfFp8, CompressedTensorsLinearMethod):
+    """Of compressed-tensors' FP8."""
+
+
+def few_row_method(layer: Any, beside_experts: str | None = None) -> FewRows:
+    """The method for a linear layer without :func:`linear_problem`; SGLang's keeps what it knows."""
+    if weight_formats.is_plain(layer):
+        return FewRowLinear(layer, beside_experts)
+    kind: type[FewRowsOfFp8] = FewRowFp8 if isinstance(layer.quant_method, Fp8LinearMethod) else FewRowCompressed
+    method = object.__new__(kind)
+    vars(method).update(vars(layer.quant_method))
+    method.start(layer, MOST_ROWS_OF_FP8)
+    return method
 
 
 class GatedFeedForward:
     """Replaces ``forward`` of a ``Gemma3MLP``: for few rows, gate, up and activation are one launch."""
 
-    def __init__(self, feed_forward: Any, method: FewRowLinear) -> None:
+    def __init__(self, feed_forward: Any, method: FewRows) -> None:
         self.feed_forward, self.method, self.stock = feed_forward, method, feed_forward.forward
         self.gate_up = feed_forward.gate_up_proj
         feed_forward.forward = self
@@ -77,10 +140,11 @@ class GatedFeedForward:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """What the FFN returns."""
-        problem, weight = self.problem(), self.gate_up.weight
+        problem = self.problem()
         if problem is not None:
             patching.takes("few_row_linear", problem)
-        if problem is not None or not self.method.takes(x, weight):
+        weight = None if problem is not None else self.method.weight_for(self.gate_up, x)
+        if weight is None:
             out: torch.Tensor = self.stock(x)
             return out
         hidden = few_row_linear(x, weight, self.method.done, gated=True)
@@ -89,10 +153,18 @@ class GatedFeedForward:
 
 def linear_problem(layer: LinearBase) -> str | None:
     """Why a linear layer keeps its own product, or None."""
-    if type(layer.quant_method) is not UnquantizedLinearMethod:
-        return f"it is quantised ({type(layer.quant_method).__name__})"
+    if problem := weight_formats.linear_problem(layer):
+        return problem
+    if type(layer.quant_method) not in (UnquantizedLinearMethod, Fp8LinearMethod, CompressedTensorsLinearMethod):
+        return f"it is multiplied by a {type(layer.quant_method).__name__}"
     if layer.bias is not None:
         return "it has a bias"
+    if not weight_formats.is_plain(layer):  # as it will be once it is loaded
+        shape = layer.weight.shape
+        levels = torch.empty(shape, dtype=weights.FP8, device="meta")
+        x = torch.empty((1, shape[1]), dtype=layer.orig_dtype, device="meta")
+        loaded = weights.scaled(levels, torch.empty(shape[0], dtype=torch.float32, device="meta"))
+        return reason_against(x, loaded) or weights.reason_against_fp8(layer.weight.device) or reason_against_card(layer.weight.device)
     # Ask for a weight by rows: one still to be mapped (tiny/shared_weights.py) has no strides yet, and each call checks the real one.
     weight = torch.empty_like(layer.weight, device="meta", memory_format=torch.contiguous_format)
     return reason_against(weight[:1], weight) or reason_against_card(layer.weight.device)
@@ -111,15 +183,15 @@ def install(model: Any, overlap: bool = False) -> list[str]:
     ffns = [layer.mlp for layer in model.modules() if overlap and getattr(layer, "enable_moe_block", False)]
     beside_experts = {id(ffn.gate_up_proj): "first" for ffn in ffns} | {id(ffn.down_proj): "last" for ffn in ffns}
     kept: dict[str, str] = {}
-    methods: dict[int, FewRowLinear] = {}
+    methods: dict[int, FewRows] = {}
     for name, layer in model.named_modules():
-        if not isinstance(layer, LinearBase) or isinstance(layer.quant_method, FewRowLinear):
+        if not isinstance(layer, LinearBase) or isinstance(layer.quant_method, FewRows):
             continue
         problem = linear_problem(layer)
         if problem is not None:
             kept.setdefault(problem, name)
             continue
-        methods[id(layer)] = FewRowLinear(layer, beside_experts.get(id(layer)))
+        methods[id(layer)] = few_row_method(layer, beside_experts.get(id(layer)))
         layer.quant_method = methods[id(layer)]
     for layer in model.modules():
         gate_up = getattr(layer, "gate_up_proj", None)

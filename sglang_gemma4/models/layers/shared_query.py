@@ -8,14 +8,19 @@ import torch
 def reason_against(attention: Any) -> str | None:
     """Why a ``Gemma4Attention`` that shares KV keeps SGLang's forward, or None."""
     from sglang.srt.layers.linear import QKVParallelLinear
-    from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
+
+    from sglang_gemma4.models.layers import weight_formats
+    from sglang_gemma4.models.layers.few_row_linear import FewRows
 
     projection = attention.qkv_proj
     if type(projection) is not QKVParallelLinear:
         return f"qkv_proj is a {type(projection).__name__}"
-    if not isinstance(projection.quant_method, UnquantizedLinearMethod):
-        return f"qkv_proj is quantised ({type(projection.quant_method).__name__})"
-    if projection.weight.shape != (attention.q_size + 2 * attention.kv_size, attention.qkv_proj.input_size):
+    if problem := weight_formats.linear_problem(projection):
+        return f"qkv_proj: {problem}"
+    plain, shape = weight_formats.is_plain(projection), (attention.q_size + 2 * attention.kv_size, attention.qkv_proj.input_size)
+    if not plain and not isinstance(projection.quant_method, FewRows):
+        return "qkv_proj is fp8, and few_row_linear is off or declined"
+    if projection.weight.shape != (shape if plain else shape[::-1]):
         return f"qkv_proj's weight is packed, {tuple(projection.weight.shape)}"
     if attention.q_norm.scale_shift != 0.0:
         return "q_norm shifts its scale"
@@ -26,9 +31,10 @@ def project(attention: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     """Queries ``[tokens, heads * width]`` from the query rows of the QKV projection alone."""
     projection = attention.qkv_proj
     bias = None if projection.bias is None else projection.bias[: attention.q_size]
-    weight = projection.weight[: attention.q_size]
-    multiply = getattr(projection.quant_method, "product", torch.nn.functional.linear)  # of few_row_linear.FewRowLinear
-    out: torch.Tensor = multiply(hidden_states, weight, bias)
+    multiply = getattr(projection.quant_method, "first_outputs", None)  # of few_row_linear.FewRows
+    if multiply is None:
+        return torch.nn.functional.linear(hidden_states, projection.weight[: attention.q_size], bias)
+    out: torch.Tensor = multiply(projection, hidden_states, attention.q_size, bias)
     return out
 
 

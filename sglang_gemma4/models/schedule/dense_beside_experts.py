@@ -1,16 +1,18 @@
 """A MoE layer's dense FFN on a second stream, beside router and experts: both read the same residual and join in the layer's tail.
 
 In decode and verify steps each of their launches leaves most of the card idle. Only inside CUDA graphs, where forking a stream costs
-nothing, and only where both sides are plain products: quantised ones and LoRA adapters may use memory that all layers share in turn.
+nothing, and only where both sides are plain products, or fp8 ones, which allocate all they use: others and LoRA adapters may use memory
+that all layers share in turn.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from sglang.srt.layers.linear import MergedColumnParallelLinear, RowParallelLinear
 from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
-from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod, UnquantizedLinearMethod
 
+from sglang_gemma4.models.layers import weight_formats
 from sglang_gemma4.patching import takes
 
 MOST_ROWS = 320
@@ -54,17 +56,16 @@ class DenseBesideExperts:
 
 def problem_with(layer: Any) -> str | None:
     """Why a MoE layer runs its dense FFN before its experts, or None. Ask when it runs: LoRA wraps its layers after it was built."""
-    products: tuple[tuple[str, Any, type, type], ...] = (
-        ("gate_up_proj", layer.mlp.gate_up_proj, MergedColumnParallelLinear, UnquantizedLinearMethod),
-        ("down_proj", layer.mlp.down_proj, RowParallelLinear, UnquantizedLinearMethod),
-        ("experts", layer.moe.experts, FusedMoE, UnquantizedFusedMoEMethod),
+    products: tuple[tuple[str, Any, type, Callable[[Any], str | None]], ...] = (
+        ("gate_up_proj", layer.mlp.gate_up_proj, MergedColumnParallelLinear, weight_formats.linear_problem),
+        ("down_proj", layer.mlp.down_proj, RowParallelLinear, weight_formats.linear_problem),
+        ("experts", layer.moe.experts, FusedMoE, weight_formats.experts_problem),
     )
-    for name, product, kind, method in products:
-        found: Any = getattr(product, "quant_method", None)
+    for name, product, kind, problem_of in products:
         if type(product) is not kind:
             return f"{name} is a {type(product).__name__}"
-        if not isinstance(found, method):
-            return f"{name} is quantised ({type(found).__name__})"
+        if problem := problem_of(product):
+            return f"{name}: {problem}"
     return None
 
 

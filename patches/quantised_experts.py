@@ -1,0 +1,23 @@
+"""Experts of 4-bit checkpoints compute Gemma 4's gelu, through SGLang's Triton kernel."""
+
+from sglang_gemma4 import uses
+from sglang_gemma4.patching import Hook, Patch
+
+OURS = "sglang_gemma4.models.layers.expert_activation"
+COMPRESSED = "sglang.srt.layers.quantization.compressed_tensors"
+
+PATCH = Patch(
+    switch="SGLANG_GEMMA4_QUANTISED",
+    why="Stock takes Marlin for 4-bit experts, which has silu only, and its Triton scheme asserts silu before a runner that knows gelu: "
+    "the first batch ends the server.",
+    evidence="compressed_tensors_wNa16_moe.py:454, 558 · moe_runner/marlin.py:143 · moe_runner/triton_utils/fused_moe.py:836 · "
+    "crash_repro/quantised_experts.py",
+    remove_when="CompressedTensorsWNA16MoE and its Triton form take gelu_tanh.",
+    uses=(uses.quantised, uses.moe),
+    hooks=(
+        Hook(f"{COMPRESSED}.compressed_tensors.CompressedTensorsConfig.get_moe_scheme", "after", f"{OURS}:for_gelu", "26902f87c61d"),
+        Hook(
+            f"{COMPRESSED}.schemes.compressed_tensors_wNa16_moe.CompressedTensorsWNA16TritonMoE.apply_weights", "around", f"{OURS}:run_gelu", "227e3eb5aead"
+        ),
+    ),
+)

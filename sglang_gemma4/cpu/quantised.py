@@ -1,0 +1,147 @@
+"""Quantised checkpoints on the CPU reference engine: SGLang's loaders fill its quantised layers, which then compute in float32.
+
+After loading, a layer's levels and scales become one float32 weight, and activations go through the float8 levels that the format gives
+them on a card (by token, by tensor or by group; of 4-bit weights not at all). So answers have the format's error, and not a kernel's.
+SGLang's own methods keep the layers' names, shapes and loaders, which are what is tested. Weights cannot be updated afterwards.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from sglang.srt.layers.moe.token_dispatcher import StandardCombineInput
+from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod, UnquantizedLinearMethod
+
+from sglang_gemma4.kernels.dequantise import by_group, float8_weight, int4_weight, through_float8
+
+Rounding = Callable[[torch.Tensor], torch.Tensor]
+
+
+def exact(values: torch.Tensor) -> torch.Tensor:
+    """Activations stay as they are."""
+    return values
+
+
+class DequantisedLinear(UnquantizedLinearMethod):
+    """The product of a layer whose ``weight`` is float32 by now; ``rounding`` is of its input."""
+
+    def __init__(self, rounding: Rounding) -> None:
+        super().__init__()
+        self.rounding = rounding
+
+    def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """``x @ weight.T + bias``."""
+        weight: Any = layer.weight
+        return torch.nn.functional.linear(self.rounding(x), weight, bias)
+
+
+class DequantisedExperts(UnquantizedFusedMoEMethod):
+    """Gated experts whose weights are float32 by now; ``roundings`` are of the inputs of their two products."""
+
+    def __init__(self, roundings: tuple[Rounding, Rounding], moe_runner_config: Any) -> None:
+        super().__init__()
+        self.roundings, self.moe_runner_config = roundings, moe_runner_config
+
+    def apply(self, layer: torch.nn.Module, dispatch_output: Any) -> Any:
+        """Each token's experts, weighted and added up; gelu is by tanh, as the config of every Gemma 4 says."""
+        activation = self.moe_runner_config.activation
+        if activation not in ("gelu", "gelu_tanh"):
+            raise ValueError(f"experts' activation {activation}: the CPU reference engine computes Gemma 4's gelu_tanh only")
+        x, routed = dispatch_output.hidden_states, dispatch_output.topk_output
+        w13: Any = layer.w13_weight
+        w2: Any = layer.w2_weight
+        out, rounded = torch.zeros_like(x), self.roundings[0](x)
+        for expert in routed.topk_ids.unique().tolist():
+            token, place = (routed.topk_ids == expert).nonzero(as_tuple=True)
+            gate, up = torch.nn.functional.linear(rounded[token], w13[expert]).chunk(2, dim=-1)
+            inner = self.roundings[1](torch.nn.functional.gelu(gate, approximate="tanh") * up)
+            product = torch.nn.functional.linear(inner, w2[expert]) * routed.topk_weights[token, place, None]
+            out.index_add_(0, token, product.to(out.dtype))
+        return StandardCombineInput(hidden_states=out)
+
+
+def every_dtype(original: Callable[..., list[torch.dtype]], *owner: Any) -> list[torch.dtype]:
+    """Around a quantisation config's supported dtypes: float32 too."""
+    return [*original(*owner), torch.float32]
+
+
+def no_card_needed(_original: Callable[..., bool], _config: Any, _capability: int, error: bool = True) -> bool:
+    """In place of the look at the card's compute capability: float32 can hold every format."""
+    return True
+
+
+def linear_of_checkpoint(_original: Callable[..., None], _method: Any, layer: Any) -> None:
+    """In place of compressed-tensors' rearrangement of a linear layer."""
+    scheme = layer.scheme
+    if hasattr(layer, "weight_packed"):
+        _finish_linear(layer, int4_weight(layer.weight_packed.data, _of_symmetric(scheme, layer).data), exact)
+        return
+    block = getattr(scheme, "weight_block_size", None)
+    weight = float8_weight(layer.weight.data, layer.weight_scale.data, layer.logical_widths, block)
+    _finish_linear(layer, weight, _rounding(getattr(layer, "input_scale", None), block))
+
+
+def _of_symmetric(scheme: Any, layer: Any) -> Any:
+    if not scheme.symmetric or scheme.has_g_idx:
+        raise NotImplementedError("the CPU reference engine has 4-bit weights without zero points and without activation order only")
+    return layer.weight_scale
+
+
+def experts_of_checkpoint(_original: Callable[..., None], _method: Any, layer: Any) -> None:
+    """In place of compressed-tensors' rearrangement of experts."""
+    if hasattr(layer, "w13_weight_packed"):
+        for part in ("w13", "w2"):  # kept [experts, inputs / 8, outputs]
+            packed, scale = (getattr(layer, f"{part}_{name}").data.transpose(1, 2) for name in ("weight_packed", "weight_scale"))
+            _replace(layer, f"{part}_weight", int4_weight(packed, scale))
+        _drop(layer, "w13_weight_packed", "w2_weight_packed")
+        roundings: tuple[Rounding, Rounding] = (exact, exact)
+    else:
+        block = layer.scheme.weight_block_size
+        for part, parts in (("w13", 2), ("w2", 1)):
+            levels = getattr(layer, f"{part}_weight").data
+            widths = [levels.shape[1] // parts] * parts
+            _replace(layer, f"{part}_weight", float8_weight(levels, getattr(layer, f"{part}_weight_scale").data, widths, block))
+        roundings = (_rounding(layer.w13_input_scale, block), _rounding(layer.w2_input_scale, block))
+    layer.quant_method = DequantisedExperts(roundings, layer.moe_runner_config)
+
+
+def linear_at_load(original: Callable[..., None], method: Any, layer: Any) -> None:
+    """In place of ``--quantization fp8``'s own quantisation of a linear layer: a scale for each output, as on a card."""
+    if method.is_checkpoint_fp8_serialized:
+        raise NotImplementedError("the CPU reference engine reads fp8 checkpoints of compressed-tensors, not of quant_method fp8")
+    _finish_linear(layer, by_group(layer.weight.data, 0), _rounding(None, None))
+
+
+def experts_at_load(original: Callable[..., None], method: Any, layer: Any) -> None:
+    """The same of experts: one scale for each expert's product."""
+    if method.quant_config.is_checkpoint_fp8_serialized:
+        raise NotImplementedError("the CPU reference engine reads fp8 checkpoints of compressed-tensors, not of quant_method fp8")
+    for part in ("w13", "w2"):
+        weight = getattr(layer, f"{part}_weight").data
+        _replace(layer, f"{part}_weight", by_group(weight.flatten(1), 0).view(weight.shape))
+    layer.quant_method = DequantisedExperts((_rounding(None, None),) * 2, layer.moe_runner_config)
+
+
+def _finish_linear(layer: Any, weight: torch.Tensor, rounding: Rounding) -> None:
+    _drop(layer, "weight_packed", "weight_shape")
+    _replace(layer, "weight", weight)
+    layer.quant_method = DequantisedLinear(rounding)
+
+
+def _rounding(input_scale: Any, block: Any) -> Rounding:
+    """Of activations: static where the checkpoint has a scale, else by token, or by the block's inputs."""
+    if input_scale is None:
+        return lambda values: by_group(values, block[1] if block is not None else 0)
+    scale = input_scale.data.float().max()
+    return lambda values: through_float8(values, scale)
+
+
+def _replace(layer: Any, name: str, weight: torch.Tensor) -> None:
+    if name in layer._parameters:
+        del layer._parameters[name]
+    layer.register_parameter(name, torch.nn.Parameter(weight.contiguous(), requires_grad=False))
+
+
+def _drop(layer: Any, *names: str) -> None:
+    for name in names:
+        layer._parameters.pop(name, None)

@@ -1,0 +1,57 @@
+"""Levels and scales to float32, and float32 to float8 levels and back: the references of quantised layers.
+
+Layouts are those in which SGLang's loaders leave a checkpoint's tensors, before its kernels' own rearrangement.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+FLOAT8 = torch.float8_e4m3fn
+FLOAT8_MOST = float(torch.finfo(FLOAT8).max)
+
+
+def float8_weight(levels: torch.Tensor, scale: torch.Tensor, widths: Sequence[int] = (), block: Sequence[int] | None = None) -> torch.Tensor:
+    """Weights ``[..., outputs, inputs]`` in float32 from float8 levels of the same shape.
+
+    Args:
+        scale: ``[..., outputs, 1]`` by row; ``[..., blocks, blocks]`` with ``block``; else one for each of ``widths``, ``[..., parts]``.
+        widths: outputs of each fused part, for scales by part.
+        block: (outputs, inputs) that share a scale; the last ones may be cut off by the weight's edge.
+    """
+    values, scale = levels.float(), scale.float()
+    if block is not None:
+        wide = scale.repeat_interleave(block[0], -2).repeat_interleave(block[1], -1)
+        return values * wide[..., : values.shape[-2], : values.shape[-1]]
+    if scale.shape[-1:] == (1,) and scale.dim() == values.dim():
+        return values * scale
+    repeats = torch.tensor(list(widths) or [values.shape[-2]], device=scale.device)
+    return values * scale.reshape(*values.shape[:-2], -1).repeat_interleave(repeats, -1)[..., None]
+
+
+def int4_weight(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Weights ``[..., outputs, inputs]`` in float32 from compressed-tensors' symmetric 4-bit words.
+
+    Args:
+        packed: int32 ``[..., outputs, inputs / 8]``: a word holds 8 inputs, the first in its low bits, each as level + 8.
+        scale: ``[..., outputs, inputs / group]``.
+    """
+    levels = torch.stack([(packed >> (4 * place)) & 15 for place in range(8)], dim=-1).flatten(-2) - 8
+    group = levels.shape[-1] // scale.shape[-1]
+    return levels.float() * scale.float().repeat_interleave(group, -1)
+
+
+def through_float8(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """``values`` as float8 levels of this scale hold them, in float32; what is too large becomes the largest."""
+    levels = (values.float() / scale).clamp(-FLOAT8_MOST, FLOAT8_MOST).to(FLOAT8)
+    return levels.float() * scale
+
+
+def by_group(values: torch.Tensor, group: int) -> torch.Tensor:
+    """``values`` through float8 with a scale for each ``group`` of the last dimension, its largest value; 0: for all of it.
+
+    Of activations ``[tokens, width]`` the scale by token, of weights ``[outputs, inputs]`` the scale by output.
+    """
+    parts = values.float().unflatten(-1, (-1, group or values.shape[-1]))
+    scale = (parts.abs().amax(-1, keepdim=True) / FLOAT8_MOST).clamp(min=1e-12)
+    return through_float8(parts, scale).flatten(-2)

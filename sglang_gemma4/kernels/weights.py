@@ -1,0 +1,110 @@
+"""The formats of weights that kernels of few rows read: numbers of the activation's type, or fp8 levels with a scale for each output.
+
+A format is data of a kernel, not a copy of it: what it loads is converted in registers to the activation's type, and the sums, in float32,
+are multiplied by the scale. Every e4m3 level is exact in bfloat16 and float16, so the product is as exact as one with dequantised weights in
+float32. Activations are not rounded to fp8, as SGLang's own fp8 products do: ours differ from those by that rounding, toward the exact one.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+FP8 = torch.float8_e4m3fn
+CAPABILITY = (8, 9)
+"""The compute capability from which Triton converts e4m3: Ada."""
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """An fp8 weight: its values are ``levels`` times ``scale``.
+
+    ``levels``: ``[..., outputs, width]`` float8_e4m3fn. ``scale``: ``[..., outputs]`` float32; one that all outputs share is expanded to
+    that shape (:func:`scaled`).
+    """
+
+    levels: torch.Tensor
+    scale: torch.Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the values."""
+        return self.levels.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.levels.device
+
+    def first(self, outputs: int) -> "Scaled":
+        """The first ``outputs`` rows of a two-dimensional one."""
+        return Scaled(self.levels[:outputs], self.scale[:outputs])
+
+
+Weight = torch.Tensor | Scaled
+
+
+def scaled(levels: torch.Tensor, scale: torch.Tensor) -> Scaled:
+    """The fp8 weight ``levels`` ``[..., outputs, width]`` with one scale for each output, or one for all outputs.
+
+    Args:
+        scale: float32; as many as outputs in all, or as there are leading entries (an expert each), in any shape.
+
+    Raises:
+        ValueError: another number of scales.
+    """
+    rows = levels.shape[:-1]
+    if scale.numel() == rows.numel():
+        return Scaled(levels, scale.reshape(rows))
+    if scale.numel() == rows[:-1].numel():
+        return Scaled(levels, scale.reshape(*rows[:-1], 1).expand(rows))
+    raise ValueError(f"{scale.numel()} scales for levels {tuple(levels.shape)}; {rows.numel()} or {rows[:-1].numel()} are supported")
+
+
+def levels_of(weight: Weight) -> torch.Tensor:
+    """What a kernel loads."""
+    return weight.levels if isinstance(weight, Scaled) else weight
+
+
+def scale_of(weight: Weight) -> tuple[torch.Tensor | int | None, ...]:
+    """A kernel's arguments: the scales and their strides; as many times None for a weight without."""
+    if isinstance(weight, Scaled):
+        return (weight.scale, *weight.scale.stride())
+    return (None,) * weight.dim()
+
+
+def dequantised(weight: Weight) -> torch.Tensor:
+    """The values in float32, of the weight's shape."""
+    return weight.levels.float() * weight.scale.float().unsqueeze(-1) if isinstance(weight, Scaled) else weight.float()
+
+
+@triton.jit
+def as_type(levels, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Loaded levels as the activation's type.
+
+    By way of float32: Hopper's one instruction from float16 to bfloat16 runs at a quarter of the rate of the three that this becomes.
+    """
+    if levels.dtype == dtype:
+        return levels
+    return levels.to(tl.float32).to(dtype)
+
+
+def reason_against_weight(x: torch.Tensor, weight: Weight) -> str | None:
+    """Why a weight's format does not fit ``x``, or None; shapes are not looked at."""
+    if not isinstance(weight, Scaled):
+        return None if weight.dtype == x.dtype else f"the weight is {weight.dtype} and x {x.dtype}"
+    if weight.levels.dtype != FP8 or weight.scale.dtype != torch.float32:
+        return f"levels of {weight.levels.dtype} with scales of {weight.scale.dtype}; {FP8} with torch.float32 are supported"
+    if weight.scale.shape != weight.levels.shape[:-1]:
+        return f"scales {tuple(weight.scale.shape)} for levels {tuple(weight.levels.shape)}"
+    return reason_against_fp8(x.device)
+
+
+@functools.cache
+def reason_against_fp8(device: torch.device) -> str | None:
+    """Why kernels on this device do not read fp8, or None."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) >= CAPABILITY:
+        return None
+    return f"fp8 is converted on cards of compute capability {CAPABILITY[0]}.{CAPABILITY[1]} and later"

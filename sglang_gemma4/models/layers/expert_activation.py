@@ -1,0 +1,78 @@
+"""The activation of Gemma 4's experts in SGLang's kernels, by the layer's weights: gelu by tanh, as the config says."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.layers.moe.utils import get_moe_runner_backend
+from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsFusedMoEMethod
+from sglang.srt.layers.quantization.compressed_tensors.schemes import (
+    CompressedTensorsW8A8Fp8MoE,
+    CompressedTensorsWNA16MoE,
+    CompressedTensorsWNA16TritonMoE,
+)
+from sglang.srt.layers.quantization.fp8 import Fp8MoEMethod
+from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
+from sglang.srt.runtime_context import get_flags
+
+GELU = ("gelu", "gelu_tanh")
+GROUPS = (32, 128)
+"""Inputs that share a scale in SGLang's Triton kernel for 4-bit experts (compressed_tensors.py, ``_is_wna16_triton_moe_supported``)."""
+
+
+def use_tanh_gelu(layer: Any, activation: str) -> str | None:
+    """Let SGLang's kernels of this ``FusedMoE`` compute the model's tanh gelu, not erf's; or say why they stay as they are."""
+    config = layer.moe_runner_config
+    if activation != "gelu_pytorch_tanh" or config.activation != "gelu":
+        return f"activation {activation}, {config.activation} in the runner"
+    method = layer.quant_method
+    if isinstance(method, UnquantizedFusedMoEMethod):
+        if getattr(method._resolve_forward_method(), "__func__", None) is not UnquantizedFusedMoEMethod.forward_cuda:
+            return None  # the native path computes tanh under the name gelu
+        backend = method.get_moe_runner_backend(layer)
+    else:
+        runner = _runner_of(layer, method)
+        if runner is None:
+            return f"the weights are quantised ({_name(layer, method)}), for which no runner with gelu_tanh is known"
+        backend = runner.runner_backend
+    if backend is None or not backend.is_triton():
+        return f"--moe-runner-backend {backend.value if backend is not None else 'none'}"
+    if get_flags().capture.enable_torch_compile:
+        return "--enable-torch-compile computes one token's experts in torch, where gelu_tanh is unknown"
+    config.activation = "gelu_tanh"
+    return None
+
+
+def _runner_of(layer: Any, method: Any) -> Any:
+    """The runner of quantised experts whose kernels ask the config for their activation at each call, or None."""
+    if isinstance(method, Fp8MoEMethod):
+        return getattr(method, "runner", None)
+    if isinstance(method, CompressedTensorsFusedMoEMethod) and isinstance(
+        layer.scheme, (CompressedTensorsW8A8Fp8MoE, CompressedTensorsWNA16TritonMoE)
+    ):
+        return getattr(layer.scheme, "runner", None)
+    return None
+
+
+def _name(layer: Any, method: Any) -> str:
+    scheme = getattr(layer, "scheme", None)
+    return type(scheme if scheme is not None else method).__name__
+
+
+def for_gelu(scheme: Any, config: Any, layer: Any, layer_name: str | None = None) -> Any:
+    """After ``get_moe_scheme``: 4-bit experts with gelu by SGLang's Triton kernel where its Marlin kernel, which has silu only, was chosen.
+
+    The Triton runner knows gelu; only its scheme refuses it (:func:`run_gelu`).
+    """
+    if type(scheme) is not CompressedTensorsWNA16MoE or layer.moe_runner_config.activation not in GELU:
+        return scheme
+    weights = config.get_scheme_dict(layer, f"{layer_name}.0.gate_proj")["weights"]
+    if not get_moe_runner_backend().is_auto() or not config._is_wna16_triton_moe_supported(weights):
+        return scheme  # refused before weights load (diagnostics/quantised_limits.py)
+    return CompressedTensorsWNA16TritonMoE(scheme.quant_config, weight_quant=weights)
+
+
+def run_gelu(original: Callable[..., Any], scheme: Any, layer: Any, dispatch_output: Any) -> Any:
+    """Around ``CompressedTensorsWNA16TritonMoE.apply_weights``, which asserts silu before a runner that takes either."""
+    if scheme.moe_runner_config.activation not in GELU:
+        return original(scheme, layer, dispatch_output)
+    return scheme.runner.run(dispatch_output, scheme.get_triton_quant_info(layer))

@@ -1,0 +1,93 @@
+"""A quantised Gemma 4 checkpoint's names and tensors meet SGLang's modules: ignored layers, routers, and what no layer took."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from sglang_gemma4.models import quantised_names
+
+_LISTS = ("ignore", "ignored_layers", "modules_to_not_convert")
+_NEVER_QUANTISED = re.compile(r"(.*(?:router\.proj|embed_tokens|embed_tokens_per_layer|input_proj|pos_proj))\.(.+)")
+"""Modules that SGLang builds without a quantisation config; linear layers and tables of Gemma 4."""
+_PARTS = ("weight", "weight_packed", "weight_scale", "weight_shape", "input_scale")
+_OF_QUANTISED = ("weight_packed", "weight_scale", "weight_scale_inv", "qweight", "scales")
+
+
+def map_names(quant_config: Any, model_config: Any, _load_config: Any) -> Any:
+    """After ``_get_quantization_config``: add SGLang's names of the modules that the checkpoint names, in place; returns the config."""
+    if quant_config is None or not _is_gemma4(model_config):
+        return quant_config
+    from sglang.srt.models.gemma4_mm import Gemma4ForConditionalGeneration
+
+    text = getattr(model_config.hf_config, "text_config", model_config.hf_config)
+    attention = quantised_names.attention_of(text)
+    for name in _LISTS:
+        if isinstance(listed := getattr(quant_config, name, None), list):
+            setattr(quant_config, name, quantised_names.mapped(listed, attention, Gemma4ForConditionalGeneration._remap_audio_tower_name))
+    schemes = getattr(quant_config, "target_scheme_map", None)
+    if isinstance(schemes, dict):
+        for target, scheme in list(schemes.items()):
+            for name in quantised_names.mapped([target], attention):
+                schemes.setdefault(name, scheme)
+    return quant_config
+
+
+def _is_gemma4(model_config: Any) -> bool:
+    return str((model_config.hf_config.architectures or [""])[0]).startswith("Gemma4")
+
+
+def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
+    """Around ``load_weights``: a quantised checkpoint's routers and tables are dequantised for layers that are not, and a first load that
+    leaves a quantised layer without its tensors ends.
+
+    Raises:
+        ValueError: a quantised layer found none of its tensors in the checkpoint, or half of a dequantised one's are missing.
+    """
+    config = getattr(model, "quant_config", None)
+    if config is None:
+        return original(model, weights)
+    loaded = original(model, dequantised(weights, getattr(config, "weight_block_size", None)))
+    if not getattr(model, "_gemma4_loaded", False) and isinstance(loaded, set):
+        object.__setattr__(model, "_gemma4_loaded", True)
+        missing = [name for name, _ in model.named_parameters() if name.endswith(_OF_QUANTISED) and name not in loaded]
+        if missing and loaded and getattr(config, "ignore", None) is not None:
+            raise ValueError(
+                f"the checkpoint has no {missing[0]} ({len(missing)} such tensors are missing), though its quantization_config says that the "
+                "layer is quantised; name the layer in `ignore` if it is not"
+            )
+    return loaded
+
+
+def dequantised(weights: Iterable[tuple[str, torch.Tensor]], block: Any = None) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors, but quantised routers and tables as bfloat16 weights: SGLang would copy their levels and leave out the scales."""
+    waiting: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in weights:
+        found = _NEVER_QUANTISED.match(name)
+        if found is None or found[2] not in _PARTS or (found[2] == "weight" and tensor.dtype != torch.float8_e4m3fn):
+            yield name, tensor
+            continue
+        parts = waiting.setdefault(found[1], {})
+        parts[found[2]] = tensor
+        if (weight := _whole(parts, block)) is not None:
+            del waiting[found[1]]
+            yield f"{found[1]}.weight", weight
+    left = {layer: sorted(parts) for layer, parts in waiting.items() if set(parts) - {"input_scale", "weight_shape"}}
+    if left:
+        layer, names = next(iter(left.items()))
+        raise ValueError(f"of the quantised {layer} the checkpoint has {', '.join(names)} only; levels and weight_scale are needed")
+
+
+def _whole(parts: dict[str, torch.Tensor], block: Any) -> torch.Tensor | None:
+    """The weight, once its levels and scales are there."""
+    from sglang_gemma4.kernels.dequantise import float8_weight, int4_weight
+
+    if "weight_scale" not in parts:
+        return None
+    scale = parts["weight_scale"]
+    if "weight" in parts:
+        return float8_weight(parts["weight"], scale, block=block).to(torch.bfloat16)
+    if "weight_packed" in parts:
+        return int4_weight(parts["weight_packed"], scale).to(torch.bfloat16)
+    return None

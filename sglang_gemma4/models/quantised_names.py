@@ -1,0 +1,67 @@
+"""Names of a quantised checkpoint's ``ignore`` and ``targets`` as SGLang's Gemma 4 modules are called.
+
+A quantiser names the modules of transformers' model. SGLang fuses q, k and v, and gate and up, without the wrapper ``linear`` of a clipped
+layer; keeps experts under ``moe``; has other names in the audio tower; and asks for a v projection where the checkpoint has none (K = V) or
+where a layer reads another one's KV. A name that matches nothing is silently no exception: the layer is built for quantised weights, and
+the checkpoint's own, which are not, are never read into it.
+
+No SGLang in here.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+_WRAPPED = re.compile(r"(.*_tower\..*\.(?:q_proj|k_proj|v_proj|gate_proj|up_proj))\.linear$")
+_ATTENTION = re.compile(r"(.*layers\.(\d+)\.self_attn\.)(q_proj|k_proj)$")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What a text model's layers lack: numbers of those whose V is K, and of those that read another layer's KV."""
+
+    k_is_v: frozenset[int]
+    shared: frozenset[int]
+
+
+def attention_of(text: object) -> Attention:
+    """From a text config."""
+    kinds = list(getattr(text, "layer_types", None) or ())
+    k_is_v = {n for n, kind in enumerate(kinds) if kind == "full_attention"} if getattr(text, "attention_k_eq_v", False) else set()
+    shared = int(getattr(text, "num_kv_shared_layers", 0) or 0)
+    return Attention(frozenset(k_is_v), frozenset(range(len(kinds) - shared, len(kinds))))
+
+
+def mapped(names: Iterable[str], attention: Attention, audio_name: Callable[[str], str] = lambda name: name) -> list[str]:
+    """``names`` as they are, and beside them what SGLang calls the same modules; patterns (``re:``) stay alone.
+
+    Args:
+        audio_name: from a weight's name in the audio tower to SGLang's, both ending in a dot and the weight.
+    """
+    given = list(names)
+    found = list(given)
+    for name in given:
+        if not name.startswith("re:"):
+            found += [other for other in _others(name, attention, audio_name) if other not in found]
+    return found
+
+
+def _others(name: str, attention: Attention, audio_name: Callable[[str], str]) -> list[str]:
+    """What SGLang calls one module beside its name in the checkpoint."""
+    names = [name]
+    if "language_model.model." in name:  # as transformers 4 saved it
+        names.append("model.language_model." + name.split("language_model.model.", 1)[1])
+    if "audio_tower." in name:
+        names.append(audio_name(f"{name}.weight").removesuffix(".weight"))
+    for one in list(names):
+        if (wrapped := _WRAPPED.match(one)) is not None:
+            names.append(wrapped[1])
+        if ".experts." in one and ".moe.experts." not in one:
+            names.append(one.replace(".experts.", ".moe.experts."))
+        if (of := _ATTENTION.match(one)) is not None and "_tower." not in one:
+            layer = int(of[2])
+            if of[3] == "k_proj" and layer in attention.k_is_v:
+                names.append(f"{of[1]}v_proj")
+            if of[3] == "q_proj" and layer in attention.shared:
+                names += [f"{of[1]}k_proj", f"{of[1]}v_proj"]
+    return names[1:]

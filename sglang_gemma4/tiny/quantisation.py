@@ -1,0 +1,139 @@
+"""The formats of ``checkpoint --quantization``: their schemes, and the ``quantization_config`` of a config.json.
+
+The schemes are compressed-tensors' own presets (``compressed_tensors/quantization/quant_scheme.py``: FP8_DYNAMIC, FP8, FP8_BLOCK, W4A16),
+which llm-compressor writes; ``w4a16-g32`` has smaller groups, as 26B-A4B needs. Needs neither torch nor compressed-tensors.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+_FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True}
+_STATIC = {"dynamic": False}
+_DYNAMIC = {"dynamic": True}
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format: ``weights`` and ``activations`` are compressed-tensors' arguments, ``block`` levels that share a scale.
+
+    ``block`` is (outputs, inputs); 0 where all of them do. ``bytes_per_weight`` counts levels and scales.
+    """
+
+    name: str
+    layout: str
+    weights: Mapping[str, Any]
+    activations: Mapping[str, Any] | None = None
+    block: tuple[int, int] = (1, 0)
+    bytes_per_weight: float = field(default=1.0, kw_only=True)
+
+
+def _int4(group: int) -> Format:
+    weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": group, **_STATIC}
+    return Format(f"w4a16-g{group}", "pack-quantized", weights, block=(1, group), bytes_per_weight=0.5 + 2 / group)
+
+
+FORMATS: dict[str, Format] = {
+    one.name: one
+    for one in (
+        Format(
+            "fp8-dynamic",
+            "float-quantized",
+            {**_FLOAT8, **_STATIC, "strategy": "channel"},
+            {**_FLOAT8, **_DYNAMIC, "strategy": "token"},
+        ),
+        Format(
+            "fp8-static",
+            "float-quantized",
+            {**_FLOAT8, **_STATIC, "strategy": "tensor"},
+            {**_FLOAT8, **_STATIC, "strategy": "tensor"},
+            block=(0, 0),
+        ),
+        Format(
+            "fp8-block",
+            "float-quantized",
+            {**_FLOAT8, **_STATIC, "strategy": "block", "block_structure": [128, 128]},
+            {**_FLOAT8, **_DYNAMIC, "strategy": "group", "group_size": 128},
+            block=(128, 128),
+        ),
+        _int4(32),
+        _int4(128),
+    )
+}
+
+NOT_QUANTISED = ("re:.*lm_head$", "re:.*vision_tower.*", "re:.*audio_tower.*", "re:.*embed_vision.*", "re:.*embed_audio.*", "re:.*router.*")
+"""What stays in bfloat16, as patterns that SGLang reads: the head, both towers with their embedders, routers."""
+
+
+def format_of(name: str) -> Format:
+    """A format by its name.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if name not in FORMATS:
+        raise ValueError(f"--quantization {name}: unknown; there are {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def tiny(form: Format) -> Format:
+    """The format for the tiny models, whose products are as small as 32: blocks of 32 in place of 128, which else fit none of them."""
+    if form.block != (128, 128):
+        return form
+    weights = {**form.weights, "block_structure": [32, 32]}
+    return replace(form, weights=weights, activations={**(form.activations or {}), "group_size": 32}, block=(32, 32))
+
+
+def config(form: Format, ignore: Sequence[str] = NOT_QUANTISED) -> dict[str, Any]:
+    """The ``quantization_config`` of a checkpoint of this format, laid out as compressed-tensors writes it."""
+    group = {
+        "targets": ["Linear"],
+        "weights": dict(form.weights),
+        "input_activations": dict(form.activations) if form.activations else None,
+        "output_activations": None,
+        "format": form.layout,
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": form.layout,
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+        "ignore": list(ignore),
+        "kv_cache_scheme": None,
+        "global_compression_ratio": None,
+        "sparsity_config": {},
+        "transform_config": {},
+    }
+
+
+def check_sizes(name: str, text: Mapping[str, Any], form: Format) -> None:
+    """Refuse a format whose blocks or groups do not divide a model's products, which SGLang could not load.
+
+    Args:
+        name: of the model.
+        text: its text config.
+
+    Raises:
+        ValueError: with the size, the block and the formats that fit.
+    """
+    problem = size_problem(text, form)
+    if problem is not None:
+        others = [other.name for other in FORMATS.values() if size_problem(text, other) is None]
+        raise ValueError(f"--quantization {form.name}: {problem} of {name}; its products take {', '.join(others)}")
+
+
+def size_problem(text: Mapping[str, Any], form: Format) -> str | None:
+    """The first size that the format's blocks do not divide, or None.
+
+    Groups run along a product's inputs; blocks lie on outputs too, and each output of a fused product (gate and up, or q, k and v) is
+    checked by itself (sglang/srt/layers/quantization/fp8_utils.py, ``validate_fp8_block_shape``).
+    """
+    outputs, inputs = form.block
+    sizes = {"hidden_size": text["hidden_size"], "intermediate_size": text["intermediate_size"]}
+    if text.get("enable_moe_block"):
+        sizes["moe_intermediate_size"] = text["moe_intermediate_size"]
+    for name, size in sizes.items():
+        for block, kind in ((inputs, "group" if outputs == 1 else "block"), (outputs, "block")):
+            if block > 1 and size % block:
+                return f"{kind}s of {block} do not divide {name} {size}"
+    return None

@@ -1,0 +1,114 @@
+"""Quantises a tiny checkpoint with compressed-tensors' own library, tensor by tensor, and lays it out as llm-compressor does.
+
+Scales come from compressed-tensors' ``calculate_qparams`` over the extremes of each channel, group, block or tensor, levels from its
+compressor of the format. Experts, which transformers keeps in two tensors a layer, are written one by one (``experts.3.gate_proj.weight``),
+and ``ignore`` names every linear layer that stays as it is, as ``QuantizationConfig.from_pretrained`` lists them. llm-compressor itself
+is not used: 0.14 needs other versions of transformers and compressed-tensors than SGLang 0.5.23.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sglang_gemma4.tiny.quantisation import Format, config
+
+_EXPERTS = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)$")
+_LINEAR = re.compile(r".*\.(linear|[a-z_]*proj|[a-z_]*projection|per_layer_input_gate)\.weight$")
+_QUANTISED = re.compile(r"(model\.)?language_model\.(?!.*\.router\.).*")
+
+
+def is_chosen(layer: str) -> bool:
+    """Whether a linear layer is one that is quantised by default: of the language model, and no router."""
+    return _QUANTISED.match(f"{layer}.weight") is not None
+
+
+def quantised(
+    folder: Path, form: Format, input_scales: dict[str, float] | None = None, chosen: Callable[[str], bool] = is_chosen
+) -> dict[str, bytes]:
+    """``config.json`` and ``model.safetensors`` of the checkpoint in ``folder``, quantised.
+
+    Args:
+        form: its blocks must divide the model's sizes (``quantisation.check_sizes``).
+        input_scales: of activations by name of the linear layer, for a static format (``calibration.input_scales``).
+        chosen: whether a linear layer of this name is quantised.
+    """
+    import safetensors.torch
+
+    tensors: dict[str, torch.Tensor] = {}
+    ignored = ["lm_head"]
+    for name, tensor in _one_by_one(safetensors.torch.load_file(folder / "model.safetensors")):
+        layer = name.removesuffix(".weight")
+        if not _LINEAR.match(name):
+            tensors[name] = tensor
+        elif chosen(layer) and not any(size % max(part, 1) for size, part in zip(tensor.shape, form.block, strict=True)):
+            parts = compress(tensor, form)
+            if input_scales is not None:
+                parts["input_scale"] = torch.tensor([input_scales[layer]], dtype=tensor.dtype)
+            tensors.update({f"{layer}.{part}": value.contiguous() for part, value in parts.items()})
+        else:
+            tensors[name] = tensor
+            ignored.append(layer)
+    settings = json.loads((folder / "config.json").read_text())
+    settings["quantization_config"] = {**config(form, ignored), "version": _version()}
+    return {
+        "config.json": (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode(),
+        "model.safetensors": safetensors.torch.save(tensors, metadata={"format": "pt"}),
+    }
+
+
+def compress(weight: torch.Tensor, form: Format) -> dict[str, torch.Tensor]:
+    """Levels and scales of a weight ``[outputs, inputs]``, by the names that compressed-tensors gives them."""
+    from compressed_tensors.compressors.base import BaseCompressor
+    from compressed_tensors.quantization import QuantizationScheme
+    from compressed_tensors.quantization.utils import calculate_qparams
+
+    group = config(form)["config_groups"]["group_0"]
+    scheme = QuantizationScheme.model_validate(group)
+    low, high = _extremes(weight, form.block)
+    scale, zero_point = calculate_qparams(low, high, scheme.weights)
+    if form.weights["strategy"] == "tensor":
+        scale, zero_point = scale.reshape(1), zero_point.reshape(1)
+    parts = {"weight": weight, "weight_scale": scale, "weight_zero_point": zero_point}
+    compressed: dict[str, torch.Tensor] = BaseCompressor.get_value_from_registry(form.layout).compress(parts, scheme)
+    return compressed
+
+
+def decompress(parts: dict[str, torch.Tensor], form: Format) -> torch.Tensor:
+    """The weight of :func:`compress`'s parts, by compressed-tensors."""
+    from compressed_tensors.compressors.base import BaseCompressor
+    from compressed_tensors.quantization import QuantizationScheme
+
+    scheme = QuantizationScheme.model_validate(config(form)["config_groups"]["group_0"])
+    weight: torch.Tensor = BaseCompressor.get_value_from_registry(form.layout).decompress(parts, scheme)["weight"]
+    return weight
+
+
+def _extremes(weight: torch.Tensor, block: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Least and largest of each block of (outputs, inputs), 0 for all of them: ``[outputs / block, inputs / block]`` each."""
+    rows, columns = (size if part == 0 else part for part, size in zip(block, weight.shape, strict=True))
+    blocks = weight.reshape(weight.shape[0] // rows, rows, weight.shape[1] // columns, columns)
+    return blocks.amin((1, 3)), blocks.amax((1, 3))
+
+
+def _one_by_one(state: dict[str, torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
+    """The tensors, with an expert's products by themselves."""
+    found = []
+    for name, tensor in sorted(state.items()):
+        if not (experts := _EXPERTS.match(name)):
+            found.append((name, tensor))
+            continue
+        for number, one in enumerate(tensor):
+            parts = one.chunk(2) if experts[2] == "gate_up_proj" else (one,)
+            names = ("gate_proj", "up_proj") if experts[2] == "gate_up_proj" else ("down_proj",)
+            found += [(f"{experts[1]}.{number}.{part}.weight", value) for part, value in zip(names, parts, strict=True)]
+    return found
+
+
+def _version() -> str:
+    import compressed_tensors
+
+    return str(compressed_tensors.__version__)

@@ -1,0 +1,128 @@
+"""Random values for quantised weights: dequantised they have the spread that ``spread_weights`` gives unquantised ones.
+
+A format keeps a weight as levels and scales in two or more tensors of one module, under names that SGLang and vLLM share. Levels are
+drawn normal around zero and rounded as a quantiser does (a mean would grow from layer to layer until every token is the same), and each
+scale differs a little from the next, so that a kernel which takes another row's or group's scale is found out.
+
+| format | levels | scales |
+| --- | --- | --- |
+| fp8 (compressed-tensors, SGLang's own) | ``weight``, ``w13_weight``: float8 | ``…weight_scale``, ``…weight_scale_inv`` |
+| int4, compressed-tensors pack-quantized | ``weight_packed``: int32, 8 levels along the inputs, level + 8 | ``weight_scale`` |
+| int4, AWQ and GPTQ | ``qweight``: int32, 8 levels along the outputs or the inputs | ``scales``, zero points ``qzeros`` |
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+FLOAT8_SPREAD = 100.0
+"""Standard deviation of float8 levels: the largest of a row, about four of it, is near the largest number of e4m3, 448."""
+INT4_SPREAD = 2.8
+"""Of 4-bit levels before they are rounded and cut at ±7: the largest of 32 is about 2.2 of it, of 128 about 2.7."""
+INT4_ROUNDED = 2.7845
+"""Of the levels themselves (``tests/unit/test_spread_quantised.py`` measures it)."""
+INPUT_SCALE = 1 / 64
+"""Of activations with a static scale: float8 holds up to 7, where normed activations have unit spread."""
+SCALE_NOISE = 0.1
+
+_PACKED, _QWEIGHT = "weight_packed", "qweight"
+_AS_THEY_ARE = ("weight_shape", "g_idx", "g_idx_sort_indices")
+_SAME_ZERO = -2004318072  # 0x88888888: eight zero points of 8
+_GPTQ_ZERO = 0x77777777  # GPTQ keeps a zero point less one
+
+
+def fill(name: str, tensor: Any, beside: Mapping[str, Any], generator: Any) -> bool:
+    """Fill ``tensor`` if it is a part of a quantised weight, in place; returns whether it was one.
+
+    Args:
+        name: the tensor's name in the model.
+        beside: every tensor of the model by name.
+        generator: of torch, on the tensor's device.
+    """
+    import torch
+
+    if name.endswith(_AS_THEY_ARE):
+        return True
+    if name.endswith(("input_scale", "w13_input_scale", "w2_input_scale")):
+        tensor.fill_(INPUT_SCALE)
+        return True
+    if name.endswith((_PACKED, _QWEIGHT)) and tensor.dtype == torch.int32:
+        _fill_int4(tensor, generator)
+        return True
+    if name.endswith(("qzeros", "zero_point")):
+        tensor.fill_(_GPTQ_ZERO if _packs_inputs(name.replace("qzeros", _QWEIGHT), beside) and name.endswith("qzeros") else _SAME_ZERO)
+        return True
+    if _holds_levels(tensor) and scale_of(name, beside) is not None:
+        _fill_float8(tensor, generator)
+        return True
+    levels = levels_of(name, beside)
+    if levels is None and name.endswith(("weight_scale", "weight_scale_inv")):
+        tensor.fill_(1.0)  # of weights that are quantised after they are loaded (--quantization fp8), which also writes it
+        return True
+    if levels is None:
+        return False
+    inputs, spread = _inputs_and_spread(levels, beside)
+    noise = torch.rand(tensor.shape, generator=generator, device=tensor.device)
+    tensor.copy_((1 - SCALE_NOISE + 2 * SCALE_NOISE * noise) * (inputs**-0.5 / spread))
+    return True
+
+
+def scale_of(name: str, beside: Mapping[str, Any]) -> str | None:
+    """The name of the scales of a float8 weight, or None where it has none."""
+    return next((found for end in ("_scale", "_scale_inv") if (found := name + end) in beside), None)
+
+
+def levels_of(name: str, beside: Mapping[str, Any]) -> str | None:
+    """The name of the levels whose scales these are; None: no scales of a quantised weight."""
+    if name.endswith("scales"):
+        found = name.removesuffix("scales") + _QWEIGHT
+        return found if found in beside else None
+    for end in ("_scale_inv", "_scale"):
+        if name.endswith(f"weight{end}"):
+            weight = name.removesuffix(end)
+            candidates = (weight, f"{weight}_packed")
+            return next((one for one in candidates if one in beside and _holds_levels(beside[one])), None)
+    return None
+
+
+def _holds_levels(tensor: Any) -> bool:
+    import torch
+
+    return tensor.dtype == torch.int32 or (torch.is_floating_point(tensor) and tensor.element_size() == 1)
+
+
+def _packs_inputs(qweight: str, beside: Mapping[str, Any]) -> bool:
+    """Whether 8 levels of a ``qweight`` are 8 inputs of one output (GPTQ), not 8 outputs of one input (AWQ)."""
+    scales = beside.get(qweight.removesuffix(_QWEIGHT) + "scales")
+    return scales is not None and qweight in beside and beside[qweight].shape[-1] == scales.shape[-1]
+
+
+def _inputs_and_spread(levels: str, beside: Mapping[str, Any]) -> tuple[int, float]:
+    """Inputs of the product, and the levels' standard deviation."""
+    shape = beside[levels].shape
+    if levels.endswith(_QWEIGHT):
+        return (shape[-2] * 8 if _packs_inputs(levels, beside) else shape[-2]), INT4_ROUNDED
+    if levels.endswith(_PACKED):
+        return (shape[-2] if len(shape) == 3 else shape[-1]) * 8, INT4_ROUNDED  # experts are kept [experts, inputs / 8, outputs]
+    return shape[-1], FLOAT8_SPREAD
+
+
+def _fill_float8(tensor: Any, generator: Any) -> None:
+    """In parts, since a layer's experts are a billion numbers, which float32 would not hold beside the model."""
+    import torch
+
+    most = torch.finfo(tensor.dtype).max
+    for part in tensor if tensor.dim() == 3 else (tensor,):
+        normal = torch.randn(part.shape, generator=generator, device=part.device, dtype=torch.float32)
+        part.copy_((normal * FLOAT8_SPREAD).clamp_(-most, most).to(tensor.dtype))
+
+
+def _fill_int4(tensor: Any, generator: Any) -> None:
+    import torch
+
+    for part in tensor if tensor.dim() == 3 else (tensor,):
+        packed = torch.zeros(part.shape, device=part.device, dtype=torch.int64)
+        for place in range(8):
+            normal = torch.randn(part.shape, generator=generator, device=part.device, dtype=torch.float32)
+            level = (normal * INT4_SPREAD).round_().clamp_(-7, 7).to(torch.int64) + 8
+            packed |= level << (4 * place)
+        part.copy_(torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32))

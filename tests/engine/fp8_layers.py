@@ -1,0 +1,56 @@
+"""fp8 layers on a CPU as a card holds them, for kernels that are interpreted: ``TEST_SABOTAGE=fp8_layers:install``.
+
+SGLang's own rearrangement of a compressed-tensors checkpoint runs, not the reference engine's, which dequantises; and what our kernels leave
+to SGLang is multiplied in float32 with activations as they are, so that both ways compute the same.
+"""
+
+from typing import Any
+
+import torch
+
+
+def install() -> None:
+    """Also one line on the log for each kind of product that takes an fp8 weight."""
+    from sglang.srt.layers.quantization.compressed_tensors import schemes
+
+    from sglang_gemma4.cpu import quantised
+    from sglang_gemma4.models.layers import few_row_linear
+
+    def rearrange(original: Any, method: Any, layer: Any) -> None:
+        original(method, layer)
+
+    quantised.linear_of_checkpoint = quantised.experts_of_checkpoint = rearrange
+    schemes.CompressedTensorsW8A8Fp8.apply_weights = linear
+    schemes.CompressedTensorsW8A8Fp8MoE.apply_weights = experts
+    module: Any = few_row_linear
+    multiply, said = module.few_row_linear, set[bool]()
+
+    def announced(x: torch.Tensor, weight: Any, done: torch.Tensor, gated: bool = False) -> torch.Tensor:
+        if gated not in said and not isinstance(weight, torch.Tensor):
+            said.add(gated)
+            print(f"FP8 ROWS, {'gated' if gated else 'plain'}.", flush=True)
+        out: torch.Tensor = multiply(x, weight, done, gated=gated)
+        return out
+
+    module.few_row_linear = announced
+
+
+def linear(_scheme: Any, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """``x @ weight.T + bias`` in float32."""
+    return torch.nn.functional.linear(x, layer.weight.t().float() * layer.weight_scale, bias)
+
+
+def experts(_scheme: Any, layer: Any, dispatch_output: Any) -> Any:
+    """Each token's experts in float32, weighted and added up."""
+    from sglang.srt.layers.moe.token_dispatcher import StandardCombineInput
+
+    x, routed = dispatch_output.hidden_states, dispatch_output.topk_output
+    w13 = layer.w13_weight.float() * layer.w13_weight_scale
+    w2 = layer.w2_weight.float() * layer.w2_weight_scale
+    out = torch.zeros_like(x)
+    for expert in routed.topk_ids.unique().tolist():
+        token, place = (routed.topk_ids == expert).nonzero(as_tuple=True)
+        gate, up = torch.nn.functional.linear(x[token], w13[expert]).chunk(2, dim=-1)
+        inner = torch.nn.functional.gelu(gate, approximate="tanh") * up
+        out.index_add_(0, token, torch.nn.functional.linear(inner, w2[expert]) * routed.topk_weights[token, place, None])
+    return StandardCombineInput(hidden_states=out)

@@ -1,0 +1,55 @@
+"""An fp8 checkpoint through our kernels, interpreted, in float32: the tokens of the same engine without them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_gemma4.tiny import checkpoints
+from tests.engine.engine_fork import Group, Nursery, Output, without
+from tests.engine.test_oracle import MTP
+
+PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(6 + 20 * n))] for n in range(3)]
+"""6, 26 and 46 tokens: the prefill is for SGLang's products and our grouped experts, the steps for ours."""
+LAYERS = 6
+OURS = ("few_row_linear", "few_token_experts", "grouped_experts", "router_choice")
+
+
+def serve(nursery: Nursery, folder: Path, name: str, ours: bool) -> list[Output]:
+    if not folder.exists():
+        checkpoints.write(name, str(folder), quantised="fp8-dynamic")
+    options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{folder}-assistant"}
+    env = {
+        **without("qkv_rope", "kv_write", "draft_argmax", *([] if ours else OURS)),
+        "SGLANG_GEMMA4_FEW_ROW_LINEAR": "1",
+        "TEST_SABOTAGE": "fp8_layers:install expert_counter:install",
+    }
+    return nursery.run(folder, [Group(PROMPTS, {"max_new_tokens": 12}, logprobs=True)], env=env, time_limit=500, **options)[0]
+
+
+def test_same_tokens_as_dequantised(interpreting: Nursery, tmp_path: Path) -> None:
+    ours, plain = (serve(interpreting, tmp_path / "model", "tiny-26b-a4b", each) for each in (True, False))
+    log = ours[0].log
+    assert "FP8 ROWS, gated." in log
+    assert "FP8 ROWS, plain." in log
+    assert log.count("EXPERTS by few_token_experts") == LAYERS
+    assert log.count("over the routing's blocks") == LAYERS
+    assert log.count("A ROUTER chose") == LAYERS
+    assert "few_row_linear declined" not in log
+    assert "SGLang's kernels compute the experts" not in log
+    assert "FP8 ROWS" not in plain[0].log
+    assert "EXPERTS by" not in plain[0].log
+    for answer, reference in zip(ours, plain, strict=True):
+        assert answer.token_ids == reference.token_ids
+        assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
+        assert answer.meta_info["spec_verify_ct"] == reference.meta_info["spec_verify_ct"]
+
+
+def test_layers_that_share_kv(interpreting: Nursery, tmp_path: Path) -> None:
+    """E2B's project queries only, by a part of an fp8 weight."""
+    ours, plain = (serve(interpreting, tmp_path / "model", "tiny-e2b", each) for each in (True, False))
+    assert "FP8 ROWS, plain." in ours[0].log
+    assert "shared_query" not in "".join(line for line in ours[0].log.splitlines() if "declined" in line or "instead" in line)
+    for answer, reference in zip(ours, plain, strict=True):
+        assert answer.token_ids == reference.token_ids
+        assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)

@@ -1,0 +1,141 @@
+"""Products with fp8 weights on a card, bfloat16 rows, against float32 products with the dequantised weights; and beside SGLang's own."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear, few_row_linear_reference
+from sglang_gemma4.kernels.experts import few_token_experts as few
+from sglang_gemma4.kernels.experts.expert_routing import expert_routing
+from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
+from sglang_gemma4.kernels.weights import FP8, Scaled, dequantised, scaled
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+
+SHAPES = [(8192, 2816, False), (2816, 8192, False), (2112, 2816, True), (2816, 2112, False), (256, 1536, False), (6144, 1536, True)]
+HIDDEN, INNER, EXPERTS, TOPK = 2816, 704, 128, 8
+TOLERANCE = 2e-2
+"""Of values of about 1: one rounding to bfloat16 and float32 sums in another order; two roundings where the activation is inside."""
+EXPERTS_NORM = 6e-3
+"""Of the difference's norm to the reference's: the activation and each expert's row are rounded to bfloat16 before they are summed."""
+
+
+@pytest.fixture(autouse=True)
+def poisoned() -> Iterator[None]:
+    """Whatever the launchers allocate begins as NaN."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def weight_of(*shape: int, per_output: bool = True) -> Scaled:
+    """Levels that fill the format's range, as SGLang quantises."""
+    values = torch.randn(shape, device="cuda") * shape[-1] ** -0.5
+    largest = values.abs().amax(-1, keepdim=True) if per_output else values.abs().amax((-2, -1), keepdim=True)
+    scale = largest / torch.finfo(FP8).max
+    return scaled((values / scale).to(FP8), scale)
+
+
+@pytest.mark.parametrize("per_output", [True, False], ids=["a scale for each output", "one scale"])
+@pytest.mark.parametrize("rows", [1, 3, 4, 8, 9, 16, 17, 32, 33, 64])
+@pytest.mark.parametrize(("outputs", "width", "gated"), SHAPES)
+def test_dense(outputs: int, width: int, gated: bool, rows: int, per_output: bool) -> None:
+    torch.manual_seed(rows)
+    weight = weight_of(2 * outputs if gated else outputs, width, per_output=per_output)
+    x, done = torch.randn(rows, width, device="cuda").bfloat16(), counters(outputs, torch.device("cuda"))
+    first = few_row_linear(x, weight, done, gated=gated)
+    torch.testing.assert_close(first, few_row_linear_reference(x, weight, gated=gated), atol=TOLERANCE, rtol=TOLERANCE)
+    for _ in range(20):  # whoever is last, the sum is the same, and the counters are as they were
+        assert torch.equal(few_row_linear(x, weight, done, gated=gated), first)
+    assert not done.any()
+
+
+def test_every_level_is_exact() -> None:
+    """Each finite byte, subnormal ones too."""
+    levels = torch.arange(256, device="cuda", dtype=torch.int32).to(torch.uint8).view(FP8).view(256, 1).repeat(1, 128)
+    numbers = levels[:, 0].float()
+    x = torch.zeros(1, 128, device="cuda", dtype=torch.bfloat16)
+    x[0, 77] = 1.0
+    found = few_row_linear(x, scaled(levels, torch.full((1,), 0.5, device="cuda")), counters(256, x.device))[0].float()
+    finite = numbers.isfinite()
+    assert torch.equal(found[finite], 0.5 * numbers[finite])
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["a scale for each output", "a scale for each expert"])
+def experts(request: pytest.FixtureRequest) -> tuple[Scaled, Scaled]:
+    torch.manual_seed(5)
+    per_output = request.param
+    return weight_of(EXPERTS, 2 * INNER, HIDDEN, per_output=per_output), weight_of(EXPERTS, HIDDEN, INNER, per_output=per_output)
+
+
+def expected(x: torch.Tensor, w13: Scaled, w2: Scaled, shares: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """``[tokens, hidden]`` float32, an expert at a time."""
+    out = torch.zeros(x.shape, device="cuda")
+    for expert in ids.unique().tolist():
+        if expert < 0:
+            continue
+        token, place = (ids == expert).nonzero(as_tuple=True)
+        first = dequantised(Scaled(w13.levels.view(torch.uint8)[expert].view(FP8), w13.scale[expert]))
+        second = dequantised(Scaled(w2.levels.view(torch.uint8)[expert].view(FP8), w2.scale[expert]))
+        gate, up = (x[token].float() @ first.T).chunk(2, -1)
+        act = torch.nn.functional.gelu(gate, approximate="tanh") * up * shares[token, place, None]
+        out.index_add_(0, token, act @ second.T)
+    return out
+
+
+def off_by(found: torch.Tensor, reference: torch.Tensor) -> float:
+    return float((found.float() - reference).norm() / reference.norm())
+
+
+@pytest.mark.parametrize("dropped", [0.0, 0.4])
+@pytest.mark.parametrize("tokens", [1, 2, 4, 15, 16, 17, 32, 64, 193, 320])
+def test_experts(experts: tuple[Scaled, Scaled], tokens: int, dropped: float) -> None:
+    torch.manual_seed(tokens)
+    x = torch.randn(tokens, HIDDEN, device="cuda").bfloat16()
+    ids = torch.rand(tokens, EXPERTS, device="cuda").topk(TOPK).indices.int().contiguous()
+    ids[torch.rand(ids.shape, device="cuda") < dropped] = -1
+    shares = torch.rand(tokens, TOPK, device="cuda")
+    reference = expected(x, *experts, shares, ids)
+    found = grouped_experts(x, *experts, shares, ids)
+    assert off_by(found, reference) < EXPERTS_NORM
+    assert torch.equal(found, grouped_experts(x, *experts, shares, ids))
+    if tokens <= few.MOST_TOKENS:
+        done = few.counters(HIDDEN, x.device)
+        found = few.few_token_experts(x, *experts, shares, ids, done)
+        assert off_by(found, reference) < EXPERTS_NORM
+        assert not done.any()
+
+
+def test_a_graph_follows_its_inputs(experts: tuple[Scaled, Scaled]) -> None:
+    x = torch.randn(4, HIDDEN, device="cuda").bfloat16()
+    logits, scale = torch.randn(4, EXPERTS, device="cuda").bfloat16(), torch.ones(EXPERTS, device="cuda").bfloat16()
+    done, graph = few.counters(HIDDEN, x.device), torch.cuda.CUDAGraph()
+
+    def layer() -> torch.Tensor:
+        shares, ids, blocks = expert_routing(logits, scale, TOPK)
+        return few.few_token_experts(x, *experts, shares, ids, done, blocks)
+
+    layer()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        out = layer()
+    for _ in range(20):
+        x.normal_()
+        logits.normal_()
+        out.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(out, layer())
+
+
+@pytest.mark.parametrize("rows", [1, 16, 64])
+def test_nearer_than_sglang_s_product(rows: int) -> None:
+    """Which rounds the rows to fp8 too: off by about 2^-5 a number, at random."""
+    from sglang.srt.layers.quantization.fp8_utils import apply_fp8_linear
+
+    x, weight = torch.randn(rows, HIDDEN, device="cuda").bfloat16(), weight_of(4096, HIDDEN)
+    reference = x.float() @ dequantised(weight).T
+    ours = few_row_linear(x, weight, counters(4096, x.device))
+    theirs = apply_fp8_linear(x, weight.levels.t(), weight.scale.view(1, -1))
+    assert off_by(ours, reference) < 3e-3
+    assert off_by(ours, reference) < off_by(theirs, reference) < 0.1
