@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sglang.srt.utils.hf_transformers.config import get_config
 from transformers import AutoConfig
 
 from sglang_gemma4.cli import main as cli
@@ -43,14 +44,16 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, obj
         place = tmp_path_factory.mktemp(size) / "model"
         assert cli(["checkpoint", size, str(place), "--random"]) == 0
         made[size] = AutoConfig.from_pretrained(place).to_dict()
+        made[f"{size} in a server"] = get_config(str(place), trust_remote_code=False).to_dict()
     return made
 
 
 def test_the_model_the_flags_and_the_card_decide(configs: dict[str, dict[str, object]]) -> None:
-    found = shipped.find(configs["26b-a4b"], FLAGS, HOPPER)
-    assert found in LISTS
-    assert shipped.find(configs["31b"], FLAGS, HOPPER) is None
-    assert shipped.find(configs["e2b"], FLAGS, HOPPER) is None
+    assert configs["26b-a4b in a server"] != configs["26b-a4b"]
+    for where in ("", " in a server"):
+        assert shipped.find(configs[f"26b-a4b{where}"], FLAGS, HOPPER) in LISTS
+        assert shipped.find(configs[f"31b{where}"], FLAGS, HOPPER) is None
+        assert shipped.find(configs[f"e2b{where}"], FLAGS, HOPPER) is None
     assert shipped.find(configs["26b-a4b"], FLAGS, 100) is None
     for name, value in (("tp_size", "2"), ("quantization", "fp8"), ("kv_cache_dtype", "fp8_e4m3"), ("disaggregation_mode", "decode")):
         assert shipped.find(configs["26b-a4b"], FLAGS | {name: value}, HOPPER) is None
