@@ -1,5 +1,6 @@
 """Prompts are prefilled in the same forward as the decode or verify rows of the running requests."""
 
+from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
@@ -14,9 +15,11 @@ PATCH = Patch(
     why="Stock runs a prefill or the running batch: while a queue is admitted, decode falls to a third. It refuses mixed chunks under MTP, "
     "and elsewhere sends decode rows through the prefill kernel.",
     evidence="srt/managers/scheduler.py:3992-4003 · srt/arg_groups/speculative_hook.py:1002 · srt/managers/schedule_batch.py:3267 · "
-    "tests/engine/test_prefill_beside.py, test_whole_graphs.py · H200, 26B-A4B with MTP, mixed lengths: 3,273 tokens/s for 3,783 without "
-    "it, two passes, so it is off; p99 between tokens 96 ms for 201; runs/2026-11-25-26b-whole-graphs, with what a joined step takes",
+    "tests/engine/test_prefill_beside.py, test_whole_graphs.py · H100, 26B-A4B with MTP, three passes: mixed lengths 3,168 tokens/s for "
+    "2,588 in turn and p99 between tokens 57 ms for 203, 64 x 1000/500 3,708 for 3,445, 32 x 1000/200 2,614 for 2,788 "
+    "(runs/2026-11-25-26b-h100-beside); before its bounds were mended it lost 13 % on an H200 (runs/2026-11-25-26b-whole-graphs)",
     remove_when="SGLang verifies drafts and prefills in one forward.",
+    uses=(uses.joined_steps,),
     hooks=(
         Hook(f"{SCHEDULER}.get_next_batch_to_run", "around", f"{BESIDE}:next_batches", "9c5ef6348963"),
         Hook(f"{SCHEDULER}._should_defer_prefill", "around", f"{CHUNKS}:gather", "ed4f8b727d43"),

@@ -59,6 +59,7 @@ SHARED_WEIGHTS = "SGLANG_GEMMA4_SHARED_WEIGHTS"
 """Not a switch: what `bench --share-weights` sets, BYTES:FOLDER (tiny/shared_weights.py)."""
 VLLM_PYTHON = "SGLANG_GEMMA4_VLLM_PYTHON"
 """Not a switch: the Python whose environment has vLLM, for `bench --arm vllm` (benchmark/vllm.py)."""
+BESIDE = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY"
 BESIDE_TOKENS = "SGLANG_GEMMA4_BESIDE_TOKENS"
 """Not a switch: the most prompt tokens beside running requests (speculative/prompt_chunks.py); unset: by measured times."""
 BESIDE_GAP = "SGLANG_GEMMA4_BESIDE_GAP"
@@ -130,10 +131,10 @@ _TABLE = (
         "SGLANG_GEMMA4_FLASH_PREFILL", True, "prefill", "On Hopper, long prefills go through FlashAttention-4 where it is measured faster."
     ),
     Switch(
-        "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY",
-        False,
+        BESIDE,
+        True,
         "prefill",
-        "Prompts are prefilled in one forward with the running requests' rows (off until measured).",
+        "Prompts go through the model with the running requests' rows (26B-A4B, Hopper; 1: everywhere).",
     ),
     Switch("SGLANG_GEMMA4_YOCO", True, "prefill", "Layers that share KV (E2B, E4B) prefill only the rows that are read."),
     Switch(
@@ -223,6 +224,11 @@ OLD_NAMES: dict[str, OldName] = {
 GONE = ("SGLANG_GEMMA4_ATTENTION_JOIN", "SGLANG_GEMMA4_LEAN_VERIFY", "SGLANG_GEMMA4_EARLY_WEIGHTS")
 """Switches of version 0.1 whose code was measured to gain nothing and is gone. Setting one changes nothing, and is refused from 0.3.0."""
 _OLD_NAME_OF = {old.patch: name for name, old in OLD_NAMES.items()}
+
+
+def asks_beside(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the operator wants prompts beside running requests also where that was not measured: the switch or a bound is set."""
+    return any(environ.get(name, "").strip() for name in (BESIDE, BESIDE_TOKENS, BESIDE_GAP))
 
 
 def is_on(name: str, environ: Mapping[str, str] = os.environ) -> bool:

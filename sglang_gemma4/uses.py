@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_gemma4 import switches
+
 HOPPER = (9, 0)
 
 
@@ -80,6 +82,11 @@ def hopper(server: Server) -> str | None:
 def moe(server: Server) -> str | None:
     """The model has experts."""
     return None if getattr(server.text, "enable_moe_block", False) else "a dense model, without experts"
+
+
+def joined_steps(server: Server) -> str | None:
+    """Prompts go beside running requests: of models and cards on which that was measured, or because the operator asks."""
+    return None if switches.asks_beside() else moe(server) or hopper(server)
 
 
 def shared_kv(server: Server) -> str | None:

@@ -13,7 +13,6 @@ from sglang_gemma4.memory import reserve
 from sglang_gemma4.memory.swa_ratio import CONCURRENT
 from sglang_gemma4.models.config_files import named_gemma4
 
-JOINED = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY"
 DRAFT_TOKENS = 4  # where SGLang has not resolved them yet
 WORTH_SAYING = 0.5 * reserve.GIB
 """Less than this left unused is not worth another start."""
@@ -48,7 +47,13 @@ def steps_of(server_args: Any) -> reserve.Steps:
     images = config.is_multimodal and not given.language_model_only and given.disaggregation_mode != "decode"
     sizes = list(prefill.bs or ()) if prefill.backend != Backend.DISABLED else []
     decode_graphs = len([one for one in graphs if one <= most]) or len(graphs)
-    return reserve.Steps(chunk, rows, decode_graphs, sizes, draft, images, joined=switches.is_on(JOINED))
+    return reserve.Steps(chunk, rows, decode_graphs, sizes, draft, images, joined=_joins(given, config))
+
+
+def _joins(given: Any, config: Any) -> bool:
+    """Whether prompts may go beside running requests, which has graphs of its own."""
+    by_itself = getattr(config.hf_text_config, "enable_moe_block", False) and given.tp_size == 1
+    return switches.is_on(switches.BESIDE) and bool(by_itself or switches.asks_beside())
 
 
 def needed(server_args: Any) -> reserve.Reserve:

@@ -33,6 +33,12 @@ FEW = 0.75
 GROWTH = 0.3
 """Power of the requests with which a plain step's time grows beyond those timed: 26B-A4B's doubles from 8 to 80
 (``runs/2026-11-23-26b-steps-and-floor``)."""
+STEEP = 1.25
+"""A joined step takes at most this many times its share of rows longer than a smaller one: reading weights is shared by all rows. A size
+that seems to take longer waited for a compiler: on an H100 1,024 rows had seemed to take 131 ms beside 26 for 512, and chunks
+were of 512 rows until the size was old (``runs/2026-11-25-26b-h100-reserve``)."""
+SURE, DOUBTED = 9, 48
+"""Such a size is tried until it has so many times, then again after so many steps."""
 ATTEMPTS = 12
 """Times that a size is asked for as a trial before it is left out: steps with images, and those that are cut short, are not timed."""
 ROOM = 512
@@ -97,6 +103,16 @@ class Times:
         """Whether enough steps of about this size were timed, not too long before the ``step``-th."""
         key = self._key(size)
         return len(self._found.get(key, ())) >= ENOUGH and step - self._last[key] < self._old
+
+    def doubtful(self, size: int, step: int) -> bool:
+        """Whether a known size seems to take longer than its rows can explain, and is to be timed again."""
+        key, own = self._key(size), self.at(size)
+        smaller = [point for point in self.points() if self._key(int(point[0])) < key]
+        if own is None or not smaller or len(self._found.get(key, ())) < ENOUGH:
+            return False
+        rows, seconds = smaller[-1]
+        steep = own > STEEP * seconds * size / rows
+        return steep and (len(self._found[key]) < SURE or step - self._last[key] >= DOUBTED)
 
     def below(self, size: int) -> float | None:
         """The time of the largest known size that is smaller, which is the least that ``size`` may take; None where there is none."""
@@ -187,7 +203,8 @@ class Admission:
             room = [size for size in room if size <= last]
         bound = self._bound(running + joining)
         for size in TRIED:
-            if size in room and size - rows <= waiting and not self.joined.known(size, self._step):
+            unsure = not self.joined.known(size, self._step) or self.joined.doubtful(size, self._step)
+            if size in room and size - rows <= waiting and unsure:
                 least = self.joined.below(size)
                 if (least is None or bound is None or least <= bound) and self._asked[size] < ATTEMPTS:
                     self._asked[size] += 1

@@ -3,12 +3,14 @@
 import functools
 from typing import Any
 
+import torch
 from sglang.srt.environ import envs
 from sglang.srt.runtime_context import get_disagg, get_exec, get_lora, get_memory, get_parallel, get_spec
 
-from sglang_gemma4 import switches
+from sglang_gemma4 import switches, uses
 from sglang_gemma4.attention import image_spans, second_metadata
 from sglang_gemma4.attention.image_masks import ImageAttention
+from sglang_gemma4.models.schedule import joined_graph, whole_graphs
 from sglang_gemma4.speculative import beside_bounds
 
 MEDIA_FIXES = "SGLANG_GEMMA4_MEDIA_FIXES"
@@ -82,7 +84,28 @@ def media_problem(runner: Any) -> str | None:
 @functools.cache
 def _fixed_problem(scheduler: Any) -> str | None:
     """What does not change while a scheduler runs; asked for in each of its iterations."""
-    return flags_problem() or _loop_problem(scheduler) or speculation_problem(scheduler) or runner_problem(scheduler.tp_worker.model_runner)
+    runner = scheduler.tp_worker.model_runner
+    problem = unasked_problem(runner) or flags_problem() or _loop_problem(scheduler) or speculation_problem(scheduler)
+    return problem or runner_problem(runner) or ungraphed_problem(runner)
+
+
+def unasked_problem(runner: Any) -> str | None:
+    """Why prompts do not go beside running requests by themselves, on models and cards on which no gain was measured; or None."""
+    if switches.asks_beside():
+        return None
+    if not getattr(runner.model_config.hf_text_config, "enable_moe_block", False):
+        return f"a dense model, on which it was not measured ({switches.BESIDE}=1 turns it on)"
+    if runner.device != "cuda" or torch.cuda.get_device_capability() < uses.HOPPER:
+        return f"no card on which it was measured, Hopper or later ({switches.BESIDE}=1 turns it on)"
+    return None
+
+
+def ungraphed_problem(runner: Any) -> str | None:
+    """Where nobody asked, forwards are joined in whole graphs only: in pieces they lost (``runs/2026-11-24-26b-beside-vllm``)."""
+    graphs = joined_graph.graphs_of(runner)
+    if switches.asks_beside() or (graphs is not None and whole_graphs.of(graphs) is not None):
+        return None
+    return f"there are no graphs of whole joined forwards ({switches.BESIDE}=1 joins them without)"
 
 
 def flags_problem() -> str | None:

@@ -96,8 +96,9 @@ def give_up(error: Exception, several_ranks: bool) -> None:
 def capture_whole(_result: None, graphs: Any) -> None:
     """After ``PrefillCudaGraphRunner.capture``: graphs of whole joined forwards, where the model and the server allow them."""
     runner = graphs.model_runner
-    never = get_schedule().enable_mixed_chunk or beside_reasons.flags_problem() or beside_reasons.runner_problem(runner)
-    if runner.is_draft_worker or never:
+    if runner.is_draft_worker or get_schedule().enable_mixed_chunk:
+        return
+    if beside_reasons.unasked_problem(runner) or beside_reasons.flags_problem() or beside_reasons.runner_problem(runner):
         return
     reason = whole_graphs.reason_against(graphs)
     if reason is None:

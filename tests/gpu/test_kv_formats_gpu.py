@@ -63,7 +63,7 @@ def test_both_launches_write_what_the_reference_does(
         levels, worth = quantise_reference(rows, dtype)
         torch.testing.assert_close(scales[number][slots], worth, rtol=1e-6, atol=0)
         found = where[number].view(torch.int8)[slots].view(dtype).float()
-        assert (found != levels.float()).float().mean() < 1e-3
+        assert (found != levels.float()).sum() <= max(3, found.numel() // 1000)
         assert ((found - levels.float()).abs() <= (1.0 if dtype == torch.int8 else 32.0)).all()
     assert (scales[:, 0] == 99).all(), "slot 0 is not written"
     again, worth = torch.zeros_like(where.view(torch.int8)).view(dtype), torch.zeros_like(scales)
