@@ -2,8 +2,9 @@
 levels with a scale for each group of inputs (experts only).
 
 A format is data of a kernel, not a copy of it: what it loads is converted in registers to the activation's type, and the sums, in float32,
-are multiplied by the scale. Every e4m3 level is exact in bfloat16 and float16, so the product is as exact as one with dequantised weights in
-float32. Activations are not rounded to fp8, as SGLang's own fp8 products do: ours differ from those by that rounding, toward the exact one.
+are multiplied by the scale. Every e4m3 level is exact in bfloat16 and float16, so the product is as exact as one with dequantised weights
+in float32. Activations are not rounded to fp8, as SGLang's own fp8 products do: ours differ from those by that rounding, toward the exact
+one.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """fp8 layers on a CPU as a card holds them, for kernels that are interpreted: ``TEST_SABOTAGE=fp8_layers:install``.
 
-SGLang's own rearrangement of a compressed-tensors checkpoint runs, not the reference engine's, which dequantises; and what our kernels leave
-to SGLang is multiplied in float32 with activations as they are, so that both ways compute the same.
+SGLang's own rearrangement of a compressed-tensors checkpoint runs, not the reference engine's, which dequantises; and what our kernels
+leave to SGLang is multiplied in float32 with activations as they are, so that both ways compute the same.
 """
 
 from typing import Any

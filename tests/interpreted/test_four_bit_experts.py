@@ -72,7 +72,10 @@ def test_experts(shape: tuple[int, int, int, int, int], group: int, tile: Tile |
     ("w13", "says"),
     [
         (Grouped(torch.zeros(4, 64, 32, dtype=torch.int8), torch.ones(4, 64, 2)), "4-bit levels in torch.int8"),
-        (Grouped(torch.zeros(4, 64, 32, dtype=torch.uint8), torch.ones(4, 64, 2).half()), "with scales of torch.float16 for x of torch.float32"),
+        (
+            Grouped(torch.zeros(4, 64, 32, dtype=torch.uint8), torch.ones(4, 64, 2).half()),
+            "scales of torch.float16 for x of torch.float32",
+        ),
         (Grouped(torch.zeros(4, 64, 32, dtype=torch.uint8), torch.ones(4, 64, 4)), "groups of 32, 64, 128 are supported"),
         (Grouped(torch.zeros(4, 32, 64, dtype=torch.uint8).mT, torch.ones(4, 64, 2)), "not contiguous"),
     ],

@@ -132,7 +132,5 @@ def by_place(x: torch.Tensor) -> torch.Tensor:
     """
     out = torch.empty_like(x)
     tokens, width = x.shape
-    _by_place_kernel[(tokens, triton.cdiv(width, COLUMNS))](
-        x, out, WIDTH=width, COLUMNS=COLUMNS, num_warps=4, **launch_options(x.device)
-    )
+    _by_place_kernel[(tokens, triton.cdiv(width, COLUMNS))](x, out, WIDTH=width, COLUMNS=COLUMNS, num_warps=4, **launch_options(x.device))
     return out
