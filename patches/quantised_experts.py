@@ -17,7 +17,10 @@ PATCH = Patch(
     hooks=(
         Hook(f"{COMPRESSED}.compressed_tensors.CompressedTensorsConfig.get_moe_scheme", "after", f"{OURS}:for_gelu", "26902f87c61d"),
         Hook(
-            f"{COMPRESSED}.schemes.compressed_tensors_wNa16_moe.CompressedTensorsWNA16TritonMoE.apply_weights", "around", f"{OURS}:run_gelu", "227e3eb5aead"
+            f"{COMPRESSED}.schemes.compressed_tensors_wNa16_moe.CompressedTensorsWNA16TritonMoE.apply_weights",
+            "around",
+            f"{OURS}:run_gelu",
+            "227e3eb5aead",
         ),
     ),
 )

@@ -63,7 +63,9 @@ def _what_works(text: Mapping[str, Any], moe: bool, capability: Capability | Non
     names = [form.name for form in FORMATS.values() if size_problem(text, form) is None]
     if not cpu_engine and capability is not None and capability < ADA:
         names = [name for name in names if not name.startswith("fp8") or not moe]
-    online = [] if moe and not cpu_engine and capability is not None and capability < ADA else ["--quantization fp8 of a bfloat16 checkpoint"]
+    online = (
+        [] if moe and not cpu_engine and capability is not None and capability < ADA else ["--quantization fp8 of a bfloat16 checkpoint"]
+    )
     return f"here work checkpoints of compressed-tensors in {', '.join(names)} (`checkpoint --quantization`)" + "".join(
         f", and {one}" for one in online
     )
@@ -97,16 +99,17 @@ def _problems(
         yield from _of_group(group, text, moe, arguments.get("moe_runner_backend"), capability, cpu_engine, gelu_experts)
 
 
-def _other_methods(
-    method: str, given: Mapping[str, Any], moe: bool, capability: Capability | None, cpu_engine: bool
-) -> Iterator[str]:
+def _other_methods(method: str, given: Mapping[str, Any], moe: bool, capability: Capability | None, cpu_engine: bool) -> Iterator[str]:
     if cpu_engine:
         yield f"quant_method {method}: the CPU reference engine reads checkpoints of compressed-tensors only"
     if moe and method in ("awq", "gptq", "awq-marlin", "gptq-marlin", "auto-round", "moe-wna16"):
         yield f"quant_method {method}: SGLang's kernels for such experts compute silu, Gemma 4's compute gelu"
-    if moe and method in ("modelopt", "modelopt-fp4", "nvfp4") and "4" in str(given.get("quant_algo", "4")) and capability is not None:
-        if capability < BLACKWELL:
-            yield f"quant_method {method} (NVFP4): before Blackwell SGLang's experts go through Marlin, which computes silu; this card has {_said(capability)}"
+    nvfp4 = method in ("modelopt", "modelopt-fp4", "nvfp4") and "4" in str(given.get("quant_algo", "4"))
+    if moe and nvfp4 and capability is not None and capability < BLACKWELL:
+        yield (
+            f"quant_method {method} (NVFP4): before Blackwell SGLang's experts go through Marlin, which computes silu; "
+            f"this card has {_said(capability)}"
+        )
     if moe and method == "fp8" and capability is not None and capability < ADA:
         yield f"quant_method fp8: SGLang's fp8 experts need compute capability 8.9, this card has {_said(capability)}"
 
@@ -152,7 +155,8 @@ def _of_int4(
     if not moe:
         return
     if not symmetric or group not in GROUPS or weights.get("actorder"):
-        yield f"{said}{'' if symmetric else ', not symmetric'}: SGLang's one kernel with gelu for 4-bit experts takes symmetric groups of 32 or 128"
+        skewed = "" if symmetric else ", not symmetric"
+        yield f"{said}{skewed}: SGLang's one kernel with gelu for 4-bit experts takes symmetric groups of 32 or 128"
     elif text["moe_intermediate_size"] % group:
         yield f"{said}: they do not divide the experts' moe_intermediate_size {text['moe_intermediate_size']}"
     if runner not in (None, "auto", "triton"):
@@ -176,7 +180,8 @@ def _of_float8(
     if inputs is None:
         yield f"{said} without quantised activations: SGLang has no such experts"
     elif (strategy, inputs.get("strategy")) not in (("tensor", "tensor"), ("channel", "token")) and strategy != "block":
-        yield f"{said} with activations by {inputs.get('strategy')}: SGLang's experts take tensor with tensor, channel with token, or blocks"
+        by = inputs.get("strategy")
+        yield f"{said} with activations by {by}: SGLang's experts take tensor with tensor, channel with token, or blocks"
     elif strategy == "channel" and not inputs.get("dynamic"):
         yield f"{said} with static activations: SGLang's experts take such weights with dynamic ones only"
     if not cpu_engine and capability is not None and capability < ADA:

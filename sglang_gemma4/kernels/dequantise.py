@@ -11,7 +11,9 @@ FLOAT8 = torch.float8_e4m3fn
 FLOAT8_MOST = float(torch.finfo(FLOAT8).max)
 
 
-def float8_weight(levels: torch.Tensor, scale: torch.Tensor, widths: Sequence[int] = (), block: Sequence[int] | None = None) -> torch.Tensor:
+def float8_weight(
+    levels: torch.Tensor, scale: torch.Tensor, widths: Sequence[int] = (), block: Sequence[int] | None = None
+) -> torch.Tensor:
     """Weights ``[..., outputs, inputs]`` in float32 from float8 levels of the same shape.
 
     Args:

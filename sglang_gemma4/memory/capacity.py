@@ -47,8 +47,7 @@ class Card:
 
 
 CARDS = {
-    name: Card(name, mib)
-    for name, mib in (("24 GB", 24_564), ("32 GB", 32_607), ("48 GB", 46_068), ("80 GB", 81_559), ("141 GB", 143_771))
+    name: Card(name, mib) for name, mib in (("24 GB", 24_564), ("32 GB", 32_607), ("48 GB", 46_068), ("80 GB", 81_559), ("141 GB", 143_771))
 }
 """An RTX 4090, an RTX 5090, an L40S, an H100 or A100, an H200."""
 KNOWN_AS = {"rtx4090": "24 GB", "l4": "24 GB", "rtx5090": "32 GB", "l40s": "48 GB", "a100": "80 GB", "h100": "80 GB", "h200": "141 GB"}
@@ -168,7 +167,9 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
     draft = real_sizes.assistant(name)
     positions = text.max_position_embeddings
     return Need(
-        weights=_weights(model_shape.parameters(config), text, form) / tp + 4 * positions * (full[0].head_dim + sliding[0].head_dim) + BUFFERS,
+        weights=_weights(model_shape.parameters(config), text, form) / tp
+        + 4 * positions * (full[0].head_dim + sliding[0].head_dim)
+        + BUFFERS,
         towers=2 * _towers(config) / tp,
         draft=2 * sum(model_shape.parameters(draft).values()) / tp,
         all_full=per_token(True, False),

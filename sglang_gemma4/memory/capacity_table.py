@@ -53,7 +53,12 @@ def table(
             for server in servers:
                 needed = capacity.need(name, kv_bytes, server.tp, scale_bytes, form)
                 for value, origin in _fractions(needed, where, server, fraction):
-                    start = [f"{name} {form.name}" if form else name, where.name, "yes" if server.mtp else "no", f"{value:.3f} ({origin})" if origin else f"{value:g}"]
+                    start = [
+                        f"{name} {form.name}" if form else name,
+                        where.name,
+                        "yes" if server.mtp else "no",
+                        f"{value:.3f} ({origin})" if origin else f"{value:g}",
+                    ]
                     lines.append(f"| {' | '.join([*start, *_row(needed, where, server, value, origin == CALCULATED, length)])} |")
     return "\n".join(lines)
 

@@ -1,7 +1,7 @@
 """Quantised checkpoints on the CPU engine, written by compressed-tensors' own library: the tokens of transformers with the same weights.
 
 transformers 5.19 reads the dense ones itself. It cannot read experts that are written one by one, so the MoE model is compared with its
-weights in float32 (``crash_repro/dequantised.py``), on an engine; ``crash_repro/quantised_router.py`` compares such an engine with transformers.
+weights in float32 (``crash_repro/dequantised.py``), on an engine; ``crash_repro/quantised_*.py`` compare such engines with transformers.
 """
 
 import json
@@ -92,7 +92,7 @@ def test_dense_models_have_the_tokens_of_transformers_own_path(
 @pytest.mark.parametrize("form", ["fp8-dynamic", "w4a16-g32", "online"])
 @pytest.mark.parametrize("family", ["tiny-26b-a4b", "tiny-e2b"])
 def test_drafts_are_accepted_as_those_for_bfloat16(nursery: Nursery, written: Written, family: str, form: str) -> None:
-    """Within 3 % over 12 prompts of 48 tokens; online: ``--quantization fp8`` of the bfloat16 checkpoint, whose assistant stays as it is."""
+    """Within 3 % over 12 prompts of 48 tokens; online: ``--quantization fp8`` of the bfloat16 checkpoint, not of its assistant."""
     plain = checkpoints.SHIPPED / family
     model, options = (plain, {"quantization": "fp8"}) if form == "online" else (written(family, form), {})
     before, after = (greedy(nursery, one, prompts(), True, 48, **flags) for one, flags in ((plain, {}), (model, options)))

@@ -71,7 +71,11 @@ def test_experts_that_no_kernel_serves_are_refused_with_what_works(given: Any, a
 
 
 def test_a_dense_model_takes_what_experts_do_not() -> None:
-    for given in (compressed({**INT4, "symmetric": False}), {"quant_method": "gptq", "bits": 4}, quantisation.config(FORMATS["fp8-dynamic"])):
+    for given in (
+        compressed({**INT4, "symmetric": False}),
+        {"quant_method": "gptq", "bits": 4},
+        quantisation.config(FORMATS["fp8-dynamic"]),
+    ):
         assert problem(config("31b", **given), A100) is None
     assert problem(config("26b-a4b", quant_method="modelopt", quant_algo="NVFP4"), B200) is None
 

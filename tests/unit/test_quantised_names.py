@@ -25,7 +25,12 @@ def test_sglang_s_name_stands_beside_the_checkpoint_s(name: str, theirs: str) ->
 
 
 def test_what_has_the_same_name_and_patterns_stay_alone() -> None:
-    names = ["lm_head", "re:.*vision_tower.*", "model.language_model.layers.0.router.proj", "model.vision_tower.encoder.layers.0.mlp.down_proj.linear"]
+    names = [
+        "lm_head",
+        "re:.*vision_tower.*",
+        "model.language_model.layers.0.router.proj",
+        "model.vision_tower.encoder.layers.0.mlp.down_proj.linear",
+    ]
     assert mapped(names, PLAIN) == names
 
 
@@ -35,7 +40,9 @@ def test_a_projection_that_the_checkpoint_has_not_follows_the_one_it_is_fused_wi
     assert mapped([at(5, "k")], attention) == [at(5, "k"), at(5, "v")]
     assert mapped([at(7, "q")], attention) == [at(7, "q"), at(7, "k"), at(7, "v")]
     assert mapped([at(4, "k"), at(4, "q")], attention) == [at(4, "k"), at(4, "q")]
-    assert mapped(["model.vision_tower.encoder.layers.5.self_attn.k_proj"], attention) == ["model.vision_tower.encoder.layers.5.self_attn.k_proj"]
+    assert mapped(["model.vision_tower.encoder.layers.5.self_attn.k_proj"], attention) == [
+        "model.vision_tower.encoder.layers.5.self_attn.k_proj"
+    ]
 
 
 def test_what_a_text_config_s_layers_lack() -> None:
@@ -69,5 +76,5 @@ def test_quantised_routers_and_tables_are_read_with_their_scales() -> None:
         found = dict(dequantised(given))
         assert set(found) == {"a.norm.weight", "layers.0.router.proj.weight", "b.mlp.down_proj.weight_scale"}
         assert torch.equal(found["layers.0.router.proj.weight"].float(), quantise.decompress(parts, form).to(torch.bfloat16).float())
-        with pytest.raises(ValueError, match="of the quantised layers.0.router.proj the checkpoint has"):
+        with pytest.raises(ValueError, match=r"of the quantised layers\.0\.router\.proj the checkpoint has"):
             list(dequantised(given[1:2]))
