@@ -55,8 +55,8 @@ def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, 
         missing = [name for name, _ in model.named_parameters() if name.endswith(_OF_QUANTISED) and name not in loaded]
         if missing and loaded and getattr(config, "ignore", None) is not None:
             raise ValueError(
-                f"the checkpoint has no {missing[0]} ({len(missing)} such tensors are missing), though its quantization_config says that the "
-                "layer is quantised; name the layer in `ignore` if it is not"
+                f"the checkpoint has no {missing[0]} ({len(missing)} such tensors are missing), though its quantization_config says that "
+                "the layer is quantised; name the layer in `ignore` if it is not"
             )
     return loaded
 
