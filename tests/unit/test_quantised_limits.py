@@ -43,6 +43,7 @@ def test_what_divides_the_model_is_let_through_on_a_hopper_and_on_the_cpu_engine
             assert problem(config(size, name)) is None
             assert problem(config(size, name), None, cpu=True) is None
     assert problem(config(size), quantization="fp8") is None
+    assert problem(config(size, "w4a16-g32"), tp_size=2) is None
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,7 @@ def test_what_divides_the_model_is_let_through_on_a_hopper_and_on_the_cpu_engine
         (quantisation.config(FORMATS["fp8-block"]), {}, H100, "blocks that divide moe_intermediate_size, which is 704"),
         (None, {"quantization": "fp8"}, A100, "--quantization fp8: SGLang's fp8 experts need compute capability 8.9"),
         (None, {"quantization": "gguf"}, H100, "GGUF"),
+        (quantisation.config(FORMATS["w4a16-g32"]), {"tp_size": 4}, H100, "--tp-size 4 splits intermediate_size 2112 within a group"),
     ],
 )
 def test_experts_that_no_kernel_serves_are_refused_with_what_works(given: Any, arguments: Any, capability: Any, said: str) -> None:
