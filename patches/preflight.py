@@ -11,7 +11,7 @@ from sglang_gemma4.patching import Hook, Patch
 
 VIEWS = "SGLANG_GEMMA4_FROZEN_VIEWS"
 ATTENTION = "SGLANG_GEMMA4_ATTENTION"
-QUANTISED = "SGLANG_GEMMA4_QUANTISED"
+FIXES = "SGLANG_GEMMA4_MODEL_FIXES"
 
 COMMAND_LINES = ("sglang.launch_server", "sglang.cli.main", "sglang.cli.__main__")
 
@@ -85,7 +85,7 @@ def check_weights(_result: None, server_args: Any) -> None:
             {name: getattr(resolved, name) for name in quantised_limits.FIELDS},
             capability=torch.cuda.get_device_capability() if torch.cuda.is_available() and torch.version.cuda else None,
             cpu_engine=switches.is_on(switches.CPU_ENGINE),
-            gelu_experts=switches.part_is_on("quantised_experts", QUANTISED),
+            gelu_experts=switches.part_is_on("quantised_experts", FIXES),
         )
 
 

