@@ -11,6 +11,7 @@ from sglang_gemma4.patching import Hook, Patch
 
 VIEWS = "SGLANG_GEMMA4_FROZEN_VIEWS"
 ATTENTION = "SGLANG_GEMMA4_ATTENTION"
+FIXES = "SGLANG_GEMMA4_MODEL_FIXES"
 
 COMMAND_LINES = ("sglang.launch_server", "sglang.cli.main", "sglang.cli.__main__")
 
@@ -23,12 +24,13 @@ def is_command_line() -> bool:
 
 def check_arguments(server_args: Any) -> None:
     """Run the preflight checks on a ``ServerArgs``; a command line ends with one line, an Engine call raises ``PreflightError``."""
-    from sglang_gemma4.diagnostics import preflight
+    from sglang_gemma4.diagnostics import preflight, quantised_limits
 
     if getattr(server_args, "_resolution_finished", False):  # in a child process: checked by its parent
         return
     with one_line():
         preflight.check({name: getattr(server_args, name, None) for name in preflight.FIELDS})
+        quantised_limits.refuse_gguf(str(getattr(server_args, "model_path", "")))
 
 
 def check_mtp(_result: None, server_args: Any) -> None:
@@ -66,6 +68,33 @@ def check_cache(_result: None, server_args: Any) -> None:
         preflight.check_cache_type(shared, resolved.kv_cache_dtype, (prefill, decode) if verifies else (prefill,), read_by_us)
 
 
+def check_weights(_result: None, server_args: Any) -> None:
+    """At the same point: the model's config is read by now."""
+    import torch
+    from sglang.srt.arg_groups.model_override_base import model_config_of, resolved_view
+
+    from sglang_gemma4.diagnostics import quantised_limits
+    from sglang_gemma4.models import config_files
+
+    resolved, config = resolved_view(server_args), model_config_of(server_args).hf_config
+    if not any(name in config_files.ARCHITECTURES for name in config.architectures or ()):
+        return
+    with one_line():
+        quantised_limits.check(
+            config.to_dict(),
+            {name: getattr(resolved, name) for name in quantised_limits.FIELDS},
+            capability=torch.cuda.get_device_capability() if torch.cuda.is_available() and torch.version.cuda else None,
+            cpu_engine=switches.is_on(switches.CPU_ENGINE),
+            gelu_experts=switches.part_is_on("quantised_experts", FIXES),
+        )
+
+
+def check_model(_result: None, server_args: Any) -> None:
+    """After ``handle_model_specific_adjustments``."""
+    check_cache(None, server_args)
+    check_weights(None, server_args)
+
+
 @contextmanager
 def one_line() -> Iterator[None]:
     """Within it a ``PreflightError`` ends a command line with its message alone."""
@@ -88,6 +117,6 @@ PATCH = Patch(
     hooks=(
         Hook("sglang.srt.server_args.ServerArgs.resolve_once", "before", check_arguments, "7822e7d5cefd"),
         Hook("sglang.srt.arg_groups.speculative_hook._handle_frozen_kv_mtp", "after", check_mtp, "7b0aa090be25"),
-        Hook("sglang.srt.arg_groups.model_hook.handle_model_specific_adjustments", "after", check_cache, "1c321ef6fec8"),
+        Hook("sglang.srt.arg_groups.model_hook.handle_model_specific_adjustments", "after", check_model, "1c321ef6fec8"),
     ),
 )

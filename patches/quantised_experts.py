@@ -7,7 +7,7 @@ OURS = "sglang_gemma4.models.layers.expert_activation"
 COMPRESSED = "sglang.srt.layers.quantization.compressed_tensors"
 
 PATCH = Patch(
-    switch="SGLANG_GEMMA4_QUANTISED",
+    switch="SGLANG_GEMMA4_MODEL_FIXES",
     why="Stock takes Marlin for 4-bit experts, which has silu only, and its Triton scheme asserts silu before a runner that knows gelu: "
     "the first batch ends the server.",
     evidence="compressed_tensors_wNa16_moe.py:454, 558 · moe_runner/marlin.py:143 · moe_runner/triton_utils/fused_moe.py:836 · "

@@ -7,7 +7,7 @@ OURS = "sglang_gemma4.models.quantised_checkpoint"
 MODELS = "sglang.srt.models"
 
 PATCH = Patch(
-    switch="SGLANG_GEMMA4_QUANTISED",
+    switch="SGLANG_GEMMA4_CONFIGS",
     why="Stock compares ignore lists with its own names: the tower's q, k, v, gate and up (there ….q_proj.linear) become quantised layers "
     "without weights, K = V layers raise, and quantised routers are read without their scales.",
     evidence="srt/layers/quantization/compressed_tensors/utils.py:27-77 · srt/layers/clippable_linear.py:142, 266 · gemma4_causal.py:198 · "

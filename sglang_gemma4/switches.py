@@ -71,18 +71,14 @@ RESERVE_GIB = "SGLANG_GEMMA4_RESERVE_GIB"
 NO_SWITCHES = (WITHOUT, DEBUG_DIR, CACHE_DIR, SHARED_WEIGHTS, VLLM_PYTHON, BESIDE_TOKENS, BESIDE_GAP, REQUEST_TOKENS, RESERVE_GIB)
 
 _TABLE = (
-    Switch("SGLANG_GEMMA4_CONFIGS", True, "correctness", "Text-only and unified checkpoints load as transformers 5.19 saves them."),
+    Switch(
+        "SGLANG_GEMMA4_CONFIGS", True, "correctness", "Text-only, unified and quantised checkpoints load as transformers names their parts."
+    ),
     Switch(
         "SGLANG_GEMMA4_MODEL_FIXES",
         True,
         "correctness",
         "Router scale, gelu, window, page tables, and KV sent between servers, are as the config asks.",
-    ),
-    Switch(
-        "SGLANG_GEMMA4_QUANTISED",
-        True,
-        "correctness",
-        "Quantised checkpoints load with the layers they leave alone; their experts compute gelu.",
     ),
     Switch(
         "SGLANG_GEMMA4_WEIGHT_UPDATES", True, "correctness", "Nothing stale is left after a weight update, or after memory was released."

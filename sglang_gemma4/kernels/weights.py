@@ -1,8 +1,10 @@
-"""The formats of weights that kernels of few rows read: numbers of the activation's type, or fp8 levels with a scale for each output.
+"""The formats of weights that kernels of few rows read: numbers of the activation's type, fp8 levels with a scale for each output, or 4-bit
+levels with a scale for each group of inputs (experts only).
 
 A format is data of a kernel, not a copy of it: what it loads is converted in registers to the activation's type, and the sums, in float32,
-are multiplied by the scale. Every e4m3 level is exact in bfloat16 and float16, so the product is as exact as one with dequantised weights in
-float32. Activations are not rounded to fp8, as SGLang's own fp8 products do: ours differ from those by that rounding, toward the exact one.
+are multiplied by the scale. Every e4m3 level is exact in bfloat16 and float16, so the product is as exact as one with dequantised weights
+in float32. Activations are not rounded to fp8, as SGLang's own fp8 products do: ours differ from those by that rounding, toward the exact
+one.
 """
 
 import functools
@@ -43,7 +45,36 @@ class Scaled:
         return Scaled(self.levels[:outputs], self.scale[:outputs])
 
 
-Weight = torch.Tensor | Scaled
+@dataclass(frozen=True)
+class Grouped:
+    """A 4-bit weight: input ``i`` of an output is its level minus 8, times the scale of the group that ``i`` is in.
+
+    ``levels``: ``[..., outputs, width / 2]`` uint8, the first of two inputs in the low bits, contiguous. ``scale``: ``[..., outputs,
+    width / group]`` of the activation's type, contiguous.
+    """
+
+    levels: torch.Tensor
+    scale: torch.Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the values."""
+        return torch.Size((*self.levels.shape[:-1], 2 * self.levels.shape[-1]))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.levels.device
+
+    @property
+    def group(self) -> int:
+        """Inputs that share a scale."""
+        return self.shape[-1] // self.scale.shape[-1]
+
+
+GROUPS = (32, 64, 128)
+"""Inputs a group that kernels take."""
+Weight = torch.Tensor | Scaled | Grouped
 
 
 def scaled(levels: torch.Tensor, scale: torch.Tensor) -> Scaled:
@@ -64,19 +95,34 @@ def scaled(levels: torch.Tensor, scale: torch.Tensor) -> Scaled:
 
 
 def levels_of(weight: Weight) -> torch.Tensor:
-    """What a kernel loads."""
+    """What a kernel loads; of 4-bit weights words of eight inputs, int32."""
+    if isinstance(weight, Grouped):
+        return weight.levels.view(torch.int32)
     return weight.levels if isinstance(weight, Scaled) else weight
 
 
 def scale_of(weight: Weight) -> tuple[torch.Tensor | int | None, ...]:
-    """A kernel's arguments: the scales and their strides; as many times None for a weight without."""
+    """A kernel's arguments: the scales and their strides by expert and output; as many times None for a weight without.
+
+    Scales of groups are contiguous, so their strides are not passed.
+    """
     if isinstance(weight, Scaled):
         return (weight.scale, *weight.scale.stride())
+    if isinstance(weight, Grouped):
+        return (weight.scale, *(None,) * (weight.levels.dim() - 1))
     return (None,) * weight.dim()
+
+
+def words_in_group(weight: Weight) -> int:
+    """Words that share a scale; 0 for a weight that is not :class:`Grouped`."""
+    return weight.group // 8 if isinstance(weight, Grouped) else 0
 
 
 def dequantised(weight: Weight) -> torch.Tensor:
     """The values in float32, of the weight's shape."""
+    if isinstance(weight, Grouped):
+        levels = torch.stack((weight.levels & 15, weight.levels >> 4), dim=-1).flatten(-2).float() - 8
+        return levels * weight.scale.float().repeat_interleave(weight.group, -1)
     return weight.levels.float() * weight.scale.float().unsqueeze(-1) if isinstance(weight, Scaled) else weight.float()
 
 
@@ -93,6 +139,8 @@ def as_type(levels, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
 
 def reason_against_weight(x: torch.Tensor, weight: Weight) -> str | None:
     """Why a weight's format does not fit ``x``, or None; shapes are not looked at."""
+    if isinstance(weight, Grouped):
+        return _reason_against_grouped(x, weight)
     if not isinstance(weight, Scaled):
         return None if weight.dtype == x.dtype else f"the weight is {weight.dtype} and x {x.dtype}"
     if weight.levels.dtype != FP8 or weight.scale.dtype != torch.float32:
@@ -100,6 +148,19 @@ def reason_against_weight(x: torch.Tensor, weight: Weight) -> str | None:
     if weight.scale.shape != weight.levels.shape[:-1]:
         return f"scales {tuple(weight.scale.shape)} for levels {tuple(weight.levels.shape)}"
     return reason_against_fp8(x.device)
+
+
+def _reason_against_grouped(x: torch.Tensor, weight: Grouped) -> str | None:
+    levels, scale = weight.levels, weight.scale
+    if levels.dtype != torch.uint8 or scale.dtype != x.dtype:
+        return f"4-bit levels in {levels.dtype} with scales of {scale.dtype} for x of {x.dtype}; torch.uint8 and x's are supported"
+    if levels.shape[:-1] != scale.shape[:-1] or weight.shape[-1] % scale.shape[-1] or weight.group not in GROUPS:
+        return f"levels {tuple(levels.shape)} with scales {tuple(scale.shape)}; groups of {', '.join(map(str, GROUPS))} are supported"
+    if not (levels.is_contiguous() and scale.is_contiguous()) or levels.data_ptr() % 16:
+        return "levels or scales are not contiguous, or do not begin at a multiple of 16 bytes"
+    if x.is_cuda and x.dtype != torch.bfloat16:
+        return f"x is {x.dtype}; 4-bit weights are multiplied by bfloat16"
+    return None
 
 
 @functools.cache

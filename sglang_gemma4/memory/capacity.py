@@ -6,6 +6,8 @@ from typing import Any
 
 from sglang_gemma4.memory import reserve, swa_ratio, swa_sizing
 from sglang_gemma4.models.schedule import prefill_sizes
+from sglang_gemma4.tiny import quantisation
+from sglang_gemma4.tiny.quantisation import Format
 
 GIB, MIB = reserve.GIB, reserve.MIB
 EVICTION_INTERVAL = 128  # tokens; SGLANG_SWA_EVICTION_INTERVAL
@@ -44,9 +46,11 @@ class Card:
         return 8 if self.mib < 20 * 1024 else 48 if self.mib < 35 * 1024 else 32 if self.mib < 60 * 1024 else 256
 
 
-CARDS = {"24 GB": Card("24 GB", 24_564), "48 GB": Card("48 GB", 46_068), "80 GB": Card("80 GB", 81_559), "141 GB": Card("141 GB", 143_771)}
-"""An RTX 4090, an L40S, an H100 or A100, an H200."""
-KNOWN_AS = {"rtx4090": "24 GB", "l4": "24 GB", "l40s": "48 GB", "a100": "80 GB", "h100": "80 GB", "h200": "141 GB"}
+CARDS = {
+    name: Card(name, mib) for name, mib in (("24 GB", 24_564), ("32 GB", 32_607), ("48 GB", 46_068), ("80 GB", 81_559), ("141 GB", 143_771))
+}
+"""An RTX 4090, an RTX 5090, an L40S, an H100 or A100, an H200."""
+KNOWN_AS = {"rtx4090": "24 GB", "l4": "24 GB", "rtx5090": "32 GB", "l40s": "48 GB", "a100": "80 GB", "h100": "80 GB", "h200": "141 GB"}
 
 
 def card(said: str) -> Card:
@@ -131,13 +135,14 @@ class Pools:
         return fit if self.limit is None else min(fit, self.limit)
 
 
-def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0) -> Need:
-    """What one of ``tp`` ranks needs for a real size with bfloat16 weights, from its config.
+def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, form: Format | None = None) -> Need:
+    """What one of ``tp`` ranks needs for a real size, from its config.
 
-    ``kv_bytes`` of an element of the KV cache, ``scale_bytes`` of each token's head beside its elements.
+    ``kv_bytes`` of an element of the KV cache, ``scale_bytes`` of each token's head beside its elements. ``form`` of the linear layers of
+    the language model; routers, embeddings, norms, towers and the draft stay in bfloat16.
 
     Raises:
-        ValueError: the size is unknown, or ``tp`` does not divide its query heads.
+        ValueError: the size is unknown, the format does not divide it, or ``tp`` does not divide its query heads.
     """
     import transformers
 
@@ -147,6 +152,8 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0) ->
     if name not in real_sizes.SIZES:
         raise ValueError(f"unknown size {name!r}; there are {', '.join(real_sizes.SIZES)}")
     config = real_sizes.target(name)
+    if form is not None:
+        quantisation.check_sizes(name, config["text_config"], form)
     text = model_shape.text_config(config)
     layers = model_shape.layers(text)
     if tp < 1 or layers[0].heads % tp:
@@ -160,7 +167,9 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0) ->
     draft = real_sizes.assistant(name)
     positions = text.max_position_embeddings
     return Need(
-        weights=2 * sum(model_shape.parameters(config).values()) / tp + 4 * positions * (full[0].head_dim + sliding[0].head_dim) + BUFFERS,
+        weights=_weights(model_shape.parameters(config), text, form) / tp
+        + 4 * positions * (full[0].head_dim + sliding[0].head_dim)
+        + BUFFERS,
         towers=2 * _towers(config) / tp,
         draft=2 * sum(model_shape.parameters(draft).values()) / tp,
         all_full=per_token(True, False),
@@ -174,6 +183,15 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0) ->
         text=text,
         vision=transformers.Gemma4Config(vision_config=config["vision_config"]).vision_config,
     )
+
+
+def _weights(parameters: dict[str, int], text: Any, form: Format | None) -> float:
+    """Bytes of the language model's weights and scales; during the load of ``--quantization fp8`` it is the bfloat16 model's."""
+    if form is None:
+        return 2.0 * sum(parameters.values())
+    routers = text.hidden_size * text.num_experts * text.num_hidden_layers if text.enable_moe_block else 0
+    linear = parameters["dense gemm"] + parameters["moe experts"] - routers
+    return linear * form.bytes_per_weight + 2.0 * (sum(parameters.values()) - linear)
 
 
 def _towers(config: dict[str, Any]) -> int:

@@ -1,11 +1,15 @@
 """``sglang-gemma4 capacity``: which model fits which card, with how many tokens and requests at once, stock beside this package."""
 
 import argparse
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from sglang_gemma4.memory import capacity, given
 from sglang_gemma4.memory.capacity import GIB, Card, Need, Pools, Server
+from sglang_gemma4.tiny import quantisation
+from sglang_gemma4.tiny.quantisation import FORMATS, Format, format_of, size_problem
+from sglang_gemma4.tiny.real_sizes import SIZES, target
 
 PROMPTS, ANSWER = (500, 2000, 8000, 32_000), 500
 """Tokens of the requests in the table."""
@@ -22,6 +26,7 @@ def table(
     kv_bytes: float,
     length: int | None,
     scale_bytes: float = 0,
+    forms: Sequence[Format | None] = (None,),
 ) -> str:
     """Markdown table of tokens and requests at once for each size, card and server, or that the model does not fit.
 
@@ -29,6 +34,7 @@ def table(
         fraction: --mem-fraction-static; None: SGLang's own, and the one that the calculated reserve leaves.
         length: ``SGLANG_GEMMA4_REQUEST_TOKENS``, or None.
         scale_bytes: of each token's head in the KV cache, beside its elements.
+        forms: of the weights, None: bfloat16; those that do not divide a size have no row of it.
     """
     prompts = ", ".join(f"{prompt:,}" for prompt in PROMPTS)
     heads = [
@@ -40,12 +46,19 @@ def table(
         *(f"{arm}: {what}" for arm in ("stock", "package") for what in ("tokens", prompts)),
     ]
     lines = [f"| {' | '.join(heads)} |", "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |"]
-    for name in names:
+    for name, form in itertools.product(names, forms):
+        if form is not None and name in SIZES and size_problem(target(name)["text_config"], form):
+            continue
         for where in cards:
             for server in servers:
-                needed = capacity.need(name, kv_bytes, server.tp, scale_bytes)
+                needed = capacity.need(name, kv_bytes, server.tp, scale_bytes, form)
                 for value, origin in _fractions(needed, where, server, fraction):
-                    start = [name, where.name, "yes" if server.mtp else "no", f"{value:.3f} ({origin})" if origin else f"{value:g}"]
+                    start = [
+                        f"{name} {form.name}" if form else name,
+                        where.name,
+                        "yes" if server.mtp else "no",
+                        f"{value:.3f} ({origin})" if origin else f"{value:g}",
+                    ]
                     lines.append(f"| {' | '.join([*start, *_row(needed, where, server, value, origin == CALCULATED, length)])} |")
     return "\n".join(lines)
 
@@ -98,7 +111,7 @@ def add_command(commands: Any) -> None:
     )
     parser.add_argument("names", nargs="*", metavar="SIZE", help="e2b, e4b, 26b-a4b, 31b (default: all)")
     parser.add_argument(
-        "--card", action="append", metavar="CARD", help="H100, L40S, ..., 24, 48, 80, 141 (GB; default: these four), or GiB"
+        "--card", action="append", metavar="CARD", help="H100, L40S, ..., 24, 32, 48, 80, 141 (GB; default: these five), or GiB"
     )
     parser.add_argument("--mtp", choices=("yes", "no"), help="with or without a draft (default: both)")
     parser.add_argument("--mem-fraction-static", type=float, metavar="F", help="SGLang's flag; one row for it")
@@ -111,6 +124,12 @@ def add_command(commands: Any) -> None:
     )
     parser.add_argument("--kv-bytes", type=float, default=2, metavar="B", help="bytes of a KV element: 2 for bfloat16, 1 for fp8")
     parser.add_argument("--kv-cache-dtype", choices=WITH_SCALES, help="SGLang's flag: one byte an element and a scale for each head")
+    parser.add_argument(
+        "--quantization",
+        action="append",
+        metavar="FORMAT",
+        help=f"of the weights: bfloat16 (the default), {', '.join(FORMATS)}, or all; may be given several times",
+    )
     parser.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks; tokens are per rank, which is per model")
     parser.set_defaults(run=_run)
 
@@ -143,5 +162,15 @@ def _run(arguments: argparse.Namespace) -> int:
     ]
     kv_bytes, scale_bytes = (1, 4) if arguments.kv_cache_dtype else (arguments.kv_bytes, 0)
     names = arguments.names or list(real_sizes.SIZES)
-    print(table(names, cards, servers, fraction, kv_bytes, given.request_tokens(), scale_bytes))
+    forms = _forms(arguments.quantization or ["bfloat16"])
+    for name, form in itertools.product(arguments.names if arguments.quantization and "all" not in arguments.quantization else [], forms):
+        if form is not None and name in SIZES:
+            quantisation.check_sizes(name, target(name)["text_config"], form)
+    print(table(names, cards, servers, fraction, kv_bytes, given.request_tokens(), scale_bytes, forms))
     return 0
+
+
+def _forms(said: Sequence[str]) -> list[Format | None]:
+    """The formats asked for, None: bfloat16."""
+    names = ["bfloat16", *FORMATS] if "all" in said else said
+    return [None if name == "bfloat16" else format_of(name) for name in names]

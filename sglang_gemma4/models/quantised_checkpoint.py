@@ -39,8 +39,9 @@ def _is_gemma4(model_config: Any) -> bool:
 
 
 def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
-    """Around ``load_weights``: a quantised checkpoint's routers and tables are dequantised for layers that are not, and a first load that
-    leaves a quantised layer without its tensors ends.
+    """Around ``load_weights``: a quantised checkpoint's routers and tables are dequantised for layers that are not quantised.
+
+    A first load that leaves a quantised layer without its tensors ends.
 
     Raises:
         ValueError: a quantised layer found none of its tensors in the checkpoint, or half of a dequantised one's are missing.
@@ -54,8 +55,8 @@ def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, 
         missing = [name for name, _ in model.named_parameters() if name.endswith(_OF_QUANTISED) and name not in loaded]
         if missing and loaded and getattr(config, "ignore", None) is not None:
             raise ValueError(
-                f"the checkpoint has no {missing[0]} ({len(missing)} such tensors are missing), though its quantization_config says that the "
-                "layer is quantised; name the layer in `ignore` if it is not"
+                f"the checkpoint has no {missing[0]} ({len(missing)} such tensors are missing), though its quantization_config says that "
+                "the layer is quantised; name the layer in `ignore` if it is not"
             )
     return loaded
 

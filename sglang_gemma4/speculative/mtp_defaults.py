@@ -55,11 +55,11 @@ def missing(arguments: Mapping[str, Any]) -> dict[str, Any]:
     config = read_config(str(draft), "assistant", arguments.get("speculative_draft_model_revision"), arguments.get("download_dir"))
     if config is None or not is_assistant(config):
         return found
-    if arguments.get("quantization") and not arguments.get("speculative_draft_model_quantization"):
+    typed = arguments.get("quantization") and not arguments.get("speculative_draft_model_quantization")
+    if typed and not config.get("quantization_config"):
         # Else SGLang takes the target's for the draft too (srt/arg_groups/serving_hook.py:685): an assistant in bfloat16 would be quantised
         # as it is loaded, or be asked for a quantization_config that it does not have. One that has its own keeps it.
-        if not config.get("quantization_config"):
-            found["speculative_draft_model_quantization"] = "unquant"
+        found["speculative_draft_model_quantization"] = "unquant"
     if arguments.get("speculative_algorithm") is None:
         found["speculative_algorithm"] = "NEXTN"
     steps, topk = arguments.get("speculative_num_steps"), arguments.get("speculative_eagle_topk")

@@ -61,7 +61,12 @@ def _quantised_config(name: str, files: dict[str, Any], form: quantisation.Forma
 def _quantised_files(name: str, files: dict[str, Any], form: quantisation.Format) -> dict[str, Any]:
     """A shipped checkpoint's files, its weights quantised by compressed-tensors; this part needs torch and transformers."""
     quantisation.check_sizes(name, json.loads(files["config.json"].read_text())["text_config"], form)
-    from sglang_gemma4.tiny import calibration, quantise
+    try:
+        from sglang_gemma4.tiny import calibration, quantise
+    except ModuleNotFoundError as missing:
+        raise ValueError(
+            f"--quantization {form.name} of {name}: {missing.name} is not installed; it comes with SGLang (pip install sglang)"
+        ) from missing
 
     scales = calibration.input_scales(SHIPPED / name) if form.name == "fp8-static" else None
     return {**files, **quantise.quantised(SHIPPED / name, form, scales)}

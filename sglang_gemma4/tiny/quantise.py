@@ -10,8 +10,8 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import compressed_tensors
 import torch
 
 from sglang_gemma4.tiny.quantisation import Format, config
@@ -53,7 +53,7 @@ def quantised(
             tensors[name] = tensor
             ignored.append(layer)
     settings = json.loads((folder / "config.json").read_text())
-    settings["quantization_config"] = {**config(form, ignored), "version": _version()}
+    settings["quantization_config"] = {**config(form, ignored), "version": str(compressed_tensors.__version__)}
     return {
         "config.json": (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode(),
         "model.safetensors": safetensors.torch.save(tensors, metadata={"format": "pt"}),
@@ -106,9 +106,3 @@ def _one_by_one(state: dict[str, torch.Tensor]) -> list[tuple[str, torch.Tensor]
             names = ("gate_proj", "up_proj") if experts[2] == "gate_up_proj" else ("down_proj",)
             found += [(f"{experts[1]}.{number}.{part}.weight", value) for part, value in zip(names, parts, strict=True)]
     return found
-
-
-def _version() -> str:
-    import compressed_tensors
-
-    return str(compressed_tensors.__version__)

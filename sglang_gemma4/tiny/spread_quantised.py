@@ -87,7 +87,7 @@ def levels_of(name: str, beside: Mapping[str, Any]) -> str | None:
 def _holds_levels(tensor: Any) -> bool:
     import torch
 
-    return tensor.dtype == torch.int32 or (torch.is_floating_point(tensor) and tensor.element_size() == 1)
+    return bool(tensor.dtype == torch.int32 or (torch.is_floating_point(tensor) and tensor.element_size() == 1))
 
 
 def _packs_inputs(qweight: str, beside: Mapping[str, Any]) -> bool:

@@ -4,8 +4,9 @@
 
 ``fp8-steps``: compressed-tensors' FP8 (a scale for each output), stock beside the package; ``bf16-steps``: the package's own bfloat16 at
 the same batches, alone, since two models do not fit; ``fp8-pair``: both fp8 engines at a time over shorter contexts; ``fp8-online``:
-``--quantization fp8``, which holds the bfloat16 weights while it loads (49 GiB), so one engine at a time. The drafts are simulated
-(accept length 2.8) and the assistant stays in bfloat16 in every arm. Tests have no dry run, nor has online fp8, which a flag asks for.
+``--quantization fp8``, which holds the bfloat16 weights while it loads (49 GiB), so one engine at a time; ``int4-steps``: 4 bits in groups
+of 32. The drafts are simulated (accept length 2.8) and the assistant stays in bfloat16 in every arm. Tests have no dry run, nor has online
+fp8, which a flag asks for.
 """
 
 import shlex
@@ -21,12 +22,14 @@ POOL = "--max-total-tokens=66000 --swa-full-tokens-ratio=1.0 --mem-fraction-stat
 """For 80 requests of 780 tokens: 14 GiB."""
 PAIR = f"{ONE} --max-total-tokens=33000 --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.97 --sleep-on-idle"
 """Two engines of 27 GiB of weights with 7 GiB of KV each."""
+G = "SGLANG_GEMMA4"
 DRAFT = "--speculative-draft-model-quantization=unquant"
+FIXED = f"--arm fixed:stock,mtp,{DRAFT},{G}_MODEL_FIXES=1,{G}_CONFIGS=1"
+"""Stock's kernels of 4-bit experts with the patch without which its first batch ends the server."""
 STOCK, PACKAGE = f"--arm stock:stock,mtp,{DRAFT}", f"--arm package:package,mtp,{DRAFT}"
 STEPS = "--batches 1,8,32,80 --step-tokens 700,80 --rounds 1 --repetitions 3"
-FP8 = "--quantization fp8-dynamic"
+FP8, INT4 = "--quantization fp8-dynamic", "--quantization w4a16-g32"
 ONLINE = "--quantization=fp8"
-G = "SGLANG_GEMMA4"
 WIDE = "'26B qkv, sliding' '26B o, full' '26B gate and up' '26B down'"
 
 
@@ -43,22 +46,21 @@ def sweep(name: str, seconds: int, decides: str, words: str) -> Stage:
 
 def steps(name: str, seconds: int, decides: str, words: str, flags: str) -> Stage:
     """A bench of 26B-A4B; its dry run has no stock, which crashes with MTP where drafting and scheduling do not overlap, as on a CPU."""
-    made, (dry,) = (
-        bench(name, seconds, decides, "26b-a4b", words, flags),
-        bench(name, 0, "", "26b-a4b", words.replace(STOCK, ""), flags).dry,
-    )
+    without = words.replace(STOCK, "").replace(FIXED, "")
+    made = bench(name, seconds, decides, "26b-a4b", words, flags)
+    (dry,) = bench(name, seconds, decides, "26b-a4b", without, flags).dry
     return replace(made, dry=() if ONLINE in words else (dry,))
 
 
 STAGES: tuple[Stage, ...] = (
-    tests("quant-tests", 240, "kernels of fp8 weights against float32", "-n 8 tests/gpu/test_kernels_quantised.py", beside=False),
+    tests("quant-tests", 300, "kernels of fp8 weights against float32", "-n 8 tests/gpu/test_kernels_quantised.py", beside=False),
     sweep("quant-linear", 150, "fp8 products of few rows against SGLang's and ours of bfloat16",
           f"linear-fp8 --rows 1 4 16 32 64 --product {WIDE}"),
     sweep("quant-linear-tiles", 150, "their tiles", f"linear-fp8 --rows 1 4 32 --product {WIDE} --tune 8"),
     sweep("quant-experts", 150, "fp8 experts against SGLang's and ours of bfloat16", "experts-fp8 --scales output"),
     sweep("quant-experts-tiles", 150, "their tiles", "experts-fp8 --scales output --tokens 4 32 320 --tune 30"),
-    steps("fp8-steps", 420, "README: steps with MTP of fp8, stock beside", f"{FP8} {STOCK} {PACKAGE} {STEPS}", f"{ONE} {POOL}"),
-    steps("bf16-steps", 240, "the same steps in bfloat16", f"--arm package:package,mtp {STEPS}", f"{ONE} {POOL}"),
+    steps("fp8-steps", 560, "README: steps with MTP of fp8, stock beside", f"{FP8} {STOCK} {PACKAGE} {STEPS}", f"{ONE} {POOL}"),
+    steps("bf16-steps", 300, "the same steps in bfloat16", f"--arm package:package,mtp {STEPS}", f"{ONE} {POOL}"),
     steps("fp8-pair", 320, "both fp8 engines at a time",
           f"{FP8} --together 2 {STOCK} {PACKAGE} --batches 1,8,32,80 --step-tokens 300,80 --repetitions 3", PAIR),
     steps("fp8-profile", 300, "what an fp8 step is made of, beside the card's floor",
@@ -68,7 +70,12 @@ STAGES: tuple[Stage, ...] = (
           f"{FP8} --together 2 {PACKAGE} {off('rows', 'few_row_linear')} {off('tokens', 'few_token_experts')} "
           f"{off('groups', 'grouped_experts')} {off('overlap', 'dense_beside_experts')} --batches 1,8,32,80 --step-tokens 300,80 "
           "--repetitions 3", PAIR),
-    steps("fp8-online", 420, "the same of --quantization fp8",
+    sweep("int4-experts", 300, "4-bit experts against SGLang's Triton and Marlin and ours of bfloat16", "experts-int4"),
+    sweep("int4-chunk", 120, "the same of a prefill: whether Triton's or Marlin's", "experts-int4 --tokens 2048 8192 --ways SGLang"),
+    sweep("int4-experts-tiles", 150, "their tiles", "experts-int4 --tokens 4 32 320 --tune 30"),
+    steps("int4-steps", 580, "README: steps with MTP of 4 bits, stock's kernels beside", f"{INT4} {FIXED} {PACKAGE} {STEPS}",
+          f"{ONE} {POOL}"),
+    steps("fp8-online", 580, "the same of --quantization fp8",
           f"{STOCK.replace(DRAFT, f'{DRAFT},{ONLINE}')} {PACKAGE.replace(DRAFT, f'{DRAFT},{ONLINE}')} {STEPS}",
           f"{ONE} {POOL}"),
 )  # fmt: skip

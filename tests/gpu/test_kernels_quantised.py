@@ -1,4 +1,4 @@
-"""Products with fp8 weights on a card, bfloat16 rows, against float32 products with the dequantised weights; and beside SGLang's own."""
+"""Products with fp8 and 4-bit weights on a card, bfloat16 rows, against float32 products with the values; and beside SGLang's own."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear,
 from sglang_gemma4.kernels.experts import few_token_experts as few
 from sglang_gemma4.kernels.experts.expert_routing import expert_routing
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
-from sglang_gemma4.kernels.weights import FP8, Scaled, dequantised, scaled
+from sglang_gemma4.kernels.weights import FP8, Grouped, Scaled, Weight, dequantised, scaled
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 
@@ -18,7 +18,8 @@ HIDDEN, INNER, EXPERTS, TOPK = 2816, 704, 128, 8
 TOLERANCE = 2e-2
 """Of values of about 1: one rounding to bfloat16 and float32 sums in another order; two roundings where the activation is inside."""
 EXPERTS_NORM = 6e-3
-"""Of the difference's norm to the reference's: the activation and each expert's row are rounded to bfloat16 before they are summed."""
+"""Of the difference's norm to the reference's: the activation, each expert's row and 4-bit weights (times their scale) are rounded to
+bfloat16 before they are summed, each by 2^-9 at most."""
 
 
 @pytest.fixture(autouse=True)
@@ -62,25 +63,46 @@ def test_every_level_is_exact() -> None:
     assert torch.equal(found[finite], 0.5 * numbers[finite])
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["a scale for each output", "a scale for each expert"])
-def experts(request: pytest.FixtureRequest) -> tuple[Scaled, Scaled]:
+def grouped_weight(*shape: int, group: int) -> Grouped:
+    """Every level; scales that differ."""
+    levels = torch.randint(0, 256, (*shape[:-1], shape[-1] // 2), dtype=torch.uint8, device="cuda")
+    scale = (0.5 + torch.rand(*shape[:-1], shape[-1] // group, device="cuda")) * shape[-1] ** -0.5 / 4.6
+    return Grouped(levels, scale.bfloat16())
+
+
+KINDS = {
+    "fp8, a scale for each output": lambda *shape: weight_of(*shape),
+    "fp8, a scale for each expert": lambda *shape: weight_of(*shape, per_output=False),
+    "4 bits, groups of 32": lambda *shape: grouped_weight(*shape, group=32),
+    "4 bits, groups of 64": lambda *shape: grouped_weight(*shape, group=64),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def experts(request: pytest.FixtureRequest) -> tuple[Weight, Weight]:
     torch.manual_seed(5)
-    per_output = request.param
-    return weight_of(EXPERTS, 2 * INNER, HIDDEN, per_output=per_output), weight_of(EXPERTS, HIDDEN, INNER, per_output=per_output)
+    make = KINDS[request.param]
+    return make(EXPERTS, 2 * INNER, HIDDEN), make(EXPERTS, HIDDEN, INNER)
 
 
-def expected(x: torch.Tensor, w13: Scaled, w2: Scaled, shares: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+def values_of(weight: Weight, expert: int) -> torch.Tensor:
+    """``[outputs, width]`` float32."""
+    if isinstance(weight, Grouped):
+        return dequantised(Grouped(weight.levels[expert], weight.scale[expert]))
+    assert isinstance(weight, Scaled)
+    return dequantised(Scaled(weight.levels.view(torch.uint8)[expert].view(FP8), weight.scale[expert]))
+
+
+def expected(x: torch.Tensor, w13: Weight, w2: Weight, shares: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """``[tokens, hidden]`` float32, an expert at a time."""
     out = torch.zeros(x.shape, device="cuda")
     for expert in ids.unique().tolist():
         if expert < 0:
             continue
         token, place = (ids == expert).nonzero(as_tuple=True)
-        first = dequantised(Scaled(w13.levels.view(torch.uint8)[expert].view(FP8), w13.scale[expert]))
-        second = dequantised(Scaled(w2.levels.view(torch.uint8)[expert].view(FP8), w2.scale[expert]))
-        gate, up = (x[token].float() @ first.T).chunk(2, -1)
+        gate, up = (x[token].float() @ values_of(w13, expert).T).chunk(2, -1)
         act = torch.nn.functional.gelu(gate, approximate="tanh") * up * shares[token, place, None]
-        out.index_add_(0, token, act @ second.T)
+        out.index_add_(0, token, act @ values_of(w2, expert).T)
     return out
 
 
@@ -90,7 +112,7 @@ def off_by(found: torch.Tensor, reference: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("dropped", [0.0, 0.4])
 @pytest.mark.parametrize("tokens", [1, 2, 4, 15, 16, 17, 32, 64, 193, 320])
-def test_experts(experts: tuple[Scaled, Scaled], tokens: int, dropped: float) -> None:
+def test_experts(experts: tuple[Weight, Weight], tokens: int, dropped: float) -> None:
     torch.manual_seed(tokens)
     x = torch.randn(tokens, HIDDEN, device="cuda").bfloat16()
     ids = torch.rand(tokens, EXPERTS, device="cuda").topk(TOPK).indices.int().contiguous()
@@ -107,7 +129,7 @@ def test_experts(experts: tuple[Scaled, Scaled], tokens: int, dropped: float) ->
         assert not done.any()
 
 
-def test_a_graph_follows_its_inputs(experts: tuple[Scaled, Scaled]) -> None:
+def test_a_graph_follows_its_inputs(experts: tuple[Weight, Weight]) -> None:
     x = torch.randn(4, HIDDEN, device="cuda").bfloat16()
     logits, scale = torch.randn(4, EXPERTS, device="cuda").bfloat16(), torch.ones(EXPERTS, device="cuda").bfloat16()
     done, graph = few.counters(HIDDEN, x.device), torch.cuda.CUDAGraph()

@@ -168,6 +168,6 @@ def test_what_it_does_not_take_is_named() -> None:
     blocks = expert_blocks(ids, 6, 16)
     with pytest.raises(ValueError, match="the tiles take 32 a block"):
         prefill.prefill_experts(x, w13, w2, weights, ids, blocks, (32, FIRST, SECOND))
-    with pytest.raises(ValueError, match="w13: the weight is torch.bfloat16 and x torch.float32"):
+    with pytest.raises(ValueError, match=r"w13: the weight is torch.bfloat16 and x torch.float32"):
         prefill.prefill_experts(x, w13.bfloat16(), w2, weights, ids)
     assert prefill.prefill_experts(x[:0], w13, w2, weights[:0], ids[:0]).shape == (0, 64)

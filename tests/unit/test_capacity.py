@@ -7,6 +7,7 @@ import pytest
 from sglang_gemma4 import cli, switches
 from sglang_gemma4.memory import capacity, swa_sizing
 from sglang_gemma4.memory.capacity import CARDS, GIB, Server
+from sglang_gemma4.tiny.quantisation import FORMATS
 
 H100, H200 = CARDS["80 GB"], CARDS["141 GB"]
 # GiB of KV that engines of an H200 logged: size, MTP, --mem-fraction-static, whether images stay on the card, and the run.
@@ -96,6 +97,29 @@ def test_what_starts_on_an_80_gb_card() -> None:
 )
 def test_a_card_has_several_names(said: str, mib: float) -> None:
     assert capacity.card(said).mib == mib
+
+
+def test_formats_take_their_bytes() -> None:
+    """26B-A4B: 24.1 billion parameters are in products that are quantised, 0.74 in the head; 4 bits and a scale for 32 are 0.5625 bytes."""
+    plain = capacity.need("26b-a4b").weights
+    float8, int4 = (capacity.need("26b-a4b", form=FORMATS[name]).weights for name in ("fp8-dynamic", "w4a16-g32"))
+    saved = plain - float8
+    assert saved / 1e9 == pytest.approx(24.4, rel=0.03)
+    assert plain - int4 == pytest.approx(saved * (2 - 0.5625))
+    assert capacity.need("e2b", form=FORMATS["fp8-dynamic"]).draft == capacity.need("e2b").draft
+    with pytest.raises(ValueError, match="groups of 128 do not divide intermediate_size 2112 of 26b-a4b; its products take fp8-dynamic"):
+        capacity.need("26b-a4b", form=FORMATS["w4a16-g128"])
+
+
+def test_a_row_for_each_format_that_divides_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--card", "32", "--mtp", "yes", "--mem-fraction-static", "0.85", "--language-model-only", "--quantization"]
+    assert cli.main(["capacity", "26b-a4b", *words, "all"]) == 0
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| 26b")]
+    assert [row[0] for row in rows] == ["26b-a4b", "26b-a4b fp8-dynamic", "26b-a4b fp8-static", "26b-a4b w4a16-g32"]
+    assert "too few for weights" in rows[0][5]
+    assert int(rows[3][7].split(" / ")[0].replace(",", "")) > 50_000, "4 bits fit a card of 32 GB"
+    assert cli.main(["capacity", "26b-a4b", *words, "fp8-block"]) == 2
+    assert "blocks of 128 do not divide" in capsys.readouterr().err
 
 
 def test_what_the_package_adds() -> None:

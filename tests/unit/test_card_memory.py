@@ -16,7 +16,7 @@ from sglang_gemma4.kernels.card import Card
 from sglang_gemma4.kernels.dense import few_row_linear
 from sglang_gemma4.kernels.experts import expert_routing, few_token_experts, gated_experts, grouped_experts, prefill_experts
 from sglang_gemma4.kernels.heads import head_argmax
-from sglang_gemma4.kernels.weights import CAPABILITY, FP8, Scaled, Weight, scaled
+from sglang_gemma4.kernels.weights import CAPABILITY, FP8, Grouped, Scaled, Weight, scaled
 from tests.unit.card_compiler import compiling_for, without_assembling
 
 KIB = 1024
@@ -148,6 +148,15 @@ def test_dense_products_of_fp8(laid_out: Card) -> None:
 def test_experts_of_fp8(laid_out: Card, per_output: bool) -> None:
     w13 = fp8(EXPERTS, 2 * INNER, HIDDEN, scales=(EXPERTS, 2 * INNER) if per_output else (EXPERTS,))
     w2 = fp8(EXPERTS, HIDDEN, INNER, scales=(EXPERTS, HIDDEN) if per_output else (EXPERTS,))
+    few_and_grouped(w13, w2)
+
+
+@every_card
+def test_experts_of_four_bits(laid_out: Card) -> None:
+    w13, w2 = (
+        Grouped(torch.empty(EXPERTS, outputs, width // 2, dtype=torch.uint8), empty(EXPERTS, outputs, width // 32))
+        for outputs, width in ((2 * INNER, HIDDEN), (HIDDEN, INNER))
+    )
     few_and_grouped(w13, w2)
 
 

@@ -1,4 +1,4 @@
-"""Batches that our experts' kernels do not take go to what stood there before, with one log line; and which gelu SGLang's compute."""
+"""Batches that our experts' kernels do not take go to what stood there before, with one log line."""
 
 import importlib
 import logging
@@ -265,43 +265,6 @@ def test_sglang_s_alignment_is_read_as_blocks(monkeypatch: pytest.MonkeyPatch) -
     assert blocks.expert.tolist() == [0, 1, 2, 3]
     assert blocks.count.tolist() == [3]
     assert blocks.count.dtype == torch.int32
-
-
-@pytest.mark.parametrize(
-    ("change", "activation", "said"),
-    [
-        ({}, "gelu_pytorch_tanh", None),
-        ({}, "gelu", "activation gelu, gelu in the runner"),
-        ({"activation": "silu"}, "gelu_pytorch_tanh", "silu in the runner"),
-        ({"quant_method": object()}, "gelu_pytorch_tanh", "the weights are quantised"),
-        (
-            {"quant_method": method_with(MoeRunnerBackend.FLASHINFER_CUTLASS)},
-            "gelu_pytorch_tanh",
-            "--moe-runner-backend flashinfer_cutlass",
-        ),
-    ],
-)
-def test_the_gelu_of_a_card(change: dict[str, Any], activation: str, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runner's activation is the model's where the card's kernels run it, and SGLang's where the patch declines."""
-    layer = layer_with(**change)
-    name = layer.moe_runner_config.activation
-    if isinstance(layer.quant_method, UnquantizedFusedMoEMethod):
-        assert expert_layers.use_tanh_gelu(layer_with(), "gelu_pytorch_tanh") is None, "the native path computes tanh already"
-        monkeypatch.setattr(UnquantizedFusedMoEMethod, "forward_cpu", UnquantizedFusedMoEMethod.forward_cuda)
-        monkeypatch.setattr(UnquantizedFusedMoEMethod, "forward_native", UnquantizedFusedMoEMethod.forward_cuda)
-    reason = expert_layers.use_tanh_gelu(layer, activation)
-    assert (reason is None) if said is None else said in str(reason)
-    assert layer.moe_runner_config.activation == ("gelu_tanh" if said is None else name)
-
-
-def test_torch_compile_keeps_sglang_s_gelu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(UnquantizedFusedMoEMethod, "forward_cpu", UnquantizedFusedMoEMethod.forward_cuda)
-    monkeypatch.setattr(UnquantizedFusedMoEMethod, "forward_native", UnquantizedFusedMoEMethod.forward_cuda)
-    flags = SimpleNamespace(capture=SimpleNamespace(enable_torch_compile=True))
-    monkeypatch.setattr("sglang.srt.runtime_context.get_flags", lambda: flags)
-    layer = layer_with()
-    assert "--enable-torch-compile" in str(expert_layers.use_tanh_gelu(layer, "gelu_pytorch_tanh"))
-    assert layer.moe_runner_config.activation == "gelu"
 
 
 @pytest.mark.parametrize(("card", "ranks", "said"), [(False, 1, "there is no CUDA card"), (True, 2, "--tp-size 2"), (True, 1, None)])

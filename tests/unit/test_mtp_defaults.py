@@ -47,6 +47,17 @@ def test_what_was_typed_stands(model: str) -> None:
     assert "speculative_algorithm" not in missing(model, speculative_draft_model_path=draft, speculative_algorithm="EAGLE")
 
 
+def test_a_bfloat16_assistant_is_not_quantised_with_its_target(model: str) -> None:
+    """SGLang takes the target's --quantization for the draft; a format of the assistant's own, or one that was asked for, stays."""
+    draft, unquantised = f"{model}-assistant", {"speculative_draft_model_quantization": "unquant"}
+    assert missing(model, speculative_draft_model_path=draft, quantization="fp8") == {**ALL, **unquantised}
+    asked = {"quantization": "fp8", "speculative_draft_model_quantization": "fp8"}
+    assert missing(model, speculative_draft_model_path=draft, **asked) == ALL
+    config = {"architectures": ["Gemma4AssistantForCausalLM"], "quantization_config": {"quant_method": "compressed-tensors"}}
+    Path(draft, "config.json").write_text(json.dumps(config))
+    assert missing(model, speculative_draft_model_path=draft, quantization="compressed-tensors") == ALL
+
+
 def test_other_drafts_and_no_draft_are_left_alone(model: str) -> None:
     assert missing(model) == {}
     assert missing(model, speculative_draft_model_path=model) == {}

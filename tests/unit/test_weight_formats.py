@@ -85,14 +85,16 @@ def test_a_linear_layer(kind: str, per_output: bool, calls: list[tuple[int, Any]
     stock = type(model.proj.quant_method)
     assert few_row_linear.install(model) == []
     method = model.proj.quant_method
-    assert isinstance(method, few_row_linear.FewRows) and isinstance(method, stock)
+    assert isinstance(method, few_row_linear.FewRows)
+    assert isinstance(method, stock)
     values = load(model.proj, per_output)
     left: list[Any] = []
     monkeypatch.setattr(stock, "apply", lambda self, layer, x, bias=None: left.append(layer) or "SGLang's")
     x = torch.randn(few_row_linear.MOST_ROWS_OF_FP8, WIDTH, dtype=torch.bfloat16)
     torch.testing.assert_close(model.proj(x)[0], (x.float() @ values.T).bfloat16())
     ((rows, weight),) = calls
-    assert rows == len(x) and isinstance(weight, Scaled)
+    assert rows == len(x)
+    assert isinstance(weight, Scaled)
     assert weight.levels.data_ptr() == model.proj.weight.data_ptr()
     assert model.proj(torch.cat([x, x]))[0] == "SGLang's"
     assert left == [model.proj]
@@ -134,6 +136,27 @@ def test_experts(shape: tuple[int, ...], scales: tuple[int, ...]) -> None:
     torch.testing.assert_close(dequantised(w2), layer.w2_weight.float() * layer.w2_weight_scale.view(4, 1, 1))
     method.block_quant = True
     assert weight_formats.experts_problem(layer) == "the experts' fp8 weights have a scale for each block"
+
+
+def test_four_bit_experts() -> None:
+    """As SGLang's Triton runner holds them, in groups of 32."""
+    from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsFusedMoEMethod
+    from sglang.srt.layers.quantization.compressed_tensors.schemes import CompressedTensorsWNA16MoE, CompressedTensorsWNA16TritonMoE
+
+    scheme: Any = object.__new__(CompressedTensorsWNA16TritonMoE)
+    scheme.num_bits, scheme.sym, scheme.actorder, scheme.group_size = 4, True, None, 32
+    layer = SimpleNamespace(
+        quant_method=object.__new__(CompressedTensorsFusedMoEMethod), scheme=scheme,
+        w13_weight_packed=torch.zeros(4, 96, 32, dtype=torch.uint8), w13_weight_scale=torch.ones(4, 96, 2),
+        w2_weight_packed=torch.zeros(4, 64, 32, dtype=torch.uint8), w2_weight_scale=torch.ones(4, 64, 2),
+    )  # fmt: skip
+    assert weight_formats.experts_problem(layer) is None
+    assert [(weight.shape, weight.group) for weight in weight_formats.experts_weights(layer)] == [((4, 96, 64), 32), ((4, 64, 64), 32)]
+    scheme.actorder = "group"
+    assert "order: group" in str(weight_formats.experts_problem(layer))
+    layer.scheme = object.__new__(CompressedTensorsWNA16MoE)
+    said = "the weights are quantised (CompressedTensorsFusedMoEMethod, CompressedTensorsWNA16MoE)"
+    assert weight_formats.experts_problem(layer) == said
 
 
 def test_shared_queries_of_fp8() -> None:

@@ -1,6 +1,6 @@
 """Cases of fp8 weights: dense products and an expert layer of few tokens, SGLang's launches beside ours, and ours of bfloat16."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from sglang_gemma4.kernels.dense.few_row_linear import ACROSS_ROWS, Tile, counte
 from sglang_gemma4.kernels.experts import few_token_experts, grouped_experts
 from sglang_gemma4.kernels.experts import gated_experts as gated
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, expert_routing
-from sglang_gemma4.kernels.weights import FP8, Scaled, Weight, scaled
+from sglang_gemma4.kernels.weights import FP8, Grouped, Scaled, Weight, scaled
 
 DENSE_TILES = (
     (32, 256, 4, 3), (32, 256, 4, 4), (32, 128, 4, 4), (32, 128, 4, 6), (64, 128, 4, 3), (64, 128, 4, 4), (64, 256, 4, 3), (64, 128, 8, 4),
@@ -25,6 +25,9 @@ DENSE_TILES = (
 FIRST = ((32, 128, 4, 4), (32, 128, 4, 5), (32, 256, 4, 3), (32, 256, 4, 4), (64, 128, 4, 4), (64, 256, 4, 3), (64, 128, 8, 4))
 SECOND = ((64, 128, 4, 4), (64, 128, 4, 5), (64, 256, 4, 3), (32, 256, 4, 3), (128, 128, 4, 4), (128, 64, 4, 4), (128, 128, 8, 4))
 """Candidates of both products of the experts."""
+FIRST_OF_FOUR = ((32, 256, 4, 3), (32, 256, 4, 4), (32, 256, 4, 5), (64, 256, 4, 3), (64, 256, 8, 3), (32, 128, 4, 5), (64, 128, 4, 4))
+SECOND_OF_FOUR = ((64, 256, 4, 2), (64, 256, 4, 3), (32, 256, 4, 3), (128, 256, 4, 2), (128, 256, 8, 3), (64, 128, 4, 4))
+"""The same of 4-bit experts."""
 SMALL_BATCH = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 4}
 LARGE_BATCH = {"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 256, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 32, "num_warps": 8, "num_stages": 4}
 """SGLang's tiles of fp8 experts where it ships none, up to as many tokens as experts and beyond (``fused_moe_triton_config.py:219``)."""
@@ -126,9 +129,14 @@ def stock(x: torch.Tensor, w13: Scaled, w2: Scaled, per_output: bool, routed: Ca
 
 
 def layer(place: Place, scales: str, tokens: int) -> Row:
-    """A layer's experts from the router's logits on; each set of inputs has logits of its own."""
+    """A layer's fp8 experts from the router's logits on; each set of inputs has logits of its own."""
     per_output = scales == "output"
     w13, w2 = experts_of(place, per_output)
+    return layer_of(place, tokens, w13, w2, {"SGLang": partial(stock, w13=w13, w2=w2, per_output=per_output)})
+
+
+def layer_of(place: Place, tokens: int, w13: Weight, w2: Weight, theirs: Mapping[str, Callable[..., Call]]) -> Row:
+    """A row of experts with any weights; ``theirs`` make a call of the rows and a routing."""
     hidden, topk = w13.shape[2], place.pick(products.TOPK, 2)
     x, scale = place.rand(tokens, hidden), torch.ones(w13.shape[0], dtype=place.dtype, device=place.device)
     logits = products.logits(tokens, place.seed, w13.shape[0]).to(place.device, place.dtype)
@@ -145,19 +153,22 @@ def layer(place: Place, scales: str, tokens: int) -> Row:
         weights = products.experts_of(place)
         return dependently(partial(compute, weights.up, weights.down))
 
-    ways: dict[str, Call] = {"SGLang": lazily(stock, x, w13, w2, per_output, choice), "ours of bfloat16": lazily(of_bfloat16)}
+    ways = {name: lazily(partial(make, x, routed=choice)) for name, make in theirs.items()}
+    ways |= {"ours of bfloat16": lazily(of_bfloat16), "ours": dependently(partial(compute, w13, w2))}
     moved, flops = map(sum, zip(*(products.work(tokens, down) for down in (False, True)), strict=True))
-    moved -= products.chosen(tokens) * 3 * products.HIDDEN * products.INNER  # a byte an element, not two
-    tiles = {name: dependently(partial(compute, w13, w2, tile)) for name, tile in _pairs(tokens)}
-    return Row({**ways, "ours": dependently(partial(compute, w13, w2))}, moved, flops, tiles)
+    saved = 2 - (0.5 + 2 / w13.group if isinstance(w13, Grouped) else 1)  # bytes an element
+    moved -= saved * products.chosen(tokens) * 3 * products.HIDDEN * products.INNER
+    tiles = {name: dependently(partial(compute, w13, w2, tile)) for name, tile in _pairs(tokens, isinstance(w13, Grouped))}
+    return Row(ways, moved, flops, tiles)
 
 
-def _pairs(tokens: int) -> list[tuple[str, Any]]:
+def _pairs(tokens: int, four: bool) -> list[tuple[str, Any]]:
     """Another tile for one product, the other's as served."""
     few = tokens <= MOST_TOKENS
-    usual = few_token_experts.tiles_for(tokens) if few else grouped_experts.tiles_for(tokens)
-    first, second = usual[-2:]
-    pairs = [*((gated.Tile(*tile), second) for tile in FIRST), *((first, gated.Tile(*tile)) for tile in SECOND)]
+    usual = few_token_experts.tiles_for(tokens) if few else grouped_experts.tiles_for(tokens)[1:]
+    first, second = grouped_experts.four_bit_tiles_for(tokens)[1:] if four else usual
+    firsts, seconds = (FIRST_OF_FOUR, SECOND_OF_FOUR) if four else (FIRST, SECOND)
+    pairs = [*((gated.Tile(*tile), second) for tile in firsts), *((first, gated.Tile(*tile)) for tile in seconds)]
     if few:
         return [(f"ours, {short(*pair)}", pair) for pair in pairs]
     sizes = (16, 32, 64) if tokens > 64 else (16, 32)

@@ -254,7 +254,8 @@ def few_row_linear(x: torch.Tensor, weight: Weight, done: torch.Tensor, *, gated
     parts = torch.empty((tile.parts, halves, rows, outputs) if tile.parts > 1 else 1, dtype=torch.float32, device=x.device)
     _few_row_linear_kernel[(blocks, tile.parts)](
         x, levels, *scale_of(weight), out, parts, done, rows, outputs, x.stride(0), levels.stride(0),
-        WIDTH=width, ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tile.outputs, DEPTH=tile.depth, PARTS=tile.parts, GATED=gated, ACROSS=tile.across,
+        WIDTH=width, ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tile.outputs, DEPTH=tile.depth, PARTS=tile.parts, GATED=gated,
+        ACROSS=tile.across,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
         AHEAD=min(tile.stages * tile.depth, triton.cdiv(width, tile.parts)), LINE=LINE // levels.element_size(), **launch_options(x.device),
     )  # fmt: skip

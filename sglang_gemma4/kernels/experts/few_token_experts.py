@@ -12,8 +12,8 @@ from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks, expert_blocks
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS
 from sglang_gemma4.kernels.experts.gated_experts import Tile, gated_experts, gated_experts_reference, reason_against
-from sglang_gemma4.kernels.experts.grouped_experts import down_tile
-from sglang_gemma4.kernels.weights import Weight, dequantised, levels_of, scale_of
+from sglang_gemma4.kernels.experts.grouped_experts import down_tile, four_bit_tiles_for
+from sglang_gemma4.kernels.weights import Weight, dequantised, levels_of, scale_of, words_in_group
 
 NARROWEST = 16
 """Columns of the second product's narrowest tile; there is a counter for each block of so many."""
@@ -55,6 +55,8 @@ def _down_and_sum_kernel(  # type: ignore[no-untyped-def]
     SIZE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    BITS: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -72,7 +74,7 @@ def _down_and_sum_kernel(  # type: ignore[no-untyped-def]
         real = row < TOKENS * TOPK
         product = down_tile(
             h_ptr, w2_ptr, scale_ptr, scale_expert_stride, scale_stride, expert, row, real, real_columns, inside,
-            HIDDEN, INNER, SIZE, COLUMNS, DEPTH, PRECISION,
+            HIDDEN, INNER, SIZE, COLUMNS, DEPTH, GROUP, BITS, PRECISION,
         )  # fmt: skip
         stored = rows_ptr + row[:, None] * HIDDEN + real_columns[None, :]
         tl.store(stored, product.to(rows_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
@@ -129,7 +131,7 @@ def few_token_experts(
     reason = reason_against(x, w13, w2, weights, ids)
     if reason is None and not 1 <= tokens <= MOST_TOKENS:
         reason = f"{tokens} tokens; 1 to {MOST_TOKENS} are supported"
-    first, second = tiles or tiles_for(tokens)
+    first, second = tiles or (four_bit_tiles_for(tokens)[1:] if words_in_group(w2) else tiles_for(tokens))
     if reason is None and (done.dtype != torch.int32 or done.numel() < triton.cdiv(hidden, second.columns)):
         reason = f"{done.numel()} counters of {done.dtype}; {triton.cdiv(hidden, second.columns)} of int32 are supported, see counters()"
     if reason:
@@ -142,6 +144,7 @@ def few_token_experts(
     _down_and_sum_kernel[(blocks.expert.numel(), triton.cdiv(hidden, second.columns))](
         h, levels_of(w2), *scale_of(w2), ids, blocks.expert, blocks.row, blocks.count, rows, out, done, tokens,
         TOPK=ids.shape[1], HIDDEN=hidden, INNER=w2.shape[2], SIZE=MOST_TOKENS, COLUMNS=second.columns, DEPTH=second.depth,
+        GROUP=words_in_group(w2), BITS=x.dtype == torch.bfloat16,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=second.warps, num_stages=second.stages, **launch_options(x.device),
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 A row is a token and one of its experts. A program computes the same columns of gate and up, so neither is written to memory. The router's
 weight is applied here, while the value is still float32, so the outputs of a token's experts need only be added up. Weights of all
-experts' kernels may be fp8 (:mod:`~sglang_gemma4.kernels.weights`), with a scale for each expert or for each of its outputs.
+experts' kernels may be fp8, with a scale for each expert or for each of its outputs, or 4-bit (:mod:`~sglang_gemma4.kernels.weights`).
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,9 @@ import triton.language as tl
 from sglang_gemma4.kernels.card import reason_against_card
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
+from sglang_gemma4.kernels.experts.four_bits import by_place, four_bit_sums, place_of
 from sglang_gemma4.kernels.matrices import DTYPES
-from sglang_gemma4.kernels.weights import Weight, as_type, dequantised, levels_of, reason_against_weight, scale_of
+from sglang_gemma4.kernels.weights import Weight, as_type, dequantised, levels_of, reason_against_weight, scale_of, words_in_group
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ def gated_experts_reference(x: torch.Tensor, w13: Weight, weights: torch.Tensor,
 @triton.jit(do_not_specialize=["ROWS"])
 def _gated_experts_kernel(  # type: ignore[no-untyped-def]
     x_ptr,  # [tokens, HIDDEN]
-    w13_ptr,  # [experts, 2 * INNER, HIDDEN], gate first
-    scale_ptr,  # [experts, 2 * INNER] float32, or None
+    w13_ptr,  # [experts, 2 * INNER, HIDDEN], gate first; 4-bit: words
+    scale_ptr,  # [experts, 2 * INNER] float32, or None; 4-bit: of groups
     scale_expert_stride,
     scale_stride,
     weights_ptr,  # [rows] float32
@@ -59,6 +60,8 @@ def _gated_experts_kernel(  # type: ignore[no-untyped-def]
     SIZE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,  # words of a 4-bit weight that share a scale; 0: it is another
+    BITS: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -74,37 +77,47 @@ def _gated_experts_kernel(  # type: ignore[no-untyped-def]
         shares = tl.load(weights_ptr + rows, mask=real, other=0.0).to(tl.float32)
         columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         inside = columns < INNER
-        depths = tl.arange(0, DEPTH)
-        x_pointers = x_ptr + (rows // TOPK)[:, None] * HIDDEN + depths[None, :]
-        gate_pointers = w13_ptr + expert * (2 * INNER * HIDDEN) + columns[None, :] * HIDDEN + depths[:, None]
-        gate = tl.zeros([SIZE, COLUMNS], tl.float32)
-        up = tl.zeros([SIZE, COLUMNS], tl.float32)
-        for start in range(0, HIDDEN, DEPTH):
-            if HIDDEN % DEPTH == 0 and INNER % COLUMNS == 0:
-                taken = tl.load(x_pointers + start, mask=real[:, None], other=0.0)
-                w_gate = tl.load(gate_pointers + start)
-                w_up = tl.load(gate_pointers + (INNER * HIDDEN + start))
-            else:
-                left = depths < HIDDEN - start
-                read = left[:, None] & inside[None, :]
-                taken = tl.load(x_pointers + start, mask=real[:, None] & left[None, :], other=0.0)
-                w_gate = tl.load(gate_pointers + start, mask=read, other=0.0)
-                w_up = tl.load(gate_pointers + (INNER * HIDDEN + start), mask=read, other=0.0)
-            gate = tl.dot(taken, as_type(w_gate, taken.dtype), gate, input_precision=PRECISION)
-            up = tl.dot(taken, as_type(w_up, taken.dtype), up, input_precision=PRECISION)
-        if scale_ptr is not None:
-            scale_pointers = scale_ptr + expert * scale_expert_stride + columns * scale_stride
-            gate *= tl.load(scale_pointers, mask=inside, other=0.0)[None, :]
-            up *= tl.load(scale_pointers + INNER * scale_stride, mask=inside, other=0.0)[None, :]
+        if GROUP > 0:
+            words_ptr = w13_ptr + expert * (2 * INNER * (HIDDEN // 8))
+            gate, up = four_bit_sums(
+                x_ptr, rows // TOPK, real, words_ptr, scale_ptr + expert * (2 * INNER * (HIDDEN // 8 // GROUP)), columns, inside,
+                INNER, HIDDEN, SIZE, COLUMNS, DEPTH, GROUP, BITS,
+            )  # fmt: skip
+        else:
+            depths = tl.arange(0, DEPTH)
+            x_pointers = x_ptr + (rows // TOPK)[:, None] * HIDDEN + depths[None, :]
+            gate_pointers = w13_ptr + expert * (2 * INNER * HIDDEN) + columns[None, :] * HIDDEN + depths[:, None]
+            gate = tl.zeros([SIZE, COLUMNS], tl.float32)
+            up = tl.zeros([SIZE, COLUMNS], tl.float32)
+            for start in range(0, HIDDEN, DEPTH):
+                if HIDDEN % DEPTH == 0 and INNER % COLUMNS == 0:
+                    taken = tl.load(x_pointers + start, mask=real[:, None], other=0.0)
+                    w_gate = tl.load(gate_pointers + start)
+                    w_up = tl.load(gate_pointers + (INNER * HIDDEN + start))
+                else:
+                    left = depths < HIDDEN - start
+                    read = left[:, None] & inside[None, :]
+                    taken = tl.load(x_pointers + start, mask=real[:, None] & left[None, :], other=0.0)
+                    w_gate = tl.load(gate_pointers + start, mask=read, other=0.0)
+                    w_up = tl.load(gate_pointers + (INNER * HIDDEN + start), mask=read, other=0.0)
+                gate = tl.dot(taken, as_type(w_gate, taken.dtype), gate, input_precision=PRECISION)
+                up = tl.dot(taken, as_type(w_up, taken.dtype), up, input_precision=PRECISION)
+            if scale_ptr is not None:
+                scale_pointers = scale_ptr + expert * scale_expert_stride + columns * scale_stride
+                gate *= tl.load(scale_pointers, mask=inside, other=0.0)[None, :]
+                up *= tl.load(scale_pointers + INNER * scale_stride, mask=inside, other=0.0)[None, :]
         # 0.5 * (1 + tanh(z)) is sigmoid(2 z)
         act = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)) * up
         act *= shares[:, None]
+        if GROUP > 0:
+            columns = place_of(columns, INNER)
         stored = out_ptr + rows[:, None] * INNER + columns[None, :]
         tl.store(stored, act.to(out_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
 
 
 def gated_experts(x: torch.Tensor, w13: Weight, weights: torch.Tensor, ids: torch.Tensor, blocks: Blocks, tile: Tile) -> torch.Tensor:
-    """``[tokens * experts a token, inner]`` in x's dtype; rows without an expert are not written.
+    """``[tokens * experts a token, inner]`` in x's dtype; rows without an expert are not written. Of 4-bit experts in the order of
+    ``by_place``, as their second product reads it.
 
     Args:
         x: ``[tokens, hidden]``, contiguous.
@@ -120,11 +133,12 @@ def gated_experts(x: torch.Tensor, w13: Weight, weights: torch.Tensor, ids: torc
     reason = reason_against(x, w13, None, weights, ids)
     if reason:
         raise ValueError(reason)
-    rows, inner = ids.numel(), w13.shape[1] // 2
+    rows, inner, group = ids.numel(), w13.shape[1] // 2, words_in_group(w13)
     out = torch.empty((rows, inner), dtype=x.dtype, device=x.device)
     _gated_experts_kernel[(blocks.expert.numel(), triton.cdiv(inner, tile.columns))](
-        x, levels_of(w13), *scale_of(w13), weights, blocks.expert, blocks.row, blocks.count, out, rows,
+        by_place(x) if group else x, levels_of(w13), *scale_of(w13), weights, blocks.expert, blocks.row, blocks.count, out, rows,
         TOPK=ids.shape[1], HIDDEN=x.shape[1], INNER=inner, SIZE=blocks.row.shape[1], COLUMNS=tile.columns, DEPTH=tile.depth,
+        GROUP=group, BITS=x.dtype == torch.bfloat16,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
         **launch_options(x.device),
     )  # fmt: skip

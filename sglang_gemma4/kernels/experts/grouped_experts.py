@@ -9,8 +9,9 @@ import triton.language as tl
 
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import expert_blocks
+from sglang_gemma4.kernels.experts.four_bits import four_bit_sums
 from sglang_gemma4.kernels.experts.gated_experts import Tile, gated_experts, reason_against
-from sglang_gemma4.kernels.weights import Weight, as_type, levels_of, scale_of
+from sglang_gemma4.kernels.weights import Weight, as_type, levels_of, scale_of, words_in_group
 
 SUM_COLUMNS = 512
 
@@ -18,6 +19,14 @@ SUM_COLUMNS = 512
 def tiles_for(tokens: int) -> tuple[int, Tile, Tile]:
     """Rows a block, and the tiles of the first and the second product."""
     return (32 if tokens > 192 else 16), Tile(64, 128, 4, 3), Tile(64, 128, 4, 4)
+
+
+def four_bit_tiles_for(tokens: int) -> tuple[int, Tile, Tile]:
+    """The same for 4-bit experts: a step of 256 inputs is a line of the cache; at 32 rows, 64 columns are what four warps share without
+    converting a weight twice. Not measured yet.
+    """
+    size = 32 if tokens > 192 else 16
+    return size, Tile(2 * size, 256, 4, 4 if size == 16 else 3), Tile(64, 256, 4, 3)
 
 
 @triton.jit
@@ -37,21 +46,30 @@ def down_tile(  # type: ignore[no-untyped-def]
     SIZE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    BITS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """The second product of one block's rows in one tile of columns, ``[SIZE, COLUMNS]`` float32."""
-    depths = tl.arange(0, DEPTH)
-    h_pointers = h_ptr + rows[:, None] * INNER + depths[None, :]
-    w_pointers = w2_ptr + expert * (HIDDEN * INNER) + columns[None, :] * INNER + depths[:, None]
-    out = tl.zeros([SIZE, COLUMNS], tl.float32)
-    for start in range(0, INNER, DEPTH):
-        left = depths < INNER - start
-        h = tl.load(h_pointers + start, mask=real[:, None] & left[None, :], other=0.0)
-        w = tl.load(w_pointers + start, mask=left[:, None] & inside[None, :], other=0.0)
-        out = tl.dot(h, as_type(w, h.dtype), out, input_precision=PRECISION)
-    if scale_ptr is not None:
-        scale_pointers = scale_ptr + expert * scale_expert_stride + columns * scale_stride
-        out *= tl.load(scale_pointers, mask=inside, other=0.0)[None, :]
+    if GROUP > 0:
+        words_ptr = w2_ptr + expert * (HIDDEN * (INNER // 8))
+        out, _ = four_bit_sums(
+            h_ptr, rows, real, words_ptr, scale_ptr + expert * (HIDDEN * (INNER // 8 // GROUP)), columns, inside,
+            0, INNER, SIZE, COLUMNS, DEPTH, GROUP, BITS,
+        )  # fmt: skip
+    else:
+        depths = tl.arange(0, DEPTH)
+        h_pointers = h_ptr + rows[:, None] * INNER + depths[None, :]
+        w_pointers = w2_ptr + expert * (HIDDEN * INNER) + columns[None, :] * INNER + depths[:, None]
+        out = tl.zeros([SIZE, COLUMNS], tl.float32)
+        for start in range(0, INNER, DEPTH):
+            left = depths < INNER - start
+            h = tl.load(h_pointers + start, mask=real[:, None] & left[None, :], other=0.0)
+            w = tl.load(w_pointers + start, mask=left[:, None] & inside[None, :], other=0.0)
+            out = tl.dot(h, as_type(w, h.dtype), out, input_precision=PRECISION)
+        if scale_ptr is not None:
+            scale_pointers = scale_ptr + expert * scale_expert_stride + columns * scale_stride
+            out *= tl.load(scale_pointers, mask=inside, other=0.0)[None, :]
     return out
 
 
@@ -72,6 +90,8 @@ def _down_kernel(  # type: ignore[no-untyped-def]
     SIZE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    BITS: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -87,7 +107,7 @@ def _down_kernel(  # type: ignore[no-untyped-def]
         inside = columns < HIDDEN
         out = down_tile(
             h_ptr, w2_ptr, scale_ptr, scale_expert_stride, scale_stride, expert, rows, real, columns.to(tl.int64), inside,
-            HIDDEN, INNER, SIZE, COLUMNS, DEPTH, PRECISION,
+            HIDDEN, INNER, SIZE, COLUMNS, DEPTH, GROUP, BITS, PRECISION,
         )  # fmt: skip
         stored = out_ptr + rows[:, None] * HIDDEN + columns[None, :]
         tl.store(stored, out.to(out_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
@@ -154,13 +174,14 @@ def grouped_experts(
     tokens, hidden = x.shape
     if tokens == 0:
         return torch.empty_like(x)
-    size, first, second = tiles or tiles_for(tokens)
+    size, first, second = tiles or (four_bit_tiles_for(tokens) if words_in_group(w2) else tiles_for(tokens))
     blocks = expert_blocks(ids, w13.shape[0], size)
     h = gated_experts(x, w13, weights, ids, blocks, first)
     rows = torch.empty((ids.numel(), hidden), dtype=x.dtype, device=x.device)
     _down_kernel[(blocks.expert.numel(), triton.cdiv(hidden, second.columns))](
         h, levels_of(w2), *scale_of(w2), blocks.expert, blocks.row, blocks.count, rows, ids.numel(),
         HIDDEN=hidden, INNER=w2.shape[2], SIZE=size, COLUMNS=second.columns, DEPTH=second.depth,
+        GROUP=words_in_group(w2), BITS=x.dtype == torch.bfloat16,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=second.warps, num_stages=second.stages,
         **launch_options(x.device),
     )  # fmt: skip

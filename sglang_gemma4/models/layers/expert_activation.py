@@ -12,7 +12,6 @@ from sglang.srt.layers.quantization.compressed_tensors.schemes import (
 )
 from sglang.srt.layers.quantization.fp8 import Fp8MoEMethod
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
-from sglang.srt.runtime_context import get_flags
 
 GELU = ("gelu", "gelu_tanh")
 GROUPS = (32, 128)
@@ -21,6 +20,8 @@ GROUPS = (32, 128)
 
 def use_tanh_gelu(layer: Any, activation: str) -> str | None:
     """Let SGLang's kernels of this ``FusedMoE`` compute the model's tanh gelu, not erf's; or say why they stay as they are."""
+    from sglang.srt.runtime_context import get_flags
+
     config = layer.moe_runner_config
     if activation != "gelu_pytorch_tanh" or config.activation != "gelu":
         return f"activation {activation}, {config.activation} in the runner"

@@ -22,9 +22,9 @@ Kernel = Callable[[torch.Tensor, Weight, Weight, torch.Tensor, torch.Tensor], to
 
 GROUPED_LEAST, GROUPED_MOST = 32, 320
 """Tokens of ``grouped_experts``, up to a verify step of 80 requests with 4 draft tokens; beyond, SGLang's larger tiles are faster."""
-GROUPED_LEAST_OF_FP8 = 17
-"""Fewest of fp8 experts: SGLang's launches round the rows to fp8 besides. To be corrected by a measurement:
-``python -m sglang_gemma4.benchmark.kernels experts-fp8``."""
+GROUPED_LEAST_OF_QUANTISED = 17
+"""Fewest of quantised experts: SGLang's launches for fp8 round the rows too, and its tiles for 4 bits are none. To be corrected by a
+measurement: ``python -m sglang_gemma4.benchmark.kernels experts-fp8`` and ``experts-int4``."""
 PREFILL_LEAST = 1024
 """Fewest tokens of ``prefill_experts``; not measured below."""
 
@@ -37,7 +37,7 @@ class ExpertKernels:
         layer: SGLang's ``FusedMoE`` of a Gemma 4 layer.
         activation: the model's ``hidden_activation``.
         against_card: why the kernel is not for a card, or None.
-        fp8: whether the kernel takes fp8 experts.
+        quantised: whether the kernel takes quantised experts.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class ExpertKernels:
         least: int,
         most: int,
         against_card: Callable[[torch.device], str | None] = lambda device: None,
-        fp8: bool = True,
+        quantised: bool = True,
     ) -> None:
-        self.name, self.layer, self.activation, self.against_card, self.fp8 = name, layer, activation, against_card, fp8
+        self.name, self.layer, self.activation, self.against_card, self.quantised = name, layer, activation, against_card, quantised
         self.kernel, self.least, self.most = kernel, least, most
         self.before = layer.run_moe_core
         self.declined = False
@@ -88,8 +88,8 @@ class ExpertKernels:
         method, config = self.layer.quant_method, self.layer.moe_runner_config
         if problem := weight_formats.experts_problem(self.layer):
             return problem
-        if not self.fp8 and not weight_formats.is_plain(self.layer):
-            return "the weights are fp8, which so many tokens multiply in fp8"
+        if not self.quantised and not weight_formats.is_plain(self.layer):
+            return "the weights are quantised, and so many tokens are SGLang's"
         if problem := weight_formats.backend_problem(self.layer):
             return problem
         if self.activation != "gelu_pytorch_tanh" or config.activation not in ("gelu", "gelu_tanh") or not config.is_gated:
@@ -193,9 +193,9 @@ def take_few_tokens(moe: Any, hidden: int, activation: str) -> None:
 
 def take_groups(layer: Any, activation: str) -> None:
     """Take batches of 32 to 320 tokens of this ``FusedMoE``; below, SGLang's kernels are no slower (runs/2026-11-22-kernel-times), unless
-    the experts are fp8.
+    the experts are quantised.
     """
-    least = GROUPED_LEAST if weight_formats.is_plain(layer) else GROUPED_LEAST_OF_FP8
+    least = GROUPED_LEAST if weight_formats.is_plain(layer) else GROUPED_LEAST_OF_QUANTISED
     layer.run_moe_core = ExpertKernels("grouped_experts", layer, activation, grouped_experts, least, GROUPED_MOST)
 
 
@@ -221,5 +221,5 @@ def many_token_experts(x: torch.Tensor, w13: Weight, w2: Weight, weights: torch.
 def take_many(layer: Any, activation: str) -> None:
     """Take batches of 1,024 tokens and more of this ``FusedMoE``: prefill chunks."""
     layer.run_moe_core = ExpertKernels(
-        "prefill_experts", layer, activation, many_token_experts, PREFILL_LEAST, sys.maxsize, reason_against_card, fp8=False
+        "prefill_experts", layer, activation, many_token_experts, PREFILL_LEAST, sys.maxsize, reason_against_card, quantised=False
     )

@@ -1,9 +1,12 @@
-"""How SGLang's layers hold their weights, in the form that the package's kernels read: plain, or fp8 with scales.
+"""How SGLang's layers hold their weights, in the form that the package's kernels read: plain, fp8 with scales, or 4-bit experts.
 
 fp8 as SGLang keeps it after loading: ``--quantization fp8`` (a scale for each output of a linear layer, one for each expert and product)
 and compressed-tensors' FP8 (per channel or per tensor). A linear layer's weight is then a transposed view, ``[width, outputs]``. Scales of
 activations (a static scheme) are not read: our kernels multiply the activation as it is, which is closer to the checkpoint's unquantised
 model than SGLang's own products, and used up to a number of rows only: prefills stay SGLang's, on the tensor cores' fp8 path.
+
+4-bit experts as SGLang's Triton runner holds them (``expert_activation.py`` chooses it): inputs of an output side by side. 4-bit linear
+layers are repacked for Marlin's kernels, which multiply them.
 """
 
 from typing import Any
@@ -13,11 +16,16 @@ from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import
     CompressedTensorsFusedMoEMethod,
     CompressedTensorsLinearMethod,
 )
-from sglang.srt.layers.quantization.compressed_tensors.schemes import CompressedTensorsW8A8Fp8, CompressedTensorsW8A8Fp8MoE
+from sglang.srt.layers.quantization.compressed_tensors.schemes import (
+    CompressedTensorsW8A8Fp8,
+    CompressedTensorsW8A8Fp8MoE,
+    CompressedTensorsWNA16,
+    CompressedTensorsWNA16TritonMoE,
+)
 from sglang.srt.layers.quantization.fp8 import Fp8LinearMethod, Fp8MoEMethod
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod, UnquantizedLinearMethod
 
-from sglang_gemma4.kernels.weights import FP8, Weight, scaled
+from sglang_gemma4.kernels.weights import FP8, GROUPS, Grouped, Weight, scaled
 
 
 def is_plain(layer: Any) -> bool:
@@ -54,6 +62,13 @@ def linear_weight(layer: Any) -> Weight:
     return scaled(layer.weight.data.t(), layer.weight_scale.data)
 
 
+def shares_memory(layer: Any) -> str | None:
+    """Why a linear layer's product may use memory that other layers use too, or None: those above and Marlin's of 4 bits do not."""
+    if isinstance(layer.quant_method, CompressedTensorsLinearMethod) and type(layer.scheme) is CompressedTensorsWNA16:
+        return None
+    return linear_problem(layer)
+
+
 def experts_problem(layer: Any) -> str | None:
     """Why a ``FusedMoE``'s weights are in none of the forms above, or None; may be asked before they are loaded."""
     method = layer.quant_method
@@ -63,6 +78,13 @@ def experts_problem(layer: Any) -> str | None:
         return "the experts' fp8 weights have a scale for each block" if method.block_quant or method.is_fp4_expert else None
     if isinstance(method, CompressedTensorsFusedMoEMethod) and type(layer.scheme) is CompressedTensorsW8A8Fp8MoE:
         return "the experts' fp8 weights have a scale for each block" if layer.scheme.block_quant else None
+    if isinstance(method, CompressedTensorsFusedMoEMethod) and type(layer.scheme) is CompressedTensorsWNA16TritonMoE:
+        scheme = layer.scheme
+        if scheme.num_bits == 4 and scheme.sym and not scheme.actorder and scheme.group_size in GROUPS:
+            return None
+        return (
+            f"the experts have {scheme.num_bits} bits in groups of {scheme.group_size}, symmetric: {scheme.sym}, order: {scheme.actorder}"
+        )
     scheme = f", {type(layer.scheme).__name__}" if isinstance(method, CompressedTensorsFusedMoEMethod) else ""
     return f"the weights are quantised ({type(method).__name__}{scheme})"
 
@@ -71,6 +93,11 @@ def experts_weights(layer: Any) -> tuple[Weight, Weight]:
     """A loaded ``FusedMoE``'s two products; for a layer without :func:`experts_problem`."""
     if is_plain(layer):
         return layer.w13_weight, layer.w2_weight
+    if type(getattr(layer, "scheme", None)) is CompressedTensorsWNA16TritonMoE:
+        return (
+            Grouped(layer.w13_weight_packed.data, layer.w13_weight_scale.data),
+            Grouped(layer.w2_weight_packed.data, layer.w2_weight_scale.data),
+        )
     return scaled(layer.w13_weight.data, layer.w13_weight_scale.data), scaled(layer.w2_weight.data, layer.w2_weight_scale.data)
 
 

@@ -1,7 +1,7 @@
 """A MoE layer's dense FFN on a second stream, beside router and experts: both read the same residual and join in the layer's tail.
 
 In decode and verify steps each of their launches leaves most of the card idle. Only inside CUDA graphs, where forking a stream costs
-nothing, and only where both sides are plain products, or fp8 ones, which allocate all they use: others and LoRA adapters may use memory
+nothing, and only where both sides are plain products, or quantised ones that share no memory: others and LoRA adapters may use memory
 that all layers share in turn.
 """
 
@@ -57,8 +57,8 @@ class DenseBesideExperts:
 def problem_with(layer: Any) -> str | None:
     """Why a MoE layer runs its dense FFN before its experts, or None. Ask when it runs: LoRA wraps its layers after it was built."""
     products: tuple[tuple[str, Any, type, Callable[[Any], str | None]], ...] = (
-        ("gate_up_proj", layer.mlp.gate_up_proj, MergedColumnParallelLinear, weight_formats.linear_problem),
-        ("down_proj", layer.mlp.down_proj, RowParallelLinear, weight_formats.linear_problem),
+        ("gate_up_proj", layer.mlp.gate_up_proj, MergedColumnParallelLinear, weight_formats.shares_memory),
+        ("down_proj", layer.mlp.down_proj, RowParallelLinear, weight_formats.shares_memory),
         ("experts", layer.moe.experts, FusedMoE, weight_formats.experts_problem),
     )
     for name, product, kind, problem_of in products:

@@ -1,4 +1,4 @@
-"""An fp8 checkpoint through our kernels, interpreted, in float32: the tokens of the same engine without them."""
+"""fp8 and 4-bit checkpoints through our kernels, interpreted, in float32: the tokens of the same engines without them."""
 
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,14 @@ LAYERS = 6
 OURS = ("few_row_linear", "few_token_experts", "grouped_experts", "router_choice")
 
 
-def serve(nursery: Nursery, folder: Path, name: str, ours: bool) -> list[Output]:
+def serve(nursery: Nursery, folder: Path, name: str, ours: bool, form: str = "fp8-dynamic") -> list[Output]:
     if not folder.exists():
-        checkpoints.write(name, str(folder), quantised="fp8-dynamic")
+        checkpoints.write(name, str(folder), quantised=form)
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{folder}-assistant"}
     env = {
         **without("qkv_rope", "kv_write", "draft_argmax", *([] if ours else OURS)),
         "SGLANG_GEMMA4_FEW_ROW_LINEAR": "1",
-        "TEST_SABOTAGE": "fp8_layers:install expert_counter:install",
+        "TEST_SABOTAGE": "quantised_layers:install expert_counter:install",
     }
     return nursery.run(folder, [Group(PROMPTS, {"max_new_tokens": 12}, logprobs=True)], env=env, time_limit=500, **options)[0]
 
@@ -38,6 +38,19 @@ def test_same_tokens_as_dequantised(interpreting: Nursery, tmp_path: Path) -> No
     assert "few_row_linear declined" not in log
     assert "SGLang's kernels compute the experts" not in log
     assert "FP8 ROWS" not in plain[0].log
+    assert "EXPERTS by" not in plain[0].log
+    for answer, reference in zip(ours, plain, strict=True):
+        assert answer.token_ids == reference.token_ids
+        assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
+        assert answer.meta_info["spec_verify_ct"] == reference.meta_info["spec_verify_ct"]
+
+
+def test_four_bit_experts(interpreting: Nursery, tmp_path: Path) -> None:
+    ours, plain = (serve(interpreting, tmp_path / "model", "tiny-26b-a4b", each, "w4a16-g32") for each in (True, False))
+    log = ours[0].log
+    assert log.count("EXPERTS by few_token_experts") == log.count("A ROUTER chose") == LAYERS
+    assert log.count("EXPERTS by grouped_experts") == LAYERS
+    assert "SGLang's kernels compute the experts" not in log
     assert "EXPERTS by" not in plain[0].log
     for answer, reference in zip(ours, plain, strict=True):
         assert answer.token_ids == reference.token_ids

@@ -1,7 +1,8 @@
-"""fp8 layers on a CPU as a card holds them, for kernels that are interpreted: ``TEST_SABOTAGE=fp8_layers:install``.
+"""Quantised layers on a CPU as a card holds them, for kernels that are interpreted: ``TEST_SABOTAGE=quantised_layers:install``.
 
-SGLang's own rearrangement of a compressed-tensors checkpoint runs, not the reference engine's, which dequantises; and what our kernels leave
-to SGLang is multiplied in float32 with activations as they are, so that both ways compute the same.
+SGLang's own rearrangement of a compressed-tensors checkpoint runs, not the reference engine's, which dequantises; and what our kernels
+leave to SGLang is multiplied in float32 with activations as they are, so that both ways compute the same. 4-bit linear layers, which a
+card repacks for Marlin, stay dequantised.
 """
 
 from typing import Any
@@ -14,14 +15,20 @@ def install() -> None:
     from sglang.srt.layers.quantization.compressed_tensors import schemes
 
     from sglang_gemma4.cpu import quantised
-    from sglang_gemma4.models.layers import few_row_linear
+    from sglang_gemma4.models.layers import expert_activation, few_row_linear
+
+    dequantise = quantised.linear_of_checkpoint
 
     def rearrange(original: Any, method: Any, layer: Any) -> None:
-        original(method, layer)
+        if hasattr(layer, "weight_packed"):
+            dequantise(original, method, layer)
+        else:
+            original(method, layer)
 
     quantised.linear_of_checkpoint = quantised.experts_of_checkpoint = rearrange
     schemes.CompressedTensorsW8A8Fp8.apply_weights = linear
     schemes.CompressedTensorsW8A8Fp8MoE.apply_weights = experts
+    expert_activation.run_gelu = lambda _original, scheme, layer, dispatch_output: experts(scheme, layer, dispatch_output)
     module: Any = few_row_linear
     multiply, said = module.few_row_linear, set[bool]()
 
@@ -44,9 +51,11 @@ def experts(_scheme: Any, layer: Any, dispatch_output: Any) -> Any:
     """Each token's experts in float32, weighted and added up."""
     from sglang.srt.layers.moe.token_dispatcher import StandardCombineInput
 
+    from sglang_gemma4.kernels.weights import dequantised
+    from sglang_gemma4.models.layers.weight_formats import experts_weights
+
     x, routed = dispatch_output.hidden_states, dispatch_output.topk_output
-    w13 = layer.w13_weight.float() * layer.w13_weight_scale
-    w2 = layer.w2_weight.float() * layer.w2_weight_scale
+    w13, w2 = map(dequantised, experts_weights(layer))
     out = torch.zeros_like(x)
     for expert in routed.topk_ids.unique().tolist():
         token, place = (routed.topk_ids == expert).nonzero(as_tuple=True)

@@ -1,0 +1,115 @@
+"""A case of 4-bit experts: SGLang's Triton and Marlin launches beside ours, and ours of bfloat16."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from sglang_gemma4.benchmark.kernels import expert_products as products
+from sglang_gemma4.benchmark.kernels.expert_products import Routing
+from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row
+from sglang_gemma4.benchmark.kernels.layers import activation
+from sglang_gemma4.benchmark.kernels.quantised import layer_of
+from sglang_gemma4.benchmark.kernels.timer import Call
+from sglang_gemma4.kernels.weights import Grouped
+
+GROUP = 32
+"""Of 26B-A4B's experts: 704 inputs are no multiple of 128."""
+FEW = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
+MANY = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}
+"""SGLang's tiles where it ships none, up to as many tokens as experts and beyond (``fused_moe_triton_config.py:246``)."""
+
+
+def made(place: Place) -> tuple[Grouped, Grouped]:
+    """A layer's experts with random levels; the same for every row and set."""
+    found = _kept.get((place.device, place.tiny))
+    if found is None:
+        hidden, inner, experts = place.pick((products.HIDDEN, products.INNER, products.EXPERTS), (64, 32, 8))
+        found = _weight(place, experts, 2 * inner, hidden), _weight(place, experts, hidden, inner)
+        _kept[place.device, place.tiny] = found
+    return found
+
+
+_kept: dict[tuple[str, bool], tuple[Grouped, Grouped]] = {}
+
+
+def _weight(place: Place, *shape: int) -> Grouped:
+    levels = torch.empty((*shape[:-1], shape[-1] // 2), dtype=torch.uint8, device=place.device)
+    if place.device != "meta":
+        levels.random_(0, 256)
+    scale = torch.full((*shape[:-1], shape[-1] // GROUP), shape[-1] ** -0.5 / 4.6, dtype=place.dtype, device=place.device)
+    return Grouped(levels, scale)
+
+
+def by_triton(x: torch.Tensor, w13: Grouped, w2: Grouped, routed: Callable[[], Routing]) -> Call:
+    """SGLang's launches from routing to the sum: align, product, gelu * up, product, sum."""
+    import triton.language as tl
+    from sglang.kernels.ops.moe.fused_moe_triton_kernels import invoke_fused_moe_kernel, moe_sum_reduce_triton
+
+    tile = FEW if x.shape[0] <= w13.shape[0] else MANY
+
+    def multiply(rows: torch.Tensor, weight: Grouped, out: torch.Tensor, down: bool, chosen: Routing, blocks: Any) -> None:
+        invoke_fused_moe_kernel(
+            rows, weight.levels, None, out, None, weight.scale, None, *chosen, *blocks, down, 1 if down else chosen[1].shape[1], tile,
+            compute_type=tl.bfloat16, use_fp8_w8a8=False, use_int8_w8a8=False, use_int8_w8a16=False, use_int4_w4a16=True,
+            per_channel_quant=False, block_shape=[0, weight.group], filter_expert=False, router_topk=chosen[1].shape[1],
+        )  # fmt: skip
+
+    def call() -> torch.Tensor:
+        from sgl_kernel import moe_sum_reduce
+
+        chosen = routed()
+        tokens, topk = chosen[1].shape
+        blocks = products.align(chosen[1], tile["BLOCK_SIZE_M"], w13.shape[0])
+        both, out = x.new_empty(tokens * topk, w13.shape[1]), torch.empty_like(x)
+        each = x.new_empty(tokens, topk, x.shape[1])
+        multiply(x, w13, both, False, chosen, blocks)
+        multiply(activation(both), w2, each, True, chosen, blocks)
+        (moe_sum_reduce_triton if tokens <= 32 else moe_sum_reduce)(each, out, 1.0)
+        return out
+
+    return call
+
+
+def by_marlin(x: torch.Tensor, w13: Grouped, w2: Grouped, routed: Callable[[], Routing]) -> Call:
+    """SGLang's Marlin launches, with silu, which is all they have, on a repacked copy of the weights."""
+    from sglang.kernels.ops.quantization.gptq_marlin_repack import gptq_marlin_repack
+    from sglang.srt.layers.moe.fused_moe_triton.fused_marlin_moe import fused_marlin_moe
+    from sglang.srt.layers.quantization.marlin_utils import marlin_moe_permute_scales
+
+    packed, scales = [], []
+    none = torch.empty(0, dtype=torch.int32, device=x.device)
+    for weight in (w13, w2):
+        experts, outputs, width = weight.shape
+        words = weight.levels.view(torch.int32)
+        packed.append(torch.stack([gptq_marlin_repack(words[one].t().contiguous(), none, width, outputs, 4) for one in range(experts)]))
+        scales.append(marlin_moe_permute_scales(weight.scale.mT.contiguous(), width, outputs, weight.group))
+    logits = x.new_empty(x.shape[0], w13.shape[0])
+
+    def call() -> torch.Tensor:
+        out: torch.Tensor = fused_marlin_moe(x, *packed, *scales, logits, *routed(), num_bits=4)
+        return out
+
+    return call
+
+
+def layer(place: Place, tokens: int) -> Row:
+    """A layer's experts from the router's logits on; each set of inputs has logits of its own."""
+    w13, w2 = made(place)
+    theirs = {"SGLang, Triton": by_triton, "SGLang, Marlin": by_marlin}
+    return layer_of(place, tokens, w13, w2, {name: partial(make, w13=w13, w2=w2) for name, make in theirs.items()})
+
+
+CASES = (
+    Case(
+        "experts-int4",
+        "a layer's 4-bit experts from the router's logits on: SGLang's Triton launches (with gelu), its Marlin ones (silu), ours of "
+        "bfloat16, ours; floor: the chosen experts read once",
+        {"tokens": (1, 4, 8, 16, 32, 64, 128, 320)},
+        layer,
+        {"tokens": (3, 20)},
+        sets=products.ROUTINGS,
+        alike=False,
+    ),
+)

@@ -1,0 +1,205 @@
+"""Weight formats that SGLang, this package or the card cannot serve, refused before weights are loaded, with those that work.
+
+It reads a checkpoint's ``quantization_config`` and the flags that choose a format or a kernel for it; neither torch nor sglang is imported.
+What each rule stands on is in docs/quantised.md.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sglang_gemma4.diagnostics.preflight import refuse
+from sglang_gemma4.models.config_files import PreflightError
+from sglang_gemma4.tiny.quantisation import FORMATS, size_problem
+
+Capability = tuple[int, int]
+ADA, AMPERE, BLACKWELL = (8, 9), (8, 0), (10, 0)
+FIELDS = ("quantization", "load_format", "moe_runner_backend", "tp_size")
+LAYOUTS = ("float-quantized", "naive-quantized", "pack-quantized", "mixed-precision")
+GROUPS = (32, 128)
+"""Inputs that share a scale in the one kernel for 4-bit experts that computes gelu (models/layers/expert_activation.py)."""
+
+
+def check(
+    config: Mapping[str, Any], arguments: Mapping[str, Any], *, capability: Capability | None, cpu_engine: bool, gelu_experts: bool = True
+) -> None:
+    """Check a Gemma 4 model's weights as the server was asked to load them.
+
+    Args:
+        config: of the checkpoint, with its ``quantization_config`` if it has one.
+        arguments: :data:`FIELDS`.
+        capability: the card's, None without a CUDA card.
+        gelu_experts: the patch quantised_experts.
+
+    Raises:
+        PreflightError: it would end while loading or at the first batch, or be wrong.
+    """
+    text = config.get("text_config") or config
+    moe = bool(text.get("enable_moe_block"))
+    given = config.get("quantization_config")
+    problems = _problems(given, text, moe, arguments, capability, cpu_engine, gelu_experts)
+    refuse(f"{problem}; {_what_works(text, moe, capability, cpu_engine)}" for problem in problems)
+
+
+def refuse_gguf(model: str) -> None:
+    """Refuse a local GGUF file of Gemma 4, of which SGLang knows no names.
+
+    Raises:
+        PreflightError: it is one.
+    """
+    path = Path(model)
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        head = file.read(65_536)
+    if head.startswith(b"GGUF") and b"general.architecture" in head and b"gemma4" in head.split(b"general.architecture", 1)[1][:64]:
+        raise PreflightError(
+            f"{model} is a GGUF file of Gemma 4, whose tensors SGLang cannot name (gemma4_text is unknown to its GGUF loader); "
+            f"give a checkpoint of compressed-tensors: {', '.join(FORMATS)}"
+        )
+
+
+def _what_works(text: Mapping[str, Any], moe: bool, capability: Capability | None, cpu_engine: bool) -> str:
+    names = [form.name for form in FORMATS.values() if size_problem(text, form) is None]
+    if not cpu_engine and capability is not None and capability < ADA:
+        names = [name for name in names if not name.startswith("fp8") or not moe]
+    online = (
+        [] if moe and not cpu_engine and capability is not None and capability < ADA else ["--quantization fp8 of a bfloat16 checkpoint"]
+    )
+    return f"here work checkpoints of compressed-tensors in {', '.join(names)} (`checkpoint --quantization`)" + "".join(
+        f", and {one}" for one in online
+    )
+
+
+def _problems(
+    given: Mapping[str, Any] | None,
+    text: Mapping[str, Any],
+    moe: bool,
+    arguments: Mapping[str, Any],
+    capability: Capability | None,
+    cpu_engine: bool,
+    gelu_experts: bool,
+) -> Iterator[str]:
+    flag = arguments.get("quantization")
+    if flag == "gguf" or arguments.get("load_format") == "gguf":
+        yield "GGUF: SGLang's loader does not know the names of Gemma 4's tensors"
+    if given is None:
+        if flag == "fp8" and moe and not cpu_engine and capability is not None and capability < ADA:
+            yield f"--quantization fp8: SGLang's fp8 experts need compute capability 8.9, this card has {_said(capability)}"
+        if cpu_engine and flag not in (None, "fp8", "unquant"):
+            yield f"--quantization {flag}: the CPU reference engine quantises to fp8 only"
+        return
+    method = str(given.get("quant_method", "")).lower().replace("_", "-")
+    if method != "compressed-tensors":
+        yield from _other_methods(method, given, moe, capability, cpu_engine)
+        return
+    if cpu_engine and given.get("format") not in LAYOUTS:
+        yield f"compressed-tensors {given.get('format')}: the CPU reference engine reads {', '.join(LAYOUTS)}"
+    for group in (given.get("config_groups") or {}).values():
+        yield from _split_over_ranks(group.get("weights") or {}, text, moe, int(arguments.get("tp_size") or 1))
+        yield from _of_group(group, text, moe, arguments.get("moe_runner_backend"), capability, cpu_engine, gelu_experts)
+
+
+def _other_methods(method: str, given: Mapping[str, Any], moe: bool, capability: Capability | None, cpu_engine: bool) -> Iterator[str]:
+    if cpu_engine:
+        yield f"quant_method {method}: the CPU reference engine reads checkpoints of compressed-tensors only"
+    if moe and method in ("awq", "gptq", "awq-marlin", "gptq-marlin", "auto-round", "moe-wna16"):
+        yield f"quant_method {method}: SGLang's kernels for such experts compute silu, Gemma 4's compute gelu"
+    nvfp4 = method in ("modelopt", "modelopt-fp4", "nvfp4") and "4" in str(given.get("quant_algo", "4"))
+    if moe and nvfp4 and capability is not None and capability < BLACKWELL:
+        yield (
+            f"quant_method {method} (NVFP4): before Blackwell SGLang's experts go through Marlin, which computes silu; "
+            f"this card has {_said(capability)}"
+        )
+    if moe and method == "fp8" and capability is not None and capability < ADA:
+        yield f"quant_method fp8: SGLang's fp8 experts need compute capability 8.9, this card has {_said(capability)}"
+
+
+def _split_over_ranks(weights: Mapping[str, Any], text: Mapping[str, Any], moe: bool, ranks: int) -> Iterator[str]:
+    """Each rank's part of a product's inputs holds whole groups or blocks (compressed_tensors_wNa16.py:128, fp8_utils.py)."""
+    part = weights.get("group_size") or (weights.get("block_structure") or [0, 0])[1]
+    for name in ("intermediate_size", "moe_intermediate_size") if moe else ("intermediate_size",):
+        if ranks > 1 and part and part > 0 and text[name] % part == 0 and text[name] % (ranks * part):
+            yield f"--tp-size {ranks} splits {name} {text[name]} within a group or block of {part}; choose a number of ranks that does not"
+
+
+def _of_group(
+    group: Mapping[str, Any],
+    text: Mapping[str, Any],
+    moe: bool,
+    runner: Any,
+    capability: Capability | None,
+    cpu_engine: bool,
+    gelu_experts: bool,
+) -> Iterator[str]:
+    weights, inputs = group.get("weights") or {}, group.get("input_activations")
+    bits, kind, strategy = weights.get("num_bits"), weights.get("type"), weights.get("strategy")
+    said = f"compressed-tensors {kind}{bits} by {strategy}"
+    if kind == "int" and bits == 4 and inputs is None:
+        yield from _of_int4(weights, text, moe, runner, capability, cpu_engine, gelu_experts)
+    elif kind == "float" and bits == 8:
+        yield from _of_float8(said, weights, inputs, text, moe, capability, cpu_engine)
+    elif moe and (kind == "float" or bits == 8 or inputs is not None):
+        if not (kind == "float" and bits == 4 and capability is not None and capability >= BLACKWELL and not cpu_engine):
+            yield f"{said}: SGLang has no kernel with gelu for such experts on this machine"
+    elif cpu_engine:
+        yield f"{said}: the CPU reference engine has fp8 and int4"
+
+
+def _of_int4(
+    weights: Mapping[str, Any],
+    text: Mapping[str, Any],
+    moe: bool,
+    runner: Any,
+    capability: Capability | None,
+    cpu_engine: bool,
+    gelu_experts: bool,
+) -> Iterator[str]:
+    group, symmetric = weights.get("group_size"), weights.get("symmetric", True)
+    said = f"compressed-tensors int4, {'groups of ' + str(group) if group else 'a scale by row'}"
+    if not cpu_engine and capability is not None and capability < AMPERE:
+        yield f"{said}: SGLang's kernels need compute capability 8.0, this card has {_said(capability)}"
+    if cpu_engine and (not symmetric or weights.get("actorder") == "group"):
+        yield f"{said}: the CPU reference engine reads symmetric weights without activation order"
+    if not moe:
+        return
+    if not symmetric or group not in GROUPS or weights.get("actorder"):
+        skewed = "" if symmetric else ", not symmetric"
+        yield f"{said}{skewed}: SGLang's one kernel with gelu for 4-bit experts takes symmetric groups of 32 or 128"
+    elif text["moe_intermediate_size"] % group:
+        yield f"{said}: they do not divide the experts' moe_intermediate_size {text['moe_intermediate_size']}"
+    if runner not in (None, "auto", "triton"):
+        yield f"--moe-runner-backend {runner}: of SGLang's kernels for 4-bit experts only triton's computes gelu; leave the flag out"
+    if not gelu_experts and not cpu_engine:
+        yield f"{said}: SGLang's experts assert silu; leave the patch quantised_experts on"
+
+
+def _of_float8(
+    said: str,
+    weights: Mapping[str, Any],
+    inputs: Mapping[str, Any] | None,
+    text: Mapping[str, Any],
+    moe: bool,
+    capability: Capability | None,
+    cpu_engine: bool,
+) -> Iterator[str]:
+    strategy = weights.get("strategy")
+    if not moe:
+        return
+    if inputs is None:
+        yield f"{said} without quantised activations: SGLang has no such experts"
+    elif (strategy, inputs.get("strategy")) not in (("tensor", "tensor"), ("channel", "token")) and strategy != "block":
+        by = inputs.get("strategy")
+        yield f"{said} with activations by {by}: SGLang's experts take tensor with tensor, channel with token, or blocks"
+    elif strategy == "channel" and not inputs.get("dynamic"):
+        yield f"{said} with static activations: SGLang's experts take such weights with dynamic ones only"
+    if not cpu_engine and capability is not None and capability < ADA:
+        yield f"{said}: SGLang's fp8 experts need compute capability 8.9, this card has {_said(capability)}"
+    block = (weights.get("block_structure") or [0, 0])[0]
+    for name in ("moe_intermediate_size", "intermediate_size"):
+        if strategy == "block" and block and text[name] % block:
+            yield f"{said} of {block}: SGLang loads blocks that divide {name}, which is {text[name]}"
+
+
+def _said(capability: Capability) -> str:
+    return ".".join(map(str, capability))

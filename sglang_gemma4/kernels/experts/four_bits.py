@@ -1,0 +1,136 @@
+"""Products of rows with 4-bit weights in groups of inputs that share a scale, read as SGLang's Triton experts hold them.
+
+A word of 32 bits has eight inputs of an output. So that no value changes its register, a product is the sum of eight: of the words' first
+inputs, of their second ones, and so on, each with the rows' values of these inputs, which lie side by side after :func:`by_place`. Levels
+become bfloat16 two at a time, by bits (0x4300 plus a level is 128 plus it), and are multiplied by their scale there: a weight is rounded to
+bfloat16 once, as in Marlin's kernels and as a dequantised checkpoint is.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
+
+PLACES = 8
+"""Inputs in a word."""
+COLUMNS = 1024
+
+
+def _of_place(place: int) -> tl.constexpr:
+    """PTX for two words (of adjacent inputs of one output) and their scales: the two weights at ``place``."""
+    halves, shift = ("0x5410", "0x7632")[place // 4], 4 * (place % 4)
+    return tl.constexpr(
+        "{ .reg .b32 t, one, off, none; mov.b32 one, 0x3f803f80; mov.b32 off, 0xc308c308; mov.b32 none, 0x80008000; "
+        f"prmt.b32 t, $1, $2, {halves}; shr.u32 t, t, {shift}; lop3.b32 t, t, 0x000f000f, 0x43004300, 0xea; "
+        "fma.rn.bf16x2 t, t, one, off; fma.rn.bf16x2 $0, t, $3, none; }"
+    )
+
+
+_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH, _EIGHTH = (_of_place(place) for place in range(PLACES))
+
+
+@triton.jit
+def _weights_at(words, scale, dtype: tl.constexpr, PLACE: tl.constexpr, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The inputs at ``PLACE`` of the words, times their scale. ``BITS``: by PTX, for bfloat16; else as Triton's interpreter can."""
+    if not BITS:
+        found = (((words >> (4 * PLACE)) & 15) - 8).to(dtype) * scale.to(dtype)
+    elif PLACE == 0:
+        found = tl.inline_asm_elementwise(_FIRST, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
+    elif PLACE == 1:
+        found = tl.inline_asm_elementwise(_SECOND, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
+    elif PLACE == 2:
+        found = tl.inline_asm_elementwise(_THIRD, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
+    elif PLACE == 3:
+        found = tl.inline_asm_elementwise(_FOURTH, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
+    elif PLACE == 4:
+        found = tl.inline_asm_elementwise(_FIFTH, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
+    elif PLACE == 5:
+        found = tl.inline_asm_elementwise(_SIXTH, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
+    elif PLACE == 6:
+        found = tl.inline_asm_elementwise(_SEVENTH, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
+    else:
+        found = tl.inline_asm_elementwise(_EIGHTH, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
+    return found
+
+
+@triton.jit
+def _for_words(scale, GROUP: tl.constexpr):  # type: ignore[no-untyped-def]
+    """``[words, COLUMNS]`` from one scale for each ``GROUP`` words."""
+    wide = tl.broadcast_to(scale[:, None, :], [scale.shape[0], GROUP, scale.shape[1]])
+    return tl.reshape(wide, [scale.shape[0] * GROUP, scale.shape[1]])
+
+
+@triton.jit
+def four_bit_sums(  # type: ignore[no-untyped-def]
+    x_ptr,  # rows as by_place gives them
+    rows,  # [SIZE] int64: which of them
+    real,  # [SIZE]
+    words_ptr,  # of the expert, [outputs, WIDTH // 8] int32
+    scale_ptr,  # of the expert, [outputs, WIDTH // (8 * GROUP)]
+    columns,  # [COLUMNS]: outputs
+    inside,  # [COLUMNS]
+    SECOND: tl.constexpr,  # how many outputs further a second product's lie, which has the same inputs; 0: there is none
+    WIDTH: tl.constexpr,
+    SIZE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,  # words
+    BITS: tl.constexpr,
+):
+    """Both products of the rows in one tile of columns, ``[SIZE, COLUMNS]`` float32 each; the second is zero where there is none."""
+    WORDS: tl.constexpr = WIDTH // 8  # noqa: N806
+    STEP: tl.constexpr = DEPTH // 8  # noqa: N806
+    GROUPS: tl.constexpr = WORDS // GROUP  # noqa: N806
+    word = tl.arange(0, STEP)
+    group = tl.arange(0, STEP // GROUP)
+    x_pointers = x_ptr + rows[:, None] * WIDTH + word[None, :]
+    word_pointers = words_ptr + columns[None, :] * WORDS + word[:, None]
+    scale_pointers = scale_ptr + columns[None, :] * GROUPS + group[:, None]
+    one = tl.zeros([SIZE, COLUMNS], tl.float32)
+    two = tl.zeros([SIZE, COLUMNS], tl.float32)
+    for start in range(0, WORDS, STEP):
+        read = inside[None, :] & (word < WORDS - start)[:, None]
+        scaled = inside[None, :] & (group < GROUPS - start // GROUP)[:, None]
+        words = tl.load(word_pointers + start, mask=read, other=0)
+        scale = _for_words(tl.load(scale_pointers + start // GROUP, mask=scaled, other=0.0), GROUP)
+        if SECOND:
+            more = tl.load(word_pointers + (SECOND * WORDS + start), mask=read, other=0)
+            scales = _for_words(tl.load(scale_pointers + (SECOND * GROUPS + start // GROUP), mask=scaled, other=0.0), GROUP)
+        for place in tl.static_range(8):
+            taken = tl.load(x_pointers + (place * WORDS + start), mask=real[:, None] & (word < WORDS - start)[None, :], other=0.0)
+            one = tl.dot(taken, _weights_at(words, scale, taken.dtype, place, BITS), one, input_precision="ieee")
+            if SECOND:
+                two = tl.dot(taken, _weights_at(more, scales, taken.dtype, place, BITS), two, input_precision="ieee")
+    return one, two
+
+
+@triton.jit
+def _by_place_kernel(x_ptr, out_ptr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
+    await_inputs(PDL)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.program_id(0).to(tl.int64) * WIDTH
+    values = tl.load(x_ptr + row + column, mask=column < WIDTH)
+    tl.store(out_ptr + row + place_of(column, WIDTH), values, mask=column < WIDTH)
+
+
+@triton.jit
+def place_of(column, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where an input lies after :func:`by_place`."""
+    return column % 8 * (WIDTH // 8) + column // 8
+
+
+def by_place_reference(x: torch.Tensor) -> torch.Tensor:
+    """What :func:`by_place` computes."""
+    return x.unflatten(-1, (-1, PLACES)).transpose(-1, -2).flatten(-2)
+
+
+def by_place(x: torch.Tensor) -> torch.Tensor:
+    """Contiguous rows ``[tokens, width]`` with each row's inputs in the order of their places in words: the first of all words first.
+
+    The width is a multiple of 8. The host does not wait for the device.
+    """
+    out = torch.empty_like(x)
+    tokens, width = x.shape
+    _by_place_kernel[(tokens, triton.cdiv(width, COLUMNS))](x, out, WIDTH=width, COLUMNS=COLUMNS, num_warps=4, **launch_options(x.device))
+    return out

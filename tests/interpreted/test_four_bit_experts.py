@@ -1,0 +1,85 @@
+"""4-bit experts under Triton's interpreter against float32 products with the dequantised weights."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from sglang_gemma4.kernels.experts import few_token_experts as few
+from sglang_gemma4.kernels.experts import gated_experts as gated
+from sglang_gemma4.kernels.experts.four_bits import by_place, by_place_reference
+from sglang_gemma4.kernels.experts.gated_experts import Tile
+from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
+from sglang_gemma4.kernels.weights import Grouped, dequantised
+
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def poisoned() -> Iterator[None]:
+    """Whatever the launchers allocate begins as NaN or the largest integer."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def weight_of(*shape: int, group: int = 32) -> Grouped:
+    """Every level, and scales that differ."""
+    levels = torch.randint(0, 256, (*shape[:-1], shape[-1] // 2), dtype=torch.uint8)
+    return Grouped(levels, (0.5 + torch.rand(*shape[:-1], shape[-1] // group)) * shape[-1] ** -0.5 / 4)
+
+
+def test_the_values_of_a_weight() -> None:
+    """The first of two inputs in the low bits, less 8, times its group's scale."""
+    weight = Grouped(torch.tensor([[0x80, *[0x99] * 15, 0xF7, *[0x88] * 15]], dtype=torch.uint8), torch.tensor([[2.0, 0.5]]))
+    values = dequantised(weight)[0]
+    assert values[:4].tolist() == [-16.0, 0.0, 2.0, 2.0]
+    assert values[32:36].tolist() == [-0.5, 3.5, 0.0, 0.0]
+    assert (weight.shape, weight.group) == ((1, 64), 32)
+
+
+@pytest.mark.parametrize(("tokens", "width"), [(1, 64), (3, 1032)])
+def test_inputs_by_their_places(tokens: int, width: int) -> None:
+    x = torch.randn(tokens, width)
+    assert torch.equal(by_place(x), by_place_reference(x))
+    assert by_place_reference(torch.arange(16.0)[None]).tolist()[0][:4] == [0.0, 8.0, 1.0, 9.0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "group"),
+    [((1, 4, 16, 128, 64), 32), ((4, 8, 9, 192, 96), 32), ((16, 2, 4, 256, 128), 128), ((3, 3, 5, 320, 32), 32)],
+    ids=str,
+)
+@pytest.mark.parametrize("tile", [None, Tile(16, 128, 4, 2)], ids=str)
+def test_experts(shape: tuple[int, int, int, int, int], group: int, tile: Tile | None) -> None:
+    tokens, topk, experts, hidden, inner = shape
+    torch.manual_seed(tokens)
+    x, shares = torch.randn(tokens, hidden), torch.rand(tokens, topk)
+    ids = torch.rand(tokens, experts).topk(topk).indices.int()
+    ids[torch.rand(ids.shape) < 0.2] = -1
+    w13, w2 = weight_of(experts, 2 * inner, hidden, group=group), weight_of(experts, hidden, inner, group=group)
+    expected = few.few_token_experts_reference(x, w13, w2, shares, ids)
+    done = few.counters(hidden, x.device)
+    for _ in range(2):
+        found = few.few_token_experts(x, w13, w2, shares, ids, done, tiles=tile and (tile, tile))
+        torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=TOLERANCE)
+        assert not done.any()
+    found = grouped_experts(x, w13, w2, shares, ids, tiles=tile and (16, tile, tile))
+    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("w13", "says"),
+    [
+        (Grouped(torch.zeros(4, 64, 32, dtype=torch.int8), torch.ones(4, 64, 2)), "4-bit levels in torch.int8"),
+        (
+            Grouped(torch.zeros(4, 64, 32, dtype=torch.uint8), torch.ones(4, 64, 2).half()),
+            "scales of torch.float16 for x of torch.float32",
+        ),
+        (Grouped(torch.zeros(4, 64, 32, dtype=torch.uint8), torch.ones(4, 64, 4)), "groups of 32, 64, 128 are supported"),
+        (Grouped(torch.zeros(4, 32, 64, dtype=torch.uint8).mT, torch.ones(4, 64, 2)), "not contiguous"),
+    ],
+)
+def test_what_is_no_weight(w13: Grouped, says: str) -> None:
+    ids, shares = torch.zeros(1, 2, dtype=torch.int32), torch.rand(1, 2)
+    assert says in str(gated.reason_against(torch.randn(1, 64), w13, None, shares, ids))
