@@ -127,8 +127,8 @@ def _split_over_ranks(weights: Mapping[str, Any], text: Mapping[str, Any], moe: 
     dense = text["intermediate_size"] // ranks
     if weights.get("type") == "int" and weights.get("num_bits") == 4 and dense % MARLIN_INPUTS and not cpu_engine:
         yield (
-            f"--tp-size {ranks} leaves a rank {dense} of intermediate_size {text['intermediate_size']}, and Marlin multiplies 4-bit weights "
-            f"by {MARLIN_INPUTS} inputs; choose a number of ranks that leaves a multiple"
+            f"--tp-size {ranks} leaves a rank {dense} of intermediate_size {text['intermediate_size']}, and Marlin multiplies 4-bit "
+            f"weights by {MARLIN_INPUTS} inputs; choose a number of ranks that leaves a multiple"
         )
 
 
