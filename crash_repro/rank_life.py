@@ -12,6 +12,8 @@ import rank_agents  # type: ignore[import-not-found]
 import rank_memory  # type: ignore[import-not-found]
 
 HOST = "127.0.0.1"
+ONE_THREAD = '{"num_threads": "1"}'
+"""SGLang's prefill ranks have eight threads each for UCX: connections of eight ranks take half a minute of two cores."""
 VICTIM = 2
 FAILED, WAITING, SUCCESS = 0, 2, 4
 """``KVPoll``."""
@@ -20,7 +22,7 @@ FAILED, WAITING, SUCCESS = 0, 2, 4
 def live(cell: Any, role: str, server: int, rank: int, port: int, pipe: Any) -> None:
     """The life of a rank: a manager, then commands."""
     try:
-        os.environ.update({"SGLANG_HOST_IP": HOST, **cell.env})
+        os.environ.update({"SGLANG_HOST_IP": HOST, "SGLANG_DISAGGREGATION_NIXL_BACKEND_PARAMS": ONE_THREAD, **cell.env})
         if cell.mutant:
             _mutate(cell.mutant)
         one = _Live(cell, role, server, rank, port)
@@ -52,7 +54,7 @@ class _Live:
             behind_prefix=role == "decode",
             whole_window=role == "prefill" and not cell.exact,
         )
-        self.pool = rank_memory.pool(model, self.page_size, self.pages, self.size)
+        self.pool = rank_memory.pool(model, self.page_size, self.pages, self.size, cell.kv_format)
         if role == "prefill":
             rank_memory.write(self.pool, self.pages, mine, self.size, rank)
         else:
@@ -204,7 +206,9 @@ def _manager(live: _Live, arguments: Any) -> Any:
     given.engine_rank, given.system_dp_rank, given.pp_rank, given.gpu_id, given.ib_device = live.rank, 0, 0, 0, None
     given.kv_data_ptrs, given.kv_data_lens, given.kv_item_lens = get_kv_transfer_buf_infos(live.pool)
     given.kv_layer_ids, given.num_draft_entries, given.prefill_start_layer, given.prefill_end_layer = [], 0, 0, None
-    given.kv_cache_dtype_str = live.cell.decode_dtype if live.role == "decode" and live.cell.decode_dtype else "bfloat16"
+    given.kv_cache_dtype_str = live.cell.kv_format or "bfloat16"
+    if live.role == "decode" and live.cell.decode_dtype:
+        given.kv_cache_dtype_str = live.cell.decode_dtype
     given.page_size = live.page_size
     given.kv_head_num = live.pool.head_num
     given.total_kv_head_num = rank_memory.MODELS[live._other or live.cell.model].full.heads
@@ -241,6 +245,11 @@ MUTANTS = {
 
 
 def _mutate(name: str) -> None:
+    if name == "scales are dropped":
+        from sglang_gemma4.attention.quantised_pool import PerTokenHeadPool
+
+        del PerTokenHeadPool.get_contiguous_buf_infos
+        return
     from sglang_gemma4.disaggregation import plan
 
     where, made = MUTANTS[name]

@@ -14,6 +14,7 @@ class Cell:
     """What is tried: a model, sizes of the prefill server and of each decode server, and requests.
 
     ``exact``: the prefill server names the sliding pages that the decode server asks for, else its whole window.
+    ``kv_format``: a cache of the package's with scales, of this name.
     ``decode_page_size`` and ``decode_dtype`` differ from the prefill server's where that is what is tried; ``env`` is every rank's.
     """
 
@@ -26,6 +27,7 @@ class Cell:
     exact: bool = True
     decode_page_size: int | None = None
     decode_dtype: str | None = None
+    kv_format: str = ""
     seconds: float = 30.0
     fault: str = ""
     mutant: str = ""

@@ -28,7 +28,8 @@ def keep_heads(_result: None, kv_args: Any, token_to_kv_pool: Any, *_args: Any, 
         return
     pools = {FULL: token_to_kv_pool.full_kv_pool, SLIDING: token_to_kv_pool.swa_kv_pool}
     for pool in pools.values():
-        # A block-scaled cache has buffers of scales beside, which SGLang refuses between unequal sizes by name.
+        # A block-scaled cache's scales lie by block of a head, and SGLang refuses them between unequal sizes by name. Scales by token and
+        # head are buffers like the others (attention/quantised_pool.py).
         if not isinstance(pool, MHATokenToKVPool) or isinstance(pool, MHATokenToKVPoolMXFP8) or pool.kv_cache_layout != "nhd":
             return
     setattr(kv_args, _HEADS, {name: int(pool.head_num) for name, pool in pools.items()})

@@ -40,7 +40,7 @@ def test_the_same_answers_as_one_server(prefill: int, decode: int, backend: str,
     ("given", "said"),
     [
         ({"page_size": 16}, "prefill server has page_size=1, but decode server has page_size=16"),
-        ({"kv_cache_dtype": "bfloat16"}, "KV cache dtype mismatch"),
+        ({"kv_cache_dtype": "int8_per_token_head"}, "kv_cache_dtype=int8_per_token_head"),
     ],
 )
 def test_a_server_that_does_not_fit_is_named_to_the_client(given: dict[str, Any], said: str, nursery: Nursery) -> None:

@@ -52,7 +52,8 @@ def least(tried: dict[str, Any]) -> int:
     """Bytes that the decode server's ranks hold of the requests."""
     model = rank_memory.MODELS[tried["model"]]
     kinds = [("full", model.full, None), ("sliding", model.sliding, model.window)]
-    groups = [Group(name, layers.count, layers.heads, 2 * layers.head_dim, window) for name, layers, window in kinds]
+    size, scale = (1, 4) if tried.get("kv_format") else (2, 0)
+    groups = [Group(name, layers.count, layers.heads, size * layers.head_dim, window, scale) for name, layers, window in kinds]
     return sum(
         plan.least_bytes(groups, tried["decode"][0], request["tokens"], tried["page_size"], request.get("prefix", 0))
         for request in tried["requests"]
@@ -93,6 +94,30 @@ def test_the_released_sizes_of_heads_and_window(nursery: Nursery) -> None:
 @pytest.mark.parametrize(("prefill", "decode"), [(2, 4), (4, 2), (4, 1), (8, 2)])
 def test_mooncake(prefill: int, decode: int, nursery: Nursery) -> None:
     check(nursery, cell("26b-a4b", prefill, [decode], backend="mooncake"))
+
+
+@pytest.mark.parametrize(
+    ("kv_format", "backend", "prefill", "decode"),
+    [
+        ("int8_per_token_head", "nixl", 2, 1),
+        ("int8_per_token_head", "nixl", 1, 2),
+        ("int8_per_token_head", "nixl", 2, 4),
+        ("int8_per_token_head", "nixl", 4, 2),
+        ("int8_per_token_head", "nixl", 2, 2),
+        ("fp8_per_token_head", "nixl", 2, 4),
+        ("int8_per_token_head", "mooncake", 2, 4),
+        ("int8_per_token_head", "mooncake", 4, 2),
+        ("fp8_per_token_head", "mooncake", 1, 1),
+    ],
+)
+def test_scales_go_with_their_heads(kv_format: str, backend: str, prefill: int, decode: int, nursery: Nursery) -> None:
+    """Of equal sizes SGLang's own code sends them."""
+    check(nursery, cell("26b-a4b", prefill, [decode], backend=backend, kv_format=kv_format))
+
+
+def test_a_cache_that_arrives_without_its_scales_is_found(nursery: Nursery) -> None:
+    tried = cell("26b-a4b", 2, [4], kv_format="int8_per_token_head", mutant="scales are dropped", seconds=10.0, backend="mooncake")
+    assert "buffer 10 of the full layers differs at slot" in try_cells(nursery, tried)[0]["wrong"]
 
 
 def test_one_prefill_server_feeds_servers_of_two_sizes(nursery: Nursery) -> None:
