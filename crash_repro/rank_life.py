@@ -1,5 +1,6 @@
 """The life of a rank's process: pools, SGLang's settings and manager, and requests that it sends or receives."""
 
+import ctypes
 import dataclasses
 import os
 import signal
@@ -15,12 +16,15 @@ HOST = "127.0.0.1"
 ONE_THREAD = '{"num_threads": "1"}'
 """SGLang's prefill ranks have eight threads each for UCX: connections of eight ranks take half a minute of two cores."""
 VICTIM = 2
+PR_SET_PDEATHSIG = 1
+"""``prctl``'s number."""
 FAILED, WAITING, SUCCESS = 0, 2, 4
 """``KVPoll``."""
 
 
 def live(cell: Any, role: str, server: int, rank: int, port: int, pipe: Any) -> None:
-    """The life of a rank: a manager, then commands."""
+    """The life of a rank: a manager, then commands. It ends with the process that has started it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # its siblings hold the pipe's other end open
     try:
         os.environ.update({"SGLANG_HOST_IP": HOST, "SGLANG_DISAGGREGATION_NIXL_BACKEND_PARAMS": ONE_THREAD, **cell.env})
         if cell.mutant:
@@ -63,6 +67,7 @@ class _Live:
                     buffer.fill_(rank_memory.UNTOUCHED)
         self.arrived: list[rank_memory.Request] = []
         self.failed: list[rank_memory.Request] = []
+        self.sending: float | None = None
         arguments = _publish(self)
         rank_agents.install(cell.backend)
         self.manager = _manager(self, arguments)
@@ -76,30 +81,34 @@ class _Live:
             else ""
         )
 
-    def serve(self, batch: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Send all of these requests at once, or receive those of this decode server."""
+    def serve(self, batch: Sequence[Mapping[str, Any]], check: bool) -> dict[str, Any]:
+        """Send all of these requests at once, or receive those of this decode server; ``check``: compare what has arrived until now."""
         requests = [rank_memory.Request(**request) for request in batch]
         requests = [request for request in requests if self.role == "prefill" or request.server == self.server]
         before, started = dict(rank_agents.sent), time.monotonic()
         failed = self._send(requests) if self.role == "prefill" else self._receive(requests)
         if self.role == "prefill":
             moved = {name: count - before[name] for name, count in rank_agents.sent.items()}
-            return {"failed": failed, "wrong": None, "seconds": time.monotonic() - started, **moved}
+            now = time.monotonic()
+            return {"failed": failed, "wrong": None, "seconds": now - started, "sending": now - (self.sending or now), **moved}
         for request in requests:
             (self.failed if request.room in failed else self.arrived).append(request)
+        if not check:
+            return {"failed": failed, "wrong": None}
         wrong = rank_memory.difference(self.pool, self.pages, self.arrived, self.failed, self.size, self.rank)
         return {"failed": failed, "wrong": wrong}
 
     def _send(self, requests: Sequence[rank_memory.Request]) -> dict[int, str]:
         senders = {request.room: _kind(self.cell, "SENDER")(self.manager, self._address, request.room) for request in requests}
         waiting = {request.room: request for request in requests}
-        deadline = time.monotonic() + self.cell.seconds
+        deadline, self.sending = time.monotonic() + self.cell.seconds, None
         while waiting and time.monotonic() < deadline:
             for room, request in list(waiting.items()):
                 state = senders[room].poll()
                 if state in (WAITING, FAILED):
                     waiting.pop(room)
                     if state == WAITING:
+                        self.sending = self.sending or time.monotonic()
                         self._send_one(senders[room], request)
             time.sleep(0.001)
         return self._end(senders, deadline)

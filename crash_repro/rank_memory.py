@@ -36,6 +36,7 @@ MODELS = {
     # 48 layers, every sixth full: SGLang's test of its configuration (test_gemma4_unified.py) has the released file's numbers.
     "12b": Model(Layers(8, 1, 512 // SMALL), Layers(40, 8, 256 // SMALL), 48),
     "four-heads": Model(Layers(2, 4, 32), Layers(4, 4, 16), 48),
+    "26b-a4b-full-heads": Model(Layers(5, 2, 512), Layers(25, 8, 256), 256),
     "26b-a4b-full-size": Model(Layers(5, 2, 512), Layers(25, 8, 256), 1024),
 }
 

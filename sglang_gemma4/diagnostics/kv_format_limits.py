@@ -21,8 +21,8 @@ FLAGS = {
 }
 """Flags of ``launch_server`` and why each is refused."""
 FIELDS = (
-    *("kv_cache_dtype", "disaggregation_mode", "disaggregation_transfer_backend", "dcp_size", "attn_cp_size", "speculative_draft_kv_cache_dtype"),
-    *("speculative_draft_attention_backend", *FLAGS),
+    *("kv_cache_dtype", "disaggregation_mode", "disaggregation_transfer_backend", "disaggregation_decode_retraction_backup"),
+    *("dcp_size", "attn_cp_size", "speculative_draft_kv_cache_dtype", "speculative_draft_attention_backend", *FLAGS),
 )
 """The arguments that :func:`check` reads, besides ``prefill_backend`` and ``decode_backend``."""
 TRANSFERS = ("nixl", "mooncake")
@@ -71,6 +71,11 @@ def _problems(kind: KvFormat, arguments: Mapping[str, Any], own: Collection[str]
         yield (
             f"{flag}: --disaggregation-transfer-backend {arguments['disaggregation_transfer_backend']} was not tried with scales; "
             f"use {' or '.join(TRANSFERS)}"
+        )
+    if arguments["disaggregation_decode_retraction_backup"] == "host_pool":
+        yield (
+            f"{flag}: --disaggregation-decode-retraction-backup host_pool copies elements without their scales; use cpu_tensor, or leave "
+            "--disaggregation-decode-host-receive-threshold at 1, which asks for it"
         )
     for name, what in (("dcp_size", "--decode-context-parallel-size"), ("attn_cp_size", "--attn-cp-size")):
         if (arguments.get(name) or 1) > 1:
