@@ -19,6 +19,9 @@ def prepare() -> tuple[Any, Any]:
     from sglang_gemma4.cpu.environment import prepare_this_process
 
     prepare_this_process()
+    import torch
+
+    torch.set_num_threads(1)  # up to 17 ranks share this machine's cores
     import rank_memory  # type: ignore[import-not-found]
     import ranks  # type: ignore[import-not-found]
     import sglang.srt.managers.scheduler  # noqa: F401 - forked ranks need not import it again

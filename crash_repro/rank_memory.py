@@ -79,7 +79,7 @@ class Pages:
 
 
 def pool(model: Model, page_size: int, pages: Pages, ranks: int, kv_format: str = "") -> Any:
-    """A rank's ``SWAKVPool`` of a server with ``ranks`` ranks; ``kv_format``: bfloat16, or the package's cache of this name, with scales."""
+    """A rank's ``SWAKVPool`` of a server with ``ranks`` ranks; ``kv_format``: bfloat16, or a cache with scales."""
     import torch
     from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 

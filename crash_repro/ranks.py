@@ -11,7 +11,6 @@ from typing import Any
 import rank_life  # type: ignore[import-not-found]
 import rank_memory  # type: ignore[import-not-found]
 
-
 PATIENCE = 150.0
 """Seconds beyond a cell's own in which every byte is compared, on a machine that may be busy."""
 

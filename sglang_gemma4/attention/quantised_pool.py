@@ -95,7 +95,11 @@ class PerTokenHeadPool(MHATokenToKVPool):  # type: ignore[misc]
         """
         elements = super().get_contiguous_buf_infos()
         scales = [*self.k_scale_buffer, *self.v_scale_buffer]
-        beside = ([each.data_ptr() for each in scales], [each.nbytes for each in scales], [each[: self.page_size].nbytes for each in scales])
+        beside = (
+            [each.data_ptr() for each in scales],
+            [each.nbytes for each in scales],
+            [each[: self.page_size].nbytes for each in scales],
+        )
         count = self.layer_num
         halves = [slice(0, count), slice(count, 2 * count)]
         found = [

@@ -15,7 +15,7 @@ MOST_PIECES = 2**31 - 1
 
 @dataclass(frozen=True)
 class Buffers:
-    """Buffers of a group on one rank, K's, V's and those of their scales: address and bytes of a page of each, and bytes of each if known."""
+    """Buffers of a group on one rank, K's, V's and their scales': address and bytes of a page of each, and bytes of each if known."""
 
     addresses: Sequence[int]
     page_bytes: Sequence[int]

@@ -1,7 +1,7 @@
 """A prefill and a decode server over HTTP behind SGLang's own router: ``TEST_SABOTAGE="gloo_ranks:install pd_routed:nixl"``.
 
-Both servers are SGLang's ``launch_server``, each in a process of its own, with real NIXL agents over host memory between them; the router is
-the ``sglang-router`` wheel, started as its documentation says. ``TEST_DECODE_ENV`` and ``TEST_DECODE_ARGUMENTS`` as in ``pd_pair.py``.
+Both servers are SGLang's ``launch_server``, each in a process of its own, with real NIXL agents over host memory between them. The router
+is the ``sglang-router`` wheel, started as its documentation says. ``TEST_DECODE_ENV`` and ``TEST_DECODE_ARGUMENTS`` as in ``pd_pair.py``.
 """
 
 import importlib
@@ -49,8 +49,8 @@ class Routed:
         return f"http://{HOST}:{port}"
 
     def generate(self, **request: Any) -> Any:
-        """A batch to the router."""
-        return pd_router.ask(self.url, **request)
+        """A batch to the router, request by request."""
+        return pd_router.ask_each(self.url, **request)
 
     def shutdown(self) -> None:
         """End the router; the servers end with the case's process group."""

@@ -1,11 +1,13 @@
 """SGLang's own router (the wheel ``sglang-router``) before a prefill and a decode server."""
 
+import concurrent.futures
 import json
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from typing import Any
 
 HOST = "127.0.0.1"
@@ -44,8 +46,23 @@ def ask(url: str, **request: Any) -> Any:
         raise RuntimeError(f"{url} says {error.code}: {error.read().decode()}") from error
 
 
+def ask_each(url: str, input_ids: Sequence[Sequence[int]], sampling_params: Any, **request: Any) -> list[Any]:
+    """What it says to all of these prompts at once, each a request of its own: the router takes one set of parameters for a request.
+
+    Args:
+        sampling_params: of all, or one mapping for each.
+    """
+    each = sampling_params if isinstance(sampling_params, list) else [sampling_params] * len(input_ids)
+    with concurrent.futures.ThreadPoolExecutor(len(input_ids)) as clients:
+        asked = [
+            clients.submit(ask, url, input_ids=list(ids), sampling_params=given, **request)
+            for ids, given in zip(input_ids, each, strict=True)
+        ]
+        return [one.result() for one in asked]
+
+
 def start(port: int, prefill: str, bootstrap: int, decode: str, deadline: float, log: Any = None) -> "subprocess.Popen[bytes]":
-    """A router that answers; ``prefill`` and ``decode`` are addresses of servers that do, ``bootstrap`` the prefill server's port for it."""
+    """A router that answers; ``prefill`` and ``decode``: addresses of servers that do, ``bootstrap`` the first one's port for it."""
     command = [sys.executable, "-m", "sglang_router.launch_router", "--pd-disaggregation", "--host", HOST, "--port", str(port)]
     command += ["--prefill", prefill, str(bootstrap), "--decode", decode, "--disable-retries"]
     router = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT if log else None)

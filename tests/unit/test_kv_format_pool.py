@@ -125,7 +125,11 @@ GOOD = dict.fromkeys(kv_format_limits.FIELDS) | {
         ({"prefill_backend": "fa4"}, {}, "attention backend fa4 reads no such cache; use --attention-backend triton"),
         ({"speculative_draft_attention_backend": "trtllm_mha"}, {}, "attention backend trtllm_mha"),
         ({"prefill_backend": "intel_amx", "decode_backend": "intel_amx"}, {}, "attention backend intel_amx"),
-        ({"disaggregation_mode": "decode", "disaggregation_transfer_backend": "mori"}, {}, "backend mori was not tried with scales; use nixl"),
+        (
+            {"disaggregation_mode": "decode", "disaggregation_transfer_backend": "mori"},
+            {},
+            "backend mori was not tried with scales",
+        ),
         ({"disaggregation_decode_enable_offload_kvcache": True}, {}, "with --disaggregation-decode-enable-offload-kvcache"),
         ({"disaggregation_decode_retraction_backup": "host_pool"}, {}, "retraction-backup host_pool copies elements"),
         ({"dcp_size": 2}, {}, "--decode-context-parallel-size 2 splits"),

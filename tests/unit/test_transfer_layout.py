@@ -73,7 +73,7 @@ def test_neighbouring_pages_are_one_stretch() -> None:
     layout = lay_out("full", 1, 4, Link(1, 2, 0, 1), _buffers(pool, 4), _buffers(other, 4))
     assert layout.per_page == 1, "both sides hold the same head: a page is one piece"
     (_, _, lengths), *_ = layout.blocks([1, 2, 3, 7], [4, 5, 6, 7])
-    assert lengths.tolist() == [3 * 4 * HEAD , 4 * HEAD]
+    assert lengths.tolist() == [3 * 4 * HEAD, 4 * HEAD]
     assert layout.blocks([], []) == []
 
 
