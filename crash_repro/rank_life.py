@@ -2,6 +2,7 @@
 
 import ctypes
 import dataclasses
+import importlib
 import os
 import signal
 import time
@@ -13,8 +14,8 @@ import rank_agents  # type: ignore[import-not-found]
 import rank_memory  # type: ignore[import-not-found]
 
 HOST = "127.0.0.1"
-ONE_THREAD = '{"num_threads": "1"}'
-"""SGLang's prefill ranks have eight threads each for UCX: connections of eight ranks take half a minute of two cores."""
+QUICK = {"SGLANG_DISAGGREGATION_NIXL_BACKEND_PARAMS": '{"num_threads": "1"}', "UCX_TLS": "tcp,sm,self"}
+"""SGLang has eight threads of UCX in a prefill rank, and UCX looks for cards: eight ranks' connections take half a minute of a core."""
 VICTIM = 2
 PR_SET_PDEATHSIG = 1
 """``prctl``'s number."""
@@ -26,7 +27,7 @@ def live(cell: Any, role: str, server: int, rank: int, port: int, pipe: Any) -> 
     """The life of a rank: a manager, then commands. It ends with the process that has started it."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # its siblings hold the pipe's other end open
     try:
-        os.environ.update({"SGLANG_HOST_IP": HOST, "SGLANG_DISAGGREGATION_NIXL_BACKEND_PARAMS": ONE_THREAD, **cell.env})
+        os.environ.update({"SGLANG_HOST_IP": HOST, **QUICK, **cell.env})
         if cell.mutant:
             _mutate(cell.mutant)
         one = _Live(cell, role, server, rank, port)
@@ -243,14 +244,27 @@ def _share_with(change: Any) -> Any:
     return mutant
 
 
+def _one_slot_on(name: str) -> Any:
+    """Each page of a group to where the next one belongs; the other group is right."""
+    return lambda post: (
+        lambda manager, prepared, source, target: post(
+            manager, prepared, [*source[1:], source[0]] if prepared.layout.name == name else source, target
+        )
+    )
+
+
+PLAN, NIXL = "sglang_gemma4.disaggregation.plan", "sglang_gemma4.disaggregation.nixl"
 MUTANTS = {
-    "one head count": ("share", _one_count),
-    "source offset 0": ("share", _share_with(lambda part: {"source": 0})),
-    "target offset 0": ("share", _share_with(lambda part: {"target": 0})),
-    "a replica is missing": ("share", _share_with(lambda part: {"replicas": part.replicas + (part.replicas > 1)})),
-    "the oldest pages": ("newest", lambda _newest: lambda source, target, _what: source[: len(target)]),
+    "one head count": (PLAN, "share", _one_count),
+    "one head for full layers": (PLAN, "share", lambda share: lambda heads, *ranks: share(1 if heads == 2 else heads, *ranks)),
+    "source offset 0": (PLAN, "share", _share_with(lambda part: {"source": 0})),
+    "target offset 0": (PLAN, "share", _share_with(lambda part: {"target": 0})),
+    "a replica is missing": (PLAN, "share", _share_with(lambda part: {"replicas": part.replicas + (part.replicas > 1)})),
+    "the oldest pages": (PLAN, "newest", lambda _newest: lambda source, target, _what: source[: len(target)]),
+    "slots of full layers": (NIXL, "_post", _one_slot_on("full")),
+    "slots of sliding layers": (NIXL, "_post", _one_slot_on("sliding")),
 }
-"""Wrong plans, which a cell must find: what of ``disaggregation.plan`` is replaced by what, made of the original."""
+"""Wrong plans, which a cell must find: what of which module is replaced by what, made of the original."""
 
 
 def _mutate(name: str) -> None:
@@ -259,7 +273,6 @@ def _mutate(name: str) -> None:
 
         del PerTokenHeadPool.get_contiguous_buf_infos
         return
-    from sglang_gemma4.disaggregation import plan
-
-    where, made = MUTANTS[name]
-    setattr(plan, where, made(getattr(plan, where)))
+    module, what, made = MUTANTS[name]
+    where = importlib.import_module(module)
+    setattr(where, what, made(getattr(where, what)))

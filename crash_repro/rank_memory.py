@@ -43,13 +43,17 @@ MODELS = {
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A prompt's tokens, how many of them the decode server has already, tokens of a prefill chunk, and which decode server it goes to."""
+    """A prompt's tokens, how many of them the decode server has already, tokens of a prefill chunk, and which decode server it goes to.
+
+    ``again``: a former room, whose pages it has on both servers.
+    """
 
     room: int
     tokens: int
     prefix: int = 0
     chunk: int = 1 << 20
     server: int = 0
+    again: int = 0
 
 
 class Pages:
@@ -61,11 +65,16 @@ class Pages:
         import numpy as np
 
         self.model, self.page_size = model, page_size
-        self.count = {name: 5 + sum(-(-request.tokens // page_size) for request in requests) for name in ("full", "sliding")}
+        self.count = {
+            name: 5 + sum(-(-request.tokens // page_size) for request in requests if not request.again) for name in ("full", "sliding")
+        }
         random = np.random.default_rng(seed)
         free = {name: list(1 + random.permutation(count - 1)) for name, count in self.count.items()}  # page 0 is SGLang's padding
         self.of: dict[int, dict[str, tuple[range, Any]]] = {}
         for request in requests:
+            if request.again:
+                self.of[request.room] = self.of[request.again]
+                continue
             wanted = self.wanted(request, request.prefix if behind_prefix else 0, whole_window)
             self.of[request.room] = {
                 name: (positions, np.array([free[name].pop() for _ in positions], dtype=np.int32)) for name, positions in wanted.items()
@@ -126,7 +135,7 @@ def computed(model: Model, name: str, entry: int, request: Request, page_size: i
     import torch
 
     layers = model.full if name == "full" else model.sliding
-    random = np.random.default_rng((request.room, entry, name == "full"))
+    random = np.random.default_rng((request.again or request.room, entry, name == "full"))
     tokens = -(-request.tokens // page_size) * page_size
     return torch.from_numpy(random.integers(0, 256, (tokens, layers.heads, width), dtype=np.uint8))
 

@@ -17,33 +17,51 @@ ROOT = HERE.parents[1]
 RAW = HERE / "raw.jsonl"
 SIZES, PAGE_SIZES = (1, 2, 4), (64, 1)
 ARMS = {"stock": {"SGLANG_GEMMA4": "0"}, "package": {"SGLANG_GEMMA4_STRICT": "1"}}
-WARM, REPETITIONS, TOKENS = 1, 5, 600
-"""Requests of a cell, the first to warm up, and tokens of each: 26B-A4B's layers and heads, the window cut to 256 tokens."""
-THREADS = '{"num_threads": "8"}'
-"""SGLang's own number of UCX threads of a prefill rank; the tests' harness has one."""
+WARM, REPETITIONS, TOKENS = 2, 25, 600
+"""Requests of a cell, the first ones to warm up, and tokens of each: 26B-A4B's layers and heads, the window cut to 256 tokens."""
+AS_SGLANG = {"SGLANG_DISAGGREGATION_NIXL_BACKEND_PARAMS": '{"num_threads": "8"}', "UCX_TLS": "all"}
+"""SGLang's own number of UCX threads of a prefill rank, and UCX's own choice of transports; the tests' harness has less of both."""
 
 
 def run(rounds: int) -> None:
     """Every cell once a round, arms in turn, so that what else the machine does falls on both."""
+    arms = {arm: _start(variables) for arm, variables in ARMS.items()}
     for number in range(rounds):
         for size in SIZES:
             for page_size in PAGE_SIZES:
                 for arm in list(ARMS)[:: 1 if number % 2 else -1]:
-                    _try(number, arm, size, page_size)
+                    row = {"round": number, "arm": arm, "size": size, "page_size": page_size, "load": os.getloadavg()[0]}
+                    found = _ask(arms[arm], size, page_size)
+                    row |= {name: found.get(name) for name in ("wrong", "bytes", "pieces", "slowest")}
+                    with RAW.open("a") as raw:
+                        raw.write(json.dumps(row) + "\n")
+    for process in arms.values():
+        process.communicate()
 
 
-def _try(number: int, arm: str, size: int, page_size: int) -> None:
-    requests = [{"room": room, "tokens": TOKENS} for room in range(1, 1 + WARM + REPETITIONS)]
-    cell = {"model": "26b-a4b-full-heads", "prefill": size, "decode": [size], "page_size": page_size, "requests": requests}
-    cell |= {"one_by_one": True, "seconds": 120.0, "env": {"SGLANG_DISAGGREGATION_NIXL_BACKEND_PARAMS": THREADS}}
+def _start(variables: dict[str, str]) -> "subprocess.Popen[str]":
+    """An arm: it forks each cell's ranks, so SGLang is imported once."""
     command = [sys.executable, str(ROOT / "crash_repro" / "hetero_tp.py")]
-    environment = {**os.environ, **ARMS[arm], "HETERO_CELLS": json.dumps([cell])}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
-    found = [json.loads(line.removeprefix("CELL ")) for line in done.stdout.splitlines() if line.startswith("CELL ")]
-    row: dict[str, Any] = {"round": number, "arm": arm, "size": size, "page_size": page_size, "load": os.getloadavg()[0]}
-    row |= {name: found[0].get(name) for name in ("wrong", "bytes", "pieces", "slowest")} if found else {"wrong": "no answer"}
-    with RAW.open("a") as raw:
-        raw.write(json.dumps(row) + "\n")
+    environment = {**os.environ, **variables, "HETERO_CELLS": "-"}
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def _ask(process: "subprocess.Popen[str]", size: int, page_size: int) -> dict[str, Any]:
+    count = WARM + REPETITIONS  # one after the other, over the pages of two
+    requests = [{"room": room, "tokens": TOKENS, "again": room > WARM and 1 + room % WARM} for room in range(1, 1 + count)]
+    cell = {"model": "26b-a4b-full-heads", "prefill": size, "decode": [size], "page_size": page_size, "requests": requests}
+    cell |= {"one_by_one": True, "seconds": 120.0, "env": AS_SGLANG}
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(cell) + "\n")
+    process.stdin.flush()
+    last: list[str] = []
+    for line in process.stdout:
+        last = [*last[-4:], line]
+        if line.startswith("CELL "):
+            found: dict[str, Any] = json.loads(line.removeprefix("CELL "))
+            return found
+    return {"wrong": f"the arm's process ended with status {process.wait()}: {''.join(last)}"}
 
 
 def report() -> None:

@@ -134,11 +134,24 @@ def test_a_window_longer_than_asked_for_is_cut_at_its_old_end(backend: str, nurs
     check(nursery, *cells)
 
 
-@pytest.mark.parametrize("mutant", ["one head count", "source offset 0", "target offset 0", "a replica is missing", "the oldest pages"])
+WRONG = {
+    "one head count": (2, 4, "sliding"),
+    "one head for full layers": (1, 2, "full"),
+    "source offset 0": (2, 4, "sliding"),
+    "target offset 0": (8, 2, "sliding"),
+    "a replica is missing": (8, 2, "full"),
+    "the oldest pages": (2, 4, "sliding"),
+    "slots of full layers": (2, 4, "full"),
+    "slots of sliding layers": (2, 4, "sliding"),
+}
+"""Wrong plans (``rank_life.MUTANTS``), each with prefill and decode ranks and the group in which it must show."""
+
+
+@pytest.mark.parametrize("mutant", WRONG)
 def test_a_wrong_plan_is_found(mutant: str, nursery: Nursery) -> None:
-    prefill, decode = (8, 2) if mutant in ("target offset 0", "a replica is missing") else (2, 4)
+    prefill, decode, group = WRONG[mutant]
     found = try_cells(nursery, cell("26b-a4b", prefill, [decode], exact=False, mutant=mutant, seconds=10.0))
-    assert "differs at slot" in found[0]["wrong"]
+    assert f"of the {group} layers differs at slot" in found[0]["wrong"]
 
 
 def fault(nursery: Nursery, what: str, prefill: int, decode: list[int], backend: str = "nixl") -> dict[int, list[str]]:

@@ -126,22 +126,27 @@ def pair(folder: Path, flags: Sequence[str], prefill: int, decode: int, cards: i
     return found
 
 
+def parser() -> argparse.ArgumentParser:
+    """Of the words before ``--``."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("out", type=Path)
+    made.add_argument("model")
+    made.add_argument("--prefill-tp", type=int, required=True)
+    made.add_argument("--decode-tp", type=int, required=True)
+    made.add_argument("--cards", type=int, default=2)
+    made.add_argument("--same", type=float, default=0.9)
+    made.add_argument("--longest", type=int, default=max(LENGTHS))
+    made.add_argument("--mtp", action="store_true")
+    return made
+
+
 def main(words: Sequence[str]) -> int:
     """Exit status 1 where fewer answers are alike than asked for, or no plan was logged between unequal sizes."""
     if words[:1] == ["--serve"]:
         serve(words[1:])
         return 0
     cut = words.index("--") if "--" in words else len(words)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("model")
-    parser.add_argument("--prefill-tp", type=int, required=True)
-    parser.add_argument("--decode-tp", type=int, required=True)
-    parser.add_argument("--cards", type=int, default=2)
-    parser.add_argument("--same", type=float, default=0.9)
-    parser.add_argument("--longest", type=int, default=max(LENGTHS))
-    parser.add_argument("--mtp", action="store_true")
-    asked = parser.parse_args(words[:cut])
+    asked = parser().parse_args(words[:cut])
     from sglang_gemma4.serving.launch import resolve
 
     model = resolve(asked.model)

@@ -34,17 +34,8 @@ def servers(name: str, seconds: int, decides: str, words: str, flags: str, varia
     """A pair against one server; ``dry``: words of the same on the CPU."""
 
     def command(asked: str, given: str) -> tuple[str, ...]:
-        return (
-            "env",
-            *variables.split(),
-            PYTHON,
-            "-m",
-            "tests.gpu.pd_servers",
-            f"{OUT}/{name}.json",
-            *shlex.split(asked),
-            "--",
-            *given.split(),
-        )
+        start = (PYTHON, "-m", "tests.gpu.pd_servers", f"{OUT}/{name}.json", *shlex.split(asked), "--", *given.split())
+        return ("env", *variables.split(), *start) if variables else start
 
     if words.startswith("26b-a4b "):  # a config is all that random weights need
         folder = f"{OUT}/{name}-26b-a4b"
