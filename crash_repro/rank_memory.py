@@ -135,7 +135,7 @@ def computed(model: Model, name: str, entry: int, request: Request, page_size: i
     import torch
 
     layers = model.full if name == "full" else model.sliding
-    random = np.random.default_rng((request.again or request.room, entry, name == "full"))
+    random = np.random.default_rng((request.room, entry, name == "full"))
     tokens = -(-request.tokens // page_size) * page_size
     return torch.from_numpy(random.integers(0, 256, (tokens, layers.heads, width), dtype=np.uint8))
 
@@ -187,6 +187,8 @@ def _slots(pages: Pages, request: Request, name: str) -> Any:
 def _place(buffer: Any, name: str, entry: int, pages: Pages, requests: Sequence[Request], heads: slice) -> None:
     size = pages.page_size
     for request in requests:
+        if request.again:
+            continue
         positions = pages.of[request.room][name][0]
         values = computed(pages.model, name, entry, request, size, buffer.shape[-1])
         buffer[_slots(pages, request, name)] = values[positions.start * size : positions.stop * size, heads]
