@@ -39,6 +39,9 @@ def serve(words: Sequence[str]) -> None:
     """Become SGLang's server with these flags; on the CPU reference engine where there is no card."""
     if has_card():
         os.execv(sys.executable, [sys.executable, "-m", "sglang.launch_server", *words])
+    ranks = next((int(word.partition("=")[2]) for word in words if word.startswith("--tp-size=")), 1)
+    cores = sorted(os.sched_getaffinity(0))
+    os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(cores[rank % len(cores)]) for rank in range(ranks))
     import nursery  # type: ignore[import-not-found]
 
     nursery.import_sglang()  # a server's processes are forked then, and have what follows
