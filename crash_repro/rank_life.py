@@ -71,6 +71,8 @@ class _Live:
         self.sending: float | None = None
         arguments = _publish(self)
         rank_agents.install(cell.backend)
+        if "SGLANG_DISAGG_STAGING_BUFFER" in cell.env:
+            rank_agents.staging_in_host_memory()
         self.manager = _manager(self, arguments)
 
     @property

@@ -196,6 +196,9 @@ def test_a_decode_server_of_another_model_is_refused_by_name(backend: str, nurse
 
 
 def test_the_staging_buffer_is_refused_by_name(nursery: Nursery) -> None:
-    tried = cell("26b-a4b", 2, [1], env={"SGLANG_DISAGG_STAGING_BUFFER": "1"}, fault="refused", seconds=15.0)
-    reasons = try_cells(nursery, tried)[0]["requests"]
+    staging = {"SGLANG_DISAGG_STAGING_BUFFER": "1", "SGLANG_DISAGG_STAGING_POOL_SIZE_MB": "16"}
+    found = try_cells(nursery, cell("26b-a4b", 2, [1], env=staging, fault="refused", seconds=15.0))[0]
+    assert found["wrong"] is None, "the ranks start, and bytes of nobody change"
+    reasons = found["requests"]
+    assert len(reasons) == len(REQUESTS)
     assert all(any("SGLANG_DISAGG_STAGING_BUFFER=1" in reason for reason in each) for each in reasons.values()), reasons

@@ -26,7 +26,10 @@ LARGE = f"{COMMON} --load-format=dummy --context-length=16384 --max-running-requ
 TWO = f"{COMMON} --tp-size=2 --context-length=16384 --max-running-requests=64 --mem-fraction-static=0.85"
 ONCE = "--rounds 1 --repetitions 3"
 SHARDED, APART = "SGLANG_GEMMA4_SHARDED_HEAD=1", "SGLANG_GEMMA4_DENSE_OVERLAP=0"
-DRY = "--context-length=2048 --max-running-requests=4 --max-total-tokens=4096 --mem-fraction-static=0.3"
+DRY = (
+    "--context-length=2048 --max-running-requests=4 --max-total-tokens=4096 --mem-fraction-static=0.3 "
+    "--disaggregation-decode-retraction-backup=cpu_tensor"
+)
 """The CPU engine's flags are its own."""
 
 
