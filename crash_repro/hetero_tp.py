@@ -4,6 +4,7 @@ Ranks are processes with SGLang's own NIXL managers and real NIXL agents over ho
 one answer a line; ``-``: they are read from standard input, one a line.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -23,12 +24,12 @@ def prepare() -> tuple[Any, Any]:
     import torch
 
     torch.set_num_threads(1)  # up to 17 ranks share this machine's cores
-    import nixl._api  # noqa: F401 - forked ranks need not import it again
     import rank_memory  # type: ignore[import-not-found]
     import ranks  # type: ignore[import-not-found]
-    import sglang.srt.managers.scheduler  # noqa: F401 - forked ranks need not import it again
+    import sglang.srt.managers.scheduler  # noqa: F401 - forked ranks need not import it again, nor the following
     from sglang.srt.plugins import load_plugins
 
+    importlib.import_module("nixl._api")
     load_plugins()
     return ranks, rank_memory
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import dataclasses
+import gc
 import itertools
 import multiprocessing
 import signal
@@ -81,6 +82,7 @@ def run(cell: Cell) -> dict[str, Any]:
     """
     from sglang.srt.utils.network import get_free_port
 
+    gc.freeze()  # a rank that collects would copy all that SGLang's import has made
     port = get_free_port()
     context = multiprocessing.get_context("fork")
     bootstrap = context.Process(target=_bootstrap, args=(port,), daemon=True)
@@ -89,7 +91,7 @@ def run(cell: Cell) -> dict[str, Any]:
     decode = [Rank(cell, "decode", server, rank, port) for server, size in enumerate(cell.decode) for rank in range(size)]
     everyone = [*prefill, *decode]
     try:
-        up = [rank.answer(120) for rank in everyone]
+        up = [rank.answer(4 * PATIENCE) for rank in everyone]
         if bad := [answer for answer in up if answer != "up"]:
             return {"wrong": f"a rank did not start: {bad[0]}", "requests": {}}
         batches = _batches(cell)

@@ -15,7 +15,7 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RAW = HERE / "raw.jsonl"
-SIZES, PAGE_SIZES = (1, 2, 4), (64, 1)
+SIZES, PAGE_SIZES = (4, 1, 2), (64, 1)
 ARMS = {"stock": {"SGLANG_GEMMA4": "0"}, "package": {"SGLANG_GEMMA4_STRICT": "1"}}
 WARM, REPETITIONS, TOKENS = 2, 25, 600
 """Requests of a cell, the first ones to warm up, and tokens of each: 26B-A4B's layers and heads, the window cut to 256 tokens."""
@@ -26,7 +26,8 @@ AS_SGLANG = {"SGLANG_DISAGGREGATION_NIXL_BACKEND_PARAMS": '{"num_threads": "8"}'
 def run(rounds: int) -> None:
     """Every cell once a round, arms in turn, so that what else the machine does falls on both."""
     arms = {arm: _start(variables) for arm, variables in ARMS.items()}
-    for number in range(rounds):
+    done = [json.loads(line)["round"] for line in RAW.read_text().splitlines()] if RAW.exists() else []
+    for number in range(1 + max(done, default=-1), 1 + max(done, default=-1) + rounds):
         for size in SIZES:
             for page_size in PAGE_SIZES:
                 for arm in list(ARMS)[:: 1 if number % 2 else -1]:
@@ -69,7 +70,7 @@ def report() -> None:
     rows = [row for row in map(json.loads, RAW.read_text().splitlines()) if row["wrong"] is None]
     print("| P, D | page | MiB | stock, median (quartiles), ms | package, ms | fastest, stock, package | package / stock | by round |")
     print("| --- | ---: | ---: | --- | --- | --- | ---: | --- |")
-    for size in SIZES:
+    for size in sorted(SIZES):
         for page_size in PAGE_SIZES:
             mine = [row for row in rows if (row["size"], row["page_size"]) == (size, page_size)]
             times = {arm: [1e3 * each for row in mine if row["arm"] == arm for each in row["slowest"][WARM:]] for arm in ARMS}
