@@ -17,7 +17,7 @@ def constant(name: str) -> str:
     return found.group(1)
 
 
-PD = ["nixl==1.5.1"]  # PD over NIXL; brings nixl-cu12 and nixl-cu13, which need nothing beyond torch
+PD = ["nixl==1.5.1", "sglang-router==0.3.2"]  # PD over NIXL behind the router; nixl brings nixl-cu12 and nixl-cu13, which need torch alone
 BENCH = ["matplotlib", "pandas"]
 EVAL = ["sgl-eval==0.1.3"]  # pinned: its task table and loader are reached below its public functions, which fix the seed
 

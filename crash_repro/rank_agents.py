@@ -55,6 +55,12 @@ def _nixl() -> None:
     api.nixl_agent = HostAgent
 
 
+def staging_in_host_memory() -> None:
+    """``SGLANG_DISAGG_STAGING_BUFFER=1`` starts on a machine without a card: its buffers are of host memory too."""
+    where: Any = importlib.import_module("sglang.srt.disaggregation.common.staging_buffer")
+    where._STAGING_SUPPORTED_DEVICE_TYPES = (*where._STAGING_SUPPORTED_DEVICE_TYPES, "cpu")
+
+
 def _lengths(runs: Any) -> Any:
     """Bytes of each piece of runs (address, bytes, device, step, count), or of the library's own list."""
     import numpy as np

@@ -1,6 +1,8 @@
 """The life of a rank's process: pools, SGLang's settings and manager, and requests that it sends or receives."""
 
+import ctypes
 import dataclasses
+import importlib
 import os
 import signal
 import time
@@ -12,15 +14,20 @@ import rank_agents  # type: ignore[import-not-found]
 import rank_memory  # type: ignore[import-not-found]
 
 HOST = "127.0.0.1"
+QUICK = {"SGLANG_DISAGGREGATION_NIXL_BACKEND_PARAMS": '{"num_threads": "1"}', "UCX_TLS": "tcp,sm,self"}
+"""SGLang has eight threads of UCX in a prefill rank, and UCX looks for cards: eight ranks' connections take half a minute of a core."""
 VICTIM = 2
+PR_SET_PDEATHSIG = 1
+"""``prctl``'s number."""
 FAILED, WAITING, SUCCESS = 0, 2, 4
 """``KVPoll``."""
 
 
 def live(cell: Any, role: str, server: int, rank: int, port: int, pipe: Any) -> None:
-    """The life of a rank: a manager, then commands."""
+    """The life of a rank: a manager, then commands. It ends with the process that has started it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # its siblings hold the pipe's other end open
     try:
-        os.environ.update({"SGLANG_HOST_IP": HOST, **cell.env})
+        os.environ.update({"SGLANG_HOST_IP": HOST, **QUICK, **cell.env})
         if cell.mutant:
             _mutate(cell.mutant)
         one = _Live(cell, role, server, rank, port)
@@ -52,7 +59,7 @@ class _Live:
             behind_prefix=role == "decode",
             whole_window=role == "prefill" and not cell.exact,
         )
-        self.pool = rank_memory.pool(model, self.page_size, self.pages, self.size)
+        self.pool = rank_memory.pool(model, self.page_size, self.pages, self.size, cell.kv_format)
         if role == "prefill":
             rank_memory.write(self.pool, self.pages, mine, self.size, rank)
         else:
@@ -61,8 +68,11 @@ class _Live:
                     buffer.fill_(rank_memory.UNTOUCHED)
         self.arrived: list[rank_memory.Request] = []
         self.failed: list[rank_memory.Request] = []
+        self.sending: float | None = None
         arguments = _publish(self)
         rank_agents.install(cell.backend)
+        if "SGLANG_DISAGG_STAGING_BUFFER" in cell.env:
+            rank_agents.staging_in_host_memory()
         self.manager = _manager(self, arguments)
 
     @property
@@ -74,30 +84,34 @@ class _Live:
             else ""
         )
 
-    def serve(self, batch: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Send all of these requests at once, or receive those of this decode server."""
+    def serve(self, batch: Sequence[Mapping[str, Any]], check: bool) -> dict[str, Any]:
+        """Send all of these requests at once, or receive those of this decode server; ``check``: compare what has arrived until now."""
         requests = [rank_memory.Request(**request) for request in batch]
         requests = [request for request in requests if self.role == "prefill" or request.server == self.server]
         before, started = dict(rank_agents.sent), time.monotonic()
         failed = self._send(requests) if self.role == "prefill" else self._receive(requests)
         if self.role == "prefill":
             moved = {name: count - before[name] for name, count in rank_agents.sent.items()}
-            return {"failed": failed, "wrong": None, "seconds": time.monotonic() - started, **moved}
+            now = time.monotonic()
+            return {"failed": failed, "wrong": None, "seconds": now - started, "sending": now - (self.sending or now), **moved}
         for request in requests:
             (self.failed if request.room in failed else self.arrived).append(request)
+        if not check:
+            return {"failed": failed, "wrong": None}
         wrong = rank_memory.difference(self.pool, self.pages, self.arrived, self.failed, self.size, self.rank)
         return {"failed": failed, "wrong": wrong}
 
     def _send(self, requests: Sequence[rank_memory.Request]) -> dict[int, str]:
         senders = {request.room: _kind(self.cell, "SENDER")(self.manager, self._address, request.room) for request in requests}
         waiting = {request.room: request for request in requests}
-        deadline = time.monotonic() + self.cell.seconds
+        deadline, self.sending = time.monotonic() + self.cell.seconds, None
         while waiting and time.monotonic() < deadline:
             for room, request in list(waiting.items()):
                 state = senders[room].poll()
                 if state in (WAITING, FAILED):
                     waiting.pop(room)
                     if state == WAITING:
+                        self.sending = self.sending or time.monotonic()
                         self._send_one(senders[room], request)
             time.sleep(0.001)
         return self._end(senders, deadline)
@@ -204,7 +218,9 @@ def _manager(live: _Live, arguments: Any) -> Any:
     given.engine_rank, given.system_dp_rank, given.pp_rank, given.gpu_id, given.ib_device = live.rank, 0, 0, 0, None
     given.kv_data_ptrs, given.kv_data_lens, given.kv_item_lens = get_kv_transfer_buf_infos(live.pool)
     given.kv_layer_ids, given.num_draft_entries, given.prefill_start_layer, given.prefill_end_layer = [], 0, 0, None
-    given.kv_cache_dtype_str = live.cell.decode_dtype if live.role == "decode" and live.cell.decode_dtype else "bfloat16"
+    given.kv_cache_dtype_str = live.cell.kv_format or "bfloat16"
+    if live.role == "decode" and live.cell.decode_dtype:
+        given.kv_cache_dtype_str = live.cell.decode_dtype
     given.page_size = live.page_size
     given.kv_head_num = live.pool.head_num
     given.total_kv_head_num = rank_memory.MODELS[live._other or live.cell.model].full.heads
@@ -230,18 +246,35 @@ def _share_with(change: Any) -> Any:
     return mutant
 
 
+def _one_slot_on(name: str) -> Any:
+    """Each page of a group to where the next one belongs; the other group is right."""
+    return lambda post: (
+        lambda manager, prepared, source, target: post(
+            manager, prepared, [*source[1:], source[0]] if prepared.layout.name == name else source, target
+        )
+    )
+
+
+PLAN, NIXL = "sglang_gemma4.disaggregation.plan", "sglang_gemma4.disaggregation.nixl"
 MUTANTS = {
-    "one head count": ("share", _one_count),
-    "source offset 0": ("share", _share_with(lambda part: {"source": 0})),
-    "target offset 0": ("share", _share_with(lambda part: {"target": 0})),
-    "a replica is missing": ("share", _share_with(lambda part: {"replicas": part.replicas + (part.replicas > 1)})),
-    "the oldest pages": ("newest", lambda _newest: lambda source, target, _what: source[: len(target)]),
+    "one head count": (PLAN, "share", _one_count),
+    "one head for full layers": (PLAN, "share", lambda share: lambda heads, *ranks: share(1 if heads == 2 else heads, *ranks)),
+    "source offset 0": (PLAN, "share", _share_with(lambda part: {"source": 0})),
+    "target offset 0": (PLAN, "share", _share_with(lambda part: {"target": 0})),
+    "a replica is missing": (PLAN, "share", _share_with(lambda part: {"replicas": part.replicas + (part.replicas > 1)})),
+    "the oldest pages": (PLAN, "newest", lambda _newest: lambda source, target, _what: source[: len(target)]),
+    "slots of full layers": (NIXL, "_post", _one_slot_on("full")),
+    "slots of sliding layers": (NIXL, "_post", _one_slot_on("sliding")),
 }
-"""Wrong plans, which a cell must find: what of ``disaggregation.plan`` is replaced by what, made of the original."""
+"""Wrong plans, which a cell must find: what of which module is replaced by what, made of the original."""
 
 
 def _mutate(name: str) -> None:
-    from sglang_gemma4.disaggregation import plan
+    if name == "scales are dropped":
+        from sglang_gemma4.attention.quantised_pool import PerTokenHeadPool
 
-    where, made = MUTANTS[name]
-    setattr(plan, where, made(getattr(plan, where)))
+        del PerTokenHeadPool.get_contiguous_buf_infos
+        return
+    module, what, made = MUTANTS[name]
+    where = importlib.import_module(module)
+    setattr(where, what, made(getattr(where, what)))

@@ -12,8 +12,12 @@ PLAIN = ("fp8_e4m3", "fp8_e5m2")
 
 
 def check(_result: None, server_args: Any) -> None:
-    """After ``handle_model_specific_adjustments``, when the backends are resolved: what does not run with a format is refused by name."""
+    """After ``handle_model_specific_adjustments``, when the backends are resolved: what does not run with a format is refused by name.
+
+    A decode server keeps what it retracts in tensors on the host, which take scales; SGLang's choice, a host pool, does not.
+    """
     from sglang.srt.arg_groups.model_override_base import attention_backends_of, model_config_of, resolved_view
+    from sglang.srt.arg_groups.overrides import declare_resolution
 
     from sglang_gemma4.kernels.kv_cache import formats
 
@@ -38,6 +42,8 @@ def check(_result: None, server_args: Any) -> None:
             hnd=bool(envs.SGLANG_USE_HND_KVCACHE.get()),
             unmasked=unmasked(config),
         )
+    if resolved.disaggregation_mode != "null" and resolved.disaggregation_decode_retraction_backup is None:
+        declare_resolution(server_args, "sglang_gemma4.kv_formats", disaggregation_decode_retraction_backup="cpu_tensor")
 
 
 def unmasked(config: Any) -> bool:

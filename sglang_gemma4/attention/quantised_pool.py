@@ -87,6 +87,26 @@ class PerTokenHeadPool(MHATokenToKVPool):  # type: ignore[misc]
             self._get_key_buffer(number), self._get_value_buffer(number), k_scales, v_scales, loc,
         )  # fmt: skip
 
+    def get_contiguous_buf_infos(self) -> tuple[list[int], list[int], list[int]]:
+        """Address, bytes, and bytes of a page of each buffer: K, its scales, V, its scales.
+
+        A disaggregated server sends what is named here, page by page, K in the first half and V in the second. As buffers among the others
+        scales go with their heads: in the same chunks, behind the same prefix, within the same window.
+        """
+        elements = super().get_contiguous_buf_infos()
+        scales = [*self.k_scale_buffer, *self.v_scale_buffer]
+        beside = (
+            [each.data_ptr() for each in scales],
+            [each.nbytes for each in scales],
+            [each[: self.page_size].nbytes for each in scales],
+        )
+        count = self.layer_num
+        halves = [slice(0, count), slice(count, 2 * count)]
+        found = [
+            [value for half in halves for value in (*ours[half], *theirs[half])] for ours, theirs in zip(elements, beside, strict=True)
+        ]
+        return found[0], found[1], found[2]
+
     def get_cpu_copy(self, indices: Any, mamba_indices: Any = None, req_pool_index: Any = None) -> Any:
         """As the base class, with the scales behind keys and values in each chunk."""
         copies = super().get_cpu_copy(indices, mamba_indices, req_pool_index)

@@ -16,14 +16,17 @@ FLAGS = {
     "enable_hisparse": "its tier on the host copies elements without their scales",
     "enable_deterministic_inference": "its attention kernel reads unquantised keys",
     "enable_pdmux": "its streams share one attention backend's metadata",
+    "disaggregation_decode_enable_offload_kvcache": "the tier on the host copies elements without their scales",
     "disable_hybrid_swa_memory": "sliding and full layers have heads of two sizes",
 }
 """Flags of ``launch_server`` and why each is refused."""
 FIELDS = (
-    *("kv_cache_dtype", "disaggregation_mode", "dcp_size", "attn_cp_size", "speculative_draft_kv_cache_dtype"),
-    *("speculative_draft_attention_backend", *FLAGS),
+    *("kv_cache_dtype", "disaggregation_mode", "disaggregation_transfer_backend", "disaggregation_decode_retraction_backup"),
+    *("dcp_size", "attn_cp_size", "speculative_draft_kv_cache_dtype", "speculative_draft_attention_backend", *FLAGS),
 )
 """The arguments that :func:`check` reads, besides ``prefill_backend`` and ``decode_backend``."""
+TRANSFERS = ("nixl", "mooncake")
+"""Transfer backends between a prefill and a decode server that were tried with scales."""
 CPU_BACKENDS = ("intel_amx", "torch_native")
 
 
@@ -64,8 +67,16 @@ def _problems(kind: KvFormat, arguments: Mapping[str, Any], own: Collection[str]
     for backend in dict.fromkeys(each for each in backends if each):
         if backend != "triton" and backend not in own:
             yield f"{flag}: attention backend {backend} reads no such cache; use --attention-backend triton"
-    if arguments["disaggregation_mode"] != "null":
-        yield f"{flag}: --disaggregation-mode {arguments['disaggregation_mode']} moves keys without their scales; use --kv-cache-dtype auto"
+    if arguments["disaggregation_mode"] != "null" and arguments["disaggregation_transfer_backend"] not in TRANSFERS:
+        yield (
+            f"{flag}: --disaggregation-transfer-backend {arguments['disaggregation_transfer_backend']} was not tried with scales; "
+            f"use {' or '.join(TRANSFERS)}"
+        )
+    if arguments["disaggregation_decode_retraction_backup"] == "host_pool":
+        yield (
+            f"{flag}: --disaggregation-decode-retraction-backup host_pool copies elements without their scales; use cpu_tensor, or leave "
+            "--disaggregation-decode-host-receive-threshold at 1, which asks for it"
+        )
     for name, what in (("dcp_size", "--decode-context-parallel-size"), ("attn_cp_size", "--attn-cp-size")):
         if (arguments.get(name) or 1) > 1:
             yield f"{flag}: {what} {arguments[name]} splits the keys of a request over ranks; use 1"

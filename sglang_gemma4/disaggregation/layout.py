@@ -15,7 +15,7 @@ MOST_PIECES = 2**31 - 1
 
 @dataclass(frozen=True)
 class Buffers:
-    """K and V buffers of a group on one rank: address and bytes of a page of each, and, where they are known, bytes of each."""
+    """Buffers of a group on one rank, K's, V's and their scales': address and bytes of a page of each, and bytes of each if known."""
 
     addresses: Sequence[int]
     page_bytes: Sequence[int]
@@ -121,7 +121,8 @@ def lay_out(name: str, heads: int, page_size: int, link: Link, here: Buffers, th
     counts = len(here.addresses), len(there.addresses)
     if counts[0] != counts[1] or counts[1] != len(there.page_bytes):
         raise PlanError(
-            f"{name} layers: the prefill server has {counts[0]} KV buffers, the decode server {counts[1]}; serve the same model"
+            f"{name} layers: the prefill server has {counts[0]} KV buffers, the decode server {counts[1]}; serve the same model "
+            "with the same --kv-cache-dtype"
         )
     parts = {_part(name, heads, page_size, link, ours, theirs) for ours, theirs in zip(here.page_bytes, there.page_bytes, strict=True)}
     if len(parts) != 1:

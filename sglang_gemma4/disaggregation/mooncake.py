@@ -28,9 +28,11 @@ def check_peer(original: Send, manager: Any, info: Any) -> tuple[bool, str | Non
         info.dst_state_item_lens,
     )
     try:
-        peers.plans_of(manager)[info.mooncake_session_id] = peers.plans_for(manager, told)
+        found = peers.plans_for(manager, told)
     except PlanError as error:
         return False, str(error)
+    found.say()
+    peers.plans_of(manager)[info.mooncake_session_id] = found
     return checked, None
 
 

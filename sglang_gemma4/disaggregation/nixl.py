@@ -31,7 +31,9 @@ def prepare_full(original: Send, manager: Any, peer_name: str, info: Any, *args:
         original(manager, peer_name, info, *args, **kwargs)
         return
     kinds = {"source": kwargs.get("src_mem_kind", "VRAM"), "target": kwargs.get("dst_mem_kind", "VRAM")}
-    layout = _plans(manager, info).full
+    found = _plans(manager, info)
+    found.say()
+    layout = found.full
     here = Buffers(manager.kv_args.kv_data_ptrs, manager.kv_args.kv_item_lens, manager.kv_args.kv_data_lens)
     # An older decode server does not say how many slots it has: SGLang takes the prefill server's number then.
     pages = info.dst_num_slots or here.pages

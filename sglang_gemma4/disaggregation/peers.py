@@ -28,7 +28,8 @@ def keep_heads(_result: None, kv_args: Any, token_to_kv_pool: Any, *_args: Any, 
         return
     pools = {FULL: token_to_kv_pool.full_kv_pool, SLIDING: token_to_kv_pool.swa_kv_pool}
     for pool in pools.values():
-        # A block-scaled cache has buffers of scales beside, which SGLang refuses between unequal sizes by name.
+        # A block-scaled cache's scales lie by block of a head, and SGLang refuses them between unequal sizes by name. Scales by token and
+        # head are buffers like the others (attention/quantised_pool.py).
         if not isinstance(pool, MHATokenToKVPool) or isinstance(pool, MHATokenToKVPoolMXFP8) or pool.kv_cache_layout != "nhd":
             return
     setattr(kv_args, _HEADS, {name: int(pool.head_num) for name, pool in pools.items()})
@@ -61,13 +62,18 @@ class Peer:
 class Plans:
     """Layouts of both groups for one decode rank; ``component`` is the sliding layers' number among the state components."""
 
+    link: Link
     full: Layout
     sliding: Layout
     component: int
 
+    def say(self) -> None:
+        """The plan in the log, once for each pair of ranks: at the handshake."""
+        logger.info("sglang-gemma4: transfer plan, %s: %s; %s", self.link, self.full, self.sliding)
+
 
 def plans_for(manager: Any, peer: Peer) -> Plans:
-    """Lay both groups out for a decode rank, and say so in the log.
+    """Lay both groups out for a decode rank.
 
     Raises:
         PlanError: the two servers do not fit, or have what unequal sizes are not supported with.
@@ -85,13 +91,12 @@ def plans_for(manager: Any, peer: Peer) -> Plans:
     here = Buffers(arguments.state_data_ptrs[component], arguments.state_item_lens[component], arguments.state_data_lens[component])
     lengths = peer.state_lengths[component] if component < len(peer.state_lengths) else ()
     there = Buffers(peer.state_addresses[component], peer.state_page_bytes[component], lengths)
-    found = Plans(
+    return Plans(
+        link,
         lay_out(FULL, held[FULL], page_size, link, full, peer.kv),
         lay_out(SLIDING, held[SLIDING], page_size, link, here, there),
         component,
     )
-    logger.info("sglang-gemma4: transfer plan, %s: %s; %s", link, found.full, found.sliding)
-    return found
 
 
 def _refuse(manager: Any) -> None:

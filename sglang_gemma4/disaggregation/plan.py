@@ -19,7 +19,8 @@ class PlanError(ValueError):
 class Group:
     """Layers of one kind that own their KV: ``heads`` KV heads of the model, ``head_bytes`` of one head of one token in K (V is as large).
 
-    ``window``: tokens that a later token still attends to; None for all.
+    ``window``: tokens that a later token still attends to; None for all. ``scale_bytes``: of a quantised cache's scale of one head of one
+    token, which lies in a buffer of its own and goes where its head goes; 0 for a cache without.
     """
 
     name: str
@@ -27,11 +28,18 @@ class Group:
     heads: int
     head_bytes: int
     window: int | None = None
+    scale_bytes: int = 0
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of one head of one token in each buffer of a rank: K of each layer, its scales if there are any, then V, and its scales."""
+        half = [self.head_bytes] * self.layers + ([self.scale_bytes] * self.layers if self.scale_bytes else [])
+        return half * 2
 
     @property
     def entries(self) -> int:
-        """Buffers of a rank: K and V of each layer."""
-        return 2 * self.layers
+        """Buffers of a rank."""
+        return len(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -158,11 +166,6 @@ def pages(tokens: int, prefix: int, page_size: int, window: int | None) -> range
     return range(min(first, tokens) // page_size, -(-tokens // page_size))
 
 
-def item_bytes(group: Group, size: int, page_size: int) -> int:
-    """Bytes of a page in one buffer of a rank of ``size``."""
-    return len(held(group.heads, size, 0)) * group.head_bytes * page_size
-
-
 def link_bytes(
     groups: Sequence[Group], prefill: int, decode: int, tokens: int, page_size: int = 1, prefix: int = 0
 ) -> dict[tuple[int, int], int]:
@@ -175,15 +178,15 @@ def link_bytes(
                 part = share(group.heads, prefill, decode, source, target)
                 assert part is not None  # the loop is over connected ranks
                 held_tokens = len(pages(tokens, prefix, page_size, group.window)) * page_size
-                sent += held_tokens * part.heads * group.head_bytes * len(part.entries(group.entries))
+                sent += held_tokens * part.heads * sum(group.sizes[entry] for entry in part.entries(group.entries))
             links[source, target] = sent
     return links
 
 
 def least_bytes(groups: Sequence[Group], decode: int, tokens: int, page_size: int = 1, prefix: int = 0) -> int:
     """Bytes that the decode ranks hold of these pages: none can be left out, since no rank reads another's memory."""
-    count = {group.name: len(pages(tokens, prefix, page_size, group.window)) for group in groups}
-    return decode * sum(count[group.name] * item_bytes(group, decode, page_size) * group.entries for group in groups)
+    count = {group.name: len(pages(tokens, prefix, page_size, group.window)) * page_size for group in groups}
+    return decode * sum(count[group.name] * len(held(group.heads, decode, 0)) * sum(group.sizes) for group in groups)
 
 
 def repeated_bytes(groups: Sequence[Group], prefill: int, decode: int, tokens: int, page_size: int = 1, prefix: int = 0) -> int:
@@ -194,6 +197,6 @@ def repeated_bytes(groups: Sequence[Group], prefill: int, decode: int, tokens: i
             for group in groups:
                 part = share(group.heads, prefill, decode, source, target)
                 assert part is not None
-                kept = len(pages(tokens, prefix, page_size, group.window)) * page_size * part.heads * group.head_bytes
-                extra += kept * (group.entries - len(part.entries(group.entries)))
+                kept = len(pages(tokens, prefix, page_size, group.window)) * page_size * part.heads
+                extra += kept * (sum(group.sizes) - sum(group.sizes[entry] for entry in part.entries(group.entries)))
     return extra

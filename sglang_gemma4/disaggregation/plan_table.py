@@ -6,27 +6,44 @@ from typing import Any
 
 from sglang_gemma4.disaggregation import plan
 from sglang_gemma4.disaggregation.plan import Group
-from sglang_gemma4.tiny import real_sizes
+from sglang_gemma4.kernels.kv_cache.formats import FORMATS, SCALE_BYTES
+from sglang_gemma4.tiny import families, real_sizes
 
 MIB = 2**20
-KV_BYTES = {"bfloat16": 2, "float16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
+KV_BYTES = {"bfloat16": 2, "float16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, **dict.fromkeys(FORMATS, 1)}
+TWELVE: dict[str, Any] = {
+    "num_hidden_layers": 48,
+    "num_kv_shared_layers": 0,
+    "layer_types": families.layers(6, 48),
+    "num_key_value_heads": 8,
+    "num_global_key_value_heads": 1,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "sliding_window": 1024,
+}
+"""12B's layers and heads, as SGLang's unit test of its configuration quotes the released file (test_gemma4_unified.py)."""
+SIZES = (*real_sizes.SIZES, "12b")
 
 
-def groups(name: str, element_bytes: int = 2) -> tuple[Group, Group]:
+def groups(name: str, kv_cache_dtype: str = "bfloat16") -> tuple[Group, Group]:
     """Full and sliding layers of a released size that own their KV.
+
+    Args:
+        kv_cache_dtype: one of :data:`KV_BYTES`.
 
     Raises:
         ValueError: no such size.
     """
-    if name not in real_sizes.SIZES:
-        raise ValueError(f"{name}: no Gemma 4 size; there are {', '.join(real_sizes.SIZES)}")
-    text = real_sizes.target(name)["text_config"]
+    if name not in SIZES:
+        raise ValueError(f"{name}: no Gemma 4 size; there are {', '.join(SIZES)}")
+    text = TWELVE if name == "12b" else real_sizes.target(name)["text_config"]
     own = text["layer_types"][: text["num_hidden_layers"] - text["num_kv_shared_layers"]]
     full = own.count("full_attention")
-    heads = text["num_key_value_heads"]
+    heads, size = text["num_key_value_heads"], KV_BYTES[kv_cache_dtype]
+    scale = SCALE_BYTES if kv_cache_dtype in FORMATS else 0
     return (
-        Group("full", full, text["num_global_key_value_heads"] or heads, text["global_head_dim"] * element_bytes),
-        Group("sliding", len(own) - full, heads, text["head_dim"] * element_bytes, text["sliding_window"]),
+        Group("full", full, text["num_global_key_value_heads"] or heads, text["global_head_dim"] * size, None, scale),
+        Group("sliding", len(own) - full, heads, text["head_dim"] * size, text["sliding_window"], scale),
     )
 
 
@@ -80,7 +97,7 @@ def add_command(commands: Any) -> None:
         help="which rank sends which KV heads where between a prefill and a decode server",
         description="For one request: what each prefill rank sends to each decode rank, copies avoided, and how even the ranks' work is.",
     )
-    parser.add_argument("model", metavar="MODEL", help=f"one of {', '.join(real_sizes.SIZES)}")
+    parser.add_argument("model", metavar="MODEL", help=f"one of {', '.join(SIZES)}")
     parser.add_argument("--prefill-tp", type=int, required=True, metavar="N", help="--tp-size of the prefill server")
     parser.add_argument("--decode-tp", type=int, required=True, metavar="N", help="--tp-size of the decode server")
     parser.add_argument("--tokens", type=int, default=8000, metavar="N", help="tokens of the prompt (default 8000)")
@@ -95,6 +112,6 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--page-size {arguments.page_size}, --tokens {arguments.tokens}: both must be at least 1")
     if not 0 <= arguments.prefix < arguments.tokens:
         raise ValueError(f"--prefix {arguments.prefix}: must be from 0 to {arguments.tokens - 1}, less than --tokens")
-    kinds = groups(arguments.model, KV_BYTES[arguments.kv_cache_dtype])
+    kinds = groups(arguments.model, arguments.kv_cache_dtype)
     print(table(kinds, arguments.prefill_tp, arguments.decode_tp, arguments.tokens, arguments.page_size, arguments.prefix))
     return 0

@@ -15,20 +15,34 @@ THREADS = {1: "0", 2: "0|1"}
 
 
 @pytest.mark.parametrize(
-    ("prefill", "decode", "backend", "page_size"), [(2, 1, "nixl", 16), (1, 2, "nixl", 1), (2, 1, "pair", 1), (1, 2, "pair", 16)]
+    ("prefill", "decode", "over", "page_size", "kv_cache_dtype"),
+    [
+        (2, 1, "pd_routed:nixl", 16, "auto"),
+        (1, 2, "pd_routed:nixl", 1, "auto"),
+        (2, 1, "pd_pair:nixl", 16, "auto"),
+        (1, 2, "pd_pair:nixl", 1, "auto"),
+        (2, 1, "pd_pair:pair", 1, "auto"),
+        (1, 2, "pd_pair:pair", 16, "auto"),
+        (1, 2, "pd_pair:nixl", 16, "int8_per_token_head"),
+        (2, 1, "pd_pair:pair", 1, "fp8_per_token_head"),
+    ],
 )
-def test_the_same_answers_as_one_server(prefill: int, decode: int, backend: str, page_size: int, nursery: Nursery) -> None:
+def test_the_same_answers_as_one_server(
+    prefill: int, decode: int, over: str, page_size: int, kv_cache_dtype: str, nursery: Nursery
+) -> None:
+    """``pd_routed``: servers over HTTP behind SGLang's router; ``pair`` is Mooncake's manager."""
     model = resolve("tiny-26b-a4b")
     engine: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant", "page_size": page_size}
+    engine["kv_cache_dtype"] = kv_cache_dtype
     groups = [Group(PROMPTS, {"max_new_tokens": 24}, logprobs=True)]
     alone = nursery.run(model, groups, **engine)[0]
     environment = {
         "SGLANG_CPU_OMP_THREADS_BIND": THREADS[prefill],
         "TEST_DECODE_ENV": json.dumps({"SGLANG_CPU_OMP_THREADS_BIND": THREADS[decode]}),
-        "TEST_SABOTAGE": f"gloo_ranks:install pd_pair:{backend}",
+        "TEST_SABOTAGE": f"gloo_ranks:install {over}",
         "TEST_DECODE_ARGUMENTS": json.dumps({"tp_size": decode}),
     }
-    found = nursery.run(model, groups, env=environment, tp_size=prefill, **engine)[0]
+    found = nursery.run(model, groups, env=environment, time_limit=600.0, tp_size=prefill, **engine)[0]
     for answer, reference in zip(found, alone, strict=True):
         assert answer.token_ids == reference.token_ids
         assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-3)
@@ -40,7 +54,7 @@ def test_the_same_answers_as_one_server(prefill: int, decode: int, backend: str,
     ("given", "said"),
     [
         ({"page_size": 16}, "prefill server has page_size=1, but decode server has page_size=16"),
-        ({"kv_cache_dtype": "bfloat16"}, "KV cache dtype mismatch"),
+        ({"kv_cache_dtype": "int8_per_token_head"}, "but decode server has kv_cache_dtype=int8_per_token_head"),
     ],
 )
 def test_a_server_that_does_not_fit_is_named_to_the_client(given: dict[str, Any], said: str, nursery: Nursery) -> None:

@@ -37,7 +37,7 @@ SHORT = {"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "12", "UCX_TCP_MAX_CONN_RETRIE
 def try_cells(nursery: Nursery, *cells: dict[str, Any], stock: bool = False) -> list[dict[str, Any]]:
     """What became of each."""
     variables = {"HETERO_CELLS": json.dumps(cells), **({"SGLANG_GEMMA4": "0"} if stock else {"SGLANG_GEMMA4_STRICT": "1"})}
-    status, printed = nursery.run_script(FOLDER / "hetero_tp.py", variables, 120.0 * len(cells))
+    status, printed = nursery.run_script(FOLDER / "hetero_tp.py", variables, 300.0 * len(cells))
     found = [json.loads(line.removeprefix("CELL ")) for line in printed.splitlines() if line.startswith("CELL ")]
     assert status == 0, printed[-3000:]
     assert len(found) == len(cells), printed[-3000:]
@@ -52,7 +52,8 @@ def least(tried: dict[str, Any]) -> int:
     """Bytes that the decode server's ranks hold of the requests."""
     model = rank_memory.MODELS[tried["model"]]
     kinds = [("full", model.full, None), ("sliding", model.sliding, model.window)]
-    groups = [Group(name, layers.count, layers.heads, 2 * layers.head_dim, window) for name, layers, window in kinds]
+    size, scale = (1, 4) if tried.get("kv_format") else (2, 0)
+    groups = [Group(name, layers.count, layers.heads, size * layers.head_dim, window, scale) for name, layers, window in kinds]
     return sum(
         plan.least_bytes(groups, tried["decode"][0], request["tokens"], tried["page_size"], request.get("prefix", 0))
         for request in tried["requests"]
@@ -95,6 +96,30 @@ def test_mooncake(prefill: int, decode: int, nursery: Nursery) -> None:
     check(nursery, cell("26b-a4b", prefill, [decode], backend="mooncake"))
 
 
+@pytest.mark.parametrize(
+    ("kv_format", "backend", "prefill", "decode"),
+    [
+        ("int8_per_token_head", "nixl", 2, 1),
+        ("int8_per_token_head", "nixl", 1, 2),
+        ("int8_per_token_head", "nixl", 2, 4),
+        ("int8_per_token_head", "nixl", 4, 2),
+        ("int8_per_token_head", "nixl", 2, 2),
+        ("fp8_per_token_head", "nixl", 2, 4),
+        ("int8_per_token_head", "mooncake", 2, 4),
+        ("int8_per_token_head", "mooncake", 4, 2),
+        ("fp8_per_token_head", "mooncake", 1, 1),
+    ],
+)
+def test_scales_go_with_their_heads(kv_format: str, backend: str, prefill: int, decode: int, nursery: Nursery) -> None:
+    """Of equal sizes SGLang's own code sends them."""
+    check(nursery, cell("26b-a4b", prefill, [decode], backend=backend, kv_format=kv_format))
+
+
+def test_a_cache_that_arrives_without_its_scales_is_found(nursery: Nursery) -> None:
+    tried = cell("26b-a4b", 2, [4], kv_format="int8_per_token_head", mutant="scales are dropped", seconds=10.0, backend="mooncake")
+    assert "buffer 10 of the full layers differs at slot" in try_cells(nursery, tried)[0]["wrong"]
+
+
 def test_one_prefill_server_feeds_servers_of_two_sizes(nursery: Nursery) -> None:
     requests = [*REQUESTS, {"room": 9, "tokens": 90, "server": 1}]
     found = try_cells(nursery, cell("26b-a4b", 1, [2, 4], requests=requests))
@@ -109,11 +134,24 @@ def test_a_window_longer_than_asked_for_is_cut_at_its_old_end(backend: str, nurs
     check(nursery, *cells)
 
 
-@pytest.mark.parametrize("mutant", ["one head count", "source offset 0", "target offset 0", "a replica is missing", "the oldest pages"])
+WRONG = {
+    "one head count": (2, 4, "sliding"),
+    "one head for full layers": (1, 2, "full"),
+    "source offset 0": (2, 4, "sliding"),
+    "target offset 0": (8, 2, "sliding"),
+    "a replica is missing": (8, 2, "full"),
+    "the oldest pages": (2, 4, "sliding"),
+    "slots of full layers": (2, 4, "full"),
+    "slots of sliding layers": (2, 4, "sliding"),
+}
+"""Wrong plans (``rank_life.MUTANTS``), each with prefill and decode ranks and the group in which it must show."""
+
+
+@pytest.mark.parametrize("mutant", WRONG)
 def test_a_wrong_plan_is_found(mutant: str, nursery: Nursery) -> None:
-    prefill, decode = (8, 2) if mutant in ("target offset 0", "a replica is missing") else (2, 4)
+    prefill, decode, group = WRONG[mutant]
     found = try_cells(nursery, cell("26b-a4b", prefill, [decode], exact=False, mutant=mutant, seconds=10.0))
-    assert "differs at slot" in found[0]["wrong"]
+    assert f"of the {group} layers differs at slot" in found[0]["wrong"]
 
 
 def fault(nursery: Nursery, what: str, prefill: int, decode: list[int], backend: str = "nixl") -> dict[int, list[str]]:
@@ -158,6 +196,9 @@ def test_a_decode_server_of_another_model_is_refused_by_name(backend: str, nurse
 
 
 def test_the_staging_buffer_is_refused_by_name(nursery: Nursery) -> None:
-    tried = cell("26b-a4b", 2, [1], env={"SGLANG_DISAGG_STAGING_BUFFER": "1"}, fault="refused", seconds=15.0)
-    reasons = try_cells(nursery, tried)[0]["requests"]
+    staging = {"SGLANG_DISAGG_STAGING_BUFFER": "1", "SGLANG_DISAGG_STAGING_POOL_SIZE_MB": "16"}
+    found = try_cells(nursery, cell("26b-a4b", 2, [1], env=staging, fault="refused", seconds=15.0))[0]
+    assert found["wrong"] is None, "the ranks start, and bytes of nobody change"
+    reasons = found["requests"]
+    assert len(reasons) == len(REQUESTS)
     assert all(any("SGLANG_DISAGG_STAGING_BUFFER=1" in reason for reason in each) for each in reasons.values()), reasons

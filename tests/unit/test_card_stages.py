@@ -12,11 +12,12 @@ from sglang_gemma4.benchmark import lora_times, records
 from sglang_gemma4.benchmark.checked_plan import plan_of
 from sglang_gemma4.benchmark.kernels import __main__ as kernels
 from sglang_gemma4.cpu.environment import has_accelerator
-from tests.gpu import beside_stages, curve_stages, kv_format_stages, measure, memory_stages, session_stages, soak
+from tests.gpu import beside_stages, curve_stages, kv_format_stages, measure, memory_stages, pd_servers, pd_stages, session_stages, soak
 from tests.gpu.stages import FLASH, GROUPS, STAGES, Command, Stage, named
 
 ROOT = Path(measure.__file__).parents[2]
-ALL = (*STAGES, *beside_stages.STAGES, *curve_stages.STAGES, *kv_format_stages.STAGES, *memory_stages.STAGES, *session_stages.STAGES)
+ALL = (*STAGES, *beside_stages.STAGES, *curve_stages.STAGES, *kv_format_stages.STAGES)
+ALL = (*ALL, *memory_stages.STAGES, *pd_stages.STAGES, *session_stages.STAGES)
 COMMANDS = [(stage, command) for stage in ALL for command in (*stage.commands, *stage.dry)]
 
 
@@ -39,6 +40,8 @@ def module_of(command: Command) -> str:
 def test_every_command_is_one_that_its_program_takes(stage: Stage, command: Command, tmp_path: Path) -> None:
     for part in parts(command):
         words = [word.replace("{out}", str(tmp_path)) for word in part]
+        while words[0] == "env" or "=" in words[0]:  # variables of the command that follows
+            words = words[1:]
         module = module_of(tuple(words))
         if module == "sglang_gemma4.cli" and words[3] == "bench":
             check_bench(words[3:], tmp_path)
@@ -54,6 +57,9 @@ def test_every_command_is_one_that_its_program_takes(stage: Stage, command: Comm
             assert start.main([words[3], "--dry-run", *words[4:]]) == 0
         elif module == "tests.gpu.soak":
             assert soak.parser().parse_args(words[3:]).minutes > 0
+        elif module == "tests.gpu.pd_servers":
+            asked = pd_servers.parser().parse_args(words[3 : words.index("--")])
+            assert asked.prefill_tp <= asked.cards >= asked.decode_tp or not asked.cards
         elif module == "pytest":
             assert all((ROOT / word).exists() for word in words if word.startswith("tests/"))
         else:

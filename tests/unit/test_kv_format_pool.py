@@ -73,6 +73,18 @@ def test_moved_slots_keep_their_scales(kind: str, monkeypatch: pytest.MonkeyPatc
     assert len(moved) == len(made.data_ptrs) == 4 * LAYERS
 
 
+@every_format
+def test_what_a_transfer_is_given_has_the_scales(kind: str) -> None:
+    """K, its scales, V, its scales: SGLang takes the first half for K."""
+    made = pool(kind)
+    addresses, lengths, pages = made.get_contiguous_buf_infos()
+    buffers = [*made.k_buffer, *made.k_scale_buffer, *made.v_buffer, *made.v_scale_buffer]
+    assert addresses == [each.data_ptr() for each in buffers]
+    assert lengths == [each.nbytes for each in buffers]
+    assert pages == ([HEADS * DIM] * LAYERS + [HEADS * 4] * LAYERS) * 2
+    assert {length // page for length, page in zip(lengths, pages, strict=True)} == {SLOTS + 1}, "as many pages in each"
+
+
 def test_a_layout_that_has_no_place_for_scales_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SGLANG_USE_HND_KVCACHE", "1")
     with pytest.raises(ValueError, match=r"laid out by slot \(nhd\).* not hnd"):
@@ -113,7 +125,13 @@ GOOD = dict.fromkeys(kv_format_limits.FIELDS) | {
         ({"prefill_backend": "fa4"}, {}, "attention backend fa4 reads no such cache; use --attention-backend triton"),
         ({"speculative_draft_attention_backend": "trtllm_mha"}, {}, "attention backend trtllm_mha"),
         ({"prefill_backend": "intel_amx", "decode_backend": "intel_amx"}, {}, "attention backend intel_amx"),
-        ({"disaggregation_mode": "decode"}, {}, "--disaggregation-mode decode moves keys without their scales"),
+        (
+            {"disaggregation_mode": "decode", "disaggregation_transfer_backend": "mori"},
+            {},
+            "backend mori was not tried with scales",
+        ),
+        ({"disaggregation_decode_enable_offload_kvcache": True}, {}, "with --disaggregation-decode-enable-offload-kvcache"),
+        ({"disaggregation_decode_retraction_backup": "host_pool"}, {}, "retraction-backup host_pool copies elements"),
         ({"dcp_size": 2}, {}, "--decode-context-parallel-size 2 splits"),
         ({"enable_lmcache": True}, {}, "with --enable-lmcache: LMCache copies"),
         ({"enable_deterministic_inference": True}, {}, "with --enable-deterministic-inference: its attention kernel"),

@@ -12,18 +12,21 @@ from sglang_gemma4.disaggregation import peers
 from sglang_gemma4.disaggregation.layout import Buffers, Layout, Link, lay_out
 from sglang_gemma4.disaggregation.plan import PlanError, held, paired
 
-HEAD, SLOTS, ENTRIES = 6, 40, 4
+HEAD, SLOTS = 6, 40
+SIZES = (HEAD, 2, HEAD, 2)
+"""Bytes of a head of one token in each buffer: K, its scales, V, its scales."""
+ENTRIES = len(SIZES)
 
 
 def _pool(heads: int, seed: int) -> list[Any]:
     """Buffers ``[slots, heads, bytes of a head]`` with noise."""
     random = np.random.default_rng(seed)
-    return [random.integers(0, 256, (SLOTS, heads, HEAD), dtype=np.uint8) for _ in range(ENTRIES)]
+    return [random.integers(0, 256, (SLOTS, heads, size), dtype=np.uint8) for size in SIZES]
 
 
 def _buffers(pool: list[Any], page_size: int) -> Buffers:
-    item = pool[0][0].nbytes * page_size
-    return Buffers([each.ctypes.data for each in pool], [item] * ENTRIES, [each.nbytes for each in pool])
+    items = [each[0].nbytes * page_size for each in pool]
+    return Buffers([each.ctypes.data for each in pool], items, [each.nbytes for each in pool])
 
 
 def _by_runs(layout: Layout, source: list[int], target: list[int], pages: int) -> None:
@@ -70,7 +73,7 @@ def test_neighbouring_pages_are_one_stretch() -> None:
     layout = lay_out("full", 1, 4, Link(1, 2, 0, 1), _buffers(pool, 4), _buffers(other, 4))
     assert layout.per_page == 1, "both sides hold the same head: a page is one piece"
     (_, _, lengths), *_ = layout.blocks([1, 2, 3, 7], [4, 5, 6, 7])
-    assert lengths.tolist() == [3 * 4 * HEAD + 0, 4 * HEAD]
+    assert lengths.tolist() == [3 * 4 * HEAD, 4 * HEAD]
     assert layout.blocks([], []) == []
 
 

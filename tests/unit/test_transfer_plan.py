@@ -13,14 +13,16 @@ from sglang_gemma4.disaggregation.plan import Group, PlanError
 
 SIZES = (1, 2, 4, 8)
 PAIRS = tuple(itertools.product(SIZES, SIZES))
-TWELVE = (Group("full", 1, 1, 1024), Group("sliding", 5, 8, 512, 1024))  # heads of 12B, whose number of layers is not known here
-MODELS = {name: plan_table.groups(name) for name in ("e2b", "e4b", "26b-a4b", "31b")} | {"12b": TWELVE}
+MODELS = {name: plan_table.groups(name) for name in plan_table.SIZES}
+INT8 = "26b-a4b, int8"
+MODELS[INT8] = plan_table.groups("26b-a4b", "int8_per_token_head")
 UNTOUCHED = -1
+LAYERS = 5
 
 
 def _model(name: str, window: int = 40) -> list[Group]:
-    """A size with a short window, which the plan treats as any other."""
-    return [dataclasses.replace(group, window=group.window and window) for group in MODELS[name]]
+    """A size with a short window and few layers, which the plan treats as any other: still more buffers than replicas."""
+    return [dataclasses.replace(group, window=group.window and window, layers=min(group.layers, LAYERS)) for group in MODELS[name]]
 
 
 def _kv(group: Group, tokens: int) -> Any:
@@ -64,7 +66,7 @@ def problem(groups: list[Group], prefill: int, decode: int, page_size: int, toke
                 for entry in part.entries(group.entries):
                     values = rank[entry, _slots(np.array(sent, dtype=int), page_size), part.source : part.source + part.heads]
                     received[entry, _slots(target_pages, page_size), part.target : part.target + part.heads] = values
-                    written += values.size * group.head_bytes
+                    written += values.size * group.sizes[entry]
             expected = np.full_like(received, UNTOUCHED)
             at = _slots(np.arange(wanted.start, wanted.stop), page_size)
             expected[:, _slots(target_pages, page_size)] = kv[:, at, there.start : there.stop]
@@ -197,5 +199,18 @@ def test_the_table() -> None:
     text = plan_table.table(MODELS["26b-a4b"], 2, 4, 8000, 1, 0)
     assert "| 0 | 1 | 1 of 2 from 0 to 0, 10 of 10 | 2 of 8 from 2 to 0, 50 of 50 |" in text
     assert "1.00 of the least" in text
-    with pytest.raises(ValueError, match="12b: no Gemma 4 size; there are e2b"):
-        plan_table.groups("12b")
+    with pytest.raises(ValueError, match="13b: no Gemma 4 size; there are e2b"):
+        plan_table.groups("13b")
+
+
+def test_scales_are_four_bytes_of_a_head_in_buffers_of_their_own() -> None:
+    for plain, quantised in zip(MODELS["26b-a4b"], MODELS[INT8], strict=True):
+        assert quantised.entries == 2 * plain.entries
+        assert sum(quantised.sizes) == sum(plain.sizes) // 2 + 4 * plain.entries
+    assert "| 0 | 1 | 1 of 2 from 0 to 0, 20 of 20 | 2 of 8 from 2 to 0, 100 of 100 |" in plan_table.table(MODELS[INT8], 2, 4, 8000, 1, 0)
+
+
+def test_the_layers_of_12b() -> None:
+    full, sliding = MODELS["12b"]
+    assert (full.layers, full.heads, full.head_bytes) == (8, 1, 1024)
+    assert (sliding.layers, sliding.heads, sliding.head_bytes, sliding.window) == (40, 8, 512, 1024)

@@ -1,0 +1,172 @@
+"""A prefill and a decode server behind SGLang's router against one server: the same greedy tokens, and what the transfer costs.
+
+    python -m tests.gpu.pd_servers OUT.json MODEL --prefill-tp 1 --decode-tp 1 [--cards 2] [--same 0.9] [--mtp] [-- FLAGS of all servers]
+
+One server answers first; then the pair does, the prefill server from card 0 on, the decode server behind it or, where there are not enough
+cards for both, from card 0 on too (halve --mem-fraction-static then). ``--same``: share of the answers that must be alike. OUT.json gets
+the answers' counts, times of single requests, and the prefill server's transfer metrics; logs lie beside it. Without a card the servers run
+on the CPU reference engine, over NIXL agents in host memory.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "engine"), str(ROOT / "crash_repro")]
+
+from tests.engine import live_server, pd_router  # noqa: E402 - the repository's root is known now
+from tests.gpu.measure import has_card  # noqa: E402
+
+UP_WITHIN = 900.0
+"""Seconds for a server to answer."""
+LENGTHS, PER_LENGTH, NEW_TOKENS = (40, 300, 2000), 4, 48
+MTP = ("--speculative-algorithm=NEXTN", "--speculative-num-steps=3", "--speculative-eagle-topk=1", "--speculative-num-draft-tokens=4")
+
+
+def serve(words: Sequence[str]) -> None:
+    """Become SGLang's server with these flags; on the CPU reference engine where there is no card."""
+    if has_card():
+        os.execv(sys.executable, [sys.executable, "-m", "sglang.launch_server", *words])
+    ranks = next((int(word.partition("=")[2]) for word in words if word.startswith("--tp-size=")), 1)
+    cores = sorted(os.sched_getaffinity(0))
+    os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(cores[rank % len(cores)]) for rank in range(ranks))
+    import nursery  # type: ignore[import-not-found]
+
+    nursery.import_sglang()  # a server's processes are forked then, and have what follows
+    import gloo_ranks  # type: ignore[import-not-found]
+    import host_cache  # type: ignore[import-not-found]
+    import rank_agents  # type: ignore[import-not-found]
+    from sglang.launch_server import run_server
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.server_args import prepare_server_args
+
+    from sglang_gemma4.cpu.environment import default_arguments
+
+    gloo_ranks.install()
+    host_cache.torch_copies()
+    rank_agents.install("nixl")
+    load_plugins()
+    run_server(prepare_server_args([*words, *default_arguments(words)]))
+
+
+@contextlib.contextmanager
+def server(log: Path, flags: Sequence[str]) -> Iterator[str]:
+    """A server that answers; its address."""
+    port = live_server.free_port()
+    command = [sys.executable, "-m", "tests.gpu.pd_servers", "--serve", *flags, "--host", pd_router.HOST, "--port", str(port)]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        pd_router.wait(f"http://{pd_router.HOST}:{port}/health", time.monotonic() + UP_WITHIN, process)
+        yield f"http://{pd_router.HOST}:{port}"
+    except RuntimeError as error:
+        raise RuntimeError(f"{error}\n{log.read_text(errors='replace')[-4000:]}") from error
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def prompts(longest: int) -> list[list[int]]:
+    """Token ids, some prompts of each length."""
+    rng = random.Random(5)
+    return [
+        [2, *(rng.randrange(300, 1000) for _ in range(length - 1))] for length in LENGTHS if length <= longest for _ in range(PER_LENGTH)
+    ]
+
+
+def answers(url: str, asked: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Tokens of all prompts at once, then seconds of each alone until its first token: other prompts, which no cache has."""
+    sampling = {"temperature": 0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True}
+    batch = pd_router.ask_each(url, asked, sampling)
+    first: dict[int, list[float]] = {}
+    for number, prompt in enumerate([asked[0], *asked]):  # the first one warms up
+        begun = time.monotonic()
+        pd_router.ask(url, input_ids=[2, 300 + number, *prompt[2:]], sampling_params={**sampling, "max_new_tokens": 1})
+        first.setdefault(len(prompt), []).append(time.monotonic() - begun)
+    first[len(asked[0])] = first[len(asked[0])][1:]
+    return {"tokens": [each["output_ids"] for each in batch], "first": {size: statistics.median(each) for size, each in first.items()}}
+
+
+def pair(folder: Path, flags: Sequence[str], prefill: int, decode: int, cards: int, asked: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """What the two servers answer behind the router, and the prefill server's transfer metrics."""
+    bootstrap = live_server.free_port()
+    shared = [*flags, "--disaggregation-transfer-backend=nixl", f"--disaggregation-bootstrap-port={bootstrap}", "--enable-metrics"]
+    apart = prefill + decode <= cards
+    sides = {
+        "prefill": [*shared, "--disaggregation-mode=prefill", f"--tp-size={prefill}"],
+        "decode": [*shared, "--disaggregation-mode=decode", f"--tp-size={decode}", f"--base-gpu-id={prefill if apart else 0}"],
+    }
+    # One after the other: where both use a card, the second counts what the first has left.
+    with (
+        server(folder / "prefill.log", sides["prefill"]) as first,
+        server(folder / "decode.log", sides["decode"]) as second,
+        (folder / "router.log").open("wb") as log,
+    ):
+        port = live_server.free_port()
+        router = pd_router.start(port, first, bootstrap, second, time.monotonic() + UP_WITHIN, log)
+        try:
+            found = answers(f"http://{pd_router.HOST}:{port}", asked)
+        finally:
+            router.kill()
+            router.wait()
+        with urllib.request.urlopen(f"{first}/metrics", timeout=60) as metrics:
+            lines = metrics.read().decode().splitlines()
+    found["transfer"] = [line for line in lines if "kv_transfer" in line and ("_sum" in line or "_count" in line) and "#" not in line]
+    found["plan"] = [line for line in (folder / "prefill.log").read_text(errors="replace").splitlines() if "transfer plan" in line]
+    return found
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of the words before ``--``."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("out", type=Path)
+    made.add_argument("model")
+    made.add_argument("--prefill-tp", type=int, required=True)
+    made.add_argument("--decode-tp", type=int, required=True)
+    made.add_argument("--cards", type=int, default=2)
+    made.add_argument("--same", type=float, default=0.9)
+    made.add_argument("--longest", type=int, default=max(LENGTHS))
+    made.add_argument("--mtp", action="store_true")
+    return made
+
+
+def main(words: Sequence[str]) -> int:
+    """Exit status 1 where fewer answers are alike than asked for, or no plan was logged between unequal sizes."""
+    if words[:1] == ["--serve"]:
+        serve(words[1:])
+        return 0
+    cut = words.index("--") if "--" in words else len(words)
+    asked = parser().parse_args(words[:cut])
+    from sglang_gemma4.serving.launch import resolve
+
+    model = resolve(asked.model)
+    flags = ["--model-path", model, *words[cut + 1 :], "--skip-server-warmup"]
+    flags += ["--speculative-draft-model-path", f"{model}-assistant", *MTP] if asked.mtp else []
+    folder = asked.out.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = prompts(asked.longest)
+    with server(folder / "alone.log", flags) as url:
+        alone = answers(url, texts)
+    both = pair(folder, flags, asked.prefill_tp, asked.decode_tp, asked.cards, texts)
+    same = sum(map(list.__eq__, alone.pop("tokens"), both.pop("tokens"))) / len(texts)
+    asked.out.write_text(json.dumps({"same": same, "alone": alone, "pair": both, "words": list(words)}, indent=1) + "\n")
+    planned = bool(both["plan"]) or asked.prefill_tp == asked.decode_tp
+    print(f"{same:.0%} of {len(texts)} answers alike; first token alone {alone['first']}, pair {both['first']} s; plan logged: {planned}")
+    return int(same < asked.same or not planned)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""Stages of ``measure.py`` for prefill and decode servers, and for tensor parallelism: a machine with two cards.
+
+    python -m tests.gpu.pd_stages FOLDER [STAGE ...] [--dry-run]
+
+A pair's JSON and logs lie in FOLDER (``pd_servers.py`` says what is in them): 1p1d on a card each, by CUDA IPC and by copies through the
+host; 1p2d, 2p1d and 2p2d with both servers on both cards. The tiny model shows tokens, 26B-A4B's layers with random weights show time:
+there near ties part the answers, and none is asked to be alike. Then TP 2 alone: what the second card gains, and the switches that only
+matter there.
+
+What the machine needs beyond one card's bundle: nixl and nixl-cu13 1.5.1 and sglang-router 0.3.2, installed with --no-deps (their wheels
+are 56 and 29 MiB, nixl's own is 12 KiB, and nixl-cu12 is not needed). NIXL's libraries bring their UCX. TP 2 takes the NCCL of the
+machine's own torch: SGLang's communicator opens libnccl.so.2 by name, so that library's folder must be on LD_LIBRARY_PATH, and a
+preloaded stub of NCCL's newer calls must leave the calls that library has alone (weak symbols). NCCL_NVLS_ENABLE=0 stays set where the
+host is shared.
+"""
+
+import shlex
+import sys
+
+from tests.gpu.measure import run_of
+from tests.gpu.stages import COMMON, OUT, PYTHON, Stage, bench, both
+
+INT8 = "--kv-cache-dtype=int8_per_token_head"
+TINY = f"{COMMON} --context-length=8192 --max-running-requests=16 --max-total-tokens=40000 --mem-fraction-static=0.4"
+LARGE = f"{COMMON} --load-format=dummy --context-length=16384 --max-running-requests=16 --max-total-tokens=60000 --mem-fraction-static=0.85"
+TWO = f"{COMMON} --tp-size=2 --context-length=16384 --max-running-requests=64 --mem-fraction-static=0.85"
+ONCE = "--rounds 1 --repetitions 3"
+SHARDED, APART = "SGLANG_GEMMA4_SHARDED_HEAD=1", "SGLANG_GEMMA4_DENSE_OVERLAP=0"
+DRY = (
+    "--context-length=2048 --max-running-requests=4 --max-total-tokens=4096 --mem-fraction-static=0.3 "
+    "--disaggregation-decode-retraction-backup=cpu_tensor"
+)
+"""The CPU engine's flags are its own."""
+
+
+def servers(name: str, seconds: int, decides: str, words: str, flags: str, variables: str = "", dry: str = "") -> Stage:
+    """A pair against one server; ``dry``: words of the same on the CPU."""
+
+    def command(asked: str, given: str) -> tuple[str, ...]:
+        start = (PYTHON, "-m", "tests.gpu.pd_servers", f"{OUT}/{name}.json", *shlex.split(asked), "--", *given.split())
+        return ("env", *variables.split(), *start) if variables else start
+
+    if words.startswith("26b-a4b "):  # a config is all that random weights need
+        folder = f"{OUT}/{name}-26b-a4b"
+        make = (PYTHON, "-m", "sglang_gemma4.cli", "checkpoint", "26b-a4b", folder, "--random")
+        asked = both(("rm", "-rf", folder, f"{folder}-assistant"), make, command(words.replace("26b-a4b", folder, 1), flags))
+        return Stage(name, seconds, decides, (asked,))
+    rehearsal = (command(f"{dry} --longest 300 --cards 0", f"{DRY} {INT8}" if INT8 in flags else DRY),) if dry else ()
+    return Stage(name, seconds, decides, (command(words, flags),), dry=rehearsal)
+
+
+STAGES: tuple[Stage, ...] = (
+    servers("pd-1p1d", 300, "tokens of a pair over NIXL, a card each, MTP", "tiny-26b-a4b --prefill-tp 1 --decode-tp 1 --mtp", TINY,
+            dry="tiny-26b-a4b --prefill-tp 1 --decode-tp 1 --mtp"),
+    servers("pd-1p2d", 300, "unequal sizes", "tiny-26b-a4b --prefill-tp 1 --decode-tp 2 --mtp", TINY,
+            dry="tiny-26b-a4b --prefill-tp 1 --decode-tp 2 --mtp"),
+    servers("pd-2p1d", 300, "unequal sizes", "tiny-26b-a4b --prefill-tp 2 --decode-tp 1 --mtp", TINY),
+    servers("pd-2p2d", 300, "both servers on both cards", "tiny-26b-a4b --prefill-tp 2 --decode-tp 2 --mtp", TINY),
+    servers("pd-1p2d-int8", 300, "scales of a quantised cache", "tiny-26b-a4b --prefill-tp 1 --decode-tp 2 --mtp", f"{TINY} {INT8}"),
+    servers("pd-large", 600, "26B-A4B: transfer and first-token time, a card each", "26b-a4b --prefill-tp 1 --decode-tp 1 --same 0", LARGE),
+    servers("pd-large-host", 600, "the same without CUDA IPC between the servers", "26b-a4b --prefill-tp 1 --decode-tp 1 --same 0", LARGE,
+            "UCX_TLS=^cuda_ipc"),
+    servers("pd-large-stock", 600, "the same on stock", "26b-a4b --prefill-tp 1 --decode-tp 1 --same 0", LARGE, "SGLANG_GEMMA4=0"),
+    bench("tp2-steps", 580, "TP 2 alone: graphs of the short part, SHARDED_HEAD, DENSE_OVERLAP", "26b-a4b",
+          f"--arm stock:stock,mtp --arm package:package,mtp --arm sharded:package,mtp,{SHARDED} --arm apart:package,mtp,{APART} "
+          f"--batches 1,8,32 --step-tokens 300,1000 {ONCE}", TWO),
+    bench("tp2-serve", 580, "TP 2: a server's tokens", "26b-a4b",
+          f"--arm stock:stock,mtp --arm package:package,mtp --workload chat,summarize {ONCE}", TWO),
+)  # fmt: skip
+
+
+def main(words: list[str]) -> int:
+    """Exit status: that of ``measure.py``."""
+    asked = run_of(words, STAGES, str(__doc__))
+    return 2 if asked is None else asked[0].all(asked[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
