@@ -221,6 +221,11 @@ def disaggregation(server: Server) -> str | None:
     return None if server.arguments.disaggregation_mode != "null" else "not one of a prefill/decode pair (--disaggregation-mode)"
 
 
+def unified_memory(server: Server) -> str | None:
+    """Full and sliding layers share one buffer."""
+    return None if server.arguments.enable_unified_memory else "--enable-unified-memory is not given"
+
+
 def radix_cache(server: Server) -> str | None:
     """Prefixes are kept for later requests."""
     return "--disable-radix-cache" if server.arguments.disable_radix_cache else None
