@@ -1,6 +1,9 @@
 """MTP runs on SGLang's unified memory, whose split between full and sliding layers moves with the load."""
 
-from sglang_gemma4 import uses
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4 import switches, uses
 from sglang_gemma4.patching import Hook, Patch, resolution_step
 
 CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
@@ -9,13 +12,14 @@ OURS = "sglang_gemma4.speculative.unified_pool"
 STEP = "handle_unified_memory_pool"
 
 
-def accept_draft(server_args, previous):  # type: ignore[no-untyped-def]
+def accept_draft(server_args: Any, previous: Callable[[Any], None]) -> None:
     """See ``unified_pool.accept_draft``; a command line ends with the message alone."""
+    from sglang_gemma4.diagnostics.mtp_limits import CPU_BACKENDS
     from sglang_gemma4.patches.preflight import one_line
     from sglang_gemma4.speculative import unified_pool
 
     with one_line():
-        unified_pool.accept_draft(server_args, previous)
+        unified_pool.accept_draft(server_args, previous, CPU_BACKENDS if switches.is_on(switches.CPU_ENGINE) else ())
 
 
 PATCH = Patch(

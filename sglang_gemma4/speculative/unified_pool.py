@@ -9,47 +9,34 @@ its unused pool stays at the 64 slots that its worker asks for, nothing is fused
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sglang_gemma4.arguments import SeenAs
+
 ALGORITHM = "FROZEN_KV_MTP"
 BACKENDS = ("triton",)
 """Attention backends on which the draft was looked into: they read through the translator of the runner on every path of the draft."""
-SOURCE = "sglang_gemma4.speculative.unified_pool"
 
 
-class WithoutDraft:
-    """``ServerArgs`` as SGLang's checks of a server without a draft are to see them; everything else is the original's."""
-
-    def __init__(self, server_args: Any) -> None:
-        self._server_args = server_args
-
-    @property
-    def _resolved_overrides(self) -> list[tuple[str, dict[str, Any]]]:
-        decided = getattr(self._server_args, "_resolved_overrides", None) or ()
-        return [*decided, (SOURCE, {"speculative_algorithm": None})]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._server_args, name)
-
-
-def problems(resolved: Any, backends: tuple[str | None, ...]) -> Iterator[str]:
+def problems(resolved: Any, backends: tuple[str | None, ...], own: tuple[str, ...] = ()) -> Iterator[str]:
     """What MTP with unified memory was not made for, each with its remedy.
 
     Args:
         resolved: the server's resolved arguments.
         backends: of prefill and of decode.
+        own: names of this package's CPU backends, if the process has them.
     """
     flag = "--enable-unified-memory with MTP"
     draft = resolved.speculative_draft_attention_backend
-    wrong = [each for each in (*backends, draft) if each is not None and each not in BACKENDS]
+    wrong = [each for each in (*backends, draft) if each is not None and each not in (*BACKENDS, *own)]
     if wrong:
-        yield f"{flag}: attention backend {wrong[0]}; the draft translates its slots on {', '.join(BACKENDS)} only: use --attention-backend triton"
+        yield f"{flag}: the draft translates its slots on {', '.join(BACKENDS)} only, not on {wrong[0]}; use --attention-backend triton"
     if resolved.disaggregation_mode != "null":
         yield f"{flag}: --disaggregation-mode {resolved.disaggregation_mode} was never tried; leave one of the two away"
     if resolved.enable_hierarchical_cache:
         yield f"{flag}: --enable-hierarchical-cache was never tried; leave one of the two away"
 
 
-def accept_draft(server_args: Any, previous: Callable[[Any], None]) -> None:
-    """A wrapper of the resolution step ``handle_unified_memory_pool``, which refuses every draft but EAGLE's and DFLASH's.
+def accept_draft(server_args: Any, previous: Callable[[Any], None], own: tuple[str, ...] = ()) -> None:
+    """A wrapper of the resolution step ``handle_unified_memory_pool``, which refuses every draft but EAGLE's, DFLASH's and DSPARK's.
 
     SGLang's other conditions are still checked.
 
@@ -64,8 +51,8 @@ def accept_draft(server_args: Any, previous: Callable[[Any], None]) -> None:
     if not resolved.enable_unified_memory or resolved.speculative_algorithm != ALGORITHM:
         previous(server_args)
         return
-    preflight.refuse(problems(resolved, attention_backends_of(resolved)))
-    previous(WithoutDraft(server_args))
+    preflight.refuse(problems(resolved, attention_backends_of(resolved), own))
+    previous(SeenAs(server_args, speculative_algorithm=None))
 
 
 def nothing_fused(original: Callable[[Any], Any], configurator: Any) -> Any:
