@@ -10,7 +10,6 @@ BACKENDS = "sglang.srt.layers.attention.attention_registry.ATTENTION_BACKENDS"
 BACKEND = "sglang_gemma4.cpu.attention_backend:Gemma4CpuAttention"
 
 
-
 def reads_pages(server_args: Any, previous: Callable[[Any], None]) -> None:
     """A wrapper of SGLang's list of backends that read a unified pool's pages, which does not know ours."""
     from sglang.srt.arg_groups.model_override_base import attention_backends_of, resolved_view

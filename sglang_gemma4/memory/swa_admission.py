@@ -58,7 +58,11 @@ def charge_whole(charged: int, budget: Any, extend_input_len: int, max_new_token
 
 def _counts(budget: Any) -> bool:
     """Whether a prefill's budget is that of this server's Gemma 4 model, with sliding tokens in a pool of their own or in a unified one."""
-    mine = type(budget).__name__ in ("SWAPrefillBudget", "SharedSWAPrefillBudget") and not budget.req_ring and bool(budget.tree_cache.sliding_window_size)
+    mine = (
+        type(budget).__name__ in ("SWAPrefillBudget", "SharedSWAPrefillBudget")
+        and not budget.req_ring
+        and bool(budget.tree_cache.sliding_window_size)
+    )
     return mine and _gemma4()
 
 

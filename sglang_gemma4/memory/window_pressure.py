@@ -87,8 +87,9 @@ def make_room(scheduler: Any, prefill_delayer_single_pass: Any, running_batch: A
     """Before ``Scheduler._get_new_batch_prefill_raw``: while prompts wait and sliding tokens are short, running requests take back.
 
     Short means: available and evictable sliding tokens are fewer than what the running requests will still take (``swa_admission.growth``
-    with SGLang's estimate of the tokens to come) and a prefill chunk; where full tokens take the same memory, with theirs. Requests take back from the one that saves most on, until they are
-    not short. Before the prefill's policy matches prefixes, because that keeps ids of nodes.
+    with SGLang's estimate of the tokens to come) and a prefill chunk; where full tokens take the same memory, with theirs. Requests take
+    back from the one that saves most on, until they are not short. Before the prefill's policy matches prefixes, because that keeps ids of
+    nodes.
     """
     cache, window = scheduler.tree_cache, window_of(scheduler.tree_cache, scheduler.model_config)
     if window is None or running_batch.is_empty() or not (scheduler.waiting_queue or scheduler.chunked_req):

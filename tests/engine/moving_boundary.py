@@ -71,7 +71,9 @@ def run(nursery: Nursery, split: float | str, mtp: bool = False) -> tuple[list[L
 
 def seen(split: float | str, mtp: bool, name: str, log: str) -> Load:
     """The load of one part of a log, between two lines of the harness."""
-    steps = [(int(running), int(waiting)) for running, waiting in re.findall(r"Decode batch.*?#running-req: (\d+).*?#queue-req: (\d+)", log)]
+    steps = [
+        (int(running), int(waiting)) for running, waiting in re.findall(r"Decode batch.*?#running-req: (\d+).*?#queue-req: (\d+)", log)
+    ]
     full = [running for running, waiting in steps if waiting]
     peak = max(running for running, _ in steps)
     return Load(split, mtp, name, round(statistics.mean(full or [peak]), 1), peak, log.count("KV cache pool is full"), len(steps))
