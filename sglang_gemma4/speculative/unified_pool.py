@@ -45,13 +45,14 @@ def accept_draft(server_args: Any, previous: Callable[[Any], None], own: tuple[s
     """
     from sglang.srt.arg_groups.model_override_base import attention_backends_of, resolved_view
 
-    from sglang_gemma4.diagnostics import preflight
+    from sglang_gemma4.models.config_files import PreflightError
 
     resolved = resolved_view(server_args)
     if not resolved.enable_unified_memory or resolved.speculative_algorithm != ALGORITHM:
         previous(server_args)
         return
-    preflight.refuse(problems(resolved, attention_backends_of(resolved), own))
+    for problem in problems(resolved, attention_backends_of(resolved), own):
+        raise PreflightError(problem)
     previous(SeenAs(server_args, speculative_algorithm=None))
 
 

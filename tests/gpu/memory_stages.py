@@ -48,7 +48,7 @@ STAGES: tuple[Stage, ...] = (
     ),
     bench(
         "unified-steps", 300, "what its tables cost a decode step", "26b-a4b",
-        f"{PACKAGE} {UNIFIED} --batches 1,32,64 --step-tokens 1000 --rounds 1 --repetitions 3", FLAGS,
+        f"{PACKAGE} {UNIFIED} --batches 1,32,64 --step-tokens 1000,300 --rounds 1 --repetitions 3", FLAGS,
     ),
     *(
         bench(

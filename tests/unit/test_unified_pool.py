@@ -53,7 +53,8 @@ def test_sglang_s_other_checks_see_a_server_without_a_draft(changes: dict[str, A
 
 @pytest.mark.parametrize("changes", [{"enable_unified_memory": False}, {"speculative_algorithm": "EAGLE"}, {"speculative_algorithm": None}])
 def test_other_servers_are_sglang_s(changes: dict[str, Any]) -> None:
-    given, seen = arguments(**changes, disaggregation_mode="decode"), []
+    given = arguments(**changes, disaggregation_mode="decode")
+    seen: list[Any] = []
     unified_pool.accept_draft(given, seen.append)
     assert seen == [given]
 
