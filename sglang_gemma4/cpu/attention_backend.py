@@ -30,6 +30,7 @@ class Gemma4CpuAttention(AttentionBackend):
         self.device = model_runner.device
         self.req_to_token_pool = model_runner.req_to_token_pool
         self.token_to_kv_pool = model_runner.token_to_kv_pool
+        self.kv_index_translator = model_runner.kv_index_translator
         self.max_context_len = model_runner.model_config.context_len
         self.is_draft = bool(model_runner.is_draft_worker)
         self.images_attend_both_ways = image_spans.bidirectional(model_runner.model_config.hf_config)
@@ -106,9 +107,12 @@ class Gemma4CpuAttention(AttentionBackend):
     forward_decode = forward_extend
 
     def _write(self, layer: RadixAttention, forward_batch: ForwardBatch, k: torch.Tensor, v: torch.Tensor) -> None:
-        kind = IdSpaceKind.SLIDING_WINDOW
-        sliding = self.kv_index_translator.write_ids(forward_batch, kind) if self._translated(layer.layer_id) else None
-        where = KVWriteLoc.for_batch(forward_batch, swa_loc=sliding)
+        locations, sliding = forward_batch.out_cache_loc, self._translated(layer.layer_id)
+        if self.kv_index_translator.is_translating:
+            written = self.kv_index_translator.write_ids(forward_batch, IdSpaceKind.SLIDING_WINDOW) if sliding else None
+            where = KVWriteLoc.for_batch(forward_batch, swa_loc=written)
+        else:
+            where = KVWriteLoc(locations, sliding.translate_loc_from_full_to_swa(locations) if sliding else None)
         if layer.k_scale is None or has_scales(self.token_to_kv_pool):
             self.token_to_kv_pool.set_kv_buffer(layer, where, k, v)
         else:  # the pool divides in place where it stores another dtype
