@@ -36,6 +36,7 @@ ORDER = (
     "sync_mtp",
     "worker_v1",
     "frozen_views",
+    "unified_draft",
     "frozen_chain",
     "draft_argmax",
     "draft_graph",

@@ -1,9 +1,23 @@
 """Attention and the kernels SGLang needs, in torch and float32."""
 
-from sglang_gemma4.patching import Entry, Hook, Patch
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.arguments import SeenAs
+from sglang_gemma4.patching import Entry, Hook, Patch, resolution_step
 
 BACKENDS = "sglang.srt.layers.attention.attention_registry.ATTENTION_BACKENDS"
 BACKEND = "sglang_gemma4.cpu.attention_backend:Gemma4CpuAttention"
+
+
+def reads_pages(server_args: Any, previous: Callable[[Any], None]) -> None:
+    """A wrapper of SGLang's list of backends that read a unified pool's pages, which does not know ours."""
+    from sglang.srt.arg_groups.model_override_base import attention_backends_of, resolved_view
+
+    resolved = resolved_view(server_args)
+    ours = resolved.enable_unified_memory and set(attention_backends_of(resolved)) <= {"intel_amx", "torch_native"}
+    previous(SeenAs(server_args, attention_backend="triton") if ours else server_args)
+
 
 PATCH = Patch(
     switch="SGLANG_GEMMA4_CPU",
@@ -20,6 +34,7 @@ PATCH = Patch(
             "sglang_gemma4.cpu.attention_backend:draft_backend",
             "521cbe95ce3b",
         ),
+        resolution_step("handle_page_major_kv_layout", reads_pages),
     ),
     cpu_engine=True,
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 from sglang_gemma4 import uses
 from sglang_gemma4.memory import kv_layers
-from sglang_gemma4.patching import Hook, Patch, decline
+from sglang_gemma4.patching import Hook, Patch
 
 MODULE = "sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state"
 
@@ -13,13 +13,8 @@ def charge_no_draft(_result: None, *, config: Any, spec_algorithm: Any, is_draft
     """After SGLang has counted the draft's layers for the target's pool sizing."""
     if is_draft_worker or not spec_algorithm.is_frozen_kv_mtp() or not config.eagle_draft_num_layers:
         return
-    from sglang.srt.runtime_context import get_memory
-
-    if get_memory().enable_unified_memory:
-        decline("draft_budget", "the unified memory pool places the draft's layers into its own entries (--enable-unified-memory)")
-        return
     # The draft reads the target's KV; its worker allocates a pool of only 64 tokens, outside the static memory. The unified pool's fused
-    # draft alone reads draft_kv_num_layers.
+    # draft alone reads draft_kv_num_layers (unified_draft).
     layers, sliding = int(config.eagle_draft_num_layers), int(config.eagle_draft_swa_num_layers or 0)
     kv_layers.uncharged[:] = layers - min(sliding, layers), min(sliding, layers)  # what SGLang's sizes would have been, for swa_sizing
     config.eagle_draft_num_layers, config.eagle_draft_swa_num_layers = 0, None

@@ -20,6 +20,7 @@ MEMORY_POOL = "sglang.srt.mem_cache.memory_pool"
 WRITES = {
     "sglang.srt.layers.attention.triton_backend.TritonAttnBackend._set_kv_buffer": "5b11c98941c9",
     "sglang.srt.mem_cache.swa_memory_pool.SWAKVPool.set_kv_buffer": "fa5871e2fb42",
+    "sglang.srt.mem_cache.unified_memory_pool.UnifiedSWAKVPool.set_kv_buffer": "fc13e6f399ad",
     f"{MEMORY_POOL}.MHATokenToKVPool.set_kv_buffer": "f0e58db1c519",
     f"{MEMORY_POOL}.MHATokenToKVPool._store_kv_layer": "d3f3939d6ff7",
     f"{MEMORY_POOL}.KVWriteLoc": "e8a5d95ba308",

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang_gemma4 import uses
 from sglang_gemma4.memory import bound
 from sglang_gemma4.patching import Hook, Patch
 
@@ -29,15 +30,22 @@ def note_refusal(result: Any, adder: Any, req: Any, *_args: Any, **_kwargs: Any)
 def note_retraction(batch: Any) -> None:
     """Before ``ScheduleBatch.retract_decode``: the pool with the fewest tokens that can still be had."""
     allocator, tree = batch.token_to_kv_pool_allocator, batch.tree_cache
-    if hasattr(allocator, "swa_available_size"):
+    if hasattr(allocator, "swa_available_size") and not _one_pool():
         full = allocator.full_available_size() + tree.full_evictable_size()
         sliding = allocator.swa_available_size() + tree.swa_evictable_size()
         bound.retracted("full" if full < sliding else "sliding")
 
 
+def _one_pool() -> bool:
+    """Whether both kinds of layers draw on the same memory: then no other split would hold more requests."""
+    from sglang.srt.runtime_context import get_memory
+
+    return bool(get_memory().enable_unified_memory)
+
+
 def look(_result: object, reporter: Any, *_args: Any, **_kwargs: Any) -> None:
     """After SGLang has reported a step."""
-    if reporter.scheduler.is_hybrid_swa:
+    if reporter.scheduler.is_hybrid_swa and not _one_pool():
         bound.sample(reporter.scheduler)
 
 
@@ -47,6 +55,7 @@ PATCH = Patch(
     "for, nor what other split would hold more of them.",
     evidence="srt/managers/schedule_policy.py:823 (a refusal names no pool) · schedule_batch.py:3451 · tests/engine/test_pool_bound.py",
     remove_when="SGLang's pools follow the load, or its log says which pool holds requests back.",
+    uses=(uses.two_pools,),
     hooks=(
         Hook("sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req", "after", note_refusal, "194314fb5aba"),
         Hook("sglang.srt.managers.schedule_batch.ScheduleBatch.retract_decode", "before", note_retraction, "02ab71312420"),

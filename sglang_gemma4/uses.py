@@ -228,6 +228,16 @@ def disaggregation(server: Server) -> str | None:
     return None if server.arguments.disaggregation_mode != "null" else "not one of a prefill/decode pair (--disaggregation-mode)"
 
 
+def unified_memory(server: Server) -> str | None:
+    """Full and sliding layers share one buffer."""
+    return None if server.arguments.enable_unified_memory else "--enable-unified-memory is not given"
+
+
+def two_pools(server: Server) -> str | None:
+    """Full and sliding layers have a pool each, of a size fixed at the start."""
+    return "--enable-unified-memory: the pools' split follows the load" if server.arguments.enable_unified_memory else None
+
+
 def radix_cache(server: Server) -> str | None:
     """Prefixes are kept for later requests."""
     return "--disable-radix-cache" if server.arguments.disable_radix_cache else None

@@ -16,19 +16,31 @@ def reason_against(backend: Any, topk: int) -> str | None:
         backend: the draft's attention backend.
         topk: candidates a step; trees expand each request into ``topk`` rows.
     """
-    return f"--speculative-eagle-topk {topk}: drafts are trees" if topk != 1 else reason_against_metadata(backend)
+    if topk != 1:
+        return f"--speculative-eagle-topk {topk}: drafts are trees"
+    return _reason_against(backend)
 
 
 def reason_against_metadata(backend: Any) -> str | None:
-    """Why the metadata of a decode step on this backend cannot be recorded in a graph, or None."""
+    """Why the metadata of a target's decode step on this backend cannot be recorded in a graph, or None.
+
+    In a unified pool a draft only reads, through tables at fixed addresses. A target's step also writes, to slots that the host's plan has
+    translated.
+    """
+    if reason := _reason_against(backend):
+        return reason
+    if backend.kv_index_translator.is_translating:
+        return "a unified pool translates the slots that a step writes through a table of the host's plan"
+    return None
+
+
+def _reason_against(backend: Any) -> str | None:
     from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 
     if type(backend).__name__ != TritonAttnBackend.__name__ or not isinstance(backend, TritonAttnBackend):
         return f"{type(backend).__name__} is not the triton backend"
     if backend.dcp_size > 1:
         return "--dcp-size above 1 cuts lengths on the host"
-    if backend.kv_index_translator.is_translating:
-        return "a unified pool translates slots through a table of the host's plan"
     if switches.is_on("SGLANG_GEMMA4_DEBUG"):
         return "SGLANG_GEMMA4_DEBUG reads the tables on the host before each replay"
     return None

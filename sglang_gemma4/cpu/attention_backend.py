@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
+from sglang.srt.mem_cache.kv_loc_plan import IdSpaceKind
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
@@ -29,6 +30,7 @@ class Gemma4CpuAttention(AttentionBackend):
         self.device = model_runner.device
         self.req_to_token_pool = model_runner.req_to_token_pool
         self.token_to_kv_pool = model_runner.token_to_kv_pool
+        self.kv_index_translator = model_runner.kv_index_translator
         self.max_context_len = model_runner.model_config.context_len
         self.is_draft = bool(model_runner.is_draft_worker)
         self.images_attend_both_ways = image_spans.bidirectional(model_runner.model_config.hf_config)
@@ -105,9 +107,12 @@ class Gemma4CpuAttention(AttentionBackend):
     forward_decode = forward_extend
 
     def _write(self, layer: RadixAttention, forward_batch: ForwardBatch, k: torch.Tensor, v: torch.Tensor) -> None:
-        locations = forward_batch.out_cache_loc
-        sliding = self._translated(layer.layer_id)
-        where = KVWriteLoc(locations, sliding.translate_loc_from_full_to_swa(locations) if sliding else None)
+        locations, sliding = forward_batch.out_cache_loc, self._translated(layer.layer_id)
+        if self.kv_index_translator.is_translating:
+            written = self.kv_index_translator.write_ids(forward_batch, IdSpaceKind.SLIDING_WINDOW) if sliding else None
+            where = KVWriteLoc.for_batch(forward_batch, swa_loc=written)
+        else:
+            where = KVWriteLoc(locations, sliding.translate_loc_from_full_to_swa(locations) if sliding else None)
         if layer.k_scale is None or has_scales(self.token_to_kv_pool):
             self.token_to_kv_pool.set_kv_buffer(layer, where, k, v)
         else:  # the pool divides in place where it stores another dtype
@@ -130,8 +135,21 @@ class Gemma4CpuAttention(AttentionBackend):
         if key not in self.plans:
             # Images attend both ways on sliding layers only (transformers' create_masks_for_vision_model).
             self.batch.reach = None if window is None else self.image_reach
-            self.plans[key] = plan(self.batch, window, None if sliding is None else sliding.translate_loc_from_full_to_swa)
+            self.plans[key] = plan(self.batch, window, self._translation(sliding))
         return self.plans[key]
+
+    def _translation(self, sliding: SWAKVPool | None) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """From a request's slots to those of the pool that a layer reads, None where they are the same.
+
+        A unified pool has tables of its own for full and sliding layers, which change from step to step.
+        """
+        translator = self.kv_index_translator
+        if translator.is_translating:
+            translate: Callable[[torch.Tensor], torch.Tensor] = translator.space(
+                IdSpaceKind.FULL if sliding is None else IdSpaceKind.SLIDING_WINDOW
+            ).write
+            return translate
+        return None if sliding is None else sliding.translate_loc_from_full_to_swa
 
     def support_triton(self) -> bool:
         return False

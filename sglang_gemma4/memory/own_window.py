@@ -56,8 +56,6 @@ def server_problem() -> str | None:
     memory, parallel = get_memory(), get_parallel()
     if get_disagg().disaggregation_mode != "null":
         return "prefill and decode are on servers of their own"
-    if memory.enable_unified_memory:
-        return "--enable-unified-memory: both pools share their slots"
     tiers = {
         "--enable-hierarchical-cache": memory.enable_hierarchical_cache,
         "--enable-unified-cache-external-linker": memory.enable_unified_cache_external_linker,
@@ -127,6 +125,7 @@ def _look_at(cache: Any) -> Window | None:
 def cache_problem(cache: Any) -> str | None:
     """Why nodes of this tree cannot go back to running requests, by what it was built of; or None."""
     from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
+    from sglang.srt.mem_cache.allocator.unified_hybrid_swa import UnifiedSWATokenToKVPoolAllocator
     from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
@@ -136,7 +135,7 @@ def cache_problem(cache: Any) -> str | None:
     parts = set(cache.components)
     if parts != {ComponentType.FULL, ComponentType.SWA}:
         return f"the tree holds {', '.join(sorted(part.name for part in parts))}, not full and sliding tokens"
-    if type(allocator) is not SWATokenToKVPoolAllocator or allocator.swa_req_ring:
+    if type(allocator) not in (SWATokenToKVPoolAllocator, UnifiedSWATokenToKVPoolAllocator) or allocator.swa_req_ring:
         return f"slots come from a {type(allocator).__name__}, not from a full and a sliding pool of tokens"
     if cache.cache_controller is not None or cache.linker is not None:
         return "the tree has a tier on the host"

@@ -50,15 +50,19 @@ def charge_whole(charged: int, budget: Any, extend_input_len: int, max_new_token
     if not _counts(budget):
         return charged
     window = budget.tree_cache.sliding_window_size
-    most, tokens = _most(window, budget.page_size), extend_input_len + max_new_tokens
-    held = min(tokens, most) if _one_window() else min(extend_input_len, window) + min(max_new_tokens, most)
-    beyond = held - min(tokens, window)
+    most, answer = _most(window, budget.page_size), max_new_tokens + _ahead()
+    held = min(extend_input_len + answer, most) if _one_window() else min(extend_input_len, window) + min(answer, most)
+    beyond = held - min(extend_input_len + max_new_tokens, window)
     return int(charged + max(0, min(beyond, budget.allocator.size_swa - 1 - charged)))
 
 
 def _counts(budget: Any) -> bool:
-    """Whether a prefill's budget is that of this server's Gemma 4 model, with a sliding pool of its own."""
-    mine = type(budget).__name__ == "SWAPrefillBudget" and not budget.req_ring and bool(budget.tree_cache.sliding_window_size)
+    """Whether a prefill's budget is that of this server's Gemma 4 model, with sliding tokens in a pool of their own or in a unified one."""
+    mine = (
+        type(budget).__name__ in ("SWAPrefillBudget", "SharedSWAPrefillBudget")
+        and not budget.req_ring
+        and bool(budget.tree_cache.sliding_window_size)
+    )
     return mine and _gemma4()
 
 
@@ -73,12 +77,18 @@ def _gemma4() -> bool:
 def _most(window: int, page: int) -> int:
     """Sliding tokens that a running request holds at most, beside a prompt's window in the tree (``swa_sizing.Demand.per_request``)."""
     from sglang.srt.environ import envs
+
+    return int(-(-window // page) * page + max(1, envs.SGLANG_SWA_EVICTION_INTERVAL.get()) + max(1, _ahead()))
+
+
+def _ahead() -> int:
+    """Tokens that a running request has beyond those it has decoded: of drafts, and of steps that were allocated and are not taken yet."""
     from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
     from sglang.srt.runtime_context import get_spec, max_speculative_num_draft_tokens
 
-    speculative = get_spec().speculative_algorithm is not None
-    ahead = get_alloc_reserve_per_decode() + int(max_speculative_num_draft_tokens() or 0) if speculative else 1
-    return int(-(-window // page) * page + max(1, envs.SGLANG_SWA_EVICTION_INTERVAL.get()) + ahead)
+    if get_spec().speculative_algorithm is None:
+        return 0
+    return int(get_alloc_reserve_per_decode() + (max_speculative_num_draft_tokens() or 0))
 
 
 @functools.cache

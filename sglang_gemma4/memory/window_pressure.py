@@ -4,10 +4,12 @@ All of it is numbers that the host has: nothing waits for a device, and every ra
 """
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS
+from sglang.srt.mem_cache.allocator.unified_hybrid_swa import UnifiedSWATokenToKVPoolAllocator
 
 from sglang_gemma4.memory import window_nodes
 from sglang_gemma4.memory.own_window import COUNTS, Window, window_of
@@ -36,15 +38,33 @@ def make_decode_fit(original: Callable[..., bool], batch: Any, selected_indices:
     if window is None:
         return fits
     allocator, needed = batch.token_to_kv_pool_allocator, batch.new_tokens_required_next_decode()
-    if allocator.full_available_size() < needed or allocator.swa_available_size() >= needed:
+    missing = missing_for_step(allocator, needed)
+    if missing is None:
         return fits  # what is short is not the sliding pool
-    _slide(batch, window, needed - allocator.swa_available_size())
+    _slide(batch, window, missing)
     passed = [(_passed(req, window), req) for req in batch.reqs if _may_take(req)]
     for tokens, req in sorted(passed, key=lambda pair: -pair[0]):
-        if tokens <= 0 or allocator.swa_available_size() >= needed:
+        if tokens <= 0 or missing_for_step(allocator, needed) is None:
             break
         take_back(batch.tree_cache, req)
     return original(batch, None)
+
+
+def missing_for_step(allocator: Any, needed: int) -> int | None:
+    """Sliding tokens to free so that ``needed`` tokens can be allocated for full and for sliding layers; None where that does not help."""
+    if (worth := full_worth(allocator)) is not None:
+        short = needed - allocator.available_size()
+        return math.ceil(short * (1 + worth)) if short > 0 else None
+    if allocator.full_available_size() < needed or allocator.swa_available_size() >= needed:
+        return None
+    return int(needed - allocator.swa_available_size())
+
+
+def full_worth(allocator: Any) -> float | None:
+    """Sliding tokens in whose memory a full one fits; None where the two kinds of layers have a pool each."""
+    if not isinstance(allocator, UnifiedSWATokenToKVPoolAllocator):
+        return None
+    return float(allocator.full_attn_allocator.entry_bytes / allocator.swa_attn_allocator.entry_bytes)
 
 
 def _slide(batch: Any, window: Window, missing: int) -> None:
@@ -67,8 +87,9 @@ def make_room(scheduler: Any, prefill_delayer_single_pass: Any, running_batch: A
     """Before ``Scheduler._get_new_batch_prefill_raw``: while prompts wait and sliding tokens are short, running requests take back.
 
     Short means: available and evictable sliding tokens are fewer than what the running requests will still take (``swa_admission.growth``
-    with SGLang's estimate of the tokens to come) and a prefill chunk. Requests take back from the one that saves most on, until they are
-    not short. Before the prefill's policy matches prefixes, because that keeps ids of nodes.
+    with SGLang's estimate of the tokens to come) and a prefill chunk; where full tokens take the same memory, with theirs. Requests take
+    back from the one that saves most on, until they are not short. Before the prefill's policy matches prefixes, because that keeps ids of
+    nodes.
     """
     cache, window = scheduler.tree_cache, window_of(scheduler.tree_cache, scheduler.model_config)
     if window is None or running_batch.is_empty() or not (scheduler.waiting_queue or scheduler.chunked_req):
@@ -79,8 +100,11 @@ def make_room(scheduler: Any, prefill_delayer_single_pass: Any, running_batch: A
         return
     if scheduler.chunked_req is None and scheduler.get_num_allocatable_reqs(len(running_batch.reqs), running_batch=running_batch) <= 0:
         return  # nothing can be admitted, so nothing is short
-    free = scheduler.token_to_kv_pool_allocator.swa_available_size() + cache.swa_evictable_size()
-    missing = _growth(running_batch.reqs, window, ratio) + _chunk(scheduler) - free
+    allocator, chunk = scheduler.token_to_kv_pool_allocator, _chunk(scheduler)
+    missing = _growth(running_batch.reqs, window, ratio) + chunk - allocator.swa_available_size() - cache.swa_evictable_size()
+    if worth := full_worth(allocator):
+        full = sum(_expected(req, ratio) for req in running_batch.reqs) + chunk - cache.full_evictable_size()
+        missing += math.ceil(full * worth)
     for tokens, req in sorted(saves, key=lambda pair: -pair[0]):
         if missing <= 0 or tokens <= 0:
             return

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from sglang_gemma4.speculative import unified_pool
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -145,13 +147,16 @@ def draft(worker: Any, batch: Any) -> Any:
     spec_info.num_tokens_per_req = spec_info.num_tokens_for_logprob_per_req = 1
     spec_info.positions = worker._position_for_batch(batch)
     batch.return_hidden_states = False
-    forward_batch = ForwardBatch.init_new(batch, worker.draft_model_runner, return_hidden_states_before_norm=False)
+    runner = worker.draft_model_runner
+    forward_batch = ForwardBatch.init_new(
+        batch, runner, return_hidden_states_before_norm=False, kv_loc_plan=unified_pool.read_plan(runner, batch)
+    )
     forward_batch.out_cache_loc = None  # a frozen draft writes no KV
-    runner = worker.cuda_graph_runner
-    if runner and runner.can_run_graph(forward_batch):
+    graphs = worker.cuda_graph_runner
+    if graphs and graphs.can_run_graph(forward_batch):
         if forward_batch.seq_lens_sum is None:  # no backend of this server reads it then; the runner only adds to it
             forward_batch.seq_lens_sum = 0
-        found = runner.execute(forward_batch)
+        found = graphs.execute(forward_batch)
     else:
         forward_batch.can_run_decode_cuda_graph = False
         init_metadata(worker, forward_batch, batch.reqs)

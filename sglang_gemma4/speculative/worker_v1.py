@@ -22,6 +22,7 @@ from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPWorkerV2
 from sglang.srt.speculative.spec_utils import draft_tp_context
 
 from sglang_gemma4.patching import note
+from sglang_gemma4.speculative import unified_pool
 from sglang_gemma4.speculative.synchronous import refuse_pipeline_inputs
 
 logger = logging.getLogger(__name__)
@@ -122,7 +123,10 @@ class FrozenKVMTPWorkerV1(FrozenKVMTPWorkerV2):  # type: ignore[misc]
         batch.spec_info.positions = worker._position_for_batch(batch)
         batch.seq_lens_sum = int(batch.seq_lens.sum())
         batch.return_hidden_states = False
-        forward_batch = ForwardBatch.init_new(batch, worker.draft_model_runner, return_hidden_states_before_norm=False)
+        runner = worker.draft_model_runner
+        forward_batch = ForwardBatch.init_new(
+            batch, runner, return_hidden_states_before_norm=False, kv_loc_plan=unified_pool.read_plan(runner, batch)
+        )
         forward_batch.input_ids = token
         forward_batch.out_cache_loc = None
         forward_batch.can_run_decode_cuda_graph = False

@@ -2,7 +2,8 @@
 ``overlapped_forgetful``.
 
 The overlapped loop, its future map and its lag of one step are SGLang's own, though nothing runs at the same time on a CPU. Only the gather
-of a verify's relayed tensors, a Triton kernel, is torch here. The engine must also be started with ``disable_overlap_schedule=False``.
+of a verify's relayed tensors, a Triton kernel, is torch here, and the stream on which a unified pool's pages move is the CPU's. The engine
+must also be started with ``disable_overlap_schedule=False``.
 """
 
 import importlib
@@ -51,6 +52,8 @@ def _relay_in_torch() -> None:
         return gather(*given)
 
     relay.gather_spec_extras = first
+    torch: Any = importlib.import_module("torch")
+    torch.cuda.current_stream = lambda *_device: torch.cpu.current_stream()
 
 
 def gather(indices: Any, *buffers: Any) -> tuple[Any, ...]:

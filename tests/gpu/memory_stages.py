@@ -3,7 +3,8 @@
     python -m tests.gpu.memory_stages FOLDER [STAGE ...] [--dry-run]
 
 On a card of 141 GB ``one-window-80gb`` and ``cells-80gb`` have the pools of one of 80. Arms: ``stock``, ``package``, ``two-windows`` (a
-running request also holds its prompt's window, as in 0.1) and ``admission``. vLLM joins where it is installed: ``sglang-gemma4 bench``
+running request also holds its prompt's window, as in 0.1), ``admission`` and ``unified`` (``--enable-unified-memory``: one buffer whose
+split between full and sliding layers moves). vLLM joins where it is installed: ``sglang-gemma4 bench``
 with a stage's words and ``--arm vllm:vllm,mtp``. A bench's folder has retractions, running requests and peaks of the pools:
 ``sglang-gemma4 bench --report FOLDER/STAGE``.
 """
@@ -20,6 +21,7 @@ OF_80 = "--mem-fraction-static=0.48"
 """Of a card of 141 GB: weights, draft and pools as on one of 80 at 0.85."""
 TWO = off("two-windows", "own_window")
 ADMISSION = f"--arm admission:package,mtp,{G}_SWA_ADMISSION=1"
+UNIFIED = "--arm unified:package,mtp,--enable-unified-memory"
 ONE = "--workload 64x1000/500,mix --rounds 1 --repetitions 3"
 CELLS = "--workload 160x500/500,128x2000/500,64x8000/500,24x32000/200 --rounds 1 --repetitions 1"
 
@@ -39,6 +41,14 @@ STAGES: tuple[Stage, ...] = (
     bench(
         "window-steps", 300, "decode steps, which the window's bookkeeping must not slow", "26b-a4b",
         f"{PACKAGE} {TWO} --batches 32,64 --step-tokens 1000,1500 --rounds 1 --repetitions 3", FLAGS,
+    ),
+    bench("unified-cells", 580, "a boundary that moves: running requests by length", "26b-a4b", f"{PACKAGE} {UNIFIED} {CELLS}", LONG),
+    bench(
+        "unified-cells-80gb", 580, "the same with an 80 GB card's pools", "26b-a4b", f"{PACKAGE} {UNIFIED} {CELLS}", f"{LONG} {OF_80}",
+    ),
+    bench(
+        "unified-steps", 300, "what its tables cost a decode step", "26b-a4b",
+        f"{PACKAGE} {UNIFIED} --batches 1,32,64 --step-tokens 1000,300 --rounds 1 --repetitions 3", FLAGS,
     ),
     *(
         bench(

@@ -155,7 +155,11 @@ PREFILL = {"forward_mode": ForwardMode.EXTEND, "global_num_token_non_padded_cpu"
         (lambda: backend_with(changed(one_pool(), quant_method=object())), {}, "the KV cache is torch.float32 stored as"),
         (lambda: backend_with(changed(one_pool(), use_hnd=True)), {}, "the KV cache's layout is hnd"),
         (lambda: backend_with(changed(one_pool(), kv_cache_layout="vectorized_5d")), {}, "the KV cache's layout is vectorized_5d"),
-        (lambda: backend_with(changed(one_pool(), requires_physical_write_loc=True)), {}, "physical locations only"),
+        (
+            lambda: backend_with(changed(one_pool(), requires_physical_write_loc=True)),
+            {"batch": batch_with(out_cache_loc_is_physical=False)},
+            "physical locations only",
+        ),
         (lambda: backend_with(one_pool()), {"k_scale": 1.0}, "scaled in the cache"),
         (lambda: backend_with(one_pool()), {"v_scale": 1.0}, "scaled in the cache"),
         (lambda: backend_with(one_pool()), {"is_cross_attention": True}, "an encoder's"),

@@ -365,7 +365,6 @@ def test_other_models_and_caches_are_left_alone(settings: Any) -> None:
 
 DECLINES: dict[str, tuple[dict[str, Any], str]] = {
     "pd": ({"disaggregation_mode": "prefill"}, "on servers of their own"),
-    "unified": ({"enable_unified_memory": True}, "--enable-unified-memory"),
     "hicache": ({"enable_hierarchical_cache": True}, "--enable-hierarchical-cache"),
     "linker": ({"enable_unified_cache_external_linker": True}, "--enable-unified-cache-external-linker"),
     "lmcache": ({"enable_lmcache": True}, "--enable-lmcache"),

@@ -193,6 +193,7 @@ def test_a_new_request_is_charged_what_it_will_hold(monkeypatch: pytest.MonkeyPa
     """Beyond its window, but never so much that a request that fits the pool alone would wait for ever."""
     monkeypatch.setattr(swa_admission, "_gemma4", lambda: True)
     monkeypatch.setattr(swa_admission, "_most", lambda window, page: window + 140)
+    monkeypatch.setattr(swa_admission, "_ahead", lambda: 0)
     monkeypatch.setattr(swa_admission, "_one_window", lambda: True)
 
     def charged(prompt: int, answer: int, pool: int = 70_000) -> int:
@@ -204,6 +205,10 @@ def test_a_new_request_is_charged_what_it_will_hold(monkeypatch: pytest.MonkeyPa
     assert charged(500, 5000) == 1164
     assert charged(2000, 500) == 977 + 1164
     assert charged(500, 5000, pool=1100) == 1099 < 1100
+    monkeypatch.setattr(swa_admission, "_ahead", lambda: 12)
+    assert charged(500, 400) == 913, "with what a speculative step allocates ahead"
+    assert charged(500, 5000) == 1164, "of which its largest has some already"
+    monkeypatch.setattr(swa_admission, "_ahead", lambda: 0)
     assert charged(2000, 500, pool=1000) == 977 + 1024, "it does not fit, as stock finds"
     monkeypatch.setattr(swa_admission, "_one_window", lambda: False)
     assert charged(500, 600) == 1101, "its prompt's window in the tree, and its own tokens"

@@ -13,6 +13,7 @@ from sglang.srt.layers.attention.graph_utils import padded_extend_real_tokens
 from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc, MHATokenToKVPool
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
+from sglang.srt.mem_cache.unified_memory_pool import UnifiedMHATokenToKVPool, UnifiedSWAKVPool
 from sglang.srt.model_executor.forward_context import get_attn_backend
 from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import is_in_breakable_cuda_graph
 from sglang.srt.model_executor.runner_utils.prefill_graph import is_in_prefill_graph_scope
@@ -73,10 +74,11 @@ def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any)
         if problem is not None:
             return problem
     pool, number, sliding = backend.token_to_kv_pool, layer.layer_id, False
-    if type(pool) is SWAKVPool:
+    part = pool
+    if type(pool) in (SWAKVPool, UnifiedSWAKVPool):
         number, sliding = pool.layers_mapping[number]
-    part = pool if type(pool) is not SWAKVPool else pool.swa_kv_pool if sliding else pool.full_kv_pool
-    problem = hooked(pool) or pool_problem(part, hidden_states.dtype)
+        part = pool.swa_kv_pool if sliding else pool.full_kv_pool
+    problem = hooked(pool) or pool_problem(part, hidden_states.dtype, forward_batch.out_cache_loc_is_physical)
     if problem is not None:
         return problem
     swa_loc = backend.forward_metadata.swa_out_cache_loc if kinds is None else kinds.sliding_slots
@@ -115,15 +117,20 @@ def backend_problem(backend: Any, layer: Any) -> str | None:
     return hooked(backend)
 
 
-def pool_problem(pool: Any, dtype: torch.dtype) -> str | None:
-    """Why a pool must write keys and values of ``dtype`` itself, or None."""
-    if type(pool) not in (MHATokenToKVPool, PerTokenHeadPool):
+def pool_problem(pool: Any, dtype: torch.dtype, physical: bool = True) -> str | None:
+    """Why a pool must write keys and values of ``dtype`` itself, or None.
+
+    Args:
+        physical: the batch's locations are where its slots lie in the pool, not what its requests call them.
+    """
+    if type(pool) not in (MHATokenToKVPool, UnifiedMHATokenToKVPool, PerTokenHeadPool):
         return f"the KV pool is a {type(pool).__name__}"
-    if type(pool) is MHATokenToKVPool and (pool.is_quantized_kv_cache or pool.dtype != dtype or pool.store_dtype != dtype):
+    if type(pool) is not PerTokenHeadPool and (pool.is_quantized_kv_cache or pool.dtype != dtype or pool.store_dtype != dtype):
         return f"the KV cache is {pool.dtype} stored as {pool.store_dtype}, the model {dtype}"
-    if pool.use_hnd or pool.kv_cache_layout != "nhd":
+    layout = "page_major" if type(pool) is UnifiedMHATokenToKVPool else "nhd"  # both are rows of heads, the former with longer strides
+    if pool.use_hnd or pool.kv_cache_layout != layout:
         return f"the KV cache's layout is {'hnd' if pool.use_hnd else pool.kv_cache_layout}"
-    if pool.requires_physical_write_loc:
+    if pool.requires_physical_write_loc and not physical:
         return "the KV pool takes physical locations only"
     return hooked(pool)
 

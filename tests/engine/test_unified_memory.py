@@ -1,0 +1,78 @@
+"""SGLang's unified memory: one buffer for full and sliding layers, with a split that moves. Tokens are those of two pools, MTP or not.
+
+Real engines of a model with a window of 64 tokens, with SGLang's pool checks fatal in every step and when idle.
+"""
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.engine import moving_boundary
+from tests.engine.engine_fork import Group, Nursery, Output, without
+from tests.engine.mtp_cases import MTP
+from tests.engine.reference import CHECKPOINTS
+from tests.engine.test_one_window import LARGE, LOOPS, large, retractions, serve, tokens_are_equal
+
+SMALL = {"enable_unified_memory": True, "max_total_tokens": 1800, "swa_full_tokens_ratio": 0.4}
+"""Memory for 1,800 full and 720 sliding tokens, shared by eight requests of 150 to 450 tokens."""
+
+
+def shared(nursery: Nursery, loop: str, **engine: Any) -> dict[str, list[Output]]:
+    sabotage, options, env = LOOPS[loop]
+    return serve(nursery, sabotage, {**LARGE, **SMALL, **options, **engine}, env)
+
+
+@pytest.mark.parametrize("loop", ["plain", "plain-overlapped", "mtp", "mtp-overlapped", "mtp-retracted"])
+def test_tokens_are_those_of_two_large_pools(loop: str, nursery: Nursery) -> None:
+    """Chunked prefills, turns that hit the radix tree, aborts, four answers of one prompt, logprobs and a grammar; requests are retracted.
+
+    Pages are of one token: SGLang's allocator of longer ones is a Triton kernel.
+    """
+    found = shared(nursery, loop)
+    tokens_are_equal(found, large(nursery))
+    log = found["turns"][0].log
+    assert "UNIFIED MEMORY POOL ENABLED" in log
+    assert re.search(r"^TAKEN", log, re.MULTILINE), "running requests gave back their prompts' windows"
+    assert "own_window declined" not in log
+    assert any(output.meta_info["cached_tokens"] for output in found["turns"]), "turns hit the tree"
+    assert loop != "mtp-retracted" or sum(retractions(found, name) for name in found) > 10
+
+
+def test_a_moving_split_holds_what_the_best_fixed_one_holds(nursery: Nursery) -> None:
+    """Of short requests and of long ones, in the same memory, without a retraction; each fixed split holds fewer of one of both.
+
+    On average over steps: half a request is the steps in which a load has not arrived as a whole.
+    """
+    found, answers = zip(*(moving_boundary.run(nursery, split) for split in (moving_boundary.MOVING, 1.0, 0.25)), strict=True)
+    moving, for_short, for_long = ([load.running for load in loads] for loads in found)
+    assert not [load for loads in found for load in loads if load.retractions]
+    assert moving[0] > for_short[0] - 0.5 > for_long[0]
+    assert moving[1] > for_long[1] - 0.5 > for_short[1]
+    assert moving[2] > for_short[2] - 0.5 > for_long[2], "after long requests it holds as many short ones as before"
+    tokens = [[[one.token_ids for one in group] for group in groups] for groups in answers]
+    assert tokens[0] == tokens[1] == tokens[2]
+
+
+@pytest.mark.parametrize("mtp", [False, True], ids=["plain", "mtp"])
+@pytest.mark.parametrize("model", ["tiny-26b-a4b", "tiny-e2b"])
+def test_our_kernels_read_and_write_pages_of_all_layers(model: str, mtp: bool, interpreting: Nursery) -> None:
+    """Interpreted, in pages of 16 tokens: prompts in chunks, a radix hit, decode and verify steps, keys written as they are rotated."""
+    prompts = moving_boundary.prompts(3, 12, 0) + moving_boundary.prompts(1, 72, 9)
+    groups = [Group(prompts, {"max_new_tokens": 8}, logprobs=True), Group([[*prompts[-1], 400, 401]], {"max_new_tokens": 4})]
+    options: dict[str, Any] = {"attention_backend": "triton", "page_size": 16, "chunked_prefill_size": 32}
+    options |= {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{model}-assistant"} if mtp else {}
+    env = {"SGLANG_GEMMA4_ATTENTION": "1", "TEST_SABOTAGE": "kernel_counter:install", **without("draft_argmax", "grouped_experts")}
+    one, two = (
+        interpreting.run(CHECKPOINTS / model, groups, env=env, time_limit=600.0, enable_unified_memory=unified, **options)
+        for unified in (True, False)
+    )
+    log = one[0][0].log
+    assert "UNIFIED MEMORY POOL ENABLED" in log
+    assert "kv_write" not in re.findall(r"(\w+) declined", log)
+    assert [word for word in ("PREFILLED", "VERIFIED" if mtp else "DECODED") if word not in log] == []
+    assert one[1][0].meta_info["cached_tokens"] == two[1][0].meta_info["cached_tokens"] == 64
+    for answer, expected in zip([*one[0], *one[1]], [*two[0], *two[1]], strict=True):
+        assert answer.token_ids == expected.token_ids
+        assert answer.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
+        assert answer.meta_info.get("spec_verify_ct") == expected.meta_info.get("spec_verify_ct")
