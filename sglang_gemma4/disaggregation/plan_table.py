@@ -6,11 +6,12 @@ from typing import Any
 
 from sglang_gemma4.disaggregation import plan
 from sglang_gemma4.disaggregation.plan import Group
-from sglang_gemma4.kernels.kv_cache.formats import FORMATS, SCALE_BYTES
 from sglang_gemma4.tiny import families, real_sizes
 
 MIB = 2**20
-KV_BYTES = {"bfloat16": 2, "float16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, **dict.fromkeys(FORMATS, 1)}
+SCALED, SCALE_BYTES = ("int8_per_token_head", "fp8_per_token_head"), 4
+"""Those of ``kernels.kv_cache.formats``, which imports torch: a second of every command's start."""
+KV_BYTES = {"bfloat16": 2, "float16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, **dict.fromkeys(SCALED, 1)}
 TWELVE: dict[str, Any] = {
     "num_hidden_layers": 48,
     "num_kv_shared_layers": 0,
@@ -40,7 +41,7 @@ def groups(name: str, kv_cache_dtype: str = "bfloat16") -> tuple[Group, Group]:
     own = text["layer_types"][: text["num_hidden_layers"] - text["num_kv_shared_layers"]]
     full = own.count("full_attention")
     heads, size = text["num_key_value_heads"], KV_BYTES[kv_cache_dtype]
-    scale = SCALE_BYTES if kv_cache_dtype in FORMATS else 0
+    scale = SCALE_BYTES if kv_cache_dtype in SCALED else 0
     return (
         Group("full", full, text["num_global_key_value_heads"] or heads, text["global_head_dim"] * size, None, scale),
         Group("sliding", len(own) - full, heads, text["head_dim"] * size, text["sliding_window"], scale),

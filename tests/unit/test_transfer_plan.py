@@ -10,6 +10,7 @@ import pytest
 
 from sglang_gemma4.disaggregation import plan, plan_table
 from sglang_gemma4.disaggregation.plan import Group, PlanError
+from sglang_gemma4.kernels.kv_cache import formats
 
 SIZES = (1, 2, 4, 8)
 PAIRS = tuple(itertools.product(SIZES, SIZES))
@@ -208,6 +209,11 @@ def test_scales_are_four_bytes_of_a_head_in_buffers_of_their_own() -> None:
         assert quantised.entries == 2 * plain.entries
         assert sum(quantised.sizes) == sum(plain.sizes) // 2 + 4 * plain.entries
     assert "| 0 | 1 | 1 of 2 from 0 to 0, 20 of 20 | 2 of 8 from 2 to 0, 100 of 100 |" in plan_table.table(MODELS[INT8], 2, 4, 8000, 1, 0)
+
+
+def test_the_table_knows_each_format_with_scales() -> None:
+    assert set(plan_table.SCALED) == set(formats.FORMATS)
+    assert plan_table.SCALE_BYTES == formats.SCALE_BYTES
 
 
 def test_the_layers_of_12b() -> None:
