@@ -16,7 +16,7 @@ ARGUMENTS: dict[str, Any] = {
     "tp_size": 1, "disaggregation_mode": "null", "cuda_graph_backend_prefill": None,
     "disable_prefill_cuda_graph": False, "disable_cuda_graph": False,
     "enable_lora": None, "lora_paths": None, "enable_memory_saver": False, "disable_radix_cache": False,
-    "kv_cache_dtype": "auto",
+    "kv_cache_dtype": "auto", "quantization": None, "enable_unified_memory": False,
     "enable_metrics": False, "load_format": "auto", "reasoning_parser": None, "tool_call_parser": None, "grammar_backend": "xgrammar",
 }  # fmt: skip
 MTP = {"speculative_algorithm": "FROZEN_KV_MTP", "speculative_draft_model_path": "assistant"}
@@ -46,7 +46,8 @@ def applied(monkeypatch: pytest.MonkeyPatch) -> dict[str, Outcome]:
     [
         ({}, "text_only_config"),
         (MTP, "frozen_chain verify_attention draft_argmax mtp_defaults"),
-        ({"text": {"enable_moe_block": True}}, "grouped_experts router_scale prefill_experts"),
+        ({"text": {"enable_moe_block": True}}, "grouped_experts router_scale prefill_experts prefill_beside"),
+        ({"quantization": "fp8"}, "quantised_names"),
         ({"text": {"num_kv_shared_layers": 20}}, "yoco shared_kv shared_query"),
         ({"text": {"hidden_size_per_layer_input": 256}}, "ple_tail"),
         ({"enable_lora": True}, "lora"),
