@@ -25,11 +25,12 @@ def load_shared(original: Callable[..., Any], loader: Any, *, model_config: Any,
     """Where a benchmark's arms share one copy of the weights, this process takes its part in it."""
     from sglang.srt.runtime_context import get_parallel
 
-    from sglang_gemma4.tiny.shared_weights import loading
+    from sglang_gemma4.tiny.shared_weights import check_format, loading
 
     (architecture,) = model_config.hf_config.architectures
     if not architecture.startswith("Gemma4"):
         return original(loader, model_config=model_config, device_config=device_config)
+    check_format(model_config.quantization, getattr(model_config.hf_config, "quantization_config", None))
     with loading(f"{architecture}-{get_parallel().tp_rank}-of-{get_parallel().tp_size}"):
         return original(loader, model_config=model_config, device_config=device_config)
 

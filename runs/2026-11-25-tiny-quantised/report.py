@@ -31,12 +31,11 @@ def main() -> None:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     lines += [compared(form, kind) for form in FORMATS for kind in ("mmlu", "colors")]
+    lines += ["", *(text_gate(form) for form in FORMATS), ""]
     lines += [
-        "",
-        "A format is not meant to give identical answers: the default gate, made for switches, asks for 99 % and says here how far it is.",
+        "`raw/bfloat16-FORMAT-KIND.txt` holds each comparison. One-letter answers say little about speculation; accept lengths of chats are"
     ]
-    lines += ["`raw/bfloat16-FORMAT-KIND.txt` holds each comparison. One-letter answers say little about speculation; the accept length of"]
-    lines += ["chats is in `tests/engine/test_quantised.py`."]
+    lines += ["compared in `tests/engine/test_quantised.py`."]
     (HERE / "REPORT.md").write_text("\n".join(lines) + "\n")
 
 
@@ -74,6 +73,16 @@ def compared(form: str, kind: str) -> str:
     return (
         f"| bfloat16 | {form} | {kind} | {only} | {made['p_value']:.3g} | {made['identical_answers']:.4f} | "
         f"{'; '.join(broken) if broken else 'held'} |"
+    )
+
+
+def text_gate(form: str) -> str:
+    made = pair(form, "text")
+    broken = gates.exceeded(made, gates.read(gates.SHIPPED))
+    low, high = made["nats_per_token_loss_interval"]
+    return (
+        f"{form} loses {made['nats_per_token_loss']:+.6f} nats per token (95% interval {low:+.6f} to {high:+.6f}); "
+        f"gate {'; '.join(broken) if broken else 'held'}."
     )
 
 

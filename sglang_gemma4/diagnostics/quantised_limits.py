@@ -15,6 +15,8 @@ from sglang_gemma4.tiny.quantisation import FORMATS, size_problem
 Capability = tuple[int, int]
 ADA, AMPERE, BLACKWELL = (8, 9), (8, 0), (10, 0)
 FIELDS = ("quantization", "load_format", "moe_runner_backend", "tp_size")
+MARLIN_INPUTS = 64
+"""Inputs of Marlin's smallest tile (sglang/kernels/jit/csrc/gemm/marlin/marlin.cuh, ``min_thread_k``)."""
 LAYOUTS = ("float-quantized", "naive-quantized", "pack-quantized", "mixed-precision")
 GROUPS = (32, 128)
 """Inputs that share a scale in the one kernel for 4-bit experts that computes gelu (models/layers/expert_activation.py)."""
@@ -96,7 +98,7 @@ def _problems(
     if cpu_engine and given.get("format") not in LAYOUTS:
         yield f"compressed-tensors {given.get('format')}: the CPU reference engine reads {', '.join(LAYOUTS)}"
     for group in (given.get("config_groups") or {}).values():
-        yield from _split_over_ranks(group.get("weights") or {}, text, moe, int(arguments.get("tp_size") or 1))
+        yield from _split_over_ranks(group.get("weights") or {}, text, moe, int(arguments.get("tp_size") or 1), cpu_engine)
         yield from _of_group(group, text, moe, arguments.get("moe_runner_backend"), capability, cpu_engine, gelu_experts)
 
 
@@ -115,12 +117,19 @@ def _other_methods(method: str, given: Mapping[str, Any], moe: bool, capability:
         yield f"quant_method fp8: SGLang's fp8 experts need compute capability 8.9, this card has {_said(capability)}"
 
 
-def _split_over_ranks(weights: Mapping[str, Any], text: Mapping[str, Any], moe: bool, ranks: int) -> Iterator[str]:
-    """Each rank's part of a product's inputs holds whole groups or blocks (compressed_tensors_wNa16.py:128, fp8_utils.py)."""
+def _split_over_ranks(weights: Mapping[str, Any], text: Mapping[str, Any], moe: bool, ranks: int, cpu_engine: bool) -> Iterator[str]:
+    """Each rank's part of a product's inputs holds whole groups or blocks (compressed_tensors_wNa16.py:128, fp8_utils.py), and of a dense
+    4-bit product whole tiles of Marlin's."""
     part = weights.get("group_size") or (weights.get("block_structure") or [0, 0])[1]
     for name in ("intermediate_size", "moe_intermediate_size") if moe else ("intermediate_size",):
         if ranks > 1 and part and part > 0 and text[name] % part == 0 and text[name] % (ranks * part):
             yield f"--tp-size {ranks} splits {name} {text[name]} within a group or block of {part}; choose a number of ranks that does not"
+    dense = text["intermediate_size"] // ranks
+    if weights.get("type") == "int" and weights.get("num_bits") == 4 and dense % MARLIN_INPUTS and not cpu_engine:
+        yield (
+            f"--tp-size {ranks} leaves a rank {dense} of intermediate_size {text['intermediate_size']}, and Marlin multiplies 4-bit "
+            f"weights by {MARLIN_INPUTS} inputs; choose a number of ranks that leaves a multiple"
+        )
 
 
 def _of_group(

@@ -130,6 +130,26 @@ def _mapped(like: Any, handle: Any, offset: int, stride: tuple[int, ...]) -> Any
     return torch.empty(0, dtype=like.dtype, device=like.device).set_(storage, offset, like.shape, stride)
 
 
+def check_format(quantization: str | None, config: Any) -> None:
+    """Refuse weights that SGLang rewrites after they are filled: the other engines would map what the first one has given up.
+
+    Args:
+        quantization: SGLang's name of the format, None: bfloat16.
+        config: the checkpoint's ``quantization_config``.
+
+    Raises:
+        ValueError: sharing was asked for, and the format is another than float8 with a scale for each output.
+    """
+    if not os.environ.get(SHARED_WEIGHTS) or quantization is None:
+        return
+    groups = (config or {}).get("config_groups", {}).values() if quantization == "compressed-tensors" else ()
+    kept = [group["weights"]["type"] == "float" and group["weights"]["strategy"] == "channel" for group in groups]
+    if not kept or not all(kept):
+        raise ValueError(
+            f"--share-weights: SGLang rewrites weights of {quantization} after loading; run without it, or take a checkpoint in fp8-dynamic"
+        )
+
+
 _loading: list[Sharing] = []
 
 

@@ -21,6 +21,9 @@ from tests.engine.test_accept_length import ENGINE, prompts
 from tests.engine.test_two_ranks import RANKS
 
 NEW_TOKENS = 24
+NEAR_TIE = 0.02
+"""Of logits: sums of float32 in another order move an activation to the next float8 level here and there, after which log-probabilities
+differ by up to 0.012 (tiny-31b in fp8-block, where two answers of four leave transformers' at margins of 0.001 and 0.010)."""
 Written = Callable[[str, str], Path]
 
 
@@ -43,7 +46,7 @@ def greedy(
 ) -> list[Output]:
     if mtp:
         options = {**ENGINE, "speculative_draft_model_path": f"{model}-assistant", **options}
-    return nursery.run(model, [Group(asked or prompts()[:4], {"max_new_tokens": tokens})], **options)[0]
+    return nursery.run(model, [Group(asked or prompts()[:4], {"max_new_tokens": tokens}, logprobs=True)], **options)[0]
 
 
 def tokens_of(outputs: list[Output]) -> list[list[int]]:
@@ -99,7 +102,11 @@ def test_dense_models_have_the_tokens_of_transformers_own_path(
     oracle = transformers_oracle.decode(model, [{"text": text, "images": []} for text in texts], NEW_TOKENS, tmp_path)
     asked = [one.input_ids for one in oracle]
     plain, drafted = greedy(nursery, model, asked), greedy(nursery, model, asked, mtp=True)
-    assert tokens_of(plain) == tokens_of(drafted) == [one.token_ids for one in oracle]
+    assert tokens_of(plain) == tokens_of(drafted)
+    for answer, expected in zip(plain, oracle, strict=True):
+        left = next((n for n, pair in enumerate(zip(answer.token_ids, expected.token_ids, strict=True)) if pair[0] != pair[1]), NEW_TOKENS)
+        assert left == NEW_TOKENS or (form.startswith("fp8") and expected.margin < NEAR_TIE), (left, expected.margin)
+        assert answer.logprobs[:left] == pytest.approx(expected.logprobs[:left], abs=NEAR_TIE if form.startswith("fp8") else 1e-4)
 
 
 @pytest.mark.parametrize("form", ["fp8-dynamic", "w4a16-g32", "online"])

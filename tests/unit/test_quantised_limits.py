@@ -43,7 +43,9 @@ def test_what_divides_the_model_is_let_through_on_a_hopper_and_on_the_cpu_engine
             assert problem(config(size, name)) is None
             assert problem(config(size, name), None, cpu=True) is None
     assert problem(config(size), quantization="fp8") is None
-    assert problem(config(size, "w4a16-g32"), tp_size=2) is None
+    assert problem(config(size, "fp8-dynamic"), tp_size=2) is None
+    assert (problem(config(size, "w4a16-g32"), tp_size=2) is None) is (size != "26b-a4b"), "2112 / 2 is no multiple of 64"
+    assert problem(config(size, "w4a16-g32"), None, cpu=True, tp_size=2) is None
 
 
 @pytest.mark.parametrize(

@@ -107,3 +107,22 @@ def test_weights_quantised_after_loading_keep_their_spread() -> None:
     spread_weights.fill(torch.nn.ModuleDict({"experts": layer}), 1)
     assert layer.w13_weight.float().std().item() == pytest.approx(1 / 16, rel=0.02)
     assert (layer.w13_weight_scale == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("form", "shared"), [(None, True), ("fp8-dynamic", True), ("fp8-static", False), ("w4a16-g32", False), ("fp8", False)]
+)
+def test_weights_that_are_rewritten_are_not_shared(form: str | None, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang_gemma4.switches import SHARED_WEIGHTS
+    from sglang_gemma4.tiny import quantisation
+    from sglang_gemma4.tiny.shared_weights import check_format
+
+    config = quantisation.config(quantisation.FORMATS[form]) if form in quantisation.FORMATS else None
+    method = form if config is None else "compressed-tensors"
+    check_format(method, config)
+    monkeypatch.setenv(SHARED_WEIGHTS, "1000:/somewhere")
+    if shared:
+        check_format(method, config)
+    else:
+        with pytest.raises(ValueError, match="--share-weights: SGLang rewrites weights of"):
+            check_format(method, config)
