@@ -9,6 +9,7 @@ one.
 
 import functools
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 import triton
@@ -24,11 +25,13 @@ class Scaled:
     """An fp8 weight: its values are ``levels`` times ``scale``.
 
     ``levels``: ``[..., outputs, width]`` float8_e4m3fn. ``scale``: ``[..., outputs]`` float32; one that all outputs share is expanded to
-    that shape (:func:`scaled`).
+    that shape (:func:`scaled`). ``block``: where it is not 0, as many outputs and inputs share a scale, ``[outputs / block, width /
+    block]``, each rounded up; dense products only.
     """
 
     levels: torch.Tensor
     scale: torch.Tensor
+    block: int = 0
 
     @property
     def shape(self) -> torch.Size:
@@ -42,7 +45,7 @@ class Scaled:
 
     def first(self, outputs: int) -> "Scaled":
         """The first ``outputs`` rows of a two-dimensional one."""
-        return Scaled(self.levels[:outputs], self.scale[:outputs])
+        return Scaled(self.levels[:outputs], self.scale[: -(-outputs // self.block) if self.block else outputs], self.block)
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,14 @@ class Grouped:
     @property
     def group(self) -> int:
         """Inputs that share a scale."""
-        return self.shape[-1] // self.scale.shape[-1]
+        return int(self.shape[-1] // self.scale.shape[-1])
 
 
+BLOCK = 128
+"""Outputs and inputs of a block that kernels take."""
 GROUPS = (32, 64, 128)
 """Inputs a group that kernels take."""
-Weight = torch.Tensor | Scaled | Grouped
+Weight: TypeAlias = torch.Tensor | Scaled | Grouped
 
 
 def scaled(levels: torch.Tensor, scale: torch.Tensor) -> Scaled:
@@ -110,7 +115,7 @@ def scale_of(weight: Weight) -> tuple[torch.Tensor | int | None, ...]:
         return (weight.scale, *weight.scale.stride())
     if isinstance(weight, Grouped):
         return (weight.scale, *(None,) * (weight.levels.dim() - 1))
-    return (None,) * weight.dim()
+    return (None,) * len(weight.shape)
 
 
 def words_in_group(weight: Weight) -> int:
@@ -123,7 +128,12 @@ def dequantised(weight: Weight) -> torch.Tensor:
     if isinstance(weight, Grouped):
         levels = torch.stack((weight.levels & 15, weight.levels >> 4), dim=-1).flatten(-2).float() - 8
         return levels * weight.scale.float().repeat_interleave(weight.group, -1)
-    return weight.levels.float() * weight.scale.float().unsqueeze(-1) if isinstance(weight, Scaled) else weight.float()
+    if not isinstance(weight, Scaled):
+        return weight.float()
+    if not weight.block:
+        return weight.levels.float() * weight.scale.unsqueeze(-1)
+    wide = weight.scale.repeat_interleave(weight.block, -2).repeat_interleave(weight.block, -1)
+    return weight.levels.float() * wide[..., : weight.shape[-2], : weight.shape[-1]]
 
 
 @triton.jit
@@ -145,7 +155,10 @@ def reason_against_weight(x: torch.Tensor, weight: Weight) -> str | None:
         return None if weight.dtype == x.dtype else f"the weight is {weight.dtype} and x {x.dtype}"
     if weight.levels.dtype != FP8 or weight.scale.dtype != torch.float32:
         return f"levels of {weight.levels.dtype} with scales of {weight.scale.dtype}; {FP8} with torch.float32 are supported"
-    if weight.scale.shape != weight.levels.shape[:-1]:
+    if weight.block not in (0, BLOCK):
+        return f"fp8 in blocks of {weight.block}; {BLOCK} are supported"
+    blocks = tuple(-(-size // BLOCK) for size in weight.levels.shape)
+    if weight.scale.shape != (blocks if weight.block else weight.levels.shape[:-1]):
         return f"scales {tuple(weight.scale.shape)} for levels {tuple(weight.levels.shape)}"
     return reason_against_fp8(x.device)
 

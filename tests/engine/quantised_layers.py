@@ -17,7 +17,9 @@ def install() -> None:
     from sglang_gemma4.cpu import quantised
     from sglang_gemma4.models.layers import expert_activation, few_row_linear
 
-    dequantise = quantised.linear_of_checkpoint
+    layers: Any = quantised
+    activations: Any = expert_activation
+    dequantise = layers.linear_of_checkpoint
 
     def rearrange(original: Any, method: Any, layer: Any) -> None:
         if hasattr(layer, "weight_packed"):
@@ -25,10 +27,10 @@ def install() -> None:
         else:
             original(method, layer)
 
-    quantised.linear_of_checkpoint = quantised.experts_of_checkpoint = rearrange
+    layers.linear_of_checkpoint = layers.experts_of_checkpoint = rearrange
     schemes.CompressedTensorsW8A8Fp8.apply_weights = linear
     schemes.CompressedTensorsW8A8Fp8MoE.apply_weights = experts
-    expert_activation.run_gelu = lambda _original, scheme, layer, dispatch_output: experts(scheme, layer, dispatch_output)
+    activations.run_gelu = lambda _original, scheme, layer, dispatch_output: experts(scheme, layer, dispatch_output)
     module: Any = few_row_linear
     multiply, said = module.few_row_linear, set[bool]()
 

@@ -1,13 +1,13 @@
 """Products with fp8 and 4-bit weights on a card, bfloat16 rows, against float32 products with the values; and beside SGLang's own."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear, few_row_linear_reference
 from sglang_gemma4.kernels.experts import few_token_experts as few
-from sglang_gemma4.kernels.experts.expert_routing import expert_routing
+from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, expert_routing
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.weights import FP8, Grouped, Scaled, Weight, dequantised, scaled
 
@@ -70,7 +70,7 @@ def grouped_weight(*shape: int, group: int) -> Grouped:
     return Grouped(levels, scale.bfloat16())
 
 
-KINDS = {
+KINDS: dict[str, Callable[..., Weight]] = {
     "fp8, a scale for each output": lambda *shape: weight_of(*shape),
     "fp8, a scale for each expert": lambda *shape: weight_of(*shape, per_output=False),
     "4 bits, groups of 32": lambda *shape: grouped_weight(*shape, group=32),
@@ -122,7 +122,7 @@ def test_experts(experts: tuple[Weight, Weight], tokens: int, dropped: float) ->
     found = grouped_experts(x, *experts, shares, ids)
     assert off_by(found, reference) < EXPERTS_NORM
     assert torch.equal(found, grouped_experts(x, *experts, shares, ids))
-    if tokens <= few.MOST_TOKENS:
+    if tokens <= MOST_TOKENS:
         done = few.counters(HIDDEN, x.device)
         found = few.few_token_experts(x, *experts, shares, ids, done)
         assert off_by(found, reference) < EXPERTS_NORM

@@ -61,10 +61,10 @@ def test_experts(shape: tuple[int, int, int, int, int], group: int, tile: Tile |
     expected = few.few_token_experts_reference(x, w13, w2, shares, ids)
     done = few.counters(hidden, x.device)
     for _ in range(2):
-        found = few.few_token_experts(x, w13, w2, shares, ids, done, tiles=tile and (tile, tile))
+        found = few.few_token_experts(x, w13, w2, shares, ids, done, tiles=None if tile is None else (tile, tile))
         torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=TOLERANCE)
         assert not done.any()
-    found = grouped_experts(x, w13, w2, shares, ids, tiles=tile and (16, tile, tile))
+    found = grouped_experts(x, w13, w2, shares, ids, tiles=None if tile is None else (16, tile, tile))
     torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 

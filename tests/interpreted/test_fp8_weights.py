@@ -46,6 +46,22 @@ def test_dense(rows: int, width: int, outputs: int, tile: Tile | None, per_outpu
         assert not done.any()
 
 
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize(("rows", "width", "outputs"), [(1, 256, 256), (4, 336, 128), (33, 128, 200)])
+def test_blocks_that_share_a_scale(rows: int, width: int, outputs: int, across: bool, gated: bool) -> None:
+    torch.manual_seed(rows)
+    size = 2 * outputs if gated else outputs
+    levels = (torch.randn(size, width) * 100).to(FP8)
+    weight = Scaled(levels, torch.rand(-(-size // 128), -(-width // 128)) * width**-0.5 / 100, 128)
+    x, done = torch.randn(rows, width), dense.counters(outputs, levels.device)
+    for tile in (None, Tile(32, 64, 2, across=across)):
+        found = dense.few_row_linear(x, weight, done, gated=gated, tile=tile)
+        torch.testing.assert_close(found, dense.few_row_linear_reference(x, weight, gated=gated), atol=TOLERANCE, rtol=TOLERANCE)
+    with pytest.raises(ValueError, match="steps of 256 columns do not divide blocks of 128"):
+        dense.few_row_linear(x, weight, done, gated=gated, tile=Tile(32, 256, 1))
+
+
 def test_rows_of_a_weight() -> None:
     """The query rows of a projection; a float32 weight lies across too."""
     x, weight = torch.randn(3, 64), weight_of(48, 64)
@@ -90,6 +106,8 @@ def test_experts(shape: tuple[int, int, int, int, int], per_output: bool) -> Non
     [
         (lambda one: Scaled(one.levels.float(), one.scale), "levels of torch.float32 with scales of torch.float32"),
         (lambda one: Scaled(one.levels, one.scale.double()), "scales of torch.float64"),
+        (lambda one: Scaled(one.levels, one.scale, 64), "fp8 in blocks of 64; 128 are supported"),
+        (lambda one: Scaled(one.levels, one.scale, 128), r"scales \(48,\) for levels \(48, 64\)"),
         (lambda one: Scaled(one.levels, one.scale[:-1]), r"scales \(47,\) for levels \(48, 64\)"),
         (lambda one: one.levels, "the weight is torch.float8_e4m3fn and x torch.float32"),
     ],

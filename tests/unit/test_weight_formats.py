@@ -89,7 +89,12 @@ def test_a_linear_layer(kind: str, per_output: bool, calls: list[tuple[int, Any]
     assert isinstance(method, stock)
     values = load(model.proj, per_output)
     left: list[Any] = []
-    monkeypatch.setattr(stock, "apply", lambda self, layer, x, bias=None: left.append(layer) or "SGLang's")
+
+    def theirs(_method: Any, layer: Any, _x: torch.Tensor, _bias: None = None) -> str:
+        left.append(layer)
+        return "SGLang's"
+
+    monkeypatch.setattr(stock, "apply", theirs)
     x = torch.randn(few_row_linear.MOST_ROWS_OF_FP8, WIDTH, dtype=torch.bfloat16)
     torch.testing.assert_close(model.proj(x)[0], (x.float() @ values.T).bfloat16())
     ((rows, weight),) = calls
@@ -108,7 +113,7 @@ def test_a_linear_layer(kind: str, per_output: bool, calls: list[tuple[int, Any]
 
 def test_what_keeps_sglang_s_product() -> None:
     blocks = model_of("fp8 blocks")
-    assert few_row_linear.install(blocks) == ["proj: its fp8 weights have a scale for each block"]
+    assert few_row_linear.install(blocks) == ["proj: its fp8 weights have a scale for each block of [32, 32]"]
     marlin = model_of("fp8")
     marlin.proj.quant_method.use_marlin = True
     assert few_row_linear.install(marlin) == ["proj: its fp8 weights are repacked for Marlin"]
@@ -116,6 +121,28 @@ def test_what_keeps_sglang_s_product() -> None:
     assert weight_formats.linear_problem(other) == "it is quantised (object)"
     with pytest.raises(ValueError, match=r"it has not been loaded"):
         weight_formats.linear_weight(model_of("fp8").proj)
+
+
+def test_a_linear_layer_in_blocks(calls: list[tuple[int, Any]]) -> None:
+    """Its weight lies as it was loaded; some of its outputs are taken from the whole product where that is SGLang's."""
+    with torch.device("cpu"):
+        config = Fp8Config(is_checkpoint_fp8_serialized=True, weight_block_size=[128, 128])
+        proj = ReplicatedLinear(256, 384, bias=False, quant_config=config, prefix="proj")
+    model = torch.nn.Module()
+    model.proj, proj.orig_dtype = proj, torch.bfloat16
+    assert few_row_linear.install(model) == []
+    proj.weight = Parameter(torch.randn(384, 256).to(FP8), requires_grad=False)
+    proj.weight_scale_inv = Parameter(torch.rand(3, 2), requires_grad=False)
+    x = torch.randn(3, 256, dtype=torch.bfloat16)
+    values = proj.weight.float() * proj.weight_scale_inv.repeat_interleave(128, 0).repeat_interleave(128, 1)
+    torch.testing.assert_close(proj(x)[0], (x.float() @ values.T).bfloat16())
+    ((_, weight),) = calls
+    assert weight.block == 128
+    method: Any = proj.quant_method
+    torch.testing.assert_close(method.first_outputs(proj, x, 200), (x.float() @ values[:200].T).bfloat16())
+    method.w8a8_block_fp8_linear = lambda **given: given["input"].float() @ values.T
+    many = x.repeat(30, 1)
+    torch.testing.assert_close(method.first_outputs(proj, many, 200), many.float() @ values[:200].T)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +178,8 @@ def test_four_bit_experts() -> None:
         w2_weight_packed=torch.zeros(4, 64, 32, dtype=torch.uint8), w2_weight_scale=torch.ones(4, 64, 2),
     )  # fmt: skip
     assert weight_formats.experts_problem(layer) is None
-    assert [(weight.shape, weight.group) for weight in weight_formats.experts_weights(layer)] == [((4, 96, 64), 32), ((4, 64, 64), 32)]
+    found: Any = weight_formats.experts_weights(layer)
+    assert [(weight.shape, weight.group) for weight in found] == [((4, 96, 64), 32), ((4, 64, 64), 32)]
     scheme.actorder = "group"
     assert "order: group" in str(weight_formats.experts_problem(layer))
     layer.scheme = object.__new__(CompressedTensorsWNA16MoE)

@@ -155,11 +155,11 @@ def layer_of(place: Place, tokens: int, w13: Weight, w2: Weight, theirs: Mapping
 
     ways = {name: lazily(partial(make, x, routed=choice)) for name, make in theirs.items()}
     ways |= {"ours of bfloat16": lazily(of_bfloat16), "ours": dependently(partial(compute, w13, w2))}
-    moved, flops = map(sum, zip(*(products.work(tokens, down) for down in (False, True)), strict=True))
-    saved = 2 - (0.5 + 2 / w13.group if isinstance(w13, Grouped) else 1)  # bytes an element
-    moved -= saved * products.chosen(tokens) * 3 * products.HIDDEN * products.INNER
+    both = [products.work(tokens, down) for down in (False, True)]
+    saved = 2.0 - (0.5 + 2 / w13.group if isinstance(w13, Grouped) else 1)  # bytes an element
+    moved = sum(bytes_ for bytes_, _ in both) - saved * products.chosen(tokens) * 3 * products.HIDDEN * products.INNER
     tiles = {name: dependently(partial(compute, w13, w2, tile)) for name, tile in _pairs(tokens, isinstance(w13, Grouped))}
-    return Row(ways, moved, flops, tiles)
+    return Row(ways, moved, sum(flops for _, flops in both), tiles)
 
 
 def _pairs(tokens: int, four: bool) -> list[tuple[str, Any]]:

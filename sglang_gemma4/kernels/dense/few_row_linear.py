@@ -53,12 +53,12 @@ def tile_for(outputs: int, width: int, sms: int, gated: bool = False) -> Tile:
     return Tile(block, depth, parts)
 
 
-def fp8_tile_for(outputs: int, width: int, rows: int, sms: int, gated: bool = False) -> Tile:
+def fp8_tile_for(outputs: int, width: int, rows: int, sms: int, gated: bool = False, blocks: bool = False) -> Tile:
     """For an fp8 weight: two programs an SM, since each has half the bytes on their way; at more rows wider blocks, which read the rows
-    less often. Not measured yet.
+    less often. A step has one scale in ``blocks``. Not measured yet.
     """
     block = 32 if rows <= 8 else 64
-    depth = 256 if width % 256 == 0 and block == 32 and not gated else 128
+    depth = 256 if width % 256 == 0 and block == 32 and not gated and not blocks else 128
     parts = max(1, min(round(2 * sms / triton.cdiv(outputs, block)), triton.cdiv(width, depth) // 4, MOST_PARTS))
     return Tile(block, depth, parts, across=rows <= ACROSS_ROWS)
 
@@ -82,8 +82,9 @@ def _gelu_tanh(x):  # type: ignore[no-untyped-def]
 def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
     x_ptr,  # [rows, WIDTH]
     weight_ptr,  # [outputs, WIDTH]; gated: [2 * outputs, WIDTH], gate first
-    scale_ptr,  # of each of its rows, float32, or None
+    scale_ptr,  # of each of its rows, or of blocks of them and of the width, float32, or None
     scale_stride,
+    scale_step,  # from one block of the width to the next, or None
     out_ptr,  # [rows, outputs]
     parts_ptr,  # [PARTS, 1 or 2, rows, outputs] float32
     done_ptr,  # [blocks] int32, zeros; zeros again afterwards
@@ -98,6 +99,7 @@ def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
     PARTS: tl.constexpr,
     GATED: tl.constexpr,
     ACROSS: tl.constexpr,
+    BLOCK: tl.constexpr,  # rows of the weight, and columns, that share a scale; 0: a row has its own
     PRECISION: tl.constexpr,
     AHEAD: tl.constexpr,  # columns of the weight that come while the kernel before still runs
     LINE: tl.constexpr,  # columns in a cache line
@@ -123,7 +125,11 @@ def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
     along_weight = column[:, None] if ACROSS else column[None, :]
     weight_pointers += along_weight
     up_offset = tl.cast(outputs, tl.int64) * weight_stride
-    if scale_ptr is not None:
+    if BLOCK > 0:
+        scale_pointers = scale_ptr + outer // BLOCK * scale_stride
+        if GATED:
+            up_scale_pointers = scale_ptr + (outer + outputs) // BLOCK * scale_stride
+    elif scale_ptr is not None:
         scale_pointers = scale_ptr + outer * scale_stride
         scale = tl.load(scale_pointers, mask=real_output, other=0.0)
         if GATED:
@@ -147,7 +153,13 @@ def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
             states = tl.load(x_pointers + offset, mask=real_row & (offset + along_x < WIDTH), other=0.0)
             weights = tl.load(weight_pointers + offset, mask=real_output & inside, other=0.0, eviction_policy="evict_first")
         weights = as_type(weights, states.dtype)
-        if ACROSS:
+        if BLOCK > 0:
+            scale = tl.load(scale_pointers + offset // BLOCK * scale_step, mask=real_output, other=0.0)
+            if ACROSS:
+                total += tl.dot(states, weights, input_precision=PRECISION) * scale
+            else:
+                total += tl.dot(weights, states, input_precision=PRECISION) * scale
+        elif ACROSS:
             total = tl.dot(states, weights, total, input_precision=PRECISION)
         else:
             total = tl.dot(weights, states, total, input_precision=PRECISION)
@@ -158,7 +170,13 @@ def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
                 inside_up = real_output & (offset + along_weight < WIDTH)
                 ups = tl.load(weight_pointers + up_offset + offset, mask=inside_up, other=0.0, eviction_policy="evict_first")
             ups = as_type(ups, states.dtype)
-            if ACROSS:
+            if BLOCK > 0:
+                up_scale = tl.load(up_scale_pointers + offset // BLOCK * scale_step, mask=real_output, other=0.0)
+                if ACROSS:
+                    up_total += tl.dot(states, ups, input_precision=PRECISION) * up_scale
+                else:
+                    up_total += tl.dot(ups, states, input_precision=PRECISION) * up_scale
+            elif ACROSS:
                 up_total = tl.dot(states, ups, up_total, input_precision=PRECISION)
             else:
                 up_total = tl.dot(ups, states, up_total, input_precision=PRECISION)
@@ -187,7 +205,7 @@ def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
             tl.store(done_ptr + block, 0)
     if last:
         dtype = out_ptr.dtype.element_ty
-        if scale_ptr is not None:
+        if BLOCK == 0 and scale_ptr is not None:
             total *= scale
             if GATED:
                 up_total *= up_scale
@@ -243,19 +261,22 @@ def few_row_linear(x: torch.Tensor, weight: Weight, done: torch.Tensor, *, gated
     out = torch.empty((rows, outputs), dtype=x.dtype, device=x.device)
     if rows == 0:
         return out
+    in_block = weight.block if isinstance(weight, Scaled) else 0
     if tile is None:
         sms = multiprocessors(x.device, elsewhere=8)
         fp8 = isinstance(weight, Scaled)
-        tile = fp8_tile_for(outputs, width, rows, sms, gated) if fp8 else tile_for(outputs, width, sms, gated)
+        tile = fp8_tile_for(outputs, width, rows, sms, gated, bool(in_block)) if fp8 else tile_for(outputs, width, sms, gated)
+    if in_block and in_block % tile.depth:
+        raise ValueError(f"few_row_linear: steps of {tile.depth} columns do not divide blocks of {in_block} that share a scale")
     blocks = triton.cdiv(outputs, tile.outputs)
     if tile.parts > 1 and (done.dtype != torch.int32 or done.numel() < blocks):
         raise ValueError(f"few_row_linear: {done.numel()} counters of {done.dtype}; expected {blocks} of int32, see counters()")
     halves, levels = 2 if gated else 1, levels_of(weight)
     parts = torch.empty((tile.parts, halves, rows, outputs) if tile.parts > 1 else 1, dtype=torch.float32, device=x.device)
     _few_row_linear_kernel[(blocks, tile.parts)](
-        x, levels, *scale_of(weight), out, parts, done, rows, outputs, x.stride(0), levels.stride(0),
+        x, levels, *scale_of(weight), *(() if in_block else (None,)), out, parts, done, rows, outputs, x.stride(0), levels.stride(0),
         WIDTH=width, ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tile.outputs, DEPTH=tile.depth, PARTS=tile.parts, GATED=gated,
-        ACROSS=tile.across,
+        ACROSS=tile.across, BLOCK=in_block,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
         AHEAD=min(tile.stages * tile.depth, triton.cdiv(width, tile.parts)), LINE=LINE // levels.element_size(), **launch_options(x.device),
     )  # fmt: skip

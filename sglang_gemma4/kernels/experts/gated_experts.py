@@ -16,7 +16,7 @@ from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
 from sglang_gemma4.kernels.experts.four_bits import by_place, four_bit_sums, place_of
 from sglang_gemma4.kernels.matrices import DTYPES
-from sglang_gemma4.kernels.weights import Weight, as_type, dequantised, levels_of, reason_against_weight, scale_of, words_in_group
+from sglang_gemma4.kernels.weights import Scaled, Weight, as_type, dequantised, levels_of, reason_against_weight, scale_of, words_in_group
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,8 @@ def reason_against(x: torch.Tensor, w13: Weight, w2: Weight | None, weights: tor
     for name, weight in products.items():
         if reason := reason_against_weight(x, weight):
             return f"{name}: {reason}"
+        if isinstance(weight, Scaled) and weight.block:
+            return f"{name} is fp8 in blocks; a scale for each output or expert is supported"
     named = {"x": x, "weights": weights, "ids": ids, **{name: levels_of(weight) for name, weight in products.items()}}
     for name, tensor in named.items():
         if not tensor.is_contiguous():

@@ -93,6 +93,9 @@ class FewRowsOfFp8(FewRows):
         weight = self.weight_for(layer, x, bias)
         if isinstance(weight, weights.Scaled):
             return few_row_linear(x, weight.first(outputs), self.done)
+        found = weight_formats.linear_weight(layer)
+        if isinstance(found, weights.Scaled) and found.block:
+            return super(FewRows, self).apply(layer, x, bias)[:, :outputs].contiguous()  # type: ignore[misc, no-any-return]
         scale = layer.weight_scale.data
         if scale.numel() > 1:
             scale = scale[:outputs] if scale.shape[0] > 1 else scale[:, :outputs]

@@ -1,7 +1,8 @@
 """How SGLang's layers hold their weights, in the form that the package's kernels read: plain, fp8 with scales, or 4-bit experts.
 
 fp8 as SGLang keeps it after loading: ``--quantization fp8`` (a scale for each output of a linear layer, one for each expert and product)
-and compressed-tensors' FP8 (per channel or per tensor). A linear layer's weight is then a transposed view, ``[width, outputs]``. Scales of
+and compressed-tensors' FP8 (per channel or per tensor; linear layers in blocks of 128 too). A linear layer's weight is a transposed view,
+``[width, outputs]``, but in blocks. Scales of
 activations (a static scheme) are not read: our kernels multiply the activation as it is, which is closer to the checkpoint's unquantised
 model than SGLang's own products, and used up to a number of rows only: prefills stay SGLang's, on the tensor cores' fp8 path.
 
@@ -25,7 +26,7 @@ from sglang.srt.layers.quantization.compressed_tensors.schemes import (
 from sglang.srt.layers.quantization.fp8 import Fp8LinearMethod, Fp8MoEMethod
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod, UnquantizedLinearMethod
 
-from sglang_gemma4.kernels.weights import FP8, GROUPS, Grouped, Weight, scaled
+from sglang_gemma4.kernels.weights import BLOCK, FP8, GROUPS, Grouped, Scaled, Weight, scaled
 
 
 def is_plain(layer: Any) -> bool:
@@ -41,11 +42,17 @@ def linear_problem(layer: Any) -> str | None:
     if isinstance(method, Fp8LinearMethod):
         if method.use_marlin:
             return "its fp8 weights are repacked for Marlin"
-        return "its fp8 weights have a scale for each block" if method.block_quant else None
+        if method.use_mxfp8 or method.block_fp8_as_mxfp8:
+            return "its fp8 weights have MXFP8's scales"
+        return _block_problem(method.weight_block_size)
     if isinstance(method, CompressedTensorsLinearMethod) and type(layer.scheme) is CompressedTensorsW8A8Fp8:
-        return "its fp8 weights have a scale for each block" if layer.scheme.weight_block_size is not None else None
+        return _block_problem(layer.scheme.weight_block_size)
     scheme = f", {type(layer.scheme).__name__}" if isinstance(method, CompressedTensorsLinearMethod) else ""
     return f"it is quantised ({type(method).__name__}{scheme})"
+
+
+def _block_problem(block: Any) -> str | None:
+    return None if block is None or list(block) == [BLOCK, BLOCK] else f"its fp8 weights have a scale for each block of {list(block)}"
 
 
 def linear_weight(layer: Any) -> Weight:
@@ -59,6 +66,12 @@ def linear_weight(layer: Any) -> Weight:
         return plain
     if layer.weight.dtype != FP8:
         raise ValueError(f"an fp8 layer's weight is {layer.weight.dtype}: it has not been loaded")
+    if isinstance(layer.quant_method, Fp8LinearMethod):
+        blocks = layer.weight_scale_inv if layer.quant_method.block_quant else None
+    else:
+        blocks = layer.weight_scale if layer.scheme.weight_block_size is not None else None
+    if blocks is not None:  # not transposed
+        return Scaled(layer.weight.data, blocks.data, BLOCK)
     return scaled(layer.weight.data.t(), layer.weight_scale.data)
 
 
