@@ -12,7 +12,12 @@ def transfer_kv_direct(src_layers: Sequence[Any], dst_layers: Sequence[Any], src
 
 
 def torch_copies() -> None:
-    """The two things that HiCache's pools need from CUDA; everything else is SGLang's own code."""
+    """The two things that HiCache's pools need from CUDA; everything else is SGLang's own code.
+
+    Nor do they leave 10 GiB of the machine's memory free, and refuse to start where others have it: the pools of tests have megabytes.
+    """
+    base: Any = importlib.import_module("sglang.srt.mem_cache.pool_host.base")
+    base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0
     mha: Any = importlib.import_module("sglang.srt.mem_cache.pool_host.mha")
     original = mha.MHATokenToKVPoolHost.__init__
 

@@ -65,6 +65,8 @@ class Pair:
         arguments |= {"disaggregation_transfer_backend": self.backend, "disaggregation_bootstrap_port": self.port}
         # Both load at once, and what one takes is missing from the free memory the other counts; --max-total-tokens bounds the pools.
         arguments["mem_fraction_static"] = 0.5
+        # A decode server's host pool is to have twice its pool's tokens, and not what is free on the machine.
+        arguments["hicache_ratio"] = 2.0
         asked, ask = os.pipe()
         answers, answer = os.pipe()
         if os.fork() == 0:

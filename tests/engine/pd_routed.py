@@ -34,8 +34,8 @@ class Routed:
     def _serve(self, mode: str, port: int, arguments: dict[str, Any]) -> str:
         """Fork a server; its address."""
         given = {**arguments, "host": HOST, "port": port, "disaggregation_mode": mode, "disaggregation_transfer_backend": "nixl"}
-        # Both load at once, and what one takes is missing from the free memory the other counts; --max-total-tokens bounds the pools.
-        given |= {"disaggregation_bootstrap_port": self.bootstrap, "mem_fraction_static": 0.5}
+        # As of ``pd_pair``: neither server is to look at how much memory is free.
+        given |= {"disaggregation_bootstrap_port": self.bootstrap, "mem_fraction_static": 0.5, "hicache_ratio": 2.0}
         if os.fork() == 0:
             status = 1
             try:
