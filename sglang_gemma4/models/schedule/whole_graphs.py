@@ -96,7 +96,7 @@ class WholeGraphs:
 def long_prompts(batch: Any) -> bool:
     """Whether a prefill's attention takes long (:data:`SCORES`): such a step's time does not tell that of another with as many rows."""
     pairs = zip(batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu, strict=True)
-    return sum(new * (prefix + new // 2) for prefix, new in pairs) > SCORES
+    return bool(sum(new * (prefix + new // 2) for prefix, new in pairs) > SCORES)
 
 
 class _Graph:
