@@ -222,11 +222,6 @@ GONE = ("SGLANG_GEMMA4_ATTENTION_JOIN", "SGLANG_GEMMA4_LEAN_VERIFY", "SGLANG_GEM
 _OLD_NAME_OF = {old.patch: name for name, old in OLD_NAMES.items()}
 
 
-def asks_beside(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the operator wants prompts beside running requests also where that was not measured: the switch or a bound is set."""
-    return any(environ.get(name, "").strip() for name in (BESIDE, BESIDE_TOKENS, BESIDE_GAP))
-
-
 def is_on(name: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Read one switch.
 

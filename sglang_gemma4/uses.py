@@ -4,8 +4,9 @@ Each word is a function from :class:`Server` to the reason why a patch that need
 the words it needs, and the first reason is the one that is shown.
 """
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,9 +85,14 @@ def moe(server: Server) -> str | None:
     return None if getattr(server.text, "enable_moe_block", False) else "a dense model, without experts"
 
 
+def asks_beside(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the operator wants prompts beside running requests also where that was not measured: the switch or a bound is set."""
+    return any(environ.get(name, "").strip() for name in (switches.BESIDE, switches.BESIDE_TOKENS, switches.BESIDE_GAP))
+
+
 def joined_steps(server: Server) -> str | None:
     """Prompts go beside running requests: of models and cards on which that was measured, or because the operator asks."""
-    return None if switches.asks_beside() else moe(server) or hopper(server)
+    return None if asks_beside() else moe(server) or hopper(server)
 
 
 def shared_kv(server: Server) -> str | None:

@@ -8,7 +8,7 @@ from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
 from sglang.srt.model_executor.cuda_graph_config import Backend
 from sglang.srt.runtime_context import get_schedule, get_server_args
 
-from sglang_gemma4 import switches
+from sglang_gemma4 import switches, uses
 from sglang_gemma4.memory import reserve
 from sglang_gemma4.memory.swa_ratio import CONCURRENT
 from sglang_gemma4.models.config_files import named_gemma4
@@ -53,7 +53,7 @@ def steps_of(server_args: Any) -> reserve.Steps:
 def _joins(given: Any, config: Any) -> bool:
     """Whether prompts may go beside running requests, which has graphs of its own."""
     by_itself = getattr(config.hf_text_config, "enable_moe_block", False) and given.tp_size == 1
-    return switches.is_on(switches.BESIDE) and bool(by_itself or switches.asks_beside())
+    return switches.is_on(switches.BESIDE) and bool(by_itself or uses.asks_beside())
 
 
 def needed(server_args: Any) -> reserve.Reserve:

@@ -91,7 +91,7 @@ def _fixed_problem(scheduler: Any) -> str | None:
 
 def unasked_problem(runner: Any) -> str | None:
     """Why prompts do not go beside running requests by themselves, on models and cards on which no gain was measured; or None."""
-    if switches.asks_beside():
+    if uses.asks_beside():
         return None
     if not getattr(runner.model_config.hf_text_config, "enable_moe_block", False):
         return f"a dense model, on which it was not measured ({switches.BESIDE}=1 turns it on)"
@@ -103,7 +103,7 @@ def unasked_problem(runner: Any) -> str | None:
 def ungraphed_problem(runner: Any) -> str | None:
     """Where nobody asked, forwards are joined in whole graphs only: in pieces they lost (``runs/2026-11-24-26b-beside-vllm``)."""
     graphs = joined_graph.graphs_of(runner)
-    if switches.asks_beside() or (graphs is not None and whole_graphs.of(graphs) is not None):
+    if uses.asks_beside() or (graphs is not None and whole_graphs.of(graphs) is not None):
         return None
     return f"there are no graphs of whole joined forwards ({switches.BESIDE}=1 joins them without)"
 
