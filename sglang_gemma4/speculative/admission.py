@@ -16,6 +16,7 @@ What was never timed is tried: joined steps of three sizes, prefills in turn, an
 Pure Python: tokens, counts and seconds in, tokens out. Nothing here waits for a device or reads a clock.
 """
 
+import functools
 from collections import Counter, deque
 from collections.abc import Sequence
 from enum import Enum
@@ -58,6 +59,7 @@ LOOK_EVERY = 24
 """Joined steps after which a plain one is timed, where none of as many requests is known."""
 
 
+@functools.cache
 def ladder(most: int) -> list[int]:
     """Rows of steps that are considered: two an octave, up to twice ``most``."""
     sizes = [LEAST]

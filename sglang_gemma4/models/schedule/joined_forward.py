@@ -58,7 +58,8 @@ def forward(runner: Any, prefill: Any, running: Any, held: Sequence[int] | None 
         runner._prepare_eager_forward_batch(both)
         replayed = joined_graph.replay(graphs, both, kinds, whole) if replays else None
         outputs = replayed or runner.model.forward(both.input_ids, both.positions, both)
-    of_prefill, of_running = [ModelRunnerOutput(logits_output=output, can_run_graph=False) for output in outputs][in_order]
+    graph = replayed is not None  # for SGLang's log and metrics
+    of_prefill, of_running = [ModelRunnerOutput(logits_output=output, can_run_graph=graph) for output in outputs][in_order]
     return of_prefill, of_running
 
 
