@@ -1,0 +1,59 @@
+"""Where prompts go beside running requests by themselves, and which requests count as running."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+from sglang_gemma4 import switches
+from sglang_gemma4.speculative import beside_reasons, prompt_chunks
+
+
+def runner(moe: bool = True, device: str = "cuda", graphs: Any = None) -> Any:
+    text = SimpleNamespace(enable_moe_block=moe)
+    return SimpleNamespace(model_config=SimpleNamespace(hf_text_config=text), device=device, prefill_cuda_graph_runner=graphs)
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    for name in (switches.BESIDE, switches.BESIDE_TOKENS, switches.BESIDE_GAP):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_by_itself_only_where_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert beside_reasons.unasked_problem(runner()) is None
+    assert "dense model" in str(beside_reasons.unasked_problem(runner(moe=False)))
+    assert "no card" in str(beside_reasons.unasked_problem(runner(device="cpu")))
+    assert "no graphs" in str(beside_reasons.ungraphed_problem(runner()))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
+    assert "no card" in str(beside_reasons.unasked_problem(runner()))
+
+
+@pytest.mark.parametrize("name", [switches.BESIDE, switches.BESIDE_TOKENS, switches.BESIDE_GAP])
+def test_everywhere_where_the_operator_asks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "1" if name == switches.BESIDE else "3")
+    assert beside_reasons.unasked_problem(runner(moe=False, device="cpu")) is None
+    assert beside_reasons.ungraphed_problem(runner()) is None
+
+
+def request(left: int, finished: bool = False) -> Any:
+    return SimpleNamespace(finished=lambda: finished, next_output_finishes_by_length=lambda: left <= 1)
+
+
+def prefilled(*reqs: Any, scores: bool = False, chunked: Any = None) -> Any:
+    return SimpleNamespace(forward_mode=ForwardMode.EXTEND, reqs=list(reqs), chunked_req=chunked, is_prefill_only=scores)
+
+
+def test_requests_that_one_token_ends_do_not_shorten_the_chunks_of_others() -> None:
+    none = SimpleNamespace(reqs=[])
+    last = prefilled(*(request(left=1) for _ in range(8)))
+    assert prompt_chunks.decoded(none, last) == 0
+    assert not prompt_chunks.busy(none, last)
+    assert not prompt_chunks.busy(none, prefilled(request(50), scores=True))
+    cut = request(50)
+    running = SimpleNamespace(reqs=[request(50), request(1), request(50, finished=True)])
+    assert prompt_chunks.decoded(running, prefilled(request(9), cut, chunked=cut)) == 2
+    assert prompt_chunks.decoded(running, None) == 1
