@@ -31,7 +31,7 @@ def main() -> int:
     python = set_up(arguments.venv, extras="[test]" if arguments.job == "test" else "")
     if arguments.job == "test":
         # Two processes: an engine under test keeps one core busy. A file stays in one of them, with its engines (tests/conftest.py).
-        processes = () if set(rest) - {"--all"} else ("-n", "2")
+        processes = ("-n", "2") if all(word.startswith(("--all", "--durations")) for word in rest) else ()
         return subprocess.call([str(python), "-m", "pytest", *processes, *rest], cwd=HERE)
     return serve(python, arguments, rest)
 
