@@ -100,6 +100,12 @@ def unasked_problem(runner: Any) -> str | None:
     return None
 
 
+@functools.cache
+def idle(scheduler: Any) -> bool:
+    """Whether this server is one of those: it runs as if the patch were not there, and ``uses.joined_steps`` says why."""
+    return unasked_problem(scheduler.tp_worker.model_runner) is not None
+
+
 def ungraphed_problem(runner: Any) -> str | None:
     """Where nobody asked, forwards are joined in whole graphs only: in pieces they lost (``runs/2026-11-24-26b-beside-vllm``)."""
     graphs = joined_graph.graphs_of(runner)

@@ -134,6 +134,8 @@ def no_graph(original: Callable[..., bool], graphs: Any, forward_batch: Any) -> 
 
 def next_batches(original: Run, scheduler: Any, running_batch: Any, last_batch: Any) -> Any:
     """Around ``get_next_batch_to_run``: the running batch is made ready beside a prefill, which is no longer than the operator wants."""
+    if beside_reasons.idle(scheduler):
+        return original(scheduler, running_batch=running_batch, last_batch=last_batch)
     with prompt_chunks.bounded(scheduler, running_batch, last_batch):
         plan = original(scheduler, running_batch=running_batch, last_batch=last_batch)
     return choose(scheduler, plan)

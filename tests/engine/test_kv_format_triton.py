@@ -51,7 +51,10 @@ def test_tokens_are_those_of_the_cpu_engine(
             {"enable_hierarchical_cache": True},
             "with --enable-hierarchical-cache: the tier on the host copies elements without their scales",
         ),
-        ({"disaggregation_mode": "prefill"}, "--disaggregation-mode prefill moves keys without their scales"),
+        (
+            {"disaggregation_mode": "prefill", "disaggregation_transfer_backend": "mori"},
+            "--disaggregation-transfer-backend mori was not tried with scales; use nixl or mooncake",
+        ),
     ],
 )
 def test_what_does_not_run_is_refused_before_weights_are_loaded(options: dict[str, Any], said: str, nursery: Nursery) -> None:
