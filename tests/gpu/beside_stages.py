@@ -1,17 +1,19 @@
-"""Stages of ``measure.py`` for prefill beside verify, which lost in its only run on a card and is off.
+"""Stages of ``measure.py`` for prefill beside verify, which is on where it was measured: 26B-A4B on one Hopper card.
 
     python -m tests.gpu.beside_stages FOLDER [STAGE ...] [--dry-run]
 
-Arms: ``package`` (prefill and verify in turn), ``beside``, and ``bound-1.5``, ``bound-4`` (the gap between two tokens of a running request
+Arms: ``in-turn`` (prefill and verify in turn), ``beside``, and ``bound-1.5``, ``bound-4`` (the gap between two tokens of a running request
 in plain steps). A bench's folder has TTFT and inter-token latency beside tokens/s: ``sglang-gemma4 bench --report FOLDER/STAGE``.
 """
 
 import sys
 
 from tests.gpu.measure import run_of
-from tests.gpu.stages import COMMON, PACKAGE, SHARED, SMALL, Stage, bench, engines, tests
+from tests.gpu.stages import COMMON, SHARED, SMALL, Stage, bench, engines, tests
 
 SWITCH, GAP = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY=1", "SGLANG_GEMMA4_BESIDE_GAP"
+OFF = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY=0"
+IN_TURN = f"--arm in-turn:package,mtp,{OFF}"
 BESIDE = f"--arm beside:package,mtp,{SWITCH}"
 WIDE = f"--arm bound-4:package,mtp,{SWITCH},{GAP}=4"
 BOUNDS = f"--arm bound-1.5:package,mtp,{SWITCH},{GAP}=1.5 {WIDE}"
@@ -25,27 +27,27 @@ STAGES: tuple[Stage, ...] = (
     tests("beside-tests", 300, "prefill beside verify works on a card, without waits", *engines("prefill_beside_gpu"), beside=False),
     bench(
         "beside-mix", 420, "requests of mixed lengths while others run", "26b-a4b",
-        f"{SHARED} {PACKAGE} {BESIDE} {WIDE} --workload mix,32x1000/200 --repetitions 3", TOGETHER,
+        f"{SHARED} {IN_TURN} {BESIDE} {WIDE} --workload mix,32x1000/200 --repetitions 3", TOGETHER,
     ),
     bench(
         "beside-32", 300, "32 prompts of 1,000 tokens at once; decode steps, which must not change", "26b-a4b",
-        f"{SHARED} {PACKAGE} {BESIDE} --workload 32x1000/200 --batches 1,32 --step-tokens 300,150 --repetitions 3", TOGETHER,
+        f"{SHARED} {IN_TURN} {BESIDE} --workload 32x1000/200 --batches 1,32 --step-tokens 300,150 --repetitions 3", TOGETHER,
     ),
     bench(
         "beside-bounds", 500, "what the bound on gaps does", "26b-a4b",
-        f"{SHARED} {PACKAGE} {BESIDE} {BOUNDS} --workload mix --repetitions 2", TOGETHER,
+        f"{SHARED} {IN_TURN} {BESIDE} {BOUNDS} --workload mix --repetitions 2", TOGETHER,
     ),
     bench(
         "beside-load", 500, "open loop: TTFT and inter-token latency by rate", "26b-a4b",
-        f"{SHARED} {PACKAGE} {BESIDE} --workload log-uniform --rates 2,4,8 --repetitions 1", TOGETHER,
+        f"{SHARED} {IN_TURN} {BESIDE} --workload log-uniform --rates 2,4,8 --repetitions 1", TOGETHER,
     ),
     bench(
         "beside-plain", 300, "plain decoding", "26b-a4b",
-        f"{SHARED} --arm package --arm beside:package,{SWITCH} --workload mix --repetitions 2", TOGETHER,
+        f"{SHARED} --arm in-turn:package,{OFF} --arm beside:package,{SWITCH} --workload mix --repetitions 2", TOGETHER,
     ),
     bench(
         "beside-e4b", 400, "a model whose layers share KV", "e4b",
-        f"--together {PACKAGE} {BESIDE} --workload mix --repetitions 3", SMALL,
+        f"--together {IN_TURN} {BESIDE} --workload mix --repetitions 3", SMALL,
     ),
 )  # fmt: skip
 
