@@ -9,6 +9,7 @@ on the CPU reference engine, over NIXL agents in host memory.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,15 @@ def serve(words: Sequence[str]) -> None:
     rank_agents.install("nixl")
     load_plugins()
     run_server(prepare_server_args([*words, *default_arguments(words)]))
+
+
+def meanwhile(start: contextlib.AbstractContextManager[str], inside: contextlib.ExitStack) -> Callable[[], str]:
+    """Enter ``start`` in a thread and leave it with ``inside``; the call waits for its address."""
+    thread = concurrent.futures.ThreadPoolExecutor(1)
+    inside.callback(thread.shutdown)
+    begun = thread.submit(start.__enter__)
+    inside.callback(lambda: begun.exception() or start.__exit__(None, None, None))
+    return begun.result
 
 
 @contextlib.contextmanager
@@ -109,12 +119,14 @@ def pair(folder: Path, flags: Sequence[str], prefill: int, decode: int, cards: i
         "prefill": [*shared, "--disaggregation-mode=prefill", f"--tp-size={prefill}"],
         "decode": [*shared, "--disaggregation-mode=decode", f"--tp-size={decode}", f"--base-gpu-id={prefill if apart else 0}"],
     }
-    # One after the other: where both use a card, the second counts what the first has left.
-    with (
-        server(folder / "prefill.log", sides["prefill"]) as first,
-        server(folder / "decode.log", sides["decode"]) as second,
-        (folder / "router.log").open("wb") as log,
-    ):
+    with contextlib.ExitStack() as inside:
+        started = []
+        for side, given in sides.items():
+            started.append(meanwhile(server(folder / f"{side}.log", given), inside))
+            if not apart:
+                started[-1]()  # where both use a card, the second counts what the first has left
+        first, second = (address() for address in started)
+        log = inside.enter_context((folder / "router.log").open("wb"))
         port = live_server.free_port()
         router = pd_router.start(port, first, bootstrap, second, time.monotonic() + UP_WITHIN, log)
         try:
