@@ -104,7 +104,7 @@ class VllmServer(Server):
             raise Died(
                 None, [*self.last_words(), "vLLM did not load the plugin that fills random weights (Failed to load plugin, in its log)"]
             )
-        flags = {name.replace("-", "_"): True if value is None else value for name, value in pairs(self.flags)}
+        flags = {name.replace("-", "_"): True if value is None else unplaced(value) for name, value in pairs(self.flags)}
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as response:
             families = text_string_to_metric_families(response.read().decode())
         samples = (sample for family in families for sample in family.samples)
@@ -147,6 +147,11 @@ def flags_of_arm(shared: Sequence[str], own: Sequence[str], environment: Mapping
             flag = f"{name}={json.dumps({**json.loads(value), **simulated})}"
         found.append(flag)
     return found
+
+
+def unplaced(value: str) -> str:
+    """A flag's value, JSON maybe, with each path of this machine as its last part: they do not belong in a committed run."""
+    return re.sub(r'(?:(?<=")|^)/[^"]+', lambda path: Path(path[0]).name, value)
 
 
 def pairs(flags: Sequence[str]) -> Iterator[tuple[str, str | None]]:

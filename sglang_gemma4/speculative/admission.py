@@ -2,13 +2,16 @@
 
 Three kinds of steps are timed as their results arrive: plain ones by running requests, prefills alone by tokens, and joined ones by rows,
 those of prompts and of running requests together: what a card computes depends on their sum, and below some number it is the host's
-launches that take the time. From these follow
+launches that take the time. A result is read after the next step was launched; where that took longer than the card's step, as an eager
+prefill's launches do, the result is late, and its step's extra time belongs to the next one (8,192 tokens had seemed to take 31 ms on an
+H200, less than their products can: ``runs/2026-11-25-26b-h200-beside-vllm``). From these follow
 
 - the rows of a step with which prompts get on fastest while a running request's gap between two tokens stays within ``gap`` plain steps, or
   within what is not much longer than the shortest joined step (:data:`FREE`): where launches alone exceed the bound, fewer tokens would
   only delay first tokens. The plain step is that of all requests, those that wait among them: it is what a running request waits for once
   they have joined, and a few running ones are not to hold up a queue;
-- whether joined steps are worth it: not where a prefill and a plain step in turn take less time;
+- whether joined steps are worth it: not where a prefill and a plain step in turn take less time. Such a prefill is as large as the bound
+  allows;
 - whether a few waiting tokens are worth a joined step yet, or are gathered with others for up to ``gap - 1`` plain steps. They are worth
   one when the waiting requests' empty places have cost as much as what the step takes longer than a plain one.
 
@@ -160,7 +163,7 @@ class Admission:
         self.plain, self.alone, self.joined = Times(octave=1, growth=GROWTH), Times(), Times(old=AGAIN)
         self._last: float | None = None
         self._held_since: float | None = None
-        self._lost = 0.0
+        self._lost = self._late = 0.0
         self._since_plain = self._step = 0
         self._asked: Counter[int] = Counter()
 
@@ -176,19 +179,20 @@ class Admission:
         last, self._last = self._last, now
         if last is None:
             return
-        seconds = now - last
+        seconds, late, self._late = now - last, self._late, 0.0
         self._step += 1
         if tokens == 0 and running > 0:
+            self._late = max(seconds - (self.plain.at(running) or seconds), 0.0)
             self.plain.add(running, seconds, self._step)
         elif tokens > 0 and running == 0:
-            self.alone.add(tokens, seconds, self._step)
+            self.alone.add(tokens, seconds + late, self._step)
         elif tokens > 0:
-            self.joined.add(rows, seconds, self._step)
+            self.joined.add(rows, seconds + late, self._step)
             self._asked.clear()
 
     def pause(self) -> None:
         """Nothing runs: the time until the next result is no step's."""
-        self._last = None
+        self._last, self._late = None, 0.0
 
     def tokens(self, running: int, each: int, waiting: int, most: int, sizes: Sequence[int] = (), joining: int = 0) -> int:
         """How many of ``waiting`` prompt tokens may go beside ``running`` requests of ``each`` rows in one step, at most ``most``.
@@ -243,6 +247,20 @@ class Admission:
         if alone is None or not self.alone.known(tokens, self._step):
             return Way.TRIED_IN_TURN
         return Way.BESIDE if self._of_rows(rows) <= plain + alone else Way.IN_TURN
+
+    def in_turn(self, running: int, each: int, tokens: int, most: int, joining: int = 0) -> int:
+        """Prompt tokens of a prefill that goes in turn, at most ``most``: as many as the bound allows, at least ``tokens``.
+
+        Args:
+            tokens: what would go beside, in more time.
+            joining: requests that wait.
+        """
+        plain, bound = self.plain.at(running), self._bound(running + joining)
+        if plain is None or bound is None:
+            return tokens
+        bound = max(bound, self._of_rows(running * each + tokens))
+        larger = [size for size in (*ladder(most), most) if tokens < size <= most and self.alone.known(size, self._step)]
+        return max((size for size in larger if plain + (self.alone.at(size) or bound) <= bound), default=tokens)
 
     def holds(self, running: int, each: int, requests: int, waiting: int, most: int, now: float) -> bool:
         """Whether ``requests`` that wait with so many prompt tokens are left waiting for one more plain step; asked once a step."""

@@ -26,6 +26,8 @@ TOLD_EVERY = 128
 
 _joined = [0]
 _next = [Way.BESIDE]
+_owed = [False]
+"""Whether the last prefill went in turn, while requests ran."""
 
 
 @functools.cache
@@ -56,13 +58,12 @@ def bounded(scheduler: Any, running: Any, last: Any) -> Iterator[None]:
     ):
         yield
         return
-    most, requests = most_tokens(), decoded(running, last)
-    if most is None and measured():
+    asked, requests = most_tokens(), decoded(running, last)
+    if asked is None:
         most = _by_times(scheduler, requests, size)
-    elif most is not None:
-        most = in_a_graph(most, requests * rows_each(scheduler), _unpadded(scheduler))
-    if most is not None:
-        scheduler.chunked_prefill_size = min(size, -(-most // scheduler.page_size) * scheduler.page_size)
+    else:
+        most = in_a_graph(asked, requests * rows_each(scheduler), _unpadded(scheduler))
+    scheduler.chunked_prefill_size = min(size, -(-most // scheduler.page_size) * scheduler.page_size)
     try:
         yield
     finally:
@@ -74,8 +75,8 @@ def _waits(scheduler: Any) -> bool:
     return scheduler.chunked_req is not None or bool(scheduler.waiting_queue) or scheduler.grammar_manager.has_waiting_grammars()
 
 
-def _by_times(scheduler: Any, requests: int, size: int) -> int | None:
-    """Prompt tokens of the next step, at most ``size``; None: as many as SGLang likes, since the step after it will decode."""
+def _by_times(scheduler: Any, requests: int, size: int) -> int:
+    """Prompt tokens of the next step, at most ``size``."""
     each, waiting = rows_each(scheduler), max(_waiting_tokens(scheduler), 1)
     joining = max(min(len(scheduler.waiting_queue), scheduler.max_running_requests - requests), 0)
     most = admission().tokens(requests, each, waiting, size, _unpadded(scheduler), joining)
@@ -86,12 +87,13 @@ def _by_times(scheduler: Any, requests: int, size: int) -> int | None:
     if way is not Way.IN_TURN:
         return most
     note(NAME, "a prefill and a decode step in turn were measured to take less time than both in one forward, for some sizes at least")
-    return None
+    return admission().in_turn(requests, each, most, size, joining)
 
 
 def joins() -> bool:
-    """Whether the prefill that was chosen goes beside the running requests, by measured times where they count."""
-    return _next[0] is Way.BESIDE
+    """Whether the prefill that was chosen goes beside the running requests, by measured times where they count; if not, they are next."""
+    _owed[0] = _next[0] is not Way.BESIDE
+    return not _owed[0]
 
 
 def _unpadded(scheduler: Any) -> Sequence[int]:
@@ -113,15 +115,23 @@ def decoded(running: Any, last: Any) -> int:
 
 
 def gather(original: Callable[..., bool], scheduler: Any, running: Any) -> bool:
-    """Around ``_should_defer_prefill``: a plain step goes first too where few tokens wait and a joined step costs more than they lose."""
+    """Around ``_should_defer_prefill``: a plain step goes first too where few tokens wait and a joined step costs more than they lose.
+
+    And after a prefill in turn: SGLang would prefill for as long as prompts wait, and running requests would wait for all of them.
+    """
     return original(scheduler, running) or _gathers(scheduler, running)
 
 
 def _gathers(scheduler: Any, running: Any) -> bool:
-    if running.is_empty() or scheduler.chunked_req is not None or scheduler.is_mixed_chunk or scheduler.chunked_prefill_size is None:
+    owed, _owed[0] = _owed[0], False
+    if running.is_empty() or scheduler.is_mixed_chunk or scheduler.chunked_prefill_size is None:
+        return False
+    if scheduler.chunked_req is not None and not owed:
         return False
     if beside_reasons.next_problem(scheduler) or beside_reasons.running_problem(scheduler, running) or not measured():
         return False
+    if owed:
+        return True
     requests, waiting, each = len(running.reqs), len(scheduler.waiting_queue), rows_each(scheduler)
     if admission().looks(requests):
         return True

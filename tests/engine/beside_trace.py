@@ -1,5 +1,5 @@
 """What an engine ran together, in its log: ``TEST_SABOTAGE`` names ``watch``, ``overlapped``, ``retracting``,
-``failing`` or ``timed``.
+``failing``, ``timed`` or ``slow``.
 
 Each forward of two batches gives a line ``BESIDE {"prefilled": […], "running": […], "rows": [prompt rows, running rows], "heads": products
 with the head's weights}``; the rest is ``mtp_trace``'s.
@@ -7,6 +7,7 @@ with the head's weights}``; the rest is ``mtp_trace``'s.
 
 import importlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 
@@ -47,14 +48,27 @@ def failing() -> None:
 
 def timed() -> None:
     """As ``watch``; chunks go by the times of a made-up card: of a plain step, and of one by its rows."""
+    _timed(lambda tokens, _, rows: max(0.016, 1e-4 * rows) if tokens else 0.01)
+
+
+def slow() -> None:
+    """As ``timed``, on a card whose joined steps take longer than both in turn; a line ``STEP [tokens, running]`` for each result."""
+
+    def seconds(tokens: int, running: int, rows: int) -> float:
+        print("STEP", json.dumps([tokens, running]), flush=True)
+        return 0.03 + 1e-4 * rows if tokens and running else 0.004 + 2e-5 * tokens if tokens else 0.01
+
+    _timed(seconds)
+
+
+def _timed(seconds: Callable[[int, int, int], float]) -> None:
     watch()
     admission: Any = importlib.import_module("sglang_gemma4.speculative.admission")
     chunks: Any = importlib.import_module("sglang_gemma4.speculative.prompt_chunks")
     admission.TRIED, arrived, now = (256, 512, 128), chunks.arrived, [0.0]
 
     def advanced(result: Any) -> None:
-        tokens, _, rows = result.prompt_tokens_beside
-        now[0] += max(0.016, 1e-4 * rows) if tokens else 0.01
+        now[0] += seconds(*result.prompt_tokens_beside)
         arrived(result)
 
     chunks.arrived, chunks.time = advanced, type("Clock", (), {"monotonic": lambda: now[0]})

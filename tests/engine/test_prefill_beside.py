@@ -3,8 +3,10 @@
 The requests are those of ``test_mtp_lifecycle``, with SGLang's pool checks fatal in every step and when idle.
 """
 
+import functools
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,8 +96,9 @@ def test_no_more_prompt_tokens_beside_running_requests_than_wanted(nursery: Nurs
 LATE = 11
 
 
-def test_chunks_follow_measured_times(nursery: Nursery) -> None:
-    """On a card whose plain step takes 10 ms and whose joined one 16, or 100 microseconds a row: 192 rows are within two plain steps."""
+@pytest.fixture(scope="module")
+def late(nursery: Nursery) -> Callable[[str, str], list[Output]]:
+    """Prompts that come one after another while a long answer is decoded, by switch and sabotage."""
     texts = text_prompts("tiny-31b", [20, *[700 + 9 * number for number in range(LATE)]])
     asked: list[dict[str, Any]] = [{"rid": "long"}]
     asked += [{"rid": f"late-{n}", "after": ["long", 6] if n == 0 else [f"late-{n - 1}", -1]} for n in range(LATE)]
@@ -103,8 +106,12 @@ def test_chunks_follow_measured_times(nursery: Nursery) -> None:
     options: dict[str, Any] = {
         **MTP, "speculative_draft_model_path": CHECKPOINTS / "tiny-31b-assistant", "max_total_tokens": 2000, "chunked_prefill_size": 2048,
     }  # fmt: skip
-    found = serve(nursery, groups, "1", "timed", "tiny-31b", most="", **options)["late"]
-    expected = serve(nursery, groups, "0", "watch", "tiny-31b", **options)["late"]
+    return functools.cache(lambda switch, sabotage: serve(nursery, groups, switch, sabotage, "tiny-31b", most="", **options)["late"])
+
+
+def test_chunks_follow_measured_times(late: Callable[[str, str], list[Output]]) -> None:
+    """On a card whose plain step takes 10 ms and whose joined one 16, or 100 microseconds a row: 192 rows are within two plain steps."""
+    found, expected = late("1", "timed"), late("0", "watch")
     assert [output.token_ids for output in found] == [output.token_ids for output in expected]
     together = joined(found[0].log)
     chunks = [[step.rows[0] for step in together if step.prefilled == [f"late-{number}"]] for number in range(LATE)]
@@ -113,6 +120,19 @@ def test_chunks_follow_measured_times(nursery: Nursery) -> None:
     rows = [sum(step.rows) for step in together if step.prefilled == [f"late-{LATE - 1}"]]
     assert rows[0] in (188, 192), "of the running requests one may end between the plan and the step, with its 4 rows"
     assert rows[1:4] == [192, 192, 192], "with 4 rows of each running request"
+
+
+def test_a_decode_step_follows_each_prefill_in_turn(late: Callable[[str, str], list[Output]]) -> None:
+    """On a card that is faster so; without it running requests wait for all chunks of all prompts that wait."""
+    found, expected = late("1", "slow"), late("0", "watch")
+    assert [output.token_ids for output in found] == [output.token_ids for output in expected]
+    steps = [tuple(json.loads(line)) for line in re.findall(r"STEP (\[.*\])", found[0].log)]
+    first, *rest = [number for number, (tokens, running) in enumerate(steps) if tokens and not running]
+    assert first == 0, "the long answer's own prompt"
+    assert len(rest) > LATE, "some prompts go in more than one chunk"
+    for number in rest:
+        assert number + 1 == len(steps) or steps[number + 1][1] > 0, f"{steps[number : number + 2]} follow each other"
+    assert max(steps[number][0] for number in rest) <= 512, "4 ms and 20 microseconds a token beside a plain step of 10 ms"
 
 
 def test_tokens_are_those_of_steps_in_turn(beside: Answers, apart: Answers) -> None:

@@ -169,6 +169,34 @@ def test_steps_in_turn_where_they_take_less_time() -> None:
         assert card.admission.way(8, EACH, card.admission.tokens(8, EACH, WAITING, MOST, SIZES)) is better
 
 
+def test_a_prefill_in_turn_is_as_long_as_the_bound_allows() -> None:
+    card = Card(4.0, plain=0.006, alone=0.005).plain(8).learn(8)
+    tokens = card.admission.tokens(8, EACH, WAITING, MOST, SIZES)
+    assert card.admission.way(8, EACH, tokens) is Way.IN_TURN
+    longest = max(joined(tokens + 8 * EACH), 4.0 * 0.006)
+    for size in ladder(MOST)[:-2]:
+        card.admission.pause()
+        card.step(0, 8)
+        for _ in range(ENOUGH):
+            card.step(size, 0)
+    found = card.admission.in_turn(8, EACH, tokens, MOST)
+    assert tokens < found <= MOST
+    assert 0.006 + max(0.005, TOKEN * found) <= longest < 0.006 + TOKEN * next(size for size in ladder(MOST) if size > found)
+    assert card.admission.in_turn(8, EACH, tokens, tokens) == tokens
+    assert Admission(2.0).in_turn(8, EACH, 64, MOST) == 64, "nothing is known"
+
+
+def test_a_step_whose_result_was_read_late_does_not_shorten_the_next_one() -> None:
+    """A prefill's launches take longer than the plain step before it, whose result is read after them."""
+    card = Card(2.0).plain(8)
+    for _ in range(ENOUGH):
+        card.step(0, 8)
+        card.step(0, 8, seconds=PLAIN + 0.05)
+        card.step(8192, 0, seconds=0.08 - 0.05)
+    assert card.admission.alone.at(8192) == pytest.approx(0.08)
+    assert card.admission.plain.at(8) == pytest.approx(PLAIN)
+
+
 def test_stalls_and_pauses_change_nothing() -> None:
     card = Card(2.0).plain(80).learn(80)
     before = card.admission.tokens(80, EACH, WAITING, MOST, SIZES)

@@ -26,6 +26,12 @@ def parse(text: str) -> Arm:
     return arms.parse(text, assistant="some-assistant", dummy_weights=True)
 
 
+def test_no_path_of_this_machine_is_recorded() -> None:
+    said = json.dumps({"model": "/a folder/26b-a4b-assistant", "num_speculative_tokens": 3})
+    assert json.loads(vllm.unplaced(said)) == {"model": "26b-a4b-assistant", "num_speculative_tokens": 3}
+    assert [vllm.unplaced(value) for value in ("/models/26b-a4b", "auto", "a/b")] == ["26b-a4b", "auto", "a/b"]
+
+
 def test_an_arm_of_vllm_has_vllms_flags() -> None:
     arm = parse("peer:vllm,mtp,--max-num-batched-tokens=8192,FOO=1")
     assert (arm.vllm, arm.uses_mtp, arm.environment) == (True, True, {"FOO": "1"})
