@@ -1,11 +1,12 @@
 """A prefill and a decode server behind SGLang's router against one server: the same greedy tokens, and what the transfer costs.
 
-    python -m tests.gpu.pd_servers OUT.json MODEL --prefill-tp 1 --decode-tp 1 [--cards 2] [--same 0.9] [--mtp] [-- FLAGS of all servers]
+    python -m tests.gpu.pd_servers OUT.json MODEL --prefill-tp 1 --decode-tp 1 [--cards 2] [--same 0.9] [--mtp] [--together] [-- FLAGS]
 
 One server answers first; then the pair does, the prefill server from card 0 on, the decode server behind it or, where there are not enough
-cards for both, from card 0 on too (halve --mem-fraction-static then). ``--same``: share of the answers that must be alike. OUT.json gets
-the answers' counts, times of single requests, and the prefill server's transfer metrics; logs lie beside it. Without a card the servers run
-on the CPU reference engine, over NIXL agents in host memory.
+cards for both, from card 0 on too (halve --mem-fraction-static then). ``--together``: all start at once; card 0 must hold two. ``--same``:
+share of the answers that must be alike. FLAGS are of all servers. OUT.json gets the answers' counts, times of single requests, and the
+prefill server's transfer metrics; logs lie beside it. Without a card the servers run on the CPU reference engine, over NIXL agents in host
+memory.
 """
 
 import argparse
@@ -152,6 +153,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--same", type=float, default=0.9)
     made.add_argument("--longest", type=int, default=max(LENGTHS))
     made.add_argument("--mtp", action="store_true")
+    made.add_argument("--together", action="store_true")
     return made
 
 
@@ -170,9 +172,14 @@ def main(words: Sequence[str]) -> int:
     folder = asked.out.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     texts = prompts(asked.longest)
-    with server(folder / "alone.log", flags) as url:
-        alone = answers(url, texts)
-    both = pair(folder, flags, asked.prefill_tp, asked.decode_tp, asked.cards, texts)
+    with contextlib.ExitStack() as inside:
+        address = meanwhile(server(folder / "alone.log", flags), inside)
+        if not asked.together:
+            alone = answers(address(), texts)
+            inside.close()
+        both = pair(folder, flags, asked.prefill_tp, asked.decode_tp, asked.cards, texts)
+        if asked.together:
+            alone = answers(address(), texts)
     same = sum(map(list.__eq__, alone.pop("tokens"), both.pop("tokens"))) / len(texts)
     asked.out.write_text(json.dumps({"same": same, "alone": alone, "pair": both, "words": list(words)}, indent=1) + "\n")
     planned = bool(both["plan"]) or asked.prefill_tp == asked.decode_tp

@@ -34,6 +34,11 @@ DRY = (
 """The CPU engine's flags are its own."""
 
 
+def tiny(prefill: int, decode: int) -> str:
+    """Words of a small pair, whose single server fits on card 0 beside it."""
+    return f"tiny-26b-a4b --prefill-tp {prefill} --decode-tp {decode} --mtp --together"
+
+
 def servers(name: str, seconds: int, decides: str, words: str, flags: str, variables: str = "", dry: str = "") -> Stage:
     """A pair against one server; ``dry``: words of the same on the CPU."""
 
@@ -51,13 +56,13 @@ def servers(name: str, seconds: int, decides: str, words: str, flags: str, varia
 
 
 STAGES: tuple[Stage, ...] = (
-    servers("pd-1p1d", 300, "tokens of a pair over NIXL, a card each, MTP", "tiny-26b-a4b --prefill-tp 1 --decode-tp 1 --mtp", TINY,
-            dry="tiny-26b-a4b --prefill-tp 1 --decode-tp 1 --mtp"),
-    servers("pd-1p2d", 300, "unequal sizes", "tiny-26b-a4b --prefill-tp 1 --decode-tp 2 --mtp", TINY,
-            dry="tiny-26b-a4b --prefill-tp 1 --decode-tp 2 --mtp"),
-    servers("pd-2p1d", 300, "unequal sizes", "tiny-26b-a4b --prefill-tp 2 --decode-tp 1 --mtp", TINY),
-    servers("pd-2p2d", 300, "both servers on both cards", "tiny-26b-a4b --prefill-tp 2 --decode-tp 2 --mtp", TINY),
-    servers("pd-1p2d-int8", 300, "scales of a quantised cache", "tiny-26b-a4b --prefill-tp 1 --decode-tp 2 --mtp", f"{TINY} {INT8}"),
+    servers("pd-1p1d", 300, "tokens of a pair over NIXL, a card each, MTP", tiny(1, 1), TINY,
+            dry=tiny(1, 1)),
+    servers("pd-1p2d", 300, "unequal sizes", tiny(1, 2), TINY,
+            dry=tiny(1, 2)),
+    servers("pd-2p1d", 300, "unequal sizes", tiny(2, 1), TINY),
+    servers("pd-2p2d", 300, "both servers on both cards", tiny(2, 2), TINY),
+    servers("pd-1p2d-int8", 300, "scales of a quantised cache", tiny(1, 2), f"{TINY} {INT8}"),
     servers("pd-large", 600, "26B-A4B: transfer and first-token time, a card each", "26b-a4b --prefill-tp 1 --decode-tp 1 --same 0", LARGE),
     servers("pd-large-host", 600, "the same without CUDA IPC between the servers", "26b-a4b --prefill-tp 1 --decode-tp 1 --same 0", LARGE,
             "UCX_TLS=^cuda_ipc"),
