@@ -163,7 +163,8 @@ class Admission:
         self.plain, self.alone, self.joined = Times(octave=1, growth=GROWTH), Times(), Times(old=AGAIN)
         self._last: float | None = None
         self._held_since: float | None = None
-        self._lost = self._late = 0.0
+        self._lost = 0.0
+        self._before: tuple[int, float] | None = None
         self._since_plain = self._step = 0
         self._asked: Counter[int] = Counter()
 
@@ -179,20 +180,25 @@ class Admission:
         last, self._last = self._last, now
         if last is None:
             return
-        seconds, late, self._late = now - last, self._late, 0.0
+        seconds, before, self._before = now - last, self._before, None
         self._step += 1
         if tokens == 0 and running > 0:
-            self._late = max(seconds - (self.plain.at(running) or seconds), 0.0)
+            self._before = running, seconds
             self.plain.add(running, seconds, self._step)
         elif tokens > 0 and running == 0:
-            self.alone.add(tokens, seconds + late, self._step)
+            self.alone.add(tokens, seconds + self._late(before), self._step)
         elif tokens > 0:
-            self.joined.add(rows, seconds + late, self._step)
+            self.joined.add(rows, seconds + self._late(before), self._step)
             self._asked.clear()
+
+    def _late(self, before: tuple[int, float] | None) -> float:
+        """Seconds by which the result of the plain step ``before``, of so many requests and seconds, was read late."""
+        usual = None if before is None else self.plain.at(before[0])
+        return 0.0 if before is None or usual is None else max(before[1] - usual, 0.0)
 
     def pause(self) -> None:
         """Nothing runs: the time until the next result is no step's."""
-        self._last, self._late = None, 0.0
+        self._last = self._before = None
 
     def tokens(self, running: int, each: int, waiting: int, most: int, sizes: Sequence[int] = (), joining: int = 0) -> int:
         """How many of ``waiting`` prompt tokens may go beside ``running`` requests of ``each`` rows in one step, at most ``most``.

@@ -119,11 +119,11 @@ def gather(original: Callable[..., bool], scheduler: Any, running: Any) -> bool:
 
     And after a prefill in turn: SGLang would prefill for as long as prompts wait, and running requests would wait for all of them.
     """
-    return original(scheduler, running) or _gathers(scheduler, running)
-
-
-def _gathers(scheduler: Any, running: Any) -> bool:
     owed, _owed[0] = _owed[0], False
+    return original(scheduler, running) or _gathers(scheduler, running, owed)
+
+
+def _gathers(scheduler: Any, running: Any, owed: bool) -> bool:
     if running.is_empty() or scheduler.is_mixed_chunk or scheduler.chunked_prefill_size is None:
         return False
     if scheduler.chunked_req is not None and not owed:
