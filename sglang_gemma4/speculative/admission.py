@@ -37,6 +37,10 @@ FEW = 0.75
 GROWTH = 0.3
 """Power of the requests with which a plain step's time grows beyond those timed: 26B-A4B's doubles from 8 to 80
 (``runs/2026-11-23-26b-steps-and-floor``)."""
+TOLERANCE = 1.1
+"""A joined step of the best rate may take this many times the bound: times vary by as much from pass to pass. On an H200 2,048 rows take 41
+to 45 ms and two plain steps of 64 requests 44 to 46; where their estimates were 47 and 46, steps had 1,536 rows, a third fewer prompt
+tokens a second (the log of ``runs/2026-11-25-26b-h200-beside-vllm``)."""
 STEEP = 1.25
 """A joined step takes at most this many times its share of rows longer than a smaller one: reading weights is shared by all rows. A size
 that seems to take longer waited for a compiler: on an H100 1,024 rows had seemed to take 131 ms beside 26 for 512, and chunks
@@ -125,14 +129,15 @@ class Times:
         return smaller[-1] if smaller else None
 
     def points(self) -> list[tuple[float, float]]:
-        """Sizes and times in order; a larger size never has a shorter time."""
+        """Sizes and times in order; a smaller size never has a longer time: what disturbs a step makes it longer, never shorter."""
         found = self._points
         if found:
             return found
-        for _, pairs in sorted(self._found.items()):
+        for _, pairs in sorted(self._found.items(), reverse=True):
             if len(pairs) >= ENOUGH:
                 size, seconds = float(median(size for size, _ in pairs)), sorted(seconds for _, seconds in pairs)[len(pairs) // 3]
-                found.append((size, max(seconds, found[-1][1] if found else 0.0)))
+                found.append((size, min(seconds, found[-1][1] if found else seconds)))
+        found.reverse()
         return found
 
     def at(self, size: float) -> float | None:
@@ -224,7 +229,7 @@ class Admission:
         if bound is None:
             return min(most, max((last or TRIED[1]) - rows, ROOM))
         timed = {size: self._of_rows(size, sizes) for size in room if size in sizes or size > last or size == rows + most}
-        bound = max(bound, FREE * min(timed.values()))
+        bound = max(TOLERANCE * bound, FREE * min(timed.values()))
         rates = {size: (size - rows) / seconds for size, seconds in timed.items() if seconds <= bound}
         return max(rates, key=lambda size: rates[size]) - rows
 

@@ -77,8 +77,8 @@ def _waits(scheduler: Any) -> bool:
 
 def _by_times(scheduler: Any, requests: int, size: int) -> int:
     """Prompt tokens of the next step, at most ``size``."""
-    each, waiting = rows_each(scheduler), max(_waiting_tokens(scheduler), 1)
-    joining = max(min(len(scheduler.waiting_queue), scheduler.max_running_requests - requests), 0)
+    each, joining = rows_each(scheduler), _joining(scheduler, requests)
+    waiting = max(_waiting_tokens(scheduler, joining), 1)
     most = admission().tokens(requests, each, waiting, size, _unpadded(scheduler), joining)
     way = admission().way(requests, each, min(most, waiting))
     if way is Way.TRIED_IN_TURN and beside_reasons.media_waits(scheduler):
@@ -132,10 +132,12 @@ def _gathers(scheduler: Any, running: Any, owed: bool) -> bool:
         return False
     if owed:
         return True
-    requests, waiting, each = len(running.reqs), len(scheduler.waiting_queue), rows_each(scheduler)
+    requests, each = len(running.reqs), rows_each(scheduler)
     if admission().looks(requests):
         return True
-    return admission().holds(requests, each, waiting, _waiting_tokens(scheduler), scheduler.chunked_prefill_size, time.monotonic())
+    joining = _joining(scheduler, requests)
+    tokens = _waiting_tokens(scheduler, joining)
+    return admission().holds(requests, each, joining, tokens, scheduler.chunked_prefill_size, time.monotonic())
 
 
 def arrived(result: Any) -> None:
@@ -157,8 +159,15 @@ def rows_each(scheduler: Any) -> int:
     return 1 if scheduler.spec_algorithm.is_none() else int(get_spec().speculative_num_draft_tokens)
 
 
-def _waiting_tokens(scheduler: Any) -> int:
-    """Prompt tokens that wait, cached prefixes of requests that were not looked at included."""
+def _joining(scheduler: Any, running: int) -> int:
+    """Requests that wait and may join ``running`` ones: no more than places are free."""
+    taken = running + (scheduler.chunked_req is not None)
+    return max(min(len(scheduler.waiting_queue), scheduler.max_running_requests - taken), 0)
+
+
+def _waiting_tokens(scheduler: Any, joining: int) -> int:
+    """Prompt tokens of the first ``joining`` requests that wait and of the one that was begun, cached prefixes of those included that were
+    not looked at."""
     cut = scheduler.chunked_req
     rest = 0 if cut is None else len(cut.origin_input_ids) - cut.prefix_len
-    return rest + sum(len(req.origin_input_ids) for req in scheduler.waiting_queue[: beside_reasons.LOOKED_AT])
+    return rest + sum(len(req.origin_input_ids) for req in scheduler.waiting_queue[: min(joining, beside_reasons.LOOKED_AT)])

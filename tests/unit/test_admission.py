@@ -12,6 +12,7 @@ from sglang_gemma4.speculative.admission import (
     OLD,
     ROOM,
     SURE,
+    TOLERANCE,
     TRIED,
     Admission,
     Times,
@@ -75,12 +76,27 @@ def test_what_is_tried_first() -> None:
     assert card.admission.tokens(80, EACH, WAITING, 128, SIZES) == 128
 
 
-@pytest.mark.parametrize(("gap", "rows"), [(1.5, 1024), (2.0, 1536), (3.0, 2048)])
+@pytest.mark.parametrize(("gap", "rows"), [(1.3, 1024), (1.5, 1536), (1.8, 1536), (3.0, 2048)])
 def test_gaps_stay_within_the_operator_s_bound(gap: float, rows: int) -> None:
     card = Card(gap).plain(80).learn(80)
     found = card.admission.tokens(80, EACH, WAITING, MOST, SIZES)
     assert found == rows - 320, "a graph is filled"
-    assert joined(rows) <= gap * PLAIN
+    assert joined(rows) <= TOLERANCE * gap * PLAIN
+
+
+def test_a_size_at_the_bound_is_not_left_out_for_the_noise_of_its_times() -> None:
+    """Two plain steps take 40 ms, 2,048 rows 41: a third more prompt tokens a second than 1,536 rows."""
+    assert 2.0 * PLAIN < joined(2048) < TOLERANCE * 2.0 * PLAIN
+    assert Card(2.0).plain(80).learn(80).admission.tokens(80, EACH, WAITING, MOST, SIZES) == 2048 - 320
+
+
+def test_a_disturbed_small_size_does_not_make_larger_ones_seem_slow() -> None:
+    """Steps of some 300 rows took 51 ms while something else held the host, and so had seemed all sizes up to 2,048."""
+    times = Times()
+    for size, seconds in ((300, 0.051), (1024, 0.030), (2048, 0.045)):
+        for _ in range(ENOUGH):
+            times.add(size, seconds)
+    assert [times.at(size) for size in (300, 1024, 2048)] == [0.030, 0.030, 0.045]
 
 
 def test_a_small_batch_does_not_hold_up_prompts() -> None:
@@ -159,13 +175,13 @@ def test_small_graphs_do_not_bound_prompts() -> None:
     card.plain(112)
     found = card.admission.tokens(112, EACH, WAITING, MOST, small)
     assert found >= ROOM
-    assert joined(found + 4 * 112) <= 2.0 * PLAIN
+    assert joined(found + 4 * 112) <= TOLERANCE * 2.0 * PLAIN
     assert in_a_graph(1900, 448, small) == 1900
 
 
 def test_steps_in_turn_where_they_take_less_time() -> None:
     for plain, better in ((0.003, Way.IN_TURN), (PLAIN, Way.BESIDE)):  # with 12 ms for such a prefill, and 21 for both
-        card = Card(2.0, plain=plain, alone=0.012).plain(8).learn(8)
+        card = Card(1.2, plain=plain, alone=0.012).plain(8).learn(8)
         assert card.admission.way(8, EACH, card.admission.tokens(8, EACH, WAITING, MOST, SIZES)) is better
 
 
