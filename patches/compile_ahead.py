@@ -74,7 +74,12 @@ def _begin_flash(scheduler: Any) -> None:
     model = scheduler.model_config
     if not switches.is_on("SGLANG_GEMMA4_FLASH_PREFILL") or model.dtype not in flash_prefill.DTYPES:
         return
+    if scheduler.server_args.disaggregation_mode == "decode":
+        return
     kinds = kinds_of_config(model.hf_config.to_dict(), scheduler.server_args.tp_size)
+    kinds = [kind for kind in kinds if kind.dim in flash_prefill.HEAD_DIMS]  # the tiny models have others, and would wait for nothing
+    if not kinds:
+        return
     flash = flash_ahead.FlashAhead(torch.cuda.get_device_name(), kinds, model.dtype)
     if flash.begin():
         _begun.append(flash.wait)

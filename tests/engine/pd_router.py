@@ -10,6 +10,8 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
+from tests.engine import live_server
+
 HOST = "127.0.0.1"
 ANSWERS_WITHIN = 600.0
 """Seconds for a request."""
@@ -65,6 +67,7 @@ def start(port: int, prefill: str, bootstrap: int, decode: str, deadline: float,
     """A router that answers; ``prefill`` and ``decode``: addresses of servers that do, ``bootstrap`` the first one's port for it."""
     command = [sys.executable, "-m", "sglang_router.launch_router", "--pd-disaggregation", "--host", HOST, "--port", str(port)]
     command += ["--prefill", prefill, str(bootstrap), "--decode", decode, "--disable-retries"]
+    command += ["--prometheus-port", str(live_server.free_port())]  # else one port, and a second router ends
     router = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT if log else None)
     wait(f"http://{HOST}:{port}/readiness", deadline, router)
     return router

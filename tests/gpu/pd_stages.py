@@ -22,7 +22,7 @@ from tests.gpu.stages import COMMON, OUT, PYTHON, Stage, bench, both
 
 INT8 = "--kv-cache-dtype=int8_per_token_head"
 ALL = f"{COMMON} --disable-prefill-cuda-graph --max-running-requests=16"
-TINY = f"{ALL} --context-length=4096 --max-total-tokens=40000 --mem-fraction-static=0.4"
+TINY = f"{ALL} --context-length=4096 --max-total-tokens=40000 --mem-fraction-static=0.7"
 LARGE = f"{ALL} --load-format=dummy --context-length=16384 --max-total-tokens=60000 --mem-fraction-static=0.85"
 TWO = f"{COMMON} --tp-size=2 --context-length=16384 --max-running-requests=64 --mem-fraction-static=0.85"
 ONCE = "--rounds 1 --repetitions 3"
