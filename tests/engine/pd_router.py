@@ -15,6 +15,8 @@ from tests.engine import live_server
 HOST = "127.0.0.1"
 ANSWERS_WITHIN = 600.0
 """Seconds for a request."""
+ATTEMPTS = 3
+"""Times that a router is started."""
 
 
 def wait(url: str, deadline: float, *processes: "subprocess.Popen[bytes]") -> None:
@@ -67,7 +69,15 @@ def start(port: int, prefill: str, bootstrap: int, decode: str, deadline: float,
     """A router that answers; ``prefill`` and ``decode``: addresses of servers that do, ``bootstrap`` the first one's port for it."""
     command = [sys.executable, "-m", "sglang_router.launch_router", "--pd-disaggregation", "--host", HOST, "--port", str(port)]
     command += ["--prefill", prefill, str(bootstrap), "--decode", decode, "--disable-retries"]
-    command += ["--prometheus-port", str(live_server.free_port())]  # else one port, and a second router ends
-    router = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT if log else None)
-    wait(f"http://{HOST}:{port}/readiness", deadline, router)
-    return router
+    for attempt in range(ATTEMPTS):
+        # Without one of its own a second router ends; and another program may take the port before this one does.
+        metrics = ("--prometheus-host", HOST, "--prometheus-port", str(live_server.free_port()))
+        router = subprocess.Popen([*command, *metrics], stdout=log, stderr=subprocess.STDOUT if log else None)
+        try:
+            wait(f"http://{HOST}:{port}/readiness", deadline, router)
+            return router
+        except RuntimeError:
+            if router.poll() is None or attempt == ATTEMPTS - 1:
+                router.kill()
+                raise
+    raise AssertionError("unreachable")
