@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -161,7 +162,8 @@ def pair(folder: Path, flags: Sequence[str], given: argparse.Namespace, asked: S
             router.wait()
         with urllib.request.urlopen(f"{first}/metrics", timeout=60) as metrics:
             lines = metrics.read().decode().splitlines()
-    found["transfer"] = [line for line in lines if "kv_transfer" in line and ("_sum" in line or "_count" in line) and "#" not in line]
+    told = [line for line in lines if "kv_transfer" in line and ("_sum" in line or "_count" in line) and "#" not in line]
+    found["transfer"] = [re.sub(r'model_name="[^"]*",?', "", line) for line in told]  # a path of this machine
     found["plan"] = [line for line in (folder / "prefill.log").read_text(errors="replace").splitlines() if "transfer plan" in line]
     return found
 
