@@ -1,4 +1,4 @@
-"""Kernels that are not on disk are compiled while weights load: Triton's by a list, FlashAttention-4's by the config."""
+"""Kernels not on disk are compiled while weights load: Triton's by a list, FlashAttention-4's and CUDA's by the config."""
 
 import threading
 from collections.abc import Callable
@@ -18,6 +18,8 @@ FLAGS = (
     *("speculative_algorithm", "speculative_num_draft_tokens", "disaggregation_mode"),
 )
 _start: Ahead | None = None
+_modules: list[Any] = []
+"""The ``CudaModules`` of this process's start, if they were begun; whoever needs one waits for it in SGLang."""
 _begun: list[Callable[[], str | None]] = []
 """Each waits until what was begun in this process is done, and gives a line for the log."""
 
@@ -34,6 +36,7 @@ def begin(scheduler: Any) -> None:
     """Before ``Scheduler.init_model_worker``, which loads the weights: begin compiling, and listen to what Triton compiles here."""
     guarded(_begin_triton, scheduler)
     guarded(_begin_flash, scheduler)
+    guarded(_begin_modules, scheduler)
 
 
 def _has_card() -> bool:
@@ -85,6 +88,23 @@ def _begin_flash(scheduler: Any) -> None:
         _begun.append(flash.wait)
 
 
+def _begin_modules(scheduler: Any) -> None:
+    import torch
+
+    from sglang_gemma4.start import cuda_modules
+
+    model, given = scheduler.model_config, scheduler.server_args
+    if not _has_card() or torch.version.hip or model.dtype not in cuda_modules.DTYPES or cuda_modules.compiler() is None:
+        return
+    size = model.dtype.itemsize if given.kv_cache_dtype in ("auto", "bfloat16", "float16") else 0  # others are written by other kernels
+    kinds = kinds_of_config(model.hf_config.to_dict(), given.tp_size)
+    rows = [kind.kv_heads * kind.dim * size for kind in kinds if size]
+    modules = cuda_modules.needed(rows, model.dtype, given.speculative_algorithm is not None)
+    begun = cuda_modules.CudaModules(torch.cuda.get_device_name(), torch.cuda.get_device_capability(), modules)
+    if begun.begin():
+        _modules.append(begun)
+
+
 def kinds_of_config(config: dict[str, Any], ranks: int) -> list[Any]:
     """The kinds of a rank's attention layers, before the model is there (``flash_prefill.kinds_of`` reads them from it)."""
     from sglang_gemma4.attention.flash_prefill import Kind
@@ -110,8 +130,16 @@ def _wait(waiting: Callable[[], str | None]) -> None:
 
 def keep(_info: dict[str, Any], _scheduler: Any) -> None:
     """After ``Scheduler.get_init_info``, when all is captured: the list for the next start, beside the first requests."""
+    if _start is not None or _modules:
+        threading.Thread(target=partial(guarded, _keep), daemon=True).start()
+
+
+def _keep() -> None:
     if _start is not None:
-        threading.Thread(target=partial(guarded, _start.keep), daemon=True).start()
+        _start.keep()
+    while _modules:
+        if said := _modules.pop().wait():
+            tell(NAME, said)
 
 
 PATCH = Patch(
@@ -119,7 +147,8 @@ PATCH = Patch(
     why="Kernels that are not on disk are compiled one after another while graphs are captured, and the other cores wait.",
     evidence="runs/2026-11-24-26b-start (a first start of 26B-A4B: Triton compiled 56 s, with a list 10 s) · "
     "runs/2026-11-23-e2b-images-ttft (61.8 of 73.3 s of the prefill graphs went to compiling) · tests/unit/test_compile_ahead.py, "
-    "test_shipped_kernels.py, test_flash_ahead.py (a launch finds what was compiled ahead)",
+    "test_shipped_kernels.py, test_flash_ahead.py, test_cuda_modules.py (who needs it finds what was compiled ahead) · "
+    "runs/2026-11-25-26b-h100-step-kernels (52 s of a first start went to four CUDA modules, one after another; the gain is not measured)",
     remove_when="SGLang compiles Triton's kernels in parallel before it captures.",
     uses=(uses.kernels,),
     hooks=(

@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from sglang_gemma4.attention import flash_choice
 from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
 from sglang_gemma4.start import folder
 from sglang_gemma4.start.child import Child
+from sglang_gemma4.start.files_ahead import FilesAhead
 
 KIND = "flash-kernels"
 LONGEST_WAIT = 30.0
@@ -28,7 +28,7 @@ ARCHITECTURE, TARGET = "sm_90", "sm_90a"
 """As SGLang names its cache of a Hopper, and what the kernels are compiled for: Hopper's own instructions need the letter."""
 
 
-class FlashAhead:
+class FlashAhead(FilesAhead):
     """The compiling process of one start.
 
     Args:
@@ -38,10 +38,10 @@ class FlashAhead:
     """
 
     def __init__(self, card: str, kinds: Sequence[Kind], dtype: torch.dtype) -> None:
-        self.card, self.kinds, self.dtype = card, sorted(kinds), str(dtype).removeprefix("torch.")
+        self.kinds, self.dtype = sorted(kinds), str(dtype).removeprefix("torch.")
         where = [os.environ.get(name) for name in ("SGLANG_CACHE_DIR", "SGLANG_CUTE_AOT_CACHE_DIR")]  # of what an earlier start compiled
-        self.key = {"versions": folder.versions(), "kinds": self.kinds, "dtype": self.dtype, "folders": where}
-        self.child: Child | None = None
+        key = {"versions": folder.versions(), "kinds": self.kinds, "dtype": self.dtype, "folders": where}
+        super().__init__(("FlashAttention-4", "was"), KIND, card, key)
 
     def begin(self) -> bool:
         """Start compiling, unless what an earlier start compiled is still there; whether a process was started.
@@ -51,27 +51,15 @@ class FlashAhead:
         Raises:
             OSError: the process cannot be started.
         """
-        if os.environ.get("CUTE_DSL_ARCH") or os.environ.get("SGLANG_CUTE_AOT_CACHE_DIR", "default") == "":
-            return False
-        objects = folder.load(KIND, self.card, self.key)
-        if objects and all(Path(path).exists() for path in objects):
+        if os.environ.get("CUTE_DSL_ARCH") or os.environ.get("SGLANG_CUTE_AOT_CACHE_DIR", "default") == "" or self.there():
             return False
         target = {"FLASH_ATTENTION_ARCH": ARCHITECTURE, "CUTE_DSL_ARCH": TARGET}
         self.child = Child("sglang_gemma4.attention.flash_ahead", json.dumps(self.kinds), self.dtype, **target)
         return True
 
     def wait(self, seconds: float = LONGEST_WAIT) -> str | None:
-        """Until it is done, or so long; a line for the log where a process was started."""
-        if self.child is None:
-            return None
-        began, said = time.monotonic(), self.child.answer(seconds)
-        self.child = None
-        if isinstance(said, str):
-            return f"FlashAttention-4 compiled ahead: {said}; the start compiles it"
-        if said["objects"]:
-            folder.save(KIND, self.card, self.key, said["objects"])
-        failed = "".join(f"; not {kind}: {reason}" for kind, reason in said["failed"])
-        return f"FlashAttention-4 was compiled ahead in {said['seconds']:.1f} s; waited {time.monotonic() - began:.1f} s{failed}"
+        """As of any files; the capture after it needs the kernels."""
+        return super().wait(seconds)
 
 
 def compile_kind(kind: Kind, dtype: torch.dtype) -> list[str]:

@@ -1,7 +1,7 @@
 """A start that takes its processor for an H200 as far as compiling ahead goes: ``TEST_SABOTAGE=hopper_standin:install``.
 
-Its list names a kernel that does not exist, in a file that does not either, and FlashAttention-4's process is one that fails: what is left
-is what a start makes of it.
+Its list names a kernel that does not exist, in a file that does not either, and the processes of FlashAttention-4 and of
+CUDA modules are ones that fail: what is left is what a start makes of it.
 """
 
 from typing import Any
@@ -14,15 +14,17 @@ def install() -> None:
     """In the scheduler's process, before the scheduler is made."""
     from sglang_gemma4.attention import flash_ahead, flash_prefill
     from sglang_gemma4.patches import compile_ahead
-    from sglang_gemma4.start import ahead, folder
+    from sglang_gemma4.start import ahead, cuda_modules, folder
     from sglang_gemma4.start.child import Child
 
     entry = {"kernel": "nowhere:gone", "hash": "00" * 32}
     folder.load = lambda kind, *_: {"versions": {}, "entries": [entry]} if kind == ahead.KIND else None  # type: ignore[assignment]
     flash_prefill.DTYPES, flash_prefill.HEAD_DIMS = (torch.float32,), (32, 64)
-    vars(flash_ahead)["Child"] = lambda _module, *given, **_named: Child("this", *given)
+    for module in (flash_ahead, cuda_modules):
+        vars(module)["Child"] = lambda _module, *given, **_named: Child("this", *given)
+    cuda_modules.DTYPES, cuda_modules.compiler = (torch.float32,), lambda: "nvcc"  # type: ignore[assignment]
     compile_ahead._has_card = lambda: True
-    for name in ("_begin_triton", "_begin_flash"):
+    for name in ("_begin_triton", "_begin_flash", "_begin_modules"):
         setattr(compile_ahead, name, on_a_card(getattr(compile_ahead, name)))
 
 

@@ -73,7 +73,10 @@ def test_an_operator_s_own_settings_of_the_compiler_stand(children: type[Answeri
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("not done after 30 s of waiting", "FlashAttention-4 compiled ahead: not done after 30 s of waiting; the start compiles it"),
+        (
+            "not done after 30 s of waiting",
+            "FlashAttention-4 compiled ahead: not done after 30 s of waiting; the start compiles what it needs",
+        ),
         ({"objects": [], "failed": [["a kind", "RuntimeError: no"]], "seconds": 1.0}, "not a kind: RuntimeError: no"),
     ],
 )

@@ -1,0 +1,165 @@
+"""SGLang's own CUDA modules that a start of Gemma 4 needs, built by nvcc in processes without a card, while weights load.
+
+SGLang builds each at its first use, on the way of whoever uses it. In a first start of 26B-A4B with MTP on an H100 these were, one after
+another, the writing of KV rows of 4,096 bytes (13 s), gated activations (16 s) and KV rows of 2,048 bytes (10 s), all in the capture of the
+first prefill graph, and the drafts' tree (14 s) in the first request (``runs/2026-11-25-26b-h100-step-kernels``).
+
+Nobody waits for the child: who needs a module takes SGLang's lock of that build, finds the module there when the child is done with it, and
+builds it himself where the child died, since the kernel gives a dead process's lock back and what it had not finished was not published.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sglang_gemma4.start import folder
+from sglang_gemma4.start.child import Child
+from sglang_gemma4.start.files_ahead import FilesAhead
+
+KIND = "cuda-modules"
+LONGEST_WAIT = 120.0
+"""Seconds, by a thread that has nothing else to do: to say in the log how it went."""
+DTYPES = (torch.bfloat16, torch.float16)
+
+
+def needed(rows: Iterable[int], dtype: torch.dtype, drafts: bool) -> list[str]:
+    """The modules of a model: ``kv:BYTES`` for rows of a token's keys (or values) on a rank, ``activation:DTYPE``, ``tree`` of drafts."""
+    name = str(dtype).removeprefix("torch.")
+    return [*(f"kv:{size}" for size in sorted(set(rows))), f"activation:{name}", *(["tree"] if drafts else [])]
+
+
+class CudaModules(FilesAhead):
+    """The building process of one start.
+
+    Args:
+        card: its name.
+        capability: compute capability, ``(9, 0)`` for a Hopper.
+        modules: as of :func:`needed`.
+    """
+
+    def __init__(self, card: str, capability: tuple[int, int], modules: Sequence[str]) -> None:
+        self.capability, self.modules = capability, list(modules)
+        where = [os.environ.get(name) for name in ("SGLANG_CACHE_DIR", "SGLANG_JIT_CACHE_DIR", "CUDA_HOME", "CUDA_PATH")]
+        key = {"versions": folder.versions(), "modules": self.modules, "capability": capability, "folders": where}
+        super().__init__(("SGLang's CUDA modules", "were"), KIND, card, key)
+
+    def begin(self) -> bool:
+        """Start building, unless what an earlier start built is still there; whether a process was started.
+
+        Raises:
+            OSError: the process cannot be started.
+        """
+        if self.there():
+            return False
+        self.child = Child("sglang_gemma4.start.cuda_modules", *map(str, self.capability), *self.modules)
+        return True
+
+    def wait(self, seconds: float = LONGEST_WAIT) -> str | None:
+        """As of any files."""
+        return super().wait(seconds)
+
+
+def compiler() -> str | None:
+    """The compiler that SGLang's builds run, or None where there is none."""
+    from sglang.kernels.jit.utils.compile import toolchain
+
+    path = toolchain.device_compiler_path()
+    return path if os.access(path, os.X_OK) else None
+
+
+@contextlib.contextmanager
+def as_on_a_card(capability: tuple[int, int]) -> Any:
+    """SGLang's builds as in a process that sees a CUDA card of this compute capability: the same flags, so the same place on disk."""
+    from sglang.kernels.jit.utils import arch
+
+    kept = arch.is_cuda
+    arch.is_cuda = lambda: True
+    try:
+        with arch.override_jit_cuda_arch(*capability):
+            yield
+    finally:
+        arch.is_cuda = kept
+
+
+def build(module: str) -> list[str]:
+    """Build one module into SGLang's cache, or find it there; its file. By SGLang's own functions: sources and flags are theirs.
+
+    Raises:
+        RuntimeError: the build failed, with the compiler's words, or was not kept.
+    """
+    from sglang.kernels.jit.utils.compile import loader
+    from sglang.kernels.ops.activation.activation import activation_module
+    from sglang.kernels.ops.kvcache.kvcache import _jit_kvcache_module
+    from sglang.kernels.ops.speculative.tree import _jit_tree_module
+
+    paths: list[str] = []
+    load = loader._load
+
+    def loaded(library: Any) -> Any:
+        paths.append(str(library))
+        return load(library)
+
+    loader._load = loaded
+    try:
+        name, _, what = module.partition(":")
+        match name:
+            case "kv":
+                _jit_kvcache_module(int(what), int(what), 0)
+            case "activation":
+                activation_module(getattr(torch, what))
+            case _:
+                _jit_tree_module()
+    finally:
+        loader._load = load
+    kept = [found for path in paths for found in _kept(Path(path))]
+    if not kept:
+        raise RuntimeError("SGLang built it and did not keep it")
+    return kept
+
+
+def _kept(library: Path) -> list[str]:
+    """Where a library lies that SGLang has loaded: there, or where its staging folder was moved to."""
+    staged = library.parent.name.startswith(".staging-")
+    return [str(found) for found in (library.parents[1].glob(f"deps-*/{library.name}") if staged else [library])]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build modules, each in a process of its own; one line of JSON on standard output."""
+    parser = argparse.ArgumentParser(prog="python -m sglang_gemma4.start.cuda_modules", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("major", type=int, metavar="MAJOR", help="of the card's compute capability")
+    parser.add_argument("minor", type=int, metavar="MINOR")
+    parser.add_argument("modules", nargs="+", metavar="MODULE", help="kv:BYTES, activation:bfloat16 or tree")
+    given = parser.parse_args(argv)
+    os.nice(5)  # loading weights comes first
+    out, sys.stdout = sys.stdout, sys.stderr
+    began = time.monotonic()
+    objects: set[str] = set()
+    failed = []
+    with as_on_a_card((given.major, given.minor)):
+        from sglang.kernels.ops.kvcache import kvcache  # noqa: F401 - the workers have SGLang then
+
+        with ProcessPoolExecutor(len(given.modules), mp_context=get_context("fork")) as pool:
+            futures = [(module, pool.submit(build, module)) for module in given.modules]
+            for module, future in futures:
+                try:
+                    objects.update(future.result())
+                except Exception as error:
+                    failed.append((module, f"{type(error).__name__}: {error}"[:200]))
+    # Where one failed nothing is kept, so that the next start tries again.
+    kept = [] if failed else sorted(objects)
+    print(json.dumps({"objects": kept, "failed": failed, "seconds": round(time.monotonic() - began, 1)}), file=out)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,46 @@
+"""One preparation of a start that leaves files on disk: begun in a process of its own, unless an earlier start's files are still there."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sglang_gemma4.start import folder
+from sglang_gemma4.start.child import Child
+
+
+class FilesAhead:
+    """What was prepared ahead, and where that is kept.
+
+    Args:
+        what: how the log calls it, and what it says of several: "were" or "was".
+        kind: the name under which :mod:`folder` keeps the files' paths.
+        card: its name.
+        key: what decides which files there are.
+    """
+
+    def __init__(self, what: tuple[str, str], kind: str, card: str, key: Mapping[str, Any]) -> None:
+        self.what, self.kind, self.card, self.key = what, kind, card, dict(key)
+        self.child: Child | None = None
+
+    def there(self) -> bool:
+        """Whether all files of an earlier start are."""
+        paths = folder.load(self.kind, self.card, self.key)
+        return bool(paths) and all(Path(path).exists() for path in paths)
+
+    def wait(self, seconds: float) -> str | None:
+        """Until the child is done, or so long; a line for the log where one was begun.
+
+        Its answer has ``objects`` (paths), ``failed`` (pairs of what and why) and ``seconds``.
+        """
+        if self.child is None:
+            return None
+        began, said = time.monotonic(), self.child.answer(seconds)
+        self.child = None
+        name, was = self.what
+        if isinstance(said, str):
+            return f"{name} compiled ahead: {said}; the start compiles what it needs"
+        if said["objects"]:
+            folder.save(self.kind, self.card, self.key, said["objects"])
+        failed = "".join(f"; not {kind}: {reason}" for kind, reason in said["failed"])
+        return f"{name} {was} compiled ahead in {said['seconds']:.1f} s; waited {time.monotonic() - began:.1f} s{failed}"

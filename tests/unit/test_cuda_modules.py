@@ -1,0 +1,121 @@
+"""SGLang's CUDA modules built ahead: which, and by its own builds, with a stand-in for nvcc, where a server looks for them."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sglang_gemma4.patches.compile_ahead import kinds_of_config
+from sglang_gemma4.start import cuda_modules
+from sglang_gemma4.start.child import Child
+from sglang_gemma4.switches import CACHE_DIR
+from sglang_gemma4.tiny import real_sizes
+
+MODULES = ["kv:512", "kv:1024", "activation:bfloat16", "tree"]
+NVCC = """#!/bin/sh
+# Compiles nothing: an object with one function, and the list of headers that SGLang reads.
+[ "$1" = --version ] && { echo "Cuda compilation tools, release 13.0, V13.0.88"; exit 0; }
+while [ $# -gt 0 ]; do
+    case "$1" in -o) out=$2; shift ;; -MF) list=$2; shift ;; -c) source=$2; shift ;; esac
+    shift
+done
+echo "$source" >> "$BUILDS"
+[ -z "$BROKEN" ] || { echo "error: no such arch" >&2; exit 1; }
+echo "$out: $source $(sed -n 's/^#include "\\(.*\\)"/\\1/p' "$source" | tr '\\n' ' ')" > "$list"
+echo 'extern "C" void nothing() {}' | g++ -fPIC -x c++ -c - -o "$out"
+"""
+A_SERVER = """
+import sys
+from unittest import mock
+
+import torch
+
+torch.version.cuda = "13.0"
+card = {"is_available": lambda: True, "current_device": lambda: 0}
+card |= {"get_device_capability": lambda *_: (9, 0), "get_device_name": lambda *_: "H100"}
+with mock.patch.multiple(torch.cuda, **card):
+    from sglang.kernels.jit.utils import arch
+    arch.is_cuda = lambda: torch.cuda.is_available() and torch.version.cuda is not None  # what it asks; its answer was kept at import
+    from sglang.kernels.ops.activation.activation import activation_module
+    from sglang.kernels.ops.kvcache.kvcache import _jit_kvcache_module
+    from sglang.kernels.ops.speculative.tree import _jit_tree_module
+    for size in (512, 1024):
+        _jit_kvcache_module(size, size, 0)
+    activation_module(torch.bfloat16)
+    _jit_tree_module()
+print("all found")
+"""
+
+
+@pytest.fixture
+def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A CUDA_HOME whose nvcc notes what it was asked for; the file of these notes."""
+    assert shutil.which("g++"), "SGLang's builds link with g++, which is not here"
+    home, notes = tmp_path / "cuda", tmp_path / "builds"
+    (home / "bin").mkdir(parents=True)
+    (home / "lib64").mkdir()
+    (home / "bin" / "nvcc").write_text(NVCC)
+    (home / "bin" / "nvcc").chmod(0o755)
+    subprocess.run(["g++", "-shared", "-fPIC", "-x", "c++", "/dev/null", "-o", str(home / "lib64" / "libcudart.so")], check=True)
+    for name, value in {
+        "CUDA_HOME": str(home),
+        "BUILDS": str(notes),
+        "SGLANG_JIT_CACHE_DIR": str(tmp_path / "jit"),
+        "SGLANG_CACHE_DIR": str(tmp_path / "sglang"),
+        CACHE_DIR: str(tmp_path / "ours"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
+    return notes
+
+
+def start() -> cuda_modules.CudaModules:
+    return cuda_modules.CudaModules("NVIDIA H100", (9, 0), MODULES)
+
+
+def test_a_server_finds_what_was_built_and_the_next_start_builds_nothing(toolkit: Path) -> None:
+    first = start()
+    assert first.begin()
+    said = str(first.wait(300))
+    assert said.startswith("SGLang's CUDA modules were compiled ahead in "), said
+    assert "; not " not in said, said
+    assert len(toolkit.read_text().splitlines()) == len(MODULES)
+    # SGLang itself refuses to build here, so that what is not where it looks raises.
+    environ = {**os.environ, "SGLANG_CRASH_ON_JIT_COMPILE": "1"}
+    found = subprocess.run([sys.executable, "-c", A_SERVER], env=environ, capture_output=True, text=True)
+    assert found.stdout.endswith("all found\n"), found.stderr
+    assert not start().begin()
+    for library in Path(os.environ["SGLANG_JIT_CACHE_DIR"]).rglob("*.so"):
+        library.unlink()
+    assert start().begin(), "its files are gone"
+
+
+def test_a_build_that_fails_is_a_line_and_the_next_start_tries_again(toolkit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKEN", "1")
+    said = Child("sglang_gemma4.start.cuda_modules", "9", "0", "kv:512").answer(300)
+    assert isinstance(said, dict), said
+    assert said["objects"] == []
+    assert [name for name, _ in said["failed"]] == ["kv:512"]
+    failing = start()
+    assert failing.begin()
+    assert "; not kv:512: RuntimeError: " in str(failing.wait(300))
+    assert start().begin()
+
+
+def test_without_a_compiler_nothing_is_begun(tmp_path: Path) -> None:
+    code = "from sglang_gemma4.start import cuda_modules; print(cuda_modules.compiler())"
+    environ = {**os.environ, "CUDA_HOME": str(tmp_path)}
+    assert subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True).stdout.splitlines()[-1] == "None"
+
+
+@pytest.mark.parametrize(("model", "ranks", "rows"), [("26b-a4b", 1, [2048, 4096]), ("26b-a4b", 2, [1024, 2048]), ("e2b", 1, [512, 1024])])
+def test_modules_by_the_config(model: str, ranks: int, rows: list[int]) -> None:
+    kinds = kinds_of_config(json.loads(json.dumps(real_sizes.target(model))), ranks)
+    sizes = [kind.kv_heads * kind.dim * torch.bfloat16.itemsize for kind in kinds]
+    assert cuda_modules.needed(sizes, torch.bfloat16, True) == [*(f"kv:{size}" for size in rows), "activation:bfloat16", "tree"]
+    assert cuda_modules.needed([], torch.float16, False) == ["activation:float16"], "a quantised cache, no drafts"
