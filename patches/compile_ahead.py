@@ -140,6 +140,8 @@ def _keep() -> None:
     while _modules:
         if said := _modules.pop().wait():
             tell(NAME, said)
+    if _start is not None:
+        _start.keep_on()
 
 
 PATCH = Patch(

@@ -162,7 +162,7 @@ def rows_each(scheduler: Any) -> int:
 def _joining(scheduler: Any, running: int) -> int:
     """Requests that wait and may join ``running`` ones: no more than places are free."""
     taken = running + (scheduler.chunked_req is not None)
-    return max(min(len(scheduler.waiting_queue), scheduler.max_running_requests - taken), 0)
+    return max(min(len(scheduler.waiting_queue), int(scheduler.max_running_requests) - taken), 0)
 
 
 def _waiting_tokens(scheduler: Any, joining: int) -> int:

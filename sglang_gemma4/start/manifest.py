@@ -12,6 +12,8 @@ from typing import Any
 Entry = dict[str, Any]
 _entries: dict[str, Entry] = {}
 _left_out: set[str] = set()
+_decode: set[str] = set()
+"""Hashes of entries that were seen to decode to their key: what is kept again later is not checked again beside requests."""
 
 
 def encode(value: Any) -> Any:
@@ -120,15 +122,25 @@ def recorded() -> list[Entry]:
     """What :func:`record` kept in this process, as far as it decodes to the key that Triton looked up; the rest is left out."""
     kept = []
     for entry in list(_entries.values()):
+        if entry["hash"] in _decode:
+            kept.append(entry)
+            continue
         try:
             if cache_key(entry) == entry["hash"]:
+                _decode.add(entry["hash"])
                 kept.append(entry)
                 continue
             reason = "compiled from this entry, it would have another key"
         except Exception as error:  # a kernel defined inside a function, say
             reason = f"{type(error).__name__}: {error}"
         _left_out.add(f"{entry['kernel']}: {reason}")
+        del _entries[entry["hash"]]
     return kept
+
+
+def count() -> int:
+    """Compilations and hits on disk that were recorded, without those that :func:`recorded` has left out."""
+    return len(_entries)
 
 
 def left_out() -> set[str]:

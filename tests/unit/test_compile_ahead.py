@@ -32,6 +32,7 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None
     monkeypatch.setenv(CACHE_DIR, str(tmp_path / "ours"))
     monkeypatch.setattr(manifest, "_entries", {})
     monkeypatch.setattr(manifest, "_left_out", set())
+    monkeypatch.setattr(manifest, "_decode", set())
     monkeypatch.setattr(knobs.compilation, "listener", None)
     numbers = iter(range(9))
 
@@ -95,6 +96,33 @@ def test_an_entry_has_the_key_that_the_launch_looked_up(caches: Callable[[], Non
         assert manifest.cache_key(again) == entry["hash"]
         for changed in ({"options": {**entry["options"], "num_warps": 8}}, {"target": ["cuda", 80, 32]}):
             assert manifest.cache_key(again | changed) != entry["hash"]
+
+
+def test_what_the_first_requests_compile_is_kept_too(caches: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = record()
+    monkeypatch.setattr(manifest, "_entries", {found[0]["hash"]: found[0]})
+    start = ahead.Ahead(CARD, KEY)
+    start.keep()
+    saved: list[int] = []
+    keep = start.keep
+
+    def kept_again() -> None:
+        saved.append(manifest.count())
+        keep()
+
+    def a_request(_seconds: float) -> None:
+        """The second one makes Triton compile."""
+        requests.append(len(requests))
+        if len(requests) == 2:
+            manifest._entries[found[1]["hash"]] = found[1]
+
+    requests: list[int] = []
+    monkeypatch.setattr(start, "keep", kept_again)
+    monkeypatch.setattr("time.sleep", a_request)
+    start.keep_on(times=3)
+    assert (len(requests), saved) == (3, [2]), "written once, when there was more"
+    kept = ahead.Ahead(CARD, KEY).known["entries"]
+    assert sorted(entry["hash"] for entry in kept) == sorted(entry["hash"] for entry in found)
 
 
 def test_a_list_of_another_version_is_compiled_as_far_as_it_still_fits(caches: Callable[[], None]) -> None:
