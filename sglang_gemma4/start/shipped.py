@@ -31,8 +31,8 @@ def fits(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def find(config: Mapping[str, Any], flags: Mapping[str, str], capability: int) -> Path | None:
     """The list for a model's config, a server's flags and a card's compute capability (90 for 9.0), or None."""
-    if any(flags.get(name) != value for name, value in ORDINARY.items()):
-        return None
+    if any(flags.get(name) != value for name, value in ORDINARY.items()) or config.get("quantization_config"):
+        return None  # a quantised checkpoint says so in its config, no flag does
     wanted = {"fits": fits(config), "capability": capability}
     return next((path for path in sorted(FOLDER.glob("*.json.gz")) if {name: read(path)[name] for name in wanted} == wanted), None)
 

@@ -60,6 +60,8 @@ def test_the_model_the_flags_and_the_card_decide(configs: dict[str, dict[str, ob
         assert shipped.find(configs[f"31b{where}"], FLAGS, HOPPER) is None
         assert shipped.find(configs[f"e2b{where}"], FLAGS, HOPPER) is None
     assert shipped.find(configs["26b-a4b"], FLAGS, 100) is None
+    quantised = {**configs["26b-a4b in a server"], "quantization_config": {"quant_method": "compressed-tensors"}}
+    assert shipped.find(quantised, FLAGS, HOPPER) is None
     for name, value in (("tp_size", "2"), ("quantization", "fp8"), ("kv_cache_dtype", "fp8_e4m3"), ("disaggregation_mode", "decode")):
         assert shipped.find(configs["26b-a4b"], FLAGS | {name: value}, HOPPER) is None
 
