@@ -97,9 +97,11 @@ def _begin_modules(scheduler: Any) -> None:
     if not _has_card() or torch.version.hip or model.dtype not in cuda_modules.DTYPES or cuda_modules.compiler() is None:
         return
     size = model.dtype.itemsize if given.kv_cache_dtype in ("auto", "bfloat16", "float16") else 0  # others are written by other kernels
-    kinds = kinds_of_config(model.hf_config.to_dict(), given.tp_size)
-    rows = [kind.kv_heads * kind.dim * size for kind in kinds if size]
-    modules = cuda_modules.needed(rows, model.dtype, given.speculative_algorithm is not None)
+    config = model.hf_config.to_dict()
+    rows = [kind.kv_heads * kind.dim * size for kind in kinds_of_config(config, given.tp_size) if size]
+    experts = bool((config.get("text_config") or config).get("enable_moe_block"))
+    drafts, four_bits = given.speculative_algorithm is not None, cuda_modules.has_four_bits(config)
+    modules = cuda_modules.needed(rows, model.dtype, drafts, four_bits, experts)
     begun = cuda_modules.CudaModules(torch.cuda.get_device_name(), torch.cuda.get_device_capability(), modules)
     if begun.begin():
         _modules.append(begun)

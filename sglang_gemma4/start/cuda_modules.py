@@ -2,7 +2,8 @@
 
 SGLang builds each at its first use, on the way of whoever uses it. In a first start of 26B-A4B with MTP on an H100 these were, one after
 another, the writing of KV rows of 4,096 bytes (13 s), gated activations (16 s) and KV rows of 2,048 bytes (10 s), all in the capture of the
-first prefill graph, and the drafts' tree (14 s) in the first request (``runs/2026-11-25-26b-h100-step-kernels``).
+first prefill graph, and the drafts' tree (14 s) in the first request (``runs/2026-11-25-26b-h100-step-kernels``). A start with 4-bit
+weights had not captured its first verify graph there after three minutes; Marlin's products are large modules.
 
 Nobody waits for the child: who needs a module takes SGLang's lock of that build, finds the module there when the child is done with it, and
 builds it himself where the child died, since the kernel gives a dead process's lock back and what it had not finished was not published.
@@ -14,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,15 +28,31 @@ from sglang_gemma4.start.child import Child
 from sglang_gemma4.start.files_ahead import FilesAhead
 
 KIND = "cuda-modules"
-LONGEST_WAIT = 120.0
+LONGEST_WAIT = 900.0
 """Seconds, by a thread that has nothing else to do: to say in the log how it went."""
 DTYPES = (torch.bfloat16, torch.float16)
 
 
-def needed(rows: Iterable[int], dtype: torch.dtype, drafts: bool) -> list[str]:
-    """The modules of a model: ``kv:BYTES`` for rows of a token's keys (or values) on a rank, ``activation:DTYPE``, ``tree`` of drafts."""
+def needed(rows: Iterable[int], dtype: torch.dtype, drafts: bool, four_bits: bool = False, experts: bool = False) -> list[str]:
+    """The modules of a model: ``kv:BYTES`` for rows of a token's keys (or values) on a rank, ``activation:DTYPE``, ``tree`` of drafts.
+
+    Args:
+        four_bits: weights have 4 bits: Marlin's products, ``marlin:DTYPE``, and those of ``experts``, ``marlin-experts:DTYPE``.
+    """
     name = str(dtype).removeprefix("torch.")
-    return [*(f"kv:{size}" for size in sorted(set(rows))), f"activation:{name}", *(["tree"] if drafts else [])]
+    found = [*(f"kv:{size}" for size in sorted(set(rows))), f"activation:{name}", *(["tree"] if drafts else [])]
+    if four_bits:
+        found += [f"marlin:{name}", *([f"marlin-experts:{name}"] if experts else [])]
+    return found
+
+
+def has_four_bits(config: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint's config (``config.json``) says that weights have 4 bits: compressed-tensors', AWQ's or GPTQ's."""
+    quantised = config.get("quantization_config") or {}
+    if 4 in (quantised.get("bits"), quantised.get("w_bit")):
+        return True
+    weights = [group.get("weights") or {} for group in (quantised.get("config_groups") or {}).values()]
+    return any(own.get("num_bits") == 4 and own.get("type") == "int" for own in weights)
 
 
 class CudaModules(FilesAhead):
@@ -99,7 +116,9 @@ def build(module: str) -> list[str]:
     """
     from sglang.kernels.jit.utils.compile import loader
     from sglang.kernels.ops.activation.activation import activation_module
+    from sglang.kernels.ops.gemm.gptq_marlin import _jit_gptq_marlin_module
     from sglang.kernels.ops.kvcache.kvcache import _jit_kvcache_module
+    from sglang.kernels.ops.moe.moe_wna16_marlin import _jit_moe_wna16_marlin_module
     from sglang.kernels.ops.speculative.tree import _jit_tree_module
 
     paths: list[str] = []
@@ -117,6 +136,10 @@ def build(module: str) -> list[str]:
                 _jit_kvcache_module(int(what), int(what), 0)
             case "activation":
                 activation_module(getattr(torch, what))
+            case "marlin":
+                _jit_gptq_marlin_module(getattr(torch, what))
+            case "marlin-experts":
+                _jit_moe_wna16_marlin_module(getattr(torch, what), False, False)
             case _:
                 _jit_tree_module()
     finally:
@@ -138,7 +161,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m sglang_gemma4.start.cuda_modules", description=str(__doc__).partition("\n")[0])
     parser.add_argument("major", type=int, metavar="MAJOR", help="of the card's compute capability")
     parser.add_argument("minor", type=int, metavar="MINOR")
-    parser.add_argument("modules", nargs="+", metavar="MODULE", help="kv:BYTES, activation:bfloat16 or tree")
+    parser.add_argument(
+        "modules",
+        nargs="+",
+        metavar="MODULE",
+        help="as the log of a start names them: kv:BYTES, activation:bfloat16, tree, marlin:bfloat16, marlin-experts:bfloat16",
+    )
     given = parser.parse_args(argv)
     os.nice(5)  # loading weights comes first
     out, sys.stdout = sys.stdout, sys.stderr
