@@ -6,10 +6,10 @@ launches that take the time. A result is read after the next step was launched; 
 prefill's launches do, the result is late, and its step's extra time belongs to the next one (8,192 tokens had seemed to take 31 ms on an
 H200, less than their products can: ``runs/2026-11-25-26b-h200-beside-vllm``). From these follow
 
-- the rows of a step with which prompts get on fastest while a running request's gap between two tokens stays within ``gap`` plain steps (give
-  or take :data:`TOLERANCE`), or within what is not much longer than the shortest joined step (:data:`FREE`): where launches alone exceed the bound, fewer tokens would
-  only delay first tokens. The plain step is that of all requests, those that wait among them: it is what a running request waits for once
-  they have joined, and a few running ones are not to hold up a queue;
+- the rows of a step with which prompts get on fastest while a running request's gap between two tokens stays within ``gap`` plain steps
+  (give or take :data:`TOLERANCE`), or within what is not much longer than the shortest joined step (:data:`FREE`): where launches alone
+  exceed the bound, fewer tokens would only delay first tokens. The plain step is that of all requests, those that wait among them: it is
+  what a running request waits for once they have joined, and a few running ones are not to hold up a queue;
 - whether joined steps are worth it: not where a prefill and a plain step in turn take less time. Such a prefill is as large as the bound
   allows;
 - whether a few waiting tokens are worth a joined step yet, or are gathered with others for up to ``gap - 1`` plain steps. They are worth
