@@ -57,3 +57,13 @@ def test_requests_that_one_token_ends_do_not_shorten_the_chunks_of_others() -> N
     running = SimpleNamespace(reqs=[request(50), request(1), request(50, finished=True)])
     assert prompt_chunks.decoded(running, prefilled(request(9), cut, chunked=cut)) == 2
     assert prompt_chunks.decoded(running, None) == 1
+
+
+def test_only_requests_that_find_a_place_count_as_waiting() -> None:
+    """Sixteen wait, 63 of 64 places are taken: one may join with its own tokens, none where a prompt that was begun has the place."""
+    queue = [SimpleNamespace(origin_input_ids=range(100)) for _ in range(16)]
+    cut = SimpleNamespace(origin_input_ids=range(5000), prefix_len=4000)
+    for chunked, joining, tokens in ((None, 1, 100), (cut, 0, 1000)):
+        scheduler = SimpleNamespace(waiting_queue=queue, chunked_req=chunked, max_running_requests=64)
+        assert prompt_chunks._joining(scheduler, 63) == joining
+        assert prompt_chunks._waiting_tokens(scheduler, joining) == tokens
