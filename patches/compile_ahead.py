@@ -90,14 +90,17 @@ def _begin_flash(scheduler: Any) -> None:
 
 def _begin_modules(scheduler: Any) -> None:
     import torch
+    from sglang.srt.arg_groups.model_override_base import resolved_view
+    from sglang.srt.environ import envs
 
     from sglang_gemma4.start import cuda_modules
 
-    model, given = scheduler.model_config, scheduler.server_args
+    # Resolved: an assistant alone makes SGLang draft, and what follows from it is not among the arguments as they were given.
+    model, given = scheduler.model_config, resolved_view(scheduler.server_args)
     if not _has_card() or torch.version.hip or model.dtype not in cuda_modules.DTYPES or cuda_modules.compiler() is None:
         return
-    size = model.dtype.itemsize if given.kv_cache_dtype in ("auto", "bfloat16", "float16") else 0  # others are written by other kernels
     config = model.hf_config.to_dict()
+    size = 0 if envs.SGLANG_USE_HND_KVCACHE.get() else cuda_modules.element(given.kv_cache_dtype, model.dtype, config)
     rows = [kind.kv_heads * kind.dim * size for kind in kinds_of_config(config, given.tp_size) if size]
     experts = bool((config.get("text_config") or config).get("enable_moe_block"))
     drafts, four_bits = given.speculative_algorithm is not None, cuda_modules.has_four_bits(config)

@@ -6,13 +6,15 @@ first prefill graph, and the drafts' tree (14 s) in the first request (``runs/20
 weights had not captured its first verify graph there after three minutes; Marlin's products are large modules.
 
 Nobody waits for the child: who needs a module takes SGLang's lock of that build, finds the module there when the child is done with it, and
-builds it himself where the child died, since the kernel gives a dead process's lock back and what it had not finished was not published.
+builds it himself where the child died, since the kernel gives a dead process's lock back and what it had not finished was not published
+(its staging folder stays, and nobody looks there). A compiler that outlives it holds no lock: it was executed without the lock's file.
 """
 
 import argparse
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,13 +26,16 @@ from typing import Any
 import torch
 
 from sglang_gemma4.start import folder
-from sglang_gemma4.start.child import Child
+from sglang_gemma4.start.child import Child, end_with
 from sglang_gemma4.start.files_ahead import FilesAhead
 
 KIND = "cuda-modules"
 LONGEST_WAIT = 900.0
 """Seconds, by a thread that has nothing else to do: to say in the log how it went."""
 DTYPES = (torch.bfloat16, torch.float16)
+ONE_BYTE, TWO_BYTES = ("fp8_e4m3", "fp8_e5m2", "mxfp8"), ("bf16", "bfloat16")
+"""``--kv-cache-dtype`` of pools whose rows SGLang's ``store_cache`` writes (``memory_pool._set_kv_buffer_impl``), fp8 as bytes."""
+LONGEST_REASON = 300
 
 
 def needed(rows: Iterable[int], dtype: torch.dtype, drafts: bool, four_bits: bool = False, experts: bool = False) -> list[str]:
@@ -44,6 +49,18 @@ def needed(rows: Iterable[int], dtype: torch.dtype, drafts: bool, four_bits: boo
     if four_bits:
         found += [f"marlin:{name}", *([f"marlin-experts:{name}"] if experts else [])]
     return found
+
+
+def element(kv_cache_dtype: str, dtype: torch.dtype, config: Mapping[str, Any]) -> int:
+    """Bytes of an element of the KV rows that SGLang's ``store_cache`` writes, or 0 where others write them: FP4's, and this package's.
+
+    Args:
+        kv_cache_dtype: as resolved; ``auto`` is the model's ``dtype`` unless the checkpoint's ``config`` asks for fp8.
+    """
+    if kv_cache_dtype == "auto":
+        named = (config.get("quantization_config") or {}).get("kv_cache_quant_algo")
+        return 1 if str(named).upper() == "FP8" else dtype.itemsize
+    return 1 if kv_cache_dtype in ONE_BYTE else 2 if kv_cache_dtype in TWO_BYTES else 0
 
 
 def has_four_bits(config: Mapping[str, Any]) -> bool:
@@ -63,6 +80,8 @@ class CudaModules(FilesAhead):
         capability: compute capability, ``(9, 0)`` for a Hopper.
         modules: as of :func:`needed`.
     """
+
+    held_up = False
 
     def __init__(self, card: str, capability: tuple[int, int], modules: Sequence[str]) -> None:
         self.capability, self.modules = capability, list(modules)
@@ -156,6 +175,15 @@ def _kept(library: Path) -> list[str]:
     return [str(found) for found in (library.parents[1].glob(f"deps-*/{library.name}") if staged else [library])]
 
 
+def reason(error: Exception) -> str:
+    """Why a build failed, in a line: the compiler's or linker's own words, which come behind the command that ninja repeats."""
+    said = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    failed = next((place for place, line in enumerate(said) if line.startswith("FAILED: ")), None)
+    words = said[failed + 2 :] if failed is not None else said
+    worst = next((line for line in words if re.search(r"\b(error|fatal|cannot|Killed)\b", line)), words[0] if words else said[0])
+    return f"{type(error).__name__}: {worst}"[:LONGEST_REASON]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Build modules, each in a process of its own; one line of JSON on standard output."""
     parser = argparse.ArgumentParser(prog="python -m sglang_gemma4.start.cuda_modules", description=str(__doc__).partition("\n")[0])
@@ -176,16 +204,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     with as_on_a_card((given.major, given.minor)):
         from sglang.kernels.ops.kvcache import kvcache  # noqa: F401 - the workers have SGLang then
 
-        with ProcessPoolExecutor(len(given.modules), mp_context=get_context("fork")) as pool:
+        # A worker whose pool is gone would wait for work for good, and keep open what the start reads the answer from.
+        fork = get_context("fork")
+        with ProcessPoolExecutor(len(given.modules), mp_context=fork, initializer=end_with, initargs=(os.getpid(),)) as pool:
             futures = [(module, pool.submit(build, module)) for module in given.modules]
             for module, future in futures:
                 try:
                     objects.update(future.result())
                 except Exception as error:
-                    failed.append((module, f"{type(error).__name__}: {error}"[:200]))
+                    failed.append((module, reason(error)))
     # Where one failed nothing is kept, so that the next start tries again.
     kept = [] if failed else sorted(objects)
-    print(json.dumps({"objects": kept, "failed": failed, "seconds": round(time.monotonic() - began, 1)}), file=out)
+    said = {"objects": kept, "done": len(given.modules) - len(failed), "failed": failed, "seconds": round(time.monotonic() - began, 1)}
+    print(json.dumps(said), file=out)
     return 0
 
 

@@ -19,6 +19,9 @@ class FilesAhead:
         key: what decides which files there are.
     """
 
+    held_up = True
+    """Whether the start waits for it."""
+
     def __init__(self, what: tuple[str, str], kind: str, card: str, key: Mapping[str, Any]) -> None:
         self.what, self.kind, self.card, self.key = what, kind, card, dict(key)
         self.child: Child | None = None
@@ -31,7 +34,7 @@ class FilesAhead:
     def wait(self, seconds: float) -> str | None:
         """Until the child is done, or so long; a line for the log where one was begun.
 
-        Its answer has ``objects`` (paths), ``failed`` (pairs of what and why) and ``seconds``.
+        Its answer has ``objects`` (paths), ``failed`` (pairs of what and why), ``seconds``, and ``done``, a number, where it counts.
         """
         if self.child is None:
             return None
@@ -43,4 +46,6 @@ class FilesAhead:
         if said["objects"]:
             folder.save(self.kind, self.card, self.key, said["objects"])
         failed = "".join(f"; not {kind}: {reason}" for kind, reason in said["failed"])
-        return f"{name} {was} compiled ahead in {said['seconds']:.1f} s; waited {time.monotonic() - began:.1f} s{failed}"
+        count = f"{said['done']} of " if "done" in said else ""
+        waited = f"; waited {time.monotonic() - began:.1f} s" if self.held_up else ""
+        return f"{count}{name} {was} compiled ahead in {said['seconds']:.1f} s{waited}{failed}"

@@ -1,9 +1,12 @@
 """A start that takes its processor for an H200 as far as compiling ahead goes: ``TEST_SABOTAGE=hopper_standin:install``.
 
-Its list names a kernel that does not exist, in a file that does not either, and the processes of FlashAttention-4 and of
-CUDA modules are ones that fail: what is left is what a start makes of it.
+Its list names a kernel that does not exist, in a file that does not either, the process of FlashAttention-4 ends without an answer, and
+that of CUDA modules answers that a build failed: what is left is what a start makes of it.
 """
 
+import json
+import os
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -20,12 +23,23 @@ def install() -> None:
     entry = {"kernel": "nowhere:gone", "hash": "00" * 32}
     folder.load = lambda kind, *_: {"versions": {}, "entries": [entry]} if kind == ahead.KIND else None  # type: ignore[assignment]
     flash_prefill.DTYPES, flash_prefill.HEAD_DIMS = (torch.float32,), (32, 64)
-    for module in (flash_ahead, cuda_modules):
-        vars(module)["Child"] = lambda _module, *given, **_named: Child("this", *given)
+    vars(flash_ahead)["Child"] = lambda _module, *given, **_named: Child("this", *given)
+    vars(cuda_modules)["Child"] = failing_build
     cuda_modules.DTYPES, cuda_modules.compiler = (torch.float32,), lambda: "nvcc"  # type: ignore[assignment]
     compile_ahead._has_card = lambda: True
     for name in ("_begin_triton", "_begin_flash", "_begin_modules"):
         setattr(compile_ahead, name, on_a_card(getattr(compile_ahead, name)))
+
+
+def failing_build(_module: str, *asked: str) -> Any:
+    """A process that says as ``cuda_modules`` does that the last module it was asked for did not compile."""
+    from sglang_gemma4.start.child import Child
+
+    print(f"asked for CUDA modules: {' '.join(asked)}", flush=True)
+    said = {"objects": [], "done": len(asked) - 3, "failed": [[asked[-1], "RuntimeError: nvcc fatal: no such arch"]], "seconds": 1.0}
+    answer = Path(os.environ["SGLANG_GEMMA4_CACHE_DIR"]) / "answer"
+    answer.write_text(json.dumps(said))
+    return Child("json.tool", "--compact", str(answer))
 
 
 def on_a_card(begin: Any) -> Any:

@@ -5,16 +5,20 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
+from sglang_gemma4.kernels.kv_cache import formats
 from sglang_gemma4.patches.compile_ahead import kinds_of_config
 from sglang_gemma4.start import cuda_modules
 from sglang_gemma4.start.child import Child
 from sglang_gemma4.switches import CACHE_DIR
-from sglang_gemma4.tiny import real_sizes
+from sglang_gemma4.tiny import checkpoints, real_sizes
 
 MODULES = ["kv:512", "kv:1024", "activation:bfloat16", "tree", "marlin:bfloat16", "marlin-experts:bfloat16"]
 NVCC = """#!/bin/sh
@@ -25,6 +29,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 echo "$source" >> "$BUILDS"
+sleep "${SLOW:-0}"
 [ -z "$BROKEN" ] || { echo "error: no such arch" >&2; exit 1; }
 echo "$out: $source $(sed -n 's/^#include "\\(.*\\)"/\\1/p' "$source" | tr '\\n' ' ')" > "$list"
 echo 'extern "C" void nothing() {}' | g++ -fPIC -x c++ -c - -o "$out"
@@ -54,6 +59,21 @@ with mock.patch.multiple(torch.cuda, **card):
     _jit_moe_wna16_marlin_module(torch.bfloat16, False, False, False, False, False)  # as its product asks
 print("all found")
 """
+ONE_MODULE = """
+from sglang_gemma4.start import cuda_modules
+with cuda_modules.as_on_a_card((9, 0)):
+    print(cuda_modules.build("kv:512"))
+"""
+NINJA = """Failed to build JIT module m in /jit/build-0/.staging-0
+stdout:
+[1/2] nvcc -MD -MF "cuda_0.o.d" -Werror -c "cuda.cu" -o "cuda_0.o"
+FAILED: cuda_0.o
+nvcc -MD -MF "cuda_0.o.d" -Werror -c "cuda.cu" -o "cuda_0.o"
+{words}
+ninja: build stopped: subcommand failed.
+
+stderr:
+"""
 
 
 @pytest.fixture
@@ -82,21 +102,54 @@ def start() -> cuda_modules.CudaModules:
     return cuda_modules.CudaModules("NVIDIA H100", (9, 0), MODULES)
 
 
+def begins() -> bool:
+    """Whether a start begins a child, which is ended at once."""
+    begun = start()
+    if begun.begin():
+        assert begun.child is not None
+        begun.child.process.kill()
+        begun.child.process.wait()
+        return True
+    return False
+
+
+@pytest.fixture
+def slow(toolkit: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Child]:
+    """A child in the middle of two builds, which take longer than the test waits."""
+    monkeypatch.setenv("SLOW", "60")
+    child = Child("sglang_gemma4.start.cuda_modules", "9", "0", "kv:512", "tree")
+    below: list[psutil.Process] = []
+    try:
+        limit = time.monotonic() + 120
+        while not toolkit.exists() or len(toolkit.read_text().splitlines()) < 2:
+            assert time.monotonic() < limit
+            assert child.process.poll() is None
+            time.sleep(0.1)
+        below = psutil.Process(child.process.pid).children(recursive=True)
+        yield child
+    finally:
+        child.process.kill()
+        child.process.wait()
+        for each in below:  # the stand-in compilers sleep on
+            if each.is_running():
+                each.kill()
+
+
 def test_a_server_finds_what_was_built_and_the_next_start_builds_nothing(toolkit: Path) -> None:
     first = start()
     assert first.begin()
     said = str(first.wait(300))
-    assert said.startswith("SGLang's CUDA modules were compiled ahead in "), said
-    assert "; not " not in said, said
+    assert said.startswith(f"{len(MODULES)} of SGLang's CUDA modules were compiled ahead in "), said
+    assert said.endswith(" s"), said
     assert len(toolkit.read_text().splitlines()) == len(MODULES)
     # SGLang itself refuses to build here, so that what is not where it looks raises.
     environ = {**os.environ, "SGLANG_CRASH_ON_JIT_COMPILE": "1"}
     found = subprocess.run([sys.executable, "-c", A_SERVER], env=environ, capture_output=True, text=True)
     assert found.stdout.endswith("all found\n"), found.stderr
-    assert not start().begin()
+    assert not begins()
     for library in Path(os.environ["SGLANG_JIT_CACHE_DIR"]).rglob("*.so"):
         library.unlink()
-    assert start().begin(), "its files are gone"
+    assert begins(), "its files are gone"
 
 
 def test_a_build_that_fails_is_a_line_and_the_next_start_tries_again(toolkit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +160,41 @@ def test_a_build_that_fails_is_a_line_and_the_next_start_tries_again(toolkit: Pa
     assert [name for name, _ in said["failed"]] == ["kv:512"]
     failing = start()
     assert failing.begin()
-    assert "; not kv:512: RuntimeError: " in str(failing.wait(300))
-    assert start().begin()
+    line = str(failing.wait(300))
+    assert line.startswith("0 of SGLang's CUDA modules were compiled ahead in "), line
+    assert "; not kv:512: RuntimeError: error: no such arch; not kv:1024: " in line, line
+    assert begins()
+
+
+def test_a_child_that_is_killed_leaves_no_process_and_no_lock(slow: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = [each for each in psutil.Process(slow.process.pid).children() if "sglang_gemma4.start.cuda_modules" in each.cmdline()]
+    assert len(workers) == 2
+    slow.process.kill()
+    # Its workers had what the answer is read from open too: with them left, this would take its whole time.
+    assert slow.answer(20) == "the process ended with status -9 and no answer"
+    assert psutil.wait_procs(workers, timeout=20)[1] == []
+    monkeypatch.setenv("SLOW", "0")
+    server = subprocess.run(
+        [sys.executable, "-c", ONE_MODULE], capture_output=True, text=True, timeout=50
+    )  # less than the lost build takes
+    assert "kvcache_512_512" in server.stdout, server.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("warning: unused\ncuda.cu(3): error: no such arch", "cuda.cu(3): error: no such arch"),
+        ("/usr/bin/ld: cannot find -lcudart", "/usr/bin/ld: cannot find -lcudart"),
+        ("sh: 1: nvcc: gone", "sh: 1: nvcc: gone"),
+    ],
+)
+def test_the_reason_is_the_compiler_s(words: str, expected: str) -> None:
+    assert cuda_modules.reason(RuntimeError(NINJA.format(words=words))) == f"RuntimeError: {expected}"
+
+
+def test_a_reason_of_another_kind() -> None:
+    assert cuda_modules.reason(ValueError("Dependency x is not registered.")) == "ValueError: Dependency x is not registered."
+    assert cuda_modules.reason(TimeoutError()) == "TimeoutError: "
 
 
 def test_without_a_compiler_nothing_is_begun(tmp_path: Path) -> None:
@@ -123,6 +209,27 @@ def test_modules_by_the_config(model: str, ranks: int, rows: list[int]) -> None:
     sizes = [kind.kv_heads * kind.dim * torch.bfloat16.itemsize for kind in kinds]
     assert cuda_modules.needed(sizes, torch.bfloat16, True) == [*(f"kv:{size}" for size in rows), "activation:bfloat16", "tree"]
     assert cuda_modules.needed([], torch.float16, False) == ["activation:float16"], "a quantised cache, no drafts"
+
+
+@pytest.mark.parametrize(("name", "rows"), [("tiny-e2b", [64, 128]), ("tiny-26b-a4b", [128]), ("tiny-31b", [128, 256])])
+def test_rows_of_the_tiny_models(name: str, rows: list[int]) -> None:
+    config = json.loads((checkpoints.SHIPPED / name / "config.json").read_text())
+    sizes = [kind.kv_heads * kind.dim * torch.bfloat16.itemsize for kind in kinds_of_config(config, 1)]
+    assert cuda_modules.needed(sizes, torch.bfloat16, False)[:-1] == [f"kv:{size}" for size in rows], "each size once"
+
+
+@pytest.mark.parametrize(
+    ("kv_cache_dtype", "expected"),
+    [("auto", 2), ("bf16", 2), ("bfloat16", 2), ("fp8_e4m3", 1), ("fp8_e5m2", 1), ("nvfp4", 0), *((name, 0) for name in formats.FORMATS)],
+)
+def test_rows_by_the_cache_s_type(kv_cache_dtype: str, expected: int) -> None:
+    assert cuda_modules.element(kv_cache_dtype, torch.bfloat16, {}) == expected
+
+
+def test_a_checkpoint_s_own_fp8_cache() -> None:
+    config = {"quantization_config": {"kv_cache_quant_algo": "FP8"}}
+    assert cuda_modules.element("auto", torch.bfloat16, config) == 1
+    assert cuda_modules.element("bfloat16", torch.bfloat16, config) == 2
 
 
 def test_marlin_s_modules_of_4_bit_weights() -> None:
