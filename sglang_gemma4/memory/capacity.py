@@ -36,6 +36,11 @@ class Card:
         return self.mib * MIB - reserve.CONTEXT
 
     @property
+    def hopper(self) -> bool:
+        """Whether it is taken for one of compute capability 9.0, by its memory."""
+        return 78 * 1024 <= self.mib < 160 * 1024
+
+    @property
     def chunk(self) -> int:
         """SGLang's --chunked-prefill-size by default (arg_groups/memory_hook.py:83-170)."""
         return 2048 if self.mib < 20 * 1024 else 4096 if self.mib < 60 * 1024 else 8192 if self.mib < 160 * 1024 else 16_384
@@ -102,7 +107,7 @@ class Need:
     """Bytes that a model takes: ``weights`` with buffers, ``towers``, ``draft``, and KV of one token in its full and sliding layers.
 
     ``all_*`` counts every decoder layer, as stock does; ``own_*`` those that own their KV. ``full_layer`` is one full layer's.
-    ``text`` and ``vision`` are transformers' configs.
+    ``text`` and ``vision`` are transformers' configs. ``written_out``: where a layer's 4-bit experts are written out on Hopper.
     """
 
     weights: float
@@ -118,6 +123,7 @@ class Need:
     draft_layers: int
     text: Any = field(repr=False, compare=False)
     vision: Any = field(repr=False, compare=False)
+    written_out: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -182,7 +188,15 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
         draft_layers=len(draft["text_config"]["layer_types"]),
         text=text,
         vision=transformers.Gemma4Config(vision_config=config["vision_config"]).vision_config,
+        written_out=_written_out(text, form) / tp,
     )
+
+
+def _written_out(text: Any, form: Format | None) -> float:
+    """Bytes for the larger product of a layer's experts in bfloat16 (``kernels/experts/written_out.py``)."""
+    if form is None or form.weights["num_bits"] != 4 or not text.enable_moe_block:
+        return 0.0
+    return 4.0 * int(text.num_experts * text.moe_intermediate_size * text.hidden_size)
 
 
 def _weights(parameters: dict[str, int], text: Any, form: Format | None) -> float:
@@ -221,6 +235,8 @@ def budget(needed: Need, where: Card, server: Server, fraction: float, *, packag
     ``reserved``: with ``SGLANG_GEMMA4_RESERVE_GIB``, under which the feature pool counts once.
     """
     left = fraction * where.free - needed.weights - (needed.draft if server.mtp else 0)
+    if package and where.hopper:
+        left -= needed.written_out
     if server.images:
         left -= needed.towers + IMAGE_CACHE
         if package and server.on_card and server.tp == 1:

@@ -39,3 +39,21 @@ def prefill_from_forty_tokens() -> None:
     from sglang_gemma4.models.layers import expert_layers
 
     expert_layers.PREFILL_LEAST = 40
+
+
+def prefill_of_groups_from_forty_tokens() -> None:
+    """The same of 4-bit experts; each room that is taken for weights to be written out is a line on the log."""
+    from sglang_gemma4.models.layers import expert_layers
+
+    layers: Any = expert_layers
+    layers.PREFILL_LEAST_OF_GROUPED, layers.GROUPED_MOST = 40, 39
+    original, seen = layers.shared_room, set[int]()
+
+    def announced(numbers: int, *given: Any) -> Any:
+        room = original(numbers, *given)
+        if room.data_ptr() not in seen:
+            seen.add(room.data_ptr())
+            print(f"A ROOM of {numbers} numbers", flush=True)
+        return room
+
+    layers.shared_room = announced

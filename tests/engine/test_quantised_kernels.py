@@ -11,20 +11,23 @@ from tests.engine.test_oracle import MTP
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(6 + 20 * n))] for n in range(3)]
 """6, 26 and 46 tokens: the prefill is for SGLang's products and our grouped experts, the steps for ours."""
+SHORT = [[2, *((11 * i) % 700 + 300 for i in range(25))]]
+"""A prefill for grouped experts where the others are for those of a chunk."""
 LAYERS = 6
-OURS = ("few_row_linear", "few_token_experts", "grouped_experts", "router_choice")
+OURS = ("few_row_linear", "few_token_experts", "grouped_experts", "prefill_experts", "router_choice")
 
 
-def serve(nursery: Nursery, folder: Path, name: str, ours: bool, form: str = "fp8-dynamic") -> list[Output]:
+def serve(nursery: Nursery, folder: Path, name: str, ours: bool, form: str = "fp8-dynamic", more: str = "") -> list[Output]:
     if not folder.exists():
         checkpoints.write(name, str(folder), quantised=form)
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{folder}-assistant"}
     env = {
         **without("qkv_rope", "kv_write", "draft_argmax", *([] if ours else OURS)),
         "SGLANG_GEMMA4_FEW_ROW_LINEAR": "1",
-        "TEST_SABOTAGE": "quantised_layers:install expert_counter:install",
+        "TEST_SABOTAGE": f"quantised_layers:install expert_counter:install{more}",
     }
-    return nursery.run(folder, [Group(PROMPTS, {"max_new_tokens": 12}, logprobs=True)], env=env, time_limit=500, **options)[0]
+    groups = [Group(prompts, {"max_new_tokens": 12}, logprobs=True) for prompts in ([PROMPTS, SHORT] if more else [PROMPTS])]
+    return [answer for group in nursery.run(folder, groups, env=env, time_limit=500, **options) for answer in group]
 
 
 def test_same_tokens_as_dequantised(interpreting: Nursery, tmp_path: Path) -> None:
@@ -46,8 +49,12 @@ def test_same_tokens_as_dequantised(interpreting: Nursery, tmp_path: Path) -> No
 
 
 def test_four_bit_experts(interpreting: Nursery, tmp_path: Path) -> None:
-    ours, plain = (serve(interpreting, tmp_path / "model", "tiny-26b-a4b", each, "w4a16-g32") for each in (True, False))
+    """The longest prompt's weights are written out, in memory that six layers share."""
+    more = " expert_counter:prefill_of_groups_from_forty_tokens"
+    ours, plain = (serve(interpreting, tmp_path / "model", "tiny-26b-a4b", each, "w4a16-g32", more) for each in (True, False))
     log = ours[0].log
+    assert log.count("EXPERTS by prefill_experts") == LAYERS
+    assert log.count("A ROOM of ") == 1
     assert log.count("EXPERTS by few_token_experts") == log.count("A ROUTER chose") == LAYERS
     assert log.count("EXPERTS by grouped_experts") == LAYERS
     assert "SGLang's kernels compute the experts" not in log

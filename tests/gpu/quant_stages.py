@@ -22,6 +22,7 @@ POOL = "--max-total-tokens=66000 --swa-full-tokens-ratio=1.0 --mem-fraction-stat
 """For 80 requests of 780 tokens: 14 GiB."""
 PAIR = f"{ONE} --max-total-tokens=33000 --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.97 --sleep-on-idle"
 """Two engines of 27 GiB of weights with 7 GiB of KV each."""
+SERVE = f"{COMMON} --context-length=16384 --max-running-requests=64 --mem-fraction-static=0.85"
 G = "SGLANG_GEMMA4"
 DRAFT = "--speculative-draft-model-quantization=unquant"
 FIXED = f"--arm fixed:stock,mtp,{DRAFT},{G}_MODEL_FIXES=1,{G}_CONFIGS=1"
@@ -71,10 +72,12 @@ STAGES: tuple[Stage, ...] = (
           f"{off('groups', 'grouped_experts')} {off('overlap', 'dense_beside_experts')} --batches 1,8,32,80 --step-tokens 300,80 "
           "--repetitions 3", PAIR),
     sweep("int4-experts", 300, "4-bit experts against SGLang's Triton and Marlin and ours of bfloat16", "experts-int4"),
-    sweep("int4-chunk", 120, "the same of a prefill: whether Triton's or Marlin's", "experts-int4 --tokens 2048 8192 --ways SGLang"),
+    sweep("int4-prefill", 200, "the same of a prefill chunk: from where writing out pays, and Marlin's", "experts-int4-prefill"),
     sweep("int4-experts-tiles", 150, "their tiles", "experts-int4 --tokens 4 32 320 --tune 30"),
     steps("int4-steps", 580, "README: steps with MTP of 4 bits, stock's kernels beside", f"{INT4} {FIXED} {PACKAGE} {STEPS}",
           f"{ONE} {POOL}"),
+    steps("int4-serve", 580, "README: a server of 4 bits, its prefills with weights written out and by SGLang's kernels",
+          f"{INT4} {off('written', 'prefill_experts')} {PACKAGE} --workload prefill,mix,32x1000/200 --rounds 1 --repetitions 3", SERVE),
     steps("fp8-online", 580, "the same of --quantization fp8",
           f"{STOCK.replace(DRAFT, f'{DRAFT},{ONLINE}')} {PACKAGE.replace(DRAFT, f'{DRAFT},{ONLINE}')} {STEPS}",
           f"{ONE} {POOL}"),

@@ -9,7 +9,9 @@ from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear,
 from sglang_gemma4.kernels.experts import few_token_experts as few
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, expert_routing
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
+from sglang_gemma4.kernels.experts.written_out import room_for, write_out
 from sglang_gemma4.kernels.weights import FP8, Grouped, Scaled, Weight, dequantised, scaled
+from sglang_gemma4.models.layers.expert_layers import many_token_experts
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 
@@ -127,6 +129,38 @@ def test_experts(experts: tuple[Weight, Weight], tokens: int, dropped: float) ->
         found = few.few_token_experts(x, *experts, shares, ids, done)
         assert off_by(found, reference) < EXPERTS_NORM
         assert not done.any()
+
+
+@pytest.mark.parametrize("group", [32, 64])
+def test_weights_written_out(group: int) -> None:
+    """Each number as dequantised and rounded once; nothing behind them."""
+    weight = grouped_weight(5, 96, 704 if group == 32 else HIDDEN, group=group)
+    room = torch.full((room_for(weight) + 8,), float("nan"), device="cuda", dtype=torch.bfloat16)
+    assert torch.equal(write_out(weight, room), dequantised(weight).bfloat16())
+    assert room[-8:].isnan().all()
+
+
+@pytest.mark.parametrize("tokens", [321, 1024, 3000])
+def test_experts_of_a_chunk(tokens: int) -> None:
+    """4 bits, by SGLang's alignment as in a server, and the same bits as of a checkpoint in bfloat16; in a graph too."""
+    torch.manual_seed(tokens)
+    w13, w2 = grouped_weight(EXPERTS, 2 * INNER, HIDDEN, group=32), grouped_weight(EXPERTS, HIDDEN, INNER, group=32)
+    x = torch.randn(tokens, HIDDEN, device="cuda").bfloat16()
+    ids = torch.rand(tokens, EXPERTS, device="cuda").topk(TOPK).indices.int().contiguous()
+    shares = torch.rand(tokens, TOPK, device="cuda")
+    room = torch.full((room_for(w13, w2),), float("nan"), device="cuda", dtype=torch.bfloat16)
+    found = many_token_experts(x, w13, w2, shares, ids, room)
+    assert off_by(found, expected(x, w13, w2, shares, ids)) < EXPERTS_NORM
+    assert torch.equal(found, many_token_experts(x, dequantised(w13).bfloat16(), dequantised(w2).bfloat16(), shares, ids))
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        out = many_token_experts(x, w13, w2, shares, ids, room)
+    for _ in range(5):
+        x.normal_()
+        room.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(out, many_token_experts(x, w13, w2, shares, ids, room))
 
 
 def test_a_graph_follows_its_inputs(experts: tuple[Weight, Weight]) -> None:

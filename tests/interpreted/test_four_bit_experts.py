@@ -10,7 +10,9 @@ from sglang_gemma4.kernels.experts import gated_experts as gated
 from sglang_gemma4.kernels.experts.four_bits import by_place, by_place_reference
 from sglang_gemma4.kernels.experts.gated_experts import Tile
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
-from sglang_gemma4.kernels.weights import Grouped, dequantised
+from sglang_gemma4.kernels.experts.prefill_experts import PrefillTile, prefill_experts
+from sglang_gemma4.kernels.experts.written_out import WORDS, room_for, write_out
+from sglang_gemma4.kernels.weights import Grouped, dequantised, scaled
 
 TOLERANCE = 1e-5
 
@@ -66,6 +68,63 @@ def test_experts(shape: tuple[int, int, int, int, int], group: int, tile: Tile |
         assert not done.any()
     found = grouped_experts(x, w13, w2, shares, ids, tiles=None if tile is None else (16, tile, tile))
     torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize(("shape", "group"), [((1, 3, 64), 32), ((2, 5, 256), 128), ((3, 7, 8 * WORDS // 4), 64)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_weight_written_out(shape: tuple[int, ...], group: int, dtype: torch.dtype) -> None:
+    """Each number once, rounded once; nothing behind it. In bfloat16 on a card: the interpreter cuts numbers off instead of rounding."""
+    weight = weight_of(*shape, group=group)
+    weight = Grouped(weight.levels, weight.scale.to(dtype))
+    room = torch.full((room_for(weight) + 3,), torch.nan, dtype=dtype)
+    assert torch.equal(write_out(weight, room), dequantised(weight).to(dtype))
+    assert room[-3:].isnan().all()
+    plain = torch.ones(2, 3, 4)
+    assert write_out(plain, room) is plain
+
+
+def test_room() -> None:
+    weight, plain = weight_of(2, 3, 64), torch.ones(9, 9, 64)
+    assert (room_for(weight, plain), room_for(plain)) == (384, 0)
+    with pytest.raises(ValueError, match=r"room for 383 numbers; a weight of \(2, 3, 64\) needs 384"):
+        write_out(weight, torch.empty(383))
+    with pytest.raises(ValueError, match="needs 384 in one dimension"):
+        write_out(weight, torch.empty(2, 200))
+    with pytest.raises(ValueError, match="fp8"):
+        write_out(scaled(torch.zeros(2, 4, 16, dtype=torch.float8_e4m3fn), torch.ones(2, 4)), torch.empty(128))
+
+
+FIRST, SECOND = PrefillTile(16, 32, 4, 2), PrefillTile(32, 16, 4, 2, group=2)
+
+
+@pytest.mark.parametrize("tma", [False, True])
+@pytest.mark.parametrize(("shape", "group"), [((40, 4, 6, 64, 64), 32), ((20, 2, 3, 128, 32), 32), ((33, 3, 5, 128, 128), 128)], ids=str)
+def test_a_chunk_s_experts(shape: tuple[int, int, int, int, int], group: int, tma: bool) -> None:
+    """Both products through one room, which holds the larger one's weights and nonsense before each call."""
+    tokens, topk, experts, hidden, inner = shape
+    torch.manual_seed(tokens)
+    x, shares = torch.randn(tokens, hidden), torch.rand(tokens, topk)
+    ids = torch.rand(tokens, experts).topk(topk).indices.int()
+    ids[torch.rand(ids.shape) < 0.2] = -1
+    w13, w2 = weight_of(experts, 2 * inner, hidden, group=group), weight_of(experts, hidden, inner, group=min(group, inner))
+    expected = few.few_token_experts_reference(x, w13, w2, shares, ids)
+    room = torch.full((room_for(w13, w2),), torch.nan)
+    for _ in range(2):
+        found = prefill_experts(x, w13, w2, shares, ids, tiles=(32, FIRST, SECOND), tma=tma, room=room)
+        torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=TOLERANCE)
+    assert torch.equal(found, prefill_experts(x, w13, w2, shares, ids, tiles=(32, FIRST, SECOND), tma=tma))
+    plain = prefill_experts(x, dequantised(w13), dequantised(w2), shares, ids, tiles=(32, FIRST, SECOND), tma=tma)
+    assert torch.equal(found, plain), "the same numbers as of a dequantised checkpoint"
+
+
+def test_what_a_chunk_s_experts_do_not_take() -> None:
+    x, shares, ids = torch.randn(2, 64), torch.rand(2, 1), torch.zeros(2, 1, dtype=torch.int32)
+    w13, w2 = weight_of(1, 64, 64), weight_of(1, 64, 32)
+    with pytest.raises(ValueError, match=r"room of torch\.bfloat16 for x of torch\.float32"):
+        prefill_experts(x, w13, w2, shares, ids, room=torch.empty(9999, dtype=torch.bfloat16))
+    fp8 = scaled(torch.zeros(1, 64, 64, dtype=torch.float8_e4m3fn), torch.ones(1, 64))
+    with pytest.raises(ValueError, match="fp8 experts of so many tokens"):
+        prefill_experts(x, fp8, w2, shares, ids)
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,20 @@ def test_formats_take_their_bytes() -> None:
         capacity.need("26b-a4b", form=FORMATS["w4a16-g128"])
 
 
+def test_on_hopper_the_package_keeps_room_for_a_layer_s_four_bit_experts() -> None:
+    """128 experts' gate and up in bfloat16, 0.95 GiB; stock and older cards keep none."""
+    needed = capacity.need("26b-a4b", form=FORMATS["w4a16-g32"])
+    server = Server(mtp=True, images=False)
+    kept = {
+        name: capacity.budget(needed, capacity.CARDS[name], server, 0.85, package=False)
+        - capacity.budget(needed, capacity.CARDS[name], server, 0.85)
+        for name in capacity.CARDS
+    }
+    assert kept == {"24 GB": 0, "32 GB": 0, "48 GB": 0, "80 GB": 128 * 2 * 704 * 2816 * 2, "141 GB": 128 * 2 * 704 * 2816 * 2}
+    assert capacity.need("26b-a4b", tp=2, form=FORMATS["w4a16-g32"]).written_out == 128 * 704 * 2816 * 2
+    assert capacity.need("31b", form=FORMATS["w4a16-g128"]).written_out == capacity.need("26b-a4b").written_out == 0
+
+
 def test_a_row_for_each_format_that_divides_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--card", "32", "--mtp", "yes", "--mem-fraction-static", "0.85", "--language-model-only", "--quantization"]
     assert cli.main(["capacity", "26b-a4b", *words, "all"]) == 0

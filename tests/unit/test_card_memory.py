@@ -157,7 +157,9 @@ def test_experts_of_four_bits(laid_out: Card) -> None:
         Grouped(torch.empty(EXPERTS, outputs, width // 2, dtype=torch.uint8), empty(EXPERTS, outputs, width // 32))
         for outputs, width in ((2 * INNER, HIDDEN), (HIDDEN, INNER))
     )
-    few_and_grouped(w13, w2)
+    weights, ids = few_and_grouped(w13, w2)
+    if laid_out == CARDS["H200"].card:
+        prefill_experts.prefill_experts(empty(320, HIDDEN), w13, w2, weights, ids, room=empty(EXPERTS * 2 * INNER * HIDDEN))
 
 
 @every_card

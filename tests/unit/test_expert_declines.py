@@ -1,5 +1,6 @@
 """Batches that our experts' kernels do not take go to what stood there before, with one log line."""
 
+import gc
 import importlib
 import logging
 from types import SimpleNamespace
@@ -10,6 +11,8 @@ import torch
 from sglang.srt.layers.moe.token_dispatcher.base import DispatchOutputFormat
 from sglang.srt.layers.moe.topk import StandardTopKOutput
 from sglang.srt.layers.moe.utils import MoeRunnerBackend
+from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsFusedMoEMethod
+from sglang.srt.layers.quantization.compressed_tensors.schemes import CompressedTensorsWNA16TritonMoE
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
 
 from sglang_gemma4 import patching
@@ -253,6 +256,47 @@ def test_a_chunk_that_is_not_taken(caplog: pytest.LogCaptureFixture) -> None:
     expert_layers.take_many(layer, "gelu_pytorch_tanh")
     assert layer.run_moe_core(batch(hidden_states=torch.zeros(1024, HIDDEN))) == "SGLang's"
     assert patching._outcomes["prefill_experts"].notes == ["SGLang's kernels compute the experts: Triton does not run on cpu"]
+
+
+def four_bits() -> Any:
+    """A ``FusedMoE`` of 4-bit experts before it is loaded: words ``[experts, inputs / 8, outputs]``."""
+    scheme: Any = object.__new__(CompressedTensorsWNA16TritonMoE)
+    vars(scheme).update(num_bits=4, sym=True, actorder=None, group_size=32)
+    method = object.__new__(CompressedTensorsFusedMoEMethod)
+    packed = {
+        "w13_weight_packed": torch.zeros(EXPERTS, HIDDEN // 8, 2 * INNER, dtype=torch.int32),
+        "w2_weight_packed": torch.zeros(EXPERTS, INNER // 8, HIDDEN, dtype=torch.int32),
+        "w13_weight_scale": torch.zeros(EXPERTS, HIDDEN // 32, 2 * INNER, dtype=torch.bfloat16),
+    }
+    return layer_with(quant_method=method, scheme=scheme, **packed)
+
+
+def test_room_for_four_bits_is_taken_once_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # past the device
+    layers = [four_bits() for _ in range(3)]
+    for layer in layers:
+        expert_layers.take_many(layer, "gelu_pytorch_tanh")
+    room = layers[0].run_moe_core.room
+    assert (room.numel(), room.dtype) == (EXPERTS * 2 * INNER * HIDDEN, torch.bfloat16)
+    assert all(layer.run_moe_core.room is room for layer in layers)
+    assert layers[0].run_moe_core.least == 321
+    found = len(expert_layers._ROOMS)
+    del layers, layer, room
+    gc.collect()
+    assert len(expert_layers._ROOMS) == found - 1
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_no_room_is_taken_where_nothing_is_written_out(older: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if older:
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        monkeypatch.setattr(expert_layers, "reason_against_card", lambda device: "the card's compute capability is 8.9")
+    layer = four_bits()
+    expert_layers.take_many(layer, "gelu_pytorch_tanh")
+    assert layer.run_moe_core.room is None
+    plain = layer_with()
+    expert_layers.take_many(plain, "gelu_pytorch_tanh")
+    assert (plain.run_moe_core.room, plain.run_moe_core.least) == (None, 1024)
 
 
 def test_sglang_s_alignment_is_read_as_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

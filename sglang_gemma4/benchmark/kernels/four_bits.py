@@ -1,4 +1,4 @@
-"""A case of 4-bit experts: SGLang's Triton and Marlin launches beside ours, and ours of bfloat16."""
+"""Cases of 4-bit experts: SGLang's Triton and Marlin launches beside ours, and ours of bfloat16."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,11 +8,14 @@ import torch
 
 from sglang_gemma4.benchmark.kernels import expert_products as products
 from sglang_gemma4.benchmark.kernels.expert_products import Routing
-from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row
+from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, lazily
 from sglang_gemma4.benchmark.kernels.layers import activation
 from sglang_gemma4.benchmark.kernels.quantised import layer_of
 from sglang_gemma4.benchmark.kernels.timer import Call
-from sglang_gemma4.kernels.weights import Grouped
+from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
+from sglang_gemma4.kernels.experts.prefill_experts import prefill_experts
+from sglang_gemma4.kernels.experts.written_out import room_for, write_out
+from sglang_gemma4.kernels.weights import Grouped, Weight
 
 GROUP = 32
 """Of 26B-A4B's experts: 704 inputs are no multiple of 128."""
@@ -101,6 +104,40 @@ def layer(place: Place, tokens: int) -> Row:
     return layer_of(place, tokens, w13, w2, {name: partial(make, w13=w13, w2=w2) for name, make in theirs.items()})
 
 
+def chunk(place: Place, tokens: int) -> Row:
+    """A layer's experts in a prefill chunk: the floor is of products in bfloat16, so it says what writing out costs."""
+    w13, w2 = made(place)
+    experts, _, hidden = w13.shape
+    x, topk = place.rand(tokens, hidden), place.pick(products.TOPK, 2)
+    routed = products.routing(tokens, place.seed, place.device, experts, topk)
+    room = torch.empty(room_for(w13, w2), dtype=place.dtype, device=place.device)
+    cuda = place.device == "cuda"
+
+    def compute(first: Weight, second: Weight) -> torch.Tensor:
+        from sglang_gemma4.models.layers.expert_layers import many_token_experts
+
+        return (many_token_experts if cuda else prefill_experts)(x, first, second, *routed, room=room)
+
+    def both_written() -> None:
+        write_out(w13, room)
+        write_out(w2, room)
+
+    def of_bfloat16() -> Call:
+        plain = products.experts_of(place)
+        return partial(compute, plain.up, plain.down)
+
+    ways: dict[str, Callable[[], object]] = {
+        "SGLang, Triton": lazily(lambda: by_triton(x, w13, w2, lambda: routed)),
+        "SGLang, Marlin": lazily(lambda: by_marlin(x, w13, w2, lambda: routed)),
+        "ours of few rows": lambda: grouped_experts(x, w13, w2, *routed),
+        "ours of bfloat16": lazily(of_bfloat16),
+        "ours": partial(compute, w13, w2),
+        "writing out alone": both_written,
+    }
+    work = [products.work(tokens, down) for down in (False, True)]
+    return Row(ways, sum(moved for moved, _ in work), sum(flops for _, flops in work))
+
+
 CASES = (
     Case(
         "experts-int4",
@@ -108,6 +145,16 @@ CASES = (
         "bfloat16, ours; floor: the chosen experts read once",
         {"tokens": (1, 4, 8, 16, 32, 64, 128, 320)},
         layer,
+        {"tokens": (3, 20)},
+        sets=products.ROUTINGS,
+        alike=False,
+    ),
+    Case(
+        "experts-int4-prefill",
+        "a layer's 4-bit experts in a prefill chunk, routed already: SGLang's Triton launches (with gelu), its Marlin ones (silu), our "
+        "kernels of few rows, ours of bfloat16, ours, which write the weights out first, and that alone; floor: of bfloat16",
+        {"tokens": (128, 256, 384, 512, 1024, 2048, 8192)},
+        chunk,
         {"tokens": (3, 20)},
         sets=products.ROUTINGS,
         alike=False,

@@ -4,16 +4,18 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
 from sglang_gemma4.kernels.card import reason_against_device
 from sglang_gemma4.kernels.experts import expert_routing, few_token_experts
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
+from sglang_gemma4.kernels.experts.four_bits import PLACES
 from sglang_gemma4.kernels.experts.gated_experts import reason_against
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.experts.prefill_experts import prefill_experts, reason_against_card, tiles_for
-from sglang_gemma4.kernels.weights import Weight, levels_of
+from sglang_gemma4.kernels.weights import Weight
 from sglang_gemma4.models import derived
 from sglang_gemma4.models.layers import weight_formats
 from sglang_gemma4.patching import takes
@@ -27,6 +29,10 @@ GROUPED_LEAST_OF_QUANTISED = 17
 measurement: ``python -m sglang_gemma4.benchmark.kernels experts-fp8`` and ``experts-int4``."""
 PREFILL_LEAST = 1024
 """Fewest tokens of ``prefill_experts``; not measured below."""
+PREFILL_LEAST_OF_GROUPED = GROUPED_MOST + 1
+"""Fewest of 4-bit experts: SGLang's Triton kernel takes 111 µs a token in all layers (``runs/2026-11-25-26b-h100-int4``), 36 ms for so
+many, and by the bytes writing all weights out takes 19, reading them once 15. To be corrected by a measurement: ``python -m
+sglang_gemma4.benchmark.kernels experts-int4-prefill``."""
 
 
 class ExpertKernels:
@@ -211,15 +217,52 @@ def aligned_blocks(ids: torch.Tensor, experts: int, size: int) -> Blocks:
     return Blocks(known[:most], rows[: most * size].view(most, size), padded // size)
 
 
-def many_token_experts(x: torch.Tensor, w13: Weight, w2: Weight, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """``prefill_experts`` with blocks from SGLang's kernels, or from ours where they are interpreted; experts are plain."""
+def many_token_experts(
+    x: torch.Tensor, w13: Weight, w2: Weight, weights: torch.Tensor, ids: torch.Tensor, room: torch.Tensor | None = None
+) -> torch.Tensor:
+    """``prefill_experts`` with blocks from SGLang's kernels, or from ours where they are interpreted."""
     tiles = tiles_for(x.dtype)
     blocks = aligned_blocks(ids, w13.shape[0], tiles[0]) if ids.is_cuda else None
-    return prefill_experts(x, levels_of(w13), levels_of(w2), weights, ids, blocks, tiles)
+    return prefill_experts(x, w13, w2, weights, ids, blocks, tiles, room=room)
+
+
+class ManyTokenExperts(ExpertKernels):
+    """The experts of a ``FusedMoE`` in a prefill chunk.
+
+    Of 4-bit experts each product's weights are written out first, into memory that all layers of a model share: it is taken with the
+    weights, so that KV pools are sized for what it leaves.
+    """
+
+    def __init__(self, layer: Any, activation: str) -> None:
+        grouped = weight_formats.experts_problem(layer) is None and weight_formats.experts_are_grouped(layer)
+        least = PREFILL_LEAST_OF_GROUPED if grouped else PREFILL_LEAST
+        super().__init__("prefill_experts", layer, activation, self.compute, least, sys.maxsize, reason_against_card, quantised=grouped)
+        packed = layer.w13_weight_packed if grouped else None
+        self.room: torch.Tensor | None = None
+        if packed is not None and (reason_against_device(packed.device) or reason_against_card(packed.device)) is None:
+            numbers = PLACES * max(packed.numel(), layer.w2_weight_packed.numel())
+            self.room = shared_room(numbers, layer.w13_weight_scale.dtype, packed.device)
+
+    def compute(self, x: torch.Tensor, w13: Weight, w2: Weight, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """The weighted sum of each token's experts, ``[tokens, hidden]``."""
+        return many_token_experts(x, w13, w2, weights, ids, self.room)
+
+
+def shared_room(numbers: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Uninitialised ``[numbers]``: the same memory for all layers that ask for it, as long as one of them is alive.
+
+    Layers use it one after the other, on the stream of their step.
+    """
+    key = (numbers, dtype, device)
+    room = _ROOMS.get(key)
+    if room is None:
+        _ROOMS[key] = room = torch.empty(numbers, dtype=dtype, device=device)
+    return room
+
+
+_ROOMS: WeakValueDictionary[tuple[int, torch.dtype, torch.device], torch.Tensor] = WeakValueDictionary()
 
 
 def take_many(layer: Any, activation: str) -> None:
-    """Take batches of 1,024 tokens and more of this ``FusedMoE``: prefill chunks."""
-    layer.run_moe_core = ExpertKernels(
-        "prefill_experts", layer, activation, many_token_experts, PREFILL_LEAST, sys.maxsize, reason_against_card, quantised=False
-    )
+    """Take prefill chunks of this ``FusedMoE``: batches of 1,024 tokens and more, of 4-bit experts those of 321 and more."""
+    layer.run_moe_core = ManyTokenExperts(layer, activation)

@@ -106,12 +106,17 @@ def experts_weights(layer: Any) -> tuple[Weight, Weight]:
     """A loaded ``FusedMoE``'s two products; for a layer without :func:`experts_problem`."""
     if is_plain(layer):
         return layer.w13_weight, layer.w2_weight
-    if type(getattr(layer, "scheme", None)) is CompressedTensorsWNA16TritonMoE:
+    if experts_are_grouped(layer):
         return (
             Grouped(layer.w13_weight_packed.data, layer.w13_weight_scale.data),
             Grouped(layer.w2_weight_packed.data, layer.w2_weight_scale.data),
         )
     return scaled(layer.w13_weight.data, layer.w13_weight_scale.data), scaled(layer.w2_weight.data, layer.w2_weight_scale.data)
+
+
+def experts_are_grouped(layer: Any) -> bool:
+    """Whether a ``FusedMoE`` without :func:`experts_problem` has 4-bit weights; may be asked before they are loaded."""
+    return type(getattr(layer, "scheme", None)) is CompressedTensorsWNA16TritonMoE
 
 
 def backend_problem(layer: Any) -> str | None:

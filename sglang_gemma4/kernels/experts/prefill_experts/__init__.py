@@ -3,6 +3,7 @@
 An expert has tens to thousands of rows here, so both products are bound by arithmetic and its inputs, not by reading weights. Gate and up
 are one product of twice the columns. Its result lies in the order of the blocks, so that it can be loaded through tensor descriptors
 (Hopper's TMA), as the weights of both products are. Of an expert's last block only half is computed if at most half of it is filled.
+4-bit weights are written out before each product (:mod:`~sglang_gemma4.kernels.experts.written_out`).
 """
 
 import functools
@@ -19,6 +20,8 @@ from sglang_gemma4.kernels.experts.expert_blocks import Blocks, expert_blocks
 from sglang_gemma4.kernels.experts.gated_experts import reason_against
 from sglang_gemma4.kernels.experts.grouped_experts import sum_of_rows
 from sglang_gemma4.kernels.experts.prefill_experts.kernels import down_rows_kernel, gate_and_up_kernel
+from sglang_gemma4.kernels.experts.written_out import place_of, room_for, write_out
+from sglang_gemma4.kernels.weights import Scaled, Weight
 
 ALIGNMENT = 16
 """Bytes: a tensor's start and strides must be multiples of it to be loaded through a descriptor."""
@@ -143,15 +146,17 @@ def down(h: torch.Tensor, w2: torch.Tensor, rows: int, blocks: Blocks, tile: Pre
 
 def prefill_experts(
     x: torch.Tensor,
-    w13: torch.Tensor,
-    w2: torch.Tensor,
+    w13: Weight,
+    w2: Weight,
     weights: torch.Tensor,
     ids: torch.Tensor,
     blocks: Blocks | None = None,
     tiles: Tiles | None = None,
     tma: bool | None = None,
+    room: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The weighted sum of each token's experts, ``[tokens, hidden]`` in x's dtype; arguments as ``few_token_experts`` has, any tokens.
+    """The weighted sum of each token's experts, ``[tokens, hidden]`` in x's dtype; arguments as ``few_token_experts`` has, any tokens,
+    no fp8.
 
     Its reference is ``few_token_experts_reference``. The host does not wait for the device. Rows may lie in any order in an expert's
     blocks, empty places last: each row's sums are its own, so the result is the same every time.
@@ -161,21 +166,28 @@ def prefill_experts(
             them, which is slow for tens of thousands of rows, since each of its programs counts them all.
         tiles: rows a block and the tiles of the two products; None: :func:`tiles_for` their dtype.
         tma: whether weights and the activation are loaded through descriptors; None: where :func:`reason_against_descriptors` has none.
+        room: of x's dtype, for as many numbers as ``room_for`` says, where 4-bit weights are written out; None: it is allocated.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernels do not take.
     """
     reason = reason_against(x, w13, w2, weights, ids)
     size, first, second = tiles or tiles_for(x.dtype)
+    if reason is None and (isinstance(w13, Scaled) or isinstance(w2, Scaled)):
+        reason = "fp8 experts of so many tokens are SGLang's"
     if reason is None and blocks is not None and blocks.row.shape[1:] != (size,):
         reason = f"rows lie in blocks {tuple(blocks.row.shape)}; the tiles take {size} a block"
+    if reason is None and room is not None and room.dtype != x.dtype:
+        reason = f"room of {room.dtype} for x of {x.dtype}"
     if reason:
         raise ValueError(reason)
     if x.shape[0] == 0:
         return torch.empty_like(x)
     if blocks is None:
         blocks = expert_blocks(ids, w13.shape[0], size)
+    if room is None:
+        room = torch.empty(room_for(w13, w2), dtype=x.dtype, device=x.device)
     if tma is None:
-        tma = reason_against_descriptors(w13, w2) is None
-    h = gate_and_up(x, w13, weights, ids, blocks, first, tma)
-    return sum_of_rows(down(h, w2, ids.numel(), blocks, second, tma), ids, SUM_COLUMNS)
+        tma = reason_against_descriptors(place_of(w13, room), place_of(w2, room)) is None
+    h = gate_and_up(x, write_out(w13, room), weights, ids, blocks, first, tma)
+    return sum_of_rows(down(h, write_out(w2, room), ids.numel(), blocks, second, tma), ids, SUM_COLUMNS)

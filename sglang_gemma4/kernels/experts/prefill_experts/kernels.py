@@ -97,7 +97,7 @@ def gate_and_up_kernel(  # type: ignore[no-untyped-def]
     TMA: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    await_inputs(PDL)
+    await_inputs(PDL)  # before weights are read too: they may be what the launch before writes out
     COLUMN_TILES: tl.constexpr = (INNER + COLUMNS - 1) // COLUMNS  # noqa: N806
     blocks = tl.load(count_ptr)
     for place in tl.range(tl.program_id(0), blocks * COLUMN_TILES, tl.num_programs(0), flatten=AHEAD):
@@ -191,7 +191,7 @@ def down_rows_kernel(  # type: ignore[no-untyped-def]
     TMA: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    await_inputs(PDL)
+    await_inputs(PDL)  # before weights are read too: they may be what the launch before writes out
     COLUMN_TILES: tl.constexpr = (HIDDEN + COLUMNS - 1) // COLUMNS  # noqa: N806
     blocks = tl.load(count_ptr)
     for place in tl.range(tl.program_id(0), blocks * COLUMN_TILES, tl.num_programs(0), flatten=AHEAD):

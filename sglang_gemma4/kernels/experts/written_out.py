@@ -1,0 +1,74 @@
+"""4-bit weights as numbers of the activation's type in memory, for products of so many rows that arithmetic binds.
+
+A prefill chunk multiplies each weight with tens to thousands of rows. Converting it anew for every block of them costs more than writing
+it once: of 26B-A4B's experts a layer's levels are 0.4 GB, its numbers 1.5, which is 0.6 ms of an H100's memory, where SGLang's Triton
+kernel, which converts in its loop, takes 30 ms for 8,192 tokens (``runs/2026-11-25-26b-h100-int4``). A weight is rounded once, as the
+kernels of few rows round it and as a dequantised checkpoint is.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
+from sglang_gemma4.kernels.weights import Grouped, Weight, levels_of, words_in_group
+
+WORDS = 512
+"""Words a program converts; eight numbers each."""
+
+
+@triton.jit
+def _write_out_kernel(words_ptr, scale_ptr, out_ptr, words, GROUP: tl.constexpr, WORDS: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
+    # The product before reads what is written here.
+    await_inputs(PDL)
+    word = tl.program_id(0).to(tl.int64) * WORDS + tl.arange(0, WORDS)
+    inside = word < words
+    levels = tl.load(words_ptr + word, mask=inside, other=0)
+    scale = tl.load(scale_ptr + word // GROUP, mask=inside, other=0.0).to(tl.float32)
+    place = tl.arange(0, 8)
+    values = ((levels[:, None] >> (4 * place)[None, :]) & 15) - 8
+    numbers = (values.to(tl.float32) * scale[:, None]).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + word[:, None] * 8 + place[None, :], numbers, mask=inside[:, None])
+
+
+def room_for(*weights: Weight) -> int:
+    """Numbers of the largest of these that is in 4 bits, which is what they need one after the other; 0 where none is."""
+    return max((weight.shape.numel() for weight in weights if isinstance(weight, Grouped)), default=0)
+
+
+def place_of(weight: Weight, room: torch.Tensor) -> torch.Tensor:
+    """Where :func:`write_out` writes a weight, of its shape; an unquantised weight itself.
+
+    Raises:
+        ValueError: fp8, or a ``room`` that is too small.
+    """
+    if isinstance(weight, torch.Tensor):
+        return weight
+    if not isinstance(weight, Grouped):
+        raise ValueError("an fp8 weight is not written out; SGLang's products read it")
+    if room.dim() != 1 or room.numel() < weight.shape.numel():
+        raise ValueError(
+            f"room for {room.numel()} numbers; a weight of {tuple(weight.shape)} needs {weight.shape.numel()} in one dimension"
+        )
+    return room[: weight.shape.numel()].view(weight.shape)
+
+
+def write_out(weight: Weight, room: torch.Tensor) -> torch.Tensor:
+    """The weight's values, ``[experts, outputs, width]`` of ``room``'s dtype, at the start of ``room``; an unquantised weight itself.
+
+    What lay in ``room`` is lost. The host does not wait for the device.
+
+    Args:
+        weight: of 4 bits contiguous, as ``reason_against_weight`` checks.
+        room: ``[numbers]``, at least as many as the weight has.
+
+    Raises:
+        ValueError: as :func:`place_of`.
+    """
+    out = place_of(weight, room)
+    if isinstance(weight, Grouped):
+        words = levels_of(weight)
+        _write_out_kernel[(triton.cdiv(words.numel(), WORDS),)](
+            words, weight.scale, out, words.numel(), GROUP=words_in_group(weight), WORDS=WORDS, num_warps=4, **launch_options(out.device)
+        )
+    return out
