@@ -45,6 +45,7 @@ ORDER = (
     "triple_norm",
     "layer_tail",
     "dependent_launch",
+    "four_bit_linear",
     "few_row_linear",
     "router_choice",
     "dense_beside_experts",

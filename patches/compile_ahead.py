@@ -93,6 +93,7 @@ def _begin_modules(scheduler: Any) -> None:
     from sglang.srt.arg_groups.model_override_base import resolved_view
     from sglang.srt.environ import envs
 
+    from sglang_gemma4 import switches
     from sglang_gemma4.start import cuda_modules
 
     # Resolved: an assistant alone makes SGLang draft, and what follows from it is not among the arguments as they were given.
@@ -102,9 +103,9 @@ def _begin_modules(scheduler: Any) -> None:
     config = model.hf_config.to_dict()
     size = 0 if envs.SGLANG_USE_HND_KVCACHE.get() else cuda_modules.element(given.kv_cache_dtype, model.dtype, config)
     rows = [kind.kv_heads * kind.dim * size for kind in kinds_of_config(config, given.tp_size) if size]
-    experts = bool((config.get("text_config") or config).get("enable_moe_block"))
-    drafts, four_bits = given.speculative_algorithm is not None, cuda_modules.has_four_bits(config)
-    modules = cuda_modules.needed(rows, model.dtype, drafts, four_bits, experts)
+    as_loaded = switches.part_is_on("four_bit_linear", "SGLANG_GEMMA4_FEW_ROW_LINEAR") and switches.four_bit_rows() is not None
+    marlin = cuda_modules.has_four_bits(config) and not as_loaded
+    modules = cuda_modules.needed(rows, model.dtype, given.speculative_algorithm is not None, marlin)
     begun = cuda_modules.CudaModules(torch.cuda.get_device_name(), torch.cuda.get_device_capability(), modules)
     if begun.begin():
         _modules.append(begun)

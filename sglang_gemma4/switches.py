@@ -68,7 +68,14 @@ REQUEST_TOKENS = "SGLANG_GEMMA4_REQUEST_TOKENS"
 """Not a switch: tokens of a typical request, prompt and answer, for which the KV pools are sized (memory/given.py); unset: 8,192."""
 RESERVE_GIB = "SGLANG_GEMMA4_RESERVE_GIB"
 """Not a switch: GiB of the card kept beside weights and KV, or `auto`: calculated (memory/reserve.py); unset: SGLang's rule."""
-NO_SWITCHES = (WITHOUT, DEBUG_DIR, CACHE_DIR, SHARED_WEIGHTS, VLLM_PYTHON, BESIDE_TOKENS, BESIDE_GAP, REQUEST_TOKENS, RESERVE_GIB)
+FOUR_BIT_ROWS = "SGLANG_GEMMA4_FOUR_BIT_ROWS"
+"""Not a switch: the most rows of a 4-bit dense product that our kernel multiplies, with the weight as loaded; unset: Marlin multiplies
+all."""
+MOST_FOUR_BIT_ROWS = 64
+"""Of a product of ours (``kernels/dense/few_row_linear.py``)."""
+NO_SWITCHES = (
+    WITHOUT, DEBUG_DIR, CACHE_DIR, SHARED_WEIGHTS, VLLM_PYTHON, BESIDE_TOKENS, BESIDE_GAP, REQUEST_TOKENS, RESERVE_GIB, FOUR_BIT_ROWS,
+)  # fmt: skip
 
 _TABLE = (
     Switch(
@@ -286,6 +293,23 @@ def check_name(name: str, value: str) -> None:
         raise SwitchError(f"{name} is not a switch of this package; `sglang-gemma4 patches` lists them")
 
 
+def four_bit_rows(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Rows up to which our kernel multiplies 4-bit dense weights as they were loaded, or None: they are repacked for Marlin.
+
+    Raises:
+        SwitchError: it is no whole number from 1 to :data:`MOST_FOUR_BIT_ROWS`.
+    """
+    given = environ.get(FOUR_BIT_ROWS, "").strip()
+    if not given:
+        return None
+    if not given.isdecimal() or not 1 <= int(given) <= MOST_FOUR_BIT_ROWS:
+        raise SwitchError(
+            f"{FOUR_BIT_ROWS}={given} is not a whole number of rows from 1 to {MOST_FOUR_BIT_ROWS}; a verify step of 4 requests with 4 "
+            "draft tokens has 16, or unset it for Marlin"
+        )
+    return int(given)
+
+
 def check_all(environ: Mapping[str, str] = os.environ) -> list[str]:
     """One message for each variable of this package that is unknown, no boolean, or contradicts another."""
     problems = []
@@ -299,6 +323,10 @@ def check_all(environ: Mapping[str, str] = os.environ) -> list[str]:
                 raise SwitchError(f"{name}={environ[name]} contradicts {old.switch}=0, of which it is a part; unset {name}")
         except SwitchError as error:
             problems.append(str(error))
+    try:
+        four_bit_rows(environ)
+    except SwitchError as error:
+        problems.append(str(error))
     return problems
 
 

@@ -272,6 +272,11 @@ def quantised(server: Server) -> str | None:
     return "the weights are not quantised"
 
 
+def four_bit_rows(server: Server) -> str | None:
+    """The operator wants 4-bit dense weights as loaded."""
+    return None if os.environ.get(switches.FOUR_BIT_ROWS, "").strip() else f"{switches.FOUR_BIT_ROWS} is not given"
+
+
 def random_weights(server: Server) -> str | None:
     """Weights are made up."""
     return None if server.arguments.load_format == "dummy" else "weights are loaded (--load-format dummy is not given)"

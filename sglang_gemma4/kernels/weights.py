@@ -1,5 +1,5 @@
 """The formats of weights that kernels of few rows read: numbers of the activation's type, fp8 levels with a scale for each output, or 4-bit
-levels with a scale for each group of inputs (experts only).
+levels with a scale for each group of inputs.
 
 A format is data of a kernel, not a copy of it: what it loads is converted in registers to the activation's type, and the sums, in float32,
 are multiplied by the scale. Every e4m3 level is exact in bfloat16 and float16, so the product is as exact as one with dequantised weights
@@ -68,6 +68,10 @@ class Grouped:
     def device(self) -> torch.device:
         """Where it lies."""
         return self.levels.device
+
+    def first(self, outputs: int) -> "Grouped":
+        """The first ``outputs`` rows of a two-dimensional one."""
+        return Grouped(self.levels[:outputs], self.scale[:outputs])
 
     @property
     def group(self) -> int:

@@ -193,7 +193,7 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
 
 
 def _written_out(text: Any, form: Format | None) -> float:
-    """Bytes for the larger product of a layer's experts in bfloat16 (``kernels/experts/written_out.py``)."""
+    """Bytes for the larger product of a layer's experts in bfloat16 (``kernels/written_out.py``)."""
     if form is None or form.weights["num_bits"] != 4 or not text.enable_moe_block:
         return 0.0
     return 4.0 * int(text.num_experts * text.moe_intermediate_size * text.hidden_size)

@@ -43,8 +43,9 @@ DERIVED = (
     ),
     Derived(rf"{_LAYERS}\.moe\.(few_token_experts_done|few_token_experts\.done)", _COUNTERS),
     Derived(
-        rf"{_LAYERS}\.moe\.experts\.run_moe_core(\.before)*\.room",
-        "where 4-bit experts' weights are written out in each prefill chunk, for all layers; not saved, since nothing stays in it",
+        rf"{_LAYERS}\.moe\.experts\.run_moe_core(\.before)*\.room|.*\.scheme\.room",
+        "where 4-bit weights are written out for steps of many rows, of all layers' experts and of all dense products; not saved, since "
+        "nothing stays in it",
     ),
     Derived(rf"{_LAYERS}\.router\.proj\.(router_choice_done|quant_method\.done)", _COUNTERS),
     Derived(r".*\.(few_row_linear_done|quant_method(\.before)?\.done|forward\.method\.done)", _COUNTERS),

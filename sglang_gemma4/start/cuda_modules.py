@@ -3,7 +3,7 @@
 SGLang builds each at its first use, on the way of whoever uses it. In a first start of 26B-A4B with MTP on an H100 these were, one after
 another, the writing of KV rows of 4,096 bytes (13 s), gated activations (16 s) and KV rows of 2,048 bytes (10 s), all in the capture of the
 first prefill graph, and the drafts' tree (14 s) in the first request (``runs/2026-11-25-26b-h100-step-kernels``). A start with 4-bit
-weights had not captured its first verify graph there after three minutes; Marlin's products are large modules.
+weights had not captured its first verify graph there after three minutes: Marlin's takes nvcc four (``runs/2026-11-25-26b-h100-int4``).
 
 Nobody waits for the child: who needs a module takes SGLang's lock of that build, finds the module there when the child is done with it, and
 builds it himself where the child died, since the kernel gives a dead process's lock back and what it had not finished was not published
@@ -38,17 +38,16 @@ ONE_BYTE, TWO_BYTES = ("fp8_e4m3", "fp8_e5m2", "mxfp8"), ("bf16", "bfloat16")
 LONGEST_REASON = 300
 
 
-def needed(rows: Iterable[int], dtype: torch.dtype, drafts: bool, four_bits: bool = False, experts: bool = False) -> list[str]:
+def needed(rows: Iterable[int], dtype: torch.dtype, drafts: bool, marlin: bool = False) -> list[str]:
     """The modules of a model: ``kv:BYTES`` for rows of a token's keys (or values) on a rank, ``activation:DTYPE``, ``tree`` of drafts.
 
     Args:
-        four_bits: weights have 4 bits: Marlin's products, ``marlin:DTYPE``, and those of ``experts``, ``marlin-experts:DTYPE``.
+        marlin: dense weights have 4 bits, which Marlin's products multiply: ``marlin:DTYPE``. Its experts are not among them: they know
+            silu only, and ``quantised_experts`` takes others.
     """
     name = str(dtype).removeprefix("torch.")
-    found = [*(f"kv:{size}" for size in sorted(set(rows))), f"activation:{name}", *(["tree"] if drafts else [])]
-    if four_bits:
-        found += [f"marlin:{name}", *([f"marlin-experts:{name}"] if experts else [])]
-    return found
+    more = [*(["tree"] if drafts else []), *([f"marlin:{name}"] if marlin else [])]
+    return [*(f"kv:{size}" for size in sorted(set(rows))), f"activation:{name}", *more]
 
 
 def element(kv_cache_dtype: str, dtype: torch.dtype, config: Mapping[str, Any]) -> int:
@@ -137,7 +136,6 @@ def build(module: str) -> list[str]:
     from sglang.kernels.ops.activation.activation import activation_module
     from sglang.kernels.ops.gemm.gptq_marlin import _jit_gptq_marlin_module
     from sglang.kernels.ops.kvcache.kvcache import _jit_kvcache_module
-    from sglang.kernels.ops.moe.moe_wna16_marlin import _jit_moe_wna16_marlin_module
     from sglang.kernels.ops.speculative.tree import _jit_tree_module
 
     paths: list[str] = []
@@ -157,8 +155,6 @@ def build(module: str) -> list[str]:
                 activation_module(getattr(torch, what))
             case "marlin":
                 _jit_gptq_marlin_module(getattr(torch, what))
-            case "marlin-experts":
-                _jit_moe_wna16_marlin_module(getattr(torch, what), False, False)
             case _:
                 _jit_tree_module()
     finally:
@@ -193,7 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "modules",
         nargs="+",
         metavar="MODULE",
-        help="as the log of a start names them: kv:BYTES, activation:bfloat16, tree, marlin:bfloat16, marlin-experts:bfloat16",
+        help="as the log of a start names them: kv:BYTES, activation:bfloat16, tree, marlin:bfloat16",
     )
     given = parser.parse_args(argv)
     os.nice(5)  # loading weights comes first

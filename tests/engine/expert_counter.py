@@ -49,8 +49,8 @@ def prefill_of_groups_from_forty_tokens() -> None:
     layers.PREFILL_LEAST_OF_GROUPED, layers.GROUPED_MOST = 40, 39
     original, seen = layers.shared_room, set[int]()
 
-    def announced(numbers: int, *given: Any) -> Any:
-        room = original(numbers, *given)
+    def announced(whose: str, numbers: int, *given: Any) -> Any:
+        room = original(whose, numbers, *given)
         if room.data_ptr() not in seen:
             seen.add(room.data_ptr())
             print(f"A ROOM of {numbers} numbers", flush=True)

@@ -1,8 +1,8 @@
 """Quantised layers on a CPU as a card holds them, for kernels that are interpreted: ``TEST_SABOTAGE=quantised_layers:install``.
 
 SGLang's own rearrangement of a compressed-tensors checkpoint runs, not the reference engine's, which dequantises; and what our kernels
-leave to SGLang is multiplied in float32 with activations as they are, so that both ways compute the same. 4-bit linear layers, which a
-card repacks for Marlin, stay dequantised.
+leave to SGLang is multiplied in float32 with activations as they are, so that both ways compute the same. 4-bit linear layers stay as
+loaded under SGLANG_GEMMA4_FOUR_BIT_ROWS; else, since a card repacks them for Marlin, dequantised.
 """
 
 from typing import Any
@@ -11,18 +11,18 @@ import torch
 
 
 def install() -> None:
-    """Also one line on the log for each kind of product that takes an fp8 weight."""
+    """Also one line on the log for each kind of product that takes a quantised weight, and one where a 4-bit one is written out."""
     from sglang.srt.layers.quantization.compressed_tensors import schemes
 
     from sglang_gemma4.cpu import quantised
-    from sglang_gemma4.models.layers import expert_activation, few_row_linear
+    from sglang_gemma4.models.layers import expert_activation, few_row_linear, four_bit_layers
 
     layers: Any = quantised
     activations: Any = expert_activation
     dequantise = layers.linear_of_checkpoint
 
     def rearrange(original: Any, method: Any, layer: Any) -> None:
-        if hasattr(layer, "weight_packed"):
+        if hasattr(layer, "weight_packed") and not getattr(layer.scheme, "as_loaded", False):
             dequantise(original, method, layer)
         else:
             original(method, layer)
@@ -32,16 +32,27 @@ def install() -> None:
     schemes.CompressedTensorsW8A8Fp8MoE.apply_weights = experts
     activations.run_gelu = lambda _original, scheme, layer, dispatch_output: experts(scheme, layer, dispatch_output)
     module: Any = few_row_linear
-    multiply, said = module.few_row_linear, set[bool]()
+    multiply, said = module.few_row_linear, set[bool | str]()
 
     def announced(x: torch.Tensor, weight: Any, done: torch.Tensor, gated: bool = False) -> torch.Tensor:
         if gated not in said and not isinstance(weight, torch.Tensor):
             said.add(gated)
-            print(f"FP8 ROWS, {'gated' if gated else 'plain'}.", flush=True)
+            print(f"{'FP8' if hasattr(weight, 'block') else '4-BIT'} ROWS, {'gated' if gated else 'plain'}.", flush=True)
         out: torch.Tensor = multiply(x, weight, done, gated=gated)
         return out
 
     module.few_row_linear = announced
+    kept: Any = four_bit_layers
+    write = kept.write_out
+
+    def written(weight: Any, room: torch.Tensor) -> torch.Tensor:
+        if "written" not in said:
+            said.add("written")
+            print("A WEIGHT written out.", flush=True)
+        out: torch.Tensor = write(weight, room)
+        return out
+
+    kept.write_out = written
 
 
 def linear(_scheme: Any, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

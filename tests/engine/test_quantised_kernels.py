@@ -14,7 +14,7 @@ PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(6 + 20 * n))] for n
 SHORT = [[2, *((11 * i) % 700 + 300 for i in range(25))]]
 """A prefill for grouped experts where the others are for those of a chunk."""
 LAYERS = 6
-OURS = ("few_row_linear", "few_token_experts", "grouped_experts", "prefill_experts", "router_choice")
+OURS = ("four_bit_linear", "few_row_linear", "few_token_experts", "grouped_experts", "prefill_experts", "router_choice")
 
 
 def serve(nursery: Nursery, folder: Path, name: str, ours: bool, form: str = "fp8-dynamic", more: str = "") -> list[Output]:
@@ -24,6 +24,7 @@ def serve(nursery: Nursery, folder: Path, name: str, ours: bool, form: str = "fp
     env = {
         **without("qkv_rope", "kv_write", "draft_argmax", *([] if ours else OURS)),
         "SGLANG_GEMMA4_FEW_ROW_LINEAR": "1",
+        "SGLANG_GEMMA4_FOUR_BIT_ROWS": "16",
         "TEST_SABOTAGE": f"quantised_layers:install expert_counter:install{more}",
     }
     groups = [Group(prompts, {"max_new_tokens": 12}, logprobs=True) for prompts in ([PROMPTS, SHORT] if more else [PROMPTS])]
@@ -55,6 +56,11 @@ def test_four_bit_experts(interpreting: Nursery, tmp_path: Path) -> None:
     log = ours[0].log
     assert log.count("EXPERTS by prefill_experts") == LAYERS
     assert log.count("A ROOM of ") == 1
+    for said in ("4-BIT ROWS, gated.", "4-BIT ROWS, plain.", "A WEIGHT written out."):
+        assert said in log
+        assert said not in plain[0].log
+    assert "four_bit_linear declined" not in log
+    assert "few_row_linear declined" not in log
     assert log.count("EXPERTS by few_token_experts") == log.count("A ROUTER chose") == LAYERS
     assert log.count("EXPERTS by grouped_experts") == LAYERS
     assert "SGLang's kernels compute the experts" not in log
@@ -65,10 +71,11 @@ def test_four_bit_experts(interpreting: Nursery, tmp_path: Path) -> None:
         assert answer.meta_info["spec_verify_ct"] == reference.meta_info["spec_verify_ct"]
 
 
-def test_layers_that_share_kv(interpreting: Nursery, tmp_path: Path) -> None:
-    """E2B's project queries only, by a part of an fp8 weight."""
-    ours, plain = (serve(interpreting, tmp_path / "model", "tiny-e2b", each) for each in (True, False))
-    assert "FP8 ROWS, plain." in ours[0].log
+@pytest.mark.parametrize(("form", "said"), [("fp8-dynamic", "FP8"), ("w4a16-g32", "4-BIT")])
+def test_layers_that_share_kv(interpreting: Nursery, tmp_path: Path, form: str, said: str) -> None:
+    """E2B's project queries only, by a part of a weight."""
+    ours, plain = (serve(interpreting, tmp_path / "model", "tiny-e2b", each, form) for each in (True, False))
+    assert f"{said} ROWS, plain." in ours[0].log
     assert "shared_query" not in "".join(line for line in ours[0].log.splitlines() if "declined" in line or "instead" in line)
     for answer, reference in zip(ours, plain, strict=True):
         assert answer.token_ids == reference.token_ids

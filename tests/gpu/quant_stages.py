@@ -28,6 +28,7 @@ DRAFT = "--speculative-draft-model-quantization=unquant"
 FIXED = f"--arm fixed:stock,mtp,{DRAFT},{G}_MODEL_FIXES=1,{G}_CONFIGS=1"
 """Stock's kernels of 4-bit experts with the patch without which its first batch ends the server."""
 STOCK, PACKAGE = f"--arm stock:stock,mtp,{DRAFT}", f"--arm package:package,mtp,{DRAFT}"
+DENSE = f"--arm dense:package,mtp,{DRAFT},{G}_FOUR_BIT_ROWS=64"
 STEPS = "--batches 1,8,32,80 --step-tokens 700,80 --rounds 1 --repetitions 3"
 FP8, INT4 = "--quantization fp8-dynamic", "--quantization w4a16-g32"
 ONLINE = "--quantization=fp8"
@@ -72,6 +73,11 @@ STAGES: tuple[Stage, ...] = (
           f"{off('groups', 'grouped_experts')} {off('overlap', 'dense_beside_experts')} --batches 1,8,32,80 --step-tokens 300,80 "
           "--repetitions 3", PAIR),
     sweep("int4-experts", 300, "4-bit experts against SGLang's Triton and Marlin and ours of bfloat16", "experts-int4"),
+    sweep("linear-int4", 200, "4-bit dense products: ours, Marlin's, and written out for cuBLAS, by rows",
+          f"linear-int4 --rows 1 4 16 32 64 128 320 2048 --product {WIDE}"),
+    sweep("linear-int4-tiles", 200, "their tiles", f"linear-int4 --rows 1 4 32 --product {WIDE} --tune 8"),
+    steps("int4-dense", 400, "4-bit dense products as loaded against Marlin's, in steps",
+          f"{INT4} {PACKAGE} {DENSE} {STEPS}", f"{ONE} {POOL}"),
     sweep("int4-prefill", 200, "the same of a prefill chunk: from where writing out pays, and Marlin's", "experts-int4-prefill"),
     sweep("int4-experts-tiles", 150, "their tiles", "experts-int4 --tokens 4 32 320 --tune 30"),
     steps("int4-steps", 580, "README: steps with MTP of 4 bits, stock's kernels beside", f"{INT4} {FIXED} {PACKAGE} {STEPS}",

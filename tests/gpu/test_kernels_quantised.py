@@ -9,8 +9,8 @@ from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear,
 from sglang_gemma4.kernels.experts import few_token_experts as few
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, expert_routing
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
-from sglang_gemma4.kernels.experts.written_out import room_for, write_out
 from sglang_gemma4.kernels.weights import FP8, Grouped, Scaled, Weight, dequantised, scaled
+from sglang_gemma4.kernels.written_out import room_for, write_out
 from sglang_gemma4.models.layers.expert_layers import many_token_experts
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
@@ -129,6 +129,28 @@ def test_experts(experts: tuple[Weight, Weight], tokens: int, dropped: float) ->
         found = few.few_token_experts(x, *experts, shares, ids, done)
         assert off_by(found, reference) < EXPERTS_NORM
         assert not done.any()
+
+
+@pytest.mark.parametrize("rows", [1, 4, 16, 33, 64])
+@pytest.mark.parametrize("group", [32, 128])
+@pytest.mark.parametrize(("outputs", "width", "gated"), SHAPES)
+def test_dense_of_four_bits(outputs: int, width: int, gated: bool, group: int, rows: int) -> None:
+    torch.manual_seed(rows)
+    if width % group:
+        group = 32
+    weight, x = grouped_weight(outputs * (2 if gated else 1), width, group=group), torch.randn(rows, width, device="cuda").bfloat16()
+    done = counters(outputs, x.device)
+    reference = few_row_linear_reference(x, weight, gated=gated)
+    for _ in range(2):
+        found = few_row_linear(x, weight, done, gated=gated)
+        torch.testing.assert_close(found, reference, atol=TOLERANCE, rtol=TOLERANCE)
+        assert not done.any()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = few_row_linear(x, weight, done, gated=gated)
+    x.normal_()
+    graph.replay()
+    assert torch.equal(out, few_row_linear(x, weight, done, gated=gated))
 
 
 @pytest.mark.parametrize("group", [32, 64])

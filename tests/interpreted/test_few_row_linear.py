@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sglang_gemma4.kernels.dense import few_row_linear as op
-from sglang_gemma4.kernels.dense.few_row_linear import Tile
+from sglang_gemma4.kernels.dense.parts import Tile
 
 SMALL = (Tile(16, 16, 1), Tile(16, 32, 3), Tile(32, 16, 16))
 SHAPES = [(1, 64, 48), (3, 48, 100), (4, 208, 33), (17, 128, 16), (64, 32, 7), (2, 16, 1), (0, 32, 8)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sglang_gemma4.kernels.dense import few_row_linear as dense
-from sglang_gemma4.kernels.dense.few_row_linear import Tile
+from sglang_gemma4.kernels.dense.parts import Tile
 from sglang_gemma4.kernels.experts import few_token_experts as few
 from sglang_gemma4.kernels.experts import gated_experts as gated
 from sglang_gemma4.kernels.experts import grouped_experts as grouped

@@ -163,6 +163,17 @@ def test_experts_of_four_bits(laid_out: Card) -> None:
 
 
 @every_card
+@pytest.mark.parametrize("group", [32, 128])
+def test_dense_products_of_four_bits(laid_out: Card, group: int) -> None:
+    cpu = torch.device("cpu")
+    for rows, outputs, gated in ((1, 9216, True), (4, 2112, True), (64, 2112, True), (16, 4096, False), (33, 8192, False), (4, 256, False)):
+        count = outputs * (2 if gated else 1)
+        weight = Grouped(torch.empty(count, HIDDEN // 2, dtype=torch.uint8), empty(count, HIDDEN // group))
+        tile = few_row_linear.four_bit_tile_for(outputs, HIDDEN, rows, 132, gated)
+        few_row_linear.few_row_linear(empty(rows, HIDDEN), weight, few_row_linear.counters(count, cpu), gated=gated, tile=tile)
+
+
+@every_card
 def test_experts(laid_out: Card) -> None:
     w13, w2 = empty(EXPERTS, 2 * INNER, HIDDEN), empty(EXPERTS, HIDDEN, INNER)
     weights, ids = few_and_grouped(w13, w2)

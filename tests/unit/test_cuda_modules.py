@@ -20,7 +20,7 @@ from sglang_gemma4.start.child import Child
 from sglang_gemma4.switches import CACHE_DIR
 from sglang_gemma4.tiny import checkpoints, real_sizes
 
-MODULES = ["kv:512", "kv:1024", "activation:bfloat16", "tree", "marlin:bfloat16", "marlin-experts:bfloat16"]
+MODULES = ["kv:512", "kv:1024", "activation:bfloat16", "tree", "marlin:bfloat16"]
 NVCC = """#!/bin/sh
 # Compiles nothing: an object with one function, and the list of headers that SGLang reads.
 [ "$1" = --version ] && { echo "Cuda compilation tools, release 13.0, V13.0.88"; exit 0; }
@@ -49,14 +49,12 @@ with mock.patch.multiple(torch.cuda, **card):
     from sglang.kernels.ops.activation.activation import activation_module
     from sglang.kernels.ops.kvcache.kvcache import _jit_kvcache_module
     from sglang.kernels.ops.gemm.gptq_marlin import _jit_gptq_marlin_module
-    from sglang.kernels.ops.moe.moe_wna16_marlin import _jit_moe_wna16_marlin_module
     from sglang.kernels.ops.speculative.tree import _jit_tree_module
     for size in (512, 1024):
         _jit_kvcache_module(size, size, 0)
     activation_module(torch.bfloat16)
     _jit_tree_module()
     _jit_gptq_marlin_module(torch.bfloat16)
-    _jit_moe_wna16_marlin_module(torch.bfloat16, False, False, False, False, False)  # as its product asks
 print("all found")
 """
 ONE_MODULE = """
@@ -238,4 +236,3 @@ def test_marlin_s_modules_of_4_bit_weights() -> None:
     found = [cuda_modules.has_four_bits({"quantization_config": given}) for given in (four, {"bits": 4}, {"w_bit": 4}, eight, None)]
     assert found == [True, True, True, False, False]
     assert cuda_modules.needed([], torch.bfloat16, False, True) == ["activation:bfloat16", "marlin:bfloat16"]
-    assert cuda_modules.needed([], torch.bfloat16, False, True, True)[1:] == ["marlin:bfloat16", "marlin-experts:bfloat16"]

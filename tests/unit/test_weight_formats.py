@@ -195,7 +195,7 @@ def test_shared_queries_of_fp8() -> None:
     made.quant_method, made.input_size = proj.quant_method, WIDTH
     made.weight = Parameter(torch.zeros(OUTPUTS, WIDTH).to(FP8).t(), requires_grad=False)
     attention = SimpleNamespace(qkv_proj=made, q_size=32, kv_size=32, q_norm=SimpleNamespace(scale_shift=0.0))
-    assert shared_query.reason_against(attention) == "qkv_proj is fp8, and few_row_linear is off or declined"
+    assert shared_query.reason_against(attention) == "qkv_proj is quantised, and few_row_linear is off or declined"
     made.quant_method = few_row_linear.few_row_method(proj)
     assert shared_query.reason_against(attention) is None
     attention.kv_size = 16

@@ -1,4 +1,4 @@
-"""Cases of 4-bit experts: SGLang's Triton and Marlin launches beside ours, and ours of bfloat16."""
+"""Cases of 4-bit weights, dense products and experts: SGLang's Triton and Marlin launches beside ours, and ours of bfloat16."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,17 +8,30 @@ import torch
 
 from sglang_gemma4.benchmark.kernels import expert_products as products
 from sglang_gemma4.benchmark.kernels.expert_products import Routing
-from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, lazily
-from sglang_gemma4.benchmark.kernels.layers import activation
+from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates, lazily
+from sglang_gemma4.benchmark.kernels.layers import PRODUCTS, activation
 from sglang_gemma4.benchmark.kernels.quantised import layer_of
 from sglang_gemma4.benchmark.kernels.timer import Call
+from sglang_gemma4.kernels.dense.few_row_linear import MOST_ROWS, counters, few_row_linear
+from sglang_gemma4.kernels.dense.parts import Tile
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.experts.prefill_experts import prefill_experts
-from sglang_gemma4.kernels.experts.written_out import room_for, write_out
 from sglang_gemma4.kernels.weights import Grouped, Weight
+from sglang_gemma4.kernels.written_out import room_for, write_out
 
 GROUP = 32
 """Of 26B-A4B's experts: 704 inputs are no multiple of 128."""
+LINEAR_TILES = (
+    (16, 256, 4, 3),
+    (32, 256, 4, 3),
+    (32, 256, 4, 4),
+    (32, 512, 4, 3),
+    (64, 256, 4, 3),
+    (64, 256, 8, 3),
+    (64, 128, 4, 4),
+    (128, 256, 8, 2),
+)
+"""Outputs, depth, warps, stages of dense products."""
 FEW = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
 MANY = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}
 """SGLang's tiles where it ships none, up to as many tokens as experts and beyond (``fused_moe_triton_config.py:246``)."""
@@ -138,7 +151,70 @@ def chunk(place: Place, tokens: int) -> Row:
     return Row(ways, sum(moved for moved, _ in work), sum(flops for _, flops in work))
 
 
+def linear(place: Place, product: str, rows: int) -> Row:
+    """Marlin on a repacked copy, SGLang's activation behind a gated product; cuBLAS, of bfloat16 and of the weight written out; ours."""
+    outputs, width, is_gated = place.pick(PRODUCTS[product], (64, 128, PRODUCTS[product][2]))
+    weight, x = _weight(place, outputs * (1 + is_gated), width), place.rand(rows, width)
+    done = counters(outputs, x.device)
+    room = torch.empty(room_for(weight), dtype=place.dtype, device=place.device)
+
+    def marlin() -> Call:
+        from sglang.kernels.ops.quantization.gptq_marlin_repack import gptq_marlin_repack
+        from sglang.srt.layers.quantization import marlin_utils
+        from sglang.srt.layers.quantization.utils import get_scalar_types
+
+        none = marlin_utils.marlin_make_empty_g_idx(x.device)
+        packed = gptq_marlin_repack(weight.levels.view(torch.int32).t().contiguous(), none, width, weight.shape[0], 4)
+        scale = marlin_utils.marlin_permute_scales(weight.scale.t().contiguous(), width, weight.shape[0], weight.group)
+        space = marlin_utils.marlin_make_workspace(x.device)
+
+        def call() -> torch.Tensor:
+            out: torch.Tensor = marlin_utils.apply_gptq_marlin_linear(
+                input=x, weight=packed, weight_scale=scale, weight_zp=none, g_idx=none, g_idx_sort_indices=none, workspace=space,
+                wtype=get_scalar_types()[1].uint4b8, output_size_per_partition=weight.shape[0], input_size_per_partition=width,
+                is_k_full=True, bias=None,
+            )  # fmt: skip
+            return activation(out) if is_gated else out
+
+        return call
+
+    def ours(tile: Tile | None = None) -> torch.Tensor:
+        return few_row_linear(x, weight, done, gated=is_gated, tile=tile)
+
+    def by_cublas(make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        out = torch.nn.functional.linear(x, make())
+        return activation(out) if is_gated else out
+
+    def of_bfloat16() -> Call:
+        plain = place.rand(outputs * (1 + is_gated), width, spread=width**-0.5)
+        return partial(by_cublas, lambda: plain)
+
+    ways: dict[str, Callable[[], object]] = {
+        "SGLang, Marlin": lazily(marlin),
+        "cuBLAS of bfloat16": lazily(of_bfloat16),
+        "written out, cuBLAS": partial(by_cublas, partial(write_out, weight, room)),
+    }
+    if rows > MOST_ROWS:
+        return Row(ways, weight.levels.numel() * (1 + 4 / weight.group))
+    tiles = [
+        Tile(each, depth, parts, warps, stages)
+        for each, depth, warps, stages in LINEAR_TILES
+        for parts in (1, 2, 3, 4, 6, 8)
+        if width // depth >= 2 * parts
+    ]
+    return Row({**ways, "ours": ours}, weight.levels.numel() * (1 + 4 / weight.group), tiles=candidates(ours, tiles))
+
+
 CASES = (
+    Case(
+        "linear-int4",
+        "a dense product with a 4-bit weight in groups of 32: SGLang's Marlin, cuBLAS of bfloat16, cuBLAS of the weight written out, ours; "
+        "floor: the 4-bit weight read once",
+        {"product": tuple(name for name in PRODUCTS if "router" not in name), "rows": (1, 4, 16, 32, 64, 128, 320, 2048)},
+        linear,
+        {"product": ("26B down", "26B gate and up"), "rows": (3, 70)},
+        alike=False,  # bfloat16's weights are others
+    ),
     Case(
         "experts-int4",
         "a layer's 4-bit experts from the router's logits on: SGLang's Triton launches (with gelu), its Marlin ones (silu), ours of "

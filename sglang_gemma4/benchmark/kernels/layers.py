@@ -9,8 +9,9 @@ import torch
 
 from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates
 from sglang_gemma4.benchmark.kernels.timer import Call
-from sglang_gemma4.kernels.dense.few_row_linear import Tile, counters, few_row_linear
+from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear
 from sglang_gemma4.kernels.dense.gated_embedding import gated_embedding
+from sglang_gemma4.kernels.dense.parts import Tile
 from sglang_gemma4.kernels.norms.layer_tail import dual_tail, tail
 from sglang_gemma4.kernels.norms.qkv_norm_rope import TokenTiles, qkv_norm_rope
 from sglang_gemma4.kernels.norms.row_parts import RowTiles

@@ -11,7 +11,8 @@ from sglang_gemma4.benchmark.kernels.expert_products import Routing
 from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates, dependently, lazily, short
 from sglang_gemma4.benchmark.kernels.layers import PRODUCTS, activation
 from sglang_gemma4.benchmark.kernels.timer import Call
-from sglang_gemma4.kernels.dense.few_row_linear import ACROSS_ROWS, Tile, counters, few_row_linear
+from sglang_gemma4.kernels.dense.few_row_linear import ACROSS_ROWS, counters, few_row_linear
+from sglang_gemma4.kernels.dense.parts import Tile
 from sglang_gemma4.kernels.experts import few_token_experts, grouped_experts
 from sglang_gemma4.kernels.experts import gated_experts as gated
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, expert_routing

@@ -3,39 +3,25 @@
 A program multiplies a block of output columns with a part of the width. Where the output has too few blocks to fill the card, the width
 is cut into parts; the program that finishes a block last adds them up, always in the same order, so there is no second launch and the
 result is the same every time. With ``gated``, a program computes the same columns of gate and up, and writes ``gelu_tanh(gate) * up``.
-The weight may be fp8 (:mod:`~sglang_gemma4.kernels.weights`): half the bytes, multiplied as the activation's type.
+The weight may be fp8 (:mod:`~sglang_gemma4.kernels.weights`): half the bytes, multiplied as the activation's type; or 4-bit, by a kernel of
+its own (:mod:`~sglang_gemma4.kernels.dense.four_bit_linear`).
 """
-
-from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 
 from sglang_gemma4.kernels.card import multiprocessors, reason_against_card
+from sglang_gemma4.kernels.dense import four_bit_linear
+from sglang_gemma4.kernels.dense.parts import Tile, gelu_tanh, parts_summed
 from sglang_gemma4.kernels.dependent_launch import LINE, await_inputs, launch_options, prefetch
 from sglang_gemma4.kernels.matrices import DTYPES
-from sglang_gemma4.kernels.weights import Scaled, Weight, as_type, dequantised, levels_of, reason_against_weight, scale_of
+from sglang_gemma4.kernels.weights import Grouped, Scaled, Weight, as_type, dequantised, levels_of, reason_against_weight, scale_of
 
 MOST_ROWS = 64
 MOST_PARTS = 16
 ACROSS_ROWS = 32
 """Most rows at which a tile lies across: beyond, Hopper's matrix instructions would read the converted weight from shared memory."""
-
-
-@dataclass(frozen=True)
-class Tile:
-    """How a program works: output columns, width at a time, parts of the width, warps, and steps loaded ahead.
-
-    ``across``: warps share the outputs, not the rows, so each weight is converted once, by one warp.
-    """
-
-    outputs: int
-    depth: int
-    parts: int
-    warps: int = 4
-    stages: int = 4
-    across: bool = False
 
 
 def tile_for(outputs: int, width: int, sms: int, gated: bool = False) -> Tile:
@@ -63,6 +49,14 @@ def fp8_tile_for(outputs: int, width: int, rows: int, sms: int, gated: bool = Fa
     return Tile(block, depth, parts, across=rows <= ACROSS_ROWS)
 
 
+def four_bit_tile_for(outputs: int, width: int, rows: int, sms: int, gated: bool = False) -> Tile:
+    """For a 4-bit weight: steps of 256 inputs, of which a thread loads 16 bytes; blocks and parts as of fp8. Not measured yet."""
+    block = 32 if rows <= 8 or gated else 64
+    depth = 256 if width >= 512 else 128
+    parts = max(1, min(round(2 * sms / triton.cdiv(outputs, block)), triton.cdiv(width, depth) // 2, MOST_PARTS))
+    return Tile(block, depth, parts, stages=3)
+
+
 def few_row_linear_reference(x: torch.Tensor, weight: Weight, *, gated: bool = False) -> torch.Tensor:
     """What :func:`few_row_linear` computes. Gate and up are rounded to ``x``'s dtype, as a product written to memory is."""
     product = (x.float() @ dequantised(weight).T).to(x.dtype)
@@ -70,12 +64,6 @@ def few_row_linear_reference(x: torch.Tensor, weight: Weight, *, gated: bool = F
         return product
     gate, up = product.float().chunk(2, dim=-1)
     return (torch.nn.functional.gelu(gate, approximate="tanh") * up).to(x.dtype)
-
-
-@triton.jit
-def _gelu_tanh(x):  # type: ignore[no-untyped-def]
-    inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)
-    return x / (1.0 + tl.exp(-2.0 * inner))
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -185,24 +173,7 @@ def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
     last = PARTS == 1
     if PARTS > 1:
         size = tl.cast(rows, tl.int64) * outputs
-        halves: tl.constexpr = 2 if GATED else 1
-        mine = parts_ptr + part * halves * size + place
-        tl.store(mine, total, mask=real)
-        if GATED:
-            tl.store(mine + size, up_total, mask=real)
-        # Every thread's stores come before the count that tells the last program of them.
-        tl.debug_barrier()
-        last = tl.atomic_add(done_ptr + block, 1, sem="acq_rel", scope="gpu") == PARTS - 1
-        if last:
-            total = tl.zeros_like(total)
-            up_total = tl.zeros_like(up_total)
-            for other in range(PARTS):
-                theirs = parts_ptr + other * halves * size + place
-                # Not from the L1 cache, which does not see what other SMs write.
-                total += tl.load(theirs, mask=real, other=0.0, cache_modifier=".cg")
-                if GATED:
-                    up_total += tl.load(theirs + size, mask=real, other=0.0, cache_modifier=".cg")
-            tl.store(done_ptr + block, 0)
+        total, up_total, last = parts_summed(total, up_total, place, real, size, parts_ptr, done_ptr, PARTS, GATED)
     if last:
         dtype = out_ptr.dtype.element_ty
         if BLOCK == 0 and scale_ptr is not None:
@@ -210,7 +181,7 @@ def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
             if GATED:
                 up_total *= up_scale
         if GATED:
-            total = _gelu_tanh(total.to(dtype).to(tl.float32)) * up_total.to(dtype).to(tl.float32)
+            total = gelu_tanh(total.to(dtype).to(tl.float32)) * up_total.to(dtype).to(tl.float32)
         tl.store(out_ptr + place, total.to(dtype), mask=real)
 
 
@@ -221,6 +192,9 @@ def reason_against(x: torch.Tensor, weight: Weight) -> str | None:
     if reason := reason_against_weight(x, weight):
         return reason
     levels = levels_of(weight)
+    if isinstance(weight, Grouped):
+        problem = f"the weight's shape is {tuple(weight.shape)}; it must be [outputs, width]"
+        return problem if levels.dim() != 2 else reason_against_card(x.device)
     if levels.dim() != 2 or levels.stride(1) != 1:
         return f"the weight's shape is {tuple(levels.shape)} with strides {tuple(levels.stride())}; it must be [outputs, width] by rows"
     if levels.shape[1] % 16 or levels.stride(0) % 8:
@@ -238,7 +212,7 @@ def few_row_linear(x: torch.Tensor, weight: Weight, done: torch.Tensor, *, gated
 
     Args:
         x: ``[rows, width]``, up to :data:`MOST_ROWS` rows, the width contiguous; float32, bfloat16 or float16.
-        weight: ``[outputs, width]`` of the same dtype or fp8; ``gated``: ``[2 * outputs, width]``, the gate's rows first.
+        weight: ``[outputs, width]`` of the same dtype, fp8 or 4-bit; ``gated``: ``[2 * outputs, width]``, the gate's rows first.
         done: from :func:`counters`, for this weight alone: two calls that may run at the same time must not share it.
 
     Returns:
@@ -264,13 +238,24 @@ def few_row_linear(x: torch.Tensor, weight: Weight, done: torch.Tensor, *, gated
     in_block = weight.block if isinstance(weight, Scaled) else 0
     if tile is None:
         sms = multiprocessors(x.device, elsewhere=8)
-        fp8 = isinstance(weight, Scaled)
-        tile = fp8_tile_for(outputs, width, rows, sms, gated, bool(in_block)) if fp8 else tile_for(outputs, width, sms, gated)
+        if isinstance(weight, Grouped):
+            tile = four_bit_tile_for(outputs, width, rows, sms, gated)
+        elif isinstance(weight, Scaled):
+            tile = fp8_tile_for(outputs, width, rows, sms, gated, bool(in_block))
+        else:
+            tile = tile_for(outputs, width, sms, gated)
     if in_block and in_block % tile.depth:
         raise ValueError(f"few_row_linear: steps of {tile.depth} columns do not divide blocks of {in_block} that share a scale")
     blocks = triton.cdiv(outputs, tile.outputs)
     if tile.parts > 1 and (done.dtype != torch.int32 or done.numel() < blocks):
         raise ValueError(f"few_row_linear: {done.numel()} counters of {done.dtype}; expected {blocks} of int32, see counters()")
+    if isinstance(weight, Grouped):
+        if tile.depth % weight.group:
+            raise ValueError(
+                f"few_row_linear: steps of {tile.depth} columns are no multiple of groups of {weight.group} that share a scale"
+            )
+        four_bit_linear.launch(x, weight, done, out, gated, tile)
+        return out
     halves, levels = 2 if gated else 1, levels_of(weight)
     parts = torch.empty((tile.parts, halves, rows, outputs) if tile.parts > 1 else 1, dtype=torch.float32, device=x.device)
     _few_row_linear_kernel[(blocks, tile.parts)](

@@ -14,7 +14,7 @@ import triton.language as tl
 from sglang_gemma4.kernels.card import reason_against_card
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
-from sglang_gemma4.kernels.experts.four_bits import by_place, four_bit_sums, place_of
+from sglang_gemma4.kernels.four_bits import by_place, four_bit_sums, place_of
 from sglang_gemma4.kernels.matrices import DTYPES
 from sglang_gemma4.kernels.weights import Scaled, Weight, as_type, dequantised, levels_of, reason_against_weight, scale_of, words_in_group
 
@@ -81,7 +81,7 @@ def _gated_experts_kernel(  # type: ignore[no-untyped-def]
             words_ptr = w13_ptr + expert * (2 * INNER * (HIDDEN // 8))
             gate, up = four_bit_sums(
                 x_ptr, rows // TOPK, real, words_ptr, scale_ptr + expert * (2 * INNER * (HIDDEN // 8 // GROUP)), columns, inside,
-                INNER, HIDDEN, SIZE, COLUMNS, DEPTH, GROUP, BITS,
+                0, HIDDEN // 8, INNER, HIDDEN, SIZE, COLUMNS, DEPTH, GROUP, BITS,
             )  # fmt: skip
         else:
             depths = tl.arange(0, DEPTH)

@@ -9,8 +9,8 @@ import triton.language as tl
 
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import expert_blocks
-from sglang_gemma4.kernels.experts.four_bits import four_bit_sums
 from sglang_gemma4.kernels.experts.gated_experts import Tile, gated_experts, reason_against
+from sglang_gemma4.kernels.four_bits import four_bit_sums
 from sglang_gemma4.kernels.weights import Weight, as_type, levels_of, scale_of, words_in_group
 
 SUM_COLUMNS = 512
@@ -55,7 +55,7 @@ def down_tile(  # type: ignore[no-untyped-def]
         words_ptr = w2_ptr + expert * (HIDDEN * (INNER // 8))
         out, _ = four_bit_sums(
             h_ptr, rows, real, words_ptr, scale_ptr + expert * (HIDDEN * (INNER // 8 // GROUP)), columns, inside,
-            0, INNER, SIZE, COLUMNS, DEPTH, GROUP, BITS,
+            0, INNER // 8, 0, INNER, SIZE, COLUMNS, DEPTH, GROUP, BITS,
         )  # fmt: skip
     else:
         depths = tl.arange(0, DEPTH)

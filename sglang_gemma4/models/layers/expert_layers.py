@@ -4,20 +4,20 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 
 from sglang_gemma4.kernels.card import reason_against_device
 from sglang_gemma4.kernels.experts import expert_routing, few_token_experts
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
-from sglang_gemma4.kernels.experts.four_bits import PLACES
 from sglang_gemma4.kernels.experts.gated_experts import reason_against
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.experts.prefill_experts import prefill_experts, reason_against_card, tiles_for
+from sglang_gemma4.kernels.four_bits import PLACES
 from sglang_gemma4.kernels.weights import Weight
 from sglang_gemma4.models import derived
 from sglang_gemma4.models.layers import weight_formats
+from sglang_gemma4.models.layers.room import shared_room
 from sglang_gemma4.patching import takes
 
 Kernel = Callable[[torch.Tensor, Weight, Weight, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -241,26 +241,11 @@ class ManyTokenExperts(ExpertKernels):
         self.room: torch.Tensor | None = None
         if packed is not None and (reason_against_device(packed.device) or reason_against_card(packed.device)) is None:
             numbers = PLACES * max(packed.numel(), layer.w2_weight_packed.numel())
-            self.room = shared_room(numbers, layer.w13_weight_scale.dtype, packed.device)
+            self.room = shared_room("experts", numbers, layer.w13_weight_scale.dtype, packed.device)
 
     def compute(self, x: torch.Tensor, w13: Weight, w2: Weight, weights: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """The weighted sum of each token's experts, ``[tokens, hidden]``."""
         return many_token_experts(x, w13, w2, weights, ids, self.room)
-
-
-def shared_room(numbers: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Uninitialised ``[numbers]``: the same memory for all layers that ask for it, as long as one of them is alive.
-
-    Layers use it one after the other, on the stream of their step.
-    """
-    key = (numbers, dtype, device)
-    room = _ROOMS.get(key)
-    if room is None:
-        _ROOMS[key] = room = torch.empty(numbers, dtype=dtype, device=device)
-    return room
-
-
-_ROOMS: WeakValueDictionary[tuple[int, torch.dtype, torch.device], torch.Tensor] = WeakValueDictionary()
 
 
 def take_many(layer: Any, activation: str) -> None:

@@ -14,11 +14,12 @@ from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import
 from sglang.srt.layers.quantization.fp8 import Fp8LinearMethod
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 
-from sglang_gemma4 import patching
+from sglang_gemma4 import patching, switches
 from sglang_gemma4.kernels import weights
 from sglang_gemma4.kernels.card import reason_against_card
 from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear, reason_against
 from sglang_gemma4.kernels.weights import Weight
+from sglang_gemma4.kernels.written_out import write_out
 from sglang_gemma4.models import derived
 from sglang_gemma4.models.layers import weight_formats
 
@@ -45,7 +46,8 @@ class FewRows:
 
     def start(self, layer: Any, most_rows: int) -> None:
         """Make what the launches for this layer share, before its weights are loaded."""
-        self.done = derived.scratch(layer, "few_row_linear_done", counters(layer.weight.shape[0], layer.weight.device))
+        weight = layer.weight_packed if weight_formats.is_grouped(layer) else layer.weight
+        self.done = derived.scratch(layer, "few_row_linear_done", counters(weight.shape[0], weight.device))
         self.most_rows = most_rows
 
     def takes(self, x: torch.Tensor, weight: Weight) -> bool:
@@ -113,14 +115,27 @@ class FewRowCompressed(FewRowsOfFp8, CompressedTensorsLinearMethod):
     """Of compressed-tensors' FP8."""
 
 
+class FewRowFourBits(FewRows, CompressedTensorsLinearMethod):
+    """Of compressed-tensors' 4 bits, where they stay as the checkpoint has them."""
+
+    def first_outputs(self, layer: Any, x: torch.Tensor, outputs: int, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """As :meth:`FewRowLinear.first_outputs`; for many rows that part alone is written out."""
+        found: Any = weight_formats.linear_weight(layer)
+        part = found.first(outputs)
+        if bias is None and self.takes(x, part):
+            return few_row_linear(x, part, self.done)
+        return torch.nn.functional.linear(x, write_out(part, layer.scheme.room), bias)
+
+
 def few_row_method(layer: Any, beside_experts: str | None = None) -> FewRows:
     """The method for a linear layer without :func:`linear_problem`; SGLang's keeps what it knows."""
     if weight_formats.is_plain(layer):
         return FewRowLinear(layer, beside_experts)
-    kind: type[FewRowsOfFp8] = FewRowFp8 if isinstance(layer.quant_method, Fp8LinearMethod) else FewRowCompressed
-    method = object.__new__(kind)
+    four = weight_formats.is_grouped(layer)
+    of_fp8 = FewRowFp8 if isinstance(layer.quant_method, Fp8LinearMethod) else FewRowCompressed
+    method: FewRows = object.__new__(FewRowFourBits if four else of_fp8)
     vars(method).update(vars(layer.quant_method))
-    method.start(layer, MOST_ROWS_OF_FP8)
+    method.start(layer, (switches.four_bit_rows() or 0) if four else MOST_ROWS_OF_FP8)
     return method
 
 
@@ -162,6 +177,10 @@ def linear_problem(layer: LinearBase) -> str | None:
         return f"it is multiplied by a {type(layer.quant_method).__name__}"
     if layer.bias is not None:
         return "it has a bias"
+    if weight_formats.is_grouped(layer):
+        found: Any = weight_formats.linear_weight(layer)
+        x = torch.empty((1, found.shape[1]), dtype=found.scale.dtype, device="meta")
+        return reason_against(x, found) or reason_against_card(found.device)
     if not weight_formats.is_plain(layer):  # as it will be once it is loaded
         shape = layer.weight.shape
         levels = torch.empty(shape, dtype=weights.FP8, device="meta")

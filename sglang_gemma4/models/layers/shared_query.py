@@ -19,12 +19,17 @@ def reason_against(attention: Any) -> str | None:
         return f"qkv_proj: {problem}"
     plain, shape = weight_formats.is_plain(projection), (attention.q_size + 2 * attention.kv_size, attention.qkv_proj.input_size)
     if not plain and not isinstance(projection.quant_method, FewRows):
-        return "qkv_proj is fp8, and few_row_linear is off or declined"
+        return "qkv_proj is quantised, and few_row_linear is off or declined"
+    if weight_formats.is_grouped(projection):
+        found = weight_formats.linear_weight(projection).shape
+        return f"qkv_proj's weight is packed, {tuple(found)}" if found != shape else _shifted(attention)
     if projection.weight.shape != (shape if plain else shape[::-1]):
         return f"qkv_proj's weight is packed, {tuple(projection.weight.shape)}"
-    if attention.q_norm.scale_shift != 0.0:
-        return "q_norm shifts its scale"
-    return None
+    return _shifted(attention)
+
+
+def _shifted(attention: Any) -> str | None:
+    return "q_norm shifts its scale" if attention.q_norm.scale_shift != 0.0 else None
 
 
 def project(attention: Any, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ activations (a static scheme) are not read: our kernels multiply the activation 
 model than SGLang's own products, and used up to a number of rows only: prefills stay SGLang's, on the tensor cores' fp8 path.
 
 4-bit experts as SGLang's Triton runner holds them (``expert_activation.py`` chooses it): inputs of an output side by side. 4-bit linear
-layers are repacked for Marlin's kernels, which multiply them.
+layers in the same way where ``four_bit_layers.py`` keeps them so; else they are repacked for Marlin's kernels, which multiply them.
 """
 
 from typing import Any
@@ -47,8 +47,15 @@ def linear_problem(layer: Any) -> str | None:
         return _block_problem(method.weight_block_size)
     if isinstance(method, CompressedTensorsLinearMethod) and type(layer.scheme) is CompressedTensorsW8A8Fp8:
         return _block_problem(layer.scheme.weight_block_size)
+    if is_grouped(layer):
+        return None
     scheme = f", {type(layer.scheme).__name__}" if isinstance(method, CompressedTensorsLinearMethod) else ""
     return f"it is quantised ({type(method).__name__}{scheme})"
+
+
+def is_grouped(layer: Any) -> bool:
+    """Whether a linear layer's weight has 4 bits and stays as the checkpoint has it; may be asked before it is loaded."""
+    return isinstance(layer.quant_method, CompressedTensorsLinearMethod) and getattr(layer.scheme, "as_loaded", False)
 
 
 def _block_problem(block: Any) -> str | None:
@@ -64,6 +71,8 @@ def linear_weight(layer: Any) -> Weight:
     if is_plain(layer):
         plain: torch.Tensor = layer.weight
         return plain
+    if is_grouped(layer):
+        return Grouped(layer.weight_packed.data.view(torch.uint8), layer.weight_scale.data)
     if layer.weight.dtype != FP8:
         raise ValueError(f"an fp8 layer's weight is {layer.weight.dtype}: it has not been loaded")
     if isinstance(layer.quant_method, Fp8LinearMethod):

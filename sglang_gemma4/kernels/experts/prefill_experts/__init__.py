@@ -3,7 +3,7 @@
 An expert has tens to thousands of rows here, so both products are bound by arithmetic and its inputs, not by reading weights. Gate and up
 are one product of twice the columns. Its result lies in the order of the blocks, so that it can be loaded through tensor descriptors
 (Hopper's TMA), as the weights of both products are. Of an expert's last block only half is computed if at most half of it is filled.
-4-bit weights are written out before each product (:mod:`~sglang_gemma4.kernels.experts.written_out`).
+4-bit weights are written out before each product (:mod:`~sglang_gemma4.kernels.written_out`).
 """
 
 import functools
@@ -20,8 +20,8 @@ from sglang_gemma4.kernels.experts.expert_blocks import Blocks, expert_blocks
 from sglang_gemma4.kernels.experts.gated_experts import reason_against
 from sglang_gemma4.kernels.experts.grouped_experts import sum_of_rows
 from sglang_gemma4.kernels.experts.prefill_experts.kernels import down_rows_kernel, gate_and_up_kernel
-from sglang_gemma4.kernels.experts.written_out import place_of, room_for, write_out
 from sglang_gemma4.kernels.weights import Scaled, Weight
+from sglang_gemma4.kernels.written_out import place_of, room_for, write_out
 
 ALIGNMENT = 16
 """Bytes: a tensor's start and strides must be multiples of it to be loaded through a descriptor."""

@@ -1,4 +1,4 @@
-"""Products of rows with 4-bit weights in groups of inputs that share a scale, read as SGLang's Triton experts hold them.
+"""Products of rows with 4-bit weights in groups of inputs that share a scale, as checkpoints and SGLang's Triton experts hold them.
 
 A word of 32 bits has eight inputs of an output. So that no value changes its register, a product is the sum of eight: of the words' first
 inputs, of their second ones, and so on, each with the rows' values of these inputs, which lie side by side after :func:`by_place`. Levels
@@ -70,6 +70,8 @@ def four_bit_sums(  # type: ignore[no-untyped-def]
     scale_ptr,  # of the expert, [outputs, WIDTH // (8 * GROUP)]
     columns,  # [COLUMNS]: outputs
     inside,  # [COLUMNS]
+    begin,  # words: from where on, a multiple of DEPTH // 8
+    end,
     SECOND: tl.constexpr,  # how many outputs further a second product's lie, which has the same inputs; 0: there is none
     WIDTH: tl.constexpr,
     SIZE: tl.constexpr,
@@ -78,7 +80,8 @@ def four_bit_sums(  # type: ignore[no-untyped-def]
     GROUP: tl.constexpr,  # words
     BITS: tl.constexpr,
 ):
-    """Both products of the rows in one tile of columns, ``[SIZE, COLUMNS]`` float32 each; the second is zero where there is none."""
+    """Both products of the rows in one tile of columns, over the words from ``begin`` to ``end``: ``[SIZE, COLUMNS]`` float32 each; the
+    second is zero where there is none."""
     WORDS: tl.constexpr = WIDTH // 8  # noqa: N806
     STEP: tl.constexpr = DEPTH // 8  # noqa: N806
     GROUPS: tl.constexpr = WORDS // GROUP  # noqa: N806
@@ -89,8 +92,8 @@ def four_bit_sums(  # type: ignore[no-untyped-def]
     scale_pointers = scale_ptr + columns[None, :] * GROUPS + group[:, None]
     one = tl.zeros([SIZE, COLUMNS], tl.float32)
     two = tl.zeros([SIZE, COLUMNS], tl.float32)
-    for start in range(0, WORDS, STEP):
-        read = inside[None, :] & (word < WORDS - start)[:, None]
+    for start in range(begin, end, STEP):
+        read = inside[None, :] & (word < end - start)[:, None]
         scaled = inside[None, :] & (group < GROUPS - start // GROUP)[:, None]
         words = tl.load(word_pointers + start, mask=read, other=0)
         scale = _for_words(tl.load(scale_pointers + start // GROUP, mask=scaled, other=0.0), GROUP)
@@ -98,7 +101,7 @@ def four_bit_sums(  # type: ignore[no-untyped-def]
             more = tl.load(word_pointers + (SECOND * WORDS + start), mask=read, other=0)
             scales = _for_words(tl.load(scale_pointers + (SECOND * GROUPS + start // GROUP), mask=scaled, other=0.0), GROUP)
         for place in tl.static_range(8):
-            taken = tl.load(x_pointers + (place * WORDS + start), mask=real[:, None] & (word < WORDS - start)[None, :], other=0.0)
+            taken = tl.load(x_pointers + (place * WORDS + start), mask=real[:, None] & (word < end - start)[None, :], other=0.0)
             one = tl.dot(taken, _weights_at(words, scale, taken.dtype, place, BITS), one, input_precision="ieee")
             if SECOND:
                 two = tl.dot(taken, _weights_at(more, scales, taken.dtype, place, BITS), two, input_precision="ieee")

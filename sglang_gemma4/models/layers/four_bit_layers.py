@@ -1,0 +1,65 @@
+"""4-bit linear layers of compressed-tensors whose weights stay as the checkpoint has them: inputs of an output side by side.
+
+SGLang repacks them for Marlin's kernel, which only that kernel reads. Kept, which ``SGLANG_GEMMA4_FOUR_BIT_ROWS`` asks for, few rows are
+multiplied by ours (``few_row_linear.py`` replaces the layer's method), and what is for more rows is written out as bfloat16 first and
+multiplied by cuBLAS. Not measured.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from sglang_gemma4 import switches
+from sglang_gemma4.kernels.card import reason_against_device
+from sglang_gemma4.kernels.four_bits import PLACES
+from sglang_gemma4.kernels.weights import GROUPS
+from sglang_gemma4.kernels.written_out import write_out
+from sglang_gemma4.models.layers import weight_formats
+from sglang_gemma4.models.layers.room import shared_room
+from sglang_gemma4.patching import takes
+
+_largest: dict[tuple[torch.dtype, torch.device], int] = {}
+"""Numbers of the largest layer that is kept, by type and device."""
+
+
+def keep(_result: None, scheme: Any, layer: Any, **_named: Any) -> None:
+    """After ``CompressedTensorsWNA16.create_weights``: decide for a layer, before it is loaded."""
+    packed, scale = layer.weight_packed, layer.weight_scale
+    runs = switches.four_bit_rows() is not None and reason_against_device(packed.device) is None
+    scheme.as_loaded = runs and takes("four_bit_linear", problem(scheme, layer), "Marlin multiplies")
+    if scheme.as_loaded:
+        key = (scale.dtype, packed.device)
+        _largest[key] = max(_largest.get(key, 0), PLACES * packed.numel())
+
+
+def problem(scheme: Any, layer: Any) -> str | None:
+    """Why a layer's weight is for Marlin, or None."""
+    width, groups = PLACES * layer.weight_packed.shape[1], layer.weight_scale.shape[1]
+    if scheme.pack_factor != PLACES:
+        return f"weights of {32 // scheme.pack_factor} bits"
+    if not scheme.symmetric or scheme.has_g_idx:
+        return "zero points, or inputs in another order"
+    if scheme.group_size not in GROUPS or width != groups * scheme.group_size:
+        return f"groups of {scheme.group_size} in {width} inputs; {', '.join(map(str, GROUPS))} are supported"
+    if layer.weight_packed.is_cuda and layer.weight_scale.dtype != torch.bfloat16:
+        return f"activations of {layer.weight_scale.dtype}; bfloat16 is supported"
+    return None
+
+
+def finish(original: Callable[[Any, Any], None], scheme: Any, layer: Any) -> None:
+    """Around ``CompressedTensorsWNA16.process_weights_after_loading``: nothing moves; KV pools are sized for what the room leaves."""
+    if not getattr(scheme, "as_loaded", False):
+        original(scheme, layer)
+        return
+    dtype, device = layer.weight_scale.dtype, layer.weight_packed.device
+    scheme.room = shared_room("dense", _largest[dtype, device], dtype, device)
+
+
+def multiply(
+    original: Callable[..., torch.Tensor], scheme: Any, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Around ``CompressedTensorsWNA16.apply_weights``: ``x @ weight.T + bias`` for any number of rows."""
+    if not getattr(scheme, "as_loaded", False):
+        return original(scheme, layer, x, bias)
+    return torch.nn.functional.linear(x, write_out(weight_formats.linear_weight(layer), scheme.room), bias)

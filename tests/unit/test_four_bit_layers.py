@@ -1,0 +1,158 @@
+"""4-bit linear layers of SGLang that stay as their checkpoint has them: which ones, and what multiplies how many rows."""
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from compressed_tensors.compressors import pack_to_int32
+from sglang.srt.layers.linear import ReplicatedLinear
+from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig
+
+from sglang_gemma4 import patching, switches
+from sglang_gemma4.kernels.dense.few_row_linear import MOST_ROWS
+from sglang_gemma4.kernels.weights import Grouped, dequantised
+from sglang_gemma4.models.layers import few_row_linear, four_bit_layers, weight_formats
+
+WIDTH, OUTPUTS, ROWS = 128, 96, 8
+
+
+def layer_of(outputs: int = OUTPUTS, width: int = WIDTH, group: int = 32, **weights: Any) -> Any:
+    """SGLang's layer of compressed-tensors' pack-quantized form, not loaded."""
+    given = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": group, **weights}
+    config = {"format": "pack-quantized", "ignore": [], "config_groups": {"group_0": {"targets": ["Linear"], "weights": given}}}
+    made = CompressedTensorsConfig.from_config({**config, "quant_method": "compressed-tensors", "packed_modules_mapping": {}})
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        return ReplicatedLinear(width, outputs, bias=False, quant_config=made, prefix="proj")
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def load(layer: Any) -> torch.Tensor:
+    """Levels and scales by SGLang's loaders and what follows them; the values in float32."""
+    levels = torch.randint(-8, 8, (layer.output_size, layer.input_size), dtype=torch.int8)
+    scale = (2.0 ** torch.randint(-2, 3, (layer.output_size, layer.weight_scale.shape[1]))).bfloat16()  # values and sums are exact
+    layer.weight_packed.weight_loader(layer.weight_packed, pack_to_int32(levels, 4))
+    layer.weight_scale.weight_loader(layer.weight_scale, scale)
+    layer.quant_method.process_weights_after_loading(layer)
+    return levels.float() * scale.float().repeat_interleave(layer.input_size // scale.shape[1], 1)
+
+
+def rows(count: int) -> torch.Tensor:
+    return torch.randint(-3, 4, (count, WIDTH)).bfloat16()
+
+
+@pytest.fixture(autouse=True)
+def patched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patch's hooks, on a card as far as layers ask; torch multiplies for Triton."""
+    from sglang.srt.layers.quantization.compressed_tensors.schemes import CompressedTensorsWNA16 as Scheme
+
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setenv(switches.FOUR_BIT_ROWS, str(ROWS))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: (9, 0))
+    create, finish, multiply = Scheme.create_weights, Scheme.process_weights_after_loading, Scheme.apply_weights
+
+    def created(scheme: Any, layer: Any, **named: Any) -> None:
+        create(scheme, layer, **named)
+        four_bit_layers.keep(None, scheme, layer=layer, **named)
+
+    monkeypatch.setattr(Scheme, "create_weights", created)
+    monkeypatch.setattr(Scheme, "process_weights_after_loading", lambda scheme, layer: four_bit_layers.finish(finish, scheme, layer))
+    monkeypatch.setattr(Scheme, "apply_weights", lambda scheme, layer, x, bias: four_bit_layers.multiply(multiply, scheme, layer, x, bias))
+    monkeypatch.setattr(four_bit_layers, "_largest", {})
+    monkeypatch.setattr(patching, "_outcomes", {"four_bit_linear": patching.Outcome("four_bit_linear", "SWITCH", "", "active")})
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """By which way, and rows or outputs."""
+    found: list[tuple[str, int]] = []
+
+    def product(x: torch.Tensor, weight: Any, done: torch.Tensor, gated: bool = False) -> torch.Tensor:
+        found.append(("rows", x.shape[0]))
+        return (x.float() @ dequantised(weight).T).to(x.dtype)
+
+    def written(weight: Grouped, room: torch.Tensor) -> torch.Tensor:
+        found.append(("written out", weight.shape[0]))
+        assert room.numel() >= weight.shape.numel()
+        return dequantised(weight).to(room.dtype)
+
+    monkeypatch.setattr(few_row_linear, "few_row_linear", product)
+    for module in (few_row_linear, four_bit_layers):
+        monkeypatch.setattr(module, "write_out", written)
+    return found
+
+
+def test_few_rows_and_many(calls: list[tuple[str, int]]) -> None:
+    model = torch.nn.Module()
+    model.proj = layer_of()
+    assert few_row_linear.install(model) == []
+    values = load(model.proj)
+    found: Any = weight_formats.linear_weight(model.proj)
+    assert torch.equal(dequantised(found), values)
+    assert found.levels.data_ptr() == model.proj.weight_packed.data_ptr(), "the checkpoint's own words"
+    few = rows(ROWS)
+    many = torch.cat([few, few])
+    for x in (few, many):
+        torch.testing.assert_close(model.proj(x)[0], (x.float() @ values.T).bfloat16())
+        torch.testing.assert_close(model.proj.quant_method.first_outputs(model.proj, x, 32), (x.float() @ values[:32].T).bfloat16())
+    assert calls == [("rows", ROWS), ("rows", ROWS), ("written out", OUTPUTS), ("written out", 32)]
+
+
+def test_without_few_row_linear_all_rows_are_for_cublas(calls: list[tuple[str, int]]) -> None:
+    layer = layer_of()
+    values, x = load(layer), rows(2)
+    torch.testing.assert_close(layer(x)[0], (x.float() @ values.T).bfloat16())
+    assert calls == [("written out", OUTPUTS)]
+
+
+def test_one_room_for_the_largest() -> None:
+    layers = [layer_of(), layer_of(2 * OUTPUTS), layer_of(OUTPUTS, 2 * WIDTH)]
+    for layer in layers:
+        load(layer)
+    room = layers[0].scheme.room
+    assert (room.numel(), room.dtype) == (2 * OUTPUTS * WIDTH, torch.bfloat16)
+    assert all(layer.scheme.room is room for layer in layers)
+    kept = weakref.ref(room)
+    del layers, layer, room
+    gc.collect()
+    assert kept() is None
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ({"num_bits": 8}, "weights of 8 bits"),
+        ({"actorder": "group"}, "inputs in another order"),
+        ({"symmetric": False}, "zero points"),
+        ({"group": 16}, "groups of 16 in 128 inputs; 32, 64, 128 are supported"),
+        ({"strategy": "channel", "group": None}, "groups of -1 in 128 inputs"),
+    ],
+    ids=str,
+)
+def test_what_marlin_keeps(weights: dict[str, Any], said: str) -> None:
+    layer = layer_of(**weights)
+    assert not layer.scheme.as_loaded
+    (note,) = patching._outcomes["four_bit_linear"].notes
+    assert said in note
+    assert "CompressedTensorsWNA16" in str(few_row_linear.linear_problem(layer))
+
+
+@pytest.mark.parametrize("value", ["0", "65", "-4", "all"])
+def test_a_number_of_rows_that_is_none(value: str) -> None:
+    said = rf"{switches.FOUR_BIT_ROWS}={value} is not a whole number of rows from 1 to 64; .* unset it for Marlin"
+    with pytest.raises(switches.SwitchError, match=said):
+        switches.four_bit_rows({switches.FOUR_BIT_ROWS: value})
+    (problem,) = switches.check_all({switches.FOUR_BIT_ROWS: value})
+    assert problem.startswith(f"{switches.FOUR_BIT_ROWS}={value}")
+    assert switches.four_bit_rows({switches.FOUR_BIT_ROWS: " 64 "}) == switches.MOST_FOUR_BIT_ROWS == MOST_ROWS
+
+
+@pytest.mark.parametrize("name", ["TRITON_INTERPRET", switches.FOUR_BIT_ROWS])
+def test_where_nobody_asks_nothing_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU without the interpreter, a server whose operator leaves 4 bits to Marlin."""
+    monkeypatch.delenv(name)
+    assert not layer_of().scheme.as_loaded
+    assert patching._outcomes["four_bit_linear"].notes == []
