@@ -160,9 +160,9 @@ def _place(groups: dict[int, Sequence[Prepared]]) -> tuple[int, str] | None:
     """Have SGLang place every hook that is registered and not in place; the first group that is not whole then, and why."""
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    with indexed():
-        HookRegistry.apply_hooks()
     hooked = [item for prepared in groups.values() for item in prepared if isinstance(item.hook, Hook)]
+    with indexed(getattr(item.original, "__func__", item.original) for item in hooked):  # a class method's function is what is imported
+        HookRegistry.apply_hooks()
     rebind_registries([(item.original, _current(item)) for item in hooked])
     stale = stale_holders([item.original for item in hooked])
     for number, prepared in groups.items():

@@ -1,10 +1,14 @@
 """Is a hook really where calls go? Looks for other holders of the original: importers, registries, subclasses."""
 
 import gc
+import itertools
 import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
+
+AT_ONCE = 256
+"""Dicts that are looked through together: a call for each of a hundred thousand takes longer than the look."""
 
 
 def hook_is_in_chain(current: Any, hook: Callable[..., Any]) -> bool:
@@ -33,10 +37,12 @@ def rebind_registries(pairs: Sequence[tuple[Any, Any]]) -> None:
     patched = {id(original): new for original, new in pairs if new is not original}
     module_dicts = {id(vars(module)) for _, module in _modules()}
     looked_for = {id(original) for original, _ in pairs}
-    # gc.get_referrers finds the same in nearly twice the time, which every process of a start would take. The type, not the class that a
+    # gc.get_referrers finds the same in several times the time, which every process of a start would take. The type, not the class that a
     # proxy claims to be: some warn when they are asked.
-    dicts = (each for each in gc.get_objects() if issubclass(type(each), dict))
-    for holder in [each for each in dicts if not looked_for.isdisjoint(map(id, dict.values(each)))]:
+    objects = gc.get_objects()
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, dict)}
+    dicts = list(itertools.compress(objects, map(kinds.__contains__, map(type, objects))))
+    for holder in _that_hold(looked_for, dicts):
         if id(holder) in module_dicts:
             continue
         if "__wrapped__" in holder or "__module__" in holder:  # a wrapper's or a class's own namespace
@@ -44,6 +50,16 @@ def rebind_registries(pairs: Sequence[tuple[Any, Any]]) -> None:
         for key, value in list(holder.items()):
             if id(value) in patched:
                 holder[key] = patched[id(value)]
+
+
+def _that_hold(looked_for: set[int], dicts: Sequence[dict[Any, Any]]) -> list[dict[Any, Any]]:
+    """Those with a value that has one of the ids: many at once are looked through, and one by one where something is found."""
+    found = []
+    for first in range(0, len(dicts), AT_ONCE):
+        some = dicts[first : first + AT_ONCE]
+        if not looked_for.isdisjoint(map(id, itertools.chain.from_iterable(map(dict.values, some)))):
+            found += [each for each in some if not looked_for.isdisjoint(map(id, dict.values(each)))]
+    return found
 
 
 def stale_holders(originals: Sequence[Any]) -> dict[int, str]:

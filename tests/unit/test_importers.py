@@ -1,5 +1,6 @@
 """Hooks placed through the index of importers end where SGLang's own walks put them, and the modules are walked once."""
 
+import contextlib
 import importlib
 import inspect
 import logging
@@ -86,13 +87,18 @@ def around(original: Callable[..., Any], *arguments: Any) -> Any:
     return original(*arguments) + 1
 
 
-def place(*targets: str) -> None:
-    """Place hooks as another plugin's, which ours are placed together with."""
+def place(*targets: str, told: bool = False) -> None:
+    """Place hooks as another plugin's, which ours are placed together with; or ``told`` what is hooked, as far as it is imported."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+    originals = []
     for target in targets:
         HookRegistry.register(target, around, HookType.AROUND)
-    with importers.indexed():
+        if told and target.partition(".")[0] in sys.modules:
+            with contextlib.suppress(AttributeError):
+                found = pkgutil.resolve_name(target)
+                originals.append(getattr(found, "__func__", found))
+    with importers.indexed(originals):
         HookRegistry.apply_hooks()
 
 
@@ -133,18 +139,19 @@ def test_small_modules_are_rebound_alike(targets: list[str], files: None, in_chi
     """Also what is imported as hooks are placed, what is wrapped again under another name, and beside hooks that fail."""
     before = bindings()
 
-    def child() -> Any:
-        place(*targets)
+    def child(told: bool = False) -> Any:
+        place(*targets, told=told)
         return sorted(bindings() - before)
 
     indexed, own = both(child, in_child, monkeypatch)
-    assert indexed == own
+    assert indexed == own == in_child(lambda: child(told=True))
     assert any(depth for *_, depth, _ in indexed)
 
 
-def test_a_module_imported_between_two_hooks(files: None, in_child: InChild) -> None:
+@pytest.mark.parametrize("told", [False, True])
+def test_a_module_imported_between_two_hooks(told: bool, files: None, in_child: InChild) -> None:
     def child() -> Any:
-        place("home_g5.f", "late_g5.late", "user_g5.g")
+        place("home_g5.f", "late_g5.late", "user_g5.g", told=told)
         user, late, home = (sys.modules[name] for name in ("user_g5", "late_g5", "home_g5"))
         return [home.f(1), late.f(1), late.late(1), user.g(1), late.h(1), home.h(1), home.g(1)]
 
