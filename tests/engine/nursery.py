@@ -67,6 +67,7 @@ def import_sglang() -> None:
     set_method = multiprocessing.set_start_method
     multiprocessing.set_start_method = lambda method, force=False: set_method("fork", force=True)
     set_method("fork", force=True)
+    gc.collect()  # else it is due in every engine, over all that was imported: half a second each
 
 
 def import_what_a_checkpoint_needs() -> None:
@@ -79,7 +80,7 @@ def import_what_a_checkpoint_needs() -> None:
 
 
 def import_what_patches_change() -> None:
-    """What hooks go into, which each engine would import."""
+    """What hooks go into and what they put there, which each engine would import."""
     from sglang_gemma4 import hooks
     from sglang_gemma4.patches import load_all
 
@@ -87,6 +88,9 @@ def import_what_patches_change() -> None:
         for hook in patch.hooks:
             with contextlib.suppress(hooks.PatchError):  # an engine that wants it says why
                 hooks.target_of(hook)
+            for put in (hook.function,) if isinstance(hook, hooks.Hook) else (hook.value,):
+                if isinstance(put, str):
+                    pkgutil.resolve_name(put)
 
 
 def serve_case(case: dict[str, Any]) -> dict[str, Any]:
