@@ -27,6 +27,8 @@ def test_a_dry_run_measures_both_ways_keeps_a_crash_and_resumes(tmp_path: Path, 
         "package",
         "--arm",
         "dies:package,--attention-backend=triton,--device=nowhere",
+        "--",
+        "--sleep-on-idle",  # else the server's scheduler takes a core from the other tests while the client gets ready
     ]
     assert cli.main(words) == 1, "an arm that crashed is in the exit status"
     lines = records.read(folder / records.NAME)

@@ -16,6 +16,7 @@ MODEL = "tiny-e2b"
 MTP = [
     *("--speculative-algorithm", "NEXTN", "--speculative-draft-model-path", f"{MODEL}-assistant"),
     *("--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"),
+    "--sleep-on-idle",  # as in live_server: beside it another process of tests has one core more
 ]
 
 
