@@ -60,11 +60,22 @@ def files(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         sys.modules.pop(name, None)
 
 
-def bindings() -> set[tuple[Any, ...]]:
-    """What each name of each module holds, as far as hooks can have changed it: how many wrappers, and around what."""
+Names = dict[str, dict[str, Any]]
+
+
+def names() -> Names:
+    """What each name of each module holds."""
+    return {name: dict(vars(module)) for name, module in list(sys.modules.items()) if isinstance(module, types.ModuleType)}
+
+
+def bindings(before: Names) -> set[tuple[Any, ...]]:
+    """The names that hold another object than before, and what, as far as hooks can have put it there: how many wrappers, around what."""
     found = set()
-    for module_name, module in list(sys.modules.items()):
-        for name, value in list(vars(module).items()) if isinstance(module, types.ModuleType) else ():
+    for module_name, held in names().items():
+        earlier = before.get(module_name, {})
+        for name, value in held.items():
+            if name in earlier and earlier[name] is value:
+                continue
             inner = value.__func__ if isinstance(value, classmethod | staticmethod) else value
             if isinstance(inner, types.FunctionType | type):
                 depth = 0
@@ -108,12 +119,12 @@ def test_all_patches_end_where_sglang_would_put_them(in_child: InChild, monkeypa
     for patch in patches:
         for hook in patch.hooks:
             pkgutil.resolve_name(hook.target)
-    before = bindings()
+    before = names()
     switched_on = dict.fromkeys((patch.switch for patch in patches), "1")
 
     def child() -> Any:
         states = {o.state for o in patching.apply(patches, switched_on)}
-        return [sorted(states), sorted(bindings() - before)]
+        return [sorted(states), sorted(bindings(before))]
 
     (states, indexed), own = both(child, in_child, monkeypatch)
     assert [states, indexed] == own
@@ -137,11 +148,11 @@ def test_all_patches_end_where_sglang_would_put_them(in_child: InChild, monkeypa
 )
 def test_small_modules_are_rebound_alike(targets: list[str], files: None, in_child: InChild, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what is imported as hooks are placed, what is wrapped again under another name, and beside hooks that fail."""
-    before = bindings()
+    before = names()
 
     def child(told: bool = False) -> Any:
         place(*targets, told=told)
-        return sorted(bindings() - before)
+        return sorted(bindings(before))
 
     indexed, own = both(child, in_child, monkeypatch)
     assert indexed == own == in_child(lambda: child(told=True))
