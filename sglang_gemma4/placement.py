@@ -39,9 +39,10 @@ def rebind_registries(pairs: Sequence[tuple[Any, Any]]) -> None:
     looked_for = {id(original) for original, _ in pairs}
     # gc.get_referrers finds the same in several times the time, which every process of a start would take. The type, not the class that a
     # proxy claims to be: some warn when they are asked.
+    # Types by their ids: a class may be unhashable by its own class's doing.
     objects = gc.get_objects()
-    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, dict)}
-    dicts = list(itertools.compress(objects, map(kinds.__contains__, map(type, objects))))
+    kinds = {id(kind) for kind in {id(kind): kind for kind in map(type, objects)}.values() if issubclass(kind, dict)}
+    dicts = list(itertools.compress(objects, map(kinds.__contains__, map(id, map(type, objects)))))
     for holder in _that_hold(looked_for, dicts):
         if id(holder) in module_dicts:
             continue
