@@ -28,19 +28,20 @@ class CategoryWork:
 
 
 class _Sum(dict[str, CategoryWork]):
-    """Work gathered by category, for activations and weights of ``size`` bytes an element."""
+    """Work gathered by category, for activations of ``size`` bytes an element and, in layers that are quantised, of ``weights`` bytes."""
 
-    def __init__(self, size: float) -> None:
-        self.size = size
+    def __init__(self, size: float, weights: float) -> None:
+        self.size, self.weights = size, weights
 
     def add(self, category: str, elements: float, flops: float = 0.0, size: float | None = None) -> None:
         work = self.setdefault(category, CategoryWork(category))
         work.bytes += elements * (self.size if size is None else size)
         work.flops += flops
 
-    def gemm(self, m: float, k: int, n: float, category: str = "dense gemm") -> None:
-        """[m, k] times weights [k, n]."""
-        self.add(category, k * n + m * (k + n), 2 * m * k * n)
+    def gemm(self, m: float, k: int, n: float, category: str = "dense gemm", quantised: bool = True) -> None:
+        """[m, k] times weights [k, n], which stay in the activations' type where not ``quantised``."""
+        self.add(category, k * n, 2 * m * k * n, size=self.weights if quantised else self.size)
+        self.add(category, m * (k + n))
 
 
 def step_work(
@@ -52,6 +53,7 @@ def step_work(
     prefill: bool = False,
     dtype_bytes: float = 2,
     kv_bytes: float = 2,
+    weight_bytes: float | None = None,
     draft: ConfigJson | None = None,
     draft_steps: int = 0,
 ) -> list[CategoryWork]:
@@ -64,6 +66,8 @@ def step_work(
         context: tokens of a request once the step's own are written; the query tokens are its last.
         prefill: logits of the last token alone, not of every query token.
         dtype_bytes: of weights and activations. kv_bytes: of a KV cache element.
+        weight_bytes: of a quantised weight with its share of the scales; None: ``dtype_bytes``. The head, routers, embeddings, norms and
+            the assistant stay as they are.
         draft: the assistant's config.json; ``draft_steps`` of its passes belong to the step, one token a request over the committed
             context.
 
@@ -74,7 +78,7 @@ def step_work(
         raise ValueError(
             f"batch {batch} and {query_tokens} query tokens must be at least 1, and a context of {context} must hold the query tokens"
         )
-    text, total = text_config(config), _Sum(dtype_bytes)
+    text, total = text_config(config), _Sum(dtype_bytes, dtype_bytes if weight_bytes is None else weight_bytes)
     tokens, hidden = batch * query_tokens, text.hidden_size
     total.add("copy", 2 * tokens * hidden)  # embedding rows
     if text.hidden_size_per_layer_input:
@@ -87,9 +91,10 @@ def step_work(
         _feed_forward_block(total, layer, text, tokens)
     rows = batch if prefill else tokens
     total.add("norm", 2 * tokens * hidden + hidden, 4 * tokens * hidden)
-    total.gemm(rows, hidden, text.vocab_size)
+    total.gemm(rows, hidden, text.vocab_size, quantised=False)
     total.add("logits", rows * text.vocab_size, 4 * rows * text.vocab_size)  # soft-cap and argmax in one read
     if draft is not None:
+        total.weights = dtype_bytes
         for _ in range(draft_steps):
             _draft_pass(total, draft, batch, max(1, context - query_tokens), kv_bytes)
     return list(total.values())
@@ -124,8 +129,9 @@ def _feed_forward_block(total: _Sum, layer: Layer, text: Any, tokens: int) -> No
     if moe:
         experts, picks, inner = text.num_experts, text.top_k_experts, text.moe_intermediate_size
         hit, rows = distinct(experts, picks, tokens), tokens * picks
-        total.gemm(tokens, hidden, experts)
-        total.add("moe experts", hit * 3 * hidden * inner + wide + rows * (2 * inner + inner + hidden), 6 * rows * hidden * inner)
+        total.gemm(tokens, hidden, experts, quantised=False)
+        total.add("moe experts", hit * 3 * hidden * inner, 6 * rows * hidden * inner, size=total.weights)
+        total.add("moe experts", wide + rows * (2 * inner + inner + hidden))
         total.add("activation", 3 * rows * inner, 10 * rows * inner)
         total.add("moe routing", tokens * experts + rows * hidden + wide, 2 * rows * hidden)  # top-k in; sum over the picks
         total.add("moe routing", rows, size=8)  # weight (float32) and expert (int32) of each pick
@@ -175,14 +181,10 @@ def beside(row: Mapping[str, Any], model: str, arguments: Sequence[str], card: M
         card: from ``card.measure()``.
 
     Raises:
-        ValueError: a config.json is missing or not Gemma 4's, or weights are quantised, which is not counted here.
+        ValueError: a config.json is missing or not Gemma 4's, or weights are in a format that is not counted here.
     """
     fields = fields_of(list(arguments))
     config = _config(model, "model")
-    if fields.get("quantization") or config.get("quantization_config"):
-        raise ValueError(
-            f"the roofline counts unquantised weights, and {model} is served quantised; leave out --roofline or the quantisation"
-        )
     prefill = row["stage"] == "prefill"
     draft_path = fields.get("speculative_draft_model_path") or fields.get("speculative_draft_model")
     drafts = bool(draft_path and fields.get("speculative_algorithm")) and not prefill
@@ -196,6 +198,7 @@ def beside(row: Mapping[str, Any], model: str, arguments: Sequence[str], card: M
         context=row["context_tokens"],
         prefill=prefill,
         dtype_bytes=size,
+        weight_bytes=weight_bytes(config, fields.get("quantization")),
         kv_bytes=1 if kv_dtype.startswith(("fp8", "int8")) else 2 if kv_dtype.startswith("bf") else size,
         draft=_config(str(draft_path), "draft model") if drafts else None,
         draft_steps=int(fields.get("speculative_num_steps", 0)) if drafts else 0,
@@ -204,6 +207,32 @@ def beside(row: Mapping[str, Any], model: str, arguments: Sequence[str], card: M
     share = [CategoryWork(one.category, one.bytes / ranks, one.flops / ranks) for one in work]
     figures = {name: card[name] for name in ("bandwidth_gbs", "teraflops", "source")}
     return {**figures, "categories": [{**asdict(one), "microseconds": floor_microseconds(one, card)} for one in share]}
+
+
+def weight_bytes(config: ConfigJson, asked: Any = None) -> float | None:
+    """Bytes of a weight in the layers that a checkpoint's ``quantization_config``, or ``--quantization`` as ``asked``, quantises; None: in
+    none. Of compressed-tensors levels and scales (bfloat16 by group, float32 by block) of its first group are counted.
+
+    Raises:
+        ValueError: another format.
+    """
+    given = config.get("quantization_config")
+    if given is None and asked in (None, "fp8"):
+        return 1.0 if asked else None
+    groups = (given or {}).get("config_groups") or {}
+    weights = next((group["weights"] for group in groups.values() if group.get("weights")), None)
+    if weights is None:
+        raise ValueError(
+            f"the roofline counts bfloat16, --quantization fp8 and compressed-tensors, not {asked or (given or {}).get('quant_method')}; "
+            "leave out --roofline or the quantisation"
+        )
+    scale = 0.0
+    if weights.get("strategy") == "group":
+        scale = 2 / weights["group_size"]
+    elif weights.get("strategy") == "block":
+        outputs, inputs = weights["block_structure"]
+        scale = 4 / (outputs * inputs)
+    return float(weights["num_bits"]) / 8 + scale
 
 
 def _config(path: str, role: str) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from transformers.models.gemma4.modeling_gemma4 import Gemma4ForCausalLM, Gemma4
 
 from sglang_gemma4.benchmark import card, roofline
 from sglang_gemma4.models import model_shape
-from sglang_gemma4.tiny import checkpoints, real_sizes
+from sglang_gemma4.tiny import checkpoints, quantisation, real_sizes
+from sglang_gemma4.tiny.quantisation import FORMATS
 
 SIZES = tuple(real_sizes.SIZES)
 MOE = real_sizes.target("26b-a4b")
@@ -174,8 +175,31 @@ def test_beside_a_profile(tmp_path: Path) -> None:
     assert total(["--dtype", "float32"]) == pytest.approx(2 * plain, rel=0.001)
     assert total(["--tp", "2"]) == pytest.approx(plain / 2)
     assert total(["--kv-cache-dtype", "fp8_e4m3"]) < plain
-    with pytest.raises(ValueError, match="unquantised"):
-        total(["--quantization", "fp8"])
+    assert total(["--quantization", "fp8"]) < 0.75 * plain
+    with pytest.raises(ValueError, match=r"counts bfloat16, --quantization fp8 and compressed-tensors, not awq; leave out"):
+        total(["--quantization", "awq"])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_quantised_weights_take_their_bytes(name: str) -> None:
+    """As ``capacity`` counts them: all linear layers but routers; the head and the assistant stay in bfloat16."""
+    form = FORMATS[name]
+    config = MOE | {"quantization_config": quantisation.config(form)}
+    found = roofline.weight_bytes(config)
+    assert found == pytest.approx(form.bytes_per_weight, abs=3e-4)
+    step: dict[str, Any] = {"batch": 80, "query_tokens": 4, "context": 500, "draft": real_sizes.assistant("26b-a4b"), "draft_steps": 3}
+    plain, less = (sum(one.bytes for one in roofline.step_work(MOE, **step, weight_bytes=bytes_)) for bytes_ in (None, found))
+    text = model_shape.text_config(MOE)
+    count = model_shape.parameters(MOE)
+    linear = count["dense gemm"] + count["moe experts"] - text.hidden_size * text.num_experts * text.num_hidden_layers
+    assert found is not None
+    assert plain - less == pytest.approx((2 - found) * linear, rel=1e-3), "every expert is hit"
+
+
+def test_formats_that_are_not_counted() -> None:
+    assert roofline.weight_bytes(MOE) is None
+    with pytest.raises(ValueError, match="not gptq"):
+        roofline.weight_bytes(MOE | {"quantization_config": {"quant_method": "gptq", "bits": 4}})
 
 
 @pytest.mark.parametrize("changed", [{"batch": 0}, {"query_tokens": 0}, {"context": 3}])
