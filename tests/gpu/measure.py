@@ -68,12 +68,17 @@ class Run:
         return filled
 
     def all(self, stages: Sequence[Stage]) -> int:
-        """Run what is not done; the exit status: 1 where a stage failed, 3 where one was left out. Whatever ends it ends its commands."""
+        """Run what is not done; the exit status: 1 where a stage failed, 3 where one was left out. Whatever ends it ends its commands.
+
+        On the main thread: a SIGTERM too, which would else leave a bench and its engines running.
+        """
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
             return self._all(stages)
         finally:
             for process in self.running:
-                _kill(process, signal.SIGKILL)
+                _end(process)  # first so that it can end what it started in sessions of their own, as a bench does
+            signal.signal(signal.SIGTERM, before)
 
     def _all(self, stages: Sequence[Stage]) -> int:
         beside: list[threading.Thread] = []
@@ -141,14 +146,17 @@ def _ended(process: "subprocess.Popen[bytes]", deadline: float) -> int:
     try:
         return process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        for sign, patience in ((signal.SIGTERM, 60), (signal.SIGKILL, 60)):
-            _kill(process, sign)
-            try:
-                process.wait(patience)
-                break
-            except subprocess.TimeoutExpired:
-                continue
+        _end(process)
         return 124
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """A command with all that it started: asked, then killed."""
+    for sign, patience in ((signal.SIGTERM, 60), (signal.SIGKILL, 60)):
+        _kill(process, sign)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+            return
 
 
 def _kill(process: "subprocess.Popen[bytes]", sign: int) -> None:

@@ -1,6 +1,9 @@
 """The table of stages for a card, and the program that runs it: every command parses, resume, time limits, order."""
 
+import os
 import shlex
+import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -135,7 +138,20 @@ def test_what_runs_ends_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(measure, "_ended", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run.all([fake("sleeps", "sleep 60")])
-    assert [process.wait(5) for process in run.running] == [-9]
+    assert [process.wait(5) for process in run.running] == [-15]
+
+
+def test_a_run_that_is_told_to_end_tells_its_commands(tmp_path: Path) -> None:
+    """What a command started in a session of its own ends where the command is asked to, not killed."""
+    child = "trap 'kill $!; touch {out}/told' TERM; setsid sleep 60 & wait"
+    before = signal.getsignal(signal.SIGTERM)
+    stop = threading.Timer(2, os.kill, (os.getpid(), signal.SIGTERM))
+    stop.start()
+    with pytest.raises(SystemExit) as ended:
+        measure.Run(tmp_path, 60, dry=False).all([fake("starts", child)])
+    assert ended.value.code == 143
+    assert (tmp_path / "told").exists()
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_tests_share_the_card_and_what_is_timed_has_it_alone(tmp_path: Path) -> None:
