@@ -67,9 +67,9 @@ STAGES: tuple[Stage, ...] = (
     servers("pd-large-host", 600, "the same without CUDA IPC between the servers", "26b-a4b --prefill-tp 1 --decode-tp 1 --same 0", LARGE,
             "UCX_TLS=^cuda_ipc"),
     servers("pd-large-stock", 600, "the same on stock", "26b-a4b --prefill-tp 1 --decode-tp 1 --same 0", LARGE, "SGLANG_GEMMA4=0"),
-    bench("tp2-steps", 580, "TP 2 alone: graphs of the short part, SHARDED_HEAD, DENSE_OVERLAP", "26b-a4b",
-          f"--arm stock:stock,mtp --arm package:package,mtp --arm sharded:package,mtp,{SHARDED} --arm apart:package,mtp,{APART} "
-          f"--batches 1,8,32 --step-tokens 300,1000 {ONCE}", TWO),
+    bench("tp2-steps", 580, "TP 2 alone beside one card: graphs of the short part, SHARDED_HEAD, DENSE_OVERLAP", "26b-a4b",
+          f"--arm package:package,mtp --arm single:package,mtp,--tp-size=1 --arm sharded:package,mtp,{SHARDED} "
+          f"--arm apart:package,mtp,{APART} --arm stock:stock,mtp --batches 1,32 --step-tokens 300,500 {ONCE}", TWO),
     bench("tp2-serve", 580, "TP 2: a server's tokens", "26b-a4b",
           f"--arm stock:stock,mtp --arm package:package,mtp --workload chat,summarize {ONCE}", TWO),
 )  # fmt: skip
