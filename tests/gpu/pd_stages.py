@@ -26,7 +26,7 @@ TINY = f"{ALL} --context-length=4096 --max-total-tokens=40000 --mem-fraction-sta
 LARGE = f"{ALL} --load-format=dummy --context-length=16384 --max-total-tokens=60000 --mem-fraction-static=0.85"
 TWO = f"{COMMON} --tp-size=2 --context-length=16384 --max-running-requests=64 --mem-fraction-static=0.85"
 ONCE = "--rounds 1 --repetitions 3"
-SHARDED, APART = "SGLANG_GEMMA4_SHARDED_HEAD=1", "SGLANG_GEMMA4_DENSE_OVERLAP=0"
+WHOLE, APART = "SGLANG_GEMMA4_SHARDED_HEAD=0", "SGLANG_GEMMA4_DENSE_OVERLAP=0"
 DRY = (
     "--context-length=2048 --max-running-requests=4 --max-total-tokens=4096 --mem-fraction-static=0.3 "
     "--disaggregation-decode-retraction-backup=cpu_tensor"
@@ -68,7 +68,7 @@ STAGES: tuple[Stage, ...] = (
             "UCX_TLS=^cuda_ipc"),
     servers("pd-large-stock", 600, "the same on stock", "26b-a4b --prefill-tp 1 --decode-tp 1 --same 0", LARGE, "SGLANG_GEMMA4=0"),
     bench("tp2-steps", 580, "TP 2 alone beside one card: graphs of the short part, SHARDED_HEAD, DENSE_OVERLAP", "26b-a4b",
-          f"--arm package:package,mtp --arm single:package,mtp,--tp-size=1 --arm sharded:package,mtp,{SHARDED} "
+          f"--arm package:package,mtp --arm single:package,mtp,--tp-size=1 --arm whole-head:package,mtp,{WHOLE} "
           f"--arm apart:package,mtp,{APART} --arm stock:stock,mtp --batches 1,32 --step-tokens 300,500 {ONCE}", TWO),
     bench("tp2-serve", 580, "TP 2: a server's tokens", "26b-a4b",
           f"--arm stock:stock,mtp --arm package:package,mtp --workload chat,summarize {ONCE}", TWO),
