@@ -103,7 +103,8 @@ def _begin_modules(scheduler: Any) -> None:
     config = model.hf_config.to_dict()
     size = 0 if envs.SGLANG_USE_HND_KVCACHE.get() else cuda_modules.element(given.kv_cache_dtype, model.dtype, config)
     rows = [kind.kv_heads * kind.dim * size for kind in kinds_of_config(config, given.tp_size) if size]
-    as_loaded = switches.part_is_on("four_bit_linear", "SGLANG_GEMMA4_FEW_ROW_LINEAR") and switches.four_bit_rows() is not None
+    rows_of_ours = switches.four_bit_rows(torch.cuda.get_device_capability())
+    as_loaded = switches.part_is_on("four_bit_linear", "SGLANG_GEMMA4_FEW_ROW_LINEAR") and rows_of_ours > 0
     marlin = cuda_modules.has_four_bits(config) and not as_loaded
     modules = cuda_modules.needed(rows, model.dtype, given.speculative_algorithm is not None, marlin)
     begun = cuda_modules.CudaModules(torch.cuda.get_device_name(), torch.cuda.get_device_capability(), modules)

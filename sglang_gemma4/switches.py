@@ -69,10 +69,13 @@ REQUEST_TOKENS = "SGLANG_GEMMA4_REQUEST_TOKENS"
 RESERVE_GIB = "SGLANG_GEMMA4_RESERVE_GIB"
 """Not a switch: GiB of the card kept beside weights and KV, or `auto`: calculated (memory/reserve.py); unset: SGLang's rule."""
 FOUR_BIT_ROWS = "SGLANG_GEMMA4_FOUR_BIT_ROWS"
-"""Not a switch: the most rows of a 4-bit dense product that our kernel multiplies, with the weight as loaded; unset: Marlin multiplies
-all."""
+"""Not a switch: the most rows of a 4-bit dense product that our kernel multiplies, with the weight as loaded; 0: Marlin multiplies all;
+unset: :data:`HOPPER_FOUR_BIT_ROWS` on a Hopper, elsewhere 0."""
 MOST_FOUR_BIT_ROWS = 64
 """Of a product of ours (``kernels/dense/few_row_linear.py``)."""
+HOPPER_FOUR_BIT_ROWS = 32
+"""At 64 rows four products of a layer of 26B-A4B take 97 µs on an H200 and 90 with the weights written out for cuBLAS, at 32 rows 55 and 88
+(``runs/2026-11-26-26b-h200-int4``)."""
 NO_SWITCHES = (
     WITHOUT, DEBUG_DIR, CACHE_DIR, SHARED_WEIGHTS, VLLM_PYTHON, BESIDE_TOKENS, BESIDE_GAP, REQUEST_TOKENS, RESERVE_GIB, FOUR_BIT_ROWS,
 )  # fmt: skip
@@ -129,7 +132,7 @@ _TABLE = (
     Switch("SGLANG_GEMMA4_VERIFY_RULES", True, "MTP", "Penalties, top-p, top-k, min-p and stops act under speculation as without."),
     Switch("SGLANG_GEMMA4_VERIFY_ARGMAX", False, "MTP", "Greedy verify steps take tokens without logits in memory (off until measured)."),
     Switch("SGLANG_GEMMA4_DRAFT_PHASE", False, "MTP", "The draft's query has its own token's position (off until measured)."),
-    Switch("SGLANG_GEMMA4_SHARDED_HEAD", False, "MTP", "Each tensor-parallel rank scores its part of the vocabulary (off until measured)."),
+    Switch("SGLANG_GEMMA4_SHARDED_HEAD", True, "MTP", "Each tensor-parallel rank scores its part of the vocabulary."),
     Switch(
         "SGLANG_GEMMA4_FLASH_PREFILL", True, "prefill", "On Hopper, long prefills go through FlashAttention-4 where it is measured faster."
     ),
@@ -293,19 +296,22 @@ def check_name(name: str, value: str) -> None:
         raise SwitchError(f"{name} is not a switch of this package; `sglang-gemma4 patches` lists them")
 
 
-def four_bit_rows(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Rows up to which our kernel multiplies 4-bit dense weights as they were loaded, or None: they are repacked for Marlin.
+def four_bit_rows(capability: tuple[int, int] | None, environ: Mapping[str, str] = os.environ) -> int:
+    """Rows up to which our kernel multiplies 4-bit dense weights as they were loaded; 0: they are repacked for Marlin.
+
+    Args:
+        capability: the card's compute capability, None without a card.
 
     Raises:
-        SwitchError: it is no whole number from 1 to :data:`MOST_FOUR_BIT_ROWS`.
+        SwitchError: what is given is no whole number from 0 to :data:`MOST_FOUR_BIT_ROWS`.
     """
     given = environ.get(FOUR_BIT_ROWS, "").strip()
     if not given:
-        return None
-    if not given.isdecimal() or not 1 <= int(given) <= MOST_FOUR_BIT_ROWS:
+        return HOPPER_FOUR_BIT_ROWS if capability is not None and capability[0] == 9 else 0
+    if not given.isdecimal() or int(given) > MOST_FOUR_BIT_ROWS:
         raise SwitchError(
-            f"{FOUR_BIT_ROWS}={given} is not a whole number of rows from 1 to {MOST_FOUR_BIT_ROWS}; a verify step of 4 requests with 4 "
-            "draft tokens has 16, or unset it for Marlin"
+            f"{FOUR_BIT_ROWS}={given} is not a whole number of rows from 0 to {MOST_FOUR_BIT_ROWS}; a verify step of 4 requests with 4 "
+            "draft tokens has 16, and 0 leaves all to Marlin"
         )
     return int(given)
 
@@ -324,7 +330,7 @@ def check_all(environ: Mapping[str, str] = os.environ) -> list[str]:
         except SwitchError as error:
             problems.append(str(error))
     try:
-        four_bit_rows(environ)
+        four_bit_rows(None, environ)
     except SwitchError as error:
         problems.append(str(error))
     return problems

@@ -273,8 +273,11 @@ def quantised(server: Server) -> str | None:
 
 
 def four_bit_rows(server: Server) -> str | None:
-    """The operator wants 4-bit dense weights as loaded."""
-    return None if os.environ.get(switches.FOUR_BIT_ROWS, "").strip() else f"{switches.FOUR_BIT_ROWS} is not given"
+    """4-bit dense weights stay as loaded."""
+    if switches.four_bit_rows(server.capability):
+        return None
+    given = os.environ.get(switches.FOUR_BIT_ROWS, "").strip()
+    return f"{switches.FOUR_BIT_ROWS}=0" if given else f"no Hopper, and {switches.FOUR_BIT_ROWS} is not given"
 
 
 def random_weights(server: Server) -> str | None:

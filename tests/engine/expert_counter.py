@@ -46,7 +46,7 @@ def prefill_of_groups_from_forty_tokens() -> None:
     from sglang_gemma4.models.layers import expert_layers
 
     layers: Any = expert_layers
-    layers.PREFILL_LEAST_OF_GROUPED, layers.GROUPED_MOST = 40, 39
+    layers.PREFILL_LEAST_OF_GROUPED = 40
     original, seen = layers.shared_room, set[int]()
 
     def announced(whose: str, numbers: int, *given: Any) -> Any:

@@ -28,7 +28,8 @@ DRAFT = "--speculative-draft-model-quantization=unquant"
 FIXED = f"--arm fixed:stock,mtp,{DRAFT},{G}_MODEL_FIXES=1,{G}_CONFIGS=1"
 """Stock's kernels of 4-bit experts with the patch without which its first batch ends the server."""
 STOCK, PACKAGE = f"--arm stock:stock,mtp,{DRAFT}", f"--arm package:package,mtp,{DRAFT}"
-DENSE = f"--arm dense:package,mtp,{DRAFT},{G}_FOUR_BIT_ROWS=64"
+MARLIN = f"--arm marlin:package,mtp,{DRAFT},{G}_FOUR_BIT_ROWS=0"
+"""4-bit dense products by SGLang's kernel, which nvcc compiles for four minutes in a first start."""
 STEPS = "--batches 1,8,32,80 --step-tokens 700,80 --rounds 1 --repetitions 3"
 FP8, INT4 = "--quantization fp8-dynamic", "--quantization w4a16-g32"
 ONLINE = "--quantization=fp8"
@@ -77,13 +78,14 @@ STAGES: tuple[Stage, ...] = (
           f"linear-int4 --rows 1 4 16 32 64 128 320 2048 --product {WIDE}"),
     sweep("linear-int4-tiles", 200, "their tiles", f"linear-int4 --rows 1 4 32 --product {WIDE} --tune 8"),
     steps("int4-dense", 400, "4-bit dense products as loaded against Marlin's, in steps",
-          f"{INT4} {PACKAGE} {DENSE} {STEPS}", f"{ONE} {POOL}"),
-    sweep("int4-prefill", 200, "the same of a prefill chunk: from where writing out pays, and Marlin's", "experts-int4-prefill"),
+          f"{INT4} {PACKAGE} {MARLIN} {STEPS}", f"{ONE} {POOL}"),
+    sweep("int4-prefill", 200, "the same of a prefill chunk: from where writing out pays; Marlin's would be compiled for minutes",
+          "experts-int4-prefill --ways Triton ours writing"),
     sweep("int4-experts-tiles", 150, "their tiles", "experts-int4 --tokens 4 32 320 --tune 30"),
     steps("int4-steps", 580, "README: steps with MTP of 4 bits, stock's kernels beside", f"{INT4} {FIXED} {PACKAGE} {STEPS}",
           f"{ONE} {POOL}"),
     steps("int4-profile", 300, "what a step of 4 bits is made of, beside the card's floor, with Marlin's dense products and with ours",
-          f"{INT4} {PACKAGE} {DENSE} --batches 1,32 --step-tokens 700,80 --rounds 1 --repetitions 1 --profile 1,8,32,80 --roofline",
+          f"{INT4} {PACKAGE} {MARLIN} --batches 1,32 --step-tokens 700,80 --rounds 1 --repetitions 1 --profile 1,8,32,80 --roofline",
           f"{ONE} {POOL}"),
     steps("int4-serve", 580, "README: a server of 4 bits, its prefills with weights written out and by SGLang's kernels",
           f"{INT4} {off('written', 'prefill_experts')} {PACKAGE} --workload prefill,mix,32x1000/200 --rounds 1 --repetitions 3", SERVE),

@@ -1,6 +1,7 @@
 """Batches that our experts' kernels do not take go to what stood there before, with one log line."""
 
 import gc
+import sys
 import importlib
 import logging
 import weakref
@@ -280,11 +281,22 @@ def test_room_for_four_bits_is_taken_once_and_given_back(monkeypatch: pytest.Mon
     room = layers[0].run_moe_core.room
     assert (room.numel(), room.dtype) == (EXPERTS * 2 * INNER * HIDDEN, torch.bfloat16)
     assert all(layer.run_moe_core.room is room for layer in layers)
-    assert layers[0].run_moe_core.least == 321
+    assert layers[0].run_moe_core.least == 2049
     kept = weakref.ref(room)
     del layers, layer, room
     gc.collect()
     assert kept() is None
+
+
+def test_of_four_bits_groups_take_what_chunks_leave() -> None:
+    """On a card whose chunks are not written out too; of other formats the largest are SGLang's."""
+    layer, plain = four_bits(), layer_with()
+    for each in (layer, plain):
+        expert_layers.take_groups(each, "gelu_pytorch_tanh")
+    groups = layer.run_moe_core
+    assert (groups.least, groups.most, plain.run_moe_core.most) == (17, sys.maxsize, 320)
+    expert_layers.take_many(layer, "gelu_pytorch_tanh")
+    assert layer.run_moe_core.before is groups
 
 
 @pytest.mark.parametrize("older", [False, True])

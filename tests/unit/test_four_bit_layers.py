@@ -140,14 +140,20 @@ def test_what_marlin_keeps(weights: dict[str, Any], said: str) -> None:
     assert "CompressedTensorsWNA16" in str(few_row_linear.linear_problem(layer))
 
 
-@pytest.mark.parametrize("value", ["0", "65", "-4", "all"])
+@pytest.mark.parametrize("value", ["65", "-4", "all"])
 def test_a_number_of_rows_that_is_none(value: str) -> None:
-    said = rf"{switches.FOUR_BIT_ROWS}={value} is not a whole number of rows from 1 to 64; .* unset it for Marlin"
+    said = rf"{switches.FOUR_BIT_ROWS}={value} is not a whole number of rows from 0 to 64; .* and 0 leaves all to Marlin"
     with pytest.raises(switches.SwitchError, match=said):
-        switches.four_bit_rows({switches.FOUR_BIT_ROWS: value})
+        switches.four_bit_rows(None, {switches.FOUR_BIT_ROWS: value})
     (problem,) = switches.check_all({switches.FOUR_BIT_ROWS: value})
     assert problem.startswith(f"{switches.FOUR_BIT_ROWS}={value}")
-    assert switches.four_bit_rows({switches.FOUR_BIT_ROWS: " 64 "}) == switches.MOST_FOUR_BIT_ROWS == MOST_ROWS
+
+
+def test_rows_by_card_and_by_what_is_given() -> None:
+    assert switches.four_bit_rows((8, 9), {switches.FOUR_BIT_ROWS: " 64 "}) == switches.MOST_FOUR_BIT_ROWS == MOST_ROWS
+    assert switches.four_bit_rows((9, 0), {switches.FOUR_BIT_ROWS: "0"}) == 0
+    assert switches.four_bit_rows((9, 0), {}) == switches.HOPPER_FOUR_BIT_ROWS <= MOST_ROWS
+    assert [switches.four_bit_rows(card, {}) for card in (None, (8, 0), (8, 9), (10, 0), (12, 0))] == [0] * 5
 
 
 @pytest.mark.parametrize("name", ["TRITON_INTERPRET", switches.FOUR_BIT_ROWS])

@@ -25,14 +25,14 @@ Kernel = Callable[[torch.Tensor, Weight, Weight, torch.Tensor, torch.Tensor], to
 GROUPED_LEAST, GROUPED_MOST = 32, 320
 """Tokens of ``grouped_experts``, up to a verify step of 80 requests with 4 draft tokens; beyond, SGLang's larger tiles are faster."""
 GROUPED_LEAST_OF_QUANTISED = 17
-"""Fewest of quantised experts: SGLang's launches for fp8 round the rows too, and its tiles for 4 bits are none. To be corrected by a
-measurement: ``python -m sglang_gemma4.benchmark.kernels experts-fp8`` and ``experts-int4``."""
+"""Fewest of quantised experts: SGLang's launches for fp8 round the rows too, and its tiles for 4 bits are none: 15 times as long at 32
+tokens on an H200 (``runs/2026-11-26-26b-h200-int4``)."""
 PREFILL_LEAST = 1024
 """Fewest tokens of ``prefill_experts``; not measured below."""
-PREFILL_LEAST_OF_GROUPED = GROUPED_MOST + 1
-"""Fewest of 4-bit experts: SGLang's Triton kernel takes 111 µs a token in all layers (``runs/2026-11-25-26b-h100-int4``), 36 ms for so
-many, and by the bytes writing all weights out takes 19, reading them once 15. To be corrected by a measurement: ``python -m
-sglang_gemma4.benchmark.kernels experts-int4-prefill``."""
+PREFILL_LEAST_OF_GROUPED = 2049
+"""Fewest of 4-bit experts. Writing a layer of 26B-A4B out takes an H200 0.49 ms; ``grouped_experts`` takes 0.60 ms in all for 1,024 tokens
+and 1.08 for 2,048, ``prefill_experts`` 0.95 and 1.05, and 2.1 for 8,192, where the other takes 4.1 and SGLang's Triton kernel 28
+(``runs/2026-11-26-26b-h200-int4``). Where the tiles of ``prefill_experts`` are not for the card, ``grouped_experts`` takes all."""
 
 
 class ExpertKernels:
@@ -199,10 +199,15 @@ def take_few_tokens(moe: Any, hidden: int, activation: str) -> None:
 
 def take_groups(layer: Any, activation: str) -> None:
     """Take batches of 32 to 320 tokens of this ``FusedMoE``; below, SGLang's kernels are no slower (runs/2026-11-22-kernel-times), unless
-    the experts are quantised.
+    the experts are quantised. Of 4-bit experts all batches that ``prefill_experts`` leaves, which stands before this.
     """
     least = GROUPED_LEAST if weight_formats.is_plain(layer) else GROUPED_LEAST_OF_QUANTISED
-    layer.run_moe_core = ExpertKernels("grouped_experts", layer, activation, grouped_experts, least, GROUPED_MOST)
+    most = sys.maxsize if _are_grouped(layer) else GROUPED_MOST
+    layer.run_moe_core = ExpertKernels("grouped_experts", layer, activation, grouped_experts, least, most)
+
+
+def _are_grouped(layer: Any) -> bool:
+    return weight_formats.experts_problem(layer) is None and weight_formats.experts_are_grouped(layer)
 
 
 def aligned_blocks(ids: torch.Tensor, experts: int, size: int) -> Blocks:
@@ -234,7 +239,7 @@ class ManyTokenExperts(ExpertKernels):
     """
 
     def __init__(self, layer: Any, activation: str) -> None:
-        grouped = weight_formats.experts_problem(layer) is None and weight_formats.experts_are_grouped(layer)
+        grouped = _are_grouped(layer)
         least = PREFILL_LEAST_OF_GROUPED if grouped else PREFILL_LEAST
         super().__init__("prefill_experts", layer, activation, self.compute, least, sys.maxsize, reason_against_card, quantised=grouped)
         packed = layer.w13_weight_packed if grouped else None
@@ -249,5 +254,5 @@ class ManyTokenExperts(ExpertKernels):
 
 
 def take_many(layer: Any, activation: str) -> None:
-    """Take prefill chunks of this ``FusedMoE``: batches of 1,024 tokens and more, of 4-bit experts those of 321 and more."""
+    """Take prefill chunks of this ``FusedMoE``: batches of 1,024 tokens and more, of 4-bit experts those of 2,049 and more."""
     layer.run_moe_core = ManyTokenExperts(layer, activation)

@@ -14,7 +14,7 @@ from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import
 from sglang.srt.layers.quantization.fp8 import Fp8LinearMethod
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 
-from sglang_gemma4 import patching, switches
+from sglang_gemma4 import patching
 from sglang_gemma4.kernels import weights
 from sglang_gemma4.kernels.card import reason_against_card
 from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear, reason_against
@@ -135,7 +135,7 @@ def few_row_method(layer: Any, beside_experts: str | None = None) -> FewRows:
     of_fp8 = FewRowFp8 if isinstance(layer.quant_method, Fp8LinearMethod) else FewRowCompressed
     method: FewRows = object.__new__(FewRowFourBits if four else of_fp8)
     vars(method).update(vars(layer.quant_method))
-    method.start(layer, (switches.four_bit_rows() or 0) if four else MOST_ROWS_OF_FP8)
+    method.start(layer, layer.scheme.most_rows if four else MOST_ROWS_OF_FP8)
     return method
 
 

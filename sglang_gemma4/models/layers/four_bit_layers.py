@@ -1,8 +1,8 @@
 """4-bit linear layers of compressed-tensors whose weights stay as the checkpoint has them: inputs of an output side by side.
 
-SGLang repacks them for Marlin's kernel, which only that kernel reads. Kept, which ``SGLANG_GEMMA4_FOUR_BIT_ROWS`` asks for, few rows are
-multiplied by ours (``few_row_linear.py`` replaces the layer's method), and what is for more rows is written out as bfloat16 first and
-multiplied by cuBLAS. Not measured.
+SGLang repacks them for Marlin's kernel, which only that kernel reads. Kept, as on a Hopper and where ``SGLANG_GEMMA4_FOUR_BIT_ROWS`` asks
+for it, few rows are multiplied by ours (``few_row_linear.py`` replaces the layer's method), and what is for more rows is written out as
+bfloat16 first and multiplied by cuBLAS.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,9 @@ _largest: dict[tuple[torch.dtype, torch.device], int] = {}
 def keep(_result: None, scheme: Any, layer: Any, **_named: Any) -> None:
     """After ``CompressedTensorsWNA16.create_weights``: decide for a layer, before it is loaded."""
     packed, scale = layer.weight_packed, layer.weight_scale
-    runs = switches.four_bit_rows() is not None and reason_against_device(packed.device) is None
+    capability = torch.cuda.get_device_capability(packed.device) if packed.is_cuda else None
+    scheme.most_rows = switches.four_bit_rows(capability)
+    runs = scheme.most_rows > 0 and reason_against_device(packed.device) is None
     scheme.as_loaded = runs and takes("four_bit_linear", problem(scheme, layer), "Marlin multiplies")
     if scheme.as_loaded:
         key = (scale.dtype, packed.device)
