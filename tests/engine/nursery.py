@@ -37,6 +37,7 @@ ENGINE = {
 
 def import_sglang() -> None:
     """Everything an engine process and its children import, with SGLang's start method turned to fork."""
+    gc.disable()  # nearly all of what is imported stays: looking it through again and again is a second and more
     from sglang_gemma4.cpu.environment import prepare_this_process
 
     prepare_this_process()
@@ -73,6 +74,7 @@ def import_sglang() -> None:
     set_method = multiprocessing.set_start_method
     multiprocessing.set_start_method = lambda method, force=False: set_method("fork", force=True)
     set_method("fork", force=True)
+    gc.enable()
     gc.collect()  # else it is due in every engine, over all that was imported: half a second each
 
 
