@@ -14,6 +14,7 @@ def send(engine: Any, group: dict[str, Any]) -> list[dict[str, Any]]:
     (answer,) = engine.generate(input_ids=group["prompts"], sampling_params={"temperature": 0, "max_new_tokens": 4, "ignore_eos": True})
     told = engine.loop.run_until_complete(engine.tokenizer_manager.get_internal_state())[0].get("sglang_gemma4", {})
     meta = {
+        "parent": os.getppid(),
         "environment": dict(os.environ),
         "scheduler": told.get("scheduler"),
         "frontend": told.get("frontend"),

@@ -32,10 +32,15 @@ def of_patches(log: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def both(nursery: Nursery) -> list[tuple[Output, Output]]:
-    """Under each environment an engine that placed its patches, and the second that was forked with them, after those of the others."""
+    """Under each environment an engine that placed its patches, and one that is not the first of its patched process."""
     own = [told(nursery, env, True) for env in ENVIRONMENTS]
-    forked = [told(nursery, env, False) for env in ENVIRONMENTS * 2]
-    return list(zip(own, forked[len(ENVIRONMENTS) :], strict=True))
+    forked: list[list[Output]] = [[] for _ in ENVIRONMENTS]
+    for number in (0, 1, 0, 1, 2, 1, 2):  # two are kept at once
+        forked[number].append(told(nursery, ENVIRONMENTS[number], False))
+    parents = [{answer.meta_info.pop("parent") for answer in answers} for answers in (own, *forked)]
+    assert [len(of) for of in parents] == [1] * 4, "one process for each environment"
+    assert len(set.union(*parents)) == 4, "none for two, and not the nursery, whose own children place their patches"
+    return [(one, answers[-1]) for one, answers in zip(own, forked, strict=True)]
 
 
 def test_nothing_tells_them_apart(both: list[tuple[Output, Output]]) -> None:
@@ -43,6 +48,7 @@ def test_nothing_tells_them_apart(both: list[tuple[Output, Output]]) -> None:
     for own, forked in both:
         drawn = [answer.meta_info["environment"].pop(ITS_OWN) for answer in (own, forked)]
         assert drawn[0] != drawn[1]
+        assert own.meta_info.keys() == forked.meta_info.keys()
         for key in own.meta_info:
             assert forked.meta_info[key] == own.meta_info[key], key
         assert forked.token_ids == own.token_ids
