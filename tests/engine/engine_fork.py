@@ -105,7 +105,7 @@ class Nursery:
         groups: Sequence[Group],
         env: Mapping[str, str] | None = None,
         time_limit: float = 180.0,
-        own_patches: bool = False,
+        own_patches: Any = False,  # a bool; but then mypy would refuse ``**options`` of other types
         **engine_kwargs: Any,
     ) -> list[list[Output]]:
         """Start an engine, send the groups in turn, stop it; outputs by group and prompt.
