@@ -65,11 +65,11 @@ def without_assembling() -> Iterator[None]:
 
     def skip(*given: Any) -> tuple[str, str] | None:
         if not given:
-            return "laid out only", "laid out only"
+            return "lowered only", "lowered only"
         stages = given[1]
 
         def ptx(_module: Any, metadata: dict[str, Any]) -> str:
-            metadata["name"] = "laid out only"
+            metadata["name"] = "lowered only"
             return ""
 
         stages["ptx"], stages["cubin"] = ptx, lambda _module, _metadata: b""
