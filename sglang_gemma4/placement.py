@@ -40,8 +40,8 @@ def rebind_registries(pairs: Sequence[tuple[Any, Any]]) -> None:
     # gc.get_referrers finds the same in several times the time, which every process of a start would take. The type, not the class that a
     # proxy claims to be: some warn when they are asked.
     # Types by their ids: a class may be unhashable by its own class's doing.
+    kinds = {id(kind) for kind in _with_subclasses(dict)}
     objects = gc.get_objects()
-    kinds = {id(kind) for kind in {id(kind): kind for kind in map(type, objects)}.values() if issubclass(kind, dict)}
     dicts = list(itertools.compress(objects, map(kinds.__contains__, map(id, map(type, objects)))))
     for holder in _that_hold(looked_for, dicts):
         if id(holder) in module_dicts:
@@ -51,6 +51,11 @@ def rebind_registries(pairs: Sequence[tuple[Any, Any]]) -> None:
         for key, value in list(holder.items()):
             if id(value) in patched:
                 holder[key] = patched[id(value)]
+
+
+def _with_subclasses(kind: type) -> list[type]:
+    """A class and all that derive from it; one that derives in several ways is there as often."""
+    return [kind, *itertools.chain.from_iterable(map(_with_subclasses, type.__subclasses__(kind)))]
 
 
 def _that_hold(looked_for: set[int], dicts: Sequence[dict[Any, Any]]) -> list[dict[Any, Any]]:

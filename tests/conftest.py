@@ -1,6 +1,7 @@
 """Fixtures for all tests."""
 
 import functools
+import gc
 import json
 import os
 import re
@@ -23,6 +24,7 @@ def _in_child(function: Callable[[], Any]) -> Any:
     pid = os.fork()
     if pid == 0:
         os.close(read)
+        gc.disable()  # it ends soon: a collection would look through, and copy, all that the parent has imported
         try:
             answer = {"result": function()}
         except BaseException:  # also SystemExit: whatever ends the child is the parent's to judge

@@ -1,8 +1,8 @@
 """Run real SGLang engines on the CPU, each in a process forked from one that has imported SGLang.
 
 Importing SGLang costs half a minute, so a *nursery* process does it once per test session and forks an engine
-process per case. Cases and results travel as JSON lines over pipes; the log of a case goes to its own file. An engine
-serves all the groups of requests of its case, one group after the other.
+process per case; patches are placed once for each environment. Cases and results travel as JSON lines over pipes; the log of a
+case goes to its own file. An engine serves all the groups of requests of its case, one group after the other.
 """
 
 import contextlib
@@ -105,9 +105,13 @@ class Nursery:
         groups: Sequence[Group],
         env: Mapping[str, str] | None = None,
         time_limit: float = 180.0,
+        own_patches: Any = False,  # a bool; but then mypy would refuse ``**options`` of other types
         **engine_kwargs: Any,
     ) -> list[list[Output]]:
         """Start an engine, send the groups in turn, stop it; outputs by group and prompt.
+
+        Args:
+            own_patches: the engine's process places the patches itself, where others of the same environment are forked with them in place.
 
         Raises:
             EngineFailed: on any error or after ``time_limit`` seconds, with the end of the log.
@@ -119,6 +123,7 @@ class Nursery:
             "model": str(model),
             "groups": [asdict(group) for group in groups],
             "env": own,
+            "own_patches": own_patches,
             "engine": {key: str(value) if isinstance(value, Path) else value for key, value in engine_kwargs.items()},
         }
         answer, log = self._fork(case, time_limit)

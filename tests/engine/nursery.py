@@ -2,16 +2,22 @@
 
 Answers on stdout, one JSON object a line: ``{"pid": …}`` when a case is forked, then ``{"groups": …}``, of a script ``{"status": …}``, or
 ``{"error": …}``. It starts no torch thread, so that forking is safe.
+
+Placing the patches takes half of an engine's start, so engines of one environment are forked from a *patched* process, itself a fork in
+which SGLang has loaded its plugins under that environment, as an engine would first of all. It reads cases as the nursery does.
 """
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
 import os
 import pkgutil
 import runpy
+import signal
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -31,6 +37,7 @@ ENGINE = {
 
 def import_sglang() -> None:
     """Everything an engine process and its children import, with SGLang's start method turned to fork."""
+    gc.disable()  # nearly all of what is imported stays: looking it through again and again is a second and more
     from sglang_gemma4.cpu.environment import prepare_this_process
 
     prepare_this_process()
@@ -67,6 +74,7 @@ def import_sglang() -> None:
     set_method = multiprocessing.set_start_method
     multiprocessing.set_start_method = lambda method, force=False: set_method("fork", force=True)
     set_method("fork", force=True)
+    gc.enable()
     gc.collect()  # else it is due in every engine, over all that was imported: half a second each
 
 
@@ -95,7 +103,6 @@ def import_what_patches_change() -> None:
 
 def serve_case(case: dict[str, Any]) -> dict[str, Any]:
     """Build the engine of a case, send its groups, return the outputs."""
-    os.environ.update(case["env"])
     for sabotage in os.environ.get("TEST_SABOTAGE", "").split():  # each "module:function", the module beside this one
         pkgutil.resolve_name(sabotage)()
     from sglang.srt.entrypoints.engine import Engine
@@ -147,7 +154,6 @@ def send(engine: Any, group: dict[str, Any]) -> list[dict[str, Any]]:
 
 def run_script(case: dict[str, Any]) -> dict[str, Any]:
     """Run a script as ``python FILE`` would; engines that it starts are forked from this process (``crash_repro/engines.py``)."""
-    os.environ.update(case["env"])
     sys.argv = [case["script"]]
     sys.path.insert(0, str(Path(case["script"]).parent))
     engines: Any = importlib.import_module("engines")
@@ -159,12 +165,14 @@ def run_script(case: dict[str, Any]) -> dict[str, Any]:
     return {"status": 0}
 
 
-def run_forked(case: dict[str, Any], answers: int) -> None:
-    """The life of an engine process: its own process group, its own log, one answer."""
+def run_forked(case: dict[str, Any], answers: int, placed: bytes) -> None:
+    """The life of an engine process: its own process group, its own log, one answer. ``placed`` is what placing the patches printed."""
     os.setsid()
     log = os.open(case["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.write(log, placed)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    os.environ.update(case["env"])
     try:
         answer = run_script(case) if "script" in case else serve_case(case)
     except BaseException:
@@ -174,6 +182,97 @@ def run_forked(case: dict[str, Any], answers: int) -> None:
     os._exit(0)
 
 
+def fork_case(case: dict[str, Any], answers: int, placed: bytes = b"") -> None:
+    """A process for a case; its answers are passed on until it ends."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read)
+        os.set_inheritable(write, False)
+        run_forked(case, write, placed)
+    os.close(write)
+    os.write(answers, (json.dumps({"pid": pid}) + "\n").encode())
+    text = b""
+    while not text.endswith(b"\n"):
+        part = os.read(read, 1 << 16)
+        if not part:
+            break
+        text += part
+    os.close(read)
+    if not text.endswith(b"\n"):
+        text = b'{"error": "the engine process ended without an answer"}\n'
+    os.write(answers, text)
+    os.waitpid(pid, 0)
+
+
+class Patched:
+    """A process in which the patches are in place for one environment, forked from the nursery."""
+
+    def __init__(self, environment: dict[str, str], answers: int) -> None:
+        cases, self._cases = os.pipe()
+        said, tell = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with the nursery
+            os.close(said)
+            _be_patched(environment, cases, tell, answers)
+        os.close(cases)
+        os.close(tell)
+        self.is_ready = os.read(said, 1) == b"+"
+        """False where the plugins ended the process: an engine then shows why."""
+        os.close(said)
+
+    def fork(self, case: dict[str, Any]) -> None:
+        """Have it fork a case and answer. The nursery need not wait: the next case is read when this one is answered."""
+        os.write(self._cases, (json.dumps(case) + "\n").encode())
+
+    def end(self) -> None:
+        """No more cases. Its pipe's end would not be read: processes that were forked later have it open."""
+        os.close(self._cases)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def _be_patched(environment: dict[str, str], cases: int, tell: int, answers: int) -> None:
+    """The life of a patched process."""
+    try:
+        with tempfile.TemporaryFile() as log:
+            kept = os.dup(1), os.dup(2)
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+            os.environ.update(environment)
+            from sglang.srt.plugins import load_plugins
+
+            load_plugins()
+            sys.stdout.flush()
+            os.dup2(kept[0], 1)
+            os.dup2(kept[1], 2)
+            log.seek(0)
+            placed = log.read()
+        gc.freeze()  # the patches are in place: nothing asks the collector any more, and an engine need not walk what was imported
+        os.write(tell, b"+")
+        os.close(tell)
+        with os.fdopen(cases) as lines:
+            for line in lines:
+                fork_case(json.loads(line), answers, placed)
+    finally:
+        os._exit(0)
+
+
+AT_ONCE = 2
+"""Patched processes that are kept: each has 370 MB that it shares with no other, and both nurseries of two test processes have them."""
+
+
+def of_patched(case: dict[str, Any]) -> dict[str, str] | None:
+    """The environment under which the patches of a case are placed; None where it places its own.
+
+    What sabotage wraps must be wrapped before; a script gives its engines environments of their own.
+    """
+    if case.get("own_patches") or "script" in case or "TEST_SABOTAGE" in case["env"]:
+        return None
+    return {name: value for name, value in case["env"].items() if name != "PYTEST_CURRENT_TEST"}
+
+
 def main() -> None:
     """Fork a process for each case; answer in order."""
     answers = os.dup(1)
@@ -181,27 +280,23 @@ def main() -> None:
     started = time.monotonic()
     import_sglang()
     print(f"imports took {time.monotonic() - started:.1f} s", flush=True)
+    patched: dict[str, Patched] = {}  # that of the last case last
     for line in sys.stdin:
         case = json.loads(line)
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(read)
-            os.set_inheritable(write, False)
-            run_forked(case, write)
-        os.close(write)
-        os.write(answers, (json.dumps({"pid": pid}) + "\n").encode())
-        text = b""
-        while not text.endswith(b"\n"):
-            part = os.read(read, 1 << 16)
-            if not part:
-                break
-            text += part
-        os.close(read)
-        if not text.endswith(b"\n"):
-            text = b'{"error": "the engine process ended without an answer"}\n'
-        os.write(answers, text)
-        os.waitpid(pid, 0)
+        environment = of_patched(case)
+        if environment is None:
+            fork_case(case, answers)
+            continue
+        key = json.dumps(environment, sort_keys=True)
+        process = patched.pop(key, None) or Patched(environment, answers)
+        if process.is_ready:
+            patched[key] = process
+            process.fork(case)
+        else:
+            process.end()
+            fork_case(case, answers)
+        if len(patched) > AT_ONCE:
+            patched.pop(next(iter(patched))).end()
 
 
 if __name__ == "__main__":

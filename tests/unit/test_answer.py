@@ -12,7 +12,7 @@ import tool_answers  # type: ignore[import-not-found]
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sglang_gemma4 import patching
+from sglang_gemma4 import hooks, patching
 from sglang_gemma4.patches import load
 from sglang_gemma4.serving import schema_types
 from sglang_gemma4.serving.answer import AnswerReader
@@ -36,8 +36,11 @@ ANSWERS = {answer.name: answer for answer in (*tool_answers.CALLS, *tool_answers
 
 @pytest.fixture(scope="module", autouse=True)
 def sglang_imported() -> None:
+    """What the patch changes and what reads answers, once, not in every child."""
     importlib.import_module("sglang.srt.function_call.function_call_parser")
     importlib.import_module("sglang.srt.parser.reasoning_parser")
+    for hook in PATCH.hooks:
+        hooks.target_of(hook)
 
 
 def applied(value: str = "1") -> None:

@@ -1,5 +1,6 @@
 """runs/README.md: every run by its question, what was bought in a short row, superseded ones folded away."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,18 @@ pytest.importorskip("matplotlib")
 RUNS = Path(__file__).parents[2] / "runs"
 
 
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A generated run; its plots take seconds, and no test changes them."""
+    folder = bench_synthetic.write(tmp_path_factory.mktemp("generated") / "run", dummy_weights=True)
+    report.write(folder)
+    return folder
+
+
 @pytest.fixture
-def runs(tmp_path: Path) -> Path:
+def runs(generated: Path, tmp_path: Path) -> Path:
     """A generated run, one by hand, an unfinished one, and a later one by hand."""
-    report.write(bench_synthetic.write(tmp_path / "2026-01-02-generated", dummy_weights=True))
+    shutil.copytree(generated, tmp_path / "2026-01-02-generated")
     by_hand = tmp_path / "2026-01-01-by-hand"
     by_hand.mkdir()
     (by_hand / "REPORT.md").write_text("# Title\nDecode is 1.1x faster | see\nbelow. More follows.\n\nTables.\n")
