@@ -1,9 +1,9 @@
 """Batches that our experts' kernels do not take go to what stood there before, with one log line."""
 
 import gc
-import sys
 import importlib
 import logging
+import sys
 import weakref
 from types import SimpleNamespace
 from typing import Any
