@@ -107,7 +107,7 @@ class Need:
     """Bytes that a model takes: ``weights`` with buffers, ``towers``, ``draft``, and KV of one token in its full and sliding layers.
 
     ``all_*`` counts every decoder layer, as stock does; ``own_*`` those that own their KV. ``full_layer`` is one full layer's.
-    ``text`` and ``vision`` are transformers' configs. ``written_out``: where a layer's 4-bit experts are written out on Hopper.
+    ``text`` and ``vision`` are transformers' configs. ``written_out``: where a layer's 4-bit weights are written out on Hopper.
     """
 
     weights: float
@@ -193,10 +193,15 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
 
 
 def _written_out(text: Any, form: Format | None) -> float:
-    """Bytes for the larger product of a layer's experts in bfloat16 (``kernels/written_out.py``)."""
-    if form is None or form.weights["num_bits"] != 4 or not text.enable_moe_block:
+    """Bytes for the largest dense product and the larger one of a layer's experts in bfloat16 (``kernels/written_out.py``)."""
+    if form is None or form.weights["num_bits"] != 4:
         return 0.0
-    return 4.0 * int(text.num_experts * text.moe_intermediate_size * text.hidden_size)
+    from sglang_gemma4.models import model_shape
+
+    outputs = [(2 * layer.ffn, (layer.heads + 2 * layer.kv_heads) * layer.head_dim) for layer in model_shape.layers(text)]
+    dense = max(map(max, outputs))
+    experts = 2 * text.num_experts * text.moe_intermediate_size if text.enable_moe_block else 0
+    return 2.0 * int(text.hidden_size * (dense + experts))
 
 
 def _weights(parameters: dict[str, int], text: Any, form: Format | None) -> float:

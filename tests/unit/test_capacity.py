@@ -111,8 +111,9 @@ def test_formats_take_their_bytes() -> None:
         capacity.need("26b-a4b", form=FORMATS["w4a16-g128"])
 
 
-def test_on_hopper_the_package_keeps_room_for_a_layer_s_four_bit_experts() -> None:
-    """128 experts' gate and up in bfloat16, 0.95 GiB; stock and older cards keep none."""
+def test_on_hopper_the_package_keeps_room_for_a_layer_s_four_bit_weights() -> None:
+    """128 experts' gate and up in bfloat16, 0.95 GiB, and a full layer's 16 + 2 + 2 heads of 512; stock and older cards keep none."""
+    room = (128 * 2 * 704 + 20 * 512) * 2816 * 2
     needed = capacity.need("26b-a4b", form=FORMATS["w4a16-g32"])
     server = Server(mtp=True, images=False)
     kept = {
@@ -120,9 +121,10 @@ def test_on_hopper_the_package_keeps_room_for_a_layer_s_four_bit_experts() -> No
         - capacity.budget(needed, capacity.CARDS[name], server, 0.85)
         for name in capacity.CARDS
     }
-    assert kept == {"24 GB": 0, "32 GB": 0, "48 GB": 0, "80 GB": 128 * 2 * 704 * 2816 * 2, "141 GB": 128 * 2 * 704 * 2816 * 2}
-    assert capacity.need("26b-a4b", tp=2, form=FORMATS["w4a16-g32"]).written_out == 128 * 704 * 2816 * 2
-    assert capacity.need("31b", form=FORMATS["w4a16-g128"]).written_out == capacity.need("26b-a4b").written_out == 0
+    assert kept == {"24 GB": 0, "32 GB": 0, "48 GB": 0, "80 GB": room, "141 GB": room}
+    assert capacity.need("26b-a4b", tp=2, form=FORMATS["w4a16-g32"]).written_out == room / 2
+    assert capacity.need("31b", form=FORMATS["w4a16-g128"]).written_out == 2 * 21504 * 5376 * 2, "gate and up"
+    assert capacity.need("26b-a4b").written_out == capacity.need("26b-a4b", form=FORMATS["fp8-dynamic"]).written_out == 0
 
 
 def test_a_row_for_each_format_that_divides_the_model(capsys: pytest.CaptureFixture[str]) -> None:
