@@ -5,6 +5,7 @@ Each forward of two batches gives a line ``BESIDE {"prefilled": […], "running"
 with the head's weights}``; the rest is ``mtp_trace``'s.
 """
 
+import functools
 import importlib
 import json
 from collections.abc import Callable
@@ -81,6 +82,7 @@ def _trace() -> None:
     processor: Any = importlib.import_module("sglang.srt.layers.logits_processor").LogitsProcessor
     product, heads = processor._compute_lm_head, [0]
 
+    @functools.wraps(product)  # a hook on it asks for its source
     def counted(*args: Any, **kwargs: Any) -> Any:
         heads[0] += 1
         return product(*args, **kwargs)
