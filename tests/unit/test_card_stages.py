@@ -15,12 +15,24 @@ from sglang_gemma4.benchmark import lora_times, records
 from sglang_gemma4.benchmark.checked_plan import plan_of
 from sglang_gemma4.benchmark.kernels import __main__ as kernels
 from sglang_gemma4.cpu.environment import has_accelerator
-from tests.gpu import beside_stages, curve_stages, kv_format_stages, measure, memory_stages, pd_servers, pd_stages, session_stages, soak
+from tests.gpu import (
+    beside_stages,
+    curve_stages,
+    kv_format_stages,
+    measure,
+    memory_stages,
+    pd_servers,
+    pd_stages,
+    peer_stages,
+    quant_stages,
+    session_stages,
+    soak,
+)
 from tests.gpu.stages import FLASH, GROUPS, STAGES, Command, Stage, named
 
 ROOT = Path(measure.__file__).parents[2]
 ALL = (*STAGES, *beside_stages.STAGES, *curve_stages.STAGES, *kv_format_stages.STAGES)
-ALL = (*ALL, *memory_stages.STAGES, *pd_stages.STAGES, *session_stages.STAGES)
+ALL = (*ALL, *memory_stages.STAGES, *pd_stages.STAGES, *peer_stages.STAGES, *quant_stages.STAGES, *session_stages.STAGES)
 COMMANDS = [(stage, command) for stage in ALL for command in (*stage.commands, *stage.dry)]
 
 

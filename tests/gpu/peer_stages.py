@@ -1,0 +1,60 @@
+"""Stages of ``measure.py`` for servers beside vLLM's on one card: the tables of stock, package and vLLM in one run.
+
+    SGLANG_GEMMA4_VLLM_PYTHON=PYTHON python -m tests.gpu.peer_stages FOLDER [STAGE ...] [--dry-run]
+
+PYTHON is one that imports vLLM 0.33 (docs/measuring.md). One server at a time, since each takes the card, so repetitions of an arm follow
+each other; a stage that was cut short goes on where it ended. ``h100``: loads that an 80 GB card's pools hold, at most 64 requests.
+``sglang-gemma4 bench --report FOLDER/STAGE`` writes the report.
+"""
+
+import sys
+from dataclasses import replace
+
+from tests.gpu.measure import run_of
+from tests.gpu.stages import COMMON, Stage, bench
+
+FLAGS = COMMON.replace(" ", ",")
+"""SGLang's alone: vLLM has none of these names."""
+BOTH = "--context-length=16384 --mem-fraction-static"
+H200, H100 = f"--max-running-requests=80 {BOTH}=0.85", f"--max-running-requests=64 {BOTH}=0.9"
+LOADS = "--rates 6,12 --load-seconds 10 --rounds 1 --repetitions 3"
+
+
+def arms(how: str = "mtp,", stock: str = "") -> str:
+    """Package, vLLM and, on the workloads ``stock``, stock; ``how``: with the assistant or ``""``."""
+    found = f"--arm package:package,{how}{FLAGS} --arm vllm:vllm{f',{how}'.rstrip(',')}"
+    return f"{found} --arm stock:stock,{how}{FLAGS},only={stock}" if stock else found
+
+
+def beside(name: str, seconds: int, decides: str, model: str, words: str, flags: str) -> Stage:
+    """A bench whose dry run is the package's arm alone, without a card's flags: a machine without a card has no vLLM, and stock's MTP ends
+    on a CPU.
+    """
+    package = words[: words.index(" --arm vllm")].replace(f",{FLAGS}", "")
+    loads = words[words.index(" --workload") :]
+    (dry,) = bench(name, seconds, decides, model, package + loads, flags).dry
+    return replace(bench(name, seconds, decides, model, words, flags), dry=(dry,))
+
+
+STAGES: tuple[Stage, ...] = (
+    beside("peer-26b", 1400, "README: 26B-A4B with MTP beside vLLM", "26b-a4b",
+           f"{arms(stock='mix+32x1000/200')} --workload mix,32x1000/200,chat,summarize,log-uniform {LOADS}", H200),
+    beside("peer-26b-h100", 1400, "the same on 80 GB", "26b-a4b",
+           f"{arms(stock='mix+32x1000/200')} --workload mix,32x1000/200,64x1000/500,chat,log-uniform {LOADS}", H100),
+    beside("peer-26b-plain", 700, "26B-A4B without MTP", "26b-a4b",
+           f"{arms('')} --workload 32x1000/200,chat --rounds 1 --repetitions 3", H200),
+    beside("peer-e2b", 900, "E2B with MTP", "e2b",
+           f"{arms(stock='prefill+mix')} --workload prefill,single,32x1000/200,chat,mix --rounds 1 --repetitions 3", H200),
+    beside("peer-e4b", 900, "E4B with MTP", "e4b",
+           f"{arms(stock='prefill+mix')} --workload prefill,single,32x1000/200,chat,mix --rounds 1 --repetitions 3", H200),
+)  # fmt: skip
+
+
+def main(words: list[str]) -> int:
+    """Exit status: that of ``measure.py``."""
+    asked = run_of(words, STAGES, str(__doc__))
+    return 2 if asked is None else asked[0].all(asked[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
