@@ -1,0 +1,87 @@
+"""PTX by which 4-bit levels become bfloat16: what its instructions compute, by an interpreter of the few that are used."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from sglang_gemma4.kernels import four_bits
+
+LEVELS = list(range(16))
+SCALES = torch.tensor([2.0**-9, 0.00714, 0.0131, 0.049, 0.37, 1.0, 3.14, 2.0**-40, 2.0**30]).bfloat16()
+
+
+def halves(register: int) -> list[float]:
+    """The two bfloat16 numbers in 32 bits, the low one first."""
+    bits = torch.tensor([register & 0xFFFF, register >> 16], dtype=torch.int32).to(torch.int16)
+    return bits.view(torch.bfloat16).double().tolist()
+
+
+def register(low: float, high: float) -> int:
+    """32 bits of two numbers, each rounded to bfloat16 once: a float32 holds every sum here."""
+    bits = torch.tensor([low, high], dtype=torch.float64).float()
+    assert bits.double().tolist() == [low, high]
+    first, second = (int(one) & 0xFFFF for one in bits.bfloat16().view(torch.int16))
+    return second << 16 | first
+
+
+def run(ptx: str, *given: int) -> int:
+    """What a string of PTX leaves in its first operand."""
+    found = {f"${number}": value for number, value in enumerate(given, 1)}
+
+    def value(word: str) -> int:
+        return found[word] if word in found else int(word, 0)
+
+    for instruction in filter(None, (part.strip() for part in ptx.strip("{} ").split(";"))):
+        if instruction.startswith(".reg"):
+            continue
+        name, rest = instruction.split(" ", 1)
+        target, *words = (word.strip() for word in rest.split(","))
+        numbers = list(map(value, words))
+        match name:
+            case "mov.b32":
+                result = numbers[0]
+            case "shr.u32":
+                result = numbers[0] >> numbers[1]
+            case "and.b32":
+                result = numbers[0] & numbers[1]
+            case "lop3.b32":
+                assert numbers[3] == 0xEA, "(first and second) or third"
+                result = numbers[0] & numbers[1] | numbers[2]
+            case "prmt.b32":
+                both = numbers[1] << 32 | numbers[0]
+                result = sum((both >> 8 * (numbers[2] >> 4 * place & 7) & 255) << 8 * place for place in range(4))
+            case "fma.rn.bf16x2":
+                products = [x * y + z for x, y, z in zip(*map(halves, numbers), strict=True)]
+                result = register(*products)
+            case _:
+                raise AssertionError(f"{name} is not known here")
+        found[target] = result & 0xFFFFFFFF
+    return found["$0"]
+
+
+def weights(place: int, words: tuple[int, int], scale: int) -> int:
+    """Two weights by the way that is served."""
+    return run(four_bits._of_place(place).value, *words, scale)
+
+
+def subnormal_weights(place: int, words: tuple[int, int], scale: int) -> int:
+    """The same, away by a power of two, by subnormal levels."""
+    factor = run((four_bits._EVEN, four_bits._ODD)[place % 2].value, scale)
+    return run(four_bits._subnormal(place).value, *words, factor, run(four_bits._EIGHT_OFF.value, scale))
+
+
+@pytest.mark.parametrize(("way", "away"), [(weights, 0), (subnormal_weights, four_bits.AWAY)], ids=["128 and a level", "subnormal levels"])
+@pytest.mark.parametrize("place", range(8))
+def test_a_weight_is_its_level_times_its_scale_rounded_once(way: Callable[[int, tuple[int, int], int], int], away: int, place: int) -> None:
+    for scale in SCALES.tolist():
+        both = register(scale, scale)
+        for level in LEVELS:
+            other = 15 - level
+            words = 0x5A3C96F0 & ~(15 << 4 * place) | level << 4 * place, 0xC3965A0F & ~(15 << 4 * place) | other << 4 * place
+            expected = torch.tensor([(level - 8) * scale, (other - 8) * scale]).bfloat16().double() * 2.0**-away
+            assert halves(way(place, words, both)) == expected.tolist()
+
+
+def test_ways_by_type() -> None:
+    assert [four_bits.ptx_of(kind) for kind in (torch.bfloat16, torch.float16, torch.float32)] == [four_bits.LEVELS, 0, 0]
