@@ -14,7 +14,8 @@ SCALES = torch.tensor([2.0**-9, 0.00714, 0.0131, 0.049, 0.37, 1.0, 3.14, 2.0**-4
 def halves(register: int) -> list[float]:
     """The two bfloat16 numbers in 32 bits, the low one first."""
     bits = torch.tensor([register & 0xFFFF, register >> 16], dtype=torch.int32).to(torch.int16)
-    return bits.view(torch.bfloat16).double().tolist()
+    found: list[float] = bits.view(torch.bfloat16).double().tolist()
+    return found
 
 
 def register(low: float, high: float) -> int:
