@@ -87,7 +87,7 @@ STAGES: tuple[Stage, ...] = (
     steps("int4-profile", 300, "what a step of 4 bits is made of, beside the card's floor, with Marlin's dense products and with ours",
           f"{INT4} {PACKAGE} {MARLIN} --batches 1,32 --step-tokens 700,80 --rounds 1 --repetitions 1 --profile 1,8,32,80 --roofline",
           f"{ONE} {POOL}"),
-    steps("int4-serve", 580, "README: a server of 4 bits, its prefills with weights written out and by SGLang's kernels",
+    steps("int4-serve", 580, "README: a server of 4 bits, its long prefills with weights written out and by the kernels of few rows",
           f"{INT4} {off('written', 'prefill_experts')} {PACKAGE} --workload prefill,mix,32x1000/200 --rounds 1 --repetitions 3", SERVE),
     steps("fp8-online", 580, "the same of --quantization fp8",
           f"{STOCK.replace(DRAFT, f'{DRAFT},{ONLINE}')} {PACKAGE.replace(DRAFT, f'{DRAFT},{ONLINE}')} {STEPS}",

@@ -237,7 +237,7 @@ CASES = (
     Case(
         "experts-int4",
         "a layer's 4-bit experts from the router's logits on: SGLang's Triton launches (with gelu), its Marlin ones (silu), ours of "
-        "bfloat16, ours; floor: the chosen experts read once",
+        "bfloat16, ours with weights from subnormal levels, ours; floor: the chosen experts read once",
         {"tokens": (1, 4, 8, 16, 32, 64, 128, 320)},
         layer,
         {"tokens": (3, 20)},

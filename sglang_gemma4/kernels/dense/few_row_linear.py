@@ -50,8 +50,9 @@ def fp8_tile_for(outputs: int, width: int, rows: int, sms: int, gated: bool = Fa
 
 
 def four_bit_tile_for(outputs: int, width: int, rows: int, sms: int, gated: bool = False) -> Tile:
-    """For a 4-bit weight: steps of 256 inputs, of which a thread loads 16 bytes. At 4 and 32 rows within 4 % of the fastest of about
-    thirty for four products of 26B-A4B on an H200; of ``o`` at 4 rows blocks of 64 were not tried (``runs/2026-11-26-26b-h200-int4``).
+    """For a 4-bit weight: steps of 256 inputs, of which a thread loads 16 bytes. At 4 and 32 rows within 4 % of the fastest of those that
+    there was time for, four products of 26B-A4B on an H200; of ``o`` at 4 rows blocks of 64 were not tried
+    (``runs/2026-11-26-26b-h200-int4``).
     """
     block = 32 if gated else 64
     depth = 256 if width >= 512 else 128

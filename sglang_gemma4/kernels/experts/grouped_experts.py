@@ -23,7 +23,7 @@ def tiles_for(tokens: int) -> tuple[int, Tile, Tile]:
 
 def four_bit_tiles_for(tokens: int) -> tuple[int, Tile, Tile]:
     """The same for 4-bit experts: a step of 256 inputs is a line of the cache. Of those tried the fastest on an H200 at 4, 32, 128 and 320
-    tokens, the first two products each with the other as it was (``runs/2026-11-26-26b-h200-int4``).
+    tokens, each product's tile with the other's as it was (``runs/2026-11-26-26b-h200-int4``).
     """
     if tokens > 192:
         return 32, Tile(64, 256, 4, 3), Tile(128, 256, 4, 2)
