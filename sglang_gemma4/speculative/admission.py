@@ -10,8 +10,9 @@ H200, less than their products can: ``runs/2026-11-25-26b-h200-beside-vllm``). F
   (give or take :data:`TOLERANCE`), or within what is not much longer than the shortest joined step (:data:`FREE`): where launches alone
   exceed the bound, fewer tokens would only delay first tokens. The plain step is that of all requests, those that wait among them: it is
   what a running request waits for once they have joined, and a few running ones are not to hold up a queue;
-- whether joined steps are worth it: not where a prefill and a plain step in turn take less time. Such a prefill is as large as the bound
-  allows;
+- whether joined steps are worth it: not where a prefill and a plain step in turn take less time, nor where a larger prefill in turn, which
+  the bound allows and no graph limits, brings more prompt tokens a second (``gap`` 6 and 8,000 tokens a prompt, say). Such a prefill is as
+  large as the bound allows;
 - whether a few waiting tokens are worth a joined step yet, or are gathered with others for up to ``gap - 1`` plain steps. They are worth
   one when the waiting requests' empty places have cost as much as what the step takes longer than a plain one.
 
@@ -60,6 +61,8 @@ OLD = 2000
 AGAIN = 600
 """The same of joined steps, if what is known of smaller ones is within the bound: a size whose first steps waited for a compiler is not
 left out for long, and trials stay a hundredth of the steps."""
+WORTH = 1.05
+"""A larger prefill in turn brings at least so many times the prompt tokens a second of a joined step: it makes gaps longer."""
 TINY = 0.25
 """Waiting tokens up to this part of what may go beside are gathered."""
 LOOK_EVERY = 24
@@ -247,20 +250,33 @@ class Admission:
         """Whether a plain step goes first because only joined ones ran for long, and none of about as many requests was timed."""
         return self._since_plain >= LOOK_EVERY and not self.plain.known(running, self._step)
 
-    def way(self, running: int, each: int, tokens: int) -> Way:
+    def way(self, running: int, each: int, tokens: int, most: int = 0, joining: int = 0) -> Way:
         """How ``tokens`` of prompts go with ``running`` requests.
 
         The first ones of a size go beside; as soon as such steps are timed, some follow each other, so that both are.
+
+        Args:
+            tokens: what would go beside.
+            most: prompt tokens that wait and that one prefill may have.
+            joining: requests that wait.
         """
         plain, rows, alone = self.plain.at(running), running * each + tokens, self.alone.at(tokens)
         if plain is None or not self.joined.known(rows, self._step):
             return Way.BESIDE
         if alone is None or not self.alone.known(tokens, self._step):
             return Way.TRIED_IN_TURN
-        return Way.BESIDE if self._of_rows(rows) <= plain + alone else Way.IN_TURN
+        joined = self._of_rows(rows)
+        if joined > plain + alone:
+            return Way.IN_TURN
+        larger = self.in_turn(running, each, tokens, most, joining)
+        seconds = self.alone.at(larger)
+        faster = seconds is not None and larger * joined > WORTH * tokens * (plain + seconds)
+        return Way.IN_TURN if larger > tokens and faster else Way.BESIDE
 
     def in_turn(self, running: int, each: int, tokens: int, most: int, joining: int = 0) -> int:
         """Prompt tokens of a prefill that goes in turn, at most ``most``: as many as the bound allows, at least ``tokens``.
+
+        What is larger than all that was timed is taken to need as long for each token, which is more than it will: it reads weights once.
 
         Args:
             tokens: what would go beside, in more time.
@@ -270,7 +286,7 @@ class Admission:
         if plain is None or bound is None:
             return tokens
         bound = max(bound, self._of_rows(running * each + tokens))
-        larger = [size for size in (*ladder(most), most) if tokens < size <= most and self.alone.known(size, self._step)]
+        larger = [size for size in (*ladder(most), most) if tokens < size <= most]
         return max((size for size in larger if plain + (self.alone.at(size) or bound) <= bound), default=tokens)
 
     def holds(self, running: int, each: int, requests: int, waiting: int, most: int, now: float) -> bool:

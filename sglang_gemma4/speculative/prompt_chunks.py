@@ -80,13 +80,13 @@ def _by_times(scheduler: Any, requests: int, size: int) -> int:
     each, joining = rows_each(scheduler), _joining(scheduler, requests)
     waiting = max(_waiting_tokens(scheduler, joining), 1)
     most = admission().tokens(requests, each, waiting, size, _unpadded(scheduler), joining)
-    way = admission().way(requests, each, min(most, waiting))
+    way = admission().way(requests, each, min(most, waiting), min(size, waiting), joining)
     if way is Way.TRIED_IN_TURN and beside_reasons.media_waits(scheduler):
         way = Way.BESIDE  # a prefill of images is not timed, so the trial would not end
     _next[0] = way
     if way is not Way.IN_TURN:
         return most
-    note(NAME, "a prefill and a decode step in turn were measured to take less time than both in one forward, for some sizes at least")
+    note(NAME, "prefills in turn with decode steps were measured to bring more prompt tokens a second than both in one forward, at times")
     return admission().in_turn(requests, each, most, size, joining)
 
 
