@@ -30,44 +30,6 @@ def _of_place(place: int) -> tl.constexpr:
 _FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH, _EIGHTH = (_of_place(place) for place in range(PLACES))
 
 
-def _subnormal(place: int) -> tl.constexpr:
-    """PTX for two words, a power of two times their scales, and what eight levels are worth: the two weights at ``place``.
-
-    A byte's bits alone in a bfloat16 are that byte times 2 ** -133, through the first normal exponent too: no level is shifted, and one
-    fma scales it and takes eight off, rounding once.
-    """
-    byte = place // 2
-    order = f"0x{4 + byte}{4 + byte}{byte}{byte}"
-    mask = ("0x000f000f", "0x00f000f0")[place % 2]
-    return tl.constexpr(f"{{ .reg .b32 t; prmt.b32 t, $1, $2, {order}; and.b32 t, t, {mask}; fma.rn.bf16x2 $0, t, $3, $4; }}")
-
-
-_SUB_0, _SUB_1, _SUB_2, _SUB_3, _SUB_4, _SUB_5, _SUB_6, _SUB_7 = (_subnormal(place) for place in range(PLACES))
-
-
-def _times(power: int, sign: int = 0) -> tl.constexpr:
-    """PTX for two bfloat16 times a power of two."""
-    bits = sign << 15 | (power + 127) << 7
-    return tl.constexpr(
-        f"{{ .reg .b32 by, none; mov.b32 by, 0x{bits:04x}{bits:04x}; mov.b32 none, 0x80008000; fma.rn.bf16x2 $0, $1, by, none; }}"
-    )
-
-
-LEVELS = 1
-"""How bfloat16 weights are made of levels: 1: as 128 and a level; 2: subnormal, which takes a quarter fewer instructions, not run yet."""
-
-
-def ptx_of(dtype: torch.dtype) -> int:
-    """The kernels' argument ``BITS``: 0 without PTX, which writes bfloat16 alone."""
-    return LEVELS if dtype == torch.bfloat16 else 0
-
-
-AWAY = 64
-"""Weights from subnormal levels are 2 ** -64 of what they should be, so that no scale leaves bfloat16's range on the way."""
-_EVEN, _ODD, _EIGHT_OFF = _times(133 - AWAY), _times(129 - AWAY), _times(3 - AWAY, 1)
-_BACK = tl.constexpr(2.0**AWAY)
-
-
 @triton.jit
 def _weights_at(words, scale, dtype: tl.constexpr, PLACE: tl.constexpr, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
     """The inputs at ``PLACE`` of the words, times their scale. ``BITS``: by PTX, for bfloat16; else as Triton's interpreter can."""
@@ -89,40 +51,6 @@ def _weights_at(words, scale, dtype: tl.constexpr, PLACE: tl.constexpr, BITS: tl
         found = tl.inline_asm_elementwise(_SEVENTH, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
     else:
         found = tl.inline_asm_elementwise(_EIGHTH, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
-    return found
-
-
-@triton.jit
-def _times_power(scale, ODD: tl.constexpr, OFF: tl.constexpr):  # type: ignore[no-untyped-def]
-    """What :func:`_subnormal_weights_at` takes for a scale."""
-    if OFF:
-        found = tl.inline_asm_elementwise(_EIGHT_OFF, "=r,r", [scale], dtype=tl.bfloat16, is_pure=True, pack=2)
-    elif ODD:
-        found = tl.inline_asm_elementwise(_ODD, "=r,r", [scale], dtype=tl.bfloat16, is_pure=True, pack=2)
-    else:
-        found = tl.inline_asm_elementwise(_EVEN, "=r,r", [scale], dtype=tl.bfloat16, is_pure=True, pack=2)
-    return found
-
-
-@triton.jit
-def _subnormal_weights_at(words, even, odd, off, PLACE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """As :func:`_weights_at`, but for the factor 2 ** -AWAY."""
-    if PLACE == 0:
-        found = tl.inline_asm_elementwise(_SUB_0, "=r,r,r,r,r", [words, even, off], dtype=tl.bfloat16, is_pure=True, pack=2)
-    elif PLACE == 1:
-        found = tl.inline_asm_elementwise(_SUB_1, "=r,r,r,r,r", [words, odd, off], dtype=tl.bfloat16, is_pure=True, pack=2)
-    elif PLACE == 2:
-        found = tl.inline_asm_elementwise(_SUB_2, "=r,r,r,r,r", [words, even, off], dtype=tl.bfloat16, is_pure=True, pack=2)
-    elif PLACE == 3:
-        found = tl.inline_asm_elementwise(_SUB_3, "=r,r,r,r,r", [words, odd, off], dtype=tl.bfloat16, is_pure=True, pack=2)
-    elif PLACE == 4:
-        found = tl.inline_asm_elementwise(_SUB_4, "=r,r,r,r,r", [words, even, off], dtype=tl.bfloat16, is_pure=True, pack=2)
-    elif PLACE == 5:
-        found = tl.inline_asm_elementwise(_SUB_5, "=r,r,r,r,r", [words, odd, off], dtype=tl.bfloat16, is_pure=True, pack=2)
-    elif PLACE == 6:
-        found = tl.inline_asm_elementwise(_SUB_6, "=r,r,r,r,r", [words, even, off], dtype=tl.bfloat16, is_pure=True, pack=2)
-    else:
-        found = tl.inline_asm_elementwise(_SUB_7, "=r,r,r,r,r", [words, odd, off], dtype=tl.bfloat16, is_pure=True, pack=2)
     return found
 
 
@@ -172,22 +100,11 @@ def four_bit_sums(  # type: ignore[no-untyped-def]
         if SECOND:
             more = tl.load(word_pointers + (SECOND * WORDS + start), mask=read, other=0)
             scales = _for_words(tl.load(scale_pointers + (SECOND * GROUPS + start // GROUP), mask=scaled, other=0.0), GROUP)
-        if BITS == 2:
-            even, odd, off = _times_power(scale, False, False), _times_power(scale, True, False), _times_power(scale, False, True)
-            if SECOND:
-                evens, odds, offs = _times_power(scales, False, False), _times_power(scales, True, False), _times_power(scales, False, True)
         for place in tl.static_range(8):
             taken = tl.load(x_pointers + (place * WORDS + start), mask=real[:, None] & (word < end - start)[None, :], other=0.0)
-            if BITS == 2:
-                one = tl.dot(taken, _subnormal_weights_at(words, even, odd, off, place), one)
-                if SECOND:
-                    two = tl.dot(taken, _subnormal_weights_at(more, evens, odds, offs, place), two)
-            else:
-                one = tl.dot(taken, _weights_at(words, scale, taken.dtype, place, BITS), one, input_precision="ieee")
-                if SECOND:
-                    two = tl.dot(taken, _weights_at(more, scales, taken.dtype, place, BITS), two, input_precision="ieee")
-    if BITS == 2:
-        one, two = one * _BACK, two * _BACK
+            one = tl.dot(taken, _weights_at(words, scale, taken.dtype, place, BITS), one, input_precision="ieee")
+            if SECOND:
+                two = tl.dot(taken, _weights_at(more, scales, taken.dtype, place, BITS), two, input_precision="ieee")
     return one, two
 
 

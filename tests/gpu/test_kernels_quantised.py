@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from sglang_gemma4.kernels import four_bits
 from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear, few_row_linear_reference
 from sglang_gemma4.kernels.experts import few_token_experts as few
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, expert_routing
@@ -114,7 +113,7 @@ def off_by(found: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("dropped", [0.0, 0.4])
-@pytest.mark.parametrize("tokens", [1, 2, 4, 15, 16, 17, 32, 64, 193, 320, 1024])
+@pytest.mark.parametrize("tokens", [1, 2, 4, 15, 16, 17, 32, 64, 193, 320])
 def test_experts(experts: tuple[Weight, Weight], tokens: int, dropped: float) -> None:
     torch.manual_seed(tokens)
     x = torch.randn(tokens, HIDDEN, device="cuda").bfloat16()
@@ -152,25 +151,6 @@ def test_dense_of_four_bits(outputs: int, width: int, gated: bool, group: int, r
     x.normal_()
     graph.replay()
     assert torch.equal(out, few_row_linear(x, weight, done, gated=gated))
-
-
-@pytest.mark.parametrize("tokens", [1, 16, 32, 320])
-def test_subnormal_levels_give_the_same_bits(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Experts, and from few rows a dense product: weights are the same, and sums differ by a power of two until they are done."""
-    torch.manual_seed(tokens)
-    w13, w2 = grouped_weight(EXPERTS, 2 * INNER, HIDDEN, group=32), grouped_weight(EXPERTS, HIDDEN, INNER, group=32)
-    dense, x = grouped_weight(256, HIDDEN, group=32), torch.randn(tokens, HIDDEN, device="cuda").bfloat16()
-    ids = torch.rand(tokens, EXPERTS, device="cuda").topk(TOPK).indices.int().contiguous()
-    shares, done = torch.rand(tokens, TOPK, device="cuda"), counters(256, x.device)
-
-    def outputs() -> list[torch.Tensor]:
-        experts = [grouped_experts(x, w13, w2, shares, ids)]
-        return experts if tokens > 64 else [*experts, few_row_linear(x, dense, done)]
-
-    known = outputs()
-    monkeypatch.setattr(four_bits, "LEVELS", 2)
-    for found, before in zip(outputs(), known, strict=True):
-        assert torch.equal(found, before)
 
 
 @pytest.mark.parametrize("group", [32, 64])

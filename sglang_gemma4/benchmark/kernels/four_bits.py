@@ -1,7 +1,6 @@
 """Cases of 4-bit weights, dense products and experts: SGLang's Triton and Marlin launches beside ours, and ours of bfloat16."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,6 @@ from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates
 from sglang_gemma4.benchmark.kernels.layers import PRODUCTS, activation
 from sglang_gemma4.benchmark.kernels.quantised import layer_of
 from sglang_gemma4.benchmark.kernels.timer import Call
-from sglang_gemma4.kernels import four_bits
 from sglang_gemma4.kernels.dense.few_row_linear import MOST_ROWS, counters, few_row_linear
 from sglang_gemma4.kernels.dense.parts import Tile
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
@@ -112,27 +110,11 @@ def by_marlin(x: torch.Tensor, w13: Grouped, w2: Grouped, routed: Callable[[], R
     return call
 
 
-def subnormal(call: Callable[[], object]) -> Callable[[], object]:
-    """The same call with kernels that make weights of subnormal levels."""
-
-    def called() -> object:
-        four_bits.LEVELS, before = 2, four_bits.LEVELS
-        try:
-            return call()
-        finally:
-            four_bits.LEVELS = before
-
-    return called
-
-
 def layer(place: Place, tokens: int) -> Row:
     """A layer's experts from the router's logits on; each set of inputs has logits of its own."""
     w13, w2 = made(place)
     theirs = {"SGLang, Triton": by_triton, "SGLang, Marlin": by_marlin}
-    row = layer_of(place, tokens, w13, w2, {name: partial(make, w13=w13, w2=w2) for name, make in theirs.items()})
-    ours = row.ways["ours"]
-    before = {name: way for name, way in row.ways.items() if name != "ours"}
-    return replace(row, ways={**before, "ours, subnormal levels": subnormal(ours), "ours": ours})
+    return layer_of(place, tokens, w13, w2, {name: partial(make, w13=w13, w2=w2) for name, make in theirs.items()})
 
 
 def chunk(place: Place, tokens: int) -> Row:
@@ -220,8 +202,7 @@ def linear(place: Place, product: str, rows: int) -> Row:
         for parts in (1, 2, 3, 4, 6, 8)
         if width // depth >= 2 * parts
     ]
-    ways |= {"ours, subnormal levels": subnormal(ours), "ours": ours}
-    return Row(ways, weight.levels.numel() * (1 + 4 / weight.group), tiles=candidates(ours, tiles))
+    return Row({**ways, "ours": ours}, weight.levels.numel() * (1 + 4 / weight.group), tiles=candidates(ours, tiles))
 
 
 CASES = (

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from sglang_gemma4.kernels.dense.parts import Tile, gelu_tanh, parts_summed
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
-from sglang_gemma4.kernels.four_bits import by_place, four_bit_sums, ptx_of
+from sglang_gemma4.kernels.four_bits import by_place, four_bit_sums
 from sglang_gemma4.kernels.weights import Grouped, levels_of, words_in_group
 
 
@@ -63,6 +63,6 @@ def launch(x: torch.Tensor, weight: Grouped, done: torch.Tensor, out: torch.Tens
     _four_bit_linear_kernel[(triton.cdiv(outputs, tile.outputs), tile.parts)](
         by_place(x.contiguous()), levels_of(weight), weight.scale, out, sums, done, rows,
         COUNT=outputs, WIDTH=width, ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tile.outputs, DEPTH=tile.depth, PARTS=tile.parts,
-        GATED=gated, GROUP=words_in_group(weight), BITS=ptx_of(x.dtype), num_warps=tile.warps, num_stages=tile.stages,
+        GATED=gated, GROUP=words_in_group(weight), BITS=x.dtype == torch.bfloat16, num_warps=tile.warps, num_stages=tile.stages,
         **launch_options(x.device),
     )  # fmt: skip

@@ -13,7 +13,6 @@ from sglang_gemma4.kernels.experts.expert_blocks import Blocks, expert_blocks
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS
 from sglang_gemma4.kernels.experts.gated_experts import Tile, gated_experts, gated_experts_reference, reason_against
 from sglang_gemma4.kernels.experts.grouped_experts import down_tile, four_bit_tiles_for
-from sglang_gemma4.kernels.four_bits import ptx_of
 from sglang_gemma4.kernels.weights import Weight, dequantised, levels_of, scale_of, words_in_group
 
 NARROWEST = 16
@@ -145,7 +144,7 @@ def few_token_experts(
     _down_and_sum_kernel[(blocks.expert.numel(), triton.cdiv(hidden, second.columns))](
         h, levels_of(w2), *scale_of(w2), ids, blocks.expert, blocks.row, blocks.count, rows, out, done, tokens,
         TOPK=ids.shape[1], HIDDEN=hidden, INNER=w2.shape[2], SIZE=MOST_TOKENS, COLUMNS=second.columns, DEPTH=second.depth,
-        GROUP=words_in_group(w2), BITS=ptx_of(x.dtype),
+        GROUP=words_in_group(w2), BITS=x.dtype == torch.bfloat16,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=second.warps, num_stages=second.stages, **launch_options(x.device),
     )  # fmt: skip

@@ -14,7 +14,7 @@ import triton.language as tl
 from sglang_gemma4.kernels.card import reason_against_card
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
-from sglang_gemma4.kernels.four_bits import by_place, four_bit_sums, place_of, ptx_of
+from sglang_gemma4.kernels.four_bits import by_place, four_bit_sums, place_of
 from sglang_gemma4.kernels.matrices import DTYPES
 from sglang_gemma4.kernels.weights import Scaled, Weight, as_type, dequantised, levels_of, reason_against_weight, scale_of, words_in_group
 
@@ -138,7 +138,7 @@ def gated_experts(x: torch.Tensor, w13: Weight, weights: torch.Tensor, ids: torc
     _gated_experts_kernel[(blocks.expert.numel(), triton.cdiv(inner, tile.columns))](
         by_place(x) if group else x, levels_of(w13), *scale_of(w13), weights, blocks.expert, blocks.row, blocks.count, out, rows,
         TOPK=ids.shape[1], HIDDEN=x.shape[1], INNER=inner, SIZE=blocks.row.shape[1], COLUMNS=tile.columns, DEPTH=tile.depth,
-        GROUP=group, BITS=ptx_of(x.dtype),
+        GROUP=group, BITS=x.dtype == torch.bfloat16,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
         **launch_options(x.device),
     )  # fmt: skip

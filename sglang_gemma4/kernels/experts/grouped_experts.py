@@ -10,7 +10,7 @@ import triton.language as tl
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import expert_blocks
 from sglang_gemma4.kernels.experts.gated_experts import Tile, gated_experts, reason_against
-from sglang_gemma4.kernels.four_bits import four_bit_sums, ptx_of
+from sglang_gemma4.kernels.four_bits import four_bit_sums
 from sglang_gemma4.kernels.weights import Weight, as_type, levels_of, scale_of, words_in_group
 
 SUM_COLUMNS = 512
@@ -182,7 +182,7 @@ def grouped_experts(
     _down_kernel[(blocks.expert.numel(), triton.cdiv(hidden, second.columns))](
         h, levels_of(w2), *scale_of(w2), blocks.expert, blocks.row, blocks.count, rows, ids.numel(),
         HIDDEN=hidden, INNER=w2.shape[2], SIZE=size, COLUMNS=second.columns, DEPTH=second.depth,
-        GROUP=words_in_group(w2), BITS=ptx_of(x.dtype),
+        GROUP=words_in_group(w2), BITS=x.dtype == torch.bfloat16,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=second.warps, num_stages=second.stages,
         **launch_options(x.device),
     )  # fmt: skip
