@@ -209,7 +209,8 @@ def test_a_larger_prefill_goes_in_turn_where_the_operator_lets_it(gap: float, wa
     tokens = card.admission.tokens(80, EACH, waiting, MOST, SIZES)
     for _ in range(ENOUGH):
         card.step(tokens, 0)
-    assert tokens == 2048 - 320 and card.admission.alone.points()[-1][0] <= 2048, "nothing larger was timed"
+    assert tokens == 2048 - 320
+    assert card.admission.alone.points()[-1][0] <= 2048, "nothing larger was timed"
     assert card.admission.way(80, EACH, tokens, min(MOST, waiting)) is better
     found = card.admission.in_turn(80, EACH, tokens, MOST)
     assert (gap == 6.0) == (found == MOST)
