@@ -90,6 +90,16 @@ def test_a_size_at_the_bound_is_not_left_out_for_the_noise_of_its_times() -> Non
     assert Card(2.0).plain(80).learn(80).admission.tokens(80, EACH, WAITING, MOST, SIZES) == 2048 - 320
 
 
+@pytest.mark.parametrize(("seconds", "rows"), [(0.0467, 2048), (0.053, 1536)])
+def test_of_nearly_equal_rates_the_larger_step_is_taken(seconds: float, rows: int) -> None:
+    """1,472 tokens in 32.7 ms are 45 a millisecond, 1,984 in 46.7 are 42: a queue of 80 takes a third more such steps of a few requests."""
+    card = Card(3.0, plain=0.0243).plain(80)
+    for size, took in ((512, 0.0253), (1024, 0.0260), (1536, 0.0327), (2048, seconds)):
+        for _ in range(ENOUGH):
+            card.step(size - 16 * EACH, 16, took)
+    assert card.admission.tokens(16, EACH, WAITING, MOST, SIZES, joining=64) == rows - 16 * EACH
+
+
 def test_a_disturbed_small_size_does_not_make_larger_ones_seem_slow() -> None:
     """Steps of some 300 rows took 51 ms while something else held the host, and so had seemed all sizes up to 2,048."""
     times = Times()
