@@ -6,8 +6,8 @@ launches that take the time. A result is read after the next step was launched; 
 prefill's launches do, the result is late, and its step's extra time belongs to the next one (8,192 tokens had seemed to take 31 ms on an
 H200, less than their products can: ``runs/2026-11-25-26b-h200-beside-vllm``). From these follow
 
-- the rows of a step with which prompts get on fastest, or nearly so, while a running request's gap between two tokens stays within ``gap`` plain steps
-  (give or take :data:`TOLERANCE`), or within what is not much longer than the shortest joined step (:data:`FREE`): where launches alone
+- the rows of a step with which prompts get on fastest, or nearly so, while a running request's gap between two tokens stays within
+  ``gap`` plain steps (give or take :data:`TOLERANCE`), or within what is not much longer than the shortest joined step (:data:`FREE`): where launches alone
   exceed the bound, fewer tokens would only delay first tokens. The plain step is that of all requests, those that wait among them: it is
   what a running request waits for once they have joined, and a few running ones are not to hold up a queue;
 - whether joined steps are worth it: not where a prefill and a plain step in turn take less time, nor where a larger prefill in turn, which
@@ -62,8 +62,8 @@ AGAIN = 600
 """The same of joined steps, if what is known of smaller ones is within the bound: a size whose first steps waited for a compiler is not
 left out for long, and trials stay a hundredth of the steps."""
 NEARLY = 0.9
-"""Of the rows that bring nearly as many prompt tokens a second as the best ones, the most are taken: a queue then takes fewer steps, each of
-which reads the weights for the few requests that run already, and the times of two sizes are rarely of as many running requests. On an
+"""Of the rows that bring nearly as many prompt tokens a second as the best ones, the most are taken: a queue then takes fewer steps, each
+of which reads the weights for the few requests that run already, and the times of two sizes are rarely of as many running requests. On an
 H200 80 chats of 1,000 tokens had steps of 1,536 rows, timed as 32.7 ms beside 16 requests, for 46.7 of 2,048 rows beside 66
 (the log of ``runs/2026-11-26-26b-h200-peer``)."""
 WORTH = 1.05

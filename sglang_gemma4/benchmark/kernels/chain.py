@@ -2,7 +2,8 @@
 
 Sliding layers of 26B-A4B at full size, four with weights of their own, in one CUDA graph. A launch costs less there than by itself: kernels
 begin while the one before ends, and the dense FFN runs beside the experts. "without" leaves a piece out and takes its output of the pass
-before: what the layer would take if the piece were free.
+before: what the layer would take if the piece were free. More than 320 rows are a joined step's, its prompts' attention left out: 448
+requests of 4 tokens, say, for whether the dense FFN goes beside the experts there too.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import torch
 
 from sglang_gemma4.benchmark.kernels.expert_products import choose
 from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, dependently
-from sglang_gemma4.benchmark.kernels.layers import EACH_EPS, EPS, activation
+from sglang_gemma4.benchmark.kernels.layers import EACH_EPS, EPS, LARGEST_STEP, activation
 from sglang_gemma4.benchmark.kernels.timer import Call
 from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
 from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear
@@ -24,6 +25,7 @@ from sglang_gemma4.kernels.experts.routed_product import counter, routed_product
 from sglang_gemma4.kernels.norms.layer_tail import dual_tail
 from sglang_gemma4.kernels.norms.qkv_norm_rope import qkv_norm_rope
 from sglang_gemma4.kernels.norms.triple_rmsnorm import triple_rmsnorm
+from sglang_gemma4.models.layers.expert_layers import many_token_experts
 
 LAYERS = 4
 MOST_ROWS = {"qkv": 16, "o": 16, "gate_up": 32, "down": 1, "router": 32}
@@ -191,6 +193,8 @@ class Chain:
 
     def _experts(self, layer: Layer, x: torch.Tensor, shares: torch.Tensor, ids: torch.Tensor, *blocks: torch.Tensor) -> torch.Tensor:
         given = (x, layer.weights["w13"], layer.weights["w2"], shares, ids)
+        if len(x) > LARGEST_STEP:
+            return many_token_experts(*given)
         return few_token_experts.few_token_experts(*given, layer.done["experts"], Blocks(*blocks)) if blocks else grouped_experts(*given)
 
 
