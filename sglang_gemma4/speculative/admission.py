@@ -7,9 +7,9 @@ prefill's launches do, the result is late, and its step's extra time belongs to 
 H200, less than their products can: ``runs/2026-11-25-26b-h200-beside-vllm``). From these follow
 
 - the rows of a step with which prompts get on fastest, or nearly so, while a running request's gap between two tokens stays within
-  ``gap`` plain steps (give or take :data:`TOLERANCE`), or within what is not much longer than the shortest joined step (:data:`FREE`): where launches alone
-  exceed the bound, fewer tokens would only delay first tokens. The plain step is that of all requests, those that wait among them: it is
-  what a running request waits for once they have joined, and a few running ones are not to hold up a queue;
+  ``gap`` plain steps (give or take :data:`TOLERANCE`), or within what is not much longer than the shortest joined step (:data:`FREE`):
+  where launches alone exceed the bound, fewer tokens would only delay first tokens. The plain step is that of all requests, those that wait
+  among them: it is what a running request waits for once they have joined, and a few running ones are not to hold up a queue;
 - whether joined steps are worth it: not where a prefill and a plain step in turn take less time, nor where a larger prefill in turn, which
   the bound allows and no graph limits, brings more prompt tokens a second (``gap`` 6 and 8,000 tokens a prompt, say). Such a prefill is as
   large as the bound allows;
