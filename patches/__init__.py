@@ -31,6 +31,7 @@ ORDER = (
     "kv_formats",
     "verify_attention",
     "decode_attention",
+    "balanced_parts",
     "prefill_attention",
     "flash_prefill",
     "sync_mtp",

@@ -15,11 +15,13 @@ def install() -> None:
 
 
 def telling(original: Any, word: str) -> Any:
+    from sglang_gemma4.kernels.attention import few_query_attention
+
     @functools.wraps(original)
     def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         if self.steps == 1:
-            print(f"{word} a layer", flush=True)
+            print(f"{word} a layer{', parts balanced' if few_query_attention._balanced else ''}", flush=True)
         return result
 
     return counted

@@ -1,5 +1,6 @@
 """Kernels compiled on a card against their references, at Gemma 4's real head dimensions."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -22,7 +23,11 @@ TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-5}
 @pytest.mark.parametrize(("heads", "kv_heads", "dim", "window"), LAYERS)
 @pytest.mark.parametrize(
     ("lengths", "queries"),
-    [([1], 1), ([1], 4), ([1023, 1, 300, 64], 1), ([1023, 1, 300, 64], 4), ([5000, 129] * 8, 1), ([5000, 129] * 8, 4), ([900, 64], 16)],
+    [
+        ([900, 64], 16),
+        *itertools.product(([1], [1023, 1, 300, 64], [5000, 129] * 8, [5658, *[200] * 60]), (1, 4)),
+    ],
+    ids=lambda given: f"{len(given)} of up to {max(given)}" if isinstance(given, list) else None,
 )
 def test_few_query_attention(
     lengths: list[int], queries: int, heads: int, kv_heads: int, dim: int, window: int, dtype: torch.dtype
@@ -48,15 +53,16 @@ def test_few_query_attention(
             op.few_query_attention(q, keys, values, indptr, slots, dim**-0.5, out=memory[:-1], **given)
         return
     expected = op.few_query_attention_reference(q, keys, values, indptr, slots, dim**-0.5, **given)
-    found = op.few_query_attention(q, keys, values, indptr, slots, dim**-0.5, out=memory[:-1], **given)
+    found = op.few_query_attention(q, keys, values, indptr, slots, dim**-0.5, out=memory[:-1], balanced=requests > 16, **given)
     tolerance = TOLERANCE[dtype]
     torch.testing.assert_close(found.float(), expected.float(), atol=tolerance, rtol=tolerance)
     assert (memory[-1] == POISON).all(), "wrote behind the output"
 
 
+@pytest.mark.parametrize("balanced", [False, True], ids=["as if equal", "balanced"])
 @pytest.mark.parametrize("early", [False, True], ids=["in turn", "early"])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim", "queries"), [(16, 8, 256, 4), (16, 2, 512, 4), (8, 1, 256, 1)])
-def test_replays_join_whatever_lengths_they_find(heads: int, kv_heads: int, dim: int, queries: int, early: bool) -> None:
+def test_replays_join_whatever_lengths_they_find(heads: int, kv_heads: int, dim: int, queries: int, early: bool, balanced: bool) -> None:
     """A graph of layers that write where others wrote, replayed over lengths and values that change: a part that was read too early, or
     from a cache that is behind, is another replay's."""
     torch.manual_seed(0)
@@ -71,7 +77,7 @@ def test_replays_join_whatever_lengths_they_find(heads: int, kv_heads: int, dim:
 
     def step() -> None:
         for k, v, out in zip(keys, values, outs, strict=True):
-            op.few_query_attention(q, k, v, indptr, slots, dim**-0.5, out=out, **given)
+            op.few_query_attention(q, k, v, indptr, slots, dim**-0.5, out=out, balanced=balanced, **given)
 
     steps = []
     for lengths in ([9000, 1, 130], [1, 1, 1], [257, 9000, 2048], [1000, 1000, 1000]):

@@ -1,11 +1,18 @@
 """Attention of a few query tokens: the kernels under Triton's interpreter against the reference, with poisoned outputs and unread slots."""
 
+import itertools
+import math
+import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from sglang_gemma4.kernels.attention import few_query_attention as op
+from sglang_gemma4.kernels.attention.few_query_attention.kernels import parts_of
 from sglang_gemma4.kernels.attention.tiles import KeyTile
 
 POISON = 1e4
@@ -124,6 +131,116 @@ def test_requests_are_cut_in_two_where_the_last_programs_would_leave_the_card_id
 
 def test_a_long_request_beside_a_short_one_is_cut() -> None:
     agree(case([5000, 3], 2, 1, 16, 16, 1, new=False))
+
+
+MIXED = [5658, *[200] * 60, 0]
+"""A step's keys: on a card two programs a KV head read all of the longest request's where parts are not balanced."""
+
+
+def plan(lengths: list[int], wanted: int, most: int, balanced: bool) -> list[int]:
+    """Parts of each request: what the kernels are to compute, in plain Python."""
+    target = max(op.LEAST_KEYS, -(-sum(lengths) // (len(lengths) * wanted)))
+    return [
+        max(1, min(most, length // op.LEAST_KEYS, max(wanted, length // op.MOST_KEYS, round_half_up(length, target) if balanced else 0)))
+        for length in lengths
+    ]
+
+
+def round_half_up(keys: int, of: int) -> int:
+    return (keys + of // 2) // of
+
+
+def drawn(requests: int, seed: int, least: int = 50, most: int = 6000) -> list[int]:
+    """Lengths, log-uniform."""
+    generator = random.Random(seed)
+    return [round(math.exp(generator.uniform(math.log(least), math.log(most)))) for _ in range(requests)]
+
+
+@triton.jit
+def _parts_kernel(  # type: ignore[no-untyped-def]
+    lengths_ptr, out_ptr, total, requests, wanted, most, least_keys: tl.constexpr, most_keys: tl.constexpr, block: tl.constexpr
+):
+    at = tl.arange(0, block)
+    length = tl.load(lengths_ptr + at, mask=at < requests, other=0)
+    parts, keys = parts_of(length, total, requests, wanted, most, least_keys, most_keys)
+    tl.store(out_ptr + at, parts, mask=at < requests)
+    tl.store(out_ptr + requests + at, keys, mask=at < requests)
+
+
+def computed(lengths: list[int], wanted: int, most: int, balanced: bool) -> list[list[int]]:
+    """Parts of each request, and keys in each, as the kernels compute them."""
+    out = torch.full((2, len(lengths)), -1, dtype=torch.int32)
+    _parts_kernel[(1,)](
+        torch.tensor(lengths, dtype=torch.int32), out, sum(lengths), len(lengths), -wanted if balanced else wanted, most,
+        least_keys=op.LEAST_KEYS, most_keys=op.MOST_KEYS, block=triton.next_power_of_2(len(lengths)),
+    )  # fmt: skip
+    found: list[list[int]] = out.tolist()
+    return found
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 8])
+@pytest.mark.parametrize("keys", [0, 1, 63, 129, 1000, 1023, 4100, 8192, 100_000])
+def test_equal_requests_are_cut_as_they_are_without_balance(keys: int, kv_heads: int) -> None:
+    for requests in (1, 2, 3, 7, 8, 16, 31, 32, 40, 48, 62, 64, 80, 128, 300):
+        wanted, most = op.parts_for(requests, kv_heads, 132)
+        expected = plan([keys] * requests, wanted, most, balanced=False)
+        assert plan([keys] * requests, wanted, most, balanced=True) == expected
+        assert computed([keys] * requests, wanted, most, balanced=True)[0] == expected
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 8])
+@pytest.mark.parametrize("requests", [1, 2, 5, 33, 60, 80, 200])
+def test_parts_of_mixed_requests(requests: int, kv_heads: int) -> None:
+    """Every key is in one part, none is cut less than without balance, and no part is long while there is room."""
+    wanted, most = op.parts_for(requests, kv_heads, 132)
+    for seed in range(20):
+        lengths = drawn(requests, seed, most=6000 if seed % 2 else 60_000)
+        parts, keys = computed(lengths, wanted, most, balanced=True)
+        assert parts == plan(lengths, wanted, most, balanced=True)
+        target = max(op.LEAST_KEYS, -(-sum(lengths) // (requests * wanted)))
+        without = plan(lengths, wanted, most, balanced=False)
+        for length, count, each, least in zip(lengths, parts, keys, without, strict=True):
+            assert least <= count <= most
+            starts = [min(part * each, length) for part in range(count + 1)]
+            assert (starts[0], starts[-1]) == (0, length)
+            assert all(start < end for start, end in itertools.pairwise(starts)), "no part is empty"
+            assert each <= max(1.5 * target + 1, 2 * op.LEAST_KEYS) or count == most
+        assert sum(parts) <= sum(without) + requests * (wanted + 0.5), "no more than parts of a request of average length come on top"
+
+
+def test_the_longest_of_a_mixed_step() -> None:
+    lengths = [5658, *[907] * 61]
+    wanted, most = op.parts_for(62, 2, 132)
+    assert (wanted, most) == (2, 16)
+    parts, keys = computed(lengths, wanted, most, balanced=False)
+    assert (parts[0], keys[0], parts[1:], keys[1:]) == (2, 2829, [2] * 61, [454] * 61)
+    parts, keys = computed(lengths, wanted, most, balanced=True)
+    assert (parts[0], keys[0], parts[1:], keys[1:]) == (12, 472, [2] * 61, [454] * 61)
+
+
+@pytest.mark.parametrize(("window", "new"), [(-1, True), (150, False)])
+@pytest.mark.parametrize("lengths", [MIXED, [0, 0, 0], [0, 700, 0, 1, 64]], ids=["62 requests", "none", "few"])
+def test_balanced_parts(lengths: list[int], window: int, new: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On 66 SMs, with NaN in every slot and part that nobody wrote."""
+    given = {**case(lengths, 4, 2, 16, 16, 4 if new else 1, new), "window": window}
+    for buffer in (given["k_buffer"], given["v_buffer"]):
+        buffer[given["kv_indices"][sum(lengths) :]] = float("nan")
+    made: list[torch.Tensor] = []
+
+    def poisoned(*shape: Any, **options: Any) -> torch.Tensor:
+        made.append(torch.empty(*shape, **options).fill_(float("nan")))
+        return made[-1]
+
+    monkeypatch.setattr(op, "torch", SimpleNamespace(**{**vars(torch), "empty": poisoned}))
+    monkeypatch.setattr(op, "multiprocessors", lambda device: 66)
+    monkeypatch.setattr(op, "_balanced", True)
+    agree(given)
+    _expected, part_out, part_lse = made
+    written = (~part_lse.isnan()).all(dim=-1)  # [requests, KV heads, parts]
+    assert torch.equal(written, (~part_out.isnan()).all(dim=-1).all(dim=-1))
+    wanted, most = op.parts_for(len(lengths), 2, 66)
+    assert written.sum(dim=-1).T.tolist() == [plan(lengths, wanted, most, balanced=True)] * 2
+    assert plan(MIXED, 1, 8, balanced=True) == [8, *[1] * 61] != plan(MIXED, 1, 8, balanced=False)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,10 @@
 """Cases of attention: a decode or verify step, and a prefill; 26B-A4B's layers."""
 
 import itertools
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,6 +29,8 @@ PROMPT_TILES = {
 }
 MOST_BYTES = 12e9
 """Keys and values of a row; larger ones are left out."""
+SHORTEST = 50
+"""Keys of a request of a mixed step."""
 
 
 ORDER = ("q", "k", "v", "out", "k_buffer", "v_buffer", "qo_indptr", "kv_indptr", "kv_indices", "longest", "scale", "window")
@@ -40,43 +46,85 @@ def extend(*given: Any) -> Any:
     return given[3]
 
 
-def step(place: Place, layer: str, queries: int, requests: int, keys: int) -> Row | None:
-    """``requests`` requests with ``keys`` cached keys in slots of no order; a decode step's own key is among them."""
-    kind, slots = KINDS[layer], requests * keys
-    moved = 2.0 * 2 * slots * kind.kv_heads * kind.dim
-    if (kind.window >= 0 and keys > kind.window + 1) or moved > MOST_BYTES:
-        return None
-    q, out = (place.rand(requests * queries, kind.heads, kind.dim) for _ in range(2))
-    k, v = (place.rand(slots + 1, kind.kv_heads, kind.dim) for _ in range(2))
-    k_new, v_new = (place.rand(requests * queries, kind.kv_heads, kind.dim) for _ in range(2))
-    indptr = torch.arange(0, slots + 1, keys, dtype=torch.int32, device=place.device)
-    indices = torch.randperm(slots, device=place.device)
+@dataclass
+class Step:
+    """A decode or verify step's launches, over ``lengths`` cached keys of each request in slots of no order."""
 
-    def ours(tile: KeyTile | None = None, parts: int | None = None) -> torch.Tensor:
-        new = {"k_new": k_new, "v_new": v_new} if queries > 1 else {}
+    place: Place
+    kind: Kind
+    queries: int
+    lengths: Sequence[int]
+
+    def __post_init__(self) -> None:
+        place, kind, tokens, slots = self.place, self.kind, len(self.lengths) * self.queries, sum(self.lengths)
+        self.q, self.out = (place.rand(tokens, kind.heads, kind.dim) for _ in range(2))
+        self.k, self.v = (place.rand(slots + 1, kind.kv_heads, kind.dim) for _ in range(2))
+        self.k_new, self.v_new = (place.rand(tokens, kind.kv_heads, kind.dim) for _ in range(2))
+        self.indptr = torch.tensor([0, *itertools.accumulate(self.lengths)], dtype=torch.int32, device=place.device)
+        self.indices = torch.randperm(slots, device=place.device)
+
+    def ours(self, **chosen: Any) -> torch.Tensor:
+        new = {"k_new": self.k_new, "v_new": self.v_new} if self.queries > 1 else {}
         few_query_attention(
-            q, k, v, indptr, indices, 1.0, out=out, queries=queries, window=kind.window, tile=tile, parts=parts, **new
+            self.q, self.k, self.v, self.indptr, self.indices, 1.0, out=self.out, queries=self.queries, window=self.kind.window,
+            **new, **chosen,
         )  # fmt: skip
-        return out
+        return self.out
 
-    def verify() -> Any:
-        qo = torch.arange(0, (requests + 1) * queries, queries, dtype=torch.int32, device=place.device)
-        return extend(q, k_new, v_new, out, k, v, qo, indptr, indices, queries, 1.0, kind.window)
+    def stock(self) -> Any:
+        """SGLang's extend kernel for a verify step, its decode kernel for a decode step."""
+        return self._verify() if self.queries > 1 else self._decode()
 
-    def decode(splits: int = 8) -> torch.Tensor:
+    def _verify(self) -> Any:
+        qo = torch.arange(0, self.q.shape[0] + 1, self.queries, dtype=torch.int32, device=self.place.device)
+        given = (self.q, self.k_new, self.v_new, self.out, self.k, self.v, qo, self.indptr, self.indices)
+        return extend(*given, self.queries, 1.0, self.kind.window)
+
+    def _decode(self, splits: int = 8) -> torch.Tensor:
         from sglang.kernels.ops.attention.decode_attention import decode_attention_fwd
 
-        logits = torch.empty(requests, kind.heads, splits, kind.dim, dtype=torch.float32, device=place.device)
-        lse = torch.empty(requests, kind.heads, splits, dtype=torch.float32, device=place.device)
-        counts = torch.full((requests,), splits, dtype=torch.int32, device=place.device)
-        decode_attention_fwd(q, k, v, out, indptr, indices, logits, lse, counts, splits, 1.0, 1.0, 1.0)
-        return out
+        requests, heads, device = len(self.lengths), self.kind.heads, self.place.device
+        logits = torch.empty(requests, heads, splits, self.kind.dim, dtype=torch.float32, device=device)
+        lse = torch.empty(requests, heads, splits, dtype=torch.float32, device=device)
+        counts = torch.full((requests,), splits, dtype=torch.int32, device=device)
+        given = (self.q, self.k, self.v, self.out, self.indptr, self.indices)
+        decode_attention_fwd(*given, logits, lse, counts, splits, 1.0, 1.0, 1.0)
+        return self.out
 
+
+def moved_by(kind: Kind, keys: int) -> float:
+    """Bytes of so many keys and their values."""
+    return 2.0 * 2 * keys * kind.kv_heads * kind.dim
+
+
+def step(place: Place, layer: str, queries: int, requests: int, keys: int) -> Row | None:
+    """``requests`` requests with ``keys`` cached keys; a decode step's own key is among them."""
+    kind = KINDS[layer]
+    moved = moved_by(kind, requests * keys)
+    if (kind.window >= 0 and keys > kind.window + 1) or moved > MOST_BYTES:
+        return None
+    made = Step(place, kind, queries, [keys] * requests)
     tiles = {
-        f"ours, {short(tile)} x {parts}": partial(ours, KeyTile(*tile), parts)
+        f"ours, {short(tile)} x {parts}": partial(made.ours, tile=KeyTile(*tile), parts=parts)
         for tile, parts in itertools.product(KEY_TILES[kind.dim], (1, 2, 4, 8, 16, 32))
     }
-    return Row({"SGLang": verify if queries > 1 else decode, "ours": ours}, moved, tiles=tiles)
+    return Row({"SGLang": made.stock, "ours": made.ours}, moved, tiles=tiles)
+
+
+def mixed_lengths(requests: int, longest: int) -> list[int]:
+    """Log-uniform from :data:`SHORTEST` to ``longest``, the same in every run."""
+    generator = random.Random(0)
+    return [round(math.exp(generator.uniform(math.log(SHORTEST), math.log(longest)))) for _ in range(requests)]
+
+
+def mixed_step(place: Place, layer: str, queries: int, requests: int, longest: int) -> Row:
+    """Requests of mixed lengths; of a sliding layer, what its window holds of them."""
+    kind = KINDS[layer]
+    lengths = [min(length, kind.window + 1) if kind.window >= 0 else length for length in mixed_lengths(requests, longest)]
+    made = Step(place, kind, queries, lengths)
+    ways: dict[str, Call] = {"SGLang": made.stock}
+    ways |= {"ours, as if equal": partial(made.ours, balanced=False), "ours, balanced": partial(made.ours, balanced=True)}
+    return Row(ways, moved_by(kind, sum(lengths)))
 
 
 def prefill(place: Place, layer: str, prompts: str) -> Row:
@@ -125,6 +173,13 @@ CASES = (
         {"layer": tuple(KINDS), "queries": (1, 4), "requests": (1, 8, 32, 80), "keys": (512, 1024, 8192, 65536)},
         step,
         {"layer": tuple(KINDS), "queries": (1, 4), "requests": (2,), "keys": (5,)},
+    ),
+    Case(
+        "attention-mixed",
+        f"the same over log-uniform lengths from {SHORTEST} keys: SGLang's kernel, ours with and without balanced_parts",
+        {"layer": tuple(KINDS), "queries": (1, 4), "requests": (60, 8, 80), "longest": (6000,)},
+        mixed_step,
+        {"layer": tuple(KINDS), "queries": (1, 4), "requests": (3,), "longest": (400,)},
     ),
     Case(
         "prefill-attention",

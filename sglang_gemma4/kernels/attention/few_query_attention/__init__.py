@@ -2,7 +2,8 @@
 
 One program takes all query tokens of a request and all query heads of one KV head as the rows of one tile, and a part of the keys; a
 second kernel joins the parts. So each key is read once for all of its queries, and a small batch still fills the card. How many parts a
-request is cut into follows from its length on the device; the host knows only their largest number.
+request is cut into follows on the device from its length and, where parts are balanced, from all requests' keys; the host knows only their
+largest number.
 
 Query tokens of a verify step see the keys in the cache (``kv_indices``) and each other's (``k_new``), these by the tree's mask or, without
 one, causally. Draft and decode steps have one query token, whose own key is in the cache already.
@@ -31,6 +32,14 @@ PROGRAMS_PER_MULTIPROCESSOR = 2
 MOST_PROGRAMS_PER_MULTIPROCESSOR = 16
 JOINING = 1.06
 """What it costs to cut requests in two that fill the card uncut: 4 of 78 µs at 32 requests of 1,000 keys."""
+
+_balanced = False
+
+
+def want_balanced(wanted: bool) -> None:
+    """Whether this process cuts a request that is longer than the others into more parts, so that parts have about as many keys."""
+    global _balanced
+    _balanced = wanted
 
 
 def few_query_attention_reference(
@@ -110,7 +119,7 @@ def join_parts(part_out: torch.Tensor, part_lse: torch.Tensor, kv_indptr: torch.
         part_out: ``[requests, KV heads, parts there is room for, rows, value dim]`` float32; a row is a query token's query head.
         part_lse: ``[requests, KV heads, parts, rows]`` float32, the logarithm of each row's sum.
         kv_indptr: ``[requests + 1]`` int, where each request's slots begin.
-        wanted: parts a request is cut into where its keys suffice.
+        wanted: parts a request is cut into where its keys suffice; negative: one of average length, and a longer one into more.
     """
     requests, kv_heads, most, rows, v_dim = part_out.shape
     queries = out.shape[0] // requests
@@ -143,6 +152,7 @@ def few_query_attention(
     k_scales: torch.Tensor | None = None,
     v_scales: torch.Tensor | None = None,
     parts: int | None = None,
+    balanced: bool | None = None,
     tile: KeyTile | None = None,
     checked: bool = False,
 ) -> torch.Tensor:
@@ -167,6 +177,8 @@ def few_query_attention(
             these slots; so a quantised cache's are read as every later step will read them.
         k_scales: ``[slots, KV heads]`` float32, contiguous, what a level of a slot's head is worth; ``v_scales`` alike. None: 1.
         parts: parts a request's keys are cut into if they suffice; None: by the card and the length.
+        balanced: without ``parts``, whether a request that is longer than the others is cut into more, as far as there is room; None: as
+            :func:`want_balanced` says.
         tile: None: :func:`~sglang_gemma4.kernels.attention.tiles.key_tile` of the card.
         checked: the caller knows that :func:`~sglang_gemma4.kernels.attention.limits.few_query_reason` has nothing against this.
 
@@ -184,6 +196,8 @@ def few_query_attention(
         return out
     group = heads // kv_heads
     wanted, most = (parts, parts) if parts else parts_for(requests, kv_heads, multiprocessors(q.device))
+    if most > wanted and (_balanced if balanced is None else balanced):
+        wanted = -wanted  # by its sign, since with one more argument no recorded list of kernels would fit (start/lists)
     part_out = torch.empty((requests, kv_heads, most, queries * group, v_dim), dtype=torch.float32, device=q.device)
     part_lse = torch.empty(part_out.shape[:-1], dtype=torch.float32, device=q.device)
     k_fresh, v_fresh = (q, q) if k_new is None or v_new is None else (k_new, v_new)

@@ -7,9 +7,17 @@ from sglang_gemma4.kernels.dependent_launch import await_inputs
 
 
 @triton.jit
-def parts_of(length, wanted, most, LEAST: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Parts a request of ``length`` cached keys is cut into, and keys in each."""
-    parts = tl.maximum(1, tl.minimum(tl.minimum(most, length // LEAST), tl.maximum(wanted, length // MOST)))
+def parts_of(length, total, requests, wanted, most, LEAST: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Parts a request of ``length`` cached keys is cut into, and keys in each; ``total`` are the keys of all ``requests``.
+
+    ``wanted`` below 0: ``-wanted`` parts, and more of a request that is longer than the others, so that a part has about as many keys as
+    one of a request of average length. Of equal requests none gets more.
+    """
+    each = tl.maximum(wanted, -wanted)
+    target = tl.maximum(LEAST, tl.cdiv(total, requests * each))  # no less than ``each`` parts of equal requests have
+    balanced = tl.where(wanted < 0, (length + target // 2) // target, 0)
+    parts = tl.maximum(tl.maximum(each, balanced), length // MOST)
+    parts = tl.maximum(1, tl.minimum(tl.minimum(most, length // LEAST), parts))
     return parts, tl.cdiv(length, parts)
 
 
@@ -52,7 +60,7 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     part_out_ptr,  # [requests, KV heads, parts, rows, value dim] float32
     part_lse_ptr,  # [requests, KV heads, parts, rows] float32
     scale,
-    wanted,
+    wanted,  # parts of a request; negative: of one of average length
     most,  # parts there is room for
     q_token_stride,
     q_head_stride,
@@ -92,7 +100,8 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     part = tl.program_id(1)
     start = tl.load(kv_indptr_ptr + request).to(tl.int64)
     length = (tl.load(kv_indptr_ptr + request + 1).to(tl.int64) - start).to(tl.int32)
-    parts, keys_per_part = parts_of(length, wanted, most, LEAST, MOST)
+    requests = tl.num_programs(0) // KV_HEADS
+    parts, keys_per_part = parts_of(length, tl.load(kv_indptr_ptr + requests).to(tl.int32), requests, wanted, most, LEAST, MOST)
     if part < parts:
         rows = tl.arange(0, ROWS)
         token, head = rows // GROUP, kv_head * GROUP + rows % GROUP
@@ -183,7 +192,8 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     request = token // QUERIES
     row = (token % QUERIES) * GROUP + head % GROUP
     length = tl.load(kv_indptr_ptr + request + 1).to(tl.int32) - tl.load(kv_indptr_ptr + request).to(tl.int32)
-    parts, _ = parts_of(length, wanted, most, LEAST, MOST)
+    requests = tl.num_programs(0) // QUERIES
+    parts, _ = parts_of(length, tl.load(kv_indptr_ptr + requests).to(tl.int32), requests, wanted, most, LEAST, MOST)
     only = tl.arange(0, 1)
     real = only == 0
     place = (request * KV_HEADS + head // GROUP) * most * (QUERIES * GROUP) + row + only
