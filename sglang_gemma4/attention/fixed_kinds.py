@@ -76,9 +76,10 @@ class FixedKinds(TwoKinds):
         backend: triton's attention backend, whose pool is read and written.
         layers: the model's ``RadixAttention``; those with a window all have the same.
         rows: of the largest graph.
+        dtype: of the forward.
     """
 
-    def __init__(self, backend: Any, layers: Sequence[Any], rows: int, room: Room, batch: Any) -> None:
+    def __init__(self, backend: Any, layers: Sequence[Any], rows: int, room: Room, batch: Any, dtype: torch.dtype) -> None:
         super().__init__((Part(rows, batch, backend),))
         device = torch.device(backend.device)
         self.backend, self.room = backend, room
@@ -95,6 +96,8 @@ class FixedKinds(TwoKinds):
             tiles[:, 1] = -1  # a capture computes no prompt
         self.size = rows
         """Rows of the graph that is captured."""
+        # Rows that no request has go on through the layers: what they hold must be numbers: zeros, or outputs of an earlier layer.
+        self._out = torch.zeros(rows * max(layer.tp_q_head_num * layer.v_head_dim for layer in layers), dtype=dtype, device=device)
 
     def reason_against(self, layer: Any, dtype: torch.dtype) -> str | None:
         """Why the kernels here do not compute this layer in a forward of ``dtype``, or None."""
@@ -126,6 +129,7 @@ class FixedKinds(TwoKinds):
         self.running.fill(running.batch.batch_size, running.backend.forward_metadata)
         self.prompts.fill(prompts.batch.batch_size, prompts.backend.forward_metadata)
         self._host.copy_(async_h2d(self._numbers(prompts.batch, running.rows), dtype=torch.int32, device=self._host.device))
+        self._out.zero_()  # should a request's numbers have overflowed, no later step has them in rows of nobody
         slots = [part.backend.forward_metadata.swa_out_cache_loc for part in (running, prompts)]
         if all(own is not None for own in slots):
             torch.cat(slots, out=self.slots[: running.rows + prompts.rows])
@@ -169,8 +173,7 @@ class FixedKinds(TwoKinds):
         pool, sliding = self.backend.token_to_kv_pool, _sliding(layer)
         k_buffer, v_buffer = pool.get_key_buffer(layer.layer_id), pool.get_value_buffer(layer.layer_id)
         window = layer.sliding_window_size if sliding else -1
-        # Rows that no request has go on through the layers: what they hold must be numbers.
-        out = q.new_zeros(rows, layer.tp_q_head_num, layer.v_head_dim)
+        out = self._out[: rows * layer.tp_q_head_num * layer.v_head_dim].view(rows, layer.tp_q_head_num, layer.v_head_dim)
         few = min(self.room.running, rows // self.room.each) * self.room.each
         offsets, slots = self.running.sliding if sliding else self.running.full
         few_query_attention(

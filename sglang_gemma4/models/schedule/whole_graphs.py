@@ -49,7 +49,7 @@ class WholeGraphs:
         self.sizes = tuple(size for size in graphs.capture_num_tokens if size >= SMALLEST)
         captured = graphs.capture_prepare(self.sizes[-1])[0]
         layers = [layer.self_attn.attn for layer in graphs.layer_model.layers]
-        self.kinds = FixedKinds(runner.attn_backend, layers, self.sizes[-1], room, captured)
+        self.kinds = FixedKinds(runner.attn_backend, layers, self.sizes[-1], room, captured, runner.dtype)
         for layer in layers:
             if problem := self.kinds.reason_against(layer, runner.dtype):
                 raise ValueError(problem)
