@@ -64,6 +64,7 @@ ORDER = (
     "verify_cuts",
     "verify_argmax",
     "stop_order",
+    "flash_in_graphs",
     "prefill_beside",
     "pd_draft",
     "hetero_tp",

@@ -3,7 +3,8 @@
 A graph is captured for a number of rows. How many of them are of running requests, how many prompts there are and how long, is on the
 device: offsets of requests that are not there repeat the last one, and a list says which tile of which prompt a program computes. The rows
 of running requests come first. Their kernel writes all rows that it has room for; what it writes into rows of prompts is written again by
-the prompts' kernel, which runs after it.
+the prompts' kernel, which runs after it. In the full layers of large graphs that is FlashAttention-4, where it was chosen
+(:mod:`attention.fixed_flash`).
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,9 @@ from sglang.srt.layers.attention.triton_backend import logit_capping_mod
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.utils.common import async_h2d
 
+from sglang_gemma4.attention import fixed_flash
+from sglang_gemma4.attention.fixed_flash import FixedFlash
+from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
 from sglang_gemma4.attention.two_kinds import Part, TwoKinds
 from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
 from sglang_gemma4.kernels.attention.limits import few_query_reason, prefill_reason
@@ -76,9 +80,10 @@ class FixedKinds(TwoKinds):
         backend: triton's attention backend, whose pool is read and written.
         layers: the model's ``RadixAttention``; those with a window all have the same.
         rows: of the largest graph.
+        dtype: of the forward.
     """
 
-    def __init__(self, backend: Any, layers: Sequence[Any], rows: int, room: Room, batch: Any) -> None:
+    def __init__(self, backend: Any, layers: Sequence[Any], rows: int, room: Room, batch: Any, dtype: torch.dtype) -> None:
         super().__init__((Part(rows, batch, backend),))
         device = torch.device(backend.device)
         self.backend, self.room = backend, room
@@ -95,6 +100,23 @@ class FixedKinds(TwoKinds):
             tiles[:, 1] = -1  # a capture computes no prompt
         self.size = rows
         """Rows of the graph that is captured."""
+        # Rows that no request has go on through the layers: what they hold must be numbers: zeros, or outputs of an earlier layer.
+        self._out = torch.zeros(rows * max(layer.tp_q_head_num * layer.v_head_dim for layer in layers), dtype=dtype, device=device)
+        self._full = sorted({_kind(layer) for layer in layers if not _sliding(layer)})
+        self.flash: FixedFlash | None = None
+        """Computes the prompts' full layers in graphs of enough rows."""
+
+    def take(self, flash: FlashPrefill | None) -> str | None:
+        """Have FlashAttention-4 compute the prompts' full layers in graphs captured from now on, or say why not."""
+        room, rows, dtype = min(fixed_flash.PREFIX_KEYS, self.room.prefix_keys), self.slots.numel(), self._out.dtype
+        reason = fixed_flash.reason_against(flash, self._full, rows, room, dtype)
+        if reason is None and flash is not None:
+            self.flash = FixedFlash(flash, self._full[0], rows, self.room.prompts, room, dtype, self._out.device)
+        return reason
+
+    def flashes(self, size: int) -> FixedFlash | None:
+        """What computes the prompts' full layers in the graph of ``size`` rows, if it is not our kernel."""
+        return self.flash if self.flash is not None and size >= self.flash.least else None
 
     def reason_against(self, layer: Any, dtype: torch.dtype) -> str | None:
         """Why the kernels here do not compute this layer in a forward of ``dtype``, or None."""
@@ -110,8 +132,8 @@ class FixedKinds(TwoKinds):
         new = (k, v) if self.room.verify else (None, None)
         return few_query_reason(q, k_buffer, v_buffer, out, self.room.each, *new) or prefill_reason(q, k, v, k_buffer, v_buffer, out)
 
-    def fits(self, prompts: Part, running: Part) -> str | None:
-        """Why a replay has no room for these parts, whose metadata are prepared; or None."""
+    def fits(self, prompts: Part, running: Part, size: int) -> str | None:
+        """Why a replay of the graph of ``size`` rows has no room for these parts, whose metadata are prepared; or None."""
         room = self.room
         if running.rows != running.batch.batch_size * room.each:
             return f"running requests of {running.rows // running.batch.batch_size} rows, not the {room.each} that were captured"
@@ -119,6 +141,9 @@ class FixedKinds(TwoKinds):
             return f"more than {room.running} running requests, or {room.keys} keys of theirs"
         if not self.prompts.fits(prompts.batch.batch_size, prompts.backend.forward_metadata):
             return f"more than {room.prompts} prompts, or {room.prefix_keys} cached keys of theirs"
+        flash = self.flashes(size)
+        if flash is not None and prompts.backend.forward_metadata.kv_indices.numel() > flash.prefix_keys:
+            return f"prompts have more than {flash.prefix_keys} cached keys, the room of FlashAttention-4 in a graph"
         return None
 
     def fill(self, prompts: Part, running: Part) -> None:
@@ -126,6 +151,9 @@ class FixedKinds(TwoKinds):
         self.running.fill(running.batch.batch_size, running.backend.forward_metadata)
         self.prompts.fill(prompts.batch.batch_size, prompts.backend.forward_metadata)
         self._host.copy_(async_h2d(self._numbers(prompts.batch, running.rows), dtype=torch.int32, device=self._host.device))
+        if self.flash is not None:
+            self.flash.fill(self.starts, self.prompts.full[0])
+        self._out.zero_()  # should a request's numbers have overflowed, no later step has them in rows of nobody
         slots = [part.backend.forward_metadata.swa_out_cache_loc for part in (running, prompts)]
         if all(own is not None for own in slots):
             torch.cat(slots, out=self.slots[: running.rows + prompts.rows])
@@ -169,8 +197,7 @@ class FixedKinds(TwoKinds):
         pool, sliding = self.backend.token_to_kv_pool, _sliding(layer)
         k_buffer, v_buffer = pool.get_key_buffer(layer.layer_id), pool.get_value_buffer(layer.layer_id)
         window = layer.sliding_window_size if sliding else -1
-        # Rows that no request has go on through the layers: what they hold must be numbers.
-        out = q.new_zeros(rows, layer.tp_q_head_num, layer.v_head_dim)
+        out = self._out[: rows * layer.tp_q_head_num * layer.v_head_dim].view(rows, layer.tp_q_head_num, layer.v_head_dim)
         few = min(self.room.running, rows // self.room.each) * self.room.each
         offsets, slots = self.running.sliding if sliding else self.running.full
         few_query_attention(
@@ -180,10 +207,12 @@ class FixedKinds(TwoKinds):
             soft_cap=logit_capping_mod(layer.logit_capping_method, layer.logit_cap), checked=True,
         )  # fmt: skip
         offsets, slots = self.prompts.sliding if sliding else self.prompts.full
-        prefill_attention(
-            q, k, v, k_buffer, v_buffer, self.starts, offsets, slots, layer.scaling, out=out, longest=rows, window=window,
-            tiles=self.tiles[sliding], checked=True,
-        )  # fmt: skip
+        prompts = (q, k, v, k_buffer, v_buffer, self.starts, offsets, slots, layer.scaling)
+        flash = None if sliding else self.flashes(rows)
+        if flash is not None:
+            flash(*prompts, out)
+        else:
+            prefill_attention(*prompts, out=out, longest=rows, window=window, tiles=self.tiles[sliding], checked=True)
         return out.view(rows, -1)
 
     def _tokens(self, layer: Any) -> int:
@@ -191,6 +220,11 @@ class FixedKinds(TwoKinds):
         group, dtype = layer.tp_q_head_num // layer.tp_k_head_num, self.backend.token_to_kv_pool.dtype
         tile = prompt_tile(group, layer.qk_head_dim, layer.v_head_dim, dtype, card(torch.device(self.backend.device)))
         return tokens_of(tile, group) if tile is not None else 1
+
+
+def _kind(layer: Any) -> Kind:
+    """Of a layer without a window."""
+    return Kind(layer.tp_q_head_num, layer.tp_k_head_num, layer.qk_head_dim, -1)
 
 
 def _sliding(layer: Any) -> bool:

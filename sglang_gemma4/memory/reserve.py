@@ -52,6 +52,7 @@ class Steps:
     images: bool
     logprobs: bool = True  # of prompts may be asked for
     joined: bool = False  # prompts beside running requests, with graphs of their own for each prefill size
+    ordered_keys: int = 0  # rows of a full layer's keys that these graphs hold in order, for FlashAttention-4
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ def of(text: Any, vision: Any, steps: Steps, ranks: int = 1) -> Reserve:
     held = 6 * logits if steps.decode_graphs else 0  # bfloat16 and float32
     held += steps.decode_graphs * DECODE_GRAPH * (2 if steps.draft else 1)
     held += (len(steps.prefill_graphs) * PREFILL_GRAPH + max(steps.prefill_graphs, default=0) * token) * (2 if steps.joined else 1)
+    held += steps.ordered_keys * full_key_bytes(text, ranks)
     uses = {
         f"a prefill of {steps.chunk} tokens": FRAGMENTATION * steps.chunk * token,
         f"sampling from {steps.rows} rows": 16 * logits,  # float32 logits and probabilities, sorted, with int64 indices
@@ -108,6 +110,15 @@ def chunk_bytes_a_token(text: Any, ranks: int = 1) -> int:
         ffn += text.top_k_experts * (3 * text.moe_intermediate_size // ranks + hidden) + 2 * hidden  # and float32 sums
     per_layer = 2 * text.num_hidden_layers * (getattr(text, "hidden_size_per_layer_input", None) or 0)
     return int(2 * (3 * hidden + max(attention, ffn) + per_layer))
+
+
+def full_key_bytes(text: Any, ranks: int = 1) -> int:
+    """Bytes of a full layer's bfloat16 key and value of one token, on one of ``ranks``."""
+    if getattr(text, "swa_head_dim", None):
+        kv_heads, width = text.num_key_value_heads, text.head_dim
+    else:
+        kv_heads, width = max((layer.kv_heads, layer.head_dim) for layer in model_shape.layers(text) if layer.window is None)
+    return int(4 * max(1, kv_heads // ranks) * width)
 
 
 def _heads(text: Any) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ from sglang.srt.model_executor.cuda_graph_config import Backend
 from sglang.srt.runtime_context import get_schedule, get_server_args
 
 from sglang_gemma4 import switches, uses
+from sglang_gemma4.attention import fixed_flash, flash_choice
 from sglang_gemma4.memory import reserve
 from sglang_gemma4.memory.swa_ratio import CONCURRENT
 from sglang_gemma4.models.config_files import named_gemma4
@@ -47,7 +48,15 @@ def steps_of(server_args: Any) -> reserve.Steps:
     images = config.is_multimodal and not given.language_model_only and given.disaggregation_mode != "decode"
     sizes = list(prefill.bs or ()) if prefill.backend != Backend.DISABLED else []
     decode_graphs = len([one for one in graphs if one <= most]) or len(graphs)
-    return reserve.Steps(chunk, rows, decode_graphs, sizes, draft, images, joined=_joins(given, config))
+    joined = _joins(given, config)
+    ordered = _ordered_keys(max(sizes, default=0)) if joined else 0
+    return reserve.Steps(chunk, rows, decode_graphs, sizes, draft, images, joined=joined, ordered_keys=ordered)
+
+
+def _ordered_keys(rows: int) -> int:
+    """Keys that graphs of up to ``rows`` rows hold for FlashAttention-4, should it be measured faster than our kernel."""
+    wanted = switches.part_is_on(fixed_flash.NAME, "SGLANG_GEMMA4_FLASH_PREFILL")
+    return rows + fixed_flash.PREFIX_KEYS if wanted and rows >= flash_choice.SIZES[0] else 0
 
 
 def _joins(given: Any, config: Any) -> bool:

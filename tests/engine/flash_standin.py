@@ -41,6 +41,31 @@ def varlen(
         out[rows] = torch.einsum("hqk,khd->qhd", weights, v[run].float().repeat_interleave(group, 1)).to(out.dtype)
 
 
+PREFIX_KEYS = 256
+"""Room for cached keys in graphs: a program of the interpreter looks through 16 rows."""
+
+
+def in_graphs() -> None:
+    """As :func:`install`, in graphs with less room too."""
+    from sglang_gemma4.attention import fixed_flash
+
+    install()
+    fixed_flash.PREFIX_KEYS = PREFIX_KEYS
+
+
+def failing() -> None:
+    """As :func:`in_graphs`; it can be in no graph."""
+    from sglang_gemma4.attention.fixed_flash import FixedFlash
+
+    in_graphs()
+
+    def capture(*_: Any) -> None:
+        raise RuntimeError("not while capturing\nand more")
+
+    changed: Any = FixedFlash
+    changed.__call__ = capture
+
+
 def install() -> None:
     """The stand-in under the real one's name, taken for short prefills in float32 too; one line on the log for each layer."""
     from sglang.kernels.ops.attention import flash_attention_v4

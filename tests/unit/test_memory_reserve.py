@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from sglang_gemma4 import patching, switches
+from sglang_gemma4.attention import fixed_flash
+from sglang_gemma4.attention.flash_prefill import Kind
 from sglang_gemma4.memory import given, reserve
 from sglang_gemma4.memory.reserve import GIB, MIB, Reserve, Steps
 from sglang_gemma4.models import model_shape
@@ -64,6 +67,15 @@ def test_a_larger_step_takes_more() -> None:
     ):
         assert kept("26b-a4b", other).total > base, other
     assert kept("31b", MTP).total > base
+
+
+def test_keys_in_order_for_flash_attention_in_graphs() -> None:
+    """Two KV heads of 512 in bfloat16, keys and values."""
+    ordered = 2048 + fixed_flash.PREFIX_KEYS
+    joined = replace(MTP, joined=True)
+    more = kept("26b-a4b", replace(joined, ordered_keys=ordered)).graphs - kept("26b-a4b", joined).graphs
+    assert more == ordered * 4096 == 136 * MIB
+    assert more == fixed_flash.buffer_bytes(Kind(16, 2, 512, -1), 2048, fixed_flash.PREFIX_KEYS, torch.bfloat16)
 
 
 def test_two_ranks_share_a_layer_s_width() -> None:

@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 
 BLOCK = 16
+ZEROS = 8 * BLOCK
+"""Zero rows behind the last request's: more than a tile of keys of FlashAttention-4 at these head dimensions, which has up to 80."""
 FEWEST_REQUESTS = 64
 
 
@@ -55,19 +57,21 @@ def _key_rows_kernel(  # type: ignore[no-untyped-def]
     REQUESTS: tl.constexpr,  # padded
 ):
     # A request's blocks begin at its first row's block and one more for each request before it: enough for all of its rows, in order.
+    # Blocks before the first request's, where that does not begin at row 0, are nobody's.
     block, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     number = tl.arange(0, REQUESTS)
     exists = number < requests
     runs = tl.load(qo_indptr_ptr + number, mask=exists, other=0) + tl.load(kv_indptr_ptr + number, mask=exists, other=0)
-    request = tl.sum((exists & (runs // BLOCK + number <= block)).to(tl.int32), 0) - 1
+    request = tl.maximum(tl.sum((exists & (runs // BLOCK + number <= block)).to(tl.int32), 0) - 1, 0)
     begin, start = tl.load(qo_indptr_ptr + request).to(tl.int64), tl.load(kv_indptr_ptr + request).to(tl.int64)
     tokens = tl.load(qo_indptr_ptr + request + 1).to(tl.int64) - begin
     prefix = tl.load(kv_indptr_ptr + request + 1).to(tl.int64) - start
     first = (block - ((begin + start) // BLOCK + request)) * BLOCK
     end = prefix + tokens
     if request == requests - 1:
-        end = rows - begin - start  # zeros behind the last request: a kernel may multiply them with weights of zero
-    if first < end:
+        # Zeros behind the last request: a kernel whose tile reaches there multiplies them with weights of zero.
+        end = tl.minimum(end + 8 * BLOCK, rows - begin - start)
+    if (first >= 0) & (first < end):
         row = first + tl.arange(0, BLOCK)
         real = (row < end)[:, None]
         cached = (row < prefix)[:, None]
@@ -101,11 +105,12 @@ def key_rows(
     qo_indptr: torch.Tensor,
     kv_indptr: torch.Tensor,
     kv_indices: torch.Tensor,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Each request's cached keys in order, then its new ones; a request's rows begin at ``qo_indptr + kv_indptr``.
 
-    The host does not wait for the device: there are as many rows as new tokens and entries of ``kv_indices``, and those behind the last
-    request's are zero.
+    The host does not wait for the device: there are as many rows as new tokens and entries of ``kv_indices``. The first
+    :data:`ZEROS` behind the last request's are zero, what others hold is not said.
 
     Args:
         k: ``[tokens, KV heads, dim]`` and ``v`` ``[tokens, KV heads, value dim]``, the new tokens' own.
@@ -114,14 +119,19 @@ def key_rows(
         qo_indptr: ``[requests + 1]`` int, where each request's new tokens begin.
         kv_indptr: ``[requests + 1]`` int, where each request's slots begin in ``kv_indices``.
         kv_indices: ``[cached keys]`` int, slots in order.
+        out: None, or contiguous keys and values to write to, of as many rows as all requests' keys take at least.
 
     Returns:
         Contiguous ``[rows, KV heads, dim]`` and ``[rows, KV heads, value dim]``.
     """
     kv_heads, dim, v_dim = k.shape[1], k.shape[2], v.shape[2]
-    rows = k.shape[0] + kv_indices.numel()
-    keys = torch.empty((rows, kv_heads, dim), dtype=k.dtype, device=k.device)
-    values = torch.empty((rows, kv_heads, v_dim), dtype=v.dtype, device=v.device)
+    if out is None:
+        rows = k.shape[0] + kv_indices.numel()
+        keys = torch.empty((rows, kv_heads, dim), dtype=k.dtype, device=k.device)
+        values = torch.empty((rows, kv_heads, v_dim), dtype=v.dtype, device=v.device)
+    else:
+        keys, values = out
+        rows = keys.shape[0]
     requests = qo_indptr.numel() - 1
     if rows and requests:
         _key_rows_kernel[(rows // BLOCK + requests, kv_heads)](

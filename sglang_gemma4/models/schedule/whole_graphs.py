@@ -15,14 +15,17 @@ from sglang.srt.model_executor.forward_context import ForwardContext, forward_co
 from sglang.srt.model_executor.runner.shape_key import ShapeKey
 from sglang.srt.runtime_context import get_parallel, get_schedule, get_spec
 
-from sglang_gemma4.attention import graph_metadata
+from sglang_gemma4.attention import fixed_flash, graph_metadata
 from sglang_gemma4.attention.fixed_kinds import FixedKinds, Room
 from sglang_gemma4.attention.two_kinds import Part
 from sglang_gemma4.models.schedule import short_graphs
 from sglang_gemma4.models.schedule.short_graphs import Replay
+from sglang_gemma4.patching import decline, tell
 
 VARIANT = "sglang-gemma4 joined"
 GRAPHS = "_sglang_gemma4_whole_graphs"
+FLASH_OFFERED = "_sglang_gemma4_flash_in_graphs"
+"""Attribute of a runner of prefill graphs whose joined forwards may use FlashAttention-4 (patch ``flash_in_graphs``)."""
 SMALLEST = 64
 """Rows: a few prompt tokens beside a few requests. SGLang pads at most to twice the rows."""
 PROMPTS = 32
@@ -30,9 +33,10 @@ PROMPTS = 32
 KEYS, PREFIX_KEYS = 4 << 20, 1 << 20
 """Cached keys of running requests and of prompts at most: 32 and 8 MiB of slots."""
 SCORES = 16 << 20
-"""Scores of a full layer's head beyond which prompts go in pieces, where FlashAttention-4 may compute them. At 512 dimensions it takes 2.7
-ms for 10^12 operations and the kernel here 6.3 (``runs/2026-11-23-26b-prefill``): 6 ms more for 26B-A4B's five such layers, which is what
-the pieces cost the host."""
+"""Scores of a full layer's head beyond which prompts go in pieces, where FlashAttention-4 may compute them, unless it does in the graph. At
+512 dimensions it takes 2.7 ms for 10^12 operations and our kernel 6.3 (``runs/2026-11-23-26b-prefill``): 6 ms more for 26B-A4B's five such
+layers, which is what the pieces cost the host. A graph that has it saves what pieces cost at any length, so only the room for cached keys
+bounds it (:data:`fixed_flash.PREFIX_KEYS`)."""
 
 
 class WholeGraphs:
@@ -49,7 +53,7 @@ class WholeGraphs:
         self.sizes = tuple(size for size in graphs.capture_num_tokens if size >= SMALLEST)
         captured = graphs.capture_prepare(self.sizes[-1])[0]
         layers = [layer.self_attn.attn for layer in graphs.layer_model.layers]
-        self.kinds = FixedKinds(runner.attn_backend, layers, self.sizes[-1], room, captured)
+        self.kinds = FixedKinds(runner.attn_backend, layers, self.sizes[-1], room, captured, runner.dtype)
         for layer in layers:
             if problem := self.kinds.reason_against(layer, runner.dtype):
                 raise ValueError(problem)
@@ -88,9 +92,10 @@ class WholeGraphs:
             return f"fewer than {self.sizes[0] // 2} rows"
         if batch.contains_mm_inputs():
             return "a prompt has images, video or audio"
-        if long_prompts(batch):
+        size = next(size for size in self.sizes if size >= rows)
+        if long_prompts(batch) and self.kinds.flashes(size) is None:
             return "long prompts, for FlashAttention-4"
-        return self.kinds.fits(prompts, running)
+        return self.kinds.fits(prompts, running, size)
 
 
 def long_prompts(batch: Any) -> bool:
@@ -153,11 +158,40 @@ def capture(graphs: Any) -> WholeGraphs:
         ValueError: a layer that the kernels do not compute.
     """
     whole = WholeGraphs(graphs, room_of(graphs))
+    offered = vars(graphs).get(FLASH_OFFERED, False)
+    problem = _record_with_flash(whole) if offered else "it is off"
+    if problem is not None:
+        whole.kinds.flash = None
+        if offered:
+            decline(fixed_flash.NAME, f"our kernel computes the prompts' full layers in graphs: {problem}")
+        _record(whole)
+    vars(graphs)[GRAPHS] = whole
+    return whole
+
+
+def _record(whole: WholeGraphs) -> None:
     try:
-        with torch.no_grad(), graphs.model_context(), short_graphs.capture_session() as record:
+        with torch.no_grad(), whole.graphs.model_context(), short_graphs.capture_session() as record:
             whole.capture(record)
     except BaseException:
         whole.drop()  # what was captured before the memory ended
         raise
-    vars(graphs)[GRAPHS] = whole
-    return whole
+
+
+def _record_with_flash(whole: WholeGraphs) -> str | None:
+    """As :func:`_record`, with FlashAttention-4 for layers and sizes that are its; or why not, with nothing captured."""
+    try:
+        problem = whole.kinds.take(fixed_flash.flash_of(whole.graphs.model_runner.attn_backend))
+        if problem is None:
+            _record(whole)
+    except Exception as error:  # of a compiler, a driver or a card whose memory is full: our kernel is there
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+    if problem is None and (flash := whole.kinds.flash) is not None:
+        held = (flash.keys.nbytes + flash.values.nbytes) / 2**20
+        least = next(size for size in whole.sizes if size >= flash.least)
+        tell(
+            fixed_flash.NAME,
+            f"FlashAttention-4 computes the prompts' full layers in graphs of {least} rows and more, behind up to {flash.prefix_keys} "
+            f"cached keys; their buffers hold {held:.0f} MiB",
+        )
+    return problem
