@@ -31,6 +31,12 @@ def test_an_arm_reads_its_parts() -> None:
     assert arm.arguments[-1] == "--swa-full-tokens-ratio=0.15"
 
 
+def test_an_arm_without_several_patches() -> None:
+    bare = parse("bare:package,SGLANG_GEMMA4_WITHOUT=kv_write,SGLANG_GEMMA4_WITHOUT=triple_norm,FOO=1,FOO=2")
+    assert bare.environment == {"SGLANG_GEMMA4_WITHOUT": "kv_write,triple_norm", "FOO": "2"}
+
+
+
 def test_an_arm_kept_to_workloads_has_nothing_to_do_on_others(tmp_path: Path) -> None:
     arm = parse("few:stock,only=chat+images-sweep")
     assert arm.only == ("chat", "images-1", "images-4", "images-16")
