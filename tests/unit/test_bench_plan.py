@@ -36,7 +36,6 @@ def test_an_arm_without_several_patches() -> None:
     assert bare.environment == {"SGLANG_GEMMA4_WITHOUT": "kv_write,triple_norm", "FOO": "2"}
 
 
-
 def test_an_arm_kept_to_workloads_has_nothing_to_do_on_others(tmp_path: Path) -> None:
     arm = parse("few:stock,only=chat+images-sweep")
     assert arm.only == ("chat", "images-1", "images-4", "images-16")
