@@ -20,7 +20,8 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_ATTENTION",
     why="Every request of a step was cut into as many parts: of 62 with 61,000 keys, two programs a KV head read the longest's 5,658.",
     evidence="tests/interpreted/test_few_query_attention.py (parts of such a step: 2,829 keys, with the patch 472; equal requests are cut "
-    "as before) · not measured on a card; `python -m sglang_gemma4.benchmark.kernels attention-mixed` times both plans",
+    "as before) · H200, verify step of 60 requests of 50 to 6,000 keys: 192 µs for 327 in a full layer, 105 for 118 in a sliding one; of "
+    "8, cut finely already, 4 and 16 % slower, so those stay (runs/2026-11-26-26b-h200-gap)",
     remove_when="As decode_attention.",
     uses=(uses.triton_decode, uses.kernels),
     hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", balance, "e7fa3a24cfc9"),),

@@ -176,7 +176,7 @@ CASES = (
     ),
     Case(
         "attention-mixed",
-        f"the same over log-uniform lengths from {SHORTEST} keys: SGLang's kernel, ours with and without balanced_parts",
+        f"the same over log-uniform lengths from {SHORTEST} keys: SGLang's kernel, ours with and without balanced parts",
         {"layer": tuple(KINDS), "queries": (1, 4), "requests": (60, 8, 80), "longest": (6000,)},
         mixed_step,
         {"layer": tuple(KINDS), "queries": (1, 4), "requests": (3,), "longest": (400,)},

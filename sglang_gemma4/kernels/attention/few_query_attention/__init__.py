@@ -33,6 +33,11 @@ MOST_PROGRAMS_PER_MULTIPROCESSOR = 16
 JOINING = 1.06
 """What it costs to cut requests in two that fill the card uncut: 4 of 78 µs at 32 requests of 1,000 keys."""
 
+FINELY_CUT = 4
+"""Parts of every request from which on parts are not balanced: on an H200 8 requests of 50 to 6,000 keys, cut into 16 (sliding layers: 4),
+took 49.4 µs balanced for 47.6 (27.8 for 23.9), where 60, cut into 2 (sliding: 1), took 191.8 for 326.8 (105.0 for 117.9); see
+``runs/2026-11-26-26b-h200-gap``."""
+
 _balanced = False
 
 
@@ -178,7 +183,7 @@ def few_query_attention(
         k_scales: ``[slots, KV heads]`` float32, contiguous, what a level of a slot's head is worth; ``v_scales`` alike. None: 1.
         parts: parts a request's keys are cut into if they suffice; None: by the card and the length.
         balanced: without ``parts``, whether a request that is longer than the others is cut into more, as far as there is room; None: as
-            :func:`want_balanced` says.
+            :func:`want_balanced` says, unless all are cut finely (:data:`FINELY_CUT`).
         tile: None: :func:`~sglang_gemma4.kernels.attention.tiles.key_tile` of the card.
         checked: the caller knows that :func:`~sglang_gemma4.kernels.attention.limits.few_query_reason` has nothing against this.
 
@@ -196,7 +201,7 @@ def few_query_attention(
         return out
     group = heads // kv_heads
     wanted, most = (parts, parts) if parts else parts_for(requests, kv_heads, multiprocessors(q.device))
-    if most > wanted and (_balanced if balanced is None else balanced):
+    if most > wanted and (_balanced and wanted < FINELY_CUT if balanced is None else balanced):
         wanted = -wanted  # by its sign, since with one more argument no recorded list of kernels would fit (start/lists)
     part_out = torch.empty((requests, kv_heads, most, queries * group, v_dim), dtype=torch.float32, device=q.device)
     part_lse = torch.empty(part_out.shape[:-1], dtype=torch.float32, device=q.device)
