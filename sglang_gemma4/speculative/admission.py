@@ -21,11 +21,11 @@ Pure Python: tokens, counts and seconds in, tokens out. Nothing here waits for a
 """
 
 import functools
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from enum import Enum
-from itertools import pairwise
-from statistics import median
+
+from sglang_gemma4.speculative.size_times import Times
 
 LEAST = 64
 """Prompt tokens of a step."""
@@ -42,25 +42,14 @@ TOLERANCE = 1.1
 """A joined step of the best rate may take this many times the bound: times vary by as much from pass to pass. On an H200 2,048 rows take 41
 to 45 ms and two plain steps of 64 requests 44 to 46; where their estimates were 47 and 46, steps had 1,536 rows, a third fewer prompt
 tokens a second (the log of ``runs/2026-11-25-26b-h200-beside-vllm``)."""
-STEEP = 1.25
-"""A joined step takes at most this many times its share of rows longer than a smaller one: reading weights is shared by all rows. A size
-that seems to take longer waited for a compiler: on an H100 1,024 rows had seemed to take 131 ms beside 26 for 512, and chunks
-were of 512 rows until the size was old (``runs/2026-11-25-26b-h100-reserve``)."""
-SURE, DOUBTED = 9, 48
-"""Such a size is tried until it has so many times, then again after so many steps."""
 ATTEMPTS = 12
 """Times that a size is asked for as a trial before it is left out: steps with images, and those that are cut short, are not timed."""
 ROOM = 512
 """Prompt tokens that the largest graph leaves room for beside the running requests, or steps go beyond it: the 512 rows of 31B's would
 leave 64 beside 112 requests."""
-SAMPLES, ENOUGH = 9, 3
-"""Times whose lower third is used, and from how many on: the first ones wait for a compiler; a result that is read late makes its own step
-longer and the next one shorter, so the least time is not taken either."""
-OLD = 2000
-"""Steps after which a size that no step had is timed anew: contexts have grown, or what was timed was disturbed."""
 AGAIN = 600
-"""The same of joined steps, if what is known of smaller ones is within the bound: a size whose first steps waited for a compiler is not
-left out for long, and trials stay a hundredth of the steps."""
+"""Joined steps after which a size that none had is timed anew, if what is known of smaller ones is within the bound: a size whose first
+steps waited for a compiler is not left out for long, and trials stay a hundredth of the steps."""
 NEARLY = 0.9
 """Of the rows that bring nearly as many prompt tokens a second as the best ones, the most are taken: a queue then takes fewer steps, each
 of which reads the weights for the few requests that run already, and the times of two sizes are rarely of as many running requests. On an
@@ -88,76 +77,6 @@ def in_a_graph(tokens: int, rows: int, sizes: Sequence[int]) -> int:
     rows took 74 ms, with one 2,044 took 40 (``runs/2026-11-25-26b-whole-graphs``)."""
     room = sizes[-1] - rows if sizes else 0
     return min(tokens, room) if room >= ROOM else tokens
-
-
-class Times:
-    """Times by size, where sizes between two of :func:`ladder` are taken together; between them linear."""
-
-    def __init__(self, octave: int = 2, growth: float = 1.0, old: int = OLD) -> None:
-        """``octave``: sizes of an octave that are kept apart, 1 or 2. Above what was measured times grow with the size to ``growth``.
-        After ``old`` steps without a size it is not known any more."""
-        self._old = old
-        self._found: dict[int, deque[tuple[int, float]]] = {}
-        self._last: dict[int, int] = {}
-        self._octave, self._growth = octave, growth
-        self._points: list[tuple[float, float]] = []
-
-    def _key(self, size: int) -> int:
-        """Sizes above one step of the ladder, up to the next, share a key."""
-        octave = max(size - 1, 0).bit_length()
-        return self._octave * octave + (self._octave == 2 and size > 3 << octave >> 2)
-
-    def add(self, size: int, seconds: float, step: int = 0) -> None:
-        """Record the time of the ``step``-th step; it takes the place of what is old."""
-        key = self._key(size)
-        if step - self._last.get(key, step) >= self._old:
-            del self._found[key]
-        self._last[key] = step
-        self._found.setdefault(key, deque(maxlen=SAMPLES)).append((size, seconds))
-        self._points = []
-
-    def known(self, size: int, step: int = 0) -> bool:
-        """Whether enough steps of about this size were timed, not too long before the ``step``-th."""
-        key = self._key(size)
-        return len(self._found.get(key, ())) >= ENOUGH and step - self._last[key] < self._old
-
-    def doubtful(self, size: int, step: int) -> bool:
-        """Whether a known size seems to take longer than its rows can explain, and is to be timed again."""
-        key, own = self._key(size), self.at(size)
-        smaller = [point for point in self.points() if self._key(int(point[0])) < key]
-        if own is None or not smaller or len(self._found.get(key, ())) < ENOUGH:
-            return False
-        rows, seconds = smaller[-1]
-        steep = own > STEEP * seconds * size / rows
-        return steep and (len(self._found[key]) < SURE or step - self._last[key] >= DOUBTED)
-
-    def below(self, size: int) -> float | None:
-        """The time of the largest known size that is smaller, which is the least that ``size`` may take; None where there is none."""
-        smaller = [seconds for own, seconds in self.points() if self._key(int(own)) < self._key(size)]
-        return smaller[-1] if smaller else None
-
-    def points(self) -> list[tuple[float, float]]:
-        """Sizes and times in order; a smaller size never has a longer time: what disturbs a step makes it longer, never shorter."""
-        found = self._points
-        if found:
-            return found
-        for _, pairs in sorted(self._found.items(), reverse=True):
-            if len(pairs) >= ENOUGH:
-                size, seconds = float(median(size for size, _ in pairs)), sorted(seconds for _, seconds in pairs)[len(pairs) // 3]
-                found.append((size, min(seconds, found[-1][1] if found else seconds)))
-        found.reverse()
-        return found
-
-    def at(self, size: float) -> float | None:
-        """The time of a size, None where nothing is known; that of the least measured size below it."""
-        points = self.points()
-        if not points:
-            return None
-        for (low, before), (high, after) in pairwise(points):
-            if low <= size <= high:
-                return before + (after - before) * (size - low) / max(high - low, 1.0)
-        nearest, seconds = points[0] if size < points[0][0] else points[-1]
-        return float(seconds * max(size / nearest, 1.0) ** self._growth)
 
 
 class Way(Enum):

@@ -5,21 +5,18 @@ import pytest
 from sglang_gemma4.speculative.admission import (
     AGAIN,
     ATTEMPTS,
-    ENOUGH,
     FREE,
     LEAST,
     LOOK_EVERY,
-    OLD,
     ROOM,
-    SURE,
     TOLERANCE,
     TRIED,
     Admission,
-    Times,
     Way,
     in_a_graph,
     ladder,
 )
+from sglang_gemma4.speculative.size_times import ENOUGH, OLD, SURE, Times
 
 PLAIN, LAUNCHES, ROW, TOKEN = 0.020, 0.021, 0.00002, 0.00001
 """Seconds of a plain step, of a joined step's launches, of a row of one, of a token of a prefill alone."""
