@@ -17,12 +17,23 @@ FLAGS = COMMON.replace(" ", ",")
 """SGLang's alone: vLLM has none of these names."""
 BOTH = "--context-length=16384 --mem-fraction-static"
 H200, H100 = f"--max-running-requests=80 {BOTH}=0.85", f"--max-running-requests=64 {BOTH}=0.9"
+DENSE = "prefill,mix,chat,32x1000/200,single"
 LOADS = "--rates 6,12 --load-seconds 10 --rounds 1 --repetitions 3"
 
 
-def arms(how: str = "mtp,", stock: str = "") -> str:
-    """Package, vLLM and, on the workloads ``stock``, stock; ``how``: with the assistant or ``""``."""
+GAP = "gap6:SGLANG_GEMMA4_BESIDE_GAP=6"
+"""The package at about the gaps of vLLM's chunks."""
+BESIDE = "beside:SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY=1"
+"""Where it is off by default."""
+
+
+def arms(how: str = "mtp,", stock: str = "", other: str = "", on: str = "") -> str:
+    """Package, vLLM and, on the workloads ``stock``, stock; ``how``: with the assistant or ``""``; ``other``: NAME:VARIABLE=VALUE of a
+    second package, on the workloads ``on`` or all.
+    """
     found = f"--arm package:package,{how}{FLAGS} --arm vllm:vllm{f',{how}'.rstrip(',')}"
+    name, _, variable = other.partition(":")
+    found += f" --arm {name}:package,{how}{FLAGS},{variable}{f',only={on}' if on else ''}" if other else ""
     return f"{found} --arm stock:stock,{how}{FLAGS},only={stock}" if stock else found
 
 
@@ -37,16 +48,16 @@ def beside(name: str, seconds: int, decides: str, model: str, words: str, flags:
 
 
 STAGES: tuple[Stage, ...] = (
-    beside("peer-26b", 1400, "README: 26B-A4B with MTP beside vLLM", "26b-a4b",
-           f"{arms(stock='mix+32x1000/200')} --workload mix,32x1000/200,chat,summarize,log-uniform {LOADS}", H200),
-    beside("peer-26b-h100", 1400, "the same on 80 GB", "26b-a4b",
-           f"{arms(stock='mix+32x1000/200')} --workload mix,32x1000/200,64x1000/500,chat,log-uniform {LOADS}", H100),
+    beside("peer-26b", 1700, "README: 26B-A4B with MTP beside vLLM", "26b-a4b",
+           f"{arms(stock='mix+32x1000/200', other=GAP)} --workload mix,32x1000/200,chat,summarize,log-uniform {LOADS}", H200),
+    beside("peer-26b-h100", 1700, "the same on 80 GB", "26b-a4b",
+           f"{arms(stock='mix+32x1000/200', other=GAP)} --workload mix,32x1000/200,64x1000/500,chat,log-uniform {LOADS}", H100),
     beside("peer-26b-plain", 700, "26B-A4B without MTP", "26b-a4b",
            f"{arms('')} --workload 32x1000/200,chat --rounds 1 --repetitions 3", H200),
-    beside("peer-e2b", 900, "E2B with MTP", "e2b",
-           f"{arms(stock='prefill+mix')} --workload prefill,single,32x1000/200,chat,mix --rounds 1 --repetitions 3", H200),
-    beside("peer-e4b", 900, "E4B with MTP", "e4b",
-           f"{arms(stock='prefill+mix')} --workload prefill,single,32x1000/200,chat,mix --rounds 1 --repetitions 3", H200),
+    beside("peer-e2b", 950, "E2B with MTP, with and without prefill beside verify", "e2b",
+           f"{arms(stock='prefill+mix', other=BESIDE, on='mix+chat+32x1000/200')} --workload {DENSE} --rounds 1 --repetitions 3", H200),
+    beside("peer-e4b", 950, "E4B with MTP, with and without prefill beside verify", "e4b",
+           f"{arms(stock='prefill+mix', other=BESIDE, on='mix+chat+32x1000/200')} --workload {DENSE} --rounds 1 --repetitions 3", H200),
 )  # fmt: skip
 
 
