@@ -45,7 +45,10 @@ class Arm:
         if master:  # an old name leaves its patch out at 0 and changes nothing at 1
             resolved |= dict.fromkeys(switches.old_names_at_0(merged), "0")
         alive = switches.SWITCHES if master else (switches.MASTER, switches.STRICT, switches.CPU_ENGINE)
-        return resolved | {name: str(int(switches.is_on(name, merged))) for name in alive}
+        found = resolved | {name: str(int(switches.is_on(name, merged))) for name in alive}
+        if found.get(switches.BESIDE) == "1" and merged.get(switches.BESIDE, "").strip():
+            found[switches.BESIDE] = "1, on every model"  # unset it is on where that was measured (uses.asks_beside)
+        return found
 
 
 def parse(text: str, *, assistant: str | None, dummy_weights: bool, rates: Sequence[float] = ()) -> Arm:

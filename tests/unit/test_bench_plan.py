@@ -31,6 +31,13 @@ def test_an_arm_reads_its_parts() -> None:
     assert arm.arguments[-1] == "--swa-full-tokens-ratio=0.15"
 
 
+def test_a_switch_that_asks_for_more_than_its_default_is_a_difference() -> None:
+    beside = parse("beside:package,SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY=1")
+    arms.check([parse("package"), beside], {})
+    with pytest.raises(ValueError, match="changes nothing"):
+        arms.check([parse("package"), beside], {"SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY": "1"})
+
+
 def test_an_arm_without_several_patches() -> None:
     bare = parse("bare:package,SGLANG_GEMMA4_WITHOUT=kv_write,SGLANG_GEMMA4_WITHOUT=triple_norm,FOO=1,FOO=2")
     assert bare.environment == {"SGLANG_GEMMA4_WITHOUT": "kv_write,triple_norm", "FOO": "2"}
