@@ -4,7 +4,8 @@
 
 Arms: ``package`` (the sizes that SGLang captures where nothing is said), ``sizes`` (those of SGLANG_GEMMA4_GRAPH_SIZES) and ``every`` (each
 size up to the largest). Prints what capturing cost each arm and the largest cliffs; ``sglang-gemma4 bench --report FOLDER/STAGE`` plots
-the curves. The pools suffice for 80 requests of 1,000 tokens and what they generate.
+the curves. The pools suffice for 80 requests of 1,000 tokens and what they generate. ``steps-e4b`` and ``steps-e2b`` time four batch sizes
+and say what the steps are made of.
 """
 
 import sys
@@ -29,6 +30,14 @@ STAGES: tuple[Stage, ...] = (
         f"--arm package --arm sizes:package,{SIZES} --arm every:package,{EVERY} {CURVE}", ONE_BY_ONE,
     ),
     bench("step-curve-stock", 240, "verify steps of stock at every batch size", "26b-a4b", f"{STOCK} {CURVE}", ONE_BY_ONE),
+    *(
+        bench(
+            f"steps-{model}", 420, f"verify steps of {model.upper()}, kernel by kernel beside their floor", model,
+            f"{STOCK} {PACKAGE} --batches 1,8,32,80 --step-tokens 700,80 --rounds 1 --repetitions 3 --profile 1,32,80 --roofline",
+            f"{ONE_BY_ONE} --cuda-graph-bs-decode 1 8 32 80",
+        )
+        for model in ("e4b", "e2b")
+    ),
     bench(
         "step-curve-e4b", 400, "a dense model, whose padding costs less", "e4b",
         f"{PACKAGE} --arm sizes:package,mtp,{SIZES} --arm every:package,mtp,{EVERY} {CURVE}", ONE_BY_ONE,
@@ -45,8 +54,8 @@ def main(words: list[str]) -> int:
     status = run.all(chosen)
     for stage in chosen:
         folder = run.folder / ("dry" if run.dry else "") / stage.name
-        if (folder / "raw.jsonl").exists():
-            print(f"\n{stage.name}\n\n{curve_report.text(results.load(folder))}")
+        if (folder / "raw.jsonl").exists() and (found := results.load(folder)).curves:
+            print(f"\n{stage.name}\n\n{curve_report.text(found)}")
     return status
 
 
