@@ -201,7 +201,6 @@ def _boxes(results: Results, path: Path, groups: Mapping[str, Mapping[str, Seque
     if not any(groups.values()):
         return False
     import numpy as np
-    from matplotlib.ticker import LogLocator, NullFormatter
 
     title += ": median, quartiles, 1st to 99th percentile"
     with _figure(2.0 + 0.45 * sum(map(len, groups.values())) + 0.2 * len(groups), results, title, path) as figure:
@@ -224,13 +223,20 @@ def _boxes(results: Results, path: Path, groups: Mapping[str, Mapping[str, Seque
         logarithmic = min(everything) > 0 and max(everything) / min(everything) > 20
         if logarithmic:
             axis.set_xscale("log")
-            axis.xaxis.set_major_formatter("{x:g}")
-            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.xaxis.set_minor_formatter(NullFormatter())  # of less than two decades matplotlib labels those too
+            _label_decades(axis.xaxis)
         else:
             axis.set_xlim(left=0)
         axis.set_xlabel(x + ", logarithmic" * logarithmic)
     return True
+
+
+def _label_decades(scale: Any) -> None:
+    """1, 2 and 5 of each decade of a logarithmic axis, as plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    scale.set_major_formatter("{x:g}")
+    scale.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    scale.set_minor_formatter(NullFormatter())  # of less than two decades matplotlib labels those too
 
 
 def latency_over_rate(results: Results, path: Path) -> bool:
@@ -248,7 +254,7 @@ def latency_over_rate(results: Results, path: Path) -> bool:
                             _band(axis, index, f"{arm}, {tail}", spreads, line)
                 axis.axhline(limit, color="black", ls="--", lw=1, label="limit of p99")
                 axis.set_yscale("log")
-                axis.yaxis.set_major_formatter("{x:g}")
+                _label_decades(axis.yaxis)
                 axis.set_title(f"{load}: {name.upper()}", loc="left", fontsize=12)
                 axis.set_xlabel("requests/s sent")
                 axis.set_ylabel("ms, logarithmic")
