@@ -8,7 +8,7 @@ import torch
 from sglang.srt.disaggregation.common.conn import CommonKVManager
 from sglang.srt.mem_cache import l2_transfer
 from sglang.srt.mem_cache.hybrid_cache import hybrid_pool_assembler as assembler
-from sglang.srt.mem_cache.pool_host import mha
+from sglang.srt.mem_cache.pool_host import base, mha
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 
 from tests.engine import host_cache
@@ -71,7 +71,8 @@ def test_layers_come_back_from_the_host_into_other_slots(pool: Any, monkeypatch:
     done: list[int] = []
     for part, mapping in zip((pool.full_kv_pool, pool.swa_kv_pool), mappings, strict=True):
         host_class, info, arguments = assembler._mha_host_inputs(part)
-        copy = host_class(info, 2.0, 0, 1, "layer_first", pin_memory=False, **arguments)
+        with base.host_memory_budget_scope(1 << 20):  # else 10 GiB of this machine's memory must stay free
+            copy = host_class(info, 2.0, 0, 1, "layer_first", pin_memory=False, **arguments)
         out.append(l2_transfer.L2Transfer(copy, part, host, slots, assembler._make_layer_mapper(mapping, layers)))
         back.append(out[-1]._replace(device_indices=new))
     engine.submit_device_to_host(out)
