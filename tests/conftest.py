@@ -42,6 +42,10 @@ def _in_child(function: Callable[[], Any]) -> Any:
     return answer["result"]
 
 
+UNITS_ALONE = "gw2"
+"""xdist's name of the process that has no engines."""
+
+
 @functools.cache
 def _unit_of_work(path: str) -> str:
     """A file of tests; for those that ask for the one server, which takes a minute or two to start, the server."""
@@ -86,12 +90,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``-n 2``. xdist's own ``--dist loadgroup`` sees no groups under pytest 9.2, and then parts even the tests of a file."""
+    """With ``-n``. xdist's own ``--dist loadgroup`` sees no groups under pytest 9.2, and then parts even the tests of a file.
+
+    A third process has unit tests alone: engines wait for each other's processes a sixth of the time, and each process with engine
+    tests has some 4 GB of nurseries.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return _unit_of_work(nodeid.partition("::")[0])
+
+        def _assign_work_unit(self, node: Any) -> None:
+            if node.gateway.id == UNITS_ALONE:
+                first = next((path for path in self.workqueue if "/unit/" in path), None)
+                if first is None:
+                    node.shutdown()
+                    return
+                self.workqueue.move_to_end(first, last=False)
+            super()._assign_work_unit(node)
 
     config.option.loadscopereorder = False
     return ByFile(config, log)
