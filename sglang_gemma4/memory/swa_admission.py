@@ -45,7 +45,8 @@ def reserve_growth(_result: None, adder: Any, *_args: Any, **_kwargs: Any) -> No
 def charge_whole(charged: int, budget: Any, extend_input_len: int, max_new_tokens: int, **_kwargs: Any) -> int:
     """After ``SWAPrefillBudget.swa_tokens``, which charges a new request a window and a page: what it will hold beyond that, too.
 
-    Never so much that a request which fits the pool alone would not.
+    Never so much that it would not fit into the pool with nobody beside it, where it would wait for ever. What is locked counts as taken:
+    on an idle server that is the window of the prefix that the request itself has found.
     """
     if not _counts(budget):
         return charged
@@ -53,7 +54,8 @@ def charge_whole(charged: int, budget: Any, extend_input_len: int, max_new_token
     most, answer = _most(window, budget.page_size), max_new_tokens + _ahead()
     held = min(extend_input_len + answer, most) if _one_window() else min(extend_input_len, window) + min(answer, most)
     beyond = held - min(extend_input_len + max_new_tokens, window)
-    return int(charged + max(0, min(beyond, budget.allocator.size_swa - 1 - charged)))
+    alone = budget.allocator.size_swa - budget.tree_cache.swa_protected_size() - 1
+    return int(charged + max(0, min(beyond, alone - charged)))
 
 
 def _counts(budget: Any) -> bool:

@@ -151,6 +151,17 @@ def test_running_requests_keep_their_sliding_tokens(nursery: Nursery, one_window
     assert found["0"][0] == found["1"][0]
 
 
+def test_a_turn_that_finds_its_prefix_is_admitted_by_an_idle_server(nursery: Nursery) -> None:
+    """Into the smallest pool that may be: the window that it has found is locked, and it was charged a whole answer's beside."""
+    turn = [(7 * i) % 700 + 300 for i in range(128)]
+    groups = [Group([turn], {"max_new_tokens": 4}), Group([[*turn, 400, 500, 600]], {"max_new_tokens": 300})]
+    engine = {"max_total_tokens": 3000, "swa_full_tokens_ratio": 0.0857, "max_running_requests": 4, "chunked_prefill_size": 64}
+    env = {"SGLANG_GEMMA4_SWA_ADMISSION": "1", **without("own_window")}
+    answer = nursery.run(resolve("tiny-26b-a4b"), groups, env=env, time_limit=90, **engine)[1][0]
+    assert answer.meta_info["cached_tokens"] == len(turn)
+    assert len(answer.token_ids) == 300
+
+
 def test_the_reserve_is_calculated_from_published_arguments(nursery: Nursery) -> None:
     """After the last graphs, where no card is: the arithmetic, with what SGLang resolved for a server with MTP."""
     model = resolve("tiny-26b-a4b")

@@ -183,10 +183,10 @@ class SWAPrefillBudget:
     """Stands for SGLang's, whose name is asked."""
 
     req_ring, page_size = False, 1
-    tree_cache = SimpleNamespace(sliding_window_size=1023)
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, locked: int) -> None:
         self.allocator = SimpleNamespace(size_swa=tokens)
+        self.tree_cache = SimpleNamespace(sliding_window_size=1023, swa_protected_size=lambda: locked)
 
 
 def test_a_new_request_is_charged_what_it_will_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,15 +196,16 @@ def test_a_new_request_is_charged_what_it_will_hold(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(swa_admission, "_ahead", lambda: 0)
     monkeypatch.setattr(swa_admission, "_one_window", lambda: True)
 
-    def charged(prompt: int, answer: int, pool: int = 70_000) -> int:
+    def charged(prompt: int, answer: int, pool: int = 70_000, locked: int = 0) -> int:
         stock = max(prompt - 1023, 0) + min(prompt + answer, 1023) + 1
-        return swa_admission.charge_whole(stock, SWAPrefillBudget(pool), prompt, answer)
+        return swa_admission.charge_whole(stock, SWAPrefillBudget(pool, locked), prompt, answer)
 
     assert charged(500, 400) == 901, "all its tokens"
     assert charged(500, 600) == 1101
     assert charged(500, 5000) == 1164
     assert charged(2000, 500) == 977 + 1164
     assert charged(500, 5000, pool=1100) == 1099 < 1100
+    assert charged(3, 5000, pool=2100, locked=1023) == 1076 < 2100 - 1023, "an idle server's locked window is that of its own prefix"
     monkeypatch.setattr(swa_admission, "_ahead", lambda: 12)
     assert charged(500, 400) == 913, "with what a speculative step allocates ahead"
     assert charged(500, 5000) == 1164, "of which its largest has some already"
