@@ -13,8 +13,9 @@ import engines  # type: ignore[import-not-found]
 
 CASES = [(0.8, slice(0, 2)), (0.02, slice(1, 2)), (0.02, slice(0, 2))]
 """Ratio, and which of the two prompts (50 and 90 tokens) are sent."""
-FULL_TOKENS, TOKENS, SILENCE = 4096, 12, 10.0
-"""Slots of the full pool; new tokens; seconds without a line of the log that count as waiting for ever, where each step writes one."""
+FULL_TOKENS, TOKENS, SILENCE, LIMIT = 4096, 12, 10.0, 50.0
+"""Slots of the full pool; new tokens; seconds without a line of the log that count as waiting for ever, where each step writes one; and
+seconds after the first prefill that do so too, where a request is prefilled and retracted again and again."""
 
 
 def main() -> int:
@@ -39,14 +40,18 @@ def _serve(path: Path, ratio: float, prompts: list[list[int]]) -> str:
     job = {"model": str(path), "client": "case:continue_prompts", "extra": extra, "prepare": None, "engine": options}
     process = engines.EngineProcess(job)
     lines: list[str] = []
-    since = time.monotonic()
+    since, first = time.monotonic(), None
     while not process.wait(0.5):
+        now = time.monotonic()
         if new := process.log.readlines():
-            lines, since = lines + new, time.monotonic()
-        elif time.monotonic() - since > SILENCE and any("Prefill batch" in line for line in lines):
+            lines, since = lines + new, now
+        if first is None and any("Prefill batch" in line for line in lines):
+            first = now
+        if first is not None and (now - since > SILENCE or now - first > LIMIT):
             process.end()
             last = lines[-1].split("Prefill batch, ")[-1].split(", cpu graph")[0]
-            return f"no answer and no line of the log for {SILENCE:.0f} s; the last: {last}"
+            long = f"{SILENCE:.0f} s without a line of the log" if now - since > SILENCE else f"{LIMIT:.0f} s"
+            return f"no answer after {long}; the last: {last}"
     lines += process.log.readlines()
     if any(line.startswith("ANSWER ") for line in lines):
         return "answered"

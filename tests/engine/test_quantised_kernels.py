@@ -27,7 +27,8 @@ def serve(nursery: Nursery, folder: Path, name: str, ours: bool, form: str = "fp
         "SGLANG_GEMMA4_FOUR_BIT_ROWS": "16",
         "TEST_SABOTAGE": f"quantised_layers:install expert_counter:install{more}",
     }
-    groups = [Group(prompts, {"max_new_tokens": 12}, logprobs=True) for prompts in ([PROMPTS, SHORT] if more else [PROMPTS])]
+    sampling = {"max_new_tokens": 6 if more else 12}
+    groups = [Group(prompts, sampling, logprobs=True) for prompts in ([PROMPTS, SHORT] if more else [PROMPTS])]
     return [answer for group in nursery.run(folder, groups, env=env, time_limit=500, **options) for answer in group]
 
 
