@@ -8,7 +8,6 @@ case goes to its own file. An engine serves all the groups of requests of its ca
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -19,10 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from sglang_gemma4.switches import BESIDE
+from tests.engine.json_lines import JsonLines
 
 HERE = Path(__file__).parent
 LOG_TAIL = 80
 """Lines of the engine's log in a failure message."""
+
+SECONDS_TO_END = 30.0
+"""For the nursery to say that an engine that was killed has ended."""
 
 CHECKS = {
     "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
@@ -87,17 +90,23 @@ class Nursery:
     def __init__(self, log_folder: Path, **variables: str) -> None:
         self.log_folder = log_folder
         self.cases = 0
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **variables}
-        self.log_path = log_folder / "nursery.log"
-        self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "nursery.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log_path.open("w"),
-            env=environment,
-            start_new_session=True,
-            text=True,
-        )
+        self._environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **variables}
+        self._start()
+
+    def _start(self) -> None:
+        """A new process. It answers the first case when it has imported SGLang."""
+        self.log_path = self.log_folder / f"nursery{self.cases}.log"
+        with self.log_path.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / "nursery.py")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=self._environment,
+                start_new_session=True,
+            )
+        assert self.process.stdout is not None
+        self._answers = JsonLines(self.process.stdout.fileno())
 
     def run(
         self,
@@ -145,37 +154,48 @@ class Nursery:
         case["log"] = str(log)
         case["env"]["PYTEST_CURRENT_TEST"] = os.environ.get("PYTEST_CURRENT_TEST", "")  # for tests/reach.py
         assert self.process.stdin is not None
-        started = time.monotonic()
-        self.process.stdin.write(json.dumps(case) + "\n")
+        self.process.stdin.write(json.dumps(case).encode() + b"\n")
         self.process.stdin.flush()
-        pid = self._answer(started + 240, self.log_path)["pid"]  # the first one waits for the imports
         try:
-            answer = self._answer(time.monotonic() + time_limit, log)
+            pid = self._answer(240, self.log_path)["pid"]  # the first one waits for the imports
+        except EngineFailed:
+            self._restart()
+            raise
+        try:
+            answer = self._answer(time_limit, log)
             _kill_group(pid)
         except EngineFailed:
             _kill_group(pid)
-            self._answer(time.monotonic() + 30, log)
+            try:
+                self._answer(SECONDS_TO_END, log)  # that it ended
+            except EngineFailed:
+                self._restart()
             raise
         if "error" in answer:
             raise EngineFailed(f"{answer['error']}\n{_tail(log)}")
         return answer, log
 
-    def _answer(self, deadline: float, log: Path) -> dict[str, Any]:
-        stream = self.process.stdout
-        assert stream is not None
-        ready, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            raise EngineFailed(f"time limit reached\n{_tail(log)}")
-        line = stream.readline()
-        if not line:
-            raise EngineFailed(f"the nursery ended\n{_tail(self.log_path)}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+    def _answer(self, seconds: float, log: Path) -> dict[str, Any]:
+        try:
+            return self._answers.next(time.monotonic() + seconds)
+        except TimeoutError:
+            raise EngineFailed(f"time limit reached\n{_tail(log)}") from None
+        except EOFError:
+            raise EngineFailed(f"the nursery ended\n{_tail(self.log_path)}") from None
+
+    def _restart(self) -> None:
+        """After a case whose end the nursery did not report: the next case has a new one, else it would get this one's answer."""
+        self.close()
+        self._start()
 
     def close(self) -> None:
         """End the nursery and whatever it still has."""
         _kill_group(self.process.pid)
         self.process.wait(10)
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):  # a case that it never read
+                pipe.close()
 
 
 def run_engine(
