@@ -51,6 +51,7 @@ ORDER = (
     "router_choice",
     "dense_beside_experts",
     "ple_tail",
+    "ple_gate",
     "qkv_rope",
     "kv_write",
     "graph_sizes",

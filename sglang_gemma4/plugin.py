@@ -29,6 +29,9 @@ def register() -> None:
     patches = load_all()
     if unknown := switches.names_left_out() - {patch.name for patch in patches}:
         raise SystemExit(f"sglang-gemma4: {switches.WITHOUT}: {', '.join(sorted(unknown))} is no patch; `sglang-gemma4 patches` lists them")
+    if known := switches.names_asked_for() - {patch.name for patch in patches if patch.unmeasured}:
+        found = f"{switches.WITH}: {', '.join(sorted(known))} is no patch that is off until measured"
+        raise SystemExit(f"sglang-gemma4: {found}; `sglang-gemma4 patches` lists them")
     if multiprocessing.parent_process() is None:
         for line in switches.old_names_in():
             logger.warning("sglang-gemma4: %s", line)

@@ -41,7 +41,7 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     ),
     (
         "dense gemm",
-        r"gemm|gemv|few_row_linear|nvjet|cublas|splitk(?!v)|xmma|cutlass|dot_kernel|matmul|aten::(mm|bmm|addmm|baddbmm|linear|mv|dot)(_out)?$|mkldnn.*linear",
+        r"gemm|gemv|few_row_linear|embedding_gate|nvjet|cublas|splitk(?!v)|xmma|cutlass|dot_kernel|matmul|aten::(mm|bmm|addmm|baddbmm|linear|mv|dot)(_out)?$|mkldnn.*linear",
     ),
     (
         "copy",

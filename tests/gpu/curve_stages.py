@@ -14,6 +14,7 @@ from sglang_gemma4.benchmark import curve_report, results
 from tests.gpu.measure import run_of
 from tests.gpu.stages import COMMON, PACKAGE, STOCK, Stage, bench
 
+GATE = "gate:package,mtp,SGLANG_GEMMA4_WITH=ple_gate"
 SIZES, EVERY = "SGLANG_GEMMA4_GRAPH_SIZES=1", "--disable-cuda-graph-padding"
 """SGLang captures every batch size where it may not pad."""
 ONE_BY_ONE = f"{COMMON} --disable-prefill-cuda-graph --context-length=16384 --max-running-requests=80 --mem-fraction-static=0.85"
@@ -33,7 +34,8 @@ STAGES: tuple[Stage, ...] = (
     *(
         bench(
             f"steps-{model}", 420, f"verify steps of {model.upper()}, kernel by kernel beside their floor", model,
-            f"{STOCK} {PACKAGE} --batches 1,8,32,80 --step-tokens 700,80 --rounds 1 --repetitions 3 --profile 1,32,80 --roofline",
+            f"{PACKAGE} --arm {GATE} --batches 1,8,32,80 --step-tokens 700,80 --rounds 1 --repetitions 3 --profile 1,32,80 "
+            "--roofline",
             f"{ONE_BY_ONE} --cuda-graph-bs-decode 1 8 32 80",
         )
         for model in ("e4b", "e2b")

@@ -24,7 +24,7 @@ InChild = Callable[[Callable[[], Any]], Any]
 ROOT = Path(__file__).parents[2]
 PATCHES = load_all()
 ALL_OUR = {patch.switch for patch in PATCHES}
-ALL_ON = dict.fromkeys(ALL_OUR, "1")
+ALL_ON = dict.fromkeys(ALL_OUR, "1") | {switches.WITH: ",".join(patch.name for patch in PATCHES if patch.unmeasured)}
 AT = {patch.switch: patch.at for patch in PATCHES}
 V1 = {switches.MTP_V2: "0"}
 
@@ -151,6 +151,31 @@ def test_a_patch_that_is_left_out_must_exist(in_child: InChild) -> None:
         return "no exit"
 
     assert in_child(child) == "sglang-gemma4: SGLANG_GEMMA4_WITHOUT: tripel_norm is no patch; `sglang-gemma4 patches` lists them"
+
+
+def test_what_is_not_measured_is_off_unless_it_is_named(in_child: InChild) -> None:
+    """Whatever its switch says; a name that is not of such a patch ends the start."""
+    switched_on = dict.fromkeys(ALL_OUR, "1")
+    for patch in PATCHES:
+        assert patching.wanted(patch, ALL_ON) or not patch.at
+        if patch.unmeasured:
+            off = f"SGLANG_GEMMA4_WITH does not name it; to be measured: {patch.unmeasured}"
+            assert patching.why_off(patch, switched_on) == patching.why_off(patch, {}) == off
+            assert patching.why_off(patch, ALL_ON | {patch.switch: "0"}) == f"{patch.switch}=0"
+            assert patching.why_off(patch, ALL_ON | {switches.WITHOUT: patch.name}) == switches.WITHOUT
+
+    def child() -> Any:
+        os.environ[switches.WITH] = "triple_norm"
+        from sglang_gemma4.plugin import register
+
+        try:
+            register()
+        except SystemExit as exit_:
+            return str(exit_)
+        return "no exit"
+
+    said = "sglang-gemma4: SGLANG_GEMMA4_WITH: triple_norm is no patch that is off until measured; `sglang-gemma4 patches` lists them"
+    assert in_child(child) == said
 
 
 def test_master_switch_leaves_stock(in_child: InChild) -> None:

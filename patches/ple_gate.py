@@ -1,0 +1,35 @@
+"""The gate of a layer's per-layer embedding is one launch with the norm before it, for a few rows."""
+
+from typing import Any
+
+from sglang_gemma4 import uses
+from sglang_gemma4.patching import Hook, Patch, decline
+
+
+def install(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4TextModel.__init__``."""
+    import torch
+    from triton import knobs
+
+    if not torch.cuda.is_available() and not knobs.runtime.interpret:
+        decline("ple_gate", "there is no CUDA card")
+        return
+    from sglang_gemma4 import switches
+
+    if not switches.part_is_on("ple_tail", PATCH.switch):
+        decline("ple_gate", "ple_tail, of which it is a part, is off")
+        return
+    from sglang_gemma4.models.layers.embedding_gate import install
+
+    install(model)
+
+
+PATCH = Patch(
+    switch="SGLANG_GEMMA4_NORMS",
+    why="A verify step of E2B or E4B at batch 1 takes twice what its bytes take: some 12 short launches in each of 35 or 42 layers.",
+    evidence="srt/models/gemma4_causal.py:815-834 · two launches a layer less; E4B's step on an H200 takes 4.7 ms, its bytes 2.2",
+    remove_when="SGLang fuses norm, gate and per-layer embedding.",
+    uses=(uses.layer_embeddings, uses.kernels),
+    unmeasured="E4B's and E2B's step with and without (tests/gpu/curve_stages.py, steps-e4b)",
+    hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", install, "b7e9b394300f"),),
+)
