@@ -5,14 +5,14 @@
 Arms: ``package`` (the sizes that SGLang captures where nothing is said), ``sizes`` (those of SGLANG_GEMMA4_GRAPH_SIZES) and ``every`` (each
 size up to the largest). Prints what capturing cost each arm and the largest cliffs; ``sglang-gemma4 bench --report FOLDER/STAGE`` plots
 the curves. The pools suffice for 80 requests of 1,000 tokens and what they generate. ``steps-e4b`` and ``steps-e2b`` time four batch sizes
-and say what the steps are made of.
+with and without ``ple_gate`` and say what the steps are made of.
 """
 
 import sys
 
 from sglang_gemma4.benchmark import curve_report, results
 from tests.gpu.measure import run_of
-from tests.gpu.stages import COMMON, PACKAGE, STOCK, Stage, bench
+from tests.gpu.stages import COMMON, PACKAGE, STOCK, Stage, bench, kernels, tests
 
 GATE = "gate:package,mtp,SGLANG_GEMMA4_WITH=ple_gate"
 SIZES, EVERY = "SGLANG_GEMMA4_GRAPH_SIZES=1", "--disable-cuda-graph-padding"
@@ -31,6 +31,8 @@ STAGES: tuple[Stage, ...] = (
         f"--arm package --arm sizes:package,{SIZES} --arm every:package,{EVERY} {CURVE}", ONE_BY_ONE,
     ),
     bench("step-curve-stock", 240, "verify steps of stock at every batch size", "26b-a4b", f"{STOCK} {CURVE}", ONE_BY_ONE),
+    tests("gate-tests", 90, "ple_gate's kernel is right", "tests/gpu/test_kernels_decoder_layer.py -k embedding_gate", beside=False),
+    kernels("gate-kernels", 120, "ple_gate's kernel against the three launches that it replaces", "embedding-gate --tune 6"),
     *(
         bench(
             f"steps-{model}", 420, f"verify steps of {model.upper()}, kernel by kernel beside their floor", model,
