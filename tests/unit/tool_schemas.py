@@ -171,6 +171,16 @@ def mutated(draw: DrawFn, value: dict[str, Any]) -> dict[str, Any]:
     return changed
 
 
+def twins(value: Any) -> bool:
+    """Whether an object in ``value`` has keys that differ by case alone, which the chat template leaves in the order in which they came:
+    the grammar of an object with many keys has them in the schema's."""
+    if isinstance(value, list):
+        return any(twins(one) for one in value)
+    if not isinstance(value, dict):
+        return False
+    return len({key.lower() for key in value}) < len(value) or any(twins(one) for one in value.values())
+
+
 def cut_in_a_character(schema: Any, value: Any) -> bool:
     """Whether xgrammar may count a character that is several tokens beyond a ``maxLength`` where it is the last that fits."""
     return "maxLength" in json.dumps(schema) and not json.dumps(value, ensure_ascii=False).isascii()
