@@ -262,7 +262,7 @@ def _joined(parts: Sequence[Sequence_]) -> Sequence_:
 
 
 def _by_key(pair: tuple[str, Any]) -> str:
-    """The chat template orders keys by Jinja's ``dictsort``, which ignores case; keys that differ by it alone stay in the schema's order."""
+    """The chat template orders keys by Jinja's ``dictsort``, which ignores case; keys equal but for case stay in the schema's order."""
     return pair[0].lower()
 
 
