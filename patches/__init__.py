@@ -28,6 +28,7 @@ ORDER = (
     "few_token_experts",
     "prefill_experts",
     "triton_window",
+    "one_chunk",
     "kv_formats",
     "verify_attention",
     "decode_attention",
