@@ -1,0 +1,189 @@
+"""Random engines under random loads, each beside a plain engine with room for all: for what no test was written for.
+
+    python -m tests.engine.random_loads FIRST LAST
+
+A number is a case: one of the tiny models; plain decoding or MTP, overlapped or not, of one length or adaptive, or the safe mode; prompts
+in turn or beside running requests; pages, chunks and pools of many sizes; requests that share prefixes, follow each other, end by stops,
+grammars and lengths, and are aborted. Answers are compared token by token, with SGLang's pool checks fatal in every step and when
+idle. Exit status 1 if one differs or an engine ends; its log is kept. It takes some 8 s a case, and found ``crash_repro/two_chunks.py``.
+
+Known and left out: penalties in plain overlapped decoding, which SGLang counts a token late; an aborted request with a grammar, for which
+SGLang returns a token of no prompt; tokens past ``max_new_tokens`` of a request that was aborted in the same verify step.
+"""
+
+import json
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sglang_gemma4 import switches
+from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output, without
+from tests.engine.mtp_cases import NO_END
+from tests.engine.reference import CHECKPOINTS, text_prompts
+
+MODELS = ("tiny-26b-a4b", "tiny-26b-a4b", "tiny-e2b", "tiny-31b")
+ROOM: dict[str, Any] = {"max_total_tokens": 8000, "swa_full_tokens_ratio": 0.9, "max_running_requests": 16, "chunked_prefill_size": 512}
+ALWAYS: dict[str, Any] = {"constrained_json_disable_any_whitespace": True}
+SCHEMA = {
+    "type": "object",
+    "properties": {"town": {"enum": ["Arvo", "Belm"]}, "ruler": {"enum": ["Adela", "Bruno"]}},
+    "required": ["town", "ruler"],
+    "additionalProperties": False,
+}
+
+
+@dataclass
+class Case:
+    """An engine and its load."""
+
+    model: str
+    engine: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    prompts: list[list[int]] = field(default_factory=list)
+    sampling: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
+
+    def group(self, at_once: bool = False) -> Group:
+        """For ``timeline.play``; ``at_once``: without waiting for each other and without aborts."""
+        asked = (
+            [{name: one[name] for name in ("rid", "top_logprobs") if name in one} for one in self.requests] if at_once else self.requests
+        )
+        return Group(self.prompts, self.sampling, client="timeline:play", extra={"requests": asked})
+
+
+def case(number: int) -> Case:
+    """The case of a number."""
+    rng = random.Random(number)
+    made = Case(rng.choice(MODELS))
+    _choose_engine(made, rng)
+    penalties = "speculative_algorithm" in made.engine or made.engine["disable_overlap_schedule"]
+    passages = text_prompts(made.model, [320] * 4)[: rng.choice((1, 2, 4))]
+    for place in range(rng.randrange(5, 13)):
+        length = rng.choice((1, 2, rng.randrange(2, 40), rng.randrange(30, 130), rng.randrange(60, 300)))
+        more = [rng.randrange(300, 1000) for _ in range(rng.randrange(1, 30))] if rng.random() < 0.4 else []
+        made.prompts.append(rng.choice(passages)[:length] + more)
+        made.sampling.append(_sampling(rng, penalties))
+        request: dict[str, Any] = {"rid": f"case{place}-"}  # SGLang aborts every request whose rid begins with the one named
+        if place and rng.random() < 0.6:
+            request["after"] = [f"case{rng.randrange(place)}-", rng.choice((-1, 0, 1, 2, 5, 20))]
+        if rng.random() < 0.15:
+            request["abort_at"] = rng.choice((0, 1, 5, 17))
+        if rng.random() < 0.1:
+            request["top_logprobs"] = 2
+        made.requests.append(request)
+    return made
+
+
+def _choose_engine(made: Case, rng: random.Random) -> None:
+    engine, env = made.engine, made.env
+    overlapped, page = rng.random() < 0.6, rng.choice((1, 1, 4, 16))
+    if rng.random() < 0.7:
+        steps = rng.choice((1, 2, 3, 3, 3, 5))
+        engine |= {"speculative_algorithm": "NEXTN", "speculative_draft_model_path": CHECKPOINTS / f"{made.model}-assistant"}
+        engine |= {"speculative_num_steps": steps, "speculative_eagle_topk": 1, "speculative_num_draft_tokens": steps + 1}
+        kind = rng.random()
+        if kind < 0.15:
+            env[switches.MTP_V2], overlapped = "0", False
+        elif kind < 0.3 and steps == 3:
+            engine["speculative_adaptive"] = True
+    retracted = rng.random() < 0.25
+    if overlapped or retracted:
+        mode = ("overlapped" if retracted else "overlapping") if overlapped else "retracting"
+        env["TEST_SABOTAGE"] = f"loop_modes:{mode}"
+    beside = rng.random() < 0.6
+    env[switches.BESIDE] = str(int(beside))
+    if beside:
+        env[switches.BESIDE_TOKENS] = str(rng.choice((1, 8, 17, 64, 4096)))
+    engine["disable_overlap_schedule"] = not overlapped
+    engine["page_size"] = page
+    engine["chunked_prefill_size"] = rng.choice([size for size in (16, 32, 48, 64, 128, 512) if size % page == 0])
+    engine["max_running_requests"] = rng.randrange(2, 9)
+    engine["schedule_conservativeness"] = rng.choice((0.01, 0.3, 1.0))
+    engine["max_total_tokens"] = rng.choice((560, 640, 800, 1200, 2048))
+    for chance, name, values in (
+        (0.5, "swa_full_tokens_ratio", (0.5, 0.7, 1.0)),
+        (0.2, "disable_radix_cache", (True,)),
+        (0.15, "schedule_policy", ("lpm", "fcfs", "random")),
+        (0.15, "enable_mixed_chunk", (True,)),
+    ):
+        if rng.random() < chance:
+            engine[name] = rng.choice(values)
+    if rng.random() < 0.3:
+        env["SGLANG_GEMMA4_SWA_ADMISSION"] = "1"
+    if rng.random() < 0.2:
+        env |= without("own_window")
+    if rng.random() < 0.5:
+        env["SGLANG_SWA_EVICTION_INTERVAL"] = str(rng.choice((1, 4, 8, 32)))
+
+
+def _sampling(rng: random.Random, penalties: bool) -> dict[str, Any]:
+    if rng.random() < 0.08:
+        return {"temperature": 0, "max_new_tokens": 60, "ignore_eos": False, "json_schema": json.dumps(SCHEMA)}
+    tokens = rng.choice((1, 2, 5, rng.randrange(1, 40), rng.randrange(40, 120)))
+    found: dict[str, Any] = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": rng.random() < 0.25}
+    if not found["ignore_eos"] and rng.random() < 0.6:
+        found["logit_bias"] = NO_END
+    if penalties and rng.random() < 0.2:
+        found |= rng.choice(({"frequency_penalty": 0.7}, {"repetition_penalty": 1.3}))
+    if rng.random() < 0.1:
+        found["stop_token_ids"] = [rng.randrange(300, 1000) for _ in range(40)]
+    return found
+
+
+def difference(made: Case, place: int, found: Output, reference: Output) -> str | None:
+    """How an answer differs from the plain engine's, or None."""
+    ours, theirs = found.token_ids, reference.token_ids
+    if found.meta_info["finish_reason"]["type"] == "abort" and "abort_at" in made.requests[place]:
+        shared = min(len(ours), len(theirs))
+        if ours[:shared] == theirs[:shared] or "json_schema" in made.sampling[place]:
+            return None
+    elif ours == theirs and found.text == reference.text:
+        return None
+    return f"request {place}, {len(made.prompts[place])} tokens: {found.meta_info['finish_reason']}, {ours} for {theirs}"
+
+
+def run(number: int, nursery: Nursery, folder: Path) -> bool:
+    """Whether a case is right; prints what is to be said of it."""
+    made, began = case(number), time.monotonic()
+    (reference,) = nursery.run(CHECKPOINTS / made.model, [made.group(at_once=True)], time_limit=200.0, **ROOM, **ALWAYS)
+    try:
+        (found,) = nursery.run(CHECKPOINTS / made.model, [made.group()], made.env, 200.0, **made.engine, **ALWAYS)
+    except EngineFailed as error:
+        refused = [line for line in str(error).splitlines() if "PoolTooSmallError: " in line or "PreflightError: " in line]
+        if refused:
+            print(f"{number} is refused: {refused[-1].partition('Error: ')[2]}", flush=True)
+            return True
+        (folder / f"{number}.txt").write_text(str(error))
+        print(f"{number} ENDED {made.model} {made.engine} {made.env}\n{str(error)[-2000:]}", flush=True)
+        return False
+    wrong = [text for place, pair in enumerate(zip(found, reference, strict=True)) if (text := difference(made, place, *pair))]
+    if wrong:
+        (folder / f"{number}.txt").write_text(found[0].log)
+        print(f"{number} DIFFERS {made.model} {made.engine} {made.env}", *wrong, sep="\n  ", flush=True)
+    else:
+        retracted = sum(output.meta_info.get("num_retractions") or 0 for output in found)
+        print(f"{number} is right: {made.model}, {retracted} retractions, {time.monotonic() - began:.0f} s", flush=True)
+    return not wrong
+
+
+def main(words: list[str]) -> int:
+    """Exit status."""
+    if len(words) != 2 or not all(word.isdecimal() for word in words):
+        print(__doc__, file=sys.stderr)
+        return 2
+    folder = Path(tempfile.mkdtemp(prefix="random-loads-"))
+    nursery = Nursery(folder)
+    try:
+        wrong = [number for number in range(int(words[0]), int(words[1])) if not run(number, nursery, folder)]
+    finally:
+        nursery.close()
+    print(f"wrong: {', '.join(map(str, wrong)) or 'none'}; logs are in {folder}")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
