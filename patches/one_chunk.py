@@ -1,4 +1,4 @@
-"""A prompt that is cut into chunks is the last of its batch: stock answers a second one from its first chunk."""
+"""A prompt that is cut into chunks is the last of its batch: of two, stock answers one from its first chunk."""
 
 from typing import Any
 

@@ -6,7 +6,7 @@ from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch, decline
 
 
-def install(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
+def add_gates(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4TextModel.__init__``."""
     import torch
     from triton import knobs
@@ -26,10 +26,10 @@ def install(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
 
 PATCH = Patch(
     switch="SGLANG_GEMMA4_NORMS",
-    why="A verify step of E2B or E4B at batch 1 takes twice what its bytes take: some 12 short launches in each of 35 or 42 layers.",
-    evidence="srt/models/gemma4_causal.py:815-834 · two launches a layer less; E4B's step on an H200 takes 4.7 ms, its bytes 2.2",
+    why="A gate of 256 outputs, the norm before it and the product behind it are three launches in each of 35 or 42 layers.",
+    evidence="srt/models/gemma4_causal.py:815-834 · two launches a layer less · not measured",
     remove_when="SGLang fuses norm, gate and per-layer embedding.",
     uses=(uses.layer_embeddings, uses.kernels),
     unmeasured="E4B's and E2B's step with and without (tests/gpu/curve_stages.py, steps-e4b)",
-    hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", install, "b7e9b394300f"),),
+    hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", add_gates, "b7e9b394300f"),),
 )

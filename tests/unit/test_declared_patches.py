@@ -139,9 +139,11 @@ def test_patches_left_out_by_name_are_not_in_place(half: int, in_child: InChild)
             assert placed[patch.name] == [patch.name not in out] * len(patch.hooks), patch.name
 
 
-def test_a_patch_that_is_left_out_must_exist(in_child: InChild) -> None:
+def end_of_a_start(in_child: InChild, variable: str, value: str) -> Any:
+    """What a start with this in the environment ends with."""
+
     def child() -> Any:
-        os.environ[switches.WITHOUT] = "triple_norm, tripel_norm"
+        os.environ[variable] = value
         from sglang_gemma4.plugin import register
 
         try:
@@ -150,7 +152,12 @@ def test_a_patch_that_is_left_out_must_exist(in_child: InChild) -> None:
             return str(exit_)
         return "no exit"
 
-    assert in_child(child) == "sglang-gemma4: SGLANG_GEMMA4_WITHOUT: tripel_norm is no patch; `sglang-gemma4 patches` lists them"
+    return in_child(child)
+
+
+def test_a_patch_that_is_left_out_must_exist(in_child: InChild) -> None:
+    said = "sglang-gemma4: SGLANG_GEMMA4_WITHOUT: tripel_norm is no patch; `sglang-gemma4 patches` lists them"
+    assert end_of_a_start(in_child, switches.WITHOUT, "triple_norm, tripel_norm") == said
 
 
 def test_what_is_not_measured_is_off_unless_it_is_named(in_child: InChild) -> None:
@@ -164,18 +171,8 @@ def test_what_is_not_measured_is_off_unless_it_is_named(in_child: InChild) -> No
             assert patching.why_off(patch, ALL_ON | {patch.switch: "0"}) == f"{patch.switch}=0"
             assert patching.why_off(patch, ALL_ON | {switches.WITHOUT: patch.name}) == switches.WITHOUT
 
-    def child() -> Any:
-        os.environ[switches.WITH] = "triple_norm"
-        from sglang_gemma4.plugin import register
-
-        try:
-            register()
-        except SystemExit as exit_:
-            return str(exit_)
-        return "no exit"
-
     said = "sglang-gemma4: SGLANG_GEMMA4_WITH: triple_norm is no patch that is off until measured; `sglang-gemma4 patches` lists them"
-    assert in_child(child) == said
+    assert end_of_a_start(in_child, switches.WITH, "triple_norm") == said
 
 
 def test_master_switch_leaves_stock(in_child: InChild) -> None:
