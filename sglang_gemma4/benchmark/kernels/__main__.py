@@ -9,10 +9,13 @@ way with its bootstrap interval.
 """
 
 import argparse
+import multiprocessing
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -38,12 +41,21 @@ def parser() -> argparse.ArgumentParser:
         of_case.add_argument(
             "--tune", nargs="?", type=float, const=float("inf"), metavar="S", help="try other tiles of ours, S seconds a row"
         )
+        of_case.add_argument("--compilers", type=int, default=0, metavar="N", help="with --tune: first compile all tiles in N processes")
         of_case.add_argument("--rounds", type=int, default=9, metavar="N", help="counted replays of each way (default 9)")
         of_case.add_argument("--bandwidth", type=float, default=4295.0, metavar="GB/S", help="of the memory (default: an H200's, measured)")
         of_case.add_argument("--teraflops", type=float, default=793.7, metavar="T", help="of the card (default: an H200's, measured)")
         of_case.add_argument("--raw", type=Path, metavar="FILE", help="append each way's times as a line of JSON")
         of_case.add_argument("--dry-run", action="store_true", default=argparse.SUPPRESS, help="of this case")
     return form
+
+
+def compile_share(name: str, axes: dict[str, Sequence[Any]], part: int, parts: int) -> int:
+    """What one of the processes of ``--compilers`` does."""
+    from sglang_gemma4.benchmark.kernels.cases import CASES
+    from sglang_gemma4.benchmark.kernels.harness import Place, compile_tiles
+
+    return compile_tiles(CASES[name], axes, part, parts, Place())
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -77,6 +89,10 @@ def main(words: Sequence[str] | None = None) -> int:
     if not on_card:
         form.error(f"{asked.case} is measured on a CUDA card, and there is none here; --dry-run tries it without one")
     axes = {axis: getattr(asked, axis) for axis in chosen[0].axes}
+    if asked.tune is not None and asked.compilers > 0:
+        with ProcessPoolExecutor(asked.compilers, multiprocessing.get_context("spawn")) as pool:
+            shares = [pool.submit(compile_share, asked.case, axes, number, asked.compilers) for number in range(asked.compilers)]
+            print(f"<!-- {sum(share.result() for share in shares)} tiles compiled -->", flush=True)
     options = Options(asked.rounds, asked.bandwidth, asked.teraflops, asked.ways, asked.tune, asked.raw)
     run(chosen[0], axes, options, Place())
     return 0

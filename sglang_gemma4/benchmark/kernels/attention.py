@@ -1,4 +1,4 @@
-"""Cases of attention: a decode or verify step, and a prefill; 26B-A4B's layers."""
+"""Cases of attention: a decode or verify step, and a prefill; layers of 26B-A4B, E4B and E2B."""
 
 import itertools
 import math
@@ -11,16 +11,23 @@ from typing import Any
 import torch
 
 from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
-from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates, lazily, short
+from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates, dependently, lazily, short
 from sglang_gemma4.benchmark.kernels.timer import Call
 from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
 from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
 from sglang_gemma4.kernels.attention.tiles import KeyTile, PromptTile
 
 KINDS = {"sliding": Kind(16, 8, 256, 1023), "full": Kind(16, 2, 512, -1)}
+"""26B-A4B's."""
+STEP_KINDS = KINDS | {
+    "E4B sliding": Kind(8, 2, 256, 511),
+    "E4B full": Kind(8, 2, 512, -1),
+    "E2B sliding": Kind(8, 1, 256, 511),
+    "E2B full": Kind(8, 1, 512, -1),
+}
 KEY_TILES = {
-    256: ((64, 4, 3), (32, 4, 3), (64, 8, 3), (32, 8, 3, 64), (64, 8, 3, 64)),
-    512: ((32, 4, 3), (16, 4, 3), (32, 8, 3), (32, 8, 3, 64), (16, 8, 4, 64)),
+    256: ((64, 4, 3), (32, 4, 3), (32, 4, 4), (32, 4, 5), (16, 4, 4), (64, 8, 3), (32, 8, 3, 64), (64, 8, 3, 64)),
+    512: ((32, 4, 3), (16, 4, 3), (16, 4, 4), (32, 8, 3), (32, 8, 3, 64), (16, 8, 4, 64)),
 }
 """By head dimension; the first are in use (runs/2026-11-22-kernel-times, runs/2026-11-23-attention-tiles)."""
 PROMPT_TILES = {
@@ -99,16 +106,16 @@ def moved_by(kind: Kind, keys: int) -> float:
 
 def step(place: Place, layer: str, queries: int, requests: int, keys: int) -> Row | None:
     """``requests`` requests with ``keys`` cached keys; a decode step's own key is among them."""
-    kind = KINDS[layer]
+    kind = STEP_KINDS[layer]
     moved = moved_by(kind, requests * keys)
     if (kind.window >= 0 and keys > kind.window + 1) or moved > MOST_BYTES:
         return None
     made = Step(place, kind, queries, [keys] * requests)
     tiles = {
-        f"ours, {short(tile)} x {parts}": partial(made.ours, tile=KeyTile(*tile), parts=parts)
-        for tile, parts in itertools.product(KEY_TILES[kind.dim], (1, 2, 4, 8, 16, 32))
+        f"ours, {short(tile)} x {parts}": dependently(partial(made.ours, tile=KeyTile(*tile), parts=parts))
+        for tile, parts in itertools.product(KEY_TILES[kind.dim], (1, 2, 3, 4, 6, 8, 16, 32))
     }
-    return Row({"SGLang": made.stock, "ours": made.ours}, moved, tiles=tiles)
+    return Row({"SGLang": made.stock, "ours, each alone": made.ours, "ours": dependently(made.ours)}, moved, tiles=tiles)
 
 
 def mixed_lengths(requests: int, longest: int) -> list[int]:
@@ -170,9 +177,9 @@ CASES = (
     Case(
         "attention",
         "a decode (queries 1) or verify step: SGLang's decode or extend kernel, ours; floor: the keys and values read once",
-        {"layer": tuple(KINDS), "queries": (1, 4), "requests": (1, 8, 32, 80), "keys": (512, 1024, 8192, 65536)},
+        {"layer": tuple(STEP_KINDS), "queries": (1, 4), "requests": (1, 8, 32, 80), "keys": (512, 1024, 8192, 65536)},
         step,
-        {"layer": tuple(KINDS), "queries": (1, 4), "requests": (2,), "keys": (5,)},
+        {"layer": tuple(STEP_KINDS), "queries": (1, 4), "requests": (2,), "keys": (5,)},
     ),
     Case(
         "attention-mixed",

@@ -4,6 +4,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, field, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -191,6 +192,23 @@ def tuned(
             taken[name] = min(quick)
     best = sorted(taken, key=lambda name: taken[name])[:SHOWN]
     return timed({name: tiles[name] for name in best}, place, graph, options.rounds)
+
+
+def compile_tiles(case: Case, chosen: Mapping[str, Sequence[Any]], part: int, parts: int, place: Place) -> int:
+    """Call one of ``parts`` shares of all candidates once, so that Triton's cache has them; how many were called.
+
+    Several processes do so side by side. One that is refused here is refused again where it is timed, and named there.
+    """
+    called = numbered = 0
+    for _, row in case.rows(place, chosen):
+        for call in row.tiles.values():
+            numbered += 1
+            if numbered % parts != part:
+                continue
+            called += 1
+            with suppress(Exception):
+                call()
+    return called
 
 
 def dry_run(case: Case, interpreted: bool, say: Callable[[str], None] = print) -> bool:

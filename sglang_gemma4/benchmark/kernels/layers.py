@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates
+from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates, dependently
 from sglang_gemma4.benchmark.kernels.timer import Call
 from sglang_gemma4.kernels.dense.embedding_gate import embedding_gate
 from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear
@@ -34,13 +34,27 @@ PRODUCTS: dict[str, tuple[int, int, bool]] = {
     "E2B gate and up": (6144, 1536, True),
     "E2B down": (1536, 6144, False),
     "E2B per-layer gate": (256, 1536, False),
+    "E2B per-layer projection": (1536, 256, False),
+    "E2B gate and up, wide": (12288, 1536, True),
+    "E2B down, wide": (1536, 12288, False),
+    "E4B qkv, sliding": (3072, 2560, False),
+    "E4B q, sliding": (2048, 2560, False),
+    "E4B o, sliding": (2560, 2048, False),
+    "E4B gate and up": (10240, 2560, True),
+    "E4B down": (2560, 10240, False),
+    "E4B per-layer gate": (256, 2560, False),
+    "E4B per-layer projection": (2560, 256, False),
+    "31B gate and up": (21504, 5376, True),
+    "31B down": (5376, 21504, False),
 }
-"""Outputs, width, gated."""
+"""Outputs, width, gated. A layer of E2B that shares KV has a wide FFN."""
 LINEAR_TILES = (
-    (64, 128, 4, 3), (64, 128, 4, 4), (64, 64, 4, 6), (64, 256, 4, 3), (128, 64, 4, 4), (128, 64, 8, 4),
-    (32, 128, 4, 4), (32, 256, 4, 3), (32, 128, 2, 4), (16, 256, 4, 4), (16, 512, 4, 3),
+    (64, 128, 4, 3), (64, 128, 4, 4), (64, 64, 4, 4), (64, 64, 4, 6), (64, 256, 4, 3), (128, 64, 4, 4), (128, 64, 8, 4), (128, 128, 8, 3),
+    (32, 128, 4, 4), (32, 256, 4, 3), (32, 128, 2, 4), (32, 64, 4, 8), (16, 128, 4, 4), (16, 256, 4, 4), (16, 512, 4, 3),
 )  # fmt: skip
 """Outputs, depth, warps, stages."""
+PROGRAMS = range(48, 800)
+"""Of a launch: fewer leave SMs of the largest cards idle, more are parts too short to be worth adding up."""
 ROW_TILES = (
     (1, 1024, 4, 1), (1, 512, 2, 1), (1, 256, 1, 1), (4, 1024, 4, 2), (4, 512, 2, 1), (8, 1024, 4, 3),
     (16, 1024, 4, 2), (1, 256, 2, 1), (4, 256, 1, 1), (4, 4096, 8, 2), (4, 1024, 4, 1), (1, 1024, 2, 1),
@@ -71,10 +85,13 @@ def linear(place: Place, product: str, rows: int) -> Row:
     tiles = [
         Tile(each, depth, parts, warps, stages)
         for each, depth, warps, stages in LINEAR_TILES
-        for parts in (1, 2, 3, 4, 6, 8, 12)
+        for parts in (1, 2, 3, 4, 5, 6, 8, 10, 12)
         if width // depth >= 2 * parts and width % depth == 0 and not (gated and each * depth > 8192)
+        if place.tiny or -(-outputs // each) * parts in PROGRAMS
     ]
-    return Row({"cuBLAS": cublas, "ours": ours}, 2.0 * weight.numel(), tiles=candidates(ours, tiles))
+    early = {name: dependently(call) for name, call in candidates(ours, tiles).items()}
+    ways = {"cuBLAS": cublas, "ours, each alone": ours, "ours": dependently(ours)}
+    return Row(ways, 2.0 * weight.numel(), 2.0 * rows * weight.numel(), early)
 
 
 def activation(x: torch.Tensor) -> torch.Tensor:
@@ -259,7 +276,7 @@ def _row(stock: Call, ours: Callable[..., Any], moved: float, rows: int, tiles: 
 CASES = (
     Case(
         "linear",
-        "a dense product of few rows: cuBLAS (and SGLang's activation where gated), ours; floor: the weight read once",
+        "a dense product of few rows: cuBLAS (with the activation where gated), ours alone and launched as in a step; floor: weight",
         {"product": tuple(PRODUCTS), "rows": (1, 4, 16, 32)},
         linear,
         {"product": ("26B down", "26B gate and up"), "rows": (3,)},
