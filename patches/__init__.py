@@ -55,6 +55,7 @@ ORDER = (
     "ple_gate",
     "qkv_rope",
     "kv_write",
+    "fresh_kv",
     "graph_sizes",
     "memory_reserve",
     "prefill_graph",

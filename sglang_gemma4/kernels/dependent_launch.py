@@ -41,18 +41,34 @@ def reason_against(device: torch.device) -> str | None:
 
 
 @functools.cache
-def launch_options(device: torch.device) -> dict[str, Any]:
-    """Arguments of a kernel's launch: its constant ``PDL``, and Triton's option if that is true."""
+def launch_options(device: torch.device, late: bool = False) -> dict[str, Any]:
+    """Arguments of a kernel's launch: its constant ``PDL`` (``late``: :data:`LATE`), and Triton's option if that is true."""
     if not _wanted or reason_against(device) is not None:
         return {"PDL": False}
-    return {"PDL": True, "launch_pdl": True}
+    return {"PDL": LATE.value if late else True, "launch_pdl": True}
+
+
+LATE = tl.constexpr(2)
+"""A launch's ``PDL`` in place of True: the kernel lets the next one's programs start at :func:`release_next`, not at once.
+
+For one that streams more through the L2 cache than it holds: what programs that start with it fetch ahead is gone when they need it, and
+was fetched at this kernel's expense.
+"""
 
 
 @triton.jit
 def await_inputs(PDL: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Wait until the kernel before has ended and its writes are visible, then let the next kernel's programs start."""
+    """Wait until the kernel before has ended and its writes are visible; then, but for :data:`LATE`, let the next one's programs start."""
     if PDL:
         tl.extra.cuda.gdc_wait()
+        if PDL != LATE:
+            tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def release_next(PDL: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where a :data:`LATE` kernel has asked for all that it reads: let the next kernel's programs start."""
+    if PDL == LATE:
         tl.extra.cuda.gdc_launch_dependents()
 
 

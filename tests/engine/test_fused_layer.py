@@ -1,6 +1,8 @@
 """A decoder layer in fewer launches, interpreted, in float32: the tokens, log-probabilities and verify steps of SGLang's own layer."""
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,3 +96,25 @@ def test_keys_and_values_written_where_sglang_writes_them(interpreting: Nursery,
     for ours, stock in zip(*answers, strict=True):
         assert ours.token_ids == stock.token_ids
         assert ours.logprobs == stock.logprobs, "the pool holds the same bits"
+
+
+@pytest.mark.parametrize("page", [1, 4])
+def test_layers_that_share_kv_get_a_verify_step_s_own_from_the_layer_that_computed_them(interpreting: Nursery, page: int) -> None:
+    """The pool holds the same bits: 10 layers of tiny-e2b in a verify step do not read them back."""
+    model = resolve("tiny-e2b")
+    options: dict[str, Any] = {"attention_backend": "triton", "page_size": page, **MTP}
+    options |= {"speculative_draft_model_path": f"{model}-assistant"}
+    answers, read = [], []
+    for off in ((), ("fresh_kv",)):
+        env = {"SGLANG_GEMMA4_ATTENTION": "1", "TEST_SABOTAGE": "read_back_counter:install"}
+        groups = [Group(PROMPTS, {"max_new_tokens": 6}, logprobs=True)]
+        answers.append(interpreting.run(model, groups, env=env | without("draft_argmax", *off), time_limit=400, **options)[0])
+        log = answers[-1][0].log
+        assert "fresh_kv declined" not in log
+        read.append(set(re.findall(r"VERIFY STEP: (\d+) layers read back", log)))
+    shared = json.loads(Path(model, "config.json").read_text())["text_config"]["num_kv_shared_layers"]
+    assert read == [{"0"}, {str(shared)}]
+    for ours, stock in zip(*answers, strict=True):
+        assert ours.token_ids == stock.token_ids
+        assert ours.logprobs == stock.logprobs
+        assert ours.meta_info["spec_verify_ct"] == stock.meta_info["spec_verify_ct"] < len(ours.token_ids)

@@ -14,7 +14,7 @@ import triton.language as tl
 from sglang_gemma4.kernels.card import multiprocessors, reason_against_card
 from sglang_gemma4.kernels.dense import four_bit_linear
 from sglang_gemma4.kernels.dense.parts import Tile, gelu_tanh, parts_summed
-from sglang_gemma4.kernels.dependent_launch import LINE, await_inputs, launch_options, prefetch
+from sglang_gemma4.kernels.dependent_launch import LINE, await_inputs, launch_options, prefetch, release_next
 from sglang_gemma4.kernels.matrices import DTYPES
 from sglang_gemma4.kernels.weights import Grouped, Scaled, Weight, as_type, dequantised, levels_of, reason_against_weight, scale_of
 
@@ -22,6 +22,8 @@ MOST_ROWS = 64
 MOST_PARTS = 16
 ACROSS_ROWS = 32
 """Most rows at which a tile lies across: beyond, Hopper's matrix instructions would read the converted weight from shared memory."""
+MOST_BYTES_EARLY = 12e6
+"""Of a weight, up to which the next kernel's programs start with this one's; beyond, when they have read it."""
 
 
 def tile_for(outputs: int, width: int, sms: int, gated: bool = False) -> Tile:
@@ -171,6 +173,7 @@ def _few_row_linear_kernel(  # type: ignore[no-untyped-def]
                 up_total = tl.dot(states, ups, up_total, input_precision=PRECISION)
             else:
                 up_total = tl.dot(ups, states, up_total, input_precision=PRECISION)
+    release_next(PDL)
     place = inner.to(tl.int64) * outputs + outer
     real = real_row & real_output
     last = PARTS == 1
@@ -266,6 +269,7 @@ def few_row_linear(x: torch.Tensor, weight: Weight, done: torch.Tensor, *, gated
         WIDTH=width, ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tile.outputs, DEPTH=tile.depth, PARTS=tile.parts, GATED=gated,
         ACROSS=tile.across, BLOCK=in_block,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
-        AHEAD=min(tile.stages * tile.depth, triton.cdiv(width, tile.parts)), LINE=LINE // levels.element_size(), **launch_options(x.device),
+        AHEAD=min(tile.stages * tile.depth, triton.cdiv(width, tile.parts)), LINE=LINE // levels.element_size(),
+        **launch_options(x.device, levels.nbytes > MOST_BYTES_EARLY if tile.late is None else tile.late),
     )  # fmt: skip
     return out

@@ -10,7 +10,8 @@ import triton.language as tl
 class Tile:
     """How a program works: output columns, width at a time, parts of the width, warps, and steps loaded ahead.
 
-    ``across``: warps share the outputs, not the rows, so each weight is converted once, by one warp.
+    ``across``: warps share the outputs, not the rows, so each weight is converted once, by one warp. ``late``: the next kernel's programs
+    start when this one's have read the weight (``dependent_launch.LATE``); None: by the weight's bytes.
     """
 
     outputs: int
@@ -19,6 +20,7 @@ class Tile:
     warps: int = 4
     stages: int = 4
     across: bool = False
+    late: bool | None = None
 
 
 @triton.jit

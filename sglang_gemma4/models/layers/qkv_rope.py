@@ -7,7 +7,7 @@ from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
 from sglang.srt.layers.rotary_embedding.rope_variant import Gemma4RotaryEmbedding
 
 from sglang_gemma4.kernels.norms import qkv_norm_rope
-from sglang_gemma4.models.layers import shared_query
+from sglang_gemma4.models.layers import fresh_kv, shared_query
 from sglang_gemma4.models.layers.decoder_layer import norm_problem, tensor_problem
 from sglang_gemma4.models.layers.kv_write import Destination, QuantisedDestination
 
@@ -60,6 +60,10 @@ def forward(
         attention.num_heads, 0 if shared else attention.num_kv_heads, attention.q_norm.eps, *(where[:3] if where else ()), **scales,
     )  # fmt: skip
     del qkv  # a prefill's is large, and attention needs memory of its own
-    keys, values = (None, None) if shared else (k, v)
+    if shared:
+        keys, values = fresh_kv.taken(attention, q.shape[0], forward_batch)
+    else:
+        keys, values = k, v
+        fresh_kv.keep(attention, k, v, forward_batch)
     output = attention.attn(q, keys, values, forward_batch=forward_batch, save_kv_cache=not shared and where is None)
     return attention.o_proj(output.flatten(-2, -1) if output.dim() == 3 else output)[0]
