@@ -15,7 +15,6 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -50,14 +49,6 @@ def parser() -> argparse.ArgumentParser:
     return form
 
 
-def compile_share(name: str, axes: dict[str, Sequence[Any]], part: int, parts: int) -> int:
-    """What one of the processes of ``--compilers`` does."""
-    from sglang_gemma4.benchmark.kernels.cases import CASES
-    from sglang_gemma4.benchmark.kernels.harness import Place, compile_tiles
-
-    return compile_tiles(CASES[name], axes, part, parts, Place())
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Exit status: 0; 1 where a dry run could not compute what it should; 2 without a card or a case."""
     given = sys.argv[1:] if words is None else list(words)
@@ -67,7 +58,7 @@ def main(words: Sequence[str] | None = None) -> int:
     form = parser()
     asked = form.parse_args(given)
     from sglang_gemma4.benchmark.kernels.cases import CASES
-    from sglang_gemma4.benchmark.kernels.harness import Options, Place, dry_run, run
+    from sglang_gemma4.benchmark.kernels.harness import Options, Place, compile_share, dry_run, run
 
     chosen = [CASES[asked.case]] if asked.case else list(CASES.values())
     if asked.list:

@@ -22,7 +22,7 @@ MOST_ROWS = 64
 MOST_PARTS = 16
 ACROSS_ROWS = 32
 """Most rows at which a tile lies across: beyond, Hopper's matrix instructions would read the converted weight from shared memory."""
-MOST_BYTES_EARLY = 12e6
+MOST_BYTES_EARLY = 50e6
 """Of a weight, up to which the next kernel's programs start with this one's; beyond, when they have read it."""
 
 
