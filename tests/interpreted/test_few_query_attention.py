@@ -119,14 +119,32 @@ def test_soft_cap_and_large_scores() -> None:
 def test_parts_follow_the_card() -> None:
     assert op.parts_for(1, 8, 132) == (32, op.MOST_PARTS)
     assert op.parts_for(32, 8, 132) == (1, 8)
-    assert op.parts_for(80, 2, 132) == (2, 8)
+    assert op.parts_for(80, 2, 132) == (3, 8)
     assert op.parts_for(4096, 8, 132) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("requests", "kv_heads", "window", "wanted"),
+    [
+        (80, 2, 511, 1),
+        (48, 2, 511, 2),
+        (32, 2, 511, 4),
+        (80, 1, 511, 3),
+        (80, 8, 1023, 2),
+        (32, 8, 1023, 1),
+        (8, 8, 1023, 4),
+        (1, 8, 1023, 16),
+    ],
+)
+def test_the_parts_that_were_the_fastest_of_sliding_layers(requests: int, kv_heads: int, window: int, wanted: int) -> None:
+    """On an H200, of those that divide the card: E4B's, E2B's and 26B-A4B's layers, ``runs/2026-11-26-attention-parts``."""
+    assert op.parts_for(requests, kv_heads, 132, window)[0] == wanted
 
 
 @pytest.mark.parametrize(("requests", "wanted"), [(32, 1), (33, 1), (40, 2), (48, 2), (64, 1), (80, 2), (128, 1), (256, 1)])
 def test_requests_are_cut_in_two_where_the_last_programs_would_leave_the_card_idle(requests: int, wanted: int) -> None:
     """With 8 KV heads on 132 SMs, two programs each: 48 requests are 1.45 times the card, and would take as long as twice."""
-    assert op.parts_for(requests, 8, 132)[0] == wanted
+    assert op.parts_for(requests, 8, 132, 1023)[0] == wanted
 
 
 def test_a_long_request_beside_a_short_one_is_cut() -> None:
@@ -218,7 +236,7 @@ def test_the_longest_of_a_mixed_step() -> None:
     assert (parts[0], keys[0], parts[1:], keys[1:]) == (12, 472, [2] * 61, [454] * 61)
 
 
-@pytest.mark.parametrize(("window", "new"), [(-1, True), (150, False)])
+@pytest.mark.parametrize(("window", "new"), [(-1, True), (1000, False)])
 @pytest.mark.parametrize("lengths", [MIXED, [0, 0, 0], [0, 700, 0, 1, 64]], ids=["62 requests", "none", "few"])
 def test_balanced_parts(lengths: list[int], window: int, new: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """On 66 SMs, with NaN in every slot and part that nobody wrote."""
@@ -238,7 +256,9 @@ def test_balanced_parts(lengths: list[int], window: int, new: bool, monkeypatch:
     _expected, part_out, part_lse = made
     written = (~part_lse.isnan()).all(dim=-1)  # [requests, KV heads, parts]
     assert torch.equal(written, (~part_out.isnan()).all(dim=-1).all(dim=-1))
-    wanted, most = op.parts_for(len(lengths), 2, 66)
+    wanted, most = op.parts_for(len(lengths), 2, 66, window)
+    if window >= 0 and lengths != MIXED:
+        most = wanted
     assert (wanted < op.FINELY_CUT) == (lengths == MIXED), "few requests are cut finely already"
     assert written.sum(dim=-1).T.tolist() == [plan(lengths, wanted, most, balanced=lengths == MIXED)] * 2
     assert plan(MIXED, 1, 8, balanced=True) == [8, *[1] * 61] != plan(MIXED, 1, 8, balanced=False)

@@ -206,6 +206,8 @@ def few_and_grouped(w13: Weight, w2: Weight) -> tuple[torch.Tensor, torch.Tensor
     ("shared", "rows", "dim", "dtype", "tile"),
     [
         (227 * KIB, 16, 512, torch.bfloat16, KeyTile(32, 4, 3)),
+        (227 * KIB, 32, 256, torch.bfloat16, KeyTile(32, 4, 5)),
+        (163 * KIB, 32, 256, torch.bfloat16, KeyTile(64, 4, 3)),
         (227 * KIB, 128, 256, torch.bfloat16, KeyTile(64, 4, 3)),
         (227 * KIB, 128, 512, torch.bfloat16, KeyTile(16, 4, 3)),
         (227 * KIB, 64, 512, torch.float32, KeyTile(16, 4, 3)),

@@ -4,21 +4,23 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from sglang.srt.layers.activation import GeluAndMul
 from sglang.srt.layers.linear import ReplicatedLinear
 
 from sglang_gemma4.benchmark.kernels import chain
-from sglang_gemma4.models.layers.few_row_linear import FewRowLinear, install
+from sglang_gemma4.models.layers.few_row_linear import LARGE_FFN, FewRowLinear, install
 from sglang_gemma4.patches import few_row_linear as patch
 
 
-def decoder_layer(experts: bool) -> torch.nn.Module:
+def decoder_layer(experts: bool, inner: int = 576) -> torch.nn.Module:
     """As much of a ``Gemma4DecoderLayer`` as the choice looks at."""
     layer, ffn = torch.nn.Module(), torch.nn.Module()
     layer.enable_moe_block = experts
-    ffn.gate_up_proj = ReplicatedLinear(64, 576, bias=False)
-    ffn.down_proj = ReplicatedLinear(288, 576, bias=False)
+    ffn.gate_up_proj = ReplicatedLinear(1024, 2 * inner, bias=False)
+    ffn.down_proj = ReplicatedLinear(inner, 1024, bias=False)
+    ffn.act_fn = GeluAndMul()
     layer.mlp = ffn
-    layer.o_proj = ReplicatedLinear(64, 576, bias=False)
+    layer.o_proj = ReplicatedLinear(1024, 576, bias=False)
     return layer
 
 
@@ -42,6 +44,13 @@ def test_a_dense_ffn_beside_experts_has_limits_of_its_own(overlap: bool) -> None
         assert taken == [True, False]
 
 
+@pytest.mark.parametrize(("inner", "rows"), [(LARGE_FFN // 2, 32), (LARGE_FFN // 2 - 64, 16)])
+def test_the_first_product_of_a_large_ffn_takes_more_rows(inner: int, rows: int) -> None:
+    model = decoder_layer(experts=False, inner=inner)
+    install(model)
+    assert (model.mlp.gate_up_proj.quant_method.most_rows, model.mlp.down_proj.quant_method.most_rows) == (rows, 16)
+
+
 def test_the_benchmark_of_whole_layers_has_these_limits() -> None:
     model = decoder_layer(experts=True)
     install(model, overlap=True)
@@ -54,8 +63,8 @@ def test_the_benchmark_of_whole_layers_has_these_limits() -> None:
     ("outputs", "rows", "ours"), [(128, 32, True), (128, 33, False), (576, 16, True), (576, 17, False), (128, 0, False)]
 )
 def test_a_narrow_product_takes_more_rows(outputs: int, rows: int, ours: bool) -> None:
-    layer = ReplicatedLinear(64, outputs, bias=False)
-    assert FewRowLinear(layer).takes(torch.zeros(rows, 64), layer.weight) is ours
+    for layer in (ReplicatedLinear(1024, outputs, bias=False), ReplicatedLinear(outputs, 1024, bias=False)):
+        assert FewRowLinear(layer).takes(torch.zeros(rows, layer.input_size), layer.weight) is ours
 
 
 def test_counters_come_back_with_the_weights() -> None:

@@ -13,7 +13,7 @@ from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, dependentl
 from sglang_gemma4.benchmark.kernels.layers import EPS, activation
 from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
 from sglang_gemma4.kernels.card import multiprocessors
-from sglang_gemma4.kernels.dense.few_row_linear import MOST_ROWS, counters, few_row_linear, tile_for
+from sglang_gemma4.kernels.dense.few_row_linear import MOST_ROWS, counters, few_row_linear, measured_tile
 from sglang_gemma4.kernels.dense.gated_embedding import gated_embedding
 from sglang_gemma4.kernels.dense.parts import Tile
 from sglang_gemma4.kernels.norms.layer_tail import tail
@@ -48,7 +48,7 @@ TINY = Sizes(64, 128, 4, 2, 16, 32)
 PRODUCTS = ("qkv", "o", "gate_up", "down", "gate", "projection")
 Tiles = dict[str, Tile | None]
 """Of the products that are ours; None: its own choice. The others are torch's."""
-TRIED = {
+TRIED: dict[str, dict[str, tuple[Tile, ...]]] = {
     "E4B": {
         "qkv": (Tile(64, 128, 5), Tile(64, 64, 4), Tile(64, 128, 3)),
         "o": (Tile(64, 128, 6, stages=3), Tile(64, 256, 4, stages=3), Tile(64, 128, 4)),
@@ -138,7 +138,7 @@ def row(place: Place, model: str, requests: int) -> Row:
         sms, shapes = multiprocessors(chain.start.device, elsewhere=8), {name: chain.weights[0][name].shape for name in names}
         gated = {name: name == "gate_up" for name in names}
         return {
-            name: replace(tile_for(outputs // (1 + gated[name]), width, sms, gated[name]), late=late)
+            name: replace(measured_tile(outputs // (1 + gated[name]), width, sms, gated[name]), late=late)
             for name, (outputs, width) in shapes.items()
         }
 
@@ -146,7 +146,7 @@ def row(place: Place, model: str, requests: int) -> Row:
     ways |= {"ours, next at once": way(begun(late=False)), "ours, next when read": way(begun(late=True))}
     ways |= {f"ours, {name} torch's": way({each: None for each in names if each != name}) for name in names}
     ways["ours"] = way(ours)
-    tried = {} if place.tiny else TRIED[model]
+    tried: dict[str, tuple[Tile, ...]] = {} if place.tiny else TRIED[model]
     tiles = {f"ours, {name} {short(tile)}": way(ours | {name: tile}) for name, each in tried.items() for tile in each}
     return Row(ways, chain.bytes * LAYERS, tiles=tiles, parts=LAYERS)
 

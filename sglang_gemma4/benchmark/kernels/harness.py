@@ -138,7 +138,7 @@ def _measure(case: Case, named: dict[str, Any], options: Options, place: Place, 
     floor = first.floor(options.bandwidth, options.teraflops) / first.parts
     measured = timed(calls, place, case.graph, options.rounds, first.parts)
     if options.tune is not None and tiles:
-        measured |= tuned(tiles, list(first.ways.values())[-1], place, case.graph, options, say)
+        measured |= tuned(tiles, list(first.ways.values())[-1], place, case.graph, options, say, first.parts)
     baseline = next((taken for taken in measured.values() if not isinstance(taken, str)), [])
     outputs: list[Any] = []
     for name, taken in measured.items():
@@ -175,7 +175,7 @@ def timed(calls: Mapping[str, Sequence[Call]], place: Place, graph: bool, rounds
 
 
 def tuned(
-    tiles: Mapping[str, Sequence[Call]], ours: Call, place: Place, graph: bool, options: Options, say: Callable[[str], None]
+    tiles: Mapping[str, Sequence[Call]], ours: Call, place: Place, graph: bool, options: Options, say: Callable[[str], None], parts: int = 1
 ) -> dict[str, list[float] | str]:
     """The fastest candidates, timed once more; those that were refused, are wrong or were not reached are named."""
     deadline, taken = time.monotonic() + (options.tune or 0.0), dict[str, float]()
@@ -191,7 +191,7 @@ def tuned(
         elif not isinstance(quick, str):
             taken[name] = min(quick)
     best = sorted(taken, key=lambda name: taken[name])[:SHOWN]
-    return timed({name: tiles[name] for name in best}, place, graph, options.rounds)
+    return timed({name: tiles[name] for name in best}, place, graph, options.rounds, parts)
 
 
 def compile_tiles(case: Case, chosen: Mapping[str, Sequence[Any]], part: int, parts: int, place: Place) -> int:

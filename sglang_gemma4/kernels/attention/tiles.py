@@ -7,6 +7,8 @@ import torch
 
 from sglang_gemma4.kernels.card import HOPPER, Card
 
+FEW_ROWS = 32
+"""Of a tile that has more blocks of keys on their way, on a card with Hopper's shared memory."""
 SMALL = 1024
 """Bytes of shared memory for slots, maxima and sums, beside a tile's blocks."""
 
@@ -55,9 +57,12 @@ def needed(rows: int, keys: int, stages: int, dims: int, dtype: torch.dtype, car
 @functools.cache
 def key_tile(rows: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card, kept: torch.dtype | None = None) -> KeyTile | None:
     """The tile for so many rows and these head dimensions, or None where none fits the card; on an H200 the first was the fastest of 7
-    nearly everywhere (runs/2026-11-22-kernel-times)."""
+    nearly everywhere (runs/2026-11-22-kernel-times), and of few rows four blocks of 32 keys ahead were faster still
+    (runs/2026-11-26-attention-parts)."""
     # The slots that keys and values lie in are loaded a block ahead of them, so one stage is theirs.
     tiles = [KeyTile(keys, 4, 3) for keys in ((32, 16) if max(dim, v_dim) > 256 else (64, 32, 16))]
+    if max(dim, v_dim) == 256 and rows <= FEW_ROWS and dtype != torch.float32 and kept in (None, dtype) and card.shared >= HOPPER.shared:
+        return KeyTile(32, 4, 5)
     fits = (each for each in tiles if needed(rows, each.keys, each.stages - 1, dim + v_dim, dtype, card, kept) <= card.shared)
     return next(fits, None)
 

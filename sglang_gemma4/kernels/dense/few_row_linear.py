@@ -22,8 +22,19 @@ MOST_ROWS = 64
 MOST_PARTS = 16
 ACROSS_ROWS = 32
 """Most rows at which a tile lies across: beyond, Hopper's matrix instructions would read the converted weight from shared memory."""
-MOST_BYTES_EARLY = 50e6
-"""Of a weight, up to which the next kernel's programs start with this one's; beyond, when they have read it."""
+MOST_BYTES_EARLY = 52e6
+"""Of a weight, up to which the next kernel's programs start with this one's; beyond, when they have read it. 26B-A4B's layers, whose
+weights have up to 52 MB, would lose 2 to 3 % at 1 and 4 rows, E4B's gain 1 % and 31B's 3 %."""
+MEASURED = {
+    (2560, 10240, False): Tile(64, 128, 5, stages=3),
+    (3072, 2560, False): Tile(64, 64, 4),
+    (2560, 2048, False): Tile(64, 128, 4),
+    (6144, 1536, True): Tile(64, 128, 1, stages=3),
+    (21504, 5376, True): Tile(64, 128, 1),
+    (5376, 21504, False): Tile(64, 128, 3),
+}
+"""By outputs, width and whether gated: of E4B's, E2B's and 31B's products, those that in their layers were faster than :func:`tile_for`'s
+rule says, by 1 to 6 % of a layer, on an H200 (``runs/2026-11-26-dense-layers``)."""
 
 
 def tile_for(outputs: int, width: int, sms: int, gated: bool = False) -> Tile:
@@ -39,6 +50,11 @@ def tile_for(outputs: int, width: int, sms: int, gated: bool = False) -> Tile:
     depth = 128 if width % 128 == 0 and not (gated and block == 64) else 64
     parts = max(1, min(round(sms / triton.cdiv(outputs, block)), triton.cdiv(width, depth) // 4, MOST_PARTS))
     return Tile(block, depth, parts)
+
+
+def measured_tile(outputs: int, width: int, sms: int, gated: bool = False) -> Tile:
+    """Of :data:`MEASURED`, else by :func:`tile_for`."""
+    return MEASURED.get((outputs, width, gated)) or tile_for(outputs, width, sms, gated)
 
 
 def fp8_tile_for(outputs: int, width: int, rows: int, sms: int, gated: bool = False, blocks: bool = False) -> Tile:
@@ -249,7 +265,7 @@ def few_row_linear(x: torch.Tensor, weight: Weight, done: torch.Tensor, *, gated
         elif isinstance(weight, Scaled):
             tile = fp8_tile_for(outputs, width, rows, sms, gated, bool(in_block))
         else:
-            tile = tile_for(outputs, width, sms, gated)
+            tile = measured_tile(outputs, width, sms, gated)
     if in_block and in_block % tile.depth:
         raise ValueError(f"few_row_linear: steps of {tile.depth} columns do not divide blocks of {in_block} that share a scale")
     blocks = triton.cdiv(outputs, tile.outputs)

@@ -31,8 +31,11 @@ MOST_ROWS_OF_LAST_BESIDE_EXPERTS = 1
 perhaps because its programs occupy the card while experts wait."""
 MOST_ROWS_OF_NARROW, NARROW = 32, 512
 """Rows of a product with so few outputs, a router's or a per-layer gate's: 4.2 µs at 32 rows on an H200, SGLang's 6.2, which adds up parts
-in a second launch (``runs/2026-11-22-prefill-expert-times``). Also of the dense FFN's first product beside experts, which includes the
-activation: 2.4 of a layer's 395 µs at 32 rows (``runs/2026-11-23-26b-layer-chain``)."""
+in a second launch (``runs/2026-11-22-prefill-expert-times``); or with so narrow an input, a per-layer embedding's. Also of an FFN's first
+product, which includes the activation: beside experts 2.4 of a layer's 395 µs at 32 rows (``runs/2026-11-23-26b-layer-chain``), in layers
+of E2B, E4B and 31B 1.5 to 10 µs (``runs/2026-11-26-dense-layers``)."""
+LARGE_FFN = 8192
+"""Outputs of gate and up together, from which on that is so of an FFN alone; the drafts' are smaller, and were not measured."""
 MOST_ROWS_OF_FP8 = 64
 """Rows of any fp8 product: SGLang's takes two launches, the first of which rounds the rows to fp8. To be corrected by a measurement:
 ``python -m sglang_gemma4.benchmark.kernels linear-fp8``."""
@@ -72,12 +75,11 @@ class FewRows:
 
 
 class FewRowLinear(FewRows, UnquantizedLinearMethod):
-    """The ``quant_method`` of a linear layer; ``beside_experts``: "first" or "last" product of a dense FFN beside experts, or None."""
+    """The ``quant_method`` of a linear layer; ``most_rows``: of one whose place in the model decides."""
 
-    def __init__(self, layer: Any, beside_experts: str | None = None) -> None:
+    def __init__(self, layer: Any, most_rows: int | None = None) -> None:
         super().__init__()
-        most_rows = MOST_ROWS_OF_NARROW if layer.weight.shape[0] <= NARROW or beside_experts == "first" else MOST_ROWS
-        self.start(layer, MOST_ROWS_OF_LAST_BESIDE_EXPERTS if beside_experts == "last" else most_rows)
+        self.start(layer, most_rows or (MOST_ROWS_OF_NARROW if min(layer.weight.shape) <= NARROW else MOST_ROWS))
 
     def first_outputs(self, layer: Any, x: torch.Tensor, outputs: int, bias: torch.Tensor | None = None) -> torch.Tensor:
         """``x @ weight[:outputs].T + bias`` for ``x`` ``[rows, width]``."""
@@ -127,10 +129,14 @@ class FewRowFourBits(FewRows, CompressedTensorsLinearMethod):
         return torch.nn.functional.linear(x, write_out(part, layer.scheme.room), bias)
 
 
-def few_row_method(layer: Any, beside_experts: str | None = None) -> FewRows:
-    """The method for a linear layer without :func:`linear_problem`; SGLang's keeps what it knows."""
+def few_row_method(layer: Any, most_rows: int | None = None) -> FewRows:
+    """The method for a linear layer without :func:`linear_problem`; SGLang's keeps what it knows.
+
+    Args:
+        most_rows: of an unquantised layer, where its place in the model decides.
+    """
     if weight_formats.is_plain(layer):
-        return FewRowLinear(layer, beside_experts)
+        return FewRowLinear(layer, most_rows)
     four = weight_formats.is_grouped(layer)
     of_fp8 = FewRowFp8 if isinstance(layer.quant_method, Fp8LinearMethod) else FewRowCompressed
     method: FewRows = object.__new__(FewRowFourBits if four else of_fp8)
@@ -192,6 +198,16 @@ def linear_problem(layer: LinearBase) -> str | None:
     return reason_against(weight[:1], weight) or reason_against_card(layer.weight.device)
 
 
+def is_ffn(module: Any) -> bool:
+    """Whether a module is a gated FFN with the activation that our launch computes."""
+    return hasattr(module, "gate_up_proj") and type(getattr(module, "act_fn", None)) is GeluAndMul and module.act_fn.approximate == "tanh"
+
+
+def is_large(gate_up: Any) -> bool:
+    """Whether an FFN's first product is unquantised, with :data:`LARGE_FFN` outputs on this rank."""
+    return isinstance(gate_up, LinearBase) and weight_formats.is_plain(gate_up) and gate_up.weight.shape[0] >= LARGE_FFN
+
+
 def install(model: Any, overlap: bool = False) -> list[str]:
     """Replace the method of every linear layer in a ``Gemma4TextModel`` or a similar module.
 
@@ -202,8 +218,9 @@ def install(model: Any, overlap: bool = False) -> list[str]:
     Returns:
         One line for each reason why layers stay as they are.
     """
-    ffns = [layer.mlp for layer in model.modules() if overlap and getattr(layer, "enable_moe_block", False)]
-    beside_experts = {id(ffn.gate_up_proj): "first" for ffn in ffns} | {id(ffn.down_proj): "last" for ffn in ffns}
+    limits = {id(ffn.gate_up_proj): MOST_ROWS_OF_NARROW for ffn in model.modules() if is_ffn(ffn) and is_large(ffn.gate_up_proj)}
+    for ffn in [layer.mlp for layer in model.modules() if overlap and getattr(layer, "enable_moe_block", False)]:
+        limits |= {id(ffn.gate_up_proj): MOST_ROWS_OF_NARROW, id(ffn.down_proj): MOST_ROWS_OF_LAST_BESIDE_EXPERTS}
     kept: dict[str, str] = {}
     methods: dict[int, FewRows] = {}
     for name, layer in model.named_modules():
@@ -213,10 +230,9 @@ def install(model: Any, overlap: bool = False) -> list[str]:
         if problem is not None:
             kept.setdefault(problem, name)
             continue
-        methods[id(layer)] = few_row_method(layer, beside_experts.get(id(layer)))
+        methods[id(layer)] = few_row_method(layer, limits.get(id(layer)))
         layer.quant_method = methods[id(layer)]
     for layer in model.modules():
-        gate_up = getattr(layer, "gate_up_proj", None)
-        if id(gate_up) in methods and type(getattr(layer, "act_fn", None)) is GeluAndMul and layer.act_fn.approximate == "tanh":
-            GatedFeedForward(layer, methods[id(gate_up)])
+        if is_ffn(layer) and id(layer.gate_up_proj) in methods:
+            GatedFeedForward(layer, methods[id(layer.gate_up_proj)])
     return [f"{name}: {problem}" for problem, name in kept.items()]

@@ -30,8 +30,11 @@ MOST_KEYS = 2048
 PROGRAMS_PER_MULTIPROCESSOR = 2
 """Programs that fill a multiprocessor; ``MOST_PROGRAMS_PER_MULTIPROCESSOR`` bounds the memory of the parts."""
 MOST_PROGRAMS_PER_MULTIPROCESSOR = 16
-JOINING = 1.06
-"""What it costs to cut requests in two that fill the card uncut: 4 of 78 µs at 32 requests of 1,000 keys."""
+BEGINNING = 200
+"""Keys that a program reads in the time that it takes to begin and to end, with its part of the join; between two and three parts of 80
+requests with two KV heads this decides as measured at 512 to 8,192 keys (``runs/2026-11-26-attention-parts``)."""
+TYPICAL_KEYS = 2048
+"""Of a request whose layer has no window: how many it has, only the device knows."""
 
 FINELY_CUT = 4
 """Parts of every request from which on parts are not balanced: on an H200 8 requests of 50 to 6,000 keys, cut into 16 (sliding layers: 4),
@@ -104,17 +107,18 @@ def few_query_attention_reference(
 
 
 @functools.cache
-def parts_for(requests: int, kv_heads: int, multiprocessors: int) -> tuple[int, int]:
-    """Parts of a request that fill the card, and the most parts of a long one, both powers of two; its length decides, on the device.
+def parts_for(requests: int, kv_heads: int, multiprocessors: int, window: int = -1) -> tuple[int, int]:
+    """Parts of a request that end soonest, all programs of a round beginning and ending together, and the most parts of a long one.
 
-    Requests that fill the card more than once are cut in two if that leaves less of it idle at the end.
+    Its length decides between the two, on the device. ``window``: of a sliding layer, which no request is longer than.
     """
     rows = max(1, requests * kv_heads)
-    fill, room = (count * multiprocessors / rows for count in (PROGRAMS_PER_MULTIPROCESSOR, MOST_PROGRAMS_PER_MULTIPROCESSOR))
-    wanted = 2 ** round(math.log2(max(1.0, fill)))
-    if fill < 1 and room >= 2 and math.ceil(2 / fill) / 2 * JOINING < math.ceil(1 / fill):
-        wanted = 2
-    return min(MOST_PARTS, wanted), min(MOST_PARTS, max(wanted, 2 ** int(math.log2(max(1.0, room)))))
+    at_once = PROGRAMS_PER_MULTIPROCESSOR * multiprocessors
+    keys = window + 1 if window >= 0 else TYPICAL_KEYS
+    counts = range(1, max(1, min(MOST_PARTS, keys // LEAST_KEYS, max(1, MOST_PROGRAMS_PER_MULTIPROCESSOR * multiprocessors // rows))) + 1)
+    wanted = min(counts, key=lambda parts: -(-rows * parts // at_once) * (BEGINNING + keys / parts))
+    room = MOST_PROGRAMS_PER_MULTIPROCESSOR * multiprocessors / rows
+    return wanted, min(MOST_PARTS, max(wanted, 2 ** int(math.log2(max(1.0, room)))))
 
 
 def join_parts(part_out: torch.Tensor, part_lse: torch.Tensor, kv_indptr: torch.Tensor, out: torch.Tensor, wanted: int) -> torch.Tensor:
@@ -200,9 +204,11 @@ def few_query_attention(
     if requests == 0:
         return out
     group = heads // kv_heads
-    wanted, most = (parts, parts) if parts else parts_for(requests, kv_heads, multiprocessors(q.device))
+    wanted, most = (parts, parts) if parts else parts_for(requests, kv_heads, multiprocessors(q.device), window)
     if most > wanted and (_balanced and wanted < FINELY_CUT if balanced is None else balanced):
         wanted = -wanted  # by its sign, since with one more argument no recorded list of kernels would fit (start/lists)
+    elif 0 <= window < MOST_KEYS:
+        most = wanted  # programs of parts that no request has cost 8 of 192 µs
     part_out = torch.empty((requests, kv_heads, most, queries * group, v_dim), dtype=torch.float32, device=q.device)
     part_lse = torch.empty(part_out.shape[:-1], dtype=torch.float32, device=q.device)
     k_fresh, v_fresh = (q, q) if k_new is None or v_new is None else (k_new, v_new)
