@@ -25,7 +25,8 @@ PATCH = Patch(
     evidence="runs/2026-11-22-26b-kernels-steps (batch 1: no kernel runs in 0.57 of 6.72 ms) · H200, MTP steps against the package "
     "without it: 4.7 % shorter at batch 1, 1.3 % at 8; 0.7 and 0.4 % at 32 and 64, where the ranges of three repetitions overlap, "
     "runs/2026-11-23-26b-later-pieces (few_row_linear in part) · with few_row_linear and kv_write the card idles 2 % of a step at batch "
-    "1, 8.5 % without the three, runs/2026-11-22-26b-mtp-steps",
+    "1, 8.5 % without the three, runs/2026-11-22-26b-mtp-steps · large dense products let the next launch begin when they are read, "
+    "without which 31B's layers would lose 3 %, runs/2026-11-26-dense-layers",
     remove_when="Never by SGLang alone: these are the package's kernels. SGLang's own experts are launched so already.",
     uses=(uses.hopper,),
     hooks=(

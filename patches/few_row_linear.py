@@ -32,8 +32,9 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_FEW_ROW_LINEAR",
     why="At a few rows cuBLAS takes 1.6 to 2 times what reading the weights takes, with a second launch to add up what it split.",
     evidence="runs/2026-11-22-26b-kernels-steps (batch 1: 2.2 ms of products, 117 splitKreduce launches) · a layer of 26B-A4B alone on an "
-    "H200 takes 86 µs at one token, 93 with cuBLAS, about 148 for 156 at 4 (Triton 3.6), runs/2026-11-23-26b-layer-chain · not measured "
-    "in an engine with the present tiles, nor on E2B",
+    "H200 takes 86 µs at one token, 93 with cuBLAS, about 148 for 156 at 4 (Triton 3.6), runs/2026-11-23-26b-layer-chain · of "
+    "E4B 84 for 94 at 4 rows, 95 for 103 at 32, of E2B 58 for 69, of 31B 262 for 267, runs/2026-11-26-dense-layers · no engine without it "
+    "was timed since",
     remove_when="SGLang's products of 1 to 16 rows reach the bandwidth of the card.",
     uses=(uses.kernels,),
     hooks=(

@@ -23,7 +23,8 @@ PATCH = Patch(
     evidence="runs/2026-11-21-26b-stock-steps (_fwd_kernel: 16.5 of 34 ms) · srt/layers/attention/triton_backend.py:238 (gfx95 only) · "
     "the kernel alone 5 to 28 times as fast · H200, 26B-A4B, with decode_attention and prefill_attention: steps of 7.1, 19.5 and 23.9 ms "
     "at batch 1, 32 and 64, stock 12.1, 35.3 and 55.6, runs/2026-11-22-26b-kernels-steps · without it the package loses 24, 11, 28 and 41 "
-    "% of a step behind 300 tokens at batch 1, 8, 32 and 64, runs/2026-11-23-26b-pieces",
+    "% of a step behind 300 tokens at batch 1, 8, 32 and 64, runs/2026-11-23-26b-pieces · its tile and parts: "
+    "runs/2026-11-26-attention-parts",
     remove_when="SGLang's verify_splitkv takes sliding windows and runs on CUDA.",
     uses=(uses.speculation, uses.triton_decode, uses.kernels),
     hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", take_verify, "e7fa3a24cfc9"),),

@@ -189,6 +189,25 @@ def test_only_weights_are_read_and_nothing_is_written_before_the_wait(
         assert "prefetch.global" not in late
 
 
+@pytest.mark.parametrize("call", [product, gated_product])
+@pytest.mark.parametrize("late", [False, True])
+def test_behind_a_large_weight_the_next_launch_begins_when_it_is_read(
+    compiled: dict[str, str], call: Callable[[], None], late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = 256 * WIDTH * 8 * 2
+    monkeypatch.setattr(few_row_linear, "MOST_BYTES_EARLY", weight - 1 if late else weight)
+    dependent_launch.want(True)
+    call()
+    ptx = compiled["_few_row_linear_kernel"]
+    wait, begun = ptx.index("griddepcontrol.wait"), ptx.index("griddepcontrol.launch_dependents")
+    products = [found.start() for found in re.finditer(r"\bwgmma\.mma_async|\bmma\.sync", ptx)]
+    stores = [found.start() for found in re.finditer(r"\bst\.global", ptx)]
+    assert ptx.count("griddepcontrol.launch_dependents") == 1
+    assert wait < begun < min(stores)
+    assert (begun > max(products)) is late
+    assert (begun < min(products)) is not late
+
+
 @pytest.mark.parametrize("call", [call for call, _ in CALLS], ids=[call.__name__ for call, _ in CALLS])
 def test_without_the_switch_nothing_waits(compiled: dict[str, str], call: Callable[[], None]) -> None:
     dependent_launch.want(False)

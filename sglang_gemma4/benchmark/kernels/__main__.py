@@ -9,11 +9,9 @@ way with its bootstrap interval.
 """
 
 import argparse
-import multiprocessing
 import os
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
@@ -58,7 +56,8 @@ def main(words: Sequence[str] | None = None) -> int:
     form = parser()
     asked = form.parse_args(given)
     from sglang_gemma4.benchmark.kernels.cases import CASES
-    from sglang_gemma4.benchmark.kernels.harness import Options, Place, compile_share, dry_run, run
+    from sglang_gemma4.benchmark.kernels.compile_ahead import compile_all
+    from sglang_gemma4.benchmark.kernels.harness import Options, Place, dry_run, run
 
     chosen = [CASES[asked.case]] if asked.case else list(CASES.values())
     if asked.list:
@@ -81,9 +80,7 @@ def main(words: Sequence[str] | None = None) -> int:
         form.error(f"{asked.case} is measured on a CUDA card, and there is none here; --dry-run tries it without one")
     axes = {axis: getattr(asked, axis) for axis in chosen[0].axes}
     if asked.tune is not None and asked.compilers > 0:
-        with ProcessPoolExecutor(asked.compilers, multiprocessing.get_context("spawn")) as pool:
-            shares = [pool.submit(compile_share, asked.case, axes, number, asked.compilers) for number in range(asked.compilers)]
-            print(f"<!-- {sum(share.result() for share in shares)} tiles compiled -->", flush=True)
+        print(f"<!-- {compile_all(asked.case, axes, asked.compilers)} tiles compiled -->", flush=True)
     options = Options(asked.rounds, asked.bandwidth, asked.teraflops, asked.ways, asked.tune, asked.raw)
     run(chosen[0], axes, options, Place())
     return 0

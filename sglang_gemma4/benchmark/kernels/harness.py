@@ -211,13 +211,6 @@ def compile_tiles(case: Case, chosen: Mapping[str, Sequence[Any]], part: int, pa
     return called
 
 
-def compile_share(name: str, chosen: Mapping[str, Sequence[Any]], part: int, parts: int) -> int:
-    """:func:`compile_tiles` of a case by its name, in a process of its own."""
-    from sglang_gemma4.benchmark.kernels.cases import CASES
-
-    return compile_tiles(CASES[name], chosen, part, parts, Place())
-
-
 def dry_run(case: Case, interpreted: bool, say: Callable[[str], None] = print) -> bool:
     """Without a card: make every row's shapes, then compute tiny rows in each way that runs here.
 

@@ -21,6 +21,8 @@ from sglang_gemma4.kernels.norms.layer_tail import tail_reference
 
 MOST_ROWS = 32
 """Beyond, each program would read too many rows again; the product alone has the same limit (``few_row_linear.MOST_ROWS_OF_NARROW``)."""
+MEASURED = {1536: Tile(16, 128, 8)}
+"""By width: E2B's, 5.3 µs at 4 rows for 7.4 with :func:`tile_for`'s (``runs/2026-11-26-e4b-h200-steps``)."""
 SQUARED = 8192
 """Values that a program squares at a time: 64 in a thread."""
 
@@ -155,7 +157,7 @@ def embedding_gate(
     if reason is None and norm_weight.shape != (width,):
         reason = f"the norm's weight is {tuple(norm_weight.shape)}; ({width},) is supported"
     if tile is None:
-        tile = tile_for(outputs, width, multiprocessors(x.device, elsewhere=8))
+        tile = MEASURED.get(width) or tile_for(outputs, width, multiprocessors(x.device, elsewhere=8))
     blocks = triton.cdiv(outputs, tile.outputs)
     if reason is None and tile.parts > 1 and (done.dtype != torch.int32 or done.numel() < blocks):
         reason = f"{done.numel()} counters of {done.dtype}; expected {blocks} of int32, see few_row_linear.counters"
