@@ -6,14 +6,14 @@ from sglang_gemma4 import switches, uses
 from sglang_gemma4.patching import Hook, Patch, decline
 
 
-def hand_over(_result: None, *_args: Any, **_kwargs: Any) -> None:
+def hand_over(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4TextModel.__init__``."""
+    if not switches.part_is_on("qkv_rope", PATCH.switch):
+        decline("fresh_kv", "qkv_rope is off, whose launch computes them")
+        return
     from sglang_gemma4.models.layers import fresh_kv
 
-    with_rope = switches.part_is_on("qkv_rope", PATCH.switch)
-    if not with_rope:
-        decline("fresh_kv", "qkv_rope is off, whose launch computes them")
-    fresh_kv.want(with_rope)
+    fresh_kv.mark(model)
 
 
 PATCH = Patch(

@@ -259,7 +259,7 @@ STAGES = (
     tests("fast-paths", 200, "that the fast paths are taken", *engines("fast_paths")),
     kernels("chain", 100, "what each launch of a step's layer costs", "chain"),
     kernels("attention-long", 90, "attention of steps behind long contexts", "attention --layer full --requests 8 32 --keys 8192 65536"),
-    kernels("products", 60, "dense products of few rows against cuBLAS", "linear"),
+    kernels("products", 120, "dense products of few rows against cuBLAS", "linear"),
     kernels(
         "prefill-experts", 210, "a chunk's experts against SGLang and libraries", "prefill-experts --tokens 8192 2048 16384 1024 --tune 5",
     ),

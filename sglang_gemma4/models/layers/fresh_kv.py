@@ -10,33 +10,43 @@ import torch
 from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 from sglang.srt.model_executor.forward_context import get_attn_backend
 
+from sglang_gemma4 import patching
 from sglang_gemma4.attention.triton_window import Gemma4TritonAttnBackend
 
 Both = tuple[torch.Tensor | None, torch.Tensor | None]
+LENDS = "gemma4_lends_kv"
+"""Attribute of a ``Gemma4Attention`` whose KV others share."""
 KEPT = "gemma4_fresh_kv"
-"""Attribute of the ``ForwardBatch``: by the width of its window, a layer's number in the pool, its keys and values."""
-
-_wanted = False
+"""Attribute of the ``ForwardBatch``: keys and values by a layer's number in the pool."""
 
 
-def want(wanted: bool) -> None:
-    """Whether layers of this process that share KV take a verify step's own keys from the layer that computed them."""
-    global _wanted
-    _wanted = wanted
+def mark(model: Any) -> None:
+    """Mark the layers of a ``Gemma4TextModel`` that lend their keys and values."""
+    for layer in model.layers:
+        attention = getattr(layer, "self_attn", None)  # none on another pipeline stage
+        if attention is None or not attention.is_kv_shared_layer or attention.kv_shared_layer_index is None:
+            continue
+        owner = getattr(model.layers[attention.kv_shared_layer_index], "self_attn", None)
+        if owner is not None:
+            setattr(owner, LENDS, True)
 
 
 def keep(attention: Any, k: torch.Tensor, v: torch.Tensor, forward_batch: Any) -> None:
-    """Offer what a ``Gemma4Attention`` that owns KV computed; what another layer of its kind offered before is forgotten."""
-    if not _wanted or not forward_batch.forward_mode.is_target_verify():
+    """Offer the keys and values that a marked ``Gemma4Attention`` computed in a verify step."""
+    if LENDS not in vars(attention) or not forward_batch.forward_mode.is_target_verify():
         return
     backend = get_attn_backend()
-    # Of another dtype the pool would hold other numbers; a quantised cache's backend reads its own rounding on purpose.
-    if type(backend) in (TritonAttnBackend, Gemma4TritonAttnBackend) and backend.token_to_kv_pool.dtype == k.dtype:
-        kept = forward_batch.__dict__.setdefault(KEPT, {})
-        kept[attention.attn.sliding_window_size] = (attention.attn.layer_id, k, v)
+    problem = None
+    if type(backend) not in (TritonAttnBackend, Gemma4TritonAttnBackend):  # a quantised cache's reads its own rounding on purpose
+        problem = f"attention is {type(backend).__name__}, not triton's"
+    elif backend.token_to_kv_pool.dtype != k.dtype:
+        problem = f"the KV cache is {backend.token_to_kv_pool.dtype}, the model {k.dtype}"
+    if patching.takes("fresh_kv", problem, "a verify step's keys are read back from the pool"):
+        forward_batch.__dict__.setdefault(KEPT, {})[attention.attn.layer_id] = k, v
 
 
 def taken(attention: Any, tokens: int, forward_batch: Any) -> Both:
     """Keys and values for a ``Gemma4Attention`` that shares KV, ``[tokens, ...]`` each; None where the backend is to read them back."""
-    number, k, v = forward_batch.__dict__.get(KEPT, {}).get(attention.attn.sliding_window_size, (None, None, None))
-    return (k, v) if number == attention.attn.layer_id and k is not None and k.shape[0] == tokens else (None, None)
+    k, v = forward_batch.__dict__.get(KEPT, {}).get(attention.attn.layer_id, (None, None))
+    fits = k is not None and k.shape[0] == tokens and forward_batch.forward_mode.is_target_verify()
+    return (k, v) if fits else (None, None)
