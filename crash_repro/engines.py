@@ -24,7 +24,7 @@ KERNELS_OFF = {
         f"SGLANG_GEMMA4_{name}": "0"
         for name in ("ATTENTION", "FLASH_PREFILL", "NORMS", "FEW_ROW_LINEAR", "DEPENDENT_LAUNCH", "DENSE_OVERLAP")
     },
-    "SGLANG_GEMMA4_WITHOUT": "qkv_rope,kv_write,draft_argmax,grouped_experts",
+    "SGLANG_GEMMA4_WITHOUT": "qkv_rope,kv_write,fresh_kv,draft_argmax,grouped_experts",
 }
 """Our kernels that are on by default. Under Triton's interpreter a program takes milliseconds, and an engine with all of them minutes."""
 MTP = {

@@ -8,12 +8,10 @@ from sglang_gemma4.patching import Hook, Patch, decline
 
 def hand_over(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4TextModel.__init__``."""
-    if not switches.part_is_on("qkv_rope", PATCH.switch):
-        decline("fresh_kv", "qkv_rope is off, whose launch computes them")
-        return
     from sglang_gemma4.models.layers import fresh_kv
 
-    fresh_kv.mark(model)
+    if fresh_kv.mark(model) and not switches.part_is_on("qkv_rope", PATCH.switch):
+        decline("fresh_kv", "qkv_rope is off, whose launch computes them")
 
 
 PATCH = Patch(

@@ -71,7 +71,7 @@ class Group:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-INTERPRETED = ("qkv_rope", "kv_write", "draft_argmax", "grouped_experts")
+INTERPRETED = ("qkv_rope", "kv_write", "fresh_kv", "draft_argmax", "grouped_experts")
 """Patches that the nursery with Triton's interpreter leaves out beside switches (``crash_repro.engines.KERNELS_OFF``)."""
 
 

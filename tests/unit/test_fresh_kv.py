@@ -34,7 +34,8 @@ def attention_of(number: int, shares: int | None = None) -> Any:
 def layers() -> list[Any]:
     """Six layers, of which the last two share the KV of 2 and 3, and one that is another stage's."""
     found = [attention_of(number) for number in range(4)] + [attention_of(4, 2), attention_of(5, 3)]
-    fresh_kv.mark(SimpleNamespace(layers=[*(SimpleNamespace(self_attn=each) for each in found), SimpleNamespace()]))
+    assert fresh_kv.mark(SimpleNamespace(layers=[*(SimpleNamespace(self_attn=each) for each in found), SimpleNamespace()]))
+    assert not fresh_kv.mark(SimpleNamespace(layers=[SimpleNamespace(self_attn=each) for each in found[:4]]))
     return found
 
 

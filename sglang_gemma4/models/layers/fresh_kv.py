@@ -20,8 +20,9 @@ KEPT = "gemma4_fresh_kv"
 """Attribute of the ``ForwardBatch``: keys and values by a layer's number in the pool."""
 
 
-def mark(model: Any) -> None:
-    """Mark the layers of a ``Gemma4TextModel`` that lend their keys and values."""
+def mark(model: Any) -> bool:
+    """Mark the layers of a ``Gemma4TextModel`` that lend their keys and values; whether there are any."""
+    found = False
     for layer in model.layers:
         attention = getattr(layer, "self_attn", None)  # none on another pipeline stage
         if attention is None or not attention.is_kv_shared_layer or attention.kv_shared_layer_index is None:
@@ -29,6 +30,8 @@ def mark(model: Any) -> None:
         owner = getattr(model.layers[attention.kv_shared_layer_index], "self_attn", None)
         if owner is not None:
             setattr(owner, LENDS, True)
+            found = True
+    return found
 
 
 def keep(attention: Any, k: torch.Tensor, v: torch.Tensor, forward_batch: Any) -> None:
