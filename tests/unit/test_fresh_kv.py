@@ -40,7 +40,7 @@ def layers() -> list[Any]:
 
 
 def backend_of(kind: type, dtype: torch.dtype) -> Any:
-    backend = object.__new__(kind)
+    backend: Any = object.__new__(kind)
     vars(backend).update(token_to_kv_pool=SimpleNamespace(dtype=dtype))
     return backend
 

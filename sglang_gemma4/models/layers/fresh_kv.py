@@ -39,6 +39,8 @@ def keep(attention: Any, k: torch.Tensor, v: torch.Tensor, forward_batch: Any) -
     if LENDS not in vars(attention) or not forward_batch.forward_mode.is_target_verify():
         return
     backend = get_attn_backend()
+    if type(backend).__name__ == "Gemma4CpuAttention":  # reads all keys from the pool, and the patch is idle there
+        return
     problem = None
     if type(backend) not in (TritonAttnBackend, Gemma4TritonAttnBackend):  # a quantised cache's reads its own rounding on purpose
         problem = f"attention is {type(backend).__name__}, not triton's"
