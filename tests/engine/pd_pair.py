@@ -118,9 +118,17 @@ def pair() -> None:
     importlib.import_module(
         "sglang.srt.disaggregation.mooncake.conn"
     ).MooncakeKVSender.supports_host_tensor_indices = False  # pinned memory
+    _be_patient()
     where: Any = importlib.import_module("sglang.srt.entrypoints.engine")
     Pair._set_startup_time = staticmethod(where.Engine._set_startup_time)
     Pair.engine_class, where.Engine = where.Engine, Pair
+
+
+def _be_patient() -> None:
+    """Have the decode server ask two minutes for a prefill server that comes up beside other tests; SGLang gives up after 15 s, and then
+    says "Aborted by AbortReq" and not why."""
+    queue: Any = importlib.import_module("sglang.srt.disaggregation.decode").DecodePreallocQueue
+    queue._max_ensure_retries = property(lambda self: 120, lambda self, value: None)  # not its __init__, whose source a patch compares
 
 
 def nixl() -> None:
