@@ -131,6 +131,17 @@ def test_dense_products(laid_out: Card) -> None:
 
 
 @every_card
+@pytest.mark.parametrize(("outputs", "width", "gated"), few_row_linear.MEASURED)
+def test_dense_products_with_tiles_of_their_own(laid_out: Card, outputs: int, width: int, gated: bool) -> None:
+    tile = few_row_linear.measured_tile(outputs, width, 132, gated, laid_out)
+    assert (tile == few_row_linear.MEASURED[outputs, width, gated]) is (laid_out.shared >= CARDS["H200"].card.shared)
+    small = empty(256 if gated else 128, width)  # a program's tile does not depend on how many there are
+    for rows in (4, 32):
+        done = few_row_linear.counters(256, torch.device("cpu"))
+        few_row_linear.few_row_linear(empty(rows, width), small, done, gated=gated, tile=tile)
+
+
+@every_card
 @pytest.mark.parametrize("rows", [4, 32])
 def test_gates_of_embeddings(laid_out: Card, rows: int) -> None:
     x, done = empty(rows, 2560), few_row_linear.counters(256, torch.device("cpu"))

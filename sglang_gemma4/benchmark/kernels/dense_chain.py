@@ -12,7 +12,7 @@ import torch
 from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, dependently, short
 from sglang_gemma4.benchmark.kernels.layers import EPS, activation
 from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
-from sglang_gemma4.kernels.card import multiprocessors
+from sglang_gemma4.kernels.card import card, multiprocessors
 from sglang_gemma4.kernels.dense.few_row_linear import MOST_ROWS, counters, few_row_linear, measured_tile
 from sglang_gemma4.kernels.dense.gated_embedding import gated_embedding
 from sglang_gemma4.kernels.dense.parts import Tile
@@ -135,10 +135,11 @@ def row(place: Place, model: str, requests: int) -> Row:
 
     def begun(late: bool) -> Tiles:
         """Our own choice, but for when the next launch's programs start."""
-        sms, shapes = multiprocessors(chain.start.device, elsewhere=8), {name: chain.weights[0][name].shape for name in names}
+        device, shapes = chain.start.device, {name: chain.weights[0][name].shape for name in names}
+        sms, of = multiprocessors(device, elsewhere=8), card(device)
         gated = {name: name == "gate_up" for name in names}
         return {
-            name: replace(measured_tile(outputs // (1 + gated[name]), width, sms, gated[name]), late=late)
+            name: replace(measured_tile(outputs // (1 + gated[name]), width, sms, gated[name], of), late=late)
             for name, (outputs, width) in shapes.items()
         }
 

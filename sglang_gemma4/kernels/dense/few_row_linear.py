@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels.card import multiprocessors, reason_against_card
+from sglang_gemma4.kernels.card import HOPPER, Card, card, multiprocessors, reason_against_card
 from sglang_gemma4.kernels.dense import four_bit_linear
 from sglang_gemma4.kernels.dense.parts import Tile, gelu_tanh, parts_summed
 from sglang_gemma4.kernels.dependent_launch import LINE, await_inputs, launch_options, prefetch, release_next
@@ -52,9 +52,10 @@ def tile_for(outputs: int, width: int, sms: int, gated: bool = False) -> Tile:
     return Tile(block, depth, parts)
 
 
-def measured_tile(outputs: int, width: int, sms: int, gated: bool = False) -> Tile:
-    """Of :data:`MEASURED`, else by :func:`tile_for`."""
-    return MEASURED.get((outputs, width, gated)) or tile_for(outputs, width, sms, gated)
+def measured_tile(outputs: int, width: int, sms: int, gated: bool, of: Card) -> Tile:
+    """Of :data:`MEASURED` on a card with a Hopper's shared memory, else by :func:`tile_for`, whose tiles fit smaller cards too."""
+    found = MEASURED.get((outputs, width, gated)) if of.shared >= HOPPER.shared else None
+    return found or tile_for(outputs, width, sms, gated)
 
 
 def fp8_tile_for(outputs: int, width: int, rows: int, sms: int, gated: bool = False, blocks: bool = False) -> Tile:
@@ -265,7 +266,7 @@ def few_row_linear(x: torch.Tensor, weight: Weight, done: torch.Tensor, *, gated
         elif isinstance(weight, Scaled):
             tile = fp8_tile_for(outputs, width, rows, sms, gated, bool(in_block))
         else:
-            tile = measured_tile(outputs, width, sms, gated)
+            tile = measured_tile(outputs, width, sms, gated, card(x.device))
     if in_block and in_block % tile.depth:
         raise ValueError(f"few_row_linear: steps of {tile.depth} columns do not divide blocks of {in_block} that share a scale")
     blocks = triton.cdiv(outputs, tile.outputs)
