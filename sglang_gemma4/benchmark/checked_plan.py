@@ -16,7 +16,7 @@ ACCEPT_LENGTH = 2.8  # simulated under MTP on random weights; what the released 
 DRY_MODEL = "tiny-26b-a4b"
 DRY_CURVE = 4
 _TINY_OF = {"e2b": "tiny-e2b", "e4b": "tiny-e2b", "26b": "tiny-26b-a4b", "31b": "tiny-31b"}
-_AS_ASKED = ("repetitions", "roofline", "share_weights", "card_lock", "dataset", "dry_run", "profile", "batches", "curve")
+_AS_ASKED = ("repetitions", "roofline", "share_weights", "prefill_once", "card_lock", "dataset", "dry_run", "profile", "batches", "curve")
 
 
 def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
@@ -135,6 +135,7 @@ def _check_options(plan: Plan, arguments: argparse.Namespace) -> None:
         f"--share-weights is for --together and random weights; here are {plan.together} arms at a time of {plan.label}: leave it out": (
             plan.share_weights and (plan.together == 1 or not (plan.dummy_weights or plan.dry_run))
         ),
+        "--prefill-once belongs to step times; add --batches, for example --batches 16": plan.prefill_once and not plan.batches,
         "--roofline belongs to profiled kernels; add --profile with batch sizes, for example --profile 1,32": (
             plan.roofline and not plan.profile
         ),

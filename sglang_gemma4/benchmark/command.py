@@ -111,6 +111,8 @@ def add_command(commands: Any) -> None:
     curve = "step times at every batch size from N to 1 in one pass: N requests end one after another, OUT of --step-tokens apart"
     option("--curve", type=_positive_integer, default=0, metavar="N", help=curve)
     option("--step-tokens", type=_in_and_out, default=(1000, 200), metavar="IN,OUT", help="tokens of each request in the step times")
+    once = "step times of prompts that only the warm-up prefills; counted passes find them in the prefix cache (for very long ones)"
+    option("--prefill-once", action="store_true", help=once)
     option("--rounds", type=_positive_integer, metavar="N", help="processes of each arm (default 2: A B A B; 1 with --together)")
     together = "run N arms (without N: all) side by side, their passes in turn; they must fit the card (--max-total-tokens)"
     option("--together", type=_positive_integer, nargs="?", const=sys.maxsize, default=1, metavar="N", help=together)
@@ -194,6 +196,7 @@ def _header(plan: Plan) -> dict[str, Any]:
         ),
         f"The servers or engines of {who} ran side by side on the card; one pass at a time, the arms in turn.": plan.together > 1,
         "They mapped a single copy of the weights.": plan.share_weights,
+        "Prompts of step times were prefilled in the warm-up and found in the prefix cache afterwards.": plan.prefill_once,
         "A dry run on a tiny model: it shows that the benchmark works and measures nothing.": plan.dry_run,
         "On the CPU reference engine: times here say nothing about a GPU.": plan.cpu and not plan.dry_run,
         "Prompts are random tokens of the model's vocabulary, every request exactly as long as the workload says or draws.": (

@@ -33,6 +33,7 @@ class Plan:
     workloads: Sequence[Workload] = ()
     batches: Sequence[int] = ()
     step_tokens: tuple[int, int] = (1000, 200)  # in and out of each request in the step times
+    prefill_once: bool = False  # step times: counted passes find their prompts in the prefix cache
     curve: int = 0  # the largest batch of a curve of step times at every batch size; 0: none
     rounds: int = 2
     repetitions: int = 5
@@ -105,6 +106,7 @@ class Plan:
             "step_tokens": list(self.step_tokens),
             "dataset": self.dataset and f"{self.dataset.name} sha256:{hashlib.sha256(self.dataset.read_bytes()).hexdigest()[:16]}",
             **({"curve": self.curve} if self.curve else {}),
+            **({"prefill_once": True} if self.prefill_once else {}),
             **({"share_weights": True} if self.share_weights else {}),
             **({"limits": dict(zip(("ttft_ms", "itl_ms"), self.limits, strict=True))} if self.open_loop else {}),
         }

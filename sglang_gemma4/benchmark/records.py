@@ -31,7 +31,8 @@ Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else th
     · ``retractions`` (requests) · ``prefill_tokens`` (computed, or None) · ``memory_peak_gib``
 ``step``        step times of the offline engine at one batch size
     ``arm`` · ``round`` · ``batch`` · ``repetition`` · ``counted`` · ``input_tokens`` · ``output_tokens`` (per request) · ``prefill_ms``
-    · ``step_ms`` (one decode or verify step) · ``output_throughput`` (tokens/s while decoding) · ``accept_length``
+    (None where prompts are prefilled once) · ``cached_tokens`` (found in the prefix cache, of all requests) · ``step_ms`` (one decode or
+    verify step) · ``output_throughput`` (tokens/s while decoding) · ``accept_length``
     · ``adapters`` (only under LoRA: how many of them the batch's requests use)
 ``curve``       step times of the offline engine at every batch size up to one, in one pass, see :mod:`sglang_gemma4.benchmark.step_curve`
     ``arm`` · ``round`` · ``batch`` (the largest) · ``repetition`` · ``counted`` · ``input_tokens`` · ``tokens_between`` (two ends)

@@ -83,6 +83,7 @@ class StepEngine:
             "cpu": plan.cpu,
             "input_tokens": plan.step_tokens[0],
             "output_tokens": plan.step_tokens[1],
+            "prefill_once": plan.prefill_once,
             "tasks": tasks,
             "card": card,
         }

@@ -1,10 +1,10 @@
 """Step times of SGLang's offline engine, in a process of its own: ``python -m sglang_gemma4.benchmark.step_times ORDER.json``.
 
 The order holds ``raw``, ``arm``, ``round``, ``model``, ``arguments`` (server flags), ``cpu``, ``input_tokens``, ``output_tokens``,
-``tasks`` (list of ["step", "step with N adapters", "curve" or "profile", batch, repetition]; repetition -1 warms up) and ``card`` (for the
-roofline, or None). Each task is done when a line comes in on standard input, since other engines may take turns on the card. Every result
-is appended to ``raw`` at once, so that what a later batch breaks is not lost. The engine stays up until standard input closes, since others
-may have mapped its weights.
+``prefill_once`` (counted passes find their prompts in the prefix cache), ``tasks`` (list of ["step", "step with N adapters", "curve" or
+"profile", batch, repetition]; repetition -1 warms up) and ``card`` (for the roofline, or None). Each task is done when a line comes in on
+standard input, since other engines may take turns on the card. Every result is appended to ``raw`` at once, so that what a later batch
+breaks is not lost. The engine stays up until standard input closes, since others may have mapped its weights.
 """
 
 import json
@@ -66,22 +66,25 @@ def run(order: dict[str, Any]) -> None:
         if kind != "step":  # the requests use LoRA adapters named adapter-0, adapter-1, ... in turn
             row["adapters"] = count = int(kind.split()[2])
             more["lora_path"] = [f"adapter-{number % count}" if count else None for number in range(batch)]
-        records.append(raw, "step", **who, **row, **measure(engine, prompts[:batch], order["output_tokens"], **more))
+        found = measure(engine, prompts[:batch], order["output_tokens"], cold=repetition < 0 or not order["prefill_once"], **more)
+        records.append(raw, "step", **who, **row, **found)
     sys.stdin.read()
     engine.shutdown()
 
 
-def measure(engine: Any, prompts: list[list[int]], output_tokens: int, **more: Any) -> dict[str, Any]:
+def measure(engine: Any, prompts: list[list[int]], output_tokens: int, cold: bool = True, **more: Any) -> dict[str, Any]:
     """Times of one batch, from SGLang's own time stamps: its prefill ends when the last request has its first token, the rest is decoding.
 
     A decode step is a forward pass of the target: one token, or under MTP one verify step. Requests that are done early leave the
-    later steps with a smaller batch; ``step_ms`` averages over all of them. ``more`` is what else the engine is told of the requests.
+    later steps with a smaller batch; ``step_ms`` averages over all of them. ``cold`` empties the prefix cache first; without it no time of
+    the prefill is given. ``more`` is what else the engine is told of the requests.
 
     Raises:
         RuntimeError: some requests waited until others were done, so this was not one batch.
         ValueError: the engine serves other requests too.
     """
-    empty_radix_cache(engine)
+    if cold:
+        empty_radix_cache(engine)
     sampling = {"max_new_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
     started = time.time()
     outputs = engine.generate(input_ids=prompts, sampling_params=sampling, **more)
@@ -93,7 +96,8 @@ def measure(engine: Any, prompts: list[list[int]], output_tokens: int, **more: A
     steps = max(verify) or output_tokens - 1
     return {
         "output_tokens": output_tokens,
-        "prefill_ms": (prefilled - started) * 1000,
+        "prefill_ms": (prefilled - started) * 1000 if cold else None,
+        "cached_tokens": sum(meta["cached_tokens"] for meta in about),
         "step_ms": decoding / steps * 1000,
         "steps": steps,
         "output_throughput": tokens / decoding,

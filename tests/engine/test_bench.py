@@ -21,6 +21,7 @@ def test_a_dry_run_measures_both_ways_keeps_a_crash_and_resumes(tmp_path: Path, 
         "2,8",
         "--batches",
         "2",
+        "--prefill-once",
         "--curve",
         "3",
         "--arm",
@@ -67,6 +68,10 @@ def test_a_dry_run_measures_both_ways_keeps_a_crash_and_resumes(tmp_path: Path, 
     steps = [line for line in lines if line["kind"] == "step" and line["counted"]]
     assert [(line["arm"], line["batch"]) for line in steps] == [("package", 2)]
     assert steps[0]["step_ms"] > 0
+    (warm_up,) = (line for line in lines if line["kind"] == "step" and not line["counted"])
+    assert (warm_up["cached_tokens"], steps[0]["cached_tokens"]) == (0, 2 * 15), "all but the last of 16 prompt tokens"
+    assert warm_up["prefill_ms"] > 0
+    assert steps[0]["prefill_ms"] is None
     curves = [line for line in lines if line["kind"] == "curve"]
     assert [(line["arm"], line["counted"]) for line in curves] == [("package", False), ("package", True)]
     assert [(batch, count) for batch, count, _ in curves[1]["points"]] == [(3, 35), (2, 12), (1, 12)], "12 tokens apart, the first after 36"

@@ -58,7 +58,7 @@ STAGES: tuple[Stage, ...] = (
         for name in ("e2b", "e4b", "26b-a4b", "31b")
     ),
     soak("soak", 8.0, "answers that end by themselves, pools a tenth too small, aborts", "--bold"),
-    tests("memory-tests", 240, "pools, views and leaks on a card", "tests/gpu/test_memory.py", beside=False),
+    tests("memory-tests", 240, "traps for illegal reads and page tables on a card", "tests/gpu/test_memory.py", beside=False),
 )  # fmt: skip
 
 

@@ -20,6 +20,8 @@ BATCHES = "--cuda-graph-bs-decode 1 8 32 80"
 ONE = f"{COMMON} --disable-prefill-cuda-graph --context-length=4096 --max-running-requests=80 {BATCHES}"
 POOL = "--max-total-tokens=66000 --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.93"
 """For 80 requests of 780 tokens: 14 GiB."""
+PROFILED = POOL.replace("66000", "84000")
+"""A profiled request generates up to 288 tokens behind its prompt: 80 of 1,000."""
 PAIR = f"{ONE} --max-total-tokens=33000 --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.97 --sleep-on-idle"
 """Two engines of 27 GiB of weights with 7 GiB of KV each."""
 SERVE = f"{COMMON} --context-length=16384 --max-running-requests=64 --mem-fraction-static=0.85"
@@ -68,7 +70,7 @@ STAGES: tuple[Stage, ...] = (
           f"{FP8} --together 2 {STOCK} {PACKAGE} --batches 1,8,32,80 --step-tokens 300,80 --repetitions 3", PAIR),
     steps("fp8-profile", 300, "what an fp8 step is made of, beside the card's floor",
           f"{FP8} {STOCK} {PACKAGE} --batches 1,32 --step-tokens 700,80 --rounds 1 --repetitions 1 --profile 1,8,32,80 --roofline",
-          f"{ONE} {POOL}"),
+          f"{ONE} {PROFILED}"),
     steps("fp8-pieces", 560, "what each kernel adds to a step of fp8",
           f"{FP8} --together 2 {PACKAGE} {off('rows', 'few_row_linear')} {off('tokens', 'few_token_experts')} "
           f"{off('groups', 'grouped_experts')} {off('overlap', 'dense_beside_experts')} --batches 1,8,32,80 --step-tokens 300,80 "
@@ -86,7 +88,7 @@ STAGES: tuple[Stage, ...] = (
           f"{ONE} {POOL}"),
     steps("int4-profile", 300, "what a step of 4 bits is made of, beside the card's floor, with Marlin's dense products and with ours",
           f"{INT4} {PACKAGE} {MARLIN} --batches 1,32 --step-tokens 700,80 --rounds 1 --repetitions 1 --profile 1,8,32,80 --roofline",
-          f"{ONE} {POOL}"),
+          f"{ONE} {PROFILED}"),
     steps("int4-serve", 580, "README: a server of 4 bits, its long prefills with weights written out and by the kernels of few rows",
           f"{INT4} {off('written', 'prefill_experts')} {PACKAGE} --workload prefill,mix,32x1000/200 --rounds 1 --repetitions 3", SERVE),
     steps("fp8-online", 580, "the same of --quantization fp8",

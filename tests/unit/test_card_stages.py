@@ -14,6 +14,8 @@ from sglang_gemma4 import cli
 from sglang_gemma4.benchmark import lora_times, records, vllm
 from sglang_gemma4.benchmark.checked_plan import plan_of
 from sglang_gemma4.benchmark.kernels import __main__ as kernels
+from sglang_gemma4.benchmark.profile import SLACK_STEPS
+from sglang_gemma4.benchmark.step_times import PROFILED_STEPS
 from sglang_gemma4.cpu.environment import has_accelerator
 from tests.gpu import (
     beside_stages,
@@ -111,6 +113,28 @@ def check_bench(words: list[str], scratch: Path) -> None:
         return
     with pytest.raises(ValueError, match="there is no GPU here"):
         plan_of(asked, scratch)
+
+
+PROFILED_TOKENS = (PROFILED_STEPS + SLACK_STEPS) * 4
+"""What a profiled request may generate under MTP."""
+
+
+def test_step_times_fit_the_pools_that_their_stage_asks_for() -> None:
+    """Otherwise a pass is no batch of its size, which the card would be the first to say."""
+    checked = 0
+    for stage in ALL:
+        for command in stage.commands:
+            words = next((part for part in parts(command) if "--" in part and "bench" in part), [])
+            if "--max-total-tokens" not in " ".join(words) or not {"--batches", "--profile"} & set(words):
+                continue
+            asked = cli._parser().parse_args(words[3 : words.index("--")])
+            total = [int(word.partition("=")[2]) for word in words if word.startswith("--max-total-tokens=")][-1]  # the last one counts
+            prompt, new = asked.step_tokens
+            assert new <= 1000, f"{stage.name}: --step-tokens is IN,OUT, and {new} tokens a request take minutes a pass"
+            for batch, tokens in ((max(asked.batches, default=0), new), (max(asked.profile, default=0), PROFILED_TOKENS)):
+                assert batch * (prompt + tokens) <= total, f"{stage.name}: {batch} x ({prompt} + {tokens}) tokens in a pool of {total}"
+            checked += 1
+    assert checked > 5
 
 
 def fake(name: str, script: str, seconds: int = 5, **more: Any) -> Stage:
