@@ -49,7 +49,7 @@ def on_card(stage: Stage) -> Stage:
 def long(name: str, seconds: int, arms: str, prompt: int) -> Stage:
     """Steps of 16 requests behind ``prompt`` tokens."""
     kind = "verify" if "mtp" in arms else "decode"
-    flags = f"{pools(16, prompt + 512, WINDOWS)} --cuda-graph-bs-decode 16"
+    flags = f"{pools(16, prompt + 2048, WINDOWS)} --cuda-graph-bs-decode 16"
     made = bench(name, seconds, f"{kind} steps of 16 x {prompt:,} keys", "26b-a4b", f"{arms} {SIXTEEN} --step-tokens {prompt},80", flags)
     return on_card(made) if ONE in arms else made
 
