@@ -71,6 +71,9 @@ class Group:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+NO_DUMPS = {"SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0", "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0"}
+"""An engine whose scheduler died ends without the dumps for which SGLang would first wait five seconds."""
+
 INTERPRETED = ("qkv_rope", "kv_write", "fresh_kv", "draft_argmax", "grouped_experts")
 """Patches that the nursery with Triton's interpreter leaves out beside switches (``crash_repro.engines.KERNELS_OFF``)."""
 
@@ -90,7 +93,7 @@ class Nursery:
     def __init__(self, log_folder: Path, **variables: str) -> None:
         self.log_folder = log_folder
         self.cases = 0
-        self._environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **variables}
+        self._environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **NO_DUMPS, **variables}
         self._start()
 
     def _start(self) -> None:
