@@ -19,6 +19,8 @@ from typing import Any
 HERE = Path(__file__).parent
 FORKED = False
 """Whether this process has imported SGLang for its engines, which are then forked from it; the tests' nursery says so."""
+PLACED = False
+"""Whether its patches are in place too, for its environment; the tests' nursery says so."""
 KERNELS_OFF = {
     **{
         f"SGLANG_GEMMA4_{name}": "0"
@@ -51,6 +53,8 @@ class EngineProcess:
         text, environment = json.dumps(job, default=str), {**os.environ, **(env or {})}
         with open(self.log.name, "w") as out:
             if FORKED:
+                if PLACED and (env or job["prepare"]):
+                    raise RuntimeError("an engine with an environment of its own, or prepared: its patches are not those that are in place")
                 self.process = psutil.Process(_fork(text, environment, out.fileno()))
             else:
                 command = [sys.executable, __file__, text]

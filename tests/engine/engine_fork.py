@@ -71,6 +71,9 @@ class Group:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+NO_DUMPS = {"SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0", "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0"}
+"""An engine whose scheduler died ends without the dumps for which SGLang would first wait five seconds."""
+
 INTERPRETED = ("qkv_rope", "kv_write", "fresh_kv", "draft_argmax", "grouped_experts")
 """Patches that the nursery with Triton's interpreter leaves out beside switches (``crash_repro.engines.KERNELS_OFF``)."""
 
@@ -90,7 +93,7 @@ class Nursery:
     def __init__(self, log_folder: Path, **variables: str) -> None:
         self.log_folder = log_folder
         self.cases = 0
-        self._environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **variables}
+        self._environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **NO_DUMPS, **variables}
         self._start()
 
     def _start(self) -> None:
@@ -139,13 +142,16 @@ class Nursery:
         text = log.read_text(errors="replace")
         return [[Output(**output, log=text) for output in group] for group in answer["groups"]]
 
-    def run_script(self, script: Path, env: Mapping[str, str], time_limit: float) -> tuple[int, str]:
+    def run_script(self, script: Path, env: Mapping[str, str], time_limit: float, own_patches: bool) -> tuple[int, str]:
         """Run a script of ``crash_repro`` in a process of its own; its exit status and what it printed.
+
+        Args:
+            own_patches: it, or each of its engines, places the patches, as without a nursery; else they are in place as it begins.
 
         Raises:
             EngineFailed: an exception left it, or ``time_limit`` seconds went by, with the end of what it printed.
         """
-        answer, log = self._fork({"script": str(script), "env": dict(env)}, time_limit)
+        answer, log = self._fork({"script": str(script), "env": dict(env), "own_patches": own_patches}, time_limit)
         return answer["status"], log.read_text(errors="replace")
 
     def _fork(self, case: dict[str, Any], time_limit: float) -> tuple[dict[str, Any], Path]:

@@ -157,7 +157,7 @@ def run_script(case: dict[str, Any]) -> dict[str, Any]:
     sys.argv = [case["script"]]
     sys.path.insert(0, str(Path(case["script"]).parent))
     engines: Any = importlib.import_module("engines")
-    engines.FORKED = True
+    engines.FORKED, engines.PLACED = True, not case["own_patches"]
     try:
         runpy.run_path(case["script"], run_name="__main__")
     except SystemExit as end:
@@ -266,9 +266,9 @@ AT_ONCE = 2
 def of_patched(case: dict[str, Any]) -> dict[str, str] | None:
     """The environment under which the patches of a case are placed; None where it places its own.
 
-    What sabotage wraps must be wrapped before; a script gives its engines environments of their own.
+    What sabotage wraps must be wrapped before; a script may give its engines environments of their own.
     """
-    if case.get("own_patches") or "script" in case or "TEST_SABOTAGE" in case["env"]:
+    if case["own_patches"] or "TEST_SABOTAGE" in case["env"]:
         return None
     return {name: value for name, value in case["env"].items() if name != "PYTEST_CURRENT_TEST"}
 
