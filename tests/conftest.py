@@ -114,6 +114,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log)
 
 
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """With ``--durations``: the seconds of whole files too, since a file's cases share what takes long."""
+    if not config.getoption("durations"):
+        return
+    seconds: dict[str, float] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if path := getattr(report, "fspath", None):
+                seconds[path] = seconds.get(path, 0.0) + getattr(report, "duration", 0.0)
+    longest = sorted(seconds, key=lambda path: -seconds[path])[: config.getoption("durations")]
+    terminalreporter.section(f"{sum(seconds.values()):.0f} process-seconds in {len(seconds)} files")
+    for path in longest:
+        terminalreporter.write_line(f"{seconds[path]:7.1f} s {path}")
+
+
 @pytest.fixture
 def in_child() -> Callable[[Callable[[], Any]], Any]:
     """Patching SGLang cannot be undone: tests that patch do it in a forked child."""
