@@ -203,10 +203,12 @@ def plugin(folder: Path) -> Path:
 def text_only(model: Path, folder: Path) -> Path:
     """The language model of a config-only checkpoint as a checkpoint of its own, which vLLM starts without image processing.
 
-    Attention within an image is both ways; there are none.
+    Attention within an image is both ways; there are none. The format of quantised weights is the whole checkpoint's to say, and stays.
     """
     shutil.copytree(model, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("processor_config.json"))
     config = json.loads((model / "config.json").read_text())
     text = {**config.get("text_config", config), "architectures": ["Gemma4ForCausalLM"], "use_bidirectional_attention": None}
+    if "quantization_config" in config:
+        text["quantization_config"] = config["quantization_config"]
     (folder / "config.json").write_text(json.dumps(text, indent=1))
     return folder.resolve()

@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 
 from tests.gpu.measure import run_of
+from tests.gpu.quant_stages import DRAFT
 from tests.gpu.stages import COMMON, Stage, bench
 
 FLAGS = COMMON.replace(" ", ",")
@@ -51,9 +52,15 @@ STAGES: tuple[Stage, ...] = (
     beside("peer-26b", 1700, "README: 26B-A4B with MTP beside vLLM", "26b-a4b",
            f"{arms(stock='mix+32x1000/200', other=GAP)} --workload mix,32x1000/200,chat,summarize,log-uniform {LOADS}", H200),
     beside("peer-26b-h100", 1700, "the same on 80 GB", "26b-a4b",
-           f"{arms(stock='mix+32x1000/200', other=GAP)} --workload mix,32x1000/200,64x1000/500,chat,log-uniform {LOADS}", H100),
+           f"{arms(stock='mix+64x1000/500', other=GAP)} --workload mix,32x1000/200,64x1000/500,chat,log-uniform {LOADS}", H100),
     beside("peer-26b-plain", 700, "26B-A4B without MTP", "26b-a4b",
            f"{arms('')} --workload 32x1000/200,chat --rounds 1 --repetitions 3", H200),
+    *(
+        beside(f"peer-26b-{name}", 800, f"26B-A4B in {form} with MTP", "26b-a4b",
+               f"--quantization {form} --arm package:package,mtp,{DRAFT},{FLAGS} --arm vllm:vllm,mtp "
+               "--workload single,32x1000/200,chat,mix --rounds 1 --repetitions 3", H200)
+        for name, form in (("fp8", "fp8-dynamic"), ("int4", "w4a16-g32"))
+    ),
     beside("peer-e2b", 950, "E2B with MTP, with and without prefill beside verify", "e2b",
            f"{arms(stock='prefill+mix', other=BESIDE, on='mix+chat+32x1000/200')} --workload {DENSE} --rounds 1 --repetitions 3", H200),
     beside("peer-e4b", 950, "E4B with MTP, with and without prefill beside verify", "e4b",

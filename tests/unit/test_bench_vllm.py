@@ -174,6 +174,15 @@ def test_the_language_model_of_a_real_size_by_itself(tmp_path: Path) -> None:
     assert "processor_config.json" not in names
 
 
+def test_the_language_model_of_a_quantised_size_keeps_its_format(tmp_path: Path) -> None:
+    """Else vLLM would serve bfloat16 beside SGLang's 4 bits, and nothing would say so."""
+    model, _ = checkpoints.write("26b-a4b", str(tmp_path / "26b"), random=True, quantised="w4a16-g32")
+    folder = vllm.text_only(Path(model), tmp_path / "text")
+    whole, text = (json.loads((Path(where) / "config.json").read_text()) for where in (model, folder))
+    assert text["quantization_config"] == whole["quantization_config"]
+    assert all(name.startswith("re:.*") for name in text["quantization_config"]["ignore"]), "no name begins where the whole model's do"
+
+
 def test_vllms_metrics_have_sglangs_names(monkeypatch: pytest.MonkeyPatch) -> None:
     text = '# TYPE vllm:generation_tokens counter\nvllm:generation_tokens_total{engine="0"} 28\n'
     text += '# TYPE vllm:spec_decode_num_drafts counter\nvllm:spec_decode_num_drafts_total{engine="0"} 10\n'
