@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_gemma4 import switches, uses
 from sglang_gemma4.models import model_shape
 
 GIB, MIB = 2**30, 2**20
@@ -98,6 +99,21 @@ def of(text: Any, vision: Any, steps: Steps, ranks: int = 1) -> Reserve:
         uses[f"images, {PATCHES} patches at once"] = PATCHES * patch_bytes(vision)
     largest = max(uses, key=lambda name: uses[name])
     return Reserve(LIBRARIES, held, max(0.0, uses[largest]), largest)
+
+
+def joined_graphs(sizes: Sequence[int], moe: bool, ranks: int) -> tuple[bool, int]:
+    """``Steps.joined`` and ``Steps.ordered_keys`` of a server with prefill graphs of these sizes, as the switches ask.
+
+    Args:
+        moe: whether the model has experts; prompts of one without go beside running requests only where the operator asks.
+    """
+    if not switches.is_on(switches.BESIDE) or not ((moe and ranks == 1) or uses.asks_beside()):
+        return False, 0
+    from sglang_gemma4.attention import fixed_flash, flash_choice
+
+    rows = max(sizes, default=0)
+    flash = switches.part_is_on(fixed_flash.NAME, "SGLANG_GEMMA4_FLASH_PREFILL") and rows >= flash_choice.SIZES[0]
+    return True, rows + fixed_flash.PREFIX_KEYS if flash else 0  # should FlashAttention-4 be measured faster than our kernel
 
 
 def chunk_bytes_a_token(text: Any, ranks: int = 1) -> int:
