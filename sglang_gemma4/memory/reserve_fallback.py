@@ -61,8 +61,8 @@ def size_pools(size: Callable[[], Any], kvc: Any, before: float) -> tuple[Any, s
         return found, ""
     raise WeightsTooLargeError(
         f"{by_rule}, {few}, and neither does what is calculated to be needed ({need}): {second}. Take quantised weights "
-        "(docs/quantised.md), a larger --tp-size, a smaller --chunked-prefill-size or --max-running-requests, or --language-model-only; "
-        "a --mem-fraction-static of yours stands whatever it leaves"
+        "(docs/quantised.md), a larger --tp-size, a smaller --chunked-prefill-size or --max-running-requests, "
+        "--mm-feature-transport cpu, or --language-model-only; a --mem-fraction-static of yours stands whatever it leaves"
     ) from problem
 
 
