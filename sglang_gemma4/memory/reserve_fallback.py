@@ -38,7 +38,7 @@ def size_pools(size: Callable[[], Any], kvc: Any, before: float) -> tuple[Any, s
     found, problem = _tried(size)
     least = _least_tokens(kvc)
     tokens = 0 if found is None else _tokens(kvc, found)
-    if tokens >= least or _reason_against(kvc):
+    if tokens >= least or _stands(kvc):
         if found is None:
             raise problem
         return found, ""
@@ -86,8 +86,7 @@ def _least_tokens(kvc: Any) -> int:
     return min(wanted, args.max_total_tokens or wanted)
 
 
-def _reason_against(kvc: Any) -> str | None:
-    """Why the fraction in force stands, or None."""
-    if given.reserve_gib() is not None:
-        return f"{given.switches.RESERVE_GIB} has chosen it"
-    return reserve_settings.reason_against(kvc.server_args, kvc.server_args.mem_fraction_static)
+def _stands(kvc: Any) -> bool:
+    """Whether the fraction in force stays whatever it leaves: somebody asked for it, or nothing is calculated for such a server."""
+    args = kvc.server_args
+    return given.reserve_gib() is not None or reserve_settings.reason_against(args, args.mem_fraction_static) is not None

@@ -185,7 +185,7 @@ def on_a_full_card(nursery: Nursery, mtp: bool, **settings: Any) -> list[Output]
 @pytest.mark.parametrize("mtp", [False, True])
 def test_where_sglang_s_fraction_leaves_no_pool_the_calculated_reserve_is_kept(nursery: Nursery, mtp: bool) -> None:
     """As 31B on 80 GB: stock's start ends, ours answers with the tokens of any pool."""
-    with pytest.raises(EngineFailed, match="Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0."):
+    with pytest.raises(EngineFailed, match="Loaded weights leave no GPU memory for the KV cache under"):
         on_a_full_card(nursery, mtp, env=STOCK)
     ours = on_a_full_card(nursery, mtp)
     said = (
@@ -197,5 +197,5 @@ def test_where_sglang_s_fraction_leaves_no_pool_the_calculated_reserve_is_kept(n
 
 
 def test_a_fraction_of_the_operator_s_stands_on_a_full_card(nursery: Nursery) -> None:
-    with pytest.raises(EngineFailed, match="leave no GPU memory for the KV cache under --mem-fraction-static=0.7"):
+    with pytest.raises(EngineFailed, match=r"leave no GPU memory for the KV cache under --mem-fraction-static=0\.7"):
         on_a_full_card(nursery, False, mem_fraction_static=0.7)

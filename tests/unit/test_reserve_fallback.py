@@ -4,6 +4,7 @@ import importlib
 import json
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,7 +102,7 @@ def found(in_child: Callable[[Callable[[], Any]], Any], request: pytest.FixtureR
     if not _found:
         for name in ("arg_groups.pipeline", "managers.scheduler"):
             importlib.import_module(f"sglang.srt.{name}")
-        _found.update({bool(switch): in_child(lambda switch=switch: start_all(str(switch))) for switch in (0, 1)})
+        _found.update({switch == "1": in_child(partial(start_all, switch)) for switch in "01"})
     return _found[False], _found[True]
 
 
