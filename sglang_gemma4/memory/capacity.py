@@ -80,7 +80,7 @@ def card(said: str) -> Card:
 class Server:
     """What an operator chooses: --max-running-requests (None: SGLang's), --chunked-prefill-size (None: by the card), --tp-size.
 
-    ``on_card``: under the package images stay on the card (patch ``image_transport``), unless --mm-feature-transport cpu.
+    ``on_card``: under the package images stay on cards not too small (patch ``image_transport``), unless --mm-feature-transport cpu.
     """
 
     mtp: bool
@@ -243,7 +243,7 @@ def budget(needed: Need, where: Card, server: Server, fraction: float, *, packag
         left -= needed.written_out
     if server.images:
         left -= needed.towers + IMAGE_CACHE
-        if package and server.on_card and server.tp == 1:
+        if package and server.on_card and server.tp == 1 and where.mib * MIB >= reserve.FEATURES_ON_CARD:
             left -= (1 if reserved else 2) * FEATURE_POOL + FRONT_END
     return left
 
