@@ -133,8 +133,12 @@ def test_no_fewer_requests_of_any_length_than_with_sglang_s_configurator(nursery
 @pytest.mark.parametrize("mtp", [False, True])
 @pytest.mark.parametrize("one_window", [False, True])
 def test_running_requests_keep_their_sliding_tokens(nursery: Nursery, one_window: bool, mtp: bool) -> None:
-    """Many answers that grow beside their prompts: stock admits what fits now and retracts later, ours waits; the tokens are the same."""
-    prompts = [[(7 * i + 31 * n) % 700 + 300 for i in range(61)] for n in range(12)]  # nothing in common
+    """Many answers that grow beside their prompts: stock admits what fits now and retracts later, ours waits; the tokens are the same.
+
+    A request that holds one window grows only until prompt and answer fill it, so its prompt is shorter than the window of 64 here.
+    """
+    length = 20 if one_window else 61
+    prompts = [[(7 * i + 31 * n) % 700 + 300 for i in range(length)] for n in range(12)]  # nothing in common
     group = Group(prompts, {"max_new_tokens": 90})
     model = resolve("tiny-26b-a4b")
     engine = {"max_total_tokens": 3000, "swa_full_tokens_ratio": 0.14, "max_running_requests": 12, "chunked_prefill_size": 64}
@@ -146,7 +150,7 @@ def test_running_requests_keep_their_sliding_tokens(nursery: Nursery, one_window
         outputs = nursery.run(model, [group], env=env, **engine, **draft)[0]
         found[on] = ([output.token_ids for output in outputs], outputs[0].log.count("KV cache pool is full"))
     print("retractions:", found["0"][1], "stock,", found["1"][1], "ours")
-    assert found["0"][1] > 0 or one_window
+    assert found["0"][1] > 0
     assert found["1"][1] == 0
     assert found["0"][0] == found["1"][0]
 
