@@ -20,6 +20,18 @@ def _reason_against_handles(environ: Mapping[str, str], kernel: str) -> str | No
     return "CUDA on WSL hands no memory to another process" if "microsoft" in kernel.lower() else None
 
 
+def _reason_against_size(device: str) -> str | None:
+    """Why this card's memory is better left to KV, or None."""
+    from sglang.srt.arg_groups import memory_hook
+
+    from sglang_gemma4.memory import reserve
+
+    mib = memory_hook.get_device_memory_capacity(device)
+    if mib is None or mib * reserve.MIB >= reserve.FEATURES_ON_CARD:
+        return None
+    return f"the card has {mib / 1024:.0f} GiB, and they would take 2.4; --mm-feature-transport {ON_CARD} has them stay there"
+
+
 def stay_on_card(server_args: Any) -> None:
     """Before ``handle_multimodal_feature_transport``, which takes the CPU's memory where nothing was chosen."""
     from sglang.srt.arg_groups.overrides import declare_resolution, model_config_of, resolving_view
@@ -42,7 +54,7 @@ def stay_on_card(server_args: Any) -> None:
     elif given.encoder_only or given.disaggregation_mode != "null":
         reason = f"--disaggregation-mode {given.disaggregation_mode}{', --encoder-only' if given.encoder_only else ''}"
     else:
-        reason = _reason_against_handles(os.environ, platform.uname().release)
+        reason = _reason_against_size(given.device) or _reason_against_handles(os.environ, platform.uname().release)
     if reason is not None:
         decline(NAME, f"image features go through the CPU's memory: {reason}")
         return

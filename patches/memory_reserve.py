@@ -1,4 +1,4 @@
-"""Memory kept beside weights and KV is calculated if SGLANG_GEMMA4_RESERVE_GIB asks; the log says what is left unused."""
+"""Memory kept beside weights and KV is calculated if asked for or where SGLang's leaves no pool; what is left is said."""
 
 import logging
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch, decline, note, tell
 
 NAME = "memory_reserve"
+CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator"
 logger = logging.getLogger(__name__)
 
 
@@ -33,6 +34,18 @@ def keep_what_is_needed(original: Callable[[Any], None], server_args: Any) -> No
     declare_resolution(server_args, f"sglang_gemma4.{NAME}", mem_fraction_static=fraction)
 
 
+def size_pools(original: Callable[[Any, float], Any], kvc: Any, pre_model_load_memory: float) -> Any:
+    """Around ``_resolve_memory_pool_config``: where SGLang's own fraction leaves no pool for one request, the calculated reserve's."""
+    if kvc.is_draft_worker or not type(kvc.model).__name__.startswith("Gemma4"):
+        return original(kvc, pre_model_load_memory)
+    from sglang_gemma4.memory import reserve_fallback
+
+    found, said = reserve_fallback.size_pools(lambda: original(kvc, pre_model_load_memory), kvc, pre_model_load_memory)
+    if said:
+        tell(NAME, said)
+    return found
+
+
 def keep_no_pool_twice(kept: float, *, mm_feature_transport: str | None, **_kwargs: Any) -> float:
     """After ``mm_runtime_reservation_gb``: under a reserve of ours, not what the tokenizer's process has taken when pools are sized.
 
@@ -41,9 +54,10 @@ def keep_no_pool_twice(kept: float, *, mm_feature_transport: str | None, **_kwar
     """
     from sglang.srt.environ import envs
 
-    from sglang_gemma4.memory import given
+    from sglang_gemma4.memory import given, reserve_fallback
 
-    if given.reserve_gib() is None or mm_feature_transport != "cuda_ipc" or kept <= 0:
+    ours = given.reserve_gib() is not None or reserve_fallback.in_force
+    if not ours or mm_feature_transport != "cuda_ipc" or kept <= 0:
         return kept
     return max(0.0, kept - float(envs.SGLANG_MM_FEATURE_CACHE_MB.get()) / 1024)
 
@@ -66,14 +80,16 @@ def tell_what_is_left(_result: None, scheduler: Any) -> None:
 PATCH = Patch(
     switch="SGLANG_GEMMA4_POOL_SIZES",
     why="SGLang keeps 1.5 MB for each token of a chunk and 9 % of the card for the vision tower: 18.9 GiB of 80 GB for 26B-A4B, of which "
-    "five runs used 2 to 5, and nobody is told.",
-    evidence="srt/arg_groups/memory_hook.py:281, 417 · sglang_gemma4/memory/reserve.py has the peaks of five runs · the calculated reserve "
-    "is not yet measured on a card, so it applies only with SGLANG_GEMMA4_RESERVE_GIB=auto or a number of GiB",
+    "five runs used 2 to 5, and nobody is told. 31B's weights leave nothing of the rest: the start ends.",
+    evidence="srt/arg_groups/memory_hook.py:281, 417 · kv_cache_configurator.py:3043 · sglang_gemma4/memory/reserve.py, peaks of 5 runs · "
+    "runs/2026-11-25-26b-h100-reserve: 79.26 of 79.6 GiB, so it applies only where SGLang's own leaves no pool for a request, or with "
+    "SGLANG_GEMMA4_RESERVE_GIB=auto or a number of GiB",
     remove_when="SGLang sizes KV by what is free after its graphs are captured, for these models too.",
     uses=(uses.kernels,),
     hooks=(
         Hook("sglang.srt.arg_groups.memory_hook.handle_gpu_memory_settings", "around", keep_what_is_needed, "cc1fe2e7c35e"),
-        Hook("sglang.srt.mem_cache.kv_cache_configurator.mm_runtime_reservation_gb", "after", keep_no_pool_twice, "9272647965da"),
+        Hook(f"{CONFIGURATOR}.KVCacheConfigurator._resolve_memory_pool_config", "around", size_pools, "f54afd8616d9"),
+        Hook(f"{CONFIGURATOR}.mm_runtime_reservation_gb", "after", keep_no_pool_twice, "9272647965da"),
         Hook("sglang.srt.managers.scheduler.Scheduler.init_all_cuda_graphs", "after", tell_what_is_left, "3e9b3dcfda70"),
     ),
 )

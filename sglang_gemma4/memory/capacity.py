@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from sglang_gemma4.memory import reserve, swa_ratio, swa_sizing
-from sglang_gemma4.models.schedule import prefill_sizes
 from sglang_gemma4.tiny import quantisation
 from sglang_gemma4.tiny.quantisation import Format
 
@@ -81,7 +80,7 @@ def card(said: str) -> Card:
 class Server:
     """What an operator chooses: --max-running-requests (None: SGLang's), --chunked-prefill-size (None: by the card), --tp-size.
 
-    ``on_card``: under the package images stay on the card (patch ``image_transport``), unless --mm-feature-transport cpu.
+    ``on_card``: under the package images stay on cards not too small (patch ``image_transport``), unless --mm-feature-transport cpu.
     """
 
     mtp: bool
@@ -244,7 +243,7 @@ def budget(needed: Need, where: Card, server: Server, fraction: float, *, packag
         left -= needed.written_out
     if server.images:
         left -= needed.towers + IMAGE_CACHE
-        if package and server.on_card and server.tp == 1:
+        if package and server.on_card and server.tp == 1 and where.mib * MIB >= reserve.FEATURES_ON_CARD:
             left -= (1 if reserved else 2) * FEATURE_POOL + FRONT_END
     return left
 
@@ -295,26 +294,3 @@ def by_window(needed: Need, left: float, server: Server, where: Card = CARDS["80
     priced = priced_by_stock(needed, server.mtp)
     sizes = swa_sizing.solve(asks, max(0, int(left)), needed.own_full, needed.own_sliding, server.limit, priced, length)
     return Pools(sizes.full, sizes.sliding, asks.per_request, server.limit)
-
-
-def steps(needed: Need, where: Card, server: Server) -> reserve.Steps:
-    """What such a server runs, with SGLang's sizes of decode graphs and this package's of prefill graphs."""
-    chunk = server.chunk_on(where)
-    text, layer = needed.text, needed.text.per_layer_config[0]
-    names = "num_hidden_layers num_kv_shared_layers intermediate_size enable_moe_block top_k_experts moe_intermediate_size hidden_size"
-    shape = {name: getattr(text, name) for name in names.split()}
-    like = SimpleNamespace(**shape, num_attention_heads=text.num_attention_heads, head_dim=layer.head_dim)
-    graphs = prefill_sizes.capture_sizes(min(chunk, prefill_sizes.worth_up_to(like, fast_prefill=True, ranks=server.tp)))
-    most = min(size for size in (server.limit, where.most_decode) if size)
-    decode = 8 + min(most, 32) // 2 + max(0, most - 32) // 8
-    return reserve.Steps(chunk, most * (server.draft_tokens if server.mtp else 1), decode, graphs, server.mtp, server.images)
-
-
-def fractions(needed: Need, where: Card, server: Server) -> tuple[float, float]:
-    """--mem-fraction-static: what SGLang chooses, and what the calculated reserve leaves (0.0 where the card has not that much)."""
-    ran = steps(needed, where, server)
-    vision = needed.vision if server.images else None
-    most = min(size for size in (server.running, where.most_decode) if size)
-    by_rule = reserve.sglang_fraction(where.mib * MIB, ran.chunk, most, len(ran.prefill_graphs), vision, server.tp)
-    kept = reserve.of(needed.text, needed.vision, ran, server.tp).total
-    return by_rule, reserve.fraction(kept, where.mib * MIB) if kept < where.free else 0.0

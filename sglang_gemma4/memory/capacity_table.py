@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from sglang_gemma4.memory import capacity, given
+from sglang_gemma4.memory import capacity, fractions, given
 from sglang_gemma4.memory.capacity import GIB, Card, Need, Pools, Server
 from sglang_gemma4.tiny import quantisation
 from sglang_gemma4.tiny.quantisation import FORMATS, Format, format_of, size_problem
@@ -13,7 +13,6 @@ from sglang_gemma4.tiny.real_sizes import SIZES, target
 
 PROMPTS, ANSWER = (500, 2000, 8000, 32_000), 500
 """Tokens of the requests in the table."""
-CALCULATED = "calculated"
 WITH_SCALES = ("int8_per_token_head", "fp8_per_token_head")
 """``kernels.kv_cache.formats``, whose module needs torch."""
 
@@ -52,28 +51,29 @@ def table(
         for where in cards:
             for server in servers:
                 needed = capacity.need(name, kv_bytes, server.tp, scale_bytes, form)
-                for value, origin in _fractions(needed, where, server, fraction):
-                    start = [
-                        f"{name} {form.name}" if form else name,
-                        where.name,
-                        "yes" if server.mtp else "no",
-                        f"{value:.3f} ({origin})" if origin else f"{value:g}",
-                    ]
-                    lines.append(f"| {' | '.join([*start, *_row(needed, where, server, value, origin == CALCULATED, length)])} |")
+                for said, by_stock, by_package in _fractions(needed, where, server, fraction, length):
+                    start = [f"{name} {form.name}" if form else name, where.name, "yes" if server.mtp else "no", said]
+                    lines.append(f"| {' | '.join([*start, *_row(needed, where, server, by_stock, by_package, length)])} |")
     return "\n".join(lines)
 
 
-def _fractions(needed: Need, where: Card, server: Server, fraction: float | None) -> list[tuple[float, str]]:
+def _fractions(
+    needed: Need, where: Card, server: Server, fraction: float | None, length: int | None
+) -> list[tuple[str, float, tuple[float, bool]]]:
+    """For each row: the fraction as the table says it, stock's, and the package's with whether the calculated reserve chose it."""
     if fraction is not None:
-        return [(fraction, "")]
-    by_rule, calculated = capacity.fractions(needed, where, server)
-    return [(by_rule, "SGLang's"), (calculated, CALCULATED)]
+        return [(f"{fraction:g}", fraction, (fraction, False))]
+    by_rule, calculated = fractions.both(needed, where, server)
+    ours = fractions.default(needed, where, server, length)
+    said = f"{by_rule:.3f} (SGLang's)" if ours[0] == by_rule else f"{by_rule:.3f} (SGLang's), package {ours[0]:.3f}"
+    return [(said, by_rule, ours), (f"{calculated:.3f} (calculated)", calculated, (calculated, True))]
 
 
-def _row(needed: Need, where: Card, server: Server, fraction: float, reserved: bool, length: int | None) -> list[str]:
+def _row(needed: Need, where: Card, server: Server, by_stock: float, by_package: tuple[float, bool], length: int | None) -> list[str]:
     """GiB for KV, and of stock and of the package tokens and requests at once."""
     bytes_left = [
-        capacity.budget(needed, where, server, fraction, package=package, reserved=package and reserved) for package in (False, True)
+        capacity.budget(needed, where, server, by_stock, package=False),
+        capacity.budget(needed, where, server, by_package[0], reserved=by_package[1]),
     ]
     found = [" / ".join(f"{max(0.0, left) / GIB:.1f}" for left in bytes_left)]
     for package, left in zip((False, True), bytes_left, strict=True):
@@ -107,7 +107,8 @@ def add_command(commands: Any) -> None:
         description="By calculation from the model's config, for pages of one token and the radix cache: tokens of both KV pools (full / "
         f"sliding), and how many requests of {', '.join(map(str, PROMPTS))} prompt tokens and {ANSWER} of answer run at once. Two rows "
         "for each server: with SGLang's own --mem-fraction-static, and with the one that SGLANG_GEMMA4_RESERVE_GIB=auto chooses, which "
-        "has not been measured on a card yet. An engine's own log says its sizes exactly.",
+        "this package also takes where SGLang's leaves less than a request (the fraction then says so). An engine's own log says its "
+        "sizes exactly.",
     )
     parser.add_argument("names", nargs="*", metavar="SIZE", help="e2b, e4b, 26b-a4b, 31b (default: all)")
     parser.add_argument(

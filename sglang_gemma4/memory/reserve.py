@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_gemma4 import switches, uses
 from sglang_gemma4.models import model_shape
 
 GIB, MIB = 2**30, 2**20
@@ -29,6 +30,9 @@ CONTEXT = 1.29 * GIB
 servers measured before their weights (three runs of 2026-11-21 and -22 agree to 0.01)."""
 LIBRARIES = 0.6 * GIB
 """Workspaces of cuBLAS and of attention, loaded kernels: what a process takes beside torch's allocator while it serves."""
+FEATURES_ON_CARD = 28 * GIB
+"""The smallest card that keeps image features (patch ``image_transport``). That takes 2.36 GiB (``capacity.FRONT_END``), more than the
+0.8 that a card of 24 GB has for E4B's KV by SGLang's fraction: there stock would start and this package would not."""
 DECODE_GRAPH, PREFILL_GRAPH = 12 * MIB, 16 * MIB
 """A captured graph beside its tensors: E2B's 13 prefill graphs of up to 4,096 tokens hold 0.55 GiB (runs/2026-11-23-e2b-growth)."""
 FRAGMENTATION = 2.0
@@ -98,6 +102,21 @@ def of(text: Any, vision: Any, steps: Steps, ranks: int = 1) -> Reserve:
         uses[f"images, {PATCHES} patches at once"] = PATCHES * patch_bytes(vision)
     largest = max(uses, key=lambda name: uses[name])
     return Reserve(LIBRARIES, held, max(0.0, uses[largest]), largest)
+
+
+def joined_graphs(sizes: Sequence[int], moe: bool, ranks: int) -> tuple[bool, int]:
+    """``Steps.joined`` and ``Steps.ordered_keys`` of a server with prefill graphs of these sizes, as the switches ask.
+
+    Args:
+        moe: whether the model has experts; prompts of one without go beside running requests only where the operator asks.
+    """
+    if not switches.is_on(switches.BESIDE) or not ((moe and ranks == 1) or uses.asks_beside()):
+        return False, 0
+    from sglang_gemma4.attention import fixed_flash, flash_choice
+
+    rows = max(sizes, default=0)
+    flash = switches.part_is_on(fixed_flash.NAME, "SGLANG_GEMMA4_FLASH_PREFILL") and rows >= flash_choice.SIZES[0]
+    return True, rows + fixed_flash.PREFIX_KEYS if flash else 0  # should FlashAttention-4 be measured faster than our kernel
 
 
 def chunk_bytes_a_token(text: Any, ranks: int = 1) -> int:

@@ -8,8 +8,7 @@ from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
 from sglang.srt.model_executor.cuda_graph_config import Backend
 from sglang.srt.runtime_context import get_schedule, get_server_args
 
-from sglang_gemma4 import switches, uses
-from sglang_gemma4.attention import fixed_flash, flash_choice
+from sglang_gemma4 import switches
 from sglang_gemma4.memory import reserve
 from sglang_gemma4.memory.swa_ratio import CONCURRENT
 from sglang_gemma4.models.config_files import named_gemma4
@@ -48,21 +47,8 @@ def steps_of(server_args: Any) -> reserve.Steps:
     images = config.is_multimodal and not given.language_model_only and given.disaggregation_mode != "decode"
     sizes = list(prefill.bs or ()) if prefill.backend != Backend.DISABLED else []
     decode_graphs = len([one for one in graphs if one <= most]) or len(graphs)
-    joined = _joins(given, config)
-    ordered = _ordered_keys(max(sizes, default=0)) if joined else 0
+    joined, ordered = reserve.joined_graphs(sizes, bool(getattr(config.hf_text_config, "enable_moe_block", False)), given.tp_size)
     return reserve.Steps(chunk, rows, decode_graphs, sizes, draft, images, joined=joined, ordered_keys=ordered)
-
-
-def _ordered_keys(rows: int) -> int:
-    """Keys that graphs of up to ``rows`` rows hold for FlashAttention-4, should it be measured faster than our kernel."""
-    wanted = switches.part_is_on(fixed_flash.NAME, "SGLANG_GEMMA4_FLASH_PREFILL")
-    return rows + fixed_flash.PREFIX_KEYS if wanted and rows >= flash_choice.SIZES[0] else 0
-
-
-def _joins(given: Any, config: Any) -> bool:
-    """Whether prompts may go beside running requests, which has graphs of its own."""
-    by_itself = getattr(config.hf_text_config, "enable_moe_block", False) and given.tp_size == 1
-    return switches.is_on(switches.BESIDE) and bool(by_itself or uses.asks_beside())
 
 
 def needed(server_args: Any) -> reserve.Reserve:

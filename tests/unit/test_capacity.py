@@ -1,34 +1,86 @@
 """The calculation of what fits a card: against what engines logged, and the command's table and errors."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from sglang_gemma4 import cli, switches
-from sglang_gemma4.memory import capacity, swa_sizing
-from sglang_gemma4.memory.capacity import CARDS, GIB, Server
+from sglang_gemma4.memory import capacity, fractions, reserve, swa_sizing
+from sglang_gemma4.memory.capacity import CARDS, GIB, Card, Server
 from sglang_gemma4.tiny.quantisation import FORMATS
 
 H100, H200 = CARDS["80 GB"], CARDS["141 GB"]
-# GiB of KV that engines of an H200 logged: size, MTP, --mem-fraction-static, whether images stay on the card, and the run.
+# GiB of KV that engines logged: size, card, MTP, --mem-fraction-static, whether images stay on the card, and the run.
 LOGGED = [
-    ("26b-a4b", False, 0.85, False, 69.178),  # 2026-11-21-26b-stock-steps
-    ("26b-a4b", True, 0.85, False, 68.377),  # 2026-11-22-26b-kernels-serve
-    ("26b-a4b", True, 0.85, True, 66.016),  # 2026-11-24-26b-beside-vllm
-    ("26b-a4b", True, 0.8260405859375, True, 62.720),  # 2026-11-23-26b-serve, 2026-11-24-26b-serve-again
-    ("26b-a4b", False, 0.8269503222656249, False, 65.970),  # 2026-11-22-26b-adaptive
-    ("26b-a4b", True, 0.8269503222656249, False, 65.169),  # 2026-11-22-26b-mtp-steps
-    ("26b-a4b", False, 0.6, False, 34.380),  # 2026-11-22-26b-kernels-plain
-    ("26b-a4b", True, 0.6, False, 33.579),  # 2026-11-22-26b-kernels-steps
-    ("26b-a4b", True, 0.48, False, 16.876),  # 2026-11-21-26b-80gb
-    ("e2b", False, 0.85, False, 108.149),  # 2026-11-21-e2b-prefill
+    ("26b-a4b", H200, False, 0.85, False, 69.178),  # 2026-11-21-26b-stock-steps
+    ("26b-a4b", H200, True, 0.85, False, 68.377),  # 2026-11-22-26b-kernels-serve
+    ("26b-a4b", H200, True, 0.85, True, 66.016),  # 2026-11-24-26b-beside-vllm
+    ("26b-a4b", H200, True, 0.8260405859375, True, 62.720),  # 2026-11-23-26b-serve, 2026-11-24-26b-serve-again
+    ("26b-a4b", H200, False, 0.8269503222656249, False, 65.970),  # 2026-11-22-26b-adaptive
+    ("26b-a4b", H200, True, 0.8269503222656249, False, 65.169),  # 2026-11-22-26b-mtp-steps
+    ("26b-a4b", H200, False, 0.6, False, 34.380),  # 2026-11-22-26b-kernels-plain
+    ("26b-a4b", H200, True, 0.6, False, 33.579),  # 2026-11-22-26b-kernels-steps
+    ("26b-a4b", H200, True, 0.48, False, 16.876),  # 2026-11-21-26b-80gb
+    ("26b-a4b", H100, True, 0.85, True, 14.488),  # 2026-11-25-26b-h100-beside, -mended
+    ("e2b", H200, False, 0.85, False, 108.149),  # 2026-11-21-e2b-prefill
+    ("e2b", H200, True, 0.85, True, 105.651),  # 2026-11-26-e2b-h200-peer
+    ("e4b", H200, True, 0.85, True, 100.333),  # 2026-11-26-e4b-h200-peer
 ]
 
 
-@pytest.mark.parametrize(("name", "mtp", "fraction", "on_card", "logged"), LOGGED)
-def test_bytes_for_kv_are_those_that_engines_logged(name: str, mtp: bool, fraction: float, on_card: bool, logged: float) -> None:
-    found = capacity.budget(capacity.need(name), H200, Server(mtp), fraction, package=on_card) / GIB
+@pytest.mark.parametrize(("name", "card", "mtp", "fraction", "on_card", "logged"), LOGGED)
+def test_bytes_for_kv_are_those_that_engines_logged(
+    name: str, card: Card, mtp: bool, fraction: float, on_card: bool, logged: float
+) -> None:
+    found = capacity.budget(capacity.need(name), card, Server(mtp), fraction, package=on_card) / GIB
     assert found == pytest.approx(logged, rel=0.01)
+
+
+def test_the_reserve_of_an_80_gb_card_is_the_one_that_its_engine_calculated() -> None:
+    """Run 2026-11-25-26b-h100-reserve: 0.905 and 19.721 GiB. The keys in order that joined graphs hold count since then: 0.903."""
+    needed, server = capacity.need("26b-a4b"), Server(mtp=True, running=64)
+    ran = fractions.steps(needed, H100, server)
+    assert ran.joined
+    assert ran.ordered_keys == 2048 + (32 << 10)
+    assert ran.decode_graphs == 27, "settings.cuda_graph_config.decode.bs of that run"
+    then = reserve.fraction(reserve.of(needed.text, needed.vision, replace(ran, ordered_keys=0)).total, H100.mib * reserve.MIB)
+    assert then == 0.905
+    assert fractions.both(needed, H100, server)[1] == 0.903
+    assert capacity.budget(needed, H100, server, then, reserved=True) / GIB == pytest.approx(19.721, rel=0.005)
+
+
+def test_joined_graphs_count_where_the_engine_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default those of the MoE model on one card; of others where the operator asks."""
+
+    def joined(name: str, tp: int = 1) -> bool:
+        return fractions.steps(capacity.need(name, tp=tp), H100, Server(True, tp=tp)).joined
+
+    assert [joined(name) for name in ("26b-a4b", "31b")] == [True, False]
+    assert not joined("26b-a4b", tp=2)
+    monkeypatch.setenv(switches.BESIDE, "1")
+    assert joined("31b")
+    monkeypatch.setenv(switches.BESIDE, "0")
+    assert fractions.steps(capacity.need("26b-a4b"), H100, Server(True)).ordered_keys == 0
+
+
+# Full and sliding tokens of this package's pools, --max-running-requests and --mem-fraction-static, and the run.
+POOLS = [
+    ("26b-a4b", H100, 64, 0.85, 139_515, 62_004),  # 2026-11-25-26b-h100-beside
+    ("26b-a4b", H100, 64, 0.905, 189_915, 84_402),  # 2026-11-25-26b-h100-reserve
+    ("e2b", H200, 80, 0.85, 16_367_401, 1_048_212),  # 2026-11-26-e2b-h200-peer
+    ("e4b", H200, 80, 0.85, 5_628_389, 378_802),  # 2026-11-26-e4b-h200-peer
+]
+
+
+@pytest.mark.parametrize(("name", "card", "running", "fraction", "full", "sliding"), POOLS)
+def test_the_packages_tokens_are_those_that_engines_logged(
+    name: str, card: Card, running: int, fraction: float, full: int, sliding: int
+) -> None:
+    needed, server = capacity.need(name), Server(True, running)
+    left = capacity.budget(needed, card, server, fraction, reserved=fraction == 0.905)
+    found = capacity.by_window(needed, left, server, card)
+    assert [found.full, found.sliding] == pytest.approx([full, sliding], rel=0.02)
 
 
 # Tokens: what stock's and the package's engines logged (runs 2026-11-21-26b-stock-steps, -26b-swa-ratio, -26b-swa-sizing, -e2b-prefill).
@@ -82,14 +134,28 @@ def test_flags_change_the_sizes() -> None:
 
 
 def test_what_starts_on_an_80_gb_card() -> None:
-    """With the calculated reserve every size, with and without MTP; with SGLang's own fraction 31B does not."""
+    """Every size by default, with and without MTP; 31B, for which SGLang's own fraction leaves nothing, with the calculated reserve."""
     for name in ("e2b", "e4b", "26b-a4b", "31b"):
         needed = capacity.need(name)
         for mtp in (False, True):
             server = Server(mtp)
-            by_rule, calculated = capacity.fractions(needed, H100, server)
-            assert capacity.by_window(needed, capacity.budget(needed, H100, server, calculated), server).full > 30_000
+            by_rule, calculated = fractions.both(needed, H100, server)
             assert (capacity.budget(needed, H100, server, by_rule) > 0) is (name != "31b")
+            fraction, reserved = fractions.default(needed, H100, server)
+            assert (fraction, reserved) == ((calculated, True) if name == "31b" else (by_rule, False))
+            left = capacity.budget(needed, H100, server, fraction, reserved=reserved)
+            assert capacity.by_window(needed, left, server).full > (25_000 if name == "31b" else 30_000)
+            assert fractions.default(needed, H200, server) == (fractions.both(needed, H200, server)[0], False)
+
+
+def test_the_table_says_which_fraction_the_package_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["capacity", "31b", "--card", "80", "--card", "48", "--mtp", "no"]) == 0
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| 31b")]
+    assert re.fullmatch(r"0\.760 \(SGLang's\), package 0\.9\d\d", rows[0][3])
+    assert "too few for a request" in rows[0][5]
+    assert rows[0][7:] == rows[1][7:], "the row of the calculated reserve"
+    assert re.fullmatch(r"0\.\d{3} \(SGLang's\)", rows[2][3]), "nothing fits 48 GB"
+    assert "too few for weights" in rows[2][7]
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,15 @@ def test_what_the_issue_asks_for_is_there() -> None:
     assert quantiles == ["0.5", "0.95", "0.99"]
 
 
+def test_every_counter_of_ours_is_on_the_dashboard_and_on_its_page() -> None:
+    """docs/sessions.md says so; a counter that no panel shows is one that nobody finds."""
+    shown = {metric for query in QUERIES for metric in query.metrics}
+    assert {patch_metrics.NAME, *pool_hits.COUNTERS} <= shown
+    page = (Path(__file__).parents[2] / "docs" / "sessions.md").read_text()
+    described = set(re.findall(r"`(\w+_total)`", page))
+    assert described == {name.removeprefix(pool_hits.PREFIX) for name in pool_hits.COUNTERS}
+
+
 def test_one_panel_shows_running_requests_beside_both_pools() -> None:
     shown = {metric for query in QUERIES if query.panel == "Running requests beside the pools" for metric in query.metrics}
     assert shown == {f"sglang:{name}" for name in ("num_running_reqs", "num_queue_reqs", "full_token_usage", "swa_token_usage")}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from sglang.srt import runtime_context
-from sglang.srt.arg_groups import serving_hook
+from sglang.srt.arg_groups import memory_hook, serving_hook
 from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
 from sglang.srt.environ import envs
 from sglang.srt.server_args import ServerArgs
@@ -15,13 +15,14 @@ from sglang_gemma4.patches.image_transport import stay_on_card
 from sglang_gemma4.tiny import checkpoints
 
 
-def resolve(monkeypatch: pytest.MonkeyPatch, cuda: bool = True, **asked: Any) -> str:
+def resolve(monkeypatch: pytest.MonkeyPatch, cuda: bool = True, mib: int = 81_559, **asked: Any) -> str:
     """What SGLang's own resolution makes of it after ours."""
     server_args = ServerArgs(**{"model_path": str(checkpoints.SHIPPED / "tiny-e2b"), **asked})
     model_config_of(server_args)  # imports much that asks for the platform, too
     for module in (runtime_context, serving_hook):
         monkeypatch.setattr(module, "get_platform", lambda: SimpleNamespace(is_cuda=cuda))
     monkeypatch.setattr(envs.SGLANG_USE_CUDA_IPC_TRANSPORT, "set", lambda _: None)  # SGLang writes what was chosen into the environment
+    monkeypatch.setattr(memory_hook, "get_device_memory_capacity", lambda _: mib)
     stay_on_card(server_args)
     serving_hook.handle_multimodal_feature_transport(server_args)
     found: str = resolving_view(server_args).mm_feature_transport
@@ -30,6 +31,8 @@ def resolve(monkeypatch: pytest.MonkeyPatch, cuda: bool = True, **asked: Any) ->
 
 def test_on_one_cuda_machine_features_stay_on_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve(monkeypatch) == "cuda_ipc"
+    assert resolve(monkeypatch, mib=32_607) == "cuda_ipc"
+    assert resolve(monkeypatch, mib=24_564, mm_feature_transport="cuda_ipc") == "cuda_ipc", "a choice of the operator's stands"
 
 
 @pytest.mark.parametrize(
@@ -39,6 +42,7 @@ def test_on_one_cuda_machine_features_stay_on_the_card(monkeypatch: pytest.Monke
         ({"mm_feature_transport": "cpu"}, []),
         ({"nnodes": 2}, ["--nnodes 2"]),
         ({"tp_size": 2}, ["--tp-size 2"]),
+        ({"mib": 24_564}, ["the card has 24 GiB, and they would take 2.4; --mm-feature-transport cuda_ipc has them stay there"]),
         ({"disaggregation_mode": "prefill"}, ["--disaggregation-mode prefill"]),
         ({"encoder_only": True}, ["--encoder-only"]),
         ({"language_model_only": True}, []),
