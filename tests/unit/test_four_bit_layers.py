@@ -181,8 +181,8 @@ def test_the_check_before_weights_load_knows_which_stay(
     """26B-A4B on two ranks: 1,056 inputs are for our kernels, and no multiple of Marlin's 64."""
     from sglang.srt.arg_groups import model_override_base
 
-    from sglang_gemma4.patches import preflight
     from sglang_gemma4.models.config_files import PreflightError
+    from sglang_gemma4.patches import preflight
     from sglang_gemma4.tiny import quantisation, real_sizes
 
     config = real_sizes.target("26b-a4b") | {"quantization_config": quantisation.config(quantisation.FORMATS["w4a16-g32"])}
