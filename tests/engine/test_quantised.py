@@ -80,7 +80,7 @@ def test_two_ranks_load_their_parts_of_levels_and_scales(nursery: Nursery, writt
 @pytest.mark.parametrize("form", ["fp8-dynamic", "fp8-static", "fp8-block", "online"])
 def test_float8_experts_have_mtp_s_tokens_without_it(nursery: Nursery, written: Written, form: str) -> None:
     """online: ``--quantization fp8``."""
-    options = {"quantization": "fp8"} if form == "online" else {}
+    options: dict[str, Any] = {"quantization": "fp8"} if form == "online" else {}
     model = checkpoints.SHIPPED / "tiny-26b-a4b" if form == "online" else written("tiny-26b-a4b", form)
     assert tokens_of(greedy(nursery, model, **options)) == tokens_of(greedy(nursery, model, mtp=True, **options))
 

@@ -37,7 +37,7 @@ FLAG = "--speculative-draft-model-quantization fp8"
 )
 def test_a_quantised_assistant(nursery: Nursery, written: Written, tmp_path: Path, family: str, form: str, assistant: str) -> None:
     """The target's tokens, and drafts that are accepted almost as those of the assistant in bfloat16. E2B's head goes by centroids."""
-    online = {"quantization": "fp8"} if form.startswith("--") else {}
+    online: dict[str, Any] = {"quantization": "fp8"} if form.startswith("--") else {}
     model = checkpoints.SHIPPED / family if online else written(family, form)
     draft: dict[str, Any] = {"speculative_draft_model_quantization": "fp8"}
     if assistant != FLAG:
@@ -81,7 +81,7 @@ def test_adapters(nursery: Nursery, written: Written, tmp_path: Path, family: st
 @pytest.mark.parametrize("form", ["w4a16-g32", "--quantization fp8"])
 def test_a_trainer_s_weights_are_refused(nursery: Nursery, written: Written, form: str) -> None:
     """Before anything is written: answers stay. The assistant, in bfloat16, takes its own."""
-    online = {"quantization": "fp8"} if form.startswith("--") else {}
+    online: dict[str, Any] = {"quantization": "fp8"} if form.startswith("--") else {}
     model = checkpoints.SHIPPED / "tiny-e2b" if online else written("tiny-e2b", form)
     draft = f"{model}-assistant"
 

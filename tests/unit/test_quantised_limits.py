@@ -121,7 +121,11 @@ def test_what_sglang_serves_by_other_methods_is_let_through() -> None:
         {"quant_method": "w8a8_int8"},
     ):
         assert problem(config("26b-a4b", **given)) is None
-    for given in ({"quant_method": "fp8", "weight_block_size": [128, 128]}, {"quant_method": "modelopt", "quant_algo": "NVFP4"}):
+    dense: list[dict[str, Any]] = [
+        {"quant_method": "fp8", "weight_block_size": [128, 128]},
+        {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+    ]
+    for given in dense:
         assert problem(config("31b", **given)) is None
         assert problem(config("31b", **given), tp_size=2) is None
     for flag in ("unquant", "humming"):
@@ -133,7 +137,7 @@ def test_what_sglang_serves_by_other_methods_is_let_through() -> None:
 
 
 def test_dense_models_are_refused_what_no_layer_can_do() -> None:
-    blocks = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    blocks: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
     assert "--tp-size 16 splits intermediate_size 21504 within a block of 128" in str(problem(config("31b", **blocks), tp_size=16))
     assert "needs compute capability 10.0" in str(problem(config("31b"), quantization="mxfp8"))
     for flag, said in (("w8a8_int8", "without scales"), ("bitsandbytes", "does not know"), ("mxfp4", "no MXFP4 for linear")):
