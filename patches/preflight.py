@@ -83,9 +83,12 @@ def check_weights(_result: None, server_args: Any) -> None:
         return
     capability = torch.cuda.get_device_capability() if torch.cuda.is_available() and torch.version.cuda else None
     kept = model.dtype == torch.bfloat16 and switches.part_is_on("four_bit_linear", FEW_ROWS) and switches.four_bit_rows(capability) > 0
+    given = config.to_dict()
+    if not given.get("quantization_config") and not resolved.quantization and model.quantization:
+        given["quantization_config"] = {"quant_method": model.quantization}  # of a hf_quant_config.json, which SGLang reads
     with one_line():
         quantised_limits.check(
-            config.to_dict(),
+            given,
             {name: getattr(resolved, name) for name in quantised_limits.FIELDS},
             capability=capability,
             cpu_engine=switches.is_on(switches.CPU_ENGINE),

@@ -158,8 +158,27 @@ def test_experts(experts: tuple[Weight, Weight], tokens: int, dropped: float) ->
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16, 33, 64])
+@pytest.mark.parametrize("tokens", [1, 4, 32, 320])
+def test_experts_of_one_of_two_ranks(tokens: int) -> None:
+    """4 bits: 352 inner outputs, 11 groups."""
+    torch.manual_seed(tokens)
+    inner = INNER // 2
+    w13, w2 = grouped_weight(EXPERTS, 2 * inner, HIDDEN, group=32), grouped_weight(EXPERTS, HIDDEN, inner, group=32)
+    x = torch.randn(tokens, HIDDEN, device="cuda").bfloat16()
+    ids = torch.rand(tokens, EXPERTS, device="cuda").topk(TOPK).indices.int().contiguous()
+    shares = torch.rand(tokens, TOPK, device="cuda")
+    reference = expected(x, w13, w2, shares, ids)
+    assert off_by(grouped_experts(x, w13, w2, shares, ids), reference) < EXPERTS_NORM
+    if tokens <= MOST_TOKENS:
+        assert off_by(few.few_token_experts(x, w13, w2, shares, ids, few.counters(HIDDEN, x.device)), reference) < EXPERTS_NORM
+
+
+OF_A_RANK = [(1056, 2816, True), (2816, 1056, False)]
+"""26B-A4B's dense FFN on two ranks: whole groups of 32, but no whole tiles of Marlin."""
+
+
 @pytest.mark.parametrize("group", [32, 128])
-@pytest.mark.parametrize(("outputs", "width", "gated"), SHAPES)
+@pytest.mark.parametrize(("outputs", "width", "gated"), [*SHAPES, *OF_A_RANK])
 def test_dense_of_four_bits(outputs: int, width: int, gated: bool, group: int, rows: int) -> None:
     torch.manual_seed(rows)
     if width % group:
