@@ -12,6 +12,7 @@ from sglang_gemma4.patching import Hook, Patch
 VIEWS = "SGLANG_GEMMA4_FROZEN_VIEWS"
 ATTENTION = "SGLANG_GEMMA4_ATTENTION"
 FIXES = "SGLANG_GEMMA4_MODEL_FIXES"
+FEW_ROWS = "SGLANG_GEMMA4_FEW_ROW_LINEAR"
 
 COMMAND_LINES = ("sglang.launch_server", "sglang.cli.main", "sglang.cli.__main__")
 
@@ -76,16 +77,23 @@ def check_weights(_result: None, server_args: Any) -> None:
     from sglang_gemma4.diagnostics import quantised_limits
     from sglang_gemma4.models import config_files
 
-    resolved, config = resolved_view(server_args), model_config_of(server_args).hf_config
+    resolved, model = resolved_view(server_args), model_config_of(server_args)
+    config = model.hf_config
     if not any(name in config_files.ARCHITECTURES for name in config.architectures or ()):
         return
+    capability = torch.cuda.get_device_capability() if torch.cuda.is_available() and torch.version.cuda else None
+    kept = model.dtype == torch.bfloat16 and switches.part_is_on("four_bit_linear", FEW_ROWS) and switches.four_bit_rows(capability) > 0
+    given = config.to_dict()
+    if not given.get("quantization_config") and not resolved.quantization and model.quantization:
+        given["quantization_config"] = {"quant_method": model.quantization}  # of a hf_quant_config.json, which SGLang reads
     with one_line():
         quantised_limits.check(
-            config.to_dict(),
+            given,
             {name: getattr(resolved, name) for name in quantised_limits.FIELDS},
-            capability=torch.cuda.get_device_capability() if torch.cuda.is_available() and torch.version.cuda else None,
+            capability=capability,
             cpu_engine=switches.is_on(switches.CPU_ENGINE),
             gelu_experts=switches.part_is_on("quantised_experts", FIXES),
+            keeps_four_bits=kept,
         )
 
 

@@ -25,6 +25,8 @@ def exact(values: torch.Tensor) -> torch.Tensor:
 class DequantisedLinear(UnquantizedLinearMethod):
     """The product of a layer whose ``weight`` is float32 by now; ``rounding`` is of its input."""
 
+    dequantised = True
+
     def __init__(self, rounding: Rounding) -> None:
         super().__init__()
         self.rounding = rounding
@@ -37,6 +39,8 @@ class DequantisedLinear(UnquantizedLinearMethod):
 
 class DequantisedExperts(UnquantizedFusedMoEMethod):
     """Gated experts whose weights are float32 by now; ``roundings`` are of the inputs of their two products."""
+
+    dequantised = True
 
     def __init__(self, roundings: tuple[Rounding, Rounding], moe_runner_config: Any) -> None:
         super().__init__()

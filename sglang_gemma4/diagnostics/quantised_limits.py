@@ -8,22 +8,31 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4.diagnostics import quantised_methods
 from sglang_gemma4.diagnostics.preflight import refuse
+from sglang_gemma4.diagnostics.quantised_methods import ADA, BLACKWELL, Capability, Machine
 from sglang_gemma4.models.config_files import PreflightError
 from sglang_gemma4.tiny.quantisation import FORMATS, size_problem
 
-Capability = tuple[int, int]
-ADA, AMPERE, BLACKWELL = (8, 9), (8, 0), (10, 0)
+AMPERE = (8, 0)
 FIELDS = ("quantization", "load_format", "moe_runner_backend", "tp_size")
 MARLIN_INPUTS = 64
 """Inputs of Marlin's smallest tile (sglang/kernels/jit/csrc/gemm/marlin/marlin.cuh, ``min_thread_k``)."""
+KEPT_GROUPS = (32, 64, 128)
+"""Inputs that share a scale in dense weights that stay as loaded (models/layers/four_bit_layers.py)."""
 LAYOUTS = ("float-quantized", "naive-quantized", "pack-quantized", "mixed-precision")
 GROUPS = (32, 128)
 """Inputs that share a scale in the one kernel for 4-bit experts that computes gelu (models/layers/expert_activation.py)."""
 
 
 def check(
-    config: Mapping[str, Any], arguments: Mapping[str, Any], *, capability: Capability | None, cpu_engine: bool, gelu_experts: bool = True
+    config: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    *,
+    capability: Capability | None,
+    cpu_engine: bool,
+    gelu_experts: bool = True,
+    keeps_four_bits: bool = False,
 ) -> None:
     """Check a Gemma 4 model's weights as the server was asked to load them.
 
@@ -32,6 +41,7 @@ def check(
         arguments: :data:`FIELDS`.
         capability: the card's, None without a CUDA card.
         gelu_experts: the patch quantised_experts.
+        keeps_four_bits: 4-bit dense weights stay as loaded (the patch four_bit_linear), and are not repacked for Marlin.
 
     Raises:
         PreflightError: it would end while loading or at the first batch, or be wrong.
@@ -39,7 +49,7 @@ def check(
     text = config.get("text_config") or config
     moe = bool(text.get("enable_moe_block"))
     given = config.get("quantization_config")
-    problems = _problems(given, text, moe, arguments, capability, cpu_engine, gelu_experts)
+    problems = _problems(given, text, moe, arguments, Machine(capability, cpu_engine), gelu_experts, keeps_four_bits)
     refuse(f"{problem}; {_what_works(text, moe, capability, cpu_engine)}" for problem in problems)
 
 
@@ -78,54 +88,42 @@ def _problems(
     text: Mapping[str, Any],
     moe: bool,
     arguments: Mapping[str, Any],
-    capability: Capability | None,
-    cpu_engine: bool,
+    machine: Machine,
     gelu_experts: bool,
+    keeps_four_bits: bool,
 ) -> Iterator[str]:
-    flag = arguments.get("quantization")
+    flag, runner, ranks = arguments.get("quantization"), arguments.get("moe_runner_backend"), int(arguments.get("tp_size") or 1)
     if flag == "gguf" or arguments.get("load_format") == "gguf":
         yield "GGUF: SGLang's loader does not know the names of Gemma 4's tensors"
+    method = str((given or {}).get("quant_method", "")).lower().replace("_", "-")
+    if moe and machine.cuda and (method == "fp8" or (given is None and flag == "fp8")):
+        yield from quantised_methods.of_runner(runner, quantised_methods.FALLING_BACK)
     if given is None:
-        if flag == "fp8" and moe and not cpu_engine and capability is not None and capability < ADA:
-            yield f"--quantization fp8: SGLang's fp8 experts need compute capability 8.9, this card has {_said(capability)}"
-        if cpu_engine and flag not in (None, "fp8", "unquant"):
-            yield f"--quantization {flag}: the CPU reference engine quantises to fp8 only"
+        yield from quantised_methods.of_flag(flag, moe, machine)
         return
-    method = str(given.get("quant_method", "")).lower().replace("_", "-")
     if method != "compressed-tensors":
-        yield from _other_methods(method, given, moe, capability, cpu_engine)
+        yield from quantised_methods.of_fp4_experts(flag, moe, machine)
+        yield from quantised_methods.of_checkpoint(given, text, moe, ranks, machine)
         return
-    if cpu_engine and given.get("format") not in LAYOUTS:
+    if machine.cpu_engine and given.get("format") not in LAYOUTS:
         yield f"compressed-tensors {given.get('format')}: the CPU reference engine reads {', '.join(LAYOUTS)}"
     for group in (given.get("config_groups") or {}).values():
-        yield from _split_over_ranks(group.get("weights") or {}, text, moe, int(arguments.get("tp_size") or 1), cpu_engine)
-        yield from _of_group(group, text, moe, arguments.get("moe_runner_backend"), capability, cpu_engine, gelu_experts)
+        yield from _split_over_ranks(group.get("weights") or {}, text, moe, ranks, machine.cpu_engine, keeps_four_bits)
+        yield from _of_group(group, text, moe, runner, machine.capability, machine.cpu_engine, gelu_experts)
 
 
-def _other_methods(method: str, given: Mapping[str, Any], moe: bool, capability: Capability | None, cpu_engine: bool) -> Iterator[str]:
-    if cpu_engine:
-        yield f"quant_method {method}: the CPU reference engine reads checkpoints of compressed-tensors only"
-    if moe and method in ("awq", "gptq", "awq-marlin", "gptq-marlin", "auto-round", "moe-wna16"):
-        yield f"quant_method {method}: SGLang's kernels for such experts compute silu, Gemma 4's compute gelu"
-    nvfp4 = method in ("modelopt", "modelopt-fp4", "nvfp4") and "4" in str(given.get("quant_algo", "4"))
-    if moe and nvfp4 and capability is not None and capability < BLACKWELL:
-        yield (
-            f"quant_method {method} (NVFP4): before Blackwell SGLang's experts go through Marlin, which computes silu; "
-            f"this card has {_said(capability)}"
-        )
-    if moe and method == "fp8" and capability is not None and capability < ADA:
-        yield f"quant_method fp8: SGLang's fp8 experts need compute capability 8.9, this card has {_said(capability)}"
-
-
-def _split_over_ranks(weights: Mapping[str, Any], text: Mapping[str, Any], moe: bool, ranks: int, cpu_engine: bool) -> Iterator[str]:
+def _split_over_ranks(
+    weights: Mapping[str, Any], text: Mapping[str, Any], moe: bool, ranks: int, cpu_engine: bool, keeps_four_bits: bool
+) -> Iterator[str]:
     """Each rank's part of a product's inputs holds whole groups or blocks (compressed_tensors_wNa16.py:128, fp8_utils.py), and of a dense
-    4-bit product whole tiles of Marlin's."""
+    4-bit product that is repacked for Marlin whole tiles of it."""
     part = weights.get("group_size") or (weights.get("block_structure") or [0, 0])[1]
     for name in ("intermediate_size", "moe_intermediate_size") if moe else ("intermediate_size",):
         if ranks > 1 and part and part > 0 and text[name] % part == 0 and text[name] % (ranks * part):
             yield f"--tp-size {ranks} splits {name} {text[name]} within a group or block of {part}; choose a number of ranks that does not"
     dense = text["intermediate_size"] // ranks
-    if weights.get("type") == "int" and weights.get("num_bits") == 4 and dense % MARLIN_INPUTS and not cpu_engine:
+    kept = keeps_four_bits and weights.get("symmetric", True) and not weights.get("actorder") and part in KEPT_GROUPS
+    if weights.get("type") == "int" and weights.get("num_bits") == 4 and dense % MARLIN_INPUTS and not kept and not cpu_engine:
         yield (
             f"--tp-size {ranks} leaves a rank {dense} of intermediate_size {text['intermediate_size']}, and Marlin multiplies 4-bit "
             f"weights by {MARLIN_INPUTS} inputs; choose a number of ranks that leaves a multiple"
@@ -148,6 +146,10 @@ def _of_group(
         yield from _of_int4(weights, text, moe, runner, capability, cpu_engine, gelu_experts)
     elif kind == "float" and bits == 8:
         yield from _of_float8(said, weights, inputs, text, moe, capability, cpu_engine)
+        if moe and not cpu_engine:
+            yield from quantised_methods.of_runner(runner)
+    elif moe and kind == "float" and bits == 4 and strategy == "tensor_group" and inputs is None:
+        yield f"{said} without quantised activations: SGLang's NVFP4 experts of such checkpoints go through Marlin, which computes silu"
     elif moe and (kind == "float" or bits == 8 or inputs is not None):
         if not (kind == "float" and bits == 4 and capability is not None and capability >= BLACKWELL and not cpu_engine):
             yield f"{said}: SGLang has no kernel with gelu for such experts on this machine"

@@ -7,6 +7,8 @@ and the FFN of layers that share KV may be twice as wide. So sizes are read from
 import re
 from typing import Any
 
+from sglang.srt.layers.moe.fused_moe_triton import FusedMoE
+from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
 from sglang.srt.lora.layers import unwrap_lora_layer
 
 from sglang_gemma4.kernels.card import reason_against_device
@@ -114,9 +116,18 @@ def attach(model: Any) -> LoraTargets:
     if present is not None:
         return present
     targets = LoraTargets(model)
-    targets.against_experts = reason_against_device(next(model.parameters()).device)
+    targets.against_experts = reason_against_device(next(model.parameters()).device) or _reason_against_quantised_experts(model)
     model.__dict__.update({_KEY: targets, "should_apply_lora": targets.should_apply_lora, "get_hidden_dim": targets.get_hidden_dim})
     return targets
+
+
+def _reason_against_quantised_experts(model: Any) -> str | None:
+    """SGLang's runner of adapted experts was not tried on other weights than unquantised ones."""
+    for layer in model.modules():
+        method = layer.quant_method if isinstance(layer, FusedMoE) else None
+        if method is not None and (not isinstance(method, UnquantizedFusedMoEMethod) or getattr(method, "dequantised", False)):
+            return "they are quantised; leave experts out of the adapter, or serve the unquantised checkpoint"
+    return None
 
 
 def of(model: Any) -> LoraTargets | None:

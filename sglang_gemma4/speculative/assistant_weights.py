@@ -13,6 +13,7 @@ import msgspec
 import torch
 
 from sglang_gemma4.models.config_files import ASSISTANTS
+from sglang_gemma4.models.quantised_updates import reason_against_update
 from sglang_gemma4.patching import note
 from sglang_gemma4.speculative import views
 
@@ -64,6 +65,20 @@ def ask_for_assistant(original: Callable[..., Any], manager: Any, request: Any) 
     return UpdateWeightFromDiskReqOutput(success=False, message=refused, num_paused_requests=0)
 
 
+def begin(original: Callable[..., Any], manager: Any, request: Any) -> Any:
+    """Around the scheduler's ``begin_weight_update``: no session for a model that takes no other weights.
+
+    Its end would rearrange that model's layers again, though no tensor came.
+    """
+    for role, runner in manager._select_runners(request.selector):
+        if is_gemma4(runner.model) and (reason := reason_against_update(runner.model)) is not None:
+            from sglang.srt.managers.io_struct import BeginWeightUpdateReqOutput
+
+            other = "" if request.selector == role else f" (selector '{request.selector}' names the {role} too)"
+            return BeginWeightUpdateReqOutput(success=False, message=f"the {role}'s {reason}{other}")
+    return original(manager, request)
+
+
 def share_scales(reply: Any, manager: Any, *_args: Any) -> Any:
     """After ``end_weight_update``: the target's checkpoint was read again, and with it the scales of the KV cache."""
     if has_assistant(manager):
@@ -92,6 +107,8 @@ def update_from_disk(update: Callable[..., Reply], updater: Any, model_path: str
         kept, given = ("assistant", "target") if assistant else ("target", "assistant")
         logger.info("sglang-gemma4: the %s keeps its weights, %s holds the %s's", kept, model_path, given)
         return True, f"Succeeded to update the {given}'s weights; the {kept} keeps its own."
+    if (reason := reason_against_update(updater.get_model())) is not None:
+        return False, f"{model_path} was not loaded: {reason}"
     before = updater.model_config.model_path
     try:
         success, message = update(updater, model_path, *args, **kwargs)
@@ -136,6 +153,12 @@ def update_from_tensors(update: Callable[..., Reply], updater: Any, named_tensor
 def update_from_received(update: Callable[..., Reply], updater: Any, named_tensors: Any) -> Reply:
     """Around ``WeightUpdater.load_weights_from_distributed``, which gets the received tensors."""
     return _fitting(update, updater, [name for name, _ in named_tensors], named_tensors)
+
+
+def update_from_ipc(update: Callable[..., Reply], updater: Any, request: Any) -> Reply:
+    """Around ``WeightUpdater.update_weights_from_ipc``, which needs no session."""
+    reason = reason_against_update(updater.get_model()) if is_gemma4(updater.get_model()) else None
+    return update(updater, request) if reason is None else (False, reason)
 
 
 def _fitting(update: Callable[..., Reply], updater: Any, names: list[str], *args: Any, **kwargs: Any) -> Reply:

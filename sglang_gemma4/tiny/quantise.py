@@ -17,7 +17,7 @@ import torch
 from sglang_gemma4.tiny.quantisation import Format, config
 
 _EXPERTS = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)$")
-_LINEAR = re.compile(r".*\.(linear|[a-z_]*proj|[a-z_]*projection|per_layer_input_gate)\.weight$")
+_LINEAR = re.compile(r"(?:.*\.)?(linear|[a-z_]*proj|[a-z_]*projection|per_layer_input_gate)\.weight$")
 _QUANTISED = re.compile(r"(model\.)?language_model\.(?!.*\.router\.).*")
 
 

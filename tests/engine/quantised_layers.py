@@ -12,6 +12,7 @@ import torch
 
 def install() -> None:
     """Also one line on the log for each kind of product that takes a quantised weight, and one where a 4-bit one is written out."""
+    from sglang.srt.layers.quantization import fp8
     from sglang.srt.layers.quantization.compressed_tensors import schemes
 
     from sglang_gemma4.cpu import quantised
@@ -28,16 +29,23 @@ def install() -> None:
             original(method, layer)
 
     layers.linear_of_checkpoint = layers.experts_of_checkpoint = rearrange
+    quantise_without_card()
+    layers.linear_at_load = layers.experts_at_load = lambda original, method, layer: original(method, layer)
+    fp8.Fp8LinearMethod.apply = linear
+    fp8.Fp8MoEMethod.apply = experts
     schemes.CompressedTensorsW8A8Fp8.apply_weights = linear
     schemes.CompressedTensorsW8A8Fp8MoE.apply_weights = experts
     activations.run_gelu = lambda _original, scheme, layer, dispatch_output: experts(scheme, layer, dispatch_output)
     module: Any = few_row_linear
-    multiply, said = module.few_row_linear, set[bool | str]()
+    multiply, said = module.few_row_linear, set[str]()
 
     def announced(x: torch.Tensor, weight: Any, done: torch.Tensor, gated: bool = False) -> torch.Tensor:
-        if gated not in said and not isinstance(weight, torch.Tensor):
-            said.add(gated)
-            print(f"{'FP8' if hasattr(weight, 'block') else '4-BIT'} ROWS, {'gated' if gated else 'plain'}.", flush=True)
+        if not isinstance(weight, torch.Tensor):
+            blocks = f", in blocks of {weight.block}" if getattr(weight, "block", 0) else ""
+            line = f"{'FP8' if hasattr(weight, 'block') else '4-BIT'} ROWS, {'gated' if gated else 'plain'}{blocks}."
+            if line not in said:
+                said.add(line)
+                print(line, flush=True)
         out: torch.Tensor = multiply(x, weight, done, gated=gated)
         return out
 
@@ -55,9 +63,39 @@ def install() -> None:
     kept.write_out = written
 
 
+def quantise_without_card() -> None:
+    """SGLang's quantisation of weights while they are loaded, in torch, with the scales that a card with fp8 products gets."""
+    from sglang.srt.layers.quantization import fp8, utils
+    from sglang.srt.layers.quantization.compressed_tensors.schemes import compressed_tensors_w8a8_fp8_moe
+
+    card: Any = fp8
+    others: list[Any] = [utils, compressed_tensors_w8a8_fp8_moe]
+    for module in (card, *others):
+        module.scaled_fp8_quant = by_tensor
+    card._is_cpu = False
+    card.cutlass_fp8_supported = lambda: True
+    card.per_token_group_quant_fp8 = by_output
+
+
+def by_tensor(values: torch.Tensor, scale: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Levels with one scale, and that."""
+    if scale is None:
+        scale = values.abs().max().float().clamp(min=1e-12) / 448
+    return (values.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale.reshape(1)
+
+
+def by_output(values: torch.Tensor, _width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Levels with a scale for each row, and those, ``[rows, 1]``."""
+    scale = values.abs().amax(-1, keepdim=True).float().clamp(min=1e-12) / 448
+    return (values.float() / scale).to(torch.float8_e4m3fn), scale
+
+
 def linear(_scheme: Any, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """``x @ weight.T + bias`` in float32."""
-    return torch.nn.functional.linear(x, layer.weight.t().float() * layer.weight_scale, bias)
+    from sglang_gemma4.kernels.weights import dequantised
+    from sglang_gemma4.models.layers.weight_formats import linear_weight
+
+    return torch.nn.functional.linear(x, dequantised(linear_weight(layer)), bias)
 
 
 def experts(_scheme: Any, layer: Any, dispatch_output: Any) -> Any:

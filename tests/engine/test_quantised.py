@@ -77,21 +77,27 @@ def test_two_ranks_load_their_parts_of_levels_and_scales(nursery: Nursery, writt
     assert sum(agree) > 0.7 * NEW_TOKENS * len(agree), agree
 
 
-@pytest.mark.parametrize("form", ["fp8-dynamic", "fp8-static", "fp8-block"])
+@pytest.mark.parametrize("form", ["fp8-dynamic", "fp8-static", "fp8-block", "online"])
 def test_float8_experts_have_mtp_s_tokens_without_it(nursery: Nursery, written: Written, form: str) -> None:
-    model = written("tiny-26b-a4b", form)
-    assert tokens_of(greedy(nursery, model)) == tokens_of(greedy(nursery, model, mtp=True))
+    """online: ``--quantization fp8``."""
+    options: dict[str, Any] = {"quantization": "fp8"} if form == "online" else {}
+    model = checkpoints.SHIPPED / "tiny-26b-a4b" if form == "online" else written("tiny-26b-a4b", form)
+    assert tokens_of(greedy(nursery, model, **options)) == tokens_of(greedy(nursery, model, mtp=True, **options))
 
 
 @pytest.mark.parametrize(
     ("family", "form"),
     [
+        ("tiny-31b", "w4a16-g32"),
         ("tiny-31b", "w4a16-g128"),
         ("tiny-31b", "fp8-dynamic"),
+        ("tiny-31b", "fp8-static"),
         ("tiny-31b", "fp8-block"),
         ("tiny-e2b", "fp8-static"),
         ("tiny-e2b", "fp8-dynamic"),
+        ("tiny-e2b", "fp8-block"),
         ("tiny-e2b", "w4a16-g32"),
+        ("tiny-e2b", "w4a16-g128"),
     ],
 )
 def test_dense_models_have_the_tokens_of_transformers_own_path(

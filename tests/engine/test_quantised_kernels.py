@@ -1,13 +1,17 @@
 """fp8 and 4-bit checkpoints through our kernels, interpreted, in float32: the tokens of the same engines without them."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sglang_gemma4.tiny import checkpoints
+from sglang_gemma4.tiny.quantisation import FORMATS
+from tests.engine import quantised_sizes
 from tests.engine.engine_fork import Group, Nursery, Output, without
 from tests.engine.test_oracle import MTP
+from tests.engine.test_two_ranks import RANKS
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(6 + 20 * n))] for n in range(3)]
 """6, 26 and 46 tokens: the prefill is for SGLang's products and our grouped experts, the steps for ours."""
@@ -17,19 +21,37 @@ LAYERS = 6
 OURS = ("four_bit_linear", "few_row_linear", "few_token_experts", "grouped_experts", "prefill_experts", "router_choice")
 
 
-def serve(nursery: Nursery, folder: Path, name: str, ours: bool, form: str = "fp8-dynamic", more: str = "") -> list[Output]:
+def serve(
+    nursery: Nursery,
+    folder: Path,
+    name: str,
+    ours: bool,
+    form: str = "fp8-dynamic",
+    more: str = "",
+    tokens: int = 12,
+    ranks: int = 1,
+    **given: Any,
+) -> list[Output]:
     if not folder.exists():
         checkpoints.write(name, str(folder), quantised=form)
-    options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{folder}-assistant"}
+    options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{folder}-assistant", "tp_size": ranks, **given}
     env = {
         **without("qkv_rope", "kv_write", "draft_argmax", *([] if ours else OURS)),
         "SGLANG_GEMMA4_FEW_ROW_LINEAR": "1",
         "SGLANG_GEMMA4_FOUR_BIT_ROWS": "16",
+        **(RANKS if ranks > 1 else {}),
         "TEST_SABOTAGE": f"quantised_layers:install expert_counter:install{more}",
     }
-    sampling = {"max_new_tokens": 6 if more else 12}
-    groups = [Group(prompts, sampling, logprobs=True) for prompts in ([PROMPTS, SHORT] if more else [PROMPTS])]
+    groups = [Group(prompts, {"max_new_tokens": tokens}, logprobs=True) for prompts in ([PROMPTS, SHORT] if "forty" in more else [PROMPTS])]
     return [answer for group in nursery.run(folder, groups, env=env, time_limit=500, **options) for answer in group]
+
+
+def equal(ours: list[Output], others: list[Output]) -> None:
+    """Tokens, log-probabilities within 1e-4 and verify steps."""
+    for answer, reference in zip(ours, others, strict=True):
+        assert answer.token_ids == reference.token_ids
+        assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
+        assert answer.meta_info["spec_verify_ct"] == reference.meta_info["spec_verify_ct"]
 
 
 def test_same_tokens_as_dequantised(interpreting: Nursery, tmp_path: Path) -> None:
@@ -44,16 +66,13 @@ def test_same_tokens_as_dequantised(interpreting: Nursery, tmp_path: Path) -> No
     assert "SGLang's kernels compute the experts" not in log
     assert "FP8 ROWS" not in plain[0].log
     assert "EXPERTS by" not in plain[0].log
-    for answer, reference in zip(ours, plain, strict=True):
-        assert answer.token_ids == reference.token_ids
-        assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
-        assert answer.meta_info["spec_verify_ct"] == reference.meta_info["spec_verify_ct"]
+    equal(ours, plain)
 
 
 def test_four_bit_experts(interpreting: Nursery, tmp_path: Path) -> None:
     """The longest prompt's weights are written out, in memory that six layers share."""
     more = " expert_counter:prefill_of_groups_from_forty_tokens"
-    ours, plain = (serve(interpreting, tmp_path / "model", "tiny-26b-a4b", each, "w4a16-g32", more) for each in (True, False))
+    ours, plain = (serve(interpreting, tmp_path / "model", "tiny-26b-a4b", each, "w4a16-g32", more, tokens=6) for each in (True, False))
     log = ours[0].log
     assert log.count("EXPERTS by prefill_experts") == LAYERS
     assert log.count("A ROOM of ") == 1
@@ -66,10 +85,7 @@ def test_four_bit_experts(interpreting: Nursery, tmp_path: Path) -> None:
     assert log.count("EXPERTS by grouped_experts") == LAYERS
     assert "SGLang's kernels compute the experts" not in log
     assert "EXPERTS by" not in plain[0].log
-    for answer, reference in zip(ours, plain, strict=True):
-        assert answer.token_ids == reference.token_ids
-        assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
-        assert answer.meta_info["spec_verify_ct"] == reference.meta_info["spec_verify_ct"]
+    equal(ours, plain)
 
 
 @pytest.mark.parametrize(("form", "said"), [("fp8-dynamic", "FP8"), ("w4a16-g32", "4-BIT")])
@@ -81,3 +97,49 @@ def test_layers_that_share_kv(interpreting: Nursery, tmp_path: Path, form: str, 
     for answer, reference in zip(ours, plain, strict=True):
         assert answer.token_ids == reference.token_ids
         assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
+
+
+def test_two_ranks_of_four_bits(interpreting: Nursery, tmp_path: Path) -> None:
+    """Parts that are whole groups of 32 and no whole tiles of Marlin, as 26B-A4B's 1,056 on two Hoppers: all layers are for our kernels."""
+    model = quantised_sizes.quantised(quantised_sizes.widened("tiny-26b-a4b", tmp_path / "wide"), FORMATS["w4a16-g32"], tmp_path / "model")
+    shutil.copytree(checkpoints.SHIPPED / "tiny-26b-a4b-assistant", tmp_path / "model-assistant")
+    one = serve(interpreting, model, "", True, tokens=8)
+    two = serve(interpreting, model, "", True, more=" gloo_ranks:install", tokens=8, ranks=2)
+    log = two[0].log
+    for said in ("4-BIT ROWS, gated.", "4-BIT ROWS, plain.", "A WEIGHT written out."):
+        assert log.count(said) == 2, "on each rank"
+    assert "four_bit_linear declined" not in log
+    assert "few_row_linear declined" not in log
+    assert "SGLang's kernels compute the experts" not in log
+    equal(two, one)
+
+
+@pytest.mark.parametrize("form", ["fp8-static", "--quantization fp8"])
+def test_scales_by_tensor_and_weights_quantised_while_loaded(interpreting: Nursery, tmp_path: Path, form: str) -> None:
+    """One scale for a product (of q, k and v the largest of theirs) or an expert; online a scale for each output."""
+    options: dict[str, Any] = {"form": form, "tokens": 8}
+    folder = tmp_path / "model"
+    if form.startswith("--"):
+        folder, options = checkpoints.SHIPPED / "tiny-26b-a4b", {"quantization": "fp8", "tokens": 8}
+    ours, plain = (serve(interpreting, folder, "tiny-26b-a4b", each, **options) for each in (True, False))
+    log = ours[0].log
+    for said in ("FP8 ROWS, gated.", "FP8 ROWS, plain."):
+        assert said in log
+        assert said not in plain[0].log
+    assert log.count("EXPERTS by few_token_experts") == LAYERS
+    assert "few_row_linear declined" not in log
+    assert "SGLang's kernels compute the experts" not in log
+    assert "EXPERTS by" not in plain[0].log
+    equal(ours, plain)
+
+
+def test_blocks_of_128(interpreting: Nursery, tmp_path: Path) -> None:
+    """As the released sizes have them; the tiny ones elsewhere here have blocks of 32, which our kernels leave to SGLang's."""
+    model = quantised_sizes.blocks_of_128(tmp_path / "model")
+    shutil.copytree(checkpoints.SHIPPED / "tiny-31b-assistant", tmp_path / "model-assistant")
+    ours, plain = (serve(interpreting, model, "", each, tokens=8) for each in (True, False))
+    assert "FP8 ROWS, gated, in blocks of 128." in ours[0].log
+    assert "FP8 ROWS, plain, in blocks of 128." in ours[0].log
+    assert "few_row_linear declined" not in ours[0].log
+    assert "FP8 ROWS" not in plain[0].log
+    equal(ours, plain)

@@ -49,14 +49,14 @@ def from_disk(engine: Any, path: str) -> list[Any]:
     return list(engine.update_weights_from_disk(path))[:2]
 
 
-def from_tensor(engine: Any, path: str, selector: str = "all", buckets: int = 1) -> list[Any]:
-    """``/update_weights_from_tensor`` within a session, in some calls."""
+def from_tensor(engine: Any, path: str, selector: str = "all", buckets: int = 1, begins: bool = False) -> list[Any]:
+    """``/update_weights_from_tensor`` within a session, in some calls; ``begins``: what the session's begin answers comes first."""
     from sglang.srt.managers.io_struct import UpdateWeightsFromTensorReqInput
     from sglang.srt.utils import MultiprocessingSerializer
 
     wait(engine, engine.tokenizer_manager.flush_cache(timeout_s=30.0))
-    engine.begin_weight_update(selector)
-    replies = []
+    begun = list(engine.begin_weight_update(selector))
+    replies = [begun] if begins else []
     for part in parts(tensors_of(path), buckets):
         payload = [MultiprocessingSerializer.serialize(part)]
         request = UpdateWeightsFromTensorReqInput(serialized_named_tensors=payload, selector=selector)

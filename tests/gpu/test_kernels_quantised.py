@@ -54,6 +54,32 @@ def test_dense(outputs: int, width: int, gated: bool, rows: int, per_output: boo
     assert not done.any()
 
 
+OF_31B = [(21504, 5376, True), (5376, 21504, False), (8192, 5376, False), (200, 5376, False)]
+"""31B's FFN and queries, whose sizes blocks of 128 divide; and outputs that end within one."""
+
+
+@pytest.mark.parametrize("rows", [1, 4, 16, 33, 64])
+@pytest.mark.parametrize(("outputs", "width", "gated"), OF_31B)
+def test_dense_in_blocks_of_128(outputs: int, width: int, gated: bool, rows: int) -> None:
+    torch.manual_seed(rows)
+    size = 2 * outputs if gated else outputs
+    levels = (torch.randn(size, width, device="cuda") * 100).to(FP8)
+    scale = (0.5 + torch.rand(-(-size // 128), -(-width // 128), device="cuda")) * width**-0.5 / 100
+    weight, done = Scaled(levels, scale, 128), counters(outputs, torch.device("cuda"))
+    x = torch.randn(rows, width, device="cuda").bfloat16()
+    first = few_row_linear(x, weight, done, gated=gated)
+    torch.testing.assert_close(first, few_row_linear_reference(x, weight, gated=gated), atol=TOLERANCE, rtol=TOLERANCE)
+    for _ in range(5):
+        assert torch.equal(few_row_linear(x, weight, done, gated=gated), first)
+    assert not done.any()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = few_row_linear(x, weight, done, gated=gated)
+    x.normal_()
+    graph.replay()
+    assert torch.equal(out, few_row_linear(x, weight, done, gated=gated))
+
+
 def test_every_level_is_exact() -> None:
     """Each finite byte, subnormal ones too."""
     levels = torch.arange(256, device="cuda", dtype=torch.int32).to(torch.uint8).view(FP8).view(256, 1).repeat(1, 128)
@@ -132,8 +158,27 @@ def test_experts(experts: tuple[Weight, Weight], tokens: int, dropped: float) ->
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16, 33, 64])
+@pytest.mark.parametrize("tokens", [1, 4, 32, 320])
+def test_experts_of_one_of_two_ranks(tokens: int) -> None:
+    """4 bits: 352 inner outputs, 11 groups."""
+    torch.manual_seed(tokens)
+    inner = INNER // 2
+    w13, w2 = grouped_weight(EXPERTS, 2 * inner, HIDDEN, group=32), grouped_weight(EXPERTS, HIDDEN, inner, group=32)
+    x = torch.randn(tokens, HIDDEN, device="cuda").bfloat16()
+    ids = torch.rand(tokens, EXPERTS, device="cuda").topk(TOPK).indices.int().contiguous()
+    shares = torch.rand(tokens, TOPK, device="cuda")
+    reference = expected(x, w13, w2, shares, ids)
+    assert off_by(grouped_experts(x, w13, w2, shares, ids), reference) < EXPERTS_NORM
+    if tokens <= MOST_TOKENS:
+        assert off_by(few.few_token_experts(x, w13, w2, shares, ids, few.counters(HIDDEN, x.device)), reference) < EXPERTS_NORM
+
+
+OF_A_RANK = [(1056, 2816, True), (2816, 1056, False)]
+"""26B-A4B's dense FFN on two ranks: whole groups of 32, but no whole tiles of Marlin."""
+
+
 @pytest.mark.parametrize("group", [32, 128])
-@pytest.mark.parametrize(("outputs", "width", "gated"), SHAPES)
+@pytest.mark.parametrize(("outputs", "width", "gated"), [*SHAPES, *OF_A_RANK])
 def test_dense_of_four_bits(outputs: int, width: int, gated: bool, group: int, rows: int) -> None:
     torch.manual_seed(rows)
     if width % group:

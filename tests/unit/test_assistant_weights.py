@@ -8,6 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import (
+    CompressedTensorsFusedMoEMethod,
+    CompressedTensorsLinearMethod,
+)
+from sglang.srt.layers.quantization.fp8 import Fp8LinearMethod, Fp8MoEMethod
+from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 
 from sglang_gemma4.speculative import assistant_weights as updates
 
@@ -143,3 +149,46 @@ def test_the_head_is_in_its_centroids_order(way: int, first: bool) -> None:
     for call in list(ways(new))[way]:
         updates.load_in_order(Assistant.load, model, call)
     torch.testing.assert_close(model.lm_head.weight.detach(), new["lm_head"][new["token_ordering"]])
+
+
+def quantised_model(method: type, name: str = "Gemma4ForConditionalGeneration", **attributes: Any) -> Any:
+    """A model with one layer of this method, and an embedding that has none."""
+    model: Any = type(name, (torch.nn.Module,), {})()
+    model.quant_config, model.proj, model.table = object(), torch.nn.Module(), torch.nn.Embedding(2, 2)
+    model.proj.quant_method, model.proj.scheme = object.__new__(method), SimpleNamespace(**attributes)
+    vars(model.proj.quant_method).update(attributes)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("method", "attributes", "takes"),
+    [
+        (CompressedTensorsLinearMethod, {}, False),
+        (CompressedTensorsLinearMethod, {"weight_block_size": [128, 128]}, True),
+        (CompressedTensorsFusedMoEMethod, {"weight_block_size": None}, False),
+        (Fp8LinearMethod, {"block_quant": False}, False),
+        (Fp8LinearMethod, {"block_quant": True}, True),
+        (Fp8MoEMethod, {"block_quant": False}, False),
+        (UnquantizedLinearMethod, {}, True),
+    ],
+)
+def test_weights_that_were_rearranged_when_they_were_loaded_take_no_others(
+    tmp_path: Path, method: type, attributes: dict[str, Any], takes: bool
+) -> None:
+    """By disk, by a session for tensors, and from a checkpoint engine; a session of the draft alone is opened."""
+    model, path = quantised_model(method, **attributes), checkpoint(tmp_path / "new", "Gemma4ForConditionalGeneration")
+    one = SimpleNamespace(get_model=lambda: model, model_config=SimpleNamespace(model_path="before"))
+    said = "proj is quantised, and was rearranged when it was loaded; start a server with the new checkpoint"
+    success, message = updates.update_from_disk(Loading(), one, path, "auto")
+    assert (success, said in message) == (takes, not takes)
+    success, message = updates.update_from_ipc(lambda _updater, _request: (True, "done"), one, None)
+    assert (success, said in message) == (takes, not takes)
+    draft = SimpleNamespace(model=torch.nn.Module())
+    runners = {"all": [("target", SimpleNamespace(model=model)), ("draft", draft)], "draft": [("draft", draft)]}
+    manager = SimpleNamespace(_select_runners=lambda selector: runners[selector])
+    begun = [updates.begin(lambda *_: None, manager, SimpleNamespace(selector=selector)) for selector in ("draft", "all")]
+    assert begun[0] is None
+    assert (begun[1] is None) is takes
+    if not takes:
+        assert not begun[1].success
+        assert begun[1].message.endswith("(selector 'all' names the target too)")

@@ -2,6 +2,8 @@
 
 import gc
 import weakref
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,3 +164,55 @@ def test_where_nobody_asks_nothing_is_said(name: str, monkeypatch: pytest.Monkey
     monkeypatch.delenv(name)
     assert not layer_of().scheme.as_loaded
     assert patching._outcomes["four_bit_linear"].notes == []
+
+
+def check_before_weights_load(
+    monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], dtype: torch.dtype, capability: tuple[int, int], found: str | None = None
+) -> None:
+    """Of a server on two such cards; ``found``: the method that SGLang reads beside config.json."""
+    from sglang.srt.arg_groups import model_override_base
+
+    from sglang_gemma4.patches import preflight
+
+    hf_config = SimpleNamespace(architectures=["Gemma4ForConditionalGeneration"], to_dict=lambda: config)
+    model = SimpleNamespace(hf_config=hf_config, dtype=dtype, quantization=found)
+    arguments = SimpleNamespace(quantization=None, load_format="auto", moe_runner_backend="auto", tp_size=2)
+    monkeypatch.setattr(model_override_base, "resolved_view", lambda _given: arguments)
+    monkeypatch.setattr(model_override_base, "model_config_of", lambda _given: model)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_device: capability)
+    monkeypatch.delenv(switches.FOUR_BIT_ROWS)
+    monkeypatch.setenv(switches.CPU_ENGINE, "0")
+    preflight.check_weights(None, None)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "capability", "left_out", "kept"),
+    [
+        (torch.bfloat16, (9, 0), "", True),
+        (torch.float16, (9, 0), "", False),
+        (torch.bfloat16, (10, 0), "", False),
+        (torch.bfloat16, (9, 0), "four_bit_linear", False),
+    ],
+)
+def test_the_check_before_weights_load_knows_which_stay(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, capability: tuple[int, int], left_out: str, kept: bool
+) -> None:
+    """26B-A4B on two ranks: 1,056 inputs are for our kernels, and no multiple of Marlin's 64."""
+    from sglang_gemma4.models.config_files import PreflightError
+    from sglang_gemma4.tiny import quantisation, real_sizes
+
+    config = real_sizes.target("26b-a4b") | {"quantization_config": quantisation.config(quantisation.FORMATS["w4a16-g32"])}
+    monkeypatch.setenv(switches.WITHOUT, left_out)
+    with nullcontext() if kept else pytest.raises(PreflightError, match="Marlin multiplies 4-bit weights by 64 inputs"):
+        check_before_weights_load(monkeypatch, config, dtype, capability)
+
+
+def test_a_method_beside_config_json_is_known_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ModelOpt's hf_quant_config.json."""
+    from sglang_gemma4.models.config_files import PreflightError
+    from sglang_gemma4.tiny import real_sizes
+
+    with pytest.raises(PreflightError, match=r"quant_method modelopt-fp4 \(NVFP4\): before Blackwell"):
+        check_before_weights_load(monkeypatch, real_sizes.target("26b-a4b"), torch.bfloat16, (9, 0), "modelopt_fp4")

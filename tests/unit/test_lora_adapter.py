@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 import torch
 from sglang.srt.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
+from sglang.srt.layers.moe.fused_moe_triton import FusedMoE
+from sglang.srt.layers.quantization.fp8 import Fp8MoEMethod
+from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
 
 from sglang_gemma4.models import lora_adapter, lora_targets
 from sglang_gemma4.models.lora_adapter import AdapterRefusedError
@@ -211,3 +214,15 @@ def test_sizes_follow_the_layer(targets: LoraTargets) -> None:
         targets.get_hidden_dim("embed_tokens", 0)
     assert targets.names() == {*ATTENTION, *FFN}
     assert set(lora_targets.PARTS) - targets.names() == {"per_layer_input_gate", "per_layer_projection"}
+
+
+@pytest.mark.parametrize("quantised", [False, True])
+def test_adapters_of_quantised_experts_are_refused(monkeypatch: pytest.MonkeyPatch, quantised: bool) -> None:
+    method = Fp8MoEMethod if quantised else UnquantizedFusedMoEMethod
+    model = torch.nn.Module()
+    model.experts = bare(FusedMoE, quant_method=object.__new__(method))
+    model.model = SimpleNamespace(config=SimpleNamespace())
+    model.weight = torch.nn.Parameter(torch.zeros(1))
+    monkeypatch.setattr(lora_targets, "reason_against_device", lambda _device: None)
+    reason = lora_targets.attach(model).against_experts
+    assert (reason or "").startswith("they are quantised; leave experts out of the adapter") is quantised

@@ -28,9 +28,11 @@ def compressed(weights: dict[str, Any], inputs: Any = None) -> dict[str, Any]:
     return {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": group}}
 
 
-def problem(model: dict[str, Any], capability: tuple[int, int] | None = H100, cpu: bool = False, **arguments: Any) -> str | None:
+def problem(
+    model: dict[str, Any], capability: tuple[int, int] | None = H100, cpu: bool = False, kept: bool = False, **arguments: Any
+) -> str | None:
     try:
-        quantised_limits.check(model, arguments, capability=capability, cpu_engine=cpu)
+        quantised_limits.check(model, arguments, capability=capability, cpu_engine=cpu, keeps_four_bits=kept)
     except PreflightError as error:
         return str(error)
     return None
@@ -46,6 +48,112 @@ def test_what_divides_the_model_is_let_through_on_a_hopper_and_on_the_cpu_engine
     assert problem(config(size, "fp8-dynamic"), tp_size=2) is None
     assert (problem(config(size, "w4a16-g32"), tp_size=2) is None) is (size != "26b-a4b"), "2112 / 2 is no multiple of 64"
     assert problem(config(size, "w4a16-g32"), None, cpu=True, tp_size=2) is None
+    assert problem(config(size, "w4a16-g32"), kept=True, tp_size=2) is None, "no Marlin, whose tiles would have to divide"
+
+
+def test_ranks_of_4_bit_weights_that_are_for_marlin_are_refused() -> None:
+    said = "--tp-size 2 leaves a rank 1056 of intermediate_size 2112, and Marlin multiplies 4-bit weights by 64 inputs"
+    assert said in str(problem(config("26b-a4b", "w4a16-g32"), tp_size=2))
+    for change in ({"symmetric": False}, {"actorder": "group"}):
+        given = compressed({**INT4, **change})
+        assert said in str(problem(config("26b-a4b", **given), kept=True, tp_size=2)), "which stay for Marlin on a Hopper too"
+    assert "splits intermediate_size 2112 within a group" in str(problem(config("26b-a4b", "w4a16-g32"), kept=True, tp_size=4))
+
+
+NVFP4_EXPERTS = {"model.layers.0.experts.0.gate_proj": {"quant_algo": "NVFP4"}}
+MXFP4_OF_QUARK = {"weight": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32}, "input_tensors": {"dtype": "fp4"}}
+FP8_OF_QUARK = {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}, "input_tensors": {"dtype": "fp8_e4m3"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "capability", "said"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, H100, "blocks that divide moe_intermediate_size, which is 704"),
+        ({"quant_method": "blockwise_int8", "weight_block_size": [128, 128]}, H100, "blocks that divide moe_intermediate_size"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, H100, "bitsandbytes does not know Gemma 4's layers"),
+        ({"quant_method": "mxfp4"}, H100, "SGLang has no MXFP4 for linear layers on CUDA cards"),
+        ({"quant_method": "mxfp4"}, B200, "SGLang has no MXFP4 for linear layers on CUDA cards"),
+        ({"quant_method": "mxfp8"}, B200, "kernels for MXFP8 experts compute silu"),
+        ({"quant_method": "quark", "global_quant_config": MXFP4_OF_QUARK}, H100, "quant_method quark (MXFP4)"),
+        ({"quant_method": "quark", "layer_quant_config": {"*.mlp.*": MXFP4_OF_QUARK}}, H100, "quant_method quark (MXFP4)"),
+        ({"quant_method": "w4afp8"}, H100, "quant_method w4afp8: SGLang's kernels for such experts compute silu"),
+        ({"quant_method": "moe_wna16"}, H100, "compute silu"),
+        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": NVFP4_EXPERTS}, H100, "before Blackwell"),
+        (compressed({"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}), B200, "go through Marlin"),
+    ],
+)
+def test_methods_of_checkpoints_that_cannot_work_are_refused(given: dict[str, Any], capability: Any, said: str) -> None:
+    found = str(problem(config("26b-a4b", **given), capability))
+    assert said in found
+    assert "here work checkpoints of compressed-tensors in fp8-dynamic, fp8-static, w4a16-g32" in found
+
+
+@pytest.mark.parametrize(
+    ("flag", "capability", "said"),
+    [
+        ("awq", H100, "--quantization awq: SGLang's kernels for such experts compute silu"),
+        ("gptq", H100, "--quantization gptq: SGLang's kernels for such experts compute silu"),
+        ("gptq_marlin", H100, "compute silu"),
+        ("mxfp8", H100, "kernels for MXFP8 experts compute silu"),
+        ("mxfp8", B200, "kernels for MXFP8 experts compute silu"),
+        ("mxfp4", H100, "no MXFP4 for linear layers"),
+        ("w8a8_int8", H100, "copy bfloat16 weights into int8 levels without scales"),
+        ("w8a8_fp8", H100, "rounds the experts to float8 without a scale"),
+        ("bitsandbytes", H100, "bitsandbytes does not know Gemma 4's layers"),
+        ("modelopt_fp4", H100, "--quantization modelopt_fp4: before Blackwell"),
+        ("nvfp4_online", H100, "--quantization nvfp4_online: before Blackwell"),
+        ("quark_mxfp4", H100, "its kernels are not for CUDA cards"),
+    ],
+)
+def test_flags_that_cannot_work_on_a_bfloat16_checkpoint_are_refused(flag: str, capability: Any, said: str) -> None:
+    found = str(problem(config("26b-a4b"), capability, quantization=flag))
+    assert said in found
+    assert "and --quantization fp8 of a bfloat16 checkpoint" in found
+
+
+def test_what_sglang_serves_by_other_methods_is_let_through() -> None:
+    given: dict[str, Any]
+    for given in (
+        {"quant_method": "fp8", "activation_scheme": "static"},
+        {"quant_method": "fp8", "weight_block_size": [32, 32]},
+        {"quant_method": "modelopt", "quant_algo": "FP8"},
+        {"quant_method": "quark", "global_quant_config": FP8_OF_QUARK},
+        {"quant_method": "w8a8_int8"},
+    ):
+        assert problem(config("26b-a4b", **given)) is None
+    dense: list[dict[str, Any]] = [
+        {"quant_method": "fp8", "weight_block_size": [128, 128]},
+        {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+    ]
+    for given in dense:
+        assert problem(config("31b", **given)) is None
+        assert problem(config("31b", **given), tp_size=2) is None
+    for flag in ("unquant", "humming"):
+        assert problem(config("26b-a4b"), quantization=flag) is None
+    for flag in ("modelopt_fp4", "nvfp4_online"):
+        assert problem(config("26b-a4b"), B200, quantization=flag) is None
+    for flag in ("w8a8_fp8", "modelopt_fp4"):  # whose dense layers are quantised while loading, or not at all
+        assert problem(config("31b"), quantization=flag) is None
+
+
+def test_dense_models_are_refused_what_no_layer_can_do() -> None:
+    blocks: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    assert "--tp-size 16 splits intermediate_size 21504 within a block of 128" in str(problem(config("31b", **blocks), tp_size=16))
+    assert "needs compute capability 10.0" in str(problem(config("31b"), quantization="mxfp8"))
+    for flag, said in (("w8a8_int8", "without scales"), ("bitsandbytes", "does not know"), ("mxfp4", "no MXFP4 for linear")):
+        assert said in str(problem(config("31b"), quantization=flag))
+
+
+@pytest.mark.parametrize("runner", ["deep_gemm", "cutlass", "flashinfer_trtllm", "marlin"])
+def test_runners_of_fp8_experts_that_compute_silu_are_refused(runner: str) -> None:
+    said = f"--moe-runner-backend {runner}: of SGLang's kernels for fp8 experts only triton's computes gelu"
+    assert said in str(problem(config("26b-a4b", "fp8-dynamic"), moe_runner_backend=runner))
+    assert said in str(problem(config("26b-a4b", quant_method="fp8"), moe_runner_backend=runner))
+    assert said in str(problem(config("26b-a4b"), quantization="fp8", moe_runner_backend=runner))
+    assert problem(config("31b", "fp8-dynamic"), moe_runner_backend=runner) is None
+    for taken in ("auto", "triton"):
+        assert problem(config("26b-a4b", "fp8-dynamic"), moe_runner_backend=taken) is None
+    assert problem(config("26b-a4b"), quantization="fp8", moe_runner_backend="flashinfer_cutlass") is None, "where SGLang takes triton"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Names of ignored modules as SGLang calls them, and quantised layers that SGLang never quantises."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -63,18 +64,30 @@ def test_the_audio_tower_has_sglang_s_own_names() -> None:
     ]
 
 
-def test_quantised_routers_and_tables_are_read_with_their_scales() -> None:
+@pytest.mark.parametrize("form", ["fp8-dynamic", "fp8-static", "w4a16-g32"])
+@pytest.mark.parametrize(
+    "layer", ["layers.0.router.proj", "model.language_model.embed_tokens_per_layer", "model.language_model.embed_tokens"]
+)
+def test_quantised_routers_and_tables_are_read_with_their_scales(layer: str, form: str) -> None:
     from sglang_gemma4.models.quantised_checkpoint import dequantised
     from sglang_gemma4.tiny import quantise
     from sglang_gemma4.tiny.quantisation import FORMATS
 
     weight = torch.randn(16, 64, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(0))
-    for form in (FORMATS["fp8-dynamic"], FORMATS["w4a16-g32"]):
-        parts = quantise.compress(weight, form)
-        given = [("a.norm.weight", weight), *((f"layers.0.router.proj.{name}", value) for name, value in parts.items())]
-        given += [("b.mlp.down_proj.weight_scale", weight)]
-        found = dict(dequantised(given))
-        assert set(found) == {"a.norm.weight", "layers.0.router.proj.weight", "b.mlp.down_proj.weight_scale"}
-        assert torch.equal(found["layers.0.router.proj.weight"].float(), quantise.decompress(parts, form).to(torch.bfloat16).float())
-        with pytest.raises(ValueError, match=r"of the quantised layers\.0\.router\.proj the checkpoint has"):
-            list(dequantised(given[1:2]))
+    parts = quantise.compress(weight, FORMATS[form])
+    given = [("a.norm.weight", weight), *((f"{layer}.{name}", value) for name, value in parts.items())]
+    given += [("b.mlp.down_proj.weight_scale", weight)]
+    found = dict(dequantised(given))
+    assert set(found) == {"a.norm.weight", f"{layer}.weight", "b.mlp.down_proj.weight_scale"}
+    assert torch.equal(found[f"{layer}.weight"].float(), quantise.decompress(parts, FORMATS[form]).to(torch.bfloat16).float())
+    with pytest.raises(ValueError, match=rf"of the quantised {re.escape(layer)} the checkpoint has"):
+        list(dequantised(given[1:2]))
+
+
+def test_tables_in_bfloat16_stay_the_same_tensors() -> None:
+    """Without a copy: E2B's per-layer table has more numbers than its layers."""
+    from sglang_gemma4.models.quantised_checkpoint import dequantised
+
+    table = torch.randn(16, 64, dtype=torch.bfloat16)
+    ((name, found),) = dequantised([("model.language_model.embed_tokens_per_layer.weight", table)])
+    assert (name, found is table) == ("model.language_model.embed_tokens_per_layer.weight", True)
