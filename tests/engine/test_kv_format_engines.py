@@ -4,6 +4,7 @@ import math
 import random
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from sglang_gemma4.models import model_shape
 from sglang_gemma4.models.config_files import read_config
 from sglang_gemma4.quality import gates
 from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
+from tests.engine import test_weight_updates
 from tests.engine.engine_fork import Group, Nursery, Output
 
 FAMILIES = ("tiny-26b-a4b", "tiny-31b", "tiny-e2b")
@@ -119,9 +121,8 @@ def sized(nursery: Nursery, family: str, kind: str, sabotage: str = "") -> Sizes
     """The pools of an engine that sizes them by window from what memory is free, as on a card; another test's processes take none of it."""
     steady = {"TEST_SABOTAGE": f"steady_memory:install {sabotage}".strip()}
     group = Group(prompts()[:1], {"max_new_tokens": 2})
-    log = nursery.run(checkpoints.SHIPPED / family, [group], steady, kv_cache_dtype=kind, max_total_tokens=None, mem_fraction_static=0.2)[
-        0
-    ][0].log
+    options: dict[str, Any] = {"max_total_tokens": None, "mem_fraction_static": 0.2}
+    log = nursery.run(checkpoints.SHIPPED / family, [group], steady, kv_cache_dtype=kind, **options)[0][0].log
     assert "pools by window" in log
     return Sizes(log)
 
@@ -139,3 +140,32 @@ def test_scales_that_are_not_counted_take_memory_that_is_not_theirs(nursery: Nur
     """What the test above would see."""
     found = sized(nursery, "tiny-26b-a4b", "int8_per_token_head", "uncounted_scales:install")
     assert found.gib > 1.04 * sized(nursery, "tiny-26b-a4b", FLOAT).gib
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target with other weights; its assistant beside it."""
+    folder = tmp_path_factory.mktemp("trained")
+    test_weight_updates.trained_on("tiny-e2b-assistant", folder)
+    return test_weight_updates.trained_on("tiny-e2b", folder)
+
+
+def test_memory_that_was_released_and_weights_that_changed(trained: Path, nursery: Nursery) -> None:
+    """After a resume every scale is a number again, and answers are those of a server that was started with the new weights."""
+    model, asked = checkpoints.SHIPPED / "tiny-e2b", {"max_new_tokens": NEW_TOKENS}
+    draft = model.with_name("tiny-e2b-assistant")
+    steps = [["release", {}], ["resume", {}]]
+    for path, selector in ((model, "target"), (draft, "draft")):
+        steps.append(["tensor", {"path": str(path), "selector": selector}])
+    changed = [["disk", {"path": str(path)}] for path in (trained, trained.with_name(draft.name))]
+    groups = [Group(prompts()[:8], asked)]
+    groups += [Group(prompts()[:8], asked, client="weight_changes:play", extra={"steps": some}) for some in (steps, changed)]
+    engine: dict[str, Any] = {**MTP, "kv_cache_dtype": "int8_per_token_head", "max_total_tokens": 4096}
+    before, resumed, after = nursery.run(
+        model, groups, {"TEST_SABOTAGE": "weight_walk:discard lost_scales:install"}, speculative_draft_model_path=draft, **engine
+    )
+    fresh = nursery.run(trained, groups[:1], speculative_draft_model_path=trained.with_name(draft.name), **engine)[0]
+    assert re.findall(r"SCALES: (\d+) of", before[0].log) == ["0"]
+    assert tokens(resumed) == tokens(before)
+    assert tokens(after) == tokens(fresh) != tokens(before)
+    assert accept_length(after) == accept_length(fresh) > 1
