@@ -208,3 +208,17 @@ def test_what_runs_is_not_refused() -> None:
     ampere = GOOD | {"kv_cache_dtype": "int8_per_token_head"}
     kv_format_limits.check(ampere, gemma4=True, cpu_engine=False, capability=(8, 0))
     kv_format_limits.check(GOOD | {"prefill_backend": "intel_amx"}, gemma4=True, cpu_engine=True, capability=None)
+
+
+def test_sliding_layers_of_a_batch_with_images_see_as_far_as_these_reach() -> None:
+    """What ``image_masks`` has found for the batch goes to the kernel; full layers, batches or backends without images stay causal."""
+    from sglang_gemma4.attention.image_masks import ImageAttention, ImageBatch
+    from sglang_gemma4.attention.quantised import ReadsLevels
+
+    reach, images = torch.tensor([1, 1], dtype=torch.int32), ImageAttention(lambda: None, "cpu")
+    backend: Any = SimpleNamespace(extend_attention_fwd=images)
+    assert ReadsLevels._reach(backend, 511) is None
+    images.batch = ImageBatch(reach, [0], [2])
+    assert ReadsLevels._reach(backend, 511) is reach
+    assert ReadsLevels._reach(backend, -1) is None
+    assert ReadsLevels._reach(SimpleNamespace(extend_attention_fwd=print), 511) is None  # type: ignore[arg-type]
