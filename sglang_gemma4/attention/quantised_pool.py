@@ -138,6 +138,14 @@ def has_scales(pool: Any) -> bool:
     return isinstance(pool.full_kv_pool if isinstance(pool, SWAKVPool) else pool, PerTokenHeadPool)
 
 
+def zero_scales(pool: Any) -> None:
+    """Every slot of a pool, or of both halves of a hybrid one, holds zeros, as from the start; nothing where it keeps no scales."""
+    for half in (pool.full_kv_pool, pool.swa_kv_pool) if isinstance(pool, SWAKVPool) else (pool,):
+        if isinstance(half, PerTokenHeadPool):
+            for scales in (*half.k_scale_buffer, *half.v_scale_buffer):
+                scales.zero_()
+
+
 def cache_of(pool: Any, layer_id: int) -> Cache:
     """A layer's part of a pool; on a pool with tiers on the host this waits for the layer, as SGLang's backends do."""
     k, v = pool.get_kv_buffer(layer_id)

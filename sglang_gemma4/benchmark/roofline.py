@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sglang_gemma4.kernels.kv_cache.formats import SCALE_BYTES, named
 from sglang_gemma4.models.config_files import read_config
 from sglang_gemma4.models.model_shape import ConfigJson, Layer, distinct, keys_attended, keys_read, layers, text_config
 from sglang_gemma4.serving.launch import fields_of
@@ -53,6 +54,7 @@ def step_work(
     prefill: bool = False,
     dtype_bytes: float = 2,
     kv_bytes: float = 2,
+    scale_bytes: float = 0,
     weight_bytes: float | None = None,
     draft: ConfigJson | None = None,
     draft_steps: int = 0,
@@ -65,7 +67,8 @@ def step_work(
         query_tokens: tokens of each request in the step: 1 decoding, the draft tokens in a verify step, the prompt in prefill.
         context: tokens of a request once the step's own are written; the query tokens are its last.
         prefill: logits of the last token alone, not of every query token.
-        dtype_bytes: of weights and activations. kv_bytes: of a KV cache element.
+        dtype_bytes: of weights and activations. kv_bytes: of a KV cache element. scale_bytes: of each token's head beside its elements,
+            of K and of V, in a cache with scales by token and head.
         weight_bytes: of a quantised weight with its share of the scales; None: ``dtype_bytes``. The head, routers, embeddings, norms and
             the assistant stay as they are.
         draft: the assistant's config.json; ``draft_steps`` of its passes belong to the step, one token a request over the committed
@@ -87,7 +90,7 @@ def step_work(
         total.gemm(tokens, hidden, width)
         total.add("norm", 3 * tokens * width, 6 * tokens * width)  # norm of the projection, joined with the embedding
     for layer in layers(text):
-        _attention_block(total, layer, hidden, batch, query_tokens, context, kv_bytes)
+        _attention_block(total, layer, hidden, batch, query_tokens, context, kv_bytes, scale_bytes)
         _feed_forward_block(total, layer, text, tokens)
     rows = batch if prefill else tokens
     total.add("norm", 2 * tokens * hidden + hidden, 4 * tokens * hidden)
@@ -96,11 +99,13 @@ def step_work(
     if draft is not None:
         total.weights = dtype_bytes
         for _ in range(draft_steps):
-            _draft_pass(total, draft, batch, max(1, context - query_tokens), kv_bytes)
+            _draft_pass(total, draft, batch, max(1, context - query_tokens), kv_bytes, scale_bytes)
     return list(total.values())
 
 
-def _attention_block(total: _Sum, layer: Layer, hidden: int, batch: int, queries: int, context: int, kv_bytes: float) -> None:
+def _attention_block(
+    total: _Sum, layer: Layer, hidden: int, batch: int, queries: int, context: int, kv_bytes: float, scale_bytes: float
+) -> None:
     """Projections, q/k/v norms, RoPE, KV write and attention of one layer. Shared layers read their owner's KV again."""
     tokens, q, kv = batch * queries, layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
     for inputs, outputs in layer.projections(hidden):
@@ -112,8 +117,11 @@ def _attention_block(total: _Sum, layer: Layer, hidden: int, batch: int, queries
     if layer.owns_kv:
         total.add("kv write", 2 * tokens * kv)
         total.add("kv write", 2 * tokens * kv, size=kv_bytes)
+        total.add("kv write", 2 * tokens * layer.kv_heads, size=scale_bytes)
     total.add("attention", 2 * tokens * q, 4 * batch * keys_attended(context, queries, layer.window) * q)
-    total.add("attention", 2 * batch * keys_read(context, queries, layer.window) * kv, size=kv_bytes)
+    keys = batch * keys_read(context, queries, layer.window)
+    total.add("attention", 2 * keys * kv, size=kv_bytes)
+    total.add("attention", 2 * keys * layer.kv_heads, size=scale_bytes)
 
 
 def _feed_forward_block(total: _Sum, layer: Layer, text: Any, tokens: int) -> None:
@@ -143,7 +151,7 @@ def _feed_forward_block(total: _Sum, layer: Layer, text: Any, tokens: int) -> No
         total.add("norm", 3 * wide + hidden, 6 * wide)
 
 
-def _draft_pass(total: _Sum, config: ConfigJson, batch: int, context: int, kv_bytes: float) -> None:
+def _draft_pass(total: _Sum, config: ConfigJson, batch: int, context: int, kv_bytes: float, scale_bytes: float) -> None:
     """One pass of the assistant, one token a request; it reads the target's KV and writes none."""
     text, backbone = text_config(config), config["backbone_hidden_size"]
     hidden, vocabulary = text.hidden_size, text.vocab_size
@@ -151,7 +159,7 @@ def _draft_pass(total: _Sum, config: ConfigJson, batch: int, context: int, kv_by
     total.gemm(batch, 2 * backbone, hidden)
     total.gemm(batch, hidden, backbone)
     for layer in layers(text, all_shared=True):
-        _attention_block(total, layer, hidden, batch, 1, context, kv_bytes)
+        _attention_block(total, layer, hidden, batch, 1, context, kv_bytes, scale_bytes)
         _feed_forward_block(total, layer, text, batch)
     total.add("norm", 2 * batch * hidden, 4 * batch * hidden)
     if config.get("use_ordered_embeddings"):  # centroids first, then the vocabulary rows of the active ones
@@ -200,6 +208,7 @@ def beside(row: Mapping[str, Any], model: str, arguments: Sequence[str], card: M
         dtype_bytes=size,
         weight_bytes=weight_bytes(config, fields.get("quantization")),
         kv_bytes=1 if kv_dtype.startswith(("fp8", "int8")) else 2 if kv_dtype.startswith("bf") else size,
+        scale_bytes=SCALE_BYTES if named(kv_dtype) else 0,
         draft=_config(str(draft_path), "draft model") if drafts else None,
         draft_steps=int(fields.get("speculative_num_steps", 0)) if drafts else 0,
     )

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from sglang_gemma4.diagnostics.preflight import refuse
-from sglang_gemma4.kernels.kv_cache.formats import KvFormat, named
+from sglang_gemma4.kernels.kv_cache.formats import FORMATS, KvFormat, named
 
 FLAGS = {
     "enable_hierarchical_cache": "the tier on the host copies elements without their scales",
@@ -92,9 +92,10 @@ def _surroundings(kind: KvFormat, capability: tuple[int, int] | None, hnd: bool,
     flag = f"--kv-cache-dtype {kind.name}"
     if capability is not None and capability < kind.least_capability:
         need = ".".join(map(str, kind.least_capability))
+        other = next((name for name, each in FORMATS.items() if capability >= each.least_capability), "auto")
         yield (
             f"{flag}: the card's compute capability is {capability[0]}.{capability[1]}, these elements need {need}; "
-            "use --kv-cache-dtype int8_per_token_head"
+            f"use --kv-cache-dtype {other}"
         )
     if hnd:
         yield f"{flag}: SGLANG_USE_HND_KVCACHE lays the cache out by head; unset it"

@@ -40,3 +40,14 @@ def count_scales(_result: None, sizes: Any, configurator: Any) -> None:
     sizes._full_per_token += 2 * SCALE_BYTES * model.get_num_kv_heads(ranks)
     sizes._swa_per_token += 2 * SCALE_BYTES * model.get_swa_num_kv_heads(ranks)
     sizes._recompute_cell_size()
+
+
+def zero_scales(_result: Any, manager: Any, request: Any) -> None:
+    """After ``resume_memory_occupation``: the pools' memory came back with whatever it held, and a scale that is no number would spoil
+    sums in which its key does not count."""
+    if request.tags and "kv_cache" not in request.tags:
+        return
+    from sglang_gemma4.attention.quantised_pool import zero_scales as zero
+
+    for _, runner in manager._select_runners():
+        zero(runner.token_to_kv_pool)

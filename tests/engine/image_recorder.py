@@ -1,16 +1,18 @@
 """Say how the images of a batch were served: ``TEST_SABOTAGE=image_recorder:install``."""
 
 import functools
+import importlib
 from typing import Any
 
 
 def install() -> None:
-    """A line on the log for the first layer masked and the first our prefill kernel took, each call of the tower, each mixed batch."""
+    """A line on the log for the first layer masked, those our prefill kernel took, each call of the tower, each mixed batch."""
     import sglang.srt.models.gemma4_mm as gemma4_mm
     from sglang.srt.models.gemma4_vision import Gemma4VisionTransformer
 
     from sglang_gemma4.attention.image_masks import ImageAttention
     from sglang_gemma4.attention.prefill import PrefillAttention
+    from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention_reference
 
     def after(owner: Any, name: str, tell: Any) -> None:
         original = getattr(owner, name)
@@ -26,6 +28,16 @@ def install() -> None:
 
     after(ImageAttention, "__call__", lambda self, *_, **__: "MASKED a layer" if self.masked == 1 else "")
     after(PrefillAttention, "attend", lambda self, *args: "REACHED a layer" if len(args) > 4 and args[4] is not None else "")
+    quantised: Any = importlib.import_module("sglang_gemma4.attention.quantised")
+    attend = quantised.prefill_attention
+
+    def over_levels(*args: Any, out: Any, longest: Any, reach: Any, checked: bool, **kwargs: Any) -> None:
+        attend(*args, out=out, longest=longest, reach=reach, checked=checked, **kwargs)
+        if reach is not None:
+            whole, causal = (float((prefill_attention_reference(*args, reach=each, **kwargs) - out).abs().max()) for each in (reach, None))
+            print(f"LEVELS {whole} from whole images, {causal} from causal attention", flush=True)
+
+    quantised.prefill_attention = over_levels
     after(
         Gemma4VisionTransformer,
         "forward",

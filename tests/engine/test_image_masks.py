@@ -4,6 +4,7 @@ Stock's masks miss them: ``crash_repro/image_masks.py``.
 """
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import checkpoints, images
-from tests.engine.engine_fork import Group, Nursery, Output
+from tests.engine.engine_fork import INTERPRETED, Group, Nursery, Output, without
 from tests.engine.test_oracle import LOGPROB_TOLERANCE
 from tests.engine.transformers_oracle import Greedy, decode
 
 NEW_TOKENS = 6
+LEVELS = 0.02
+"""Of a log-probability, over an int8 cache."""
 SWITCH = "SGLANG_GEMMA4_MEDIA_FIXES"
 SIZES = (("red", (96, 96)), ("blue", (200, 60)), ("green", (50, 170)))
 WORDS = "The ruler of the land went along the river to the town and came back again before the night. "
@@ -87,6 +90,19 @@ def test_our_prefill_kernel_masks_images_too(interpreting: Nursery, prompts: lis
     assert wrong(ours, oracle["tiny-26b-a4b"]) == [False] * len(prompts)
     assert "REACHED a layer" in ours[0].log
     assert "SGLang's extend kernel" not in ours[0].log
+
+
+def test_images_over_an_int8_cache(interpreting: Nursery, prompts: list[dict[str, Any]], oracle: dict[str, list[Greedy]]) -> None:
+    """Sliding layers give what float32 attention over the dequantised keys gives where tokens of an image see its later ones."""
+    env = {**without(*INTERPRETED), "SGLANG_GEMMA4_ATTENTION": "1", SWITCH: "1"}
+    ours = serve(interpreting, "tiny-26b-a4b", prompts, env, chunked_prefill_size=48, kv_cache_dtype="int8_per_token_head")
+    layers = [(float(whole), float(causal)) for whole, causal in re.findall(r"LEVELS (\S+) from whole images, (\S+) from", ours[0].log)]
+    assert layers
+    assert max(whole for whole, _ in layers) < 1e-4
+    assert max(causal for _, causal in layers) > 1e-2, "it would be seen"
+    for output, reference in zip(ours, oracle["tiny-26b-a4b"], strict=True):
+        assert output.token_ids == reference.token_ids
+        assert output.logprobs == pytest.approx(reference.logprobs, abs=LEVELS)
 
 
 def test_beside_fast_prefill(interpreting: Nursery, prompts: list[dict[str, Any]], tmp_path: Path) -> None:

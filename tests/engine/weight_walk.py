@@ -90,12 +90,14 @@ class Discarding:
 
     def pause(self, tag: str) -> None:
         """As ``torch_memory_saver`` without a copy on the host; the KV cache holds NaN."""
+        import torch
+
         from sglang_gemma4.models import derived
 
         for _, runner in self.manager._select_runners():
             if tag == "kv_cache":
                 for buffer in kv_buffers(runner.token_to_kv_pool):
-                    buffer.fill_(float("nan"))
+                    buffer.view(torch.uint8).fill_(0xFF)  # no number of a float type
             elif tag == "weights":
                 for path, tensor in tensors_of(runner.model):
                     known = derived.entry(path)

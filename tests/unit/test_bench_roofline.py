@@ -95,6 +95,23 @@ def test_shared_layers_own_no_kv_and_read_it_again() -> None:
     assert work["attention"].bytes == read + queries
 
 
+@pytest.mark.parametrize("size", ["e2b", "26b-a4b"])
+def test_scales_by_token_and_head_are_written_once_and_read_with_their_keys(size: str) -> None:
+    config, draft = real_sizes.target(size), real_sizes.assistant(size)
+    step: dict[str, Any] = {"batch": 3, "query_tokens": 4, "context": 5000, "kv_bytes": 1, "draft": draft, "draft_steps": 2}
+    without, found = ({one.category: one for one in roofline.step_work(config, **step, scale_bytes=scale)} for scale in (0, 4))
+    written = sum(model_shape.kv_bytes_per_token(config, kv_bytes=0, scale_bytes=4).values())
+    assert found["kv write"].bytes - without["kv write"].bytes == 3 * 4 * written
+
+    def read(of: dict[str, Any], queries: int, context: int, shared: bool) -> int:
+        layers = model_shape.layers(model_shape.text_config(of), all_shared=shared)
+        return sum(2 * 4 * layer.kv_heads * 3 * model_shape.keys_read(context, queries, layer.window) for layer in layers)
+
+    expected = read(config, 4, 5000, False) + 2 * read(draft, 1, 4996, True)
+    assert found["attention"].bytes - without["attention"].bytes == expected
+    assert all(found[name] == without[name] for name in found if name not in ("kv write", "attention"))
+
+
 def test_distinct_experts() -> None:
     assert model_shape.distinct(128, 8, 1) == pytest.approx(8)
     assert model_shape.distinct(128, 8, 100_000) == pytest.approx(128)
@@ -175,6 +192,7 @@ def test_beside_a_profile(tmp_path: Path) -> None:
     assert total(["--dtype", "float32"]) == pytest.approx(2 * plain, rel=0.001)
     assert total(["--tp", "2"]) == pytest.approx(plain / 2)
     assert total(["--kv-cache-dtype", "fp8_e4m3"]) < plain
+    assert total(["--kv-cache-dtype", "fp8_e4m3"]) < total(["--kv-cache-dtype", "int8_per_token_head"]) < plain, "scales beside levels"
     assert total(["--quantization", "fp8"]) < 0.75 * plain
     with pytest.raises(ValueError, match=r"counts bfloat16, --quantization fp8 and compressed-tensors, not awq; leave out"):
         total(["--quantization", "awq"])

@@ -1,6 +1,7 @@
 """The pool with scales by token and head on SGLang's own classes, the flag, the limits: without an engine."""
 
 import argparse
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,6 +75,28 @@ def test_moved_slots_keep_their_scales(kind: str, monkeypatch: pytest.MonkeyPatc
 
 
 @every_format
+def test_memory_that_comes_back_holds_zeros_for_scales(kind: str) -> None:
+    """A release loses it: both halves; of a pool without scales nothing is asked. Without the KV cache among the tags none was."""
+    from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
+
+    both = SWAKVPool.__new__(SWAKVPool)
+    both.full_kv_pool, both.swa_kv_pool = pool(kind), pool(kind)
+    halves = (both.full_kv_pool, both.swa_kv_pool)
+    runners = [("target", SimpleNamespace(token_to_kv_pool=both)), ("draft", SimpleNamespace(token_to_kv_pool=object()))]
+    manager = SimpleNamespace(_select_runners=lambda: runners)
+
+    def left(tags: list[str] | None) -> int:
+        scales = [each for half in halves for each in half.k_scale_buffer + half.v_scale_buffer]
+        for each in scales:
+            each.fill_(float("nan"))
+        kv_formats.zero_scales(None, manager, SimpleNamespace(tags=tags))
+        return sum(bool(each.isnan().any()) for each in scales)
+
+    assert left(None) == left([]) == left(["weights", "kv_cache"]) == 0
+    assert left(["weights"]) == 4 * LAYERS
+
+
+@every_format
 def test_what_a_transfer_is_given_has_the_scales(kind: str) -> None:
     """K, its scales, V, its scales: SGLang takes the first half for K."""
     made = pool(kind)
@@ -133,11 +156,13 @@ GOOD = dict.fromkeys(kv_format_limits.FIELDS) | {
         ({"disaggregation_decode_enable_offload_kvcache": True}, {}, "with --disaggregation-decode-enable-offload-kvcache"),
         ({"disaggregation_decode_retraction_backup": "host_pool"}, {}, "retraction-backup host_pool copies elements"),
         ({"dcp_size": 2}, {}, "--decode-context-parallel-size 2 splits"),
+        ({"attn_cp_size": 2}, {}, "--attn-cp-size 2 splits the keys of a request over ranks; use 1"),
         ({"enable_lmcache": True}, {}, "with --enable-lmcache: LMCache copies"),
         ({"enable_deterministic_inference": True}, {}, "with --enable-deterministic-inference: its attention kernel"),
         ({"speculative_draft_kv_cache_dtype": "bf16"}, {}, "--speculative-draft-kv-cache-dtype bf16"),
         ({}, {"gemma4": False}, "is this package's for Gemma 4; use auto"),
         ({}, {"capability": (8, 0)}, "compute capability is 8.0, these elements need 8.9; use --kv-cache-dtype int8_per_token_head"),
+        ({}, {"capability": (7, 5)}, "compute capability is 7.5, these elements need 8.9; use --kv-cache-dtype auto"),
         ({}, {"hnd": True}, "SGLANG_USE_HND_KVCACHE"),
         ({}, {"unmasked": True}, "the patch image_masks is needed"),
     ],
@@ -151,8 +176,49 @@ def test_what_does_not_run_is_named(change: dict[str, Any], around: dict[str, An
     kv_format_limits.check(GOOD | change | {"kv_cache_dtype": "auto"}, **given)
 
 
+@pytest.mark.parametrize("name", kv_format_limits.FLAGS)
+def test_each_flag_that_is_refused_is_named_with_its_reason(name: str) -> None:
+    with pytest.raises(PreflightError) as error:
+        kv_format_limits.check(GOOD | {name: True}, gemma4=True, cpu_engine=False, capability=(9, 0))
+    said = f"with --{name.replace('_', '-')}: {kv_format_limits.FLAGS[name]}; leave one of them out"
+    assert said in str(error.value)
+    kv_format_limits.check(GOOD | {name: False}, gemma4=True, cpu_engine=False, capability=(9, 0))
+
+
+def test_every_field_that_is_looked_at_is_an_argument_of_sglang_s() -> None:
+    """One of another name would be taken for one that was not given. The flags are its command line's words too."""
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    assert set(kv_format_limits.FIELDS) <= {action.dest for action in parser._actions}
+    words = {word for action in parser._actions for word in action.option_strings}
+    assert {f"--{name.replace('_', '-')}" for name in (*kv_format_limits.FLAGS, "attn_cp_size")} <= words
+    assert "--decode-context-parallel-size" in words
+
+
+def test_no_card_before_ampere_takes_levels() -> None:
+    """``test_kv_format_cards`` compiles for what comes after."""
+    with pytest.raises(PreflightError, match=r"capability is 7\.5, these elements need 8\.0; use --kv-cache-dtype auto"):
+        kv_format_limits.check(GOOD | {"kv_cache_dtype": "int8_per_token_head"}, gemma4=True, cpu_engine=False, capability=(7, 5))
+
+
 def test_what_runs_is_not_refused() -> None:
     kv_format_limits.check(GOOD, gemma4=True, cpu_engine=False, capability=(9, 0))
     ampere = GOOD | {"kv_cache_dtype": "int8_per_token_head"}
     kv_format_limits.check(ampere, gemma4=True, cpu_engine=False, capability=(8, 0))
     kv_format_limits.check(GOOD | {"prefill_backend": "intel_amx"}, gemma4=True, cpu_engine=True, capability=None)
+
+
+def test_sliding_layers_of_a_batch_with_images_see_as_far_as_these_reach() -> None:
+    """What ``image_masks`` has found for the batch goes to the kernel; full layers, batches or backends without images stay causal."""
+    from sglang_gemma4.attention.image_masks import ImageAttention, ImageBatch
+    from sglang_gemma4.attention.quantised import ReadsLevels
+
+    reach, images = torch.tensor([1, 1], dtype=torch.int32), ImageAttention(lambda: None, "cpu")
+    backend: Any = SimpleNamespace(extend_attention_fwd=images)
+    assert ReadsLevels._reach(backend, 511) is None
+    images.batch = ImageBatch(reach, [0], [2])
+    assert ReadsLevels._reach(backend, 511) is reach
+    assert ReadsLevels._reach(backend, -1) is None
+    assert ReadsLevels._reach(SimpleNamespace(extend_attention_fwd=print), 511) is None  # type: ignore[arg-type]

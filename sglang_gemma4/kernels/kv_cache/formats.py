@@ -29,8 +29,9 @@ class KvFormat:
 
     @property
     def least_capability(self) -> tuple[int, int]:
-        """The compute capability from which Triton converts these elements: fp8 (e4m3) since Ada."""
-        return (7, 5) if self.dtype == torch.int8 else (8, 9)
+        """The compute capability from which Triton converts these elements: fp8 (e4m3) since Ada; of int8 the one from which Triton and
+        the kernels' bfloat16 are supported at all, and tiles fit."""
+        return (8, 0) if self.dtype == torch.int8 else (8, 9)
 
 
 FORMATS = {

@@ -1,0 +1,56 @@
+"""Scales that a release of memory loses, as a card's does, or that a move forgets: ``TEST_SABOTAGE`` names ``lost_scales:install`` or
+``lost_scales:left_behind``."""
+
+import importlib
+from typing import Any
+
+
+def install() -> None:
+    """What comes back at a resume holds no numbers; before the first write after it the log says how many scales are still none."""
+    import torch
+    from sglang.srt.utils.torch_memory_saver_adapter import _TorchMemorySaverAdapterNoop
+
+    pool: Any = importlib.import_module("sglang_gemma4.attention.quantised_pool").PerTokenHeadPool
+    create, write, adapter = pool._create_buffers_normal, pool.set_kv_buffer, _TorchMemorySaverAdapterNoop
+    made: list[Any] = []
+    resumed = False
+
+    def scales() -> list[Any]:
+        return [each for one in made for each in (*one.k_scale_buffer, *one.v_scale_buffer)]
+
+    def created(self: Any) -> None:
+        create(self)
+        made.append(self)
+
+    def resume(_self: Any, tag: str) -> None:
+        nonlocal resumed
+        if tag == "kv_cache":
+            for each in scales():
+                each.fill_(float("nan"))
+            resumed = True
+
+    def written(self: Any, *args: Any, **kwargs: Any) -> None:
+        nonlocal resumed
+        if resumed:
+            resumed = False
+            lost = sum(int(torch.isnan(each).sum()) for each in scales())
+            print(f"SCALES: {lost} of {len(scales())} tensors' are no numbers", flush=True)
+        write(self, *args, **kwargs)
+
+    pool._create_buffers_normal, pool.set_kv_buffer, adapter.resume = created, written, resume
+
+
+def left_behind() -> None:
+    """Levels that are moved from slot to slot leave their scales where they were."""
+    import torch
+
+    pool: Any = importlib.import_module("sglang_gemma4.attention.quantised_pool").PerTokenHeadPool
+    move = pool._move_kv_cache_impl
+
+    def moved(self: Any, to: Any, source: Any) -> None:
+        scales = [*self.k_scale_buffer, *self.v_scale_buffer]
+        before = [each.clone() for each in scales]
+        move(self, to, source)
+        torch._foreach_copy_(scales, before)
+
+    pool._move_kv_cache_impl = moved
