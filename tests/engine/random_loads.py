@@ -1,17 +1,21 @@
 """Random engines under random loads, each beside a plain engine with room for all: for what no test was written for.
 
-    python -m tests.engine.random_loads FIRST LAST
+    python -m tests.engine.random_loads FIRST LAST [--kv-cache-dtype KIND]
 
-A number is a case: one of the tiny models; plain decoding or MTP, overlapped or not, of one length or adaptive, or the safe mode; prompts
-in turn or beside running requests; pages, chunks and pools of many sizes; requests that share prefixes, follow each other, end by stops,
-grammars and lengths, and are aborted. Answers are compared token by token, with SGLang's pool checks fatal in every step and when
-idle. Exit status 1 if one differs or an engine ends; its log is kept. It takes some 8 s a case, and found ``crash_repro/two_chunks.py``.
+A number is a case: one of the tiny models; a KV cache of float32, or of int8 or fp8 with scales by token and head; plain decoding or MTP,
+overlapped or not, of one length or adaptive, or the safe mode; prompts in turn or beside running requests; pages, chunks and pools of many
+sizes; requests that share prefixes, follow each other, end by stops, grammars and lengths, and are aborted. Answers are compared token by
+token with those over the same kind of cache (``--kv-cache-dtype`` chooses it for all cases), grammars and log-probabilities are looked at,
+and SGLang's pool checks are fatal in every step and when idle. Exit status 1 if one differs or an engine ends; its log is kept. It takes
+some 8 s a case, and found ``crash_repro/two_chunks.py``.
 
 Known and left out: penalties in plain overlapped decoding, which SGLang counts a token late; an aborted request with a grammar, for which
 SGLang returns a token of no prompt; tokens past ``max_new_tokens`` of a request that was aborted in the same verify step.
 """
 
+import argparse
 import json
+import math
 import random
 import sys
 import tempfile
@@ -21,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_gemma4 import switches
+from sglang_gemma4.kernels.kv_cache.formats import FORMATS
 from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output, without
 from tests.engine.mtp_cases import NO_END
 from tests.engine.reference import CHECKPOINTS, text_prompts
@@ -28,7 +33,8 @@ from tests.engine.reference import CHECKPOINTS, text_prompts
 MODELS = ("tiny-26b-a4b", "tiny-26b-a4b", "tiny-e2b", "tiny-31b")
 ROOM: dict[str, Any] = {"max_total_tokens": 8000, "swa_full_tokens_ratio": 0.9, "max_running_requests": 16, "chunked_prefill_size": 512}
 ALWAYS: dict[str, Any] = {"constrained_json_disable_any_whitespace": True}
-SCHEMA = {
+FLOAT = "auto"
+SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"town": {"enum": ["Arvo", "Belm"]}, "ruler": {"enum": ["Adela", "Bruno"]}},
     "required": ["town", "ruler"],
@@ -46,6 +52,7 @@ class Case:
     prompts: list[list[int]] = field(default_factory=list)
     sampling: list[dict[str, Any]] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
+    kv: str = FLOAT
 
     def group(self, at_once: bool = False) -> Group:
         """For ``timeline.play``; ``at_once``: without waiting for each other and without aborts."""
@@ -55,10 +62,12 @@ class Case:
         return Group(self.prompts, self.sampling, client="timeline:play", extra={"requests": asked})
 
 
-def case(number: int) -> Case:
-    """The case of a number."""
+def case(number: int, kv: str | None = None) -> Case:
+    """The case of a number; with ``kv`` as its --kv-cache-dtype."""
     rng = random.Random(number)
     made = Case(rng.choice(MODELS))
+    own = random.Random(f"KV cache of {number}")  # beside the other numbers: a case is what it was before there were such caches
+    made.kv = kv or own.choice((FLOAT, FLOAT, *FORMATS))
     _choose_engine(made, rng)
     penalties = "speculative_algorithm" in made.engine or made.engine["disable_overlap_schedule"]
     passages = text_prompts(made.model, [320] * 4)[: rng.choice((1, 2, 4))]
@@ -134,6 +143,20 @@ def _sampling(rng: random.Random, penalties: bool) -> dict[str, Any]:
     return found
 
 
+def wrong_in_itself(sampling: dict[str, Any], found: Output) -> str | None:
+    """What both engines may have wrong alike: an answer that its grammar does not allow, numbers that are none."""
+    if not all(map(math.isfinite, found.logprobs)):
+        return f"log-probabilities {found.logprobs}"
+    if "json_schema" in sampling and found.meta_info["finish_reason"]["type"] == "stop":
+        try:
+            said = json.loads(found.text)
+        except json.JSONDecodeError:
+            return f"{found.text!r} is no JSON"
+        if said.keys() != SCHEMA["properties"].keys() or any(said[name] not in one["enum"] for name, one in SCHEMA["properties"].items()):
+            return f"{found.text!r} is not of the schema"
+    return None
+
+
 def difference(made: Case, place: int, found: Output, reference: Output) -> str | None:
     """How an answer differs from the plain engine's, or None."""
     ours, theirs = found.token_ids, reference.token_ids
@@ -142,43 +165,46 @@ def difference(made: Case, place: int, found: Output, reference: Output) -> str 
         if ours[:shared] == theirs[:shared] or "json_schema" in made.sampling[place]:
             return None
     elif ours == theirs and found.text == reference.text:
-        return None
+        return wrong_in_itself(made.sampling[place], found)
     return f"request {place}, {len(made.prompts[place])} tokens: {found.meta_info['finish_reason']}, {ours} for {theirs}"
 
 
-def run(number: int, nursery: Nursery, folder: Path) -> bool:
+def run(number: int, nursery: Nursery, folder: Path, kv: str | None = None) -> bool:
     """Whether a case is right; prints what is to be said of it."""
-    made, began = case(number), time.monotonic()
-    (reference,) = nursery.run(CHECKPOINTS / made.model, [made.group(at_once=True)], time_limit=200.0, **ROOM, **ALWAYS)
+    made, began = case(number, kv), time.monotonic()
+    always = {**ALWAYS, "kv_cache_dtype": made.kv}
+    (reference,) = nursery.run(CHECKPOINTS / made.model, [made.group(at_once=True)], time_limit=200.0, **ROOM, **always)
     try:
-        (found,) = nursery.run(CHECKPOINTS / made.model, [made.group()], made.env, 200.0, **made.engine, **ALWAYS)
+        (found,) = nursery.run(CHECKPOINTS / made.model, [made.group()], made.env, 200.0, **made.engine, **always)
     except EngineFailed as error:
         refused = [line for line in str(error).splitlines() if "PoolTooSmallError: " in line or "PreflightError: " in line]
         if refused:
             print(f"{number} is refused: {refused[-1].partition('Error: ')[2]}", flush=True)
             return True
         (folder / f"{number}.txt").write_text(str(error))
-        print(f"{number} ENDED {made.model} {made.engine} {made.env}\n{str(error)[-2000:]}", flush=True)
+        print(f"{number} ENDED {made.model} {made.kv} {made.engine} {made.env}\n{str(error)[-2000:]}", flush=True)
         return False
     wrong = [text for place, pair in enumerate(zip(found, reference, strict=True)) if (text := difference(made, place, *pair))]
     if wrong:
         (folder / f"{number}.txt").write_text(found[0].log)
-        print(f"{number} DIFFERS {made.model} {made.engine} {made.env}", *wrong, sep="\n  ", flush=True)
+        print(f"{number} DIFFERS {made.model} {made.kv} {made.engine} {made.env}", *wrong, sep="\n  ", flush=True)
     else:
         retracted = sum(output.meta_info.get("num_retractions") or 0 for output in found)
-        print(f"{number} is right: {made.model}, {retracted} retractions, {time.monotonic() - began:.0f} s", flush=True)
+        print(f"{number} is right: {made.model}, cache {made.kv}, {retracted} retractions, {time.monotonic() - began:.0f} s", flush=True)
     return not wrong
 
 
 def main(words: list[str]) -> int:
     """Exit status."""
-    if len(words) != 2 or not all(word.isdecimal() for word in words):
-        print(__doc__, file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("first", type=int)
+    parser.add_argument("last", type=int)
+    parser.add_argument("--kv-cache-dtype", choices=(FLOAT, *FORMATS))
+    asked = parser.parse_args(words)
     folder = Path(tempfile.mkdtemp(prefix="random-loads-"))
     nursery = Nursery(folder)
     try:
-        wrong = [number for number in range(int(words[0]), int(words[1])) if not run(number, nursery, folder)]
+        wrong = [number for number in range(asked.first, asked.last) if not run(number, nursery, folder, asked.kv_cache_dtype)]
     finally:
         nursery.close()
     print(f"wrong: {', '.join(map(str, wrong)) or 'none'}; logs are in {folder}")
