@@ -5,6 +5,7 @@ config.json files, its other tokens keep their low ids, and the rest of the 262,
 streams text, so a client could not time tokens without text.
 """
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,17 @@ def files(name: str, tiny: Path) -> dict[str, Any]:
     return {
         "config.json": as_json(config),
         "generation_config.json": as_json(real_sizes.GENERATION),
-        "tokenizer.json": as_json(_with_real_ids(json.loads((tiny / "tokenizer.json").read_text()), text["vocab_size"])),
+        "tokenizer.json": _tokenizer(tiny / "tokenizer.json", text["vocab_size"]),
         "tokenizer_config.json": as_json(settings),
         "chat_template.jinja": tiny / "chat_template.jinja",
         "processor_config.json": as_json(_processor(json.loads((tiny / "processor_config.json").read_text()))),
     }
+
+
+@functools.cache
+def _tokenizer(path: Path, vocabulary_size: int) -> bytes:
+    """The same for all sizes of a vocabulary, and more than a second's work."""
+    return as_json(_with_real_ids(json.loads(path.read_text()), vocabulary_size))
 
 
 def _with_real_ids(tokenizer: dict[str, Any], vocabulary_size: int) -> dict[str, Any]:

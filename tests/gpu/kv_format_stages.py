@@ -13,7 +13,7 @@ import sys
 from dataclasses import replace
 
 from tests.gpu.measure import run_of
-from tests.gpu.stages import COMMON, Stage, bench, tests
+from tests.gpu.stages import COMMON, Stage, bench, kernels, tests
 
 INT8, FP8 = "--kv-cache-dtype=int8_per_token_head", "--kv-cache-dtype=fp8_per_token_head"
 ONE = "--kv-cache-dtype=fp8_e4m3"
@@ -56,6 +56,7 @@ def long(name: str, seconds: int, arms: str, prompt: int) -> Stage:
 
 STAGES: tuple[Stage, ...] = (
     tests("kv-kernels", 300, "kernels and references; times to 64k keys", FILE, beside=False),
+    kernels("kv-tiles", 240, "tiles over a quantised cache", "attention-levels --cache int8_per_token_head --keys 1024 32768 --tune 15"),
     long("kv-verify-32k", 330, f"{MTP} {STOCK}", 32768),
     long("kv-verify-64k", 420, SCALES, 65536),
     long("kv-decode-32k", 300, PLAIN, 32768),

@@ -129,6 +129,14 @@ def test_few_query_attention(dtype: torch.dtype | None, window: int, soft_cap: f
     few_agree({**given, "window": window, "soft_cap": soft_cap}, parts=4)
 
 
+@pytest.mark.parametrize(("window", "soft_cap"), [(-1, 5.0), (40, 0.0)])
+@pytest.mark.parametrize("queries", [1, 4])
+def test_words_of_four_levels(window: int, soft_cap: float, queries: int) -> None:
+    given = few_case(torch.int8, queries, [150, 1, 66], dim=64)
+    assert given["k_buffer"].min() < 0 < given["k_buffer"].max()
+    few_agree({**given, "window": window, "soft_cap": soft_cap}, parts=4, words=True)
+
+
 @every_format
 @pytest.mark.parametrize("window", [-1, 70])
 def test_tree_mask(dtype: torch.dtype, window: int) -> None:
@@ -141,6 +149,8 @@ def test_tree_mask(dtype: torch.dtype, window: int) -> None:
         masks.append(mask.flatten())
         starts.append(starts[-1] + mask.numel())
     few_agree({**given, "tree_mask": torch.cat(masks).to(torch.uint8), "tree_mask_indptr": torch.tensor(starts)}, parts=2)
+    if dtype == torch.int8:
+        few_agree({**given, "tree_mask": torch.cat(masks).to(torch.uint8), "tree_mask_indptr": torch.tensor(starts)}, parts=2, words=True)
 
 
 @every_format

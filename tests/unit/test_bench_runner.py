@@ -41,6 +41,7 @@ class FinishesInWaves:
                     "prefill_finished_time": now + (2 if second else 1),
                     "request_finished_ts": now + (3 if second or not self.waves else 1.9),
                     "completion_tokens": 11,
+                    "cached_tokens": 0,
                 },
                 "output_ids": [1],
             }

@@ -52,6 +52,18 @@ def test_verify_and_decode(laid_out: Card, dtype: torch.dtype, layer: tuple[int,
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("laid_out", CARDS, indirect=True)
+@pytest.mark.parametrize("queries", [1, 4])
+@layers
+def test_words_of_four_levels(laid_out: Card, layer: tuple[int, int, int, int], queries: int) -> None:  # noqa: F811
+    heads, kv_heads, dim, window = layer
+    q, buffer = empty(queries, heads, dim), empty(SLOTS, kv_heads, dim, dtype=torch.int8)
+    few_query_attention.few_query_attention(
+        q, buffer, buffer, indptr(0, 9), torch.arange(9), 1.0, out=torch.empty_like(q), queries=queries, window=window, parts=2,
+        new_slots=torch.arange(queries) if queries > 1 else None, words=True, **scales(torch.int8, kv_heads),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(("laid_out", "dtype"), [case for case in CASES if case[1] != torch.float8_e5m2], indirect=["laid_out"], ids=str)
 @layers
 def test_writes(laid_out: Card, dtype: torch.dtype, layer: tuple[int, int, int, int]) -> None:  # noqa: F811

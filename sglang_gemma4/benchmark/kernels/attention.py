@@ -16,6 +16,7 @@ from sglang_gemma4.benchmark.kernels.timer import Call
 from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
 from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
 from sglang_gemma4.kernels.attention.tiles import KeyTile, PromptTile
+from sglang_gemma4.kernels.kv_cache.formats import FORMATS, dequantise_reference, quantise_reference
 
 KINDS = {"sliding": Kind(16, 8, 256, 1023), "full": Kind(16, 2, 512, -1)}
 """26B-A4B's."""
@@ -30,6 +31,11 @@ KEY_TILES = {
     512: ((32, 4, 3), (16, 4, 3), (16, 4, 4), (32, 8, 3), (32, 8, 3, 64), (16, 8, 4, 64)),
 }
 """By head dimension; the first are in use (runs/2026-11-22-kernel-times, runs/2026-11-23-attention-tiles)."""
+LEVEL_TILES = {
+    256: ((64, 4, 3), (32, 4, 3), (32, 4, 4), (32, 4, 5), (64, 4, 4), (64, 8, 3), (64, 8, 4), (32, 8, 5), (64, 8, 3, 64)),
+    512: ((32, 4, 3), (32, 8, 3), (32, 8, 4), (32, 4, 4), (64, 8, 2), (64, 8, 3), (16, 4, 5), (32, 8, 3, 64), (64, 8, 3, 64)),
+}
+"""Over a quantised cache, whose blocks take half the memory and are converted; the first are in use and not measured."""
 PROMPT_TILES = {
     256: ((128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3), (128, 32, 8, 3)),
     512: ((64, 32, 8, 2), (64, 32, 4, 2), (64, 64, 8, 2), (128, 32, 8, 2), (64, 32, 8, 3), (32, 32, 4, 2)),
@@ -99,6 +105,34 @@ class Step:
         return self.out
 
 
+class LevelStep(Step):
+    """The same over a quantised cache, which holds a verify step's own keys too; :class:`Step` reads what its levels are worth."""
+
+    k_levels: torch.Tensor
+    v_levels: torch.Tensor
+    k_scales: torch.Tensor
+    v_scales: torch.Tensor
+
+    def __init__(self, place: Place, kind: Kind, queries: int, lengths: Sequence[int], cache: str) -> None:
+        super().__init__(place, kind, queries, lengths)
+        fresh, rows = self.q.shape[0], self.k.shape[0]
+        self.new_slots = torch.arange(rows, rows + fresh, device=place.device)
+        for name in ("k", "v"):
+            both = torch.cat([getattr(self, name), getattr(self, f"{name}_new")])
+            levels, scales = quantise_reference(both, FORMATS[cache].dtype)
+            values = dequantise_reference(levels, scales).to(place.dtype)
+            for field, made in (("", values[:rows]), ("_new", values[rows:]), ("_levels", levels), ("_scales", scales)):
+                setattr(self, f"{name}{field}", made)
+
+    def over_levels(self, **chosen: Any) -> torch.Tensor:
+        new = {"new_slots": self.new_slots} if self.queries > 1 else {}
+        few_query_attention(
+            self.q, self.k_levels, self.v_levels, self.indptr, self.indices, 1.0, out=self.out, queries=self.queries,
+            window=self.kind.window, k_scales=self.k_scales, v_scales=self.v_scales, **new, **chosen,
+        )  # fmt: skip
+        return self.out
+
+
 def moved_by(kind: Kind, keys: int) -> float:
     """Bytes of so many keys and their values."""
     return 2.0 * 2 * keys * kind.kv_heads * kind.dim
@@ -116,6 +150,24 @@ def step(place: Place, layer: str, queries: int, requests: int, keys: int) -> Ro
         for tile, parts in itertools.product(KEY_TILES[kind.dim], (1, 2, 3, 4, 6, 8, 16, 32))
     }
     return Row({"SGLang": made.stock, "ours, each alone": made.ours, "ours": dependently(made.ours)}, moved, tiles=tiles)
+
+
+def level_step(place: Place, layer: str, cache: str, queries: int, requests: int, keys: int) -> Row | None:
+    """:func:`step` over a quantised cache."""
+    kind = STEP_KINDS[layer]
+    if (kind.window >= 0 and keys > kind.window + 1) or moved_by(kind, requests * keys) > MOST_BYTES:
+        return None
+    made = LevelStep(place, kind, queries, [keys] * requests, cache)
+    ways: dict[str, Call] = {"over bfloat16": dependently(made.ours), "ours, by levels": dependently(made.over_levels)}
+    which: dict[str, dict[str, Any]] = {"": {}}
+    if FORMATS[cache].dtype == torch.int8:
+        ways["ours, by words"] = dependently(partial(made.over_levels, words=True))
+        which[" by words"] = {"words": True}
+    tiles = {
+        f"ours{name}, {short(tile)} x {parts}": dependently(partial(made.over_levels, tile=KeyTile(*tile), parts=parts, **more))
+        for tile, parts, (name, more) in itertools.product(LEVEL_TILES[kind.dim], (1, 2, 3, 4, 8, 16), which.items())
+    }
+    return Row(ways, moved_by(kind, requests * keys) / 2 + 8.0 * requests * keys * kind.kv_heads, tiles=tiles)
 
 
 def mixed_lengths(requests: int, longest: int) -> list[int]:
@@ -180,6 +232,19 @@ CASES = (
         {"layer": tuple(STEP_KINDS), "queries": (1, 4), "requests": (1, 8, 32, 80), "keys": (512, 1024, 8192, 65536)},
         step,
         {"layer": tuple(STEP_KINDS), "queries": (1, 4), "requests": (2,), "keys": (5,)},
+    ),
+    Case(
+        "attention-levels",
+        "the same over a quantised KV cache, ours beside ours over bfloat16, int8 also by words of four levels; floor: levels and scales",
+        {
+            "layer": ("full", "sliding"),
+            "cache": tuple(FORMATS),
+            "queries": (1, 4),
+            "requests": (16,),
+            "keys": (1024, 8192, 32768, 65536),
+        },
+        level_step,
+        {"layer": ("full", "sliding"), "cache": tuple(FORMATS), "queries": (1, 4), "requests": (2,), "keys": (5,)},
     ),
     Case(
         "attention-mixed",

@@ -1,4 +1,10 @@
-"""Attention of a request's query tokens over a part of its keys, and the join of the parts."""
+"""Attention of a request's query tokens over a part of its keys, and the join of the parts.
+
+An int8 cache can also be read as words of four adjacent levels (``few_query_attention``'s ``words``). A product is then the sum of four, of
+the words' first levels, of their second ones and so on, each with every fourth value of the queries, and an output is four interleaved. So
+the levels of a word stay in the register that they are loaded into; byte by byte the operands of the matrix instructions, whose adjacent
+elements are of two keys, take four loads from shared memory for one.
+"""
 
 import triton
 import triton.language as tl
@@ -21,6 +27,67 @@ def parts_of(length, total, requests, wanted, most, LEAST: tl.constexpr, MOST: t
     return parts, tl.cdiv(length, parts)
 
 
+def _of_place(place: int) -> tl.constexpr:
+    """PTX for the levels at ``place`` of two words, as bfloat16: 128 plus the low seven bits by bits, less 128, or 256 below zero."""
+    return tl.constexpr(
+        "{ .reg .b32 t, low, off, one; mov.b32 one, 0x3f803f80; "
+        f"prmt.b32 t, $1, $2, 0x0{place + 4}0{place}; lop3.b32 low, t, 0x007f007f, 0x43004300, 0xea; "
+        "lop3.b32 off, t, 0x00800080, 0xc300c300, 0xea; fma.rn.bf16x2 $0, low, one, off; }"
+    )
+
+
+_FIRST, _SECOND, _THIRD, _FOURTH = (_of_place(place) for place in range(4))
+
+
+@triton.jit
+def _levels_at(words, dtype: tl.constexpr, PLACE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The levels at ``PLACE`` of the words: bfloat16 by PTX, another dtype as Triton's interpreter can."""
+    if dtype != tl.bfloat16:
+        found = ((words << (24 - 8 * PLACE)) >> 24).to(dtype)
+    elif PLACE == 0:
+        found = tl.inline_asm_elementwise(_FIRST, "=r,r,r", [words], dtype=tl.bfloat16, is_pure=True, pack=2)
+    elif PLACE == 1:
+        found = tl.inline_asm_elementwise(_SECOND, "=r,r,r", [words], dtype=tl.bfloat16, is_pure=True, pack=2)
+    elif PLACE == 2:
+        found = tl.inline_asm_elementwise(_THIRD, "=r,r,r", [words], dtype=tl.bfloat16, is_pure=True, pack=2)
+    else:
+        found = tl.inline_asm_elementwise(_FOURTH, "=r,r,r", [words], dtype=tl.bfloat16, is_pure=True, pack=2)
+    return found
+
+
+@triton.jit
+def _weigh(scores, seen, top, SOFT_CAP: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Weights of one block's keys beside every row's running maximum, what fades the sums so far, and the new maximum."""
+    if SOFT_CAP > 0:
+        scores = SOFT_CAP * (2 * tl.sigmoid(2 * scores / SOFT_CAP) - 1)  # tanh
+    scores = tl.where(seen, scores, float("-inf"))
+    new_top = tl.maximum(top, tl.max(scores, 1))
+    safe = tl.where(new_top == float("-inf"), 0.0, new_top)  # a row that has seen nothing yet
+    return tl.exp(scores - safe[:, None]), tl.exp(top - safe), new_top
+
+
+@triton.jit
+def _attend_words(  # type: ignore[no-untyped-def]
+    first, second, third, fourth, k_pointers, v_pointers, seen, loaded, top, total, out, out_two, out_three, out_four, scale,
+    k_scales, v_scales, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """:func:`_attend` over words of four int8 levels: every fourth value of the queries, from the first, second, third and fourth on."""
+    words = tl.load(k_pointers, mask=loaded[None, :], other=0)  # [dim / 4, keys]
+    scores = tl.dot(first, _levels_at(words, first.dtype, 0), input_precision=PRECISION)
+    scores = tl.dot(second, _levels_at(words, first.dtype, 1), scores, input_precision=PRECISION)
+    scores = tl.dot(third, _levels_at(words, first.dtype, 2), scores, input_precision=PRECISION)
+    scores = tl.dot(fourth, _levels_at(words, first.dtype, 3), scores, input_precision=PRECISION) * scale
+    scores *= tl.load(k_scales, mask=loaded, other=0.0)[None, :]
+    weights, fade, top = _weigh(scores, seen, top, SOFT_CAP)
+    shares = (weights * tl.load(v_scales, mask=loaded, other=0.0)[None, :]).to(first.dtype)
+    words = tl.load(v_pointers, mask=loaded[:, None], other=0)  # [keys, value dim / 4]
+    out = tl.dot(shares, _levels_at(words, first.dtype, 0), out * fade[:, None], input_precision=PRECISION)
+    out_two = tl.dot(shares, _levels_at(words, first.dtype, 1), out_two * fade[:, None], input_precision=PRECISION)
+    out_three = tl.dot(shares, _levels_at(words, first.dtype, 2), out_three * fade[:, None], input_precision=PRECISION)
+    out_four = tl.dot(shares, _levels_at(words, first.dtype, 3), out_four * fade[:, None], input_precision=PRECISION)
+    return top, total * fade + tl.sum(weights, 1), out, out_two, out_three, out_four
+
+
 @triton.jit
 def _attend(  # type: ignore[no-untyped-def]
     query, k_pointers, v_pointers, seen, loaded, top, total, out, scale, k_scales, v_scales, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr
@@ -30,13 +97,7 @@ def _attend(  # type: ignore[no-untyped-def]
     scores = tl.dot(query, keys.to(query.dtype), input_precision=PRECISION) * scale
     if k_scales is not None:
         scores *= tl.load(k_scales, mask=loaded, other=0.0)[None, :]
-    if SOFT_CAP > 0:
-        scores = SOFT_CAP * (2 * tl.sigmoid(2 * scores / SOFT_CAP) - 1)  # tanh
-    scores = tl.where(seen, scores, float("-inf"))
-    new_top = tl.maximum(top, tl.max(scores, 1))
-    safe = tl.where(new_top == float("-inf"), 0.0, new_top)  # a row that has seen nothing yet
-    weights = tl.exp(scores - safe[:, None])
-    fade = tl.exp(top - safe)
+    weights, fade, new_top = _weigh(scores, seen, top, SOFT_CAP)
     values = tl.load(v_pointers, mask=loaded[:, None], other=0.0)  # [keys, value dim]
     shares = weights
     if v_scales is not None:
@@ -93,6 +154,7 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     k_scale_ptr=None,  # [slots, KV heads] float32, adjacent, of a cache that has scales
     v_scale_ptr=None,
 ):
+    WORDS: tl.constexpr = k_buffer_ptr.dtype.element_ty == tl.int32  # noqa: N806
     await_inputs(PDL)
     # Heads first: programs side by side read adjacent keys, heads of the same slots.
     kv_head = (tl.program_id(0) % KV_HEADS).to(tl.int64)
@@ -107,14 +169,22 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
         token, head = rows // GROUP, kv_head * GROUP + rows % GROUP
         real = rows < QUERIES * GROUP
         dims, v_dims = tl.arange(0, DIM), tl.arange(0, V_DIM)
-        query = tl.load(
-            q_ptr + (request * QUERIES + token)[:, None] * q_token_stride + head[:, None] * q_head_stride + dims[None, :],
-            mask=real[:, None],
-            other=0.0,
-        )
+        q_pointers = q_ptr + (request * QUERIES + token)[:, None] * q_token_stride + head[:, None] * q_head_stride
+        if WORDS:  # four levels each, of which a buffer has a quarter as many
+            dims, v_dims = tl.arange(0, DIM // 4), tl.arange(0, V_DIM // 4)
+            q_pointers += 4 * dims[None, :]
+            query_two = tl.load(q_pointers + 1, mask=real[:, None], other=0.0)
+            query_three = tl.load(q_pointers + 2, mask=real[:, None], other=0.0)
+            query_four = tl.load(q_pointers + 3, mask=real[:, None], other=0.0)
+            out_two = tl.zeros([ROWS, V_DIM // 4], tl.float32)
+            out_three = tl.zeros([ROWS, V_DIM // 4], tl.float32)
+            out_four = tl.zeros([ROWS, V_DIM // 4], tl.float32)
+        else:
+            q_pointers += dims[None, :]
+        query = tl.load(q_pointers, mask=real[:, None], other=0.0)
         top = tl.full([ROWS], float("-inf"), tl.float32)
         total = tl.zeros([ROWS], tl.float32)
-        out = tl.zeros([ROWS, V_DIM], tl.float32)
+        out = tl.zeros([ROWS, V_DIM // 4 if WORDS else V_DIM], tl.float32)
         position = length + token if NEW else length - 1 + tl.zeros([ROWS], tl.int32)
 
         first = part * keys_per_part
@@ -128,15 +198,19 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
             seen = loaded[None, :] & real[:, None]
             if WINDOW >= 0:
                 seen &= position[:, None] <= columns[None, :] + WINDOW
-            top, total, out = _attend(
-                query,
-                k_buffer_ptr + slots[None, :] * k_slot_stride + kv_head * k_head_stride + dims[:, None],
-                v_buffer_ptr + slots[:, None] * v_slot_stride + kv_head * v_head_stride + v_dims[None, :],
-                seen, loaded, top, total, out, scale,
-                None if k_scale_ptr is None else k_scale_ptr + slots * KV_HEADS + kv_head,
-                None if v_scale_ptr is None else v_scale_ptr + slots * KV_HEADS + kv_head,
-                SOFT_CAP, PRECISION,
-            )  # fmt: skip
+            keys = k_buffer_ptr + slots[None, :] * k_slot_stride + kv_head * k_head_stride + dims[:, None]
+            values = v_buffer_ptr + slots[:, None] * v_slot_stride + kv_head * v_head_stride + v_dims[None, :]
+            k_scales = None if k_scale_ptr is None else k_scale_ptr + slots * KV_HEADS + kv_head
+            v_scales = None if v_scale_ptr is None else v_scale_ptr + slots * KV_HEADS + kv_head
+            if WORDS:
+                top, total, out, out_two, out_three, out_four = _attend_words(
+                    query, query_two, query_three, query_four, keys, values, seen, loaded, top, total, out, out_two, out_three, out_four,
+                    scale, k_scales, v_scales, SOFT_CAP, PRECISION,
+                )  # fmt: skip
+            else:
+                top, total, out = _attend(
+                    query, keys, values, seen, loaded, top, total, out, scale, k_scales, v_scales, SOFT_CAP, PRECISION
+                )  # fmt: skip
         if NEW and part == parts - 1:
             fresh = tl.arange(0, BLOCK_NEW)
             loaded = fresh < QUERIES
@@ -153,15 +227,22 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
             tokens = request * QUERIES + fresh
             if new_slots_ptr is not None:
                 tokens = tl.load(new_slots_ptr + tokens, mask=loaded, other=0).to(tl.int64)
-            top, total, out = _attend(
-                query,
-                k_new_ptr + tokens[None, :] * k_new_token_stride + kv_head * k_new_head_stride + dims[:, None],
-                v_new_ptr + tokens[:, None] * v_new_token_stride + kv_head * v_new_head_stride + v_dims[None, :],
-                seen, loaded, top, total, out, scale,
-                None if k_scale_ptr is None else k_scale_ptr + tokens * KV_HEADS + kv_head,
-                None if v_scale_ptr is None else v_scale_ptr + tokens * KV_HEADS + kv_head,
-                SOFT_CAP, PRECISION,
-            )  # fmt: skip
+            keys = k_new_ptr + tokens[None, :] * k_new_token_stride + kv_head * k_new_head_stride + dims[:, None]
+            values = v_new_ptr + tokens[:, None] * v_new_token_stride + kv_head * v_new_head_stride + v_dims[None, :]
+            k_scales = None if k_scale_ptr is None else k_scale_ptr + tokens * KV_HEADS + kv_head
+            v_scales = None if v_scale_ptr is None else v_scale_ptr + tokens * KV_HEADS + kv_head
+            if WORDS:
+                top, total, out, out_two, out_three, out_four = _attend_words(
+                    query, query_two, query_three, query_four, keys, values, seen, loaded, top, total, out, out_two, out_three, out_four,
+                    scale, k_scales, v_scales, SOFT_CAP, PRECISION,
+                )  # fmt: skip
+            else:
+                top, total, out = _attend(
+                    query, keys, values, seen, loaded, top, total, out, scale, k_scales, v_scales, SOFT_CAP, PRECISION
+                )  # fmt: skip
+        if WORDS:
+            v_dims = tl.arange(0, V_DIM)
+            out = tl.reshape(tl.join(tl.join(out, out_three), tl.join(out_two, out_four)), [ROWS, V_DIM])
         divisor = tl.where(total > 0, total, 1.0)
         out = out / divisor[:, None]
         place = (request * KV_HEADS + kv_head) * most * (QUERIES * GROUP) + rows + part * (QUERIES * GROUP)
