@@ -106,6 +106,24 @@ def _attend(  # type: ignore[no-untyped-def]
     return new_top, total * fade + tl.sum(weights, 1), out
 
 
+@triton.jit
+def _attend_either(  # type: ignore[no-untyped-def]
+    query, query_two, query_three, query_four, keys, values, scale_places, k_scale_ptr, v_scale_ptr, seen, loaded, top, total, out, out_two,
+    out_three, out_four, scale, WORDS: tl.constexpr, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """:func:`_attend_words`, or :func:`_attend` without the second to fourth queries and outputs."""
+    k_scales = None if k_scale_ptr is None else k_scale_ptr + scale_places
+    v_scales = None if v_scale_ptr is None else v_scale_ptr + scale_places
+    if WORDS:
+        top, total, out, out_two, out_three, out_four = _attend_words(
+            query, query_two, query_three, query_four, keys, values, seen, loaded, top, total, out, out_two, out_three, out_four,
+            scale, k_scales, v_scales, SOFT_CAP, PRECISION,
+        )  # fmt: skip
+    else:
+        top, total, out = _attend(query, keys, values, seen, loaded, top, total, out, scale, k_scales, v_scales, SOFT_CAP, PRECISION)
+    return top, total, out, out_two, out_three, out_four
+
+
 @triton.jit(do_not_specialize=["wanted", "most"])
 def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     q_ptr,
@@ -181,6 +199,8 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
             out_four = tl.zeros([ROWS, V_DIM // 4], tl.float32)
         else:
             q_pointers += dims[None, :]
+            query_two, query_three, query_four = 0, 0, 0
+            out_two, out_three, out_four = 0, 0, 0
         query = tl.load(q_pointers, mask=real[:, None], other=0.0)
         top = tl.full([ROWS], float("-inf"), tl.float32)
         total = tl.zeros([ROWS], tl.float32)
@@ -198,19 +218,13 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
             seen = loaded[None, :] & real[:, None]
             if WINDOW >= 0:
                 seen &= position[:, None] <= columns[None, :] + WINDOW
-            keys = k_buffer_ptr + slots[None, :] * k_slot_stride + kv_head * k_head_stride + dims[:, None]
-            values = v_buffer_ptr + slots[:, None] * v_slot_stride + kv_head * v_head_stride + v_dims[None, :]
-            k_scales = None if k_scale_ptr is None else k_scale_ptr + slots * KV_HEADS + kv_head
-            v_scales = None if v_scale_ptr is None else v_scale_ptr + slots * KV_HEADS + kv_head
-            if WORDS:
-                top, total, out, out_two, out_three, out_four = _attend_words(
-                    query, query_two, query_three, query_four, keys, values, seen, loaded, top, total, out, out_two, out_three, out_four,
-                    scale, k_scales, v_scales, SOFT_CAP, PRECISION,
-                )  # fmt: skip
-            else:
-                top, total, out = _attend(
-                    query, keys, values, seen, loaded, top, total, out, scale, k_scales, v_scales, SOFT_CAP, PRECISION
-                )  # fmt: skip
+            top, total, out, out_two, out_three, out_four = _attend_either(
+                query, query_two, query_three, query_four,
+                k_buffer_ptr + slots[None, :] * k_slot_stride + kv_head * k_head_stride + dims[:, None],
+                v_buffer_ptr + slots[:, None] * v_slot_stride + kv_head * v_head_stride + v_dims[None, :],
+                slots * KV_HEADS + kv_head, k_scale_ptr, v_scale_ptr,
+                seen, loaded, top, total, out, out_two, out_three, out_four, scale, WORDS, SOFT_CAP, PRECISION,
+            )  # fmt: skip
         if NEW and part == parts - 1:
             fresh = tl.arange(0, BLOCK_NEW)
             loaded = fresh < QUERIES
@@ -227,19 +241,13 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
             tokens = request * QUERIES + fresh
             if new_slots_ptr is not None:
                 tokens = tl.load(new_slots_ptr + tokens, mask=loaded, other=0).to(tl.int64)
-            keys = k_new_ptr + tokens[None, :] * k_new_token_stride + kv_head * k_new_head_stride + dims[:, None]
-            values = v_new_ptr + tokens[:, None] * v_new_token_stride + kv_head * v_new_head_stride + v_dims[None, :]
-            k_scales = None if k_scale_ptr is None else k_scale_ptr + tokens * KV_HEADS + kv_head
-            v_scales = None if v_scale_ptr is None else v_scale_ptr + tokens * KV_HEADS + kv_head
-            if WORDS:
-                top, total, out, out_two, out_three, out_four = _attend_words(
-                    query, query_two, query_three, query_four, keys, values, seen, loaded, top, total, out, out_two, out_three, out_four,
-                    scale, k_scales, v_scales, SOFT_CAP, PRECISION,
-                )  # fmt: skip
-            else:
-                top, total, out = _attend(
-                    query, keys, values, seen, loaded, top, total, out, scale, k_scales, v_scales, SOFT_CAP, PRECISION
-                )  # fmt: skip
+            top, total, out, out_two, out_three, out_four = _attend_either(
+                query, query_two, query_three, query_four,
+                k_new_ptr + tokens[None, :] * k_new_token_stride + kv_head * k_new_head_stride + dims[:, None],
+                v_new_ptr + tokens[:, None] * v_new_token_stride + kv_head * v_new_head_stride + v_dims[None, :],
+                tokens * KV_HEADS + kv_head, k_scale_ptr, v_scale_ptr,
+                seen, loaded, top, total, out, out_two, out_three, out_four, scale, WORDS, SOFT_CAP, PRECISION,
+            )  # fmt: skip
         if WORDS:
             v_dims = tl.arange(0, V_DIM)
             out = tl.reshape(tl.join(tl.join(out, out_three), tl.join(out_two, out_four)), [ROWS, V_DIM])
