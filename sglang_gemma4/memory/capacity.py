@@ -10,16 +10,18 @@ from sglang_gemma4.tiny.quantisation import Format
 
 GIB, MIB = reserve.GIB, reserve.MIB
 EVICTION_INTERVAL = 128  # tokens; SGLANG_SWA_EVICTION_INTERVAL
-BUFFERS = 0.14 * GIB
-"""What loading takes beside weights and the caches of sines and cosines: 0.12 GiB on E2B, 0.15 on 26B-A4B (weights_gb of runs)."""
+BUFFERS = 0.08 * GIB
+"""What loading takes beside weights, the caches of sines and cosines and what :func:`_beside` counts: 0.07 to 0.1 GiB on E2B, E4B and
+26B-A4B (weights_gb of runs)."""
+LARGE, ROUNDED_TO = 10 * MIB, 2 * MIB
+"""PyTorch's allocator gives each tensor from the first on a block of its own, a multiple of the second."""
 IMAGE_CACHE = 100 * MIB  # SGLANG_VLM_CACHE_SIZE_MB, kept out of the pools of every server that takes images
 FEATURE_POOL = GIB
 """SGLANG_MM_FEATURE_CACHE_MB, of a server whose images stay on the card (patch ``image_transport``). SGLang keeps it out of the pools, and
 the tokenizer's process has taken it already when they are sized (entrypoints/engine.py:1339), so it counts twice."""
-FRONT_END = 0.36 * GIB
-"""That process' CUDA context: of the 2.36 GiB by which the pools shrank with that transport (68.377 to 66.016 GiB at 0.85, runs
-2026-11-22-26b-kernels-serve and 2026-11-24-26b-beside-vllm) what is not the feature pool. Compiling ahead took none: 62.720 GiB with and
-without (2026-11-24-26b-serve-again)."""
+FRONT_END = 0.55 * GIB
+"""That process' CUDA context: 0.46 GiB on an H100 ("avail mem" beside "Load weight begin", run 2026-11-26-26b-h100-peer), 0.6 on an H200,
+of whose 2.36 GiB less at 0.85 it is the rest (68.377 to 66.016 GiB, runs 2026-11-22-26b-kernels-serve and 2026-11-24-26b-beside-vllm)."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,7 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
     positions = text.max_position_embeddings
     return Need(
         weights=_weights(model_shape.parameters(config), text, form) / tp
+        + _beside(layers, text, form, tp)
         + 4 * positions * (full[0].head_dim + sliding[0].head_dim)
         + BUFFERS,
         towers=2 * _towers(config) / tp,
@@ -212,6 +215,24 @@ def _weights(parameters: dict[str, int], text: Any, form: Format | None) -> floa
     return linear * form.bytes_per_weight + 2.0 * (sum(parameters.values()) - linear)
 
 
+def _beside(layers: list[Any], text: Any, form: Format | None, tp: int) -> float:
+    """Bytes that SGLang's linear layers take of a rank beside the checkpoint's weights.
+
+    Where values are the keys ``qkv_proj`` holds these twice, and large tensors are rounded up.
+    """
+    each, hidden = 2.0 if form is None else form.bytes_per_weight, text.hidden_size
+    found = 0.0
+    for layer in layers:
+        kept = layer.head_dim * max(1, layer.kv_heads // tp)
+        found += each * hidden * kept if layer.k_equals_v else 0
+        query = layer.heads * layer.head_dim // tp
+        outputs = [query + 2 * kept, query, 2 * layer.ffn // tp, layer.ffn // tp]
+        if text.enable_moe_block:
+            outputs += [share * text.num_experts * text.moe_intermediate_size // tp for share in (2, 1)]
+        found += sum(-(each * hidden * size) % ROUNDED_TO for size in outputs if each * hidden * size >= LARGE)
+    return found
+
+
 def _towers(config: dict[str, Any]) -> int:
     """Parameters of the vision and audio towers and their embedders, counted on transformers' model without memory."""
     import torch
@@ -233,19 +254,26 @@ def _towers(config: dict[str, Any]) -> int:
     return sum(parameter.numel() for part in parts for parameter in part.parameters())
 
 
+def at_first(where: Card, server: Server, *, package: bool = True) -> float:
+    """Bytes free before the weights are loaded; a tokenizer's process that keeps image features on the card has its own by then."""
+    return where.free - (FEATURE_POOL + FRONT_END if package and _features_on_card(where, server) else 0.0)
+
+
+def _features_on_card(where: Card, server: Server) -> bool:
+    return server.images and server.on_card and server.tp == 1 and where.mib * MIB >= reserve.FEATURES_ON_CARD
+
+
 def budget(needed: Need, where: Card, server: Server, fraction: float, *, package: bool = True, reserved: bool = False) -> float:
     """Bytes for KV at this --mem-fraction-static; not above 0 where weights leave none.
 
-    ``reserved``: with ``SGLANG_GEMMA4_RESERVE_GIB``, under which the feature pool counts once.
+    ``reserved``: with the calculated reserve, under which the feature pool counts once.
     """
-    left = fraction * where.free - needed.weights - (needed.draft if server.mtp else 0)
+    left = fraction * at_first(where, server, package=package) - needed.weights - (needed.draft if server.mtp else 0)
     if package and where.hopper:
         left -= needed.written_out
     if server.images:
         left -= needed.towers + IMAGE_CACHE
-        if package and server.on_card and server.tp == 1 and where.mib * MIB >= reserve.FEATURES_ON_CARD:
-            left -= (1 if reserved else 2) * FEATURE_POOL + FRONT_END
-    return left
+    return left - (FEATURE_POOL if package and _features_on_card(where, server) and not reserved else 0.0)
 
 
 def demand(needed: Need, *, mtp: bool, chunk: int = 8192, draft_tokens: int = 4, windows: int = 1) -> swa_sizing.Demand:

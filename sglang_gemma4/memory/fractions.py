@@ -44,7 +44,9 @@ def default(needed: Need, where: Card, server: Server, length: int | None = None
 
     It does where SGLang's own leaves less than one request (``reserve_fallback``); ``length`` is ``SGLANG_GEMMA4_REQUEST_TOKENS``.
     """
-    by_rule, calculated = both(needed, where, server)
+    by_rule, _ = both(needed, where, server)
+    kept = reserve.of(needed.text, needed.vision, steps(needed, where, server), server.tp).total
+    calculated = max(0.0, int(1000 * (1 - kept / capacity.at_first(where, server))) / 1000)
 
     def tokens(fraction: float, reserved: bool) -> int:
         left = capacity.budget(needed, where, server, fraction, reserved=reserved)
@@ -54,5 +56,5 @@ def default(needed: Need, where: Card, server: Server, length: int | None = None
             return 0
 
     found = tokens(by_rule, False)
-    kept = found >= (length or swa_sizing.REFERENCE) or tokens(calculated, True) <= found
-    return (by_rule, False) if kept else (calculated, True)
+    stays = found >= (length or swa_sizing.REFERENCE) or tokens(calculated, True) <= found
+    return (by_rule, False) if stays else (calculated, True)

@@ -134,14 +134,14 @@ def test_few_query_attention(dtype: torch.dtype | None, window: int, soft_cap: f
 def test_words_of_four_levels(window: int, soft_cap: float, queries: int) -> None:
     given = few_case(torch.int8, queries, [150, 1, 66], dim=64)
     assert given["k_buffer"].min() < 0 < given["k_buffer"].max()
-    few_agree({**given, "window": window, "soft_cap": soft_cap}, parts=4, words=True)
+    few_agree({**given, "window": window, "soft_cap": soft_cap}, parts=4)
 
 
 @every_format
 @pytest.mark.parametrize("window", [-1, 70])
 def test_tree_mask(dtype: torch.dtype, window: int) -> None:
     lengths, queries = [150, 1, 66], 6
-    given = {**few_case(dtype, queries, lengths), "window": window}
+    given = {**few_case(dtype, queries, lengths, dim=64), "window": window}
     masks, starts = [], [0]
     for length in lengths:
         mask = torch.rand(queries, length + queries) < 0.4
@@ -149,8 +149,6 @@ def test_tree_mask(dtype: torch.dtype, window: int) -> None:
         masks.append(mask.flatten())
         starts.append(starts[-1] + mask.numel())
     few_agree({**given, "tree_mask": torch.cat(masks).to(torch.uint8), "tree_mask_indptr": torch.tensor(starts)}, parts=2)
-    if dtype == torch.int8:
-        few_agree({**given, "tree_mask": torch.cat(masks).to(torch.uint8), "tree_mask_indptr": torch.tensor(starts)}, parts=2, words=True)
 
 
 @every_format

@@ -32,10 +32,11 @@ KEY_TILES = {
 }
 """By head dimension; the first are in use (runs/2026-11-22-kernel-times, runs/2026-11-23-attention-tiles)."""
 LEVEL_TILES = {
-    256: ((64, 4, 3), (32, 4, 3), (32, 4, 4), (32, 4, 5), (64, 4, 4), (64, 8, 3), (64, 8, 4), (32, 8, 5), (64, 8, 3, 64)),
+    256: ((32, 4, 5), (64, 4, 3), (32, 4, 3), (32, 4, 4), (64, 4, 4), (64, 8, 3), (64, 8, 4), (32, 8, 5), (64, 8, 3, 64)),
     512: ((32, 4, 3), (32, 8, 3), (32, 8, 4), (32, 4, 4), (64, 8, 2), (64, 8, 3), (16, 4, 5), (32, 8, 3, 64), (64, 8, 3, 64)),
 }
-"""Over a quantised cache, whose blocks take half the memory and are converted; the first are in use and not measured."""
+"""Over a quantised cache, whose blocks take half the memory and are converted; the first are in use, of 256 as measured
+(runs/2026-11-26-int8-words)."""
 PROMPT_TILES = {
     256: ((128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3), (128, 32, 8, 3)),
     512: ((64, 32, 8, 2), (64, 32, 4, 2), (64, 64, 8, 2), (128, 32, 8, 2), (64, 32, 8, 3), (32, 32, 4, 2)),
@@ -158,14 +159,10 @@ def level_step(place: Place, layer: str, cache: str, queries: int, requests: int
     if (kind.window >= 0 and keys > kind.window + 1) or moved_by(kind, requests * keys) > MOST_BYTES:
         return None
     made = LevelStep(place, kind, queries, [keys] * requests, cache)
-    ways: dict[str, Call] = {"over bfloat16": dependently(made.ours), "ours, by levels": dependently(made.over_levels)}
-    which: dict[str, dict[str, Any]] = {"": {}}
-    if FORMATS[cache].dtype == torch.int8:
-        ways["ours, by words"] = dependently(partial(made.over_levels, words=True))
-        which[" by words"] = {"words": True}
+    ways: dict[str, Call] = {"over bfloat16": dependently(made.ours), "ours": dependently(made.over_levels)}
     tiles = {
-        f"ours{name}, {short(tile)} x {parts}": dependently(partial(made.over_levels, tile=KeyTile(*tile), parts=parts, **more))
-        for tile, parts, (name, more) in itertools.product(LEVEL_TILES[kind.dim], (1, 2, 3, 4, 8, 16), which.items())
+        f"ours, {short(tile)} x {parts}": dependently(partial(made.over_levels, tile=KeyTile(*tile), parts=parts))
+        for tile, parts in itertools.product(LEVEL_TILES[kind.dim], (1, 2, 3, 4, 8, 16))
     }
     return Row(ways, moved_by(kind, requests * keys) / 2 + 8.0 * requests * keys * kind.kv_heads, tiles=tiles)
 
@@ -235,7 +232,7 @@ CASES = (
     ),
     Case(
         "attention-levels",
-        "the same over a quantised KV cache, ours beside ours over bfloat16, int8 also by words of four levels; floor: levels and scales",
+        "the same over a quantised KV cache, ours beside ours over bfloat16; floor: levels and scales",
         {
             "layer": ("full", "sliding"),
             "cache": tuple(FORMATS),

@@ -58,10 +58,11 @@ def needed(rows: int, keys: int, stages: int, dims: int, dtype: torch.dtype, car
 def key_tile(rows: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card, kept: torch.dtype | None = None) -> KeyTile | None:
     """The tile for so many rows and these head dimensions, or None where none fits the card; on an H200 the first was the fastest of 7
     nearly everywhere (runs/2026-11-22-kernel-times), and of few rows four blocks of 32 keys ahead were faster still
-    (runs/2026-11-26-attention-parts)."""
+    (runs/2026-11-26-attention-parts, of int8 keys runs/2026-11-26-int8-words)."""
     # The slots that keys and values lie in are loaded a block ahead of them, so one stage is theirs.
     tiles = [KeyTile(keys, 4, 3) for keys in ((32, 16) if max(dim, v_dim) > 256 else (64, 32, 16))]
-    if max(dim, v_dim) == 256 and rows <= FEW_ROWS and dtype != torch.float32 and kept in (None, dtype) and card.shared >= HOPPER.shared:
+    measured = dtype != torch.float32 and kept in (None, dtype, torch.int8)
+    if measured and max(dim, v_dim) == 256 and rows <= FEW_ROWS and card.shared >= HOPPER.shared:
         return KeyTile(32, 4, 5)
     fits = (each for each in tiles if needed(rows, each.keys, each.stages - 1, dim + v_dim, dtype, card, kept) <= card.shared)
     return next(fits, None)

@@ -36,10 +36,8 @@ requests with two KV heads this decides as measured at 512 to 8,192 keys (``runs
 TYPICAL_KEYS = 2048
 """Of a request whose layer has no window: how many it has, only the device knows."""
 
-WORDS = False
-"""Whether an int8 cache is read as words of four levels. Compiled for a Hopper (full layers, four queries) the loop over 32 keys then has
-1,369 instructions for 2,220, with half the loads from shared memory and no register spilled; no card has timed it, so it is off
-(``python -m sglang_gemma4.benchmark.kernels attention-levels``)."""
+LEAST_DIM_OF_WORDS = 64
+"""Of a head whose int8 levels are read four at once: a quarter of it is the inner dimension of a product, which Triton wants to be 16."""
 
 FINELY_CUT = 4
 """Parts of every request from which on parts are not balanced: on an H200 8 requests of 50 to 6,000 keys, cut into 16 (sliding layers: 4),
@@ -168,7 +166,6 @@ def few_query_attention(
     parts: int | None = None,
     balanced: bool | None = None,
     tile: KeyTile | None = None,
-    words: bool | None = None,
     checked: bool = False,
 ) -> torch.Tensor:
     """Attention of ``queries`` tokens per request; written to ``out`` and returned. The host does not wait for the device.
@@ -195,7 +192,6 @@ def few_query_attention(
         balanced: without ``parts``, whether a request that is longer than the others is cut into more, as far as there is room; None: as
             :func:`want_balanced` says, unless all are cut finely (:data:`FINELY_CUT`).
         tile: None: :func:`~sglang_gemma4.kernels.attention.tiles.key_tile` of the card.
-        words: read an int8 cache as words of four levels; equal but for the order of sums. None: as :data:`WORDS` says.
         checked: the caller knows that :func:`~sglang_gemma4.kernels.attention.limits.few_query_reason` has nothing against this.
 
     Raises:
@@ -204,10 +200,6 @@ def few_query_attention(
     reason = None if checked else few_query_reason(q, k_buffer, v_buffer, out, queries, k_new, v_new, k_scales, v_scales, levels=True)
     if reason is None and new_slots is not None and (k_new is not None or new_slots.shape != q.shape[:1] or not new_slots.is_contiguous()):
         reason = f"new_slots are {tuple(new_slots.shape)}; one for each of {q.shape[0]} query tokens, without k_new, is supported"
-    if words is None:
-        words = WORDS and k_buffer.dtype == torch.int8 and k_new is None
-    if reason is None and words and (k_buffer.dtype != torch.int8 or k_new is not None):
-        reason = f"words are those of an int8 cache that has the query tokens' own keys; this one is {k_buffer.dtype}"
     if reason:
         raise ValueError(reason)
     requests, heads, dim = q.shape[0] // queries, q.shape[1], q.shape[2]
@@ -223,7 +215,7 @@ def few_query_attention(
     part_out = torch.empty((requests, kv_heads, most, queries * group, v_dim), dtype=torch.float32, device=q.device)
     part_lse = torch.empty(part_out.shape[:-1], dtype=torch.float32, device=q.device)
     kept = k_buffer.dtype
-    if words:
+    if kept == torch.int8 and k_new is None and min(dim, v_dim) >= LEAST_DIM_OF_WORDS:
         k_buffer, v_buffer = k_buffer.view(torch.int32), v_buffer.view(torch.int32)
     k_fresh, v_fresh = (q, q) if k_new is None or v_new is None else (k_new, v_new)
     if new_slots is not None:

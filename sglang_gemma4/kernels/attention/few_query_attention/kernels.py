@@ -1,9 +1,10 @@
 """Attention of a request's query tokens over a part of its keys, and the join of the parts.
 
-An int8 cache can also be read as words of four adjacent levels (``few_query_attention``'s ``words``). A product is then the sum of four, of
-the words' first levels, of their second ones and so on, each with every fourth value of the queries, and an output is four interleaved. So
-the levels of a word stay in the register that they are loaded into; byte by byte the operands of the matrix instructions, whose adjacent
-elements are of two keys, take four loads from shared memory for one.
+An int8 cache is read as words of four adjacent levels. A product is then the sum of four, of the words' first levels, of their second ones
+and so on, each with every fourth value of the queries, and an output is four interleaved. So the levels of a word stay in the register that
+they are loaded into; byte by byte the operands of the matrix instructions, whose adjacent elements are of two keys, take four loads from
+shared memory for one. On an H200, 16 requests of 32,768 keys with four queries, a full layer takes 505 µs by words, 762 by bytes, and 673
+over bfloat16 (``runs/2026-11-26-int8-words``).
 """
 
 import triton
