@@ -8,13 +8,14 @@ from sglang_gemma4.patching import Hook, Patch, decline, note, tell
 
 
 def prefill_by_flash(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``TritonAttnBackend.__init__``, and after ``prefill_attention`` has put its kernel there."""
+    """After ``TritonAttnBackend.__init__``, and after ``prefill_attention`` has put its kernel there and ``kv_formats`` its class."""
     from sglang_gemma4.attention import flash_choice, flash_prefill
     from sglang_gemma4.attention.prefill import PrefillAttention
+    from sglang_gemma4.attention.quantised import ReadsLevels
 
     if runner.is_draft_worker or not named_gemma4(runner.model_config.hf_config):
         return
-    problem = flash_prefill.problem() or flash_prefill.unused_by(runner)
+    problem = flash_prefill.problem() or flash_prefill.unused_by(runner, isinstance(backend, ReadsLevels))
     ours = backend.extend_attention_fwd
     if problem is None and not isinstance(ours, PrefillAttention):
         problem = "prefill_attention is off, beside whose kernel it takes the long prefills"

@@ -54,11 +54,14 @@ class FixedFlash:
         slots: torch.Tensor,
         scale: float,
         out: torch.Tensor,
+        **levels: torch.Tensor | None,
     ) -> None:
-        """Write the prompts' rows of ``out``; the arguments are those of ``kernels.prefill_attention``."""
+        """Write the prompts' rows of ``out``; the arguments are those of ``kernels.prefill_attention``; ``levels``: :func:`key_rows`' of a
+        quantised cache.
+        """
         room = q.shape[0] + self.prefix_keys  # a smaller graph looks through fewer rows
         keys, values = self.keys[:room], self.values[:room]
-        key_rows(k, v, k_buffer, v_buffer, starts, offsets, slots, out=(keys, values))
+        key_rows(k, v, k_buffer, v_buffer, starts, offsets, slots, out=(keys, values), **levels)
         self.flash.attend(
             q, keys, values,
             cu_seqlens_q=starts,

@@ -19,6 +19,8 @@ from sglang.srt.utils.common import async_h2d
 from sglang_gemma4.attention import fixed_flash
 from sglang_gemma4.attention.fixed_flash import FixedFlash
 from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
+from sglang_gemma4.attention.quantised import ReadsLevels
+from sglang_gemma4.attention.quantised_pool import cache_of
 from sglang_gemma4.attention.two_kinds import Part, TwoKinds
 from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
 from sglang_gemma4.kernels.attention.limits import few_query_reason, prefill_reason
@@ -85,8 +87,10 @@ class FixedKinds(TwoKinds):
 
     def __init__(self, backend: Any, layers: Sequence[Any], rows: int, room: Room, batch: Any, dtype: torch.dtype) -> None:
         super().__init__((Part(rows, batch, backend),))
-        device = torch.device(backend.device)
+        device, self.dtype = torch.device(backend.device), dtype
         self.backend, self.room = backend, room
+        self.levels = isinstance(backend, ReadsLevels)
+        """Whether the KV cache is quantised: then a step's own keys are read from it too."""
         self.running = Keys(room.running, room.keys, room.running * room.window, device)
         self.prompts = Keys(room.prompts, room.prefix_keys, room.prompts * room.window, device)
         self.slots = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -120,17 +124,20 @@ class FixedKinds(TwoKinds):
 
     def reason_against(self, layer: Any, dtype: torch.dtype) -> str | None:
         """Why the kernels here do not compute this layer in a forward of ``dtype``, or None."""
-        k_buffer, v_buffer = (self.backend.token_to_kv_pool.get_kv_buffer(layer.layer_id))[:2]
+        cache = cache_of(self.backend.token_to_kv_pool, layer.layer_id)
         if layer.k_scale is not None or layer.v_scale is not None or layer.is_cross_attention or layer.xai_temperature_len > 0:
             return "a layer has scales, a temperature or an encoder's keys"
 
         def zeros(heads: int, dim: int) -> torch.Tensor:
-            return torch.zeros(self.room.each, heads, dim, dtype=dtype, device=k_buffer.device)
+            return torch.zeros(self.room.each, heads, dim, dtype=dtype, device=cache.k.device)
 
         q, out = zeros(layer.tp_q_head_num, layer.qk_head_dim), zeros(layer.tp_q_head_num, layer.v_head_dim)
         k, v = zeros(layer.tp_k_head_num, layer.qk_head_dim), zeros(layer.tp_v_head_num, layer.v_head_dim)
-        new = (k, v) if self.room.verify else (None, None)
-        return few_query_reason(q, k_buffer, v_buffer, out, self.room.each, *new) or prefill_reason(q, k, v, k_buffer, v_buffer, out)
+        new = (k, v) if self.room.verify and not self.levels else (None, None)
+        own = (cache.k, cache.v) if self.levels else (k, v)
+        beside: dict[str, Any] = {"k_scales": cache.k_scales, "v_scales": cache.v_scales, "levels": self.levels}
+        reason = few_query_reason(q, cache.k, cache.v, out, self.room.each, *new, **beside)
+        return reason or prefill_reason(q, *own, cache.k, cache.v, out, **beside)
 
     def fits(self, prompts: Part, running: Part, size: int) -> str | None:
         """Why a replay of the graph of ``size`` rows has no room for these parts, whose metadata are prepared; or None."""
@@ -191,34 +198,40 @@ class FixedKinds(TwoKinds):
         rows = q.shape[0]
         q = q.view(rows, layer.tp_q_head_num, layer.qk_head_dim)
         k, v = k.view(rows, -1, layer.qk_head_dim), v.view(rows, -1, layer.v_head_dim)
+        places = KVWriteLoc.for_batch(forward_batch, swa_loc=self.sliding_slots)
         if save_kv_cache:
-            where = KVWriteLoc.for_batch(forward_batch, swa_loc=self.sliding_slots)
-            self.backend._set_kv_buffer(forward_batch, layer, where, k, v)
-        pool, sliding = self.backend.token_to_kv_pool, _sliding(layer)
-        k_buffer, v_buffer = pool.get_key_buffer(layer.layer_id), pool.get_value_buffer(layer.layer_id)
+            self.backend._set_kv_buffer(forward_batch, layer, places, k, v)
+        cache, sliding = cache_of(self.backend.token_to_kv_pool, layer.layer_id), _sliding(layer)
         window = layer.sliding_window_size if sliding else -1
         out = self._out[: rows * layer.tp_q_head_num * layer.v_head_dim].view(rows, layer.tp_q_head_num, layer.v_head_dim)
         few = min(self.room.running, rows // self.room.each) * self.room.each
         offsets, slots = self.running.sliding if sliding else self.running.full
+        own: dict[str, Any] = {}
+        beside: dict[str, Any] = {}
+        if self.levels:
+            beside = {"k_scales": cache.k_scales, "v_scales": cache.v_scales, "new_slots": self.backend._slots(layer, places)[:rows]}
+        if self.room.verify:
+            own = {"new_slots": beside["new_slots"][:few]} if self.levels else {"k_new": k[:few], "v_new": v[:few]}
         few_query_attention(
-            q[:few], k_buffer, v_buffer, offsets[: few // self.room.each + 1], slots, layer.scaling, out=out[:few], queries=self.room.each,
-            k_new=k[:few] if self.room.verify else None, v_new=v[:few] if self.room.verify else None,
+            q[:few], cache.k, cache.v, offsets[: few // self.room.each + 1], slots, layer.scaling, out=out[:few], queries=self.room.each,
             window=window if self.room.verify else -1,  # the keys of a decode step are those of its window
             soft_cap=logit_capping_mod(layer.logit_capping_method, layer.logit_cap), checked=True,
+            k_scales=cache.k_scales, v_scales=cache.v_scales, **own,
         )  # fmt: skip
         offsets, slots = self.prompts.sliding if sliding else self.prompts.full
-        prompts = (q, k, v, k_buffer, v_buffer, self.starts, offsets, slots, layer.scaling)
+        where = (cache.k, cache.v, self.starts, offsets, slots, layer.scaling)
         flash = None if sliding else self.flashes(rows)
         if flash is not None:
-            flash(*prompts, out)
+            flash(q, k, v, *where, out, **beside)
         else:
-            prefill_attention(*prompts, out=out, longest=rows, window=window, tiles=self.tiles[sliding], checked=True)
+            new = (cache.k, cache.v) if self.levels else (k, v)
+            prefill_attention(q, *new, *where, out=out, longest=rows, window=window, tiles=self.tiles[sliding], checked=True, **beside)
         return out.view(rows, -1)
 
     def _tokens(self, layer: Any) -> int:
         """Tokens of a prompt that one program computes."""
-        group, dtype = layer.tp_q_head_num // layer.tp_k_head_num, self.backend.token_to_kv_pool.dtype
-        tile = prompt_tile(group, layer.qk_head_dim, layer.v_head_dim, dtype, card(torch.device(self.backend.device)))
+        group, kept = layer.tp_q_head_num // layer.tp_k_head_num, cache_of(self.backend.token_to_kv_pool, layer.layer_id).k.dtype
+        tile = prompt_tile(group, layer.qk_head_dim, layer.v_head_dim, self.dtype, card(torch.device(self.backend.device)), kept)
         return tokens_of(tile, group) if tile is not None else 1
 
 

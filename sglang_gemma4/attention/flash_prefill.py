@@ -2,8 +2,9 @@
 
 ``--prefill-attention-backend fa4`` reads the KV cache by page, for which its Hopper kernel gives up bulk copies of keys (TMA), and it makes
 the attention a pair of backends. Here backend and pool stay as they are: the keys of new tokens are in order already, and those of a
-prefix are copied before them (:mod:`kernels.attention.key_rows`), megabytes beside the attention's teraflops. Each kind of layer goes
-through this or our own kernel, whichever was faster on this card at the start (:mod:`attention.flash_choice`).
+prefix are copied before them (:mod:`kernels.attention.key_rows`), megabytes beside the attention's teraflops. Of a quantised cache all keys
+are copied, as every later step reads them. Each kind of layer goes through this or our own kernel, whichever was faster on this card at the
+start, over keys in the model's dtype (:mod:`attention.flash_choice`).
 """
 
 from collections.abc import Callable
@@ -52,13 +53,15 @@ class FlashPrefill:
         least = self.least.get(Kind(q.shape[1], k.shape[1], q.shape[2], max(window, -1)))
         return least is not None and q.shape[0] >= least
 
-    def reason_against(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_indices: torch.Tensor) -> str | None:
-        """Why this does not take a layer of a long prefill, or None."""
+    def reason_against(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_indices: torch.Tensor, quantised: bool = False
+    ) -> str | None:
+        """Why this does not take a layer of a long prefill, or None; ``quantised``: new tokens' keys are copied from the cache too."""
         if q.dtype not in DTYPES or k.dtype != q.dtype:
             return f"q is {q.dtype}, k {k.dtype}; one of {', '.join(map(str, DTYPES))} is supported"
         if q.shape[2] not in HEAD_DIMS or v.shape[2] != q.shape[2]:
             return f"head dimensions are {q.shape[2]} and {v.shape[2]}; {' or '.join(map(str, HEAD_DIMS))} for both is supported"
-        rows = k.shape[0] + kv_indices.numel() if kv_indices.numel() else 0
+        rows = k.shape[0] + kv_indices.numel() if quantised or kv_indices.numel() else 0
         gathered = rows * k.shape[1] * (k.shape[2] + v.shape[2]) * k.element_size()
         if gathered > MOST_GATHERED_BYTES:
             return f"a batch's keys in order would take more than {MOST_GATHERED_BYTES / 2**30:.0f} GiB"
@@ -79,11 +82,12 @@ class FlashPrefill:
         out: torch.Tensor,
         longest: int,
         window: int = -1,
+        **levels: torch.Tensor | None,
     ) -> None:
-        """Write ``out``; the arguments are those of ``kernels.prefill_attention``."""
+        """Write ``out``; the arguments are those of ``kernels.prefill_attention``; ``levels``: :func:`key_rows`' of a quantised cache."""
         starts, keys, values, most = qo_indptr, k, v, longest
-        if kv_indices.numel():
-            keys, values = key_rows(k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices)
+        if levels or kv_indices.numel():
+            keys, values = key_rows(k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, **levels)
             starts, most = qo_indptr + kv_indptr[: qo_indptr.numel()], longest + kv_indices.numel()
         self.attend(
             q, keys, values,
@@ -113,15 +117,18 @@ def problem() -> str | None:
     return None
 
 
-def unused_by(runner: Any) -> str | None:
-    """Why no prefill of this server would use it, so that nothing is compiled and measured; or None."""
+def unused_by(runner: Any, reads_levels: bool = False) -> str | None:
+    """Why no prefill of this server would use it, so that nothing is compiled and measured; or None.
+
+    ``reads_levels``: the attention backend is one of :mod:`attention.quantised`.
+    """
     from sglang.srt.runtime_context import get_disagg, get_exec
 
     if get_disagg().disaggregation_mode == "decode":
         return "--disaggregation-mode decode: another server prefills"
     if get_exec().deterministic.enable_deterministic_inference:
         return "--enable-deterministic-inference has a prefill of its own"
-    if runner.kv_cache_dtype != runner.dtype:
+    if runner.kv_cache_dtype != runner.dtype and not reads_levels:
         return f"the KV cache is {runner.kv_cache_dtype}, the model {runner.dtype}"
     return None
 

@@ -12,12 +12,14 @@ from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 
+from sglang_gemma4.attention.fixed_flash import flash_of
 from sglang_gemma4.attention.image_masks import ImageAttention
 from sglang_gemma4.attention.quantised_pool import cache_of, has_scales
 from sglang_gemma4.attention.triton_window import Gemma4TritonAttnBackend
 from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
 from sglang_gemma4.kernels.attention.limits import few_query_reason, prefill_reason
 from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
+from sglang_gemma4.patching import takes
 
 
 class UnsupportedError(NotImplementedError):
@@ -78,9 +80,22 @@ class ReadsLevels:
         reason = prefill_reason(heads, cache.k, cache.v, cache.k, cache.v, to, cache.k_scales, cache.v_scales, levels=True)
         if reason is not None:
             raise UnsupportedError(f"a prefill over a quantised KV cache: {reason}; use --kv-cache-dtype auto")
+        reach, flash = self._reach(window), flash_of(self)
+        like = heads[:, :1].expand(-1, cache.k.shape[1], -1)  # keys' shape and dtype; they are read from the pool
+        if (
+            flash is not None
+            and reach is None
+            and flash.wants(heads, like, window)
+            and takes("flash_prefill", flash.reason_against(heads, like, like, indices, quantised=True))
+        ):
+            flash(
+                heads, like, like, cache.k, cache.v, metadata.qo_indptr, indptr, indices, scale, out=to,
+                longest=metadata.max_extend_len, window=window, **beside,
+            )  # fmt: skip
+            return self._done(out, v_scale)
         prefill_attention(
             heads, cache.k, cache.v, cache.k, cache.v, metadata.qo_indptr, indptr, indices, scale, out=to,
-            longest=metadata.max_extend_len, window=window, reach=self._reach(window), checked=True, **beside,
+            longest=metadata.max_extend_len, window=window, reach=reach, checked=True, **beside,
         )  # fmt: skip
         return self._done(out, v_scale)
 

@@ -10,6 +10,7 @@ from sglang.srt.runtime_context import get_disagg, get_exec, get_lora, get_memor
 from sglang_gemma4 import switches, uses
 from sglang_gemma4.attention import image_spans, second_metadata
 from sglang_gemma4.attention.image_masks import ImageAttention
+from sglang_gemma4.attention.quantised import ReadsLevels
 from sglang_gemma4.models.schedule import joined_graph, whole_graphs
 from sglang_gemma4.speculative import beside_bounds
 
@@ -97,6 +98,8 @@ def unasked_problem(runner: Any) -> str | None:
         return f"a dense model, on which it was not measured ({switches.BESIDE}=1 turns it on)"
     if runner.device != "cuda" or torch.cuda.get_device_capability() < uses.HOPPER:
         return f"no card on which it was measured, Hopper or later ({switches.BESIDE}=1 turns it on)"
+    if runner.kv_cache_dtype != runner.dtype:
+        return f"a quantised KV cache, over which it was not measured ({switches.BESIDE}=1 turns it on)"
     return None
 
 
@@ -170,7 +173,7 @@ def runner_problem(runner: Any) -> str | None:
     problem = second_metadata.problem_with(runner.attn_backend)
     if problem is not None:
         return f"attention backend: {problem}"
-    if runner.kv_cache_dtype != runner.dtype:
+    if runner.kv_cache_dtype != runner.dtype and not isinstance(runner.attn_backend, ReadsLevels):
         return f"the KV cache is {runner.kv_cache_dtype}, the model {runner.dtype}"
     if any(type(vars(each).get("forward_extend")).__name__ == "FlashImageLayers" for each in _backends(runner.attn_backend)):
         return "fa4's masks of images follow one batch"

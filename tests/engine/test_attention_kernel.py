@@ -38,14 +38,19 @@ def test_same_tokens_as_sglang_s_kernels(mtp: bool, interpreting: Nursery) -> No
             assert steps == reference.meta_info["spec_verify_ct"] < len(answer.token_ids), "drafts were accepted"
 
 
-def test_long_prefills_by_flash_attention(interpreting: Nursery) -> None:
-    """In chunks and after a radix hit, with a stand-in for the attention (``flash_standin``): keys, windows and rows are the right ones."""
+@pytest.mark.parametrize("cache", ["auto", "int8_per_token_head"])
+def test_long_prefills_by_flash_attention(cache: str, interpreting: Nursery) -> None:
+    """In chunks and after a radix hit, with a stand-in for the attention (``flash_standin``): keys, windows and rows are the right ones.
+
+    Of an int8 cache all keys are put in order.
+    """
+    options: dict[str, Any] = {"attention_backend": "triton", "chunked_prefill_size": 32, "kv_cache_dtype": cache}
     again = [*PROMPTS[1], *range(400, 430)]
     groups = [Group(PROMPTS, {"max_new_tokens": 4}, logprobs=True), Group([again], {"max_new_tokens": 4}, logprobs=True)]
     found = {}
     for on in "10":
         env = {"SGLANG_GEMMA4_FLASH_PREFILL": on, "SGLANG_GEMMA4_ATTENTION": "1", "TEST_SABOTAGE": "flash_standin:install"}
-        found[on] = interpreting.run(MODEL, groups, env=env, time_limit=400, attention_backend="triton", chunked_prefill_size=32)
+        found[on] = interpreting.run(MODEL, groups, env=env, time_limit=400, **options)
     flashed = re.findall(r"FLASH (\d+) (\d+)", found["1"][0][0].log)
     assert {int(rows) < int(keys) for rows, keys in flashed} == {True, False}, "with a prefix and without"
     assert found["1"][1][0].meta_info["cached_tokens"] >= len(PROMPTS[1]) - 1

@@ -23,6 +23,7 @@ from tests.engine.test_everything_on import DECLINED, FASTER
 
 SWITCH = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY"
 ENGINE = {**mtp_cases.ENGINE, "enable_mixed_chunk": False}
+INT8 = "int8_per_token_head"
 Answers = dict[str, list[Output]]
 
 
@@ -45,6 +46,8 @@ def serve(
 ) -> Answers:
     """With ``most`` prompt tokens beside running requests, so that what is joined depends on no time; "" goes by times."""
     env = {"TEST_SABOTAGE": f"beside_trace:{sabotage}", SWITCH: switch, switches.BESIDE_TOKENS: most}
+    if engine.get("attention_backend") == "triton":
+        env |= {"SGLANG_GEMMA4_ATTENTION": "1", "SGLANG_GEMMA4_MEDIA_FIXES": "1"}
     found = nursery.run(CHECKPOINTS / model, list(groups.values()), env=env, time_limit=400.0, **{**ENGINE, **engine})
     return dict(zip(groups, found, strict=True))
 
@@ -238,9 +241,11 @@ def test_joined_forwards_replay_prefill_graphs(family: str, nursery: Nursery, tm
     assert ("yoco declined: " in log) is (family != "tiny-e2b")
 
 
-@pytest.mark.parametrize("family", ["tiny-26b-a4b", "tiny-e2b"])
-def test_images_go_beside_running_requests_whole(family: str, nursery: Nursery, tmp_path: Path) -> None:
-    """26B-A4B's images attend both ways, E2B's do not; chunks of 64 would cut the second."""
+@pytest.mark.parametrize(
+    ("family", "cache"), [("tiny-26b-a4b", "auto"), ("tiny-e2b", "auto"), ("tiny-26b-a4b", INT8)], ids=["26b", "e2b", "26b-int8"]
+)
+def test_images_go_beside_running_requests_whole(family: str, cache: str, nursery: Nursery, interpreting: Nursery, tmp_path: Path) -> None:
+    """26B-A4B's images attend both ways, E2B's do not; chunks of 64 would cut the second. An int8 cache is triton's, interpreted."""
     paths = [str(tmp_path / f"{number}.png") for number in range(2)]
     for number, (colour, size) in enumerate((("red", (96, 96)), ("blue", (400, 400)))):
         images.draw(number, colour).resize(size).save(paths[number])
@@ -250,18 +255,25 @@ def test_images_go_beside_running_requests_whole(family: str, nursery: Nursery, 
         {"rid": "one", "after": ["long", 4], "images": paths[:1]},
         {"rid": "two", "after": ["one", -1], "images": paths},
     ]
-    groups = {"images": timed(prompts, [greedy(120), greedy(9), greedy(9)], asked)}
+    groups = {"images": timed(prompts, [greedy(40 if cache == INT8 else 120), greedy(9), greedy(9)], asked)}
     draft: dict[str, Any] = {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{family}-assistant", "max_total_tokens": 1200}
     draft["disable_overlap_schedule"] = False
-    found, expected = (serve(nursery, groups, on, "overlapped", family, **draft)["images"] for on in "10")
+    if cache == INT8:
+        draft |= {"attention_backend": "triton", "kv_cache_dtype": cache}
+    engines = interpreting if cache == INT8 else nursery
+    found, expected = (serve(engines, groups, on, "overlapped", family, **draft)["images"] for on in "10")
     assert [output.token_ids for output in found] == [output.token_ids for output in expected]
     together = joined(found[0].log)
     assert {rid for step in together for rid in step.prefilled} == {"one", "two"}
     assert "prefill_beside declined" not in found[0].log
 
 
-@pytest.mark.parametrize("family", ["tiny-26b-a4b", "tiny-e2b"])
-def test_every_faster_path_on_triton(family: str, interpreting: Nursery, nursery: Nursery) -> None:
+@pytest.mark.parametrize(
+    ("family", "cache"),
+    [("tiny-26b-a4b", "auto"), ("tiny-e2b", "auto"), ("tiny-26b-a4b", INT8), ("tiny-e2b", INT8)],
+    ids=["26b", "e2b", "26b-int8", "e2b-int8"],
+)
+def test_every_faster_path_on_triton(family: str, cache: str, interpreting: Nursery, nursery: Nursery) -> None:
     """Interpreted, in float32: each kind of row by its own kernel, keys written early, shared layers over the rows that are read.
 
     E2B, whose layers are many, drafts one token and has short prompts: that is all the interpreter has time for.
@@ -275,14 +287,17 @@ def test_every_faster_path_on_triton(family: str, interpreting: Nursery, nursery
         draft |= {"speculative_num_steps": 1, "speculative_num_draft_tokens": 2}
     overlap: dict[str, Any] = {"disable_overlap_schedule": few}
     sabotage = "watch" if few else "overlapped"
-    expected = serve(nursery, groups, "0", sabotage, family, **draft, **overlap)["two"]
+    expected = serve(nursery, groups, "0", sabotage, family, **draft, **overlap, kv_cache_dtype=cache)["two"]
     env = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER} | {SWITCH: "1", switches.BESIDE_TOKENS: "4096"}
     env["TEST_SABOTAGE"] = f"kernel_counter:install beside_trace:{sabotage}"
-    options = {**ENGINE, **draft, **overlap, "attention_backend": "triton", "chunked_prefill_size": chunk}
+    options = {**ENGINE, **draft, **overlap, "attention_backend": "triton", "chunked_prefill_size": chunk, "kv_cache_dtype": cache}
     found = interpreting.run(CHECKPOINTS / family, list(groups.values()), env, 600.0, **options)[0]
     assert [output.token_ids for output in found] == [output.token_ids for output in expected]
     log = found[0].log
     assert sum("one" in step.prefilled and "long" in step.running for step in joined(log)) >= 2, "a prompt in two chunks"
+    if cache == INT8:
+        assert "prefill_beside declined" not in log
+        return
     assert "VERIFIED a layer" in log
     assert "PREFILLED a layer" in log
     assert set(re.findall(r"(\w+) declined: ", log)) == DECLINED[family]

@@ -25,14 +25,17 @@ GRAPHS: dict[str, Any] = {
     "max_total_tokens": 1200,
     "max_running_requests": 4,
 }
-CASES: dict[str, tuple[str, bool, str]] = {
-    "26b-mtp": ("tiny-26b-a4b", True, "0"),
-    "26b-plain-kv-write": ("tiny-26b-a4b", False, "1"),
+INT8 = "int8_per_token_head"
+CASES: dict[str, tuple[str, bool, str, str]] = {
+    "26b-mtp": ("tiny-26b-a4b", True, "0", "auto"),
+    "26b-plain-kv-write": ("tiny-26b-a4b", False, "1", "auto"),
+    "26b-mtp-int8": ("tiny-26b-a4b", True, "0", INT8),
+    "26b-plain-kv-write-int8": ("tiny-26b-a4b", False, "1", INT8),
 }
 
 
 def serve(
-    family: str, drafts: bool, lengths: list[int], env: dict[str, str], interpreting: Nursery, nursery: Nursery
+    family: str, drafts: bool, lengths: list[int], env: dict[str, str], interpreting: Nursery, nursery: Nursery, cache: str = "auto"
 ) -> tuple[list[Output], list[Output]]:
     """Answers with joined forwards in graphs, and in turn without graphs.
 
@@ -43,7 +46,7 @@ def serve(
     asked.append({"rid": "again", "after": ["gate2.short-0", -1]})
     prompts = [*texts[:3], [*texts[1], *texts[3]]]
     groups = {"all": timed(prompts, [greedy(tokens) for tokens in (24, 3, 4, 3)], asked)}
-    engine: dict[str, Any] = {**ENGINE, **GRAPHS}
+    engine: dict[str, Any] = {**ENGINE, **GRAPHS, "kv_cache_dtype": cache}
     if drafts:
         engine |= {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{family}-assistant", "disable_overlap_schedule": False}
     plain = {SWITCH: "0", "TEST_SABOTAGE": "beside_trace:overlapped"}
@@ -62,19 +65,19 @@ def serve(
 
 @pytest.mark.parametrize("case", list(CASES))
 def test_tokens_are_those_of_steps_in_turn(case: str, interpreting: Nursery, nursery: Nursery) -> None:
-    family, drafts, writes = CASES[case]
+    family, drafts, writes, cache = CASES[case]
     env = {}
     if writes == "1":  # the launch that norms and rotates writes keys and values into the pool too
         env["SGLANG_GEMMA4_WITHOUT"] = "draft_argmax,grouped_experts"
-    log = serve(family, drafts, [20, 40, 12, 75], env, interpreting, nursery)[0][0].log
+    log = serve(family, drafts, [20, 40, 12, 75], env, interpreting, nursery, cache)[0][0].log
     small = [step for step in joined(log) if sum(step.rows) <= 64]
     assert any(len(step.prefilled) == 2 for step in small), "two prompts in one graph"
     assert any(step.prefilled == ["again"] for step in small), "behind a cached prefix"
     assert len(re.findall(r"^RERUN 64$", log, re.MULTILINE)) == len([step for step in small if sum(step.rows) >= 32])
 
 
-@pytest.mark.parametrize("fails", [False, True], ids=["captured", "not-captured"])
-def test_prompts_full_layers_by_flash_attention(fails: bool, interpreting: Nursery, nursery: Nursery) -> None:
+@pytest.mark.parametrize(("fails", "cache"), [(False, "auto"), (True, "auto"), (False, INT8)], ids=["captured", "not-captured", "int8"])
+def test_prompts_full_layers_by_flash_attention(fails: bool, cache: str, interpreting: Nursery, nursery: Nursery) -> None:
     """With a stand-in for it (``flash_standin``): several prompts, chunks of one behind a cached prefix, graphs that are not full.
 
     Where it cannot be captured our kernel is.
@@ -82,7 +85,7 @@ def test_prompts_full_layers_by_flash_attention(fails: bool, interpreting: Nurse
     family = "tiny-26b-a4b"
     env = {"SGLANG_GEMMA4_FLASH_PREFILL": "1", switches.BESIDE_TOKENS: "56"}
     env["TEST_SABOTAGE"] = f"recorded_graphs:whole flash_standin:{'failing' if fails else 'in_graphs'}"
-    log = serve(family, True, [20, 40, 12, 111], env, interpreting, nursery)[0][0].log
+    log = serve(family, True, [20, 40, 12, 111], env, interpreting, nursery, cache)[0][0].log
     steps = [step for step in joined(log) if 32 <= sum(step.rows) <= 64]
     replays = len(re.findall(r"^RERUN 64$", log, re.MULTILINE))
     assert replays == len(steps) >= 3

@@ -10,6 +10,7 @@ from sglang_gemma4.attention import flash_choice, flash_prefill
 from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
 from sglang_gemma4.kernels.attention import key_rows as op
 from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention_reference
+from sglang_gemma4.kernels.kv_cache.formats import quantise_reference
 from tests.engine.flash_standin import varlen
 from tests.interpreted.test_prefill_attention import POISON, TOLERANCE, case
 
@@ -45,6 +46,52 @@ def test_rows_in_order(prefixes: list[int], tokens: list[int], index: torch.dtyp
         assert torch.equal(ours[:rows], reference)
         assert not (ours[:rows] == POISON).any()
         assert (ours[rows:] == 0).all(), "what lies behind the last request"
+
+
+def quantised(given: dict[str, Any], dtype: torch.dtype, scaled: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The case with its cached keys as levels, and the new tokens' own in the same buffers; and what :func:`key_rows` takes beside."""
+    slots, tokens = given["k_buffer"].shape[0], given["k"].shape[0]
+    places = torch.randperm(tokens) + slots
+    beside: dict[str, Any] = {"new_slots": places}
+    made = dict(given)
+    for name in "kv":
+        rows = torch.cat([given[f"{name}_buffer"], torch.empty_like(given[name])])
+        rows[places] = given[name]
+        levels, scales = quantise_reference(rows, dtype)
+        made[f"{name}_buffer"] = levels if scaled else rows.to(dtype)
+        beside |= {f"{name}_scales": scales} if scaled else {}
+    return made, beside
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize(("prefixes", "tokens"), CASES)
+def test_levels_in_order(prefixes: list[int], tokens: list[int], scaled: bool, dtype: torch.dtype) -> None:
+    """Every key comes from the cache, a prompt's own ones too: what ``k`` and ``v`` hold is not read."""
+    given = case(prefixes, tokens, 4, 2, 16, 32)
+    made, beside = quantised(given, dtype, scaled)
+    named = {name: made[name] for name in ("k", "v", "k_buffer", "v_buffer", "qo_indptr", "kv_indptr", "kv_indices")}
+    named |= {name: torch.full_like(named[name], float("nan")) for name in "kv"}
+    expected = op.key_rows_reference(**named, **beside)
+    found = op.key_rows(**named, **beside)
+    rows = sum(prefixes) + sum(tokens)
+    for ours, reference in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours[:rows], reference, atol=1e-6, rtol=1e-6)
+        assert (ours[rows:] == 0).all(), "what lies behind the last request"
+
+
+@pytest.mark.parametrize("window", [-1, 31])
+@pytest.mark.parametrize(("prefixes", "tokens"), CASES[:4])
+def test_levels_equal_our_kernel_s(prefixes: list[int], tokens: list[int], window: int) -> None:
+    if window >= 0:
+        prefixes = [min(prefix, window) for prefix in prefixes]
+    made, beside = quantised(case(prefixes, tokens, 4, 2, 16, 16), torch.int8)
+    if not sum(prefixes):
+        made["kv_indices"] = made["kv_indices"][:0]
+    expected = prefill_attention_reference(**made, window=window, **beside)
+    found = torch.full_like(expected, POISON)
+    FlashPrefill(varlen)(**made, out=found, longest=max(tokens), window=window, **beside)
+    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 @pytest.mark.parametrize("window", [-1, 0, 5, 31])

@@ -53,10 +53,10 @@ def kinds(rows: int = ROWS) -> FixedKinds:
     """Of a model with a full and a sliding layer."""
     shape = {"tp_q_head_num": 4, "v_head_dim": 32, "qk_head_dim": 32}
     layers = [
-        SimpleNamespace(**shape, tp_k_head_num=1, sliding_window_size=-1),
-        SimpleNamespace(**shape, tp_k_head_num=2, sliding_window_size=7),
+        SimpleNamespace(**shape, tp_k_head_num=1, sliding_window_size=-1, layer_id=0),
+        SimpleNamespace(**shape, tp_k_head_num=2, sliding_window_size=7, layer_id=1),
     ]
-    backend = SimpleNamespace(device="cpu", token_to_kv_pool=SimpleNamespace(dtype=torch.float32))
+    backend = SimpleNamespace(device="cpu", token_to_kv_pool=SimpleNamespace(get_kv_buffer=lambda _: (torch.zeros(1),) * 2))
     return FixedKinds(backend, layers, rows, ROOM, SimpleNamespace(), torch.float32)
 
 

@@ -9,6 +9,7 @@ import torch
 from sglang.kernels.ops.attention import flash_attention_v4
 
 from sglang_gemma4.attention import flash_choice, flash_prefill, prefill
+from sglang_gemma4.attention.quantised import ReadsLevels
 from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
 from sglang_gemma4.patches import flash_prefill as patch
 from sglang_gemma4.start import folder
@@ -86,7 +87,7 @@ def test_backends_that_get_it(runner: Any, ours: bool, possible: str | None, sai
     for told in ("note", "decline"):
         monkeypatch.setattr(patch, told, lambda name, message: heard.append(message))
     monkeypatch.setattr(flash_prefill, "problem", lambda: possible)
-    monkeypatch.setattr(flash_prefill, "unused_by", lambda asking: None)
+    monkeypatch.setattr(flash_prefill, "unused_by", lambda *asking: None)
     taken = flash_prefill.FlashPrefill(print)
     choice = flash_choice.Choice(taken, taken=["a kind"], left=["any kind: slower"])
     monkeypatch.setattr(flash_choice, "chosen", lambda attend, *_: choice if attend is flash_attention_v4.flash_attn_varlen_func else None)
@@ -109,6 +110,7 @@ def test_backends_that_get_it(runner: Any, ours: bool, possible: str | None, sai
         ("decode", False, torch.bfloat16, "another server prefills"),
         ("null", True, torch.bfloat16, "--enable-deterministic-inference"),
         ("null", False, torch.float8_e4m3fn, "the KV cache is torch.float8_e4m3fn, the model torch.bfloat16"),
+        ("null", False, torch.int8, None),  # this package's backend reads it
     ],
 )
 def test_servers_that_would_never_use_it(
@@ -131,7 +133,8 @@ def test_servers_that_would_never_use_it(
     monkeypatch.setattr(flash_choice, "chosen", chosen)
     runner = Runner()
     runner.kv_cache_dtype = cache
-    backend = SimpleNamespace(extend_attention_fwd=prefill.PrefillAttention(print), device="cpu")
+    backend: Any = type("Backend", (ReadsLevels,), {})() if cache == torch.int8 else SimpleNamespace()
+    backend.extend_attention_fwd, backend.device = prefill.PrefillAttention(print), "cpu"
     patch.prefill_by_flash(None, backend, runner)
     assert len(asked) == (said is None)
     assert [str(said) in each for each in heard] == ([True] if said else [])

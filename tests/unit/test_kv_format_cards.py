@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from sglang_gemma4.kernels.attention import few_query_attention, limits, prefill_attention
+from sglang_gemma4.kernels.attention.key_rows import key_rows
 from sglang_gemma4.kernels.attention.tiles import KeyTile, key_tile
 from sglang_gemma4.kernels.card import Card
 from sglang_gemma4.kernels.kv_cache.formats import FORMATS
@@ -50,6 +51,16 @@ def test_verify_and_decode(laid_out: Card, dtype: torch.dtype, layer: tuple[int,
         q, buffer, buffer, indptr(0, 9), torch.arange(9), 1.0, out=torch.empty_like(q), queries=queries, window=window, parts=2,
         new_slots=torch.arange(queries) if queries > 1 else None, **beside,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("laid_out", "dtype"), [case for case in CASES if case[0] == "H200"], indirect=["laid_out"], ids=str)
+@layers
+def test_keys_in_order_for_flash_attention(laid_out: Card, dtype: torch.dtype, layer: tuple[int, int, int, int]) -> None:  # noqa: F811
+    _, kv_heads, dim, _ = layer
+    like, buffer = empty(256, kv_heads, dim), empty(SLOTS, kv_heads, dim, dtype=dtype)
+    key_rows(
+        like, like, buffer, buffer, indptr(0, 256), indptr(0, 64), torch.arange(64), new_slots=torch.arange(256), **scales(dtype, kv_heads)
+    )
 
 
 @pytest.mark.parametrize(("laid_out", "dtype"), [case for case in CASES if case[1] != torch.float8_e5m2], indirect=["laid_out"], ids=str)
