@@ -30,6 +30,7 @@ ORDER = (
     "triton_window",
     "one_chunk",
     "kv_formats",
+    "fp8_cache",
     "verify_attention",
     "decode_attention",
     "balanced_parts",

@@ -62,22 +62,33 @@ def shares_kv(config: Any) -> bool:
 
 def read_levels(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``TritonAttnBackend.__init__``: the backend of a Gemma 4 target or its assistant, over a quantised cache."""
-    from sglang_gemma4.kernels.kv_cache import formats
-
-    if formats.named(runner.kv_cache_dtype_str) is None and runner.kv_cache_dtype_str not in PLAIN:
+    if not readable(backend, runner):
         return
     config = runner.model_config.hf_config
-    if not named_gemma4(config) or backend.dcp_size > 1 or backend.enable_deterministic:
-        return
     if runner.kv_cache_dtype_str in PLAIN and (runner.is_draft_worker or not shares_kv(config)):
-        if not runner.is_draft_worker:
-            decline("kv_formats", "SGLang's kernels read an fp8 cache where no layers share KV: this package's were on no card yet")
+        if not runner.is_draft_worker and "fp8_cache" not in switches.names_asked_for():
+            decline(
+                "kv_formats", "SGLang's kernels read an fp8 cache where no layers share KV; SGLANG_GEMMA4_WITH=fp8_cache has this package's"
+            )
         return
     if runner.kv_cache_dtype_str in PLAIN and unmasked(config):
         decline(
             "kv_formats", "images attend both ways in this model, and the patch image_masks is off: SGLang's kernels read the fp8 cache"
         )
         return
+    take(backend)
+
+
+def readable(backend: Any, runner: Any) -> bool:
+    """Whether the cache is quantised, and this a backend that could read it by levels: of a Gemma 4 target or its assistant."""
+    from sglang_gemma4.kernels.kv_cache import formats
+
+    quantised = formats.named(runner.kv_cache_dtype_str) is not None or runner.kv_cache_dtype_str in PLAIN
+    return quantised and named_gemma4(runner.model_config.hf_config) and backend.dcp_size <= 1 and not backend.enable_deterministic
+
+
+def take(backend: Any) -> None:
+    """Have the backend read levels."""
     from sglang_gemma4.attention.quantised import READERS
 
     backend.__class__ = READERS.get(type(backend), type(backend))

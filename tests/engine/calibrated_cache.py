@@ -14,12 +14,17 @@ K_SCALE, V_SCALE = 1 / 16, 1 / 32
 """Far from 1, so that a reader without them sees other scores and other values; in the pool all is far below float8's 448."""
 
 
-def install() -> None:
-    """As above; each layer of the target is given its scales when its weights are there."""
+def allow() -> None:
+    """A card's fp8 pool on any CPU, without scales."""
     pools: Any = importlib.import_module("sglang.srt.mem_cache.kv_cache_configurator")
     pools.cpu_has_amx_support = lambda: True
     pools.attention_backends = lambda: ("intel_amx",)
     pools.KVCacheConfigurator._build_mha_quant_method = lambda *_, **__: None
+
+
+def install() -> None:
+    """As above; each layer of the target is given its scales when its weights are there."""
+    allow()
     runner: Any = importlib.import_module("sglang.srt.model_executor.model_runner").ModelRunner
     load = runner.load_model
 

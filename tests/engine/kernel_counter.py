@@ -8,8 +8,13 @@ def install() -> None:
     """One line on the log for the first layer that the kernel took in each kind of step."""
     from sglang_gemma4.attention.decode import DecodeAttention
     from sglang_gemma4.attention.prefill import PrefillAttention
+    from sglang_gemma4.attention.quantised import READERS, ReadsLevels
     from sglang_gemma4.attention.verify import VerifyAttention
 
+    for name in ("forward_extend", "forward_decode"):
+        counted = telling(getattr(ReadsLevels, name), "READ LEVELS of")
+        for reader in (ReadsLevels, *READERS.values()):
+            setattr(reader, name, counted)
     for kind, word in ((VerifyAttention, "VERIFIED"), (DecodeAttention, "DECODED"), (PrefillAttention, "PREFILLED")):
         kind.__call__ = telling(kind.__call__, word)  # type: ignore[method-assign]
 

@@ -1,4 +1,4 @@
-"""The triton backend over an int8 cache, interpreted, in float32: the tokens of the CPU engine over the same cache."""
+"""The triton backend over a quantised cache, interpreted, in float32: the tokens of the CPU engine over the same cache."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ LAUNCHED = {"SGLANG_GEMMA4_WITHOUT": ",".join(name for name in INTERPRETED if na
 def serve(nursery: Nursery, model: str, env: dict[str, str], **options: Any) -> list[Output]:
     groups = [Group(PROMPTS, {"max_new_tokens": 8}, logprobs=True)]
     env = {"SGLANG_GEMMA4_ATTENTION": "1", **env}
-    return nursery.run(resolve(model), groups, env=env, time_limit=400, kv_cache_dtype=KIND, **options)[0]
+    return nursery.run(resolve(model), groups, env=env, time_limit=400, **{"kv_cache_dtype": KIND, **options})[0]
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,23 @@ def test_tokens_are_those_of_the_cpu_engine(
         assert one.logprobs == pytest.approx(other.logprobs, abs=0.01), "a sum in another order may round a key to the next level"
         if mtp:
             assert one.meta_info["spec_verify_ct"] == other.meta_info["spec_verify_ct"] < len(one.token_ids), "drafts were accepted"
+
+
+def test_sglang_s_fp8_cache_by_our_kernels(interpreting: Nursery) -> None:
+    """Where the patch fp8_cache is asked for: a verify step reads its own keys as later steps do, so MTP's tokens are plain decoding's."""
+    env = {**without(*INTERPRETED), "SGLANG_GEMMA4_WITH": "fp8_cache", "TEST_SABOTAGE": "calibrated_cache:allow kernel_counter:install"}
+    options: dict[str, Any] = {"attention_backend": "triton", "kv_cache_dtype": "fp8_e4m3"}
+    plain = serve(interpreting, "tiny-26b-a4b", env, **options)
+    drafted = serve(
+        interpreting, "tiny-26b-a4b", env, **options, **MTP, speculative_draft_model_path=f"{resolve('tiny-26b-a4b')}-assistant"
+    )
+    for one, other in zip(drafted, plain, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.logprobs == pytest.approx(other.logprobs, abs=0.02), "a sum in another order may round a key to the next level"
+        assert one.meta_info["spec_verify_ct"] < len(one.token_ids), "drafts were accepted"
+    for log in (plain[0].log, drafted[0].log):
+        assert "READ LEVELS of a layer" in log
+        assert "kv_formats declined" not in log
 
 
 @pytest.mark.parametrize(
