@@ -69,6 +69,9 @@ STAGES: tuple[Stage, ...] = (
                   f"{pools(32, 1_500, 48_000)} --cuda-graph-bs-decode 1 8 32")),
     bench("kv-serve", 580, "a server's tokens and requests, pools >= 1.9 times", "26b-a4b",
           f"{SCALES} --workload chat,summarize --rounds 1 --repetitions 3", SHORT),
+    bench("kv-beside", 580, "serving over int8 with prompts beside running requests, and without", "26b-a4b",
+          f"{MTP} --arm int8-beside:package,mtp,{INT8},SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY=1 --workload mix,32x1000/200,chat "
+          "--rounds 1 --repetitions 3", SHORT),
     bench("kv-full", 480, "a pool that is always full: retractions, slots used again", "26b-a4b",
           f"{MTP} --workload 64x4000/500 --rounds 1 --repetitions 3", f"{SHORT} --max-total-tokens=120000"),
     on_card(bench("kv-e2b", 480, "E2B, whose fp8 SGLang's kernels do not start", "e2b",

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from sglang_gemma4.attention import flash_prefill
 from sglang_gemma4.kernels.attention import few_query_attention as few
 from sglang_gemma4.kernels.attention import prefill_attention as prompts
 from sglang_gemma4.kernels.kv_cache.formats import FORMATS, quantise_reference
@@ -102,6 +103,33 @@ def test_prefill(heads: int, kv_heads: int, dim: int, window: int, dtype: torch.
     beside = {"window": window, "new_slots": slots[prefix:].contiguous(), "k_scales": pool["k_scales"], "v_scales": pool["v_scales"]}
     expected = prompts.prefill_attention_reference(*given, **beside)
     found = prompts.prefill_attention(*given, out=torch.empty_like(q), longest=tokens, **beside)
+    torch.testing.assert_close(found.float(), expected.float(), atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@every_format
+@every_layer
+def test_flash_attention(heads: int, kv_heads: int, dim: int, window: int, dtype: torch.dtype) -> None:
+    """Behind a prefix and without, over keys put in order."""
+    if problem := flash_prefill.problem():
+        pytest.skip(problem)
+    if dim not in flash_prefill.HEAD_DIMS:
+        pytest.skip(f"no layer of this package has heads of {dim} there")
+    from sglang.kernels.ops.attention.flash_attention_v4 import flash_attn_varlen_func
+
+    torch.manual_seed(2)
+    tokens, prefixes = [500, 300], [700, 0]
+    new, cached = sum(tokens), sum(prefixes)
+    slots = torch.randperm(new + cached, device="cuda")
+    pool = cache(slots.numel(), kv_heads, dim, dtype)
+    buffers = pool["k_buffer"], pool["v_buffer"]
+    starts = [torch.tensor([0, *each], device="cuda").cumsum(0).int() for each in (tokens, prefixes)]
+    q = torch.randn(new, heads, dim, device="cuda").to(BF16)
+    places = (*starts, slots[:cached].contiguous(), dim**-0.5)
+    beside = {"new_slots": slots[cached:].contiguous(), "k_scales": pool["k_scales"], "v_scales": pool["v_scales"]}
+    expected = prompts.prefill_attention_reference(q, *buffers, *buffers, *places, window=window, **beside)
+    like, found = q[:, :1].expand(-1, kv_heads, -1), torch.empty_like(q)
+    flash = flash_prefill.FlashPrefill(flash_attn_varlen_func)
+    flash(q, like, like, *buffers, *places, out=found, longest=max(tokens), window=window, **beside)
     torch.testing.assert_close(found.float(), expected.float(), atol=TOLERANCE, rtol=TOLERANCE)
 
 
