@@ -5,7 +5,8 @@ Here the first goes while it is not needed:
 
 - once a request's window has passed its prompt, it locks the prompt's full slots only (``window_pressure.unlock_passed``, always);
 - while sliding tokens are short, it takes the nodes of that window out of the tree and frees what its window passes
-  (``window_pressure.make_room``, ``make_decode_fit``; ``window_nodes.give_back``). That costs prefix hits on them until it ends.
+  (``window_pressure.make_room``, ``make_decode_fit``; ``window_nodes.give_back``). That costs prefix hits on them until it ends, unless
+  HiCache has a copy on the host.
 
 This module says whether that happens on a server, and counts it.
 """
@@ -57,7 +58,9 @@ def server_problem() -> str | None:
     if get_disagg().disaggregation_mode != "null":
         return "prefill and decode are on servers of their own"
     tiers = {
-        "--enable-hierarchical-cache": memory.enable_hierarchical_cache,
+        "--hicache-storage-backend": memory.hicache_storage_backend,
+        "--hicache-host-memory-mode buffer_only": memory.enable_hierarchical_cache and memory.hicache_host_memory_mode == "buffer_only",
+        "--enable-unified-memory with --enable-hierarchical-cache": memory.enable_hierarchical_cache and memory.enable_unified_memory,
         "--enable-unified-cache-external-linker": memory.enable_unified_cache_external_linker,
         "--enable-lmcache": memory.enable_lmcache,
         "--enable-flexkv": memory.enable_flexkv,
@@ -65,7 +68,7 @@ def server_problem() -> str | None:
     }
     tier = next((flag for flag, given in tiers.items() if given), None)
     if tier is not None:
-        return f"{tier}: a node that leaves the device's tree may have a copy on the host"
+        return f"{tier}: a node that leaves the device's tree may have a copy elsewhere"
     if memory.radix_cache_backend:
         return f"--radix-cache-backend {memory.radix_cache_backend}: its tree is not SGLang's"
     if memory.enable_session_radix_cache:
@@ -137,6 +140,6 @@ def cache_problem(cache: Any) -> str | None:
         return f"the tree holds {', '.join(sorted(part.name for part in parts))}, not full and sliding tokens"
     if type(allocator) not in (SWATokenToKVPoolAllocator, UnifiedSWATokenToKVPoolAllocator) or allocator.swa_req_ring:
         return f"slots come from a {type(allocator).__name__}, not from a full and a sliding pool of tokens"
-    if cache.cache_controller is not None or cache.linker is not None:
-        return "the tree has a tier on the host"
+    if cache.linker is not None or cache.buffer_pipeline is not None or cache.enable_storage:
+        return "the tree has a tier beside the device and the host"
     return None

@@ -42,10 +42,12 @@ def give_back(cache: Any, req: Any) -> int:
     """``req`` takes the nodes from the one in which its window begins to the end of its prompt out of the tree, for its own.
 
     Afterwards it stands as if these tokens had not been put into the tree yet, which they are when it ends, with its answer. Sliding slots
-    that its window has passed are freed at once, and from then on as it decodes. Until it ends no other request hits these nodes.
+    that its window has passed are freed at once, and from then on as it decodes. Until it ends no other request hits these nodes, unless
+    the host has a copy (HiCache): such a node stays in the tree without device slots, and comes back from the host for whoever hits it.
 
     Returns:
-        Tokens of the nodes; 0, and nothing changed, where another request reads one of them or the tree goes on behind them.
+        Tokens of the nodes; 0, and nothing changed, where another request or a copy under way reads one of them, or the tree goes on
+        behind them.
     """
     path = cache.tree_core.collect_path_info([req.lock.node])[0]
     first = _first(path, req.seqlen - 1 - kept(cache))
@@ -54,6 +56,9 @@ def give_back(cache: Any, req: Any) -> int:
     nodes, parent = path[first:], path[first].parent_id
     if any(cache.tree_core.get_component_device_value(node.node_id, SWA) is None for node in nodes):
         return 0
+    on_host = [cache.tree_core.is_backuped(node.node_id) for node in nodes]
+    if sorted(on_host, reverse=True) != on_host or cache.enable_storage:
+        return 0  # a node without a copy is deleted, and would leave the one behind it without a parent; storage may come while serving
     start, tokens = nodes[0].path_start, path[-1].path_end - nodes[0].path_start
     # The lock on the parent comes first: a node that is deleted takes childless ancestors that nobody locks with it.
     held = cache.lock(parent, skip_lock_components=(SWA,))
@@ -63,10 +68,14 @@ def give_back(cache: Any, req: Any) -> int:
         req.lock = cache.lock(req.lock.node)
         cache.unlock(held)
         return 0
-    for node in reversed(nodes):
-        gone = cache.tree_core.evict_device_leaf(node.node_id, cache.tree_core.is_write_back)
+    core = cache.tree_core
+    for node, backed in reversed(list(zip(nodes, on_host, strict=True))):
+        # Write-back would have it copied to the host first, while the request keeps it on the device.
+        drop = core.is_write_back and not backed
+        gone = core.drop_subtree_no_host(node.node_id) if drop else core.evict_device_leaf(node.node_id, core.is_write_back)
         gone.device_frees.clear()  # what the tree would free is the request's
         gone.cache_actions.clear()
+        cache._drain_host_frees(gone.host_frees)
     req.lock, req.last_node = held, parent
     req.kv.cache_protected_len = start
     req.kv.cache_inserted_len = min(req.kv.cache_inserted_len, start)

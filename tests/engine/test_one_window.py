@@ -155,11 +155,6 @@ def test_prefixes_are_hit_as_in_stock_where_memory_allows(draft: dict[str, Any],
 
 
 DECLINES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "host cache": (
-        {"enable_hierarchical_cache": True, "hicache_ratio": 2.0, "hicache_io_backend": "direct", "hicache_mem_layout": "layer_first"},
-        "host_cache:torch_copies",
-        "--enable-hierarchical-cache: a node that leaves the device's tree may have a copy on the host",
-    ),
     "sessions": ({"enable_streaming_session": True}, "", "--enable-streaming-session: a session's slot holds the lock of its turns"),
 }
 

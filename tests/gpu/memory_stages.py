@@ -29,7 +29,7 @@ CELLS = "--workload 160x500/500,128x2000/500,64x8000/500,24x32000/200 --rounds 1
 def soak(name: str, minutes: float, decides: str, *words: str) -> Stage:
     """``tests/gpu/soak.py`` on a tiny model."""
     start = (PYTHON, "-m", "tests.gpu.soak", f"{OUT}/{name}", *words)
-    return Stage(name, int(60 * minutes) + 180, decides, ((*start, "--minutes", str(minutes)),), dry=((*start, "--minutes", "0.2"),))
+    return Stage(name, int(60 * minutes) + 240, decides, ((*start, "--minutes", str(minutes)),), dry=((*start, "--minutes", "0.2"),))
 
 
 STAGES: tuple[Stage, ...] = (
@@ -57,7 +57,7 @@ STAGES: tuple[Stage, ...] = (
         )
         for name in ("e2b", "e4b", "26b-a4b", "31b")
     ),
-    soak("soak", 8.0, "answers that end by themselves, pools a tenth too small, aborts", "--bold"),
+    soak("soak", 7.0, "answers that end by themselves, each pool in turn a tenth too small, aborts", "--bold"),
     tests("memory-tests", 240, "traps for illegal reads and page tables on a card", "tests/gpu/test_memory.py", beside=False),
 )  # fmt: skip
 

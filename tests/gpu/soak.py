@@ -1,15 +1,17 @@
 """A soak: a server with pools a tenth too small, clients that come and go, SGLang's own checks fatal, every answer compared.
 
-    python -m tests.gpu.soak FOLDER [--minutes 30] [--bold] [--share 0.9] [--environment NAME=VALUE ...]
+    python -m tests.gpu.soak FOLDER [--minutes 30] [--bind both] [--bold] [--share 0.9] [--environment NAME=VALUE ...]
 
 A quiet server with room for everything answers each prompt once, greedily and without speculation: the reference. A server with MTP and
-``--share`` of the full pool's tokens that its running requests need on average then serves 12 clients, of whom 8 may run: random lengths,
-one in five aborted by a closed connection, one in ten by /abort_request. With ``--bold`` answers end by themselves and SGLang expects a
-tenth of the tokens that they may give: it admits too many and retracts.
+``--share`` of a pool's tokens that its running requests need then serves 12 clients, of whom 8 may run: random lengths, one in five aborted
+by a closed connection, one in ten by /abort_request. ``--bind`` says which pool: the full one, needed on average; the sliding one, one
+window for each request and a chunk; both, each for half of the minutes on a server of its own.
+With ``--bold`` answers end by themselves and SGLang expects a tenth of the tokens that they may give: it admits too many and retracts.
 
 On a CPU (float32) an answer must be a prefix of its reference. On a card SGLang's norms take 16-bit types only, so an answer may leave its
 reference where two tokens are nearly tied: the quiet server then scores it, and no token may be :data:`TIE` less likely than the best.
-FOLDER gets the servers' logs and a line in ``raw.jsonl``; the exit status is 1 where an answer was wrong, the server died or memory leaked.
+FOLDER gets the servers' logs and a line in ``raw.jsonl`` for each pool; the exit status is 1 where an answer was wrong, the server died or
+memory leaked, and where a sliding pool was too large: no window was taken back and nobody retracted.
 """
 
 import argparse
@@ -31,6 +33,7 @@ import aiohttp
 
 from sglang_gemma4.benchmark.gauges import read_metrics
 from sglang_gemma4.cpu.environment import has_accelerator
+from sglang_gemma4.diagnostics.pool_hits import PREFIX
 from sglang_gemma4.serving.launch import resolve
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +47,9 @@ CHECKS = {
 }
 RUNNING, CLIENTS, PROMPTS = 8, 12, 48
 DRAFTED = 3
+CHUNK, INTERVAL = 96, 8
+"""Tokens of a prefill chunk; and those behind a window that are freed together, where the sliding pool binds."""
+POOLS = ("full", "sliding")
 TIE = 0.3
 """Natural logarithms between a token of a 16-bit answer and the best one."""
 MTP = ("--speculative-algorithm=NEXTN", "--speculative-num-steps=3", "--speculative-eagle-topk=1", "--speculative-num-draft-tokens=4")
@@ -53,6 +59,7 @@ GAUGES = {
     "full_pool_in_use": "sglang:full_token_usage",
     "sliding_pool_in_use": "sglang:swa_token_usage",
     "verify_steps": "sglang:spec_verify_calls_total",
+    "windows_taken_back": f"{PREFIX}windows_taken_back_total",
 }
 
 
@@ -168,11 +175,58 @@ def parser() -> argparse.ArgumentParser:
     form.add_argument("--minutes", type=float, default=30)
     form.add_argument("--model", default="tiny-26b-a4b")
     form.add_argument("--bold", action="store_true", help="answers end by themselves; SGLang expects a tenth of what they may give")
-    form.add_argument("--share", type=float, default=0.9, help="of the tokens that the running requests need on average (default 0.9)")
+    form.add_argument(
+        "--bind", choices=(*POOLS, "both"), default="both", help="the pool that is too small (default: each half of the time)"
+    )
+    form.add_argument("--share", type=float, default=0.9, help="of the tokens that the running requests need (default 0.9)")
     form.add_argument("--port", type=int, default=31900)
     form.add_argument("--environment", nargs="*", default=[], metavar="NAME=VALUE", help="of the busy server")
     form.add_argument("--flags", nargs="*", default=[], metavar="FLAG", help="of the busy server, without their dashes: page-size=16")
     return form
+
+
+def too_small(pool: str, model: str, share: float, need: int) -> tuple[dict[str, str], list[str], int]:
+    """Variables and flags of a server with ``share`` of what its running requests need of ``pool``, and how many tokens those are.
+
+    Args:
+        need: full tokens that they need on average. Where the sliding pool binds, the full one has four times as many.
+    """
+    if pool == "full":
+        return {}, [f"--max-total-tokens={int(share * need)}"], need
+    config = json.loads((Path(resolve(model)) / "config.json").read_text())
+    sliding = RUNNING * (int(config["text_config"]["sliding_window"]) + INTERVAL + 2 * (DRAFTED + 1)) + CHUNK
+    ratio = (share * sliding + 0.5) / (4 * need)
+    return {"SGLANG_SWA_EVICTION_INTERVAL": str(INTERVAL)}, [f"--max-total-tokens={4 * need}", f"--swa-full-tokens-ratio={ratio}"], sliding
+
+
+def soak_one(soak: Soak, pool: str, minutes: float, asked: argparse.Namespace, need: int, shared: Sequence[str]) -> int:
+    """A server whose ``pool`` is too small, for so many minutes; its line in raw.jsonl, and the exit status."""
+    soak.counts = dict.fromkeys(soak.counts, 0)
+    own, sized, needed = too_small(pool, asked.model, asked.share, need)
+    environment = own | dict(pair.split("=", 1) for pair in asked.environment)
+    flags = [*shared, *MTP, f"--speculative-draft-model-path={resolve(asked.model)}-assistant", f"--chunked-prefill-size={CHUNK}", *sized]
+    flags += [*(["--schedule-conservativeness=0.1"] if asked.bold else []), *(f"--{flag}" for flag in asked.flags)]
+    busy, soak.busy = start(asked.model, asked.port + 100, asked.folder / f"busy-{pool}.log", environment, *flags)
+    began, died, seen = time.monotonic(), None, {}
+    try:
+        try:
+            asyncio.run(soak.clients(began + 60 * minutes))
+            time.sleep(15)  # idle: SGLang's check of an empty server
+            seen = read_metrics(soak.busy)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            died = f"{type(error).__name__}: {error}"
+        status = busy.poll()
+    finally:
+        busy.terminate()
+        busy.wait(60)
+    row = {"minutes": round((time.monotonic() - began) / 60, 1), "model": asked.model, "environment": environment, "flags": asked.flags}
+    row |= {"bold": asked.bold, "card": not soak.exact, "pool": pool, "pool_tokens": int(asked.share * needed), "pool_needed": needed}
+    row |= {**soak.counts, "server_died": died, "exit_status": status, **{name: seen.get(gauge) for name, gauge in GAUGES.items()}}
+    with (asked.folder / "raw.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps(row, indent=2))
+    bound = pool == "full" or bool((row["windows_taken_back"] or 0) + (row["retractions"] or 0))
+    return int(bool(died) or status is not None or soak.counts["wrong"] > 0 or not bound)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -184,34 +238,13 @@ def main(words: Sequence[str] | None = None) -> int:
     soak = Soak(prompts_of(asked.model, longest), most, asked.bold, exact)
     shared = () if exact else CARD
     need = RUNNING * (sum(map(len, soak.prompts)) // PROMPTS + most // 2)
-    environment = dict(pair.split("=", 1) for pair in asked.environment)
-    flags = [*shared, *MTP, f"--speculative-draft-model-path={resolve(asked.model)}-assistant", "--chunked-prefill-size=96"]
-    flags += [f"--max-total-tokens={int(asked.share * need)}", *(["--schedule-conservativeness=0.1"] if asked.bold else [])]
-    flags += [f"--{flag}" for flag in asked.flags]
+    pools = POOLS if asked.bind == "both" else (asked.bind,)
     quiet, soak.quiet = start(asked.model, asked.port, asked.folder / "quiet.log", {}, *shared, f"--max-total-tokens={4 * need}")
-    processes, died, seen = [quiet], None, {}
     try:
         asyncio.run(soak.references())
-        busy, soak.busy = start(asked.model, asked.port + 100, asked.folder / "busy.log", environment, *flags)
-        processes.append(busy)
-        began = time.monotonic()
-        try:
-            asyncio.run(soak.clients(began + 60 * asked.minutes))
-            time.sleep(15)  # idle: SGLang's check of an empty server
-            seen = read_metrics(soak.busy)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            died = f"{type(error).__name__}: {error}"
-        status = busy.poll()
+        return max([soak_one(soak, pool, asked.minutes / len(pools), asked, need, shared) for pool in pools])
     finally:
-        for process in processes:
-            process.terminate()
-    row = {"minutes": round((time.monotonic() - began) / 60, 1), "model": asked.model, "environment": environment, "flags": asked.flags}
-    row |= {"bold": asked.bold, "card": not exact, "pool_tokens": int(asked.share * need), "pool_needed_on_average": need, **soak.counts}
-    row |= {"server_died": died, "exit_status": status, **{name: seen.get(gauge) for name, gauge in GAUGES.items()}}
-    with (asked.folder / "raw.jsonl").open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    print(json.dumps(row, indent=2))
-    return int(bool(died) or status is not None or soak.counts["wrong"] > 0)
+        quiet.terminate()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ PLAIN = {
     "disaggregation_mode": "null", "disable_radix_cache": False, "enable_unified_memory": False, "enable_hierarchical_cache": False,
     "enable_unified_cache_external_linker": False, "enable_lmcache": False, "enable_flexkv": False, "enable_hisparse": False,
     "radix_cache_backend": None, "enable_session_radix_cache": False, "enable_streaming_session": False, "speculative_algorithm": None,
+    "hicache_storage_backend": None, "hicache_host_memory_mode": "cache",
     "pp_size": 1, "attn_cp_size": 1, "attn_dcp_size": 1,
 }  # fmt: skip
 
@@ -231,6 +232,20 @@ def test_a_prompt_that_will_not_be_put_back_stays() -> None:
     assert take(world, req) == WINDOW
 
 
+def test_a_window_whose_copies_do_not_go_on_from_the_root_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first node would be deleted and leave the second one's copy on the host without a parent."""
+    world = World()
+    req = world.prefill(PROMPT, 36, 4)
+    last = world.cache.tree_core.collect_path_info([req.lock.node])[0][-1].node_id
+    monkeypatch.setattr(world.cache.tree_core, "is_backuped", lambda node: node == last)
+    assert take(world, req) == 0
+    monkeypatch.setattr(world.cache.tree_core, "is_backuped", lambda node: False)
+    world.cache.enable_storage = True
+    assert take(world, req) == 0, "a storage backend was attached while serving"
+    world.cache.enable_storage = False
+    assert take(world, req) == 20
+
+
 def fits(batch: Any) -> bool:
     return window_pressure.make_decode_fit(ScheduleBatch.check_decode_mem, batch)
 
@@ -365,7 +380,9 @@ def test_other_models_and_caches_are_left_alone(settings: Any) -> None:
 
 DECLINES: dict[str, tuple[dict[str, Any], str]] = {
     "pd": ({"disaggregation_mode": "prefill"}, "on servers of their own"),
-    "hicache": ({"enable_hierarchical_cache": True}, "--enable-hierarchical-cache"),
+    "storage": ({"enable_hierarchical_cache": True, "hicache_storage_backend": "file"}, "--hicache-storage-backend"),
+    "buffer": ({"enable_hierarchical_cache": True, "hicache_host_memory_mode": "buffer_only"}, "--hicache-host-memory-mode buffer_only"),
+    "unified": ({"enable_hierarchical_cache": True, "enable_unified_memory": True}, "--enable-unified-memory with"),
     "linker": ({"enable_unified_cache_external_linker": True}, "--enable-unified-cache-external-linker"),
     "lmcache": ({"enable_lmcache": True}, "--enable-lmcache"),
     "flexkv": ({"enable_flexkv": True}, "--enable-flexkv"),
@@ -381,7 +398,8 @@ DECLINES: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", list(DECLINES))
 def test_servers_that_keep_two_windows(case: str, settings: Any) -> None:
-    assert own_window.one_window_reason_against() is None
+    settings.enable_hierarchical_cache = True
+    assert own_window.one_window_reason_against() is None, "HiCache alone is no reason"
     changes, says = DECLINES[case]
     vars(settings).update(changes)
     reason = own_window.one_window_reason_against()
@@ -411,7 +429,9 @@ def test_trees_that_are_not_sglang_s_two_pools() -> None:
     assert own_window.cache_problem(World().cache) is None
     tiered, ring, other = (World() for _ in range(3))
     tiered.cache.cache_controller = object()
-    assert own_window.cache_problem(tiered.cache) == "the tree has a tier on the host"
+    assert own_window.cache_problem(tiered.cache) is None, "HiCache"
+    tiered.cache.enable_storage = True
+    assert own_window.cache_problem(tiered.cache) == "the tree has a tier beside the device and the host"
     ring.allocator._swa_req_ring = True
     assert "not from a full and a sliding pool" in str(own_window.cache_problem(ring.cache))
     other.cache.components = {**other.cache.components, ComponentType.MAMBA: None}
