@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.diagnostics.pool_hits import PREFIX
-from tests.engine.engine_fork import Group, Nursery, Output
+from tests.engine.engine_fork import Group, Nursery, Output, without
 from tests.engine.reference import CHECKPOINTS
 from tests.engine.test_dropped_layers import CHAIN, HOST, HOST_ENV
 
@@ -46,11 +46,14 @@ FULL_ROOM = {**POOLS, "max_total_tokens": 4000, "swa_full_tokens_ratio": 0.1}
 """All full KV would stay on the device; the windows of few sessions do."""
 
 
-def run(nursery: Nursery, model: str, speculative: bool, together: int = 1, **engine: Any) -> list[Output]:
+def run(
+    nursery: Nursery, model: str, speculative: bool, together: int = 1, two_windows: dict[str, str] | None = None, **engine: Any
+) -> list[Output]:
     """The sessions with small pools and a host cache, which must answer as with large pools and no prefix cache."""
     asked = {**HOST, **POOLS, **engine, **(mtp(model) if speculative else {}), "enable_metrics": True}
     (cold,) = nursery.run(CHECKPOINTS / model, [sessions(together)], disable_radix_cache=True, max_total_tokens=8192)
-    (found,) = nursery.run(CHECKPOINTS / model, [sessions(together)], env=HOST_ENV, **asked)
+    env = HOST_ENV if two_windows is None else {**HOST_ENV, **two_windows}
+    (found,) = nursery.run(CHECKPOINTS / model, [sessions(together)], env=env, **asked)
     assert [answer.token_ids for answer in found] == [answer.token_ids for answer in cold]
     counters = found[-1].meta_info["counters"]
     assert counters[f"{PREFIX}hit_tokens_total"] == sum(answer.meta_info["cached_tokens"] for answer in found), "those on the host count"
@@ -78,8 +81,9 @@ def test_other_ways_to_the_host(nursery: Nursery, speculative: bool, together: i
 
 @pytest.mark.parametrize("speculative", [False, True], ids=["plain", "mtp"])
 def test_sessions_are_retracted_and_come_back(nursery: Nursery, speculative: bool) -> None:
+    """Without own_window, with which nobody is retracted here."""
     tight = {"max_total_tokens": 1300, "swa_full_tokens_ratio": 0.3, "max_running_requests": 6, "schedule_conservativeness": 0.01}
-    later = run(nursery, "tiny-26b-a4b", speculative, 6, hicache_write_policy="write_back", **tight)
+    later = run(nursery, "tiny-26b-a4b", speculative, 6, without("own_window"), hicache_write_policy="write_back", **tight)
     assert "KV cache pool is full. Retract requests" in later[0].log
     assert sum(from_host(answer) >= OWN for answer in later) >= SESSIONS
 
