@@ -7,6 +7,7 @@ are copied, as every later step reads them. Each kind of layer goes through this
 start, over keys in the model's dtype (:mod:`attention.flash_choice`).
 """
 
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import torch
 
 from sglang_gemma4.kernels.attention.key_rows import key_rows
 
+SWITCH = "SGLANG_GEMMA4_FLASH_PREFILL"
 MOST_GATHERED_BYTES = 1 << 30
 CAPABILITY = 9
 """Major compute capability: SGLang's kernel takes both of these head dimensions on Hopper only."""
@@ -128,8 +130,11 @@ def unused_by(runner: Any, reads_levels: bool = False) -> str | None:
         return "--disaggregation-mode decode: another server prefills"
     if get_exec().deterministic.enable_deterministic_inference:
         return "--enable-deterministic-inference has a prefill of its own"
-    if runner.kv_cache_dtype != runner.dtype and not reads_levels:
-        return f"the KV cache is {runner.kv_cache_dtype}, the model {runner.dtype}"
+    if runner.kv_cache_dtype != runner.dtype:
+        if not reads_levels:
+            return f"the KV cache is {runner.kv_cache_dtype}, the model {runner.dtype}"
+        if not os.environ.get(SWITCH, "").strip():
+            return f"over a quantised KV cache it was on no card yet ({SWITCH}=1 turns it on)"
     return None
 
 

@@ -110,7 +110,8 @@ def test_backends_that_get_it(runner: Any, ours: bool, possible: str | None, sai
         ("decode", False, torch.bfloat16, "another server prefills"),
         ("null", True, torch.bfloat16, "--enable-deterministic-inference"),
         ("null", False, torch.float8_e4m3fn, "the KV cache is torch.float8_e4m3fn, the model torch.bfloat16"),
-        ("null", False, torch.int8, None),  # this package's backend reads it
+        ("null", False, torch.int8, "over a quantised KV cache it was on no card yet"),
+        ("null", False, torch.uint8, None),  # levels that this package's backend reads, and the switch is set
     ],
 )
 def test_servers_that_would_never_use_it(
@@ -133,7 +134,10 @@ def test_servers_that_would_never_use_it(
     monkeypatch.setattr(flash_choice, "chosen", chosen)
     runner = Runner()
     runner.kv_cache_dtype = cache
-    backend: Any = type("Backend", (ReadsLevels,), {})() if cache == torch.int8 else SimpleNamespace()
+    monkeypatch.delenv(flash_prefill.SWITCH, raising=False)
+    if cache == torch.uint8:
+        monkeypatch.setenv(flash_prefill.SWITCH, "1")
+    backend: Any = type("Backend", (ReadsLevels,), {})() if cache in (torch.int8, torch.uint8) else SimpleNamespace()
     backend.extend_attention_fwd, backend.device = prefill.PrefillAttention(print), "cpu"
     patch.prefill_by_flash(None, backend, runner)
     assert len(asked) == (said is None)
