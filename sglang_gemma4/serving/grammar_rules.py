@@ -4,7 +4,7 @@ Rules that no finite text matches (a schema that allows nothing, an object that 
 them out, so that an answer can always be completed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 
@@ -48,17 +48,62 @@ def quoted(text: str) -> str:
     return '"' + "".join(escapes.get(c) or (c if c.isprintable() else f"\\U{ord(c):08x}") for c in text) + '"'
 
 
-def any_but(characters: Iterable[str], least: int = 0) -> Raw:
-    """Any character from code point ``least`` except these and surrogates.
+Range = tuple[int, int]
+"""Code points from the first to the last."""
 
-    Written as ranges: in negated classes xgrammar accepts bytes that are not UTF-8 and ignores excluded characters beyond ASCII.
+
+def characters(ranges: Iterable[Range]) -> Raw:
+    """One character of ``ranges``, of which there is at least one; surrogates are left out.
+
+    Written in pieces whose UTF-8 forms are products of byte ranges: xgrammar 0.2.7 translates others wrongly. ``[\\uC000-\\uD7FF]`` refuses
+    U+D55C but accepts its first byte, after which no token is allowed and the server ends on probabilities that are not numbers.
     """
-    ranges, low = [], least
-    for first, last in sorted([*((ord(character), ord(character)) for character in characters), (0xD800, 0xDFFF), (0x110000, 0)]):
+    pieces = [piece for one in all_but(all_but(ranges)) for piece in _utf8_pieces(*one)]
+    return Raw("[" + "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in pieces) + "]")
+
+
+def all_but(ranges: Iterable[Range]) -> list[Range]:
+    """The other code points, without surrogates, in order.
+
+    Not left to xgrammar's negated classes, which accept bytes that are not UTF-8 and ignore excluded characters beyond ASCII.
+    """
+    others, low = [], 0
+    for first, last in sorted([*ranges, (0xD800, 0xDFFF), (0x110000, 0x110000)]):
         if low < first:
-            ranges.append(f"\\U{low:08x}-\\U{first - 1:08x}")
+            others.append((low, first - 1))
         low = max(low, last + 1)
-    return Raw(f"[{''.join(ranges)}]")
+    return others
+
+
+def any_but(excluded: Iterable[str], least: int = 0) -> Raw:
+    """Any character from code point ``least`` except these and surrogates."""
+    return characters(all_but([(0, least - 1), *((ord(character), ord(character)) for character in excluded)]))
+
+
+_LONGEST = (0x7F, 0x7FF, 0xFFFF, 0x10FFFF)
+"""The last code points of one to four bytes."""
+
+
+def _utf8_pieces(first: int, last: int) -> Iterator[Range]:
+    """Split a range so that in each piece's UTF-8 form every byte runs through a range of its own."""
+    length = next(n for n, longest in enumerate(_LONGEST) if first <= longest)
+    if last > _LONGEST[length]:
+        yield from _utf8_pieces(first, _LONGEST[length])
+        yield from _utf8_pieces(_LONGEST[length] + 1, last)
+        return
+    for behind in range(1, length + 1):  # bytes behind the one that differs
+        low = (1 << 6 * behind) - 1
+        if first | low == last | low:
+            break
+        if first & low:
+            yield first, first | low
+            yield from _utf8_pieces((first | low) + 1, last)
+            return
+        if last & low != low:
+            yield from _utf8_pieces(first, (last & ~low) - 1)
+            yield last & ~low, last
+            return
+    yield first, last
 
 
 @dataclass

@@ -9,12 +9,17 @@ from collections.abc import Sequence
 from re import _constants, _parser  # type: ignore[attr-defined]  # Python's own reader of regular expressions has no public name
 from typing import Any
 
-from sglang_gemma4.serving.grammar_rules import Item, Raw, Ref, Repeat, Rules, Sequence_, Text, any_but, quoted
+from sglang_gemma4.serving.grammar_rules import Item, Range, Raw, Ref, Repeat, Rules, Sequence_, Text, all_but, any_but, characters, quoted
 
 COUNTED = 4
 """A larger ``minLength`` is enforced up to this only: each character takes half a second to compile with the released vocabulary."""
 _TIMES = 256  # a regular expression with larger repetition counts is not enforced
-_CLASSES = {_constants.CATEGORY_DIGIT: "0-9", _constants.CATEGORY_WORD: "0-9A-Za-z_", _constants.CATEGORY_SPACE: " \t\n\r\f\v"}
+_CLASSES: dict[Any, list[Range]] = {
+    _constants.CATEGORY_DIGIT: [(0x30, 0x39)],
+    _constants.CATEGORY_WORD: [(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)],
+    _constants.CATEGORY_SPACE: [(0x09, 0x0D), (0x20, 0x20)],
+}
+_LINE_ENDS: list[Range] = [(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)]  # ECMA-262: what "." does not match
 
 
 def free_text(rules: Rules, delimiter: str, least: int = 0, most: int | None = None) -> Ref:
@@ -69,21 +74,21 @@ class _UnknownError(Exception):
 
 def _safe(tree: Sequence[Any], delimiter: str) -> bool:
     """Whether the expression allows some character of the delimiter nowhere."""
-    allowed = _classes(tree)
-    return any(not any(re.match(one, character) for one in allowed) for character in delimiter)
+    allowed = _allowed(tree)
+    return any(not any(first <= ord(character) <= last for first, last in allowed) for character in delimiter)
 
 
-def _classes(tree: Sequence[Any]) -> list[str]:
-    found: list[str] = []
+def _allowed(tree: Sequence[Any]) -> list[Range]:
+    found: list[Range] = []
     for op, argument in tree:
         if op in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
-            found += _classes(argument[2])
+            found += _allowed(argument[2])
         elif op is _constants.SUBPATTERN:
-            found += _classes(argument[3])
+            found += _allowed(argument[3])
         elif op is _constants.BRANCH:
-            found += [one for branch in argument[1] for one in _classes(branch)]
+            found += [one for branch in argument[1] for one in _allowed(branch)]
         else:
-            found.append(_class(op, argument))
+            found += _class(op, argument)
     return found
 
 
@@ -104,32 +109,32 @@ def _one(rules: Rules, op: Any, argument: Any) -> Item:
         return rules.add("group", [_sequence(rules, inner)])
     if op is _constants.BRANCH:
         return rules.add("choice", [_sequence(rules, branch) for branch in argument[1]])
-    return Text(chr(argument)) if op is _constants.LITERAL else Raw(_class(op, argument))
+    return Text(chr(argument)) if op is _constants.LITERAL else characters(_class(op, argument))
 
 
-def _class(op: Any, argument: Any) -> str:
-    """One character's class, in brackets."""
+def _class(op: Any, argument: Any) -> list[Range]:
+    """What one character may be, at least one."""
     if op is _constants.LITERAL:
-        return f"[{_in_class(chr(argument))}]"
+        return [(argument, argument)]
     if op is _constants.NOT_LITERAL:
-        return f"[^{_in_class(chr(argument))}]"
+        return all_but([(argument, argument)])
     if op is _constants.ANY:
-        return "[^\\n\\r]"
+        return all_but(_LINE_ENDS)
     if op is not _constants.IN:
         raise _UnknownError
     negated = argument[0][0] is _constants.NEGATE
-    parts = []
+    ranges: list[Range] = []
     for kind, what in argument[1:] if negated else argument:
         if kind is _constants.LITERAL:
-            parts.append(_in_class(chr(what)))
+            ranges.append((what, what))
         elif kind is _constants.RANGE:
-            parts.append("-".join(_in_class(chr(end)) for end in what))
+            ranges.append(what)
         elif kind is _constants.CATEGORY and what in _CLASSES:
-            parts.append("".join(c if c == "-" or c.isalnum() else _in_class(c) for c in _CLASSES[what]))
+            ranges += _CLASSES[what]
         else:
             raise _UnknownError
-    return f"[{'^' if negated else ''}{''.join(parts)}]"
-
-
-def _in_class(character: str) -> str:
-    return character if character.isascii() and character.isalnum() else f"\\U{ord(character):08x}"
+    others = all_but(ranges)
+    found = others if negated else all_but(others)
+    if not found:
+        raise _UnknownError
+    return found

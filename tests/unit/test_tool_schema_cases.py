@@ -58,6 +58,11 @@ SCHEMAS: dict[str, tuple[Any, list[Any], list[Any]]] = {
         [{"a": "AB"}, {"a": "AB-12"}],
         [{"a": "ab"}, {"a": ""}],
     ),
+    "a pattern of characters beyond ASCII": (
+        {"properties": {"a": {"type": "string", "pattern": "^[가-힣]{1,5}$"}}},
+        [{"a": "서울"}, {"a": "부산시"}, {"a": "힣"}],
+        [{"a": "Seoul"}, {"a": ""}, {"a": "서é"}],
+    ),
     "a pattern that may match anywhere": (
         {"properties": {"a": {"type": "string", "pattern": "b"}}},
         [{"a": "abc"}, {"a": "x"}],
