@@ -16,7 +16,7 @@ PATCH = Patch(
     uses=(uses.radix_cache,),
     hooks=(
         Hook(f"{BATCH}.check_decode_mem", "around", f"{OURS}:make_decode_fit", "e708e4c0db8f"),
-        Hook(f"{BATCH}.maybe_evict_swa", "after", f"{OURS}:unlock_passed", "7e8a3752672b"),
+        Hook(f"{BATCH}.maybe_evict_swa", "after", f"{OURS}:unlock_after_step", "7e8a3752672b"),
         Hook("sglang.srt.managers.scheduler.Scheduler._get_new_batch_prefill_raw", "before", f"{OURS}:make_room", "66a87afb5990"),
     ),
 )

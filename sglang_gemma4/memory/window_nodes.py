@@ -46,13 +46,15 @@ def give_back(cache: Any, req: Any) -> int:
     the host has a copy (HiCache): such a node stays in the tree without device slots, and comes back from the host for whoever hits it.
 
     Returns:
-        Tokens of the nodes; 0, and nothing changed, where another request or a copy under way reads one of them, or the tree goes on
-        behind them.
+        Tokens of the nodes; 0, and nothing changed, where another request or a copy under way reads one of them, the tree goes on behind
+        them, or the request's window has passed them (then :func:`unlock_window` is due).
     """
     path = cache.tree_core.collect_path_info([req.lock.node])[0]
     first = _first(path, req.seqlen - 1 - kept(cache))
     if first is None or req.skip_radix_cache_insert or path[-1].path_end != req.kv.cache_protected_len:
         return 0
+    if req.kv.get_evicted_seqlen(SWA) > req.kv.cache_protected_len:
+        return 0  # its window has passed the tree's part, and what it freed behind that would be freed again
     nodes, parent = path[first:], path[first].parent_id
     if any(cache.tree_core.get_component_device_value(node.node_id, SWA) is None for node in nodes):
         return 0

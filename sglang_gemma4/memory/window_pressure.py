@@ -41,6 +41,7 @@ def make_decode_fit(original: Callable[..., bool], batch: Any, selected_indices:
     missing = missing_for_step(allocator, needed)
     if missing is None:
         return fits  # what is short is not the sliding pool
+    unlock_passed(batch.tree_cache, window, batch.reqs)
     _slide(batch, window, missing)
     passed = [(_passed(req, window), req) for req in batch.reqs if _may_take(req)]
     for tokens, req in sorted(passed, key=lambda pair: -pair[0]):
@@ -94,6 +95,7 @@ def make_room(scheduler: Any, prefill_delayer_single_pass: Any, running_batch: A
     cache, window = scheduler.tree_cache, window_of(scheduler.tree_cache, scheduler.model_config)
     if window is None or running_batch.is_empty() or not (scheduler.waiting_queue or scheduler.chunked_req):
         return
+    unlock_passed(cache, window, running_batch.reqs)
     ratio = scheduler.new_token_ratio_tracker.current
     saves = [(_saves(req, window, ratio), req) for req in running_batch.reqs if _may_take(req)]
     if not any(tokens > 0 for tokens, _ in saves):
@@ -112,15 +114,22 @@ def make_room(scheduler: Any, prefill_delayer_single_pass: Any, running_batch: A
             missing -= tokens
 
 
-def unlock_passed(_result: None, batch: Any) -> None:
-    """After ``ScheduleBatch.maybe_evict_swa``: a request whose window has passed its prompt locks the prompt's sliding part no longer."""
+def unlock_after_step(_result: None, batch: Any) -> None:
+    """After ``ScheduleBatch.maybe_evict_swa``: :func:`unlock_passed` for the requests of a decode step."""
     if not batch.forward_mode.is_decode():
         return
-    cache = batch.tree_cache
-    window = window_of(cache, batch.model_config)
-    if window is None:
-        return
-    for req in batch.reqs:
+    window = window_of(batch.tree_cache, batch.model_config)
+    if window is not None:
+        unlock_passed(batch.tree_cache, window, batch.reqs)
+
+
+def unlock_passed(cache: Any, window: Window, requests: Sequence[Any]) -> None:
+    """Requests whose window has passed what they have in the tree no longer lock its sliding part.
+
+    Before the first decode step that is so where SGLang has put a prompt into the tree up to the place only at which another one branches
+    off (``unified_cache/components/swa.py``, swa_branching_seqlen), and has freed what the window has passed behind it.
+    """
+    for req in requests:
         if req.seqlen > window.kept + req.kv.cache_protected_len and window_nodes.locks_window(req):
             window_nodes.unlock_window(cache, req)
             COUNTS.unlocked += 1

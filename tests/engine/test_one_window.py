@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4 import switches
-from tests.engine import mtp_cases
+from tests.engine import admission_loads, mtp_cases
 from tests.engine.engine_fork import Group, Nursery, Output, without
 from tests.engine.mtp_cases import MTP, NO_END, greedy, timed
 from tests.engine.reference import CHECKPOINTS
@@ -152,6 +152,14 @@ def test_prefixes_are_hit_as_in_stock_where_memory_allows(draft: dict[str, Any],
     assert min(output.meta_info["cached_tokens"] for output in found[2]) > 0
     assert len(re.findall(r"^UNLOCKED", found[0][0].log, re.MULTILINE)) == len(prompts)
     assert not re.search(r"^TAKEN|took their prompts' last windows", found[0][0].log, re.MULTILINE)
+
+
+def test_prompts_that_branch_off_where_windows_are_gone(nursery: Nursery) -> None:
+    """The second load's prompts begin as the first one's did; some are in the tree up to there only, with windows that have passed it."""
+    loads = [admission_loads.group(admission_loads.LOADS[name]) for name in ("1000/500", "mixed")]
+    small, large = (admission_loads.run(nursery, False, share, False, loads)[0] for share in (0.3, 0))
+    for found, expected in zip(small, large, strict=True):
+        assert [output.token_ids for output in found] == [output.token_ids for output in expected]
 
 
 DECLINES: dict[str, tuple[dict[str, Any], str, str]] = {

@@ -62,19 +62,30 @@ class World:
         self.page, self.full, self.sliding = page, full, sliding
         self.running: list[Any] = []
 
-    def prefill(self, prompt: Sequence[int], *chunks: int, extra_key: str | None = None, answer: int = 30) -> Any:
-        """A request whose prompt is prefilled in ``chunks`` of so many tokens (one, if none is given), after what the tree has of it."""
+    def prefill(
+        self,
+        prompt: Sequence[int],
+        *chunks: int,
+        extra_key: str | None = None,
+        answer: int = 30,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> Any:
+        """A request whose prompt is prefilled in ``chunks`` of so many tokens (one, if none is given), after what the tree has of it.
+
+        ``meanwhile`` is called when the request has found that, and has no slots of its own yet.
+        """
         req: Any = Req(f"request-{len(self.running)}", "", array("q", prompt), SamplingParams(max_new_tokens=answer), extra_key=extra_key)
         req.kv.req_pool_idx = next(row for row in range(1, 16) if all(one.kv.req_pool_idx != row for one in self.running))
         req.refresh_fill_ids()
         self.running.append(req)
         match = self.cache.match_prefix(MatchPrefixParams(key=RadixKey(array("q", prompt[:-1]), extra_key)))
-        hit = match.device_prefix_len
+        hit, req.swa_branching_seqlen = match.device_prefix_len, match.swa_branching_seqlen
         req.lock, req.last_node = self.cache.lock(match.last_device_node), match.last_device_node
         req.kv.cache_protected_len = req.kv.kv_allocated_len = req.kv.kv_committed_len = hit
         if hit:
             slots = self.cache.path_device_indices(match.last_device_node)[:hit]
             self.rows.write((req.kv.req_pool_idx, slice(0, hit)), slots.to(torch.int32))
+        meanwhile()
         for tokens in chunks or (len(prompt) - hit,):
             self._write(req, tokens)
             req.extend_end = req.kv.kv_committed_len
@@ -159,10 +170,14 @@ class World:
 
     def occupy(self, left: int = 0) -> Callable[[], None]:
         """Somebody else takes all sliding slots but ``left``, evictable ones included, until the returned function is called."""
-        self.cache.evict(EvictParams(num_tokens=0, swa_num_tokens=self.cache.swa_evictable_size()))
+        self.forget_windows()
         pool = self.allocator.swa_attn_allocator
         slots = pool.alloc(pool.available_size() - left)
         return lambda: pool.free(slots)
+
+    def forget_windows(self) -> None:
+        """The tree loses its evictable sliding slots, and with them its ends that nobody locks."""
+        self.cache.evict(EvictParams(num_tokens=0, swa_num_tokens=self.cache.swa_evictable_size()))
 
     def batch(self) -> Any:
         """The running requests as SGLang's batch of a decode step."""

@@ -91,7 +91,8 @@ def test_the_same_prompt_again_meanwhile(world: World) -> None:
     second = world.prefill(PROMPT)
     world.sums()
     world.decode(second, 4)
-    assert take(world, second) or world.page > 1
+    take(world, second)
+    assert second.kv.cache_protected_len <= second.seqlen - 1 - WINDOW + world.page, "it reads nothing of the tree"
     world.decode(first, 10)
     world.end(first)
     assert world.reads(second)
@@ -134,6 +135,21 @@ def test_a_turn_that_came_meanwhile_is_not_cut_off(world: World) -> None:
     world.empties()
 
 
+def test_a_prompt_that_is_in_the_tree_up_to_a_fork_only(world: World) -> None:
+    """SGLang puts it there up to where another one branches off, if sliding slots are missing there, and frees what its window has
+    passed behind that: whoever took the window back before the first decode step freed it again."""
+    world.end(world.prefill(PROMPT))
+    req = world.prefill([*PROMPT[:12], *range(400, 430)], meanwhile=world.forget_windows)
+    assert world.page <= req.kv.cache_protected_len <= 12 < req.kv.get_evicted_seqlen(SWA)
+    assert take(world, req) == 0
+    window_pressure.unlock_passed(world.cache, own_window.window_of(world.cache, GEMMA), [req])
+    assert own_window.COUNTS.unlocked == 1
+    assert not window_nodes.locks_window(req)
+    world.decode(req, 6)
+    world.end(req)
+    world.empties()
+
+
 def test_retracted_and_prefilled_again(world: World) -> None:
     req = world.prefill(PROMPT)
     world.decode(req, 10)
@@ -162,17 +178,17 @@ def test_a_window_that_has_passed_the_prompt_is_no_longer_locked(world: World) -
     req = world.prefill(PROMPT)
     batch = world.batch()
     world.decode(req, WINDOW + req.kv.cache_protected_len - req.seqlen)
-    window_pressure.unlock_passed(None, batch)
+    window_pressure.unlock_after_step(None, batch)
     assert window_nodes.locks_window(req), "one token of the prompt is still read"
     hit, held = world.hit(PROMPT), world.taken()
     world.decode(req, 1 + 2 * world.page)
     before = own_window.COUNTS.unlocked
-    window_pressure.unlock_passed(None, batch)
+    window_pressure.unlock_after_step(None, batch)
     world.sums()
     assert own_window.COUNTS.unlocked == before + 1
     assert world.taken() <= held - WINDOW + 3 * world.page
     assert world.hit(PROMPT) == hit > 0, "it stays cached while nobody needs its place"
-    window_pressure.unlock_passed(None, batch)
+    window_pressure.unlock_after_step(None, batch)
     assert own_window.COUNTS.unlocked == before + 1, "once"
     assert world.allocator.swa_available_size() < world.sliding - world.taken()
     taken = world.allocator.alloc(world.allocator.swa_available_size()) if world.page == 1 else None
@@ -278,7 +294,7 @@ def test_what_lies_behind_their_own_windows_goes_first() -> None:
     world = World()
     batch = crowd(world)
     late = world.running[0]
-    window_pressure.unlock_passed(None, batch)
+    window_pressure.unlock_after_step(None, batch)
     world.decode(late, WINDOW + 8, interval=100)
     leave = world.occupy()
     assert fits(batch)
@@ -414,7 +430,7 @@ def test_servers_that_keep_two_windows(case: str, settings: Any) -> None:
     world.occupy()
     assert not fits(batch)
     window_pressure.make_room(scheduler(world, waiting(40)), None, batch)
-    window_pressure.unlock_passed(None, batch)
+    window_pressure.unlock_after_step(None, batch)
     assert own_window.Counts() == own_window.COUNTS
 
 
