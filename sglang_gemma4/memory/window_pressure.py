@@ -18,7 +18,7 @@ from sglang_gemma4.memory.window_nodes import SWA
 
 logger = logging.getLogger(__name__)
 ASK_EVERY = 16
-"""Decode steps after which a request that could not take back is asked again."""
+"""Decode steps after which a request that could not take back is asked again while prompts wait; instead of a retraction all are asked."""
 SAID_EVERY = 1024
 """Taken windows between two lines of the log, beside those at 1, 2, 4, 8 and so on."""
 LOOKED_AT = 64
@@ -43,7 +43,8 @@ def make_decode_fit(original: Callable[..., bool], batch: Any, selected_indices:
         return fits  # what is short is not the sliding pool
     unlock_passed(batch.tree_cache, window, batch.reqs)
     _slide(batch, window, missing)
-    passed = [(_passed(req, window), req) for req in batch.reqs if _may_take(req)]
+    # Also those that could not some steps ago: what the window began in and others read may lie behind it by now.
+    passed = [(_passed(req, window), req) for req in batch.reqs if window_nodes.locks_window(req)]
     for tokens, req in sorted(passed, key=lambda pair: -pair[0]):
         if tokens <= 0 or missing_for_step(allocator, needed) is None:
             break
@@ -136,7 +137,7 @@ def unlock_passed(cache: Any, window: Window, requests: Sequence[Any]) -> None:
 
 
 def take_back(cache: Any, req: Any) -> int:
-    """:func:`window_nodes.give_back`, counted and said; a request that could not is not asked again for :data:`ASK_EVERY` steps."""
+    """:func:`window_nodes.give_back`, counted and said; :func:`make_room` leaves one that could not alone for :data:`ASK_EVERY` steps."""
     tokens = window_nodes.give_back(cache, req)
     if not tokens:
         COUNTS.refused += 1

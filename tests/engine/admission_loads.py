@@ -1,4 +1,4 @@
-"""What admitting by sliding tokens buys and costs: loads whose sliding pool is too small, with ``SGLANG_GEMMA4_SWA_ADMISSION`` and without.
+"""What holding one window and admitting by sliding tokens buy and cost: loads whose sliding pool is too small, in three :data:`WAYS`.
 
     python -m tests.engine.admission_loads FOLDER [--mtp]
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import Group, Nursery, Output, open_nursery
+from tests.engine.engine_fork import Group, Nursery, Output, open_nursery, without
 from tests.engine.moving_boundary import MTP, prompts
 
 MODEL = "tiny-26b-a4b"
@@ -24,7 +24,13 @@ SHARES = (0.3, 0.5, 0.7)
 """The sliding pool, as a share of what 32 running requests hold at most with one window each."""
 MOST = 32 * (64 + 8)
 ENGINE: dict[str, Any] = {"max_running_requests": 32, "chunked_prefill_size": 128, "decode_log_interval": 1}
-SWITCH, INTERVAL = "SGLANG_GEMMA4_SWA_ADMISSION", {"SGLANG_SWA_EVICTION_INTERVAL": "4"}
+INTERVAL = {"SGLANG_SWA_EVICTION_INTERVAL": "4"}
+WAYS: dict[str, dict[str, str]] = {
+    "two windows": without("own_window"),
+    "one window": {},
+    "admission": {"SGLANG_GEMMA4_SWA_ADMISSION": "1"},
+}
+"""As stock; as by default; and with that switch beside."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Counted:
     load: str
     mtp: bool
     share: float
-    admission: bool
+    way: str
     decode_steps: int
     prefills: int
     prefilled: int
@@ -78,12 +84,11 @@ def group(asked: Asked, answers: list[list[int]] | None = None) -> Group:
     return Group(texts, sampling)
 
 
-def run(nursery: Nursery, mtp: bool, share: float, admission: bool, sent: list[Group]) -> tuple[list[list[Output]], list[str]]:
+def run(nursery: Nursery, mtp: bool, share: float, way: str, sent: list[Group]) -> tuple[list[list[Output]], list[str]]:
     """All loads on one engine: answers and the log of each load. Share 0 is a pool for everybody."""
     tokens = round(share * MOST) if share else 32 * 1024
     sizes = {"max_total_tokens": 20_000, "swa_full_tokens_ratio": tokens / 20_000} if share else {"max_total_tokens": tokens}
-    env = {SWITCH: str(int(admission)), **INTERVAL}
-    answers = nursery.run(resolve(MODEL), sent, env, 600.0, **{**ENGINE, **sizes, **(MTP if mtp else {})})
+    answers = nursery.run(resolve(MODEL), sent, {**INTERVAL, **WAYS[way]}, 600.0, **{**ENGINE, **sizes, **(MTP if mtp else {})})
     return answers, answers[0][0].log.split("HARNESS ")[1:]
 
 
@@ -93,16 +98,16 @@ def main(words: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     same = True
     for nursery in open_nursery(folder):
-        free, _ = run(nursery, mtp, 0, False, [group(asked) for asked in LOADS.values()])
+        free, _ = run(nursery, mtp, 0, "one window", [group(asked) for asked in LOADS.values()])
         sent = [group(asked, [one.token_ids for one in answers]) for asked, answers in zip(LOADS.values(), free, strict=True)]
-        free, _ = run(nursery, mtp, 0, False, sent)
+        free, _ = run(nursery, mtp, 0, "one window", sent)
         for share in SHARES:
-            for admission in (False, True):
-                answers, logs = run(nursery, mtp, share, admission, sent)
+            for way in WAYS:
+                answers, logs = run(nursery, mtp, share, way, sent)
                 for load, found, right, log in zip(LOADS, answers, free, logs, strict=False):
                     equal = [one.token_ids for one in found] == [one.token_ids for one in right]
                     counted = Counted(
-                        load, mtp, share, admission, len(re.findall("Decode batch", log)), len(re.findall("Prefill batch", log)),
+                        load, mtp, share, way, len(re.findall("Decode batch", log)), len(re.findall("Prefill batch", log)),
                         sum(map(int, re.findall(r"#new-token: (\d+)", log))), log.count("KV cache pool is full"), equal,
                     )  # fmt: skip
                     same &= equal

@@ -157,7 +157,7 @@ def test_prefixes_are_hit_as_in_stock_where_memory_allows(draft: dict[str, Any],
 def test_prompts_that_branch_off_where_windows_are_gone(nursery: Nursery) -> None:
     """The second load's prompts begin as the first one's did; some are in the tree up to there only, with windows that have passed it."""
     loads = [admission_loads.group(admission_loads.LOADS[name]) for name in ("1000/500", "mixed")]
-    small, large = (admission_loads.run(nursery, False, share, False, loads)[0] for share in (0.3, 0))
+    small, large = (admission_loads.run(nursery, False, share, "one window", loads)[0] for share in (0.3, 0))
     for found, expected in zip(small, large, strict=True):
         assert [output.token_ids for output in found] == [output.token_ids for output in expected]
 

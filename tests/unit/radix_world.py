@@ -68,11 +68,12 @@ class World:
         *chunks: int,
         extra_key: str | None = None,
         answer: int = 30,
+        chunk: int = 0,
         meanwhile: Callable[[], object] = lambda: None,
     ) -> Any:
         """A request whose prompt is prefilled in ``chunks`` of so many tokens (one, if none is given), after what the tree has of it.
 
-        ``meanwhile`` is called when the request has found that, and has no slots of its own yet.
+        ``chunk``: chunks of this size instead. ``meanwhile`` is called when the request has found that, and has no slots of its own yet.
         """
         req: Any = Req(f"request-{len(self.running)}", "", array("q", prompt), SamplingParams(max_new_tokens=answer), extra_key=extra_key)
         req.kv.req_pool_idx = next(row for row in range(1, 16) if all(one.kv.req_pool_idx != row for one in self.running))
@@ -86,7 +87,9 @@ class World:
             slots = self.cache.path_device_indices(match.last_device_node)[:hit]
             self.rows.write((req.kv.req_pool_idx, slice(0, hit)), slots.to(torch.int32))
         meanwhile()
-        for tokens in chunks or (len(prompt) - hit,):
+        left = len(prompt) - hit
+        chunks = tuple(min(chunk, left - start) for start in range(0, left, chunk)) if chunk else chunks
+        for tokens in chunks or (left,):
             self._write(req, tokens)
             req.extend_end = req.kv.kv_committed_len
             checkpoint_kv_cache(req, self.cache)

@@ -142,7 +142,9 @@ def test_a_prompt_that_is_in_the_tree_up_to_a_fork_only(world: World) -> None:
     req = world.prefill([*PROMPT[:12], *range(400, 430)], meanwhile=world.forget_windows)
     assert world.page <= req.kv.cache_protected_len <= 12 < req.kv.get_evicted_seqlen(SWA)
     assert take(world, req) == 0
-    window_pressure.unlock_passed(world.cache, own_window.window_of(world.cache, GEMMA), [req])
+    window = own_window.window_of(world.cache, GEMMA)
+    assert window is not None
+    window_pressure.unlock_passed(world.cache, window, [req])
     assert own_window.COUNTS.unlocked == 1
     assert not window_nodes.locks_window(req)
     world.decode(req, 6)
@@ -312,21 +314,36 @@ def test_a_full_pool_that_is_short_takes_nothing_back() -> None:
     assert own_window.Counts() == own_window.COUNTS
 
 
-def test_a_request_that_could_not_is_left_alone_for_some_steps() -> None:
+def test_a_request_that_could_not_is_asked_again_before_anybody_is_retracted() -> None:
+    """Its window began in a token that others read, such as the first of every prompt."""
+    world = World()
+    requests = [world.prefill([1, *range(100 * number, 100 * number + WINDOW - 2)]) for number in range(2, 4)]
+    for req in requests:
+        world.decode(req, 1)
+        assert window_pressure.take_back(world.cache, req) == 0, "the window begins in the first token"
+        world.decode(req, 4)
+        assert not window_pressure._may_take(req)
+    leave = world.occupy()
+    assert fits(world.batch())
+    assert own_window.COUNTS.taken_back == 1
+    leave()
+    for req in requests:
+        world.end(req)
+    world.empties()
+
+
+def test_a_request_that_could_not_is_left_alone_for_some_steps_while_prompts_wait() -> None:
     world = World()
     twins = [world.prefill(PROMPT), world.prefill(PROMPT)]
     for req in twins:
         world.decode(req, 10)
     leave = world.occupy()
-    for _ in range(3):
-        assert not fits(world.batch())
-    assert own_window.COUNTS.refused == 2, "each once"
+    for asked in (2, 2, 4):
+        window_pressure.make_room(scheduler(world, waiting(40)), None, world.batch())
+        assert own_window.COUNTS.refused == asked
+        for req in twins:
+            req.decode_batch_idx += window_pressure.ASK_EVERY // 2
     leave()
-    for req in twins:
-        req.decode_batch_idx += window_pressure.ASK_EVERY
-    leave = world.occupy()
-    assert not fits(world.batch())
-    assert own_window.COUNTS.refused == 4
 
 
 def scheduler(world: World, waiting: list[Any], rows: int = 8, chunk: int | None = 64, cut: Any = None, ratio: float = 1.0) -> Any:
