@@ -172,7 +172,10 @@ _TABLE = (
         "KV pools are sized by window and running requests; nothing is held for layers without KV.",
     ),
     Switch(
-        "SGLANG_GEMMA4_SWA_ADMISSION", False, "memory", "A prefill waits for sliding tokens that nobody will take (off until measured)."
+        "SGLANG_GEMMA4_SWA_ADMISSION",
+        False,
+        "memory",
+        "A prefill waits for sliding tokens that nobody will take (off: it costs decode steps).",
     ),
     Switch(MASTER, True, "diagnosis", "The whole package; 0 leaves stock SGLang as it is."),
     Switch(STRICT, False, "diagnosis", "The process ends at the first patch that cannot be applied."),
