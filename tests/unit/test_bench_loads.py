@@ -191,7 +191,7 @@ def test_events_are_timed_by_their_tokens_with_or_without_text() -> None:
     assert stream is not None
     assert [count for _, count in stream["events"]] == [1, 2], "an event without tokens is none"
     assert stream["events"][0][0] >= 0.05
-    assert stream["events"][1][0] - stream["events"][0][0] >= 0.005
+    assert 0.005 <= stream["events"][1][0] - stream["events"][0][0] < 2, "0.05 s, and what a busy machine adds"
     assert (output.success, output.output_len) == (True, 3)
 
 
