@@ -16,6 +16,8 @@ import pytest
 from tests import reach
 
 ROOT = Path(__file__).parents[1]
+# Unbuffered, print writes a line and its end apart, and the lines of two ranks meet in one log. What tests read is flushed line by line.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 
 def _in_child(function: Callable[[], Any]) -> Any:
