@@ -1,6 +1,6 @@
 """Random engines under random loads, each beside a plain engine with room for all: for what no test was written for.
 
-    python -m tests.engine.random_loads FIRST LAST [--kv-cache-dtype KIND] [--requests COUNT]
+    python -m tests.engine.random_loads FIRST LAST [--kv-cache-dtype KIND] [--requests COUNT] [--memory pools|unified|host]
 
 A number is a case: one of the tiny models; a KV cache of float32, or of int8 or fp8 with scales by token and head; plain decoding or MTP,
 overlapped or not, of one length or adaptive, or the safe mode; prompts in turn or beside running requests; pages, chunks and pools of many
@@ -8,6 +8,10 @@ sizes; requests that share prefixes, follow each other, end by stops, grammars a
 token with those over the same kind of cache (``--kv-cache-dtype`` chooses it for all cases), grammars and log-probabilities are looked at,
 and SGLang's pool checks are fatal in every step and when idle. Exit status 1 if one differs or an engine ends; its log is kept. It takes
 some 8 s a case of 5 to 12 requests (``--requests`` has as many in each), and found ``crash_repro/two_chunks.py``.
+
+KV is in two pools; with ``--memory unified`` in SGLang's unified memory, whose pages move, and with ``--memory host`` in two pools with
+HiCache behind them. Both have a radix cache, no quantised KV, which SGLang or this package refuses there, and unified memory pages of one
+token, since longer ones are allocated by a kernel for a card.
 
 Known and left out: penalties in plain decoding, which SGLang counts a token late if it is overlapped, and anew after a retraction; an
 aborted request with a grammar, for which SGLang returns a token of no prompt; tokens past ``max_new_tokens`` of a request that was
@@ -30,12 +34,15 @@ from sglang_gemma4.kernels.kv_cache.formats import FORMATS
 from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output, without
 from tests.engine.mtp_cases import NO_END
 from tests.engine.reference import CHECKPOINTS, text_prompts
+from tests.engine.test_dropped_layers import HOST, HOST_ENV
+from tests.engine.test_host_windows import from_host
 
 MODELS = ("tiny-26b-a4b", "tiny-26b-a4b", "tiny-e2b", "tiny-31b")
 ROOM: dict[str, Any] = {"max_total_tokens": 8000, "swa_full_tokens_ratio": 0.9, "max_running_requests": 16, "chunked_prefill_size": 512}
 _PENALTIES = {"frequency_penalty", "repetition_penalty"}
 ALWAYS: dict[str, Any] = {"constrained_json_disable_any_whitespace": True}
 FLOAT = "auto"
+POOLS, UNIFIED, BEHIND = "pools", "unified", "host"
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"town": {"enum": ["Arvo", "Belm"]}, "ruler": {"enum": ["Adela", "Bruno"]}},
@@ -64,13 +71,14 @@ class Case:
         return Group(self.prompts, self.sampling, client="timeline:play", extra={"requests": asked})
 
 
-def case(number: int, kv: str | None = None, requests: int | None = None) -> Case:
-    """The case of a number; with ``kv`` as its --kv-cache-dtype and so many ``requests``."""
+def case(number: int, kv: str | None = None, requests: int | None = None, memory: str = POOLS) -> Case:
+    """The case of a number; with ``kv`` as its --kv-cache-dtype, so many ``requests``, and its KV in such a ``memory``."""
     rng = random.Random(number)
     made = Case(rng.choice(MODELS))
     own = random.Random(f"KV cache of {number}")  # beside the other numbers: a case is what it was before there were such caches
-    made.kv = kv or own.choice((FLOAT, FLOAT, *FORMATS))
+    made.kv = kv or (own.choice((FLOAT, FLOAT, *FORMATS)) if memory == POOLS else FLOAT)
     _choose_engine(made, rng)
+    _put_into(memory, made, own)
     penalties = "speculative_algorithm" in made.engine or made.engine["disable_overlap_schedule"]
     passages = text_prompts(made.model, [320] * 4)[: rng.choice((1, 2, 4))]
     few = rng.randrange(5, 13)
@@ -87,6 +95,10 @@ def case(number: int, kv: str | None = None, requests: int | None = None) -> Cas
         if rng.random() < 0.1:
             request["top_logprobs"] = 2
         made.requests.append(request)
+    if memory == BEHIND:  # prompts come again, after others have driven them out
+        for place in range(2, len(made.prompts)):
+            if own.random() < 0.5:
+                made.prompts[place] = made.prompts[own.randrange(place)] + [own.randrange(300, 1000) for _ in range(own.randrange(4))]
     return made
 
 
@@ -132,6 +144,20 @@ def _choose_engine(made: Case, rng: random.Random) -> None:
         env["SGLANG_SWA_EVICTION_INTERVAL"] = str(rng.choice((1, 4, 8, 32)))
 
 
+def _put_into(memory: str, made: Case, rng: random.Random) -> None:
+    engine, env = made.engine, made.env
+    if memory == POOLS:
+        return
+    engine.pop("disable_radix_cache", None)
+    if memory == UNIFIED:
+        engine |= {"enable_unified_memory": True, "page_size": 1}
+        return
+    policy = rng.choice(("write_through", "write_through", "write_back", "write_through_selective"))
+    engine |= {**HOST, "hicache_ratio": rng.choice((2.0, 3.0, 8.0)), "hicache_write_policy": policy}
+    engine["max_total_tokens"] = rng.choice((480, 560, 640))
+    env["TEST_SABOTAGE"] = " ".join(filter(None, (env.get("TEST_SABOTAGE"), HOST_ENV["TEST_SABOTAGE"])))
+
+
 def _sampling(rng: random.Random, penalties: bool) -> dict[str, Any]:
     if rng.random() < 0.08:
         return {"temperature": 0, "max_new_tokens": 60, "ignore_eos": False, "json_schema": json.dumps(SCHEMA)}
@@ -174,9 +200,9 @@ def difference(made: Case, place: int, found: Output, reference: Output) -> str 
     return f"request {place}, {len(made.prompts[place])} tokens: {found.meta_info['finish_reason']}, {ours} for {theirs}"
 
 
-def run(number: int, nursery: Nursery, folder: Path, kv: str | None = None, requests: int | None = None) -> bool:
+def run(number: int, nursery: Nursery, folder: Path, kv: str | None = None, requests: int | None = None, memory: str = POOLS) -> bool:
     """Whether a case is right; prints what is to be said of it."""
-    made, began = case(number, kv, requests), time.monotonic()
+    made, began = case(number, kv, requests, memory), time.monotonic()
     always = {**ALWAYS, "kv_cache_dtype": made.kv}
     (reference,) = nursery.run(CHECKPOINTS / made.model, [made.group(at_once=True)], time_limit=200.0, **ROOM, **always)
     try:
@@ -195,7 +221,9 @@ def run(number: int, nursery: Nursery, folder: Path, kv: str | None = None, requ
         print(f"{number} DIFFERS {made.model} {made.kv} {made.engine} {made.env}", *wrong, sep="\n  ", flush=True)
     else:
         retracted = sum(output.meta_info.get("num_retractions") or 0 for output in found)
-        print(f"{number} is right: {made.model}, cache {made.kv}, {retracted} retractions, {time.monotonic() - began:.0f} s", flush=True)
+        hits = f", {sum(map(from_host, found))} tokens from the host" if memory == BEHIND else ""
+        told = f"{made.model}, cache {made.kv}, {retracted} retractions{hits}"
+        print(f"{number} is right: {told}, {time.monotonic() - began:.0f} s", flush=True)
     return not wrong
 
 
@@ -206,8 +234,11 @@ def main(words: list[str]) -> int:
     parser.add_argument("last", type=int)
     parser.add_argument("--kv-cache-dtype", choices=(FLOAT, *FORMATS))
     parser.add_argument("--requests", type=int)
+    parser.add_argument("--memory", choices=(POOLS, UNIFIED, BEHIND), default=POOLS)
     asked = parser.parse_args(words)
-    own = asked.kv_cache_dtype, asked.requests
+    if asked.memory != POOLS and asked.kv_cache_dtype not in (None, FLOAT):
+        parser.error(f"--kv-cache-dtype {asked.kv_cache_dtype} is refused with --memory {asked.memory}; leave one of the two away")
+    own = asked.kv_cache_dtype, asked.requests, asked.memory
     folder = Path(tempfile.mkdtemp(prefix="random-loads-"))
     nursery = Nursery(folder)
     try:
