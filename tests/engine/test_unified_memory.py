@@ -76,6 +76,18 @@ def test_prompts_go_beside_running_requests_while_pages_move(loop: str, nursery:
     assert after == [[sum(step.rows)] * 4 for step in steps], "by either half the slots of both, to the pools of full and of sliding layers"
 
 
+def test_so_they_do_in_pages_of_sixteen_tokens(interpreting: Nursery, nursery: Nursery) -> None:
+    """SGLang's allocator of longer pages is a Triton kernel, interpreted here; attention is torch's."""
+    sabotage, names = "beside_trace:overlapped page_moves:watch", ("short answers", "turns")
+    engine = {**LARGE, **TIGHT, **LOOPS["mtp-overlapped"][1], "page_size": 16}
+    found = serve(interpreting, sabotage, engine, BESIDE, names)
+    for name in names:
+        assert [output.token_ids for output in found[name]] == [output.token_ids for output in large(nursery)[name]], name
+    log = found["turns"][0].log
+    assert len(joined(log)) > 15
+    assert len(re.findall(r"^MOVED", log, re.MULTILINE)) > 3
+
+
 def test_a_moving_split_holds_what_the_best_fixed_one_holds(nursery: Nursery) -> None:
     """Of short requests and of long ones, in the same memory, without a retraction; each fixed split holds fewer of one of both.
 
