@@ -96,6 +96,8 @@ def joined_steps(server: Server) -> str | None:
 
 
 def _plain_cache(server: Server) -> str | None:
+    if server.arguments.enable_unified_memory:
+        return "--enable-unified-memory, over which it was not measured"
     return f"--kv-cache-dtype {server.arguments.kv_cache_dtype}, over which it was not measured" if kv_format(server) is None else None
 
 

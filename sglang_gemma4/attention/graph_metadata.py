@@ -18,7 +18,7 @@ def reason_against(backend: Any, topk: int) -> str | None:
     """
     if topk != 1:
         return f"--speculative-eagle-topk {topk}: drafts are trees"
-    return _reason_against(backend)
+    return reason_against_backend(backend)
 
 
 def reason_against_metadata(backend: Any) -> str | None:
@@ -27,14 +27,15 @@ def reason_against_metadata(backend: Any) -> str | None:
     In a unified pool a draft only reads, through tables at fixed addresses. A target's step also writes, to slots that the host's plan has
     translated.
     """
-    if reason := _reason_against(backend):
+    if reason := reason_against_backend(backend):
         return reason
     if backend.kv_index_translator.is_translating:
         return "a unified pool translates the slots that a step writes through a table of the host's plan"
     return None
 
 
-def _reason_against(backend: Any) -> str | None:
+def reason_against_backend(backend: Any) -> str | None:
+    """Why no graph of ours has attention of this backend inside, wherever its metadata are prepared; or None."""
     from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 
     if type(backend).__name__ != TritonAttnBackend.__name__ or not isinstance(backend, TritonAttnBackend):

@@ -100,6 +100,8 @@ def unasked_problem(runner: Any) -> str | None:
         return f"no card on which it was measured, Hopper or later ({switches.BESIDE}=1 turns it on)"
     if runner.kv_cache_dtype != runner.dtype:
         return f"a quantised KV cache, over which it was not measured ({switches.BESIDE}=1 turns it on)"
+    if runner.kv_index_translator.is_translating:
+        return f"--enable-unified-memory, over which it was not measured ({switches.BESIDE}=1 turns it on)"
     return None
 
 
@@ -142,7 +144,7 @@ def flags_problem() -> str | None:
         return "the use of experts is recorded by batch"
     if memory.enable_hierarchical_cache or memory.enable_unified_cache_external_linker or memory.enable_hisparse:
         return "the KV cache has a tier on the host, whose loads follow one batch"
-    return "unified memory follows one batch's forward" if memory.enable_unified_memory else None
+    return None
 
 
 def _loop_problem(scheduler: Any) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
+import torch
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
 from sglang.srt.runtime_context import get_parallel, get_schedule
 
@@ -38,6 +39,13 @@ class Pair:
         self.kept: Any = None
         self.ran = False
         self.odd = False
+        self._written: torch.Tensor | None = None
+
+    def written(self, slots: torch.Tensor) -> torch.Tensor:
+        """The virtual slots that the joined forward writes; ``slots`` are those of the batch that was run, the running one first."""
+        if self._written is None:
+            self._written = torch.cat([slots, self.prefill.out_cache_loc])
+        return self._written
 
     def forward(self, original: Run, runner: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Around ``ModelRunner.forward``, for the running batch and then for the prefill.
@@ -125,6 +133,16 @@ def one_forward(original: Run, runner: Any, forward_batch: Any, *args: Any, **kw
     if pair is None:
         return original(runner, forward_batch, *args, **kwargs)
     return pair.forward(original, runner, forward_batch, *args, **kwargs)
+
+
+def in_flight(original: Callable[..., None], allocator: Any, forward_done: Any, slots: torch.Tensor | None) -> None:
+    """Around a unified pool's ``set_inflight_forward``: no page is moved while a forward writes it, and a pair's writes for both batches.
+
+    SGLang tells it once for each batch, of which only the last one counts.
+    """
+    if _open and slots is not None:
+        slots = _open[-1].written(slots)
+    original(allocator, forward_done, slots)
 
 
 def no_graph(original: Callable[..., bool], graphs: Any, forward_batch: Any) -> bool:

@@ -212,8 +212,12 @@ def test_accept_length_and_radix_hits(family: str, nursery: Nursery) -> None:
         assert drafts[0] == drafts[1]
 
 
-@pytest.mark.parametrize("family", ["tiny-26b-a4b", "tiny-e2b"])
-def test_joined_forwards_replay_prefill_graphs(family: str, nursery: Nursery, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "unified"),
+    [("tiny-26b-a4b", False), ("tiny-e2b", False), ("tiny-26b-a4b", True), ("tiny-e2b", True)],
+    ids=["tiny-26b-a4b", "tiny-e2b", "tiny-26b-a4b-unified", "tiny-e2b-unified"],
+)
+def test_joined_forwards_replay_prefill_graphs(family: str, unified: bool, nursery: Nursery, tmp_path: Path) -> None:
     """Recorded and replayed operator by operator (``recorded_graphs``); the last prompt is beside more rows than the largest graph has."""
     images.draw(0, "red").resize((96, 96)).save(tmp_path / "red.png")
     texts = text_prompts(family, [20, 75, 33, 40, 9])
@@ -224,13 +228,14 @@ def test_joined_forwards_replay_prefill_graphs(family: str, nursery: Nursery, tm
     groups = {"graphs": timed(prompts, [greedy(tokens) for tokens in (200, 9, 12, 9, 3, 9)], asked)}
     draft: dict[str, Any] = {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{family}-assistant", "max_total_tokens": 1200}
     draft |= {"disable_overlap_schedule": False, "disable_cuda_graph": False, "disable_decode_cuda_graph": True}
-    draft |= {"cuda_graph_bs_prefill": [8, 16, 32, 48, 64], "chunked_prefill_size": 64}
+    draft |= {"cuda_graph_bs_prefill": [8, 16, 32, 48, 64], "chunked_prefill_size": 64, "enable_unified_memory": unified}
     sabotage = "overlapped recorded_graphs:install"
     found, expected = (serve(nursery, groups, on, sabotage, family, **draft)["graphs"] for on in "10")
     assert [output.token_ids for output in found] == [output.token_ids for output in expected]
     drafts = [[output.meta_info["spec_correct_drafts_histogram"] for output in answers] for answers in (found, expected)]
     assert drafts[0] == drafts[1]
     log = found[0].log
+    assert ("UNIFIED MEMORY POOL ENABLED" in log) is unified
     together, replays = joined(log), [int(rows) for rows in re.findall(r"^REPLAYED \d+ for (\d+)$", log, re.MULTILINE)]
     small = [sum(step.rows) for step in together if sum(step.rows) <= 64]
     assert {rid for step in together for rid in step.prefilled} == {"one", "two", "again", "short", "image"}

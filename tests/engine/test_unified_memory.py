@@ -4,15 +4,18 @@ Real engines of a model with a window of 64 tokens, with SGLang's pool checks fa
 """
 
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.engine import moving_boundary
 from tests.engine.engine_fork import Group, Nursery, Output, without
-from tests.engine.mtp_cases import MTP
-from tests.engine.reference import CHECKPOINTS
-from tests.engine.test_one_window import LARGE, LOOPS, large, retractions, serve, tokens_are_equal
+from tests.engine.mtp_cases import MTP, greedy, timed
+from tests.engine.reference import CHECKPOINTS, text_prompts
+from tests.engine.test_everything_on import FASTER
+from tests.engine.test_one_window import BESIDE, LARGE, LOOPS, large, retractions, serve, tokens_are_equal
+from tests.engine.test_prefill_beside import joined
 
 SMALL = {"enable_unified_memory": True, "max_total_tokens": 1800, "swa_full_tokens_ratio": 0.4}
 """Memory for 1,800 full and 720 sliding tokens, shared by eight requests of 150 to 450 tokens."""
@@ -37,6 +40,52 @@ def test_tokens_are_those_of_two_large_pools(loop: str, nursery: Nursery) -> Non
     assert "own_window declined" not in log
     assert any(output.meta_info["cached_tokens"] for output in found["turns"]), "turns hit the tree"
     assert loop != "mtp-retracted" or sum(retractions(found, name) for name in found) > 10
+
+
+TIGHT = {**SMALL, "max_total_tokens": 1400}
+"""So little of it that pages have to move between most steps, and some requests are retracted."""
+
+
+@pytest.mark.parametrize("loop", ["plain", "plain-overlapped", "mtp", "mtp-overlapped", "mtp-retracted"])
+def test_prompts_go_beside_running_requests_while_pages_move(loop: str, nursery: Nursery) -> None:
+    """Tokens are those of two large pools, in turn. A pool is told what both halves of a joined forward write (``page_moves``).
+
+    Of a step that joins nobody is retracted: a prefill goes alone where the decode step would not fit.
+    """
+    _, options, _ = LOOPS[loop]
+    trace = "retracting" if loop == "mtp-retracted" else "overlapped" if "disable_overlap_schedule" in options else "watch"
+    found = serve(nursery, f"beside_trace:{trace} page_moves:watch", {**LARGE, **TIGHT, **options}, BESIDE)
+    tokens_are_equal(found, large(nursery))
+    log = found["turns"][0].log
+    events = re.findall(r"^(BESIDE|MOVED|IN FLIGHT|RETRACTED)(.*)$", log, re.MULTILINE)
+    told = [int(what.split()[-1]) for event, what in events if event == "IN FLIGHT"]
+    steps = joined(log)
+    chunks = [rid for step in steps for rid in set(step.prefilled)]
+    assert len(steps) > 50
+    assert len(chunks) > len(set(chunks)), "a prompt in more than one chunk"
+    assert any(output.meta_info["cached_tokens"] for output in found["turns"]), "turns hit the tree"
+    assert loop == "mtp-retracted" or ("RETRACTED", " beside") not in events
+    names = [event for event, _ in events]
+    assert sum(pair == ("MOVED", "BESIDE") for pair in pairwise(names)) > 3, "pages of requests that are about to run"
+    if trace == "watch":
+        assert not told, "the forward runs on the stream on which pages are moved"
+        return
+    places = [place for place, name in enumerate(names) if name == "BESIDE"]
+    assert {name for place in places for name in names[place + 1 : place + 5]} == {"IN FLIGHT"}, "nothing moves between the two halves"
+    after = [[int(what.split()[-1]) for _, what in events[place + 1 : place + 5]] for place in places]
+    assert after == [[sum(step.rows)] * 4 for step in steps], "by either half the slots of both, to the pools of full and of sliding layers"
+
+
+def test_so_they_do_in_pages_of_sixteen_tokens(interpreting: Nursery, nursery: Nursery) -> None:
+    """SGLang's allocator of longer pages is a Triton kernel, interpreted here; attention is torch's."""
+    sabotage, names = "beside_trace:overlapped page_moves:watch", ("short answers", "turns")
+    engine = {**LARGE, **TIGHT, **LOOPS["mtp-overlapped"][1], "page_size": 16}
+    found = serve(interpreting, sabotage, engine, BESIDE, names)
+    for name in names:
+        assert [output.token_ids for output in found[name]] == [output.token_ids for output in large(nursery)[name]], name
+    log = found["turns"][0].log
+    assert len(joined(log)) > 15
+    assert len(re.findall(r"^MOVED", log, re.MULTILINE)) > 3
 
 
 def test_a_moving_split_holds_what_the_best_fixed_one_holds(nursery: Nursery) -> None:
@@ -76,3 +125,27 @@ def test_our_kernels_read_and_write_pages_of_all_layers(model: str, mtp: bool, i
         assert answer.token_ids == expected.token_ids
         assert answer.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
         assert answer.meta_info.get("spec_verify_ct") == expected.meta_info.get("spec_verify_ct")
+
+
+@pytest.mark.parametrize("model", ["tiny-26b-a4b", "tiny-e2b"])
+def test_our_kernels_compute_joined_forwards(model: str, interpreting: Nursery, nursery: Nursery) -> None:
+    """Interpreted, in pages of 16 tokens: rows of both kinds written in one go as they are rotated, shared layers over the rows read."""
+    texts = text_prompts(model, [20, 44])
+    asked: list[dict[str, Any]] = [{"rid": "long"}, {"rid": "one", "after": ["long", 1]}]
+    groups = [timed(texts, [greedy(16), greedy(3)], asked)]
+    few = {"speculative_num_steps": 1, "speculative_num_draft_tokens": 2} if model == "tiny-e2b" else {}
+    options: dict[str, Any] = {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{model}-assistant", "page_size": 16, **few}
+    options |= {"chunked_prefill_size": 32, "disable_overlap_schedule": False}
+    faster = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER}
+    sabotage = "kernel_counter:install beside_trace:overlapped page_moves:watch"
+    env = {**faster, **BESIDE, "TEST_SABOTAGE": sabotage, **without("draft_argmax", "grouped_experts")}
+    found = interpreting.run(CHECKPOINTS / model, groups, env, 600.0, enable_unified_memory=True, attention_backend="triton", **options)[0]
+    expected = nursery.run(CHECKPOINTS / model, groups, {"TEST_SABOTAGE": "beside_trace:overlapped"}, 400.0, **options)[0]
+    assert [output.token_ids for output in found] == [output.token_ids for output in expected]
+    drafts = [[output.meta_info["spec_correct_drafts_histogram"] for output in answers] for answers in (found, expected)]
+    assert drafts[0] == drafts[1]
+    log = found[0].log
+    assert "UNIFIED MEMORY POOL ENABLED" in log
+    assert {"kv_write", "prefill_beside", *({"yoco"} if model == "tiny-e2b" else ())} & set(re.findall(r"(\w+) declined: ", log)) == set()
+    assert [word for word in ("PREFILLED a layer", "VERIFIED a layer") if word not in log] == []
+    assert sum(step.prefilled == ["one"] and step.running == ["long"] for step in joined(log)) >= 2, "a prompt in two chunks"

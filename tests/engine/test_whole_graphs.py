@@ -26,11 +26,15 @@ GRAPHS: dict[str, Any] = {
     "max_running_requests": 4,
 }
 INT8 = "int8_per_token_head"
+UNIFIED = "in one memory"
+"""In the place of a cache's format: ``--enable-unified-memory``, whose slots are translated and whose rows are further apart."""
 CASES: dict[str, tuple[str, bool, str, str]] = {
     "26b-mtp": ("tiny-26b-a4b", True, "0", "auto"),
     "26b-plain-kv-write": ("tiny-26b-a4b", False, "1", "auto"),
     "26b-mtp-int8": ("tiny-26b-a4b", True, "0", INT8),
     "26b-plain-kv-write-int8": ("tiny-26b-a4b", False, "1", INT8),
+    "26b-mtp-unified": ("tiny-26b-a4b", True, "0", UNIFIED),
+    "26b-plain-kv-write-unified": ("tiny-26b-a4b", False, "1", UNIFIED),
 }
 
 
@@ -46,13 +50,15 @@ def serve(
     asked.append({"rid": "again", "after": ["gate2.short-0", -1]})
     prompts = [*texts[:3], [*texts[1], *texts[3]]]
     groups = {"all": timed(prompts, [greedy(tokens) for tokens in (24, 3, 4, 3)], asked)}
-    engine: dict[str, Any] = {**ENGINE, **GRAPHS, "kv_cache_dtype": cache}
+    engine: dict[str, Any] = {**ENGINE, **GRAPHS, "kv_cache_dtype": "auto" if cache == UNIFIED else cache}
     if drafts:
         engine |= {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{family}-assistant", "disable_overlap_schedule": False}
     plain = {SWITCH: "0", "TEST_SABOTAGE": "beside_trace:overlapped"}
     expected = nursery.run(CHECKPOINTS / family, list(groups.values()), plain, 400.0, **{**engine, "disable_cuda_graph": True})[0]
     env = {SWITCH: "1", switches.BESIDE_TOKENS: "4096", "TEST_SABOTAGE": "recorded_graphs:whole", "SGLANG_GEMMA4_ATTENTION": "1", **env}
-    found = interpreting.run(CHECKPOINTS / family, list(groups.values()), env, 600.0, **engine, attention_backend="triton")[0]
+    engine |= {"attention_backend": "triton", "enable_unified_memory": cache == UNIFIED}
+    found = interpreting.run(CHECKPOINTS / family, list(groups.values()), env, 600.0, **engine)[0]
+    assert ("UNIFIED MEMORY POOL ENABLED" in found[0].log) is (cache == UNIFIED)
     told = r"^(?:BESIDE|RERUN|REPLAYED|FLASH).*$|^.*(?:prefill_beside|flash_).*$|^.*pieces.*$|^  File.*\n.*|^KeyError.*$"
     print("\n".join(re.findall(told, found[0].log, re.MULTILINE)))
     assert [output.token_ids for output in found] == [output.token_ids for output in expected]
@@ -76,7 +82,11 @@ def test_tokens_are_those_of_steps_in_turn(case: str, interpreting: Nursery, nur
     assert len(re.findall(r"^RERUN 64$", log, re.MULTILINE)) == len([step for step in small if sum(step.rows) >= 32])
 
 
-@pytest.mark.parametrize(("fails", "cache"), [(False, "auto"), (True, "auto"), (False, INT8)], ids=["captured", "not-captured", "int8"])
+@pytest.mark.parametrize(
+    ("fails", "cache"),
+    [(False, "auto"), (True, "auto"), (False, INT8), (False, UNIFIED)],
+    ids=["captured", "not-captured", "int8", "unified"],
+)
 def test_prompts_full_layers_by_flash_attention(fails: bool, cache: str, interpreting: Nursery, nursery: Nursery) -> None:
     """With a stand-in for it (``flash_standin``): several prompts, chunks of one behind a cached prefix, graphs that are not full.
 

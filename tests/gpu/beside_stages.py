@@ -15,6 +15,7 @@ SWITCH, GAP = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY=1", "SGLANG_GEMMA4_BESIDE_GAP
 OFF = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY=0"
 IN_TURN = f"--arm in-turn:package,mtp,{OFF}"
 BESIDE = f"--arm beside:package,mtp,{SWITCH}"
+UNIFIED = "--enable-unified-memory"
 WIDE = f"--arm bound-4:package,mtp,{SWITCH},{GAP}=4"
 BOUNDS = f"--arm bound-1.5:package,mtp,{SWITCH},{GAP}=1.5 {WIDE}"
 TOGETHER = (
@@ -24,7 +25,7 @@ TOGETHER = (
 """Three servers over one copy of the weights, with the decode graphs that an operator gets."""
 
 STAGES: tuple[Stage, ...] = (
-    tests("beside-tests", 300, "prefill beside verify works on a card, without waits", *engines("prefill_beside_gpu"), beside=False),
+    tests("beside-tests", 420, "prefill beside verify works on a card, without waits", *engines("prefill_beside_gpu"), beside=False),
     bench(
         "beside-mix", 420, "requests of mixed lengths while others run", "26b-a4b",
         f"{SHARED} {IN_TURN} {BESIDE} {WIDE} --workload mix,32x1000/200 --repetitions 3", TOGETHER,
@@ -44,6 +45,10 @@ STAGES: tuple[Stage, ...] = (
     bench(
         "beside-plain", 300, "plain decoding", "26b-a4b",
         f"{SHARED} --arm in-turn:package,{OFF} --arm beside:package,{SWITCH} --workload mix --repetitions 2", TOGETHER,
+    ),
+    bench(
+        "beside-unified", 400, "one memory for full and sliding layers", "26b-a4b",
+        f"{SHARED} {IN_TURN},{UNIFIED} {BESIDE},{UNIFIED} --workload mix,32x1000/200 --repetitions 3", TOGETHER,
     ),
     bench(
         "beside-e4b", 400, "a model whose layers share KV", "e4b",

@@ -53,6 +53,7 @@ def arms() -> dict[str, tuple[str, str, dict[str, Any]]]:
         for on in "01":
             found[f"{family} mtp {on}"] = (family, on, draft)
             found[f"{family} plain {on}"] = (family, on, {})
+            found[f"{family} unified {on}"] = (family, on, {**draft, "enable_unified_memory": True})
     return found
 
 
@@ -74,7 +75,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[di
 
 
 Answers = dict[str, tuple[list[dict[str, Any]], str]]
-KINDS = [f"{family} {kind}" for family in FAMILIES for kind in ("mtp", "plain")]
+KINDS = [f"{family} {kind}" for family in FAMILIES for kind in ("mtp", "plain", "unified")]
 
 
 def joined(log: str) -> list[dict[str, Any]]:

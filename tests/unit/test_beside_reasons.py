@@ -11,9 +11,9 @@ from sglang_gemma4 import switches
 from sglang_gemma4.speculative import beside_reasons, prompt_chunks
 
 
-def runner(moe: bool = True, device: str = "cuda", graphs: Any = None, cache: torch.dtype = torch.bfloat16) -> Any:
-    text = SimpleNamespace(enable_moe_block=moe)
-    kinds = {"dtype": torch.bfloat16, "kv_cache_dtype": cache}
+def runner(moe: bool = True, device: str = "cuda", graphs: Any = None, cache: torch.dtype = torch.bfloat16, unified: bool = False) -> Any:
+    text, translator = SimpleNamespace(enable_moe_block=moe), SimpleNamespace(is_translating=unified)
+    kinds = {"dtype": torch.bfloat16, "kv_cache_dtype": cache, "kv_index_translator": translator}
     return SimpleNamespace(model_config=SimpleNamespace(hf_text_config=text), device=device, prefill_cuda_graph_runner=graphs, **kinds)
 
 
@@ -29,6 +29,7 @@ def test_by_itself_only_where_it_was_measured(monkeypatch: pytest.MonkeyPatch) -
     assert "dense model" in str(beside_reasons.unasked_problem(runner(moe=False)))
     assert "no card" in str(beside_reasons.unasked_problem(runner(device="cpu")))
     assert "a quantised KV cache" in str(beside_reasons.unasked_problem(runner(cache=torch.int8)))
+    assert "--enable-unified-memory" in str(beside_reasons.unasked_problem(runner(unified=True)))
     assert "no graphs" in str(beside_reasons.ungraphed_problem(runner()))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
     assert "no card" in str(beside_reasons.unasked_problem(runner()))
@@ -39,6 +40,7 @@ def test_everywhere_where_the_operator_asks(name: str, monkeypatch: pytest.Monke
     monkeypatch.setenv(name, "1" if name == switches.BESIDE else "3")
     assert beside_reasons.unasked_problem(runner(moe=False, device="cpu")) is None
     assert beside_reasons.unasked_problem(runner(cache=torch.int8)) is None
+    assert beside_reasons.unasked_problem(runner(unified=True)) is None
     assert beside_reasons.ungraphed_problem(runner()) is None
 
 

@@ -77,13 +77,14 @@ def test_a_draft_reads_by_a_plan_that_writes_nothing() -> None:
     assert unified_pool.read_plan(SimpleNamespace(kv_index_translator=translator), batch) is None
 
 
-def test_a_draft_s_metadata_may_be_in_its_graph_and_a_target_s_not() -> None:
+def test_metadata_may_be_in_a_draft_s_graph_or_beside_a_target_s() -> None:
     from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 
     backend: Any = object.__new__(TritonAttnBackend)
     backend.dcp_size, backend.kv_index_translator = 1, SimpleNamespace(is_translating=True)
     assert graph_metadata.reason_against(backend, 1) is None
     assert str(graph_metadata.reason_against_metadata(backend)).startswith("a unified pool")
+    assert graph_metadata.reason_against_backend(backend) is None, "whole joined forwards, whose metadata are copied into fixed tensors"
     backend.kv_index_translator.is_translating = False
     assert graph_metadata.reason_against_metadata(backend) is None
 

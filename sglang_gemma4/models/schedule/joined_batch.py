@@ -16,7 +16,7 @@ BY_ROW = ("input_ids", "positions", "out_cache_loc")
 _BY_REQUEST = (
     "req_pool_indices", "seq_lens", "seq_lens_sum", "seq_lens_cpu", "req_pool_indices_cpu", "orig_seq_lens", "extend_seq_lens",
     "extend_prefix_lens", "extend_start_loc", "extend_seq_lens_cpu", "extend_prefix_lens_cpu", "extend_logprob_start_lens_cpu",
-    "kv_loc_plan", "sampling_info", "spec_info", "mm_inputs", "lora_ids", "rids", "next_token_logits_buffer",
+    "kv_loc_plan", "kv_loc_cols", "sampling_info", "spec_info", "mm_inputs", "lora_ids", "rids", "next_token_logits_buffer",
     "global_num_token_non_padded", "num_token_non_padded", "out_cache_loc_virtual",
 )  # fmt: skip
 """Only the parts have them: a layer that asked the joined batch would get an error, not the numbers of one part. Media are an exception."""
@@ -26,6 +26,9 @@ def joined(prefill: Any, running: Any, running_first: bool = False) -> Any:
     """The ``ForwardBatch`` that the layers see: rows of ``prefill``, then those of ``running``, or the other way round.
 
     It is a prefill in name, so that no layer takes it for a decode step of few rows. Media go with the rows of ``prefill`` first.
+
+    In a unified pool each part is bound to a plan of its own, which has translated its slots: ``out_cache_loc`` is where the rows go in the
+    buffers of full layers. Where they go in those of sliding layers is in the metadata of each part's backend.
     """
     both = copy.copy(prefill)
     for name in BY_ROW:
@@ -41,6 +44,7 @@ def joined(prefill: Any, running: Any, running_first: bool = False) -> Any:
     both.batch_size = prefill.batch_size + running.batch_size
     both.extend_num_tokens = both.global_num_token_non_padded_cpu = both.out_cache_loc.shape[0]
     both.forward_mode = ForwardMode.EXTEND
+    both.out_cache_loc_is_physical = prefill.out_cache_loc_is_physical and running.out_cache_loc_is_physical
     both.return_logprob = False
     both.residual_stream = None
     return both

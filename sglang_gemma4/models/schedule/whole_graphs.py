@@ -130,7 +130,8 @@ def reason_against(graphs: Any) -> str | None:
         return f"the largest prefill graph has {graphs.capture_num_tokens[-1]} tokens, fewer than {SMALLEST}"
     if not graphs.buffer_registry.has_slot("input_embeds"):
         return "the prefill graphs take no embeddings"
-    return graph_metadata.reason_against_metadata(runner.attn_backend)
+    # Metadata are prepared before a replay and copied into the graphs' tensors: in a unified pool these hold translated slots, too.
+    return graph_metadata.reason_against_backend(runner.attn_backend)
 
 
 def room_of(graphs: Any) -> Room:
