@@ -92,11 +92,15 @@ def asks_beside(environ: Mapping[str, str] = os.environ) -> bool:
 
 def joined_steps(server: Server) -> str | None:
     """Prompts go beside running requests: of models and cards on which that was measured, or because the operator asks."""
-    return None if asks_beside() else moe(server) or hopper(server) or _plain_cache(server)
+    return None if asks_beside() else moe(server) or hopper(server) or _plain_cache(server) or _on_the_card(server)
 
 
 def _plain_cache(server: Server) -> str | None:
     return f"--kv-cache-dtype {server.arguments.kv_cache_dtype}, over which it was not measured" if kv_format(server) is None else None
+
+
+def _on_the_card(server: Server) -> str | None:
+    return "--enable-hierarchical-cache, with which it was not measured" if server.arguments.enable_hierarchical_cache else None
 
 
 def shared_kv(server: Server) -> str | None:

@@ -37,7 +37,7 @@ def sessions(together: int = 1) -> Group:
 
 
 def from_host(answer: Output) -> int:
-    return int((answer.meta_info["cached_tokens_details"] or {}).get("host", 0))
+    return int((answer.meta_info.get("cached_tokens_details") or {}).get("host", 0))
 
 
 POOLS = {"max_total_tokens": 700, "swa_full_tokens_ratio": 0.6, "max_running_requests": 2, "chunked_prefill_size": 64}
