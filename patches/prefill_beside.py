@@ -16,11 +16,11 @@ PATCH = Patch(
     why="Stock runs a prefill or the running batch: while a queue is admitted, decode falls to a third. It refuses mixed chunks under MTP, "
     "and elsewhere sends decode rows through the prefill kernel.",
     evidence="srt/managers/scheduler.py:3992-4003 · srt/arg_groups/speculative_hook.py:1002 · srt/managers/schedule_batch.py:3267 · "
-    "tests/engine/test_prefill_beside.py, test_whole_graphs.py, test_unified_memory.py · H100, 26B-A4B with MTP, three passes: mixed "
-    "lengths 3,168 tokens/s for 2,588 in turn and p99 between tokens 57 ms for 203, 64 x 1000/500 3,708 for 3,445, 32 x 1000/200 2,614 "
-    "for 2,788 (runs/2026-11-25-26b-h100-beside); before its bounds were mended it lost 13 % on an H200 "
-    "(runs/2026-11-25-26b-whole-graphs); H200 beside vLLM: runs/2026-11-26-26b-h200-gap · off on E4B: p99 between tokens of a mix 61 ms "
-    "for 203, 5 % fewer tokens/s, runs/2026-11-26-e4b-h200-peer",
+    "tests/engine/test_prefill_beside.py, test_whole_graphs.py, test_unified_memory.py, test_beside_host_cache.py · "
+    "H100, 26B-A4B with MTP, three passes: mixed lengths 3,168 tokens/s for 2,588 in turn and p99 between tokens 57 ms for 203, "
+    "64 x 1000/500 3,708 for 3,445, 32 x 1000/200 2,614 for 2,788 (runs/2026-11-25-26b-h100-beside); before its bounds were mended it "
+    "lost 13 % on an H200 (runs/2026-11-25-26b-whole-graphs); H200 beside vLLM: runs/2026-11-26-26b-h200-gap · off on E4B: p99 between "
+    "tokens of a mix 61 ms for 203, 5 % fewer tokens/s, runs/2026-11-26-e4b-h200-peer",
     remove_when="SGLang verifies drafts and prefills in one forward.",
     uses=(uses.joined_steps,),
     hooks=(

@@ -92,13 +92,18 @@ def asks_beside(environ: Mapping[str, str] = os.environ) -> bool:
 
 def joined_steps(server: Server) -> str | None:
     """Prompts go beside running requests: of models and cards on which that was measured, or because the operator asks."""
-    return None if asks_beside() else moe(server) or hopper(server) or _plain_cache(server)
+    return None if asks_beside() else moe(server) or hopper(server) or _measured_cache(server)
 
 
-def _plain_cache(server: Server) -> str | None:
-    if server.arguments.enable_unified_memory:
-        return "--enable-unified-memory, over which it was not measured"
-    return f"--kv-cache-dtype {server.arguments.kv_cache_dtype}, over which it was not measured" if kv_format(server) is None else None
+def _measured_cache(server: Server) -> str | None:
+    given = server.arguments
+    others = {
+        "--enable-unified-memory": given.enable_unified_memory,
+        f"--kv-cache-dtype {given.kv_cache_dtype}": kv_format(server) is None,
+        "--enable-hierarchical-cache": given.enable_hierarchical_cache,
+    }
+    other = next((flag for flag, is_so in others.items() if is_so), None)
+    return None if other is None else f"{other}, over which it was not measured"
 
 
 def shared_kv(server: Server) -> str | None:

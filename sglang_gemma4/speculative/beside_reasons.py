@@ -18,13 +18,18 @@ MEDIA_FIXES = "SGLANG_GEMMA4_MEDIA_FIXES"
 LOOKED_AT = 64
 """Waiting requests that are looked at; more than these do not fit into a step."""
 GRAMMAR = "without speculation the overlapped scheduler samples under a grammar after the next step has begun"
+UNTRIED = "with which no forwards were joined"
 given_up: list[str] = []
 """Why this process joins no forwards any more, if one failed."""
 
 
 def server_problem(scheduler: Any) -> str | None:
     """Why no prefill of this server goes beside a decode step, or None."""
-    return given_up[0] if given_up else _fixed_problem(scheduler)
+    if given_up:
+        return given_up[0]
+    if scheduler.enable_hicache_storage:  # it may be attached while serving
+        return f"a storage backend of HiCache, {UNTRIED}"
+    return _fixed_problem(scheduler)
 
 
 def next_problem(scheduler: Any) -> str | None:
@@ -91,7 +96,7 @@ def _fixed_problem(scheduler: Any) -> str | None:
 
 
 def unasked_problem(runner: Any) -> str | None:
-    """Why prompts do not go beside running requests by themselves, on models and cards on which no gain was measured; or None."""
+    """Why prompts do not go beside running requests by themselves, on models, cards and caches on which no gain was measured; or None."""
     if uses.asks_beside():
         return None
     if not getattr(runner.model_config.hf_text_config, "enable_moe_block", False):
@@ -102,6 +107,8 @@ def unasked_problem(runner: Any) -> str | None:
         return f"a quantised KV cache, over which it was not measured ({switches.BESIDE}=1 turns it on)"
     if runner.kv_index_translator.is_translating:
         return f"--enable-unified-memory, over which it was not measured ({switches.BESIDE}=1 turns it on)"
+    if get_memory().enable_hierarchical_cache:
+        return f"--enable-hierarchical-cache, over which it was not measured ({switches.BESIDE}=1 turns it on)"
     return None
 
 
@@ -121,7 +128,7 @@ def ungraphed_problem(runner: Any) -> str | None:
 
 def flags_problem() -> str | None:
     """Why a server with these flags joins no forwards, as far as its flags alone tell; or None."""
-    parallel, execution, memory = get_parallel(), get_exec(), get_memory()
+    parallel, execution = get_parallel(), get_exec()
     for what, size in (
         ("pipeline", parallel.pp_size), ("attention data", parallel.attn_dp_size), ("context", parallel.attn_cp_size),
         ("decode context", parallel.attn_dcp_size),
@@ -142,9 +149,24 @@ def flags_problem() -> str | None:
         return "deterministic inference: a row's rounding would depend on what runs beside it"
     if execution.moe.expert_distribution_recorder_mode is not None:
         return "the use of experts is recorded by batch"
-    if memory.enable_hierarchical_cache or memory.enable_unified_cache_external_linker or memory.enable_hisparse:
-        return "the KV cache has a tier on the host, whose loads follow one batch"
-    return None
+    return tier_problem()
+
+
+def tier_problem() -> str | None:
+    """Why a server whose KV also lies elsewhere joins no forwards, by its flags; or None. HiCache's memory on the host is no reason: what
+    it brings back is waited for (:mod:`models.schedule.host_loads`)."""
+    memory = get_memory()
+    tiers = {
+        "--hicache-storage-backend": memory.hicache_storage_backend,
+        "--hicache-host-memory-mode buffer_only": memory.enable_hierarchical_cache and memory.hicache_host_memory_mode == "buffer_only",
+        "--enable-unified-memory with --enable-hierarchical-cache": memory.enable_hierarchical_cache and memory.enable_unified_memory,
+        "--enable-unified-cache-external-linker": memory.enable_unified_cache_external_linker,
+        "--enable-lmcache": memory.enable_lmcache,
+        "--enable-flexkv": memory.enable_flexkv,
+        "--enable-hisparse": memory.enable_hisparse,
+    }
+    tier = next((flag for flag, given in tiers.items() if given), None)
+    return None if tier is None else f"{tier}: a tier of KV {UNTRIED}"
 
 
 def _loop_problem(scheduler: Any) -> str | None:

@@ -15,7 +15,7 @@ import torch
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
 from sglang.srt.runtime_context import get_parallel, get_schedule
 
-from sglang_gemma4.models.schedule import joined_forward, whole_graphs
+from sglang_gemma4.models.schedule import host_loads, joined_forward, whole_graphs
 from sglang_gemma4.patching import decline, note, takes, tell
 from sglang_gemma4.speculative import beside_reasons, prompt_chunks
 
@@ -79,7 +79,8 @@ class Pair:
         )
         held = [req.kv.kv_allocated_len for req in self.running.reqs]
         self.odd = whole_graphs.long_prompts(prefill)
-        return joined_forward.forward(runner, prefill, forward_batch, held)
+        with host_loads.waited_for(runner.token_to_kv_pool, self.prefill.hicache_consumer_index):
+            return joined_forward.forward(runner, prefill, forward_batch, held)
 
 
 _open: list[Pair] = []
@@ -169,7 +170,7 @@ def choose(scheduler: Any, plan: Any) -> Any:
     if prefill is None or prefill.forward_mode != ForwardMode.EXTEND or running is prefill or running.is_empty():
         return plan
     reason = beside_reasons.server_problem(scheduler) or beside_reasons.batch_problem(scheduler, prefill, running)
-    if not takes(NAME, reason, "prefill and decode alternate") or not prompt_chunks.joins():
+    if not takes(NAME, reason, "prefill and decode alternate") or not prompt_chunks.joins(host_loads.pending(prefill)):
         return plan
     ready = scheduler.update_running_batch(running)
     if ready is not None and not ready.is_empty():
@@ -181,11 +182,12 @@ def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) ->
     """Around ``Scheduler.run_batch``: both batches, if one was made ready beside this one. The result carries the other's."""
     running = vars(batch).pop("beside", None)
     tokens = batch.extend_num_tokens if batch.forward_mode.is_extend() else 0
-    media = batch.forward_mode.is_extend() and beside_reasons.has_media(batch)  # the time of such a step is that of its images
+    # The time of such a step is that of its images, or of a copy from the host.
+    untimed = batch.forward_mode.is_extend() and (beside_reasons.has_media(batch) or host_loads.pending(batch))
     requests = 0 if batch.forward_mode.is_extend() else len(batch.reqs)
     if running is None:
         result = original(scheduler, batch, *args, **kwargs)
-        result.prompt_tokens_beside = None if media else (tokens, requests, tokens + requests * prompt_chunks.rows_each(scheduler))
+        result.prompt_tokens_beside = None if untimed else (tokens, requests, tokens + requests * prompt_chunks.rows_each(scheduler))
         return result
     from sglang.srt.managers.overlap_utils import resolve_forward_inputs
 
@@ -213,7 +215,7 @@ def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) ->
     if not joined or pair.odd:  # its time is that of no kind of step
         return result
     rows = tokens + len(running.reqs) * prompt_chunks.rows_each(scheduler)
-    result.prompt_tokens_beside = None if media else (tokens, len(running.reqs), rows)
+    result.prompt_tokens_beside = None if untimed else (tokens, len(running.reqs), rows)
     counts["steps"] += 1
     counts["prompt tokens"] += tokens
     counts["running requests"] += len(running.reqs)

@@ -90,8 +90,14 @@ def _by_times(scheduler: Any, requests: int, size: int) -> int:
     return admission().in_turn(requests, each, most, size, joining)
 
 
-def joins() -> bool:
-    """Whether the prefill that was chosen goes beside the running requests, by measured times where they count; if not, they are next."""
+def joins(loads: bool = False) -> bool:
+    """Whether the prefill that was chosen goes beside the running requests, by measured times where they count; if not, they are next.
+
+    Args:
+        loads: it waits for keys from the host, so it is not timed, and a trial with it would not end.
+    """
+    if loads and _next[0] is Way.TRIED_IN_TURN:
+        _next[0] = Way.BESIDE
     _owed[0] = _next[0] is not Way.BESIDE
     return not _owed[0]
 

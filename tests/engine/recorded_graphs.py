@@ -16,6 +16,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+rerunning_graphs: list[int] = []
+"""Rows of the graph whose Python is run again at the moment, which on a card would be no Python."""
 UNINITIALISED = {torch.ops.aten.empty.memory_format, torch.ops.aten.empty_like.default, torch.ops.aten.new_empty.default}
 
 
@@ -147,7 +149,9 @@ def _rerun() -> None:
         def replay() -> None:
             print(f"RERUN {len(result)}", flush=True)
             inside, flags._in_breakable_cuda_graph = flags._in_breakable_cuda_graph, False  # as at the capture
+            rerunning_graphs.append(len(result))
             result.copy_(scope.copy().run(run))
+            rerunning_graphs.pop()
             flags._in_breakable_cuda_graph = inside
 
         return replay, result

@@ -19,6 +19,7 @@ from tests.engine.reference import CHECKPOINTS
 from tests.engine.test_dropped_layers import HOST
 from tests.engine.test_host_windows import from_host
 from tests.engine.test_one_window import LARGE, LOOPS, MODEL, SLIDING, WINDOW, endless, prompt
+from tests.engine.test_prefill_beside import joined
 
 PROMPTS = [prompt(length, length) for length in (100, 101, 102, 103, 104, 105, 130, 200)]
 AGAIN = 4
@@ -59,15 +60,18 @@ def tokens_are_equal(found: dict[str, list[Output]], reference: dict[str, list[O
 
 
 @pytest.mark.parametrize("policy", ["write_through", "write_back"])
-@pytest.mark.parametrize("loop", ["plain", "mtp-overlapped", "mtp-retracted"])
+@pytest.mark.parametrize("loop", ["plain", "mtp-overlapped", "mtp-beside", "mtp-retracted"])
 def test_windows_are_taken_back_beside_a_host_cache(loop: str, policy: str, nursery: Nursery) -> None:
     """The host's copy of a window that was taken is hit while its request still runs; nothing is left in any pool."""
     sabotage, engine, env = LOOPS[loop]
     small = {**LARGE, "swa_full_tokens_ratio": SLIDING[1] / LARGE["max_total_tokens"], **HOST, "hicache_write_policy": policy, **engine}
-    found = serve(nursery, f"{sabotage} host_cache:torch_copies host_cache:all_comes_back", env, **small)
+    traced = "beside_trace:overlapped" if loop == "mtp-beside" else sabotage
+    found = serve(nursery, f"host_cache:torch_copies host_cache:all_comes_back {traced}", env, **small)
     tokens_are_equal(found, large(nursery))
     log = found["again"][0].log
     assert "own_window declined" not in log
+    beside = {rid for step in joined(log) for rid in step.prefilled}
+    assert len(beside & {f"again-{place}" for place in range(AGAIN)}) == (AGAIN if loop == "mtp-beside" else 0)
     taken = re.findall(r"^TAKEN (\S+)", log, re.MULTILINE)
     assert len(taken) >= 8
     assert re.search(r"^UNLOCKED", log, re.MULTILINE)

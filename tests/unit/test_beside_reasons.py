@@ -9,12 +9,24 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_gemma4 import switches
 from sglang_gemma4.speculative import beside_reasons, prompt_chunks
+from sglang_gemma4.speculative.admission import Way
 
 
 def runner(moe: bool = True, device: str = "cuda", graphs: Any = None, cache: torch.dtype = torch.bfloat16, unified: bool = False) -> Any:
     text, translator = SimpleNamespace(enable_moe_block=moe), SimpleNamespace(is_translating=unified)
     kinds = {"dtype": torch.bfloat16, "kv_cache_dtype": cache, "kv_index_translator": translator}
     return SimpleNamespace(model_config=SimpleNamespace(hf_text_config=text), device=device, prefill_cuda_graph_runner=graphs, **kinds)
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """SGLang's resolved arguments of a server whose KV is on the device alone; a test may change them."""
+    found = SimpleNamespace(
+        enable_hierarchical_cache=False, hicache_storage_backend=None, hicache_host_memory_mode="cache", enable_hisparse=False,
+        enable_unified_memory=False, enable_unified_cache_external_linker=False, enable_lmcache=False, enable_flexkv=False,
+    )  # fmt: skip
+    monkeypatch.setattr(beside_reasons, "get_memory", lambda: found)
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +54,50 @@ def test_everywhere_where_the_operator_asks(name: str, monkeypatch: pytest.Monke
     assert beside_reasons.unasked_problem(runner(cache=torch.int8)) is None
     assert beside_reasons.unasked_problem(runner(unified=True)) is None
     assert beside_reasons.ungraphed_problem(runner()) is None
+
+
+def test_over_a_host_cache_only_where_the_operator_asks(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory.enable_hierarchical_cache = True
+    assert beside_reasons.tier_problem() is None
+    said = f"--enable-hierarchical-cache, over which it was not measured ({switches.BESIDE}=1 turns it on)"
+    assert beside_reasons.unasked_problem(runner()) == said
+    monkeypatch.setenv(switches.BESIDE, "1")
+    assert beside_reasons.unasked_problem(runner()) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [
+        ({"hicache_storage_backend": "file"}, "--hicache-storage-backend"),
+        ({"hicache_host_memory_mode": "buffer_only"}, "--hicache-host-memory-mode buffer_only"),
+        ({"enable_unified_memory": True}, "--enable-unified-memory with --enable-hierarchical-cache"),
+        ({"enable_unified_cache_external_linker": True}, "--enable-unified-cache-external-linker"),
+        ({"enable_lmcache": True}, "--enable-lmcache"),
+        ({"enable_flexkv": True}, "--enable-flexkv"),
+        ({"enable_hisparse": True}, "--enable-hisparse"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_other_tiers_are_declined_by_name(given: dict[str, Any], flag: str, memory: Any) -> None:
+    vars(memory).update(enable_hierarchical_cache=True, **given)
+    assert beside_reasons.tier_problem() == f"{flag}: a tier of KV with which no forwards were joined"
+
+
+def test_a_storage_backend_may_come_while_serving(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = SimpleNamespace(enable_hicache_storage=False)
+    monkeypatch.setattr(beside_reasons, "_fixed_problem", lambda _scheduler: None)
+    assert beside_reasons.server_problem(scheduler) is None
+    scheduler.enable_hicache_storage = True
+    assert beside_reasons.server_problem(scheduler) == "a storage backend of HiCache, with which no forwards were joined"
+
+
+def test_no_trial_in_turn_with_a_prefill_that_waits_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not timed, so that trial would not end; what was measured to be faster in turn stays in turn."""
+    for way, loads, joins in ((Way.TRIED_IN_TURN, True, True), (Way.TRIED_IN_TURN, False, False), (Way.IN_TURN, True, False)):
+        monkeypatch.setattr(prompt_chunks, "_next", [way])
+        monkeypatch.setattr(prompt_chunks, "_owed", [False])
+        assert prompt_chunks.joins(loads) is joins
+        assert prompt_chunks._owed == [not joins]
 
 
 def request(left: int, finished: bool = False) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import patching, uses
+from sglang_gemma4 import patching, switches, uses
 from sglang_gemma4.diagnostics import status
 from sglang_gemma4.patches import load_all
 from sglang_gemma4.patching import Outcome
@@ -16,7 +16,7 @@ ARGUMENTS: dict[str, Any] = {
     "tp_size": 1, "disaggregation_mode": "null", "cuda_graph_backend_prefill": None,
     "disable_prefill_cuda_graph": False, "disable_cuda_graph": False,
     "enable_lora": None, "lora_paths": None, "enable_memory_saver": False, "disable_radix_cache": False,
-    "kv_cache_dtype": "auto", "quantization": None, "enable_unified_memory": False,
+    "kv_cache_dtype": "auto", "quantization": None, "enable_unified_memory": False, "enable_hierarchical_cache": False,
     "enable_metrics": False, "load_format": "auto", "reasoning_parser": None, "tool_call_parser": None, "grammar_backend": "xgrammar",
 }  # fmt: skip
 MTP = {"speculative_algorithm": "FROZEN_KV_MTP", "speculative_draft_model_path": "assistant"}
@@ -72,6 +72,17 @@ def test_what_makes_a_patch_active(given: dict[str, Any], used: str, applied: di
     patching.find_idle(server())
     assert {applied[name].state for name in plain} <= {"idle"}
     assert all(applied[name].reason for name in plain)
+
+
+def test_prompts_go_beside_running_requests_over_a_host_cache_where_that_is_asked_for(
+    applied: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = server({"enable_moe_block": True}, enable_hierarchical_cache=True)
+    monkeypatch.delenv(switches.BESIDE, raising=False)
+    patching.find_idle(given)
+    assert applied["prefill_beside"].reason == "--enable-hierarchical-cache, over which it was not measured"
+    monkeypatch.setenv(switches.BESIDE, "1")
+    assert uses.joined_steps(given) is None
 
 
 def test_a_card_that_is_not_hopper_and_none_at_all(applied: dict[str, Outcome]) -> None:

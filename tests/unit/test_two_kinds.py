@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
 
 from sglang_gemma4 import plugin, switches
 from sglang_gemma4.attention.two_kinds import Part, TwoKinds
-from sglang_gemma4.models.schedule import joined_batch
+from sglang_gemma4.models.schedule import host_loads, joined_batch, joined_forward, whole_graphs
 from sglang_gemma4.speculative import beside_bounds, beside_reasons, prefill_beside
 
 
@@ -109,6 +109,46 @@ def test_a_forward_that_fails_is_said_and_each_batch_runs_alone(monkeypatch: pyt
         prefill_beside.Pair(SimpleNamespace(), SimpleNamespace(), fails).forward(
             own, None, SimpleNamespace(forward_mode=ForwardMode.DECODE)
         )
+
+
+class Counter:
+    """SGLang's ``LayerDoneCounter``: which copy is waited for, and the layers that were."""
+
+    def __init__(self) -> None:
+        self.num_layers, self.consumer_index, self.waited = 6, 2, list[tuple[int, int]]()
+
+    def set_consumer(self, index: int) -> None:
+        self.consumer_index = index
+
+    def wait_until(self, layer: int) -> None:
+        self.waited.append((self.consumer_index, layer))
+
+
+def test_a_joined_forward_waits_for_the_prefill_s_keys_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it fails; afterwards whoever reads keys waits for what he waited before."""
+    counter, outcomes = Counter(), iter(["both", ValueError("no such kernel")])
+    runner = SimpleNamespace(token_to_kv_pool=SimpleNamespace(layer_transfer_counter=counter))
+    prefill = SimpleNamespace(spec_algorithm=SimpleNamespace(is_none=lambda: True), hicache_consumer_index=1)
+
+    def forward(runner: Any, *_: Any) -> Any:
+        host_loads.wait_for_all(runner.token_to_kv_pool)
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(ForwardBatch, "init_new", lambda *_args, **_kwargs: None)
+    monkeypatch.setattr(whole_graphs, "long_prompts", lambda _batch: False)
+    monkeypatch.setattr(joined_forward, "forward", forward)
+    pair = prefill_beside.Pair(prefill, SimpleNamespace(reqs=[]), lambda _batch: None)
+    assert str(pair._joined(runner, None)) == "both"
+    with pytest.raises(ValueError, match="no such kernel"):
+        pair._joined(runner, None)
+    prefill.hicache_consumer_index = -1
+    outcomes = iter(["none to wait for"])
+    pair._joined(runner, None)
+    assert counter.waited == [(1, 5), (1, 5)]
+    assert counter.consumer_index == 2
 
 
 def test_most_tokens() -> None:

@@ -14,7 +14,7 @@ from sglang.srt.model_executor.runner.prefill_cuda_graph_runner import PrefillCu
 from sglang.srt.model_executor.runner_backend.breakable_cuda_graph_backend import BreakableCudaGraphBackend
 
 from sglang_gemma4.attention.two_kinds import Part, TwoKinds
-from sglang_gemma4.models.schedule import fast_prefill_graph, whole_graphs
+from sglang_gemma4.models.schedule import fast_prefill_graph, host_loads, whole_graphs
 from sglang_gemma4.models.schedule.joined_batch import BY_ROW
 from sglang_gemma4.models.schedule.whole_graphs import WholeGraphs
 from sglang_gemma4.patching import note
@@ -78,6 +78,7 @@ def replay(graphs: PrefillCudaGraphRunner, both: Any, kinds: TwoKinds, whole: Wh
         else:
             running, prompts = kinds.parts
             whole.kinds.fill(prompts, running)
+            host_loads.wait_for_all(runner.token_to_kv_pool)  # between pieces each layer's attention waits for its own keys
             key = whole.key(size)
         with _attention(runner, kinds):
             fast_prefill_graph.plan_joined(graphs.layer_model, static, kinds)
