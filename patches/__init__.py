@@ -29,6 +29,7 @@ ORDER = (
     "prefill_experts",
     "triton_window",
     "one_chunk",
+    "host_hits",
     "kv_formats",
     "fp8_cache",
     "verify_attention",

@@ -90,7 +90,7 @@ _TABLE = (
         "SGLANG_GEMMA4_MODEL_FIXES",
         True,
         "correctness",
-        "Router scale, gelu, window, page tables, chunks, and KV sent between servers, are as they should be.",
+        "Router scale, gelu, window, page tables, chunks, KV from hosts and servers are as they should be.",
     ),
     Switch(
         "SGLANG_GEMMA4_WEIGHT_UPDATES", True, "correctness", "Nothing stale is left after a weight update, or after memory was released."

@@ -245,6 +245,11 @@ def disaggregation(server: Server) -> str | None:
     return None if server.arguments.disaggregation_mode != "null" else "not one of a prefill/decode pair (--disaggregation-mode)"
 
 
+def host_cache(server: Server) -> str | None:
+    """KV lies on the host, too (HiCache)."""
+    return None if server.arguments.enable_hierarchical_cache else "--enable-hierarchical-cache is not given"
+
+
 def unified_memory(server: Server) -> str | None:
     """Full and sliding layers share one buffer."""
     return None if server.arguments.enable_unified_memory else "--enable-unified-memory is not given"
