@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.engine import mtp_cases
-from tests.engine.engine_fork import Group, Nursery, Output, without
+from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output, without
 from tests.engine.mtp_cases import timed
 from tests.engine.reference import CHECKPOINTS
 from tests.engine.test_dropped_layers import HOST
@@ -22,6 +22,8 @@ from tests.engine.test_one_window import LARGE, LOOPS, MODEL, SLIDING, WINDOW, e
 from tests.engine.test_prefill_beside import joined
 
 PROMPTS = [prompt(length, length) for length in (100, 101, 102, 103, 104, 105, 130, 200)]
+SHORT = 789
+"""Sliding tokens with which a part of a window that comes back from the host meets a full pool."""
 AGAIN = 4
 """Prompts that come again while their first request, which took its window out of the tree, still runs."""
 
@@ -84,6 +86,16 @@ def test_windows_are_taken_back_beside_a_host_cache(loop: str, policy: str, nurs
     left = [ast.literal_eval(text) for text in re.findall(r"^LEFT (.*)$", log, re.MULTILINE)]
     assert left
     assert not any(tokens for one in left for tokens in one.values()), left
+
+
+def test_a_window_half_of_which_is_on_the_host_finds_room(nursery: Nursery) -> None:
+    """Copies end late, so that windows on their way to the host are locked and the pool is short: without ``host_hits`` the server ends."""
+    _, engine, env = LOOPS["mtp-beside"]
+    short = {**LARGE, "swa_full_tokens_ratio": SHORT / LARGE["max_total_tokens"], **HOST, **engine}
+    sabotage = "host_cache:torch_copies host_cache:all_comes_back late_copies:install beside_trace:overlapped"
+    tokens_are_equal(serve(nursery, sabotage, env, **short), large(nursery))
+    with pytest.raises(EngineFailed, match=r"RuntimeError: Out of memory\. Try to lower your batch size"):
+        serve(nursery, sabotage, env | without("host_hits"), **short)
 
 
 DECODE = {"max_running_requests": 4, "swa_full_tokens_ratio": 0.01, "num_reserved_decode_tokens": 16}
