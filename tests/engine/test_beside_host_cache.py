@@ -141,11 +141,11 @@ GRAPHED: dict[str, tuple[str, str, bool]] = {
 def test_joined_forwards_in_graphs_wait_too(case: str, nursery: Nursery, interpreting: Nursery) -> None:
     """Between pieces each layer's attention waits; before a graph of a whole forward all layers are waited for, or prompts are wrong."""
     sabotage, copies, right = GRAPHED[case]
-    model, asked = "tiny-26b-a4b", group("tiny-26b-a4b", {"first-0": 100, "first-1": 110}, {"again-0": 40}, 60, 2)
+    model, asked = "tiny-26b-a4b", group("tiny-26b-a4b", {"first-0": 100, "first-1": 130}, {"again-0": 40}, 60, 2)
     env = {SWITCH: "0", "TEST_SABOTAGE": "beside_trace:overlapped"}
     expected = nursery.run(CHECKPOINTS / model, [asked], env=env, time_limit=400.0, **{**ENGINE, **OVERLAPPED, "max_total_tokens": 6000})[0]
     env = {SWITCH: "1", switches.BESIDE_TOKENS: "4096", "TEST_SABOTAGE": f"{sabotage} {COPIES.replace('late_copies:install', copies)}"}
-    engine: dict[str, Any] = {**ENGINE, **HOST, **GRAPHS, "max_total_tokens": 250, "swa_full_tokens_ratio": 0.9}
+    engine: dict[str, Any] = {**ENGINE, **HOST, **GRAPHS, "max_total_tokens": 250, "swa_full_tokens_ratio": 1.0}
     if case != "pieces":
         env["SGLANG_GEMMA4_ATTENTION"], engine["attention_backend"] = "1", "triton"
     engines = nursery if case == "pieces" else interpreting
@@ -153,7 +153,7 @@ def test_joined_forwards_in_graphs_wait_too(case: str, nursery: Nursery, interpr
     log = found[0].log
     told = re.findall(r"^(?:BESIDE|WAITED|REPLAYED|RERUN|LEFT).*$|^.*prefill_beside.*$", log, re.MULTILINE)
     print("\n".join(told))
-    assert from_host(found[-1]) >= 90
+    assert from_host(found[-1]) > 30
     place = next(number for number, line in enumerate(told) if line.startswith("BESIDE") and "again-0" in line)
     before = [line for line in told[:place] if not line.startswith("BESIDE")][-8:]
     if case == "pieces":
