@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_gemma4 import patching
+from sglang_gemma4.memory.tiers import other_tier
 from sglang_gemma4.models.config_files import named_gemma4
 
 NAME = "own_window"
@@ -57,16 +58,7 @@ def server_problem() -> str | None:
     memory, parallel = get_memory(), get_parallel()
     if get_disagg().disaggregation_mode != "null":
         return "prefill and decode are on servers of their own"
-    tiers = {
-        "--hicache-storage-backend": memory.hicache_storage_backend,
-        "--hicache-host-memory-mode buffer_only": memory.enable_hierarchical_cache and memory.hicache_host_memory_mode == "buffer_only",
-        "--enable-unified-memory with --enable-hierarchical-cache": memory.enable_hierarchical_cache and memory.enable_unified_memory,
-        "--enable-unified-cache-external-linker": memory.enable_unified_cache_external_linker,
-        "--enable-lmcache": memory.enable_lmcache,
-        "--enable-flexkv": memory.enable_flexkv,
-        "--enable-hisparse": memory.enable_hisparse,
-    }
-    tier = next((flag for flag, given in tiers.items() if given), None)
+    tier = other_tier(memory)
     if tier is not None:
         return f"{tier}: a node that leaves the device's tree may have a copy elsewhere"
     if memory.radix_cache_backend:

@@ -11,6 +11,7 @@ from sglang_gemma4 import switches, uses
 from sglang_gemma4.attention import image_spans, second_metadata
 from sglang_gemma4.attention.image_masks import ImageAttention
 from sglang_gemma4.attention.quantised import ReadsLevels
+from sglang_gemma4.memory.tiers import other_tier
 from sglang_gemma4.models.schedule import joined_graph, whole_graphs
 from sglang_gemma4.speculative import beside_bounds
 
@@ -155,17 +156,7 @@ def flags_problem() -> str | None:
 def tier_problem() -> str | None:
     """Why a server whose KV also lies elsewhere joins no forwards, by its flags; or None. HiCache's memory on the host is no reason: what
     it brings back is waited for (:mod:`models.schedule.host_loads`)."""
-    memory = get_memory()
-    tiers = {
-        "--hicache-storage-backend": memory.hicache_storage_backend,
-        "--hicache-host-memory-mode buffer_only": memory.enable_hierarchical_cache and memory.hicache_host_memory_mode == "buffer_only",
-        "--enable-unified-memory with --enable-hierarchical-cache": memory.enable_hierarchical_cache and memory.enable_unified_memory,
-        "--enable-unified-cache-external-linker": memory.enable_unified_cache_external_linker,
-        "--enable-lmcache": memory.enable_lmcache,
-        "--enable-flexkv": memory.enable_flexkv,
-        "--enable-hisparse": memory.enable_hisparse,
-    }
-    tier = next((flag for flag, given in tiers.items() if given), None)
+    tier = other_tier(get_memory())
     return None if tier is None else f"{tier}: a tier of KV {UNTRIED}"
 
 
