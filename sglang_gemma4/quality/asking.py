@@ -3,6 +3,7 @@
 import hashlib
 import json
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,14 @@ EXTRAS = {"logprobs": True, "top_logprobs": 2, "return_meta_info": True}
 
 
 class Sampler:
-    """sgl-eval's chat sampler; it also records what was sent, and ends the run if the server gives no answer."""
+    """sgl-eval's chat sampler; it also records what was sent, and ends the run if the server gives no answer.
+
+    After a refusal no more questions are asked, and those on their way are waited for. ``abort`` of sgl-eval closes their connections
+    instead, and a thread that reads from a connection closed by another can wait until the read timeout, which is 4 hours.
+    """
 
     def __init__(self, endpoint: Endpoint, model: str, opening: str) -> None:
+        self.refused = threading.Event()
         self.inner = evaluator("sampler").ChatCompletionSampler(f"{endpoint.url}/v1", model, endpoint.api_key or "EMPTY", RETRIES)
         self.opening = opening
 
@@ -29,10 +35,12 @@ class Sampler:
         Raises:
             ValueError: the server refused, or did not answer. sgl-eval would count the question as answered wrongly.
         """
+        if self.refused.is_set():
+            raise evaluator("runner").WorkerAborted
         sample = self.inner(messages, gen)
         if sample.finish_reason == "error":
             said = str(sample.raw) if sample.raw else "no answer; did the server end?"
-            self.inner.abort()
+            self.refused.set()
             raise ValueError(
                 f"a question could not be asked: {said[:300]}; the answers so far are kept, the same command goes on with them"
             )
