@@ -1,59 +1,23 @@
 """A running request's window and the radix tree: SGLang's own tree (both cores) and allocator, sums of slots after every change."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sglang.srt.managers.schedule_batch import ScheduleBatch
-from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
-from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-from sglang_gemma4 import patching
 from sglang_gemma4.memory import own_window, window_nodes, window_pressure
 from tests.unit.radix_world import GEMMA, SWA, WINDOW, World
-
-PROMPT = list(range(100, 140))
-TURN = list(range(300, 308))
-
-
-PLAIN = {
-    "disaggregation_mode": "null", "disable_radix_cache": False, "enable_unified_memory": False, "enable_hierarchical_cache": False,
-    "enable_unified_cache_external_linker": False, "enable_lmcache": False, "enable_flexkv": False, "enable_hisparse": False,
-    "radix_cache_backend": None, "enable_session_radix_cache": False, "enable_streaming_session": False, "speculative_algorithm": None,
-    "hicache_storage_backend": None, "hicache_host_memory_mode": "cache",
-    "pp_size": 1, "attn_cp_size": 1, "attn_dcp_size": 1,
-}  # fmt: skip
+from tests.unit.window_case import PROMPT, TURN, answer, plain_server, take
 
 
 @pytest.fixture(autouse=True)
 def settings(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """SGLang's resolved arguments, those of a plain server; a test may change them."""
-    found = SimpleNamespace(**PLAIN)
-    for name in ("get_memory", "get_disagg", "get_serving", "get_parallel", "get_spec"):
-        monkeypatch.setattr(f"sglang.srt.runtime_context.{name}", lambda: found)
-    monkeypatch.setenv("SGLANG_SWA_EVICTION_INTERVAL", "8")
-    monkeypatch.setitem(patching._outcomes, own_window.NAME, patching.Outcome(own_window.NAME, "", "", "active"))
-    monkeypatch.setattr(own_window, "COUNTS", own_window.Counts())
-    monkeypatch.setattr(window_pressure, "COUNTS", own_window.COUNTS)
-    return found
+    return plain_server(monkeypatch)
 
 
 @pytest.fixture(params=[(core, page, bigrams) for core in ("rust", "python") for page in (1, 4) for bigrams in (False, True)], ids=str)
 def world(request: pytest.FixtureRequest) -> World:
     return World(*request.param)
-
-
-def answer(req: Any) -> list[int]:
-    """What the tree keeps of it: the last token has no KV."""
-    return list(req.output_ids[:-1])
-
-
-def take(world: World, req: Any) -> int:
-    taken = window_nodes.give_back(world.cache, req)
-    world.sums()
-    assert world.reads(req)
-    return taken
 
 
 @pytest.mark.parametrize("length", [8, WINDOW, WINDOW + 4, len(PROMPT)])
@@ -262,212 +226,3 @@ def test_a_window_whose_copies_do_not_go_on_from_the_root_stays(monkeypatch: pyt
     assert take(world, req) == 0, "a storage backend was attached while serving"
     world.cache.enable_storage = False
     assert take(world, req) == 20
-
-
-def fits(batch: Any) -> bool:
-    return window_pressure.make_decode_fit(ScheduleBatch.check_decode_mem, batch)
-
-
-def crowd(world: World, requests: int = 4) -> Any:
-    """Requests with prompts of their own, the last one with most decoded; the batch of them all."""
-    for number in range(requests):
-        world.decode(world.prefill([900 + number, *PROMPT]), 5 + number)
-    return world.batch()
-
-
-@pytest.mark.parametrize("core", ["rust", "python"])
-def test_requests_take_back_before_any_is_retracted(core: str) -> None:
-    world = World(core)
-    batch = crowd(world)
-    leave = world.occupy()
-    assert not batch.check_decode_mem()
-    assert not window_pressure.make_decode_fit(ScheduleBatch.check_decode_mem, batch, [0, 1]), "while SGLang retracts, nothing is taken"
-    assert own_window.COUNTS.taken_back == 0
-    assert fits(batch)
-    assert own_window.Counts(taken_back=1, taken_tokens=WINDOW) == own_window.COUNTS, "the last frees 8, and a step of four takes 4"
-    assert [window_nodes.locks_window(req) for req in world.running] == [True, True, True, False]
-    leave()
-    for req in list(world.running):
-        world.end(req)
-    world.empties()
-
-
-def test_what_lies_behind_their_own_windows_goes_first() -> None:
-    world = World()
-    batch = crowd(world)
-    late = world.running[0]
-    window_pressure.unlock_after_step(None, batch)
-    world.decode(late, WINDOW + 8, interval=100)
-    leave = world.occupy()
-    assert fits(batch)
-    assert own_window.COUNTS.taken_back == 0
-    assert world.allocator.swa_available_size() == late.kv.get_evicted_seqlen(SWA) - late.kv.cache_protected_len > 8
-    leave()
-
-
-def test_a_full_pool_that_is_short_takes_nothing_back() -> None:
-    world = World()
-    batch = crowd(world)
-    pool = world.allocator.full_attn_allocator
-    pool.alloc(pool.available_size() - 2)
-    assert not fits(batch)
-    assert own_window.Counts() == own_window.COUNTS
-
-
-def test_a_request_that_could_not_is_asked_again_before_anybody_is_retracted() -> None:
-    """Its window began in a token that others read, such as the first of every prompt."""
-    world = World()
-    requests = [world.prefill([1, *range(100 * number, 100 * number + WINDOW - 2)]) for number in range(2, 4)]
-    for req in requests:
-        world.decode(req, 1)
-        assert window_pressure.take_back(world.cache, req) == 0, "the window begins in the first token"
-        world.decode(req, 4)
-        assert not window_pressure._may_take(req)
-    leave = world.occupy()
-    assert fits(world.batch())
-    assert own_window.COUNTS.taken_back == 1
-    leave()
-    for req in requests:
-        world.end(req)
-    world.empties()
-
-
-def test_a_request_that_could_not_is_left_alone_for_some_steps_while_prompts_wait() -> None:
-    world = World()
-    twins = [world.prefill(PROMPT), world.prefill(PROMPT)]
-    for req in twins:
-        world.decode(req, 10)
-    leave = world.occupy()
-    for asked in (2, 2, 4):
-        window_pressure.make_room(scheduler(world, waiting(40)), None, world.batch())
-        assert own_window.COUNTS.refused == asked
-        for req in twins:
-            req.decode_batch_idx += window_pressure.ASK_EVERY // 2
-    leave()
-
-
-def scheduler(world: World, waiting: list[Any], rows: int = 8, chunk: int | None = 64, cut: Any = None, ratio: float = 1.0) -> Any:
-    return SimpleNamespace(
-        tree_cache=world.cache,
-        model_config=GEMMA,
-        token_to_kv_pool_allocator=world.allocator,
-        waiting_queue=waiting,
-        chunked_req=cut,
-        chunked_prefill_size=chunk,
-        new_token_ratio_tracker=SimpleNamespace(current=ratio),
-        get_num_allocatable_reqs=lambda running, running_batch: rows - running,
-    )
-
-
-def waiting(tokens: int) -> list[Any]:
-    return [SimpleNamespace(origin_input_ids=[0] * tokens)]
-
-
-@pytest.mark.parametrize(
-    ("free", "given", "taken"),
-    [
-        (150, {"waiting": waiting(40)}, 0),  # four requests will hold up to 21 tokens more each, 40 wait
-        (20, {"waiting": []}, 0),
-        (20, {"waiting": waiting(40), "rows": 4}, 0),
-        (20, {"waiting": waiting(40)}, 4),
-        (70, {"waiting": waiting(40)}, 3),
-        (70, {"waiting": waiting(40), "ratio": 0.0}, 0),
-        (70, {"waiting": waiting(4000)}, 4),
-        (70, {"waiting": waiting(4000), "chunk": 40}, 3),
-        (70, {"waiting": [], "cut": SimpleNamespace(origin_input_ids=[0] * 100, prefix_len=60)}, 3),
-    ],
-)
-def test_prompts_wait_while_sliding_tokens_are_short(free: int, given: dict[str, Any], taken: int) -> None:
-    world = World()
-    batch = crowd(world)
-    leave = world.occupy(left=free)
-    window_pressure.make_room(scheduler(world, **given), None, batch)
-    world.running, running = [], world.running
-    assert own_window.COUNTS.taken_back == taken
-    leave()
-    world.running = running
-    world.sums()
-
-
-def test_an_empty_batch_makes_no_room() -> None:
-    window_pressure.make_room(scheduler(World(), waiting(40)), None, ScheduleBatch(reqs=[]))
-
-
-def state() -> str:
-    return patching._outcomes[own_window.NAME].state
-
-
-def test_other_models_and_caches_are_left_alone(settings: Any) -> None:
-    world = World()
-    assert own_window.window_of(World().cache, SimpleNamespace(hf_config=SimpleNamespace(architectures=["Llama4ForCausalLM"]))) is None
-    assert state() == "active", "nothing is said of other models"
-    window = own_window.window_of(world.cache, GEMMA)
-    assert window is not None
-    assert (window.kept, window.interval, window.page) == (WINDOW, 8, 1)
-
-    other = World()
-    other.cache.disable = True
-    assert own_window.window_of(other.cache, GEMMA) is None
-    assert state() == "idle"
-
-
-DECLINES: dict[str, tuple[dict[str, Any], str]] = {
-    "pd": ({"disaggregation_mode": "prefill"}, "on servers of their own"),
-    "storage": ({"enable_hierarchical_cache": True, "hicache_storage_backend": "file"}, "--hicache-storage-backend"),
-    "buffer": ({"enable_hierarchical_cache": True, "hicache_host_memory_mode": "buffer_only"}, "--hicache-host-memory-mode buffer_only"),
-    "unified": ({"enable_hierarchical_cache": True, "enable_unified_memory": True}, "--enable-unified-memory with"),
-    "linker": ({"enable_unified_cache_external_linker": True}, "--enable-unified-cache-external-linker"),
-    "lmcache": ({"enable_lmcache": True}, "--enable-lmcache"),
-    "flexkv": ({"enable_flexkv": True}, "--enable-flexkv"),
-    "hisparse": ({"enable_hisparse": True}, "--enable-hisparse"),
-    "backend": ({"radix_cache_backend": "mine"}, "--radix-cache-backend mine"),
-    "sessions": ({"enable_session_radix_cache": True}, "--enable-session-radix-cache"),
-    "streaming": ({"enable_streaming_session": True}, "--enable-streaming-session"),
-    "pipeline": ({"pp_size": 2}, "pipeline parallel over 2 ranks"),
-    "context": ({"attn_cp_size": 2}, "context parallel over 2 ranks"),
-    "decode context": ({"attn_dcp_size": 4}, "decode context parallel over 4 ranks"),
-}
-
-
-@pytest.mark.parametrize("case", list(DECLINES))
-def test_servers_that_keep_two_windows(case: str, settings: Any) -> None:
-    settings.enable_hierarchical_cache = True
-    assert own_window.one_window_reason_against() is None, "HiCache alone is no reason"
-    changes, says = DECLINES[case]
-    vars(settings).update(changes)
-    reason = own_window.one_window_reason_against()
-    assert reason is not None
-    assert says in reason
-    world = World()
-    batch = crowd(world)
-    assert own_window.window_of(world.cache, GEMMA) is None
-    assert patching._outcomes["own_window"].state == "declined"
-    assert patching._outcomes["own_window"].reason == reason
-    assert own_window.one_window_reason_against() == f"own_window is declined ({reason})"
-    world.occupy()
-    assert not fits(batch)
-    window_pressure.make_room(scheduler(world, waiting(40)), None, batch)
-    window_pressure.unlock_after_step(None, batch)
-    assert own_window.Counts() == own_window.COUNTS
-
-
-def test_one_window_without_the_radix_cache_or_the_patch(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(patching._outcomes, "own_window")
-    assert own_window.one_window_reason_against() == "own_window is not in this process"
-    settings.disable_radix_cache = True
-    assert own_window.one_window_reason_against() is None, "there is no tree that could hold the other"
-
-
-def test_trees_that_are_not_sglang_s_two_pools() -> None:
-    assert own_window.cache_problem(World().cache) is None
-    tiered, ring, other = (World() for _ in range(3))
-    tiered.cache.cache_controller = object()
-    assert own_window.cache_problem(tiered.cache) is None, "HiCache"
-    tiered.cache.enable_storage = True
-    assert own_window.cache_problem(tiered.cache) == "the tree has a tier beside the device and the host"
-    ring.allocator._swa_req_ring = True
-    assert "not from a full and a sliding pool" in str(own_window.cache_problem(ring.cache))
-    other.cache.components = {**other.cache.components, ComponentType.MAMBA: None}
-    assert own_window.cache_problem(other.cache) == "the tree holds FULL, MAMBA, SWA, not full and sliding tokens"
-    other.cache.__class__ = type("LMCacheUnifiedRadixCache", (UnifiedRadixCache,), {})
-    assert own_window.cache_problem(other.cache) == "the prefix cache is a LMCacheUnifiedRadixCache"
