@@ -38,8 +38,8 @@ PATCH = Patch(
     "without speculation a batch of 5 is computed as 8, 9 as 12, 17 as 24; with it 33 as 40.",
     evidence="srt/arg_groups/cuda_graph_hook.py:500 · srt/model_executor/forward_batch_info.py:2271 (only under expert or data parallelism "
     "are padded rows left out of the experts) · by the cost fitted to runs/2026-11-23-26b-steps-and-floor padding adds up to 27 % without "
-    "speculation, 6 with · runs/2026-11-27-26b-h200-step-curve: with MTP 0.3 % for 1.9 s of a start and 47 MB, so it is off; without MTP not "
-    "measured yet: tests/gpu/curve_stages.py step-curve-plain",
+    "speculation, 6 with · runs/2026-11-27-26b-h200-step-curve: with MTP 0.3 % for 1.9 s of a start and 47 MB, so it is off; without MTP "
+    "not measured yet: tests/gpu/curve_stages.py step-curve-plain",
     remove_when="SGLang leaves padded rows out of the experts, or captures sizes by what padding costs.",
     uses=(uses.moe, uses.decode_graphs),
     hooks=(Hook("sglang.srt.arg_groups.cuda_graph_hook.generate_decode_cuda_graph_batch_sizes", "around", choose, "5df5fbe8d978"),),
