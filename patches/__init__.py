@@ -20,6 +20,7 @@ ORDER = (
     "weight_updates",
     "released_memory",
     "image_cache",
+    "gptq_layout",
     "quantised_names",
     "quantised_experts",
     "expert_gelu",

@@ -13,6 +13,8 @@ from typing import Any
 from sglang_gemma4 import switches
 
 HOPPER = (9, 0)
+LAID_OUT_AS = "laid_out_as"
+"""Key of a ``quantization_config`` that was translated (``models/gptq_config.py``): what the checkpoint's own layout is."""
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,14 @@ def quantised(server: Server) -> str | None:
     if server.arguments.quantization or getattr(server.config, "quantization_config", None):
         return None
     return "the weights are not quantised"
+
+
+def gptq(server: Server) -> str | None:
+    """The checkpoint's tensors were laid out as GPTQ's, and are read as compressed-tensors'."""
+    given = getattr(server.config, "quantization_config", None)
+    return (
+        None if isinstance(given, Mapping) and given.get(LAID_OUT_AS) else "the checkpoint is not in GPTQ's layout, or not read as another"
+    )
 
 
 def four_bit_rows(server: Server) -> str | None:

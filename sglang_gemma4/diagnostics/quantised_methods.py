@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_gemma4.models import gptq_config
+
 Capability = tuple[int, int]
 ADA, BLACKWELL = (8, 9), (10, 0)
 SILU = ("awq", "gptq", "awq-marlin", "gptq-marlin", "auto-round", "moe-wna16", "w4afp8")
@@ -76,6 +78,8 @@ def of_checkpoint(given: Mapping[str, Any], text: Mapping[str, Any], moe: bool, 
     """What cannot work of a checkpoint whose ``quant_method`` is not compressed-tensors."""
     method = str(given.get("quant_method", "")).lower().replace("_", "-")
     said = f"quant_method {method}"
+    if gptq_config.is_gptq(given):
+        said += f" with {gptq_config.reason_against(given) or 'the patch gptq_layout off'}"
     if machine.cpu_engine:
         yield f"{said}: the CPU reference engine reads checkpoints of compressed-tensors only"
     yield from _of_any(said, method, moe, machine)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from sglang_gemma4.models import quantised_names
+from sglang_gemma4.models import gptq_layout, quantised_names
 
 _LISTS = ("ignore", "ignored_layers", "modules_to_not_convert")
 _NEVER_QUANTISED = re.compile(r"(.*(?:router\.proj|embed_tokens|embed_tokens_per_layer|input_proj|pos_proj))\.(.+)")
@@ -41,7 +41,7 @@ def _is_gemma4(model_config: Any) -> bool:
 def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
     """Around ``load_weights``: a quantised checkpoint's routers and tables are dequantised for layers that are not quantised.
 
-    A first load that leaves a quantised layer without its tensors ends.
+    Tensors in GPTQ's layout are regrouped (``gptq_layout``). A first load that leaves a quantised layer without its tensors ends.
 
     Raises:
         ValueError: a quantised layer found none of its tensors in the checkpoint, or half of a dequantised one's are missing.
@@ -49,6 +49,8 @@ def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, 
     config = getattr(model, "quant_config", None)
     if config is None:
         return original(model, weights)
+    if getattr(config, "ignore", None) is not None:  # compressed-tensors, or read as such
+        weights = gptq_layout.regrouped(weights)
     loaded = original(model, dequantised(weights, getattr(config, "weight_block_size", None)))
     if not getattr(model, "_gemma4_loaded", False) and isinstance(loaded, set):
         object.__setattr__(model, "_gemma4_loaded", True)

@@ -28,7 +28,8 @@ class Format:
     bytes_per_weight: float = field(default=1.0, kw_only=True)
 
 
-def _int4(group: int) -> Format:
+def four_bits(group: int) -> Format:
+    """Symmetric 4-bit weights, groups of so many inputs with a scale, activations as they are."""
     weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": group, **_STATIC}
     return Format(f"w4a16-g{group}", "pack-quantized", weights, block=(1, group), bytes_per_weight=0.5 + 2 / group)
 
@@ -56,8 +57,8 @@ FORMATS: dict[str, Format] = {
             {**_FLOAT8, **_DYNAMIC, "strategy": "group", "group_size": 128},
             block=(128, 128),
         ),
-        _int4(32),
-        _int4(128),
+        four_bits(32),
+        four_bits(128),
     )
 }
 

@@ -164,7 +164,12 @@ def test_runners_of_fp8_experts_that_compute_silu_are_refused(runner: str) -> No
         (compressed({**INT4, "group_size": 64}), {}, H100, "takes symmetric groups of 32 or 128"),
         (compressed(INT4), {"moe_runner_backend": "marlin"}, H100, "--moe-runner-backend marlin: of SGLang's kernels"),
         (compressed({**INT4, "num_bits": 8}), {}, H100, "SGLang has no kernel with gelu for such experts"),
-        ({"quant_method": "gptq", "bits": 4}, {}, H100, "quant_method gptq: SGLang's kernels for such experts compute silu"),
+        (
+            {"quant_method": "gptq", "bits": 8},
+            {},
+            H100,
+            "gptq with 8 bits, not 4 throughout: SGLang's kernels for such",
+        ),
         ({"quant_method": "awq", "bits": 4}, {}, H100, "quant_method awq"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, {}, H100, "before Blackwell"),
         (quantisation.config(FORMATS["fp8-dynamic"]), {}, A100, "need compute capability 8.9, this card has 8.0"),

@@ -1,0 +1,24 @@
+"""4-bit checkpoints in GPTQ's layout (GPTQModel, AutoRound) are read as compressed-tensors', experts too."""
+
+from typing import Any
+
+from sglang_gemma4 import uses
+from sglang_gemma4.patching import Hook, Patch
+
+
+def translate(model_config: Any) -> None:
+    """Before ``_config_draft_model``, after which SGLang reads the quantisation."""
+    from sglang_gemma4.models import gptq_layout
+
+    gptq_layout.translate(model_config)
+
+
+PATCH = Patch(
+    switch="SGLANG_GEMMA4_CONFIGS",
+    why="Stock's GPTQ experts go through kernels that have silu only, and assert it; names of layers that stay as they are do not meet its "
+    "modules. compressed-tensors' path, repaired for Gemma 4, takes the same levels transposed.",
+    evidence="srt/layers/moe/moe_runner/marlin.py:143 · moe_wna16.py:405 · tests/engine/test_gptq_layout.py",
+    remove_when="SGLang's GPTQ experts compute gelu_tanh.",
+    uses=(uses.gptq,),
+    hooks=(Hook("sglang.srt.configs.model_config.ModelConfig._config_draft_model", "before", translate, "66e29df68d01"),),
+)
