@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sglang_gemma4.kernels.kv_cache.formats import SCALE_BYTES, named
+from sglang_gemma4.models import gptq_config
 from sglang_gemma4.models.config_files import read_config
 from sglang_gemma4.models.model_shape import ConfigJson, Layer, distinct, keys_attended, keys_read, layers, text_config
 from sglang_gemma4.serving.launch import fields_of
@@ -226,6 +227,8 @@ def weight_bytes(config: ConfigJson, asked: Any = None) -> float | None:
         ValueError: another format.
     """
     given = config.get("quantization_config")
+    if given is not None and gptq_config.is_gptq(given) and gptq_config.reason_against(given) is None:
+        given = gptq_config.as_compressed(given, ())  # as it is served
     if given is None and asked in (None, "fp8"):
         return 1.0 if asked else None
     groups = (given or {}).get("config_groups") or {}

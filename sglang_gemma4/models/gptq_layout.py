@@ -8,6 +8,7 @@ with gelu, this package's kernels. AutoRound writes the same tensors (``packing_
 Format: GPTQModel's ``nn_modules/qlinear`` and SGLang's ``layers/quantization/utils.py:369`` (``pack_rows``).
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ ZEROS = (0x77777777, 0x88888888)
 """Zero points of symmetric levels: 8, which version 1 of the format stores as 7."""
 LEVELS = 8
 """In an int32."""
+INDEX = "model.safetensors.index.json"
 _PART = re.compile(rf"(.*)\.({'|'.join(PARTS)})$")
 
 
@@ -32,8 +34,12 @@ def tensor_names(model: str, revision: str | None) -> list[str] | None:
     folder: Path | None = Path(model)
     if folder is not None and not folder.is_dir():
         folder = _cached(model, revision)
+    if folder is None:
+        return None
+    if (index := folder / INDEX).is_file():  # whole, though not all files may be there yet
+        return list(json.loads(index.read_text())["weight_map"])
     names: list[str] = []
-    for file in sorted(folder.glob("*.safetensors")) if folder is not None else ():
+    for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
             names += tensors.keys()
     return names or None
@@ -44,7 +50,7 @@ def _cached(model: str, revision: str | None) -> Path | None:
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(model, revision=revision, local_files_only=True, allow_patterns="*.safetensors"))
+        return Path(snapshot_download(model, revision=revision, local_files_only=True, allow_patterns="*.safetensors*"))
     except (HFValidationError, LocalEntryNotFoundError):
         return None
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from sglang_gemma4.benchmark.roofline import weight_bytes
 from sglang_gemma4.kernels.dequantise import int4_weight
 from sglang_gemma4.models import gptq_layout
 from sglang_gemma4.models.gptq_config import as_compressed, is_gptq, reason_against
@@ -90,9 +91,17 @@ def test_what_stays_as_it_is_follows_from_the_tensors(tmp_path: Path) -> None:
     assert set(found["ignore"]) >= set(expected["ignore"])
     assert not [name for name in found["ignore"] if f"{name}.qweight" in names]
     assert found["config_groups"] == expected["config_groups"]
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a.qweight": "1", "b.weight": "2"}}))
+    assert gptq_layout.tensor_names(str(model), None) == ["a.qweight", "b.weight"], "files that are not there yet too"
     assert gptq_layout.tensor_names(str(tmp_path), None) is None
     assert gptq_layout.tensor_names("nobody/has-this", None) is None
     assert as_compressed(GPTQ, None)["ignore"] == as_compressed(GPTQ | {"group_size": 128}, None)["ignore"] != []
+
+
+def test_the_roofline_counts_it_as_it_is_served() -> None:
+    assert weight_bytes({"quantization_config": GPTQ}) == 0.5 + 2 / 32
+    with pytest.raises(ValueError, match="compressed-tensors, not gptq"):
+        weight_bytes({"quantization_config": {**GPTQ, "bits": 8}})
 
 
 def model_config(given: Any, flag: str | None = None, architecture: str = "Gemma4ForConditionalGeneration") -> Any:
