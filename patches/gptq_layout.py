@@ -2,19 +2,21 @@
 
 from typing import Any
 
-from sglang_gemma4 import uses
+from sglang_gemma4 import switches, uses
 from sglang_gemma4.patching import Hook, Patch
+
+SWITCH = "SGLANG_GEMMA4_CONFIGS"
 
 
 def translate(model_config: Any) -> None:
     """Before ``_config_draft_model``, after which SGLang reads the quantisation."""
     from sglang_gemma4.models import gptq_layout
 
-    gptq_layout.translate(model_config)
+    gptq_layout.translate(model_config, is_read=switches.part_is_on("quantised_names", SWITCH))
 
 
 PATCH = Patch(
-    switch="SGLANG_GEMMA4_CONFIGS",
+    switch=SWITCH,
     why="Stock's GPTQ experts go through kernels that have silu only, and assert it; names of layers that stay as they are do not meet its "
     "modules. compressed-tensors' path, repaired for Gemma 4, takes the same levels transposed.",
     evidence="srt/layers/moe/moe_runner/marlin.py:143 · moe_wna16.py:405 · tests/engine/test_gptq_layout.py",

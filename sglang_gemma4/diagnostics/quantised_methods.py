@@ -79,7 +79,7 @@ def of_checkpoint(given: Mapping[str, Any], text: Mapping[str, Any], moe: bool, 
     method = str(given.get("quant_method", "")).lower().replace("_", "-")
     said = f"quant_method {method}"
     if gptq_config.is_gptq(given):
-        said += f" with {gptq_config.reason_against(given) or 'the patch gptq_layout off'}"
+        said += f" with {gptq_config.reason_against(given) or 'gptq_layout or quantised_names left out'}"
     if machine.cpu_engine:
         yield f"{said}: the CPU reference engine reads checkpoints of compressed-tensors only"
     yield from _of_any(said, method, moe, machine)

@@ -12,6 +12,8 @@ from sglang_gemma4.uses import LAID_OUT_AS
 
 FLAGS = ("gptq", "gptq_marlin", "auto-round")
 """``--quantization`` of such a checkpoint, as model cards have it."""
+KEPT_BITS = 16
+"""Of a layer that stays as it is."""
 _WEIGHT = re.compile(r"(.*(?<!norm))\.weight$")
 
 
@@ -23,23 +25,30 @@ def is_gptq(given: Mapping[str, Any]) -> bool:
 
 def reason_against(given: Mapping[str, Any]) -> str | None:
     """Why such a checkpoint cannot be read as compressed-tensors; None if it can."""
-    bits, symmetric = given.get("bits"), given.get("sym", True)
-    others = {value.get("bits", bits) for value in _changes(given)} - {bits}
-    if bits != 4 or others - {16}:
-        return f"{', '.join(map(str, sorted({bits, *others} - {None})))} bits, not 4 throughout"
-    if not symmetric:
+    quantised = [one for one in (given, *_changes(given)) if one.get("bits") != KEPT_BITS]
+    bits = {one.get("bits", given.get("bits")) for one in quantised}
+    if bits != {4}:
+        return f"{', '.join(sorted(map(str, bits)))} bits, not 4 throughout"
+    if int(given.get("act_bits") or KEPT_BITS) < KEPT_BITS:
+        return f"activations of {given['act_bits']} bits"
+    if not all(one.get("sym", True) for one in quantised):
         return "levels that are not symmetric"
-    if given.get("desc_act"):
+    if any(one.get("desc_act") for one in quantised):
         return "inputs in the order of their activations (desc_act)"
+    if len({one.get("group_size", given.get("group_size")) for one in quantised}) > 1:
+        return "groups of several sizes"
     if int(given.get("group_size") or -1) < 1:
         return "one scale for all inputs"
-    return None
+    packing = str(given.get("checkpoint_format") or "gptq"), str(given.get("pack_dtype") or "int32")
+    if packing not in (("gptq", "int32"), ("gptq_v2", "int32")) or given.get("is_marlin_format"):
+        return f"levels packed otherwise (checkpoint_format {packing[0]}, pack_dtype {packing[1]})"
+    return "a quantised lm_head" if given.get("lm_head") else None
 
 
 def _changes(given: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What single layers have: GPTQModel's ``dynamic``, AutoRound's ``extra_config``."""
-    found = [*(given.get("dynamic") or {}).values(), *(given.get("extra_config") or {}).values()]
-    return [one for one in found if isinstance(one, Mapping)]
+    """What single layers have: GPTQModel's ``dynamic``, whose "-:" leaves a layer alone, and AutoRound's ``extra_config``."""
+    dynamic = {name: one for name, one in (given.get("dynamic") or {}).items() if not name.startswith("-:")}
+    return [one for one in (*dynamic.values(), *(given.get("extra_config") or {}).values()) if isinstance(one, Mapping)]
 
 
 def as_compressed(given: Mapping[str, Any], names: Iterable[str] | None) -> dict[str, Any]:

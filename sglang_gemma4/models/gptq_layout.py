@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from sglang_gemma4.models.gptq_config import FLAGS, as_compressed, is_gptq, reason_against
+from sglang_gemma4.patching import decline
 
 PARTS = ("qweight", "qzeros", "scales", "g_idx")
 ZEROS = (0x77777777, 0x88888888)
@@ -31,9 +32,7 @@ def tensor_names(model: str, revision: str | None) -> list[str] | None:
     """Of a checkpoint's safetensors files, on disk or in the hub's cache; None where there are none yet."""
     from safetensors import safe_open
 
-    folder: Path | None = Path(model)
-    if folder is not None and not folder.is_dir():
-        folder = _cached(model, revision)
+    folder = Path(model) if Path(model).is_dir() else _cached(model, revision)
     if folder is None:
         return None
     if (index := folder / INDEX).is_file():  # whole, though not all files may be there yet
@@ -55,15 +54,24 @@ def _cached(model: str, revision: str | None) -> Path | None:
         return None
 
 
-def translate(model_config: Any) -> None:
-    """Before SGLang reads a ``ModelConfig``'s quantisation: that of a Gemma 4 checkpoint in GPTQ's layout becomes compressed-tensors'."""
+def translate(model_config: Any, is_read: bool) -> None:
+    """Before SGLang reads a ``ModelConfig``'s quantisation: that of a Gemma 4 checkpoint in GPTQ's layout becomes compressed-tensors'.
+
+    Args:
+        is_read: the patch quantised_names is on, which regroups the tensors. Without it they would be left unread without a word.
+    """
     found = model_config.hf_config
     given: Any = getattr(found, "quantization_config", None)
     if hasattr(given, "to_dict"):
         given = given.to_dict()
     if not isinstance(given, Mapping) or not str((found.architectures or [""])[0]).startswith("Gemma4"):
         return
-    if is_gptq(given) and reason_against(given) is None:
+    if not is_gptq(given):
+        return
+    reason = reason_against(given) or (None if is_read else "quantised_names, which reads the tensors, is left out")
+    if reason is not None:
+        decline("gptq_layout", reason)
+    else:
         if str(model_config.quantization).lower() in FLAGS:
             model_config.quantization = None  # what the checkpoint said of itself; SGLang compares the two
         found.quantization_config = as_compressed(given, tensor_names(model_config.model_path, model_config.revision))

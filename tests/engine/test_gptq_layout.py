@@ -64,7 +64,8 @@ def test_dense_models_too_also_with_a_model_card_s_flag(
 @pytest.mark.parametrize(("changes", "env", "said"), [
     ({"desc_act": True}, {}, "inputs in the order of their activations (desc_act)"),
     ({"sym": False}, {}, "levels that are not symmetric"),
-    ({}, without("gptq_layout"), "the patch gptq_layout off"),
+    ({}, without("gptq_layout"), "gptq_layout or quantised_names left out"),
+    ({}, without("quantised_names"), "gptq_layout or quantised_names left out"),
 ])  # fmt: skip
 def test_what_cannot_be_read_is_refused_by_name(
     nursery: Nursery, pair: Callable[..., Pair], tmp_path: Path, changes: dict[str, Any], env: dict[str, str], said: str

@@ -30,6 +30,14 @@ GPTQ: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sy
     ({"sym": False}, "levels that are not symmetric"),
     ({"desc_act": True}, "inputs in the order of their activations (desc_act)"),
     ({"group_size": -1}, "one scale for all inputs"),
+    ({"dynamic": {"+:.*down_proj": {"group_size": 64}}}, "groups of several sizes"),
+    ({"extra_config": {"a": {"bits": 16, "group_size": 128, "sym": False}}}, None),
+    ({"extra_config": {"a": {"bits": 4, "sym": False}}}, "levels that are not symmetric"),
+    ({"act_bits": 8}, "activations of 8 bits"),
+    ({"checkpoint_format": "gptq_v2", "pack_dtype": "int32"}, None),
+    ({"checkpoint_format": "marlin"}, "levels packed otherwise (checkpoint_format marlin, pack_dtype int32)"),
+    ({"pack_dtype": "int64"}, "levels packed otherwise (checkpoint_format gptq, pack_dtype int64)"),
+    ({"lm_head": True}, "a quantised lm_head"),
 ])  # fmt: skip
 def test_what_can_be_read(changes: dict[str, Any], reason: str | None) -> None:
     assert reason_against({**GPTQ, **changes}) == reason
@@ -112,7 +120,7 @@ def model_config(given: Any, flag: str | None = None, architecture: str = "Gemma
 @pytest.mark.parametrize("flag", [None, "gptq", "gptq_marlin"])
 def test_a_config_is_translated_and_its_own_flag_dropped(flag: str | None) -> None:
     config = model_config(dict(GPTQ), flag)
-    gptq_layout.translate(config)
+    gptq_layout.translate(config, is_read=True)
     assert config.hf_config.quantization_config["quant_method"] == "compressed-tensors"
     assert config.hf_config.quantization_config[LAID_OUT_AS] == "gptq"
     assert config.quantization is None
@@ -126,5 +134,11 @@ def test_a_config_is_translated_and_its_own_flag_dropped(flag: str | None) -> No
 ])  # fmt: skip
 def test_others_are_left_alone(config: Any) -> None:
     before = config.hf_config.quantization_config, config.quantization
-    gptq_layout.translate(config)
+    gptq_layout.translate(config, is_read=True)
     assert (config.hf_config.quantization_config, config.quantization) == before
+
+
+def test_a_checkpoint_whose_tensors_nobody_would_read_is_left_alone() -> None:
+    config = model_config(dict(GPTQ))
+    gptq_layout.translate(config, is_read=False)
+    assert config.hf_config.quantization_config == GPTQ
