@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,9 @@ def import_sglang() -> None:
     import torch
 
     torch.set_num_threads(1)
+    # PyTorch renews its thread pool at a forked process's first use of it, and two threads at once there find none ("Invalid thread pool!",
+    # of transformers' loading threads): each process renews it while it has one thread.
+    os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
     import sglang.srt.arg_groups.pipeline
     import sglang.srt.entrypoints.engine
     import sglang.srt.entrypoints.openai.serving_chat
