@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.diagnostics import quantised_methods
+from sglang_gemma4.diagnostics import quantised_methods, quantised_parts
 from sglang_gemma4.diagnostics.preflight import refuse
 from sglang_gemma4.diagnostics.quantised_methods import ADA, BLACKWELL, Capability, Machine
 from sglang_gemma4.models.config_files import PreflightError
@@ -107,25 +107,35 @@ def _problems(
         return
     if machine.cpu_engine and given.get("format") not in LAYOUTS:
         yield f"compressed-tensors {given.get('format')}: the CPU reference engine reads {', '.join(LAYOUTS)}"
+    layers = int(text["num_hidden_layers"])
     for group in (given.get("config_groups") or {}).values():
-        yield from _split_over_ranks(group.get("weights") or {}, text, moe, ranks, machine.cpu_engine, keeps_four_bits)
-        yield from _of_group(group, text, moe, runner, machine.capability, machine.cpu_engine, gelu_experts)
+        dense = quantised_parts.quantises(group, given, layers, quantised_parts.DENSE)
+        experts = moe and quantised_parts.quantises(group, given, layers, quantised_parts.EXPERTS)
+        yield from _split_over_ranks(group.get("weights") or {}, text, dense, experts, ranks, machine.cpu_engine, keeps_four_bits)
+        yield from _of_group(group, text, experts, runner, machine.capability, machine.cpu_engine, gelu_experts)
+
+
+def is_reordered(weights: Mapping[str, Any]) -> bool:
+    """Whether levels lie in another order than their inputs; by ``weight`` and ``static`` the calibration alone went (``actorder``)."""
+    return weights.get("actorder") in (True, "group", "dynamic")
 
 
 def _split_over_ranks(
-    weights: Mapping[str, Any], text: Mapping[str, Any], moe: bool, ranks: int, cpu_engine: bool, keeps_four_bits: bool
+    weights: Mapping[str, Any], text: Mapping[str, Any], dense: bool, experts: bool, ranks: int, cpu_engine: bool, keeps_four_bits: bool
 ) -> Iterator[str]:
     """Each rank's part of a product's inputs holds whole groups or blocks (compressed_tensors_wNa16.py:128, fp8_utils.py), and of a dense
     4-bit product that is repacked for Marlin whole tiles of it."""
     part = weights.get("group_size") or (weights.get("block_structure") or [0, 0])[1]
-    for name in ("intermediate_size", "moe_intermediate_size") if moe else ("intermediate_size",):
+    for name in ("intermediate_size",) * dense + ("moe_intermediate_size",) * experts:
         if ranks > 1 and part and part > 0 and text[name] % part == 0 and text[name] % (ranks * part):
             yield f"--tp-size {ranks} splits {name} {text[name]} within a group or block of {part}; choose a number of ranks that does not"
-    dense = text["intermediate_size"] // ranks
-    kept = keeps_four_bits and weights.get("symmetric", True) and not weights.get("actorder") and part in KEPT_GROUPS
-    if weights.get("type") == "int" and weights.get("num_bits") == 4 and dense % MARLIN_INPUTS and not kept and not cpu_engine:
+    if not dense:
+        return
+    each = text["intermediate_size"] // ranks
+    kept = keeps_four_bits and weights.get("symmetric", True) and not is_reordered(weights) and part in KEPT_GROUPS
+    if weights.get("type") == "int" and weights.get("num_bits") == 4 and each % MARLIN_INPUTS and not kept and not cpu_engine:
         yield (
-            f"--tp-size {ranks} leaves a rank {dense} of intermediate_size {text['intermediate_size']}, and Marlin multiplies 4-bit "
+            f"--tp-size {ranks} leaves a rank {each} of intermediate_size {text['intermediate_size']}, and Marlin multiplies 4-bit "
             f"weights by {MARLIN_INPUTS} inputs; choose a number of ranks that leaves a multiple"
         )
 
@@ -170,12 +180,12 @@ def _of_int4(
     said = f"compressed-tensors int4, {'groups of ' + str(group) if group else 'a scale by row'}"
     if not cpu_engine and capability is not None and capability < AMPERE:
         yield f"{said}: SGLang's kernels need compute capability 8.0, this card has {_said(capability)}"
-    if cpu_engine and (not symmetric or weights.get("actorder") == "group"):
+    if cpu_engine and (not symmetric or is_reordered(weights)):
         yield f"{said}: the CPU reference engine reads symmetric weights without activation order"
     if not moe:
         return
-    if not symmetric or group not in GROUPS or weights.get("actorder"):
-        skewed = "" if symmetric else ", not symmetric"
+    if not symmetric or group not in GROUPS or is_reordered(weights):
+        skewed = ("" if symmetric else ", not symmetric") + (", inputs in another order (actorder)" if is_reordered(weights) else "")
         yield f"{said}{skewed}: SGLang's one kernel with gelu for 4-bit experts takes symmetric groups of 32 or 128"
     elif text["moe_intermediate_size"] % group:
         yield f"{said}: they do not divide the experts' moe_intermediate_size {text['moe_intermediate_size']}"

@@ -8,7 +8,7 @@ import pytest
 
 from sglang_gemma4.tiny import checkpoints
 from sglang_gemma4.tiny.quantisation import FORMATS
-from tests.engine import quantised_sizes
+from tests.engine import published_checkpoint, quantised_sizes
 from tests.engine.engine_fork import Group, Nursery, Output, without
 from tests.engine.test_oracle import MTP
 from tests.engine.test_two_ranks import RANKS
@@ -70,9 +70,11 @@ def test_same_tokens_as_dequantised(interpreting: Nursery, tmp_path: Path) -> No
 
 
 def test_four_bit_experts(interpreting: Nursery, tmp_path: Path) -> None:
-    """The longest prompt's weights are written out, in memory that six layers share."""
+    """Laid out as published. The longest prompt's weights are written out, in memory that six layers share."""
     more = " expert_counter:prefill_of_groups_from_forty_tokens"
-    ours, plain = (serve(interpreting, tmp_path / "model", "tiny-26b-a4b", each, "w4a16-g32", more, tokens=6) for each in (True, False))
+    checkpoints.write("tiny-26b-a4b", str(tmp_path / "one_by_one"), quantised="w4a16-g32")
+    model = published_checkpoint.write(tmp_path / "one_by_one", tmp_path / "model")
+    ours, plain = (serve(interpreting, model, "", each, more=more, tokens=6) for each in (True, False))
     log = ours[0].log
     assert log.count("EXPERTS by prefill_experts") == LAYERS
     assert log.count("A ROOM of ") == 1

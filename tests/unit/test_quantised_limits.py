@@ -60,6 +60,54 @@ def test_ranks_of_4_bit_weights_that_are_for_marlin_are_refused() -> None:
     assert "splits intermediate_size 2112 within a group" in str(problem(config("26b-a4b", "w4a16-g32"), kept=True, tp_size=4))
 
 
+def with_groups(*groups: tuple[str, dict[str, Any]], ignore: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The fields of a ``quantization_config`` whose groups have a target and weights each."""
+    each = {f"group_{n}": {"targets": [target], "weights": weights} for n, (target, weights) in enumerate(groups)}
+    return {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": each, "ignore": list(ignore)}
+
+
+@pytest.mark.parametrize("ignore", [
+    tuple(f"model.language_model.layers.{n}.mlp.{part}_proj" for n in range(30) for part in ("gate", "up", "down")),
+    (r"re:.*\.mlp\..*",),
+])  # fmt: skip
+def test_a_dense_ffn_that_stays_in_bfloat16_is_nothing_for_marlin(ignore: tuple[str, ...]) -> None:
+    """As the published 26B-A4B has it: experts and attention in 4 bits."""
+    assert problem(config("26b-a4b", **with_groups(("Linear", INT4), ignore=ignore)), tp_size=2) is None
+
+
+def test_one_dense_product_in_4_bits_is_for_marlin() -> None:
+    ignore = tuple(f"model.language_model.layers.{n}.mlp.{part}_proj" for n in range(30) for part in ("gate", "up", "down"))
+    assert "leaves a rank 1056" in str(problem(config("26b-a4b", **with_groups(("Linear", INT4), ignore=ignore[:-1])), tp_size=2))
+
+
+@pytest.mark.parametrize("order", ["static", "weight", False, None])
+def test_an_order_that_the_calibration_alone_went_by_is_none(order: Any) -> None:
+    """llm-compressor's GPTQ has ``static`` by default."""
+    given = compressed({**INT4, "actorder": order})
+    assert problem(config("26b-a4b", **given)) is None
+    assert problem(config("26b-a4b", **given), None, cpu=True) is None
+    assert problem(config("26b-a4b", **given), kept=True, tp_size=2) is None
+
+
+@pytest.mark.parametrize("order", ["group", "dynamic", True])
+def test_inputs_in_another_order_are_refused(order: Any) -> None:
+    said = "inputs in another order (actorder): SGLang's one kernel with gelu for 4-bit experts"
+    assert said in str(problem(config("26b-a4b", **compressed({**INT4, "actorder": order}))))
+
+
+INT8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
+ATTENTION = r"re:.*self_attn\..*"
+
+
+def test_a_group_for_other_layers_says_nothing_of_the_experts() -> None:
+    refused = "SGLang has no kernel with gelu for such experts"
+    assert problem(config("26b-a4b", **with_groups(("Linear", INT4), (ATTENTION, INT8)))) is None
+    assert problem(config("26b-a4b", **with_groups((r"re:.*\.experts\..*", INT4), ("Linear", INT8)))) is None
+    assert refused in str(problem(config("26b-a4b", **with_groups((ATTENTION, INT4), ("Linear", INT8)))))
+    assert refused in str(problem(config("26b-a4b", **with_groups((r"re:.*layers\.7\.experts\..*", INT8), ("Linear", INT4)))))
+    assert problem(config("26b-a4b", **with_groups(("Linear", INT8), ignore=(r"re:.*experts.*",)))) is None
+
+
 NVFP4_EXPERTS = {"model.layers.0.experts.0.gate_proj": {"quant_algo": "NVFP4"}}
 MXFP4_OF_QUARK = {"weight": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32}, "input_tensors": {"dtype": "fp4"}}
 FP8_OF_QUARK = {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}, "input_tensors": {"dtype": "fp8_e4m3"}}

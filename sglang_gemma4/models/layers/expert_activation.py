@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from compressed_tensors.quantization import ActivationOrdering
 from sglang.srt.layers.moe.utils import get_moe_runner_backend
 from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsFusedMoEMethod
 from sglang.srt.layers.quantization.compressed_tensors.schemes import (
@@ -66,10 +67,19 @@ def for_gelu(scheme: Any, config: Any, layer: Any, layer_name: str | None = None
     """
     if type(scheme) is not CompressedTensorsWNA16MoE or layer.moe_runner_config.activation not in GELU:
         return scheme
-    weights = config.get_scheme_dict(layer, f"{layer_name}.0.gate_proj")["weights"]
+    weights = in_order(config.get_scheme_dict(layer, f"{layer_name}.0.gate_proj")["weights"])
     if not get_moe_runner_backend().is_auto() or not config._is_wna16_triton_moe_supported(weights):
         return scheme  # refused before weights load (diagnostics/quantised_limits.py)
     return CompressedTensorsWNA16TritonMoE(scheme.quant_config, weight_quant=weights)
+
+
+def in_order(weights: Any) -> Any:
+    """compressed-tensors' ``QuantizationArgs`` without an order that the calibration alone went by.
+
+    GPTQ visits inputs by their activations. Under ``actorder`` ``weight`` (``static``), llm-compressor's default, groups are those of the
+    inputs in order all the same; ``group`` (``dynamic``) puts the group of each input beside the levels.
+    """
+    return weights if weights.actorder in (None, ActivationOrdering.GROUP) else weights.model_copy(update={"actorder": None})
 
 
 def run_gelu(original: Callable[..., Any], scheme: Any, layer: Any, dispatch_output: Any) -> Any:
