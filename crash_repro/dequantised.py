@@ -23,7 +23,7 @@ def write(quantised: Path, folder: Path) -> Path:
     shutil.copytree(quantised, folder)
     config = json.loads((folder / "config.json").read_text())
     asked = config.pop("quantization_config")
-    scheme = QuantizationScheme.model_validate(asked["config_groups"]["group_0"])
+    schemes = {name: QuantizationScheme.model_validate(group) for name, group in asked["config_groups"].items()}
     compressor = BaseCompressor.get_value_from_registry(asked["format"])
     layers: dict[str, dict[str, Any]] = defaultdict(dict)
     for name, tensor in load_file(quantised / "model.safetensors").items():
@@ -35,7 +35,9 @@ def write(quantised: Path, folder: Path) -> Path:
         if "weight_scale" not in parts:
             plain.update({f"{layer}.{part}": tensor.float() for part, tensor in parts.items()})
             continue
-        weight = compressor.decompress(parts, scheme)["weight"].float()
+        patterns = [(name, target[3:]) for name, one in schemes.items() for target in one.targets if target.startswith("re:")]
+        group = next((name for name, pattern in patterns if re.match(pattern, layer)), "group_0")
+        weight = compressor.decompress(parts, schemes[group])["weight"].float()
         if found := EXPERT.match(layer):
             experts[found[1]][found[3]][int(found[2])] = weight
         else:

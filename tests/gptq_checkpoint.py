@@ -1,51 +1,111 @@
-"""A checkpoint of compressed-tensors in symmetric 4 bits, written as GPTQModel or AutoRound would: packed by SGLang's own function."""
+"""A checkpoint of compressed-tensors in symmetric levels, written as GPTQModel or AutoRound would: packed by SGLang's own function."""
 
 import json
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-LEVELS = 8
-ZEROS = {"v1": 0x77777777, "v2": -0x77777778}
-"""Eight times 7, and 8."""
+ZEROS = {"v1": {4: 0x77777777, 8: 0x7F7F7F7F}, "v2": {4: -0x77777778, 8: -0x7F7F7F80}}
+"""Eight times 7, and 8; four times 127, and 128."""
+EIGHT = re.compile(r"model\.language_model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj")
+"""What Intel's mixed 26B-A4B has in 8 bits: all but the experts."""
 
 
-def write(source: Path, folder: Path, zeros: str = "v1", auto_round: bool = False, **changes: Any) -> Path:
-    """``source`` in GPTQ's layout; its assistant is put beside it. ``changes`` go into the quantization_config."""
+def write(source: Path, folder: Path, zeros: str = "v1", auto_round: bool = False, group: int | None = None, **changes: Any) -> Path:
+    """``source`` in GPTQ's layout; its assistant is put beside it. ``changes`` go into the quantization_config.
+
+    Args:
+        group: inputs of the groups, the last of which may be shorter; ``source`` is :func:`coarse` with them. None: those of ``source``.
+    """
     import safetensors.torch
 
-    shutil.copytree(source, folder)
-    if (assistant := source.with_name(f"{source.name}-assistant")).exists():
-        shutil.copytree(assistant, folder.with_name(f"{folder.name}-assistant"))
+    _copy(source, folder)
     settings = json.loads((source / "config.json").read_text())
-    group = settings["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"]
+    own = settings["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"]
+    size = group or own
     method = {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"} if auto_round else {"quant_method": "gptq"}
-    settings["quantization_config"] = {**method, "bits": 4, "group_size": group, "sym": True, "desc_act": False, **changes}
+    settings["quantization_config"] = {**method, "bits": 4, "group_size": size, "sym": True, "desc_act": False, **changes}
     (folder / "config.json").write_text(json.dumps(settings))
     given = safetensors.torch.load_file(source / "model.safetensors")
     tensors = {}
     for name, tensor in given.items():
         layer, _, part = name.rpartition(".")
         if part == "weight_packed":
-            scales, inputs = given[f"{layer}.weight_scale"].T.contiguous(), tensor.shape[1] * LEVELS
-            tensors[f"{layer}.qweight"] = packed(tensor)
+            inputs = int(given[f"{layer}.weight_shape"][1])
+            bits = 32 * tensor.shape[1] // inputs
+            scales = given[f"{layer}.weight_scale"].T[:: size // own].contiguous()
+            tensors[f"{layer}.qweight"] = packed(tensor, bits)
             tensors[f"{layer}.scales"] = scales
-            tensors[f"{layer}.qzeros"] = torch.full((scales.shape[0], scales.shape[1] // LEVELS), ZEROS[zeros], dtype=torch.int32)
-            tensors[f"{layer}.g_idx"] = torch.arange(inputs, dtype=torch.int32) // group
+            tensors[f"{layer}.qzeros"] = torch.full((len(scales), scales.shape[1] * bits // 32), ZEROS[zeros][bits], dtype=torch.int32)
+            tensors[f"{layer}.g_idx"] = torch.arange(inputs, dtype=torch.int32) // size
         elif part not in ("weight_scale", "weight_shape"):
             tensors[name] = tensor
     safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 
-def packed(weight: torch.Tensor) -> torch.Tensor:
-    """Levels of ``weight_packed [outputs, inputs / 8]``, unpacked by compressed-tensors, as ``qweight [inputs / 8, outputs]``."""
+def packed(weight: torch.Tensor, bits: int = 4) -> torch.Tensor:
+    """Levels of ``weight_packed [outputs, words]``, unpacked by compressed-tensors, as ``qweight [words, outputs]``."""
     from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
     from sglang.srt.layers.quantization.utils import pack_rows
 
-    outputs, inputs = weight.shape[0], weight.shape[1] * LEVELS
-    levels = unpack_from_int32(weight, 4, torch.Size([outputs, inputs])).int() + 8
-    found: torch.Tensor = pack_rows(levels.T.contiguous(), 4, inputs, outputs)
+    outputs, inputs = weight.shape[0], weight.shape[1] * (32 // bits)
+    levels = unpack_from_int32(weight, bits, torch.Size([outputs, inputs])).int() + (1 << (bits - 1))
+    found: torch.Tensor = pack_rows(levels.T.contiguous(), bits, inputs, outputs)
     return found
+
+
+def coarse(source: Path, folder: Path, group: int) -> Path:
+    """``source`` with one scale, the largest, for all its groups within ``group`` inputs, the last of which may be fewer."""
+    import safetensors.torch
+
+    _copy(source, folder)
+    tensors = safetensors.torch.load_file(source / "model.safetensors")
+    own = json.loads((source / "config.json").read_text())["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"]
+    for name, scale in tensors.items():
+        if name.endswith(".weight_scale"):
+            parts = [part.amax(1, keepdim=True).expand_as(part) for part in scale.split(group // own, dim=1)]
+            tensors[name] = torch.cat(parts, 1).contiguous()
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def mixed(family: str, source: Path, folder: Path) -> Path:
+    """``source``, a family's checkpoint in 4 bits, with the layers of :data:`EIGHT` in 8, as compressed-tensors has it."""
+    import safetensors.torch
+
+    from sglang_gemma4.tiny import checkpoints, quantise
+    from sglang_gemma4.tiny.quantisation import FORMATS
+
+    _copy(source, folder)
+    settings = json.loads((source / "config.json").read_text())
+    groups = settings["quantization_config"]["config_groups"]
+    weights = {**groups["group_0"]["weights"], "num_bits": 8}
+    groups["group_1"] = {**groups["group_0"], "weights": weights, "targets": [f"re:{EIGHT.pattern}"]}
+    (folder / "config.json").write_text(json.dumps(settings))
+    tensors = safetensors.torch.load_file(source / "model.safetensors")
+    form = replace(FORMATS["w4a16-g32"], weights=weights)
+    for name, weight in safetensors.torch.load_file(checkpoints.SHIPPED / family / "model.safetensors").items():
+        layer = name.removesuffix(".weight")
+        if EIGHT.fullmatch(layer):
+            tensors.update({f"{layer}.{part}": value.contiguous() for part, value in quantise.compress(weight, form).items()})
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def eight_bit_layers(folder: Path) -> list[str]:
+    """Those of a checkpoint's layers that :func:`mixed` has in 8 bits."""
+    import safetensors
+
+    with safetensors.safe_open(folder / "model.safetensors", "pt") as tensors:
+        return sorted({layer for name in tensors.keys() if EIGHT.fullmatch(layer := name.rpartition(".")[0])})  # noqa: SIM118
+
+
+def _copy(source: Path, folder: Path) -> None:
+    shutil.copytree(source, folder)
+    if (assistant := source.with_name(f"{source.name}-assistant")).exists():
+        shutil.copytree(assistant, folder.with_name(f"{folder.name}-assistant"))

@@ -12,7 +12,7 @@ import torch
 from sglang.srt.layers.moe.token_dispatcher import StandardCombineInput
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod, UnquantizedLinearMethod
 
-from sglang_gemma4.kernels.dequantise import by_group, float8_weight, int4_weight, through_float8
+from sglang_gemma4.kernels.dequantise import by_group, float8_weight, packed_weight, through_float8
 
 Rounding = Callable[[torch.Tensor], torch.Tensor]
 
@@ -78,7 +78,7 @@ def linear_of_checkpoint(_original: Callable[..., None], _method: Any, layer: An
     """In place of compressed-tensors' rearrangement of a linear layer."""
     scheme = layer.scheme
     if hasattr(layer, "weight_packed"):
-        _finish_linear(layer, int4_weight(layer.weight_packed.data, _of_symmetric(scheme, layer).data), exact)
+        _finish_linear(layer, packed_weight(layer.weight_packed.data, _of_symmetric(scheme, layer).data, 32 // scheme.pack_factor), exact)
         return
     block = getattr(scheme, "weight_block_size", None)
     weight = float8_weight(layer.weight.data, layer.weight_scale.data, layer.logical_widths, block)
@@ -87,7 +87,9 @@ def linear_of_checkpoint(_original: Callable[..., None], _method: Any, layer: An
 
 def _of_symmetric(scheme: Any, layer: Any) -> Any:
     if not scheme.symmetric or scheme.has_g_idx:
-        raise NotImplementedError("the CPU reference engine has 4-bit weights without zero points and without activation order only")
+        raise NotImplementedError(
+            "the CPU reference engine has 4-bit and 8-bit weights without zero points and without activation order only"
+        )
     return layer.weight_scale
 
 
@@ -96,7 +98,7 @@ def experts_of_checkpoint(_original: Callable[..., None], _method: Any, layer: A
     if hasattr(layer, "w13_weight_packed"):
         for part in ("w13", "w2"):  # kept [experts, inputs / 8, outputs]
             packed, scale = (getattr(layer, f"{part}_{name}").data.transpose(1, 2) for name in ("weight_packed", "weight_scale"))
-            _replace(layer, f"{part}_weight", int4_weight(packed, scale))
+            _replace(layer, f"{part}_weight", packed_weight(packed, scale))
         _drop(layer, "w13_weight_packed", "w2_weight_packed")
         roundings: tuple[Rounding, Rounding] = (exact, exact)
     else:

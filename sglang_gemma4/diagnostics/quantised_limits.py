@@ -12,7 +12,7 @@ from sglang_gemma4.diagnostics import quantised_methods, quantised_parts
 from sglang_gemma4.diagnostics.preflight import refuse
 from sglang_gemma4.diagnostics.quantised_methods import ADA, BLACKWELL, Capability, Machine
 from sglang_gemma4.models.config_files import PreflightError
-from sglang_gemma4.tiny.quantisation import FORMATS, size_problem
+from sglang_gemma4.tiny.quantisation import EXPERT_GROUPS, FORMATS, size_problem
 
 AMPERE = (8, 0)
 FIELDS = ("quantization", "load_format", "moe_runner_backend", "tp_size")
@@ -21,8 +21,6 @@ MARLIN_INPUTS = 64
 KEPT_GROUPS = (32, 64, 128)
 """Inputs that share a scale in dense weights that stay as loaded (models/layers/four_bit_layers.py)."""
 LAYOUTS = ("float-quantized", "naive-quantized", "pack-quantized", "mixed-precision")
-GROUPS = (32, 128)
-"""Inputs that share a scale in the one kernel for 4-bit experts that computes gelu (models/layers/expert_activation.py)."""
 
 
 def check(
@@ -124,18 +122,18 @@ def _split_over_ranks(
     weights: Mapping[str, Any], text: Mapping[str, Any], dense: bool, experts: bool, ranks: int, cpu_engine: bool, keeps_four_bits: bool
 ) -> Iterator[str]:
     """Each rank's part of a product's inputs holds whole groups or blocks (compressed_tensors_wNa16.py:128, fp8_utils.py), and of a dense
-    4-bit product that is repacked for Marlin whole tiles of it."""
+    product of 4 or 8 bits that is repacked for Marlin whole tiles of it."""
     part = weights.get("group_size") or (weights.get("block_structure") or [0, 0])[1]
     for name in ("intermediate_size",) * dense + ("moe_intermediate_size",) * experts:
         if ranks > 1 and part and part > 0 and text[name] % part == 0 and text[name] % (ranks * part):
             yield f"--tp-size {ranks} splits {name} {text[name]} within a group or block of {part}; choose a number of ranks that does not"
     if not dense:
         return
-    each = text["intermediate_size"] // ranks
-    kept = keeps_four_bits and weights.get("symmetric", True) and not is_reordered(weights) and part in KEPT_GROUPS
-    if weights.get("type") == "int" and weights.get("num_bits") == 4 and each % MARLIN_INPUTS and not kept and not cpu_engine:
+    each, bits = text["intermediate_size"] // ranks, weights.get("num_bits")
+    kept = keeps_four_bits and bits == 4 and weights.get("symmetric", True) and not is_reordered(weights) and part in KEPT_GROUPS
+    if weights.get("type") == "int" and bits in (4, 8) and each % MARLIN_INPUTS and not kept and not cpu_engine:
         yield (
-            f"--tp-size {ranks} leaves a rank {each} of intermediate_size {text['intermediate_size']}, and Marlin multiplies 4-bit "
+            f"--tp-size {ranks} leaves a rank {each} of intermediate_size {text['intermediate_size']}, and Marlin multiplies {bits}-bit "
             f"weights by {MARLIN_INPUTS} inputs; choose a number of ranks that leaves a multiple"
         )
 
@@ -163,8 +161,10 @@ def _of_group(
     elif moe and (kind == "float" or bits == 8 or inputs is not None):
         if not (kind == "float" and bits == 4 and capability is not None and capability >= BLACKWELL and not cpu_engine):
             yield f"{said}: SGLang has no kernel with gelu for such experts on this machine"
-    elif cpu_engine:
-        yield f"{said}: the CPU reference engine has fp8 and int4"
+    elif cpu_engine and not (
+        kind == "int" and bits == 8 and inputs is None and weights.get("symmetric", True) and not is_reordered(weights)
+    ):
+        yield f"{said}: the CPU reference engine has fp8, and int4 and symmetric int8 of weights alone"
 
 
 def _of_int4(
@@ -184,7 +184,7 @@ def _of_int4(
         yield f"{said}: the CPU reference engine reads symmetric weights without activation order"
     if not moe:
         return
-    if not symmetric or group not in GROUPS or is_reordered(weights):
+    if not symmetric or group not in EXPERT_GROUPS or is_reordered(weights):
         skewed = ("" if symmetric else ", not symmetric") + (", inputs in another order (actorder)" if is_reordered(weights) else "")
         yield f"{said}{skewed}: SGLang's one kernel with gelu for 4-bit experts takes symmetric groups of 32 or 128"
     elif text["moe_intermediate_size"] % group:

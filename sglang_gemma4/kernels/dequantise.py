@@ -31,14 +31,17 @@ def float8_weight(
     return values * scale.reshape(*values.shape[:-2], -1).repeat_interleave(repeats, -1)[..., None]
 
 
-def int4_weight(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Weights ``[..., outputs, inputs]`` in float32 from compressed-tensors' symmetric 4-bit words.
+def packed_weight(packed: torch.Tensor, scale: torch.Tensor, bits: int = 4) -> torch.Tensor:
+    """Weights ``[..., outputs, inputs]`` in float32 from compressed-tensors' words of symmetric levels.
 
     Args:
-        packed: int32 ``[..., outputs, inputs / 8]``: a word holds 8 inputs, the first in its low bits, each as level + 8.
+        packed: int32 ``[..., outputs, inputs * bits / 32]``: a word holds consecutive inputs, the first in its low bits, each as level plus
+            half of the levels.
         scale: ``[..., outputs, inputs / group]``.
+        bits: 4 or 8.
     """
-    levels = torch.stack([(packed >> (4 * place)) & 15 for place in range(8)], dim=-1).flatten(-2) - 8
+    places, half = 32 // bits, 1 << (bits - 1)
+    levels = torch.stack([(packed >> (bits * place)) & (2 * half - 1) for place in range(places)], dim=-1).flatten(-2) - half
     group = levels.shape[-1] // scale.shape[-1]
     return levels.float() * scale.float().repeat_interleave(group, -1)
 

@@ -7,14 +7,23 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sglang_gemma4.tiny.quantisation import NOT_QUANTISED, config, four_bits
+from sglang_gemma4.tiny.quantisation import EXPERT_GROUPS, NOT_QUANTISED, config, four_bits, size_problem
 from sglang_gemma4.uses import LAID_OUT_AS
 
 FLAGS = ("gptq", "gptq_marlin", "auto-round")
 """``--quantization`` of such a checkpoint, as model cards have it."""
+UNREAD = "not_read_because"
+"""In the quantization_config of a checkpoint that is left alone: what its tensors' names say against it."""
 KEPT_BITS = 16
 """Of a layer that stays as it is."""
+FINE = 32
+"""Inputs that share a scale where the checkpoint's groups are none for the model."""
 _WEIGHT = re.compile(r"(.*(?<!norm))\.weight$")
+_LEVELS = re.compile(r"(.*)\.qweight$")
+_SPECIAL = frozenset(r"*+?^$()[]{}|\\")
+"""What makes a name in AutoRound's ``extra_config`` a pattern (sglang/srt/layers/quantization/auto_round.py, ``get_layer_config``)."""
+_FUSED = re.compile(r"(.*\.)(?:([qkv])_proj|(gate|up)_proj)$")
+_EXPERT = re.compile(r"(.*\.experts)\.\d+\.\w+$")
 
 
 def is_gptq(given: Mapping[str, Any]) -> bool:
@@ -24,11 +33,13 @@ def is_gptq(given: Mapping[str, Any]) -> bool:
 
 
 def reason_against(given: Mapping[str, Any]) -> str | None:
-    """Why such a checkpoint cannot be read as compressed-tensors; None if it can."""
-    quantised = [one for one in (given, *_changes(given)) if one.get("bits") != KEPT_BITS]
+    """Why such a checkpoint cannot be read as compressed-tensors; None if it can, by its config."""
+    if UNREAD in given:
+        return str(given[UNREAD])
+    quantised = [one for one in (given, *_changes(given).values()) if one.get("bits") != KEPT_BITS]
     bits = {one.get("bits", given.get("bits")) for one in quantised}
-    if bits != {4}:
-        return f"{', '.join(sorted(map(str, bits)))} bits, not 4 throughout"
+    if given.get("bits") != 4 or not bits <= {4, 8}:
+        return f"{', '.join(sorted(map(str, bits)))} bits, not 4, beside which single layers may have 8"
     if int(given.get("act_bits") or KEPT_BITS) < KEPT_BITS:
         return f"activations of {given['act_bits']} bits"
     if not all(one.get("sym", True) for one in quantised):
@@ -45,23 +56,76 @@ def reason_against(given: Mapping[str, Any]) -> str | None:
     return "a quantised lm_head" if given.get("lm_head") else None
 
 
-def _changes(given: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def reason_against_layers(given: Mapping[str, Any], names: Iterable[str] | None) -> str | None:
+    """The same by its tensors' names: where layers differ in bits those must be known, and the same in what is one product here."""
+    if not any(one.get("bits", 4) not in (4, KEPT_BITS) for one in _changes(given).values()):
+        return None
+    if names is None:
+        return "layers of 8 bits, which its tensors' names tell, and these are not on disk; download the checkpoint first (`hf download`)"
+    products: dict[str, int] = {}
+    for layer in _quantised(names):
+        bits = bits_of(given, layer)
+        if products.setdefault(_product(layer), bits) != bits:
+            return f"{products[_product(layer)]} and {bits} bits within {_product(layer)}"
+    return None
+
+
+def bits_of(given: Mapping[str, Any], layer: str) -> int:
+    """Bits of a quantised layer's weights, by its name in the checkpoint."""
+    changes = _changes(given)
+    if layer in changes:
+        found: Any = changes[layer]
+    elif given.get("quant_method") == "gptq":
+        found = next((one for pattern, one in changes.items() if re.match(pattern.removeprefix("+:"), layer)), {})
+    else:
+        found = next((one for pattern, one in changes.items() if _SPECIAL & set(pattern) and re.fullmatch(pattern, layer)), {})
+    return int(found.get("bits", given["bits"]))
+
+
+def _changes(given: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """What single layers have: GPTQModel's ``dynamic``, whose "-:" leaves a layer alone, and AutoRound's ``extra_config``."""
     dynamic = {name: one for name, one in (given.get("dynamic") or {}).items() if not name.startswith("-:")}
-    return [one for one in (*dynamic.values(), *(given.get("extra_config") or {}).values()) if isinstance(one, Mapping)]
+    return {name: one for name, one in {**dynamic, **(given.get("extra_config") or {})}.items() if isinstance(one, Mapping)}
 
 
-def as_compressed(given: Mapping[str, Any], names: Iterable[str] | None) -> dict[str, Any]:
-    """The ``quantization_config`` of compressed-tensors for a checkpoint for which :func:`reason_against` has none.
+def _quantised(names: Iterable[str]) -> list[str]:
+    return [layer[1] for name in sorted(set(names)) if (layer := _LEVELS.match(name)) is not None]
+
+
+def _product(layer: str) -> str:
+    """SGLang's name of the product that a layer's weight becomes a part of."""
+    if (expert := _EXPERT.match(layer)) is not None:
+        return expert[1]
+    if (part := _FUSED.match(layer)) is not None:
+        return part[1] + ("qkv_proj" if part[2] else "gate_up_proj")
+    return layer
+
+
+def _unfit(text: Mapping[str, Any], group: int) -> bool:
+    return size_problem(text, four_bits(group)) is not None or (bool(text.get("enable_moe_block")) and group not in EXPERT_GROUPS)
+
+
+def as_compressed(given: Mapping[str, Any], names: Iterable[str] | None, text: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The ``quantization_config`` of compressed-tensors for a checkpoint against which there is no reason.
 
     Args:
         names: of the checkpoint's tensors, which tell what is quantised; None where they cannot be known before it is loaded: then the
             language model's linear layers are, but for routers.
+        text: the text config. Groups that do not divide its sizes, so that the last one is shorter, and groups that experts' kernels do not
+            take, become groups of 32 with the same scales.
     """
+    group = int(given["group_size"])
+    if text is not None and group % FINE == 0 and _unfit(text, group) and not _unfit(text, FINE):
+        group = FINE
+    known = set(names or ())
     if names is None:
         kept = list(NOT_QUANTISED)
     else:
-        known = set(names)
         layers = [layer[1] for name in sorted(known) if (layer := _WEIGHT.match(name)) is not None]
         kept = ["lm_head", *(layer for layer in layers if f"{layer}.qweight" not in known and layer != "lm_head")]
-    return {**config(four_bits(int(given["group_size"])), kept), LAID_OUT_AS: "gptq"}
+    found = config(four_bits(group), kept)
+    if others := [layer for layer in _quantised(known) if bits_of(given, layer) != given["bits"]]:
+        four = found["config_groups"]["group_0"]
+        targets = sorted({*others, *map(_product, others)})
+        found["config_groups"]["group_1"] = {**four, "targets": targets, "weights": {**four["weights"], "num_bits": 8}}
+    return {**found, LAID_OUT_AS: "gptq"}

@@ -1,9 +1,10 @@
 """Checkpoints in GPTQ's layout, read as compressed-tensors' ``pack-quantized``: the same levels and scales, transposed.
 
-Both keep eight levels of consecutive inputs in an int32, the first in its lowest bits, and mean level - 8. GPTQ has them as
+Both keep levels of consecutive inputs in an int32, the first in its lowest bits, and mean level - 8 (of 8 bits: - 128). GPTQ has them as
 ``qweight [inputs / 8, outputs]`` and ``scales [groups, outputs]``, compressed-tensors as ``weight_packed [outputs, inputs / 8]`` and
 ``weight_scale [outputs, groups]``. So what serves the one serves the other: routers and towers that stay as they are, K = V layers, experts
-with gelu, this package's kernels. AutoRound writes the same tensors (``packing_format`` ``auto_round:auto_gptq``).
+with gelu, this package's kernels. AutoRound writes the same tensors (``packing_format`` ``auto_round:auto_gptq``). Where groups do not
+divide the inputs, as 128 do not 26B-A4B's 704 and 2,112, the last one is shorter: such scales are repeated for groups of 32.
 
 Format: GPTQModel's ``nn_modules/qlinear`` and SGLang's ``layers/quantization/utils.py:369`` (``pack_rows``).
 """
@@ -16,14 +17,14 @@ from typing import Any
 
 import torch
 
-from sglang_gemma4.models.gptq_config import FLAGS, as_compressed, is_gptq, reason_against
+from sglang_gemma4.models.gptq_config import FLAGS, UNREAD, as_compressed, is_gptq, reason_against, reason_against_layers
 from sglang_gemma4.patching import decline
 
 PARTS = ("qweight", "qzeros", "scales", "g_idx")
-ZEROS = (0x77777777, 0x88888888)
-"""Zero points of symmetric levels: 8, which version 1 of the format stores as 7."""
-LEVELS = 8
-"""In an int32."""
+ZEROS = {4: (0x77777777, 0x88888888), 8: (0x7F7F7F7F, 0x80808080)}
+"""Zero points of symmetric levels by their bits: half of the levels, which version 1 of the format stores less one."""
+WORD = 32
+"""Bits of an int32."""
 INDEX = "model.safetensors.index.json"
 _PART = re.compile(rf"(.*)\.({'|'.join(PARTS)})$")
 
@@ -69,42 +70,69 @@ def translate(model_config: Any, is_read: bool) -> None:
     if not is_gptq(given):
         return
     reason = reason_against(given) or (None if is_read else "quantised_names, which reads the tensors, is left out")
-    if reason is not None:
-        decline("gptq_layout", reason)
-    else:
-        if str(model_config.quantization).lower() in FLAGS:
-            model_config.quantization = None  # what the checkpoint said of itself; SGLang compares the two
-        found.quantization_config = as_compressed(given, tensor_names(model_config.model_path, model_config.revision))
+    if reason is None:
+        names = tensor_names(model_config.model_path, model_config.revision)
+        if (reason := reason_against_layers(given, names)) is None:
+            if str(model_config.quantization).lower() in FLAGS:
+                model_config.quantization = None  # what the checkpoint said of itself; SGLang compares the two
+            found.quantization_config = as_compressed(given, names, found.get_text_config().to_dict())
+            return
+        found.quantization_config = {**given, UNREAD: reason}
+    decline("gptq_layout", reason)
 
 
-def regrouped(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+def regrouped(weights: Iterable[tuple[str, torch.Tensor]], schemes: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors, GPTQ's by compressed-tensors' names and in its shapes; others as they are.
 
+    Args:
+        schemes: SGLang's ``target_scheme_map``, in which a layer's name or "Linear" has ``weights``.
+
     Raises:
-        ValueError: zero points that are not those of symmetric levels, or inputs that are not in order, though the config said so.
+        ValueError: zero points that are not those of symmetric levels, inputs that are not in order, scales of other groups than the config
+            said, or levels without scales.
     """
+    waiting: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in weights:
         part = _PART.match(name)
         if part is None:
             yield name, tensor
-        elif part[2] == "qweight":
-            yield f"{part[1]}.weight_packed", tensor.T.contiguous()
-            yield f"{part[1]}.weight_shape", torch.tensor([tensor.shape[1], tensor.shape[0] * LEVELS])
-        elif part[2] == "scales":
-            yield f"{part[1]}.weight_scale", tensor.T.contiguous()
-        elif part[2] == "qzeros" and not any(bool((tensor == _signed(zeros)).all()) for zeros in ZEROS):
-            raise ValueError(f"{name} holds zero points other than 8, though quantization_config says that levels are symmetric")
-        elif part[2] == "g_idx" and not _counts_up(tensor):
+            continue
+        layer = part[1]
+        scheme = (schemes.get(layer) or schemes["Linear"])["weights"]
+        if part[2] == "qzeros" and not any(bool((tensor == _signed(zeros)).all()) for zeros in ZEROS[scheme.num_bits]):
+            half = 1 << (scheme.num_bits - 1)
+            raise ValueError(f"{name} holds zero points other than {half}, though quantization_config says that levels are symmetric")
+        if part[2] == "g_idx" and not _counts_up(tensor):
             raise ValueError(f"{name} does not go through the inputs in order, though quantization_config has no desc_act")
+        if part[2] not in ("qweight", "scales"):
+            continue
+        parts = waiting.setdefault(layer, {})
+        parts[part[2]] = tensor
+        if len(parts) == 2:
+            levels = waiting.pop(layer)["qweight"]
+            inputs = levels.shape[0] * (WORD // scheme.num_bits)
+            yield f"{layer}.weight_packed", levels.T.contiguous()
+            yield f"{layer}.weight_shape", torch.tensor([levels.shape[1], inputs])
+            yield f"{layer}.weight_scale", _finer(f"{layer}.scales", parts["scales"], inputs, scheme.group_size).T.contiguous()
+    if waiting:
+        layer, parts = next(iter(waiting.items()))
+        raise ValueError(f"of the quantised {layer} the checkpoint has {next(iter(parts))} only; qweight and scales are needed")
+
+
+def _finer(name: str, scales: torch.Tensor, inputs: int, group: int) -> torch.Tensor:
+    """``scales [groups, outputs]`` of groups of so many inputs: each repeated where those of the checkpoint hold 2, 4, ... of them."""
+    wanted, repeats = inputs // group, 1
+    while -(-wanted // repeats) > len(scales):
+        repeats *= 2
+    if inputs % group or -(-wanted // repeats) != len(scales):
+        raise ValueError(f"{name} has {len(scales)} groups for {inputs} inputs, and quantization_config says groups of {group}")
+    return scales if repeats == 1 else scales.repeat_interleave(repeats, 0)[:wanted]
 
 
 def _counts_up(groups: torch.Tensor) -> bool:
-    """Whether inputs in order have groups 0, 1, ..., each as many of them."""
-    inputs = groups.numel()
-    if not inputs or inputs % (int(groups.max()) + 1):
-        return False
-    size = inputs // (int(groups.max()) + 1)
-    return bool((groups == torch.arange(inputs, dtype=groups.dtype, device=groups.device) // size).all())
+    """Whether inputs in order have groups 0, 1, ..., each as many of them but for the last."""
+    size = int((groups == 0).sum())
+    return size > 0 and bool((groups == torch.arange(len(groups), dtype=groups.dtype, device=groups.device) // size).all())
 
 
 def _signed(bits: int) -> int:

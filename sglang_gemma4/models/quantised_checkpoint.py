@@ -50,7 +50,7 @@ def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, 
     if config is None:
         return original(model, weights)
     if getattr(config, "ignore", None) is not None:  # compressed-tensors, or read as such
-        weights = gptq_layout.regrouped(weights)
+        weights = gptq_layout.regrouped(weights, config.target_scheme_map)
     loaded = original(model, dequantised(weights, getattr(config, "weight_block_size", None)))
     if not getattr(model, "_gemma4_loaded", False) and isinstance(loaded, set):
         object.__setattr__(model, "_gemma4_loaded", True)
@@ -79,18 +79,22 @@ def dequantised(weights: Iterable[tuple[str, torch.Tensor]], block: Any = None) 
     left = {layer: sorted(parts) for layer, parts in waiting.items() if set(parts) - {"input_scale", "weight_shape"}}
     if left:
         layer, names = next(iter(left.items()))
-        raise ValueError(f"of the quantised {layer} the checkpoint has {', '.join(names)} only; levels and weight_scale are needed")
+        raise ValueError(
+            f"of the quantised {layer} the checkpoint has {', '.join(names)} only; levels and weight_scale are needed, of 4 and 8 bits "
+            "weight_shape too"
+        )
 
 
 def _whole(parts: dict[str, torch.Tensor], block: Any) -> torch.Tensor | None:
     """The weight, once its levels and scales are there."""
-    from sglang_gemma4.kernels.dequantise import float8_weight, int4_weight
+    from sglang_gemma4.kernels.dequantise import float8_weight, packed_weight
 
     if "weight_scale" not in parts:
         return None
     scale = parts["weight_scale"]
     if "weight" in parts:
         return float8_weight(parts["weight"], scale, block=block).to(torch.bfloat16)
-    if "weight_packed" in parts:
-        return int4_weight(parts["weight_packed"], scale).to(torch.bfloat16)
+    if "weight_packed" in parts and "weight_shape" in parts:
+        packed = parts["weight_packed"]
+        return packed_weight(packed, scale, bits=32 * packed.shape[-1] // int(parts["weight_shape"][-1])).to(torch.bfloat16)
     return None

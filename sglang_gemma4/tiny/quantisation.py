@@ -62,6 +62,9 @@ FORMATS: dict[str, Format] = {
     )
 }
 
+EXPERT_GROUPS = (32, 128)
+"""Inputs that share a scale in SGLang's Triton kernel for 4-bit experts, the one that computes gelu (compressed_tensors.py,
+``_is_wna16_triton_moe_supported``)."""
 NOT_QUANTISED = ("re:.*lm_head$", "re:.*vision_tower.*", "re:.*audio_tower.*", "re:.*embed_vision.*", "re:.*embed_audio.*", "re:.*router.*")
 """What stays in bfloat16, as patterns that SGLang reads: the head, both towers with their embedders, routers."""
 

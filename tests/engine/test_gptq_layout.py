@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 
-from crash_repro import shipped
+from crash_repro import dequantised, shipped
 from sglang_gemma4.tiny import checkpoints
 from tests import gptq_checkpoint
 from tests.engine.engine_fork import EngineFailed, Group, Nursery, without
@@ -61,6 +62,25 @@ def test_dense_models_too_also_with_a_model_card_s_flag(
     assert [one.logprobs for one in plain] == [one.logprobs for one in expected]
 
 
+def test_groups_that_do_not_divide_the_experts(nursery: Nursery, pair: Callable[..., Pair], tmp_path: Path) -> None:
+    """As groups of 128 and 26B-A4B's 704 and 2,112 inputs: of 64, one for an expert's 32 inputs, and one and a half for the dense 96."""
+    compressed = gptq_checkpoint.coarse(pair(MODEL)[0], tmp_path / "compressed", 64)
+    gptq = gptq_checkpoint.write(compressed, tmp_path / "gptq", auto_round=True, group=64)
+    expected, found = greedy(nursery, compressed), greedy(nursery, gptq)
+    assert [one.logprobs for one in found] == [one.logprobs for one in expected], "bit for bit"
+
+
+def test_experts_in_4_bits_beside_8(nursery: Nursery, pair: Callable[..., Pair], tmp_path: Path) -> None:
+    """As Intel's mixed 26B-A4B."""
+    compressed = gptq_checkpoint.mixed(MODEL, pair(MODEL)[0], tmp_path / "compressed")
+    eight = {layer: {"bits": 8} for layer in gptq_checkpoint.eight_bit_layers(compressed)}
+    gptq = gptq_checkpoint.write(compressed, tmp_path / "gptq", auto_round=True, extra_config=eight)
+    expected, found, drafted = greedy(nursery, compressed), greedy(nursery, gptq), greedy(nursery, gptq, mtp=True)
+    assert [one.logprobs for one in found] == [one.logprobs for one in expected], "bit for bit"
+    assert tokens_of(greedy(nursery, dequantised.write(compressed, tmp_path / "float32"))) == tokens_of(found) == tokens_of(drafted)
+    assert accept_length(drafted) > 1.5
+
+
 @pytest.mark.parametrize(("changes", "env", "said"), [
     ({"desc_act": True}, {}, "inputs in the order of their activations (desc_act)"),
     ({"sym": False}, {}, "levels that are not symmetric"),
@@ -78,8 +98,6 @@ def test_what_cannot_be_read_is_refused_by_name(
 
 
 def test_zero_points_that_belie_the_config_end_the_load(nursery: Nursery, pair: Callable[..., Pair], tmp_path: Path) -> None:
-    import safetensors.torch
-
     model = gptq_checkpoint.write(pair(MODEL)[0], tmp_path / "model")
     tensors = safetensors.torch.load_file(model / "model.safetensors")
     name = next(name for name in tensors if name.endswith("qzeros"))

@@ -1,18 +1,22 @@
 """GPTQ's layout as compressed-tensors': configs, names, and tensors whose weights are the same."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from transformers.models.gemma4.configuration_gemma4 import Gemma4TextConfig
 
 from sglang_gemma4.benchmark.roofline import weight_bytes
-from sglang_gemma4.kernels.dequantise import int4_weight
-from sglang_gemma4.models import gptq_layout
+from sglang_gemma4.diagnostics import quantised_limits
+from sglang_gemma4.kernels.dequantise import packed_weight
+from sglang_gemma4.models import gptq_config, gptq_layout
+from sglang_gemma4.models.config_files import PreflightError
 from sglang_gemma4.models.gptq_config import as_compressed, is_gptq, reason_against
-from sglang_gemma4.tiny import checkpoints
+from sglang_gemma4.tiny import checkpoints, real_sizes
 from sglang_gemma4.tiny.quantisation import FORMATS
 from sglang_gemma4.tiny.quantise import compress
 from sglang_gemma4.uses import LAID_OUT_AS
@@ -21,12 +25,19 @@ from tests import gptq_checkpoint
 GPTQ: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
 
 
+def schemes(bits: int = 4) -> dict[str, Any]:
+    """What SGLang has for a checkpoint of one scheme, groups of 32."""
+    return {"Linear": {"weights": SimpleNamespace(num_bits=bits, group_size=32)}}
+
+
 @pytest.mark.parametrize(("changes", "reason"), [
     ({}, None),
     ({"dynamic": {"-:.*vision.*": {}}}, None),
     ({"extra_config": {"model.layers.0.mlp.up_proj": {"bits": 16}}}, None),
-    ({"bits": 8}, "8 bits, not 4 throughout"),
-    ({"dynamic": {"+:.*down_proj": {"bits": 8}}}, "4, 8 bits, not 4 throughout"),
+    ({"bits": 8}, "8 bits, not 4, beside which single layers may have 8"),
+    ({"bits": 8, "dynamic": {"+:.*down_proj": {"bits": 4}}}, "4, 8 bits, not 4, beside which single layers may have 8"),
+    ({"dynamic": {"+:.*down_proj": {"bits": 8}}}, None),
+    ({"extra_config": {"a": {"bits": 2}}}, "2, 4 bits, not 4, beside which single layers may have 8"),
     ({"sym": False}, "levels that are not symmetric"),
     ({"desc_act": True}, "inputs in the order of their activations (desc_act)"),
     ({"group_size": -1}, "one scale for all inputs"),
@@ -60,32 +71,110 @@ def test_tensors_have_the_weight_that_compressed_tensors_gives_them() -> None:
     given = [
         ("a.g_idx", torch.arange(96, dtype=torch.int32) // 32),
         ("a.qweight", gptq_checkpoint.packed(parts["weight_packed"])),
-        ("a.qzeros", torch.full((3, 8), gptq_checkpoint.ZEROS["v2"], dtype=torch.int32)),
+        ("a.qzeros", torch.full((3, 8), gptq_checkpoint.ZEROS["v2"][4], dtype=torch.int32)),
         ("a.scales", parts["weight_scale"].T.contiguous()),
         ("b.weight", weight),
     ]
-    found = dict(gptq_layout.regrouped(given))
+    found = dict(gptq_layout.regrouped(given, schemes()))
     assert set(found) == {"a.weight_packed", "a.weight_shape", "a.weight_scale", "b.weight"}
     assert found["a.weight_shape"].tolist() == [64, 96]
     assert torch.equal(found["a.weight_packed"], parts["weight_packed"])
-    rebuilt = int4_weight(found["a.weight_packed"], found["a.weight_scale"]).float()
+    rebuilt = packed_weight(found["a.weight_packed"], found["a.weight_scale"]).float()
     assert (rebuilt - weight.float()).abs().max() <= parts["weight_scale"].float().max() * 0.51, "half a level"
 
 
 @pytest.mark.parametrize("index", [
     [0] * 32 + [2] * 32, [1] * 32 + [0] * 32, [0] * 31 + [1] * 33, [0, 1] * 32, [],
+    [0] * 32 + [1] * 16 + [2] * 16,
 ])  # fmt: skip
 def test_inputs_out_of_order_are_refused(index: list[int]) -> None:
     with pytest.raises(ValueError, match=r"a\.g_idx does not go through the inputs in order"):
-        list(gptq_layout.regrouped([("a.g_idx", torch.tensor(index, dtype=torch.int32))]))
+        list(gptq_layout.regrouped([("a.g_idx", torch.tensor(index, dtype=torch.int32))], schemes()))
 
 
-def test_zero_points_of_other_levels_are_refused() -> None:
-    zeros = torch.full((2, 2), gptq_checkpoint.ZEROS["v1"], dtype=torch.int32)
-    assert not list(gptq_layout.regrouped([("a.qzeros", zeros)]))
-    zeros[1, 1] = gptq_checkpoint.ZEROS["v2"]
-    with pytest.raises(ValueError, match=r"a\.qzeros holds zero points other than 8"):
-        list(gptq_layout.regrouped([("a.qzeros", zeros)]))
+@pytest.mark.parametrize(("bits", "half"), [(4, 8), (8, 128)])
+def test_zero_points_of_other_levels_are_refused(bits: int, half: int) -> None:
+    zeros = torch.full((2, 2), gptq_checkpoint.ZEROS["v1"][bits], dtype=torch.int32)
+    assert not list(gptq_layout.regrouped([("a.qzeros", zeros)], schemes(bits)))
+    zeros[1, 1] = gptq_checkpoint.ZEROS["v2"][bits]
+    with pytest.raises(ValueError, match=rf"a\.qzeros holds zero points other than {half}"):
+        list(gptq_layout.regrouped([("a.qzeros", zeros)], schemes(bits)))
+
+
+@pytest.mark.parametrize(("inputs", "group", "groups"), [
+    (704, 128, 6), (2112, 128, 17), (2816, 128, 22), (32, 128, 1), (704, 64, 11), (704, 32, 22), (704, 1024, 1),
+])  # fmt: skip
+def test_scales_of_larger_groups_are_those_of_groups_of_32(inputs: int, group: int, groups: int) -> None:
+    scales = torch.randn(groups, 8, generator=torch.Generator().manual_seed(1))
+    given = [("a.scales", scales), ("a.qweight", torch.zeros(inputs // 8, 8, dtype=torch.int32))]
+    found = dict(gptq_layout.regrouped(given, schemes()))["a.weight_scale"]
+    of_inputs = scales[torch.arange(inputs) // group]
+    assert found.shape == (8, inputs // 32)
+    assert torch.equal(found.repeat_interleave(32, 1), of_inputs.T)
+
+
+@pytest.mark.parametrize(("inputs", "groups"), [(704, 5), (704, 7), (704, 23), (48, 2)])
+def test_scales_of_no_such_groups_end_the_load(inputs: int, groups: int) -> None:
+    given = [("a.qweight", torch.zeros(inputs // 8, 8, dtype=torch.int32)), ("a.scales", torch.ones(groups, 8))]
+    said = f"a.scales has {groups} groups for {inputs} inputs, and quantization_config says groups of 32"
+    with pytest.raises(ValueError, match=said):
+        list(gptq_layout.regrouped(given, schemes()))
+
+
+def test_levels_without_scales_end_the_load() -> None:
+    with pytest.raises(ValueError, match="of the quantised a the checkpoint has qweight only; qweight and scales are needed"):
+        list(gptq_layout.regrouped([("a.qweight", torch.zeros(8, 8, dtype=torch.int32))], schemes()))
+
+
+MIXED = ("layers.0.self_attn.q_proj", "layers.0.self_attn.k_proj", "layers.0.mlp.down_proj", "layers.0.experts.0.up_proj")
+NAMES = [f"{layer}.{part}" for layer in MIXED for part in ("qweight", "scales")]
+
+
+@pytest.mark.parametrize("changes", [
+    {"dynamic": {"+:.*self_attn": {"bits": 8}, "-:.*router": {}}},
+    {"quant_method": "auto-round", "extra_config": {MIXED[0]: {"bits": 8}, MIXED[1]: {"bits": 8}, "layers.0.router.proj": {"bits": 16}}},
+    {"quant_method": "auto-round", "extra_config": {r"layers\..*self_attn\..*": {"bits": 8}}},
+])  # fmt: skip
+def test_layers_of_8_bits_have_a_group_of_their_own(changes: dict[str, Any]) -> None:
+    given = {**GPTQ, **changes}
+    assert gptq_config.reason_against(given) is None
+    assert gptq_config.reason_against_layers(given, NAMES) is None
+    groups = as_compressed(given, NAMES)["config_groups"]
+    assert groups["group_0"]["targets"] == ["Linear"]
+    assert groups["group_0"]["weights"]["num_bits"] == 4
+    assert groups["group_1"]["weights"] == {**groups["group_0"]["weights"], "num_bits": 8}
+    assert groups["group_1"]["targets"] == ["layers.0.self_attn.k_proj", "layers.0.self_attn.q_proj", "layers.0.self_attn.qkv_proj"]
+
+
+def test_what_is_one_product_has_the_same_bits() -> None:
+    for layer, product in ((MIXED[0], "layers.0.self_attn.qkv_proj"), ("layers.0.experts.1.up_proj", "layers.0.experts")):
+        given = {**GPTQ, "dynamic": {re.escape(layer): {"bits": 8}}}
+        names = [*NAMES, "layers.0.experts.1.up_proj.qweight"]
+        assert re.fullmatch(rf"(4 and 8|8 and 4) bits within {product}", str(gptq_config.reason_against_layers(given, names)))
+        assert "are not on disk; download the checkpoint first" in str(gptq_config.reason_against_layers(given, None))
+    assert gptq_config.reason_against_layers(GPTQ, None) is None
+
+
+@pytest.mark.parametrize("capability", [(8, 6), (9, 0)])
+def test_26b_a4b_in_groups_of_128_with_8_bits_beside_its_experts_is_let_through(capability: tuple[int, int]) -> None:
+    """As AutoRound publishes it: the last of 704 inputs' groups is shorter, attention and the dense FFN have 8 bits."""
+    model = real_sizes.target("26b-a4b")
+    dense = [
+        f"model.language_model.layers.{n}.{part}_proj" for n in range(30) for part in ("self_attn.q", "mlp.gate", "mlp.up", "mlp.down")
+    ]
+    names = [f"{layer}.qweight" for layer in (*dense, *(f"model.language_model.layers.{n}.experts.0.up_proj" for n in range(30)))]
+    given = {**GPTQ, "group_size": 128, "quant_method": "auto-round", "extra_config": {layer: {"bits": 8} for layer in dense}}
+    config = {**model, "quantization_config": as_compressed(given, names, model["text_config"])}
+    quantised_limits.check(config, {}, capability=capability, cpu_engine=False)
+    with pytest.raises(PreflightError, match="Marlin multiplies 8-bit weights by 64 inputs"):
+        quantised_limits.check(config, {"tp_size": 2}, capability=capability, cpu_engine=False, keeps_four_bits=True)
+
+
+def test_groups_that_do_not_divide_the_model_become_groups_of_32() -> None:
+    moe, dense = (real_sizes.target(size)["text_config"] for size in ("26b-a4b", "31b"))
+    for given, text, expected in ((128, moe, 32), (128, dense, 128), (32, moe, 32), (64, moe, 32), (64, dense, 64), (48, moe, 48)):
+        found = as_compressed({**GPTQ, "group_size": given}, (), text)
+        assert found["config_groups"]["group_0"]["weights"]["group_size"] == expected
 
 
 def test_what_stays_as_it_is_follows_from_the_tensors(tmp_path: Path) -> None:
@@ -113,7 +202,8 @@ def test_the_roofline_counts_it_as_it_is_served() -> None:
 
 
 def model_config(given: Any, flag: str | None = None, architecture: str = "Gemma4ForConditionalGeneration") -> Any:
-    config = SimpleNamespace(architectures=[architecture], quantization_config=given)
+    text = Gemma4TextConfig(**real_sizes.target("26b-a4b")["text_config"])
+    config = SimpleNamespace(architectures=[architecture], quantization_config=given, get_text_config=lambda: text)
     return SimpleNamespace(hf_config=config, quantization=flag, model_path="nobody/has-this", revision=None)
 
 
@@ -136,6 +226,17 @@ def test_others_are_left_alone(config: Any) -> None:
     before = config.hf_config.quantization_config, config.quantization
     gptq_layout.translate(config, is_read=True)
     assert (config.hf_config.quantization_config, config.quantization) == before
+
+
+def test_what_its_tensors_would_tell_is_said_where_the_start_ends() -> None:
+    """Nothing of the checkpoint is on disk."""
+    config = model_config(
+        {**GPTQ, "quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "extra_config": {"a": {"bits": 8}}}
+    )
+    gptq_layout.translate(config, is_read=True)
+    given = {**real_sizes.target("26b-a4b"), "quantization_config": config.hf_config.quantization_config}
+    with pytest.raises(PreflightError, match=r"are not on disk; download the checkpoint first \(`hf download`\): SGLang's kernels"):
+        quantised_limits.check(given, {}, capability=(9, 0), cpu_engine=False)
 
 
 def test_a_checkpoint_whose_tensors_nobody_would_read_is_left_alone() -> None:

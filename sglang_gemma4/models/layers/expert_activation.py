@@ -15,8 +15,6 @@ from sglang.srt.layers.quantization.fp8 import Fp8MoEMethod
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
 
 GELU = ("gelu", "gelu_tanh")
-GROUPS = (32, 128)
-"""Inputs that share a scale in SGLang's Triton kernel for 4-bit experts (compressed_tensors.py, ``_is_wna16_triton_moe_supported``)."""
 
 
 def use_tanh_gelu(layer: Any, activation: str) -> str | None:
