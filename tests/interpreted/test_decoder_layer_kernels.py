@@ -168,8 +168,7 @@ def test_qkv_norm_rope(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(1, 1, 16), (4, 2, 32), (8, 1, 256), (5, 3, 64), (16, 2, 512)])
 @pytest.mark.parametrize("tokens", [1, 7])
-@pytest.mark.parametrize("index", [torch.int32, torch.int64])
-@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize(("index", "small"), [(torch.int32, True), (torch.int64, False)])
 def test_qkv_norm_rope_writes_the_pool(
     tokens: int,
     heads: int,

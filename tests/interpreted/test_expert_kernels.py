@@ -87,8 +87,7 @@ def few_tokens(x: torch.Tensor, *given: Any, **options: Any) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("skewed", [False, True])
-@pytest.mark.parametrize("dropped", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize(("dropped", "skewed"), [(0.0, False), (0.4, True), (1.0, False)])
 @pytest.mark.parametrize("tiles", [None, (Tile(16, 32, 4, 2), Tile(32, 16, 4, 2))])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_few_tokens(shape: Shape, tiles: tuple[Tile, Tile] | None, dropped: float, skewed: bool) -> None:

@@ -21,7 +21,7 @@ from tests.unit import answers
 
 InChild = Callable[[Callable[[], Any]], Any]
 PATCH = load("answer_parser")
-MANY = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 READINGS: list[dict[str, Any]] = [
     {},
     {"tools": None},
