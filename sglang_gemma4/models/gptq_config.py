@@ -3,8 +3,9 @@
 Neither torch nor sglang is imported.
 """
 
+import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sglang_gemma4.tiny.quantisation import EXPERT_GROUPS, NOT_QUANTISED, config, four_bits, size_problem
@@ -63,23 +64,32 @@ def reason_against_layers(given: Mapping[str, Any], names: Iterable[str] | None)
     if names is None:
         return "layers of 8 bits, which its tensors' names tell, and these are not on disk; download the checkpoint first (`hf download`)"
     products: dict[str, int] = {}
+    of = bits_of(given)
     for layer in _quantised(names):
-        bits = bits_of(given, layer)
+        bits = of(layer)
         if products.setdefault(_product(layer), bits) != bits:
             return f"{products[_product(layer)]} and {bits} bits within {_product(layer)}"
     return None
 
 
-def bits_of(given: Mapping[str, Any], layer: str) -> int:
-    """Bits of a quantised layer's weights, by its name in the checkpoint."""
-    changes = _changes(given)
-    if layer in changes:
-        found: Any = changes[layer]
-    elif given.get("quant_method") == "gptq":
-        found = next((one for pattern, one in changes.items() if re.match(pattern.removeprefix("+:"), layer)), {})
-    else:
-        found = next((one for pattern, one in changes.items() if _SPECIAL & set(pattern) and re.fullmatch(pattern, layer)), {})
-    return int(found.get("bits", given["bits"]))
+def bits_of(given: Mapping[str, Any]) -> Callable[[str], int]:
+    """What tells a quantised layer's bits from its name in the checkpoint; what is no regular expression is ignored, as in SGLang."""
+    changes = {name: int(one.get("bits", given["bits"])) for name, one in _changes(given).items()}
+    of_gptq = str(given.get("quant_method", "")).lower() == "gptq"
+    patterns: list[tuple[Callable[[str], Any], int]] = []
+    for name, bits in changes.items():
+        with contextlib.suppress(re.error):
+            if of_gptq:
+                patterns.append((re.compile(name.removeprefix("+:")).match, bits))
+            elif _SPECIAL & set(name):
+                patterns.append((re.compile(name).fullmatch, bits))
+
+    def of(layer: str) -> int:
+        if layer in changes:
+            return changes[layer]
+        return next((bits for matches, bits in patterns if matches(layer)), int(given["bits"]))
+
+    return of
 
 
 def _changes(given: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -124,7 +134,8 @@ def as_compressed(given: Mapping[str, Any], names: Iterable[str] | None, text: M
         layers = [layer[1] for name in sorted(known) if (layer := _WEIGHT.match(name)) is not None]
         kept = ["lm_head", *(layer for layer in layers if f"{layer}.qweight" not in known and layer != "lm_head")]
     found = config(four_bits(group), kept)
-    if others := [layer for layer in _quantised(known) if bits_of(given, layer) != given["bits"]]:
+    of = bits_of(given)
+    if others := [layer for layer in _quantised(known) if of(layer) != given["bits"]]:
         four = found["config_groups"]["group_0"]
         targets = sorted({*others, *map(_product, others)})
         found["config_groups"]["group_1"] = {**four, "targets": targets, "weights": {**four["weights"], "num_bits": 8}}
