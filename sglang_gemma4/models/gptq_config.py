@@ -98,6 +98,13 @@ def _changes(given: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {name: one for name, one in {**dynamic, **(given.get("extra_config") or {})}.items() if isinstance(one, Mapping)}
 
 
+def _left_alone(given: Mapping[str, Any]) -> list[str]:
+    """Layers that the config says are not quantised, as compressed-tensors' ``ignore`` has them."""
+    patterns = [name.removeprefix("-:") for name in given.get("dynamic") or {} if name.startswith("-:")]
+    kept = [name for name, one in _changes(given).items() if one.get("bits") == KEPT_BITS]
+    return [*(f"re:{one}" for one in patterns), *(f"re:{one}$" if _SPECIAL & set(one) else one for one in kept)]
+
+
 def _quantised(names: Iterable[str]) -> list[str]:
     return [layer[1] for name in sorted(set(names)) if (layer := _LEVELS.match(name)) is not None]
 
@@ -120,7 +127,7 @@ def as_compressed(given: Mapping[str, Any], names: Iterable[str] | None, text: M
 
     Args:
         names: of the checkpoint's tensors, which tell what is quantised; None where they cannot be known before it is loaded: then the
-            language model's linear layers are, but for routers.
+            language model's linear layers are, but for routers and what ``given`` leaves alone.
         text: the text config. Groups that do not divide its sizes, so that the last one is shorter, and groups that experts' kernels do not
             take, become groups of 32 with the same scales.
     """
@@ -129,7 +136,7 @@ def as_compressed(given: Mapping[str, Any], names: Iterable[str] | None, text: M
         group = FINE
     known = set(names or ())
     if names is None:
-        kept = list(NOT_QUANTISED)
+        kept = [*NOT_QUANTISED, *_left_alone(given)]
     else:
         layers = [layer[1] for name in sorted(known) if (layer := _WEIGHT.match(name)) is not None]
         kept = ["lm_head", *(layer for layer in layers if f"{layer}.qweight" not in known and layer != "lm_head")]

@@ -146,6 +146,16 @@ def test_layers_of_8_bits_have_a_group_of_their_own(changes: dict[str, Any]) -> 
     assert groups["group_1"]["targets"] == ["layers.0.self_attn.k_proj", "layers.0.self_attn.q_proj", "layers.0.self_attn.qkv_proj"]
 
 
+def test_what_the_config_leaves_alone_stays_where_nothing_is_on_disk() -> None:
+    auto_round = {
+        **GPTQ,
+        "quant_method": "auto-round",
+        "extra_config": {MIXED[0]: {"bits": 16}, r".*k_proj": {"bits": 16}, "b": {"bits": 4}},
+    }
+    assert as_compressed(auto_round, None)["ignore"][-2:] == [MIXED[0], "re:.*k_proj$"]
+    assert as_compressed({**GPTQ, "dynamic": {r"-:.*\.mlp\.": {}, r"+:.*up": {"bits": 4}}}, None)["ignore"][-1:] == [r"re:.*\.mlp\."]
+
+
 def test_what_is_one_product_has_the_same_bits() -> None:
     for layer, product in ((MIXED[0], "layers.0.self_attn.qkv_proj"), ("layers.0.experts.1.up_proj", "layers.0.experts")):
         given = {**GPTQ, "dynamic": {re.escape(layer): {"bits": 8}}}
