@@ -12,6 +12,7 @@ from sglang_gemma4.diagnostics.dashboard import add_command as add_dashboard
 from sglang_gemma4.disaggregation.plan_table import add_command as add_transfer_plan
 from sglang_gemma4.memory.capacity_table import add_command as add_capacity
 from sglang_gemma4.quality.command import add_commands as add_quality
+from sglang_gemma4.tiny.convert import add_command as add_quantize
 from sglang_gemma4.tiny.quantisation import FORMATS
 
 
@@ -76,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     checkpoint.add_argument("--random", action="store_true", help="config only, for --load-format dummy: no weights are written")
     checkpoint.add_argument("--quantization", metavar="FORMAT", help=f"quantise the model: {', '.join(FORMATS)}")
     checkpoint.set_defaults(run=_checkpoint)
+    add_quantize(commands)
     add_bench(commands)
     add_tune_moe(commands)
     add_quality(commands)

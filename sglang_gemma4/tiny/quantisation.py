@@ -69,14 +69,14 @@ NOT_QUANTISED = ("re:.*lm_head$", "re:.*vision_tower.*", "re:.*audio_tower.*", "
 """What stays in bfloat16, as patterns that SGLang reads: the head, both towers with their embedders, routers."""
 
 
-def format_of(name: str) -> Format:
-    """A format by its name.
+def format_of(name: str, flag: str = "--quantization") -> Format:
+    """A format by its name, given under ``flag``.
 
     Raises:
         ValueError: there is none of that name.
     """
     if name not in FORMATS:
-        raise ValueError(f"--quantization {name}: unknown; there are {', '.join(FORMATS)}")
+        raise ValueError(f"{flag} {name}: unknown; there are {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
@@ -110,12 +110,13 @@ def config(form: Format, ignore: Sequence[str] = NOT_QUANTISED) -> dict[str, Any
     }
 
 
-def check_sizes(name: str, text: Mapping[str, Any], form: Format) -> None:
+def check_sizes(name: str, text: Mapping[str, Any], form: Format, flag: str = "--quantization") -> None:
     """Refuse a format whose blocks or groups do not divide a model's products, which SGLang could not load.
 
     Args:
         name: of the model.
         text: its text config.
+        flag: under which the format was given.
 
     Raises:
         ValueError: with the size, the block and the formats that fit.
@@ -123,7 +124,7 @@ def check_sizes(name: str, text: Mapping[str, Any], form: Format) -> None:
     problem = size_problem(text, form)
     if problem is not None:
         others = [other.name for other in FORMATS.values() if size_problem(text, other) is None]
-        raise ValueError(f"--quantization {form.name}: {problem} of {name}; its products take {', '.join(others)}")
+        raise ValueError(f"{flag} {form.name}: {problem} of {name}; its products take {', '.join(others)}")
 
 
 def size_problem(text: Mapping[str, Any], form: Format) -> str | None:

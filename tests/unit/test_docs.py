@@ -219,7 +219,7 @@ def check(line: str, folder: Path) -> None:
     elif program == "bash":
         if not (ROOT / rest[0]).exists():
             raise ValueError(f"there is no {rest[0]}")
-    elif program not in ("pre-commit", "ruff", "mypy"):
+    elif program not in ("pre-commit", "ruff", "mypy", "hf"):
         raise ValueError(f"{program} is no program that this test knows")
 
 

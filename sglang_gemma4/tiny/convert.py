@@ -1,0 +1,200 @@
+"""``sglang-gemma4 quantize``: a bfloat16 checkpoint on disk, quantised tensor by tensor as ``quantise`` does, written in parts.
+
+Of 4 bits each group has the scale that reproduces it better: compressed-tensors' own, or Q4_0's (ggml), which is the group's largest
+number, with its sign, over -8. Google's QAT releases (``…-qat-q4_0-unquantized``) are to hold bfloat16 numbers on that grid: the former
+would round most of them once more, by half a level at most, and the latter by bfloat16's last bit.
+"""
+
+import argparse
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sglang_gemma4.tiny import quantisation
+from sglang_gemma4.tiny.quantisation import FORMATS, Format
+
+if TYPE_CHECKING:
+    import torch
+
+GIB = 1 << 30
+PART_BYTES = 4 * GIB
+"""Of a file of the result, once it holds as much."""
+INDEX = "model.safetensors.index.json"
+CALIBRATED = ("fp8-static",)
+"""Formats whose activations need scales from a calibration, which this command does not run."""
+
+
+def convert(source: Path, folder: Path, form: Format, part_bytes: int = PART_BYTES, say: Callable[[str], None] = print) -> float:
+    """Write the checkpoint in ``source`` to ``folder`` in a format; ``config.json`` last, so that what was interrupted is none.
+
+    Returns:
+        The error of the quantised weights: the root of their squared differences' sum over that of their squares.
+
+    Raises:
+        ValueError: no unquantised Gemma 4 checkpoint, a format that needs a calibration or does not divide the model, or too little room.
+        FileExistsError: ``folder`` holds anything.
+    """
+    settings = _settings(source, form)
+    if folder.exists() and (folder.is_file() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} is not empty; name a new or empty directory")
+    files = _files(source)
+    needed, free = _bytes_at_most(files), shutil.disk_usage(_existing(folder)).free
+    if needed > free:
+        raise ValueError(f"{folder} may take {needed / GIB:.1f} GiB and has {free / GIB:.1f} GiB free; name a directory with more room")
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in sorted(source.iterdir()):
+        if file.is_file() and file.suffix != ".safetensors" and file.name not in ("config.json", INDEX):
+            shutil.copyfile(file, folder / file.name)
+    written, ignored, error = _Parts(folder, part_bytes, say), ["lm_head"], _Error()
+    for name, tensor in _tensors(files, form, ignored, error):
+        written.add(name, tensor)
+    written.end()
+    settings["quantization_config"] = quantisation.config(form, sorted(ignored))
+    (folder / "config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
+    return error.relative
+
+
+def _settings(source: Path, form: Format) -> dict[str, Any]:
+    """The source's config.json, if this format can be made of it."""
+    path = source / "config.json"
+    if not path.is_file():
+        raise ValueError(f"{source} has no config.json; name a checkpoint's directory (`hf download MODEL --local-dir DIRECTORY`)")
+    settings: dict[str, Any] = json.loads(path.read_text())
+    if not str((settings.get("architectures") or [""])[0]).startswith("Gemma4"):
+        raise ValueError(f"{source} is {settings.get('architectures')}, no Gemma 4 model")
+    if settings.get("quantization_config"):
+        method = settings["quantization_config"].get("quant_method")
+        raise ValueError(f"{source} is quantised already ({method}); name the bfloat16 checkpoint that it was made of")
+    if form.name in CALIBRATED:
+        others = ", ".join(name for name in FORMATS if name not in CALIBRATED)
+        raise ValueError(f"--format {form.name} needs a calibration of the activations, which this command does not run; take {others}")
+    quantisation.check_sizes(source.name, settings.get("text_config") or settings, form, "--format")
+    return settings
+
+
+def _files(source: Path) -> list[Path]:
+    """The safetensors files, all of those that an index names."""
+    index = source / INDEX
+    names = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {f.name for f in source.glob("*.safetensors")}
+    missing = sorted(name for name in names if not (source / name).is_file())
+    if missing or not names:
+        raise ValueError(f"{source} lacks {missing[0] if missing else 'safetensors files'}; download the whole checkpoint")
+    return [source / name for name in sorted(names)]
+
+
+def _bytes_at_most(files: list[Path]) -> int:
+    """What a result may take: less than half of the source is 4 bits', and up to 5/8 is fp8's with what stays in bfloat16."""
+    return sum(file.stat().st_size for file in files) * 5 // 8
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+
+
+@dataclass
+class _Error:
+    """Sums over all quantised weights."""
+
+    differences: float = 0.0
+    squares: float = 0.0
+
+    def add(self, weight: "torch.Tensor", rebuilt: "torch.Tensor") -> None:
+        self.differences += float((weight.float() - rebuilt.float()).square().sum())
+        self.squares += float(weight.float().square().sum())
+
+    @property
+    def relative(self) -> float:
+        return float((self.differences / self.squares) ** 0.5) if self.squares else 0.0
+
+
+@dataclass
+class _Parts:
+    """Tensors gathered into files, and the index of them."""
+
+    folder: Path
+    most: int
+    say: Callable[[str], None]
+    tensors: dict[str, "torch.Tensor"] = field(default_factory=dict)
+    held: int = 0
+    total: int = 0
+    where: dict[str, str] = field(default_factory=dict)
+    files: int = 0
+
+    def add(self, name: str, tensor: "torch.Tensor") -> None:
+        self.tensors[name] = tensor.contiguous()
+        self.held += tensor.nbytes
+        if self.held >= self.most:
+            self._write()
+
+    def _write(self) -> None:
+        import safetensors.torch
+
+        self.files += 1
+        name = f"model-{self.files:05d}.safetensors"
+        safetensors.torch.save_file(self.tensors, self.folder / name, metadata={"format": "pt"})
+        self.where.update(dict.fromkeys(self.tensors, name))
+        self.total += self.held
+        self.say(f"{name}: {self.held / GIB:.2f} GiB, {len(self.tensors)} tensors")
+        self.tensors, self.held = {}, 0
+
+    def end(self) -> None:
+        if self.tensors:
+            self._write()
+        index = {"metadata": {"total_size": self.total}, "weight_map": self.where}
+        (self.folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+
+
+def _tensors(files: list[Path], form: Format, ignored: list[str], error: _Error) -> Iterator[tuple[str, "torch.Tensor"]]:
+    from safetensors import safe_open
+
+    from sglang_gemma4.tiny import quantise
+
+    for file in files:
+        with safe_open(file, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - no mapping
+                for one, tensor in quantise.one_by_one({name: tensors.get_tensor(name)}):
+                    yield from _parts(one, tensor, form, ignored, error)
+
+
+def _parts(name: str, tensor: "torch.Tensor", form: Format, ignored: list[str], error: _Error) -> Iterator[tuple[str, "torch.Tensor"]]:
+    import torch
+
+    from sglang_gemma4.tiny import quantise
+
+    layer = name.removesuffix(".weight")
+    if not quantise.is_linear(name):
+        yield name, tensor
+    elif not quantise.is_chosen(layer) or not quantise.divides(tensor, form):
+        ignored.append(layer)
+        yield name, tensor
+    else:
+        weight = tensor.to(torch.bfloat16)  # scales have its type
+        parts = quantise.compress(weight, form, on_grid=True)
+        error.add(tensor, quantise.decompress(parts, form))
+        yield from ((f"{layer}.{part}", value) for part, value in parts.items())
+
+
+def add_command(commands: Any) -> None:
+    """Add ``quantize``."""
+    formats = [name for name in FORMATS if name not in CALIBRATED]
+    parser = commands.add_parser(
+        "quantize",
+        help="quantise a bfloat16 checkpoint of Gemma 4, Google's QAT releases as they were trained",
+        description="Write the checkpoint in SOURCE to PATH, its language model's linear layers quantised (routers, towers, embeddings and "
+        "the assistant stay as they are). Of 4 bits, each group of weights has compressed-tensors' scale or Q4_0's, whichever reproduces "
+        "it better: Google's …-qat-q4_0-unquantized is on the latter's grid. Needs no GPU, and memory for some 8 GiB.",
+    )
+    parser.add_argument("source", metavar="SOURCE", type=Path, help="directory of a bfloat16 checkpoint")
+    parser.add_argument("path", metavar="PATH", type=Path, help="directory to write")
+    parser.add_argument("--format", default="w4a16-g32", metavar="FORMAT", help=f"{', '.join(formats)} (default: %(default)s)")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    form = quantisation.format_of(arguments.format, "--format")
+    relative = convert(arguments.source, arguments.path, form)
+    print(f"{arguments.path}: {form.name}; the weights differ from {arguments.source}'s by {100 * relative:.2f} % (root mean square)")
+    return 0
