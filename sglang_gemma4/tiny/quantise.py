@@ -85,7 +85,7 @@ def compress(weight: torch.Tensor, form: Format, on_grid: bool = False) -> dict[
     low, high = _extremes(weight, form.block)
     scale, zero_point = calculate_qparams(low, high, scheme.weights)
     if on_grid and form.weights["num_bits"] == 4:
-        scale = _better(weight, scale, form.block[1])
+        scale = _better(weight, scale, low, high)
     if form.weights["strategy"] == "tensor":
         scale, zero_point = scale.reshape(1), zero_point.reshape(1)
     parts = {"weight": weight, "weight_scale": scale, "weight_zero_point": zero_point}
@@ -103,15 +103,15 @@ def decompress(parts: dict[str, torch.Tensor], form: Format) -> torch.Tensor:
     return weight
 
 
-def _better(weight: torch.Tensor, scale: torch.Tensor, group: int) -> torch.Tensor:
+def _better(weight: torch.Tensor, scale: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     """``scale [outputs, groups]``, and where it leaves less error Q4_0's: the number that is largest without its sign is level -8."""
-    groups = weight.unflatten(1, (-1, group))
-    largest = groups.gather(2, groups.abs().argmax(2, keepdim=True)).squeeze(2)
+    groups = weight.float().unflatten(1, (scale.shape[1], -1))
+    largest = torch.where(high >= -low, high, low)
     other = torch.where(largest == 0, scale, largest / -8)
 
     def error(one: torch.Tensor) -> torch.Tensor:
         wide = one.float()[..., None]
-        return ((groups.float() / wide).round().clamp(-8, 7) * wide - groups.float()).square().sum(2)
+        return (groups / wide).round_().clamp_(-8, 7).mul_(wide).sub_(groups).square_().sum(2)
 
     return torch.where(error(other) < error(scale), other, scale)
 
