@@ -7,6 +7,7 @@ would round most of them once more, by half a level at most, and the latter by b
 
 import argparse
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 GIB = 1 << 30
+BFLOAT16_BYTES = 2
 PART_BYTES = 4 * GIB
 """Of a file of the result, once it holds as much."""
 INDEX = "model.safetensors.index.json"
@@ -41,9 +43,9 @@ def convert(source: Path, folder: Path, form: Format, part_bytes: int = PART_BYT
     if folder.exists() and (folder.is_file() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} is not empty; name a new or empty directory")
     files = _files(source)
-    needed, free = _bytes_at_most(files), shutil.disk_usage(_existing(folder)).free
+    needed, free = _bytes_of(files, form), shutil.disk_usage(_existing(folder)).free
     if needed > free:
-        raise ValueError(f"{folder} may take {needed / GIB:.1f} GiB and has {free / GIB:.1f} GiB free; name a directory with more room")
+        raise ValueError(f"{folder} would take {needed / GIB:.1f} GiB and has {free / GIB:.1f} GiB free; name a directory with more room")
     folder.mkdir(parents=True, exist_ok=True)
     for file in sorted(source.iterdir()):
         if file.is_file() and file.suffix != ".safetensors" and file.name not in ("config.json", INDEX):
@@ -85,9 +87,20 @@ def _files(source: Path) -> list[Path]:
     return [source / name for name in sorted(names)]
 
 
-def _bytes_at_most(files: list[Path]) -> int:
-    """What a result may take: less than half of the source is 4 bits', and up to 5/8 is fp8's with what stays in bfloat16."""
-    return sum(file.stat().st_size for file in files) * 5 // 8
+def _bytes_of(files: list[Path], form: Format) -> int:
+    """What the result takes, by the tensors' names and shapes; E2B's and E4B's largest table, for one, stays as it is."""
+    from safetensors import safe_open
+
+    from sglang_gemma4.tiny import quantise
+
+    total = 0.0
+    for file in files:
+        total += file.stat().st_size
+        with safe_open(file, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - no mapping
+                if quantise.is_experts(name) or (quantise.is_linear(name) and quantise.is_chosen(name.removesuffix(".weight"))):
+                    total -= math.prod(tensors.get_slice(name).get_shape()) * (BFLOAT16_BYTES - form.bytes_per_weight)
+    return int(total)
 
 
 def _existing(folder: Path) -> Path:

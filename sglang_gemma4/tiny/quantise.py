@@ -31,6 +31,11 @@ def is_linear(name: str) -> bool:
     return _LINEAR.match(name) is not None
 
 
+def is_experts(name: str) -> bool:
+    """Whether a tensor of this name holds a product of all experts of a layer."""
+    return _EXPERTS.match(name) is not None
+
+
 def divides(weight: torch.Tensor, form: Format) -> bool:
     """Whether the format's blocks divide a weight ``[outputs, inputs]``."""
     return not any(size % max(part, 1) for size, part in zip(weight.shape, form.block, strict=True))

@@ -90,11 +90,17 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
 
 
 def test_a_directory_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convert, "_bytes_at_most", lambda _files: 1 << 60)
-    with pytest.raises(ValueError, match=r"may take 1073741824\.0 GiB and has .* GiB free; name a directory with more room"):
+    monkeypatch.setattr(convert, "_bytes_of", lambda _files, _form: 1 << 60)
+    with pytest.raises(ValueError, match=r"would take 1073741824\.0 GiB and has .* GiB free; name a directory with more room"):
         convert.convert(checkpoints.SHIPPED / "tiny-e2b", tmp_path / "found", FOUR)
 
 
-def test_fp8_too(tmp_path: Path) -> None:
-    relative = convert.convert(checkpoints.SHIPPED / "tiny-e2b", tmp_path / "found", FORMATS["fp8-dynamic"], say=lambda _: None)
-    assert 0.01 < relative < 0.04, "float8 has 3 bits behind the point"
+@pytest.mark.parametrize(("family", "form", "least", "most"), [
+    ("tiny-e2b", "fp8-dynamic", 0.01, 0.04), ("tiny-26b-a4b", "w4a16-g32", 0.05, 0.09),
+])  # fmt: skip
+def test_the_room_asked_for_is_what_it_takes(tmp_path: Path, family: str, form: str, least: float, most: float) -> None:
+    source, found = checkpoints.SHIPPED / family, tmp_path / "found"
+    assert least < convert.convert(source, found, FORMATS[form], say=lambda _: None) < most
+    expected = convert._bytes_of([source / "model.safetensors"], FORMATS[form])
+    taken = json.loads((found / convert.INDEX).read_text())["metadata"]["total_size"]
+    assert expected == pytest.approx(taken, rel=0.05), "headers, and scales of narrow products"
