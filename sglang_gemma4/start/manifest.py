@@ -93,7 +93,7 @@ def entry_of(src: Any, metadata: dict[str, Any]) -> Entry:
     from triton.backends.nvidia.compiler import CUDAOptions
 
     target = metadata["target"]
-    if type(src).__name__ != "ASTSource" or target.backend != "cuda":
+    if type(src).__name__ not in ("ASTSource", "GluonASTSource") or target.backend != "cuda":
         raise TypeError(f"a {type(src).__name__} for {target.backend}")
     # A path of this machine; the default is put back where it is compiled.
     options = {field.name: metadata[field.name] for field in fields(CUDAOptions) if field.name not in ("extern_libs", "arch")}
@@ -152,12 +152,15 @@ def source_of(entry: Entry) -> tuple[Any, Any, dict[str, Any]]:
     """What ``triton.compile`` takes for an entry: source, target and options."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
 
     def by_path(pairs: list[list[Any]]) -> dict[tuple[int, ...], Any]:
         return {tuple(path): decode(value) for path, value in pairs}
 
     signature = {name: decode(kind) for name, kind in entry["signature"].items()}
-    source = ASTSource(kernel(entry["kernel"]), signature, by_path(entry["constants"]), by_path(entry["attributes"]))
+    function = kernel(entry["kernel"])
+    of_language = GluonASTSource if function.is_gluon() else ASTSource
+    source = of_language(function, signature, by_path(entry["constants"]), by_path(entry["attributes"]))
     return source, GPUTarget(*entry["target"]), {name: decode(value) for name, value in entry["options"].items()}
 
 

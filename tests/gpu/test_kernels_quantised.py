@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from sglang_gemma4.kernels import four_bit_registers
 from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear, few_row_linear_reference
 from sglang_gemma4.kernels.experts import few_token_experts as few
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, expert_routing
@@ -103,14 +104,26 @@ KINDS: dict[str, Callable[..., Weight]] = {
     "fp8, a scale for each expert": lambda *shape: weight_of(*shape, per_output=False),
     "4 bits, groups of 32": lambda *shape: grouped_weight(*shape, group=32),
     "4 bits, groups of 64": lambda *shape: grouped_weight(*shape, group=64),
+    "4 bits in registers, groups of 32": lambda *shape: grouped_weight(*shape, group=32),
+    "4 bits in registers, groups of 64": lambda *shape: grouped_weight(*shape, group=64),
 }
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def experts(request: pytest.FixtureRequest) -> tuple[Weight, Weight]:
+def experts(request: pytest.FixtureRequest) -> Iterator[tuple[Weight, Weight]]:
     torch.manual_seed(5)
     make = KINDS[request.param]
-    return make(EXPERTS, 2 * INNER, HIDDEN), make(EXPERTS, HIDDEN, INNER)
+    four_bit_registers.want("in registers" in request.param)
+    yield make(EXPERTS, 2 * INNER, HIDDEN), make(EXPERTS, HIDDEN, INNER)
+    four_bit_registers.want(False)
+
+
+@pytest.fixture(params=[False, True], ids=["by Triton", "in registers"])
+def either(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both kernels of 4-bit weights."""
+    four_bit_registers.want(request.param)
+    yield
+    four_bit_registers.want(False)
 
 
 def values_of(weight: Weight, expert: int) -> torch.Tensor:
@@ -158,6 +171,7 @@ def test_experts(experts: tuple[Weight, Weight], tokens: int, dropped: float) ->
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16, 33, 64])
+@pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("tokens", [1, 4, 32, 320])
 def test_experts_of_one_of_two_ranks(tokens: int) -> None:
     """4 bits: 352 inner outputs, 11 groups."""
@@ -173,12 +187,15 @@ def test_experts_of_one_of_two_ranks(tokens: int) -> None:
         assert off_by(few.few_token_experts(x, w13, w2, shares, ids, few.counters(HIDDEN, x.device)), reference) < EXPERTS_NORM
 
 
+WIDER = [(512, 64, False), (260, 1536, False), (1000, 5376, True), (48, 21504, False)]
+"""Fewer inputs than a step, outputs that fill no tile, and many steps."""
 OF_A_RANK = [(1056, 2816, True), (2816, 1056, False)]
 """26B-A4B's dense FFN on two ranks: whole groups of 32, but no whole tiles of Marlin."""
 
 
+@pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("group", [32, 128])
-@pytest.mark.parametrize(("outputs", "width", "gated"), [*SHAPES, *OF_A_RANK])
+@pytest.mark.parametrize(("outputs", "width", "gated"), [*SHAPES, *OF_A_RANK, *WIDER])
 def test_dense_of_four_bits(outputs: int, width: int, gated: bool, group: int, rows: int) -> None:
     torch.manual_seed(rows)
     if width % group:

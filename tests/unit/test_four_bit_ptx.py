@@ -1,9 +1,11 @@
 """PTX by which 4-bit levels become bfloat16: what its instructions compute, by an interpreter of the few that are used."""
 
+import re
+
 import pytest
 import torch
 
-from sglang_gemma4.kernels import four_bits
+from sglang_gemma4.kernels import four_bit_registers, four_bits
 
 LEVELS = list(range(16))
 SCALES = torch.tensor([2.0**-9, 0.00714, 0.0131, 0.049, 0.37, 1.0, 3.14, 2.0**-40, 2.0**30]).bfloat16()
@@ -24,18 +26,21 @@ def register(low: float, high: float) -> int:
     return second << 16 | first
 
 
-def run(ptx: str, *given: int) -> int:
-    """What a string of PTX leaves in its first operand."""
-    found = {f"${number}": value for number, value in enumerate(given, 1)}
+def run(ptx: str, *given: int, results: int = 1) -> list[int]:
+    """What a string of PTX leaves in its first operands, the ``results`` before those given."""
+    found = {f"${number}": value for number, value in enumerate(given, results)}
 
     def value(word: str) -> int:
+        if word.startswith("{"):
+            low, high = map(value, word.strip("{}").split(", "))
+            return high << 16 | low
         return found[word] if word in found else int(word, 0)
 
-    for instruction in filter(None, (part.strip() for part in ptx.strip("{} ").split(";"))):
+    for instruction in filter(None, (part.strip() for part in ptx.strip()[1:-1].split(";"))):
         if instruction.startswith(".reg"):
             continue
         name, rest = instruction.split(" ", 1)
-        target, *words = (word.strip() for word in rest.split(","))
+        target, *words = re.findall(r"\{[^}]*\}|[^\s,]+", rest)
         numbers = list(map(value, words))
         match name:
             case "mov.b32":
@@ -55,13 +60,18 @@ def run(ptx: str, *given: int) -> int:
                 result = register(*products)
             case _:
                 raise AssertionError(f"{name} is not known here")
-        found[target] = result & 0xFFFFFFFF
-    return found["$0"]
+        if target.startswith("{"):
+            low, high = target.strip("{}").split(", ")
+            found[low], found[high] = result & 0xFFFF, result >> 16 & 0xFFFF
+        else:
+            found[target] = result & 0xFFFFFFFF
+    return [found[f"${number}"] for number in range(results)]
 
 
 def weights(place: int, words: tuple[int, int], scale: int) -> int:
     """Two weights, as the kernels make them."""
-    return run(four_bits._of_place(place).value, *words, scale)
+    (both,) = run(four_bits._of_place(place).value, *words, scale)
+    return both
 
 
 @pytest.mark.parametrize("place", range(8))
@@ -73,3 +83,15 @@ def test_a_weight_is_its_level_times_its_scale_rounded_once(place: int) -> None:
             words = 0x5A3C96F0 & ~(15 << 4 * place) | level << 4 * place, 0xC3965A0F & ~(15 << 4 * place) | other << 4 * place
             expected = torch.tensor([(level - 8) * scale, (other - 8) * scale]).bfloat16().double()
             assert halves(weights(place, words, both)) == expected.tolist()
+
+
+def test_the_weights_of_a_word_in_registers_are_the_same() -> None:
+    """Eight of an output, first the pairs of inputs four apart."""
+    ptx = four_bit_registers._TO_WEIGHTS.value
+    for scale in SCALES.tolist():
+        sixteen = register(scale, 0.0)
+        for word in (0x76543210, 0xFEDCBA98, 0x5A3C96F0, 0x00000000, 0xFFFFFFFF):
+            levels = [word >> 4 * place & 15 for place in range(8)]
+            expected = torch.tensor([(levels[place] - 8) * scale for place in (0, 4, 1, 5, 2, 6, 3, 7)]).bfloat16().double()
+            found = run(ptx, word, sixteen, results=8)
+            assert [halves(one)[0] for one in found] == expected.tolist()

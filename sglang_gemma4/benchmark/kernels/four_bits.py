@@ -8,14 +8,18 @@ import torch
 
 from sglang_gemma4.benchmark.kernels import expert_products as products
 from sglang_gemma4.benchmark.kernels.expert_products import Routing
-from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates, lazily
+from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates, dependently, lazily
 from sglang_gemma4.benchmark.kernels.layers import PRODUCTS, activation
 from sglang_gemma4.benchmark.kernels.quantised import layer_of
 from sglang_gemma4.benchmark.kernels.timer import Call
+from sglang_gemma4.kernels import four_bit_registers
+from sglang_gemma4.kernels.card import multiprocessors
 from sglang_gemma4.kernels.dense.few_row_linear import MOST_ROWS, counters, few_row_linear
+from sglang_gemma4.kernels.dense.four_bit_linear import warps_for
 from sglang_gemma4.kernels.dense.parts import Tile
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.experts.prefill_experts import prefill_experts
+from sglang_gemma4.kernels.four_bit_registers import Warps
 from sglang_gemma4.kernels.weights import Grouped, Weight
 from sglang_gemma4.kernels.written_out import room_for, write_out
 
@@ -32,6 +36,8 @@ LINEAR_TILES = (
     (128, 256, 8, 2),
 )
 """Outputs, depth, warps, stages of dense products."""
+LINEAR_WARPS = ((16, 8, 1), (32, 8, 1), (16, 4, 1), (32, 4, 1), (32, 4, 2), (64, 4, 2), (16, 16, 1))
+"""Outputs, warps along the width and across the outputs, of those in registers."""
 FEW = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
 MANY = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}
 """SGLang's tiles where it ships none, up to as many tokens as experts and beyond (``fused_moe_triton_config.py:246``)."""
@@ -178,8 +184,12 @@ def linear(place: Place, product: str, rows: int) -> Row:
 
         return call
 
-    def ours(tile: Tile | None = None) -> torch.Tensor:
-        return few_row_linear(x, weight, done, gated=is_gated, tile=tile)
+    def ours(tile: Tile | Warps | None = None) -> torch.Tensor:
+        of_triton = tile if isinstance(tile, Tile) else None
+        return few_row_linear(x, weight, done, gated=is_gated, tile=of_triton, warps=tile if isinstance(tile, Warps) else None)
+
+    def in_registers() -> torch.Tensor:
+        return ours(warps_for(outputs, width, rows, multiprocessors(x.device), is_gated))
 
     def by_cublas(make: Callable[[], torch.Tensor]) -> torch.Tensor:
         out = torch.nn.functional.linear(x, make())
@@ -197,19 +207,25 @@ def linear(place: Place, product: str, rows: int) -> Row:
     if rows > MOST_ROWS:
         return Row(ways, weight.levels.numel() * (1 + 4 / weight.group))
     tiles = [
-        Tile(each, depth, parts, warps, stages)
-        for each, depth, warps, stages in LINEAR_TILES
-        for parts in (1, 2, 3, 4, 6, 8)
-        if width // depth >= 2 * parts
+        *(Warps(each, along, across, ahead) for each, along, across in LINEAR_WARPS for ahead in (2, 6, 12)),
+        *(
+            Tile(each, depth, parts, warps, stages)
+            for each, depth, warps, stages in LINEAR_TILES
+            for parts in (1, 2, 3, 4, 6, 8)
+            if width // depth >= 2 * parts
+        ),
     ]
-    return Row({**ways, "ours": ours}, weight.levels.numel() * (1 + 4 / weight.group), tiles=candidates(ours, tiles))
+    ways["ours by Triton"] = dependently(ours)
+    if rows <= four_bit_registers.MOST_ROWS and four_bit_registers.reason_against(x.device) is None:
+        ways["ours"] = dependently(in_registers)
+    return Row(ways, weight.levels.numel() * (1 + 4 / weight.group), tiles=candidates(ours, tiles))
 
 
 CASES = (
     Case(
         "linear-int4",
-        "a dense product with a 4-bit weight in groups of 32: SGLang's Marlin, cuBLAS of bfloat16, cuBLAS of the weight written out, ours; "
-        "floor: the 4-bit weight read once",
+        "a dense product with a 4-bit weight in groups of 32: SGLang's Marlin, cuBLAS of bfloat16, cuBLAS of the weight written out, ours "
+        "by Triton (by_place and the product) and in registers; floor: the 4-bit weight read once",
         {"product": tuple(name for name in PRODUCTS if "router" not in name), "rows": (1, 4, 16, 32, 64, 128, 320, 2048)},
         linear,
         {"product": ("26B down", "26B gate and up"), "rows": (3, 70)},
@@ -218,7 +234,7 @@ CASES = (
     Case(
         "experts-int4",
         "a layer's 4-bit experts from the router's logits on: SGLang's Triton launches (with gelu), its Marlin ones (silu), ours of "
-        "bfloat16, ours with weights from subnormal levels, ours; floor: the chosen experts read once",
+        "bfloat16, ours by Triton, ours in registers; floor: the chosen experts read once",
         {"tokens": (1, 4, 8, 16, 32, 64, 128, 320)},
         layer,
         {"tokens": (3, 20)},

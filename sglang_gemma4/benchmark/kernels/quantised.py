@@ -11,9 +11,10 @@ from sglang_gemma4.benchmark.kernels.expert_products import Routing
 from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates, dependently, lazily, short
 from sglang_gemma4.benchmark.kernels.layers import PRODUCTS, activation
 from sglang_gemma4.benchmark.kernels.timer import Call
+from sglang_gemma4.kernels import four_bit_registers
 from sglang_gemma4.kernels.dense.few_row_linear import ACROSS_ROWS, counters, few_row_linear
 from sglang_gemma4.kernels.dense.parts import Tile
-from sglang_gemma4.kernels.experts import few_token_experts, grouped_experts
+from sglang_gemma4.kernels.experts import few_token_experts, four_bit_experts, grouped_experts
 from sglang_gemma4.kernels.experts import gated_experts as gated
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, expert_routing
 from sglang_gemma4.kernels.weights import FP8, Grouped, Scaled, Weight, scaled
@@ -144,18 +145,24 @@ def layer_of(place: Place, tokens: int, w13: Weight, w2: Weight, theirs: Mapping
     done = few_token_experts.counters(hidden, x.device)
     choice = partial(products.choose, logits, scale, topk)
 
-    def compute(first: Weight, second: Weight, tiles: Any = None) -> torch.Tensor:
+    def compute(first: Weight, second: Weight, tiles: Any = None, warps: Any = None) -> torch.Tensor:
         if tokens > MOST_TOKENS:
-            return grouped_experts.grouped_experts(x, first, second, *choice(), tiles=tiles)
+            return grouped_experts.grouped_experts(x, first, second, *choice(), tiles=tiles, warps=warps)
         shares, ids, blocks = expert_routing(logits, scale, topk)
-        return few_token_experts.few_token_experts(x, first, second, shares, ids, done, blocks, tiles=tiles)
+        return few_token_experts.few_token_experts(x, first, second, shares, ids, done, blocks, tiles=tiles, warps=warps)
 
     def of_bfloat16() -> Call:
         weights = products.experts_of(place)
         return dependently(partial(compute, weights.up, weights.down))
 
     ways = {name: lazily(partial(make, x, routed=choice)) for name, make in theirs.items()}
-    ways |= {"ours of bfloat16": lazily(of_bfloat16), "ours": dependently(partial(compute, w13, w2))}
+    ways |= {"ours of bfloat16": lazily(of_bfloat16)}
+    if isinstance(w13, Grouped) and four_bit_registers.reason_against(x.device) is None:
+        size, pair = grouped_experts.four_bit_tiles_for(tokens)[0], four_bit_experts.warps_for(tokens)
+        ways["ours by Triton"] = dependently(partial(compute, w13, w2))
+        ways["ours"] = dependently(partial(compute, w13, w2, warps=(size, *pair) if tokens > MOST_TOKENS else pair))
+    else:
+        ways["ours"] = dependently(partial(compute, w13, w2))
     both = [products.work(tokens, down) for down in (False, True)]
     saved = 2.0 - (0.5 + 2 / w13.group if isinstance(w13, Grouped) else 1)  # bytes an element
     moved = sum(bytes_ for bytes_, _ in both) - saved * products.chosen(tokens) * 3 * products.HIDDEN * products.INNER

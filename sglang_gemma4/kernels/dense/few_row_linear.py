@@ -11,10 +11,12 @@ import torch
 import triton
 import triton.language as tl
 
+from sglang_gemma4.kernels import four_bit_registers
 from sglang_gemma4.kernels.card import HOPPER, Card, card, multiprocessors, reason_against_card
 from sglang_gemma4.kernels.dense import four_bit_linear
 from sglang_gemma4.kernels.dense.parts import Tile, gelu_tanh, parts_summed
 from sglang_gemma4.kernels.dependent_launch import LINE, await_inputs, launch_options, prefetch, release_next
+from sglang_gemma4.kernels.four_bit_registers import Warps
 from sglang_gemma4.kernels.matrices import DTYPES
 from sglang_gemma4.kernels.weights import Grouped, Scaled, Weight, as_type, dequantised, levels_of, reason_against_weight, scale_of
 
@@ -230,13 +232,17 @@ def counters(outputs: int, device: torch.device) -> torch.Tensor:
     return torch.zeros(triton.cdiv(outputs, 16), dtype=torch.int32, device=device)
 
 
-def few_row_linear(x: torch.Tensor, weight: Weight, done: torch.Tensor, *, gated: bool = False, tile: Tile | None = None) -> torch.Tensor:
+def few_row_linear(
+    x: torch.Tensor, weight: Weight, done: torch.Tensor, *, gated: bool = False, tile: Tile | None = None, warps: Warps | None = None
+) -> torch.Tensor:
     """``x @ weight.T``, or ``gelu_tanh(x @ gate.T) * (x @ up.T)``. The host does not wait for the device.
 
     Args:
         x: ``[rows, width]``, up to :data:`MOST_ROWS` rows, the width contiguous; float32, bfloat16 or float16.
         weight: ``[outputs, width]`` of the same dtype, fp8 or 4-bit; ``gated``: ``[2 * outputs, width]``, the gate's rows first.
         done: from :func:`counters`, for this weight alone: two calls that may run at the same time must not share it.
+        tile: how a program works; None: by shape, rows and card.
+        warps: the same of a 4-bit weight in registers; None: by shape where it is for that, and no tile is given.
 
     Returns:
         ``[rows, outputs]`` of ``x``'s dtype.
@@ -259,6 +265,14 @@ def few_row_linear(x: torch.Tensor, weight: Weight, done: torch.Tensor, *, gated
     if rows == 0:
         return out
     in_block = weight.block if isinstance(weight, Scaled) else 0
+    if warps is None and tile is None and four_bit_registers.takes(x, weight, rows):
+        warps = four_bit_linear.warps_for(outputs, width, rows, multiprocessors(x.device), gated)
+    if warps is not None:
+        if not isinstance(weight, Grouped) or rows > four_bit_registers.MOST_ROWS:
+            most = f"up to {four_bit_registers.MOST_ROWS} rows of 4-bit weights are supported"
+            raise ValueError(f"few_row_linear: {rows} rows of {type(weight).__name__} weights by warps; {most}")
+        four_bit_linear.launch_in_registers(x, weight, out, gated, warps)
+        return out
     if tile is None:
         sms = multiprocessors(x.device, elsewhere=8)
         if isinstance(weight, Grouped):

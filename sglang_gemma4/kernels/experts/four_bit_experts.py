@@ -1,0 +1,198 @@
+"""The two products of 4-bit experts for few rows a block, words straight in registers (:mod:`~sglang_gemma4.kernels.four_bit_registers`).
+
+They stand in for the Triton kernels of ``gated_experts``, ``few_token_experts`` and ``grouped_experts`` with the same blocks, and leave
+the rows between them in their natural order.
+"""
+
+import torch
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from sglang_gemma4.kernels import four_bit_registers as registers
+from sglang_gemma4.kernels.dependent_launch import launch_options
+from sglang_gemma4.kernels.experts.expert_blocks import Blocks
+from sglang_gemma4.kernels.four_bit_registers import Warps
+from sglang_gemma4.kernels.weights import Weight, levels_of, scale_of, words_in_group
+
+
+def warps_for(tokens: int) -> tuple[Warps, Warps]:
+    """Of the first and the second product."""
+    return Warps(16, 8, ahead=6), Warps(32, 2, 2, ahead=6)
+
+
+@gluon.constexpr_function
+def _flat(outputs, warps):  # type: ignore[no-untyped-def]
+    """``[rows, outputs]``, lanes along the outputs."""
+    lanes = min(outputs, 32)
+    return gl.BlockedLayout([1, 1], [32 // lanes, lanes], [warps, 1], [1, 0])
+
+
+@gluon.jit(do_not_specialize=["LAST"])
+def _gated_kernel(  # type: ignore[no-untyped-def]
+    x_ptr,  # [tokens, HIDDEN]
+    words_ptr,  # [experts, 2 * INNER, HIDDEN // 8] int32, gate first
+    scale_ptr,  # [experts, 2 * INNER, HIDDEN // 8 // GROUP]
+    shares_ptr,  # [rows] float32
+    expert_ptr,  # [blocks]
+    row_ptr,  # [blocks, SIZE]
+    count_ptr,
+    out_ptr,  # [rows, INNER]
+    LAST,  # rows in all
+    TOPK: gl.constexpr,
+    HIDDEN: gl.constexpr,
+    INNER: gl.constexpr,
+    GROUP: gl.constexpr,
+    SIZE: gl.constexpr,
+    ROWS: gl.constexpr,  # of a block that are computed, its first ones
+    OUTPUTS: gl.constexpr,
+    ALONG: gl.constexpr,
+    ACROSS: gl.constexpr,
+    AHEAD: gl.constexpr,
+    PDL: gl.constexpr,
+):
+    registers.await_inputs(PDL)
+    block = gl.program_id(0)
+    # All loads at once, before it is known whether the block exists: what lies behind the last is undefined, and not used.
+    count = gl.load(count_ptr)
+    expert = gl.load(expert_ptr + block).to(gl.int64)
+    row = gl.load(row_ptr + block * SIZE + registers.rows_of(ROWS, ALONG, ACROSS)).to(gl.int64)
+    if (block < count) & (expert >= 0):
+        first = gl.program_id(1) * OUTPUTS
+        words_ptr += expert * (2 * INNER * (HIDDEN // 8))
+        scale_ptr += expert * (2 * INNER * (HIDDEN // 8 // GROUP))
+        held = registers.ask_ahead(words_ptr, scale_ptr, first, INNER, INNER, HIDDEN, GROUP, OUTPUTS, ALONG, ACROSS, AHEAD)
+        x_at = x_ptr + gl.where(row < LAST, row // TOPK, 0) * HIDDEN
+        gate, up = registers.register_sums(
+            held, x_at, words_ptr, scale_ptr, first, INNER, INNER, HIDDEN, GROUP, ROWS, OUTPUTS, ALONG, ACROSS, AHEAD
+        )
+        place = gl.arange(0, ROWS, gl.SliceLayout(0, gate.type.layout))
+        mine = gl.load(row_ptr + block * SIZE + place).to(gl.int64)
+        share = gl.load(shares_ptr + mine, mask=mine < LAST, other=0.0).to(gl.float32)
+        column = first + gl.arange(0, OUTPUTS, gl.SliceLayout(1, gate.type.layout))
+        value = registers.gelu_tanh(gate) * up * share[None, :]
+        stored = out_ptr + mine[None, :] * INNER + column[:, None]
+        gl.store(stored, value.to(out_ptr.dtype.element_ty), mask=(mine < LAST)[None, :] & (column < INNER)[:, None])
+
+
+@gluon.jit(do_not_specialize=["TOKENS"])
+def _down_kernel(  # type: ignore[no-untyped-def]
+    h_ptr,  # [rows, INNER]
+    words_ptr,  # [experts, HIDDEN, INNER // 8] int32
+    scale_ptr,  # [experts, HIDDEN, INNER // 8 // GROUP]
+    ids_ptr,  # [tokens, TOPK]
+    expert_ptr,  # [blocks]
+    row_ptr,  # [blocks, SIZE]
+    count_ptr,
+    rows_ptr,  # [rows, HIDDEN]
+    out_ptr,  # [tokens, HIDDEN]; without SUMMED it is not written
+    done_ptr,  # [blocks of columns] int32, zeros; zeros again afterwards
+    TOKENS,
+    TOPK: gl.constexpr,
+    HIDDEN: gl.constexpr,
+    INNER: gl.constexpr,
+    GROUP: gl.constexpr,
+    SIZE: gl.constexpr,
+    ROWS: gl.constexpr,
+    SUMMED: gl.constexpr,  # the program that finishes a block of columns last adds up each token's rows, in the order of its experts
+    OUTPUTS: gl.constexpr,
+    ALONG: gl.constexpr,
+    ACROSS: gl.constexpr,
+    AHEAD: gl.constexpr,
+    PDL: gl.constexpr,
+):
+    registers.await_inputs(PDL)
+    block = gl.program_id(0)
+    count = gl.load(count_ptr)
+    expert = gl.load(expert_ptr + block).to(gl.int64)
+    row = gl.load(row_ptr + block * SIZE + registers.rows_of(ROWS, ALONG, ACROSS)).to(gl.int64)
+    first = gl.program_id(1) * OUTPUTS
+    if block < count:
+        words_ptr += expert * (HIDDEN * (INNER // 8))
+        scale_ptr += expert * (HIDDEN * (INNER // 8 // GROUP))
+        held = registers.ask_ahead(words_ptr, scale_ptr, first, 0, HIDDEN, INNER, GROUP, OUTPUTS, ALONG, ACROSS, AHEAD)
+        h_at = h_ptr + gl.where(row < TOKENS * TOPK, row, 0) * INNER
+        total, _ = registers.register_sums(
+            held, h_at, words_ptr, scale_ptr, first, 0, HIDDEN, INNER, GROUP, ROWS, OUTPUTS, ALONG, ACROSS, AHEAD
+        )
+        place = gl.arange(0, ROWS, gl.SliceLayout(0, total.type.layout))
+        mine = gl.load(row_ptr + block * SIZE + place).to(gl.int64)
+        column = first + gl.arange(0, OUTPUTS, gl.SliceLayout(1, total.type.layout))
+        stored = rows_ptr + mine[None, :] * HIDDEN + column[:, None]
+        gl.store(stored, total.to(rows_ptr.dtype.element_ty), mask=(mine < TOKENS * TOPK)[None, :] & (column < HIDDEN)[:, None])
+    if SUMMED:
+        expected = gl.maximum(count, 1)  # without any expert, the first program writes zeros
+        if block < expected:
+            # Every thread's stores come before the count that tells the last program of them.
+            gl.barrier()
+            last = gl.atomic_add(done_ptr + gl.program_id(1), 1, sem="acq_rel", scope="gpu") == expected - 1
+            if last:
+                FLAT: gl.constexpr = _flat(OUTPUTS, gl.num_warps())  # noqa: N806
+                token = gl.arange(0, ROWS, gl.SliceLayout(1, FLAT))
+                columns = first + gl.arange(0, OUTPUTS, gl.SliceLayout(0, FLAT))
+                summed = gl.zeros([ROWS, OUTPUTS], gl.float32, FLAT)
+                for place in gl.static_range(TOPK):
+                    theirs = token * TOPK + place
+                    chosen = gl.load(ids_ptr + theirs, mask=token < TOKENS, other=-1) >= 0
+                    at = rows_ptr + theirs[:, None].to(gl.int64) * HIDDEN + columns[None, :]
+                    # Not from the L1 cache, which does not see what other SMs write.
+                    real = chosen[:, None] & (columns < HIDDEN)[None, :]
+                    summed += gl.load(at, mask=real, other=0.0, cache_modifier=".cg").to(gl.float32)
+                target = out_ptr + token[:, None].to(gl.int64) * HIDDEN + columns[None, :]
+                gl.store(target, summed.to(out_ptr.dtype.element_ty), mask=(token < TOKENS)[:, None] & (columns < HIDDEN)[None, :])
+                gl.store(done_ptr + gl.program_id(1), 0)
+
+
+def gated(
+    x: torch.Tensor, w13: Weight, shares: torch.Tensor, ids: torch.Tensor, blocks: Blocks, out: torch.Tensor, rows: int, warps: Warps
+) -> None:
+    """Fill ``out`` ``[tokens * experts a token, inner]``; ``rows`` of each block are computed, all that it has."""
+    inner = out.shape[1]
+    _gated_kernel[(blocks.expert.numel(), triton.cdiv(inner, warps.outputs))](
+        x, levels_of(w13), scale_of(w13)[0], shares, blocks.expert, blocks.row, blocks.count, out, ids.numel(),
+        TOPK=ids.shape[1], HIDDEN=x.shape[1], INNER=inner, GROUP=words_in_group(w13), SIZE=blocks.row.shape[1],
+        ROWS=registers.padded(rows), AHEAD=warps.ahead, **warps.constants(), **launch_options(x.device),
+    )  # fmt: skip
+
+
+def down(
+    h: torch.Tensor, w2: Weight, ids: torch.Tensor, blocks: Blocks, rows: int, warps: Warps, done: torch.Tensor | None = None
+) -> torch.Tensor:
+    """``[tokens * experts a token, hidden]``, or, with counters ``done``, each token's sum ``[tokens, hidden]``: then a row's place in its
+    block is its token's number."""
+    hidden = w2.shape[1]
+    each = torch.empty((ids.numel(), hidden), dtype=h.dtype, device=h.device)
+    out = each if done is None else torch.empty((ids.shape[0], hidden), dtype=h.dtype, device=h.device)
+    _down_kernel[(blocks.expert.numel(), triton.cdiv(hidden, warps.outputs))](
+        h, levels_of(w2), scale_of(w2)[0], ids, blocks.expert, blocks.row, blocks.count, each, out, done, ids.shape[0],
+        TOPK=ids.shape[1], HIDDEN=hidden, INNER=w2.shape[2], GROUP=words_in_group(w2), SIZE=blocks.row.shape[1],
+        ROWS=registers.padded(rows), SUMMED=done is not None, AHEAD=warps.ahead, **warps.constants(), **launch_options(h.device),
+    )  # fmt: skip
+    return out
+
+
+def both(
+    x: torch.Tensor,
+    w13: Weight,
+    w2: Weight,
+    shares: torch.Tensor,
+    ids: torch.Tensor,
+    blocks: Blocks,
+    rows: int,
+    warps: tuple[Warps, Warps],
+    done: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Both products of a layer's experts; what ``gated_experts.reason_against`` checks is not checked again. The host does not wait.
+
+    Args:
+        x: ``[tokens, hidden]`` bfloat16, like the other arguments as ``few_token_experts`` has them.
+        rows: of each block that are computed, all that it has.
+        warps: of the first and of the second product.
+        done: counters; None: the rows are not added up.
+
+    Returns:
+        Each token's sum ``[tokens, hidden]``, or each row ``[tokens * experts a token, hidden]``.
+    """
+    h = torch.empty((ids.numel(), w13.shape[1] // 2), dtype=x.dtype, device=x.device)
+    gated(x, w13, shares, ids, blocks, h, rows, warps[0])
+    return down(h, w2, ids, blocks, rows, warps[1], done)
