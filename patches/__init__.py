@@ -51,7 +51,7 @@ ORDER = (
     "layer_tail",
     "dependent_launch",
     "four_bit_linear",
-    "four_bit_registers",
+    "register_products",
     "few_row_linear",
     "router_choice",
     "dense_beside_experts",

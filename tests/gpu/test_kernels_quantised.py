@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from sglang_gemma4.kernels import four_bit_registers
+from sglang_gemma4.kernels import register_products
 from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear, few_row_linear_reference
 from sglang_gemma4.kernels.experts import few_token_experts as few
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, expert_routing
@@ -113,17 +113,17 @@ KINDS: dict[str, Callable[..., Weight]] = {
 def experts(request: pytest.FixtureRequest) -> Iterator[tuple[Weight, Weight]]:
     torch.manual_seed(5)
     make = KINDS[request.param]
-    four_bit_registers.want("in registers" in request.param)
+    register_products.want("in registers" in request.param)
     yield make(EXPERTS, 2 * INNER, HIDDEN), make(EXPERTS, HIDDEN, INNER)
-    four_bit_registers.want(False)
+    register_products.want(False)
 
 
 @pytest.fixture(params=[False, True], ids=["by Triton", "in registers"])
 def either(request: pytest.FixtureRequest) -> Iterator[None]:
     """Both kernels of 4-bit weights."""
-    four_bit_registers.want(request.param)
+    register_products.want(request.param)
     yield
-    four_bit_registers.want(False)
+    register_products.want(False)
 
 
 def values_of(weight: Weight, expert: int) -> torch.Tensor:

@@ -14,16 +14,15 @@ from sglang_gemma4.kernels.attention import few_query_attention, limits, prefill
 from sglang_gemma4.kernels.attention.tiles import KeyTile, PromptTile, key_tile, prompt_tile, smaller_than_measured
 from sglang_gemma4.kernels.card import Card
 from sglang_gemma4.kernels.dense import embedding_gate, few_row_linear
-from sglang_gemma4.kernels.dense.four_bit_linear import warps_for
+from sglang_gemma4.kernels.dense.register_linear import warps_for
 from sglang_gemma4.kernels.experts import (
     expert_routing,
     few_token_experts,
-    four_bit_experts,
     gated_experts,
     grouped_experts,
     prefill_experts,
+    register_experts,
 )
-from sglang_gemma4.kernels.four_bit_registers import MOST_ROWS
 from sglang_gemma4.kernels.heads import head_argmax
 from sglang_gemma4.kernels.weights import CAPABILITY, FP8, Grouped, Scaled, Weight, scaled
 from tests.unit.card_compiler import compiling_for, without_assembling
@@ -199,20 +198,33 @@ def test_dense_products_of_four_bits(laid_out: Card, group: int) -> None:
         weight = Grouped(torch.empty(count, HIDDEN // 2, dtype=torch.uint8), empty(count, HIDDEN // group))
         tile = few_row_linear.four_bit_tile_for(outputs, HIDDEN, rows, 132, gated)
         few_row_linear.few_row_linear(empty(rows, HIDDEN), weight, few_row_linear.counters(count, cpu), gated=gated, tile=tile)
-        if rows <= MOST_ROWS:
-            warps = warps_for(outputs, HIDDEN, rows, 132, gated)
-            few_row_linear.few_row_linear(empty(rows, HIDDEN), weight, few_row_linear.counters(count, cpu), gated=gated, warps=warps)
 
 
 @every_card
-def test_experts_of_four_bits_in_registers(laid_out: Card) -> None:
-    w13, w2 = (
-        Grouped(torch.empty(EXPERTS, outputs, width // 2, dtype=torch.uint8), empty(EXPERTS, outputs, width // 32))
-        for outputs, width in ((2 * INNER, HIDDEN), (HIDDEN, INNER))
-    )
+@pytest.mark.parametrize("per", [4, 8])
+def test_dense_products_in_registers(laid_out: Card, per: int) -> None:
+    cpu = torch.device("cpu")
+    for rows, outputs, gated in ((1, 9216, True), (4, 2112, True), (16, 4096, False), (32, 8192, False), (4, 250, False)):
+        count = outputs * (2 if gated else 1)
+        weight: Weight = scaled(torch.empty(count, HIDDEN, dtype=FP8), torch.empty(count))
+        if per == 8:
+            weight = Grouped(torch.empty(count, HIDDEN // 2, dtype=torch.uint8), empty(count, HIDDEN // 32))
+        warps = warps_for(outputs, HIDDEN, per, 132, gated)
+        few_row_linear.few_row_linear(empty(rows, HIDDEN), weight, few_row_linear.counters(count, cpu), gated=gated, warps=warps)
+
+
+@every_card
+@pytest.mark.parametrize("per", [4, 8])
+def test_experts_in_registers(laid_out: Card, per: int) -> None:
+    def weight(outputs: int, width: int) -> Weight:
+        if per == 4:
+            return scaled(torch.empty(EXPERTS, outputs, width, dtype=FP8), torch.empty(EXPERTS, outputs))
+        return Grouped(torch.empty(EXPERTS, outputs, width // 2, dtype=torch.uint8), empty(EXPERTS, outputs, width // 32))
+
+    w13, w2 = weight(2 * INNER, HIDDEN), weight(HIDDEN, INNER)
     for tokens, size in ((1, 0), (16, 0), (32, 16), (320, 32)):
         x, shares = empty(tokens, HIDDEN), empty(tokens, TOPK, dtype=torch.float32)
-        ids, warps = torch.empty(tokens, TOPK, dtype=torch.int32), four_bit_experts.warps_for(tokens)
+        ids, warps = torch.empty(tokens, TOPK, dtype=torch.int32), register_experts.warps_for(tokens)
         if size:
             grouped_experts.grouped_experts(x, w13, w2, shares, ids, warps=(size, *warps))
         else:

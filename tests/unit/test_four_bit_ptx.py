@@ -1,11 +1,11 @@
-"""PTX by which 4-bit levels become bfloat16: what its instructions compute, by an interpreter of the few that are used."""
+"""PTX by which 4-bit and fp8 levels become bfloat16: what its instructions compute, by an interpreter of the few that are used."""
 
 import re
 
 import pytest
 import torch
 
-from sglang_gemma4.kernels import four_bit_registers, four_bits
+from sglang_gemma4.kernels import four_bits, register_products
 
 LEVELS = list(range(16))
 SCALES = torch.tensor([2.0**-9, 0.00714, 0.0131, 0.049, 0.37, 1.0, 3.14, 2.0**-40, 2.0**30]).bfloat16()
@@ -47,6 +47,8 @@ def run(ptx: str, *given: int, results: int = 1) -> list[int]:
                 result = numbers[0]
             case "shr.u32":
                 result = numbers[0] >> numbers[1]
+            case "shl.b32":
+                result = numbers[0] << numbers[1]
             case "and.b32":
                 result = numbers[0] & numbers[1]
             case "lop3.b32":
@@ -87,7 +89,7 @@ def test_a_weight_is_its_level_times_its_scale_rounded_once(place: int) -> None:
 
 def test_the_weights_of_a_word_in_registers_are_the_same() -> None:
     """Eight of an output, first the pairs of inputs four apart."""
-    ptx = four_bit_registers._TO_WEIGHTS.value
+    ptx = register_products._FOUR_BITS.value
     for scale in SCALES.tolist():
         sixteen = register(scale, 0.0)
         for word in (0x76543210, 0xFEDCBA98, 0x5A3C96F0, 0x00000000, 0xFFFFFFFF):
@@ -95,3 +97,14 @@ def test_the_weights_of_a_word_in_registers_are_the_same() -> None:
             expected = torch.tensor([(levels[place] - 8) * scale for place in (0, 4, 1, 5, 2, 6, 3, 7)]).bfloat16().double()
             found = run(ptx, word, sixteen, results=8)
             assert [halves(one)[0] for one in found] == expected.tolist()
+
+
+def test_every_fp8_level_in_registers() -> None:
+    """In each byte of a word; first those of both halves' low bytes. What is no number becomes one."""
+    values = torch.arange(256).to(torch.uint8).view(torch.float8_e4m3fn).double().tolist()
+    for first in range(256):
+        levels = [first, 255 - first, first ^ 0x55, first ^ 0xAA]
+        word = sum(level << 8 * place for place, level in enumerate(levels))
+        found = [halves(one)[0] for one in run(register_products._FP8.value, word, results=4)]
+        for number, place in zip(found, (0, 2, 1, 3), strict=True):
+            assert number == values[levels[place]] or levels[place] & 0x7F == 0x7F

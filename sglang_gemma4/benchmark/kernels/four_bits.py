@@ -12,14 +12,14 @@ from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates
 from sglang_gemma4.benchmark.kernels.layers import PRODUCTS, activation
 from sglang_gemma4.benchmark.kernels.quantised import layer_of
 from sglang_gemma4.benchmark.kernels.timer import Call
-from sglang_gemma4.kernels import four_bit_registers
+from sglang_gemma4.kernels import register_products
 from sglang_gemma4.kernels.card import multiprocessors
 from sglang_gemma4.kernels.dense.few_row_linear import MOST_ROWS, counters, few_row_linear
-from sglang_gemma4.kernels.dense.four_bit_linear import warps_for
 from sglang_gemma4.kernels.dense.parts import Tile
+from sglang_gemma4.kernels.dense.register_linear import warps_for
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.experts.prefill_experts import prefill_experts
-from sglang_gemma4.kernels.four_bit_registers import Warps
+from sglang_gemma4.kernels.register_products import Warps
 from sglang_gemma4.kernels.weights import Grouped, Weight
 from sglang_gemma4.kernels.written_out import room_for, write_out
 
@@ -189,7 +189,7 @@ def linear(place: Place, product: str, rows: int) -> Row:
         return few_row_linear(x, weight, done, gated=is_gated, tile=of_triton, warps=tile if isinstance(tile, Warps) else None)
 
     def in_registers() -> torch.Tensor:
-        return ours(warps_for(outputs, width, rows, multiprocessors(x.device), is_gated))
+        return ours(warps_for(outputs, width, 8, multiprocessors(x.device), is_gated))
 
     def by_cublas(make: Callable[[], torch.Tensor]) -> torch.Tensor:
         out = torch.nn.functional.linear(x, make())
@@ -216,7 +216,7 @@ def linear(place: Place, product: str, rows: int) -> Row:
         ),
     ]
     ways["ours by Triton"] = dependently(ours)
-    if rows <= four_bit_registers.MOST_ROWS and four_bit_registers.reason_against(x.device) is None:
+    if rows <= register_products.MOST_ROWS and register_products.reason_against(x.device) is None:
         ways["ours"] = dependently(in_registers)
     return Row(ways, weight.levels.numel() * (1 + 4 / weight.group), tiles=candidates(ours, tiles))
 

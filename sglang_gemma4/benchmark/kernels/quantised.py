@@ -11,10 +11,10 @@ from sglang_gemma4.benchmark.kernels.expert_products import Routing
 from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates, dependently, lazily, short
 from sglang_gemma4.benchmark.kernels.layers import PRODUCTS, activation
 from sglang_gemma4.benchmark.kernels.timer import Call
-from sglang_gemma4.kernels import four_bit_registers
+from sglang_gemma4.kernels import register_products
 from sglang_gemma4.kernels.dense.few_row_linear import ACROSS_ROWS, counters, few_row_linear
 from sglang_gemma4.kernels.dense.parts import Tile
-from sglang_gemma4.kernels.experts import few_token_experts, four_bit_experts, grouped_experts
+from sglang_gemma4.kernels.experts import few_token_experts, grouped_experts, register_experts
 from sglang_gemma4.kernels.experts import gated_experts as gated
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, expert_routing
 from sglang_gemma4.kernels.weights import FP8, Grouped, Scaled, Weight, scaled
@@ -157,8 +157,8 @@ def layer_of(place: Place, tokens: int, w13: Weight, w2: Weight, theirs: Mapping
 
     ways = {name: lazily(partial(make, x, routed=choice)) for name, make in theirs.items()}
     ways |= {"ours of bfloat16": lazily(of_bfloat16)}
-    if isinstance(w13, Grouped) and four_bit_registers.reason_against(x.device) is None:
-        size, pair = grouped_experts.four_bit_tiles_for(tokens)[0], four_bit_experts.warps_for(tokens)
+    if isinstance(w13, Grouped) and register_products.reason_against(x.device) is None:
+        size, pair = grouped_experts.four_bit_tiles_for(tokens)[0], register_experts.warps_for(tokens)
         ways["ours by Triton"] = dependently(partial(compute, w13, w2))
         ways["ours"] = dependently(partial(compute, w13, w2, warps=(size, *pair) if tokens > MOST_TOKENS else pair))
     else:

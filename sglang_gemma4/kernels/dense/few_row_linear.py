@@ -4,20 +4,21 @@ A program multiplies a block of output columns with a part of the width. Where t
 is cut into parts; the program that finishes a block last adds them up, always in the same order, so there is no second launch and the
 result is the same every time. With ``gated``, a program computes the same columns of gate and up, and writes ``gelu_tanh(gate) * up``.
 The weight may be fp8 (:mod:`~sglang_gemma4.kernels.weights`): half the bytes, multiplied as the activation's type; or 4-bit, by a kernel of
-its own (:mod:`~sglang_gemma4.kernels.dense.four_bit_linear`).
+its own (:mod:`~sglang_gemma4.kernels.dense.four_bit_linear`). Up to 32 rows of both go through registers alone on a card
+(:mod:`~sglang_gemma4.kernels.dense.register_linear`).
 """
 
 import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels import four_bit_registers
+from sglang_gemma4.kernels import register_products
 from sglang_gemma4.kernels.card import HOPPER, Card, card, multiprocessors, reason_against_card
-from sglang_gemma4.kernels.dense import four_bit_linear
+from sglang_gemma4.kernels.dense import four_bit_linear, register_linear
 from sglang_gemma4.kernels.dense.parts import Tile, gelu_tanh, parts_summed
 from sglang_gemma4.kernels.dependent_launch import LINE, await_inputs, launch_options, prefetch, release_next
-from sglang_gemma4.kernels.four_bit_registers import Warps
 from sglang_gemma4.kernels.matrices import DTYPES
+from sglang_gemma4.kernels.register_products import Warps
 from sglang_gemma4.kernels.weights import Grouped, Scaled, Weight, as_type, dequantised, levels_of, reason_against_weight, scale_of
 
 MOST_ROWS = 64
@@ -242,7 +243,7 @@ def few_row_linear(
         weight: ``[outputs, width]`` of the same dtype, fp8 or 4-bit; ``gated``: ``[2 * outputs, width]``, the gate's rows first.
         done: from :func:`counters`, for this weight alone: two calls that may run at the same time must not share it.
         tile: how a program works; None: by shape, rows and card.
-        warps: the same of a 4-bit weight in registers; None: by shape where it is for that, and no tile is given.
+        warps: the same of an fp8 or 4-bit weight in registers; None: by shape where it is for that, and no tile is given.
 
     Returns:
         ``[rows, outputs]`` of ``x``'s dtype.
@@ -265,13 +266,13 @@ def few_row_linear(
     if rows == 0:
         return out
     in_block = weight.block if isinstance(weight, Scaled) else 0
-    if warps is None and tile is None and four_bit_registers.takes(x, weight, rows):
-        warps = four_bit_linear.warps_for(outputs, width, rows, multiprocessors(x.device), gated)
+    if warps is None and tile is None and register_products.takes(x, weight, rows):
+        warps = register_linear.warps_for(outputs, width, 8 if isinstance(weight, Grouped) else 4, multiprocessors(x.device), gated)
     if warps is not None:
-        if not isinstance(weight, Grouped) or rows > four_bit_registers.MOST_ROWS:
-            most = f"up to {four_bit_registers.MOST_ROWS} rows of 4-bit weights are supported"
-            raise ValueError(f"few_row_linear: {rows} rows of {type(weight).__name__} weights by warps; {most}")
-        four_bit_linear.launch_in_registers(x, weight, out, gated, warps)
+        if isinstance(weight, torch.Tensor) or rows > register_products.MOST_ROWS:
+            most = f"up to {register_products.MOST_ROWS} rows of fp8 and 4-bit weights are supported"
+            raise ValueError(f"few_row_linear: {rows} rows of {type(weight).__name__} by warps; {most}")
+        register_linear.launch(x, weight, out, gated, warps)
         return out
     if tile is None:
         sms = multiprocessors(x.device, elsewhere=8)

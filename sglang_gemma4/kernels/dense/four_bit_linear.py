@@ -1,17 +1,13 @@
 """``x @ weight.T`` for a few rows and a 4-bit weight as its checkpoint holds it: a quarter of bfloat16's bytes, read once.
 
 Blocks of outputs and parts of the width as in :mod:`~sglang_gemma4.kernels.dense.few_row_linear`; inside of them the loop of the experts
-(:mod:`~sglang_gemma4.kernels.four_bits`), for which one launch more puts the rows' inputs by their places in words. Up to 32 rows on a card
-words go straight into the matrix instruction's registers (:mod:`~sglang_gemma4.kernels.four_bit_registers`), in one launch.
+(:mod:`~sglang_gemma4.kernels.four_bits`), for which one launch more puts the rows' inputs by their places in words.
 """
 
 import torch
 import triton
 import triton.language as tl
-from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
 
-from sglang_gemma4.kernels import four_bit_registers as registers
 from sglang_gemma4.kernels.dense.parts import Tile, gelu_tanh, parts_summed
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.four_bits import by_place, four_bit_sums
@@ -69,57 +65,4 @@ def launch(x: torch.Tensor, weight: Grouped, done: torch.Tensor, out: torch.Tens
         COUNT=outputs, WIDTH=width, ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tile.outputs, DEPTH=tile.depth, PARTS=tile.parts,
         GATED=gated, GROUP=words_in_group(weight), BITS=x.dtype == torch.bfloat16, num_warps=tile.warps, num_stages=tile.stages,
         **launch_options(x.device),
-    )  # fmt: skip
-
-
-@gluon.jit(do_not_specialize=["rows"])
-def _registers_linear_kernel(  # type: ignore[no-untyped-def]
-    x_ptr,  # [rows, WIDTH]
-    words_ptr,  # [COUNT, WIDTH // 8] int32; gated: [2 * COUNT, ...], gate first
-    scale_ptr,
-    out_ptr,  # [rows, COUNT]
-    rows,
-    x_stride,
-    COUNT: gl.constexpr,
-    WIDTH: gl.constexpr,
-    GROUP: gl.constexpr,
-    GATED: gl.constexpr,
-    ROWS: gl.constexpr,
-    OUTPUTS: gl.constexpr,
-    ALONG: gl.constexpr,
-    ACROSS: gl.constexpr,
-    AHEAD: gl.constexpr,
-    PDL: gl.constexpr,
-):
-    SECOND: gl.constexpr = COUNT if GATED else 0  # noqa: N806
-    first = gl.program_id(0) * OUTPUTS
-    held = registers.ask_ahead(words_ptr, scale_ptr, first, SECOND, COUNT, WIDTH, GROUP, OUTPUTS, ALONG, ACROSS, AHEAD)
-    registers.await_inputs(PDL)
-    x_at = x_ptr + gl.minimum(registers.rows_of(ROWS, ALONG, ACROSS), rows - 1) * x_stride
-    total, up = registers.register_sums(
-        held, x_at, words_ptr, scale_ptr, first, SECOND, COUNT, WIDTH, GROUP, ROWS, OUTPUTS, ALONG, ACROSS, AHEAD
-    )
-    row = gl.arange(0, ROWS, gl.SliceLayout(0, total.type.layout))[None, :]
-    output = first + gl.arange(0, OUTPUTS, gl.SliceLayout(1, total.type.layout))[:, None]
-    dtype = out_ptr.dtype.element_ty
-    if GATED:
-        total = registers.gelu_tanh(total.to(dtype).to(gl.float32)) * up.to(dtype).to(gl.float32)
-    gl.store(out_ptr + row * COUNT + output, total.to(dtype), mask=(row < rows) & (output < COUNT))
-
-
-def warps_for(outputs: int, width: int, rows: int, sms: int, gated: bool = False) -> registers.Warps:
-    """Tiles of 16 outputs where wider ones would not fill the card, by eight warps along the width."""
-    wide = 32 if not gated and triton.cdiv(outputs, 32) >= sms else 16
-    along = 8 if width > 4 * registers.SPAN else 4
-    each = wide // 2 * (2 if gated else 1)
-    return registers.Warps(wide, along, ahead=max(1, 96 // each))
-
-
-def launch_in_registers(x: torch.Tensor, weight: Grouped, out: torch.Tensor, gated: bool, warps: registers.Warps) -> None:
-    """Fill ``out`` ``[rows, outputs]``; what ``registers.takes`` and ``few_row_linear`` have checked is not checked again. The host does
-    not wait for the device."""
-    (rows, width), outputs = x.shape, out.shape[1]
-    _registers_linear_kernel[(triton.cdiv(outputs, warps.outputs),)](
-        x, levels_of(weight), weight.scale, out, rows, x.stride(0), COUNT=outputs, WIDTH=width, GROUP=words_in_group(weight), GATED=gated,
-        ROWS=registers.padded(rows), AHEAD=warps.ahead, **warps.constants(), **launch_options(x.device),
     )  # fmt: skip

@@ -8,14 +8,14 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels import four_bit_registers
+from sglang_gemma4.kernels import register_products
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
-from sglang_gemma4.kernels.experts import four_bit_experts
+from sglang_gemma4.kernels.experts import register_experts
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks, expert_blocks
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS
 from sglang_gemma4.kernels.experts.gated_experts import Tile, gated_experts, gated_experts_reference, reason_against
 from sglang_gemma4.kernels.experts.grouped_experts import down_tile, four_bit_tiles_for
-from sglang_gemma4.kernels.four_bit_registers import Warps
+from sglang_gemma4.kernels.register_products import Warps
 from sglang_gemma4.kernels.weights import Weight, dequantised, levels_of, scale_of, words_in_group
 
 NARROWEST = 16
@@ -137,8 +137,8 @@ def few_token_experts(
     if reason is None and not 1 <= tokens <= MOST_TOKENS:
         reason = f"{tokens} tokens; 1 to {MOST_TOKENS} are supported"
     first, second = tiles or (four_bit_tiles_for(tokens)[1:] if words_in_group(w2) else tiles_for(tokens))
-    if reason is None and warps is None and tiles is None and four_bit_registers.takes(x, w2, tokens):
-        warps = four_bit_experts.warps_for(tokens)
+    if reason is None and warps is None and tiles is None and register_products.takes(x, w2, tokens):
+        warps = register_experts.warps_for(tokens)
     columns = warps[1].outputs if warps else second.columns
     if reason is None and (done.dtype != torch.int32 or done.numel() < triton.cdiv(hidden, columns)):
         reason = f"{done.numel()} counters of {done.dtype}; {triton.cdiv(hidden, columns)} of int32 are supported, see counters()"
@@ -147,7 +147,7 @@ def few_token_experts(
     if blocks is None:
         blocks = expert_blocks(ids, w13.shape[0], MOST_TOKENS, by_token=True)
     if warps:
-        return four_bit_experts.both(x, w13, w2, weights, ids, blocks, tokens, warps, done)
+        return register_experts.both(x, w13, w2, weights, ids, blocks, tokens, warps, done)
     h = gated_experts(x, w13, weights, ids, blocks, first)
     rows = torch.empty((ids.numel(), hidden), dtype=x.dtype, device=x.device)
     out = torch.empty_like(x)

@@ -7,13 +7,13 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels import four_bit_registers
+from sglang_gemma4.kernels import register_products
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
-from sglang_gemma4.kernels.experts import four_bit_experts
+from sglang_gemma4.kernels.experts import register_experts
 from sglang_gemma4.kernels.experts.expert_blocks import expert_blocks
 from sglang_gemma4.kernels.experts.gated_experts import Tile, gated_experts, reason_against
-from sglang_gemma4.kernels.four_bit_registers import Warps
 from sglang_gemma4.kernels.four_bits import four_bit_sums
+from sglang_gemma4.kernels.register_products import Warps
 from sglang_gemma4.kernels.weights import Weight, as_type, levels_of, scale_of, words_in_group
 
 SUM_COLUMNS = 512
@@ -182,11 +182,11 @@ def grouped_experts(
     if tokens == 0:
         return torch.empty_like(x)
     size, first, second = tiles or (four_bit_tiles_for(tokens) if words_in_group(w2) else tiles_for(tokens))
-    if warps is None and tiles is None and four_bit_registers.takes(x, w2, size):
-        warps = size, *four_bit_experts.warps_for(tokens)
+    if warps is None and tiles is None and register_products.takes(x, w2, size):
+        warps = size, *register_experts.warps_for(tokens)
     blocks = expert_blocks(ids, w13.shape[0], warps[0] if warps else size)
     if warps:
-        return sum_of_rows(four_bit_experts.both(x, w13, w2, weights, ids, blocks, warps[0], warps[1:]), ids)
+        return sum_of_rows(register_experts.both(x, w13, w2, weights, ids, blocks, warps[0], warps[1:]), ids)
     h = gated_experts(x, w13, weights, ids, blocks, first)
     rows = torch.empty((ids.numel(), hidden), dtype=x.dtype, device=x.device)
     _down_kernel[(blocks.expert.numel(), triton.cdiv(hidden, second.columns))](

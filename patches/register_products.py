@@ -10,13 +10,13 @@ def multiply_in_registers(_result: None, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4TextModel.__init__``."""
     import torch
 
-    from sglang_gemma4.kernels import four_bit_registers
+    from sglang_gemma4.kernels import register_products
 
     cuda = torch.cuda.is_available()
-    problem = four_bit_registers.reason_against(torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu"))
+    problem = register_products.reason_against(torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu"))
     if problem is not None:
-        decline("four_bit_registers", problem)
-    four_bit_registers.want(problem is None)
+        decline("register_products", problem)
+    register_products.want(problem is None)
 
 
 PATCH = Patch(

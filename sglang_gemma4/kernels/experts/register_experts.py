@@ -1,4 +1,4 @@
-"""The two products of 4-bit experts for few rows a block, words straight in registers (:mod:`~sglang_gemma4.kernels.four_bit_registers`).
+"""The two products of fp8 or 4-bit experts for few rows a block, by :mod:`~sglang_gemma4.kernels.register_products`.
 
 They stand in for the Triton kernels of ``gated_experts``, ``few_token_experts`` and ``grouped_experts`` with the same blocks, and leave
 the rows between them in their natural order.
@@ -9,11 +9,11 @@ import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from sglang_gemma4.kernels import four_bit_registers as registers
+from sglang_gemma4.kernels import register_products as registers
 from sglang_gemma4.kernels.dependent_launch import launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
-from sglang_gemma4.kernels.four_bit_registers import Warps
-from sglang_gemma4.kernels.weights import Weight, levels_of, scale_of, words_in_group
+from sglang_gemma4.kernels.register_products import Warps
+from sglang_gemma4.kernels.weights import Weight
 
 
 def warps_for(tokens: int) -> tuple[Warps, Warps]:
@@ -31,8 +31,10 @@ def _flat(outputs, warps):  # type: ignore[no-untyped-def]
 @gluon.jit(do_not_specialize=["LAST"])
 def _gated_kernel(  # type: ignore[no-untyped-def]
     x_ptr,  # [tokens, HIDDEN]
-    words_ptr,  # [experts, 2 * INNER, HIDDEN // 8] int32, gate first
-    scale_ptr,  # [experts, 2 * INNER, HIDDEN // 8 // GROUP]
+    words_ptr,  # [experts, 2 * INNER, HIDDEN // PER] int32, gate first
+    scale_ptr,  # [experts, 2 * INNER, HIDDEN // PER // GROUP]; fp8: [experts, 2 * INNER]
+    scale_expert_stride,
+    scale_stride,
     shares_ptr,  # [rows] float32
     expert_ptr,  # [blocks]
     row_ptr,  # [blocks, SIZE]
@@ -42,6 +44,7 @@ def _gated_kernel(  # type: ignore[no-untyped-def]
     TOPK: gl.constexpr,
     HIDDEN: gl.constexpr,
     INNER: gl.constexpr,
+    PER: gl.constexpr,
     GROUP: gl.constexpr,
     SIZE: gl.constexpr,
     ROWS: gl.constexpr,  # of a block that are computed, its first ones
@@ -56,20 +59,26 @@ def _gated_kernel(  # type: ignore[no-untyped-def]
     # All loads at once, before it is known whether the block exists: what lies behind the last is undefined, and not used.
     count = gl.load(count_ptr)
     expert = gl.load(expert_ptr + block).to(gl.int64)
-    row = gl.load(row_ptr + block * SIZE + registers.rows_of(ROWS, ALONG, ACROSS)).to(gl.int64)
+    row = gl.load(row_ptr + block * SIZE + registers.rows_of(ROWS, PER, ALONG, ACROSS)).to(gl.int64)
     if (block < count) & (expert >= 0):
         first = gl.program_id(1) * OUTPUTS
-        words_ptr += expert * (2 * INNER * (HIDDEN // 8))
-        scale_ptr += expert * (2 * INNER * (HIDDEN // 8 // GROUP))
-        held = registers.ask_ahead(words_ptr, scale_ptr, first, INNER, INNER, HIDDEN, GROUP, OUTPUTS, ALONG, ACROSS, AHEAD)
+        words_ptr += expert * (2 * INNER * (HIDDEN // PER))
+        if GROUP > 0:
+            scale_ptr += expert * (2 * INNER * (HIDDEN // PER // GROUP))
+        else:
+            scale_ptr += expert * scale_expert_stride
+        held = registers.ask_ahead(words_ptr, scale_ptr, first, INNER, INNER, HIDDEN, PER, GROUP, OUTPUTS, ALONG, ACROSS, AHEAD)
         x_at = x_ptr + gl.where(row < LAST, row // TOPK, 0) * HIDDEN
         gate, up = registers.register_sums(
-            held, x_at, words_ptr, scale_ptr, first, INNER, INNER, HIDDEN, GROUP, ROWS, OUTPUTS, ALONG, ACROSS, AHEAD
+            held, x_at, words_ptr, scale_ptr, first, INNER, INNER, HIDDEN, PER, GROUP, ROWS, OUTPUTS, ALONG, ACROSS, AHEAD
         )
         place = gl.arange(0, ROWS, gl.SliceLayout(0, gate.type.layout))
         mine = gl.load(row_ptr + block * SIZE + place).to(gl.int64)
         share = gl.load(shares_ptr + mine, mask=mine < LAST, other=0.0).to(gl.float32)
         column = first + gl.arange(0, OUTPUTS, gl.SliceLayout(1, gate.type.layout))
+        if GROUP == 0:
+            gate *= gl.load(scale_ptr + column * scale_stride, mask=column < INNER, other=0.0)[:, None]
+            up *= gl.load(scale_ptr + (column + INNER) * scale_stride, mask=column < INNER, other=0.0)[:, None]
         value = registers.gelu_tanh(gate) * up * share[None, :]
         stored = out_ptr + mine[None, :] * INNER + column[:, None]
         gl.store(stored, value.to(out_ptr.dtype.element_ty), mask=(mine < LAST)[None, :] & (column < INNER)[:, None])
@@ -78,8 +87,10 @@ def _gated_kernel(  # type: ignore[no-untyped-def]
 @gluon.jit(do_not_specialize=["TOKENS"])
 def _down_kernel(  # type: ignore[no-untyped-def]
     h_ptr,  # [rows, INNER]
-    words_ptr,  # [experts, HIDDEN, INNER // 8] int32
-    scale_ptr,  # [experts, HIDDEN, INNER // 8 // GROUP]
+    words_ptr,  # [experts, HIDDEN, INNER // PER] int32
+    scale_ptr,  # [experts, HIDDEN, INNER // PER // GROUP]; fp8: [experts, HIDDEN]
+    scale_expert_stride,
+    scale_stride,
     ids_ptr,  # [tokens, TOPK]
     expert_ptr,  # [blocks]
     row_ptr,  # [blocks, SIZE]
@@ -91,6 +102,7 @@ def _down_kernel(  # type: ignore[no-untyped-def]
     TOPK: gl.constexpr,
     HIDDEN: gl.constexpr,
     INNER: gl.constexpr,
+    PER: gl.constexpr,
     GROUP: gl.constexpr,
     SIZE: gl.constexpr,
     ROWS: gl.constexpr,
@@ -105,19 +117,24 @@ def _down_kernel(  # type: ignore[no-untyped-def]
     block = gl.program_id(0)
     count = gl.load(count_ptr)
     expert = gl.load(expert_ptr + block).to(gl.int64)
-    row = gl.load(row_ptr + block * SIZE + registers.rows_of(ROWS, ALONG, ACROSS)).to(gl.int64)
+    row = gl.load(row_ptr + block * SIZE + registers.rows_of(ROWS, PER, ALONG, ACROSS)).to(gl.int64)
     first = gl.program_id(1) * OUTPUTS
     if block < count:
-        words_ptr += expert * (HIDDEN * (INNER // 8))
-        scale_ptr += expert * (HIDDEN * (INNER // 8 // GROUP))
-        held = registers.ask_ahead(words_ptr, scale_ptr, first, 0, HIDDEN, INNER, GROUP, OUTPUTS, ALONG, ACROSS, AHEAD)
+        words_ptr += expert * (HIDDEN * (INNER // PER))
+        if GROUP > 0:
+            scale_ptr += expert * (HIDDEN * (INNER // PER // GROUP))
+        else:
+            scale_ptr += expert * scale_expert_stride
+        held = registers.ask_ahead(words_ptr, scale_ptr, first, 0, HIDDEN, INNER, PER, GROUP, OUTPUTS, ALONG, ACROSS, AHEAD)
         h_at = h_ptr + gl.where(row < TOKENS * TOPK, row, 0) * INNER
         total, _ = registers.register_sums(
-            held, h_at, words_ptr, scale_ptr, first, 0, HIDDEN, INNER, GROUP, ROWS, OUTPUTS, ALONG, ACROSS, AHEAD
+            held, h_at, words_ptr, scale_ptr, first, 0, HIDDEN, INNER, PER, GROUP, ROWS, OUTPUTS, ALONG, ACROSS, AHEAD
         )
         place = gl.arange(0, ROWS, gl.SliceLayout(0, total.type.layout))
         mine = gl.load(row_ptr + block * SIZE + place).to(gl.int64)
         column = first + gl.arange(0, OUTPUTS, gl.SliceLayout(1, total.type.layout))
+        if GROUP == 0:
+            total *= gl.load(scale_ptr + column * scale_stride, mask=column < HIDDEN, other=0.0)[:, None]
         stored = rows_ptr + mine[None, :] * HIDDEN + column[:, None]
         gl.store(stored, total.to(rows_ptr.dtype.element_ty), mask=(mine < TOKENS * TOPK)[None, :] & (column < HIDDEN)[:, None])
     if SUMMED:
@@ -149,9 +166,9 @@ def gated(
     """Fill ``out`` ``[tokens * experts a token, inner]``; ``rows`` of each block are computed, all that it has."""
     inner = out.shape[1]
     _gated_kernel[(blocks.expert.numel(), triton.cdiv(inner, warps.outputs))](
-        x, levels_of(w13), scale_of(w13)[0], shares, blocks.expert, blocks.row, blocks.count, out, ids.numel(),
-        TOPK=ids.shape[1], HIDDEN=x.shape[1], INNER=inner, GROUP=words_in_group(w13), SIZE=blocks.row.shape[1],
-        ROWS=registers.padded(rows), AHEAD=warps.ahead, **warps.constants(), **launch_options(x.device),
+        x_ptr=x, **registers.words_of(w13), shares_ptr=shares, expert_ptr=blocks.expert, row_ptr=blocks.row, count_ptr=blocks.count,
+        out_ptr=out, LAST=ids.numel(), TOPK=ids.shape[1], HIDDEN=x.shape[1], INNER=inner, SIZE=blocks.row.shape[1],
+        ROWS=registers.padded(rows), **warps.constants(), **launch_options(x.device),
     )  # fmt: skip
 
 
@@ -164,9 +181,9 @@ def down(
     each = torch.empty((ids.numel(), hidden), dtype=h.dtype, device=h.device)
     out = each if done is None else torch.empty((ids.shape[0], hidden), dtype=h.dtype, device=h.device)
     _down_kernel[(blocks.expert.numel(), triton.cdiv(hidden, warps.outputs))](
-        h, levels_of(w2), scale_of(w2)[0], ids, blocks.expert, blocks.row, blocks.count, each, out, done, ids.shape[0],
-        TOPK=ids.shape[1], HIDDEN=hidden, INNER=w2.shape[2], GROUP=words_in_group(w2), SIZE=blocks.row.shape[1],
-        ROWS=registers.padded(rows), SUMMED=done is not None, AHEAD=warps.ahead, **warps.constants(), **launch_options(h.device),
+        h_ptr=h, **registers.words_of(w2), ids_ptr=ids, expert_ptr=blocks.expert, row_ptr=blocks.row, count_ptr=blocks.count,
+        rows_ptr=each, out_ptr=out, done_ptr=done, TOKENS=ids.shape[0], TOPK=ids.shape[1], HIDDEN=hidden, INNER=w2.shape[2],
+        SIZE=blocks.row.shape[1], ROWS=registers.padded(rows), SUMMED=done is not None, **warps.constants(), **launch_options(h.device),
     )  # fmt: skip
     return out
 

@@ -1,0 +1,77 @@
+"""``x @ weight.T`` for up to 32 rows and an fp8 or 4-bit weight, by :mod:`~sglang_gemma4.kernels.register_products`."""
+
+import torch
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from sglang_gemma4.kernels import register_products as registers
+from sglang_gemma4.kernels.dependent_launch import launch_options
+from sglang_gemma4.kernels.register_products import Warps
+from sglang_gemma4.kernels.weights import Weight
+
+MOST_HELD = 96
+"""Registers of a lane for words asked for ahead."""
+
+
+def warps_for(outputs: int, width: int, per: int, sms: int, gated: bool = False) -> Warps:
+    """Tiles of 16 outputs where wider ones would not fill the card, by eight warps along the width.
+
+    Args:
+        outputs: columns of the product; of a gated one, of the activation.
+        per: inputs in a word.
+    """
+    wide = 32 if not gated and triton.cdiv(outputs, 32) >= sms else 16
+    along = 8 if width > 4 * registers.WORDS * per else 4
+    return Warps(wide, along, ahead=max(1, MOST_HELD // (wide // 2 * (2 if gated else 1))))
+
+
+@gluon.jit(do_not_specialize=["rows"])
+def _register_linear_kernel(  # type: ignore[no-untyped-def]
+    x_ptr,  # [rows, WIDTH]
+    words_ptr,  # [COUNT, WIDTH // PER] int32; gated: [2 * COUNT, ...], gate first
+    scale_ptr,  # of groups, or of outputs
+    scale_stride,
+    out_ptr,  # [rows, COUNT]
+    rows,
+    x_stride,
+    COUNT: gl.constexpr,
+    WIDTH: gl.constexpr,
+    PER: gl.constexpr,
+    GROUP: gl.constexpr,
+    GATED: gl.constexpr,
+    ROWS: gl.constexpr,
+    OUTPUTS: gl.constexpr,
+    ALONG: gl.constexpr,
+    ACROSS: gl.constexpr,
+    AHEAD: gl.constexpr,
+    PDL: gl.constexpr,
+):
+    SECOND: gl.constexpr = COUNT if GATED else 0  # noqa: N806
+    first = gl.program_id(0) * OUTPUTS
+    held = registers.ask_ahead(words_ptr, scale_ptr, first, SECOND, COUNT, WIDTH, PER, GROUP, OUTPUTS, ALONG, ACROSS, AHEAD)
+    registers.await_inputs(PDL)
+    x_at = x_ptr + gl.minimum(registers.rows_of(ROWS, PER, ALONG, ACROSS), rows - 1) * x_stride
+    total, up = registers.register_sums(
+        held, x_at, words_ptr, scale_ptr, first, SECOND, COUNT, WIDTH, PER, GROUP, ROWS, OUTPUTS, ALONG, ACROSS, AHEAD
+    )
+    row = gl.arange(0, ROWS, gl.SliceLayout(0, total.type.layout))[None, :]
+    output = first + gl.arange(0, OUTPUTS, gl.SliceLayout(1, total.type.layout))[:, None]
+    dtype = out_ptr.dtype.element_ty
+    if GROUP == 0:
+        total *= gl.load(scale_ptr + output * scale_stride, mask=output < COUNT, other=0.0)
+    if GATED:
+        if GROUP == 0:
+            up *= gl.load(scale_ptr + (output + COUNT) * scale_stride, mask=output < COUNT, other=0.0)
+        total = registers.gelu_tanh(total.to(dtype).to(gl.float32)) * up.to(dtype).to(gl.float32)
+    gl.store(out_ptr + row * COUNT + output, total.to(dtype), mask=(row < rows) & (output < COUNT))
+
+
+def launch(x: torch.Tensor, weight: Weight, out: torch.Tensor, gated: bool, warps: Warps) -> None:
+    """Fill ``out`` ``[rows, outputs]``; what ``registers.takes`` and ``few_row_linear`` have checked is not checked again. The host does
+    not wait for the device."""
+    (rows, width), outputs = x.shape, out.shape[1]
+    _register_linear_kernel[(triton.cdiv(outputs, warps.outputs),)](
+        x_ptr=x, **registers.words_of(weight), out_ptr=out, rows=rows, x_stride=x.stride(0), COUNT=outputs, WIDTH=width, GATED=gated,
+        ROWS=registers.padded(rows), **warps.constants(), **launch_options(x.device),
+    )  # fmt: skip

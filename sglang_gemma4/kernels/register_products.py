@@ -1,0 +1,363 @@
+"""Few rows times fp8 or 4-bit weights on a card: from memory into the registers in which the matrix instruction wants the weights.
+
+Triton lays a tile out by itself, and a quantised weight then passes through shared memory, is shifted alone, and waits for its scale there.
+In Gluon, Triton's own language for layouts, a lane loads four words of an output side by side, and a word's levels become the operand of
+``mma.m16n8k16`` in the same lane: the instruction sums over its inputs in any order that both operands share, so the rows' inputs are put
+in the words' order, in registers too. Every second or fourth level of a word lies in both halves of a register, so a mask serves two. A
+program has asked for its words before it waits for the kernel before (:mod:`~sglang_gemma4.kernels.dependent_launch`), which is most of
+the time of a product of one row; its warps share the width, and add their sums up in shared memory.
+
+4-bit weights have the same bits as in :mod:`~sglang_gemma4.kernels.four_bits`: level minus 8 times scale, rounded to bfloat16 once. Every
+e4m3 level is a bfloat16, and its output's scale is for the sums.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+from triton.language.extra import cuda
+
+from sglang_gemma4.kernels.weights import Grouped, Scaled, Weight
+
+CAPABILITY = (8, 0)
+"""The compute capability from which cards multiply bfloat16 so."""
+MOST_ROWS = 32
+WORDS = 16
+"""Of a row that a warp multiplies at a time: four a lane, of four lanes."""
+
+_wanted = False
+
+
+def want(wanted: bool) -> None:
+    """Whether this process multiplies quantised weights so, where :func:`reason_against` has nothing against it."""
+    global _wanted
+    _wanted = wanted
+
+
+@functools.cache
+def reason_against(device: torch.device) -> str | None:
+    """Why kernels of this module do not run on a device, or None."""
+    if device.type != "cuda":
+        return f"tensors are on {device.type}"
+    found = torch.cuda.get_device_capability(device)
+    return None if found >= CAPABILITY else f"the card's compute capability is {found[0]}.{found[1]}; 8.0 and later are supported"
+
+
+def takes(x: torch.Tensor, weight: Weight, rows: int) -> bool:
+    """Whether ``rows`` of ``x`` times a weight are for this module."""
+    if not (_wanted and 0 < rows <= MOST_ROWS and x.dtype == torch.bfloat16 and reason_against(x.device) is None):
+        return False
+    if isinstance(weight, Scaled):
+        levels = weight.levels
+        return not weight.block and levels.is_contiguous() and levels.shape[-1] % 16 == 0 and levels.data_ptr() % 16 == 0
+    return isinstance(weight, Grouped)
+
+
+def words_of(weight: Weight) -> dict[str, Any]:
+    """A kernel's arguments of a weight that :func:`takes` takes: its words and scales, and constants of its format."""
+    if isinstance(weight, Grouped):
+        strides = dict.fromkeys(("scale_expert_stride", "scale_stride")[3 - weight.levels.dim() :])
+        return {"words_ptr": weight.levels.view(torch.int32), "scale_ptr": weight.scale, **strides, "PER": 8, "GROUP": weight.group // 8}
+    assert isinstance(weight, Scaled)
+    strides = dict(zip(("scale_expert_stride", "scale_stride")[3 - weight.levels.dim() :], weight.scale.stride(), strict=True))
+    return {"words_ptr": weight.levels.view(torch.int32), "scale_ptr": weight.scale, **strides, "PER": 4, "GROUP": 0}
+
+
+@dataclass(frozen=True)
+class Warps:
+    """How a program works: its outputs, how many warps share the width and how many the outputs (16 of them at a time), and how many steps
+    of the width are asked for before the kernel before has ended."""
+
+    outputs: int
+    along: int
+    across: int = 1
+    ahead: int = 16
+
+    @property
+    def count(self) -> int:
+        """Warps of a program."""
+        return self.along * self.across
+
+    def constants(self) -> dict[str, Any]:
+        """Of a kernel's launch."""
+        return {"OUTPUTS": self.outputs, "ALONG": self.along, "ACROSS": self.across, "AHEAD": self.ahead, "num_warps": self.count}
+
+
+def padded(rows: int) -> int:
+    """Rows of a product: 8, 16 or 32."""
+    return next(size for size in (8, 16, 32) if rows <= size)
+
+
+# Two halves of a register have the levels of places j and j + 4; 0x4300 plus a level is 128 plus it, as bfloat16.
+_FOUR_BITS = gl.constexpr(
+    "{ .reg .b32 scale, one, off, none, a, b, c, d; mov.b32 scale, {$9, $9}; "
+    "mov.b32 one, 0x3f803f80; mov.b32 off, 0xc308c308; mov.b32 none, 0x80008000; "
+    "shr.u32 b, $8, 4; shr.u32 c, $8, 8; shr.u32 d, $8, 12; "
+    + " ".join(
+        f"lop3.b32 {out}, {word}, 0x000f000f, 0x43004300, 0xea; fma.rn.bf16x2 {out}, {out}, one, off; "
+        f"fma.rn.bf16x2 {out}, {out}, scale, none;"
+        for out, word in (("a", "$8"), ("b", "b"), ("c", "c"), ("d", "d"))
+    )
+    + " mov.b32 {$0, $1}, a; mov.b32 {$2, $3}, b; mov.b32 {$4, $5}, c; mov.b32 {$6, $7}, d; }"
+)
+# Bytes j and j + 2. An e4m3's exponent and mantissa in a bfloat16's places are its value times 2^-120, subnormal ones too.
+_FP8 = gl.constexpr(
+    "{ .reg .b32 unbiased, none, a, b, sign; mov.b32 unbiased, 0x7b807b80; mov.b32 none, 0x80008000; "
+    "shl.b32 a, $4, 4; shl.b32 sign, $4, 8; and.b32 a, a, 0x07f007f0; lop3.b32 a, sign, 0x80008000, a, 0xea; "
+    "shr.u32 b, $4, 4; and.b32 b, b, 0x07f007f0; lop3.b32 b, $4, 0x80008000, b, 0xea; "
+    "fma.rn.bf16x2 a, a, unbiased, none; fma.rn.bf16x2 b, b, unbiased, none; mov.b32 {$0, $1}, a; mov.b32 {$2, $3}, b; }"
+)
+
+
+@gluon.constexpr_function
+def _doublings(first, below):  # type: ignore[no-untyped-def]
+    """``first``, twice it, and so on below ``below``."""
+    found = []
+    while first < below:
+        found.append(first)
+        first *= 2
+    return found
+
+
+@gluon.constexpr_function
+def _warp_bases(along, across, of_outputs):  # type: ignore[no-untyped-def]
+    return [[0, of_outputs * step, 0] for step in _doublings(16, 16 * across)] + [[step, 0, 0] for step in _doublings(1, along)]
+
+
+@gluon.constexpr_function
+def _words_layout(along, across, outputs):  # type: ignore[no-untyped-def]
+    """``[along, outputs, 16]``: a lane has four words side by side, four lanes an output."""
+    registers = [[0, 0, 1], [0, 0, 2], [0, 8, 0], *([0, step, 0] for step in _doublings(16 * across, outputs))]
+    lanes = [[0, 0, 4], [0, 0, 8], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, _warp_bases(along, across, 1), [], [along, outputs, 16])
+
+
+@gluon.constexpr_function
+def _scales_layout(along, across, outputs):  # type: ignore[no-untyped-def]
+    """``[along, outputs, 4]``: the scale of each lane's words."""
+    registers = [[0, 8, 0], *([0, step, 0] for step in _doublings(16 * across, outputs))]
+    lanes = [[0, 0, 1], [0, 0, 2], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, _warp_bases(along, across, 1), [], [along, outputs, 4])
+
+
+@gluon.constexpr_function
+def _rows_layout(along, across, rows, per):  # type: ignore[no-untyped-def]
+    """``[along, rows, 16 * per]``: a lane has the inputs of its words."""
+    registers = [*([0, 0, step] for step in _doublings(1, 4 * per)), *([0, step, 0] for step in _doublings(8, rows))]
+    lanes = [[0, 0, 4 * per], [0, 0, 8 * per], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, _warp_bases(along, across, 0), [], [along, rows, 16 * per])
+
+
+@gluon.constexpr_function
+def _sums_layout(along, across):  # type: ignore[no-untyped-def]
+    return gl.NVMMADistributedLayout([2, 0], [along, across, 1], [1, 16, 8])
+
+
+@gluon.constexpr_function
+def steps_of(width, per, along):  # type: ignore[no-untyped-def]
+    """Steps of the width, 16 words of each warp along it."""
+    return (width + 16 * per * along - 1) // (16 * per * along)
+
+
+@gluon.jit
+def _ask(  # type: ignore[no-untyped-def]
+    words_ptr, scale_ptr, first, step, COUNT: gl.constexpr, WIDTH: gl.constexpr, PER: gl.constexpr, GROUP: gl.constexpr,
+    OUTPUTS: gl.constexpr, ALONG: gl.constexpr, ACROSS: gl.constexpr,
+):  # fmt: skip
+    """The words of one step, ``[ALONG, OUTPUTS, 16]``, and scales of groups ``[ALONG, OUTPUTS, 4]``; zeros beyond the weight's edges."""
+    WORDS: gl.constexpr = WIDTH // PER  # noqa: N806
+    W: gl.constexpr = _words_layout(ALONG, ACROSS, OUTPUTS)  # noqa: N806
+    S: gl.constexpr = _scales_layout(ALONG, ACROSS, OUTPUTS)  # noqa: N806
+    EDGE: gl.constexpr = COUNT % OUTPUTS != 0 or (step + 1) * ALONG * 16 > WORDS  # noqa: N806
+    warp = gl.arange(0, ALONG, gl.SliceLayout(1, gl.SliceLayout(2, W)))[:, None, None]
+    output = first + gl.arange(0, OUTPUTS, gl.SliceLayout(0, gl.SliceLayout(2, W)))[None, :, None]
+    word = (step * ALONG + warp) * 16 + gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(1, W)))[None, None, :]
+    if EDGE:
+        words = gl.load(words_ptr + output * WORDS + word, mask=(word < WORDS) & (output < COUNT), other=0)
+    else:
+        words = gl.load(words_ptr + output * WORDS + word)
+    s_warp = gl.arange(0, ALONG, gl.SliceLayout(1, gl.SliceLayout(2, S)))[:, None, None]
+    s_output = first + gl.arange(0, OUTPUTS, gl.SliceLayout(0, gl.SliceLayout(2, S)))[None, :, None]
+    s_word = (step * ALONG + s_warp) * 16 + 4 * gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, S)))[None, None, :]
+    if GROUP == 0:
+        scale = s_word
+    elif EDGE:
+        at = scale_ptr + s_output * (WORDS // GROUP) + s_word // GROUP
+        scale = gl.load(at, mask=(s_word < WORDS) & (s_output < COUNT), other=0.0)
+    else:
+        scale = gl.load(scale_ptr + s_output * (WORDS // GROUP) + s_word // GROUP)
+    return words, scale
+
+
+@gluon.jit
+def _further(words_ptr, scale_ptr, outputs: gl.constexpr, WIDTH: gl.constexpr, PER: gl.constexpr, GROUP: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Pointers to the words and the scales of groups some outputs further."""
+    words_ptr += outputs * (WIDTH // PER)
+    if GROUP > 0:
+        scale_ptr += outputs * (WIDTH // PER // GROUP)
+    return words_ptr, scale_ptr
+
+
+@gluon.jit
+def ask_ahead(  # type: ignore[no-untyped-def]
+    words_ptr,  # [outputs, WIDTH // PER] int32
+    scale_ptr,  # of groups: [outputs, WIDTH // PER // GROUP]
+    first,  # output of the program's tile
+    SECOND: gl.constexpr,  # outputs from it to a second product's; 0: there is none
+    COUNT: gl.constexpr,  # outputs of a product
+    WIDTH: gl.constexpr,
+    PER: gl.constexpr,  # inputs in a word
+    GROUP: gl.constexpr,  # words that share a scale, 4 at least; 0: there are no groups
+    OUTPUTS: gl.constexpr,
+    ALONG: gl.constexpr,
+    ACROSS: gl.constexpr,
+    AHEAD: gl.constexpr,
+):
+    """Words and scales of the first ``AHEAD`` steps of the width, loaded and not waited for."""
+    held = ()
+    more_ptr, more_scale_ptr = _further(words_ptr, scale_ptr, SECOND, WIDTH, PER, GROUP)
+    for step in gl.static_range(steps_of(WIDTH, PER, ALONG)):
+        if step < AHEAD:
+            held = held + _ask(words_ptr, scale_ptr, first, step, COUNT, WIDTH, PER, GROUP, OUTPUTS, ALONG, ACROSS)
+            if SECOND:
+                held = held + _ask(more_ptr, more_scale_ptr, first, step, COUNT, WIDTH, PER, GROUP, OUTPUTS, ALONG, ACROSS)
+    return held
+
+
+@gluon.jit
+def _four_bits(words, scale):  # type: ignore[no-untyped-def]
+    """``[.., .., 16, 2, 2, 2]`` bfloat16: half of a register, and which register."""
+    wide = gl.reshape(gl.join(gl.join(scale, scale), gl.join(scale, scale)), words.shape)
+    wide = gl.convert_layout(wide, words.type.layout, assert_trivial=True)
+    one, two, three, four, five, six, seven, eight = gl.inline_asm_elementwise(
+        _FOUR_BITS, "=h,=h,=h,=h,=h,=h,=h,=h,r,h", [words, wide],
+        dtype=(gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16),
+        is_pure=True, pack=1,
+    )  # fmt: skip
+    low = gl.join(gl.join(one, two), gl.join(three, four))
+    high = gl.join(gl.join(five, six), gl.join(seven, eight))
+    return gl.join(low, high)
+
+
+@gluon.jit
+def _fp8(words):  # type: ignore[no-untyped-def]
+    """``[.., .., 16, 2, 2, 1]``, likewise."""
+    one, two, three, four = gl.inline_asm_elementwise(
+        _FP8, "=h,=h,=h,=h,r", [words], dtype=(gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16), is_pure=True, pack=1
+    )
+    both = gl.join(gl.join(one, two), gl.join(three, four))
+    return gl.reshape(both, [words.shape[0], words.shape[1], 16, 2, 2, 1])
+
+
+@gluon.jit
+def _weights(words, scale, PER: gl.constexpr, LAYOUT: gl.constexpr):  # type: ignore[no-untyped-def]
+    """``[ALONG, OUTPUTS, 16 * PER]`` bfloat16, the first operand."""
+    ALONG: gl.constexpr = words.shape[0]  # noqa: N806
+    OUTPUTS: gl.constexpr = words.shape[1]  # noqa: N806
+    found = _four_bits(words, scale) if PER == 8 else _fp8(words)
+    places = gl.reshape(found, [ALONG, OUTPUTS, 4, 4, 2, 2, PER // 4])  # lane, word, half, register
+    placed = gl.reshape(gl.permute(places, [0, 1, 3, 2, 6, 5, 4]), [ALONG, OUTPUTS, 16 * PER])
+    return gl.convert_layout(placed, LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def _inputs(x, PER: gl.constexpr, LAYOUT: gl.constexpr):  # type: ignore[no-untyped-def]
+    """``[ALONG, 16 * PER, ROWS]``, the second operand, in the order of :func:`_weights`, from ``[ALONG, ROWS, 16 * PER]``."""
+    ALONG: gl.constexpr = x.shape[0]  # noqa: N806
+    ROWS: gl.constexpr = x.shape[1]  # noqa: N806
+    places = gl.reshape(x, [ALONG, ROWS, 4, 4, 2, PER // 2])  # lane, word, half, register
+    placed = gl.reshape(gl.permute(places, [0, 3, 2, 5, 4, 1]), [ALONG, 16 * PER, ROWS])
+    return gl.convert_layout(placed, LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def _over_warps(sums):  # type: ignore[no-untyped-def]
+    """``[OUTPUTS, ROWS]`` from each warp's sums ``[ALONG, OUTPUTS, ROWS]``, always added up in the same order."""
+    ALONG: gl.constexpr = sums.shape[0]  # noqa: N806
+    FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])  # noqa: N806
+    READ: gl.constexpr = gl.BlockedLayout([ALONG, 1, 1], [1, 4, 8], [1, gl.num_warps(), 1], [2, 1, 0])  # noqa: N806
+    shared = gl.allocate_shared_memory(gl.float32, sums.shape, FLAT, sums)
+    return gl.sum(shared.load(READ), 0)
+
+
+@gluon.jit
+def rows_of(ROWS: gl.constexpr, PER: gl.constexpr, ALONG: gl.constexpr, ACROSS: gl.constexpr):  # type: ignore[no-untyped-def]
+    """``0 ... ROWS - 1`` as :func:`register_sums` wants its rows laid out."""
+    return gl.arange(0, ROWS, gl.SliceLayout(0, gl.SliceLayout(2, _rows_layout(ALONG, ACROSS, ROWS, PER))))
+
+
+@gluon.jit
+def _inputs_of(pointers, inputs, start, WIDTH: gl.constexpr, SPAN: gl.constexpr):  # type: ignore[no-untyped-def]
+    """The rows' inputs of a step; zeros beyond the width."""
+    if start + SPAN > WIDTH:
+        return gl.load(pointers + start, mask=inputs < WIDTH - start, other=0.0)
+    else:  # noqa: RET505 - what is not compiled must not be reached
+        return gl.load(pointers + start)
+
+
+@gluon.jit
+def register_sums(  # type: ignore[no-untyped-def]
+    held,  # what ask_ahead returned for the same weight and constants
+    x_at,  # pointers to the rows' first inputs, laid out as rows_of; each must be readable
+    words_ptr,
+    scale_ptr,
+    first,
+    SECOND: gl.constexpr,
+    COUNT: gl.constexpr,
+    WIDTH: gl.constexpr,
+    PER: gl.constexpr,
+    GROUP: gl.constexpr,
+    ROWS: gl.constexpr,
+    OUTPUTS: gl.constexpr,
+    ALONG: gl.constexpr,
+    ACROSS: gl.constexpr,
+    AHEAD: gl.constexpr,
+):
+    """Both products of the rows in the program's outputs, ``[OUTPUTS, ROWS]`` float32; the second is zero where there is none. Scales of
+    outputs are not in them."""
+    X: gl.constexpr = _rows_layout(ALONG, ACROSS, ROWS, PER)  # noqa: N806
+    SUMS: gl.constexpr = _sums_layout(ALONG, ACROSS)  # noqa: N806
+    A: gl.constexpr = gl.DotOperandLayout(0, SUMS, PER)  # noqa: N806
+    B: gl.constexpr = gl.DotOperandLayout(1, SUMS, PER)  # noqa: N806
+    EACH: gl.constexpr = 4 if SECOND else 2  # noqa: N806
+    SPAN: gl.constexpr = 16 * PER * ALONG  # noqa: N806
+    warp = gl.arange(0, ALONG, gl.SliceLayout(1, gl.SliceLayout(2, X)))[:, None, None]
+    inputs = warp * (16 * PER) + gl.arange(0, 16 * PER, gl.SliceLayout(0, gl.SliceLayout(1, X)))[None, None, :]
+    pointers = x_at[None, :, None] + inputs
+    more_ptr, more_scale_ptr = _further(words_ptr, scale_ptr, SECOND, WIDTH, PER, GROUP)
+    one = gl.zeros([ALONG, OUTPUTS, ROWS], gl.float32, SUMS)
+    two = gl.zeros([ALONG, OUTPUTS, ROWS], gl.float32, SUMS)
+    for step in gl.static_range(steps_of(WIDTH, PER, ALONG)):
+        b = _inputs(_inputs_of(pointers, inputs, step * SPAN, WIDTH, SPAN), PER, B)
+        if step < AHEAD:
+            words, scale = held[step * EACH], held[step * EACH + 1]
+        else:
+            words, scale = _ask(words_ptr, scale_ptr, first, step, COUNT, WIDTH, PER, GROUP, OUTPUTS, ALONG, ACROSS)
+        one = mma_v2(_weights(words, scale, PER, A), b, one)
+        if SECOND:
+            if step < AHEAD:
+                words, scale = held[step * EACH + 2], held[step * EACH + 3]
+            else:
+                words, scale = _ask(more_ptr, more_scale_ptr, first, step, COUNT, WIDTH, PER, GROUP, OUTPUTS, ALONG, ACROSS)
+            two = mma_v2(_weights(words, scale, PER, A), b, two)
+    one = _over_warps(one)
+    return one, _over_warps(two) if SECOND else gl.zeros_like(one)
+
+
+@gluon.jit
+def await_inputs(PDL: gl.constexpr):  # type: ignore[no-untyped-def]
+    """As ``dependent_launch.await_inputs``; the next kernel's programs may start at once."""
+    if PDL:
+        cuda.gdc_wait()
+        cuda.gdc_launch_dependents()
+
+
+@gluon.jit
+def gelu_tanh(x):  # type: ignore[no-untyped-def]
+    """The FFN's activation in float32."""
+    inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)
+    return x / (1.0 + gl.exp(-2.0 * inner))
