@@ -209,7 +209,7 @@ def test_dense_products_in_registers(laid_out: Card, per: int) -> None:
         weight: Weight = scaled(torch.empty(count, HIDDEN, dtype=FP8), torch.empty(count))
         if per == 8:
             weight = Grouped(torch.empty(count, HIDDEN // 2, dtype=torch.uint8), empty(count, HIDDEN // 32))
-        warps = warps_for(outputs, HIDDEN, per, 132, gated)
+        warps = warps_for(outputs, HIDDEN, rows, per, 132, gated)
         few_row_linear.few_row_linear(empty(rows, HIDDEN), weight, few_row_linear.counters(count, cpu), gated=gated, warps=warps)
 
 

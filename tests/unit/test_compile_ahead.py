@@ -10,7 +10,10 @@ import torch
 import triton.language as tl
 from triton import knobs
 
+from sglang_gemma4.kernels.dense import few_row_linear
 from sglang_gemma4.kernels.heads import head_argmax
+from sglang_gemma4.kernels.register_products import Warps
+from sglang_gemma4.kernels.weights import Grouped
 from sglang_gemma4.start import ahead, child, folder, kernels, manifest
 from sglang_gemma4.switches import CACHE_DIR
 from tests.unit.card_compiler import compiling_for
@@ -66,6 +69,29 @@ def hits() -> list[bool]:
     with pytest.MonkeyPatch.context() as patch, compiling_for(HOPPER, lambda *_: None, patch):
         launch()
     return found
+
+
+def launch_in_registers() -> None:
+    """One kernel in Gluon."""
+    weight = Grouped(torch.empty(64, 64, dtype=torch.uint8), torch.empty(64, 4, dtype=torch.bfloat16))
+    x = torch.empty(3, 128, dtype=torch.bfloat16)
+    few_row_linear.few_row_linear(x, weight, few_row_linear.counters(64, x.device), warps=Warps(16, 4))
+
+
+def test_a_kernel_in_gluon_is_compiled_ahead_too(caches: Callable[[], None]) -> None:
+    kernels.watch(manifest.record)
+    with pytest.MonkeyPatch.context() as patch, compiling_for(HOPPER, lambda *_: None, patch):
+        launch_in_registers()
+    (entry,) = manifest.recorded()
+    assert manifest.left_out() == set()
+    caches()
+    assert manifest.compile_entry(entry)
+    manifest.kernel(entry["kernel"]).device_caches.clear()
+    found: list[bool] = []
+    knobs.compilation.listener = lambda **said: found.append(said["cache_hit"])
+    with pytest.MonkeyPatch.context() as patch, compiling_for(HOPPER, lambda *_: None, patch):
+        launch_in_registers()
+    assert found == [True]
 
 
 def test_a_launch_finds_what_was_compiled_ahead(caches: Callable[[], None]) -> None:

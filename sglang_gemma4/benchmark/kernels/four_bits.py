@@ -189,7 +189,7 @@ def linear(place: Place, product: str, rows: int) -> Row:
         return few_row_linear(x, weight, done, gated=is_gated, tile=of_triton, warps=tile if isinstance(tile, Warps) else None)
 
     def in_registers() -> torch.Tensor:
-        return ours(warps_for(outputs, width, 8, multiprocessors(x.device), is_gated))
+        return ours(warps_for(outputs, width, rows, 8, multiprocessors(x.device), is_gated))
 
     def by_cublas(make: Callable[[], torch.Tensor]) -> torch.Tensor:
         out = torch.nn.functional.linear(x, make())

@@ -267,7 +267,7 @@ def few_row_linear(
         return out
     in_block = weight.block if isinstance(weight, Scaled) else 0
     if warps is None and tile is None and register_products.takes(x, weight, rows):
-        warps = register_linear.warps_for(outputs, width, 8 if isinstance(weight, Grouped) else 4, multiprocessors(x.device), gated)
+        warps = register_linear.warps_for(outputs, width, rows, 8 if isinstance(weight, Grouped) else 4, multiprocessors(x.device), gated)
     if warps is not None:
         if isinstance(weight, torch.Tensor) or rows > register_products.MOST_ROWS:
             most = f"up to {register_products.MOST_ROWS} rows of fp8 and 4-bit weights are supported"

@@ -14,16 +14,18 @@ MOST_HELD = 96
 """Registers of a lane for words asked for ahead."""
 
 
-def warps_for(outputs: int, width: int, per: int, sms: int, gated: bool = False) -> Warps:
-    """Tiles of 16 outputs where wider ones would not fill the card, by eight warps along the width.
+def warps_for(outputs: int, width: int, rows: int, per: int, sms: int, gated: bool = False) -> Warps:
+    """Eight warps along the width, or four where so many programs would not be on the card at once; of 26B-A4B's 4-bit products at 4, 16
+    and 32 rows within 10 % of the fastest of about ten on an H200, but for 16 rows of a full layer's qkv (``runs/TODO``).
 
     Args:
         outputs: columns of the product; of a gated one, of the activation.
         per: inputs in a word.
     """
-    wide = 32 if not gated and triton.cdiv(outputs, 32) >= sms else 16
-    along = 8 if width > 4 * registers.WORDS * per else 4
-    return Warps(wide, along, ahead=max(1, MOST_HELD // (wide // 2 * (2 if gated else 1))))
+    wide = 16 if gated else 32
+    at_once = sms * (2 if rows <= 8 else 1)
+    along = 8 if triton.cdiv(outputs, wide) <= at_once and width > 4 * registers.WORDS * per else 4
+    return Warps(wide, along, ahead=MOST_HELD // 16)
 
 
 @gluon.jit(do_not_specialize=["rows"])

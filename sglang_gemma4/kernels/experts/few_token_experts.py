@@ -8,7 +8,6 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels import register_products
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts import register_experts
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks, expert_blocks
@@ -137,7 +136,7 @@ def few_token_experts(
     if reason is None and not 1 <= tokens <= MOST_TOKENS:
         reason = f"{tokens} tokens; 1 to {MOST_TOKENS} are supported"
     first, second = tiles or (four_bit_tiles_for(tokens)[1:] if words_in_group(w2) else tiles_for(tokens))
-    if reason is None and warps is None and tiles is None and register_products.takes(x, w2, tokens):
+    if reason is None and warps is None and tiles is None and register_experts.takes(x, w13, w2):
         warps = register_experts.warps_for(tokens)
     columns = warps[1].outputs if warps else second.columns
     if reason is None and (done.dtype != torch.int32 or done.numel() < triton.cdiv(hidden, columns)):

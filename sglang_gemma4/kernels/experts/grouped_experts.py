@@ -7,7 +7,6 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_gemma4.kernels import register_products
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts import register_experts
 from sglang_gemma4.kernels.experts.expert_blocks import expert_blocks
@@ -182,7 +181,7 @@ def grouped_experts(
     if tokens == 0:
         return torch.empty_like(x)
     size, first, second = tiles or (four_bit_tiles_for(tokens) if words_in_group(w2) else tiles_for(tokens))
-    if warps is None and tiles is None and register_products.takes(x, w2, size):
+    if warps is None and tiles is None and register_experts.takes(x, w13, w2):
         warps = size, *register_experts.warps_for(tokens)
     blocks = expert_blocks(ids, w13.shape[0], warps[0] if warps else size)
     if warps:
