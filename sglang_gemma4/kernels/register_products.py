@@ -158,6 +158,12 @@ def _sums_layout(along, across):  # type: ignore[no-untyped-def]
 
 
 @gluon.constexpr_function
+def _read_layout(along, warps):  # type: ignore[no-untyped-def]
+    """``[along, outputs, rows]``: what is added up is in one lane."""
+    return gl.BlockedLayout([along, 1, 1], [1, 4, 8], [1, warps, 1], [2, 1, 0])
+
+
+@gluon.constexpr_function
 def steps_of(width, per, along):  # type: ignore[no-untyped-def]
     """Steps of the width, 16 words of each warp along it."""
     return (width + 16 * per * along - 1) // (16 * per * along)
@@ -279,9 +285,20 @@ def _over_warps(sums):  # type: ignore[no-untyped-def]
     """``[OUTPUTS, ROWS]`` from each warp's sums ``[ALONG, OUTPUTS, ROWS]``, always added up in the same order."""
     ALONG: gl.constexpr = sums.shape[0]  # noqa: N806
     FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])  # noqa: N806
-    READ: gl.constexpr = gl.BlockedLayout([ALONG, 1, 1], [1, 4, 8], [1, gl.num_warps(), 1], [2, 1, 0])  # noqa: N806
     shared = gl.allocate_shared_memory(gl.float32, sums.shape, FLAT, sums)
-    return gl.sum(shared.load(READ), 0)
+    return gl.sum(shared.load(_read_layout(ALONG, gl.num_warps())), 0)
+
+
+@gluon.jit
+def summed_rows(ROWS: gl.constexpr, ALONG: gl.constexpr):  # type: ignore[no-untyped-def]
+    """``0 ... ROWS - 1`` as the sums' rows are laid out."""
+    return gl.arange(0, ROWS, gl.SliceLayout(0, gl.SliceLayout(0, _read_layout(ALONG, gl.num_warps()))))
+
+
+@gluon.jit
+def summed_outputs(OUTPUTS: gl.constexpr, ALONG: gl.constexpr):  # type: ignore[no-untyped-def]
+    """``0 ... OUTPUTS - 1`` as the sums' outputs are laid out."""
+    return gl.arange(0, OUTPUTS, gl.SliceLayout(1, gl.SliceLayout(0, _read_layout(ALONG, gl.num_warps()))))
 
 
 @gluon.jit

@@ -57,8 +57,8 @@ def _register_linear_kernel(  # type: ignore[no-untyped-def]
     total, up = registers.register_sums(
         held, x_at, words_ptr, scale_ptr, first, SECOND, COUNT, WIDTH, PER, GROUP, ROWS, OUTPUTS, ALONG, ACROSS, AHEAD
     )
-    row = gl.arange(0, ROWS, gl.SliceLayout(0, total.type.layout))[None, :]
-    output = first + gl.arange(0, OUTPUTS, gl.SliceLayout(1, total.type.layout))[:, None]
+    row = registers.summed_rows(ROWS, ALONG)[None, :]
+    output = first + registers.summed_outputs(OUTPUTS, ALONG)[:, None]
     dtype = out_ptr.dtype.element_ty
     if GROUP == 0:
         total *= gl.load(scale_ptr + output * scale_stride, mask=output < COUNT, other=0.0)

@@ -68,6 +68,7 @@ def _gated_kernel(  # type: ignore[no-untyped-def]
     count = gl.load(count_ptr)
     expert = gl.load(expert_ptr + block).to(gl.int64)
     row = gl.load(row_ptr + block * SIZE + registers.rows_of(ROWS, PER, ALONG, ACROSS)).to(gl.int64)
+    mine = gl.load(row_ptr + block * SIZE + registers.summed_rows(ROWS, ALONG)).to(gl.int64)
     if (block < count) & (expert >= 0):
         first = gl.program_id(1) * OUTPUTS
         words_ptr += expert * (2 * INNER * (HIDDEN // PER))
@@ -76,14 +77,12 @@ def _gated_kernel(  # type: ignore[no-untyped-def]
         else:
             scale_ptr += expert * scale_expert_stride
         held = registers.ask_ahead(words_ptr, scale_ptr, first, INNER, INNER, HIDDEN, PER, GROUP, OUTPUTS, ALONG, ACROSS, AHEAD)
+        share = gl.load(shares_ptr + mine, mask=mine < LAST, other=0.0).to(gl.float32)
         x_at = x_ptr + gl.where(row < LAST, row // TOPK, 0) * HIDDEN
         gate, up = registers.register_sums(
             held, x_at, words_ptr, scale_ptr, first, INNER, INNER, HIDDEN, PER, GROUP, ROWS, OUTPUTS, ALONG, ACROSS, AHEAD
         )
-        place = gl.arange(0, ROWS, gl.SliceLayout(0, gate.type.layout))
-        mine = gl.load(row_ptr + block * SIZE + place).to(gl.int64)
-        share = gl.load(shares_ptr + mine, mask=mine < LAST, other=0.0).to(gl.float32)
-        column = first + gl.arange(0, OUTPUTS, gl.SliceLayout(1, gate.type.layout))
+        column = first + registers.summed_outputs(OUTPUTS, ALONG)
         if GROUP == 0:
             gate *= gl.load(scale_ptr + column * scale_stride, mask=column < INNER, other=0.0)[:, None]
             up *= gl.load(scale_ptr + (column + INNER) * scale_stride, mask=column < INNER, other=0.0)[:, None]
@@ -126,6 +125,7 @@ def _down_kernel(  # type: ignore[no-untyped-def]
     count = gl.load(count_ptr)
     expert = gl.load(expert_ptr + block).to(gl.int64)
     row = gl.load(row_ptr + block * SIZE + registers.rows_of(ROWS, PER, ALONG, ACROSS)).to(gl.int64)
+    mine = gl.load(row_ptr + block * SIZE + registers.summed_rows(ROWS, ALONG)).to(gl.int64)
     first = gl.program_id(1) * OUTPUTS
     if block < count:
         words_ptr += expert * (HIDDEN * (INNER // PER))
@@ -138,9 +138,7 @@ def _down_kernel(  # type: ignore[no-untyped-def]
         total, _ = registers.register_sums(
             held, h_at, words_ptr, scale_ptr, first, 0, HIDDEN, INNER, PER, GROUP, ROWS, OUTPUTS, ALONG, ACROSS, AHEAD
         )
-        place = gl.arange(0, ROWS, gl.SliceLayout(0, total.type.layout))
-        mine = gl.load(row_ptr + block * SIZE + place).to(gl.int64)
-        column = first + gl.arange(0, OUTPUTS, gl.SliceLayout(1, total.type.layout))
+        column = first + registers.summed_outputs(OUTPUTS, ALONG)
         if GROUP == 0:
             total *= gl.load(scale_ptr + column * scale_stride, mask=column < HIDDEN, other=0.0)[:, None]
         stored = rows_ptr + mine[None, :] * HIDDEN + column[:, None]
