@@ -8,6 +8,7 @@ import torch
 from sglang_gemma4.kernels import register_products
 from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear, few_row_linear_reference
 from sglang_gemma4.kernels.experts import few_token_experts as few
+from sglang_gemma4.kernels.experts import register_experts
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, expert_routing
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.weights import FP8, Grouped, Scaled, Weight, dequantised, scaled
@@ -41,6 +42,7 @@ def weight_of(*shape: int, per_output: bool = True) -> Scaled:
     return scaled((values / scale).to(FP8), scale)
 
 
+@pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("per_output", [True, False], ids=["a scale for each output", "one scale"])
 @pytest.mark.parametrize("rows", [1, 3, 4, 8, 9, 16, 17, 32, 33, 64])
 @pytest.mark.parametrize(("outputs", "width", "gated"), SHAPES)
@@ -81,6 +83,7 @@ def test_dense_in_blocks_of_128(outputs: int, width: int, gated: bool, rows: int
     assert torch.equal(out, few_row_linear(x, weight, done, gated=gated))
 
 
+@pytest.mark.usefixtures("either")
 def test_every_level_is_exact() -> None:
     """Each finite byte, subnormal ones too."""
     levels = torch.arange(256, device="cuda", dtype=torch.int32).to(torch.uint8).view(FP8).view(256, 1).repeat(1, 128)
@@ -104,16 +107,14 @@ KINDS: dict[str, Callable[..., Weight]] = {
     "fp8, a scale for each expert": lambda *shape: weight_of(*shape, per_output=False),
     "4 bits, groups of 32": lambda *shape: grouped_weight(*shape, group=32),
     "4 bits, groups of 64": lambda *shape: grouped_weight(*shape, group=64),
-    "4 bits in registers, groups of 32": lambda *shape: grouped_weight(*shape, group=32),
-    "4 bits in registers, groups of 64": lambda *shape: grouped_weight(*shape, group=64),
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[*KINDS, *(f"{kind}, in registers" for kind in KINDS)])
 def experts(request: pytest.FixtureRequest) -> Iterator[tuple[Weight, Weight]]:
     torch.manual_seed(5)
-    make = KINDS[request.param]
-    register_products.want("in registers" in request.param)
+    make = KINDS[request.param.removesuffix(", in registers")]
+    register_products.want(request.param.endswith("in registers"))
     yield make(EXPERTS, 2 * INNER, HIDDEN), make(EXPERTS, HIDDEN, INNER)
     register_products.want(False)
 
@@ -170,7 +171,21 @@ def test_experts(experts: tuple[Weight, Weight], tokens: int, dropped: float) ->
         assert not done.any()
 
 
-@pytest.mark.parametrize("rows", [1, 4, 16, 33, 64])
+@pytest.mark.parametrize("size", [8, 16, 32])
+@pytest.mark.parametrize("tokens", [3, 20, 193])
+def test_blocks_in_registers(experts: tuple[Weight, Weight], tokens: int, size: int) -> None:
+    """Rows sorted into blocks, whatever is served."""
+    if not register_products.wanted():
+        pytest.skip("Triton's blocks are tested above")
+    torch.manual_seed(tokens)
+    x = torch.randn(tokens, HIDDEN, device="cuda").bfloat16()
+    ids = torch.rand(tokens, EXPERTS, device="cuda").topk(TOPK).indices.int().contiguous()
+    ids[torch.rand(ids.shape, device="cuda") < 0.2] = -1
+    shares = torch.rand(tokens, TOPK, device="cuda")
+    found = grouped_experts(x, *experts, shares, ids, warps=(size, *register_experts.warps_for(tokens)))
+    assert off_by(found, expected(x, *experts, shares, ids)) < EXPERTS_NORM
+
+
 @pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("tokens", [1, 4, 32, 320])
 def test_experts_of_one_of_two_ranks(tokens: int) -> None:
@@ -194,6 +209,7 @@ OF_A_RANK = [(1056, 2816, True), (2816, 1056, False)]
 
 
 @pytest.mark.usefixtures("either")
+@pytest.mark.parametrize("rows", [1, 4, 9, 16, 17, 32, 33, 64])
 @pytest.mark.parametrize("group", [32, 128])
 @pytest.mark.parametrize(("outputs", "width", "gated"), [*SHAPES, *OF_A_RANK, *WIDER])
 def test_dense_of_four_bits(outputs: int, width: int, gated: bool, group: int, rows: int) -> None:
