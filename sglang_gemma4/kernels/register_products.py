@@ -38,11 +38,6 @@ def want(wanted: bool) -> None:
     _wanted = wanted
 
 
-def wanted() -> bool:
-    """What :func:`want` said last."""
-    return _wanted
-
-
 @functools.cache
 def reason_against(device: torch.device) -> str | None:
     """Why kernels of this module do not run on a device, or None."""

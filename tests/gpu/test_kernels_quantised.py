@@ -173,11 +173,11 @@ def test_experts(experts: tuple[Weight, Weight], tokens: int, dropped: float) ->
 
 @pytest.mark.parametrize("size", [8, 16, 32])
 @pytest.mark.parametrize("tokens", [3, 20, 193])
-def test_blocks_in_registers(experts: tuple[Weight, Weight], tokens: int, size: int) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_in_registers(kind: str, tokens: int, size: int) -> None:
     """Rows sorted into blocks, whatever is served."""
-    if not register_products.wanted():
-        pytest.skip("Triton's blocks are tested above")
     torch.manual_seed(tokens)
+    experts = KINDS[kind](EXPERTS, 2 * INNER, HIDDEN), KINDS[kind](EXPERTS, HIDDEN, INNER)
     x = torch.randn(tokens, HIDDEN, device="cuda").bfloat16()
     ids = torch.rand(tokens, EXPERTS, device="cuda").topk(TOPK).indices.int().contiguous()
     ids[torch.rand(ids.shape, device="cuda") < 0.2] = -1
