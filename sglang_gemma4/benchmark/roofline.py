@@ -67,7 +67,7 @@ def step_work(
         batch: requests.
         query_tokens: tokens of each request in the step: 1 decoding, the draft tokens in a verify step, the prompt in prefill.
         context: tokens of a request once the step's own are written; the query tokens are its last.
-        prefill: logits of the last token alone, not of every query token.
+        prefill: logits of the last token alone, not of every query token, and so the layers behind the last that owns KV.
         dtype_bytes: of weights and activations. kv_bytes: of a KV cache element. scale_bytes: of each token's head beside its elements,
             of K and of V, in a cache with scales by token and head.
         weight_bytes: of a quantised weight with its share of the scales; None: ``dtype_bytes``. The head, routers, embeddings, norms and
@@ -90,9 +90,12 @@ def step_work(
         total.add("copy", 2 * tokens * width)
         total.gemm(tokens, hidden, width)
         total.add("norm", 3 * tokens * width, 6 * tokens * width)  # norm of the projection, joined with the embedding
-    for layer in layers(text):
-        _attention_block(total, layer, hidden, batch, query_tokens, context, kv_bytes, scale_bytes)
-        _feed_forward_block(total, layer, text, tokens)
+    every = list(layers(text))
+    owners = 1 + max((number for number, layer in enumerate(every) if layer.owns_kv), default=-1)
+    for number, layer in enumerate(every):
+        queries = 1 if prefill and number >= owners else query_tokens  # nothing later reads the other tokens
+        _attention_block(total, layer, hidden, batch, queries, context, kv_bytes, scale_bytes)
+        _feed_forward_block(total, layer, text, batch * queries)
     rows = batch if prefill else tokens
     total.add("norm", 2 * tokens * hidden + hidden, 4 * tokens * hidden)
     total.gemm(rows, hidden, text.vocab_size, quantised=False)

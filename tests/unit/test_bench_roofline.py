@@ -95,6 +95,17 @@ def test_shared_layers_own_no_kv_and_read_it_again() -> None:
     assert work["attention"].bytes == read + queries
 
 
+def test_a_prefill_s_shared_layers_see_the_last_token() -> None:
+    """Of E2B: 15 layers see all tokens, 20 the one that is read; one token more is work for the 15 alone."""
+    config = real_sizes.target("e2b")
+    few, more = (
+        {one.category: one.flops for one in roofline.step_work(config, batch=1, query_tokens=n, context=n, prefill=True)}["activation"]
+        for n in (100, 101)
+    )
+    ple, width = 256, 6144
+    assert more - few == 15 * (10 * width + 11 * ple)
+
+
 @pytest.mark.parametrize("size", ["e2b", "26b-a4b"])
 def test_scales_by_token_and_head_are_written_once_and_read_with_their_keys(size: str) -> None:
     config, draft = real_sizes.target(size), real_sizes.assistant(size)
