@@ -24,6 +24,8 @@ def choose(original: Callable[[Any, int], list[int]], server_args: Any, max_bs: 
     if not ours or given.disable_cuda_graph_padding:
         return original(server_args, max_bs)
     drafts = given.speculative_algorithm is not None
+    if drafts and not uses.asks_graph_sizes():
+        return original(server_args, max_bs)
     rows = given.speculative_num_draft_tokens or (given.speculative_num_steps or DRAFT_STEPS) + 1 if drafts else 1
     running = given.max_running_requests or (RUNNING_UNDER_SPECULATION if drafts else max_bs)
     step = graph_sizes.Step(text.num_experts, text.top_k_experts, rows)
@@ -37,10 +39,10 @@ PATCH = Patch(
     why="A batch between two captured sizes is padded, and padded rows read experts. SGLang's sizes are far apart where that costs most: "
     "without speculation a batch of 5 is computed as 8, 9 as 12, 17 as 24; with it 33 as 40.",
     evidence="srt/arg_groups/cuda_graph_hook.py:500 · srt/model_executor/forward_batch_info.py:2271 (only under expert or data parallelism "
-    "are padded rows left out of the experts) · by the cost fitted to runs/2026-11-23-26b-steps-and-floor padding adds up to 27 % without "
-    "speculation, 6 with · runs/2026-11-27-26b-h200-step-curve: with MTP 0.3 % for 1.9 s of a start and 47 MB, so it is off; without MTP "
-    "not measured yet: tests/gpu/curve_stages.py step-curve-plain",
+    "are padded rows left out of the experts) · H200, every batch from 1 to 80, runs/2026-11-27-26b-h200-step-curve-plain: SGLang's 14 "
+    "sizes take up to 31 % more than the fastest found (at 5; 2.2 % on average), ours up to 1.7 (0.1), for 4.8 s of a start and 0.10 GB; "
+    "with MTP 0.3 % (runs/2026-11-27-26b-h200-step-curve), so there it is off unless asked for",
     remove_when="SGLang leaves padded rows out of the experts, or captures sizes by what padding costs.",
-    uses=(uses.moe, uses.decode_graphs),
+    uses=(uses.moe, uses.decode_graphs, uses.padded_graphs),
     hooks=(Hook("sglang.srt.arg_groups.cuda_graph_hook.generate_decode_cuda_graph_batch_sizes", "around", choose, "5df5fbe8d978"),),
 )

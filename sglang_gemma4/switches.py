@@ -61,6 +61,7 @@ SHARED_WEIGHTS = "SGLANG_GEMMA4_SHARED_WEIGHTS"
 """Not a switch: what `bench --share-weights` sets, BYTES:FOLDER (tiny/shared_weights.py)."""
 VLLM_PYTHON = "SGLANG_GEMMA4_VLLM_PYTHON"
 """Not a switch: the Python whose environment has vLLM, for `bench --arm vllm` (benchmark/vllm.py)."""
+GRAPH_SIZES = "SGLANG_GEMMA4_GRAPH_SIZES"
 BESIDE = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY"
 BESIDE_TOKENS = "SGLANG_GEMMA4_BESIDE_TOKENS"
 """Not a switch: the most prompt tokens beside running requests (speculative/prompt_chunks.py); unset: by measured times."""
@@ -108,10 +109,10 @@ _TABLE = (
     Switch("SGLANG_GEMMA4_DEPENDENT_LAUNCH", True, "layers and experts", "On Hopper, kernels start while the kernel before still ends."),
     Switch("SGLANG_GEMMA4_DENSE_OVERLAP", True, "layers and experts", "A MoE layer's dense FFN runs beside its experts in decode graphs."),
     Switch(
-        "SGLANG_GEMMA4_GRAPH_SIZES",
-        False,
+        GRAPH_SIZES,
+        True,
         "layers and experts",
-        "Decode graphs are captured where padding would cost (with MTP 0.3 %; plain decoding unmeasured).",
+        "Decode graphs are captured where padding would cost (26B-A4B without speculation; 1: with it too).",
     ),
     Switch(
         "SGLANG_GEMMA4_MTP_DEFAULTS",

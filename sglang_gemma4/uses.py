@@ -212,6 +212,17 @@ def trtllm_mha(server: Server) -> str | None:
     return None if "trtllm_mha" in (server.prefill_backend, server.decode_backend) else "the attention backend is not trtllm_mha"
 
 
+def asks_graph_sizes(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the operator wants our batch sizes of decode graphs with speculation too, where they were measured to bring nothing."""
+    return bool(environ.get(switches.GRAPH_SIZES, "").strip())
+
+
+def padded_graphs(server: Server) -> str | None:
+    """Padding a batch to a captured size costs enough."""
+    plain = speculation(server) is not None
+    return None if plain or asks_graph_sizes() else f"with speculation padding costs little; {switches.GRAPH_SIZES}=1 asks for it"
+
+
 def decode_graphs(server: Server) -> str | None:
     """Decode steps are replayed from CUDA graphs."""
     return None if graphs_of(server, "decode") else "no decode CUDA graphs"

@@ -48,6 +48,8 @@ class Arm:
         found = resolved | {name: str(int(switches.is_on(name, merged))) for name in alive}
         if found.get(switches.BESIDE) == "1" and merged.get(switches.BESIDE, "").strip():
             found[switches.BESIDE] = "1, on every model"  # unset it is on where that was measured (uses.asks_beside)
+        if found.get(switches.GRAPH_SIZES) == "1" and merged.get(switches.GRAPH_SIZES, "").strip():
+            found[switches.GRAPH_SIZES] = "1, with speculation too"  # unset it is on without (uses.asks_graph_sizes)
         return found
 
 

@@ -2,10 +2,10 @@
 
     python -m tests.gpu.curve_stages FOLDER [STAGE ...] [--dry-run]
 
-Arms: ``package`` (the sizes that SGLang captures where nothing is said), ``sizes`` (those of SGLANG_GEMMA4_GRAPH_SIZES) and ``every`` (each
-size up to the largest). Prints what capturing cost each arm and the largest cliffs; ``sglang-gemma4 bench --report FOLDER/STAGE`` plots
-the curves. The pools suffice for 80 requests of 1,000 tokens and what they generate. ``steps-e4b`` and ``steps-e2b`` time four batch sizes
-with and without ``ple_gate`` and say what the steps are made of.
+Arms: ``package`` (the sizes where nothing is said: with MTP SGLang's), ``sizes`` (those of SGLANG_GEMMA4_GRAPH_SIZES=1), ``theirs``
+(SGLang's) and ``every`` (each size up to the largest). Prints what capturing cost each arm and the largest cliffs; ``sglang-gemma4 bench
+--report FOLDER/STAGE`` plots the curves. The pools suffice for 80 requests of 1,000 tokens and what they generate. ``steps-e4b`` and
+``steps-e2b`` time four batch sizes with and without ``ple_gate`` and say what the steps are made of.
 """
 
 import sys
@@ -15,7 +15,7 @@ from tests.gpu.measure import run_of
 from tests.gpu.stages import COMMON, PACKAGE, STOCK, Stage, bench, kernels, tests
 
 GATE = "gate:package,mtp,SGLANG_GEMMA4_WITH=ple_gate"
-SIZES, EVERY = "SGLANG_GEMMA4_GRAPH_SIZES=1", "--disable-cuda-graph-padding"
+SIZES, THEIRS, EVERY = "SGLANG_GEMMA4_GRAPH_SIZES=1", "SGLANG_GEMMA4_GRAPH_SIZES=0", "--disable-cuda-graph-padding"
 """SGLang captures every batch size where it may not pad."""
 ONE_BY_ONE = f"{COMMON} --disable-prefill-cuda-graph --context-length=16384 --max-running-requests=80 --mem-fraction-static=0.85"
 """One engine at a time, so that the memory of its graphs is its own; without prefill graphs, which this does not time."""
@@ -28,7 +28,7 @@ STAGES: tuple[Stage, ...] = (
     ),
     bench(
         "step-curve-plain", 560, "the same of decode steps without MTP", "26b-a4b",
-        f"--arm package --arm sizes:package,{SIZES} --arm every:package,{EVERY} {CURVE}", ONE_BY_ONE,
+        f"--arm theirs:package,{THEIRS} --arm package --arm every:package,{EVERY} {CURVE}", ONE_BY_ONE,
     ),
     bench("step-curve-stock", 240, "verify steps of stock at every batch size", "26b-a4b", f"{STOCK} {CURVE}", ONE_BY_ONE),
     tests("gate-tests", 90, "ple_gate's kernel is right", "tests/gpu/test_kernels_decoder_layer.py -k embedding_gate", beside=False),
