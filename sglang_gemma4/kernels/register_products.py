@@ -75,7 +75,7 @@ class Warps:
     outputs: int
     along: int
     across: int = 1
-    ahead: int = 16
+    ahead: int = 6
 
     @property
     def count(self) -> int:

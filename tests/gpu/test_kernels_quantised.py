@@ -182,7 +182,7 @@ def test_blocks_in_registers(kind: str, tokens: int, size: int) -> None:
     ids = torch.rand(tokens, EXPERTS, device="cuda").topk(TOPK).indices.int().contiguous()
     ids[torch.rand(ids.shape, device="cuda") < 0.2] = -1
     shares = torch.rand(tokens, TOPK, device="cuda")
-    found = grouped_experts(x, *experts, shares, ids, warps=(size, *register_experts.warps_for(tokens)))
+    found = grouped_experts(x, *experts, shares, ids, warps=(size, *register_experts.warps_for(tokens, experts[0])))
     assert off_by(found, expected(x, *experts, shares, ids)) < EXPERTS_NORM
 
 

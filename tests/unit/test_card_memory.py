@@ -224,7 +224,7 @@ def test_experts_in_registers(laid_out: Card, per: int) -> None:
     w13, w2 = weight(2 * INNER, HIDDEN), weight(HIDDEN, INNER)
     for tokens, size in ((1, 0), (16, 0), (32, 16), (320, 32)):
         x, shares = empty(tokens, HIDDEN), empty(tokens, TOPK, dtype=torch.float32)
-        ids, warps = torch.empty(tokens, TOPK, dtype=torch.int32), register_experts.warps_for(tokens)
+        ids, warps = torch.empty(tokens, TOPK, dtype=torch.int32), register_experts.warps_for(tokens, w13)
         if size:
             grouped_experts.grouped_experts(x, w13, w2, shares, ids, warps=(size, *warps))
         else:

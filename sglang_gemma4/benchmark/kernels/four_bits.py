@@ -10,13 +10,10 @@ from sglang_gemma4.benchmark.kernels import expert_products as products
 from sglang_gemma4.benchmark.kernels.expert_products import Routing
 from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates, dependently, lazily
 from sglang_gemma4.benchmark.kernels.layers import PRODUCTS, activation
-from sglang_gemma4.benchmark.kernels.quantised import layer_of
+from sglang_gemma4.benchmark.kernels.quantised import in_registers, layer_of
 from sglang_gemma4.benchmark.kernels.timer import Call
-from sglang_gemma4.kernels import register_products
-from sglang_gemma4.kernels.card import multiprocessors
 from sglang_gemma4.kernels.dense.few_row_linear import MOST_ROWS, counters, few_row_linear
 from sglang_gemma4.kernels.dense.parts import Tile
-from sglang_gemma4.kernels.dense.register_linear import warps_for
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.experts.prefill_experts import prefill_experts
 from sglang_gemma4.kernels.register_products import Warps
@@ -188,9 +185,6 @@ def linear(place: Place, product: str, rows: int) -> Row:
         of_triton = tile if isinstance(tile, Tile) else None
         return few_row_linear(x, weight, done, gated=is_gated, tile=of_triton, warps=tile if isinstance(tile, Warps) else None)
 
-    def in_registers() -> torch.Tensor:
-        return ours(warps_for(outputs, width, rows, 8, multiprocessors(x.device), is_gated))
-
     def by_cublas(make: Callable[[], torch.Tensor]) -> torch.Tensor:
         out = torch.nn.functional.linear(x, make())
         return activation(out) if is_gated else out
@@ -216,8 +210,19 @@ def linear(place: Place, product: str, rows: int) -> Row:
         ),
     ]
     ways["ours by Triton"] = dependently(ours)
-    if rows <= register_products.MOST_ROWS and register_products.reason_against(x.device) is None:
-        ways["ours"] = dependently(in_registers)
+    ways["ours"] = dependently(in_registers(ours))
+    return Row(ways, weight.levels.numel() * (1 + 4 / weight.group))
+    tiles = [
+        *(Warps(each, along, across, ahead) for each, along, across in LINEAR_WARPS for ahead in (2, 6, 12)),
+        *(
+            Tile(each, depth, parts, warps, stages)
+            for each, depth, warps, stages in LINEAR_TILES
+            for parts in (1, 2, 3, 4, 6, 8)
+            if width // depth >= 2 * parts
+        ),
+    ]
+    ways["ours by Triton"] = dependently(ours)
+    ways["ours"] = dependently(in_registers(ours))
     return Row(ways, weight.levels.numel() * (1 + 4 / weight.group), tiles=candidates(ours, tiles))
 
 

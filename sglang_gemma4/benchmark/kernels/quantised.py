@@ -14,7 +14,7 @@ from sglang_gemma4.benchmark.kernels.timer import Call
 from sglang_gemma4.kernels import register_products
 from sglang_gemma4.kernels.dense.few_row_linear import ACROSS_ROWS, counters, few_row_linear
 from sglang_gemma4.kernels.dense.parts import Tile
-from sglang_gemma4.kernels.experts import few_token_experts, grouped_experts, register_experts
+from sglang_gemma4.kernels.experts import few_token_experts, grouped_experts
 from sglang_gemma4.kernels.experts import gated_experts as gated
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, expert_routing
 from sglang_gemma4.kernels.weights import FP8, Grouped, Scaled, Weight, scaled
@@ -74,11 +74,25 @@ def linear(place: Place, product: str, rows: int) -> Row:
         for parts in (1, 2, 3, 4, 6, 8)
         if width // depth >= 2 * parts and not (is_gated and each * depth > 8192)
     ]
+    both = {"ours by Triton": dependently(ours), "ours": dependently(in_registers(ours))}
     return Row(
-        {"SGLang": cutlass, "ours of bfloat16": lazily(of_bfloat16), "ours": ours},
+        {"SGLang": cutlass, "ours of bfloat16": lazily(of_bfloat16), **both},
         1.0 * weight.levels.numel(),
         tiles=candidates(ours, tiles),
     )
+
+
+def in_registers(call: Call) -> Call:
+    """The call with quantised weights of few rows in registers, where they are for that."""
+
+    def launched() -> object:
+        register_products.want(True)
+        try:
+            return call()
+        finally:
+            register_products.want(False)
+
+    return launched
 
 
 def experts_of(place: Place, per_output: bool) -> tuple[Scaled, Scaled]:
@@ -145,11 +159,11 @@ def layer_of(place: Place, tokens: int, w13: Weight, w2: Weight, theirs: Mapping
     done = few_token_experts.counters(hidden, x.device)
     choice = partial(products.choose, logits, scale, topk)
 
-    def compute(first: Weight, second: Weight, tiles: Any = None, warps: Any = None) -> torch.Tensor:
+    def compute(first: Weight, second: Weight, tiles: Any = None) -> torch.Tensor:
         if tokens > MOST_TOKENS:
-            return grouped_experts.grouped_experts(x, first, second, *choice(), tiles=tiles, warps=warps)
+            return grouped_experts.grouped_experts(x, first, second, *choice(), tiles=tiles)
         shares, ids, blocks = expert_routing(logits, scale, topk)
-        return few_token_experts.few_token_experts(x, first, second, shares, ids, done, blocks, tiles=tiles, warps=warps)
+        return few_token_experts.few_token_experts(x, first, second, shares, ids, done, blocks, tiles=tiles)
 
     def of_bfloat16() -> Call:
         weights = products.experts_of(place)
@@ -157,12 +171,8 @@ def layer_of(place: Place, tokens: int, w13: Weight, w2: Weight, theirs: Mapping
 
     ways = {name: lazily(partial(make, x, routed=choice)) for name, make in theirs.items()}
     ways |= {"ours of bfloat16": lazily(of_bfloat16)}
-    if isinstance(w13, Grouped) and register_products.reason_against(x.device) is None:
-        size, pair = grouped_experts.four_bit_tiles_for(tokens)[0], register_experts.warps_for(tokens)
-        ways["ours by Triton"] = dependently(partial(compute, w13, w2))
-        ways["ours"] = dependently(partial(compute, w13, w2, warps=(size, *pair) if tokens > MOST_TOKENS else pair))
-    else:
-        ways["ours"] = dependently(partial(compute, w13, w2))
+    ways["ours by Triton"] = dependently(partial(compute, w13, w2))
+    ways["ours"] = dependently(in_registers(partial(compute, w13, w2)))
     both = [products.work(tokens, down) for down in (False, True)]
     saved = 2.0 - (0.5 + 2 / w13.group if isinstance(w13, Grouped) else 1)  # bytes an element
     moved = sum(bytes_ for bytes_, _ in both) - saved * products.chosen(tokens) * 3 * products.HIDDEN * products.INNER
@@ -186,7 +196,8 @@ def _pairs(tokens: int, four: bool) -> list[tuple[str, Any]]:
 CASES = (
     Case(
         "linear-fp8",
-        "a dense product of few rows with an fp8 weight: SGLang's launches, ours of bfloat16 (cuBLAS from 17 rows), ours; floor: the "
+        "a dense product of few rows with an fp8 weight: SGLang's launches, ours of bfloat16 (cuBLAS from 17 rows), ours by Triton, "
+        "ours; floor: the "
         "weight read once",
         {"product": tuple(name for name in PRODUCTS if "router" not in name), "rows": (1, 4, 16, 32, 64)},
         linear,
@@ -195,7 +206,8 @@ CASES = (
     ),
     Case(
         "experts-fp8",
-        "a layer's fp8 experts from the router's logits on: SGLang's launches, ours of bfloat16, ours; floor: the chosen experts read once",
+        "a layer's fp8 experts from the router's logits on: SGLang's launches, ours of bfloat16, ours by Triton, ours; "
+        "floor: the chosen experts read once",
         {"scales": ("expert", "output"), "tokens": (1, 4, 8, 16, 32, 64, 128, 320)},
         layer,
         {"scales": ("expert", "output"), "tokens": (3, 20)},

@@ -10,22 +10,25 @@ from sglang_gemma4.kernels.dependent_launch import launch_options
 from sglang_gemma4.kernels.register_products import Warps
 from sglang_gemma4.kernels.weights import Weight
 
-MOST_HELD = 96
-"""Registers of a lane for words asked for ahead."""
+LONG = 8192
+"""Inputs, from which on a program's warps all share the width."""
 
 
 def warps_for(outputs: int, width: int, rows: int, per: int, sms: int, gated: bool = False) -> Warps:
-    """Eight warps along the width, or four where so many programs would not be on the card at once; of 26B-A4B's 4-bit products at 4, 16
-    and 32 rows within 10 % of the fastest of about ten on an H200, but for 16 rows of a full layer's qkv (``runs/TODO``).
+    """Eight warps along the width, or four where so many programs would not be on the card at once, whose registers words asked for ahead
+    take; narrow tiles where wide ones would leave half of the card idle. Of 26B-A4B's, 31B's and E2B's products at 4, 16 and 32 rows
+    most are within 10 % of the fastest of about ten on an H200, a few within 30 (``runs/2026-11-27-26b-h200-registers``).
 
     Args:
         outputs: columns of the product; of a gated one, of the activation.
         per: inputs in a word.
     """
-    wide = 16 if gated else 32
+    wide = 16 if gated or triton.cdiv(outputs, 32) < sms / 2 else 32
+    programs = triton.cdiv(outputs, wide)
     at_once = sms * (2 if rows <= 8 else 1)
-    along = 8 if triton.cdiv(outputs, wide) <= at_once and width > 4 * registers.WORDS * per else 4
-    return Warps(wide, along, ahead=MOST_HELD // 16)
+    along = 8 if (programs <= at_once or width > LONG) and width > 4 * registers.WORDS * per else 4
+    crowded = programs > sms and (gated or along == 8 or (rows <= 8 and programs > 3 * sms))
+    return Warps(wide, along, ahead=3 if crowded else 6)
 
 
 @gluon.jit(do_not_specialize=["rows"])

@@ -13,7 +13,7 @@ from sglang_gemma4.kernels.experts import register_experts
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks, expert_blocks
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS
 from sglang_gemma4.kernels.experts.gated_experts import Tile, gated_experts, gated_experts_reference, reason_against
-from sglang_gemma4.kernels.experts.grouped_experts import down_tile, four_bit_tiles_for
+from sglang_gemma4.kernels.experts.grouped_experts import down_tile, four_bit_tiles_for, grouped_experts
 from sglang_gemma4.kernels.register_products import Warps
 from sglang_gemma4.kernels.weights import Weight, dequantised, levels_of, scale_of, words_in_group
 
@@ -137,7 +137,9 @@ def few_token_experts(
         reason = f"{tokens} tokens; 1 to {MOST_TOKENS} are supported"
     first, second = tiles or (four_bit_tiles_for(tokens)[1:] if words_in_group(w2) else tiles_for(tokens))
     if reason is None and warps is None and tiles is None and register_experts.takes(x, w13, w2):
-        warps = register_experts.warps_for(tokens)
+        if tokens > register_experts.MOST_BY_TOKEN:
+            return grouped_experts(x, w13, w2, weights, ids)
+        warps = register_experts.warps_for(tokens, w13)
     columns = warps[1].outputs if warps else second.columns
     if reason is None and (done.dtype != torch.int32 or done.numel() < triton.cdiv(hidden, columns)):
         reason = f"{done.numel()} counters of {done.dtype}; {triton.cdiv(hidden, columns)} of int32 are supported, see counters()"

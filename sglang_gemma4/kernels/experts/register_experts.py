@@ -13,20 +13,30 @@ from sglang_gemma4.kernels import register_products as registers
 from sglang_gemma4.kernels.dependent_launch import launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
 from sglang_gemma4.kernels.register_products import Warps
-from sglang_gemma4.kernels.weights import Weight
+from sglang_gemma4.kernels.weights import Grouped, Weight
 
-MOST_TOKENS = 8
-"""Of 4-bit experts: at 16, 32 and 128 tokens Triton's kernels were as fast, at 320 faster (``runs/TODO``)."""
+MOST_BY_TOKEN = 8
+"""Tokens up to which a row's place in its expert's block is its token's; for more, rows are sorted into blocks of 8 or 16."""
+MOST_TOKENS, MOST_FP8_TOKENS = 128, 16
+"""4-bit experts take 17 to 20 % less time than by Triton's kernels at 4 to 64 tokens, 7 at 128, more at 320; fp8 ones 8 to 14 % less at 8
+to 16, and more from 32 on, where converting binds and not memory (H200, ``runs/2026-11-27-26b-h200-registers``)."""
 
 
 def takes(x: torch.Tensor, w13: Weight, w2: Weight) -> bool:
     """Whether a layer's experts are for this module; what ``gated_experts.reason_against`` checks is not checked."""
-    return registers.takes(x, w13, len(x)) and registers.takes(x, w2, len(x)) and len(x) <= MOST_TOKENS
+    most = MOST_TOKENS if isinstance(w13, Grouped) else MOST_FP8_TOKENS
+    return len(x) <= most and registers.takes(x, w13, block_of(len(x))) and registers.takes(x, w2, block_of(len(x)))
 
 
-def warps_for(tokens: int) -> tuple[Warps, Warps]:
-    """Of the first and the second product: at 4 tokens within 4 % of the fastest of about 20 pairs on an H200 (``runs/TODO``)."""
-    return Warps(16, 8, ahead=6), Warps(32, 2, ahead=6)
+def block_of(tokens: int) -> int:
+    """Rows a block."""
+    return 8 if tokens <= 64 else 16
+
+
+def warps_for(tokens: int, w13: Weight) -> tuple[Warps, Warps]:
+    """Of the first and the second product: of about 15 pairs the fastest or within 3 % of it."""
+    few = tokens <= 4 or not isinstance(w13, Grouped)
+    return Warps(16, 4 if few else 2, ahead=3 if tokens > 16 else 6), Warps(32, 2)
 
 
 @gluon.constexpr_function
