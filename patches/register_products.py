@@ -1,4 +1,4 @@
-"""4-bit weights of few rows go from memory straight into the matrix instruction's registers, dense and experts."""
+"""fp8 and 4-bit weights of few rows go from memory straight into the matrix instruction's registers, dense and experts."""
 
 from typing import Any
 
@@ -21,10 +21,11 @@ def multiply_in_registers(_result: None, *_args: Any, **_kwargs: Any) -> None:
 
 PATCH = Patch(
     switch="SGLANG_GEMMA4_FEW_ROW_LINEAR",
-    why="Triton lays a tile out by itself: a 4-bit weight passes through shared memory and takes some ten instructions where three would "
-    "do, and rows are put by their places in words in a launch of their own.",
-    evidence="TODO",
-    remove_when="SGLang reads 4-bit weights of few rows at the card's copy speed.",
+    why="Triton lays a tile out by itself: a quantised weight passes through shared memory and takes some twelve instructions a pair where "
+    "five do, and none is asked for before the kernel before has ended.",
+    evidence="H200, products of 26B-A4B, 31B and E2B at 4 rows: 4 bits in 0.47 to 0.63 of the time by Triton, fp8 in 0.59 to 0.76; a "
+    "layer's 4-bit experts at 4 to 64 tokens in 0.79 to 0.83, runs/2026-11-27-26b-h200-registers",
+    remove_when="SGLang reads fp8 and 4-bit weights of few rows at the card's copy speed.",
     uses=(uses.quantised, uses.kernels),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", multiply_in_registers, "b7e9b394300f"),),
 )

@@ -17,17 +17,19 @@ LONG = 8192
 def warps_for(outputs: int, width: int, rows: int, per: int, sms: int, gated: bool = False) -> Warps:
     """Eight warps along the width, or four where so many programs would not be on the card at once, whose registers words asked for ahead
     take; narrow tiles where wide ones would leave half of the card idle. Of 26B-A4B's, 31B's and E2B's products at 4, 16 and 32 rows
-    most are within 10 % of the fastest of about ten on an H200, a few within 30 (``runs/2026-11-27-26b-h200-registers``).
+    most are within 10 % of the fastest of about ten on an H200, three within 40 (``runs/2026-11-27-26b-h200-registers``).
 
     Args:
         outputs: columns of the product; of a gated one, of the activation.
         per: inputs in a word.
     """
-    wide = 16 if gated or triton.cdiv(outputs, 32) < sms / 2 else 32
+    narrow = triton.cdiv(outputs, 32) < (sms if gated else sms / 2) or (gated and rows <= 8)
+    wide = 16 if narrow else 32
     programs = triton.cdiv(outputs, wide)
     at_once = sms * (2 if rows <= 8 else 1)
     along = 8 if (programs <= at_once or width > LONG) and width > 4 * registers.WORDS * per else 4
-    crowded = programs > sms and (gated or along == 8 or (rows <= 8 and programs > 3 * sms))
+    most = 3 * sms if rows <= 8 else 2 * sms if per == 4 and rows > 16 else programs
+    crowded = programs > sms and (gated or along == 8 or programs > most)
     return Warps(wide, along, ahead=3 if crowded else 6)
 
 
