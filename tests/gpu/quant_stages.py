@@ -84,6 +84,11 @@ STAGES: tuple[Stage, ...] = (
     sweep("int4-prefill", 200, "the same of a prefill chunk: from where writing out pays; Marlin's would be compiled for minutes",
           "experts-int4-prefill --ways Triton ours writing"),
     sweep("int4-experts-tiles", 150, "their tiles", "experts-int4 --tokens 4 32 320 --tune 30"),
+    *(
+        steps(f"{name}-registers", 420, f"steps of {what} through registers and by Triton, beside the card's floor",
+              f"{form} {PACKAGE} {off('registers', 'register_products')} {STEPS} --profile 1,32 --roofline", f"{ONE} {PROFILED}")
+        for name, what, form in (("fp8", "fp8", FP8), ("int4", "4 bits", INT4))
+    ),
     steps("int4-steps", 580, "README: steps with MTP of 4 bits, stock's kernels beside", f"{INT4} {FIXED} {PACKAGE} {STEPS}",
           f"{ONE} {POOL}"),
     steps("int4-profile", 300, "what a step of 4 bits is made of, beside the card's floor, with Marlin's dense products and with ours",
