@@ -14,7 +14,7 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     (
         "moe experts",
         r"fused_moe_kernel|grouped_gemm|group_gemm|moe_?gemm|bmm_.*(moe|swiglu|geglu)|fused_experts"
-        r"|_gated_experts_kernel|^_down_kernel|_down_and_sum_kernel|^gate_and_up_kernel|^down_rows_kernel",
+        r"|_gated_experts_kernel|_register_(gated|down)_kernel|^_down_kernel|_down_and_sum_kernel|^gate_and_up_kernel|^down_rows_kernel",
     ),
     (
         "moe routing",
@@ -41,11 +41,11 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     ),
     (
         "dense gemm",
-        r"gemm|gemv|few_row_linear|embedding_gate|nvjet|cublas|splitk(?!v)|xmma|cutlass|dot_kernel|matmul|aten::(mm|bmm|addmm|baddbmm|linear|mv|dot)(_out)?$|mkldnn.*linear",
+        r"gemm|gemv|(few_row|four_bit|register)_linear|embedding_gate|nvjet|cublas|splitk(?!v)|xmma|cutlass|dot_kernel|matmul|aten::(mm|bmm|addmm|baddbmm|linear|mv|dot)(_out)?$|mkldnn.*linear",
     ),
     (
         "copy",
-        r"memcpy|memset|copy|catarray|index|gather|scatter|fill|embedding"
+        r"memcpy|memset|copy|catarray|_by_place|index|gather|scatter|fill|embedding"
         r"|aten::(cat|stack|clone|to|zero_|masked_fill_|where|contiguous|arange)$",
     ),
 )

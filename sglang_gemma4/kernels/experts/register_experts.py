@@ -47,7 +47,7 @@ def _flat(outputs, warps):  # type: ignore[no-untyped-def]
 
 
 @gluon.jit(do_not_specialize=["LAST"])
-def _gated_kernel(  # type: ignore[no-untyped-def]
+def _register_gated_kernel(  # type: ignore[no-untyped-def]
     x_ptr,  # [tokens, HIDDEN]
     words_ptr,  # [experts, 2 * INNER, HIDDEN // PER] int32, gate first
     scale_ptr,  # [experts, 2 * INNER, HIDDEN // PER // GROUP]; fp8: [experts, 2 * INNER]
@@ -102,7 +102,7 @@ def _gated_kernel(  # type: ignore[no-untyped-def]
 
 
 @gluon.jit(do_not_specialize=["TOKENS"])
-def _down_kernel(  # type: ignore[no-untyped-def]
+def _register_down_kernel(  # type: ignore[no-untyped-def]
     h_ptr,  # [rows, INNER]
     words_ptr,  # [experts, HIDDEN, INNER // PER] int32
     scale_ptr,  # [experts, HIDDEN, INNER // PER // GROUP]; fp8: [experts, HIDDEN]
@@ -181,7 +181,7 @@ def gated(
 ) -> None:
     """Fill ``out`` ``[tokens * experts a token, inner]``; ``rows`` of each block are computed, all that it has."""
     inner = out.shape[1]
-    _gated_kernel[(blocks.expert.numel(), triton.cdiv(inner, warps.outputs))](
+    _register_gated_kernel[(blocks.expert.numel(), triton.cdiv(inner, warps.outputs))](
         x_ptr=x, **registers.words_of(w13), shares_ptr=shares, expert_ptr=blocks.expert, row_ptr=blocks.row, count_ptr=blocks.count,
         out_ptr=out, LAST=ids.numel(), TOPK=ids.shape[1], HIDDEN=x.shape[1], INNER=inner, SIZE=blocks.row.shape[1],
         ROWS=registers.padded(rows), **warps.constants(), **launch_options(x.device),
@@ -196,7 +196,7 @@ def down(
     hidden = w2.shape[1]
     each = torch.empty((ids.numel(), hidden), dtype=h.dtype, device=h.device)
     out = each if done is None else torch.empty((ids.shape[0], hidden), dtype=h.dtype, device=h.device)
-    _down_kernel[(blocks.expert.numel(), triton.cdiv(hidden, warps.outputs))](
+    _register_down_kernel[(blocks.expert.numel(), triton.cdiv(hidden, warps.outputs))](
         h_ptr=h, **registers.words_of(w2), ids_ptr=ids, expert_ptr=blocks.expert, row_ptr=blocks.row, count_ptr=blocks.count,
         rows_ptr=each, out_ptr=out, done_ptr=done, TOKENS=ids.shape[0], TOPK=ids.shape[1], HIDDEN=hidden, INNER=w2.shape[2],
         SIZE=blocks.row.shape[1], ROWS=registers.padded(rows), SUMMED=done is not None, **warps.constants(), **launch_options(h.device),
