@@ -137,7 +137,7 @@ def few_token_experts(
         reason = f"{tokens} tokens; 1 to {MOST_TOKENS} are supported"
     first, second = tiles or (four_bit_tiles_for(tokens)[1:] if words_in_group(w2) else tiles_for(tokens))
     if reason is None and warps is None and tiles is None and register_experts.takes(x, w13, w2):
-        if tokens > register_experts.MOST_BY_TOKEN:
+        if tokens > register_experts.BLOCK:
             return grouped_experts(x, w13, w2, weights, ids)
         warps = register_experts.warps_for(tokens, w13)
     columns = warps[1].outputs if warps else second.columns

@@ -182,7 +182,7 @@ def grouped_experts(
         return torch.empty_like(x)
     size, first, second = tiles or (four_bit_tiles_for(tokens) if words_in_group(w2) else tiles_for(tokens))
     if warps is None and tiles is None and register_experts.takes(x, w13, w2):
-        warps = register_experts.block_of(tokens), *register_experts.warps_for(tokens, w13)
+        warps = register_experts.BLOCK, *register_experts.warps_for(tokens, w13)
     blocks = expert_blocks(ids, w13.shape[0], warps[0] if warps else size)
     if warps:
         return sum_of_rows(register_experts.both(x, w13, w2, weights, ids, blocks, warps[0], warps[1:]), ids)

@@ -15,22 +15,17 @@ from sglang_gemma4.kernels.experts.expert_blocks import Blocks
 from sglang_gemma4.kernels.register_products import Warps
 from sglang_gemma4.kernels.weights import Grouped, Weight
 
-MOST_BY_TOKEN = 8
-"""Tokens up to which a row's place in its expert's block is its token's; for more, rows are sorted into blocks of 8 or 16."""
-MOST_TOKENS, MOST_FP8_TOKENS = 128, 16
-"""4-bit experts take 17 to 20 % less time than by Triton's kernels at 4 to 64 tokens, 7 at 128, more at 320; fp8 ones 8 to 14 % less at 8
-to 16, and more from 32 on, where converting binds and not memory (H200, ``runs/2026-11-27-26b-h200-registers``)."""
+BLOCK = 8
+"""Rows a block. Of up to so many tokens a row's place in its expert's block is its token's; for more, rows are sorted into blocks."""
+MOST_TOKENS, MOST_FP8_TOKENS = 64, 16
+"""4-bit experts take 17 to 21 % less time than by Triton's kernels at 4 to 64 tokens, at 128 as much in steps, and more at 320; fp8 ones 8
+to 14 % less at 8 to 16, and more from 32 on, where converting binds and not memory (H200, ``runs/2026-11-27-26b-h200-registers``)."""
 
 
 def takes(x: torch.Tensor, w13: Weight, w2: Weight) -> bool:
     """Whether a layer's experts are for this module; what ``gated_experts.reason_against`` checks is not checked."""
     most = MOST_TOKENS if isinstance(w13, Grouped) else MOST_FP8_TOKENS
-    return len(x) <= most and registers.takes(x, w13, block_of(len(x))) and registers.takes(x, w2, block_of(len(x)))
-
-
-def block_of(tokens: int) -> int:
-    """Rows a block."""
-    return 8 if tokens <= 64 else 16
+    return len(x) <= most and registers.takes(x, w13, BLOCK) and registers.takes(x, w2, BLOCK)
 
 
 def warps_for(tokens: int, w13: Weight) -> tuple[Warps, Warps]:
