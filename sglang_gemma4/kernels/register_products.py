@@ -21,6 +21,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.language.extra import cuda
 
+from sglang_gemma4.kernels import register_layouts as layouts
 from sglang_gemma4.kernels.weights import Grouped, Scaled, Weight
 
 CAPABILITY = (8, 0)
@@ -92,83 +93,6 @@ def padded(rows: int) -> int:
     return next(size for size in (8, 16, 32) if rows <= size)
 
 
-# Two halves of a register have the levels of places j and j + 4; 0x4300 plus a level is 128 plus it, as bfloat16.
-_FOUR_BITS = gl.constexpr(
-    "{ .reg .b32 scale, one, off, none, a, b, c, d; mov.b32 scale, {$9, $9}; "
-    "mov.b32 one, 0x3f803f80; mov.b32 off, 0xc308c308; mov.b32 none, 0x80008000; "
-    "shr.u32 b, $8, 4; shr.u32 c, $8, 8; shr.u32 d, $8, 12; "
-    + " ".join(
-        f"lop3.b32 {out}, {word}, 0x000f000f, 0x43004300, 0xea; fma.rn.bf16x2 {out}, {out}, one, off; "
-        f"fma.rn.bf16x2 {out}, {out}, scale, none;"
-        for out, word in (("a", "$8"), ("b", "b"), ("c", "c"), ("d", "d"))
-    )
-    + " mov.b32 {$0, $1}, a; mov.b32 {$2, $3}, b; mov.b32 {$4, $5}, c; mov.b32 {$6, $7}, d; }"
-)
-# Bytes j and j + 2. An e4m3's exponent and mantissa in a bfloat16's places are its value times 2^-120, subnormal ones too.
-_FP8 = gl.constexpr(
-    "{ .reg .b32 unbiased, none, a, b, sign; mov.b32 unbiased, 0x7b807b80; mov.b32 none, 0x80008000; "
-    "shl.b32 a, $4, 4; shl.b32 sign, $4, 8; and.b32 a, a, 0x07f007f0; lop3.b32 a, sign, 0x80008000, a, 0xea; "
-    "shr.u32 b, $4, 4; and.b32 b, b, 0x07f007f0; lop3.b32 b, $4, 0x80008000, b, 0xea; "
-    "fma.rn.bf16x2 a, a, unbiased, none; fma.rn.bf16x2 b, b, unbiased, none; mov.b32 {$0, $1}, a; mov.b32 {$2, $3}, b; }"
-)
-
-
-@gluon.constexpr_function
-def _doublings(first, below):  # type: ignore[no-untyped-def]
-    """``first``, twice it, and so on below ``below``."""
-    found = []
-    while first < below:
-        found.append(first)
-        first *= 2
-    return found
-
-
-@gluon.constexpr_function
-def _warp_bases(along, across, of_outputs):  # type: ignore[no-untyped-def]
-    return [[0, of_outputs * step, 0] for step in _doublings(16, 16 * across)] + [[step, 0, 0] for step in _doublings(1, along)]
-
-
-@gluon.constexpr_function
-def _words_layout(along, across, outputs):  # type: ignore[no-untyped-def]
-    """``[along, outputs, 16]``: a lane has four words side by side, four lanes an output."""
-    registers = [[0, 0, 1], [0, 0, 2], [0, 8, 0], *([0, step, 0] for step in _doublings(16 * across, outputs))]
-    lanes = [[0, 0, 4], [0, 0, 8], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
-    return gl.DistributedLinearLayout(registers, lanes, _warp_bases(along, across, 1), [], [along, outputs, 16])
-
-
-@gluon.constexpr_function
-def _scales_layout(along, across, outputs):  # type: ignore[no-untyped-def]
-    """``[along, outputs, 4]``: the scale of each lane's words."""
-    registers = [[0, 8, 0], *([0, step, 0] for step in _doublings(16 * across, outputs))]
-    lanes = [[0, 0, 1], [0, 0, 2], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
-    return gl.DistributedLinearLayout(registers, lanes, _warp_bases(along, across, 1), [], [along, outputs, 4])
-
-
-@gluon.constexpr_function
-def _rows_layout(along, across, rows, per):  # type: ignore[no-untyped-def]
-    """``[along, rows, 16 * per]``: a lane has the inputs of its words."""
-    registers = [*([0, 0, step] for step in _doublings(1, 4 * per)), *([0, step, 0] for step in _doublings(8, rows))]
-    lanes = [[0, 0, 4 * per], [0, 0, 8 * per], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
-    return gl.DistributedLinearLayout(registers, lanes, _warp_bases(along, across, 0), [], [along, rows, 16 * per])
-
-
-@gluon.constexpr_function
-def _sums_layout(along, across):  # type: ignore[no-untyped-def]
-    return gl.NVMMADistributedLayout([2, 0], [along, across, 1], [1, 16, 8])
-
-
-@gluon.constexpr_function
-def _read_layout(along, warps):  # type: ignore[no-untyped-def]
-    """``[along, outputs, rows]``: what is added up is in one lane."""
-    return gl.BlockedLayout([along, 1, 1], [1, 4, 8], [1, warps, 1], [2, 1, 0])
-
-
-@gluon.constexpr_function
-def steps_of(width, per, along):  # type: ignore[no-untyped-def]
-    """Steps of the width, 16 words of each warp along it."""
-    return (width + 16 * per * along - 1) // (16 * per * along)
-
-
 @gluon.jit
 def _ask(  # type: ignore[no-untyped-def]
     words_ptr, scale_ptr, first, step, COUNT: gl.constexpr, WIDTH: gl.constexpr, PER: gl.constexpr, GROUP: gl.constexpr,
@@ -176,8 +100,8 @@ def _ask(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """The words of one step, ``[ALONG, OUTPUTS, 16]``, and scales of groups ``[ALONG, OUTPUTS, 4]``; zeros beyond the weight's edges."""
     WORDS: gl.constexpr = WIDTH // PER  # noqa: N806
-    W: gl.constexpr = _words_layout(ALONG, ACROSS, OUTPUTS)  # noqa: N806
-    S: gl.constexpr = _scales_layout(ALONG, ACROSS, OUTPUTS)  # noqa: N806
+    W: gl.constexpr = layouts.words_layout(ALONG, ACROSS, OUTPUTS)  # noqa: N806
+    S: gl.constexpr = layouts.scales_layout(ALONG, ACROSS, OUTPUTS)  # noqa: N806
     EDGE: gl.constexpr = COUNT % OUTPUTS != 0 or (step + 1) * ALONG * 16 > WORDS  # noqa: N806
     warp = gl.arange(0, ALONG, gl.SliceLayout(1, gl.SliceLayout(2, W)))[:, None, None]
     output = first + gl.arange(0, OUTPUTS, gl.SliceLayout(0, gl.SliceLayout(2, W)))[None, :, None]
@@ -226,7 +150,7 @@ def ask_ahead(  # type: ignore[no-untyped-def]
     """Words and scales of the first ``AHEAD`` steps of the width, loaded and not waited for."""
     held = ()
     more_ptr, more_scale_ptr = _further(words_ptr, scale_ptr, SECOND, WIDTH, PER, GROUP)
-    for step in gl.static_range(steps_of(WIDTH, PER, ALONG)):
+    for step in gl.static_range(layouts.steps_of(WIDTH, PER, ALONG)):
         if step < AHEAD:
             held = held + _ask(words_ptr, scale_ptr, first, step, COUNT, WIDTH, PER, GROUP, OUTPUTS, ALONG, ACROSS)
             if SECOND:
@@ -240,7 +164,7 @@ def _four_bits(words, scale):  # type: ignore[no-untyped-def]
     wide = gl.reshape(gl.join(gl.join(scale, scale), gl.join(scale, scale)), words.shape)
     wide = gl.convert_layout(wide, words.type.layout, assert_trivial=True)
     one, two, three, four, five, six, seven, eight = gl.inline_asm_elementwise(
-        _FOUR_BITS, "=h,=h,=h,=h,=h,=h,=h,=h,r,h", [words, wide],
+        layouts.FOUR_BITS, "=h,=h,=h,=h,=h,=h,=h,=h,r,h", [words, wide],
         dtype=(gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16),
         is_pure=True, pack=1,
     )  # fmt: skip
@@ -253,7 +177,7 @@ def _four_bits(words, scale):  # type: ignore[no-untyped-def]
 def _fp8(words):  # type: ignore[no-untyped-def]
     """``[.., .., 16, 2, 2, 1]``, likewise."""
     one, two, three, four = gl.inline_asm_elementwise(
-        _FP8, "=h,=h,=h,=h,r", [words], dtype=(gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16), is_pure=True, pack=1
+        layouts.FP8, "=h,=h,=h,=h,r", [words], dtype=(gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16), is_pure=True, pack=1
     )
     both = gl.join(gl.join(one, two), gl.join(three, four))
     return gl.reshape(both, [words.shape[0], words.shape[1], 16, 2, 2, 1])
@@ -286,25 +210,25 @@ def _over_warps(sums):  # type: ignore[no-untyped-def]
     ALONG: gl.constexpr = sums.shape[0]  # noqa: N806
     FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])  # noqa: N806
     shared = gl.allocate_shared_memory(gl.float32, sums.shape, FLAT, sums)
-    return gl.sum(shared.load(_read_layout(ALONG, gl.num_warps())), 0)
+    return gl.sum(shared.load(layouts.read_layout(ALONG, gl.num_warps())), 0)
 
 
 @gluon.jit
 def summed_rows(ROWS: gl.constexpr, ALONG: gl.constexpr):  # type: ignore[no-untyped-def]
     """``0 ... ROWS - 1`` as the sums' rows are laid out."""
-    return gl.arange(0, ROWS, gl.SliceLayout(0, gl.SliceLayout(0, _read_layout(ALONG, gl.num_warps()))))
+    return gl.arange(0, ROWS, gl.SliceLayout(0, gl.SliceLayout(0, layouts.read_layout(ALONG, gl.num_warps()))))
 
 
 @gluon.jit
 def summed_outputs(OUTPUTS: gl.constexpr, ALONG: gl.constexpr):  # type: ignore[no-untyped-def]
     """``0 ... OUTPUTS - 1`` as the sums' outputs are laid out."""
-    return gl.arange(0, OUTPUTS, gl.SliceLayout(1, gl.SliceLayout(0, _read_layout(ALONG, gl.num_warps()))))
+    return gl.arange(0, OUTPUTS, gl.SliceLayout(1, gl.SliceLayout(0, layouts.read_layout(ALONG, gl.num_warps()))))
 
 
 @gluon.jit
 def rows_of(ROWS: gl.constexpr, PER: gl.constexpr, ALONG: gl.constexpr, ACROSS: gl.constexpr):  # type: ignore[no-untyped-def]
     """``0 ... ROWS - 1`` as :func:`register_sums` wants its rows laid out."""
-    return gl.arange(0, ROWS, gl.SliceLayout(0, gl.SliceLayout(2, _rows_layout(ALONG, ACROSS, ROWS, PER))))
+    return gl.arange(0, ROWS, gl.SliceLayout(0, gl.SliceLayout(2, layouts.rows_layout(ALONG, ACROSS, ROWS, PER))))
 
 
 @gluon.jit
@@ -336,8 +260,8 @@ def register_sums(  # type: ignore[no-untyped-def]
 ):
     """Both products of the rows in the program's outputs, ``[OUTPUTS, ROWS]`` float32; the second is zero where there is none. Scales of
     outputs are not in them."""
-    X: gl.constexpr = _rows_layout(ALONG, ACROSS, ROWS, PER)  # noqa: N806
-    SUMS: gl.constexpr = _sums_layout(ALONG, ACROSS)  # noqa: N806
+    X: gl.constexpr = layouts.rows_layout(ALONG, ACROSS, ROWS, PER)  # noqa: N806
+    SUMS: gl.constexpr = layouts.sums_layout(ALONG, ACROSS)  # noqa: N806
     A: gl.constexpr = gl.DotOperandLayout(0, SUMS, PER)  # noqa: N806
     B: gl.constexpr = gl.DotOperandLayout(1, SUMS, PER)  # noqa: N806
     EACH: gl.constexpr = 4 if SECOND else 2  # noqa: N806
@@ -348,7 +272,7 @@ def register_sums(  # type: ignore[no-untyped-def]
     more_ptr, more_scale_ptr = _further(words_ptr, scale_ptr, SECOND, WIDTH, PER, GROUP)
     one = gl.zeros([ALONG, OUTPUTS, ROWS], gl.float32, SUMS)
     two = gl.zeros([ALONG, OUTPUTS, ROWS], gl.float32, SUMS)
-    for step in gl.static_range(steps_of(WIDTH, PER, ALONG)):
+    for step in gl.static_range(layouts.steps_of(WIDTH, PER, ALONG)):
         b = _inputs(_inputs_of(pointers, inputs, step * SPAN, WIDTH, SPAN), PER, B)
         if step < AHEAD:
             words, scale = held[step * EACH], held[step * EACH + 1]

@@ -69,7 +69,7 @@ def test_same_tokens_as_dequantised(interpreting: Nursery, tmp_path: Path) -> No
     equal(ours, plain)
 
 
-def test_register_experts(interpreting: Nursery, tmp_path: Path) -> None:
+def test_four_bit_experts(interpreting: Nursery, tmp_path: Path) -> None:
     """Laid out as published. The longest prompt's weights are written out, in memory that six layers share."""
     more = " expert_counter:prefill_of_groups_from_forty_tokens"
     checkpoints.write("tiny-26b-a4b", str(tmp_path / "one_by_one"), quantised="w4a16-g32")

@@ -8,7 +8,7 @@ import torch
 from sglang_gemma4.kernels.dense import few_row_linear as dense
 from sglang_gemma4.kernels.dense.parts import Tile
 from sglang_gemma4.kernels.weights import Grouped, dequantised
-from tests.interpreted.test_register_experts import TOLERANCE, weight_of
+from tests.interpreted.test_four_bit_experts import TOLERANCE, weight_of
 
 
 @pytest.fixture(autouse=True)

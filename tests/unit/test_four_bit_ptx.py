@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from sglang_gemma4.kernels import four_bits, register_products
+from sglang_gemma4.kernels import four_bits, register_layouts
 
 LEVELS = list(range(16))
 SCALES = torch.tensor([2.0**-9, 0.00714, 0.0131, 0.049, 0.37, 1.0, 3.14, 2.0**-40, 2.0**30]).bfloat16()
@@ -89,7 +89,7 @@ def test_a_weight_is_its_level_times_its_scale_rounded_once(place: int) -> None:
 
 def test_the_weights_of_a_word_in_registers_are_the_same() -> None:
     """Eight of an output, first the pairs of inputs four apart."""
-    ptx = register_products._FOUR_BITS.value
+    ptx = register_layouts.FOUR_BITS.value
     for scale in SCALES.tolist():
         sixteen = register(scale, 0.0)
         for word in (0x76543210, 0xFEDCBA98, 0x5A3C96F0, 0x00000000, 0xFFFFFFFF):
@@ -105,6 +105,6 @@ def test_every_fp8_level_in_registers() -> None:
     for first in range(256):
         levels = [first, 255 - first, first ^ 0x55, first ^ 0xAA]
         word = sum(level << 8 * place for place, level in enumerate(levels))
-        found = [halves(one)[0] for one in run(register_products._FP8.value, word, results=4)]
+        found = [halves(one)[0] for one in run(register_layouts.FP8.value, word, results=4)]
         for number, place in zip(found, (0, 2, 1, 3), strict=True):
             assert number == values[levels[place]] or levels[place] & 0x7F == 0x7F

@@ -9,6 +9,7 @@ from sglang_gemma4.kernels import register_products as registers
 from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear
 from sglang_gemma4.kernels.dense.register_linear import warps_for
 from sglang_gemma4.kernels.experts import register_experts
+from sglang_gemma4.kernels.experts.expert_blocks import expert_blocks_reference
 from sglang_gemma4.kernels.register_products import Warps
 from sglang_gemma4.kernels.weights import FP8, Grouped, Scaled, Weight, scaled
 
@@ -68,6 +69,10 @@ def test_what_is_not_taken_is_refused() -> None:
         few_row_linear(rows(33), four_bits(OUTPUTS, WIDTH), done, warps=warps)
     with pytest.raises(ValueError, match="4 rows of Tensor by warps"):
         few_row_linear(rows(4), torch.zeros(OUTPUTS, WIDTH, dtype=torch.bfloat16), done, warps=warps)
+    ids, shares = torch.zeros(4, 2, dtype=torch.int32), torch.zeros(4, 2)
+    plain = torch.zeros(4, 2 * OUTPUTS, WIDTH, dtype=torch.bfloat16), torch.zeros(4, WIDTH, OUTPUTS, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match=r"weights of torch\.bfloat16; fp8 and 4 bits are supported, give tiles"):
+        register_experts.both(rows(4), *plain, shares, ids, expert_blocks_reference(ids, 4, 8), 8, (warps, warps))
 
 
 @pytest.mark.parametrize("per", [4, 8])

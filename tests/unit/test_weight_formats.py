@@ -165,7 +165,7 @@ def test_experts(shape: tuple[int, ...], scales: tuple[int, ...]) -> None:
     assert weight_formats.experts_problem(layer) == "the experts' fp8 weights have a scale for each block"
 
 
-def test_register_experts() -> None:
+def test_four_bit_experts() -> None:
     """As SGLang's Triton runner holds them, in groups of 32."""
     from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsFusedMoEMethod
     from sglang.srt.layers.quantization.compressed_tensors.schemes import CompressedTensorsWNA16MoE, CompressedTensorsWNA16TritonMoE

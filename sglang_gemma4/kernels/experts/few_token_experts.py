@@ -126,7 +126,7 @@ def few_token_experts(
         blocks: of ``ids``, by token, as ``expert_routing`` gives them; None: a launch gathers them. A row whose id became -1 since is
             computed and left out of the sum.
         tiles: of the two products; None: by tokens and weights.
-        warps: of 4-bit weights in registers, in place of tiles; None: by tokens where they are for that, and no tiles are given.
+        warps: of fp8 or 4-bit weights in registers, in place of tiles; None: by tokens where they are for that, and no tiles are given.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernels do not take.

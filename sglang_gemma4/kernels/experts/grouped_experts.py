@@ -168,8 +168,8 @@ def grouped_experts(
 
     Args:
         tiles: rows a block and the tiles of the two products; None: by tokens and weights.
-        warps: rows a block and the warps of 4-bit weights in registers, in place of tiles; None: by tokens where they are for that, and no
-            tiles are given.
+        warps: rows a block and the warps of fp8 or 4-bit weights in registers, in place of tiles; None: by tokens where they are for that,
+            and no tiles are given.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernels do not take.

@@ -220,7 +220,13 @@ def both(
 
     Returns:
         Each token's sum ``[tokens, hidden]``, or each row ``[tokens * experts a token, hidden]``.
+
+    Raises:
+        ValueError: weights that are not quantised.
     """
+    for weight in (w13, w2):
+        if isinstance(weight, torch.Tensor):
+            raise ValueError(f"experts by warps: weights of {weight.dtype}; fp8 and 4 bits are supported, give tiles")
     h = torch.empty((ids.numel(), w13.shape[1] // 2), dtype=x.dtype, device=x.device)
     gated(x, w13, shares, ids, blocks, h, rows, warps[0])
     return down(h, w2, ids, blocks, rows, warps[1], done)
