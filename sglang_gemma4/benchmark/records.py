@@ -45,7 +45,8 @@ Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else th
     · ``busy_microseconds`` (of the steps, with a kernel on any stream; None on the CPU). Records without this key are older: their
     kernels' microseconds are whole durations, which overlap under programmatic dependent launch
     · ``stages`` (decode on a GPU, else None or absent) microseconds of all steps: {``busy`` {``draft``, ``verify``, ``other``}, ``idle``,
-    ``wall``, ``host``, ``steps``}, see :func:`sglang_gemma4.benchmark.stages.of_decode`
+    ``wall``, ``host``, ``loop`` and ``calls`` (list of {``name``, ``microseconds``, ``calls``}; both absent in older records), ``steps``},
+    see :func:`sglang_gemma4.benchmark.stages.of_decode`
     · ``roofline`` None or {``bandwidth_gbs``, ``teraflops``, ``source``,
     ``categories`` list of {``category``, ``bytes``, ``flops``, ``microseconds``}}, per step: the least that must be moved and computed,
     and the time this card needs for it

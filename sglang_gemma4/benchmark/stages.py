@@ -20,6 +20,13 @@ HOW_TO_READ = (
     "Per step, under the profiler, which slows the host down: the idle share is an upper bound. Draft, verify, other: time in which the "
     "card ran what that stage launched; idle: it ran nothing; host: the scheduler's time in its batches, which may run ahead of the card."
 )
+CALLS = 30
+"""Of the host, the longest that a record keeps."""
+CALLS_HOW_TO_READ = (
+    "Per step, under the profiler: what the scheduler's thread does from batch to batch, each without what it calls; a span's own time is "
+    "the Python in it. Waits for the card are in cudaStreamSynchronize, cudaEventSynchronize and copies; the rest: shorter ones, and "
+    "Python between spans."
+)
 _SPANS = {"draft": "draft", "draft_extend": "draft"}
 
 
@@ -29,7 +36,8 @@ def of_decode(trace: "Trace") -> dict[str, Any] | None:
     Returns:
         ``busy``: by stage (``draft``, ``verify``, ``other``), time in which the card ran what the stage launched; ``idle``: time from the
         first to the last of all these in which it ran nothing; ``wall``: that whole time; ``host``: time the scheduler spent in its
-        batches (it may run ahead of the card); ``steps``.
+        batches (it may run ahead of the card); ``loop`` and ``calls``: time from the first batch to the last, and what the scheduler's
+        thread did in it (:meth:`Trace.host_calls`); ``steps``.
 
     Raises:
         ValueError: see :meth:`Trace.kernels`.
@@ -40,11 +48,14 @@ def of_decode(trace: "Trace") -> dict[str, Any] | None:
     occupied["stage"] = _stage_of(trace.events, occupied["launched"].to_numpy())
     busy, idle = occupied.groupby("stage")["added"].sum(), float(occupied["idle"].sum())
     steps = [step for step in trace.steps if step.stage == "decode"]
+    loop, listed = trace.host_calls("decode")
     return {
         "busy": {name: round(float(busy.get(name, 0.0)), 3) for name in NAMES},
         "idle": round(idle, 3),
         "wall": round(idle + float(busy.sum()), 3),
         "host": round(sum(step.end - step.start for step in steps), 3),
+        "loop": loop,
+        "calls": listed[:CALLS],
         "steps": len(steps),
     }
 
@@ -72,3 +83,18 @@ def rows(records: Sequence[Record]) -> str:
     found.sort(key=lambda row: (int(row[0]), arms.index(row[1])))
     columns = ["batch", "arm", "wall ms", *(f"{name} ms" for name in NAMES), "idle ms", "idle share", "host ms"]
     return table(columns, found, 7) if found else ""
+
+
+def calls(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """A title and a table of what the host did, per step, for each ``profile`` record that has it."""
+    found = []
+    for record in records:
+        taken = record.get("stages") or {}
+        if listed := taken.get("calls"):
+            steps, rest = taken["steps"], taken["loop"] - sum(row["microseconds"] for row in listed)
+            lines = [[f"`{row['name']}`", f"{row['calls'] / steps:,.1f}", f"{row['microseconds'] / steps:,.1f}"] for row in listed]
+            lines.append(["the rest", "", f"{rest / steps:,.1f}"])
+            found.append(
+                (f"{record['arm']}, batch {record['batch']}", table(["call, operator or span", "calls/step", "own µs/step"], lines, 2))
+            )
+    return found

@@ -21,7 +21,10 @@ from sglang_gemma4.benchmark.kernel_categories import category
 
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver")
+HOST = ("user_annotation", "cpu_op", *LAUNCHES)
+_BATCH = "scheduler.run_batch"
 _STEP = re.compile(r"step\[(\w+) bs=(\d+)(?: toks=(\d+))?")
+_STEP_DETAILS = re.compile(r"(?<=^step\[)(\w+) .*\]$")
 _AWAY = tuple(f"scheduler.{name}" for name in ("recv_requests", "process_input_requests", "sanity_check_cache", "idle"))
 """Work of the scheduler between batches that belongs to none of them, such as emptying the cache between two passes."""
 _STAGE_OF = {"EXTEND": "prefill", "MIXED": "prefill", "DECODE": "decode", "VERIFY": "decode"}
@@ -82,6 +85,31 @@ class Trace:
             for name, spent, launches in total.itertuples()
         ]
 
+    def host_calls(self, stage: str) -> tuple[float, list[dict[str, Any]]]:
+        """Microseconds from the first to the last batch of a stage, and {``name``, ``microseconds``, ``calls``} of what the scheduler's
+        thread did in them, the longest first.
+
+        Each call, operator or span counts its own time, without those inside of it: a span's is the Python in it. Where the profiler
+        follows the host it slows it down, each operator by a microsecond or two.
+
+        Raises:
+            ValueError: see :meth:`kernels`.
+        """
+        self._holds(stage)
+        begun, ended = (pick(at for step in self.steps if step.stage == stage for at in (step.start, step.end)) for pick in (min, max))
+        thread = self.events[self.events["name"].str.match(_STEP)][["pid", "tid"]].iloc[0]
+        mine = self.events[self.events["cat"].isin(HOST) & (self.events["pid"] == thread["pid"]) & (self.events["tid"] == thread["tid"])]
+        own = _own_times(mine[(mine["ts"] >= begun) & (mine["ts"] < ended)])
+        own["name"] = [_STEP_DETAILS.sub(r"\1]", name) for name in own["name"]]
+        total = own.groupby("name", sort=False)["microseconds"].agg(["sum", "size"]).sort_values("sum", ascending=False, kind="stable")
+        calls = [{"name": name, "microseconds": round(float(spent), 3), "calls": int(calls)} for name, spent, calls in total.itertuples()]
+        return round(ended - begun, 3), calls
+
+    def _holds(self, stage: str) -> None:
+        if not any(step.stage == stage for step in self.steps):
+            has = ", ".join(sorted({step.stage for step in self.steps})) or "no step at all"
+            raise ValueError(f"{self.path} holds no {stage!r} step but {has}; name that stage, or none for the whole trace")
+
     def busy(self, stage: str | None = None) -> float | None:
         """Microseconds in which the card ran something that :meth:`kernels` counts, on any stream; None where that counts operators.
 
@@ -101,12 +129,10 @@ class Trace:
 
     def timed(self, stage: str | None) -> pd.DataFrame:
         """``name``, ``launched``, ``start`` and ``microseconds`` of everything that :meth:`kernels` counts."""
-        timed = _gpu_events(self.events) if self.clock == "gpu" else _own_times(self.events)
+        timed = _gpu_events(self.events) if self.clock == "gpu" else _own_times(self.events[self.events["cat"] == "cpu_op"])
         if stage is None:
             return timed
-        if not any(step.stage == stage for step in self.steps):
-            has = ", ".join(sorted({step.stage for step in self.steps})) or "no step at all"
-            raise ValueError(f"{self.path} holds no {stage!r} step but {has}; name that stage, or none for the whole trace")
+        self._holds(stage)
         # The batch that launched it: the one running, else the next (it was being prepared), else the last.
         batch = np.searchsorted([step.end for step in self.steps], timed["launched"]).clip(max=len(self.steps) - 1)
         stages = np.array([step.stage for step in self.steps])
@@ -127,7 +153,7 @@ def _load(trace: Path) -> pd.DataFrame:
 
 def _steps(events: pd.DataFrame) -> list[Step]:
     marks = events[events["cat"] == "user_annotation"].sort_values("ts")
-    batches = marks[marks["name"] == "scheduler.run_batch"]
+    batches = marks[marks["name"] == _BATCH]
     found = []
     for batch, name, start, lasted in zip(holding(batches, marks["ts"]), marks["name"], marks["ts"], marks["dur"], strict=True):
         match = _STEP.match(name)
@@ -171,8 +197,8 @@ def _gpu_events(events: pd.DataFrame) -> pd.DataFrame:
 
 
 def _own_times(events: pd.DataFrame) -> pd.DataFrame:
-    """CPU operators with the time they spent themselves, not in operators they called."""
-    operators = events[events["cat"] == "cpu_op"].sort_values(["ts", "dur"], ascending=[True, False])
+    """Calls on the host with the time they spent themselves, not in calls of theirs."""
+    operators = events.sort_values(["ts", "dur"], ascending=[True, False])
     own = operators["dur"].to_numpy(float, copy=True)
     ends = (operators["ts"] + operators["dur"]).to_numpy()
     running: dict[Any, list[int]] = {}  # by thread, the operators that have not ended, each called by the one before it

@@ -32,8 +32,29 @@ def one_step(path: Path, at: float = 0.0) -> Path:
 
 def test_the_card_s_time_goes_to_the_stage_that_launched_it(tmp_path: Path) -> None:
     found = stages.of_decode(Trace(one_step(tmp_path / "t.json")))
+    assert found is not None
+    assert found.pop("loop") == 100
+    del found["calls"]
     assert found == {"busy": {"draft": 24, "verify": 35, "other": 10}, "idle": 15, "wall": 84, "host": 100, "steps": 1}
     assert found["idle"] + sum(found["busy"].values()) == found["wall"]
+
+
+def test_the_host_s_time_goes_to_the_calls_and_the_python_around_them(tmp_path: Path) -> None:
+    path = one_step(tmp_path / "t.json")
+    events = json.loads(path.read_text())["traceEvents"]
+    elsewhere = [{**span("aten::copy_", 10, 50, "cpu_op"), "tid": 2}, span("scheduler.idle", 200, 50), span("aten::add", 210, 5, "cpu_op")]
+    path.write_text(json.dumps({"traceEvents": [*events, *elsewhere]}))
+    found = stages.of_decode(Trace(path))
+    assert found is not None
+    calls = {row["name"]: (row["microseconds"], row["calls"]) for row in found["calls"]}
+    assert calls == {
+        "step[VERIFY]": (38, 1), "scheduler.run_batch": (31, 1), "draft": (17, 1), "draft_extend": (9, 1), "cudaGraphLaunch": (5, 5),
+    }  # fmt: skip
+    assert sum(spent for spent, _ in calls.values()) == found["loop"]
+    ((title, lines),) = stages.calls([{"arm": "x", "batch": 4, "stages": found}, {"arm": "y", "batch": 4}])
+    assert title == "x, batch 4"
+    assert lines.splitlines()[2] == "| `step[VERIFY]` | 1.0 | 38.0 |"
+    assert lines.splitlines()[-1] == "| the rest |  | 0.0 |"
 
 
 def test_operators_of_a_cpu_trace_have_no_stages(tmp_path: Path) -> None:

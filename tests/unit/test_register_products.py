@@ -73,6 +73,9 @@ def test_what_is_not_taken_is_refused() -> None:
     plain = torch.zeros(4, 2 * OUTPUTS, WIDTH, dtype=torch.bfloat16), torch.zeros(4, WIDTH, OUTPUTS, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match=r"weights of torch\.bfloat16; fp8 and 4 bits are supported, give tiles"):
         register_experts.both(rows(4), *plain, shares, ids, expert_blocks_reference(ids, 4, 8), 8, (warps, warps))
+    both = four_bits(4, 2 * OUTPUTS, WIDTH), four_bits(4, WIDTH, OUTPUTS)
+    with pytest.raises(ValueError, match="blocks of 4 rows, of which 4 are computed; 8, 16 or 32 are supported"):
+        register_experts.both(rows(4), *both, shares, ids, expert_blocks_reference(ids, 4, 4), 4, (warps, warps))
 
 
 @pytest.mark.parametrize("per", [4, 8])

@@ -222,11 +222,13 @@ def both(
         Each token's sum ``[tokens, hidden]``, or each row ``[tokens * experts a token, hidden]``.
 
     Raises:
-        ValueError: weights that are not quantised.
+        ValueError: weights that are not quantised, or blocks of other sizes.
     """
     for weight in (w13, w2):
         if isinstance(weight, torch.Tensor):
             raise ValueError(f"experts by warps: weights of {weight.dtype}; fp8 and 4 bits are supported, give tiles")
+    if registers.padded(rows) > blocks.row.shape[1]:
+        raise ValueError(f"experts by warps: blocks of {blocks.row.shape[1]} rows, of which {rows} are computed; 8, 16 or 32 are supported")
     h = torch.empty((ids.numel(), w13.shape[1] // 2), dtype=x.dtype, device=x.device)
     gated(x, w13, shares, ids, blocks, h, rows, warps[0])
     return down(h, w2, ids, blocks, rows, warps[1], done)
