@@ -6,8 +6,10 @@ from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch, decline
 
 
-def multiply_in_registers(_result: None, *_args: Any, **_kwargs: Any) -> None:
+def multiply_in_registers(_result: None, model: Any, *_args: Any, **_named: Any) -> None:
     """After ``Gemma4TextModel.__init__``."""
+    if model.quant_config is None:
+        return
     import torch
 
     from sglang_gemma4.kernels import register_products

@@ -12,4 +12,4 @@ def test_every_level_at_every_place_of_two_words_is_itself(place: int) -> None:
     for level in range(-128, 128):
         for other in (-level - 1, 0, 127, -128):
             words = [0xA55A7E81 & ~(255 << 8 * place) | (one & 255) << 8 * place for one in (level, other)]
-            assert halves(run(ptx, *words)) == [level, other]
+            assert halves(*run(ptx, *words)) == [level, other]
