@@ -8,12 +8,10 @@ from sglang_gemma4.patching import Hook, Patch, decline
 
 def launch_early(_result: None, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4TextModel.__init__`` and ``Gemma4AssistantForCausalLM.__init__``."""
-    import torch
-
     from sglang_gemma4.kernels import dependent_launch
+    from sglang_gemma4.kernels.card import this_device
 
-    card = torch.cuda.is_available()
-    problem = dependent_launch.reason_against(torch.device("cuda", torch.cuda.current_device()) if card else torch.device("cpu"))
+    problem = dependent_launch.reason_against(this_device())
     if problem is not None:
         decline("dependent_launch", problem)
     dependent_launch.want(problem is None)

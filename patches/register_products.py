@@ -10,12 +10,10 @@ def multiply_in_registers(_result: None, model: Any, *_args: Any, **_named: Any)
     """After ``Gemma4TextModel.__init__``."""
     if model.quant_config is None:
         return
-    import torch
-
     from sglang_gemma4.kernels import register_products
+    from sglang_gemma4.kernels.card import this_device
 
-    cuda = torch.cuda.is_available()
-    problem = register_products.reason_against(torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu"))
+    problem = register_products.reason_against(this_device())
     if problem is not None:
         decline("register_products", problem)
     register_products.want(problem is None)

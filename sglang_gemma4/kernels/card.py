@@ -37,6 +37,11 @@ def card(device: torch.device) -> Card:
     return Card(int(shared), holds=9 <= found.major < 12)
 
 
+def this_device() -> torch.device:
+    """The card that this process computes on, or the CPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
 @functools.cache
 def multiprocessors(device: torch.device, elsewhere: int = 1) -> int:
     """How many the card has; ``elsewhere``, if ``device`` is no card."""

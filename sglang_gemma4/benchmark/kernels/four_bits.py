@@ -12,6 +12,7 @@ from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates
 from sglang_gemma4.benchmark.kernels.layers import PRODUCTS, activation
 from sglang_gemma4.benchmark.kernels.quantised import in_registers, layer_of
 from sglang_gemma4.benchmark.kernels.timer import Call
+from sglang_gemma4.kernels import register_products
 from sglang_gemma4.kernels.dense.few_row_linear import MOST_ROWS, counters, few_row_linear
 from sglang_gemma4.kernels.dense.parts import Tile
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
@@ -200,20 +201,10 @@ def linear(place: Place, product: str, rows: int) -> Row:
     }
     if rows > MOST_ROWS:
         return Row(ways, weight.levels.numel() * (1 + 4 / weight.group))
+    on_card = rows <= register_products.MOST_ROWS and register_products.reason_against(x.device) is None
+    warps_of = LINEAR_WARPS if on_card else ()
     tiles = [
-        *(Warps(each, along, across, ahead) for each, along, across in LINEAR_WARPS for ahead in (2, 6, 12)),
-        *(
-            Tile(each, depth, parts, warps, stages)
-            for each, depth, warps, stages in LINEAR_TILES
-            for parts in (1, 2, 3, 4, 6, 8)
-            if width // depth >= 2 * parts
-        ),
-    ]
-    ways["ours by Triton"] = dependently(ours)
-    ways["ours"] = dependently(in_registers(ours))
-    return Row(ways, weight.levels.numel() * (1 + 4 / weight.group))
-    tiles = [
-        *(Warps(each, along, across, ahead) for each, along, across in LINEAR_WARPS for ahead in (2, 6, 12)),
+        *(Warps(each, along, across, ahead) for each, along, across in warps_of for ahead in (2, 6, 12)),
         *(
             Tile(each, depth, parts, warps, stages)
             for each, depth, warps, stages in LINEAR_TILES
