@@ -20,6 +20,7 @@ from sglang_gemma4.cpu.environment import has_accelerator
 from tests.gpu import (
     beside_stages,
     curve_stages,
+    host_stages,
     kv_format_stages,
     measure,
     memory_stages,
@@ -33,7 +34,7 @@ from tests.gpu import (
 from tests.gpu.stages import FLASH, GROUPS, STAGES, Command, Stage, named
 
 ROOT = Path(measure.__file__).parents[2]
-ALL = (*STAGES, *beside_stages.STAGES, *curve_stages.STAGES, *kv_format_stages.STAGES)
+ALL = (*STAGES, *beside_stages.STAGES, *curve_stages.STAGES, *host_stages.STAGES, *kv_format_stages.STAGES)
 ALL = (*ALL, *memory_stages.STAGES, *pd_stages.STAGES, *peer_stages.STAGES, *quant_stages.STAGES, *session_stages.STAGES)
 COMMANDS = [(stage, command) for stage in ALL for command in (*stage.commands, *stage.dry)]
 

@@ -1,0 +1,52 @@
+"""Stages of ``measure.py`` for what the host does in a step: at batch 1 it may take longer than the card.
+
+    python -m tests.gpu.host_stages FOLDER [STAGE ...] [--dry-run]
+
+Arms: ``package``, and ``recorded`` with ``step_metadata``, which is off unless it is asked for; both engines at a time, in turns.
+``NAME-profile`` says call by call what the host did (``sglang-gemma4 bench --report FOLDER/STAGE``, "the host in a decode step"); the
+profiler itself slows the host, so steps are timed without it. ``host-long`` has contexts in which SGLang's gather of slots, one program a
+request, takes longest, and ``host-default`` the context and the requests that a server has by default, whose masks are largest.
+"""
+
+import sys
+
+from tests.gpu.measure import run_of
+from tests.gpu.quant_stages import DRAFT
+from tests.gpu.stages import COMMON, PACKAGE, Stage, bench, tests
+
+WITH = "SGLANG_GEMMA4_WITH=step_metadata"
+RECORDED = f"--arm recorded:package,mtp,{WITH}"
+ARMS = f"--together 2 {PACKAGE} {RECORDED}"
+PLAIN = f"--together 2 --arm package --arm recorded:package,{WITH}"
+PAIR = f"{COMMON} --disable-prefill-cuda-graph --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.97 --sleep-on-idle"
+SHORT = f"{PAIR} --context-length=16384 --max-running-requests=80 --max-total-tokens=66000 --cuda-graph-bs-decode 1 8 32 80"
+LONG = f"{PAIR} --context-length=131072 --max-running-requests=8 --max-total-tokens=140000 --cuda-graph-bs-decode 1 4"
+DEFAULT = f"{PAIR} --max-total-tokens=66000"
+STEPS = "--batches 1,8,32,80 --step-tokens 300,200 --repetitions 5"
+FP8 = "--quantization fp8-dynamic"
+FP8_ARMS = ARMS.replace(",mtp", f",mtp,{DRAFT}")
+PROFILE = "--batches 1 --step-tokens 300,200 --repetitions 1 --profile 1"
+
+STAGES: tuple[Stage, ...] = (
+    tests("host-tests", 60, "the launch that derives metadata, on a card and in a graph", "tests/gpu/test_step_metadata_gpu.py",
+          beside=False),
+    bench("host-e2b", 300, "steps with MTP of E2B with metadata in the graph", "e2b", f"{ARMS} {STEPS}", SHORT),
+    bench("host-e2b-profile", 240, "what the host does in one", "e2b", f"{ARMS} {PROFILE}", SHORT),
+    bench("host-e2b-plain", 240, "the same without MTP", "e2b", f"{PLAIN} {STEPS}", SHORT),
+    bench("host-26b", 420, "steps with MTP of 26B-A4B in fp8", "26b-a4b", f"{FP8} {FP8_ARMS} {STEPS}", SHORT),
+    bench("host-26b-profile", 300, "what the host does in one", "26b-a4b", f"{FP8} {FP8_ARMS} {PROFILE}", SHORT),
+    bench("host-long", 300, "steps with MTP of E2B behind 30,000 tokens", "e2b",
+          f"{ARMS} --batches 1,4 --step-tokens 30000,200 --prefill-once --repetitions 5", LONG),
+    bench("host-default", 300, "steps with MTP of E2B in the context that its checkpoint has", "e2b",
+          f"{ARMS} --batches 1,32 --step-tokens 300,200 --repetitions 5", DEFAULT),
+)  # fmt: skip
+
+
+def main(words: list[str]) -> int:
+    """Exit status: that of ``measure.py``."""
+    asked = run_of(words, STAGES, str(__doc__))
+    return 2 if asked is None else asked[0].all(asked[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
