@@ -21,6 +21,9 @@ def take(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) 
 
     setattr(backend, OURS, True)
     setattr(backend, CHAINS, step_metadata.verifies_chains(backend, runner))
+    if getattr(backend, CHAINS) and backend._verify_mask is None and str(backend.device).startswith("cuda"):
+        # Without graphs SGLang would make a whole mask for each step, which nobody reads.
+        backend._verify_mask = step_metadata.small_mask(runner.req_to_token_pool.size, backend.num_draft_tokens, backend.device)
 
 
 def allocate(original: Callable[..., None], backend: Any, max_bs: int, *args: Any, **kwargs: Any) -> None:

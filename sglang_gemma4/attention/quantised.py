@@ -80,7 +80,9 @@ class ReadsLevels:
         reason = prefill_reason(heads, cache.k, cache.v, cache.k, cache.v, to, cache.k_scales, cache.v_scales, levels=True)
         if reason is not None:
             raise UnsupportedError(f"a prefill over a quantised KV cache: {reason}; use --kv-cache-dtype auto")
-        reach, flash = self._reach(window), flash_of(self)
+        # A verify step sees no image's tokens; what the kernel for masks holds is the last prefill's.
+        reach = None if forward_batch.forward_mode.is_target_verify() else self._reach(window)
+        flash = flash_of(self)
         like = heads[:, :1].expand(-1, cache.k.shape[1], -1)  # keys' shape and dtype; they are read from the pool
         if (
             flash is not None

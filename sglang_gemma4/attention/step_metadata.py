@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from sglang_gemma4.attention import graph_metadata
-from sglang_gemma4.attention.decode import DecodeAttention
+from sglang_gemma4.attention.verify import VerifyAttention
 from sglang_gemma4.kernels.attention.step_metadata import Rail, Sliding, step_metadata
 from sglang_gemma4.patching import takes
 
@@ -19,19 +19,29 @@ NAME = "step_metadata"
 
 
 def verifies_chains(backend: Any, runner: Any) -> bool:
-    """Whether this backend verifies chains of an MTP assistant alone, whatever the batch."""
-    return bool(
+    """Whether this backend verifies chains of an MTP assistant alone, whatever the batch; from now on they have no mask.
+
+    A layer that our kernel does not take goes to SGLang's without one, too, so ours (``verify_attention``) has to stand before it.
+    """
+    chains = (
         not runner.is_draft_worker
         and runner.spec_algorithm.is_frozen_kv_mtp()
         and backend.topk == 1
         and backend.num_draft_tokens == backend.speculative_num_steps + 1
+        and isinstance(getattr(backend, "verify_splitkv_fwd", None), VerifyAttention)
     )
+    if chains:
+        from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd
+
+        backend.verify_splitkv_fwd.chain_kernel = extend_attention_fwd
+    return chains
 
 
 def small_mask(requests: int, tokens: int, device: Any) -> Any:
     """The ``VerifyMask`` of a backend that reads none: SGLang then builds a chain by one launch, which wants room for its square.
 
-    Stock's has a byte for each draft token and key, 268 MB for 256 requests of up to 262,144 tokens, filled and copied in each step.
+    Stock's has a byte for each draft token and key, 268 MB for 256 requests of up to 262,144 tokens, filled and copied in each step. This
+    one's mode is not that of a mask which the worker v1 makes by itself; of both only watermarks ask, refused for such drafts.
     """
     from sglang.srt.layers.attention.verify_mask import maybe_create_verify_mask
 
@@ -73,11 +83,10 @@ def fill(backend: Any, requests: int, lengths: torch.Tensor, rows: torch.Tensor,
 
 
 def fill_decode(backend: Any, requests: int, lengths: torch.Tensor, rows: torch.Tensor) -> tuple[Any, Any, Any, torch.Tensor]:
-    """What ``_update_decode_kv_buffers`` returns. Our kernel splits keys by itself, so the windows' lengths are made for SGLang's alone."""
+    """What ``_update_decode_kv_buffers`` returns; of the windows' lengths SGLang's own decode kernel has its splits."""
     fill(backend, requests, lengths, rows, 0)
-    windows, size = None, backend.sliding_window_size
-    if size is not None and size > 0 and not isinstance(backend.decode_attention_fwd, DecodeAttention):
-        windows = lengths[:requests].clamp(max=size)
+    size = backend.sliding_window_size
+    windows = lengths[:requests].clamp(max=size) if size is not None and size > 0 else None
     window_indptr = None if backend.window_kv_indptr is None else backend.window_kv_indptr[: requests + 1]
     return backend.kv_indptr[: requests + 1], window_indptr, windows, lengths[:requests]
 
@@ -96,6 +105,9 @@ def reason_against_recording(runner: Any, backend: Any, forward_batch: Any) -> s
         return f"its graphs are of {mode.name}"
     if runner.enable_two_batch_overlap or runner.enable_pdmux or runner.ragged_verify_mode or runner.is_encoder_decoder:
         return "two-batch overlap, PD multiplexing, ragged verify steps or an encoder"
+    lora = runner.model_runner.lora_manager
+    if lora is not None and lora.attn_dp_enabled:
+        return "LoRA with data-parallel attention prepares its batch with them"
     if runner._metadata_glue is not None or runner._early_verify_metadata is not None:
         return "SGLANG_ENABLE_METADATA_GLUE_GRAPH or early metadata replays them"
     return reason_against(backend)

@@ -1,5 +1,6 @@
 """Verify steps of SGLang's triton backend through our kernel, as its ``verify_splitkv_fwd``, which SGLang itself sets on ROCm only."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ class VerifyAttention:
 
     def __init__(self, topk: int) -> None:
         self.topk = topk
+        self.chain_kernel: Callable[..., None] | None = None
+        """SGLang's ``extend_attention_fwd`` itself, where chains have no mask (patch ``step_metadata``): it computes a layer that ours does
+        not take. What stands before it takes a layer without a mask for a prefill's."""
         self.steps = 0
         """Layers computed here; read by tests."""
 
@@ -31,7 +35,7 @@ class VerifyAttention:
         out: torch.Tensor,
         k_buffer: torch.Tensor,
         v_buffer: torch.Tensor,
-        _qo_indptr: torch.Tensor,
+        qo_indptr: torch.Tensor,
         kv_indptr: torch.Tensor,
         kv_indices: torch.Tensor,
         tree_mask: torch.Tensor | None,
@@ -61,7 +65,14 @@ class VerifyAttention:
         if reason is None and kv_indptr.numel() <= requests:
             reason = f"{kv_indptr.numel() - 1} rows of metadata for {requests} requests of {queries} tokens"
         if not takes(NAME, reason, "SGLang's extend kernel verifies"):
-            return False
+            if self.chain_kernel is None or tree_mask is not None:
+                return False
+            self.chain_kernel(
+                q, k_new, v_new, out, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, None, causal, None, queries,
+                k_descale, v_descale, scale, logit_cap=logit_cap, sliding_window_size=sliding_window_size, sinks=sinks,
+                window_kv_offsets=window_kv_offsets, xai_temperature_len=xai_temperature_len,
+            )  # fmt: skip
+            return True
         tree = self.topk > 1 and tree_mask is not None
         few_query_attention(
             q, k_buffer, v_buffer, kv_indptr, kv_indices, scale, out=out, queries=queries, k_new=k_new, v_new=v_new,

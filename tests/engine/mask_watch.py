@@ -1,5 +1,6 @@
-"""Says for each verify step whether SGLang's extend kernel was given a mask: ``TEST_SABOTAGE=mask_watch:install``."""
+"""Our verify kernel takes nothing, and SGLang's says whether it was given a mask: ``TEST_SABOTAGE=mask_watch:install``."""
 
+import importlib
 from typing import Any
 
 
@@ -7,6 +8,8 @@ def install() -> None:
     """Wrap the backend's extend forward, where the metadata of the step are read."""
     from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 
+    verify: Any = importlib.import_module("sglang_gemma4.attention.verify")
+    verify.few_query_reason = lambda *_args, **_more: "a test"
     attend: Any = TritonAttnBackend.forward_extend
 
     def watched(self: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import Group, Nursery, Output, without
+from tests.engine.engine_fork import Group, Nursery, Output
 from tests.engine.test_attention_kernel import PROMPTS
 from tests.engine.test_oracle import MTP
 
 
 def serve(nursery: Nursery, model: str, asked_for: str) -> list[Output]:
-    env = {**without("verify_attention"), "SGLANG_GEMMA4_ATTENTION": "1", "SGLANG_GEMMA4_WITH": asked_for}
+    env = {"SGLANG_GEMMA4_ATTENTION": "1", "SGLANG_GEMMA4_WITH": asked_for}
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{resolve(model)}-assistant", "attention_backend": "triton"}
     group = Group(PROMPTS, {"max_new_tokens": 5}, logprobs=True)
     return nursery.run(resolve(model), [group], env={**env, "TEST_SABOTAGE": "mask_watch:install"}, time_limit=400, **options)[0]
@@ -25,6 +25,7 @@ def test_same_tokens_without_a_mask(model: str, interpreting: Nursery) -> None:
     ours, stock = serve(interpreting, model, "step_metadata"), serve(interpreting, model, "")
     assert ("VERIFIED without a mask" in ours[0].log, "VERIFIED with a mask" in ours[0].log) == (True, False)
     assert ("VERIFIED without a mask" in stock[0].log, "VERIFIED with a mask" in stock[0].log) == (False, True)
+    assert all("SGLang's extend kernel verifies: a test" in answers[0].log for answers in (ours, stock))
     for answer, reference in zip(ours, stock, strict=True):
         assert answer.token_ids == reference.token_ids
         assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-5)

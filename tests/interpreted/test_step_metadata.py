@@ -43,7 +43,9 @@ def backend(kind: type, window: int | None, mapped: bool, most: int, device: str
         sliding_window_size=window, dcp_size=1, device=device, kv_index_translator=translator, token_to_kv_pool=pool,
         use_sliding_window_kv_pool=mapped, max_context_len=TOKENS, target_verify_num_tokens_per_req=4, _verify_mask=None,
         mask_indptr=torch.zeros(most + 1, dtype=torch.int64, device=device), decode_attention_fwd=None,
-        cuda_graph_window_num_kv_splits=None, cuda_graph_swa_out_cache_loc=torch.full((most * 4,), 7, device=device), dllm_attention=None,
+        get_num_kv_splits=lambda *_: None, cuda_graph_uneven_batch=None,
+        cuda_graph_num_kv_splits=torch.zeros(most), cuda_graph_window_num_kv_splits=torch.zeros(most),
+        cuda_graph_swa_out_cache_loc=torch.full((most * 4,), 7, device=device), dllm_attention=None,
     )  # fmt: skip
     for name in (*TABLES, *(SLIDING if window else ())):
         size = most if name.endswith("offsets") else most + 1 if "indptr" in name else most * TOKENS

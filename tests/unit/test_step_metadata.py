@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from sglang_gemma4.attention.verify import VerifyAttention
 from sglang_gemma4.patches import step_metadata as patch
 from tests.unit.test_triton_window import backend, kinds
 
@@ -22,12 +23,13 @@ def mode(name: str) -> Any:
     return ForwardMode[name]
 
 
-def target(algorithm: str = "FROZEN_KV_MTP", topk: int = 1, tokens: int = 4, **changes: Any) -> Any:
+def target(algorithm: str = "FROZEN_KV_MTP", topk: int = 1, tokens: int = 4, ours: bool = True, **changes: Any) -> Any:
     """A target's backend after the patch has seen it; its steps are 3."""
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     made = backend(kinds()[1])
     made.topk, made.num_draft_tokens, made.speculative_num_steps = topk, tokens, 3
+    made._verify_mask, made.verify_splitkv_fwd = None, VerifyAttention(topk) if ours else None
     runner = SimpleNamespace(
         is_draft_worker=False, spec_algorithm=SpeculativeAlgorithm[algorithm],
         model_config=SimpleNamespace(hf_config=SimpleNamespace(architectures=["Gemma4ForConditionalGeneration"], model_type="gemma4")),
@@ -50,6 +52,7 @@ def test_a_chain_has_no_mask() -> None:
     mask = made.verify_mask
     assert (mask.mode.name, mask.is_read, mask.buffer.numel()) == ("QLEN_ONLY", False, 4 * 4 * 4)
     assert made.is_draft_runner is False
+    assert made.verify_splitkv_fwd.chain_kernel.__module__.startswith("sglang."), "for what ours does not take"
     metadata = SimpleNamespace(custom_mask=mask.buffer)
     patch.unmask(metadata, made, 1, mode("DECODE"))
     assert metadata.custom_mask is mask.buffer
@@ -63,7 +66,9 @@ def test_a_chain_has_no_mask() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"topk": 4}, {"tokens": 6}, {"algorithm": "NGRAM"}, {"is_draft_worker": True}], ids=["tree", "wider", "ngram", "draft"]
+    "changes",
+    [{"topk": 4}, {"tokens": 6}, {"algorithm": "NGRAM"}, {"is_draft_worker": True}, {"ours": False}],
+    ids=["tree", "wider", "ngram", "draft", "verify_attention off"],
 )
 def test_a_tree_keeps_its_mask(changes: dict[str, Any]) -> None:
     made = target(**changes)
@@ -96,8 +101,14 @@ Runner.__name__ = "DecodeCudaGraphRunner"
 
 
 def runner(**changes: Any) -> Any:
-    flags = {"enable_two_batch_overlap": False, "enable_pdmux": False, "ragged_verify_mode": False, "is_encoder_decoder": False}
-    return Runner(**{**flags, "_metadata_glue": None, "_early_verify_metadata": None, **changes})
+    flags: dict[str, Any] = {
+        "enable_two_batch_overlap": False,
+        "enable_pdmux": False,
+        "ragged_verify_mode": False,
+        "is_encoder_decoder": False,
+    }
+    flags |= {"_metadata_glue": None, "_early_verify_metadata": None, "model_runner": SimpleNamespace(lora_manager=None)}
+    return Runner(**{**flags, **changes})
 
 
 def step(name: str, spec_info: Any = None) -> Any:
@@ -131,6 +142,7 @@ def test_the_graph_holds_its_metadata(name: str) -> None:
         ({"_early_verify_metadata": object()}, "TARGET_VERIFY", None),
         ({"ragged_verify_mode": True}, "TARGET_VERIFY", None),
         ({"enable_pdmux": True}, "DECODE", None),
+        ({"model_runner": SimpleNamespace(lora_manager=SimpleNamespace(attn_dp_enabled=True))}, "DECODE", None),
         ({}, "DECODE", object()),
         ({}, "DRAFT_EXTEND_V2", None),
     ],
