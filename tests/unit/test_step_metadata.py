@@ -9,7 +9,7 @@ import torch
 
 from sglang_gemma4.attention.verify import VerifyAttention
 from sglang_gemma4.patches import step_metadata as patch
-from tests.unit.test_triton_window import backend, kinds
+from tests.unit.test_triton_window import WINDOW, backend, kinds
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,7 +51,9 @@ def test_a_chain_has_no_mask() -> None:
     made = allocated(target())
     mask = made.verify_mask
     assert (mask.mode.name, mask.is_read, mask.buffer.numel()) == ("QLEN_ONLY", False, 4 * 4 * 4)
-    assert made.is_draft_runner is False
+    assert (made.is_draft_runner, made.max_context_len) == (False, 64)
+    assert made.cuda_graph_kv_indices.numel() == 4 * 64, "SGLang's has 16 times 64"
+    assert made.cuda_graph_window_kv_indices.numel() >= 4 * WINDOW
     assert made.verify_splitkv_fwd.chain_kernel.__module__.startswith("sglang."), "for what ours does not take"
     metadata = SimpleNamespace(custom_mask=mask.buffer)
     patch.unmask(metadata, made, 1, mode("DECODE"))
@@ -75,6 +77,7 @@ def test_a_tree_keeps_its_mask(changes: dict[str, Any]) -> None:
     made.is_draft_runner = False
     mask = allocated(made).verify_mask
     assert mask.is_read
+    assert made.cuda_graph_kv_indices.numel() == 16 * 64
     metadata = SimpleNamespace(custom_mask=mask.buffer)
     patch.unmask(metadata, made, 1, mode("TARGET_VERIFY"))
     assert metadata.custom_mask is mask.buffer
