@@ -102,8 +102,8 @@ def replay(original: Callable[..., None], runner: Any, *args: Any, **kwargs: Any
 PATCH = Patch(
     switch="SGLANG_GEMMA4_ATTENTION",
     why="Before each replay SGLang derives a step's metadata by some twenty launches, and fills and copies a mask that a chain does not "
-    "need: a byte for each draft token and key of the largest batch. Its table of slots has room for each draft token's keys, which are one "
-    "request's: with the mask 0.9 GiB less for 128 requests of 4 tokens in a context of 262,144.",
+    "need: a byte for each draft token and key of the largest batch. Its table of slots has room for the keys of each draft token, which "
+    "are one request's: with the mask 0.9 GiB too much for 128 requests of 4 tokens in a context of 262,144.",
     evidence="srt/layers/attention/triton_backend.py:515-653 · verify_mask.py:57-80 · model_executor/runner/decode_cuda_graph_runner.py:"
     "1784-1812 · tests/interpreted/test_step_metadata.py (the same tables as SGLang's)",
     remove_when="SGLang's triton backend prepares decode and verify metadata in init_forward_metadata_in_graph, and chains without a mask.",
