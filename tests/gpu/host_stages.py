@@ -2,7 +2,9 @@
 
     python -m tests.gpu.host_stages FOLDER [STAGE ...] [--dry-run]
 
-Arms: ``package``, and ``recorded`` with ``step_metadata``, which is off unless it is asked for; both engines at a time, in turns.
+Arms: ``package``, and ``recorded`` with ``step_metadata``, which is off unless it is asked for; both engines at a time, in turns. Beside
+them ``host-e2b`` has the other patches that wait for a card, each on top of ``recorded``: ``argmax`` (``verify_argmax``) and ``gate``
+(``ple_gate``).
 ``NAME-profile`` says call by call what the host did (``sglang-gemma4 bench --report FOLDER/STAGE``, "the host in a decode step"); the
 profiler itself slows the host, so steps are timed without it. ``host-long`` has contexts in which SGLang's gather of slots, one program a
 request, takes longest, and ``host-default`` the context and the requests that a server has by default, whose masks are largest.
@@ -17,6 +19,10 @@ from tests.gpu.stages import COMMON, PACKAGE, Stage, bench, tests
 WITH = "SGLANG_GEMMA4_WITH=step_metadata"
 RECORDED = f"--arm recorded:package,mtp,{WITH}"
 ARMS = f"--together 2 {PACKAGE} {RECORDED}"
+ALL = (
+    f"--together 4 {PACKAGE} {RECORDED} --arm argmax:package,mtp,{WITH},SGLANG_GEMMA4_VERIFY_ARGMAX=1 "
+    f"--arm gate:package,mtp,{WITH},SGLANG_GEMMA4_WITH=ple_gate"
+)
 PLAIN = f"--together 2 --arm package --arm recorded:package,{WITH}"
 PAIR = f"{COMMON} --disable-prefill-cuda-graph --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.97 --sleep-on-idle"
 SHORT = f"{PAIR} --context-length=16384 --max-running-requests=80 --max-total-tokens=66000 --cuda-graph-bs-decode 1 8 32 80"
@@ -30,7 +36,8 @@ PROFILE = "--batches 1 --step-tokens 300,200 --repetitions 1 --profile 1"
 STAGES: tuple[Stage, ...] = (
     tests("host-tests", 60, "the launch that derives metadata, on a card and in a graph", "tests/gpu/test_step_metadata_gpu.py",
           beside=False),
-    bench("host-e2b", 300, "steps with MTP of E2B with metadata in the graph", "e2b", f"{ARMS} {STEPS}", SHORT),
+    bench("host-e2b", 420, "steps with MTP of E2B with metadata in the graph, and what else waits for a card", "e2b", f"{ALL} {STEPS}",
+          SHORT),
     bench("host-e2b-profile", 240, "what the host does in one", "e2b", f"{ARMS} {PROFILE}", SHORT),
     bench("host-e2b-plain", 240, "the same without MTP", "e2b", f"{PLAIN} {STEPS}", SHORT),
     bench("host-26b", 420, "steps with MTP of 26B-A4B in fp8", "26b-a4b", f"{FP8} {FP8_ARMS} {STEPS}", SHORT),
