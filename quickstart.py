@@ -30,8 +30,7 @@ def main() -> int:
         refuse_taken_port(arguments.port)
     python = set_up(arguments.venv, extras="[test]" if arguments.job == "test" else "")
     if arguments.job == "test":
-        # Two processes with engines, each of which keeps one core busy, and one with unit tests first. A file stays in one of them
-        # (tests/conftest.py).
+        # Two processes with engines, each of which keeps one core busy, and one without. A file stays in one of them (tests/conftest.py).
         processes = ("-n", "3") if all(word.startswith(("--all", "--durations")) for word in rest) else ()
         return subprocess.call([str(python), "-m", "pytest", *processes, *rest], cwd=HERE)
     return serve(python, arguments, rest)

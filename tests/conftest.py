@@ -44,8 +44,8 @@ def _in_child(function: Callable[[], Any]) -> Any:
     return answer["result"]
 
 
-UNITS_FIRST = "gw2"
-"""xdist's name of the process that begins with unit tests."""
+UNITS_ALONE = "gw2"
+"""xdist's name of the process that has no engines."""
 LONGEST = ("test_bench.py", "test_prefill_beside.py", "test_hetero_tp.py", "test_memory_pools.py", "test_oracle.py")
 """Files of minutes whose engines interpret nothing: one that begins last keeps one process busy while the others have nothing left."""
 
@@ -54,12 +54,6 @@ LONGEST = ("test_bench.py", "test_prefill_beside.py", "test_hetero_tp.py", "test
 def _unit_of_work(path: str) -> str:
     """A file of tests; for those that ask for the one server, which takes a minute or two to start, the server."""
     return "server" if re.search(r"\bserver: Server\b", (ROOT / path).read_text()) and "/engine/" in path else path
-
-
-@functools.cache
-def _interprets_nothing(unit: str) -> bool:
-    """Whether a unit of work needs no nursery that interprets, nor the one server."""
-    return unit != "server" and "interpreting: Nursery" not in (ROOT / unit).read_text()
 
 
 if reach.FOLDER:
@@ -83,7 +77,7 @@ EXTENDED = tuple(line for line in (ROOT / "tests" / "extended.txt").read_text().
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave extended tests out unless all are asked for or one is named; then what takes longest begins first.
 
-    Engines that interpret kernels come first of all; unit tests fill what is left.
+    Engines that interpret kernels come first of all; unit tests fill what is left of two processes.
     """
     named = any("::" in argument for argument in config.args)
     if not config.getoption("--all") and not named:
@@ -104,8 +98,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With ``-n``. xdist's own ``--dist loadgroup`` sees no groups under pytest 9.2, and then parts even the tests of a file.
 
-    A third process has unit tests, and when none is left engines that interpret nothing: engines wait for each other's processes a sixth
-    of the time, and a nursery that interprets takes another 2 GB.
+    A third process has unit tests alone: engines wait for each other's processes a sixth of the time, and each process with engine tests
+    has some 4 GB of nurseries. With engines it took 20 GB in all and no less time: two cores have enough to do.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -114,9 +108,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return _unit_of_work(nodeid.partition("::")[0])
 
         def _assign_work_unit(self, node: Any) -> None:
-            if node.gateway.id == UNITS_FIRST:
-                units = (path for path in self.workqueue if "/unit/" in path)
-                first = next(units, None) or next(filter(_interprets_nothing, self.workqueue), None)
+            if node.gateway.id == UNITS_ALONE:
+                first = next((path for path in self.workqueue if "/unit/" in path), None)
                 if first is None:
                     node.shutdown()
                     return

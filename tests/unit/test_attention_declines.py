@@ -166,13 +166,20 @@ def test_verify(change: dict[str, Any], said: str, caplog: pytest.LogCaptureFixt
         "tree_mask_indptr": None,
     }
     scales = {"queries": 4, "k_descale": 1.0, "v_descale": 1.0, "scale": 1.0, "logit_cap": 0.0, "sliding_window_size": -1}
-    last = {"sinks": None, "window_kv_offsets": None, "xai_temperature_len": -1, "max_bs": REQUESTS, "_qo_indptr": None}
+    last = {"sinks": None, "window_kv_offsets": None, "xai_temperature_len": -1, "max_bs": REQUESTS, "qo_indptr": None}
     given: dict[str, Any] = {**buffers(), **new(), **fresh, **rest, **scales, **last, **change}
     layer = VerifyAttention(topk=1)
     assert [layer(**given) for _ in range(2)] == [False, False], "the backend goes on to its extend kernel"
     assert layer.steps == 0
     assert (given["out"] == POISON).all()
     told("verify_attention", said, caplog)
+    # Where chains have no mask SGLang's kernel itself computes the layer: what is set before it takes prefills.
+    calls: list[tuple[Any, ...]] = []
+    layer.chain_kernel = lambda *tensors, **_: calls.append(tensors)
+    assert layer(**given) is True
+    assert calls[0][0] is given["q"]
+    assert (calls[0][3] is given["out"], calls[0][9], calls[0][10], calls[0][12]) == (True, None, given["causal"], given["queries"])
+    assert layer(**{**given, "tree_mask": torch.ones(1)}) is False, "with a mask as ever"
 
 
 @pytest.mark.parametrize(
