@@ -222,3 +222,37 @@ def test_sliding_layers_of_a_batch_with_images_see_as_far_as_these_reach() -> No
     assert ReadsLevels._reach(backend, 511) is reach
     assert ReadsLevels._reach(backend, -1) is None
     assert ReadsLevels._reach(SimpleNamespace(extend_attention_fwd=print), 511) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("mode", "masked"), [("EXTEND", True), ("TARGET_VERIFY", False)])
+def test_a_verify_step_sees_no_image_of_the_last_prefill(mode: str, masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where our verify kernel declines the kernel for prefills verifies; what is kept of a prefill's images is of other rows."""
+    from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    from sglang_gemma4.attention import quantised
+    from sglang_gemma4.attention.image_masks import ImageAttention
+
+    seen: list[Any] = []
+    monkeypatch.setattr(quantised, "few_query_reason", lambda *_, **__: "a test")
+    monkeypatch.setattr(quantised, "prefill_reason", lambda *_, **__: None)
+    monkeypatch.setattr(quantised, "prefill_attention", lambda *_, **given: seen.append(given["reach"]))
+    monkeypatch.setattr(KVWriteLoc, "for_batch", lambda *_, **__: SimpleNamespace(loc=torch.arange(4), swa_loc=None))
+    reach = torch.zeros(4, dtype=torch.int32)
+    images = ImageAttention(print, "cpu")
+    images.batch = SimpleNamespace(reach=reach)  # type: ignore[assignment]
+    starts = torch.tensor([0, 4], dtype=torch.int32)
+    metadata = SimpleNamespace(
+        swa_out_cache_loc=None, window_kv_indptr=starts, window_kv_indices=starts, window_kv_offsets=None, max_extend_len=4,
+        qo_indptr=starts, custom_mask=None,
+    )  # fmt: skip
+    backend: Any = type("Backend", (quantised.ReadsLevels,), {})()
+    backend.forward_metadata, backend.token_to_kv_pool = metadata, pool(next(iter(FORMATS)))
+    backend.extend_attention_fwd, backend.topk, backend.steps = images, 1, 0
+    layer = SimpleNamespace(
+        layer_id=0, tp_q_head_num=2 * HEADS, qk_head_dim=DIM, v_head_dim=DIM, sliding_window_size=8, scaling=1.0, k_scale=None,
+        v_scale=None, logit_cap=0.0, logit_capping_method="tanh", attn_type=None, is_cross_attention=False, xai_temperature_len=-1,
+    )  # fmt: skip
+    batch = SimpleNamespace(forward_mode=ForwardMode[mode])
+    backend.forward_extend(torch.zeros(4, 2 * HEADS * DIM), None, None, layer, batch)
+    assert [given is reach for given in seen] == [masked]
