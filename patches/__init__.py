@@ -47,6 +47,7 @@ ORDER = (
     "draft_argmax",
     "draft_graph",
     "mamba_check",
+    "slots_ahead",
     "shared_query",
     "yoco",
     "triple_norm",
