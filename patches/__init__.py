@@ -59,7 +59,6 @@ ORDER = (
     "router_choice",
     "dense_beside_experts",
     "ple_tail",
-    "ple_gate",
     "qkv_rope",
     "kv_write",
     "fresh_kv",

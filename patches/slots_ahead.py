@@ -7,8 +7,8 @@ OURS = "sglang_gemma4.memory.slots_ahead"
 
 PATCH = Patch(
     switch="SGLANG_GEMMA4_FROZEN_CHAIN",
-    why="Before each MTP step SGLang allocates the two or three slots that the step before used up: two copies and some ten launches, while "
-    "at batch 1 the card waits for the host.",
+    why="Before each MTP step SGLang allocates the two or three slots that the step before used up: two copies and some ten "
+    "launches, while at batch 1 the card waits for the host.",
     evidence="srt/speculative/eagle_utils.py:857-921 · srt/mem_cache/allocation.py:780-848 · mem_cache/allocator/swa.py:273",
     remove_when="SGLang allocates slots for more than one step at a time.",
     uses=(uses.mtp,),

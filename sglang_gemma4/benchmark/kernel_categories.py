@@ -41,7 +41,7 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     ),
     (
         "dense gemm",
-        r"gemm|gemv|(few_row|four_bit|register)_linear|embedding_gate|nvjet|cublas|splitk(?!v)|xmma|cutlass|dot_kernel|matmul|aten::(mm|bmm|addmm|baddbmm|linear|mv|dot)(_out)?$|mkldnn.*linear",
+        r"gemm|gemv|(few_row|four_bit|register)_linear|nvjet|cublas|splitk(?!v)|xmma|cutlass|dot_kernel|matmul|aten::(mm|bmm|addmm|baddbmm|linear|mv|dot)(_out)?$|mkldnn.*linear",
     ),
     (
         "copy",

@@ -48,7 +48,6 @@ DERIVED = (
         "nothing stays in it",
     ),
     Derived(rf"{_LAYERS}\.router\.proj\.(router_choice_done|quant_method\.done)", _COUNTERS),
-    Derived(rf"{_LAYERS}\.(embedding_gate_done|embedding_gate\.done)", _COUNTERS),
     Derived(r".*\.(few_row_linear_done|quant_method(\.before)?\.done|forward\.method\.done)", _COUNTERS),
     Derived(
         r"(language_model|model)\.per_layer_(input|projection)_scale",

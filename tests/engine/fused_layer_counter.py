@@ -6,7 +6,7 @@ from typing import Any
 
 def install() -> None:
     """One line on the log for each kernel's first launch, and one for each norm that another kernel computed ahead."""
-    from sglang_gemma4.kernels.dense import embedding_gate, gated_embedding
+    from sglang_gemma4.kernels.dense import gated_embedding
     from sglang_gemma4.kernels.norms import layer_tail, qkv_norm_rope, triple_rmsnorm
     from sglang_gemma4.models.layers.decoder_layer import ReadyNorm
 
@@ -17,7 +17,6 @@ def install() -> None:
         (layer_tail, "tail"),
         (layer_tail, "dual_tail"),
         (gated_embedding, "gated_embedding"),
-        (embedding_gate, "embedding_gate"),
         (qkv_norm_rope, "qkv_norm_rope"),
     ]
     for module, name in places:

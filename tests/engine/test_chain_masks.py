@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import Group, Nursery, Output
+from tests.engine.engine_fork import INTERPRETED, Group, Nursery, Output, without
 from tests.engine.test_attention_kernel import PROMPTS
 from tests.engine.test_oracle import MTP
 
 
-def serve(nursery: Nursery, model: str, asked_for: str) -> list[Output]:
-    env = {"SGLANG_GEMMA4_ATTENTION": "1", "SGLANG_GEMMA4_WITH": asked_for}
+def serve(nursery: Nursery, model: str, *left_out: str) -> list[Output]:
+    env = {"SGLANG_GEMMA4_ATTENTION": "1", **without(*INTERPRETED, *left_out)}
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{resolve(model)}-assistant", "attention_backend": "triton"}
     group = Group(PROMPTS, {"max_new_tokens": 5}, logprobs=True)
     return nursery.run(resolve(model), [group], env={**env, "TEST_SABOTAGE": "mask_watch:install"}, time_limit=400, **options)[0]
@@ -22,7 +22,7 @@ def serve(nursery: Nursery, model: str, asked_for: str) -> list[Output]:
 
 @pytest.mark.parametrize("model", ["tiny-26b-a4b"])
 def test_same_tokens_without_a_mask(model: str, interpreting: Nursery) -> None:
-    ours, stock = serve(interpreting, model, "step_metadata"), serve(interpreting, model, "")
+    ours, stock = serve(interpreting, model), serve(interpreting, model, "step_metadata")
     assert ("VERIFIED without a mask" in ours[0].log, "VERIFIED with a mask" in ours[0].log) == (True, False)
     assert ("VERIFIED without a mask" in stock[0].log, "VERIFIED with a mask" in stock[0].log) == (False, True)
     assert all("SGLang's extend kernel verifies: a test" in answers[0].log for answers in (ours, stock))

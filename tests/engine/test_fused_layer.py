@@ -12,11 +12,11 @@ from tests.engine.engine_fork import Group, Nursery, Output, without
 from tests.engine.test_oracle import MTP
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(6 + 9 * n))] for n in range(3)]
-PATCHES = {"triple_norm", "layer_tail", "ple_tail", "ple_gate", "qkv_rope"}
+PATCHES = {"triple_norm", "layer_tail", "ple_tail", "qkv_rope"}
 OTHERS = ("kv_write", "draft_argmax", "grouped_experts")
 LAUNCHED = {
     "tiny-26b-a4b": {"triple_rmsnorm", "dual_tail", "tail", "qkv_norm_rope"},  # tail: the draft's dense layers
-    "tiny-e2b": {"triple_rmsnorm", "tail", "gated_embedding", "embedding_gate", "qkv_norm_rope"},
+    "tiny-e2b": {"triple_rmsnorm", "tail", "gated_embedding", "qkv_norm_rope"},
     "tiny-31b": {"triple_rmsnorm", "tail", "qkv_norm_rope"},
 }
 KERNELS = set().union(*LAUNCHED.values())
@@ -27,7 +27,7 @@ HANDED_OUT = {"tiny-26b-a4b": 6 * 3 + 4, "tiny-e2b": 10 + 4, "tiny-31b": 6 + 4}
 def serve(nursery: Nursery, name: str, mtp: bool, *off: str, others: tuple[str, ...] = OTHERS) -> list[Output]:
     model = resolve(name)
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mtp else {}
-    env = {"SGLANG_GEMMA4_NORMS": "1", "SGLANG_GEMMA4_WITH": "ple_gate", **without(*off, *others)}
+    env = {"SGLANG_GEMMA4_NORMS": "1", **without(*off, *others)}
     env["TEST_SABOTAGE"] = "fused_layer_counter:install"
     group = Group(PROMPTS, {"max_new_tokens": 12}, logprobs=True)
     return nursery.run(model, [group], env=env, time_limit=400, **options)[0]

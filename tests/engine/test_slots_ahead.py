@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.engine import mtp_cases, slot_counter
+from tests.engine import slot_counter
 from tests.engine.engine_fork import Group, Nursery, Output
+from tests.engine.reference import CHECKPOINTS
 from tests.engine.test_one_window import DRAFT, OVERLAPPED, SLIDING, WINDOW, endless, prompt
 
 WITH = {"SGLANG_GEMMA4_WITH": "slots_ahead"}
@@ -31,7 +32,7 @@ def serve(nursery: Nursery, loop: str, pools: str, env: dict[str, str]) -> list[
         Group([prompt(50, 9)] * 2 + [prompt(70, 8)], endless(60, n=2)),
     ]
     env = {**env, "TEST_SABOTAGE": f"{sabotage} slot_counter:watch"}
-    return nursery.run(mtp_cases.CHECKPOINTS / "tiny-26b-a4b", groups, env=env, time_limit=300, **ENGINE, **POOLS[pools], **more)
+    return nursery.run(CHECKPOINTS / "tiny-26b-a4b", groups, env=env, time_limit=300, **ENGINE, **POOLS[pools], **more)
 
 
 @pytest.mark.parametrize(

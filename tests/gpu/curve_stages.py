@@ -5,16 +5,15 @@
 Arms: ``package`` (the sizes where nothing is said: with MTP SGLang's), ``sizes`` (those of SGLANG_GEMMA4_GRAPH_SIZES=1), ``theirs``
 (SGLang's) and ``every`` (each size up to the largest). Prints what capturing cost each arm and the largest cliffs; ``sglang-gemma4 bench
 --report FOLDER/STAGE`` plots the curves. The pools suffice for 80 requests of 1,000 tokens and what they generate. ``steps-e4b`` and
-``steps-e2b`` time four batch sizes with and without ``ple_gate`` and say what the steps are made of.
+``steps-e2b`` time four batch sizes and say what the steps are made of.
 """
 
 import sys
 
 from sglang_gemma4.benchmark import curve_report, results
 from tests.gpu.measure import run_of
-from tests.gpu.stages import COMMON, PACKAGE, STOCK, Stage, bench, kernels, tests
+from tests.gpu.stages import COMMON, PACKAGE, STOCK, Stage, bench
 
-GATE = "gate:package,mtp,SGLANG_GEMMA4_WITH=ple_gate"
 SIZES, THEIRS, EVERY = "SGLANG_GEMMA4_GRAPH_SIZES=1", "SGLANG_GEMMA4_GRAPH_SIZES=0", "--disable-cuda-graph-padding"
 """SGLang captures every batch size where it may not pad."""
 ONE_BY_ONE = f"{COMMON} --disable-prefill-cuda-graph --context-length=16384 --max-running-requests=80 --mem-fraction-static=0.85"
@@ -31,12 +30,10 @@ STAGES: tuple[Stage, ...] = (
         f"--arm theirs:package,{THEIRS} --arm package --arm every:package,{EVERY} {CURVE}", ONE_BY_ONE,
     ),
     bench("step-curve-stock", 240, "verify steps of stock at every batch size", "26b-a4b", f"{STOCK} {CURVE}", ONE_BY_ONE),
-    tests("gate-tests", 90, "ple_gate's kernel is right", "tests/gpu/test_kernels_decoder_layer.py -k embedding_gate", beside=False),
-    kernels("gate-kernels", 120, "ple_gate's kernel against the three launches that it replaces", "embedding-gate --tune 6"),
     *(
         bench(
             f"steps-{model}", 420, f"verify steps of {model.upper()}, kernel by kernel beside their floor", model,
-            f"{PACKAGE} --arm {GATE} --batches 1,8,32,80 --step-tokens 700,80 --rounds 1 --repetitions 3 --profile 1,32,80 "
+            f"{PACKAGE} --batches 1,8,32,80 --step-tokens 700,80 --rounds 1 --repetitions 3 --profile 1,32,80 "
             "--roofline",
             f"{ONE_BY_ONE} --cuda-graph-bs-decode 1 8 32 80",
         )

@@ -13,7 +13,7 @@ from sglang_gemma4.kernels import card
 from sglang_gemma4.kernels.attention import few_query_attention, limits, prefill_attention
 from sglang_gemma4.kernels.attention.tiles import KeyTile, PromptTile, key_tile, prompt_tile, smaller_than_measured
 from sglang_gemma4.kernels.card import Card
-from sglang_gemma4.kernels.dense import embedding_gate, few_row_linear
+from sglang_gemma4.kernels.dense import few_row_linear
 from sglang_gemma4.kernels.dense.register_linear import warps_for
 from sglang_gemma4.kernels.experts import (
     expert_routing,
@@ -147,14 +147,6 @@ def test_dense_products_with_tiles_of_their_own(laid_out: Card, outputs: int, wi
     for rows in (4, 32):
         done = few_row_linear.counters(256, torch.device("cpu"))
         few_row_linear.few_row_linear(empty(rows, width), small, done, gated=gated, tile=tile)
-
-
-@every_card
-@pytest.mark.parametrize("rows", [4, 32])
-def test_gates_of_embeddings(laid_out: Card, rows: int) -> None:
-    x, done = empty(rows, 2560), few_row_linear.counters(256, torch.device("cpu"))
-    tile = few_row_linear.tile_for(256, 2560, 132)
-    embedding_gate.embedding_gate(x, x, empty(2560), 1e-6, empty(256, 2560), empty(rows, 256), done, tile=tile)
 
 
 def fp8(*shape: int, scales: tuple[int, ...]) -> Scaled:

@@ -9,7 +9,7 @@ import torch
 
 from sglang_gemma4.kernels import dependent_launch
 from sglang_gemma4.kernels.attention import few_query_attention
-from sglang_gemma4.kernels.dense import embedding_gate, few_row_linear, gated_embedding
+from sglang_gemma4.kernels.dense import few_row_linear, gated_embedding
 from sglang_gemma4.kernels.experts import expert_routing, few_token_experts, grouped_experts, prefill_experts, routed_product
 from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax
 from sglang_gemma4.kernels.norms import layer_tail, qkv_norm_rope, triple_rmsnorm
@@ -84,12 +84,6 @@ def embedding() -> None:
     gated_embedding.gated_embedding(ones(4, WIDTH), ones(4, WIDTH))
 
 
-def gate() -> None:
-    weight = ones(256, WIDTH * 8)
-    done = few_row_linear.counters(256, torch.device("cpu"))
-    embedding_gate.embedding_gate(ones(4, WIDTH * 8), ones(4, WIDTH * 8), ones(WIDTH * 8), EPS, weight, ones(4, 256), done)
-
-
 def attention() -> None:
     given = (ones(1, 2, 64), ones(32, 1, 64), ones(32, 1, 64), torch.tensor([0, 9], dtype=torch.int32), torch.arange(9), 1.0)
     few_query_attention.few_query_attention(*given, out=ones(1, 2, 64), window=4)
@@ -151,7 +145,6 @@ CALLS: list[tuple[Callable[[], None], dict[str, int]]] = [
     (tail_of_many_wide, {"tail_rows_kernel": 1}),
     (rope_and_write_of_many, {"qkv_norm_rope_tokens_kernel": 4}),
     (embedding, {"_gated_embedding_kernel": 0}),
-    (gate, {"_embedding_gate_kernel": 0}),
     (attention, {"_few_query_attention_kernel": 0, "_join_kernel": 0}),
     (head, {"_head_argmax_kernel": 0, "_join_kernel": 0}),
     (centroids, {"_choose_kernel": 0, "_chosen_rows_kernel": 0, "_join_kernel": 0}),
@@ -185,7 +178,7 @@ def test_only_weights_are_read_and_nothing_is_written_before_the_wait(
         assert not re.findall(r"\bst\.global|\batom\.|\bred\.", early), name
         # No program leaves, or jumps over the wait, before it.
         assert not re.findall(r"\bret;|\bbra\b", early), name
-        assert ("prefetch.global" in early) == (name in ("_few_row_linear_kernel", "_embedding_gate_kernel"))
+        assert ("prefetch.global" in early) == (name == "_few_row_linear_kernel")
         assert "prefetch.global" not in late
 
 

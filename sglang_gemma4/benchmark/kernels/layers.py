@@ -9,7 +9,6 @@ import torch
 
 from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates, dependently
 from sglang_gemma4.benchmark.kernels.timer import Call
-from sglang_gemma4.kernels.dense.embedding_gate import embedding_gate
 from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear
 from sglang_gemma4.kernels.dense.gated_embedding import gated_embedding
 from sglang_gemma4.kernels.dense.parts import Tile
@@ -174,42 +173,6 @@ def embedding_tail(place: Place, rows: int, width: int, narrow: int = 256, layer
     return Row({"SGLang": stock, "ours": ours}, 2 * (width * (rows * 7 + 3) + 3 * rows * narrow))
 
 
-GATES: dict[str, tuple[int, int]] = {"E2B": (1536, 35), "E4B": (2560, 42)}
-"""Hidden size and layers; a per-layer embedding has 256 values."""
-
-
-def gate(place: Place, model: str, rows: int, narrow: int = 256) -> Row:
-    """Norm and sum behind the FFN, the gate's product and the per-layer embedding: SGLang's five launches, our three, and one."""
-    width, layers = place.pick(GATES[model], (64, 3))
-    dense, residual = place.rand(rows, width), place.rand(rows, width)
-    weight, norm = place.rand(narrow, width, spread=width**-0.5), place.rand(width, around=1.0)
-    embedding = place.rand(rows, layers, narrow)[:, layers // 2]
-    done = counters(narrow, dense.device)
-
-    def stock() -> torch.Tensor:
-        from sglang.srt.layers.layernorm import rmsnorm
-
-        stream = rmsnorm(dense, norm, EPS) + residual
-        product: torch.Tensor = torch.nn.functional.gelu(torch.nn.functional.linear(stream, weight), approximate="tanh") * embedding
-        return product
-
-    def apart() -> torch.Tensor:
-        stream, _ = tail(dense, residual, norm, EPS, rounded=True)
-        return gated_embedding(few_row_linear(stream, weight, done), embedding)
-
-    def ours(tile: Tile | None = None) -> torch.Tensor:
-        return embedding_gate(dense, residual, norm, EPS, weight, embedding, done, tile=tile)[1]
-
-    tiles = [
-        Tile(outputs, depth, parts, warps, stages)
-        for outputs, depth, warps, stages in ((16, 128, 4, 4), (16, 128, 2, 4), (16, 256, 4, 3), (32, 128, 4, 3), (32, 64, 4, 4))
-        for parts in (1, 2, 3, 4, 5, 8, 10)
-        if width // depth >= parts and width % depth == 0
-    ]
-    moved = 2 * (weight.numel() + width * (3 * rows + 1) + 2 * rows * narrow)
-    return Row({"SGLang": stock, "ours, three launches": apart, "ours": ours}, moved, tiles=candidates(ours, tiles))
-
-
 def rotation(place: Place, rows: int, heads: int, kv_heads: int, dim: int, shared: bool = False) -> Row:
     """Norms and rotation of q, k and v, with the copies of k and v that a verify step makes; a prefill's go into the KV pool too.
 
@@ -280,13 +243,6 @@ CASES = (
         {"product": tuple(PRODUCTS), "rows": (1, 4, 16, 32)},
         linear,
         {"product": ("26B down", "26B gate and up"), "rows": (3,)},
-    ),
-    Case(
-        "embedding-gate",
-        "the gate of a per-layer embedding with the norm before it: SGLang's launches, our three, our one; floor: bytes",
-        {"model": tuple(GATES), "rows": (1, 4, 16, 32)},
-        gate,
-        {"model": tuple(GATES), "rows": (3,)},
     ),
     Case(
         "layer-parts",

@@ -1,2 +1,1 @@
-"""Dense layers: products of a few rows (:mod:`few_row_linear`), the gate of per-layer embeddings (:mod:`gated_embedding`,
-:mod:`embedding_gate`)."""
+"""Dense layers: products of a few rows (:mod:`few_row_linear`), the gate of per-layer embeddings (:mod:`gated_embedding`)."""

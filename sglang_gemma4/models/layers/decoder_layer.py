@@ -218,13 +218,8 @@ def next_stream_with_ple(
     """
     norm, last = layer.post_feedforward_layernorm, layer.post_per_layer_input_norm
     dense = layer.ffn_boundary.sum_part(layer.mlp(hidden_states), forward_batch, SumGroup.TP)
-    at_once = layer.__dict__.get("embedding_gate")  # of patches/ple_gate.py
-    both = None if at_once is None else at_once(dense, residual, per_layer_input)
-    if both is None:
-        stream, _ = layer_tail.tail(dense, residual, norm.weight.data, eps_of(norm), rounded=True)
-        gate, _ = layer.per_layer_input_gate(stream)
-        both = stream, gated_embedding.gated_embedding(gate, per_layer_input)
-    stream, gated = both
-    added, _ = layer.per_layer_projection(gated)
+    stream, _ = layer_tail.tail(dense, residual, norm.weight.data, eps_of(norm), rounded=True)
+    gate, _ = layer.per_layer_input_gate(stream)
+    added, _ = layer.per_layer_projection(gated_embedding.gated_embedding(gate, per_layer_input))
     options = _next_options(layer)
     return _hand_on(layer, *layer_tail.tail(added, stream, last.weight.data, eps_of(last), layer.layer_scalar, rounded=True, **options))
