@@ -28,6 +28,7 @@ ORDER = (
     "grouped_experts",
     "few_token_experts",
     "prefill_experts",
+    "chunk_experts",
     "triton_window",
     "one_chunk",
     "host_hits",

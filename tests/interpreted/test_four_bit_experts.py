@@ -7,6 +7,7 @@ import torch
 
 from sglang_gemma4.kernels.experts import few_token_experts as few
 from sglang_gemma4.kernels.experts import gated_experts as gated
+from sglang_gemma4.kernels.experts.chunk_experts import by_span, by_span_reference
 from sglang_gemma4.kernels.experts.gated_experts import Tile
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.experts.prefill_experts import PrefillTile, prefill_experts
@@ -45,6 +46,12 @@ def test_inputs_by_their_places(tokens: int, width: int) -> None:
     x = torch.randn(tokens, width)
     assert torch.equal(by_place(x), by_place_reference(x))
     assert by_place_reference(torch.arange(16.0)[None]).tolist()[0][:4] == [0.0, 8.0, 1.0, 9.0]
+
+
+@pytest.mark.parametrize(("tokens", "width"), [(1, 64), (3, 1088)])
+def test_inputs_by_their_spans(tokens: int, width: int) -> None:
+    x = torch.randn(tokens, width)
+    assert torch.equal(by_span(x), by_span_reference(x))
 
 
 @pytest.mark.parametrize(

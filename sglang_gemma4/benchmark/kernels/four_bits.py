@@ -15,12 +15,15 @@ from sglang_gemma4.benchmark.kernels.timer import Call
 from sglang_gemma4.kernels import register_products
 from sglang_gemma4.kernels.dense.few_row_linear import MOST_ROWS, counters, few_row_linear
 from sglang_gemma4.kernels.dense.parts import Tile
+from sglang_gemma4.kernels.experts import chunk_experts
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.experts.prefill_experts import prefill_experts
 from sglang_gemma4.kernels.register_products import Warps
 from sglang_gemma4.kernels.weights import Grouped, Weight
 from sglang_gemma4.kernels.written_out import room_for, write_out
 
+CHUNK_ROWS = (32, 64, 128)
+"""Rows a block of a chunk's experts in registers."""
 GROUP = 32
 """Of 26B-A4B's experts: 704 inputs are no multiple of 128."""
 LINEAR_TILES = (
@@ -151,6 +154,12 @@ def chunk(place: Place, tokens: int) -> Row:
         "writing out alone": both_written,
         "ours": partial(compute, w13, w2),
     }
+    if chunk_experts.reason_against_card(x.device) is None:
+        from sglang_gemma4.models.layers.expert_layers import chunk_of_four_bits
+
+        for rows in CHUNK_ROWS:
+            tile = chunk_experts.Tile(rows, stages=3 if rows > 64 else 4)
+            ways[f"in registers, {rows} rows"] = partial(chunk_of_four_bits, x, w13, w2, *routed, tile)
     work = [products.work(tokens, down) for down in (False, True)]
     return Row(ways, sum(moved for moved, _ in work), sum(flops for _, flops in work))
 
@@ -240,7 +249,7 @@ CASES = (
     Case(
         "experts-int4-prefill",
         "a layer's 4-bit experts in a prefill chunk, routed already: SGLang's Triton launches (with gelu), its Marlin ones (silu), our "
-        "kernels of few rows, ours of bfloat16, writing the weights out alone, and ours behind it; floor: of bfloat16",
+        "kernels of few rows, ours of bfloat16, writing the weights out alone, ours behind it, and ours in registers; floor: of bfloat16",
         {"tokens": (128, 256, 384, 512, 1024, 2048, 8192)},
         chunk,
         {"tokens": (3, 20)},

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from sglang_gemma4.kernels.card import reason_against_device
-from sglang_gemma4.kernels.experts import expert_routing, few_token_experts
+from sglang_gemma4.kernels.experts import chunk_experts, expert_routing, few_token_experts
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
 from sglang_gemma4.kernels.experts.gated_experts import reason_against
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
@@ -229,6 +229,36 @@ def many_token_experts(
     tiles = tiles_for(x.dtype)
     blocks = aligned_blocks(ids, w13.shape[0], tiles[0]) if ids.is_cuda else None
     return prefill_experts(x, w13, w2, weights, ids, blocks, tiles, room=room)
+
+
+def chunk_of_four_bits(
+    x: torch.Tensor, w13: Weight, w2: Weight, weights: torch.Tensor, ids: torch.Tensor, tile: chunk_experts.Tile | None = None
+) -> torch.Tensor:
+    """``chunk_experts`` with blocks from SGLang's kernels."""
+    tile = tile or chunk_experts.tile_for(len(x))
+    return chunk_experts.chunk_experts(x, w13, w2, weights, ids, aligned_blocks(ids, w13.shape[0], tile.rows), tile)
+
+
+class ChunkExperts(ExpertKernels):
+    """4-bit experts of a ``FusedMoE`` in a chunk of more tokens than a verify step has, on a Hopper."""
+
+    def __init__(self, layer: Any, activation: str) -> None:
+        against = chunk_experts.reason_against_card
+        super().__init__("chunk_experts", layer, activation, chunk_of_four_bits, GROUPED_MOST + 1, sys.maxsize, against)
+
+    def reason_against(self, dispatch_output: Any) -> str | None:
+        """Why our kernels do not take this batch, or None."""
+        if reason := super().reason_against(dispatch_output):
+            return reason
+        routed = dispatch_output.topk_output
+        weights = weight_formats.experts_weights(self.layer)
+        return chunk_experts.reason_against(dispatch_output.hidden_states, *weights, routed.topk_weights, routed.topk_ids)
+
+
+def take_chunks(layer: Any, activation: str) -> None:
+    """Take batches of 321 tokens and more of this ``FusedMoE`` where its experts have 4 bits."""
+    if _are_grouped(layer):
+        layer.run_moe_core = ChunkExperts(layer, activation)
 
 
 class ManyTokenExperts(ExpertKernels):

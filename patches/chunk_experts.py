@@ -1,0 +1,28 @@
+"""4-bit experts of a prefill chunk go from memory into the registers of Hopper's matrix instruction."""
+
+from typing import Any
+
+from sglang_gemma4 import uses
+from sglang_gemma4.patching import Hook, Patch
+
+
+def take_chunks(_result: None, moe: Any, hidden_size: int, layer_id: int, config: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4MoE.__init__``, whose arguments come by name; behind ``prefill_experts``, so that it is asked before that."""
+    from sglang_gemma4.kernels.card import this_device
+    from sglang_gemma4.kernels.experts.chunk_experts import reason_against_card
+    from sglang_gemma4.models.layers import expert_layers
+
+    if reason_against_card(this_device()) is None:
+        expert_layers.take_chunks(moe.experts, config.hidden_activation)
+
+
+PATCH = Patch(
+    switch="SGLANG_GEMMA4_EXPERTS",
+    why="An expert has tens to hundreds of rows of a chunk. Kernels of few rows convert its words for every 32 of them, and writing them "
+    "out first takes half a millisecond a layer of 26B-A4B: on the mix a server of 4 bits is no faster than one of bfloat16.",
+    evidence="runs/2026-11-27-26b-h200-int4-server · runs/2026-11-26-26b-h200-int4",
+    remove_when="SGLang multiplies 4-bit experts with gelu by wgmma.",
+    uses=(uses.moe, uses.quantised, uses.hopper),
+    unmeasured="a layer of 26B-A4B at 384 to 8,192 tokens and a server's mix (tests/gpu/quant_stages.py: int4-prefill, int4-serve)",
+    hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_chunks, "a63fb2abba48"),),
+)

@@ -1,0 +1,86 @@
+"""4-bit experts of a chunk on a Hopper: what is left to others, the order of inputs, and what compiling leaves; answers need a card."""
+
+import pytest
+import torch
+
+from sglang_gemma4.kernels.experts import chunk_experts as op
+from sglang_gemma4.kernels.experts.chunk_experts import Tile
+from sglang_gemma4.kernels.experts.expert_blocks import expert_blocks_reference
+from sglang_gemma4.kernels.weights import FP8, Grouped, Weight, scaled
+from tests.unit.card_compiler import compiling_for
+
+HIDDEN, INNER, EXPERTS, TOPK = 2816, 704, 2, 2
+HOPPER = 90
+
+
+def four_bits(*shape: int, group: int = 32) -> Grouped:
+    scale = torch.zeros(*shape[:-1], shape[-1] // group, dtype=torch.bfloat16)
+    return Grouped(torch.zeros(*shape[:-1], shape[-1] // 2, dtype=torch.uint8), scale)
+
+
+def layer(hidden: int = HIDDEN, inner: int = INNER, group: int = 32) -> tuple[Grouped, Grouped]:
+    return four_bits(EXPERTS, 2 * inner, hidden, group=group), four_bits(EXPERTS, hidden, inner, group=group)
+
+
+def given(tokens: int = 3, hidden: int = HIDDEN, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows, shares and ids."""
+    return torch.zeros(tokens, hidden, dtype=dtype), torch.zeros(tokens, TOPK), torch.zeros(tokens, TOPK, dtype=torch.int32)
+
+
+def test_inputs_lie_where_the_first_operand_has_them() -> None:
+    """Lane ``lane`` of four has words ``2 * lane`` and the next one; a word's levels come out of the PTX as places 0, 4, 1, 5, 2, 6, 3, 7,
+    two a register, and a lane's registers hold inputs ``2 * lane`` and the next one of eight, eight and sixteen further."""
+    lies = op.by_span_reference(torch.arange(64.0)[None])[0].int().tolist()
+    for lane in range(4):
+        for word in range(2):
+            for number, place in enumerate((0, 4, 1, 5, 2, 6, 3, 7)):
+                register, half = divmod(number, 2)
+                at = 32 * word + 16 * (register // 2) + 8 * (register % 2) + 2 * lane + half
+                assert lies[at] == 8 * (2 * lane + word) + place
+    assert sorted(lies) == list(range(64))
+
+
+def test_what_is_left_to_others() -> None:
+    x, shares, ids = given()
+    assert op.reason_against(x, *layer(), shares, ids) is None
+    assert op.reason_against(x, *layer(group=64), shares, ids) is None
+    wide, narrow = given(hidden=2880), layer(inner=352)
+    assert op.reason_against(wide[0], *layer(hidden=2880), *wide[1:]) == "experts of 2880 x 704; multiples of 128 and 64 are supported"
+    assert op.reason_against(x, *narrow, shares, ids) == "experts of 2816 x 352; multiples of 128 and 64 are supported"
+    fp8: Weight = scaled(torch.zeros(EXPERTS, 2 * INNER, HIDDEN, dtype=FP8), torch.ones(EXPERTS, 2 * INNER))
+    other = op.reason_against(x, fp8, scaled(torch.zeros(EXPERTS, HIDDEN, INNER, dtype=FP8), torch.ones(EXPERTS, HIDDEN)), shares, ids)
+    assert other == "Scaled and torch.bfloat16; 4-bit weights and bfloat16 are supported"
+    with pytest.raises(ValueError, match="w13: 4-bit levels in torch.uint8 with scales of torch.bfloat16 for x of torch.float32"):
+        op.chunk_experts(given(dtype=torch.float32)[0], *layer(), shares, ids)
+    chosen = torch.tensor([[0, 1]] * 3).int()
+    with pytest.raises(ValueError, match=r"rows lie in blocks \(2, 16\); the tile takes 64 a block"):
+        op.chunk_experts(x, *layer(), shares, chosen, expert_blocks_reference(chosen, EXPERTS, 16), Tile(64))
+    assert op.reason_against_card(torch.device("cpu")) == "tensors are on cpu"
+    assert len(op.chunk_experts(x[:0], *layer(), shares[:0], ids[:0])) == 0
+
+
+@pytest.mark.parametrize("tokens", [321, 384, 385, 1024, 1536, 1537, 8192])
+def test_a_block_has_about_the_rows_of_an_expert(tokens: int) -> None:
+    found = op.tile_for(tokens)
+    assert tokens / 16 / 2 <= found.rows <= 128 or found.rows == 128
+
+
+@pytest.mark.parametrize("tile", [op.tile_for(321), op.tile_for(1024), op.tile_for(8192)], ids=str)
+def test_a_hopper_s_registers_suffice(tile: Tile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The matrix instructions take their first operand from registers and are not put one behind the other, which ptxas would say."""
+    found = {}
+
+    def see(name: str, kernel: object) -> None:
+        found[name] = kernel
+
+    x, shares, _ = given()
+    ids = torch.tensor([[0, 1]] * 3).int()
+    with compiling_for(HOPPER, see, monkeypatch):
+        op.chunk_experts(x, *layer(), shares, ids, tile=tile)
+    assert {"_by_span_kernel", "_gate_and_up_kernel", "_down_kernel"} <= set(found)
+    for name in ("_gate_and_up_kernel", "_down_kernel"):
+        kernel = found[name]
+        assert kernel.metadata.shared <= 100 << 10, "two programs a multiprocessor"  # type: ignore[attr-defined]
+        ptx = kernel.asm["ptx"]  # type: ignore[attr-defined]
+        assert ptx.count("wgmma.mma_async.sync.aligned") == 8, "four steps of sixteen inputs, of each product"
+        assert f"m64n{tile.rows}k16" in ptx
