@@ -50,7 +50,7 @@ def test_what_is_left_to_others() -> None:
     fp8: Weight = scaled(torch.zeros(EXPERTS, 2 * INNER, HIDDEN, dtype=FP8), torch.ones(EXPERTS, 2 * INNER))
     other = op.reason_against(x, fp8, scaled(torch.zeros(EXPERTS, HIDDEN, INNER, dtype=FP8), torch.ones(EXPERTS, HIDDEN)), shares, ids)
     assert other == "Scaled and torch.bfloat16; 4-bit weights and bfloat16 are supported"
-    with pytest.raises(ValueError, match="w13: 4-bit levels in torch.uint8 with scales of torch.bfloat16 for x of torch.float32"):
+    with pytest.raises(ValueError, match=r"w13: 4-bit levels in torch\.uint8 with scales of torch\.bfloat16 for x of torch\.float32"):
         op.chunk_experts(given(dtype=torch.float32)[0], *layer(), shares, ids)
     chosen = torch.tensor([[0, 1]] * 3).int()
     with pytest.raises(ValueError, match=r"rows lie in blocks \(2, 16\); the tile takes 64 a block"):

@@ -3,8 +3,8 @@
 An expert has tens to hundreds of rows here. Kernels of few rows (:mod:`grouped_experts`) convert its words again for every 32 of them,
 and writing them out first (:mod:`prefill_experts`) takes half a millisecond a layer of 26B-A4B. ``wgmma`` multiplies a first operand that
 lies in registers: as in :mod:`~sglang_gemma4.kernels.register_products` a lane loads words of an output and makes that operand of them,
-while the instruction before still multiplies. The rows' inputs are the second operand, in shared memory, in the words' order: one launch puts a
-chunk's inputs in it (:func:`by_span`), and the first product leaves its outputs in it.
+while the instruction before still multiplies. The rows' inputs are the second operand, in shared memory, in the words' order: one launch
+puts a chunk's inputs in it (:func:`by_span`), and the first product leaves its outputs in it.
 
 Weights have the same bits as in :mod:`~sglang_gemma4.kernels.four_bits`; sums are float32.
 """
