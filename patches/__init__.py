@@ -56,6 +56,7 @@ ORDER = (
     "dependent_launch",
     "four_bit_linear",
     "register_products",
+    "wide_linear",
     "few_row_linear",
     "router_choice",
     "dense_beside_experts",

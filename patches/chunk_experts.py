@@ -3,17 +3,21 @@
 from typing import Any
 
 from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, decline
 
 
 def take_chunks(_result: None, moe: Any, hidden_size: int, layer_id: int, config: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``Gemma4MoE.__init__``, whose arguments come by name; behind ``prefill_experts``, so that it is asked before that."""
     from sglang_gemma4.kernels.card import this_device
-    from sglang_gemma4.kernels.experts.chunk_experts import reason_against_card
+    from sglang_gemma4.kernels.warpgroup_products import reason_against_card
     from sglang_gemma4.models.layers import expert_layers
 
-    if reason_against_card(this_device()) is None:
+    card = this_device()
+    problem = reason_against_card(card)
+    if problem is None:
         expert_layers.take_chunks(moe.experts, config.hidden_activation)
+    elif card.type == "cuda":
+        decline("chunk_experts", problem)
 
 
 PATCH = Patch(

@@ -7,11 +7,11 @@ import torch
 
 from sglang_gemma4.kernels.experts import few_token_experts as few
 from sglang_gemma4.kernels.experts import gated_experts as gated
-from sglang_gemma4.kernels.experts.chunk_experts import by_span, by_span_reference
 from sglang_gemma4.kernels.experts.gated_experts import Tile
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.experts.prefill_experts import PrefillTile, prefill_experts
 from sglang_gemma4.kernels.four_bits import by_place, by_place_reference
+from sglang_gemma4.kernels.warpgroup_products import by_span, by_span_reference
 from sglang_gemma4.kernels.weights import Grouped, dequantised, scaled
 from sglang_gemma4.kernels.written_out import WORDS, room_for, write_out
 

@@ -12,10 +12,10 @@ from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates
 from sglang_gemma4.benchmark.kernels.layers import PRODUCTS, activation
 from sglang_gemma4.benchmark.kernels.quantised import in_registers, layer_of
 from sglang_gemma4.benchmark.kernels.timer import Call
-from sglang_gemma4.kernels import register_products
+from sglang_gemma4.kernels import register_products, warpgroup_products
+from sglang_gemma4.kernels.dense import wide_linear
 from sglang_gemma4.kernels.dense.few_row_linear import MOST_ROWS, counters, few_row_linear
 from sglang_gemma4.kernels.dense.parts import Tile
-from sglang_gemma4.kernels.experts import chunk_experts
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.experts.prefill_experts import prefill_experts
 from sglang_gemma4.kernels.register_products import Warps
@@ -23,7 +23,7 @@ from sglang_gemma4.kernels.weights import Grouped, Weight
 from sglang_gemma4.kernels.written_out import room_for, write_out
 
 CHUNK_ROWS = (32, 64, 128)
-"""Rows a block of a chunk's experts in registers."""
+"""Rows of a program whose weights go into registers for many rows."""
 GROUP = 32
 """Of 26B-A4B's experts: 704 inputs are no multiple of 128."""
 LINEAR_TILES = (
@@ -117,6 +117,10 @@ def by_marlin(x: torch.Tensor, w13: Grouped, w2: Grouped, routed: Callable[[], R
     return call
 
 
+def _tile_of(rows: int) -> warpgroup_products.Tile:
+    return warpgroup_products.Tile(rows, stages=3, ahead=1) if rows > 64 else warpgroup_products.Tile(rows)
+
+
 def layer(place: Place, tokens: int) -> Row:
     """A layer's experts from the router's logits on; each set of inputs has logits of its own."""
     w13, w2 = made(place)
@@ -154,11 +158,11 @@ def chunk(place: Place, tokens: int) -> Row:
         "writing out alone": both_written,
         "ours": partial(compute, w13, w2),
     }
-    if chunk_experts.reason_against_card(x.device) is None:
+    if warpgroup_products.reason_against_card(x.device) is None:
         from sglang_gemma4.models.layers.expert_layers import chunk_of_four_bits
 
         for rows in CHUNK_ROWS:
-            tile = chunk_experts.Tile(rows, stages=3 if rows > 64 else 4)
+            tile = _tile_of(rows)
             ways[f"in registers, {rows} rows"] = partial(chunk_of_four_bits, x, w13, w2, *routed, tile)
     work = [products.work(tokens, down) for down in (False, True)]
     return Row(ways, sum(moved for moved, _ in work), sum(flops for _, flops in work))
@@ -208,6 +212,9 @@ def linear(place: Place, product: str, rows: int) -> Row:
         "cuBLAS of bfloat16": lazily(of_bfloat16),
         "ours, written out for cuBLAS": partial(by_cublas, partial(write_out, weight, room)),
     }
+    if warpgroup_products.reason_against_card(x.device) is None and wide_linear.reason_against(x, weight, is_gated) is None:
+        for each in CHUNK_ROWS:
+            ways[f"in registers, {each} rows"] = partial(wide_linear.wide_linear, x, weight, gated=is_gated, tile=_tile_of(each))
     if rows > MOST_ROWS:
         return Row(ways, weight.levels.numel() * (1 + 4 / weight.group))
     on_card = rows <= register_products.MOST_ROWS and register_products.reason_against(x.device) is None

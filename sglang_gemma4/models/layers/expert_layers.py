@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from sglang_gemma4.kernels import warpgroup_products
 from sglang_gemma4.kernels.card import reason_against_device
 from sglang_gemma4.kernels.experts import chunk_experts, expert_routing, few_token_experts
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
@@ -232,7 +233,7 @@ def many_token_experts(
 
 
 def chunk_of_four_bits(
-    x: torch.Tensor, w13: Weight, w2: Weight, weights: torch.Tensor, ids: torch.Tensor, tile: chunk_experts.Tile | None = None
+    x: torch.Tensor, w13: Weight, w2: Weight, weights: torch.Tensor, ids: torch.Tensor, tile: warpgroup_products.Tile | None = None
 ) -> torch.Tensor:
     """``chunk_experts`` with blocks from SGLang's kernels."""
     tile = tile or chunk_experts.tile_for(len(x))
@@ -243,7 +244,7 @@ class ChunkExperts(ExpertKernels):
     """4-bit experts of a ``FusedMoE`` in a chunk of more tokens than a verify step has, on a Hopper."""
 
     def __init__(self, layer: Any, activation: str) -> None:
-        against = chunk_experts.reason_against_card
+        against = warpgroup_products.reason_against_card
         super().__init__("chunk_experts", layer, activation, chunk_of_four_bits, GROUPED_MOST + 1, sys.maxsize, against)
 
     def reason_against(self, dispatch_output: Any) -> str | None:

@@ -17,11 +17,11 @@ from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 from sglang_gemma4 import patching
 from sglang_gemma4.kernels import weights
 from sglang_gemma4.kernels.card import reason_against_card
+from sglang_gemma4.kernels.dense import wide_linear
 from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear, reason_against
 from sglang_gemma4.kernels.weights import Weight
-from sglang_gemma4.kernels.written_out import write_out
 from sglang_gemma4.models import derived
-from sglang_gemma4.models.layers import weight_formats
+from sglang_gemma4.models.layers import four_bit_layers, weight_formats
 
 MOST_ROWS = 16
 """Rows up to which our kernel multiplies: a verify step of 4 requests with 4 draft tokens. At 32 rows the wide products would gain 0 to 1.9
@@ -64,6 +64,11 @@ class FewRows:
             return None
         weight = weight_formats.linear_weight(layer)
         return weight if self.takes(x, weight) else None
+
+    def gated_outputs(self, layer: Any, x: torch.Tensor) -> torch.Tensor | None:
+        """The product with gate and up, and the activation, in one launch; None: they are multiplied and activated by others."""
+        weight = self.weight_for(layer, x)
+        return None if weight is None else few_row_linear(x, weight, self.done, gated=True)
 
     def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """What SGLang's ``apply`` returns."""
@@ -126,7 +131,15 @@ class FewRowFourBits(FewRows, CompressedTensorsLinearMethod):
         part = found.first(outputs)
         if bias is None and self.takes(x, part):
             return few_row_linear(x, part, self.done)
-        return torch.nn.functional.linear(x, write_out(part, layer.scheme.room), bias)
+        return four_bit_layers.product(x, part, layer.scheme.room, bias)
+
+    def gated_outputs(self, layer: Any, x: torch.Tensor) -> torch.Tensor | None:
+        """As :meth:`FewRows.gated_outputs`, of more rows too."""
+        hidden = super().gated_outputs(layer, x)
+        if hidden is not None or not isinstance(x, torch.Tensor):
+            return hidden
+        weight = weight_formats.linear_weight(layer)
+        return wide_linear.wide_linear(x, weight, gated=True) if wide_linear.takes(x, weight, gated=True) else None
 
 
 def few_row_method(layer: Any, most_rows: int | None = None) -> FewRows:
@@ -167,11 +180,10 @@ class GatedFeedForward:
         problem = self.problem()
         if problem is not None:
             patching.takes("few_row_linear", problem)
-        weight = None if problem is not None else self.method.weight_for(self.gate_up, x)
-        if weight is None:
+        hidden = None if problem is not None else self.method.gated_outputs(self.gate_up, x)
+        if hidden is None:
             out: torch.Tensor = self.stock(x)
             return out
-        hidden = few_row_linear(x, weight, self.method.done, gated=True)
         return self.feed_forward.down_proj(hidden)[0]  # type: ignore[no-any-return]
 
 

@@ -1,8 +1,8 @@
 """4-bit linear layers of compressed-tensors whose weights stay as the checkpoint has them: inputs of an output side by side.
 
 SGLang repacks them for Marlin's kernel, which only that kernel reads. Kept, as on a Hopper and where ``SGLANG_GEMMA4_FOUR_BIT_ROWS`` asks
-for it, few rows are multiplied by ours (``few_row_linear.py`` replaces the layer's method), and what is for more rows is written out as
-bfloat16 first and multiplied by cuBLAS.
+for it, few rows are multiplied by ours (``few_row_linear.py`` replaces the layer's method), more by ``wide_linear`` where that is wanted,
+and what is for still more rows is written out as bfloat16 first and multiplied by cuBLAS.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,9 @@ import torch
 
 from sglang_gemma4 import switches
 from sglang_gemma4.kernels.card import reason_against_device
+from sglang_gemma4.kernels.dense import wide_linear
 from sglang_gemma4.kernels.four_bits import PLACES
-from sglang_gemma4.kernels.weights import GROUPS
+from sglang_gemma4.kernels.weights import GROUPS, Grouped
 from sglang_gemma4.kernels.written_out import write_out
 from sglang_gemma4.models.layers import weight_formats
 from sglang_gemma4.models.layers.room import shared_room
@@ -64,4 +65,12 @@ def multiply(
     """Around ``CompressedTensorsWNA16.apply_weights``: ``x @ weight.T + bias`` for any number of rows."""
     if not getattr(scheme, "as_loaded", False):
         return original(scheme, layer, x, bias)
-    return torch.nn.functional.linear(x, write_out(weight_formats.linear_weight(layer), scheme.room), bias)
+    weight: Any = weight_formats.linear_weight(layer)
+    return product(x, weight, scheme.room, bias)
+
+
+def product(x: torch.Tensor, weight: Grouped, room: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """``x @ weight.T + bias`` for any number of rows."""
+    if bias is None and wide_linear.takes(x, weight):
+        return wide_linear.wide_linear(x, weight)
+    return torch.nn.functional.linear(x, write_out(weight, room), bias)

@@ -1,11 +1,13 @@
-"""4-bit experts of a chunk on a Hopper: what is left to others, the order of inputs, and what compiling leaves; answers need a card."""
+"""4-bit weights of many rows on a Hopper: what is left to others, the order of inputs, and what compiling leaves; answers need a card."""
 
 import pytest
 import torch
 
+from sglang_gemma4.kernels import warpgroup_products as warpgroups
+from sglang_gemma4.kernels.dense import wide_linear as dense
 from sglang_gemma4.kernels.experts import chunk_experts as op
-from sglang_gemma4.kernels.experts.chunk_experts import Tile
 from sglang_gemma4.kernels.experts.expert_blocks import expert_blocks_reference
+from sglang_gemma4.kernels.warpgroup_products import Tile
 from sglang_gemma4.kernels.weights import FP8, Grouped, Weight, scaled
 from tests.unit.card_compiler import compiling_for
 
@@ -30,7 +32,7 @@ def given(tokens: int = 3, hidden: int = HIDDEN, dtype: torch.dtype = torch.bflo
 def test_inputs_lie_where_the_first_operand_has_them() -> None:
     """Lane ``lane`` of four has words ``2 * lane`` and the next one; a word's levels come out of the PTX as places 0, 4, 1, 5, 2, 6, 3, 7,
     two a register, and a lane's registers hold inputs ``2 * lane`` and the next one of eight, eight and sixteen further."""
-    lies = op.by_span_reference(torch.arange(64.0)[None])[0].int().tolist()
+    lies = warpgroups.by_span_reference(torch.arange(64.0)[None])[0].int().tolist()
     for lane in range(4):
         for word in range(2):
             for number, place in enumerate((0, 4, 1, 5, 2, 6, 3, 7)):
@@ -55,8 +57,23 @@ def test_what_is_left_to_others() -> None:
     chosen = torch.tensor([[0, 1]] * 3).int()
     with pytest.raises(ValueError, match=r"rows lie in blocks \(2, 16\); the tile takes 64 a block"):
         op.chunk_experts(x, *layer(), shares, chosen, expert_blocks_reference(chosen, EXPERTS, 16), Tile(64))
-    assert op.reason_against_card(torch.device("cpu")) == "tensors are on cpu"
+    assert warpgroups.reason_against_card(torch.device("cpu")) == "tensors are on cpu"
     assert len(op.chunk_experts(x[:0], *layer(), shares[:0], ids[:0])) == 0
+
+
+def test_which_dense_products_are_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight = given(40)[0], four_bits(2 * 2112, HIDDEN)
+    assert dense.reason_against(x, weight) is None
+    assert dense.reason_against(x, weight, gated=True) is None
+    assert dense.reason_against(x, four_bits(200, HIDDEN)) == "a weight (200, 2816); multiples of 64 and 64 are supported"
+    assert dense.reason_against(x, four_bits(64, HIDDEN), gated=True) == "a weight (64, 2816); multiples of 128 and 64 are supported"
+    assert "4-bit weights and bfloat16 are supported" in str(dense.reason_against(x.float(), weight))
+    assert "of strides (1, 40)" in str(dense.reason_against(x.t().contiguous().t(), weight))
+    with pytest.raises(ValueError, match=r"a weight \(200, 2816\)"):
+        dense.wide_linear(x, four_bits(200, HIDDEN))
+    assert dense.wide_linear(x[:0], weight, gated=True).shape == (0, 2112)
+    monkeypatch.setattr(dense, "_wanted", True)
+    assert not dense.takes(x, weight), "there is no card"
 
 
 @pytest.mark.parametrize("tokens", [321, 384, 385, 1024, 1536, 1537, 8192])
@@ -77,8 +94,10 @@ def test_a_hopper_s_registers_suffice(tile: Tile, monkeypatch: pytest.MonkeyPatc
     ids = torch.tensor([[0, 1]] * 3).int()
     with compiling_for(HOPPER, see, monkeypatch):
         op.chunk_experts(x, *layer(), shares, ids, tile=tile)
-    assert {"_by_span_kernel", "_gate_and_up_kernel", "_down_kernel"} <= set(found)
-    for name in ("_gate_and_up_kernel", "_down_kernel"):
+        dense.wide_linear(x, four_bits(2 * 2112, HIDDEN), gated=True, tile=tile)
+    kernels = ("_gate_and_up_kernel", "_down_kernel", "_wide_linear_kernel")
+    assert {"_by_span_kernel", *kernels} <= set(found)
+    for name in kernels:
         kernel = found[name]
         assert kernel.metadata.shared <= 100 << 10, "two programs a multiprocessor"  # type: ignore[attr-defined]
         ptx = kernel.asm["ptx"]  # type: ignore[attr-defined]

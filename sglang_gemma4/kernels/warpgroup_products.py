@@ -1,0 +1,227 @@
+"""Tens to thousands of rows times 4-bit weights on a Hopper: from words into the registers of the warpgroup's matrix instruction.
+
+``wgmma`` multiplies a first operand that lies in registers: as in :mod:`~sglang_gemma4.kernels.register_products` a lane loads words of an
+output and makes that operand of them, while the instruction before still multiplies. The rows' inputs are the second operand, in shared
+memory, in the words' order, in which :func:`by_span` puts them. A weight is converted once for up to 128 rows, and never written out.
+
+Weights have the same bits as in :mod:`~sglang_gemma4.kernels.four_bits`; sums are float32.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
+from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
+
+from sglang_gemma4.kernels import register_layouts
+from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
+from sglang_gemma4.kernels.register_products import await_inputs as await_rows
+
+CAPABILITY = 9
+"""The compute capability with ``wgmma``; later ones do not have it."""
+SPAN = 64
+"""Inputs multiplied at a time: two words of each of four lanes."""
+OUTPUTS = 64
+"""Of a product in a program: the instruction's."""
+COLUMNS = 1024
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a program works: rows, spans of inputs in shared memory, and spans of words in registers before they are multiplied."""
+
+    rows: int
+    stages: int = 4
+    ahead: int = 2
+
+
+@functools.cache
+def reason_against_card(device: torch.device) -> str | None:
+    """Why this module does not run on a card, or None."""
+    if device.type != "cuda":
+        return f"tensors are on {device.type}"
+    found = torch.cuda.get_device_capability(device)
+    return None if found[0] == CAPABILITY else f"the card's compute capability is {found[0]}.{found[1]}; 9.0 has the instruction"
+
+
+@gluon.constexpr_function
+def sums_layout(rows):  # type: ignore[no-untyped-def]
+    """``[64, rows]``."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, rows, 16])
+
+
+@gluon.constexpr_function
+def copy_layout():  # type: ignore[no-untyped-def]
+    """``[rows, 64]``: sixteen bytes a lane, eight lanes a row."""
+    return gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+
+
+@gluon.constexpr_function
+def _words_layout():  # type: ignore[no-untyped-def]
+    """``[64, 8]``: a lane has two words side by side of two outputs, four lanes an output."""
+    lanes = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
+    return gl.DistributedLinearLayout([[0, 1], [8, 0]], lanes, [[16, 0], [32, 0]], [], [64, 8])
+
+
+@gluon.constexpr_function
+def _scales_layout():  # type: ignore[no-untyped-def]
+    """``[64, 4]``: the scale of each lane's words."""
+    lanes = [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]]
+    return gl.DistributedLinearLayout([[8, 0]], lanes, [[16, 0], [32, 0]], [], [64, 4])
+
+
+@gluon.jit
+def _ask(words_ptr, scale_ptr, first, span, WIDTH: gl.constexpr, GROUP: gl.constexpr):  # type: ignore[no-untyped-def]
+    """The words of a span, ``[64, 8]``, and their scales ``[64, 4]``."""
+    WORDS: gl.constexpr = WIDTH // 8  # noqa: N806
+    W: gl.constexpr = _words_layout()  # noqa: N806
+    S: gl.constexpr = _scales_layout()  # noqa: N806
+    output = first + gl.arange(0, 64, gl.SliceLayout(1, W))[:, None]
+    word = span * 8 + gl.arange(0, 8, gl.SliceLayout(0, W))[None, :]
+    words = gl.load(words_ptr + output * WORDS + word)
+    output = first + gl.arange(0, 64, gl.SliceLayout(1, S))[:, None]
+    word = span * 8 + 2 * gl.arange(0, 4, gl.SliceLayout(0, S))[None, :]
+    return words, gl.load(scale_ptr + output * (WORDS // GROUP) + word // GROUP)
+
+
+@gluon.jit
+def _ask_both(words_ptr, scale_ptr, first, span, SECOND: gl.constexpr, WIDTH: gl.constexpr, GROUP: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Of a span, for the first product and then for the second, where there is one."""
+    held = _ask(words_ptr, scale_ptr, first, span, WIDTH, GROUP)
+    if SECOND:
+        held = held + _ask(words_ptr, scale_ptr, first + SECOND, span, WIDTH, GROUP)
+    return held
+
+
+@gluon.jit
+def _weights(words, scale, LAYOUT: gl.constexpr):  # type: ignore[no-untyped-def]
+    """``[64, 64]`` bfloat16, the first operand, its inputs in the order of :func:`place_in_span`."""
+    wide = gl.convert_layout(gl.reshape(gl.join(scale, scale), words.shape), words.type.layout, assert_trivial=True)
+    one, two, three, four, five, six, seven, eight = gl.inline_asm_elementwise(
+        register_layouts.FOUR_BITS, "=h,=h,=h,=h,=h,=h,=h,=h,r,h", [words, wide],
+        dtype=(gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16),
+        is_pure=True, pack=1,
+    )  # fmt: skip
+    low = gl.join(gl.join(one, two), gl.join(three, four))
+    high = gl.join(gl.join(five, six), gl.join(seven, eight))
+    places = gl.reshape(gl.join(low, high), [64, 4, 2, 2, 2, 2])  # output, lane, word, half of a register, register, pair of registers
+    placed = gl.reshape(gl.permute(places, [0, 2, 5, 4, 1, 3]), [64, 64])
+    return gl.convert_layout(placed, LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def _copy(pointers, staged, span, SPANS: gl.constexpr, STAGES: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Have a span of the rows' inputs copied, where there is one; a group of copies either way, since groups are counted."""
+    if span < SPANS:
+        async_copy.async_copy_global_to_shared(staged.index(span % STAGES), pointers + span * 64)
+    async_copy.commit_group()
+
+
+@gluon.jit
+def products(  # type: ignore[no-untyped-def]
+    x_at,  # pointers to the rows' first inputs, along the rows of copy_layout; each must be readable
+    words_ptr,  # [outputs, WIDTH // 8] int32
+    scale_ptr,  # [outputs, WIDTH // 8 // GROUP]
+    first,
+    SECOND: gl.constexpr,  # outputs from the first product's to a second one's; 0: there is none
+    WIDTH: gl.constexpr,
+    GROUP: gl.constexpr,  # words that share a scale
+    ROWS: gl.constexpr,
+    STAGES: gl.constexpr,
+    AHEAD: gl.constexpr,
+    WAIT: gl.constexpr,  # words are asked for before the kernel before has ended, and inputs when it has
+):
+    """The rows' products with 64 outputs from ``first`` and with 64 from ``first + SECOND``, ``[64, ROWS]`` float32 each; the first one
+    twice where there is no second."""
+    SUMS: gl.constexpr = sums_layout(ROWS)  # noqa: N806
+    A: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)  # noqa: N806
+    COPY: gl.constexpr = copy_layout()  # noqa: N806
+    SPANS: gl.constexpr = WIDTH // 64  # noqa: N806
+    EACH: gl.constexpr = 4 if SECOND else 2  # noqa: N806
+    SHARED: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)  # noqa: N806
+    staged = gl.allocate_shared_memory(gl.bfloat16, [STAGES, ROWS, 64], SHARED)
+    held = ()
+    for span in gl.static_range(AHEAD):
+        held = held + _ask_both(words_ptr, scale_ptr, first, min(span, SPANS - 1), SECOND, WIDTH, GROUP)
+    await_rows(WAIT)
+    pointers = x_at[:, None] + gl.arange(0, 64, gl.SliceLayout(0, COPY))[None, :]
+    for span in gl.static_range(STAGES - 1):
+        _copy(pointers, staged, span, SPANS, STAGES)
+    one = warpgroup_mma_init(gl.zeros([64, ROWS], gl.float32, SUMS))
+    two = one
+    if SECOND:
+        two = warpgroup_mma_init(gl.zeros([64, ROWS], gl.float32, SUMS))
+    for span in range(SPANS):
+        # While the span before is multiplied.
+        mine = _weights(held[0], held[1], A)  # type: ignore[misc]
+        if SECOND:
+            other = _weights(held[2], held[3], A)  # type: ignore[misc]
+            one, two = warpgroup_mma_wait(0, deps=[one, two])
+        else:
+            one = warpgroup_mma_wait(0, deps=[one])
+        async_copy.wait_group(STAGES - 2)
+        gl.barrier()  # every lane's copies of this span are there, and nobody reads the span before any more
+        inputs = staged.index(span % STAGES).permute([1, 0])
+        one = warpgroup_mma(mine, inputs, one, is_async=True)
+        if SECOND:
+            two = warpgroup_mma(other, inputs, two, is_async=True)
+        held = held[EACH:] + _ask_both(words_ptr, scale_ptr, first, gl.minimum(span + AHEAD, SPANS - 1), SECOND, WIDTH, GROUP)
+        _copy(pointers, staged, span + STAGES - 1, SPANS, STAGES)
+    if SECOND:
+        one, two = warpgroup_mma_wait(0, deps=[one, two])
+    else:
+        one = warpgroup_mma_wait(0, deps=[one])
+        two = one
+    async_copy.wait_group(0)
+    return one, two
+
+
+@gluon.jit
+def as_inputs(value, ROWS: gl.constexpr):  # type: ignore[no-untyped-def]
+    """``[ROWS, 64]`` in :func:`copy_layout` from outputs ``[64, ROWS]``, as the inputs of a product that comes next want them."""
+    places = gl.reshape(value, [4, 2, 2, 2, 2, ROWS])  # lane, word, half of a register, pair of registers, register
+    placed = gl.reshape(gl.permute(places, [1, 3, 4, 0, 2, 5]), [64, ROWS])
+    return gl.convert_layout(gl.permute(placed, [1, 0]), copy_layout())
+
+
+@gluon.jit
+def as_rows(value):  # type: ignore[no-untyped-def]
+    """``[ROWS, 64]`` in :func:`copy_layout` from outputs ``[64, ROWS]``."""
+    return gl.convert_layout(gl.permute(value, [1, 0]), copy_layout())
+
+
+@triton.jit
+def place_in_span(column):  # type: ignore[no-untyped-def]
+    """Where an input lies in its span after :func:`by_span`: the first operand's order, of bits lane, word, half, pair and register."""
+    lane, word, half = column // 16 % 4, column // 8 % 2, column // 4 % 2
+    return word * 32 + column // 2 % 2 * 16 + column % 2 * 8 + lane * 2 + half
+
+
+@triton.jit
+def _by_span_kernel(x_ptr, out_ptr, stride, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
+    await_inputs(PDL)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.program_id(0).to(tl.int64)
+    values = tl.load(x_ptr + row * stride + column, mask=column < WIDTH)
+    tl.store(out_ptr + row * WIDTH + column // 64 * 64 + place_in_span(column), values, mask=column < WIDTH)
+
+
+def by_span_reference(x: torch.Tensor) -> torch.Tensor:
+    """What :func:`by_span` computes."""
+    lane, word, half, pair, register = range(1, 6)
+    return x.reshape(-1, 4, 2, 2, 2, 2).permute(0, word, pair, register, lane, half).reshape(x.shape)
+
+
+def by_span(x: torch.Tensor) -> torch.Tensor:
+    """Rows ``[tokens, width]``, contiguous, with the inputs of each 64 in the matrix instruction's order; the width is a multiple of 64."""
+    tokens, width = x.shape
+    out = torch.empty((tokens, width), dtype=x.dtype, device=x.device)
+    _by_span_kernel[(tokens, triton.cdiv(width, COLUMNS))](
+        x, out, x.stride(0), WIDTH=width, COLUMNS=COLUMNS, num_warps=4, **launch_options(x.device)
+    )
+    return out
