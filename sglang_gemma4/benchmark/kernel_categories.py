@@ -41,11 +41,11 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     ),
     (
         "dense gemm",
-        r"gemm|gemv|(few_row|four_bit|register)_linear|nvjet|cublas|splitk(?!v)|xmma|cutlass|dot_kernel|matmul|aten::(mm|bmm|addmm|baddbmm|linear|mv|dot)(_out)?$|mkldnn.*linear",
+        r"gemm|gemv|(few_row|four_bit|register|wide)_linear|nvjet|cublas|splitk(?!v)|xmma|cutlass|dot_kernel|matmul|aten::(mm|bmm|addmm|baddbmm|linear|mv|dot)(_out)?$|mkldnn.*linear",
     ),
     (
         "copy",
-        r"memcpy|memset|copy|catarray|_by_place|index|gather|scatter|fill|embedding"
+        r"memcpy|memset|copy|catarray|_by_place|_by_span|index|gather|scatter|fill|embedding"
         r"|aten::(cat|stack|clone|to|zero_|masked_fill_|where|contiguous|arange)$",
     ),
 )
