@@ -89,16 +89,16 @@ class NarrowHead:
             values = weight[some].double()
             norm = torch.linalg.vector_norm(values, dim=1)
             bounded = norm < LARGEST.value  # not NaN either
-            values[~bounded] = 0.0
+            values.masked_fill_(~bounded[:, None], 0.0)
             scale = (values.abs().amax(1) / 127).float()
-            scale[scale < LEAST.value] = 0.0
+            scale.masked_fill_(scale < LEAST.value, 0.0)
             steps = scale.double()[:, None]
             levels = (values / torch.where(steps > 0, steps, 1.0)).round_().clamp_(-127, 127)
-            levels[scale == 0] = 0.0
+            levels.masked_fill_(steps == 0, 0.0)
             error = (torch.linalg.vector_norm(values - steps * levels, dim=1) + rounding * norm) * WIDER.value
             self.levels[some] = levels.to(torch.int8)
             self.scale[some] = scale
-            self.error[some] = torch.where(bounded, error, math.inf).float()
+            self.error[some] = error.masked_fill_(~bounded, math.inf).float()
 
     @property
     def bytes(self) -> int:
