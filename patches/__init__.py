@@ -46,6 +46,7 @@ ORDER = (
     "unified_draft",
     "frozen_chain",
     "draft_argmax",
+    "narrow_draft_head",
     "draft_graph",
     "mamba_check",
     "slots_ahead",

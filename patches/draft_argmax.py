@@ -16,14 +16,21 @@ def give_head(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
     if not getattr(model, frozen_chain.TOKENS_ONLY, False):
         decline("draft_argmax", "the draft needs logits: frozen_chain is off, or drafts are trees")
         return
-    from sglang.srt.environ import envs
-
-    if envs.SGLANG_ENABLE_NAN_LOGITS_CHECK.get() or envs.SGLANG_ENABLE_ASYNC_ASSERT.get():
-        decline("draft_argmax", "SGLang is asked to look for NaN in the draft's logits")
+    if reason := looks_at_logits():
+        decline("draft_argmax", reason)
         return
     from sglang_gemma4.models.layers import draft_head
 
     draft_head.install(model, partial(note, "draft_argmax"), sharded=switches.is_on(SHARDED))
+
+
+def looks_at_logits() -> str | None:
+    """Why SGLang needs the draft's logits whatever they are for, or None."""
+    from sglang.srt.environ import envs
+
+    if envs.SGLANG_ENABLE_NAN_LOGITS_CHECK.get() or envs.SGLANG_ENABLE_ASYNC_ASSERT.get():
+        return "SGLang is asked to look for NaN in the draft's logits"
+    return None
 
 
 PATCH = Patch(

@@ -15,7 +15,7 @@ def chain_of(worker: Any, rows: int) -> Any:
     """The worker's constant tensors for at least ``rows`` requests, or None where its drafts are trees."""
     from sglang_gemma4.speculative.chain import Chain
 
-    if worker.topk != 1 or worker.speculative_num_draft_tokens != worker.speculative_num_steps + 1:
+    if not drafts_chains(worker):
         takes(
             "frozen_chain", f"--speculative-eagle-topk {worker.topk}, {worker.speculative_num_draft_tokens} draft tokens: drafts are trees"
         )
@@ -26,6 +26,11 @@ def chain_of(worker: Any, rows: int) -> Any:
     if steps not in chains or chains[steps].order.shape[0] < rows:
         chains[steps] = Chain.make(rows, steps, worker.device)
     return chains[steps]
+
+
+def drafts_chains(worker: Any) -> bool:
+    """Whether a worker drafts one token after the other, not trees."""
+    return bool(worker.topk == 1 and worker.speculative_num_draft_tokens == worker.speculative_num_steps + 1)
 
 
 def make_chain(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:

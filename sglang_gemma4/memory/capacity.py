@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from sglang_gemma4 import switches
 from sglang_gemma4.memory import reserve, swa_ratio, swa_sizing
 from sglang_gemma4.tiny import quantisation
 from sglang_gemma4.tiny.quantisation import Format
@@ -109,6 +110,7 @@ class Need:
 
     ``all_*`` counts every decoder layer, as stock does; ``own_*`` those that own their KV. ``full_layer`` is one full layer's.
     ``text`` and ``vision`` are transformers' configs. ``written_out``: where a layer's 4-bit weights are written out on Hopper.
+    ``narrow_head``: the int8 copy of the draft's head (patch ``narrow_draft_head``).
     """
 
     weights: float
@@ -125,6 +127,7 @@ class Need:
     text: Any = field(repr=False, compare=False)
     vision: Any = field(repr=False, compare=False)
     written_out: float = 0.0
+    narrow_head: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,16 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
         text=text,
         vision=transformers.Gemma4Config(vision_config=config["vision_config"]).vision_config,
         written_out=_written_out(text, form) / tp,
+        narrow_head=_narrow_head(draft) / (tp if switches.is_on("SGLANG_GEMMA4_SHARDED_HEAD") else 1),
     )
+
+
+def _narrow_head(draft: dict[str, Any]) -> float:
+    """Bytes of the copy of an assistant's head; none where it scores a few centroids' tokens."""
+    from sglang_gemma4.kernels.heads import narrow_head
+
+    shape = draft["text_config"]
+    return 0.0 if draft["use_ordered_embeddings"] else float(narrow_head.bytes_of(shape["vocab_size"], shape["hidden_size"]))
 
 
 def _written_out(text: Any, form: Format | None) -> float:
@@ -271,6 +283,8 @@ def budget(needed: Need, where: Card, server: Server, fraction: float, *, packag
     left = fraction * at_first(where, server, package=package) - needed.weights - (needed.draft if server.mtp else 0)
     if package and where.hopper:
         left -= needed.written_out
+    if package and server.mtp and "narrow_draft_head" in switches.names_asked_for():
+        left -= needed.narrow_head
     if server.images:
         left -= needed.towers + IMAGE_CACHE
     return left - (FEATURE_POOL if package and _features_on_card(where, server) and not reserved else 0.0)

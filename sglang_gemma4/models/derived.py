@@ -62,6 +62,11 @@ DERIVED = (
     ),
     Derived(r"_sglang_gemma4_head_order", "the `token_ordering` by which the assistant's head is sorted; made at each sorting", host=True),
     Derived(
+        r"(_sglang_gemma4_narrow_head\.0|logits_processor\.narrow)\.(levels|scale|error)",
+        "the int8 copy of the assistant's head, written again in place after each update (patches/narrow_draft_head.py); no buffer, and "
+        "allocated outside of what a release discards",
+    ),
+    Derived(
         rf"{_LAYERS}\.self_attn\.attn\.[kv]_scale",
         "the KV scales of the target's layer whose KV it reads (speculative/views.py): the target's memory, the floats beside it copied "
         "again. Graphs hold the old ones: update with recapture_cuda_graph",

@@ -10,6 +10,7 @@ from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates
 from sglang_gemma4.benchmark.kernels.timer import Call
 from sglang_gemma4.kernels.heads.centroid_argmax import centroid_argmax
 from sglang_gemma4.kernels.heads.head_argmax import Tile, head_argmax
+from sglang_gemma4.kernels.heads.narrow_head import NarrowHead, bytes_of, narrow_argmax
 
 TILES = (
     (64, 128, 4, 4, 2), (64, 128, 4, 3, 3), (64, 256, 4, 3, 2), (128, 64, 4, 4, 2), (128, 128, 8, 3, 2),
@@ -61,7 +62,37 @@ def head(place: Place, head: str, rows: int) -> Row:
     return Row(ways, 2.0 * read * width)
 
 
+NARROW_TILES = (
+    (64, 128, 4, 4, 2), (64, 256, 4, 4, 2), (64, 256, 4, 3, 2), (64, 256, 4, 3, 3), (64, 512, 4, 3, 1), (64, 512, 4, 2, 2),
+    (64, 1024, 4, 2, 1), (128, 128, 8, 4, 1), (128, 128, 8, 5, 1), (128, 128, 8, 4, 2), (128, 256, 8, 3, 1), (128, 256, 8, 4, 1),
+)  # fmt: skip
+"""Of the pass over the copy."""
+
+
+def narrow(place: Place, head: int, winners: str, rows: int) -> Row:
+    """``winners``: "random" scores, whose largest are close together, or "clear" ones, each row's own token far before the others."""
+    vocabulary, width = place.pick((262144, head), (512, 64))
+    weight, hidden = place.rand(vocabulary, width), place.rand(rows, width)
+    if winners == "clear":
+        weight[5 :: vocabulary // rows][:rows] = hidden
+    copy = NarrowHead.make(weight)
+    ways: dict[str, Call] = {
+        "head_argmax": lambda: head_argmax(hidden, weight)[0],
+        "ours, narrow": lambda: narrow_argmax(hidden, weight, copy)[0],
+    }
+    tiles = candidates(lambda tile: narrow_argmax(hidden, weight, copy, tile=tile)[0], starmap(Tile, NARROW_TILES))
+    return Row(ways, float(bytes_of(vocabulary, width)), tiles=tiles)
+
+
 CASES = (
+    Case(
+        "narrow",
+        "a draft step's token: head_argmax over the bfloat16 head; over its int8 copy, and again where that leaves it open; floor: copy "
+        "read once",
+        {"head": (1024, 2816), "winners": ("random", "clear"), "rows": (1, 4, 8, 32)},
+        narrow,
+        {"head": (1024,), "winners": ("random", "clear"), "rows": (3,)},
+    ),
     Case(
         "heads",
         "a draft step's token: SGLang's logits, softmax and maximum; the chain's product and split argmax; ours; floor: weights read once",

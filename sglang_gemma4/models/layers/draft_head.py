@@ -13,7 +13,7 @@ from sglang.srt.layers.logits_processor import LogitsProcessor
 from sglang.srt.runtime_context import get_parallel
 
 from sglang_gemma4.kernels.card import reason_against_device
-from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax
+from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax, narrow_head
 from sglang_gemma4.models.layers.sharded_head import vocabulary_range
 
 Say = Callable[[str], None]
@@ -26,6 +26,11 @@ class DraftHead(LogitsProcessor):  # type: ignore[misc]
 
     Rows that the kernel does not take get logits as in SGLang; ``say`` is called with the reason.
     """
+
+    narrow: narrow_head.NarrowHead | None = None
+    """An int8 copy of what this rank scores of the head (``narrow_draft.py``)."""
+    say_narrow: Say
+    """Called with the reason where the copy is not read."""
 
     def __init__(self, config: Any, say: Say, sharded: bool) -> None:
         super().__init__(config, skip_all_gather=True)
@@ -41,16 +46,26 @@ class DraftHead(LogitsProcessor):  # type: ignore[misc]
 
 def reason_against(processor: LogitsProcessor, hidden_states: torch.Tensor, lm_head: Any, sharded: bool) -> str | None:
     """Why these rows need logits, or None."""
+    return reason_against_head(processor, lm_head, sharded) or reason_against_rows(hidden_states, lm_head)
+
+
+def reason_against_head(processor: LogitsProcessor, lm_head: Any, sharded: bool) -> str | None:
+    """Why all rows of this head need logits, or None."""
     if hasattr(lm_head, "apply_lora") or getattr(lm_head, "quant_method", None) is not None or not hasattr(lm_head, "weight"):
         return f"the head is a {type(lm_head).__name__}, not a plain weight"
     if processor.logit_scale is not None or processor.rl_on_policy_target is not None:
         return "logits are scaled, or computed for on-policy training"
-    if min(processor.vocab_size, lm_head.weight.shape[0]) % _ranks(sharded):
-        return f"{processor.vocab_size} tokens do not divide by {_ranks(sharded)} ranks"
+    if min(processor.vocab_size, lm_head.weight.shape[0]) % ranks(sharded):
+        return f"{processor.vocab_size} tokens do not divide by {ranks(sharded)} ranks"
+    return None
+
+
+def reason_against_rows(hidden_states: torch.Tensor, lm_head: Any) -> str | None:
+    """Why the kernel does not take these rows of hidden states, or None."""
     return reason_against_device(hidden_states.device) or head_argmax.reason_against(hidden_states, lm_head.weight)
 
 
-def _ranks(sharded: bool) -> int:
+def ranks(sharded: bool) -> int:
     """Number of ranks that share the vocabulary."""
     return int(get_parallel().tp_group.world_size) if sharded else 1
 
@@ -59,14 +74,33 @@ def tokens(processor: LogitsProcessor, hidden_states: torch.Tensor, weight: torc
     """``[rows]`` int64, each row's token; the same on every rank."""
     rounded = not (processor.use_fp32_lm_head or processor.use_fp32_lm_head_output)
     vocabulary = min(processor.vocab_size, weight.shape[0])
-    if _ranks(sharded) == 1:
-        return head_argmax.head_argmax(hidden_states, weight, vocabulary=vocabulary, rounded=rounded)[0]
-    group = get_parallel().tp_group
-    mine = vocabulary_range(vocabulary, group.rank_in_group, group.world_size)
-    _, best = head_argmax.head_argmax(hidden_states, weight[mine], first_token=mine.start, rounded=rounded)
+    if ranks(sharded) == 1:
+        return _largest(processor, hidden_states, weight, vocabulary=vocabulary, rounded=rounded)[0]
+    group, mine = get_parallel().tp_group, my_range(vocabulary, sharded)
+    _, best = _largest(processor, hidden_states, weight[mine], first_token=mine.start, rounded=rounded)
     gathered = torch.empty((group.world_size, *best.shape), dtype=best.dtype, device=best.device)
     group.all_gather_into_tensor(gathered.view(-1, best.shape[1]), best)
     return head_argmax.join_pairs(gathered)[0]
+
+
+def my_range(vocabulary: int, sharded: bool) -> slice:
+    """The tokens that this rank scores."""
+    if ranks(sharded) == 1:
+        return slice(0, vocabulary)
+    group = get_parallel().tp_group
+    return vocabulary_range(vocabulary, group.rank_in_group, group.world_size)
+
+
+def _largest(processor: Any, hidden_states: torch.Tensor, weight: torch.Tensor, **given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens and pairs of a range of the head, from its copy where there is one that the kernels take."""
+    copy = getattr(processor, "narrow", None)
+    if copy is None:
+        return head_argmax.head_argmax(hidden_states, weight, **given)
+    reason = narrow_head.reason_against(hidden_states, weight, copy, given.get("vocabulary"))
+    if reason:
+        processor.say_narrow(reason)
+        return head_argmax.head_argmax(hidden_states, weight, **given)
+    return narrow_head.narrow_argmax(hidden_states, weight, copy, **given)
 
 
 def centroid_token(model: Any, say: Say, hidden_states: torch.Tensor) -> torch.Tensor:

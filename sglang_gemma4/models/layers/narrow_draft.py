@@ -1,0 +1,51 @@
+"""The int8 copy of the MTP draft's head (``kernels/heads/narrow_head.py``): when there is one, and how it follows weight updates."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.kernels.heads import narrow_head
+from sglang_gemma4.kernels.heads.narrow_head import NarrowHead
+from sglang_gemma4.models.layers import draft_head
+
+COPY = "_sglang_gemma4_narrow_head"
+Say = Callable[[str], None]
+
+
+def reason_against(model: Any, sharded: bool) -> str | None:
+    """Why an assistant's head is read as it is, or None."""
+    head = model.lm_head
+    if reason := draft_head.reason_against_head(model.logits_processor, head, sharded):
+        return reason
+    return draft_head.reason_against_rows(head.weight[:1], head) or narrow_head.reason_against_head(head.weight)
+
+
+def make(model: Any, sharded: bool) -> NarrowHead:
+    """Copy what this rank scores of an assistant's head, and keep it beside the model: no buffer, which a release would save twice."""
+    copy = NarrowHead.make(_scored(model, sharded))
+    model.__dict__[COPY] = copy, sharded
+    return copy
+
+
+def give(model: Any, say: Say) -> bool:
+    """Let an assistant's head read its copy, where it takes tokens; else the copy is dropped. ``say`` is called where it is not read."""
+    copy, _ = model.__dict__[COPY]
+    head = model.logits_processor
+    if not isinstance(head, draft_head.DraftHead):
+        del model.__dict__[COPY]
+        return False
+    head.narrow, head.say_narrow = copy, say
+    return True
+
+
+def renew(model: Any) -> None:
+    """Copy an assistant's head again, in place, after its weights may have changed; any other model is left alone."""
+    if COPY in vars(model):
+        copy, sharded = vars(model)[COPY]
+        copy.renew(_scored(model, sharded))
+
+
+def _scored(model: Any, sharded: bool) -> Any:
+    weight = model.lm_head.weight
+    vocabulary = min(model.logits_processor.vocab_size, weight.shape[0])
+    # One rank's kernel is given the whole weight, padding too.
+    return weight[draft_head.my_range(vocabulary, sharded)] if draft_head.ranks(sharded) > 1 else weight
