@@ -200,10 +200,10 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
 
 def _narrow_head(draft: dict[str, Any]) -> float:
     """Bytes of the copy of an assistant's head; none where it scores a few centroids' tokens."""
-    from sglang_gemma4.kernels.heads import narrow_head
+    from sglang_gemma4.kernels.heads import narrow_scan
 
     shape = draft["text_config"]
-    return 0.0 if draft["use_ordered_embeddings"] else float(narrow_head.bytes_of(shape["vocab_size"], shape["hidden_size"]))
+    return 0.0 if draft["use_ordered_embeddings"] else float(narrow_scan.bytes_of(shape["vocab_size"], shape["hidden_size"]))
 
 
 def _written_out(text: Any, form: Format | None) -> float:

@@ -10,6 +10,7 @@ from sglang_gemma4.kernels.card import card
 from sglang_gemma4.kernels.heads import centroid_argmax as centroid
 from sglang_gemma4.kernels.heads import head_argmax as head
 from sglang_gemma4.kernels.heads import narrow_head as narrow
+from sglang_gemma4.kernels.heads import narrow_scan
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 
@@ -109,7 +110,7 @@ def test_replayed_in_a_graph() -> None:
 
 def narrowed(hidden: torch.Tensor, weight: torch.Tensor, **given: Any) -> torch.Tensor:
     """The tokens from the int8 copy: ``head_argmax``'s, as the pairs are, bit for bit."""
-    tokens, pairs = narrow.narrow_argmax(hidden, weight, narrow.NarrowHead.make(weight), **given)
+    tokens, pairs = narrow.narrow_argmax(hidden, weight, narrow_scan.NarrowHead.make(weight), **given)
     given.pop("tile", None)
     expected, best = head.head_argmax(hidden, weight, **given)
     assert torch.equal(tokens, expected)
@@ -160,7 +161,7 @@ def test_narrow_argmax_where_the_copy_alone_is_wrong() -> None:
     weight[places[:, 0]], weight[places[:, 1]] = hidden * 20.375, hidden * 19.625
     weight[places[:, 1], 2:66] += hidden[:, 2:66] * 6
     weight[:, 0], weight[:, 1] = 127, -127  # scales are 1
-    copy = narrow.NarrowHead.make(weight)
+    copy = narrow_scan.NarrowHead.make(weight)
     alone = (hidden.float() @ (copy.scale[:, None] * copy.levels.float()).T).argmax(-1)
     tokens = narrowed(hidden, weight)
     assert (alone != tokens).sum() >= 24, "else this shows nothing"
@@ -171,8 +172,8 @@ def test_narrow_bounds_hold(rows: int) -> None:
     hidden, weight = tensors(rows, 1024, 20000, torch.bfloat16)
     weight[::3, ::7] *= 30
     hidden[:, 5] *= 100
-    tile = narrow.tile_for(rows, card(hidden.device))
-    found = narrow.scan(hidden, narrow.NarrowHead.make(weight), 20000, tile)
+    tile = narrow_scan.tile_for(rows, card(hidden.device))
+    found = narrow_scan.scan(hidden, narrow_scan.NarrowHead.make(weight), 20000, tile)
     exact = hidden.double() @ weight.double().T
     for part in range(len(found.lower)):
         begin, end = part * found.share, min(20000, (part + 1) * found.share)
@@ -186,7 +187,7 @@ def test_narrow_ranges_of_ranks_join() -> None:
     parts = []
     for first in range(0, VOCABULARY, VOCABULARY // 4):
         mine = weight[first : first + VOCABULARY // 4]
-        parts.append(narrow.narrow_argmax(hidden, mine, narrow.NarrowHead.make(mine), first_token=first)[1])
+        parts.append(narrow.narrow_argmax(hidden, mine, narrow_scan.NarrowHead.make(mine), first_token=first)[1])
     assert torch.equal(head.join_pairs(torch.stack(parts))[0], head.head_argmax(hidden, weight)[0])
 
 
@@ -194,7 +195,7 @@ def test_narrow_replayed_in_a_graph_after_an_update() -> None:
     """New hidden states in the captured tensor, and a copy that was renewed, give the tokens of what is there then."""
     hidden, weight = tensors(8, 1024, VOCABULARY, torch.bfloat16)
     other, other_weight = tensors(8, 1024, VOCABULARY, torch.bfloat16, seed=7)
-    copy = narrow.NarrowHead.make(weight)
+    copy = narrow_scan.NarrowHead.make(weight)
     narrow.narrow_argmax(hidden, weight, copy)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -212,6 +213,6 @@ def test_making_a_copy_takes_little_beside_it() -> None:
     _, weight = tensors(1, 1024, VOCABULARY, torch.bfloat16)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    copy = narrow.NarrowHead.make(weight)
+    copy = narrow_scan.NarrowHead.make(weight)
     assert torch.cuda.memory_allocated() - before < copy.bytes + 8 * 2**20
     assert torch.cuda.max_memory_allocated() - before < copy.bytes + 256 * 2**20

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from sglang_gemma4.kernels.heads import head_argmax as exact
 from sglang_gemma4.kernels.heads import narrow_head as op
+from sglang_gemma4.kernels.heads import narrow_scan
 from sglang_gemma4.kernels.heads.head_argmax import Tile
-from sglang_gemma4.kernels.heads.narrow_head import NarrowHead
+from sglang_gemma4.kernels.heads.narrow_scan import NarrowHead
 
 SMALL = Tile(32, 64, 4, 2, 2)
 HALVES = Tile(128, 32, 4, 2, 2)
@@ -50,9 +51,9 @@ def check(hidden: torch.Tensor, weight: torch.Tensor, tile: Tile | None = SMALL,
     return tokens
 
 
-def scanned(hidden: torch.Tensor, weight: torch.Tensor, tile: Tile = SMALL, programs: int = 3) -> tuple[op.Scan, list[slice]]:
+def scanned(hidden: torch.Tensor, weight: torch.Tensor, tile: Tile = SMALL, programs: int = 3) -> tuple[narrow_scan.Scan, list[slice]]:
     """The first pass, and the tokens of each of its blocks."""
-    found = op.scan(hidden, NarrowHead.make(weight), len(weight), tile, programs)
+    found = narrow_scan.scan(hidden, NarrowHead.make(weight), len(weight), tile, programs)
     parts, blocks, _ = found.upper.shape
     starts = [(part * found.share, block * found.block) for part in range(parts) for block in range(blocks)]
     ends = [min(len(weight), part + min(found.share, place + found.block)) for part, place in starts]
@@ -248,7 +249,7 @@ def test_the_copy_is_a_bound_and_is_renewed_in_place() -> None:
     fresh = NarrowHead.make(other)
     assert all(torch.equal(getattr(copy, name), getattr(fresh, name)) for name in ("levels", "scale", "error"))
     assert addresses == [one.data_ptr() for one in (copy.levels, copy.scale, copy.error)]
-    assert copy.bytes == op.bytes_of(300, 96)
+    assert copy.bytes == narrow_scan.bytes_of(300, 96)
     with pytest.raises(ValueError, match=r"of a head \(300, 96\), and this is one of \(299, 96\)"):
         copy.renew(other[1:])
 
@@ -256,7 +257,7 @@ def test_the_copy_is_a_bound_and_is_renewed_in_place() -> None:
 def test_a_copy_is_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     _, weight = case(1, 96, 300)
     whole = NarrowHead.make(weight)
-    monkeypatch.setattr(op, "CHUNK", 1000)
+    monkeypatch.setattr(narrow_scan, "CHUNK", 1000)
     parts = NarrowHead.make(weight)
     assert all(torch.equal(getattr(whole, name), getattr(parts, name)) for name in ("levels", "scale", "error"))
 

@@ -23,7 +23,7 @@ from sglang_gemma4.kernels.experts import (
     prefill_experts,
     register_experts,
 )
-from sglang_gemma4.kernels.heads import head_argmax, narrow_head
+from sglang_gemma4.kernels.heads import head_argmax, narrow_head, narrow_scan
 from sglang_gemma4.kernels.weights import CAPABILITY, FP8, Grouped, Scaled, Weight, scaled
 from tests.unit.card_compiler import compiling_for, without_assembling
 
@@ -133,7 +133,7 @@ def test_heads(laid_out: Card, rows: int) -> None:
 @pytest.mark.parametrize("rows", [4, 32])
 def test_narrow_heads(laid_out: Card, rows: int) -> None:
     weight = torch.ones(1024, HIDDEN, dtype=torch.bfloat16)
-    narrow_head.narrow_argmax(empty(rows, HIDDEN), weight, narrow_head.NarrowHead.make(weight))
+    narrow_head.narrow_argmax(empty(rows, HIDDEN), weight, narrow_scan.NarrowHead.make(weight))
 
 
 @every_card

@@ -11,7 +11,7 @@ from sglang_gemma4.kernels import dependent_launch
 from sglang_gemma4.kernels.attention import few_query_attention
 from sglang_gemma4.kernels.dense import few_row_linear, gated_embedding
 from sglang_gemma4.kernels.experts import expert_routing, few_token_experts, grouped_experts, prefill_experts, routed_product
-from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax, narrow_head
+from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax, narrow_head, narrow_scan
 from sglang_gemma4.kernels.norms import layer_tail, qkv_norm_rope, triple_rmsnorm
 from sglang_gemma4.kernels.norms.qkv_norm_rope import TokenTiles
 from sglang_gemma4.kernels.norms.row_parts import RowTiles
@@ -95,7 +95,7 @@ def head() -> None:
 
 def narrow() -> None:
     weight = ones(512, WIDTH)
-    narrow_head.narrow_argmax(ones(4, WIDTH), weight, narrow_head.NarrowHead.make(weight))
+    narrow_head.narrow_argmax(ones(4, WIDTH), weight, narrow_scan.NarrowHead.make(weight))
 
 
 def centroids() -> None:

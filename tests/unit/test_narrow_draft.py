@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sglang_gemma4.kernels.heads import head_argmax, narrow_head
-from sglang_gemma4.kernels.heads.narrow_head import NarrowHead, bytes_of
+from sglang_gemma4.kernels.heads.narrow_scan import NarrowHead, bytes_of
 from sglang_gemma4.memory import capacity
 from sglang_gemma4.models.layers import draft_head, narrow_draft
 from sglang_gemma4.patches import narrow_draft_head as patch

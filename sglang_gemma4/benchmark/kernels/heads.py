@@ -10,7 +10,8 @@ from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates
 from sglang_gemma4.benchmark.kernels.timer import Call
 from sglang_gemma4.kernels.heads.centroid_argmax import centroid_argmax
 from sglang_gemma4.kernels.heads.head_argmax import Tile, head_argmax
-from sglang_gemma4.kernels.heads.narrow_head import NarrowHead, bytes_of, narrow_argmax
+from sglang_gemma4.kernels.heads.narrow_head import narrow_argmax
+from sglang_gemma4.kernels.heads.narrow_scan import NarrowHead, bytes_of
 
 TILES = (
     (64, 128, 4, 4, 2), (64, 128, 4, 3, 3), (64, 256, 4, 3, 2), (128, 64, 4, 4, 2), (128, 128, 8, 3, 2),

@@ -13,7 +13,7 @@ from sglang.srt.layers.logits_processor import LogitsProcessor
 from sglang.srt.runtime_context import get_parallel
 
 from sglang_gemma4.kernels.card import reason_against_device
-from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax, narrow_head
+from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax, narrow_head, narrow_scan
 from sglang_gemma4.models.layers.sharded_head import vocabulary_range
 
 Say = Callable[[str], None]
@@ -27,7 +27,7 @@ class DraftHead(LogitsProcessor):  # type: ignore[misc]
     Rows that the kernel does not take get logits as in SGLang; ``say`` is called with the reason.
     """
 
-    narrow: narrow_head.NarrowHead | None = None
+    narrow: narrow_scan.NarrowHead | None = None
     """An int8 copy of what this rank scores of the head (``narrow_draft.py``)."""
     say_narrow: Say
     """Called with the reason where the copy is not read."""

@@ -1,10 +1,10 @@
-"""The int8 copy of the MTP draft's head (``kernels/heads/narrow_head.py``): when there is one, and how it follows weight updates."""
+"""The int8 copy of the MTP draft's head (``kernels/heads/narrow_scan.py``): when there is one, and how it follows weight updates."""
 
 from collections.abc import Callable
 from typing import Any
 
 from sglang_gemma4.kernels.heads import narrow_head
-from sglang_gemma4.kernels.heads.narrow_head import NarrowHead
+from sglang_gemma4.kernels.heads.narrow_scan import NarrowHead
 from sglang_gemma4.models.layers import draft_head
 
 COPY = "_sglang_gemma4_narrow_head"
