@@ -25,9 +25,11 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_FEW_ROW_LINEAR",
     why="A verify step of 32 requests has 128 rows: written out for cuBLAS, a layer's dense weights of 26B-A4B are 100 MB of memory more, "
     "written and read, in each step.",
-    evidence="runs/2026-11-26-26b-h200-int4 (four products of a layer: 97 µs at 128 rows, 55 by cuBLAS alone)",
+    evidence="runs/2026-11-26-26b-h200-int4 (four products of a layer: 97 µs at 128 rows, 55 by cuBLAS alone) · a first version of this "
+    "gave NaN on a card, runs/2026-11-28-four-bit-warpgroups",
     remove_when="SGLang multiplies 4-bit weights by wgmma.",
     uses=(uses.quantised, uses.four_bit_rows, uses.hopper),
-    unmeasured="products of 26B-A4B at 33 to 2,048 rows and steps at batch 16 to 80 (tests/gpu/quant_stages.py: linear-int4, int4-steps)",
+    unmeasured="its answers on a card, products of 26B-A4B at 33 to 2,048 rows, steps at batch 16 to 80 (tests/gpu/quant_stages.py: "
+    "wide-tests, linear-int4, int4-wide)",
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", multiply_wide, "b7e9b394300f"),),
 )

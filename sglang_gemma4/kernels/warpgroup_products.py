@@ -15,11 +15,19 @@ import triton
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.ampere import async_copy
-from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from sglang_gemma4.kernels import register_layouts
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
+from sglang_gemma4.kernels.experts.expert_blocks import Blocks
 from sglang_gemma4.kernels.register_products import await_inputs as await_rows
 
 CAPABILITY = 9
@@ -115,16 +123,18 @@ def _weights(words, scale, LAYOUT: gl.constexpr):  # type: ignore[no-untyped-def
 
 
 @gluon.jit
-def _copy(pointers, staged, span, SPANS: gl.constexpr, STAGES: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Have a span of the rows' inputs copied, where there is one; a group of copies either way, since groups are counted."""
-    if span < SPANS:
-        async_copy.async_copy_global_to_shared(staged.index(span % STAGES), pointers + span * 64)
-    async_copy.commit_group()
+def _copy(x, row, staged, arrived, span, SPANS: gl.constexpr, STAGES: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Have a span of the rows' inputs copied, where there is one."""
+    there = span < SPANS
+    barrier = arrived.index(span % STAGES)
+    mbarrier.expect(barrier, x.nbytes_per_cta, pred=there)
+    tma.async_load(x, [row, span * 64], barrier, staged.index(span % STAGES), pred=there)
 
 
 @gluon.jit
 def products(  # type: ignore[no-untyped-def]
-    x_at,  # pointers to the rows' first inputs, along the rows of copy_layout; each must be readable
+    x,  # descriptor of rows in the words' order: blocks of [ROWS, 64]
+    row,  # the first of this program's
     words_ptr,  # [outputs, WIDTH // 8] int32
     scale_ptr,  # [outputs, WIDTH // 8 // GROUP]
     first,
@@ -137,21 +147,27 @@ def products(  # type: ignore[no-untyped-def]
     WAIT: gl.constexpr,  # words are asked for before the kernel before has ended, and inputs when it has
 ):
     """The rows' products with 64 outputs from ``first`` and with 64 from ``first + SECOND``, ``[64, ROWS]`` float32 each; the first one
-    twice where there is no second."""
+    twice where there is no second.
+
+    Inputs come through descriptors: copies of each lane would have to be fenced from the matrix instruction, and a fence waits for words
+    that are on their way.
+    """
     SUMS: gl.constexpr = sums_layout(ROWS)  # noqa: N806
     A: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)  # noqa: N806
-    COPY: gl.constexpr = copy_layout()  # noqa: N806
     SPANS: gl.constexpr = WIDTH // 64  # noqa: N806
     EACH: gl.constexpr = 4 if SECOND else 2  # noqa: N806
-    SHARED: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)  # noqa: N806
-    staged = gl.allocate_shared_memory(gl.bfloat16, [STAGES, ROWS, 64], SHARED)
+    staged = gl.allocate_shared_memory(gl.bfloat16, [STAGES, ROWS, 64], x.layout)
+    arrived = mbarrier.allocate_mbarrier(batch=STAGES)
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(arrived.index(stage), count=1)
+    fence_async_shared()
+    gl.barrier()
     held = ()
     for span in gl.static_range(AHEAD):
         held = held + _ask_both(words_ptr, scale_ptr, first, min(span, SPANS - 1), SECOND, WIDTH, GROUP)
     await_rows(WAIT)
-    pointers = x_at[:, None] + gl.arange(0, 64, gl.SliceLayout(0, COPY))[None, :]
     for span in gl.static_range(STAGES - 1):
-        _copy(pointers, staged, span, SPANS, STAGES)
+        _copy(x, row, staged, arrived, span, SPANS, STAGES)
     one = warpgroup_mma_init(gl.zeros([64, ROWS], gl.float32, SUMS))
     two = one
     if SECOND:
@@ -164,20 +180,22 @@ def products(  # type: ignore[no-untyped-def]
             one, two = warpgroup_mma_wait(0, deps=[one, two])
         else:
             one = warpgroup_mma_wait(0, deps=[one])
-        async_copy.wait_group(STAGES - 2)
-        gl.barrier()  # every lane's copies of this span are there, and nobody reads the span before any more
+        gl.barrier()  # nobody reads the span before any more
+        _copy(x, row, staged, arrived, span + STAGES - 1, SPANS, STAGES)
+        mbarrier.wait(arrived.index(span % STAGES), span // STAGES % 2)
         inputs = staged.index(span % STAGES).permute([1, 0])
         one = warpgroup_mma(mine, inputs, one, is_async=True)
         if SECOND:
             two = warpgroup_mma(other, inputs, two, is_async=True)
         held = held[EACH:] + _ask_both(words_ptr, scale_ptr, first, gl.minimum(span + AHEAD, SPANS - 1), SECOND, WIDTH, GROUP)
-        _copy(pointers, staged, span + STAGES - 1, SPANS, STAGES)
     if SECOND:
         one, two = warpgroup_mma_wait(0, deps=[one, two])
     else:
         one = warpgroup_mma_wait(0, deps=[one])
         two = one
-    async_copy.wait_group(0)
+    gl.barrier()
+    for stage in gl.static_range(STAGES):
+        mbarrier.invalidate(arrived.index(stage))
     return one, two
 
 
@@ -202,26 +220,58 @@ def place_in_span(column):  # type: ignore[no-untyped-def]
     return word * 32 + column // 2 % 2 * 16 + column % 2 * 8 + lane * 2 + half
 
 
-@triton.jit
-def _by_span_kernel(x_ptr, out_ptr, stride, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=["LAST"])
+def _by_span_kernel(  # type: ignore[no-untyped-def]
+    x_ptr,
+    out_ptr,
+    stride,
+    row_ptr,  # [blocks, ROWS]: which row lies where, of TOPK a token; None: all lie where they lay
+    count_ptr,
+    LAST,
+    TOPK: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PDL: tl.constexpr,
+):
     await_inputs(PDL)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    row = tl.program_id(0).to(tl.int64)
-    values = tl.load(x_ptr + row * stride + column, mask=column < WIDTH)
-    tl.store(out_ptr + row * WIDTH + column // 64 * 64 + place_in_span(column), values, mask=column < WIDTH)
+    place = tl.program_id(0).to(tl.int64)
+    row, real = place, True
+    if row_ptr is not None:
+        row = tl.load(row_ptr + place).to(tl.int64)
+        real = (row < LAST) & (place < tl.load(count_ptr) * ROWS)  # what lies behind the last block is undefined
+        row = row // TOPK
+    if real:
+        for start in tl.static_range(0, WIDTH, COLUMNS):
+            column = start + tl.arange(0, COLUMNS)
+            values = tl.load(x_ptr + row * stride + column, mask=column < WIDTH)
+            tl.store(out_ptr + place * WIDTH + column // 64 * 64 + place_in_span(column), values, mask=column < WIDTH)
 
 
 def by_span_reference(x: torch.Tensor) -> torch.Tensor:
-    """What :func:`by_span` computes."""
+    """What :func:`by_span` computes without blocks."""
     lane, word, half, pair, register = range(1, 6)
     return x.reshape(-1, 4, 2, 2, 2, 2).permute(0, word, pair, register, lane, half).reshape(x.shape)
 
 
-def by_span(x: torch.Tensor) -> torch.Tensor:
-    """Rows ``[tokens, width]``, contiguous, with the inputs of each 64 in the matrix instruction's order; the width is a multiple of 64."""
+def by_span(x: torch.Tensor, blocks: Blocks | None = None, topk: int = 1) -> torch.Tensor:
+    """Rows ``[tokens, width]``, contiguous, with the inputs of each 64 in the matrix instruction's order; the width is a multiple of 64.
+
+    Args:
+        blocks: of rows, ``topk`` of which a token has: rows lie as they say then, ``[most blocks * rows a block, width]``, and empty
+            places and what is behind the last block are undefined.
+    """
     tokens, width = x.shape
-    out = torch.empty((tokens, width), dtype=x.dtype, device=x.device)
-    _by_span_kernel[(tokens, triton.cdiv(width, COLUMNS))](
-        x, out, x.stride(0), WIDTH=width, COLUMNS=COLUMNS, num_warps=4, **launch_options(x.device)
-    )
+    count = tokens if blocks is None else blocks.row.numel()
+    out = torch.empty((count, width), dtype=x.dtype, device=x.device)
+    row, counted = (None, None) if blocks is None else (blocks.row, blocks.count)
+    _by_span_kernel[(count,)](
+        x, out, x.stride(0), row, counted, tokens * topk,
+        TOPK=topk, ROWS=1 if blocks is None else blocks.row.shape[1], WIDTH=width, COLUMNS=COLUMNS, num_warps=4, **launch_options(x.device),
+    )  # fmt: skip
     return out
+
+
+def described(rows: torch.Tensor, block: int) -> TensorDescriptor:
+    """Contiguous rows ``[count, width]`` as :func:`products` takes them, ``block`` at a time; zeros beyond the last."""
+    return TensorDescriptor.from_tensor(rows, [block, SPAN], gl.NVMMASharedLayout(128, 16, 2))

@@ -3,7 +3,8 @@
     python -m tests.gpu.host_stages FOLDER [STAGE ...] [--dry-run]
 
 Arms: ``package``, and what waits for a card: ``ahead`` (``slots_ahead``); both engines at a time, in turns. Beside them ``host-26b`` has
-``draft8``, whose assistant is quantised to fp8 as it is loaded; ``host-e2b-plain`` compares ``step_metadata`` with SGLang's launches.
+``narrow`` (``narrow_draft_head``), and ``host-26b-draft8`` an assistant that is quantised to fp8 as it is loaded; ``host-e2b-plain``
+compares ``step_metadata`` with SGLang's launches.
 ``NAME-profile`` says call by call what the host did (``sglang-gemma4 bench --report FOLDER/STAGE``, "the host in a decode step"); the
 profiler itself slows the host, so steps are timed without it. ``host-long`` has contexts in which SGLang's gather of slots, one program a
 request, takes longest, and ``host-default`` the context and the requests that a server has by default, whose masks are largest.
@@ -15,6 +16,7 @@ from tests.gpu.measure import run_of
 from tests.gpu.quant_stages import DRAFT
 from tests.gpu.stages import COMMON, PACKAGE, Stage, bench, tests
 
+NARROW = f"--arm narrow:package,mtp,{DRAFT},SGLANG_GEMMA4_WITH=narrow_draft_head"
 AHEAD = "--arm ahead:package,mtp,SGLANG_GEMMA4_WITH=slots_ahead"
 ARMS = f"--together 2 {PACKAGE} {AHEAD}"
 PLAIN = "--together 2 --arm package --arm stock-metadata:package,SGLANG_GEMMA4_WITHOUT=step_metadata"
@@ -24,18 +26,20 @@ LONG = f"{PAIR} --context-length=131072 --max-running-requests=8 --max-total-tok
 DEFAULT = f"{PAIR} --max-total-tokens=66000"
 STEPS = "--batches 1,8,32,80 --step-tokens 300,200 --repetitions 5"
 FP8 = "--quantization fp8-dynamic"
-FP8_ARMS = ARMS.replace(",mtp", f",mtp,{DRAFT}")
+FP8_ARMS, FP8_PACKAGE = (arms.replace(",mtp", f",mtp,{DRAFT}") for arms in (ARMS, PACKAGE))
 DRAFT8 = "--arm draft8:package,mtp,--speculative-draft-model-quantization=fp8"
 PROFILE = "--batches 1 --step-tokens 300,200 --repetitions 1 --profile 1"
 
 STAGES: tuple[Stage, ...] = (
-    tests("host-tests", 60, "the launch that derives metadata, on a card and in a graph", "tests/gpu/test_step_metadata_gpu.py",
-          beside=False),
+    tests("host-tests", 120, "the launch that derives metadata, and the narrow head, on a card and in a graph",
+          "tests/gpu/test_step_metadata_gpu.py", "tests/gpu/test_kernels_heads.py -k narrow", beside=False),
     bench("host-e2b", 420, "steps with MTP of E2B with slots allocated ahead", "e2b", f"{ARMS} {STEPS}", SHORT),
     bench("host-e2b-profile", 240, "what the host does in one", "e2b", f"{ARMS} {PROFILE}", SHORT),
     bench("host-e2b-plain", 240, "steps without MTP, with metadata in the graph and before it", "e2b", f"{PLAIN} {STEPS}", SHORT),
-    bench("host-26b", 420, "steps with MTP of 26B-A4B in fp8, its assistant in fp8 too", "26b-a4b",
-          f"{FP8} {FP8_ARMS} {DRAFT8} {STEPS}".replace("together 2", "together 3"), SHORT),
+    bench("host-26b", 420, "steps with MTP of 26B-A4B in fp8, its draft's head in 8 bits", "26b-a4b",
+          f"{FP8} {FP8_ARMS} {NARROW} {STEPS}".replace("together 2", "together 3"), SHORT),
+    bench("host-26b-draft8", 420, "the same, its assistant in fp8", "26b-a4b",
+          f"{FP8} {FP8_PACKAGE} {DRAFT8} --together 2 {STEPS}", SHORT),
     bench("host-26b-profile", 300, "what the host does in one", "26b-a4b", f"{FP8} {FP8_ARMS} {PROFILE}", SHORT),
     bench("host-long", 300, "steps with MTP of E2B behind 30,000 tokens", "e2b",
           f"{ARMS} --batches 1,4 --step-tokens 30000,200 --prefill-once --repetitions 5", LONG),

@@ -35,6 +35,7 @@ MARLIN = f"--arm marlin:package,mtp,{DRAFT},{G}_FOUR_BIT_ROWS=0"
 STEPS = "--batches 1,8,32,80 --step-tokens 700,80 --rounds 1 --repetitions 3"
 FP8, INT4 = "--quantization fp8-dynamic", "--quantization w4a16-g32"
 ONLINE = "--quantization=fp8"
+WIDE_ARM = f"--arm wide:package,mtp,{DRAFT},{G}_WITH=wide_linear,{G}_WITH=chunk_experts"
 WIDE = "'26B qkv, sliding' '26B o, full' '26B gate and up' '26B down'"
 
 
@@ -81,8 +82,15 @@ STAGES: tuple[Stage, ...] = (
     sweep("linear-int4-tiles", 200, "their tiles", f"linear-int4 --rows 1 4 32 --product {WIDE} --tune 8"),
     steps("int4-dense", 400, "4-bit dense products as loaded against Marlin's, in steps",
           f"{INT4} {PACKAGE} {MARLIN} {STEPS}", f"{ONE} {POOL}"),
+    tests("wide-tests", 200, "4-bit weights of many rows by wgmma", "-n 8 tests/gpu/test_kernels_quantised.py -k 'chunks or wide_products'",
+          beside=False),
     sweep("int4-prefill", 200, "the same of a prefill chunk: from where writing out pays; Marlin's would be compiled for minutes",
-          "experts-int4-prefill --ways Triton ours writing"),
+          "experts-int4-prefill --ways Triton ours writing registers"),
+    steps("int4-wide", 420, "steps of 4 bits with dense products of many rows, and chunks' experts, by wgmma",
+          f"{INT4} --together 2 {PACKAGE} {WIDE_ARM} --batches 8,16,32,80 --step-tokens 300,80 --repetitions 5",
+          PAIR.replace(" 1 8 32 80", " 8 16 32 80")),
+    steps("int4-wide-serve", 580, "the same of a server",
+          f"{INT4} {PACKAGE} {WIDE_ARM} --workload prefill,mix,32x1000/200 --rounds 1 --repetitions 3", SERVE),
     sweep("int4-experts-tiles", 150, "their tiles", "experts-int4 --tokens 4 32 320 --tune 30"),
     *(
         steps(f"{name}-registers", 420, f"steps of {what} through registers and by Triton, beside the card's floor",

@@ -7,6 +7,7 @@ import torch
 
 from sglang_gemma4.kernels.experts import few_token_experts as few
 from sglang_gemma4.kernels.experts import gated_experts as gated
+from sglang_gemma4.kernels.experts.expert_blocks import Blocks, expert_blocks_reference
 from sglang_gemma4.kernels.experts.gated_experts import Tile
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.experts.prefill_experts import PrefillTile, prefill_experts
@@ -50,8 +51,24 @@ def test_inputs_by_their_places(tokens: int, width: int) -> None:
 
 @pytest.mark.parametrize(("tokens", "width"), [(1, 64), (3, 1088)])
 def test_inputs_by_their_spans(tokens: int, width: int) -> None:
-    x = torch.randn(tokens, width)
+    x = torch.randn(tokens, width + 5)[:, :width]
     assert torch.equal(by_span(x), by_span_reference(x))
+
+
+def test_inputs_of_blocks_by_their_spans() -> None:
+    """A row has its token's inputs, wherever it lies; empty places and blocks behind the last are left as they were."""
+    x, ids = torch.randn(3, 128), torch.tensor([[0, 1], [1, 2], [2, 0]], dtype=torch.int32)
+    found = expert_blocks_reference(ids, 3, 4)
+    behind = torch.full((1, 4), 12345678, dtype=torch.int32)
+    blocks = Blocks(torch.cat([found.expert, found.expert[:1]]), torch.cat([found.row, behind]), found.count)
+    lies = by_span(x, blocks, 2).view(4, 4, 128)
+    for block, rows in enumerate(found.row.tolist()):
+        for place, row in enumerate(rows):
+            if row < ids.numel():
+                assert torch.equal(lies[block, place], by_span_reference(x[row // 2]))
+            else:
+                assert lies[block, place].isnan().all()
+    assert lies[3].isnan().all()
 
 
 @pytest.mark.parametrize(

@@ -101,5 +101,6 @@ def test_a_hopper_s_registers_suffice(tile: Tile, monkeypatch: pytest.MonkeyPatc
         kernel = found[name]
         assert kernel.metadata.shared <= 100 << 10, "two programs a multiprocessor"  # type: ignore[attr-defined]
         ptx = kernel.asm["ptx"]  # type: ignore[attr-defined]
+        assert ptx.count("fence.proxy.async") == 1, "of the barriers alone: one in the loop would wait for the words on their way"
         assert ptx.count("wgmma.mma_async.sync.aligned") == 8, "four steps of sixteen inputs, of each product"
         assert f"m64n{tile.rows}k16" in ptx

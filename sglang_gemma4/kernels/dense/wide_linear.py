@@ -54,7 +54,7 @@ def reason_against(x: torch.Tensor, weight: Weight, gated: bool = False) -> str 
 
 @gluon.jit(do_not_specialize=["rows"])
 def _wide_linear_kernel(  # type: ignore[no-untyped-def]
-    x_ptr,  # [rows, WIDTH] as by_span gives them
+    x,  # descriptor of [rows, WIDTH] as by_span gives them
     words_ptr,  # [COUNT, WIDTH // 8] int32; gated: [2 * COUNT, ...], gate first
     scale_ptr,
     out_ptr,  # [rows, COUNT]
@@ -71,9 +71,8 @@ def _wide_linear_kernel(  # type: ignore[no-untyped-def]
     COPY: gl.constexpr = warpgroups.copy_layout()  # noqa: N806
     first = gl.program_id(0) * 64
     row = gl.program_id(1) * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, COPY))
-    x_at = x_ptr + gl.minimum(row, rows - 1).to(gl.int64) * WIDTH
     SECOND: gl.constexpr = COUNT if GATED else 0  # noqa: N806
-    value, up = warpgroups.products(x_at, words_ptr, scale_ptr, first, SECOND, WIDTH, GROUP, ROWS, STAGES, AHEAD, PDL)
+    value, up = warpgroups.products(x, gl.program_id(1) * ROWS, words_ptr, scale_ptr, first, SECOND, WIDTH, GROUP, ROWS, STAGES, AHEAD, PDL)
     if GATED:
         value = gelu_tanh(value.to(gl.bfloat16).to(gl.float32)) * up.to(gl.bfloat16).to(gl.float32)
     at = out_ptr + row.to(gl.int64)[:, None] * COUNT + (first + gl.arange(0, 64, gl.SliceLayout(0, COPY)))[None, :]
@@ -97,7 +96,7 @@ def wide_linear(x: torch.Tensor, weight: Weight, *, gated: bool = False, tile: T
         return out
     tile = tile or tile_for(rows)
     _wide_linear_kernel[(outputs // OUTPUTS, triton.cdiv(rows, tile.rows))](
-        warpgroups.by_span(x), weight.levels.view(torch.int32), weight.scale, out, rows,
+        warpgroups.described(warpgroups.by_span(x), tile.rows), weight.levels.view(torch.int32), weight.scale, out, rows,
         COUNT=outputs, WIDTH=width, GATED=gated, GROUP=words_in_group(weight), ROWS=tile.rows, STAGES=tile.stages, AHEAD=tile.ahead,
         num_warps=4, **launch_options(x.device),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """4-bit experts of hundreds to thousands of tokens on a Hopper, by :mod:`~sglang_gemma4.kernels.warpgroup_products`.
 
 An expert has tens to hundreds of rows here. Kernels of few rows (:mod:`grouped_experts`) convert its words again for every 32 of them,
-and writing them out first (:mod:`prefill_experts`) takes half a millisecond a layer of 26B-A4B. One launch puts a chunk's inputs in the
-words' order; the first product leaves its outputs in it.
+and writing them out first (:mod:`prefill_experts`) takes half a millisecond a layer of 26B-A4B. One launch puts the inputs of
+each expert's rows together, in the words' order; the first product leaves its outputs in it.
 """
 
 import torch
@@ -40,7 +40,7 @@ def reason_against(x: torch.Tensor, w13: Weight, w2: Weight, weights: torch.Tens
 
 @gluon.jit(do_not_specialize=["LAST"])
 def _gate_and_up_kernel(  # type: ignore[no-untyped-def]
-    x_ptr,  # [tokens, HIDDEN] as by_span gives them
+    x,  # descriptor of [blocks * ROWS, HIDDEN] as by_span gives them
     words_ptr,  # [experts, 2 * INNER, HIDDEN // 8] int32, gate first
     scale_ptr,  # [experts, 2 * INNER, HIDDEN // 8 // GROUP]
     shares_ptr,  # [rows] float32
@@ -49,7 +49,6 @@ def _gate_and_up_kernel(  # type: ignore[no-untyped-def]
     count_ptr,
     h_ptr,  # [blocks, ROWS, INNER], as by_span gives them
     LAST,  # rows in all
-    TOPK: gl.constexpr,
     HIDDEN: gl.constexpr,
     INNER: gl.constexpr,
     GROUP: gl.constexpr,
@@ -65,15 +64,13 @@ def _gate_and_up_kernel(  # type: ignore[no-untyped-def]
     # All loads at once, before it is known whether the block exists: what lies behind the last is undefined, and not used.
     count = gl.load(count_ptr)
     expert = gl.load(expert_ptr + block).to(gl.int64)
-    row = gl.load(row_ptr + block * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, COPY)))
     mine = gl.load(row_ptr + block * ROWS + gl.arange(0, ROWS, gl.SliceLayout(0, SUMS)))
     if (block < count) & (expert >= 0):
         first = gl.program_id(0) * 64
         share = gl.load(shares_ptr + mine, mask=mine < LAST, other=0.0).to(gl.float32)
-        x_at = x_ptr + gl.where(row < LAST, row // TOPK, 0).to(gl.int64) * HIDDEN
         words_ptr += expert * (2 * INNER * (HIDDEN // 8))
         scale_ptr += expert * (2 * INNER * (HIDDEN // 8 // GROUP))
-        gate, up = warpgroups.products(x_at, words_ptr, scale_ptr, first, INNER, HIDDEN, GROUP, ROWS, STAGES, AHEAD, False)
+        gate, up = warpgroups.products(x, block * ROWS, words_ptr, scale_ptr, first, INNER, HIDDEN, GROUP, ROWS, STAGES, AHEAD, False)
         value = (gelu_tanh(gate) * up * share[None, :]).to(gl.bfloat16)
         # The outputs of this tile are a span of the second product's inputs.
         at = h_ptr + (block.to(gl.int64) * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, COPY)))[:, None] * INNER
@@ -82,7 +79,7 @@ def _gate_and_up_kernel(  # type: ignore[no-untyped-def]
 
 @gluon.jit(do_not_specialize=["LAST"])
 def _down_kernel(  # type: ignore[no-untyped-def]
-    h_ptr,  # [blocks, ROWS, INNER], as the first product leaves them
+    h,  # descriptor of [blocks * ROWS, INNER], as the first product leaves them
     words_ptr,  # [experts, HIDDEN, INNER // 8] int32
     scale_ptr,  # [experts, HIDDEN, INNER // 8 // GROUP]
     expert_ptr,
@@ -103,14 +100,12 @@ def _down_kernel(  # type: ignore[no-untyped-def]
     block = gl.program_id(1)
     count = gl.load(count_ptr)
     expert = gl.load(expert_ptr + block).to(gl.int64)
-    place = gl.arange(0, ROWS, gl.SliceLayout(1, COPY))
-    row = gl.load(row_ptr + block * ROWS + place)
+    row = gl.load(row_ptr + block * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, COPY)))
     if (block < count) & (expert >= 0):
         first = gl.program_id(0) * 128
-        h_at = h_ptr + (block.to(gl.int64) * ROWS + place) * INNER
         words_ptr += expert * (HIDDEN * (INNER // 8))
         scale_ptr += expert * (HIDDEN * (INNER // 8 // GROUP))
-        one, two = warpgroups.products(h_at, words_ptr, scale_ptr, first, 64, INNER, GROUP, ROWS, STAGES, AHEAD, False)
+        one, two = warpgroups.products(h, block * ROWS, words_ptr, scale_ptr, first, 64, INNER, GROUP, ROWS, STAGES, AHEAD, False)
         at = out_ptr + row.to(gl.int64)[:, None] * HIDDEN + (first + gl.arange(0, 64, gl.SliceLayout(0, COPY)))[None, :]
         real = (row < LAST)[:, None]
         gl.store(at, warpgroups.as_rows(one.to(gl.bfloat16)), mask=real)
@@ -158,12 +153,14 @@ def chunk_experts(
         "HIDDEN": hidden, "INNER": inner, "ROWS": tile.rows, "STAGES": tile.stages, "AHEAD": tile.ahead, "num_warps": 4,
         **launch_options(x.device),
     }  # fmt: skip
-    _gate_and_up_kernel[(inner // 64, most)](
-        warpgroups.by_span(x), w13.levels.view(torch.int32), w13.scale, weights, blocks.expert, blocks.row, blocks.count, h, ids.numel(),
-        TOPK=ids.shape[1], GROUP=words_in_group(w13), **options,
+    theirs = warpgroups.described(warpgroups.by_span(x, blocks, ids.shape[1]), tile.rows)
+    _gate_and_up_kernel[(inner // OUTPUTS, most)](
+        theirs, w13.levels.view(torch.int32), w13.scale, weights, blocks.expert, blocks.row, blocks.count, h, ids.numel(),
+        GROUP=words_in_group(w13), **options,
     )  # fmt: skip
-    _down_kernel[(hidden // 128, most)](
-        h, w2.levels.view(torch.int32), w2.scale, blocks.expert, blocks.row, blocks.count, out, ids.numel(),
+    between = warpgroups.described(h.view(-1, inner), tile.rows)
+    _down_kernel[(hidden // (2 * OUTPUTS), most)](
+        between, w2.levels.view(torch.int32), w2.scale, blocks.expert, blocks.row, blocks.count, out, ids.numel(),
         GROUP=words_in_group(w2), **options,
     )  # fmt: skip
     return sum_of_rows(out, ids, SUM_COLUMNS)

@@ -36,6 +36,10 @@ and 1.08 for 2,048, ``prefill_experts`` 0.95 and 1.05, and 2.1 for 8,192, where 
 (``runs/2026-11-26-26b-h200-int4``). Where the tiles of ``prefill_experts`` are not for the card, ``grouped_experts`` takes all."""
 
 
+CHUNK_MOST = 4096
+"""Most tokens of ``chunk_experts``, which puts their inputs together by expert: 0.25 GiB of 26B-A4B's. Not measured."""
+
+
 class ExpertKernels:
     """Replaces a layer's ``run_moe_core`` for batches of ``least`` to ``most`` tokens; others go to the one before it.
 
@@ -245,7 +249,7 @@ class ChunkExperts(ExpertKernels):
 
     def __init__(self, layer: Any, activation: str) -> None:
         against = warpgroup_products.reason_against_card
-        super().__init__("chunk_experts", layer, activation, chunk_of_four_bits, GROUPED_MOST + 1, sys.maxsize, against)
+        super().__init__("chunk_experts", layer, activation, chunk_of_four_bits, GROUPED_MOST + 1, CHUNK_MOST, against)
 
     def reason_against(self, dispatch_output: Any) -> str | None:
         """Why our kernels do not take this batch, or None."""
@@ -257,7 +261,7 @@ class ChunkExperts(ExpertKernels):
 
 
 def take_chunks(layer: Any, activation: str) -> None:
-    """Take batches of 321 tokens and more of this ``FusedMoE`` where its experts have 4 bits."""
+    """Take batches of 321 to 4,096 tokens of this ``FusedMoE`` where its experts have 4 bits."""
     if _are_grouped(layer):
         layer.run_moe_core = ChunkExperts(layer, activation)
 
