@@ -299,6 +299,20 @@ def test_of_four_bits_groups_take_what_chunks_leave() -> None:
     assert layer.run_moe_core.before is groups
 
 
+def test_chunks_of_four_bits_are_taken_between_steps_and_what_is_written_out() -> None:
+    """Other formats are not; what their kernels do not take, the kernel before does."""
+    layer, plain = four_bits(), layer_with()
+    for each in (layer, plain):
+        expert_layers.take_groups(each, "gelu_pytorch_tanh")
+        expert_layers.take_many(each, "gelu_pytorch_tanh")
+    before, of_plain = layer.run_moe_core, plain.run_moe_core
+    expert_layers.take_chunks(layer, "gelu_pytorch_tanh")
+    expert_layers.take_chunks(plain, "gelu_pytorch_tanh")
+    chunks = layer.run_moe_core
+    assert (chunks.name, chunks.least, chunks.most, chunks.before) == ("chunk_experts", 321, 4096, before)
+    assert plain.run_moe_core is of_plain
+
+
 @pytest.mark.parametrize("older", [False, True])
 def test_no_room_is_taken_where_nothing_is_written_out(older: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if older:
