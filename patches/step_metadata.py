@@ -105,7 +105,7 @@ PATCH = Patch(
     "need: a byte for each draft token and key of the largest batch. Its table of slots has room for the keys of each draft token, which "
     "are one request's: with the mask 0.9 GiB too much for 128 requests of 4 tokens in a context of 262,144.",
     evidence="srt/layers/attention/triton_backend.py:515-653 · verify_mask.py:57-80 · model_executor/runner/decode_cuda_graph_runner.py:"
-    "1784-1812 · tests/interpreted/test_step_metadata.py (the same tables as SGLang's), tests/engine/test_recorded_metadata.py · H200, with "
+    "1784-1812 · tests/interpreted/test_step_metadata.py (the same tables as SGLang's), tests/engine/test_recorded_metadata.py · H200, "
     "MTP, without it beside: 26B-A4B in fp8 4.12 ms a step for 5.48 at batch 1, 8.61 for 8.71 at 8, 12.04 for 12.14 at 32, 80 as before; "
     "E2B 3.51 for 3.89, 3.79 for 5.17 at 8, 32 and 80 as before: runs/2026-11-27-26b-h200-step-metadata, -e2b-h200-step-metadata",
     remove_when="SGLang's triton backend prepares decode and verify metadata in init_forward_metadata_in_graph, and chains without a mask.",
