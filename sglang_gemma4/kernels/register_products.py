@@ -159,10 +159,9 @@ def ask_ahead(  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def _four_bits(words, scale):  # type: ignore[no-untyped-def]
-    """``[.., .., 16, 2, 2, 2]`` bfloat16: half of a register, and which register."""
-    wide = gl.reshape(gl.join(gl.join(scale, scale), gl.join(scale, scale)), words.shape)
-    wide = gl.convert_layout(wide, words.type.layout, assert_trivial=True)
+def four_bits(words, scale):  # type: ignore[no-untyped-def]
+    """The weights of words, each with its scale: of their shape and ``[2, 2, 2]``: half a register, and which register, low bit first."""
+    wide = gl.convert_layout(scale, words.type.layout, assert_trivial=True)
     one, two, three, four, five, six, seven, eight = gl.inline_asm_elementwise(
         layouts.FOUR_BITS, "=h,=h,=h,=h,=h,=h,=h,=h,r,h", [words, wide],
         dtype=(gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16),
@@ -171,6 +170,12 @@ def _four_bits(words, scale):  # type: ignore[no-untyped-def]
     low = gl.join(gl.join(one, two), gl.join(three, four))
     high = gl.join(gl.join(five, six), gl.join(seven, eight))
     return gl.join(low, high)
+
+
+@gluon.jit
+def _four(scale):  # type: ignore[no-untyped-def]
+    """Of each scale four, side by side."""
+    return gl.join(gl.join(scale, scale), gl.join(scale, scale))
 
 
 @gluon.jit
@@ -188,7 +193,7 @@ def _weights(words, scale, PER: gl.constexpr, LAYOUT: gl.constexpr):  # type: ig
     """``[ALONG, OUTPUTS, 16 * PER]`` bfloat16, the first operand."""
     ALONG: gl.constexpr = words.shape[0]  # noqa: N806
     OUTPUTS: gl.constexpr = words.shape[1]  # noqa: N806
-    found = _four_bits(words, scale) if PER == 8 else _fp8(words)
+    found = four_bits(words, gl.reshape(_four(scale), words.shape)) if PER == 8 else _fp8(words)
     places = gl.reshape(found, [ALONG, OUTPUTS, 4, 4, 2, 2, PER // 4])  # lane, word, half, register
     placed = gl.reshape(gl.permute(places, [0, 1, 3, 2, 6, 5, 4]), [ALONG, OUTPUTS, 16 * PER])
     return gl.convert_layout(placed, LAYOUT, assert_trivial=True)

@@ -25,10 +25,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from sglang_gemma4.kernels import register_layouts
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
 from sglang_gemma4.kernels.register_products import await_inputs as await_rows
+from sglang_gemma4.kernels.register_products import four_bits
 
 CAPABILITY = 9
 """The compute capability with ``wgmma``; later ones do not have it."""
@@ -109,15 +109,8 @@ def _ask_both(words_ptr, scale_ptr, first, span, SECOND: gl.constexpr, WIDTH: gl
 @gluon.jit
 def _weights(words, scale, LAYOUT: gl.constexpr):  # type: ignore[no-untyped-def]
     """``[64, 64]`` bfloat16, the first operand, its inputs in the order of :func:`place_in_span`."""
-    wide = gl.convert_layout(gl.reshape(gl.join(scale, scale), words.shape), words.type.layout, assert_trivial=True)
-    one, two, three, four, five, six, seven, eight = gl.inline_asm_elementwise(
-        register_layouts.FOUR_BITS, "=h,=h,=h,=h,=h,=h,=h,=h,r,h", [words, wide],
-        dtype=(gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16),
-        is_pure=True, pack=1,
-    )  # fmt: skip
-    low = gl.join(gl.join(one, two), gl.join(three, four))
-    high = gl.join(gl.join(five, six), gl.join(seven, eight))
-    places = gl.reshape(gl.join(low, high), [64, 4, 2, 2, 2, 2])  # output, lane, word, half of a register, register, pair of registers
+    found = four_bits(words, gl.reshape(gl.join(scale, scale), words.shape))
+    places = gl.reshape(found, [64, 4, 2, 2, 2, 2])  # output, lane, word, half of a register, register, pair of registers
     placed = gl.reshape(gl.permute(places, [0, 2, 5, 4, 1, 3]), [64, 64])
     return gl.convert_layout(placed, LAYOUT, assert_trivial=True)
 
