@@ -14,7 +14,7 @@ from tests.engine.test_oracle import MTP
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(5 + 38 * n))] for n in range(3)]
 """Below, at the edge of and beyond the window of 64 tokens."""
-LENGTHS = (12, 5, 18)
+LENGTHS = (6, 3, 11)
 """New tokens: a graph of four requests has one to three, and the last is alone in one of its own."""
 
 
