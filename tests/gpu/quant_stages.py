@@ -82,7 +82,7 @@ STAGES: tuple[Stage, ...] = (
     sweep("linear-int4-tiles", 200, "their tiles", f"linear-int4 --rows 1 4 32 --product {WIDE} --tune 8"),
     steps("int4-dense", 400, "4-bit dense products as loaded against Marlin's, in steps",
           f"{INT4} {PACKAGE} {MARLIN} {STEPS}", f"{ONE} {POOL}"),
-    tests("wide-tests", 200, "4-bit weights of many rows by wgmma", "-n 8 tests/gpu/test_kernels_quantised.py -k 'chunks or wide_products'",
+    tests("wide-tests", 200, "4-bit weights of many rows by wgmma", "-n 8 tests/gpu/test_kernels_warpgroups.py",
           beside=False),
     sweep("int4-prefill", 200, "the same of a prefill chunk: from where writing out pays; Marlin's would be compiled for minutes",
           "experts-int4-prefill --ways Triton ours writing registers"),

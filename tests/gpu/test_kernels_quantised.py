@@ -5,17 +5,15 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from sglang_gemma4.kernels import register_products, warpgroup_products
+from sglang_gemma4.kernels import register_products
 from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear, few_row_linear_reference
-from sglang_gemma4.kernels.dense.wide_linear import wide_linear
-from sglang_gemma4.kernels.experts import chunk_experts, register_experts
 from sglang_gemma4.kernels.experts import few_token_experts as few
+from sglang_gemma4.kernels.experts import register_experts
 from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS, expert_routing
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
-from sglang_gemma4.kernels.warpgroup_products import Tile
 from sglang_gemma4.kernels.weights import FP8, Grouped, Scaled, Weight, dequantised, scaled
 from sglang_gemma4.kernels.written_out import room_for, write_out
-from sglang_gemma4.models.layers.expert_layers import chunk_of_four_bits, many_token_experts
+from sglang_gemma4.models.layers.expert_layers import many_token_experts
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 
@@ -186,55 +184,6 @@ def test_blocks_in_registers(kind: str, tokens: int, size: int) -> None:
     shares = torch.rand(tokens, TOPK, device="cuda")
     found = grouped_experts(x, *experts, shares, ids, warps=(size, *register_experts.warps_for(tokens, experts[0])))
     assert off_by(found, expected(x, *experts, shares, ids)) < EXPERTS_NORM
-
-
-on_a_hopper = pytest.mark.skipif(
-    torch.cuda.is_available() and warpgroup_products.reason_against_card(torch.device("cuda", 0)) is not None, reason="needs a Hopper"
-)
-every_tile = pytest.mark.parametrize("tile", [Tile(32), Tile(64), Tile(64, stages=3, ahead=1), Tile(128, stages=3, ahead=1)], ids=str)
-
-
-@on_a_hopper
-@every_tile
-@pytest.mark.parametrize("group", [32, 64])
-@pytest.mark.parametrize(("tokens", "dropped"), [(5, 0.0), (321, 0.3), (2048, 0.0)])
-def test_chunks(tokens: int, dropped: float, group: int, tile: Tile) -> None:
-    """By blocks of ours and of SGLang's, in whatever order those have an expert's rows; and as a graph replays it."""
-    torch.manual_seed(tokens)
-    experts = grouped_weight(EXPERTS, 2 * INNER, HIDDEN, group=group), grouped_weight(EXPERTS, HIDDEN, INNER, group=group)
-    x = torch.randn(tokens, HIDDEN, device="cuda").bfloat16()
-    ids = torch.rand(tokens, EXPERTS, device="cuda").topk(TOPK).indices.int().contiguous()
-    ids[torch.rand(ids.shape, device="cuda") < dropped] = -1
-    shares = torch.rand(tokens, TOPK, device="cuda")
-    reference = expected(x, *experts, shares, ids)
-    found = chunk_experts.chunk_experts(x, *experts, shares, ids, tile=tile)
-    assert off_by(found, reference) < EXPERTS_NORM
-    assert torch.equal(chunk_of_four_bits(x, *experts, shares, ids, tile), found)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = chunk_experts.chunk_experts(x, *experts, shares, ids, tile=tile)
-    x.normal_()
-    graph.replay()
-    assert torch.equal(out, chunk_experts.chunk_experts(x, *experts, shares, ids, tile=tile))
-
-
-@on_a_hopper
-@every_tile
-@pytest.mark.parametrize("rows", [1, 33, 128, 577])
-@pytest.mark.parametrize(("outputs", "width", "group", "gated"), [(8192, 2816, 32, False), (2112, 2816, 32, True), (256, 1536, 128, False)])
-def test_wide_products(outputs: int, width: int, group: int, gated: bool, rows: int, tile: Tile) -> None:
-    """Also of rows that are not side by side."""
-    torch.manual_seed(rows)
-    weight = grouped_weight(2 * outputs if gated else outputs, width, group=group)
-    x = torch.randn(rows, width + 8, device="cuda").bfloat16()[:, :width]
-    found = wide_linear(x, weight, gated=gated, tile=tile)
-    torch.testing.assert_close(found, few_row_linear_reference(x, weight, gated=gated), atol=TOLERANCE, rtol=TOLERANCE)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = wide_linear(x, weight, gated=gated, tile=tile)
-    x.normal_()
-    graph.replay()
-    assert torch.equal(out, wide_linear(x, weight, gated=gated, tile=tile))
 
 
 @pytest.mark.usefixtures("either")
