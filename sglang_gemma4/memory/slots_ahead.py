@@ -67,13 +67,18 @@ def lengths(original: Callable[..., Any], reqs: Sequence[Any], *, reserve: int, 
     now, then, needed = original(reqs, reserve=reserve, page_size=page_size)
     if not _taken:
         return now, then, needed
-    then = [max(least, min(least + _taken, last_slot(req, reserve))) for req, least in zip(reqs, then, strict=True)]
+    # Beyond what is committed, not beyond what is held: a slow request would get more each time that another one is short.
+    ahead = [min(req.kv.kv_committed_len + reserve + _taken, last_slot(req, reserve)) for req in reqs]
+    then = [max(pair) for pair in zip(then, ahead, strict=True)]
     return now, then, sum(then) - sum(now)
 
 
 def last_slot(req: Any, reserve: int) -> int:
-    """Slots that a request has when its last token is being verified, at most."""
-    return len(req.origin_input_ids) + int(req.sampling_params.max_new_tokens) + reserve
+    """Slots that stock gives a request at most: a row of the table of requests need not hold more.
+
+    A request whose last token but one is committed still runs.
+    """
+    return len(req.origin_input_ids) + int(req.sampling_params.max_new_tokens) - 2 + reserve
 
 
 def is_ample(batch: Any, reserve: int) -> bool:
