@@ -62,7 +62,7 @@ DERIVED = (
     ),
     Derived(r"_sglang_gemma4_head_order", "the `token_ordering` by which the assistant's head is sorted; made at each sorting", host=True),
     Derived(
-        r"(_sglang_gemma4_narrow_head\.0|logits_processor\.narrow)\.(levels|scale|error)",
+        r"(_sglang_gemma4_narrow_head\.0|logits_processor\.narrow)\.(levels|scale|error|columns)",
         "the int8 copy of the assistant's head, written again in place after each update (patches/narrow_draft_head.py); no buffer, and "
         "allocated outside of what a release discards",
     ),

@@ -16,7 +16,7 @@ from sglang_gemma4.kernels.heads import head_argmax as exact
 from sglang_gemma4.kernels.heads import narrow_head as op
 from sglang_gemma4.kernels.heads import narrow_scan
 from sglang_gemma4.kernels.heads.head_argmax import Tile
-from sglang_gemma4.kernels.heads.narrow_scan import NarrowHead
+from sglang_gemma4.kernels.heads.narrow_scan import BLOCK, NarrowHead
 
 SMALL = Tile(32, 64, 4, 2, 2)
 HALVES = Tile(128, 32, 4, 2, 2)
@@ -33,10 +33,13 @@ def poisoned() -> Iterator[None]:
 
 
 def case(rows: int, width: int, vocabulary: int, padding: int = 0, dtype: torch.dtype = torch.float16, seed: int = 0) -> list[torch.Tensor]:
-    """Hidden states whose rows are not adjacent, and a head; rows of padding would win by far."""
+    """Hidden states whose rows are not adjacent, and a head; rows of padding would win by far.
+
+    All are multiples of a power of two, so that sums are exact: a BLAS adds in another order for another number of rows.
+    """
     torch.manual_seed(seed)
-    hidden = torch.randn(rows, width + 8)[:, :width].to(dtype)
-    weight = (torch.randn(vocabulary + padding, width) / 8).to(dtype)
+    hidden = (torch.randn(rows, width + 8)[:, :width] * 16).round().to(dtype) / 16
+    weight = (torch.randn(vocabulary + padding, width) * 16).round().to(dtype) / 128
     weight[vocabulary:] = 100 * hidden[:1].sign() if rows else 1
     return [hidden, weight]
 
@@ -90,6 +93,20 @@ def test_most_blocks_are_skipped() -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
+def test_few_large_columns_open_no_more_blocks(dtype: torch.dtype) -> None:
+    """As trained heads have them. Their rows' scales would be ten times as large, and the bounds with them."""
+    hidden, weight = case(1, 256, 4096, dtype=dtype)
+    before = rescored(hidden, weight)
+    weight[:, [3, 77]] *= 16
+    weight[9, 100] = 4  # one number is no column
+    check(hidden, weight)
+    hidden[:, [3, 77]] /= 16
+    check(hidden, weight)
+    assert NarrowHead.make(weight).columns.unique(return_counts=True)[1].tolist() == [254, 2]
+    assert rescored(hidden, weight) <= 2 * before + 2
+
+
+@pytest.mark.parametrize("dtype", TYPES)
 def test_the_lowest_token_wins_a_tie_within_a_block_a_program_and_across(dtype: torch.dtype) -> None:
     hidden, weight = case(4, 32, 500, dtype=dtype)
     hidden = hidden.round()
@@ -114,10 +131,19 @@ def test_numbers_that_rounding_makes_one() -> None:
     assert check(hidden, weight).tolist() == [300]
 
 
+def tensors_of(copy: NarrowHead) -> list[torch.Tensor]:
+    return [getattr(copy, one.name) for one in dataclasses.fields(copy)]
+
+
+def values_of(copy: NarrowHead) -> torch.Tensor:
+    """What the bytes say the weight is, in float64."""
+    return copy.scale[:, None].double() * copy.levels.double() * copy.columns
+
+
 def narrow_only(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The tokens that the copy alone gives."""
     copy = NarrowHead.make(weight)
-    return (hidden.double() @ (copy.scale[:, None].double() * copy.levels.double()).T).argmax(-1)
+    return (hidden.double() @ values_of(copy).T).argmax(-1)
 
 
 def worst(width: int, vocabulary: int, rows: int, seed: int) -> list[torch.Tensor]:
@@ -130,8 +156,9 @@ def worst(width: int, vocabulary: int, rows: int, seed: int) -> list[torch.Tenso
         weight[best] = hidden[row] * 40.4375  # 40 steps: loses 0.4375 a column
         weight[rival] = hidden[row] * 39.5625  # 40 steps: gains as much
         weight[rival, 2 : 2 + width // 8] += hidden[row, 2 : 2 + width // 8] * 6.0  # so the copy has it far before the best
-    weight[:, 0] = 127.0  # scales are 1
-    weight[:, 1] = -127.0
+    column, sign = torch.arange(vocabulary) % width, torch.ones(vocabulary)
+    sign[places] = hidden.gather(1, column[places])
+    weight[torch.arange(vocabulary), column] = 127 * sign  # scales are 1, and so is what columns are divided by
     return [hidden.half(), weight.half()]
 
 
@@ -145,7 +172,7 @@ def test_where_the_copy_alone_is_wrong(seed: int) -> None:
         "by the bound alone they are found"
     )
     hidden, weight = case(32, 128, 2000, seed=seed)
-    weight[1000:] = weight[:1000] * (1 + torch.randn(1000, 128) / 256)  # each token has a neighbour that a byte hardly tells from it
+    weight[1000:] = weight[:1000] + torch.randint(-1, 2, (1000, 128)) / 2048  # each token has a neighbour that a byte hardly tells from it
     assert (narrow_only(hidden, weight) != check(hidden, weight)).sum() >= 1
 
 
@@ -155,15 +182,15 @@ def test_a_wide_range_of_sizes_and_rows_of_zeros() -> None:
     weight[::5, ::7] *= 40  # a column has the row's scale
     weight[7::11] = 0
     hidden[1, 3] = 300
-    hidden[2] *= 1e-4
+    hidden[2] *= 2.0**-13
     hidden[4] = 0
     assert check(hidden, weight)[4] == 0
     assert rescored(hidden[4:5], weight) == 1, "of ties only the first block may have the token"
     weight[:70] = math.nan
     assert check(hidden, weight)[4] == 70
     large = case(3, 64, 300, dtype=torch.float32)
-    for factors in ((1e30, 1e3), (1e-20, 1e-25), (1e25, 1e25), (1e-36, 1.0), (1.0, 1e-40)):
-        check(large[0] * factors[0], large[1] * factors[1])
+    for one, other in ((100, 10), (-66, -70), (83, 83), (-120, 0), (0, -130)):
+        check(large[0] * 2.0**one, large[1] * 2.0**other)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -221,12 +248,14 @@ def test_bounds_hold(seed: int, rows: int, width: int, size: int, spiky: bool) -
 def test_a_bound_is_met_where_the_copy_errs_most() -> None:
     """Weights half a step from their levels and states of their signs: Cauchy's inequality leaves nothing: a smaller bound would fail."""
     hidden = torch.where(torch.rand(1, 256, generator=torch.Generator().manual_seed(1)) < 0.5, -1.0, 1.0)
-    weight = hidden * 20.5
-    weight[:, :2] = 127.0
+    weight = torch.zeros(256, 256)
+    weight[:1] = hidden * 20.5
+    weight[:1, :2] = 127.0
+    weight[BLOCK:] = 127 * torch.where(torch.rand(256 - BLOCK, 256) < 0.5, -1.0, 1.0)  # columns are divided by 1
     found, _ = scanned(hidden, weight, programs=1)
     copy = NarrowHead.make(weight)
-    score = (hidden.double() @ (copy.scale[:, None].double() * copy.levels.double()).T).item()
-    truth = (hidden.double() @ weight.double().T).item()
+    score = (hidden.double() @ values_of(copy).T)[0, 0].item()
+    truth = (hidden.double() @ weight.double().T)[0, 0].item()
     assert 0.98 < abs(truth - score) / (found.upper[0, 0, 0].item() - score) <= 1
 
 
@@ -235,20 +264,21 @@ def test_the_copy_is_a_bound_and_is_renewed_in_place() -> None:
     weight[7], weight[8], weight[9, 3], weight[10] = 0, math.nan, math.inf, 1e30
     copy = NarrowHead.make(weight)
     values = weight.double()
-    rest = (values - copy.scale.double()[:, None] * copy.levels.double()).norm(dim=1)
+    values /= copy.columns
+    rest = (values - values_of(copy) / copy.columns).norm(dim=1)
     usual = torch.tensor([number not in (8, 9, 10) for number in range(300)])
     assert (rest[usual] <= copy.error[usual]).all()
     assert (copy.error[usual] <= 1.002 * rest[usual] + 1e-4 * values[usual].norm(dim=1)).all()
     assert copy.error[~usual].isinf().all()
     assert copy.levels[usual].abs().amax(1).tolist() == [0 if number == 7 else 127 for number in range(300) if usual[number]]
-    addresses = [one.data_ptr() for one in (copy.levels, copy.scale, copy.error)]
+    addresses = [one.data_ptr() for one in tensors_of(copy)]
     other = case(1, 96, 300, dtype=torch.float32, seed=1)[1]
     with torch.inference_mode():
         copy.renew(other)
     copy.renew(other)
     fresh = NarrowHead.make(other)
-    assert all(torch.equal(getattr(copy, name), getattr(fresh, name)) for name in ("levels", "scale", "error"))
-    assert addresses == [one.data_ptr() for one in (copy.levels, copy.scale, copy.error)]
+    assert all(torch.equal(*pair) for pair in zip(tensors_of(copy), tensors_of(fresh), strict=True))
+    assert addresses == [one.data_ptr() for one in tensors_of(copy)]
     assert copy.bytes == narrow_scan.bytes_of(300, 96)
     with pytest.raises(ValueError, match=r"of a head \(300, 96\), and this is one of \(299, 96\)"):
         copy.renew(other[1:])
@@ -259,7 +289,7 @@ def test_a_copy_is_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = NarrowHead.make(weight)
     monkeypatch.setattr(narrow_scan, "CHUNK", 1000)
     parts = NarrowHead.make(weight)
-    assert all(torch.equal(getattr(whole, name), getattr(parts, name)) for name in ("levels", "scale", "error"))
+    assert all(torch.equal(*pair) for pair in zip(tensors_of(whole), tensors_of(parts), strict=True))
 
 
 @pytest.mark.parametrize(

@@ -186,4 +186,4 @@ def test_capacity_counts_it_where_it_is_asked_for(size: str, ranks: int, tokens:
     before = left(True), left(False), left(True, package=False)
     monkeypatch.setenv("SGLANG_GEMMA4_WITH", patch.NAME)
     after = left(True), left(False), left(True, package=False)
-    assert [one - other for one, other in zip(before, after, strict=True)] == [bytes_of(tokens, 1024) / ranks, 0, 0]
+    assert [one - other for one, other in zip(before, after, strict=True)] == [tokens and bytes_of(tokens, 1024) / ranks, 0, 0]

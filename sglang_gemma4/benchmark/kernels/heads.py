@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import torch
 
-from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates
+from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates, dependently
 from sglang_gemma4.benchmark.kernels.timer import Call
 from sglang_gemma4.kernels.heads.centroid_argmax import centroid_argmax
 from sglang_gemma4.kernels.heads.head_argmax import Tile, head_argmax
@@ -71,14 +71,21 @@ NARROW_TILES = (
 
 
 def narrow(place: Place, head: int, winners: str, rows: int) -> Row:
-    """``winners``: "random" scores, whose largest are close together, or "clear" ones, each row's own token far before the others."""
+    """``winners``: "random" scores, whose largest are close together, or "clear" ones, each row's own token far before the others.
+
+    "columns" are random ones of a head with a few large columns, of which trained ones have some.
+    """
     vocabulary, width = place.pick((262144, head), (512, 64))
     weight, hidden = place.rand(vocabulary, width), place.rand(rows, width)
     if winners == "clear":
         weight[5 :: vocabulary // rows][:rows] = hidden
+    if winners == "columns":
+        weight[:, :4] *= 10
     copy = NarrowHead.make(weight)
     ways: dict[str, Call] = {
         "head_argmax": lambda: head_argmax(hidden, weight)[0],
+        "ours, two loops": lambda: narrow_argmax(hidden, weight, copy, flat=False)[0],
+        "ours, dependent": dependently(lambda: narrow_argmax(hidden, weight, copy)[0]),
         "ours, narrow": lambda: narrow_argmax(hidden, weight, copy)[0],
     }
     tiles = candidates(lambda tile: narrow_argmax(hidden, weight, copy, tile=tile)[0], starmap(Tile, NARROW_TILES))
@@ -90,9 +97,9 @@ CASES = (
         "narrow",
         "a draft step's token: head_argmax over the bfloat16 head; over its int8 copy, and again where that leaves it open; floor: copy "
         "read once",
-        {"head": (1024, 2816), "winners": ("random", "clear"), "rows": (1, 4, 8, 32)},
+        {"head": (1024, 2816), "winners": ("random", "clear", "columns"), "rows": (1, 4, 8, 32)},
         narrow,
-        {"head": (1024,), "winners": ("random", "clear"), "rows": (3,)},
+        {"head": (1024,), "winners": ("random", "clear", "columns"), "rows": (3,)},
     ),
     Case(
         "heads",

@@ -6,6 +6,7 @@ is split likewise, h = a high + b low + rest, so that products of bytes and inte
 
     e |h| + 127 s (sum of \\|rest\\|) + c |W| |h|
 
+(W and h here are divided and multiplied, column by column, by powers of two, which changes no product: ``NarrowHead.columns``.)
 The first two are Cauchy's and the triangle inequality. The last is for float32: that ``head_argmax`` adds ``width`` products in whatever
 order, each addition off by no more than 2**-22 of what it adds (a tensor core cuts bits off), and for the few operations here. ``e`` and
 |W| are computed in float64, and all is rounded up.
@@ -150,6 +151,7 @@ def narrow_argmax(
     rounded: bool = True,
     tile: Tile | None = None,
     programs: int | None = None,
+    flat: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`~.head_argmax.head_argmax`, whose arguments it has beside a ``copy`` of ``weight``. The host waits for nothing.
 
@@ -157,6 +159,7 @@ def narrow_argmax(
         hidden: ``[rows, width]``, up to :data:`MOST_ROWS` rows.
         copy: of this weight as it is now: another one's may hide a row's token, though none that is no token comes of it.
         tile: of the pass over the copy; None: :func:`tile_for` the rows.
+        flat: how that pass loops (:func:`~.narrow_scan.scan`).
 
     Returns:
         Tokens ``[rows]`` int64 and their pairs ``[2, rows]`` float32.
@@ -171,7 +174,7 @@ def narrow_argmax(
     vocabulary = weight.shape[0] if vocabulary is None else vocabulary
     device = hidden.device
     tile = tile or tile_for(rows, card(device))
-    found = scan(hidden, copy, vocabulary, tile, programs)
+    found = scan(hidden, copy, vocabulary, tile, programs, flat)
     parts, blocks, _ = found.upper.shape
     wide = exact.tile_for(rows, weight.dtype, card(device))
     programs = max(min(parts * blocks, multiprocessors(device, elsewhere=2) * wide.programs), -(-parts * blocks // NUMBERS))

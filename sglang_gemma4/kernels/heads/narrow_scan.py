@@ -17,21 +17,28 @@ LARGEST = tl.constexpr(2.0**60)
 """Neither weights nor hidden states beyond it have a bound: no sum of the others' products overflows."""
 LEAST = tl.constexpr(2.0**-100)
 """The largest of a row is not split if it is below, where scales would be subnormal numbers."""
-TINY = tl.constexpr(1e-30)
+TINY = tl.constexpr(1e-24)
 """Part of each bound, for products that vanish."""
 WIDER = tl.constexpr(1 + 2.0**-10)
 """A bound's factor, for the roundings of its own arithmetic."""
+POWERS = 8
+"""The most doublings or halvings of a column."""
 CHUNK = 1 << 22
 """Numbers of the head that are in float64 at a time while a copy is made."""
 
 
 @dataclass(frozen=True)
 class NarrowHead:
-    """A head's copy: ``levels`` ``[tokens, width]`` int8; ``scale`` and ``error`` ``[tokens]`` float32, s and e + c |W| above."""
+    """A head's copy: ``levels`` ``[tokens, width]`` int8; ``scale`` and ``error`` ``[tokens]`` float32, s and e + c |W| above.
+
+    They are of the weight divided by ``columns`` ``[width]`` float32, powers of two, by which hidden states are multiplied: a few large
+    columns would else set all scales, and with them how many blocks stay open. No product changes by it.
+    """
 
     levels: torch.Tensor
     scale: torch.Tensor
     error: torch.Tensor
+    columns: torch.Tensor
 
     @classmethod
     def make(cls, weight: torch.Tensor) -> "NarrowHead":
@@ -40,7 +47,7 @@ class NarrowHead:
         with torch.inference_mode(False):  # else no update outside of that mode could write it
             made = cls(
                 torch.empty((tokens, width), dtype=torch.int8, device=weight.device),
-                *(torch.empty(tokens, dtype=torch.float32, device=weight.device) for _ in range(2)),
+                *(torch.empty(size, dtype=torch.float32, device=weight.device) for size in (tokens, tokens, width)),
             )
         made.renew(weight)
         return made
@@ -56,9 +63,10 @@ class NarrowHead:
             raise ValueError(f"the copy is of a head {tuple(self.levels.shape)}, and this is one of {tuple(weight.shape)}")
         width = weight.shape[1]
         rounding = (width + 16) * 2.0**-22
-        for part in range(0, weight.shape[0], max(1, CHUNK // width)):
-            some = slice(part, part + max(1, CHUNK // width))
-            values = weight[some].double()
+        parts = [slice(part, part + max(1, CHUNK // width)) for part in range(0, weight.shape[0], max(1, CHUNK // width))]
+        self.columns.copy_(_powers_of_columns(weight, parts))
+        for some in parts:
+            values = weight[some].double() / self.columns
             norm = torch.linalg.vector_norm(values, dim=1)
             bounded = norm < LARGEST.value  # not NaN either
             values.masked_fill_(~bounded[:, None], 0.0)
@@ -75,12 +83,23 @@ class NarrowHead:
     @property
     def bytes(self) -> int:
         """What it takes."""
-        return sum(each.numel() * each.itemsize for each in (self.levels, self.scale, self.error))
+        return sum(each.numel() * each.itemsize for each in (self.levels, self.scale, self.error, self.columns))
+
+
+def _powers_of_columns(weight: torch.Tensor, parts: list[slice]) -> torch.Tensor:
+    """For each column the power of two nearest to its root mean square, that of all being 1, ``[width]`` float64; of rows with a bound."""
+    squares = torch.zeros(weight.shape[1], dtype=torch.float64, device=weight.device)
+    for some in parts:
+        values = weight[some].double()
+        bounded = torch.linalg.vector_norm(values, dim=1) < LARGEST.value  # not NaN either
+        squares += values.masked_fill_(~bounded[:, None], 0.0).square().sum(0)
+    powers = (squares / squares.mean().clamp_min(1e-300)).sqrt().log2().round_().clamp_(-POWERS, POWERS)
+    return torch.where(squares > 0, powers, 0.0).exp2()
 
 
 def bytes_of(tokens: int, width: int) -> int:
     """What the copy of a head takes."""
-    return tokens * (width + 8)
+    return tokens * (width + 8) + 4 * width
 
 
 def tile_for(rows: int, card: Card) -> Tile:
@@ -98,6 +117,7 @@ def tile_for(rows: int, card: Card) -> Tile:
 @triton.jit(do_not_specialize=["rows"])
 def _split_kernel(  # type: ignore[no-untyped-def]
     hidden_ptr,  # [rows, width]
+    columns_ptr,  # [width] float32
     states_ptr,  # [2, rows, width] int8: high, low
     terms_ptr,  # [4, rows] float32: a, b, |h|, 127 (sum of |rest|)
     rows,
@@ -111,6 +131,7 @@ def _split_kernel(  # type: ignore[no-untyped-def]
     real = column < WIDTH
     await_inputs(PDL)
     states = tl.load(hidden_ptr + row * hidden_stride + column, mask=real, other=0.0).to(tl.float32)
+    states *= tl.load(columns_ptr + column, mask=real, other=1.0)
     size = tl.abs(states)
     largest = tl.max(size, 0)
     strange = tl.sum((states != states).to(tl.int32), 0) > 0
@@ -156,6 +177,7 @@ def _scan_kernel(  # type: ignore[no-untyped-def]
     TOKENS: tl.constexpr,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,  # tokens of a block, some of which are scored at a time
+    FLAT: tl.constexpr,  # tokens' columns are one loop: the next tokens' first levels come while these scores are compared
     PDL: tl.constexpr,
 ):
     program = tl.program_id(0)
@@ -172,12 +194,10 @@ def _scan_kernel(  # type: ignore[no-untyped-def]
     fine = tl.load(terms_ptr + rows + row, mask=row < rows, other=0.0)[None, :]
     norm = tl.load(terms_ptr + 2 * rows + row, mask=row < rows, other=1.0)[None, :]
     left = tl.load(terms_ptr + 3 * rows + row, mask=row < rows, other=0.0)[None, :]
-    reached = tl.full([ROWS], float("-inf"), tl.float32)
-    for start in range(begin, end, TOKENS):
+    reached = tl.full([TOKENS, ROWS], float("-inf"), tl.float32)
+    for start in tl.range(begin, end, TOKENS, flatten=FLAT):
         token = start + tl.arange(0, TOKENS)
         inside = token < end
-        scale = tl.load(scale_ptr + token, mask=inside, other=0.0)[:, None]
-        error = tl.load(error_ptr + token, mask=inside, other=0.0)[:, None]
         level_pointers = levels_ptr + token[:, None].to(tl.int64) * WIDTH + column[None, :]
         sums = tl.zeros([TOKENS, 2 * ROWS], tl.int32)
         for offset in range(0, WIDTH, COLUMNS):
@@ -189,6 +209,8 @@ def _scan_kernel(  # type: ignore[no-untyped-def]
                 levels = tl.load(level_pointers + offset, mask=inside[:, None] & real[None, :], other=0)
                 states = tl.load(state_pointers + offset, mask=given[None, :] & real[:, None], other=0)
             sums = tl.dot(levels, states, sums, out_dtype=tl.int32)
+        scale = tl.load(scale_ptr + token, mask=inside, other=0.0)[:, None]
+        error = tl.load(error_ptr + token, mask=inside, other=0.0)[:, None]
         high, low = tl.split(tl.reshape(sums, [TOKENS, ROWS, 2]))
         scores = scale * (coarse * high.to(tl.float32) + fine * low.to(tl.float32))
         block = (token - begin) // BLOCK
@@ -204,8 +226,8 @@ def _scan_kernel(  # type: ignore[no-untyped-def]
             tl.max(tl.reshape(above, [TOKENS // BLOCK, BLOCK, ROWS]), 1),
             mask=(block < blocks)[:, None] & (row < rows)[None, :],
         )
-        reached = tl.maximum(reached, tl.max(below, 0))
-    tl.store(lower_ptr + program.to(tl.int64) * rows + row, reached, mask=row < rows)
+        reached = tl.maximum(reached, below)
+    tl.store(lower_ptr + program.to(tl.int64) * rows + row, tl.max(reached, 0), mask=row < rows)
 
 
 @dataclass(frozen=True)
@@ -221,8 +243,8 @@ class Scan:
     block: int
 
 
-def scan(hidden: torch.Tensor, copy: NarrowHead, vocabulary: int, tile: Tile, programs: int | None = None) -> Scan:
-    """The first pass, over the copy."""
+def scan(hidden: torch.Tensor, copy: NarrowHead, vocabulary: int, tile: Tile, programs: int | None = None, flat: bool = True) -> Scan:
+    """The first pass, over the copy; ``flat``: as one loop, which was not timed beside two."""
     rows, width = hidden.shape
     device = hidden.device
     if programs is None:
@@ -239,10 +261,12 @@ def scan(hidden: torch.Tensor, copy: NarrowHead, vocabulary: int, tile: Tile, pr
         options = launch_options(device)
         padded = triton.next_power_of_2(width)
         warps = 4 if padded <= 2048 else 8
-        _split_kernel[(rows,)](hidden, states, terms, rows, hidden.stride(0), WIDTH=width, BLOCK=padded, num_warps=warps, **options)
+        _split_kernel[(rows,)](
+            hidden, copy.columns, states, terms, rows, hidden.stride(0), WIDTH=width, BLOCK=padded, num_warps=warps, **options
+        )
         _scan_kernel[(programs,)](
             states, terms, copy.levels, copy.scale, copy.error, upper, lower, rows, vocabulary, share, blocks,
-            WIDTH=width, ROWS=max(16, triton.next_power_of_2(rows)), TOKENS=tile.tokens, COLUMNS=tile.columns, BLOCK=block,
+            WIDTH=width, ROWS=max(16, triton.next_power_of_2(rows)), TOKENS=tile.tokens, COLUMNS=tile.columns, BLOCK=block, FLAT=flat,
             num_warps=tile.warps, num_stages=tile.stages, **options,
         )  # fmt: skip
     return Scan(upper, lower, share, block)
