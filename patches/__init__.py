@@ -57,6 +57,7 @@ ORDER = (
     "dependent_launch",
     "four_bit_linear",
     "register_products",
+    "hopper_assembler",
     "wide_linear",
     "few_row_linear",
     "router_choice",

@@ -25,6 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from sglang_gemma4.kernels import assembler
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
 from sglang_gemma4.kernels.register_products import await_inputs as await_rows
@@ -54,7 +55,9 @@ def reason_against_card(device: torch.device) -> str | None:
     if device.type != "cuda":
         return f"tensors are on {device.type}"
     found = torch.cuda.get_device_capability(device)
-    return None if found[0] == CAPABILITY else f"the card's compute capability is {found[0]}.{found[1]}; 9.0 has the instruction"
+    if found[0] != CAPABILITY:
+        return f"the card's compute capability is {found[0]}.{found[1]}; 9.0 has the instruction"
+    return assembler.reason_against_register_operands()
 
 
 @gluon.constexpr_function
@@ -108,7 +111,7 @@ def _ask_both(words_ptr, scale_ptr, first, span, SECOND: gl.constexpr, WIDTH: gl
 
 @gluon.jit
 def _weights(words, scale, LAYOUT: gl.constexpr):  # type: ignore[no-untyped-def]
-    """``[64, 64]`` bfloat16, the first operand, its inputs in the order of :func:`place_in_span`."""
+    """``[64, 64]`` bfloat16, the first operand, its inputs in the order of :func:`by_span_reference`."""
     found = four_bits(words, gl.reshape(gl.join(scale, scale), words.shape))
     places = gl.reshape(found, [64, 4, 2, 2, 2, 2])  # output, lane, word, half of a register, register, pair of registers
     placed = gl.reshape(gl.permute(places, [0, 2, 5, 4, 1, 3]), [64, 64])
@@ -122,6 +125,33 @@ def _copy(x, row, staged, arrived, span, SPANS: gl.constexpr, STAGES: gl.constex
     barrier = arrived.index(span % STAGES)
     mbarrier.expect(barrier, x.nbytes_per_cta, pred=there)
     tma.async_load(x, [row, span * 64], barrier, staged.index(span % STAGES), pred=there)
+
+
+@gluon.jit
+def _step(  # type: ignore[no-untyped-def]
+    held, one, two, slot: gl.constexpr, now, x, row, staged, arrived, words_ptr, scale_ptr, first,
+    SECOND: gl.constexpr, WIDTH: gl.constexpr, GROUP: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr, AHEAD: gl.constexpr,
+):  # fmt: skip
+    """Multiply span ``now``, whose words lie in ``slot``; another one's take their place at once."""
+    A: gl.constexpr = gl.DotOperandLayout(0, sums_layout(ROWS), 2)  # noqa: N806
+    SPANS: gl.constexpr = WIDTH // 64  # noqa: N806
+    EACH: gl.constexpr = 4 if SECOND else 2  # noqa: N806
+    mine = _weights(held[slot * EACH], held[slot * EACH + 1], A)
+    if SECOND:
+        other = _weights(held[slot * EACH + 2], held[slot * EACH + 3], A)
+    asked = _ask_both(words_ptr, scale_ptr, first, gl.minimum(now + AHEAD, SPANS - 1), SECOND, WIDTH, GROUP)
+    held = held[: slot * EACH] + asked + held[(slot + 1) * EACH :]
+    if SECOND:
+        one, two = warpgroup_mma_wait(0, deps=[one, two])
+    else:
+        one = warpgroup_mma_wait(0, deps=[one])
+    gl.barrier()  # nobody reads the span before any more
+    mbarrier.wait(arrived.index(now % STAGES), now // STAGES % 2)
+    inputs = staged.index(now % STAGES).permute([1, 0])
+    one = warpgroup_mma(mine, inputs, one, is_async=True)
+    two = warpgroup_mma(other, inputs, two, is_async=True) if SECOND else one
+    _copy(x, row, staged, arrived, now + STAGES - 1, SPANS, STAGES)
+    return held, one, two
 
 
 @gluon.jit
@@ -146,9 +176,7 @@ def products(  # type: ignore[no-untyped-def]
     that are on their way.
     """
     SUMS: gl.constexpr = sums_layout(ROWS)  # noqa: N806
-    A: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)  # noqa: N806
     SPANS: gl.constexpr = WIDTH // 64  # noqa: N806
-    EACH: gl.constexpr = 4 if SECOND else 2  # noqa: N806
     staged = gl.allocate_shared_memory(gl.bfloat16, [STAGES, ROWS, 64], x.layout)
     arrived = mbarrier.allocate_mbarrier(batch=STAGES)
     for stage in gl.static_range(STAGES):
@@ -165,22 +193,18 @@ def products(  # type: ignore[no-untyped-def]
     two = one
     if SECOND:
         two = warpgroup_mma_init(gl.zeros([64, ROWS], gl.float32, SUMS))
-    for span in range(SPANS):
-        # While the span before is multiplied.
-        mine = _weights(held[0], held[1], A)  # type: ignore[misc]
-        if SECOND:
-            other = _weights(held[2], held[3], A)  # type: ignore[misc]
-            one, two = warpgroup_mma_wait(0, deps=[one, two])
-        else:
-            one = warpgroup_mma_wait(0, deps=[one])
-        gl.barrier()  # nobody reads the span before any more
-        _copy(x, row, staged, arrived, span + STAGES - 1, SPANS, STAGES)
-        mbarrier.wait(arrived.index(span % STAGES), span // STAGES % 2)
-        inputs = staged.index(span % STAGES).permute([1, 0])
-        one = warpgroup_mma(mine, inputs, one, is_async=True)
-        if SECOND:
-            two = warpgroup_mma(other, inputs, two, is_async=True)
-        held = held[EACH:] + _ask_both(words_ptr, scale_ptr, first, gl.minimum(span + AHEAD, SPANS - 1), SECOND, WIDTH, GROUP)
+    WHOLE: gl.constexpr = SPANS - SPANS % AHEAD  # noqa: N806
+    for base in range(0, WHOLE, AHEAD):
+        for slot in gl.static_range(AHEAD):
+            held, one, two = _step(
+                held, one, two, slot, base + slot, x, row, staged, arrived, words_ptr, scale_ptr, first,
+                SECOND, WIDTH, GROUP, ROWS, STAGES, AHEAD,
+            )  # fmt: skip
+    for slot in gl.static_range(SPANS - WHOLE):
+        held, one, two = _step(
+            held, one, two, slot, WHOLE + slot, x, row, staged, arrived, words_ptr, scale_ptr, first,
+            SECOND, WIDTH, GROUP, ROWS, STAGES, AHEAD,
+        )  # fmt: skip
     if SECOND:
         one, two = warpgroup_mma_wait(0, deps=[one, two])
     else:
@@ -204,13 +228,6 @@ def as_inputs(value, ROWS: gl.constexpr):  # type: ignore[no-untyped-def]
 def as_rows(value):  # type: ignore[no-untyped-def]
     """``[ROWS, 64]`` in :func:`copy_layout` from outputs ``[64, ROWS]``."""
     return gl.convert_layout(gl.permute(value, [1, 0]), copy_layout())
-
-
-@triton.jit
-def place_in_span(column):  # type: ignore[no-untyped-def]
-    """Where an input lies in its span after :func:`by_span`: the first operand's order, of bits lane, word, half, pair and register."""
-    lane, word, half = column // 16 % 4, column // 8 % 2, column // 4 % 2
-    return word * 32 + column // 2 % 2 * 16 + column % 2 * 8 + lane * 2 + half
 
 
 @triton.jit(do_not_specialize=["LAST"])
@@ -238,11 +255,13 @@ def _by_span_kernel(  # type: ignore[no-untyped-def]
         for start in tl.static_range(0, WIDTH, COLUMNS):
             column = start + tl.arange(0, COLUMNS)
             values = tl.load(x_ptr + row * stride + column, mask=column < WIDTH)
-            tl.store(out_ptr + place * WIDTH + column // 64 * 64 + place_in_span(column), values, mask=column < WIDTH)
+            # Bits of an input: lane, word, half of a register, pair of registers, register; and as the first operand wants them.
+            places = tl.permute(tl.reshape(values, [COLUMNS // 64, 4, 2, 2, 2, 2]), (0, 2, 4, 5, 1, 3))
+            tl.store(out_ptr + place * WIDTH + column, tl.reshape(places, [COLUMNS]), mask=column < WIDTH)
 
 
 def by_span_reference(x: torch.Tensor) -> torch.Tensor:
-    """What :func:`by_span` computes without blocks."""
+    """What :func:`by_span` computes without blocks: inputs in the first operand's order, of bits word, pair, register, lane and half."""
     lane, word, half, pair, register = range(1, 6)
     return x.reshape(-1, 4, 2, 2, 2, 2).permute(0, word, pair, register, lane, half).reshape(x.shape)
 
