@@ -11,6 +11,7 @@ from transformers import AutoConfig
 from sglang_gemma4.cli import main as cli
 from sglang_gemma4.start import ahead, manifest, shipped
 from sglang_gemma4.switches import CACHE_DIR
+from tests.unit import hopper_operands
 from tests.unit.test_compile_ahead import CARD, HOPPER, KEY, caches, hits, record  # noqa: F401 - caches is a fixture
 
 FLAGS = {**shipped.ORDINARY, "speculative_algorithm": "FROZEN_KV_MTP"}
@@ -40,6 +41,19 @@ def test_some_of_a_list_is_compiled_without_a_card(tmp_path: Path, monkeypatch: 
     assert entries
     assert manifest.compile_entry(entries[0])
     assert not manifest.compile_entry(entries[0]), "now it is on disk"
+
+
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: str(path.name))
+def test_no_kernel_writes_to_an_operand_that_wgmma_still_reads(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Triton's own assembler makes them, which may (``sglang_gemma4/kernels/assembler.py``)."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    for entry in shipped.read(path)["entries"]:
+        manifest.compile_entry(entry)
+    codes = {file: hopper_operands.sass(file.read_bytes()) for file in tmp_path.glob("*/*.cubin")}
+    assert any(each.first_operand() for code in codes.values() for each in code if each.operation.startswith("HGMMA")), (
+        "else this shows nothing"
+    )
+    assert {file.stem: found for file, code in codes.items() if (found := hopper_operands.overwritten(code))} == {}
 
 
 @pytest.fixture(scope="module")
