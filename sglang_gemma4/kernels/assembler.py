@@ -2,7 +2,7 @@
 
 PTX leaves the registers of an instruction that still runs to ptxas. Up to 13.2 it may write to those of a first operand before they are
 read (triton-lang/triton#9433): of the first kernels of :mod:`warpgroup_products` a hundred instructions did, and their products were NaN on
-a busy multiprocessor. Of the others none does (``tests/unit/hopper_operands.py`` looks for them). Triton brings a newer one along for
+a busy multiprocessor. Of 26B-A4B's served ones none does (``tests/unit/test_shipped_kernels.py``). Triton brings a newer one along for
 Blackwell.
 """
 
