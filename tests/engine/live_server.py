@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import openai
+
+from tests.ports import free_port
 
 MODEL = "tiny-26b-a4b"
 FLAGS = (
@@ -37,20 +38,13 @@ class Server:
         return self.client.chat.completions.create(model=MODEL, messages=messages, **{"temperature": 0, "max_tokens": 40, **options})
 
 
-def free_port() -> int:
-    """A TCP port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def open_server(
     folder: Path, model: str = MODEL, flags: Sequence[str] = FLAGS, environment: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
     """A server that answers /health; its log goes to ``folder``."""
     log, port = folder / "log", free_port()
-    command = [sys.executable, "-m", "sglang_gemma4.cli", "serve", model, "--port", str(port), *flags]
+    command = [sys.executable, "-m", "sglang_gemma4.cli", "serve", model, "--port", str(port), "--nccl-port", str(free_port()), *flags]
     with log.open("wb") as out:
         process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, env={**os.environ, **(environment or {})}

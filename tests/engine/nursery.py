@@ -68,9 +68,13 @@ def import_sglang() -> None:
     import sglang.srt.managers.tp_worker
     import sglang.srt.models.registry as registry
     import sglang.srt.multimodal.processors.gemma4
+    import sglang.srt.server_args as server_args
     import sglang.srt.speculative.frozen_kv_mtp_worker_v2  # noqa: F401
     from sglang.srt.managers.multimodal_processor import import_processors
 
+    from tests import ports
+
+    server_args.get_free_port_below_ephemeral = ports.free_port
     registry.ModelRegistry.get_supported_archs()
     import_processors("sglang.srt.multimodal.processors")  # the scheduler and the front end of each engine would
     import_what_a_checkpoint_needs()

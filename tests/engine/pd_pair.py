@@ -17,6 +17,8 @@ from typing import Any
 
 import host_cache  # type: ignore[import-not-found]  # beside the nursery, which is no package
 
+from tests.ports import free_port
+
 
 class _Span(ctypes.Structure):
     """``struct iovec``."""
@@ -59,9 +61,7 @@ class Pair:
     _set_startup_time: Any  # the engine's own, which patches/start_times.py hooks
 
     def __init__(self, **arguments: Any) -> None:
-        from sglang.srt.utils.network import get_free_port
-
-        self.port, self.room = get_free_port(), 100
+        self.port, self.room = free_port(), 100
         arguments |= {"disaggregation_transfer_backend": self.backend, "disaggregation_bootstrap_port": self.port}
         # Both load at once, and what one takes is missing from the free memory the other counts; --max-total-tokens bounds the pools.
         arguments["mem_fraction_static"] = 0.5

@@ -13,6 +13,8 @@ from typing import Any
 import pd_pair  # type: ignore[import-not-found]  # beside the nursery, which is no package
 import pd_router  # type: ignore[import-not-found]
 
+from tests.ports import free_port
+
 HOST = pd_router.HOST
 UP_WITHIN = 300.0
 """Seconds for both servers and the router."""
@@ -22,10 +24,8 @@ class Routed:
     """Three servers behind the interface of ``Engine`` that the nursery uses; requests go to the router alone."""
 
     def __init__(self, **arguments: Any) -> None:
-        from sglang.srt.utils.network import get_free_port
-
-        self.bootstrap, self.url = get_free_port(), f"http://{HOST}:{get_free_port()}"
-        urls = {mode: self._serve(mode, get_free_port(), arguments) for mode in ("prefill", "decode")}
+        self.bootstrap, self.url = free_port(), f"http://{HOST}:{free_port()}"
+        urls = {mode: self._serve(mode, free_port(), arguments) for mode in ("prefill", "decode")}
         deadline = time.monotonic() + UP_WITHIN
         for url in urls.values():
             pd_router.wait(f"{url}/health", deadline)

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
-from tests.engine import live_server
+from tests.ports import free_port
 
 HOST = "127.0.0.1"
 ANSWERS_WITHIN = 600.0
@@ -71,7 +71,7 @@ def start(port: int, prefill: str, bootstrap: int, decode: str, deadline: float,
     command += ["--prefill", prefill, str(bootstrap), "--decode", decode, "--disable-retries"]
     for attempt in range(ATTEMPTS):
         # Without one of its own a second router ends; and another program may take the port before this one does.
-        metrics = ("--prometheus-host", HOST, "--prometheus-port", str(live_server.free_port()))
+        metrics = ("--prometheus-host", HOST, "--prometheus-port", str(free_port()))
         router = subprocess.Popen([*command, *metrics], stdout=log, stderr=subprocess.STDOUT if log else None)
         try:
             wait(f"http://{HOST}:{port}/readiness", deadline, router)

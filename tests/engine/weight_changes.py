@@ -12,6 +12,8 @@ from typing import Any
 
 import nursery  # type: ignore[import-not-found]
 
+from tests.ports import free_port
+
 Tensors = list[tuple[str, Any]]
 
 
@@ -73,7 +75,7 @@ def broadcast(tensors: Tensors, group: Any) -> None:
         torch.distributed.broadcast(tensor, 0, group=group)
 
 
-def from_distributed(engine: Any, path: str, selector: str = "all", buckets: int = 1, port: int = 29717) -> list[Any]:
+def from_distributed(engine: Any, path: str, selector: str = "all", buckets: int = 1) -> list[Any]:
     """``/update_weights_from_distributed`` over gloo: this process is the trainer, rank 0."""
     import torch
     from sglang.srt.managers.io_struct import UpdateWeightsFromDistributedReqInput
@@ -81,6 +83,7 @@ def from_distributed(engine: Any, path: str, selector: str = "all", buckets: int
 
     wait(engine, engine.tokenizer_manager.flush_cache(timeout_s=30.0))
     made: list[Any] = []
+    port = free_port()
 
     def join() -> None:
         made.append(init_custom_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", world_size=2, rank=0, group_name="trainer"))

@@ -29,8 +29,9 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "engine"), str(ROOT / "crash_repro")]
 
-from tests.engine import live_server, pd_router  # noqa: E402 - the repository's root is known now
+from tests.engine import pd_router  # noqa: E402 - the repository's root is known now
 from tests.gpu.measure import has_card  # noqa: E402
+from tests.ports import free_port  # noqa: E402
 
 UP_WITHIN = 900.0
 """Seconds for a server to answer."""
@@ -76,7 +77,7 @@ def meanwhile(start: contextlib.AbstractContextManager[str], inside: contextlib.
 @contextlib.contextmanager
 def server(log: Path, flags: Sequence[str]) -> Iterator[str]:
     """A server that answers; its address."""
-    port = live_server.free_port()
+    port = free_port()
     command = [sys.executable, "-m", "tests.gpu.pd_servers", "--serve", *flags, "--host", pd_router.HOST, "--port", str(port)]
     with log.open("wb") as out:
         process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
@@ -138,7 +139,7 @@ def answers(url: str, asked: Sequence[Sequence[int]], whole: bool) -> dict[str, 
 def pair(folder: Path, flags: Sequence[str], given: argparse.Namespace, asked: Sequence[Sequence[int]], whole: bool) -> dict[str, Any]:
     """What the two servers answer behind the router, and the prefill server's transfer metrics."""
     prefill, decode = given.prefill_tp, given.decode_tp
-    bootstrap = live_server.free_port()
+    bootstrap = free_port()
     shared = [*flags, "--disaggregation-transfer-backend=nixl", f"--disaggregation-bootstrap-port={bootstrap}", "--enable-metrics"]
     apart = prefill + decode <= given.cards
     sides = {
@@ -153,7 +154,7 @@ def pair(folder: Path, flags: Sequence[str], given: argparse.Namespace, asked: S
                 started[-1]()  # where both use a card, the second counts what the first has left
         first, second = (address() for address in started)
         log = inside.enter_context((folder / "router.log").open("wb"))
-        port = live_server.free_port()
+        port = free_port()
         router = pd_router.start(port, first, bootstrap, second, time.monotonic() + UP_WITHIN, log)
         try:
             found = answers(f"http://{pd_router.HOST}:{port}", asked, whole)
