@@ -186,6 +186,7 @@ def cpu_engine(prepare: str | None = None, **options: Any) -> Any:
     set_method = multiprocessing.set_start_method  # forked children need not import SGLang again
     multiprocessing.set_start_method = lambda method, force=False: set_method("fork", force=True)
     default = {"skip_tokenizer_init": True, "skip_server_warmup": True, "max_total_tokens": 2048, "mem_fraction_static": 0.5}
+    default["sleep_on_idle"] = True  # else a scheduler with nothing to do takes a core
     return Engine(**default_engine_arguments({"log_level": "warning", **default, **options}))
 
 

@@ -49,10 +49,22 @@ UNITS_ALONE = "gw2"
 LONGEST = ("test_bench.py", "test_prefill_beside.py", "test_hetero_tp.py", "test_memory_pools.py", "test_oracle.py")
 """Files of minutes whose engines interpret nothing: one that begins last keeps one process busy while the others have nothing left."""
 
+TOGETHER = (
+    ("/test_one_window.py", "/test_unified_memory.py"),
+    ("/test_quantised.py", "/test_quantised_beside.py", "/test_published_layouts.py", "/test_gptq_layout.py", "/test_quantize.py"),
+)
+"""Files that keep engines' answers and quantised checkpoints for one another."""
+
 
 @functools.cache
 def _unit_of_work(path: str) -> str:
-    """A file of tests; for those that ask for the one server, which takes a minute or two to start, the server."""
+    """A file of tests; for those that ask for the one server, which takes a minute or two to start, the server.
+
+    Files whose engines are compared with the same answers, or load the same checkpoints, are one unit.
+    """
+    for unit in TOGETHER:
+        if path.endswith(unit):
+            return unit[0]
     return "server" if re.search(r"\bserver: Server\b", (ROOT / path).read_text()) and "/engine/" in path else path
 
 
@@ -64,6 +76,13 @@ def pytest_runtest_call() -> None:
     """For tests/reach.py: once Triton is there, its launches are recorded."""
     if reach.FOLDER and "triton" in sys.modules:
         reach.record_kernels()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """What a file has imported stays: the collector is not to look SGLang through again and again, a sixth of the unit tests' time."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -22,9 +22,9 @@ WORDS = "The ruler of the land went along the river to the town and came back ag
 PROMPTS = (
     ("<bos>" + WORDS * 2 + "And then", ()),
     ("<bos>What is this <|image|> called?", (1,)),
-    ("<bos>Which is <|image|>, which <|image|>, <|image|> or <|image|>, and which <|image|>?", (0, 2, 3, 1, 4)),
+    ("<bos>Which is <|image|>, which <|image|>, and which <|image|>?", (0, 2, 3)),
 )
-SIZES = (("red", (96, 96)), ("blue", (200, 60)), ("green", (50, 170)), ("yellow", (400, 25)), ("black", (48, 24)))
+SIZES = (("red", (96, 96)), ("blue", (200, 60)), ("yellow", (400, 25)), ("black", (48, 24)))
 """The last two make the longest row of patches and the least image."""
 DECLINED: dict[str, set[str]] = {"tiny-26b-a4b": {"yoco"}, "tiny-e2b": set()}
 """26B-A4B has no layers that share KV."""
@@ -42,8 +42,7 @@ def test_tokens_equal_transformers(interpreting: Nursery, family: str, tmp_path_
     assert len(oracle[0].input_ids) > CHUNK, "a prompt over several chunks"
     image = json.loads((model / "config.json").read_text())["image_token_id"]
     sizes = [len(list(run)) for token, run in groupby(oracle[2].input_ids) if token == image]
-    assert len(sizes) == 5
-    assert len(set(sizes)) >= 4, sizes
+    assert len(sizes) == len(set(sizes)) == 3, sizes
 
     texts = [one["text"] if one["images"] else one["text"].removeprefix("<bos>") for one in prompts]  # of a text SGLang adds it
     group = Group(texts, {"max_new_tokens": NEW_TOKENS}, [one["images"] for one in prompts], logprobs=True)

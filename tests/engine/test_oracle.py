@@ -12,7 +12,7 @@ from tests.engine.engine_fork import Group, Nursery, Output
 from tests.engine.transformers_oracle import Greedy, decode
 
 FAMILIES = ("tiny-26b-a4b", "tiny-e2b", "tiny-31b")
-NEW_TOKENS = 64
+NEW_TOKENS = 40
 LOGPROB_TOLERANCE = 1e-4
 ACCEPT_LENGTH = (2.0, 3.7)
 MTP: dict[str, Any] = {

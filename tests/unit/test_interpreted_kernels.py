@@ -5,12 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_kernels_equal_their_references() -> None:
+def test_kernels_equal_their_references(pytestconfig: pytest.Config) -> None:
     """All of ``tests/interpreted``; a skipped or missing test there fails this one."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/interpreted"]
+    command += ["--all"] if pytestconfig.getoption("--all") else []
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
     print(ran.stdout[-3000:])
