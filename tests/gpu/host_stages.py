@@ -2,8 +2,8 @@
 
     python -m tests.gpu.host_stages FOLDER [STAGE ...] [--dry-run]
 
-Arms: ``package``, and what waits for a card: ``ahead`` (``slots_ahead``); both engines at a time, in turns. Beside them ``host-26b`` has
-``narrow`` (``narrow_draft_head``), and ``host-26b-draft8`` an assistant that is quantised to fp8 as it is loaded; ``host-e2b-plain``
+Arms: ``package``, and what waits for a card: ``ahead`` (``slots_ahead``); the engines at a time, in turns. ``host-26b`` has ``narrow``
+(``narrow_draft_head``) and ``draft8``, the same with an assistant that is quantised to fp8 as it is loaded; ``host-e2b-plain``
 compares ``step_metadata`` with SGLang's launches.
 ``NAME-profile`` says call by call what the host did (``sglang-gemma4 bench --report FOLDER/STAGE``, "the host in a decode step"); the
 profiler itself slows the host, so steps are timed without it. ``host-long`` has contexts in which SGLang's gather of slots, one program a
@@ -27,7 +27,7 @@ DEFAULT = f"{PAIR} --max-total-tokens=66000"
 STEPS = "--batches 1,8,32,80 --step-tokens 300,200 --repetitions 5"
 FP8 = "--quantization fp8-dynamic"
 FP8_ARMS, FP8_PACKAGE = (arms.replace(",mtp", f",mtp,{DRAFT}") for arms in (ARMS, PACKAGE))
-DRAFT8 = "--arm draft8:package,mtp,--speculative-draft-model-quantization=fp8"
+DRAFT8 = "--arm draft8:package,mtp,--speculative-draft-model-quantization=fp8,SGLANG_GEMMA4_WITH=narrow_draft_head"
 PROFILE = "--batches 1 --step-tokens 300,200 --repetitions 1 --profile 1"
 
 STAGES: tuple[Stage, ...] = (
@@ -36,10 +36,9 @@ STAGES: tuple[Stage, ...] = (
     bench("host-e2b", 420, "steps with MTP of E2B with slots allocated ahead", "e2b", f"{ARMS} {STEPS}", SHORT),
     bench("host-e2b-profile", 240, "what the host does in one", "e2b", f"{ARMS} {PROFILE}", SHORT),
     bench("host-e2b-plain", 240, "steps without MTP, with metadata in the graph and before it", "e2b", f"{PLAIN} {STEPS}", SHORT),
-    bench("host-26b", 420, "steps with MTP of 26B-A4B in fp8, its draft's head in 8 bits", "26b-a4b",
-          f"{FP8} {FP8_ARMS} {NARROW} {STEPS}".replace("together 2", "together 3"), SHORT),
-    bench("host-26b-draft8", 420, "the same, its assistant in fp8", "26b-a4b",
-          f"{FP8} {FP8_PACKAGE} {DRAFT8} --together 2 {STEPS}", SHORT),
+    bench("host-26b", 420, "steps with MTP of 26B-A4B in fp8: its draft's head in 8 bits, and its assistant in fp8 too", "26b-a4b",
+          f"{FP8} --together 3 {FP8_PACKAGE} {NARROW} {DRAFT8} {STEPS}", SHORT),
+    bench("host-26b-ahead", 420, "the same with slots allocated ahead", "26b-a4b", f"{FP8} {FP8_ARMS} {STEPS}", SHORT),
     bench("host-26b-profile", 300, "what the host does in one", "26b-a4b", f"{FP8} {FP8_ARMS} {PROFILE}", SHORT),
     bench("host-long", 300, "steps with MTP of E2B behind 30,000 tokens", "e2b",
           f"{ARMS} --batches 1,4 --step-tokens 30000,200 --prefill-once --repetitions 5", LONG),

@@ -11,13 +11,15 @@ import sys
 from dataclasses import replace
 
 from tests.gpu.measure import run_of
-from tests.gpu.quant_stages import DRAFT
+from tests.gpu.quant_stages import DRAFT, WIDE_ARM
 from tests.gpu.stages import COMMON, Stage, bench
 
 FLAGS = COMMON.replace(" ", ",")
 """SGLang's alone: vLLM has none of these names."""
 BOTH = "--context-length=16384 --mem-fraction-static"
 H200, H100 = f"--max-running-requests=80 {BOTH}=0.85", f"--max-running-requests=64 {BOTH}=0.9"
+SHARED_CARD = f"--max-running-requests=80 {BOTH}=0.75"
+"""Quantised weights leave room for tests beside a server's start."""
 DENSE = "prefill,mix,chat,32x1000/200,single"
 LOADS = "--rates 6,12 --load-seconds 10 --rounds 1 --repetitions 3"
 
@@ -38,6 +40,14 @@ def arms(how: str = "mtp,", stock: str = "", other: str = "", on: str = "") -> s
     return f"{found} --arm stock:stock,{how}{FLAGS},only={stock}" if stock else found
 
 
+def quantised(form: str, more: str = "") -> str:
+    """Package, vLLM and ``more`` arms over batches of 1, 8, 32 and 80 and the mix; the assistant stays in bfloat16."""
+    return (
+        f"--quantization {form} --arm package:package,mtp,{DRAFT},{FLAGS} --arm vllm:vllm,mtp{more} "
+        "--workload single,8x1000/200,32x1000/200,80x1000/200,mix --rounds 1 --repetitions 3"
+    )
+
+
 def beside(name: str, seconds: int, decides: str, model: str, words: str, flags: str) -> Stage:
     """A bench whose dry run is the package's arm alone, without a card's flags: a machine without a card has no vLLM, and stock's MTP ends
     on a CPU.
@@ -55,12 +65,9 @@ STAGES: tuple[Stage, ...] = (
            f"{arms(stock='mix+64x1000/500', other=GAP)} --workload mix,32x1000/200,64x1000/500,chat,log-uniform {LOADS}", H100),
     beside("peer-26b-plain", 700, "26B-A4B without MTP", "26b-a4b",
            f"{arms('')} --workload 32x1000/200,chat --rounds 1 --repetitions 3", H200),
-    *(
-        beside(f"peer-26b-{name}", 800, f"26B-A4B in {form} with MTP", "26b-a4b",
-               f"--quantization {form} --arm package:package,mtp,{DRAFT},{FLAGS} --arm vllm:vllm,mtp "
-               "--workload single,32x1000/200,chat,mix --rounds 1 --repetitions 3", H200)
-        for name, form in (("fp8", "fp8-dynamic"), ("int4", "w4a16-g32"))
-    ),
+    beside("peer-26b-fp8", 700, "26B-A4B in fp8 with MTP", "26b-a4b", quantised("fp8-dynamic"), SHARED_CARD),
+    beside("peer-26b-int4", 850, "26B-A4B in 4 bits with MTP, with and without wgmma for many rows", "26b-a4b",
+           quantised("w4a16-g32", f" {WIDE_ARM},{FLAGS}"), SHARED_CARD),
     beside("peer-e2b", 950, "E2B with MTP, with and without prefill beside verify", "e2b",
            f"{arms(stock='prefill+mix', other=BESIDE, on='mix+chat+32x1000/200')} --workload {DENSE} --rounds 1 --repetitions 3", H200),
     beside("peer-e4b", 950, "E4B with MTP, with and without prefill beside verify", "e4b",
