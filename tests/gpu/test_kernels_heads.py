@@ -155,16 +155,22 @@ def test_narrow_argmax_of_ties_zeros_nan_and_infinity() -> None:
 def test_narrow_argmax_where_the_copy_alone_is_wrong() -> None:
     """Each row's token loses what rounding to a byte can take, in every column; a rival gains it."""
     torch.manual_seed(0)
-    hidden = torch.where(torch.rand(32, 1024, device="cuda") < 0.5, -1.0, 1.0).bfloat16()
+    hidden = torch.where(torch.rand(32, 512, device="cuda") < 0.5, -1.0, 1.0).bfloat16().repeat_interleave(2, 1)
     weight = torch.randint(-8, 9, (VOCABULARY, 1024), device="cuda").bfloat16()
     places = torch.randperm(VOCABULARY, device="cuda")[:64].view(32, 2)
     weight[places[:, 0]], weight[places[:, 1]] = hidden * 20.375, hidden * 19.625
     weight[places[:, 1], 2:66] += hidden[:, 2:66] * 6
-    weight[:, 0], weight[:, 1] = 127, -127  # scales are 1
+    # A pair that cancels makes each scale 1; of every column alike, else columns would be divided by powers of two.
+    token = torch.arange(VOCABULARY, device="cuda")
+    column = 2 * (token % 512)
+    column[places.flatten()] = 512
+    weight[token, column], weight[token, column + 1] = 127, -127
     copy = narrow_scan.NarrowHead.make(weight)
     alone = (hidden.float() @ (copy.scale[:, None] * copy.levels.float()).T).argmax(-1)
+    assert (copy.scale == 1).all()
     tokens = narrowed(hidden, weight)
-    assert (alone != tokens).sum() >= 24, "else this shows nothing"
+    assert torch.equal(tokens, places[:, 0])
+    assert torch.equal(alone, places[:, 1]), "else this shows nothing"
 
 
 @pytest.mark.parametrize("rows", [3, 32])
