@@ -3,10 +3,12 @@
 PTX leaves the registers of an instruction that still runs to ptxas. Up to 13.2 it may write to those of a first operand before they are
 read (triton-lang/triton#9433): of the first kernels of :mod:`warpgroup_products` a hundred instructions did, and their products were NaN on
 a busy multiprocessor. Of 26B-A4B's served ones none does (``tests/unit/test_shipped_kernels.py``). Triton brings a newer one along for
-Blackwell.
+Blackwell, which assembles for a Hopper too: kernels that need it have it, all others stay with Triton's choice.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +30,12 @@ def _numbers(tool: Any) -> tuple[int, ...]:
 
 def reason_against_register_operands() -> str | None:
     """Why kernels must not have first operands in registers while others are computed, or None."""
-    found = release()
-    if found >= KEEPS_OPERANDS:
+    if release() >= KEEPS_OPERANDS or ((newer := brought_along()) is not None and _numbers(newer) >= KEEPS_OPERANDS):
         return None
+    beside = "has none beside it" if newer is None else f"has {newer.version} beside it"
     return (
-        f"ptxas {'.'.join(map(str, found))} may overwrite operands that wgmma still reads; SGLANG_GEMMA4_WITH=hopper_assembler or "
-        f"{VARIABLE} give Triton one of CUDA {'.'.join(map(str, KEEPS_OPERANDS))} or later"
+        f"ptxas {'.'.join(map(str, release()))} may overwrite operands that wgmma still reads, and Triton {beside}; "
+        f"{VARIABLE} gives it one of CUDA {'.'.join(map(str, KEEPS_OPERANDS))} or later"
     )
 
 
@@ -46,18 +48,33 @@ def brought_along() -> Any:
     return knobs.NvidiaTool.from_path(str(path)) if path.exists() else None
 
 
-def take_newer() -> str | None:
-    """Have this process and those it starts compile with the one that Triton has for Blackwell; why not, or None.
+@contextmanager
+def keeping_operands() -> Iterator[None]:
+    """Triton assembles with one that overwrites no operand, if it has one; the version is in the key of what it compiles."""
+    from triton import knobs
+    from triton.backends.nvidia.compiler import get_ptxas_version
 
-    Before the first kernel is compiled: Triton keeps the version that is part of every kernel's key.
-    """
-    if release() >= KEEPS_OPERANDS:
-        return None
-    if os.environ.get(VARIABLE):
-        return f"{VARIABLE}={os.environ[VARIABLE]} is of CUDA {'.'.join(map(str, release()))}"
-    if (newer := brought_along()) is None:
-        return "Triton has no assembler for Blackwell with it"
-    if _numbers(newer) < KEEPS_OPERANDS:
-        return f"Triton's assembler for Blackwell is of CUDA {newer.version}"
-    os.environ[VARIABLE] = newer.path
-    return None
+    newer = brought_along() if release() < KEEPS_OPERANDS else None
+    if newer is None:
+        yield
+        return
+    with knobs.nvidia.scope():  # it puts the environment back
+        os.environ[VARIABLE] = newer.path
+        get_ptxas_version.cache_clear()
+        try:
+            yield
+        finally:
+            get_ptxas_version.cache_clear()
+
+
+def keeps_operands(kernel: Any) -> Any:
+    """Have a kernel compiled within :func:`keeping_operands`, whoever launches it first."""
+    compile_one = getattr(kernel, "_do_compile", None)  # an interpreted one has none
+    if compile_one is not None:
+
+        def compiled(*args: Any, **named: Any) -> Any:
+            with keeping_operands():
+                return compile_one(*args, **named)
+
+        kernel._do_compile = compiled
+    return kernel

@@ -62,15 +62,20 @@ def target_view(backend: Any, pool: Any) -> Iterator[None]:
 
 
 def share_kv_scales(target: Any, draft: Any) -> None:
-    """Share the KV scales of a target's layer with the draft's ``RadixAttention`` that reads its KV; tensors share memory."""
+    """Share the KV scales of a target's layer with the draft's ``RadixAttention`` that reads its KV; tensors share memory.
+
+    A quantised draft has parameters for scales of its own. Where the target has none, it has none either.
+    """
     import torch
 
     for name in ("k_scale", "v_scale"):
         theirs, own = getattr(target, name, None), getattr(draft, name, None)
         if isinstance(own, torch.nn.Parameter) and theirs is not None:
             own.data = theirs.data
-        elif not isinstance(own, torch.nn.Parameter):
+        else:
+            vars(draft)["_parameters"].pop(name, None)
             setattr(draft, name, None if theirs is None else theirs.data)
+            draft.quant_method = None  # it would look for parameters when weights are updated
         setattr(draft, f"{name}_float", getattr(target, f"{name}_float", None))
 
 

@@ -5,8 +5,8 @@
 ``fp8-steps``: compressed-tensors' FP8 (a scale for each output), stock beside the package; ``bf16-steps``: the package's own bfloat16 at
 the same batches, alone, since two models do not fit; ``fp8-pair``: both fp8 engines at a time over shorter contexts; ``fp8-online``:
 ``--quantization fp8``, which holds the bfloat16 weights while it loads (49 GiB), so one engine at a time; ``int4-steps``: 4 bits in groups
-of 32. ``wide-tests``, ``int4-prefill`` and ``linear-int4`` want TRITON_PTXAS_PATH to name Triton's ptxas-blackwell: without it they leave
-out what multiplies by wgmma. The drafts are simulated (accept length 2.8) and the assistant stays in bfloat16 in every arm. Tests have
+of 32. ``wide-tests``, ``int4-prefill``, ``linear-int4`` and the arm ``wide`` want Triton's ptxas-blackwell where Triton has it: without it
+what multiplies by wgmma declines. The drafts are simulated (accept length 2.8) and the assistant stays in bfloat16 in every arm. Tests have
 no dry run, nor has online fp8, which a flag asks for.
 """
 
@@ -36,7 +36,7 @@ MARLIN = f"--arm marlin:package,mtp,{DRAFT},{G}_FOUR_BIT_ROWS=0"
 STEPS = "--batches 1,8,32,80 --step-tokens 700,80 --rounds 1 --repetitions 3"
 FP8, INT4 = "--quantization fp8-dynamic", "--quantization w4a16-g32"
 ONLINE = "--quantization=fp8"
-WIDE_ARM = f"--arm wide:package,mtp,{DRAFT},{G}_WITH=hopper_assembler,{G}_WITH=wide_linear,{G}_WITH=chunk_experts"
+WIDE_ARM = f"--arm wide:package,mtp,{DRAFT},{G}_WITH=wide_linear,{G}_WITH=chunk_experts"
 WIDE = "'26B qkv, sliding' '26B o, full' '26B gate and up' '26B down'"
 
 

@@ -124,6 +124,19 @@ def test_every_name_is_one_that_gemma4_may_have() -> None:
     assert set(views.NAMES) <= set(ATTENTION_BACKENDS)
 
 
+def test_a_draft_whose_scales_were_left_out_takes_the_target_s() -> None:
+    import torch
+
+    target, draft = torch.nn.Module(), torch.nn.Module()
+    for name in ("k_scale", "v_scale"):
+        setattr(target, name, torch.nn.Parameter(torch.tensor(0.5), requires_grad=False))
+        setattr(target, f"{name}_float", 0.5)
+        setattr(draft, name, torch.nn.Parameter(torch.tensor(1.0), requires_grad=False))
+        setattr(draft, name, None)
+    views.share_kv_scales(target, draft)
+    assert float(draft.k_scale) == draft.v_scale_float == 0.5
+
+
 @pytest.mark.parametrize("quantised", [False, True])
 def test_scales_of_the_layer_that_wrote_the_kv(quantised: bool) -> None:
     """A draft's layer reads with the target's scales, also where it has parameters for its own, and sees later changes."""
@@ -139,4 +152,4 @@ def test_scales_of_the_layer_that_wrote_the_kv(quantised: bool) -> None:
     assert float(draft.k_scale) == draft.k_scale_float == 0.5
     target.k_scale.data.fill_(0.25)
     assert float(draft.k_scale) == 0.25
-    assert draft.v_scale_float is None
+    assert draft.v_scale is draft.v_scale_float is draft.quant_method is None, "the backend takes the number of a layer that has a scale"

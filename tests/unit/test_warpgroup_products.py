@@ -1,11 +1,11 @@
 """4-bit weights of many rows on a Hopper: what is left to others, the order of inputs, and what compiling leaves; answers need a card."""
 
-from collections.abc import Iterator
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from triton import knobs
 from triton.backends.nvidia import compiler
 
 from sglang_gemma4.kernels import assembler
@@ -90,30 +90,46 @@ def test_a_block_has_about_the_rows_of_an_expert(tokens: int) -> None:
 
 
 @pytest.fixture
-def newer_assembler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """With a cache of its own; Triton keeps the version that is in every kernel's key."""
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that everything is compiled here."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv(assembler.VARIABLE, assembler.brought_along().path)
-    compiler.get_ptxas_version.cache_clear()
-    yield
-    compiler.get_ptxas_version.cache_clear()
+    monkeypatch.delenv(assembler.VARIABLE, raising=False)
 
 
-def test_the_newer_assembler_is_taken_and_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_assembler_that_keeps_operands_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     against = warpgroups.reason_against_card.__wrapped__
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
     monkeypatch.delenv(assembler.VARIABLE, raising=False)
     card = torch.device("cuda")
-    assert "ptxas 12.9 may overwrite operands that wgmma still reads; SGLANG_GEMMA4_WITH=hopper_assembler" in str(against(card))
-    monkeypatch.setenv(assembler.VARIABLE, knobs.nvidia.ptxas.path)
-    assert str(assembler.take_newer()).endswith("is of CUDA 12.9"), "an operator's own stays"
-    monkeypatch.delenv(assembler.VARIABLE)
-    assert assembler.take_newer() is None
-    assert assembler.release() >= assembler.KEEPS_OPERANDS
+    assert assembler.release() < assembler.KEEPS_OPERANDS, "else this shows nothing"
     assert against(card) is None
-    assert assembler.take_newer() is None
+    newer = assembler.brought_along()
+    monkeypatch.setattr(assembler, "brought_along", lambda: None)
+    assert "ptxas 12.9 may overwrite operands that wgmma still reads, and Triton has none beside it;" in str(against(card))
+    with assembler.keeping_operands():
+        assert assembler.release() < assembler.KEEPS_OPERANDS
+    monkeypatch.setenv(assembler.VARIABLE, newer.path)
+    assert against(card) is None
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (10, 0))
     assert against(card) == "the card's compute capability is 10.0; 9.0 has the instruction"
+
+
+def test_other_kernels_stay_with_triton_s_assembler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within, the version that is part of a kernel's key is the newer one's; afterwards everything is as before, also after an error."""
+    monkeypatch.delenv(assembler.VARIABLE, raising=False)
+    before = assembler.release(), compiler.get_ptxas_version(HOPPER)
+    seen = []
+
+    def fail(*_: object) -> None:
+        seen.append((assembler.release() >= assembler.KEEPS_OPERANDS, "release 13.3" in compiler.get_ptxas_version(HOPPER)))
+        raise RuntimeError("of the compiler")
+
+    kernel = assembler.keeps_operands(SimpleNamespace(_do_compile=fail))
+    with pytest.raises(RuntimeError, match="of the compiler"):
+        kernel._do_compile()
+    assert seen == [(True, True)]
+    assert (assembler.release(), compiler.get_ptxas_version(HOPPER)) == before
+    assert assembler.VARIABLE not in os.environ
 
 
 LOOP = """
@@ -142,7 +158,7 @@ def test_writes_to_an_operand_that_is_still_read_are_found(given: dict[str, obje
 
 
 @pytest.mark.parametrize("tile", [op.tile_for(321), op.tile_for(1024), op.tile_for(8192)], ids=str)
-@pytest.mark.usefixtures("newer_assembler")
+@pytest.mark.usefixtures("own_cache")
 def test_a_hopper_s_registers_suffice(tile: Tile, monkeypatch: pytest.MonkeyPatch) -> None:
     """The matrix instructions take their first operand from registers, none of which is overwritten, and no register goes to memory."""
     found = {}

@@ -85,7 +85,6 @@ def narrow(place: Place, head: int, winners: str, rows: int) -> Row:
     copy: Any = None if place.device == "meta" else NarrowHead.make(weight)  # in parts, which takes a second of shapes alone
     ways: dict[str, Call] = {
         "head_argmax": lambda: head_argmax(hidden, weight)[0],
-        "ours, two loops": lambda: narrow_argmax(hidden, weight, copy, flat=False)[0],
         "ours, dependent": dependently(lambda: narrow_argmax(hidden, weight, copy)[0]),
         "ours, narrow": lambda: narrow_argmax(hidden, weight, copy)[0],
     }

@@ -11,6 +11,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from sglang_gemma4.kernels import warpgroup_products as warpgroups
+from sglang_gemma4.kernels.assembler import keeps_operands
 from sglang_gemma4.kernels.dependent_launch import launch_options
 from sglang_gemma4.kernels.register_products import gelu_tanh
 from sglang_gemma4.kernels.warpgroup_products import OUTPUTS, SPAN, Tile
@@ -52,6 +53,7 @@ def reason_against(x: torch.Tensor, weight: Weight, gated: bool = False) -> str 
     return None
 
 
+@keeps_operands
 @gluon.jit(do_not_specialize=["rows"])
 def _wide_linear_kernel(  # type: ignore[no-untyped-def]
     x,  # descriptor of [rows, WIDTH] as by_span gives them

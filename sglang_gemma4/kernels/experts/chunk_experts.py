@@ -10,6 +10,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from sglang_gemma4.kernels import warpgroup_products as warpgroups
+from sglang_gemma4.kernels.assembler import keeps_operands
 from sglang_gemma4.kernels.dependent_launch import launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks, expert_blocks
 from sglang_gemma4.kernels.experts.gated_experts import reason_against as reason_against_experts
@@ -38,6 +39,7 @@ def reason_against(x: torch.Tensor, w13: Weight, w2: Weight, weights: torch.Tens
     return None
 
 
+@keeps_operands
 @gluon.jit(do_not_specialize=["LAST"])
 def _gate_and_up_kernel(  # type: ignore[no-untyped-def]
     x,  # descriptor of [blocks * ROWS, HIDDEN] as by_span gives them
@@ -77,6 +79,7 @@ def _gate_and_up_kernel(  # type: ignore[no-untyped-def]
         gl.store(at + (first + gl.arange(0, 64, gl.SliceLayout(0, COPY)))[None, :], warpgroups.as_inputs(value, ROWS))
 
 
+@keeps_operands
 @gluon.jit(do_not_specialize=["LAST"])
 def _down_kernel(  # type: ignore[no-untyped-def]
     h,  # descriptor of [blocks * ROWS, INNER], as the first product leaves them

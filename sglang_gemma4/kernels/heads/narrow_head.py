@@ -151,7 +151,6 @@ def narrow_argmax(
     rounded: bool = True,
     tile: Tile | None = None,
     programs: int | None = None,
-    flat: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As :func:`~.head_argmax.head_argmax`, whose arguments it has beside a ``copy`` of ``weight``. The host waits for nothing.
 
@@ -159,7 +158,6 @@ def narrow_argmax(
         hidden: ``[rows, width]``, up to :data:`MOST_ROWS` rows.
         copy: of this weight as it is now: another one's may hide a row's token, though none that is no token comes of it.
         tile: of the pass over the copy; None: :func:`tile_for` the rows.
-        flat: how that pass loops (:func:`~.narrow_scan.scan`).
 
     Returns:
         Tokens ``[rows]`` int64 and their pairs ``[2, rows]`` float32.
@@ -174,7 +172,7 @@ def narrow_argmax(
     vocabulary = weight.shape[0] if vocabulary is None else vocabulary
     device = hidden.device
     tile = tile or tile_for(rows, card(device))
-    found = scan(hidden, copy, vocabulary, tile, programs, flat)
+    found = scan(hidden, copy, vocabulary, tile, programs)
     parts, blocks, _ = found.upper.shape
     wide = exact.tile_for(rows, weight.dtype, card(device))
     programs = max(min(parts * blocks, multiprocessors(device, elsewhere=2) * wide.programs), -(-parts * blocks // NUMBERS))
