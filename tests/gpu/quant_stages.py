@@ -45,6 +45,11 @@ def off(name: str, patch: str) -> str:
     return f"--arm {name}-off:package,mtp,{DRAFT},{G}_WITHOUT={patch}"
 
 
+def online(arm: str) -> str:
+    """An arm whose weights are quantised while they are loaded; not the assistant's."""
+    return arm.replace(DRAFT, f"{DRAFT},{ONLINE}")
+
+
 def sweep(name: str, seconds: int, decides: str, words: str) -> Stage:
     """Single kernels, by a case whose axes have names with spaces."""
     start = (PYTHON, "-m", "sglang_gemma4.benchmark.kernels", *shlex.split(words))
@@ -105,9 +110,9 @@ STAGES: tuple[Stage, ...] = (
           f"{ONE} {PROFILED}"),
     steps("int4-serve", 580, "README: a server of 4 bits, its long prefills with weights written out and by the kernels of few rows",
           f"{INT4} {off('written', 'prefill_experts')} {PACKAGE} --workload prefill,mix,32x1000/200 --rounds 1 --repetitions 3", SERVE),
-    steps("fp8-online", 580, "the same of --quantization fp8",
-          f"{STOCK.replace(DRAFT, f'{DRAFT},{ONLINE}')} {PACKAGE.replace(DRAFT, f'{DRAFT},{ONLINE}')} {STEPS}",
-          f"{ONE} {POOL}"),
+    steps("fp8-online", 580, "the same of --quantization fp8", f"{online(STOCK)} {online(PACKAGE)} {STEPS}", f"{ONE} {POOL}"),
+    steps("fp8-scales", 420, "what the KV scales of 1 that SGLang gives --quantization fp8 take away",
+          f"{online(PACKAGE)} {online(off('scales', 'unit_kv_scales'))} {STEPS}", f"{ONE} {POOL}"),
 )  # fmt: skip
 
 
