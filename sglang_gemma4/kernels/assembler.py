@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4.start.manifest import COMPILES_WITHIN
+
 VARIABLE = "TRITON_PTXAS_PATH"
 """Triton's own, for cards before Blackwell."""
 KEEPS_OPERANDS = (13, 3)
@@ -77,4 +79,5 @@ def keeps_operands(kernel: Any) -> Any:
                 return compile_one(*args, **named)
 
         kernel._do_compile = compiled
+        setattr(kernel, COMPILES_WITHIN, keeping_operands)  # for who compiles it without a launch
     return kernel

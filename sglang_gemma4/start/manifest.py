@@ -5,6 +5,7 @@ that was recorded looks up: :func:`cache_key` of a decoded entry, which for unch
 """
 
 import hashlib
+from contextlib import nullcontext
 from dataclasses import fields
 from importlib import import_module
 from typing import Any
@@ -14,6 +15,8 @@ _entries: dict[str, Entry] = {}
 _left_out: set[str] = set()
 _decode: set[str] = set()
 """Hashes of entries that were seen to decode to their key: what is kept again later is not checked again beside requests."""
+COMPILES_WITHIN = "gemma4_compiles_within"
+"""Attribute of a kernel whose launches are compiled within a context: what makes one."""
 
 
 def encode(value: Any) -> Any:
@@ -164,6 +167,10 @@ def source_of(entry: Entry) -> tuple[Any, Any, dict[str, Any]]:
     return source, GPUTarget(*entry["target"]), {name: decode(value) for name, value in entry["options"].items()}
 
 
+def _context(kernel: Any) -> Any:
+    return getattr(kernel, COMPILES_WITHIN, nullcontext)()
+
+
 def cache_key(entry: Entry) -> str:
     """The key under which Triton keeps what it compiles for an entry with the sources and versions of this process."""
     from triton._C.libtriton import get_cache_invalidating_env_vars
@@ -171,8 +178,9 @@ def cache_key(entry: Entry) -> str:
     from triton.runtime.cache import get_cache_key
 
     source, target, options = source_of(entry)
-    backend = make_backend(target)
-    key = get_cache_key(source, backend, backend.parse_options(options), env_vars=get_cache_invalidating_env_vars())
+    with _context(source.fn):
+        backend = make_backend(target)
+        key = get_cache_key(source, backend, backend.parse_options(options), env_vars=get_cache_invalidating_env_vars())
     return hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -186,7 +194,8 @@ def compile_entry(entry: Entry) -> bool:
     knobs.compilation.listener = lambda **said: hits.append(said["cache_hit"])
     try:
         source, target, options = source_of(entry)
-        triton.compile(source, target=target, options=options)
+        with _context(source.fn):
+            triton.compile(source, target=target, options=options)
     finally:
         knobs.compilation.listener = before
     return not hits[0]

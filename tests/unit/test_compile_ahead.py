@@ -10,7 +10,7 @@ import torch
 import triton.language as tl
 from triton import knobs
 
-from sglang_gemma4.kernels.dense import few_row_linear
+from sglang_gemma4.kernels.dense import few_row_linear, wide_linear
 from sglang_gemma4.kernels.heads import head_argmax
 from sglang_gemma4.kernels.register_products import Warps
 from sglang_gemma4.kernels.weights import Grouped
@@ -78,20 +78,29 @@ def launch_in_registers() -> None:
     few_row_linear.few_row_linear(x, weight, few_row_linear.counters(64, x.device), warps=Warps(16, 4))
 
 
-def test_a_kernel_in_gluon_is_compiled_ahead_too(caches: Callable[[], None]) -> None:
+def launch_from_registers() -> None:
+    """Two, of which the second is assembled by another ptxas than all else."""
+    weight = Grouped(torch.empty(64, 64, dtype=torch.uint8), torch.empty(64, 4, dtype=torch.bfloat16))
+    wide_linear.wide_linear(torch.empty(40, 128, dtype=torch.bfloat16), weight)
+
+
+@pytest.mark.parametrize(("begin", "count"), [(launch_in_registers, 1), (launch_from_registers, 2)])
+def test_a_kernel_in_gluon_is_compiled_ahead_too(begin: Callable[[], None], count: int, caches: Callable[[], None]) -> None:
     kernels.watch(manifest.record)
     with pytest.MonkeyPatch.context() as patch, compiling_for(HOPPER, lambda *_: None, patch):
-        launch_in_registers()
-    (entry,) = manifest.recorded()
+        begin()
+    entries = manifest.recorded()
+    assert len(entries) == count
     assert manifest.left_out() == set()
     caches()
-    assert manifest.compile_entry(entry)
-    manifest.kernel(entry["kernel"]).device_caches.clear()
+    for entry in entries:
+        assert manifest.compile_entry(entry)
+        manifest.kernel(entry["kernel"]).device_caches.clear()
     found: list[bool] = []
     knobs.compilation.listener = lambda **said: found.append(said["cache_hit"])
     with pytest.MonkeyPatch.context() as patch, compiling_for(HOPPER, lambda *_: None, patch):
-        launch_in_registers()
-    assert found == [True]
+        begin()
+    assert found == [True] * count
 
 
 def test_a_launch_finds_what_was_compiled_ahead(caches: Callable[[], None]) -> None:
