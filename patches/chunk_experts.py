@@ -28,7 +28,7 @@ PATCH = Patch(
     "version of this gave NaN on a card, runs/2026-11-28-four-bit-warpgroups",
     remove_when="SGLang multiplies 4-bit experts with gelu by wgmma.",
     uses=(uses.moe, uses.quantised, uses.hopper),
-    unmeasured="its answers on a card, a layer of 26B-A4B at 384 to 8,192 tokens, a server's mix (tests/gpu/quant_stages.py: wide-tests, "
-    "int4-prefill, int4-wide-serve)",
+    unmeasured="as assembled by itself on a card; a layer of 26B-A4B at 384 to 8,192 tokens, a server's mix "
+    "(tests/gpu/quant_stages.py: wide-tests, int4-prefill, int4-wide-serve)",
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_chunks, "a63fb2abba48"),),
 )

@@ -3,17 +3,26 @@
 from typing import Any
 
 from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, idle
+
+FP8_CACHES = ("fp8_e4m3", "fp8_e5m2")
+"""SGLang's, with a scale for each layer."""
 
 
 def leave_out(_result: None, runner: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``ModelRunner.load_model``: attention whose KV scales are SGLang's placeholders of 1 has none."""
+    """After ``ModelRunner.load_model``: attention whose KV scales are SGLang's placeholders of 1 has none.
+
+    Not over an fp8 cache, which a later update of weights may bring scales for.
+    """
     from sglang.srt.layers.quantization.kv_cache import BaseKVCacheMethod
     from sglang.srt.layers.radix_attention import RadixAttention
 
     from sglang_gemma4.models.config_files import named_gemma4
 
     if not named_gemma4(runner.model_config.hf_config):
+        return
+    if runner.server_args.kv_cache_dtype in FP8_CACHES:
+        idle("unit_kv_scales", f"--kv-cache-dtype {runner.server_args.kv_cache_dtype} has use for scales")
         return
     for layer in runner.model.modules():
         if not isinstance(layer, RadixAttention) or not isinstance(layer.quant_method, BaseKVCacheMethod):

@@ -29,7 +29,7 @@ PATCH = Patch(
     "gave NaN on a card, runs/2026-11-28-four-bit-warpgroups",
     remove_when="SGLang multiplies 4-bit weights by wgmma.",
     uses=(uses.quantised, uses.four_bit_rows, uses.hopper),
-    unmeasured="its answers on a card, products of 26B-A4B at 33 to 2,048 rows, steps at batch 16 to 80 (tests/gpu/quant_stages.py: "
-    "wide-tests, linear-int4, int4-wide)",
+    unmeasured="as assembled by itself on a card; products of 26B-A4B at 33 to 2,048 rows, steps at batch 16 to 80 "
+    "(tests/gpu/quant_stages.py: wide-tests, linear-int4, int4-wide)",
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", multiply_wide, "b7e9b394300f"),),
 )

@@ -73,7 +73,8 @@ def share_kv_scales(target: Any, draft: Any) -> None:
         if isinstance(own, torch.nn.Parameter) and theirs is not None:
             own.data = theirs.data
         else:
-            vars(draft)["_parameters"].pop(name, None)
+            if own is not None:
+                delattr(draft, name)  # no tensor goes where a parameter is
             setattr(draft, name, None if theirs is None else theirs.data)
             draft.quant_method = None  # it would look for parameters when weights are updated
         setattr(draft, f"{name}_float", getattr(target, f"{name}_float", None))

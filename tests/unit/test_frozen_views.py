@@ -131,7 +131,6 @@ def test_a_draft_whose_scales_were_left_out_takes_the_target_s() -> None:
     for name in ("k_scale", "v_scale"):
         setattr(target, name, torch.nn.Parameter(torch.tensor(0.5), requires_grad=False))
         setattr(target, f"{name}_float", 0.5)
-        setattr(draft, name, torch.nn.Parameter(torch.tensor(1.0), requires_grad=False))
         setattr(draft, name, None)
     views.share_kv_scales(target, draft)
     assert float(draft.k_scale) == draft.v_scale_float == 0.5
