@@ -148,7 +148,7 @@ def test_a_dead_engine_is_told_from_the_log_with_its_own_error(tmp_path: Path, m
         'print("(EngineCore pid=2) ERROR 11-24 17:26:13 [core.py:1584] EngineCore failed to start.")\n'
         'print("(EngineCore pid=2) ERROR 11-24 17:26:13 [core.py:1584] ValueError: no kernel for head_dim 512")\n'
         'print("RuntimeError: Engine core initialization failed. See root cause above.", flush=True)\n'
-        "import time; time.sleep(60)\n"
+        "import time; time.sleep(600)\n"
     )
     package = tmp_path / "site" / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)
@@ -157,7 +157,7 @@ def test_a_dead_engine_is_told_from_the_log_with_its_own_error(tmp_path: Path, m
     started = vllm.VllmServer(sys.executable, "model", [], {"PYTHONPATH": str(tmp_path / "site")}, log, None, "0.33.0")
     try:
         with pytest.raises(Died) as death:
-            started.wait_until_ready(30, print)
+            started.wait_until_ready(120, print)
     finally:
         started.stop()
     assert death.value.log_tail[-1] == "vLLM's engine: ValueError: no kernel for head_dim 512"

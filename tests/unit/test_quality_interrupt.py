@@ -17,8 +17,17 @@ import pytest
 from sglang_gemma4.quality import interrupt
 
 MODEL = {"id": "tiny", "max_model_len": 4096}
-SOON = 10.0
+SOON = 60.0
 """Seconds that ending a process takes at most."""
+LONG = 600.0
+"""A time limit that no test sees the end of: what ends a process before was not it."""
+PATIENT = f"""
+import sys
+from sglang_gemma4 import cli
+from sglang_gemma4.quality import interrupt
+interrupt.GRACE_SECONDS = {LONG}
+sys.exit(cli.main())
+"""
 
 
 class Server(ThreadingHTTPServer):
@@ -44,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
             self.say({"tokens": list(range(len(body["prompt"])))})
             return
         self.server.asked.release()
-        self.server.closing.wait(60)
+        self.server.closing.wait(LONG)
         self.close_connection = True
 
     def say(self, answer: Any) -> None:
@@ -72,12 +81,14 @@ def server() -> Iterator[Server]:
 def evaluation(server: Server, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """``eval`` of the parametrised kind with two requests in flight and more to come."""
     (tmp_path / "text").write_text("a text " * 20)
+    name, _, how = request.param.partition(" ")
     kind = {
         "mmlu": ["mmlu", "--dataset", "world", "--questions", "4"],
         "colors": ["colors", "--questions", "4"],
         "text": ["text", str(tmp_path / "text"), "--window", "16", "--stride", "16"],
-    }[request.param]
-    command = [sys.executable, "-m", "sglang_gemma4.cli", "eval", *kind, "--concurrency", "2", "--out", str(tmp_path / "out.jsonl")]
+    }[name]
+    program = ["-c", PATIENT] if how == "patient" else ["-m", "sglang_gemma4.cli"]
+    command = [sys.executable, *program, "eval", *kind, "--concurrency", "2", "--out", str(tmp_path / "out.jsonl")]
     process = subprocess.Popen(
         [*command, "--url", f"http://127.0.0.1:{server.server_port}"],
         stderr=subprocess.PIPE,
@@ -120,16 +131,14 @@ def test_one_interrupt_ends_it_within_seconds(evaluation: subprocess.Popen[str],
     assert [json.loads(line)["kind"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == ["header"]
 
 
-@pytest.mark.parametrize("evaluation", ["mmlu"], indirect=True)
+@pytest.mark.parametrize("evaluation", ["mmlu patient"], indirect=True)
 def test_the_second_interrupt_ends_it_at_once(evaluation: subprocess.Popen[str]) -> None:
     interrupted(evaluation)
-    began = time.monotonic()
     evaluation.send_signal(signal.SIGINT)
     assert ended(evaluation, SOON)[0] == interrupt.STATUS
-    assert time.monotonic() - began < interrupt.GRACE_SECONDS - 1, "not by the time limit"
 
 
-@pytest.mark.parametrize("evaluation", ["mmlu", "colors", "text"], indirect=True)
+@pytest.mark.parametrize("evaluation", ["mmlu patient", "colors patient", "text patient"], indirect=True)
 def test_without_a_request_in_flight_it_ends_by_itself(evaluation: subprocess.Popen[str], server: Server) -> None:
     interrupted(evaluation)
     server.closing.set()  # both connections are closed; the queue behind them must not be asked
