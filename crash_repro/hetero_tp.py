@@ -1,12 +1,11 @@
 """A prefill server of two ranks feeds a decode server of four: every byte of KV, full and sliding layers, 26B-A4B's KV heads.
 
-Ranks are processes with SGLang's own NIXL managers and real NIXL agents over host memory. ``HETERO_CELLS`` is JSON: other cells to try,
-one answer a line; ``-``: they are read from standard input, one a line.
+Ranks are processes with SGLang's own NIXL managers and real NIXL agents over host memory. An argument is JSON: other cells to try, one
+answer a line; ``-``: they are read from standard input, one a line.
 """
 
 import importlib
 import json
-import os
 import sys
 import time
 from collections.abc import Iterable
@@ -39,7 +38,7 @@ def main() -> int:
     import case  # type: ignore[import-not-found]
 
     ranks, memory = prepare()
-    given = os.environ.get("HETERO_CELLS", "")
+    given = "".join(sys.argv[1:2])
     asked: Iterable[dict[str, Any]] = map(json.loads, sys.stdin) if given == "-" else json.loads(given or "[]")
     for one in asked:
         started = time.monotonic()

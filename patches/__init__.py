@@ -107,6 +107,7 @@ ORDER = (
     "bounds_traps",
     "trtllm_mha_traps",
     "cpu_engine",
+    "cpu_fork",
     "cpu_sampling",
     "cpu_images",
     "cpu_lora",

@@ -142,8 +142,8 @@ class Nursery:
         text = log.read_text(errors="replace")
         return [[Output(**output, log=text) for output in group] for group in answer["groups"]]
 
-    def run_script(self, script: Path, env: Mapping[str, str], time_limit: float, own_patches: bool) -> tuple[int, str]:
-        """Run a script of ``crash_repro`` in a process of its own; its exit status and what it printed.
+    def run_script(self, script: Path, env: Mapping[str, str], time_limit: float, own_patches: bool, *arguments: str) -> tuple[int, str]:
+        """Run a script of ``crash_repro`` with ``arguments`` in a process of its own; its exit status and what it printed.
 
         Args:
             own_patches: it, or each of its engines, places the patches, as without a nursery; else they are in place as it begins.
@@ -151,7 +151,7 @@ class Nursery:
         Raises:
             EngineFailed: an exception left it, or ``time_limit`` seconds went by, with the end of what it printed.
         """
-        answer, log = self._fork({"script": str(script), "env": dict(env), "own_patches": own_patches}, time_limit)
+        answer, log = self._fork({"script": str(script), "arguments": arguments, "env": dict(env), "own_patches": own_patches}, time_limit)
         return answer["status"], log.read_text(errors="replace")
 
     def _fork(self, case: dict[str, Any], time_limit: float) -> tuple[dict[str, Any], Path]:

@@ -162,7 +162,7 @@ def send(engine: Any, group: dict[str, Any]) -> list[dict[str, Any]]:
 
 def run_script(case: dict[str, Any]) -> dict[str, Any]:
     """Run a script as ``python FILE`` would; engines that it starts are forked from this process (``crash_repro/engines.py``)."""
-    sys.argv = [case["script"]]
+    sys.argv = [case["script"], *case["arguments"]]
     sys.path.insert(0, str(Path(case["script"]).parent))
     engines: Any = importlib.import_module("engines")
     engines.FORKED, engines.PLACED = True, not case["own_patches"]

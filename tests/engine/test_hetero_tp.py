@@ -36,8 +36,8 @@ SHORT = {"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "12", "UCX_TCP_MAX_CONN_RETRIE
 
 def try_cells(nursery: Nursery, *cells: dict[str, Any], stock: bool = False) -> list[dict[str, Any]]:
     """What became of each."""
-    variables = {"HETERO_CELLS": json.dumps(cells), **({"SGLANG_GEMMA4": "0"} if stock else {"SGLANG_GEMMA4_STRICT": "1"})}
-    status, printed = nursery.run_script(FOLDER / "hetero_tp.py", variables, 300.0 * len(cells), own_patches=True)
+    arm = {"SGLANG_GEMMA4": "0"} if stock else {"SGLANG_GEMMA4_STRICT": "1"}
+    status, printed = nursery.run_script(FOLDER / "hetero_tp.py", arm, 300.0 * len(cells), False, json.dumps(cells))
     found = [json.loads(line.removeprefix("CELL ")) for line in printed.splitlines() if line.startswith("CELL ")]
     assert status == 0, printed[-3000:]
     assert len(found) == len(cells), printed[-3000:]
