@@ -12,7 +12,7 @@ from sglang_gemma4.serving.tool_grammar import MARKERS, Markers, Thought, ToolGr
 from sglang_gemma4.tiny import chat_format, checkpoints
 from sglang_gemma4.tiny.dialogues import Dialogue
 
-COMPILED_WITHIN = 30.0
+COMPILED_WITHIN = 10.0
 """Seconds that a generated schema's grammar may take to be built and compiled, with the tiny models' vocabulary."""
 
 
