@@ -2,49 +2,65 @@
 
     python -m tests.gpu.memory_stages FOLDER [STAGE ...] [--dry-run]
 
-On a card of 141 GB ``one-window-80gb`` and ``cells-80gb`` have the pools of one of 80. Arms: ``stock``, ``package``, ``two-windows`` (a
-running request also holds its prompt's window, as in 0.1), ``admission`` and ``unified`` (``--enable-unified-memory``: one buffer whose
-split between full and sliding layers moves). vLLM joins where it is installed: ``sglang-gemma4 bench``
-with a stage's words and ``--arm vllm:vllm,mtp``. A bench's folder has retractions, running requests and peaks of the pools:
-``sglang-gemma4 bench --report FOLDER/STAGE``.
+On a card of 141 GB ``one-window-80gb`` and ``cells-80gb`` have the pools of one of 80; ``smaller-cards``, on one of 80, has those of one of
+24 and one of 48 GB. Arms: ``stock``, ``package``, ``two-windows`` (a running request also holds its prompt's window, as in 0.1),
+``admission`` and ``unified`` (``--enable-unified-memory``: one buffer whose split between full and sliding layers moves). vLLM joins where
+it is installed: ``sglang-gemma4 bench`` with a stage's words and ``--arm vllm:vllm,mtp``. A bench's folder has retractions, running
+requests and peaks of the pools: ``sglang-gemma4 bench --report FOLDER/STAGE``. ``soak`` has a server for each pool, side by side; what is
+timed must not run beside it.
 """
 
 import sys
 
 from tests.gpu.measure import run_of
-from tests.gpu.stages import COMMON, OUT, PACKAGE, PYTHON, STOCK, Stage, bench, off, tests
+from tests.gpu.stages import COMMON, OUT, PACKAGE, PYTHON, STOCK, Command, Stage, bench, off, tests
 
 G = "SGLANG_GEMMA4"
 FLAGS = f"{COMMON} --context-length=16384 --max-running-requests=64 --mem-fraction-static=0.85"
-LONG = f"{COMMON} --context-length=40000 --max-running-requests=160 --mem-fraction-static=0.85"
+LONG = (
+    f"{COMMON} --disable-prefill-cuda-graph --cuda-graph-bs-decode 1 8 32 64 96 128 160 --context-length=40000 "
+    "--max-running-requests=160 --mem-fraction-static=0.85"
+)
+"""With few graphs, so that three starts and their loads fit ten minutes."""
 OF_80 = "--mem-fraction-static=0.48"
 """Of a card of 141 GB: weights, draft and pools as on one of 80 at 0.85."""
 TWO = off("two-windows", "own_window")
 ADMISSION = f"--arm admission:package,mtp,{G}_SWA_ADMISSION=1"
 UNIFIED = "--arm unified:package,mtp,--enable-unified-memory"
 ONE = "--workload 64x1000/500,mix --rounds 1 --repetitions 3"
-CELLS = "--workload 160x500/500,128x2000/500,64x8000/500,24x32000/200 --rounds 1 --repetitions 1"
+CELLS = "--workload 120x500/300,96x2000/300,36x8000/500,14x32000/600 --rounds 1 --repetitions 1"
+"""More requests of each length than a card of 80 GB runs at once; long prompts have long answers, so that the first run with the last."""
+SMALLER = " ".join(f"--arm of-{size}:package,mtp,--mem-fraction-static={share}" for size, share in (("24", 0.26), ("48", 0.52)))
+"""Of a card of 80 GB: what one of 24 or 48 GB gives weights and pools at 0.87."""
 
 
 def soak(name: str, minutes: float, decides: str, *words: str) -> Stage:
-    """``tests/gpu/soak.py`` on a tiny model."""
-    start = (PYTHON, "-m", "tests.gpu.soak", f"{OUT}/{name}", *words)
-    return Stage(name, int(60 * minutes) + 240, decides, ((*start, "--minutes", str(minutes)),), dry=((*start, "--minutes", "0.2"),))
+    """``tests/gpu/soak.py`` on a tiny model, each pool so many minutes, side by side."""
+
+    def both(length: float) -> tuple[Command, ...]:
+        start = (PYTHON, "-m", "tests.gpu.soak")
+        return tuple(
+            (*start, f"{OUT}/{name}-{pool}", "--bind", pool, "--port", str(port), "--minutes", str(length), *words)
+            for pool, port in (("full", 31700), ("sliding", 31900))
+        )
+
+    return Stage(name, int(60 * minutes) + 240, decides, both(minutes), dry=both(0.2))
 
 
 STAGES: tuple[Stage, ...] = (
     bench("one-window", 580, "64 requests without a retraction", "26b-a4b", f"{STOCK} {PACKAGE} {ONE}", FLAGS),
     bench("one-window-ways", 480, "what the window and admission each do", "26b-a4b", f"{PACKAGE} {TWO} {ADMISSION} {ONE}", FLAGS),
     bench("one-window-80gb", 480, "the same with an 80 GB card's pools", "26b-a4b", f"{STOCK} {PACKAGE} {TWO} {ONE}", f"{FLAGS} {OF_80}"),
-    bench("cells", 580, "running requests at saturation, by prompt length", "26b-a4b", f"{STOCK} {PACKAGE} {CELLS}", LONG),
-    bench("cells-80gb", 580, "the same with an 80 GB card's pools", "26b-a4b", f"{STOCK} {PACKAGE} {CELLS}", f"{LONG} {OF_80}"),
+    bench(
+        "cells", 720, "running requests at saturation, by prompt length, and with a boundary that moves", "26b-a4b",
+        f"{STOCK} {PACKAGE} {UNIFIED} {CELLS}", LONG,
+    ),
+    bench(
+        "cells-80gb", 720, "the same with an 80 GB card's pools", "26b-a4b", f"{STOCK} {PACKAGE} {UNIFIED} {CELLS}", f"{LONG} {OF_80}",
+    ),
     bench(
         "window-steps", 300, "decode steps, which the window's bookkeeping must not slow", "26b-a4b",
         f"{PACKAGE} {TWO} --batches 32,64 --step-tokens 1000,1500 --rounds 1 --repetitions 3", FLAGS,
-    ),
-    bench("unified-cells", 580, "a boundary that moves: running requests by length", "26b-a4b", f"{PACKAGE} {UNIFIED} {CELLS}", LONG),
-    bench(
-        "unified-cells-80gb", 580, "the same with an 80 GB card's pools", "26b-a4b", f"{PACKAGE} {UNIFIED} {CELLS}", f"{LONG} {OF_80}",
     ),
     bench(
         "unified-steps", 300, "what its tables cost a decode step", "26b-a4b",
@@ -57,7 +73,11 @@ STAGES: tuple[Stage, ...] = (
         )
         for name in ("e2b", "e4b", "26b-a4b", "31b")
     ),
-    soak("soak", 7.0, "answers that end by themselves, each pool in turn a tenth too small, aborts", "--bold"),
+    bench(
+        "smaller-cards", 240, "E4B in the memory of a card of 24 and of 48 GB", "e4b",
+        f"{SMALLER} --workload 1x512/64 --rounds 1 --repetitions 1", COMMON,
+    ),
+    soak("soak", 7.0, "answers that end by themselves, each pool a tenth too small, aborts", "--bold"),
     tests("memory-tests", 240, "traps for illegal reads and page tables on a card", "tests/gpu/test_memory.py", beside=False),
 )  # fmt: skip
 

@@ -2,10 +2,11 @@
 
     python -m tests.gpu.session_stages FOLDER [STAGE ...] [--dry-run]
 
-On a card of 141 GB all have the pools of one of 80. Each stage has one start of an arm, or two of plain decoding, and takes at most four
-minutes; at the end the sessions of all stages are printed as a report has them. Under MTP the accept length is simulated, so only the
-plain arms (``pool-hits``, ``sessions-hicache-plain``) compare cold answers with warm ones. A stage of HiCache has no dry run: its copies
-need a card. ``sglang-gemma4 bench --report FOLDER/STAGE`` writes the whole report with plots.
+On a card of 141 GB all have the pools of one of 80, but ``pool-hits-80gb``, which is for such a card. Each other stage has one start of an
+arm, or two of plain decoding, and takes at most four minutes; at the end the sessions of all stages are printed as a report has them.
+Under MTP the accept length is simulated, so only the plain arms (``pool-hits``, ``sessions-hicache-plain``) compare cold answers with warm
+ones. A stage of HiCache has no dry run: its copies need a card. ``sglang-gemma4 bench --report FOLDER/STAGE`` writes the whole report with
+plots.
 """
 
 import sys
@@ -24,6 +25,8 @@ HOST = "--enable-hierarchical-cache,--hicache-write-policy=write_through,--hicac
 """Pinned host memory for three times both pools, some 55 GB."""
 TIGHT = f"{FLAGS} --mem-fraction-static=0.43"
 """Pools of some 11 GiB, which hold 35 sessions of 5,000 tokens: those of 50 drive each other's windows out."""
+TIGHT_80 = f"{FLAGS} --mem-fraction-static=0.76"
+"""The same on a card of 80 GB."""
 
 
 def on_card(stage: Stage) -> Stage:
@@ -50,6 +53,12 @@ STAGES: tuple[Stage, ...] = (
     bench(
         "pool-hits", 240, "hit rates of both pools where windows do not fit; cold and warm answers, plain decoding", "26b-a4b",
         f"--arm stock --arm package --workload sessions-50x5000/4 {ONCE}", TIGHT,
+    ),
+    on_card(
+        bench(
+            "pool-hits-80gb", 480, "the same on a card of 80 GB, and with KV on the host", "26b-a4b",
+            f"--arm stock --arm package --arm hicache:package,{HOST} --workload sessions-50x5000/4 {ONCE}", TIGHT_80,
+        )
     ),
 )  # fmt: skip
 
