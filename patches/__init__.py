@@ -68,6 +68,7 @@ ORDER = (
     "fresh_kv",
     "graph_sizes",
     "memory_reserve",
+    "feature_memory",
     "prefill_graph",
     "yoco_graph",
     "sharded_head",

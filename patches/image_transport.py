@@ -58,7 +58,7 @@ def stay_on_card(server_args: Any) -> None:
     if reason is not None:
         decline(NAME, f"image features go through the CPU's memory: {reason}")
         return
-    cost = f"for {envs.SGLANG_MM_FEATURE_CACHE_MB.get()} MiB of the KV memory; cpu gives them back"
+    cost = f"which holds {envs.SGLANG_MM_FEATURE_CACHE_MB.get()} MiB for them; cpu holds none"
     tell(NAME, f"image features stay on the card (--mm-feature-transport {ON_CARD}, {cost})")
     declare_resolution(server_args, "sglang_gemma4.image_transport", mm_feature_transport=ON_CARD)
 
@@ -69,8 +69,8 @@ PATCH = Patch(
     "(runs/2026-11-22-e2b-images-ttft).",
     evidence="srt/arg_groups/serving_hook.py:800 (the CPU by default) · E2B, 600 images on an H200: 1.86 times the throughput of the "
     "package without it, two passes each, runs/2026-11-22-e2b-images-ttft; stock gains 1.20 times by that flag, "
-    "runs/2026-11-23-e2b-images-ttft · it takes 1 GiB of the KV memory; a container that forbids CUDA IPC needs --mm-feature-transport "
-    "cpu",
+    "runs/2026-11-23-e2b-images-ttft · it takes 1.6 GiB of the card, not of KV (patch feature_memory); a container that forbids CUDA IPC "
+    "needs --mm-feature-transport cpu",
     remove_when="SGLang chooses cuda_ipc for Gemma 4 as it does for Qwen3-VL on large Hopper cards.",
     uses=(uses.images, uses.kernels),
     hooks=(Hook("sglang.srt.arg_groups.serving_hook.handle_multimodal_feature_transport", "before", stay_on_card, "690e3ae12b3c"),),

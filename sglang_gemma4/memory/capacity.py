@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from sglang_gemma4 import switches
-from sglang_gemma4.memory import reserve, swa_ratio, swa_sizing
+from sglang_gemma4.memory import feature_memory, reserve, swa_ratio, swa_sizing
 from sglang_gemma4.tiny import quantisation
 from sglang_gemma4.tiny.quantisation import Format
 
@@ -19,10 +19,8 @@ LARGE, ROUNDED_TO = 10 * MIB, 2 * MIB
 IMAGE_CACHE = 100 * MIB  # SGLANG_VLM_CACHE_SIZE_MB, kept out of the pools of every server that takes images
 FEATURE_POOL = GIB
 """SGLANG_MM_FEATURE_CACHE_MB, of a server whose images stay on the card (patch ``image_transport``). SGLang keeps it out of the pools, and
-the tokenizer's process has taken it already when they are sized (entrypoints/engine.py:1339), so it counts twice."""
-FRONT_END = 0.55 * GIB
-"""That process' CUDA context: 0.46 GiB on an H100 ("avail mem" beside "Load weight begin", run 2026-11-26-26b-h100-peer), 0.6 on an H200,
-of whose 2.36 GiB less at 0.85 it is the rest (68.377 to 66.016 GiB, runs 2026-11-22-26b-kernels-serve and 2026-11-24-26b-beside-vllm)."""
+the tokenizer's process has taken it already when they are sized (entrypoints/engine.py:1339), so it counts twice where
+``feature_memory`` gives nothing back (``fractions.budget``)."""
 
 
 @dataclass(frozen=True)
@@ -268,15 +266,16 @@ def _towers(config: dict[str, Any]) -> int:
 
 def at_first(where: Card, server: Server, *, package: bool = True) -> float:
     """Bytes free before the weights are loaded; a tokenizer's process that keeps image features on the card has its own by then."""
-    return where.free - (FEATURE_POOL + FRONT_END if package and _features_on_card(where, server) else 0.0)
+    return where.free - (FEATURE_POOL + feature_memory.FRONT_END if package and features_on_card(where, server) else 0.0)
 
 
-def _features_on_card(where: Card, server: Server) -> bool:
+def features_on_card(where: Card, server: Server) -> bool:
+    """Whether the package keeps image features on the card."""
     return server.images and server.on_card and server.tp == 1 and where.mib * MIB >= reserve.FEATURES_ON_CARD
 
 
 def budget(needed: Need, where: Card, server: Server, fraction: float, *, package: bool = True, reserved: bool = False) -> float:
-    """Bytes for KV at this --mem-fraction-static; not above 0 where weights leave none.
+    """Bytes for KV at this --mem-fraction-static; not above 0 where weights leave none. Of a package's server see ``fractions.budget`` too.
 
     ``reserved``: with the calculated reserve, under which the feature pool counts once.
     """
@@ -287,7 +286,7 @@ def budget(needed: Need, where: Card, server: Server, fraction: float, *, packag
         left -= needed.narrow_head
     if server.images:
         left -= needed.towers + IMAGE_CACHE
-    return left - (FEATURE_POOL if package and _features_on_card(where, server) and not reserved else 0.0)
+    return left - (FEATURE_POOL if package and features_on_card(where, server) and not reserved else 0.0)
 
 
 def demand(needed: Need, *, mtp: bool, chunk: int = 8192, draft_tokens: int = 4, windows: int = 1) -> swa_sizing.Demand:

@@ -73,7 +73,7 @@ def _row(needed: Need, where: Card, server: Server, by_stock: float, by_package:
     """GiB for KV, and of stock and of the package tokens and requests at once."""
     bytes_left = [
         capacity.budget(needed, where, server, by_stock, package=False),
-        capacity.budget(needed, where, server, by_package[0], reserved=by_package[1]),
+        fractions.budget(needed, where, server, by_package[0], reserved=by_package[1]),
     ]
     found = [" / ".join(f"{max(0.0, left) / GIB:.1f}" for left in bytes_left)]
     for package, left in zip((False, True), bytes_left, strict=True):

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from sglang_gemma4.memory import capacity, reserve, swa_sizing
+from sglang_gemma4.memory import capacity, feature_memory, reserve, swa_sizing
 from sglang_gemma4.memory.capacity import Card, Need, Server
 from sglang_gemma4.memory.reserve import MIB
 from sglang_gemma4.models.schedule import prefill_sizes
@@ -29,6 +29,15 @@ def steps(needed: Need, where: Card, server: Server) -> reserve.Steps:
     return reserve.Steps(chunk, rows, decode, graphs, server.mtp, server.images, joined=joined, ordered_keys=ordered)
 
 
+def budget(needed: Need, where: Card, server: Server, fraction: float, *, reserved: bool = False) -> float:
+    """Bytes for KV of this package's server at this --mem-fraction-static: ``capacity.budget`` and what ``feature_memory`` gives back."""
+    left = capacity.budget(needed, where, server, fraction, reserved=reserved)
+    if reserved or not (capacity.features_on_card(where, server) and feature_memory.is_on()):
+        return left
+    kept = reserve.of(needed.text, needed.vision, steps(needed, where, server), server.tp).total
+    return left + feature_memory.given_back(capacity.FEATURE_POOL, fraction, capacity.at_first(where, server), kept)
+
+
 def both(needed: Need, where: Card, server: Server) -> tuple[float, float]:
     """--mem-fraction-static: what SGLang chooses, and what the calculated reserve leaves (0.0 where the card has not that much)."""
     ran = steps(needed, where, server)
@@ -49,7 +58,7 @@ def default(needed: Need, where: Card, server: Server, length: int | None = None
     calculated = max(0.0, int(1000 * (1 - kept / capacity.at_first(where, server))) / 1000)
 
     def tokens(fraction: float, reserved: bool) -> int:
-        left = capacity.budget(needed, where, server, fraction, reserved=reserved)
+        left = budget(needed, where, server, fraction, reserved=reserved)
         try:
             return capacity.by_window(needed, left, server, where, length).full
         except ValueError:

@@ -31,8 +31,8 @@ servers measured before their weights (three runs of 2026-11-21 and -22 agree to
 LIBRARIES = 0.6 * GIB
 """Workspaces of cuBLAS and of attention, loaded kernels: what a process takes beside torch's allocator while it serves."""
 FEATURES_ON_CARD = 28 * GIB
-"""The smallest card that keeps image features (patch ``image_transport``). That takes 2.36 GiB (``capacity.FRONT_END``), more than the
-0.8 that a card of 24 GB has for E4B's KV by SGLang's fraction: there stock would start and this package would not."""
+"""The smallest card that keeps image features (patch ``image_transport``). That takes 2.36 GiB (``feature_memory``), more than the 0.8
+that a card of 24 GB has for E4B's KV by SGLang's fraction: there stock would start and this package would not."""
 DECODE_GRAPH, PREFILL_GRAPH = 12 * MIB, 16 * MIB
 """A captured graph beside its tensors: E2B's 13 prefill graphs of up to 4,096 tokens hold 0.55 GiB (runs/2026-11-23-e2b-growth)."""
 FRAGMENTATION = 2.0

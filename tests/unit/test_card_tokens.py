@@ -17,7 +17,8 @@ def tokens(name: str, card: Card, mtp: bool, images: bool) -> str:
     needed, server = capacity.need(name), Server(mtp, images=images)
     fraction, reserved = fractions.default(needed, card, server)
     try:
-        return f"{capacity.by_window(needed, capacity.budget(needed, card, server, fraction, reserved=reserved), server, card).full:,}"
+        left = fractions.budget(needed, card, server, fraction, reserved=reserved)
+        return f"{capacity.by_window(needed, left, server, card).full:,}"
     except ValueError:
         return "–"
 

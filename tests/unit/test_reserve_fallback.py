@@ -39,8 +39,13 @@ Found = dict[str, dict[str, Any]]
 _found: dict[bool, Found] = {}
 
 
-def start(folder: Path, name: str = "31b", card: str = H100, **arguments: Any) -> dict[str, Any]:
-    """What ``_resolve_memory_pool_config`` of a server that has loaded its weights gives: the tokens or the error, and the fraction."""
+def start(
+    folder: Path, name: str = "31b", card: str = H100, transport: str = "cuda_ipc", late: bool = True, **arguments: Any
+) -> dict[str, Any]:
+    """What ``_resolve_memory_pool_config`` gives where weights are loaded: tokens and bytes or the error, and the fraction.
+
+    ``late``: the tokenizer's process took its memory after the weights began to load.
+    """
     from sglang.srt.arg_groups import cuda_graph_hook, memory_hook
     from sglang.srt.arg_groups.resolution_hooks import run_hook
     from sglang.srt.mem_cache import kv_cache_configurator
@@ -53,13 +58,14 @@ def start(folder: Path, name: str = "31b", card: str = H100, **arguments: Any) -
     where, changed = capacity.card(card), SimpleNamespace(memory=memory_hook, kvc=kv_cache_configurator, pools=pool_configurator)
     changed.memory.get_device_memory_capacity = lambda _: where.mib
     (folder / "config.json").write_text(json.dumps(real_sizes.target(name)))
-    args = ServerArgs(model_path=str(folder), device="cuda", mm_feature_transport="cuda_ipc", **arguments)
+    args = ServerArgs(model_path=str(folder), device="cuda", mm_feature_transport=transport, **arguments)
     run_hook(cuda_graph_hook.handle_cuda_graph_config, args)
     run_hook(memory_hook.handle_gpu_memory_settings, args)
     get_context().set_server_args(args)
     mtp, images = "speculative_algorithm" in arguments, "language_model_only" not in arguments
-    server, needed = Server(mtp, arguments.get("max_running_requests"), images=images), capacity.need(name)
-    loaded = capacity.budget(needed, where, server, 1.0) + (capacity.IMAGE_CACHE + capacity.FEATURE_POOL if images else 0)
+    server, needed = Server(mtp, arguments.get("max_running_requests"), images=images, on_card=transport != "cpu"), capacity.need(name)
+    kept = capacity.IMAGE_CACHE + (capacity.FEATURE_POOL if server.on_card else 0) if images else 0
+    loaded, given = capacity.budget(needed, where, server, 1.0) + kept, list[int]()
     changed.kvc.get_available_gpu_memory = lambda *_, **__: loaded / GIB
     changed.kvc.get_parallel = lambda: SimpleNamespace(launch_world_size=1, world_group=SimpleNamespace(cpu_group=None))
     changed.pools.create_memory_pool_configurator = lambda _: SimpleNamespace(finalize_with_max_running_requests=lambda config: config)
@@ -73,6 +79,7 @@ def start(folder: Path, name: str = "31b", card: str = H100, **arguments: Any) -
             self.model_config = SimpleNamespace(is_multimodal=images, context_len=arguments.get("context_length", 262_144))
 
         def config_from_budget(self, budget: int) -> Any:
+            given.append(budget)
             full = capacity.by_window(needed, budget, server, where).full
             return SimpleNamespace(max_total_num_tokens=min(full, arguments.get("max_total_tokens", full)))
 
@@ -82,12 +89,14 @@ def start(folder: Path, name: str = "31b", card: str = H100, **arguments: Any) -
     outcome = patching._outcomes[PATCH.name] = patching.Outcome(PATCH.name, PATCH.switch, PATCH.does, "active")
     stock = get_schedule().mem_fraction_static
     reserve_fallback.in_force = False
+    before = where.free if late else capacity.at_first(where, server)
     try:
-        tokens, error = Configurator()._resolve_memory_pool_config(where.free / GIB).max_total_num_tokens, ""
+        tokens, error = Configurator()._resolve_memory_pool_config(before / GIB).max_total_num_tokens, ""
     except ValueError as raised:
         tokens, error = 0, f"{type(raised).__name__}: {raised}"
     in_force = get_schedule().mem_fraction_static
-    return {"tokens": tokens, "error": error, "told": list(outcome.facts), "stock": stock, "fraction": in_force}
+    found = {"tokens": tokens, "bytes": given[-1] if given else 0, "error": error}
+    return {**found, "told": list(outcome.facts), "stock": stock, "fraction": in_force}
 
 
 def start_all(switch: str) -> Found:

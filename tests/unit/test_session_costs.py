@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_gemma4.memory import capacity
+from sglang_gemma4.memory import capacity, fractions
 from sglang_gemma4.tiny import real_sizes
 
 PAGE = Path(__file__).parents[2] / "docs" / "sessions.md"
@@ -21,7 +21,7 @@ def test_what_a_session_costs(name: str) -> None:
     needed = capacity.need(name)
     kept = needed.window - 1  # a token's own key is the last of the config's window
     costs = [kept * needed.own_sliding + length * needed.own_full for length in LENGTHS]
-    budget = capacity.budget(needed, capacity.CARDS["80 GB"], capacity.Server(mtp=True), FRACTION)
+    budget = fractions.budget(needed, capacity.CARDS["80 GB"], capacity.Server(mtp=True), FRACTION)
     assert window == f"{kept:,}"
     assert cells == f"{needed.own_sliding / 1024:.0f} + {needed.own_full / 1024:.0f}"
     assert numbers == [*(f"{cost / MIB:,.0f}" for cost in costs), *(f"{int(budget // cost):,}" for cost in costs)]
