@@ -6,12 +6,13 @@ On a card of 141 GB ``one-window-80gb`` and ``cells-80gb`` have the pools of one
 24 and one of 48 GB. Arms: ``stock``, ``package``, ``two-windows`` (a running request also holds its prompt's window, as in 0.1),
 ``admission`` and ``unified`` (``--enable-unified-memory``: one buffer whose split between full and sliding layers moves). vLLM joins where
 it is installed: ``sglang-gemma4 bench`` with a stage's words and ``--arm vllm:vllm,mtp``. A bench's folder has retractions, running
-requests and peaks of the pools: ``sglang-gemma4 bench --report FOLDER/STAGE``. ``soak`` has a server for each pool, side by side; what is
-timed must not run beside it.
+requests and peaks of the pools: ``sglang-gemma4 bench --report FOLDER/STAGE``. ``pressure`` asks for all at once that takes memory.
+``soak`` has a server for each pool, side by side; what is timed must not run beside it.
 """
 
 import sys
 
+from sglang_gemma4 import switches
 from tests.gpu.measure import run_of
 from tests.gpu.stages import COMMON, OUT, PACKAGE, PYTHON, STOCK, Command, Stage, bench, off, tests
 
@@ -47,16 +48,28 @@ def soak(name: str, minutes: float, decides: str, *words: str) -> Stage:
     return Stage(name, int(60 * minutes) + 240, decides, both(minutes), dry=both(0.2))
 
 
+def pressure(name: str, seconds: int, decides: str, model: str, *environment: str) -> Stage:
+    """``tests/gpu/pressure.py`` for 90 seconds."""
+
+    def command(model: str, length: float) -> Command:
+        words = (PYTHON, "-m", "tests.gpu.pressure", f"{OUT}/{name}", "--model", model, "--seconds", str(length))
+        return (*words, "--environment", *environment) if environment else words
+
+    return Stage(name, seconds, decides, (command(model, 90),), dry=(command("tiny-26b-a4b", 5),))
+
+
 STAGES: tuple[Stage, ...] = (
     bench("one-window", 580, "64 requests without a retraction", "26b-a4b", f"{STOCK} {PACKAGE} {ONE}", FLAGS),
     bench("one-window-ways", 480, "what the window and admission each do", "26b-a4b", f"{PACKAGE} {TWO} {ADMISSION} {ONE}", FLAGS),
     bench("one-window-80gb", 480, "the same with an 80 GB card's pools", "26b-a4b", f"{STOCK} {PACKAGE} {TWO} {ONE}", f"{FLAGS} {OF_80}"),
+    bench("cells", 720, "running requests at saturation, by prompt length", "26b-a4b", f"{STOCK} {PACKAGE} {CELLS}", LONG),
     bench(
-        "cells", 720, "running requests at saturation, by prompt length, and with a boundary that moves", "26b-a4b",
-        f"{STOCK} {PACKAGE} {UNIFIED} {CELLS}", LONG,
+        "cells-ways", 720, "the same with admission by sliding tokens, and with a boundary that moves", "26b-a4b",
+        f"{PACKAGE} {ADMISSION} {UNIFIED} {CELLS}", LONG,
     ),
+    bench("cells-80gb", 720, "both with an 80 GB card's pools", "26b-a4b", f"{STOCK} {PACKAGE} {CELLS}", f"{LONG} {OF_80}"),
     bench(
-        "cells-80gb", 720, "the same with an 80 GB card's pools", "26b-a4b", f"{STOCK} {PACKAGE} {UNIFIED} {CELLS}", f"{LONG} {OF_80}",
+        "cells-ways-80gb", 720, "the ways with them", "26b-a4b", f"{PACKAGE} {ADMISSION} {UNIFIED} {CELLS}", f"{LONG} {OF_80}",
     ),
     bench(
         "window-steps", 300, "decode steps, which the window's bookkeeping must not slow", "26b-a4b",
@@ -77,6 +90,9 @@ STAGES: tuple[Stage, ...] = (
         "smaller-cards", 240, "E4B in the memory of a card of 24 and of 48 GB", "e4b",
         f"{SMALLER} --workload 1x512/64 --rounds 1 --repetitions 1", COMMON,
     ),
+    pressure("pressure", 300, "all that takes memory at once, by SGLang's --mem-fraction-static", "26b-a4b"),
+    pressure("pressure-auto", 300, "the same with the calculated reserve", "26b-a4b", f"{switches.RESERVE_GIB}=auto"),
+    pressure("pressure-auto-e4b", 240, "the same of a small model with a large pool", "e4b", f"{switches.RESERVE_GIB}=auto"),
     soak("soak", 7.0, "answers that end by themselves, each pool a tenth too small, aborts", "--bold"),
     tests("memory-tests", 240, "traps for illegal reads and page tables on a card", "tests/gpu/test_memory.py", beside=False),
 )  # fmt: skip
