@@ -3,7 +3,8 @@
 With ``--mm-feature-transport cuda_ipc`` (patch ``image_transport``) the tokenizer's process has a CUDA context and a pool of features on
 the card. Both are there before the weights are, and SGLang keeps the pool's bytes out of KV once more: 2.3 GiB fewer for KV at the same
 ``--mem-fraction-static`` than with features in the CPU's memory (26B-A4B on an H100 at 0.85: 14.5 for 16.8, run 2026-11-28-26b-h100-cells).
-What is kept beside weights and KV, at 0.85 some 11.5 GiB, has room for them: KV gets them back, as far as the calculated reserve stays.
+What is kept beside weights and KV, at 0.85 some 11.5 GiB, has room for them: KV gets them back, as far as the calculated reserve and
+:data:`MARGIN` stay.
 """
 
 from typing import Any
@@ -18,6 +19,8 @@ FRONT_END = 0.55 * GIB
 2026-11-24-26b-beside-vllm)."""
 ON_CARD = "cuda_ipc"
 WORTH_SAYING = 2**20
+MARGIN = 2 * GIB
+"""Stays beside the calculated reserve: with that alone an H100 stood at 79.3 of 79.6 GiB (run 2026-11-25-26b-h100-reserve)."""
 
 
 def is_on() -> bool:
@@ -31,12 +34,16 @@ def given_back(pool: float, fraction: float, before: float, needed: float) -> fl
     Args:
         pool: of the features' pool.
         fraction: ``--mem-fraction-static``; of ``before``, the bytes that were free when weights began to load, it keeps 1 - fraction.
-        needed: bytes that the calculated reserve keeps beside weights and KV (``Reserve.total``), which are not touched. The pool's bytes,
-            which SGLang keeps for a process that has taken them already, count to what is kept.
+        needed: bytes of the calculated reserve (``Reserve.total``); they and :data:`MARGIN` are not touched. The pool's bytes, which
+            SGLang keeps for a process that has taken them already, count to what is kept.
     """
-    taken = pool + fraction * (pool + FRONT_END)
     kept = (1 - fraction) * before + pool
-    return max(0.0, min(taken, kept - needed))
+    return max(0.0, min(taken(pool, fraction), kept - needed - MARGIN))
+
+
+def taken(pool: float, fraction: float) -> float:
+    """Bytes that features on the card take of KV: SGLang gives KV its fraction of what is free, and keeps the pool once more."""
+    return pool + fraction * (pool + FRONT_END)
 
 
 def features_on_card(kvc: Any) -> bool:
@@ -75,9 +82,8 @@ def of_server(kvc: Any, before: float) -> tuple[float, str]:
     pool = float(envs.SGLANG_MM_FEATURE_CACHE_MB.get()) * 2**20
     fraction, need = get_schedule().mem_fraction_static, reserve_settings.needed(kvc.server_args)
     found = given_back(pool, fraction, before, need.total)
-    taken = given_back(pool, fraction, before, 0.0)
-    if taken < WORTH_SAYING:
+    if pool < WORTH_SAYING:
         return 0.0, ""
     kept = (1 - fraction) * before + pool - found
-    said = f"KV gets back {found / GIB:.1f} of the {taken / GIB:.1f} GiB that image features on the card take of it"
-    return found, f"{said}: {kept / GIB:.1f} GiB stay beside weights and KV, and {need} are needed"
+    said = f"KV gets back {found / GIB:.1f} of the {taken(pool, fraction) / GIB:.1f} GiB that image features on the card take of it"
+    return found, f"{said}: {kept / GIB:.1f} GiB stay beside weights and KV, where {need} are needed and {MARGIN / GIB:.0f} more are left"

@@ -67,18 +67,18 @@ def test_kv_has_what_it_has_with_features_in_the_cpu_s_memory(found: dict[str, F
     assert ours["tokens"] > stock["tokens"]
     (said,) = ours["said"]
     assert said.startswith("KV gets back 2.")
-    assert "GiB stay beside weights and KV, and" in said
+    assert "GiB stay beside weights and KV, where" in said
     assert ours["fraction"] == stock["fraction"]
     if case == "0.85":  # the very bytes, but for what the process' context takes on this card
         assert ours["bytes"] / GIB == pytest.approx(found["stock"]["cpu"]["bytes"] / GIB, abs=0.01)
 
 
-def test_the_calculated_reserve_stays(found: dict[str, Found]) -> None:
-    """At 0.92 of an H100 hardly more is kept than is calculated, which leaves little to give back."""
+def test_the_calculated_reserve_and_a_margin_stay(found: dict[str, Found]) -> None:
+    """At 0.9 of an H100 hardly more is kept than that, at 0.92 less: nothing is given back."""
     gained = {case: (found["ours"][case]["bytes"] - found["stock"][case]["bytes"]) / GIB for case in ("0.9", "0.92")}
-    assert 2.1 < gained["0.9"] < 2.4
-    assert gained["0.92"] < 1.0
-    assert found["ours"]["0.92"]["said"][0].startswith(f"KV gets back {gained['0.92']:.1f} of the 2.4 GiB")
+    assert 0 <= gained["0.9"] < 0.5
+    assert gained["0.92"] == 0
+    assert found["ours"]["0.92"]["said"][0].startswith("KV gets back 0.0 of the 2.4 GiB")
 
 
 @pytest.mark.parametrize("case", ["cpu", "text"])
@@ -104,8 +104,8 @@ def test_capacity_counts_the_same(found: dict[str, Found], case: str) -> None:
 
 
 def test_given_back() -> None:
-    """1 + 0.85 (1 + 0.55) GiB where 0.15 of 77 GiB are kept and 7 are needed; nothing of what is needed."""
+    """1 + 0.85 (1 + 0.55) GiB where 0.15 of 77 GiB are kept and 7 are needed; nothing of what is needed and 2 GiB more."""
     pool, before = GIB, 77 * GIB
     assert feature_memory.given_back(pool, 0.85, before, 7 * GIB) / GIB == pytest.approx(2.3175)
-    assert feature_memory.given_back(pool, 0.85, before, 12 * GIB) / GIB == pytest.approx(0.15 * 77 + 1 - 12)
-    assert feature_memory.given_back(pool, 0.85, before, 13 * GIB) == 0.0
+    assert feature_memory.given_back(pool, 0.85, before, 10 * GIB) / GIB == pytest.approx(0.15 * 77 + 1 - 10 - 2)
+    assert feature_memory.given_back(pool, 0.85, before, 11 * GIB) == 0.0
