@@ -106,9 +106,9 @@ def add_command(commands: Any) -> None:
         help="which model fits which card, with how many tokens and requests: stock beside this package, by calculation",
         description="By calculation from the model's config, for pages of one token and the radix cache: tokens of both KV pools (full / "
         f"sliding), and how many requests of {', '.join(map(str, PROMPTS))} prompt tokens and {ANSWER} of answer run at once. Two rows "
-        "for each server: with SGLang's own --mem-fraction-static, and with the one that SGLANG_GEMMA4_RESERVE_GIB=auto chooses, which "
-        "this package also takes where SGLang's leaves less than a request (the fraction then says so). An engine's own log says its "
-        "sizes exactly.",
+        "for each server: with SGLang's own --mem-fraction-static, and with the one that SGLANG_GEMMA4_RESERVE_GIB=auto chooses; where "
+        "SGLang's leaves less than a request this package takes that one without auto's 2 GiB of margin (the fraction then says so). "
+        "An engine's own log says its sizes exactly.",
     )
     parser.add_argument("names", nargs="*", metavar="SIZE", help="e2b, e4b, 26b-a4b, 31b (default: all)")
     parser.add_argument(

@@ -4,13 +4,13 @@ With ``--mm-feature-transport cuda_ipc`` (patch ``image_transport``) the tokeniz
 the card. Both are there before the weights are, and SGLang keeps the pool's bytes out of KV once more: 2.3 GiB fewer for KV at the same
 ``--mem-fraction-static`` than with features in the CPU's memory (26B-A4B on an H100 at 0.85: 14.5 for 16.8, run 2026-11-28-26b-h100-cells).
 What is kept beside weights and KV, at 0.85 some 11.5 GiB, has room for them: KV gets them back, as far as the calculated reserve and
-:data:`MARGIN` stay.
+``reserve.MARGIN`` stay.
 """
 
 from typing import Any
 
 from sglang_gemma4 import switches
-from sglang_gemma4.memory.reserve import GIB
+from sglang_gemma4.memory.reserve import GIB, MARGIN
 
 NAME, SWITCH = "feature_memory", "SGLANG_GEMMA4_POOL_SIZES"
 FRONT_END = 0.55 * GIB
@@ -19,8 +19,6 @@ FRONT_END = 0.55 * GIB
 2026-11-24-26b-beside-vllm)."""
 ON_CARD = "cuda_ipc"
 WORTH_SAYING = 2**20
-MARGIN = 2 * GIB
-"""Stays beside the calculated reserve: with that alone an H100 stood at 79.3 of 79.6 GiB (run 2026-11-25-26b-h100-reserve)."""
 
 
 def is_on() -> bool:
@@ -34,7 +32,7 @@ def given_back(pool: float, fraction: float, before: float, needed: float) -> fl
     Args:
         pool: of the features' pool.
         fraction: ``--mem-fraction-static``; of ``before``, the bytes that were free when weights began to load, it keeps 1 - fraction.
-        needed: bytes of the calculated reserve (``Reserve.total``); they and :data:`MARGIN` are not touched. The pool's bytes, which
+        needed: bytes of the calculated reserve (``Reserve.total``); they and ``reserve.MARGIN`` are not touched. The pool's bytes, which
             SGLang keeps for a process that has taken them already, count to what is kept.
     """
     kept = (1 - fraction) * before + pool

@@ -44,7 +44,7 @@ def both(needed: Need, where: Card, server: Server) -> tuple[float, float]:
     vision = needed.vision if server.images else None
     most = min(size for size in (server.running, where.most_decode) if size)
     by_rule = reserve.sglang_fraction(where.mib * MIB, ran.chunk, most, len(ran.prefill_graphs), vision, server.tp)
-    kept = reserve.of(needed.text, needed.vision, ran, server.tp).total
+    kept = reserve.of(needed.text, needed.vision, ran, server.tp).total + reserve.MARGIN
     return by_rule, reserve.fraction(kept, where.mib * MIB) if kept < where.free else 0.0
 
 

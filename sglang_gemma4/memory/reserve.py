@@ -42,6 +42,9 @@ PATCHES = 16_384
 """Image patches that the tower is to encode in one call, about 7 images of 280 soft tokens; where less is free, calls are smaller
 (models/vision.py takes half of the free memory, at most 65,536 patches)."""
 SAFETY = 2 * GIB
+MARGIN = 2 * GIB
+"""Is left beside the calculated reserve wherever a start would work without it: with that alone an H100 stood at 79.3 of 79.6 GiB, with 0.7
+more at 78.1 (runs 2026-11-25-26b-h100-reserve and 2026-11-26-26b-h100-peer), though 6 were free after the start."""
 
 
 @dataclass(frozen=True)

@@ -67,9 +67,10 @@ def chosen(server_args: Any, asked: float | str) -> tuple[float, str]:
     view = resolving_view(server_args)
     card = memory_hook.get_device_memory_capacity(view.device) * reserve.MIB
     stock, need = view.mem_fraction_static, needed(server_args)
-    kept = need.total if isinstance(asked, str) else asked * reserve.GIB
+    kept = need.total + reserve.MARGIN if isinstance(asked, str) else asked * reserve.GIB
     fraction = reserve.fraction(kept, card)
-    what = f"kept beside weights and KV are {need}" if isinstance(asked, str) else f"{asked:g} GiB are kept beside weights and KV, as asked"
+    calculated = f"kept beside weights and KV are {need}, and {reserve.MARGIN / reserve.GIB:.1f} more"
+    what = calculated if isinstance(asked, str) else f"{asked:g} GiB are kept beside weights and KV, as asked"
     said = f"--mem-fraction-static {fraction:g} ({switches.RESERVE_GIB}={asked}): {what}; SGLang's rule keeps {(1 - stock):.1%} of the card"
     if not isinstance(asked, str) and kept < need.total:
         said += f"; calculated are {need}: less may run out of memory under load"
@@ -93,16 +94,17 @@ def line(free: float, need: reserve.Reserve, before: float, fraction: float, lim
     Args:
         limited: --max-total-tokens, which bounds the pools whatever the fraction.
     """
-    wanted = need.working + need.safety
+    wanted = need.working + need.safety + reserve.MARGIN
     uses = f"{need.working / reserve.GIB:.1f} GiB for {need.largest} and {need.safety / reserve.GIB:.1f} for safety are needed"
     if free < need.working + need.safety / 2:
-        lower = max(0.0, int(1000 * (fraction - (wanted - free) / before)) / 1000)
+        lower = max(0.0, int(1000 * (fraction - (need.working + need.safety - free) / before)) / 1000)
         said = f"only {free / reserve.GIB:.1f} GiB are free after graphs, and {uses}"
         return f"{said}; use --mem-fraction-static {lower:g} or a smaller --chunked-prefill-size", False
     spare = free - wanted
     if spare < WORTH_SAYING:
         return "", True
     said = f"{spare / reserve.GIB:.1f} GiB left unused after graphs: {free / reserve.GIB:.1f} are free, and {uses}"
+    said += f", and {reserve.MARGIN / reserve.GIB:.1f} more are left"
     if limited is not None:
         return f"{said}; --max-total-tokens {limited} bounds the KV pools", True
     higher = int(1000 * (fraction + spare / before)) / 1000

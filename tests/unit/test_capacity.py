@@ -39,7 +39,7 @@ def test_bytes_for_kv_are_those_that_engines_logged(
 
 
 def test_the_reserve_of_an_80_gb_card_is_the_one_that_its_engine_calculated() -> None:
-    """Run 2026-11-25-26b-h100-reserve: 0.905 and 19.721 GiB. The keys in order that joined graphs hold count since then: 0.903."""
+    """Run 2026-11-25-26b-h100-reserve: 0.905 and 19.721 GiB. Joined graphs' keys in order count since then; 2 GiB more stay."""
     needed, server = capacity.need("26b-a4b"), Server(mtp=True, running=64)
     ran = fractions.steps(needed, H100, server)
     assert ran.joined
@@ -47,7 +47,7 @@ def test_the_reserve_of_an_80_gb_card_is_the_one_that_its_engine_calculated() ->
     assert ran.decode_graphs == 27, "settings.cuda_graph_config.decode.bs of that run"
     then = reserve.fraction(reserve.of(needed.text, needed.vision, replace(ran, ordered_keys=0)).total, H100.mib * reserve.MIB)
     assert then == 0.905
-    assert fractions.both(needed, H100, server)[1] == 0.903
+    assert fractions.both(needed, H100, server)[1] == pytest.approx(0.903 - reserve.MARGIN / H100.free, abs=0.001)
     assert capacity.budget(needed, H100, server, then, reserved=True) / GIB == pytest.approx(19.721, rel=0.005)
 
 
@@ -155,7 +155,7 @@ def test_what_starts_on_an_80_gb_card() -> None:
             assert (capacity.budget(needed, H100, server, by_rule) > 0) is (name != "31b")
             fraction, reserved = fractions.default(needed, H100, server)
             assert reserved is (name == "31b")
-            assert fraction == (pytest.approx(calculated, abs=0.003) if reserved else by_rule)
+            assert fraction == (pytest.approx(calculated + reserve.MARGIN / H100.free, abs=0.003) if reserved else by_rule)
             left = capacity.budget(needed, H100, server, fraction, reserved=reserved)
             assert capacity.by_window(needed, left, server).full > (25_000 if name == "31b" else 30_000)
             assert fractions.default(needed, H200, server) == (fractions.both(needed, H200, server)[0], False)
@@ -166,7 +166,9 @@ def test_the_table_says_which_fraction_the_package_takes(capsys: pytest.CaptureF
     rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| 31b")]
     assert re.fullmatch(r"0\.760 \(SGLang's\), package 0\.9\d\d", rows[0][3])
     assert "too few for weights" in rows[0][5]
-    assert [int(row[7].split(" / ")[0].replace(",", "")) for row in rows[:2]] == [pytest.approx(32_770, rel=0.001)] * 2, "as calculated"
+    full = [int(row[7].split(" / ")[0].replace(",", "")) for row in rows[:2]]
+    assert full[0] == pytest.approx(32_770, rel=0.001), "as calculated"
+    assert 8192 < full[1] < full[0], "where a start would work without it 2 GiB more are left"
     assert re.fullmatch(r"0\.\d{3} \(SGLang's\)", rows[2][3]), "nothing fits 48 GB"
     assert "too few for weights" in rows[2][7]
 
