@@ -23,8 +23,7 @@ def give_back(found: int, kvc: Any, pre_model_load_memory: float) -> int:
         decline(NAME, problem)
         return found
     added, said = feature_memory.of_server(kvc, pre_model_load_memory * 2**30)
-    if said:
-        tell(NAME, said)
+    tell(NAME, said)
     return int(found + added)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from sglang_gemma4 import SUPPORTED_SGLANG, __version__, patching, switches
 from sglang_gemma4.diagnostics import live as read_live
 from sglang_gemma4.diagnostics import status
-from sglang_gemma4.start import table
+from sglang_gemma4.start import bytecode, table
 
 DISTRIBUTIONS = ("sglang", "sglang-kernel", "torch", "triton", "transformers", "flashinfer-python")
 PATCH_CHECK_SECONDS = 300
@@ -31,6 +31,7 @@ def local(check_patches: bool = True) -> dict[str, Any]:
         "supported_sglang": SUPPORTED_SGLANG,
         "gpu": _probe(_gpus),
         "entry_point": _probe(_entry_point),
+        "bytecode": _probe(bytecode.problem),
         "switches": {s.name: os.environ.get(s.name, f"unset ({int(s.default)})") for s in switches.SWITCHES.values()}
         | {name: os.environ[name] for name in (*switches.NO_SWITCHES, *switches.OLD_NAMES) if name in os.environ},
         "problems": _probe(switches.check_all),
@@ -119,6 +120,8 @@ def local_text(data: dict[str, Any]) -> str:
     gpu = data["gpu"]
     lines.append(f"  {'gpu':<18} {', '.join(gpu) if isinstance(gpu, list) and gpu else gpu or 'none: serve uses the CPU reference engine'}")
     lines.append(f"  {'entry point':<18} {data['entry_point']}")
+    if data["bytecode"]:
+        lines.append(f"  {'slow starts':<18} {data['bytecode']}")
     lines.append("switches")
     lines += [f"  {name:<34} {value}" for name, value in data["switches"].items()]
     problems = data["problems"]

@@ -18,7 +18,6 @@ FRONT_END = 0.55 * GIB
 0.6 on an H200, of whose 2.36 GiB less at 0.85 it is the rest (68.377 to 66.016 GiB, runs 2026-11-22-26b-kernels-serve and
 2026-11-24-26b-beside-vllm)."""
 ON_CARD = "cuda_ipc"
-WORTH_SAYING = 2**20
 
 
 def is_on() -> bool:
@@ -67,7 +66,7 @@ def reason_against(args: Any) -> str | None:
 
 
 def of_server(kvc: Any, before: float) -> tuple[float, str]:
-    """Bytes that KV of this server gets back, and the line for the log (empty: nothing to say).
+    """Bytes that KV of this server gets back, and the line for the log.
 
     Args:
         before: bytes that were free when weights began to load.
@@ -80,8 +79,6 @@ def of_server(kvc: Any, before: float) -> tuple[float, str]:
     pool = float(envs.SGLANG_MM_FEATURE_CACHE_MB.get()) * 2**20
     fraction, need = get_schedule().mem_fraction_static, reserve_settings.needed(kvc.server_args)
     found = given_back(pool, fraction, before, need.total)
-    if pool < WORTH_SAYING:
-        return 0.0, ""
     kept = (1 - fraction) * before + pool - found
     said = f"KV gets back {found / GIB:.1f} of the {taken(pool, fraction) / GIB:.1f} GiB that image features on the card take of it"
     return found, f"{said}: {kept / GIB:.1f} GiB stay beside weights and KV, where {need} are needed and {MARGIN / GIB:.0f} more are left"

@@ -43,8 +43,8 @@ PATCHES = 16_384
 (models/vision.py takes half of the free memory, at most 65,536 patches)."""
 SAFETY = 2 * GIB
 MARGIN = 2 * GIB
-"""Is left beside the calculated reserve wherever a start would work without it: with that alone an H100 stood at 79.3 of 79.6 GiB, with 0.7
-more at 78.1 (runs 2026-11-25-26b-h100-reserve and 2026-11-26-26b-h100-peer), though 6 were free after the start."""
+"""Is left beside the calculated reserve, but where weights leave no pool then (``reserve_fallback``): with that reserve alone an H100 stood
+at 79.3 of 79.6 GiB, with 0.2 more at 78.1 (runs 2026-11-25-26b-h100-reserve, 2026-11-26-26b-h100-peer), though 6 were free at first."""
 
 
 @dataclass(frozen=True)

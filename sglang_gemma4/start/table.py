@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sglang_gemma4.start import kernels, times
+from sglang_gemma4.start import bytecode, kernels, times
 from sglang_gemma4.start.times import Interval
 
 SCHEDULER = "sglang_gemma4_start"
@@ -32,13 +32,15 @@ def finish(began: float | None = None, ended: float | None = None) -> dict[str, 
     """In the launching process, when the server is ready: make the table of this start.
 
     Returns:
-        ``seconds`` in all, ``parts`` as ``[name, seconds]`` that add up to them, ``kernels`` as :func:`kernels.counts` gives them.
+        ``seconds`` in all, ``parts`` as ``[name, seconds]`` that add up to them, ``kernels`` as :func:`kernels.counts` gives them,
+        ``bytecode`` as :func:`bytecode.problem` does.
     """
     began = times.process_began() if began is None else began
     ended = time.time() if ended is None else ended
     intervals: Iterable[Interval] = [*times.recorded(), *(Interval(*one) for one in _scheduler.get("intervals", ()))]
     parts = [[name, round(seconds, 3)] for name, seconds in times.by_part(intervals, began, ended).items()]
-    _ready.update(seconds=round(ended - began, 3), parts=parts, kernels=dict(_scheduler.get("kernels", {})))
+    counted = dict(_scheduler.get("kernels", {}))
+    _ready.update(seconds=round(ended - began, 3), parts=parts, kernels=counted, bytecode=bytecode.problem())
     return dict(_ready)
 
 
@@ -48,7 +50,7 @@ def data() -> dict[str, Any]:
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
-    """A table from :func:`finish` as lines: the total, seconds by part, what Triton compiled."""
+    """A table from :func:`finish` as lines: the total, seconds by part, what Triton and Python compiled."""
     total = found["seconds"]
     text = [f"ready after {total:.1f} s"]
     text += [
@@ -57,4 +59,6 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     counted = found.get("kernels") or {}
     if counted.get("compiled") or counted.get("found"):
         text.append(f"  Triton compiled {counted['compiled']} kernels in {counted['seconds']:.1f} s, found {counted['found']} on disk")
+    if found.get("bytecode"):
+        text.append(f"  {found['bytecode']}")
     return text
