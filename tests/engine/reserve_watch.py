@@ -6,13 +6,13 @@ from typing import Any
 def install() -> None:
     from sglang.srt.runtime_context import get_server_args
 
-    from sglang_gemma4.memory import reserve_settings
+    from sglang_gemma4.memory import reserve, reserve_settings
 
     def left(scheduler: Any) -> tuple[str, bool]:
         assert scheduler.tp_worker is not None
         given = get_server_args()
         need, steps = reserve_settings.needed(given), reserve_settings.steps_of(given)
-        said, _ = reserve_settings.line(need.total + 2**30, need, 2 * need.total, 0.5, None)
+        said, _ = reserve_settings.line(need.total + reserve.MARGIN + reserve.GIB, need, 2 * need.total, 0.5, None)
         return f"{steps}; {need}; {said}", True
 
     reserve_settings.left = left
