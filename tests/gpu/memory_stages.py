@@ -94,6 +94,7 @@ STAGES: tuple[Stage, ...] = (
     pressure("pressure-auto", 300, "the same with the calculated reserve", "26b-a4b", f"{switches.RESERVE_GIB}=auto"),
     pressure("pressure-auto-e4b", 240, "the same of a small model with a large pool", "e4b", f"{switches.RESERVE_GIB}=auto"),
     soak("soak", 7.0, "answers that end by themselves, each pool a tenth too small, aborts", "--bold"),
+    soak("soak-dense", 4.0, "the same without experts, where no token may be rounded away", "--bold", "--model", "tiny-31b"),
     tests("memory-tests", 240, "traps for illegal reads and page tables on a card", "tests/gpu/test_memory.py", beside=False),
 )  # fmt: skip
 

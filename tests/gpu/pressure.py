@@ -2,11 +2,10 @@
 
     python -m tests.gpu.pressure FOLDER [--model 26b-a4b] [--seconds 90] [--environment NAME=VALUE ...] [-- SERVER FLAGS]
 
-A server with MTP is started as an operator starts it, and clients of all four kinds ask it for so many seconds. It is refused nothing: an
-answer that fails, "out of memory" in its log or its end is a failure, and so is memory that does not come back: SGLang's own checks are
-fatal, and the server is asked once more at the end. FOLDER gets the server's log and a line in ``raw.jsonl``: answers by kind, memory
-of the card at the start, at its peak and at the end, its size, KV tokens, retractions. A tiny model (``--model tiny-26b-a4b``) runs it
-without a card.
+A server with MTP is started as an operator starts it, and clients of all four kinds ask it for so many seconds. An answer that fails, "out
+of memory" in the server's log and its end are failures; SGLang's own checks of the pools are fatal to it. FOLDER gets the server's log and
+a line in ``raw.jsonl``: answers by kind, memory of the card at the start, at its peak and at the end, its size, KV tokens, retractions. A
+tiny model (``--model tiny-26b-a4b``) runs it without a card.
 """
 
 import argparse
@@ -19,6 +18,7 @@ import random
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,7 +140,7 @@ def picture(rng: random.Random, pixels: int) -> str:
 
 
 class Peak:
-    """The most memory in use, in GiB, between ``start`` and ``stop``."""
+    """The most memory in use, in GiB, from the start of ``thread`` until ``done`` is set."""
 
     def __init__(self, process: int) -> None:
         self.read = memory_in_use(process)
@@ -231,8 +231,6 @@ def under(server: Server, load: Load, seconds: float) -> dict[str, Any]:
 
 def server_info(server: Server) -> dict[str, int]:
     """Words of the model's vocabulary and tokens of the full pool."""
-    import urllib.request
-
     with urllib.request.urlopen(f"{server.url}/server_info", timeout=30) as answer:
         found = json.load(answer)
     config = json.loads((Path(resolve(found["model_path"])) / "config.json").read_text())

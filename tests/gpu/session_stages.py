@@ -24,7 +24,7 @@ MANY = f"--workload sessions-200x5000/4,sessions-50x10000/4@4 {ONCE}"
 HOST = "--enable-hierarchical-cache,--hicache-write-policy=write_through,--hicache-ratio=3"
 """Pinned host memory for three times both pools, some 55 GB."""
 TIGHT = f"{FLAGS} --mem-fraction-static=0.43"
-"""Pools of some 11 GiB, which hold 35 sessions of 5,000 tokens: those of 50 drive each other's windows out."""
+"""Pools of some 11 GiB: they would hold 35 sessions of 5,000 tokens if they were split for these, so those of 50 drive each other out."""
 TIGHT_80 = f"{FLAGS} --mem-fraction-static=0.76"
 """The same on a card of 80 GB."""
 

@@ -10,7 +10,7 @@ With ``--bold`` answers end by themselves and SGLang expects a tenth of the toke
 
 On a CPU (float32) an answer must be a prefix of its reference. On a card SGLang's norms take 16-bit types only, so an answer may leave its
 reference where two tokens are nearly tied: the quiet server then scores it, and no token may be :data:`TIE` less likely than the best, but
-one at which rounding may have turned a router's choice (:data:`FLIP`).
+one at which rounding may have turned a router's choice (:data:`FLIP`), where the model has routers.
 FOLDER gets the servers' logs and a line in ``raw.jsonl`` for each pool; the exit status is 1 where an answer was wrong, the server died or
 memory leaked, and where a sliding pool was too large: no window was taken back and nobody retracted.
 """
@@ -54,7 +54,7 @@ POOLS = ("full", "sliding")
 TIE = 0.3
 """Natural logarithms between a token of a 16-bit answer and the best one."""
 FLIP, FLIPPED = 4.0, 0.02
-"""The same for one token of an answer, and the part of all answers that may have such a token. Where rounding turns a router's choice,
+"""The same for one token of an MoE model's answer, and the part of all answers that may have one. Where rounding turns a router's choice,
 tiny-26b-a4b leaves its own float32 by up to 3.4 (run 2026-11-28-h100-soak: 11 of 2,833 answers of an H100 had such a token). An answer
 that read somebody else's keys goes on with unlikely tokens, or is one of many."""
 MTP = ("--speculative-algorithm=NEXTN", "--speculative-num-steps=3", "--speculative-eagle-topk=1", "--speculative-num-draft-tokens=4")
@@ -76,6 +76,7 @@ class Soak:
     most: int  # new tokens
     bold: bool
     exact: bool
+    experts: bool = False
     quiet: str = ""  # address
     busy: str = ""
     expected: list[list[int]] = field(default_factory=list)
@@ -134,7 +135,7 @@ class Soak:
             return
         gaps = [] if self.exact else await self.gaps(session, self.prompts[which], found[:tokens])
         too_long = len(found) > tokens and not aborted
-        what = "wrong" if self.exact or too_long else verdict(gaps, shared(known, self.expected[which]))
+        what = "wrong" if self.exact or too_long else verdict(gaps, shared(known, self.expected[which]), experts=self.experts)
         self.counts[what] += 1
         if what == "wrong":
             far = [(place, round(gap, 3)) for place, gap in enumerate(gaps) if gap > TIE]
@@ -155,16 +156,17 @@ def shared(found: Sequence[int], expected: Sequence[int]) -> int:
     )
 
 
-def verdict(gaps: Sequence[float], same: int) -> str:
+def verdict(gaps: Sequence[float], same: int, *, experts: bool) -> str:
     """``ties``, ``flips`` or ``wrong``: what an answer is that leaves its reference after ``same`` tokens.
 
     Args:
         gaps: of each token, natural logarithms to the best one.
+        experts: whether the model chooses experts; without them no token is rounded away.
     """
     far = [gap for gap in gaps[same:] if gap > TIE]
     if not far:
         return "ties"
-    return "flips" if len(far) == 1 and far[0] <= FLIP else "wrong"
+    return "flips" if experts and len(far) == 1 and far[0] <= FLIP else "wrong"
 
 
 def start(model: str, port: int, log: Path, environment: dict[str, str], *flags: str) -> tuple["subprocess.Popen[bytes]", str]:
@@ -212,6 +214,11 @@ def parser() -> argparse.ArgumentParser:
     return form
 
 
+def text_config(model: str) -> dict[str, Any]:
+    """The language model's part of a checkpoint's config.json."""
+    return dict(json.loads((Path(resolve(model)) / "config.json").read_text())["text_config"])
+
+
 def too_small(pool: str, model: str, share: float, need: int) -> tuple[dict[str, str], list[str], int]:
     """Variables and flags of a server with ``share`` of what its running requests need of ``pool``, and how many tokens those are.
 
@@ -220,8 +227,7 @@ def too_small(pool: str, model: str, share: float, need: int) -> tuple[dict[str,
     """
     if pool == "full":
         return {}, [f"--max-total-tokens={int(share * need)}"], need
-    config = json.loads((Path(resolve(model)) / "config.json").read_text())
-    sliding = RUNNING * (int(config["text_config"]["sliding_window"]) + INTERVAL + 2 * (DRAFTED + 1)) + CHUNK
+    sliding = RUNNING * (int(text_config(model)["sliding_window"]) + INTERVAL + 2 * (DRAFTED + 1)) + CHUNK
     ratio = (share * sliding + 0.5) / (4 * need)
     return {"SGLANG_SWA_EVICTION_INTERVAL": str(INTERVAL)}, [f"--max-total-tokens={4 * need}", f"--swa-full-tokens-ratio={ratio}"], sliding
 
@@ -263,7 +269,8 @@ def main(words: Sequence[str] | None = None) -> int:
     asked.folder.mkdir(parents=True, exist_ok=True)
     longest, most = (160, 320) if asked.bold else (360, 96)
     exact = not has_accelerator()
-    soak = Soak(prompts_of(asked.model, longest), most, asked.bold, exact)
+    experts = bool(text_config(asked.model).get("enable_moe_block"))
+    soak = Soak(prompts_of(asked.model, longest), most, asked.bold, exact, experts)
     shared = () if exact else CARD
     need = RUNNING * (sum(map(len, soak.prompts)) // PROMPTS + most // 2)
     pools = POOLS if asked.bind == "both" else (asked.bind,)

@@ -1,6 +1,7 @@
 """Image features on the card take nothing of KV where what is kept beside it has room: SGLang's own profiling at the real sizes."""
 
 import importlib
+import os
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -34,8 +35,6 @@ _found: dict[str, Found] = {}
 
 def start_all(switch: str, extra: dict[str, str]) -> Found:
     patching.apply([PATCH], {PATCH.switch: switch, switches.STRICT: "1"})
-    import os
-
     os.environ.update(extra)
     found = {}
     for name, case in CASES.items():

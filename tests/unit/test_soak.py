@@ -25,10 +25,13 @@ def test_each_pool_in_turn_is_a_tenth_too_small(bold: bool) -> None:
 def test_one_token_may_be_rounded_away_and_no_more() -> None:
     """Gaps of an H100's answers that rounding explains (runs/2026-11-28-h100-soak), and what an answer from wrong keys looks like."""
     likely = [0.0] * 82
-    assert soak.verdict([*likely, 0.25, 0.0, 0.29], 82) == "ties"
-    assert soak.verdict([*likely, 1.978, 0.06, *likely], 82) == "flips"
-    assert soak.verdict([*likely, 4.1, 0.0], 82) == "wrong"
-    assert soak.verdict([*likely, 0.4, 0.0, 0.31], 82) == "wrong"
-    assert soak.verdict([0.327, *likely, 0.4], 60) == "flips", "what the reference says too is not looked at"
+    assert soak.verdict([*likely, 0.25, 0.0, 0.29], 82, experts=True) == "ties"
+    assert soak.verdict([*likely, 1.978, 0.06, *likely], 82, experts=True) == "flips"
+    assert soak.verdict([*likely, 1.978, 0.06, *likely], 82, experts=False) == "wrong", "a dense model rounds no choice away"
+    assert soak.verdict([*likely, 4.1, 0.0], 82, experts=True) == "wrong"
+    assert soak.verdict([*likely, 0.4, 0.0, 0.31], 82, experts=True) == "wrong"
+    assert soak.verdict([0.327, *likely, 0.4], 60, experts=True) == "flips", "what the reference says too is not looked at"
+    assert soak.text_config("tiny-26b-a4b")["enable_moe_block"]
+    assert not soak.text_config("tiny-31b").get("enable_moe_block")
     assert soak.shared([1, 2, 3], [1, 2, 4, 5]) == 2
     assert soak.shared([1, 2], [1, 2, 4]) == 2
