@@ -2,8 +2,8 @@
 
     python -m tests.gpu.memory_stages FOLDER [STAGE ...] [--dry-run]
 
-On a card of 141 GB ``one-window-80gb`` and ``cells-80gb`` have the pools of one of 80; ``smaller-cards``, on one of 80, has those of one of
-24 and one of 48 GB. Arms: ``stock``, ``package``, ``two-windows`` (a running request also holds its prompt's window, as in 0.1),
+On a card of 141 GB ``one-window-80gb`` and ``cells-80gb`` have the pools of one of 80; ``smaller-cards``, on one of 80, and
+``smaller-cards-141gb`` have those of one of 24 and one of 48 GB. Arms: ``stock``, ``package``, ``two-windows`` (a running request also holds its prompt's window, as in 0.1),
 ``admission`` and ``unified`` (``--enable-unified-memory``: one buffer whose split between full and sliding layers moves). vLLM joins where
 it is installed: ``sglang-gemma4 bench`` with a stage's words and ``--arm vllm:vllm,mtp``. A bench's folder has retractions, running
 requests and peaks of the pools: ``sglang-gemma4 bench --report FOLDER/STAGE``. ``pressure`` asks for all at once that takes memory.
@@ -29,10 +29,18 @@ TWO = off("two-windows", "own_window")
 ADMISSION = f"--arm admission:package,mtp,{G}_SWA_ADMISSION=1"
 UNIFIED = "--arm unified:package,mtp,--enable-unified-memory"
 ONE = "--workload 64x1000/500,mix --rounds 1 --repetitions 3"
-CELLS = "--workload 120x500/300,96x2000/300,36x8000/500,14x32000/600 --rounds 1 --repetitions 1"
+CELLS = "--workload 120x500/300,96x2000/300,36x8000/500,10x32000/600 --rounds 1 --repetitions 1"
 """More requests of each length than a card of 80 GB runs at once; long prompts have long answers, so that the first run with the last."""
-SMALLER = " ".join(f"--arm of-{size}:package,mtp,--mem-fraction-static={share}" for size, share in (("24", 0.26), ("48", 0.52)))
-"""Of a card of 80 GB: what one of 24 or 48 GB gives weights and pools at 0.87."""
+ONCE = "--workload 1x512/64 --rounds 1 --repetitions 1"
+
+
+WAYS = f"{STOCK} {PACKAGE} {UNIFIED} {ADMISSION} {CELLS}"
+
+
+def smaller(name: str, of_24: float, of_48: float) -> Stage:
+    """What a card of 24 or of 48 GB gives weights and pools at 0.87, as parts of this card."""
+    arms = " ".join(f"--arm of-{size}:package,mtp,--mem-fraction-static={share}" for size, share in (("24", of_24), ("48", of_48)))
+    return bench(name, 240, "E4B in the memory of a card of 24 and of 48 GB", "e4b", f"{arms} {ONCE}", COMMON)
 
 
 def soak(name: str, minutes: float, decides: str, *words: str) -> Stage:
@@ -62,15 +70,8 @@ STAGES: tuple[Stage, ...] = (
     bench("one-window", 580, "64 requests without a retraction", "26b-a4b", f"{STOCK} {PACKAGE} {ONE}", FLAGS),
     bench("one-window-ways", 480, "what the window and admission each do", "26b-a4b", f"{PACKAGE} {TWO} {ADMISSION} {ONE}", FLAGS),
     bench("one-window-80gb", 480, "the same with an 80 GB card's pools", "26b-a4b", f"{STOCK} {PACKAGE} {TWO} {ONE}", f"{FLAGS} {OF_80}"),
-    bench("cells", 720, "running requests at saturation, by prompt length", "26b-a4b", f"{STOCK} {PACKAGE} {CELLS}", LONG),
-    bench(
-        "cells-ways", 720, "the same with admission by sliding tokens, and with a boundary that moves", "26b-a4b",
-        f"{PACKAGE} {ADMISSION} {UNIFIED} {CELLS}", LONG,
-    ),
-    bench("cells-80gb", 720, "both with an 80 GB card's pools", "26b-a4b", f"{STOCK} {PACKAGE} {CELLS}", f"{LONG} {OF_80}"),
-    bench(
-        "cells-ways-80gb", 720, "the ways with them", "26b-a4b", f"{PACKAGE} {ADMISSION} {UNIFIED} {CELLS}", f"{LONG} {OF_80}",
-    ),
+    bench("cells", 900, "running requests at saturation, by prompt length and way of sharing the memory", "26b-a4b", WAYS, LONG),
+    bench("cells-80gb", 900, "the same with an 80 GB card's pools", "26b-a4b", WAYS, f"{LONG} {OF_80}"),
     bench(
         "window-steps", 300, "decode steps, which the window's bookkeeping must not slow", "26b-a4b",
         f"{PACKAGE} {TWO} --batches 32,64 --step-tokens 1000,1500 --rounds 1 --repetitions 3", FLAGS,
@@ -82,14 +83,12 @@ STAGES: tuple[Stage, ...] = (
     *(
         bench(
             f"default-{name}", 240, "starts by default, with MTP and without", name,
-            f"{PACKAGE} --arm plain:package --workload 1x512/64 --rounds 1 --repetitions 1", COMMON,
+            f"{PACKAGE} --arm plain:package {ONCE}", COMMON,
         )
         for name in ("e2b", "e4b", "26b-a4b", "31b")
     ),
-    bench(
-        "smaller-cards", 240, "E4B in the memory of a card of 24 and of 48 GB", "e4b",
-        f"{SMALLER} --workload 1x512/64 --rounds 1 --repetitions 1", COMMON,
-    ),
+    smaller("smaller-cards", 0.26, 0.52),
+    smaller("smaller-cards-141gb", 0.148, 0.296),
     pressure("pressure", 300, "all that takes memory at once, by SGLang's --mem-fraction-static", "26b-a4b"),
     pressure("pressure-auto", 300, "the same with the calculated reserve", "26b-a4b", f"{switches.RESERVE_GIB}=auto"),
     pressure("pressure-auto-e4b", 240, "the same of a small model with a large pool", "e4b", f"{switches.RESERVE_GIB}=auto"),

@@ -2,8 +2,8 @@
 
     python -m tests.gpu.session_stages FOLDER [STAGE ...] [--dry-run]
 
-On a card of 141 GB all have the pools of one of 80, but ``pool-hits-80gb``, which is for such a card. Each other stage has one start of an
-arm, or two of plain decoding, and takes at most four minutes; at the end the sessions of all stages are printed as a report has them.
+On a card of 141 GB all have the pools of one of 80, but ``pool-hits-80gb``, which is for such a card. The two stages of ``pool-hits`` start
+three arms in at most eight minutes, each other one in four; at the end the sessions of all stages are printed as a report has them.
 Under MTP the accept length is simulated, so only the plain arms (``pool-hits``, ``sessions-hicache-plain``) compare cold answers with warm
 ones. A stage of HiCache has no dry run: its copies need a card. ``sglang-gemma4 bench --report FOLDER/STAGE`` writes the whole report with
 plots.
@@ -23,9 +23,10 @@ COUNTS = f"--workload sessions-10x10000/4,sessions-50x10000/4,sessions-200x5000/
 MANY = f"--workload sessions-200x5000/4,sessions-50x10000/4@4 {ONCE}"
 HOST = "--enable-hierarchical-cache,--hicache-write-policy=write_through,--hicache-ratio=3"
 """Pinned host memory for three times both pools, some 55 GB."""
-TIGHT = f"{FLAGS} --mem-fraction-static=0.43"
+FEW = f"{FLAGS} --cuda-graph-bs-decode 1 8 32 64"
+TIGHT = f"{FEW} --mem-fraction-static=0.43"
 """Pools of some 11 GiB: they would hold 35 sessions of 5,000 tokens if they were split for these, so those of 50 drive each other out."""
-TIGHT_80 = f"{FLAGS} --mem-fraction-static=0.76"
+TIGHT_80 = f"{FEW} --mem-fraction-static=0.76"
 """The same on a card of 80 GB."""
 
 
@@ -50,15 +51,14 @@ STAGES: tuple[Stage, ...] = (
             f"--arm hicache:package,{HOST} --workload sessions-100x5000/4 {ONCE}", f"{FLAGS} {OF_80}",
         )
     ),
-    bench(
-        "pool-hits", 240, "hit rates of both pools where windows do not fit; cold and warm answers, plain decoding", "26b-a4b",
-        f"--arm stock --arm package --workload sessions-50x5000/4 {ONCE}", TIGHT,
-    ),
-    on_card(
-        bench(
-            "pool-hits-80gb", 480, "the same on a card of 80 GB, and with KV on the host", "26b-a4b",
-            f"--arm stock --arm package --arm hicache:package,{HOST} --workload sessions-50x5000/4 {ONCE}", TIGHT_80,
+    *(
+        on_card(
+            bench(
+                name, 480, "hit rates of both pools where windows do not fit, and with KV on the host; cold and warm answers, plain decoding",
+                "26b-a4b", f"--arm stock --arm package --arm hicache:package,{HOST} --workload sessions-50x5000/4 {ONCE}", flags,
+            )
         )
+        for name, flags in (("pool-hits", TIGHT), ("pool-hits-80gb", TIGHT_80))
     ),
 )  # fmt: skip
 

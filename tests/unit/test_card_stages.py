@@ -303,8 +303,8 @@ def test_the_stages_of_the_curve_are_named_apart_and_end_in_time(capsys: pytest.
     assert "stages: step-curve step-curve-plain" in capsys.readouterr().err
 
 
-def test_stages_of_sessions_have_four_minutes_for_a_server_or_two_and_eight_for_three(capsys: pytest.CaptureFixture[str]) -> None:
-    arms = {"pool-hits": 2, "pool-hits-80gb": 3}
+def test_stages_of_sessions_have_four_minutes_for_a_server_and_eight_for_three(capsys: pytest.CaptureFixture[str]) -> None:
+    arms = {"pool-hits": 3, "pool-hits-80gb": 3}
     for stage in session_stages.STAGES:
         (words,) = stage.commands
         assert words.count("--arm") == arms.get(stage.name, 1)
