@@ -302,10 +302,12 @@ def quantised(server: Server) -> str | None:
 
 
 def gptq(server: Server) -> str | None:
-    """The checkpoint's tensors were laid out as GPTQ's, and are read as compressed-tensors'."""
+    """The checkpoint's tensors were laid out as GPTQ's or AWQ's, and are read as compressed-tensors'."""
     given = getattr(server.config, "quantization_config", None)
     return (
-        None if isinstance(given, Mapping) and given.get(LAID_OUT_AS) else "the checkpoint is not in GPTQ's layout, or not read as another"
+        None
+        if isinstance(given, Mapping) and given.get(LAID_OUT_AS)
+        else "the checkpoint is not in GPTQ's or AWQ's layout, or not read as another"
     )
 
 

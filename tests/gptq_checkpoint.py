@@ -1,4 +1,4 @@
-"""A checkpoint of compressed-tensors in symmetric levels, written as GPTQModel or AutoRound would: packed by SGLang's own function."""
+"""A checkpoint of compressed-tensors in 4 bits, written as GPTQModel, AutoRound or AutoAWQ would; GPTQ's by SGLang's own packer."""
 
 import json
 import re
@@ -11,6 +11,8 @@ import torch
 
 ZEROS = {"v1": {4: 0x77777777, 8: 0x7F7F7F7F}, "v2": {4: -0x77777778, 8: -0x7F7F7F80}}
 """Eight times 7, and 8; four times 127, and 128."""
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+"""Which of eight consecutive outputs AutoAWQ's packer puts in a word's first, second, ... four bits."""
 EIGHT = re.compile(r"model\.language_model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj")
 """What Intel's mixed 26B-A4B has in 8 bits: all but the experts."""
 
@@ -46,6 +48,45 @@ def write(source: Path, folder: Path, zeros: str = "v1", auto_round: bool = Fals
             tensors[name] = tensor
     safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
+
+
+def write_awq(source: Path, folder: Path, **changes: Any) -> Path:
+    """``source``, of levels with zero points, in AWQ's layout; its assistant is put beside it. ``changes`` go into the config."""
+    import safetensors.torch
+
+    _copy(source, folder)
+    settings = json.loads((source / "config.json").read_text())
+    size = settings["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"]
+    config = {"quant_method": "awq", "bits": 4, "group_size": size, "zero_point": True, "version": "gemm"}
+    settings["quantization_config"] = {**config, "modules_to_not_convert": ["lm_head", "vision_tower"], **changes}
+    (folder / "config.json").write_text(json.dumps(settings))
+    given = safetensors.torch.load_file(source / "model.safetensors")
+    layers = {name.removesuffix(".weight_packed") for name in given if name.endswith(".weight_packed")}
+    tensors = {name: tensor for name, tensor in given.items() if name.rpartition(".")[0] not in layers}
+    for layer in layers:
+        parts = {name: given[f"{layer}.{name}"] for name in ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point")}
+        tensors.update({f"{layer}.{name}": tensor for name, tensor in awq(parts, *parts["weight_shape"].tolist()).items()})
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def awq(parts: dict[str, torch.Tensor], outputs: int, inputs: int) -> dict[str, torch.Tensor]:
+    """``qweight``, ``qzeros`` and ``scales`` of compressed-tensors' ``parts``, which its own function unpacks."""
+    from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
+
+    groups = parts["weight_scale"].shape[1]
+    levels = unpack_from_int32(parts["weight_packed"], 4, torch.Size([outputs, inputs])).long() + 8
+    zeros = unpack_from_int32(parts["weight_zero_point"], 4, torch.Size([outputs, groups]), packed_dim=0).long() + 8
+    return {"qweight": _awq_words(levels.T), "qzeros": _awq_words(zeros.T), "scales": parts["weight_scale"].T.contiguous()}
+
+
+def _awq_words(levels: torch.Tensor) -> torch.Tensor:
+    rows, outputs = levels.shape
+    words = torch.zeros(rows, outputs // 8, dtype=torch.long)
+    for word in range(outputs // 8):
+        for place, one in enumerate(AWQ_ORDER):
+            words[:, word] |= levels[:, 8 * word + one] << 4 * place
+    return words.where(words < 2**31, words - 2**32).int()
 
 
 def packed(weight: torch.Tensor, bits: int = 4) -> torch.Tensor:

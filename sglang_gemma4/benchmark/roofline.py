@@ -224,13 +224,14 @@ def beside(row: Mapping[str, Any], model: str, arguments: Sequence[str], card: M
 
 def weight_bytes(config: ConfigJson, asked: Any = None) -> float | None:
     """Bytes of a weight in the layers that a checkpoint's ``quantization_config``, or ``--quantization`` as ``asked``, quantises; None: in
-    none. Of compressed-tensors levels and scales (bfloat16 by group, float32 by block) of its first group are counted.
+    none. Of compressed-tensors levels and scales (bfloat16 by group, with zero points of 4 bits, float32 by block) of its first group are
+    counted.
 
     Raises:
         ValueError: another format.
     """
     given = config.get("quantization_config")
-    if given is not None and gptq_config.is_gptq(given) and gptq_config.reason_against(given) is None:
+    if given is not None and gptq_config.layout_of(given) and gptq_config.reason_against(given) is None:
         given = gptq_config.as_compressed(given, ())  # as it is served
     if given is None and asked in (None, "fp8"):
         return 1.0 if asked else None
@@ -243,7 +244,7 @@ def weight_bytes(config: ConfigJson, asked: Any = None) -> float | None:
         )
     scale = 0.0
     if weights.get("strategy") == "group":
-        scale = 2 / weights["group_size"]
+        scale = (2 if weights.get("symmetric", True) else 2.5) / weights["group_size"]
     elif weights.get("strategy") == "block":
         outputs, inputs = weights["block_structure"]
         scale = 4 / (outputs * inputs)

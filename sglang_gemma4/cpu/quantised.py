@@ -78,28 +78,26 @@ def linear_of_checkpoint(_original: Callable[..., None], _method: Any, layer: An
     """In place of compressed-tensors' rearrangement of a linear layer."""
     scheme = layer.scheme
     if hasattr(layer, "weight_packed"):
-        _finish_linear(layer, packed_weight(layer.weight_packed.data, _of_symmetric(scheme, layer).data, 32 // scheme.pack_factor), exact)
+        if scheme.has_g_idx:
+            raise NotImplementedError("the CPU reference engine has 4-bit and 8-bit weights without activation order only")
+        zeros = None if scheme.symmetric else layer.weight_zero_point.data
+        weight = packed_weight(layer.weight_packed.data, layer.weight_scale.data, 32 // scheme.pack_factor, zeros)
+        _drop(layer, "weight_zero_point")
+        _finish_linear(layer, weight, exact)
         return
     block = getattr(scheme, "weight_block_size", None)
     weight = float8_weight(layer.weight.data, layer.weight_scale.data, layer.logical_widths, block)
     _finish_linear(layer, weight, _rounding(getattr(layer, "input_scale", None), block))
 
 
-def _of_symmetric(scheme: Any, layer: Any) -> Any:
-    if not scheme.symmetric or scheme.has_g_idx:
-        raise NotImplementedError(
-            "the CPU reference engine has 4-bit and 8-bit weights without zero points and without activation order only"
-        )
-    return layer.weight_scale
-
-
 def experts_of_checkpoint(_original: Callable[..., None], _method: Any, layer: Any) -> None:
     """In place of compressed-tensors' rearrangement of experts."""
     if hasattr(layer, "w13_weight_packed"):
         for part in ("w13", "w2"):  # kept [experts, inputs / 8, outputs]
-            packed, scale = (getattr(layer, f"{part}_{name}").data.transpose(1, 2) for name in ("weight_packed", "weight_scale"))
-            _replace(layer, f"{part}_weight", packed_weight(packed, scale))
-        _drop(layer, "w13_weight_packed", "w2_weight_packed")
+            packed, scale = (getattr(layer, f"{part}_{name}").data.mT for name in ("weight_packed", "weight_scale"))
+            zeros = None if layer.scheme.sym else getattr(layer, f"{part}_weight_zero_point").data.mT
+            _replace(layer, f"{part}_weight", packed_weight(packed, scale, zeros=zeros))
+            _drop(layer, f"{part}_weight_packed", f"{part}_weight_zero_point")
         roundings: tuple[Rounding, Rounding] = (exact, exact)
     else:
         block = layer.scheme.weight_block_size

@@ -130,7 +130,7 @@ def _split_over_ranks(
     if not dense:
         return
     each, bits = text["intermediate_size"] // ranks, weights.get("num_bits")
-    kept = keeps_four_bits and bits == 4 and weights.get("symmetric", True) and not is_reordered(weights) and part in KEPT_GROUPS
+    kept = keeps_four_bits and bits == 4 and not is_reordered(weights) and part in KEPT_GROUPS
     if weights.get("type") == "int" and bits in (4, 8) and each % MARLIN_INPUTS and not kept and not cpu_engine:
         yield (
             f"--tp-size {ranks} leaves a rank {each} of intermediate_size {text['intermediate_size']}, and Marlin multiplies {bits}-bit "
@@ -161,10 +161,8 @@ def _of_group(
     elif moe and (kind == "float" or bits == 8 or inputs is not None):
         if not (kind == "float" and bits == 4 and capability is not None and capability >= BLACKWELL and not cpu_engine):
             yield f"{said}: SGLang has no kernel with gelu for such experts on this machine"
-    elif cpu_engine and not (
-        kind == "int" and bits == 8 and inputs is None and weights.get("symmetric", True) and not is_reordered(weights)
-    ):
-        yield f"{said}: the CPU reference engine has fp8, and int4 and symmetric int8 of weights alone"
+    elif cpu_engine and not (kind == "int" and bits == 8 and inputs is None and not is_reordered(weights)):
+        yield f"{said}: the CPU reference engine has fp8, and int4 and int8 of weights alone"
 
 
 def _of_int4(
@@ -180,17 +178,20 @@ def _of_int4(
     said = f"compressed-tensors int4, {'groups of ' + str(group) if group else 'a scale by row'}"
     if not cpu_engine and capability is not None and capability < AMPERE:
         yield f"{said}: SGLang's kernels need compute capability 8.0, this card has {_said(capability)}"
-    if cpu_engine and (not symmetric or is_reordered(weights)):
-        yield f"{said}: the CPU reference engine reads symmetric weights without activation order"
+    if cpu_engine and is_reordered(weights):
+        yield f"{said}: the CPU reference engine reads weights without activation order"
     if not moe:
         return
-    if not symmetric or group not in EXPERT_GROUPS or is_reordered(weights):
-        skewed = ("" if symmetric else ", not symmetric") + (", inputs in another order (actorder)" if is_reordered(weights) else "")
-        yield f"{said}{skewed}: SGLang's one kernel with gelu for 4-bit experts takes symmetric groups of 32 or 128"
+    if group not in EXPERT_GROUPS or is_reordered(weights):
+        skewed = ", inputs in another order (actorder)" if is_reordered(weights) else ""
+        yield f"{said}{skewed}: SGLang's one kernel with gelu for 4-bit experts takes groups of 32 or 128 in order"
     elif text["moe_intermediate_size"] % group:
         yield f"{said}: they do not divide the experts' moe_intermediate_size {text['moe_intermediate_size']}"
     if runner not in (None, "auto", "triton"):
         yield f"--moe-runner-backend {runner}: of SGLang's kernels for 4-bit experts only triton's computes gelu; leave the flag out"
+    elif runner == "triton" and not symmetric:
+        # compressed_tensors.py:932 raises, though its kernel takes them; without the flag that kernel is chosen (expert_activation.py)
+        yield f"{said}, not symmetric, with --moe-runner-backend triton: SGLang refuses the two together; leave the flag out"
     if not gelu_experts and not cpu_engine:
         yield f"{said}: SGLang's experts assert silu; leave the patch quantised_experts on"
 

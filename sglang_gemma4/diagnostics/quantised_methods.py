@@ -78,7 +78,7 @@ def of_checkpoint(given: Mapping[str, Any], text: Mapping[str, Any], moe: bool, 
     """What cannot work of a checkpoint whose ``quant_method`` is not compressed-tensors."""
     method = str(given.get("quant_method", "")).lower().replace("_", "-")
     said = f"quant_method {method}"
-    if gptq_config.is_gptq(given):
+    if gptq_config.layout_of(given):
         said += f" with {gptq_config.reason_against(given) or 'gptq_layout or quantised_names left out'}"
     if machine.cpu_engine:
         yield f"{said}: the CPU reference engine reads checkpoints of compressed-tensors only"

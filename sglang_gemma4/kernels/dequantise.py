@@ -31,19 +31,26 @@ def float8_weight(
     return values * scale.reshape(*values.shape[:-2], -1).repeat_interleave(repeats, -1)[..., None]
 
 
-def packed_weight(packed: torch.Tensor, scale: torch.Tensor, bits: int = 4) -> torch.Tensor:
-    """Weights ``[..., outputs, inputs]`` in float32 from compressed-tensors' words of symmetric levels.
+def packed_weight(packed: torch.Tensor, scale: torch.Tensor, bits: int = 4, zeros: torch.Tensor | None = None) -> torch.Tensor:
+    """Weights ``[..., outputs, inputs]`` in float32 from compressed-tensors' words of levels.
 
     Args:
         packed: int32 ``[..., outputs, inputs * bits / 32]``: a word holds consecutive inputs, the first in its low bits, each as level plus
             half of the levels.
         scale: ``[..., outputs, inputs / group]``.
         bits: 4 or 8.
+        zeros: int32 ``[..., outputs * bits / 32, inputs / group]``, zero points of consecutive outputs likewise; None: half of the levels.
     """
-    places, half = 32 // bits, 1 << (bits - 1)
-    levels = torch.stack([(packed >> (bits * place)) & (2 * half - 1) for place in range(places)], dim=-1).flatten(-2) - half
+    half = 1 << (bits - 1)
+    levels = _unpacked(packed, bits)
     group = levels.shape[-1] // scale.shape[-1]
-    return levels.float() * scale.float().repeat_interleave(group, -1)
+    points = half if zeros is None else _unpacked(zeros.mT, bits).mT.repeat_interleave(group, -1)
+    return (levels - points).float() * scale.float().repeat_interleave(group, -1)
+
+
+def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """``[..., numbers]`` from int32 words, the first number in a word's low bits."""
+    return torch.stack([(words >> (bits * place)) & ((1 << bits) - 1) for place in range(32 // bits)], dim=-1).flatten(-2)
 
 
 def through_float8(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

@@ -17,41 +17,43 @@ PLACES = 8
 COLUMNS = 1024
 
 
-def _of_place(place: int) -> tl.constexpr:
-    """PTX for two words (of adjacent inputs of one output) and their scales: the two weights at ``place``."""
+@triton.constexpr_function
+def at_place(place: int, zeros: bool) -> str:
+    """PTX for two words (of adjacent inputs of one output) and their scales: the two weights at ``place``.
+
+    ``zeros``: a fourth operand has what is added to 128 plus a level in place of -136 (0xc308), which is symmetric levels'.
+    """
     halves, shift = ("0x5410", "0x7632")[place // 4], 4 * (place % 4)
-    return tl.constexpr(
-        "{ .reg .b32 t, one, off, none; mov.b32 one, 0x3f803f80; mov.b32 off, 0xc308c308; mov.b32 none, 0x80008000; "
+    return (
+        "{ .reg .b32 t, one, off, none; mov.b32 one, 0x3f803f80; mov.b32 none, 0x80008000; "
+        f"mov.b32 off, {'$4' if zeros else '0xc308c308'}; "
         f"prmt.b32 t, $1, $2, {halves}; shr.u32 t, t, {shift}; lop3.b32 t, t, 0x000f000f, 0x43004300, 0xea; "
         "fma.rn.bf16x2 t, t, one, off; fma.rn.bf16x2 $0, t, $3, none; }"
     )
 
 
-_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH, _EIGHTH = (_of_place(place) for place in range(PLACES))
+@triton.jit
+def _weights_at(words, scale, zero, dtype: tl.constexpr, PLACE: tl.constexpr, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The inputs at ``PLACE`` of the words, less their zero point, times their scale. ``BITS``: by PTX, for bfloat16; else as Triton's
+    interpreter can. ``zero``: from :func:`_zeros`; None: 8."""
+    if not BITS:
+        level = (words >> (4 * PLACE)) & 15
+        found = (level - (8 if zero is None else zero)).to(dtype) * scale.to(dtype)
+    elif zero is None:
+        ptx: tl.constexpr = at_place(PLACE, False)
+        found = tl.inline_asm_elementwise(ptx, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
+    else:
+        with_zero: tl.constexpr = at_place(PLACE, True)
+        found = tl.inline_asm_elementwise(with_zero, "=r,r,r,r,r", [words, scale, zero], dtype=tl.bfloat16, is_pure=True, pack=2)
+    return found
 
 
 @triton.jit
-def _weights_at(words, scale, dtype: tl.constexpr, PLACE: tl.constexpr, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The inputs at ``PLACE`` of the words, times their scale. ``BITS``: by PTX, for bfloat16; else as Triton's interpreter can."""
-    if not BITS:
-        found = (((words >> (4 * PLACE)) & 15) - 8).to(dtype) * scale.to(dtype)
-    elif PLACE == 0:
-        found = tl.inline_asm_elementwise(_FIRST, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
-    elif PLACE == 1:
-        found = tl.inline_asm_elementwise(_SECOND, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
-    elif PLACE == 2:
-        found = tl.inline_asm_elementwise(_THIRD, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
-    elif PLACE == 3:
-        found = tl.inline_asm_elementwise(_FOURTH, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
-    elif PLACE == 4:
-        found = tl.inline_asm_elementwise(_FIFTH, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
-    elif PLACE == 5:
-        found = tl.inline_asm_elementwise(_SIXTH, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
-    elif PLACE == 6:
-        found = tl.inline_asm_elementwise(_SEVENTH, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
-    else:
-        found = tl.inline_asm_elementwise(_EIGHTH, "=r,r,r,r", [words, scale], dtype=tl.bfloat16, is_pure=True, pack=2)
-    return found
+def _zeros(zero_ptr, columns, groups, read, GROUPS: tl.constexpr, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """``[groups, COLUMNS]``: the groups' zero points, int32; for PTX -128 less them, bfloat16, which -128's lowest bits hold."""
+    pair = tl.load(zero_ptr + (columns // 2)[None, :] * GROUPS + groups[:, None], mask=read, other=0)
+    zero = (pair >> ((columns % 2) * 4).to(tl.uint8)[None, :]) & 15
+    return (zero.to(tl.int16) | -15616).to(tl.bfloat16, bitcast=True) if BITS else zero.to(tl.int32)  # 0xc300
 
 
 @triton.jit
@@ -68,6 +70,7 @@ def four_bit_sums(  # type: ignore[no-untyped-def]
     real,  # [SIZE]
     words_ptr,  # of the expert, [outputs, WIDTH // 8] int32
     scale_ptr,  # of the expert, [outputs, WIDTH // (8 * GROUP)]
+    zero_ptr,  # of the expert, [outputs // 2, WIDTH // (8 * GROUP)] uint8; None: 8
     columns,  # [COLUMNS]: outputs
     inside,  # [COLUMNS]
     begin,  # words: from where on, a multiple of DEPTH // 8
@@ -97,14 +100,20 @@ def four_bit_sums(  # type: ignore[no-untyped-def]
         scaled = inside[None, :] & (group < GROUPS - start // GROUP)[:, None]
         words = tl.load(word_pointers + start, mask=read, other=0)
         scale = _for_words(tl.load(scale_pointers + start // GROUP, mask=scaled, other=0.0), GROUP)
+        zero = None
+        if zero_ptr is not None:
+            zero = _for_words(_zeros(zero_ptr, columns, group + start // GROUP, scaled, GROUPS, BITS), GROUP)
         if SECOND:
             more = tl.load(word_pointers + (SECOND * WORDS + start), mask=read, other=0)
             scales = _for_words(tl.load(scale_pointers + (SECOND * GROUPS + start // GROUP), mask=scaled, other=0.0), GROUP)
+            zeros = None
+            if zero_ptr is not None:
+                zeros = _for_words(_zeros(zero_ptr, columns + SECOND, group + start // GROUP, scaled, GROUPS, BITS), GROUP)
         for place in tl.static_range(8):
             taken = tl.load(x_pointers + (place * WORDS + start), mask=real[:, None] & (word < end - start)[None, :], other=0.0)
-            one = tl.dot(taken, _weights_at(words, scale, taken.dtype, place, BITS), one, input_precision="ieee")
+            one = tl.dot(taken, _weights_at(words, scale, zero, taken.dtype, place, BITS), one, input_precision="ieee")
             if SECOND:
-                two = tl.dot(taken, _weights_at(more, scales, taken.dtype, place, BITS), two, input_precision="ieee")
+                two = tl.dot(taken, _weights_at(more, scales, zeros, taken.dtype, place, BITS), two, input_precision="ieee")
     return one, two
 
 

@@ -55,7 +55,7 @@ def takes(x: torch.Tensor, weight: Weight, rows: int) -> bool:
     if isinstance(weight, Scaled):
         levels = weight.levels
         return not weight.block and levels.is_contiguous() and levels.shape[-1] % 16 == 0 and levels.data_ptr() % 16 == 0
-    return isinstance(weight, Grouped)
+    return isinstance(weight, Grouped) and weight.zeros is None
 
 
 def words_of(weight: Weight) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """The formats of weights that kernels of few rows read: numbers of the activation's type, fp8 levels with a scale for each output, or 4-bit
-levels with a scale for each group of inputs.
+levels with a scale, and perhaps a zero point, for each group of inputs.
 
 A format is data of a kernel, not a copy of it: what it loads is converted in registers to the activation's type, and the sums, in float32,
 are multiplied by the scale. Every e4m3 level is exact in bfloat16 and float16, so the product is as exact as one with dequantised weights
@@ -50,14 +50,16 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Grouped:
-    """A 4-bit weight: input ``i`` of an output is its level minus 8, times the scale of the group that ``i`` is in.
+    """A 4-bit weight: input ``i`` of an output is its level minus the zero point, times the scale, both of the group that ``i`` is in.
 
     ``levels``: ``[..., outputs, width / 2]`` uint8, the first of two inputs in the low bits, contiguous. ``scale``: ``[..., outputs,
-    width / group]`` of the activation's type, contiguous.
+    width / group]`` of the activation's type, contiguous. ``zeros``: ``[..., outputs / 2, width / group]`` uint8, the first of two outputs
+    in the low bits, contiguous; None where all zero points are 8 (symmetric levels).
     """
 
     levels: torch.Tensor
     scale: torch.Tensor
+    zeros: torch.Tensor | None = None
 
     @property
     def shape(self) -> torch.Size:
@@ -71,7 +73,7 @@ class Grouped:
 
     def first(self, outputs: int) -> "Grouped":
         """The first ``outputs`` rows of a two-dimensional one."""
-        return Grouped(self.levels[:outputs], self.scale[:outputs])
+        return Grouped(self.levels[:outputs], self.scale[:outputs], None if self.zeros is None else self.zeros[: outputs // 2])
 
     @property
     def group(self) -> int:
@@ -122,6 +124,11 @@ def scale_of(weight: Weight) -> tuple[torch.Tensor | int | None, ...]:
     return (None,) * len(weight.shape)
 
 
+def zeros_of(weight: Weight) -> torch.Tensor | None:
+    """A kernel's argument: the zero points of 4-bit levels that are not symmetric, or None."""
+    return weight.zeros if isinstance(weight, Grouped) else None
+
+
 def words_in_group(weight: Weight) -> int:
     """Words that share a scale; 0 for a weight that is not :class:`Grouped`."""
     return weight.group // 8 if isinstance(weight, Grouped) else 0
@@ -130,8 +137,11 @@ def words_in_group(weight: Weight) -> int:
 def dequantised(weight: Weight) -> torch.Tensor:
     """The values in float32, of the weight's shape."""
     if isinstance(weight, Grouped):
-        levels = torch.stack((weight.levels & 15, weight.levels >> 4), dim=-1).flatten(-2).float() - 8
-        return levels * weight.scale.float().repeat_interleave(weight.group, -1)
+        levels = torch.stack((weight.levels & 15, weight.levels >> 4), dim=-1).flatten(-2).float()
+        zeros: torch.Tensor | int = 8
+        if weight.zeros is not None:
+            zeros = torch.stack((weight.zeros & 15, weight.zeros >> 4), dim=-2).flatten(-3, -2).float().repeat_interleave(weight.group, -1)
+        return (levels - zeros) * weight.scale.float().repeat_interleave(weight.group, -1)
     if not isinstance(weight, Scaled):
         return weight.float()
     if not weight.block:
@@ -175,6 +185,12 @@ def _reason_against_grouped(x: torch.Tensor, weight: Grouped) -> str | None:
         return f"levels {tuple(levels.shape)} with scales {tuple(scale.shape)}; groups of {', '.join(map(str, GROUPS))} are supported"
     if not (levels.is_contiguous() and scale.is_contiguous()) or levels.data_ptr() % 16:
         return "levels or scales are not contiguous, or do not begin at a multiple of 16 bytes"
+    if (zeros := weight.zeros) is not None:
+        pairs = torch.Size((*scale.shape[:-2], scale.shape[-2] // 2, scale.shape[-1]))
+        if zeros.dtype != torch.uint8 or zeros.shape != pairs or scale.shape[-2] % 2 or not zeros.is_contiguous():
+            return (
+                f"zero points {tuple(zeros.shape)} of {zeros.dtype} for scales {tuple(scale.shape)}; {tuple(pairs)} of uint8 are supported"
+            )
     if x.is_cuda and x.dtype != torch.bfloat16:
         return f"x is {x.dtype}; 4-bit weights are multiplied by bfloat16"
     return None

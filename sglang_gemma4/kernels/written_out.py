@@ -18,7 +18,17 @@ WORDS = 512
 
 
 @triton.jit
-def _write_out_kernel(words_ptr, scale_ptr, out_ptr, words, GROUP: tl.constexpr, WORDS: tl.constexpr, PDL: tl.constexpr):  # type: ignore[no-untyped-def]
+def _write_out_kernel(  # type: ignore[no-untyped-def]
+    words_ptr,
+    scale_ptr,
+    zero_ptr,  # of pairs of outputs, or None
+    out_ptr,
+    words,
+    GROUPS: tl.constexpr,  # of an output
+    GROUP: tl.constexpr,
+    WORDS: tl.constexpr,
+    PDL: tl.constexpr,
+):
     # The product before reads what is written here.
     await_inputs(PDL)
     word = tl.program_id(0).to(tl.int64) * WORDS + tl.arange(0, WORDS)
@@ -26,7 +36,12 @@ def _write_out_kernel(words_ptr, scale_ptr, out_ptr, words, GROUP: tl.constexpr,
     levels = tl.load(words_ptr + word, mask=inside, other=0)
     scale = tl.load(scale_ptr + word // GROUP, mask=inside, other=0.0).to(tl.float32)
     place = tl.arange(0, 8)
-    values = ((levels[:, None] >> (4 * place)[None, :]) & 15) - 8
+    zero = 8
+    if zero_ptr is not None:
+        output = word // GROUP // GROUPS
+        pair = tl.load(zero_ptr + output // 2 * GROUPS + word // GROUP % GROUPS, mask=inside, other=0)
+        zero = ((pair.to(tl.int32) >> (4 * (output % 2)).to(tl.int32)) & 15)[:, None]
+    values = ((levels[:, None] >> (4 * place)[None, :]) & 15) - zero
     numbers = (values.to(tl.float32) * scale[:, None]).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + word[:, None] * 8 + place[None, :], numbers, mask=inside[:, None])
 
@@ -69,6 +84,7 @@ def write_out(weight: Weight, room: torch.Tensor) -> torch.Tensor:
     if isinstance(weight, Grouped):
         words = levels_of(weight)
         _write_out_kernel[(triton.cdiv(words.numel(), WORDS),)](
-            words, weight.scale, out, words.numel(), GROUP=words_in_group(weight), WORDS=WORDS, num_warps=4, **launch_options(out.device)
-        )
+            words, weight.scale, weight.zeros, out, words.numel(), GROUPS=weight.scale.shape[-1], GROUP=words_in_group(weight),
+            WORDS=WORDS, num_warps=4, **launch_options(out.device),
+        )  # fmt: skip
     return out

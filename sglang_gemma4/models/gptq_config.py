@@ -1,4 +1,4 @@
-"""Which checkpoints in GPTQ's layout can be read as compressed-tensors', and the config they then have.
+"""Which checkpoints in GPTQ's or AWQ's layout can be read as compressed-tensors', and the config they then have.
 
 Neither torch nor sglang is imported.
 """
@@ -11,7 +11,8 @@ from typing import Any
 from sglang_gemma4.tiny.quantisation import EXPERT_GROUPS, NOT_QUANTISED, config, four_bits, size_problem
 from sglang_gemma4.uses import LAID_OUT_AS
 
-FLAGS = ("gptq", "gptq_marlin", "auto-round")
+FLAGS = ("gptq", "gptq_marlin", "auto-round", "awq", "awq_marlin")
+GPTQ, AWQ = "gptq", "awq"
 """``--quantization`` of such a checkpoint, as model cards have it."""
 UNREAD = "not_read_because"
 """In the quantization_config of a checkpoint that is left alone: what its tensors' names say against it."""
@@ -27,23 +28,34 @@ _FUSED = re.compile(r"(.*\.)(?:([qkv])_proj|(gate|up)_proj)$")
 _EXPERT = re.compile(r"(.*\.experts)\.\d+\.\w+$")
 
 
-def is_gptq(given: Mapping[str, Any]) -> bool:
-    """Whether a ``quantization_config`` says that the checkpoint's tensors are laid out as GPTQ's."""
-    method = str(given.get("quant_method", "")).lower()
-    return method == "gptq" or (method == "auto-round" and str(given.get("packing_format", "")).lower().endswith("gptq"))
+def layout_of(given: Mapping[str, Any]) -> str | None:
+    """:data:`GPTQ` or :data:`AWQ` where a ``quantization_config`` says that the checkpoint's tensors are laid out so, or None."""
+    method, packing = str(given.get("quant_method", "")).lower(), str(given.get("packing_format", "")).lower()
+    for layout in (GPTQ, AWQ):
+        if method == layout or (method == "auto-round" and packing.endswith(layout)):
+            return layout
+    return None
+
+
+def _same_names(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config with AutoAWQ's older names of bits and groups as all others have them."""
+    names = {"bits": "w_bit", "group_size": "q_group_size"}
+    return {**given, **{name: given[older] for name, older in names.items() if name not in given and older in given}}
 
 
 def reason_against(given: Mapping[str, Any]) -> str | None:
     """Why such a checkpoint cannot be read as compressed-tensors; None if it can, by its config."""
     if UNREAD in given:
         return str(given[UNREAD])
+    given = _same_names(given)
     quantised = [one for one in (given, *_changes(given).values()) if one.get("bits") != KEPT_BITS]
     bits = {one.get("bits", given.get("bits")) for one in quantised}
-    if given.get("bits") != 4 or not bits <= {4, 8}:
-        return f"{', '.join(sorted(map(str, bits)))} bits, not 4, beside which single layers may have 8"
+    awq = layout_of(given) == AWQ
+    if given.get("bits") != 4 or not bits <= ({4} if awq else {4, 8}):
+        return f"{', '.join(sorted(map(str, bits)))} bits, not 4" + ("" if awq else ", beside which single layers may have 8")
     if int(given.get("act_bits") or KEPT_BITS) < KEPT_BITS:
         return f"activations of {given['act_bits']} bits"
-    if not all(one.get("sym", True) for one in quantised):
+    if not awq and not all(one.get("sym", True) for one in quantised):
         return "levels that are not symmetric"
     if any(one.get("desc_act") for one in quantised):
         return "inputs in the order of their activations (desc_act)"
@@ -51,9 +63,20 @@ def reason_against(given: Mapping[str, Any]) -> str | None:
         return "groups of several sizes"
     if int(given.get("group_size") or -1) < 1:
         return "one scale for all inputs"
+    if awq:
+        return _reason_against_awq(given)
     packing = str(given.get("checkpoint_format") or "gptq"), str(given.get("pack_dtype") or "int32")
     if packing not in (("gptq", "int32"), ("gptq_v2", "int32")) or given.get("is_marlin_format"):
         return f"levels packed otherwise (checkpoint_format {packing[0]}, pack_dtype {packing[1]})"
+    return "a quantised lm_head" if given.get("lm_head") else None
+
+
+def _reason_against_awq(given: Mapping[str, Any]) -> str | None:
+    version = str(given.get("version") or given.get("checkpoint_format") or "gemm").lower()
+    if version != "gemm":
+        return f"levels packed otherwise (version {version})"
+    if not given.get("zero_point", True):
+        return "levels without zero points"
     return "a quantised lm_head" if given.get("lm_head") else None
 
 
@@ -101,6 +124,7 @@ def _changes(given: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def _left_alone(given: Mapping[str, Any]) -> list[str]:
     """Layers that the config says are not quantised, as compressed-tensors' ``ignore`` has them."""
     patterns = [name.removeprefix("-:") for name in given.get("dynamic") or {} if name.startswith("-:")]
+    patterns += [f".*{re.escape(part)}.*" for part in given.get("modules_to_not_convert") or ()]  # AWQ's, parts of names
     kept = [name for name, one in _changes(given).items() if one.get("bits") == KEPT_BITS]
     return [*(f"re:{one}" for one in patterns), *(f"re:{one}$" if _SPECIAL & set(one) else one for one in kept)]
 
@@ -131,7 +155,8 @@ def as_compressed(given: Mapping[str, Any], names: Iterable[str] | None, text: M
         text: the text config. Groups that do not divide its sizes, so that the last one is shorter, and groups that experts' kernels do not
             take, become groups of 32 with the same scales.
     """
-    group = int(given["group_size"])
+    given, layout = _same_names(given), layout_of(given)
+    group, symmetric = int(given["group_size"]), layout != AWQ
     if text is not None and group % FINE == 0 and _unfit(text, group) and not _unfit(text, FINE):
         group = FINE
     known = set(names or ())
@@ -140,10 +165,10 @@ def as_compressed(given: Mapping[str, Any], names: Iterable[str] | None, text: M
     else:
         layers = [layer[1] for name in sorted(known) if (layer := _WEIGHT.match(name)) is not None]
         kept = ["lm_head", *(layer for layer in layers if f"{layer}.qweight" not in known and layer != "lm_head")]
-    found = config(four_bits(group), kept)
+    found = config(four_bits(group, symmetric), kept)
     of = bits_of(given)
     if others := [layer for layer in _quantised(known) if of(layer) != given["bits"]]:
         four = found["config_groups"]["group_0"]
         targets = sorted({*others, *map(_product, others)})
         found["config_groups"]["group_1"] = {**four, "targets": targets, "weights": {**four["weights"], "num_bits": 8}}
-    return {**found, LAID_OUT_AS: "gptq"}
+    return {**found, LAID_OUT_AS: layout}

@@ -1,12 +1,16 @@
-"""Checkpoints in GPTQ's layout, read as compressed-tensors' ``pack-quantized``: the same levels and scales, transposed.
+"""Checkpoints in GPTQ's or AWQ's layout, read as compressed-tensors' ``pack-quantized``: the same levels and scales, transposed.
 
-Both keep levels of consecutive inputs in an int32, the first in its lowest bits, and mean level - 8 (of 8 bits: - 128). GPTQ has them as
-``qweight [inputs / 8, outputs]`` and ``scales [groups, outputs]``, compressed-tensors as ``weight_packed [outputs, inputs / 8]`` and
-``weight_scale [outputs, groups]``. So what serves the one serves the other: routers and towers that stay as they are, K = V layers, experts
-with gelu, this package's kernels. AutoRound writes the same tensors (``packing_format`` ``auto_round:auto_gptq``). Where groups do not
-divide the inputs, as 128 do not 26B-A4B's 704 and 2,112, the last one is shorter: such scales are repeated for groups of 32.
+GPTQ and compressed-tensors keep levels of consecutive inputs in an int32, the first in its lowest bits, and mean level - 8 (of 8 bits:
+- 128). GPTQ has them as ``qweight [inputs / 8, outputs]`` and ``scales [groups, outputs]``, compressed-tensors as ``weight_packed [outputs,
+inputs / 8]`` and ``weight_scale [outputs, groups]``. AWQ keeps levels of eight outputs, in another order (:data:`AWQ_ORDER`), as ``qweight
+[inputs, outputs / 8]``, and zero points as ``qzeros [groups, outputs / 8]`` likewise; compressed-tensors has those as ``weight_zero_point
+[outputs / 8, groups]``. So what serves the one serves the others: routers and towers that stay as they are, K = V layers, experts
+with gelu, this package's kernels. AutoRound writes the same tensors (``packing_format`` ``auto_round:auto_gptq``, ``auto_round:auto_awq``).
+Where groups do not divide the inputs, as 128 do not 26B-A4B's 704 and 2,112, the last one is shorter: such scales are repeated for groups
+of 32.
 
-Format: GPTQModel's ``nn_modules/qlinear`` and SGLang's ``layers/quantization/utils.py:369`` (``pack_rows``).
+Format: GPTQModel's ``nn_modules/qlinear``, SGLang's ``layers/quantization/utils.py:369`` (``pack_rows``) and ``moe_wna16.py:415``
+(``convert_awq_tensor``).
 """
 
 import json
@@ -17,7 +21,7 @@ from typing import Any
 
 import torch
 
-from sglang_gemma4.models.gptq_config import FLAGS, UNREAD, as_compressed, is_gptq, reason_against, reason_against_layers
+from sglang_gemma4.models.gptq_config import FLAGS, UNREAD, as_compressed, layout_of, reason_against, reason_against_layers
 from sglang_gemma4.patching import decline
 
 PARTS = ("qweight", "qzeros", "scales", "g_idx")
@@ -25,6 +29,8 @@ ZEROS = {4: (0x77777777, 0x88888888), 8: (0x7F7F7F7F, 0x80808080)}
 """Zero points of symmetric levels by their bits: half of the levels, which version 1 of the format stores less one."""
 WORD = 32
 """Bits of an int32."""
+AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
+"""Where in AWQ's word, from its lowest bits on, each of eight consecutive outputs lies."""
 INDEX = "model.safetensors.index.json"
 _PART = re.compile(rf"(.*)\.({'|'.join(PARTS)})$")
 
@@ -56,7 +62,7 @@ def _cached(model: str, revision: str | None) -> Path | None:
 
 
 def translate(model_config: Any, is_read: bool) -> None:
-    """Before SGLang reads a ``ModelConfig``'s quantisation: that of a Gemma 4 checkpoint in GPTQ's layout becomes compressed-tensors'.
+    """Before SGLang reads a ``ModelConfig``'s quantisation: GPTQ's or AWQ's of a Gemma 4 checkpoint becomes compressed-tensors'.
 
     Args:
         is_read: the patch quantised_names is on, which regroups the tensors. Without it they would be left unread without a word.
@@ -67,7 +73,7 @@ def translate(model_config: Any, is_read: bool) -> None:
         given = given.to_dict()
     if not isinstance(given, Mapping) or not str((found.architectures or [""])[0]).startswith("Gemma4"):
         return
-    if not is_gptq(given):
+    if layout_of(given) is None:
         return
     reason = reason_against(given) or (None if is_read else "quantised_names, which reads the tensors, is left out")
     if reason is None:
@@ -82,10 +88,10 @@ def translate(model_config: Any, is_read: bool) -> None:
 
 
 def regrouped(weights: Iterable[tuple[str, torch.Tensor]], schemes: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors, GPTQ's by compressed-tensors' names and in its shapes; others as they are.
+    """The tensors, GPTQ's and AWQ's by compressed-tensors' names and in its shapes; others as they are.
 
     Args:
-        schemes: SGLang's ``target_scheme_map``, in which a layer's name or "Linear" has ``weights``.
+        schemes: SGLang's ``target_scheme_map``, in which a layer's name or "Linear" has ``weights``; what is not symmetric is AWQ's.
 
     Raises:
         ValueError: zero points that are not those of symmetric levels, inputs that are not in order, scales of other groups than the config
@@ -99,24 +105,48 @@ def regrouped(weights: Iterable[tuple[str, torch.Tensor]], schemes: Mapping[str,
             continue
         layer = part[1]
         scheme = (schemes.get(layer) or schemes["Linear"])["weights"]
-        if part[2] == "qzeros" and not any(bool((tensor == _signed(zeros)).all()) for zeros in ZEROS[scheme.num_bits]):
+        if scheme.symmetric and part[2] == "qzeros" and not any(bool((tensor == _signed(zeros)).all()) for zeros in ZEROS[scheme.num_bits]):
             half = 1 << (scheme.num_bits - 1)
             raise ValueError(f"{name} holds zero points other than {half}, though quantization_config says that levels are symmetric")
         if part[2] == "g_idx" and not _counts_up(tensor):
             raise ValueError(f"{name} does not go through the inputs in order, though quantization_config has no desc_act")
-        if part[2] not in ("qweight", "scales"):
+        needed = ("qweight", "scales") if scheme.symmetric else ("qweight", "scales", "qzeros")
+        if part[2] not in needed:
             continue
         parts = waiting.setdefault(layer, {})
         parts[part[2]] = tensor
-        if len(parts) == 2:
-            levels = waiting.pop(layer)["qweight"]
-            inputs = levels.shape[0] * (WORD // scheme.num_bits)
-            yield f"{layer}.weight_packed", levels.T.contiguous()
-            yield f"{layer}.weight_shape", torch.tensor([levels.shape[1], inputs])
-            yield f"{layer}.weight_scale", _finer(f"{layer}.scales", parts["scales"], inputs, scheme.group_size).T.contiguous()
+        if len(parts) == len(needed):
+            yield from _as_compressed(layer, waiting.pop(layer), scheme)
     if waiting:
         layer, parts = next(iter(waiting.items()))
-        raise ValueError(f"of the quantised {layer} the checkpoint has {next(iter(parts))} only; qweight and scales are needed")
+        raise ValueError(
+            f"of the quantised {layer} the checkpoint has {', '.join(parts)} only; qweight, scales and AWQ's qzeros are needed"
+        )
+
+
+def _as_compressed(layer: str, parts: Mapping[str, torch.Tensor], scheme: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """A layer's tensors by compressed-tensors' names."""
+    levels, group = parts["qweight"], scheme.group_size
+    if scheme.symmetric:
+        inputs, packed = levels.shape[0] * (WORD // scheme.num_bits), levels.T.contiguous()
+    else:
+        inputs, packed = levels.shape[0], _words(awq_levels(levels).T)
+        zeros = _finer(f"{layer}.qzeros", awq_levels(parts["qzeros"]), inputs, group)
+        yield f"{layer}.weight_zero_point", _words(zeros).T.contiguous()
+    yield f"{layer}.weight_packed", packed
+    yield f"{layer}.weight_shape", torch.tensor([len(packed), inputs])
+    yield f"{layer}.weight_scale", _finer(f"{layer}.scales", parts["scales"], inputs, group).T.contiguous()
+
+
+def awq_levels(words: torch.Tensor) -> torch.Tensor:
+    """``[rows, outputs]`` uint8, 0 to 15, from AWQ's words ``[rows, outputs / 8]``."""
+    return torch.stack([(words >> (4 * place)) & 15 for place in AWQ_ORDER], dim=-1).flatten(-2).to(torch.uint8)
+
+
+def _words(levels: torch.Tensor) -> torch.Tensor:
+    """int32 ``[rows, numbers / 8]`` of levels ``[rows, numbers]``, the first of eight in the lowest bits."""
+    pairs = levels[:, ::2] | levels[:, 1::2] << 4
+    return pairs.contiguous().view(torch.int32)
 
 
 def _finer(name: str, scales: torch.Tensor, inputs: int, group: int) -> torch.Tensor:

@@ -11,7 +11,8 @@ from sglang_gemma4.models import gptq_layout, quantised_names
 _LISTS = ("ignore", "ignored_layers", "modules_to_not_convert")
 _NEVER_QUANTISED = re.compile(r"(.*(?:router\.proj|embed_tokens|embed_tokens_per_layer|input_proj|pos_proj))\.(.+)")
 """Modules that SGLang builds without a quantisation config; linear layers and tables of Gemma 4."""
-_PARTS = ("weight", "weight_packed", "weight_scale", "weight_shape", "input_scale")
+_PARTS = ("weight", "weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "input_scale")
+_EXPERTS_ZEROS = re.compile(r".*\.experts\.\d+\.\w+\.weight_zero_point$")
 _OF_QUANTISED = ("weight_packed", "weight_scale", "weight_scale_inv", "qweight", "scales")
 
 
@@ -49,9 +50,11 @@ def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, 
     config = getattr(model, "quant_config", None)
     if config is None:
         return original(model, weights)
+    zeros = False
     if getattr(config, "ignore", None) is not None:  # compressed-tensors, or read as such
-        weights = gptq_layout.regrouped(weights, config.target_scheme_map)
-    loaded = original(model, dequantised(weights, getattr(config, "weight_block_size", None)))
+        weights = turned(gptq_layout.regrouped(weights, config.target_scheme_map))
+        zeros = any(not scheme["weights"].symmetric for scheme in config.target_scheme_map.values() if scheme.get("weights") is not None)
+    loaded = original(model, dequantised(weights, getattr(config, "weight_block_size", None), zeros))
     if not getattr(model, "_gemma4_loaded", False) and isinstance(loaded, set):
         object.__setattr__(model, "_gemma4_loaded", True)
         missing = [name for name, _ in model.named_parameters() if name.endswith(_OF_QUANTISED) and name not in loaded]
@@ -63,8 +66,20 @@ def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, 
     return loaded
 
 
-def dequantised(weights: Iterable[tuple[str, torch.Tensor]], block: Any = None) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors, but quantised routers and tables as bfloat16 weights: SGLang would copy their levels and leave out the scales."""
+def turned(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors, but zero points of experts ``[groups, outputs / 8]``: SGLang has them so, and turns levels and scales only
+    (srt/layers/moe/fused_moe_triton/layer.py:1365)."""
+    for name, tensor in weights:
+        yield name, tensor.T.contiguous() if _EXPERTS_ZEROS.match(name) else tensor
+
+
+def dequantised(weights: Iterable[tuple[str, torch.Tensor]], block: Any = None, zeros: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors, but quantised routers and tables as bfloat16 weights: SGLang would copy their levels and leave out the scales.
+
+    Args:
+        block: (outputs, inputs) that share a scale of fp8.
+        zeros: integers may have zero points.
+    """
     waiting: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in weights:
         found = _NEVER_QUANTISED.match(name)
@@ -73,10 +88,14 @@ def dequantised(weights: Iterable[tuple[str, torch.Tensor]], block: Any = None) 
             continue
         parts = waiting.setdefault(found[1], {})
         parts[found[2]] = tensor
-        if (weight := _whole(parts, block)) is not None:
+        if (weight := _whole(parts, block, zeros)) is not None:
             del waiting[found[1]]
             yield f"{found[1]}.weight", weight
-    left = {layer: sorted(parts) for layer, parts in waiting.items() if set(parts) - {"input_scale", "weight_shape"}}
+    for layer in list(waiting):  # symmetric, beside others that are not
+        if (weight := _whole(waiting[layer], block, False)) is not None:
+            del waiting[layer]
+            yield f"{layer}.weight", weight
+    left = {layer: sorted(parts) for layer, parts in waiting.items() if set(parts) - {"input_scale", "weight_shape", "weight_zero_point"}}
     if left:
         layer, names = next(iter(left.items()))
         raise ValueError(
@@ -85,7 +104,7 @@ def dequantised(weights: Iterable[tuple[str, torch.Tensor]], block: Any = None) 
         )
 
 
-def _whole(parts: dict[str, torch.Tensor], block: Any) -> torch.Tensor | None:
+def _whole(parts: dict[str, torch.Tensor], block: Any, zeros: bool) -> torch.Tensor | None:
     """The weight, once its levels and scales are there."""
     from sglang_gemma4.kernels.dequantise import float8_weight, packed_weight
 
@@ -94,7 +113,8 @@ def _whole(parts: dict[str, torch.Tensor], block: Any) -> torch.Tensor | None:
     scale = parts["weight_scale"]
     if "weight" in parts:
         return float8_weight(parts["weight"], scale, block=block).to(torch.bfloat16)
-    if "weight_packed" in parts and "weight_shape" in parts:
+    if "weight_packed" in parts and "weight_shape" in parts and ("weight_zero_point" in parts or not zeros):
         packed = parts["weight_packed"]
-        return packed_weight(packed, scale, bits=32 * packed.shape[-1] // int(parts["weight_shape"][-1])).to(torch.bfloat16)
+        bits = 32 * packed.shape[-1] // int(parts["weight_shape"][-1])
+        return packed_weight(packed, scale, bits, parts.get("weight_zero_point")).to(torch.bfloat16)
     return None

@@ -90,6 +90,7 @@ def test_float8_experts_have_mtp_s_tokens_without_it(nursery: Nursery, written: 
     [
         ("tiny-31b", "w4a16-g32"),
         ("tiny-31b", "w4a16-g128"),
+        ("tiny-31b", "w4a16-asym-g32"),
         ("tiny-31b", "fp8-dynamic"),
         ("tiny-31b", "fp8-static"),
         ("tiny-31b", "fp8-block"),
@@ -98,6 +99,7 @@ def test_float8_experts_have_mtp_s_tokens_without_it(nursery: Nursery, written: 
         ("tiny-e2b", "fp8-block"),
         ("tiny-e2b", "w4a16-g32"),
         ("tiny-e2b", "w4a16-g128"),
+        ("tiny-e2b", "w4a16-asym-g32"),
     ],
 )
 def test_dense_models_have_the_tokens_of_transformers_own_path(

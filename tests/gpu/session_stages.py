@@ -54,7 +54,7 @@ STAGES: tuple[Stage, ...] = (
     *(
         on_card(
             bench(
-                name, 480, "hit rates of both pools where windows do not fit, and with KV on the host; cold and warm answers, plain decoding",
+                name, 480, "hits in both pools where windows do not fit, and with KV on the host; cold and warm answers, plain decoding",
                 "26b-a4b", f"--arm stock --arm package --arm hicache:package,{HOST} --workload sessions-50x5000/4 {ONCE}", flags,
             )
         )

@@ -1,6 +1,7 @@
 """Products with fp8 and 4-bit weights on a card, bfloat16 rows, against float32 products with the values; and beside SGLang's own."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -95,11 +96,12 @@ def test_every_level_is_exact() -> None:
     assert torch.equal(found[finite], 0.5 * numbers[finite])
 
 
-def grouped_weight(*shape: int, group: int) -> Grouped:
-    """Every level; scales that differ."""
+def grouped_weight(*shape: int, group: int, zeros: bool = False) -> Grouped:
+    """Every level; scales that differ; zero points from 4 to 11, or 8."""
     levels = torch.randint(0, 256, (*shape[:-1], shape[-1] // 2), dtype=torch.uint8, device="cuda")
     scale = (0.5 + torch.rand(*shape[:-1], shape[-1] // group, device="cuda")) * shape[-1] ** -0.5 / 4.6
-    return Grouped(levels, scale.bfloat16())
+    points = torch.randint(4, 12, (2, *shape[:-2], shape[-2] // 2, shape[-1] // group), dtype=torch.uint8, device="cuda")
+    return Grouped(levels, scale.bfloat16(), points[0] | points[1] << 4 if zeros else None)
 
 
 KINDS: dict[str, Callable[..., Weight]] = {
@@ -108,12 +110,14 @@ KINDS: dict[str, Callable[..., Weight]] = {
     "4 bits, groups of 32": lambda *shape: grouped_weight(*shape, group=32),
     "4 bits, groups of 64": lambda *shape: grouped_weight(*shape, group=64),
 }
+WITH_ZEROS = "4 bits, groups of 32, zero points"
 
 
-@pytest.fixture(scope="module", params=[*KINDS, *(f"{kind}, in registers" for kind in KINDS)])
+@pytest.fixture(scope="module", params=[*KINDS, WITH_ZEROS, *(f"{kind}, in registers" for kind in KINDS)])
 def experts(request: pytest.FixtureRequest) -> Iterator[tuple[Weight, Weight]]:
     torch.manual_seed(5)
-    make = KINDS[request.param.removesuffix(", in registers")]
+    zeros = partial(grouped_weight, group=32, zeros=True)
+    make = zeros if request.param == WITH_ZEROS else KINDS[request.param.removesuffix(", in registers")]
     register_products.want(request.param.endswith("in registers"))
     yield make(EXPERTS, 2 * INNER, HIDDEN), make(EXPERTS, HIDDEN, INNER)
     register_products.want(False)
@@ -130,7 +134,7 @@ def either(request: pytest.FixtureRequest) -> Iterator[None]:
 def values_of(weight: Weight, expert: int) -> torch.Tensor:
     """``[outputs, width]`` float32."""
     if isinstance(weight, Grouped):
-        return dequantised(Grouped(weight.levels[expert], weight.scale[expert]))
+        return dequantised(Grouped(weight.levels[expert], weight.scale[expert], None if weight.zeros is None else weight.zeros[expert]))
     assert isinstance(weight, Scaled)
     return dequantised(Scaled(weight.levels.view(torch.uint8)[expert].view(FP8), weight.scale[expert]))
 
@@ -231,10 +235,22 @@ def test_dense_of_four_bits(outputs: int, width: int, gated: bool, group: int, r
     assert torch.equal(out, few_row_linear(x, weight, done, gated=gated))
 
 
+@pytest.mark.parametrize("rows", [1, 4, 16, 33, 64])
+@pytest.mark.parametrize(("outputs", "width", "gated"), [*SHAPES, *OF_A_RANK])
+def test_dense_with_zero_points(outputs: int, width: int, gated: bool, rows: int) -> None:
+    torch.manual_seed(rows)
+    weight = grouped_weight(outputs * (2 if gated else 1), width, group=32, zeros=True)
+    x, done = torch.randn(rows, width, device="cuda").bfloat16(), counters(outputs, torch.device("cuda"))
+    found = few_row_linear(x, weight, done, gated=gated)
+    torch.testing.assert_close(found, few_row_linear_reference(x, weight, gated=gated), atol=TOLERANCE, rtol=TOLERANCE)
+    assert not done.any()
+
+
+@pytest.mark.parametrize("zeros", [False, True], ids=("symmetric", "zeros"))
 @pytest.mark.parametrize("group", [32, 64])
-def test_weights_written_out(group: int) -> None:
+def test_weights_written_out(group: int, zeros: bool) -> None:
     """Each number as dequantised and rounded once; nothing behind them."""
-    weight = grouped_weight(5, 96, 704 if group == 32 else HIDDEN, group=group)
+    weight = grouped_weight(5, 96, 704 if group == 32 else HIDDEN, group=group, zeros=zeros)
     room = torch.full((room_for(weight) + 8,), float("nan"), device="cuda", dtype=torch.bfloat16)
     assert torch.equal(write_out(weight, room), dequantised(weight).bfloat16())
     assert room[-8:].isnan().all()

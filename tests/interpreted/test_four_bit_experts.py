@@ -27,10 +27,12 @@ def poisoned() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-def weight_of(*shape: int, group: int = 32) -> Grouped:
-    """Every level, and scales that differ."""
+def weight_of(*shape: int, group: int = 32, zeros: bool = False) -> Grouped:
+    """Every level, and scales that differ; zero points too, or 8."""
     levels = torch.randint(0, 256, (*shape[:-1], shape[-1] // 2), dtype=torch.uint8)
-    return Grouped(levels, (0.5 + torch.rand(*shape[:-1], shape[-1] // group)) * shape[-1] ** -0.5 / 4)
+    pairs = torch.randint(0, 256, (*shape[:-2], shape[-2] // 2, shape[-1] // group), dtype=torch.uint8)
+    scale = (0.5 + torch.rand(*shape[:-1], shape[-1] // group)) * shape[-1] ** -0.5 / 4
+    return Grouped(levels, scale, pairs if zeros else None)
 
 
 def test_the_values_of_a_weight() -> None:
@@ -40,6 +42,15 @@ def test_the_values_of_a_weight() -> None:
     assert values[:4].tolist() == [-16.0, 0.0, 2.0, 2.0]
     assert values[32:36].tolist() == [-0.5, 3.5, 0.0, 0.0]
     assert (weight.shape, weight.group) == ((1, 64), 32)
+
+
+def test_the_values_of_levels_that_are_not_symmetric() -> None:
+    """Two outputs share a byte of zero points, the first in the low bits."""
+    levels = torch.full((2, 32), 0x9A, dtype=torch.uint8)
+    weight = Grouped(levels, torch.tensor([[2.0, 0.5], [1.0, 4.0]]), torch.tensor([[0x2F, 0x80]], dtype=torch.uint8))
+    values = dequantised(weight)
+    assert values[:, :2].tolist() == [[-10.0, -12.0], [8.0, 7.0]]
+    assert values[:, 32:34].tolist() == [[5.0, 4.5], [8.0, 4.0]]
 
 
 @pytest.mark.parametrize(("tokens", "width"), [(1, 64), (3, 1032)])
@@ -77,13 +88,15 @@ def test_inputs_of_blocks_by_their_spans() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("tile", [None, Tile(16, 128, 4, 2)], ids=str)
-def test_experts(shape: tuple[int, int, int, int, int], group: int, tile: Tile | None) -> None:
+@pytest.mark.parametrize("zeros", [False, True], ids=("symmetric", "zeros"))
+def test_experts(shape: tuple[int, int, int, int, int], group: int, tile: Tile | None, zeros: bool) -> None:
     tokens, topk, experts, hidden, inner = shape
     torch.manual_seed(tokens)
     x, shares = torch.randn(tokens, hidden), torch.rand(tokens, topk)
     ids = torch.rand(tokens, experts).topk(topk).indices.int()
     ids[torch.rand(ids.shape) < 0.2] = -1
-    w13, w2 = weight_of(experts, 2 * inner, hidden, group=group), weight_of(experts, hidden, inner, group=group)
+    w13 = weight_of(experts, 2 * inner, hidden, group=group, zeros=zeros)
+    w2 = weight_of(experts, hidden, inner, group=group, zeros=zeros)
     expected = few.few_token_experts_reference(x, w13, w2, shares, ids)
     done = few.counters(hidden, x.device)
     for _ in range(2):
@@ -96,10 +109,11 @@ def test_experts(shape: tuple[int, int, int, int, int], group: int, tile: Tile |
 
 @pytest.mark.parametrize(("shape", "group"), [((1, 3, 64), 32), ((2, 5, 256), 128), ((3, 7, 8 * WORDS // 4), 64)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_a_weight_written_out(shape: tuple[int, ...], group: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("zeros", [False, True], ids=("symmetric", "zeros"))
+def test_a_weight_written_out(shape: tuple[int, ...], group: int, dtype: torch.dtype, zeros: bool) -> None:
     """Each number once, rounded once; nothing behind it. In bfloat16 on a card: the interpreter cuts numbers off instead of rounding."""
-    weight = weight_of(*shape, group=group)
-    weight = Grouped(weight.levels, weight.scale.to(dtype))
+    weight = weight_of(shape[0], shape[1] + zeros, shape[2], group=group, zeros=zeros)
+    weight = Grouped(weight.levels, weight.scale.to(dtype), weight.zeros)
     room = torch.full((room_for(weight) + 3,), torch.nan, dtype=dtype)
     assert torch.equal(write_out(weight, room), dequantised(weight).to(dtype))
     assert room[-3:].isnan().all()
@@ -160,6 +174,10 @@ def test_what_a_chunk_s_experts_do_not_take() -> None:
             "scales of torch.float16 for x of torch.float32",
         ),
         (Grouped(torch.zeros(4, 64, 32, dtype=torch.uint8), torch.ones(4, 64, 4)), "groups of 32, 64, 128 are supported"),
+        (
+            Grouped(torch.zeros(4, 64, 32, dtype=torch.uint8), torch.ones(4, 64, 2), torch.zeros(4, 64, 1, dtype=torch.uint8)),
+            "zero points (4, 64, 1) of torch.uint8 for scales (4, 64, 2); (4, 32, 2) of uint8 are supported",
+        ),
         (Grouped(torch.zeros(4, 32, 64, dtype=torch.uint8).mT, torch.ones(4, 64, 2)), "not contiguous"),
     ],
 )

@@ -212,7 +212,13 @@ def test_a_row_for_each_format_that_divides_the_model(capsys: pytest.CaptureFixt
     words = ["--card", "32", "--mtp", "yes", "--mem-fraction-static", "0.85", "--language-model-only", "--quantization"]
     assert cli.main(["capacity", "26b-a4b", *words, "all"]) == 0
     rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| 26b")]
-    assert [row[0] for row in rows] == ["26b-a4b", "26b-a4b fp8-dynamic", "26b-a4b fp8-static", "26b-a4b w4a16-g32"]
+    assert [row[0] for row in rows] == [
+        "26b-a4b",
+        "26b-a4b fp8-dynamic",
+        "26b-a4b fp8-static",
+        "26b-a4b w4a16-g32",
+        "26b-a4b w4a16-asym-g32",
+    ]
     assert "too few for weights" in rows[0][5]
     assert int(rows[3][7].split(" / ")[0].replace(",", "")) > 50_000, "4 bits fit a card of 32 GB"
     assert cli.main(["capacity", "26b-a4b", *words, "fp8-block"]) == 2

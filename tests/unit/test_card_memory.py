@@ -178,11 +178,13 @@ def test_experts_of_fp8(laid_out: Card, per_output: bool) -> None:
 
 
 @every_card
-def test_experts_of_four_bits(laid_out: Card) -> None:
-    w13, w2 = (
-        Grouped(torch.empty(EXPERTS, outputs, width // 2, dtype=torch.uint8), empty(EXPERTS, outputs, width // 32))
-        for outputs, width in ((2 * INNER, HIDDEN), (HIDDEN, INNER))
-    )
+@pytest.mark.parametrize("zeros", [False, True], ids=("symmetric", "zeros"))
+def test_experts_of_four_bits(laid_out: Card, zeros: bool) -> None:
+    def made(outputs: int, width: int) -> Grouped:
+        pairs = torch.empty(EXPERTS, outputs // 2, width // 32, dtype=torch.uint8) if zeros else None
+        return Grouped(torch.empty(EXPERTS, outputs, width // 2, dtype=torch.uint8), empty(EXPERTS, outputs, width // 32), pairs)
+
+    w13, w2 = made(2 * INNER, HIDDEN), made(HIDDEN, INNER)
     weights, ids = few_and_grouped(w13, w2)
     if laid_out == CARDS["H200"].card:
         prefill_experts.prefill_experts(empty(320, HIDDEN), w13, w2, weights, ids, room=empty(EXPERTS * 2 * INNER * HIDDEN))

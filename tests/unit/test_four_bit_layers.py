@@ -39,8 +39,12 @@ def load(layer: Any) -> torch.Tensor:
     scale = (2.0 ** torch.randint(-2, 3, (layer.output_size, layer.weight_scale.shape[1]))).bfloat16()  # values and sums are exact
     layer.weight_packed.weight_loader(layer.weight_packed, pack_to_int32(levels, 4))
     layer.weight_scale.weight_loader(layer.weight_scale, scale)
+    zeros = torch.zeros(scale.shape, dtype=torch.int8)
+    if not layer.scheme.symmetric:
+        zeros = torch.randint(-8, 8, scale.shape, dtype=torch.int8)
+        layer.weight_zero_point.weight_loader(layer.weight_zero_point, pack_to_int32(zeros, 4, packed_dim=0))
     layer.quant_method.process_weights_after_loading(layer)
-    return levels.float() * scale.float().repeat_interleave(layer.input_size // scale.shape[1], 1)
+    return ((levels.unflatten(1, (zeros.shape[1], -1)) - zeros[..., None]) * scale.float()[..., None]).flatten(1)
 
 
 def rows(count: int) -> torch.Tensor:
@@ -112,9 +116,10 @@ def test_more_rows_are_multiplied_as_they_lie_where_that_is_wanted(calls: list[t
     assert calls == [("gated", OUTPUTS), ("rows", ROWS)]
 
 
-def test_few_rows_and_many(calls: list[tuple[str, int]]) -> None:
+@pytest.mark.parametrize("symmetric", [True, False], ids=("symmetric", "zeros"))
+def test_few_rows_and_many(calls: list[tuple[str, int]], symmetric: bool) -> None:
     model = torch.nn.Module()
-    model.proj = layer_of()
+    model.proj = layer_of(symmetric=symmetric)
     assert few_row_linear.install(model) == []
     values = load(model.proj)
     found: Any = weight_formats.linear_weight(model.proj)
@@ -153,7 +158,6 @@ def test_one_room_for_the_largest() -> None:
     [
         ({"num_bits": 8}, "weights of 8 bits"),
         ({"actorder": "group"}, "inputs in another order"),
-        ({"symmetric": False}, "zero points"),
         ({"group": 16}, "groups of 16 in 128 inputs; 32, 64, 128 are supported"),
         ({"strategy": "channel", "group": None}, "groups of -1 in 128 inputs"),
     ],

@@ -70,9 +70,9 @@ def run(ptx: str, *given: int, results: int = 1) -> list[int]:
     return [found[f"${number}"] for number in range(results)]
 
 
-def weights(place: int, words: tuple[int, int], scale: int) -> int:
+def weights(place: int, words: tuple[int, int], scale: int, zeros: int | None = None) -> int:
     """Two weights, as the kernels make them."""
-    (both,) = run(four_bits._of_place(place).value, *words, scale)
+    (both,) = run(four_bits.at_place(place, zeros is not None), *words, scale, *(() if zeros is None else (zeros,)))
     return both
 
 
@@ -85,6 +85,19 @@ def test_a_weight_is_its_level_times_its_scale_rounded_once(place: int) -> None:
             words = 0x5A3C96F0 & ~(15 << 4 * place) | level << 4 * place, 0xC3965A0F & ~(15 << 4 * place) | other << 4 * place
             expected = torch.tensor([(level - 8) * scale, (other - 8) * scale]).bfloat16().double()
             assert halves(weights(place, words, both)) == expected.tolist()
+
+
+@pytest.mark.parametrize("place", range(8))
+def test_less_its_zero_point_where_levels_are_not_symmetric(place: int) -> None:
+    """The operand is -128 less the zero point, whose bits are -128's and its own."""
+    for zero in LEVELS:
+        assert register(-128.0 - zero, -128.0 - zero) == (0xC300 | zero) << 16 | 0xC300 | zero
+        for scale in SCALES.tolist():
+            for level in LEVELS:
+                words = level << 4 * place, (15 - level) << 4 * place
+                expected = torch.tensor([(level - zero) * scale, (15 - level - zero) * scale]).bfloat16().double()
+                found = weights(place, words, register(scale, scale), (0xC300 | zero) * 0x10001)
+                assert halves(found) == expected.tolist()
 
 
 def test_the_weights_of_a_word_in_registers_are_the_same() -> None:

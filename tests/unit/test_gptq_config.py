@@ -1,4 +1,4 @@
-"""GPTQ's layout as compressed-tensors': configs, names, and tensors whose weights are the same."""
+"""GPTQ's and AWQ's layouts as compressed-tensors': configs, names, and tensors whose weights are the same."""
 
 import json
 import re
@@ -15,19 +15,22 @@ from sglang_gemma4.diagnostics import quantised_limits
 from sglang_gemma4.kernels.dequantise import packed_weight
 from sglang_gemma4.models import gptq_config, gptq_layout
 from sglang_gemma4.models.config_files import PreflightError
-from sglang_gemma4.models.gptq_config import as_compressed, is_gptq, reason_against
+from sglang_gemma4.models.gptq_config import as_compressed, layout_of, reason_against
 from sglang_gemma4.tiny import checkpoints, real_sizes
 from sglang_gemma4.tiny.quantisation import FORMATS
-from sglang_gemma4.tiny.quantise import compress
+from sglang_gemma4.tiny.quantise import compress, decompress
 from sglang_gemma4.uses import LAID_OUT_AS
 from tests import gptq_checkpoint
 
 GPTQ: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
 
 
-def schemes(bits: int = 4) -> dict[str, Any]:
+AWQ: dict[str, Any] = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
+
+
+def schemes(bits: int = 4, symmetric: bool = True) -> dict[str, Any]:
     """What SGLang has for a checkpoint of one scheme, groups of 32."""
-    return {"Linear": {"weights": SimpleNamespace(num_bits=bits, group_size=32)}}
+    return {"Linear": {"weights": SimpleNamespace(num_bits=bits, group_size=32, symmetric=symmetric)}}
 
 
 @pytest.mark.parametrize(("changes", "reason"), [
@@ -54,15 +57,67 @@ def test_what_can_be_read(changes: dict[str, Any], reason: str | None) -> None:
     assert reason_against({**GPTQ, **changes}) == reason
 
 
-@pytest.mark.parametrize(("given", "known"), [
-    (GPTQ, True),
-    ({"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"}, True),
-    ({"quant_method": "auto-round", "packing_format": "auto_round:auto_awq"}, False),
-    ({"quant_method": "awq"}, False),
-    ({}, False),
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({}, None),
+    ({"modules_to_not_convert": ["vision_tower", "lm_head"]}, None),
+    ({"quant_method": "auto-round", "packing_format": "auto_round:auto_awq", "sym": False}, None),
+    ({"bits": 8}, "8 bits, not 4"),
+    ({"extra_config": {"a": {"bits": 8}}}, "4, 8 bits, not 4"),
+    ({"version": "gemv"}, "levels packed otherwise (version gemv)"),
+    ({"zero_point": False}, "levels without zero points"),
+    ({"group_size": -1}, "one scale for all inputs"),
+    ({"lm_head": True}, "a quantised lm_head"),
 ])  # fmt: skip
-def test_whose_layout_it_is(given: dict[str, Any], known: bool) -> None:
-    assert is_gptq(given) is known
+def test_what_can_be_read_of_awq(changes: dict[str, Any], reason: str | None) -> None:
+    assert reason_against({**AWQ, **changes}) == reason
+
+
+def test_older_names_of_awq_s_config() -> None:
+    given = {"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "zero_point": True, "version": "GEMM"}
+    assert reason_against(given) is None
+    found = as_compressed({**given, "modules_to_not_convert": ["mlp.gate"]}, None)
+    weights = found["config_groups"]["group_0"]["weights"]
+    assert (weights["group_size"], weights["symmetric"], found[LAID_OUT_AS]) == (64, False, "awq")
+    assert re.match(found["ignore"][-1].removeprefix("re:"), "layers.0.mlp.gate_proj"), "parts of names, as AutoAWQ compares them"
+
+
+@pytest.mark.parametrize(("given", "layout"), [
+    (GPTQ, "gptq"),
+    ({"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"}, "gptq"),
+    ({"quant_method": "auto-round", "packing_format": "auto_round:auto_awq"}, "awq"),
+    ({"quant_method": "awq"}, "awq"),
+    ({"quant_method": "auto-round"}, None),
+    ({}, None),
+])  # fmt: skip
+def test_whose_layout_it_is(given: dict[str, Any], layout: str | None) -> None:
+    assert layout_of(given) == layout
+
+
+def test_awq_s_tensors_have_the_weight_that_compressed_tensors_gives_them() -> None:
+    weight = torch.randn(64, 96, generator=torch.Generator().manual_seed(3), dtype=torch.bfloat16) + 0.7
+    parts = compress(weight, FORMATS["w4a16-asym-g32"])
+    given = [(f"a.{name}", tensor) for name, tensor in gptq_checkpoint.awq(parts, 64, 96).items()]
+    found = dict(gptq_layout.regrouped(reversed(given), schemes(symmetric=False)))
+    assert {name: tensor.shape for name, tensor in found.items()} == {f"a.{name}": tensor.shape for name, tensor in parts.items()}
+    for name, tensor in parts.items():
+        assert torch.equal(found[f"a.{name}"].long(), tensor.long()) if name != "weight_scale" else torch.equal(found[f"a.{name}"], tensor)
+    rebuilt = packed_weight(found["a.weight_packed"], found["a.weight_scale"], zeros=found["a.weight_zero_point"])
+    assert torch.equal(rebuilt, decompress({**parts, "weight_scale": parts["weight_scale"].float()}, FORMATS["w4a16-asym-g32"]).float())
+    assert len(set(gptq_layout.awq_levels(dict(given)["a.qzeros"]).flatten().tolist())) > 4, "zero points differ"
+
+
+def test_zero_points_of_larger_groups_are_repeated_with_their_scales() -> None:
+    zeros = torch.randint(0, 16, (2, 16), generator=torch.Generator().manual_seed(2))
+    words = sum((zeros.view(2, 2, 8)[:, :, one] << (4 * place)) for place, one in enumerate(gptq_checkpoint.AWQ_ORDER))
+    assert isinstance(words, torch.Tensor)
+    given = [
+        ("a.qweight", torch.zeros(96, 2, dtype=torch.int32)),
+        ("a.qzeros", words.where(words < 2**31, words - 2**32).int()),
+        ("a.scales", torch.ones(2, 16)),
+    ]
+    found = dict(gptq_layout.regrouped(given, schemes(symmetric=False)))["a.weight_zero_point"]
+    levels = torch.stack([(found >> 4 * place) & 15 for place in range(8)], 1).flatten(0, 1)
+    assert torch.equal(levels.long(), zeros[[0, 0, 1]].T)
 
 
 def test_tensors_have_the_weight_that_compressed_tensors_gives_them() -> None:
@@ -122,7 +177,7 @@ def test_scales_of_no_such_groups_end_the_load(inputs: int, groups: int) -> None
 
 
 def test_levels_without_scales_end_the_load() -> None:
-    with pytest.raises(ValueError, match="of the quantised a the checkpoint has qweight only; qweight and scales are needed"):
+    with pytest.raises(ValueError, match="of the quantised a the checkpoint has qweight only; qweight, scales and AWQ's qzeros are needed"):
         list(gptq_layout.regrouped([("a.qweight", torch.zeros(8, 8, dtype=torch.int32))], schemes()))
 
 

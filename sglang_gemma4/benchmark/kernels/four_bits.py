@@ -10,7 +10,7 @@ from sglang_gemma4.benchmark.kernels import expert_products as products
 from sglang_gemma4.benchmark.kernels.expert_products import Routing
 from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates, dependently, lazily
 from sglang_gemma4.benchmark.kernels.layers import PRODUCTS, activation
-from sglang_gemma4.benchmark.kernels.quantised import in_registers, layer_of
+from sglang_gemma4.benchmark.kernels.quantised import in_registers, layer_of, with_eights
 from sglang_gemma4.benchmark.kernels.timer import Call
 from sglang_gemma4.kernels import register_products, warpgroup_products
 from sglang_gemma4.kernels.dense import wide_linear
@@ -74,8 +74,8 @@ def by_triton(x: torch.Tensor, w13: Grouped, w2: Grouped, routed: Callable[[], R
 
     def multiply(rows: torch.Tensor, weight: Grouped, out: torch.Tensor, down: bool, chosen: Routing, blocks: Any) -> None:
         invoke_fused_moe_kernel(
-            rows, weight.levels, None, out, None, weight.scale, None, *chosen, *blocks, down, 1 if down else chosen[1].shape[1], tile,
-            compute_type=tl.bfloat16, use_fp8_w8a8=False, use_int8_w8a8=False, use_int8_w8a16=False, use_int4_w4a16=True,
+            rows, weight.levels, None, out, None, weight.scale, weight.zeros, *chosen, *blocks, down, 1 if down else chosen[1].shape[1],
+            tile, compute_type=tl.bfloat16, use_fp8_w8a8=False, use_int8_w8a8=False, use_int8_w8a16=False, use_int4_w4a16=True,
             per_channel_quant=False, block_shape=[0, weight.group], filter_expert=False, router_topk=chosen[1].shape[1],
         )  # fmt: skip
 
@@ -124,8 +124,12 @@ def _tile_of(rows: int) -> warpgroup_products.Tile:
 def layer(place: Place, tokens: int) -> Row:
     """A layer's experts from the router's logits on; each set of inputs has logits of its own."""
     w13, w2 = made(place)
-    theirs = {"SGLang, Triton": by_triton, "SGLang, Marlin": by_marlin}
-    return layer_of(place, tokens, w13, w2, {name: partial(make, w13=w13, w2=w2) for name, make in theirs.items()})
+    theirs: dict[str, Callable[..., Call]] = {
+        "SGLang, Triton": partial(by_triton, w13=w13, w2=w2),
+        "SGLang, Triton, zero points": partial(by_triton, w13=with_eights(w13), w2=with_eights(w2)),
+        "SGLang, Marlin": partial(by_marlin, w13=w13, w2=w2),
+    }
+    return layer_of(place, tokens, w13, w2, theirs)
 
 
 def chunk(place: Place, tokens: int) -> Row:
@@ -229,6 +233,7 @@ def linear(place: Place, product: str, rows: int) -> Row:
         ),
     ]
     ways["ours by Triton"] = dependently(ours)
+    ways["ours, zero points"] = dependently(partial(few_row_linear, x, with_eights(weight), done, gated=is_gated))
     ways["ours"] = dependently(in_registers(ours))
     return Row(ways, weight.levels.numel() * (1 + 4 / weight.group), tiles=candidates(ours, tiles))
 
@@ -237,7 +242,7 @@ CASES = (
     Case(
         "linear-int4",
         "a dense product with a 4-bit weight in groups of 32: SGLang's Marlin, cuBLAS of bfloat16, cuBLAS of the weight written out, ours "
-        "by Triton (by_place and the product) and in registers; floor: the 4-bit weight read once",
+        "by Triton (by_place and the product), with zero points and in registers; floor: the 4-bit weight read once",
         {"product": tuple(name for name in PRODUCTS if "router" not in name), "rows": (1, 4, 16, 32, 64, 128, 320, 2048)},
         linear,
         {"product": ("26B down", "26B gate and up"), "rows": (3, 70)},
@@ -246,7 +251,7 @@ CASES = (
     Case(
         "experts-int4",
         "a layer's 4-bit experts from the router's logits on: SGLang's Triton launches (with gelu), its Marlin ones (silu), ours of "
-        "bfloat16, ours by Triton, ours in registers; floor: the chosen experts read once",
+        "bfloat16, ours by Triton, ours in registers, both Triton ones with zero points too; floor: the chosen experts read once",
         {"tokens": (1, 4, 8, 16, 32, 64, 128, 320)},
         layer,
         {"tokens": (3, 20)},

@@ -151,6 +151,12 @@ def layer(place: Place, scales: str, tokens: int) -> Row:
     return layer_of(place, tokens, w13, w2, {"SGLang": partial(stock, w13=w13, w2=w2, per_output=per_output)})
 
 
+def with_eights(weight: Grouped) -> Grouped:
+    """The same weight, its zero points of 8 as a tensor."""
+    shape = (*weight.scale.shape[:-2], weight.scale.shape[-2] // 2, weight.scale.shape[-1])
+    return Grouped(weight.levels, weight.scale, torch.full(shape, 0x88, dtype=torch.uint8, device=weight.device))
+
+
 def layer_of(place: Place, tokens: int, w13: Weight, w2: Weight, theirs: Mapping[str, Callable[..., Call]]) -> Row:
     """A row of experts with any weights; ``theirs`` make a call of the rows and a routing."""
     hidden, topk = w13.shape[2], place.pick(products.TOPK, 2)
@@ -172,6 +178,8 @@ def layer_of(place: Place, tokens: int, w13: Weight, w2: Weight, theirs: Mapping
     ways = {name: lazily(partial(make, x, routed=choice)) for name, make in theirs.items()}
     ways |= {"ours of bfloat16": lazily(of_bfloat16)}
     ways["ours by Triton"] = dependently(partial(compute, w13, w2))
+    if isinstance(w13, Grouped) and isinstance(w2, Grouped):
+        ways["ours, zero points"] = dependently(partial(compute, with_eights(w13), with_eights(w2)))
     ways["ours"] = dependently(in_registers(partial(compute, w13, w2)))
     both = [products.work(tokens, down) for down in (False, True)]
     saved = 2.0 - (0.5 + 2 / w13.group if isinstance(w13, Grouped) else 1)  # bytes an element

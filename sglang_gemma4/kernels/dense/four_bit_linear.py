@@ -19,6 +19,7 @@ def _four_bit_linear_kernel(  # type: ignore[no-untyped-def]
     x_ptr,  # [rows, WIDTH] as by_place gives them
     words_ptr,  # [COUNT, WIDTH // 8] int32; gated: [2 * COUNT, ...], gate first
     scale_ptr,  # of each group of GROUP words
+    zero_ptr,  # the same of two outputs, or None
     out_ptr,  # [rows, COUNT]
     parts_ptr,  # [PARTS, 1 or 2, rows, COUNT] float32
     done_ptr,  # [blocks] int32, zeros; zeros again afterwards
@@ -40,7 +41,7 @@ def _four_bit_linear_kernel(  # type: ignore[no-untyped-def]
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     row = tl.arange(0, ROWS)
     total, up_total = four_bit_sums(
-        x_ptr, row, row < rows, words_ptr, scale_ptr, output, output < COUNT, begin, tl.minimum(begin + share, WIDTH // 8),
+        x_ptr, row, row < rows, words_ptr, scale_ptr, zero_ptr, output, output < COUNT, begin, tl.minimum(begin + share, WIDTH // 8),
         COUNT if GATED else 0, WIDTH, ROWS, OUTPUTS, DEPTH, GROUP, BITS,
     )  # fmt: skip
     place = row[:, None].to(tl.int64) * COUNT + output[None, :]
@@ -61,7 +62,7 @@ def launch(x: torch.Tensor, weight: Grouped, done: torch.Tensor, out: torch.Tens
     (rows, width), outputs = x.shape, out.shape[1]
     sums = torch.empty((tile.parts, 2 if gated else 1, rows, outputs) if tile.parts > 1 else 1, dtype=torch.float32, device=x.device)
     _four_bit_linear_kernel[(triton.cdiv(outputs, tile.outputs), tile.parts)](
-        by_place(x.contiguous()), levels_of(weight), weight.scale, out, sums, done, rows,
+        by_place(x.contiguous()), levels_of(weight), weight.scale, weight.zeros, out, sums, done, rows,
         COUNT=outputs, WIDTH=width, ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tile.outputs, DEPTH=tile.depth, PARTS=tile.parts,
         GATED=gated, GROUP=words_in_group(weight), BITS=x.dtype == torch.bfloat16, num_warps=tile.warps, num_stages=tile.stages,
         **launch_options(x.device),

@@ -45,6 +45,8 @@ def reason_against(x: torch.Tensor, weight: Weight, gated: bool = False) -> str 
     """Why a product is not for this module, or None; where the tensors lie is not looked at."""
     if not isinstance(weight, Grouped) or weight.levels.dim() != 2 or x.dtype != torch.bfloat16:
         return f"{type(weight).__name__} and {x.dtype}; 4-bit weights and bfloat16 are supported"
+    if weight.zeros is not None:
+        return "levels with zero points; symmetric ones are supported"
     outputs, width = weight.shape
     if x.dim() != 2 or x.shape[1] != width or x.stride(1) != 1:
         return f"rows {tuple(x.shape)} of strides {x.stride()} and a weight {tuple(weight.shape)}"

@@ -15,7 +15,7 @@ from sglang_gemma4.kernels.experts.expert_routing import MOST_TOKENS
 from sglang_gemma4.kernels.experts.gated_experts import Tile, gated_experts, gated_experts_reference, reason_against
 from sglang_gemma4.kernels.experts.grouped_experts import down_tile, four_bit_tiles_for, grouped_experts
 from sglang_gemma4.kernels.register_products import Warps
-from sglang_gemma4.kernels.weights import Weight, dequantised, levels_of, scale_of, words_in_group
+from sglang_gemma4.kernels.weights import Weight, dequantised, levels_of, scale_of, words_in_group, zeros_of
 
 NARROWEST = 16
 """Columns of the second product's narrowest tile; there is a counter for each block of so many."""
@@ -43,6 +43,7 @@ def _down_and_sum_kernel(  # type: ignore[no-untyped-def]
     scale_ptr,  # [experts, HIDDEN] float32, or None
     scale_expert_stride,
     scale_stride,
+    zero_ptr,  # [experts, HIDDEN // 2, groups] uint8, or None
     ids_ptr,  # [tokens, TOPK]
     expert_ptr,  # [blocks]
     row_ptr,  # [blocks, SIZE]
@@ -75,7 +76,7 @@ def _down_and_sum_kernel(  # type: ignore[no-untyped-def]
     if block < count:
         real = row < TOKENS * TOPK
         product = down_tile(
-            h_ptr, w2_ptr, scale_ptr, scale_expert_stride, scale_stride, expert, row, real, real_columns, inside,
+            h_ptr, w2_ptr, scale_ptr, scale_expert_stride, scale_stride, zero_ptr, expert, row, real, real_columns, inside,
             HIDDEN, INNER, SIZE, COLUMNS, DEPTH, GROUP, BITS, PRECISION,
         )  # fmt: skip
         stored = rows_ptr + row[:, None] * HIDDEN + real_columns[None, :]
@@ -153,7 +154,7 @@ def few_token_experts(
     rows = torch.empty((ids.numel(), hidden), dtype=x.dtype, device=x.device)
     out = torch.empty_like(x)
     _down_and_sum_kernel[(blocks.expert.numel(), triton.cdiv(hidden, second.columns))](
-        h, levels_of(w2), *scale_of(w2), ids, blocks.expert, blocks.row, blocks.count, rows, out, done, tokens,
+        h, levels_of(w2), *scale_of(w2), zeros_of(w2), ids, blocks.expert, blocks.row, blocks.count, rows, out, done, tokens,
         TOPK=ids.shape[1], HIDDEN=hidden, INNER=w2.shape[2], SIZE=MOST_TOKENS, COLUMNS=second.columns, DEPTH=second.depth,
         GROUP=words_in_group(w2), BITS=x.dtype == torch.bfloat16,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",

@@ -16,7 +16,17 @@ from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
 from sglang_gemma4.kernels.four_bits import by_place, four_bit_sums, place_of
 from sglang_gemma4.kernels.matrices import DTYPES
-from sglang_gemma4.kernels.weights import Scaled, Weight, as_type, dequantised, levels_of, reason_against_weight, scale_of, words_in_group
+from sglang_gemma4.kernels.weights import (
+    Scaled,
+    Weight,
+    as_type,
+    dequantised,
+    levels_of,
+    reason_against_weight,
+    scale_of,
+    words_in_group,
+    zeros_of,
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,7 @@ def _gated_experts_kernel(  # type: ignore[no-untyped-def]
     scale_ptr,  # [experts, 2 * INNER] float32, or None; 4-bit: of groups
     scale_expert_stride,
     scale_stride,
+    zero_ptr,  # of pairs of outputs of 4-bit levels that are not symmetric, or None
     weights_ptr,  # [rows] float32
     expert_ptr,  # [blocks]
     row_ptr,  # [blocks, SIZE]
@@ -79,9 +90,10 @@ def _gated_experts_kernel(  # type: ignore[no-untyped-def]
         inside = columns < INNER
         if GROUP > 0:
             words_ptr = w13_ptr + expert * (2 * INNER * (HIDDEN // 8))
+            zeros_ptr = None if zero_ptr is None else zero_ptr + expert * (INNER * (HIDDEN // 8 // GROUP))
             gate, up = four_bit_sums(
-                x_ptr, rows // TOPK, real, words_ptr, scale_ptr + expert * (2 * INNER * (HIDDEN // 8 // GROUP)), columns, inside,
-                0, HIDDEN // 8, INNER, HIDDEN, SIZE, COLUMNS, DEPTH, GROUP, BITS,
+                x_ptr, rows // TOPK, real, words_ptr, scale_ptr + expert * (2 * INNER * (HIDDEN // 8 // GROUP)), zeros_ptr, columns,
+                inside, 0, HIDDEN // 8, INNER, HIDDEN, SIZE, COLUMNS, DEPTH, GROUP, BITS,
             )  # fmt: skip
         else:
             depths = tl.arange(0, DEPTH)
@@ -136,8 +148,8 @@ def gated_experts(x: torch.Tensor, w13: Weight, weights: torch.Tensor, ids: torc
     rows, inner, group = ids.numel(), w13.shape[1] // 2, words_in_group(w13)
     out = torch.empty((rows, inner), dtype=x.dtype, device=x.device)
     _gated_experts_kernel[(blocks.expert.numel(), triton.cdiv(inner, tile.columns))](
-        by_place(x) if group else x, levels_of(w13), *scale_of(w13), weights, blocks.expert, blocks.row, blocks.count, out, rows,
-        TOPK=ids.shape[1], HIDDEN=x.shape[1], INNER=inner, SIZE=blocks.row.shape[1], COLUMNS=tile.columns, DEPTH=tile.depth,
+        by_place(x) if group else x, levels_of(w13), *scale_of(w13), zeros_of(w13), weights, blocks.expert, blocks.row, blocks.count, out,
+        rows, TOPK=ids.shape[1], HIDDEN=x.shape[1], INNER=inner, SIZE=blocks.row.shape[1], COLUMNS=tile.columns, DEPTH=tile.depth,
         GROUP=group, BITS=x.dtype == torch.bfloat16,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
         **launch_options(x.device),

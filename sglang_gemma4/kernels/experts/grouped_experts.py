@@ -13,7 +13,7 @@ from sglang_gemma4.kernels.experts.expert_blocks import expert_blocks
 from sglang_gemma4.kernels.experts.gated_experts import Tile, gated_experts, reason_against
 from sglang_gemma4.kernels.four_bits import four_bit_sums
 from sglang_gemma4.kernels.register_products import Warps
-from sglang_gemma4.kernels.weights import Weight, as_type, levels_of, scale_of, words_in_group
+from sglang_gemma4.kernels.weights import Weight, as_type, levels_of, scale_of, words_in_group, zeros_of
 
 SUM_COLUMNS = 512
 
@@ -39,6 +39,7 @@ def down_tile(  # type: ignore[no-untyped-def]
     scale_ptr,  # [experts, HIDDEN] float32, or None
     scale_expert_stride,
     scale_stride,
+    zero_ptr,  # [experts, HIDDEN // 2, groups] uint8, of 4-bit levels that are not symmetric; or None
     expert,
     rows,  # [SIZE] int64, of one expert
     real,  # [SIZE]
@@ -56,8 +57,9 @@ def down_tile(  # type: ignore[no-untyped-def]
     """The second product of one block's rows in one tile of columns, ``[SIZE, COLUMNS]`` float32."""
     if GROUP > 0:
         words_ptr = w2_ptr + expert * (HIDDEN * (INNER // 8))
+        zeros_ptr = None if zero_ptr is None else zero_ptr + expert * (HIDDEN // 2 * (INNER // 8 // GROUP))
         out, _ = four_bit_sums(
-            h_ptr, rows, real, words_ptr, scale_ptr + expert * (HIDDEN * (INNER // 8 // GROUP)), columns, inside,
+            h_ptr, rows, real, words_ptr, scale_ptr + expert * (HIDDEN * (INNER // 8 // GROUP)), zeros_ptr, columns, inside,
             0, INNER // 8, 0, INNER, SIZE, COLUMNS, DEPTH, GROUP, BITS,
         )  # fmt: skip
     else:
@@ -83,6 +85,7 @@ def _down_kernel(  # type: ignore[no-untyped-def]
     scale_ptr,
     scale_expert_stride,
     scale_stride,
+    zero_ptr,
     expert_ptr,
     row_ptr,
     count_ptr,
@@ -109,7 +112,7 @@ def _down_kernel(  # type: ignore[no-untyped-def]
         columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         inside = columns < HIDDEN
         out = down_tile(
-            h_ptr, w2_ptr, scale_ptr, scale_expert_stride, scale_stride, expert, rows, real, columns.to(tl.int64), inside,
+            h_ptr, w2_ptr, scale_ptr, scale_expert_stride, scale_stride, zero_ptr, expert, rows, real, columns.to(tl.int64), inside,
             HIDDEN, INNER, SIZE, COLUMNS, DEPTH, GROUP, BITS, PRECISION,
         )  # fmt: skip
         stored = out_ptr + rows[:, None] * HIDDEN + columns[None, :]
@@ -189,7 +192,7 @@ def grouped_experts(
     h = gated_experts(x, w13, weights, ids, blocks, first)
     rows = torch.empty((ids.numel(), hidden), dtype=x.dtype, device=x.device)
     _down_kernel[(blocks.expert.numel(), triton.cdiv(hidden, second.columns))](
-        h, levels_of(w2), *scale_of(w2), blocks.expert, blocks.row, blocks.count, rows, ids.numel(),
+        h, levels_of(w2), *scale_of(w2), zeros_of(w2), blocks.expert, blocks.row, blocks.count, rows, ids.numel(),
         HIDDEN=hidden, INNER=w2.shape[2], SIZE=size, COLUMNS=second.columns, DEPTH=second.depth,
         GROUP=words_in_group(w2), BITS=x.dtype == torch.bfloat16,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=second.warps, num_stages=second.stages,

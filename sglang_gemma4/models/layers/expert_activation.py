@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from compressed_tensors.quantization import ActivationOrdering
 from sglang.srt.layers.moe.utils import get_moe_runner_backend
 from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsFusedMoEMethod
@@ -66,9 +67,29 @@ def for_gelu(scheme: Any, config: Any, layer: Any, layer_name: str | None = None
     if type(scheme) is not CompressedTensorsWNA16MoE or layer.moe_runner_config.activation not in GELU:
         return scheme
     weights = in_order(config.get_scheme_dict(layer, f"{layer_name}.0.gate_proj")["weights"])
-    if not get_moe_runner_backend().is_auto() or not config._is_wna16_triton_moe_supported(weights):
+    levels = weights.model_copy(update={"symmetric": True})  # the kernel takes zero points too
+    if not get_moe_runner_backend().is_auto() or not config._is_wna16_triton_moe_supported(levels):
         return scheme  # refused before weights load (diagnostics/quantised_limits.py)
     return CompressedTensorsWNA16TritonMoE(scheme.quant_config, weight_quant=weights)
+
+
+def finish_zeros(_result: None, scheme: Any, layer: Any) -> None:
+    """After ``process_weights_after_loading`` of the Triton scheme, which rearranges levels and scales: zero points as its kernel has them.
+
+    They are loaded as ``[experts, groups, outputs / 8]`` int32, and the kernel reads ``[experts, outputs / 2, groups]`` uint8.
+    """
+    for name in ("w13_weight_zero_point", "w2_weight_zero_point"):
+        loaded = getattr(layer, name, None)
+        if not scheme.sym and loaded is not None and loaded.dtype == torch.int32:
+            pairs = loaded.data.view(torch.uint8).transpose(1, 2).contiguous()
+            setattr(layer, name, torch.nn.Parameter(pairs, requires_grad=False))
+
+
+def with_zeros(info: Any, scheme: Any, layer: Any) -> Any:
+    """After ``get_triton_quant_info``, which leaves zero points out."""
+    if not scheme.sym:
+        info.w13_zp, info.w2_zp = layer.w13_weight_zero_point, layer.w2_weight_zero_point
+    return info
 
 
 def in_order(weights: Any) -> Any:

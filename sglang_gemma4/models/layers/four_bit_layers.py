@@ -41,8 +41,8 @@ def problem(scheme: Any, layer: Any) -> str | None:
     width, groups = PLACES * layer.weight_packed.shape[1], layer.weight_scale.shape[1]
     if scheme.pack_factor != PLACES:
         return f"weights of {32 // scheme.pack_factor} bits"
-    if not scheme.symmetric or scheme.has_g_idx:
-        return "zero points, or inputs in another order"
+    if scheme.has_g_idx:
+        return "inputs in another order"
     if scheme.group_size not in GROUPS or width != groups * scheme.group_size:
         return f"groups of {scheme.group_size} in {width} inputs; {', '.join(map(str, GROUPS))} are supported"
     if layer.weight_packed.is_cuda and layer.weight_scale.dtype != torch.bfloat16:
@@ -51,10 +51,12 @@ def problem(scheme: Any, layer: Any) -> str | None:
 
 
 def finish(original: Callable[[Any, Any], None], scheme: Any, layer: Any) -> None:
-    """Around ``CompressedTensorsWNA16.process_weights_after_loading``: nothing moves; KV pools are sized for what the room leaves."""
+    """Around ``CompressedTensorsWNA16.process_weights_after_loading``: levels stay; KV pools are sized for what the room leaves."""
     if not getattr(scheme, "as_loaded", False):
         original(scheme, layer)
         return
+    if not scheme.symmetric:
+        layer.weight_zero_point = torch.nn.Parameter(weight_formats.zeros_in_pairs(layer.weight_zero_point.data), requires_grad=False)
     dtype, device = layer.weight_scale.dtype, layer.weight_packed.device
     scheme.room = shared_room("dense", _largest[dtype, device], dtype, device)
 

@@ -72,7 +72,10 @@ def linear_weight(layer: Any) -> Weight:
         plain: torch.Tensor = layer.weight
         return plain
     if is_grouped(layer):
-        return Grouped(layer.weight_packed.data.view(torch.uint8), layer.weight_scale.data)
+        zeros = None if layer.scheme.symmetric else layer.weight_zero_point.data
+        if zeros is not None and zeros.dtype == torch.int32:
+            zeros = zeros_in_pairs(zeros)  # not loaded yet: by its shape it is told whether kernels take it
+        return Grouped(layer.weight_packed.data.view(torch.uint8), layer.weight_scale.data, zeros)
     if layer.weight.dtype != FP8:
         raise ValueError(f"an fp8 layer's weight is {layer.weight.dtype}: it has not been loaded")
     if isinstance(layer.quant_method, Fp8LinearMethod):
@@ -82,6 +85,13 @@ def linear_weight(layer: Any) -> Weight:
     if blocks is not None:  # not transposed
         return Scaled(layer.weight.data, blocks.data, BLOCK)
     return scaled(layer.weight.data.t(), layer.weight_scale.data)
+
+
+def zeros_in_pairs(zeros: torch.Tensor) -> torch.Tensor:
+    """Zero points ``[outputs / 2, groups]`` uint8, as :class:`Grouped` has them, from compressed-tensors' int32 ``[outputs / 8, groups]``,
+    both of consecutive outputs from the lowest bits on."""
+    words, groups = zeros.shape
+    return zeros.view(torch.uint8).view(words, groups, 4).transpose(1, 2).reshape(4 * words, groups).contiguous()
 
 
 def shares_memory(layer: Any) -> str | None:
@@ -102,11 +112,9 @@ def experts_problem(layer: Any) -> str | None:
         return "the experts' fp8 weights have a scale for each block" if layer.scheme.block_quant else None
     if isinstance(method, CompressedTensorsFusedMoEMethod) and type(layer.scheme) is CompressedTensorsWNA16TritonMoE:
         scheme = layer.scheme
-        if scheme.num_bits == 4 and scheme.sym and not scheme.actorder and scheme.group_size in GROUPS:
+        if scheme.num_bits == 4 and not scheme.actorder and scheme.group_size in GROUPS:
             return None
-        return (
-            f"the experts have {scheme.num_bits} bits in groups of {scheme.group_size}, symmetric: {scheme.sym}, order: {scheme.actorder}"
-        )
+        return f"the experts have {scheme.num_bits} bits in groups of {scheme.group_size}, order: {scheme.actorder}"
     scheme = f", {type(layer.scheme).__name__}" if isinstance(method, CompressedTensorsFusedMoEMethod) else ""
     return f"the weights are quantised ({type(method).__name__}{scheme})"
 
@@ -116,11 +124,13 @@ def experts_weights(layer: Any) -> tuple[Weight, Weight]:
     if is_plain(layer):
         return layer.w13_weight, layer.w2_weight
     if experts_are_grouped(layer):
-        return (
-            Grouped(layer.w13_weight_packed.data, layer.w13_weight_scale.data),
-            Grouped(layer.w2_weight_packed.data, layer.w2_weight_scale.data),
-        )
+        return _grouped(layer, "w13"), _grouped(layer, "w2")
     return scaled(layer.w13_weight.data, layer.w13_weight_scale.data), scaled(layer.w2_weight.data, layer.w2_weight_scale.data)
+
+
+def _grouped(layer: Any, product: str) -> Grouped:
+    levels, scale, zeros = (getattr(layer, f"{product}_weight_{part}", None) for part in ("packed", "scale", "zero_point"))
+    return Grouped(levels.data, scale.data, None if layer.scheme.sym else zeros.data)  # type: ignore[union-attr]
 
 
 def experts_are_grouped(layer: Any) -> bool:
