@@ -4,10 +4,10 @@
 
 On a card of 141 GB ``one-window-80gb`` and ``cells-80gb`` have the pools of one of 80; ``smaller-cards``, on one of 80, and
 ``smaller-cards-141gb`` have those of one of 24 and one of 48 GB. Arms: ``stock``, ``package``, ``two-windows`` (a running request also
-holds its prompt's window, as in 0.1), ``admission`` and ``unified`` (``--enable-unified-memory``: one buffer whose split between full and sliding layers moves). vLLM joins where
-it is installed: ``sglang-gemma4 bench`` with a stage's words and ``--arm vllm:vllm,mtp``. A bench's folder has retractions, running
-requests and peaks of the pools: ``sglang-gemma4 bench --report FOLDER/STAGE``. ``pressure`` asks for all at once that takes memory.
-``soak`` has a server for each pool, side by side; what is timed must not run beside it.
+holds its prompt's window, as in 0.1), ``admission`` and ``unified`` (``--enable-unified-memory``: one buffer whose split between full and
+sliding layers moves). vLLM joins where it is installed: ``sglang-gemma4 bench`` with a stage's words and ``--arm vllm:vllm,mtp``. A
+bench's folder has retractions, running requests and peaks of the pools: ``sglang-gemma4 bench --report FOLDER/STAGE``. ``pressure`` asks
+for all at once that takes memory. ``soak`` has a server for each pool, side by side; what is timed must not run beside it.
 """
 
 import sys
