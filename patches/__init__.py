@@ -77,6 +77,7 @@ ORDER = (
     "verify_penalties",
     "verify_cuts",
     "verify_argmax",
+    "narrow_verify_head",
     "stop_order",
     "flash_in_graphs",
     "prefill_beside",

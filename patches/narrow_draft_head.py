@@ -24,14 +24,14 @@ def make_copy(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
         return
     from sglang.srt.speculative.spec_utils import draft_tp_context
 
-    from sglang_gemma4.models.layers import narrow_draft
+    from sglang_gemma4.models.layers import narrow_copy
 
     sharded = switches.is_on(draft_argmax.SHARDED)
     with draft_tp_context(worker.parallel_layout):  # as when it drafts
-        if reason := narrow_draft.reason_against(model, sharded):
+        if reason := narrow_copy.reason_against(model, sharded):
             decline(NAME, reason)
             return
-        copy = narrow_draft.make(model, sharded)
+        copy = narrow_copy.make(model, sharded)
     tokens, width = copy.levels.shape
     tell(NAME, f"the int8 copy of the draft's head, {tokens:,} tokens x {width:,}, takes {copy.bytes / 2**20:,.1f} MiB of the card")
 
@@ -51,21 +51,18 @@ def _reason_against(worker: Any) -> str | None:
 
 def give_copy(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``alloc_memory_pool``, and after draft_argmax's hook there: before anything is captured."""
-    from sglang_gemma4.models.layers import narrow_draft
+    from sglang_gemma4.models.layers import draft_head, narrow_copy
 
     model = worker.draft_model_runner.model
-    if narrow_draft.COPY in vars(model) and not narrow_draft.give(model, partial(note, NAME)):
+    if narrow_copy.COPY in vars(model) and not narrow_copy.give(model, draft_head.DraftHead, partial(note, NAME)):
         decline(NAME, "draft_argmax gave the draft no head of ours (see its own line)")
 
 
 def renew_copy(original: Callable[..., Any], updater: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around each way in which a running server's weights change, whichever model's and however it ends."""
-    from sglang_gemma4.models.layers import narrow_draft
+    """Around each way in which a running server's weights change."""
+    from sglang_gemma4.models.layers import draft_head, narrow_copy
 
-    try:
-        return original(updater, *args, **kwargs)
-    finally:
-        narrow_draft.renew(updater.get_model())
+    return narrow_copy.renewing(original, draft_head.DraftHead, updater, *args, **kwargs)
 
 
 PATCH = Patch(

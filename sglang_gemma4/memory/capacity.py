@@ -108,7 +108,7 @@ class Need:
 
     ``all_*`` counts every decoder layer, as stock does; ``own_*`` those that own their KV. ``full_layer`` is one full layer's.
     ``text`` and ``vision`` are transformers' configs. ``written_out``: where a layer's 4-bit weights are written out on Hopper.
-    ``narrow_head``: the int8 copy of the draft's head (patch ``narrow_draft_head``).
+    ``narrow_head``, ``narrow_target``: the int8 copies of the draft's and the target's head (``narrow_draft_head``, ``narrow_verify_head``).
     """
 
     weights: float
@@ -126,6 +126,7 @@ class Need:
     vision: Any = field(repr=False, compare=False)
     written_out: float = 0.0
     narrow_head: float = 0.0
+    narrow_target: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,7 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
     full, sliding = ([layer for layer in layers if (layer.window is None) == wide] for wide in (True, False))
     draft = real_sizes.assistant(name)
     positions = text.max_position_embeddings
+    shares = tp if switches.is_on("SGLANG_GEMMA4_SHARDED_HEAD") else 1
     return Need(
         weights=_weights(model_shape.parameters(config), text, form) / tp
         + _beside(layers, text, form, tp)
@@ -192,16 +194,16 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
         text=text,
         vision=transformers.Gemma4Config(vision_config=config["vision_config"]).vision_config,
         written_out=_written_out(text, form) / tp,
-        narrow_head=_narrow_head(draft) / (tp if switches.is_on("SGLANG_GEMMA4_SHARDED_HEAD") else 1),
+        narrow_head=0.0 if draft["use_ordered_embeddings"] else _narrow_head(draft["text_config"]) / shares,
+        narrow_target=_narrow_head(config["text_config"]) / shares,
     )
 
 
-def _narrow_head(draft: dict[str, Any]) -> float:
-    """Bytes of the copy of an assistant's head; none where it scores a few centroids' tokens."""
+def _narrow_head(shape: dict[str, Any]) -> float:
+    """Bytes of the copy of a head."""
     from sglang_gemma4.kernels.heads import narrow_scan
 
-    shape = draft["text_config"]
-    return 0.0 if draft["use_ordered_embeddings"] else float(narrow_scan.bytes_of(shape["vocab_size"], shape["hidden_size"]))
+    return float(narrow_scan.bytes_of(shape["vocab_size"], shape["hidden_size"]))
 
 
 def _written_out(text: Any, form: Format | None) -> float:
@@ -284,6 +286,8 @@ def budget(needed: Need, where: Card, server: Server, fraction: float, *, packag
         left -= needed.written_out
     if package and server.mtp and "narrow_draft_head" in switches.names_asked_for():
         left -= needed.narrow_head
+    if package and server.mtp and "narrow_verify_head" in switches.names_asked_for() and switches.is_on("SGLANG_GEMMA4_VERIFY_ARGMAX"):
+        left -= needed.narrow_target
     if server.images:
         left -= needed.towers + IMAGE_CACHE
     return left - (FEATURE_POOL if package and features_on_card(where, server) and not reserved else 0.0)

@@ -44,6 +44,27 @@ def test_greedy_answers(interpreting: Nursery, name: str, worker: str) -> None:
     assert sum(answer.meta_info["spec_verify_ct"] for answer in ours) < sum(len(answer.token_ids) for answer in ours), "drafts accepted"
 
 
+NARROW = {"SGLANG_GEMMA4_WITH": "narrow_verify_head"}
+
+
+@pytest.mark.parametrize("name", ["tiny-26b-a4b", "tiny-e2b"])
+def test_the_same_tokens_from_the_narrow_head(interpreting: Nursery, name: str) -> None:
+    env = {**NARROW, "TEST_SABOTAGE": "verify_head_counter:install head_counter:install"}
+    (ours,), (stock,) = (serve(interpreting, [Group(PROMPTS, GREEDY)], on, name, env) for on in ("1", "0"))
+    assert asked(ours) == {"tokens"}
+    assert "TOLD by narrow_argmax over (1024, " in ours[0].log
+    assert re.search(r"the int8 copy of the target's head, 1,024 tokens x \d+, takes 0\.\d MiB of the card", ours[0].log)
+    assert "narrow_verify_head declined" not in ours[0].log
+    assert "TOLD by narrow_argmax" not in stock[0].log
+    same(ours, stock)
+
+
+def test_the_narrow_head_needs_the_other(interpreting: Nursery) -> None:
+    env = {**NARROW, "SGLANG_GEMMA4_WITHOUT": "verify_argmax"}
+    (found,) = serve(interpreting, [Group(PROMPTS[:1], GREEDY)], "1", env=env)
+    assert found[0].log.count("narrow_verify_head declined: verify_argmax is left out, and verify steps compute logits") == 1
+
+
 def test_what_needs_logits_gets_them(interpreting: Nursery) -> None:
     """Each by itself, and greedy requests beside it in its batch."""
     kinds: list[dict[str, Any]] = [

@@ -3,8 +3,8 @@
     python -m tests.gpu.host_stages FOLDER [STAGE ...] [--dry-run]
 
 Arms: ``package``, and what waits for a card: ``ahead`` (``slots_ahead``); the engines at a time, in turns. ``host-26b`` has ``narrow``
-(``narrow_draft_head``) and ``draft8``, the same with an assistant that is quantised to fp8 as it is loaded; ``host-e2b-plain``
-compares ``step_metadata`` with SGLang's launches.
+(``narrow_draft_head``) and ``heads``, the target's head in 8 bits too (``narrow_verify_head``), ``host-26b-draft8`` that with an assistant
+that is quantised to fp8 as it is loaded; ``host-e2b-plain`` compares ``step_metadata`` with SGLang's launches.
 ``NAME-profile`` says call by call what the host did (``sglang-gemma4 bench --report FOLDER/STAGE``, "the host in a decode step"); the
 profiler itself slows the host, so steps are timed without it. ``host-long`` has contexts in which SGLang's gather of slots, one program a
 request, takes longest, and ``host-default`` the context and the requests that a server has by default, whose masks are largest.
@@ -27,7 +27,8 @@ DEFAULT = f"{PAIR} --max-total-tokens=66000"
 STEPS = "--batches 1,8,32,80 --step-tokens 300,200 --repetitions 5"
 FP8 = "--quantization fp8-dynamic"
 FP8_ARMS, FP8_PACKAGE = (arms.replace(",mtp", f",mtp,{DRAFT}") for arms in (ARMS, PACKAGE))
-DRAFT8 = "--arm draft8:package,mtp,--speculative-draft-model-quantization=fp8,SGLANG_GEMMA4_WITH=narrow_draft_head"
+HEADS = f"{NARROW.replace('narrow:', 'heads:')},SGLANG_GEMMA4_WITH=narrow_verify_head,SGLANG_GEMMA4_VERIFY_ARGMAX=1"
+DRAFT8 = HEADS.replace("heads:", "draft8:").replace(DRAFT, "--speculative-draft-model-quantization=fp8")
 PROFILE = "--batches 1 --step-tokens 300,200 --repetitions 1 --profile 1"
 
 STAGES: tuple[Stage, ...] = (
@@ -36,8 +37,10 @@ STAGES: tuple[Stage, ...] = (
     bench("host-e2b", 420, "steps with MTP of E2B with slots allocated ahead", "e2b", f"{ARMS} {STEPS}", SHORT),
     bench("host-e2b-profile", 240, "what the host does in one", "e2b", f"{ARMS} {PROFILE}", SHORT),
     bench("host-e2b-plain", 240, "steps without MTP, with metadata in the graph and before it", "e2b", f"{PLAIN} {STEPS}", SHORT),
-    bench("host-26b", 420, "steps with MTP of 26B-A4B in fp8: its draft's head in 8 bits, and its assistant in fp8 too", "26b-a4b",
-          f"{FP8} --together 3 {FP8_PACKAGE} {NARROW} {DRAFT8} {STEPS}", SHORT),
+    bench("host-26b", 420, "steps with MTP of 26B-A4B in fp8: its draft's head in 8 bits, and its own too", "26b-a4b",
+          f"{FP8} --together 3 {FP8_PACKAGE} {NARROW} {HEADS} {STEPS}", SHORT),
+    bench("host-26b-draft8", 420, "the same with its assistant in fp8", "26b-a4b",
+          f"{FP8} --together 2 {FP8_PACKAGE} {DRAFT8} {STEPS}", SHORT),
     bench("host-26b-ahead", 420, "the same with slots allocated ahead", "26b-a4b", f"{FP8} {FP8_ARMS} {STEPS}", SHORT),
     bench("host-26b-profile", 300, "what the host does in one", "26b-a4b", f"{FP8} {FP8_ARMS} {PROFILE}", SHORT),
     bench("host-long", 300, "steps with MTP of E2B behind 30,000 tokens", "e2b",

@@ -28,7 +28,7 @@ class DraftHead(LogitsProcessor):  # type: ignore[misc]
     """
 
     narrow: narrow_scan.NarrowHead | None = None
-    """An int8 copy of what this rank scores of the head (``narrow_draft.py``)."""
+    """An int8 copy of what this rank scores of the head (``narrow_copy.py``)."""
     say_narrow: Say
     """Called with the reason where the copy is not read."""
 

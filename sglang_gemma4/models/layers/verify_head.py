@@ -14,6 +14,7 @@ from sglang.srt.layers.logits_processor import LogitsMetadata, LogitsProcessor
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_gemma4.kernels.heads.head_argmax import MOST_ROWS
+from sglang_gemma4.kernels.heads.narrow_scan import NarrowHead
 from sglang_gemma4.models.layers import draft_head
 
 Say = Callable[[str], None]
@@ -26,6 +27,10 @@ class VerifyHead(LogitsProcessor):  # type: ignore[misc]
     Where only tokens are needed the soft-cap is left out: it is monotone (``head_argmax.py`` says where two scores could tie).
     """
 
+    narrow: NarrowHead | None = None
+    """An int8 copy of what this rank scores of the head (``narrow_copy.py``)."""
+    say_narrow: Say
+    """Called with the reason where the copy is not read."""
     say: Say
     tell: Say
     sharded: bool

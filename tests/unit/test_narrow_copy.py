@@ -1,5 +1,6 @@
 """When the draft's head has an int8 copy, of which part of the head, and that it follows whatever changes the weights."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +10,9 @@ import torch
 from sglang_gemma4.kernels.heads import head_argmax, narrow_head
 from sglang_gemma4.kernels.heads.narrow_scan import NarrowHead, bytes_of
 from sglang_gemma4.memory import capacity
-from sglang_gemma4.models.layers import draft_head, narrow_draft
+from sglang_gemma4.models.layers import draft_head, narrow_copy, verify_head
 from sglang_gemma4.patches import narrow_draft_head as patch
+from sglang_gemma4.patches import narrow_verify_head as of_target
 
 TOKENS, WIDTH = 96, 32
 
@@ -27,7 +29,7 @@ class Model(torch.nn.Module):
 
     @property
     def copy(self) -> NarrowHead:
-        found: NarrowHead = vars(self)[narrow_draft.COPY][0]
+        found: NarrowHead = vars(self)[narrow_copy.COPY][0]
         return found
 
 
@@ -90,7 +92,7 @@ def test_where_the_draft_got_no_head_of_ours_it_is_dropped(said: list[str]) -> N
     model = Model()
     patch.make_copy(None, worker(model))
     patch.give_copy(None, worker(model))
-    assert narrow_draft.COPY not in vars(model)
+    assert narrow_copy.COPY not in vars(model)
     assert said[1:] == ["decline: draft_argmax gave the draft no head of ours (see its own line)"]
 
 
@@ -114,7 +116,7 @@ def test_why_there_is_none(
     patch.make_copy(None, worker(model, **given))
     assert said == [message]
     patch.give_copy(None, worker(model, **given))
-    assert narrow_draft.COPY not in vars(model)
+    assert narrow_copy.COPY not in vars(model)
 
 
 def test_centroids_and_a_quantised_head_have_none(said: list[str]) -> None:
@@ -132,17 +134,17 @@ def test_a_rank_copies_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
     group = SimpleNamespace(world_size=4, rank_in_group=2)
     monkeypatch.setattr(draft_head, "get_parallel", lambda: SimpleNamespace(tp_group=group))
     model = Model()
-    narrow_draft.make(model, sharded=True)
+    narrow_copy.make(model, sharded=True)
     assert same(model.copy, model.lm_head.weight[48:72])
     with torch.no_grad():
         model.lm_head.weight.mul_(-2).add_(1)
-    narrow_draft.renew(model)
+    narrow_copy.renew(model)
     assert same(model.copy, model.lm_head.weight[48:72])
 
 
 def test_updates_reach_the_copy_in_place_also_those_that_fail() -> None:
-    model = Model()
-    narrow_draft.make(model, sharded=False)
+    model = Model(draft_processor())
+    narrow_copy.make(model, sharded=False)
     address = model.copy.levels.data_ptr()
     updater = SimpleNamespace(get_model=lambda: model)
 
@@ -160,6 +162,18 @@ def test_updates_reach_the_copy_in_place_also_those_that_fail() -> None:
     assert model.copy.levels.data_ptr() == address
     other = SimpleNamespace(get_model=lambda: torch.nn.Linear(2, 2))
     assert patch.renew_copy(lambda _updater: "the target's", other) == "the target's"
+
+
+def test_an_update_copies_a_head_once_where_both_have_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    renewed: list[Any] = []
+    monkeypatch.setattr(narrow_copy, "renew", renewed.append)
+    verify: Any = object.__new__(verify_head.VerifyHead)
+    torch.nn.Module.__init__(verify)
+    for model in (Model(draft_processor()), Model(verify)):
+        updater = SimpleNamespace(get_model=lambda model=model: model)
+        of_target.renew_copy(partial(patch.renew_copy, lambda _updater: None), updater)
+        assert renewed.pop() is model
+        assert not renewed
 
 
 def test_more_rows_than_it_takes_and_other_shapes_read_the_weight(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,3 +201,14 @@ def test_capacity_counts_it_where_it_is_asked_for(size: str, ranks: int, tokens:
     monkeypatch.setenv("SGLANG_GEMMA4_WITH", patch.NAME)
     after = left(True), left(False), left(True, package=False)
     assert [one - other for one, other in zip(before, after, strict=True)] == [tokens and bytes_of(tokens, 1024) / ranks, 0, 0]
+
+
+def test_capacity_counts_the_target_s_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def left(mtp: bool) -> float:
+        return capacity.budget(capacity.need("26b-a4b"), capacity.CARDS["141 GB"], capacity.Server(mtp), 0.9)
+
+    before = left(True), left(False)
+    monkeypatch.setenv("SGLANG_GEMMA4_WITH", of_target.NAME)
+    assert (left(True), left(False)) == before, "its switch is off"
+    monkeypatch.setenv("SGLANG_GEMMA4_VERIFY_ARGMAX", "1")
+    assert (before[0] - left(True), before[1] - left(False)) == (bytes_of(262144, 2816), 0)

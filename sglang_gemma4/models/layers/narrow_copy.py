@@ -1,4 +1,4 @@
-"""The int8 copy of the MTP draft's head (``kernels/heads/narrow_scan.py``): when there is one, and how it follows weight updates."""
+"""The int8 copy of a draft's or a target's head (``kernels/heads/narrow_scan.py``): when there is one, and how it follows weight updates."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ Say = Callable[[str], None]
 
 
 def reason_against(model: Any, sharded: bool) -> str | None:
-    """Why an assistant's head is read as it is, or None."""
+    """Why a model's head is read as it is, or None."""
     head = model.lm_head
     if reason := draft_head.reason_against_head(model.logits_processor, head, sharded):
         return reason
@@ -20,25 +20,37 @@ def reason_against(model: Any, sharded: bool) -> str | None:
 
 
 def make(model: Any, sharded: bool) -> NarrowHead:
-    """Copy what this rank scores of an assistant's head, and keep it beside the model: no buffer, which a release would save twice."""
+    """Copy what this rank scores of a model's head, and keep it beside the model: no buffer, which a release would save twice."""
     copy = NarrowHead.make(_scored(model, sharded))
     model.__dict__[COPY] = copy, sharded
     return copy
 
 
-def give(model: Any, say: Say) -> bool:
-    """Let an assistant's head read its copy, where it takes tokens; else the copy is dropped. ``say`` is called where it is not read."""
+def give(model: Any, kind: type, say: Say) -> bool:
+    """Let a model's logits processor read its copy, where it is of a ``kind`` that takes tokens; else the copy is dropped. ``say`` is
+    called where it is not read."""
     copy, _ = model.__dict__[COPY]
     head = model.logits_processor
-    if not isinstance(head, draft_head.DraftHead):
+    if not isinstance(head, kind):
         del model.__dict__[COPY]
         return False
     head.narrow, head.say_narrow = copy, say
     return True
 
 
+def renewing(original: Callable[..., Any], kind: type, updater: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around each way in which a running server's weights change, however it ends: a copy that a logits processor of this ``kind`` reads
+    follows them."""
+    try:
+        return original(updater, *args, **kwargs)
+    finally:
+        model = updater.get_model()
+        if isinstance(getattr(model, "logits_processor", None), kind):
+            renew(model)
+
+
 def renew(model: Any) -> None:
-    """Copy an assistant's head again, in place, after its weights may have changed; any other model is left alone."""
+    """Copy a model's head again, in place; one without a copy is left alone."""
     if COPY in vars(model):
         copy, sharded = vars(model)[COPY]
         copy.renew(_scored(model, sharded))
