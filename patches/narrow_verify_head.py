@@ -48,9 +48,9 @@ def renew_copy(original: Callable[..., Any], updater: Any, *args: Any, **kwargs:
 
 PATCH = Patch(
     switch=SWITCH,
-    why="Each verify step reads the target's whole head, of 26B-A4B 262,144 tokens of 2,816 bfloat16 numbers, for four tokens of a lone request: "
-    "1.5 GB, 350 of a step's 4,100 µs on an H200. A byte a number tells which few tokens they may be.",
-    evidence="sglang_gemma4/kernels/heads/narrow_head.py (the bound) · runs/2026-11-28-narrow-head (a draft's head: 94 to 107 µs for 126.5)",
+    why="Each verify step reads the target's whole head, of 26B-A4B 262,144 tokens of 2,816 bfloat16 numbers, for four tokens of a lone "
+    "request: 1.5 GB, 350 of a step's 4,100 µs on an H200. A byte a number tells which few tokens they may be.",
+    evidence="sglang_gemma4/kernels/heads/narrow_head.py (the bound) · runs/2026-11-28-narrow-head (a draft: 94 to 107 µs for 126.5)",
     remove_when="SGLang's verify takes greedy tokens from a fused head of its own.",
     uses=(uses.mtp, uses.kernels),
     unmeasured="26B-A4B's greedy steps with MTP at batch 1 to 8 with it, for which it takes 0.7 GiB of the card",

@@ -108,7 +108,7 @@ class Need:
 
     ``all_*`` counts every decoder layer, as stock does; ``own_*`` those that own their KV. ``full_layer`` is one full layer's.
     ``text`` and ``vision`` are transformers' configs. ``written_out``: where a layer's 4-bit weights are written out on Hopper.
-    ``narrow_head``, ``narrow_target``: the int8 copies of the draft's and the target's head (``narrow_draft_head``, ``narrow_verify_head``).
+    ``narrow_head``, ``narrow_target``: int8 copies of the draft's and the target's head (``narrow_draft_head``, ``narrow_verify_head``).
     """
 
     weights: float

@@ -55,8 +55,8 @@ DERIVED = (
     ),
     Derived(
         r"(_sglang_gemma4_narrow_head\.0|logits_processor\.narrow)\.(levels|scale|error|columns)",
-        "the int8 copy of the head, of the target (patches/narrow_verify_head.py) or of the assistant (narrow_draft_head.py): written again in "
-        "place after each update; no buffer, and allocated outside of what a release discards",
+        "the int8 copy of the head, of the target (patches/narrow_verify_head.py) or of the assistant (narrow_draft_head.py): written "
+        "again in place after each update; no buffer, and allocated outside of what a release discards",
     ),
     # Of the assistant.
     Derived(

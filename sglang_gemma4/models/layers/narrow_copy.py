@@ -1,4 +1,4 @@
-"""The int8 copy of a draft's or a target's head (``kernels/heads/narrow_scan.py``): when there is one, and how it follows weight updates."""
+"""The int8 copy of a draft's or a target's head (``kernels/heads/narrow_scan.py``): where there is one, and that it follows updates."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +26,7 @@ def make(model: Any, sharded: bool) -> NarrowHead:
     return copy
 
 
-def give(model: Any, kind: type, say: Say) -> bool:
+def give(model: Any, kind: type[Any], say: Say) -> bool:
     """Let a model's logits processor read its copy, where it is of a ``kind`` that takes tokens; else the copy is dropped. ``say`` is
     called where it is not read."""
     copy, _ = model.__dict__[COPY]
@@ -38,7 +38,7 @@ def give(model: Any, kind: type, say: Say) -> bool:
     return True
 
 
-def renewing(original: Callable[..., Any], kind: type, updater: Any, *args: Any, **kwargs: Any) -> Any:
+def renewing(original: Callable[..., Any], kind: type[Any], updater: Any, *args: Any, **kwargs: Any) -> Any:
     """Around each way in which a running server's weights change, however it ends: a copy that a logits processor of this ``kind`` reads
     follows them."""
     try:
