@@ -39,6 +39,7 @@ ORDER = (
     "balanced_parts",
     "prefill_attention",
     "step_metadata",
+    "unified_metadata",
     "flash_prefill",
     "sync_mtp",
     "worker_v1",

@@ -93,10 +93,14 @@ def record(original: Callable[..., None], runner: Any, backend: Any, forward_bat
     original(runner, backend, forward_batch)
 
 
-def replay(original: Callable[..., None], runner: Any, *args: Any, **kwargs: Any) -> None:
+def replay(original: Callable[..., None], runner: Any, forward_batch: Any, *, num_tokens: int, **kwargs: Any) -> None:
     """Around ``_init_replay_attn_metadata``: the graph does it."""
     if not getattr(runner, RECORDED, False):
-        original(runner, *args, **kwargs)
+        original(runner, forward_batch, num_tokens=num_tokens, **kwargs)
+        return
+    from sglang_gemma4.attention import step_metadata
+
+    step_metadata.fill_written(runner, forward_batch, num_tokens)
 
 
 PATCH = Patch(

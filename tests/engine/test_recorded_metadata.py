@@ -18,10 +18,15 @@ LENGTHS = (6, 3, 11)
 """New tokens: a graph of four requests has one to three, and the last is alone in one of its own."""
 
 
-def serve(nursery: Nursery, model: str, mtp: bool, sabotage: str, *left_out: str) -> list[Output]:
+UNIFIED = {"SGLANG_GEMMA4_WITH": "unified_metadata"}
+
+
+def serve(
+    nursery: Nursery, model: str, mtp: bool, sabotage: str, *left_out: str, more: dict[str, str] | None = None, **engine: Any
+) -> list[Output]:
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{resolve(model)}-assistant"} if mtp else {}
-    options |= {"attention_backend": "triton", "cuda_graph_bs_decode": [1, 4], "disable_cuda_graph": False}
-    env = {"SGLANG_GEMMA4_ATTENTION": "1", **without(*INTERPRETED, *left_out), "TEST_SABOTAGE": sabotage}
+    options |= {"attention_backend": "triton", "cuda_graph_bs_decode": [1, 4], "disable_cuda_graph": False, **engine}
+    env = {"SGLANG_GEMMA4_ATTENTION": "1", **without(*INTERPRETED, *left_out), "TEST_SABOTAGE": sabotage, **(more or {})}
     group = Group(PROMPTS, [{"max_new_tokens": tokens} for tokens in LENGTHS], logprobs=True)
     return nursery.run(resolve(model), [group], env=env, time_limit=500, **options)[0]
 
@@ -38,6 +43,29 @@ def test_same_tokens(model: str, mtp: bool, interpreting: Nursery) -> None:
         assert answer.token_ids == reference.token_ids
         assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
         assert answer.meta_info.get("spec_verify_ct") == reference.meta_info.get("spec_verify_ct")
+
+
+@pytest.mark.parametrize(("mtp", "page"), [(True, 1), (True, 16), (False, 1)])
+def test_over_a_unified_pool(mtp: bool, page: int, interpreting: Nursery) -> None:
+    """Where sliding layers write is the host's, all else the graph's; a draft's reads too."""
+    pool: dict[str, Any] = {"enable_unified_memory": True, "page_size": page}
+    ours = serve(interpreting, "tiny-26b-a4b", mtp, "rerun_decode:install", more=UNIFIED, **pool)
+    stock = serve(interpreting, "tiny-26b-a4b", mtp, "", "step_metadata", **pool)
+    assert "UNIFIED MEMORY POOL ENABLED" in ours[0].log
+    assert {"1", "4"} == set(re.findall(r"REPLAYED (\d+)", ours[0].log))
+    assert ours[0].log.count("RECORDED") >= 2
+    assert "step_metadata declined" not in ours[0].log
+    for answer, reference in zip(ours, stock, strict=True):
+        assert answer.token_ids == reference.token_ids
+        assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
+        assert answer.meta_info.get("spec_verify_ct") == reference.meta_info.get("spec_verify_ct")
+
+
+def test_without_its_patch_a_unified_pool_is_sglang_s(interpreting: Nursery) -> None:
+    (first, *_) = serve(interpreting, "tiny-26b-a4b", True, "rerun_decode:install", enable_unified_memory=True)
+    assert "step_metadata declined" in first.log
+    assert "a unified pool translates the slots that a step writes" in first.log
+    assert "RECORDED" not in first.log
 
 
 def test_a_replay_without_its_metadata_is_wrong(interpreting: Nursery) -> None:
