@@ -4,6 +4,8 @@ A replay runs the captured Python again on the tensors of the capture (``rerun_d
 """
 
 import re
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -31,10 +33,20 @@ def serve(
     return nursery.run(resolve(model), [group], env=env, time_limit=500, **options)[0]
 
 
+@pytest.fixture(scope="module")
+def stock_of(interpreting: Nursery) -> Callable[[str, bool], list[Output]]:
+    """Answers of steps outside graphs, by SGLang's metadata, over two pools."""
+
+    @cache
+    def run(model: str, mtp: bool) -> list[Output]:
+        return serve(interpreting, model, mtp, "", "step_metadata")
+
+    return run
+
+
 @pytest.mark.parametrize(("model", "mtp"), [("tiny-26b-a4b", True), ("tiny-e2b", True), ("tiny-26b-a4b", False)])
-def test_same_tokens(model: str, mtp: bool, interpreting: Nursery) -> None:
-    ours = serve(interpreting, model, mtp, "rerun_decode:install")
-    stock = serve(interpreting, model, mtp, "", "step_metadata")
+def test_same_tokens(model: str, mtp: bool, interpreting: Nursery, stock_of: Callable[[str, bool], list[Output]]) -> None:
+    ours, stock = serve(interpreting, model, mtp, "rerun_decode:install"), stock_of(model, mtp)
     assert {"1", "4"} == set(re.findall(r"REPLAYED (\d+)", ours[0].log))
     assert ours[0].log.count("RECORDED") >= 2, "in the graph of each size"
     assert "step_metadata declined" not in ours[0].log
@@ -46,11 +58,11 @@ def test_same_tokens(model: str, mtp: bool, interpreting: Nursery) -> None:
 
 
 @pytest.mark.parametrize(("mtp", "page"), [(True, 1), (True, 16), (False, 1)])
-def test_over_a_unified_pool(mtp: bool, page: int, interpreting: Nursery) -> None:
+def test_over_a_unified_pool(mtp: bool, page: int, interpreting: Nursery, stock_of: Callable[[str, bool], list[Output]]) -> None:
     """Where sliding layers write is the host's, all else the graph's; a draft's reads too."""
     pool: dict[str, Any] = {"enable_unified_memory": True, "page_size": page}
     ours = serve(interpreting, "tiny-26b-a4b", mtp, "rerun_decode:install", more=UNIFIED, **pool)
-    stock = serve(interpreting, "tiny-26b-a4b", mtp, "", "step_metadata", **pool)
+    stock = stock_of("tiny-26b-a4b", mtp)
     assert "UNIFIED MEMORY POOL ENABLED" in ours[0].log
     assert {"1", "4"} == set(re.findall(r"REPLAYED (\d+)", ours[0].log))
     assert ours[0].log.count("RECORDED") >= 2
@@ -61,15 +73,7 @@ def test_over_a_unified_pool(mtp: bool, page: int, interpreting: Nursery) -> Non
         assert answer.meta_info.get("spec_verify_ct") == reference.meta_info.get("spec_verify_ct")
 
 
-def test_without_its_patch_a_unified_pool_is_sglang_s(interpreting: Nursery) -> None:
-    (first, *_) = serve(interpreting, "tiny-26b-a4b", True, "rerun_decode:install", enable_unified_memory=True)
-    assert "step_metadata declined" in first.log
-    assert "a unified pool translates the slots that a step writes" in first.log
-    assert "RECORDED" not in first.log
-
-
-def test_a_replay_without_its_metadata_is_wrong(interpreting: Nursery) -> None:
+def test_a_replay_without_its_metadata_is_wrong(interpreting: Nursery, stock_of: Callable[[str, bool], list[Output]]) -> None:
     """The proof that this would show: nothing derives them, neither in the graph nor before it."""
-    ours = serve(interpreting, "tiny-26b-a4b", True, "rerun_decode:stale")
-    stock = serve(interpreting, "tiny-26b-a4b", True, "", "step_metadata")
+    ours, stock = serve(interpreting, "tiny-26b-a4b", True, "rerun_decode:stale"), stock_of("tiny-26b-a4b", True)
     assert [answer.token_ids for answer in ours] != [answer.token_ids for answer in stock]
