@@ -11,7 +11,7 @@ PATCH = Patch(
     why="Stock compares ignore lists with its own names: the tower's q, k, v, gate and up (there ….q_proj.linear) become quantised layers "
     "without weights, K = V layers raise, and quantised routers are read without their scales.",
     evidence="srt/layers/quantization/compressed_tensors/utils.py:27-77 · srt/layers/clippable_linear.py:142, 266 · gemma4_causal.py:198 · "
-    "crash_repro/quantised_vision.py, quantised_k_is_v.py, quantised_router.py",
+    "crash_repro/quantised_vision.py, quantised_k_is_v.py, quantised_router.py, quantised_zero_points.py",
     remove_when="SGLang maps the names of a checkpoint's quantization_config to its Gemma 4 modules.",
     uses=(uses.quantised,),
     hooks=(

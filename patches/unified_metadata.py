@@ -20,8 +20,8 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_ATTENTION",
     why="A step over a unified pool reads through two page tables, and step_metadata left it to SGLang's launches, which take the host "
     "longer than the card: what the pool gains by running more requests a step at batch 1 loses.",
-    evidence="tests/interpreted/test_step_metadata.py (the tables that SGLang derives over its own allocators) · "
-    "tests/engine/test_unified_memory.py · runs/2026-11-28-26b-h200-cells (the pool without it)",
+    evidence="tests/interpreted/test_step_metadata.py (the tables that SGLang's gather makes) · tests/engine/test_recorded_metadata.py "
+    "(its engines' tokens) · runs/2026-11-28-26b-h200-cells (the pool without it)",
     remove_when="SGLang's triton backend prepares decode and verify metadata in init_forward_metadata_in_graph.",
     uses=(uses.unified_memory, uses.triton_decode, uses.kernels, uses.decode_graphs),
     unmeasured="steps of 26B-A4B with MTP and --enable-unified-memory at batch 1 to 64 on a card, with it and without",

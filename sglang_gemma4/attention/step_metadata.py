@@ -146,7 +146,7 @@ def fill_written(runner: Any, forward_batch: Any, tokens: int) -> None:
     from sglang.srt.mem_cache.kv_loc_plan import IdSpaceKind
 
     backend = runner._replay_attn_backend()
-    if not (backend.kv_index_translator.is_translating and backend.use_sliding_window_kv_pool):
+    if not backend.use_sliding_window_kv_pool:
         return
     kept = backend.cuda_graph_swa_out_cache_loc
     written = backend.kv_index_translator.write_ids(forward_batch, IdSpaceKind.SLIDING_WINDOW)[:tokens]

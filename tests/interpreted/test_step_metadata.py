@@ -71,7 +71,7 @@ def over_pages(made: Any, page: int) -> Any:
     for kind in (IdSpaceKind.FULL, IdSpaceKind.SLIDING_WINDOW):
         v2p = torch.cat([torch.randperm(ROWS * pages), torch.tensor([-1])])
         v2p[::11] = -1
-        spaces[kind] = IdSpace(key=kind, read_v2p=v2p)
+        spaces[kind] = IdSpace(key=kind, read_v2p=v2p.to(made.device))
     made.kv_index_translator.__dict__.update(page_size=page, is_translating=True, _spaces=spaces)
     return made
 
@@ -104,7 +104,7 @@ def test_where_sliding_layers_write_is_copied_before_a_replay() -> None:
     batch = SimpleNamespace(written={IdSpaceKind.SLIDING_WINDOW: torch.tensor([9, 8, 6, 5])})
     step_metadata.fill_written(runner, batch, 8)
     assert made.cuda_graph_swa_out_cache_loc[:9].tolist() == [9, 8, 6, 5, 0, 0, 0, 0, 7]
-    made.kv_index_translator.is_translating = False
+    made.use_sliding_window_kv_pool = False
     step_metadata.fill_written(runner, SimpleNamespace(), 8)
 
 

@@ -128,7 +128,6 @@ def captured(made: Any, graphs: Any, batch: Any) -> list[str]:
     seen: list[str] = []
     made._apply_cuda_graph_metadata = lambda **_: seen.append("recorded")
     patch.record(lambda *_: seen.append("marked"), graphs, made, batch)
-    graphs._replay_attn_backend = lambda: made
     patch.replay(lambda *_, **__: seen.append("prepared"), graphs, batch, num_tokens=4)
     return seen
 
