@@ -4,7 +4,9 @@
 
 Arms: ``package``, and what waits for a card: ``ahead`` (``slots_ahead``); the engines at a time, in turns. ``host-26b`` has ``narrow``
 (``narrow_draft_head``) and ``heads``, the target's head in 8 bits too (``narrow_verify_head``), ``host-26b-draft8`` that with an assistant
-that is quantised to fp8 as it is loaded; ``host-e2b-plain`` compares ``step_metadata`` with SGLang's launches.
+that is quantised to fp8 as it is loaded. ``lone-fp8`` and ``lone-int4`` have all of them one engine after the other, in longer answers:
+engines side by side wait for each other's processes, by up to a third of a step at batch 1. ``host-e2b-plain`` compares ``step_metadata``
+with SGLang's launches.
 ``NAME-profile`` says call by call what the host did (``sglang-gemma4 bench --report FOLDER/STAGE``, "the host in a decode step"); the
 profiler itself slows the host, so steps are timed without it. ``host-long`` has contexts in which SGLang's gather of slots, one program a
 request, takes longest, and ``host-default`` the context and the requests that a server has by default, whose masks are largest.
@@ -13,7 +15,7 @@ request, takes longest, and ``host-default`` the context and the requests that a
 import sys
 
 from tests.gpu.measure import run_of
-from tests.gpu.quant_stages import DRAFT
+from tests.gpu.quant_stages import DRAFT, INT4
 from tests.gpu.stages import COMMON, PACKAGE, Stage, bench, tests
 
 NARROW = f"--arm narrow:package,mtp,{DRAFT},SGLANG_GEMMA4_WITH=narrow_draft_head"
@@ -29,6 +31,8 @@ FP8 = "--quantization fp8-dynamic"
 FP8_ARMS, FP8_PACKAGE = (arms.replace(",mtp", f",mtp,{DRAFT}") for arms in (ARMS, PACKAGE))
 HEADS = f"{NARROW.replace('narrow:', 'heads:')},SGLANG_GEMMA4_WITH=narrow_verify_head,SGLANG_GEMMA4_VERIFY_ARGMAX=1"
 DRAFT8 = HEADS.replace("heads:", "draft8:").replace(DRAFT, "--speculative-draft-model-quantization=fp8")
+LONE_ARMS = f"{FP8_PACKAGE} {AHEAD.replace(',mtp', f',mtp,{DRAFT}')} {HEADS} {DRAFT8}"
+LONE = f"{LONE_ARMS} --batches 1,4 --step-tokens 300,1000 --rounds 1 --repetitions 5"
 PROFILE = "--batches 1 --step-tokens 300,200 --repetitions 1 --profile 1"
 
 STAGES: tuple[Stage, ...] = (
@@ -41,6 +45,11 @@ STAGES: tuple[Stage, ...] = (
           f"{FP8} --together 3 {FP8_PACKAGE} {NARROW} {HEADS} {STEPS}", SHORT),
     bench("host-26b-draft8", 420, "the same with its assistant in fp8", "26b-a4b",
           f"{FP8} --together 2 {FP8_PACKAGE} {DRAFT8} {STEPS}", SHORT),
+    *(
+        bench(f"lone-{name}", 480, f"a lone answer's steps of 26B-A4B in {what}, each waiting patch by itself", "26b-a4b",
+              f"{form} {LONE}", SHORT.replace("1 8 32 80", "1 4 8"))
+        for name, form, what in (("fp8", FP8, "fp8"), ("int4", INT4, "4 bits"))
+    ),
     bench("host-26b-ahead", 420, "the same with slots allocated ahead", "26b-a4b", f"{FP8} {FP8_ARMS} {STEPS}", SHORT),
     bench("host-26b-profile", 300, "what the host does in one", "26b-a4b", f"{FP8} {FP8_ARMS} {PROFILE}", SHORT),
     bench("host-long", 300, "steps with MTP of E2B behind 30,000 tokens", "e2b",

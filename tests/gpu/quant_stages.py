@@ -37,6 +37,7 @@ STEPS = "--batches 1,8,32,80 --step-tokens 700,80 --rounds 1 --repetitions 3"
 FP8, INT4 = "--quantization fp8-dynamic", "--quantization w4a16-g32"
 ONLINE = "--quantization=fp8"
 WIDE_ARM = f"--arm wide:package,mtp,{DRAFT},{G}_WITH=wide_linear,{G}_WITH=chunk_experts"
+GAP = f"--arm gap6:package,mtp,{DRAFT},{G}_BESIDE_GAP=6"
 WIDE_GAP = f"{WIDE_ARM.replace('wide:', 'wide-gap6:')},{G}_BESIDE_GAP=6"
 """The same at about the gaps between tokens of vLLM's chunks."""
 WIDE = "'26B qkv, sliding' '26B o, full' '26B gate and up' '26B down'"
@@ -97,8 +98,8 @@ STAGES: tuple[Stage, ...] = (
     steps("int4-wide", 420, "steps of 4 bits with dense products of many rows, and chunks' experts, by wgmma",
           f"{INT4} --together 2 {PACKAGE} {WIDE_ARM} --batches 8,16,32,80 --step-tokens 300,80 --repetitions 5",
           PAIR.replace(" 1 8 32 80", " 8 16 32 80")),
-    steps("int4-wide-serve", 700, "the same of a server, with gaps of six steps too",
-          f"{INT4} {PACKAGE} {WIDE_ARM} {WIDE_GAP} --workload prefill,mix,32x1000/200 --rounds 1 --repetitions 3", SERVE),
+    steps("int4-wide-serve", 780, "the same of a server, with gaps of six steps too",
+          f"{INT4} {PACKAGE} {GAP} {WIDE_ARM} {WIDE_GAP} --workload prefill,mix,32x1000/200 --rounds 1 --repetitions 3", SERVE),
     sweep("int4-experts-tiles", 150, "their tiles", "experts-int4 --tokens 4 32 320 --tune 30"),
     *(
         steps(f"{name}-registers", 420, f"steps of {what} through registers and by Triton, beside the card's floor",

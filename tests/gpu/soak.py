@@ -11,6 +11,7 @@ With ``--bold`` answers end by themselves and SGLang expects a tenth of the toke
 On a CPU (float32) an answer must be a prefix of its reference. On a card SGLang's norms take 16-bit types only, so an answer may leave its
 reference where two tokens are nearly tied: the quiet server then scores it, and no token may be :data:`TIE` less likely than the best, but
 one at which rounding may have turned a router's choice (:data:`FLIP`), where the model has routers.
+SIGTERM, as ``timeout`` sends it, ends the clients: what was found until then is reported as after all minutes, and the exit status is 1.
 FOLDER gets the servers' logs and a line in ``raw.jsonl`` for each pool; the exit status is 1 where an answer was wrong, the server died or
 memory leaked, and where a sliding pool was too large: no window was taken back and nobody retracted.
 """
@@ -20,6 +21,7 @@ import asyncio
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -79,6 +81,7 @@ class Soak:
     experts: bool = False
     quiet: str = ""  # address
     busy: str = ""
+    stopped: bool = False  # by SIGTERM
     expected: list[list[int]] = field(default_factory=list)
     counts: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("finished", "aborted", "closed", "tokens", "ties", "flips", "wrong"), 0)
@@ -93,17 +96,19 @@ class Soak:
         """The quiet server's answers, one after the other."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(600)) as session:
             for prompt in self.prompts:
+                if self.stopped:
+                    raise SystemExit(f"stopped before the load began, after {len(self.expected)} of {len(self.prompts)} references")
                 self.expected.append(list((await self.ask(session, self.quiet, prompt, self.most))["output_ids"]))
 
     async def clients(self, ends: float) -> None:
-        """Until ``ends``, a time of the monotonic clock."""
+        """Until ``ends``, a time of the monotonic clock, or until they are stopped."""
         await asyncio.gather(*(self.client(number, ends) for number in range(CLIENTS)))
 
     async def client(self, number: int, ends: float) -> None:
         """One request after the other, some of them aborted."""
         rng, turn = random.Random(number), 0
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(300)) as session:
-            while time.monotonic() < ends:
+            while time.monotonic() < ends and not self.stopped:
                 turn += 1
                 which, tokens, rid = rng.randrange(len(self.prompts)), rng.randint(1, self.most), f"c{number}-{turn}"
                 how = rng.random()
@@ -172,10 +177,9 @@ def verdict(gaps: Sequence[float], same: int, *, experts: bool) -> str:
 def start(model: str, port: int, log: Path, environment: dict[str, str], *flags: str) -> tuple["subprocess.Popen[bytes]", str]:
     """A server that answers, and its address."""
     words = [sys.executable, "-m", "sglang_gemma4.cli", "serve", model, "--port", str(port), f"--max-running-requests={RUNNING}"]
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [*words, "--enable-metrics", *flags], env={**os.environ, **CHECKS, **environment}, stdout=out, stderr=out
-        )
+    own = {**os.environ, **CHECKS, **environment}
+    with log.open("wb") as out:  # a session of its own: ``timeout`` signals the soak's whole group, and its last answers are to come
+        process = subprocess.Popen([*words, "--enable-metrics", *flags], env=own, stdout=out, stderr=out, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
     while True:
         if process.poll() is not None:
@@ -254,13 +258,19 @@ def soak_one(soak: Soak, pool: str, minutes: float, asked: argparse.Namespace, n
         busy.wait(60)
     row = {"minutes": round((time.monotonic() - began) / 60, 1), "model": asked.model, "environment": environment, "flags": asked.flags}
     row |= {"bold": asked.bold, "card": not soak.exact, "pool": pool, "pool_tokens": int(asked.share * needed), "pool_needed": needed}
-    row |= {**soak.counts, "server_died": died, "exit_status": status, **{name: seen.get(gauge) for name, gauge in GAUGES.items()}}
+    row |= {
+        **soak.counts,
+        "stopped": soak.stopped,
+        "server_died": died,
+        "exit_status": status,
+        **{name: seen.get(gauge) for name, gauge in GAUGES.items()},
+    }
     with (asked.folder / "raw.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
     print(json.dumps(row, indent=2))
     bound = pool == "full" or bool((row["windows_taken_back"] or 0) + (row["retractions"] or 0))
     flipped = soak.counts["flips"] > FLIPPED * (soak.counts["finished"] + soak.counts["aborted"])
-    return int(bool(died) or status is not None or soak.counts["wrong"] > 0 or flipped or not bound)
+    return int(bool(died) or status is not None or soak.counts["wrong"] > 0 or flipped or not bound or soak.stopped)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -271,13 +281,14 @@ def main(words: Sequence[str] | None = None) -> int:
     exact = not has_accelerator()
     experts = bool(text_config(asked.model).get("enable_moe_block"))
     soak = Soak(prompts_of(asked.model, longest), most, asked.bold, exact, experts)
+    signal.signal(signal.SIGTERM, lambda *_: setattr(soak, "stopped", True))
     shared = () if exact else CARD
     need = RUNNING * (sum(map(len, soak.prompts)) // PROMPTS + most // 2)
     pools = POOLS if asked.bind == "both" else (asked.bind,)
     quiet, soak.quiet = start(asked.model, asked.port, asked.folder / "quiet.log", {}, *shared, f"--max-total-tokens={4 * need}")
     try:
         asyncio.run(soak.references())
-        return max([soak_one(soak, pool, asked.minutes / len(pools), asked, need, shared) for pool in pools])
+        return max([soak_one(soak, pool, asked.minutes / len(pools), asked, need, shared) for pool in pools if not soak.stopped])
     finally:
         quiet.terminate()
 

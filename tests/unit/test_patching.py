@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import logging
 import pkgutil
 import sys
 import types
@@ -211,6 +212,42 @@ def test_others_around_the_same_function_stay_where_one_fails(upstream: types.Mo
     assert found == [103, 103, 103]
     assert same
     assert late == "failed", "the function has hooks"
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_sglang_warns_of_two_around_one_function_only_where_one_is_another_plugin_s(
+    other: bool, upstream: types.ModuleType, in_child: InChild
+) -> None:
+    def child() -> Any:
+        from sglang.srt.plugins import hook_registry as registry
+
+        said: list[str] = []
+        registry.logger.addHandler(handler := logging.Handler())
+        handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+        hooks = [Hook("upstream_g4.double", "around", around, mark("upstream_g4.double")) for around in (twice_more, once_more)]
+        if other:
+            theirs = registry.HookSource("theirs", None)
+            registry.HookRegistry.register("upstream_g4.double", thrice_more, registry.HookType.AROUND, source=theirs)
+        token = registry._current_plugin_source.set(registry.HookSource("sglang_gemma4", "sglang-gemma4"))
+        states = [found.state for found in patching.apply([patch_of(*hooks)], {})]
+        registry._current_plugin_source.reset(token)
+        return [states, upstream.double(1), said]
+
+    states, doubled, said = in_child(child)
+    assert (states, doubled) == (["active"], 5 + 3 * other)
+    assert ["plugin=theirs" in line and "upstream_g4.double" in line for line in said] == [True] * other
+
+
+def twice_more(original: Callable[[int], int], number: int) -> int:
+    return original(number) + 2
+
+
+def once_more(original: Callable[[int], int], number: int) -> int:
+    return original(number) + 1
+
+
+def thrice_more(original: Callable[[int], int], number: int) -> int:
+    return original(number) + 3
 
 
 def test_a_target_without_source_fails_by_name_and_no_other_patch_suffers(upstream: types.ModuleType, in_child: InChild) -> None:

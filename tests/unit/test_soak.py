@@ -1,5 +1,8 @@
 """The soak's servers: which pool is too small, and by how much."""
 
+import asyncio
+import time
+
 import pytest
 
 from tests.gpu import soak
@@ -35,3 +38,12 @@ def test_one_token_may_be_rounded_away_and_no_more() -> None:
     assert not soak.text_config("tiny-31b").get("enable_moe_block")
     assert soak.shared([1, 2, 3], [1, 2, 4, 5]) == 2
     assert soak.shared([1, 2], [1, 2, 4]) == 2
+
+
+def test_a_stopped_soak_asks_nothing_more() -> None:
+    """As SIGTERM leaves it; no server has an address here."""
+    stopped = soak.Soak([[2, 5]], most=4, bold=False, exact=True, stopped=True)
+    asyncio.run(stopped.clients(ends=time.monotonic() + 60))
+    assert not any(stopped.counts.values())
+    with pytest.raises(SystemExit, match="after 0 of 1 references"):
+        asyncio.run(stopped.references())
