@@ -39,7 +39,6 @@ ORDER = (
     "balanced_parts",
     "prefill_attention",
     "step_metadata",
-    "unified_metadata",
     "flash_prefill",
     "sync_mtp",
     "worker_v1",

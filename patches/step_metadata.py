@@ -11,8 +11,6 @@ BACKEND = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend"
 RUNNER = "sglang.srt.model_executor.runner.decode_cuda_graph_runner.DecodeCudaGraphRunner"
 OURS, CHAINS = "_sglang_gemma4_step_metadata", "_sglang_gemma4_verifies_chains"
 RECORDED = "_sglang_gemma4_metadata_recorded"
-WRITES = "_sglang_gemma4_sliding_writes_are_the_host_s"
-"""Of a runner over a unified pool."""
 
 
 def take(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -90,20 +88,15 @@ def record(original: Callable[..., None], runner: Any, backend: Any, forward_bat
 
         if RECORDED not in vars(runner):
             setattr(runner, RECORDED, step_metadata.records(runner, backend, forward_batch))
-            setattr(runner, WRITES, backend.kv_index_translator.is_translating)
         if getattr(runner, RECORDED):
             step_metadata.record(backend, forward_batch)
     original(runner, backend, forward_batch)
 
 
-def replay(original: Callable[..., None], runner: Any, forward_batch: Any, *, num_tokens: int, **kwargs: Any) -> None:
+def replay(original: Callable[..., None], runner: Any, *args: Any, **kwargs: Any) -> None:
     """Around ``_init_replay_attn_metadata``: the graph does it."""
     if not getattr(runner, RECORDED, False):
-        original(runner, forward_batch, num_tokens=num_tokens, **kwargs)
-    elif getattr(runner, WRITES):
-        from sglang_gemma4.attention import step_metadata
-
-        step_metadata.fill_written(runner, forward_batch, num_tokens)
+        original(runner, *args, **kwargs)
 
 
 PATCH = Patch(

@@ -16,8 +16,6 @@ from sglang_gemma4.kernels.attention.step_metadata import Rail, Sliding, step_me
 from sglang_gemma4.patching import takes
 
 NAME = "step_metadata"
-UNIFIED = "_sglang_gemma4_unified_metadata"
-"""Of a backend whose metadata over a unified pool are derived here too (patches/unified_metadata.py)."""
 
 
 def verifies_chains(backend: Any, runner: Any) -> bool:
@@ -58,10 +56,6 @@ def reason_against(backend: Any) -> str | None:
     from sglang.srt.mem_cache.base_swa_memory_pool import BaseSWAKVPool
     from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 
-    if backend.kv_index_translator.is_translating and getattr(backend, UNIFIED, False):
-        # Reads go through tables at fixed addresses, as a draft's; where a step writes is copied before its replay (fill_written).
-        translated = backend.kv_index_translator.reads_are_translated
-        return graph_metadata.reason_against_backend(backend) or (None if translated else "slots that are translated behind the gather")
     if reason := graph_metadata.reason_against_metadata(backend):
         return reason
     pool = backend.token_to_kv_pool
@@ -74,23 +68,18 @@ def reason_against(backend: Any) -> str | None:
 
 def fill(backend: Any, requests: int, lengths: torch.Tensor, rows: torch.Tensor, queries: int) -> None:
     """Fill the backend's index buffers for a step of ``queries`` tokens a request, or for a decode step (0)."""
-    from sglang.srt.mem_cache.kv_loc_plan import IdSpaceKind
     from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 
-    sliding, window, pool, translator = None, backend.sliding_window_size, backend.token_to_kv_pool, backend.kv_index_translator
-    translates = translator.is_translating
+    sliding, window, pool = None, backend.sliding_window_size, backend.token_to_kv_pool
     if window is not None and window > 0:
-        pages = translator.space(translator.window_kv_kind).read_v2p if translates else None
         sliding = Sliding(
-            rail=Rail(backend.window_kv_indptr, backend.cuda_graph_window_kv_indices, pages),
+            rail=Rail(backend.window_kv_indptr, backend.cuda_graph_window_kv_indices),
             window=window,
-            mapping=pool.full_to_swa_index_mapping if isinstance(pool, SWAKVPool) and not translates else None,
+            mapping=pool.full_to_swa_index_mapping if isinstance(pool, SWAKVPool) else None,
             first=backend.cuda_graph_window_kv_offsets if queries else None,
         )
-    pages = translator.space(IdSpaceKind.FULL).read_v2p if translates else None
-    full, table = Rail(backend.kv_indptr, backend.cuda_graph_kv_indices, pages), translator.req_to_token
-    starts, size = backend.qo_indptr if queries else None, translator.page_size if translates else 1
-    step_metadata(lengths[:requests], rows[:requests], table, full, sliding, starts, queries, size)
+    full, table = Rail(backend.kv_indptr, backend.cuda_graph_kv_indices), backend.kv_index_translator.req_to_token
+    step_metadata(lengths[:requests], rows[:requests], table, full, sliding, backend.qo_indptr if queries else None, queries)
 
 
 def fill_decode(backend: Any, requests: int, lengths: torch.Tensor, rows: torch.Tensor) -> tuple[Any, Any, Any, torch.Tensor]:
@@ -134,25 +123,10 @@ def record(backend: Any, forward_batch: Any) -> None:
         forward_mode=forward_batch.forward_mode,
         spec_info=forward_batch.spec_info,
     )
-    if backend.use_sliding_window_kv_pool and not backend.kv_index_translator.is_translating:
+    if backend.use_sliding_window_kv_pool:
         written = forward_batch.out_cache_loc
         mapping = backend.token_to_kv_pool.full_to_swa_index_mapping
         torch.index_select(mapping, 0, written, out=backend.cuda_graph_swa_out_cache_loc[: written.shape[0]])
-
-
-def fill_written(runner: Any, forward_batch: Any, tokens: int) -> None:
-    """Before a replay of ``tokens`` rows over a unified pool: where sliding layers write, which the host's plan knows. Padding writes to
-    slot 0, which is nobody's."""
-    from sglang.srt.mem_cache.kv_loc_plan import IdSpaceKind
-
-    backend = runner._replay_attn_backend()
-    if not backend.use_sliding_window_kv_pool:
-        return
-    kept = backend.cuda_graph_swa_out_cache_loc
-    written = backend.kv_index_translator.write_ids(forward_batch, IdSpaceKind.SLIDING_WINDOW)[:tokens]
-    kept[: len(written)].copy_(written)
-    if len(written) < tokens:
-        kept[len(written) : tokens].zero_()
 
 
 def records(runner: Any, backend: Any, forward_batch: Any) -> bool:

@@ -4,8 +4,6 @@ A replay runs the captured Python again on the tensors of the capture (``rerun_d
 """
 
 import re
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
@@ -20,33 +18,18 @@ LENGTHS = (6, 3, 11)
 """New tokens: a graph of four requests has one to three, and the last is alone in one of its own."""
 
 
-UNIFIED = {"SGLANG_GEMMA4_WITH": "unified_metadata"}
-
-
-def serve(
-    nursery: Nursery, model: str, mtp: bool, sabotage: str, *left_out: str, more: dict[str, str] | None = None, **engine: Any
-) -> list[Output]:
+def serve(nursery: Nursery, model: str, mtp: bool, sabotage: str, *left_out: str) -> list[Output]:
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{resolve(model)}-assistant"} if mtp else {}
-    options |= {"attention_backend": "triton", "cuda_graph_bs_decode": [1, 4], "disable_cuda_graph": False, **engine}
-    env = {"SGLANG_GEMMA4_ATTENTION": "1", **without(*INTERPRETED, *left_out), "TEST_SABOTAGE": sabotage, **(more or {})}
+    options |= {"attention_backend": "triton", "cuda_graph_bs_decode": [1, 4], "disable_cuda_graph": False}
+    env = {"SGLANG_GEMMA4_ATTENTION": "1", **without(*INTERPRETED, *left_out), "TEST_SABOTAGE": sabotage}
     group = Group(PROMPTS, [{"max_new_tokens": tokens} for tokens in LENGTHS], logprobs=True)
     return nursery.run(resolve(model), [group], env=env, time_limit=500, **options)[0]
 
 
-@pytest.fixture(scope="module")
-def stock_of(interpreting: Nursery) -> Callable[[str, bool], list[Output]]:
-    """Answers of steps outside graphs, by SGLang's metadata, over two pools."""
-
-    @cache
-    def run(model: str, mtp: bool) -> list[Output]:
-        return serve(interpreting, model, mtp, "", "step_metadata")
-
-    return run
-
-
 @pytest.mark.parametrize(("model", "mtp"), [("tiny-26b-a4b", True), ("tiny-e2b", True), ("tiny-26b-a4b", False)])
-def test_same_tokens(model: str, mtp: bool, interpreting: Nursery, stock_of: Callable[[str, bool], list[Output]]) -> None:
-    ours, stock = serve(interpreting, model, mtp, "rerun_decode:install"), stock_of(model, mtp)
+def test_same_tokens(model: str, mtp: bool, interpreting: Nursery) -> None:
+    ours = serve(interpreting, model, mtp, "rerun_decode:install")
+    stock = serve(interpreting, model, mtp, "", "step_metadata")
     assert {"1", "4"} == set(re.findall(r"REPLAYED (\d+)", ours[0].log))
     assert ours[0].log.count("RECORDED") >= 2, "in the graph of each size"
     assert "step_metadata declined" not in ours[0].log
@@ -57,23 +40,8 @@ def test_same_tokens(model: str, mtp: bool, interpreting: Nursery, stock_of: Cal
         assert answer.meta_info.get("spec_verify_ct") == reference.meta_info.get("spec_verify_ct")
 
 
-@pytest.mark.parametrize(("mtp", "page"), [(True, 1), (True, 16), (False, 1)])
-def test_over_a_unified_pool(mtp: bool, page: int, interpreting: Nursery, stock_of: Callable[[str, bool], list[Output]]) -> None:
-    """Where sliding layers write is the host's, all else the graph's; a draft's reads too."""
-    pool: dict[str, Any] = {"enable_unified_memory": True, "page_size": page}
-    ours = serve(interpreting, "tiny-26b-a4b", mtp, "rerun_decode:install", more=UNIFIED, **pool)
-    stock = stock_of("tiny-26b-a4b", mtp)
-    assert "UNIFIED MEMORY POOL ENABLED" in ours[0].log
-    assert {"1", "4"} == set(re.findall(r"REPLAYED (\d+)", ours[0].log))
-    assert ours[0].log.count("RECORDED") >= 2
-    assert "step_metadata declined" not in ours[0].log
-    for answer, reference in zip(ours, stock, strict=True):
-        assert answer.token_ids == reference.token_ids
-        assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
-        assert answer.meta_info.get("spec_verify_ct") == reference.meta_info.get("spec_verify_ct")
-
-
-def test_a_replay_without_its_metadata_is_wrong(interpreting: Nursery, stock_of: Callable[[str, bool], list[Output]]) -> None:
+def test_a_replay_without_its_metadata_is_wrong(interpreting: Nursery) -> None:
     """The proof that this would show: nothing derives them, neither in the graph nor before it."""
-    ours, stock = serve(interpreting, "tiny-26b-a4b", True, "rerun_decode:stale"), stock_of("tiny-26b-a4b", True)
+    ours = serve(interpreting, "tiny-26b-a4b", True, "rerun_decode:stale")
+    stock = serve(interpreting, "tiny-26b-a4b", True, "", "step_metadata")
     assert [answer.token_ids for answer in ours] != [answer.token_ids for answer in stock]

@@ -11,13 +11,8 @@ BATCHES = {"one long": [131_072], "eight": [1, 700, 4096, 63, 64, 65, 30_000, 2]
 
 
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
-@pytest.mark.parametrize(
-    ("window", "mapped", "page"), [(1023, True, 0), (511, False, 0), (None, False, 0), (1023, True, 1), (1023, True, 16)]
-)
-def test_a_replay_fills_sglang_s_tables(
-    lengths: list[int], window: int | None, mapped: bool, page: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``page``: over a unified pool, whose tables of pages the graph reads too."""
+@pytest.mark.parametrize(("window", "mapped"), [(1023, True), (511, False), (None, False)])
+def test_a_replay_fills_sglang_s_tables(lengths: list[int], window: int | None, mapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 
     from sglang_gemma4.attention import step_metadata
@@ -25,8 +20,6 @@ def test_a_replay_fills_sglang_s_tables(
     monkeypatch.setattr(interpreted, "TOKENS", max(lengths) + 64)
     monkeypatch.setattr(interpreted, "ROWS", len(lengths) + 1)
     expected = interpreted.backend(TritonAttnBackend, window, mapped, len(lengths), "cuda")
-    if page:
-        interpreted.over_pages(expected, page)
     found = copy.deepcopy(expected)
     chain = step_metadata.without_mask(expected, interpreted.step_of(torch.ones(1), torch.ones(1), torch.ones(1)).spec_info)
     # The graph's runner keeps these; a capture sees one token a request.
@@ -40,7 +33,7 @@ def test_a_replay_fills_sglang_s_tables(
         many.copy_(torch.tensor(lengths) + shift)
         rows.copy_(torch.randperm(len(lengths)) + 1)
         graph.replay()
-        expected._update_target_verify_buffers(interpreted.PLAN if page else None, len(lengths), many, chain, rows)
+        expected._update_target_verify_buffers(None, len(lengths), many, chain, rows)
         interpreted.same_tables(expected, found, window)
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 from sglang.srt.mem_cache.kv_index_translator import KVIndexTranslator
-from sglang.srt.mem_cache.kv_loc_plan import IdSpace, IdSpaceKind
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
@@ -57,55 +56,6 @@ def backend(kind: type, window: int | None, mapped: bool, most: int, device: str
     if window is None:
         made.window_kv_indptr = None
     return made
-
-
-def over_pages(made: Any, page: int) -> Any:
-    """The same backend over a unified pool: the table has virtual slots, page by page, and each kind of layers pages of its own."""
-    table = made.kv_index_translator.req_to_token
-    pages = -(-TOKENS // page)
-    virtual = torch.randperm(ROWS * pages)[: ROWS * pages].reshape(ROWS, pages, 1) * page + torch.arange(page)
-    wide = virtual.reshape(ROWS, -1)[:, :TOKENS].to(torch.int32)
-    wide[min(3, ROWS - 1), : 2 * page] = -1  # a request whose window has passed some pages
-    table.copy_(wide)
-    spaces = {}
-    for kind in (IdSpaceKind.FULL, IdSpaceKind.SLIDING_WINDOW):
-        v2p = torch.cat([torch.randperm(ROWS * pages), torch.tensor([-1])])
-        v2p[::11] = -1
-        spaces[kind] = IdSpace(key=kind, read_v2p=v2p.to(made.device))
-    made.kv_index_translator.__dict__.update(page_size=page, is_translating=True, _spaces=spaces)
-    return made
-
-
-PLAN = SimpleNamespace(has_read_table=lambda *_, **__: False, is_read_by=lambda _reader: True)
-
-
-@pytest.mark.parametrize("lengths", [[700], [1, 513, 2100, 512, 1025], [63, 64, 65, 66, 1024]], ids=str)
-@pytest.mark.parametrize("page", [1, 16])
-def test_a_step_s_tables_over_a_unified_pool(lengths: list[int], page: int) -> None:
-    """SGLang's gather on a CPU is in torch; the same launch for a verify and a decode step."""
-    expected = over_pages(backend(TritonAttnBackend, 64, True, 8), page)
-    found = copy.deepcopy(expected)
-    rows, many = torch.tensor([3, 1, 9, 0, 5][: len(lengths)]), torch.tensor(lengths)
-    chain = step_metadata.without_mask(expected, SimpleNamespace(num_tokens_per_req=4))
-    expected._update_target_verify_buffers(PLAN, len(lengths), many, chain, rows)
-    step_metadata.fill(found, len(lengths), many, rows, 4)
-    same_tables(expected, found, 64)
-    decoded, ours = (copy.deepcopy(expected) for _ in range(2))
-    shorter = many.clamp(max=500)
-    decoded._update_decode_kv_buffers(PLAN, len(lengths), shorter, rows)
-    step_metadata.fill_decode(ours, len(lengths), shorter, rows)
-    same_tables(decoded, ours, 64)
-
-
-def test_where_sliding_layers_write_is_copied_before_a_replay() -> None:
-    made = over_pages(backend(TritonAttnBackend, 64, True, 8), 1)
-    made.kv_index_translator.write_ids = lambda batch, kind: batch.written[kind]
-    runner = SimpleNamespace(_replay_attn_backend=lambda: made)
-    batch = SimpleNamespace(written={IdSpaceKind.SLIDING_WINDOW: torch.tensor([9, 8, 6, 5])})
-    step_metadata.fill_written(runner, batch, 8)
-    assert made.cuda_graph_swa_out_cache_loc[:9].tolist() == [9, 8, 6, 5, 0, 0, 0, 0, 7]
-    made.use_sliding_window_kv_pool = False
-    step_metadata.fill_written(runner, SimpleNamespace(), 8)
 
 
 def same_tables(expected: Any, found: Any, window: int | None) -> None:
@@ -192,7 +142,6 @@ def test_rows_beyond_the_batch_are_left() -> None:
         ({"query_indptr": torch.zeros(2)}, r"there are \[3, 2\]"),
         ({"window": 0}, "a window of 0 tokens"),
         ({"first": torch.zeros(1, dtype=torch.int32)}, "1 first tokens for 2 requests"),
-        ({"pages": torch.zeros(2, dtype=torch.int64)}, "has pages of its own and the other has not"),
     ],
 )
 def test_what_does_not_fit_is_named(change: dict[str, Any], said: str) -> None:
@@ -201,9 +150,7 @@ def test_what_does_not_fit_is_named(change: dict[str, Any], said: str) -> None:
         "lengths": torch.ones(2, dtype=torch.int64), "rows": torch.zeros(2, dtype=torch.int64),
         "table": torch.zeros(4, 8, dtype=torch.int32), "full": rail,
     }  # fmt: skip
-    if "pages" in change:
-        given |= {"full": op.Rail(rail.indptr, rail.slots, **change), "sliding": op.Sliding(rail, 4)}
-    elif set(change) & {"window", "first"}:
+    if set(change) & {"window", "first"}:
         given["sliding"] = op.Sliding(rail, **{"window": 4, **change})
     else:
         given |= change

@@ -128,7 +128,7 @@ def captured(made: Any, graphs: Any, batch: Any) -> list[str]:
     seen: list[str] = []
     made._apply_cuda_graph_metadata = lambda **_: seen.append("recorded")
     patch.record(lambda *_: seen.append("marked"), graphs, made, batch)
-    patch.replay(lambda *_, **__: seen.append("prepared"), graphs, batch, num_tokens=4)
+    patch.replay(lambda *_: seen.append("prepared"), graphs)
     return seen
 
 
@@ -161,7 +161,7 @@ def test_a_tree_s_steps_and_a_unified_pool_s_stay_outside() -> None:
     made.kv_index_translator = SimpleNamespace(is_translating=True)
     made._apply_cuda_graph_metadata = lambda **_: seen.append("recorded")
     patch.record(lambda *_: seen.append("marked"), graphs := runner(), made, step("DECODE"))
-    patch.replay(lambda *_, **__: seen.append("prepared"), graphs, step("DECODE"), num_tokens=1)
+    patch.replay(lambda *_: seen.append("prepared"), graphs)
     assert seen == ["marked", "prepared"]
 
 

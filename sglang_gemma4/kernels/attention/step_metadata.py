@@ -23,12 +23,10 @@ class Rail:
     Attributes:
         indptr: ``[at least requests + 1]`` int32; the first is 0 and is not written.
         slots: flat, int64.
-        pages: int64, where the layers' page of each of the table's lies, below 0 for none; None: the table has the layers' own slots.
     """
 
     indptr: torch.Tensor
     slots: torch.Tensor
-    pages: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,6 @@ def step_metadata(
     sliding: Sliding | None = None,
     query_indptr: torch.Tensor | None = None,
     queries: int = 0,
-    page_size: int = 1,
 ) -> None:
     """Write the rails of full and sliding layers.
 
@@ -68,7 +65,6 @@ def step_metadata(
         sliding: that of sliding layers.
         query_indptr: ``[at least requests + 1]``, written with multiples of ``queries`` but the first, which is 0; or None.
         queries: tokens of each request in this step.
-        page_size: tokens of a page, where rails have pages; those of a page lie side by side, in the table too.
 
     Raises:
         ValueError: tensors that are not as described.
@@ -88,8 +84,6 @@ def step_metadata(
         sliding.rail.slots if sliding else full.slots,
         mapping if mapping is not None else full.slots,
         first if first is not None else full.indptr,
-        full.pages if full.pages is not None else full.slots,
-        sliding.rail.pages if sliding and sliding.rail.pages is not None else full.slots,
         query_indptr if query_indptr is not None else full.indptr,
         requests,
         queries,
@@ -97,7 +91,6 @@ def step_metadata(
         MAPPED=mapping is not None,
         FIRST=first is not None,
         QUERIES=query_indptr is not None,
-        PAGE=0 if full.pages is None else page_size,
         REQUESTS=triton.next_power_of_2(requests),
         BLOCK=BLOCK,
         num_warps=4,
@@ -120,24 +113,10 @@ def _check(
         raise ValueError(f"{requests} requests need {requests + 1} starts; there are {[indptr.numel() for indptr in starts]}")
     if sliding is None:
         return
-    if (full.pages is None) != (sliding.rail.pages is None) or (sliding.mapping is not None and full.pages is not None):
-        raise ValueError("one kind of layers has pages of its own and the other has not, or a map beside them")
     if sliding.window < 1:
         raise ValueError(f"a window of {sliding.window} tokens; leave sliding layers out instead")
     if sliding.first is not None and sliding.first.numel() < requests:
         raise ValueError(f"{sliding.first.numel()} first tokens for {requests} requests")
-
-
-@triton.jit
-def _slots(row_ptr, pages_ptr, token, inside, PAGE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where tokens of a request lie, int64. Of a page that is nobody's they lie in page 0, as in SGLang's gather."""
-    if PAGE == 0:
-        slot = tl.load(row_ptr + token, mask=inside, other=0).to(tl.int64)
-    else:
-        begin = tl.load(row_ptr + token // PAGE * PAGE, mask=inside, other=0).to(tl.int64)
-        page = tl.load(pages_ptr + tl.where(begin < 0, 0, begin // PAGE), mask=inside, other=0)
-        slot = tl.maximum(page, 0) * PAGE + token % PAGE
-    return slot
 
 
 @triton.jit(do_not_specialize=["requests", "queries"])
@@ -152,8 +131,6 @@ def _step_metadata_kernel(  # type: ignore[no-untyped-def]
     window_slots_ptr,
     mapping_ptr,  # [slots] int64
     first_ptr,  # [requests] int32
-    pages_ptr,  # [pages] int64
-    window_pages_ptr,
     query_indptr_ptr,  # [requests + 1]
     requests,
     queries,
@@ -161,7 +138,6 @@ def _step_metadata_kernel(  # type: ignore[no-untyped-def]
     MAPPED: tl.constexpr,
     FIRST: tl.constexpr,
     QUERIES: tl.constexpr,
-    PAGE: tl.constexpr,  # tokens; 0: slots are as the table has them
     REQUESTS: tl.constexpr,  # a power of two
     BLOCK: tl.constexpr,
 ):
@@ -180,8 +156,8 @@ def _step_metadata_kernel(  # type: ignore[no-untyped-def]
             tl.store(query_indptr_ptr + request + 1, (request + 1) * queries)
     for block in range(part, tl.cdiv(length, BLOCK), parts):
         place = block * BLOCK + places
-        slot = _slots(row_ptr, pages_ptr, place, place < length, PAGE)
-        tl.store(slots_ptr + before + place, slot, mask=place < length)
+        slot = tl.load(row_ptr + place, mask=place < length, other=0)
+        tl.store(slots_ptr + before + place, slot.to(tl.int64), mask=place < length)
     if WINDOW > 0:
         window_before = tl.sum(tl.where(lanes < request, tl.minimum(lengths, WINDOW), 0))
         window = tl.minimum(length, WINDOW)
@@ -191,7 +167,7 @@ def _step_metadata_kernel(  # type: ignore[no-untyped-def]
                 tl.store(first_ptr + request, length - window)
         for block in range(part, tl.cdiv(window, BLOCK), parts):
             place = block * BLOCK + places
-            slot = _slots(row_ptr, window_pages_ptr, length - window + place, place < window, PAGE)
+            slot = tl.load(row_ptr + length - window + place, mask=place < window, other=0).to(tl.int64)
             if MAPPED:
                 # A slot below 0 is nobody's and stays what it is, as in SGLang's gather.
                 slot = tl.where(slot < 0, slot, tl.load(mapping_ptr + slot, mask=(place < window) & (slot >= 0), other=0))
