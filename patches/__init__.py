@@ -58,6 +58,7 @@ ORDER = (
     "four_bit_linear",
     "register_products",
     "wide_linear",
+    "dense_copies",
     "few_row_linear",
     "router_choice",
     "dense_beside_experts",

@@ -108,6 +108,7 @@ class Need:
 
     ``all_*`` counts every decoder layer, as stock does; ``own_*`` those that own their KV. ``full_layer`` is one full layer's.
     ``text`` and ``vision`` are transformers' configs. ``written_out``: where a layer's 4-bit weights are written out on Hopper.
+    ``dense_copies``: all 4-bit dense weights in bfloat16, where ``dense_copies`` has room for them.
     ``narrow_head``, ``narrow_target``: int8 copies of the draft's and the target's head (``narrow_draft_head``, ``narrow_verify_head``).
     """
 
@@ -125,6 +126,7 @@ class Need:
     text: Any = field(repr=False, compare=False)
     vision: Any = field(repr=False, compare=False)
     written_out: float = 0.0
+    dense_copies: float = 0.0
     narrow_head: float = 0.0
     narrow_target: float = 0.0
 
@@ -194,6 +196,7 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
         text=text,
         vision=transformers.Gemma4Config(vision_config=config["vision_config"]).vision_config,
         written_out=_written_out(text, form) / tp,
+        dense_copies=_dense_copies(model_shape.parameters(config), text, form) / tp,
         narrow_head=0.0 if draft["use_ordered_embeddings"] else _narrow_head(draft["text_config"]) / shares,
         narrow_target=_narrow_head(config["text_config"]) / shares,
     )
@@ -218,12 +221,20 @@ def _written_out(text: Any, form: Format | None) -> float:
     return 2.0 * int(text.hidden_size * (dense + experts))
 
 
+def _dense_copies(parameters: dict[str, int], text: Any, form: Format | None) -> float:
+    """Bytes of the dense products' weights in bfloat16, without the routers."""
+    return 0.0 if form is None or form.weights["num_bits"] != 4 else 2.0 * (parameters["dense gemm"] - _routers(text))
+
+
+def _routers(text: Any) -> int:
+    return int(text.hidden_size * text.num_experts * text.num_hidden_layers) if text.enable_moe_block else 0
+
+
 def _weights(parameters: dict[str, int], text: Any, form: Format | None) -> float:
     """Bytes of the language model's weights and scales; during the load of ``--quantization fp8`` it is the bfloat16 model's."""
     if form is None:
         return 2.0 * sum(parameters.values())
-    routers = text.hidden_size * text.num_experts * text.num_hidden_layers if text.enable_moe_block else 0
-    linear = parameters["dense gemm"] + parameters["moe experts"] - routers
+    linear = parameters["dense gemm"] + parameters["moe experts"] - _routers(text)
     return linear * form.bytes_per_weight + 2.0 * (sum(parameters.values()) - linear)
 
 
@@ -284,6 +295,7 @@ def budget(needed: Need, where: Card, server: Server, fraction: float, *, packag
     left = fraction * at_first(where, server, package=package) - needed.weights - (needed.draft if server.mtp else 0)
     if package and where.hopper:
         left -= needed.written_out
+        left -= _copied(needed, where)
     if package and server.mtp and "narrow_draft_head" in switches.names_asked_for():
         left -= needed.narrow_head
     if package and server.mtp and "narrow_verify_head" in switches.names_asked_for() and switches.is_on("SGLANG_GEMMA4_VERIFY_ARGMAX"):
@@ -291,6 +303,15 @@ def budget(needed: Need, where: Card, server: Server, fraction: float, *, packag
     if server.images:
         left -= needed.towers + IMAGE_CACHE
     return left - (FEATURE_POOL if package and features_on_card(where, server) and not reserved else 0.0)
+
+
+def _copied(needed: Need, where: Card) -> float:
+    """Bytes of the copies that ``dense_copies`` makes, where it is asked for."""
+    if "dense_copies" not in switches.names_asked_for():
+        return 0.0
+    from sglang_gemma4.kernels.written_out import COPIED_SHARE
+
+    return needed.dense_copies if needed.dense_copies <= COPIED_SHARE * where.mib * MIB else 0.0
 
 
 def demand(needed: Need, *, mtp: bool, chunk: int = 8192, draft_tokens: int = 4, windows: int = 1) -> swa_sizing.Demand:

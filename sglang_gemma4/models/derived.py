@@ -47,6 +47,11 @@ DERIVED = (
         "where 4-bit weights are written out for steps of many rows, of all layers' experts and of all dense products; not saved, since "
         "nothing stays in it",
     ),
+    Derived(
+        r".*\.scheme\.copy",
+        "4-bit dense weights as bfloat16 (patches/dense_copies.py), made when they are loaded and never again: rearranged weights take no "
+        "update (models/quantised_updates.py); a release discards or keeps both",
+    ),
     Derived(rf"{_LAYERS}\.router\.proj\.(router_choice_done|quant_method\.done)", _COUNTERS),
     Derived(r".*\.(few_row_linear_done|quant_method(\.before)?\.done|forward\.method\.done)", _COUNTERS),
     Derived(

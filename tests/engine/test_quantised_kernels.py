@@ -30,6 +30,7 @@ def serve(
     more: str = "",
     tokens: int = 12,
     ranks: int = 1,
+    copies: bool = False,
     **given: Any,
 ) -> list[Output]:
     if not folder.exists():
@@ -40,6 +41,7 @@ def serve(
         "SGLANG_GEMMA4_FEW_ROW_LINEAR": "1",
         "SGLANG_GEMMA4_FOUR_BIT_ROWS": "16",
         **(RANKS if ranks > 1 else {}),
+        **({"SGLANG_GEMMA4_WITH": "dense_copies"} if copies else {}),
         "TEST_SABOTAGE": f"quantised_layers:install expert_counter:install{more}",
     }
     groups = [Group(prompts, {"max_new_tokens": tokens}, logprobs=True) for prompts in ([PROMPTS, SHORT] if "forty" in more else [PROMPTS])]
@@ -102,10 +104,14 @@ def test_layers_that_share_kv(interpreting: Nursery, tmp_path: Path, form: str, 
 
 
 def test_two_ranks_of_four_bits(interpreting: Nursery, tmp_path: Path) -> None:
-    """Parts that are whole groups of 32 and no whole tiles of Marlin, as 26B-A4B's 1,056 on two Hoppers: all layers are for our kernels."""
+    """Parts that are whole groups of 32 and no whole tiles of Marlin, as 26B-A4B's 1,056 on two Hoppers: all layers are for our kernels.
+
+    The one rank multiplies many rows by copies of its dense weights.
+    """
     model = quantised_sizes.quantised(quantised_sizes.widened("tiny-26b-a4b", tmp_path / "wide"), FORMATS["w4a16-g32"], tmp_path / "model")
     shutil.copytree(checkpoints.SHIPPED / "tiny-26b-a4b-assistant", tmp_path / "model-assistant")
-    one = serve(interpreting, model, "", True, tokens=8)
+    one = serve(interpreting, model, "", True, tokens=8, copies=True)
+    assert "bfloat16 copies of all 4-bit dense weights take 0.0 GiB of the card" in one[0].log
     two = serve(interpreting, model, "", True, more=" gloo_ranks:install", tokens=8, ranks=2)
     log = two[0].log
     for said in ("4-BIT ROWS, gated.", "4-BIT ROWS, plain.", "A WEIGHT written out."):

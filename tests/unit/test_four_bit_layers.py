@@ -68,8 +68,12 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scheme, "create_weights", created)
     monkeypatch.setattr(Scheme, "process_weights_after_loading", lambda scheme, layer: four_bit_layers.finish(finish, scheme, layer))
     monkeypatch.setattr(Scheme, "apply_weights", lambda scheme, layer, x, bias: four_bit_layers.multiply(multiply, scheme, layer, x, bias))
-    monkeypatch.setattr(four_bit_layers, "_largest", {})
-    monkeypatch.setattr(patching, "_outcomes", {"four_bit_linear": patching.Outcome("four_bit_linear", "SWITCH", "", "active")})
+    for name in ("_largest", "_all"):
+        monkeypatch.setattr(four_bit_layers, name, {})
+    monkeypatch.setattr(four_bit_layers, "_wanted", False)
+    four_bit_layers.copies_fit.cache_clear()
+    names = ("four_bit_linear", four_bit_layers.COPIES)
+    monkeypatch.setattr(patching, "_outcomes", {name: patching.Outcome(name, "SWITCH", "", "active") for name in names})
 
 
 @pytest.fixture
@@ -131,6 +135,41 @@ def test_few_rows_and_many(calls: list[tuple[str, int]], symmetric: bool) -> Non
         torch.testing.assert_close(model.proj(x)[0], (x.float() @ values.T).bfloat16())
         torch.testing.assert_close(model.proj.quant_method.first_outputs(model.proj, x, 32), (x.float() @ values[:32].T).bfloat16())
     assert calls == [("rows", ROWS), ("rows", ROWS), ("written out", OUTPUTS), ("written out", 32)]
+
+
+@pytest.mark.parametrize("symmetric", [True, False], ids=("symmetric", "zeros"))
+def test_copies_are_made_once_and_for_more_rows_than_ours_takes(calls: list[tuple[str, int]], symmetric: bool) -> None:
+    """Also where many rows could be multiplied as they lie."""
+    four_bit_layers.want_copies(True)
+    model = torch.nn.Module()
+    model.proj, model.other = layer_of(symmetric=symmetric), layer_of(symmetric=symmetric)
+    assert few_row_linear.install(model) == []
+    values, _ = load(model.proj), load(model.other)
+    assert calls == [("written out", OUTPUTS)] * 2
+    method: Any = model.proj.quant_method
+    few = rows(ROWS)
+    many, bias = torch.cat([few, few]), torch.ones(OUTPUTS, dtype=torch.bfloat16)
+    for x in (few, many, many):
+        torch.testing.assert_close(model.proj(x)[0], (x.float() @ values.T).bfloat16())
+        torch.testing.assert_close(method.first_outputs(model.proj, x, 32), (x.float() @ values[:32].T).bfloat16())
+    torch.testing.assert_close(method.apply(model.proj, few, bias), (few.float() @ values.T + 1).bfloat16())
+    assert method.gated_outputs(model.proj, many) is None
+    assert calls[2:] == [("rows", ROWS)] * 2
+    assert model.proj.scheme.room is None
+    (fact,) = patching._outcomes[four_bit_layers.COPIES].facts
+    assert "0.0 GiB of the card" in fact
+
+
+def test_copies_that_are_no_small_part_of_the_card_are_not_made(calls: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(four_bit_layers, "_memory", lambda _device: 16 * 2 * 3 * OUTPUTS * WIDTH - 1)
+    four_bit_layers.want_copies(True)
+    layers = [layer_of() for _ in range(3)]
+    for layer in layers:
+        load(layer)
+        assert (layer.scheme.copy, layer.scheme.room.numel()) == (None, OUTPUTS * WIDTH)
+    assert calls == []
+    found = patching._outcomes[four_bit_layers.COPIES]
+    assert (found.state, "more than 1/16 of the 0.0 GiB" in found.reason) == ("declined", True)
 
 
 def test_without_few_row_linear_all_rows_are_for_cublas(calls: list[tuple[str, int]]) -> None:

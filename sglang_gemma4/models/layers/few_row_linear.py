@@ -131,7 +131,7 @@ class FewRowFourBits(FewRows, CompressedTensorsLinearMethod):
         part = found.first(outputs)
         if bias is None and self.takes(x, part):
             return few_row_linear(x, part, self.done)
-        return four_bit_layers.product(x, part, layer.scheme.room, bias)
+        return four_bit_layers.product(layer.scheme, x, part, bias)
 
     def gated_outputs(self, layer: Any, x: torch.Tensor) -> torch.Tensor | None:
         """As :meth:`FewRows.gated_outputs`, of more rows too."""
@@ -139,7 +139,8 @@ class FewRowFourBits(FewRows, CompressedTensorsLinearMethod):
         if hidden is not None or not isinstance(x, torch.Tensor):
             return hidden
         weight = weight_formats.linear_weight(layer)
-        return wide_linear.wide_linear(x, weight, gated=True) if wide_linear.takes(x, weight, gated=True) else None
+        wide = layer.scheme.copy is None and wide_linear.takes(x, weight, gated=True)
+        return wide_linear.wide_linear(x, weight, gated=True) if wide else None
 
 
 def few_row_method(layer: Any, most_rows: int | None = None) -> FewRows:

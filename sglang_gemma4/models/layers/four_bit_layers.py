@@ -2,9 +2,12 @@
 
 SGLang repacks them for Marlin's kernel, which only that kernel reads. Kept, as on a Hopper and where ``SGLANG_GEMMA4_FOUR_BIT_ROWS`` asks
 for it, few rows are multiplied by ours (``few_row_linear.py`` replaces the layer's method), more by ``wide_linear`` where that is wanted,
-and what is for still more rows is written out as bfloat16 first and multiplied by cuBLAS.
+and what is for still more rows is written out as bfloat16 first and multiplied by cuBLAS. Where :func:`want_copies` says so, all weights
+are written out once, when they are loaded, and stay so beside their levels.
 """
 
+import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +18,24 @@ from sglang_gemma4.kernels.card import reason_against_device
 from sglang_gemma4.kernels.dense import wide_linear
 from sglang_gemma4.kernels.four_bits import PLACES
 from sglang_gemma4.kernels.weights import GROUPS, Grouped
-from sglang_gemma4.kernels.written_out import write_out
+from sglang_gemma4.kernels.written_out import COPIED_SHARE, write_out
 from sglang_gemma4.models.layers import weight_formats
 from sglang_gemma4.models.layers.room import shared_room
-from sglang_gemma4.patching import takes
+from sglang_gemma4.patching import decline, takes, tell
+
+COPIES = "dense_copies"
 
 _largest: dict[tuple[torch.dtype, torch.device], int] = {}
 """Numbers of the largest layer that is kept, by type and device."""
+_all: dict[tuple[torch.dtype, torch.device], int] = {}
+"""Those of all of them."""
+_wanted = False
+
+
+def want_copies(wanted: bool) -> None:
+    """Whether weights that this process loads from now on are written out once."""
+    global _wanted
+    _wanted = wanted
 
 
 def keep(_result: None, scheme: Any, layer: Any, **_named: Any) -> None:
@@ -33,7 +47,9 @@ def keep(_result: None, scheme: Any, layer: Any, **_named: Any) -> None:
     scheme.as_loaded = runs and takes("four_bit_linear", problem(scheme, layer), "Marlin multiplies")
     if scheme.as_loaded:
         key = (scale.dtype, packed.device)
-        _largest[key] = max(_largest.get(key, 0), PLACES * packed.numel())
+        numbers = PLACES * packed.numel()
+        _largest[key] = max(_largest.get(key, 0), numbers)
+        _all[key] = _all.get(key, 0) + numbers
 
 
 def problem(scheme: Any, layer: Any) -> str | None:
@@ -51,14 +67,37 @@ def problem(scheme: Any, layer: Any) -> str | None:
 
 
 def finish(original: Callable[[Any, Any], None], scheme: Any, layer: Any) -> None:
-    """Around ``CompressedTensorsWNA16.process_weights_after_loading``: levels stay; KV pools are sized for what the room leaves."""
+    """Around ``CompressedTensorsWNA16.process_weights_after_loading``: levels stay; KV pools are sized for what room or copies leave."""
     if not getattr(scheme, "as_loaded", False):
         original(scheme, layer)
         return
     if not scheme.symmetric:
         layer.weight_zero_point = torch.nn.Parameter(weight_formats.zeros_in_pairs(layer.weight_zero_point.data), requires_grad=False)
     dtype, device = layer.weight_scale.dtype, layer.weight_packed.device
-    scheme.room = shared_room("dense", _largest[dtype, device], dtype, device)
+    scheme.copy = scheme.room = None
+    if _wanted and copies_fit(_all[dtype, device] * dtype.itemsize, device):
+        weight: Any = weight_formats.linear_weight(layer)
+        scheme.copy = write_out(weight, torch.empty(weight.shape.numel(), dtype=dtype, device=device))
+    else:
+        scheme.room = shared_room("dense", _largest[dtype, device], dtype, device)
+
+
+@functools.cache  # so that it is said once
+def copies_fit(needed: float, device: torch.device) -> bool:
+    """Whether copies of so many bytes are a small part of this device's memory."""
+    there = _memory(device)
+    size = f"bfloat16 copies of all 4-bit dense weights take {needed / 2**30:,.1f} GiB"
+    if needed > COPIED_SHARE * there:
+        decline(COPIES, f"{size}, more than 1/{1 / COPIED_SHARE:.0f} of the {there / 2**30:,.1f} GiB of this card")
+        return False
+    tell(COPIES, f"{size} of the card")
+    return True
+
+
+def _memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def multiply(
@@ -68,11 +107,13 @@ def multiply(
     if not getattr(scheme, "as_loaded", False):
         return original(scheme, layer, x, bias)
     weight: Any = weight_formats.linear_weight(layer)
-    return product(x, weight, scheme.room, bias)
+    return product(scheme, x, weight, bias)
 
 
-def product(x: torch.Tensor, weight: Grouped, room: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """``x @ weight.T + bias`` for any number of rows."""
+def product(scheme: Any, x: torch.Tensor, weight: Grouped, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """``x @ weight.T + bias`` for any number of rows; ``weight``: the first outputs of the layer's, or all."""
+    if scheme.copy is not None:
+        return torch.nn.functional.linear(x, scheme.copy[: weight.shape[0]], bias)
     if bias is None and wide_linear.takes(x, weight):
         return wide_linear.wide_linear(x, weight)
-    return torch.nn.functional.linear(x, write_out(weight, room), bias)
+    return torch.nn.functional.linear(x, write_out(weight, scheme.room), bias)

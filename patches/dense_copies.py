@@ -1,0 +1,28 @@
+"""Many rows are multiplied by bfloat16 copies of 4-bit dense weights, where all copies are a small part of the card."""
+
+from typing import Any
+
+from sglang_gemma4 import uses
+from sglang_gemma4.patching import Hook, Patch
+
+
+def copy_from_now_on(_result: None, model: Any, *_args: Any, **_named: Any) -> None:
+    """After ``Gemma4TextModel.__init__``: its weights are not loaded yet."""
+    if model.quant_config is None:
+        return
+    from sglang_gemma4.models.layers import four_bit_layers
+
+    four_bit_layers.want_copies(True)
+
+
+PATCH = Patch(
+    switch="SGLANG_GEMMA4_FEW_ROW_LINEAR",
+    why="From 9 requests with MTP on, and in each prefill chunk, a layer's dense weights of 26B-A4B are written out as bfloat16 before "
+    "cuBLAS multiplies: four products take 97 µs at 128 rows, 55 without that, 1.3 ms of a step of 14 to 22. All of them are 3.1 GiB.",
+    evidence="runs/2026-11-26-26b-h200-int4 (97 and 55 µs)",
+    remove_when="SGLang multiplies 4-bit weights by wgmma.",
+    uses=(uses.quantised, uses.four_bit_rows, uses.kernels),
+    unmeasured="steps of 26B-A4B in 4 bits at batch 16 to 80 and a load with prompts (tests/gpu/quant_stages.py: int4-wide, "
+    "int4-wide-serve)",
+    hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", copy_from_now_on, "b7e9b394300f"),),
+)
