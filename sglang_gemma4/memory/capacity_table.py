@@ -5,8 +5,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from sglang_gemma4.memory import capacity, fractions, given
-from sglang_gemma4.memory.capacity import GIB, Card, Need, Pools, Server
+from sglang_gemma4.memory import capacity, fractions, given, model_bytes
+from sglang_gemma4.memory.capacity import GIB, Card, Pools, Server
+from sglang_gemma4.memory.model_bytes import Need
 from sglang_gemma4.tiny import quantisation
 from sglang_gemma4.tiny.quantisation import FORMATS, Format, format_of, size_problem
 from sglang_gemma4.tiny.real_sizes import SIZES, target
@@ -50,7 +51,7 @@ def table(
             continue
         for where in cards:
             for server in servers:
-                needed = capacity.need(name, kv_bytes, server.tp, scale_bytes, form)
+                needed = model_bytes.need(name, kv_bytes, server.tp, scale_bytes, form)
                 for said, by_stock, by_package in _fractions(needed, where, server, fraction, length):
                     start = [f"{name} {form.name}" if form else name, where.name, "yes" if server.mtp else "no", said]
                     lines.append(f"| {' | '.join([*start, *_row(needed, where, server, by_stock, by_package, length)])} |")

@@ -3,7 +3,8 @@
 from types import SimpleNamespace
 
 from sglang_gemma4.memory import capacity, feature_memory, reserve, swa_sizing
-from sglang_gemma4.memory.capacity import Card, Need, Server
+from sglang_gemma4.memory.capacity import Card, Server
+from sglang_gemma4.memory.model_bytes import Need
 from sglang_gemma4.memory.reserve import MIB
 from sglang_gemma4.models.schedule import prefill_sizes
 

@@ -181,14 +181,17 @@ def start(model: str, port: int, log: Path, environment: dict[str, str], *flags:
     with log.open("wb") as out:  # a session of its own: ``timeout`` signals the soak's whole group, and its last answers are to come
         process = subprocess.Popen([*words, "--enable-metrics", *flags], env=own, stdout=out, stderr=out, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
-    while True:
-        if process.poll() is not None:
-            raise SystemExit(f"the server ended at its start with status {process.returncode}; see {log}")
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=5):
-                return process, url
-        except (urllib.error.URLError, OSError):
-            time.sleep(1)
+    try:
+        while process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"{url}/health", timeout=5):
+                    return process, url
+            except (urllib.error.URLError, OSError):
+                time.sleep(1)
+    except BaseException:  # such as Ctrl-C, which a session of its own does not hear
+        process.terminate()
+        raise
+    raise SystemExit(f"the server ended at its start with status {process.returncode}; see {log}")
 
 
 def prompts_of(model: str, longest: int) -> list[list[int]]:
@@ -288,7 +291,8 @@ def main(words: Sequence[str] | None = None) -> int:
     quiet, soak.quiet = start(asked.model, asked.port, asked.folder / "quiet.log", {}, *shared, f"--max-total-tokens={4 * need}")
     try:
         asyncio.run(soak.references())
-        return max([soak_one(soak, pool, asked.minutes / len(pools), asked, need, shared) for pool in pools if not soak.stopped])
+        statuses = [soak_one(soak, pool, asked.minutes / len(pools), asked, need, shared) for pool in pools if not soak.stopped]
+        return max(statuses, default=1)  # without one: stopped while the last reference was answered
     finally:
         quiet.terminate()
 

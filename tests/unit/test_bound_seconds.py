@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from sglang_gemma4 import switches
-from sglang_gemma4.memory import bound, capacity, swa_sizing
+from sglang_gemma4.memory import bound, capacity, model_bytes, swa_sizing
 from sglang_gemma4.memory.bound import BOUND, Bound
 
 BUDGET, LIMIT = int(18.153 * 2**30), 64
@@ -24,7 +24,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def of_26b(length: int | None = None) -> bound.Sized:
     """26B-A4B with MTP and 64 requests on an 80 GB card."""
-    need = capacity.need("26b-a4b")
+    need = model_bytes.need("26b-a4b")
     demand = capacity.demand(need, mtp=True)
     stock = swa_sizing.Stock(need.all_full + need.draft_layers * need.full_layer, need.all_sliding)
     what = demand, BUDGET, need.own_full, need.own_sliding, LIMIT, stock

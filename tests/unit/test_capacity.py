@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from sglang_gemma4 import cli, switches
-from sglang_gemma4.memory import capacity, fractions, reserve, swa_sizing
+from sglang_gemma4.memory import capacity, fractions, model_bytes, reserve, swa_sizing
 from sglang_gemma4.memory.capacity import CARDS, GIB, Card, Server
 from sglang_gemma4.tiny.quantisation import FORMATS
 
@@ -34,13 +34,13 @@ LOGGED = [
 def test_bytes_for_kv_are_those_that_engines_logged(
     name: str, card: Card, mtp: bool, fraction: float, on_card: bool, logged: float
 ) -> None:
-    found = capacity.budget(capacity.need(name), card, Server(mtp), fraction, package=on_card) / GIB
+    found = capacity.budget(model_bytes.need(name), card, Server(mtp), fraction, package=on_card) / GIB
     assert found == pytest.approx(logged, rel=0.01)
 
 
 def test_the_reserve_of_an_80_gb_card_is_the_one_that_its_engine_calculated() -> None:
     """Run 2026-11-25-26b-h100-reserve: 0.905 and 19.721 GiB. Joined graphs' keys in order count since then; 2 GiB more stay."""
-    needed, server = capacity.need("26b-a4b"), Server(mtp=True, running=64)
+    needed, server = model_bytes.need("26b-a4b"), Server(mtp=True, running=64)
     ran = fractions.steps(needed, H100, server)
     assert ran.joined
     assert ran.ordered_keys == 2048 + (32 << 10)
@@ -55,14 +55,14 @@ def test_joined_graphs_count_where_the_engine_has_them(monkeypatch: pytest.Monke
     """By default those of the MoE model on one card; of others where the operator asks."""
 
     def joined(name: str, tp: int = 1) -> bool:
-        return fractions.steps(capacity.need(name, tp=tp), H100, Server(True, tp=tp)).joined
+        return fractions.steps(model_bytes.need(name, tp=tp), H100, Server(True, tp=tp)).joined
 
     assert [joined(name) for name in ("26b-a4b", "31b")] == [True, False]
     assert not joined("26b-a4b", tp=2)
     monkeypatch.setenv(switches.BESIDE, "1")
     assert joined("31b")
     monkeypatch.setenv(switches.BESIDE, "0")
-    assert fractions.steps(capacity.need("26b-a4b"), H100, Server(True)).ordered_keys == 0
+    assert fractions.steps(model_bytes.need("26b-a4b"), H100, Server(True)).ordered_keys == 0
 
 
 # Full and sliding tokens of this package's pools, --max-running-requests and --mem-fraction-static, and the run.
@@ -79,7 +79,7 @@ POOLS = [
 def test_the_packages_tokens_are_those_that_engines_logged(
     name: str, card: Card, running: int, fraction: float, full: int, sliding: int
 ) -> None:
-    needed, server = capacity.need(name), Server(True, running)
+    needed, server = model_bytes.need(name), Server(True, running)
     left = capacity.budget(needed, card, server, fraction, reserved=fraction == 0.905)
     found = capacity.by_window(needed, left, server, card)
     assert [found.full, found.sliding] == pytest.approx([full, sliding], rel=0.02)
@@ -87,7 +87,7 @@ def test_the_packages_tokens_are_those_that_engines_logged(
 
 def test_31b_starts_by_default_on_80_gb_with_what_its_engine_logged() -> None:
     """Run 2026-11-26-26b-h100-peer: "--mem-fraction-static 0.913 in place of SGLang's --mem-fraction-static 0.75963"."""
-    needed, server = capacity.need("31b"), Server(True)
+    needed, server = model_bytes.need("31b"), Server(True)
     fraction, reserved = fractions.default(needed, H100, server)
     assert fractions.both(needed, H100, server)[0] == pytest.approx(0.75963, abs=1e-5)
     assert (fraction, reserved) == (0.913, True)
@@ -101,13 +101,13 @@ STOCK_LOGGED = [("26b-a4b", False, 402_990, 322_392), ("26b-a4b", True, 365_809,
 
 @pytest.mark.parametrize(("name", "mtp", "full", "sliding"), STOCK_LOGGED)
 def test_stock_s_tokens_are_those_that_engines_logged(name: str, mtp: bool, full: int, sliding: int) -> None:
-    needed, server = capacity.need(name), Server(mtp)
+    needed, server = model_bytes.need(name), Server(mtp)
     found = capacity.stock(needed, capacity.budget(needed, H200, server, 0.85, package=False), server)
     assert [found.full, found.sliding] == pytest.approx([full, sliding], rel=0.01)
 
 
 def test_the_packages_tokens_by_ratio_are_those_that_an_engine_logged() -> None:
-    needed, server = capacity.need("26b-a4b"), Server(mtp=True)
+    needed, server = model_bytes.need("26b-a4b"), Server(mtp=True)
     found = capacity.by_ratio(needed, capacity.budget(needed, H200, server, 0.85, package=False), server)
     assert [found.full, found.sliding] == pytest.approx([1_433_972, 215_095], rel=0.01)
 
@@ -115,7 +115,7 @@ def test_the_packages_tokens_by_ratio_are_those_that_an_engine_logged() -> None:
 def test_an_80_gb_card_s_trial() -> None:
     """18.15 GiB for KV on an H100. Its flags are not known: text alone at 0.85 gives as much, and so do images at 0.9; images at 0.85 do
     not by far. ``sglang-gemma4 serve`` says them in its log (``server_args=``), and "avail mem" beside "Load weight begin"."""
-    needed = capacity.need("26b-a4b")
+    needed = model_bytes.need("26b-a4b")
     assert capacity.budget(needed, H100, Server(mtp=True, images=False), 0.85) / GIB == pytest.approx(18.153, rel=0.02)
     assert capacity.budget(needed, H100, Server(mtp=True), 0.9) / GIB == pytest.approx(18.153, rel=0.02)
     assert capacity.budget(needed, H100, Server(mtp=True), 0.85) / GIB < 15
@@ -123,7 +123,7 @@ def test_an_80_gb_card_s_trial() -> None:
 
 def test_sizes_are_those_of_the_engine_s_own_arithmetic() -> None:
     """The table's pools are ``swa_sizing``'s for the same bytes; the engine's are in ``test_memory_pools``."""
-    needed, server = capacity.need("26b-a4b"), Server(mtp=True, running=64)
+    needed, server = model_bytes.need("26b-a4b"), Server(mtp=True, running=64)
     left = 18.153 * GIB
     stock = swa_sizing.Stock(needed.all_full + needed.draft_layers * needed.full_layer, needed.all_sliding)
     asks = capacity.demand(needed, mtp=True)
@@ -135,7 +135,7 @@ def test_sizes_are_those_of_the_engine_s_own_arithmetic() -> None:
 
 
 def test_flags_change_the_sizes() -> None:
-    needed = capacity.need("26b-a4b")
+    needed = model_bytes.need("26b-a4b")
     left = capacity.budget(needed, H200, Server(mtp=True), 0.85)
     few, many = (capacity.by_window(needed, left, Server(mtp=True, running=running)) for running in (8, 200))
     assert many.sliding > few.sliding
@@ -148,7 +148,7 @@ def test_flags_change_the_sizes() -> None:
 def test_what_starts_on_an_80_gb_card() -> None:
     """Every size by default, with and without MTP; 31B, for which SGLang's own fraction leaves nothing, with the calculated reserve."""
     for name in ("e2b", "e4b", "26b-a4b", "31b"):
-        needed = capacity.need(name)
+        needed = model_bytes.need(name)
         for mtp in (False, True):
             server = Server(mtp)
             by_rule, calculated = fractions.both(needed, H100, server)
@@ -182,20 +182,20 @@ def test_a_card_has_several_names(said: str, mib: float) -> None:
 
 def test_formats_take_their_bytes() -> None:
     """26B-A4B: 24.1 billion parameters are in products that are quantised, 0.74 in the head; 4 bits and a scale for 32 are 0.5625 bytes."""
-    plain = capacity.need("26b-a4b").weights
-    float8, int4 = (capacity.need("26b-a4b", form=FORMATS[name]).weights for name in ("fp8-dynamic", "w4a16-g32"))
+    plain = model_bytes.need("26b-a4b").weights
+    float8, int4 = (model_bytes.need("26b-a4b", form=FORMATS[name]).weights for name in ("fp8-dynamic", "w4a16-g32"))
     saved = plain - float8
     assert saved / 1e9 == pytest.approx(24.4, rel=0.03)
     assert plain - int4 == pytest.approx(saved * (2 - 0.5625), rel=0.01), "tensors are rounded up"
-    assert capacity.need("e2b", form=FORMATS["fp8-dynamic"]).draft == capacity.need("e2b").draft
+    assert model_bytes.need("e2b", form=FORMATS["fp8-dynamic"]).draft == model_bytes.need("e2b").draft
     with pytest.raises(ValueError, match="groups of 128 do not divide intermediate_size 2112 of 26b-a4b; its products take fp8-dynamic"):
-        capacity.need("26b-a4b", form=FORMATS["w4a16-g128"])
+        model_bytes.need("26b-a4b", form=FORMATS["w4a16-g128"])
 
 
 def test_on_hopper_the_package_keeps_room_for_a_layer_s_four_bit_weights() -> None:
     """128 experts' gate and up in bfloat16, 0.95 GiB, and a full layer's 16 + 2 + 2 heads of 512; stock and older cards keep none."""
     room = (128 * 2 * 704 + 20 * 512) * 2816 * 2
-    needed = capacity.need("26b-a4b", form=FORMATS["w4a16-g32"])
+    needed = model_bytes.need("26b-a4b", form=FORMATS["w4a16-g32"])
     server = Server(mtp=True, images=False)
     kept = {
         name: capacity.budget(needed, capacity.CARDS[name], server, 0.85, package=False)
@@ -203,9 +203,23 @@ def test_on_hopper_the_package_keeps_room_for_a_layer_s_four_bit_weights() -> No
         for name in capacity.CARDS
     }
     assert kept == {"24 GB": 0, "32 GB": 0, "48 GB": 0, "80 GB": room, "141 GB": room}
-    assert capacity.need("26b-a4b", tp=2, form=FORMATS["w4a16-g32"]).written_out == room / 2
-    assert capacity.need("31b", form=FORMATS["w4a16-g128"]).written_out == 2 * 21504 * 5376 * 2, "gate and up"
-    assert capacity.need("26b-a4b").written_out == capacity.need("26b-a4b", form=FORMATS["fp8-dynamic"]).written_out == 0
+    assert model_bytes.need("26b-a4b", tp=2, form=FORMATS["w4a16-g32"]).written_out == room / 2
+    assert model_bytes.need("31b", form=FORMATS["w4a16-g128"]).written_out == 2 * 21504 * 5376 * 2, "gate and up"
+    assert model_bytes.need("26b-a4b").written_out == model_bytes.need("26b-a4b", form=FORMATS["fp8-dynamic"]).written_out == 0
+
+
+def test_copies_of_dense_weights_are_counted_where_they_are_asked_for_and_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def left(size: str) -> list[float]:
+        needed = model_bytes.need(size, form=FORMATS["w4a16-g32"])
+        return [capacity.budget(needed, where, Server(mtp=True, images=False), 0.85) for where in CARDS.values()]
+
+    before = {size: left(size) for size in ("26b-a4b", "31b")}
+    monkeypatch.setenv("SGLANG_GEMMA4_WITH", "dense_copies")
+    taken = {size: [one - other for one, other in zip(kept, left(size), strict=True)] for size, kept in before.items()}
+    qkv = 25 * (16 + 2 * 8) * 256 + 5 * (16 + 2) * 512  # keys are values in full layers
+    o, feed_forward = 25 * 16 * 256 + 5 * 16 * 512, 30 * 3 * 2112
+    copies = 2 * 2816 * (qkv + o + feed_forward)
+    assert taken == {"26b-a4b": pytest.approx([0, 0, 0, copies, copies]), "31b": [0] * 5}
 
 
 def test_a_row_for_each_format_that_divides_the_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +240,7 @@ def test_a_row_for_each_format_that_divides_the_model(capsys: pytest.CaptureFixt
 
 
 def test_what_the_package_adds() -> None:
-    edge, dense, server = capacity.need("e2b"), capacity.need("31b"), Server(mtp=True)
+    edge, dense, server = model_bytes.need("e2b"), model_bytes.need("31b"), Server(mtp=True)
     assert capacity.by_ratio(edge, 2**36, server).full > 2.8 * capacity.stock(edge, 2**36, server).full
     plain = Server(mtp=False)
     assert capacity.by_ratio(dense, 2**36, plain) == capacity.stock(dense, 2**36, plain)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_gemma4.memory import capacity, fractions
+from sglang_gemma4.memory import capacity, fractions, model_bytes
 from sglang_gemma4.memory.capacity import CARDS, Card, Server
 from sglang_gemma4.tiny import real_sizes
 
@@ -14,7 +14,7 @@ COLUMNS = [(CARDS[name], images) for name in ("24 GB", "48 GB", "80 GB") for ima
 
 def tokens(name: str, card: Card, mtp: bool, images: bool) -> str:
     """Tokens of the full pool by default flags, as the table has them; a dash where the weights or one request do not fit."""
-    needed, server = capacity.need(name), Server(mtp, images=images)
+    needed, server = model_bytes.need(name), Server(mtp, images=images)
     fraction, reserved = fractions.default(needed, card, server)
     try:
         left = fractions.budget(needed, card, server, fraction, reserved=reserved)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4 import patching, switches
-from sglang_gemma4.memory import capacity, feature_memory, fractions
+from sglang_gemma4.memory import feature_memory, fractions, model_bytes
 from sglang_gemma4.memory.capacity import CARDS, GIB, Server
 from sglang_gemma4.patches import load
 from tests.unit.test_reserve_fallback import H200, MTP, start
@@ -98,7 +98,7 @@ def test_the_operator_s_reserve_stands(found: dict[str, Found]) -> None:
 def test_capacity_counts_the_same(found: dict[str, Found], case: str) -> None:
     ours, words = found["ours"][case], CASES[case]
     where, server = CARDS[words.get("card", "80 GB")], Server(True, 48)
-    expected = fractions.budget(capacity.need(words["name"]), where, server, ours["fraction"])
+    expected = fractions.budget(model_bytes.need(words["name"]), where, server, ours["fraction"])
     assert ours["bytes"] / GIB == pytest.approx(expected / GIB, rel=0.01)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from sglang_gemma4.kernels.heads import head_argmax, narrow_head
 from sglang_gemma4.kernels.heads.narrow_scan import NarrowHead, bytes_of
-from sglang_gemma4.memory import capacity
+from sglang_gemma4.memory import capacity, model_bytes
 from sglang_gemma4.models.layers import draft_head, narrow_copy, verify_head
 from sglang_gemma4.patches import narrow_draft_head as patch
 from sglang_gemma4.patches import narrow_verify_head as of_target
@@ -194,7 +194,7 @@ def test_more_rows_than_it_takes_and_other_shapes_read_the_weight(monkeypatch: p
 @pytest.mark.parametrize(("size", "ranks", "tokens"), [("26b-a4b", 1, 262144), ("31b", 2, 262144), ("e2b", 1, 0)])
 def test_capacity_counts_it_where_it_is_asked_for(size: str, ranks: int, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def left(mtp: bool, package: bool = True) -> float:
-        needed = capacity.need(size, tp=ranks)
+        needed = model_bytes.need(size, tp=ranks)
         return capacity.budget(needed, capacity.CARDS["141 GB"], capacity.Server(mtp, tp=ranks), 0.9, package=package)
 
     before = left(True), left(False), left(True, package=False)
@@ -205,7 +205,7 @@ def test_capacity_counts_it_where_it_is_asked_for(size: str, ranks: int, tokens:
 
 def test_capacity_counts_the_target_s_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def left(mtp: bool) -> float:
-        return capacity.budget(capacity.need("26b-a4b"), capacity.CARDS["141 GB"], capacity.Server(mtp), 0.9)
+        return capacity.budget(model_bytes.need("26b-a4b"), capacity.CARDS["141 GB"], capacity.Server(mtp), 0.9)
 
     before = left(True), left(False)
     monkeypatch.setenv("SGLANG_GEMMA4_WITH", of_target.NAME)

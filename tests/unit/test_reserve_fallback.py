@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4 import patching, switches
-from sglang_gemma4.memory import capacity
+from sglang_gemma4.memory import capacity, model_bytes
 from sglang_gemma4.memory.capacity import GIB, Server
 from sglang_gemma4.patches import load
 from sglang_gemma4.tiny import real_sizes
@@ -63,7 +63,7 @@ def start(
     run_hook(memory_hook.handle_gpu_memory_settings, args)
     get_context().set_server_args(args)
     mtp, images = "speculative_algorithm" in arguments, "language_model_only" not in arguments
-    server, needed = Server(mtp, arguments.get("max_running_requests"), images=images, on_card=transport != "cpu"), capacity.need(name)
+    server, needed = Server(mtp, arguments.get("max_running_requests"), images=images, on_card=transport != "cpu"), model_bytes.need(name)
     kept = capacity.IMAGE_CACHE + (capacity.FEATURE_POOL if server.on_card else 0) if images else 0
     loaded, given = capacity.budget(needed, where, server, 1.0) + kept, list[int]()
     changed.kvc.get_available_gpu_memory = lambda *_, **__: loaded / GIB

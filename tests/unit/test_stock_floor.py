@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4 import switches
-from sglang_gemma4.memory import capacity, given, swa_sizing
+from sglang_gemma4.memory import capacity, given, model_bytes, swa_sizing
 from sglang_gemma4.memory.swa_sizing import Demand, Stock
 
 LENGTHS = (1, 64, 500, 1000, 1100, 1165, 1500, 2188, 2500, 4000, 8500, 16_000, 32_500, 131_072)
@@ -53,7 +53,7 @@ def test_the_ratio_is_sglang_s() -> None:
 @pytest.mark.parametrize("page", [1, 16, 64])
 @pytest.mark.parametrize("name", MODELS)
 def test_stock_is_what_sglang_s_code_computes(name: str, page: int) -> None:
-    need = capacity.need(name)
+    need = model_bytes.need(name)
     for budget in (2**31, 18 * 2**30 + 12_345, 66 * 2**30):
         priced = Stock(need.all_full + need.draft_layers * need.full_layer, need.all_sliding)
         assert priced.sizes(budget, page) == sglang_s_sizes(priced.full_cell, priced.sliding_cell, budget, page)
@@ -77,7 +77,7 @@ def demands(window: int, chance: random.Random) -> Demand:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_length_runs_as_many_as_by_sglang_s_ratio(name: str) -> None:
     """Stock's requests hold two windows with the radix cache, as ours do where ``own_window`` is not active."""
-    need, chance = capacity.need(name), random.Random(name)
+    need, chance = model_bytes.need(name), random.Random(name)
     checked = floored = small = 0
     for _ in range(400):
         demand = demands(need.window - 1, chance)
@@ -110,7 +110,7 @@ def test_every_length_runs_as_many_as_by_sglang_s_ratio(name: str) -> None:
 
 def test_short_requests_do_not_crowd_out_a_long_one() -> None:
     """31B on an 80 GB card: by SGLang's ratio no prompt above 12,000 tokens is served."""
-    need = capacity.need("31b")
+    need = model_bytes.need("31b")
     demand, stock = capacity.demand(need, mtp=False), Stock(need.all_full, need.all_sliding)
     for gib in (2.5, 4, 8, 16, 24, 48):
         budget = int(gib * 2**30)
@@ -125,7 +125,7 @@ def test_short_requests_do_not_crowd_out_a_long_one() -> None:
 
 def test_the_sizes_of_an_80_gb_card_s_trial() -> None:
     """26B-A4B with MTP and 18.15 GiB for KV: 64 requests of 1,000 + 500 tokens fit; by windows alone fewer short ones would."""
-    budget, need = int(18.153 * 2**30), capacity.need("26b-a4b")
+    budget, need = int(18.153 * 2**30), model_bytes.need("26b-a4b")
     demand = capacity.demand(need, mtp=True)
     stock = Stock(need.all_full + need.draft_layers * need.full_layer, need.all_sliding)
     assert stock.sizes(budget, 1) == (97_116, 77_692)
@@ -137,7 +137,7 @@ def test_the_sizes_of_an_80_gb_card_s_trial() -> None:
 
 
 def test_what_the_operator_says_of_his_requests_decides() -> None:
-    budget, need = int(18.153 * 2**30), capacity.need("26b-a4b")
+    budget, need = int(18.153 * 2**30), model_bytes.need("26b-a4b")
     stock = Stock(need.all_full, need.all_sliding)
     long = swa_sizing.solve(capacity.demand(need, mtp=True), budget, need.own_full, need.own_sliding, 64, stock, length=32_500)
     assert long.full // 32_500 > 2 * (stock.sizes(budget, 1)[0] // 32_500)
