@@ -174,24 +174,37 @@ def verdict(gaps: Sequence[float], same: int, *, experts: bool) -> str:
     return "flips" if experts and len(far) == 1 and far[0] <= FLIP else "wrong"
 
 
-def start(model: str, port: int, log: Path, environment: dict[str, str], *flags: str) -> tuple["subprocess.Popen[bytes]", str]:
-    """A server that answers, and its address."""
+@dataclass
+class Server:
+    """A server's process, its address and its log."""
+
+    process: "subprocess.Popen[bytes]"
+    url: str
+    log: Path
+
+    def wait(self) -> "Server":
+        """Until it answers."""
+        while self.process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=5):
+                    return self
+            except (urllib.error.URLError, OSError):
+                time.sleep(1)
+        raise SystemExit(f"the server ended at its start with status {self.process.returncode}; see {self.log}")
+
+    def end(self) -> None:
+        """It has a session of its own, and so hears neither Ctrl-C nor ``timeout``."""
+        self.process.terminate()
+        self.process.wait(60)
+
+
+def launch(model: str, port: int, log: Path, environment: dict[str, str], *flags: str) -> Server:
+    """A server that begins to start."""
     words = [sys.executable, "-m", "sglang_gemma4.cli", "serve", model, "--port", str(port), f"--max-running-requests={RUNNING}"]
     own = {**os.environ, **CHECKS, **environment}
     with log.open("wb") as out:  # a session of its own: ``timeout`` signals the soak's whole group, and its last answers are to come
         process = subprocess.Popen([*words, "--enable-metrics", *flags], env=own, stdout=out, stderr=out, start_new_session=True)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        while process.poll() is None:
-            try:
-                with urllib.request.urlopen(f"{url}/health", timeout=5):
-                    return process, url
-            except (urllib.error.URLError, OSError):
-                time.sleep(1)
-    except BaseException:  # such as Ctrl-C, which a session of its own does not hear
-        process.terminate()
-        raise
-    raise SystemExit(f"the server ended at its start with status {process.returncode}; see {log}")
+    return Server(process, f"http://127.0.0.1:{port}", log)
 
 
 def prompts_of(model: str, longest: int) -> list[list[int]]:
@@ -239,28 +252,49 @@ def too_small(pool: str, model: str, share: float, need: int) -> tuple[dict[str,
     return {"SGLANG_SWA_EVICTION_INTERVAL": str(INTERVAL)}, [f"--max-total-tokens={4 * need}", f"--swa-full-tokens-ratio={ratio}"], sliding
 
 
-def soak_one(soak: Soak, pool: str, minutes: float, asked: argparse.Namespace, need: int, shared: Sequence[str]) -> int:
+@dataclass
+class Pool:
+    """A pool that is too small, and how its server is started."""
+
+    name: str
+    asked: argparse.Namespace
+    need: int
+    environment: dict[str, str] = field(init=False)
+    flags: list[str] = field(init=False)
+    needed: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        own, sized, self.needed = too_small(self.name, self.asked.model, self.asked.share, self.need)
+        self.environment = own | dict(pair.split("=", 1) for pair in self.asked.environment)
+        draft = f"--speculative-draft-model-path={resolve(self.asked.model)}-assistant"
+        self.flags = [*MTP, draft, f"--chunked-prefill-size={CHUNK}", *sized, *(f"--{flag}" for flag in self.asked.flags)]
+        self.flags += ["--schedule-conservativeness=0.1"] if self.asked.bold else []
+
+    def launch(self, shared: Sequence[str]) -> Server:
+        """Its server, which begins to start."""
+        asked = self.asked
+        return launch(asked.model, asked.port + 100, asked.folder / f"busy-{self.name}.log", self.environment, *shared, *self.flags)
+
+
+def soak_one(soak: Soak, pool: Pool, minutes: float, busy: Server) -> int:
     """A server whose ``pool`` is too small, for so many minutes; its line in raw.jsonl, and the exit status."""
     soak.counts = dict.fromkeys(soak.counts, 0)
-    own, sized, needed = too_small(pool, asked.model, asked.share, need)
-    environment = own | dict(pair.split("=", 1) for pair in asked.environment)
-    flags = [*shared, *MTP, f"--speculative-draft-model-path={resolve(asked.model)}-assistant", f"--chunked-prefill-size={CHUNK}", *sized]
-    flags += [*(["--schedule-conservativeness=0.1"] if asked.bold else []), *(f"--{flag}" for flag in asked.flags)]
-    busy, soak.busy = start(asked.model, asked.port + 100, asked.folder / f"busy-{pool}.log", environment, *flags)
-    began, died, seen = time.monotonic(), None, {}
+    asked, died, seen = pool.asked, None, {}
     try:
+        soak.busy = busy.wait().url
+        began = time.monotonic()
         try:
             asyncio.run(soak.clients(began + 60 * minutes))
             time.sleep(15)  # idle: SGLang's check of an empty server
             seen = read_metrics(soak.busy)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             died = f"{type(error).__name__}: {error}"
-        status = busy.poll()
+        status = busy.process.poll()
     finally:
-        busy.terminate()
-        busy.wait(60)
-    row = {"minutes": round((time.monotonic() - began) / 60, 1), "model": asked.model, "environment": environment, "flags": asked.flags}
-    row |= {"bold": asked.bold, "card": not soak.exact, "pool": pool, "pool_tokens": int(asked.share * needed), "pool_needed": needed}
+        busy.end()
+    row = {"minutes": round((time.monotonic() - began) / 60, 1), "model": asked.model, "environment": pool.environment}
+    row |= {"flags": asked.flags, "bold": asked.bold, "card": not soak.exact, "pool": pool.name}
+    row |= {"pool_tokens": int(asked.share * pool.needed), "pool_needed": pool.needed}
     row |= {
         **soak.counts,
         "stopped": soak.stopped,
@@ -271,7 +305,7 @@ def soak_one(soak: Soak, pool: str, minutes: float, asked: argparse.Namespace, n
     with (asked.folder / "raw.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
     print(json.dumps(row, indent=2))
-    bound = pool == "full" or bool((row["windows_taken_back"] or 0) + (row["retractions"] or 0))
+    bound = pool.name == "full" or bool((row["windows_taken_back"] or 0) + (row["retractions"] or 0))
     flipped = soak.counts["flips"] > FLIPPED * (soak.counts["finished"] + soak.counts["aborted"])
     return int(bool(died) or status is not None or soak.counts["wrong"] > 0 or flipped or not bound or soak.stopped)
 
@@ -287,14 +321,23 @@ def main(words: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: setattr(soak, "stopped", True))
     shared = () if exact else CARD
     need = RUNNING * (sum(map(len, soak.prompts)) // PROMPTS + most // 2)
-    pools = POOLS if asked.bind == "both" else (asked.bind,)
-    quiet, soak.quiet = start(asked.model, asked.port, asked.folder / "quiet.log", {}, *shared, f"--max-total-tokens={4 * need}")
+    pools = [Pool(name, asked, need) for name in (POOLS if asked.bind == "both" else (asked.bind,))]
+    servers = [launch(asked.model, asked.port, asked.folder / "quiet.log", {}, *shared, f"--max-total-tokens={4 * need}")]
+    statuses = []
     try:
+        if not exact:  # starts while the references are asked; two cores would be shared with them
+            servers.append(pools[0].launch(shared))
+        soak.quiet = servers[0].wait().url
         asyncio.run(soak.references())
-        statuses = [soak_one(soak, pool, asked.minutes / len(pools), asked, need, shared) for pool in pools if not soak.stopped]
+        for pool in pools:
+            if soak.stopped:
+                break
+            busy = servers.pop() if len(servers) > 1 else pool.launch(shared)
+            statuses.append(soak_one(soak, pool, asked.minutes / len(pools), busy))
         return max(statuses, default=1)  # without one: stopped while the last reference was answered
     finally:
-        quiet.terminate()
+        for server in servers:
+            server.end()
 
 
 if __name__ == "__main__":
