@@ -19,14 +19,10 @@ memory leaked, and where a sliding pool was too large: no window was taken back 
 import argparse
 import asyncio
 import json
-import os
 import random
 import signal
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,20 +34,11 @@ from sglang_gemma4.benchmark.gauges import read_metrics
 from sglang_gemma4.cpu.environment import has_accelerator
 from sglang_gemma4.diagnostics.pool_hits import PREFIX
 from sglang_gemma4.serving.launch import resolve
+from tests.gpu.soak_servers import DRAFTED, RUNNING, Pool, Server, launch, text_config
 
 ROOT = Path(__file__).parents[2]
 TEXT = ROOT / "runs/2026-11-21-tiny-quality/text.txt"
-CHECKS = {
-    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
-    "SGLANG_ENABLE_TREE_CACHE_SANITY_CHECK": "1",
-    "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
-    "SGLANG_INVARIANT_CHECK": "2",
-    "SGLANG_GEMMA4_STRICT": "1",
-}
-RUNNING, CLIENTS, PROMPTS = 8, 12, 48
-DRAFTED = 3
-CHUNK, INTERVAL = 96, 8
-"""Tokens of a prefill chunk; and those behind a window that are freed together, where the sliding pool binds."""
+CLIENTS, PROMPTS = 12, 48
 POOLS = ("full", "sliding")
 TIE = 0.3
 """Natural logarithms between a token of a 16-bit answer and the best one."""
@@ -59,7 +46,6 @@ FLIP, FLIPPED = 4.0, 0.02
 """The same for one token of an MoE model's answer, and the part of all answers that may have one. Where rounding turns a router's choice,
 tiny-26b-a4b leaves its own float32 by up to 3.4 (run 2026-11-28-h100-soak: 11 of 2,833 answers of an H100 had such a token). An answer
 that read somebody else's keys goes on with unlikely tokens, or is one of many."""
-MTP = ("--speculative-algorithm=NEXTN", "--speculative-num-steps=3", "--speculative-eagle-topk=1", "--speculative-num-draft-tokens=4")
 CARD = ("--attention-backend=triton", "--sampling-backend=pytorch", "--mm-attention-backend=triton_attn", "--mem-fraction-static=0.9")
 GAUGES = {
     "retractions": "sglang:num_retracted_requests_total",
@@ -174,39 +160,6 @@ def verdict(gaps: Sequence[float], same: int, *, experts: bool) -> str:
     return "flips" if experts and len(far) == 1 and far[0] <= FLIP else "wrong"
 
 
-@dataclass
-class Server:
-    """A server's process, its address and its log."""
-
-    process: "subprocess.Popen[bytes]"
-    url: str
-    log: Path
-
-    def wait(self) -> "Server":
-        """Until it answers."""
-        while self.process.poll() is None:
-            try:
-                with urllib.request.urlopen(f"{self.url}/health", timeout=5):
-                    return self
-            except (urllib.error.URLError, OSError):
-                time.sleep(1)
-        raise SystemExit(f"the server ended at its start with status {self.process.returncode}; see {self.log}")
-
-    def end(self) -> None:
-        """It has a session of its own, and so hears neither Ctrl-C nor ``timeout``."""
-        self.process.terminate()
-        self.process.wait(60)
-
-
-def launch(model: str, port: int, log: Path, environment: dict[str, str], *flags: str) -> Server:
-    """A server that begins to start."""
-    words = [sys.executable, "-m", "sglang_gemma4.cli", "serve", model, "--port", str(port), f"--max-running-requests={RUNNING}"]
-    own = {**os.environ, **CHECKS, **environment}
-    with log.open("wb") as out:  # a session of its own: ``timeout`` signals the soak's whole group, and its last answers are to come
-        process = subprocess.Popen([*words, "--enable-metrics", *flags], env=own, stdout=out, stderr=out, start_new_session=True)
-    return Server(process, f"http://127.0.0.1:{port}", log)
-
-
 def prompts_of(model: str, longest: int) -> list[list[int]]:
     """Pieces of the tiny world's text, which the draft can predict; every second one begins as another does (radix hits)."""
     from transformers import AutoTokenizer
@@ -232,48 +185,6 @@ def parser() -> argparse.ArgumentParser:
     form.add_argument("--environment", nargs="*", default=[], metavar="NAME=VALUE", help="of the busy server")
     form.add_argument("--flags", nargs="*", default=[], metavar="FLAG", help="of the busy server, without their dashes: page-size=16")
     return form
-
-
-def text_config(model: str) -> dict[str, Any]:
-    """The language model's part of a checkpoint's config.json."""
-    return dict(json.loads((Path(resolve(model)) / "config.json").read_text())["text_config"])
-
-
-def too_small(pool: str, model: str, share: float, need: int) -> tuple[dict[str, str], list[str], int]:
-    """Variables and flags of a server with ``share`` of what its running requests need of ``pool``, and how many tokens those are.
-
-    Args:
-        need: full tokens that they need on average. Where the sliding pool binds, the full one has four times as many.
-    """
-    if pool == "full":
-        return {}, [f"--max-total-tokens={int(share * need)}"], need
-    sliding = RUNNING * (int(text_config(model)["sliding_window"]) + INTERVAL + 2 * (DRAFTED + 1)) + CHUNK
-    ratio = (share * sliding + 0.5) / (4 * need)
-    return {"SGLANG_SWA_EVICTION_INTERVAL": str(INTERVAL)}, [f"--max-total-tokens={4 * need}", f"--swa-full-tokens-ratio={ratio}"], sliding
-
-
-@dataclass
-class Pool:
-    """A pool that is too small, and how its server is started."""
-
-    name: str
-    asked: argparse.Namespace
-    need: int
-    environment: dict[str, str] = field(init=False)
-    flags: list[str] = field(init=False)
-    needed: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        own, sized, self.needed = too_small(self.name, self.asked.model, self.asked.share, self.need)
-        self.environment = own | dict(pair.split("=", 1) for pair in self.asked.environment)
-        draft = f"--speculative-draft-model-path={resolve(self.asked.model)}-assistant"
-        self.flags = [*MTP, draft, f"--chunked-prefill-size={CHUNK}", *sized, *(f"--{flag}" for flag in self.asked.flags)]
-        self.flags += ["--schedule-conservativeness=0.1"] if self.asked.bold else []
-
-    def launch(self, shared: Sequence[str]) -> Server:
-        """Its server, which begins to start."""
-        asked = self.asked
-        return launch(asked.model, asked.port + 100, asked.folder / f"busy-{self.name}.log", self.environment, *shared, *self.flags)
 
 
 def soak_one(soak: Soak, pool: Pool, minutes: float, busy: Server) -> int:
