@@ -19,10 +19,9 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_FEW_ROW_LINEAR",
     why="From 9 requests with MTP on, and in each prefill chunk, a layer's dense weights of 26B-A4B are written out as bfloat16 before "
     "cuBLAS multiplies: four products take 97 µs at 128 rows, 55 without that, 1.3 ms of a step of 14 to 22. All of them are 3.1 GiB.",
-    evidence="runs/2026-11-26-26b-h200-int4 (97 and 55 µs)",
+    evidence="H200: four products of a layer 93 µs at 64 rows, 53 with copies; plain steps of 17 and 34 requests 11.2 and 14.0 ms for 12.4 "
+    "and 15.3; a server with chunk_experts too, there (runs/2026-11-29-26b-h200-int4-chunks)",
     remove_when="SGLang multiplies 4-bit weights by wgmma.",
     uses=(uses.quantised, uses.four_bit_rows, uses.kernels),
-    unmeasured="steps of 26B-A4B in 4 bits at batch 16 to 80 and a load with prompts (tests/gpu/quant_stages.py: int4-wide, "
-    "int4-wide-serve)",
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", copy_from_now_on, "b7e9b394300f"),),
 )

@@ -28,7 +28,6 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from sglang_gemma4.kernels import assembler
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.experts.expert_blocks import Blocks
-from sglang_gemma4.kernels.register_products import await_inputs as await_rows
 from sglang_gemma4.kernels.register_products import four_bits
 
 CAPABILITY = 9
@@ -102,11 +101,8 @@ def _ask(words_ptr, scale_ptr, first, span, WIDTH: gl.constexpr, GROUP: gl.const
 
 @gluon.jit
 def _ask_both(words_ptr, scale_ptr, first, span, SECOND: gl.constexpr, WIDTH: gl.constexpr, GROUP: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Of a span, for the first product and then for the second, where there is one."""
-    held = _ask(words_ptr, scale_ptr, first, span, WIDTH, GROUP)
-    if SECOND:
-        held = held + _ask(words_ptr, scale_ptr, first + SECOND, span, WIDTH, GROUP)
-    return held
+    """Of a span, for the first product and then for the second."""
+    return _ask(words_ptr, scale_ptr, first, span, WIDTH, GROUP) + _ask(words_ptr, scale_ptr, first + SECOND, span, WIDTH, GROUP)
 
 
 @gluon.jit
@@ -135,21 +131,16 @@ def _step(  # type: ignore[no-untyped-def]
     """Multiply span ``now``, whose words lie in ``slot``; another one's take their place at once."""
     A: gl.constexpr = gl.DotOperandLayout(0, sums_layout(ROWS), 2)  # noqa: N806
     SPANS: gl.constexpr = WIDTH // 64  # noqa: N806
-    EACH: gl.constexpr = 4 if SECOND else 2  # noqa: N806
-    mine = _weights(held[slot * EACH], held[slot * EACH + 1], A)
-    if SECOND:
-        other = _weights(held[slot * EACH + 2], held[slot * EACH + 3], A)
+    mine = _weights(held[slot * 4], held[slot * 4 + 1], A)
+    other = _weights(held[slot * 4 + 2], held[slot * 4 + 3], A)
     asked = _ask_both(words_ptr, scale_ptr, first, gl.minimum(now + AHEAD, SPANS - 1), SECOND, WIDTH, GROUP)
-    held = held[: slot * EACH] + asked + held[(slot + 1) * EACH :]
-    if SECOND:
-        one, two = warpgroup_mma_wait(0, deps=[one, two])
-    else:
-        one = warpgroup_mma_wait(0, deps=[one])
+    held = held[: slot * 4] + asked + held[(slot + 1) * 4 :]
+    one, two = warpgroup_mma_wait(0, deps=[one, two])
     gl.barrier()  # nobody reads the span before any more
     mbarrier.wait(arrived.index(now % STAGES), now // STAGES % 2)
     inputs = staged.index(now % STAGES).permute([1, 0])
     one = warpgroup_mma(mine, inputs, one, is_async=True)
-    two = warpgroup_mma(other, inputs, two, is_async=True) if SECOND else one
+    two = warpgroup_mma(other, inputs, two, is_async=True)
     _copy(x, row, staged, arrived, now + STAGES - 1, SPANS, STAGES)
     return held, one, two
 
@@ -161,16 +152,14 @@ def products(  # type: ignore[no-untyped-def]
     words_ptr,  # [outputs, WIDTH // 8] int32
     scale_ptr,  # [outputs, WIDTH // 8 // GROUP]
     first,
-    SECOND: gl.constexpr,  # outputs from the first product's to a second one's; 0: there is none
+    SECOND: gl.constexpr,  # outputs from the first product's to the second one's
     WIDTH: gl.constexpr,
     GROUP: gl.constexpr,  # words that share a scale
     ROWS: gl.constexpr,
     STAGES: gl.constexpr,
     AHEAD: gl.constexpr,
-    WAIT: gl.constexpr,  # words are asked for before the kernel before has ended, and inputs when it has
 ):
-    """The rows' products with 64 outputs from ``first`` and with 64 from ``first + SECOND``, ``[64, ROWS]`` float32 each; the first one
-    twice where there is no second.
+    """The rows' products with 64 outputs from ``first`` and with 64 from ``first + SECOND``, ``[64, ROWS]`` float32 each.
 
     Inputs come through descriptors: copies of each lane would have to be fenced from the matrix instruction, and a fence waits for words
     that are on their way.
@@ -186,13 +175,10 @@ def products(  # type: ignore[no-untyped-def]
     held = ()
     for span in gl.static_range(AHEAD):
         held = held + _ask_both(words_ptr, scale_ptr, first, min(span, SPANS - 1), SECOND, WIDTH, GROUP)
-    await_rows(WAIT)
     for span in gl.static_range(STAGES - 1):
         _copy(x, row, staged, arrived, span, SPANS, STAGES)
     one = warpgroup_mma_init(gl.zeros([64, ROWS], gl.float32, SUMS))
-    two = one
-    if SECOND:
-        two = warpgroup_mma_init(gl.zeros([64, ROWS], gl.float32, SUMS))
+    two = warpgroup_mma_init(gl.zeros([64, ROWS], gl.float32, SUMS))
     WHOLE: gl.constexpr = SPANS - SPANS % AHEAD  # noqa: N806
     for base in range(0, WHOLE, AHEAD):
         for slot in gl.static_range(AHEAD):
@@ -205,11 +191,7 @@ def products(  # type: ignore[no-untyped-def]
             held, one, two, slot, WHOLE + slot, x, row, staged, arrived, words_ptr, scale_ptr, first,
             SECOND, WIDTH, GROUP, ROWS, STAGES, AHEAD,
         )  # fmt: skip
-    if SECOND:
-        one, two = warpgroup_mma_wait(0, deps=[one, two])
-    else:
-        one = warpgroup_mma_wait(0, deps=[one])
-        two = one
+    one, two = warpgroup_mma_wait(0, deps=[one, two])
     gl.barrier()
     for stage in gl.static_range(STAGES):
         mbarrier.invalidate(arrived.index(stage))

@@ -139,8 +139,8 @@ def budget(needed: Need, where: Card, server: Server, fraction: float, *, packag
 
 
 def _copied(needed: Need, where: Card) -> float:
-    """Bytes of the copies that ``dense_copies`` makes, where it is asked for."""
-    if "dense_copies" not in switches.names_asked_for():
+    """Bytes of the copies that ``dense_copies`` makes, where it is on."""
+    if "dense_copies" in switches.names_left_out() or not switches.is_on("SGLANG_GEMMA4_FEW_ROW_LINEAR"):
         return 0.0
     from sglang_gemma4.kernels.written_out import COPIED_SHARE
 

@@ -1,19 +1,20 @@
 """How many prompt tokens go beside a batch of running requests: by measured times of steps.
 
-Three kinds of steps are timed as their results arrive: plain ones by running requests, prefills alone by tokens, and joined ones by rows,
-those of prompts and of running requests together: what a card computes depends on their sum, and below some number it is the host's
-launches that take the time. A result is read after the next step was launched; where that took longer than the card's step, as an eager
-prefill's launches do, the result is late, and its step's extra time belongs to the next one (8,192 tokens had seemed to take 31 ms on an
-H200, less than their products can: ``runs/2026-11-25-26b-h200-beside-vllm``). From these follow
+Three kinds of steps are timed, as their results arrive or by the card (:mod:`step_clock`): plain ones by running requests, prefills alone
+by tokens, and joined ones by rows, those of prompts and of running requests together: what a card computes depends on their sum, and below
+some number it is the host's launches that take the time. By the host's clock a result is read after the next step was launched; where that
+took longer than the card's step, as an eager prefill's launches do, the result is late, and its step's extra time belongs to the next one
+(8,192 tokens had seemed to take 31 ms on an H200, less than their products can: ``runs/2026-11-25-26b-h200-beside-vllm``). There follow
 
 - the rows of a step with which prompts get on fastest, or nearly so, while a running request's gap between two tokens stays within
-  ``gap`` plain steps (give or take :data:`TOLERANCE`), or within what is not much longer than the shortest joined step (:data:`FREE`):
-  where launches alone exceed the bound, fewer tokens would only delay first tokens. The plain step is that of all requests, those that wait
-  among them: it is what a running request waits for once they have joined, and a few running ones are not to hold up a queue;
+  ``gap``, plain steps or seconds (give or take :data:`TOLERANCE`), or within what is not much longer than the shortest joined step
+  (:data:`FREE`): where launches alone exceed the bound, fewer tokens would only delay first tokens. The plain step is that of all requests,
+  those that wait among them: it is what a running request waits for once they have joined, and a few running ones are not to hold up a
+  queue;
 - whether joined steps are worth it: not where a prefill and a plain step in turn take less time, nor where a larger prefill in turn, which
-  the bound allows and no graph limits, brings more prompt tokens a second (``gap`` 6 and 8,000 tokens a prompt, say). Such a prefill is as
-  large as the bound allows;
-- whether a few waiting tokens are worth a joined step yet, or are gathered with others for up to ``gap - 1`` plain steps. They are worth
+  the bound allows and no graph limits, brings more prompt tokens a second (a gap of 6 steps and 8,000 tokens a prompt, say). Such a
+  prefill is as large as the bound allows;
+- whether a few waiting tokens are worth a joined step yet, or are gathered with others for as long as the gap leaves. They are worth
   one when the waiting requests' empty places have cost as much as what the step takes longer than a plain one.
 
 What was never timed is tried: joined steps of three sizes, prefills in turn, and a plain step now and then where only joined ones ran.
@@ -25,6 +26,7 @@ from collections import Counter
 from collections.abc import Sequence
 from enum import Enum
 
+from sglang_gemma4.speculative.beside_bounds import Gap
 from sglang_gemma4.speculative.size_times import Times
 
 LEAST = 64
@@ -88,10 +90,16 @@ class Way(Enum):
 
 
 class Admission:
-    """Decides for one scheduler; ``gap``: plain decode steps between two tokens of a running request, at most (more than 1)."""
+    """Decides for one scheduler.
 
-    def __init__(self, gap: float) -> None:
+    Args:
+        gap: between two tokens of a running request, at most.
+        read_late: whether times are those at which results are read.
+    """
+
+    def __init__(self, gap: Gap, read_late: bool = True) -> None:
         self.gap = gap
+        self._read_late = read_late
         self.plain, self.alone, self.joined = Times(octave=1, growth=GROWTH), Times(), Times(old=AGAIN)
         self._last: float | None = None
         self._held_since: float | None = None
@@ -125,8 +133,10 @@ class Admission:
 
     def _late(self, before: tuple[int, float] | None) -> float:
         """Seconds by which the result of the plain step ``before``, of so many requests and seconds, was read late."""
-        usual = None if before is None else self.plain.at(before[0])
-        return 0.0 if before is None or usual is None else max(before[1] - usual, 0.0)
+        if before is None or not self._read_late:
+            return 0.0
+        usual = self.plain.at(before[0])
+        return 0.0 if usual is None else max(before[1] - usual, 0.0)
 
     def pause(self) -> None:
         """Nothing runs: the time until the next result is no step's."""
@@ -163,7 +173,11 @@ class Admission:
     def _bound(self, requests: int) -> float | None:
         """Seconds of a joined step at most, by the plain step of so many requests; None until a joined step was timed."""
         points = self.joined.points()
-        return self.gap * (self.plain.at(requests) or FEW * points[0][1]) if points else None
+        return self._allowed(self.plain.at(requests) or FEW * points[0][1]) if points else None
+
+    def _allowed(self, plain: float) -> float:
+        """Seconds between two tokens, by those of a plain step."""
+        return max(self.gap.steps * plain, self.gap.seconds)
 
     def _of_rows(self, rows: int, sizes: Sequence[int] = ()) -> float:
         """Seconds of a joined step; an estimate where no such size was timed, infinite where none was."""
@@ -222,7 +236,9 @@ class Admission:
             return self._let_go()
         if self._held_since is None:
             self._held_since, self._lost = now, 0.0
-        if now - self._held_since + plain > (self.gap - 1.0) * plain * 1.01 or waiting > TINY * self.tokens(running, each, waiting, most):
+        if now - self._held_since + plain > (self._allowed(plain) - plain) * 1.01 or waiting > TINY * self.tokens(
+            running, each, waiting, most
+        ):
             return self._let_go()
         self._lost += requests * plain / running
         return self._lost < joined - plain or self._let_go()

@@ -17,7 +17,7 @@ from sglang.srt.runtime_context import get_parallel, get_schedule
 
 from sglang_gemma4.models.schedule import host_loads, joined_forward, whole_graphs
 from sglang_gemma4.patching import decline, note, takes, tell
-from sglang_gemma4.speculative import beside_reasons, prompt_chunks
+from sglang_gemma4.speculative import beside_reasons, prompt_chunks, step_clock
 
 logger = logging.getLogger(__name__)
 NAME = "prefill_beside"
@@ -187,6 +187,7 @@ def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) ->
     requests = 0 if batch.forward_mode.is_extend() else len(batch.reqs)
     if running is None:
         result = original(scheduler, batch, *args, **kwargs)
+        step_clock.mark(scheduler, result)
         result.prompt_tokens_beside = None if untimed else (tokens, requests, tokens + requests * prompt_chunks.rows_each(scheduler))
         return result
     from sglang.srt.managers.overlap_utils import resolve_forward_inputs
@@ -209,6 +210,7 @@ def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) ->
             scheduler.batch_record_buf[scheduler.batch_record_ct].append(pinned)
     finally:
         _open.remove(pair)
+    step_clock.mark(scheduler, result)
     # An event of one half does not cover what the other one reads; without it the scheduler's stream waits for both.
     scheduler.model_worker.last_shared_read_runner.shared_read_done_event = None
     result.beside = (running.copy(), of_running)

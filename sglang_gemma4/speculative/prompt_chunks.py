@@ -15,7 +15,7 @@ from sglang.srt.runtime_context import get_spec
 
 from sglang_gemma4.models.schedule import joined_graph
 from sglang_gemma4.patching import note
-from sglang_gemma4.speculative import beside_reasons
+from sglang_gemma4.speculative import beside_reasons, step_clock
 from sglang_gemma4.speculative.admission import Admission, Way, in_a_graph
 from sglang_gemma4.speculative.beside_bounds import gap, most_tokens
 
@@ -33,7 +33,7 @@ _owed = [False]
 @functools.cache
 def admission() -> Admission:
     """That of this process's scheduler."""
-    return Admission(gap())
+    return Admission(gap(), read_late=not step_clock.by_card())
 
 
 def measured() -> bool:
@@ -153,7 +153,7 @@ def arrived(result: Any) -> None:
         admission().pause()
         return
     tokens, requests, rows = shape
-    admission().arrived(tokens, requests, rows, time.monotonic())
+    admission().arrived(tokens, requests, rows, step_clock.ended(result))
     if tokens and requests:
         _joined[0] += 1
         if _joined[0] % TOLD_EVERY == 0:

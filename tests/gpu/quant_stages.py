@@ -5,9 +5,8 @@
 ``fp8-steps``: compressed-tensors' FP8 (a scale for each output), stock beside the package; ``bf16-steps``: the package's own bfloat16 at
 the same batches, alone, since two models do not fit; ``fp8-pair``: both fp8 engines at a time over shorter contexts; ``fp8-online``:
 ``--quantization fp8``, which holds the bfloat16 weights while it loads (49 GiB), so one engine at a time; ``int4-steps``: 4 bits in groups
-of 32. The arm ``copies`` has ``dense_copies``; ``wide-tests``, ``int4-prefill``, ``linear-int4`` and the arms ``wide`` and ``chunks`` want
-Triton's ptxas-blackwell where Triton has it: without it what multiplies by wgmma declines. The drafts are simulated (accept length 2.8),
-and the assistant stays in bfloat16 in every arm. Tests have no dry run, nor has online fp8, which a flag asks for.
+of 32, where what multiplies by wgmma wants Triton's ptxas-blackwell where Triton has it, and declines without. The drafts are simulated
+(accept length 2.8), and the assistant stays in bfloat16 in every arm. Tests have no dry run, nor has online fp8, which a flag asks for.
 """
 
 import shlex
@@ -36,11 +35,9 @@ MARLIN = f"--arm marlin:package,mtp,{DRAFT},{G}_FOUR_BIT_ROWS=0"
 STEPS = "--batches 1,8,32,80 --step-tokens 700,80 --rounds 1 --repetitions 3"
 FP8, INT4 = "--quantization fp8-dynamic", "--quantization w4a16-g32"
 ONLINE = "--quantization=fp8"
-WIDE_ARM = f"--arm wide:package,mtp,{DRAFT},{G}_WITH=wide_linear,{G}_WITH=chunk_experts"
-COPIES = f"--arm copies:package,mtp,{DRAFT},{G}_WITH=dense_copies"
-CHUNKS = f"{COPIES.replace('copies:', 'chunks:')},{G}_WITH=chunk_experts"
-GAP = f"{CHUNKS.replace('chunks:', 'chunks-gap6:')},{G}_BESIDE_GAP=6"
-"""The same at about the gaps between tokens of vLLM's chunks."""
+CLOCK = f"--arm clock:package,mtp,{DRAFT},{G}_WITH=card_clock"
+GAP50, GAP6 = (f"{CLOCK.replace('clock:', f'gap{gap}:')},{G}_BESIDE_GAP={gap}" for gap in ("50ms", "6"))
+"""At gaps between tokens that nobody notices, and at about those of vLLM's chunks."""
 WIDE = "'26B qkv, sliding' '26B o, full' '26B gate and up' '26B down'"
 
 
@@ -92,15 +89,17 @@ STAGES: tuple[Stage, ...] = (
     sweep("linear-int4-tiles", 200, "their tiles", f"linear-int4 --rows 1 4 32 --product {WIDE} --tune 8"),
     steps("int4-dense", 400, "4-bit dense products as loaded against Marlin's, in steps",
           f"{INT4} {PACKAGE} {MARLIN} {STEPS}", f"{ONE} {POOL}"),
-    tests("wide-tests", 200, "4-bit weights of many rows by wgmma", "-n 8 tests/gpu/test_kernels_warpgroups.py",
-          beside=False),
+    tests("chunk-tests", 200, "4-bit experts of chunks by wgmma", "-n 8 tests/gpu/test_kernels_warpgroups.py", beside=False),
     sweep("int4-prefill", 200, "the same of a prefill chunk: from where writing out pays; Marlin's would be compiled for minutes",
           "experts-int4-prefill --ways Triton ours writing registers"),
-    steps("int4-wide", 420, "steps of 4 bits with dense products of many rows, and chunks' experts, by wgmma; with copies of dense weights",
-          f"{INT4} --together 3 {PACKAGE} {COPIES} {WIDE_ARM} --batches 8,16,32,80 --step-tokens 300,80 --repetitions 5",
+    steps("int4-copies", 420, "steps of 4 bits with and without copies of dense weights",
+          f"{INT4} --together 2 {PACKAGE} {off('copies', 'dense_copies')} --batches 8,16,32,80 --step-tokens 300,80 --repetitions 5",
           PAIR.replace(" 1 8 32 80", " 8 16 32 80")),
-    steps("int4-wide-serve", 780, "a server with copies of dense weights, with chunks' experts by wgmma too, and gaps of six steps",
-          f"{INT4} {PACKAGE} {COPIES} {CHUNKS} {GAP} --workload prefill,mix,32x1000/200 --rounds 1 --repetitions 3", SERVE),
+    steps("int4-chunks-serve", 780, "a server whose steps the card times, at three gaps, and without copies",
+          f"{INT4} {PACKAGE} {CLOCK} {GAP50} {GAP6} {off('copies', 'dense_copies')} --workload prefill,mix,32x1000/200 "
+          "--rounds 1 --repetitions 3", SERVE),
+    steps("clock-serve", 580, "the same of bfloat16",
+          f"{PACKAGE} {CLOCK} {GAP50} {GAP6} --workload mix,32x1000/200 --rounds 1 --repetitions 3".replace(f",{DRAFT}", ""), SERVE),
     sweep("int4-experts-tiles", 150, "their tiles", "experts-int4 --tokens 4 32 320 --tune 30"),
     *(
         steps(f"{name}-registers", 420, f"steps of {what} through registers and by Triton, beside the card's floor",

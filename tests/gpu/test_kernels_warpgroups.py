@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from sglang_gemma4.kernels import warpgroup_products
-from sglang_gemma4.kernels.dense.few_row_linear import few_row_linear_reference
-from sglang_gemma4.kernels.dense.wide_linear import wide_linear
 from sglang_gemma4.kernels.experts import chunk_experts
 from sglang_gemma4.kernels.warpgroup_products import Tile
 from sglang_gemma4.models.layers.expert_layers import chunk_of_four_bits
-from tests.gpu.test_kernels_quantised import EXPERTS, EXPERTS_NORM, HIDDEN, INNER, TOLERANCE, TOPK, expected, grouped_weight, off_by
+from tests.gpu.test_kernels_quantised import EXPERTS, EXPERTS_NORM, HIDDEN, INNER, TOPK, expected, grouped_weight, off_by
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or warpgroup_products.reason_against_card(torch.device("cuda", 0)) is not None, reason="needs a Hopper"
@@ -50,21 +48,3 @@ def test_chunks(tokens: int, dropped: float, group: int, tile: Tile) -> None:
     x.normal_()
     graph.replay()
     assert torch.equal(out, chunk_experts.chunk_experts(x, *experts, shares, ids, tile=tile))
-
-
-@every_tile
-@pytest.mark.parametrize("rows", [1, 33, 128, 577])
-@pytest.mark.parametrize(("outputs", "width", "group", "gated"), [(8192, 2816, 32, False), (2112, 2816, 32, True), (256, 1536, 128, False)])
-def test_wide_products(outputs: int, width: int, group: int, gated: bool, rows: int, tile: Tile) -> None:
-    """Also of rows that are not side by side."""
-    torch.manual_seed(rows)
-    weight = grouped_weight(2 * outputs if gated else outputs, width, group=group)
-    x = torch.randn(rows, width + 8, device="cuda").bfloat16()[:, :width]
-    found = wide_linear(x, weight, gated=gated, tile=tile)
-    torch.testing.assert_close(found, few_row_linear_reference(x, weight, gated=gated), atol=TOLERANCE, rtol=TOLERANCE)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = wide_linear(x, weight, gated=gated, tile=tile)
-    x.normal_()
-    graph.replay()
-    assert torch.equal(out, wide_linear(x, weight, gated=gated, tile=tile))

@@ -6,6 +6,7 @@ draft and verify work between joined steps, and that nothing in a joined forward
 
 import json
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from sglang_gemma4 import switches
+from sglang_gemma4.speculative import step_clock
 from sglang_gemma4.tiny import checkpoints
 from tests.engine.engine_fork import Group
 from tests.engine.mtp_cases import greedy, timed
@@ -127,3 +129,19 @@ def test_nothing_in_an_iteration_waits_for_the_device(kind: str, answers: Answer
     print(kind, found)
     assert found
     assert not [place for iteration in found for place in iteration["waits"]]
+
+
+def test_a_card_times_its_steps() -> None:
+    """However late the host asks for it."""
+    clock, stream = step_clock.CardClock(), torch.cuda.Stream()
+    marks = [clock.mark(stream)]
+    for cycles in (20_000_000, 60_000_000):  # some 10 and 30 ms
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(cycles)
+        marks.append(clock.mark(stream))
+    stream.synchronize()
+    time.sleep(0.2)
+    first, second, third = map(clock.at, marks)
+    assert first == 0.0
+    assert 0.002 < second < 0.05
+    assert 2.5 < (third - second) / second < 3.5

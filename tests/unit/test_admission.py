@@ -16,6 +16,7 @@ from sglang_gemma4.speculative.admission import (
     in_a_graph,
     ladder,
 )
+from sglang_gemma4.speculative.beside_bounds import Gap
 from sglang_gemma4.speculative.size_times import ENOUGH, OLD, SURE, Times
 
 PLAIN, LAUNCHES, ROW, TOKEN = 0.020, 0.021, 0.00002, 0.00001
@@ -31,8 +32,8 @@ def joined(rows: int) -> float:
 class Card:
     """Steps of this card, one after the other."""
 
-    def __init__(self, gap: float, plain: float = PLAIN, alone: float = 0.015) -> None:
-        self.admission, self.now = Admission(gap), 0.0
+    def __init__(self, gap: float | Gap, plain: float = PLAIN, alone: float = 0.015) -> None:
+        self.admission, self.now = Admission(Gap(gap) if isinstance(gap, float) else gap), 0.0
         self.seconds_plain, self.seconds_alone = plain, alone
         self.admission.arrived(0, 1, 4, 0.0)
 
@@ -206,7 +207,32 @@ def test_a_prefill_in_turn_is_as_long_as_the_bound_allows() -> None:
     assert tokens < found <= MOST
     assert 0.006 + max(0.005, TOKEN * found) <= longest < 0.006 + TOKEN * next(size for size in ladder(MOST) if size > found)
     assert card.admission.in_turn(8, EACH, tokens, tokens) == tokens
-    assert Admission(2.0).in_turn(8, EACH, 64, MOST) == 64, "nothing is known"
+    assert Admission(Gap()).in_turn(8, EACH, 64, MOST) == 64, "nothing is known"
+
+
+@pytest.mark.parametrize(("milliseconds", "rows"), [(10, 2048), (50, 2048), (37, 1536)])
+def test_a_time_bounds_gaps_where_plain_steps_are_short(milliseconds: float, rows: int) -> None:
+    """With half as long plain steps twice those let 1,024 rows through."""
+    plain = 0.010 if milliseconds > 10 else PLAIN
+    card = Card(Gap(seconds=milliseconds / 1000), plain=plain).plain(80).learn(80)
+    found = card.admission.tokens(80, EACH, WAITING, MOST, SIZES) + EACH * 80
+    assert found == rows
+    assert joined(rows) <= TOLERANCE * max(milliseconds / 1000, 2 * plain)
+
+
+def test_times_of_the_card_are_taken_as_they_are() -> None:
+    """Read by the host, a step behind a plain one that took long for its kind is one that was read late."""
+    found = {}
+    for read_late in (True, False):
+        card = Card(2.0)
+        card.admission = Admission(Gap(), read_late)
+        card.admission.arrived(0, 1, 4, 0.0)
+        card.plain(8)
+        for _ in range(ENOUGH):
+            card.step(0, 8, seconds=PLAIN + 0.010)
+            card.step(1024, 0, seconds=0.040)
+        found[read_late] = card.admission.alone.at(1024)
+    assert found == {True: pytest.approx(0.050), False: pytest.approx(0.040)}
 
 
 @pytest.mark.parametrize(("gap", "waiting", "better"), [(2.0, WAITING, Way.BESIDE), (6.0, WAITING, Way.IN_TURN), (6.0, 2048, Way.BESIDE)])

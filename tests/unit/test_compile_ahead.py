@@ -10,7 +10,8 @@ import torch
 import triton.language as tl
 from triton import knobs
 
-from sglang_gemma4.kernels.dense import few_row_linear, wide_linear
+from sglang_gemma4.kernels.dense import few_row_linear
+from sglang_gemma4.kernels.experts import chunk_experts
 from sglang_gemma4.kernels.heads import head_argmax
 from sglang_gemma4.kernels.register_products import Warps
 from sglang_gemma4.kernels.weights import Grouped
@@ -79,12 +80,14 @@ def launch_in_registers() -> None:
 
 
 def launch_from_registers() -> None:
-    """Two, of which the second is assembled by another ptxas than all else."""
-    weight = Grouped(torch.empty(64, 64, dtype=torch.uint8), torch.empty(64, 4, dtype=torch.bfloat16))
-    wide_linear.wide_linear(torch.empty(40, 128, dtype=torch.bfloat16), weight)
+    """Of five, two are assembled by another ptxas than all else."""
+    w13 = Grouped(torch.empty(2, 128, 64, dtype=torch.uint8), torch.empty(2, 128, 4, dtype=torch.bfloat16))
+    w2 = Grouped(torch.empty(2, 128, 32, dtype=torch.uint8), torch.empty(2, 128, 2, dtype=torch.bfloat16))
+    ids = torch.zeros(40, 1, dtype=torch.int32)
+    chunk_experts.chunk_experts(torch.empty(40, 128, dtype=torch.bfloat16), w13, w2, torch.empty(40, 1), ids)
 
 
-@pytest.mark.parametrize(("begin", "count"), [(launch_in_registers, 1), (launch_from_registers, 2)])
+@pytest.mark.parametrize(("begin", "count"), [(launch_in_registers, 1), (launch_from_registers, 5)])
 def test_a_kernel_in_gluon_is_compiled_ahead_too(begin: Callable[[], None], count: int, caches: Callable[[], None]) -> None:
     kernels.watch(manifest.record)
     with pytest.MonkeyPatch.context() as patch, compiling_for(HOPPER, lambda *_: None, patch):

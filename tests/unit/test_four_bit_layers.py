@@ -13,7 +13,6 @@ from sglang.srt.layers.linear import ReplicatedLinear
 from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig
 
 from sglang_gemma4 import patching, switches
-from sglang_gemma4.kernels.dense import wide_linear
 from sglang_gemma4.kernels.dense.few_row_linear import MOST_ROWS
 from sglang_gemma4.kernels.weights import Grouped, dequantised
 from sglang_gemma4.models.layers import few_row_linear, four_bit_layers, weight_formats
@@ -93,31 +92,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     monkeypatch.setattr(few_row_linear, "few_row_linear", product)
     monkeypatch.setattr(four_bit_layers, "write_out", written)
     return found
-
-
-def test_more_rows_are_multiplied_as_they_lie_where_that_is_wanted(calls: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to as many rows as it takes, gate and up with their activation too."""
-
-    def wide(x: torch.Tensor, weight: Any, gated: bool = False) -> torch.Tensor:
-        calls.append(("gated" if gated else "wide", weight.shape[0]))
-        return (x.float() @ dequantised(weight).T).to(x.dtype)
-
-    monkeypatch.setattr(wide_linear, "takes", lambda x, weight, gated=False: x.shape[0] <= 2 * ROWS)
-    monkeypatch.setattr(wide_linear, "wide_linear", wide)
-    model = torch.nn.Module()
-    model.proj = layer_of()
-    assert few_row_linear.install(model) == []
-    values, many = load(model.proj), torch.cat([rows(ROWS), rows(ROWS)])
-    method: Any = model.proj.quant_method
-    for x in (many, torch.cat([many, many])):
-        torch.testing.assert_close(model.proj(x)[0], (x.float() @ values.T).bfloat16())
-        torch.testing.assert_close(method.first_outputs(model.proj, x, 32), (x.float() @ values[:32].T).bfloat16())
-    assert calls == [("wide", OUTPUTS), ("wide", 32), ("written out", OUTPUTS), ("written out", 32)]
-    calls.clear()
-    assert method.gated_outputs(model.proj, many) is not None
-    assert method.gated_outputs(model.proj, torch.cat([many, many])) is None
-    assert method.gated_outputs(model.proj, many[:ROWS]) is not None
-    assert calls == [("gated", OUTPUTS), ("rows", ROWS)]
 
 
 @pytest.mark.parametrize("symmetric", [True, False], ids=("symmetric", "zeros"))

@@ -160,9 +160,10 @@ def test_most_tokens() -> None:
 
 
 def test_gap() -> None:
-    assert beside_bounds.gap({}) == 2.0
-    assert beside_bounds.gap({switches.BESIDE_GAP: " 1.5 "}) == 1.5
-    for wrong in ("1", "-3", "nan", "much"):
+    assert beside_bounds.gap({}) == beside_bounds.Gap(2.0, 0.0)
+    assert beside_bounds.gap({switches.BESIDE_GAP: " 1.5 "}) == beside_bounds.Gap(1.5, 0.0)
+    assert beside_bounds.gap({switches.BESIDE_GAP: "50ms"}) == beside_bounds.Gap(2.0, 0.05)
+    for wrong in ("1", "-3", "nan", "much", "ms", "0ms", "-5ms", "infms", "50s"):
         with pytest.raises(switches.SwitchError, match=f"{switches.BESIDE_GAP}={wrong} is not a number of plain decode steps"):
             beside_bounds.gap({switches.BESIDE_GAP: wrong})
 

@@ -13,7 +13,6 @@ from sglang_gemma4.benchmark.kernels.layers import PRODUCTS, activation
 from sglang_gemma4.benchmark.kernels.quantised import in_registers, layer_of, with_eights
 from sglang_gemma4.benchmark.kernels.timer import Call
 from sglang_gemma4.kernels import register_products, warpgroup_products
-from sglang_gemma4.kernels.dense import wide_linear
 from sglang_gemma4.kernels.dense.few_row_linear import MOST_ROWS, counters, few_row_linear
 from sglang_gemma4.kernels.dense.parts import Tile
 from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
@@ -216,9 +215,6 @@ def linear(place: Place, product: str, rows: int) -> Row:
         "cuBLAS of bfloat16": lazily(of_bfloat16),
         "ours, written out for cuBLAS": partial(by_cublas, partial(write_out, weight, room)),
     }
-    if warpgroup_products.reason_against_card(x.device) is None and wide_linear.reason_against(x, weight, is_gated) is None:
-        for each in CHUNK_ROWS:
-            ways[f"in registers, {each} rows"] = partial(wide_linear.wide_linear, x, weight, gated=is_gated, tile=_tile_of(each))
     if rows > MOST_ROWS:
         return Row(ways, weight.levels.numel() * (1 + 4 / weight.group))
     on_card = rows <= register_products.MOST_ROWS and register_products.reason_against(x.device) is None

@@ -17,7 +17,6 @@ from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 from sglang_gemma4 import patching
 from sglang_gemma4.kernels import weights
 from sglang_gemma4.kernels.card import reason_against_card
-from sglang_gemma4.kernels.dense import wide_linear
 from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear, reason_against
 from sglang_gemma4.kernels.weights import Weight
 from sglang_gemma4.models import derived
@@ -132,15 +131,6 @@ class FewRowFourBits(FewRows, CompressedTensorsLinearMethod):
         if bias is None and self.takes(x, part):
             return few_row_linear(x, part, self.done)
         return four_bit_layers.product(layer.scheme, x, part, bias)
-
-    def gated_outputs(self, layer: Any, x: torch.Tensor) -> torch.Tensor | None:
-        """As :meth:`FewRows.gated_outputs`, of more rows too."""
-        hidden = super().gated_outputs(layer, x)
-        if hidden is not None or not isinstance(x, torch.Tensor):
-            return hidden
-        weight = weight_formats.linear_weight(layer)
-        wide = layer.scheme.copy is None and wide_linear.takes(x, weight, gated=True)
-        return wide_linear.wide_linear(x, weight, gated=True) if wide else None
 
 
 def few_row_method(layer: Any, most_rows: int | None = None) -> FewRows:

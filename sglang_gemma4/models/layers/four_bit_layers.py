@@ -1,9 +1,9 @@
 """4-bit linear layers of compressed-tensors whose weights stay as the checkpoint has them: inputs of an output side by side.
 
 SGLang repacks them for Marlin's kernel, which only that kernel reads. Kept, as on a Hopper and where ``SGLANG_GEMMA4_FOUR_BIT_ROWS`` asks
-for it, few rows are multiplied by ours (``few_row_linear.py`` replaces the layer's method), more by ``wide_linear`` where that is wanted,
-and what is for still more rows is written out as bfloat16 first and multiplied by cuBLAS. Where :func:`want_copies` says so, all weights
-are written out once, when they are loaded, and stay so beside their levels.
+for it, few rows are multiplied by ours (``few_row_linear.py`` replaces the layer's method), and what is for more rows is written out as
+bfloat16 first and multiplied by cuBLAS. Where :func:`want_copies` says so, all weights are written out once, when they are loaded, and stay
+so beside their levels.
 """
 
 import functools
@@ -15,7 +15,6 @@ import torch
 
 from sglang_gemma4 import switches
 from sglang_gemma4.kernels.card import reason_against_device
-from sglang_gemma4.kernels.dense import wide_linear
 from sglang_gemma4.kernels.four_bits import PLACES
 from sglang_gemma4.kernels.weights import GROUPS, Grouped
 from sglang_gemma4.kernels.written_out import COPIED_SHARE, write_out
@@ -114,6 +113,4 @@ def product(scheme: Any, x: torch.Tensor, weight: Grouped, bias: torch.Tensor | 
     """``x @ weight.T + bias`` for any number of rows; ``weight``: the first outputs of the layer's, or all."""
     if scheme.copy is not None:
         return torch.nn.functional.linear(x, scheme.copy[: weight.shape[0]], bias)
-    if bias is None and wide_linear.takes(x, weight):
-        return wide_linear.wide_linear(x, weight)
     return torch.nn.functional.linear(x, write_out(weight, scheme.room), bias)
