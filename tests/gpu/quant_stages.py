@@ -92,6 +92,8 @@ STAGES: tuple[Stage, ...] = (
     tests("chunk-tests", 200, "4-bit experts of chunks by wgmma", "-n 8 tests/gpu/test_kernels_warpgroups.py", beside=False),
     sweep("int4-prefill", 200, "the same of a prefill chunk: from where writing out pays; Marlin's would be compiled for minutes",
           "experts-int4-prefill --ways Triton ours writing registers"),
+    sweep("int4-prefill-tiles", 150, "its tiles by wgmma, and from where writing out pays",
+          "experts-int4-prefill --tokens 512 1024 2048 4096 --ways ours registers --tune 25 --compilers 12"),
     steps("int4-copies", 420, "steps of 4 bits with and without copies of dense weights",
           f"{INT4} --together 2 {PACKAGE} {off('copies', 'dense_copies')} --batches 8,16,32,80 --step-tokens 300,80 --repetitions 5",
           PAIR.replace(" 1 8 32 80", " 8 16 32 80")),

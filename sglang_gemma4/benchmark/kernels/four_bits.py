@@ -21,8 +21,12 @@ from sglang_gemma4.kernels.register_products import Warps
 from sglang_gemma4.kernels.weights import Grouped, Weight
 from sglang_gemma4.kernels.written_out import room_for, write_out
 
-CHUNK_ROWS = (32, 64, 128)
-"""Rows of a program whose weights go into registers for many rows."""
+CHUNK_TILES = (
+    *(warpgroup_products.Tile(32, *each) for each in ((4, 2), (4, 3), (4, 4), (6, 4))),
+    *(warpgroup_products.Tile(64, *each) for each in ((3, 1), (4, 2), (4, 3), (4, 4), (6, 2), (6, 4))),
+    *(warpgroup_products.Tile(128, *each) for each in ((3, 1), (4, 1))),
+)
+"""Of ``chunk_experts``, those whose registers suffice."""
 GROUP = 32
 """Of 26B-A4B's experts: 704 inputs are no multiple of 128."""
 LINEAR_TILES = (
@@ -116,10 +120,6 @@ def by_marlin(x: torch.Tensor, w13: Grouped, w2: Grouped, routed: Callable[[], R
     return call
 
 
-def _tile_of(rows: int) -> warpgroup_products.Tile:
-    return warpgroup_products.Tile(rows, stages=3, ahead=1) if rows > 64 else warpgroup_products.Tile(rows)
-
-
 def layer(place: Place, tokens: int) -> Row:
     """A layer's experts from the router's logits on; each set of inputs has logits of its own."""
     w13, w2 = made(place)
@@ -161,14 +161,14 @@ def chunk(place: Place, tokens: int) -> Row:
         "writing out alone": both_written,
         "ours": partial(compute, w13, w2),
     }
+    tiles = {}
     if warpgroup_products.reason_against_card(x.device) is None:
         from sglang_gemma4.models.layers.expert_layers import chunk_of_four_bits
 
-        for rows in CHUNK_ROWS:
-            tile = _tile_of(rows)
-            ways[f"in registers, {rows} rows"] = partial(chunk_of_four_bits, x, w13, w2, *routed, tile)
+        ways["in registers"] = partial(chunk_of_four_bits, x, w13, w2, *routed)
+        tiles = candidates(lambda tile: chunk_of_four_bits(x, w13, w2, *routed, tile), CHUNK_TILES)
     work = [products.work(tokens, down) for down in (False, True)]
-    return Row(ways, sum(moved for moved, _ in work), sum(flops for _, flops in work))
+    return Row(ways, sum(moved for moved, _ in work), sum(flops for _, flops in work), tiles=tiles)
 
 
 def linear(place: Place, product: str, rows: int) -> Row:
