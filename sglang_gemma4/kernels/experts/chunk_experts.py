@@ -6,6 +6,7 @@ each expert's rows together, in the words' order; the first product leaves its o
 """
 
 import torch
+import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
@@ -58,13 +59,14 @@ def _gate_and_up_kernel(  # type: ignore[no-untyped-def]
     HIDDEN: gl.constexpr,
     INNER: gl.constexpr,
     GROUP: gl.constexpr,
+    OUTPUTS: gl.constexpr,
     ROWS: gl.constexpr,
     STAGES: gl.constexpr,
     AHEAD: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    COPY: gl.constexpr = warpgroups.copy_layout()  # noqa: N806
-    SUMS: gl.constexpr = warpgroups.sums_layout(ROWS)  # noqa: N806
+    COPY: gl.constexpr = warpgroups.copy_layout(OUTPUTS)  # noqa: N806
+    SUMS: gl.constexpr = warpgroups.sums_layout(OUTPUTS, ROWS)  # noqa: N806
     await_inputs(PDL)
     block = gl.program_id(1)
     # All loads at once, before it is known whether the block exists: what lies behind the last is undefined, and not used.
@@ -72,15 +74,18 @@ def _gate_and_up_kernel(  # type: ignore[no-untyped-def]
     expert = gl.load(expert_ptr + block).to(gl.int64)
     mine = gl.load(row_ptr + block * ROWS + gl.arange(0, ROWS, gl.SliceLayout(0, SUMS)))
     if (block < count) & (expert >= 0):
-        first = gl.program_id(0) * 64
+        first = gl.program_id(0) * OUTPUTS
         share = gl.load(shares_ptr + mine, mask=mine < LAST, other=0.0).to(gl.float32)
         words_ptr += expert * (2 * INNER * (HIDDEN // 8))
         scale_ptr += expert * (2 * INNER * (HIDDEN // 8 // GROUP))
-        gate, up = warpgroups.products(x, block * ROWS, words_ptr, scale_ptr, first, INNER, HIDDEN, GROUP, ROWS, STAGES, AHEAD)
+        gate, up = warpgroups.products(
+            x, block * ROWS, words_ptr, scale_ptr, first, INNER, INNER, HIDDEN, GROUP, OUTPUTS, ROWS, STAGES, AHEAD
+        )
         value = (gelu_tanh(gate) * up * share[None, :]).to(gl.bfloat16)
-        # The outputs of this tile are a span of the second product's inputs.
+        # Each 64 outputs of this tile are a span of the second product's inputs.
         at = h_ptr + (block.to(gl.int64) * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, COPY)))[:, None] * INNER
-        gl.store(at + (first + gl.arange(0, 64, gl.SliceLayout(0, COPY)))[None, :], warpgroups.as_inputs(value, ROWS))
+        output = first + gl.arange(0, OUTPUTS, gl.SliceLayout(0, COPY))
+        gl.store(at + output[None, :], warpgroups.as_inputs(value, OUTPUTS, ROWS), mask=(output < INNER)[None, :])
 
 
 @keeps_operands
@@ -97,26 +102,29 @@ def _down_kernel(  # type: ignore[no-untyped-def]
     HIDDEN: gl.constexpr,
     INNER: gl.constexpr,
     GROUP: gl.constexpr,
+    OUTPUTS: gl.constexpr,
     ROWS: gl.constexpr,
     STAGES: gl.constexpr,
     AHEAD: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    COPY: gl.constexpr = warpgroups.copy_layout()  # noqa: N806
+    COPY: gl.constexpr = warpgroups.copy_layout(OUTPUTS)  # noqa: N806
     await_inputs(PDL)
     block = gl.program_id(1)
     count = gl.load(count_ptr)
     expert = gl.load(expert_ptr + block).to(gl.int64)
     row = gl.load(row_ptr + block * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, COPY)))
     if (block < count) & (expert >= 0):
-        first = gl.program_id(0) * 128
+        first = gl.program_id(0) * (2 * OUTPUTS)
         words_ptr += expert * (HIDDEN * (INNER // 8))
         scale_ptr += expert * (HIDDEN * (INNER // 8 // GROUP))
-        one, two = warpgroups.products(h, block * ROWS, words_ptr, scale_ptr, first, 64, INNER, GROUP, ROWS, STAGES, AHEAD)
-        at = out_ptr + row.to(gl.int64)[:, None] * HIDDEN + (first + gl.arange(0, 64, gl.SliceLayout(0, COPY)))[None, :]
+        one, two = warpgroups.products(
+            h, block * ROWS, words_ptr, scale_ptr, first, OUTPUTS, HIDDEN, INNER, GROUP, OUTPUTS, ROWS, STAGES, AHEAD
+        )
+        at = out_ptr + row.to(gl.int64)[:, None] * HIDDEN + (first + gl.arange(0, OUTPUTS, gl.SliceLayout(0, COPY)))[None, :]
         real = (row < LAST)[:, None]
-        gl.store(at, warpgroups.as_rows(one.to(gl.bfloat16)), mask=real)
-        gl.store(at + 64, warpgroups.as_rows(two.to(gl.bfloat16)), mask=real)
+        gl.store(at, warpgroups.as_rows(one.to(gl.bfloat16), OUTPUTS), mask=real)
+        gl.store(at + OUTPUTS, warpgroups.as_rows(two.to(gl.bfloat16), OUTPUTS), mask=real)
 
 
 def chunk_experts(
@@ -144,6 +152,8 @@ def chunk_experts(
     reason = reason_against(x, w13, w2, weights, ids)
     if reason is None and blocks is not None and blocks.row.shape[1:] != (tile.rows,):
         reason = f"rows lie in blocks {tuple(blocks.row.shape)}; the tile takes {tile.rows} a block"
+    if reason is None and x.shape[1] % (2 * tile.outputs):
+        reason = f"experts of {x.shape[1]} x {w2.shape[2]}; {tile} takes multiples of {2 * tile.outputs} and {OUTPUTS}"
     if reason:
         raise ValueError(reason)
     assert isinstance(w13, Grouped)
@@ -157,16 +167,16 @@ def chunk_experts(
     h = torch.empty((most, tile.rows, inner), dtype=x.dtype, device=x.device)
     out = torch.empty((ids.numel(), hidden), dtype=x.dtype, device=x.device)
     options = {
-        "HIDDEN": hidden, "INNER": inner, "ROWS": tile.rows, "STAGES": tile.stages, "AHEAD": tile.ahead, "num_warps": 4,
-        **launch_options(x.device),
+        "HIDDEN": hidden, "INNER": inner, "OUTPUTS": tile.outputs, "ROWS": tile.rows, "STAGES": tile.stages, "AHEAD": tile.ahead,
+        "num_warps": 4 * tile.warpgroups, **launch_options(x.device),
     }  # fmt: skip
     theirs = warpgroups.described(warpgroups.by_span(x, blocks, ids.shape[1]), tile.rows)
-    _gate_and_up_kernel[(inner // OUTPUTS, most)](
+    _gate_and_up_kernel[(triton.cdiv(inner, tile.outputs), most)](
         theirs, w13.levels.view(torch.int32), w13.scale, weights, blocks.expert, blocks.row, blocks.count, h, ids.numel(),
         GROUP=words_in_group(w13), **options,
     )  # fmt: skip
     between = warpgroups.described(h.view(-1, inner), tile.rows)
-    _down_kernel[(hidden // (2 * OUTPUTS), most)](
+    _down_kernel[(hidden // (2 * tile.outputs), most)](
         between, w2.levels.view(torch.int32), w2.scale, blocks.expert, blocks.row, blocks.count, out, ids.numel(),
         GROUP=words_in_group(w2), **options,
     )  # fmt: skip
