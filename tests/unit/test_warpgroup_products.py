@@ -63,10 +63,10 @@ def test_what_is_left_to_others() -> None:
     chosen = torch.tensor([[0, 1]] * 3).int()
     with pytest.raises(ValueError, match=r"rows lie in blocks \(2, 16\); the tile takes 64 a block"):
         op.chunk_experts(x, *layer(), shares, chosen, expert_blocks_reference(chosen, EXPERTS, 16), Tile(64))
-    narrow = given(hidden=2688)
-    assert op.reason_against(narrow[0], *layer(hidden=2688), *narrow[1:]) is None
+    less = given(hidden=2688)[0]
+    assert op.reason_against(less, *layer(hidden=2688), shares, ids) is None
     with pytest.raises(ValueError, match=r"experts of 2688 x 704; Tile\(.*warpgroups=2\) takes multiples of 256 and 64"):
-        op.chunk_experts(narrow[0], *layer(hidden=2688), *narrow[1:], tile=Tile(64, warpgroups=2))
+        op.chunk_experts(less, *layer(hidden=2688), shares, ids, tile=Tile(64, warpgroups=2))
     assert warpgroups.reason_against_card(torch.device("cpu")) == "tensors are on cpu"
     assert len(op.chunk_experts(x[:0], *layer(), shares[:0], ids[:0])) == 0
 
