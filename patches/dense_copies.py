@@ -18,10 +18,12 @@ def copy_from_now_on(_result: None, model: Any, *_args: Any, **_named: Any) -> N
 PATCH = Patch(
     switch="SGLANG_GEMMA4_FEW_ROW_LINEAR",
     why="From 9 requests with MTP on, and in each prefill chunk, a layer's dense weights of 26B-A4B are written out as bfloat16 before "
-    "cuBLAS multiplies: four products take 97 µs at 128 rows, 55 without that, 1.3 ms of a step of 14 to 22. All of them are 3.1 GiB.",
-    evidence="H200: four products of a layer 93 µs at 64 rows, 53 with copies; plain steps of 17 and 34 requests 11.2 and 14.0 ms for 12.4 "
-    "and 15.3; a server with chunk_experts too, there (runs/2026-11-29-26b-h200-int4-chunks)",
+    "cuBLAS multiplies: four products take 99 µs at 128 rows, 57 without that, 1.3 ms of a step of 14 to 22. All of them are 3.1 GiB.",
+    evidence="H200: four products of a layer 92 µs at 64 rows, 53 with copies; a server's burst of 32 x 1000/200 0.85 times the tokens/s, "
+    "since gaps of two plain steps that are shorter leave prompts less, no difference with chunk_experts too "
+    "(runs/2026-11-29-26b-h200-int4-chunks)",
     remove_when="SGLang multiplies 4-bit weights by wgmma.",
     uses=(uses.quantised, uses.four_bit_rows, uses.kernels),
+    unmeasured="beside chunk_experts, with gaps in time (tests/gpu/quant_stages.py: int4-chunks-serve, int4-gaps-serve)",
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", copy_from_now_on, "b7e9b394300f"),),
 )

@@ -94,7 +94,7 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
         text=text,
         vision=transformers.Gemma4Config(vision_config=config["vision_config"]).vision_config,
         written_out=_written_out(text, form) / tp,
-        dense_copies=_dense_copies(model_shape.parameters(config), text, form) / tp,
+        dense_copies=_dense_copies(model_shape.parameters(config), layers, text, form) / tp,
         narrow_head=0.0 if draft["use_ordered_embeddings"] else _narrow_head(draft["text_config"]) / shares,
         narrow_target=_narrow_head(config["text_config"]) / shares,
     )
@@ -119,9 +119,12 @@ def _written_out(text: Any, form: Format | None) -> float:
     return 2.0 * int(text.hidden_size * (dense + experts))
 
 
-def _dense_copies(parameters: dict[str, int], text: Any, form: Format | None) -> float:
-    """Bytes of the dense products' weights in bfloat16, without the routers."""
-    return 0.0 if form is None or form.weights["num_bits"] != 4 else 2.0 * (parameters["dense gemm"] - _routers(text))
+def _dense_copies(parameters: dict[str, int], layers: list[Any], text: Any, form: Format | None) -> float:
+    """Bytes of the dense products' weights in bfloat16, without the routers; where values are the keys these lie there twice."""
+    if form is None or form.weights["num_bits"] != 4:
+        return 0.0
+    twice: int = sum(layer.kv_heads * layer.head_dim * text.hidden_size for layer in layers if layer.k_equals_v)
+    return 2.0 * (parameters["dense gemm"] - _routers(text) + twice)
 
 
 def _routers(text: Any) -> int:

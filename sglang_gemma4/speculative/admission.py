@@ -14,8 +14,8 @@ took longer than the card's step, as an eager prefill's launches do, the result 
 - whether joined steps are worth it: not where a prefill and a plain step in turn take less time, nor where a larger prefill in turn, which
   the bound allows and no graph limits, brings more prompt tokens a second (a gap of 6 steps and 8,000 tokens a prompt, say). Such a
   prefill is as large as the bound allows;
-- whether a few waiting tokens are worth a joined step yet, or are gathered with others for as long as the gap leaves. They are worth
-  one when the waiting requests' empty places have cost as much as what the step takes longer than a plain one.
+- whether a few waiting tokens are worth a joined step yet, or are gathered with others for up to ``gap.steps - 1`` plain steps. They
+  are worth one when the waiting requests' empty places have cost as much as what the step takes longer than a plain one.
 
 What was never timed is tried: joined steps of three sizes, prefills in turn, and a plain step now and then where only joined ones ran.
 Pure Python: tokens, counts and seconds in, tokens out. Nothing here waits for a device or reads a clock.
@@ -173,11 +173,7 @@ class Admission:
     def _bound(self, requests: int) -> float | None:
         """Seconds of a joined step at most, by the plain step of so many requests; None until a joined step was timed."""
         points = self.joined.points()
-        return self._allowed(self.plain.at(requests) or FEW * points[0][1]) if points else None
-
-    def _allowed(self, plain: float) -> float:
-        """Seconds between two tokens, by those of a plain step."""
-        return max(self.gap.steps * plain, self.gap.seconds)
+        return max(self.gap.steps * (self.plain.at(requests) or FEW * points[0][1]), self.gap.seconds) if points else None
 
     def _of_rows(self, rows: int, sizes: Sequence[int] = ()) -> float:
         """Seconds of a joined step; an estimate where no such size was timed, infinite where none was."""
@@ -236,9 +232,8 @@ class Admission:
             return self._let_go()
         if self._held_since is None:
             self._held_since, self._lost = now, 0.0
-        if now - self._held_since + plain > (self._allowed(plain) - plain) * 1.01 or waiting > TINY * self.tokens(
-            running, each, waiting, most
-        ):
+        longest = (self.gap.steps - 1.0) * plain * 1.01
+        if now - self._held_since + plain > longest or waiting > TINY * self.tokens(running, each, waiting, most):
             return self._let_go()
         self._lost += requests * plain / running
         return self._lost < joined - plain or self._let_go()

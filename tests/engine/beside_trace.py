@@ -66,6 +66,7 @@ def _timed(seconds: Callable[[int, int, int], float]) -> None:
     watch()
     admission: Any = importlib.import_module("sglang_gemma4.speculative.admission")
     chunks: Any = importlib.import_module("sglang_gemma4.speculative.prompt_chunks")
+    clock: Any = importlib.import_module("sglang_gemma4.speculative.step_clock")
     admission.TRIED, arrived, now = (256, 512, 128), chunks.arrived, [0.0]
 
     def advanced(result: Any) -> None:
@@ -73,6 +74,8 @@ def _timed(seconds: Callable[[int, int, int], float]) -> None:
         arrived(result)
 
     chunks.arrived, chunks.time = advanced, type("Clock", (), {"monotonic": lambda: now[0]})
+    # As a card's: each step that counts was marked when it was launched.
+    clock._clock = type("Card", (), {"mark": lambda _, stream: "launched", "at": lambda _, mark: now[mark != "launched"]})()
 
 
 def _trace() -> None:

@@ -13,7 +13,7 @@ reference where two tokens are nearly tied: the quiet server then scores it, and
 one at which rounding may have turned a router's choice (:data:`FLIP`), where the model has routers.
 SIGTERM, as ``timeout`` sends it, ends the clients: what was found until then is reported as after all minutes, and the exit status is 1.
 FOLDER gets the servers' logs and a line in ``raw.jsonl`` for each pool; the exit status is 1 where an answer was wrong, the server died or
-memory leaked, and where a sliding pool was too large: no window was taken back and nobody retracted.
+memory leaked, and where a pool was too large: no window was taken back and nobody retracted, which a full pool needs ``--bold`` for.
 """
 
 import argparse
@@ -204,7 +204,7 @@ def soak_one(soak: Soak, pool: Pool, minutes: float, busy: Server) -> int:
     finally:
         busy.end()
     row = {"minutes": round((time.monotonic() - began) / 60, 1), "model": asked.model, "environment": pool.environment}
-    row |= {"flags": asked.flags, "bold": asked.bold, "card": not soak.exact, "pool": pool.name}
+    row |= {"asked_minutes": minutes, "flags": asked.flags, "bold": asked.bold, "card": not soak.exact, "pool": pool.name}
     row |= {"pool_tokens": int(asked.share * pool.needed), "pool_needed": pool.needed}
     row |= {
         **soak.counts,
@@ -216,7 +216,8 @@ def soak_one(soak: Soak, pool: Pool, minutes: float, busy: Server) -> int:
     with (asked.folder / "raw.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
     print(json.dumps(row, indent=2))
-    bound = pool.name == "full" or bool((row["windows_taken_back"] or 0) + (row["retractions"] or 0))
+    # Where SGLang counts on all tokens that answers may have, it retracts nobody from a full pool.
+    bound = (pool.name == "full" and not asked.bold) or bool((row["windows_taken_back"] or 0) + (row["retractions"] or 0))
     flipped = soak.counts["flips"] > FLIPPED * (soak.counts["finished"] + soak.counts["aborted"])
     return int(bool(died) or status is not None or soak.counts["wrong"] > 0 or flipped or not bound or soak.stopped)
 

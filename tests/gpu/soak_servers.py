@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -49,7 +50,11 @@ class Server:
     def end(self) -> None:
         """It has a session of its own, and so hears neither Ctrl-C nor ``timeout``."""
         self.process.terminate()
-        self.process.wait(60)
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
 
 def launch(model: str, port: int, log: Path, environment: dict[str, str], *flags: str) -> Server:

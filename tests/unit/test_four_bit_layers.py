@@ -113,7 +113,6 @@ def test_few_rows_and_many(calls: list[tuple[str, int]], symmetric: bool) -> Non
 
 @pytest.mark.parametrize("symmetric", [True, False], ids=("symmetric", "zeros"))
 def test_copies_are_made_once_and_for_more_rows_than_ours_takes(calls: list[tuple[str, int]], symmetric: bool) -> None:
-    """Also where many rows could be multiplied as they lie."""
     four_bit_layers.want_copies(True)
     model = torch.nn.Module()
     model.proj, model.other = layer_of(symmetric=symmetric), layer_of(symmetric=symmetric)

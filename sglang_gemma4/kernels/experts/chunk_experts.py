@@ -85,7 +85,11 @@ def _gate_and_up_kernel(  # type: ignore[no-untyped-def]
         # Each 64 outputs of this tile are a span of the second product's inputs.
         at = h_ptr + (block.to(gl.int64) * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, COPY)))[:, None] * INNER
         output = first + gl.arange(0, OUTPUTS, gl.SliceLayout(0, COPY))
-        gl.store(at + output[None, :], warpgroups.as_inputs(value, OUTPUTS, ROWS), mask=(output < INNER)[None, :])
+        value = warpgroups.as_inputs(value, OUTPUTS, ROWS)
+        if INNER % OUTPUTS:
+            gl.store(at + output[None, :], value, mask=(output < INNER)[None, :])
+        else:
+            gl.store(at + output[None, :], value)
 
 
 @keeps_operands
