@@ -251,7 +251,7 @@ def _by_span_kernel(  # type: ignore[no-untyped-def]
     x_ptr,
     out_ptr,
     stride,
-    row_ptr,  # [blocks, ROWS]: which row lies where, of TOPK a token; None: all lie where they lay
+    row_ptr,  # [blocks, ROWS]: which row lies where, of TOPK a token
     count_ptr,
     LAST,
     TOPK: tl.constexpr,
@@ -262,11 +262,9 @@ def _by_span_kernel(  # type: ignore[no-untyped-def]
 ):
     await_inputs(PDL)
     place = tl.program_id(0).to(tl.int64)
-    row, real = place, True
-    if row_ptr is not None:
-        row = tl.load(row_ptr + place).to(tl.int64)
-        real = (row < LAST) & (place < tl.load(count_ptr) * ROWS)  # what lies behind the last block is undefined
-        row = row // TOPK
+    row = tl.load(row_ptr + place).to(tl.int64)
+    real = (row < LAST) & (place < tl.load(count_ptr) * ROWS)  # what lies behind the last block is undefined
+    row = row // TOPK
     if real:
         for start in tl.static_range(0, WIDTH, COLUMNS):
             column = start + tl.arange(0, COLUMNS)
@@ -277,25 +275,26 @@ def _by_span_kernel(  # type: ignore[no-untyped-def]
 
 
 def by_span_reference(x: torch.Tensor) -> torch.Tensor:
-    """What :func:`by_span` computes without blocks: inputs in the first operand's order, of bits word, pair, register, lane and half."""
+    """What :func:`by_span` makes of a row: inputs in the first operand's order, of bits word, pair, register, lane and half."""
     lane, word, half, pair, register = range(1, 6)
     return x.reshape(-1, 4, 2, 2, 2, 2).permute(0, word, pair, register, lane, half).reshape(x.shape)
 
 
-def by_span(x: torch.Tensor, blocks: Blocks | None = None, topk: int = 1) -> torch.Tensor:
-    """Rows ``[tokens, width]``, contiguous, with the inputs of each 64 in the matrix instruction's order; the width is a multiple of 64.
+def by_span(x: torch.Tensor, blocks: Blocks, topk: int) -> torch.Tensor:
+    """Rows ``[tokens, width]``, contiguous, as ``blocks`` says, with the inputs of each 64 in the matrix instruction's order.
 
     Args:
-        blocks: of rows, ``topk`` of which a token has: rows lie as they say then, ``[most blocks * rows a block, width]``, and empty
-            places and what is behind the last block are undefined.
+        x: its width is a multiple of 64.
+        blocks: of rows, ``topk`` of which a token has.
+
+    Returns:
+        ``[most blocks * rows a block, width]``; empty places and what is behind the last block are undefined.
     """
     tokens, width = x.shape
-    count = tokens if blocks is None else blocks.row.numel()
-    out = torch.empty((count, width), dtype=x.dtype, device=x.device)
-    row, counted = (None, None) if blocks is None else (blocks.row, blocks.count)
-    _by_span_kernel[(count,)](
-        x, out, x.stride(0), row, counted, tokens * topk,
-        TOPK=topk, ROWS=1 if blocks is None else blocks.row.shape[1], WIDTH=width, COLUMNS=COLUMNS, num_warps=4, **launch_options(x.device),
+    out = torch.empty((blocks.row.numel(), width), dtype=x.dtype, device=x.device)
+    _by_span_kernel[(blocks.row.numel(),)](
+        x, out, x.stride(0), blocks.row, blocks.count, tokens * topk,
+        TOPK=topk, ROWS=blocks.row.shape[1], WIDTH=width, COLUMNS=COLUMNS, num_warps=4, **launch_options(x.device),
     )  # fmt: skip
     return out
 

@@ -15,14 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sglang_gemma4.serving.launch import resolve
+from tests.engine.engine_fork import CHECKS
 
-CHECKS = {
-    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
-    "SGLANG_ENABLE_TREE_CACHE_SANITY_CHECK": "1",
-    "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
-    "SGLANG_INVARIANT_CHECK": "2",
-    "SGLANG_GEMMA4_STRICT": "1",
-}
 RUNNING, DRAFTED = 8, 3
 CHUNK, INTERVAL = 96, 8
 """Tokens of a prefill chunk; and those behind a window that are freed together, where the sliding pool binds."""

@@ -60,19 +60,14 @@ def test_inputs_by_their_places(tokens: int, width: int) -> None:
     assert by_place_reference(torch.arange(16.0)[None]).tolist()[0][:4] == [0.0, 8.0, 1.0, 9.0]
 
 
-@pytest.mark.parametrize(("tokens", "width"), [(1, 64), (3, 1088)])
-def test_inputs_by_their_spans(tokens: int, width: int) -> None:
-    x = torch.randn(tokens, width + 5)[:, :width]
-    assert torch.equal(by_span(x), by_span_reference(x))
-
-
-def test_inputs_of_blocks_by_their_spans() -> None:
+@pytest.mark.parametrize("width", [64, 1088])
+def test_inputs_of_blocks_by_their_spans(width: int) -> None:
     """A row has its token's inputs, wherever it lies; empty places and blocks behind the last are left as they were."""
-    x, ids = torch.randn(3, 128), torch.tensor([[0, 1], [1, 2], [2, 0]], dtype=torch.int32)
+    x, ids = torch.randn(3, width + 5)[:, :width], torch.tensor([[0, 1], [1, 2], [2, 0]], dtype=torch.int32)
     found = expert_blocks_reference(ids, 3, 4)
     behind = torch.full((1, 4), 12345678, dtype=torch.int32)
     blocks = Blocks(torch.cat([found.expert, found.expert[:1]]), torch.cat([found.row, behind]), found.count)
-    lies = by_span(x, blocks, 2).view(4, 4, 128)
+    lies = by_span(x, blocks, 2).view(4, 4, width)
     for block, rows in enumerate(found.row.tolist()):
         for place, row in enumerate(rows):
             if row < ids.numel():
