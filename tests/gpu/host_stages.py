@@ -4,7 +4,7 @@
 
 Arms: ``package``, and what waits for a card: ``ahead`` (``slots_ahead``); the engines at a time, in turns. ``host-26b`` has ``narrow``
 (``narrow_draft_head``) and ``heads``, the target's head in 8 bits too (``narrow_verify_head``), ``host-26b-draft8`` that with an assistant
-that is quantised to fp8 as it is loaded. ``lone-fp8`` and ``lone-int4`` have all of them one engine after the other, in longer answers:
+that is quantised to fp8 as it is loaded. ``lone-int4``, ``lone-fp8`` and ``lone-bf16`` have one engine after the other, in longer answers:
 engines side by side wait for each other's processes, by up to a third of a step at batch 1. ``host-e2b-plain`` compares ``step_metadata``
 with SGLang's launches.
 ``NAME-profile`` says call by call what the host did (``sglang-gemma4 bench --report FOLDER/STAGE``, "the host in a decode step"); the
@@ -31,8 +31,7 @@ FP8 = "--quantization fp8-dynamic"
 FP8_ARMS, FP8_PACKAGE = (arms.replace(",mtp", f",mtp,{DRAFT}") for arms in (ARMS, PACKAGE))
 HEADS = f"{NARROW.replace('narrow:', 'heads:')},SGLANG_GEMMA4_WITH=narrow_verify_head,SGLANG_GEMMA4_VERIFY_ARGMAX=1"
 DRAFT8 = HEADS.replace("heads:", "draft8:").replace(DRAFT, "--speculative-draft-model-quantization=fp8")
-LONE_ARMS = f"{FP8_PACKAGE} {AHEAD.replace(',mtp', f',mtp,{DRAFT}')} {HEADS} {DRAFT8}"
-LONE = f"{LONE_ARMS} --batches 1,4 --step-tokens 300,1000 --rounds 1 --repetitions 5"
+LONE = "--batches 1,4 --step-tokens 300,1000 --rounds 1 --repetitions 5"
 PROFILE = "--batches 1 --step-tokens 300,200 --repetitions 1 --profile 1"
 
 STAGES: tuple[Stage, ...] = (
@@ -46,9 +45,13 @@ STAGES: tuple[Stage, ...] = (
     bench("host-26b-draft8", 420, "the same with its assistant in fp8", "26b-a4b",
           f"{FP8} --together 2 {FP8_PACKAGE} {DRAFT8} {STEPS}", SHORT),
     *(
-        bench(f"lone-{name}", 480, f"a lone answer's steps of 26B-A4B in {what}, each waiting patch by itself", "26b-a4b",
-              f"{form} {LONE}", SHORT.replace("1 8 32 80", "1 4 8"))
-        for name, form, what in (("fp8", FP8, "fp8"), ("int4", INT4, "4 bits"))
+        bench(f"lone-{name}", 480, f"a lone answer's steps of 26B-A4B in {what}, what waits one engine after the other", "26b-a4b",
+              f"{form} {arms} {LONE}", SHORT.replace("1 8 32 80", "1 4 8"))
+        for name, what, form, arms in (
+            ("int4", "4 bits", INT4, f"{FP8_PACKAGE} {AHEAD.replace(',mtp', f',mtp,{DRAFT}')} {HEADS} {DRAFT8}"),
+            ("bf16", "bfloat16", "", f"{PACKAGE} {HEADS}".replace(f",{DRAFT}", "")),
+            ("fp8", "fp8", FP8, f"{FP8_PACKAGE} {HEADS} {DRAFT8}"),
+        )
     ),
     bench("host-26b-ahead", 420, "the same with slots allocated ahead", "26b-a4b", f"{FP8} {FP8_ARMS} {STEPS}", SHORT),
     bench("host-26b-profile", 300, "what the host does in one", "26b-a4b", f"{FP8} {FP8_ARMS} {PROFILE}", SHORT),
