@@ -2,7 +2,7 @@
 
 ``wgmma`` multiplies a first operand that lies in registers: as in :mod:`~sglang_gemma4.kernels.register_products` a lane loads words of an
 output and makes that operand of them, while the instruction before still multiplies. The rows' inputs are the second operand, in shared
-memory, in the words' order, in which :func:`by_span` puts them. A weight is converted once for up to 128 rows, and never written out.
+memory, in the words' order, in which :func:`by_span` puts them. A weight is converted once for up to 64 rows, and never written out.
 
 Weights have the same bits as in :mod:`~sglang_gemma4.kernels.four_bits`; sums are float32.
 """
@@ -35,27 +35,17 @@ CAPABILITY = 9
 SPAN = 64
 """Inputs multiplied at a time: two words of each of four lanes."""
 OUTPUTS = 64
-"""Of a product in a warpgroup: the instruction's."""
+"""Of a product in a program: the instruction's."""
 COLUMNS = 1024
 
 
 @dataclass(frozen=True)
 class Tile:
-    """How a program works: rows, spans of inputs in shared memory, spans of words in registers before they are multiplied, and warpgroups.
-
-    Two warpgroups have twice the outputs, so that rows are read half as often: for 2,048 tokens and one warpgroup a layer of 26B-A4B reads
-    1.9 GB of them, and 1.1 of words.
-    """
+    """How a program works: rows, spans of inputs in shared memory, and spans of words in registers before they are multiplied."""
 
     rows: int
     stages: int = 4
     ahead: int = 2
-    warpgroups: int = 1
-
-    @property
-    def outputs(self) -> int:
-        """Of a product in a program."""
-        return OUTPUTS * self.warpgroups
 
 
 @functools.cache
@@ -70,77 +60,57 @@ def reason_against_card(device: torch.device) -> str | None:
 
 
 @gluon.constexpr_function
-def sums_layout(outputs, rows):  # type: ignore[no-untyped-def]
-    """``[outputs, rows]``."""
-    return gl.NVMMADistributedLayout([3, 0], [outputs // 16, 1], [16, rows, 16])
+def sums_layout(rows):  # type: ignore[no-untyped-def]
+    """``[64, rows]``."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, rows, 16])
 
 
 @gluon.constexpr_function
-def copy_layout(outputs):  # type: ignore[no-untyped-def]
-    """``[rows, outputs]``: sixteen bytes a lane, eight or sixteen lanes a row."""
-    return gl.BlockedLayout([1, 8], [256 // outputs, outputs // 8], [outputs // 16, 1], [1, 0])
+def copy_layout():  # type: ignore[no-untyped-def]
+    """``[rows, 64]``: sixteen bytes a lane, eight lanes a row."""
+    return gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
 
 
 @gluon.constexpr_function
-def _warps(outputs):  # type: ignore[no-untyped-def]
-    """Where the outputs of a warp begin: four in a warpgroup."""
-    return [[16, 0], [32, 0]] + ([[64, 0]] if outputs == 128 else [])
-
-
-@gluon.constexpr_function
-def _words_layout(outputs):  # type: ignore[no-untyped-def]
-    """``[outputs, 8]``: a lane has two words side by side of two outputs, four lanes an output."""
+def _words_layout():  # type: ignore[no-untyped-def]
+    """``[64, 8]``: a lane has two words side by side of two outputs, four lanes an output."""
     lanes = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
-    return gl.DistributedLinearLayout([[0, 1], [8, 0]], lanes, _warps(outputs), [], [outputs, 8])
+    return gl.DistributedLinearLayout([[0, 1], [8, 0]], lanes, [[16, 0], [32, 0]], [], [64, 8])
 
 
 @gluon.constexpr_function
-def _scales_layout(outputs):  # type: ignore[no-untyped-def]
-    """``[outputs, 4]``: the scale of each lane's words."""
+def _scales_layout():  # type: ignore[no-untyped-def]
+    """``[64, 4]``: the scale of each lane's words."""
     lanes = [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]]
-    return gl.DistributedLinearLayout([[8, 0]], lanes, _warps(outputs), [], [outputs, 4])
+    return gl.DistributedLinearLayout([[8, 0]], lanes, [[16, 0], [32, 0]], [], [64, 4])
 
 
 @gluon.jit
-def _outputs(first, LIMIT: gl.constexpr, OUTPUTS: gl.constexpr, LAYOUT: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Those of a product in a program; beyond the last, that one again."""
-    output = first + gl.arange(0, OUTPUTS, gl.SliceLayout(1, LAYOUT))
-    if LIMIT % OUTPUTS:
-        output = gl.minimum(output, LIMIT - 1)
-    return output[:, None]
-
-
-@gluon.jit
-def _ask(  # type: ignore[no-untyped-def]
-    words_ptr, scale_ptr, first, span,
-    SECOND: gl.constexpr, LIMIT: gl.constexpr, WIDTH: gl.constexpr, GROUP: gl.constexpr, OUTPUTS: gl.constexpr,
-):  # fmt: skip
-    """The words of a span, ``[OUTPUTS, 8]``, and their scales ``[OUTPUTS, 4]``."""
+def _ask(words_ptr, scale_ptr, first, span, WIDTH: gl.constexpr, GROUP: gl.constexpr):  # type: ignore[no-untyped-def]
+    """The words of a span, ``[64, 8]``, and their scales ``[64, 4]``."""
     WORDS: gl.constexpr = WIDTH // 8  # noqa: N806
-    W: gl.constexpr = _words_layout(OUTPUTS)  # noqa: N806
-    S: gl.constexpr = _scales_layout(OUTPUTS)  # noqa: N806
+    W: gl.constexpr = _words_layout()  # noqa: N806
+    S: gl.constexpr = _scales_layout()  # noqa: N806
+    output = first + gl.arange(0, 64, gl.SliceLayout(1, W))[:, None]
     word = span * 8 + gl.arange(0, 8, gl.SliceLayout(0, W))[None, :]
-    words = gl.load(words_ptr + (_outputs(first, LIMIT, OUTPUTS, W) + SECOND) * WORDS + word)
+    words = gl.load(words_ptr + output * WORDS + word)
+    output = first + gl.arange(0, 64, gl.SliceLayout(1, S))[:, None]
     word = span * 8 + 2 * gl.arange(0, 4, gl.SliceLayout(0, S))[None, :]
-    return words, gl.load(scale_ptr + (_outputs(first, LIMIT, OUTPUTS, S) + SECOND) * (WORDS // GROUP) + word // GROUP)
+    return words, gl.load(scale_ptr + output * (WORDS // GROUP) + word // GROUP)
 
 
 @gluon.jit
-def _ask_both(  # type: ignore[no-untyped-def]
-    words_ptr, scale_ptr, first, span,
-    SECOND: gl.constexpr, LIMIT: gl.constexpr, WIDTH: gl.constexpr, GROUP: gl.constexpr, OUTPUTS: gl.constexpr,
-):  # fmt: skip
+def _ask_both(words_ptr, scale_ptr, first, span, SECOND: gl.constexpr, WIDTH: gl.constexpr, GROUP: gl.constexpr):  # type: ignore[no-untyped-def]
     """Of a span, for the first product and then for the second."""
-    one = _ask(words_ptr, scale_ptr, first, span, 0, LIMIT, WIDTH, GROUP, OUTPUTS)
-    return one + _ask(words_ptr, scale_ptr, first, span, SECOND, LIMIT, WIDTH, GROUP, OUTPUTS)
+    return _ask(words_ptr, scale_ptr, first, span, WIDTH, GROUP) + _ask(words_ptr, scale_ptr, first + SECOND, span, WIDTH, GROUP)
 
 
 @gluon.jit
-def _weights(words, scale, OUTPUTS: gl.constexpr, LAYOUT: gl.constexpr):  # type: ignore[no-untyped-def]
-    """``[OUTPUTS, 64]`` bfloat16, the first operand, its inputs in the order of :func:`by_span_reference`."""
+def _weights(words, scale, LAYOUT: gl.constexpr):  # type: ignore[no-untyped-def]
+    """``[64, 64]`` bfloat16, the first operand, its inputs in the order of :func:`by_span_reference`."""
     found = four_bits(words, gl.reshape(gl.join(scale, scale), words.shape))
-    places = gl.reshape(found, [OUTPUTS, 4, 2, 2, 2, 2])  # output, lane, word, half of a register, register, pair of registers
-    placed = gl.reshape(gl.permute(places, [0, 2, 5, 4, 1, 3]), [OUTPUTS, 64])
+    places = gl.reshape(found, [64, 4, 2, 2, 2, 2])  # output, lane, word, half of a register, register, pair of registers
+    placed = gl.reshape(gl.permute(places, [0, 2, 5, 4, 1, 3]), [64, 64])
     return gl.convert_layout(placed, LAYOUT, assert_trivial=True)
 
 
@@ -156,15 +126,14 @@ def _copy(x, row, staged, arrived, span, SPANS: gl.constexpr, STAGES: gl.constex
 @gluon.jit
 def _step(  # type: ignore[no-untyped-def]
     held, one, two, slot: gl.constexpr, now, x, row, staged, arrived, words_ptr, scale_ptr, first,
-    SECOND: gl.constexpr, LIMIT: gl.constexpr, WIDTH: gl.constexpr, GROUP: gl.constexpr, OUTPUTS: gl.constexpr, ROWS: gl.constexpr,
-    STAGES: gl.constexpr, AHEAD: gl.constexpr,
+    SECOND: gl.constexpr, WIDTH: gl.constexpr, GROUP: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr, AHEAD: gl.constexpr,
 ):  # fmt: skip
     """Multiply span ``now``, whose words lie in ``slot``; another one's take their place at once."""
-    A: gl.constexpr = gl.DotOperandLayout(0, sums_layout(OUTPUTS, ROWS), 2)  # noqa: N806
+    A: gl.constexpr = gl.DotOperandLayout(0, sums_layout(ROWS), 2)  # noqa: N806
     SPANS: gl.constexpr = WIDTH // 64  # noqa: N806
-    mine = _weights(held[slot * 4], held[slot * 4 + 1], OUTPUTS, A)
-    other = _weights(held[slot * 4 + 2], held[slot * 4 + 3], OUTPUTS, A)
-    asked = _ask_both(words_ptr, scale_ptr, first, gl.minimum(now + AHEAD, SPANS - 1), SECOND, LIMIT, WIDTH, GROUP, OUTPUTS)
+    mine = _weights(held[slot * 4], held[slot * 4 + 1], A)
+    other = _weights(held[slot * 4 + 2], held[slot * 4 + 3], A)
+    asked = _ask_both(words_ptr, scale_ptr, first, gl.minimum(now + AHEAD, SPANS - 1), SECOND, WIDTH, GROUP)
     held = held[: slot * 4] + asked + held[(slot + 1) * 4 :]
     one, two = warpgroup_mma_wait(0, deps=[one, two])
     gl.barrier()  # nobody reads the span before any more
@@ -184,20 +153,18 @@ def products(  # type: ignore[no-untyped-def]
     scale_ptr,  # [outputs, WIDTH // 8 // GROUP]
     first,
     SECOND: gl.constexpr,  # outputs from the first product's to the second one's
-    LIMIT: gl.constexpr,  # of the first product in all programs; sums beyond are of the last
     WIDTH: gl.constexpr,
     GROUP: gl.constexpr,  # words that share a scale
-    OUTPUTS: gl.constexpr,
     ROWS: gl.constexpr,
     STAGES: gl.constexpr,
     AHEAD: gl.constexpr,
 ):
-    """The rows' products with ``OUTPUTS`` from ``first`` and from ``first + SECOND`` on, ``[OUTPUTS, ROWS]`` float32 each.
+    """The rows' products with 64 outputs from ``first`` and with 64 from ``first + SECOND``, ``[64, ROWS]`` float32 each.
 
     Inputs come through descriptors: copies of each lane would have to be fenced from the matrix instruction, and a fence waits for words
     that are on their way.
     """
-    SUMS: gl.constexpr = sums_layout(OUTPUTS, ROWS)  # noqa: N806
+    SUMS: gl.constexpr = sums_layout(ROWS)  # noqa: N806
     SPANS: gl.constexpr = WIDTH // 64  # noqa: N806
     staged = gl.allocate_shared_memory(gl.bfloat16, [STAGES, ROWS, 64], x.layout)
     arrived = mbarrier.allocate_mbarrier(batch=STAGES)
@@ -207,22 +174,22 @@ def products(  # type: ignore[no-untyped-def]
     gl.barrier()
     held = ()
     for span in gl.static_range(AHEAD):
-        held = held + _ask_both(words_ptr, scale_ptr, first, min(span, SPANS - 1), SECOND, LIMIT, WIDTH, GROUP, OUTPUTS)
+        held = held + _ask_both(words_ptr, scale_ptr, first, min(span, SPANS - 1), SECOND, WIDTH, GROUP)
     for span in gl.static_range(STAGES - 1):
         _copy(x, row, staged, arrived, span, SPANS, STAGES)
-    one = warpgroup_mma_init(gl.zeros([OUTPUTS, ROWS], gl.float32, SUMS))
-    two = warpgroup_mma_init(gl.zeros([OUTPUTS, ROWS], gl.float32, SUMS))
+    one = warpgroup_mma_init(gl.zeros([64, ROWS], gl.float32, SUMS))
+    two = warpgroup_mma_init(gl.zeros([64, ROWS], gl.float32, SUMS))
     WHOLE: gl.constexpr = SPANS - SPANS % AHEAD  # noqa: N806
     for base in range(0, WHOLE, AHEAD):
         for slot in gl.static_range(AHEAD):
             held, one, two = _step(
                 held, one, two, slot, base + slot, x, row, staged, arrived, words_ptr, scale_ptr, first,
-                SECOND, LIMIT, WIDTH, GROUP, OUTPUTS, ROWS, STAGES, AHEAD,
+                SECOND, WIDTH, GROUP, ROWS, STAGES, AHEAD,
             )  # fmt: skip
     for slot in gl.static_range(SPANS - WHOLE):
         held, one, two = _step(
             held, one, two, slot, WHOLE + slot, x, row, staged, arrived, words_ptr, scale_ptr, first,
-            SECOND, LIMIT, WIDTH, GROUP, OUTPUTS, ROWS, STAGES, AHEAD,
+            SECOND, WIDTH, GROUP, ROWS, STAGES, AHEAD,
         )  # fmt: skip
     one, two = warpgroup_mma_wait(0, deps=[one, two])
     gl.barrier()
@@ -232,18 +199,17 @@ def products(  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def as_inputs(value, OUTPUTS: gl.constexpr, ROWS: gl.constexpr):  # type: ignore[no-untyped-def]
-    """``[ROWS, OUTPUTS]`` in :func:`copy_layout` from ``[OUTPUTS, ROWS]``, as the inputs of a product that comes next want them."""
-    # Of each 64: lane, word, half of a register, pair of registers, register.
-    places = gl.reshape(value, [OUTPUTS // 64, 4, 2, 2, 2, 2, ROWS])
-    placed = gl.reshape(gl.permute(places, [0, 2, 4, 5, 1, 3, 6]), [OUTPUTS, ROWS])
-    return as_rows(placed, OUTPUTS)
+def as_inputs(value, ROWS: gl.constexpr):  # type: ignore[no-untyped-def]
+    """``[ROWS, 64]`` in :func:`copy_layout` from outputs ``[64, ROWS]``, as the inputs of a product that comes next want them."""
+    places = gl.reshape(value, [4, 2, 2, 2, 2, ROWS])  # lane, word, half of a register, pair of registers, register
+    placed = gl.reshape(gl.permute(places, [1, 3, 4, 0, 2, 5]), [64, ROWS])
+    return gl.convert_layout(gl.permute(placed, [1, 0]), copy_layout())
 
 
 @gluon.jit
-def as_rows(value, OUTPUTS: gl.constexpr):  # type: ignore[no-untyped-def]
-    """``[ROWS, OUTPUTS]`` in :func:`copy_layout` from ``[OUTPUTS, ROWS]``."""
-    return gl.convert_layout(gl.permute(value, [1, 0]), copy_layout(OUTPUTS))
+def as_rows(value):  # type: ignore[no-untyped-def]
+    """``[ROWS, 64]`` in :func:`copy_layout` from outputs ``[64, ROWS]``."""
+    return gl.convert_layout(gl.permute(value, [1, 0]), copy_layout())
 
 
 @triton.jit(do_not_specialize=["LAST"])

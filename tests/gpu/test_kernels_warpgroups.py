@@ -24,13 +24,10 @@ def poisoned() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-TILES = [
-    *(Tile(32), Tile(64), Tile(64, ahead=4), Tile(64, stages=3, ahead=1), Tile(128, stages=3, ahead=1)),
-    *(Tile(32, warpgroups=2), Tile(64, ahead=3, warpgroups=2), Tile(128, stages=3, ahead=1, warpgroups=2)),
-]
+every_tile = pytest.mark.parametrize("tile", [Tile(32), Tile(64), Tile(64, ahead=4), Tile(64, stages=3, ahead=1)], ids=str)
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
+@every_tile
 @pytest.mark.parametrize("group", [32, 64])
 @pytest.mark.parametrize(("tokens", "dropped"), [(5, 0.0), (321, 0.3), (2048, 0.0)])
 def test_chunks(tokens: int, dropped: float, group: int, tile: Tile) -> None:

@@ -24,8 +24,6 @@ from sglang_gemma4.kernels.written_out import room_for, write_out
 CHUNK_TILES = (
     *(warpgroup_products.Tile(32, *each) for each in ((4, 2), (4, 3), (4, 4), (6, 4))),
     *(warpgroup_products.Tile(64, *each) for each in ((3, 1), (4, 2), (4, 3), (4, 4), (6, 2), (6, 4))),
-    *(warpgroup_products.Tile(64, *each, warpgroups=2) for each in ((3, 1), (4, 2), (4, 3), (4, 4), (6, 4))),
-    *(warpgroup_products.Tile(128, *each, warpgroups=wide) for each in ((3, 1), (4, 1)) for wide in (1, 2)),
 )
 """Of ``chunk_experts``, those whose registers suffice."""
 GROUP = 32

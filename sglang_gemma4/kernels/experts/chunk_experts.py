@@ -6,7 +6,6 @@ each expert's rows together, in the words' order; the first product leaves its o
 """
 
 import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
@@ -25,9 +24,10 @@ SUM_COLUMNS = 1024
 
 def tile_for(tokens: int) -> Tile:
     """Of 128 experts, eight of which a token takes, one has a sixteenth of the tokens on average. A layer of 26B-A4B on an H200 takes
-    269, 308 and 490 µs in blocks of 32, 64 and 128 rows for 384 tokens, 480, 444 and 572 for 1,024, 857, 727 and 779 for 2,048
-    (``runs/2026-11-29-26b-h200-int4-chunks``)."""
-    return Tile(32) if tokens <= 640 else Tile(64)
+    269, 308 and 490 µs in blocks of 32, 64 and 128 rows for 384 tokens, 480, 444 and 572 for 1,024
+    (``runs/2026-11-29-26b-h200-int4-chunks``); in blocks of 64 with two and four spans of words ahead 460 and 428 for 1,024, 728 and 678
+    for 2,048 (``runs/2026-11-29-26b-h200-int4-gaps``)."""
+    return Tile(32) if tokens <= 640 else Tile(64, ahead=4)
 
 
 def reason_against(x: torch.Tensor, w13: Weight, w2: Weight, weights: torch.Tensor, ids: torch.Tensor) -> str | None:
@@ -59,14 +59,13 @@ def _gate_and_up_kernel(  # type: ignore[no-untyped-def]
     HIDDEN: gl.constexpr,
     INNER: gl.constexpr,
     GROUP: gl.constexpr,
-    OUTPUTS: gl.constexpr,
     ROWS: gl.constexpr,
     STAGES: gl.constexpr,
     AHEAD: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    COPY: gl.constexpr = warpgroups.copy_layout(OUTPUTS)  # noqa: N806
-    SUMS: gl.constexpr = warpgroups.sums_layout(OUTPUTS, ROWS)  # noqa: N806
+    COPY: gl.constexpr = warpgroups.copy_layout()  # noqa: N806
+    SUMS: gl.constexpr = warpgroups.sums_layout(ROWS)  # noqa: N806
     await_inputs(PDL)
     block = gl.program_id(1)
     # All loads at once, before it is known whether the block exists: what lies behind the last is undefined, and not used.
@@ -74,22 +73,15 @@ def _gate_and_up_kernel(  # type: ignore[no-untyped-def]
     expert = gl.load(expert_ptr + block).to(gl.int64)
     mine = gl.load(row_ptr + block * ROWS + gl.arange(0, ROWS, gl.SliceLayout(0, SUMS)))
     if (block < count) & (expert >= 0):
-        first = gl.program_id(0) * OUTPUTS
+        first = gl.program_id(0) * 64
         share = gl.load(shares_ptr + mine, mask=mine < LAST, other=0.0).to(gl.float32)
         words_ptr += expert * (2 * INNER * (HIDDEN // 8))
         scale_ptr += expert * (2 * INNER * (HIDDEN // 8 // GROUP))
-        gate, up = warpgroups.products(
-            x, block * ROWS, words_ptr, scale_ptr, first, INNER, INNER, HIDDEN, GROUP, OUTPUTS, ROWS, STAGES, AHEAD
-        )
+        gate, up = warpgroups.products(x, block * ROWS, words_ptr, scale_ptr, first, INNER, HIDDEN, GROUP, ROWS, STAGES, AHEAD)
         value = (gelu_tanh(gate) * up * share[None, :]).to(gl.bfloat16)
-        # Each 64 outputs of this tile are a span of the second product's inputs.
+        # The outputs of this tile are a span of the second product's inputs.
         at = h_ptr + (block.to(gl.int64) * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, COPY)))[:, None] * INNER
-        output = first + gl.arange(0, OUTPUTS, gl.SliceLayout(0, COPY))
-        value = warpgroups.as_inputs(value, OUTPUTS, ROWS)
-        if INNER % OUTPUTS:
-            gl.store(at + output[None, :], value, mask=(output < INNER)[None, :])
-        else:
-            gl.store(at + output[None, :], value)
+        gl.store(at + (first + gl.arange(0, 64, gl.SliceLayout(0, COPY)))[None, :], warpgroups.as_inputs(value, ROWS))
 
 
 @keeps_operands
@@ -106,29 +98,26 @@ def _down_kernel(  # type: ignore[no-untyped-def]
     HIDDEN: gl.constexpr,
     INNER: gl.constexpr,
     GROUP: gl.constexpr,
-    OUTPUTS: gl.constexpr,
     ROWS: gl.constexpr,
     STAGES: gl.constexpr,
     AHEAD: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    COPY: gl.constexpr = warpgroups.copy_layout(OUTPUTS)  # noqa: N806
+    COPY: gl.constexpr = warpgroups.copy_layout()  # noqa: N806
     await_inputs(PDL)
     block = gl.program_id(1)
     count = gl.load(count_ptr)
     expert = gl.load(expert_ptr + block).to(gl.int64)
     row = gl.load(row_ptr + block * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, COPY)))
     if (block < count) & (expert >= 0):
-        first = gl.program_id(0) * (2 * OUTPUTS)
+        first = gl.program_id(0) * 128
         words_ptr += expert * (HIDDEN * (INNER // 8))
         scale_ptr += expert * (HIDDEN * (INNER // 8 // GROUP))
-        one, two = warpgroups.products(
-            h, block * ROWS, words_ptr, scale_ptr, first, OUTPUTS, HIDDEN, INNER, GROUP, OUTPUTS, ROWS, STAGES, AHEAD
-        )
-        at = out_ptr + row.to(gl.int64)[:, None] * HIDDEN + (first + gl.arange(0, OUTPUTS, gl.SliceLayout(0, COPY)))[None, :]
+        one, two = warpgroups.products(h, block * ROWS, words_ptr, scale_ptr, first, 64, INNER, GROUP, ROWS, STAGES, AHEAD)
+        at = out_ptr + row.to(gl.int64)[:, None] * HIDDEN + (first + gl.arange(0, 64, gl.SliceLayout(0, COPY)))[None, :]
         real = (row < LAST)[:, None]
-        gl.store(at, warpgroups.as_rows(one.to(gl.bfloat16), OUTPUTS), mask=real)
-        gl.store(at + OUTPUTS, warpgroups.as_rows(two.to(gl.bfloat16), OUTPUTS), mask=real)
+        gl.store(at, warpgroups.as_rows(one.to(gl.bfloat16)), mask=real)
+        gl.store(at + 64, warpgroups.as_rows(two.to(gl.bfloat16)), mask=real)
 
 
 def chunk_experts(
@@ -156,8 +145,6 @@ def chunk_experts(
     reason = reason_against(x, w13, w2, weights, ids)
     if reason is None and blocks is not None and blocks.row.shape[1:] != (tile.rows,):
         reason = f"rows lie in blocks {tuple(blocks.row.shape)}; the tile takes {tile.rows} a block"
-    if reason is None and x.shape[1] % (2 * tile.outputs):
-        reason = f"experts of {x.shape[1]} x {w2.shape[2]}; {tile} takes multiples of {2 * tile.outputs} and {OUTPUTS}"
     if reason:
         raise ValueError(reason)
     assert isinstance(w13, Grouped)
@@ -171,16 +158,16 @@ def chunk_experts(
     h = torch.empty((most, tile.rows, inner), dtype=x.dtype, device=x.device)
     out = torch.empty((ids.numel(), hidden), dtype=x.dtype, device=x.device)
     options = {
-        "HIDDEN": hidden, "INNER": inner, "OUTPUTS": tile.outputs, "ROWS": tile.rows, "STAGES": tile.stages, "AHEAD": tile.ahead,
-        "num_warps": 4 * tile.warpgroups, **launch_options(x.device),
+        "HIDDEN": hidden, "INNER": inner, "ROWS": tile.rows, "STAGES": tile.stages, "AHEAD": tile.ahead, "num_warps": 4,
+        **launch_options(x.device),
     }  # fmt: skip
     theirs = warpgroups.described(warpgroups.by_span(x, blocks, ids.shape[1]), tile.rows)
-    _gate_and_up_kernel[(triton.cdiv(inner, tile.outputs), most)](
+    _gate_and_up_kernel[(inner // OUTPUTS, most)](
         theirs, w13.levels.view(torch.int32), w13.scale, weights, blocks.expert, blocks.row, blocks.count, h, ids.numel(),
         GROUP=words_in_group(w13), **options,
     )  # fmt: skip
     between = warpgroups.described(h.view(-1, inner), tile.rows)
-    _down_kernel[(hidden // (2 * tile.outputs), most)](
+    _down_kernel[(hidden // (2 * OUTPUTS), most)](
         between, w2.levels.view(torch.int32), w2.scale, blocks.expert, blocks.row, blocks.count, out, ids.numel(),
         GROUP=words_in_group(w2), **options,
     )  # fmt: skip

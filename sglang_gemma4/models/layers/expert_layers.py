@@ -36,8 +36,8 @@ and 1.08 for 2,048, ``prefill_experts`` 0.95 and 1.05, and 2.1 for 8,192, where 
 (``runs/2026-11-26-26b-h200-int4``). Where the tiles of ``prefill_experts`` are not for the card, ``grouped_experts`` takes all."""
 
 
-CHUNK_MOST = 2048
-"""Most tokens of ``chunk_experts``: 0.73 ms there, where ``prefill_experts`` takes 1.06 (``runs/2026-11-29-26b-h200-int4-chunks``). More
+CHUNK_MOST = 4096
+"""Most tokens of ``chunk_experts``: 1.23 ms there, where ``prefill_experts`` takes 1.37 (``runs/2026-11-29-26b-h200-int4-gaps``). More
 were not timed."""
 
 
