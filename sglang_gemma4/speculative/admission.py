@@ -155,7 +155,7 @@ class Admission:
         last = sizes[-1] if sizes else 0
         if last - rows >= min(ROOM, most):
             room = [size for size in room if size <= last]
-        bound = self._bound(running + joining)
+        bound = self._bound(running, joining)
         for size in TRIED:
             unsure = not self.joined.known(size, self._step) or self.joined.doubtful(size, self._step)
             if size in room and size - rows <= waiting and unsure:
@@ -170,10 +170,13 @@ class Admission:
         rates = {size: (size - rows) / seconds for size, seconds in timed.items() if seconds <= bound}
         return max(size for size, rate in rates.items() if rate >= NEARLY * max(rates.values())) - rows
 
-    def _bound(self, requests: int) -> float | None:
-        """Seconds of a joined step at most, by the plain step of so many requests; None until a joined step was timed."""
+    def _bound(self, running: int, joining: int) -> float | None:
+        """Seconds of a step with a prompt at most, by the plain step of all requests; None until a joined step was timed."""
         points = self.joined.points()
-        return max(self.gap.steps * (self.plain.at(requests) or FEW * points[0][1]), self.gap.seconds) if points else None
+        if not points:
+            return None
+        queued = min(1.0 + joining / max(running, 1), self.gap.queued)
+        return max(self.gap.steps * (self.plain.at(running + joining) or FEW * points[0][1]), self.gap.seconds * queued)
 
     def _of_rows(self, rows: int, sizes: Sequence[int] = ()) -> float:
         """Seconds of a joined step; an estimate where no such size was timed, infinite where none was."""
@@ -216,7 +219,7 @@ class Admission:
             tokens: what would go beside, in more time.
             joining: requests that wait.
         """
-        plain, bound = self.plain.at(running), self._bound(running + joining)
+        plain, bound = self.plain.at(running), self._bound(running, joining)
         if plain is None or bound is None:
             return tokens
         bound = max(bound, self._of_rows(running * each + tokens))

@@ -9,10 +9,20 @@ from sglang_gemma4 import switches
 
 @dataclass(frozen=True)
 class Gap:
-    """What may pass between two tokens of a running request: so many plain decode steps or so many seconds, whichever is more."""
+    """What may pass between two tokens of a running request: so many plain decode steps or so many seconds, whichever is more.
+
+    ``queued``: the seconds of one that runs beside three that wait, say, are four times as many, but at most so many times: what takes the
+    few longer takes the many less. 1: the seconds are for all.
+    """
 
     steps: float = 2.0
     seconds: float = 0.0
+    queued: float = 1.0
+
+
+AUTO = Gap(seconds=0.050, queued=3.0)
+"""What ``auto`` stands for: 50 ms, which few notice, hold 2,048 rows of 26B-A4B in 4 bits on an H200, and three times as many 8,192
+tokens of prompts alone (``runs/2026-11-29-26b-h200-int4-gaps``)."""
 
 
 def most_tokens(environ: Mapping[str, str] = os.environ) -> int | None:
@@ -30,21 +40,21 @@ def most_tokens(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def gap(environ: Mapping[str, str] = os.environ) -> Gap:
-    """The operator's: a number of plain decode steps, such as 2, or a time, such as 50ms.
+    """The operator's: a number of plain decode steps, such as 2, a time, such as 50ms, or ``auto``.
 
     Raises:
-        SwitchError: it is neither a number greater than 1 nor a time.
+        SwitchError: it is neither a number greater than 1 nor a time nor ``auto``.
     """
     given = environ.get(switches.BESIDE_GAP, "").strip()
-    if not given:
-        return Gap()
+    if given in ("", "auto"):
+        return AUTO if given else Gap()
     timed = given.endswith("ms")
     try:
         found = float(given.removesuffix("ms"))
     except ValueError:
         found = 0.0
     if not (0.0 if timed else 1.0) < found < float("inf"):
-        what = "a number of plain decode steps greater than 1, such as 2, or a time in milliseconds, such as 50ms"
+        what = "a number of plain decode steps greater than 1, such as 2, a time in milliseconds, such as 50ms, or auto"
         raise switches.SwitchError(f"{switches.BESIDE_GAP}={given} is not {what}")
     return Gap(seconds=found / 1000) if timed else Gap(steps=found)
 

@@ -220,6 +220,26 @@ def test_a_time_bounds_gaps_where_plain_steps_are_short(milliseconds: float, row
     assert joined(rows) <= TOLERANCE * max(milliseconds / 1000, 2 * plain)
 
 
+@pytest.mark.parametrize(("running", "joining", "most"), [(2, 28, MOST), (15, 15, 6144), (28, 2, 3072), (30, 0, 2048)])
+def test_the_more_wait_the_longer_a_few_wait_for_them(running: int, joining: int, most: int) -> None:
+    """Prefills in turn bring prompts faster here, the more the larger, and no more of them may wait than the bound lets the others."""
+    plain, gap = 0.005, Gap(seconds=0.035, queued=3.0)
+    card = Card(gap, plain=plain).plain(running, 30).learn(running)
+    for size in ladder(MOST)[:-2]:
+        card.admission.pause()
+        card.step(0, running)
+        for _ in range(ENOUGH):
+            card.step(size, 0)
+    tokens = card.admission.tokens(running, EACH, WAITING, MOST, SIZES, joining)
+    found = card.admission.in_turn(running, EACH, tokens, MOST, joining)
+    assert max(tokens + EACH * running, found) == most
+    waited = plain + TOKEN * found if found > tokens else joined(tokens + EACH * running)
+    assert waited <= TOLERANCE * max(gap.seconds * min(1 + joining / running, 3), joined(tokens + EACH * running) / TOLERANCE)
+    hard = Card(Gap(seconds=gap.seconds), plain=plain)
+    hard.admission.plain, hard.admission.alone, hard.admission.joined = card.admission.plain, card.admission.alone, card.admission.joined
+    assert hard.admission.in_turn(running, EACH, tokens, MOST, joining) <= 2048, "a time that the operator names is for all"
+
+
 def test_times_of_the_card_are_taken_as_they_are() -> None:
     """Read by the host, a step behind a plain one that took long for its kind is one that was read late."""
     found = {}
