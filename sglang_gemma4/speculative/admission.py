@@ -13,11 +13,13 @@ took longer than the card's step, as an eager prefill's launches do, the result 
   queue;
 - whether joined steps are worth it: not where a prefill and a plain step in turn take less time, nor where a larger prefill in turn, which
   the bound allows and no graph limits, brings more prompt tokens a second (a gap of 6 steps and 8,000 tokens a prompt, say). Such a
-  prefill is as large as the bound allows;
+  prefill is as large as the bound allows. ``auto`` leaves out the time that the running requests' own tokens are worth: beside 64 of them
+  a joined step is hardly longer than theirs;
 - whether a few waiting tokens are worth a joined step yet, or are gathered with others for up to ``gap.steps - 1`` plain steps. They
   are worth one when the waiting requests' empty places have cost as much as what the step takes longer than a plain one.
 
-What was never timed is tried: joined steps of three sizes, prefills in turn, and a plain step now and then where only joined ones ran.
+What was never timed is tried: joined steps of three sizes, prefills in turn (with ``auto`` larger ones too, where the bound allows
+them by a careful estimate), and a plain step now and then where only joined ones ran.
 Pure Python: tokens, counts and seconds in, tokens out. Nothing here waits for a device or reads a clock.
 """
 
@@ -99,6 +101,8 @@ class Admission:
 
     def __init__(self, gap: Gap, read_late: bool = True) -> None:
         self.gap = gap
+        self._weighs = gap.queued > 1
+        """Whether what running requests lose counts, and larger prefills in turn are tried: with ``auto``, until a card has timed both."""
         self._read_late = read_late
         self.plain, self.alone, self.joined = Times(octave=1, growth=GROWTH), Times(), Times(old=AGAIN)
         self._last: float | None = None
@@ -206,9 +210,19 @@ class Admission:
         if joined > plain + alone:
             return Way.IN_TURN
         larger = self.in_turn(running, each, tokens, most, joining)
-        seconds = self.alone.at(larger)
-        faster = seconds is not None and larger * joined > WORTH * tokens * (plain + seconds)
-        return Way.IN_TURN if larger > tokens and faster else Way.BESIDE
+        if larger <= tokens:
+            return Way.BESIDE
+        if self._weighs and not self.alone.known(larger, self._step) and self._asked[-larger] < ATTEMPTS:
+            self._asked[-larger] += 1
+            return Way.IN_TURN
+        seconds, free = self.alone.at(larger), self._free(running, joining)
+        faster = seconds is not None and larger * (joined - free) > WORTH * tokens * (plain + seconds - free)
+        return Way.IN_TURN if faster else Way.BESIDE
+
+    def _free(self, running: int, joining: int) -> float:
+        """Seconds of a step that prompts do not cost: the running requests' share of a plain step of all."""
+        every = running + joining
+        return (self.plain.at(every) or 0.0) * running / every if self._weighs else 0.0
 
     def in_turn(self, running: int, each: int, tokens: int, most: int, joining: int = 0) -> int:
         """Prompt tokens of a prefill that goes in turn, at most ``most``: as many as the bound allows, at least ``tokens``.

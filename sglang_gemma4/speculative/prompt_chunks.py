@@ -86,7 +86,7 @@ def _by_times(scheduler: Any, requests: int, size: int) -> int:
     _next[0] = way
     if way is not Way.IN_TURN:
         return most
-    note(NAME, "prefills in turn with decode steps were measured to bring more prompt tokens a second than both in one forward, at times")
+    note(NAME, "at times prefills go in turn with decode steps, which was measured, or is tried, to bring more prompt tokens a second")
     return admission().in_turn(requests, each, most, size, joining)
 
 

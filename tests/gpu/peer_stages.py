@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 
 from tests.gpu.measure import run_of
-from tests.gpu.quant_stages import DRAFT, GAP50
+from tests.gpu.quant_stages import AUTO, DRAFT, G
 from tests.gpu.stages import COMMON, Stage, bench
 
 FLAGS = COMMON.replace(" ", ",")
@@ -66,8 +66,8 @@ STAGES: tuple[Stage, ...] = (
     beside("peer-26b-plain", 700, "26B-A4B without MTP", "26b-a4b",
            f"{arms('')} --workload 32x1000/200,chat --rounds 1 --repetitions 3", H200),
     beside("peer-26b-fp8", 700, "26B-A4B in fp8 with MTP", "26b-a4b", quantised("fp8-dynamic"), SHARED_CARD),
-    beside("peer-26b-int4", 850, "26B-A4B in 4 bits with MTP, and with gaps of 50 ms", "26b-a4b",
-           quantised("w4a16-g32", f" {GAP50},{FLAGS}"), SHARED_CARD),
+    beside("peer-26b-int4", 850, "26B-A4B in 4 bits with MTP, and with wider gaps and copies of dense weights", "26b-a4b",
+           quantised("w4a16-g32", f" {AUTO},{G}_WITH=dense_copies,{FLAGS}"), SHARED_CARD),
     beside("peer-e2b", 950, "E2B with MTP, with and without prefill beside verify", "e2b",
            f"{arms(stock='prefill+mix', other=BESIDE, on='mix+chat+32x1000/200')} --workload {DENSE} --rounds 1 --repetitions 3", H200),
     beside("peer-e4b", 950, "E4B with MTP, with and without prefill beside verify", "e4b",

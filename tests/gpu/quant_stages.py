@@ -37,9 +37,8 @@ FP8, INT4 = "--quantization fp8-dynamic", "--quantization w4a16-g32"
 ONLINE = "--quantization=fp8"
 COPIES = f"--arm copies:package,mtp,{DRAFT},{G}_WITH=dense_copies"
 LOADS = "--workload prefill,mix,32x1000/200 --rounds 1 --repetitions 3"
-CLOCK = f"--arm clock:package,mtp,{DRAFT},{G}_WITH=card_clock"
-GAP50 = f"{CLOCK.replace('clock:', 'gap50ms:')},{G}_BESIDE_GAP=50ms"
-"""At gaps between tokens that nobody notices."""
+AUTO = f"--arm auto:package,mtp,{DRAFT},{G}_WITH=card_clock,{G}_BESIDE_GAP=auto"
+"""At gaps of 50 ms, three times as long where a few run beside many that wait."""
 WIDE = "'26B qkv, sliding' '26B o, full' '26B gate and up' '26B down'"
 
 
@@ -99,11 +98,9 @@ STAGES: tuple[Stage, ...] = (
     steps("int4-copies", 420, "steps of 4 bits with and without copies of dense weights",
           f"{INT4} --together 2 {PACKAGE} {COPIES} --batches 8,16,32,80 --step-tokens 300,80 --repetitions 5",
           PAIR.replace(" 1 8 32 80", " 8 16 32 80")),
-    steps("int4-chunks-serve", 620, "a server of 4 bits, as it is, with copies of dense weights, and whose steps the card times",
-          f"{INT4} {PACKAGE} {COPIES} {CLOCK} {LOADS}", SERVE),
-    steps("int4-gaps-serve", 560, "the same at a wider gap by the card's clock, and with copies there",
-          f"{INT4} {PACKAGE} {GAP50} {GAP50.replace('gap50ms:', 'copies-gap50ms:')},{G}_WITH=dense_copies {LOADS}", SERVE),
-    steps("gaps-serve", 480, "the same of bfloat16", f"{PACKAGE} {GAP50} {LOADS}".replace(f",{DRAFT}", ""), SERVE),
+    steps("int4-auto-serve", 560, "a server of 4 bits, at wider gaps by the card's clock, and with copies of dense weights there",
+          f"{INT4} {PACKAGE} {AUTO} {AUTO.replace('auto:', 'copies-auto:')},{G}_WITH=dense_copies {LOADS}", SERVE),
+    steps("auto-serve", 480, "the same of bfloat16", f"{PACKAGE} {AUTO} {LOADS}".replace(f",{DRAFT}", ""), SERVE),
     sweep("int4-experts-tiles", 150, "their tiles", "experts-int4 --tokens 4 32 320 --tune 30"),
     *(
         steps(f"{name}-registers", 420, f"steps of {what} through registers and by Triton, beside the card's floor",
