@@ -111,6 +111,7 @@ class Admission:
         self._before: tuple[int, float] | None = None
         self._since_plain = self._step = 0
         self._asked: Counter[int] = Counter()
+        self._asked_alone: Counter[int] = Counter()
 
     def arrived(self, tokens: int, running: int, rows: int, now: float) -> None:
         """A result arrived at ``now`` seconds; results come in launch order.
@@ -131,6 +132,7 @@ class Admission:
             self.plain.add(running, seconds, self._step)
         elif tokens > 0 and running == 0:
             self.alone.add(tokens, seconds + self._late(before), self._step)
+            self._asked_alone.clear()
         elif tokens > 0:
             self.joined.add(rows, seconds + self._late(before), self._step)
             self._asked.clear()
@@ -212,8 +214,8 @@ class Admission:
         larger = self.in_turn(running, each, tokens, most, joining)
         if larger <= tokens:
             return Way.BESIDE
-        if self._weighs and not self.alone.known(larger, self._step) and self._asked[-larger] < ATTEMPTS:
-            self._asked[-larger] += 1
+        if self._weighs and not self.alone.known(larger, self._step) and self._asked_alone[larger] < ATTEMPTS:
+            self._asked_alone[larger] += 1
             return Way.IN_TURN
         seconds, free = self.alone.at(larger), self._free(running, joining)
         faster = seconds is not None and larger * (joined - free) > WORTH * tokens * (plain + seconds - free)

@@ -227,8 +227,9 @@ def test_a_larger_prefill_in_turn_is_tried_where_the_bound_allows_it() -> None:
         tokens = card.admission.tokens(8, EACH, WAITING, MOST, SIZES)
         tried = [card.admission.way(8, EACH, tokens, MOST) for _ in range(ATTEMPTS + 1)]
         assert tried == [Way.IN_TURN] * ATTEMPTS + [Way.BESIDE], "prompts with images are not timed: trials end without"
-        card.admission.arrived(0, 8, EACH * 8, card.now)
         card.step(tokens, 8)
+        assert card.admission.way(8, EACH, tokens, MOST) is Way.BESIDE, "nor do they begin anew"
+        card.step(tokens, 0)
         for _ in range(10 * ENOUGH):
             if card.admission.way(8, EACH, tokens, MOST) is Way.IN_TURN:
                 larger = card.admission.in_turn(8, EACH, tokens, MOST)
