@@ -9,9 +9,11 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY",
     why="The host reads a step late while it launches a long eager prefill, and the step after seems short: chunks are then chosen by "
     "times that cannot be.",
-    evidence="runs/2026-11-29-26b-h200-int4-chunks (8,192 tokens of 26B-A4B seemed to take an H200 25 ms; their products alone need 64)",
+    evidence="runs/2026-11-29-26b-h200-int4-gaps, -gaps (8,192 tokens of 26B-A4B take an H200 146 ms in 4 bits and 120 in bfloat16, by the "
+    "host's clock 51)",
     remove_when="prefill_beside is removed.",
     uses=(uses.joined_steps,),
-    unmeasured="a server's mix and bursts of 26B-A4B in bfloat16 and 4 bits (tests/gpu/quant_stages.py: int4-chunks-serve)",
+    unmeasured="with gaps that suit right times: by those two plain steps leave long prompts less (tests/gpu/quant_stages.py: "
+    "int4-auto-serve, auto-serve)",
     hooks=(Hook(f"{SCHEDULER}.init_overlap", "after", "sglang_gemma4.speculative.step_clock:use_card", "06f2eebcd7a9"),),
 )

@@ -24,9 +24,9 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_EXPERTS",
     why="An expert has tens to hundreds of rows of a chunk. Kernels of few rows convert its words for every 32 of them, and writing them "
     "out first takes half a millisecond a layer of 26B-A4B.",
-    evidence="H200: a layer of 26B-A4B at 1,024 and 2,048 tokens 444 and 727 µs for 551 and 1,039; a server of 4 bits with dense_copies "
-    "beside it, for up to 4,096 tokens and in other blocks: a mix 1.10 times the tokens/s, long prompts 1.23 times "
-    "(runs/2026-11-29-26b-h200-int4-chunks)",
+    evidence="H200: a layer of 26B-A4B at 1,024, 2,048 and 4,096 tokens 428, 678 and 1,233 µs for 552, 1,020 and 1,373 "
+    "(runs/2026-11-29-26b-h200-int4-gaps); a server of 4 bits with dense_copies beside it and in other blocks: a mix 1.10 times the "
+    "tokens/s, long prompts 1.23 times (runs/2026-11-29-26b-h200-int4-chunks)",
     remove_when="SGLang multiplies 4-bit experts with gelu by wgmma.",
     uses=(uses.moe, uses.quantised, uses.hopper),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_chunks, "a63fb2abba48"),),

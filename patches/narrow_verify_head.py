@@ -53,7 +53,8 @@ PATCH = Patch(
     evidence="sglang_gemma4/kernels/heads/narrow_head.py (the bound) · runs/2026-11-28-narrow-head (a draft: 94 to 107 µs for 126.5)",
     remove_when="SGLang's verify takes greedy tokens from a fused head of its own.",
     uses=(uses.mtp, uses.kernels),
-    unmeasured="26B-A4B's greedy steps with MTP at batch 1 to 8 with it, for which it takes 0.7 GiB of the card",
+    unmeasured="without narrow_draft_head: 26B-A4B's greedy steps with both are 4 % shorter at batch 1 in bfloat16, 2 % at 4 "
+    "(runs/2026-11-29-26b-h200-lone-bf16), for which it takes 0.7 GiB of the card",
     hooks=(
         Hook(f"{WORKER}.__init__", "after", make_copy, "0cf6523adb9d"),
         Hook(f"{WORKER}.alloc_memory_pool", "after", give_copy, "e8840b2af3a4"),

@@ -31,6 +31,7 @@ FP8 = "--quantization fp8-dynamic"
 FP8_ARMS, FP8_PACKAGE = (arms.replace(",mtp", f",mtp,{DRAFT}") for arms in (ARMS, PACKAGE))
 HEADS = f"{NARROW.replace('narrow:', 'heads:')},SGLANG_GEMMA4_WITH=narrow_verify_head,SGLANG_GEMMA4_VERIFY_ARGMAX=1"
 DRAFT8 = HEADS.replace("heads:", "draft8:").replace(DRAFT, "--speculative-draft-model-quantization=fp8")
+DRAFT8_AHEAD = f"{DRAFT8.replace('draft8:', 'draft8-ahead:')},SGLANG_GEMMA4_WITH=slots_ahead"
 LONE = "--batches 1,4 --step-tokens 300,1000 --rounds 1 --repetitions 5"
 PROFILE = "--batches 1 --step-tokens 300,200 --repetitions 1 --profile 1"
 
@@ -48,8 +49,8 @@ STAGES: tuple[Stage, ...] = (
         bench(f"lone-{name}", 480, f"a lone answer's steps of 26B-A4B in {what}, what waits one engine after the other", "26b-a4b",
               f"{form} {arms} {LONE}", SHORT.replace("1 8 32 80", "1 4 8"))
         for name, what, form, arms in (
-            ("int4", "4 bits", INT4, f"{FP8_PACKAGE} {AHEAD.replace(',mtp', f',mtp,{DRAFT}')} {HEADS} {DRAFT8}"),
-            ("bf16", "bfloat16", "", f"{PACKAGE} {HEADS}".replace(f",{DRAFT}", "")),
+            ("int4", "4 bits", INT4, f"{FP8_PACKAGE} {HEADS} {DRAFT8} {DRAFT8_AHEAD}"),
+            ("bf16", "bfloat16", "", f"{PACKAGE} {NARROW} {HEADS}".replace(f",{DRAFT}", "")),
             ("fp8", "fp8", FP8, f"{FP8_PACKAGE} {HEADS} {DRAFT8}"),
         )
     ),
