@@ -158,9 +158,11 @@ def test_auto_beside_two_steps(card: str, load: str) -> None:
     assert sooner <= 1.05 * first
 
 
-def test_the_model_is_near_the_server_that_was_measured() -> None:
-    """Of gaps of 50 ms: 4.59, 1.63 s in 4 bits with copies, 4.20, 1.87 in bfloat16 on an H200."""
-    for card, load, seconds in (("4 bits", "prefill", 4.59), ("4 bits", "32x1000/200", 1.63), ("bfloat16", "32x1000/200", 1.87)):
+def test_the_model_is_near_the_servers_that_were_measured() -> None:
+    """Seconds with gaps of 50 ms, in 4 bits with copies; the mix that was measured has lengths of its own."""
+    for card, load, seconds in (
+        ("4 bits", "prefill", 4.59), ("4 bits", "32x1000/200", 1.63), ("bfloat16", "prefill", 4.20), ("bfloat16", "32x1000/200", 1.87),
+    ):  # fmt: skip
         server = Server(CARDS[card], Gap(seconds=0.05))
         found = [server.answer(LOADS[load]) for _ in range(3)][-1][0]
-        assert found == pytest.approx(seconds, rel=0.12)
+        assert found == pytest.approx(seconds, rel=0.10)
