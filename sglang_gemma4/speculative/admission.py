@@ -7,19 +7,17 @@ took longer than the card's step, as an eager prefill's launches do, the result 
 (8,192 tokens had seemed to take 31 ms on an H200, less than their products can: ``runs/2026-11-25-26b-h200-beside-vllm``). There follow
 
 - the rows of a step with which prompts get on fastest, or nearly so, while a running request's gap between two tokens stays within
-  ``gap``, plain steps or seconds (give or take :data:`TOLERANCE`), or within what is not much longer than the shortest joined step
-  (:data:`FREE`): where launches alone exceed the bound, fewer tokens would only delay first tokens. The plain step is that of all requests,
-  those that wait among them: it is what a running request waits for once they have joined, and a few running ones are not to hold up a
-  queue;
+  ``gap``, plain steps or seconds, with ``auto`` more of these where many wait for a few (give or take :data:`TOLERANCE`), or within what
+  is not much longer than the shortest joined step (:data:`FREE`): where launches alone exceed the bound, fewer tokens would only delay
+  first tokens. The plain step is that of all requests, those that wait among them: it is what a running request waits for once they have
+  joined, and a few running ones are not to hold up a queue;
 - whether joined steps are worth it: not where a prefill and a plain step in turn take less time, nor where a larger prefill in turn, which
   the bound allows and no graph limits, brings more prompt tokens a second (a gap of 6 steps and 8,000 tokens a prompt, say). Such a
-  prefill is as large as the bound allows. ``auto`` leaves out the time that the running requests' own tokens are worth: beside 64 of them
-  a joined step is hardly longer than theirs;
+  prefill is as large as the bound allows;
 - whether a few waiting tokens are worth a joined step yet, or are gathered with others for up to ``gap.steps - 1`` plain steps. They
   are worth one when the waiting requests' empty places have cost as much as what the step takes longer than a plain one.
 
-What was never timed is tried: joined steps of three sizes, prefills in turn (with ``auto`` larger ones too, where the bound allows
-them by a careful estimate), and a plain step now and then where only joined ones ran.
+What was never timed is tried: joined steps of three sizes, prefills in turn, and a plain step now and then where only joined ones ran.
 Pure Python: tokens, counts and seconds in, tokens out. Nothing here waits for a device or reads a clock.
 """
 
@@ -101,8 +99,6 @@ class Admission:
 
     def __init__(self, gap: Gap, read_late: bool = True) -> None:
         self.gap = gap
-        self._weighs = gap.queued > 1
-        """Whether what running requests lose counts, and larger prefills in turn are tried: with ``auto``, until a card has timed both."""
         self._read_late = read_late
         self.plain, self.alone, self.joined = Times(octave=1, growth=GROWTH), Times(), Times(old=AGAIN)
         self._last: float | None = None
@@ -111,7 +107,6 @@ class Admission:
         self._before: tuple[int, float] | None = None
         self._since_plain = self._step = 0
         self._asked: Counter[int] = Counter()
-        self._asked_alone: Counter[int] = Counter()
 
     def arrived(self, tokens: int, running: int, rows: int, now: float) -> None:
         """A result arrived at ``now`` seconds; results come in launch order.
@@ -132,7 +127,6 @@ class Admission:
             self.plain.add(running, seconds, self._step)
         elif tokens > 0 and running == 0:
             self.alone.add(tokens, seconds + self._late(before), self._step)
-            self._asked_alone.clear()
         elif tokens > 0:
             self.joined.add(rows, seconds + self._late(before), self._step)
             self._asked.clear()
@@ -212,19 +206,9 @@ class Admission:
         if joined > plain + alone:
             return Way.IN_TURN
         larger = self.in_turn(running, each, tokens, most, joining)
-        if larger <= tokens:
-            return Way.BESIDE
-        if self._weighs and not self.alone.known(larger, self._step) and self._asked_alone[larger] < ATTEMPTS:
-            self._asked_alone[larger] += 1
-            return Way.IN_TURN
-        seconds, free = self.alone.at(larger), self._free(running, joining)
-        faster = seconds is not None and larger * (joined - free) > WORTH * tokens * (plain + seconds - free)
-        return Way.IN_TURN if faster else Way.BESIDE
-
-    def _free(self, running: int, joining: int) -> float:
-        """Seconds of a step that prompts do not cost: the running requests' share of a plain step of all."""
-        every = running + joining
-        return (self.plain.at(every) or 0.0) * running / every if self._weighs else 0.0
+        seconds = self.alone.at(larger)
+        faster = seconds is not None and larger * joined > WORTH * tokens * (plain + seconds)
+        return Way.IN_TURN if larger > tokens and faster else Way.BESIDE
 
     def in_turn(self, running: int, each: int, tokens: int, most: int, joining: int = 0) -> int:
         """Prompt tokens of a prefill that goes in turn, at most ``most``: as many as the bound allows, at least ``tokens``.

@@ -20,9 +20,9 @@ class Gap:
     queued: float = 1.0
 
 
-AUTO = Gap(seconds=0.050, queued=3.0)
-"""What ``auto`` stands for: 50 ms, which few notice, hold 2,048 rows of 26B-A4B in 4 bits on an H200, and three times as many 8,192
-tokens of prompts alone (``runs/2026-11-29-26b-h200-int4-gaps``)."""
+AUTO = Gap(seconds=0.050, queued=4.0)
+"""What ``auto`` stands for. 50 ms, which few notice, hold a joined step of 2,048 rows of 26B-A4B in 4 bits on an H200, and four times as
+many a decode step and 8,192 tokens of prompts alone (``runs/2026-11-29-26b-h200-int4-gaps``)."""
 
 
 def most_tokens(environ: Mapping[str, str] = os.environ) -> int | None:

@@ -13,8 +13,9 @@ from typing import Any
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.runtime_context import get_spec
 
+from sglang_gemma4 import switches
 from sglang_gemma4.models.schedule import joined_graph
-from sglang_gemma4.patching import note
+from sglang_gemma4.patching import note, tell
 from sglang_gemma4.speculative import beside_reasons, step_clock
 from sglang_gemma4.speculative.admission import Admission, Way, in_a_graph
 from sglang_gemma4.speculative.beside_bounds import gap, most_tokens
@@ -33,7 +34,10 @@ _owed = [False]
 @functools.cache
 def admission() -> Admission:
     """That of this process's scheduler."""
-    return Admission(gap(), read_late=not step_clock.by_card())
+    bound = gap()
+    if bound.seconds and not step_clock.by_card():
+        tell(NAME, f"{switches.BESIDE_GAP} bounds gaps by times as the host reads them; {switches.WITH}=card_clock has the card time steps")
+    return Admission(bound, read_late=not step_clock.by_card())
 
 
 def measured() -> bool:
@@ -86,7 +90,7 @@ def _by_times(scheduler: Any, requests: int, size: int) -> int:
     _next[0] = way
     if way is not Way.IN_TURN:
         return most
-    note(NAME, "at times prefills go in turn with decode steps, which was measured, or is tried, to bring more prompt tokens a second")
+    note(NAME, "prefills in turn with decode steps were measured to bring more prompt tokens a second than both in one forward, at times")
     return admission().in_turn(requests, each, most, size, joining)
 
 

@@ -3,10 +3,10 @@
     python -m tests.gpu.host_stages FOLDER [STAGE ...] [--dry-run]
 
 Arms: ``package``, and what waits for a card: ``ahead`` (``slots_ahead``); the engines at a time, in turns. ``host-26b`` has ``narrow``
-(``narrow_draft_head``) and ``heads``, the target's head in 8 bits too (``narrow_verify_head``), ``host-26b-draft8`` that with an assistant
-that is quantised to fp8 as it is loaded. ``lone-int4``, ``lone-fp8`` and ``lone-bf16`` have one engine after the other, in longer answers:
-engines side by side wait for each other's processes, by up to a third of a step at batch 1. ``host-e2b-plain`` compares ``step_metadata``
-with SGLang's launches.
+(``narrow_draft_head``) and ``heads``, the target's head in 8 bits too (``narrow_verify_head``), ``host-26b-draft8`` that with an
+assistant that is quantised to fp8 as it is loaded (``draft8``, and with ``slots_ahead`` ``draft8-ahead``). ``lone-int4``, ``lone-fp8``
+and ``lone-bf16`` have one engine after the other, in longer answers: engines side by side wait for each other's processes, by up to a
+third of a step at batch 1. ``host-e2b-plain`` compares ``step_metadata`` with SGLang's launches.
 ``NAME-profile`` says call by call what the host did (``sglang-gemma4 bench --report FOLDER/STAGE``, "the host in a decode step"); the
 profiler itself slows the host, so steps are timed without it. ``host-long`` has contexts in which SGLang's gather of slots, one program a
 request, takes longest, and ``host-default`` the context and the requests that a server has by default, whose masks are largest.

@@ -220,36 +220,6 @@ def test_a_time_bounds_gaps_where_plain_steps_are_short(milliseconds: float, row
     assert joined(rows) <= TOLERANCE * max(milliseconds / 1000, 2 * plain)
 
 
-def test_a_larger_prefill_in_turn_is_tried_where_the_bound_allows_it() -> None:
-    """2,016 tokens alone take hardly less than beside, so in proportion more are no faster: that is tried, and so it is, or is not."""
-    for each, better in ((TOKEN, Way.IN_TURN), (0.00002, Way.BESIDE)):
-        card = Card(Gap(seconds=0.150, queued=3.0), plain=0.005, alone=0.038).plain(8).learn(8)
-        tokens = card.admission.tokens(8, EACH, WAITING, MOST, SIZES)
-        tried = [card.admission.way(8, EACH, tokens, MOST) for _ in range(ATTEMPTS + 1)]
-        assert tried == [Way.IN_TURN] * ATTEMPTS + [Way.BESIDE], "prompts with images are not timed: trials end without"
-        card.step(tokens, 8)
-        assert card.admission.way(8, EACH, tokens, MOST) is Way.BESIDE, "nor do they begin anew"
-        card.step(tokens, 0)
-        for _ in range(10 * ENOUGH):
-            if card.admission.way(8, EACH, tokens, MOST) is Way.IN_TURN:
-                larger = card.admission.in_turn(8, EACH, tokens, MOST)
-                card.step(larger, 0, seconds=each * larger)
-        assert card.admission.alone.points()[-1][0] > 2 * tokens
-        assert card.admission.way(8, EACH, tokens, MOST) is better
-
-
-def test_running_requests_tokens_are_worth_their_time() -> None:
-    """Beside many a joined step takes hardly longer than a plain one: a larger prefill in turn brings prompts faster, at their cost."""
-    for running, queued, better in ((8, 3.0, Way.IN_TURN), (100, 3.0, Way.BESIDE), (100, 1.0, Way.IN_TURN)):
-        card = Card(Gap(seconds=0.150, queued=queued), plain=0.030).plain(running).learn(running)
-        tokens = card.admission.tokens(running, EACH, WAITING, MOST, SIZES, 40)
-        for size in (tokens, 3072, 6144, MOST):
-            for _ in range(ENOUGH):
-                card.step(size, 0)
-        assert 1.05 * tokens / joined(tokens + EACH * running) < MOST / (0.030 + TOKEN * MOST), "of prompts alone in turn is faster"
-        assert card.admission.way(running, EACH, tokens, MOST, 40) is better
-
-
 @pytest.mark.parametrize(("running", "joining", "most"), [(2, 28, MOST), (15, 15, 6144), (28, 2, 3072), (30, 0, 2048)])
 def test_the_more_wait_the_longer_a_few_wait_for_them(running: int, joining: int, most: int) -> None:
     """Prefills in turn bring prompts faster here, the more the larger, and no more of them may wait than the bound lets the others."""

@@ -309,7 +309,7 @@ def test_chunks_of_four_bits_are_taken_between_steps_and_what_is_written_out() -
     expert_layers.take_chunks(layer, "gelu_pytorch_tanh")
     expert_layers.take_chunks(plain, "gelu_pytorch_tanh")
     chunks = layer.run_moe_core
-    assert (chunks.name, chunks.least, chunks.most, chunks.before) == ("chunk_experts", 321, 2048, before)
+    assert (chunks.name, chunks.least, chunks.most, chunks.before) == ("chunk_experts", 321, 4096, before)
     assert plain.run_moe_core is of_plain
 
 

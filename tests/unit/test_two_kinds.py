@@ -163,7 +163,7 @@ def test_gap() -> None:
     assert beside_bounds.gap({}) == beside_bounds.Gap(2.0, 0.0)
     assert beside_bounds.gap({switches.BESIDE_GAP: " 1.5 "}) == beside_bounds.Gap(1.5, 0.0)
     assert beside_bounds.gap({switches.BESIDE_GAP: "50ms"}) == beside_bounds.Gap(2.0, 0.05)
-    assert beside_bounds.gap({switches.BESIDE_GAP: "auto"}) == beside_bounds.Gap(2.0, 0.05, 3.0)
+    assert beside_bounds.gap({switches.BESIDE_GAP: "auto"}) == beside_bounds.Gap(2.0, 0.05, 4.0)
     for wrong in ("1", "-3", "nan", "much", "ms", "0ms", "-5ms", "infms", "50s"):
         with pytest.raises(switches.SwitchError, match=f"{switches.BESIDE_GAP}={wrong} is not a number of plain decode steps"):
             beside_bounds.gap({switches.BESIDE_GAP: wrong})

@@ -26,7 +26,7 @@ def tile_for(tokens: int) -> Tile:
     """Of 128 experts, eight of which a token takes, one has a sixteenth of the tokens on average. A layer of 26B-A4B on an H200 takes
     269, 308 and 490 µs in blocks of 32, 64 and 128 rows for 384 tokens, 480, 444 and 572 for 1,024
     (``runs/2026-11-29-26b-h200-int4-chunks``); in blocks of 64 with two and four spans of words ahead 460 and 428 for 1,024, 728 and 678
-    for 2,048 (``runs/2026-11-29-26b-h200-int4-gaps``)."""
+    for 2,048 (one ahead of three stages: 433 and 675; ``runs/2026-11-29-26b-h200-int4-gaps``)."""
     return Tile(32) if tokens <= 640 else Tile(64, ahead=4)
 
 

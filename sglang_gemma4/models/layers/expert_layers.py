@@ -262,7 +262,7 @@ class ChunkExperts(ExpertKernels):
 
 
 def take_chunks(layer: Any, activation: str) -> None:
-    """Take batches of 321 to 2,048 tokens of this ``FusedMoE`` where its experts have 4 bits."""
+    """Take batches of 321 to 4,096 tokens of this ``FusedMoE`` where its experts have 4 bits."""
     if _are_grouped(layer):
         layer.run_moe_core = ChunkExperts(layer, activation)
 
