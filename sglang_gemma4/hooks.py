@@ -3,13 +3,16 @@
 Hooks are installed through SGLang's own ``HookRegistry``. SGLang swallows what fails there; here it is found and said.
 """
 
+import contextlib
 import logging
 import pkgutil
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, Literal
 
+from sglang_gemma4 import importers, placement
 from sglang_gemma4.importers import indexed
 from sglang_gemma4.placement import hook_is_in_chain, rebind_registries, stale_holders
 from sglang_gemma4.supported import fingerprint
@@ -166,7 +169,9 @@ def _place(groups: dict[int, Sequence[Prepared]]) -> tuple[int, str] | None:
     from sglang.srt.plugins.hook_registry import logger as registry_log
 
     hooked = [item for prepared in groups.values() for item in prepared if isinstance(item.hook, Hook)]
-    with indexed(getattr(item.original, "__func__", item.original) for item in hooked):  # a class method's function is what is imported
+    originals = [getattr(item.original, "__func__", item.original) for item in hooked]  # a class method's function is what is imported
+    # Hooks on a class that is replaced go into the methods of the one in its place.
+    with indexed([*originals, *_methods_of([item.value for item in hooked])]):
         registry_log.addFilter(_by_others)
         try:
             HookRegistry.apply_hooks()
@@ -179,6 +184,29 @@ def _place(groups: dict[int, Sequence[Prepared]]) -> tuple[int, str] | None:
             if problem := _not_in_place(item) or stale.get(id(item.original)):
                 return number, problem
     return None
+
+
+def look_ahead(hooks: Iterable[Hook | Entry]) -> None:
+    """Find who holds what hooks go into, for all processes that are then forked from this one and place them.
+
+    In a fork that takes longer than all else: each object that is looked at has its page copied. What is imported or made between is not
+    seen, so all that hooks and plugins need must be imported; this imports the hooks' targets and values.
+    """
+    originals: list[Any] = []
+    for hook in hooks:
+        with contextlib.suppress(PatchError):  # who wants it in place says why
+            if (original := target_of(hook)) is not None:
+                originals += [original, getattr(original, "__func__", original)]
+        value = hook.function if isinstance(hook, Hook) else hook.value
+        if isinstance(value, str):
+            originals += _methods_of([pkgutil.resolve_name(value)])
+    placement.look_ahead(originals)
+    importers.look_ahead(originals)
+
+
+def _methods_of(values: Iterable[Any]) -> list[FunctionType]:
+    """The methods of those that are classes."""
+    return [method for each in values if isinstance(each, type) for method in vars(each).values() if isinstance(method, FunctionType)]
 
 
 def _by_others(record: logging.LogRecord) -> bool:

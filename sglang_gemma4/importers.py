@@ -15,6 +15,9 @@ logger = logging.getLogger(__name__)
 KNOWN = "49c03f762660"
 """Fingerprint of the ``_propagate_patch`` that the index was written for."""
 
+_ahead: list["Importers"] = []
+"""One index at most, that was made before this process was forked. It is right as long as only its own changes are made."""
+
 
 @contextmanager
 def indexed(originals: Iterable[object] = ()) -> Iterator[None]:
@@ -31,11 +34,21 @@ def indexed(originals: Iterable[object] = ()) -> Iterator[None]:
         _say_once("SGLang's _propagate_patch is not the one this package knows: placing the patches takes seconds longer")
         yield
         return
-    hook_registry._propagate_patch = Importers(propagate, originals)
+    made, _ahead[:] = _ahead[:], []
+    hook_registry._propagate_patch = made[0].of(originals) if made else Importers(propagate, originals)
     try:
         yield
     finally:
         hook_registry._propagate_patch = propagate
+
+
+def look_ahead(originals: Iterable[object]) -> None:
+    """Make the index once, for all the processes that are then forked from this one; the first placing of hooks in each of them uses it."""
+    from sglang.srt.plugins import hook_registry
+
+    if _is_known(hook_registry._propagate_patch):
+        _ahead[:] = [Importers(hook_registry._propagate_patch, originals)]
+        _ahead[0].index()
 
 
 def _is_known(propagate: Any) -> bool:
@@ -72,7 +85,7 @@ class Importers:
     def __call__(self, original: object, wrapped: object, source: object) -> int:
         """Rebind the original's importers; return how many names that were."""
         if self._state != self._state_now():
-            self._index(list(sys.modules.values()))
+            self.index()
         if id(original) not in self._originals:
             self._originals[id(original)] = original
             self._look_for({id(original)})
@@ -83,9 +96,17 @@ class Importers:
         count: int = self._propagate(original, wrapped, source)
         return count
 
-    def _index(self, imported: list[Any]) -> None:
+    def of(self, originals: Iterable[object]) -> "Importers":
+        """This index, if need be with other ``originals`` too."""
+        more = {id(each): each for each in originals if id(each) not in self._originals}
+        self._originals.update(more)
+        self._look_for(set(more))
+        return self
+
+    def index(self) -> None:
+        """Look through all modules."""
         self._holders, self._modules, self._names = {}, [], []
-        for module in imported:
+        for module in list(sys.modules.values()):
             if not isinstance(module, ModuleType):
                 continue
             try:
@@ -99,6 +120,8 @@ class Importers:
 
     def _look_for(self, ids: set[int]) -> None:
         """Enter the holders of originals with these ids. No set of all ids is made: names hold half a million things."""
+        if not ids:
+            return
         for module, names in zip(self._modules, self._names, strict=True):
             for held in ids.intersection(map(id, list(names.values()))):
                 self._holders.setdefault(held, []).append(module)

@@ -4,11 +4,18 @@ import gc
 import itertools
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 AT_ONCE = 256
 """Dicts that are looked through together: a call for each of a hundred thousand takes longer than the look."""
+
+_seen: dict[int, Any] = {}
+"""Originals by their ids, whose holders were looked for ahead; kept, so that nothing made later gets such an id."""
+_holders: list[dict[Any, Any]] = []
+"""Registries that had one of them then."""
+_importers: list[tuple[str, types.ModuleType]] = []
+"""Modules that had one of them then."""
 
 
 def hook_is_in_chain(current: Any, hook: Callable[..., Any]) -> bool:
@@ -28,6 +35,17 @@ def hook_is_in_chain(current: Any, hook: Callable[..., Any]) -> bool:
     return False
 
 
+def look_ahead(originals: Sequence[Any]) -> None:
+    """Find the registries and modules that hold ``originals``, for all processes that are then forked from this one and place hooks.
+
+    To look through all objects takes a second, and a fork's pages, which are copied as objects are counted. What is made between is not
+    seen: nothing may be imported there.
+    """
+    _seen.update({id(original): original for original in originals})
+    _holders[:] = _registries(set(_seen))
+    _importers[:] = [(name, module) for name, module in _modules() if not _seen.keys().isdisjoint(map(id, list(vars(module).values())))]
+
+
 def rebind_registries(pairs: Sequence[tuple[Any, Any]]) -> None:
     """Replace each original by its patched form in every plain dict that keeps it as a value.
 
@@ -35,22 +53,33 @@ def rebind_registries(pairs: Sequence[tuple[Any, Any]]) -> None:
     ``pairs`` are (original, patched).
     """
     patched = {id(original): new for original, new in pairs if new is not original}
-    module_dicts = {id(vars(module)) for _, module in _modules()}
     looked_for = {id(original) for original, _ in pairs}
+    for holder in _holders if _were_seen(original for original, _ in pairs) else _registries(looked_for):
+        for key, value in list(holder.items()):
+            if id(value) in patched:
+                holder[key] = patched[id(value)]
+
+
+def _were_seen(originals: Iterable[Any]) -> bool:
+    """Whether the holders of all of these were looked for ahead. A class method is bound anew each time: nobody holds that one."""
+    return all(id(original) in _seen or isinstance(original, types.MethodType) for original in originals)
+
+
+def _registries(looked_for: set[int]) -> list[dict[Any, Any]]:
+    """Plain dicts with a value that has one of these ids."""
+    module_dicts = {id(vars(module)) for _, module in _modules()}
     # gc.get_referrers finds the same in several times the time, which every process of a start would take. The type, not the class that a
     # proxy claims to be: some warn when they are asked.
     # Types by their ids: a class may be unhashable by its own class's doing.
     kinds = {id(kind) for kind in _with_subclasses(dict)}
     objects = gc.get_objects()
     dicts = list(itertools.compress(objects, map(kinds.__contains__, map(id, map(type, objects)))))
-    for holder in _that_hold(looked_for, dicts):
-        if id(holder) in module_dicts:
-            continue
-        if "__wrapped__" in holder or "__module__" in holder:  # a wrapper's or a class's own namespace
-            continue
-        for key, value in list(holder.items()):
-            if id(value) in patched:
-                holder[key] = patched[id(value)]
+    return [
+        holder
+        for holder in _that_hold(looked_for, dicts)
+        # not ours, nor a module's names, nor a wrapper's or a class's
+        if holder is not _seen and id(holder) not in module_dicts and "__wrapped__" not in holder and "__module__" not in holder
+    ]
 
 
 def _with_subclasses(kind: type) -> list[type]:
@@ -72,7 +101,7 @@ def stale_holders(originals: Sequence[Any]) -> dict[int, str]:
     """For each original that SGLang can still reach by a name or as a base class: id -> a sentence naming the holder."""
     by_id = {id(original): original for original in originals}
     found: dict[int, str] = {}
-    for module_name, module in _modules():
+    for module_name, module in _importers if _were_seen(originals) else _modules():
         if module_name.startswith("sglang_gemma4"):
             continue  # our subclasses import the stock class on purpose
         names = vars(module)

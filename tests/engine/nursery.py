@@ -7,7 +7,6 @@ Placing the patches takes half of an engine's start, so engines of one environme
 which SGLang has loaded its plugins under that environment, as an engine would first of all. It reads cases as the nursery does.
 """
 
-import contextlib
 import ctypes
 import gc
 import importlib
@@ -21,6 +20,7 @@ import tempfile
 import time
 import traceback
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -96,17 +96,16 @@ def import_what_a_checkpoint_needs() -> None:
 
 
 def import_what_patches_change() -> None:
-    """What hooks go into and what they put there, which each engine would import."""
+    """What hooks go into and what they put there, which each engine would import, and who holds the former."""
+    from sglang.srt.plugins import GENERAL_PLUGINS_GROUP
+
+    import sglang_gemma4.models.unified_config  # noqa: F401 - an entry that a patch makes imports it
     from sglang_gemma4 import hooks
     from sglang_gemma4.patches import load_all
 
-    for patch in load_all():
-        for hook in patch.hooks:
-            with contextlib.suppress(hooks.PatchError):  # an engine that wants it says why
-                hooks.target_of(hook)
-            for put in (hook.function,) if isinstance(hook, hooks.Hook) else (hook.value,):
-                if isinstance(put, str):
-                    pkgutil.resolve_name(put)
+    for plugin in metadata.entry_points(group=GENERAL_PLUGINS_GROUP):
+        plugin.load()  # and not called
+    hooks.look_ahead(hook for patch in load_all() for hook in patch.hooks)
 
 
 def serve_case(case: dict[str, Any]) -> dict[str, Any]:
@@ -267,8 +266,8 @@ def _be_patched(environment: dict[str, str], cases: int, tell: int, answers: int
         os._exit(0)
 
 
-AT_ONCE = 2
-"""Patched processes that are kept: each has 370 MB that it shares with no other, and both nurseries of two test processes have them."""
+AT_ONCE = 3
+"""Patched processes that are kept: each has 200 MB that it shares with no other, and both nurseries of two test processes have them."""
 
 
 def of_patched(case: dict[str, Any]) -> dict[str, str] | None:

@@ -1,6 +1,7 @@
 """Hooks placed through the index of importers end where SGLang's own walks put them, and the modules are walked once."""
 
 import contextlib
+import gc
 import importlib
 import inspect
 import logging
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import importers, patching, supported
+from sglang_gemma4 import hooks, importers, patching, placement, supported
 from sglang_gemma4.patches import load_all
 
 InChild = Callable[[Callable[[], Any]], Any]
@@ -119,17 +120,28 @@ def test_all_patches_end_where_sglang_would_put_them(in_child: InChild, monkeypa
     for patch in patches:
         for hook in patch.hooks:
             pkgutil.resolve_name(hook.target)
+            if isinstance(value := hook.function if isinstance(hook, hooks.Hook) else hook.value, str):
+                pkgutil.resolve_name(value)  # of patches that are off too, as those who look ahead import them
     before = names()
     switched_on = dict.fromkeys((patch.switch for patch in patches), "1")
 
-    def child() -> Any:
-        states = {o.state for o in patching.apply(patches, switched_on)}
-        return [sorted(states), sorted(bindings(before))]
+    originals = {id(hooks.target_of(hook)) for patch in patches for hook in patch.hooks} - {id(None)}
 
-    (states, indexed), own = both(child, in_child, monkeypatch)
-    assert [states, indexed] == own
+    def child(walks: bool = True) -> Any:
+        with monkeypatch.context() as patch:
+            if not walks:
+                patch.setattr(gc, "get_objects", lambda: pytest.fail("all objects are looked through again"))
+            states = {o.state for o in patching.apply(patches, switched_on)}
+        return [sorted(states), sorted(bindings(before)), len(placement._registries(originals))]
+
+    def ahead() -> Any:
+        hooks.look_ahead(hook for patch in patches for hook in patch.hooks)
+        return child(walks=False)
+
+    (states, indexed, kept), own = both(child, in_child, monkeypatch)
+    assert [states, indexed, kept] == own == in_child(ahead)
     assert states == ["active", "off"]
-    assert len(indexed) > 20, "names that hold something else than before"
+    assert len([each for each in indexed if each[0].startswith("sglang.")]) >= 5, "names that hold something else than before"
 
 
 @pytest.mark.parametrize(
