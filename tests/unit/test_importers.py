@@ -126,20 +126,24 @@ def test_all_patches_end_where_sglang_would_put_them(in_child: InChild, monkeypa
     switched_on = dict.fromkeys((patch.switch for patch in patches), "1")
 
     originals = {id(hooks.target_of(hook)) for patch in patches for hook in patch.hooks} - {id(None)}
+    registries = [each for each in placement._registries(originals) if all(isinstance(key, str | int | type) for key in each)]
 
     def child(walks: bool = True) -> Any:
         with monkeypatch.context() as patch:
             if not walks:
                 patch.setattr(gc, "get_objects", lambda: pytest.fail("all objects are looked through again"))
             states = {o.state for o in patching.apply(patches, switched_on)}
-        return [sorted(states), sorted(bindings(before)), len(placement._registries(originals))]
+        stale = [sorted(str(key) for key, value in each.items() if id(value) in originals) for each in registries]
+        return [sorted(states), sorted(bindings(before)), stale]
 
     def ahead() -> Any:
         hooks.look_ahead(hook for patch in patches for hook in patch.hooks)
         return child(walks=False)
 
-    (states, indexed, kept), own = both(child, in_child, monkeypatch)
-    assert [states, indexed, kept] == own == in_child(ahead)
+    held = [sorted(str(key) for key, value in each.items() if id(value) in originals) for each in registries]
+    (states, indexed, stale), own = both(child, in_child, monkeypatch)
+    assert [states, indexed, stale] == own == in_child(ahead)
+    assert stale != held, "models and backends are kept by their names too"
     assert states == ["active", "off"]
     assert len([each for each in indexed if each[0].startswith("sglang.")]) >= 5, "names that hold something else than before"
 
