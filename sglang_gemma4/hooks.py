@@ -189,8 +189,8 @@ def _place(groups: dict[int, Sequence[Prepared]]) -> tuple[int, str] | None:
 def look_ahead(hooks: Iterable[Hook | Entry]) -> None:
     """Find who holds what hooks go into, for all processes that are then forked from this one and place them.
 
-    In a fork that takes longer than all else: each object that is looked at has its page copied. What is imported or made between is not
-    seen, so all that hooks and plugins need must be imported; this imports the hooks' targets and values.
+    In a fork that takes longer than all else: each object that is looked at has its page copied. Where something is
+    imported between, they look again; this imports the hooks' targets and values.
     """
     originals: list[Any] = []
     for hook in hooks:

@@ -16,6 +16,8 @@ _holders: list[dict[Any, Any]] = []
 """Registries that had one of them then."""
 _importers: list[tuple[str, types.ModuleType]] = []
 """Modules that had one of them then."""
+_imported = [0]
+"""How many modules there were: with more of them all is looked through again."""
 
 
 def hook_is_in_chain(current: Any, hook: Callable[..., Any]) -> bool:
@@ -38,10 +40,11 @@ def hook_is_in_chain(current: Any, hook: Callable[..., Any]) -> bool:
 def look_ahead(originals: Sequence[Any]) -> None:
     """Find the registries and modules that hold ``originals``, for all processes that are then forked from this one and place hooks.
 
-    To look through all objects takes a second, and a fork's pages, which are copied as objects are counted. What is made between is not
-    seen: nothing may be imported there.
+    To look through all objects takes a second, and a fork's pages, which are copied as objects are counted. It is done again where
+    something was imported between; what was made otherwise is not seen.
     """
     _seen.update({id(original): original for original in originals})
+    _imported[0] = len(sys.modules)
     _holders[:] = _registries(set(_seen))
     _importers[:] = [(name, module) for name, module in _modules() if not _seen.keys().isdisjoint(map(id, list(vars(module).values())))]
 
@@ -62,7 +65,9 @@ def rebind_registries(pairs: Sequence[tuple[Any, Any]]) -> None:
 
 def _were_seen(originals: Iterable[Any]) -> bool:
     """Whether the holders of all of these were looked for ahead. A class method is bound anew each time: nobody holds that one."""
-    return all(id(original) in _seen or isinstance(original, types.MethodType) for original in originals)
+    return len(sys.modules) == _imported[0] and all(
+        id(original) in _seen or isinstance(original, types.MethodType) for original in originals
+    )
 
 
 def _registries(looked_for: set[int]) -> list[dict[Any, Any]]:

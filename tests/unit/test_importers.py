@@ -116,7 +116,8 @@ def place(*targets: str, told: bool = False) -> None:
 
 def test_all_patches_end_where_sglang_would_put_them(in_child: InChild, monkeypatch: pytest.MonkeyPatch) -> None:
     patches = load_all()
-    importlib.import_module("sglang.srt.entrypoints.http_server")
+    for name in ("sglang.srt.entrypoints.http_server", "sglang_gemma4.models.unified_config", "sglang_gemma4.memory.given"):
+        importlib.import_module(name)
     for patch in patches:
         for hook in patch.hooks:
             pkgutil.resolve_name(hook.target)
