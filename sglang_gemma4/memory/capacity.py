@@ -139,9 +139,8 @@ def budget(needed: Need, where: Card, server: Server, fraction: float, *, packag
 
 
 def _copied(needed: Need, where: Card) -> float:
-    """Bytes of the copies that ``dense_copies`` makes, where it is asked for and levels stay as they are loaded."""
-    kept = switches.four_bit_rows((9, 0)) > 0 and "four_bit_linear" not in switches.names_left_out()
-    if "dense_copies" not in switches.names_asked_for() or not kept:
+    """Bytes of the copies that ``dense_copies`` makes, where levels stay as they are loaded."""
+    if switches.four_bit_rows((9, 0)) == 0 or switches.names_left_out() & {"four_bit_linear", "dense_copies"}:
         return 0.0
     from sglang_gemma4.kernels.written_out import COPIED_SHARE
 

@@ -18,7 +18,7 @@ from sglang_gemma4.models.schedule import joined_graph
 from sglang_gemma4.patching import note, tell
 from sglang_gemma4.speculative import beside_reasons, step_clock
 from sglang_gemma4.speculative.admission import Admission, Way, in_a_graph
-from sglang_gemma4.speculative.beside_bounds import gap, most_tokens
+from sglang_gemma4.speculative.beside_bounds import AUTO, Gap, gap, most_tokens
 
 logger = logging.getLogger(__name__)
 NAME = "prefill_beside"
@@ -35,8 +35,12 @@ _owed = [False]
 def admission() -> Admission:
     """That of this process's scheduler."""
     bound = gap()
-    if bound.seconds and not step_clock.by_card():
-        tell(NAME, f"{switches.BESIDE_GAP} bounds gaps by times as the host reads them; {switches.WITH}=card_clock has the card time steps")
+    if not step_clock.by_card():
+        if bound is AUTO:  # seconds as the host reads them were measured to slow long prompts
+            tell(NAME, "no card times the steps (card_clock), so gaps between tokens are bounded by two decode steps alone")
+            bound = Gap()
+        elif bound.seconds:
+            tell(NAME, f"{switches.BESIDE_GAP} bounds gaps by times as the host reads them, since no card times the steps (card_clock)")
     return Admission(bound, read_late=not step_clock.by_card())
 
 

@@ -37,11 +37,10 @@ def serve(
         checkpoints.write(name, str(folder), quantised=form)
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{folder}-assistant", "tp_size": ranks, **given}
     env = {
-        **without("qkv_rope", "kv_write", "draft_argmax", *([] if ours else OURS)),
+        **without("qkv_rope", "kv_write", "draft_argmax", *([] if ours else OURS), *([] if copies else ["dense_copies"])),
         "SGLANG_GEMMA4_FEW_ROW_LINEAR": "1",
         "SGLANG_GEMMA4_FOUR_BIT_ROWS": "16",
         **(RANKS if ranks > 1 else {}),
-        **({"SGLANG_GEMMA4_WITH": "dense_copies"} if copies else {}),
         "TEST_SABOTAGE": f"quantised_layers:install expert_counter:install{more}",
     }
     groups = [Group(prompts, {"max_new_tokens": tokens}, logprobs=True) for prompts in ([PROMPTS, SHORT] if "forty" in more else [PROMPTS])]

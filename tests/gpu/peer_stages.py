@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 
 from tests.gpu.measure import run_of
-from tests.gpu.quant_stages import AUTO, DRAFT, G
+from tests.gpu.quant_stages import DRAFT
 from tests.gpu.stages import COMMON, Stage, bench
 
 FLAGS = COMMON.replace(" ", ",")
@@ -40,11 +40,11 @@ def arms(how: str = "mtp,", stock: str = "", other: str = "", on: str = "") -> s
     return f"{found} --arm stock:stock,{how}{FLAGS},only={stock}" if stock else found
 
 
-def quantised(form: str, more: str = "", loads: str = "") -> str:
-    """Package, ``more`` arms and vLLM over batches of 1, 8, 32 and 80, the mix and ``loads``; the assistant stays in bfloat16."""
+def quantised(form: str) -> str:
+    """Package and vLLM over batches of 1, 8, 32 and 80, the mix and long prompts; the assistant stays in bfloat16."""
     return (
-        f"--quantization {form} --arm package:package,mtp,{DRAFT},{FLAGS}{more} --arm vllm:vllm,mtp "
-        f"--workload single,8x1000/200,32x1000/200,80x1000/200,mix{loads} --rounds 1 --repetitions 3"
+        f"--quantization {form} --arm package:package,mtp,{DRAFT},{FLAGS} --arm vllm:vllm,mtp "
+        "--workload single,8x1000/200,32x1000/200,80x1000/200,mix,prefill --rounds 1 --repetitions 3"
     )
 
 
@@ -66,8 +66,7 @@ STAGES: tuple[Stage, ...] = (
     beside("peer-26b-plain", 700, "26B-A4B without MTP", "26b-a4b",
            f"{arms('')} --workload 32x1000/200,chat --rounds 1 --repetitions 3", H200),
     beside("peer-26b-fp8", 700, "26B-A4B in fp8 with MTP", "26b-a4b", quantised("fp8-dynamic"), SHARED_CARD),
-    beside("peer-26b-int4", 1000, "26B-A4B in 4 bits with MTP, and with wider gaps and copies of dense weights", "26b-a4b",
-           quantised("w4a16-g32", f" {AUTO},{G}_WITH=dense_copies,{FLAGS}", ",prefill"), SHARED_CARD),
+    beside("peer-26b-int4", 700, "26B-A4B in 4 bits with MTP", "26b-a4b", quantised("w4a16-g32"), SHARED_CARD),
     beside("peer-e2b", 950, "E2B with MTP, with and without prefill beside verify", "e2b",
            f"{arms(stock='prefill+mix', other=BESIDE, on='mix+chat+32x1000/200')} --workload {DENSE} --rounds 1 --repetitions 3", H200),
     beside("peer-e4b", 950, "E4B with MTP, with and without prefill beside verify", "e4b",

@@ -35,10 +35,9 @@ MARLIN = f"--arm marlin:package,mtp,{DRAFT},{G}_FOUR_BIT_ROWS=0"
 STEPS = "--batches 1,8,32,80 --step-tokens 700,80 --rounds 1 --repetitions 3"
 FP8, INT4 = "--quantization fp8-dynamic", "--quantization w4a16-g32"
 ONLINE = "--quantization=fp8"
-COPIES = f"--arm copies:package,mtp,{DRAFT},{G}_WITH=dense_copies"
 LOADS = "--workload prefill,mix,32x1000/200 --rounds 1 --repetitions 3"
-AUTO = f"--arm auto:package,mtp,{DRAFT},{G}_WITH=card_clock,{G}_BESIDE_GAP=auto"
-"""At gaps of 50 ms, three times as long where a few run beside many that wait."""
+STEPS_2 = f"--arm steps:package,mtp,{DRAFT},{G}_BESIDE_GAP=2"
+"""Gaps of two plain decode steps, the default before gaps of 50 ms."""
 WIDE = "'26B qkv, sliding' '26B o, full' '26B gate and up' '26B down'"
 
 
@@ -96,11 +95,11 @@ STAGES: tuple[Stage, ...] = (
     sweep("int4-prefill-tiles", 150, "its tiles by wgmma, and from where writing out pays",
           "experts-int4-prefill --tokens 1024 2048 4096 --ways ours registers --tune 25 --compilers 12"),
     steps("int4-copies", 420, "steps of 4 bits with and without copies of dense weights",
-          f"{INT4} --together 2 {PACKAGE} {COPIES} --batches 8,16,32,80 --step-tokens 300,80 --repetitions 5",
+          f"{INT4} --together 2 {PACKAGE} {off('copies', 'dense_copies')} --batches 8,16,32,80 --step-tokens 300,80 --repetitions 5",
           PAIR.replace(" 1 8 32 80", " 8 16 32 80")),
-    steps("int4-auto-serve", 560, "a server of 4 bits, at wider gaps by the card's clock, and with copies of dense weights there",
-          f"{INT4} {PACKAGE} {AUTO} {AUTO.replace('auto:', 'copies-auto:')},{G}_WITH=dense_copies {LOADS}", SERVE),
-    steps("auto-serve", 480, "the same of bfloat16", f"{PACKAGE} {AUTO} {LOADS}".replace(f",{DRAFT}", ""), SERVE),
+    steps("int4-gaps-serve", 560, "a server of 4 bits, at gaps of two plain steps, and without copies of dense weights",
+          f"{INT4} {PACKAGE} {STEPS_2} {off('copies', 'dense_copies')} {LOADS}", SERVE),
+    steps("gaps-serve", 480, "the same of bfloat16", f"{PACKAGE} {STEPS_2} {LOADS}".replace(f",{DRAFT}", ""), SERVE),
     sweep("int4-experts-tiles", 150, "their tiles", "experts-int4 --tokens 4 32 320 --tune 30"),
     *(
         steps(f"{name}-registers", 420, f"steps of {what} through registers and by Triton, beside the card's floor",

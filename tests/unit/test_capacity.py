@@ -208,19 +208,21 @@ def test_on_hopper_the_package_keeps_room_for_a_layer_s_four_bit_weights() -> No
     assert model_bytes.need("26b-a4b").written_out == model_bytes.need("26b-a4b", form=FORMATS["fp8-dynamic"]).written_out == 0
 
 
-def test_copies_of_dense_weights_are_counted_where_they_are_asked_for_and_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_of_dense_weights_are_counted_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     def left(size: str) -> list[float]:
         needed = model_bytes.need(size, form=FORMATS["w4a16-g32"])
         return [capacity.budget(needed, where, Server(mtp=True, images=False), 0.85) for where in CARDS.values()]
 
-    before = {size: left(size) for size in ("26b-a4b", "31b")}
-    monkeypatch.setenv("SGLANG_GEMMA4_WITH", "dense_copies")
-    taken = {size: [one - other for one, other in zip(kept, left(size), strict=True)] for size, kept in before.items()}
+    found = {size: left(size) for size in ("26b-a4b", "31b")}
+    monkeypatch.setenv("SGLANG_GEMMA4_WITHOUT", "dense_copies")
+    before = {size: left(size) for size in found}
+    taken = {size: [one - other for one, other in zip(before[size], kept, strict=True)] for size, kept in found.items()}
     qkv = 25 * (16 + 2 * 8) * 256 + 5 * (16 + 2 + 2) * 512  # keys are values in full layers, and lie there twice
     o, feed_forward = 25 * 16 * 256 + 5 * 16 * 512, 30 * 3 * 2112
     copies = 2 * 2816 * (qkv + o + feed_forward)
     assert taken == {"26b-a4b": pytest.approx([0, 0, 0, copies, copies]), "31b": [0] * 5}
     assert 3.09 < copies / 2**30 < 3.37, "an H200 had 3.37 GiB less, the allocator's rounding among it"
+    monkeypatch.delenv("SGLANG_GEMMA4_WITHOUT")
     monkeypatch.setenv("SGLANG_GEMMA4_FOUR_BIT_ROWS", "0")
     assert left("26b-a4b") == before["26b-a4b"], "Marlin has repacked them"
 

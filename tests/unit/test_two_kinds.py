@@ -160,7 +160,7 @@ def test_most_tokens() -> None:
 
 
 def test_gap() -> None:
-    assert beside_bounds.gap({}) == beside_bounds.Gap(2.0, 0.0)
+    assert beside_bounds.gap({}) is beside_bounds.AUTO
     assert beside_bounds.gap({switches.BESIDE_GAP: " 1.5 "}) == beside_bounds.Gap(1.5, 0.0)
     assert beside_bounds.gap({switches.BESIDE_GAP: "50ms"}) == beside_bounds.Gap(2.0, 0.05)
     assert beside_bounds.gap({switches.BESIDE_GAP: "auto"}) == beside_bounds.Gap(2.0, 0.05, 4.0)
