@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4.speculative import step_clock
+from sglang_gemma4 import patching, switches
+from sglang_gemma4.speculative import prompt_chunks, step_clock
+from sglang_gemma4.speculative.beside_bounds import AUTO, Gap
 
 
 class Event:
@@ -63,3 +65,29 @@ def test_without_a_card_the_host_s_clock_counts(monkeypatch: pytest.MonkeyPatch)
     assert vars(result) == {}
     monkeypatch.setattr(time, "monotonic", lambda: 12.5)
     assert step_clock.ended(result) == 12.5
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "bound", "told"),
+    [
+        ("", "cuda", AUTO, None),
+        ("", "cpu", Gap(), "bounded by two decode steps alone"),
+        ("auto", "cpu", Gap(), "bounded by two decode steps alone"),
+        ("50ms", "cpu", Gap(seconds=0.05), "bounds gaps by times as the host reads them"),
+        ("2", "cpu", Gap(), None),
+    ],
+)
+def test_what_bounds_gaps_by_whichever_clock(
+    given: str, device: str, bound: Gap, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = patching.Outcome(prompt_chunks.NAME, "SWITCH", "", "active")
+    monkeypatch.setattr(patching, "_outcomes", {prompt_chunks.NAME: outcome})
+    monkeypatch.setenv(switches.BESIDE_GAP, given)
+    step_clock.use_card(None, scheduler(device))
+    prompt_chunks.admission.cache_clear()
+    try:
+        assert prompt_chunks.admission().gap == bound
+    finally:
+        prompt_chunks.admission.cache_clear()
+    assert len(outcome.facts) == (told is not None)
+    assert all(told is not None and told in fact for fact in outcome.facts)
