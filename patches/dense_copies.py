@@ -23,6 +23,6 @@ PATCH = Patch(
     "50 ms: a burst of 32 1.06 times the tokens/s, a mix 1.05 times (runs/2026-11-29-26b-h200-int4-gaps); by the gaps of today, beside "
     "neither copies nor those: bursts of 8, 32, 80 1.11, 1.24, 1.14 times, a mix 1.09 (runs/2026-11-29-26b-h200-int4-auto)",
     remove_when="SGLang multiplies 4-bit weights by wgmma.",
-    uses=(uses.quantised, uses.four_bit_rows, uses.kernels),
+    uses=(uses.four_bits, uses.four_bit_rows, uses.kernels),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", copy_from_now_on, "b7e9b394300f"),),
 )

@@ -13,7 +13,7 @@ PATCH = Patch(
     evidence="compressed_tensors_wNa16.py:200-275 · H200, 26B-A4B, MTP steps at batch 1, 8, 32, 80: 4.29, 8.94, 14.43, 22.11 ms for "
     "Marlin's 4.59, 9.53, 14.63, 22.20, prefills of 32 and 80 requests 0.73 of its time, runs/2026-11-26-26b-h200-int4",
     remove_when="SGLang reads 4-bit weights of few rows at the card's copy speed, and many on wgmma.",
-    uses=(uses.quantised, uses.four_bit_rows, uses.kernels),
+    uses=(uses.four_bits, uses.four_bit_rows, uses.kernels),
     hooks=(
         Hook(f"{SCHEME}.create_weights", "after", f"{OURS}:keep", "819dc23b38c6"),
         Hook(f"{SCHEME}.process_weights_after_loading", "around", f"{OURS}:finish", "092982519302"),

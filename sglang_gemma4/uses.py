@@ -301,6 +301,13 @@ def quantised(server: Server) -> str | None:
     return "the weights are not quantised"
 
 
+def four_bits(server: Server) -> str | None:
+    """Weights of the model have 4 bits."""
+    from sglang_gemma4.start.cuda_modules import has_four_bits
+
+    return None if has_four_bits(vars(server.config)) else "no weights have 4 bits"
+
+
 def gptq(server: Server) -> str | None:
     """The checkpoint's tensors were laid out as GPTQ's or AWQ's, and are read as compressed-tensors'."""
     given = getattr(server.config, "quantization_config", None)

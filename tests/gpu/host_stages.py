@@ -6,7 +6,8 @@ Arms: ``package``, and what waits for a card: ``ahead`` (``slots_ahead``); the e
 (``narrow_draft_head``) and ``heads``, the target's head in 8 bits too (``narrow_verify_head``), ``host-26b-draft8`` that with an
 assistant that is quantised to fp8 as it is loaded (``draft8``, and with ``slots_ahead`` ``draft8-ahead``). ``lone-int4``, ``lone-fp8``
 and ``lone-bf16`` have one engine after the other, in longer answers: engines side by side wait for each other's processes, by up to a
-third of a step at batch 1. ``host-e2b-plain`` compares ``step_metadata`` with SGLang's launches.
+third of a step at batch 1. ``heads-int4`` and ``heads-bf16`` have both heads so at more batches. ``host-e2b-plain`` compares
+``step_metadata`` with SGLang's launches.
 ``NAME-profile`` says call by call what the host did (``sglang-gemma4 bench --report FOLDER/STAGE``, "the host in a decode step"); the
 profiler itself slows the host, so steps are timed without it. ``host-long`` has contexts in which SGLang's gather of slots, one program a
 request, takes longest, and ``host-default`` the context and the requests that a server has by default, whose masks are largest.
@@ -52,6 +53,13 @@ STAGES: tuple[Stage, ...] = (
             ("int4", "4 bits", INT4, f"{FP8_PACKAGE} {HEADS} {DRAFT8} {DRAFT8_AHEAD}"),
             ("bf16", "bfloat16", "", f"{PACKAGE} {NARROW} {HEADS}".replace(f",{DRAFT}", "")),
             ("fp8", "fp8", FP8, f"{FP8_PACKAGE} {HEADS} {DRAFT8}"),
+        )
+    ),
+    *(
+        bench(f"heads-{name}", 300, f"steps of 26B-A4B in {what} with both heads in 8 bits, alone at each batch", "26b-a4b",
+              f"{form} {arms} --batches 1,8,32,80 --step-tokens 300,400 --rounds 1 --repetitions 5", SHORT)
+        for name, what, form, arms in (
+            ("int4", "4 bits", INT4, f"{FP8_PACKAGE} {HEADS}"), ("bf16", "bfloat16", "", f"{PACKAGE} {HEADS}".replace(f",{DRAFT}", "")),
         )
     ),
     bench("host-26b-ahead", 420, "the same with slots allocated ahead", "26b-a4b", f"{FP8} {FP8_ARMS} {STEPS}", SHORT),

@@ -40,10 +40,10 @@ def arms(how: str = "mtp,", stock: str = "", other: str = "", on: str = "") -> s
     return f"{found} --arm stock:stock,{how}{FLAGS},only={stock}" if stock else found
 
 
-def quantised(form: str) -> str:
-    """Package and vLLM over batches of 1, 8, 32 and 80, the mix and long prompts; the assistant stays in bfloat16."""
+def bursts(form: str = "") -> str:
+    """Package and vLLM over batches of 1, 8, 32 and 80, the mix and long prompts; the assistant is in bfloat16 whatever the weights are."""
     return (
-        f"--quantization {form} --arm package:package,mtp,{DRAFT},{FLAGS} --arm vllm:vllm,mtp "
+        f"{form and f'--quantization {form} '}--arm package:package,mtp,{DRAFT},{FLAGS} --arm vllm:vllm,mtp "
         "--workload single,8x1000/200,32x1000/200,80x1000/200,mix,prefill --rounds 1 --repetitions 3"
     )
 
@@ -65,8 +65,9 @@ STAGES: tuple[Stage, ...] = (
            f"{arms(stock='mix+64x1000/500', other=GAP)} --workload mix,32x1000/200,64x1000/500,chat,log-uniform {LOADS}", H100),
     beside("peer-26b-plain", 700, "26B-A4B without MTP", "26b-a4b",
            f"{arms('')} --workload 32x1000/200,chat --rounds 1 --repetitions 3", H200),
-    beside("peer-26b-fp8", 700, "26B-A4B in fp8 with MTP", "26b-a4b", quantised("fp8-dynamic"), SHARED_CARD),
-    beside("peer-26b-int4", 700, "26B-A4B in 4 bits with MTP", "26b-a4b", quantised("w4a16-g32"), SHARED_CARD),
+    beside("peer-26b-bursts", 700, "26B-A4B with MTP on the loads of the quantised ones", "26b-a4b", bursts(), SHARED_CARD),
+    beside("peer-26b-fp8", 700, "26B-A4B in fp8 with MTP", "26b-a4b", bursts("fp8-dynamic"), SHARED_CARD),
+    beside("peer-26b-int4", 700, "26B-A4B in 4 bits with MTP", "26b-a4b", bursts("w4a16-g32"), SHARED_CARD),
     beside("peer-e2b", 950, "E2B with MTP, with and without prefill beside verify", "e2b",
            f"{arms(stock='prefill+mix', other=BESIDE, on='mix+chat+32x1000/200')} --workload {DENSE} --rounds 1 --repetitions 3", H200),
     beside("peer-e4b", 950, "E4B with MTP, with and without prefill beside verify", "e4b",

@@ -177,3 +177,13 @@ def test_a_patch_that_nothing_uses_is_idle_also_where_it_left_a_call(applied: di
     patching.takes("yoco", "no layer shares KV")
     patching.find_idle(server())
     assert status.as_data([applied["yoco"]])[0]["reason"] == "no layer of the model shares KV"
+
+
+@pytest.mark.parametrize(("bits", "state"), [(4, "active"), (8, "idle")])
+def test_what_is_for_weights_of_4_bits(bits: int, state: str, applied: dict[str, Outcome]) -> None:
+    of_experts = server({"enable_moe_block": True})
+    weights = {"num_bits": bits, "type": "int" if bits == 4 else "float"}
+    of_experts.config.quantization_config = {"config_groups": {"group_0": {"weights": weights}}}
+    patching.find_idle(of_experts)
+    assert {applied[name].state for name in ("four_bit_linear", "dense_copies", "chunk_experts")} == {state}
+    assert applied["register_products"].state == "active"
