@@ -78,6 +78,7 @@ ORDER = (
     "verify_cuts",
     "verify_argmax",
     "narrow_verify_head",
+    "chain_acceptance",
     "stop_order",
     "flash_in_graphs",
     "prefill_beside",

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sglang_gemma4.speculative import unified_pool
+from sglang_gemma4.speculative import chain_acceptance, unified_pool
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,8 @@ def draft(worker: Any, batch: Any) -> Any:
 
 def last_accepted(chain: Chain, hidden: torch.Tensor, accept_lens: torch.Tensor) -> torch.Tensor:
     """``[requests, hidden]``: each request's last accepted row of a verify batch's ``hidden`` ``[requests · (steps + 1), hidden]``."""
-    return hidden[chain.last_rows[: accept_lens.shape[0]] + accept_lens]
+    known = chain_acceptance.last_hidden(accept_lens)
+    return known if known is not None else hidden[chain.last_rows[: accept_lens.shape[0]] + accept_lens]
 
 
 def seed(worker: Any, batch: Any, tokens: torch.Tensor, hidden: torch.Tensor) -> Any:

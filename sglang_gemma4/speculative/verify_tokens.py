@@ -50,6 +50,13 @@ def sample(original: Callable[..., Any], verify_input: Any, batch: Any, logits_o
         logits_output.next_token_logits = None  # a reader must not take the zeros for logits
 
 
+def forget(logits_output: Any) -> None:
+    """Once tokens were taken: a reader must not take a deferred head's hidden states for logits."""
+    head = verify_head.current()
+    if head is not None and head.waits(logits_output.next_token_logits):
+        logits_output.next_token_logits = None
+
+
 def with_tokens(handed_on: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function that ``eagle_sample`` calls with ``target_predict`` ``[requests, nodes]``: it gets the tokens of :func:`sample`."""
 

@@ -1,0 +1,119 @@
+"""What a greedy verify step of chains accepts and hands to the next step, by one launch (``kernels/accept_chain.py``).
+
+SGLang's functions stay where they are called: :func:`sample` is ``eagle_sample``, and those behind it, which would compute the same from
+what it returned, find what the launch has written.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sglang_gemma4.kernels.accept_chain import Accepted, Relay, accept_chain
+from sglang_gemma4.kernels.card import reason_against_device
+from sglang_gemma4.patching import takes
+from sglang_gemma4.speculative import verify_tokens
+
+NAME = "chain_acceptance"
+
+
+@dataclass
+class _Process:
+    """What this process's steps share: the overlapped scheduler's relay, SGLang's own object for it, and the last step's launch."""
+
+    relay: Relay | None = None
+    published: Any = None
+    latest: Accepted | None = None
+
+
+_here = _Process()
+
+
+def relay_of(_result: None, future_map: Any, *_args: Any, **_named: Any) -> None:
+    """After ``FutureMap.__init__``: its buffers may be written by the launch, as SGLang's DSpark graphs do.
+
+    ``publish`` and ``stash`` skip what ``published`` says has been written.
+    """
+    from sglang.srt.managers.overlap_utils import FutureRelayBuffers
+
+    _here.relay = _here.published = None
+    if future_map._relay is not None or not future_map.spec_algo.is_frozen_kv_mtp():
+        return
+    relay = object.__new__(FutureRelayBuffers)
+    relay.new_seq_lens, relay.output_tokens = future_map.new_seq_lens_buf, future_map.output_tokens_buf
+    relay.adopted, relay.published_seq_lens, relay.published_bonus = True, None, None
+    future_map._relay = relay
+    _here.relay, _here.published = Relay(relay.new_seq_lens, relay.output_tokens), relay
+
+
+def sample(original: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, *args: Any, **named: Any) -> Any:
+    """Around ``eagle_sample``, outermost: drafts accepted, or SGLang's way where logits are changed or sampled from, or drafts are a tree.
+
+    Returns:
+        As SGLang's: tokens of all rows, accepted rows of each request, and which they are.
+    """
+    _here.latest = None
+    if batch.forward_mode.is_idle() or not (verify_tokens.suffice(batch) and _is_chain(verify_input, logits_output)):
+        return original(verify_input, batch, logits_output, *args, **named)
+    if not takes(NAME, reason_against_device(verify_input.draft_token.device), "SGLang's launches say what is accepted"):
+        return original(verify_input, batch, logits_output, *args, **named)
+    simulated = _simulated(verify_input)
+    if simulated is None:
+        return original(verify_input, batch, logits_output, *args, **named)
+    from sglang.srt.utils.async_probe import sanitize_nan_logits
+
+    logits = logits_output.next_token_logits
+    sanitize_nan_logits(logits, "verify: target model logits")
+    relay = _here.relay if batch.enable_overlap else None
+    found = _here.latest = accept_chain(
+        verify_input.draft_token, verify_tokens.largest(logits), batch.seq_lens, logits_output.hidden_states, relay,
+        batch.req_pool_indices if relay is not None else None, simulated,
+    )  # fmt: skip
+    verify_tokens.forget(logits_output)
+    return found.predict, found.lengths, found.index
+
+
+def _is_chain(verify_input: Any, logits_output: Any) -> bool:
+    """Whether each draft follows the one before, and the rows of hidden states are those of the drafts."""
+    hidden, nodes = logits_output.hidden_states, verify_input.draft_token_num
+    return (
+        verify_input.tree_topk == 1
+        and verify_input.max_tree_depth == nodes
+        and hidden is not None
+        and hidden.dim() == 2
+        and hidden.shape[0] == verify_input.draft_token.numel()
+    )
+
+
+def _simulated(verify_input: Any) -> int | None:
+    """Rows to accept by ``SGLANG_SIMULATE_ACC_LEN``, 0 without it; None where its tokens are made up."""
+    from sglang.srt.speculative import spec_utils
+
+    if spec_utils.SIMULATE_ACC_LEN <= 0:
+        return 0
+    if spec_utils.SIMULATE_ACC_TOKEN_MODE != "real-draft-token":
+        return None
+    depth: int = verify_input.max_tree_depth
+    return int(spec_utils.sample_simulated_acc_len(spec_utils.SIMULATE_ACC_LEN, spec_utils.SIMULATE_ACC_METHOD, depth))
+
+
+def commit(original: Callable[..., Any], predict: torch.Tensor, *args: Any, num_draft_tokens: int = 0, **named: Any) -> Any:
+    """Around ``prepare_verify_commit_outputs``: what it would compute of the launch's ``predict``.
+
+    What follows for mambas and for an assistant with KV of its own is left out: a Gemma 4 has neither.
+    """
+    found = _here.latest
+    if found is None or predict is not found.predict:
+        return original(predict, *args, num_draft_tokens=num_draft_tokens, **named)
+    if _here.published is not None:
+        _here.published.published_seq_lens, _here.published.published_bonus = found.new_lengths, found.last
+    if num_draft_tokens:
+        return found.new_lengths, found.last, (None, None), None
+    return found.new_lengths, found.last
+
+
+def last_hidden(lengths: torch.Tensor) -> torch.Tensor | None:
+    """``[requests, hidden]``: of the step that accepted ``lengths`` rows of each request, the last accepted one's; None of another step."""
+    found = _here.latest
+    return found.hidden if found is not None and found.lengths is lengths else None

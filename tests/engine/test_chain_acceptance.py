@@ -1,0 +1,55 @@
+"""What a verify step accepts by one launch, in real engines with interpreted kernels: the tokens and verify steps of SGLang's launches."""
+
+import re
+from typing import Any
+
+import pytest
+
+from sglang_gemma4.serving.launch import resolve
+from tests.engine.chain_watch import COMMITTED, LAUNCHED, RELAYED
+from tests.engine.engine_fork import Group, Nursery, Output
+from tests.engine.test_one_window import OVERLAPPED
+from tests.engine.test_oracle import MTP
+from tests.engine.test_verify_argmax import PROMPTS, same
+
+GREEDY = {"max_new_tokens": 12, "temperature": 0.0}
+LOOPS: dict[str, tuple[str, dict[str, Any]]] = {"overlapped": ("loop_modes:overlapping ", OVERLAPPED), "synchronous": ("", {})}
+OTHERS: list[dict[str, Any]] = [
+    {"temperature": 0.9, "top_k": 20, "sampling_seed": 7},
+    {"frequency_penalty": 0.7},
+    {"logit_bias": {"400": 60.0}},
+]
+
+
+def serve(nursery: Nursery, groups: list[Group], ours: bool, loop: str, name: str, env: dict[str, str] | None = None) -> list[list[Output]]:
+    model = resolve(name)
+    sabotage, more = LOOPS[loop]
+    env = {"TEST_SABOTAGE": f"{sabotage}chain_watch:install", **({"SGLANG_GEMMA4_WITH": "chain_acceptance"} if ours else {}), **(env or {})}
+    options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant", **more}
+    return nursery.run(model, groups, env=env, time_limit=400, **options)
+
+
+@pytest.mark.parametrize(
+    ("loop", "name", "env"),
+    [
+        ("overlapped", "tiny-26b-a4b", {}),
+        ("synchronous", "tiny-e2b", {}),
+        ("overlapped", "tiny-e2b", {"SGLANG_GEMMA4_VERIFY_ARGMAX": "1"}),
+    ],
+    ids=["overlapped", "synchronous", "without logits"],
+)
+def test_the_same_tokens_and_verify_steps(loop: str, name: str, env: dict[str, str], interpreting: Nursery) -> None:
+    """Greedy batches that grow and shrink, and after them those whose logits are changed or sampled from, alone and beside greedy ones."""
+    groups = [Group(PROMPTS, [{**GREEDY, "max_new_tokens": tokens} for tokens in (5, 12, 9)])]
+    groups += [Group(PROMPTS[:2], [{**GREEDY, **other}, GREEDY]) for other in OTHERS]
+    ours, stock = (serve(interpreting, groups, each, loop, name, env) for each in (True, False))
+    for mine, theirs in zip(ours, stock, strict=True):
+        same(mine, theirs)
+    log = ours[0][0].log
+    assert len({int(requests) for requests in re.findall(rf"{LAUNCHED} (\d+)", log)}) > 1, "batches grow and shrink"
+    assert log.count(LAUNCHED) == log.count(COMMITTED)
+    assert log.count(RELAYED) == (log.count(LAUNCHED) if loop == "overlapped" else 0)
+    assert LAUNCHED not in stock[0][0].log
+    assert "chain_acceptance declined" not in log
+    accepted = [(len(answer.token_ids), answer.meta_info["spec_verify_ct"]) for answer in ours[0]]
+    assert any(tokens > steps + 1 for tokens, steps in accepted), "drafts accepted"
