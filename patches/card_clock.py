@@ -9,7 +9,7 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY",
     why="The host reads a step late while it launches a long eager prefill, and the step after seems short: chunks are then chosen by "
     "times that cannot be.",
-    evidence="8,192 tokens of 26B-A4B take an H200 146 ms in 4 bits and 120 in bfloat16, by the host's clock 51 "
+    evidence="8,192 tokens of 26B-A4B took an H200 146 ms in 4 bits and 120 in bfloat16, by the host's clock 51 "
     "(runs/2026-11-29-26b-h200-int4-gaps, -gaps); with the gaps that right times allow 30 long prompts have 1.17 times the tokens/s in "
     "bfloat16, a burst of 32 1.06, a mix 1.01 times (runs/2026-11-29-26b-h200-auto)",
     remove_when="prefill_beside is removed.",

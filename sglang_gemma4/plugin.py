@@ -29,10 +29,11 @@ def register() -> None:
     patches = load_all()
     if unknown := switches.names_left_out() - {patch.name for patch in patches}:
         raise SystemExit(f"sglang-gemma4: {switches.WITHOUT}: {', '.join(sorted(unknown))} is no patch; `sglang-gemma4 patches` lists them")
-    if known := switches.names_asked_for() - {patch.name for patch in patches if patch.unmeasured}:
-        found = f"{switches.WITH}: {', '.join(sorted(known))} is no patch that is off until measured"
-        raise SystemExit(f"sglang-gemma4: {found}; `sglang-gemma4 patches` lists them")
+    if unknown := switches.names_asked_for() - {patch.name for patch in patches}:
+        raise SystemExit(f"sglang-gemma4: {switches.WITH}: {', '.join(sorted(unknown))} is no patch; `sglang-gemma4 patches` lists them")
     if multiprocessing.parent_process() is None:
+        if on := switches.names_asked_for() - {patch.name for patch in patches if patch.unmeasured}:
+            logger.warning("sglang-gemma4: %s: %s needs no asking for, it is on by its switch", switches.WITH, ", ".join(sorted(on)))
         for line in switches.old_names_in():
             logger.warning("sglang-gemma4: %s", line)
     if problem := version_problem():

@@ -67,7 +67,7 @@ BESIDE_TOKENS = "SGLANG_GEMMA4_BESIDE_TOKENS"
 """Not a switch: the most prompt tokens beside running requests (speculative/prompt_chunks.py); unset: by measured times."""
 BESIDE_GAP = "SGLANG_GEMMA4_BESIDE_GAP"
 """Not a switch: what may pass between two tokens of a running request while prompts go beside it, plain decode steps or, with ``ms``
-behind the number, at least so many milliseconds, or ``auto`` (speculative/beside_bounds.py); unset: 2."""
+behind the number, at least so many milliseconds, or ``auto`` (speculative/beside_bounds.py); unset: auto."""
 REQUEST_TOKENS = "SGLANG_GEMMA4_REQUEST_TOKENS"
 """Not a switch: tokens of a typical request, prompt and answer, for which the KV pools are sized (memory/given.py); unset: 8,192."""
 RESERVE_GIB = "SGLANG_GEMMA4_RESERVE_GIB"

@@ -128,7 +128,7 @@ def budget(needed: Need, where: Card, server: Server, fraction: float, *, packag
     left = fraction * at_first(where, server, package=package) - needed.weights - (needed.draft if server.mtp else 0)
     if package and where.hopper:
         left -= needed.written_out
-        left -= _copied(needed, where)
+        left -= _copied(needed, fraction * where.mib * MIB)
     if package and server.mtp and "narrow_draft_head" in switches.names_asked_for():
         left -= needed.narrow_head
     if package and server.mtp and "narrow_verify_head" in switches.names_asked_for() and switches.is_on("SGLANG_GEMMA4_VERIFY_ARGMAX"):
@@ -138,13 +138,14 @@ def budget(needed: Need, where: Card, server: Server, fraction: float, *, packag
     return left - (FEATURE_POOL if package and features_on_card(where, server) and not reserved else 0.0)
 
 
-def _copied(needed: Need, where: Card) -> float:
-    """Bytes of the copies that ``dense_copies`` makes, where levels stay as they are loaded."""
-    if switches.four_bit_rows((9, 0)) == 0 or switches.names_left_out() & {"four_bit_linear", "dense_copies"}:
+def _copied(needed: Need, part: float) -> float:
+    """Bytes of the copies that ``dense_copies`` makes on a server with ``part`` bytes of a card, where levels stay as they are loaded."""
+    on = all(switches.part_is_on(name, "SGLANG_GEMMA4_FEW_ROW_LINEAR") for name in ("four_bit_linear", "dense_copies"))
+    if switches.four_bit_rows((9, 0)) == 0 or not on:
         return 0.0
     from sglang_gemma4.kernels.written_out import COPIED_SHARE
 
-    return needed.dense_copies if needed.dense_copies <= COPIED_SHARE * where.mib * MIB else 0.0
+    return needed.dense_copies if needed.dense_copies <= COPIED_SHARE * part else 0.0
 
 
 def demand(needed: Need, *, mtp: bool, chunk: int = 8192, draft_tokens: int = 4, windows: int = 1) -> swa_sizing.Demand:

@@ -21,7 +21,7 @@ class Need:
 
     ``all_*`` counts every decoder layer, as stock does; ``own_*`` those that own their KV. ``full_layer`` is one full layer's.
     ``text`` and ``vision`` are transformers' configs. ``written_out``: where a layer's 4-bit weights are written out on Hopper.
-    ``dense_copies``: all 4-bit dense weights in bfloat16, where ``dense_copies`` has room for them.
+    ``dense_copies``: all of a MoE's 4-bit dense weights in bfloat16, where ``dense_copies`` has room for them.
     ``narrow_head``, ``narrow_target``: int8 copies of the draft's and the target's head (``narrow_draft_head``, ``narrow_verify_head``).
     """
 
@@ -120,8 +120,8 @@ def _written_out(text: Any, form: Format | None) -> float:
 
 
 def _dense_copies(parameters: dict[str, int], layers: list[Any], text: Any, form: Format | None) -> float:
-    """Bytes of the dense products' weights in bfloat16, without the routers; where values are the keys these lie there twice."""
-    if form is None or form.weights["num_bits"] != 4:
+    """Bytes of a MoE's dense products' weights in bfloat16, without the routers; where values are the keys these lie there twice."""
+    if form is None or form.weights["num_bits"] != 4 or not text.enable_moe_block:
         return 0.0
     twice: int = sum(layer.kv_heads * layer.head_dim * text.hidden_size for layer in layers if layer.k_equals_v)
     return 2.0 * (parameters["dense gemm"] - _routers(text) + twice)

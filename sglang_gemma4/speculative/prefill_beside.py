@@ -163,7 +163,7 @@ def next_batches(original: Run, scheduler: Any, running_batch: Any, last_batch: 
 def choose(scheduler: Any, plan: Any) -> Any:
     """``plan``, what SGLang would run next, with the running batch made ready beside its prefill where they can go together."""
     prefill, running = plan.batch_to_run, plan.running_batch
-    if prefill is None:
+    if prefill is None and prompt_chunks.times(scheduler):
         prompt_chunks.admission().pause()
     if prefill is not None and prefill.forward_mode == ForwardMode.MIXED:
         takes(NAME, "--enable-mixed-chunk: SGLang mixes decode rows into prefills")
@@ -187,8 +187,9 @@ def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) ->
     requests = 0 if batch.forward_mode.is_extend() else len(batch.reqs)
     if running is None:
         result = original(scheduler, batch, *args, **kwargs)
-        step_clock.mark(scheduler, result)
-        result.prompt_tokens_beside = None if untimed else (tokens, requests, tokens + requests * prompt_chunks.rows_each(scheduler))
+        if prompt_chunks.times(scheduler):
+            step_clock.mark(scheduler, result)
+            result.prompt_tokens_beside = None if untimed else (tokens, requests, tokens + requests * prompt_chunks.rows_each(scheduler))
         return result
     from sglang.srt.managers.overlap_utils import resolve_forward_inputs
 
@@ -234,7 +235,8 @@ def process(original: Callable[..., None], scheduler: Any, batch: Any, result: A
     """Around ``process_batch_result``."""
     for ran in results(batch, result):
         original(scheduler, *ran)
-    prompt_chunks.arrived(result)
+    if prompt_chunks.times(scheduler):
+        prompt_chunks.arrived(result)
 
 
 def advance_grammar(_result: None, scheduler: Any) -> None:

@@ -49,6 +49,11 @@ def measured() -> bool:
     return most_tokens() is None
 
 
+def times(scheduler: Any) -> bool:
+    """Whether steps of this server are timed: prompts may go beside its running requests, and no number was named."""
+    return measured() and not beside_reasons.idle(scheduler) and beside_reasons.server_problem(scheduler) is None
+
+
 @contextmanager
 def bounded(scheduler: Any, running: Any, last: Any) -> Iterator[None]:
     """While requests run, SGLang's chunk size is bounded, so that no step is much longer than a plain decode step.

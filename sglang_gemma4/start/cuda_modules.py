@@ -65,6 +65,7 @@ def element(kv_cache_dtype: str, dtype: torch.dtype, config: Mapping[str, Any]) 
 def has_four_bits(config: Mapping[str, Any]) -> bool:
     """Whether a checkpoint's config (``config.json``) says that weights have 4 bits: compressed-tensors', AWQ's or GPTQ's."""
     quantised = config.get("quantization_config") or {}
+    quantised = quantised if isinstance(quantised, Mapping) else quantised.to_dict()
     if 4 in (quantised.get("bits"), quantised.get("w_bit")):
         return True
     weights = [group.get("weights") or {} for group in (quantised.get("config_groups") or {}).values()]

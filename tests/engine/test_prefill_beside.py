@@ -44,8 +44,9 @@ def joined(log: str) -> list[Joined]:
 def serve(
     nursery: Nursery, groups: dict[str, Group], switch: str, sabotage: str, model: str = mtp_cases.MODEL, most: str = "4096", **engine: Any
 ) -> Answers:
-    """With ``most`` prompt tokens beside running requests, so that what is joined depends on no time; "" goes by times."""
-    env = {"TEST_SABOTAGE": f"beside_trace:{sabotage}", SWITCH: switch, switches.BESIDE_TOKENS: most}
+    """With ``most`` prompt tokens beside running requests, so that what is joined depends on no time; "" goes by a made-up card's."""
+    env = {"TEST_SABOTAGE": f"beside_trace:{sabotage}", SWITCH: switch, switches.BESIDE_TOKENS: most, switches.BESIDE_GAP: "2"}
+    env[switches.WITHOUT] = "card_clock"  # the trace is the clock
     if engine.get("attention_backend") == "triton":
         env |= {"SGLANG_GEMMA4_ATTENTION": "1", "SGLANG_GEMMA4_MEDIA_FIXES": "1"}
     found = nursery.run(CHECKPOINTS / model, list(groups.values()), env=env, time_limit=400.0, **{**ENGINE, **engine})

@@ -173,8 +173,8 @@ def test_what_is_not_measured_is_off_unless_it_is_named(in_child: InChild) -> No
             assert patching.why_off(patch, ALL_ON | {patch.switch: "0"}) == f"{patch.switch}=0"
             assert patching.why_off(patch, ALL_ON | {switches.WITHOUT: patch.name}) == switches.WITHOUT
 
-    said = "sglang-gemma4: SGLANG_GEMMA4_WITH: triple_norm is no patch that is off until measured; `sglang-gemma4 patches` lists them"
-    assert end_of_a_start(in_child, switches.WITH, "triple_norm") == said
+    said = "sglang-gemma4: SGLANG_GEMMA4_WITH: tripel_norm is no patch; `sglang-gemma4 patches` lists them"
+    assert end_of_a_start(in_child, switches.WITH, "triple_norm,tripel_norm") == said
 
 
 def test_master_switch_leaves_stock(in_child: InChild) -> None:

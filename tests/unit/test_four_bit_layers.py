@@ -67,10 +67,7 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scheme, "create_weights", created)
     monkeypatch.setattr(Scheme, "process_weights_after_loading", lambda scheme, layer: four_bit_layers.finish(finish, scheme, layer))
     monkeypatch.setattr(Scheme, "apply_weights", lambda scheme, layer, x, bias: four_bit_layers.multiply(multiply, scheme, layer, x, bias))
-    for name in ("_largest", "_all"):
-        monkeypatch.setattr(four_bit_layers, name, {})
-    monkeypatch.setattr(four_bit_layers, "_wanted", False)
-    four_bit_layers.copies_fit.cache_clear()
+    monkeypatch.setattr(four_bit_layers, "_largest", {})
     names = ("four_bit_linear", four_bit_layers.COPIES)
     monkeypatch.setattr(patching, "_outcomes", {name: patching.Outcome(name, "SWITCH", "", "active") for name in names})
 
@@ -113,9 +110,9 @@ def test_few_rows_and_many(calls: list[tuple[str, int]], symmetric: bool) -> Non
 
 @pytest.mark.parametrize("symmetric", [True, False], ids=("symmetric", "zeros"))
 def test_copies_are_made_once_and_for_more_rows_than_ours_takes(calls: list[tuple[str, int]], symmetric: bool) -> None:
-    four_bit_layers.want_copies(True)
     model = torch.nn.Module()
     model.proj, model.other = layer_of(symmetric=symmetric), layer_of(symmetric=symmetric)
+    four_bit_layers.want_copies(model, "auto", 0.85)
     assert few_row_linear.install(model) == []
     values, _ = load(model.proj), load(model.other)
     assert calls == [("written out", OUTPUTS)] * 2
@@ -133,16 +130,38 @@ def test_copies_are_made_once_and_for_more_rows_than_ours_takes(calls: list[tupl
     assert "0.0 GiB of the card" in fact
 
 
-def test_copies_that_are_no_small_part_of_the_card_are_not_made(calls: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(four_bit_layers, "_memory", lambda _device: 16 * 2 * 3 * OUTPUTS * WIDTH - 1)
-    four_bit_layers.want_copies(True)
-    layers = [layer_of() for _ in range(3)]
+@pytest.mark.parametrize(
+    ("load_format", "fraction", "reason"),
+    [
+        ("auto", 0.5, "copies of all 4-bit dense weights take 0.0 GiB, more than 1/16 of this server's 0.0 GiB of the card"),
+        ("sharded_state", 1.0, "--load-format sharded_state, with which tensors may come after layers were finished"),
+    ],
+)
+def test_copies_that_are_large_or_would_be_of_nothing_are_not_made(
+    load_format: str, fraction: float, reason: str, calls: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(four_bit_layers, "_memory", lambda _device: 2 * 16 * 2 * 3 * OUTPUTS * WIDTH - 1)
+    layers = torch.nn.ModuleList(layer_of() for _ in range(3))
+    four_bit_layers.want_copies(layers, load_format, fraction)
     for layer in layers:
         load(layer)
         assert (layer.scheme.copy, layer.scheme.room.numel()) == (None, OUTPUTS * WIDTH)
     assert calls == []
     found = patching._outcomes[four_bit_layers.COPIES]
-    assert (found.state, "more than 1/16 of the 0.0 GiB" in found.reason) == ("declined", True)
+    assert (found.state, reason in found.reason) == ("declined", True)
+
+
+def test_tensors_that_come_after_a_layer_was_finished_are_multiplied(calls: list[tuple[str, int]]) -> None:
+    """As with --load-format sharded_state."""
+    model, sharded = torch.nn.Module(), torch.nn.Module()
+    model.proj, sharded.proj = layer_of(), layer_of()
+    values = load(model.proj)
+    four_bit_layers.want_copies(sharded, "sharded_state", 0.85)
+    sharded.proj.quant_method.process_weights_after_loading(sharded.proj)
+    for name, given in sharded.proj.named_parameters():
+        given.data.copy_(dict(model.proj.named_parameters())[name].data)
+    x = rows(4 * ROWS)
+    torch.testing.assert_close(sharded.proj(x)[0], (x.float() @ values.T).bfloat16())
 
 
 def test_without_few_row_linear_all_rows_are_for_cublas(calls: list[tuple[str, int]]) -> None:

@@ -179,10 +179,10 @@ def test_a_patch_that_nothing_uses_is_idle_also_where_it_left_a_call(applied: di
     assert status.as_data([applied["yoco"]])[0]["reason"] == "no layer of the model shares KV"
 
 
-@pytest.mark.parametrize(("bits", "state"), [(4, "active"), (8, "idle")])
-def test_what_is_for_weights_of_4_bits(bits: int, state: str, applied: dict[str, Outcome]) -> None:
+@pytest.mark.parametrize(("bits", "kind", "state"), [(4, "int", "active"), (8, "int", "idle"), (8, "float", "idle"), (4, "float", "idle")])
+def test_what_is_for_weights_of_4_bits(bits: int, kind: str, state: str, applied: dict[str, Outcome]) -> None:
     of_experts = server({"enable_moe_block": True})
-    weights = {"num_bits": bits, "type": "int" if bits == 4 else "float"}
+    weights = {"num_bits": bits, "type": kind}
     of_experts.config.quantization_config = {"config_groups": {"group_0": {"weights": weights}}}
     patching.find_idle(of_experts)
     assert {applied[name].state for name in ("four_bit_linear", "dense_copies", "chunk_experts")} == {state}

@@ -2,11 +2,10 @@
 
 SGLang repacks them for Marlin's kernel, which only that kernel reads. Kept, as on a Hopper and where ``SGLANG_GEMMA4_FOUR_BIT_ROWS`` asks
 for it, few rows are multiplied by ours (``few_row_linear.py`` replaces the layer's method), and what is for more rows is written out as
-bfloat16 first and multiplied by cuBLAS. Where :func:`want_copies` says so, all weights are written out once, when they are loaded, and stay
-so beside their levels.
+bfloat16 first and multiplied by cuBLAS. Of a model that :func:`want_copies` was asked for, all weights are written out once, when they are
+loaded, and stay so beside their levels.
 """
 
-import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -24,17 +23,36 @@ from sglang_gemma4.patching import decline, takes, tell
 
 COPIES = "dense_copies"
 
+FINISHED_LAST = ("auto", "safetensors", "fastsafetensors", "instanttensor", "pt", "npcache", "mistral", "runai_streamer", "dummy")
+"""Values of ``--load-format`` with which a layer is finished after its tensors have come. With others, such as sharded_state, they may come
+afterwards, and copies would stay those of memory that nobody had written."""
+
 _largest: dict[tuple[torch.dtype, torch.device], int] = {}
 """Numbers of the largest layer that is kept, by type and device."""
-_all: dict[tuple[torch.dtype, torch.device], int] = {}
-"""Those of all of them."""
-_wanted = False
 
 
-def want_copies(wanted: bool) -> None:
-    """Whether weights that this process loads from now on are written out once."""
-    global _wanted
-    _wanted = wanted
+def want_copies(model: torch.nn.Module, load_format: str, fraction: float) -> None:
+    """Have the weights of a model that is made and not loaded written out once, if that is right and they are a small part of its memory.
+
+    Args:
+        load_format: ``--load-format``.
+        fraction: ``--mem-fraction-static``, of the device's memory.
+    """
+    kept = [layer for layer in model.modules() if getattr(getattr(layer, "scheme", None), "as_loaded", False)]
+    if not kept:
+        return
+    if load_format not in FINISHED_LAST:
+        decline(COPIES, f"--load-format {load_format}, with which tensors may come after layers were finished")
+        return
+    needed = sum(PLACES * layer.weight_packed.numel() * layer.weight_scale.element_size() for layer in kept)
+    there = fraction * _memory(kept[0].weight_packed.device)
+    size = f"bfloat16 copies of all 4-bit dense weights take {needed / 2**30:,.1f} GiB"
+    if needed > COPIED_SHARE * there:
+        decline(COPIES, f"{size}, more than 1/{1 / COPIED_SHARE:.0f} of this server's {there / 2**30:,.1f} GiB of the card")
+        return
+    tell(COPIES, f"{size} of the card")
+    for layer in kept:
+        layer.scheme.copies = True
 
 
 def keep(_result: None, scheme: Any, layer: Any, **_named: Any) -> None:
@@ -46,9 +64,7 @@ def keep(_result: None, scheme: Any, layer: Any, **_named: Any) -> None:
     scheme.as_loaded = runs and takes("four_bit_linear", problem(scheme, layer), "Marlin multiplies")
     if scheme.as_loaded:
         key = (scale.dtype, packed.device)
-        numbers = PLACES * packed.numel()
-        _largest[key] = max(_largest.get(key, 0), numbers)
-        _all[key] = _all.get(key, 0) + numbers
+        _largest[key] = max(_largest.get(key, 0), PLACES * packed.numel())
 
 
 def problem(scheme: Any, layer: Any) -> str | None:
@@ -74,23 +90,11 @@ def finish(original: Callable[[Any, Any], None], scheme: Any, layer: Any) -> Non
         layer.weight_zero_point = torch.nn.Parameter(weight_formats.zeros_in_pairs(layer.weight_zero_point.data), requires_grad=False)
     dtype, device = layer.weight_scale.dtype, layer.weight_packed.device
     scheme.copy = scheme.room = None
-    if _wanted and copies_fit(_all[dtype, device] * dtype.itemsize, device):
+    if getattr(scheme, "copies", False):
         weight: Any = weight_formats.linear_weight(layer)
         scheme.copy = write_out(weight, torch.empty(weight.shape.numel(), dtype=dtype, device=device))
     else:
         scheme.room = shared_room("dense", _largest[dtype, device], dtype, device)
-
-
-@functools.cache  # so that it is said once
-def copies_fit(needed: float, device: torch.device) -> bool:
-    """Whether copies of so many bytes are a small part of this device's memory."""
-    there = _memory(device)
-    size = f"bfloat16 copies of all 4-bit dense weights take {needed / 2**30:,.1f} GiB"
-    if needed > COPIED_SHARE * there:
-        decline(COPIES, f"{size}, more than 1/{1 / COPIED_SHARE:.0f} of the {there / 2**30:,.1f} GiB of this card")
-        return False
-    tell(COPIES, f"{size} of the card")
-    return True
 
 
 def _memory(device: torch.device) -> int:
