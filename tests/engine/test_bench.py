@@ -109,8 +109,10 @@ def test_vllm_is_an_arm(tmp_path: Path) -> None:
     for line in passed:
         assert (line["failed"], "missing_tokens" in line) == (0, False)
         assert line["accept_length"] > 1
-        assert line["itl_ms"]["p50"] > 15, "the stub waits 20 ms for two tokens"
-        assert line["token_itl_ms"]["p50"] < line["itl_ms"]["p50"]
+        gaps = line["itl_ms"]
+        waited = sum(line["ttft_ms"]) + gaps["mean"] * gaps["count"]  # a busy machine's client reads some late, and the next ones at once
+        assert waited > 15 * (gaps["count"] + line["completed"]), "the stub waits 20 ms for two tokens"
+        assert line["token_itl_ms"]["mean"] < gaps["mean"]
     starts = [line for line in lines if line["kind"] == "start"]
     assert [start["settings"]["cache.num_gpu_blocks"] for start in starts] == ["512", "512"]
     asked = [json.loads(line) for line in log.read_text().splitlines()]
