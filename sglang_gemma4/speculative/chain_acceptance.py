@@ -20,11 +20,14 @@ NAME = "chain_acceptance"
 
 @dataclass
 class _Process:
-    """What this process's steps share: the overlapped scheduler's relay, SGLang's own object for it, and the last step's launch."""
+    """What this process's steps share: the overlapped scheduler's relay, SGLang's own object for it, the last step's launch, and whether
+    that wrote to the relay.
+    """
 
     relay: Relay | None = None
     published: Any = None
     latest: Accepted | None = None
+    relayed: bool = False
 
 
 _here = _Process()
@@ -66,6 +69,7 @@ def sample(original: Callable[..., Any], verify_input: Any, batch: Any, logits_o
     logits = logits_output.next_token_logits
     sanitize_nan_logits(logits, "verify: target model logits")
     relay = _here.relay if batch.enable_overlap else None
+    _here.relayed = relay is not None
     found = _here.latest = accept_chain(
         verify_input.draft_token, verify_tokens.largest(logits), batch.seq_lens, logits_output.hidden_states, relay,
         batch.req_pool_indices if relay is not None else None, simulated,
@@ -106,7 +110,7 @@ def commit(original: Callable[..., Any], predict: torch.Tensor, *args: Any, num_
     found = _here.latest
     if found is None or predict is not found.predict:
         return original(predict, *args, num_draft_tokens=num_draft_tokens, **named)
-    if _here.published is not None:
+    if _here.relayed:
         _here.published.published_seq_lens, _here.published.published_bonus = found.new_lengths, found.last
     if num_draft_tokens:
         return found.new_lengths, found.last, (None, None), None

@@ -51,7 +51,7 @@ def measured() -> bool:
 
 def times(scheduler: Any) -> bool:
     """Whether steps of this server are timed: prompts may go beside its running requests, and no number was named."""
-    return measured() and not beside_reasons.idle(scheduler) and beside_reasons.server_problem(scheduler) is None
+    return not beside_reasons.idle(scheduler) and beside_reasons.server_problem(scheduler) is None and measured()
 
 
 @contextmanager
