@@ -1,9 +1,10 @@
-"""Triton's interpreter without what it does over and over: the same numbers from the same NumPy calls, in less than half the time.
+"""Triton's interpreter without what it does over and over: the same numbers from the same NumPy calls, in a fraction of the time.
 
 Of an interpreted launch nearly all is Python. For each launch and each call of a device function the interpreter goes through every name of
 ``triton.language``; for each integer sum it computes twice what an overflow check would look at, which does nothing without ``debug``; for
-each intermediate tensor it builds types of its shape. :func:`install` keeps the names replaced, leaves that check out and builds the types
-of a shape once. ``tests/interpreted/test_quick_interpreter.py`` compares both ways bit by bit.
+each intermediate tensor it builds types of its shape; and all of it for each program. :func:`install` keeps the names replaced, leaves that
+check out, builds the types of a shape once and has programs repeat the first one's calls (``tests/kernel_tapes.py``).
+``tests/interpreted/test_quick_interpreter.py`` compares both ways bit by bit.
 """
 
 import builtins
@@ -12,6 +13,8 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from tests import kernel_tapes
 
 VERSION = "3.8.0"
 """The Triton whose functions are replaced here; with another the interpreter stays as it is."""
@@ -30,8 +33,8 @@ class NothingToRestore:
         """Put nothing back."""
 
 
-def install() -> None:
-    """Make the interpreter of this process quick."""
+def install(keep: bool = False) -> None:
+    """Make the interpreter of this process quick; ``keep``: nobody replaces what kernels call, and tapes of launches are kept."""
     import triton
 
     if triton.__version__ != VERSION:
@@ -58,19 +61,25 @@ def install() -> None:
     semantic = type(interpreter.interpreter_semantic)
     put(semantic, "broadcast_impl_value", _of_one_shape(semantic.broadcast_impl_value))
     put(semantic, "cast", _of_one_type(semantic.cast))
+    kernel_tapes.install(put, interpreter, core, keep)
 
 
 @contextlib.contextmanager
 def as_triton_has_it() -> Iterator[None]:
     """The interpreter as it comes, to compare with."""
-    while _SCOPES:
-        _SCOPES.pop().restore()
-    while _REPLACED:
-        setattr(*_REPLACED.pop())
+    take_back()
     try:
         yield
     finally:
         install()
+
+
+def take_back() -> None:
+    """Undo :func:`install`."""
+    while _SCOPES:
+        _SCOPES.pop().restore()
+    while _REPLACED:
+        setattr(*_REPLACED.pop())
 
 
 def _replaced_once(replace: Callable[[Any], Any]) -> Callable[[Any], NothingToRestore]:
@@ -79,6 +88,7 @@ def _replaced_once(replace: Callable[[Any], Any]) -> Callable[[Any], NothingToRe
     nothing = NothingToRestore()
 
     def patch_lang(function: Any) -> NothingToRestore:
+        function = getattr(function, "interpreted", function)  # of a launch that is taped
         if function not in done:
             _SCOPES.append(replace(function))
             done.add(function)

@@ -46,7 +46,7 @@ def import_sglang() -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         from tests import quick_interpreter
 
-        quick_interpreter.install()
+        quick_interpreter.install(keep=True)
     if os.environ.get("TEST_REACH"):
         from tests import reach
 

@@ -1,7 +1,8 @@
 """The interpreter of these tests (``tests/quick_interpreter.py``) against Triton's: the same bits, the same refusals, in less time."""
 
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from triton.runtime import interpreter
 from sglang_gemma4.benchmark.kernels.chain import WAYS, Chain
 from sglang_gemma4.benchmark.kernels.harness import Place
 from sglang_gemma4.kernels.heads.head_argmax import Tile, head_argmax
-from tests import quick_interpreter
+from tests import kernel_tapes, quick_interpreter
 
 
 @triton.jit
@@ -33,6 +34,75 @@ def _odd_kernel(found: Any, count: Any, BLOCK: tl.constexpr) -> None:  # noqa: N
 @triton.jit
 def _uneven_kernel(found: Any) -> None:
     tl.store(found + tl.arange(0, 8)[:, None].reshape(2, 4).broadcast_to(3, 4), 0.0)
+
+
+@triton.jit
+def _deciding_kernel(asked: Any, seen: Any, sums: Any, counts: Any, width: Any, times: Any, BLOCK: tl.constexpr) -> None:  # noqa: N803
+    """Programs that decide by what they load, one within the other, and add to what others read."""
+    row = tl.arange(0, BLOCK)
+    program, total = tl.program_id(0), tl.zeros([BLOCK], tl.float32)
+    want = tl.load(asked + program)
+    tl.atomic_add(seen, 1)
+    for step in range(want % 5):
+        if want > 10 and step > 0:
+            total += tl.load(sums + step * width + row) * times
+            tl.atomic_add(counts + step, want)
+        else:
+            total -= _factor(row) * step
+    if program % 3 == want % 2:
+        total = total + width
+    tl.store(sums + program * width + row, total + want)
+
+
+@triton.jit
+def _factor(row: Any) -> Any:
+    return (row + 1).to(tl.float32) * 0.1
+
+
+@triton.jit
+def _other_factor(row: Any) -> Any:
+    return row.to(tl.float32) * 3
+
+
+def _doubled(tensor: Any) -> Any:
+    """What no call into the interpreter's builder gave."""
+    return tl.tensor(interpreter.TensorHandle(tensor.handle.data * 2, tensor.handle.dtype), tensor.type)
+
+
+@triton.jit
+def _strange_kernel(found: Any) -> None:
+    row = tl.program_id(0) * 4 + tl.arange(0, 4)
+    tl.atomic_add(found + row, 1.5)
+    tl.atomic_add(found + row, _doubled(row.to(tl.float32)) + 1)
+
+
+def deciding(programs: int = 40, width: int = 8, times: float = 0.5, spread: int = 23) -> torch.Tensor:
+    asked = (torch.arange(programs) * 7) % spread
+    seen, counts, sums = torch.zeros(1, dtype=torch.int32), torch.zeros(8, dtype=torch.int64), torch.zeros(programs + 5, width)
+    _deciding_kernel[(programs,)](asked, seen, sums, counts, width, times, 8)
+    assert seen.item() == programs
+    return torch.cat([counts.float(), sums.flatten()])
+
+
+def several() -> torch.Tensor:
+    """Launches of one kernel with other numbers, and with more ways through it than a tape is patient with."""
+    return torch.cat([deciding(), deciding(12, 16), deciding(4, times=2.0), deciding(300, spread=301), deciding()])
+
+
+def strange() -> torch.Tensor:
+    found = torch.zeros(24)
+    for _ in range(2):
+        _strange_kernel[(6,)](found)
+    return found
+
+
+@pytest.fixture(params=[False, True], ids=["a launch's tapes", "kept tapes"])
+def keep(request: pytest.FixtureRequest) -> Iterator[bool]:
+    quick_interpreter.take_back()
+    quick_interpreter.install(keep=request.param)
+    yield request.param
+    quick_interpreter.take_back()
+    quick_interpreter.install()
 
 
 def odd() -> torch.Tensor:
@@ -55,9 +125,20 @@ def head() -> torch.Tensor:
     return torch.cat([tokens.float(), pairs.float().flatten()])
 
 
-@pytest.mark.parametrize("run", [odd, head, lambda: layers(3, 1), lambda: layers(2, 3)], ids=["odd", "head", "step", "verify step"])
-def test_the_same_bits(run: Callable[[], torch.Tensor]) -> None:
-    quick = run()
+RUNS = {
+    "odd": odd,
+    "head": head,
+    "step": lambda: layers(3, 1),
+    "verify step": lambda: layers(2, 3),
+    "decisions": several,
+    "strange": strange,
+}
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_the_same_bits(run: Callable[[], torch.Tensor], keep: bool) -> None:
+    for _ in range(2 if keep else 1):
+        quick = run()
     with quick_interpreter.as_triton_has_it():
         assert interpreter.interpreter_builder.options.sanitize_overflow
         assert torch.equal(run().view(torch.int32), quick.view(torch.int32))
@@ -77,6 +158,34 @@ def test_the_same_refusals() -> None:
         assert quick == refusal()
 
 
+def test_what_a_kernel_calls_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As tests of kernels do, which keep no tapes."""
+    before = deciding()
+    monkeypatch.setattr(sys.modules[__name__], "_factor", _other_factor)
+    replaced = deciding()
+    assert not torch.equal(before, replaced)
+    with quick_interpreter.as_triton_has_it():
+        assert torch.equal(deciding(), replaced)
+
+
+def test_most_programs_are_repeated(keep: bool) -> None:
+    """Of 40 programs that decide in as many ways as there are, and of a second launch."""
+    written: list[Any] = []
+    run = kernel_tapes.Recording.run
+
+    def counted(recording: Any, arguments: dict[str, Any]) -> None:
+        written.append(recording)
+        run(recording, arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel_tapes.Recording, "run", counted)
+        deciding(200)
+        once = len(written)
+        deciding(200)
+    assert 5 < once < 60
+    assert len(written) == (once if keep else 2 * once)
+
+
 def test_it_is_quick() -> None:
     def seconds() -> float:
         layers(3, 1)
@@ -86,4 +195,4 @@ def test_it_is_quick() -> None:
 
     quick = seconds()
     with quick_interpreter.as_triton_has_it():
-        assert seconds() > 1.5 * quick
+        assert seconds() > 3 * quick
