@@ -10,10 +10,10 @@ PATCH = Patch(
     why="Behind a verify step's graph SGLang launches some ten small kernels, from two fills to the relay of lengths and tokens: 0.45 of "
     "the 3.2 ms that the host needs for a step of 26B-A4B, which bound steps of a few requests where the card is quick.",
     evidence="srt/speculative/eagle_utils.py:631-655, 845 · eagle_worker_common.py:702 · srt/managers/overlap_utils.py:662, 696 · "
-    "runs/2026-11-29-26b-h200-int4-host (where the host is)",
+    "runs/2026-11-29-26b-h200-int4-host (where the host is) · runs/2026-11-29-e2b-h200-lean, runs/2026-11-29-26b-h200-int4-lean (with "
+    "slots_ahead; on that card's host one launch takes 76 µs, SGLang's with what makes their inputs 416)",
     remove_when="SGLang accepts a chain inside the verify graph, as it does for DSpark.",
     uses=(uses.mtp, uses.kernels),
-    unmeasured="steps of E2B and of 26B-A4B in 4 bits at batch 1 (tests/gpu/host_stages.py: host-e2b, lone-int4)",
     hooks=(
         Hook("sglang.srt.managers.overlap_utils.FutureMap.__init__", "after", f"{OURS}:relay_of", "d3ba5a033036"),
         Hook("sglang.srt.speculative.eagle_utils.eagle_sample", "around", f"{OURS}:sample", "b497c62acadc"),

@@ -2,11 +2,12 @@
 
     python -m tests.gpu.host_stages FOLDER [STAGE ...] [--dry-run]
 
-Arms: ``package``, and what waits for a card: ``ahead`` (``slots_ahead``), ``lean``, that with ``chain_acceptance``, and ``fill``, that with
-an option of SGLang's own; the engines at a time, in turns. ``host-26b`` has ``narrow`` (``narrow_draft_head``) and ``heads``, the target's
-head in 8 bits too (``narrow_verify_head``), ``host-26b-draft8`` that with an assistant that is quantised to fp8 as it is loaded
-(``draft8``, and as ``lean`` ``draft8-lean``). ``lone-NAME`` have one engine after the other, in longer answers: engines side by side wait
-for each other's processes, by up to a third of a step at batch 1. ``heads-int4`` and ``heads-bf16`` have both heads so at more batches.
+Arms: ``package``; ``launches``, which accepts by SGLang's launches (without ``chain_acceptance``); and what waits for a card: ``ahead``
+(``slots_ahead``) and ``fill``, an option of SGLang's own; the engines at a time, in turns. ``host-26b`` has ``narrow``
+(``narrow_draft_head``) and ``heads``, the target's head in 8 bits too (``narrow_verify_head``), ``host-26b-draft8`` that with an assistant
+that is quantised to fp8 as it is loaded (``draft8``). ``lone-NAME`` have one engine after the other, twice, in longer answers: engines
+side by side wait for each other's processes, by up to a third of a step at batch 1. ``heads-int4`` and ``heads-bf16`` have both heads so
+at more batches.
 ``host-e2b-plain`` compares ``step_metadata`` with SGLang's launches.
 ``NAME-profile`` says call by call what the host did (``sglang-gemma4 bench --report FOLDER/STAGE``, "the host in a decode step"); the
 profiler itself slows the host, so steps are timed without it. ``host-long`` has contexts in which SGLang's gather of slots, one program a
@@ -21,8 +22,8 @@ from tests.gpu.stages import COMMON, PACKAGE, Stage, bench, tests
 
 NARROW = f"--arm narrow:package,mtp,{DRAFT},SGLANG_GEMMA4_WITH=narrow_draft_head"
 AHEAD = "--arm ahead:package,mtp,SGLANG_GEMMA4_WITH=slots_ahead"
-LEAN = f"{AHEAD.replace('ahead:', 'lean:')},SGLANG_GEMMA4_WITH=chain_acceptance"
-FILL = f"{LEAN.replace('lean:', 'fill:')},SGLANG_OPT_CUDA_GRAPH_FILL_FAST_PATH=1"
+LAUNCHES = "--arm launches:package,mtp,SGLANG_GEMMA4_WITHOUT=chain_acceptance"
+FILL = "--arm fill:package,mtp,SGLANG_OPT_CUDA_GRAPH_FILL_FAST_PATH=1"
 ARMS = f"--together 2 {PACKAGE} {AHEAD}"
 PLAIN = "--together 2 --arm package --arm stock-metadata:package,SGLANG_GEMMA4_WITHOUT=step_metadata"
 PAIR = f"{COMMON} --disable-prefill-cuda-graph --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.97 --sleep-on-idle"
@@ -34,18 +35,17 @@ FP8 = "--quantization fp8-dynamic"
 FP8_ARMS, FP8_PACKAGE = (arms.replace(",mtp", f",mtp,{DRAFT}") for arms in (ARMS, PACKAGE))
 HEADS = f"{NARROW.replace('narrow:', 'heads:')},SGLANG_GEMMA4_WITH=narrow_verify_head,SGLANG_GEMMA4_VERIFY_ARGMAX=1"
 DRAFT8 = HEADS.replace("heads:", "draft8:").replace(DRAFT, "--speculative-draft-model-quantization=fp8")
-DRAFT8_LEAN = f"{DRAFT8.replace('draft8:', 'draft8-lean:')},SGLANG_GEMMA4_WITH=slots_ahead,SGLANG_GEMMA4_WITH=chain_acceptance"
-LONE = "--batches 1,4 --step-tokens 300,1000 --rounds 1 --repetitions 5"
+LONE = "--batches 1,4 --step-tokens 300,1000 --rounds 2 --repetitions 3"
 PROFILE = "--batches 1 --step-tokens 300,200 --repetitions 1 --profile 1"
 
 STAGES: tuple[Stage, ...] = (
     tests("host-tests", 120, "the launches that derive metadata and accept drafts, and the narrow head, on a card and in a graph",
           "tests/gpu/test_step_metadata_gpu.py tests/gpu/test_chain_acceptance_gpu.py", "tests/gpu/test_kernels_heads.py -k narrow",
           beside=False),
-    bench("host-e2b", 420, "steps with MTP of E2B with slots allocated ahead, and acceptance in one launch", "e2b",
-          f"{ARMS} {LEAN} {STEPS}".replace("--together 2", "--together 3"), SHORT),
+    bench("host-e2b", 420, "steps with MTP of E2B with slots allocated ahead, and acceptance by SGLang's launches", "e2b",
+          f"{ARMS} {LAUNCHES} {STEPS}".replace("--together 2", "--together 3"), SHORT),
     bench("lone-e2b", 300, "a lone answer's steps of E2B, one engine after the other", "e2b",
-          f"{PACKAGE} {LEAN} {FILL} {LONE}", SHORT.replace("1 8 32 80", "1 4 8")),
+          f"{PACKAGE} {LAUNCHES} {AHEAD} {FILL} {LONE}", SHORT.replace("1 8 32 80", "1 4 8")),
     bench("host-e2b-profile", 240, "what the host does in one", "e2b", f"{ARMS} {PROFILE}", SHORT),
     bench("host-e2b-plain", 240, "steps without MTP, with metadata in the graph and before it", "e2b", f"{PLAIN} {STEPS}", SHORT),
     bench("host-26b", 420, "steps with MTP of 26B-A4B in fp8: its draft's head in 8 bits, and its own too", "26b-a4b",
@@ -56,7 +56,7 @@ STAGES: tuple[Stage, ...] = (
         bench(f"lone-{name}", 480, f"a lone answer's steps of 26B-A4B in {what}, what waits one engine after the other", "26b-a4b",
               f"{form} {arms} {LONE}", SHORT.replace("1 8 32 80", "1 4 8"))
         for name, what, form, arms in (
-            ("int4", "4 bits", INT4, f"{FP8_PACKAGE} {LEAN.replace(',mtp', f',mtp,{DRAFT}')} {DRAFT8} {DRAFT8_LEAN}"),
+            ("int4", "4 bits", INT4, f"{FP8_PACKAGE} {LAUNCHES.replace(',mtp', f',mtp,{DRAFT}')} {DRAFT8}"),
             ("bf16", "bfloat16", "", f"{PACKAGE} {NARROW} {HEADS}".replace(f",{DRAFT}", "")),
             ("fp8", "fp8", FP8, f"{FP8_PACKAGE} {HEADS} {DRAFT8}"),
         )
