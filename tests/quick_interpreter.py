@@ -3,7 +3,7 @@
 Of an interpreted launch nearly all is Python. For each launch and each call of a device function the interpreter goes through every name of
 ``triton.language``; for each integer sum it computes twice what an overflow check would look at, which does nothing without ``debug``; for
 each intermediate tensor it builds types of its shape; and all of it for each program. :func:`install` keeps the names replaced, leaves that
-check out, builds the types of a shape once and has programs repeat the first one's calls (``tests/kernel_tapes.py``).
+check out, builds the types of a shape once and has programs repeat the first one's calls (``tests/kernel_tapes``).
 ``tests/interpreted/test_quick_interpreter.py`` compares both ways bit by bit.
 """
 
@@ -65,13 +65,13 @@ def install(keep: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def as_triton_has_it() -> Iterator[None]:
-    """The interpreter as it comes, to compare with."""
+def as_triton_has_it(keep: bool = False) -> Iterator[None]:
+    """The interpreter as it comes, to compare with; ``keep`` is what :func:`install` gets afterwards."""
     take_back()
     try:
         yield
     finally:
-        install()
+        install(keep)
 
 
 def take_back() -> None:

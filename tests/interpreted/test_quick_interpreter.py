@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -14,7 +14,8 @@ from triton.runtime import interpreter
 from sglang_gemma4.benchmark.kernels.chain import WAYS, Chain
 from sglang_gemma4.benchmark.kernels.harness import Place
 from sglang_gemma4.kernels.heads.head_argmax import Tile, head_argmax
-from tests import kernel_tapes, quick_interpreter
+from tests import quick_interpreter
+from tests.kernel_tapes.tape import Recording
 
 
 @triton.jit
@@ -76,6 +77,64 @@ def _strange_kernel(found: Any) -> None:
     tl.atomic_add(found + row, _doubled(row.to(tl.float32)) + 1)
 
 
+@triton.jit
+def _grid_kernel(found: Any, size: Any) -> None:
+    """Elements that programs share out, and how many programs there are."""
+    for place in range(tl.program_id(0), size, tl.num_programs(0)):
+        tl.atomic_add(found + place, tl.num_programs(0))
+
+
+@triton.jit
+def _kinds_kernel(found: Any, left: Any, right: Any, LEFT: tl.constexpr, RIGHT: tl.constexpr) -> None:  # noqa: N803
+    whole = 1.0 if isinstance(LEFT[0], int) else 7.5
+    tl.store(found + tl.program_id(0), left.x - left.y - right + 100 * (LEFT[0] - RIGHT[0]) + whole)
+
+
+@triton.jit
+def _telling_kernel(found: Any) -> None:
+    program = tl.program_id(0)
+    tl.store(found + program, program * _told(program))
+
+
+def _told(tensor: Any) -> int:
+    return int(str(tensor).strip("[]"))
+
+
+class _Here(NamedTuple):
+    x: int
+    y: int
+
+
+class _There(NamedTuple):
+    y: int
+    x: int
+
+
+def grids() -> torch.Tensor:
+    found = torch.zeros(3, 40)
+    for row, programs in zip(found, (4, 8, 3), strict=True):
+        _grid_kernel[(programs,)](row, 40)
+    return found
+
+
+def kinds() -> torch.Tensor:
+    """Arguments of one kernel in another order, and of equal values and other kinds."""
+    found = torch.zeros(6, 4)
+    _kinds_kernel[(4,)](found[0], left=_Here(5, 3), right=1, LEFT=(2,), RIGHT=(1,))
+    _kinds_kernel[(4,)](found[1], right=1, left=_Here(5, 3), RIGHT=(2,), LEFT=(1,))
+    _kinds_kernel[(4,)](found[2], left=_There(5, 3), right=1, LEFT=(2,), RIGHT=(1,))
+    _kinds_kernel[(4,)](found[3], left=_Here(5, 3), right=1, LEFT=(2.0,), RIGHT=(1,))
+    _kinds_kernel[(4,)](found[4], left=_Here(5, 3), right=1.0, LEFT=(2,), RIGHT=(1,))
+    _kinds_kernel[(4,)](found[5], left=_Here(5, 2**40), right=True, LEFT=(2,), RIGHT=(1,))
+    return found
+
+
+def telling() -> torch.Tensor:
+    found = torch.zeros(5)
+    _telling_kernel[(5,)](found)
+    return found
+
+
 def deciding(programs: int = 40, width: int = 8, times: float = 0.5, spread: int = 23) -> torch.Tensor:
     asked = (torch.arange(programs) * 7) % spread
     seen, counts, sums = torch.zeros(1, dtype=torch.int32), torch.zeros(8, dtype=torch.int64), torch.zeros(programs + 5, width)
@@ -131,7 +190,10 @@ RUNS = {
     "step": lambda: layers(3, 1),
     "verify step": lambda: layers(2, 3),
     "decisions": several,
+    "grids": grids,
+    "kinds": kinds,
     "strange": strange,
+    "telling": telling,
 }
 
 
@@ -139,7 +201,7 @@ RUNS = {
 def test_the_same_bits(run: Callable[[], torch.Tensor], keep: bool) -> None:
     for _ in range(2 if keep else 1):
         quick = run()
-    with quick_interpreter.as_triton_has_it():
+    with quick_interpreter.as_triton_has_it(keep):
         assert interpreter.interpreter_builder.options.sanitize_overflow
         assert torch.equal(run().view(torch.int32), quick.view(torch.int32))
     assert not interpreter.interpreter_builder.options.sanitize_overflow
@@ -171,14 +233,14 @@ def test_what_a_kernel_calls_is_replaced(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_most_programs_are_repeated(keep: bool) -> None:
     """Of 40 programs that decide in as many ways as there are, and of a second launch."""
     written: list[Any] = []
-    run = kernel_tapes.Recording.run
+    run = Recording.run
 
     def counted(recording: Any, arguments: dict[str, Any]) -> None:
         written.append(recording)
         run(recording, arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel_tapes.Recording, "run", counted)
+        patch.setattr(Recording, "run", counted)
         deciding(200)
         once = len(written)
         deciding(200)

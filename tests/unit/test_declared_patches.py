@@ -16,6 +16,7 @@ import pytest
 
 from sglang_gemma4 import hooks, patching, supported, switches
 from sglang_gemma4.diagnostics import listing
+from sglang_gemma4.old_switches import OLD_NAMES
 from sglang_gemma4.patches import ORDER, load_all
 from sglang_gemma4.patching import Entry, Hook, Patch
 from sglang_gemma4.placement import hook_is_in_chain
@@ -117,7 +118,7 @@ def test_each_switch_switches_its_own_patches_and_no_other(off: set[str], in_chi
 
 
 def test_an_old_name_and_a_patch_s_name_leave_out_that_patch_and_no_other() -> None:
-    for name, old in switches.OLD_NAMES.items():
+    for name, old in OLD_NAMES.items():
         (patch,) = [patch for patch in PATCHES if patch.name == old.patch]
         assert patch.switch == old.switch, name
         assert name not in switches.SWITCHES

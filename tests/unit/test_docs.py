@@ -21,6 +21,7 @@ import quickstart
 from sglang_gemma4 import cli, switches
 from sglang_gemma4.benchmark import vllm
 from sglang_gemma4.benchmark.checked_plan import plan_of
+from sglang_gemma4.old_switches import OLD_NAMES
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")))
@@ -94,7 +95,7 @@ def test_named_switches_exist(document: str) -> None:
 
 
 NAMES = {*switches.SWITCHES, *switches.NO_SWITCHES}
-EARLIER = {*switches.OLD_NAMES, "SGLANG_GEMMA4_ATTENTION_JOIN", "SGLANG_GEMMA4_LEAN_VERIFY", "SGLANG_GEMMA4_EARLY_WEIGHTS"}
+EARLIER = {*OLD_NAMES, "SGLANG_GEMMA4_ATTENTION_JOIN", "SGLANG_GEMMA4_LEAN_VERIFY", "SGLANG_GEMMA4_EARLY_WEIGHTS"}
 """Of version 0.1.0: what is part of another switch now, and what is gone."""
 
 

@@ -9,6 +9,7 @@ from sglang_gemma4 import patching, switches, uses
 from sglang_gemma4.diagnostics import status
 from sglang_gemma4.patches import load_all
 from sglang_gemma4.patching import Outcome
+from sglang_gemma4.this_server import Server
 
 ARGUMENTS: dict[str, Any] = {
     "language_model_only": False, "enable_multimodal": None, "speculative_algorithm": None, "speculative_draft_model_path": None,
@@ -22,13 +23,11 @@ ARGUMENTS: dict[str, Any] = {
 MTP = {"speculative_algorithm": "FROZEN_KV_MTP", "speculative_draft_model_path": "assistant"}
 
 
-def server(
-    text: dict[str, Any] | None = None, card: tuple[int, int] | None = (9, 0), backend: str = "triton", **arguments: Any
-) -> uses.Server:
+def server(text: dict[str, Any] | None = None, card: tuple[int, int] | None = (9, 0), backend: str = "triton", **arguments: Any) -> Server:
     """A text-only dense model without adapters, draft or metrics, but for what is given."""
     config = SimpleNamespace(architectures=["Gemma4ForCausalLM"])
     given = SimpleNamespace(**{**ARGUMENTS, **arguments})
-    return uses.Server(given, config, SimpleNamespace(**(text or {})), backend, backend, card, card is not None)
+    return Server(given, config, SimpleNamespace(**(text or {})), backend, backend, card, card is not None)
 
 
 @pytest.fixture

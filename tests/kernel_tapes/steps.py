@@ -1,4 +1,4 @@
-"""Calls into the interpreter's builder, written down: what :mod:`tests.kernel_tapes` makes again for each program.
+"""Calls into the interpreter's builder, written down: what is made again for each program.
 
 The functions and the arrays are those of Triton's builder. Calls that are one function of NumPy's, and the most frequent others, are made
 without the builder and without handles around arrays.
@@ -28,26 +28,33 @@ class Place:
 def step_of(
     name: str,
     member: Callable[..., Any],
-    given: list[Any],
-    named: dict[str, Any],
+    blanks: tuple[list[Any], dict[str, Any]],
     found: Any,
-    tensors: list[Any],
+    handles: list[Any],
     result: Any,
     interpreter: Any,
 ) -> Callable[[list[Any]], None]:
-    """The call as each program makes it."""
+    """The call as each program makes it.
+
+    Args:
+        member: the builder's method.
+        blanks: what it was given, with places for what differs, and by name.
+        found: where its result goes.
+        handles: what the program that is written down gave it; ``result`` is what it got.
+    """
+    given, named = blanks
     if not named:
         function = operation_of(name, interpreter)
-        if function is not None and function(*[tensor.data for tensor in tensors]).dtype != result.data.dtype:
+        if function is not None and function(*[handle.data for handle in handles]).dtype != result.data.dtype:
             function = None  # the interpreter converts what it gives
-        plain = (function, given) if function is not None else plain_call(name, given, tensors, interpreter)
+        plain = (function, given) if function is not None else plain_call(name, given, handles, interpreter)
         if plain is not None:
             return _of_arrays(*plain, found)
-    handle = interpreter.TensorHandle
+    kind = interpreter.TensorHandle
 
     def filled(blank: Any, values: list[Any]) -> Any:
         if isinstance(blank, Place):
-            return values[blank.number] if blank.dtype is None else _handle(handle, values[blank.number], blank.dtype)
+            return values[blank.number] if blank.dtype is None else _handle(kind, values[blank.number], blank.dtype)
         if isinstance(blank, list):
             return [filled(part, values) for part in blank]
         return blank
@@ -79,7 +86,7 @@ def _of_arrays(function: Callable[..., Any], given: list[Any], found: Any) -> Ca
     number = found.number if isinstance(found, Place) else -1
     constants = [getattr(blank, "data", blank) for blank in given]
     places = [blank.number if isinstance(blank, Place) else None for blank in given]
-    if len(given) == 2 and places[0] is not None:
+    if len(given) == 2 and places[0] is not None and number >= 0:
         left, right, constant = places[0], places[1], constants[1]
         if right is None:
 
@@ -102,14 +109,14 @@ def _of_arrays(function: Callable[..., Any], given: list[Any], found: Any) -> Ca
     return of_any
 
 
-def plain_call(name: str, given: list[Any], tensors: list[Any], interpreter: Any) -> tuple[Callable[..., Any], list[Any]] | None:
+def plain_call(name: str, given: list[Any], handles: list[Any], interpreter: Any) -> tuple[Callable[..., Any], list[Any]] | None:
     """What a frequent call does with arrays, by a function and its operands; None: another call."""
     native = interpreter._interpreter
     if name == "create_addptr":
-        size = max(1, tensors[0].get_element_ty().primitive_bitwidth // 8)
+        size = max(1, handles[0].get_element_ty().primitive_bitwidth // 8)
         return lambda pointers, offsets: pointers + size * offsets.astype("uint64"), given
     if name == "create_masked_load" and given[2] is not None:
-        dtype = interpreter._get_np_dtype(tensors[0].get_element_ty())
+        dtype = interpreter._get_np_dtype(handles[0].get_element_ty())
         return lambda pointers, mask, other: native.load(pointers, mask, other, dtype), given[:3]
     if name == "create_masked_store":
         return native.store, given[:3]

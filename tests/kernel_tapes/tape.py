@@ -1,33 +1,18 @@
-"""Interpreted launches of many programs: the first is interpreted, the others repeat what it had NumPy do.
-
-Of an interpreted program nearly all is Python between one NumPy call and the next: operators are looked up, types checked, shapes compared,
-for each program of a launch in the same way. Here the calls into the interpreter's builder are written down as the first program makes
-them, and the others make only those calls, with their own numbers; what follows from a launch's arguments alone is computed once a launch.
-Where a program reads a number to decide by it, in an ``if`` or as a loop's bound, the tape branches: a program that decides as none did
-before is interpreted, with the numbers that it has up to there, and its way is written down too. So the same functions get the same arrays
-in the same order, and the results are the interpreter's bit by bit (``tests/interpreted/test_quick_interpreter.py``).
-
-A tape is of one kernel and kinds of arguments. Engines keep theirs; elsewhere a test may replace what a kernel calls, so that each launch
-has a tape of its own.
-
-A call with a handle that no recorded call gave is not understood: it ends the recording, and a launch's programs are interpreted as ever.
-"""
+"""What a program had NumPy do, and what writes it down."""
 
 import dataclasses
 import functools
-import inspect
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.tape_steps import EVER, LAUNCH, PROGRAM, Place, step_of
+from tests.kernel_tapes.steps import EVER, LAUNCH, PROGRAM, Place, step_of
 
-FEWEST = 3
-"""Programs of a launch from which recording pays for this launch alone."""
-PATIENCE = {False: 8, True: 100}
-"""Programs of a tape that is kept, or not, that are written down before it is given up where fewer than a quarter go by it."""
-EFFECTS = ("load", "store", "atomic", "descriptor_", "print", "assert", "assume", "barrier", "program_id")
-"""In the names of calls that are made for each program, whatever their arguments."""
+PATIENCE, PATIENCE_KEPT = 8, 100
+"""Programs of a tape, and of one that is kept, that are written down before it is given up where fewer than a quarter go by it."""
+EACH_PROGRAM = ("load", "store", "atomic", "descriptor_", "print", "assert", "assume", "barrier", "program_id")
+"""In the names of calls that are made for each program, whatever their arguments: effects, and what tells programs apart."""
+EACH_LAUNCH = ("num_programs",)
+"""In the names of those that are made for each launch."""
 VALUES = ("create_", "get_int", "get_uint", "get_fp", "get_null", "get_all")
 """How names of calls begin that give values; some of these give types, which are no handles and taken as they are."""
 
@@ -40,8 +25,8 @@ class Stretch:
     """Those that each program makes."""
     first_steps: list[Callable[[list[Any]], None]] = dataclasses.field(default_factory=list)
     """Those that the first program of a launch makes for all."""
-    calls: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
-    """Of each call its result, with places for handles, and what its caller keeps beside it."""
+    calls: list[tuple[str, Any, Any]] = dataclasses.field(default_factory=list)
+    """Of each call its name, its result, with places for handles, and what its caller keeps beside it."""
     values: list[Any] = dataclasses.field(default_factory=list)
     """What the places of this stretch hold before its steps: what is the same for ever."""
     decision: tuple[int, Callable[[Any], Any]] | None = None
@@ -53,7 +38,7 @@ class Tape:
     """Of a kernel and kinds of arguments."""
 
     def __init__(self, kernel: Callable[..., None], interpreter: Any, kept: bool = False) -> None:
-        self.kernel, self.interpreter, self.patience = kernel, interpreter, PATIENCE[kept]
+        self.kernel, self.interpreter, self.patience = kernel, interpreter, PATIENCE_KEPT if kept else PATIENCE
         self.semantic, self.builder = interpreter.interpreter_semantic, interpreter.interpreter_builder
         self.first: Stretch | None = None
         self.understood = True
@@ -158,7 +143,8 @@ class Recording:
     ) -> tuple[Any, Any]:
         """A call's result and what is kept beside it, from the path or by making the call."""
         if self.next < len(self.known):
-            found, beside = self.known[self.next]
+            known, found, beside = self.known[self.next]
+            assert name == known, f"{self.tape.kernel.__name__} makes other calls than before: {name}, not {known}"
             self.next += 1
             return self._again(found), beside
         tape = self.tape
@@ -188,13 +174,14 @@ class Recording:
         try:
             blanks = self._blanks([given, named], seen)
         except LookupError:
-            self.tape.understood = False
+            self.give_up()
             return
-        lasts = PROGRAM if any(word in name for word in EFFECTS) else max((place.lasts for place in seen), default=EVER)
+        own = PROGRAM if any(word in name for word in EACH_PROGRAM) else LAUNCH if any(word in name for word in EACH_LAUNCH) else EVER
+        lasts = max(own, *(place.lasts for place in seen), EVER)
         found = self._new(result, lasts)
-        self.stretch.calls.append((found, beside))
+        self.stretch.calls.append((name, found, beside))
         if lasts != EVER:
-            step = step_of(name, member, blanks[0], blanks[1], found, given, result, self.tape.interpreter)
+            step = step_of(name, member, (blanks[0], blanks[1]), found, given, result, self.tape.interpreter)
             (self.stretch.first_steps if lasts == LAUNCH else self.stretch.steps).append(step)
 
     def _blanks(self, given: Any, seen: list[Place]) -> Any:
@@ -225,12 +212,16 @@ class Recording:
         self._keep(result, place)
         return place
 
+    def give_up(self) -> None:
+        """What follows is not understood: this program is interpreted to its end, and so are all after it."""
+        self.tape.understood = False
+
     def decide(self, handle: Any, read: Callable[[Any], Any]) -> Any:
         """What a program reads to decide by it."""
         way = read(handle.data)
         place = self.places.get(id(handle))
         if place is None:
-            self.tape.understood = False
+            self.give_up()
         elif place.lasts != EVER and self.tape.understood:
             if self.decisions:
                 self.decisions -= 1
@@ -260,103 +251,3 @@ class Recorder:
 
 
 _recorder = functools.cache(Recorder)
-
-
-def _recorded(name: str, function: Callable[..., tuple[Any, ...]], tensors: tuple[Any, ...], core: Any) -> tuple[Any, ...]:
-    """Tensors from tensors, by what the interpreter does without its builder."""
-    recording = Recording.current
-    if recording is None:
-        return function(*tensors)
-    types: list[Any] = []
-
-    def member(*handles: Any) -> tuple[Any, ...]:
-        found = function(*[core.tensor(handle, tensor.type) for handle, tensor in zip(handles, tensors, strict=True)])
-        types[:] = [tensor.type for tensor in found]
-        return tuple(tensor.handle for tensor in found)
-
-    handles, kinds = recording.call(name, member, [tensor.handle for tensor in tensors], {}, types)
-    return tuple(core.tensor(handle, kind) for handle, kind in zip(handles, kinds, strict=True))
-
-
-def _truth(data: Any) -> bool:
-    return bool(data)
-
-
-def _number(data: Any) -> int:
-    return int(data.squeeze())
-
-
-class _Untaped:
-    """Where recording does not pay."""
-
-    def __init__(self, kernel: Callable[..., None]) -> None:
-        self.kernel = kernel
-
-    def launch(self) -> Callable[[dict[str, Any]], None]:
-        return lambda arguments: self.kernel(**arguments)
-
-
-def _tape_for(
-    kernel: Callable[..., None], constants: Sequence[str], arguments: dict[str, Any], interpreter: Any, kept: dict[Any, Tape] | None
-) -> Tape | _Untaped:
-    if kept is None:
-        few = math.prod(interpreter.interpreter_builder.grid_dim) < FEWEST
-        return _Untaped(kernel) if few else Tape(kernel, interpreter)
-
-    def kind(argument: Any) -> Any:
-        if isinstance(argument, tuple):
-            return tuple(kind(part) for part in argument)
-        handle = getattr(argument, "handle", None)
-        return (type(argument), argument) if handle is None else (str(argument.type), getattr(handle, "padding", None))
-
-    key = kernel, tuple((type(value), value) if name in constants else kind(value) for name, value in arguments.items())
-    try:
-        return kept.setdefault(key, Tape(kernel, interpreter, kept=True))
-    except TypeError:  # a constant that has no hash
-        return Tape(kernel, interpreter)
-
-
-def install(put: Callable[[Any, str, Any], None], interpreter: Any, core: Any, keep: bool) -> None:
-    """Through ``put(owner, name, value)``, by which :mod:`tests.quick_interpreter` can take it back; ``keep``: tapes outlast launches."""
-    kept: dict[Any, Tape] | None = {} if keep else None
-    launch, patch_tensor = interpreter.GridExecutor.__call__, interpreter._patch_lang_tensor
-    reduce = interpreter.ReduceScanOpInterface.apply
-
-    def taped_launch(self: Any, *given: Any, **named: Any) -> None:
-        kernel, constants = self.fn, self.constexprs
-        run: Callable[[dict[str, Any]], None] | None = None
-
-        def program(**arguments: Any) -> None:
-            nonlocal run
-            if run is None:
-                run = _tape_for(kernel, constants, arguments, interpreter, kept).launch()
-            run(arguments)
-
-        program.__name__, program.__signature__, program.interpreted = kernel.__name__, inspect.signature(kernel), kernel  # type: ignore[attr-defined]
-        self.fn = program
-        launch(self, *given, **named)
-
-    def patch_lang_tensor(tensor: Any, scope: Any) -> None:
-        patch_tensor(tensor, scope)
-        transposed = tensor.T.fget
-
-        def truth(self: Any) -> bool:
-            if self.handle.data.size != 1:
-                return True  # as the interpreter has it: what decides is a scalar
-            return Recording.current.decide(self.handle, _truth) if Recording.current else _truth(self.handle.data)
-
-        def number(self: Any) -> int:
-            return Recording.current.decide(self.handle, _number) if Recording.current else _number(self.handle.data)
-
-        scope.set_attr(tensor, "__bool__", truth)
-        scope.set_attr(tensor, "__index__", number)
-        scope.set_attr(tensor, "T", property(lambda self: _recorded("transposed", lambda one: (transposed(one),), (self,), core)[0]))
-
-    def apply(self: Any, given: Any) -> Any:
-        if not isinstance(given, tuple):
-            return reduce(self, given)  # which comes back here with a tuple
-        return _recorded("reduced", lambda *tensors: reduce(self, tensors), given, core)
-
-    put(interpreter.GridExecutor, "__call__", taped_launch)
-    put(interpreter, "_patch_lang_tensor", patch_lang_tensor)
-    put(interpreter.ReduceScanOpInterface, "apply", apply)
