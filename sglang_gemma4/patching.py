@@ -18,7 +18,8 @@ from sglang_gemma4.hooks import PatchError as PatchError
 from sglang_gemma4.hooks import Prepared
 from sglang_gemma4.hooks import resolution_step as resolution_step
 from sglang_gemma4.supported import version_problem
-from sglang_gemma4.uses import Need, Server
+from sglang_gemma4.this_server import Server
+from sglang_gemma4.uses import Need
 
 logger = logging.getLogger(__name__)
 

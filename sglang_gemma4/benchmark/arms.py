@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from sglang_gemma4 import switches
 from sglang_gemma4.benchmark import workloads
+from sglang_gemma4.old_switches import OLD_NAMES
 
 STOCK, PACKAGE, MTP, VLLM = "stock", "package", "mtp", "vllm"
 
@@ -40,7 +41,7 @@ class Arm:
     def effective_environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """What a process of this arm sees, with every switch resolved to "1" or "0"; switches that the master turns off are left out."""
         merged = {**environ, **self.environment}
-        resolved = {name: value for name, value in merged.items() if name not in switches.SWITCHES | switches.OLD_NAMES}
+        resolved = {name: value for name, value in merged.items() if name not in switches.SWITCHES | OLD_NAMES}
         master = switches.is_on(switches.MASTER, merged)
         if master:  # an old name leaves its patch out at 0 and changes nothing at 1
             resolved |= dict.fromkeys(switches.old_names_at_0(merged), "0")

@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from sglang_gemma4 import uses
+from sglang_gemma4 import this_server, uses
 
 
 def lines(scheduler: Any) -> list[str]:
     """Lines on a ``Scheduler`` that is ready, in its own process."""
     try:
-        server = uses.of_this_process()
+        server = this_server.of_this_process()
         return [] if server is None else [_model(server), _pools(scheduler), _draft(server)]
     except Exception as error:  # a banner must not end a server
         return [f"what was chosen is not known: {type(error).__name__}: {error}"]
 
 
-def _model(server: uses.Server) -> str:
+def _model(server: this_server.Server) -> str:
     given = server.arguments
     attention = server.prefill_backend if server.prefill_backend == server.decode_backend else None
     attention = attention or f"{server.prefill_backend} (prefill), {server.decode_backend} (decode)"
@@ -29,7 +29,7 @@ def _pools(scheduler: Any) -> str:
     return f"KV pools: {full:,} tokens of full attention, {sliding:,} of sliding, {scheduler.max_running_requests} requests at once"
 
 
-def _draft(server: uses.Server) -> str:
+def _draft(server: this_server.Server) -> str:
     given = server.arguments
     if not given.speculative_algorithm:
         return "draft: none (--speculative-draft-model-path auto takes the -assistant beside the model)"

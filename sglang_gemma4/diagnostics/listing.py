@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sglang_gemma4 import hooks, patching, supported, switches
+from sglang_gemma4.old_switches import OLD_NAMES
 from sglang_gemma4.patches import load_all
 from sglang_gemma4.patching import Patch
 from sglang_gemma4.switches import Switch
@@ -108,7 +109,7 @@ def _unmeasured() -> list[str]:
 
 def old_names() -> str:
     """The table of names that version 0.1 had."""
-    rows = [f"| `{name}` | `{old.switch}` | `{old.patch}` |" for name, old in switches.OLD_NAMES.items()]
+    rows = [f"| `{name}` | `{old.switch}` | `{old.patch}` |" for name, old in OLD_NAMES.items()]
     return "\n".join(["| old name | its switch now | its patch |", "| --- | --- | --- |", *rows])
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import sglang_gemma4
-from sglang_gemma4 import patching, uses
+from sglang_gemma4 import patching, this_server
 from sglang_gemma4.supported import installed_sglang
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ def rows() -> list[Row]:
     """
     outcomes = patching.report()
     try:
-        server = uses.of_this_process() if outcomes else None
+        server = this_server.of_this_process() if outcomes else None
         if server is not None:
             patching.find_idle(server)
     except Exception as error:  # of a model or flags that nobody thought of: a report must not end a server
