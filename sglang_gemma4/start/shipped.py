@@ -15,6 +15,8 @@ from typing import Any
 FOLDER = Path(__file__).parent / "lists"
 FIELDS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "num_experts")
 """Of a text config: what tells the models apart."""
+OF_WEIGHTS = ("num_bits", "type", "strategy", "group_size", "symmetric", "dynamic")
+"""Of what a ``quantization_config`` says of a group's weights and activations."""
 ORDINARY = {"tp_size": "1", "quantization": "None", "kv_cache_dtype": "auto", "disaggregation_mode": "null"}
 """Flags with which the lists were recorded; with others most kernels would be compiled in vain."""
 
@@ -26,13 +28,26 @@ def fits(config: Mapping[str, Any]) -> dict[str, Any]:
     list was found for it (``runs/2026-11-25-26b-h100``).
     """
     text = config.get("text_config") or config
-    return {name: text.get(name) for name in FIELDS} | {"head_dim": text.get("swa_head_dim") or text.get("head_dim")}
+    found = {name: text.get(name) for name in FIELDS} | {"head_dim": text.get("swa_head_dim") or text.get("head_dim")}
+    return found | {"weights": _weights(config.get("quantization_config"))}
+
+
+def _weights(config: Mapping[str, Any] | None) -> Any:
+    """The format of quantised weights in words that JSON keeps; None of others. Which layers are left out is not compared."""
+    if not config:
+        return None
+    groups = (config.get("config_groups") or {}).values()
+    told = [
+        {part: {name: group[part].get(name) for name in OF_WEIGHTS} for part in ("weights", "input_activations") if group.get(part)}
+        for group in groups
+    ]
+    return [str(config.get("quant_method")), *sorted(told, key=str)]
 
 
 def find(config: Mapping[str, Any], flags: Mapping[str, str], capability: int) -> Path | None:
     """The list for a model's config, a server's flags and a card's compute capability (90 for 9.0), or None."""
-    if any(flags.get(name) != value for name, value in ORDINARY.items()) or config.get("quantization_config"):
-        return None  # a quantised checkpoint says so in its config, no flag does
+    if any(flags.get(name) != value for name, value in ORDINARY.items()):
+        return None
     wanted = {"fits": fits(config), "capability": capability}
     return next((path for path in sorted(FOLDER.glob("*.json.gz")) if {name: read(path)[name] for name in wanted} == wanted), None)
 

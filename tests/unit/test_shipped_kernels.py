@@ -59,9 +59,10 @@ def test_no_kernel_writes_to_an_operand_that_wgmma_still_reads(path: Path, tmp_p
 @pytest.fixture(scope="module")
 def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
     made = {}
-    for size in ("26b-a4b", "31b", "e2b"):
-        place = tmp_path_factory.mktemp(size) / "model"
-        assert cli(["checkpoint", size, str(place), "--random"]) == 0
+    for size in ("26b-a4b", "26b-a4b fp8-dynamic", "26b-a4b fp8-static", "26b-a4b w4a16-g32", "26b-a4b w4a16-asym-g32", "31b", "e2b"):
+        place = tmp_path_factory.mktemp("checkpoint") / "model"
+        name, *form = size.split()
+        assert cli(["checkpoint", name, str(place), "--random", *(["--quantization", *form] if form else [])]) == 0
         made[size] = AutoConfig.from_pretrained(place).to_dict()
         made[f"{size} in a server"] = get_config(str(place), trust_remote_code=False).to_dict()
     return made
@@ -70,12 +71,17 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, obj
 def test_the_model_the_flags_and_the_card_decide(configs: dict[str, dict[str, object]]) -> None:
     assert configs["26b-a4b in a server"] != configs["26b-a4b"]
     for where in ("", " in a server"):
-        assert shipped.find(configs[f"26b-a4b{where}"], FLAGS, HOPPER) in LISTS
+        found = {form: shipped.find(configs[f"26b-a4b{form}{where}"], FLAGS, HOPPER) for form in ("", " fp8-dynamic", " w4a16-g32")}
+        assert {form: path and path.name for form, path in found.items()} == {
+            form: f"gemma-4-26b-a4b{form.replace(' ', '-')}-mtp-sm90.json.gz" for form in found
+        }
+        for form in ("fp8-static", "w4a16-asym-g32"):
+            assert shipped.find(configs[f"26b-a4b {form}{where}"], FLAGS, HOPPER) is None
         assert shipped.find(configs[f"31b{where}"], FLAGS, HOPPER) is None
         assert shipped.find(configs[f"e2b{where}"], FLAGS, HOPPER) is None
     assert shipped.find(configs["26b-a4b"], FLAGS, 100) is None
-    quantised = {**configs["26b-a4b in a server"], "quantization_config": {"quant_method": "compressed-tensors"}}
-    assert shipped.find(quantised, FLAGS, HOPPER) is None
+    for config in ({"quant_method": "compressed-tensors"}, {"quant_method": "gptq", "bits": 4, "group_size": 32}):
+        assert shipped.find({**configs["26b-a4b in a server"], "quantization_config": config}, FLAGS, HOPPER) is None
     for name, value in (("tp_size", "2"), ("quantization", "fp8"), ("kv_cache_dtype", "fp8_e4m3"), ("disaggregation_mode", "decode")):
         assert shipped.find(configs["26b-a4b"], FLAGS | {name: value}, HOPPER) is None
 
