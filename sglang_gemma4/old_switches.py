@@ -1,5 +1,7 @@
 """Switches of version 0.1 that are parts of others now, or gone. All of this goes in 0.3.0."""
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -42,3 +44,13 @@ OLD_NAMES: dict[str, OldName] = {
 }
 GONE = ("SGLANG_GEMMA4_ATTENTION_JOIN", "SGLANG_GEMMA4_LEAN_VERIFY", "SGLANG_GEMMA4_EARLY_WEIGHTS")
 """Switches of version 0.1 whose code was measured to gain nothing and is gone. Setting one changes nothing, and is refused from 0.3.0."""
+
+
+def names_in(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """One line for each old name that is set, with what to set instead."""
+    return [
+        f"{name} is an old name, which goes in 0.3.0: {old.patch} is a part of {old.switch} now; "
+        f"SGLANG_GEMMA4_WITHOUT={old.patch} leaves it out alone"
+        for name, old in OLD_NAMES.items()
+        if environ.get(name, "").strip()
+    ] + [f"{name} is gone, since no step got shorter with it; unset it" for name in GONE if environ.get(name, "").strip()]

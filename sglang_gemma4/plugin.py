@@ -5,7 +5,7 @@ import logging
 import multiprocessing
 from importlib import import_module
 
-from sglang_gemma4 import patching, switches
+from sglang_gemma4 import old_switches, patching, switches
 from sglang_gemma4.memory import given
 from sglang_gemma4.speculative import beside_bounds
 from sglang_gemma4.start import times
@@ -34,7 +34,7 @@ def register() -> None:
     if multiprocessing.parent_process() is None:
         if on := switches.names_asked_for() - {patch.name for patch in patches if patch.unmeasured}:
             logger.warning("sglang-gemma4: %s: %s needs no asking for, it is on by its switch", switches.WITH, ", ".join(sorted(on)))
-        for line in switches.old_names_in():
+        for line in old_switches.names_in():
             logger.warning("sglang-gemma4: %s", line)
     if problem := version_problem():
         logger.warning("sglang-gemma4: nothing is applied: %s", problem)

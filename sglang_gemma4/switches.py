@@ -318,12 +318,3 @@ def check_all(environ: Mapping[str, str] = os.environ) -> list[str]:
 def old_names_at_0(environ: Mapping[str, str] = os.environ) -> list[str]:
     """The old names that leave a patch out."""
     return [name for name in OLD_NAMES if _read_old(name, environ) is False]
-
-
-def old_names_in(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """One line for each old name that is set, with what to set instead."""
-    return [
-        f"{name} is an old name, which goes in 0.3.0: {old.patch} is a part of {old.switch} now; {WITHOUT}={old.patch} leaves it out alone"
-        for name, old in OLD_NAMES.items()
-        if environ.get(name, "").strip()
-    ] + [f"{name} is gone, since no step got shorter with it; unset it" for name in GONE if environ.get(name, "").strip()]

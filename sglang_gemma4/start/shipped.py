@@ -32,10 +32,15 @@ def fits(config: Mapping[str, Any]) -> dict[str, Any]:
     return found | {"weights": _weights(config.get("quantization_config"))}
 
 
-def _weights(config: Mapping[str, Any] | None) -> Any:
-    """The format of quantised weights in words that JSON keeps; None of others. Which layers are left out is not compared."""
+def _weights(config: Any) -> Any:
+    """The format of quantised weights in words that JSON keeps; None of others. Which layers are left out is not compared.
+
+    A group may be a list of layers under a preset's name; such formats have no list here.
+    """
     if not config:
         return None
+    if not isinstance(config, Mapping) or not all(isinstance(group, Mapping) for group in (config.get("config_groups") or {}).values()):
+        return str(config)
     groups = (config.get("config_groups") or {}).values()
     told = [
         {part: {name: group[part].get(name) for name in OF_WEIGHTS} for part in ("weights", "input_activations") if group.get(part)}

@@ -80,7 +80,8 @@ def test_the_model_the_flags_and_the_card_decide(configs: dict[str, dict[str, ob
         assert shipped.find(configs[f"31b{where}"], FLAGS, HOPPER) is None
         assert shipped.find(configs[f"e2b{where}"], FLAGS, HOPPER) is None
     assert shipped.find(configs["26b-a4b"], FLAGS, 100) is None
-    for config in ({"quant_method": "compressed-tensors"}, {"quant_method": "gptq", "bits": 4, "group_size": 32}):
+    preset = {"quant_method": "compressed-tensors", "config_groups": {"W4A16": ["Linear"]}}
+    for config in ({"quant_method": "compressed-tensors"}, preset, {"quant_method": "gptq", "bits": 4, "group_size": 32}, object()):
         assert shipped.find({**configs["26b-a4b in a server"], "quantization_config": config}, FLAGS, HOPPER) is None
     for name, value in (("tp_size", "2"), ("quantization", "fp8"), ("kv_cache_dtype", "fp8_e4m3"), ("disaggregation_mode", "decode")):
         assert shipped.find(configs["26b-a4b"], FLAGS | {name: value}, HOPPER) is None

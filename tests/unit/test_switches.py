@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sglang_gemma4 import switches
+from sglang_gemma4 import old_switches, switches
 
 
 def test_defaults_hold_when_nothing_is_set() -> None:
@@ -39,7 +39,7 @@ def test_a_meaning_is_one_short_sentence_and_the_table_has_forty_rows() -> None:
 
 
 def test_an_old_name_is_said_once_and_must_not_contradict_the_new_one() -> None:
-    (line,) = switches.old_names_in({"SGLANG_GEMMA4_TRIPLE_NORM": "0", "SGLANG_GEMMA4_NORMS": "1"})
+    (line,) = old_switches.names_in({"SGLANG_GEMMA4_TRIPLE_NORM": "0", "SGLANG_GEMMA4_NORMS": "1"})
     assert line.startswith(
         "SGLANG_GEMMA4_TRIPLE_NORM is an old name, which goes in 0.3.0: triple_norm is a part of SGLANG_GEMMA4_NORMS now"
     )
@@ -56,7 +56,7 @@ def test_an_old_name_is_said_once_and_must_not_contradict_the_new_one() -> None:
 def test_a_switch_that_is_gone_is_said_and_changes_nothing() -> None:
     environ = {"SGLANG_GEMMA4_LEAN_VERIFY": "1"}
     assert switches.check_all(environ) == []
-    assert switches.old_names_in(environ) == ["SGLANG_GEMMA4_LEAN_VERIFY is gone, since no step got shorter with it; unset it"]
+    assert old_switches.names_in(environ) == ["SGLANG_GEMMA4_LEAN_VERIFY is gone, since no step got shorter with it; unset it"]
 
 
 def test_check_all_finds_bad_values_and_misspelt_names() -> None:
