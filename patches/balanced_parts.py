@@ -7,9 +7,9 @@ from sglang_gemma4.models.config_files import named_gemma4
 from sglang_gemma4.patching import Hook, Patch
 
 
-def balance(_result: None, _backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
+def balance(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``TritonAttnBackend.__init__``: a Gemma 4 target or its assistant."""
-    if not named_gemma4(runner.model_config.hf_config):
+    if backend.enable_deterministic or not named_gemma4(runner.model_config.hf_config):
         return
     from sglang_gemma4.kernels.attention.few_query_attention import want_balanced
 
@@ -23,6 +23,6 @@ PATCH = Patch(
     "as before) · H200, verify step of 60 requests of 50 to 6,000 keys: 192 µs for 327 in a full layer, 105 for 118 in a sliding one; of "
     "8, cut finely already, 4 and 16 % slower, so those stay (runs/2026-11-26-26b-h200-gap)",
     remove_when="As decode_attention.",
-    uses=(uses.triton_decode, uses.kernels),
+    uses=(uses.triton_decode, uses.kernels, uses.any_batch),
     hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", balance, "e7fa3a24cfc9"),),
 )

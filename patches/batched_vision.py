@@ -14,7 +14,12 @@ def encode(positions: str, original: Callable[..., Any], model: Any, items: Any)
     """Around ``get_image_feature`` and ``get_video_feature``; ``positions`` is the attribute of items that has the patches' places."""
     if not items:
         return original(model, items)
+    from sglang.srt.runtime_context import get_exec
+
     from sglang_gemma4.models import vision
+
+    if get_exec().deterministic.enable_deterministic_inference:  # an image's features must not depend on those beside it
+        return original(model, items)
 
     pictures = vision.collect(model, items, positions)
     if isinstance(pictures, str):
@@ -32,7 +37,7 @@ PATCH = Patch(
     "· transformers modeling_gemma4.py Gemma4VisionModel · E2B, 600 images on an H200: 1.96 times stock's throughput, two passes each, "
     "runs/2026-11-22-e2b-images-ttft",
     remove_when="SGLang packs Gemma 4's images into one call of the tower.",
-    uses=(uses.images,),
+    uses=(uses.images, uses.any_batch),
     hooks=(
         Hook(f"{MODEL}.get_image_feature", "around", partial(encode, "image_position_ids"), "fa5edd5eaf57"),
         Hook(f"{MODEL}.get_video_feature", "around", partial(encode, "video_position_ids"), "7a6fd6342bd3"),

@@ -28,6 +28,6 @@ PATCH = Patch(
     "(runs/2026-11-29-26b-h200-int4-gaps); a server of 4 bits with dense_copies beside it and in other blocks: a mix 1.10 times the "
     "tokens/s, long prompts 1.23 times (runs/2026-11-29-26b-h200-int4-chunks)",
     remove_when="SGLang multiplies 4-bit experts with gelu by wgmma.",
-    uses=(uses.moe, uses.four_bits, uses.hopper),
+    uses=(uses.moe, uses.four_bits, uses.hopper, uses.any_batch),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_chunks, "a63fb2abba48"),),
 )

@@ -4,16 +4,25 @@ from typing import Any
 
 from sglang_gemma4 import uses
 from sglang_gemma4.models.config_files import named_gemma4
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, tell
 
 
 def take_decode(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``TritonAttnBackend.__init__``: a Gemma 4 target or its assistant."""
+    """After ``TritonAttnBackend.__init__``: a Gemma 4 target or its assistant.
+
+    Keys are split as ``--triton-attention-split-tile-size`` says, which SGLang reads in other modes than its help names; with
+    ``--enable-deterministic-inference`` alone by SGLang's own size, 256.
+    """
     if not named_gemma4(runner.model_config.hf_config):
         return
+    from sglang.srt.runtime_context import get_exec
+
     from sglang_gemma4.attention.decode import DecodeAttention
 
-    backend.decode_attention_fwd = DecodeAttention(backend.decode_attention_fwd)
+    part_keys = get_exec().kernel.triton_attention_split_tile_size or backend.split_tile_size
+    backend.decode_attention_fwd = DecodeAttention(backend.decode_attention_fwd, part_keys)
+    if part_keys is not None:
+        tell("decode_attention", f"decode attention splits a request's keys by its length alone, {part_keys} keys a part")
 
 
 PATCH = Patch(

@@ -36,7 +36,7 @@ PATCH = Patch(
     "E4B 84 for 94 at 4 rows, 95 for 103 at 32, of E2B 58 for 69, of 31B 262 for 267, runs/2026-11-26-dense-layers · no engine without it "
     "was timed since",
     remove_when="SGLang's products of 1 to 16 rows reach the bandwidth of the card.",
-    uses=(uses.kernels,),
+    uses=(uses.kernels, uses.any_batch),
     hooks=(
         Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", replace_products, "b7e9b394300f"),
         Hook("sglang.srt.models.gemma4_mtp.Gemma4AssistantForCausalLM.__init__", "after", replace_products, "d2752d6ad1a9"),

@@ -20,6 +20,6 @@ PATCH = Patch(
     "runs/2026-11-23-few-token-experts · 26B-A4B's MTP steps 1.5 % shorter at batch 1, three passes beside stock, "
     "runs/2026-11-23-26b-few-tokens",
     remove_when="SGLang's fused MoE reaches the floor at one token.",
-    uses=(uses.moe, uses.kernels),
+    uses=(uses.moe, uses.kernels, uses.any_batch),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_few_tokens, "a63fb2abba48"),),
 )

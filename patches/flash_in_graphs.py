@@ -22,7 +22,7 @@ PATCH = Patch(
     "interface.py:1284 (what is compiled) · tests/engine/test_whole_graphs.py · 80 summaries of 8,000 tokens, with balanced_parts: "
     "3,201 tokens/s for 3,017 without both (runs/2026-11-26-26b-h200-gap)",
     remove_when="our kernel is as fast at 512 dimensions.",
-    uses=(uses.joined_steps, uses.triton_prefill, uses.hopper),
+    uses=(uses.joined_steps, uses.triton_prefill, uses.hopper, uses.any_batch),
     hooks=(
         Hook("sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner.capture", "before", offer, "85281b39b2ae"),
     ),

@@ -44,6 +44,6 @@ PATCH = Patch(
     "takes 13 % less time, eight 11 % (five repetitions), runs/2026-11-23-26b-prefill-flash; 30 prompts of 7,000 are 10 % faster, "
     "runs/2026-11-23-26b-prefill · compiling and measuring took 7 to 19 s of a start",
     remove_when="--prefill-attention-backend fa4 is measured to be as fast.",
-    uses=(uses.triton_prefill, uses.hopper),
+    uses=(uses.triton_prefill, uses.hopper, uses.any_batch),
     hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", prefill_by_flash, "e7fa3a24cfc9"),),
 )

@@ -20,6 +20,6 @@ PATCH = Patch(
     "2 to 5 % faster, runs/2026-11-22-kernel-times · H200, MTP steps against the package without it: 2.6 and 3.4 % shorter at batch 8 and "
     "32, 1.5 % at 64 (ranges of three repetitions overlap), runs/2026-11-23-26b-pieces",
     remove_when="SGLang's fused MoE applies gelu in its first GEMM's epilogue, as SGLANG_OPT_FUSE_SWIGLU_INTERLEAVED does silu.",
-    uses=(uses.moe, uses.kernels),
+    uses=(uses.moe, uses.kernels, uses.any_batch),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_groups, "a63fb2abba48"),),
 )

@@ -102,7 +102,7 @@ PATCH = Patch(
     "srt/layers/attention/triton_backend.py:1706, 1863 (a step's own keys unquantised) · "
     "runs/2026-11-25-26b-h100-int8 (steps within 2 %, 1.97 times the tokens, decode attention 1.37 times as fast at 64k keys)",
     remove_when="SGLang keeps scales by token and head for hybrid pools on triton.",
-    uses=(uses.kv_format,),
+    uses=(uses.kv_format, uses.any_batch),
     hooks=(
         Hook("sglang.srt.arg_groups.arg_utils.add_cli_args_from_dataclass", "after", f"{OURS}:offer", "1316b7a3624c"),
         Hook("sglang.srt.arg_groups.model_hook.handle_model_specific_adjustments", "after", check, "1c321ef6fec8"),

@@ -13,8 +13,8 @@ def as_client_error(original: Callable[..., Any], source: Any, *args: Any, **kwa
     """Around ``load_image``, ``load_video`` and ``load_audio``.
 
     Raises:
-        ValueError: the file cannot be opened, the image is larger than Pillow decodes, or the server has no decoder for it (torchcodec or
-            decord for videos); SGLang answers it with status 400.
+        ValueError: the file cannot be opened, the image is larger than Pillow decodes, what is in it ends its decoder, or the server has no
+            decoder for it (torchcodec or decord for videos); SGLang answers it with status 400.
     """
     from PIL import Image
 
@@ -27,6 +27,10 @@ def as_client_error(original: Callable[..., Any], source: Any, *args: Any, **kwa
         raise ValueError(
             f"this server cannot decode any {name}: {error}; install what it names on the server, or send no {name}"
         ) from error
+    except (ValueError, MemoryError, RuntimeError):
+        raise  # told as they are; RuntimeError: also a card's
+    except Exception as error:  # decoders end malformed files with what comes: IndexError, struct.error, SyntaxError, ...
+        raise ValueError(f"the file cannot be decoded: {type(error).__name__}: {error}") from error
 
 
 PATCH = Patch(

@@ -40,7 +40,7 @@ PATCH = Patch(
     "26B-A4B, prefill of 8 to 64 requests: 6 to 9 % shorter than with SGLang's tiles in this package, two repetitions, stock not "
     "measured, runs/2026-11-22-26b-experts · `sglang-gemma4 tune-moe` makes tiles for another card",
     remove_when="SGLang ships tiles for E=128, N=704 measured beyond 1,024 tokens on this card.",
-    uses=(uses.moe, uses.kernels),
+    uses=(uses.moe, uses.kernels, uses.any_batch),
     hooks=(
         Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", remember_shape, "a63fb2abba48"),
         Hook("sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe_triton_config.get_moe_configs", "around", find_tiles, "2fb82c3e8fa9"),

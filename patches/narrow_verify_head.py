@@ -52,7 +52,7 @@ PATCH = Patch(
     "request: 1.5 GB, 350 of a step's 4,100 µs on an H200. A byte a number tells which few tokens they may be.",
     evidence="sglang_gemma4/kernels/heads/narrow_head.py (the bound) · runs/2026-11-28-narrow-head (a draft: 94 to 107 µs for 126.5)",
     remove_when="SGLang's verify takes greedy tokens from a fused head of its own.",
-    uses=(uses.mtp, uses.kernels),
+    uses=(uses.mtp, uses.kernels, uses.any_batch),
     unmeasured="without narrow_draft_head: 26B-A4B's greedy steps with both are 4 % shorter at batch 1 in bfloat16, 2 % at 4 "
     "(runs/2026-11-29-26b-h200-lone-bf16), for which it takes 0.7 GiB of the card",
     hooks=(

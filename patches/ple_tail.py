@@ -26,6 +26,6 @@ PATCH = Patch(
     evidence="srt/models/gemma4_causal.py:815-834 · 2.7 to 3.2 times as fast by itself on an H200, runs/2026-11-22-kernel-times; in a "
     "server with few_row_linear",
     remove_when="SGLang fuses the tail of layers with per-layer embeddings.",
-    uses=(uses.layer_embeddings, uses.kernels),
+    uses=(uses.layer_embeddings, uses.kernels, uses.any_batch),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4DecoderLayer._next_stream", "around", next_stream, "1c1c4b6f8ca3"),),
 )

@@ -8,8 +8,8 @@ from sglang_gemma4.patching import Hook, Patch, tell
 
 
 def take_prefill(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``TritonAttnBackend.__init__``: a Gemma 4 target."""
-    if runner.is_draft_worker or not named_gemma4(runner.model_config.hf_config):
+    """After ``TritonAttnBackend.__init__``: a Gemma 4 target. Deterministic inference never calls what this replaces."""
+    if runner.is_draft_worker or backend.enable_deterministic or not named_gemma4(runner.model_config.hf_config):
         return
     import torch
 
@@ -31,6 +31,6 @@ PATCH = Patch(
     evidence="runs/2026-11-21-26b-stock-steps · kernels/ops/attention/extend_attention.py:111, 147, 542 · 32 prompts of 1,000 tokens on "
     "an H200: 51 ms of attention, stock 141, runs/2026-11-22-26b-kernels-steps",
     remove_when="SGLang's extend kernel pipelines on Hopper and starts at the window.",
-    uses=(uses.triton_prefill, uses.kernels),
+    uses=(uses.triton_prefill, uses.kernels, uses.any_batch),
     hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", take_prefill, "e7fa3a24cfc9"),),
 )

@@ -22,7 +22,7 @@ PATCH = Patch(
     "lost 13 % on an H200 (runs/2026-11-25-26b-whole-graphs); H200 beside vLLM: runs/2026-11-26-26b-h200-gap · off on E4B: p99 between "
     "tokens of a mix 61 ms for 203, 5 % fewer tokens/s, runs/2026-11-26-e4b-h200-peer",
     remove_when="SGLang verifies drafts and prefills in one forward.",
-    uses=(uses.joined_steps,),
+    uses=(uses.joined_steps, uses.any_batch),
     hooks=(
         Hook(f"{SCHEDULER}.get_next_batch_to_run", "around", f"{BESIDE}:next_batches", "9c5ef6348963"),
         Hook(f"{SCHEDULER}._should_defer_prefill", "around", f"{CHUNKS}:gather", "ed4f8b727d43"),

@@ -22,6 +22,6 @@ PATCH = Patch(
     "runs/2026-11-23-26b-prefill · 4-bit experts: 30 prompts of 7,000 tokens take 7.1 s on an H200, 30.9 with stock's kernel, "
     "runs/2026-11-26-26b-h200-int4-serve",
     remove_when="SGLang's fused MoE applies gelu in its first GEMM's epilogue and loads 16-bit rows through descriptors in its second.",
-    uses=(uses.moe, uses.hopper),
+    uses=(uses.moe, uses.hopper, uses.any_batch),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", take_many, "a63fb2abba48"),),
 )

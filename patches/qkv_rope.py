@@ -38,6 +38,6 @@ PATCH = Patch(
     "the kernel alone 1.8 to 4.6 times as fast · with kv_write, 26B-A4B's MTP steps 6.0, 2.2, 1.8 and 2.8 % shorter at batch 1, 8, 32 and "
     "64, runs/2026-11-23-26b-pieces",
     remove_when="SGLang's Gemma4Attention rotates in the launch that norms.",
-    uses=(uses.kernels,),
+    uses=(uses.kernels, uses.any_batch),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4Attention.forward", "around", normed_and_rotated, "35891e1c7d9e"),),
 )

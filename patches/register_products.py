@@ -27,6 +27,6 @@ PATCH = Patch(
     "layer's 4-bit experts at 4 to 64 tokens in 0.79 to 0.83; MTP steps of 4-bit 26B-A4B at batch 8 in 7.82 ms for 8.50, at 32 and 80 "
     "none, runs/2026-11-27-26b-h200-registers",
     remove_when="SGLang reads fp8 and 4-bit weights of few rows at the card's copy speed.",
-    uses=(uses.quantised, uses.kernels),
+    uses=(uses.quantised, uses.kernels, uses.any_batch),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", multiply_in_registers, "b7e9b394300f"),),
 )

@@ -21,6 +21,6 @@ PATCH = Patch(
     evidence="a layer of 26B-A4B alone on an H200 takes 80 µs for 85 at one token, 145.5 for 146.3 at 4, the same at 16 (Triton 3.6), "
     "runs/2026-11-23-26b-layer-chain",
     remove_when="SGLang's router chooses in its product's launch.",
-    uses=(uses.moe, uses.kernels),
+    uses=(uses.moe, uses.kernels, uses.any_batch),
     hooks=(Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", choose_in_the_product, "b7e9b394300f"),),
 )

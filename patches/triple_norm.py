@@ -45,7 +45,7 @@ PATCH = Patch(
     "the kernel alone 2.2 to 3.1 times as fast · H200, 26B-A4B, MTP steps against the package without it: 5.3, 3.1 and 1.3 % shorter at "
     "batch 1, 8 and 32, runs/2026-11-23-26b-pieces",
     remove_when="SGLang computes the norms after attention in one launch.",
-    uses=(uses.kernels,),
+    uses=(uses.kernels, uses.any_batch),
     hooks=(
         Hook("sglang.srt.models.gemma4_causal.Gemma4DecoderLayer.__init__", "after", prepare_layer, "5c0f55f26423"),
         Hook("sglang.srt.layers.layer_boundary.boundary._TransformedRead.update_and_read", "around", read_after_attention, "48a7f0ef9e18"),

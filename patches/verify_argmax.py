@@ -34,7 +34,7 @@ PATCH = Patch(
     evidence="runs/2026-11-23-26b-steps-and-floor (batch 32: of a step's 17,080 µs, soft-cap and maximum take 112, writing logits 50 of "
     "the head's 395) · off until measured on a card",
     remove_when="SGLang's verify takes greedy tokens from a fused head.",
-    uses=(uses.mtp, uses.kernels),
+    uses=(uses.mtp, uses.kernels, uses.any_batch),
     hooks=(
         Hook("sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.alloc_memory_pool", "after", give_head, "e8840b2af3a4"),
         Hook(f"{EAGLE}.eagle_sample", "around", f"{OURS}:sample", "b497c62acadc"),

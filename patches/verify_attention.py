@@ -8,8 +8,8 @@ from sglang_gemma4.patching import Hook, Patch
 
 
 def take_verify(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``TritonAttnBackend.__init__``: a Gemma 4 target that verifies drafts."""
-    if runner.is_draft_worker or not backend.topk or not named_gemma4(runner.model_config.hf_config):
+    """After ``TritonAttnBackend.__init__``: a Gemma 4 target that verifies drafts. Deterministic inference verifies as it prefills."""
+    if runner.is_draft_worker or not backend.topk or backend.enable_deterministic or not named_gemma4(runner.model_config.hf_config):
         return
     from sglang_gemma4.attention.verify import VerifyAttention
 
@@ -26,6 +26,6 @@ PATCH = Patch(
     "% of a step behind 300 tokens at batch 1, 8, 32 and 64, runs/2026-11-23-26b-pieces · its tile and parts: "
     "runs/2026-11-26-attention-parts",
     remove_when="SGLang's verify_splitkv takes sliding windows and runs on CUDA.",
-    uses=(uses.speculation, uses.triton_decode, uses.kernels),
+    uses=(uses.speculation, uses.triton_decode, uses.kernels, uses.any_batch),
     hooks=(Hook("sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__", "after", take_verify, "e7fa3a24cfc9"),),
 )

@@ -60,7 +60,7 @@ PATCH = Patch(
     "H200, all defaults: E2B 1.9 times stock's throughput, 2.0 times under MTP, two passes each, runs/2026-11-22-e2b-yoco; E4B "
     "1.9 times, three, runs/2026-11-22-e4b-yoco",
     remove_when="Gemma4TextModel.forward prunes a prefill where its layers begin to share KV.",
-    uses=(uses.shared_kv,),
+    uses=(uses.shared_kv, uses.any_batch),
     hooks=(
         Hook("sglang.srt.models.gemma4_causal.Gemma4TextModel.forward", "around", fast_prefill, "e83830e23e96"),
         Hook(

@@ -46,6 +46,6 @@ PATCH = Patch(
     "1,000 (two, two and three), runs/2026-11-23-e2b-first-token · 26B-A4B: runs/2026-11-23-26b-prefill · six graphs took 12.6 s, the "
     "decode graphs after them 11.7 s less; their memory was not measured",
     remove_when="SGLang captures prefills of models that share KV as one graph.",
-    uses=(uses.shared_kv, uses.prefill_graphs),
+    uses=(uses.shared_kv, uses.prefill_graphs, uses.any_batch),
     hooks=(Hook(f"{RUNNER}.capture", "after", capture_short_part, "85281b39b2ae"),),
 )

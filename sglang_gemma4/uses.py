@@ -23,6 +23,12 @@ def kernels(server: Server) -> str | None:
     return None if server.kernels else "no CUDA card"
 
 
+def any_batch(server: Server) -> str | None:
+    """A row's rounding may depend on the rows that are computed with it."""
+    asked = server.arguments.enable_deterministic_inference
+    return "--enable-deterministic-inference: a row's bits would depend on its batch" if asked else None
+
+
 def hopper(server: Server) -> str | None:
     """The card is a Hopper or later."""
     if server.capability is None:

@@ -17,10 +17,12 @@ class DecodeAttention:
 
     Args:
         stock: SGLang's ``decode_attention_fwd``.
+        part_keys: keys of the parts that a request is cut into by its length alone, so that its output does not depend on the batch; None:
+            by the batch.
     """
 
-    def __init__(self, stock: Callable[..., None]) -> None:
-        self.stock = stock
+    def __init__(self, stock: Callable[..., None], part_keys: int | None = None) -> None:
+        self.stock, self.part_keys = stock, part_keys
         self.steps = 0
         """Layers computed here; read by tests."""
 
@@ -53,7 +55,9 @@ class DecodeAttention:
         if reason is None and (sinks is not None or xai_temperature_len > 0 or score_mod is not None or has_mla):
             reason = "attention sinks, a temperature by length, a changed score or MLA"
         if takes(NAME, reason, "SGLang's decode kernel decodes"):
-            few_query_attention(q, k_buffer, v_buffer, kv_indptr, kv_indices, scale, out=out, soft_cap=logit_cap, checked=True)
+            few_query_attention(
+                q, k_buffer, v_buffer, kv_indptr, kv_indices, scale, out=out, soft_cap=logit_cap, part_keys=self.part_keys, checked=True
+            )
             self.steps += 1
             return
         self.stock(

@@ -285,3 +285,25 @@ def test_what_it_does_not_take_is_named(change: dict[str, Any], said: str) -> No
     given = {**case([5], 4, 2, 32, 32, 4, new=False), "out": torch.zeros(4, 4, 32), **change}
     with pytest.raises(ValueError, match=said):
         op.few_query_attention(**given)
+
+
+def _alone_and_among(lengths: list[int], **parts: Any) -> bool:
+    """Whether the first request's output has the same bits alone and among the others."""
+    given = case(lengths, 4, 2, 32, 32, 1, new=False)
+    among = op.few_query_attention(**given, out=torch.empty(len(lengths), 4, 32), **parts)[:1].clone()
+    first = {**given, "q": given["q"][:1], "kv_indptr": given["kv_indptr"][:2]}
+    return torch.equal(among, op.few_query_attention(**first, out=torch.empty(1, 4, 32), **parts))
+
+
+@pytest.mark.parametrize("others", [[], [3], [900] * 7, [64, 1, 700] * 10, [5] * 79], ids=len)
+def test_parts_by_length_alone_give_the_same_bits_in_every_batch(others: list[int]) -> None:
+    assert _alone_and_among([1100, *others], part_keys=256)
+
+
+def test_parts_by_the_batch_do_not() -> None:
+    assert not _alone_and_among([1100, 3], balanced=True), "else the test above shows nothing"
+
+
+@pytest.mark.parametrize("length", [1, 255, 256, 511, 512, 20000])
+def test_parts_by_length_alone_are_right(length: int) -> None:
+    agree(case([length, 7], 2, 1, 16, 16, 1, new=False), part_keys=256)

@@ -124,7 +124,9 @@ def parts_for(requests: int, kv_heads: int, multiprocessors: int, window: int = 
     return wanted, min(MOST_PARTS, max(wanted, 2 ** int(math.log2(max(1.0, room)))))
 
 
-def join_parts(part_out: torch.Tensor, part_lse: torch.Tensor, kv_indptr: torch.Tensor, out: torch.Tensor, wanted: int) -> torch.Tensor:
+def join_parts(
+    part_out: torch.Tensor, part_lse: torch.Tensor, kv_indptr: torch.Tensor, out: torch.Tensor, wanted: int, most_keys: int = MOST_KEYS
+) -> torch.Tensor:
     """Add the outputs of the parts, weighted by their sums of exponents, into ``out`` ``[tokens, heads, value dim]``, and return it.
 
     Args:
@@ -132,12 +134,13 @@ def join_parts(part_out: torch.Tensor, part_lse: torch.Tensor, kv_indptr: torch.
         part_lse: ``[requests, KV heads, parts, rows]`` float32, the logarithm of each row's sum.
         kv_indptr: ``[requests + 1]`` int, where each request's slots begin.
         wanted: parts a request is cut into where its keys suffice; negative: one of average length, and a longer one into more.
+        most_keys: of a part, while there is room for more parts.
     """
     requests, kv_heads, most, rows, v_dim = part_out.shape
     queries = out.shape[0] // requests
     _join_kernel[(out.shape[0], out.shape[1])](
         part_out, part_lse, kv_indptr, out, wanted, most,
-        KV_HEADS=kv_heads, GROUP=rows // queries, QUERIES=queries, V_DIM=v_dim, LEAST=LEAST_KEYS, MOST=MOST_KEYS, BLOCK_PARTS=MOST_PARTS,
+        KV_HEADS=kv_heads, GROUP=rows // queries, QUERIES=queries, V_DIM=v_dim, LEAST=LEAST_KEYS, MOST=most_keys, BLOCK_PARTS=MOST_PARTS,
         num_warps=4, **launch_options(out.device),
     )  # fmt: skip
     return out
@@ -165,6 +168,7 @@ def few_query_attention(
     v_scales: torch.Tensor | None = None,
     parts: int | None = None,
     balanced: bool | None = None,
+    part_keys: int | None = None,
     tile: KeyTile | None = None,
     checked: bool = False,
 ) -> torch.Tensor:
@@ -191,6 +195,8 @@ def few_query_attention(
         parts: parts a request's keys are cut into if they suffice; None: by the card and the length.
         balanced: without ``parts``, whether a request that is longer than the others is cut into more, as far as there is room; None: as
             :func:`want_balanced` says, unless all are cut finely (:data:`FINELY_CUT`).
+        part_keys: a request is cut by its length alone, into parts of this many keys and up to twice as many, of more only where there
+            would be over :data:`MOST_PARTS`. Then its output has the same bits in every batch.
         tile: None: :func:`~sglang_gemma4.kernels.attention.tiles.key_tile` of the card.
         checked: the caller knows that :func:`~sglang_gemma4.kernels.attention.limits.few_query_reason` has nothing against this.
 
@@ -208,10 +214,13 @@ def few_query_attention(
         return out
     group = heads // kv_heads
     wanted, most = (parts, parts) if parts else parts_for(requests, kv_heads, multiprocessors(q.device), window)
-    if most > wanted and (_balanced and wanted < FINELY_CUT if balanced is None else balanced):
+    if part_keys is not None:
+        wanted, most = 1, MOST_PARTS
+    elif most > wanted and (_balanced and wanted < FINELY_CUT if balanced is None else balanced):
         wanted = -wanted  # by its sign, since with one more argument no recorded list of kernels would fit (start/lists)
     elif 0 <= window < MOST_KEYS:
         most = wanted  # programs of parts that no request has cost 8 of 192 µs
+    most_keys = part_keys or MOST_KEYS
     part_out = torch.empty((requests, kv_heads, most, queries * group, v_dim), dtype=torch.float32, device=q.device)
     part_lse = torch.empty(part_out.shape[:-1], dtype=torch.float32, device=q.device)
     kept = k_buffer.dtype
@@ -233,8 +242,8 @@ def few_query_attention(
         KV_HEADS=kv_heads, GROUP=group, QUERIES=queries, ROWS=max(rows, tile.rows), DIM=dim, V_DIM=v_dim,
         NEW=k_new is not None or new_slots is not None,
         TREE=tree_mask is not None, HAS_OFFSETS=key_offsets is not None, WINDOW=window, SOFT_CAP=soft_cap, BLOCK=tile.keys,
-        BLOCK_NEW=max(16, triton.next_power_of_2(queries)), LEAST=LEAST_KEYS, MOST=MOST_KEYS,
+        BLOCK_NEW=max(16, triton.next_power_of_2(queries)), LEAST=LEAST_KEYS, MOST=most_keys,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
         **launch_options(q.device), **{name: tensor for name, tensor in beside.items() if tensor is not None},
     )  # fmt: skip
-    return join_parts(part_out, part_lse, kv_indptr, out, wanted)
+    return join_parts(part_out, part_lse, kv_indptr, out, wanted, most_keys)

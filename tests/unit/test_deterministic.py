@@ -1,0 +1,88 @@
+"""What each patch does under ``--enable-deterministic-inference``: an answer's bits may not depend on what runs beside it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sglang_gemma4 import uses
+from sglang_gemma4.patches import ORDER, load
+
+
+def names_in(text: str) -> set[str]:
+    """The words of a text."""
+    return set(text.split())
+
+
+STANDS_ASIDE = names_in(
+    "verify_attention balanced_parts prefill_attention flash_prefill flash_in_graphs few_row_linear register_products few_token_experts "
+    "prefill_experts chunk_experts grouped_experts router_choice moe_tiles triple_norm layer_tail ple_tail qkv_rope verify_argmax "
+    "narrow_verify_head yoco yoco_graph prefill_beside batched_vision kv_formats"
+)
+"""Their kernels, or when these run, depend on how many rows a forward has."""
+SAME_BITS = {
+    "decode_attention": "splits keys by length alone: tests/interpreted/test_few_query_attention.py, tests/gpu/test_deterministic_gpu.py",
+    "four_bit_linear": "without few_row_linear every product is written out and multiplied by SGLang's batch-invariant matmul",
+    "dense_copies": "the same, written out once",
+    "shared_query": "multiplies by SGLang's own product",
+    "sharded_head": "each rank multiplies by SGLang's own product",
+    "prefill_graph": "pads a prefill with rows that no other reads",
+    "graph_sizes": "pads a decode step with rows that no other reads",
+    "kv_write": "element by element",
+    "fresh_kv": "element by element",
+    "unit_kv_scales": "a scale of 1 is not multiplied",
+    "fp8_cache": "element by element; attention reads the cache as decode_attention and SGLang's prefill do",
+    "dense_beside_experts": "the same kernels on two streams; asks few_row_linear, which stands aside",
+    "dependent_launch": "the same kernels, started earlier",
+    "image_masks": "refused with this flag where images attend both ways (preflight)",
+    "image_padding": "one image at a time",
+    "audio_padding": "one sound at a time",
+    "image_transport": "the same features on another way",
+    "router_scale": "element by element",
+    "expert_gelu": "element by element",
+    "quantised_experts": "SGLang's experts, whose tiles are fixed with this flag",
+    "triton_window": "which keys are seen",
+    "verify_penalties": "row by row",
+    "verify_cuts": "row by row",
+    "chain_acceptance": "compares token ids",
+    "dummy_weights": "the weights themselves",
+    "language_model_only": "no images",
+    "lora": "SGLang's LoRA kernels",
+    "lora_mtp": "SGLang's LoRA kernels",
+    "step_metadata": "which keys are read, as integers",
+    "page_table_rows": "which keys are read, as integers",
+}
+"""They compute or move numbers of the target, and an answer's bits stay its own."""
+DRAFTS_ONLY = names_in(
+    "frozen_views unified_draft frozen_chain draft_argmax narrow_draft_head draft_graph draft_phase adaptive_draft slots_ahead pd_draft "
+    "draft_budget sync_mtp worker_v1 mtp_defaults force_eagle mamba_check"
+)
+"""What is drafted decides how many tokens a step accepts, not which."""
+NO_NUMBERS = names_in(
+    "report patch_metrics start_times compile_ahead preflight text_only_config unified_config weight_updates released_memory image_cache "
+    "gptq_layout quantised_names one_chunk host_hits memory_reserve feature_memory stop_order card_clock hetero_tp media_errors "
+    "answer_parser parser_defaults tool_grammar isolation swa_ratio swa_sizing own_window swa_admission pool_bound shared_kv pool_checks "
+    "pool_hits bounds_traps trtllm_mha_traps cpu_engine cpu_fork cpu_sampling cpu_images cpu_lora cpu_quantised "
+    "client_errors request_values admin_routes request_media media_bounds local_media pool_limits request_limits"
+)
+"""Configuration, scheduling, parsing and reports; the CPU engine's parts compute on a CPU, which the flag is not for."""
+
+
+def test_every_patch_has_one_verdict() -> None:
+    verdicts = [STANDS_ASIDE, set(SAME_BITS), DRAFTS_ONLY, NO_NUMBERS]
+    assert sorted(set(ORDER) - set().union(*verdicts)) == [], "say what the patch does to an answer's bits beside other requests"
+    assert sum(map(len, verdicts)) == len(set().union(*verdicts)), "one verdict each"
+
+
+@pytest.mark.parametrize("name", sorted(STANDS_ASIDE))
+def test_what_depends_on_the_batch_is_shown_as_idle(name: str) -> None:
+    server: Any = SimpleNamespace(arguments=SimpleNamespace(enable_deterministic_inference=True))
+    assert uses.any_batch in load(name).uses
+    reason = uses.any_batch(server)
+    assert reason is not None
+    assert reason.startswith("--enable-deterministic-inference")
+
+
+@pytest.mark.parametrize("name", sorted(set(ORDER) - STANDS_ASIDE))
+def test_what_does_not_is_not(name: str) -> None:
+    assert uses.any_batch not in load(name).uses
