@@ -63,6 +63,8 @@ SHARED_WEIGHTS = "SGLANG_GEMMA4_SHARED_WEIGHTS"
 """Not a switch: what `bench --share-weights` sets, BYTES:FOLDER (tiny/shared_weights.py)."""
 VLLM_PYTHON = "SGLANG_GEMMA4_VLLM_PYTHON"
 """Not a switch: the Python whose environment has vLLM, for `bench --arm vllm` (benchmark/vllm.py)."""
+LOCAL_MEDIA = "SGLANG_GEMMA4_LOCAL_MEDIA"
+"""Not a switch: FOLDER:FOLDER, absolute paths below which requests over HTTP may name files as media (serving/media/addresses.py)."""
 GRAPH_SIZES = "SGLANG_GEMMA4_GRAPH_SIZES"
 BESIDE = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY"
 BESIDE_TOKENS = "SGLANG_GEMMA4_BESIDE_TOKENS"
@@ -84,6 +86,7 @@ HOPPER_FOUR_BIT_ROWS = 32
 (``runs/2026-11-26-26b-h200-int4``)."""
 NO_SWITCHES = (
     WITHOUT, WITH, DEBUG_DIR, CACHE_DIR, SHARED_WEIGHTS, VLLM_PYTHON, BESIDE_TOKENS, BESIDE_GAP, REQUEST_TOKENS, RESERVE_GIB, FOUR_BIT_ROWS,
+    LOCAL_MEDIA,
 )  # fmt: skip
 
 _TABLE = (
@@ -101,6 +104,15 @@ _TABLE = (
     ),
     Switch("SGLANG_GEMMA4_ANSWER_PARSER", True, "correctness", "Thoughts and tool calls are read rightly, and without naming a parser."),
     Switch("SGLANG_GEMMA4_TOOL_GRAMMAR", True, "correctness", "Tool calls that must come are constrained in Gemma 4's own syntax."),
+    Switch(
+        "SGLANG_GEMMA4_REQUEST_CHECKS",
+        True,
+        "correctness",
+        "What a client sends is judged before it reaches the scheduler: values, media, schemas.",
+    ),
+    Switch(
+        "SGLANG_GEMMA4_ISOLATION", True, "correctness", "A request that fails inside a forward fails alone; the others of its batch go on."
+    ),
     Switch("SGLANG_GEMMA4_LORA", True, "correctness", "LoRA adapters work, under MTP too."),
     Switch("SGLANG_GEMMA4_ATTENTION", True, "attention", "Prefill, decode and MTP's verify step on triton go through kernels for Gemma 4."),
     Switch("SGLANG_GEMMA4_QKV", True, "attention", "Norms and rotation of queries, keys and values, and their KV write, are one launch."),

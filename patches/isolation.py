@@ -1,0 +1,105 @@
+"""A request that raises inside a step of the scheduler ends alone, with status 400 or 500; the others go on."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sglang_gemma4 import patching, switches
+from sglang_gemma4.patching import Hook, Patch
+
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+OURS = "sglang_gemma4.serving.failed_requests"
+OURS_OF = "_sglang_gemma4_isolates"
+
+
+def keep_going(original: Callable[[Any], None], scheduler: Any) -> None:
+    """Around the two loops: a failed step is repaired, then the loop begins again."""
+    from sglang_gemma4.serving.isolation import Isolation, StepFailed, reason_against
+
+    reason = reason_against(scheduler)
+    if reason is not None:
+        patching.decline("isolation", reason)
+        return original(scheduler)
+    isolation = Isolation(scheduler)
+    setattr(scheduler, OURS_OF, True)
+    while True:
+        try:
+            return original(scheduler)
+        except StepFailed as failed:
+            isolation.recover(failed)
+
+
+def schedule(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``get_next_batch_to_run``."""
+    waiting = list(scheduler.waiting_queue)
+    try:
+        return original(scheduler, *args, **kwargs)
+    except Exception as error:
+        there = set(scheduler.waiting_queue)
+        raise _failed(scheduler, error, "schedule", None, tuple(req for req in waiting if req not in there)) from error
+
+
+def run(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``run_batch``."""
+    beside = getattr(batch, "beside", None)  # taken off by the patch prefill_beside
+    try:
+        return original(scheduler, batch, *args, **kwargs)
+    except Exception as error:
+        if (failed := _failed(scheduler, error, "run", batch, () if beside is None else tuple(beside.reqs))) is None:
+            raise
+        raise failed from error
+
+
+def sample(original: Callable[..., Any], scheduler: Any, result: Any, batch: Any) -> Any:
+    """Around ``launch_batch_sample_if_needed``."""
+    try:
+        return original(scheduler, result, batch)
+    except Exception as error:
+        if (failed := _failed(scheduler, error, "sample", batch)) is None:
+            raise
+        raise failed from error
+
+
+def process(original: Callable[..., Any], scheduler: Any, batch: Any, result: Any) -> Any:
+    """Around ``process_batch_result``."""
+    beside = getattr(result, "beside", None)
+    try:
+        return original(scheduler, batch, result)
+    except Exception as error:
+        if (failed := _failed(scheduler, error, "process", batch, () if beside is None else tuple(beside[0].reqs))) is None:
+            raise
+        raise failed from error
+
+
+def _failed(scheduler: Any, error: Exception, during: str, batch: Any, lost: tuple[Any, ...] = ()) -> Any:
+    """What the loop catches; None where failures are not isolated, or where it is that already."""
+    from sglang_gemma4.serving.isolation import StepFailed
+
+    if isinstance(error, StepFailed) or not getattr(scheduler, OURS_OF, False):
+        return None
+    return StepFailed(error, during, batch, lost)
+
+
+def traps_are_set(environ: Mapping[str, str]) -> str | None:
+    """A trap's error is to end the server, with its dump."""
+    debug = next((name for name in ("SGLANG_GEMMA4_DEBUG", "SGLANG_TRTLLM_MHA_DEBUG") if switches.is_on(name, environ)), None)
+    return None if debug is None else f"{debug}=1: a trap's error ends the server"
+
+
+PATCH = Patch(
+    switch="SGLANG_GEMMA4_ISOLATION",
+    why="Whatever one request's data raises in a tower, an embedding, a grammar or a sampler ends stock's scheduler, and with it every "
+    "client's request.",
+    evidence="srt/managers/scheduler.py:6355 (SIGQUIT to the server for any exception of the loop) · crash_repro/failed_forward.py",
+    remove_when="SGLang answers a request that fails in a step and goes on.",
+    declines=traps_are_set,
+    hooks=(
+        Hook(f"{SCHEDULER}.event_loop_normal", "around", keep_going, "e1b4f1cdca2d"),
+        Hook(f"{SCHEDULER}.event_loop_overlap", "around", keep_going, "a6c1681f722a"),
+        Hook(f"{SCHEDULER}.get_next_batch_to_run", "around", schedule, "9c5ef6348963"),
+        Hook(f"{SCHEDULER}.run_batch", "around", run, "c314c0d4b02c"),
+        Hook(f"{SCHEDULER}.launch_batch_sample_if_needed", "around", sample, "42b9fcbba9e1"),
+        Hook(f"{SCHEDULER}.process_batch_result", "around", process, "a67c683e5347"),
+        Hook(f"{SCHEDULER}.handle_generate_request", "around", f"{OURS}:refuse_if_broken", "d247ea868856"),
+        Hook(f"{SCHEDULER}.handle_embedding_request", "around", f"{OURS}:refuse_if_broken", "0f81da81e628"),
+    ),
+)
