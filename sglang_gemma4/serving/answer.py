@@ -46,6 +46,7 @@ class AnswerReader:
         unmarked: the answer may begin with a thought's label without its marker.
 
     Attributes:
+        tools: the argument.
         undeclared: names of calls that stayed in the text because their tool is not declared.
         cut_off: name of the call inside which the answer ended, or "".
     """
@@ -62,7 +63,7 @@ class AnswerReader:
     ) -> None:
         self.undeclared: list[str] = []
         self.cut_off = ""
-        self._tools = tools
+        self.tools = tools
         self._any_tool = any_tool
         self._in_text = tuple(
             marker for marker, read in ((CALL_START, calls), (CALL_END, calls), (THOUGHT_START, thoughts), (THOUGHT_END, thoughts)) if read
@@ -130,7 +131,7 @@ class AnswerReader:
         at, marker = self._until(self._in_text, text, at, self._say)
         if marker == CALL_START:
             self._from_thought, self._step = False, self._head
-        elif marker == CALL_END and (self._tools is None or self._as_text):
+        elif marker == CALL_END and (self.tools is None or self._as_text):
             self._say(marker)
             self._as_text = False
         elif marker == THOUGHT_START:
@@ -178,11 +179,11 @@ class AnswerReader:
         if self._from_thought:
             self._end_thought()
         name = head[1]
-        self._as_text = self._tools is None or not (name in self._tools or self._any_tool)
+        self._as_text = self.tools is None or not (name in self.tools or self._any_tool)
         self._name = name
-        if self._as_text and self._tools is not None:
+        if self._as_text and self.tools is not None:
             self.undeclared.append(name)
-        self._arguments = ArgumentsReader((self._tools or {}).get(name) or UNKNOWN)
+        self._arguments = ArgumentsReader((self.tools or {}).get(name) or UNKNOWN)
         if self._as_text:
             self._say(CALL_START + head.group())
         else:

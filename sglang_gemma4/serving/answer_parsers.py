@@ -130,7 +130,7 @@ class Thoughts(StockThoughts):  # type: ignore[misc]
 
 
 def _reader(tools: list[Tool]) -> AnswerReader:
-    schemas = {tool.function.name: schema_types.whole(tool.function.parameters) for tool in tools if tool.function.name}
+    schemas = schema_types.ToolSchemas({tool.function.name: tool.function.parameters for tool in tools if tool.function.name})
     return AnswerReader(thoughts=False, calls=True, tools=schemas, any_tool=envs.SGLANG_FORWARD_UNKNOWN_TOOLS.get())
 
 
@@ -152,6 +152,8 @@ def _joined(parts: list[Part], kind: str) -> str:
 
 
 def _say(reader: AnswerReader) -> None:
+    if isinstance(reader.tools, schema_types.ToolSchemas):
+        reader.tools.say()
     for name in reader.undeclared:
         logger.warning("the model called %.80r, which the request does not declare: the call stays in the content", name)
     if reader.cut_off:

@@ -9,10 +9,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sglang_gemma4.serving.grammar_rules import Item, Ref, Repeat, Rules, Sequence_, Text, any_but
+from sglang_gemma4.serving.grammar_rules import Item, Ref, Repeat, Rules, Sequence_, Text
+from sglang_gemma4.serving.json_values import TYPES, types_of
+from sglang_gemma4.serving.key_grammar import KEY, is_bare, other_keys
 from sglang_gemma4.serving.markers import STRING
 from sglang_gemma4.serving.number_grammar import ANY_INTEGER, ANY_NUMBER, integers, numbers
-from sglang_gemma4.serving.schema_shapes import OF_ARRAYS, OF_OBJECTS, TYPES, Schema, Shape, Shapes, is_type, types
+from sglang_gemma4.serving.schema_shapes import OF_ARRAYS, OF_OBJECTS, Schema, SchemaError, Shape, Shapes, types
 from sglang_gemma4.serving.string_grammar import free_text, pattern
 
 ANY_ORDER = 4
@@ -20,8 +22,10 @@ ANY_ORDER = 4
 ITEMS = 1024
 """A ``maxItems`` or ``minItems`` beyond this is not enforced."""
 
-_NOT_BARE = set(',:{}[]<>|"')
-_KEY = any_but(_NOT_BARE, 0x21)
+LARGEST = 1e40
+"""Bounds of numbers beyond this are refused: their grammar grows with the square of their digits."""
+
+_OF_PATTERNS = 16  # steps for each of their characters, which may be a range of a class
 _CLOSING = ("additionalProperties", "unevaluatedProperties")
 
 
@@ -37,7 +41,7 @@ class ArgumentGrammar:
         self.rules = rules
         self._delimiter = delimiter
         self._shared = shared
-        self._shapes = Shapes(root)
+        self._shapes = Shapes(root, rules.work)
         self._of_schema: dict[str, Ref] = {}
         self._root = root
 
@@ -57,7 +61,7 @@ class ArgumentGrammar:
 
     def value(self, schema: Schema) -> Ref:
         """Any value of ``schema``, which is part of the root schema."""
-        key = json.dumps(schema, sort_keys=True)
+        key = self._shapes.written(schema)
         if key not in self._of_schema:
             self._of_schema[key] = rule = self.rules.reserve("value")
             self.rules.fill(rule, [one for shape in self._shapes.of(schema) for one in self._of_shape(shape)])
@@ -66,7 +70,8 @@ class ArgumentGrammar:
     def _of_shape(self, shape: Shape) -> list[Sequence_]:
         allowed = types(shape)
         if "enum" in shape:
-            fits = [value for value in shape["enum"] if allowed is None or any(is_type(value, kind) for kind in allowed)]
+            self.rules.work.spend(len(shape["enum"]))
+            fits = [value for value in shape["enum"] if allowed is None or not allowed.isdisjoint(types_of(value))]
             return [sequence for value in fits for sequence in self._constant(value)]
         if allowed is None:
             allowed = {kind for kind, words in (("object", OF_OBJECTS), ("array", OF_ARRAYS)) if any(word in shape for word in words)}
@@ -100,7 +105,7 @@ class ArgumentGrammar:
         return [(Text("null"),)]
 
     def _integer(self, shape: Shape) -> list[Sequence_]:
-        low, high, without_low, without_high = _bounds(shape)
+        low, high, without_low, without_high = self._bounds(shape)
         if "multipleOf" in shape and shape["multipleOf"] != 1:
             self.widened.add("multipleOf")
         low = low + 1 if low is not None and without_low and low == int(low) else low
@@ -111,12 +116,29 @@ class ArgumentGrammar:
     def _number(self, shape: Shape) -> list[Sequence_]:
         if "multipleOf" in shape:
             self.widened.add("multipleOf")
-        found = numbers(self.rules, *_bounds(shape))
+        found = numbers(self.rules, *self._bounds(shape))
         return [(self._share("number", ANY_NUMBER),)] if found is ANY_NUMBER else found
+
+    def _bounds(self, shape: Shape) -> tuple[float | None, float | None, bool, bool]:
+        """Lower and upper bound, and whether each is exclusive.
+
+        Raises:
+            SchemaError: a bound is no number, or larger than the numbers that the grammar writes.
+        """
+        low, high = shape.get("minimum"), shape.get("maximum")
+        above, below = shape.get("exclusiveMinimum"), shape.get("exclusiveMaximum")
+        for bound in (low, high, above, below):
+            if bound is not None and not -LARGEST <= bound <= LARGEST:
+                raise SchemaError(f"a bound of {str(bound)[:40]} is not enforced; leave out bounds beyond {LARGEST:.0e}")
+            self.rules.work.spend(len(str(bound)) ** 2)
+        without_low = above is not None and (low is None or above >= low)
+        without_high = below is not None and (high is None or below <= high)
+        return above if without_low else low, below if without_high else high, without_low, without_high
 
     def _string(self, shape: Shape) -> list[Sequence_]:
         least, most = shape.get("minLength", 0), shape.get("maxLength")
         if "pattern" in shape:
+            self.rules.work.spend(_OF_PATTERNS * len(shape["pattern"]))
             text = pattern(self.rules, shape["pattern"], STRING)
             if text is not None:
                 self.widened.update(word for word in ("minLength", "maxLength") if word in shape)
@@ -159,7 +181,7 @@ class ArgumentGrammar:
 
     def _object(self, shape: Shape) -> list[Sequence_]:
         properties: Mapping[str, Schema] = shape.get("properties", {})
-        required = list(shape.get("required", ()))
+        required = dict.fromkeys(shape.get("required", ()))
         others = self._other_properties(shape)
         declared = dict(properties)
         for key in required:  # required but not declared: allowed unless the schema forbids it
@@ -185,9 +207,9 @@ class ArgumentGrammar:
 
     def _fields(self, pairs: Sequence[Ref], required: Sequence[bool], extra: Ref | None) -> Ref:
         """The inside of an object. A state is the set of fields written so far, or passed if they come in order."""
-        anyhow = len(pairs) <= ANY_ORDER
+        if len(pairs) > ANY_ORDER:
+            return self._fields_in_order(pairs, required, extra)
         states: dict[tuple[int, bool], Ref] = {}
-        everything = (1 << len(pairs)) - 1
         todo = [(0, False)]
 
         def goto(written: int, begun: bool) -> Ref:
@@ -203,43 +225,45 @@ class ArgumentGrammar:
             comma: list[Item] = [Text(",")] if begun else []
             left = [i for i in range(len(pairs)) if not written >> i & 1]
             steps: list[Sequence_] = []
-            for i in left if anyhow else left[:1]:
+            for i in left:
                 steps.append((*comma, pairs[i], goto(written | 1 << i, True)))
-                if not anyhow and not required[i]:
-                    steps.append((goto(written | 1 << i, begun),))
             if extra is not None:
                 steps.append((*comma, extra, goto(written, True)))
-            if not any(required[i] for i in left) and (anyhow or written == everything):
+            if not any(required[i] for i in left):
                 steps.append(())
             self.rules.fill(states[written, begun], steps)
         return start
 
+    def _fields_in_order(self, pairs: Sequence[Ref], required: Sequence[bool], extra: Ref | None) -> Ref:
+        """The inside of an object whose fields come in their order: a state is how many were passed, and whether one was written."""
+        unwritten = required.index(True) + 1 if True in required else len(pairs) + 1  # nothing is written before the first required one
+        states = [[self.rules.reserve("fields") for _ in range(count)] for count in (unwritten, len(pairs) + 1)]
+        for begun in (False, True):
+            comma: list[Item] = [Text(",")] if begun else []
+            for passed, state in enumerate(states[begun]):
+                steps: list[Sequence_] = [()] if passed == len(pairs) else [(*comma, pairs[passed], states[True][passed + 1])]
+                if passed < len(pairs) and not required[passed]:
+                    steps.append((states[begun][passed + 1],))
+                if extra is not None:
+                    steps.append((*comma, extra, states[True][passed]))
+                self.rules.fill(state, steps)
+        return states[False][0]
+
     def _key(self, key: str) -> Sequence_:
         """A key: bare, or as a string if a bare one would be ambiguous."""
-        bare = key and key == key.strip() and key.isprintable() and not _NOT_BARE & set(key)
-        return (Text(key),) if bare else self._string_of(*([Text(key)] if key else []))
+        return (Text(key),) if is_bare(key) else self._string_of(*([Text(key)] if key else []))
 
     def _extra(self, declared: Sequence[str], schema: Schema) -> Ref:
         """A property whose name is not declared."""
-        free = self._share("key_rest", [(), (_KEY, Ref("@"))])
-        names = {key for key in declared if key.isprintable() and not _NOT_BARE & set(key) and " " not in key and key}
-        prefixes = {key[:n] for key in names for n in range(len(key) + 1)} | {""}
-        rules = {prefix: self.rules.reserve("key") for prefix in prefixes}
-        for prefix, rule in rules.items():
-            following = sorted({key[len(prefix)] for key in names if key.startswith(prefix) and len(key) > len(prefix)})
-            steps: list[Sequence_] = [(Text(character), rules[prefix + character]) for character in following]
-            steps.append((any_but(_NOT_BARE | set(following), 0x21), free))
-            if prefix and prefix not in names:
-                steps.append(())
-            self.rules.fill(rule, steps)
-        return self.rules.add("other", [(rules[""], Text(":"), self.value(schema))])
+        rest = self._share("key_rest", [(), (KEY, Ref("@"))])
+        return self.rules.add("other", [(other_keys(self.rules, declared, rest), Text(":"), self.value(schema))])
 
     def _any(self) -> Ref:
         """Any value at all."""
         if "any" not in self._shared:
             self._shared["any"] = rule = self.rules.reserve("any")
             kinds = (self._string, self._number, self._boolean, self._null)
-            key = self.rules.add("any_key", [(_KEY, self._share("key_rest", [(), (_KEY, Ref("@"))]))])
+            key = self.rules.add("any_key", [(KEY, self._share("key_rest", [(), (KEY, Ref("@"))]))])
             pair = (key, Text(":"), rule)
             listed: list[Sequence_] = [(Text("[]"),), (Text("{}"),)]
             for opening, one, closing in (("[", (rule,), "]"), ("{", pair, "}")):
@@ -264,12 +288,3 @@ def _joined(parts: Sequence[Sequence_]) -> Sequence_:
 def _by_key(pair: tuple[str, Any]) -> str:
     """The chat template orders keys by Jinja's ``dictsort``, which ignores case; keys equal but for case stay in the schema's order."""
     return pair[0].lower()
-
-
-def _bounds(shape: Shape) -> tuple[float | None, float | None, bool, bool]:
-    """Lower and upper bound, and whether each is exclusive."""
-    low, high = shape.get("minimum"), shape.get("maximum")
-    above, below = shape.get("exclusiveMinimum"), shape.get("exclusiveMaximum")
-    without_low = above is not None and (low is None or above >= low)
-    without_high = below is not None and (high is None or below <= high)
-    return above if without_low else low, below if without_high else high, without_low, without_high

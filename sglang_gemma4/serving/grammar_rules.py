@@ -7,6 +7,8 @@ them out, so that an answer can always be completed.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from sglang_gemma4.serving.work_budget import Work
+
 
 @dataclass(frozen=True)
 class Text:
@@ -111,10 +113,12 @@ class Rules:
     """Named rules, each a list of alternatives; a rule without alternatives matches nothing.
 
     Raises:
-        ValueError: from :meth:`add` and :meth:`reserve`, if there would be more than ``limit`` rules.
+        ValueError: from :meth:`add` and :meth:`reserve`, if there would be more than ``limit`` rules; from :meth:`add` and :meth:`fill`, if
+            ``work`` does not suffice for the items and their text.
     """
 
     limit: int
+    work: Work = field(default_factory=Work)
     alternatives: dict[str, list[Sequence_]] = field(default_factory=dict)
     attributes: dict[str, str] = field(default_factory=dict)
 
@@ -122,13 +126,16 @@ class Rules:
         """A new rule without alternatives, for recursive references; :meth:`fill` adds them. ``hint`` begins its name."""
         if len(self.alternatives) >= self.limit:
             raise ValueError(f"it needs more than {self.limit} grammar rules")
+        self.work.spend(4)
         name = f"{hint}_{len(self.alternatives)}"
         self.alternatives[name] = []
         return Ref(name)
 
     def fill(self, rule: Ref, alternatives: Iterable[Sequence[Item]], attribute: str = "") -> None:
         """Set a reserved rule's alternatives; ``attribute`` is one of xgrammar's, such as ``max_chars=5``."""
-        self.alternatives[rule.name] = [tuple(one) for one in alternatives]
+        filled = [tuple(one) for one in alternatives]
+        self.work.spend(len(filled) + sum(_size(one) for one in filled))
+        self.alternatives[rule.name] = filled
         if attribute:
             self.attributes[rule.name] = attribute
 
@@ -141,16 +148,24 @@ class Rules:
     def completable(self) -> set[str]:
         """The rules that some finite text matches."""
         found: set[str] = set()
-        users: dict[str, list[str]] = {}
+        waiting: dict[str, list[tuple[str, list[int]]]] = {}  # by a rule: what uses it, and how many rules that still needs
+        todo: list[str] = []
         for name, alternatives in self.alternatives.items():
-            for used in _used(item for alternative in alternatives for item in alternative):
-                users.setdefault(used, []).append(name)
-        todo = list(self.alternatives)
+            for needed in map(_needed, alternatives):
+                missing = [len(needed)]
+                for used in needed:
+                    waiting.setdefault(used, []).append((name, missing))
+                if not needed:
+                    todo.append(name)
         while todo:
             name = todo.pop()
-            if name not in found and any(_completes(alternative, found) for alternative in self.alternatives[name]):
-                found.add(name)
-                todo += users.get(name, [])
+            if name in found:
+                continue
+            found.add(name)
+            for user, missing in waiting.get(name, ()):
+                missing[0] -= 1
+                if not missing[0]:
+                    todo.append(user)
         return found
 
     def ebnf(self, root: Ref) -> str | None:
@@ -182,6 +197,30 @@ def _used(items: Iterable[Item]) -> set[str]:
         elif isinstance(item, Repeat):
             found |= _used(item.items)
     return found
+
+
+def _needed(items: Iterable[Item]) -> set[str]:
+    """The rules that must be completable for ``items`` to be."""
+    found: set[str] = set()
+    for item in items:
+        if isinstance(item, Ref):
+            found.add(item.name)
+        elif isinstance(item, Repeat) and item.low:
+            found |= _needed(item.items)
+    return found
+
+
+def _size(items: Sequence[Item]) -> int:
+    """The steps that writing ``items`` takes."""
+    steps = len(items)
+    for item in items:
+        if isinstance(item, Text):
+            steps += len(item.value) >> 4
+        elif isinstance(item, Raw):
+            steps += len(item.ebnf) >> 6
+        elif isinstance(item, Repeat):
+            steps += _size(item.items)
+    return steps
 
 
 def _completes(items: Sequence_, completable: set[str]) -> bool:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 from urllib.parse import unquote
 
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from sglang_gemma4.serving.json_values import canonical
+from sglang_gemma4.serving.work_budget import Work
 
 Schema = Mapping[str, Any] | bool
 Shape = dict[str, Any]
@@ -27,10 +28,7 @@ NOT_ENFORCED = (
 """Keywords that restrict a value and that the grammar does not enforce."""
 COMBINATIONS = 256
 """Most alternatives of one schema; where ``anyOf`` inside ``allOf`` makes more, the last ones are not enforced."""
-LOOKED_AT = 4096
-"""Most schemas visited for one value: their number can double at each reference."""
-
-TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
+_CHARACTERS = 32  # of JSON text that are written, or of a reference that are followed, in a step
 
 _KEPT = {"type", "enum", "const", "multipleOf", "pattern", *LOWER, *UPPER, *OF_OBJECTS, *OF_ARRAYS}
 
@@ -44,34 +42,37 @@ class Shapes:
 
     Attributes:
         widened: keywords that were not enforced.
+        work: the budget of the request that has the schemas.
     """
 
-    def __init__(self, root: Schema, looked_at: int = LOOKED_AT) -> None:
+    def __init__(self, root: Schema, work: Work | None = None) -> None:
         self._root = root
-        self._most = looked_at
-        self._looked_at = 0
+        self.work = work or Work()
         self.widened: set[str] = set()
+        self._found: dict[int, tuple[Schema, list[Shape]]] = {}  # by a schema's id, with the schema, so that the id stays its own
+        self._members: dict[int, tuple[Any, dict[str, Any]]] = {}  # an enum's values, by its id
 
     def of(self, schema: Schema) -> list[Shape]:
         """The shapes of ``schema``, which is part of the root; none if it allows nothing.
 
         Raises:
-            SchemaError: a reference leads nowhere or out of the root, or there are too many alternatives.
+            SchemaError: a reference leads nowhere or out of the root.
+            TooMuchWorkError: the budget is spent.
         """
-        self._looked_at = 0
-        return self._shapes(schema, ())
+        if id(schema) not in self._found:
+            self._found[id(schema)] = schema, self._shapes(schema, ())
+        return self._found[id(schema)][1]
 
     def _shapes(self, schema: Schema, followed: tuple[str, ...]) -> list[Shape]:
-        self._looked_at += 1
-        if self._looked_at > self._most:
-            raise SchemaError(f"one value has more than {self._most} schemas behind its references and alternatives; use fewer")
+        self.work.spend(8)
         if isinstance(schema, bool):
             return [{}] if schema else []
+        self.work.spend(len(schema))
         self.widened.update(keyword for keyword in NOT_ENFORCED if keyword in schema)
         own = {key: value for key, value in schema.items() if key in _KEPT}
         if "const" in own:
             constant = own.pop("const")
-            own["enum"] = [constant] if "enum" not in own or _among(constant, own["enum"]) else []
+            own["enum"] = [constant] if "enum" not in own or canonical(constant, self.work) in self._values(own["enum"]) else []
         shapes = [own]
         for parts in self._parts(schema, followed):
             if len(parts) * len(shapes) > COMBINATIONS:
@@ -98,6 +99,7 @@ class Shapes:
             raise SchemaError(
                 f"$ref {reference!r} cannot be followed; refer to a place inside the tool's own parameters, as '#/$defs/name'"
             )
+        self.work.spend(len(reference) // _CHARACTERS)
         try:
             place = _pointed(reference, self._root)
         except KeyError as error:
@@ -108,6 +110,7 @@ class Shapes:
 
     def _merged(self, one: Shape, other: Shape) -> Shape | None:
         """The shape that meets both; None if nothing does."""
+        self.work.spend(16 + len(one) + len(other))
         both = {**one, **other}
         for keyword in one.keys() & other.keys():
             mine, its = one[keyword], other[keyword]
@@ -116,30 +119,73 @@ class Shapes:
                 if not both[keyword]:
                     return None
             elif keyword == "enum":
-                both[keyword] = [value for value in mine if _among(value, its)]
+                both[keyword] = self._common(mine, its)
             elif keyword in LOWER:
                 both[keyword] = max(mine, its)
             elif keyword in UPPER:
                 both[keyword] = min(mine, its)
             elif keyword == "required":
-                both[keyword] = [*mine, *(key for key in its if key not in mine)]
+                self.work.spend(len(mine) + len(its))
+                both[keyword] = list(dict.fromkeys([*mine, *its]))
             elif keyword in ("items", "additionalProperties", "unevaluatedProperties"):
-                both[keyword] = every(mine, its)
+                both[keyword] = self._every(mine, its)
             elif keyword == "prefixItems":
-                both[keyword] = [every(a, b) for a, b in zip(mine, its, strict=False)]
+                both[keyword] = [self._every(a, b) for a, b in zip(mine, its, strict=False)]
                 longer, shorter = (one, other) if len(mine) > len(its) else (other, one)
                 for part in longer[keyword][len(both[keyword]) :]:
-                    both[keyword].append(every(part, shorter.get("items", True)))
+                    both[keyword].append(self._every(part, shorter.get("items", True)))
             elif keyword in ("pattern", "multipleOf", "patternProperties") and mine != its:
                 self.widened.add(keyword)
         if "properties" in one or "properties" in other:
-            both["properties"] = _properties(one, other)
+            both["properties"] = self._properties(one, other)
         return both
 
+    def _common(self, mine: list[Any], its: list[Any]) -> list[Any]:
+        """The values that two enums share, as JSON compares them, in the first one's order."""
+        self.work.spend(len(mine) + 1)
+        both = self._values(mine).keys() & self._values(its).keys()
+        return [value for key, value in self._values(mine).items() if key in both]
 
-def is_type(value: Any, kind: str) -> bool:
-    """Whether a value has a type of JSON schema; 1.0 is an integer."""
-    return kind in TYPES and Draft202012Validator.TYPE_CHECKER.is_type(value, kind)
+    def _values(self, values: list[Any]) -> dict[str, Any]:
+        """An enum's values by their canonical forms."""
+        if id(values) not in self._members:
+            found: dict[str, Any] = {}
+            for value in values:
+                found.setdefault(canonical(value, self.work), value)
+            self._members[id(values)] = values, found
+        return self._members[id(values)][1]
+
+    def _every(self, *schemas: Schema) -> Schema:
+        """The conjunction of schemas, written the same way for any order of them."""
+        parts: dict[str, Schema] = {}
+        for schema in schemas:
+            inner = schema["allOf"] if isinstance(schema, Mapping) and set(schema) == {"allOf"} else [schema]
+            parts.update({self.written(part): part for part in inner})
+        parts.pop("true", None)
+        if "false" in parts:
+            return False
+        kept = [parts[key] for key in sorted(parts)]
+        return True if not kept else kept[0] if len(kept) == 1 else {"allOf": kept}
+
+    def written(self, schema: Schema) -> str:
+        """``schema`` as JSON, the same for equal ones."""
+        self.work.spend(6)
+        text = json.dumps(schema, sort_keys=True)
+        self.work.spend(len(text) // _CHARACTERS)
+        return text
+
+    def _properties(self, one: Shape, other: Shape) -> dict[str, Schema]:
+        """The properties of two shapes: one that only the first declares must also meet the second's ``additionalProperties``."""
+        mine, its = one.get("properties", {}), other.get("properties", {})
+        self.work.spend(len(mine) + len(its))
+        found: dict[str, Schema] = {}
+        for key in dict.fromkeys([*mine, *its]):
+            parts = [properties[key] for properties in (mine, its) if key in properties]
+            for shape, properties in ((one, mine), (other, its)):
+                if key not in properties and "patternProperties" not in shape:
+                    parts.append(shape.get("additionalProperties", True))
+            found[key] = self._every(*parts)
+        return found
 
 
 def types(shape: Mapping[str, Any]) -> set[str] | None:
@@ -148,43 +194,12 @@ def types(shape: Mapping[str, Any]) -> set[str] | None:
     return None if named is None else {named} if isinstance(named, str) else set(named)
 
 
-def every(*schemas: Schema) -> Schema:
-    """The conjunction of schemas, written the same way for any order of them."""
-    parts: dict[str, Schema] = {}
-    for schema in schemas:
-        inner = schema["allOf"] if isinstance(schema, Mapping) and set(schema) == {"allOf"} else [schema]
-        parts.update({json.dumps(part, sort_keys=True): part for part in inner})
-    parts.pop("true", None)
-    if "false" in parts:
-        return False
-    kept = [parts[key] for key in sorted(parts)]
-    return True if not kept else kept[0] if len(kept) == 1 else {"allOf": kept}
-
-
-def _properties(one: Shape, other: Shape) -> dict[str, Schema]:
-    """The properties of two shapes: one that only the first declares must also meet the second's ``additionalProperties``."""
-    mine, its = one.get("properties", {}), other.get("properties", {})
-    found: dict[str, Schema] = {}
-    for key in [*mine, *(key for key in its if key not in mine)]:
-        parts = [properties[key] for properties in (mine, its) if key in properties]
-        for shape, properties in ((one, mine), (other, its)):
-            if key not in properties and "patternProperties" not in shape:
-                parts.append(shape.get("additionalProperties", True))
-        found[key] = every(*parts)
-    return found
-
-
 def _common_types(one: set[str], other: set[str]) -> set[str]:
     common = one & other
     for mine, its in ((one, other), (other, one)):
         if "integer" in mine and "number" in its:
             common.add("integer")
     return common
-
-
-def _among(value: Any, values: Iterable[Any]) -> bool:
-    """Whether ``value`` is one of ``values`` as JSON compares them: 1 equals 1.0 but not true."""
-    return bool(Draft202012Validator({"enum": list(values)}).is_valid(value))
 
 
 def _pointed(reference: str, root: Any) -> Any:

@@ -1,44 +1,127 @@
 """The types of a value and the schemas of its parts, according to a tool's JSON schema.
 
-This much is needed to convert answers; they are not validated. Schemas that are wrong or too large say nothing of a value.
+This much is needed to convert answers; they are not validated. Schemas that are wrong say nothing of a value. Nothing is computed before an
+answer needs it, and nothing twice: what an answer costs depends on its schemas and not on its length, and ends with the answer's budget.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from sglang_gemma4.serving.schema_shapes import TYPES, Schema, Shape, Shapes, is_type
+from sglang_gemma4.serving.json_values import types_of
+from sglang_gemma4.serving.schema_shapes import Schema, Shape, Shapes
+from sglang_gemma4.serving.work_budget import PARSER, TooMuchWorkError, Work
 
-_LOOKED_AT = 256
-"""Most schemas visited for one value: this many are visited for each value of an answer."""
+logger = logging.getLogger(__name__)
+_OTHER = object()
+"""The place of values that no shape gives a place of its own."""
 
 
-class Schemas(NamedTuple):
-    """The shapes that a value may have, and the resolver of their references; no shape means that nothing is known."""
+class Schemas:
+    """The shapes that a value may have; no shape means that nothing is known.
 
-    root: Shapes
-    shapes: Sequence[Shape]
+    Attributes:
+        shapes: the shapes.
+    """
 
-    def part(self, schema_of: Callable[[Shape], Schema]) -> "Schemas":
-        """The schemas of a part of the value, which ``schema_of`` takes from each shape."""
+    def __init__(self, root: Shapes, shapes: Sequence[Shape] = ()) -> None:
+        self.shapes = shapes
+        self._root = root
+        self._parts: dict[object, Schemas] = {}
+        self._types: list[frozenset[str] | None] = []
+
+    def part(self, place: object, schema_of: Callable[[Shape], Schema]) -> "Schemas":
+        """The schemas of the part of the value at ``place``, which ``schema_of`` takes from each shape."""
+        if not self.shapes:
+            return UNKNOWN
+        if place not in self._parts:
+            self._parts[place] = Schemas(self._root, self._of_part(schema_of))
+        return self._parts[place]
+
+    def _of_part(self, schema_of: Callable[[Shape], Schema]) -> list[Shape]:
         try:
-            return self._replace(shapes=[found for shape in self.shapes for found in self.root.of(schema_of(shape))])
+            return [found for shape in self.shapes for found in self._root.of(schema_of(shape))]
         except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
-            return self._replace(shapes=[])
+            return []
+
+    def declares(self, keyword: str, key: object) -> bool:
+        """Whether a shape has ``key`` under ``keyword``."""
+        return any(key in part for shape in self.shapes if isinstance(part := shape.get(keyword), Mapping))
+
+    def types(self) -> frozenset[str] | None:
+        """The JSON types that the schemas name; None if one of them names none."""
+        if not self._types:
+            self._types.append(self._named())
+        return self._types[0]
+
+    def _named(self) -> frozenset[str] | None:
+        named: set[str] = set()
+        for shape in self.shapes:
+            kind = shape.get("type")
+            found = {kind} if isinstance(kind, str) else set(kind or ())
+            found = found or self._of_values(shape.get("enum", ()))
+            if not found:
+                return None
+            named.update(str(one).lower() for one in found)
+        return frozenset(named) or None
+
+    def _of_values(self, values: Iterable[Any]) -> set[str]:
+        found: set[str] = set()
+        try:
+            for value in values:
+                self._root.work.spend(1)
+                found.update(types_of(value))
+        except TooMuchWorkError:
+            return set()
+        return found
 
 
-UNKNOWN = Schemas(Shapes(True), [])
+UNKNOWN = Schemas(Shapes(True))
 
 
-def whole(schema: object) -> Schemas:
-    """The schemas of a tool's parameters."""
+class ToolSchemas(Mapping[str, Schemas]):
+    """The schemas of the parameters of an answer's tools by their names, each looked at when a call of it comes.
+
+    Args:
+        parameters: each tool's JSON schema.
+        work: the budget for all of them; once it is spent, values are read as without a schema, which the log says once.
+    """
+
+    def __init__(self, parameters: Mapping[str, object], work: Work | None = None) -> None:
+        self._parameters = parameters
+        self._work = work or Work(PARSER)
+        self._known: dict[str, Schemas] = {}
+
+    def __getitem__(self, name: str) -> Schemas:
+        if name not in self._known:
+            self._known[name] = whole(self._parameters[name], self._work)
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def say(self) -> None:
+        """Say in the log if the budget did not suffice."""
+        if not self._work.left:
+            logger.warning(
+                "some of an answer's calls were read without their schemas, which need more than %s steps of work", self._work.limit
+            )
+
+
+def whole(schema: object, work: Work | None = None) -> Schemas:
+    """The schemas of a tool's parameters; ``work`` is the budget for reading them."""
     if not isinstance(schema, Mapping):
         return UNKNOWN
-    return Schemas(Shapes(schema, _LOOKED_AT), [{}]).part(lambda _: schema)
+    return Schemas(Shapes(schema, work or Work(PARSER)), [{}]).part("whole", lambda _: schema)
 
 
 def member(schemas: Schemas, key: str) -> Schemas:
     """The schemas of an object's value under ``key``."""
-    return schemas.part(lambda shape: shape.get("properties", {}).get(key, shape.get("additionalProperties", True)))
+    place = ("key", key) if schemas.declares("properties", key) else _OTHER
+    return schemas.part(place, lambda shape: shape.get("properties", {}).get(key, shape.get("additionalProperties", True)))
 
 
 def element(schemas: Schemas, index: int) -> Schemas:
@@ -49,17 +132,10 @@ def element(schemas: Schemas, index: int) -> Schemas:
         other: Schema = shape.get("items", True)
         return first[index] if index < len(first) else other
 
-    return schemas.part(at)
+    most = max((len(first) for shape in schemas.shapes if isinstance(first := shape.get("prefixItems"), list)), default=0)
+    return schemas.part(min(index, most), at)
 
 
 def types(schemas: Schemas) -> frozenset[str] | None:
     """The JSON types that the schemas name; None if one of them names none."""
-    named: set[str] = set()
-    for shape in schemas.shapes:
-        kind = shape.get("type")
-        found = {kind} if isinstance(kind, str) else set(kind or ())
-        found = found or {one for one in TYPES if any(is_type(value, one) for value in shape.get("enum", ()))}
-        if not found:
-            return None
-        named.update(str(one).lower() for one in found)
-    return frozenset(named) or None
+    return schemas.types()

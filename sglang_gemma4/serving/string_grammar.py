@@ -34,6 +34,8 @@ def free_text(rules: Rules, delimiter: str, least: int = 0, most: int | None = N
         return rules.add("text", [free])
     # One rule per prefix of the delimiter that the text may end with, and per number of characters still required.
     ends: list[Ref] = []
+    others = sorted(set(delimiter))
+    other = any_but(others)
     for owed in range(min(least, COUNTED) + 1):
         states = [rules.reserve("text") for _ in delimiter]
         after = states if owed == 0 else ends
@@ -43,13 +45,12 @@ def free_text(rules: Rules, delimiter: str, least: int = 0, most: int | None = N
                 continue
             begun = delimiter[:matched]
             steps: list[Sequence_] = [] if owed else [()]
-            others = sorted(set(delimiter))
             for character in others:
                 text = begun + character
                 if text != delimiter:
                     longest = max(n for n in range(len(delimiter)) if text.endswith(delimiter[:n]))
                     steps.append((Text(character), after[longest]))
-            steps.append((any_but(others), after[0]))
+            steps.append((other, after[0]))
             rules.fill(state, steps)
         ends = states
     return rules.add("text", [(ends[0],)], attribute)
