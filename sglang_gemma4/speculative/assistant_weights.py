@@ -192,8 +192,17 @@ def sort_head(sort: Callable[[Any], None], model: Any) -> None:
     """Around ``_reorder_embedding_to_centroid_order``: keep the order on the host, where weight updates and pauses do not change it.
 
     On a server that started with random weights ``token_ordering`` is no permutation until it is loaded; the head is sorted then.
+
+    Raises:
+        ValueError: an entry is no token of the vocabulary. A draft of it would read past the target's embeddings.
     """
     order = model.token_ordering.long()
+    least, most = order.aminmax()
+    if least < 0 or most >= len(order):
+        raise ValueError(
+            f"the assistant's token_ordering has token {int(least if least < 0 else most)}, its vocabulary {len(order)} tokens; "
+            "download or convert the assistant again"
+        )
     if not bool((order.sort().values == torch.arange(len(order), device=order.device)).all()):
         logger.info("sglang-gemma4: the assistant's token_ordering is not loaded yet; its head is sorted when it is")
         return

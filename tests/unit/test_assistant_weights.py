@@ -151,6 +151,14 @@ def test_the_head_is_in_its_centroids_order(way: int, first: bool) -> None:
     torch.testing.assert_close(model.lm_head.weight.detach(), new["lm_head"][new["token_ordering"]])
 
 
+@pytest.mark.parametrize("wrong", [-1, VOCABULARY, 2**40])
+def test_a_token_outside_the_vocabulary_is_refused(wrong: int) -> None:
+    parts = weights(0)
+    parts["token_ordering"][3] = wrong
+    with pytest.raises(ValueError, match=rf"token_ordering has token {wrong}, its vocabulary {VOCABULARY} tokens"):
+        Assistant().load(parts)
+
+
 def quantised_model(method: type, name: str = "Gemma4ForConditionalGeneration", **attributes: Any) -> Any:
     """A model with one layer of this method, and an embedding that has none."""
     model: Any = type(name, (torch.nn.Module,), {})()
