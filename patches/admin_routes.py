@@ -1,0 +1,144 @@
+"""No administrative route ends or stops the server: what one cannot do is its answer, with status 400."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+
+CONTROL = "sglang.srt.managers.tokenizer_control_mixin.TokenizerControlMixin"
+MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
+_released: set[str] = set()
+"""Kinds of memory that this process has had released."""
+
+
+def guard_handlers(_result: None, scheduler: Any) -> None:
+    """After ``Scheduler.init_request_dispatcher``."""
+    from sglang_gemma4.serving import control_guard
+
+    control_guard.guard_all(scheduler._request_dispatcher._mapping)
+
+
+def _state() -> Any:
+    import torch
+    from sglang.srt.runtime_context import get_device, get_exec, get_server_args
+
+    from sglang_gemma4.serving.control_values import ServerState
+
+    return ServerState(
+        watchdog_seconds=get_device().watchdog_timeout,
+        memory_saver=bool(get_server_args().enable_memory_saver),
+        records_experts=get_exec().moe.expert_distribution_recorder_mode is not None,
+        has_card=torch.cuda.is_available(),
+        released=frozenset(_released),
+    )
+
+
+async def ask_scheduler(original: Callable[..., Any], communicator: Any, obj: Any) -> Any:
+    """Around ``FanOutCommunicator.__call__``, through which administrative requests and their answers go.
+
+    Raises:
+        RefusedError: the request is refused, or has failed in the scheduler; with status 400.
+    """
+    from sglang_gemma4.serving import control_guard, control_values
+    from sglang_gemma4.serving.control_guard import RefusedError
+
+    refusal = control_values.refusal(obj, _state())
+    if refusal is not None:
+        raise RefusedError(400, refusal)
+    answers = await original(communicator, obj)
+    control_guard.raise_failures(answers)
+    _note_memory(obj)
+    return answers
+
+
+def _note_memory(obj: Any) -> None:
+    from sglang_gemma4.serving.control_values import MEMORY_KINDS
+
+    name, kinds = type(obj).__name__, getattr(obj, "tags", None) or MEMORY_KINDS
+    if name == "ReleaseMemoryOccupationReqInput":
+        _released.update(kinds)
+    elif name == "ResumeMemoryOccupationReqInput":
+        _released.difference_update(kinds)
+
+
+def refuse_without_memory(_manager: Any, _obj: Any, _request: Any = None) -> None:
+    """Before ``TokenizerManager.generate_request``: a forward over released memory would end the server.
+
+    Raises:
+        RefusedError: memory is released; with status 503.
+    """
+    if _released:
+        from sglang_gemma4.serving.control_guard import RefusedError
+
+        raise RefusedError(503, f"{', '.join(sorted(_released))} released by /release_memory_occupation; resume first")
+
+
+async def profile(original: Callable[..., Any], manager: Any, request: Any) -> Any:
+    """Around ``_execute_profile``: a profile that is begun twice, or ended before it began, is the caller's error.
+
+    Raises:
+        RefusedError: with status 400 and why.
+    """
+    from sglang_gemma4.serving.control_guard import RefusedError
+
+    try:
+        return await original(manager, request)
+    except RuntimeError as error:
+        raise RefusedError(400, str(error)) from error
+
+
+def judge_logging(_manager: Any, obj: Any) -> None:
+    """Before ``TokenizerManager.configure_logging``.
+
+    Raises:
+        RefusedError: with status 400 and why.
+    """
+    from sglang_gemma4.serving.control_guard import RefusedError
+    from sglang_gemma4.serving.control_values import logging_refusal
+
+    refusal = logging_refusal(obj)
+    if refusal is not None:
+        raise RefusedError(400, refusal)
+
+
+def join_in_time(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around ``init_custom_process_group``: nobody's absence holds up the scheduler for as long as its watchdog allows a step."""
+    if not args and kwargs.get("timeout") is None:
+        from datetime import timedelta
+
+        kwargs["timeout"] = timedelta(seconds=(_state().watchdog_seconds or 600.0) / 2)
+    return original(*args, **kwargs)
+
+
+def warn_if_open(*_args: Any, **_kwargs: Any) -> None:
+    """Before the HTTP server starts: who can reach its port can use every route, unless a key is set."""
+    import logging
+
+    from sglang.srt.runtime_context import get_serving
+
+    from sglang_gemma4.diagnostics.open_server import problem
+
+    serving = get_serving()
+    said = problem(serving.host, serving.port, bool(serving.api_key), bool(serving.admin_api_key))
+    if said is not None:
+        logging.getLogger(__name__).warning("sglang-gemma4: %s", said)
+
+
+PATCH = Patch(
+    switch="SGLANG_GEMMA4_REQUEST_CHECKS",
+    why="Every exception in a handler of stock's scheduler ends the server: GET /start_expert_distribution_record without a key or a body, "
+    "/release_memory_occupation without a memory saver, /start_profile with a folder that cannot be made, "
+    "/update_weights_from_disk with an unknown format. /slow_down with 1e6 s stops it, a wrong log level makes every later request a 500.",
+    evidence="srt/managers/scheduler.py:2256 (_request_dispatcher, not guarded) · eplb/expert_distribution.py:204 · "
+    "managers/scheduler_components/weight_updater.py:350 · utils/request_logger.py:237 · crash_repro/admin_routes.py",
+    remove_when="SGLang answers an administrative request that fails with its error.",
+    hooks=(
+        Hook("sglang.srt.managers.scheduler.Scheduler.init_request_dispatcher", "after", guard_handlers, "beb021698fd1"),
+        Hook("sglang.srt.managers.communicator.FanOutCommunicator.__call__", "around", ask_scheduler, "2bd05ded99a7"),
+        Hook(f"{MANAGER}.generate_request", "before", refuse_without_memory, "21bc72224c6a"),
+        Hook(f"{MANAGER}.configure_logging", "before", judge_logging, "a2bb88aa950a"),
+        Hook(f"{CONTROL}._execute_profile", "around", profile, "7f6e8b571956"),
+        Hook("sglang.srt.utils.common.init_custom_process_group", "around", join_in_time, "d78ff3928e6d"),
+        Hook("sglang.srt.entrypoints.http_server._setup_and_run_http_server", "before", warn_if_open, "7b68d6a8a809"),
+    ),
+)

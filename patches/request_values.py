@@ -1,0 +1,159 @@
+"""Values outside a tensor's range, ids outside the vocabulary and fields of SGLang's own parts are a 400 before the scheduler."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch
+
+MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
+OLLAMA = "sglang.srt.entrypoints.ollama.serving.OllamaServing"
+DETOKENIZE = "sglang.srt.entrypoints.openai.serving_tokenize.OpenAIServingDetokenize"
+LIMITS = "_sglang_gemma4_limits"
+OFF_THE_LOOP = 20_000
+"""Characters from which a prompt is tokenised in a thread: some 5 ms of a core."""
+
+
+def _serves_gemma4(manager: Any) -> bool:
+    from sglang_gemma4.models.config_files import named_gemma4
+
+    return named_gemma4(manager.model_config.hf_config)
+
+
+def limits_of(manager: Any) -> Any:
+    """The limits of this process's server; made once."""
+    found = getattr(manager, LIMITS, None)
+    if found is None:
+        from sglang.srt.runtime_context import get_observability
+        from sglang.srt.sampling.sampling_params import SamplingParams
+
+        from sglang_gemma4.serving.request_limits import Limits, most_sequences
+
+        config, tokenizer = manager.model_config, manager.tokenizer
+        found = Limits(
+            vocabulary=config.vocab_size,
+            context=manager.context_len,
+            hidden=config.hidden_size,
+            sequences=most_sequences(manager.server_args.max_running_requests or 0),
+            layer_embeddings=bool(getattr(config.hf_text_config, "hidden_size_per_layer_input", 0)),
+            longest_token=0 if tokenizer is None else max(map(len, tokenizer.get_vocab()), default=0),
+            parameters=frozenset(SamplingParams.__struct_fields__),
+            labels=frozenset(get_observability().tokenizer_metrics_allowed_custom_labels or ()),
+            truncates=bool(manager.allow_auto_truncate),
+        )
+        setattr(manager, LIMITS, found)
+    return found
+
+
+def judge(manager: Any, obj: Any, request: Any = None) -> None:
+    """Before ``TokenizerManager.generate_request``, through which every endpoint and every call of an Engine goes.
+
+    Raises:
+        ValueError: the request is answered with status 400.
+    """
+    if not _serves_gemma4(manager):
+        return
+    from sglang.srt.managers.io_struct import EmbeddingReqInput
+
+    if isinstance(obj, EmbeddingReqInput):
+        raise ValueError(
+            "this server generates text: a Gemma 4 model has no pooled output for embeddings, classes, scores of pairs or ranks"
+        )
+    from sglang_gemma4.serving import request_values
+
+    path = getattr(getattr(request, "url", None), "path", "")
+    request_values.judge(obj, limits_of(manager), request is not None and path not in ("/health", "/health_generate"))
+
+
+def judge_positions(manager: Any, obj: Any, input_ids: Any) -> None:
+    """Before ``TokenizerManager._validate_one_request``: what depends on the prompt's length, which is known by now.
+
+    Raises:
+        ValueError: the request is answered with status 400.
+    """
+    if _serves_gemma4(manager):
+        from sglang_gemma4.serving import prompt_positions
+
+        prompt_positions.judge(obj, input_ids, limits_of(manager))
+
+
+async def judge_fields(original: Callable[..., Any], obj: Any, request: Any) -> Any:
+    """Around the route ``/generate``: a client may not set what SGLang's parts tell each other."""
+    from sglang_gemma4.serving import internal_fields
+
+    refusal = internal_fields.refusal(obj)
+    if refusal is None:
+        return await original(obj, request)
+    from fastapi.responses import ORJSONResponse
+
+    return ORJSONResponse({"error": {"message": refusal}}, status_code=400)
+
+
+async def tokenize(original: Callable[..., Any], manager: Any, texts: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``TokenizerManager._tokenize_texts``: long texts do not hold up the event loop."""
+    length = len(texts) if isinstance(texts, str) else sum(len(one) for one in texts or ())
+    if length < OFF_THE_LOOP or manager.async_dynamic_batch_tokenizer is not None:
+        return await original(manager, texts, *args, **kwargs)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(None, lambda: asyncio.run(original(manager, texts, *args, **kwargs)))
+
+
+async def as_client_error(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around a route that answers a client's error with status 500.
+
+    Raises:
+        HTTPException: with status 400 and what is wrong.
+    """
+    from fastapi import HTTPException
+
+    try:
+        return await original(*args, **kwargs)
+    except (ValueError, OverflowError) as error:
+        raise HTTPException(400, str(error)) from error
+
+
+async def detokenize(original: Callable[..., Any], serving: Any, adapted: Any, request: Any, raw_request: Any) -> Any:
+    """Around ``OpenAIServingDetokenize._handle_non_streaming_request``: ids outside the vocabulary are a client's error."""
+    from sglang_gemma4.serving.prompt_values import judge_ids
+
+    manager = serving.tokenizer_manager
+    batch = request.tokens if request.tokens and isinstance(request.tokens[0], list) else [request.tokens]
+    try:
+        for ids in batch:
+            judge_ids("tokens", ids, max(limits_of(manager).vocabulary, len(manager.tokenizer)))
+    except ValueError as error:
+        return serving.create_error_response(str(error))
+    return await original(serving, adapted, request, raw_request)
+
+
+PATCH = Patch(
+    switch="SGLANG_GEMMA4_REQUEST_CHECKS",
+    why="Stock sends ids, counts and types to the scheduler as they come. One request with an id outside the vocabulary, top_k 2147483648, "
+    "5,000 top_logprobs, a negative logprob_start_len or a list in place of a number ends it; n 1000000 or a stop_regex that backtracks "
+    "stops everybody's answers.",
+    evidence="srt/sampling/sampling_batch_info.py:147 · sampling/penaltylib/min_new_tokens.py:65 · layers/logprob_processor.py:106 · "
+    "managers/tokenizer_manager.py:3228 · managers/schedule_batch.py:1940 · session/session_controller.py:223 · "
+    "crash_repro/request_values.py",
+    remove_when="SGLang judges each field's type and range before it sends a request to the scheduler.",
+    hooks=(
+        Hook(f"{MANAGER}.generate_request", "before", judge, "21bc72224c6a"),
+        Hook(f"{MANAGER}._validate_one_request", "before", judge_positions, "2ad77394d482"),
+        Hook(f"{MANAGER}._tokenize_texts", "around", tokenize, "9d841c1eefd9"),
+        Hook("sglang.srt.entrypoints.http_server.serve_generate_request", "around", judge_fields, "4dbe7f4e15a9"),
+        Hook(f"{OLLAMA}.handle_chat", "around", as_client_error, "5478084d6d26"),
+        Hook(f"{OLLAMA}.handle_generate", "around", as_client_error, "2fe20aecf377"),
+        Hook(f"{DETOKENIZE}._handle_non_streaming_request", "around", detokenize, "28527ce2f5bc"),
+        Hook(
+            "sglang.srt.managers.schedule_batch.Req._check_str_based_finish",
+            "around",
+            "sglang_gemma4.serving.stop_patterns:check_in_time",
+            "0d44f69b4ad7",
+        ),
+        Hook(
+            "sglang.srt.session.session_controller.Session.create_req",
+            "before",
+            "sglang_gemma4.serving.session_turns:clear_all",
+            "3a9cf715ffb3",
+        ),
+    ),
+)

@@ -1,0 +1,28 @@
+"""A server that anybody who reaches its port may administrate."""
+
+from ipaddress import ip_address
+
+ROUTES = "weights, memory, profiles and every request of every client"
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether only this machine reaches ``host``."""
+    if host is None or host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def problem(host: str | None, port: int | None, has_key: bool, has_admin_key: bool) -> str | None:
+    """Why the server is open, and the flags that close it; None where it is not.
+
+    With --admin-api-key alone administrative routes need that key, and requests none; with --api-key alone every route needs that.
+    """
+    if has_key or has_admin_key or is_loopback(host):
+        return None
+    return (
+        f"whoever reaches {host}:{port} controls {ROUTES}: no key is set; add --admin-api-key KEY (administrative routes) "
+        "or --api-key KEY (all routes), or --host 127.0.0.1"
+    )

@@ -1,0 +1,54 @@
+"""The limits on one request, as docs/operating.md states them."""
+
+from dataclasses import dataclass
+
+SEQUENCES = 1024
+"""Fewest sequences (prompts times ``n``) that a request may ask a server for; see :func:`most_sequences`."""
+TOP_LOGPROBS = 1024
+"""Most log-probabilities of a position, by rank or by token id."""
+LOGPROBS = 2_000_000
+"""Log-probabilities of one answer, at all its positions: some 3 s of the event loop, spread over its steps or at its end."""
+BIASES = 1024
+STOP_IDS = 1024
+STOPS = 32
+STOP_PATTERNS = 32
+STOP_LENGTH = 1024
+"""Characters of a stop string: so many tokens of the answer are decoded again at each step."""
+LARGEST_BIAS = 1e30
+SMALLEST_REPETITION_PENALTY = 1e-6
+"""Logits are divided by it, and by temperatures from 1e-6: the quotient must stay finite in float32."""
+PARAMETER_DEPTH, PARAMETER_VALUES = 8, 10_000
+NAME_LENGTH = 1024
+"""Characters of an id, a key or a name."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server's requests are judged by.
+
+    Attributes:
+        vocabulary: tokens that have an embedding.
+        context: tokens of prompt and answer.
+        hidden: width of an embedding.
+        sequences: most prompts times ``n`` of a request that came over a connection; most ``n`` of any.
+        longest_token: characters of the longest token; 0 where there is no tokenizer.
+        layer_embeddings: each layer has an embedding of its own of every token, which none that a client sends has.
+        parameters: names of SGLang's sampling parameters.
+        labels: names of metrics' labels that a request may set.
+        truncates: prompts that are too long are cut, not refused.
+    """
+
+    vocabulary: int
+    context: int
+    hidden: int
+    sequences: int = SEQUENCES
+    longest_token: int = 0
+    layer_embeddings: bool = False
+    parameters: frozenset[str] = frozenset()
+    labels: frozenset[str] = frozenset()
+    truncates: bool = False
+
+
+def most_sequences(running: int) -> int:
+    """Most sequences of one request to a server that runs ``running`` at once: four times as many, and no fewer than SEQUENCES."""
+    return max(SEQUENCES, 4 * running)
