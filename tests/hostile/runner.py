@@ -1,0 +1,281 @@
+"""Send a plan's requests, eight at a time, beside a bystander; notice deaths and hangs, and start the server again where it may."""
+
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+
+from tests.hostile import watched
+from tests.hostile.bases import ASK, MODEL
+from tests.hostile.exchange import Outcome, Request, json_request, send
+from tests.hostile.plan import Plan
+
+IN_FLIGHT = 8
+PAUSE = 0.3
+"""Seconds between two questions of the bystander."""
+
+
+class Server(Protocol):
+    """What a run needs of a server: its address, its process, and its log beside which its long steps stand."""
+
+    url: str
+    process: Any
+    log: Path
+
+
+@dataclass
+class Line:
+    """A request and what came of it."""
+
+    request: Request
+    outcome: Outcome
+    life: int
+    """Of which start of the server."""
+
+
+@dataclass
+class Result:
+    """All that a run saw."""
+
+    lines: list[Line] = field(default_factory=list)
+    deaths: list[dict[str, Any]] = field(default_factory=list)
+    hangs: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    answers: int = 0
+    changed: list[str] = field(default_factory=list)
+    slowest_answer: float = 0.0
+    memory: list[dict[str, Any]] = field(default_factory=list)
+    pools: dict[str, Any] = field(default_factory=dict)
+    not_sent: int = 0
+    seconds: float = 0.0
+
+
+class Life:
+    """One start of the server: its address, and whether its processes are those that it started with."""
+
+    def __init__(self, server: Server, number: int) -> None:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        self.server, self.number, self.address = server, number, (host, int(port))
+        self.root = psutil.Process(server.process.pid)
+        self.processes = {process.pid: process for process in [self.root, *self.root.children(recursive=True)]}
+        self.over, self.died, self.began = threading.Event(), False, time.time()
+
+    def gone(self) -> list[int]:
+        """Processes that ended."""
+        return [pid for pid, process in self.processes.items() if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE]
+
+    def healthy(self, seconds: float) -> bool:
+        """Whether /health answers within so many seconds."""
+        return send(Request("health", "/health", method="GET"), self.address, seconds).status == 200
+
+    def memory(self) -> dict[str, Any]:
+        """Resident MB by process."""
+        return {
+            f"{_name(process)} {pid}": process.memory_info().rss >> 20 for pid, process in self.processes.items() if process.is_running()
+        }
+
+    def loads(self) -> list[dict[str, Any]]:
+        """What each scheduler says of its load."""
+        with urllib.request.urlopen(f"{self.server.url}/v1/loads", timeout=120) as answer:
+            return list(json.load(answer)["loads"])
+
+
+def _name(process: psutil.Process) -> str:
+    words = process.cmdline()
+    return words[0] if words and words[0].startswith("sglang::") else "server" if "launch_server" in " ".join(words) else "helper"
+
+
+class Bystander(threading.Thread):
+    """Someone who asks one greedy question all the time; each answer has to be the first one, byte for byte."""
+
+    def __init__(self, life: Life, limit: float, result: Result) -> None:
+        super().__init__(daemon=True)
+        self.life, self.limit, self.result = life, limit, result
+        body = {"model": MODEL, "messages": [{"role": "user", "content": ASK}], "max_tokens": 24, "temperature": 0}
+        self.request = json_request("bystander", "/v1/chat/completions", body)
+        self.expected = self.ask()
+
+    def ask(self) -> str:
+        """What matters of an answer; of a failure, its status and text."""
+        outcome = send(self.request, self.life.address, self.limit)
+        self.result.slowest_answer = max(self.result.slowest_answer, outcome.seconds)
+        try:
+            choice = json.loads(outcome.text)["choices"][0]
+            return f"{outcome.status} {choice['finish_reason']} {choice['message']['content']}"
+        except (ValueError, LookupError):
+            return f"{outcome.status} {outcome.trouble} {outcome.text[:300]}"
+
+    def run(self) -> None:
+        """Ask until the life is over; what fails because the server died is the death's fault."""
+        while not self.life.over.wait(PAUSE):
+            answer = self.ask()
+            if self.life.over.is_set() or (answer != self.expected and _dies(self.life)):
+                return
+            self.result.answers += 1
+            if answer != self.expected:
+                self.result.changed.append(answer)
+
+
+def _dies(life: Life) -> bool:
+    """Whether the server is going down: its processes end some seconds after the first failure."""
+    for _ in range(20):
+        if life.over.is_set() or life.gone():
+            return True
+        time.sleep(0.25)
+    return False
+
+
+class Run:
+    """A run of a plan.
+
+    Args:
+        plan: the requests.
+        start: a new server; None where the one given is all there is.
+        limit: seconds within which each request is answered.
+        until: ``time.monotonic()`` after which nothing more is sent.
+    """
+
+    def __init__(self, plan: Plan, limit: float, start: Callable[[], Server] | None = None, until: float = float("inf")) -> None:
+        self.plan, self.limit, self.start, self.until = plan, limit, start, until
+        self.result, self.lock = Result(), threading.Lock()
+        self.waiting: list[int] = []
+        self.flying: dict[int, tuple[int, float, str]] = {}
+        self.failed: list[BaseException] = []
+
+    def go(self, server: Server, numbers: Iterable[int] | None = None) -> Result:
+        """Send all, or some numbers, and say what came of them."""
+        began = time.monotonic()
+        self.waiting = list(range(self.plan.total)) if numbers is None else list(numbers)
+        total = len(self.waiting)
+        maker = threading.Thread(target=self._make, args=(list(self.waiting),), daemon=True)
+        maker.start()
+        life = Life(server, 0)
+        while True:
+            self._live(life, total)
+            found = watched.steps(life.server.log.parent)
+            self.result.steps += [{**step, "life": life.number} for step in found if step["at"] > life.began]
+            if not life.died or self.start is None or not self.waiting or time.monotonic() > self.until:
+                break
+            life = Life(self.start(), life.number + 1)
+        self.result.not_sent, self.result.seconds = len(self.waiting), time.monotonic() - began
+        if self.failed:
+            raise self.failed[0]
+        return self.result
+
+    def _make(self, numbers: list[int]) -> None:
+        try:
+            self.plan.generate(numbers)
+        except BaseException as error:
+            self.failed.append(error)
+
+    def _live(self, life: Life, total: int) -> None:
+        """From a start of the server to its end, or to the end of the requests."""
+        bystander = Bystander(life, self.limit, self.result)
+        bystander.start()
+        guard = threading.Thread(target=self._guard, args=(life,), daemon=True)
+        guard.start()
+        workers = [threading.Thread(target=self._work, args=(life, total), daemon=True) for _ in range(IN_FLIGHT)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        life.over.set()
+        bystander.join()
+        if not life.died and not self.failed:
+            self._close(life)
+        self.flying.clear()
+
+    def _work(self, life: Life, total: int) -> None:
+        try:
+            while not life.over.is_set() and not self.failed and time.monotonic() < self.until:
+                number = self._next()
+                if number is None:
+                    return
+                if number < 0:
+                    time.sleep(0.05)
+                    continue
+                self._one(life, number, total)
+        except BaseException as error:
+            self.failed.append(error)
+
+    def _next(self) -> int | None:
+        """The lowest number that can be made; -1 where schemathesis is not that far, None at the end."""
+        with self.lock:
+            for position, number in enumerate(self.waiting):
+                if self.plan.ready(number):
+                    del self.waiting[position]
+                    return number
+            return -1 if self.waiting else None
+
+    def _one(self, life: Life, number: int, total: int) -> None:
+        request = self.plan.request(number)
+        me = threading.get_ident()
+        self.flying[me] = (number, time.monotonic(), request.shown())
+        outcome = send(request, life.address, self.limit)
+        line = Line(request, outcome, life.number)
+        if outcome.trouble and outcome.trouble != "unanswered" and _dies(life):
+            life.over.wait(30)
+            return  # it flew when the server died: named with the death
+        del self.flying[me]
+        with self.lock:
+            self.result.lines.append(line)
+            if len(self.result.lines) == total // 4:
+                self.result.memory.append(life.memory())
+            if outcome.trouble == "unanswered":
+                self.result.hangs.append({"request": request.shown(), "life": life.number})
+
+    def _guard(self, life: Life) -> None:
+        """End a life whose processes ended, or whose loop no longer answers."""
+        silent = time.monotonic()
+        while not life.over.wait(0.5):
+            if gone := life.gone():
+                self._died(life, {"ended": gone})
+            elif life.healthy(20):
+                silent = time.monotonic()
+            elif not life.gone() and time.monotonic() - silent > self.limit:
+                self._died(life, {"silent": round(time.monotonic() - silent)})
+
+    def _died(self, life: Life, why: dict[str, Any]) -> None:
+        in_flight = [shown for _, _, shown in self.flying.values()]
+        entry = {**why, "life": life.number, "after": len(self.result.lines), "in_flight": in_flight, "log": _last_words(life.server)}
+        (self.result.hangs if "silent" in why else self.result.deaths).append(entry)
+        life.died = True
+        life.over.set()
+        if "silent" in why:
+            life.root.kill()
+
+    def _close(self, life: Life) -> None:
+        """At the end: pools, once nothing runs and the cache was flushed, and memory."""
+        for _ in range(240):
+            if not any(_running(life).values()):
+                break
+            time.sleep(0.25)
+        flush = Request("flush", "/flush_cache?timeout=30", headers=())
+        flushed = send(flush, life.address, 60).text.strip()
+        time.sleep(1)
+        self.result.pools = {**_running(life), **_held(life), "flushed": flushed}
+        self.result.memory.append(life.memory())
+
+
+def _running(life: Life) -> dict[str, int]:
+    loads = life.loads()
+    return {name: sum(load[name] for load in loads) for name in ("num_running_reqs", "num_waiting_reqs")}
+
+
+def _held(life: Life) -> dict[str, float]:
+    loads = life.loads()
+    return {name: max(float(load.get(name, 0)) for load in loads) for name in ("token_usage", "num_used_tokens")}
+
+
+def _last_words(server: Server) -> str:
+    """The last traceback of a server's log, or its end."""
+    log = server.log
+    text = log.read_text(errors="replace") if log.exists() else ""
+    found = text.rfind("Traceback (most recent call last)")
+    return text[found:][:6000] if found >= 0 else text[-1500:]
