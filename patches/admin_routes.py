@@ -7,6 +7,7 @@ from sglang_gemma4.patching import Hook, Patch
 
 CONTROL = "sglang.srt.managers.tokenizer_control_mixin.TokenizerControlMixin"
 MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
+KEYS = "sglang_gemma4.serving.hidden_keys"
 _released: set[str] = set()
 """Kinds of memory that this process has had released."""
 
@@ -119,16 +120,22 @@ def warn_if_open(*_args: Any, **_kwargs: Any) -> None:
     from sglang_gemma4.diagnostics.open_server import problem
 
     serving = get_serving()
-    said = problem(serving.host, serving.port, bool(serving.api_key), bool(serving.admin_api_key))
+    said = problem(serving.host, serving.port, bool(serving.api_key), _enforced(serving))
     if said is not None:
         logging.getLogger(__name__).warning("sglang-gemma4: %s", said)
+
+
+def _enforced(serving: Any) -> bool:
+    """Whether --admin-api-key is looked at: SGLang's servers of several tokenizer processes do not."""
+    return bool(serving.admin_api_key) and serving.tokenizer_worker_num == 1
 
 
 PATCH = Patch(
     switch="SGLANG_GEMMA4_REQUEST_CHECKS",
     why="Every exception in a handler of stock's scheduler ends the server: GET /start_expert_distribution_record without a key or a body, "
     "/release_memory_occupation without a memory saver, /start_profile with a folder that cannot be made, "
-    "/update_weights_from_disk with an unknown format. /slow_down with 1e6 s stops it, a wrong log level makes every later request a 500.",
+    "/update_weights_from_disk with an unknown format. /slow_down with 1e6 s stops it, a wrong log level makes every later request a 500. "
+    "With --admin-api-key alone /server_info is open, and tells that key.",
     evidence="srt/managers/scheduler.py:2256 (_request_dispatcher, not guarded) · eplb/expert_distribution.py:204 · "
     "managers/scheduler_components/weight_updater.py:350 · utils/request_logger.py:237 · crash_repro/admin_routes.py",
     remove_when="SGLang answers an administrative request that fails with its error.",
@@ -139,6 +146,8 @@ PATCH = Patch(
         Hook(f"{MANAGER}.configure_logging", "before", judge_logging, "a2bb88aa950a"),
         Hook(f"{CONTROL}._execute_profile", "around", profile, "7f6e8b571956"),
         Hook("sglang.srt.utils.common.init_custom_process_group", "around", join_in_time, "d78ff3928e6d"),
+        Hook("sglang.srt.utils.common.build_server_info", "after", f"{KEYS}:hide_keys", "8f76f34f3516"),
+        Hook("sglang.srt.managers.scheduler.Scheduler.get_internal_state", "after", f"{KEYS}:of_state", "c232ee9621fe"),
         Hook("sglang.srt.entrypoints.http_server._setup_and_run_http_server", "before", warn_if_open, "7b68d6a8a809"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Values outside a tensor's range, ids outside the vocabulary and fields of SGLang's own parts are a 400 before the scheduler."""
+"""Values that no tensor holds, ids outside the vocabulary and fields of SGLang itself are a 400 before the scheduler."""
 
 import asyncio
 from collections.abc import Callable

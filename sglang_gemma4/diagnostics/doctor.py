@@ -13,7 +13,7 @@ from typing import Any
 
 from sglang_gemma4 import SUPPORTED_SGLANG, __version__, patching, switches
 from sglang_gemma4.diagnostics import live as read_live
-from sglang_gemma4.diagnostics import status
+from sglang_gemma4.diagnostics import open_server, status
 from sglang_gemma4.old_switches import OLD_NAMES
 from sglang_gemma4.start import bytecode, table
 
@@ -166,8 +166,15 @@ def live(url: str, api_key: str | None = None) -> dict[str, Any]:
         "frontend": ours.get("frontend", []),
         "patches": patches,
         "parts": {name: part for name, part in ours.items() if name not in known},
+        "open": _open(info),
         "healthy": all(row["state"] != "failed" for row in patches),
     }
+
+
+def _open(info: dict[str, Any]) -> str | None:
+    """Why everybody may administrate the server, or None; several tokenizer processes do not look at --admin-api-key."""
+    admin = bool(info.get("admin_api_key")) and info.get("tokenizer_worker_num", 1) == 1
+    return open_server.problem(info.get("host"), info.get("port"), bool(info.get("api_key")), admin)
 
 
 def live_text(data: dict[str, Any]) -> str:
@@ -177,5 +184,7 @@ def live_text(data: dict[str, Any]) -> str:
     lines += [f"  {line}" for line in status.table(data["patches"])]
     if start := data["parts"].get("start"):  # a live server may be older than this doctor
         lines += table.lines(start)
+    if said := data.get("open"):
+        lines.append(f"WARNING {said}")
     lines.append("healthy" if data["healthy"] else "NOT HEALTHY")
     return "\n".join(lines)

@@ -36,6 +36,7 @@ FIELDS = (
     "disable_hybrid_swa_memory",
     "enable_pdmux",
     "enable_dp_attention",
+    "is_embedding",
 )
 
 # With these algorithms the draft of a Gemma 4 target is its MTP assistant; EAGLE3 and others bring their own drafts.
@@ -75,6 +76,9 @@ def _problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any]) 
     if arguments.get("enable_pdmux"):
         # model_runner.py:1804 calls the model's forward_split_prefill, which no Gemma 4 class has: the first prefill would end the server.
         yield "--enable-pdmux prefills layer by layer, which SGLang's Gemma 4 cannot; leave the flag out"
+    if arguments.get("is_embedding"):
+        # No Gemma 4 class has a pooler: the first request, a health check's too, would end the server (LogitsProcessorOutput.embeddings).
+        yield "--is-embedding: SGLang's Gemma 4 generates text and pools nothing; leave the flag out, or serve an embedding model"
     if arguments.get("enable_dp_attention"):
         # gemma4_causal.py:323 splits heads over all ranks, the KV pools over those of one replica: the first batch ends the server.
         yield "--enable-dp-attention: SGLang's Gemma 4 has no data-parallel attention; leave the flag out (--dp-size alone: replicas)"

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sglang_gemma4.serving.request_limits import LOGPROBS, Limits
+from sglang_gemma4.serving.request_limits import LOGPROBS, LOGPROBS_EACH, Limits
 from sglang_gemma4.serving.value_kinds import is_integer, refuse
+
+UNLESS_ASKED = 128
+"""SGLang's max_new_tokens where a request names none; None stands for the rest of the context."""
 
 
 def judge(request: Any, ids: Sequence[int] | None, limits: Limits) -> None:
@@ -31,13 +34,14 @@ def _judge_amount(request: Any, tokens: int, limits: Limits) -> None:
         return
     each = 1 + (request.top_logprobs_num or 0) + len(request.token_ids_logprob or ())
     start = request.logprob_start_len
-    asked = request.sampling_params.get("max_new_tokens")
+    asked = request.sampling_params.get("max_new_tokens", UNLESS_ASKED)
     answer = limits.context - tokens if asked is None else min(asked, limits.context)
     positions = answer + (tokens - start if start is not None and start >= 0 else 0)
-    if positions * each > LOGPROBS:
+    most = max(LOGPROBS, LOGPROBS_EACH * limits.context)
+    if positions * each > most:
         raise ValueError(
             f"top_logprobs_num (top_logprobs, logprobs): {each} log-probabilities at up to {positions} positions are more than the "
-            f"{LOGPROBS} that one answer may carry; ask for fewer, or give a smaller max_new_tokens (max_tokens)"
+            f"{most} that one answer may carry; ask for fewer, or give a smaller max_new_tokens (max_tokens)"
         )
 
 

@@ -1,12 +1,13 @@
 """What a prompt may be: text, token ids or embeddings, one of them or a batch."""
 
 import array
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_gemma4.serving.request_limits import Limits
-from sglang_gemma4.serving.value_kinds import FLOAT32_MAX, is_integer, is_number, refuse
+from sglang_gemma4.serving.request_limits import LARGEST_EMBEDDING, Limits
+from sglang_gemma4.serving.value_kinds import is_integer, is_number, refuse
 
 _LISTS = (list, tuple, array.array)
 
@@ -45,7 +46,7 @@ def _judge_texts(given: Any, limits: Limits) -> Shape:
         if not isinstance(one, str):
             refuse(field, one, "a string")
         if longest and len(one) > longest and not limits.truncates:
-            raise ValueError(f"{field}: its {len(one)} characters are more than {limits.context} tokens can be, the context of this server")
+            raise ValueError(f"{field}: its {len(one)} characters are more than the context length, {limits.context} tokens, can hold")
     return Shape(len(texts), not isinstance(given, str))
 
 
@@ -103,16 +104,16 @@ def _judge_embeddings(given: Any, limits: Limits) -> Shape:
 
 def _judge_prompt_embeddings(field: str, rows: Sequence[Any], limits: Limits) -> None:
     if len(rows) >= limits.context:
-        raise ValueError(f"{field}: {len(rows)} embeddings are not fewer than {limits.context}, the context of this server")
+        raise ValueError(f"{field}: {len(rows)} embeddings are not fewer than {limits.context}, the context length of this server")
     for index, row in enumerate(rows):
         if not isinstance(row, _LISTS) or len(row) != limits.hidden:
             refuse(f"{field}[{index}]", row, f"an embedding of {limits.hidden} numbers, the model's hidden size")
-        # Not a number is in no range, so that sums need not be looked at.
-        if not (set(map(type, row)) <= {float, int} and min(row) >= -FLOAT32_MAX and max(row) <= FLOAT32_MAX and sum(row) == sum(row)):
+        inside = set(map(type, row)) <= {float, int} and min(row) >= -LARGEST_EMBEDDING and max(row) <= LARGEST_EMBEDDING
+        if not inside or math.isnan(sum(row)):
             _refuse_number(f"{field}[{index}]", row)
 
 
 def _refuse_number(field: str, row: Sequence[Any]) -> None:
     for index, one in enumerate(row):
-        if not is_number(one) or not -FLOAT32_MAX <= one <= FLOAT32_MAX:
-            refuse(f"{field}[{index}]", one, "a finite number of float32")
+        if not is_number(one) or not -LARGEST_EMBEDDING <= one <= LARGEST_EMBEDDING:
+            refuse(f"{field}[{index}]", one, f"a number from {-LARGEST_EMBEDDING:g} to {LARGEST_EMBEDDING:g}")

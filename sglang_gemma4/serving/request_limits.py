@@ -7,7 +7,9 @@ SEQUENCES = 1024
 TOP_LOGPROBS = 1024
 """Most log-probabilities of a position, by rank or by token id."""
 LOGPROBS = 2_000_000
-"""Log-probabilities of one answer, at all its positions: some 3 s of the event loop, spread over its steps or at its end."""
+"""Log-probabilities of one answer, all its positions together; on long contexts LOGPROBS_EACH allows more."""
+LOGPROBS_EACH = 32
+"""That every position of the context may have: more than any OpenAI client asks for."""
 BIASES = 1024
 STOP_IDS = 1024
 STOPS = 32
@@ -17,6 +19,8 @@ STOP_LENGTH = 1024
 LARGEST_BIAS = 1e30
 SMALLEST_REPETITION_PENALTY = 1e-6
 """Logits are divided by it, and by temperatures from 1e-6: the quotient must stay finite in float32."""
+LARGEST_EMBEDDING = 65504.0
+"""Of one number: what float16 holds; a model's own are below 1,000."""
 PARAMETER_DEPTH, PARAMETER_VALUES = 8, 10_000
 NAME_LENGTH = 1024
 """Characters of an id, a key or a name."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.diagnostics import open_server
-from sglang_gemma4.serving import control_guard, control_values, session_turns, stop_patterns
+from sglang_gemma4.serving import control_guard, control_values, hidden_keys, session_turns, stop_patterns
 from sglang_gemma4.serving.control_values import ServerState
 
 STATE = ServerState(watchdog_seconds=300, memory_saver=True, records_experts=True, has_card=False, released=frozenset({"weights"}))
@@ -135,6 +135,14 @@ def test_an_open_server(host: str | None, keys: tuple[bool, bool], is_open: bool
     said = open_server.problem(host, 30000, *keys)
     assert (said is not None) is is_open
     assert said is None or ("--admin-api-key" in said and "--api-key" in said and f"{host}:30000" in said)
+
+
+def test_keys_are_not_told() -> None:
+    told = {"api_key": None, "admin_api_key": "s3", "port": 1, "launch_command": "x --admin-api-key s3 --port 1", "states": [{"a": "s3 b"}]}
+    hidden = {"admin_api_key": "(set)", "launch_command": "x --admin-api-key (set) --port 1", "states": [{"a": "(set) b"}]}
+    assert hidden_keys.hide_keys(told) == {**told, **hidden}
+    assert hidden_keys.hide_keys({"admin_api_key": "s3", "c": "--admin-api-key='s3'"})["c"] == "--admin-api-key=(set)"
+    assert hidden_keys.hide_keys({"api_key": None, "c": ["x"]}) == {"api_key": None, "c": ["x"]}
 
 
 def test_a_search_is_interrupted_and_the_alarm_is_as_before() -> None:

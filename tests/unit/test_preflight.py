@@ -119,6 +119,12 @@ def test_prefill_layer_by_layer_is_refused(target: str) -> None:
         preflight.check({"model_path": target, "enable_pdmux": True})
 
 
+def test_an_embedding_server_is_refused(target: str) -> None:
+    with pytest.raises(PreflightError, match="--is-embedding: SGLang's Gemma 4 generates text and pools nothing"):
+        preflight.check({"model_path": target, "is_embedding": True})
+    preflight.check({"model_path": target, "is_embedding": False})
+
+
 def test_data_parallel_attention_is_refused(target: str) -> None:
     with pytest.raises(PreflightError, match=r"--enable-dp-attention: .* no data-parallel attention; .*--dp-size alone"):
         preflight.check({"model_path": target, "enable_dp_attention": True})

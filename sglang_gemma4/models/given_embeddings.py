@@ -1,0 +1,90 @@
+"""Embeddings that a request brings in place of token ids: written over the rows that the model's own embedding makes.
+
+Stock passes them beside ids to a forward that accepts either, in bfloat16 whatever the model's type, and drops the ids' rows of other
+requests in the batch. Here the batch keeps its ids (a request with embeddings has stand-ins) and the rows go over them, so that
+requests of both kinds run together. What a client sends is what transformers takes as ``inputs_embeds``: already multiplied by the
+square root of the hidden size.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+GIVEN = "_sglang_gemma4_given_embeddings"
+
+
+def rows_of(requests: Sequence[tuple[int, int, bool]]) -> list[int]:
+    """Rows of a prefill that come from embeddings.
+
+    Args:
+        requests: of each request its first position, its number of tokens, and whether embeddings stand for its prompt.
+    """
+    rows: list[int] = []
+    begin = 0
+    for given, tokens, embedded in requests:
+        if embedded:
+            rows += range(begin, begin + given)
+        begin += tokens
+    return rows
+
+
+def keep_rows(_result: None, batch: Any) -> None:
+    """After ``ScheduleBatch.prepare_for_extend``: the embeddings become rows to replace, as those at single positions are."""
+    if batch.input_embeds is None:
+        return
+    requests = [
+        (_given(req, prefix), req.extend_len, req.input_embeds is not None)
+        for req, prefix in zip(batch.reqs, batch.prefix_lens, strict=True)
+    ]
+    rows = torch.tensor(rows_of(requests), dtype=torch.long, device=batch.input_embeds.device)
+    values = batch.input_embeds
+    if batch.replace_embeds is not None:
+        rows = torch.cat([rows, batch.replace_positions])
+        values = torch.cat([values, batch.replace_embeds.to(values.dtype)])
+    batch.replace_embeds, batch.replace_positions, batch.input_embeds = values, rows, None
+
+
+def _given(req: Any, prefix: int) -> int:
+    return 0 if req.input_embeds is None else len(req.input_embeds[prefix : prefix + req.extend_len])
+
+
+def set_aside(original: Callable[..., Any], runner: Any, forward_batch: Any, *args: Any) -> Any:
+    """Around ``ModelRunner._extend_forward_kwargs``: the rows wait on the batch for :func:`write_over`, and the forward gets ids alone."""
+    rows, values = forward_batch.replace_positions, forward_batch.replace_embeds
+    if values is None or rows is None or not type(runner.model).__name__.startswith("Gemma4"):
+        return original(runner, forward_batch, *args)
+    setattr(forward_batch, GIVEN, (rows, values))
+    forward_batch.replace_embeds = None
+    try:
+        return original(runner, forward_batch, *args)
+    finally:
+        forward_batch.replace_embeds = values
+
+
+def write_over(
+    original: Callable[..., Any], model: Any, input_ids: Any, positions: Any, forward_batch: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Around the forward of a Gemma 4 model: its embedding's output has the rows that requests brought."""
+    given = getattr(forward_batch, GIVEN, None)
+    if given is None or input_ids is None:
+        return original(model, input_ids, positions, forward_batch, *args, **kwargs)
+    with replaced(model.get_input_embeddings(), input_ids.shape[0], *given):
+        return original(model, input_ids, positions, forward_batch, *args, **kwargs)
+
+
+@contextmanager
+def replaced(embedding: torch.nn.Module, tokens: int, rows: torch.Tensor, values: torch.Tensor) -> Iterator[None]:
+    """Within it ``embedding``'s output for ``tokens`` ids, [tokens, hidden], has ``values``, [rows, hidden], at ``rows``."""
+
+    def write(_module: torch.nn.Module, _arguments: Any, output: torch.Tensor) -> torch.Tensor:
+        if output.shape[0] == tokens:  # of an image's request alone there are fewer
+            output[rows] = values.to(output.dtype)
+        return output
+
+    handle = embedding.register_forward_hook(write)
+    try:
+        yield
+    finally:
+        handle.remove()
