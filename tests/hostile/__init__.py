@@ -5,6 +5,7 @@
     exchange.py    one request as bytes, how its client behaves, and what came of it
     plan.py        which request has which number: all of a request follows from a seed and its number
     odd_json.py, odd_schemas.py, odd_media.py, odd_wire.py    our own requests
+    samples.py     requests that are known to have ended a server
     from_schema.py schemathesis over the server's own /openapi.json
     runner.py      eight at a time, the bystander, deaths and restarts
     watched.py     a server with the heartbeat in it

@@ -101,7 +101,7 @@ def _case(case: Any) -> dict[str, Any]:
     """A case as what goes over the wire; answers are kept short."""
     import requests
 
-    _shorten(case.body)
+    _shorten(case.body, case.operation.path)
     prepared = requests.Request(**case.as_transport_kwargs(base_url="http://localhost")).prepare()
     body = prepared.body or b""
     body = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body
@@ -114,10 +114,12 @@ def _case(case: Any) -> dict[str, Any]:
     return {"kind": kind, "method": prepared.method, "path": prepared.path_url, "headers": headers, "body": base64.b64encode(body).decode()}
 
 
-def _shorten(body: Any) -> None:
+def _shorten(body: Any, path: str) -> None:
     """Where an object would be answered at length it asks for few tokens; wrong numbers stay."""
     if not isinstance(body, dict):
         return
+    if path.startswith("/api/") and isinstance(body.get("options") or {}, dict):
+        body["options"] = {**(body.get("options") or {}), "num_predict": MOST_TOKENS}
     for name in LIMITS:
         if isinstance(body.get(name), int) and body[name] > MOST_TOKENS:
             body[name] = MOST_TOKENS

@@ -128,7 +128,7 @@ def method(random: Random) -> Request:
 def leaving(random: Random) -> Request:
     """A client that goes before it has its answer: while it asks, at once, or in the middle of a stream."""
     manner: Manner = random.choice(("leaves in the answer", "leaves in the answer", "leaves in the body", "leaves at once"))
-    length = random.choice((3, 40, 200))
+    length = random.choice((3, 20, 60))
     bodies: dict[str, Any] = {
         "/v1/chat/completions": {
             **CHAT,

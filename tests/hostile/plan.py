@@ -6,18 +6,19 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.hostile import from_schema, odd_json, odd_media, odd_schemas, odd_wire
+from tests.hostile import from_schema, odd_json, odd_media, odd_schemas, odd_wire, samples
 from tests.hostile.exchange import Request
 
 TWO_OF_FIVE = (1, 3)
 """Of five numbers these are schemathesis's."""
 OWN = (
+    (samples.sample, 10),
     *((odd_json.odd_field, 24), (odd_json.odd_place, 16), (odd_json.odd_text, 7)),
     *((odd_schemas.tool_schema, 12), (odd_schemas.tool_list, 4), (odd_schemas.constraint, 14)),
     *((odd_media.media, 14), (odd_media.upload, 2)),
     *((odd_wire.header, 4), (odd_wire.method, 4), (odd_wire.leaving, 5), (odd_wire.administrative, 5)),
 )
-"""Our generators, each with its share in percent of the others."""
+"""Our generators, each with its share."""
 
 
 class Plan:

@@ -17,8 +17,10 @@ from tests.hostile.exchange import Outcome, Request, json_request, send
 from tests.hostile.plan import Plan
 
 IN_FLIGHT = 8
-PAUSE = 0.3
+PAUSE = 0.5
 """Seconds between two questions of the bystander."""
+LISTEN_EVERY = 5
+"""Seconds between two looks whether the loop still answers."""
 
 
 class Server(Protocol):
@@ -70,9 +72,9 @@ class Life:
         """Processes that ended."""
         return [pid for pid, process in self.processes.items() if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE]
 
-    def healthy(self, seconds: float) -> bool:
-        """Whether /health answers within so many seconds."""
-        return send(Request("health", "/health", method="GET"), self.address, seconds).status == 200
+    def listens(self, seconds: float) -> bool:
+        """Whether the loop answers within so many seconds; /health would have the model generate a token each time."""
+        return send(Request("models", "/v1/models", method="GET"), self.address, seconds).status == 200
 
     def memory(self) -> dict[str, Any]:
         """Resident MB by process."""
@@ -232,14 +234,15 @@ class Run:
 
     def _guard(self, life: Life) -> None:
         """End a life whose processes ended, or whose loop no longer answers."""
-        silent = time.monotonic()
+        answered = time.monotonic()
         while not life.over.wait(0.5):
+            silent = time.monotonic() - answered
             if gone := life.gone():
                 self._died(life, {"ended": gone})
-            elif life.healthy(20):
-                silent = time.monotonic()
-            elif not life.gone() and time.monotonic() - silent > self.limit:
-                self._died(life, {"silent": round(time.monotonic() - silent)})
+            elif silent > LISTEN_EVERY and life.listens(20):
+                answered = time.monotonic()
+            elif silent > self.limit and not life.gone():
+                self._died(life, {"silent": round(silent)})
 
     def _died(self, life: Life, why: dict[str, Any]) -> None:
         in_flight = [shown for _, _, shown in self.flying.values()]
