@@ -1,0 +1,200 @@
+"""Where a pool ends while requests run: an answer ends with what it has, who was crowded out comes back, and nobody waits for ever.
+
+``request_limit`` lets no request in that cannot be served on an empty server. What is left here:
+
+- **One request is left and has no room for its next step.** Stock ends it with status 500 and loses its tokens. If nobody else holds
+  memory, it has reached the end of the pool: it ends with ``length``. Else it waits, as other retracted requests do: a prompt that is
+  being prefilled in chunks holds memory, too, and is not in the batch.
+- **A server where nothing runs refuses the first request that waits**, in every pass: a prefix that it found in the cache locks a window,
+  beside which a sliding pool that holds the whole request has no room for the rest. The rest goes in smaller chunks; where that is no way
+  out (unified memory, a prefix on the host), the request gives its prefix up. If it is refused on an empty server all the same, it ends:
+  with ``length`` if it has an answer already, else with status 400.
+- **A server where nothing runs does not go on with a prompt in chunks.** It ends with status 400.
+"""
+
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from sglang_gemma4.memory.request_limit import refusal
+from sglang_gemma4.memory.window_pressure import full_worth
+from sglang_gemma4.models.config_files import named_gemma4
+
+logger = logging.getLogger(__name__)
+LAST = "Out of memory even after retracting all other requests"
+"""How ``ScheduleBatch.retract_decode`` begins what it says of the last request."""
+COLD = "#without-prefix-"
+"""Begins the namespace of the radix tree in which a request finds nothing."""
+
+_scheduler: Any = None
+"""That whose batch is being prepared for a decode step."""
+_ended: list[Any] = []
+"""Requests of that batch that reached the end of the pool."""
+_refused: Any = None
+"""The request that found no memory in this pass over the queue."""
+
+
+def decode(original: Callable[[Any, Any], Any], scheduler: Any, batch: Any) -> Any:
+    """Around ``Scheduler.update_running_batch``: who reached the end of the pool is answered."""
+    global _scheduler
+    _scheduler = scheduler
+    try:
+        return original(scheduler, batch)
+    finally:
+        _scheduler = None
+        while _ended:
+            req = _ended.pop()
+            scheduler.output_streamer.stream_output([req], req.return_logprob)
+
+
+def retract(original: Callable[[Any], tuple[list[Any], float, list[Any]]], batch: Any) -> tuple[list[Any], float, list[Any]]:
+    """Around ``ScheduleBatch.retract_decode``."""
+    if _scheduler is None or not named_gemma4(batch.model_config.hf_config) or _is_decode_server():
+        return original(batch)
+    if len(batch.reqs) == 1 and batch.reqs[0].beam_group is None and not batch.check_decode_mem() and not _held_by_others(batch):
+        _end(batch)
+        return [], float(_scheduler.new_token_ratio_tracker.current), []
+    retracted, ratio, aborted = original(batch)
+    back = [req for req in aborted if req.beam_group is None and str(getattr(req.to_finish, "message", "")).startswith(LAST)]
+    for req in back:
+        req.to_finish = None
+        logger.warning("sglang-gemma4: %s waits for memory that others hold; it goes on after its %d tokens", req.rid, len(req.output_ids))
+    return [*retracted, *back], ratio, [req for req in aborted if req not in back]
+
+
+def _held_by_others(batch: Any) -> bool:
+    """Whether somebody beside the one request of ``batch`` holds tokens: a prompt in chunks or beside the batch, or a session."""
+    from sglang.srt.utils.common import ceil_align
+
+    own = ceil_align(batch.reqs[0].kv.kv_allocated_len, batch.tree_cache.page_size)
+    return _scheduler.chunked_req is not None or _held(batch.tree_cache) > own
+
+
+def _held(cache: Any) -> int:
+    """Full tokens that nobody can have now; in unified memory, where room for them varies, those that the tree locks."""
+    allocator = cache.token_to_kv_pool_allocator
+    if full_worth(allocator) is not None:
+        return int(cache.full_protected_size())
+    return int(allocator.size_full - allocator.full_available_size() - cache.full_evictable_size())
+
+
+def _end(batch: Any) -> None:
+    """The one request of a batch ends with the tokens that it has, and its memory is free."""
+    from sglang.srt.mem_cache.common import release_kv_cache
+
+    req = batch.reqs[0]
+    _finish(req)
+    release_kv_cache(req, batch.tree_cache, checkpoint=False)
+    req.time_stats.set_completion_time()
+    _ended.append(req)
+    batch.filter_batch(keep_indices=[])
+
+
+def _finish(req: Any) -> None:
+    from sglang.srt.managers.schedule_batch import FINISH_LENGTH
+
+    req.finished_len = len(req.output_ids)
+    req.finished_reason = FINISH_LENGTH(length=req.finished_len)
+    logger.warning(
+        "sglang-gemma4: %s reached the end of the KV pools and ends with its %d tokens of answer; a larger --max-total-tokens or "
+        "--mem-fraction-static holds more",
+        req.rid,
+        req.finished_len,
+    )
+
+
+def _is_decode_server() -> bool:
+    from sglang.srt.runtime_context import get_disagg
+
+    return bool(get_disagg().disaggregation_mode == "decode")
+
+
+def note_refused(result: Any, _adder: Any, req: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``PrefillAdder.add_one_req``."""
+    global _refused
+    _refused = req if result.name == "NO_TOKEN" else None
+
+
+def never_fits(original: Callable[..., bool], budget: Any, extend_input_len: int, max_new_tokens: int, **given: Any) -> bool:
+    """Around ``SWAPrefillBudget.swa_never_fits``: a chunk is cut to the sliding pool, and also to what the request's own prefix leaves.
+
+    Where somebody runs, or was admitted in this pass, more may become free: the request waits.
+    """
+    if original(budget, extend_input_len, max_new_tokens, **given):
+        return True
+    if budget.req_ring or budget.total_offset or budget.swa_offset:
+        return False
+    left = budget.allocator.size_swa - budget.tree_cache.swa_protected_size()
+    return bool(budget.swa_tokens(extend_input_len, max_new_tokens, **given) >= left)
+
+
+def admit_by_tokens(original: Callable[[Any, Any], Any], adder: Any, req: Any) -> Any:
+    """Around ``PrefillAdder.add_one_req_ignore_eos``, which serves requests of a known length where there is no radix cache.
+
+    On an empty server it refuses some that fit: it does not cut a chunk to a small sliding pool, and keeps tokens spare. Those go the way
+    of all others.
+    """
+    result = original(adder, req)
+    if result.name != "NO_TOKEN" or adder.can_run_list or (adder.running_batch is not None and adder.running_batch.reqs):
+        return result
+    req.sampling_params.ignore_eos = False
+    try:
+        return adder.add_one_req(req, has_chunked_req=False, truncation_align_size=None)
+    finally:
+        req.sampling_params.ignore_eos = True
+
+
+def end_a_standstill(result: tuple[Any, Any], scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Scheduler._get_new_batch_prefill_raw``: if nothing runs, nor can begin to, the first request goes on cold or makes way."""
+    global _refused
+    refused, _refused = _refused, None
+    batch, running = result
+    if batch is not None or not running.is_empty() or scheduler.last_batch is not None or not _stands_alone(scheduler):
+        return
+    if scheduler.chunked_req is not None:
+        _abort_chunked(scheduler)
+    elif refused is not None and any(req is refused for req in scheduler.waiting_queue):
+        _make_way(scheduler, refused)
+
+
+def _stands_alone(scheduler: Any) -> bool:
+    """Whether no other queue, rank, session or copy under way can give memory back."""
+    from sglang.srt.runtime_context import get_disagg, get_parallel
+
+    return (
+        named_gemma4(scheduler.model_config.hf_config)
+        and get_disagg().disaggregation_mode == "null"
+        and get_parallel().pp_size == 1
+        and (scheduler.chunked_req is not None or _held(scheduler.tree_cache) == 0)
+    )
+
+
+def _make_way(scheduler: Any, req: Any) -> None:
+    if found := int(req.prefix_len + req.host_hit_length):
+        logger.warning("sglang-gemma4: %s found %d tokens in the cache beside which the rest has no room; it goes on cold", req.rid, found)
+        req.extra_key = f"{req.extra_key or ''}{COLD}{req.rid}"
+        return
+    scheduler.waiting_queue = [other for other in scheduler.waiting_queue if other is not req]
+    if req.output_ids:
+        _finish(req)
+        scheduler.output_streamer.stream_output([req], req.return_logprob)
+        return
+    from sglang.srt.disaggregation.utils import prepare_abort
+
+    message = refusal(len(req.origin_input_ids), max(1, scheduler.max_req_input_len - 1), scheduler.server_args)
+    logger.error("sglang-gemma4: %s: %s", req.rid, message)
+    prepare_abort(req, message, status_code=HTTPStatus.BAD_REQUEST)
+    scheduler.output_streamer.stream_output([req], req.return_logprob)
+    scheduler._release_aborted_request(req)
+
+
+def _abort_chunked(scheduler: Any) -> None:
+    """The next pass ends the prompt (``Scheduler.process_pending_chunked_abort``)."""
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+    req = scheduler.chunked_req
+    message = refusal(len(req.origin_input_ids), max(1, req.prefix_len), scheduler.server_args)
+    logger.error("sglang-gemma4: %s: %s", req.rid, message)
+    req.discard_output_reason = FINISH_ABORT(message, HTTPStatus.BAD_REQUEST, "BadRequestError")
+    scheduler._pending_chunked_abort_req = req
