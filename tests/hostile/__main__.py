@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -24,6 +25,7 @@ STOCK_FLAGS = ("--enable-metrics", "--sleep-on-idle", "--reasoning-parser", "gem
 def main() -> int:
     """Run the suite; status 1 where it shows what it must not."""
     words = _parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped too
     folder, stock = Path(tempfile.mkdtemp(prefix="hostile-")), os.environ.get("SGLANG_GEMMA4") == "0"
     if words.url:
         return _alone(words, folder)

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Manner = Literal["patient", "leaves in the answer", "leaves in the body", "leaves at once"]
+Manner = Literal["patient", "leaves in the answer", "leaves in the body", "leaves at once", "says no more"]
 CHUNK = 65536
 KEPT = 2000
 """Bytes of an answer that are kept."""
@@ -97,6 +97,8 @@ def _exchange(request: Request, connection: socket.socket, host: str, outcome: O
         connection.sendall(wire)
     if request.manner == "leaves at once":
         return
+    if request.manner == "says no more":  # a server may wait for the rest of a body that never comes
+        connection.shutdown(socket.SHUT_WR)
     answer = http.client.HTTPResponse(connection, method=request.method)
     answer.begin()
     outcome.status = answer.status

@@ -113,7 +113,8 @@ def header(random: Random) -> Request:
         body = random.choice(
             (b"5\r\nab", b"zz\r\n", b"ffffffffffffffff\r\n", b"0\r\n\r\n", f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n")
         )
-    return Request(f"header {name}", path, body, headers=HEADERS[name])
+    manner: Manner = "says no more" if name in ("chunked", "both lengths", "length huge") else "patient"
+    return Request(f"header {name}", path, body, headers=HEADERS[name], manner=manner)
 
 
 def method(random: Random) -> Request:

@@ -79,7 +79,7 @@ def summary(result: Result, name: str, seed: int, total: int) -> str:
         "",
         f"seed {seed}, {total} requests planned, {result.seconds:.0f} s; the bystander's slowest answer {result.slowest_answer:.1f} s",
     ]
-    parts.append(f"pools at the end: {result.pools}; memory in MB: {result.memory}")
+    parts.append(f"pools at the end: {result.pools}; memory in MB: {result.memory}; seconds of CPU: {result.cpu}")
     for what in ("step", "callbacks", "collector", "wall"):
         step = longest(result.steps, what)
         parts.append(f"longest {what}: {step['ms']} ms {step.get('name', '')} request {step.get('number', '')} {step.get('where', '')}")

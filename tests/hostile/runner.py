@@ -53,6 +53,8 @@ class Result:
     changed: list[str] = field(default_factory=list)
     slowest_answer: float = 0.0
     memory: list[dict[str, Any]] = field(default_factory=list)
+    cpu: dict[str, float] = field(default_factory=dict)
+    """Seconds of CPU that each process took from the first request to the last, where no process ended."""
     pools: dict[str, Any] = field(default_factory=dict)
     not_sent: int = 0
     seconds: float = 0.0
@@ -65,8 +67,10 @@ class Life:
         host, _, port = server.url.removeprefix("http://").partition(":")
         self.server, self.number, self.address = server, number, (host, int(port))
         self.root = psutil.Process(server.process.pid)
-        self.processes = {process.pid: process for process in [self.root, *self.root.children(recursive=True)]}
+        family = [self.root, *self.root.children(recursive=True)]
+        self.processes = {process.pid: process for process in family if _name(process) != "helper"}
         self.over, self.died, self.began = threading.Event(), False, time.time()
+        self.before = self.seconds()
 
     def gone(self) -> list[int]:
         """Processes that ended."""
@@ -81,6 +85,10 @@ class Life:
         return {
             f"{_name(process)} {pid}": process.memory_info().rss >> 20 for pid, process in self.processes.items() if process.is_running()
         }
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of CPU by process."""
+        return {_name(process): sum(process.cpu_times()[:2]) for process in self.processes.values() if process.is_running()}
 
     def loads(self) -> list[dict[str, Any]]:
         """What each scheduler says of its load."""
@@ -264,6 +272,7 @@ class Run:
         time.sleep(1)
         self.result.pools = {**_running(life), **_held(life), "flushed": flushed}
         self.result.memory.append(life.memory())
+        self.result.cpu = {name: round(seconds - life.before.get(name, 0), 1) for name, seconds in life.seconds().items()}
 
 
 def _running(life: Life) -> dict[str, int]:
