@@ -8,6 +8,8 @@
     samples.py     requests that are known to have ended a server
     from_schema.py schemathesis over the server's own /openapi.json
     runner.py      eight at a time, the bystander, deaths and restarts
+    life.py        one start of a server: processes, memory, CPU, load
+    costs.py       what one large schema costs
     watched.py     a server with the heartbeat in it
     heartbeat.py   how long a step of the server's event loop takes
     report.py      the checks and the table

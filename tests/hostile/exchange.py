@@ -109,6 +109,7 @@ def _exchange(request: Request, connection: socket.socket, host: str, outcome: O
     rest = bytearray(first)
     while piece := _more(answer, connection, until):
         rest += piece
+    outcome.text = rest[:KEPT].decode("utf-8", "replace")
     _events(bytes(rest), outcome)
 
 

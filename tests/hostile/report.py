@@ -12,6 +12,8 @@ from tests.hostile.watched import longest
 
 LONGEST_STEP = 100.0
 """Milliseconds of CPU that one step of the event loop may take."""
+MOST_OF_A_SCHEMA = 0.5
+"""Seconds of CPU that one schema of up to 100 kB may cost, all processes together."""
 MORE_MEMORY = 0.15
 """Share by which a process may grow between a quarter of the requests and the end; or by MORE_MB."""
 MORE_MB = 150
@@ -25,6 +27,7 @@ def problems(result: Result) -> list[str]:
     found += [f"status {line.outcome.statuses}: {line.request.shown()}: {line.outcome.text[:300]}" for line in failures(result.lines)]
     found += [f"cut: {line.request.shown()}: {line.outcome.text}" for line in result.lines if is_cut(line)]
     found += [f"the event loop stood for {step['ms']} ms of CPU: {_step(step)}" for step in stalls(result)]
+    found += [f"{name} cost {seconds} s of CPU" for name, seconds in result.costs.items() if seconds > MOST_OF_A_SCHEMA]
     return found + _memory(result) + _pools(result)
 
 
@@ -80,6 +83,7 @@ def summary(result: Result, name: str, seed: int, total: int) -> str:
         f"seed {seed}, {total} requests planned, {result.seconds:.0f} s; the bystander's slowest answer {result.slowest_answer:.1f} s",
     ]
     parts.append(f"pools at the end: {result.pools}; memory in MB: {result.memory}; seconds of CPU: {result.cpu}")
+    parts.append(f"the dearest schemas, seconds of CPU: {sorted(result.costs.items(), key=lambda item: -item[1])[:5]}")
     for what in ("step", "callbacks", "collector", "wall"):
         step = longest(result.steps, what)
         parts.append(f"longest {what}: {step['ms']} ms {step.get('name', '')} request {step.get('number', '')} {step.get('where', '')}")

@@ -3,17 +3,14 @@
 import json
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import psutil
-
-from tests.hostile import watched
+from tests.hostile import costs, watched
 from tests.hostile.bases import ASK, MODEL
 from tests.hostile.exchange import Outcome, Request, json_request, send
+from tests.hostile.life import Life, Server
 from tests.hostile.plan import Plan
 
 IN_FLIGHT = 8
@@ -21,14 +18,6 @@ PAUSE = 0.5
 """Seconds between two questions of the bystander."""
 LISTEN_EVERY = 5
 """Seconds between two looks whether the loop still answers."""
-
-
-class Server(Protocol):
-    """What a run needs of a server: its address, its process, and its log beside which its long steps stand."""
-
-    url: str
-    process: Any
-    log: Path
 
 
 @dataclass
@@ -56,49 +45,10 @@ class Result:
     cpu: dict[str, float] = field(default_factory=dict)
     """Seconds of CPU that each process took from the first request to the last, where no process ended."""
     pools: dict[str, Any] = field(default_factory=dict)
+    costs: dict[str, float] = field(default_factory=dict)
+    """Seconds of CPU that one large schema takes, by schema and use."""
     not_sent: int = 0
     seconds: float = 0.0
-
-
-class Life:
-    """One start of the server: its address, and whether its processes are those that it started with."""
-
-    def __init__(self, server: Server, number: int) -> None:
-        host, _, port = server.url.removeprefix("http://").partition(":")
-        self.server, self.number, self.address = server, number, (host, int(port))
-        self.root = psutil.Process(server.process.pid)
-        family = [self.root, *self.root.children(recursive=True)]
-        self.processes = {process.pid: process for process in family if _name(process) != "helper"}
-        self.over, self.died, self.began = threading.Event(), False, time.time()
-        self.before = self.seconds()
-
-    def gone(self) -> list[int]:
-        """Processes that ended."""
-        return [pid for pid, process in self.processes.items() if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE]
-
-    def listens(self, seconds: float) -> bool:
-        """Whether the loop answers within so many seconds; /health would have the model generate a token each time."""
-        return send(Request("models", "/v1/models", method="GET"), self.address, seconds).status == 200
-
-    def memory(self) -> dict[str, Any]:
-        """Resident MB by process."""
-        return {
-            f"{_name(process)} {pid}": process.memory_info().rss >> 20 for pid, process in self.processes.items() if process.is_running()
-        }
-
-    def seconds(self) -> dict[str, float]:
-        """Seconds of CPU by process."""
-        return {_name(process): sum(process.cpu_times()[:2]) for process in self.processes.values() if process.is_running()}
-
-    def loads(self) -> list[dict[str, Any]]:
-        """What each scheduler says of its load."""
-        with urllib.request.urlopen(f"{self.server.url}/v1/loads", timeout=120) as answer:
-            return list(json.load(answer)["loads"])
-
-
-def _name(process: psutil.Process) -> str:
-    words = process.cmdline()
-    return words[0] if words and words[0].startswith("sglang::") else "server" if "launch_server" in " ".join(words) else "helper"
 
 
 class Bystander(threading.Thread):
@@ -125,20 +75,11 @@ class Bystander(threading.Thread):
         """Ask until the life is over; what fails because the server died is the death's fault."""
         while not self.life.over.wait(PAUSE):
             answer = self.ask()
-            if self.life.over.is_set() or (answer != self.expected and _dies(self.life)):
+            if self.life.over.is_set() or (answer != self.expected and self.life.dies()):
                 return
             self.result.answers += 1
             if answer != self.expected:
                 self.result.changed.append(answer)
-
-
-def _dies(life: Life) -> bool:
-    """Whether the server is going down: its processes end some seconds after the first failure."""
-    for _ in range(20):
-        if life.over.is_set() or life.gone():
-            return True
-        time.sleep(0.25)
-    return False
 
 
 class Run:
@@ -155,12 +96,14 @@ class Run:
         self.plan, self.limit, self.start, self.until = plan, limit, start, until
         self.result, self.lock = Result(), threading.Lock()
         self.waiting: list[int] = []
+        self.whole = True
         self.flying: dict[int, tuple[int, float, str]] = {}
         self.failed: list[BaseException] = []
 
     def go(self, server: Server, numbers: Iterable[int] | None = None) -> Result:
         """Send all, or some numbers, and say what came of them."""
         began = time.monotonic()
+        self.whole = numbers is None
         self.waiting = list(range(self.plan.total)) if numbers is None else list(numbers)
         total = len(self.waiting)
         maker = threading.Thread(target=self._make, args=(list(self.waiting),), daemon=True)
@@ -229,7 +172,7 @@ class Run:
         self.flying[me] = (number, time.monotonic(), request.shown())
         outcome = send(request, life.address, self.limit)
         line = Line(request, outcome, life.number)
-        if outcome.trouble and outcome.trouble != "unanswered" and _dies(life):
+        if outcome.trouble and outcome.trouble != "unanswered" and life.dies():
             life.over.wait(30)
             return  # it flew when the server died: named with the death
         del self.flying[me]
@@ -254,7 +197,7 @@ class Run:
 
     def _died(self, life: Life, why: dict[str, Any]) -> None:
         in_flight = [shown for _, _, shown in self.flying.values()]
-        entry = {**why, "life": life.number, "after": len(self.result.lines), "in_flight": in_flight, "log": _last_words(life.server)}
+        entry = {**why, "life": life.number, "after": len(self.result.lines), "in_flight": in_flight, "log": life.last_words()}
         (self.result.hangs if "silent" in why else self.result.deaths).append(entry)
         life.died = True
         life.over.set()
@@ -264,30 +207,14 @@ class Run:
     def _close(self, life: Life) -> None:
         """At the end: pools, once nothing runs and the cache was flushed, and memory."""
         for _ in range(240):
-            if not any(_running(life).values()):
+            if not any(life.running().values()):
                 break
             time.sleep(0.25)
         flush = Request("flush", "/flush_cache?timeout=30", headers=())
         flushed = send(flush, life.address, 60).text.strip()
         time.sleep(1)
-        self.result.pools = {**_running(life), **_held(life), "flushed": flushed}
+        self.result.pools = {**life.running(), **life.held(), "flushed": flushed}
         self.result.memory.append(life.memory())
         self.result.cpu = {name: round(seconds - life.before.get(name, 0), 1) for name, seconds in life.seconds().items()}
-
-
-def _running(life: Life) -> dict[str, int]:
-    loads = life.loads()
-    return {name: sum(load[name] for load in loads) for name in ("num_running_reqs", "num_waiting_reqs")}
-
-
-def _held(life: Life) -> dict[str, float]:
-    loads = life.loads()
-    return {name: max(float(load.get(name, 0)) for load in loads) for name in ("token_usage", "num_used_tokens")}
-
-
-def _last_words(server: Server) -> str:
-    """The last traceback of a server's log, or its end."""
-    log = server.log
-    text = log.read_text(errors="replace") if log.exists() else ""
-    found = text.rfind("Traceback (most recent call last)")
-    return text[found:][:6000] if found >= 0 else text[-1500:]
+        if self.whole:
+            self.result.costs = costs.of_schemas(life.address, lambda: sum(life.seconds().values()), self.limit)
