@@ -34,6 +34,7 @@ PATCH = Patch(
         Hook("sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req", "after", f"{END}:note_refused", "194314fb5aba"),
         Hook("sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req_ignore_eos", "around", f"{END}:admit_by_tokens", "e05a8317738b"),
         Hook("sglang.srt.mem_cache.prefill_budget.SWAPrefillBudget.swa_never_fits", "around", f"{END}:never_fits", "0b09aa306a50"),
+        Hook("sglang.srt.mem_cache.prefill_budget.SWAPrefillBudget.check_prefill", "around", f"{END}:admit_whole", "7953568a2e48"),
         Hook(f"{SCHEDULER}._get_new_batch_prefill_raw", "after", f"{END}:end_a_standstill", "66a87afb5990"),
     ),
 )

@@ -129,6 +129,18 @@ def never_fits(original: Callable[..., bool], budget: Any, extend_input_len: int
     return bool(budget.swa_tokens(extend_input_len, max_new_tokens, **given) >= left)
 
 
+def admit_whole(original: Callable[..., tuple[bool, int | None]], budget: Any, **asked: Any) -> tuple[bool, int | None]:
+    """Around ``SWAPrefillBudget.check_prefill``: without chunks a prompt is admitted that the sliding pool holds, if it has the server.
+
+    SGLang asks for a page more. A request of the full pool's size that was retracted would never come back.
+    """
+    admitted = original(budget, **asked)
+    if admitted[0] or asked["chunk_limit"] is not None or budget.req_ring or budget.total_offset or budget.swa_offset:
+        return admitted
+    fits = budget.ceil_paged_tokens(asked["extend_input_len"]) <= budget.remaining_swa
+    return bool(fits and asked["total_tokens"] < budget.remaining_total), None
+
+
 def admit_by_tokens(original: Callable[[Any, Any], Any], adder: Any, req: Any) -> Any:
     """Around ``PrefillAdder.add_one_req_ignore_eos``, which serves requests of a known length where there is no radix cache.
 

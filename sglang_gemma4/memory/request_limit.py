@@ -5,7 +5,7 @@ A request of n prompt and m answer tokens is served where all of these hold:
 - ``n + m + page < full pool``: SGLang admits no other (``PrefillAdder.add_one_req``), since a request may take a page more than its tokens.
 - ``n + m - 2 + reserve <= full pool`` under MTP: before the last step n + m - 2 tokens are committed, and each step allocates ``reserve``
   tokens beyond them (``allocation_sizing.get_alloc_reserve_per_decode``).
-- without chunked prefill, n in whole pages and one page more are below the sliding pool, which then holds the whole prompt at once.
+- without chunked prefill the sliding pool holds n in whole pages at once (``pool_end.admit_whole``; SGLang asks for more than a page more).
 - on the decode server of a pair, n in whole pages leave ``--num-reserved-decode-tokens`` free, and m fits into the sliding pool beside a
   window (``DecodePreallocQueue``); with pages of one token both pools hold the whole prompt.
 
@@ -51,7 +51,7 @@ class Pools:
         """Prompt tokens of the largest request that gets a token of answer."""
         most = [self.most - 1]
         if self.sliding is not None:
-            most.append(self._pages(self.sliding - 1 - self.page))
+            most.append(self._pages(self.sliding))
         if self.spared:
             most.append(self._pages(self.full - self.spared))
         return 0 if self.answers == 0 else max(0, min(most))

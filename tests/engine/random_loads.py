@@ -1,6 +1,6 @@
 """Random engines under random loads, each beside a plain engine with room for all: for what no test was written for.
 
-    python -m tests.engine.random_loads FIRST LAST [--kv-cache-dtype KIND] [--requests COUNT] [--memory pools|unified|host]
+    python -m tests.engine.random_loads FIRST LAST [--kv-cache-dtype KIND] [--requests COUNT] [--memory pools|unified|host] [--near-end]
 
 A number is a case: one of the tiny models; a KV cache of float32, or of int8 or fp8 with scales by token and head; plain decoding or MTP,
 overlapped or not, of one length or adaptive, or the safe mode; prompts in turn or beside running requests; pages, chunks and pools of many
@@ -12,6 +12,9 @@ some 8 s a case of 5 to 12 requests (``--requests`` has as many in each), and fo
 KV is in two pools; with ``--memory unified`` in SGLang's unified memory, whose pages move, and with ``--memory host`` in two pools with
 HiCache behind them. Both have a radix cache, no quantised KV, which SGLang or this package refuses there, and unified memory pages of one
 token, since longer ones are allocated by a kernel for a card.
+
+With ``--near-end`` twenty requests come at once, each of any length that the pool can hold with nobody beside it; pages have up to 128
+tokens, and some prompts go whole. An answer that reaches the end of the pool is compared as far as ``request_limit`` has the pool hold it.
 
 Known and left out: penalties in plain decoding, which SGLang counts a token late if it is overlapped, and anew after a retraction; an
 aborted request with a grammar, for which SGLang returns a token of no prompt; tokens past ``max_new_tokens`` of a request that was
@@ -31,6 +34,7 @@ from typing import Any
 
 from sglang_gemma4 import switches
 from sglang_gemma4.kernels.kv_cache.formats import FORMATS
+from sglang_gemma4.memory.request_limit import Pools
 from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output, without
 from tests.engine.mtp_cases import NO_END
 from tests.engine.reference import CHECKPOINTS, text_prompts
@@ -62,6 +66,7 @@ class Case:
     sampling: list[dict[str, Any]] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
     kv: str = FLOAT
+    most: int | None = None  # prompt and answer tokens that the pool holds; None where no request comes near
 
     def group(self, at_once: bool = False) -> Group:
         """For ``timeline.play``; ``at_once``: without waiting for each other and without aborts."""
@@ -99,6 +104,30 @@ def case(number: int, kv: str | None = None, requests: int | None = None, memory
         for place in range(2, len(made.prompts)):
             if own.random() < 0.5:
                 made.prompts[place] = made.prompts[own.randrange(place)] + [own.randrange(300, 1000) for _ in range(own.randrange(4))]
+    return made
+
+
+def near_the_end(number: int, requests: int = 20) -> Case:
+    """The engine of a number, but for its pool, under requests that come at once and are each up to as large as the pool can hold."""
+    made, rng = case(number), random.Random(f"near the end of {number}")
+    engine, page = made.engine, rng.choice((1, 16, 64, 128))
+    pool, chunk = rng.choice((512, 640, 1024)), rng.choice([-1, *(size for size in (16, 64, 128, 256) if size % page == 0)])
+    engine |= {"page_size": page, "max_total_tokens": pool, "chunked_prefill_size": chunk, "max_running_requests": requests}
+    engine["schedule_conservativeness"] = rng.choice((0.01, 0.3, 1.0))
+    engine.pop("speculative_adaptive", None)  # its steps have lengths of their own
+    if page > 16 or chunk < 0:
+        engine["swa_full_tokens_ratio"] = 1.0
+    drafted = engine.get("speculative_num_draft_tokens", 0)
+    limit = Pools(pool, page, 2 * drafted, pool if chunk < 0 else None)
+    longest = min(limit.most_prompt, pool - 7)  # SGLang leaves five tokens for the answer
+    passages = text_prompts(made.model, [pool] * 4)
+    made.kv, made.most, made.prompts, made.sampling = FLOAT, limit.most, [], []
+    for _ in range(requests):
+        length = rng.choice((rng.randrange(1, longest), rng.randrange(longest // 2, longest), longest))
+        made.prompts.append(rng.choice(passages)[:length])
+        asked = {"temperature": 0, "max_new_tokens": rng.choice((1, rng.randrange(2, 30), rng.randrange(30, 150)))}
+        made.sampling.append(asked | ({"ignore_eos": True} if rng.random() < 0.3 else {"ignore_eos": False, "logit_bias": NO_END}))
+    made.requests = [{"rid": f"case{place}-"} for place in range(requests)]
     return made
 
 
@@ -189,6 +218,10 @@ def wrong_in_itself(sampling: dict[str, Any], found: Output) -> str | None:
 def difference(made: Case, place: int, found: Output, reference: Output) -> str | None:
     """How an answer differs from the plain engine's, or None."""
     ours, theirs = found.token_ids, reference.token_ids
+    if made.most is not None and len(theirs) > made.most - len(made.prompts[place]):
+        theirs = theirs[: made.most - len(made.prompts[place])]
+        if ours == theirs and found.meta_info["finish_reason"]["type"] == "length":
+            return None
     if found.meta_info["finish_reason"]["type"] == "abort" and "abort_at" in made.requests[place]:
         shared = min(len(ours), len(theirs))
         if ours[:shared] == theirs[:shared] or "json_schema" in made.sampling[place]:
@@ -202,7 +235,12 @@ def difference(made: Case, place: int, found: Output, reference: Output) -> str 
 
 def run(number: int, nursery: Nursery, folder: Path, kv: str | None = None, requests: int | None = None, memory: str = POOLS) -> bool:
     """Whether a case is right; prints what is to be said of it."""
-    made, began = case(number, kv, requests, memory), time.monotonic()
+    return compare(number, case(number, kv, requests, memory), nursery, folder, memory)
+
+
+def compare(number: int, made: Case, nursery: Nursery, folder: Path, memory: str = POOLS) -> bool:
+    """The same of a case that was made."""
+    began = time.monotonic()
     always = {**ALWAYS, "kv_cache_dtype": made.kv}
     (reference,) = nursery.run(CHECKPOINTS / made.model, [made.group(at_once=True)], time_limit=200.0, **ROOM, **always)
     try:
@@ -235,6 +273,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--kv-cache-dtype", choices=(FLOAT, *FORMATS))
     parser.add_argument("--requests", type=int)
     parser.add_argument("--memory", choices=(POOLS, UNIFIED, BEHIND), default=POOLS)
+    parser.add_argument("--near-end", action="store_true")
     asked = parser.parse_args(words)
     if asked.memory != POOLS and asked.kv_cache_dtype not in (None, FLOAT):
         parser.error(f"--kv-cache-dtype {asked.kv_cache_dtype} is refused with --memory {asked.memory}; leave one of the two away")
@@ -242,7 +281,11 @@ def main(words: list[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="random-loads-"))
     nursery = Nursery(folder)
     try:
-        wrong = [number for number in range(asked.first, asked.last) if not run(number, nursery, folder, *own)]
+        numbers = range(asked.first, asked.last)
+        if asked.near_end:
+            wrong = [number for number in numbers if not compare(number, near_the_end(number), nursery, folder)]
+        else:
+            wrong = [number for number in numbers if not run(number, nursery, folder, *own)]
     finally:
         nursery.close()
     print(f"wrong: {', '.join(map(str, wrong)) or 'none'}; logs are in {folder}")
