@@ -1,0 +1,252 @@
+"""Images and sounds are decoded within bounds, which are judged by their headers: a file of a few kB may stand for gigabytes.
+
+=====================  ========================================================================================================
+an image               :data:`IMAGE_PIXELS`
+images of a request    :data:`REQUEST_PIXELS`, each counted as at least :data:`LEAST_PIXELS`, to which a small one is enlarged
+a sound                :data:`SOUND_SECONDS`; :data:`RESAMPLING` entries in the filter for its sample rate
+sounds of a request    :data:`REQUEST_SAMPLES` over all channels; :data:`REQUEST_SECONDS`, each counted as the longest, to which
+                       the others are filled up
+frames of a video      :data:`VIDEO_PIXELS`
+=====================  ========================================================================================================
+"""
+
+import contextlib
+import io
+import math
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Any
+
+IMAGE_PIXELS = 50_000_000
+"""200 MB decoded. Python's lock is held while so much is freed, and the event loop waits for it."""
+REQUEST_PIXELS = 4 * IMAGE_PIXELS
+LEAST_PIXELS = 500_000
+SOUND_SECONDS = 300.0
+"""Ten times what Gemma 4 is documented for."""
+REQUEST_SECONDS = 3 * SOUND_SECONDS
+REQUEST_SAMPLES = 60_000_000
+"""Decoded in float64: 480 MB."""
+RESAMPLING = 2**24
+VIDEO_PIXELS = 32 * 4096 * 2304
+RATE = 16_000
+"""Samples a second that SGLang loads sounds with."""
+PROGRAMS = ("EPS", "WMF", "EMF")
+"""Image formats that Pillow has other programs draw."""
+
+
+@dataclass
+class Budget:
+    """What one request may still decode."""
+
+    pixels: int = REQUEST_PIXELS
+    samples: int = REQUEST_SAMPLES
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def take_image(self, width: int, height: int) -> None:
+        """Judge an image of this size, in pixels.
+
+        Raises:
+            ValueError: it is empty or too large, or the request's images together are.
+        """
+        if width < 1 or height < 1:
+            raise ValueError(f"the image is {width} x {height} pixels: it is empty")
+        if width * height > IMAGE_PIXELS:
+            raise ValueError(f"the image is {width} x {height} pixels and an image may have {IMAGE_PIXELS} pixels; send a smaller one")
+        with self._lock:
+            self.pixels -= max(width * height, LEAST_PIXELS)
+            if self.pixels < 0:
+                raise ValueError(
+                    f"the images of one request may have {REQUEST_PIXELS} pixels together, each counted as at least {LEAST_PIXELS}; send "
+                    "fewer or smaller ones"
+                )
+
+    def take_sound(self, frames: int, channels: int, rate: int) -> None:
+        """Judge a sound of ``frames`` samples in each channel, at ``rate`` a second.
+
+        Raises:
+            ValueError: it is empty or too long, its rate cannot be brought to 16 kHz, or the request's sounds together are too long.
+        """
+        if frames < 1 or channels < 1 or rate < 1:
+            raise ValueError(f"the sound has {frames} samples in {channels} channels at {rate} Hz: it is empty")
+        if frames / rate > SOUND_SECONDS:
+            raise ValueError(f"the sound is {frames / rate:.1f} s long and a sound may be {SOUND_SECONDS:.0f} s; send a shorter piece")
+        shared = math.gcd(rate, RATE)
+        if (rate // shared) * (RATE // shared) > RESAMPLING:
+            raise ValueError(
+                f"the sound has {rate} samples a second, for which a filter to {RATE} would need {(rate // shared) * (RATE // shared)} "
+                f"entries and may have {RESAMPLING}; send it at a usual rate such as 16000, 44100 or 48000"
+            )
+        with self._lock:
+            self.samples -= frames * channels
+            if self.samples < 0:
+                raise ValueError(f"the sounds of one request may have {REQUEST_SAMPLES} samples together; send fewer or shorter ones")
+
+
+class Address(str):
+    """The address of an image or a sound, which also knows the budget of its request: SGLang hands only the address to its decoders."""
+
+    budget: Budget
+
+    @classmethod
+    def within(cls, item: Any, budget: Budget) -> Any:
+        """``item`` with its address as one of these; what has no address, such as a decoded image, as it is."""
+        if isinstance(item, str):
+            address = cls(item)
+            address.budget = budget
+            return address
+        url = getattr(item, "url", None)
+        if isinstance(url, str) and is_dataclass(item) and not isinstance(item, type):
+            return replace(item, url=cls.within(url, budget))
+        return item
+
+
+_budget: ContextVar[Budget | None] = ContextVar("media_budget", default=None)
+"""Of the medium that this thread loads."""
+
+
+def load_within(load: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call SGLang's ``load_image`` or ``load_audio``, whose parts below read the budget that ``source`` brings."""
+    token = _budget.set(getattr(getattr(source, "url", source), "budget", None) or Budget())
+    try:
+        return load(source, *args, **kwargs)
+    finally:
+        _budget.reset(token)
+
+
+def _of_this_thread() -> Budget:
+    return _budget.get() or Budget()
+
+
+def judge_image(image: Any) -> None:
+    """Before ``_fully_load_pil_image``, which decodes an image of which only the header was read.
+
+    Raises:
+        ValueError: it is empty, too large, or of a format that another program would draw.
+    """
+    if image.format in PROGRAMS:
+        raise ValueError(f"images of format {image.format} are not decoded; send PNG, JPEG or WebP")
+    _of_this_thread().take_image(*image.size)
+
+
+def turn(image: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``_load_image``: turn a decoded image as its EXIF tag says, as transformers' ``load_image`` does."""
+    from PIL import Image, ImageOps
+
+    if isinstance(image, Image.Image):
+        with contextlib.suppress(Exception):  # a malformed tag turns nothing
+            ImageOps.exif_transpose(image, in_place=True)
+
+
+def plain_jpeg(on_card: bool, image_bytes: bytes = b"", *_args: Any) -> bool:
+    """After ``is_jpeg_with_cuda``: only an RGB image of bounded size that is to be turned by no EXIF tag goes to nvJPEG.
+
+    nvJPEG returns as many channels as a file has, where the model takes three; and SGLang turns no image.
+    """
+    from PIL import ExifTags, Image
+
+    if not on_card:
+        return False
+    try:
+        image = Image.open(io.BytesIO(image_bytes))
+        plain = image.mode == "RGB" and image.getexif().get(ExifTags.Base.Orientation, 1) == 1
+    except Exception:  # Pillow, which decodes it instead, says what is wrong
+        return False
+    if not plain:
+        return False
+    _of_this_thread().take_image(*image.size)
+    return True
+
+
+def load_sound_within(load: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``load_audio``, as :func:`load_within`: a sound of bounded length, float32 or float64 of shape [samples].
+
+    Raises:
+        ValueError: it cannot be decoded, is empty or too long, or holds what is no number.
+    """
+    import numpy
+
+    def load_judged(source: Any, *args: Any, **kwargs: Any) -> Any:
+        source = _fetched(source)
+        _judge_sound(source)
+        return load(source, *args, **kwargs)
+
+    samples = load_within(load_judged, source, *args, **kwargs)
+    if not samples.size:
+        raise ValueError("the sound has no samples: it is empty")
+    if not numpy.isfinite(samples).all():
+        raise ValueError("the sound holds samples that are infinite or no numbers")
+    return samples
+
+
+def _fetched(source: Any) -> Any:
+    """The bytes of an http(s), data: address, or what else it was."""
+    import os
+
+    import pybase64
+    from sglang.srt.utils import common
+
+    if not isinstance(source, str):
+        return source
+    if source.startswith("data:"):
+        return pybase64.b64decode(source.partition(",")[2], validate=True)
+    if source.startswith(("http://", "https://")):
+        return common.download_remote_media(source, timeout=int(os.getenv("REQUEST_TIMEOUT", "5")))
+    return source
+
+
+def _judge_sound(source: Any) -> None:
+    """Judge a file that soundfile reads by its header. Of others PyAV counts while it decodes, and torchcodec reads the header."""
+    import soundfile  # type: ignore[import-untyped]
+    from sglang.srt.multimodal.audio_from_video import is_audio_container
+
+    if not isinstance(source, bytes | str) or (isinstance(source, bytes) and is_audio_container(source[:16])):
+        return
+    try:
+        found = soundfile.info(io.BytesIO(source) if isinstance(source, bytes) else source.removeprefix("file://"))
+    except soundfile.LibsndfileError as error:
+        _judge_other_sound(source, error)
+    else:
+        _of_this_thread().take_sound(found.frames, found.channels, found.samplerate)
+
+
+def _judge_other_sound(source: bytes | str, error: Exception) -> None:
+    try:
+        from torchcodec import decoders
+
+        found: Any = decoders.AudioDecoder(source).metadata  # type: ignore[attr-defined]
+    except Exception:  # not installed, without FFmpeg, or it cannot read the sound either
+        raise ValueError(f"Could not decode audio: {error}") from error
+    if found.duration_seconds is None:
+        raise ValueError("the sound does not say how long it is; send WAV, FLAC or MP3")
+    _of_this_thread().take_sound(int(found.duration_seconds * found.sample_rate), found.num_channels, found.sample_rate)
+
+
+def count_samples(_result: None, chunks: list[Any], *_args: Any, **_kwargs: Any) -> None:
+    """After ``_append_resampled_frames``, which PyAV's decoder calls for each packet: end it where a sound is too long.
+
+    Raises:
+        ValueError: the sound is too long. It is counted whenever the number of chunks has doubled.
+    """
+    from sglang.srt.multimodal.audio_from_video import _AudioContainerDecodeError
+
+    if len(chunks) & (len(chunks) - 1) == 0 and sum(len(chunk) for chunk in chunks) > SOUND_SECONDS * RATE:
+        raise _AudioContainerDecodeError(f"the sound is longer than {SOUND_SECONDS:.0f} s; send a shorter piece")
+
+
+def judge_video(processor: Any, video: Any, *_args: Any) -> None:
+    """Before ``_video_decoder_to_tensor``, which decodes up to 32 frames at once.
+
+    Raises:
+        ValueError: the video has no frame, or they are too large.
+    """
+    frames = min(len(video), getattr(getattr(processor._processor, "video_processor", None), "num_frames", 32))
+    if frames < 1:
+        raise ValueError("the video has no frame")
+    height, width = video.frame_shape
+    if frames * height * width > VIDEO_PIXELS:
+        raise ValueError(
+            f"{frames} frames of {width} x {height} pixels are taken from the video, and may have {VIDEO_PIXELS} pixels together; send a "
+            "smaller one"
+        )

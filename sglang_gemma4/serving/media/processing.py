@@ -1,0 +1,147 @@
+"""What SGLang's processor does with a request's media, off the event loop, for few requests at once, and with errors that name a cause."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
+from contextvars import ContextVar
+from typing import Any
+
+from sglang_gemma4.serving.media import placeholders
+from sglang_gemma4.serving.media.decoding import RATE, REQUEST_SECONDS, Address, Budget
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE = 8
+"""Requests whose media are loaded and processed at a time; others wait. Fewer bound memory, more would wait for the same threads."""
+SAMPLES_A_TOKEN = 640
+"""Of 16 kHz, 40 ms: the models' ``audio_ms_per_token``."""
+STRIP = 1 << 22
+"""Pixels of a large image that are copied at once: 12 MB."""
+_GATE = "_sglang_gemma4_gate"
+_context: ContextVar[int | None] = ContextVar("media_context", default=None)
+"""The most tokens of a prompt of the server for which this task processes media; None in tasks of other models' processors."""
+
+
+def leave_the_loop(_result: None, processor: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4SGLangProcessor.__init__``: where SGLang would process media on the event loop, one thread does it.
+
+    It does where the card prepares images, so that no second thread competes for the card.
+    """
+    from sglang.srt.multimodal.processors.executor import MultimodalProcessorExecutor
+
+    if processor.mm_processor_executor is None:
+        processor.mm_processor_executor = MultimodalProcessorExecutor(lambda: processor._processor, 1)
+
+
+async def process(original: Callable[..., Any], processor: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``Gemma4SGLangProcessor.process_mm_data_async``.
+
+    Raises:
+        ValueError: what the request brings cannot be loaded or processed, or does not fit its prompt.
+    """
+    budget, request = Budget(), kwargs.get("request_obj")
+    for name in ("image_data", "audio_data"):
+        if kwargs.get(name):
+            kwargs[name] = [Address.within(item, budget) for item in kwargs[name]]
+    _context.set(kwargs.get("max_req_input_len") or sys.maxsize)
+    async with _gate(processor):
+        try:
+            output = await original(processor, *args, **kwargs)
+            placeholders.judge(output, _brought(kwargs), processor.hf_config)
+        except ValueError:
+            raise
+        except Exception as error:
+            if _is_ours(error):
+                raise
+            logger.warning("sglang-gemma4: media of request %s", getattr(request, "rid", None), exc_info=True)
+            raise ValueError(f"the media of this request cannot be processed: {type(error).__name__}: {error}") from error
+    return output
+
+
+def process_large(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around ``Gemma4SGLangProcessor.process_mm_data``: large images become tensors here, as those that nvJPEG decodes are.
+
+    torchvision makes a tensor of an image in calls that hold Python's lock for as long as 270 MB take to copy, twice.
+    """
+    if kwargs.get("images"):
+        kwargs["images"] = [in_strips(image) if _is_large(image) else image for image in kwargs["images"]]
+    return original(*args, **kwargs)
+
+
+def _is_large(image: Any) -> bool:
+    return getattr(image, "mode", "") == "RGB" and image.width * image.height > STRIP
+
+
+def in_strips(image: Any) -> Any:
+    """An RGB image as uint8 of shape [3, height, width], made by strips of some :data:`STRIP` pixels."""
+    import numpy
+    import torch
+
+    made, rows = torch.empty(3, image.height, image.width, dtype=torch.uint8), max(1, STRIP // image.width)
+    for top in range(0, image.height, rows):
+        bottom = min(top + rows, image.height)
+        strip = numpy.array(image.crop((0, top, image.width, bottom)))
+        made[:, top:bottom] = torch.from_numpy(strip).permute(2, 0, 1)
+    return made
+
+
+def _gate(processor: Any) -> asyncio.Semaphore:
+    gate: asyncio.Semaphore = processor.__dict__.setdefault(_GATE, asyncio.Semaphore(max(AT_ONCE, 2 * processor.mm_io_worker_num)))
+    return gate
+
+
+def _brought(kwargs: dict[str, Any]) -> dict[str, int | None]:
+    """Numbers of images and sounds by modality; None where they came as features."""
+    brought: dict[str, int | None] = {}
+    for kind in ("image", "audio"):
+        items = kwargs.get(f"{kind}_data") or ()
+        brought[kind] = None if any(isinstance(item, dict) for item in items) else len(items)
+    return brought
+
+
+def _is_ours(error: BaseException | None) -> bool:
+    """Whether the machine failed, not the request: memory, a disk, a worker or a device, anywhere in a chain of errors."""
+    import torch
+
+    while error is not None:
+        if isinstance(error, MemoryError | BrokenExecutor | OSError | torch.OutOfMemoryError | torch.AcceleratorError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def judge_loaded(base_output: Any, processor: Any) -> None:
+    """Before media are processed: refuse what cannot fit the context, or fills more memory than a request may.
+
+    Raises:
+        ValueError: the media make more tokens than a prompt may have, or the sounds are too long together.
+    """
+    most = _context.get()
+    if most is None:
+        return
+    sizes = [_size(image) for image in base_output.images or () if not isinstance(image, dict)]
+    if sizes:
+        tokens = sum(processor._processor._get_num_multimodal_tokens(image_sizes=sizes).num_image_tokens)
+        if tokens > most:
+            raise ValueError(f"image_data: {len(sizes)} images make {tokens} tokens and a prompt may have {most}; send fewer")
+    sounds = [len(sound) for sound in base_output.audios or () if not isinstance(sound, dict)]
+    if sounds:
+        _judge_lengths(sounds, most)
+
+
+def _judge_lengths(sounds: list[int], most: int) -> None:
+    tokens = sum(sounds) // SAMPLES_A_TOKEN
+    if tokens > most:
+        raise ValueError(f"audio_data: {sum(sounds) / RATE:.1f} s of sound make {tokens} tokens and a prompt may have {most}; send less")
+    if len(sounds) * max(sounds) > REQUEST_SECONDS * RATE:
+        raise ValueError(
+            f"audio_data: {len(sounds)} sounds, filled up to the longest of {max(sounds) / RATE:.1f} s, are together longer than "
+            f"{REQUEST_SECONDS:.0f} s; send fewer at once"
+        )
+
+
+def _size(image: Any) -> tuple[int, int]:
+    """Height and width of Pillow's image or of a tensor of shape [channels, height, width]."""
+    return (image.height, image.width) if hasattr(image, "height") else tuple(image.shape[-2:])
