@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-GIVEN = "_sglang_gemma4_given_embeddings"
+GIVEN = "given_embeddings"
+"""Argument of the forward that holds rows and what stands in them."""
 
 
 def rows_of(requests: Sequence[tuple[int, int, bool]]) -> list[int]:
@@ -50,28 +51,25 @@ def _given(req: Any, prefix: int) -> int:
     return 0 if req.input_embeds is None else len(req.input_embeds[prefix : prefix + req.extend_len])
 
 
-def set_aside(original: Callable[..., Any], runner: Any, forward_batch: Any, *args: Any) -> Any:
-    """Around ``ModelRunner._extend_forward_kwargs``: the rows wait on the batch for :func:`write_over`, and the forward gets ids alone."""
+def set_aside(original: Callable[..., dict[str, Any]], runner: Any, forward_batch: Any, *args: Any) -> dict[str, Any]:
+    """Around ``ModelRunner._extend_forward_kwargs``: the forward gets ids, and the rows for :func:`write_over`."""
     rows, values = forward_batch.replace_positions, forward_batch.replace_embeds
     if values is None or rows is None or not type(runner.model).__name__.startswith("Gemma4"):
         return original(runner, forward_batch, *args)
-    setattr(forward_batch, GIVEN, (rows, values))
     forward_batch.replace_embeds = None
     try:
-        return original(runner, forward_batch, *args)
+        return {**original(runner, forward_batch, *args), GIVEN: (rows, values)}
     finally:
         forward_batch.replace_embeds = values
 
 
-def write_over(
-    original: Callable[..., Any], model: Any, input_ids: Any, positions: Any, forward_batch: Any, *args: Any, **kwargs: Any
-) -> Any:
+def write_over(original: Callable[..., Any], model: Any, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
     """Around the forward of a Gemma 4 model: its embedding's output has the rows that requests brought."""
-    given = getattr(forward_batch, GIVEN, None)
+    given = kwargs.pop(GIVEN, None)
     if given is None or input_ids is None:
-        return original(model, input_ids, positions, forward_batch, *args, **kwargs)
+        return original(model, input_ids, *args, **kwargs)
     with replaced(model.get_input_embeddings(), input_ids.shape[0], *given):
-        return original(model, input_ids, positions, forward_batch, *args, **kwargs)
+        return original(model, input_ids, *args, **kwargs)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ SMALLEST_REPETITION_PENALTY = 1e-6
 LARGEST_EMBEDDING = 65504.0
 """Of one number: what float16 holds; a model's own are below 1,000."""
 PARAMETER_DEPTH, PARAMETER_VALUES = 8, 10_000
+PROCESSOR_LENGTH = 1 << 20
 NAME_LENGTH = 1024
 """Characters of an id, a key or a name."""
 

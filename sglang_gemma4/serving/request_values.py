@@ -4,11 +4,12 @@ What it raises is a ValueError that names the field, the value, the limit and, w
 status 400. It looks at each value once, and costs microseconds and no tensor.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from sglang_gemma4.serving.prompt_values import Shape, judge_prompts
-from sglang_gemma4.serving.request_limits import NAME_LENGTH, TOP_LOGPROBS, Limits
+from sglang_gemma4.serving.request_limits import NAME_LENGTH, PROCESSOR_LENGTH, TOP_LOGPROBS, Limits
 from sglang_gemma4.serving.sampling_values import judge_sampling
 from sglang_gemma4.serving.value_kinds import (
     INT32_MAX,
@@ -119,11 +120,20 @@ def each_prompts(limits: Limits) -> dict[str, Kind]:
     }
 
 
+def processor(field: str, value: Any) -> None:
+    """A serialised logit processor, as far as can be told without running what it holds."""
+    text(PROCESSOR_LENGTH)(field, value)
+    try:
+        bytes.fromhex(json.loads(value)["callable"])
+    except (ValueError, TypeError, KeyError):
+        refuse(field, value, "what CustomLogitProcessor.to_str() writes")
+
+
 EACH: Mapping[str, Kind] = {
     "return_sampling_mask": flag,
     "sampling_logprobs_mode": one_of("selected", "support"),
     "return_hidden_states": one_of(True, False, "last", "full"),
-    "custom_logit_processor": text(1 << 20),
+    "custom_logit_processor": processor,
     "lora_path": NAME,
     "lora_id": absent("SGLang sets it from lora_path"),
     "bootstrap_host": NAME,

@@ -167,7 +167,7 @@ def test_the_server_tells_no_key_and_the_doctor_that_it_is_not_open(server: Serv
 
 
 def test_embeddings_and_single_positions_of_a_text_only_checkpoint(nursery: Nursery, tmp_path: Path) -> None:
-    """Beside prompts of ids, in one batch; the multimodal model is that of ``crash_repro/input_embeds.py``."""
+    """In chunks and beside prompts of ids, in one batch; the multimodal model is that of ``crash_repro/input_embeds.py``."""
     import torch
 
     model = case.text_model()
@@ -175,6 +175,6 @@ def test_embeddings_and_single_positions_of_a_text_only_checkpoint(nursery: Nurs
         embeddings = [model.get_input_embeddings()(torch.tensor(prompt)).tolist() for prompt in case.PROMPTS]
     expected = case.greedy(model, 8)
     group = Group([IDS], client="given_embeddings:answers", extra={"embeddings": embeddings, "ids": case.PROMPTS})
-    engine: dict[str, Any] = {"disable_radix_cache": True, "skip_tokenizer_init": True}
+    engine: dict[str, Any] = {"disable_radix_cache": True, "skip_tokenizer_init": True, "chunked_prefill_size": 32}
     (outputs,) = nursery.run(text_only.save(model, tmp_path), [group], **engine)
     assert [output.token_ids for output in outputs] == [*expected, expected[0], expected[1], expected[0]]

@@ -61,7 +61,7 @@ def sampling(**given: Any) -> dict[str, Any]:
             "priority": -(2**63),
             "custom_labels": {"team": "a"},
         },
-        {**PROMPT, "sampling_params": {"n": 2}, "lora_path": ["a"]},
+        {**PROMPT, "sampling_params": {"n": 2}, "lora_path": ["a"], "custom_logit_processor": '{"callable": "00ff"}'},
         {**PROMPT, "session_params": {"id": "s", "rid": None, "offset": 3, "replace": True}},
     ],
 )
@@ -150,6 +150,9 @@ def test_what_passes(given: dict[str, Any]) -> None:
         ({**PROMPT, "rid": ""}, "rid: '' is not a string of 1 to"),
         ({**PROMPT, "rid": "HEALTH_CHECK_1"}, "begins with HEALTH_CHECK"),
         ({**PROMPT, "lora_id": "a"}, "lora_id: 'a' was sent, and SGLang sets it from lora_path"),
+        ({**PROMPT, "custom_logit_processor": "abc"}, "custom_logit_processor: 'abc' is not what CustomLogitProcessor.to_str"),
+        ({**PROMPT, "custom_logit_processor": '{"callable": "xy"}'}, "is not what CustomLogitProcessor"),
+        ({**PROMPT, "custom_logit_processor": "[]"}, "is not what CustomLogitProcessor"),
         ({**PROMPT, "lora_path": 5}, "lora_path: 5 is not a string"),
         ({**PROMPT, "priority": 2**63}, "priority: 9223372036854775808 is not"),
         ({**PROMPT, "bootstrap_port": 99999}, "bootstrap_port: 99999 is not an integer from 0 to 65535"),
