@@ -96,6 +96,7 @@ ORDER = (
     "media_errors",
     "request_values",
     "admin_routes",
+    "input_embeds",
     "media_bounds",
     "request_media",
     "answer_parser",
