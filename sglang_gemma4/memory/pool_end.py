@@ -17,7 +17,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from sglang_gemma4.memory.request_limit import refusal
+from sglang_gemma4.memory.request_limit import no_room, refusal
 from sglang_gemma4.memory.window_pressure import full_worth
 from sglang_gemma4.models.config_files import named_gemma4
 
@@ -110,10 +110,11 @@ def _is_decode_server() -> bool:
     return bool(get_disagg().disaggregation_mode == "decode")
 
 
-def note_refused(result: Any, _adder: Any, req: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``PrefillAdder.add_one_req``."""
+def note_refused(result: Any, adder: Any, req: Any, *_args: Any, truncation_align_size: int | None = None, **_kwargs: Any) -> None:
+    """After ``PrefillAdder.add_one_req``: no memory, or none for the least chunk of a server whose chunks are aligned."""
     global _refused
-    _refused = req if result.name == "NO_TOKEN" else None
+    unaligned = truncation_align_size is not None and adder.prefill_delayer_single_pass is None and result.name == "OTHER"
+    _refused = req if result.name == "NO_TOKEN" or unaligned else None
 
 
 def never_fits(original: Callable[..., bool], budget: Any, extend_input_len: int, max_new_tokens: int, **given: Any) -> bool:
@@ -194,7 +195,7 @@ def _make_way(scheduler: Any, req: Any) -> None:
         return
     from sglang.srt.disaggregation.utils import prepare_abort
 
-    message = refusal(len(req.origin_input_ids), max(1, scheduler.max_req_input_len - 1), scheduler.server_args)
+    message = no_room(len(req.origin_input_ids), scheduler.server_args)
     logger.error("sglang-gemma4: %s: %s", req.rid, message)
     prepare_abort(req, message, status_code=HTTPStatus.BAD_REQUEST)
     scheduler.output_streamer.stream_output([req], req.return_logprob)

@@ -137,18 +137,27 @@ def refusal(prompt: int, most: int, arguments: Any) -> str:
     Args:
         arguments: SGLang's ``ServerArgs``, of which those are named that would make room.
     """
+    held = f"the KV pools of this server hold a prompt of at most {most} tokens and its answer"
+    return f"The prompt has {prompt} tokens, and {held}. {remedies(arguments)}"
+
+
+def no_room(prompt: int, arguments: Any) -> str:
+    """The same where the pools hold the prompt, and not the first chunk of it that this server's flags ask for."""
+    held = "the sliding KV pool of this server has no room for its first chunk, though nothing else runs"
+    return f"The prompt has {prompt} tokens, and {held}. {remedies(arguments)}"
+
+
+def remedies(arguments: Any) -> str:
+    """What a client and an operator can do."""
     larger = f"--max-total-tokens (it is {arguments.max_total_tokens})" if arguments.max_total_tokens else "--mem-fraction-static"
-    remedies = [f"a larger {larger}"]
+    ways = [f"a larger {larger}"]
     if not arguments.chunked_prefill_size or arguments.chunked_prefill_size <= 0:
-        remedies.append("with --chunked-prefill-size")
+        ways.append("with --chunked-prefill-size")
     if arguments.disaggregation_mode == "decode":
-        remedies.append(f"a smaller --num-reserved-decode-tokens (it is {arguments.num_reserved_decode_tokens})")
+        ways.append(f"a smaller --num-reserved-decode-tokens (it is {arguments.num_reserved_decode_tokens})")
     if (page := arguments.page_size or 1) > 1:
-        remedies.append(f"a smaller --page-size (it is {page})")
-    return (
-        f"The prompt has {prompt} tokens, and the KV pools of this server hold a prompt of at most {most} tokens and its answer. "
-        f"Shorten the prompt, or start the server with {' or '.join(remedies)}."
-    )
+        ways.append(f"a smaller --page-size (it is {page})")
+    return f"Shorten the prompt, or start the server with {' or '.join(ways)}."
 
 
 def most_prompt_of(scheduler: Any) -> int:
@@ -187,7 +196,7 @@ def judge(_result: None, manager: Any, obj: Any, input_ids: list[int] | None) ->
         return
     if limit >= manager.context_len - 1 - SPARED:
         return  # the context ends first, which SGLang says
-    tokens = len(input_ids if input_ids is not None else obj.input_embeds or ())
+    tokens = len(input_ids if input_ids is not None else getattr(obj, "input_embeds", None) or ())
     if tokens >= limit:
         raise ValueError(refusal(tokens, limit - 1, manager.server_args))
 
