@@ -102,6 +102,8 @@ ORDER = (
     "answer_parser",
     "parser_defaults",
     "tool_grammar",
+    "client_grammars",
+    "client_errors",
     "isolation",
     "page_table_rows",
     "swa_ratio",

@@ -7,7 +7,6 @@ arguments.
 
 import json
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import xgrammar
@@ -15,11 +14,17 @@ from sglang.srt.entrypoints.openai.protocol import Tool, ToolChoice
 from xgrammar.structural_tag import GrammarFormat, OrFormat, SequenceFormat, StructuralTag, TagFormat, TriggeredTagsFormat
 
 from sglang_gemma4.serving.answer import ends_in_thought
+from sglang_gemma4.serving.byte_cache import ByteCache
+from sglang_gemma4.serving.client_grammars import converter
+from sglang_gemma4.serving.grammar_trial import TrialError
 from sglang_gemma4.serving.markers import CALL_END, CALL_START
 from sglang_gemma4.serving.tool_grammar import MARKERS, Markers, Thought, ToolGrammar, ToolGrammarError, ToolSchema, thought
 
-KEPT = 256
-"""Size of the caches of grammars."""
+KEPT = 32 << 20
+"""Bytes of clients' schemas and grammars that are kept."""
+
+Widened = dict[str, str]
+_KEPT: ByteCache[tuple[Any, Widened]] = ByteCache(KEPT, lambda key, value: 2 * len(str(key)) + 2 * len(value[0].model_dump_json()))
 
 
 class CallTag(StructuralTag):  # type: ignore[misc]
@@ -54,13 +59,13 @@ def call_tag(
         if named in (None, tool.function.name)
     ]
     if not schemas:
-        raise ToolGrammarError(f"tool_choice: there is no tool {named!r} among the declared: {[t.function.name for t in tools]}")
+        raise ToolGrammarError(f"tool_choice: there is no tool {named!r:.80} among the declared: {[t.function.name for t in tools][:20]}")
     key = json.dumps(schemas), parallel, _token_ids(tokenizer)
     if must:
-        tag, widened = _required(*key, "none")
-        tag._with_thought = lambda thought: _required(*key, thought)[0]
+        tag, widened = _required(key, "none")
+        tag._with_thought = lambda thought: _required(key, thought)[0]
     else:
-        tag, widened = _free(*key)
+        tag, widened = _free(key)
     for keyword in widened:
         say(f"{keyword!r} in a tool's parameters is not enforced")
     return tag
@@ -77,31 +82,45 @@ def json_tag(schema: dict[str, Any], prompt: str, tokenizer: Any, **whitespace: 
     Raises:
         ToolGrammarError: xgrammar cannot enforce the schema; the message is for the client.
     """
-    return _json(json.dumps(schema), ends_in_thought(prompt), _token_ids(tokenizer), tuple(whitespace.items()))
+    key = json.dumps(schema), ends_in_thought(prompt), _token_ids(tokenizer), tuple(whitespace.items())
+    tag: StructuralTag = _KEPT.get(("json", *key), lambda: (_json(*key), {}))[0]
+    return tag
 
 
-@lru_cache(KEPT)
 def _json(schema: str, opened: bool, token_ids: tuple[int | None, ...], whitespace: tuple[tuple[str, Any], ...]) -> StructuralTag:
-    ids = dict(zip(MARKERS, token_ids, strict=True))
+    ids, options = dict(zip(MARKERS, token_ids, strict=True)), dict(whitespace)
     try:
-        answer = GrammarFormat(grammar=str(xgrammar.Grammar.from_json_schema(schema, **dict(whitespace))))
-    except RuntimeError as error:
-        raise ToolGrammarError(f"response_format: its schema cannot be enforced: {str(error)[-200:]}") from error
+        found = converter().run({"kind": "convert", "text": schema, "options": options})
+        answer = GrammarFormat(grammar=found.get("grammar") or str(xgrammar.Grammar.from_json_schema(schema, **options)))
+    except (RuntimeError, TrialError) as error:
+        raise ToolGrammarError(f"response_format: its schema cannot be enforced: {str(error)[-600:]}") from error
     behind = SequenceFormat(elements=[GrammarFormat(grammar=_checked(thought(Markers.of(ids.get), opened))), answer])
     return StructuralTag(format=behind if opened else OrFormat(elements=[behind, answer]))
 
 
-@lru_cache(KEPT)
-def _required(schemas: str, parallel: bool, token_ids: tuple[int | None, ...], thought: Thought) -> tuple[CallTag, dict[str, str]]:
-    grammar = _grammar(schemas, token_ids)
-    return CallTag(format=GrammarFormat(grammar=_checked(grammar.required(parallel, thought)))), grammar.widened
+_Key = tuple[str, bool, tuple[int | None, ...]]
+"""Tools and their schemas as JSON, whether several calls may come, and the markers' ids."""
 
 
-@lru_cache(KEPT)
-def _free(schemas: str, parallel: bool, token_ids: tuple[int | None, ...]) -> tuple[CallTag, dict[str, str]]:
-    grammar = _grammar(schemas, token_ids)
-    call = TagFormat(begin=CALL_START, content=GrammarFormat(grammar=_checked(grammar.inside_call())), end=CALL_END)
-    return CallTag(format=TriggeredTagsFormat(triggers=[CALL_START], tags=[call], stop_after_first=not parallel)), grammar.widened
+def _required(key: _Key, thought: Thought) -> tuple[CallTag, Widened]:
+    def make() -> tuple[CallTag, Widened]:
+        schemas, parallel, token_ids = key
+        grammar = _grammar(schemas, token_ids)
+        return CallTag(format=GrammarFormat(grammar=_checked(grammar.required(parallel, thought)))), grammar.widened
+
+    tag, widened = _KEPT.get(("required", thought, *key), make)
+    return tag.model_copy(), widened
+
+
+def _free(key: _Key) -> tuple[CallTag, Widened]:
+    def make() -> tuple[CallTag, Widened]:
+        schemas, parallel, token_ids = key
+        grammar = _grammar(schemas, token_ids)
+        call = TagFormat(begin=CALL_START, content=GrammarFormat(grammar=_checked(grammar.inside_call())), end=CALL_END)
+        return CallTag(format=TriggeredTagsFormat(triggers=[CALL_START], tags=[call], stop_after_first=not parallel)), grammar.widened
+
+    tag, widened = _KEPT.get(("free", *key), make)
+    return tag.model_copy(), widened
 
 
 def _grammar(schemas: str, token_ids: tuple[int | None, ...]) -> ToolGrammar:

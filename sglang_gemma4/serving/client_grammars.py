@@ -1,0 +1,94 @@
+"""Clients' grammars are tried before a scheduler compiles them, and what was compiled is kept in bounded memory."""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from sglang_gemma4.serving.byte_cache import ByteCache
+from sglang_gemma4.serving.grammar_trial import TrialError, Trials
+
+FIELDS = {"json_schema": "json", "regex": "regex", "ebnf": "ebnf", "structural_tag": "structural_tag"}
+"""Sampling parameters that hold a grammar, and what SGLang's backends call each."""
+_ANYTHING = "$$ANY$$"  # SGLang's sign for any JSON
+COMPILED = 256 << 20
+"""Bytes of compiled grammars that a scheduler keeps."""
+_VERDICTS = 4 << 20
+
+
+class GrammarJudge:
+    """Tries each grammar once.
+
+    Args:
+        backend: SGLang's name of what compiles grammars.
+        options: the operator's options for JSON.
+    """
+
+    def __init__(self, backend: str, options: Mapping[str, Any]) -> None:
+        self._trials = Trials(backend)
+        self._options = dict(options)
+        self._verdicts: ByteCache[str] = ByteCache(_VERDICTS, lambda _, verdict: 200 + len(verdict))
+
+    async def judge(self, parameters: Iterable[Any]) -> None:
+        """Try the grammars of a request's sampling parameters, off the event loop.
+
+        Raises:
+            TrialError: one cannot be served; the message names the parameter and is for the client.
+        """
+        for field, text in dict.fromkeys(_grammars(parameters)):
+            verdict = await asyncio.get_running_loop().run_in_executor(self._trials.threads, self._verdict, field, text)
+            if verdict:
+                raise TrialError(verdict)
+
+    def _verdict(self, field: str, text: str) -> str:
+        key = field, hashlib.sha256(text.encode(errors="surrogatepass")).digest()
+        return self._verdicts.get(key, lambda: self._tried(field, text))
+
+    def _tried(self, field: str, text: str) -> str:
+        try:
+            self._trials.run({"kind": FIELDS[field], "text": text, "options": self._options})
+        except TrialError as error:
+            return f"{field}: {text[:60]!r} {error}"
+        return ""
+
+
+def _grammars(parameters: Iterable[Any]) -> Iterable[tuple[str, str]]:
+    for one in parameters:
+        for field in FIELDS if isinstance(one, dict) else ():
+            text = one.get(field)
+            if text is None or (field == "json_schema" and text == _ANYTHING):
+                continue
+            if not isinstance(text, str):
+                raise TrialError(f"{field}: {str(text)[:60]} is {type(text).__name__}; give a text")
+            yield field, text
+
+
+@cache
+def converter() -> Trials:
+    """Where JSON schemas become xgrammar's EBNF."""
+    return Trials("xgrammar")
+
+
+def keep_within(kept: dict[Any, Any], ages: OrderedDict[Any, int], key: Any, limit: int = COMPILED) -> None:
+    """After ``kept[key]`` was set: drop the oldest compiled grammars until all are below ``limit`` bytes.
+
+    Args:
+        kept: SGLang's cache of compiled grammars by (kind, text).
+        ages: what each key of it takes, in the order in which they were set; kept here between calls.
+    """
+    ages[key] = sum(len(part) for part in key if isinstance(part, str)) + _size(kept[key])
+    ages.move_to_end(key)
+    total = sum(ages.values())
+    while total > limit and len(ages) > 1:
+        oldest, size = ages.popitem(last=False)
+        kept.pop(oldest, None)
+        total -= size
+
+
+def _size(grammar: Any) -> int:
+    """Bytes of a compiled grammar as far as its backend says them, and a guess of the objects around it."""
+    inner = getattr(grammar, "grammar", grammar)
+    texts = (getattr(inner, "key_string", None), getattr(inner, "serialized_grammar", None), getattr(inner, "error_message", None))
+    return 4096 + int(getattr(getattr(inner, "ctx", None), "memory_size_bytes", 0)) + sum(len(text) for text in texts if text)

@@ -1,0 +1,120 @@
+"""Tries clients' grammars in processes of their own, where one that takes too long, takes too much memory or crashes ends nothing else.
+
+A process is forked once from this one and does nothing but fork another for each trial (:mod:`grammar_trial_process`): it has no other
+threads, so that no lock is held in a trial by a thread that is not there.
+"""
+
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+SECONDS = 0.5
+"""Processor time of a trial."""
+MEMORY = 1 << 30
+"""Bytes that a trial may take beyond what the server's process has."""
+AT_ONCE = 2
+"""Most trials that run at the same time."""
+_REAL_SECONDS = 30.0  # of a trial on a machine whose processors are busy
+_FORKS = 3
+
+
+class TrialError(ValueError):
+    """A grammar cannot be served; the message is for the client."""
+
+
+class Trials:
+    """Runs trials for one process.
+
+    Args:
+        backend: SGLang's name of what compiles grammars.
+    """
+
+    def __init__(self, backend: str = "xgrammar") -> None:
+        self._backend = backend
+        self.threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="grammar-trial")
+        self._forking = threading.Lock()
+        self._running = threading.Semaphore(AT_ONCE)
+        self._control: socket.socket | None = None
+        self._forks_left = _FORKS
+
+    def run(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """What :func:`grammar_trial_process.attempt` says of ``job``; empty where this process cannot try.
+
+        Raises:
+            TrialError: the grammar is wrong, allows no text, or takes more than a trial may.
+        """
+        with self._running:
+            control = self._ready()
+            if control is None:
+                return {}
+            found = _ask(control, {"backend": self._backend, **job})
+        if found is None:
+            raise TrialError(f"needs more than {SECONDS} s of a processor or {MEMORY >> 20} MiB to compile and to follow; make it simpler")
+        if "refused" in found:
+            raise TrialError(str(found["refused"]))
+        return found
+
+    def _ready(self) -> socket.socket | None:
+        """The socket of the process that forks trials; None where none can be had."""
+        with self._forking:
+            if self._control is not None and not _lives(self._control):
+                self._control = None
+            while self._control is None and self._forks_left:
+                self._forks_left -= 1
+                control = _fork(self._backend)
+                if _ask(control, {"backend": self._backend, "kind": "regex", "text": "a"}) is not None:
+                    self._control, self._forks_left = control, _FORKS
+                elif not self._forks_left:
+                    logger.warning("clients' grammars are compiled untried: no process for trials could be started")
+            return self._control
+
+
+def _fork(backend: str) -> socket.socket:
+    from sglang_gemma4.serving import grammar_trial_process  # and all that it needs, here where there are threads to import it
+
+    grammar_trial_process.prepare(backend)
+    ours, theirs = socket.socketpair()
+    if os.fork():
+        theirs.close()
+        return ours
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)
+        grammar_trial_process.serve(theirs, SECONDS, MEMORY, _REAL_SECONDS)
+    finally:
+        os._exit(1)
+
+
+def _lives(control: socket.socket) -> bool:
+    """Whether there is a process at the other end; it never says anything."""
+    try:
+        return control.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _ask(control: socket.socket, job: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The answer of a process that tries ``job``; None if it ended without one."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        try:
+            with theirs:
+                socket.send_fds(control, [b"x"], [theirs.fileno()])
+            ours.settimeout(_REAL_SECONDS + 5)
+            ours.sendall(json.dumps(dict(job)).encode())
+            ours.shutdown(socket.SHUT_WR)
+            answer = b"".join(iter(lambda: ours.recv(1 << 16), b""))
+        except OSError:  # also a time-out
+            return None
+    found: dict[str, Any] | None = json.loads(answer) if answer else None
+    return found

@@ -1,0 +1,201 @@
+"""What happens to a client's grammar in a process of its own: it is compiled for a small vocabulary, and some texts are written by it.
+
+The vocabulary is the 256 bytes, and tokens that are only named by number. What a grammar costs grows more slowly than the vocabulary: one
+that is cheap for bytes takes tens of times as long for a released vocabulary, not a thousand times.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import random
+import re
+import resource
+import signal
+import socket
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from sglang_gemma4.serving.printed_grammar import dead_end
+
+STEPS = 512
+"""Tokens that are written by a grammar in a trial: some, like ``root ::= root root | "a"``, take longer with each."""
+_BYTES = 256
+_VOCABULARY = 262_144  # a grammar may name a token by its number
+_KEPT = 200  # characters of each end of an error
+
+
+def prepare(backend: str) -> None:
+    """Import and make what a trial needs, before a process is forked for all of them."""
+    with contextlib.suppress(ImportError):
+        _BACKENDS[backend]({})
+
+
+def serve(control: socket.socket, seconds: float, memory: int, real_seconds: float) -> None:
+    """Fork a process for each socket that comes over ``control``, until that ends."""
+    _close_all_but(control.fileno())
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
+    gc.freeze()
+    while True:
+        said, files, *_ = socket.recv_fds(control, 1, 1)
+        if not said:
+            os._exit(0)
+        if os.fork() == 0:
+            with contextlib.suppress(BaseException):
+                control.close()
+                _one(socket.socket(fileno=files[0]), seconds, memory, real_seconds)
+            os._exit(0)
+        os.close(files[0])
+
+
+def _close_all_but(kept: int) -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nowhere, number)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in (0, 1, 2, kept):
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def _one(asked: socket.socket, seconds: float, memory: int, real_seconds: float) -> None:
+    job = json.loads(b"".join(iter(lambda: asked.recv(1 << 16), b"")))
+    with open("/proc/self/statm") as pages:
+        size = int(pages.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + memory, size + memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.setitimer(signal.ITIMER_REAL, real_seconds)  # the signals end this process
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    asked.sendall(json.dumps(attempt(job)).encode())
+
+
+def attempt(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Try a grammar.
+
+    Args:
+        job: ``backend``, the name of SGLang's; ``kind`` ("json", "regex", "ebnf", "structural_tag"; "convert": a JSON schema that is wanted
+            as xgrammar's EBNF), ``text``, and ``options`` of the backend or the conversion.
+
+    Returns:
+        ``grammar``, the EBNF of a conversion; ``refused``, what is wrong; or nothing.
+    """
+    try:
+        if job["kind"] == "convert":
+            return {"grammar": _converted(job)}
+        grammar = getattr(_BACKENDS[job["backend"]](job.get("options", {})), f"dispatch_{job['kind']}")(job["text"])
+        if hasattr(grammar, "error_message"):
+            raise ValueError(grammar.error_message)
+        if job["backend"] == "xgrammar" and (rule := dead_end(str(grammar.ctx.grammar))) not in (None, "root"):
+            raise ValueError(f"texts that have come to the rule {rule} cannot go on, since nothing begins it")
+        if job["backend"] != "outlines":
+            _follow(grammar)
+    except MemoryError:
+        os._exit(1)
+    except Exception as error:
+        if "bad_alloc" in str(error):
+            os._exit(1)
+        return {"refused": _said(error)}
+    return {}
+
+
+def _said(error: Exception) -> str:
+    """An error's text without the place in a library's source; its two ends where it is long."""
+    text = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(error).strip()) or type(error).__name__
+    return f"is refused: {text if len(text) < 2 * _KEPT else f'{text[:_KEPT]} ... {text[-_KEPT:]}'}"
+
+
+def _converted(job: Mapping[str, Any]) -> str:
+    import xgrammar
+
+    return str(xgrammar.Grammar.from_json_schema(job["text"], **job.get("options", {})))
+
+
+def _follow(grammar: Any) -> None:
+    """Write by ``grammar``: half of the tokens by chance, and half the one before again where it may come.
+
+    Raises:
+        ValueError: no text is allowed.
+    """
+    mask = grammar.allocate_vocab_mask(_VOCABULARY, 1, "cpu")
+    fresh, chosen, last = grammar, random.Random(0), -1
+    for step in range(STEPS):
+        if step in (0, STEPS // 2):
+            grammar = fresh.copy()
+        grammar.fill_vocab_mask(mask, 0)
+        allowed = _allowed(mask)
+        if not allowed and not step:
+            raise ValueError("it allows no text")
+        going_on = [token for token in allowed if token != _BYTES]
+        if not going_on:
+            grammar = fresh.copy()
+            continue
+        last = last if step > STEPS // 2 and last in going_on else chosen.choice(going_on)
+        grammar.accept_token(last)
+
+
+def _allowed(mask: Any) -> list[int]:
+    """Which bytes, and whether the end, ``mask`` allows; or where it allows none of those, some of what it does."""
+    return _set_bits(mask[0][: _BYTES // 32 + 1].tolist()) or _set_bits(mask[0].tolist())
+
+
+def _set_bits(words: list[int]) -> list[int]:
+    return [32 * place + bit for place, word in enumerate(words) if word for bit in range(32) if word >> bit & 1]
+
+
+@cache
+def _xgrammar_tokens() -> Any:
+    import xgrammar
+
+    # The others can only be named: what is no UTF-8 is in no text, and one look tells that of all of them.
+    named = [b"\xff\xff%d" % number for number in range(_BYTES + 1, _VOCABULARY)]
+    vocabulary = [*(bytes([number]) for number in range(_BYTES)), b"<eos>", *named]
+    return xgrammar.TokenizerInfo(vocabulary, xgrammar.VocabType.RAW, vocab_size=_VOCABULARY, stop_token_ids=[_BYTES])
+
+
+# SGLang's backends, whose constructors want a tokenizer: what they make of a text for ours.
+
+
+def _xgrammar(options: Mapping[str, Any]) -> Any:
+    import xgrammar
+    from sglang.srt.constrained.xgrammar_backend import XGrammarGrammarBackend
+
+    backend = XGrammarGrammarBackend.__new__(XGrammarGrammarBackend)
+    backend.grammar_compiler = xgrammar.GrammarCompiler(_xgrammar_tokens(), max_threads=1, cache_enabled=False)
+    backend.vocab_size, backend.override_stop_tokens = _VOCABULARY, None
+    backend.any_whitespace, backend.max_whitespace_cnt = options.get("any_whitespace", True), options.get("max_whitespace_cnt")
+    return backend
+
+
+def _llguidance(options: Mapping[str, Any]) -> Any:
+    from llguidance import LLTokenizer
+    from sglang.srt.constrained.llguidance_backend import GuidanceBackend
+
+    backend = GuidanceBackend.__new__(GuidanceBackend)
+    backend.llguidance_tokenizer = LLTokenizer("byte")
+    backend.any_whitespace, backend.whitespace_pattern = options.get("any_whitespace", True), options.get("whitespace_pattern")
+    return backend
+
+
+def _outlines(options: Mapping[str, Any]) -> Any:
+    from sglang.srt.constrained.outlines_backend import OutlinesGrammarBackend
+
+    backend = OutlinesGrammarBackend.__new__(OutlinesGrammarBackend)
+    backend.outlines_tokenizer, backend.whitespace_pattern = _Characters(), options.get("whitespace_pattern")
+    return backend
+
+
+class _Characters:
+    """A vocabulary of outlines: the characters of ASCII."""
+
+    vocabulary = {chr(number): number for number in range(128)} | {"<eos>": 128}
+    eos_token, eos_token_id, special_tokens = "<eos>", 128, {"<eos>"}
+
+    def convert_token_to_string(self, token: str) -> str:
+        return token
+
+    def __hash__(self) -> int:
+        return hash(id(self))
+
+
+_BACKENDS = {"xgrammar": _xgrammar, "llguidance": _llguidance, "outlines": _outlines}

@@ -1,0 +1,104 @@
+"""Where SGLang's HTTP server answers errors: what the running request's own data raised is answered with status 400."""
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request
+from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
+
+from sglang_gemma4.serving.client_errors import KINDS, STAGE, Stage, cause, in_thread, logger, was_sent
+from sglang_gemma4.serving.request_body import BodyError, check_shape, check_size
+
+QUICK = 1 << 16
+"""Bytes of a body whose shape is judged on the event loop."""
+_ROUTES = (
+    *("/generate", "/encode", "/classify", "/tokenize", "/detokenize", "/invocations", "/parse_function_call", "/separate_reasoning"),
+    *("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/classify", "/v1/tokenize", "/v1/detokenize", "/v1/score"),
+    *("/v1/decisions", "/v1/responses", "/v1/rerank", "/v1/messages", "/v1/messages/count_tokens", "/v1/systemone"),
+)
+_NAMED = {"SGLANG_OLLAMA_CHAT_ROUTE": "/api/chat", "SGLANG_OLLAMA_GENERATE_ROUTE": "/api/generate", "AIP_PREDICT_ROUTE": "/vertex_generate"}
+"""Routes whose path the environment may set, with their defaults."""
+_PARSERS = ("/parse_function_call", "/separate_reasoning")
+
+
+def routes() -> frozenset[str]:
+    """The paths at which clients ask for answers."""
+    return frozenset((*_ROUTES, *(os.environ.get(name, usual) for name, usual in _NAMED.items())))
+
+
+def install(app: FastAPI) -> None:
+    """Let ``app``, which may be running already, answer what its handlers raise."""
+    layer: Any = app.middleware_stack
+    while layer is not None and not isinstance(layer, ExceptionMiddleware):
+        layer = getattr(layer, "app", None)
+    for kind in KINDS:
+        app.add_exception_handler(kind, _answer)
+        if layer is not None:
+            layer.add_exception_handler(kind, _answer)
+    for route in app.routes:
+        if getattr(route, "path", "") in _PARSERS:
+            dependant: Any = route.dependant  # type: ignore[attr-defined]
+            dependant.call = _in_thread(dependant.call)
+
+
+def _in_thread(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """A handler that awaits nothing, and whose texts may be long."""
+
+    @functools.wraps(handler)
+    async def call(**values: Any) -> Any:
+        return await in_thread(handler(**values))
+
+    return call
+
+
+async def _answer(request: Request, error: Exception) -> Any:
+    """An unhandled error of a handler: the client's until its request was sent to a scheduler."""
+    if was_sent() or getattr(request.scope.get("route"), "path", "") not in routes():
+        raise error
+    logger.warning("a request cannot be read", exc_info=error)
+    handler: Any = request.app.exception_handlers[AnyHTTPException]
+    return await handler(request, HTTPException(400, cause(error)))
+
+
+async def judged_body(original: Callable[..., Any], request: Any) -> Any:
+    """Around ``ORJSONRequest.json``: the parsed body.
+
+    Raises:
+        HTTPException: status 400, the body is not served.
+    """
+    if hasattr(request, "_json"):
+        return await original(request)
+    STAGE.set(Stage())
+    try:
+        raw = await request.body()
+        check_size(raw)
+        body = await original(request)
+        if len(raw) <= QUICK:
+            check_shape(body)
+        else:
+            from starlette.concurrency import run_in_threadpool
+
+            await run_in_threadpool(check_shape, body)
+    except BodyError as error:
+        raise HTTPException(400, str(error)) from error
+    return body
+
+
+def error_response(
+    original: Callable[..., Any],
+    server: Any,
+    message: str,
+    err_type: str = "BadRequestError",
+    status_code: int = 400,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Around ``OpenAIServingBase.create_error_response``, which also answers what a handler has just caught."""
+    error = sys.exc_info()[1]
+    if status_code == 500 and isinstance(error, KINDS) and not was_sent():
+        return original(server, cause(error), "BadRequestError", 400, *args, **kwargs)
+    return original(server, message, err_type, status_code, *args, **kwargs)

@@ -1,0 +1,91 @@
+"""What SGLang does with a long prompt on the server's event loop is done in a thread, so that other clients' answers go on meanwhile."""
+
+import asyncio
+import copy
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from sglang_gemma4.serving import prompt_length
+from sglang_gemma4.serving.client_errors import in_thread, reading, reading_async
+
+
+async def tokenized(original: Callable[..., Any], manager: Any, texts: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``TokenizerManager._tokenize_texts``.
+
+    Raises:
+        ValueError: a text is longer than any context.
+    """
+    length = prompt_length.characters(texts)
+    if length <= prompt_length.QUICK or manager.async_dynamic_batch_tokenizer is not None:
+        return await original(manager, texts, *args, **kwargs)
+    if not manager.allow_auto_truncate:
+        for text in [texts] if isinstance(texts, str) else texts:
+            if isinstance(text, str):
+                prompt_length.check([text], manager.tokenizer, manager.context_len)
+    return await in_thread(original(manager, texts, *args, **kwargs))
+
+
+async def threaded(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around a coroutine that awaits nothing."""
+    return await in_thread(original(*args, **kwargs))
+
+
+async def messages(original: Callable[..., Awaitable[Any]], server: Any, request: Any, raw_request: Any) -> Any:
+    """Around ``AnthropicServing.handle_messages``: its chat request is validated and rendered in a thread."""
+    try:
+        asked = server._convert_to_chat_completion_request(request)
+    except Exception:
+        return await original(server, request, raw_request)  # which answers it
+    chat, own = copy.copy(server.openai_serving_chat), copy.copy(server)
+    error = await _thread(reading, chat._validate_request, asked)
+    made = _Result() if error else await _Result.of(chat._convert_to_internal_request, asked, raw_request)
+    own._convert_to_chat_completion_request = lambda _request: asked
+    chat._validate_request, chat._convert_to_internal_request = lambda _asked: error, made.give
+    own.openai_serving_chat = chat
+    return await original(own, request, raw_request)
+
+
+async def ollama_chat(original: Callable[..., Awaitable[Any]], server: Any, request: Any, raw_request: Any) -> Any:
+    """Around ``OllamaServing.handle_chat``: its chat is rendered in a thread."""
+    manager = server.tokenizer_manager
+    asked = [{"role": one.role, "content": one.content} for one in request.messages]
+    prompt_length.check(prompt_length.of_messages(request.messages), manager.tokenizer, manager.context_len)
+    rendered = partial(manager.tokenizer.apply_chat_template, asked, tokenize=True, add_generation_prompt=True, return_dict=False)
+    ids = await _thread(reading, rendered)
+    own = copy.copy(server)
+    own.tokenizer_manager = _Over(manager, tokenizer=_Over(manager.tokenizer, apply_chat_template=lambda *_args, **_kwargs: ids))
+    return await reading_async(original, own, request, raw_request)
+
+
+async def _thread(work: Callable[..., Any], *args: Any) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(None, partial(work, *args))
+
+
+class _Result:
+    """What a call gave or raised, to be given or raised again."""
+
+    def __init__(self, value: Any = None, error: Exception | None = None) -> None:
+        self._value, self._error = value, error
+
+    @classmethod
+    async def of(cls, work: Callable[..., Any], *args: Any) -> "_Result":
+        try:
+            return cls(await _thread(work, *args))
+        except Exception as error:
+            return cls(error=error)
+
+    def give(self, *_args: Any, **_kwargs: Any) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class _Over:
+    """Another object with some attributes of its own."""
+
+    def __init__(self, under: Any, **own: Any) -> None:
+        self.__dict__.update(own, _under=under)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._under, name)

@@ -1,0 +1,75 @@
+"""What a request's JSON body may be like, judged before it is validated: that takes time on the event loop for each value in it."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+DEPTH = 128
+"""Most arrays and objects around a value; the chat template and the validators recurse."""
+CONTAINERS = 100_000
+"""Most arrays and objects of a body: 0.1 s of the event loop."""
+OBJECTS = 4096
+"""Most objects of one array: messages, parts of a content, tools."""
+ELEMENTS = 50_000
+"""Most elements of one array other than token ids, embeddings and prompts."""
+VALUES = 1_000_000
+"""Most elements of all arrays of a body."""
+EMBEDDINGS = 16_000_000
+"""Most numbers of a body with ``input_embeds``."""
+LONG = frozenset(("prompt", "input", "input_ids", "input_embeds", "tokens", "token_ids_logprob"))
+"""Fields whose arrays may have more than ``ELEMENTS``."""
+
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
+
+
+class BodyError(ValueError):
+    """A body that is not served; the message is for the client."""
+
+
+def check_size(raw: bytes) -> None:
+    """Judge a body that is not parsed yet, in some milliseconds.
+
+    Raises:
+        BodyError: it has more arrays and objects, or more values, than a body may have.
+    """
+    most = EMBEDDINGS if b'"input_embeds"' in raw else VALUES
+    if _opened(raw) > CONTAINERS or raw.count(b",") > most:
+        outside = _TEXT.sub(b"", raw)
+        if _opened(outside) > CONTAINERS:
+            raise BodyError(f"the body has {_opened(outside)} arrays and objects; at most {CONTAINERS} are read, send several requests")
+        if outside.count(b",") > most:
+            raise BodyError(f"the body has {outside.count(b',')} values; at most {most} are read, send several requests")
+
+
+def _opened(raw: bytes) -> int:
+    return raw.count(b"[") + raw.count(b"{")
+
+
+def check_shape(body: Any) -> None:
+    """Judge a parsed body.
+
+    Raises:
+        BodyError: it is nested too deeply, or an array in it is too long; the message names its field.
+    """
+    waiting = [(body, "the body", 1)]
+    while waiting:
+        value, name, depth = waiting.pop()
+        if depth > DEPTH:
+            raise BodyError(f"{name} is nested deeper than {DEPTH} arrays and objects; nest less")
+        if isinstance(value, list) and len(value) > OBJECTS:
+            _check_length(value, name)
+        for key, inner in _inside(value):
+            waiting.append((inner, key if isinstance(key, str) and depth == 1 else name, depth + 1))
+
+
+def _inside(value: Any) -> Iterator[tuple[Any, Any]]:
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    return ((key, inner) for key, inner in pairs if isinstance(inner, dict | list))
+
+
+def _check_length(value: list[Any], name: str) -> None:
+    if len(value) > ELEMENTS and name not in LONG:
+        raise BodyError(f"{name}: an array of {len(value)} elements; at most {ELEMENTS} are read, send fewer")
+    objects = sum(isinstance(one, dict) for one in value)
+    if objects > OBJECTS:
+        raise BodyError(f"{name}: an array of {objects} objects; at most {OBJECTS} are read, send fewer")
