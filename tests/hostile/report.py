@@ -23,7 +23,7 @@ def problems(result: Result) -> list[str]:
     """What a run shows that it must not; empty where all is well."""
     found = [f"death after {death['after']} requests: {_cause(death['log'])}; in flight: {death['in_flight']}" for death in result.deaths]
     found += [f"hang: {hang}" for hang in result.hangs]
-    found += [f"the bystander's answer changed: {answer}" for answer in result.changed[:5]]
+    found += [f"the bystander's answer changed: {change['answer']}" for change in result.changed[:5]]
     found += [f"status {line.outcome.statuses}: {line.request.shown()}: {line.outcome.text[:300]}" for line in failures(result.lines)]
     found += [f"cut: {line.request.shown()}: {line.outcome.text}" for line in result.lines if is_cut(line)]
     found += [f"the event loop stood for {step['ms']} ms of CPU: {_step(step)}" for step in stalls(result)]

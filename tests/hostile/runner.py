@@ -16,6 +16,8 @@ from tests.hostile.plan import Plan
 IN_FLIGHT = 8
 PAUSE = 0.5
 """Seconds between two questions of the bystander."""
+DYING = 120
+"""Seconds that a server may take to die, with its diagnosis."""
 LISTEN_EVERY = 5
 """Seconds between two looks whether the loop still answers."""
 
@@ -39,7 +41,7 @@ class Result:
     hangs: list[dict[str, Any]] = field(default_factory=list)
     steps: list[dict[str, Any]] = field(default_factory=list)
     answers: int = 0
-    changed: list[str] = field(default_factory=list)
+    changed: list[dict[str, Any]] = field(default_factory=list)
     slowest_answer: float = 0.0
     memory: list[dict[str, Any]] = field(default_factory=list)
     cpu: dict[str, float] = field(default_factory=dict)
@@ -79,7 +81,7 @@ class Bystander(threading.Thread):
                 return
             self.result.answers += 1
             if answer != self.expected:
-                self.result.changed.append(answer)
+                self.result.changed.append({"answer": answer, "life": self.life.number, "at": time.time()})
 
 
 class Run:
@@ -181,7 +183,7 @@ class Run:
             if len(self.result.lines) == total // 4:
                 self.result.memory.append(life.memory())
             if outcome.trouble == "unanswered":
-                self.result.hangs.append({"request": request.shown(), "life": life.number})
+                self.result.hangs.append({"request": request.shown(), "life": life.number, "at": time.time()})
 
     def _guard(self, life: Life) -> None:
         """End a life whose processes ended, or whose loop no longer answers."""
@@ -198,7 +200,11 @@ class Run:
     def _died(self, life: Life, why: dict[str, Any]) -> None:
         in_flight = [shown for _, _, shown in self.flying.values()]
         entry = {**why, "life": life.number, "after": len(self.result.lines), "in_flight": in_flight, "log": life.last_words()}
-        (self.result.hangs if "silent" in why else self.result.deaths).append(entry)
+        if "silent" in why:
+            self.result.hangs.append(entry)
+        else:  # a server that dies answers nobody for a minute: that is its death's fault
+            unanswered = [hang["request"] for hang in _taken(self.result.hangs, life)]
+            self.result.deaths.append({**entry, "unanswered": unanswered, "bystander": _taken(self.result.changed, life)})
         life.died = True
         life.over.set()
         if "silent" in why:
@@ -218,3 +224,10 @@ class Run:
         self.result.cpu = {name: round(seconds - life.before.get(name, 0), 1) for name, seconds in life.seconds().items()}
         if self.whole:
             self.result.costs = costs.of_schemas(life.address, lambda: sum(life.seconds().values()), self.limit)
+
+
+def _taken(entries: list[dict[str, Any]], life: Life) -> list[dict[str, Any]]:
+    """What a life gave rise to in the seconds that it may take to die; it is taken out of ``entries``."""
+    found = [entry for entry in entries if entry["life"] == life.number and entry.get("at", 0) > time.time() - DYING]
+    entries[:] = [entry for entry in entries if entry not in found]
+    return found
