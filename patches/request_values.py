@@ -1,17 +1,13 @@
 """Values that no tensor holds, ids outside the vocabulary and fields of SGLang itself are a 400 before the scheduler."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from sglang_gemma4.patching import Hook, Patch
 
 MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
-OLLAMA = "sglang.srt.entrypoints.ollama.serving.OllamaServing"
 DETOKENIZE = "sglang.srt.entrypoints.openai.serving_tokenize.OpenAIServingDetokenize"
 LIMITS = "_sglang_gemma4_limits"
-OFF_THE_LOOP = 20_000
-"""Characters from which a prompt is tokenised in a thread: some 5 ms of a core."""
 
 
 def _serves_gemma4(manager: Any) -> bool:
@@ -29,17 +25,15 @@ def limits_of(manager: Any) -> Any:
 
         from sglang_gemma4.serving.request_limits import Limits, most_sequences
 
-        config, tokenizer = manager.model_config, manager.tokenizer
+        config = manager.model_config
         found = Limits(
             vocabulary=config.vocab_size,
             context=manager.context_len,
             hidden=config.hidden_size,
             sequences=most_sequences(manager.server_args.max_running_requests or 0),
             layer_embeddings=bool(getattr(config.hf_text_config, "hidden_size_per_layer_input", 0)),
-            longest_token=0 if tokenizer is None else max(map(len, tokenizer.get_vocab()), default=0),
             parameters=frozenset(SamplingParams.__struct_fields__),
             labels=frozenset(get_observability().tokenizer_metrics_allowed_custom_labels or ()),
-            truncates=bool(manager.allow_auto_truncate),
         )
         setattr(manager, LIMITS, found)
     return found
@@ -89,29 +83,6 @@ async def judge_fields(original: Callable[..., Any], obj: Any, request: Any) -> 
     return ORJSONResponse({"error": {"message": refusal}}, status_code=400)
 
 
-async def tokenize(original: Callable[..., Any], manager: Any, texts: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``TokenizerManager._tokenize_texts``: long texts do not hold up the event loop."""
-    length = len(texts) if isinstance(texts, str) else sum(len(one) for one in texts or ())
-    if length < OFF_THE_LOOP or manager.async_dynamic_batch_tokenizer is not None:
-        return await original(manager, texts, *args, **kwargs)
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(None, lambda: asyncio.run(original(manager, texts, *args, **kwargs)))
-
-
-async def as_client_error(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around a route that answers a client's error with status 500.
-
-    Raises:
-        HTTPException: with status 400 and what is wrong.
-    """
-    from fastapi import HTTPException
-
-    try:
-        return await original(*args, **kwargs)
-    except (ValueError, OverflowError) as error:
-        raise HTTPException(400, str(error)) from error
-
-
 async def detokenize(original: Callable[..., Any], serving: Any, adapted: Any, request: Any, raw_request: Any) -> Any:
     """Around ``OpenAIServingDetokenize._handle_non_streaming_request``: ids outside the vocabulary are a client's error."""
     from sglang_gemma4.serving.prompt_values import judge_ids
@@ -138,10 +109,7 @@ PATCH = Patch(
     hooks=(
         Hook(f"{MANAGER}.generate_request", "before", judge, "21bc72224c6a"),
         Hook(f"{MANAGER}._validate_one_request", "before", judge_positions, "2ad77394d482"),
-        Hook(f"{MANAGER}._tokenize_texts", "around", tokenize, "9d841c1eefd9"),
         Hook("sglang.srt.entrypoints.http_server.serve_generate_request", "around", judge_fields, "4dbe7f4e15a9"),
-        Hook(f"{OLLAMA}.handle_chat", "around", as_client_error, "5478084d6d26"),
-        Hook(f"{OLLAMA}.handle_generate", "around", as_client_error, "2fe20aecf377"),
         Hook(f"{DETOKENIZE}._handle_non_streaming_request", "around", detokenize, "28527ce2f5bc"),
         Hook(
             "sglang.srt.managers.schedule_batch.Req._check_str_based_finish",

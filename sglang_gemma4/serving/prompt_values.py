@@ -27,7 +27,7 @@ def judge_prompts(request: Any, limits: Limits) -> Shape:
         ValueError: there is none, one is empty or of a wrong type, an id is outside the vocabulary, or an embedding has another width.
     """
     if request.text is not None:
-        return _judge_texts(request.text, limits)
+        return _judge_texts(request.text)
     if request.input_ids is not None:
         return _judge_ids(request.input_ids, limits, bool((request.session_params or {}).get("id")))
     if request.input_embeds is not None:
@@ -36,17 +36,14 @@ def judge_prompts(request: Any, limits: Limits) -> Shape:
     raise ValueError("there is no prompt: send text, input_ids or input_embeds")
 
 
-def _judge_texts(given: Any, limits: Limits) -> Shape:
+def _judge_texts(given: Any) -> Shape:
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, (list, tuple)):
         refuse("text", given, "a string or a list of strings")
-    longest = limits.context * limits.longest_token
     for index, one in enumerate(texts):
         field = "text" if isinstance(given, str) else f"text[{index}]"
         if not isinstance(one, str):
             refuse(field, one, "a string")
-        if longest and len(one) > longest and not limits.truncates:
-            raise ValueError(f"{field}: its {len(one)} characters are more than the context length, {limits.context} tokens, can hold")
     return Shape(len(texts), not isinstance(given, str))
 
 

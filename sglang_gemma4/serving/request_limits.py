@@ -36,22 +36,18 @@ class Limits:
         context: tokens of prompt and answer.
         hidden: width of an embedding.
         sequences: most prompts times ``n`` of a request that came over a connection; most ``n`` of any.
-        longest_token: characters of the longest token; 0 where there is no tokenizer.
         layer_embeddings: each layer has an embedding of its own of every token, which none that a client sends has.
         parameters: names of SGLang's sampling parameters.
         labels: names of metrics' labels that a request may set.
-        truncates: prompts that are too long are cut, not refused.
     """
 
     vocabulary: int
     context: int
     hidden: int
     sequences: int = SEQUENCES
-    longest_token: int = 0
     layer_embeddings: bool = False
     parameters: frozenset[str] = frozenset()
     labels: frozenset[str] = frozenset()
-    truncates: bool = False
 
 
 def most_sequences(running: int) -> int:

@@ -78,7 +78,7 @@ VALUES: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/score", {"model": "tiny", "query": [5000], "items": [[5001]], "label_token_ids": [5]}, "5000 is not a token id"),
     ("/detokenize", {"model": "tiny", "tokens": [5000, -1]}, "tokens[0]: 5000"),
     ("/generate", {"input_ids": [[2], []]}, "input_ids[1]: the prompt is empty"),
-    ("/generate", {"text": "a " * 1_000_000}, "context length"),
+    ("/generate", {"text": "a " * 1_000_000}, "longer than the context"),
     ("/generate", {**sampling(), "return_logprob": True, "top_logprobs_num": [3]}, "is a list"),
     ("/generate", {**sampling(), "return_logprob": True, "logprob_start_len": -5}, "logprob_start_len: -5"),
     ("/generate", {"input_ids": [IDS, IDS], "sampling_params": [{}]}, "a list of 1 entries"),
