@@ -1,7 +1,7 @@
 """Features against the placeholders of a prompt: the scheduler trusts that there is one row for each, and ends where there is not."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -35,12 +35,12 @@ def judge(output: Any, brought: Mapping[str, int | None], config: Any) -> None:
         _judge_item(item, output.input_ids, config)
 
 
-def _judge_item(item: Any, ids: Sequence[int], config: Any) -> None:
+def _judge_item(item: Any, ids: list[int], config: Any) -> None:
     kind = item.modality.name.lower()
     token = getattr(config, f"{kind}_token_id")
     places = 0
     for start, end in item.offsets or ():
-        if not 0 <= start <= end < len(ids) or any(one != token for one in ids[start : end + 1]):
+        if not 0 <= start <= end < len(ids) or ids[start : end + 1].count(token) != end - start + 1:
             raise ValueError(f"{kind}_data: tokens {start} to {end} of a prompt of {len(ids)} are not all <|{kind}|>, whose id is {token}")
         places += end - start + 1
     if item.pad_value is not None and item.pad_value < config.text_config.vocab_size:

@@ -8,7 +8,7 @@ from concurrent.futures import BrokenExecutor
 from contextvars import ContextVar
 from typing import Any
 
-from sglang_gemma4.serving.media import placeholders
+from sglang_gemma4.serving.media import addresses, placeholders
 from sglang_gemma4.serving.media.decoding import RATE, REQUEST_SECONDS, Address, Budget
 
 logger = logging.getLogger(__name__)
@@ -28,9 +28,13 @@ def leave_the_loop(_result: None, processor: Any, *_args: Any, **_kwargs: Any) -
     """After ``Gemma4SGLangProcessor.__init__``: where SGLang would process media on the event loop, one thread does it.
 
     It does where the card prepares images, so that no second thread competes for the card.
+
+    Raises:
+        SwitchError: SGLANG_GEMMA4_LOCAL_MEDIA names what is no folder.
     """
     from sglang.srt.multimodal.processors.executor import MultimodalProcessorExecutor
 
+    addresses.named_folders()
     if processor.mm_processor_executor is None:
         processor.mm_processor_executor = MultimodalProcessorExecutor(lambda: processor._processor, 1)
 
