@@ -138,9 +138,10 @@ def test_a_decode_server_of_a_pair_refuses_what_it_could_never_preallocate(nurse
 
 
 def test_twenty_at_once_near_the_end_of_the_pool(nursery: Nursery, tmp_path: Path) -> None:
-    assert random_loads.compare(0, random_loads.near_the_end(0), nursery, tmp_path)
+    """Pages of 64, MTP, the overlapped loop, prompts beside running requests."""
+    assert random_loads.compare(1, random_loads.near_the_end(1), nursery, tmp_path)
 
 
-@pytest.mark.parametrize("number", range(1, 12))
+@pytest.mark.parametrize("number", [0, *range(2, 12)])
 def test_so_they_are_on_other_engines(nursery: Nursery, tmp_path: Path, number: int) -> None:
     assert random_loads.compare(number, random_loads.near_the_end(number), nursery, tmp_path)
