@@ -1,5 +1,6 @@
 """A request that raises inside a step of the scheduler ends alone, with status 400 or 500; the others go on."""
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ def keep_going(original: Callable[[Any], None], scheduler: Any) -> None:
     """Around the two loops: a failed step is repaired, then the loop begins again."""
     from sglang_gemma4.serving.isolation import Isolation, StepFailed, reason_against
 
-    reason = reason_against(scheduler)
+    reason = traps_are_set() or reason_against(scheduler)
     if reason is not None:
         patching.decline("isolation", reason)
         return original(scheduler)
@@ -79,19 +80,18 @@ def _failed(scheduler: Any, error: Exception, during: str, batch: Any, lost: tup
     return StepFailed(error, during, batch, lost)
 
 
-def traps_are_set(environ: Mapping[str, str]) -> str | None:
+def traps_are_set(environ: Mapping[str, str] = os.environ) -> str | None:
     """A trap's error is to end the server, with its dump."""
     debug = next((name for name in ("SGLANG_GEMMA4_DEBUG", "SGLANG_TRTLLM_MHA_DEBUG") if switches.is_on(name, environ)), None)
     return None if debug is None else f"{debug}=1: a trap's error ends the server"
 
 
 PATCH = Patch(
-    switch="SGLANG_GEMMA4_ISOLATION",
+    switch="SGLANG_GEMMA4_REQUEST_CHECKS",
     why="Whatever one request's data raises in a tower, an embedding, a grammar or a sampler ends stock's scheduler, and with it every "
     "client's request.",
     evidence="srt/managers/scheduler.py:6355 (SIGQUIT to the server for any exception of the loop) · crash_repro/failed_forward.py",
     remove_when="SGLang answers a request that fails in a step and goes on.",
-    declines=traps_are_set,
     hooks=(
         Hook(f"{SCHEDULER}.event_loop_normal", "around", keep_going, "e1b4f1cdca2d"),
         Hook(f"{SCHEDULER}.event_loop_overlap", "around", keep_going, "a6c1681f722a"),

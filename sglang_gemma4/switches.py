@@ -108,10 +108,7 @@ _TABLE = (
         "SGLANG_GEMMA4_REQUEST_CHECKS",
         True,
         "correctness",
-        "What a client sends is judged before it reaches the scheduler: values, media, schemas.",
-    ),
-    Switch(
-        "SGLANG_GEMMA4_ISOLATION", True, "correctness", "A request that fails inside a forward fails alone; the others of its batch go on."
+        "What a client sends is judged before the scheduler; what fails in a step fails alone.",
     ),
     Switch("SGLANG_GEMMA4_LORA", True, "correctness", "LoRA adapters work, under MTP too."),
     Switch("SGLANG_GEMMA4_ATTENTION", True, "attention", "Prefill, decode and MTP's verify step on triton go through kernels for Gemma 4."),

@@ -39,9 +39,13 @@ def _in_worker(fails: Callable[[Any], bool], behind: bool) -> None:
     current: list[Any] = []
 
     def batch_of(original: Any, worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        if batch is not None and hasattr(batch, "reqs"):
-            current[:] = [batch]
-        return original(worker, batch, *args, **kwargs)
+        if batch is None or not hasattr(batch, "reqs"):
+            return original(worker, batch, *args, **kwargs)
+        current[:] = [batch]
+        result = original(worker, batch, *args, **kwargs)
+        if fails(batch):  # a forward of another way, as of a mixed batch
+            raise RuntimeError(SAID)
+        return result
 
     def forward(original: Any, runner: Any, *args: Any, **kwargs: Any) -> Any:
         doomed = not runner.is_draft_worker and bool(current) and fails(current[0])
