@@ -50,7 +50,7 @@ def answer(engine: Any, images: list[str]) -> list[float]:
     text = "<bos>What colours are " + "<|image|> and " * len(images)
     sampling = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
     found = engine.generate(prompt=text, image_data=images, sampling_params=sampling, return_logprob=True)
-    return [entry[0] for entry in found["meta_info"]["output_token_logprobs"]]
+    return [round(entry[0], 3) for entry in found["meta_info"]["output_token_logprobs"]]
 
 
 def pictures() -> dict[str, tuple[str, str]]:
@@ -58,6 +58,7 @@ def pictures() -> dict[str, tuple[str, str]]:
     import io
 
     from PIL import Image, ImageOps
+
     from sglang_gemma4.tiny import images
 
     drawn, made = images.draw(1, "blue").resize((160, 80)), {}

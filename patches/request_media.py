@@ -54,7 +54,10 @@ async def judge_loaded(original: Callable[..., Any], processor: Any, base_output
     from sglang_gemma4.serving.media import processing
 
     processing.judge_loaded(base_output, processor)
-    return await original(processor, base_output, mm_tokens, **kwargs)
+    try:
+        return await original(processor, base_output, mm_tokens, **kwargs)
+    finally:
+        processing.release(base_output)
 
 
 def refuse_unread_images(_server: Any, request: Any, *_args: Any) -> None:

@@ -135,6 +135,12 @@ def judge_loaded(base_output: Any, processor: Any) -> None:
         _judge_lengths(sounds, most)
 
 
+def release(base_output: Any) -> None:
+    """Free decoded images in another thread: some hundred MB take a while."""
+    if _context.get() is not None and base_output.images:
+        asyncio.get_running_loop().run_in_executor(None, base_output.images.clear)
+
+
 def _judge_lengths(sounds: list[int], most: int) -> None:
     tokens = sum(sounds) // SAMPLES_A_TOKEN
     if tokens > most:
