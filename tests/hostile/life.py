@@ -74,9 +74,10 @@ class Life:
         return {name: max(float(load.get(name, 0)) for load in loads) for name in ("token_usage", "num_used_tokens")}
 
     def last_words(self) -> str:
-        """The last traceback of the server's log, or its end."""
-        text = self.server.log.read_text(errors="replace")
-        found = text.rfind("Traceback (most recent call last)")
+        """The traceback that ended a process of the server, else the last one of its log, else its end."""
+        text, traceback = self.server.log.read_text(errors="replace"), "Traceback (most recent call last)"
+        ended = text.rfind("hit an exception")  # as SGLang says of its processes
+        found = text.find(traceback, ended) if ended >= 0 else text.rfind(traceback)
         return text[found:][:6000] if found >= 0 else text[-1500:]
 
 

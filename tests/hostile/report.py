@@ -115,9 +115,7 @@ def _cause(log: str) -> str:
     """The last line of a traceback and where it was raised."""
     lines = [line for line in log.splitlines() if line.strip()]
     frames = [line.strip() for line in lines if re.match(r"\s+File ", line)]
-    raised = next(
-        (line for line in lines if re.match(r"^\w[\w.]*(Error|Exception|Interrupt)?\b.*:", line) and not line.startswith("Traceback")), "?"
-    )
+    raised = next((line for line in lines if re.match(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b|\w[\w.]*: ", line)), "?")
     where = re.sub(r'File ".*?/(\w+/[\w.]+)", line (\d+), in (\w+)', r"\1:\2 \3", frames[-1]) if frames else "no traceback"
     return f"{raised[:160]} at {where}"
 

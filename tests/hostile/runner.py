@@ -223,7 +223,7 @@ class Run:
         self.result.memory.append(life.memory())
         self.result.cpu = {name: round(seconds - life.before.get(name, 0), 1) for name, seconds in life.seconds().items()}
         if self.whole:
-            self.result.costs = costs.of_schemas(life.address, lambda: sum(life.seconds().values()), self.limit)
+            self.result.costs = costs.of_schemas(life.address, lambda: sum(life.seconds().values()), min(self.limit, 60))
 
 
 def _taken(entries: list[dict[str, Any]], life: Life) -> list[dict[str, Any]]:
