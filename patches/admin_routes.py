@@ -7,6 +7,7 @@ from sglang_gemma4.patching import Hook, Patch
 
 CONTROL = "sglang.srt.managers.tokenizer_control_mixin.TokenizerControlMixin"
 MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
+GROUPS = "sglang_gemma4.serving.weight_groups"
 KEYS = "sglang_gemma4.serving.hidden_keys"
 _released: set[str] = set()
 """Kinds of memory that this process has had released."""
@@ -102,15 +103,6 @@ def judge_logging(_manager: Any, obj: Any) -> None:
         raise RefusedError(400, refusal)
 
 
-def join_in_time(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around ``init_custom_process_group``: nobody's absence holds up the scheduler for as long as its watchdog allows a step."""
-    if not args and kwargs.get("timeout") is None:
-        from datetime import timedelta
-
-        kwargs["timeout"] = timedelta(seconds=(_state().watchdog_seconds or 600.0) / 2)
-    return original(*args, **kwargs)
-
-
 def warn_if_open(*_args: Any, **_kwargs: Any) -> None:
     """Before the HTTP server starts: who can reach its port can use every route, unless a key is set."""
     import logging
@@ -145,7 +137,7 @@ PATCH = Patch(
         Hook(f"{MANAGER}.generate_request", "before", refuse_without_memory, "21bc72224c6a"),
         Hook(f"{MANAGER}.configure_logging", "before", judge_logging, "a2bb88aa950a"),
         Hook(f"{CONTROL}._execute_profile", "around", profile, "7f6e8b571956"),
-        Hook("sglang.srt.utils.common.init_custom_process_group", "around", join_in_time, "d78ff3928e6d"),
+        Hook("sglang.srt.utils.common.init_custom_process_group", "around", f"{GROUPS}:join_in_time", "d78ff3928e6d"),
         Hook("sglang.srt.utils.common.build_server_info", "after", f"{KEYS}:hide_keys", "8f76f34f3516"),
         Hook("sglang.srt.managers.scheduler.Scheduler.get_internal_state", "after", f"{KEYS}:of_state", "c232ee9621fe"),
         Hook("sglang.srt.entrypoints.http_server._setup_and_run_http_server", "before", warn_if_open, "7b68d6a8a809"),

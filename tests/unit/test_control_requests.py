@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.diagnostics import open_server
-from sglang_gemma4.serving import control_guard, control_values, hidden_keys, session_turns, stop_patterns
+from sglang_gemma4.serving import control_guard, control_values, hidden_keys, session_turns, stop_patterns, weight_groups
 from sglang_gemma4.serving.control_values import ServerState
 
 STATE = ServerState(watchdog_seconds=300, memory_saver=True, records_experts=True, has_card=False, released=frozenset({"weights"}))
@@ -70,6 +70,20 @@ def test_a_group_whose_master_is_not_there() -> None:
     said = control_values.refusal(asked("InitWeightsUpdateGroupReqInput", **join), STATE)
     assert said is not None
     assert f"nobody answers at 127.0.0.1:{port}" in said
+
+
+def test_a_group_whose_members_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.utils.common import init_custom_process_group
+    from torch.distributed import distributed_c10d
+
+    monkeypatch.setattr(weight_groups, "SECONDS_TO_MEET", 1.0)
+    usual, started = distributed_c10d.rendezvous, time.monotonic()
+    with pytest.raises(Exception, match=r"(?i)timed? ?out"):
+        weight_groups.join_in_time(
+            init_custom_process_group, backend="gloo", init_method="tcp://127.0.0.1:0", world_size=2, rank=0, group_name="g"
+        )
+    assert time.monotonic() - started < 30
+    assert distributed_c10d.rendezvous is usual
 
 
 @pytest.mark.parametrize(
