@@ -118,7 +118,6 @@ ORDER = (
     "draft_budget",
     "dummy_weights",
     "bounds_traps",
-    "trtllm_mha_traps",
     "cpu_engine",
     "cpu_fork",
     "cpu_sampling",

@@ -82,8 +82,7 @@ def _failed(scheduler: Any, error: Exception, during: str, batch: Any, lost: tup
 
 def traps_are_set(environ: Mapping[str, str] = os.environ) -> str | None:
     """A trap's error is to end the server, with its dump."""
-    debug = next((name for name in ("SGLANG_GEMMA4_DEBUG", "SGLANG_TRTLLM_MHA_DEBUG") if switches.is_on(name, environ)), None)
-    return None if debug is None else f"{debug}=1: a trap's error ends the server"
+    return "SGLANG_GEMMA4_DEBUG=1: a trap's error ends the server" if switches.is_on("SGLANG_GEMMA4_DEBUG", environ) else None
 
 
 PATCH = Patch(

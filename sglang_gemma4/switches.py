@@ -27,7 +27,7 @@ class Switch:
     """One boolean environment variable: its default, its group in tables, and in one sentence what it turns on.
 
     ``also_on`` are words beside 1 that turn it on. ``zero`` says what 0 selects, where a patch is applied at 0 (``Patch.at``).
-    ``other_name`` is a variable of SGLang's that is read where ``name`` is not set.
+    ``other_name`` is a variable, of SGLang's or an older one of ours, that is read where ``name`` is not set.
     """
 
     name: str
@@ -50,6 +50,7 @@ CPU_ENGINE = "SGLANG_GEMMA4_CPU"
 PREFLIGHT = "SGLANG_GEMMA4_PREFLIGHT"
 FORCE_EAGLE = "SGLANG_GEMMA4_FORCE_EAGLE"
 MTP_V2 = "SGLANG_FROZEN_KV_MTP_V2"
+TRTLLM_DEBUG = "SGLANG_TRTLLM_MHA_DEBUG"
 PREFILL_GRAPH_FOR_MM = "SGLANG_ENABLE_PIECEWISE_CUDA_GRAPH_FOR_MM"
 WITHOUT = "SGLANG_GEMMA4_WITHOUT"
 """Not a switch: names of patches to leave out, joined by commas."""
@@ -199,8 +200,8 @@ _TABLE = (
         False,
         "diagnosis",
         "Every index that attention follows is checked; a bad one ends in a named error and a dump.",
+        other_name=TRTLLM_DEBUG,
     ),
-    Switch("SGLANG_TRTLLM_MHA_DEBUG", False, "diagnosis", "The same for the trtllm_mha backend alone."),
     Switch("SGLANG_GEMMA4_DUMMY_WEIGHTS", True, "diagnosis", "--load-format dummy fills in weights of realistic spread."),
     Switch(CPU_ENGINE, False, "diagnosis", f"The CPU reference engine; `serve` sets it without a GPU, and {MASTER}=0 leaves it on."),
 )

@@ -161,11 +161,6 @@ def triton_decode(server: Server) -> str | None:
     return None if server.decode_backend == "triton" else f"--attention-backend {server.decode_backend} decodes, not triton"
 
 
-def trtllm_mha(server: Server) -> str | None:
-    """The trtllm_mha backend attends."""
-    return None if "trtllm_mha" in (server.prefill_backend, server.decode_backend) else "the attention backend is not trtllm_mha"
-
-
 def asks_graph_sizes(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether the operator wants our batch sizes of decode graphs with speculation too, where they were measured to bring nothing."""
     return bool(environ.get(switches.GRAPH_SIZES, "").strip())

@@ -40,25 +40,21 @@ class KVBoundsError(RuntimeError):
     """Attention was about to make an illegal KV access, or an allocator returned an illegal slot."""
 
 
-def arm(backend: Any, patch: str, distance: int | None, draft: bool, only: str | None = None) -> None:
+def arm(backend: Any, patch: str, distance: int | None, draft: bool) -> None:
     """Put the checks around a backend's metadata preparation, or those of its inner backends. A second call changes nothing.
 
     Args:
         patch: name of the calling patch, for its notes.
         distance: distance of a query's oldest key on sliding layers, or None.
         draft: the backend serves a draft, which reads the target's keys and writes none.
-        only: name of the only backend class to arm, or None for all.
     """
     inner = [getattr(backend, name, None) for name in ("prefill_backend", "decode_backend", "primary")]
     inner += [*getattr(backend, "children", ()), *(backend.attn_backend_list or ())]
     inner = [each for each in inner if each is not None]
     for each in inner:
-        arm(each, patch, distance, draft, only)
+        arm(each, patch, distance, draft)
     names = [kind.__name__ for kind in type(backend).__mro__]
     if inner or hasattr(backend, ARMED):
-        return
-    if only is not None and only not in names:
-        patching.takes(patch, f"this server runs {names[0]}, not {only}; SGLANG_GEMMA4_DEBUG=1 traps every backend")
         return
     if backend.kv_index_translator is not None and backend.kv_index_translator.is_translating:
         patching.takes(patch, f"{names[0]} reads a unified memory pool, whose tables hold other numbers than slots; it is not checked")

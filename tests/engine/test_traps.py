@@ -65,13 +65,6 @@ def test_off_nothing_is_trapped(nursery: Nursery, model: Path) -> None:
     assert "is trapped" not in log
 
 
-def test_the_switch_of_another_backend_declines(nursery: Nursery, model: Path) -> None:
-    tokens, log = serve(nursery, model, {"SGLANG_TRTLLM_MHA_DEBUG": "1"})
-    assert tokens == case.greedy(case.text_model())
-    assert log.count("trtllm_mha_traps declined: this server runs Gemma4CpuAttention, not TRTLLMHAAttnBackend") == 1
-    assert "is trapped" not in log
-
-
 @pytest.mark.parametrize(
     ("sabotage", "says", "cause"),
     [

@@ -231,16 +231,6 @@ def test_an_unknown_backend_is_checked_at_the_source_and_says_so(monkeypatch: py
         backend.init_forward_metadata(batch)
 
 
-def test_only_one_backend_class_is_armed_and_others_decline(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(patching, "note", lambda patch, message: said.append(message))
-    _batch, table, pool = decode_batch()
-    backend = FlashAttentionBackend(pool, table)
-    traps.arm(backend, "trtllm_mha_traps", DISTANCE, draft=False, only="Other")
-    assert "init_forward_metadata" not in vars(backend)
-    assert said == ["this server runs FlashAttentionBackend, not Other; SGLANG_GEMMA4_DEBUG=1 traps every backend"]
-
-
 def test_a_unified_pool_declines(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(patching, "note", lambda patch, message: said.append(message))

@@ -19,6 +19,7 @@ ARGUMENTS: dict[str, Any] = {
     "enable_lora": None, "lora_paths": None, "enable_memory_saver": False, "disable_radix_cache": False,
     "kv_cache_dtype": "auto", "quantization": None, "enable_unified_memory": False, "enable_hierarchical_cache": False,
     "enable_metrics": False, "load_format": "auto", "reasoning_parser": None, "tool_call_parser": None, "grammar_backend": "xgrammar",
+    "enable_deterministic_inference": False,
 }  # fmt: skip
 MTP = {"speculative_algorithm": "FROZEN_KV_MTP", "speculative_draft_model_path": "assistant"}
 
@@ -55,7 +56,6 @@ def applied(monkeypatch: pytest.MonkeyPatch) -> dict[str, Outcome]:
         ({"load_format": "dummy", "enable_metrics": True}, "dummy_weights patch_metrics"),
         ({"tool_call_parser": "gemma4"}, "tool_grammar answer_parser"),
         ({"tp_size": 2}, "sharded_head"),
-        ({"backend": "trtllm_mha"}, "trtllm_mha_traps"),
         ({"disaggregation_mode": "decode", **MTP}, "pd_draft"),
     ],
     ids=str,

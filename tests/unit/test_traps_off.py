@@ -12,8 +12,8 @@ from sglang_gemma4 import patching
 from sglang_gemma4.patches import load, load_all
 
 InChild = Callable[[Callable[[], Any]], Any]
-SWITCHES = {patch.switch: patch for patch in (load("bounds_traps"), load("trtllm_mha_traps"))}
-TARGETS = sorted({hook.target for patch in SWITCHES.values() for hook in patch.hooks})
+SWITCHES = ("SGLANG_GEMMA4_DEBUG", "SGLANG_TRTLLM_MHA_DEBUG")
+TARGETS = sorted(hook.target for hook in load("bounds_traps").hooks)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,6 +46,6 @@ def test_off_every_target_is_stocks_own(in_child: InChild) -> None:
     assert in_child(lambda: same_objects(dict.fromkeys(SWITCHES, "0"))) == [True] * len(TARGETS)
 
 
-@pytest.mark.parametrize("switch", sorted(SWITCHES))
+@pytest.mark.parametrize("switch", SWITCHES)
 def test_on_every_target_is_hooked(switch: str, in_child: InChild) -> None:
     assert in_child(lambda: same_objects({switch: "1"})) == [False] * len(TARGETS)
