@@ -40,6 +40,13 @@ def _judge(manager: Any) -> Any:
     return manager.gemma4_grammars
 
 
+def prepare(_server_args: Any, manager: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Before ``_setup_and_run_http_server``: what tries grammars is there before the first comes, since it takes a second."""
+    judge = _judge(manager) if manager is not None else None
+    if judge is not None:
+        judge.prepare()
+
+
 def bound_compiled(_result: None, backend: Any, key: Any, _value: Any) -> None:
     """After ``BaseGrammarBackend.set_cache``."""
     from sglang_gemma4.serving.client_grammars import keep_within
@@ -73,6 +80,7 @@ PATCH = Patch(
     remove_when="SGLang compiles clients' grammars within a limit of time and memory, and bounds its caches.",
     hooks=(
         Hook("sglang.srt.managers.tokenizer_manager.TokenizerManager._validate_and_resolve_lora", "around", try_first, "2fab5ee4bb63"),
+        Hook("sglang.srt.entrypoints.http_server._setup_and_run_http_server", "before", prepare, "7b68d6a8a809"),
         Hook(f"{BACKEND}.set_cache", "after", bound_compiled, "e3e22883a394"),
         Hook(f"{BACKEND}.reset", "after", forget_sizes, "272675363e87"),
         Hook("sglang.srt.constrained.xgrammar_backend.XGrammarGrammarBackend.__init__", "after", bound_compiler, "0286ace54428"),

@@ -31,6 +31,10 @@ class GrammarJudge:
         self._options = dict(options)
         self._verdicts: ByteCache[str] = ByteCache(_VERDICTS, lambda _, verdict: 200 + len(verdict))
 
+    def prepare(self) -> None:
+        """Start what trials need, in a thread."""
+        self._trials.threads.submit(self._trials.run, {"kind": "regex", "text": "a"})
+
     async def judge(self, parameters: Iterable[Any]) -> None:
         """Try the grammars of a request's sampling parameters, off the event loop.
 
