@@ -1,4 +1,4 @@
-"""A wide white image is answered from the features of a tall one that another client sent. Needs no GPU.
+"""A wide red image is answered from the features of a tall one that another client sent. Needs no GPU.
 
 Features and prefixes are kept by a hash of an image's patches alone, and a wide and a tall image of one colour have the same patches.
 """
@@ -15,7 +15,7 @@ PROMPT = "<bos>What colour is <|image|> and"
 
 def main() -> int:
     """Log-probabilities of a wide image's answer, behind a tall one's and with nothing kept."""
-    behind, alone = engines.ask(shipped.target(), "white_images:ask", skip_tokenizer_init=False, log_level="error")
+    behind, alone = engines.ask(shipped.target(), "plain_images:ask", skip_tokenizer_init=False, log_level="error")
     return int(case.verdict(alone, behind))
 
 
@@ -34,18 +34,18 @@ def logprobs(engine: Any, image: str) -> list[float]:
     """Of four tokens."""
     sampling = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
     found = engine.generate(prompt=PROMPT, image_data=image, sampling_params=sampling, return_logprob=True)
-    return [round(entry[0], 4) for entry in found["meta_info"]["output_token_logprobs"]]
+    return [round(entry[0], 2) for entry in found["meta_info"]["output_token_logprobs"]]
 
 
 def address(size: tuple[int, int]) -> str:
-    """A white image, as a data: address."""
+    """A red image, as a data: address."""
     import base64
     import io
 
     from PIL import Image
 
     written = io.BytesIO()
-    Image.new("RGB", size, "white").save(written, "PNG")
+    Image.new("RGB", size, "red").save(written, "PNG")
     return "data:image/png;base64," + base64.b64encode(written.getvalue()).decode()
 
 
