@@ -1,4 +1,4 @@
-"""What a client wrote wrongly is a 400 that names the cause, not a 500; long bodies and prompts do not stop the event loop."""
+"""What a client wrote wrongly is a 400 that names the cause; long bodies and prompts do not stop the event loop."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A client's JSON schema, regex, EBNF or tag that takes too long, too much memory or crashes is a 400; what is compiled is bounded."""
+"""A client's grammar that takes too long, too much memory or crashes is a 400; compiled ones are bounded."""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Images and sounds are decoded within bounds that their headers are judged by; nvJPEG gets RGB images only; downloads end in time."""
+"""Images and sounds are decoded within bounds; nvJPEG gets RGB images only; downloads end in time."""
 
 from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch

@@ -1,4 +1,4 @@
-"""Media that a model or a prompt cannot take, and local files, are a 400 before the scheduler; none is processed on the event loop."""
+"""Media that a model or prompt cannot take, and local files, are a 400; none is processed on the event loop."""
 
 from collections.abc import Callable
 from typing import Any
