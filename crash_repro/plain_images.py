@@ -15,7 +15,7 @@ PROMPT = "<bos>What colour is <|image|> and"
 
 def main() -> int:
     """Log-probabilities of a wide image's answer, behind a tall one's and with nothing kept."""
-    behind, alone = engines.ask(shipped.target(), "plain_images:ask", skip_tokenizer_init=False, log_level="error")
+    behind, alone = engines.ask(shipped.target("tiny-26b-a4b"), "plain_images:ask", skip_tokenizer_init=False, log_level="error")
     return int(case.verdict(alone, behind))
 
 
