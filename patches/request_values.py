@@ -1,5 +1,6 @@
 """Values that no tensor holds, ids outside the vocabulary and fields of SGLang itself are a 400 before the scheduler."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,12 @@ def judge_positions(manager: Any, obj: Any, input_ids: Any) -> None:
         prompt_positions.judge(obj, input_ids, limits_of(manager))
 
 
+async def send_in_turn(original: Callable[..., Any], manager: Any, tokenized: Any) -> None:
+    """Around ``TokenizerManager._send_one_request``: between a request's many samples the event loop serves other clients."""
+    await original(manager, tokenized)
+    await asyncio.sleep(0)
+
+
 async def judge_fields(original: Callable[..., Any], obj: Any, request: Any) -> Any:
     """Around the route ``/generate``: a client may not set what SGLang's parts tell each other."""
     from sglang_gemma4.serving import internal_fields
@@ -109,6 +116,7 @@ PATCH = Patch(
     hooks=(
         Hook(f"{MANAGER}.generate_request", "before", judge, "21bc72224c6a"),
         Hook(f"{MANAGER}._validate_one_request", "before", judge_positions, "2ad77394d482"),
+        Hook(f"{MANAGER}._send_one_request", "around", send_in_turn, "c6e29fe9df7f"),
         Hook("sglang.srt.entrypoints.http_server.serve_generate_request", "around", judge_fields, "4dbe7f4e15a9"),
         Hook(f"{DETOKENIZE}._handle_non_streaming_request", "around", detokenize, "28527ce2f5bc"),
         Hook(

@@ -101,6 +101,12 @@ def test_values_outside_their_limits(server: Server) -> None:
             assert (status, said in text) == (400, True), f"{path} {str(body)[:200]}: {status} {text[:500]}"
 
 
+def test_many_samples_of_one_prompt(server: Server) -> None:
+    with bystander(server):
+        status, text = call(server, "/v1/chat/completions", chat(n=40, max_tokens=2, ignore_eos=True), seconds=300)
+    assert (status, len(json.loads(text)["choices"])) == (200, 40)
+
+
 def test_placeholders_of_media_sent_as_ids(server: Server) -> None:
     """They are tokens of the vocabulary, and nothing brings features for them."""
     config = json.loads((checkpoints.SHIPPED / "tiny-26b-a4b" / "config.json").read_text())
