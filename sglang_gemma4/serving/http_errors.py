@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 
@@ -15,6 +16,8 @@ from sglang_gemma4.serving.request_body import BodyError, check_shape, check_siz
 
 QUICK = 1 << 16
 """Bytes of a body whose shape is judged on the event loop."""
+ERRORS = 8
+"""Most errors of one body that its answer shows."""
 _ROUTES = (
     *("/generate", "/encode", "/classify", "/tokenize", "/detokenize", "/invocations", "/parse_function_call", "/separate_reasoning"),
     *("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/classify", "/v1/tokenize", "/v1/detokenize", "/v1/score"),
@@ -39,10 +42,23 @@ def install(app: FastAPI) -> None:
         app.add_exception_handler(kind, _answer)
         if layer is not None:
             layer.add_exception_handler(kind, _answer)
+    app.add_exception_handler(RequestValidationError, wrong := _first_errors(app.exception_handlers[RequestValidationError]))
+    if layer is not None:
+        layer.add_exception_handler(RequestValidationError, wrong)
     for route in app.routes:
         if getattr(route, "path", "") in _PARSERS:
             dependant: Any = route.dependant  # type: ignore[attr-defined]
             dependant.call = _in_thread(dependant.call)
+
+
+def _first_errors(handler: Any) -> Callable[..., Any]:
+    """SGLang's answer to a body of the wrong form, which writes out each error twice: of the first errors alone."""
+
+    async def answer(request: Request, error: Any) -> Any:
+        shown = RequestValidationError(error._errors[:ERRORS], body=None)
+        return await handler(request, shown)
+
+    return answer
 
 
 def _in_thread(handler: Callable[..., Any]) -> Callable[..., Any]:
