@@ -10,7 +10,8 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_REQUEST_CHECKS",
     why="nvJPEG returns a grayscale or CMYK JPEG with one or four channels, and a matrix of the wrong width ends stock's scheduler. Stock "
     "decodes what a few kB claim to hold: images up to 179 million pixels each, sounds of any length, and 2 GiB for the filter of a sound "
-    "of 9001 Hz. A server that sends media byte by byte holds a loading thread for hours. Transformers turns images by EXIF tags; stock none.",
+    "of 9001 Hz. A server that sends media byte by byte holds a loading thread for hours. Transformers turns images by "
+    "EXIF tags; stock none.",
     evidence="srt/utils/common.py:2084-2110 (mode UNCHANGED) · :1893 (iter_content) · :1900-2000 (sf.read, resample) · "
     "crash_repro/grayscale_jpeg.py, media_bounds.py",
     remove_when="SGLang asks nvJPEG for RGB, judges headers before it decodes, and ends downloads by the clock.",
