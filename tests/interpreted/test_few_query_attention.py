@@ -292,7 +292,7 @@ def _alone_and_among(lengths: list[int], **parts: Any) -> bool:
     given = case(lengths, 4, 2, 32, 32, 1, new=False)
     among = op.few_query_attention(**given, out=torch.empty(len(lengths), 4, 32), **parts)[:1].clone()
     first = {**given, "q": given["q"][:1], "kv_indptr": given["kv_indptr"][:2]}
-    return torch.equal(among, op.few_query_attention(**first, out=torch.empty(1, 4, 32), **parts))
+    return bool(torch.equal(among, op.few_query_attention(**first, out=torch.empty(1, 4, 32), **parts)))
 
 
 @pytest.mark.parametrize("others", [[], [3], [900] * 7, [64, 1, 700] * 10, [5] * 79], ids=len)
