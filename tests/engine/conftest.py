@@ -7,6 +7,7 @@ import pytest
 from crash_repro.engines import KERNELS_OFF
 from tests.engine.engine_fork import Nursery, open_nursery
 from tests.engine.live_server import Server, open_server
+from tests.hostile import watched
 
 
 @pytest.fixture(scope="session")
@@ -24,5 +25,6 @@ def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The server that all tests over HTTP share; starting it takes a minute or two."""
-    with open_server(tmp_path_factory.mktemp("server")) as running:
+    folder = tmp_path_factory.mktemp("server")
+    with open_server(folder, environment=watched.environment(folder)) as running:
         yield running

@@ -1,5 +1,6 @@
 """One start of a server: its processes, memory, CPU and load, and how one learns that it is going down."""
 
+import contextlib
 import json
 import threading
 import time
@@ -27,8 +28,9 @@ class Life:
         host, _, port = server.url.removeprefix("http://").partition(":")
         self.server, self.number, self.address = server, number, (host, int(port))
         self.root = psutil.Process(server.process.pid)
-        family = [self.root, *self.root.children(recursive=True)]
-        self.processes = {process.pid: process for process in family if _name(process) != "helper"}
+        children = self.root.children(recursive=True)
+        ours = [self.root, *(child for child in children if _name(child).startswith("sglang::"))]  # a helper may end by right
+        self.processes = {process.pid: process for process in ours}
         self.over, self.died, self.began = threading.Event(), False, time.time()
         self.before = self.seconds()
 
@@ -43,12 +45,19 @@ class Life:
     def memory(self) -> dict[str, Any]:
         """Resident MB by process."""
         return {
-            f"{_name(process)} {pid}": process.memory_info().rss >> 20 for pid, process in self.processes.items() if process.is_running()
+            f"{'server' if process == self.root else _name(process)} {pid}": process.memory_info().rss >> 20
+            for pid, process in self.processes.items()
+            if process.is_running()
         }
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of CPU by process."""
-        return {_name(process): sum(process.cpu_times()[:2]) for process in self.processes.values() if process.is_running()}
+        """Seconds of CPU by kind of process, of helpers and of those that ended too."""
+        found: dict[str, float] = {}
+        for process in [self.root, *self.root.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                name = "server" if process == self.root else _name(process)
+                found[name] = found.get(name, 0.0) + sum(process.cpu_times()[:4])
+        return found
 
     def loads(self) -> list[dict[str, Any]]:
         """What each scheduler says of its load."""
@@ -83,4 +92,4 @@ class Life:
 
 def _name(process: psutil.Process) -> str:
     words = process.cmdline()
-    return words[0] if words and words[0].startswith("sglang::") else "server" if "launch_server" in " ".join(words) else "helper"
+    return words[0] if words and words[0].startswith("sglang::") else "helper"
