@@ -41,12 +41,13 @@ async def ask_scheduler(original: Callable[..., Any], communicator: Any, obj: An
     Raises:
         RefusedError: the request is refused, or has failed in the scheduler; with status 400.
     """
-    from sglang_gemma4.serving import control_guard, control_values
+    from sglang_gemma4.serving import client_errors, control_guard, control_values
     from sglang_gemma4.serving.control_guard import RefusedError
 
     refusal = control_values.refusal(obj, _state())
     if refusal is not None:
         raise RefusedError(400, refusal)
+    client_errors.mark_sent()
     answers = await original(communicator, obj)
     control_guard.raise_failures(answers)
     _note_memory(obj)

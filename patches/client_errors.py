@@ -32,11 +32,9 @@ def after_start(result: Any, *_args: Any, **_kwargs: Any) -> Any:
 
 def mark_sent(*_args: Any, **_kwargs: Any) -> None:
     """Before a request, or a batch of them, is sent to a scheduler."""
-    from sglang_gemma4.serving.client_errors import STAGE
+    from sglang_gemma4.serving import client_errors
 
-    stage = STAGE.get()
-    if stage is not None:
-        stage.sent = True
+    client_errors.mark_sent()
 
 
 def without_schemas(original: Callable[..., Any], server: Any, request: Any) -> Any:

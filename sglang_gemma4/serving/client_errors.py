@@ -44,6 +44,13 @@ def was_sent() -> bool:
     return stage is None or stage.sent
 
 
+def mark_sent() -> None:
+    """Before a part of the running task's request, if it is one, is sent to a scheduler."""
+    stage = STAGE.get()
+    if stage is not None:
+        stage.sent = True
+
+
 def cause(error: BaseException) -> str:
     """An error as a sentence for the client."""
     if isinstance(error, ClientError):

@@ -1,7 +1,6 @@
 """Where SGLang's HTTP server answers errors: what the running request's own data raised is answered with status 400."""
 
 import functools
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -18,19 +17,7 @@ QUICK = 1 << 16
 """Bytes of a body whose shape is judged on the event loop."""
 ERRORS = 8
 """Most errors of one body that its answer shows."""
-_ROUTES = (
-    *("/generate", "/encode", "/classify", "/tokenize", "/detokenize", "/invocations", "/parse_function_call", "/separate_reasoning"),
-    *("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/classify", "/v1/tokenize", "/v1/detokenize", "/v1/score"),
-    *("/v1/decisions", "/v1/responses", "/v1/rerank", "/v1/messages", "/v1/messages/count_tokens", "/v1/systemone"),
-)
-_NAMED = {"SGLANG_OLLAMA_CHAT_ROUTE": "/api/chat", "SGLANG_OLLAMA_GENERATE_ROUTE": "/api/generate", "AIP_PREDICT_ROUTE": "/vertex_generate"}
-"""Routes whose path the environment may set, with their defaults."""
 _PARSERS = ("/parse_function_call", "/separate_reasoning")
-
-
-def routes() -> frozenset[str]:
-    """The paths at which clients ask for answers."""
-    return frozenset((*_ROUTES, *(os.environ.get(name, usual) for name, usual in _NAMED.items())))
 
 
 def install(app: FastAPI) -> None:
@@ -72,12 +59,17 @@ def _in_thread(handler: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def _answer(request: Request, error: Exception) -> Any:
-    """An unhandled error of a handler: the client's until its request was sent to a scheduler."""
-    if was_sent() or getattr(request.scope.get("route"), "path", "") not in routes():
+    """An unhandled error of a handler: the client's until its request was sent to a scheduler, or of the values in its address."""
+    if was_sent() and not _is_of_query(request, error):
         raise error
     logger.warning("a request cannot be read", exc_info=error)
     handler: Any = request.app.exception_handlers[AnyHTTPException]
     return await handler(request, HTTPException(400, cause(error)))
+
+
+def _is_of_query(request: Request, error: Exception) -> bool:
+    """Whether a handler says that a value is wrong, and was given no values but those in the address, as /v1/loads?include=x."""
+    return isinstance(error, ValueError) and STAGE.get() is None and bool(request.query_params)
 
 
 async def judged_body(original: Callable[..., Any], request: Any) -> Any:

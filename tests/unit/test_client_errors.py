@@ -159,6 +159,14 @@ BODIES: list[tuple[str, bytes, int, str]] = [
     ("/generate", b'{"text":"\\ud800"}', 400, "JSON decode error"),
     ("/vertex_generate", b'{"instances":[{"text":"x"}],"parameters":{"x":1}}', 400, "unexpected keyword argument"),
     ("/load_lora_adapter", b"5", 400, ""),
+    *(("/remove_external_corpus", body, 400, "AttributeError") for body in (b"null", b"5", b'"x"', b"[]")),
+    *(("/add_external_corpus", body, 400, "") for body in (b"null", b"5", b'{"x": 1}')),
+]
+QUERIES = [
+    ("/v1/loads?include=GARBAGE", 400, "Valid options"),
+    ("/v1/loads?dp_rank=x", 400, "dp_rank"),
+    ("/v1/loads", 500, ""),
+    ("/x", 404, ""),
 ]
 
 
@@ -167,6 +175,7 @@ def test_over_http(in_child: InChild) -> None:
 
     def child() -> list[tuple[int, str]]:
         import sglang.srt.entrypoints.http_server as server
+        from sglang.srt.managers.load_snapshot import LoadSnapshot
         from starlette.testclient import TestClient
 
         from sglang_gemma4 import patching
@@ -175,12 +184,21 @@ def test_over_http(in_child: InChild) -> None:
 
         patching.apply([load("client_errors")], {"SGLANG_GEMMA4_STRICT": "1"})
         install(server.app)
+
+        async def loads(include: Any, **_: Any) -> list[Any]:
+            if include:
+                return [LoadSnapshot()]
+            raise KeyError("the server's own")
+
         client = TestClient(server.app, raise_server_exceptions=False)
+        server.set_global_state(SimpleNamespace(tokenizer_manager=SimpleNamespace(get_loads=loads)))  # type: ignore[arg-type]
         headers = {"content-type": "application/json"}
         answers = [client.post(path, content=body, headers=headers) for path, body, _, _ in BODIES]
+        answers += [client.get(path) for path, _, _ in QUERIES]
         return [(answer.status_code, answer.text) for answer in answers]
 
-    for (path, _, status, said), (seen, text) in zip(BODIES, in_child(child), strict=True):
+    expected = [(path, status, said) for path, _, status, said in BODIES] + QUERIES
+    for (path, status, said), (seen, text) in zip(expected, in_child(child), strict=True):
         assert seen == status, (path, text)
         assert said in text
         assert len(text) < 20_000
