@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.hostile import costs
 from tests.hostile.runner import Line, Result
 from tests.hostile.watched import longest
 
 LONGEST_STEP = 100.0
 """Milliseconds of CPU that one step of the event loop may take."""
-MOST_OF_A_SCHEMA = 0.5
-"""Seconds of CPU that one schema of up to 100 kB may cost, all processes together."""
 MORE_MEMORY = 0.15
 """Share by which a process may grow between a quarter of the requests and the end; or by MORE_MB."""
 MORE_MB = 150
@@ -27,7 +26,7 @@ def problems(result: Result) -> list[str]:
     found += [f"status {line.outcome.statuses}: {line.request.shown()}: {line.outcome.text[:300]}" for line in failures(result.lines)]
     found += [f"cut: {line.request.shown()}: {line.outcome.text}" for line in result.lines if is_cut(line)]
     found += [f"the event loop stood for {step['ms']} ms of CPU: {_step(step)}" for step in stalls(result)]
-    found += [f"{name} cost {seconds} s of CPU" for name, seconds in result.costs.items() if seconds > MOST_OF_A_SCHEMA]
+    found += [f"{name} cost {seconds} s of CPU" for name, seconds in result.costs.items() if seconds > costs.MOST]
     return found + _memory(result) + _pools(result)
 
 
