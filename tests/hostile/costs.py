@@ -1,8 +1,8 @@
 """What one large schema costs a server that does nothing else: seconds of CPU of all its processes, beyond a request without a schema.
 
 On cores that do other things, the CPU engine's scheduler uses up to 6 s more for any one: an enum of 200 texts cost 2.2, 6.0 and 0.3 s.
-What seems dear is therefore sent again, under another title so that no cache knows it, and the least counts. A trial's processor time is not
-in these sums, since nobody waits for its process; it has a limit of its own.
+What seems dear is therefore sent again, under another title so that no cache knows it, and the least counts. A trial's processor time is
+not in these sums, since nobody waits for its process; it has a limit of its own.
 """
 
 import statistics
