@@ -1,5 +1,6 @@
 """Any file that the server can read is read as an image when a client names it, and the error tells which files exist. Needs no GPU."""
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -20,8 +21,8 @@ def main() -> int:
             folder.mkdir()
             shipped.draw(folder)
         extra = [str(folder) for folder in folders]
-        env = {"SGLANG_GEMMA4_LOCAL_MEDIA": extra[1]}
-        seen = engines.ask(shipped.target(), "local_media:ask", extra, env, skip_tokenizer_init=False)
+        os.environ["SGLANG_GEMMA4_LOCAL_MEDIA"] = extra[1]
+        seen = engines.ask(shipped.target(), "local_media:ask", extra, skip_tokenizer_init=False)
     return int(case.verdict(EXPECTED, seen))
 
 

