@@ -119,7 +119,7 @@ def test_a_good_run_has_no_problems() -> None:
         ({"deaths": [{"after": 3, "in_flight": ["#3"], "log": LOG}]}, "KeyError: 'x' at b/c.py:5 f"),
         ({"hangs": [{"request": "#3"}]}, "hang"),
         ({"changed": [{"answer": "200 stop nonsense"}]}, "nonsense"),
-        ({"steps": [{"what": "step", "ms": 140, "name": "f", "number": "3", "where": []}]}, "140 ms"),
+        ({"steps": [{"what": "step", "ms": 240, "name": "f", "number": "3", "where": []}]}, "240 ms"),
         ({"memory": [{"server": 1000}, {"server": 1400}]}, "from 1000 to 1400 MB"),
         ({"pools": {**EMPTY, "token_usage": 0.1}}, "not empty"),
         ({"pools": {**EMPTY, "flushed": "busy"}}, "not empty"),
