@@ -10,7 +10,7 @@ import case  # type: ignore[import-not-found]
 import engines  # type: ignore[import-not-found]
 import shipped  # type: ignore[import-not-found]
 
-EXPECTED = {"an image of the server's": 400, "one below a named folder": 200, "told apart": False}
+EXPECTED = {"an image of the server's": 400, "one below a named folder": 200, "errors differ": False}
 
 
 def main() -> int:
@@ -39,7 +39,7 @@ def ask(engine: Any, extra: list[str]) -> dict[str, Any]:
     found = [json.loads(one["text"]) for one in language_model_only_client.chat(engine, {"extra": {"messages": messages}})]
     print(found, flush=True)
     refused = [body.replace(address, "") for (_, body), address in zip(found, (there, absent), strict=False)]
-    return {"an image of the server's": found[2][0], "one below a named folder": found[3][0], "told apart": refused[0] != refused[1]}
+    return {"an image of the server's": found[2][0], "one below a named folder": found[3][0], "errors differ": refused[0] != refused[1]}
 
 
 if __name__ == "__main__":

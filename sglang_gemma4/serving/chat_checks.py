@@ -13,7 +13,7 @@ _RESERVED = frozenset((*_OF_THE_TEMPLATE, *_OF_THE_RENDERER, *_OF_THE_TOKENIZER)
 
 
 def reason_against(tools: Iterable[Any], template_arguments: Any) -> str | None:
-    """Why a chat cannot be served; None if nothing speaks against it.
+    """Why a chat cannot be served, or None.
 
     Args:
         tools: SGLang's tools; their parameters may be anything.

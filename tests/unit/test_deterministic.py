@@ -22,8 +22,8 @@ STANDS_ASIDE = names_in(
 """Their kernels, or when these run, depend on how many rows a forward has."""
 SAME_BITS = {
     "decode_attention": "splits keys by length alone: tests/interpreted/test_few_query_attention.py, tests/gpu/test_deterministic_gpu.py",
-    "four_bit_linear": "without few_row_linear every product is written out and multiplied by SGLang's batch-invariant matmul",
-    "dense_copies": "the same, written out once",
+    "four_bit_linear": "without few_row_linear every weight is dequantised and multiplied by SGLang's batch-invariant matmul",
+    "dense_copies": "the same, dequantised once",
     "shared_query": "multiplies by SGLang's own product",
     "sharded_head": "each rank multiplies by SGLang's own product",
     "prefill_graph": "pads a prefill with rows that no other reads",
