@@ -207,7 +207,7 @@ CASES = (
         "a dense product of few rows with an fp8 weight: SGLang's launches, ours of bfloat16 (cuBLAS from 17 rows), ours by Triton, "
         "ours; floor: the "
         "weight read once",
-        {"product": tuple(name for name in PRODUCTS if "router" not in name), "rows": (1, 4, 16, 32, 64)},
+        {"product": tuple(name for name in PRODUCTS if "router" not in name), "rows": (1, 4, 8, 16, 24, 32, 48, 64)},
         linear,
         {"product": ("26B down", "26B gate and up"), "rows": (3,)},
         alike=False,  # bfloat16's weights are others
