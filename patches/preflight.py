@@ -1,7 +1,7 @@
 """Assistants, draft lengths, backends and checkpoints that do not fit are refused before weights are loaded."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from sglang_gemma4 import switches
 from sglang_gemma4.patching import Hook, Patch
 
+POOL_SIZES = "SGLANG_GEMMA4_POOL_SIZES"
 VIEWS = "SGLANG_GEMMA4_FROZEN_VIEWS"
 ATTENTION = "SGLANG_GEMMA4_ATTENTION"
 FIXES = "SGLANG_GEMMA4_MODEL_FIXES"
@@ -23,15 +24,54 @@ def is_command_line() -> bool:
     return getattr(spec, "name", None) in COMMAND_LINES or Path(sys.argv[0]).name == "sglang"
 
 
-def check_arguments(server_args: Any) -> None:
-    """Run the preflight checks on a ``ServerArgs``; a command line ends with one line, an Engine call raises ``PreflightError``."""
+def check_arguments(original: Callable[..., None], server_args: Any) -> None:
+    """Around the resolution of a ``ServerArgs``: what was typed before it, what the pools will be after it.
+
+    A command line ends with one line, an Engine call raises ``PreflightError``.
+    """
     from sglang_gemma4.diagnostics import preflight, quantised_limits
 
     if getattr(server_args, "_resolution_finished", False):  # in a child process: checked by its parent
-        return
+        return original(server_args)
     with one_line():
-        preflight.check({name: getattr(server_args, name, None) for name in preflight.FIELDS})
+        given = {name: getattr(server_args, name, None) for name in preflight.FIELDS}
+        preflight.check(given, cpu_engine=switches.is_on(switches.CPU_ENGINE))
         quantised_limits.refuse_gguf(str(getattr(server_args, "model_path", "")))
+    original(server_args)
+    with one_line():
+        check_pools(server_args)
+    return None
+
+
+def check_pools(server_args: Any) -> None:
+    """A pool of a size that was typed holds one request.
+
+    Raises:
+        PreflightError: it does not.
+    """
+    from sglang.srt.arg_groups.model_override_base import model_config_of, resolved_view
+    from sglang.srt.environ import envs
+
+    from sglang_gemma4.diagnostics import pool_limits, preflight
+    from sglang_gemma4.models import config_files
+
+    if server_args.max_total_tokens is None or str(server_args.model_path).lower() in ("none", "dummy"):
+        return
+    model = model_config_of(server_args)
+    if not any(name in config_files.ARCHITECTURES for name in model.hf_config.architectures or ()):
+        return
+    resolved = resolved_view(server_args)
+    preflight.refuse(
+        pool_limits.problems(
+            server_args.max_total_tokens,
+            server_args.swa_full_tokens_ratio,
+            {name: getattr(resolved, name) for name in pool_limits.FIELDS},
+            int(model.hf_text_config.sliding_window),
+            int(model.context_len),
+            interval=envs.SGLANG_SWA_EVICTION_INTERVAL.get(),
+            sized=switches.part_is_on("swa_sizing", POOL_SIZES),
+        )
+    )
 
 
 def check_mtp(_result: None, server_args: Any) -> None:
@@ -123,7 +163,7 @@ PATCH = Patch(
     "arg_groups/speculative_hook.py:990 (no check of MTP's lengths and backends) · layers/attention/triton_backend.py:1706 (fp8 keys)",
     remove_when="SGLang checks assistant, lengths and backends before loading.",
     hooks=(
-        Hook("sglang.srt.server_args.ServerArgs.resolve_once", "before", check_arguments, "7822e7d5cefd"),
+        Hook("sglang.srt.server_args.ServerArgs.resolve_once", "around", check_arguments, "7822e7d5cefd"),
         Hook("sglang.srt.arg_groups.speculative_hook._handle_frozen_kv_mtp", "after", check_mtp, "7b0aa090be25"),
         Hook("sglang.srt.arg_groups.model_hook.handle_model_specific_adjustments", "after", check_model, "1c321ef6fec8"),
     ),

@@ -6,10 +6,8 @@ Reads config.json files only; neither torch nor sglang is imported.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from sglang_gemma4 import switches
-from sglang_gemma4.diagnostics.text_geometry import TextGeometry, is_unified, text_geometry
-from sglang_gemma4.models.config_files import ASSISTANTS, PreflightError, is_assistant, is_gemma4, read_config
-from sglang_gemma4.speculative.mtp_defaults import AUTO, sibling
+from sglang_gemma4.diagnostics import draft_limits, path_limits, value_limits
+from sglang_gemma4.models.config_files import PreflightError, is_gemma4, read_config
 
 # sglang/srt/arg_groups/model_hook.py:646
 ATTENTION_BACKENDS = ("triton", "fa4", "trtllm_mha", "aiter", "ascend", "intel_xpu", "intel_amx")
@@ -25,26 +23,18 @@ FP8_CACHES = ("fp8_e4m3", "fp8_e5m2")
 FIELDS = (
     "model_path",
     "revision",
-    "download_dir",
     *BACKEND_FLAGS,
-    "speculative_algorithm",
-    "speculative_draft_model_path",
-    "speculative_draft_model_revision",
-    "context_length",
-    "max_total_tokens",
-    "swa_full_tokens_ratio",
-    "disable_hybrid_swa_memory",
     "enable_pdmux",
     "enable_dp_attention",
     "is_embedding",
+    *value_limits.FIELDS,
+    *path_limits.FIELDS,
+    *draft_limits.FIELDS,
 )
 
-# With these algorithms the draft of a Gemma 4 target is its MTP assistant; EAGLE3 and others bring their own drafts.
-MTP_ALGORITHMS = ("NEXTN", "FROZEN_KV_MTP")
 
-
-def check(arguments: Mapping[str, Any]) -> None:
-    """Check the fields of SGLang's ``ServerArgs`` that decide whether Gemma 4 can be served.
+def check(arguments: Mapping[str, Any], cpu_engine: bool = False) -> None:
+    """Check the fields of SGLang's ``ServerArgs`` that decide whether Gemma 4 can be served, on the CPU reference engine or a GPU.
 
     Raises:
         PreflightError: the model or assistant is missing or does not fit, or a flag cannot work with Gemma 4.
@@ -55,7 +45,7 @@ def check(arguments: Mapping[str, Any]) -> None:
     config = read_config(str(model), "model", arguments.get("revision"), arguments.get("download_dir"))
     if config is None or not is_gemma4(config):
         return
-    refuse(_problems(str(model), config, arguments))
+    refuse(_problems(str(model), config, arguments, cpu_engine))
 
 
 def refuse(problems: Iterable[str]) -> None:
@@ -64,7 +54,7 @@ def refuse(problems: Iterable[str]) -> None:
         raise PreflightError(problem)
 
 
-def _problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
+def _problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any], cpu_engine: bool) -> Iterator[str]:
     """What cannot work of a Gemma 4 model's arguments."""
     for flag in BACKEND_FLAGS:
         backend = arguments.get(flag)
@@ -82,22 +72,9 @@ def _problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any]) 
     if arguments.get("enable_dp_attention"):
         # gemma4_causal.py:323 splits heads over all ranks, the KV pools over those of one replica: the first batch ends the server.
         yield "--enable-dp-attention: SGLang's Gemma 4 has no data-parallel attention; leave the flag out (--dp-size alone: replicas)"
-    ratio, one_pool = arguments.get("swa_full_tokens_ratio"), arguments.get("disable_hybrid_swa_memory")
-    if ratio is not None and not 0 < float(ratio) <= 1:
-        yield (
-            f"--swa-full-tokens-ratio {ratio} is not above 0 and at most 1 (sliding-window tokens per full token); "
-            "leave the flag out, or give for example 0.15 for a MoE and 0.8 for a dense model"
-        )
-    if ratio is not None and one_pool:
-        yield f"--swa-full-tokens-ratio {ratio} divides the pools that --disable-hybrid-swa-memory makes one; leave one of them out"
-    # Before the weights are loaded, pool_checks.check can be made only so far; one pool may be spread over ranks.
-    context, tokens = arguments.get("context_length"), arguments.get("max_total_tokens")
-    if context is not None and tokens is not None and not one_pool and int(context) > int(tokens):
-        yield (
-            f"--context-length {context}: one request may have {context} tokens and --max-total-tokens {tokens} are all there are; "
-            f"raise that, or lower --context-length to {tokens} or less"
-        )
-    yield from _assistant_problems(model, config, arguments)
+    yield from value_limits.problems(config, arguments, cpu_engine)
+    yield from path_limits.problems(arguments)
+    yield from draft_limits.problems(model, config, arguments, cpu_engine)
 
 
 def check_images(two_way: bool, text_only: bool, prefill_backend: str, deterministic: bool, cpu_engine: bool) -> None:
@@ -140,55 +117,3 @@ def check_cache_type(shared_layers: int, kv_cache_dtype: str, extending: Collect
             f"--kv-cache-dtype {kv_cache_dtype}: {shared_layers} layers of this model read the KV of other layers, which SGLang's triton "
             "prefill and verify take for unquantised; use --kv-cache-dtype auto"
         )
-
-
-def _assistant_problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
-    algorithm = arguments.get("speculative_algorithm")
-    draft = arguments.get("speculative_draft_model_path")
-    eagle = switches.is_on(switches.FORCE_EAGLE)  # then NEXTN is EAGLE; patches/force_eagle.py looks at its draft
-    wants_mtp = isinstance(algorithm, str) and algorithm.upper() in (MTP_ALGORITHMS[1:] if eagle else MTP_ALGORITHMS)
-    if not draft:
-        if wants_mtp:
-            yield (
-                f"--speculative-algorithm {algorithm} needs Gemma 4's MTP assistant; "
-                f"add --speculative-draft-model-path, for example {model.rstrip('/')}-assistant"
-            )
-        return
-    if draft == AUTO:  # without the patch mtp_defaults SGLang looks for a model of that name
-        draft = sibling(model)
-    assistant = read_config(str(draft), "assistant", arguments.get("speculative_draft_model_revision"), arguments.get("download_dir"))
-    if assistant is None or (eagle and not wants_mtp):
-        return
-    if not is_assistant(assistant):
-        if wants_mtp:
-            found = ", ".join(assistant.get("architectures") or []) or "of no architecture"
-            yield f"{draft} is {found}, not {' or '.join(ASSISTANTS)}; give the assistant that was trained with {model}"
-        return
-    if mismatches := list(_mismatches(text_geometry(config), assistant)):
-        yield f"assistant {draft} does not fit {model}: {'; '.join(mismatches)}; give the assistant that was trained with it"
-
-
-def _mismatches(target: TextGeometry, assistant: dict[str, Any]) -> Iterator[str]:
-    draft = text_geometry(assistant)
-    backbone = assistant.get("backbone_hidden_size", 3840 if is_unified(assistant) else 1536)
-    if backbone != target.hidden_size:
-        yield f"its backbone_hidden_size is {backbone}, the model's hidden_size {target.hidden_size}"
-    if draft.vocab_size != target.vocab_size:
-        yield f"its vocabulary has {draft.vocab_size} tokens, the model's {target.vocab_size}"
-    for layer_type, geometry in draft.layers.items():
-        owner = target.layers.get(layer_type)
-        if owner is None:
-            yield f"it has {layer_type} layers, the model has none whose KV they could read"
-        elif owner != geometry:
-            yield (
-                f"its {layer_type} layers read {geometry.kv_heads} KV heads of {geometry.head_dim}, "
-                f"the model's have {owner.kv_heads} of {owner.head_dim}"
-            )
-        elif target.last_types and layer_type not in target.last_types:  # gemma4_mtp.py:182
-            yield f"its {layer_type} layers read the model's last two layers, which are {' and '.join(target.last_types)}"
-    if "sliding_attention" in draft.layers and draft.sliding_window > target.sliding_window:
-        # The target frees the slots of keys behind its own window, and other requests reuse them.
-        yield f"its sliding window is {draft.sliding_window} tokens, the model keeps the KV of {target.sliding_window}"
-    centroids = assistant.get("num_centroids")
-    if assistant.get("use_ordered_embeddings") and centroids and draft.vocab_size % centroids:  # gemma4_mtp.py:116
-        yield f"its {centroids} centroids do not divide its vocabulary of {draft.vocab_size} tokens"
