@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4.checkpoint import PreflightError as PreflightError
+
 ARCHITECTURES = ("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4UnifiedForConditionalGeneration")
 ASSISTANTS = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM")
-
-
-class PreflightError(ValueError):
-    """The server cannot be started as asked; the message is one line."""
 
 
 def read_config(path: str, role: str, revision: str | None = None, cache: str | None = None) -> dict[str, Any] | None:

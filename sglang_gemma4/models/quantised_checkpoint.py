@@ -1,4 +1,4 @@
-"""A quantised Gemma 4 checkpoint's names and tensors meet SGLang's modules: ignored layers, routers, and what no layer took."""
+"""A quantised Gemma 4 checkpoint's names and tensors meet SGLang's modules: ignored layers, routers and tables."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,6 @@ _NEVER_QUANTISED = re.compile(r"(.*(?:router\.proj|embed_tokens|embed_tokens_per
 """Modules that SGLang builds without a quantisation config; linear layers and tables of Gemma 4."""
 _PARTS = ("weight", "weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "input_scale")
 _EXPERTS_ZEROS = re.compile(r".*\.experts\.\d+\.\w+\.weight_zero_point$")
-_OF_QUANTISED = ("weight_packed", "weight_scale", "weight_scale_inv", "qweight", "scales")
 
 
 def map_names(quant_config: Any, model_config: Any, _load_config: Any) -> Any:
@@ -42,10 +41,10 @@ def _is_gemma4(model_config: Any) -> bool:
 def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
     """Around ``load_weights``: a quantised checkpoint's routers and tables are dequantised for layers that are not quantised.
 
-    Tensors in GPTQ's layout are regrouped (``gptq_layout``). A first load that leaves a quantised layer without its tensors ends.
+    Tensors in GPTQ's layout are regrouped (``gptq_layout``).
 
     Raises:
-        ValueError: a quantised layer found none of its tensors in the checkpoint, or half of a dequantised one's are missing.
+        ValueError: half of a dequantised layer's tensors are missing.
     """
     config = getattr(model, "quant_config", None)
     if config is None:
@@ -54,16 +53,7 @@ def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, 
     if getattr(config, "ignore", None) is not None:  # compressed-tensors, or read as such
         weights = turned(gptq_layout.regrouped(weights, config.target_scheme_map))
         zeros = any(not scheme["weights"].symmetric for scheme in config.target_scheme_map.values() if scheme.get("weights") is not None)
-    loaded = original(model, dequantised(weights, getattr(config, "weight_block_size", None), zeros))
-    if not getattr(model, "_gemma4_loaded", False) and isinstance(loaded, set):
-        object.__setattr__(model, "_gemma4_loaded", True)
-        missing = [name for name, _ in model.named_parameters() if name.endswith(_OF_QUANTISED) and name not in loaded]
-        if missing and loaded and getattr(config, "ignore", None) is not None:
-            raise ValueError(
-                f"the checkpoint has no {missing[0]} ({len(missing)} such tensors are missing), though its quantization_config says that "
-                "the layer is quantised; name the layer in `ignore` if it is not"
-            )
-    return loaded
+    return original(model, dequantised(weights, getattr(config, "weight_block_size", None), zeros))
 
 
 def turned(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -60,6 +60,7 @@ DRAFTS_ONLY = names_in(
 """What is drafted decides how many tokens a step accepts, not which."""
 NO_NUMBERS = names_in(
     "report patch_metrics start_times compile_ahead preflight text_only_config unified_config weight_updates released_memory image_cache "
+    "untied_head whole_checkpoints "
     "gptq_layout quantised_names one_chunk host_hits memory_reserve feature_memory stop_order card_clock hetero_tp media_errors "
     "answer_parser parser_defaults tool_grammar isolation swa_ratio swa_sizing own_window swa_admission pool_bound shared_kv pool_checks "
     "pool_hits bounds_traps cpu_engine cpu_fork cpu_sampling cpu_images cpu_lora cpu_quantised "

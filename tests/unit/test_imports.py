@@ -15,7 +15,7 @@ PACKAGE = Path(sglang_gemma4.__file__).parent
 # From the bottom up: folders, and modules that stand elsewhere than their folder. Modules at the top of the package that are not named
 # here are of "base", which every layer may import.
 LAYERS = (
-    ("base", "tiny", "start"),
+    ("base", "tiny", "start", "checkpoint", "diagnostics.text_geometry"),
     ("kernels",),
     ("attention",),
     ("models",),

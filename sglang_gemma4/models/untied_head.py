@@ -1,0 +1,23 @@
+"""SGLang's Gemma 4 models ask ``text_config`` whether the head is the embedding; here it says what transformers does."""
+
+from typing import Any
+
+from sglang_gemma4.checkpoint import PreflightError
+from sglang_gemma4.checkpoint.heads import tied
+from sglang_gemma4.checkpoint.safetensors_files import stored_at
+from sglang_gemma4.models.config_files import named_gemma4
+
+
+def tell(model_config: Any) -> None:
+    """Before ``ModelConfig._config_draft_model``: put what transformers decides into every part of a Gemma 4's configuration."""
+    config = model_config.hf_config
+    if not named_gemma4(config):
+        return
+    try:
+        stored = stored_at(str(model_config.model_path), model_config.revision)
+    except PreflightError:
+        stored = None  # whole_checkpoints says it
+    value = tied({"tie_word_embeddings": getattr(config, "tie_word_embeddings", True)}, stored)
+    for part in (config, getattr(config, "text_config", None)):
+        if part is not None:
+            part.tie_word_embeddings = value
