@@ -116,6 +116,7 @@ ORDER = (
     "shared_kv",
     "pool_checks",
     "pool_limits",
+    "session_slots",
     "pool_hits",
     "draft_budget",
     "dummy_weights",

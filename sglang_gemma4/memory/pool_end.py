@@ -17,6 +17,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
+from sglang_gemma4.memory import session_slots
 from sglang_gemma4.memory.request_limit import no_room, refusal
 from sglang_gemma4.memory.window_pressure import full_worth
 from sglang_gemma4.models.config_files import named_gemma4
@@ -52,6 +53,8 @@ def retract(original: Callable[[Any], tuple[list[Any], float, list[Any]]], batch
     """Around ``ScheduleBatch.retract_decode``."""
     if _scheduler is None or not named_gemma4(batch.model_config.hf_config) or _is_decode_server():
         return original(batch)
+    if session_slots.make_room(_scheduler, batch):
+        return [], float(_scheduler.new_token_ratio_tracker.current), []
     if len(batch.reqs) == 1 and batch.reqs[0].beam_group is None and not batch.check_decode_mem() and not _held_by_others(batch):
         _end(batch)
         return [], float(_scheduler.new_token_ratio_tracker.current), []
@@ -163,7 +166,7 @@ def end_a_standstill(result: tuple[Any, Any], scheduler: Any, *_args: Any, **_kw
     global _refused
     refused, _refused = _refused, None
     batch, running = result
-    if batch is not None or not running.is_empty() or scheduler.last_batch is not None or not _stands_alone(scheduler):
+    if batch is not None or not running.is_empty() or scheduler.last_batch is not None or not _stands_alone(scheduler, refused):
         return
     if scheduler.chunked_req is not None:
         _abort_chunked(scheduler)
@@ -171,14 +174,15 @@ def end_a_standstill(result: tuple[Any, Any], scheduler: Any, *_args: Any, **_kw
         _make_way(scheduler, refused)
 
 
-def _stands_alone(scheduler: Any) -> bool:
-    """Whether no other queue, rank, session or copy under way can give memory back."""
+def _stands_alone(scheduler: Any, refused: Any) -> bool:
+    """Whether no other queue, rank, session or copy under way can give memory back. A session that can has given it."""
     from sglang.srt.runtime_context import get_disagg, get_parallel
 
     return (
         named_gemma4(scheduler.model_config.hf_config)
         and get_disagg().disaggregation_mode == "null"
         and get_parallel().pp_size == 1
+        and not ((scheduler.chunked_req is not None or refused is not None) and session_slots.give_up(scheduler))
         and (scheduler.chunked_req is not None or _held(scheduler.tree_cache) == 0)
     )
 

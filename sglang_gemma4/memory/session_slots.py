@@ -1,0 +1,80 @@
+"""What a streaming session's slot may say of its KV, when it loses it, and whose turn runs on it.
+
+The last token of a turn has no KV: a step writes that of its input, and the bonus token of a verify step is the input of the next one.
+SGLang counts the token as cached where the slot has room for it, which under speculation it always has. It keeps a retracted turn's slot,
+so that retracting gives no memory back, and takes the turn for ended. An idle session's KV it keeps for ever. A session of the other kind
+goes on from what a verify step accepted past a stop.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+def keep(original: Callable[[Any, Any], bool], slots: Any, req: Any) -> bool:
+    """Around ``StreamingSession.try_cache_finished_req``: a finished turn leaves its slot all but its last token, another leaves none.
+
+    A turn that was retracted, or failed in a step, is prefilled again like any other request.
+    """
+    session, slot = req.session, slots.borrowed_slot(req)
+    if slot is not None and not req.finished():
+        del slots.slots[session.session_id]
+        req.lock, slot.lock = slot.lock, None
+        return False
+    if not original(slots, req):
+        return False
+    kv = slots.slots[session.session_id].kv
+    kv.kv_committed_len = min(kv.kv_committed_len, len(req.origin_input_ids) + len(req.output_ids) - 1)
+    return True
+
+
+def create(original: Callable[..., Any], session: Any, turn: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``Session.create_req``: the request of a turn.
+
+    A session that is not streaming would go on from tokens past a stop, which an accepted run holds. A turn that a streaming session
+    refuses is none of its own, and its media are not looked at: else its end would be taken for that of the turn that runs.
+    """
+    for node in session.req_nodes.values():
+        if node.req.finished() and node.req.finished_len is not None:
+            node.req.output_ids = node.req.output_ids[: node.req.finished_len]
+    req = original(session, turn, *args, **kwargs)
+    if session.streaming and req.to_finish is not None:
+        req.session = turn.mm_inputs = None
+    return req
+
+
+def make_room(scheduler: Any, batch: Any) -> bool:
+    """Give sessions up until the next decode step of ``batch`` has memory; whether it was short and has."""
+    if batch.check_decode_mem():
+        return False
+    while give_up(scheduler):
+        if batch.check_decode_mem():
+            return True
+    return False
+
+
+def give_up(scheduler: Any) -> bool:
+    """Free the KV of one session that no turn runs on; False where there is none. Its next turn is prefilled from the beginning.
+
+    First come idle sessions, the one that was idle longest before the others; then those whose turn waits, the last in the queue first.
+    """
+    slots = getattr(scheduler.tree_cache, "session", None)
+    held = {name for name, slot in slots.slots.items() if slot.kv.holds_kv} if slots is not None else set()
+    waiting = {req.session.session_id: req for req in scheduler.waiting_queue if req.session is not None and req.session.streaming}
+    sessions = [scheduler.session_controller.sessions[name] for name in held]
+    idle = sorted((one for one in sessions if not one._inflight), key=lambda one: one.last_active_time)
+    order = [one.session_id for one in idle] + [name for name in reversed(waiting) if name in held]
+    if not order:
+        return False
+    logger.warning("sglang-gemma4: session %s gives its KV to others; its next turn is prefilled from the beginning", order[0])
+    _drop(slots, order[0], waiting.get(order[0]))
+    return True
+
+
+def _drop(slots: Any, name: str, turn: Any) -> None:
+    """``turn``: the session's, which waits and may have borrowed the slot's record at its last try."""
+    if turn is not None and turn.kv is slots.slots[name].kv:
+        turn.kv = type(turn.kv)()
+    slots.release_session(name)
