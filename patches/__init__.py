@@ -63,6 +63,7 @@ ORDER = (
     "router_choice",
     "dense_beside_experts",
     "ple_tail",
+    "attention_groups",
     "qkv_rope",
     "kv_write",
     "unit_kv_scales",
@@ -113,6 +114,7 @@ ORDER = (
     "own_window",
     "swa_admission",
     "pool_bound",
+    "stage_layers",
     "shared_kv",
     "pool_checks",
     "pool_limits",
@@ -127,6 +129,7 @@ ORDER = (
     "cpu_images",
     "cpu_lora",
     "cpu_quantised",
+    "cpu_experts",
 )
 
 

@@ -202,6 +202,16 @@ def several_ranks(server: Server) -> str | None:
     return None if server.arguments.tp_size > 1 else "one rank (--tp-size 1)"
 
 
+def pipeline(server: Server) -> str | None:
+    """The layers are split over pipeline stages."""
+    return None if server.arguments.pp_size > 1 else "one pipeline stage (--pp-size 1)"
+
+
+def data_parallel_attention(server: Server) -> str | None:
+    """Ranks of one model attend to requests of their own."""
+    return None if server.arguments.attn_dp_size > 1 else "one attention group (--attn-dp-size 1)"
+
+
 def disaggregation(server: Server) -> str | None:
     """The server is one of a prefill/decode pair."""
     return None if server.arguments.disaggregation_mode != "null" else "not one of a prefill/decode pair (--disaggregation-mode)"

@@ -154,6 +154,10 @@ class Gemma4CpuAttention(AttentionBackend):
     def support_triton(self) -> bool:
         return False
 
+    def get_cpu_graph_seq_len_fill_value(self) -> int:
+        """Keys of a request that only pads a batch: other attention groups have more."""
+        return 1
+
 
 def draft_backend(original: Callable[..., Any], worker: Any) -> Any:
     """Around ``FrozenKVMTPDraftWorker._init_draft_attn_backend``: topk > 1 uses the same backend as topk = 1.

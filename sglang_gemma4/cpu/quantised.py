@@ -12,14 +12,8 @@ import torch
 from sglang.srt.layers.moe.token_dispatcher import StandardCombineInput
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod, UnquantizedLinearMethod
 
+from sglang_gemma4.cpu.experts import Rounding, exact, gated_sum
 from sglang_gemma4.kernels.dequantise import by_group, float8_weight, packed_weight, through_float8
-
-Rounding = Callable[[torch.Tensor], torch.Tensor]
-
-
-def exact(values: torch.Tensor) -> torch.Tensor:
-    """Activations stay as they are."""
-    return values
 
 
 class DequantisedLinear(UnquantizedLinearMethod):
@@ -48,19 +42,10 @@ class DequantisedExperts(UnquantizedFusedMoEMethod):
 
     def apply(self, layer: torch.nn.Module, dispatch_output: Any) -> Any:
         """Each token's experts, weighted and added up; gelu is by tanh, as the config of every Gemma 4 says."""
-        activation = self.moe_runner_config.activation
-        if activation not in ("gelu", "gelu_tanh"):
-            raise ValueError(f"experts' activation {activation}: the CPU reference engine computes Gemma 4's gelu_tanh only")
-        x, routed = dispatch_output.hidden_states, dispatch_output.topk_output
+        x = dispatch_output.hidden_states
         w13: Any = layer.w13_weight
         w2: Any = layer.w2_weight
-        out, rounded = torch.zeros_like(x), self.roundings[0](x)
-        for expert in routed.topk_ids.unique().tolist():
-            token, place = (routed.topk_ids == expert).nonzero(as_tuple=True)
-            gate, up = torch.nn.functional.linear(rounded[token], w13[expert]).chunk(2, dim=-1)
-            inner = self.roundings[1](torch.nn.functional.gelu(gate, approximate="tanh") * up)
-            product = torch.nn.functional.linear(inner, w2[expert]) * routed.topk_weights[token, place, None]
-            out.index_add_(0, token, product.to(out.dtype))
+        out = gated_sum(x, dispatch_output.topk_output, w13, w2, self.moe_runner_config.activation, *self.roundings)
         return StandardCombineInput(hidden_states=out)
 
 

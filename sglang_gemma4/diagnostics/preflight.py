@@ -6,7 +6,7 @@ Reads config.json files only; neither torch nor sglang is imported.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from sglang_gemma4.diagnostics import draft_limits, path_limits, value_limits
+from sglang_gemma4.diagnostics import draft_limits, parallel_limits, path_limits, value_limits
 from sglang_gemma4.models.config_files import PreflightError, is_gemma4, read_config
 
 # sglang/srt/arg_groups/model_hook.py:646
@@ -25,11 +25,11 @@ FIELDS = (
     "revision",
     *BACKEND_FLAGS,
     "enable_pdmux",
-    "enable_dp_attention",
     "is_embedding",
     *value_limits.FIELDS,
     *path_limits.FIELDS,
     *draft_limits.FIELDS,
+    *parallel_limits.FIELDS,
 )
 
 
@@ -69,9 +69,7 @@ def _problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any], 
     if arguments.get("is_embedding"):
         # No Gemma 4 class has a pooler: the first request, a health check's too, would end the server (LogitsProcessorOutput.embeddings).
         yield "--is-embedding: SGLang's Gemma 4 generates text and pools nothing; leave the flag out, or serve an embedding model"
-    if arguments.get("enable_dp_attention"):
-        # gemma4_causal.py:323 splits heads over all ranks, the KV pools over those of one replica: the first batch ends the server.
-        yield "--enable-dp-attention: SGLang's Gemma 4 has no data-parallel attention; leave the flag out (--dp-size alone: replicas)"
+    yield from parallel_limits.problems(config, arguments)
     yield from value_limits.problems(config, arguments, cpu_engine)
     yield from path_limits.problems(arguments)
     yield from draft_limits.problems(model, config, arguments, cpu_engine)

@@ -60,7 +60,7 @@ def reason_against(args: Any) -> str | None:
         return f"{switches.RESERVE_GIB} or the calculated reserve says what is kept"
     if envs.SGLANG_ENABLE_POST_CAPTURE_KV_SIZING.get():
         return "SGLANG_ENABLE_POST_CAPTURE_KV_SIZING sizes KV by what is free after graphs are captured"
-    if args.pp_size > 1 or args.nnodes > 1 or args.enable_dp_attention:
+    if args.pp_size > 1 or args.nnodes > 1 or args.attn_dp_size > 1 or args.enable_dp_attention:
         return "only tensor parallelism on one machine is calculated"
     return None
 

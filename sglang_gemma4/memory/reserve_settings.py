@@ -29,7 +29,7 @@ def reason_against(server_args: Any, typed: float | None) -> str | None:
         return "the model is not a Gemma 4"
     if given.enable_unified_memory:
         return "--enable-unified-memory was not looked into"
-    if given.pp_size > 1 or given.nnodes > 1 or given.enable_dp_attention:
+    if given.pp_size > 1 or given.nnodes > 1 or given.attn_dp_size > 1 or given.enable_dp_attention:
         return "only tensor parallelism on one machine is calculated"
     return None
 

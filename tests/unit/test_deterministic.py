@@ -25,6 +25,7 @@ SAME_BITS = {
     "four_bit_linear": "without few_row_linear every weight is dequantised and multiplied by SGLang's batch-invariant matmul",
     "dense_copies": "the same, dequantised once",
     "shared_query": "multiplies by SGLang's own product",
+    "attention_groups": "element by element; each group's attention is SGLang's, the FFNs' matmuls are batch-invariant",
     "sharded_head": "each rank multiplies by SGLang's own product",
     "prefill_graph": "pads a prefill with rows that no other reads",
     "graph_sizes": "pads a decode step with rows that no other reads",
@@ -63,6 +64,7 @@ NO_NUMBERS = names_in(
     "untied_head whole_checkpoints "
     "gptq_layout quantised_names one_chunk host_hits memory_reserve feature_memory stop_order card_clock hetero_tp media_errors "
     "answer_parser parser_defaults tool_grammar isolation swa_ratio swa_sizing own_window swa_admission pool_bound shared_kv pool_checks "
+    "stage_layers cpu_experts "
     "pool_hits bounds_traps cpu_engine cpu_fork cpu_sampling cpu_images cpu_lora cpu_quantised "
     "client_errors request_values admin_routes request_media media_bounds input_embeds pool_limits client_grammars session_slots"
 )

@@ -47,6 +47,7 @@ CAPTURED: list[tuple[dict[str, Any], list[int]]] = [
 ]
 DECLINED: list[tuple[dict[str, Any], str]] = [
     ({"pp_size": 2}, "--pp-size 2"),
+    ({"tp_size": 2, "attn_dp_size": 2}, "--attn-dp-size 2"),
     ({"enable_lora": True}, "--enable-lora"),
     ({"lora_paths": ["some"]}, "--enable-lora"),
     ({"model_impl": "transformers"}, "--model-impl transformers"),

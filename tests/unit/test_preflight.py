@@ -126,9 +126,9 @@ def test_an_embedding_server_is_refused(target: str) -> None:
     preflight.check({"model_path": target, "is_embedding": False})
 
 
-def test_data_parallel_attention_is_refused(target: str) -> None:
-    with pytest.raises(PreflightError, match=r"--enable-dp-attention: .* no data-parallel attention; .*--dp-size alone"):
-        preflight.check({"model_path": target, "enable_dp_attention": True})
+def test_sizes_of_parallel_forms_are_looked_at(target: str) -> None:
+    with pytest.raises(PreflightError, match="--attn-dp-size 2: the MTP draft would wait"):
+        preflight.check({"model_path": target, "enable_dp_attention": True, "dp_size": 2, "speculative_algorithm": "NEXTN"})
 
 
 def test_a_missing_assistant_names_the_flag(target: str) -> None:

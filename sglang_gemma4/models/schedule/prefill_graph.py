@@ -18,6 +18,8 @@ def reason_against(given: Any) -> str | None:
     """Why a server with these resolved arguments runs its prefills without graphs, or None."""
     if given.pp_size > 1:
         return f"--pp-size {given.pp_size}: a stage's inputs come from the stage before, they are not embeddings"
+    if given.attn_dp_size > 1:
+        return f"--attn-dp-size {given.attn_dp_size}: a layer gathers the tokens of all attention groups, whose numbers a graph fixes"
     if given.enable_memory_saver and get_bool_env_var(SAVED_GRAPHS):
         return f"--enable-memory-saver with {SAVED_GRAPHS}=1: SGLang's breakable graphs keep their memory; unset the variable to have them"
     if given.enable_lora or given.lora_paths:
