@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from sglang_gemma4.checkpoint.tensor_layout import Config, Shape, is_tied, plain, tensors
 
-PATCH = "whole_checkpoints"
-WAY_ROUND = f"to serve it as it is, set SGLANG_GEMMA4_WITHOUT={PATCH}"
+AGAIN = "write or download the checkpoint again"
 VALUES = ("weight", "weight_packed", "qweight")
 """What a layer's values are called, quantised or not."""
 SCALES = ("weight_scale", "weight_scale_inv", "scale", "scales")
@@ -74,14 +73,10 @@ def _reasons(found: Mapping[str, Tensor], config: Config, towers: bool, shapes: 
         yield _all_about(missing, needed, found)
     quantised = bool(config.get("quantization_config"))
     if uneven := [*_uneven(parts), *(_without_scales(ours, parts) if quantised else ())]:
-        yield f"{_some(uneven)}; of a layer that is quantised, or fused with others, all parts are needed: {_again()}"
+        yield f"{_some(uneven)}; of a layer that is quantised, or fused with others, all parts are needed: {AGAIN}"
     if shapes:
         reasons = (other_shape(name, ours[name], shape) for name, shape in needed.items() if name in ours)
         yield from (reason for reason in reasons if reason is not None)
-
-
-def _again() -> str:
-    return f"write or download the checkpoint again; {WAY_ROUND}"
 
 
 def _some(names: list[str]) -> str:
@@ -96,7 +91,7 @@ def _of_trainers(found: Iterable[str]) -> Iterator[str]:
     if (first := next((name for name in names if _ADAPTER.search(name)), None)) is not None:
         yield (
             f"the checkpoint holds a LoRA adapter that is not merged, {first} for one; save what model.merge_and_unload() returns, or "
-            f"serve the base model with --lora-paths; {WAY_ROUND}"
+            f"serve the base model with --lora-paths"
         )
 
 
@@ -144,10 +139,10 @@ def _all_about(missing: list[str], needed: Mapping[str, Shape | None], found: Ma
     names = ", ".join(_spelled(name, found) for name in missing[:3])
     text = f"the checkpoint lacks {len(missing)} of the model's {len(needed)} tensors: {names}{', …' * (len(missing) > 3)}"
     if all(name.startswith(_TOWERS) for name in missing):
-        return f"{text}; add --language-model-only where no request has images or audio, or {_again()}"
+        return f"{text}; add --language-model-only where no request has images or audio, or {AGAIN}"
     if missing == ["lm_head.weight"]:
-        return f"{text}, and config.json says that the head is not the embedding (tie_word_embeddings false); {_again()}"
-    return f"{text}; {_again()}"
+        return f"{text}, and config.json says that the head is not the embedding (tie_word_embeddings false); {AGAIN}"
+    return f"{text}; {AGAIN}"
 
 
 def _spelled(name: str, found: Iterable[str]) -> str:
@@ -192,7 +187,7 @@ def other_shape(name: str, held: Tensor, shape: Shape | None) -> str | None:
         return None
     return (
         f"the checkpoint's {name} has the shape {list(held.shape)}, and the model of its config.json {list(shape)}; "
-        f"give the config.json that belongs to it; {WAY_ROUND}"
+        f"give the config.json that belongs to it"
     )
 
 

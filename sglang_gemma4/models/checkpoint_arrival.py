@@ -23,6 +23,7 @@ READ_BY_HEADERS = ("auto", "safetensors", "fastsafetensors", "instanttensor", "l
 """Values of ``--load-format`` with which SGLang loads a folder's safetensors files."""
 _TYPES = {torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2", torch.int8: "I8", torch.uint8: "U8"}
 _OF_QUANTISED = ("weight_packed", "weight_scale", "weight_scale_inv", "qweight", "scales")
+WAY_ROUND = "to serve it as it is, set SGLANG_GEMMA4_WITHOUT=whole_checkpoints"
 _starting = False
 
 
@@ -48,7 +49,7 @@ def _judge(path: str, stored: dict[str, safetensors_files.Stored] | None, config
         return
     found = {name: Tensor(one.dtype, one.shape) for name, one in stored.items()}
     if (reason := reason_against(found, config, towers)) is not None:
-        raise PreflightError(f"{path}: {reason}")
+        raise PreflightError(f"{path}: {reason}; {WAY_ROUND}")
 
 
 def check_downloaded(_weights: Any, _loader: Any, source: Any, **_kwargs: Any) -> None:
@@ -94,7 +95,7 @@ def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, 
         name, last = next(reversed(arrived.tensors.items()), ("", None))
         shape = tensors(_config_of(model)).get(plain(name))
         if last is not None and (reason := other_shape(name, last, shape)) is not None:
-            raise PreflightError(reason) from error
+            raise PreflightError(f"{reason}; {WAY_ROUND}") from error
         raise
     arrived.unfilled -= loaded or set()
     return loaded
@@ -109,7 +110,7 @@ def _counted(weights: Iterable[tuple[str, torch.Tensor]], found: dict[str, Tenso
 def _check(model: Any, path: str, arrived: Arrived) -> None:
     config, towers = _config_of(model), _loads_towers()
     if (reason := reason_against(arrived.tensors, config, towers, shapes=False)) is not None:  # heads may be padded for ranks by now
-        raise PreflightError(f"{path}: {reason}")
+        raise PreflightError(f"{path}: {reason}; {WAY_ROUND}")
     quant_config = getattr(model, "quant_config", None)
     if arrived.unfilled and getattr(quant_config, "ignore", None) is not None:  # compressed-tensors, or read as such
         raise PreflightError(

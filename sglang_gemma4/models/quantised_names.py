@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from sglang_gemma4.checkpoint import tensor_layout
+
 _WRAPPED = re.compile(r"(.*_tower\..*\.(?:q_proj|k_proj|v_proj|gate_proj|up_proj))\.linear$")
 _ATTENTION = re.compile(r"(.*layers\.(\d+)\.self_attn\.)(q_proj|k_proj)$")
 
@@ -49,8 +51,8 @@ def mapped(names: Iterable[str], attention: Attention, audio_name: Callable[[str
 def _others(name: str, attention: Attention, audio_name: Callable[[str], str]) -> list[str]:
     """What SGLang calls one module beside its name in the checkpoint."""
     names = [name]
-    if "language_model.model." in name:  # as transformers 4 saved it
-        names.append("model.language_model." + name.split("language_model.model.", 1)[1])
+    if (read := tensor_layout.mapped(f"{name}.weight").removesuffix(".weight")) != name:  # a text model's, or as transformers 4 saved it
+        names.append(read)
     if "audio_tower." in name:
         names.append(audio_name(f"{name}.weight").removesuffix(".weight"))
     for one in list(names):

@@ -9,11 +9,14 @@ import argparse
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sglang_gemma4.checkpoint.safetensors_files import INDEX as INDEX
+from sglang_gemma4.checkpoint.safetensors_files import tensors_of
+from sglang_gemma4.checkpoint.whole_checkpoint import Tensor, reason_against
 from sglang_gemma4.tiny import quantisation
 from sglang_gemma4.tiny.quantisation import FORMATS, Format
 
@@ -24,7 +27,6 @@ GIB = 1 << 30
 BFLOAT16_BYTES = 2
 PART_BYTES = 4 * GIB
 """Of a file of the result, once it holds as much."""
-INDEX = "model.safetensors.index.json"
 CALIBRATED = ("fp8-static",)
 """Formats whose activations need scales from a calibration, which this command does not run."""
 
@@ -36,13 +38,14 @@ def convert(source: Path, folder: Path, form: Format, part_bytes: int = PART_BYT
         The error of the quantised weights: the root of their squared differences' sum over that of their squares.
 
     Raises:
-        ValueError: no unquantised Gemma 4 checkpoint, a format that needs a calibration or does not divide the model, or too little room.
+        ValueError: no unquantised Gemma 4 checkpoint or not a whole one, a format that needs a calibration or does not divide the model, or
+            too little room.
         FileExistsError: ``folder`` holds anything.
     """
     settings = _settings(source, form)
     if folder.exists() and (folder.is_file() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} is not empty; name a new or empty directory")
-    files = _files(source)
+    files = _files(source, settings)
     needed, free = _bytes_of(files, form), shutil.disk_usage(_existing(folder)).free
     if needed > free:
         raise ValueError(f"{folder} would take {needed / GIB:.1f} GiB and has {free / GIB:.1f} GiB free; name a directory with more room")
@@ -77,14 +80,14 @@ def _settings(source: Path, form: Format) -> dict[str, Any]:
     return settings
 
 
-def _files(source: Path) -> list[Path]:
-    """The safetensors files, all of those that an index names."""
-    index = source / INDEX
-    names = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {f.name for f in source.glob("*.safetensors")}
-    missing = sorted(name for name in names if not (source / name).is_file())
-    if missing or not names:
-        raise ValueError(f"{source} lacks {missing[0] if missing else 'safetensors files'}; download the whole checkpoint")
-    return [source / name for name in sorted(names)]
+def _files(source: Path, settings: Mapping[str, Any]) -> list[Path]:
+    """The safetensors files of a checkpoint that is whole."""
+    stored = tensors_of(source)
+    if stored is None:
+        raise ValueError(f"{source} lacks safetensors files; download the whole checkpoint")
+    if (reason := reason_against({name: Tensor(one.dtype, one.shape) for name, one in stored.items()}, settings)) is not None:
+        raise ValueError(f"{source}: {reason}")
+    return sorted({one.file for one in stored.values()})
 
 
 def _bytes_of(files: list[Path], form: Format) -> int:

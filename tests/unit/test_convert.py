@@ -1,6 +1,7 @@
 """``sglang-gemma4 quantize``: numbers on Q4_0's grid stay, files and index agree, what cannot be is refused before a file is written."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,12 @@ def changed(folder: Path, **settings: Any) -> None:
     (folder / "config.json").write_text(json.dumps({**config, **settings}))
 
 
+def save_without(folder: Path, lost: str) -> None:
+    file = folder / "model.safetensors"
+    tensors = {name: tensor for name, tensor in safetensors.torch.load_file(file).items() if lost not in name}
+    safetensors.torch.save_file(tensors, file, metadata={"format": "pt"})
+
+
 def fills(folder: Path) -> None:
     (folder.parent / "found").mkdir()
     (folder.parent / "found" / "mine.txt").write_text("")
@@ -73,6 +80,11 @@ def fills(folder: Path) -> None:
     (lambda folder: (folder / "config.json").unlink(), [], "has no config.json; name a checkpoint's directory"),
     (lambda folder: (folder / "model.safetensors").unlink(), [], "lacks safetensors files; download the whole checkpoint"),
     (lambda folder: (folder / convert.INDEX).write_text('{"weight_map": {"a": "b.safetensors"}}'), [], "lacks b.safetensors"),
+    (lambda folder: (folder / convert.INDEX).write_text('{"weight'), [], "is not valid JSON"),
+    (lambda folder: os.truncate(folder / "model.safetensors", 9000), [], "is cut short"),
+    (lambda folder: os.truncate(folder / "model.safetensors", 4_000_000), [], "is cut short"),
+    (lambda folder: os.truncate(folder / "model.safetensors", 0), [], "is cut short"),
+    (lambda folder: save_without(folder, "language_model.layers.0.mlp.gate"), [], "lacks 1 of the model's 158 tensors"),
     (lambda _: None, ["--format", "fp8-static"], "--format fp8-static needs a calibration of the activations"),
     (lambda _: None, ["--format", "w4a16-g128"], "--format w4a16-g128: groups of 128 do not divide intermediate_size 96"),
     (lambda _: None, ["--format", "q4_0"], "--format q4_0: unknown; there are fp8-dynamic"),

@@ -19,6 +19,7 @@ PLAIN = Attention(frozenset(), frozenset())
         ("model.vision_tower.encoder.layers.3.mlp.gate_proj.linear", "model.vision_tower.encoder.layers.3.mlp.gate_proj"),
         ("model.language_model.layers.1.experts.0.up_proj", "model.language_model.layers.1.moe.experts.0.up_proj"),
         ("language_model.model.layers.2.mlp.down_proj", "model.language_model.layers.2.mlp.down_proj"),
+        ("model.layers.2.mlp.down_proj", "model.language_model.layers.2.mlp.down_proj"),
     ],
 )
 def test_sglang_s_name_stands_beside_the_checkpoint_s(name: str, theirs: str) -> None:
