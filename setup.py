@@ -48,7 +48,7 @@ setup(
     package_data={
         "sglang_gemma4": ["known_sources.json"],
         "sglang_gemma4.benchmark": ["*.jinja"],
-        "sglang_gemma4.diagnostics": ["dashboard.json"],
+        "sglang_gemma4.diagnostics": ["dashboard.json", "server_flags.toml"],
         "sglang_gemma4.kernels.experts": ["moe_tiles/*.json"],
         "sglang_gemma4.speculative": ["*.json"],
         "sglang_gemma4.start": ["lists/*.json.gz"],

@@ -55,7 +55,7 @@ def _serve(path: Path, ratio: float, prompts: list[list[int]]) -> str:
     lines += process.log.readlines()
     if any(line.startswith("ANSWER ") for line in lines):
         return "answered"
-    refused = [line.partition("PoolTooSmallError: ")[2].strip() for line in lines if "PoolTooSmallError: " in line]
+    refused = [line.partition("Error: ")[2].strip() for line in lines if "PoolTooSmallError: " in line or "PreflightError: " in line]
     if refused:
         return f"refused at the start: {refused[-1]}"
     told = [line.strip() for line in lines if "Out of memory" in line]

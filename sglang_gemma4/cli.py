@@ -9,6 +9,7 @@ from sglang_gemma4 import __version__
 from sglang_gemma4.benchmark.command import add_command as add_bench
 from sglang_gemma4.benchmark.tune_moe import add_command as add_tune_moe
 from sglang_gemma4.diagnostics.dashboard import add_command as add_dashboard
+from sglang_gemma4.diagnostics.flag_table import add_command as add_flags
 from sglang_gemma4.disaggregation.plan_table import add_command as add_transfer_plan
 from sglang_gemma4.memory.capacity_table import add_command as add_capacity
 from sglang_gemma4.quality.command import add_commands as add_quality
@@ -82,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     add_tune_moe(commands)
     add_quality(commands)
     add_dashboard(commands)
+    add_flags(commands)
     add_capacity(commands)
     add_transfer_plan(commands)
     return parser

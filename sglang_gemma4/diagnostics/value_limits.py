@@ -31,6 +31,8 @@ CHUNK = 2048
 """The smallest chunk that SGLang chooses by itself; the others are its multiples by powers of two (memory_hook.py:93)."""
 PACKAGES = {"enable_lmcache": "lmcache", "enable_flexkv": "flexkv"}
 """Flags that need a package which SGLang does not bring."""
+DUMPED = "TENSOR_DUMP_TOP_LEVEL_MODULE_NAME"
+"""SGLang's environment variable for the module whose layers are dumped (tensor_dump_forward_hook.py:156)."""
 IMPLEMENTATIONS = ("auto", "sglang")
 FIELDS = (
     *POSITIVE,
@@ -42,6 +44,12 @@ FIELDS = (
     "enable_lora",
     "lora_paths",
     "lora_backend",
+    "expert_distribution_recorder_mode",
+    "enable_return_routed_experts",
+    "debug_tensor_dump_output_folder",
+    "moe_runner_backend",
+    "enable_torch_compile",
+    "startup_weight_load_mode",
     *PACKAGES,
     "enable_unified_cache_external_linker",
     "enable_hierarchical_cache",
@@ -50,6 +58,8 @@ FIELDS = (
     "model_impl",
     "schedule_policy",
     "disable_radix_cache",
+    "enable_prefill_delayer",
+    "disable_overlap_schedule",
     "offload_group_size",
 )
 """The arguments that :func:`problems` reads."""
@@ -64,9 +74,9 @@ def problems(config: dict[str, Any], arguments: Mapping[str, Any], cpu_engine: b
     if arguments.get("enable_hierarchical_cache"):
         yield from _host_memory(arguments)
     yield from _other_caches(arguments)
-    adapted, backend = arguments.get("enable_lora") or arguments.get("lora_paths"), arguments.get("lora_backend")
-    if cpu_engine and adapted and backend not in (None, "torch_native"):
-        yield f"--lora-backend {backend} has kernels for GPUs; the CPU reference engine needs --lora-backend torch_native"
+    yield from _of_the_classes(config, arguments)
+    if cpu_engine:
+        yield from _cpu_engine(config, arguments)
 
 
 def flag(name: str) -> str:
@@ -80,6 +90,33 @@ def number(value: Any) -> float | None:
         return None if value is None else float(value)
     except (TypeError, ValueError):
         return None
+
+
+def _of_the_classes(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
+    """What SGLang asks of a model's class or config that Gemma 4's have not."""
+    mode = arguments.get("expert_distribution_recorder_mode")
+    if mode is not None:
+        yield f"--expert-distribution-recorder-mode {mode}: SGLang's Gemma 4 does not say where its experts lie; leave the flag out"
+    if arguments.get("enable_return_routed_experts"):
+        yield "--enable-return-routed-experts reads num_experts_per_tok, which Gemma 4's config calls top_k_experts; leave the flag out"
+    folder = arguments.get("debug_tensor_dump_output_folder")
+    if folder and "Gemma4ForCausalLM" not in (config.get("architectures") or []) and DUMPED not in os.environ:
+        yield f"--debug-tensor-dump-output-folder {folder}: multimodal Gemma 4 has no module named model; set {DUMPED}=language_model"
+
+
+def _cpu_engine(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
+    """What needs a GPU."""
+    runner = arguments.get("moe_runner_backend")
+    if (config.get("text_config") or config).get("enable_moe_block") and runner not in (None, "auto", "triton"):
+        # flashinfer_cutlass would swap gate and up as it loads them, and this engine's experts would read them as they were.
+        yield f"--moe-runner-backend {runner} has kernels for GPUs; leave the flag out on the CPU reference engine"
+    if arguments.get("enable_torch_compile"):
+        yield "--enable-torch-compile: the CPU reference engine runs eagerly; leave the flag out"
+    adapted, backend = arguments.get("enable_lora") or arguments.get("lora_paths"), arguments.get("lora_backend")
+    if adapted and backend not in (None, "torch_native"):
+        yield f"--lora-backend {backend} has kernels for GPUs; the CPU reference engine needs --lora-backend torch_native"
+    if arguments.get("startup_weight_load_mode") == "overlap":
+        yield "--startup-weight-load-mode overlap is for GPUs; leave the flag out"
 
 
 def _numbers(arguments: Mapping[str, Any]) -> Iterator[str]:
@@ -134,6 +171,8 @@ def _choices(arguments: Mapping[str, Any]) -> Iterator[str]:
     if group is not None and group > 0:
         # utils/offloader.py needs to be told which part of a layer to move, and no Gemma 4 class does.
         yield f"--offload-group-size {group:g} offloads layers of other models; use --cpu-offload-gb, or leave the flag out"
+    if arguments.get("enable_prefill_delayer") and arguments.get("disable_overlap_schedule"):
+        yield "--enable-prefill-delayer needs the overlapped loop; leave it or --disable-overlap-schedule out"
     policy = arguments.get("schedule_policy")
     if policy == "priority":  # among the choices of the command line, but no policy of schedule_policy.py
         yield "--schedule-policy priority is not a policy of SGLang's scheduler; use --enable-priority-scheduling with fcfs or lof"

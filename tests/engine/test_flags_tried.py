@@ -1,0 +1,15 @@
+"""Engines with many flags at once that should change no token: those of the groups with values in ``server_flags.toml``."""
+
+import pytest
+
+from sglang_gemma4.diagnostics import flag_table
+from tests.engine.engine_fork import Nursery
+from tests.engine.flag_walk import Walk
+
+TRIED = [group for group in flag_table.groups() if group.tried]
+
+
+@pytest.mark.parametrize("group", TRIED, ids=lambda group: group.name)
+def test_the_tokens_are_transformers(group: flag_table.Group, nursery: Nursery) -> None:
+    walk = Walk(nursery)
+    assert walk.answers("tiny-e2b", {**group.beside, **group.tried}, {}) == walk.tokens("tiny-e2b", "auto")

@@ -1,0 +1,100 @@
+"""What the checks of flags let through: values at their limits, as typed and as parsed. What they refuse is in ``server_flags.toml``."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_gemma4.diagnostics import draft_limits, path_limits, pool_limits, preflight, value_limits
+from sglang_gemma4.tiny import checkpoints
+
+MODEL = str(checkpoints.SHIPPED / "tiny-26b-a4b")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"page_size": 3, "chunked_prefill_size": 96},
+        {"page_size": 3, "chunked_prefill_size": -1},
+        {"page_size": 3, "disaggregation_mode": "decode"},
+        {"page_size": "64", "chunked_prefill_size": "128", "max_running_requests": "1", "mem_fraction_static": "0.9"},
+        {"context_length": 1, "max_total_tokens": 1},
+        {"schedule_policy": "shortest-prefill-first"},
+        {"enable_prefill_delayer": True},
+        {"enable_hierarchical_cache": True, "hicache_ratio": 0.5, "hicache_size": 0},
+        {"hicache_ratio": 0.0},
+        {"offload_group_size": -1, "model_impl": "SGLang"},
+        {"lora_paths": ["owner/adapter", "mine=owner/adapter"]},
+        {"lora_paths": {"mine": "owner/adapter"}},
+        {"lora_paths": [{"lora_name": "mine", "lora_path": "owner/adapter"}]},
+        {"tokenizer_path": MODEL, "chat_template": "chatml"},
+        {"load_format": "safetensors"},
+        {"speculative_draft_model_path": f"{MODEL}-assistant", "speculative_accept_threshold_single": 1.0},
+        {"speculative_draft_model_path": f"{MODEL}-assistant", "speculative_accept_threshold_acc": "1"},
+        {"speculative_draft_model_path": "auto", "speculative_use_rejection_sampling": False},
+        {"speculative_algorithm": "EAGLE", "speculative_draft_model_path": "auto"},
+        {"speculative_algorithm": "NGRAM"},
+    ],
+)
+def test_what_can_be_served_passes(given: dict[str, Any]) -> None:
+    preflight.check({"model_path": MODEL, **given})
+
+
+def test_an_adapter_passes(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    preflight.check({"model_path": MODEL, "lora_paths": [f"mine={tmp_path}"]})
+    preflight.check({"model_path": MODEL, "lora_paths": str(tmp_path)})
+
+
+def test_drafts_of_other_algorithms_pass(tmp_path: Path) -> None:
+    """SGLang serves Gemma 4 with EAGLE3 and DFLASH drafts; a token map is EAGLE's."""
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLMEagle3"]}))
+    for algorithm in ("EAGLE", "EAGLE3", "DFLASH", "STANDALONE"):
+        given = {"speculative_algorithm": algorithm, "speculative_draft_model_path": str(tmp_path), "speculative_token_map": "/a/map.pt"}
+        preflight.check({"model_path": MODEL, **given})
+
+
+def test_on_the_cpu_engine_triton_s_attention_verifies_every_draft(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLMEagle"]}))
+    given = {"speculative_algorithm": "EAGLE", "speculative_draft_model_path": str(tmp_path), "attention_backend": "triton"}
+    preflight.check({"model_path": MODEL, **given}, cpu_engine=True)
+
+
+def pool(tokens: int | None, ratio: float | None = None, sized: bool = True, **resolved: Any) -> list[str]:
+    """What is said of a pool on a model with a window of 64 tokens."""
+    given = {"page_size": 1, "chunked_prefill_size": 512, "disable_overlap_schedule": True, **resolved}
+    return list(pool_limits.problems(tokens, ratio, given, 64, 4096, interval=1, sized=sized))
+
+
+@pytest.mark.parametrize(
+    ("enough", "more"),
+    [
+        (65, {}),
+        (80, {"page_size": 16}),
+        (192, {"page_size": 128}),
+        (82, {"sized": False}),
+        (82, {"pp_size": 2}),
+        (82, {"chunked_prefill_size": -1}),
+        (434, {"sized": False, "swa_full_tokens_ratio": 0.15}),
+    ],
+)
+def test_the_smallest_pool(enough: int, more: dict[str, Any]) -> None:
+    """A window and a page: of the whole pool where it is sized by window, else of the sliding layers' share, 0.8 by default."""
+    page = more.get("page_size", 1)
+    assert pool(-(-enough // page) * page, **more) == []
+    assert "one request needs" in pool(enough - page - 1, **more)[0]
+
+
+def test_a_ratio_leaves_what_a_running_request_takes() -> None:
+    assert "a running request takes up to 67" in pool(1000, 0.066)[0]
+    assert pool(1000, 0.067) == []
+    assert "up to 78" in pool(1000, 0.077, speculative_algorithm="FROZEN_KV_MTP", speculative_num_draft_tokens=4)[0]
+    assert "up to 1000" in pool(1000, 0.5, chunked_prefill_size=-1)[0], "a whole prompt is in the sliding pool"
+    assert pool(None, 0.01) == [], "memory decides"
+    assert pool(8, enable_unified_memory=True) == []
+
+
+def test_what_is_read_is_declared() -> None:
+    fields = {*value_limits.FIELDS, *path_limits.FIELDS, *draft_limits.FIELDS}
+    assert fields <= set(preflight.FIELDS)
