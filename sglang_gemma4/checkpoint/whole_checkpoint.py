@@ -17,6 +17,8 @@ AGAIN = "write or download the checkpoint again"
 VALUES = ("weight", "weight_packed", "qweight")
 """What a layer's values are called, quantised or not."""
 SCALES = ("weight_scale", "weight_scale_inv", "scale", "scales")
+INPUTS = {"input_scale", "input_global_scale"}
+"""Scales of activations, which a calibration that never met an expert does not have."""
 SMALL = ("F8_E4M3", "F8_E5M2", "I8", "U8")
 """safetensors' types of quantised values, which mean nothing without a scale."""
 _PARTS = (
@@ -71,12 +73,18 @@ def _reasons(found: Mapping[str, Tensor], config: Config, towers: bool, shapes: 
     missing += _scalars(ours, needed)
     if missing:
         yield _all_about(missing, needed, found)
-    quantised = bool(config.get("quantization_config"))
-    if uneven := [*_uneven(parts), *(_without_scales(ours, parts) if quantised else ())]:
+    if uneven := [*_uneven(parts), *(_without_scales(ours, parts) if _has_scales(config) else ())]:
         yield f"{_some(uneven)}; of a layer that is quantised, or fused with others, all parts are needed: {AGAIN}"
     if shapes:
         reasons = (other_shape(name, ours[name], shape) for name, shape in needed.items() if name in ours)
         yield from (reason for reason in reasons if reason is not None)
+
+
+def _has_scales(config: Config) -> bool:
+    """Whether quantised values have scales beside them; bitsandbytes keeps its own elsewhere."""
+    given = config.get("quantization_config")
+    method = given.get("quant_method") if isinstance(given, Mapping) else getattr(given, "quant_method", None)
+    return bool(given) and "bitsandbytes" not in str(method).lower()
 
 
 def _some(names: list[str]) -> str:
@@ -164,8 +172,10 @@ def _uneven(parts: Mapping[str, set[str]]) -> Iterator[str]:
             groups[f"{expert[1]} {'down' if expert[3] == 'down' else 'gate'}"].append(layer)
         elif (fused := _FUSED.match(layer)) is not None:
             groups[f"{fused[1]} {fused[2] or fused[3]}"].append(layer)
-    for layers in groups.values():
+    for group, layers in groups.items():
         every = set().union(*(parts[layer] for layer in layers))
+        if ".experts " in group:
+            every -= INPUTS
         for layer in sorted(layers):
             for part in sorted(every - parts[layer]):
                 other = next(one for one in sorted(layers) if part in parts[one])
@@ -176,8 +186,7 @@ def _without_scales(ours: Mapping[str, Tensor], parts: Mapping[str, set[str]]) -
     """Quantised values that have no scales."""
     for layer, have in parts.items():
         small = "weight" in have and f"{layer}.weight" in ours and ours[f"{layer}.weight"].dtype in SMALL
-        nested = f"{layer}.weight.absmax" in ours  # bitsandbytes
-        if (small or {"weight_packed", "qweight"} & have) and not have.intersection(SCALES) and not nested:
+        if (small or {"weight_packed", "qweight"} & have) and not have.intersection(SCALES):
             yield f"the checkpoint has {layer}.{'weight' if small else min(have)} in quantised values, and no scales of it"
 
 
