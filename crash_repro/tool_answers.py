@@ -58,6 +58,33 @@ CALLS = (
     Answer("keys in delimiters", call(f"{S}city{S}:{S}Rome{S}"), [IN_ROME]),
     Answer("text that is no call", "<|tool_call>no", text="<|tool_call>no"),
 )
+BRACKETS = (
+    Answer("round brackets", "<|tool_call>call:weather(days=1)<tool_call|>", [("weather", {"days": 1})]),
+    Answer("round brackets without a marker", 'Look.\n\ncall:weather(city="Rome")', [IN_ROME], "Look.\n\n"),
+    Answer("round brackets around JSON", '<|tool_call>call:weather({"city": "Rome"})<tool_call|>', [IN_ROME]),
+    Answer(
+        "round brackets around nested values",
+        """call:weather(a=[{'b': (1), "c": ['x', None]}], city='Ro(me)', ok=True)""",
+        [("weather", {"a": [{"b": "(1)", "c": ["x", None]}], "city": "Ro(me)", "ok": True})],
+    ),
+    Answer("calls of both forms", f'call:weather(city="Rome"){OSLO} Both.', [IN_ROME, IN_OSLO], " Both."),
+    Answer("a call without a marker", f"call:weather{{city:{S}Rome{S}}}", [IN_ROME]),
+    Answer("a call that is spoken of", "`call:weather(city=x)`, call:dance(a=1)", text="`call:weather(city=x)`, call:dance(a=1)"),
+    Answer("brackets without call:", "weather(city='Rome')", text="weather(city='Rome')"),
+    Answer("a colon before call:", f"<|tool_call>:call:weather{{city:{S}Rome{S}}}<tool_call|>", [IN_ROME]),
+    Answer("Python's quotes and =", call("a=['x', \"y\"],city='it\\'s'"), [("weather", {"a": ["x", "y"], "city": "it's"})]),
+)
+DELIMITERS = (
+    Answer("an opening delimiter is missing", call(f"city:Rome{S}") + OSLO + " Text.", [IN_ROME, IN_OSLO], " Text."),
+    Answer("the same, a comma in the string", call(f"city:Rome, Italy{S},days:5"), [("weather", {"city": "Rome, Italy", "days": 5})]),
+    Answer("a closing delimiter is missing", call(f"city:{S}Rome") + OSLO + " Text.", [IN_ROME, IN_OSLO], " Text."),
+    Answer("the same, a key behind it", call(f"city:{S}Rome,zip:{S}1{S}") + OSLO, [("weather", {"city": "Rome", "zip": "1"}), IN_OSLO]),
+    Answer("a doubled opening delimiter", call(f"city:{S}{S}Rome{S}") + OSLO, [IN_ROME, IN_OSLO]),
+    Answer("a doubled closing delimiter", call(f"city:{S}Rome{S}{S},days:5") + OSLO, [("weather", {"city": "Rome", "days": 5}), IN_OSLO]),
+    Answer("a delimiter inside a string", call(f"city:{S}Ro{S}me{S}") + OSLO, [IN_ROME, IN_OSLO]),
+    Answer("a delimiter before a key", call(f"{S}city:{S}Rome{S}") + OSLO, [IN_ROME, IN_OSLO]),
+    Answer("a delimiter behind the bracket", call(f"city:{S}Rome")[: -len("<tool_call|>")] + S + "<tool_call|>" + OSLO, [IN_ROME, IN_OSLO]),
+)
 THOUGHTS = (
     Answer("a thought, then a call", f"<|channel>thought\nRome.\n<channel|>{ROME}", [IN_ROME], thought="Rome.", thinking=True),
     Answer("a call inside a thought that is not closed", f"<|channel>thought\nRome.{ROME}", [IN_ROME], thought="Rome.", thinking=True),
@@ -158,7 +185,7 @@ def load() -> None:
     load_plugins()
 
 
-def main(answers: tuple[Answer, ...] = CALLS) -> int:
+def main(answers: tuple[Answer, ...] = (*CALLS, *BRACKETS, *DELIMITERS)) -> int:
     """Every answer, whole and streamed; how many a client gets wrong."""
     load()
     wrong = differences(answers)

@@ -1,5 +1,6 @@
 """Thoughts and tool calls are read by one state machine: linear time, the same streamed or not."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sglang_gemma4 import uses
@@ -8,7 +9,11 @@ from sglang_gemma4.patching import Entry, Hook, Patch
 OURS = "sglang_gemma4.serving.answer_parsers"
 CALLS = "sglang.srt.function_call.function_call_parser.FunctionCallParser"
 PARSER = "sglang.srt.parser.reasoning_parser.ReasoningParser"
+BATCH = "sglang.srt.managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor"
+STREAM = "sglang.srt.managers.scheduler_components.output_streamer._GenerationStreamAccumulator"
 CHAT = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
+MESSAGES = "sglang.srt.entrypoints.anthropic.serving.AnthropicServing"
+RESPONSES = "sglang.srt.entrypoints.openai.serving_responses.OpenAIServingResponses"
 
 
 def keep_markers(_result: None, server: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -19,12 +24,21 @@ def keep_markers(_result: None, server: Any, *_args: Any, **_kwargs: Any) -> Non
 
 def remember_open_thought(result: Any, server: Any, request: Any, *_args: Any, **_kwargs: Any) -> Any:
     """After ``OpenAIServingChat._process_messages``: a template may open the thought itself, as after a tool's result."""
-    from sglang_gemma4.serving.answer import ends_in_thought, prompt_of
     from sglang_gemma4.serving.markers import THOUGHT_START
+    from sglang_gemma4.serving.open_thoughts import opening_of
 
-    if server.is_gemma4 and result.require_reasoning and ends_in_thought(prompt_of(result, server.tokenizer_manager.tokenizer)):
-        request._response_parser_prefix = THOUGHT_START
+    if server.is_gemma4 and result.require_reasoning:
+        if opening_of(result, server.tokenizer_manager.tokenizer, request):
+            request._response_parser_prefix = THOUGHT_START
+        result.gemma4_prefix = request._response_parser_prefix
     return result
+
+
+async def hand_on_prefix(original: Callable[..., Awaitable[Any]], server: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``OpenAIServingResponses._make_request``, which renders a temporary request: the answer is parsed by ``request``."""
+    made = await original(server, request, *args, **kwargs)
+    request._response_parser_prefix = getattr(made[3], "gemma4_prefix", request._response_parser_prefix)
+    return made
 
 
 def go_on_with_thought(_result: None, parser: Any, *args: Any, request: Any = None, **_kwargs: Any) -> None:
@@ -36,14 +50,83 @@ def go_on_with_thought(_result: None, parser: Any, *args: Any, request: Any = No
         parser.detector.go_on_with_thought()
 
 
+def order_chunks(original: Callable[..., Any], server: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``OpenAIServingChat._generate_stream_content``: text of a step that ends a call comes behind the call's arguments."""
+    from sglang_gemma4.serving.chunk_order import continuing_first
+
+    chunks = original(server, *args, **kwargs)
+    return continuing_first(chunks) if server.is_gemma4 else chunks
+
+
+def keep_reason(original: Callable[..., Any], server: Any, text: str, tools: Any, finish_reason: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``OpenAIServingChat._process_tool_calls``: an answer that ends inside a call keeps its finish reason, as when streamed."""
+    from sglang_gemma4.serving.answer_parsers import is_whole
+
+    given = dict(finish_reason)
+    found = original(server, text, tools, finish_reason, *args, **kwargs)
+    if server.is_gemma4 and found.tool_calls and not is_whole(found.tool_calls[-1].function.arguments):
+        finish_reason.update(given)
+    return found
+
+
+def close_cut_call(serving: Any, response: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Before ``AnthropicServing._convert_response``: of a call that the answer ended in, what is known is sent, as when streamed."""
+    from sglang_gemma4.serving.past_calls import close_last
+
+    if serving.openai_serving_chat.is_gemma4 and response.choices:
+        close_last(response.choices[0].message.tool_calls)
+
+
+def repair_history(server: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Before ``OpenAIServingChat._apply_jinja_template``: calls that were cut off or have no arguments can be rendered."""
+    from sglang_gemma4.serving.past_calls import repair
+
+    if server.is_gemma4:
+        repair(request.messages)
+
+
+def find_markers(_result: None, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Scheduler.init_tokenizer``: the markers' ids are kept with the model's configuration."""
+    from sglang.srt.runtime_context import get_serving
+
+    from sglang_gemma4.serving.thought_tokens import MarkerIds
+
+    ids = MarkerIds.of(scheduler.tokenizer) if get_serving().reasoning_parser == "gemma4" and scheduler.tokenizer else None
+    scheduler.model_config.gemma4_marker_ids = ids
+
+
+def count_thoughts(original: Callable[..., None], processor: Any, req: Any, next_token_id: Any) -> None:
+    """Around ``SchedulerBatchResultProcessor._maybe_update_reasoning_tokens``; the tokens are in the request's answer."""
+    from sglang_gemma4.serving import thought_tokens
+
+    ids = getattr(processor.model_config, "gemma4_marker_ids", None)
+    if ids is None:
+        original(processor, req, next_token_id)
+        return
+    req.gemma4_marker_ids = ids
+    req.reasoning_tokens = thought_tokens.count(req, ids, len(req.output_ids))
+
+
+def leave_out_the_stop(_accumulator: Any, *, req: Any) -> None:
+    """Before an answer's part is sent: tokens behind its stop were counted, but are not part of it."""
+    from sglang_gemma4.serving import thought_tokens
+
+    ids = getattr(req, "gemma4_marker_ids", None)
+    if ids is not None:
+        req.reasoning_tokens = thought_tokens.count(req, ids, len(req.output_ids_through_stop))
+
+
 PATCH = Patch(
     switch="SGLANG_GEMMA4_ANSWER_PARSER",
     why="Stock's parser never ends on some arguments, ends a call at <tool_call|> inside a string, makes null a string, drops text "
     "behind a call and calls inside thoughts, leaks a second thought into the content, takes an answer without a thought for one, and "
-    "numbers streamed calls by tool. Thoughts of a text-only checkpoint lose their markers before they are parsed.",
+    "numbers streamed calls by tool. A missing or doubled delimiter swallows the rest, calls in round brackets stay text, and a streamed "
+    "/v1/messages drops arguments. Thoughts of a text-only checkpoint lose their markers before they are parsed. reasoning_tokens counts a "
+    "whole answer without a thought, and tokens that a stop cut off.",
     evidence="srt/function_call/gemma4_detector.py:51 (the loop), :93, :259, :380, :411 · srt/parser/reasoning_parser.py:154, 224, 1320 · "
+    "srt/entrypoints/anthropic/serving.py:1276 · srt/managers/schedule_batch.py:2240 · "
     "crash_repro/tool_parser_hang.py, tool_answers.py, tool_call_index.py, "
-    "thinking_answers.py, thinking_text_only.py · runs/2026-11-24-answer-parser",
+    "thinking_answers.py, thinking_text_only.py, endpoint_answers.py · runs/2026-11-24-answer-parser",
     remove_when="SGLang's gemma4 parsers pass tests/unit/test_answer.py.",
     uses=(uses.gemma4_parser,),
     hooks=(
@@ -51,6 +134,14 @@ PATCH = Patch(
         Entry(f"{PARSER}.DetectorMap", "gemma4", f"{OURS}:Thoughts", "f36b30f30245"),
         Hook(f"{CHAT}.__init__", "after", keep_markers, "51e24292b11d"),
         Hook(f"{CHAT}._process_messages", "after", remember_open_thought, "80c3dd483728"),
+        Hook(f"{CHAT}._apply_jinja_template", "before", repair_history, "f81fc664b9e6"),
+        Hook(f"{CHAT}._generate_stream_content", "around", order_chunks, "33c921681786"),
+        Hook(f"{CHAT}._process_tool_calls", "around", keep_reason, "d8e6b83bea74"),
+        Hook(f"{RESPONSES}._make_request", "around", hand_on_prefix, "e464fa5afacc"),
+        Hook(f"{MESSAGES}._convert_response", "before", close_cut_call, "219796f1bc88"),
         Hook(f"{PARSER}.__init__", "after", go_on_with_thought, "0ca76ebd2ed9"),
+        Hook("sglang.srt.managers.scheduler.Scheduler.init_tokenizer", "after", find_markers, "e52b069860a2"),
+        Hook(f"{BATCH}._maybe_update_reasoning_tokens", "around", count_thoughts, "7afb725ba992"),
+        Hook(f"{STREAM}.accept", "before", leave_out_the_stop, "a3661a2e6b0b"),
     ),
 )

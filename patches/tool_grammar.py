@@ -49,8 +49,8 @@ def from_first_token(result: Any, server: Any, request: Any, *_args: Any, **_kwa
     from sglang.srt.entrypoints.openai.serving_responses import OpenAIServingResponses
     from sglang.srt.sampling.sampling_params import set_request_reasoning_in_grammar
 
-    from sglang_gemma4.serving.answer import prompt_of
     from sglang_gemma4.serving.constrained_calls import CallTag, json_tag, thought_of
+    from sglang_gemma4.serving.open_thoughts import opening_of
 
     constraint = result.tool_call_constraint
     calls = constraint[1] if constraint and isinstance(constraint[1], CallTag) else None
@@ -64,7 +64,7 @@ def from_first_token(result: Any, server: Any, request: Any, *_args: Any, **_kwa
         patching.note("tool_grammar", "/v1/responses constrains calls behind a thought only: an answer without one is free")
         return result
     tokenizer = server.tokenizer_manager.tokenizer
-    prompt = prompt_of(result, tokenizer)
+    prompt = opening_of(result, tokenizer, request)
     if schema is None:
         assert calls is not None
         tag: Any = calls.behind(thought_of(prompt))

@@ -6,22 +6,22 @@ An answer is text with markers, each a single token of the model::
     Rome it is.
     <channel|>Let me look.<|tool_call>call:weather{city:<|"|>Rome<|"|>}<tool_call|>
 
-The result does not depend on how the answer is cut into pieces: the reader holds back only what may still become a marker.
+Models also write ``call:weather(city="Rome")``, behind the marker or, after long prompts, without it. Without the marker it is a call only
+if it stands behind white space or another call, outside thoughts, and names a declared tool.
+
+The result does not depend on how the answer is cut into pieces: the reader holds back only what may still become a marker or such a call.
 """
 
 import functools
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, THOUGHT_END, THOUGHT_START, TURN, partial
+from sglang_gemma4.serving.call_heads import HEAD, HEAD_BEGUN, UNMARKED, UNMARKED_BEGUN, UNMARKED_HEAD, may_become
+from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, STRING, THOUGHT_END, THOUGHT_START, partial
 from sglang_gemma4.serving.schema_types import UNKNOWN, Schemas
 from sglang_gemma4.serving.tool_arguments import ArgumentsReader
 
-_NAME_LIMIT = 256
-_PROMPT_END = 4096  # tokens
-_HEAD = re.compile(rf'\s{{0,8}}(?:call)?:\s{{0,8}}([^\s{{}}<>"]{{1,{_NAME_LIMIT}}})\s{{0,8}}(\{{|(?={re.escape(CALL_END)}))')
-_HEAD_BEGUN = re.compile(rf'\s{{0,8}}(?:(?:call)?:\s{{0,8}}(?:[^\s{{}}<>"]{{1,{_NAME_LIMIT}}}\s{{0,8}})?|c(?:a(?:ll?)?)?)?')
 _STRAY = re.compile(r"[\s}\])]+")
 _SPACE = re.compile(r"\s+")
 
@@ -75,6 +75,7 @@ class AnswerReader:
         self._between = ""  # separates the next words of a thought from those before
         self._thought_before = False
         self._from_thought = False  # the call being read began in a thought
+        self._last = ""  # the last character of the text; "" behind a call or a thought
         self._space: list[str] = []  # white space behind a call, dropped if another call or nothing follows
         self._name = ""
         self._rest = ""
@@ -128,6 +129,8 @@ class AnswerReader:
         if self._space and (space := _SPACE.match(text, at)):
             self._space.append(space.group())
             return space.end()
+        if self.tools and (place := self._unmarked_call(text, at)) is not None:
+            return place
         at, marker = self._until(self._in_text, text, at, self._say)
         if marker == CALL_START:
             self._from_thought, self._step = False, self._head
@@ -137,6 +140,25 @@ class AnswerReader:
         elif marker == THOUGHT_START:
             self._step = self._label
         return at
+
+    def _unmarked_call(self, text: str, at: int) -> int | None:
+        """Begin a call that has no marker, or wait for more of what may be one; None if neither comes before the next marker."""
+        for found in _any_of(self._in_text, UNMARKED).finditer(text, at):
+            place = found.start()
+            if found.group() in self._in_text:
+                break
+            before = text[place - 1] if place > at else self._last
+            if before and not before.isspace():
+                continue
+            head = UNMARKED_HEAD.match(text, place)
+            if head and head["name"] in (self.tools or {}):
+                self._say(text[at:place])
+                self._begin_call(head, "")
+                return head.end()
+            if head is None and may_become(UNMARKED_BEGUN, text, place):
+                self._say(text[at:place])
+                return place
+        return None
 
     def _label(self, text: str, at: int) -> int:
         begun = text[at : at + len(LABEL)]
@@ -163,11 +185,9 @@ class AnswerReader:
 
     def _head(self, text: str, at: int) -> int:
         """After ``<|tool_call>``: the tool's name, or text that is no call."""
-        head = _HEAD.match(text, at)
+        head = HEAD.match(text, at)
         if head is None:
-            begun = _HEAD_BEGUN.match(text, at)
-            stop = begun.end() if begun else at
-            if stop == len(text) or (CALL_END.startswith(text[stop:]) and text[stop:] != CALL_END):
+            if may_become(HEAD_BEGUN, text, at):
                 return at
             if self._from_thought:
                 self._think(CALL_START)
@@ -178,23 +198,26 @@ class AnswerReader:
             return at
         if self._from_thought:
             self._end_thought()
-        name = head[1]
+        self._begin_call(head, CALL_START)
+        return head.end()
+
+    def _begin_call(self, head: re.Match[str], marker: str) -> None:
+        name = head["name"]
         self._as_text = self.tools is None or not (name in self.tools or self._any_tool)
         self._name = name
         if self._as_text and self.tools is not None:
             self.undeclared.append(name)
-        self._arguments = ArgumentsReader((self.tools or {}).get(name) or UNKNOWN)
+        self._arguments = ArgumentsReader((self.tools or {}).get(name) or UNKNOWN, head["opener"])
         if self._as_text:
-            self._say(CALL_START + head.group())
+            self._say(marker + head.group())
         else:
             self._space = []
             self._parts.append(Part("call", name))
         self._step = self._call
-        if not head[2]:  # no braces at all
+        if not head["opener"]:  # no brackets at all
             self._arguments.json.append("}")
             self._give_arguments("")
             self._end_call()
-        return head.end()
 
     def _call(self, text: str, at: int) -> int:
         assert self._arguments is not None
@@ -205,14 +228,16 @@ class AnswerReader:
         return stop
 
     def _tail(self, text: str, at: int) -> int:
-        """After a call's last brace: its end marker, maybe after surplus brackets."""
+        """After a call's last bracket: its end marker, maybe after surplus brackets and delimiters."""
         if stray := _STRAY.match(text, at):
             self._space.append("".join(character for character in stray.group() if character.isspace()))
             return stray.end()
+        if text.startswith(STRING, at):
+            return at + len(STRING)
         if text.startswith(CALL_END, at):
             self._space, self._step = [""], self._text
             return at + len(CALL_END)
-        if partial(text, at, (CALL_END,)) != len(text) - at:
+        if partial(text, at, (CALL_END, STRING)) != len(text) - at:
             self._space.append("")
             self._step = self._text
         return at
@@ -230,7 +255,7 @@ class AnswerReader:
     def _say(self, text: str) -> None:
         if text:
             self._parts.append(Part("text", "".join(self._space) + text))
-            self._space = []
+            self._space, self._last = [], text[-1]
 
     def _think(self, text: str) -> None:
         text = self._newline + text
@@ -241,7 +266,7 @@ class AnswerReader:
 
     def _end_thought(self) -> None:
         """Drop the thought's last newline; another thought begins on a new line."""
-        self._newline, self._between = "", "\n" if self._thought_before else ""
+        self._newline, self._between, self._last = "", "\n" if self._thought_before else "", ""
 
     def _give_arguments(self, raw: str) -> None:
         assert self._arguments is not None
@@ -253,7 +278,7 @@ class AnswerReader:
 
     def _end_call(self) -> None:
         self._step = self._text if self._as_text else self._tail
-        self._arguments = None
+        self._arguments, self._last = None, "" if not self._as_text else self._last
 
     def _taken(self) -> list[Part]:
         """The new parts, with neighbours of one kind joined."""
@@ -267,16 +292,6 @@ class AnswerReader:
         return joined
 
 
-def prompt_of(messages: Any, tokenizer: Any) -> str:
-    """The end of a rendered prompt; for text-only models SGLang keeps only its tokens."""
-    return str(messages.prompt or tokenizer.decode(list(messages.prompt_ids or [])[-_PROMPT_END:]))
-
-
-def ends_in_thought(prompt: str) -> bool:
-    """Whether a rendered prompt ends inside a thought, which the answer then continues."""
-    return prompt.rfind(THOUGHT_START) > max(prompt.rfind(THOUGHT_END), prompt.rfind(TURN))
-
-
 @functools.cache
-def _any_of(markers: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, markers)))
+def _any_of(markers: tuple[str, ...], *patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join([*map(re.escape, markers), *patterns]))

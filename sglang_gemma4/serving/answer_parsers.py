@@ -3,6 +3,7 @@
 The first leaves calls in the text as the model wrote them, but recognises them: text inside their strings is no marker.
 """
 
+import json
 import logging
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +16,7 @@ from sglang.srt.parser.reasoning_parser import Gemma4Detector as StockThoughts
 from sglang.srt.parser.reasoning_parser import StreamingParseResult as ThoughtResult
 
 from sglang_gemma4.serving import schema_types
-from sglang_gemma4.serving.answer import AnswerReader, Part, ends_in_thought
+from sglang_gemma4.serving.answer import AnswerReader, Part
 from sglang_gemma4.serving.markers import CALL_END, CALL_START
 
 logger = logging.getLogger(__name__)
@@ -25,22 +26,27 @@ class ToolCalls(StockToolCalls):  # type: ignore[misc]
     """SGLang's ``gemma4`` tool-call parser: text and calls of an answer without its thoughts, whole or streamed.
 
     Calls are numbered in their order, whichever tool they name.
+
+    Attributes:
+        incomplete_tool_call_indices: the number of the call inside which the answer ended, for SGLang's endpoints.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._reader: AnswerReader | None = None
         self.current_tool_id: int = -1  # the last call that began
+        self.incomplete_tool_call_indices: set[int] = set()
 
     def has_tool_call(self, text: str) -> bool:
-        """Whether there is anything to parse; a lone end marker is removed from the text, as when streamed."""
-        return CALL_START in text or CALL_END in text
+        """Whether there may be anything to parse; a lone end marker is removed from the text, as when streamed."""
+        return CALL_START in text or CALL_END in text or "call:" in text
 
     def detect_and_parse(self, text: str, tools: list[Tool]) -> StreamingParseResult:
         """A whole answer, with one item for each call."""
         reader = _reader(tools)
         text_parts, calls = _items([*reader.read(text), *reader.finish()], -1)
-        _say(reader)
+        self.current_tool_id = calls[-1].tool_index if calls else -1
+        self._end(reader)
         whole: dict[int, ToolCallItem] = {}
         for item in calls:
             begun = whole.setdefault(item.tool_index, item)
@@ -59,9 +65,14 @@ class ToolCalls(StockToolCalls):  # type: ignore[misc]
         if self._reader is None:
             return StreamingParseResult()
         result = self._result(self._reader.finish())
-        _say(self._reader)
+        self._end(self._reader)
         self._reader = None
         return result
+
+    def _end(self, reader: AnswerReader) -> None:
+        if reader.cut_off:
+            self.incomplete_tool_call_indices.add(self.current_tool_id)
+        _say(reader)
 
     def _result(self, parts: list[Part]) -> StreamingParseResult:
         text, calls = _items(parts, self.current_tool_id)
@@ -81,7 +92,9 @@ class Thoughts(StockThoughts):  # type: ignore[misc]
             kwargs["previous_content"] = ""  # a list of content parts, in which stock would look for its markers
         super().__init__(*args, **kwargs)
         self._calls = tool_call_parser_active
-        self._answer = self._begin(ends_in_thought(self.previous_content))
+        before = self._begin()
+        before.read(self.previous_content)
+        self._answer = self._begin(in_thought=before.thinking)
         self._thought: list[str] = []  # collected until it ends, if thoughts are not streamed
         self._has_text = False
 
@@ -89,8 +102,10 @@ class Thoughts(StockThoughts):  # type: ignore[misc]
         """The prompt ends inside a thought, which the answer continues."""
         self._answer = self._begin(in_thought=True)
 
-    def _begin(self, in_thought: bool) -> AnswerReader:
-        return AnswerReader(thoughts=True, calls=self._calls, in_thought=in_thought, unmarked=self.force_reasoning)
+    def _begin(self, in_thought: bool = False) -> AnswerReader:
+        return AnswerReader(
+            thoughts=True, calls=self._calls, in_thought=in_thought, unmarked=self.force_reasoning and not self.previous_content
+        )
 
     def detect_and_parse(self, text: str) -> ThoughtResult:
         """A whole answer."""
@@ -145,6 +160,15 @@ def _items(parts: Iterable[Part], last: int) -> tuple[str, list[ToolCallItem]]:
         last += named
         calls.append(ToolCallItem(tool_index=last, name=part.text if named else None, parameters="" if named else part.text))
     return text, calls
+
+
+def is_whole(arguments: str) -> bool:
+    """Whether a call's arguments are a JSON text, as those of every call are that the answer did not end in."""
+    try:
+        json.loads(arguments, strict=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _joined(parts: list[Part], kind: str) -> str:

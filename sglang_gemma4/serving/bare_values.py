@@ -19,8 +19,8 @@ def bare(text: str, schemas: Schemas) -> str:
     any_string = allowed is not None and "string" in allowed
     if text in ("null", "None"):  # the released template prints None
         return "null"
-    if text in ("true", "false"):
-        return json.dumps(text) if any_string and allowed and "boolean" not in allowed else text
+    if text in ("true", "false", "True", "False"):
+        return json.dumps(text) if any_string and allowed and "boolean" not in allowed else text.lower()
     numeric = allowed is None or "number" in allowed or "integer" in allowed or not any_string
     if numeric and _JSON_NUMBER.fullmatch(text):
         return text
@@ -31,3 +31,11 @@ def bare(text: str, schemas: Schemas) -> str:
             fraction = "" if number[3] is None else f".{number[3] or 0}"
             return f"{sign}{number[2].lstrip('0') or 0}{fraction}{number[4] or ''}"
     return json.dumps(text, ensure_ascii=False)
+
+
+def ended_by_delimiter(text: str, schemas: Schemas) -> str:
+    """JSON of a value whose first delimiter is missing: a string, unless the schema allows none."""
+    allowed = types(schemas)
+    if allowed is None or "string" in allowed:
+        return json.dumps(text.strip(), ensure_ascii=False)
+    return bare(text, schemas)

@@ -13,11 +13,11 @@ import xgrammar
 from sglang.srt.entrypoints.openai.protocol import Tool, ToolChoice
 from xgrammar.structural_tag import GrammarFormat, OrFormat, SequenceFormat, StructuralTag, TagFormat, TriggeredTagsFormat
 
-from sglang_gemma4.serving.answer import ends_in_thought
 from sglang_gemma4.serving.byte_cache import ByteCache
 from sglang_gemma4.serving.client_grammars import converter
 from sglang_gemma4.serving.grammar_trial import TrialError
 from sglang_gemma4.serving.markers import CALL_END, CALL_START
+from sglang_gemma4.serving.open_thoughts import ends_in_thought
 from sglang_gemma4.serving.tool_grammar import MARKERS, Markers, Thought, ToolGrammar, ToolGrammarError, ToolSchema, thought
 
 KEPT = 32 << 20

@@ -8,7 +8,6 @@ LABEL = "thought\n"
 """The first line of a thought, behind its marker."""
 STRING = '<|"|>'
 """Begins and ends a string in the arguments of a call."""
-TURN = "<|turn>"
 
 _LONGEST = max(map(len, (CALL_START, CALL_END, THOUGHT_START, THOUGHT_END, STRING)))
 

@@ -1,8 +1,8 @@
 """OpenAI's client against SGLang's own HTTP application, in the engine's process: ``client="chat_client:send"``.
 
 ``extra["requests"]`` are the arguments of chat completions, sent at once. An answer's ``text`` is a JSON object: ``content``, ``thought``,
-``calls`` (name and arguments, as the client has put them together), ``finish``, ``raw`` (the text that the model wrote, where not
-streamed), or ``status`` and ``error``.
+``calls`` (name and arguments, as the client has put them together), ``finish``, and where not streamed ``raw`` (the text that the model
+wrote) and ``counts`` (tokens of thoughts and of all), or ``status`` and ``error``.
 """
 
 import asyncio
@@ -38,9 +38,11 @@ async def _ask(client: Any, tokenizer: Any, request: dict[str, Any]) -> dict[str
         if arguments.get("stream"):
             said, tokens, raw = await _streamed(await client.chat.completions.create(**arguments, extra_body=body)), [], None
         else:
-            (choice,) = (await client.chat.completions.create(**arguments, extra_body=body)).choices
+            response = await client.chat.completions.create(**arguments, extra_body=body)
+            (choice,) = response.choices
             message = choice.message
             said = {"content": message.content, "thought": message.reasoning_content, "finish": choice.finish_reason}
+            said["counts"] = [response.usage.reasoning_tokens, response.usage.completion_tokens]
             said["calls"] = [[call.function.name, call.function.arguments] for call in message.tool_calls or []]
             tokens = choice.response_token_ids
             raw = tokenizer.decode(tokens, spaces_between_special_tokens=False)

@@ -53,6 +53,7 @@ def request(ask: str, tool_choice: Any, *, thinking: bool = False, **more: Any) 
 
 MUST = [request(ask, choice, stream=stream) for ask in ASKS for choice in ("required", "plan_trip") for stream in (False, True)]
 THINKING = [request(ask, "required", thinking=True, max_tokens=150, stream=stream) for ask in FACTS for stream in (False, True)]
+STOPPED = [request(ask, "auto", thinking=True, max_tokens=150, stop=stop) for ask in FACTS for stop in (" the", "e")]
 STRICT = [
     {**request(ask.format("Belm"), "auto", stream=stream), "tools": [tool("get_weather", strict=True)]}
     for ask in dialogues.WEATHER_ASKS
@@ -83,7 +84,7 @@ def answers(nursery: Nursery, family: str, mode: str) -> list[dict[str, Any]]:
     """All the requests, in one engine."""
     model = checkpoints.SHIPPED / family
     engine = {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mode != "plain" else {}
-    requests = [*MUST, *THINKING, *STRICT, *ALONE, *SAMPLED, *(one for one, _ in BAD)]
+    requests = [*MUST, *THINKING, *STOPPED, *STRICT, *ALONE, *SAMPLED, *(one for one, _ in BAD)]
     group = Group([], client="chat_client:send", extra={"requests": requests})
     options = {"tool_call_parser": "gemma4", "reasoning_parser": "gemma4", "max_total_tokens": 8192}
     (outputs,) = nursery.run(model, [group], env=MODES[mode], time_limit=400, **options, **engine)
@@ -95,6 +96,7 @@ def kinds(nursery: Nursery, family: str, mode: str) -> dict[str, list[dict[str, 
     for name, requests in (
         ("must", MUST),
         ("thinking", THINKING),
+        ("stopped", STOPPED),
         ("strict", STRICT),
         ("alone", ALONE),
         ("sampled", SAMPLED),
@@ -148,6 +150,17 @@ def test_a_call_comes_behind_a_thought(family: str, mode: str, nursery: Nursery)
         check(answer, asked)
     assert sum(bool(answer["thought"]) for answer, _ in whole) >= 2, "none thought first"
     assert all(answer["thought"] and not answer["calls"] and not answer["content"] for answer in found if answer["finish"] == "length")
+
+
+@pytest.mark.parametrize(("family", "mode"), CASES)
+def test_reasoning_tokens_are_those_of_thoughts(family: str, mode: str, nursery: Nursery) -> None:
+    """Also where a stop ends an answer inside a thought, amid the tokens of an MTP step."""
+    found = kinds(nursery, family, mode)
+    whole = [answer for kind in ("must", "thinking", "stopped") for answer in found[kind] if answer["raw"] is not None]
+    for thoughts, completed in (answer["counts"] for answer in whole):
+        assert 0 <= thoughts <= completed
+    assert [answer["counts"][0] > 0 for answer in whole] == [bool(answer["thought"]) for answer in whole]
+    assert any(answer["thought"] and not answer["content"] for answer in found["stopped"]), "no stop came inside a thought"
 
 
 @pytest.mark.parametrize(("family", "mode"), CASES)

@@ -15,6 +15,7 @@ STRING = '<|"|>'
 PIECES = [
     *("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", STRING, "thought\n", "thought"),
     *("call:weather{", "call:dance{", "call:time<", "call:", "call", "x:", "a", "1", "-0.5e3", "007", "null", "true"),
+    *("call:weather(", " call:time(a=", "\ncall:weather{x:", "x=", ",b:", "'", "=", "\\'", "True"),
     *("{", "}", "[", "]", "(", ")", ":", ",", " ", "\n", '"', "\\", "\\u00e9", "<", "<|", "|>"),
 ]
 TEXTS = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=30).map("".join)
@@ -38,6 +39,15 @@ _REPEATED = {
     "call, strings": STRING,
     "call, colons": ":",
     "call, commas": ",",
+    "call, equals signs": "=",
+    "call, words behind commas": "a:1,b",
+    "call, apostrophes": "'a,",
+    "call, single quotes": "a:'b'c",
+    "call, strings that go on": f"a:{STRING}b{STRING}c",
+    "call, strings without an end": f"a:{STRING}b,c:",
+    "call, brackets in strings": f"a:{STRING}}}}}",
+    "unmarked calls": " call:weather(a",
+    "unmarked calls of long names": " call:" + "w" * 200,
 }
 SLOW = {
     name: ("<|tool_call>call:weather{" if name.startswith("call") else "") + text * (LONG // len(text)) for name, text in _REPEATED.items()

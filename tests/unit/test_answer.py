@@ -31,7 +31,8 @@ READINGS: list[dict[str, Any]] = [
     {"in_thought": True},
     {"unmarked": True},
 ]
-ANSWERS = {answer.name: answer for answer in (*tool_answers.CALLS, *tool_answers.THOUGHTS)}
+LISTS = (tool_answers.CALLS, tool_answers.THOUGHTS, tool_answers.BRACKETS, tool_answers.DELIMITERS)
+ANSWERS = {answer.name: answer for answers in LISTS for answer in answers}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -136,7 +137,7 @@ def test_arguments_stream_as_they_come() -> None:
     pieces = ["<|tool_call>", "call", ":", "weather", "{", "city", ":", marker, "New ", "Yo", "rk <", "3", marker, ",days", ":1", "2", "}"]
     reader = AnswerReader(thoughts=True, calls=True, tools={"weather": None})
     seen = ["".join(part.text for part in reader.read(piece)) for piece in pieces]
-    assert seen[4:] == ["weather", "{", '"city": ', '"', "New ", "Yo", "rk ", "<3", '"', "", ', "days": ', "", "12}"]
+    assert seen[4:] == ["weather", "{", '"city": ', '"', "New ", "Yo", "rk ", "<3", "", '"', ', "days": ', "", "12}"]
 
 
 @pytest.mark.parametrize(

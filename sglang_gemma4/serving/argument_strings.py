@@ -1,0 +1,249 @@
+"""Strings in a tool call's arguments: where they end, also where a delimiter is missing, doubled or out of place.
+
+A delimiter ends a string if what follows can follow a value. Between it and text it is a stray one, and the string goes on. A string that
+ends in ``,name:`` before such a delimiter has lost its own: the delimiter begins the value of ``name``.
+"""
+
+import re
+from collections.abc import Callable
+
+from sglang_gemma4.serving.arguments_json import ArgumentsJson, escaped
+from sglang_gemma4.serving.markers import CALL_END, CALL_START, STRING, partial
+
+MARKERS = (STRING, CALL_START, CALL_END)
+SPACE = re.compile(r"\s+")
+_ANY = re.compile("|".join(map(re.escape, MARKERS)))
+_CLOSERS = r"[}\])][\s}\])]{0,40}"
+_NAME = r"[\w.$-]{1,64}\s{0,8}"
+_TAIL = re.compile(rf"(?:{_CLOSERS}(?:,\s{{0,8}}(?:{_NAME}(?:[:=]\s{{0,8}})?)?)?|,\s{{0,8}}(?:{_NAME}(?:[:=]\s{{0,8}})?)?)\Z")
+_LONGEST_TAIL = 140
+_LOST = re.compile(rf"(?P<closers>{_CLOSERS})?,\s{{0,8}}(?P<name>{_NAME}[:=]\s{{0,8}})?")
+_KEY_FOLLOWS = re.compile(rf"{_NAME}[:=]")
+_KEY_BEGUN = re.compile(rf"(?:{_NAME})?\Z")
+_QUOTED = re.compile(r'[^"\\<]+')
+_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_ESCAPE_BEGUN = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_SINGLE = re.compile(r"[^'\\<]+")
+_PYTHON_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_MEANS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "\\": "\\", "'": "'", '"': '"', "\n": ""}
+
+
+def marker_at(text: str, at: int) -> str | None:
+    """The marker that begins at a ``<``; "" if none does, None if more text is needed to tell."""
+    if found := _ANY.match(text, at):
+        return found.group()
+    return None if partial(text, at, MARKERS) == len(text) - at else ""
+
+
+def _unescaped(text: str) -> str:
+    """The text of a string in Python's single quotes."""
+    return _PYTHON_ESCAPE.sub(lambda escape: _MEANS.get(escape[1], escape[0]), text)
+
+
+class ArgumentStrings(ArgumentsJson):
+    """The steps that read strings. A step reads some text and returns where it stopped; see :class:`ArgumentsReader`."""
+
+    ended: str
+    _step: Callable[[str, int], int]
+    _key: Callable[[str, int], int]
+    _value: Callable[[str, int], int]
+    _after: Callable[[str, int], int]
+    _colon: Callable[[str, int], int]
+    _cut: Callable[[], None]
+    _reread: Callable[[str], None]
+    _delimiter: Callable[[], None]
+
+    def _reset(self) -> None:
+        self._held: list[str] = []  # a key or value that is not written yet
+        self._tail = ""  # the end of a string that may belong to what follows
+        self._gap = ""  # white space behind a string's delimiter
+        self._delimiters = 0  # behind the string
+        self._calls = 0  # begun inside the string
+        self._of_key = False  # the string in single quotes is a key
+        self._single_quotes = True  # they begin a string
+
+    def _open_string(self) -> None:
+        self._begin()
+        self.json.append('"')
+        self._tail, self._calls, self._step = "", 0, self._string
+
+    def _string(self, text: str, at: int) -> int:
+        found = _ANY.search(text, at)
+        stop = found.start() if found else len(text) - partial(text, at, MARKERS)
+        self._add(text[at:stop])
+        if found is None:
+            return stop
+        if found.group() == STRING:
+            self._gap, self._delimiters, self._step = "", 1, self._closing
+            return found.end()
+        if not self._calls and self._drop_closers():
+            self._cut()
+            return stop
+        self._calls = max(self._calls + (1 if found.group() == CALL_START else -1), 0)
+        self._add(found.group())
+        return found.end()
+
+    def _add(self, piece: str) -> None:
+        """More of the string: write all but what may belong to what follows."""
+        text = self._tail + piece
+        tail = _TAIL.search(text, max(len(text) - _LONGEST_TAIL, 0))
+        stop = tail.start() if tail else len(text)
+        self._tail = text[stop:]
+        if stop:
+            self.json.append(escaped(text[:stop]))
+
+    def _drop_closers(self) -> bool:
+        """Whether the string's end closes the call, which a marker behind it confirms; then its closing brackets are dropped."""
+        text = self._tail
+        for opened in self._open:
+            if not text.rstrip().endswith(opened.closer):
+                break
+            text = text.rstrip()[:-1]
+        closes = text != self._tail
+        self._tail = text
+        return closes
+
+    def _closing_from(self, closers: str) -> int:
+        """Where in ``closers`` those begin that close the innermost values; those before are text."""
+        opened = "".join(one.closer for one in reversed(self._open[1:]))
+        return next(n for n in range(len(closers) + 1) if opened.startswith("".join(closers[n:].split())))
+
+    def _close_string(self) -> None:
+        self.json += [escaped(self._tail), '"']
+        self._tail, self._step = "", self._after
+
+    def _closing(self, text: str, at: int) -> int:
+        """Behind a string's delimiter."""
+        if space := SPACE.match(text, at):
+            self._gap += space.group()
+            return space.end()
+        found = text[at]
+        marker = marker_at(text, at) if found == "<" else ""
+        if marker is None:
+            return at
+        if marker == STRING:
+            self._delimiters += 1
+            return at + len(STRING)
+        if marker:
+            self._drop_closers()  # they stand before the delimiter
+        if marker or found == "," or self._ends(found):
+            self._close_string()
+            return at
+        if _KEY_BEGUN.match(text, at):
+            return at
+        self._behind_delimiter(text, at)
+        return at
+
+    def _behind_delimiter(self, text: str, at: int) -> None:
+        """Text follows the delimiter: the string goes on, or another value or key begins."""
+        lost = _LOST.fullmatch(self._tail)
+        start = self._closing_from(lost["closers"] or "") if lost else 0
+        if lost and (lost["name"] or not (self._inside.is_object or start < len(lost["closers"] or ""))):
+            tail, self._tail = self._tail[start:], self._tail[:start]
+            self._close_string()
+            self._reread(tail)
+            if not self.ended:
+                self._delimiter()
+        elif not self._inside.is_object and (self._gap or self._delimiters > 1):
+            self._close_string()
+            if self._delimiters > 1:
+                self._open_string()
+        elif self._inside.is_object and _KEY_FOLLOWS.match(text, at) and self._delimiters == 1:
+            self._close_string()
+        else:
+            self._add(self._gap)
+            self._step = self._string
+
+    def _string_key(self, text: str, at: int) -> int:
+        """A key in delimiters, or what follows a stray one."""
+        found = _ANY.search(text, at)
+        stop = found.start() if found else len(text) - partial(text, at, MARKERS)
+        if stop > at:
+            self._held.append(text[at:stop])
+        if found is None:
+            return stop
+        if found.group() == STRING:
+            self._step = self._colon
+            return found.end()
+        self._cut()
+        return stop
+
+    def _quoted(self, text: str, at: int) -> int:
+        """A string in JSON's quotes, which are not part of the format but models write them."""
+        at, done = self._until_quote(text, at, self.json.append)
+        if done:
+            self.json.append('"')
+            self._step = self._after
+        return at
+
+    def _until_quote(self, text: str, at: int, take: Callable[[str], object]) -> tuple[int, bool]:
+        if run := _QUOTED.match(text, at):
+            take(escaped(run.group()))
+            self._tail = run.group().rstrip()[-1:] or self._tail
+            return run.end(), False
+        if text[at] == '"':
+            return at + 1, True
+        if text[at] == "<":
+            marker = marker_at(text, at)
+            if marker in (CALL_START, CALL_END) and self._tail == self._open[0].closer:
+                self._cut()
+            elif marker is not None:
+                take("<")
+                at += 1
+            return at, False
+        if escape := _ESCAPE.match(text, at):
+            take(escape.group())
+            return escape.end(), False
+        if _ESCAPE_BEGUN.match(text, at):
+            return at, False
+        take("\\\\")
+        return at + 1, False
+
+    def _single(self, text: str, at: int) -> int:
+        """A string in Python's single quotes: held until it is known to end in one, since text may begin with an apostrophe."""
+        if run := _SINGLE.match(text, at):
+            self._held.append(run.group())
+            return run.end()
+        if text[at] == "\\":
+            if at + 1 == len(text):
+                return at
+            self._held.append(text[at : at + 2])
+            return at + 2
+        if text[at] == "<":
+            marker = marker_at(text, at)
+            if marker:
+                self._as_apostrophe()
+            elif marker == "":
+                self._held.append("<")
+                at += 1
+            return at
+        self._gap, self._step = "", self._single_closing
+        return at + 1
+
+    def _single_closing(self, text: str, at: int) -> int:
+        if space := SPACE.match(text, at):
+            self._gap += space.group()
+            return space.end()
+        found = text[at]
+        marker = marker_at(text, at) if found == "<" else ""
+        if marker is None:
+            return at
+        if not (marker or found == "," or self._ends(found) or (self._of_key and found in ":=")):
+            self._held += ["'", self._gap]
+            self._step = self._single
+            return at
+        string, self._held = _unescaped("".join(self._held)), []
+        if self._of_key:
+            self._held, self._step = [string], self._colon
+        else:
+            self._begin()
+            self.json += ['"', escaped(string), '"']
+            self._step = self._after
+        return at
+
+    def _as_apostrophe(self) -> None:
+        """The single quote began no string: read what was held without it having one."""
+        text, self._held = "'" + "".join(self._held), []
+        self._step, self._single_quotes = self._key if self._of_key else self._value, False
+        self._reread(text)
+        self._single_quotes = True

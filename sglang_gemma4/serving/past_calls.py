@@ -1,0 +1,47 @@
+"""Arguments of calls that were cut off or are absent: in a conversation's history, and where an endpoint can only send whole objects."""
+
+import json
+from typing import Any
+
+
+def whole_arguments(arguments: Any) -> Any:
+    """Arguments that a template can render: absent ones are ``{}``, and those that ``max_tokens`` cut off are closed where they end.
+
+    What is no beginning of JSON is returned as it is; SGLang refuses it.
+    """
+    if arguments is None or arguments == "":
+        return {}
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return {} if json.loads(arguments) is None else arguments
+    except ValueError:
+        return closed(arguments)
+
+
+def closed(text: str) -> Any:
+    """The object that a beginning of JSON holds; ``text`` itself if it is none."""
+    from partial_json_parser import Allow, loads  # type: ignore[import-untyped]
+
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        found = loads(text, Allow.ALL)
+    except Exception:  # the parser asserts on some of what it cannot read
+        return text
+    return found if isinstance(found, dict) else text
+
+
+def close_last(calls: list[Any] | None) -> None:
+    """Close the arguments of an answer's last call, in place, if the answer ended inside it."""
+    if calls and isinstance(arguments := calls[-1].function.arguments, str):
+        found = whole_arguments(arguments)
+        calls[-1].function.arguments = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+
+
+def repair(messages: list[Any]) -> None:
+    """Make the arguments of all past calls whole, in place."""
+    for message in messages:
+        for call in getattr(message, "tool_calls", None) or []:
+            if (function := getattr(call, "function", None)) is not None:
+                function.arguments = whole_arguments(function.arguments)

@@ -1,0 +1,90 @@
+"""How many tokens of an answer are a thought, by the markers that the answer's parser goes by."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, THOUGHT_END, THOUGHT_START
+
+
+@dataclass(frozen=True)
+class MarkerIds:
+    """The markers' token ids, and the label's."""
+
+    thought_start: int
+    thought_end: int
+    call_start: int
+    call_end: int
+    label: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> "MarkerIds | None":
+        """The ids in a transformers tokenizer; None if a marker is not a single token."""
+        ids = [tokenizer.convert_tokens_to_ids(marker) for marker in (THOUGHT_START, THOUGHT_END, CALL_START, CALL_END)]
+        if any(number is None or number == tokenizer.unk_token_id for number in ids):
+            return None
+        start, end, call_start, call_end = ids
+        return cls(start, end, call_start, call_end, tuple(tokenizer.encode(LABEL, add_special_tokens=False)))
+
+
+class ThoughtTokens:
+    """Counts the tokens of an answer's thoughts, with their markers; a thought without text counts nothing.
+
+    Args:
+        prompt: the prompt's token ids; a template may open the thought at its end.
+        thinking: the request asked for thinking, so the answer may begin with a thought's label without its marker.
+
+    Attributes:
+        found: the tokens counted.
+        seen: the tokens of the answer that were read.
+    """
+
+    def __init__(self, ids: MarkerIds, prompt: Sequence[int], thinking: bool) -> None:
+        opening = [ids.thought_start, *ids.label]
+        self.found = self.seen = 0
+        self._ids = ids
+        self._state = "thought" if list(prompt[-len(opening) :]) == opening else "begin" if thinking else "text"
+        self._before = 0  # tokens of a marker and label, counted when the thought has text
+        self._label = 0  # tokens of the label that were matched
+
+    def read(self, answer: Sequence[int], length: int) -> int:
+        """Read the answer's first ``length`` tokens, of which some may have been read; returns the tokens of thoughts."""
+        for token in answer[self.seen : length]:
+            self._token(token)
+        self.seen = max(self.seen, length)
+        return self.found
+
+    def _token(self, token: int) -> None:
+        ids, state = self._ids, self._state
+        if state == "call":
+            self._state = "text" if token == ids.call_end else "call"
+        elif token == ids.thought_start:
+            self._state, self._before, self._label = "label", 1, 0
+        elif token == ids.call_start:
+            self._state = "call"
+        elif token == ids.thought_end:
+            self.found += state == "thought"
+            self._state = "text"
+        elif state in ("begin", "label"):
+            self._may_be_label(token)
+        elif state == "thought":
+            self.found += 1
+
+    def _may_be_label(self, token: int) -> None:
+        label = self._ids.label
+        if self._label < len(label) and token == label[self._label]:
+            self._label += 1
+            self._before += 1
+        elif self._state == "begin" and self._label < len(label):
+            self._state = "text"
+        else:
+            self.found += self._before + 1
+            self._before, self._state = 0, "thought"
+
+
+def count(req: Any, ids: MarkerIds, length: int) -> int:
+    """The tokens of thoughts among the first ``length`` of a request's answer; kept with the request, read anew where a stop cut it."""
+    counted: ThoughtTokens | None = getattr(req, "gemma4_thought_tokens", None)
+    if counted is None or counted.seen > length:
+        counted = req.gemma4_thought_tokens = ThoughtTokens(ids, req.origin_input_ids, bool(req.require_reasoning))
+    return counted.read(req.output_ids, length)

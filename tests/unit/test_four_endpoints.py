@@ -1,0 +1,199 @@
+"""SGLang's four endpoints with real serving classes and a scripted engine: a client of each gets the same answer, whole and streamed."""
+
+import importlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import endpoint_answers  # type: ignore[import-not-found]
+import pytest
+import scripted_server  # type: ignore[import-not-found]
+import tool_answers  # type: ignore[import-not-found]
+
+from sglang_gemma4 import hooks, patching
+from sglang_gemma4.patches import load
+
+InChild = Callable[[Callable[[], Any]], Any]
+PATCH = load("answer_parser")
+S = tool_answers.S
+ANSWERS = (*endpoint_answers.ANSWERS, *tool_answers.BRACKETS, *tool_answers.DELIMITERS)
+THOUGHT = "Rome it is.\n<channel|>Rome."
+"""An answer behind a thought that its prompt opened."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sglang_imported() -> None:
+    """What the patch changes and what the endpoints are made of, once, not in every child."""
+    for name in ("openai.serving_chat", "openai.serving_responses", "openai.serving_completions", "anthropic.serving"):
+        importlib.import_module(f"sglang.srt.entrypoints.{name}")
+    for hook in PATCH.hooks:
+        hooks.target_of(hook)
+
+
+def server(switch: str = "1", template_end: str = "") -> Any:
+    """The endpoints, with the package unless ``switch`` is "0"."""
+    patching.apply([PATCH], {PATCH.switch: switch, "SGLANG_GEMMA4_STRICT": "1"})
+    template = (scripted_server.FOLDER / "chat_template.jinja").read_text()
+    return scripted_server.Endpoints(template + template_end)
+
+
+def test_every_endpoint_gives_every_answer_right_whole_and_streamed(in_child: InChild) -> None:
+    assert len(endpoint_answers.SIZES) == 1 + 14
+    assert in_child(lambda: endpoint_answers.differences(server(), ANSWERS, endpoint_answers.SIZES)) == []
+
+
+def test_stock_gets_them_wrong(in_child: InChild) -> None:
+    def child() -> list[str]:
+        return sorted({line.partition(",")[0] for line in endpoint_answers.differences(server("0"), ANSWERS, (None, 5))})
+
+    assert len(in_child(child)) > 25, "SGLang has repaired some of these: see whether the patch can go"
+
+
+def test_completions_give_the_text_as_it_was_written(in_child: InChild) -> None:
+    def child() -> list[str]:
+        endpoints = server()
+        sizes = endpoint_answers.SIZES
+        return [one.name for one in ANSWERS for size in sizes if endpoints.ask("completions", one.wrote, size).text != one.wrote]
+
+    assert in_child(child) == []
+
+
+def test_a_thought_that_the_template_opened_is_no_answer(in_child: InChild) -> None:
+    def child() -> Any:
+        endpoints = server(template_end=endpoint_answers.OPENED)
+        seen = [
+            (endpoints.ask(at, THOUGHT, size, thinking=True), size) for at in endpoint_answers.PARSED for size in endpoint_answers.SIZES
+        ]
+        return [[one.thought, one.text, one.calls] for one, _ in seen]
+
+    assert in_child(child) == [["Rome it is.", "Rome.", []]] * 45
+
+
+FINISHES = {
+    "stop": {"chat": "stop", "responses": "incomplete", "messages": "end_turn"},
+    "length": {"chat": "length", "responses": "incomplete", "messages": "max_tokens"},
+}
+
+
+def test_a_call_that_the_end_cut_is_reported(in_child: InChild) -> None:
+    def child() -> Any:
+        endpoints = server()
+        wrote = f"<|tool_call>call:weather{{days:1}}<tool_call|><|tool_call>call:weather{{city:{S}Ro"
+
+        def reasons(finish: str, at: str) -> list[str]:
+            return [endpoints.ask(at, wrote, size, finish=finish).finish for size in (None, 1, 7)]
+
+        return {finish: {at: reasons(finish, at) for at in endpoint_answers.PARSED} for finish in FINISHES}
+
+    assert in_child(child) == {finish: {at: [reason] * 3 for at, reason in reasons.items()} for finish, reasons in FINISHES.items()}
+
+
+HISTORY = {
+    "cut in a string": ('{"city": "Ro', 'city:<|"|>Ro<|"|>'),
+    "cut in a key": ('{"days": 1, "ci', "days:1"),
+    "cut in a number": ('{"days": 1', "days:1"),
+    "cut before the first value": ('{"city": ', ""),
+    "cut at once": ("{", ""),
+    "null": (None, ""),
+    "null as JSON": ("null", ""),
+    "empty": ("", ""),
+    "whole": ('{"city": "Rome"}', 'city:<|"|>Rome<|"|>'),
+}
+
+
+def past_call(arguments: Any) -> list[dict[str, Any]]:
+    """A conversation with a call."""
+    function = {"name": "weather", "arguments": arguments}
+    return [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "1", "content": "Sun."},
+    ]
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "responses"])
+def test_a_call_that_was_cut_can_be_sent_back(endpoint: str, in_child: InChild) -> None:
+    """On /v1/responses SGLang itself takes arguments that are no JSON for none."""
+
+    def child() -> Any:
+        endpoints, found = server(), {}
+        for name, (given, _) in HISTORY.items():
+            seen = endpoints.ask(endpoint, "Yes.", messages=past_call(given))
+            prompt = endpoints.engine.request.text
+            found[name] = [seen.text, prompt[prompt.index("<|tool_call>") : prompt.index("<tool_call|>")]]
+        return found
+
+    found = in_child(child)
+    for name, (_, rendered) in HISTORY.items():
+        expected = "" if endpoint == "responses" and "cut" in name else rendered
+        assert found[name] == ["Yes.", f"<|tool_call>call:weather{{{expected}}}"], name
+
+
+def test_arguments_that_are_no_beginning_of_an_object_are_refused(in_child: InChild) -> None:
+    def child() -> list[str]:
+        endpoints, answered = server(), []
+        for arguments in ('{"city": "Rome"} and', "[1]", "1", "city"):
+            try:
+                endpoints.ask("chat", "Yes.", messages=past_call(arguments))
+                answered.append(arguments)
+            except AttributeError:  # an error has no choices
+                pass
+        return answered
+
+    assert in_child(child) == []
+
+
+def conversations(text: str) -> dict[str, list[dict[str, Any]]]:
+    """Conversations with a client's text in each role."""
+    function = {"name": "weather", "arguments": json.dumps({"city": text})}
+    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+    user = {"role": "user", "content": "?"}
+    return {
+        "system": [{"role": "system", "content": text}, user],
+        "user": [{"role": "user", "content": text}],
+        "assistant": [user, {"role": "assistant", "content": text}, user],
+        "arguments": [user, call, {"role": "tool", "tool_call_id": "1", "content": "Sun."}],
+        "result": [user, {**call, "content": ""}, {"role": "tool", "tool_call_id": "1", "content": text}],
+    }
+
+
+def test_no_text_of_a_client_changes_how_an_answer_is_parsed(in_child: InChild) -> None:
+    """For each special token of the tokenizer, in each role, at each end of a text, with thinking or without, continued or not."""
+
+    def child() -> Any:
+        endpoints, wrong = server(), []
+        markers = [str(token) for token in endpoints.engine.tokenizer.get_added_vocab()]
+        texts = [text for marker in markers for text in (marker, f"a {marker}thought\nb", f"{marker}thought\n")]
+        wrote = f"<|channel>thought\nHm.\n<channel|>Yes.<|tool_call>call:weather{{city:{S}Rome{S}}}<tool_call|>"
+        for role in conversations(""):
+            for thinking in (True, False):
+                for begun in ("", "Well: "):
+                    more = {"continue_final_message": True} if begun else {}
+                    last = [{"role": "assistant", "content": begun}] if begun else []
+                    expected = endpoints.ask("chat", wrote, thinking=thinking, messages=conversations("x")[role] + last, **more)
+                    for text in texts:
+                        seen = endpoints.ask("chat", wrote, thinking=thinking, messages=conversations(text)[role] + last, **more)
+                        if seen != expected:
+                            wrong.append(f"{role}, {text!r}, thinking {thinking}, begun {begun!r}: {seen}")
+        return len(markers), wrong
+
+    markers, wrong = in_child(child)
+    assert markers > 10
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("begun", "expected"),
+    [
+        ("<|channel>thought\nHm", ["Rome it is.", "Rome."]),
+        ("<|channel>thought\nHm\n<channel|>So: ", ["", THOUGHT.replace("<channel|>", "")]),
+    ],
+)
+def test_an_answer_is_continued_where_it_was(begun: str, expected: list[str], in_child: InChild) -> None:
+    def child() -> Any:
+        messages = [{"role": "user", "content": "<|channel>"}, {"role": "assistant", "content": begun}]
+        endpoints = server()
+        asked = {"messages": messages, "continue_final_message": True, "thinking": True}
+        return [[seen.thought, seen.text] for size in (None, 1, 5) for seen in [endpoints.ask("chat", THOUGHT, size, **asked)]]
+
+    assert in_child(child) == [expected] * 3

@@ -1,0 +1,73 @@
+"""usage.reasoning_tokens: what the parser calls a thought is counted, and no token behind a stop."""
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tool_answers  # type: ignore[import-not-found]
+from scripted_server import FOLDER  # type: ignore[import-not-found]
+
+from sglang_gemma4.serving.thought_tokens import MarkerIds, ThoughtTokens, count
+from tests.unit import answers
+
+ANSWERS = [*tool_answers.CALLS, *tool_answers.THOUGHTS, *tool_answers.BRACKETS, *tool_answers.DELIMITERS]
+
+
+@functools.cache
+def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(FOLDER)
+
+
+def ids_of(text: str) -> list[int]:
+    return [int(number) for number in tokenizer().encode(text, add_special_tokens=False)]
+
+
+@functools.cache
+def markers() -> MarkerIds:
+    found = MarkerIds.of(tokenizer())
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_as_many_tokens_as_the_thought_has(thinking: bool) -> None:
+    """Its markers and label are counted with it; a thought without text counts nothing."""
+    for answer in ANSWERS:
+        parts = answers.parts(answer.wrote, tools=dict.fromkeys(tool_answers.TOOLS), unmarked=thinking)
+        thought = "".join(part.text for part in parts if part.kind == "thought")
+        wrote = ids_of(answer.wrote)
+        found = ThoughtTokens(markers(), ids_of("<|turn>model\n"), thinking).read(wrote, len(wrote))
+        assert (found > 0) == bool(thought), answer.name
+        assert len(ids_of(thought)) <= found <= len(ids_of(thought)) + 20 if thought else found == 0, answer.name
+        assert found <= len(wrote)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "thinking", "wrote", "expected"),
+    [
+        ("<|turn>model\n", True, "Rome.", ""),
+        ("<|turn>model\n<|channel>thought\n", True, "Hm.\n<channel|>Rome.", "Hm.\n<channel|>"),
+        ("<|turn>user\n<|channel>thought\n<turn|>\n<|turn>model\n", True, "Rome.", ""),
+        ("<|turn>model\n", True, "thought\nHm.<channel|>Rome.", "thought\nHm.<channel|>"),
+        ("<|turn>model\n", False, "thought\nHm.", ""),
+        ("<|turn>model\n", True, "<|channel>thought\n<channel|>Rome.", ""),
+        ("<|turn>model\n", False, "<|channel>thought\nHm.", "<|channel>thought\nHm."),
+        ("<|turn>model\n", False, "<|channel>thought\nHm.<|tool_call>call:time{}<tool_call|>Yes.", "<|channel>thought\nHm."),
+        ("<|turn>model\n", False, f"<|tool_call>call:weather{{city:{tool_answers.S}<|channel>x{tool_answers.S}}}<tool_call|>", ""),
+    ],
+)
+def test_how_an_answer_begins(prompt: str, thinking: bool, wrote: str, expected: str) -> None:
+    answer = ids_of(wrote)
+    counted = ThoughtTokens(markers(), ids_of(prompt), thinking)
+    one_by_one = [counted.read(answer, length) for length in range(len(answer) + 1)][-1]
+    assert one_by_one == ThoughtTokens(markers(), ids_of(prompt), thinking).read(answer, len(answer)) == len(ids_of(expected))
+
+
+def test_tokens_behind_a_stop_are_not_counted() -> None:
+    wrote = ids_of("<|channel>thought\nI am asked about the river.")
+    req = SimpleNamespace(origin_input_ids=ids_of("<|turn>model\n"), output_ids=wrote, require_reasoning=True)
+    assert count(req, markers(), len(wrote)) == len(wrote)
+    assert count(req, markers(), 8) == 8  # an MTP step brought more tokens than the stop left
