@@ -11,10 +11,13 @@ from sglang_gemma4.diagnostics.text_geometry import TextGeometry, is_unified, te
 from sglang_gemma4.models.config_files import ASSISTANTS, is_assistant, is_gemma4, read_config
 from sglang_gemma4.speculative.mtp_defaults import AUTO, sibling
 
+LENGTHS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
 FIELDS = (
     "speculative_algorithm",
     "speculative_draft_model_path",
     "speculative_draft_model_revision",
+    *LENGTHS,
+    "speculative_adaptive",
     "speculative_token_map",
     "speculative_use_rejection_sampling",
     "speculative_accept_threshold_single",
@@ -58,6 +61,8 @@ def problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any], c
                 f"--speculative-algorithm {typed} needs Gemma 4's MTP assistant; "
                 f"add --speculative-draft-model-path, for example {model.rstrip('/')}-assistant"
             )
+        elif algorithm is None:
+            yield from _without_a_draft(arguments)
         elif algorithm in OF_A_CHECKPOINT:
             yield f"--speculative-algorithm {typed} needs --speculative-draft-model-path: Gemma 4 has no draft in itself; {_mtp(model)}"
         return
@@ -73,6 +78,14 @@ def problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any], c
         yield from _of_another(str(draft), model, assistant, typed, wants_mtp, own)
 
 
+def _without_a_draft(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Flags of speculation, without any: SGLang does not look at them."""
+    for name in (*LENGTHS, "speculative_adaptive"):
+        if arguments.get(name):
+            given = "" if arguments[name] is True else f" {arguments[name]}"
+            yield f"--{name.replace('_', '-')}{given} without a draft is not used; add --speculative-draft-model-path auto, or leave it out"
+
+
 def _mtp(model: str) -> str:
     return f"give {model.rstrip('/')}-assistant and leave the algorithm out"
 
@@ -83,8 +96,9 @@ def _of_an_assistant(
     """What does not fit between an assistant, its target and the flags."""
     if mismatches := list(_mismatches(text_geometry(config), assistant)):
         yield f"assistant {draft} does not fit {model}: {'; '.join(mismatches)}; give the assistant that was trained with it"
-    if arguments.get("speculative_algorithm") not in (None, "NEXTN", "EAGLE", "FROZEN_KV_MTP"):
-        return
+    algorithm = arguments.get("speculative_algorithm")
+    if algorithm is not None and str(algorithm).upper() not in ("EAGLE", *MTP_ALGORITHMS):
+        yield f"--speculative-algorithm {algorithm} cannot draft with {draft}, an MTP assistant; leave --speculative-algorithm out"
     for name, (neutral, why) in UNDER_MTP.items():
         value = arguments.get(name)
         if value is not None and str(value) not in neutral:

@@ -53,6 +53,10 @@ VALUES: dict[str, tuple[float, tuple[Any, ...]]] = {
     "enable_return_hidden_states": (0.05, (True,)),
     "tp_size": (0.07, (2,)),
     "pp_size": (0.07, (2,)),
+    "ep_size": (0.03, (2,)),
+    "attn_dp_size": (0.03, (2,)),
+    "dp_size": (0.03, (2,)),
+    "enable_streaming_session": (0.06, (True,)),
 }
 """By flag: how often it is given, and its values."""
 SMALL_CHUNKS = (3, 16, 32, 48, 64)
@@ -192,7 +196,9 @@ def combination(seed: int) -> Combination:
             add(made, rng)
     if rng.random() < 0.25:
         made.flags |= {name: rng.choice(ODD[name]) for name in rng.sample(sorted(ODD), 1)}
-    if {"tp_size", "pp_size"} & set(made.flags):
+    if {"ep_size", "attn_dp_size"} & set(made.flags):
+        made.flags["tp_size"] = 2
+    if {"tp_size", "pp_size", "dp_size"} & set(made.flags):
         made.env |= RANKS | {"TEST_SABOTAGE": f"{RANKS['TEST_SABOTAGE']} {made.env.get('TEST_SABOTAGE', '')}".strip()}
     return made
 
