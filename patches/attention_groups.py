@@ -15,6 +15,7 @@ PATCH = Patch(
     uses=(uses.data_parallel_attention,),
     hooks=(
         Hook(f"{GEMMA4}.Gemma4Attention.__init__", "around", f"{OURS}:build_attention", "10dd9517605c"),
+        Hook(f"{GEMMA4}.Gemma4Attention.forward", "around", f"{OURS}:attend", "35891e1c7d9e"),
         Hook(f"{GEMMA4}.Gemma4DecoderLayer._next_stream", "around", f"{OURS}:next_stream", "1c1c4b6f8ca3"),
     ),
 )

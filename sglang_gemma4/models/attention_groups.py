@@ -42,6 +42,13 @@ def build_attention(original: Callable[..., None], attention: Any, *args: Any, *
         return original(attention, *args, **kwargs)
 
 
+def attend(original: Callable[..., Any], attention: Any, positions: Any, hidden_states: Any, forward_batch: Any, **kwargs: Any) -> Any:
+    """Around ``Gemma4Attention.forward``: a group without requests has no rows, and attends to nothing."""
+    if hidden_states.shape[0] == 0:
+        return hidden_states
+    return original(attention, positions, hidden_states, forward_batch, **kwargs)
+
+
 def gathered(rows: torch.Tensor, forward_batch: Any) -> torch.Tensor:
     """The rows of all attention groups, as a layer boundary gathers them: ``[tokens of all groups, width]`` from ``[tokens, width]``."""
     out = torch.empty((get_global_dp_buffer_len(), rows.shape[1]), dtype=rows.dtype, device=rows.device)

@@ -1,4 +1,4 @@
-"""Pipeline stages, experts over ranks and data-parallel attention (two ranks over gloo): the tokens of one rank, in float32."""
+"""Pipeline stages, experts over ranks, data-parallel attention and replicas (two ranks over gloo): the tokens of one rank, in float32."""
 
 import re
 from collections.abc import Mapping
@@ -25,6 +25,8 @@ FORMS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "attention-experts": ("tiny-26b-a4b", {**ATTENTION, **EXPERTS}, {}),
     "attention-dense": ("tiny-31b", ATTENTION, {}),
     "attention-layer-embeddings": ("tiny-e2b", ATTENTION, {}),
+    "replicas": ("tiny-26b-a4b", {"dp_size": 2}, {}),
+    "replicas-mtp": ("tiny-26b-a4b", {"dp_size": 2, **MTP}, {}),
 }
 HELD = {
     "stages": {"sliding [0, 1, 2] full [5]", "sliding [3, 4] full [5]"},

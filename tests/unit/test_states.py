@@ -14,7 +14,7 @@ from sglang_gemma4.this_server import Server
 ARGUMENTS: dict[str, Any] = {
     "language_model_only": False, "enable_multimodal": None, "speculative_algorithm": None, "speculative_draft_model_path": None,
     "speculative_adaptive": False, "disable_overlap_schedule": False, "cuda_graph_config": SimpleNamespace(decode=None, prefill=None),
-    "tp_size": 1, "disaggregation_mode": "null", "cuda_graph_backend_prefill": None,
+    "tp_size": 1, "pp_size": 1, "attn_dp_size": 1, "disaggregation_mode": "null", "cuda_graph_backend_prefill": None,
     "disable_prefill_cuda_graph": False, "disable_cuda_graph": False,
     "enable_lora": None, "lora_paths": None, "enable_memory_saver": False, "disable_radix_cache": False,
     "kv_cache_dtype": "auto", "quantization": None, "enable_unified_memory": False, "enable_hierarchical_cache": False,
@@ -56,6 +56,8 @@ def applied(monkeypatch: pytest.MonkeyPatch) -> dict[str, Outcome]:
         ({"load_format": "dummy", "enable_metrics": True}, "dummy_weights patch_metrics"),
         ({"tool_call_parser": "gemma4"}, "tool_grammar answer_parser"),
         ({"tp_size": 2}, "sharded_head"),
+        ({"pp_size": 2}, "stage_layers"),
+        ({"tp_size": 2, "attn_dp_size": 2}, "attention_groups"),
         ({"disaggregation_mode": "decode", **MTP}, "pd_draft"),
     ],
     ids=str,
