@@ -1,4 +1,7 @@
-"""Flags with which SGLang loads Gemma 4's weights, and then ends with a traceback or answers no request. Needs no GPU."""
+"""Flags with which SGLang loads Gemma 4's weights, and then ends with a traceback or answers no request. Needs no GPU.
+
+And a pool that is no whole pages, with which the server ends as soon as it has nothing to do.
+"""
 
 import sys
 from typing import Any
@@ -16,6 +19,8 @@ CASES: tuple[dict[str, Any], ...] = (
     {"disable_hybrid_swa_memory": True},
 )
 """The last two start, and every request is an error."""
+PAGES: dict[str, Any] = {"page_size": 64, "chunked_prefill_size": 64, "max_total_tokens": 1200, "max_running_requests": 8}
+"""1,200 tokens are 18 pages and three quarters."""
 REFUSED = "refused before weights are loaded"
 
 
@@ -27,7 +32,9 @@ def main() -> int:
         (name,) = flags
         refused = isinstance(said, str) and f"PreflightError: --{name.replace('_', '-')}" in said
         seen.append(REFUSED if refused else f"{name}: {said}")
-    return int(case.verdict([REFUSED] * len(CASES), seen))
+    said = engines.ask(model, "flag_values:answer", time_limit=60, disable_radix_cache=True, **PAGES)
+    seen.append("answered" if isinstance(said, list) else said)
+    return int(case.verdict([REFUSED] * len(CASES) + ["answered"], seen))
 
 
 def answer(engine: Any, _extra: None) -> list[int]:

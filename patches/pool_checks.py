@@ -1,4 +1,4 @@
-"""A pool too small for the --context-length or --swa-full-tokens-ratio asked for is refused."""
+"""A pool too small for the --context-length or --swa-full-tokens-ratio asked for is refused; pools are whole pages."""
 
 import logging
 from typing import Any
@@ -15,6 +15,9 @@ def check_pool(config: Any, kvc: Any, _pre_model_load_memory: Any) -> None:
         return
     from sglang_gemma4.memory import pool_checks
 
+    if config.swa_max_total_num_tokens:
+        # SWARequestCapPoolConfigurator takes --max-total-tokens as it is; the idle server then misses the rest of a page, and ends.
+        config.swa_max_total_num_tokens -= config.swa_max_total_num_tokens % kvc.page_size
     given = kvc.server_args
     tokens = kvc.logical_token_capacity(max_total_num_tokens=config.max_total_num_tokens)
     found = pool_checks.check(tokens, int(kvc.model_config.context_len), given.context_length, given.max_total_tokens)
@@ -35,7 +38,8 @@ def check_pool(config: Any, kvc: Any, _pre_model_load_memory: Any) -> None:
 PATCH = Patch(
     switch="SGLANG_GEMMA4_PREFLIGHT",
     why="Stock starts with a pool smaller than --context-length and refuses requests one by one.",
-    evidence="srt/managers/scheduler.py:2731 (refused at admission) · kv_cache_configurator.py:3174 (no check)",
+    evidence="srt/managers/scheduler.py:2731 (refused at admission) · kv_cache_configurator.py:3174 (no check) · "
+    "model_executor/pool_configurator.py:1041 (no whole pages)",
     remove_when="SGLang compares its pools with the context length at start-up.",
     hooks=(Hook(f"{CONFIGURATOR}._resolve_memory_pool_config", "after", check_pool, "f54afd8616d9"),),
 )

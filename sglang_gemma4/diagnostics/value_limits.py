@@ -49,6 +49,7 @@ FIELDS = (
     "debug_tensor_dump_output_folder",
     "moe_runner_backend",
     "enable_torch_compile",
+    "enable_unified_memory",
     "startup_weight_load_mode",
     *PACKAGES,
     "enable_unified_cache_external_linker",
@@ -110,6 +111,9 @@ def _cpu_engine(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iter
     if (config.get("text_config") or config).get("enable_moe_block") and runner not in (None, "auto", "triton"):
         # flashinfer_cutlass would swap gate and up as it loads them, and this engine's experts would read them as they were.
         yield f"--moe-runner-backend {runner} has kernels for GPUs; leave the flag out on the CPU reference engine"
+    page = number(arguments.get("page_size"))
+    if arguments.get("enable_unified_memory") and page is not None and page > 1 and os.environ.get("TRITON_INTERPRET") != "1":
+        yield f"--enable-unified-memory with --page-size {page:g} allocates by a kernel for GPUs; use --page-size 1 here"
     if arguments.get("enable_torch_compile"):
         yield "--enable-torch-compile: the CPU reference engine runs eagerly; leave the flag out"
     adapted, backend = arguments.get("enable_lora") or arguments.get("lora_paths"), arguments.get("lora_backend")
