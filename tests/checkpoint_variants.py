@@ -191,6 +191,7 @@ VARIANTS: dict[str, Variant] = {
     "a_counted_file_lost": Variant(_same, r"lacks model-00002-of-00003\.safetensors, which its other files count", _shards(False, True)),
     "a_file_lost": Variant(_same, r"the checkpoint lacks \d+ of the model's", _shards(False, True, numbered=False)),
     "a_pickled_tensor_lost": Variant(_without(re.escape(GATE)), f"lacks 1 .*{re.escape(GATE)}", _pickled),
+    "a_pickled_head_that_no_config_names": Variant(_other_rows, r"lm_head\.weight is not the embedding, though", _pickled),
     "no_gate": Variant(_without(re.escape(GATE)), r"lacks 1 .*layers\.2\.mlp\.gate_proj\.weight"),
     "no_up": Variant(_without(re.escape(UP)), r"lacks 1 .*layers\.2\.mlp\.up_proj\.weight"),
     "no_key": Variant(_without(r"language_model.*layers\.1\.self_attn\.k_proj"), r"lacks 1 .*layers\.1\.self_attn\.k_proj\.weight"),

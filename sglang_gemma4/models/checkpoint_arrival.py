@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from sglang_gemma4.checkpoint import PreflightError, safetensors_files
-from sglang_gemma4.checkpoint.tensor_layout import Config, mapped, plain, tensors
+from sglang_gemma4.checkpoint.heads import EMBEDDING, HEAD, SAMPLES
+from sglang_gemma4.checkpoint.tensor_layout import Config, is_tied, mapped, plain, tensors
 from sglang_gemma4.checkpoint.whole_checkpoint import Tensor, left_over, other_shape, reason_against
 from sglang_gemma4.models.config_files import named_gemma4
 
@@ -29,9 +30,11 @@ _starting = False
 
 @dataclass
 class Arrived:
-    """What came of a model's weights: tensors by name, and which parameters of quantised layers none was for."""
+    """What came of a model's weights: tensors by name, rows of the head and the embedding, and parameters of quantised layers that none was
+    for."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    rows: dict[str, torch.Tensor] = field(default_factory=dict)
     unfilled: set[str] | None = None
 
 
@@ -90,7 +93,7 @@ def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, 
     if arrived.unfilled is None:
         arrived.unfilled = {name for name, _ in model.named_parameters() if name.endswith(_OF_QUANTISED)}
     try:
-        loaded = original(model, _counted(renamed, arrived.tensors))
+        loaded = original(model, _counted(renamed, arrived))
     except (AssertionError, RuntimeError, ValueError) as error:
         name, last = next(reversed(arrived.tensors.items()), ("", None))
         shape = tensors(_config_of(model)).get(plain(name))
@@ -101,9 +104,11 @@ def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, 
     return loaded
 
 
-def _counted(weights: Iterable[tuple[str, torch.Tensor]], found: dict[str, Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+def _counted(weights: Iterable[tuple[str, torch.Tensor]], arrived: Arrived) -> Iterator[tuple[str, torch.Tensor]]:
     for name, tensor in weights:
-        found[name] = Tensor(_TYPES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape))
+        arrived.tensors[name] = Tensor(_TYPES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape))
+        if plain(name) in (HEAD, EMBEDDING):
+            arrived.rows[plain(name)] = tensor[:: max(1, len(tensor) // SAMPLES)].clone()
         yield name, tensor
 
 
@@ -111,6 +116,13 @@ def _check(model: Any, path: str, arrived: Arrived) -> None:
     config, towers = _config_of(model), _loads_towers()
     if (reason := reason_against(arrived.tensors, config, towers, shapes=False)) is not None:  # heads may be padded for ranks by now
         raise PreflightError(f"{path}: {reason}; {WAY_ROUND}")
+    head, embedding = arrived.rows.get(HEAD), arrived.rows.get(EMBEDDING)
+    both = head is not None and embedding is not None and head.dtype == embedding.dtype
+    if both and is_tied(config) and not torch.equal(head, embedding):
+        raise PreflightError(
+            f"{path}: lm_head.weight is not the embedding, though config.json says so; set tie_word_embeddings to false at its top level, "
+            f"as transformers does by itself; {WAY_ROUND}"
+        )
     quant_config = getattr(model, "quant_config", None)
     if arrived.unfilled and getattr(quant_config, "ignore", None) is not None:  # compressed-tensors, or read as such
         raise PreflightError(

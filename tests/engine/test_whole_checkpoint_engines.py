@@ -83,7 +83,7 @@ def test_what_is_not_whole_does_not_start(name: str, nursery: Nursery, tmp_path:
     with pytest.raises(EngineFailed) as error:
         serve(nursery, model, [[2, 300, 301]])
     assert re.search(f"PreflightError: .*{VARIANTS[name].refused}", str(error.value)), str(error.value)[-3000:]
-    assert ("Load weight begin" in str(error.value)) == (name == "a_pickled_tensor_lost")
+    assert ("Load weight begin" in str(error.value)) == ("a_pickled" in name)
 
 
 @pytest.mark.parametrize("name", DRAFTS)

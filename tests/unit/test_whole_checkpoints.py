@@ -10,11 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sglang")
 
-from sglang_gemma4.checkpoint import PreflightError
-from sglang_gemma4.checkpoint.safetensors_files import stored_at
-from sglang_gemma4.checkpoint.whole_checkpoint import Tensor, left_over, reason_against
-from sglang_gemma4.models.checkpoint_arrival import ARRIVED, check_files, load
-from tests.checkpoint_variants import VARIANTS, write
+from sglang_gemma4.checkpoint import PreflightError  # noqa: E402
+from sglang_gemma4.checkpoint.safetensors_files import stored_at  # noqa: E402
+from sglang_gemma4.checkpoint.whole_checkpoint import Tensor, left_over, reason_against  # noqa: E402
+from sglang_gemma4.models.checkpoint_arrival import ARRIVED, check_files, load  # noqa: E402
+from tests.checkpoint_variants import VARIANTS, write  # noqa: E402
 
 
 @pytest.mark.parametrize("name", VARIANTS)
