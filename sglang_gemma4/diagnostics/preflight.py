@@ -6,7 +6,7 @@ Reads config.json files only; neither torch nor sglang is imported.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from sglang_gemma4.diagnostics import draft_limits, parallel_limits, path_limits, value_limits
+from sglang_gemma4.diagnostics import draft_limits, parallel_limits, path_limits, rank_limits, value_limits
 from sglang_gemma4.models.config_files import PreflightError, is_gemma4, read_config
 
 # sglang/srt/arg_groups/model_hook.py:646
@@ -30,6 +30,7 @@ FIELDS = (
     *path_limits.FIELDS,
     *draft_limits.FIELDS,
     *parallel_limits.FIELDS,
+    *rank_limits.FIELDS,
 )
 
 
@@ -69,6 +70,7 @@ def _problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any], 
     if arguments.get("is_embedding"):
         # No Gemma 4 class has a pooler: the first request, a health check's too, would end the server (LogitsProcessorOutput.embeddings).
         yield "--is-embedding: SGLang's Gemma 4 generates text and pools nothing; leave the flag out, or serve an embedding model"
+    yield from rank_limits.problems(config, arguments)
     yield from parallel_limits.problems(config, arguments)
     yield from value_limits.problems(config, arguments, cpu_engine)
     yield from path_limits.problems(arguments)

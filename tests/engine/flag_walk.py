@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4.diagnostics import flag_table
 from sglang_gemma4.kernels.kv_cache.formats import FORMATS
 from tests.engine.engine_fork import EngineFailed, Group, Nursery
 from tests.engine.reference import CHECKPOINTS, greedy_all, text_prompts
@@ -104,8 +105,8 @@ class Combination:
 
     def __str__(self) -> str:
         """The command that repeats it, and its flags as an operator types them."""
-        words = (f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}") for name, value in self.flags.items())
-        return f"python -m tests.engine.flag_walk {self.seed}  # {self.model} {' '.join(words)}"
+        given = {name: value for name, value in self.flags.items() if value is not False}
+        return f"python -m tests.engine.flag_walk {self.seed}  # {self.model} {flag_table.typed(given)}"
 
 
 class Walk:

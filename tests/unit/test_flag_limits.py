@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4.diagnostics import draft_limits, path_limits, pool_limits, preflight, value_limits
+from sglang_gemma4.diagnostics import draft_limits, path_limits, pool_limits, preflight, rank_limits, value_limits
 from sglang_gemma4.tiny import checkpoints
 
 MODEL = str(checkpoints.SHIPPED / "tiny-26b-a4b")
@@ -61,6 +61,22 @@ def test_on_the_cpu_engine_triton_s_attention_verifies_every_draft(tmp_path: Pat
     preflight.check({"model_path": MODEL, **given}, cpu_engine=True)
 
 
+def split(ranks: int, **more: Any) -> str | None:
+    """What is said of so many ranks for a model of 26B-A4B's heads, and a vision tower of E2B's 12."""
+    text = {"num_attention_heads": 16, "num_key_value_heads": 8, "num_global_key_value_heads": 2, "attention_k_eq_v": True}
+    config = {"text_config": {**text, "intermediate_size": 2112}, "vision_config": {"num_attention_heads": 12}}
+    return next(iter(rank_limits.problems(config, {"tp_size": ranks, **more})), None)
+
+
+def test_ranks_divide_heads_and_widths() -> None:
+    assert split(1) is split(2) is split(4) is split(8, language_model_only=True) is split(16, mm_enable_dp_encoder=True) is None
+    assert split(3) == "--tp-size 3 does not divide the model's 16 attention heads; use one of 1, 2, 4"
+    assert split(8) == "--tp-size 8 does not divide the model's 12 attention heads of the vision tower; use one of 1, 2, 4"
+    assert split(8, attn_dp_size=2) is split(8, dp_size=2, enable_dp_attention=True) is None, "heads are split over four ranks"
+    assert split(6, attn_dp_size=3) is None, "a replica's two ranks divide the heads, all six the FFN"
+    assert "does not divide the model's intermediate_size of 2112" in str(split(10, attn_dp_size=5))
+
+
 def pool(tokens: int | None, ratio: float | None = None, sized: bool = True, **resolved: Any) -> list[str]:
     """What is said of a pool on a model with a window of 64 tokens."""
     given = {"page_size": 1, "chunked_prefill_size": 512, "disable_overlap_schedule": True, **resolved}
@@ -96,5 +112,5 @@ def test_a_ratio_leaves_what_a_running_request_takes() -> None:
 
 
 def test_what_is_read_is_declared() -> None:
-    fields = {*value_limits.FIELDS, *path_limits.FIELDS, *draft_limits.FIELDS}
+    fields = {*value_limits.FIELDS, *path_limits.FIELDS, *draft_limits.FIELDS, *rank_limits.FIELDS}
     assert fields <= set(preflight.FIELDS)
