@@ -67,6 +67,7 @@ BRACKETS = (
         """call:weather(a=[{'b': (1), "c": ['x', None]}], city='Ro(me)', ok=True)""",
         [("weather", {"a": [{"b": "(1)", "c": ["x", None]}], "city": "Ro(me)", "ok": True})],
     ),
+    Answer("round brackets around values without keys", "call:weather('Rome', 5)", [("weather", {"city": "Rome", "days": 5})]),
     Answer("calls of both forms", f'call:weather(city="Rome"){OSLO} Both.', [IN_ROME, IN_OSLO], " Both."),
     Answer("a call without a marker", f"call:weather{{city:{S}Rome{S}}}", [IN_ROME]),
     Answer("a call that is spoken of", "`call:weather(city=x)`, call:dance(a=1)", text="`call:weather(city=x)`, call:dance(a=1)"),

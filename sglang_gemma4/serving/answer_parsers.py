@@ -17,6 +17,7 @@ from sglang.srt.parser.reasoning_parser import StreamingParseResult as ThoughtRe
 
 from sglang_gemma4.serving import schema_types
 from sglang_gemma4.serving.answer import AnswerReader, Part
+from sglang_gemma4.serving.call_heads import UNMARKED_HEAD
 from sglang_gemma4.serving.markers import CALL_END, CALL_START
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class ToolCalls(StockToolCalls):  # type: ignore[misc]
 
     def has_tool_call(self, text: str) -> bool:
         """Whether there may be anything to parse; a lone end marker is removed from the text, as when streamed."""
-        return CALL_START in text or CALL_END in text or "call:" in text
+        return CALL_START in text or CALL_END in text or UNMARKED_HEAD.search(text) is not None
 
     def detect_and_parse(self, text: str, tools: list[Tool]) -> StreamingParseResult:
         """A whole answer, with one item for each call."""

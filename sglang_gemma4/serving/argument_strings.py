@@ -49,6 +49,7 @@ class ArgumentStrings(ArgumentsJson):
     _value: Callable[[str, int], int]
     _after: Callable[[str, int], int]
     _colon: Callable[[str, int], int]
+    _behind_quotes: Callable[[str, int], int]
     _cut: Callable[[], None]
     _reread: Callable[[str], None]
     _delimiter: Callable[[], None]
@@ -234,7 +235,7 @@ class ArgumentStrings(ArgumentsJson):
             return at
         string, self._held = _unescaped("".join(self._held)), []
         if self._of_key:
-            self._held, self._step = [string], self._colon
+            self._held, self._step = [string], self._behind_quotes
         else:
             self._begin()
             self.json += ['"', escaped(string), '"']

@@ -105,7 +105,7 @@ class BareArguments(ArgumentStrings):
     def _in_key(self, separator: str, key: list[str]) -> bool:
         """Whether a declared key goes on with a separator."""
         begun = "".join(key).lstrip() + separator
-        return self._inside.schemas.declares_longer("properties", begun)
+        return any(name.startswith(begun) for name in self._inside.schemas.keys("properties"))
 
     def _end_bare(self) -> None:
         self.json.append(bare("".join(self._held), self._inside.inside))

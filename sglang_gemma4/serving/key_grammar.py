@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from sglang_gemma4.serving.grammar_rules import Ref, Rules, Sequence_, Text, any_but
 
-_NOT_BARE = set(',:{}[]<>|"')
+_NOT_BARE = set(",:={}[]<>|\"'")
 KEY = any_but(_NOT_BARE, 0x21)
 """A character of a bare key."""
 

@@ -48,10 +48,10 @@ class Schemas:
         """Whether a shape has ``key`` under ``keyword``."""
         return any(key in part for shape in self.shapes if isinstance(part := shape.get(keyword), Mapping))
 
-    def declares_longer(self, keyword: str, begun: str) -> bool:
-        """Whether a shape has a key under ``keyword`` that begins with ``begun``."""
+    def keys(self, keyword: str) -> list[str]:
+        """The keys that the shapes have under ``keyword``, in their order."""
         found = (part for shape in self.shapes if isinstance(part := shape.get(keyword), Mapping))
-        return any(str(key).startswith(begun) for part in found for key in part)
+        return [str(key) for part in found for key in part]
 
     def types(self) -> frozenset[str] | None:
         """The JSON types that the schemas name; None if one of them names none."""

@@ -67,7 +67,15 @@ class ArgumentsReader(BareArguments):
             self.json.append(bare(held, self._inside.inside))
             if self._more:
                 self.json += [', "', escaped("".join(self._more))]
-        elif step in (self._string_key, self._quoted_key, self._single, self._single_closing, self._key, self._colon) and (held or rest):
+        elif step in (
+            self._string_key,
+            self._quoted_key,
+            self._single,
+            self._single_closing,
+            self._key,
+            self._colon,
+            self._behind_quotes,
+        ) and (held or rest):
             self.json += [self._comma(), '"', escaped(held + rest)]
 
     # Steps: each reads some text and returns where it stopped. One that neither advances nor changes the step waits for more text.
@@ -102,11 +110,21 @@ class ArgumentsReader(BareArguments):
         at, done = self._until_quote(text, at, self._held.append)
         if done:
             self._held = [json.loads(f'"{"".join(self._held)}"', strict=False)]
-            self._step = self._colon
+            self._step = self._behind_quotes
+        return at
+
+    def _behind_quotes(self, text: str, at: int) -> int:
+        """Behind a string in quotes where a key stands: a key, or a value without one."""
+        if space := SPACE.match(text, at):
+            return space.end()
+        if text[at] in ":=":
+            self._name("".join(self._held))
+            return at + 1
+        self._end_key(quoted=True)
         return at
 
     def _colon(self, text: str, at: int) -> int:
-        """Behind a key in quotes or delimiters, or behind a stray delimiter and text that is no key."""
+        """Behind a key in delimiters, or behind a stray delimiter and text that is no key."""
         if space := SPACE.match(text, at):
             return space.end()
         found = text[at]
@@ -209,12 +227,18 @@ class ArgumentsReader(BareArguments):
         self._held = []
         self._step = self._value
 
-    def _end_key(self) -> None:
-        """A key has no value."""
-        if self._held:
-            self._name("".join(self._held).strip())
+    def _end_key(self, quoted: bool = False) -> None:
+        """A key has no value; or in round brackets, a value has no key: then it is that of the next declared parameter."""
+        text, self._held, self._step = "".join(self._held), [], self._key
+        if not (text or quoted):
+            return
+        declared = self._inside.schemas.keys("properties") if self._inside.closer == ")" else []
+        if self._inside.count >= len(declared):
+            self._write_key(text if quoted else text.strip())
             self.json.append('""')
-            self._step = self._key
+            return
+        self._write_key(declared[self._inside.count])
+        self.json.append(f'"{escaped(text)}"' if quoted else bare(text, self._inside.inside))
 
     def _next(self) -> None:
         self._step = self._key if self._inside.is_object else self._value
@@ -248,7 +272,7 @@ class ArgumentsReader(BareArguments):
         if self._step in (self._bare, self._continued):
             self._join()
             self._end_bare()
-        elif self._step in (self._key, self._quoted_key, self._colon):
+        elif self._step in (self._key, self._quoted_key, self._colon, self._behind_quotes):
             self._end_key()
         elif self._step in (self._string, self._closing):
             self._close_string()

@@ -14,7 +14,7 @@ from sglang_gemma4 import hooks, patching
 from sglang_gemma4.patches import load
 
 InChild = Callable[[Callable[[], Any]], Any]
-PATCH = load("answer_parser")
+PATCH, GRAMMAR = load("answer_parser"), load("tool_grammar")
 S = tool_answers.S
 ANSWERS = (*endpoint_answers.ANSWERS, *tool_answers.BRACKETS, *tool_answers.DELIMITERS)
 THOUGHT = "Rome it is.\n<channel|>Rome."
@@ -26,13 +26,13 @@ def sglang_imported() -> None:
     """What the patch changes and what the endpoints are made of, once, not in every child."""
     for name in ("openai.serving_chat", "openai.serving_responses", "openai.serving_completions", "anthropic.serving"):
         importlib.import_module(f"sglang.srt.entrypoints.{name}")
-    for hook in PATCH.hooks:
+    for hook in (*PATCH.hooks, *GRAMMAR.hooks):
         hooks.target_of(hook)
 
 
 def server(switch: str = "1", template_end: str = "") -> Any:
     """The endpoints, with the package unless ``switch`` is "0"."""
-    patching.apply([PATCH], {PATCH.switch: switch, "SGLANG_GEMMA4_STRICT": "1"})
+    patching.apply([PATCH, GRAMMAR], {PATCH.switch: switch, GRAMMAR.switch: switch, "SGLANG_GEMMA4_STRICT": "1"})
     template = (scripted_server.FOLDER / "chat_template.jinja").read_text()
     return scripted_server.Endpoints(template + template_end)
 
@@ -157,24 +157,35 @@ def conversations(text: str) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def test_no_text_of_a_client_changes_how_an_answer_is_parsed(in_child: InChild) -> None:
-    """For each special token of the tokenizer, in each role, at each end of a text, with thinking or without, continued or not."""
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
+WAYS: dict[str, dict[str, Any]] = {
+    "thinking": {"thinking": True},
+    "no thinking": {},
+    "JSON behind a thought": {"thinking": True, "tools": False, "response_format": SCHEMA},
+    "a call that must come": {"thinking": True, "tool_choice": "required"},
+    "continued": {"thinking": True, "continue_final_message": True},
+    "JSON continued": {"thinking": True, "tools": False, "response_format": SCHEMA, "continue_final_message": True},
+}
+
+
+def test_no_text_of_a_client_changes_how_an_answer_is_parsed_or_constrained(in_child: InChild) -> None:
+    """For each special token of the tokenizer, in each role, at each end of a text."""
 
     def child() -> Any:
         endpoints, wrong = server(), []
         markers = [str(token) for token in endpoints.engine.tokenizer.get_added_vocab()]
         texts = [text for marker in markers for text in (marker, f"a {marker}thought\nb", f"{marker}thought\n")]
         wrote = f"<|channel>thought\nHm.\n<channel|>Yes.<|tool_call>call:weather{{city:{S}Rome{S}}}<tool_call|>"
+
+        def ask(role: str, text: str, way: str) -> Any:
+            begun = [{"role": "assistant", "content": "Well: "}] if "continue" in way else []
+            seen = endpoints.ask("chat", wrote, messages=conversations(text)[role] + begun, **WAYS[way])
+            return seen, str(endpoints.engine.request.sampling_params), endpoints.engine.request.require_reasoning
+
         for role in conversations(""):
-            for thinking in (True, False):
-                for begun in ("", "Well: "):
-                    more = {"continue_final_message": True} if begun else {}
-                    last = [{"role": "assistant", "content": begun}] if begun else []
-                    expected = endpoints.ask("chat", wrote, thinking=thinking, messages=conversations("x")[role] + last, **more)
-                    for text in texts:
-                        seen = endpoints.ask("chat", wrote, thinking=thinking, messages=conversations(text)[role] + last, **more)
-                        if seen != expected:
-                            wrong.append(f"{role}, {text!r}, thinking {thinking}, begun {begun!r}: {seen}")
+            for way in WAYS:
+                expected = ask(role, "x", way)
+                wrong += [f"{role}, {text!r}, {way}" for text in texts if ask(role, text, way) != expected]
         return len(markers), wrong
 
     markers, wrong = in_child(child)
