@@ -12,7 +12,8 @@ PARSED = ("chat", "responses", "messages")
 SIZES = (None, 1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 23, 32, 64, 10_000)
 """Whole, and streamed in pieces of so many characters."""
 FEW = (None, 1, 5, 10_000)
-ANSWERS = tuple(answer for answer in (*tool_answers.CALLS, *tool_answers.THOUGHTS) if "nested arrays" not in answer.name)
+LISTS = (tool_answers.CALLS, tool_answers.THOUGHTS, tool_answers.BRACKETS, tool_answers.DELIMITERS)
+ANSWERS = tuple(answer for answers in LISTS for answer in answers if "nested arrays" not in answer.name)
 """Without the one that stock parses for ever."""
 OPENED = '{{- "<|channel>thought\\n" if add_generation_prompt and enable_thinking -}}'
 """At the end of a template: the prompt opens the thought, as the released templates do behind a tool's result."""

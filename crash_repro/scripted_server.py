@@ -45,6 +45,7 @@ class ScriptedEngine:
         self.request: Any = None
         self.served_model_name, self.model_path = "tiny", str(FOLDER)
         self.server_args, self.num_reserved_tokens, self.processor = None, 0, None
+        self.allow_auto_truncate = True  # prompts are not measured
         self.request_logger = SimpleNamespace(log_requests=False, log_requests_level=0)
         self.model_config = SimpleNamespace(
             hf_config=SimpleNamespace(model_type="gemma4", architectures=["Gemma4ForConditionalGeneration"]),

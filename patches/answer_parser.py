@@ -26,10 +26,12 @@ def remember_open_thought(result: Any, server: Any, request: Any, *_args: Any, *
     """After ``OpenAIServingChat._process_messages``: a template may open the thought itself, as after a tool's result."""
     from sglang_gemma4.serving.markers import THOUGHT_START
     from sglang_gemma4.serving.open_thoughts import opening_of
+    from sglang_gemma4.serving.thought_tokens import OPEN_THOUGHT
 
     if server.is_gemma4 and result.require_reasoning:
         if opening_of(result, server.tokenizer_manager.tokenizer, request):
             request._response_parser_prefix = THOUGHT_START
+            request.custom_params = {**(request.custom_params or {}), OPEN_THOUGHT: True}
         result.gemma4_prefix = request._response_parser_prefix
     return result
 

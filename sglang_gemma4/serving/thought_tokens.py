@@ -6,6 +6,9 @@ from typing import Any
 
 from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, THOUGHT_END, THOUGHT_START
 
+OPEN_THOUGHT = "gemma4_open_thought"
+"""The key in a request's custom parameters by which the front end says to the scheduler that the prompt ends inside a thought."""
+
 
 @dataclass(frozen=True)
 class MarkerIds:
@@ -32,6 +35,7 @@ class ThoughtTokens:
 
     Args:
         prompt: the prompt's token ids; a template may open the thought at its end.
+        opened: the prompt ends inside a thought, however that began.
         thinking: the request asked for thinking, so the answer may begin with a thought's label without its marker.
 
     Attributes:
@@ -39,11 +43,12 @@ class ThoughtTokens:
         seen: the tokens of the answer that were read.
     """
 
-    def __init__(self, ids: MarkerIds, prompt: Sequence[int], thinking: bool) -> None:
+    def __init__(self, ids: MarkerIds, prompt: Sequence[int], thinking: bool, opened: bool = False) -> None:
         opening = [ids.thought_start, *ids.label]
         self.found = self.seen = 0
         self._ids = ids
-        self._state = "thought" if list(prompt[-len(opening) :]) == opening else "begin" if thinking else "text"
+        opened = opened or list(prompt[-len(opening) :]) == opening
+        self._state = "thought" if opened else "begin" if thinking else "text"
         self._before = 0  # tokens of a marker and label, counted when the thought has text
         self._label = 0  # tokens of the label that were matched
 
@@ -86,5 +91,6 @@ def count(req: Any, ids: MarkerIds, length: int) -> int:
     """The tokens of thoughts among the first ``length`` of a request's answer; kept with the request, read anew where a stop cut it."""
     counted: ThoughtTokens | None = getattr(req, "gemma4_thought_tokens", None)
     if counted is None or counted.seen > length:
-        counted = req.gemma4_thought_tokens = ThoughtTokens(ids, req.origin_input_ids, bool(req.require_reasoning))
+        opened = (req.sampling_params.custom_params or {}).get(OPEN_THOUGHT) is True
+        counted = req.gemma4_thought_tokens = ThoughtTokens(ids, req.origin_input_ids, bool(req.require_reasoning), opened)
     return counted.read(req.output_ids, length)

@@ -16,7 +16,7 @@ from sglang_gemma4.patches import load
 InChild = Callable[[Callable[[], Any]], Any]
 PATCH, GRAMMAR = load("answer_parser"), load("tool_grammar")
 S = tool_answers.S
-ANSWERS = (*endpoint_answers.ANSWERS, *tool_answers.BRACKETS, *tool_answers.DELIMITERS)
+ANSWERS = endpoint_answers.ANSWERS
 THOUGHT = "Rome it is.\n<channel|>Rome."
 """An answer behind a thought that its prompt opened."""
 

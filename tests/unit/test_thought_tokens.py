@@ -8,7 +8,7 @@ import pytest
 import tool_answers  # type: ignore[import-not-found]
 from scripted_server import FOLDER  # type: ignore[import-not-found]
 
-from sglang_gemma4.serving.thought_tokens import MarkerIds, ThoughtTokens, count
+from sglang_gemma4.serving.thought_tokens import OPEN_THOUGHT, MarkerIds, ThoughtTokens, count
 from tests.unit import answers
 
 ANSWERS = [*tool_answers.CALLS, *tool_answers.THOUGHTS, *tool_answers.BRACKETS, *tool_answers.DELIMITERS]
@@ -66,8 +66,19 @@ def test_how_an_answer_begins(prompt: str, thinking: bool, wrote: str, expected:
     assert one_by_one == ThoughtTokens(markers(), ids_of(prompt), thinking).read(answer, len(answer)) == len(ids_of(expected))
 
 
+def request(wrote: list[int], **custom: Any) -> Any:
+    sampling = SimpleNamespace(custom_params=custom or None)
+    return SimpleNamespace(origin_input_ids=ids_of("<|turn>model\n"), output_ids=wrote, require_reasoning=True, sampling_params=sampling)
+
+
+def test_a_thought_that_the_prompt_began_goes_on() -> None:
+    wrote = ids_of("am asked.\n<channel|>Rome.")
+    assert count(request(wrote, **{OPEN_THOUGHT: True}), markers(), len(wrote)) == len(ids_of("am asked.\n<channel|>"))
+    assert count(request(wrote), markers(), len(wrote)) == 0
+
+
 def test_tokens_behind_a_stop_are_not_counted() -> None:
     wrote = ids_of("<|channel>thought\nI am asked about the river.")
-    req = SimpleNamespace(origin_input_ids=ids_of("<|turn>model\n"), output_ids=wrote, require_reasoning=True)
+    req = request(wrote)
     assert count(req, markers(), len(wrote)) == len(wrote)
     assert count(req, markers(), 8) == 8  # an MTP step brought more tokens than the stop left
