@@ -119,6 +119,7 @@ ORDER = (
     "pool_checks",
     "pool_limits",
     "session_slots",
+    "lost_prefill",
     "pool_hits",
     "draft_budget",
     "dummy_weights",

@@ -1,0 +1,22 @@
+"""What a decode server says of a prefill server that does not answer."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def name_it(found: tuple[Mapping[str, Any], Sequence[Any]], queue: Any, asked: Mapping[str, Sequence[Any]]) -> None:
+    """After ``DecodePreallocQueue._ensure_prefill_info``: requests that were given up say which address did not answer.
+
+    Args:
+        found: requests that are ready, by address, and those that are asked for again.
+        asked: all of them, by the bootstrap address of their prefill server.
+    """
+    ready, remaining = found
+    waits = {id(request) for request in remaining}
+    for address, requests in asked.items():
+        for request in requests:
+            if address not in ready and id(request) not in waits and request.kv_receiver is not None:
+                queue.kv_manager.record_failure(
+                    request.req.bootstrap_room,
+                    f"the prefill server of this request does not answer at its bootstrap address {address}; start it or ask another",
+                )
