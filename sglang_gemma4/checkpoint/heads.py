@@ -27,7 +27,7 @@ def tied(config: Config, stored: Mapping[str, Stored] | None) -> bool:
     """
     if not is_tied(config):
         return False
-    ours = {plain(name): tensor for name, tensor in (stored or {}).items()}
+    ours = {plain(name): tensor for name, tensor in (stored or {}).items() if name.endswith((HEAD, "embed_tokens.weight"))}
     return HEAD not in ours or EMBEDDING not in ours or _are_alike(ours[HEAD], ours[EMBEDDING])
 
 

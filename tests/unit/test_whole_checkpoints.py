@@ -11,10 +11,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sglang")
 
 from sglang_gemma4.checkpoint import PreflightError  # noqa: E402
-from sglang_gemma4.checkpoint.safetensors_files import stored_at  # noqa: E402
+from sglang_gemma4.checkpoint.safetensors_files import stored_at, tensors_of  # noqa: E402
 from sglang_gemma4.checkpoint.whole_checkpoint import Tensor, left_over, reason_against  # noqa: E402
 from sglang_gemma4.models.checkpoint_arrival import ARRIVED, check_files, load  # noqa: E402
+from sglang_gemma4.tiny import checkpoints  # noqa: E402
+from tests import gptq_checkpoint  # noqa: E402
 from tests.checkpoint_variants import VARIANTS, write  # noqa: E402
+from tests.engine import published_checkpoint  # noqa: E402
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -44,6 +47,23 @@ def test_a_hub_s_model_is_judged_once_it_is_in_the_cache_whole(name: str, is_the
     assert (stored_at("me/gemma", None, str(tmp_path)) is not None) == is_there
     assert stored_at("me/other", None, str(tmp_path)) is None
     assert stored_at("s3://bucket/gemma") is None
+
+
+@pytest.mark.parametrize("form", ["fp8-dynamic", "fp8-static", "fp8-block", "w4a16-g32", "w4a16-asym-g32"])
+def test_every_layout_that_is_served_is_whole(form: str, tmp_path: Path) -> None:
+    """compressed-tensors', and of 4 bits GPTQ's, AWQ's and experts in one tensor too; nothing of any is left over."""
+    source = tmp_path / "source"
+    checkpoints.write("tiny-26b-a4b", str(source), quantised=form)
+    folders = [source, tmp_path / "source-assistant"]
+    if form == "w4a16-g32":
+        folders += [gptq_checkpoint.write(source, tmp_path / "gptq"), published_checkpoint.write(source, tmp_path / "one")]
+    if form == "w4a16-asym-g32":
+        folders += [gptq_checkpoint.write_awq(source, tmp_path / "awq")]
+    for folder in folders:
+        config, stored = json.loads((folder / "config.json").read_text()), tensors_of(folder)
+        assert stored is not None
+        assert reason_against({name: Tensor(one.dtype, one.shape) for name, one in stored.items()}, config) is None
+        assert left_over(stored, config) == []
 
 
 def test_names_of_other_quantisers_are_no_gaps() -> None:
