@@ -95,7 +95,7 @@ def test_a_linear_layer(kind: str, per_output: bool, calls: list[tuple[int, Any]
         return "SGLang's"
 
     monkeypatch.setattr(stock, "apply", theirs)
-    x = torch.randn(few_row_linear.MOST_ROWS_OF_FP8, WIDTH, dtype=torch.bfloat16)
+    x = torch.randn(few_row_linear.MOST_ROWS_OF_SMALL_FP8, WIDTH, dtype=torch.bfloat16)
     torch.testing.assert_close(model.proj(x)[0], (x.float() @ values.T).bfloat16())
     ((rows, weight),) = calls
     assert rows == len(x)
@@ -211,3 +211,12 @@ def test_the_method_of_another_class_is_left() -> None:
     model = model_of("compressed-tensors")
     model.proj.quant_method = Other(model.proj.quant_method.quantization_config)
     assert few_row_linear.install(model) == ["proj: it is multiplied by a Other"]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "width", "rows"),
+    [(8192, 2816, 16), (2816, 4096, 32), (4224, 2816, 32), (5376, 8192, 8), (43008, 5376, 8), (30720, 3840, 16), (3840, 15360, 16)],
+)
+def test_rows_of_fp8_weights(outputs: int, width: int, rows: int) -> None:
+    """As measured on an H200 (runs/2026-11-30-h200-fp8-linear): 26B-A4B's, 31B's and 12B's."""
+    assert few_row_linear.fp8_rows(outputs, width) == few_row_linear.fp8_rows(width, outputs) == rows

@@ -35,9 +35,13 @@ product, which includes the activation: beside experts 2.4 of a layer's 395 µs 
 of E2B, E4B and 31B 1.5 to 10 µs (``runs/2026-11-26-dense-layers``)."""
 LARGE_FFN = 8192
 """Outputs of gate and up together, from which on that is so of an FFN alone; the drafts' are smaller, and were not measured."""
-MOST_ROWS_OF_FP8 = 64
-"""Rows of any fp8 product: SGLang's takes two launches, the first of which rounds the rows to fp8. To be corrected by a measurement:
-``python -m sglang_gemma4.benchmark.kernels linear-fp8``."""
+MOST_ROWS_OF_FP8 = 16
+"""Rows of an fp8 GEMM. With more rows SGLang's two launches take less time: they round the activation to fp8 first
+(``runs/2026-11-30-h200-fp8-linear``)."""
+MOST_ROWS_OF_SMALL_FP8, SMALL_FP8 = 32, 20e6
+"""The same of a weight of at most so many elements, where SGLang's first launch counts for more."""
+MOST_ROWS_OF_WIDE_FP8, WIDE_FP8 = 8, 4096
+"""The same of a weight whose outputs and inputs are both more than ``WIDE_FP8``: 31B's."""
 
 
 class FewRows:
@@ -145,8 +149,15 @@ def few_row_method(layer: Any, most_rows: int | None = None) -> FewRows:
     of_fp8 = FewRowFp8 if isinstance(layer.quant_method, Fp8LinearMethod) else FewRowCompressed
     method: FewRows = object.__new__(FewRowFourBits if four else of_fp8)
     vars(method).update(vars(layer.quant_method))
-    method.start(layer, layer.scheme.most_rows if four else MOST_ROWS_OF_FP8)
+    method.start(layer, layer.scheme.most_rows if four else fp8_rows(*layer.weight.shape))
     return method
+
+
+def fp8_rows(outputs: int, width: int) -> int:
+    """The most rows of an fp8 GEMM that our kernel multiplies; outputs, of gate and up together, and width in either order."""
+    if min(outputs, width) > WIDE_FP8:
+        return MOST_ROWS_OF_WIDE_FP8
+    return MOST_ROWS_OF_SMALL_FP8 if outputs * width <= SMALL_FP8 else MOST_ROWS_OF_FP8
 
 
 class GatedFeedForward:
