@@ -105,6 +105,7 @@ ORDER = (
     "answer_parser",
     "parser_defaults",
     "tool_grammar",
+    "json_blanks",
     "client_grammars",
     "client_errors",
     "isolation",

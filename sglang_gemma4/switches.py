@@ -104,7 +104,7 @@ _TABLE = (
         "SGLANG_GEMMA4_WEIGHT_UPDATES", True, "correctness", "Nothing stale is left after a weight update, or after memory was released."
     ),
     Switch("SGLANG_GEMMA4_ANSWER_PARSER", True, "correctness", "Thoughts and tool calls are read rightly, and without naming a parser."),
-    Switch("SGLANG_GEMMA4_TOOL_GRAMMAR", True, "correctness", "Tool calls that must come are constrained in Gemma 4's own syntax."),
+    Switch("SGLANG_GEMMA4_TOOL_GRAMMAR", True, "correctness", "Calls that must come follow Gemma 4's syntax; blanks in JSON are bounded."),
     Switch(
         "SGLANG_GEMMA4_REQUEST_CHECKS",
         True,

@@ -1,0 +1,79 @@
+"""Blanks in a row in a JSON answer are bounded where the operator set nothing: a model may write no more than 16."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.patching import Hook, Patch, tell
+from sglang_gemma4.switches import WITHOUT
+
+XGRAMMAR = "sglang.srt.constrained.xgrammar_backend"
+BOUND = "gemma4_blanks"
+
+
+def choose(result: Any, server_args: Any, *_args: Any, **_kwargs: Any) -> Any:
+    """After ``create_grammar_backend``. Outlines allows one blank unless the operator says otherwise."""
+    from sglang.srt.arg_groups.model_override_base import model_config_of
+
+    from sglang_gemma4.models.config_files import named_gemma4
+
+    if result is not None and named_gemma4(model_config_of(server_args).hf_config):
+        bound(getattr(result, "grammar_backend", result))  # a reasoning parser's backend has another inside
+    return result
+
+
+def bound(backend: Any) -> None:
+    """Bound the blanks of what ``backend`` will make; the operator's own bound stays in force."""
+    from sglang.srt.runtime_context import get_serving
+
+    from sglang_gemma4.serving.blank_bound import BLANKS, BlankBound, pattern
+
+    most = get_serving().constrained_json_max_whitespace_cnt or BLANKS
+    if hasattr(backend, "grammar_compiler"):
+        setattr(backend, BOUND, BlankBound(backend._tokenizer_info.decoded_vocab, most, -(-backend.vocab_size // 32)))
+    elif hasattr(backend, "whitespace_pattern") and hasattr(backend, "any_whitespace") and backend.whitespace_pattern is None:
+        backend.whitespace_pattern = pattern(most) if backend.any_whitespace else None
+    else:
+        return
+    tell(
+        "json_blanks",
+        f"JSON answers have at most {most} blanks in a row outside strings; --constrained-json-max-whitespace-cnt sets another bound, "
+        f"and {WITHOUT}=json_blanks leaves them to SGLang",
+    )
+
+
+def remember(result: Any, backend: Any, ctx: Any, _key_string: str, grammar_stats: Any) -> Any:
+    """After ``XGrammarGrammarBackend._from_context``: a compiled grammar, which all its copies share, knows the bound."""
+    if grammar_stats.dispatch_type in ("json", "structural_tag"):
+        setattr(ctx, BOUND, getattr(backend, BOUND, None))
+    return result
+
+
+def mask_blanks(_result: None, grammar: Any, vocab_mask: Any, idx: int) -> None:
+    """After ``XGrammarGrammar.fill_vocab_mask``."""
+    found = getattr(grammar.ctx, BOUND, None)
+    if found is not None:
+        found.apply(vocab_mask[idx].numpy(), grammar.accepted_tokens)
+
+
+def guide_tags(original: Callable[..., Any], backend: Any, key_string: str) -> Any:
+    """Around ``GuidanceBackend.dispatch_structural_tag``, which has none of the server's options."""
+    from sglang_gemma4.serving.blank_bound import guided_tag
+
+    pattern = backend.whitespace_pattern
+    return original(backend, key_string if pattern is None else guided_tag(key_string, pattern, backend.any_whitespace))
+
+
+PATCH = Patch(
+    switch="SGLANG_GEMMA4_TOOL_GRAMMAR",
+    why="Behind a key or a value stock's JSON grammars take any number of blanks, and Gemma 4 often writes them until max_tokens. "
+    "--constrained-json-max-whitespace-cnt is not for structural tags, any JSON or llguidance, and makes masks slow.",
+    evidence="srt/arg_groups/fields/serving.py:293 (None: unbounded) · srt/constrained/xgrammar_backend.py:386, 421 · "
+    "llguidance_backend.py:299 · crash_repro/endless_answers.py",
+    remove_when="SGLang bounds blanks in JSON by default, in each of its grammars.",
+    hooks=(
+        Hook("sglang.srt.constrained.base_grammar_backend.create_grammar_backend", "after", choose, "b36cf78863ab"),
+        Hook(f"{XGRAMMAR}.XGrammarGrammarBackend._from_context", "after", remember, "efb9aed20e51"),
+        Hook(f"{XGRAMMAR}.XGrammarGrammar.fill_vocab_mask", "after", mask_blanks, "7ec9aab0ae64"),
+        Hook("sglang.srt.constrained.llguidance_backend.GuidanceBackend.dispatch_structural_tag", "around", guide_tags, "dd821a93b979"),
+    ),
+)
