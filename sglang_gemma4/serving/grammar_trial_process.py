@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from sglang_gemma4.serving.printed_grammar import dead_end
+from sglang_gemma4.serving import schema_ends
+from sglang_gemma4.serving.printed_grammar import dead_end, without_end
 
 STEPS = 512
 """Tokens that are written by a grammar in a trial: some, like ``root ::= root root | "a"``, take longer with each."""
@@ -81,13 +82,15 @@ def attempt(job: Mapping[str, Any]) -> dict[str, Any]:
         ``grammar``, the EBNF of a conversion; ``refused``, what is wrong; or nothing.
     """
     try:
+        if reason := _never_ends(job):
+            raise ValueError(reason)
         if job["kind"] == "convert":
             return {"grammar": _converted(job)}
         grammar = getattr(_BACKENDS[job["backend"]](job.get("options", {})), f"dispatch_{job['kind']}")(job["text"])
         if hasattr(grammar, "error_message"):
             raise ValueError(grammar.error_message)
-        if job["backend"] == "xgrammar" and (rule := dead_end(str(grammar.ctx.grammar))) not in (None, "root"):
-            raise ValueError(f"texts that have come to the rule {rule} cannot go on, since nothing begins it")
+        if job["backend"] == "xgrammar":
+            _check_printed(str(grammar.ctx.grammar), job["kind"] == "json")
         if job["backend"] != "outlines":
             _follow(grammar)
     except MemoryError:
@@ -105,10 +108,37 @@ def _said(error: Exception) -> str:
     return f"is refused: {text if len(text) < 2 * _KEPT else f'{text[:_KEPT]} ... {text[-_KEPT:]}'}"
 
 
+def _never_ends(job: Mapping[str, Any]) -> str | None:
+    """Why answers of a job's schemas may go on without end; None where they end, or its text is none that has schemas."""
+    if job["kind"] not in ("json", "convert", "structural_tag"):
+        return None
+    try:
+        found = json.loads(job["text"])
+    except ValueError:
+        return None
+    return schema_ends.reason_against_tag(found) if job["kind"] == "structural_tag" else schema_ends.reason_against(found)
+
+
+def _check_printed(grammar: str, of_schema: bool) -> None:
+    """Check a grammar as xgrammar prints it; a client's own may go on for ever, one of a schema may not.
+
+    Raises:
+        ValueError: it has a dead end, or no end.
+    """
+    if (rule := dead_end(grammar)) not in (None, "root"):
+        raise ValueError(f"texts that have come to the rule {rule} cannot go on, since nothing begins it")
+    if of_schema and (rule := without_end(grammar)) is not None:
+        raise ValueError(f"texts that have come to the rule {rule} go on without end")
+
+
 def _converted(job: Mapping[str, Any]) -> str:
     import xgrammar
+    from sglang.srt.constrained.json_schema_validation import validate_xgrammar_json_schema
 
-    return str(xgrammar.Grammar.from_json_schema(job["text"], **job.get("options", {})))
+    validate_xgrammar_json_schema(json.loads(job["text"]))  # as for JSON answers without a thought
+    grammar = str(xgrammar.Grammar.from_json_schema(job["text"], **job.get("options", {})))
+    _check_printed(grammar, True)
+    return grammar
 
 
 def _follow(grammar: Any) -> None:

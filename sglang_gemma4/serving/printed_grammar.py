@@ -1,6 +1,7 @@
-"""Reads the grammars that xgrammar prints, as far as is needed to find where an answer would have no next token.
+"""Reads the grammars that xgrammar prints, as far as is needed to find where an answer would have no next token, or no end.
 
-That is where a text has come to a rule that nothing begins, such as ``x`` in ``root ::= "a" x`` and ``x ::= x``.
+The first is where a text has come to a rule that nothing begins, such as ``x`` in ``root ::= "a" x`` and ``x ::= x``; the second where all
+of a rule's texts are infinite, such as ``x ::= "a" x``.
 """
 
 import re
@@ -21,10 +22,10 @@ def dead_end(grammar: str) -> str | None:
     Args:
         grammar: as ``str(xgrammar.Grammar)`` writes it.
     """
-    rules = {name: list(_alternatives(written)) for name, written in _RULE.findall(grammar)}
+    rules = _rules(grammar)
     empty = _grown(rules, lambda items, found: all(left_out or name in found for name, left_out in items))
     begun = _grown(rules, lambda items, found: any(_known(rules, name, found) for name in _first(items, empty)))
-    ended = _grown(rules, lambda items, found: all(left_out or _known(rules, name, found) for name, left_out in items))
+    ended = _ended(rules)
 
     def dead(name: str) -> bool:
         return name in rules and name not in begun and name not in empty
@@ -41,6 +42,26 @@ def dead_end(grammar: str) -> str | None:
                 if not left_out and not _known(rules, one, ended):
                     break
     return None
+
+
+def without_end(grammar: str) -> str | None:
+    """A rule that an answer may come to and that no finite text matches; None if there is none.
+
+    Args:
+        grammar: as ``str(xgrammar.Grammar)`` writes it.
+    """
+    rules = _rules(grammar)
+    ended = _ended(rules)
+    return next((name for name in _reached(rules, grammar) if name not in ended), None)
+
+
+def _rules(grammar: str) -> Rules:
+    return {name: list(_alternatives(written)) for name, written in _RULE.findall(grammar)}
+
+
+def _ended(rules: Rules) -> set[str]:
+    """The rules that a finite text matches."""
+    return _grown(rules, lambda items, found: all(left_out or _known(rules, name, found) for name, left_out in items))
 
 
 def _known(rules: Rules, name: str, found: set[str]) -> bool:

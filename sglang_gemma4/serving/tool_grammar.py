@@ -12,6 +12,7 @@ from typing import Any, Literal
 from sglang_gemma4.serving.argument_grammar import ArgumentGrammar
 from sglang_gemma4.serving.grammar_rules import Item, Raw, Ref, Repeat, Rules, Sequence_, Text
 from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, STRING, THOUGHT_END, THOUGHT_START
+from sglang_gemma4.serving.schema_ends import reason_against
 from sglang_gemma4.serving.schema_shapes import Schema
 
 MARKERS = (CALL_START, CALL_END, THOUGHT_START, THOUGHT_END, STRING)
@@ -87,7 +88,10 @@ class ToolGrammar:
         completable = self._rules.completable()
         for tool, rule in zip(tools, arguments, strict=True):
             if rule.name not in completable:
-                raise ToolGrammarError(f"tool {tool.name!r}: no arguments satisfy its parameters, or none that end")
+                place = tool.parameters is not None and reason_against(tool.parameters)
+                raise ToolGrammarError(
+                    f"tool {tool.name!r}: no arguments satisfy its parameters, or none that end{f': {place}' if place else ''}"
+                )
         self._head = self._rules.add("call", [(Text(f"call:{tool.name}"), rule) for tool, rule in zip(tools, arguments, strict=True)])
 
     def _arguments(self, tool: ToolSchema, shared: dict[str, Ref]) -> Ref:

@@ -35,7 +35,7 @@ SERVED = {
 REFUSED = {
     "json": {
         nested(300): "needs more than",
-        '{"$ref": "#"}': "allows no text",
+        '{"$ref": "#"}': "#: no value satisfies it",
         json.dumps({"enum": [f"value {n}" for n in range(60_000)]}): "needs more than",
         '{"type": 5}': "Type should be a string",
         nested(20_000): "recursion",
