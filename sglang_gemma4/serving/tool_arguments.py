@@ -265,10 +265,10 @@ class ArgumentsReader(BareArguments):
 
     def _settle(self) -> None:
         """End what is being read."""
-        if self._step in (self._single, self._single_closing):
-            self._as_apostrophe()
         if self._step == self._string_key:
             self._no_key()
+        if self._step in (self._single, self._single_closing):
+            self._as_apostrophe()
         if self._step in (self._bare, self._continued):
             self._join()
             self._end_bare()

@@ -94,3 +94,23 @@ def test_what_was_meant_is_read_of_most() -> None:
             read = answers.parts(wrote)
             right += [json.loads(part.text) for part in read if part.kind == "arguments"] == [meant]
     assert right == total
+
+
+@pytest.mark.parametrize(
+    "wrote",
+    [
+        f"<|tool_call>call:weather({STRING}:'<<|tool_call>x",
+        f"<|tool_call>call:weather{{{STRING}a:'b<tool_call|>",
+        f"<|tool_call>call:weather{{[{STRING}<tool_call|>",
+        f"<|tool_call>call:weather{{a:[1{STRING}<tool_call|>",
+        f"<|tool_call>call:weather{{'a{STRING}<tool_call|>",
+        f"<|tool_call>call:weather{{a:'b\\{STRING}}}<tool_call|>",
+        '<|tool_call>call:weather{"a:1}<tool_call|>',
+        f"<|tool_call>call:weather(a=(1, {STRING}x{STRING})<tool_call|>",
+    ],
+)
+def test_what_is_open_is_closed_where_a_marker_ends_the_call(wrote: str) -> None:
+    for cuts in ([], list(range(len(wrote)))):
+        parts = answers.parts(f"{wrote} Then.{NEXT} End.", cuts)
+        assert all(isinstance(json.loads(part.text), dict) for part in parts if part.kind == "arguments")
+        assert [(part.kind, part.text) for part in parts[-3:-1]] == [("call", "time"), ("arguments", '{"zone": "UTC, maybe"}')]
