@@ -128,7 +128,7 @@ PATCH = Patch(
     evidence="srt/function_call/gemma4_detector.py:51 (the loop), :93, :259, :380, :411 · srt/parser/reasoning_parser.py:154, 224, 1320 · "
     "srt/entrypoints/anthropic/serving.py:1276 · srt/managers/schedule_batch.py:2240 · "
     "crash_repro/tool_parser_hang.py, tool_answers.py, tool_call_index.py, "
-    "thinking_answers.py, thinking_text_only.py, endpoint_answers.py · runs/2026-11-24-answer-parser",
+    "thinking_answers.py, thinking_text_only.py, endpoint_answers.py, reasoning_tokens.py · runs/2026-11-24-answer-parser",
     remove_when="SGLang's gemma4 parsers pass tests/unit/test_answer.py.",
     uses=(uses.gemma4_parser,),
     hooks=(
