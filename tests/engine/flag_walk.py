@@ -200,7 +200,7 @@ def combination(seed: int) -> Combination:
     if {"ep_size", "attn_dp_size"} & set(made.flags):
         made.flags["tp_size"] = 2
     if {"tp_size", "pp_size", "dp_size"} & set(made.flags):
-        if made.model == "tiny-e2b" and rng.random() < 0.7:
+        if made.model == "tiny-e2b" and "pp_size" in made.flags and rng.random() < 0.7:
             made.env["SGLANG_PP_LAYER_PARTITION"] = "3,7"  # layers that share KV on one stage
         made.env |= RANKS | {"TEST_SABOTAGE": f"{RANKS['TEST_SABOTAGE']} {made.env.get('TEST_SABOTAGE', '')}".strip()}
     return made
