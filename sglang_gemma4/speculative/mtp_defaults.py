@@ -29,7 +29,7 @@ def sibling(model: str) -> str:
 def first_steps(arguments: Mapping[str, Any]) -> int:
     """Draft steps to start with: :data:`STEPS`, or the middle one of the adaptive lengths if it is not among them, as in SGLang."""
     path = arguments.get("speculative_adaptive_config")
-    if not arguments.get("speculative_adaptive") or not path:
+    if not arguments.get("speculative_adaptive") or not path or not Path(path).is_file():  # one that is not there is refused later
         return STEPS
     entries = json.loads(Path(path).read_text())
     lengths = sorted({steps for size, entry in entries.items() if size.isdigit() for steps in entry["candidate_steps"]})
