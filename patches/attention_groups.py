@@ -16,6 +16,8 @@ PATCH = Patch(
     hooks=(
         Hook(f"{GEMMA4}.Gemma4Attention.__init__", "around", f"{OURS}:build_attention", "10dd9517605c"),
         Hook(f"{GEMMA4}.Gemma4Attention.forward", "around", f"{OURS}:attend", "35891e1c7d9e"),
+        Hook("sglang.srt.models.gemma4_vision.Gemma4VisionEncoder.__init__", "around", f"{OURS}:build_tower", "e5ff87d79ee5"),
+        Hook("sglang.srt.models.gemma4_audio.Gemma4AudioEncoder.__init__", "around", f"{OURS}:build_tower", "469e1c4dd179"),
         Hook(f"{GEMMA4}.Gemma4DecoderLayer._next_stream", "around", f"{OURS}:next_stream", "1c1c4b6f8ca3"),
     ),
 )

@@ -126,19 +126,17 @@ def _shared_kv_problem(text: Mapping[str, Any], stages: int, sizes: list[int]) -
 
 
 def _expert_problems(text: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
-    ranks, experts = _size(arguments, "ep_size"), int(text.get("num_experts") or 0)
-    if ranks > 1 and not experts:
-        yield f"--ep-size {ranks}: this model has no experts; leave the flag out"
-    elif ranks > 1 and experts % ranks:
+    ranks, experts = _size(arguments, "ep_size"), int(text.get("num_experts") or 0) if text.get("enable_moe_block", True) else 0
+    if ranks > 1 and experts % ranks:
         yield f"--ep-size {ranks}: {experts} experts do not divide by it; use a divisor of {experts}, for example 2"
-    elif ranks > 1 and _size(arguments, "tp_size") != ranks:
+    elif ranks > 1 and experts and _size(arguments, "tp_size") != ranks:
         # With moe_tp_size > 1 beside it SGLang sums over two groups; not tried with this model.
         yield f"--ep-size {ranks}: experts are split over all ranks of --tp-size or over none; use --ep-size {_size(arguments, 'tp_size')}"
     if arguments.get("moe_dense_tp_size") == 1 and _size(arguments, "tp_size") > 1 and not experts:
         # layer_boundary/factories.py:124 then hands each rank rows of its own, and Gemma3MLP is split over all ranks.
         yield "--moe-dense-tp-size 1: a dense Gemma 4's FFN is split over all ranks; leave the flag out"
     backend = arguments.get("moe_a2a_backend")
-    if backend not in (None, "none"):
+    if backend not in (None, "none"):  # moe_runner/deep_gemm.py:352 asserts silu; the others were not tried
         yield f"--moe-a2a-backend {backend}: its expert kernels compute silu, Gemma 4's experts gelu; leave the flag out (--ep-size alone)"
 
 

@@ -8,7 +8,7 @@ so it needs the residual and the per-layer embeddings of the same tokens.
 import functools
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,30 +16,50 @@ import torch
 from sglang.srt.layers.dp_attention import dp_gather_replicate, get_global_dp_buffer_len
 from sglang.srt.runtime_context import get_parallel
 
-GROUP = "attn_tp"
+LINEAR: dict[str, dict[str, Any]] = {
+    "QKVParallelLinear": {},
+    "ColumnParallelLinear": {},
+    "MergedColumnParallelLinear": {},
+    "RowParallelLinear": {"use_dp_attention_reduce": True},
+}
+"""SGLang's linear layers that are split over ranks, with what makes their sums those of the attention group."""
+MODELS = "sglang.srt.models"
+TOWERS = ("sglang.srt.layers.clippable_linear", f"{MODELS}.gemma4_audio")
+"""The modules whose names the towers' linear layers go by."""
 
 
 @contextmanager
-def split_by_attention_group(module: Any) -> Iterator[None]:
-    """Within it, what ``module`` builds has its heads split over the attention group. For the time of one constructor, in one thread."""
-    kept = {name: getattr(module, name) for name in ("get_parallel", "QKVParallelLinear", "RowParallelLinear")}
-    parallel = SimpleNamespace(tp_size=get_parallel().attn_tp_size)
-    module.get_parallel = lambda: parallel
-    for name in ("QKVParallelLinear", "RowParallelLinear"):
-        setattr(module, name, functools.partial(kept[name], parallel_group=GROUP))
-    try:
+def split_by_attention_group(*modules: str) -> Iterator[None]:
+    """Within it, what these modules build is split over the attention group. For the time of one constructor, in one thread."""
+    with ExitStack() as names:
+        for module in map(importlib.import_module, modules):
+            for name in filter(module.__dict__.__contains__, LINEAR):
+                narrow = functools.partial(getattr(module, name), parallel_group="attn_tp", **LINEAR[name])
+                names.callback(setattr, module, name, getattr(module, name))
+                setattr(module, name, narrow)
         yield
-    finally:
-        for name, value in kept.items():
-            setattr(module, name, value)
 
 
 def build_attention(original: Callable[..., None], attention: Any, *args: Any, **kwargs: Any) -> None:
-    """Around ``Gemma4Attention.__init__``."""
+    """Around ``Gemma4Attention.__init__``, which divides heads by the ranks of the whole model."""
     if get_parallel().attn_dp_size == 1:
         return original(attention, *args, **kwargs)
-    with split_by_attention_group(importlib.import_module("sglang.srt.models.gemma4_causal")):
-        return original(attention, *args, **kwargs)
+    module: Any = importlib.import_module(f"{MODELS}.gemma4_causal")
+    parallel, given = SimpleNamespace(tp_size=get_parallel().attn_tp_size), module.get_parallel
+    with split_by_attention_group(module.__name__):
+        module.get_parallel = lambda: parallel
+        try:
+            return original(attention, *args, **kwargs)
+        finally:
+            module.get_parallel = given
+
+
+def build_tower(original: Callable[..., None], tower: Any, *args: Any, **kwargs: Any) -> None:
+    """Around a tower's ``__init__``: its sizes are divided by the attention group's ranks, its linear layers by all."""
+    if get_parallel().attn_dp_size == 1:
+        return original(tower, *args, **kwargs)
+    with split_by_attention_group(*TOWERS):
+        return original(tower, *args, **kwargs)
 
 
 def attend(original: Callable[..., Any], attention: Any, positions: Any, hidden_states: Any, forward_batch: Any, **kwargs: Any) -> Any:

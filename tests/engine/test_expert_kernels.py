@@ -7,6 +7,7 @@ import pytest
 from sglang_gemma4.serving.launch import resolve
 from tests.engine.engine_fork import INTERPRETED, Group, Nursery, Output, without
 from tests.engine.test_oracle import MTP
+from tests.engine.test_two_ranks import RANKS
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(6 + 20 * n))] for n in range(3)]
 """6, 26 and 46 tokens: a prefill that the grouped kernels take; decode and verify steps that the others take."""
@@ -20,7 +21,10 @@ def serve(nursery: Nursery, few: str, grouped: str, mtp: bool, choice: str = "1"
     asked = {"few_token_experts": few, "grouped_experts": grouped, "router_choice": choice}
     off = [name for name, on in asked.items() if on == "0"] + ["qkv_rope", "kv_write", "draft_argmax"]
     group = Group(PROMPTS, {"max_new_tokens": 12}, logprobs=True)
-    return nursery.run(model, [group], env={**without(*off), "TEST_SABOTAGE": "expert_counter:install"}, time_limit=400, **options)[0]
+    env = {**without(*off), "TEST_SABOTAGE": "expert_counter:install"}
+    if "ep_size" in options:
+        env |= {**RANKS, "TEST_SABOTAGE": f"{env['TEST_SABOTAGE']} {RANKS['TEST_SABOTAGE']}"}
+    return nursery.run(model, [group], env=env, time_limit=400, **options)[0]
 
 
 @pytest.mark.parametrize("mtp", [False, True], ids=["plain", "mtp"])
@@ -39,6 +43,18 @@ def test_same_tokens_as_sglang_s_experts(interpreting: Nursery, mtp: bool) -> No
             assert answer.meta_info["spec_verify_ct"] == reference.meta_info["spec_verify_ct"] < len(answer.token_ids), (
                 "drafts were accepted"
             )
+
+
+def test_a_rank_s_share_of_the_experts(interpreting: Nursery) -> None:
+    """Two ranks with half of the experts each: ids of the other half come as -1, and the router's blocks are of all experts."""
+    two, stock = serve(interpreting, "1", "1", True, tp_size=2, ep_size=2), serve(interpreting, "0", "0", True)
+    assert two[0].log.count("EXPERTS by few_token_experts") == two[0].log.count("EXPERTS by grouped_experts") == 2 * LAYERS
+    assert "over the routing's blocks" not in two[0].log
+    assert "SGLang's kernels compute the experts" not in two[0].log
+    for answer, reference in zip(two, stock, strict=True):
+        assert answer.token_ids == reference.token_ids
+        assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
+        assert answer.meta_info["spec_verify_ct"] == reference.meta_info["spec_verify_ct"]
 
 
 def test_same_tokens_where_the_router_s_product_does_not_choose(interpreting: Nursery) -> None:

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
+from sglang_gemma4.tiny import images
 from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output
 from tests.engine.test_oracle import MTP
 from tests.engine.test_two_ranks import PROMPTS, RANKS
@@ -66,6 +68,20 @@ def test_tokens_are_those_of_one_rank(form: str, nursery: Nursery) -> None:
         assert first.meta_info["spec_verify_ct"] < len(first.token_ids), "drafts were accepted"
     if form in HELD:
         assert set(re.findall(r"STAGE \d: (.*)", first.log)) == HELD[form]
+
+
+@pytest.mark.parametrize("form", ["stages", "attention"])
+def test_images_are_seen_as_on_one_rank(form: str, nursery: Nursery, tmp_path: Path) -> None:
+    """tiny-26b-a4b, whose image tokens attend both ways."""
+    picture = tmp_path / "picture.png"
+    images.draw(1, "blue").resize((200, 60)).save(picture)
+    group = Group(["<bos>What is this <|image|> called?"] * 3, {"max_new_tokens": 12}, images=[str(picture)] * 3, logprobs=True)
+    name, options, _ = FORMS[form]
+    one = nursery.run(resolve(name), [group])[0]
+    split = nursery.run(resolve(name), [group], env=RANKS, **options)[0]
+    for answer, reference in zip(split, one, strict=True):
+        assert answer.token_ids == reference.token_ids
+        assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)
 
 
 def test_layers_that_read_another_stage_s_kv_are_refused(nursery: Nursery) -> None:
