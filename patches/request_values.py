@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from sglang_gemma4 import patching
 from sglang_gemma4.patching import Hook, Patch
 
 MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
@@ -58,6 +59,14 @@ def judge(manager: Any, obj: Any, request: Any = None) -> None:
 
     path = getattr(getattr(request, "url", None), "path", "")
     request_values.judge(obj, limits_of(manager), request is not None and path not in ("/health", "/health_generate"))
+    if request_values.wants_seed(obj.sampling_params) and not _seeds():
+        patching.note("request_values", "seed: sampled answers follow a request's seed only with --enable-deterministic-inference")
+
+
+def _seeds() -> bool:
+    from sglang.srt.runtime_context import get_exec
+
+    return bool(get_exec().deterministic.enable_deterministic_inference)
 
 
 def judge_positions(manager: Any, obj: Any, input_ids: Any) -> None:

@@ -84,6 +84,12 @@ def _judge_parameters(given: Any, shape: Shape, limits: Limits) -> int:
     return counts.pop() if counts else 1
 
 
+def wants_seed(given: Any) -> bool:
+    """Whether one of a judged request's sampling parameters has a seed that its answer would depend on."""
+    several = given if isinstance(given, (list, tuple)) else [given]
+    return any(one and one.get("sampling_seed") is not None and one.get("temperature") != 0 for one in several)
+
+
 def _copies(parameters: Mapping[str, Any] | None) -> int:
     parameters = parameters or {}
     return 1 if (parameters.get("beam_width") or 1) > 1 else int(parameters.get("n") or 1)

@@ -183,6 +183,12 @@ def test_embeddings_of_models_with_an_embedding_in_each_layer() -> None:
         judge(limits=per_layer, input_embeds=[[1.0] * 4])
 
 
+def test_a_seed_that_an_answer_would_depend_on() -> None:
+    for given, wanted in ((None, False), ({"temperature": 1}, False), ({"sampling_seed": 0}, True), ([None, {"sampling_seed": 7}], True)):
+        assert request_values.wants_seed(given) == wanted
+    assert not request_values.wants_seed({"sampling_seed": 7, "temperature": 0})
+
+
 def test_long_values_are_cut() -> None:
     assert len(shown("a" * 10_000)) < 80
     assert shown(2**1000) == "an integer of 1001 bits"
