@@ -184,8 +184,8 @@ def test_embeddings_of_models_with_an_embedding_in_each_layer() -> None:
 
 
 def test_a_seed_that_an_answer_would_depend_on() -> None:
-    for given, wanted in ((None, False), ({"temperature": 1}, False), ({"sampling_seed": 0}, True), ([None, {"sampling_seed": 7}], True)):
-        assert request_values.wants_seed(given) == wanted
+    for asked, wanted in ((None, False), ({"temperature": 1}, False), ({"sampling_seed": 0}, True), ([None, {"sampling_seed": 7}], True)):
+        assert request_values.wants_seed(asked) == wanted
     assert not request_values.wants_seed({"sampling_seed": 7, "temperature": 0})
 
 
