@@ -197,8 +197,7 @@ def combination(seed: int) -> Combination:
             add(made, rng)
     if rng.random() < 0.25:
         made.flags |= {name: rng.choice(ODD[name]) for name in rng.sample(sorted(ODD), 1)}
-    if {"ep_size", "attn_dp_size"} & set(made.flags):
-        made.flags["tp_size"] = 2
+    _two_ranks(made.flags)
     if {"tp_size", "pp_size", "dp_size"} & set(made.flags):
         if made.model == "tiny-e2b" and "pp_size" in made.flags and rng.random() < 0.7:
             made.env["SGLANG_PP_LAYER_PARTITION"] = "3,7"  # layers that share KV on one stage
@@ -208,6 +207,16 @@ def combination(seed: int) -> Combination:
 
 def _drawn(values: Mapping[str, tuple[float, tuple[Any, ...]]], rng: random.Random) -> dict[str, Any]:
     return {name: rng.choice(of) for name, (chance, of) in values.items() if rng.random() < chance}
+
+
+def _two_ranks(flags: dict[str, Any]) -> None:
+    """At most two: stages or replicas alone, or heads with experts or attention."""
+    alone = next((name for name in ("pp_size", "dp_size") if name in flags), None)
+    if alone:
+        for name in {"tp_size", "ep_size", "attn_dp_size", "pp_size", "dp_size"} - {alone}:
+            flags.pop(name, None)
+    elif {"ep_size", "attn_dp_size"} & set(flags):
+        flags["tp_size"] = 2
 
 
 def _draft(made: Combination, rng: random.Random) -> None:
