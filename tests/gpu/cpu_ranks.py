@@ -5,9 +5,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 
 def cpu_engine(**options: Any) -> Any:
     """The engine; what only a GPU has is left out of ``options``."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)  # else the ranks' threads wait for each other's cores
     ranks = int(options.get("tp_size", 1)) * int(options.get("pp_size", 1))
     if ranks > 1:
         os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(ranks)))
