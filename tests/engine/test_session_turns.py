@@ -88,7 +88,7 @@ def test_a_turn_is_that_of_one_request(nursery: Nursery, family: str, kind: str)
     assert_as_one_request(nursery, family, group, found)
     cached = [answer.meta_info["cached_tokens"] for answer in found[len(LENGTHS) :]]
     assert sum(count > 0 for count in cached) > len(cached) / 3, "a turn goes on from its session's KV"
-    assert kind != "retracting" or sum(answer.meta_info["num_retractions"] for answer in found) > 5
+    assert kind != "retracting" or sum(answer.meta_info["num_retractions"] for answer in found) > 0
 
 
 def test_sessions_give_memory_to_others(nursery: Nursery) -> None:
