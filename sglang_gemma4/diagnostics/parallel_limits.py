@@ -129,9 +129,8 @@ def _expert_problems(text: Mapping[str, Any], arguments: Mapping[str, Any]) -> I
     ranks, experts = _size(arguments, "ep_size"), int(text.get("num_experts") or 0) if text.get("enable_moe_block", True) else 0
     if ranks > 1 and experts % ranks:
         yield f"--ep-size {ranks}: {experts} experts do not divide by it; use a divisor of {experts}, for example 2"
-    elif ranks > 1 and experts and _size(arguments, "tp_size") != ranks:
-        # With moe_tp_size > 1 beside it SGLang sums over two groups; not tried with this model.
-        yield f"--ep-size {ranks}: experts are split over all ranks of --tp-size or over none; use --ep-size {_size(arguments, 'tp_size')}"
+    elif ranks > 1 and _size(arguments, "tp_size") % ranks:
+        yield f"--ep-size {ranks}: experts are split over ranks of --tp-size; give a --tp-size that it divides, for example {ranks}"
     if arguments.get("moe_dense_tp_size") == 1 and _size(arguments, "tp_size") > 1 and not experts:
         # layer_boundary/factories.py:124 then hands each rank rows of its own, and Gemma3MLP is split over all ranks.
         yield "--moe-dense-tp-size 1: a dense Gemma 4's FFN is split over all ranks; leave the flag out"

@@ -56,7 +56,7 @@ WORKS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     (MOE, {}), (MOE, {"pp_size": 2}), (E4B, EAGER), (DENSE, {"pp_size": 4}), (MOE, {"tp_size": 2, "ep_size": 2}), (MOE, {"dp_size": 4}),
     (MOE, {"tp_size": 2, "attn_dp_size": 2}), (E2B, {"tp_size": 2, "dp_size": 2, "enable_dp_attention": True}),
     (MOE, {"tp_size": 4, "attn_dp_size": 2, "ep_size": 4}), (MOE, {"moe_a2a_backend": "none"}),
-    (MOE, {"tp_size": 2, "moe_dense_tp_size": 1}), (DENSE, {"tp_size": 2, "ep_size": 2}),
+    (MOE, {"tp_size": 2, "moe_dense_tp_size": 1}), (DENSE, {"tp_size": 2, "ep_size": 2}), (MOE, {"tp_size": 4, "ep_size": 2}),
 )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ REFUSED: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     (MOE, {"pp_size": 2, "speculative_draft_model_path": "auto"}, "--pp-size 2: an MTP draft reads KV of all stages .* use --tp-size, or"),
     (E4B, {"pp_size": 2}, "SGLang's CUDA graphs hand no per-layer embeddings .* add --disable-cuda-graph"),
     (MOE, {"tp_size": 3, "ep_size": 3}, "--ep-size 3: 128 experts do not divide by it"),
-    (MOE, {"tp_size": 4, "ep_size": 2}, "--ep-size 2: experts are split over all ranks .* use --ep-size 4"),
+    (MOE, {"ep_size": 2}, "--ep-size 2: experts are split over ranks of --tp-size; give a --tp-size that it divides, for example 2"),
     (MOE, {"moe_a2a_backend": "deepep"}, "--moe-a2a-backend deepep: its expert kernels compute silu"),
     (MOE, {"tp_size": 2, "attn_cp_size": 2}, "--attn-cp-size 2: .* or use --tp-size"),
     (MOE, {"tp_size": 2, "dcp_size": 2}, "--dcp-size 2: "),
