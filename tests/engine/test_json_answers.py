@@ -33,7 +33,8 @@ def drawn(count: int) -> list[Any]:
     @settings(max_examples=2 * count, derandomize=True, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=health)
     @given(st.one_of(schemas, others))
     def collect(schema: Any) -> None:
-        found.append(schema)
+        if "<|" not in (text := json.dumps(schema)) and "|>" not in text:  # a marker in a constant is a token, which texts leave out
+            found.append(schema)
 
     collect()
     return [*ANY, *found][:count]
