@@ -50,6 +50,8 @@ FIELDS = (
     "moe_runner_backend",
     "enable_torch_compile",
     "enable_unified_memory",
+    "attn_dp_size",
+    "enable_dp_attention",
     "startup_weight_load_mode",
     *PACKAGES,
     "enable_unified_cache_external_linker",
@@ -75,6 +77,7 @@ def problems(config: dict[str, Any], arguments: Mapping[str, Any], cpu_engine: b
     if arguments.get("enable_hierarchical_cache"):
         yield from _host_memory(arguments)
     yield from _other_caches(arguments)
+    yield from _adapters_of_replicas(arguments)
     yield from _of_the_classes(config, arguments)
     if cpu_engine:
         yield from _cpu_engine(config, arguments)
@@ -194,6 +197,15 @@ def _host_memory(arguments: Mapping[str, Any]) -> Iterator[str]:
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     if size is not None and size > there:
         yield f"--hicache-size {size:g} GB is more than this machine's memory of {there:.0f} GB; give less, for each rank of its own"
+
+
+def _adapters_of_replicas(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """LoRA with attention of its own for each replica (lora/lora_manager.py:140)."""
+    name = "dp_size" if arguments.get("enable_dp_attention") else "attn_dp_size"
+    replicas, backend = number(arguments.get(name)) or 1, arguments.get("lora_backend") or "csgmv"
+    adapted = arguments.get("enable_lora") or arguments.get("lora_paths")
+    if adapted and replicas > 1 and not str(backend).startswith("triton"):
+        yield f"--lora-backend {backend} does not go with {flag(name)} {replicas:g}; use --lora-backend triton, or leave one of them out"
 
 
 def _other_caches(arguments: Mapping[str, Any]) -> Iterator[str]:
