@@ -1,4 +1,4 @@
-"""A streaming session's next turn computes the KV that its last token lacks; its memory goes to others before they are retracted."""
+"""A session's next turn computes the KV that its last token lacks; idle sessions give memory to others."""
 
 from sglang_gemma4.patching import Hook, Patch
 
