@@ -3,6 +3,7 @@
 
 python3 quickstart.py          make .venv, install, start SGLang on a tiny trained Gemma 4, ask it a question, keep serving
 python3 quickstart.py test     make .venv, install, run the tests (with --all the extended ones too)
+python3 quickstart.py deploy   make .venv, install, start two servers and a prefill/decode set behind SGLang's router (docs/deploying.md)
 """
 
 import argparse
@@ -28,7 +29,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped too
     if arguments.job == "serve":
         refuse_taken_port(arguments.port)
-    python = set_up(arguments.venv, extras="[test]" if arguments.job == "test" else "")
+    python = set_up(arguments.venv, extras="" if arguments.job == "serve" else "[test]")
+    if arguments.job == "deploy":
+        command = [str(python), "-m", "tests.engine.deploy", "--model", arguments.model, *(["--once"] if arguments.once else []), *rest]
+        os.chdir(HERE)
+        os.execv(command[0], command)  # Ctrl-C and SIGTERM go to what ends the servers
     if arguments.job == "test":
         # Two processes with engines, each of which keeps one core busy, and one without. A file stays in one of them (tests/conftest.py).
         processes = ("-n", "3") if all(word.startswith(("--all", "--durations")) for word in rest) else ()
@@ -38,20 +43,20 @@ def main() -> int:
 
 def read_arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Our own options, and the rest for the server or for pytest."""
-    jobs = ("serve", "test")
+    jobs = ("serve", "test", "deploy")
     job = argv[0] if argv[:1] and argv[0] in jobs else jobs[0]
     parser = argparse.ArgumentParser(
-        usage="%(prog)s [serve|test] [options] [flags of sglang.launch_server, or of pytest]",
+        usage="%(prog)s [serve|test|deploy] [options] [flags of sglang.launch_server, of pytest, or of tests/engine/deploy.py]",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--venv", type=Path, default=HERE / ".venv", help="the virtual environment to make or use")
     parser.add_argument(
-        "--model", default="tiny-26b-a4b", help="serve: a shipped tiny model, a checkpoint's directory or a Hugging Face name"
+        "--model", default="tiny-26b-a4b", help="a shipped tiny model; serve: or a checkpoint's directory or a Hugging Face name"
     )
     parser.add_argument("--port", type=int, default=30000, help="serve: the server's port")
-    parser.add_argument("--once", action="store_true", help="serve: stop after the answer instead of serving on")
+    parser.add_argument("--once", action="store_true", help="serve and deploy: stop after the answer instead of serving on")
     arguments, rest = parser.parse_known_args(argv[1:] if argv[:1] == [job] else argv)
     arguments.job = job
     if sys.version_info < (3, 11):  # noqa: UP036 - this script is what an older Python meets first
