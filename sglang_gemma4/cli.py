@@ -23,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags: list[str] = []
     if words[:1] == ["bench"] and "--" in words:  # argparse takes what follows -- for more positionals, wherever MODEL stands
         words, flags = words[: words.index("--")], words[words.index("--") + 1 :]
+    if words[:1] == ["flags"]:  # a flag may be written as the server's command line has it
+        words = [word if word in ("--markdown", "--help") else word.removeprefix("--") for word in words]
     arguments = _parser().parse_args(words)
     arguments.server_flags = flags
     try:

@@ -69,7 +69,7 @@ def test_the_docs_are_the_table() -> None:
 
 
 def test_the_command_tells_of_one_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["flags", "page-size"]) == 0
+    assert cli.main(["flags", "--page-size"]) == 0
     assert "refused: --page-size 0: --page-size 0 is below 1" in capsys.readouterr().out
     assert cli.main(["flags", "no-such-flag"]) == 2
     assert "no-such-flag is no flag of the supported SGLang" in capsys.readouterr().err
