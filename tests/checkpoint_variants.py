@@ -93,6 +93,19 @@ def _shared_keys(tensors: Tensors, _config: dict[str, Any]) -> Tensors:
     return found
 
 
+def _of_sglang(tensors: Tensors, _config: dict[str, Any]) -> Tensors:
+    """As SGLang itself names experts, and some quantised checkpoints do."""
+    return {
+        name.replace(".experts.", ".moe.experts.").replace(".router.per_expert_scale", ".moe.per_expert_scale"): tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def _with_adapter(folder: Path, tensors: Tensors) -> None:
+    adapter = {f"base_model.model.{name}": tensors[GATE][:4].clone() for name in LORA}
+    _save(folder, {"model.safetensors": tensors, "adapter_model.safetensors": adapter})
+
+
 def _narrow(tensors: Tensors, _config: dict[str, Any]) -> Tensors:
     return {**tensors, UP: tensors[UP][:-16].contiguous()}
 
@@ -172,6 +185,9 @@ VARIANTS: dict[str, Variant] = {
     "head_that_is_the_embedding": Variant(_with({"lm_head.weight": f"{AT}embed_tokens.weight"})),
     "untied_by_the_text_config_alone": Variant(_configured(_same, {"tie_word_embeddings": True}, {"tie_word_embeddings": False})),
     "keys_of_shared_layers": Variant(_shared_keys, family="tiny-e2b"),
+    "keys_of_shared_layers_without_scales": Variant(_shared_keys, family="tiny-e2b", form="fp8-dynamic"),
+    "names_of_sglang_s_experts": Variant(_of_sglang),
+    "an_adapter_s_file_beside": Variant(_same, finish=_with_adapter),
     "no_clip_bounds": Variant(_without(r"put_m(?:in|ax)$"), family="tiny-e2b"),
     "no_layer_scalars": Variant(_without("layer_scalar$")),
     "a_value_head_more": Variant(_with({"v_head.summary.weight": f"{AT}norm.weight"})),

@@ -13,6 +13,8 @@ from typing import Any
 from sglang_gemma4.checkpoint import PreflightError
 
 INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_"
+"""How a LoRA adapter's file beside a model's begins."""
 AGAIN = "download it, or write the checkpoint, again"
 _LENGTH = 8
 """Bytes that hold the header's length, in front of it."""
@@ -71,7 +73,7 @@ def _files(folder: Path) -> list[Path]:
     """Those of the index, or all; SGLang ignores files that its index does not name."""
     index = folder / INDEX
     if not index.is_file():
-        files = sorted(folder.glob("*.safetensors"))
+        files = sorted(file for file in folder.glob("*.safetensors") if not file.name.startswith(ADAPTER))
         if (missing := _missing_numbers(files)) is not None:
             raise PreflightError(f"{folder} lacks {missing}, which its other files count; {AGAIN}")
         return files

@@ -43,6 +43,7 @@ def plain(name: str) -> str:
     short = mapped(name).removeprefix("model.")
     if "_tower." in short:
         short = short.replace(".linear.", ".")
+    short = short.replace(".moe.experts.", ".experts.").replace(".moe.per_expert_scale", ".router.per_expert_scale")  # SGLang takes both
     return short.removeprefix("masked_embedding.")
 
 

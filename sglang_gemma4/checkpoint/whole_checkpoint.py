@@ -65,15 +65,16 @@ def reason_against(found: Mapping[str, Tensor], config: Config, towers: bool = T
 
 
 def _reasons(found: Mapping[str, Tensor], config: Config, towers: bool, shapes: bool) -> Iterator[str]:
-    yield from _of_trainers(found)
     needed = tensors(config, towers)
     ours = {plain(name): tensor for name, tensor in found.items()}
     parts = _parts_of(ours)
     missing = [name for wanted, shape in needed.items() for name in _missing(wanted, shape, ours, parts)]
     missing += _scalars(ours, needed)
+    yield from _of_trainers(found, bool(missing))
     if missing:
         yield _all_about(missing, needed, found)
-    if uneven := [*_uneven(parts), *(_without_scales(ours, parts) if _has_scales(config) else ())]:
+    used = {layer: have for layer, have in parts.items() if not _is_unused(layer, needed)}
+    if uneven := [*_uneven(used), *(_without_scales(ours, used) if _has_scales(config) else ())]:
         yield f"{_some(uneven)}; of a layer that is quantised, or fused with others, all parts are needed: {AGAIN}"
     if shapes:
         reasons = (other_shape(name, ours[name], shape) for name, shape in needed.items() if name in ours)
@@ -91,8 +92,10 @@ def _some(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more like it)"
 
 
-def _of_trainers(found: Iterable[str]) -> Iterator[str]:
-    names = list(found)
+def _of_trainers(found: Iterable[str], is_missing: bool) -> Iterator[str]:
+    """Names of trainers' wrappers; beside a whole model, as an adapter's file is, they do no harm: SGLang passes over them."""
+    prefixes = tuple(prefix for prefix, _, _ in _TRAINERS)
+    names = [name for name in found if is_missing or not name.startswith(prefixes)]
     for prefix, what, remedy in _TRAINERS:
         if (first := next((name for name in names if name.startswith(prefix)), None)) is not None:
             yield f"the checkpoint's tensors have the names of {what}, {first} for one; {remedy}"
@@ -162,6 +165,11 @@ def _spelled(name: str, found: Iterable[str]) -> str:
     prefixes = ("model.language_model.", "language_model.model.", "language_model.", "model.", "")
     used = next(prefix for prefix in prefixes if any(one.startswith(f"{prefix}layers.") for one in found) or not prefix)
     return used + name.removeprefix("language_model.")
+
+
+def _is_unused(layer: str, needed: Mapping[str, Shape | None]) -> bool:
+    """Whether the model has no such layer: keys and values of layers that share KV, a tower that is left out."""
+    return (layer.startswith(_TOWERS) or _FUSED.match(layer) is not None) and f"{layer}.weight" not in needed
 
 
 def _uneven(parts: Mapping[str, set[str]]) -> Iterator[str]:

@@ -21,6 +21,9 @@ def problems(config: dict[str, Any], arguments: Mapping[str, Any]) -> Iterator[s
     name = "dp_size" if arguments.get("enable_dp_attention") else "attn_dp_size"
     replicas = max(1, int(number(arguments.get(name)) or 1))
     images = not (arguments.get("language_model_only") or arguments.get("mm_enable_dp_encoder"))
+    if replicas > ranks > 1:
+        yield f"--tp-size {ranks} is below --{name.replace('_', '-')} {replicas}; give --tp-size {replicas} or a multiple of it"
+        return
     if ranks > 1 and (what := _undivided(config, ranks, replicas, images)):
         fitting = [str(size) for size in range(replicas, MOST + 1, replicas) if not _undivided(config, size, replicas, images)]
         yield f"--tp-size {ranks} does not divide {what}; use one of {', '.join(fitting)}"

@@ -190,7 +190,7 @@ def _choices(arguments: Mapping[str, Any]) -> Iterator[str]:
 def _host_memory(arguments: Mapping[str, Any]) -> Iterator[str]:
     """Host memory for KV, which SGLang allocates after the weights."""
     ratio, size = number(arguments.get("hicache_ratio")), number(arguments.get("hicache_size"))
-    if ratio is not None and ratio <= 0:
+    if ratio is not None and ratio <= 0 and not (size or 0) > 0:  # a size stands before the ratio
         yield f"--hicache-ratio {ratio:g} is not above 0 (host tokens per token of the device); leave the flag out for 2"
     if size is not None and size < 0:
         yield f"--hicache-size {size:g} is below 0 GB; leave the flag out to size host memory by --hicache-ratio"

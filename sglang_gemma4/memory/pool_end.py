@@ -52,7 +52,7 @@ def decode(original: Callable[[Any, Any], Any], scheduler: Any, batch: Any) -> A
 def retract(original: Callable[[Any], tuple[list[Any], float, list[Any]]], batch: Any) -> tuple[list[Any], float, list[Any]]:
     """Around ``ScheduleBatch.retract_decode``."""
     if _scheduler is None or not named_gemma4(batch.model_config.hf_config) or _is_decode_server():
-        return original(batch)
+        return session_slots.leave(original(batch))
     if session_slots.make_room(_scheduler, batch):
         return [], float(_scheduler.new_token_ratio_tracker.current), []
     if len(batch.reqs) == 1 and batch.reqs[0].beam_group is None and not batch.check_decode_mem() and not _held_by_others(batch):
@@ -63,7 +63,7 @@ def retract(original: Callable[[Any], tuple[list[Any], float, list[Any]]], batch
     for req in back:
         req.to_finish = None
         logger.warning("sglang-gemma4: %s waits for memory that others hold; it goes on after its %d tokens", req.rid, len(req.output_ids))
-    return [*retracted, *back], ratio, [req for req in aborted if req not in back]
+    return session_slots.leave(([*retracted, *back], ratio, [req for req in aborted if req not in back]))
 
 
 def _held_by_others(batch: Any) -> bool:
@@ -195,6 +195,8 @@ def _make_way(scheduler: Any, req: Any) -> None:
     scheduler.waiting_queue = [other for other in scheduler.waiting_queue if other is not req]
     if req.output_ids:
         _finish(req)
+        if req.session is not None and req.session.streaming:
+            req.session.finish_req(req)
         scheduler.output_streamer.stream_output([req], req.return_logprob)
         return
     from sglang.srt.disaggregation.utils import prepare_abort

@@ -45,6 +45,14 @@ def create(original: Callable[..., Any], session: Any, turn: Any, *args: Any, **
     return req
 
 
+def leave(found: tuple[list[Any], float, list[Any]]) -> tuple[list[Any], float, list[Any]]:
+    """What ``ScheduleBatch.retract_decode`` returns; sessions whose turn it aborted take their next turn."""
+    for req in found[2]:
+        if req.session is not None and req.session.streaming:
+            req.session.abort_req()
+    return found
+
+
 def make_room(scheduler: Any, batch: Any) -> bool:
     """Give sessions up until the next decode step of ``batch`` has memory; whether it was short and has."""
     if batch.check_decode_mem():

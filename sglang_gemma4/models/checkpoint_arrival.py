@@ -55,13 +55,14 @@ def _judge(path: str, stored: dict[str, safetensors_files.Stored] | None, config
         raise PreflightError(f"{path}: {reason}; {WAY_ROUND}")
 
 
-def check_downloaded(_weights: Any, _loader: Any, source: Any, **_kwargs: Any) -> None:
+def check_downloaded(_weights: Any, loader: Any, source: Any, **_kwargs: Any) -> None:
     """After ``DefaultModelLoader._get_weights_iterator``, before it is asked for a tensor: a hub's model is in the cache by then."""
     if not _starting or source.model_config is None or not named_gemma4(source.model_config.hf_config):
         return
-    if Path(source.model_or_path).is_dir():
-        return  # judged before the start
-    folder = safetensors_files.cached(source.model_or_path, source.revision)
+    given = loader.load_config
+    if Path(source.model_or_path).is_dir() or str(getattr(given.load_format, "value", given.load_format)) not in READ_BY_HEADERS:
+        return  # judged before the start, or as its tensors arrive
+    folder = safetensors_files.cached(source.model_or_path, source.revision, given.download_dir)
     if folder is not None:
         _judge(source.model_or_path, safetensors_files.tensors_of(folder), source.model_config.hf_config.to_dict(), _loads_towers())
 

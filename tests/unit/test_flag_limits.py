@@ -24,6 +24,7 @@ MODEL = str(checkpoints.SHIPPED / "tiny-26b-a4b")
         {"enable_prefill_delayer": True},
         {"enable_hierarchical_cache": True, "hicache_ratio": 0.5, "hicache_size": 0},
         {"hicache_ratio": 0.0},
+        {"enable_hierarchical_cache": True, "hicache_ratio": 0.0, "hicache_size": 1},
         {"offload_group_size": -1, "model_impl": "SGLang"},
         {"lora_paths": ["owner/adapter", "mine=owner/adapter"]},
         {"lora_paths": {"mine": "owner/adapter"}},
@@ -75,6 +76,7 @@ def test_ranks_divide_heads_and_widths() -> None:
     assert split(8, attn_dp_size=2) is split(8, dp_size=2, enable_dp_attention=True) is None, "heads are split over four ranks"
     assert split(6, attn_dp_size=3) is None, "a replica's two ranks divide the heads, all six the FFN"
     assert "does not divide the model's intermediate_size of 2112" in str(split(10, attn_dp_size=5))
+    assert split(2, attn_dp_size=4) == "--tp-size 2 is below --attn-dp-size 4; give --tp-size 4 or a multiple of it"
 
 
 def pool(tokens: int | None, ratio: float | None = None, sized: bool = True, **resolved: Any) -> list[str]:

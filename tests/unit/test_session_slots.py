@@ -54,6 +54,13 @@ def test_a_retracted_turn_keeps_nothing() -> None:
     assert req.lock == "lock of one"
 
 
+def test_an_aborted_turn_leaves_its_session() -> None:
+    aborted, left = [], SimpleNamespace(streaming=True, abort_req=lambda: aborted.append(1))
+    found = ([], 0.5, [SimpleNamespace(session=left), SimpleNamespace(session=None)])
+    assert session_slots.leave(found) is found
+    assert aborted == [1]
+
+
 def test_idle_sessions_give_up_first_and_running_ones_never() -> None:
     slots = Slots("running", "waiting", "asked last", "asked first", "head")
     times = {"running": 0.0, "waiting": 1.0, "asked last": 5.0, "asked first": 3.0, "head": 2.0}
