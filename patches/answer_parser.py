@@ -64,7 +64,7 @@ def keep_reason(original: Callable[..., Any], server: Any, text: str, tools: Any
     """Around ``OpenAIServingChat._process_tool_calls``: an answer that ends inside a call keeps its finish reason, as when streamed."""
     from sglang_gemma4.serving.answer_parsers import is_whole
 
-    given = dict(finish_reason)
+    given = dict(finish_reason or {})
     found = original(server, text, tools, finish_reason, *args, **kwargs)
     if server.is_gemma4 and found.tool_calls and not is_whole(found.tool_calls[-1].function.arguments):
         finish_reason.update(given)

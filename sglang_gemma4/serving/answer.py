@@ -24,6 +24,9 @@ from sglang_gemma4.serving.tool_arguments import ArgumentsReader
 
 _STRAY = re.compile(r"[\s}\])]+")
 _SPACE = re.compile(r"\s+")
+_FENCE = "```"
+_KEPT = 66  # characters of the text, to see where a line begins and a fence stands
+_LINE = re.compile(r"(?:\A|\n)[ \t]{0,64}\Z")
 
 
 class Part(NamedTuple):
@@ -75,7 +78,8 @@ class AnswerReader:
         self._between = ""  # separates the next words of a thought from those before
         self._thought_before = False
         self._from_thought = False  # the call being read began in a thought
-        self._last = ""  # the last character of the text; "" behind a call or a thought
+        self._last = ""  # the text's last characters; "" behind a call or a thought
+        self._fences = 0  # of code blocks so far
         self._space: list[str] = []  # white space behind a call, dropped if another call or nothing follows
         self._name = ""
         self._rest = ""
@@ -142,13 +146,18 @@ class AnswerReader:
         return at
 
     def _unmarked_call(self, text: str, at: int) -> int | None:
-        """Begin a call that has no marker, or wait for more of what may be one; None if neither comes before the next marker."""
+        """Begin a call that has no marker, or wait for more of what may be one; None if neither comes before the next marker.
+
+        Such a call begins a line outside code blocks: prose and code may name a tool's call.
+        """
+        fences, seen = self._fences, at
         for found in _any_of(self._in_text, UNMARKED).finditer(text, at):
             place = found.start()
             if found.group() in self._in_text:
                 break
-            before = text[place - 1] if place > at else self._last
-            if before and not before.isspace():
+            fences, seen = fences + text.count(_FENCE, seen, place), place
+            before = text[place - _KEPT : place] if place - _KEPT >= at else self._last + text[at:place]
+            if fences % 2 or not _LINE.search(before):
                 continue
             head = UNMARKED_HEAD.match(text, place)
             if head and head["name"] in (self.tools or {}):
@@ -255,7 +264,9 @@ class AnswerReader:
     def _say(self, text: str) -> None:
         if text:
             self._parts.append(Part("text", "".join(self._space) + text))
-            self._space, self._last = [], text[-1]
+            said = self._last + text
+            self._fences += said.count(_FENCE) - self._last.count(_FENCE)
+            self._space, self._last = [], said[-_KEPT:]
 
     def _think(self, text: str) -> None:
         text = self._newline + text

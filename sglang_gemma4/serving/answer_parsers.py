@@ -167,7 +167,7 @@ def is_whole(arguments: str) -> bool:
     """Whether a call's arguments are a JSON text, as those of every call are that the answer did not end in."""
     try:
         json.loads(arguments, strict=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 

@@ -104,6 +104,8 @@ class BareArguments(ArgumentStrings):
 
     def _in_key(self, separator: str, key: list[str]) -> bool:
         """Whether a declared key goes on with a separator."""
+        if len(self._open) > 1 and self._open[0].closer == "}" and not self._inside.schemas.keys("properties"):
+            return True  # an environment, labels: in an object of any keys, of a call in curly brackets, only a colon ends one
         begun = "".join(key).lstrip() + separator
         return any(name.startswith(begun) for name in self._inside.schemas.keys("properties"))
 

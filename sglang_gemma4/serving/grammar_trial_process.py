@@ -98,7 +98,7 @@ def attempt(job: Mapping[str, Any]) -> dict[str, Any]:
     except Exception as error:
         if "bad_alloc" in str(error):
             os._exit(1)
-        return {"refused": _said(error)}
+        return {"refused": _said(_contradiction(job) or error)}
     return {}
 
 
@@ -108,7 +108,15 @@ def _said(error: Exception) -> str:
     return f"is refused: {text if len(text) < 2 * _KEPT else f'{text[:_KEPT]} ... {text[-_KEPT:]}'}"
 
 
-def _never_ends(job: Mapping[str, Any]) -> str | None:
+def _contradiction(job: Mapping[str, Any]) -> Exception | None:
+    """What the schemas of a job that was refused contradict, with the place; None: nothing that can be told."""
+    try:
+        return ValueError(reason) if (reason := _never_ends(job, contradictions=True)) else None
+    except RecursionError:
+        return None
+
+
+def _never_ends(job: Mapping[str, Any], contradictions: bool = False) -> str | None:
     """Why answers of a job's schemas may go on without end; None where they end, or its text is none that has schemas."""
     if job["kind"] not in ("json", "convert", "structural_tag"):
         return None
@@ -116,7 +124,8 @@ def _never_ends(job: Mapping[str, Any]) -> str | None:
         found = json.loads(job["text"])
     except ValueError:
         return None
-    return schema_ends.reason_against_tag(found) if job["kind"] == "structural_tag" else schema_ends.reason_against(found)
+    of = schema_ends.reason_against_tag if job["kind"] == "structural_tag" else schema_ends.reason_against
+    return of(found, contradictions)
 
 
 def _check_printed(grammar: str, of_schema: bool) -> None:

@@ -15,7 +15,7 @@ def whole_arguments(arguments: Any) -> Any:
         return arguments
     try:
         return {} if json.loads(arguments) is None else arguments
-    except ValueError:
+    except (ValueError, RecursionError):
         return closed(arguments)
 
 

@@ -22,22 +22,26 @@ Part = tuple[str, Schema]
 """A step from a schema to one of its parts, and the part."""
 
 
-def reason_against(schema: Schema) -> str | None:
-    """Why answers of ``schema`` may never end, with the place in it; None if each can end, or if that cannot be told."""
+def reason_against(schema: Schema, contradictions: bool = True) -> str | None:
+    """Why answers of ``schema`` may never end, with the place in it; None if each can end, or if that cannot be told.
+
+    Args:
+        contradictions: what no value satisfies is a reason. Grammars of some end nevertheless, as where a required key is no property.
+    """
     try:
-        return _Ends(schema).reason_against()
+        return _Ends(schema).reason_against(contradictions)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError, OverflowError):
         return None  # no schema, a reference that leads nowhere, or too much work
 
 
-def reason_against_tag(tag: Any) -> str | None:
+def reason_against_tag(tag: Any, contradictions: bool = True) -> str | None:
     """The same for the schemas in a structural tag."""
     waiting = [tag]
     while waiting:
         one = waiting.pop()
         if isinstance(one, Mapping):
             schemas = [one[key] for key in ("json_schema", "schema") if isinstance(one.get(key), Mapping | bool)]
-            if reason := next(filter(None, map(reason_against, schemas)), None):
+            if reason := next(filter(None, (reason_against(schema, contradictions) for schema in schemas)), None):
                 return reason
             waiting += [value for key, value in one.items() if key not in ("json_schema", "schema")]
         elif isinstance(one, list):
@@ -76,9 +80,11 @@ class _Ends:
         self._ways[rule.name] = ways
         self._rules.fill(rule, [_references(way) for way in ways])
 
-    def reason_against(self) -> str | None:
+    def reason_against(self, contradictions: bool) -> str | None:
         if self._whole.name not in self._ended:
             place, endless = self._culprit("#", self._whole, self._ways[self._whole.name])
+            if not endless and not contradictions:
+                return None
             return f"{place[:_PLACE]}: {_ENDLESS if endless else 'no value satisfies it'}"
         for name, ways in self._ways.items():  # an answer may come there, and then not end
             for way in ways:
@@ -102,6 +108,7 @@ class _Ends:
         """Where ``part`` stands in the whole schema; None for one that was put together from several."""
         waiting: list[tuple[str, Any]] = [("#", self._root)]
         while waiting:
+            self._shapes.work.spend(1)
             place, one = waiting.pop()
             if one is part and not isinstance(one, bool):
                 return place

@@ -125,6 +125,26 @@ def test_where_we_decide_otherwise(wrote: str, calls: list[tuple[str, Any]], tex
     assert _read(wrote, []) == (calls, text)
 
 
+@pytest.mark.parametrize(
+    "wrote",
+    [
+        'You can write call:weather(city="Rome") to ask.',
+        '```\ncall:weather(city="Rome")\n```\nDone.',
+        "Docs: call:weather(city: str, days: list[int] = None) -> dict",
+        "Note: call:weather('s not right. And so on.",
+        '- call:weather(city="Rome")',
+    ],
+)
+def test_prose_and_code_that_name_a_call_stay_text(wrote: str) -> None:
+    for cut in (1, 3, len(wrote)):
+        assert _read(wrote, list(range(cut, len(wrote), cut))) == ([], wrote)
+
+
+def test_keys_of_an_environment_have_equals_signs() -> None:
+    wrote = f"<|tool_call>call:bash{{env:{{PATH=/bin:{Q}x{Q},B:{Q}y{Q}}}}}<tool_call|>"
+    assert _read(wrote, []) == ([("bash", {"env": {"PATH=/bin": "x", "B": "y"}})], "")
+
+
 def test_a_call_that_is_cut_streams_as_far_as_it_came() -> None:
     """SGLang and vLLM give it back as text when the answer has ended; arguments that were streamed cannot be taken back."""
     parts = answers.parts(f"<|tool_call>call:weather{{location:{Q}London", tools=TOOLS)

@@ -92,6 +92,27 @@ def test_each_backend_and_a_conversion_refuse_it(backend: str) -> None:
         assert found["refused"].startswith("is refused: #/properties/a: its values contain")
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a", "old"], "additionalProperties": False},
+        record("a", a={"type": "string", "enum": [1, 2]}),
+        record("a", a={"type": "string", "const": 1}),
+    ],
+    ids=str,
+)
+def test_a_contradiction_whose_grammar_ends_is_served(schema: Schema) -> None:
+    assert reason_against(schema, contradictions=False) is None
+    assert grammar_trial_process.attempt({"backend": "xgrammar", "kind": "json", "text": json.dumps(schema)}) == {}
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "llguidance", "outlines"])
+def test_a_contradiction_whose_grammar_never_ends_is_refused(backend: str) -> None:
+    for kind in ("json", "convert"):
+        found = grammar_trial_process.attempt({"backend": backend, "kind": kind, "text": '{"$ref": "#"}'})
+        assert found["refused"] == "is refused: #: no value satisfies it"
+
+
 def test_a_tool_is_refused_with_the_place() -> None:
     with pytest.raises(ToolGrammarError, match=r"tool 'f': .* that end: #/properties/a: its values contain"):
         ToolGrammar([ToolSchema("f", record("a", a={"$ref": "#"}))], Markers.of())
