@@ -56,7 +56,7 @@ def test_a_retracted_turn_keeps_nothing() -> None:
 
 def test_an_aborted_turn_leaves_its_session() -> None:
     aborted, left = [], SimpleNamespace(streaming=True, abort_req=lambda: aborted.append(1))
-    found = ([], 0.5, [SimpleNamespace(session=left), SimpleNamespace(session=None)])
+    found: tuple[list[Any], float, list[Any]] = ([], 0.5, [SimpleNamespace(session=left), SimpleNamespace(session=None)])
     assert session_slots.leave(found) is found
     assert aborted == [1]
 
