@@ -55,6 +55,8 @@ def check_pools(server_args: Any) -> None:
     from sglang_gemma4.diagnostics import pool_limits, preflight
     from sglang_gemma4.models import config_files
 
+    if not switches.part_is_on("pool_checks", switches.PREFLIGHT):
+        return
     if server_args.max_total_tokens is None or str(server_args.model_path).lower() in ("none", "dummy"):
         return
     model = model_config_of(server_args)

@@ -20,6 +20,7 @@ FIELDS = (
     "speculative_num_draft_tokens",
     "enable_unified_memory",
     "pp_size",
+    "max_running_requests",
 )
 """The resolved arguments that :func:`problems` reads."""
 
@@ -40,6 +41,8 @@ def problems(
     """
     if tokens is None or resolved.get("enable_unified_memory"):
         return
+    if resolved.get("disable_radix_cache") and resolved.get("max_running_requests"):
+        return  # SWARequestCapPoolConfigurator: so many windows, whatever the ratio is
     page, chunk = int(resolved.get("page_size") or 1), int(resolved.get("chunked_prefill_size") or 0)
     full = tokens // page * page
     by_window = sized and ratio_asked is None and chunk > 0 and (resolved.get("pp_size") or 1) == 1

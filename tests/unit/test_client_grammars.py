@@ -99,7 +99,7 @@ def test_what_is_served(kind: str, trials: Trials) -> None:
         trials.run({"kind": kind, "text": text})
 
 
-def test_usual_schemas_take_a_fifth_of_the_limit() -> None:
+def test_usual_schemas_take_half_of_the_limit() -> None:
     job = {"backend": "xgrammar", "kind": "json", "text": json.dumps(usual())}
     grammar_trial_process.prepare("xgrammar")
     taken = []
@@ -107,7 +107,7 @@ def test_usual_schemas_take_a_fifth_of_the_limit() -> None:
         before = time.process_time()
         assert grammar_trial_process.attempt(job) == {}
         taken.append(time.process_time() - before)
-    assert min(taken) < SECONDS / 5
+    assert min(taken) < SECONDS / 2, "a sixth on an idle core"
 
 
 @pytest.mark.parametrize("kind", REFUSED)
