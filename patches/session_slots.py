@@ -8,7 +8,7 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_REQUEST_CHECKS",
     why="Under MTP a turn counts its last token as cached, whose KV no step wrote, or goes on from tokens past a stop. A refused turn ends "
     "the mark of the running one, and a third shares its KV. Retracted turns and idle sessions keep memory that others wait for, for ever.",
-    evidence="srt/session/streaming_session.py:187, 150, 84 · session_controller.py:184 · tests/engine/test_session_turns.py",
+    evidence="srt/session/streaming_session.py:187, 150, 84 · session_controller.py:184 · crash_repro/session_turns.py",
     remove_when="try_cache_finished_req keeps at most finished_len - 1 tokens of an answer, and nothing of a retracted turn.",
     hooks=(
         Hook("sglang.srt.session.streaming_session.StreamingSession.try_cache_finished_req", "around", f"{OURS}:keep", "9b66ca852741"),

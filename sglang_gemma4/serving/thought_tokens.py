@@ -88,7 +88,10 @@ class ThoughtTokens:
 
 
 def count(req: Any, ids: MarkerIds, length: int) -> int:
-    """The tokens of thoughts among the first ``length`` of a request's answer; kept with the request, read anew where a stop cut it."""
+    """The tokens of thoughts among the first ``length`` of a request's answer.
+
+    The count is kept with the request. It starts again where a stop cut the answer.
+    """
     counted: ThoughtTokens | None = getattr(req, "gemma4_thought_tokens", None)
     if counted is None or counted.seen > length:
         opened = (req.sampling_params.custom_params or {}).get(OPEN_THOUGHT) is True
