@@ -28,7 +28,7 @@ loads       log-uniform, sharegpt-like and multi-turn arrive as a Poisson proces
 sessions    sessions-50x10000/8 are 50 sessions at once that share a system prompt with tools and reach 10,000 tokens in 8 turns, --think
             seconds between an answer and the next turn; with @4 at the end turns arrive as a Poisson process of 4 a second
 model       a checkpoint's directory, a Hugging Face name, a tiny model (tiny-26b-a4b), or a real size with random weights
-            (e2b, e4b, 26b-a4b, 31b)
+            (e2b, e4b, 12b, 26b-a4b, 31b)
 flags       what follows -- are server flags of every arm
 examples    sglang-gemma4 bench 26b-a4b --workload chat,summarize
             sglang-gemma4 bench 26b-a4b --switch SGLANG_GEMMA4_NORMS --batches 1,32 --profile 1,32 --roofline

@@ -6,24 +6,13 @@ from typing import Any
 
 from sglang_gemma4.disaggregation import plan
 from sglang_gemma4.disaggregation.plan import Group
-from sglang_gemma4.tiny import families, real_sizes
+from sglang_gemma4.tiny import real_sizes
 
 MIB = 2**20
 SCALED, SCALE_BYTES = ("int8_per_token_head", "fp8_per_token_head"), 4
 """Those of ``kernels.kv_cache.formats``, which imports torch: a second of every command's start."""
 KV_BYTES = {"bfloat16": 2, "float16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, **dict.fromkeys(SCALED, 1)}
-TWELVE: dict[str, Any] = {
-    "num_hidden_layers": 48,
-    "num_kv_shared_layers": 0,
-    "layer_types": families.layers(6, 48),
-    "num_key_value_heads": 8,
-    "num_global_key_value_heads": 1,
-    "head_dim": 256,
-    "global_head_dim": 512,
-    "sliding_window": 1024,
-}
-"""12B's layers and heads, as SGLang's unit test of its configuration quotes the released file (test_gemma4_unified.py)."""
-SIZES = (*real_sizes.SIZES, "12b")
+SIZES = tuple(real_sizes.SIZES)
 
 
 def groups(name: str, kv_cache_dtype: str = "bfloat16") -> tuple[Group, Group]:
@@ -37,7 +26,7 @@ def groups(name: str, kv_cache_dtype: str = "bfloat16") -> tuple[Group, Group]:
     """
     if name not in SIZES:
         raise ValueError(f"{name}: no Gemma 4 size; there are {', '.join(SIZES)}")
-    text = TWELVE if name == "12b" else real_sizes.target(name)["text_config"]
+    text = real_sizes.target(name)["text_config"]
     own = text["layer_types"][: text["num_hidden_layers"] - text["num_kv_shared_layers"]]
     full = own.count("full_attention")
     heads, size = text["num_key_value_heads"], KV_BYTES[kv_cache_dtype]

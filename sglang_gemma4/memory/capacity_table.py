@@ -111,7 +111,7 @@ def add_command(commands: Any) -> None:
         "SGLang's leaves less than a request this package takes that one without auto's 2 GiB of margin (the fraction then says so). "
         "An engine's own log says its sizes exactly.",
     )
-    parser.add_argument("names", nargs="*", metavar="SIZE", help="e2b, e4b, 26b-a4b, 31b (default: all)")
+    parser.add_argument("names", nargs="*", metavar="SIZE", help=f"{', '.join(SIZES)} (default: all)")
     parser.add_argument(
         "--card", action="append", metavar="CARD", help="H100, L40S, ..., 24, 32, 48, 80, 141 (GB; default: these five), or GiB"
     )

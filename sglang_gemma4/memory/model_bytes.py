@@ -170,9 +170,9 @@ def _towers(config: dict[str, Any]) -> int:
         "vocab_size": 512,
     }
     small |= {"num_experts": None, "enable_moe_block": False, "per_layer_config": None}
+    kind = getattr(transformers, config["architectures"][0])
+    given = {name: value for name, value in config.items() if name not in ("architectures", "text_config")}
     with torch.device("meta"):
-        model = transformers.Gemma4ForConditionalGeneration(
-            transformers.Gemma4Config(**{k: v for k, v in config.items() if k not in ("architectures", "text_config")}, text_config=small)
-        )
+        model = kind(kind.config_class(**given, text_config=small))
     parts = [part for name, part in model.model.named_children() if name != "language_model"]
     return sum(parameter.numel() for part in parts for parameter in part.parameters())

@@ -151,7 +151,13 @@ def _heads(text: Any) -> list[tuple[int, int]]:
 
 
 def patch_bytes(vision: Any) -> int:
-    """Bytes of one image patch where the tower is widest, as ``models.vision.most_patches`` counts them."""
+    """Bytes of one image patch where the tower is widest, as ``models.vision.most_patches`` counts them.
+
+    A unified model has no tower: it projects the pixels of several patches at once to a soft token's features.
+    """
+    embedded = getattr(vision, "mm_embed_dim", None)
+    if embedded:
+        return int(2 * (2 * 3 * vision.patch_size**2 + 8 * embedded / vision.pooling_kernel_size**2))
     heads = vision.num_attention_heads * vision.head_dim
     pixels = 3 * vision.patch_size**2
     return int(2 * (14 * heads + 6 * vision.intermediate_size + 8 * vision.hidden_size) + 12 * pixels + 8 * vision.hidden_size)

@@ -35,8 +35,14 @@ def text_config(config: ConfigJson) -> Any:
     from transformers.models.gemma4.configuration_gemma4 import Gemma4TextConfig
 
     text = dict(config.get("text_config") or config)
+    if text.get("model_type") == "gemma4_unified_text":  # 12B's: the same layers, other defaults
+        from sglang_gemma4.models import unified_config
+
+        text = {**unified_config.text(text), "model_type": "gemma4_text"}
     if text.get("model_type") != "gemma4_text":
-        raise ValueError(f"model_type {text.get('model_type')!r} is not gemma4_text; give the config.json of a Gemma 4 model")
+        raise ValueError(
+            f"model_type {text.get('model_type')!r} is not gemma4_text or gemma4_unified_text; give the config.json of a Gemma 4 model"
+        )
     return Gemma4TextConfig(**text)
 
 

@@ -31,11 +31,11 @@ def files(name: str, tiny: Path) -> dict[str, Any]:
     settings["model_max_length"] = text["max_position_embeddings"]
     return {
         "config.json": as_json(config),
-        "generation_config.json": as_json(real_sizes.GENERATION),
+        "generation_config.json": as_json(real_sizes.generation(name)),
         "tokenizer.json": _tokenizer(tiny / "tokenizer.json", text["vocab_size"]),
         "tokenizer_config.json": as_json(settings),
         "chat_template.jinja": tiny / "chat_template.jinja",
-        "processor_config.json": as_json(_processor(json.loads((tiny / "processor_config.json").read_text()))),
+        "processor_config.json": as_json(_processor(json.loads((tiny / "processor_config.json").read_text()), config)),
     }
 
 
@@ -59,10 +59,23 @@ def _with_real_ids(tokenizer: dict[str, Any], vocabulary_size: int) -> dict[str,
     return tokenizer
 
 
-def _processor(config: dict[str, Any]) -> dict[str, Any]:
+def _processor(config: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+    """The tiny processor's ``config`` with a released image's sizes; for a unified ``model`` its classes, whose sound is the waveform."""
     for part in ("image_processor", "video_processor"):
         config[part] |= {"max_soft_tokens": SOFT_TOKENS, "patch_size": PATCH_SIZE}
     config["image_seq_length"] = SOFT_TOKENS
+    if model["model_type"] == "gemma4_unified":
+        samples = model["audio_config"]["audio_samples_per_token"]
+        same = ("padding_side", "padding_value", "return_attention_mask", "sampling_rate")
+        config["feature_extractor"] = {
+            "feature_extractor_type": "Gemma4UnifiedAudioFeatureExtractor",
+            "feature_size": samples,
+            "audio_samples_per_token": samples,
+            **{name: config["feature_extractor"][name] for name in same},
+        }
+        config["image_processor"]["image_processor_type"] = "Gemma4UnifiedImageProcessor"
+        config["video_processor"]["video_processor_type"] = "Gemma4UnifiedVideoProcessor"
+        config["processor_class"] = "Gemma4UnifiedProcessor"
     return config
 
 

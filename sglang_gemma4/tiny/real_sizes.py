@@ -1,9 +1,10 @@
-"""config.json of the four released Gemma 4 sizes and their MTP assistants, for serving with random weights.
+"""config.json of the five released Gemma 4 sizes and their MTP assistants, for serving with random weights.
 
 Laid out as the released checkpoints are: `global_head_dim` and `num_global_key_value_heads` beside the sliding values,
 which transformers turns into a per-layer config. The numbers are in real_sizes.toml. Sources: transformers 5.19
 models/gemma4/configuration_gemma4.py and what is public of the released config.json files. Not compared with the
 released files: the 31B assistant's shape, E4B's `use_double_wide_mlp`, and parts of the vision and audio configs.
+12B is a unified model: `gemma4_unified`, without towers; its assistant is `gemma4_unified_assistant`.
 """
 
 import tomllib
@@ -24,31 +25,57 @@ def _text(name: str) -> dict[str, Any]:
     return {**_DATA[SIZES[name]["kind"]]["text"], **SIZES[name]["text"]}
 
 
-def _has_audio(name: str) -> bool:
+def is_unified(name: str) -> bool:
+    """Whether a size is a unified model: images and sounds are projected by linear layers, without towers."""
+    return bool(SIZES[name]["kind"] == "unified")
+
+
+def _has_centroids(name: str) -> bool:
     return bool(SIZES[name]["kind"] == "edge")
+
+
+def _part(name: str, modality: str) -> dict[str, Any] | None:
+    """The ``vision_config`` or ``audio_config`` of a size, or None where it has none."""
+    family = "gemma4_unified" if is_unified(name) else "gemma4"
+    given = _DATA[SIZES[name]["kind"]].get(modality)
+    return None if given is None else dict(given, model_type=f"{family}_{modality}", dtype="bfloat16")
 
 
 def target(name: str) -> dict[str, Any]:
     """config.json of `google/gemma-4-<name>-it`."""
     text = {**_TEXT, **_text(name)}
+    unified = is_unified(name)
     return dict(
         TOKENS,
-        architectures=["Gemma4ForConditionalGeneration"],
-        model_type="gemma4",
+        architectures=[f"Gemma4{'Unified' * unified}ForConditionalGeneration"],
+        model_type="gemma4_unified" if unified else "gemma4",
         dtype="bfloat16",
         eos_token_id=[1, 106],
         tie_word_embeddings=True,
         vision_soft_tokens_per_image=280,
-        vision_config=dict(_DATA[SIZES[name]["kind"]]["vision"], model_type="gemma4_vision", dtype="bfloat16"),
-        audio_config={"model_type": "gemma4_audio", "dtype": "bfloat16"} if _has_audio(name) else None,
+        vision_config=_part(name, "vision"),
+        audio_config=_part(name, "audio"),
         text_config={**text, "layer_types": families.layers(SIZES[name]["period"], text["num_hidden_layers"])},
     )
+
+
+def generation(name: str) -> dict[str, Any]:
+    """generation_config.json of a size; a unified model never writes the ends of images and sounds."""
+    never = {"suppress_tokens": [TOKENS["eoi_token_id"], TOKENS["eoa_token_id"]]} if is_unified(name) else {}
+    return {**GENERATION, **never}
 
 
 def assistant(name: str) -> dict[str, Any]:
     """config.json of the size's MTP assistant: three sliding layers, one full, all reading the target's KV."""
     text = _text(name)
-    keep = ("num_key_value_heads", "num_global_key_value_heads", "attention_k_eq_v", "sliding_window", "max_position_embeddings")
+    keep = (
+        "model_type",
+        "num_key_value_heads",
+        "num_global_key_value_heads",
+        "attention_k_eq_v",
+        "sliding_window",
+        "max_position_embeddings",
+    )
     small = {
         **_TEXT,
         **{key: text[key] for key in keep if key in text},
@@ -59,13 +86,14 @@ def assistant(name: str) -> dict[str, Any]:
         "final_logit_softcapping": None,
         "layer_types": families.layers(4, 4),
     }
+    unified = is_unified(name)
     return {
-        "architectures": ["Gemma4AssistantForCausalLM"],
-        "model_type": "gemma4_assistant",
+        "architectures": [f"Gemma4{'Unified' * unified}AssistantForCausalLM"],
+        "model_type": "gemma4_unified_assistant" if unified else "gemma4_assistant",
         "backbone_hidden_size": text["hidden_size"],
         "tie_word_embeddings": True,
         "dtype": "bfloat16",
-        "use_ordered_embeddings": _has_audio(name),
+        "use_ordered_embeddings": _has_centroids(name),
         "text_config": small,
-        **({"num_centroids": 2048, "centroid_intermediate_top_k": 32} if _has_audio(name) else {}),
+        **({"num_centroids": 2048, "centroid_intermediate_top_k": 32} if _has_centroids(name) else {}),
     }

@@ -55,7 +55,7 @@ def test_real_sizes(name: str, tmp_path: Path) -> None:
 
 def test_real_sizes_through_transformers(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    for name, shared, kv in (("e2b", 20, (1, 1)), ("e4b", 18, (2, 2)), ("26b-a4b", 0, (8, 2)), ("31b", 0, (16, 4))):
+    for name, shared, kv in (("e2b", 20, (1, 1)), ("e4b", 18, (2, 2)), ("12b", 0, (8, 1)), ("26b-a4b", 0, (8, 2)), ("31b", 0, (16, 4))):
         checkpoints.write(name, str(tmp_path / name), random=True)
         text = transformers.AutoConfig.from_pretrained(tmp_path / name).text_config
         layers = text.per_layer_config
@@ -115,6 +115,26 @@ def test_the_processor_of_a_real_size_uses_the_ids_of_its_config(tmp_path: Path)
     assert config["eoi_token_id"] in ids
     assert config["eos_token_id"][1] in ids, "the turn's end"
     assert processor.tokenizer.decode(processor.tokenizer.encode("Who rules Belm?", add_special_tokens=False)) == "Who rules Belm?"
+
+
+def test_a_12b_takes_images_and_sounds_without_towers(tmp_path: Path) -> None:
+    """An image is 48 x 48 pixels a soft token, a sound 640 samples; the ends of both are never written."""
+    import numpy
+    from PIL import Image
+    from transformers import AutoProcessor
+
+    checkpoints.write("12b", str(tmp_path / "m"), random=True)
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    assert config["architectures"] == ["Gemma4UnifiedForConditionalGeneration"]
+    processor = AutoProcessor.from_pretrained(tmp_path / "m")
+    image, sound = Image.fromarray(numpy.zeros((480, 480, 3), "uint8")), numpy.zeros(16_000, "float32")
+    out = processor(text=["<|image|> <|audio|>"], images=[[image]], audio=[sound], return_tensors="pt")
+    ids = out["input_ids"][0].tolist()
+    assert out["pixel_values"].shape[-1] == 3 * 48**2
+    assert ids.count(config["audio_token_id"]) == 25
+    assert 200 < ids.count(config["image_token_id"]) <= 280
+    generation = json.loads((tmp_path / "m" / "generation_config.json").read_text())
+    assert generation["suppress_tokens"] == [config["eoi_token_id"], config["eoa_token_id"]]
 
 
 def test_every_token_of_a_real_size_reads_as_text(tmp_path: Path) -> None:
