@@ -34,6 +34,8 @@ class ScriptedEngine:
 
     Attributes:
         finish: the finish reason's type.
+        matched: what ended an answer whose finish is "stop", a token's id or a stop string.
+        error: raised in place of an answer, where it is not None.
         request: the last request that came.
     """
 
@@ -42,6 +44,8 @@ class ScriptedEngine:
 
         self.tokenizer = AutoTokenizer.from_pretrained(FOLDER)
         self.script, self.size, self.finish = "", 0, "stop"
+        self.matched: Any = 106
+        self.error: Exception | None = None
         self.request: Any = None
         self.served_model_name, self.model_path = "tiny", str(FOLDER)
         self.server_args, self.num_reserved_tokens, self.processor = None, 0, None
@@ -59,14 +63,22 @@ class ScriptedEngine:
         return None
 
     async def generate_request(self, request: Any, _raw: Any = None) -> AsyncIterator[dict[str, Any]]:
+        from sglang.srt.sampling.sampling_params import SamplingParams
+
         self.request = request
+        parameters = SamplingParams(**request.sampling_params)  # as where a prompt is tokenised
+        parameters.normalize(self.tokenizer)
+        parameters.verify(self.model_config.vocab_size)
+        if self.error is not None:
+            raise self.error
         size = self.size if request.stream and self.size else len(self.script) or 1
         ends = [*range(size, len(self.script), size), len(self.script)]
         for end in ends:
-            finish = {"type": self.finish, **({"matched": 106} if self.finish == "stop" else {"length": 9})}
+            finish = {"type": self.finish, **({"matched": self.matched} if self.finish == "stop" else {"length": 9})}
             meta = {
                 "id": "a", "finish_reason": finish if end == ends[-1] else None, "prompt_tokens": 9, "completion_tokens": end,
                 "cached_tokens": 0, "reasoning_tokens": 0, "weight_version": "default",
+                "weight_versions": [{"version": "default", "start": 0, "end": end}],
             }  # fmt: skip
             yield {"text": self.script[:end], "index": 0, "output_ids": [1] * end, "meta_info": meta}
 

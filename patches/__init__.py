@@ -108,6 +108,7 @@ ORDER = (
     "json_blanks",
     "client_grammars",
     "client_errors",
+    "ollama_api",
     "isolation",
     "page_table_rows",
     "swa_ratio",

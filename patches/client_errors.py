@@ -105,6 +105,5 @@ PATCH = Patch(
         ),
         Hook(f"{ANTHROPIC}.handle_messages", "around", f"{THREADS}:messages", "71ae50286b66"),
         Hook(f"{ANTHROPIC}.handle_count_tokens", "around", f"{THREADS}:threaded", "6b32db4f50f5"),
-        Hook("sglang.srt.entrypoints.ollama.serving.OllamaServing.handle_chat", "around", f"{THREADS}:ollama_chat", "5478084d6d26"),
     ),
 )

@@ -8,7 +8,6 @@ from sglang_gemma4.patching import Hook, Patch
 MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
 PROCESSOR = "sglang.srt.multimodal.processors.gemma4.Gemma4SGLangProcessor"
 BASE = "sglang.srt.multimodal.processors.base_processor.BaseMultimodalProcessor"
-OLLAMA = "sglang.srt.entrypoints.ollama.serving.OllamaServing"
 OURS = "sglang_gemma4.serving.media"
 
 
@@ -60,18 +59,6 @@ async def judge_loaded(original: Callable[..., Any], processor: Any, base_output
         processing.release(base_output)
 
 
-def refuse_unread_images(_server: Any, request: Any, *_args: Any) -> None:
-    """Before Ollama's ``handle_chat`` and ``handle_generate``, which drop images in silence.
-
-    Raises:
-        HTTPException: status 400: the request brings images.
-    """
-    if getattr(request, "images", None) or any(message.images for message in getattr(request, "messages", ())):
-        from fastapi import HTTPException
-
-        raise HTTPException(400, "images: SGLang's Ollama endpoints take text only; send images to /v1/chat/completions")
-
-
 PATCH = Patch(
     switch="SGLANG_GEMMA4_REQUEST_CHECKS",
     why="A sound sent to a model without an audio tower ends stock's scheduler, as do features of another length than their placeholders; "
@@ -87,8 +74,6 @@ PATCH = Patch(
         Hook(f"{PROCESSOR}.process_mm_data_async", "around", f"{OURS}.processing:process", "6e061e74bf0a"),
         Hook(f"{PROCESSOR}.process_mm_data", "around", f"{OURS}.processing:process_large", "c9319d6bf9b8"),
         Hook(f"{BASE}.process_and_combine_mm_data_async", "around", judge_loaded, "c99f0176c34f"),
-        Hook(f"{OLLAMA}.handle_chat", "before", refuse_unread_images, "5478084d6d26"),
-        Hook(f"{OLLAMA}.handle_generate", "before", refuse_unread_images, "2fe20aecf377"),
         Hook(
             "sglang.srt.managers.schedule_batch.MultimodalDataItem.set_pad_value",
             "around",

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from sglang_gemma4.serving import prompt_length
-from sglang_gemma4.serving.client_errors import in_thread, reading, reading_async
+from sglang_gemma4.serving.client_errors import in_thread, reading
 
 
 async def tokenized(original: Callable[..., Any], manager: Any, texts: Any, *args: Any, **kwargs: Any) -> Any:
@@ -46,18 +46,6 @@ async def messages(original: Callable[..., Awaitable[Any]], server: Any, request
     return await original(own, request, raw_request)
 
 
-async def ollama_chat(original: Callable[..., Awaitable[Any]], server: Any, request: Any, raw_request: Any) -> Any:
-    """Around ``OllamaServing.handle_chat``: its chat is rendered in a thread."""
-    manager = server.tokenizer_manager
-    asked = [{"role": one.role, "content": one.content} for one in request.messages]
-    prompt_length.check(prompt_length.of_messages(request.messages), manager.tokenizer, manager.context_len)
-    rendered = partial(manager.tokenizer.apply_chat_template, asked, tokenize=True, add_generation_prompt=True, return_dict=False)
-    ids = await _thread(reading, rendered)
-    own = copy.copy(server)
-    own.tokenizer_manager = _Over(manager, tokenizer=_Over(manager.tokenizer, apply_chat_template=lambda *_args, **_kwargs: ids))
-    return await reading_async(original, own, request, raw_request)
-
-
 async def _thread(work: Callable[..., Any], *args: Any) -> Any:
     return await asyncio.get_running_loop().run_in_executor(None, partial(work, *args))
 
@@ -79,13 +67,3 @@ class _Result:
         if self._error is not None:
             raise self._error
         return self._value
-
-
-class _Over:
-    """Another object with some attributes of its own."""
-
-    def __init__(self, under: Any, **own: Any) -> None:
-        self.__dict__.update(own, _under=under)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._under, name)

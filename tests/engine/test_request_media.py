@@ -113,8 +113,14 @@ def test_what_is_refused(server: Server) -> None:
         "no file": (chat(server, look("file:///etc/nothing")), LOCAL),
         "a path": (generate(server, text=LOOK, image_data=__file__), LOCAL),
         "a file, messages": (messages(server, {"type": "url", "url": "file:///etc/passwd"}), LOCAL),
-        "ollama": (
-            post(server, "/api/chat", model=MODEL, stream=False, messages=[{"role": "user", "content": "?", "images": [RED]}]),
+        "a file, ollama": (
+            post(
+                server,
+                "/api/chat",
+                model=MODEL,
+                stream=False,
+                messages=[{"role": "user", "content": "?", "images": ["file:///etc/passwd"]}],
+            ),
             "images",
         ),
     }

@@ -1,0 +1,153 @@
+"""Ollama's messages and tools in the form of chat completions."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sglang_gemma4.serving.value_kinds import one_of, refuse, shown
+
+ROLE = one_of("system", "user", "assistant", "tool")
+FIELDS = ("role", "content", "thinking", "images", "tool_calls", "tool_name", "tool_call_id", "name")
+
+
+def of_chat(given: Any) -> list[dict[str, Any]]:
+    """The messages of /api/chat.
+
+    Raises:
+        ValueError: a message has not Ollama's form; its place is named.
+    """
+    if given is None:
+        return []
+    if not isinstance(given, list):
+        refuse("messages", given, "a list of messages")
+    calls = _Calls()
+    return [_message(f"messages[{number}]", message, calls) for number, message in enumerate(given)]
+
+
+def of_prompt(prompt: str, system: str | None, images: Any) -> list[dict[str, Any]]:
+    """The conversation that /api/generate asks for with a prompt.
+
+    Raises:
+        ValueError: ``images`` are no list of base64 texts.
+    """
+    begun = [{"role": "system", "content": system}] if system else []
+    return [*begun, {"role": "user", "content": content(prompt, pictures("images", images))}]
+
+
+def content(text: str, images: list[dict[str, Any]]) -> Any:
+    """A message's content, images before the text as in Ollama's prompts."""
+    if not images:
+        return text
+    return [*images, {"type": "text", "text": text}] if text else images
+
+
+def pictures(at: str, given: Any) -> list[dict[str, Any]]:
+    """Base64 texts as image parts; one may be a data: address already, no other address is read.
+
+    Raises:
+        ValueError: an image is no text, or an address.
+    """
+    if given is None:
+        return []
+    if not isinstance(given, list):
+        refuse(at, given, "a list of images in base64")
+    parts = []
+    for number, image in enumerate(given):
+        if not isinstance(image, str) or not image or ("://" in image[:16]):
+            refuse(f"{at}[{number}]", image, "an image in base64, which is what this field takes")
+        url = image if image.startswith("data:") else f"data:image/png;base64,{image}"
+        parts.append({"type": "image_url", "image_url": {"url": url}})
+    return parts
+
+
+def tools(given: Any) -> list[dict[str, Any]] | None:
+    """Declared tools, whose form is that of chat completions.
+
+    Raises:
+        ValueError: they are no list of functions with a name.
+    """
+    if not given:
+        return None
+    if not isinstance(given, list):
+        refuse("tools", given, "a list of tools")
+    return [_tool(f"tools[{number}]", tool) for number, tool in enumerate(given)]
+
+
+def _tool(at: str, tool: Any) -> dict[str, Any]:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        refuse(at, tool, "a tool: an object with type 'function' and a function that has a name")
+    if tool.get("type") not in (None, "function"):
+        refuse(f"{at}.type", tool["type"], "'function'; this server calls no other tools")
+    return {"type": "function", "function": dict(function)}
+
+
+class _Calls:
+    """The calls of a conversation that no result has answered so far: Ollama names a result by its tool, chat completions by an id."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[str, str]] = []
+        self._count = 0
+
+    def add(self, name: str, given: Any) -> str:
+        """The id of a call: the client's, or one that is not in the conversation yet."""
+        self._count += 1
+        made = given if isinstance(given, str) and given else f"call_{self._count}"
+        self._waiting.append((made, name))
+        return made
+
+    def answered(self, name: str | None, given: str | None) -> tuple[str, str | None]:
+        """The id and tool of the call that a result answers: by its id, else its tool's first call, else the first call."""
+        found = next((one for one in self._waiting if given and one[0] == given), None)
+        found = found or next((one for one in self._waiting if not given and name in (None, one[1])), None)
+        if found is None:
+            return given or f"call_{self._count}", name
+        self._waiting.remove(found)
+        return found[0], name or found[1]
+
+
+def _message(at: str, message: Any, calls: _Calls) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        refuse(at, message, "an object")
+    if unknown := sorted(set(map(str, message)) - set(FIELDS)):
+        raise ValueError(f"{at}: there is no field {shown(unknown[0])}; there are {', '.join(FIELDS)}")
+    role = message.get("role")
+    ROLE(f"{at}.role", role)
+    text = _text(f"{at}.content", message.get("content")) or ""
+    made: dict[str, Any] = {"role": role, "content": content(text, pictures(f"{at}.images", message.get("images")))}
+    if role == "assistant":
+        if thought := _text(f"{at}.thinking", message.get("thinking")):
+            made["reasoning_content"] = thought
+        if called := message.get("tool_calls"):
+            made["tool_calls"] = _called(f"{at}.tool_calls", called, calls)
+    elif message.get("tool_calls"):
+        raise ValueError(f"{at}.tool_calls: only the assistant calls tools, and this message's role is {shown(role)}")
+    if role == "tool":
+        name = _text(f"{at}.tool_name", message.get("tool_name") or message.get("name"))
+        made["tool_call_id"], named = calls.answered(name, _text(f"{at}.tool_call_id", message.get("tool_call_id")))
+        if named:
+            made["name"] = named
+    return made
+
+
+def _text(at: str, value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        refuse(at, value, "a string")
+    return value
+
+
+def _called(at: str, given: Any, calls: _Calls) -> list[dict[str, Any]]:
+    if not isinstance(given, list):
+        refuse(at, given, "a list of calls")
+    made = []
+    for number, call in enumerate(given):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            refuse(f"{at}[{number}]", call, "a call: an object with a function that has a name and arguments")
+        arguments = function.get("arguments")
+        if arguments is not None and not isinstance(arguments, Mapping):
+            refuse(f"{at}[{number}].function.arguments", arguments, "an object")
+        name = function["name"]
+        written = json.dumps(arguments or {}, ensure_ascii=False)
+        made.append({"id": calls.add(name, call.get("id")), "type": "function", "function": {"name": name, "arguments": written}})
+    return made

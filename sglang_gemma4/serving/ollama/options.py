@@ -1,0 +1,121 @@
+"""The ``options`` of an Ollama request as fields of SGLang's chat and completion requests."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from sglang_gemma4.serving.request_limits import SMALLEST_REPETITION_PENALTY, STOP_LENGTH, STOPS
+from sglang_gemma4.serving.value_kinds import (
+    FLOAT32_MAX,
+    FLOAT32_TINY,
+    INT32_MAX,
+    INT64_MAX,
+    Kind,
+    flag,
+    integer,
+    number,
+    one_of,
+    one_or_entries,
+    refuse,
+    shown,
+    text,
+)
+
+SAMPLING: Mapping[str, tuple[str, Kind]] = {
+    "temperature": ("temperature", number(0, FLOAT32_MAX)),
+    "top_p": ("top_p", number(FLOAT32_TINY, 1)),
+    "top_k": ("top_k", integer(-1, INT32_MAX)),
+    "min_p": ("min_p", number(0, 1)),
+    "seed": ("seed", integer(-INT64_MAX - 1, INT64_MAX)),
+    "num_predict": ("max_tokens", integer(-2, INT32_MAX)),
+    "stop": ("stop", one_or_entries(text(STOP_LENGTH, empty=False), STOPS)),
+    "repeat_penalty": ("repetition_penalty", number(SMALLEST_REPETITION_PENALTY, 2)),
+    "presence_penalty": ("presence_penalty", number(-2, 2)),
+    "frequency_penalty": ("frequency_penalty", number(-2, 2)),
+}
+"""What the request's field is called, and which values the option may have."""
+_COUNT = integer(-1, INT32_MAX)
+LOADING: Mapping[str, Kind] = {
+    **dict.fromkeys(("num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep"), _COUNT),
+    **dict.fromkeys(("numa", "low_vram", "f16_kv", "use_mmap", "use_mlock"), flag),
+}
+"""How Ollama loads a model or shifts its context. The operator has chosen that here, and no answer depends on these."""
+OFF: Mapping[str, tuple[Any, ...]] = {
+    "mirostat": (0,),
+    "tfs_z": (1, 1.0),
+    "typical_p": (1, 1.0),
+    "repeat_last_n": (-1,),
+    "penalize_newline": (True,),
+    "vocab_only": (False,),
+    "embedding_only": (False,),
+    "logits_all": (False,),
+}
+"""Options that this server has not: only the values at which they do nothing are taken."""
+_UNUSED = ("mirostat_tau", "mirostat_eta")
+_FREE = ("seed", "num_predict")
+"""Options whose negative values stand for none."""
+_TIME = re.compile(r"-?(\d+\.?\d*(ns|us|µs|ms|s|m|h)?)+")
+
+
+def fields(options: Any, context: int) -> dict[str, Any]:
+    """The fields of a request with Ollama's ``options``.
+
+    Args:
+        context: tokens of the server's context.
+
+    Raises:
+        ValueError: an option is unknown, not served, or its value is outside its limits.
+    """
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        refuse("options", options, "an object")
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        if value is not None:
+            found.update(_field(name, value, context))
+    return found
+
+
+def _field(name: str, value: Any, context: int) -> dict[str, Any]:
+    at = f"options.{name}"
+    if name in SAMPLING:
+        field, kind = SAMPLING[name]
+        kind(at, value)
+        return _sampling(name, field, value)
+    if name == "num_ctx":
+        integer(1, INT32_MAX)(at, value)
+        if value > context:
+            raise ValueError(f"{at}: {value} is above this server's context of {context} tokens; lower it, or raise --context-length")
+    elif name in LOADING:
+        LOADING[name](at, value)
+    elif name in OFF:
+        one_of(*OFF[name])(at, value)
+    elif name in _UNUSED:
+        number(0, FLOAT32_MAX)(at, value)
+    else:
+        raise ValueError(f"options: there is no option {shown(name)} here; there are {', '.join(sorted((*SAMPLING, 'num_ctx', *LOADING)))}")
+    return {}
+
+
+def _sampling(name: str, field: str, value: Any) -> dict[str, Any]:
+    if name == "num_predict" and value == 0:
+        raise ValueError("options.num_predict: 0 asks for no token; give the most tokens of the answer, or -1 for no limit")
+    if name in _FREE and value < 0:
+        return {}
+    return {field: -1 if name == "top_k" and value == 0 else value}
+
+
+def keep_alive(value: Any) -> None:
+    """Judge ``keep_alive``: the model stays loaded, whatever time is asked for.
+
+    Raises:
+        ValueError: it asks to unload the model, or is no time.
+    """
+    if value is None or value == "":
+        return
+    written = str(value).strip()
+    if isinstance(value, bool) or not isinstance(value, int | float | str) or not _TIME.fullmatch(written):
+        refuse("keep_alive", value, "a number of seconds or a time such as '5m'")
+    if not re.search("[1-9]", written):
+        raise ValueError(f"keep_alive: {shown(value)} asks to unload the model, which this server keeps loaded; leave the field out")
