@@ -17,11 +17,10 @@ PATCH = Patch(
     remove_when="SGLang asks nvJPEG for RGB, judges headers before it decodes, and ends downloads by the clock.",
     uses=(uses.media,),
     hooks=(
-        Hook(f"{COMMON}.load_image", "around", f"{OURS}.decoding:load_within", "eb18e23c5715"),
+        Hook(f"{COMMON}.load_image", "around", f"{OURS}.pictures:load", "eb18e23c5715"),
         Hook(f"{COMMON}.load_audio", "around", f"{OURS}.decoding:load_sound_within", "a6f425c25d8f"),
-        Hook(f"{COMMON}._load_image", "after", f"{OURS}.decoding:turn", "49903a0c6883"),
         Hook(f"{COMMON}._fully_load_pil_image", "before", f"{OURS}.decoding:judge_image", "cea292a8d9b5"),
-        Hook(f"{COMMON}.is_jpeg_with_cuda", "after", f"{OURS}.decoding:plain_jpeg", "c33de6d9e1b2"),
+        Hook(f"{COMMON}.is_jpeg_with_cuda", "after", f"{OURS}.pictures:plain_jpeg", "c33de6d9e1b2"),
         Hook("sglang.srt.multimodal.audio_from_video._append_resampled_frames", "after", f"{OURS}.decoding:count_samples", "22241c093189"),
         Hook(
             "sglang.srt.multimodal.processors.gemma4.Gemma4SGLangProcessor._video_decoder_to_tensor",

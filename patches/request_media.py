@@ -32,13 +32,14 @@ async def judge_modalities(original: Callable[..., Any], manager: Any, obj: Any)
     """Around ``TokenizerManager._tokenize_one_request``.
 
     Raises:
-        ValueError: the request brings an image, a video or a sound that this server does not take.
+        ValueError: the request brings an image, a video or a sound that this server does not take, or asks for another size of images.
     """
     if _serves_gemma4(manager):
         from sglang.srt.runtime_context import get_disagg, get_serving
 
-        from sglang_gemma4.serving.media import accepted
+        from sglang_gemma4.serving.media import accepted, image_budget
 
+        image_budget.of_request(obj)
         flag = "--language-model-only" if get_disagg().language_model_only else ""
         why = f"the server runs with {flag}" if flag else "its checkpoint or its flags leave the towers out"
         config, towers = manager.model_config.hf_config, manager.mm_processor is not None and not flag
@@ -50,9 +51,12 @@ async def judge_modalities(original: Callable[..., Any], manager: Any, obj: Any)
 
 async def judge_loaded(original: Callable[..., Any], processor: Any, base_output: Any, mm_tokens: Any, **kwargs: Any) -> Any:
     """Around ``process_and_combine_mm_data_async``, between loading and processing."""
-    from sglang_gemma4.serving.media import processing
+    from sglang_gemma4.serving.media import image_budget, processing
 
-    processing.judge_loaded(base_output, processor)
+    asked = processing.soft_tokens.get()
+    processing.judge_loaded(base_output, processor, asked)
+    if asked is not None:
+        kwargs[image_budget.KEYWORD] = asked
     try:
         return await original(processor, base_output, mm_tokens, **kwargs)
     finally:
@@ -63,7 +67,7 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_REQUEST_CHECKS",
     why="A sound sent to a model without an audio tower ends stock's scheduler, as do features of another length than their placeholders; "
     "over HTTP any file of the server is read as media, and mm_hashes name another client's cached features. Where the card prepares "
-    "images, stock does so on the event loop. Images of the same patches in rows of another length share one cache entry.",
+    "images, stock does so on the event loop. Images of equal patches and other positions share one cache entry.",
     evidence="srt/models/gemma4_mm.py:580 · managers/mm_schedule.py:707 · utils/common.py:2192 · managers/tokenizer_manager.py:1242 · "
     "multimodal/processors/base_processor.py (process_and_combine_mm_data_async) · crash_repro/audio_without_tower.py, local_media.py",
     remove_when="SGLang refuses what a tower is missing for, judges features before the scheduler and reads local files where allowed.",
@@ -74,10 +78,13 @@ PATCH = Patch(
         Hook(f"{PROCESSOR}.process_mm_data_async", "around", f"{OURS}.processing:process", "6e061e74bf0a"),
         Hook(f"{PROCESSOR}.process_mm_data", "around", f"{OURS}.processing:process_large", "c9319d6bf9b8"),
         Hook(f"{BASE}.process_and_combine_mm_data_async", "around", judge_loaded, "c99f0176c34f"),
+        Hook(f"{BASE}.process_and_combine_mm_data", "around", f"{OURS}.image_budget:process", "530c73d6287a"),
+        Hook(f"{BASE}._call_processor", "before", f"{OURS}.image_budget:ask", "6da715bd5663"),
+        Hook(f"{BASE}.resolve_image_token_counts", "around", f"{OURS}.image_budget:count", "0769fd5f5be5"),
         Hook(
             "sglang.srt.managers.schedule_batch.MultimodalDataItem.set_pad_value",
             "around",
-            f"{OURS}.placeholders:tell_shapes_apart",
+            f"{OURS}.identity:tell_apart",
             "f30b7ae38199",
         ),
     ),

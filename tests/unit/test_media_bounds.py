@@ -110,34 +110,6 @@ def test_images_that_are_refused(size: tuple[int, int]) -> None:
         decoding.judge_image(SimpleNamespace(format="EPS", size=(3, 3)))
 
 
-def jpeg(mode: str, orientation: int = 1) -> bytes:
-    exif, written = Image.Exif(), io.BytesIO()
-    exif[0x0112] = orientation
-    Image.new(mode, (20, 10)).save(written, "JPEG", exif=exif)
-    return written.getvalue()
-
-
-def test_only_plain_rgb_goes_to_nvjpeg() -> None:
-    assert decoding.plain_jpeg(True, jpeg("RGB"))
-    assert not any(decoding.plain_jpeg(True, data) for data in (jpeg("L"), jpeg("CMYK"), jpeg("RGB", 6), b"\xff\xd8\xff\xd9", b""))
-    assert not decoding.plain_jpeg(False, jpeg("RGB"))
-
-
-def test_images_are_turned_as_transformers_turns_them() -> None:
-    from transformers.image_utils import load_image
-
-    drawn = Image.effect_noise((20, 10), 90).convert("RGB")
-    for orientation in range(1, 9):
-        exif = Image.Exif()
-        exif[0x0112] = orientation
-        written = io.BytesIO()
-        drawn.save(written, "JPEG", exif=exif)
-        ours = common._load_image(image_bytes=written.getvalue())
-        decoding.turn(ours)
-        theirs = load_image(Image.open(io.BytesIO(written.getvalue())))
-        assert numpy.array_equal(numpy.asarray(ours), numpy.asarray(theirs)), orientation
-
-
 @contextlib.contextmanager
 def server(*sent: bytes, pause: float = 0.2, then_forever: bytes = b"") -> Iterator[str]:
     """An address that answers each connection with pieces, a pause between them."""

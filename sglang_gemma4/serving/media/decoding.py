@@ -10,7 +10,6 @@ frames of a video      :data:`VIDEO_PIXELS`
 =====================  ========================================================================================================
 """
 
-import contextlib
 import io
 import math
 import threading
@@ -115,7 +114,7 @@ def load_within(load: Callable[..., Any], source: Any, *args: Any, **kwargs: Any
         _budget.reset(token)
 
 
-def _of_this_thread() -> Budget:
+def of_this_thread() -> Budget:
     return _budget.get() or Budget()
 
 
@@ -127,36 +126,7 @@ def judge_image(image: Any) -> None:
     """
     if image.format in PROGRAMS:
         raise ValueError(f"images of format {image.format} are not decoded; send PNG, JPEG or WebP")
-    _of_this_thread().take_image(*image.size)
-
-
-def turn(image: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``_load_image``: turn a decoded image as its EXIF tag says, as transformers' ``load_image`` does."""
-    from PIL import Image, ImageOps
-
-    if isinstance(image, Image.Image):
-        with contextlib.suppress(Exception):  # a malformed tag turns nothing
-            ImageOps.exif_transpose(image, in_place=True)
-
-
-def plain_jpeg(on_card: bool, image_bytes: bytes = b"", *_args: Any) -> bool:
-    """After ``is_jpeg_with_cuda``: only an RGB image of bounded size that is to be turned by no EXIF tag goes to nvJPEG.
-
-    nvJPEG returns as many channels as a file has, where the model takes three; and SGLang turns no image.
-    """
-    from PIL import ExifTags, Image
-
-    if not on_card:
-        return False
-    try:
-        image = Image.open(io.BytesIO(image_bytes))
-        plain = image.mode == "RGB" and image.getexif().get(ExifTags.Base.Orientation, 1) == 1
-    except Exception:  # Pillow, which decodes it instead, says what is wrong
-        return False
-    if not plain:
-        return False
-    _of_this_thread().take_image(*image.size)
-    return True
+    of_this_thread().take_image(*image.size)
 
 
 def load_sound_within(load: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
@@ -208,7 +178,7 @@ def _judge_sound(source: Any) -> None:
     except soundfile.LibsndfileError as error:
         _judge_other_sound(source, error)
     else:
-        _of_this_thread().take_sound(found.frames, found.channels, found.samplerate)
+        of_this_thread().take_sound(found.frames, found.channels, found.samplerate)
 
 
 def _judge_other_sound(source: bytes | str, error: Exception) -> None:
@@ -220,7 +190,7 @@ def _judge_other_sound(source: bytes | str, error: Exception) -> None:
         raise ValueError(f"Could not decode audio: {error}") from error
     if found.duration_seconds is None:
         raise ValueError("the sound does not say how long it is; send WAV, FLAC or MP3")
-    _of_this_thread().take_sound(int(found.duration_seconds * found.sample_rate), found.num_channels, found.sample_rate)
+    of_this_thread().take_sound(int(found.duration_seconds * found.sample_rate), found.num_channels, found.sample_rate)
 
 
 def count_samples(_result: None, chunks: list[Any], *_args: Any, **_kwargs: Any) -> None:

@@ -1,14 +1,11 @@
 """Features against the placeholders of a prompt: the scheduler trusts that there is one row for each, and ends where there is not."""
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-GRID = "patch_grid"
-"""What :func:`judge` adds to an image's or a video's data: width and height of each picture in patches."""
-POSITIONS = ("image_position_ids", "video_position_ids")
+from sglang_gemma4.serving.media import identity
 
 
 def judge(output: Any, brought: Mapping[str, int | None], config: Any) -> None:
@@ -33,6 +30,7 @@ def judge(output: Any, brought: Mapping[str, int | None], config: Any) -> None:
         raise ValueError(f"input_ids: features came with token ids outside of the vocabulary of {config.text_config.vocab_size}")
     for item in output.mm_items:
         _judge_item(item, output.input_ids, config)
+        identity.describe(item)
 
 
 def _judge_item(item: Any, ids: list[int], config: Any) -> None:
@@ -82,14 +80,15 @@ def _rows(item: Any, kind: str, config: Any) -> int:
             int((mask if unified else mask[..., ::2][..., ::2]).sum()) for mask in _beside(features, item, "input_features_mask", kind)
         )
     positions = _beside(features, item, f"{kind}_position_ids", kind)
-    item.model_specific_data[GRID] = [size for one in positions for size in (one.flatten(0, -2).amax(0) + 1).tolist()]
+    sides = [size for one in positions for size in (one.flatten(0, -2).amax(0) + 1).tolist()]
     vision = config.vision_config
     if unified:
         return sum(int((one != -1).all(-1).sum()) for one in positions)
     _has_columns(features, 3 * vision.patch_size**2, kind)
-    if not 0 < max(item.model_specific_data[GRID]) <= vision.position_embedding_size:
+    if not 0 < max(sides) <= vision.position_embedding_size:
         raise ValueError(
-            f"{kind}_data: patches at {item.model_specific_data[GRID]}; the tower has {vision.position_embedding_size} positions"
+            f"{kind}_data: patches in rows and columns of {sides}; the tower has {vision.position_embedding_size} positions; send an "
+            "image of a less extreme shape, or ask for fewer soft tokens"
         )
     return sum(int((one >= 0).all(-1).sum()) for one in positions) // int(vision.pooling_kernel_size) ** 2
 
@@ -110,16 +109,3 @@ def _beside(features: list[torch.Tensor], item: Any, name: str, kind: str) -> li
             f"{kind}_data: features of shapes {[list(one.shape) for one in features]}, {name} of {[list(one.shape) for one in found]}"
         )
     return found
-
-
-def tell_shapes_apart(original: Any, item: Any) -> None:
-    """Around ``MultimodalDataItem.set_pad_value``: two pictures of the same patches in rows of other lengths are two pictures.
-
-    SGLang's key of cached features and prefixes is a hash of the patches alone.
-    """
-    known = item.pad_value is not None or item.hash is not None
-    original(item)
-    grid = item.model_specific_data.get(GRID)
-    if grid and not known:
-        mixed = hashlib.sha256(item.hash.to_bytes(8, "big") + repr(list(grid)).encode()).digest()
-        item.set_hash(int.from_bytes(mixed[:8], "big"))

@@ -8,7 +8,7 @@ from concurrent.futures import BrokenExecutor
 from contextvars import ContextVar
 from typing import Any
 
-from sglang_gemma4.serving.media import addresses, placeholders
+from sglang_gemma4.serving.media import addresses, image_budget, placeholders
 from sglang_gemma4.serving.media.decoding import RATE, REQUEST_SECONDS, Address, Budget
 
 logger = logging.getLogger(__name__)
@@ -20,6 +20,8 @@ SAMPLES_A_TOKEN = 640
 STRIP = 1 << 22
 """Pixels of a large image that are copied at once: 12 MB."""
 _GATE = "_sglang_gemma4_gate"
+soft_tokens: ContextVar[int | None] = ContextVar("soft_tokens", default=None)
+"""The budget of each image that the request of this task asks for; None where it asks for none."""
 _context: ContextVar[int | None] = ContextVar("media_context", default=None)
 """The most tokens of a prompt of the server for which this task processes media; None in tasks of other models' processors."""
 
@@ -50,6 +52,7 @@ async def process(original: Callable[..., Any], processor: Any, *args: Any, **kw
         if kwargs.get(name):
             kwargs[name] = [Address.within(item, budget) for item in kwargs[name]]
     _context.set(kwargs.get("max_req_input_len") or sys.maxsize)
+    soft_tokens.set(image_budget.of_request(request))
     async with _gate(processor):
         try:
             output = await original(processor, *args, **kwargs)
@@ -116,8 +119,11 @@ def _is_ours(error: BaseException | None) -> bool:
     return False
 
 
-def judge_loaded(base_output: Any, processor: Any) -> None:
+def judge_loaded(base_output: Any, processor: Any, soft_tokens: int | None = None) -> None:
     """Before media are processed: refuse what cannot fit the context, or fills more memory than a request may.
+
+    Args:
+        soft_tokens: the budget of each image that the request asks for.
 
     Raises:
         ValueError: the media make more tokens than a prompt may have, or the sounds are too long together.
@@ -125,11 +131,15 @@ def judge_loaded(base_output: Any, processor: Any) -> None:
     most = _context.get()
     if most is None:
         return
-    sizes = [_size(image) for image in base_output.images or () if not isinstance(image, dict)]
+    sizes = [image_budget.size(image) for image in base_output.images or () if not isinstance(image, dict)]
     if sizes:
-        tokens = sum(processor._processor._get_num_multimodal_tokens(image_sizes=sizes).num_image_tokens)
+        tokens = sum(image_budget.tokens(processor, sizes, soft_tokens))
         if tokens > most:
-            raise ValueError(f"image_data: {len(sizes)} images make {tokens} tokens and a prompt may have {most}; send fewer")
+            budget = image_budget.effective(processor, soft_tokens)
+            raise ValueError(
+                f"image_data: {len(sizes)} images make {tokens} tokens, of at most {budget} each, and a prompt may have {most}; send "
+                f"fewer, or a smaller mm_processor_kwargs.{image_budget.NAME}"
+            )
     sounds = [len(sound) for sound in base_output.audios or () if not isinstance(sound, dict)]
     if sounds:
         _judge_lengths(sounds, most)
@@ -150,8 +160,3 @@ def _judge_lengths(sounds: list[int], most: int) -> None:
             f"audio_data: {len(sounds)} sounds, filled up to the longest of {max(sounds) / RATE:.1f} s, are together longer than "
             f"{REQUEST_SECONDS:.0f} s; send fewer at once"
         )
-
-
-def _size(image: Any) -> tuple[int, int]:
-    """Height and width of Pillow's image or of a tensor of shape [channels, height, width]."""
-    return (image.height, image.width) if hasattr(image, "height") else tuple(image.shape[-2:])

@@ -1,0 +1,125 @@
+"""How many soft tokens an image may take: what the checkpoint says, --mm-process-config of the server, or mm_processor_kwargs of a request.
+
+An image gets the most tokens that its shape allows within the budget, whatever its own size: small images are enlarged.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+BUDGETS = (70, 140, 280, 560, 1120)
+"""What Gemma 4 was trained with, and transformers' processor takes."""
+NAME = "max_soft_tokens"
+_READ = {NAME, "resample", "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "do_convert_rgb"}
+"""What Gemma 4's image processor reads and a server may set; patches and their pooling are the model's."""
+_OF_REQUESTS = ("images_config", "image_max_dynamic_patch", "max_dynamic_patch")
+_OF_IMAGES = ("max_dynamic_patch", "max_long_side_pixel", "preprocess_kwargs")
+"""Sizes of other models' images, in SGLang's request and in its ``ImageData``."""
+KEYWORD = "sglang_gemma4_soft_tokens"
+"""By which a request's budget goes through SGLang's processing, which happens in another thread."""
+_here: ContextVar[int | None] = ContextVar("image_budget", default=None)
+"""The budget of the request that this thread processes; None where the request names none."""
+
+
+def of_request(request: Any) -> int | None:
+    """The budget that a request asks for, or None.
+
+    Raises:
+        ValueError: it asks for another budget than :data:`BUDGETS`, or for what is not served.
+    """
+    if (unread := next(_unread(request), None)) is not None:
+        raise ValueError(f"{unread}: Gemma 4's images have no such setting; their size is mm_processor_kwargs.{NAME}, one of {BUDGETS}")
+    given = getattr(request, "mm_processor_kwargs", None)
+    if not given:
+        return None
+    nested = given.get("images_kwargs") or {}
+    if not isinstance(nested, Mapping):
+        raise ValueError(f"mm_processor_kwargs.images_kwargs: {nested!r} is no object; send {{{NAME!r}: 280}}")
+    other = [name for name in given if name not in (NAME, "images_kwargs")] + [f"images_kwargs.{name}" for name in nested if name != NAME]
+    if other:
+        raise ValueError(f"mm_processor_kwargs.{other[0]}: a request may set {NAME} alone; the server's operator has --mm-process-config")
+    asked = {repr(part[NAME]): part[NAME] for part in (given, nested) if NAME in part}
+    if len(asked) > 1:
+        raise ValueError(f"mm_processor_kwargs: {NAME} is {' and '.join(asked)}; send one")
+    for value in asked.values():
+        if reason := _reason_against_value(value):
+            raise ValueError(f"mm_processor_kwargs.{reason}")
+        return int(value)
+    return None
+
+
+def _unread(request: Any) -> Iterator[str]:
+    yield from (name for name in _OF_REQUESTS if getattr(request, name, None) is not None)
+    images = getattr(request, "image_data", None)
+    for image in images if isinstance(images, list | tuple) else (images,):
+        yield from (f"image_url.{name}" for name in _OF_IMAGES if not isinstance(image, str) and getattr(image, name, None) is not None)
+
+
+def _reason_against_value(value: Any) -> str | None:
+    if type(value) is int and value in BUDGETS:
+        return None
+    return f"{NAME}: {value!r} is none of {', '.join(map(str, BUDGETS))}, the budgets that Gemma 4's images may have"
+
+
+def reason_against(config: Mapping[str, Any] | None) -> str | None:
+    """Why a server cannot serve what --mm-process-config says of images and videos, or None."""
+    for kind in ("image", "video"):
+        section = (config or {}).get(kind) or {}
+        if NAME in section and (reason := _reason_against_value(section[NAME])):
+            return f"--mm-process-config: {kind}.{reason}"
+    other = sorted(set((config or {}).get("image") or {}) - _READ)
+    if other:
+        return f"--mm-process-config: image.{other[0]} is not read by Gemma 4, or is its checkpoint's; image.{NAME} sets images' size"
+    return None
+
+
+def effective(processor: Any, asked: int | None) -> int:
+    """The budget of an image: what the request ``asked`` for, what the server's flag says, or what the checkpoint's processor does."""
+    return int(asked or processor.image_config.get(NAME) or processor._processor.image_processor.max_soft_tokens)
+
+
+def tokens(processor: Any, sizes: Sequence[tuple[int, int]], asked: int | None) -> list[int]:
+    """Soft tokens of images of these heights and widths in pixels.
+
+    transformers' own ``_get_num_multimodal_tokens`` knows no budget of a server, and keeps one that it is given for all later calls.
+
+    Raises:
+        ValueError: an image is too long and thin for one token.
+    """
+    from transformers.models.gemma4.image_processing_gemma4 import get_aspect_ratio_preserving_size
+
+    images = processor._processor.image_processor
+    patch, pool = images.patch_size, images.pooling_kernel_size
+    most, found = effective(processor, asked) * pool**2, []
+    for height, width in sizes:
+        rows, columns = get_aspect_ratio_preserving_size(height, width, patch, most, pool)
+        found.append((rows // patch) * (columns // patch) // pool**2)
+    return found
+
+
+def process(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around ``process_and_combine_mm_data``, in the thread that processes: its parts below read the budget."""
+    token = _here.set(kwargs.pop(KEYWORD, None))
+    try:
+        return original(*args, **kwargs)
+    finally:
+        _here.reset(token)
+
+
+def ask(_processor: Any, _called: Any, _text: Any, _device: Any, kwargs: dict[str, Any]) -> None:
+    """Before ``_call_processor``: a request's budget goes before the server's, which SGLang has written into ``kwargs``."""
+    budget = _here.get()
+    if budget is not None and kwargs.get("images"):
+        kwargs["images_kwargs"] = {**kwargs.get("images_kwargs", {}), NAME: budget}
+
+
+def count(original: Callable[..., list[int]], processor: Any, images: Sequence[Any]) -> list[int]:
+    """Around ``resolve_image_token_counts``, by which SGLang keeps the ids of a prompt that came as ids."""
+    if not hasattr(getattr(processor._processor, "image_processor", None), NAME):
+        return original(processor, images)
+    return tokens(processor, [size(image) for image in images], _here.get())
+
+
+def size(image: Any) -> tuple[int, int]:
+    """Height and width of Pillow's image or of a tensor of shape [channels, height, width]."""
+    return (image.height, image.width) if hasattr(image, "height") else (int(image.shape[-2]), int(image.shape[-1]))
