@@ -40,6 +40,10 @@ def call(arguments: str) -> str:
 CALLS = (
     Answer("two calls of one tool", ROME + OSLO, [IN_ROME, IN_OSLO]),
     Answer("the end marker inside a string", call(f"city:{S}a<tool_call|>b{S}"), [("weather", {"city": "a<tool_call|>b"})]),
+    Answer(
+        "a bracket and the end marker inside a string", call(f"city:{S}f{{x}}<tool_call|> {{y}}{S},days:1"),
+        [("weather", {"city": "f{x}<tool_call|> {y}", "days": 1})],
+    ),
     Answer("braces inside a string", call(f"city:{S}}}{{{S}"), [("weather", {"city": "}{"})]),
     Answer("brackets in strings of nested arrays", call(f"a:[[{S}x]y{S},{S}[{S}],1]"), [("weather", {"a": [["x]y", "["], 1]})]),
     Answer("arrays of objects of arrays", call("a:[{b:[1,{c:[]}]}]"), [("weather", {"a": [{"b": [1, {"c": []}]}]})]),
@@ -57,7 +61,7 @@ CALLS = (
     Answer("an answer cut off in a call", f"<|tool_call>call:weather{{city:{S}Ro", [("weather", '{"city": "Ro')]),
     Answer("keys in delimiters", call(f"{S}city{S}:{S}Rome{S}"), [IN_ROME]),
     Answer("text that is no call", "<|tool_call>no", text="<|tool_call>no"),
-)
+)  # fmt: skip
 BRACKETS = (
     Answer("round brackets", "<|tool_call>call:weather(days=1)<tool_call|>", [("weather", {"days": 1})]),
     Answer("round brackets without a marker", 'Look.\n\ncall:weather(city="Rome")', [IN_ROME], "Look.\n\n"),
@@ -97,6 +101,11 @@ THOUGHTS = (
     Answer(
         "a second thought",
         f"<|channel>thought\na\n<channel|>One.<|channel>thought\nb\n<channel|>{ROME}",
+        [IN_ROME], "One.", "a\nb", True,
+    ),
+    Answer(
+        "a call without a marker behind text and a second thought",
+        f"<|channel>thought\na\n<channel|>One.<|channel>thought\nb\n<channel|>call:weather{{city:{S}Rome{S}}}",
         [IN_ROME], "One.", "a\nb", True,
     ),
     Answer("no thought although it was asked for", "Rome.", text="Rome.", thinking=True),

@@ -43,6 +43,14 @@ async def hand_on_prefix(original: Callable[..., Awaitable[Any]], server: Any, r
     return made
 
 
+def know_tools(_result: None, parser: Any, tools: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``FunctionCallParser.__init__``: which text is a call depends on the declared tools."""
+    from sglang_gemma4.serving.answer_parsers import ToolCalls
+
+    if isinstance(parser.detector, ToolCalls):
+        parser.detector.tools = tools
+
+
 def go_on_with_thought(_result: None, parser: Any, *args: Any, request: Any = None, **_kwargs: Any) -> None:
     """After ``ReasoningParser.__init__``, for an answer whose prompt left a thought open."""
     from sglang_gemma4.serving.markers import THOUGHT_START
@@ -134,6 +142,7 @@ PATCH = Patch(
     hooks=(
         Entry(f"{CALLS}.ToolCallParserEnum", "gemma4", f"{OURS}:ToolCalls", "b2781a273c1f"),
         Entry(f"{PARSER}.DetectorMap", "gemma4", f"{OURS}:Thoughts", "f36b30f30245"),
+        Hook(f"{CALLS}.__init__", "after", know_tools, "e20649aeda8b"),
         Hook(f"{CHAT}.__init__", "after", keep_markers, "51e24292b11d"),
         Hook(f"{CHAT}._process_messages", "after", remember_open_thought, "80c3dd483728"),
         Hook(f"{CHAT}._apply_jinja_template", "before", repair_history, "f81fc664b9e6"),

@@ -1,4 +1,4 @@
-"""Blanks in a row in a JSON answer are bounded where the operator set nothing: a model may write no more than 16."""
+"""Constrained answers end: blanks in a row in JSON are bounded, and a marker is no text of a string."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,18 +7,29 @@ from sglang_gemma4.patching import Hook, Patch, tell
 from sglang_gemma4.switches import WITHOUT
 
 XGRAMMAR = "sglang.srt.constrained.xgrammar_backend"
-BOUND = "gemma4_blanks"
+BOUND, TEXT, WHERE = "gemma4_blanks", "gemma4_text_tokens", "gemma4_text_where"
 
 
-def choose(result: Any, server_args: Any, *_args: Any, **_kwargs: Any) -> Any:
+def choose(result: Any, server_args: Any, tokenizer: Any, *_args: Any, **_kwargs: Any) -> Any:
     """After ``create_grammar_backend``. Outlines allows one blank unless the operator says otherwise."""
     from sglang.srt.arg_groups.model_override_base import model_config_of
 
     from sglang_gemma4.models.config_files import named_gemma4
 
     if result is not None and named_gemma4(model_config_of(server_args).hf_config):
-        bound(getattr(result, "grammar_backend", result))  # a reasoning parser's backend has another inside
+        bound(inner := getattr(result, "grammar_backend", result))  # a reasoning parser's backend has another inside
+        keep_special_tokens_out(inner, tokenizer)
     return result
+
+
+def keep_special_tokens_out(backend: Any, tokenizer: Any) -> None:
+    """Let no special token stand for text in what ``backend`` will make. Other backends than xgrammar know them apart."""
+    from sglang_gemma4.serving.text_tokens import TextTokens, special_tokens
+
+    if hasattr(backend, "grammar_compiler") and hasattr(tokenizer, "all_special_ids"):
+        info, words = backend._tokenizer_info, -(-backend.vocab_size // 32)
+        special = {token for token in special_tokens(tokenizer) if token < backend.vocab_size}
+        setattr(backend, TEXT, TextTokens(info.decoded_vocab, special, set(info.stop_token_ids), words))
 
 
 def bound(backend: Any) -> None:
@@ -41,18 +52,27 @@ def bound(backend: Any) -> None:
     )
 
 
-def remember(result: Any, backend: Any, ctx: Any, _key_string: str, grammar_stats: Any) -> Any:
-    """After ``XGrammarGrammarBackend._from_context``: a compiled grammar, which all its copies share, knows the bound."""
-    if grammar_stats.dispatch_type in ("json", "structural_tag"):
+def remember(result: Any, backend: Any, ctx: Any, key_string: str, grammar_stats: Any) -> Any:
+    """After ``XGrammarGrammarBackend._from_context``: a compiled grammar, which all its copies share, knows its rules."""
+    from sglang_gemma4.serving.text_tokens import SIGN
+
+    kind = grammar_stats.dispatch_type
+    if kind in ("json", "structural_tag"):
         setattr(ctx, BOUND, getattr(backend, BOUND, None))
+    where = "everywhere" if kind == "json" else "strings" if kind == "structural_tag" and SIGN.strip() in key_string else None
+    if where:
+        setattr(ctx, TEXT, getattr(backend, TEXT, None))
+        setattr(ctx, WHERE, where)
     return result
 
 
-def mask_blanks(_result: None, grammar: Any, vocab_mask: Any, idx: int) -> None:
+def mask_tokens(_result: None, grammar: Any, vocab_mask: Any, idx: int) -> None:
     """After ``XGrammarGrammar.fill_vocab_mask``."""
-    found = getattr(grammar.ctx, BOUND, None)
-    if found is not None:
-        found.apply(vocab_mask[idx].numpy(), grammar.accepted_tokens)
+    blanks, text = getattr(grammar.ctx, BOUND, None), getattr(grammar.ctx, TEXT, None)
+    if blanks is not None:
+        blanks.apply(vocab_mask[idx].numpy(), grammar.accepted_tokens)
+    if text is not None:
+        text.apply(vocab_mask[idx].numpy(), getattr(grammar.ctx, WHERE))
 
 
 def guide_tags(original: Callable[..., Any], backend: Any, key_string: str) -> Any:
@@ -66,14 +86,15 @@ def guide_tags(original: Callable[..., Any], backend: Any, key_string: str) -> A
 PATCH = Patch(
     switch="SGLANG_GEMMA4_TOOL_GRAMMAR",
     why="Behind a key or a value stock's JSON grammars take any number of blanks, and Gemma 4 often writes them until max_tokens. "
-    "--constrained-json-max-whitespace-cnt is not for structural tags, any JSON or llguidance, and makes masks slow.",
+    "--constrained-json-max-whitespace-cnt is not for structural tags, any JSON or llguidance, and makes masks slow. "
+    "In strings xgrammar takes special tokens by their characters: texts lose them, and a call goes on behind its end marker.",
     evidence="srt/arg_groups/fields/serving.py:293 (None: unbounded) · srt/constrained/xgrammar_backend.py:386, 421 · "
     "llguidance_backend.py:299 · crash_repro/endless_answers.py",
     remove_when="SGLang bounds blanks in JSON by default, in each of its grammars.",
     hooks=(
         Hook("sglang.srt.constrained.base_grammar_backend.create_grammar_backend", "after", choose, "b36cf78863ab"),
         Hook(f"{XGRAMMAR}.XGrammarGrammarBackend._from_context", "after", remember, "efb9aed20e51"),
-        Hook(f"{XGRAMMAR}.XGrammarGrammar.fill_vocab_mask", "after", mask_blanks, "7ec9aab0ae64"),
+        Hook(f"{XGRAMMAR}.XGrammarGrammar.fill_vocab_mask", "after", mask_tokens, "7ec9aab0ae64"),
         Hook("sglang.srt.constrained.llguidance_backend.GuidanceBackend.dispatch_structural_tag", "around", guide_tags, "dd821a93b979"),
     ),
 )

@@ -7,16 +7,17 @@ An answer is text with markers, each a single token of the model::
     <channel|>Let me look.<|tool_call>call:weather{city:<|"|>Rome<|"|>}<tool_call|>
 
 Models also write ``call:weather(city="Rome")``, behind the marker or, after long prompts, without it. Without the marker it is a call only
-if it stands behind white space or another call, outside thoughts, and names a declared tool.
+if it begins a line outside code blocks, or stands behind a thought or another call, and names a declared tool.
 
-The result does not depend on how the answer is cut into pieces: the reader holds back only what may still become a marker or such a call.
+The result does not depend on how the answer is cut into pieces: the reader holds back only what may still become a marker or such a call,
+and what follows ``}<tool_call|>`` in a string until it is known whether that ended the call.
 """
 
 import functools
 import re
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
 
+from sglang_gemma4.serving.answer_parts import FENCE, KEPT, AnswerParts, Part
 from sglang_gemma4.serving.call_heads import HEAD, HEAD_BEGUN, UNMARKED, UNMARKED_BEGUN, UNMARKED_HEAD, may_become
 from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, STRING, THOUGHT_END, THOUGHT_START, partial
 from sglang_gemma4.serving.schema_types import UNKNOWN, Schemas
@@ -24,19 +25,13 @@ from sglang_gemma4.serving.tool_arguments import ArgumentsReader
 
 _STRAY = re.compile(r"[\s}\])]+")
 _SPACE = re.compile(r"\s+")
-_FENCE = "```"
-_KEPT = 66  # characters of the text, to see where a line begins and a fence stands
+_BLANKS = re.compile(r"[ \t]{0,64}")
+_DECIDES = re.compile(rf"{re.escape(CALL_START)}|{re.escape(STRING)}(?P<space>\s{{0,8}})(?P<goes_on>[,}}\])])?")
+"""What tells whether a string went on behind brackets and an end marker: another call does not, its own delimiter does."""
 _LINE = re.compile(r"(?:\A|\n)[ \t]{0,64}\Z")
 
 
-class Part(NamedTuple):
-    """A piece of an answer: text for the user, a thought, the name of a call that begins, or JSON of its arguments."""
-
-    kind: Literal["text", "thought", "call", "arguments"]
-    text: str
-
-
-class AnswerReader:
+class AnswerReader(AnswerParts):
     """Splits an answer into parts.
 
     Args:
@@ -64,6 +59,7 @@ class AnswerReader:
         in_thought: bool = False,
         unmarked: bool = False,
     ) -> None:
+        super().__init__()
         self.undeclared: list[str] = []
         self.cut_off = ""
         self.tools = tools
@@ -74,16 +70,11 @@ class AnswerReader:
         self._in_thought = (THOUGHT_END, THOUGHT_START, *((CALL_START,) if calls else ()))
         self._arguments: ArgumentsReader | None = None
         self._as_text = False  # the call being read stays in the text
-        self._newline = ""  # at the end of a thought; dropped with the end marker if nothing follows
-        self._between = ""  # separates the next words of a thought from those before
-        self._thought_before = False
         self._from_thought = False  # the call being read began in a thought
-        self._last = ""  # the text's last characters; "" behind a call or a thought
-        self._fences = 0  # of code blocks so far
-        self._space: list[str] = []  # white space behind a call, dropped if another call or nothing follows
         self._name = ""
         self._rest = ""
-        self._parts: list[Part] = []
+        self._again = ""  # text to read before the rest
+        self._doubted: list[str] = []  # what followed an end marker in a string
         self._step: Callable[[str, int], int] = self._thought_text if in_thought else self._unmarked if unmarked else self._text
 
     @property
@@ -93,17 +84,27 @@ class AnswerReader:
 
     def read(self, text: str) -> list[Part]:
         """The parts that ``text`` adds to the answer."""
+        self._read(text)
+        return self._taken()
+
+    def _read(self, text: str) -> None:
         text, at = self._rest + text, 0
         while at < len(text):
             before, step = at, self._step
             at = step(text, at)
-            if at == before and self._step == step:
+            if self._again:
+                text, at, self._again = self._again + text[at:], 0, ""
+            elif at == before and self._step == step:
                 break
         self._rest = text[at:]
-        return self._taken()
 
     def finish(self) -> list[Part]:
         """The answer has ended: the parts of what was held back. A call that was cut off is returned as far as it came."""
+        while self._step == self._doubtful:
+            rest, self._rest = self._rest, ""
+            self._decide(goes_on=False)
+            again, self._again = self._again, ""
+            self._read(again + rest)
         rest, self._rest = self._rest, ""
         if self._arguments is not None:
             self._arguments.finish(rest)
@@ -114,7 +115,7 @@ class AnswerReader:
                 self._think(rest)
         elif self._step == self._head:
             (self._think if self._from_thought else self._say)(CALL_START + rest)
-        elif self._step in (self._text, self._unmarked):
+        elif self._step in (self._text, self._unmarked, self._behind_thought):
             self._say(rest)
         self._space, self._newline = [], ""
         return self._taken()
@@ -141,6 +142,8 @@ class AnswerReader:
         elif marker == CALL_END and (self.tools is None or self._as_text):
             self._say(marker)
             self._as_text = False
+        elif marker == CALL_END:
+            self._last = ""
         elif marker == THOUGHT_START:
             self._step = self._label
         return at
@@ -155,8 +158,8 @@ class AnswerReader:
             place = found.start()
             if found.group() in self._in_text:
                 break
-            fences, seen = fences + text.count(_FENCE, seen, place), place
-            before = text[place - _KEPT : place] if place - _KEPT >= at else self._last + text[at:place]
+            fences, seen = fences + text.count(FENCE, seen, place), place
+            before = text[place - KEPT : place] if place - KEPT >= at else self._last + text[at:place]
             if fences % 2 or not _LINE.search(before):
                 continue
             head = UNMARKED_HEAD.match(text, place)
@@ -189,7 +192,19 @@ class AnswerReader:
             self._from_thought, self._step = True, self._head
         elif marker:
             self._end_thought()
-            self._step = self._text if marker == THOUGHT_END else self._label
+            self._step = self._behind_thought if marker == THOUGHT_END else self._label
+        return at
+
+    def _behind_thought(self, text: str, at: int) -> int:
+        """A call without its marker may begin here. Where calls stay in the text, an end marker says so to their reader."""
+        if self.tools is None and CALL_START in self._in_text and self._text_before:
+            blanks = _BLANKS.match(text, at)
+            begins = blanks.end() if blanks else at
+            if UNMARKED_HEAD.match(text, begins):
+                self._say(CALL_END)
+            elif may_become(UNMARKED_BEGUN, text, begins):
+                return at
+        self._step = self._text
         return at
 
     def _head(self, text: str, at: int) -> int:
@@ -232,9 +247,35 @@ class AnswerReader:
         assert self._arguments is not None
         stop = self._arguments.read(text, at)
         self._give_arguments(text[at:stop])
+        if self._arguments.doubtful:
+            self._step = self._doubtful
+            return stop + len(CALL_END)
         if self._arguments.ended:
             self._end_call()
         return stop
+
+    def _doubtful(self, text: str, at: int) -> int:
+        """Behind brackets and the end marker in a string: they end the call if the string has lost its delimiter."""
+        found = _DECIDES.search(text, at)
+        if found is None:
+            stop = len(text) - partial(text, at, (CALL_START, STRING))
+        elif found.group() != CALL_START and found.end() == len(text) and not found["goes_on"] and len(found["space"]) < 8:
+            stop = found.start()
+        else:
+            self._decide(goes_on=bool(found["goes_on"]))
+            return at
+        self._doubted.append(text[at:stop])
+        return stop
+
+    def _decide(self, goes_on: bool) -> None:
+        """End the doubt: the marker is text of the string, or it ended the call and is read again."""
+        assert self._arguments is not None
+        self._again, self._doubted = ("" if goes_on else CALL_END) + "".join(self._doubted), []
+        self._arguments.decide(goes_on)
+        self._step = self._call
+        self._give_arguments(CALL_END if goes_on else "")
+        if not goes_on:
+            self._end_call()
 
     def _tail(self, text: str, at: int) -> int:
         """After a call's last bracket: its end marker, maybe after surplus brackets and delimiters."""
@@ -261,24 +302,6 @@ class AnswerReader:
             take(text[at:stop])
         return (found.end(), found.group()) if found else (stop, "")
 
-    def _say(self, text: str) -> None:
-        if text:
-            self._parts.append(Part("text", "".join(self._space) + text))
-            said = self._last + text
-            self._fences += said.count(_FENCE) - self._last.count(_FENCE)
-            self._space, self._last = [], said[-_KEPT:]
-
-    def _think(self, text: str) -> None:
-        text = self._newline + text
-        self._newline = "\n" if text.endswith("\n") else ""
-        if words := text.removesuffix("\n"):
-            self._parts.append(Part("thought", self._between + words))
-            self._between, self._thought_before = "", True
-
-    def _end_thought(self) -> None:
-        """Drop the thought's last newline; another thought begins on a new line."""
-        self._newline, self._between, self._last = "", "\n" if self._thought_before else "", ""
-
     def _give_arguments(self, raw: str) -> None:
         assert self._arguments is not None
         if self._as_text:
@@ -290,17 +313,6 @@ class AnswerReader:
     def _end_call(self) -> None:
         self._step = self._text if self._as_text else self._tail
         self._arguments, self._last = None, "" if not self._as_text else self._last
-
-    def _taken(self) -> list[Part]:
-        """The new parts, with neighbours of one kind joined."""
-        joined: list[Part] = []
-        for part in self._parts:
-            if joined and joined[-1].kind == part.kind != "call":
-                joined[-1] = Part(part.kind, joined[-1].text + part.text)
-            else:
-                joined.append(part)
-        self._parts = []
-        return joined
 
 
 @functools.cache

@@ -16,7 +16,8 @@ from sglang.srt.parser.reasoning_parser import Gemma4Detector as StockThoughts
 from sglang.srt.parser.reasoning_parser import StreamingParseResult as ThoughtResult
 
 from sglang_gemma4.serving import schema_types
-from sglang_gemma4.serving.answer import AnswerReader, Part
+from sglang_gemma4.serving.answer import AnswerReader
+from sglang_gemma4.serving.answer_parts import Part
 from sglang_gemma4.serving.call_heads import UNMARKED_HEAD
 from sglang_gemma4.serving.markers import CALL_END, CALL_START
 
@@ -30,7 +31,10 @@ class ToolCalls(StockToolCalls):  # type: ignore[misc]
 
     Attributes:
         incomplete_tool_call_indices: the number of the call inside which the answer ended, for SGLang's endpoints.
+        tools: the declared tools; None if they are not known before an answer is parsed.
     """
+
+    tools: list[Tool] | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,8 +43,16 @@ class ToolCalls(StockToolCalls):  # type: ignore[misc]
         self.incomplete_tool_call_indices: set[int] = set()
 
     def has_tool_call(self, text: str) -> bool:
-        """Whether there may be anything to parse; a lone end marker is removed from the text, as when streamed."""
-        return CALL_START in text or CALL_END in text or UNMARKED_HEAD.search(text) is not None
+        """Whether parsing takes something out of the text: a call, or a lone end marker. Text that only names a call stays."""
+        if not (CALL_START in text or CALL_END in text or UNMARKED_HEAD.search(text)):
+            return False
+        if self.tools is None:
+            return True
+        reader = _reader(self.tools)
+        if _joined([*reader.read(text), *reader.finish()], "text") != text:
+            return True
+        _say(reader)
+        return False
 
     def detect_and_parse(self, text: str, tools: list[Tool]) -> StreamingParseResult:
         """A whole answer, with one item for each call."""

@@ -1,7 +1,8 @@
 """Strings in a tool call's arguments: where they end, also where a delimiter is missing, doubled or out of place.
 
 A delimiter ends a string if what follows can follow a value. Between it and text it is a stray one, and the string goes on. A string that
-ends in ``,name:`` before such a delimiter has lost its own: the delimiter begins the value of ``name``.
+ends in ``,name:`` before such a delimiter has lost its own: the delimiter begins the value of ``name``. Whether brackets and the marker of
+a call's end are text of a string, its reader decides by what follows.
 """
 
 import re
@@ -44,6 +45,7 @@ class ArgumentStrings(ArgumentsJson):
     """The steps that read strings. A step reads some text and returns where it stopped; see :class:`ArgumentsReader`."""
 
     ended: str
+    doubtful: bool
     _step: Callable[[str, int], int]
     _key: Callable[[str, int], int]
     _value: Callable[[str, int], int]
@@ -77,8 +79,10 @@ class ArgumentStrings(ArgumentsJson):
         if found.group() == STRING:
             self._gap, self._delimiters, self._step = "", 1, self._closing
             return found.end()
-        if not self._calls and self._drop_closers():
-            self._cut()
+        if not self._calls and self._without_closers() != self._tail:
+            self.doubtful = found.group() == CALL_END
+            if not self.doubtful:
+                self.decide(goes_on=False)
             return stop
         self._calls = max(self._calls + (1 if found.group() == CALL_START else -1), 0)
         self._add(found.group())
@@ -93,16 +97,23 @@ class ArgumentStrings(ArgumentsJson):
         if stop:
             self.json.append(escaped(text[:stop]))
 
-    def _drop_closers(self) -> bool:
-        """Whether the string's end closes the call, which a marker behind it confirms; then its closing brackets are dropped."""
+    def _without_closers(self) -> str:
+        """The string's end without the brackets that would close the call, which a marker behind them confirms."""
         text = self._tail
         for opened in self._open:
             if not text.rstrip().endswith(opened.closer):
                 break
             text = text.rstrip()[:-1]
-        closes = text != self._tail
-        self._tail = text
-        return closes
+        return text
+
+    def decide(self, goes_on: bool) -> None:
+        """Whether the string goes on behind brackets and a marker, which then is its text; else they ended the call."""
+        self.doubtful = False
+        if goes_on:
+            self._add(CALL_END)
+        else:
+            self._tail = self._without_closers()
+            self._cut()
 
     def _closing_from(self, closers: str) -> int:
         """Where in ``closers`` those begin that close the innermost values; those before are text."""
@@ -126,7 +137,7 @@ class ArgumentStrings(ArgumentsJson):
             self._delimiters += 1
             return at + len(STRING)
         if marker:
-            self._drop_closers()  # they stand before the delimiter
+            self._tail = self._without_closers()  # they stand before the delimiter
         if marker or found == "," or self._ends(found):
             self._close_string()
             return at

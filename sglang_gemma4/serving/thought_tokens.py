@@ -1,11 +1,13 @@
 """How many tokens of an answer are a thought, by the markers that the answer's parser goes by."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, THOUGHT_END, THOUGHT_START
 
+_RECENT = 256  # tokens, more than an MTP step brings
 OPEN_THOUGHT = "gemma4_open_thought"
 """The key in a request's custom parameters by which the front end says to the scheduler that the prompt ends inside a thought."""
 
@@ -51,13 +53,20 @@ class ThoughtTokens:
         self._state = "thought" if opened else "begin" if thinking else "text"
         self._before = 0  # tokens of a marker and label, counted when the thought has text
         self._label = 0  # tokens of the label that were matched
+        self._recent: deque[int] = deque(maxlen=_RECENT)  # what was found behind each of the last tokens
 
     def read(self, answer: Sequence[int], length: int) -> int:
         """Read the answer's first ``length`` tokens, of which some may have been read; returns the tokens of thoughts."""
         for token in answer[self.seen : length]:
             self._token(token)
+            self._recent.append(self.found)
         self.seen = max(self.seen, length)
         return self.found
+
+    def found_in(self, length: int) -> int | None:
+        """The tokens of thoughts among the first ``length`` of those that were read; None if that is too far back."""
+        behind = self.seen - length
+        return self._recent[-1 - behind] if 0 <= behind < len(self._recent) else None
 
     def _token(self, token: int) -> None:
         ids, state = self._ids, self._state
@@ -90,9 +99,11 @@ class ThoughtTokens:
 def count(req: Any, ids: MarkerIds, length: int) -> int:
     """The tokens of thoughts among the first ``length`` of a request's answer.
 
-    The count is kept with the request. It starts again where a stop cut the answer.
+    The count is kept with the request, and goes on where a stop leaves out tokens that were counted.
     """
     counted: ThoughtTokens | None = getattr(req, "gemma4_thought_tokens", None)
+    if counted is not None and counted.seen > length and (found := counted.found_in(length)) is not None:
+        return found
     if counted is None or counted.seen > length:
         opened = (req.sampling_params.custom_params or {}).get(OPEN_THOUGHT) is True
         counted = req.gemma4_thought_tokens = ThoughtTokens(ids, req.origin_input_ids, bool(req.require_reasoning), opened)

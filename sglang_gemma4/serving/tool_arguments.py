@@ -32,20 +32,22 @@ class ArgumentsReader(BareArguments):
         json: pieces of JSON text; the caller takes them.
         ended: "" while the call is open, "brace" after its last bracket, "marker" if ``<tool_call|>`` or ``<|tool_call>`` came before it
             outside a string, or behind a bracket in a string without an end: open values were closed, and the marker was not consumed.
+        doubtful: reading stopped before ``<tool_call|>`` behind a bracket in a string; the caller says by :meth:`decide` what it is.
     """
 
     def __init__(self, schemas: Schemas, opener: str = "{") -> None:
         super().__init__(schemas, "}" if opener == "{" else ")")
         self._reset()
         self.ended = ""
+        self.doubtful = False
         self._step = self._key
 
     def read(self, text: str, at: int) -> int:
         """Read ``text`` from ``at``; returns where reading stopped, at the call's end or because more text is needed."""
-        while at < len(text) and not self.ended:
+        while at < len(text) and not self.ended and not self.doubtful:
             before, step = at, self._step
             at = step(text, at)
-            if at == before and self._step == step and not self.ended:
+            if at == before and self._step == step:
                 break
         return at
 

@@ -14,6 +14,7 @@ from sglang_gemma4.serving.grammar_rules import Item, Raw, Ref, Repeat, Rules, S
 from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, STRING, THOUGHT_END, THOUGHT_START
 from sglang_gemma4.serving.schema_ends import reason_against
 from sglang_gemma4.serving.schema_shapes import Schema
+from sglang_gemma4.serving.text_tokens import SIGN
 
 MARKERS = (CALL_START, CALL_END, THOUGHT_START, THOUGHT_END, STRING)
 LIMIT = 5000
@@ -62,7 +63,7 @@ def thought(markers: Markers, opened: bool) -> str:
         rules.add("thought", [(*begin, markers.anything_but(THOUGHT_START, THOUGHT_END, CALL_START), markers[THOUGHT_END])])
     )
     assert written is not None, "a thought can end"
-    return written
+    return SIGN + written
 
 
 class ToolGrammarError(ValueError):
@@ -129,7 +130,7 @@ class ToolGrammar:
     def _ebnf(self, root: Ref) -> str:
         written = self._rules.ebnf(root)
         assert written is not None, "each tool can be completed"
-        return written
+        return SIGN + written
 
 
 _nothing: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}

@@ -33,6 +33,7 @@ PARAMETERS = {"get_weather": WEATHER, "plan_trip": TRIP, "now": {}}
 MODES: dict[str, dict[str, Any]] = {"plain": {}, "v1": {"SGLANG_FROZEN_KV_MTP_V2": "0"}, "v2": {"SGLANG_FROZEN_KV_MTP_V2": "1"}}
 MTP = {"speculative_algorithm": "NEXTN", "speculative_num_steps": 3, "speculative_num_draft_tokens": 4, "speculative_eagle_topk": 1}
 ASKS = ("What is the weather in Belm?", "Who rules Belm?", "Tell me a story about Anka.")
+CALL_END_ID = 18
 FACTS = ("Who rules Corin?", "Which flag flies over Rask?", "What is the food of Dask?", "Which river runs through Hild?")
 
 
@@ -66,6 +67,17 @@ SAMPLED = [
     for choice in ("required", "get_weather", "plan_trip")
     for seed in range(2)
 ]
+NOTE = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+ENDS = [
+    {
+        **request(ask, "required", stream=stream, max_tokens=200, parallel_tool_calls=False),
+        "tools": [tool("now", name="note", parameters=NOTE)],
+        "logit_bias": {str(CALL_END_ID): 100},
+    }
+    for ask in ASKS
+    for stream in (False, True)
+]
+"""The model would end the call in each place where it may."""
 OUT = {"properties": {"a": {"$ref": "https://example.org/a.json"}}}
 NOTHING = {"properties": {"a": {"enum": []}}, "required": ["a"]}
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -84,7 +96,7 @@ def answers(nursery: Nursery, family: str, mode: str) -> list[dict[str, Any]]:
     """All the requests, in one engine."""
     model = checkpoints.SHIPPED / family
     engine = {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mode != "plain" else {}
-    requests = [*MUST, *THINKING, *STOPPED, *STRICT, *ALONE, *SAMPLED, *(one for one, _ in BAD)]
+    requests = [*MUST, *THINKING, *STOPPED, *STRICT, *ALONE, *SAMPLED, *ENDS, *(one for one, _ in BAD)]
     group = Group([], client="chat_client:send", extra={"requests": requests})
     options = {"tool_call_parser": "gemma4", "reasoning_parser": "gemma4", "max_total_tokens": 8192}
     (outputs,) = nursery.run(model, [group], env=MODES[mode], time_limit=400, **options, **engine)
@@ -100,6 +112,7 @@ def kinds(nursery: Nursery, family: str, mode: str) -> dict[str, list[dict[str, 
         ("strict", STRICT),
         ("alone", ALONE),
         ("sampled", SAMPLED),
+        ("ends", ENDS),
         ("bad", BAD),
     ):
         found[name], left = left[: len(requests)], left[len(requests) :]
@@ -180,6 +193,19 @@ def test_sampled_answers_follow_their_schemas(family: str, mode: str, nursery: N
         check(answer, asked)
     assert len(whole) > 0.8 * len(SAMPLED), "calls go on without end"
     assert len({json.dumps(answer["calls"]) for answer, _ in whole}) > 0.6 * len(whole), "answers hardly differ: this shows little"
+
+
+@pytest.mark.parametrize(("family", "mode"), CASES)
+def test_a_call_s_end_marker_is_no_text_of_its_strings(family: str, mode: str, nursery: Nursery) -> None:
+    """A model that would end the call at once ends it behind its last bracket; its grammar took the marker for text of the string."""
+    found = kinds(nursery, family, mode)["ends"]
+    for answer in found:
+        assert answer["finish"] == "tool_calls", answer
+        ((name, arguments),) = answer["calls"]
+        assert name == "note"
+        jsonschema.validate(json.loads(arguments), NOTE)
+        assert "<tool_call|>" not in arguments
+    assert [answer["calls"] for answer in found[1::2]] == [answer["calls"] for answer in found[::2]]
 
 
 @pytest.mark.parametrize("mode", ["v1", "v2"])

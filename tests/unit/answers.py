@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sglang_gemma4 import tiny
-from sglang_gemma4.serving.answer import AnswerReader, Part
+from sglang_gemma4.serving.answer import AnswerReader
+from sglang_gemma4.serving.answer_parts import Part
 
 STRING = '<|"|>'
 PIECES = [
@@ -46,6 +47,10 @@ _REPEATED = {
     "call, strings that go on": f"a:{STRING}b{STRING}c",
     "call, strings without an end": f"a:{STRING}b,c:",
     "call, brackets in strings": f"a:{STRING}}}}}",
+    "call, ends in strings": f"a:{STRING}b}}<tool_call|>{STRING},",
+    "call, ends in strings that go on": f"a:{STRING}b}}<tool_call|>",
+    "strings without an end": f"<|tool_call>call:weather{{a:{STRING}b}}<tool_call|>",
+    "strings without an end and text": f"<|tool_call>call:weather{{a:{STRING}b}}<tool_call|>{'c' * 2000}",
     "unmarked calls": " call:weather(a",
     "unmarked calls of long names": " call:" + "w" * 200,
 }

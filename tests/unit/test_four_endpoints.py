@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -67,6 +68,25 @@ def test_a_thought_that_the_template_opened_is_no_answer(in_child: InChild) -> N
         return [[one.thought, one.text, one.calls] for one, _ in seen]
 
     assert in_child(child) == [["Rome it is.", "Rome.", []]] * 45
+
+
+def test_a_text_that_names_a_call_is_not_said_to_be_a_lost_call(in_child: InChild) -> None:
+    """SGLang warns of a dropped call where its parser says there is one, and then finds none."""
+    texts = ["Docs: call:weather(city: str)", "`call:weather{}`", "<|tool_call>call:dance{}<tool_call|>", "<|tool_call>no"]
+
+    def child() -> Any:
+        said: list[str] = []
+        handler = logging.Handler()
+        handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+        logging.getLogger().addHandler(handler)
+        endpoints = server()
+        seen = [endpoints.ask(at, text).text for at in endpoint_answers.PARSED for text in texts]
+        return seen, [line for line in said if "dropping" in line], [line for line in said if "does not declare" in line]
+
+    seen, dropped, undeclared = in_child(child)
+    assert seen == texts * len(endpoint_answers.PARSED)
+    assert dropped == []
+    assert len(undeclared) == len(endpoint_answers.PARSED)
 
 
 FINISHES = {

@@ -66,9 +66,13 @@ def test_how_an_answer_begins(prompt: str, thinking: bool, wrote: str, expected:
     assert one_by_one == ThoughtTokens(markers(), ids_of(prompt), thinking).read(answer, len(answer)) == len(ids_of(expected))
 
 
+def prompt_ids() -> list[int]:
+    return ids_of("<|turn>model\n")
+
+
 def request(wrote: list[int], **custom: Any) -> Any:
     sampling = SimpleNamespace(custom_params=custom or None)
-    return SimpleNamespace(origin_input_ids=ids_of("<|turn>model\n"), output_ids=wrote, require_reasoning=True, sampling_params=sampling)
+    return SimpleNamespace(origin_input_ids=prompt_ids(), output_ids=wrote, require_reasoning=True, sampling_params=sampling)
 
 
 def test_a_thought_that_the_prompt_began_goes_on() -> None:
@@ -78,7 +82,18 @@ def test_a_thought_that_the_prompt_began_goes_on() -> None:
 
 
 def test_tokens_behind_a_stop_are_not_counted() -> None:
+    """An MTP step brings more tokens than the stop leaves; the tokens before it are not read again."""
+    wrote = [*ids_of("I see.<|channel>thought\nI am asked about the river.\n<channel|>The ") * 400, *ids_of("<|channel>thought\nHm.")]
+    req, reading = request(wrote), ThoughtTokens(markers(), prompt_ids(), True)
+    expected = [reading.read(wrote, length) for length in range(len(wrote) + 1)]
+    assert count(req, markers(), len(wrote)) == expected[-1]
+    counted = req.gemma4_thought_tokens
+    assert [count(req, markers(), len(wrote) - behind) for behind in range(200)] == expected[:-201:-1]
+    assert req.gemma4_thought_tokens is counted
+    assert count(req, markers(), 8) == expected[8]  # further back than any step: read again
+
+
+def test_an_answer_that_goes_on_behind_a_shorter_count() -> None:
     wrote = ids_of("<|channel>thought\nI am asked about the river.")
     req = request(wrote)
-    assert count(req, markers(), len(wrote)) == len(wrote)
-    assert count(req, markers(), 8) == 8  # an MTP step brought more tokens than the stop left
+    assert [count(req, markers(), length) for length in (0, 9, 8, len(wrote), 10, len(wrote))] == [0, 9, 8, len(wrote), 10, len(wrote)]

@@ -1,0 +1,76 @@
+"""Special tokens are no text: in the strings of a constrained answer a marker may not stand for the characters that spell it.
+
+Grammars match a token by its characters, so a string would take the marker that ends a call, and the call would go on. Texts without
+special tokens lose such a token, and the answer no longer follows its schema. The characters themselves stay allowed.
+"""
+
+from collections.abc import Iterable, Sequence, Set
+from typing import Any, Literal
+
+import numpy as np
+
+from sglang_gemma4.serving.blank_bound import Words
+from sglang_gemma4.serving.markers import STRING, THOUGHT_END
+
+SIGN = "# strings without markers\n"
+"""The first line of this package's grammars, whose markers are tokens."""
+_BETWEEN_VALUES = b"tfn"  # letters that may begin a value
+Where = Literal["everywhere", "strings"]
+
+
+class TextTokens:
+    """The special tokens of one vocabulary.
+
+    Args:
+        vocabulary: each token's bytes.
+        special: tokens that are left out of texts.
+        stops: tokens that end an answer.
+        words: length of a mask's row.
+    """
+
+    def __init__(self, vocabulary: Sequence[bytes], special: Set[int], stops: Set[int], words: int) -> None:
+        dropped = {token: vocabulary[token].decode(errors="replace") for token in special if token not in stops}
+        self._text = _without(dropped, words)
+        self._json_strings = _without([token for token, text in dropped.items() if text != STRING], words)
+        self._strings = _without([token for token, text in dropped.items() if text not in (STRING, THOUGHT_END)], words)
+        self._letters = _Bits([n for n, one in enumerate(vocabulary) if len(one) == 1 and one.isalpha() and one not in _BETWEEN_VALUES])
+        self._stops, self._break = _Bits(stops), _Bits([n for n, one in enumerate(vocabulary) if one == b"\n"])
+
+    def apply(self, mask: Words, where: Where) -> None:
+        """Take special tokens out of ``mask``, everywhere or where a string's text may go on; they stay where nothing else is allowed."""
+        if where == "everywhere":
+            kept = mask & self._text
+        elif not self._letters.any(mask) or self._stops.any(mask):  # text that may end is free
+            return
+        else:  # a thought, which its marker ends, may have line breaks; a JSON string may not
+            kept = mask & (self._strings if self._break.any(mask) else self._json_strings)
+        if kept.any():
+            mask[:] = kept
+
+
+class _Bits:
+    """Some tokens' places in a mask."""
+
+    def __init__(self, tokens: Iterable[int]) -> None:
+        bits: dict[int, int] = {}
+        for token in tokens:
+            bits[token >> 5] = bits.get(token >> 5, 0) | 1 << (token & 31)
+        self._words = np.array(list(bits), np.int64)
+        self._bits = np.array(list(bits.values()), np.uint32).view(np.int32)
+
+    def any(self, mask: Words) -> bool:
+        return bool((mask[self._words] & self._bits).any())
+
+
+def _without(tokens: Iterable[int], words: int) -> Words:
+    """A mask of all but ``tokens``."""
+    bits: np.ndarray[Any, np.dtype[np.bool_]] = np.ones(32 * words, np.bool_)
+    bits[list(tokens)] = False
+    packed: Words = np.packbits(bits, bitorder="little").view(np.int32)
+    return packed
+
+
+def special_tokens(tokenizer: Any) -> set[int]:
+    """The ids of a transformers tokenizer's special tokens."""
+    added = getattr(tokenizer, "added_tokens_decoder", None) or {}
+    return {int(number) for number, token in added.items() if token.special} | set(getattr(tokenizer, "all_special_ids", None) or ())
