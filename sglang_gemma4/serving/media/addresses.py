@@ -1,7 +1,6 @@
 """Where media of an HTTP request may come from: http(s) and data: addresses, base64, and files below folders that the operator names."""
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
 from pathlib import Path
@@ -9,13 +8,13 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 from sglang_gemma4 import switches
+from sglang_gemma4.serving.media import base64_text
 
 FIELDS = ("image_data", "video_data", "audio_data")
 ELSEWHERE = ("http://", "https://", "data:")
 PREPARED = ("processor_output", "precomputed_embedding", "PROCESSOR_OUTPUT", "PRECOMPUTED_EMBEDDING")
-_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _SHOWN = 60
-"""Characters of a refused address in its error, and of a long text by which base64 is known: whoever decodes it reads the rest."""
+"""Characters of a refused address in its error, and of a text that may be a path's as well: such base64 must be padded."""
 
 
 def judge(request: Any, trusts_hashes: bool, environ: Mapping[str, str] = os.environ) -> None:
@@ -73,13 +72,15 @@ def _judged(data: Any, field: str, folders: list[Path]) -> Any:
 
 def _address(text: str, field: str, folders: list[Path]) -> str:
     """``text`` where it names something elsewhere, a data: address where it is base64, the resolved path where it is an allowed file."""
-    if text.startswith(ELSEWHERE):
-        return text
+    elsewhere = base64_text.address(text)
+    if elsewhere.startswith(ELSEWHERE):
+        return elsewhere
     path = _allowed_file(text, folders)
     if path is not None:
         return path
-    if not text.startswith("file:") and _BASE64.fullmatch(text[:_SHOWN]) and len(text) % 4 == 0:
-        return f"data:;base64,{text}"
+    encoded = None if text.startswith("file:") else base64_text.standard(text)
+    if encoded is not None and (len(text) > _SHOWN or encoded == text):
+        return f"data:;base64,{encoded}"
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     raise ValueError(
         f"{field}: {shown!r} is no http(s) address, no data: address and no base64, nor a file that this server may read as media; an "

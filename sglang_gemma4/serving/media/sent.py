@@ -1,0 +1,85 @@
+"""Media as a request sends them: addresses in one form, no setting that is dropped, no video without a place, sounds of a fit length."""
+
+import os
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+from sglang_gemma4.serving.media import base64_text, sounds, video
+from sglang_gemma4.serving.media.decoding import Address
+
+_videos: ContextVar[int | None] = ContextVar("videos_sent", default=None)
+"""How many videos the request of this task brings; None in tasks of other models' processors."""
+_SHORT = 60
+"""Characters up to which a text without a scheme is taken for a name, not for base64."""
+
+
+async def process(original: Callable[..., Any], processor: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Around ``Gemma4SGLangProcessor.process_mm_data_async``.
+
+    Raises:
+        ValueError: a video comes with a setting that is not read.
+    """
+    for name in ("image_data", "audio_data"):
+        if kwargs.get(name):
+            kwargs[name] = tidy(kwargs[name])
+    request = kwargs.get("request_obj")
+    videos = getattr(request, "video_data", None)
+    if videos:
+        video.refuse_settings(videos)
+        request.video_data = tidy(videos)
+    _videos.set(len(videos) if isinstance(videos, list | tuple) else 0)
+    return await original(processor, *args, **kwargs)
+
+
+async def judge_loaded(original: Callable[..., Any], processor: Any, /, base_output: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``process_and_combine_mm_data_async``, between loading and processing.
+
+    Raises:
+        ValueError: a video has no place in the prompt, or a sound is too short or too long.
+    """
+    sent = _videos.get()
+    if sent is not None:
+        loaded = len(base_output.videos or ())
+        if loaded != sent:
+            raise ValueError(f"video_data: the request brings {sent} and its prompt has places for {loaded}; write one <|video|> for each")
+        if base_output.audios:
+            sounds.judge(base_output.audios, processor._processor, bool(processor.audio_config.get("truncation")))
+    return await original(processor, base_output, *args, **kwargs)
+
+
+def tidy(data: Any) -> Any:
+    """Media with their addresses in the form that SGLang's loaders know; what is no address stays."""
+    if isinstance(data, list | tuple):
+        return [tidy(one) for one in data]
+    if isinstance(data, str):
+        return _kept(data, _address(data))
+    url = getattr(data, "url", None)
+    if isinstance(url, str) and is_dataclass(data) and not isinstance(data, type):
+        return replace(data, url=tidy(url))
+    return data
+
+
+def _address(text: str) -> str:
+    made = base64_text.address(text)
+    if made != text or len(text) <= _SHORT or text.startswith(("data:", "http:", "https:", "file:")):
+        return made
+    encoded = base64_text.standard(text)
+    return text if encoded is None or encoded == text or _is_file(text) else f"data:;base64,{encoded}"
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return os.path.isfile(text)
+    except ValueError:  # a zero byte
+        return False
+
+
+def _kept(text: str, made: str) -> str:
+    """``made`` with the budget of ``text``, where ``text`` has one."""
+    budget = getattr(text, "budget", None)
+    if made == text or budget is None:
+        return text if made == text else made
+    kept: str = Address.within(made, budget)
+    return kept

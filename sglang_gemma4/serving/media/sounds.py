@@ -1,0 +1,55 @@
+"""How long a sound may be: long enough for one soft token, and no longer than the model was made for."""
+
+from typing import Any
+
+from sglang_gemma4.serving.media.decoding import RATE
+
+SAMPLES_A_TOKEN = 640
+"""Of 16 kHz, 40 ms: the models' ``audio_ms_per_token``."""
+TAIL = 3 * RATE // 10
+"""Samples past the longest sound that are cut: 0.3 s, more than the silence with which MP3 encoders fill a file."""
+
+
+def least(processor: Any) -> int:
+    """The fewest samples of 16 kHz of which transformers' processor makes a soft token.
+
+    The first spectrum is centred on the first sample and counts where its window's second half, and one sample more, are sound. The
+    encoder-free model fills its only frame with silence.
+    """
+    extractor = processor.feature_extractor
+    return int(extractor.frame_length) // 2 + 1 if hasattr(extractor, "frame_length") else 1
+
+
+def longest(processor: Any) -> int:
+    """The samples of 16 kHz that fill the model's ``audio_seq_length`` soft tokens: 480,000, which are 30 s."""
+    return int(processor.audio_seq_length) * SAMPLES_A_TOKEN
+
+
+def judge(sounds: list[Any], processor: Any, cut: bool) -> None:
+    """Judge decoded sounds of 16 kHz, each of shape [samples], and cut an encoder's silence behind the longest.
+
+    Args:
+        sounds: changed in place.
+        processor: transformers' Gemma 4 processor.
+        cut: whether the operator has the processor cut long sounds.
+
+    Raises:
+        ValueError: a sound is too short for a soft token, or longer than the model takes.
+    """
+    fewest, most = least(processor), longest(processor)
+    for number, sound in enumerate(sounds):
+        if isinstance(sound, dict):
+            continue
+        length = len(sound)
+        if length < fewest:
+            raise ValueError(
+                f"audio_data: sound {number} is {1000 * length / RATE:.1f} ms long, {length} samples of 16 kHz, and makes no soft token; "
+                f"send at least {fewest} samples, {1000 * fewest / RATE:.1f} ms"
+            )
+        if length > most + TAIL and not cut:
+            raise ValueError(
+                f"audio_data: sound {number} is {length / RATE:.1f} s long and this model takes {most / RATE:.0f} s; send it in pieces, or "
+                'start the server with --mm-process-config \'{"audio": {"truncation": true}}\' to have it cut there'
+            )
+        if length > most:
+            sounds[number] = sound[:most]

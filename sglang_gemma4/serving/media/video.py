@@ -1,0 +1,128 @@
+"""Which frames of a video the model sees and when each was shown, as transformers' Gemma 4 processor has them.
+
+A frame's label is its index over the frames per second that the container states. Frames that come without a container have no time of
+their own: they count as 24 a second, as in transformers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sglang_gemma4.serving.media import decoding
+
+UNREAD = ("fps", "max_frames", "max_tokens_per_frame", "max_image_tokens", "max_dynamic_patch", "max_long_side_pixel")
+"""Settings of one video that SGLang passes to other models' processors and drops for Gemma 4."""
+
+
+def with_times(original: Callable[..., Any], processor: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Around ``Gemma4SGLangProcessor.process_mm_data``: videos become frames with their places in time.
+
+    Raises:
+        ValueError: a video has no frame, frames of unequal size, or more pixels than a video may have.
+    """
+    if kwargs.get("videos"):
+        inner = kwargs.get("processor") or processor._processor
+        pairs = [_frames(video, processor, inner.video_processor) for video in kwargs["videos"]]
+        kwargs["videos"] = [frames for frames, _ in pairs]
+        kwargs["video_metadata"] = [metadata for _, metadata in pairs]
+        kwargs["do_sample_frames"] = False
+    return original(processor, *args, **kwargs)
+
+
+def chosen(total: int, fps: float | None, video_processor: Any, config: Mapping[str, Any]) -> list[int]:
+    """The indices of the frames that are shown.
+
+    Args:
+        total: number of frames.
+        fps: frames per second, None where no container tells.
+        video_processor: transformers' Gemma 4 video processor; its ``num_frames`` is the most that are shown.
+        config: the server's ``video`` part of ``--mm-process-config``; ``num_frames`` and ``fps`` of it are read.
+    """
+    from transformers.video_utils import VideoMetadata
+
+    most = config.get("num_frames") or video_processor.num_frames
+    if config.get("fps") and fps and not config.get("num_frames"):
+        most = min(most, max(1, int(total / fps * config["fps"])))
+    # transformers refuses a video with fewer frames than it would show; here all of them are shown
+    found = video_processor.sample_frames(VideoMetadata(total_num_frames=total, fps=fps), num_frames=min(most, total))
+    return [int(index) for index in found]
+
+
+def _frames(video: Any, processor: Any, video_processor: Any) -> tuple[Any, dict[str, Any]]:
+    """The shown frames, of shape [frames, channels, height, width], and transformers' metadata of the whole video."""
+    import torch
+
+    config = processor.video_config
+    if hasattr(video, "get_frames_at"):
+        decoding.judge_video(processor, video)
+        fps = float(video.avg_fps or 0) or None
+        indices = chosen(len(video), fps, video_processor, config)
+        frames = torch.as_tensor(video.get_frames_at(indices)).cpu().permute(0, 3, 1, 2).contiguous()
+        return frames, _metadata(len(video), fps, indices, frames)
+    if not len(video):
+        raise ValueError("the video has no frame")
+    indices = chosen(len(video), None, video_processor, config)
+    frames = _stacked([video[index] for index in indices]) if isinstance(video, list | tuple) else torch.as_tensor(video)[indices]
+    if frames.dim() != 4:
+        raise ValueError(f"a video of shape {list(frames.shape)}; it must be [frames, channels, height, width]")
+    return frames, _metadata(len(video), None, indices, frames)
+
+
+def _metadata(total: int, fps: float | None, indices: list[int], frames: Any) -> dict[str, Any]:
+    height, width = frames.shape[-2:]
+    return {
+        "total_num_frames": total,
+        "fps": fps,
+        "duration": total / fps if fps else None,
+        "frames_indices": indices,
+        "height": int(height),
+        "width": int(width),
+    }
+
+
+def _stacked(frames: Sequence[Any]) -> Any:
+    """Frames that came one by one: Pillow's images, arrays, or what SGLang loads an image from."""
+    import torch
+
+    made, pixels = [], 0
+    for frame in frames:
+        made.append(_pixels(frame))
+        pixels += made[-1].shape[-1] * made[-1].shape[-2]
+        if pixels > decoding.VIDEO_PIXELS:
+            raise ValueError(f"the frames of a video may have {decoding.VIDEO_PIXELS} pixels together; send smaller ones")
+    shapes = {tuple(frame.shape) for frame in made}
+    if len(shapes) > 1:
+        raise ValueError(f"the frames of a video must have one size; these have {sorted(shapes)}")
+    return torch.stack(made)
+
+
+def _pixels(frame: Any) -> Any:
+    """One frame of shape [channels, height, width]."""
+    import numpy
+    import torch
+    from PIL import Image
+    from sglang.srt.utils import common
+
+    if isinstance(frame, str | bytes):
+        frame = common.load_image(frame, False)[0]
+    if isinstance(frame, Image.Image):
+        frame = numpy.array(frame.convert("RGB"))
+    found = torch.as_tensor(frame)
+    if found.dim() != 3:
+        raise ValueError(f"a frame of shape {list(found.shape)}; it must be [height, width, 3] or [3, height, width]")
+    return found.permute(2, 0, 1).contiguous() if found.shape[-1] == 3 and found.shape[0] != 3 else found
+
+
+def refuse_settings(videos: Any) -> None:
+    """Refuse what a request asks of one video and no processor of Gemma 4 reads.
+
+    Raises:
+        ValueError: a video comes with such a setting.
+    """
+    for video in videos if isinstance(videos, list | tuple) else ():
+        asked = {**(getattr(video, "preprocess_kwargs", None) or {}), "max_long_side_pixel": getattr(video, "max_long_side_pixel", None)}
+        unread = [name for name in UNREAD if asked.get(name) is not None]
+        if unread:
+            raise ValueError(
+                f"video_url: {unread[0]} {asked[unread[0]]} is not read for Gemma 4, which shows up to 32 frames at equal distances; leave "
+                "it out, or cut the video before it is sent"
+            )
