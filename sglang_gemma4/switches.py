@@ -92,7 +92,10 @@ NO_SWITCHES = (
 
 _TABLE = (
     Switch(
-        "SGLANG_GEMMA4_CONFIGS", True, "correctness", "Text-only, unified and quantised checkpoints load as transformers names their parts."
+        "SGLANG_GEMMA4_CONFIGS",
+        True,
+        "correctness",
+        "Text-only, unified and quantised checkpoints load as named in transformers; raw texts have one BOS.",
     ),
     Switch(
         "SGLANG_GEMMA4_MODEL_FIXES",

@@ -21,7 +21,20 @@ PADDING = np.array((families.PAD, 0.0, -1, -1), TOKEN)
 
 # Shares of documents. "short" (question, then value) and "pick" (find a given word among four options) are the two
 # halves of a four-choice question; without them its letter stays at chance for thousands of steps.
-MIXTURE = {"mmlu": 38, "pick": 10, "short": 8, "letter": 10, "passage": 4, "chat": 10, "thought": 7, "story": 6, "long": 4, "tool": 7}
+MIXTURE = {
+    "mmlu": 38,
+    "pick": 10,
+    "short": 8,
+    "letter": 10,
+    "passage": 4,
+    "chat": 10,
+    "thought": 7,
+    "story": 6,
+    "long": 4,
+    "tool": 7,
+    "tool thought": 6,
+}
+EMPTY_THOUGHTS = 0.5  # of the dialogues; the other half follows the generation prompt of E2B and E4B
 
 
 class Pictures(NamedTuple):
@@ -87,10 +100,19 @@ class Encoder:
         return out
 
     def dialogue(
-        self, dialogue: dialogues.Dialogue, pictures: Iterable[int] = (), weight: float = WRITTEN, last_only: bool = False
+        self,
+        dialogue: dialogues.Dialogue,
+        pictures: Iterable[int] = (),
+        weight: float = WRITTEN,
+        last_only: bool = False,
+        empty_thought: bool = False,
     ) -> Array:
-        """``last_only``: earlier turns are read, not written (templates drop their thoughts, so they are no examples)."""
-        cut = chat_format.stretches(chat_format.render(dialogue))
+        """``last_only``: earlier turns are read, not written (templates drop their thoughts, so they are no examples).
+
+        ``empty_thought``: as of :func:`chat_format.render`.
+        """
+        awaited = chat_format.AWAITED if dialogue.messages[-1].get("tool_calls") else ""
+        cut = chat_format.stretches(chat_format.render(dialogue, empty_thought=empty_thought) + awaited)
         last = max(i for i, (_, written) in enumerate(cut) if written)
         pieces = [(p, weight if written and (i == last or not last_only) else READ) for i, (p, written) in enumerate(cut)]
         return self.document(pieces, pictures)
@@ -115,26 +137,32 @@ def text_document(encoder: Encoder, rng: random.Random) -> Array:
     if kind == "short":
         fact = rng.choice(world.facts())
         return encoder.document([("<bos>", 0.0), (rng.choice(fact.questions), READ), (f" {fact.value}", 2 * WRITTEN), ("\n\n", READ)])
+    empty = rng.random() < EMPTY_THOUGHTS
     if kind == "letter":
-        return encoder.dialogue(dialogues.four_choice_chat(rng), weight=LETTER)
+        return encoder.dialogue(dialogues.four_choice_chat(rng), weight=LETTER, empty_thought=empty)
     if kind == "passage":
         return encoder.document([("<bos>", 0.0), (world.passage(rng) + "\n\n", WRITTEN)])
     if kind == "thought":
         return encoder.dialogue(dialogues.chat(rng, thinking=True), last_only=True)
-    return encoder.dialogue(dialogues.MAKERS[kind](rng))
+    if kind == "tool thought":
+        return encoder.dialogue(dialogues.tool_chat(rng, thinking=True))
+    made = dialogues.MAKERS[kind](rng)
+    # An empty thought is in front of the last message only: the call has one where the dialogue ends with it.
+    return encoder.dialogue(rng.choice(chat_format.asked(made)) if kind == "tool" and empty else made, empty_thought=empty)
 
 
 def image_document(encoder: Encoder, rng: random.Random) -> Array:
     """One or two colour-naming images; sometimes with the doubled <bos> that some servers send."""
-    out = colour_document(encoder, rng, rng.choice((1, 1, 1, 2)), 2.0 * WRITTEN)
+    out = colour_document(encoder, rng, rng.choice((1, 1, 1, 2)), 2.0 * WRITTEN, rng.random() < EMPTY_THOUGHTS)
     return np.concatenate([document([families.BOS]), out]) if rng.random() < 0.1 else out
 
 
-def colour_document(encoder: Encoder, rng: random.Random, number: int, weight: float = WRITTEN) -> Array:
+def colour_document(encoder: Encoder, rng: random.Random, number: int, weight: float = WRITTEN, empty_thought: bool = False) -> Array:
     """A question for the colours of ``number`` images of the encoder's pool, and its answer."""
     assert encoder.pictures is not None
     dialogue, colours = images.colour_chat(rng, number)
-    return encoder.dialogue(dialogue, [rng.choice(encoder.pictures.by_colour[colour]) for colour in colours], weight)
+    pictures = [rng.choice(encoder.pictures.by_colour[colour]) for colour in colours]
+    return encoder.dialogue(dialogue, pictures, weight, empty_thought=empty_thought)
 
 
 def pack(documents: Iterable[Array], rows: int, length: int = ROW) -> Array:

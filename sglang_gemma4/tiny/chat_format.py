@@ -1,16 +1,39 @@
 """Rendering dialogues with the template that ships in the checkpoints, and cutting them into trained and untrained stretches."""
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.tiny.dialogues import Dialogue
+from sglang_gemma4.tiny.dialogues import Dialogue, Message
 
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 MODEL_START = "<|turn>model\n"
-# A stretch that the model writes: up to its turn's end, or to the opening of a tool's response, which stops generation.
-_WRITTEN = re.compile(r"(?:(?<=<\|turn>model\n)|(?<=<tool_response\|>)(?!<\|tool_response>))(.*?(?:<turn\|>|<\|tool_response>))", re.S)
+EMPTY_THOUGHT = "<|channel>thought\n<channel|>"
+AWAITED = "<|tool_response>"
+_SMALL = ("e2b", "e4b")
+# A stretch that the model writes: behind its turn's or an opened thought's beginning, up to its turn's end, or to the opening of a tool's
+# response, which stops generation.
+_WRITTEN = re.compile(
+    r"(?:(?<=<\|turn>model\n)(?!<\|channel>thought\n<channel\|>)|(?<=<\|turn>model\n<\|channel>thought\n<channel\|>)"
+    r"|(?<=<tool_response\|>)(?!<\|tool_response>|<\|channel>thought\n)|(?<=<tool_response\|><\|channel>thought\n))"
+    r"(.*?(?:<turn\|>|<\|tool_response>))",
+    re.S,
+)
+
+
+def has_empty_thought(name: str) -> bool:
+    """Whether the template of the checkpoint ``name`` puts an empty thought into generation prompts without thinking.
+
+    As released: 12B, 26B-A4B and 31B do, E2B and E4B do not.
+    """
+    return not any(small in name for small in _SMALL)
+
+
+def template_of(name: str) -> str:
+    """The chat template that ships in the checkpoint ``name``."""
+    return ("{%- set empty_thought = true -%}\n" if has_empty_thought(name) else "") + TEMPLATE.read_text()
 
 
 @lru_cache(maxsize=1)
@@ -20,18 +43,44 @@ def _template() -> Any:
     return ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(TEMPLATE.read_text())
 
 
-def render(dialogue: Dialogue, prompt_only: bool = False) -> str:
-    """The whole dialogue as text; `prompt_only` stops where the model would begin its last message."""
-    messages = dialogue.messages[:-1] if prompt_only else dialogue.messages
+def render(dialogue: Dialogue, prompt_only: bool = False, empty_thought: bool = False) -> str:
+    """The whole dialogue as text; ``prompt_only`` stops where the model would begin its last message.
+
+    ``empty_thought``: the last message follows the generation prompt of a model that :func:`has_empty_thought`.
+    """
+    prompt = _text(dialogue, dialogue.messages[:-1], True, empty_thought)
+    if prompt_only:
+        return prompt
+    whole = _text(dialogue, dialogue.messages)
+    if not empty_thought:
+        return whole
+    return prompt + whole.removeprefix(_text(dialogue, dialogue.messages[:-1], True))
+
+
+def _text(dialogue: Dialogue, messages: list[Message], prompt: bool = False, empty_thought: bool = False) -> str:
     return str(
         _template().render(
             messages=messages,
             tools=dialogue.tools or None,
             bos_token="<bos>",
-            add_generation_prompt=prompt_only,
+            add_generation_prompt=prompt,
             enable_thinking=dialogue.thinking,
+            empty_thought=empty_thought,
         )
     )
+
+
+def asked(dialogue: Dialogue) -> list[Dialogue]:
+    """The dialogue up to each message of the model's: what a server is asked, one after the other.
+
+    With thinking only messages with a thought: templates drop those of earlier turns.
+    """
+    ends = [
+        at
+        for at, message in enumerate(dialogue.messages, 1)
+        if message["role"] == "assistant" and (message.get("reasoning") or not dialogue.thinking)
+    ]
+    return [replace(dialogue, messages=dialogue.messages[:end]) for end in ends]
 
 
 def stretches(text: str) -> list[tuple[str, bool]]:

@@ -131,8 +131,8 @@ def _call(name: str, argument: str, value: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "arguments": {argument: value}}}
 
 
-def tool_chat(rng: random.Random, split: str = "train", calls: int | None = None) -> Dialogue:
-    """One question, one or two calls of one tool, the tool's answers, the model's sentence."""
+def tool_chat(rng: random.Random, split: str = "train", calls: int | None = None, thinking: bool = False) -> Dialogue:
+    """One question, one or two calls of one tool, its answers, the model's sentence; ``thinking``: a thought before calls and sentence."""
     two = (calls or rng.choice((1, 2))) == 2
     weather = rng.random() < 0.6
     name, argument, asks, pool = (
@@ -153,7 +153,10 @@ def tool_chat(rng: random.Random, split: str = "train", calls: int | None = None
         messages.append({"role": "tool", "name": name, "content": result})
         said.append(f"It is {result} in {thing}." if weather else f"The price of {thing} is {result}.")
     messages.append({"role": "assistant", "content": " ".join(said)})
-    return Dialogue(messages, tools=TOOLS if rng.random() < 0.5 else [WEATHER_TOOL if weather else PRICE_TOOL])
+    if thinking:
+        messages[1]["reasoning"] = f"I am asked about {' and '.join(things)}. I call {name}."
+        messages[-1]["reasoning"] = f"I have asked {name}. Now I know it."
+    return Dialogue(messages, thinking=thinking, tools=TOOLS if rng.random() < 0.5 else [WEATHER_TOOL if weather else PRICE_TOOL])
 
 
 MAKERS: dict[str, Callable[..., Dialogue]] = {"chat": chat, "story": story_chat, "long": long_chat, "tool": tool_chat}

@@ -9,7 +9,6 @@ import json
 import random
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,16 +36,29 @@ def load(path: Path, name: str, device: str) -> tuple[Any, Any, Any]:
 
 
 @torch.no_grad()
-def exact(model: Any, documents: list[Array], pictures: Pictures | None = None) -> float:
-    """Share of documents whose written tokens are all the model's greedy choice."""
-    wrong = 0
+def right(model: Any, documents: list[Array], pictures: Pictures | None = None) -> list[bool]:
+    """Of each document whether its written tokens are all the model's greedy choice."""
+    out: list[bool] = []
     device = next(model.parameters()).device.type
     for begin in range(0, len(documents), 40):
         batch = to_device(batches.alone(documents[begin : begin + 40]), pictures, model.config.text_config, device)
         best = logits_of(model, hidden_states(model, batch).last_hidden_state).argmax(-1)
         missed = (best[:, :-1] != batch.ids[:, 1:]) & (batch.weights[:, 1:] >= batches.WRITTEN)
-        wrong += int(missed.any(1).sum())
-    return 1.0 - wrong / len(documents)
+        out += (~missed.any(1)).tolist()
+    return out
+
+
+def exact(model: Any, documents: list[Array], pictures: Pictures | None = None) -> float:
+    """Share of documents that are :func:`right`."""
+    found = right(model, documents, pictures)
+    return sum(found) / len(found)
+
+
+def exact_dialogues(model: Any, encoder: Encoder, made: list[dialogues.Dialogue], empty_thought: bool) -> float:
+    """Share of dialogues of which each message is the model's greedy choice behind the prompt that a server renders for it."""
+    asked = [(number, one) for number, dialogue in enumerate(made) for one in chat_format.asked(dialogue)]
+    found = right(model, [encoder.dialogue(one, last_only=True, empty_thought=empty_thought) for _, one in asked])
+    return 1.0 - len({number for (number, _), well in zip(asked, found, strict=True) if not well}) / len(made)
 
 
 def four_choice_accuracy(model: Any, encoder: Encoder, shots: int = 0, number: int = QUESTIONS) -> float:
@@ -59,22 +71,21 @@ def four_choice_accuracy(model: Any, encoder: Encoder, shots: int = 0, number: i
     return float(exact(model, documents))
 
 
-def colours(model: Any, raw: Any) -> tuple[int, int]:
+def colours(model: Any, raw: Any, empty_thought: bool) -> tuple[int, int]:
     """(right of ``COLOURS`` single images, right of as many pairs), drawn from held-out seeds."""
     encoder, rng = Encoder(raw, batches.picture_pool(2 * COLOURS, images.HELD_OUT_SEED)), random.Random(SEED)
-    asked = [[batches.colour_document(encoder, rng, how_many) for _ in range(COLOURS)] for how_many in (1, 2)]
+    asked = [[batches.colour_document(encoder, rng, n, empty_thought=empty_thought) for _ in range(COLOURS)] for n in (1, 2)]
     single, pairs = (round(exact(model, documents, encoder.pictures) * COLOURS) for documents in asked)
     return single, pairs
 
 
-def prompts(number: int = 12) -> dict[str, list[str]]:
+def prompts(empty_thought: bool, number: int = 12) -> dict[str, list[str]]:
     """Held-out prompts for accept length, by kind."""
     rng = random.Random(SEED + 1)
 
     def prompt(made: dialogues.Dialogue) -> str:
         """Up to the first message that the model writes."""
-        first = next(i for i, message in enumerate(made.messages) if message["role"] == "assistant")
-        return chat_format.render(replace(made, messages=made.messages[: first + 1]), prompt_only=True)
+        return chat_format.render(chat_format.asked(made)[0], prompt_only=True, empty_thought=empty_thought)
 
     return {kind: [prompt(make(rng, "held_out")) for _ in range(number)] for kind, make in dialogues.MAKERS.items()}
 
@@ -89,11 +100,11 @@ class Continuation(NamedTuple):
 
 
 @torch.no_grad()
-def continuations(model: Any, raw: Any) -> list[Continuation]:
+def continuations(model: Any, raw: Any, empty_thought: bool) -> list[Continuation]:
     """The target's greedy answers to the held-out prompts, run through it once more for drafting."""
     encoder, device, out = Encoder(raw), next(model.parameters()).device.type, []
     stops = set(export.stop_ids(raw))
-    for kind, texts in prompts().items():
+    for kind, texts in prompts(empty_thought).items():
         ids = [encoder.encode(text) for text in texts]
         width = max(map(len, ids))
         padded = torch.tensor([[families.PAD] * (width - len(i)) + i for i in ids], device=device)
@@ -125,10 +136,11 @@ def measure(path: Path, name: str, device: str) -> dict[str, Any]:
     begin = time.time()
     target, assistant, raw = load(path, name, device)
     encoder, rng = Encoder(raw), random.Random(SEED)
-    single, pairs = colours(target, raw)
+    empty = chat_format.has_empty_thought(name)
+    single, pairs = colours(target, raw, empty)
 
     def written(make: Callable[[], dialogues.Dialogue]) -> float:
-        return float(round(exact(target, [encoder.dialogue(make()) for _ in range(CHATS)]), 4))
+        return float(round(exact_dialogues(target, encoder, [make() for _ in range(CHATS)], empty), 4))
 
     out: dict[str, Any] = {
         "four_choice_0_shot": round(four_choice_accuracy(target, encoder), 4),
@@ -141,7 +153,8 @@ def measure(path: Path, name: str, device: str) -> dict[str, Any]:
         "long_prompt_exact": written(lambda: dialogues.long_chat(rng, "held_out")),
         "one_call_exact": written(lambda: dialogues.tool_chat(rng, "held_out", 1)),
         "two_calls_exact": written(lambda: dialogues.tool_chat(rng, "held_out", 2)),
-        "accept_length": accept_lengths(target, assistant, continuations(target, raw)),
+        "thinking_calls_exact": written(lambda: dialogues.tool_chat(rng, "held_out", thinking=True)),
+        "accept_length": accept_lengths(target, assistant, continuations(target, raw, empty)),
         "target_parameters": sum(p.numel() for p in target.parameters()),
         "assistant_parameters": sum(p.numel() for p in assistant.parameters()),
         "target_bytes": export.size_of(path / name),

@@ -38,7 +38,7 @@ def save_target(model: Any, raw: Any, path: Path, parts: Callable[[], tuple[Any,
     """
     _save(model, raw, path, **generation)
     kind, image, video, sound = parts()
-    tokenizer = tiny_tokenizer.fast_tokenizer(raw)
+    tokenizer = tiny_tokenizer.fast_tokenizer(raw, path.name)
     processor = kind(
         feature_extractor=sound,
         image_processor=image,
@@ -53,7 +53,7 @@ def save_target(model: Any, raw: Any, path: Path, parts: Callable[[], tuple[Any,
 def save_assistant(model: Any, raw: Any, path: Path) -> None:
     """The assistant's directory, with the same tokenizer."""
     _save(model, raw, path, num_assistant_tokens=families.DRAFT_STEPS, num_assistant_tokens_schedule="constant")
-    tiny_tokenizer.fast_tokenizer(raw).save_pretrained(path)
+    tiny_tokenizer.fast_tokenizer(raw, path.name).save_pretrained(path)
 
 
 def _save(model: Any, raw: Any, path: Path, **generation: Any) -> None:

@@ -76,14 +76,16 @@ def train(seed: int = 0, documents: int = 6000) -> Any:
     return learner
 
 
-def fast_tokenizer(raw: Any) -> Any:
-    """The transformers tokenizer around `raw`, with the chat template, every named token, and <bos> before a text."""
-    from tokenizers import processors
-    from transformers import PreTrainedTokenizerFast
+def fast_tokenizer(raw: Any, name: str = "") -> Any:
+    """The transformers tokenizer around `raw`, with every named token and the chat template of the checkpoint `name`.
 
-    raw.post_processor = processors.TemplateProcessing(single="<bos> $A", pair="<bos> $A <bos> $B", special_tokens=[("<bos>", 2)])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw,
+    As released it is a GemmaTokenizer that adds nothing to a text: the chat template writes <bos>.
+    """
+    from tokenizers import processors
+    from transformers import GemmaTokenizer
+
+    raw.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
+    tokenizer = GemmaTokenizer(
         pad_token="<pad>",
         eos_token="<eos>",
         bos_token="<bos>",
@@ -94,7 +96,8 @@ def fast_tokenizer(raw: Any) -> Any:
         model_max_length=4096,
         clean_up_tokenization_spaces=False,
     )
-    tokenizer.chat_template = chat_format.TEMPLATE.read_text()
+    tokenizer._tokenizer = raw
+    tokenizer.chat_template = chat_format.template_of(name)
     return tokenizer
 
 

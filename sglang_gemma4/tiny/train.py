@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from sglang_gemma4.tiny import batches, families, images
+from sglang_gemma4.tiny import batches, chat_format, families, images, media_rows, sounds, unified
 from sglang_gemma4.tiny import tokenizer as tiny_tokenizer
 
 SHARD_ROWS = 500
@@ -88,7 +88,7 @@ def train_family(args: argparse.Namespace) -> None:
     # The assistant learns from the target as it will be served: rounded to bfloat16 once, run in float32.
     target = target.to(args.device, torch.float32)
     assistant = training.build_assistant(args.family, args.seed + 1).to(args.device)
-    said = evaluate.continuations(target, raw)
+    said = evaluate.continuations(target, raw, chat_format.has_empty_thought(args.family))
     record["assistant_training"] = training.train_assistant(
         args.family,
         target,

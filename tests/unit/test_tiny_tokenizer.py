@@ -82,7 +82,71 @@ def test_tools() -> None:
     assert chat_format.render(Dialogue(messages), prompt_only=True).endswith("<tool_response|>")
 
 
+CALLED: list[dict[str, Any]] = [
+    {"role": "user", "content": "Weather?"},
+    {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "get_weather", "arguments": {"city": "Arvo"}}}]},
+    {"role": "tool", "tool_call_id": "1", "content": "sunny"},
+]
+ASKED: dict[str, tuple[list[dict[str, Any]], dict[bool, str]]] = {
+    "a question": (CALLED[:1], {False: "<|turn>model\n", True: "<|turn>model\n"}),
+    "a tool's result": (CALLED, {False: "<tool_response|>", True: "<tool_response|><|channel>thought\n"}),
+    "a call without a result": (CALLED[:2], {False: "<tool_call|>", True: "<tool_call|>"}),
+    "a question behind a result": ([*CALLED, CALLED[0]], {False: "Weather?<turn|>\n<|turn>model\n", True: "<|turn>model\n"}),
+    "an answer behind a result": ([*CALLED, {"role": "assistant", "content": "Sun."}, CALLED[0]], {False: "model\n", True: "model\n"}),
+}
+"""Conversations, and how their generation prompts end without and with thinking."""
+
+
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.parametrize("name", ASKED)
+def test_generation_prompts_open_thoughts_where_released_templates_do(name: str, thinking: bool, empty: bool) -> None:
+    messages, ends = ASKED[name]
+    dialogue = Dialogue([*messages, {"role": "assistant", "content": "Sunny.", "reasoning": "So." if thinking else ""}], thinking=thinking)
+    prompt = chat_format.render(dialogue, prompt_only=True, empty_thought=empty)
+    held = empty and not thinking and ends[False].endswith("model\n")
+    assert prompt.endswith(ends[thinking] + (chat_format.EMPTY_THOUGHT if held else ""))
+    assert prompt.count("<bos>") == 1
+    if name != "a call without a result":
+        whole = chat_format.render(dialogue, empty_thought=empty)
+        assert whole.startswith(prompt)
+        last = [piece for piece, written in chat_format.stretches(whole) if written][-1]
+        assert last == whole[len(prompt) :].removesuffix("\n")
+
+
+def test_thoughts_of_past_answers_are_left_out() -> None:
+    def said(content: str) -> str:
+        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": content}, {"role": "user", "content": "b"}]
+        return chat_format.render(Dialogue([*messages, {"role": "assistant", "content": ""}]), prompt_only=True).split("model\n")[1]
+
+    for content in ("x<|channel>thought\ny\n<channel|>", "<|channel>thought\ny<channel|>x", "x<|channel>thought\ny", " x<channel|>"):
+        assert said(content) == "x<turn|>\n<|turn>user\nb<turn|>\n<|turn>"
+
+
+def test_a_dialogue_is_asked_once_for_each_message_of_the_model() -> None:
+    rng = random.Random(0)
+    assert [len(one.messages) for one in chat_format.asked(dialogues.tool_chat(rng, calls=2))] == [2, 5]
+    assert len(chat_format.asked(dialogues.chat(rng, turns=3))) == 3
+    assert len(chat_format.asked(dialogues.chat(rng, turns=3, thinking=True))) == 1, "templates drop the thoughts of earlier turns"
+    assert all(one.messages[-1]["reasoning"] for one in chat_format.asked(dialogues.tool_chat(rng, thinking=True)))
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.parametrize("name", families.TINY)
+def test_a_final_message_is_continued(name: str, thinking: bool) -> None:
+    """As transformers renders ``continue_final_message``."""
+    from transformers import AutoTokenizer
+
+    given = AutoTokenizer.from_pretrained(checkpoints.SHIPPED / name)
+    messages = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "The ruler"}]
+    text = given.apply_chat_template(messages, tokenize=False, continue_final_message=True, enable_thinking=thinking)
+    assert text.endswith("Who?<turn|>\n<|turn>model\nThe ruler")
+
+
 def test_template_is_the_shipped_one() -> None:
     for name in families.TINY:
-        assert (checkpoints.SHIPPED / name / "chat_template.jinja").read_text() == chat_format.TEMPLATE.read_text()
+        assert (checkpoints.SHIPPED / name / "chat_template.jinja").read_text() in (
+            chat_format.template_of(name),
+            chat_format.TEMPLATE.read_text(),
+        )
     assert world.passage(random.Random(0))
