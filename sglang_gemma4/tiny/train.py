@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from sglang_gemma4.tiny import batches, chat_format, families, images, media_rows, sounds, unified
+from sglang_gemma4.tiny import batches, chat_format, families, images
 from sglang_gemma4.tiny import tokenizer as tiny_tokenizer
 
 SHARD_ROWS = 500
