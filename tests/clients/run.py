@@ -1,0 +1,120 @@
+"""Run the clients' scripts, each in an environment of its own, and print what works as a table."""
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.clients.rows import FEATURES
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENTS = Path(sys.prefix) / "clients"
+"""The environments lie in the one that runs the tests, and are removed with it."""
+DOCS = ROOT / "docs" / "clients.md"
+LONGEST = 1800  # seconds of one client
+Result = dict[str, str]
+
+CLIENTS: Mapping[str, tuple[str, ...]] = {
+    "openai": ("openai==3.57.0",),
+    "anthropic": ("anthropic==2.14.0",),
+    "litellm": ("litellm==1.110.2",),
+    "instructor": ("instructor==1.17.0",),
+    "pydantic_ai": ("pydantic-ai-slim[openai]==2.68.0",),
+    "agents": ("openai-agents==0.24.0",),
+    "langchain": ("langchain-openai==1.7.4",),
+    "ollama": ("ollama==0.6.3",),
+    "lm_eval": ("lm-eval[api]==0.4.13", "transformers"),
+    "guidellm": ("guidellm==0.8.1", "torch=={torch}"),  # SGLang's torch: the newest would be another 5 GB
+    "prometheus": ("prometheus-client==0.26.0",),
+    "bench_serving": (),
+}
+"""By the name of the script: what its environment needs. SGLang's own load generator runs in the server's."""
+
+
+@cache
+def environment(name: str) -> Path:
+    """The Python of a client's environment, which is made where it is missing or holds other versions.
+
+    Raises:
+        RuntimeError: the packages cannot be installed; the message is the installer's.
+    """
+    if not CLIENTS[name]:
+        return Path(sys.executable)
+    wanted = [package.format(torch=importlib.metadata.version("torch")) if "{" in package else package for package in CLIENTS[name]]
+    folder = ENVIRONMENTS / name
+    python, stamp = folder / "bin" / "python", folder / "holds"
+    if stamp.exists() and stamp.read_text().splitlines() == wanted:
+        return python
+    venv.create(folder, clear=True)
+    command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python), *wanted]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{name}: {' '.join(wanted)} cannot be installed: {done.stderr.strip()}")
+    stamp.write_text("\n".join(wanted))
+    return python
+
+
+def results(name: str, url: str, features: Iterable[str] = ()) -> list[Result]:
+    """What a client's script says of the server at ``url``: a line for each endpoint and feature.
+
+    Raises:
+        RuntimeError: the script ended without a line for each; the message has its last words.
+    """
+    command = [str(environment(name)), "-m", f"tests.clients.with_{name}", url, *features]
+    alone = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False, timeout=LONGEST)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"client"')]
+    if done.returncode or not lines:
+        raise RuntimeError(f"{' '.join(command[1:])}: status {done.returncode}\n{done.stderr[-2000:]}")
+    return lines
+
+
+def table(told: Iterable[Result]) -> list[str]:
+    """The rows of the table in markdown, one for each client and endpoint; a refusal or a fault is a word, explained elsewhere."""
+    rows: dict[tuple[str, str, str], dict[str, str]] = {}
+    for one in told:
+        rows.setdefault((one["client"], one["version"], one["endpoint"]), {})[one["feature"]] = one["verdict"]
+    return [
+        f"| {client} | {version} | `{endpoint}` | " + " | ".join(verdicts.get(feature, "-") for feature in FEATURES) + " |"
+        for (client, version, endpoint), verdicts in rows.items()
+    ]
+
+
+def reasons(told: Iterable[Result]) -> list[str]:
+    """A line for each refusal and each fault."""
+    return [
+        f"- {one['client']}, `{one['endpoint']}`, {one['feature']}: {one['verdict']}: {one['said']}"
+        for one in told
+        if one["verdict"] not in ("ok", "-")
+    ]
+
+
+def heading() -> list[str]:
+    """The table's first two lines."""
+    return ["| client | version | endpoint | " + " | ".join(FEATURES) + " |", "| --- " * (3 + len(FEATURES)) + "|"]
+
+
+def write(told: Iterable[Result]) -> None:
+    """Replace the table of docs/clients.md, and what is refused, by what was measured."""
+    told = list(told)
+    begin, end = "<!-- python -m tests.clients --write -->", "<!-- end -->"
+    before, _, rest = DOCS.read_text().partition(begin)
+    after = rest.partition(end)[2]
+    said = [*heading(), *table(told), "", *(reasons(told) or ["Nothing is refused."])]
+    DOCS.write_text("\n".join([before + begin, *said, end + after]))
+
+
+def measured(names: Iterable[str], url: str) -> list[Any]:
+    """The results of several clients, each printed as it ends."""
+    told: list[Result] = []
+    for name in names:
+        new = results(name, url)
+        print("\n".join([*table(new), *reasons(new)]), flush=True)
+        told += new
+    return told
