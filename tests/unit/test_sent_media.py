@@ -1,0 +1,314 @@
+"""Videos and sounds as requests send them, through SGLang's Gemma 4 processor, against transformers' own on the same files."""
+
+import asyncio
+import base64
+import importlib
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+import soundfile  # type: ignore[import-untyped]
+import torch
+from PIL import Image
+
+from sglang_gemma4 import hooks, patching
+from sglang_gemma4.patches import load
+from sglang_gemma4.serving.media import base64_text, sent, sounds, video
+from sglang_gemma4.tiny import checkpoints
+from tests import clips
+
+InChild = Callable[[Callable[[], Any]], Any]
+PATCHES = [load(name) for name in ("message_media", "video_times", "request_media", "media_bounds", "audio_padding")]
+MODEL = checkpoints.SHIPPED / "tiny-e2b"
+SEE, HEAR = "<bos>See <|video|> now", "<bos>Hear <|audio|> now"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sglang_imported() -> None:
+    importlib.import_module("sglang.srt.multimodal.processors.gemma4")
+    for patch in PATCHES:
+        for hook in patch.hooks:
+            hooks.target_of(hook)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("clips")
+    for name in clips.CLIPS:
+        clips.make(made, name)
+    return made
+
+
+class Processor:
+    """SGLang's processor with the package's patches, and transformers' beside it."""
+
+    def __init__(self, switch: str = "1", **flags: Any) -> None:
+        from sglang.srt import runtime_context
+        from sglang.srt.multimodal.processors.gemma4 import Gemma4SGLangProcessor
+        from sglang.srt.server_args import ServerArgs
+        from transformers import AutoConfig, AutoProcessor
+
+        switches = {patch.switch: switch for patch in PATCHES}
+        patching.apply(PATCHES, {**switches, "SGLANG_GEMMA4_STRICT": "1"})
+        runtime_context.publish(ServerArgs(model_path=str(MODEL), device="cpu", **flags), role="tokenizer")
+        config = AutoConfig.from_pretrained(MODEL)
+        made: Any = Gemma4SGLangProcessor
+        self.ours = made(config, None, AutoProcessor.from_pretrained(MODEL), "default")
+        self.reference: Any = AutoProcessor.from_pretrained(MODEL)
+
+    def __call__(self, text: str, **media: Any) -> Any:
+        request = SimpleNamespace(rid="a", video_data=media.get("video_data"), mm_processor_kwargs=None)
+        given = {name: media.get(name) for name in ("image_data", "audio_data")}
+        return asyncio.run(self.ours.process_mm_data_async(**given, input_text=text, request_obj=request, max_req_input_len=10**6))
+
+    def differs(self, text: str, media: dict[str, Any], reference: dict[str, Any], feature: str) -> str:
+        """What differs from transformers, or nothing."""
+        found = self(text, **media)
+        wanted = self.reference(text=[text], return_tensors="pt", add_special_tokens=False, **reference)
+        if found.input_ids != wanted["input_ids"][0].tolist():
+            return f"tokens: {len(found.input_ids)} for {wanted['input_ids'].shape[1]}"
+        features = torch.cat([item.feature for item in found.mm_items])
+        return "" if torch.equal(features, wanted[feature]) else "features"
+
+    def labels(self, found: Any) -> list[str]:
+        return re.findall(r"\d\d:\d\d", self.reference.tokenizer.decode(found.input_ids))
+
+
+def data(path: Path) -> str:
+    return "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+@clips.MISSING
+def test_videos_equal_transformers(folder: Path, in_child: InChild) -> None:
+    """By path, as bytes and by address: which frames are shown, with which labels, and the frames themselves."""
+
+    def child() -> list[Any]:
+        process, wrong = Processor(), list[Any]()
+        for name in ("a minute", "film rate", "uneven"):
+            path = next(folder.glob(f"{name.replace(' ', '-')}.*"))
+            for way, sent_as in {"path": str(path), "bytes": path.read_bytes(), "data": data(path)}.items():
+                different = process.differs(SEE, {"video_data": [sent_as]}, {"videos": [str(path)]}, "pixel_values_videos")
+                wrong += [(name, way, different)] if different else []
+        return wrong
+
+    assert in_child(child) == []
+
+
+@clips.MISSING
+def test_labels_are_the_container_s_times(folder: Path, in_child: InChild) -> None:
+    minute = folder / "a-minute.mp4"
+
+    def child() -> list[Any]:
+        process = Processor()
+        both = process("<bos>See <|video|> and <|video|> now", video_data=[str(folder / "ten-frames.mp4"), str(minute)])
+        return [
+            process.labels(process(SEE, video_data=[str(minute)])),
+            process.labels(process(SEE, video_data=[str(folder / "ten-frames.mp4")])),
+            process.labels(process(SEE, video_data=[str(folder / "one-frame.mp4")])),
+            process.labels(both),
+        ]
+
+    minutes, ten, one, both = in_child(child)
+    assert minutes == [f"{second // 60:02d}:{second % 60:02d}" for second in range(0, 64, 2)]
+    assert (ten, one) == (["00:00"] * 10, ["00:00"])
+    assert both == ten + minutes
+
+
+@clips.MISSING
+def test_stock_labels_a_minute_as_a_second(folder: Path, in_child: InChild) -> None:
+    def child() -> list[str]:
+        process = Processor("0")
+        return process.labels(process(SEE, video_data=[str(folder / "a-minute.mp4")]))
+
+    assert set(in_child(child)) == {"00:00", "00:01"}
+
+
+def frames(number: int, size: tuple[int, int] = (48, 36)) -> list[Any]:
+    return [Image.effect_noise(size, 90 + at % 9).convert("RGB") for at in range(number)]
+
+
+def test_frames_without_a_container(in_child: InChild) -> None:
+    """Pictures, arrays and tensors; up to 32 at equal distances of more; 24 a second, as transformers has it."""
+
+    def child() -> list[Any]:
+        process, wrong = Processor(), list[Any]()
+        for number in (5, 32, 50):
+            pictures = frames(number)
+            arrays = [numpy.asarray(one) for one in pictures]
+            whole = torch.from_numpy(numpy.stack(arrays)).permute(0, 3, 1, 2).contiguous()
+            for way, given in {"pictures": pictures, "arrays": arrays, "tensor": whole, "numpy": whole.numpy()}.items():
+                reference = {"videos": [whole], "do_sample_frames": number >= 32}
+                different = process.differs(SEE, {"video_data": [given]}, reference, "pixel_values_videos")
+                wrong += [(number, way, different)] if different else []
+        return wrong
+
+    assert in_child(child) == []
+
+
+def refused(process: Processor, text: str, **media: Any) -> str:
+    try:
+        process(text, **media)
+    except ValueError as error:
+        return str(error)
+    return "served"
+
+
+def test_what_is_refused_of_videos(in_child: InChild) -> None:
+    def child() -> list[str]:
+        from sglang.srt.utils.common import VideoData
+
+        process = Processor()
+        return [
+            refused(process, "<bos>See now", video_data=[frames(2)]),
+            refused(process, SEE, video_data=[frames(2), frames(2)]),
+            refused(process, SEE, video_data=[[]]),
+            refused(process, SEE, video_data=[[*frames(1), *frames(1, (60, 60))]]),
+            refused(process, SEE, video_data=[VideoData(url="data:,", preprocess_kwargs={"fps": 2.0})]),
+            refused(process, SEE, video_data=[VideoData(url="data:,", max_long_side_pixel=100)]),
+        ]
+
+    parts = ["brings 1 and its prompt has places for 0", "brings 2 and its prompt has places for 1", "no frame", "one size"]
+    parts += ["fps 2.0 is not read", "max_long_side_pixel 100 is not read"]
+    for found, part in zip(in_child(child), parts, strict=True):
+        assert part in found
+
+
+def test_the_server_s_numbers_of_frames(in_child: InChild) -> None:
+    def child() -> list[int]:
+        process = Processor(mm_process_config={"video": {"num_frames": 4}})
+        return [len(process.labels(process(SEE, video_data=[frames(number)]))) for number in (3, 50)]
+
+    assert in_child(child) == [3, 4]
+    processor = SimpleNamespace(
+        num_frames=32, sample_frames=lambda _metadata, num_frames: [at * 600 // num_frames for at in range(num_frames)]
+    )
+    assert len(video.chosen(600, 60.0, processor, {"fps": 2})) == 20
+    assert len(video.chosen(600, 10.0, processor, {"fps": 2})) == 32
+
+
+RATES = (8_000, 16_000, 22_050, 44_100, 48_000)
+
+
+def wav(seconds: float, rate: int, channels: int = 1, form: str = "WAV") -> bytes:
+    time = numpy.arange(round(seconds * rate)) / rate
+    left = 0.3 * numpy.sin(2 * numpy.pi * 440 * time) + 0.1 * numpy.sin(2 * numpy.pi * 1_777 * time)
+    both = numpy.stack([left, 0.2 * numpy.sin(2 * numpy.pi * 300 * time)], 1)
+    file = io.BytesIO()
+    soundfile.write(file, left if channels == 1 else both, rate, format=form, subtype="PCM_16" if form == "WAV" else None)
+    return file.getvalue()
+
+
+@clips.MISSING
+def test_sounds_equal_transformers(in_child: InChild) -> None:
+    """Five rates, one and two channels, from a soft token to 30 s."""
+
+    def child() -> list[Any]:
+        process, wrong = Processor(), list[Any]()
+        for rate in RATES:
+            for channels in (1, 2):
+                for seconds in (0.05, 1, 2.05, 30):
+                    address = "data:audio/wav;base64," + base64.b64encode(wav(seconds, rate, channels)).decode()
+                    different = process.differs(HEAR, {"audio_data": [address]}, {"audio": [address]}, "input_features")
+                    wrong += [(rate, channels, seconds, different)] if different else []
+        return wrong
+
+    assert in_child(child) == []
+
+
+def test_how_short_and_how_long_a_sound_may_be(in_child: InChild) -> None:
+    def child() -> list[Any]:
+        process = Processor()
+
+        def heard(samples: int) -> Any:
+            address = "data:;base64," + base64.b64encode(wav(samples / 16_000, 16_000)).decode()
+            try:
+                return process(HEAR, audio_data=[address]).input_ids.count(7)
+            except ValueError as error:
+                return str(error)
+
+        by_count = [len(process.reference.tokenizer.encode("")), sounds.least(process.reference), sounds.longest(process.reference)]
+        numbers = [process.reference._compute_audio_num_tokens(numpy.zeros(samples), 16_000) for samples in (160, 161, 480_000)]
+        return [heard(80), heard(160), heard(161), heard(480_000), heard(484_800), heard(485_000), by_count[1:], numbers]
+
+    short, edge, least, longest, tail, over, by_count, numbers = in_child(child)
+    assert "sound 0 is 5.0 ms long, 80 samples of 16 kHz, and makes no soft token; send at least 161 samples, 10.1 ms" in short
+    assert "160 samples" in edge
+    assert (least, longest, tail) == (1, 750, 750)
+    assert "sound 0 is 30.3 s long and this model takes 30 s" in over
+    assert (by_count, numbers) == ([161, 480_000], [0, 1, 750])
+
+
+def test_an_operator_may_have_long_sounds_cut(in_child: InChild) -> None:
+    def child() -> int:
+        process = Processor(mm_process_config={"audio": {"truncation": True}})
+        address = "data:;base64," + base64.b64encode(wav(40, 8_000)).decode()
+        return int(process(HEAR, audio_data=[address]).input_ids.count(7))
+
+    assert in_child(child) == 750
+
+
+def test_the_encoder_free_model_takes_any_sample() -> None:
+    assert sounds.least(SimpleNamespace(feature_extractor=SimpleNamespace())) == 1
+
+
+def png() -> str:
+    file = io.BytesIO()
+    Image.effect_noise((40, 30), 90).convert("RGB").save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def spellings(encoded: str, kind: str) -> dict[str, str]:
+    lines = "\r\n".join(encoded[at : at + 76] for at in range(0, len(encoded), 76))
+    web = encoded.replace("+", "-").replace("/", "_")
+    return {
+        "lines": f"data:{kind};base64,{lines}\n",
+        "web": f"data:{kind};base64,{web}",
+        "bare": f"data:{kind};base64,{encoded.rstrip('=')}",
+        "web, bare, lines": f"data:{kind};base64," + web.rstrip("=")[:50] + "\n" + web.rstrip("=")[50:],
+        "charset": f"data:{kind};charset=utf-8;base64,{encoded}",
+        "name": f"data:{kind};name=a.png;base64,{encoded}",
+        "large letters": f"DATA:{kind.upper()};BASE64,{encoded}",
+        "percent": f"data:{kind};base64,{encoded.replace('+', '%2B').replace('/', '%2F').replace('=', '%3D')}",
+        "raw": encoded,
+        "raw lines": lines,
+        "raw web": web.rstrip("="),
+    }
+
+
+def test_spellings_of_base64(in_child: InChild) -> None:
+    """Images, sounds and videos come out as from plain base64."""
+    for encoded in (png(), base64.b64encode(wav(0.11, 16_000)).decode()):
+        for name, spelled in spellings(encoded, "image/png").items():
+            head, _, payload = sent.tidy(spelled).rpartition(",")
+            assert payload == encoded, name
+            assert not head or head.startswith("data:"), name
+
+    def child() -> list[Any]:
+        process, picture, sound = Processor(), png(), base64.b64encode(wav(0.11, 16_000)).decode()
+        plain = process("<bos>a <|image|> b", image_data=[f"data:image/png;base64,{picture}"])
+        loud = process(HEAR, audio_data=[f"data:audio/wav;base64,{sound}"])
+        wrong = []
+        for name, spelled in spellings(picture, "image/png").items():
+            found = process("<bos>a <|image|> b", image_data=[spelled])
+            wrong += [] if torch.equal(found.mm_items[0].feature, plain.mm_items[0].feature) else [name]
+        for name, spelled in spellings(sound, "audio/wav").items():
+            if name != "raw":  # SGLang takes that for a path; over HTTP it is an address before
+                found = process(HEAR, audio_data=[spelled])
+                wrong += [] if torch.equal(found.mm_items[0].feature, loud.mm_items[0].feature) else [name]
+        return wrong
+
+    assert in_child(child) == []
+
+
+def test_what_is_no_base64_stays() -> None:
+    for text in ("data:image/svg+xml,<svg/>", "data:,", "data:;base64,AAAAA", "data:image/png;base64,A*A", "/etc/passwd", "a.png", ""):
+        assert base64_text.address(text) == text
+        assert sent.tidy(text) == text
+    assert base64_text.address("HTTPS://Host/Path.PNG?A=B") == "https://Host/Path.PNG?A=B"
+    assert base64_text.standard("AAAAA") is None
+    assert base64_text.standard("") is None
