@@ -15,6 +15,8 @@ from sglang_gemma4.quality import interrupt, results
 from sglang_gemma4.quality.asking import about
 from sglang_gemma4.quality.endpoint import Endpoint
 
+BOS = "<bos>"
+
 
 @dataclass(frozen=True)
 class Window:
@@ -103,9 +105,18 @@ def read_text(file: Path) -> str:
 
 
 def _tokenise(endpoint: Endpoint, text: str) -> tuple[list[int], list[int]]:
-    """(special tokens before a text, the text's tokens). Every window begins with the former, as Gemma expects <bos>."""
-    ids = endpoint.post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
-    whole = endpoint.post("/tokenize", {"prompt": text, "add_special_tokens": True})["tokens"]
+    """(special tokens before a text, the text's tokens). Every window begins with the former: for Gemma one <bos>.
+
+    Gemma has none of its own in front of a text where the tokenizer adds none, as the released ones do not.
+    """
+
+    def tokens(prompt: str, special: bool) -> list[int]:
+        found: list[int] = endpoint.post("/tokenize", {"prompt": prompt, "add_special_tokens": special})["tokens"]
+        return found
+
+    ids, whole, bos = tokens(text, False), tokens(text, True), tokens(BOS, False)
+    if len(bos) == 1:
+        return bos, ids[1:] if ids[:1] == bos else ids
     prefix = whole[: len(whole) - len(ids)]
     if whole != prefix + ids:
         raise ValueError("the tokenizer puts special tokens elsewhere than before the text; only a prefix is supported")

@@ -3,13 +3,14 @@
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sglang_gemma4.quality import perplexity, questions, results
 from sglang_gemma4.quality.command import add_commands
 from sglang_gemma4.quality.endpoint import Endpoint, short
-from sglang_gemma4.tiny import world
+from sglang_gemma4.tiny import checkpoints, tokenizer, world
 
 
 def test_world_questions_are_held_out_rows_in_the_form_of_mmlu() -> None:
@@ -135,6 +136,20 @@ def test_texts_that_cannot_be_scored(made: bytes | None, said: str, tmp_path: Pa
         path.write_bytes(made)
     with pytest.raises(ValueError, match=said):
         perplexity.read_text(path)
+
+
+@pytest.mark.parametrize("text", ["hi there", "<bos>hi there"])
+@pytest.mark.parametrize("added", [0, 1])
+def test_a_text_is_scored_behind_one_bos(text: str, added: int) -> None:
+    """Also where the server's tokenizer adds none, as the released ones, or one to a text that has one."""
+    raw = tokenizer.load_raw(checkpoints.SHIPPED / "tiny-e2b")
+
+    class Tokenizing(Endpoint):
+        def post(self, path: str, body: dict[str, Any]) -> Any:
+            assert path == "/tokenize"
+            return {"tokens": [2] * added * body["add_special_tokens"] + raw.encode(body["prompt"], add_special_tokens=False).ids}
+
+    assert perplexity._tokenise(Tokenizing(""), text) == ([2], raw.encode("hi there", add_special_tokens=False).ids)
 
 
 @pytest.mark.parametrize("number", [0, -1])
