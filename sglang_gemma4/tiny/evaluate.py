@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from sglang_gemma4.tiny import batches, chat_format, dialogues, export, families, images, world
+from sglang_gemma4.tiny import batches, chat_format, dialogues, export, families, images, media_rows, world
 from sglang_gemma4.tiny import tokenizer as tiny_tokenizer
 from sglang_gemma4.tiny.batches import Array, Encoder, Pictures
 from sglang_gemma4.tiny.drafting import matched_drafts, verify_rounds
@@ -27,12 +27,16 @@ QUESTIONS, COLOURS, CHATS, SEED = 400, 30, 60, 7
 
 def load(path: Path, name: str, device: str) -> tuple[Any, Any, Any]:
     """(target, assistant, raw tokenizer), float32, on `device`."""
-    from transformers import Gemma4ForConditionalGeneration
-    from transformers.models.gemma4_assistant import Gemma4AssistantForCausalLM
-
-    target = Gemma4ForConditionalGeneration.from_pretrained(path / name, dtype=torch.float32).to(device).eval()
-    assistant = Gemma4AssistantForCausalLM.from_pretrained(path / f"{name}-assistant", dtype=torch.float32).to(device).eval()
+    target, assistant = (_read(path / f"{name}{role}").to(device).eval() for role in ("", "-assistant"))
     return target, assistant, tiny_tokenizer.load_raw(path / name)
+
+
+def _read(path: Path) -> Any:
+    """A checkpoint's model in float32, of the class that its config.json names."""
+    import transformers
+
+    (kind,) = transformers.AutoConfig.from_pretrained(path).architectures
+    return getattr(transformers, kind).from_pretrained(path, dtype=torch.float32)
 
 
 @torch.no_grad()
@@ -71,12 +75,30 @@ def four_choice_accuracy(model: Any, encoder: Encoder, shots: int = 0, number: i
     return float(exact(model, documents))
 
 
-def colours(model: Any, raw: Any, empty_thought: bool) -> tuple[int, int]:
-    """(right of ``COLOURS`` single images, right of as many pairs), drawn from held-out seeds."""
+def colours(model: Any, raw: Any, empty_thought: bool) -> dict[str, int]:
+    """Right of ``COLOURS`` single images and of as many pairs, drawn from held-out seeds."""
     encoder, rng = Encoder(raw, batches.picture_pool(2 * COLOURS, images.HELD_OUT_SEED)), random.Random(SEED)
     asked = [[batches.colour_document(encoder, rng, n, empty_thought=empty_thought) for _ in range(COLOURS)] for n in (1, 2)]
     single, pairs = (round(exact(model, documents, encoder.pictures) * COLOURS) for documents in asked)
-    return single, pairs
+    return {"colours_of_30": single, "colour_pairs_of_30": pairs}
+
+
+def media(model: Any, raw: Any, empty_thought: bool) -> dict[str, int]:
+    """The unified family's images and sounds: right of ``COLOURS`` each, alone, in pairs and together, drawn from held-out seeds."""
+    pool = media_rows.pool(2 * COLOURS, 2 * COLOURS, images.HELD_OUT_SEED)
+    encoder, rng = media_rows.MediaEncoder(raw, pool), random.Random(SEED)
+    asked = {
+        "colours_of_30": ("colours", 1),
+        "colour_pairs_of_30": ("colours", 2),
+        "animals_of_30": ("animals", 1),
+        "animal_pairs_of_30": ("animals", 2),
+        "colour_and_animal_of_30": ("both", 1),
+    }
+    made = {
+        name: [media_rows.media_document(encoder, rng, *kind, empty_thought=empty_thought) for _ in range(COLOURS)]
+        for name, kind in asked.items()
+    }
+    return {name: round(exact(model, documents, pool) * COLOURS) for name, documents in made.items()}
 
 
 def prompts(empty_thought: bool, number: int = 12) -> dict[str, list[str]]:
@@ -137,7 +159,7 @@ def measure(path: Path, name: str, device: str) -> dict[str, Any]:
     target, assistant, raw = load(path, name, device)
     encoder, rng = Encoder(raw), random.Random(SEED)
     empty = chat_format.has_empty_thought(name)
-    single, pairs = colours(target, raw, empty)
+    seen = media(target, raw, empty) if families.is_unified(name) else colours(target, raw, empty)
 
     def written(make: Callable[[], dialogues.Dialogue]) -> float:
         return float(round(exact_dialogues(target, encoder, [make() for _ in range(CHATS)], empty), 4))
@@ -145,8 +167,7 @@ def measure(path: Path, name: str, device: str) -> dict[str, Any]:
     out: dict[str, Any] = {
         "four_choice_0_shot": round(four_choice_accuracy(target, encoder), 4),
         "four_choice_3_shot": round(four_choice_accuracy(target, encoder, 3), 4),
-        "colours_of_30": single,
-        "colour_pairs_of_30": pairs,
+        **seen,
         "four_choice_chat": written(lambda: dialogues.four_choice_chat(rng, "held_out")),
         "chat_exact": written(lambda: dialogues.chat(rng, "held_out")),
         "thinking_exact": written(lambda: dialogues.chat(rng, "held_out", 1, True)),

@@ -1,8 +1,9 @@
-"""Configurations of the three tiny families and their assistants, as keyword arguments of transformers' classes.
+"""Configurations of the four tiny families and their assistants, as keyword arguments of transformers' classes.
 
 Each has what makes the released size hard to serve: `tiny-26b-a4b` experts beside a dense FFN, K = V and fewer, wider
 heads on full layers; `tiny-e2b` per-layer embeddings, KV-shared layers with a double-wide FFN, a centroid draft head,
-clipped vision linears; `tiny-31b` a dense stack with K = V on full layers. The text models' numbers are in families.toml.
+clipped vision linears; `tiny-31b` a dense stack with K = V on full layers; `tiny-12b` the unified model: 16 / 8 / 1 heads, images
+and sounds projected without towers. The text models' numbers are in families.toml.
 """
 
 import tomllib
@@ -13,7 +14,7 @@ _NUMBERS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("fa
 COMMON = _NUMBERS.pop("common")
 VOCABULARY: int = COMMON["vocab_size"]
 PAD, EOS, BOS = (int(COMMON[f"{name}_token_id"]) for name in ("pad", "eos", "bos"))
-TINY = tuple(_NUMBERS)
+TINY = tuple(name for name in _NUMBERS if name != "tiny-12b")  # until its weights ship
 MAX_SOFT_TOKENS = 70  # the least that transformers' image processor accepts
 PATCH, POOL = 4, 3
 DRAFT_STEPS = 3
@@ -32,6 +33,11 @@ def _text(period: int, **own: Any) -> dict[str, Any]:
 
 
 TEXT: dict[str, dict[str, Any]] = {name: _text(**own) for name, own in _NUMBERS.items()}
+
+
+def is_unified(name: str) -> bool:
+    """Whether a family is Gemma 4 unified (12B), whose classes in transformers are others."""
+    return name == "tiny-12b"
 
 
 def vision(name: str) -> dict[str, Any]:
@@ -66,11 +72,12 @@ def assistant_text(name: str) -> dict[str, Any]:
     attention = ("num_key_value_heads", "num_global_key_value_heads", "attention_k_eq_v", "sliding_window")
     same = {**COMMON, **{key: value for key, value in TEXT[name].items() if key in attention}}
     del same["final_logit_softcapping"]
-    return {**same, **ASSISTANT, "num_attention_heads": 4, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
+    heads = TEXT[name]["num_attention_heads"] if is_unified(name) else 4
+    return {**same, **ASSISTANT, "num_attention_heads": heads, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
 
 
 def assistant(name: str) -> dict[str, Any]:
-    """Keywords of Gemma4AssistantConfig besides `text_config`."""
+    """Keywords of Gemma4AssistantConfig, or of its unified sister, besides `text_config`."""
     out: dict[str, Any] = {"backbone_hidden_size": TEXT[name]["hidden_size"], "tie_word_embeddings": True}
     if name == "tiny-e2b":
         out.update(use_ordered_embeddings=True, num_centroids=64, centroid_intermediate_top_k=8)

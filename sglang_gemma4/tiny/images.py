@@ -1,6 +1,7 @@
 """Colour-naming images, drawn from a seed: fields, shapes and stripes with noise, of many sizes and aspect ratios."""
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from sglang_gemma4.tiny import world
@@ -55,9 +56,9 @@ def draw(seed: int, colour: str) -> Any:
     return Image.fromarray(np.clip(np.asarray(image) + noise, 0, 255).astype("uint8"))
 
 
-def colour_chat(rng: random.Random, number: int = 1) -> tuple[Dialogue, list[str]]:
-    """The dialogue and the colours that its images are to have: one image, or two named in order."""
-    colours = [rng.choice(world.COLOURS) for _ in range(number)]
+def colour_chat(rng: random.Random, number: int = 1, among: Sequence[str] = tuple(world.COLOURS)) -> tuple[Dialogue, list[str]]:
+    """The dialogue and the colours, chosen ``among`` these, that its images are to have: one image, or two named in order."""
+    colours = [rng.choice(among) for _ in range(number)]
     text = rng.choice(ASKS) if number == 1 else PAIR_ASK
     content = [*({"type": "image"} for _ in colours), {"type": "text", "text": text}]
     reply = " and ".join(colours)

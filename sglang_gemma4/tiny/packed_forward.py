@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from sglang_gemma4.tiny.batches import Array, Pictures, blocks
+from sglang_gemma4.tiny.media_rows import FIRST_SOUND, Media
 
 
 @dataclass
@@ -21,6 +22,8 @@ class Batch:
     masks: dict[str, torch.Tensor]
     pixel_values: torch.Tensor | None = None
     image_position_ids: torch.Tensor | None = None
+    input_features: torch.Tensor | None = None
+    input_features_mask: torch.Tensor | None = None
 
 
 def masks_of(document: torch.Tensor, block: torch.Tensor, window: int, bidirectional: bool) -> dict[str, torch.Tensor]:
@@ -58,11 +61,24 @@ def to_device(rows: Array, pictures: Pictures | None, config: Any, device: str) 
     if pictures is not None and len(shown):
         batch.pixel_values = move(pictures.patches[shown], torch.float32)
         batch.image_position_ids = move(pictures.positions[shown], torch.long)
+    heard = _begun(rows["picture"])
+    if isinstance(pictures, Media) and len(heard):
+        lengths = pictures.sounds.lengths[heard]
+        batch.input_features = move(pictures.sounds.frames[heard, : lengths.max()], torch.float32)
+        batch.input_features_mask = move(np.arange(lengths.max()) < lengths[:, None], torch.bool)
     return batch
 
 
+def _begun(picture: Array) -> Array:
+    """Indices of the sounds in rows [batch, length], in the order of their soft tokens; two never touch."""
+    sound = picture <= FIRST_SOUND
+    begins = sound & ~np.pad(sound, ((0, 0), (1, 0)))[:, :-1]
+    found: Array = FIRST_SOUND - picture[begins]
+    return found
+
+
 def hidden_states(model: Any, batch: Batch, shared_kv: bool = False, autocast: bool = False) -> Any:
-    """``Gemma4ForConditionalGeneration.model`` over packed rows: the output holds last_hidden_state [batch, length, hidden].
+    """A target's ``model``, unified or not, over packed rows: the output holds last_hidden_state [batch, length, hidden].
 
     ``autocast`` computes matrix products and attention in bfloat16."""
     with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=autocast):
@@ -72,6 +88,8 @@ def hidden_states(model: Any, batch: Batch, shared_kv: bool = False, autocast: b
             position_ids=batch.positions,
             pixel_values=batch.pixel_values,
             image_position_ids=batch.image_position_ids,
+            input_features=batch.input_features,
+            input_features_mask=batch.input_features_mask,
             use_cache=False,
             return_shared_kv_states=shared_kv,
         )
@@ -86,8 +104,10 @@ def logits_of(model: Any, hidden: torch.Tensor) -> torch.Tensor:
 def keep_norms_in_float32() -> None:
     """Let transformers' RMSNorm return float32 in this process, with one kernel: under autocast attention needs one dtype of q, k, v."""
     from transformers.models.gemma4.modeling_gemma4 import Gemma4RMSNorm
+    from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedRMSNorm
 
     def forward(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(hidden_states.float(), hidden_states.shape[-1:], self.weight if self.with_scale else None, self.eps)
 
-    Gemma4RMSNorm.forward = forward
+    for norm in (Gemma4RMSNorm, Gemma4UnifiedRMSNorm):
+        norm.forward = forward

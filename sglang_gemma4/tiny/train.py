@@ -2,6 +2,7 @@
 
     python -m sglang_gemma4.tiny.train --prepare /tmp/tiny-data                                  # tokenizer and rows, once
     python -m sglang_gemma4.tiny.train --data /tmp/tiny-data --family tiny-e2b --out checkpoints --device cuda
+    python -m sglang_gemma4.tiny.train --prepare /tmp/12b-data --family tiny-12b --rows 8000 --pictures 720    # its own data
 
 Everything follows from `--seed`, except that a run hurries its schedule when it would pass `--seconds`.
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from sglang_gemma4.tiny import batches, chat_format, families, images
+from sglang_gemma4.tiny import batches, chat_format, families, images, media_rows, sounds, unified
 from sglang_gemma4.tiny import tokenizer as tiny_tokenizer
 
 SHARD_ROWS = 500
@@ -50,6 +51,27 @@ def prepare(path: Path, *, rows: int, pictures: int, seed: int, workers: int) ->
     print(f"prepared {tokens / 1e6:.1f} M tokens, {pictures} images in {time.time() - begin:.0f} s", flush=True)
 
 
+def prepare_media(path: Path, *, rows: int, pictures: int, seed: int) -> None:
+    """The same for the unified family, whose images are patches of a soft token each, with half as many rows of images and sounds.
+
+    As many sounds as images; they are drawn again where they are trained on."""
+    path.mkdir(parents=True, exist_ok=True)
+    raw = tiny_tokenizer.train()
+    raw.save(str(path / "tokenizer.json"))
+    drawn = media_rows.pool(pictures, pictures)
+    encoder = media_rows.MediaEncoder(raw, drawn)
+    text, image = batches.text_rows(encoder, seed, rows), media_rows.media_rows(encoder, seed, -(-rows // 2))
+    made = {"text": text, "image": image, "patches": drawn.patches, "positions": drawn.positions}
+    np.savez_compressed(path / "rows.npz", **made, sounds=pictures, seed=seed)
+
+
+def _drawn(data: dict[str, Any]) -> batches.Pictures:
+    """The images, and sounds, of prepared data."""
+    if "sounds" in data:
+        return media_rows.media(data["patches"], data["positions"], sounds.pool(int(data["sounds"])))
+    return batches.Pictures(data["patches"], data["positions"], [], {})
+
+
 def train_family(args: argparse.Namespace) -> None:
     """Target, assistant, files, RESULTS of one family below ``args.out``."""
     import torch
@@ -62,7 +84,7 @@ def train_family(args: argparse.Namespace) -> None:
     keep_norms_in_float32()
     data = dict(np.load(args.data / "rows.npz"))
     raw = tiny_tokenizer.load_raw(args.data)
-    pictures = batches.Pictures(data["patches"], data["positions"], [], {})
+    pictures = _drawn(data)
     target = training.build_target(args.family, export.special_ids(raw), args.seed)
     if args.resume:
         target.load_state_dict(type(target).from_pretrained(args.resume / args.family, dtype=torch.float32).state_dict())
@@ -84,7 +106,10 @@ def train_family(args: argparse.Namespace) -> None:
         "command": "python -m sglang_gemma4.tiny.train " + " ".join(sys.argv[1:]),
     }
     record["target_training"] = training.train_target(args.family, target, course(args.steps, args.seconds, args.lr, args.seed), probe)
-    export.save_target(target, raw, args.out / args.family)
+    if families.is_unified(args.family):
+        unified.save(target, raw, args.out / args.family)
+    else:
+        export.save_target(target, raw, args.out / args.family)
     # The assistant learns from the target as it will be served: rounded to bfloat16 once, run in float32.
     target = target.to(args.device, torch.float32)
     assistant = training.build_assistant(args.family, args.seed + 1).to(args.device)
@@ -99,7 +124,8 @@ def train_family(args: argparse.Namespace) -> None:
     )
     export.save_assistant(assistant, raw, args.out / f"{args.family}-assistant")
     torch.set_float32_matmul_precision("highest")
-    record.update(evaluate.measure(args.out, args.family, args.device))
+    if not args.unmeasured:
+        record.update(evaluate.measure(args.out, args.family, args.device))
     export.write_json(args.out / f"RESULTS-{args.family}.json", record)
     print(args.family, record, flush=True)
 
@@ -108,7 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prepare", type=Path)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--family", choices=families.TINY)
+    parser.add_argument("--family", choices=families.TEXT)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seed", type=int, default=0)
@@ -124,8 +150,11 @@ def main() -> None:
     parser.add_argument("--assistant-lr", type=float, default=2e-3)
     parser.add_argument("--accept-until", type=float, default=2.9, help="stop the assistant at this accept length")
     parser.add_argument("--resume", type=Path, help="directory of trained targets to go on from")
+    parser.add_argument("--unmeasured", action="store_true", help="leave the evaluation to sglang_gemma4.tiny.evaluate")
     args = parser.parse_args()
-    if args.prepare:
+    if args.prepare and args.family and families.is_unified(args.family):
+        prepare_media(args.prepare, rows=args.rows, pictures=args.pictures, seed=args.seed)
+    elif args.prepare:
         prepare(args.prepare, rows=args.rows, pictures=args.pictures, seed=args.seed, workers=args.workers)
     elif args.data and args.family and args.out:
         train_family(args)

@@ -16,7 +16,7 @@ import torch
 from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 from torch.nn import functional
 
-from sglang_gemma4.tiny import families, spread_weights
+from sglang_gemma4.tiny import checkpoints, families, spread_weights, unified, upcycle
 from sglang_gemma4.tiny.batches import Array, Pictures
 from sglang_gemma4.tiny.drafting import draft_states, matched_drafts, shifted
 from sglang_gemma4.tiny.packed_forward import Batch, hidden_states, logits_of, to_device
@@ -43,8 +43,10 @@ class Course:
 def build_target(name: str, tokens: dict[str, int], seed: int) -> Any:
     """An untrained ``Gemma4ForConditionalGeneration`` (float32) of the family; ``tokens`` as ``export.special_ids`` gives them.
 
-    Layers that add to the residual stream start at half their spread.
+    Layers that add to the residual stream start at half their spread. The unified family begins with tiny-31b's language model.
     """
+    if families.is_unified(name):
+        return upcycled(unified.build(tokens, seed), "", seed)
     from transformers import Gemma4Config, Gemma4ForConditionalGeneration, Gemma4TextConfig, Gemma4VisionConfig
 
     config = Gemma4Config(
@@ -64,12 +66,25 @@ def build_target(name: str, tokens: dict[str, int], seed: int) -> Any:
 
 
 def build_assistant(name: str, seed: int) -> Any:
-    """An untrained ``Gemma4AssistantForCausalLM`` (float32) of the family."""
+    """An untrained ``Gemma4AssistantForCausalLM`` (float32) of the family; the unified one begins with tiny-31b's."""
+    if families.is_unified(name):
+        return upcycled(unified.build_assistant(seed), "-assistant", seed)
     from transformers import Gemma4TextConfig
     from transformers.models.gemma4_assistant import Gemma4AssistantConfig, Gemma4AssistantForCausalLM
 
     config = Gemma4AssistantConfig(text_config=Gemma4TextConfig(**families.assistant_text(name)), **families.assistant(name))
     return _initialised(Gemma4AssistantForCausalLM, config, seed)
+
+
+def upcycled(model: Any, role: str, seed: int) -> Any:
+    """``model`` with what fits it of tiny-31b's target or, for the role "-assistant", its assistant."""
+    import transformers
+
+    path = checkpoints.SHIPPED / f"{upcycle.SOURCE}{role}"
+    (kind,) = transformers.AutoConfig.from_pretrained(path).architectures
+    upcycle.fill(model, getattr(transformers, kind).from_pretrained(path, dtype=torch.float32), seed)
+    model.config._attn_implementation = "sdpa"
+    return model
 
 
 def _initialised(kind: Any, config: Any, seed: int) -> Any:

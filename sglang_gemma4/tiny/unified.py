@@ -7,22 +7,19 @@ ones and K = V there, bidirectional attention in images. Nothing is trained, but
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.tiny import checkpoints, export, families, spread_weights, tokenizer
+from sglang_gemma4.tiny import checkpoints, export, families, sounds, spread_weights, tokenizer
 
-SAMPLES = 640
+NAME = "tiny-12b"
+SAMPLES = sounds.FRAME
 """Samples of a waveform per soft token, 40 ms, as in the released model's feature extractor."""
-TEXT: dict[str, Any] = {
-    **{name: value for name, value in families.COMMON.items() if "per_layer_input" not in name},
-    "intermediate_size": 256,
-    "num_hidden_layers": 6,
-    "layer_types": families.layers(6, 6),
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "num_global_key_value_heads": 1,
-    "attention_k_eq_v": True,
-    "sliding_window": 64,
-    "use_bidirectional_attention": "vision",
-}
+
+
+def _without_per_layer(text: dict[str, Any]) -> dict[str, Any]:
+    """A unified text config has no per-layer embeddings."""
+    return {name: value for name, value in text.items() if "per_layer_input" not in name}
+
+
+TEXT: dict[str, Any] = _without_per_layer(families.TEXT[NAME])
 VISION = {
     "patch_size": families.PATCH,
     "pooling_kernel_size": families.POOL,
@@ -61,10 +58,8 @@ def build_assistant(seed: int = 0) -> Any:
     from transformers.models.gemma4_unified_assistant.configuration_gemma4_unified_assistant import Gemma4UnifiedAssistantConfig
     from transformers.models.gemma4_unified_assistant.modeling_gemma4_unified_assistant import Gemma4UnifiedAssistantForCausalLM
 
-    same = {name: value for name, value in TEXT.items() if name not in ("final_logit_softcapping", "use_bidirectional_attention")}
-    config = Gemma4UnifiedAssistantConfig(
-        text_config=Gemma4UnifiedTextConfig(**{**same, **families.ASSISTANT}), backbone_hidden_size=TEXT["hidden_size"]
-    )
+    text = Gemma4UnifiedTextConfig(**_without_per_layer(families.assistant_text(NAME)))
+    config = Gemma4UnifiedAssistantConfig(text_config=text, **families.assistant(NAME))
     model = Gemma4UnifiedAssistantForCausalLM(config).eval()
     spread_weights.fill(model, seed)
     return model
@@ -87,8 +82,12 @@ def write(path: Path, seed: int = 0) -> Path:
     import torch
 
     raw = tokenizer.load_raw(checkpoints.SHIPPED / "tiny-e2b")
-    model = build(export.special_ids(raw), seed)
-    never = [model.config.eoi_token_id, model.config.eoa_token_index]  # as in the released file; SGLang's class always suppresses them
-    export.save_target(model, raw, path, parts, suppress_tokens=never)
+    save(build(export.special_ids(raw), seed), raw, path)
     build_assistant(seed).to(torch.bfloat16).save_pretrained(path.with_name(f"{path.name}-assistant"))
     return path
+
+
+def save(model: Any, raw: Any, path: Path) -> None:
+    """Write a unified target as :func:`export.save_target` does."""
+    never = [model.config.eoi_token_id, model.config.eoa_token_index]  # as in the released file; SGLang's class always suppresses them
+    export.save_target(model, raw, path, parts, suppress_tokens=never)
