@@ -1,4 +1,4 @@
-"""Cases of attention: a decode or verify step, and a prefill; layers of 26B-A4B, E4B and E2B."""
+"""Cases of attention: a decode or verify step, and a prefill; layers of all sizes."""
 
 import itertools
 import math
@@ -18,8 +18,14 @@ from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
 from sglang_gemma4.kernels.attention.tiles import KeyTile, PromptTile
 from sglang_gemma4.kernels.kv_cache.formats import FORMATS, dequantise_reference, quantise_reference
 
-KINDS = {"sliding": Kind(16, 8, 256, 1023), "full": Kind(16, 2, 512, -1)}
-"""26B-A4B's."""
+KINDS = {
+    "sliding": Kind(16, 8, 256, 1023),
+    "full": Kind(16, 2, 512, -1),
+    "12B full": Kind(16, 1, 512, -1),
+    "31B sliding": Kind(32, 16, 256, 1023),
+    "31B full": Kind(32, 4, 512, -1),
+}
+"""The first two are 26B-A4B's, whose sliding layers 12B has too."""
 STEP_KINDS = KINDS | {
     "E4B sliding": Kind(8, 2, 256, 511),
     "E4B full": Kind(8, 2, 512, -1),

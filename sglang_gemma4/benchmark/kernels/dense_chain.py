@@ -42,6 +42,7 @@ MODELS = {
     "E4B": Sizes(2560, 10240, 8, 2, 256, 256),
     "E2B": Sizes(1536, 6144, 8, 1, 256, 256),
     "E2B, wide": Sizes(1536, 12288, 8, 1, 256, 256),
+    "12B": Sizes(3840, 15360, 16, 8, 256, 0),
     "31B": Sizes(5376, 21504, 32, 16, 256, 0),
 }
 TINY = Sizes(64, 128, 4, 2, 16, 32)
@@ -58,6 +59,12 @@ TRIED: dict[str, dict[str, tuple[Tile, ...]]] = {
     },
     "E2B": {"gate_up": (Tile(64, 128, 1, stages=3), Tile(64, 64, 1)), "down": (Tile(64, 128, 6),)},
     "E2B, wide": {"gate_up": (Tile(64, 128, 1, stages=3),), "down": (Tile(64, 128, 6), Tile(64, 128, 10))},
+    "12B": {
+        "qkv": (Tile(64, 128, 1), Tile(64, 128, 2)),
+        "o": (Tile(64, 128, 4), Tile(64, 128, 2)),
+        "gate_up": (Tile(64, 128, 1), Tile(64, 128, 1, stages=3), Tile(32, 128, 1, warps=2)),
+        "down": (Tile(64, 128, 3), Tile(64, 128, 4), Tile(64, 128, 6)),
+    },
     "31B": {"gate_up": (Tile(64, 128, 1), Tile(32, 128, 1, warps=2)), "down": (Tile(64, 128, 3), Tile(64, 128, 6))},
 }
 """Tiles of one product in place of its own choice, of those that were fast by themselves."""

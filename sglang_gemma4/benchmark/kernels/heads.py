@@ -97,7 +97,7 @@ CASES = (
         "narrow",
         "a draft step's token: head_argmax over the bfloat16 head; over its int8 copy, and again where that leaves it open; floor: copy "
         "read once",
-        {"head": (1024, 2816), "winners": ("random", "clear", "columns"), "rows": (1, 4, 8, 32)},
+        {"head": (1024, 2816, 3840, 5376), "winners": ("random", "clear", "columns"), "rows": (1, 4, 8, 32)},
         narrow,
         {"head": (1024,), "winners": ("random", "clear", "columns"), "rows": (3,)},
     ),

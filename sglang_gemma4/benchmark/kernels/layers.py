@@ -1,4 +1,4 @@
-"""Cases of a decoder layer's dense products, norms, tail and rotation: 26B-A4B's, E2B's and their assistants' sizes."""
+"""Cases of a decoder layer's dense products, norms, tail and rotation, in the sizes of the released models and their assistants."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -49,6 +49,8 @@ PRODUCTS: dict[str, tuple[int, int, bool]] = {
     "12B o, full": (3840, 8192, False),
     "12B gate and up": (15360, 3840, True),
     "12B down": (3840, 15360, False),
+    "12B assistant before": (1024, 7680, False),
+    "12B assistant after": (3840, 1024, False),
     "31B qkv, sliding": (16384, 5376, False),
     "31B qkv, full": (20480, 5376, False),
     "31B o, sliding": (5376, 8192, False),
@@ -56,7 +58,7 @@ PRODUCTS: dict[str, tuple[int, int, bool]] = {
     "31B gate and up": (21504, 5376, True),
     "31B down": (5376, 21504, False),
 }
-"""Outputs, width, gated. A layer of E2B that shares KV has a wide FFN."""
+"""Outputs, width, gated. A layer of E2B that shares KV has a wide FFN; 12B's assistant has 26B-A4B's between its projections."""
 LINEAR_TILES = (
     (64, 128, 4, 3), (64, 128, 4, 4), (64, 64, 4, 4), (64, 64, 4, 6), (64, 256, 4, 3), (128, 64, 4, 4), (128, 64, 8, 4), (128, 128, 8, 3),
     (32, 128, 4, 4), (32, 256, 4, 3), (32, 128, 2, 4), (32, 64, 4, 8), (16, 128, 4, 4), (16, 256, 4, 4), (16, 512, 4, 3),
@@ -226,13 +228,19 @@ PARTS: dict[str, tuple[Callable[..., Row], bool]] = {
     "26B q/k/v, sliding": (partial(rotation, heads=16, kv_heads=8, dim=256), True),
     "26B q/k/v, full": (partial(rotation, heads=16, kv_heads=2, dim=512), True),
     "E2B after attention": (partial(after_attention, width=1536, moe=False), False),
-    "31B layer tail": (partial(layer_end, width=5376, moe=False), False),
+    "12B after attention": (partial(after_attention, width=3840, moe=False), True),
+    "12B layer tail": (partial(layer_end, width=3840, moe=False), True),
+    "12B q/k/v, full": (partial(rotation, heads=16, kv_heads=1, dim=512), True),
+    "31B after attention": (partial(after_attention, width=5376, moe=False), True),
+    "31B layer tail": (partial(layer_end, width=5376, moe=False), True),
+    "31B q/k/v, sliding": (partial(rotation, heads=32, kv_heads=16, dim=256), True),
+    "31B q/k/v, full": (partial(rotation, heads=32, kv_heads=4, dim=512), True),
     "E2B per-layer embedding tail": (partial(embedding_tail, width=1536), False),
     "E2B q/k/v, sliding": (partial(rotation, heads=8, kv_heads=1, dim=256), False),
     "E2B q/k/v, sliding, shared KV": (partial(rotation, heads=8, kv_heads=1, dim=256, shared=True), False),
     "E2B q/k/v, full, shared KV": (partial(rotation, heads=8, kv_heads=1, dim=512, shared=True), False),
 }
-"""What makes the row, and whether a prefill's rows are measured too."""
+"""What makes the row, and whether a prefill's rows are measured too. 12B's sliding layers have 26B-A4B's heads."""
 
 
 def part(place: Place, part: str, rows: int) -> Row | None:
