@@ -114,14 +114,18 @@ THOUGHTS = (
 )  # fmt: skip
 
 
-def read(answer: Answer, size: int = 0) -> Answer | str:
-    """The answer as a client gets it, streamed in pieces of ``size`` characters or (0) whole; or what went wrong."""
+def read(answer: Answer, size: int = 0, declared: dict[str, Any] = TOOLS, opened: bool = False) -> Answer | str:
+    """The answer as a client gets it, streamed in pieces of ``size`` characters or (0) whole; or what went wrong.
+
+    ``declared`` are the tools' parameters; ``opened``: the prompt ends inside a thought.
+    """
     from sglang.srt.entrypoints.openai.protocol import Function, Tool
     from sglang.srt.function_call.function_call_parser import FunctionCallParser
     from sglang.srt.parser.reasoning_parser import ReasoningParser
 
-    tools = [Tool(type="function", function=Function(name=name, parameters=schema)) for name, schema in TOOLS.items()]
-    request: Any = SimpleNamespace(chat_template_kwargs={"enable_thinking": answer.thinking})
+    tools = [Tool(type="function", function=Function(name=name, parameters=schema)) for name, schema in declared.items()]
+    prefix = "<|channel>" if opened else ""
+    request: Any = SimpleNamespace(chat_template_kwargs={"enable_thinking": answer.thinking}, _response_parser_prefix=prefix)
     thoughts = ReasoningParser("gemma4", bool(size), answer.thinking, request, tool_call_parser_active=True)
     parser = FunctionCallParser(tools, "gemma4")
     try:

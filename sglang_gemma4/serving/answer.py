@@ -10,13 +10,14 @@ Models also write ``call:weather(city="Rome")``, behind the marker or, after lon
 if it begins a line outside code blocks, or stands behind a thought or another call, and names a declared tool.
 
 The result does not depend on how the answer is cut into pieces: the reader holds back only what may still become a marker or such a call,
-and what follows ``}<tool_call|>`` in a string until it is known whether that ended the call.
+and what follows ``<tool_call|>`` in a string until it is known whether that ended the call.
 """
 
 import functools
 import re
 from collections.abc import Callable, Mapping
 
+from sglang_gemma4.serving import string_ends
 from sglang_gemma4.serving.answer_parts import FENCE, KEPT, AnswerParts, Part
 from sglang_gemma4.serving.call_heads import HEAD, HEAD_BEGUN, UNMARKED, UNMARKED_BEGUN, UNMARKED_HEAD, may_become
 from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, STRING, THOUGHT_END, THOUGHT_START, partial
@@ -26,8 +27,6 @@ from sglang_gemma4.serving.tool_arguments import ArgumentsReader
 _STRAY = re.compile(r"[\s}\])]+")
 _SPACE = re.compile(r"\s+")
 _BLANKS = re.compile(r"[ \t]{0,64}")
-_DECIDES = re.compile(rf"{re.escape(CALL_START)}|{re.escape(STRING)}(?P<space>\s{{0,8}})(?P<goes_on>[,}}\])])?")
-"""What tells whether a string went on behind brackets and an end marker: another call does not, its own delimiter does."""
 _LINE = re.compile(r"(?:\A|\n)[ \t]{0,64}\Z")
 
 
@@ -101,8 +100,9 @@ class AnswerReader(AnswerParts):
     def finish(self) -> list[Part]:
         """The answer has ended: the parts of what was held back. A call that was cut off is returned as far as it came."""
         while self._step == self._doubtful:
+            assert self._arguments is not None
             rest, self._rest = self._rest, ""
-            self._decide(goes_on=False)
+            self._decide(string_ends.cut("".join(self._doubted) + rest, self._arguments.closed))
             again, self._again = self._again, ""
             self._read(again + rest)
         rest, self._rest = self._rest, ""
@@ -210,6 +210,9 @@ class AnswerReader(AnswerParts):
     def _head(self, text: str, at: int) -> int:
         """After ``<|tool_call>``: the tool's name, or text that is no call."""
         head = HEAD.match(text, at)
+        if head is None and self.tools is not None and text.startswith(CALL_END, at):  # nothing is called
+            self._step = self._thought_text if self._from_thought else self._text
+            return at + len(CALL_END)
         if head is None:
             if may_become(HEAD_BEGUN, text, at):
                 return at
@@ -255,14 +258,11 @@ class AnswerReader(AnswerParts):
         return stop
 
     def _doubtful(self, text: str, at: int) -> int:
-        """Behind brackets and the end marker in a string: they end the call if the string has lost its delimiter."""
-        found = _DECIDES.search(text, at)
-        if found is None:
-            stop = len(text) - partial(text, at, (CALL_START, STRING))
-        elif found.group() != CALL_START and found.end() == len(text) and not found["goes_on"] and len(found["space"]) < 8:
-            stop = found.start()
-        else:
-            self._decide(goes_on=bool(found["goes_on"]))
+        """Behind the end marker in a string."""
+        assert self._arguments is not None
+        stop, goes_on = string_ends.goes_on(text, at, self._arguments.closed)
+        if goes_on is not None:
+            self._decide(goes_on)
             return at
         self._doubted.append(text[at:stop])
         return stop

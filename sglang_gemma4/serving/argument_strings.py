@@ -1,8 +1,8 @@
 """Strings in a tool call's arguments: where they end, also where a delimiter is missing, doubled or out of place.
 
 A delimiter ends a string if what follows can follow a value. Between it and text it is a stray one, and the string goes on. A string that
-ends in ``,name:`` before such a delimiter has lost its own: the delimiter begins the value of ``name``. Whether brackets and the marker of
-a call's end are text of a string, its reader decides by what follows.
+ends in ``,name:`` before such a delimiter has lost its own: the delimiter begins the value of ``name``. Whether the marker of a
+call's end is text of a string, the caller decides by what follows.
 """
 
 import re
@@ -46,6 +46,7 @@ class ArgumentStrings(ArgumentsJson):
 
     ended: str
     doubtful: bool
+    closed: bool
     _step: Callable[[str, int], int]
     _key: Callable[[str, int], int]
     _value: Callable[[str, int], int]
@@ -79,11 +80,13 @@ class ArgumentStrings(ArgumentsJson):
         if found.group() == STRING:
             self._gap, self._delimiters, self._step = "", 1, self._closing
             return found.end()
-        if not self._calls and self._without_closers() != self._tail:
+        if not self._calls:
+            self.closed = self._without_closers() != self._tail
             self.doubtful = found.group() == CALL_END
-            if not self.doubtful:
+            if self.closed and not self.doubtful:
                 self.decide(goes_on=False)
-            return stop
+            if self.closed or self.doubtful:
+                return stop
         self._calls = max(self._calls + (1 if found.group() == CALL_START else -1), 0)
         self._add(found.group())
         return found.end()
@@ -107,7 +110,7 @@ class ArgumentStrings(ArgumentsJson):
         return text
 
     def decide(self, goes_on: bool) -> None:
-        """Whether the string goes on behind brackets and a marker, which then is its text; else they ended the call."""
+        """Whether the string goes on behind a marker, which then is its text; else the marker ended the call."""
         self.doubtful = False
         if goes_on:
             self._add(CALL_END)

@@ -32,14 +32,15 @@ class ArgumentsReader(BareArguments):
         json: pieces of JSON text; the caller takes them.
         ended: "" while the call is open, "brace" after its last bracket, "marker" if ``<tool_call|>`` or ``<|tool_call>`` came before it
             outside a string, or behind a bracket in a string without an end: open values were closed, and the marker was not consumed.
-        doubtful: reading stopped before ``<tool_call|>`` behind a bracket in a string; the caller says by :meth:`decide` what it is.
+        doubtful: reading stopped before ``<tool_call|>`` in a string; the caller says by :meth:`decide` whether it is text.
+        closed: brackets that close the call stood before that marker.
     """
 
     def __init__(self, schemas: Schemas, opener: str = "{") -> None:
         super().__init__(schemas, "}" if opener == "{" else ")")
         self._reset()
         self.ended = ""
-        self.doubtful = False
+        self.doubtful = self.closed = False
         self._step = self._key
 
     def read(self, text: str, at: int) -> int:

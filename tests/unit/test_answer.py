@@ -17,7 +17,7 @@ from sglang_gemma4.patches import load
 from sglang_gemma4.serving import schema_types
 from sglang_gemma4.serving.answer import AnswerReader
 from sglang_gemma4.serving.bare_values import bare
-from tests.unit import answers
+from tests.unit import answers, published_answers
 
 InChild = Callable[[Callable[[], Any]], Any]
 PATCH = load("answer_parser")
@@ -56,6 +56,22 @@ def test_clients_get_every_answer_right_at_every_cut(in_child: InChild) -> None:
             for size in range(len(answer.wrote) + 1):
                 if (seen := tool_answers.read(answer, size)) != answer:
                     wrong.append(f"{answer.name}, pieces of {size}: {seen}")
+        return wrong
+
+    assert in_child(child) == []
+
+
+def test_answers_of_sglangs_and_vllms_own_tests(in_child: InChild) -> None:
+    """Through SGLang's two parsers, whole and streamed: 672 tries; of the 556 that we decide as they do stock passes 387."""
+
+    def child() -> list[str]:
+        applied()
+        wrong = []
+        for case in published_answers.cases():
+            asked = tool_answers.Answer(case.wrote, case.wrote, case.calls, case.text, case.thought, case.thinking)
+            for size in (0, 1, 4, 10):
+                if (seen := tool_answers.read(asked, size, published_answers.TOOLS, case.opened)) != asked:
+                    wrong.append(f"{case.wrote}, pieces of {size}: {seen}")
         return wrong
 
     assert in_child(child) == []

@@ -1,6 +1,6 @@
-"""Calls of SGLang's and vLLM's own tests of their Gemma 4 parsers, and of public reports: what was written and what is read.
+"""Answers of SGLang's and vLLM's own tests of their Gemma 4 parsers, and of public reports: what was written and what is read.
 
-Where we decide otherwise, ``OTHERWISE`` says what and why.
+``published_answers`` has those of the tests, with a word on each that we decide otherwise.
 """
 
 import json
@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.unit import answers
+from sglang_gemma4.serving import schema_types
+from tests.unit import answers, published_answers
 from tests.unit.answers import STRING as Q
+from tests.unit.published_answers import Published
 
 NAMES = (
     "weather time bash gdb read_file terminal web_search web-search fs.read_file get-weather weather.get get_status set_config search set "
@@ -17,56 +19,28 @@ NAMES = (
 )
 TOOLS: dict[str, Any] = dict.fromkeys(NAMES.split())
 
-ARGUMENTS: list[tuple[str, Any]] = [
-    # vLLM, tests/tool_parsers/test_gemma4_tool_parser.py
-    ("", {}),
-    ("   ", {}),
-    (f"location:{Q}Paris, France{Q}", {"location": "Paris, France"}),
-    (f"location:{Q}San Francisco{Q},unit:{Q}celsius{Q}", {"location": "San Francisco", "unit": "celsius"}),
-    ("count:42", {"count": 42}),
-    ("score:3.14", {"score": 3.14}),
-    ("flag:true,other:false", {"flag": True, "other": False}),
-    ("param:null", {"param": None}),
-    (f"name:{Q}test{Q},count:42,active:true,score:3.14", {"name": "test", "count": 42, "active": True, "score": 3.14}),
-    (f"nested:{{inner:{Q}value{Q}}}", {"nested": {"inner": "value"}}),
-    (f"record_map:{{{Q}3{Q}:{Q}new text{Q}}}", {"record_map": {"3": "new text"}}),
-    (f"outer:{{inner:{{{Q}3{Q}:{Q}new text{Q}}}}}", {"outer": {"inner": {"3": "new text"}}}),
-    (f"items:[{Q}a{Q},{Q}b{Q}]", {"items": ["a", "b"]}),
-    (f"key:{Q}unterminated", {"key": "unterminated"}),
-    ("key:", {"key": ""}),
-    (f"name:{Q}test{Q},flag:", {"name": "test", "flag": ""}),
-    ("left:108.,right:22.8", {"left": 108.0, "right": 22.8}),
-    ("items:[42,true,3.14]", {"items": [42, True, 3.14]}),
-    ("items:[]", {"items": []}),
-    (f"items:[[{Q}a]b{Q},{Q}c{Q}],{Q}tail{Q}]", {"items": [["a]b", "c"], "tail"]}),
-    ("input:{all:true}", {"input": {"all": True}}),
-    (f"path:{Q}index.html{Q},content:{Q}<!DOCTYPE html>\n<html>\n{Q}", {"path": "index.html", "content": "<!DOCTYPE html>\n<html>\n"}),
-    (f"old:{Q}a{Q},new:{Q}b{Q},replace_all:false", {"old": "a", "new": "b", "replace_all": False}),
-    # SGLang, test/registered/unit/function_call/test_gemma4_detector*.py
-    (f"items:[[{Q}a[b{Q},{Q}c{Q}],{Q}tail{Q}]", {"items": [["a[b", "c"], "tail"]}),
-    (f"items:[[{Q}a[b]c{Q},{Q}d{Q}]]", {"items": [["a[b]c", "d"]]}),
-    (f"query:weather in Tokyo{Q}", {"query": "weather in Tokyo"}),
-    (f"query:Paris, France{Q},limit:5", {"query": "Paris, France", "limit": 5}),
-    (f"filters:{{city:Tokyo{Q}}},query:{Q}x{Q}", {"filters": {"city": "Tokyo"}, "query": "x"}),
-    (f"query:[{Q}a{Q},b{Q}]", {"query": ["a", "b"]}),
-    (f"limit:5,exact:true,query:{Q}Note: a, b{Q}", {"limit": 5, "exact": True, "query": "Note: a, b"}),
-    ("city: 'Paris'", {"city": "Paris"}),
-    # public reports
-    ('"content": "has } brace"', {"content": "has } brace"}),
-]
+CASES = published_answers.cases()
 
 
-@pytest.mark.parametrize(("wrote", "expected"), ARGUMENTS)
-def test_arguments(wrote: str, expected: Any) -> None:
-    whole = f"<|tool_call>call:record{{{wrote}}}<tool_call|>"
-    for cuts in ([], list(range(len(whole)))):
-        call, arguments = answers.parts(whole, cuts, tools=TOOLS)
-        assert call == ("call", "record")
-        assert answers.same(json.loads(arguments.text), expected)
+@pytest.mark.parametrize("case", CASES, ids=[f"{n}" for n in range(len(CASES))])
+def test_answers_of_their_tests(case: Published) -> None:
+    """Whole, and cut at each character."""
+    tools = schema_types.ToolSchemas(published_answers.TOOLS)
+    for cuts in ([], list(range(len(case.wrote)))):
+        parts = answers.parts(case.wrote, cuts, tools=tools, unmarked=case.thinking and not case.opened, in_thought=case.opened)
+        names = [part.text for part in parts if part.kind == "call"]
+        arguments = [json.loads(part.text) for part in parts if part.kind == "arguments"]
+        assert answers.same([list(pair) for pair in zip(names, arguments, strict=True)], [list(pair) for pair in case.calls])
+        assert "".join(part.text for part in parts if part.kind == "text") == case.text
+        assert "".join(part.text for part in parts if part.kind == "thought") == case.thought
+
+
+def test_most_of_them_are_read_as_they_expect() -> None:
+    otherwise = [case for case in CASES if case.otherwise]
+    assert (len(CASES), len(otherwise)) == (168, 29)
 
 
 ANSWERS: list[tuple[str, list[tuple[str, Any]], str]] = [
-    ("Hello, how can I help you today?", [], "Hello, how can I help you today?"),
     (f"<|tool_call>call:bash{{command:{Q}ls -la /work{Q}}}<tool_call|>", [("bash", {"command": "ls -la /work"})], ""),
     (
         f"<|tool_call>call:read_file{{path:{Q}a{Q}}}<tool_call|>\n<|tool_call>call:bash{{command:{Q}make -j8{Q}}}<tool_call|>",
@@ -97,32 +71,6 @@ ANSWERS: list[tuple[str, list[tuple[str, Any]], str]] = [
 def test_answers(wrote: str, calls: list[tuple[str, Any]], text: str) -> None:
     for cuts in ([], list(range(len(wrote)))):
         assert _read(wrote, cuts) == (calls, text)
-
-
-OTHERWISE: list[tuple[str, list[tuple[str, Any]], str, str]] = [
-    (f"<call>weather{{city:{Q}Paris{Q}}}", [], f"<call>weather{{city:{Q}Paris{Q}}}", "vLLM guesses a call without call:"),
-    (
-        f"<|tool_call>call:dance{{a:{Q}b{Q}}}<tool_call|>",
-        [],
-        f"<|tool_call>call:dance{{a:{Q}b{Q}}}<tool_call|>",
-        "undeclared: both call it",
-    ),
-    (f"Let me check. <|tool_call>call:time{{a:{Q}b{Q}}}<tool_call|>", [("time", {"a": "b"})], "Let me check. ", "vLLM strips the text"),
-    (f"<|tool_call>call:gdb{{args:{Q}-x{Q}}}<turn|>", [("gdb", {"args": "-x"})], "<turn|>", "it ends an answer, so none has it"),
-    ("<|tool_call>call:record{items:[42,]trailing]}<tool_call|>", [("record", {"items": [42], "trailing": ""})], "", "they drop the word"),
-    (
-        f"<|tool_call>call:record{{query:[ k:{Q}1]]}}<tool_call|>",
-        [("record", {"query": ["k:", 1]})],
-        "",
-        "SGLang asks only that reading ends",
-    ),
-]
-
-
-@pytest.mark.parametrize(("wrote", "calls", "text", "why"), OTHERWISE)
-def test_where_we_decide_otherwise(wrote: str, calls: list[tuple[str, Any]], text: str, why: str) -> None:
-    assert why
-    assert _read(wrote, []) == (calls, text)
 
 
 @pytest.mark.parametrize(
