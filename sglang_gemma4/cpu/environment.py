@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sglang_gemma4.cpu import threads
+
 STANDIN = Path(__file__).parent / "standin"
 """Folder that holds the stand-in ``sgl_kernel`` package."""
 
@@ -39,7 +41,7 @@ def launch_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str
     result["SGLANG_GEMMA4_CPU"] = "1"
     others = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(STANDIN)]
     result["PYTHONPATH"] = os.pathsep.join([str(STANDIN), *others])
-    result.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
+    result.setdefault("OMP_NUM_THREADS", str(threads.number()))
     result.setdefault("CUDA_VISIBLE_DEVICES", "")
     result.setdefault("TORCHDYNAMO_DISABLE", "1")  # small sampling helpers; needs a C++ compiler and seconds, gains nothing
     return result

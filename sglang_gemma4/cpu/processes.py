@@ -4,6 +4,9 @@ import multiprocessing
 import os
 from typing import Any
 
+from sglang_gemma4 import patching
+from sglang_gemma4.cpu import threads
+
 
 def fork_children(_: None, server_args: Any) -> None:
     """After ``_set_envs_and_config``, which asks for new processes since a CUDA context does not outlive a fork; here there is none.
@@ -16,5 +19,6 @@ def fork_children(_: None, server_args: Any) -> None:
 
     if resolving_view(server_args).device != "cpu":
         return
+    patching.tell("cpu_fork", threads.said(torch.get_num_threads()))
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(torch.get_num_threads()))
     multiprocessing.set_start_method("fork", force=True)

@@ -1,5 +1,6 @@
 """What `serve` adds to the environment and the command line, and where prefill chunks may end beside images."""
 
+import math
 import os
 import random
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from sglang_gemma4.attention import image_spans
-from sglang_gemma4.cpu import environment
+from sglang_gemma4.cpu import environment, threads
 from sglang_gemma4.cpu.environment import STANDIN, default_arguments, launch_environment
 
 
@@ -26,6 +27,34 @@ def test_environment_puts_the_standin_first_and_once() -> None:
 
 def test_threads_are_the_operators() -> None:
     assert launch_environment({"OMP_NUM_THREADS": "3"})["OMP_NUM_THREADS"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("cores", "machine", "load", "quota", "expected"),
+    [
+        (2, 2, 0.1, math.inf, 2),
+        (2, 2, 0.7, math.inf, 1),
+        (2, 2, 9.0, math.inf, 1),
+        (64, 64, 20.0, math.inf, 44),
+        (8, 64, 20.0, math.inf, 8),
+        (64, 64, 0.0, 2.5, 2),
+        (64, 64, 0.0, 0.5, 1),
+    ],
+)
+def test_threads_are_as_many_as_cores_are_free(cores: int, machine: int, load: float, quota: float, expected: int) -> None:
+    assert threads.choose(cores, machine, load, quota) == expected
+
+
+def test_threads_are_chosen_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
+    assert launch_environment({})["OMP_NUM_THREADS"] == "1"
+    assert "1 OpenMP thread," in threads.said(1)
+    assert "load average of 1000.0; set OMP_NUM_THREADS" in threads.said(1)
+    limit = tmp_path / "cpu.max"
+    for text, expected in (("max 100000", math.inf), ("150000 100000", 1.5), ("", math.inf)):
+        limit.write_text(text)
+        assert threads.quota(limit) == expected
+    assert threads.quota(tmp_path / "absent") == math.inf
 
 
 def pairs(added: Any) -> Any:
