@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -104,7 +104,7 @@ def whole(answer: dict[str, Any], model: str, part: Part, started: int) -> dict[
     return line(model, part(piece), ending(choice.get("finish_reason"), answer.get("usage"), started))
 
 
-async def streamed(chunks: AsyncIterator[Any], model: str, part: Part, started: int) -> AsyncIterator[bytes]:
+async def streamed(chunks: AsyncIterable[Any], model: str, part: Part, started: int) -> AsyncIterator[bytes]:
     """The lines of a streamed answer; calls are sent whole, before the last line."""
     calls: dict[int, list[str]] = {}
     finish, usage, first = None, None, None
@@ -125,7 +125,7 @@ async def streamed(chunks: AsyncIterator[Any], model: str, part: Part, started: 
     yield _written(line(model, part(Piece()), ending(finish, usage, started, first or time.perf_counter_ns())))
 
 
-async def events(chunks: AsyncIterator[Any]) -> AsyncIterator[dict[str, Any]]:
+async def events(chunks: AsyncIterable[Any]) -> AsyncIterator[dict[str, Any]]:
     """The objects of server-sent events."""
     async for chunk in chunks:
         for data in (chunk if isinstance(chunk, str) else chunk.decode()).split("\n"):
