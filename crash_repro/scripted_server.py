@@ -114,17 +114,18 @@ class Endpoints:
         Keyword arguments:
             thinking: the request asks for thinking.
             messages: the conversation, in the form of chat completions.
-            tools: whether tools are declared.
+            tools: whether tools are declared, or for chat completions which.
         """
         self.engine.script, self.engine.size, self.engine.finish = script, size or 0, finish
         seen: Seen = asyncio.run(getattr(self, f"_{endpoint}")(size is not None, **asked))
         return seen
 
-    async def _chat(self, stream: bool, thinking: bool = False, messages: Any = None, tools: bool = True, **more: Any) -> Seen:
+    async def _chat(self, stream: bool, thinking: bool = False, messages: Any = None, tools: Any = True, **more: Any) -> Seen:
         from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
 
+        declared = chat_tools() if tools is True else tools or None
         request = ChatCompletionRequest(
-            model="tiny", messages=messages or [{"role": "user", "content": "?"}], stream=stream, tools=_chat_tools() if tools else None,
+            model="tiny", messages=messages or [{"role": "user", "content": "?"}], stream=stream, tools=declared,
             chat_template_kwargs={"enable_thinking": thinking}, **more,
         )  # fmt: skip
         answer = await self.chat.handle_request(request, None)  # type: ignore[arg-type]
@@ -253,7 +254,7 @@ def _of_items(items: list[dict[str, Any]], status: str) -> Seen:
     return seen
 
 
-def _chat_tools() -> list[dict[str, Any]]:
+def chat_tools() -> list[dict[str, Any]]:
     return [{"type": "function", "function": {"name": name, "parameters": schema}} for name, schema in TOOLS.items()]
 
 

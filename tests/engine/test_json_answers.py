@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,11 @@ from tests.unit.tool_schemas import nested, schemas
 MODEL = checkpoints.SHIPPED / "tiny-e2b"
 FEW, MANY = 30, 1000
 ANY = [{"type": "object"}, {"type": "array"}, {}]
+MARKED = [
+    {"type": "object", "properties": {"a": {"const": "a<tool_call|>b"}}, "required": ["a"]},
+    {"enum": ["<|image|> of <eos>", "<|turn>model"]},
+]
+"""Markers in constants: texts leave special tokens out, so the answer must spell their characters."""
 ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"?')
 
@@ -33,11 +39,10 @@ def drawn(count: int) -> list[Any]:
     @settings(max_examples=2 * count, derandomize=True, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=health)
     @given(st.one_of(schemas, others))
     def collect(schema: Any) -> None:
-        if "<|" not in (text := json.dumps(schema)) and "|>" not in text:  # a marker in a constant is a token, which texts leave out
-            found.append(schema)
+        found.append(schema)
 
     collect()
-    return [*ANY, *found][:count]
+    return [*ANY, *MARKED, *found][:count]
 
 
 @cache
@@ -70,6 +75,8 @@ def wrong(schema: Any, answer: Output) -> str | None:
 def test_answers_are_valid_or_cut_and_never_run_in_blanks(count: int, nursery: Nursery) -> None:
     wanted, answers = asked(nursery, count)
     served = [(schema, answer) for schema, answer in zip(wanted, answers, strict=True) if "refused" not in answer.meta_info]
+    finishes = Counter(answer.meta_info["finish"] for _, answer in served)
+    print(f"{count} schemas: {count + 1 - len(served)} refused, {finishes['stop']} answers ended, {finishes['length']} were cut")
     assert [(found, schema, answer.text) for schema, answer in served if (found := wrong(schema, answer))] == []
     assert len(served) > 0.8 * count, [answer.meta_info for answer in answers if "refused" in answer.meta_info][:5]
     assert sum(answer.meta_info["finish"] == "stop" for _, answer in served) > 0.3 * count

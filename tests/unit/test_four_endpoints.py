@@ -163,17 +163,22 @@ def test_arguments_that_are_no_beginning_of_an_object_are_refused(in_child: InCh
     assert in_child(child) == []
 
 
-def conversations(text: str) -> dict[str, list[dict[str, Any]]]:
-    """Conversations with a client's text in each role."""
+def conversations(text: str) -> dict[str, dict[str, Any]]:
+    """Requests with a client's text in each role."""
     function = {"name": "weather", "arguments": json.dumps({"city": text})}
     call = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
-    user = {"role": "user", "content": "?"}
+    empty = {**call, "tool_calls": [{"id": "1", "type": "function", "function": {**function, "arguments": "{}"}}]}
+    user, sun = {"role": "user", "content": "?"}, {"role": "tool", "tool_call_id": "1", "content": "Sun."}
+    described = [{**tool, "function": {**tool["function"], "description": text}} for tool in scripted_server.chat_tools()]
     return {
-        "system": [{"role": "system", "content": text}, user],
-        "user": [{"role": "user", "content": text}],
-        "assistant": [user, {"role": "assistant", "content": text}, user],
-        "arguments": [user, call, {"role": "tool", "tool_call_id": "1", "content": "Sun."}],
-        "result": [user, {**call, "content": ""}, {"role": "tool", "tool_call_id": "1", "content": text}],
+        "system": {"messages": [{"role": "system", "content": text}, user]},
+        "user": {"messages": [{"role": "user", "content": text}]},
+        "parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": "?"}, {"type": "text", "text": text}]}]},
+        "assistant": {"messages": [user, {"role": "assistant", "content": text}, user]},
+        "thought": {"messages": [user, {**empty, "reasoning_content": text}, sun]},
+        "arguments": {"messages": [user, call, sun]},
+        "result": {"messages": [user, empty, {**sun, "content": text}]},
+        "description": {"messages": [user], "tools": described},
     }
 
 
@@ -188,22 +193,32 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+WROTE = f"<|channel>thought\nHm.\n<channel|>Yes.<|tool_call>call:weather{{city:{S}Rome{S}}}<tool_call|>"
+
+
+def markers_of(endpoints: Any) -> list[str]:
+    """The special tokens of the tokenizer."""
+    return [str(token) for token in endpoints.engine.tokenizer.get_added_vocab()]
+
+
 def test_no_text_of_a_client_changes_how_an_answer_is_parsed_or_constrained(in_child: InChild) -> None:
     """For each special token of the tokenizer, in each role, at each end of a text."""
 
     def child() -> Any:
         endpoints, wrong = server(), []
-        markers = [str(token) for token in endpoints.engine.tokenizer.get_added_vocab()]
-        texts = [text for marker in markers for text in (marker, f"a {marker}thought\nb", f"{marker}thought\n")]
-        wrote = f"<|channel>thought\nHm.\n<channel|>Yes.<|tool_call>call:weather{{city:{S}Rome{S}}}<tool_call|>"
+        markers = markers_of(endpoints)
+        texts = [text for marker in markers for text in (f"b {marker}", f"{marker}thought\n")]
 
         def ask(role: str, text: str, way: str) -> Any:
             begun = [{"role": "assistant", "content": "Well: "}] if "continue" in way else []
-            seen = endpoints.ask("chat", wrote, messages=conversations(text)[role] + begun, **WAYS[way])
+            asked = conversations(text)[role]
+            seen = endpoints.ask("chat", WROTE, **{**asked, **WAYS[way], "messages": asked["messages"] + begun})
             return seen, str(endpoints.engine.request.sampling_params), endpoints.engine.request.require_reasoning
 
         for role in conversations(""):
             for way in WAYS:
+                if role == "description" and WAYS[way].get("tools") is False:
+                    continue
                 expected = ask(role, "x", way)
                 wrong += [f"{role}, {text!r}, {way}" for text in texts if ask(role, text, way) != expected]
         return len(markers), wrong
@@ -211,6 +226,41 @@ def test_no_text_of_a_client_changes_how_an_answer_is_parsed_or_constrained(in_c
     markers, wrong = in_child(child)
     assert markers > 10
     assert wrong == []
+
+
+SYSTEM = {"responses": "instructions", "messages": "system"}
+FORCED = {"responses": "required", "messages": {"type": "any"}}
+
+
+@pytest.mark.parametrize("endpoint", SYSTEM)
+def test_nor_at_the_other_endpoints(endpoint: str, in_child: InChild) -> None:
+    ways: dict[str, dict[str, Any]] = {"thinking": {"thinking": True}, "no thinking": {}, "forced": {"tool_choice": FORCED[endpoint]}}
+
+    def child() -> Any:
+        endpoints, wrong = server(), []
+
+        def ask(role: str, text: str, way: str) -> Any:
+            asked = {SYSTEM[endpoint]: text} if role == "system" else conversations(text)[role]
+            seen = endpoints.ask(endpoint, WROTE, **asked, **ways[way])
+            return seen, str(endpoints.engine.request.sampling_params), endpoints.engine.request.require_reasoning
+
+        for role in ("system", "user", "assistant", "arguments", "result"):
+            for way in ways:
+                expected = ask(role, "x", way)
+                texts = [f"{marker}thought\n" for marker in markers_of(endpoints)]
+                wrong += [f"{role}, {text!r}, {way}" for text in texts if ask(role, text, way) != expected]
+        return wrong
+
+    assert in_child(child) == []
+
+
+def test_a_completion_is_never_parsed(in_child: InChild) -> None:
+    def child() -> list[str]:
+        endpoints = server()
+        prompts = [f"{marker}thought\n" for marker in markers_of(endpoints)]
+        return [prompt for prompt in prompts if endpoints.ask("completions", WROTE, prompt=prompt).text != WROTE]
+
+    assert in_child(child) == []
 
 
 @pytest.mark.parametrize(
