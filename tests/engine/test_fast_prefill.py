@@ -78,8 +78,8 @@ def expected(prompts: list[list[int]], picture: str) -> list[list[list[int]]]:
     first, second, _, last = groups(prompts, picture)
     text = [[greedy(model, {"input_ids": torch.tensor([prompt])}, TOKENS) for prompt in group.prompts] for group in (first, second)]
     seen = [
-        processor(text=QUESTION, images=[Image.open(picture)], return_tensors="pt"),
-        processor(text=last.prompts[1], return_tensors="pt"),
+        processor(text="<bos>" + QUESTION, images=[Image.open(picture)], return_tensors="pt"),
+        processor(text="<bos>" + last.prompts[1], return_tensors="pt"),
     ]
     return [*text, [greedy(model, dict(inputs), TOKENS) for inputs in seen]]
 
