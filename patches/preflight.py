@@ -139,10 +139,26 @@ def check_weights(_result: None, server_args: Any) -> None:
         )
 
 
+def check_media(_result: None, server_args: Any) -> None:
+    """At the same point: what --mm-process-config says of images and videos."""
+    from sglang.srt.arg_groups.model_override_base import model_config_of, resolved_view
+
+    from sglang_gemma4.diagnostics import preflight
+    from sglang_gemma4.models import config_files
+    from sglang_gemma4.serving.media import image_budget
+
+    architectures = model_config_of(server_args).hf_config.architectures or ()
+    reason = image_budget.reason_against(resolved_view(server_args).mm_process_config)
+    if reason is not None and any(name in config_files.ARCHITECTURES for name in architectures):
+        with one_line():
+            preflight.refuse([reason])
+
+
 def check_model(_result: None, server_args: Any) -> None:
     """After ``handle_model_specific_adjustments``."""
     check_cache(None, server_args)
     check_weights(None, server_args)
+    check_media(None, server_args)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 
 from sglang_gemma4.serving.client_errors import KINDS, STAGE, Stage, cause, in_thread, logger, was_sent
+from sglang_gemma4.serving.media import image_budget
 from sglang_gemma4.serving.request_body import BodyError, check_shape, check_size
 
 QUICK = 1 << 16
@@ -91,6 +92,8 @@ async def judged_body(original: Callable[..., Any], request: Any) -> Any:
             from starlette.concurrency import run_in_threadpool
 
             await run_in_threadpool(check_shape, body)
+        if dropped := image_budget.dropped_by(request.scope["path"], body):
+            raise BodyError(dropped)
     except BodyError as error:
         raise HTTPException(400, str(error)) from error
     return body

@@ -15,6 +15,8 @@ _READ = {NAME, "resample", "do_rescale", "rescale_factor", "do_normalize", "imag
 _OF_REQUESTS = ("images_config", "image_max_dynamic_patch", "max_dynamic_patch")
 _OF_IMAGES = ("max_dynamic_patch", "max_long_side_pixel", "preprocess_kwargs")
 """Sizes of other models' images, in SGLang's request and in its ``ImageData``."""
+_READ_BY = ("/v1/chat/completions", "/v1/completions", "/generate", "/encode")
+"""Endpoints whose requests have the field; the others' would drop it."""
 KEYWORD = "sglang_gemma4_soft_tokens"
 """By which a request's budget goes through SGLang's processing, which happens in another thread."""
 _here: ContextVar[int | None] = ContextVar("image_budget", default=None)
@@ -59,6 +61,13 @@ def _reason_against_value(value: Any) -> str | None:
     if type(value) is int and value in BUDGETS:
         return None
     return f"{NAME}: {value!r} is none of {', '.join(map(str, BUDGETS))}, the budgets that Gemma 4's images may have"
+
+
+def dropped_by(path: str, body: Any) -> str | None:
+    """Why a body that asks for a budget cannot be served by the endpoint at ``path``, or None."""
+    if not isinstance(body, Mapping) or body.get("mm_processor_kwargs") is None or path.endswith(_READ_BY):
+        return None
+    return f"mm_processor_kwargs: {path} has no such field; send images of another budget to {_READ_BY[0]} or {_READ_BY[2]}"
 
 
 def reason_against(config: Mapping[str, Any] | None) -> str | None:

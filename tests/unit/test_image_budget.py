@@ -1,0 +1,171 @@
+"""Budgets of soft tokens: what a request or a server may ask for, and that placeholders and features follow it."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from sglang.srt.managers.io_struct import GenerateReqInput
+from sglang.srt.utils import ImageData
+
+from sglang_gemma4.serving.media import image_budget
+from tests.conftest import _in_child
+from tests.unit import test_image_files as files
+
+SIZES = ((64, 64), (200, 60), (37, 150), (1, 1))
+
+
+def request(kwargs: Any = None, **fields: Any) -> GenerateReqInput:
+    return GenerateReqInput(text="a", mm_processor_kwargs=kwargs, **fields)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "budget"),
+    [
+        (None, None),
+        ({}, None),
+        ({"images_kwargs": {}}, None),
+        *(({"max_soft_tokens": budget}, budget) for budget in image_budget.BUDGETS),
+        ({"images_kwargs": {"max_soft_tokens": 560}}, 560),
+        ({"max_soft_tokens": 70, "images_kwargs": {"max_soft_tokens": 70}}, 70),
+    ],
+)
+def test_what_a_request_may_ask_for(kwargs: Any, budget: int | None) -> None:
+    assert image_budget.of_request(request(kwargs)) == budget
+    assert image_budget.of_request(None) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (request({"max_soft_tokens": 100}), "max_soft_tokens: 100 is none of 70, 140, 280, 560, 1120"),
+        (request({"max_soft_tokens": "280"}), "'280' is none of"),
+        (request({"max_soft_tokens": True}), "True is none of"),
+        (request({"max_soft_tokens": None}), "None is none of"),
+        (request({"max_soft_tokens": [70]}), r"\[70\] is none of"),
+        (request({"do_resize": False}), "do_resize: a request may set max_soft_tokens alone"),
+        (request({"videos_kwargs": {"max_soft_tokens": 70}}), "videos_kwargs: a request may set"),
+        (request({"images_kwargs": {"patch_size": 8}}), "images_kwargs.patch_size: a request may set"),
+        (request({"images_kwargs": [1]}), r"images_kwargs: \[1\] is no object"),
+        (request({"max_soft_tokens": 70, "images_kwargs": {"max_soft_tokens": 280}}), "70 and 280; send one"),
+        (request(images_config={"image_mode": "base"}), "images_config: Gemma 4's images have no such setting"),
+        (request(image_max_dynamic_patch=4), "image_max_dynamic_patch"),
+        (request(image_data=[ImageData(url="x", max_long_side_pixel=512)]), "image_url.max_long_side_pixel"),
+    ],
+)
+def test_what_it_may_not(asked: GenerateReqInput, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        image_budget.of_request(asked)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (None, None),
+        ({"image": {"max_soft_tokens": 1120}, "video": {"max_soft_tokens": 140}}, None),
+        ({"image": {"do_convert_rgb": True}, "audio": {"anything": 1}}, None),
+        ({"image": {"max_soft_tokens": 1000}}, "image.max_soft_tokens: 1000 is none of"),
+        ({"video": {"max_soft_tokens": 71}}, "video.max_soft_tokens: 71 is none of"),
+        ({"image": {"max_pixels": 1000}}, "image.max_pixels is not read by Gemma 4"),
+        ({"image": {"patch_size": 8}}, "image.patch_size"),
+    ],
+)
+def test_what_a_server_may(config: Any, said: str | None) -> None:
+    reason = image_budget.reason_against(config)
+    assert reason is None if said is None else said in str(reason)
+
+
+def test_endpoints_without_the_field() -> None:
+    body = {"mm_processor_kwargs": {"max_soft_tokens": 560}}
+    assert "has no such field" in str(image_budget.dropped_by("/v1/messages", body))
+    for path, read in (("/v1/chat/completions", body), ("/generate", body), ("/v1/responses", {}), ("/v1/responses", [body])):
+        assert image_budget.dropped_by(path, read) is None
+
+
+@pytest.fixture(scope="module")
+def seen() -> Any:
+    """What one forked process finds."""
+
+    def child() -> dict[str, Any]:
+        files.place_patches()
+        pictures, made = [Image.new("RGB", size, "red") for size in SIZES[:3]], files.reference()
+        data = [files.file("RGB", "PNG", 1)] * 2
+        found: dict[str, Any] = {}
+        for server in (None, 560):
+            served = files.processor(**({"max_soft_tokens": server} if server else {}))
+            for asked in (None, *image_budget.BUDGETS):
+                budget = asked or server or 70
+                fields = {"mm_processor_kwargs": {"max_soft_tokens": asked}} if asked else {}
+                wrong = files.differences(files.ours(served, data, **fields), files.theirs(made, data, budget), 0.0)
+                ids = files.ours(served, pictures, [2, 4, 300, 4, 302, 4, 301], **fields)
+                wrong += [] if ids.input_ids == by_ids(served, budget) else ["a prompt of ids"]
+                if wrong:
+                    found[f"{asked} of a server of {server}"] = wrong
+        found["no token"] = refused(served)
+        found["all at once"] = together(served)
+        return found
+
+    return _in_child(child)
+
+
+def by_ids(served: Any, budget: int) -> list[int]:
+    """[2, 4, 300, 4, 302, 4, 301] with each 4 as many times as transformers says, whose helper keeps what it is told."""
+    from transformers.models.gemma4.processing_gemma4 import Gemma4ProcessorKwargs
+
+    sizes = [(height, width) for width, height in SIZES[:3]]
+    before = dict(Gemma4ProcessorKwargs._defaults["images_kwargs"])
+    first, second, third = served._processor._get_num_multimodal_tokens(sizes, max_soft_tokens=budget).num_image_tokens
+    Gemma4ProcessorKwargs._defaults["images_kwargs"] = before
+    return [2, *[4] * first, 300, *[4] * second, 302, *[4] * third, 301]
+
+
+def refused(served: Any) -> str:
+    """What is said of images that a prompt cannot hold."""
+    text = "<bos>" + "<|image|> and " * 2
+    asked = GenerateReqInput(text=text, image_data=[drawn := Image.new("RGB", (64, 64))] * 2, mm_processor_kwargs={"max_soft_tokens": 1120})
+    try:
+        asyncio.run(served.process_mm_data_async(image_data=[drawn] * 2, input_text=text, request_obj=asked, max_req_input_len=1000))
+    except ValueError as error:
+        return str(error)
+    return "served"
+
+
+def together(served: Any) -> list[int]:
+    """Soft tokens of one image in requests of all budgets at once: none takes another one's."""
+
+    async def ask(budget: int) -> int:
+        text, image = "<bos><|image|> and", Image.new("RGB", (300, 300), "red")
+        asked = GenerateReqInput(text=text, image_data=[image], mm_processor_kwargs={"max_soft_tokens": budget})
+        made = await served.process_mm_data_async(image_data=[image], input_text=text, request_obj=asked, max_req_input_len=10**6)
+        return int(made.input_ids.count(4))
+
+    async def all_of_them() -> list[int]:
+        return list(await asyncio.gather(*(ask(budget) for budget in image_budget.BUDGETS * 3)))
+
+    return asyncio.run(all_of_them())
+
+
+def test_placeholders_and_features_follow_the_budget(seen: Any) -> None:
+    """A request's goes before the server's, and ids that a client sends are kept."""
+    assert {name: wrong for name, wrong in seen.items() if " of a server of " in name} == {}
+
+
+def test_what_does_not_fit_is_said_with_its_budget(seen: Any) -> None:
+    assert "2 images make 2178 tokens, of at most 1120 each, and a prompt may have 1000" in seen["no token"]
+
+
+def test_requests_at_once_keep_their_budgets(seen: Any) -> None:
+    assert seen["all at once"] == [64, 121, 256, 529, 1089] * 3
+
+
+def test_counting_keeps_no_budget() -> None:
+    """transformers' helper keeps what it is told for all later calls."""
+    images = SimpleNamespace(patch_size=4, pooling_kernel_size=3, max_soft_tokens=70)
+    processor = SimpleNamespace(image_config={}, _processor=SimpleNamespace(image_processor=images))
+    assert image_budget.tokens(processor, [(300, 300)], 1120) == [1089]
+    assert image_budget.tokens(processor, [(300, 300)], None) == [64]
+    processor.image_config["max_soft_tokens"] = 280
+    assert image_budget.tokens(processor, [(300, 300)], None) == [256]
+    assert image_budget.count(None, processor, [torch.zeros(3, 300, 300)]) == [256]  # type: ignore[arg-type]
