@@ -55,7 +55,7 @@ def right(model: Any, documents: list[Array], pictures: Pictures | None = None) 
 def exact(model: Any, documents: list[Array], pictures: Pictures | None = None) -> float:
     """Share of documents that are :func:`right`."""
     found = right(model, documents, pictures)
-    return sum(found) / len(found)
+    return float(sum(found) / len(found))
 
 
 def exact_dialogues(model: Any, encoder: Encoder, made: list[dialogues.Dialogue], empty_thought: bool) -> float:

@@ -79,7 +79,7 @@ def expected(prompts: list[list[int]], picture: str) -> list[list[list[int]]]:
     text = [[greedy(model, {"input_ids": torch.tensor([prompt])}, TOKENS) for prompt in group.prompts] for group in (first, second)]
     seen = [
         processor(text="<bos>" + QUESTION, images=[Image.open(picture)], return_tensors="pt"),
-        processor(text="<bos>" + last.prompts[1], return_tensors="pt"),
+        processor(text=f"<bos>{last.prompts[1]}", return_tensors="pt"),
     ]
     return [*text, [greedy(model, dict(inputs), TOKENS) for inputs in seen]]
 
