@@ -16,6 +16,7 @@ class Clip:
 
     Attributes:
         rate: frames per second, as ffmpeg writes it.
+        drawn: the source of ffmpeg that draws the frames.
         keep: one of ffmpeg's ``select`` expressions for the frames that are kept, each at its time: a rate that varies.
     """
 
@@ -24,6 +25,7 @@ class Clip:
     size: str = "96x64"
     suffix: str = "mp4"
     keep: str = ""
+    drawn: str = "testsrc"
 
 
 CLIPS = {
@@ -32,15 +34,17 @@ CLIPS = {
     "film rate": Clip(4, "30000/1001", "60x60", "mkv"),
     "uneven": Clip(70, "4", "48x48", "mkv", keep="lt(mod(n\\,16)\\,5)"),
     "one frame": Clip(0.2, "5"),
+    "red, a minute": Clip(64, "1", drawn="color=red"),
+    "red, half a minute": Clip(32, "2", drawn="color=red"),
 }
 
 
 def make(folder: Path, name: str) -> Path:
     """Write the clip to ``folder`` and return its path."""
     clip = CLIPS[name]
-    path = folder / f"{name.replace(' ', '-')}.{clip.suffix}"
+    path = folder / f"{name.replace(',', '').replace(' ', '-')}.{clip.suffix}"
     select = ["-vf", f"select='{clip.keep}'", "-fps_mode", "vfr"] if clip.keep else []
-    source = f"testsrc=size={clip.size}:rate={clip.rate}:duration={clip.seconds}"
+    source = f"{clip.drawn}{':' if '=' in clip.drawn else '='}size={clip.size}:rate={clip.rate}:duration={clip.seconds}"
     codec = ["-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", "-threads", "1"]
     command = ["ffmpeg", "-loglevel", "error", "-y", "-f", "lavfi", "-i", source, *select, *codec, str(path)]
     subprocess.run(command, check=True, timeout=120)

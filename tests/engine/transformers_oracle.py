@@ -3,8 +3,9 @@
     python transformers_oracle.py REQUEST.json ANSWER.json
 
 REQUEST holds ``model`` (a directory), ``dtype``, ``new_tokens`` and ``prompts``, each with ``text``, ``images`` and, where there are any,
-``sounds`` (paths). ANSWER has, for each prompt, ``input_ids``, ``token_ids`` and ``logprobs`` (natural logarithm, of each new token, among
-those that the checkpoint does not suppress), and ``margin``, the smallest distance between the best and the second-best logit on the way.
+``sounds`` of 16 kHz, ``heard``, sounds of any rate, and ``videos``, which transformers loads itself (paths). ANSWER has, for each prompt,
+``input_ids``, ``token_ids`` and ``logprobs`` (natural logarithm, of each new token, among those that the checkpoint does not suppress), and
+``margin``, the smallest distance between the best and the second-best logit on the way.
 """
 
 import json
@@ -65,6 +66,10 @@ def main() -> None:
         options: dict[str, Any] = {"images": [images]} if images else {}
         if prompt.get("sounds"):
             options["audio"] = [soundfile.read(path)[0].astype("float32") for path in prompt["sounds"]]
+        if prompt.get("heard"):
+            options["audio"] = prompt["heard"]
+        if prompt.get("videos"):
+            options["videos"] = prompt["videos"]
         inputs = processor(text=[prompt["text"]], return_tensors="pt", add_special_tokens=False, **options)
         with torch.inference_mode():
             done = model.generate(
