@@ -97,7 +97,8 @@ def test_generate(in_child: InChild) -> None:
         made.write("Rome.")
         asked = {"model": "tiny", "prompt": "Where?", "stream": False}
         plain = made.ask("/api/generate", **asked, system="Be brief.")[1]["response"]
-        prompt = made.engine.request.text
+        sent = made.engine.request
+        prompt = sent.text or made.engine.tokenizer.decode(sent.input_ids)
         made.ask("/api/generate", **asked, raw=True, format="json", options={"top_k": 0})
         sent = made.engine.request
         raw = [sent.text, sent.sampling_params["max_new_tokens"], sent.sampling_params["top_k"], sent.sampling_params["json_schema"]]
