@@ -13,7 +13,7 @@ PATCH = Patch(
     "of 9001 Hz. A server that sends media byte by byte holds a loading thread for hours. Transformers turns images by "
     "EXIF tags; stock none.",
     evidence="srt/utils/common.py:2084-2110 (mode UNCHANGED) · :1893 (iter_content) · :1900-2000 (sf.read, resample) · "
-    "crash_repro/grayscale_jpeg.py, media_bounds.py",
+    "crash_repro/grayscale_jpeg.py, turned_images.py, media_bounds.py",
     remove_when="SGLang asks nvJPEG for RGB, judges headers before it decodes, and ends downloads by the clock.",
     uses=(uses.media,),
     hooks=(
