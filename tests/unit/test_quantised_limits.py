@@ -38,7 +38,7 @@ def problem(
     return None
 
 
-@pytest.mark.parametrize("size", ["26b-a4b", "31b", "e2b", "e4b"])
+@pytest.mark.parametrize("size", ["26b-a4b", "31b", "12b", "e2b", "e4b"])
 def test_what_divides_the_model_is_let_through_on_a_hopper_and_on_the_cpu_engine(size: str) -> None:
     for name, form in FORMATS.items():
         if quantisation.size_problem(real_sizes.target(size)["text_config"], form) is None:
