@@ -69,7 +69,7 @@ PATCH = Patch(
     "over HTTP any file of the server is read as media, and mm_hashes name another client's cached features. Where the card prepares "
     "images, stock does so on the event loop. Images of equal patches and other positions share one cache entry.",
     evidence="srt/models/gemma4_mm.py:580 · managers/mm_schedule.py:707 · utils/common.py:2192 · managers/tokenizer_manager.py:1242 · "
-    "multimodal/processors/base_processor.py (process_and_combine_mm_data_async; mm_processor_kwargs is not read) · managers/mm_utils.py:931 "
+    "multimodal/processors/base_processor.py (process_and_combine_mm_data_async; mm_processor_kwargs is unread) · managers/mm_utils.py:931 "
     "(hash_feature) · crash_repro/audio_without_tower.py, local_media.py, plain_images.py",
     remove_when="SGLang refuses what a tower is missing for, judges features before the scheduler and reads local files where allowed.",
     hooks=(
