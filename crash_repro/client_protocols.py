@@ -94,6 +94,17 @@ def errors(server: Any) -> Any:
     return [[status, _error(answer)] for status, answer in found]
 
 
+def refused(server: Any) -> Any:
+    """Status and message of a response that the server refuses, whole and streamed, and how a stream that it serves begins."""
+    server.write("Rome", error=TOO_LONG)
+    found: list[Any] = [server.ask("/v1/responses", **RESPONSE), server.post("/v1/responses", {**RESPONSE, "stream": True})]
+    server.write("Rome", size=2)
+    begin = [event["type"] for event in server.lines("/v1/responses", **RESPONSE)][:2]
+    said = [json.loads(answer) if isinstance(answer, str) and answer.startswith("{") else answer for _, answer in found]
+    words = [one["error"]["message"] if isinstance(one, dict) else "" for one in said]
+    return [*[[status, word] for (status, _), word in zip(found, words, strict=True)], begin]
+
+
 def _error(answer: Any) -> Any:
     found = answer if isinstance(answer, dict) else json.loads(answer) if answer.startswith("{") else {}
     return [found.get("type"), found.get("error", {}).get("type")]
@@ -108,6 +119,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "a stop sequence": (stopped, [["stop_sequence", "END"]] * 2 + [["end_turn", None]]),
     "a thought's signature": (signed, True),
     "errors": (errors, [INVALID] * 3),
+    "a refused response": (refused, [[400, str(TOO_LONG)]] * 2 + [["response.created", "response.in_progress"]]),
 }
 
 
