@@ -13,7 +13,7 @@ import triton.language as tl
 
 from sglang_gemma4.kernels.attention import few_query_attention as op
 from sglang_gemma4.kernels.attention.few_query_attention.kernels import parts_of
-from sglang_gemma4.kernels.attention.tiles import KeyTile
+from sglang_gemma4.kernels.attention.tiles import KeyTile, head_split
 
 POISON = 1e4
 TOLERANCE = 2e-6
@@ -76,6 +76,19 @@ def test_window(window: int, new: bool) -> None:
 @pytest.mark.parametrize("tile", [KeyTile(16, 4, 3), KeyTile(32, 4, 3), KeyTile(32, 8, 3, rows=64)], ids=str)
 def test_other_tiles(tile: KeyTile) -> None:
     agree(case([130, 1], 16, 2, 32, 32, 4, new=True), parts=2, tile=tile)
+
+
+@pytest.mark.parametrize(("kv_heads", "split"), [(1, 2), (1, 4), (2, 2)])
+def test_query_heads_divided_among_programs(kv_heads: int, split: int) -> None:
+    agree(case([150, 20], 8, kv_heads, 32, 32, 5, new=True), parts=2, split=split)
+
+
+@pytest.mark.parametrize(
+    ("queries", "group", "dim", "split"),
+    [(4, 4, 512, 1), (4, 8, 512, 2), (4, 16, 512, 4), (9, 16, 512, 16), (4, 6, 512, 2), (4, 7, 512, 1), (1, 16, 512, 1), (9, 16, 256, 1)],
+)
+def test_wide_heads_are_divided_where_their_sums_would_not_stay_in_registers(queries: int, group: int, dim: int, split: int) -> None:
+    assert head_split(queries, group, dim) == split
 
 
 def test_decode_and_rows_at_one_position() -> None:

@@ -129,6 +129,11 @@ def test_few_query_attention(dtype: torch.dtype | None, window: int, soft_cap: f
     few_agree({**given, "window": window, "soft_cap": soft_cap}, parts=4)
 
 
+@every_format
+def test_query_heads_of_a_kv_head_divided_among_programs(dtype: torch.dtype) -> None:
+    few_agree(few_case(dtype, 4, [150, 1, 66]), parts=2, split=2)
+
+
 @pytest.mark.parametrize(("window", "soft_cap"), [(-1, 5.0), (40, 0.0)])
 @pytest.mark.parametrize("queries", [1, 4])
 def test_words_of_four_levels(window: int, soft_cap: float, queries: int) -> None:

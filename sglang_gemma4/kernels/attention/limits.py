@@ -3,7 +3,7 @@
 import torch
 import triton
 
-from sglang_gemma4.kernels.attention.tiles import key_tile, prompt_tile
+from sglang_gemma4.kernels.attention.tiles import head_split, key_tile, prompt_tile
 from sglang_gemma4.kernels.card import card
 from sglang_gemma4.kernels.kv_cache.store import scales_reason
 from sglang_gemma4.kernels.matrices import DTYPES
@@ -38,15 +38,13 @@ def few_query_reason(
     heads, kv_heads = q.shape[1], k_buffer.shape[1]
     if heads % kv_heads:
         return f"{heads} query heads are no multiple of {kv_heads} KV heads"
-    if queries * (heads // kv_heads) > MOST_ROWS:
-        return (
-            f"{queries} query tokens of {heads // kv_heads} heads are {queries * heads // kv_heads} rows; up to {MOST_ROWS} are supported"
-        )
+    group = heads // kv_heads // head_split(queries, heads // kv_heads, q.shape[2])
+    if queries * group > MOST_ROWS:
+        return f"{queries} query tokens of {group} heads are {queries * group} rows; up to {MOST_ROWS} are supported"
     if reason := _head_dims(q, (k_buffer, k_new), (v_buffer, v_new), out):
         return reason
-    rows = padded_rows(queries * (heads // kv_heads))
-    fits = key_tile(rows, q.shape[2], v_buffer.shape[2], q.dtype, card(q.device), k_buffer.dtype) is not None
-    return None if fits else _too_large(q, f"{queries} query tokens of {heads // kv_heads} heads")
+    fits = key_tile(padded_rows(queries * group), q.shape[2], v_buffer.shape[2], q.dtype, card(q.device), k_buffer.dtype) is not None
+    return None if fits else _too_large(q, f"{queries} query tokens of {group} heads")
 
 
 def padded_rows(rows: int) -> int:

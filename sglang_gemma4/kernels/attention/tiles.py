@@ -9,6 +9,9 @@ from sglang_gemma4.kernels.card import HOPPER, Card
 
 FEW_ROWS = 32
 """Of a tile that has more blocks of keys on their way, on a card with Hopper's shared memory."""
+MOST_WIDE_ROWS = 16
+"""Of a program whose heads have more than 256 dimensions. With 64 rows its sums do not fit the registers: a verify step's full layer of 12B
+takes 38 µs, divided in four 14; 26B-A4B's 18.5 and 13.4, E2B's 18.6 and 13.0, 31B's 19.7 and 13.6 (``runs/2026-11-30-12b-h200-steps``)."""
 SMALL = 1024
 """Bytes of shared memory for slots, maxima and sums, beside a tile's blocks."""
 
@@ -66,6 +69,15 @@ def key_tile(rows: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card, ke
         return KeyTile(32, 4, 5)
     fits = (each for each in tiles if needed(rows, each.keys, each.stages - 1, dim + v_dim, dtype, card, kept) <= card.shared)
     return next(fits, None)
+
+
+@functools.cache
+def head_split(queries: int, group: int, dim: int) -> int:
+    """Programs among which the ``group`` query heads of a KV head are divided: a program's sums, rows times ``dim``, stay in registers."""
+    split = 1
+    while dim > 256 and queries * (group // split) > MOST_WIDE_ROWS and group % (2 * split) == 0:
+        split *= 2
+    return split
 
 
 @functools.cache

@@ -33,11 +33,13 @@ MEASURED = {
     (3072, 2560, False): Tile(64, 64, 4),
     (2560, 2048, False): Tile(64, 128, 4),
     (6144, 1536, True): Tile(64, 128, 1, stages=3),
+    (15360, 3840, True): Tile(64, 128, 1, stages=3),
+    (3840, 15360, False): Tile(64, 128, 4),
     (21504, 5376, True): Tile(64, 128, 1),
     (5376, 21504, False): Tile(64, 128, 3),
 }
-"""By outputs, width and whether gated: of E4B's, E2B's and 31B's products, those that in their layers were faster than :func:`tile_for`'s
-rule says, by 1 to 6 % of a layer, on an H200 (``runs/2026-11-26-dense-layers``)."""
+"""By outputs, width and whether gated: of E4B's, E2B's, 12B's and 31B's products, those that in their layers were faster than
+:func:`tile_for`'s rule says, by 1 to 6 % of a layer, on an H200 (``runs/2026-11-26-dense-layers``, ``runs/2026-11-30-12b-h200-steps``)."""
 
 
 def tile_for(outputs: int, width: int, sms: int, gated: bool = False) -> Tile:

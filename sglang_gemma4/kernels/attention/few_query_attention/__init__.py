@@ -17,7 +17,7 @@ import triton
 
 from sglang_gemma4.kernels.attention.few_query_attention.kernels import _few_query_attention_kernel, _join_kernel
 from sglang_gemma4.kernels.attention.limits import few_query_reason, padded_rows
-from sglang_gemma4.kernels.attention.tiles import KeyTile, key_tile
+from sglang_gemma4.kernels.attention.tiles import KeyTile, head_split, key_tile
 from sglang_gemma4.kernels.card import card, multiprocessors
 from sglang_gemma4.kernels.dependent_launch import launch_options
 from sglang_gemma4.kernels.kv_cache.formats import cached_rows
@@ -170,6 +170,7 @@ def few_query_attention(
     balanced: bool | None = None,
     part_keys: int | None = None,
     tile: KeyTile | None = None,
+    split: int | None = None,
     checked: bool = False,
 ) -> torch.Tensor:
     """Attention of ``queries`` tokens per request; written to ``out`` and returned. The host does not wait for the device.
@@ -198,6 +199,7 @@ def few_query_attention(
         part_keys: a request is cut by its length alone, into parts of this many keys and up to twice as many, of more only where there
             would be over :data:`MOST_PARTS`. Then its output has the same bits in every batch.
         tile: None: :func:`~sglang_gemma4.kernels.attention.tiles.key_tile` of the card.
+        split: programs among which a KV head's query heads are divided; None: :func:`~sglang_gemma4.kernels.attention.tiles.head_split`.
         checked: the caller knows that :func:`~sglang_gemma4.kernels.attention.limits.few_query_reason` has nothing against this.
 
     Raises:
@@ -212,7 +214,8 @@ def few_query_attention(
     kv_heads, v_dim = k_buffer.shape[1], v_buffer.shape[2]
     if requests == 0:
         return out
-    group = heads // kv_heads
+    split = head_split(queries, heads // kv_heads, dim) if split is None else split
+    kv_heads, group = kv_heads * split, heads // kv_heads // split
     wanted, most = (parts, parts) if parts else parts_for(requests, kv_heads, multiprocessors(q.device), window)
     if part_keys is not None:
         wanted, most = 1, MOST_PARTS
@@ -230,7 +233,7 @@ def few_query_attention(
     if new_slots is not None:
         k_fresh, v_fresh = k_buffer, v_buffer
     # What only some caches need is not passed for others: their kernel stays the one that was compiled for them.
-    beside = {"new_slots_ptr": new_slots, "k_scale_ptr": k_scales, "v_scale_ptr": v_scales}
+    beside = {"new_slots_ptr": new_slots, "k_scale_ptr": k_scales, "v_scale_ptr": v_scales, "SPLIT": split if split > 1 else None}
     rows = padded_rows(queries * group)
     tile = tile or key_tile(rows, dim, v_dim, q.dtype, card(q.device), kept)
     assert tile is not None  # else few_query_reason has said so
@@ -244,6 +247,6 @@ def few_query_attention(
         TREE=tree_mask is not None, HAS_OFFSETS=key_offsets is not None, WINDOW=window, SOFT_CAP=soft_cap, BLOCK=tile.keys,
         BLOCK_NEW=max(16, triton.next_power_of_2(queries)), LEAST=LEAST_KEYS, MOST=most_keys,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
-        **launch_options(q.device), **{name: tensor for name, tensor in beside.items() if tensor is not None},
+        **launch_options(q.device), **{name: each for name, each in beside.items() if each is not None},
     )  # fmt: skip
     return join_parts(part_out, part_lse, kv_indptr, out, wanted, most_keys)

@@ -172,11 +172,13 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     new_slots_ptr=None,  # [requests * QUERIES]: where the query tokens' own keys are in the buffers; else they are in k_new
     k_scale_ptr=None,  # [slots, KV heads] float32, adjacent, of a cache that has scales
     v_scale_ptr=None,
+    SPLIT: tl.constexpr = 1,  # shares of a KV head's query heads, each counted as a KV head in KV_HEADS and GROUP
 ):
     WORDS: tl.constexpr = k_buffer_ptr.dtype.element_ty == tl.int32  # noqa: N806
     await_inputs(PDL)
     # Heads first: programs side by side read adjacent keys, heads of the same slots.
-    kv_head = (tl.program_id(0) % KV_HEADS).to(tl.int64)
+    share = (tl.program_id(0) % KV_HEADS).to(tl.int64)
+    kv_head = share // SPLIT
     request = (tl.program_id(0) // KV_HEADS).to(tl.int64)
     part = tl.program_id(1)
     start = tl.load(kv_indptr_ptr + request).to(tl.int64)
@@ -185,7 +187,7 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
     parts, keys_per_part = parts_of(length, tl.load(kv_indptr_ptr + requests).to(tl.int32), requests, wanted, most, LEAST, MOST)
     if part < parts:
         rows = tl.arange(0, ROWS)
-        token, head = rows // GROUP, kv_head * GROUP + rows % GROUP
+        token, head = rows // GROUP, share * GROUP + rows % GROUP
         real = rows < QUERIES * GROUP
         dims, v_dims = tl.arange(0, DIM), tl.arange(0, V_DIM)
         q_pointers = q_ptr + (request * QUERIES + token)[:, None] * q_token_stride + head[:, None] * q_head_stride
@@ -223,7 +225,7 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
                 query, query_two, query_three, query_four,
                 k_buffer_ptr + slots[None, :] * k_slot_stride + kv_head * k_head_stride + dims[:, None],
                 v_buffer_ptr + slots[:, None] * v_slot_stride + kv_head * v_head_stride + v_dims[None, :],
-                slots * KV_HEADS + kv_head, k_scale_ptr, v_scale_ptr,
+                slots * (KV_HEADS // SPLIT) + kv_head, k_scale_ptr, v_scale_ptr,
                 seen, loaded, top, total, out, out_two, out_three, out_four, scale, WORDS, SOFT_CAP, PRECISION,
             )  # fmt: skip
         if NEW and part == parts - 1:
@@ -246,7 +248,7 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
                 query, query_two, query_three, query_four,
                 k_new_ptr + tokens[None, :] * k_new_token_stride + kv_head * k_new_head_stride + dims[:, None],
                 v_new_ptr + tokens[:, None] * v_new_token_stride + kv_head * v_new_head_stride + v_dims[None, :],
-                tokens * KV_HEADS + kv_head, k_scale_ptr, v_scale_ptr,
+                tokens * (KV_HEADS // SPLIT) + kv_head, k_scale_ptr, v_scale_ptr,
                 seen, loaded, top, total, out, out_two, out_three, out_four, scale, WORDS, SOFT_CAP, PRECISION,
             )  # fmt: skip
         if WORDS:
@@ -254,7 +256,7 @@ def _few_query_attention_kernel(  # type: ignore[no-untyped-def]
             out = tl.reshape(tl.join(tl.join(out, out_three), tl.join(out_two, out_four)), [ROWS, V_DIM])
         divisor = tl.where(total > 0, total, 1.0)
         out = out / divisor[:, None]
-        place = (request * KV_HEADS + kv_head) * most * (QUERIES * GROUP) + rows + part * (QUERIES * GROUP)
+        place = (request * KV_HEADS + share) * most * (QUERIES * GROUP) + rows + part * (QUERIES * GROUP)
         tl.store(part_out_ptr + place[:, None] * V_DIM + v_dims[None, :], out, mask=real[:, None])
         tl.store(part_lse_ptr + place, tl.where(total > 0, top + tl.log(divisor), float("-inf")), mask=real)
 
