@@ -1,5 +1,6 @@
 """OpenAI's Agents SDK over chat completions and over responses."""
 
+import json
 from typing import Any
 
 import agents
@@ -54,18 +55,14 @@ class Chat(Row):
     async def tools(self) -> None:
         told: list[str] = []
 
-        @agents.function_tool
-        def get_weather(city: str) -> str:
-            """Gets the weather of a town.
+        async def get_weather(_: Any, arguments: str) -> str:
+            told.append(json.loads(arguments)["city"])
+            return asked.weather(told[-1])
 
-            Args:
-                city: The name of the town.
-            """
-            told.append(city)
-            return asked.weather(city)
-
+        # The schema that the client makes of a function names titles, with which the tiny model calls one town alone.
+        tool = agents.FunctionTool(asked.TOOL, asked.MEANING, asked.PARAMETERS, get_weather, strict_json_schema=False)
         for run in (self.whole, self.stream):
-            asked.same((await run(self.agent(tools=[get_weather]), asked.WEATHER)).final_output, asked.FORECAST)
+            asked.same((await run(self.agent(tools=[tool]), asked.WEATHER)).final_output, asked.FORECAST)
         asked.same(sorted(told), sorted(asked.TOWNS * 2))
 
     async def structured(self) -> None:

@@ -105,13 +105,8 @@ class ToolRunner(Messages):
     endpoint = "/v1/messages, tool runner"
 
     def tools(self) -> None:
-        @beta_tool
+        @beta_tool(description=asked.MEANING, input_schema=asked.PARAMETERS)
         def get_weather(city: str) -> str:
-            """Gets the weather of a town.
-
-            Args:
-                city: The name of the town.
-            """
             return asked.weather(city)
 
         runner = self.client.beta.messages.tool_runner(**self.options(asked.WEATHER), tools=[get_weather])

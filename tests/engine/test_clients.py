@@ -1,0 +1,31 @@
+"""Clients of the field, each in an environment of its own, get what docs/clients.md says from the one server."""
+
+from pathlib import Path
+
+import pytest
+
+from sglang_gemma4.tiny import dialogues, world
+from tests.clients import asked, run
+from tests.engine.live_server import Server
+
+DOCUMENTED = run.DOCS.read_text().splitlines() if run.DOCS.exists() else []
+
+
+@pytest.mark.parametrize("name", run.CLIENTS)
+def test_a_client_gets_what_the_table_says(server: Server, name: str) -> None:
+    told = run.results(name, server.url)
+    assert [reason for reason in run.reasons(told) if ": wrong: " in reason] == []
+    undocumented = [line for line in (*run.table(told), *run.reasons(told)) if line not in DOCUMENTED]
+    assert undocumented == [], "python -m tests.clients --write writes them to docs/clients.md"
+
+
+def test_every_script_is_run() -> None:
+    scripts = {path.stem.removeprefix("with_") for path in Path(run.__file__).parent.glob("with_*.py")}
+    assert scripts == set(run.CLIENTS)
+
+
+def test_what_is_asked_is_of_the_tiny_world() -> None:
+    fact = world.fact_of("ruler", "Belm")
+    assert asked.QUESTION in fact.questions
+    assert dialogues.answer_to(fact) == asked.ANSWER
+    assert asked.TOOLS == [dialogues.WEATHER_TOOL]
