@@ -15,7 +15,7 @@ from sglang_gemma4.benchmark.workloads import Workload
 ACCEPT_LENGTH = 2.8  # simulated under MTP on random weights; what the released assistant is reported to reach on this engine
 DRY_MODEL = "tiny-26b-a4b"
 DRY_CURVE = 4
-_TINY_OF = {"e2b": "tiny-e2b", "e4b": "tiny-e2b", "26b": "tiny-26b-a4b", "31b": "tiny-31b"}
+_TINY_OF = {"e2b": "tiny-e2b", "e4b": "tiny-e2b", "12b": "tiny-12b", "26b": "tiny-26b-a4b", "31b": "tiny-31b"}
 _AS_ASKED = ("repetitions", "roofline", "share_weights", "prefill_once", "card_lock", "dataset", "dry_run", "profile", "batches", "curve")
 
 

@@ -17,9 +17,9 @@ FLOAT8_MOST = 448.0
 
 def input_scales(folder: Path) -> dict[str, float]:
     """By name of each linear layer of the language model, and of each expert's products, the scale of its input."""
-    from transformers import Gemma4ForConditionalGeneration
+    from transformers import AutoModelForImageTextToText
 
-    model = Gemma4ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     largest: dict[str, float] = {}
 
     def see(name: str, values: torch.Tensor) -> None:

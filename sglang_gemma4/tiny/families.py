@@ -14,7 +14,7 @@ _NUMBERS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("fa
 COMMON = _NUMBERS.pop("common")
 VOCABULARY: int = COMMON["vocab_size"]
 PAD, EOS, BOS = (int(COMMON[f"{name}_token_id"]) for name in ("pad", "eos", "bos"))
-TINY = tuple(name for name in _NUMBERS if name != "tiny-12b")  # until its weights ship
+TINY = tuple(_NUMBERS)
 MAX_SOFT_TOKENS = 70  # the least that transformers' image processor accepts
 PATCH, POOL = 4, 3
 DRAFT_STEPS = 3

@@ -9,7 +9,7 @@ from sglang_gemma4.tiny import families
 from tests.engine.engine_fork import Group, Nursery, Output, without
 from tests.engine.reference import CHECKPOINTS, greedy_all, text_prompts
 
-MOE, E2B, DENSE = families.TINY
+MOE, E2B, DENSE, UNIFIED = families.TINY
 LENGTHS = [5, 24, 33, 64, 65, 90, 130, 40]
 """Shorter and longer than the windows (32 and 64)."""
 TOKENS = 24

@@ -147,7 +147,7 @@ def test_flags_change_the_sizes() -> None:
 
 def test_what_starts_on_an_80_gb_card() -> None:
     """Every size by default, with and without MTP; 31B, for which SGLang's own fraction leaves nothing, with the calculated reserve."""
-    for name in ("e2b", "e4b", "26b-a4b", "31b"):
+    for name in ("e2b", "e4b", "12b", "26b-a4b", "31b"):
         needed = model_bytes.need(name)
         for mtp in (False, True):
             server = Server(mtp)
