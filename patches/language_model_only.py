@@ -7,15 +7,14 @@ from sglang_gemma4.patching import Hook, Patch
 
 CHAT = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
 MODULE = "sglang.srt.arg_groups.cuda_graph_hook"
-ARCHITECTURE = "Gemma4ForConditionalGeneration"
+ARCHITECTURE, UNIFIED = "Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration"
 MODELS, OURS = "sglang.srt.models", "sglang_gemma4.models.towers"
 
 
 def admit(server_args: Any) -> None:
     """Before ``handle_language_model_only``, which refuses what is not on its class's list."""
     known = type(server_args)
-    if ARCHITECTURE not in known.LANGUAGE_MODEL_ONLY_ARCHITECTURES:
-        known.LANGUAGE_MODEL_ONLY_ARCHITECTURES = (*known.LANGUAGE_MODEL_ONLY_ARCHITECTURES, ARCHITECTURE)
+    known.LANGUAGE_MODEL_ONLY_ARCHITECTURES = tuple(dict.fromkeys((*known.LANGUAGE_MODEL_ONLY_ARCHITECTURES, ARCHITECTURE, UNIFIED)))
 
 
 def keep_prefill_eager(_result: None, server_args: Any) -> None:
@@ -37,6 +36,9 @@ PATCH = Patch(
         Hook(f"{MODELS}.gemma4_vision.Gemma4VisionEncoder.__init__", "around", f"{OURS}:leave_out", "e5ff87d79ee5"),
         Hook(f"{MODELS}.gemma4_audio.Gemma4AudioEncoder.__init__", "around", f"{OURS}:leave_out", "469e1c4dd179"),
         Hook(f"{MODELS}.gemma4_mm.Gemma4MultimodalEmbedder.__init__", "around", f"{OURS}:leave_out", "995aed4687c7"),
+        Hook(f"{MODELS}.gemma4_unified.Gemma4UnifiedVisionEmbedder.__init__", "around", f"{OURS}:leave_out", "0098362f62aa"),
+        Hook(f"{MODELS}.gemma4_unified.Gemma4UnifiedMultimodalEmbedder.__init__", "around", f"{OURS}:leave_out", "3694555345fc"),
+        Hook(f"{MODELS}.gemma4_unified.{UNIFIED}.load_weights", "before", f"{OURS}:skip_towers", "1e2831320c81"),
         Hook(f"{MODELS}.gemma4_mm.{ARCHITECTURE}.load_weights", "before", f"{OURS}:skip_towers", "3c1f7137a36c"),
         Hook(f"{CHAT}._validate_media_content", "after", f"{OURS}:name_the_flag", "92d5d0cb566a"),
     ),

@@ -7,7 +7,6 @@ from sglang_gemma4 import uses
 from sglang_gemma4.patching import Hook, Patch, decline, resolution_step, tell
 
 MODULE = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup"
-ARCHITECTURE = "Gemma4ForConditionalGeneration"
 RUNNER = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"
 NAME, STEP = "prefill_graph", "handle_gpu_memory_settings"
 
@@ -61,7 +60,9 @@ def list_by_layer(original: Callable[..., Any], attention_layers: list[Any], com
 
 def take_embeddings(runner: Any) -> None:
     """Before ``PrefillCudaGraphRunner._input_embeds_hidden_size``, where the runner sizes its inputs: under --language-model-only too."""
-    if type(runner.model_runner.model).__name__ == ARCHITECTURE:
+    from sglang_gemma4.models.schedule.prefill_backend import MULTIMODAL
+
+    if type(runner.model_runner.model).__name__ in MULTIMODAL:
         runner.is_multimodal = True
 
 
@@ -121,7 +122,8 @@ PATCH = Patch(
     "gemma4_causal.py:1003 (ids and embeddings at once are refused) · prefill_cuda_graph_runner.py:2100 (replay copies embeddings alone) "
     "· H200, TTFT of a lone prompt of 1,000 tokens with graphs, without, stock: 26B-A4B 30, 68, 77 ms, runs/2026-11-23-26b-prefill; E2B "
     "without yoco_graph 42, 71, 61, but 65, 91, 62 at 128 tokens, runs/2026-11-23-e2b-images-ttft · capture takes 16 to 73 s with nothing "
-    "compiled, and 0.4 to 0.6 GiB · up to 4,096 tokens on E2B and E4B, 2,048 on 26B-A4B, 512 on 31B, or --cuda-graph-bs-prefill",
+    "compiled, and 0.4 to 0.6 GiB · up to 4,096 tokens on E2B and E4B, 2,048 on 26B-A4B, 1,024 on 12B, 512 on 31B, or "
+    "--cuda-graph-bs-prefill",
     remove_when="Gemma4ForConditionalGeneration is in SGLang's multimodal_breakable_cuda_graph_supported_model_archs.",
     uses=(uses.kernels, uses.prefill_graphs_wanted),
     hooks=(

@@ -17,6 +17,7 @@ PATCH = Patch(
     hooks=(
         Hook("sglang.srt.model_loader.loader._get_quantization_config", "after", f"{OURS}:map_names", "458ef27e0f80"),
         Hook(f"{MODELS}.gemma4_mm.Gemma4ForConditionalGeneration.load_weights", "around", f"{OURS}:load", "3c1f7137a36c"),
+        Hook(f"{MODELS}.gemma4_unified.Gemma4UnifiedForConditionalGeneration.load_weights", "around", f"{OURS}:load", "1e2831320c81"),
         Hook(f"{MODELS}.gemma4_causal.Gemma4ForCausalLM.load_weights", "around", f"{OURS}:load", "0fc7fdc87d32"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Serving text alone (``--language-model-only``): the vision and audio towers are neither built nor loaded."""
+"""Serving text alone (``--language-model-only``): vision and audio towers, or a 12B's projections, are neither built nor loaded."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +9,7 @@ from sglang.srt.runtime_context import get_disagg
 
 logger = logging.getLogger(__name__)
 
-PARTS = ("vision_tower.", "embed_vision.", "audio_tower.", "embed_audio.")
+PARTS = ("vision_tower.", "embed_vision.", "audio_tower.", "embed_audio.", "vision_embedder.")
 
 
 def leave_out(original: Callable[..., None], module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -21,7 +21,7 @@ def leave_out(original: Callable[..., None], module: torch.nn.Module, *args: Any
 
 
 def skip_towers(model: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Before ``Gemma4ForConditionalGeneration.load_weights``: the towers' tensors are passed over unread."""
+    """Before ``load_weights`` of a Gemma 4 for conditional generation: the towers' tensors are passed over unread."""
     return ((model, without(weights)), {}) if get_disagg().language_model_only else None
 
 

@@ -11,12 +11,12 @@ from sglang_gemma4.models.schedule import prefill_sizes
 
 logger = logging.getLogger(__name__)
 SOURCE = "sglang_gemma4_prefill_graph"
-MULTIMODAL, TEXT = "Gemma4ForConditionalGeneration", "Gemma4ForCausalLM"
+MULTIMODAL, TEXT = frozenset({"Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration"}), "Gemma4ForCausalLM"
 
 
 def is_ours(server_args: Any) -> bool:
     """Whether the server's model is one whose prefills the package captures."""
-    return bool({MULTIMODAL, TEXT} & set(model_config_of(server_args).hf_config.architectures))
+    return bool({*MULTIMODAL, TEXT} & set(model_config_of(server_args).hf_config.architectures))
 
 
 def keep_eager(server_args: Any) -> None:
@@ -64,7 +64,7 @@ def keep_text_eager(server_args: Any) -> None:
     if switches.part_is_on("prefill_graph", "SGLANG_GEMMA4_PREFILL_GRAPH") or given.cuda_graph_config.prefill.backend != Backend.BREAKABLE:
         return
     architectures, shared = config.hf_config.architectures, getattr(config.hf_text_config, "num_kv_shared_layers", None)
-    if MULTIMODAL in architectures and given.language_model_only:
+    if MULTIMODAL & set(architectures) and given.language_model_only:
         logger.info("sglang-gemma4: --language-model-only: prefills run without CUDA graphs, as with the towers")
     elif TEXT in architectures and shared:
         logger.info("sglang-gemma4: prefills run without CUDA graphs: SGLang captures none where layers share KV (%d of them)", shared)
