@@ -12,8 +12,10 @@ import scripted_server  # type: ignore[import-not-found]
 from sglang_gemma4 import hooks, patching
 from sglang_gemma4.patches import load
 from sglang_gemma4.serving.media import literal
+from tests.conftest import _in_child
 
 InChild = Callable[[Callable[[], Any]], Any]
+Seen = dict[str, Any]
 PATCH = load("message_media")
 TEMPLATE = """{{ bos_token }}{#- SGLang looks for the word image -#}
 {%- macro parts(content) -%}
@@ -63,8 +65,7 @@ def sglang_imported() -> None:
 class Server:
     """The endpoints with one template."""
 
-    def __init__(self, template: str = TEMPLATE, switch: str = "1") -> None:
-        patching.apply([PATCH], {PATCH.switch: switch, "SGLANG_GEMMA4_STRICT": "1"})
+    def __init__(self, template: str = TEMPLATE) -> None:
         self.endpoints = scripted_server.Endpoints(template)
         self.endpoints.engine.script = "Yes."
 
@@ -118,9 +119,9 @@ def conversation(role: str, part: Any) -> list[Any]:
     return [{"role": role, "content": content}, ASKED]
 
 
-def table(template: str, switch: str = "1") -> dict[str, Any]:
+def table(template: str) -> dict[str, Any]:
     """For each role and kind: whether the medium is seen, or the error, or "dropped"."""
-    server, made = Server(template, switch), dict[str, Any]()
+    server, made = Server(template), dict[str, Any]()
     for role in ("user", "assistant", "system", "developer", "tool"):
         for kind, part in MEDIA.items():
             found = server.chat(conversation(role, part))
@@ -131,76 +132,22 @@ def table(template: str, switch: str = "1") -> dict[str, Any]:
     return made
 
 
-@pytest.mark.parametrize(("template", "shown"), [(TEMPLATE, ("user", "assistant")), (NEWER, ("user", "assistant", "tool"))])
-def test_media_of_every_role_are_seen_or_refused(template: str, shown: tuple[str, ...], in_child: InChild) -> None:
-    for case, found in in_child(lambda: table(template)).items():
-        role, kind = case.split()
-        if role in shown:
-            assert found == "seen", case
-        else:
-            number = 2 if role == "tool" else 0
-            assert found.startswith(f"messages[{number}]: this model's chat template shows no {kind} in a message of role "), case
-
-
-def test_stock_drops_them(in_child: InChild) -> None:
-    found = in_child(lambda: table(TEMPLATE, "0"))
-    assert {case for case, seen in found.items() if seen == "dropped"} == {
-        f"{role} {kind}" for role in ("system", "developer", "tool") for kind in MEDIA
-    }
-
-
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+OF_A_FILE = {"type": "image", "source": {"type": "file", "file_id": "f"}}
 OUTPUT = [{"type": "input_text", "text": "Here"}, {"type": "input_image", "image_url": URL}]
+SOUND = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
 
 
-def test_tool_results_of_the_other_endpoints(in_child: InChild) -> None:
-    def results(content: Any) -> list[Any]:
-        used = {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "look", "input": {}}]}
-        return [ASKED, used, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": content}]}]
-
-    def items(output: Any) -> list[Any]:
-        call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
-        return [ASKED, call, {"type": "function_call_output", "call_id": "c1", "output": output}]
-
-    def child() -> list[Any]:
-        newer = Server(NEWER)
-        seen = [newer.messages(results([IMAGE])), newer.responses(items(OUTPUT))]
-        made: list[Any] = [(brought(one)["image"], one.text.count("<|image|>")) for one in seen]
-        newer.endpoints.engine.tokenizer.chat_template = TEMPLATE
-        made += [newer.messages(results([IMAGE])), newer.responses(items(OUTPUT))]
-        made.append(newer.responses(items([{"type": "input_file", "file_id": "f"}])))
-        of_a_file = {"type": "image", "source": {"type": "file", "file_id": "f"}}
-        made += [newer.messages([{"role": "user", "content": [of_a_file]}]), newer.messages(results([of_a_file]))]
-        return made
-
-    made = in_child(child)
-    assert made[:2] == [[1, 1], [1, 1]]
-    for refused in made[2:4]:
-        assert "shows no image in a message of role tool" in refused
-    assert "type 'input_file'" in made[4]
-    for refused in made[5:]:
-        assert "an image's source of type 'file' without data or url is not read" in refused
+def results(content: Any) -> list[Any]:
+    """Anthropic's form of a tool's result."""
+    used = {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "look", "input": {}}]}
+    return [ASKED, used, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": content}]}]
 
 
-def test_a_template_of_texts_alone(in_child: InChild) -> None:
-    """SGLang takes the media out of the messages before it renders them."""
-    said = in_child(lambda: Server("{% for m in messages %}{{ m['content'] }}{% endfor %}").chat(conversation("user", MEDIA["image"])))
-    assert said.startswith("messages[0]: this model's chat template shows no image in a message of role user")
-
-
-def test_media_in_an_order_that_is_not_theirs(in_child: InChild) -> None:
-    """Templates show a call's results before the message's own pictures."""
-
-    def child() -> Any:
-        called = {"role": "assistant", "content": [MEDIA["image"]], "tool_calls": [CALL]}
-        return Server(NEWER).chat([ASKED, called, {"role": "tool", "tool_call_id": "c1", "content": [MEDIA["image"]]}])
-
-    assert "in another order" in in_child(child)
-
-
-def test_media_beside_input_ids(in_child: InChild) -> None:
-    said = in_child(lambda: Server().chat(conversation("user", MEDIA["image"]), input_ids=[2, 300]))
-    assert said.startswith("messages[0]: the image is not seen")
+def items(output: Any) -> list[Any]:
+    """That of responses."""
+    call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+    return [ASKED, call, {"type": "function_call_output", "call_id": "c1", "output": output}]
 
 
 def spoken(marker: str, role: str) -> list[list[Any]]:
@@ -211,11 +158,8 @@ def spoken(marker: str, role: str) -> list[list[Any]]:
     if role == "user":
         forms = ([text, image], [image, text], [image, text, image], [*halves, image], [image, *halves])
         return [[{"role": "user", "content": content}] for content in forms]
-    called = {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{**CALL, "function": {"name": "look", "arguments": json.dumps({marker: marker})}}],
-    }
+    arguments = json.dumps({marker: marker})
+    called = {"role": "assistant", "content": "", "tool_calls": [{**CALL, "function": {"name": "look", "arguments": arguments}}]}
     said = {
         "system": [{"role": "system", "content": text["text"]}, seen],
         "assistant": [seen, {"role": "assistant", "content": text["text"]}, ASKED],
@@ -224,55 +168,109 @@ def spoken(marker: str, role: str) -> list[list[Any]]:
     return [said[role]]
 
 
-@pytest.mark.parametrize("role", ["user", "assistant", "system", "tool"])
-def test_a_text_that_names_a_marker_is_text(role: str, in_child: InChild) -> None:
-    def child() -> list[str]:
-        server, wrong = Server(NEWER), list[str]()
-        tokenizer = server.endpoints.engine.tokenizer
-        marked = {token: tokenizer.convert_tokens_to_ids(token) for token in literal.MARKERS}
+def misread(server: Server) -> list[str]:
+    """Conversations whose texts' markers became places, or whose pictures lost theirs."""
+    wrong, tokenizer = list[str](), server.endpoints.engine.tokenizer
+    marked = {token: tokenizer.convert_tokens_to_ids(token) for token in literal.MARKERS}
+    for role in ("user", "assistant", "system", "tool"):
         for marker in literal.MARKERS:
             for messages in spoken(marker, role):
                 pictures = json.dumps(messages).count("image_url") // 2
                 found = server.chat(messages)
                 ids = [] if isinstance(found, str) else server.tokens(found)
                 specials = [token for token, number in marked.items() for _ in range(ids.count(number))]
-                if specials != ["<|image|>"] * pictures or marker not in tokenizer.decode(
-                    [one for one in ids if one != marked["<|image|>"]]
-                ):
-                    wrong.append(f"{marker} {messages} {found if isinstance(found, str) else specials}")
-        return wrong
-
-    assert in_child(child) == []
+                text = tokenizer.decode([one for one in ids if one != marked["<|image|>"]])
+                if specials != ["<|image|>"] * pictures or marker not in text:
+                    wrong.append(f"{role} {marker} {messages} {found if isinstance(found, str) else specials}")
+    return wrong
 
 
-def test_without_media_too_and_in_an_answer_that_goes_on(in_child: InChild) -> None:
-    def child() -> Any:
-        server = Server()
-        tokenizer = server.endpoints.engine.tokenizer
-        plain = server.tokens(server.chat([{"role": "user", "content": "say <|image|> and <"}]))
-        begun = [conversation("user", MEDIA["image"])[0], {"role": "assistant", "content": "It is <|audio|>"}]
-        goes_on = server.tokens(server.chat(begun, continue_final_message=True))
-        same = server.tokens(server.chat([{"role": "user", "content": "say a < b and <"}]))
-        return [
-            tokenizer.decode(plain),
-            4 in plain,
-            tokenizer.decode(goes_on)[-16:],
-            goes_on.count(4),
-            7 in goes_on,
-            tokenizer.decode(same),
-        ]
+def everything() -> Seen:
+    """What the tests below compare, in one child with the patch."""
+    patching.apply([PATCH], {PATCH.switch: "1", "SGLANG_GEMMA4_STRICT": "1"})
+    server, newer = Server(), Server(NEWER)
+    tokenizer, image = server.endpoints.engine.tokenizer, MEDIA["image"]
+    shown = {"messages": newer.messages(results([IMAGE])), "responses": newer.responses(items(OUTPUT))}
+    heard = server.responses([{"role": "user", "content": [OUTPUT[1], SOUND]}])
+    called = {"role": "assistant", "content": [image], "tool_calls": [CALL]}
+    goes_on = [conversation("user", image)[0], {"role": "assistant", "content": "It is <|audio|>"}]
+    plain = server.tokens(server.chat([{"role": "user", "content": "say <|image|> and <"}]))
+    prefixed = server.tokens(server.chat(goes_on, continue_final_message=True))
+    return {
+        "older": table(TEMPLATE),
+        "newer": table(NEWER),
+        "shown results": {name: [brought(one)["image"], one.text.count("<|image|>")] for name, one in shown.items()},
+        "hidden results": [server.messages(results([IMAGE])), server.responses(items(OUTPUT))],
+        "a file's part": server.responses(items([{"type": "input_file", "file_id": "f"}])),
+        "a file's image": [server.messages([{"role": "user", "content": [OF_A_FILE]}]), server.messages(results([OF_A_FILE]))],
+        "heard": [brought(heard), literal.places(heard.text)],
+        "texts alone": Server("{% for m in messages %}{{ m['content'] }}{% endfor %}").chat(conversation("user", image)),
+        "another order": newer.chat([ASKED, called, {"role": "tool", "tool_call_id": "c1", "content": [image]}]),
+        "beside ids": server.chat(conversation("user", image), input_ids=[2, 300]),
+        "misread": misread(newer),
+        "plain": [tokenizer.decode(plain), 4 in plain],
+        "goes on": [tokenizer.decode(prefixed)[-15:], prefixed.count(4), 7 in prefixed],
+        "other text": server.chat([{"role": "user", "content": [{"type": "text", "text": OTHER}, image]}]).text,
+    }
 
-    plain, as_place, goes_on, places, as_sound, same = in_child(child)
-    assert "say <|image|> and <<turn|>" in plain
-    assert "say a < b and <<turn|>" in same
+
+OTHER = "a <b> | <| |> <|imag <|turn < x"
+
+
+@pytest.fixture(scope="module")
+def seen() -> Seen:
+    found: Seen = _in_child(everything)
+    return found
+
+
+@pytest.mark.parametrize(("template", "shown"), [("older", ("user", "assistant")), ("newer", ("user", "assistant", "tool"))])
+def test_media_of_every_role_are_seen_or_refused(template: str, shown: tuple[str, ...], seen: Seen) -> None:
+    for case, found in seen[template].items():
+        role, kind = case.split()
+        if role in shown:
+            assert found == "seen", case
+        else:
+            number = 2 if role == "tool" else 0
+            assert found.startswith(f"messages[{number}]: this model's chat template shows no {kind} in a message of role "), case
+
+
+def test_stock_drops_them(in_child: InChild) -> None:
+    found = in_child(lambda: table(TEMPLATE))
+    assert {case for case, seen in found.items() if seen == "dropped"} == {
+        f"{role} {kind}" for role in ("system", "developer", "tool") for kind in MEDIA
+    }
+
+
+def test_tool_results_of_the_other_endpoints(seen: Seen) -> None:
+    assert seen["shown results"] == {"messages": [1, 1], "responses": [1, 1]}
+    for refused in seen["hidden results"]:
+        assert "shows no image in a message of role tool" in refused
+    assert "type 'input_file'" in seen["a file's part"]
+    for refused in seen["a file's image"]:
+        assert "an image's source of type 'file' without data or url is not read" in refused
+
+
+def test_sounds_and_images_of_responses(seen: Seen) -> None:
+    assert seen["heard"] == [{"image": 1, "video": 0, "audio": 1}] * 2
+
+
+def test_what_no_template_shows(seen: Seen) -> None:
+    """A template of texts alone, for which SGLang takes media out before it renders; results before the message's own; ids in the place."""
+    assert seen["texts alone"].startswith("messages[0]: this model's chat template shows no image in a message of role user")
+    assert "in another order" in seen["another order"]
+    assert seen["beside ids"].startswith("messages[0]: the image is not seen")
+
+
+def test_a_text_that_names_a_marker_is_text(seen: Seen) -> None:
+    assert seen["misread"] == []
+
+
+def test_without_media_too_and_in_an_answer_that_goes_on(seen: Seen) -> None:
+    text, as_place = seen["plain"]
+    assert "say <|image|> and <<turn|>" in text
     assert not as_place
-    assert (goes_on[-15:], places, as_sound) == ("It is <|audio|>", 1, False)
+    assert seen["goes on"] == ["It is <|audio|>", 1, False]
 
 
-def test_tokens_of_other_texts_are_as_they_were(in_child: InChild) -> None:
-    def child() -> bool:
-        text = "a <b> | <| |> <|imag <|turn <\\ue0f4 x"
-        with_patch = Server().chat([{"role": "user", "content": [{"type": "text", "text": text}, MEDIA["image"]]}])
-        return bool(text in with_patch.text)
-
-    assert in_child(child)
+def test_other_texts_are_as_they_were(seen: Seen) -> None:
+    assert OTHER in seen["other text"]

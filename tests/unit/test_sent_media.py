@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import functools
 import importlib
 import io
 import re
@@ -44,6 +45,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@functools.cache
+def with_patches(switch: str) -> None:
+    """Once in a child."""
+    patching.apply(PATCHES, {**{patch.switch: switch for patch in PATCHES}, "SGLANG_GEMMA4_STRICT": "1"})
+
+
 class Processor:
     """SGLang's processor with the package's patches, and transformers' beside it."""
 
@@ -53,8 +60,7 @@ class Processor:
         from sglang.srt.server_args import ServerArgs
         from transformers import AutoConfig, AutoProcessor
 
-        switches = {patch.switch: switch for patch in PATCHES}
-        patching.apply(PATCHES, {**switches, "SGLANG_GEMMA4_STRICT": "1"})
+        with_patches(switch)
         runtime_context.publish(ServerArgs(model_path=str(MODEL), device="cpu", **flags), role="tokenizer")
         config = AutoConfig.from_pretrained(MODEL)
         made: Any = Gemma4SGLangProcessor
@@ -205,13 +211,13 @@ def wav(seconds: float, rate: int, channels: int = 1, form: str = "WAV") -> byte
 
 @clips.MISSING
 def test_sounds_equal_transformers(in_child: InChild) -> None:
-    """Five rates, one and two channels, from a soft token to 30 s."""
+    """Five rates, one and two channels, from two soft tokens to 30 s."""
 
     def child() -> list[Any]:
         process, wrong = Processor(), list[Any]()
         for rate in RATES:
             for channels in (1, 2):
-                for seconds in (0.05, 1, 2.05, 30):
+                for seconds in (0.05, 1, 2.05, 30)[: 5 - channels]:
                     address = "data:audio/wav;base64," + base64.b64encode(wav(seconds, rate, channels)).decode()
                     different = process.differs(HEAR, {"audio_data": [address]}, {"audio": [address]}, "input_features")
                     wrong += [(rate, channels, seconds, different)] if different else []

@@ -24,7 +24,7 @@ async def process(original: Callable[..., Any], processor: Any, /, *args: Any, *
     for name in ("image_data", "audio_data"):
         if kwargs.get(name):
             kwargs[name] = tidy(kwargs[name])
-    request = kwargs.get("request_obj")
+    request: Any = kwargs.get("request_obj")
     videos = getattr(request, "video_data", None)
     if videos:
         video.refuse_settings(videos)
