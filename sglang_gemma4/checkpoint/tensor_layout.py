@@ -19,7 +19,7 @@ PERIOD = 6
 TEXT_PARTS = "layers|embed_tokens|embed_tokens_per_layer|norm|per_layer_model_projection|per_layer_projection_norm"
 _TEXT = re.compile(rf"(?:model\.|language_model\.)*((?:{TEXT_PARTS})\..*)$")
 _HEAD = re.compile(r"(?:model\.|language_model\.)*(lm_head\..*)$")
-_UNIFIED = {
+UNIFIED_NAMES = {
     **{
         f"embed_vision.{part}": f"vision_embedder.{part}" for part in ("patch_ln1", "patch_dense", "patch_ln2", "pos_embedding", "pos_norm")
     },
@@ -35,7 +35,7 @@ def mapped(name: str) -> str:
     if (head := _HEAD.match(name)) is not None:
         return head[1]
     bare = name.removeprefix("model.")
-    return next((f"model.{new}{bare.removeprefix(old)}" for old, new in _UNIFIED.items() if bare.startswith(old)), name)
+    return next((f"model.{new}{bare.removeprefix(old)}" for old, new in UNIFIED_NAMES.items() if bare.startswith(old)), name)
 
 
 def plain(name: str) -> str:

@@ -57,7 +57,9 @@ def convert(source: Path, folder: Path, form: Format, part_bytes: int = PART_BYT
     for name, tensor in _tensors(files, form, ignored, error):
         written.add(name, tensor)
     written.end()
-    settings["quantization_config"] = quantisation.config(form, sorted(ignored))
+    from sglang_gemma4.tiny import quantise
+
+    settings["quantization_config"] = quantisation.config(form, sorted(quantise.ignored_names(ignored, settings)))
     (folder / "config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
     return error.relative
 

@@ -10,14 +10,17 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import compressed_tensors
 import torch
 
+from sglang_gemma4.checkpoint.tensor_layout import UNIFIED_NAMES
+from sglang_gemma4.diagnostics.text_geometry import is_unified
 from sglang_gemma4.tiny.quantisation import Format, config
 
 _EXPERTS = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)$")
-_LINEAR = re.compile(r"(?:.*\.)?(linear|[a-z_]*proj|[a-z_]*projection|per_layer_input_gate)\.weight$")
+_LINEAR = re.compile(r"(?:.*\.)?(linear|[a-z_]*proj|[a-z_]*projection|per_layer_input_gate|patch_dense)\.weight$")
 _QUANTISED = re.compile(r"(model\.)?language_model\.(?!.*\.router\.).*")
 
 
@@ -29,6 +32,14 @@ def is_chosen(layer: str) -> bool:
 def is_linear(name: str) -> bool:
     """Whether a tensor of this name is a linear layer's weight."""
     return _LINEAR.match(name) is not None
+
+
+def ignored_names(layers: list[str], model: dict[str, Any]) -> list[str]:
+    """``layers`` for an ``ignore`` list; those of a unified ``model`` also by transformers' own names, which it does not save."""
+    if not is_unified(model):
+        return layers
+    saved_as = {f"model.{saved}": f"model.{own}" for own, saved in UNIFIED_NAMES.items()}
+    return [*layers, *(saved_as[layer] for layer in layers if layer in saved_as)]
 
 
 def is_experts(name: str) -> bool:
@@ -68,7 +79,7 @@ def quantised(
             tensors[name] = tensor
             ignored.append(layer)
     settings = json.loads((folder / "config.json").read_text())
-    settings["quantization_config"] = {**config(form, ignored), "version": str(compressed_tensors.__version__)}
+    settings["quantization_config"] = {**config(form, ignored_names(ignored, settings)), "version": str(compressed_tensors.__version__)}
     return {
         "config.json": (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode(),
         "model.safetensors": safetensors.torch.save(tensors, metadata={"format": "pt"}),

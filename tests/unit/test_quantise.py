@@ -78,3 +78,12 @@ def test_a_config_only_checkpoint_keeps_its_assistant_as_it_is(tmp_path: Path) -
     assert config.pop("quantization_config") == quantisation.config(FORMATS["fp8-dynamic"])
     assert config == json.loads(json.dumps(real_sizes.target("26b-a4b")))
     assert "quantization_config" not in json.loads(Path(assistant, "config.json").read_text())
+
+
+def test_what_projects_a_12b_s_images_is_ignored_by_both_of_its_names() -> None:
+    """transformers saves it as ``vision_embedder`` and compares ignore lists with its own ``embed_vision``."""
+    config = json.loads(quantise.quantised(checkpoints.SHIPPED / "tiny-12b", FORMATS["w4a16-g32"])["config.json"])
+    ignored = config["quantization_config"]["ignore"]
+    assert {"model.vision_embedder.patch_dense", "model.embed_vision.patch_dense"} <= set(ignored)
+    assert {"model.embed_vision.embedding_projection", "model.embed_vision.multimodal_embedder.embedding_projection"} <= set(ignored)
+    assert not any(name.startswith("model.language_model.") for name in ignored)
