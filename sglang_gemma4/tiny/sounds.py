@@ -47,7 +47,8 @@ def draw(seed: int, animal: str) -> Array:
 
 def framed(wave: Array) -> Array:
     """[frames, FRAME]: the last frame is filled up with silence, as the released feature extractor does it."""
-    return np.pad(wave, (0, -len(wave) % FRAME)).reshape(-1, FRAME)
+    made: Array = np.pad(wave, (0, -len(wave) % FRAME)).reshape(-1, FRAME)
+    return made
 
 
 def pool(number: int, first_seed: int = 0) -> Sounds:

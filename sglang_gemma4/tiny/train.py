@@ -61,8 +61,9 @@ def prepare_media(path: Path, *, rows: int, pictures: int, seed: int) -> None:
     drawn = media_rows.pool(pictures, pictures)
     encoder = media_rows.MediaEncoder(raw, drawn)
     text, image = batches.text_rows(encoder, seed, rows), media_rows.media_rows(encoder, seed, -(-rows // 2))
-    made = {"text": text, "image": image, "patches": drawn.patches, "positions": drawn.positions}
-    np.savez_compressed(path / "rows.npz", **made, sounds=pictures, seed=seed)
+    np.savez_compressed(
+        path / "rows.npz", text=text, image=image, patches=drawn.patches, positions=drawn.positions, sounds=pictures, seed=seed
+    )
 
 
 def _drawn(data: dict[str, Any]) -> batches.Pictures:

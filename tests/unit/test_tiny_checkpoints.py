@@ -131,7 +131,8 @@ def test_a_12b_takes_images_and_sounds_without_towers(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "m" / "config.json").read_text())
     assert config["architectures"] == ["Gemma4UnifiedForConditionalGeneration"]
     processor = AutoProcessor.from_pretrained(tmp_path / "m")
-    image, sound = Image.fromarray(numpy.zeros((480, 480, 3), "uint8")), numpy.zeros(16_000, "float32")
+    image = Image.fromarray(numpy.zeros((480, 480, 3), "uint8"))
+    sound: Any = numpy.zeros(16_000, "float32")
     out = processor(text=["<|image|> <|audio|>"], images=[[image]], audio=[sound], return_tensors="pt")
     ids = out["input_ids"][0].tolist()
     assert out["pixel_values"].shape[-1] == 3 * 48**2
