@@ -14,7 +14,7 @@ from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output
 from tests.engine.lora_adapters import ATTENTION, FFN, PLE, TEXT, Adapter
 from tests.engine.test_oracle import MTP
 
-FAMILIES = ("tiny-e2b", "tiny-26b-a4b", "tiny-31b")
+FAMILIES = ("tiny-e2b", "tiny-26b-a4b", "tiny-31b", "tiny-12b")
 TOKENS = 16
 LENGTHS = [40, 90, 20]
 """One prompt is longer than the sliding windows."""

@@ -12,8 +12,10 @@ PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(30 + 25 * n))] for 
 RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1", "TEST_SABOTAGE": "gloo_ranks:install"}
 
 
-def test_mtp_on_two_ranks(nursery: Nursery) -> None:
-    model = resolve("tiny-26b-a4b")
+@pytest.mark.parametrize("name", ["tiny-26b-a4b", "tiny-12b"])
+def test_mtp_on_two_ranks(name: str, nursery: Nursery) -> None:
+    """Of a 12B's full layers both ranks hold the one KV head."""
+    model = resolve(name)
     engine: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant"}
     group = Group(PROMPTS, {"max_new_tokens": 40}, logprobs=True)
     one = nursery.run(model, [group], env={"SGLANG_GEMMA4_FROZEN_CHAIN": "0"}, **engine)[0]
