@@ -31,7 +31,16 @@ def test_the_same_answers_as_one_server(
     prefill: int, decode: int, over: str, page_size: int, kv_cache_dtype: str, nursery: Nursery
 ) -> None:
     """``pd_routed``: servers over HTTP behind SGLang's router; ``pair`` is Mooncake's manager."""
-    model = resolve("tiny-26b-a4b")
+    compare(nursery, "tiny-26b-a4b", prefill, decode, over, page_size, kv_cache_dtype)
+
+
+@pytest.mark.parametrize(("prefill", "decode"), [(1, 2), (2, 1)])
+def test_a_12b_s_one_head_of_full_layers_is_sent_to_each_rank(prefill: int, decode: int, nursery: Nursery) -> None:
+    compare(nursery, "tiny-12b", prefill, decode, "pd_pair:nixl", 1, "auto")
+
+
+def compare(nursery: Nursery, name: str, prefill: int, decode: int, over: str, page_size: int, kv_cache_dtype: str) -> None:
+    model = resolve(name)
     engine: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant", "page_size": page_size}
     engine["kv_cache_dtype"] = kv_cache_dtype
     groups = [Group(PROMPTS, {"max_new_tokens": 24}, logprobs=True)]
