@@ -139,7 +139,8 @@ def test_a_call_that_was_cut_can_be_sent_back(endpoint: str, in_child: InChild) 
         endpoints, found = server(), {}
         for name, (given, _) in HISTORY.items():
             seen = endpoints.ask(endpoint, "Yes.", messages=past_call(given))
-            prompt = endpoints.engine.request.text
+            request = endpoints.engine.request
+            prompt = request.text or endpoints.engine.tokenizer.decode(request.input_ids)
             found[name] = [seen.text, prompt[prompt.index("<|tool_call>") : prompt.index("<tool_call|>")]]
         return found
 
