@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +118,24 @@ def png() -> bytes:
     made = io.BytesIO()
     SQUARE.save(made, "PNG")
     return made.getvalue()
+
+
+@pytest.mark.parametrize("budget", [280])
+def test_a_server_s_budget(budget: int, nursery: Nursery, tmp_path: Path) -> None:
+    """Pictures of two sizes in one batch of the encoder, against transformers with a processor of this budget."""
+    model, theirs = checkpoint("tiny-e2b"), tmp_path / "model"
+    shutil.copytree(model, theirs)
+    config = json.loads((theirs / "processor_config.json").read_text())
+    config["image_processor"]["max_soft_tokens"] = budget
+    (theirs / "processor_config.json").write_text(json.dumps(config))
+    paths = [str(tmp_path / "square.png"), str(tmp_path / "wide.png")]
+    Image.open(io.BytesIO(file("RGB", "PNG", 1))).resize((300, 300)).save(paths[0])
+    Image.open(io.BytesIO(file("L", "PNG", 1))).resize((200, 60)).save(paths[1])
+    expected = decode(theirs, [{"text": QUESTION, "images": [path]} for path in paths], 4, tmp_path)
+    group = Group([QUESTION] * 2, {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}, images=paths, logprobs=True)
+    flag: dict[str, Any] = {"mm_process_config": {"image": {"max_soft_tokens": budget}}, "max_total_tokens": 8192}
+    (found,) = nursery.run(model, [group], time_limit=300.0, skip_tokenizer_init=False, **flag)
+    for one, other in zip(found, expected, strict=True):
+        assert one.meta_info["prompt_tokens"] == len(other.input_ids)
+        assert one.token_ids == other.token_ids
+        assert one.logprobs == pytest.approx(other.logprobs, abs=2e-3)
