@@ -120,7 +120,7 @@ def png() -> bytes:
     return made.getvalue()
 
 
-@pytest.mark.parametrize("budget", [280])
+@pytest.mark.parametrize("budget", [280, 1120])
 def test_a_server_s_budget(budget: int, nursery: Nursery, tmp_path: Path) -> None:
     """Pictures of two sizes in one batch of the encoder, against transformers with a processor of this budget."""
     model, theirs = checkpoint("tiny-e2b"), tmp_path / "model"
