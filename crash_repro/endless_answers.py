@@ -1,4 +1,4 @@
-"""JSON answers go on until max_tokens: in blanks, and by schemas that no answer can complete. Needs no GPU."""
+"""JSON answers go on until max_tokens, in blanks and by schemas that no answer can complete, or lose markers. Needs no GPU."""
 
 import json
 import re
@@ -22,18 +22,20 @@ ENDLESS: dict[str, Any] = {
     "a list without a last": {"anyOf": [{"$ref": "#/$defs/node"}], "$defs": {"node": {**SCHEMA, "properties": {"a": {"$ref": "#"}}}}},
 }
 BLANKS, MANY = 16, 100
+MARKER, MARKED = "<tool_call|>", "a constant with a marker"
+CONSTANT = {"type": "object", "properties": {"a": {"const": f"x{MARKER}y"}}, "required": ["a"]}
 
 
 def main() -> int:
-    """The answers of a model that likes line breaks: how many come in a row, and whether the schemas are served."""
+    """The answers of a model that likes line breaks and markers: how many breaks come in a row, and whether the schemas are served."""
     seen = engines.ask(shipped.target(), "endless_answers:answers", skip_tokenizer_init=False)
     print(seen)
-    expected = {**dict.fromkeys(GRAMMARS, True), **dict.fromkeys(ENDLESS, "refused")}
+    expected = {**dict.fromkeys(GRAMMARS, True), **dict.fromkeys(ENDLESS, "refused"), MARKED: True}
     return int(case.verdict(expected, {**seen, **{name: seen[name] <= BLANKS for name in GRAMMARS}} if isinstance(seen, dict) else seen))
 
 
 def answers(engine: Any, _extra: None) -> dict[str, Any]:
-    """The client: blanks in a row of each answer, and what becomes of the schemas."""
+    """The client: blanks in a row of each answer, what becomes of the schemas, and whether an answer has the marker of its constant."""
     line = engine.tokenizer_manager.tokenizer.encode("\n", add_special_tokens=False)[-1]
     found: dict[str, Any] = {}
     for name, grammar in GRAMMARS.items():
@@ -41,6 +43,8 @@ def answers(engine: Any, _extra: None) -> dict[str, Any]:
         found[name] = max(map(len, re.findall(r"\s+", text)), default=0)
     for name, schema in ENDLESS.items():
         found[name] = "refused" if "without end" in ask(engine, {"json_schema": json.dumps(schema)}) else "answered"
+    marker = engine.tokenizer_manager.tokenizer.convert_tokens_to_ids(MARKER)
+    found[MARKED] = MARKER in ask(engine, {"json_schema": json.dumps(CONSTANT), "logit_bias": {str(marker): 60.0}})
     return found
 
 
