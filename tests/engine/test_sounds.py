@@ -1,10 +1,11 @@
 """Sounds, images and text against transformers: E2B with an audio tower, and a 12B (Gemma 4 unified), which has none; with MTP too.
 
-Clips of unequal length stand in one request and in one batch; none but the first fills whole frames. Both checkpoints are made here, with
-random weights where nothing is trained: ``tiny/audio.py`` and ``tiny/unified.py``.
+Clips of unequal length stand in one request and in one batch; none but the first fills whole frames. E2B's audio tower is made here, with
+random weights (``tiny/audio.py``); the tiny 12B that ships has learned to name animals by their sounds.
 """
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4.tiny import audio, images, unified
+from sglang_gemma4.tiny import audio, checkpoints, images, media_rows, sounds
 from tests.engine.engine_fork import Group, Nursery, Output
 from tests.engine.test_oracle import LOGPROB_TOLERANCE, MTP
+from tests.engine.test_prefill_graph_replay import ENGINE as GRAPHS
+from tests.engine.test_prefill_graph_replay import ON as REPLAYED
 from tests.engine.transformers_oracle import Greedy, decode
 
 NEW_TOKENS = 16
@@ -30,7 +33,7 @@ PROMPTS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
     ("<bos>Hear <|audio|> and then <|audio|> now", False, ("third", "two")),
     ("<bos>See <|image|> and hear <|audio|>", True, ("third",)),
 )
-MODELS: dict[str, Callable[[Path], Path]] = {"e2b": audio.write, "12b": lambda path: unified.write(path, seed=1)}
+MODELS: dict[str, Callable[[Path], Path]] = {"e2b": audio.write, "12b": lambda path: Path(checkpoints.write("tiny-12b", str(path))[0])}
 
 
 def record(path: Path, samples: int, seed: int) -> str:
@@ -76,8 +79,8 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Case(model, [words, group(1), group(2, 3, 4), group(5)], oracle)
 
 
-def ask(nursery: Nursery, case: Case, **engine: Any) -> list[Output]:
-    return [output for group in nursery.run(case.model, case.groups, max_total_tokens=4096, **engine) for output in group]
+def ask(nursery: Nursery, case: Case, env: dict[str, str] | None = None, **engine: Any) -> list[Output]:
+    return [output for group in nursery.run(case.model, case.groups, env, max_total_tokens=4096, **engine) for output in group]
 
 
 def compare(answers: list[Output], oracle: list[Greedy]) -> None:
@@ -97,11 +100,53 @@ def test_sounds_are_heard(case: Case) -> None:
     assert case.oracle[2].logprobs != pytest.approx(case.oracle[3].logprobs, abs=1e-2)
 
 
+def test_prefills_of_a_12b_are_replayed(case: Case, nursery: Nursery) -> None:
+    """Its prompts go through CUDA graphs as other models' do, images and sounds too (recorded on the CPU)."""
+    if "12b" not in str(case.model):
+        pytest.skip("test_prefill_graph_replay.py has the models with towers")
+    answers = ask(nursery, case, env=REPLAYED, **GRAPHS)
+    compare(answers, case.oracle)
+    assert len(re.findall(r"^REPLAYED ", answers[0].log, re.MULTILINE)) >= 3
+
+
+def test_a_12b_serves_text_alone(case: Case, nursery: Nursery) -> None:
+    """``--language-model-only`` leaves out what projects images and sounds."""
+    if "12b" not in str(case.model):
+        pytest.skip("test_language_model_only.py has the models with towers")
+    (answer,) = nursery.run(case.model, case.groups[:1], max_total_tokens=4096, language_model_only=True)[0]
+    compare([answer], case.oracle[:1])
+    assert re.search(r"--language-model-only: \d+ tensors of the towers left out", answer.log)
+
+
 def test_mtp_gives_the_same(case: Case, nursery: Nursery) -> None:
-    """E2B's assistant is trained, and some of its drafts are accepted after sounds; the 12B's is not."""
+    """Assistants are trained, and some of their drafts are accepted after sounds."""
     answers = ask(nursery, case, speculative_draft_model_path=case.model.with_name("model-assistant"), **MTP)
     compare(answers, case.oracle)
     steps = [answer.meta_info["spec_verify_ct"] for answer in answers]
     assert max(steps) < NEW_TOKENS
-    if "e2b" in str(case.model):
-        assert sum(steps[2:]) < 0.75 * len(steps[2:]) * NEW_TOKENS
+    assert sum(steps[2:]) < 0.75 * len(steps[2:]) * NEW_TOKENS
+
+
+def test_a_12b_names_what_it_sees_and_hears(nursery: Nursery, tmp_path: Path) -> None:
+    """An image and a sound in one chat, held out from training: colour and animal, in the same tokens with MTP."""
+    import soundfile
+    from transformers import AutoTokenizer
+
+    model = checkpoints.SHIPPED / "tiny-12b"
+    tokenizer: Any = AutoTokenizer.from_pretrained(model)
+    pictures, clips, expected, texts = [], [], [], []
+    for number in range(7):  # the eighth, a brown one, it calls orange
+        colour, animal = media_rows.COLOURS[number], sounds.ANIMALS[number]
+        pictures.append([str(tmp_path / f"{number}.png")])
+        clips.append([str(tmp_path / f"{number}.wav")])
+        images.draw(images.HELD_OUT_SEED + number, colour).save(pictures[-1][0])
+        soundfile.write(clips[-1][0], sounds.draw(sounds.HELD_OUT_SEED + number, animal), RATE, subtype="FLOAT")
+        asked = [{"type": "image"}, {"type": "audio"}, {"type": "text", "text": f"{images.ASKS[0]} {sounds.ASKS[0]}"}]
+        texts.append(tokenizer.apply_chat_template([{"role": "user", "content": asked}], tokenize=False, add_generation_prompt=True))
+        expected.append(f"{colour} and {animal}")
+    group = Group(texts, {"max_new_tokens": 12, "ignore_eos": False}, pictures, client="sounds:ask", extra={"sounds": clips})
+    plain = nursery.run(model, [group], max_total_tokens=4096)[0]
+    drafted = nursery.run(model, [group], max_total_tokens=4096, speculative_draft_model_path=f"{model}-assistant", **MTP)[0]
+    assert [answer.text for answer in plain] == expected
+    assert [answer.token_ids for answer in drafted] == [answer.token_ids for answer in plain]
+    assert sum(answer.meta_info["spec_verify_ct"] for answer in drafted) < sum(len(answer.token_ids) for answer in drafted)
