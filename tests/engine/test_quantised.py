@@ -94,6 +94,7 @@ def test_float8_experts_have_mtp_s_tokens_without_it(nursery: Nursery, written: 
         ("tiny-31b", "fp8-dynamic"),
         ("tiny-31b", "fp8-static"),
         ("tiny-31b", "fp8-block"),
+        ("tiny-12b", "w4a16-g32"),
         ("tiny-e2b", "fp8-static"),
         ("tiny-e2b", "fp8-dynamic"),
         ("tiny-e2b", "fp8-block"),
