@@ -41,7 +41,8 @@ def launch_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str
     result["SGLANG_GEMMA4_CPU"] = "1"
     others = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(STANDIN)]
     result["PYTHONPATH"] = os.pathsep.join([str(STANDIN), *others])
-    result.setdefault("OMP_NUM_THREADS", str(threads.number()))
+    if "OMP_NUM_THREADS" not in result:
+        result["OMP_NUM_THREADS"] = str(threads.number())
     result.setdefault("CUDA_VISIBLE_DEVICES", "")
     result.setdefault("TORCHDYNAMO_DISABLE", "1")  # small sampling helpers; needs a C++ compiler and seconds, gains nothing
     return result

@@ -25,36 +25,77 @@ def test_environment_puts_the_standin_first_and_once() -> None:
     assert launch_environment(once) == once
 
 
-def test_threads_are_the_operators() -> None:
+def test_threads_are_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "number", lambda: pytest.fail("nothing is measured where the number is given"))
     assert launch_environment({"OMP_NUM_THREADS": "3"})["OMP_NUM_THREADS"] == "3"
 
 
 @pytest.mark.parametrize(
-    ("cores", "machine", "load", "quota", "expected"),
+    ("cores", "free", "quota", "expected"),
     [
-        (2, 2, 0.1, math.inf, 2),
-        (2, 2, 0.7, math.inf, 1),
-        (2, 2, 9.0, math.inf, 1),
-        (64, 64, 20.0, math.inf, 44),
-        (8, 64, 20.0, math.inf, 8),
-        (64, 64, 0.0, 2.5, 2),
-        (64, 64, 0.0, 0.5, 1),
+        (2, 1.9, math.inf, 2),
+        (2, 1.3, math.inf, 1),
+        (2, 0.0, math.inf, 1),
+        (64, 44.0, math.inf, 44),
+        (64, 64.0, 2.5, 2),
+        (64, 64.0, 0.5, 1),
     ],
 )
-def test_threads_are_as_many_as_cores_are_free(cores: int, machine: int, load: float, quota: float, expected: int) -> None:
-    assert threads.choose(cores, machine, load, quota) == expected
+def test_threads_are_as_many_as_cores_are_free(cores: int, free: float, quota: float, expected: int) -> None:
+    assert threads.choose(cores, free, quota) == expected
 
 
-def test_threads_are_chosen_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def counted(folder: Path, *busy: int) -> dict[int, list[int]]:
+    """What is read of cores that have been busy, of 100 ticks each."""
+    (folder / "stat").write_text(
+        "cpu 1 2 3 4\n"
+        + "".join(f"cpu{core} {ticks} 0 0 {90 - ticks} 10 0 0 0 {ticks} 0\n" for core, ticks in enumerate(busy))
+        + "intr 7\n"
+    )
+    return threads.times(folder / "stat")
+
+
+def test_only_cores_of_this_process_and_of_this_moment_count(tmp_path: Path) -> None:
+    before = {core: [0] * 10 for core in range(3)}
+    after = counted(tmp_path, 90, 0, 50)
+    assert threads.idle(before, after, {1}) == 1
+    assert threads.idle(before, after, {0, 1}) == pytest.approx(1.1)
+    assert threads.idle(before, after, {2}) == 0.5
+    assert threads.idle({}, {}, {0, 1}) == 2
+    assert threads.idle(after, after, {0, 1}) == 2
+    assert threads.times(tmp_path / "absent") == {}
+
+
+def test_threads_are_chosen_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "LOOKED", 0)
     monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
+    read = [{core: [ticks] * 8 for core in os.sched_getaffinity(0)} for ticks in (0, 1)]
+    for core in read[1].values():
+        core[3:5] = [0, 0]
+    monkeypatch.setattr(threads, "times", lambda: read.pop(0) if read else {})
     assert launch_environment({})["OMP_NUM_THREADS"] == "1"
+    assert int(launch_environment({})["OMP_NUM_THREADS"]) == threads.choose(threads.cores(), math.inf, threads.quota())
     assert "1 OpenMP thread," in threads.said(1)
-    assert "load average of 1000.0; set OMP_NUM_THREADS" in threads.said(1)
-    limit = tmp_path / "cpu.max"
+    assert "OMP_NUM_THREADS sets another number" in threads.said(1)
+
+
+def test_quotas_of_both_versions_and_of_nested_groups(tmp_path: Path) -> None:
+    groups, inner = tmp_path / "cgroup", tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    assert threads.quota(tmp_path, groups) == math.inf
+    groups.write_text("0::/a/b\n")
     for text, expected in (("max 100000", math.inf), ("150000 100000", 1.5), ("", math.inf)):
-        limit.write_text(text)
-        assert threads.quota(limit) == expected
-    assert threads.quota(tmp_path / "absent") == math.inf
+        (inner / "cpu.max").write_text(text)
+        assert threads.quota(tmp_path, groups) == expected
+    (inner.parent / "cpu.max").write_text("50000 100000")
+    assert threads.quota(tmp_path, groups) == 0.5
+    first = tmp_path / "cpu" / "docker"
+    first.mkdir(parents=True)
+    groups.write_text("4:memory:/x\n3:cpu,cpuacct:/docker\n")
+    for quota, expected in (("-1", math.inf), ("250000", 2.5)):
+        (first / "cpu.cfs_quota_us").write_text(quota)
+        (first / "cpu.cfs_period_us").write_text("100000")
+        assert threads.quota(tmp_path, groups) == expected
 
 
 def pairs(added: Any) -> Any:
