@@ -17,19 +17,46 @@ def begin_texts(tokenizer: Any) -> str | None:
         return f"{type(tokenizer).__name__} has no <bos> to put in front of a raw text; write it into the text"
     tokenizer._add_bos_token = True
     tokenizer.update_post_processor()
-    encode = tokenizer._encode_plus
-
-    def encoded(text: Any = None, text_pair: Any = None, add_special_tokens: bool = True, **given: Any) -> Any:
-        if add_special_tokens:
-            text = without_bos(text, bos)
-        return encode(text, text_pair, add_special_tokens=add_special_tokens, **given)
-
-    tokenizer._encode_plus = encoded
+    tokenizer._encode_plus = OneBos(tokenizer)
     return None
 
 
+class OneBos:
+    """Stands for a tokenizer's ``_encode_plus``. A deep copy or a pickle of the tokenizer has one of its own; a closure would stay shared.
+
+    SGLang copies the processor for each thread that processes media.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def __call__(self, text: Any = None, text_pair: Any = None, add_special_tokens: bool = True, **given: Any) -> Any:
+        if add_special_tokens and not given.get("is_split_into_words"):
+            text = without_bos(text, self.tokenizer.bos_token)
+        return type(self.tokenizer)._encode_plus(self.tokenizer, text, text_pair, add_special_tokens=add_special_tokens, **given)
+
+
+def reuses_ids(server: Any, processed: Any, is_multimodal: bool) -> bool:
+    """Whether a chat without media can go to the engine as the ids that its template gave.
+
+    SGLang has a tokenizer that adds <bos> read the rendered text again, on the event loop. Here both have the same ids.
+
+    Args:
+        server: SGLang's ``OpenAIServingChat``; the conditions are those of its ``_can_reuse_text_only_prompt_ids``.
+    """
+    return (
+        is_multimodal
+        and server.chat_encoding_spec is None
+        and server.template_manager.chat_template_name is None
+        and not server._prompt_text_round_trip_is_lossy
+        and isinstance(processed.prompt_ids, list)
+        and bool(processed.prompt_ids)
+        and not (processed.image_data or processed.video_data or processed.audio_data or processed.modalities)
+    )
+
+
 def without_bos(text: Any, bos: str) -> Any:
-    """``text``, a string or a list of them, without a leading ``bos``; a pair or a list of words as it is."""
+    """``text``, a string or a list of them, without a leading ``bos``; a pair as it is."""
     if isinstance(text, list | tuple):
         return [without_bos(one, bos) if isinstance(one, str) else one for one in text]
     return text.removeprefix(bos) if isinstance(text, str) else text

@@ -47,6 +47,9 @@ def render(dialogue: Dialogue, prompt_only: bool = False, empty_thought: bool = 
     """The whole dialogue as text; ``prompt_only`` stops where the model would begin its last message.
 
     ``empty_thought``: the last message follows the generation prompt of a model that :func:`has_empty_thought`.
+
+    Raises:
+        ValueError: with an empty thought, where the prompt of the last message is not what the whole dialogue begins with.
     """
     prompt = _text(dialogue, dialogue.messages[:-1], True, empty_thought)
     if prompt_only:
@@ -54,7 +57,10 @@ def render(dialogue: Dialogue, prompt_only: bool = False, empty_thought: bool = 
     whole = _text(dialogue, dialogue.messages)
     if not empty_thought:
         return whole
-    return prompt + whole.removeprefix(_text(dialogue, dialogue.messages[:-1], True))
+    plain = _text(dialogue, dialogue.messages[:-1], True)
+    if not whole.startswith(plain):
+        raise ValueError(f"the whole dialogue does not begin with the prompt of its last message, {plain[-80:]!r}")
+    return prompt + whole.removeprefix(plain)
 
 
 def _text(dialogue: Dialogue, messages: list[Message], prompt: bool = False, empty_thought: bool = False) -> str:

@@ -1,17 +1,22 @@
 """One <bos> in front of every prompt: the tokenizers as SGLang loads them, and the prompts of every endpoint."""
 
+import copy
 import importlib
+import pickle
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import scripted_server  # type: ignore[import-not-found]
 
+from sglang_gemma4 import patching
+from sglang_gemma4.patches import load
 from sglang_gemma4.serving import one_bos
 from sglang_gemma4.tiny import checkpoints, families, tokenizer
 
 InChild = Callable[[Callable[[], Any]], Any]
 BOS = families.BOS
+PATCH = load("one_bos")
 CALL = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
 CHATS: dict[str, list[dict[str, Any]]] = {
     "a question": [{"role": "user", "content": "Who?"}],
@@ -62,7 +67,24 @@ def test_a_text_has_one_bos(way: str) -> None:
     assert ids.count(BOS) == 1
 
 
-def test_stock_forgets_a_processor_s_tokenizer_and_doubles_a_text_only_model_s() -> None:
+def test_a_copy_encodes_by_itself() -> None:
+    """SGLang copies the processor, with its tokenizer, for each thread."""
+    given = loaded("with a processor")
+    one_bos.begin_texts(given)
+    for copied in (copy.deepcopy(given), pickle.loads(pickle.dumps(given))):
+        assert copied._encode_plus.tokenizer is copied
+        assert copied("<bos>hi").input_ids == given("hi").input_ids
+        assert copied.backend_tokenizer is not given.backend_tokenizer
+
+
+def test_words_of_a_split_text_stay() -> None:
+    given = loaded("with a processor")
+    one_bos.begin_texts(given)
+    words = ["<bos>", "hi", "<bos>"]
+    assert given(words, is_split_into_words=True).input_ids.count(BOS) == 3
+
+
+def test_stock_adds_none_for_a_processor_s_tokenizer_and_two_for_a_text_only_model_s() -> None:
     seen = {way: [loaded(way)(text).input_ids[:2].count(BOS) for text in ("hi", "<bos>hi")] for way in ("text-only", "with a processor")}
     assert seen == {"text-only": [1, 2], "with a processor": [0, 1]}, "SGLang has repaired it: see whether one_bos can go"
 
@@ -76,7 +98,7 @@ def sglang_imported() -> None:
 @pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.parametrize("multimodal", [True, False])
 def test_every_endpoint_s_prompt_has_one_bos(multimodal: bool, begun: bool, in_child: InChild) -> None:
-    """A chat's prompt goes to a multimodal engine as text, which the engine encodes, and to another as ids.
+    """A chat goes to the engine as ids, with and without the patch; a raw text, and with a processor a response's prompt, is encoded there.
 
     Without the patch a released tokenizer gives chats one and raw texts none.
     """
@@ -89,22 +111,26 @@ def test_every_endpoint_s_prompt_has_one_bos(multimodal: bool, begun: bool, in_c
 
     def child() -> Any:
         scripted_server.ScriptedEngine = Engine
+        patching.apply([PATCH], {PATCH.switch: str(int(begun)), "SGLANG_GEMMA4_STRICT": "1"})
         server, wrong = scripted_server.Endpoints(), []
 
-        def look(name: str) -> None:
+        def look(name: str, as_ids: bool = True) -> None:
             sent = server.engine.request
             ids = sent.input_ids if sent.text is None else server.engine.tokenizer(sent.text)["input_ids"]
-            if (ids[0], ids[1] == BOS) != (BOS, False):
+            if (ids[0], ids[1] == BOS, sent.text is None) != (BOS, False, as_ids):
                 wrong.append(name)
 
         for name, messages in CHATS.items():
             for endpoint in ("chat", "responses", "messages"):
                 for thinking in (False, True):
                     server.ask(endpoint, "Rome.", messages=messages, thinking=thinking)
-                    look(f"{name}, {endpoint}, {thinking}")
+                    look(f"{name}, {endpoint}, {thinking}", as_ids=not (multimodal and endpoint == "responses"))
+        goes_on = [*CHATS["a question"], {"role": "assistant", "content": "It is"}]
+        server.ask("chat", "Rome.", messages=goes_on, continue_final_message=True)
+        look("an answer that goes on")
         for prompt in ("Who?", "<bos>Who?"):
             server.ask("completions", "Rome.", prompt=prompt)
-            look(prompt)
+            look(prompt, as_ids=False)
         return wrong
 
     assert in_child(child) == ([] if begun else ["Who?"])

@@ -114,6 +114,13 @@ def test_generation_prompts_open_thoughts_where_released_templates_do(name: str,
         assert last == whole[len(prompt) :].removesuffix("\n")
 
 
+def test_a_dialogue_that_does_not_begin_with_its_prompt_is_refused() -> None:
+    """Behind a new question the template drops the thought that the prompt shows."""
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "reasoning": "c"}, {"role": "user", "content": "d"}]
+    with pytest.raises(ValueError, match="does not begin with the prompt"):
+        chat_format.render(Dialogue(messages), empty_thought=True)
+
+
 def test_thoughts_of_past_answers_are_left_out() -> None:
     def said(content: str) -> str:
         messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": content}, {"role": "user", "content": "b"}]
