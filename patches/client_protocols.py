@@ -16,13 +16,18 @@ PATCH = Patch(
     "crash_repro/client_protocols.py",
     remove_when="The clients' own packages read all of SGLang's answers in their strict modes.",
     hooks=(
+        Hook(f"{OPENAI}.serving_chat.OpenAIServingChat._build_chat_response", "after", f"{OURS}.openai:texts_only", "5ce2f980064b"),
         Hook(
-            "sglang.srt.utils.weight_versions.build_endpoint_weight_version_metadata", "after", f"{OURS}.openai:texts_only", "a11850456f46"
+            f"{OPENAI}.serving_completions.OpenAIServingCompletion._build_completion_response",
+            "after",
+            f"{OURS}.openai:texts_only",
+            "9af59ebbd4bf",
         ),
         Hook(f"{OPENAI}.serving_chat.OpenAIServingChat._process_messages", "before", f"{OURS}.openai:drop_schema", "80c3dd483728"),
         Hook(f"{OPENAI}.protocol.ResponsesRequest.to_sampling_params", "around", f"{OURS}.openai:exactly", "499a345c9b80"),
         Hook(f"{OPENAI}.serving_responses.OpenAIServingResponses.create_responses", "around", f"{OURS}.responses:judged", "e489540af6f9"),
         Hook(f"{MESSAGES}.handle_messages", "around", f"{OURS}.anthropic:judged", "71ae50286b66"),
+        Hook(f"{MESSAGES}.handle_count_tokens", "around", f"{OURS}.anthropic:judged", "6b32db4f50f5"),
         Hook(f"{MESSAGES}._error_response", "around", f"{OURS}.anthropic:typed", "5a3a28559b2b"),
         Hook(f"{MESSAGES}._convert_response", "after", f"{OURS}.anthropic:complete", "219796f1bc88"),
         Hook(f"{MESSAGES}._handle_streaming", "around", f"{OURS}.anthropic:streamed", "d0112e3df014"),

@@ -1,1 +1,10 @@
 """What an endpoint's protocol wants beyond the answer itself: fields of strict clients, names of errors, exact limits."""
+
+from typing import Any
+
+
+def serves_gemma4(manager: Any) -> bool:
+    """Whether the server of a tokenizer manager serves a Gemma 4; servers of other models are left as SGLang has them."""
+    from sglang_gemma4.models.config_files import named_gemma4
+
+    return named_gemma4(manager.model_config.hf_config)

@@ -3,8 +3,10 @@
 import base64
 import hashlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
+
+from sglang_gemma4.serving.protocols.stream_start import Refused, status_of
 
 ERROR_TYPES: Mapping[int, str] = {
     400: "invalid_request_error",
@@ -29,20 +31,46 @@ REFUSED: Mapping[str, str] = {
     "compaction": "this server writes no summary of a conversation; ask for one in a message",
     "container": "this server runs no code; leave it out, and declare a tool of your own",
     "mcp_servers": "this server calls no MCP server; call it yourself, and declare its tools",
-    "output_format": "send the schema as output_config.format",
 }
-"""Fields that ask for something of an answer which this server has not."""
+"""Fields that ask for what this server does not serve, and what to do instead."""
+
+
+def error(said: str) -> dict[str, Any]:
+    """A client's error in Anthropic's form."""
+    return {"type": "error", "error": {"type": ERROR_TYPES[400], "message": said}}
 
 
 def refusal(body: Any) -> dict[str, Any] | None:
     """The error of a request that asks for what is not served, in Anthropic's form; None for any other."""
     for name, reason in REFUSED.items() if isinstance(body, dict) else ():
         if body.get(name):
-            error: dict[str, Any] = {"type": ERROR_TYPES[400], "message": f"{name}: not served: {reason}"}
+            found = error(f"{name}: not served: {reason}")
             if name == "thread":
-                error["details"] = {"error_code": THREADS}
-            return {"type": "error", "error": error}
+                found["error"]["details"] = {"error_code": THREADS}
+            return found
     return None
+
+
+def take_format(body: Any, request: Any) -> None:
+    """Set ``output_config.format`` of SGLang's request to the body's ``output_format``, which older clients send.
+
+    Raises:
+        ValueError: the field is no JSON schema's format, or both fields are given.
+    """
+    given = body.get("output_format") if isinstance(body, dict) else None
+    if not given:
+        return
+    from pydantic import ValidationError
+    from sglang.srt.entrypoints.anthropic.protocol import AnthropicJSONOutputFormat, AnthropicOutputConfig
+
+    config = request.output_config or AnthropicOutputConfig()
+    if config.format is not None:
+        raise ValueError("output_config.format is given too; send one of them")
+    try:
+        config.format = AnthropicJSONOutputFormat.model_validate(given)
+    except ValidationError:
+        raise ValueError("give an object with type 'json_schema' and a schema") from None
+    request.output_config = config
 
 
 def error_type(status: int, given: str = "") -> str:
@@ -60,62 +88,60 @@ def signature(thought: str) -> str:
     return base64.b64encode(hashlib.sha256(thought.encode(errors="replace")).digest()).decode()
 
 
-def complete(answer: Any, matched: Any) -> None:
+def complete(answer: Any, matched: Any, stops: Sequence[str]) -> None:
     """Give a whole answer, in place, its thoughts' signatures and the stop sequence that ended it.
 
     Args:
         answer: SGLang's ``AnthropicMessagesResponse``.
-        matched: what ended it, a text where it was a stop sequence.
+        matched: what ended it, a text where it was a stop string.
+        stops: the client's stop sequences; the template may have stop strings of its own.
     """
     for block in answer.content:
         if block.type == "thinking" and not block.signature:
             block.signature = signature(block.thinking)
-    if answer.stop_reason == "end_turn" and isinstance(matched, str):
+    if answer.stop_reason == "end_turn" and matched in stops:
         answer.stop_reason, answer.stop_sequence = "stop_sequence", matched
 
 
-class Watched:
-    """The chat stream below a stream of messages: how it begins, and what ended it.
+class Ended:
+    """What ended an answer, as the chat stream below a stream of messages tells.
 
     Attributes:
-        refused: status and message, where the first thing that came was an error.
-        matched: what the answer's last part says it ended with.
+        matched: a stop string, a token's id or None.
     """
 
     def __init__(self) -> None:
-        self.refused: tuple[int, str] | None = None
         self.matched: Any = None
 
     async def over(self, lines: AsyncIterator[str]) -> AsyncIterator[str]:
         """The same lines, looked at."""
-        from fastapi import HTTPException
-
-        begun = False
-        try:
-            async for line in lines:
-                if not begun or '"matched_stop":"' in line:
-                    self._look(line, begun)
-                begun = True
-                yield line
-        except (ValueError, HTTPException) as error:
-            if not begun:
-                self.refused = (error.status_code, str(error.detail)) if isinstance(error, HTTPException) else (400, str(error))
-            raise
-
-    def _look(self, line: str, begun: bool) -> None:
-        try:
-            event = json.loads(line.removeprefix("data: "))
-        except ValueError:
-            return
-        error = event.get("error")
-        if isinstance(error, dict) and not begun:
-            self.refused = (int(error.get("code") or 500), str(error.get("message")))
-        for choice in event.get("choices") or ():
-            self.matched = choice.get("matched_stop", self.matched)
+        async for line in lines:
+            if '"matched_stop":"' in line:
+                for choice in _parsed(line).get("choices") or ():
+                    self.matched = choice.get("matched_stop", self.matched)
+            yield line
 
 
-async def completed(frames: AsyncIterator[str], watched: Watched) -> AsyncIterator[str]:
-    """A stream of messages whose thoughts have signatures, whose end names the stop sequence and whose errors have types."""
+def refusal_of(line: str) -> Refused | None:
+    """Status and message, where the chat stream's first line is an error."""
+    found = _parsed(line).get("error")
+    return (status_of(found.get("code")), str(found.get("message"))) if isinstance(found, dict) else None
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line.removeprefix("data: "))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+async def completed(frames: AsyncIterator[str], ended: Ended, stops: Sequence[str]) -> AsyncIterator[str]:
+    """A stream of messages whose thoughts have signatures, whose end names the stop sequence and whose errors have types.
+
+    Args:
+        stops: the client's stop sequences.
+    """
     thought: list[str] | None = None
     async for frame in frames:
         kind = frame.partition("\n")[0].removeprefix("event: ")
@@ -131,10 +157,10 @@ async def completed(frames: AsyncIterator[str], watched: Watched) -> AsyncIterat
             delta = {"type": "signature_delta", "signature": signature("".join(thought))}
             yield _frame({"type": "content_block_delta", "index": _event(frame)["index"], "delta": delta})
             thought = None
-        elif kind == "message_delta" and isinstance(watched.matched, str):
+        elif kind == "message_delta" and ended.matched in stops:
             event = _event(frame)
             if event["delta"].get("stop_reason") == "end_turn":
-                event["delta"].update(stop_reason="stop_sequence", stop_sequence=watched.matched)
+                event["delta"].update(stop_reason="stop_sequence", stop_sequence=ended.matched)
                 frame = _frame(event)
         elif kind == "error":
             event = _event(frame)
