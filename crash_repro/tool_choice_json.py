@@ -22,7 +22,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "required of a model that may think": {"tool_choice": "required", "chat_template_kwargs": {"enable_thinking": True}},
     "strict": {"tool_choice": "auto"},
 }
-CALL = re.compile(r'(?s)(<\|channel>thought\n.*?<channel\|>)?<\|tool_call>call:get_weather\{((?:city|unit):<\|"\|>.*?<\|"\|>,?){2}\}<tool_call\|>')
+THOUGHT = r"(<\|channel>thought\n(?s:.*?)<channel\|>)?"
+CALL = re.compile(THOUGHT + r'<\|tool_call>call:get_weather\{((?:city|unit):<\|"\|>.*?<\|"\|>,?){2}\}<tool_call\|>')
 
 
 def main() -> int:
