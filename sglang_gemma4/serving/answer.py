@@ -9,19 +9,19 @@ An answer is text with markers, each a single token of the model::
 Models also write ``call:weather(city="Rome")``, behind the marker or, after long prompts, without it. Without the marker it is a call only
 if it begins a line outside code blocks, or stands behind a thought or another call, and names a declared tool.
 
-The result does not depend on how the answer is cut into pieces: the reader holds back only what may still become a marker or such a call,
-and what follows ``<tool_call|>`` in a string until it is known whether that ended the call.
+The result does not depend on how the answer is cut into pieces. The reader holds back only what may still become a marker or such a call,
+and up to ``string_ends.LIMIT`` characters behind a ``<tool_call|>`` in a string, which may have ended the call.
 """
 
 import functools
 import re
 from collections.abc import Callable, Mapping
 
-from sglang_gemma4.serving import string_ends
 from sglang_gemma4.serving.answer_parts import FENCE, KEPT, AnswerParts, Part
 from sglang_gemma4.serving.call_heads import HEAD, HEAD_BEGUN, UNMARKED, UNMARKED_BEGUN, UNMARKED_HEAD, may_become
 from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, STRING, THOUGHT_END, THOUGHT_START, partial
 from sglang_gemma4.serving.schema_types import UNKNOWN, Schemas
+from sglang_gemma4.serving.string_ends import Doubt
 from sglang_gemma4.serving.tool_arguments import ArgumentsReader
 
 _STRAY = re.compile(r"[\s}\])]+")
@@ -72,8 +72,9 @@ class AnswerReader(AnswerParts):
         self._from_thought = False  # the call being read began in a thought
         self._name = ""
         self._rest = ""
+        self._place = 0  # of the text being read, in the answer
+        self._doubt = Doubt()  # about an end marker in a string
         self._again = ""  # text to read before the rest
-        self._doubted: list[str] = []  # what followed an end marker in a string
         self._step: Callable[[str, int], int] = self._thought_text if in_thought else self._unmarked if unmarked else self._text
 
     @property
@@ -88,23 +89,21 @@ class AnswerReader(AnswerParts):
 
     def _read(self, text: str) -> None:
         text, at = self._rest + text, 0
-        while at < len(text):
+        while at < len(text) or self._again:
+            if again := self._again:
+                text, at, self._place, self._again = again + text[at:], 0, self._place + at - len(again), ""
             before, step = at, self._step
             at = step(text, at)
-            if self._again:
-                text, at, self._again = self._again + text[at:], 0, ""
-            elif at == before and self._step == step:
+            if at == before and self._step == step:
                 break
+        self._place += at
         self._rest = text[at:]
 
     def finish(self) -> list[Part]:
         """The answer has ended: the parts of what was held back. A call that was cut off is returned as far as it came."""
         while self._step == self._doubtful:
-            assert self._arguments is not None
-            rest, self._rest = self._rest, ""
-            self._decide(string_ends.cut("".join(self._doubted) + rest, self._arguments.closed))
-            again, self._again = self._again, ""
-            self._read(again + rest)
+            self._decide(self._doubt.at_end(self._rest))
+            self._read("")
         rest, self._rest = self._rest, ""
         if self._arguments is not None:
             self._arguments.finish(rest)
@@ -251,31 +250,32 @@ class AnswerReader(AnswerParts):
         stop = self._arguments.read(text, at)
         self._give_arguments(text[at:stop])
         if self._arguments.doubtful:
+            stop += len(CALL_END)
+            self._doubt.begin(self._place + stop, self._arguments)
             self._step = self._doubtful
-            return stop + len(CALL_END)
+            return stop
         if self._arguments.ended:
             self._end_call()
         return stop
 
     def _doubtful(self, text: str, at: int) -> int:
         """Behind the end marker in a string."""
-        assert self._arguments is not None
-        stop, goes_on = string_ends.goes_on(text, at, self._arguments.closed)
+        at, goes_on = self._doubt.read(text, at, self._place)
         if goes_on is not None:
             self._decide(goes_on)
-            return at
-        self._doubted.append(text[at:stop])
-        return stop
+        return at
 
     def _decide(self, goes_on: bool) -> None:
-        """End the doubt: the marker is text of the string, or it ended the call and is read again."""
+        """End the doubt: the marker is text of the string, or it ended the call. Read again what was taken behind it."""
         assert self._arguments is not None
-        self._again, self._doubted = ("" if goes_on else CALL_END) + "".join(self._doubted), []
+        self._again = self._doubt.behind()
         self._arguments.decide(goes_on)
         self._step = self._call
-        self._give_arguments(CALL_END if goes_on else "")
+        self._give_arguments(CALL_END)
         if not goes_on:
+            self._space = [] if self._as_text else [""]
             self._end_call()
+            self._step, self._as_text = self._text, False
 
     def _tail(self, text: str, at: int) -> int:
         """After a call's last bracket: its end marker, maybe after surplus brackets and delimiters."""

@@ -1,5 +1,6 @@
 """The pieces of an answer as they are written: text, thoughts, calls and their arguments."""
 
+import itertools
 from typing import Literal, NamedTuple
 
 KEPT = 66
@@ -46,12 +47,7 @@ class AnswerParts:
         self._newline, self._between, self._last = "", "\n" if self._thought_before else "", ""
 
     def _taken(self) -> list[Part]:
-        """The new parts, with neighbours of one kind joined."""
-        joined: list[Part] = []
-        for part in self._parts:
-            if joined and joined[-1].kind == part.kind != "call":
-                joined[-1] = Part(part.kind, joined[-1].text + part.text)
-            else:
-                joined.append(part)
-        self._parts = []
-        return joined
+        """The new parts, with neighbours of one kind joined; each call's name is a part of its own."""
+        parts, self._parts = self._parts, []
+        groups = itertools.groupby(enumerate(parts), lambda one: (one[1].kind, one[0] if one[1].kind == "call" else -1))
+        return [Part(kind, "".join(part.text for _, part in group)) for (kind, _), group in groups]

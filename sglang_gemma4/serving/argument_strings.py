@@ -47,6 +47,7 @@ class ArgumentStrings(ArgumentsJson):
     ended: str
     doubtful: bool
     closed: bool
+    went_on: bool
     _step: Callable[[str, int], int]
     _key: Callable[[str, int], int]
     _value: Callable[[str, int], int]
@@ -69,7 +70,7 @@ class ArgumentStrings(ArgumentsJson):
     def _open_string(self) -> None:
         self._begin()
         self.json.append('"')
-        self._tail, self._calls, self._step = "", 0, self._string
+        self._tail, self._calls, self.went_on, self._step = "", 0, False, self._string
 
     def _string(self, text: str, at: int) -> int:
         found = _ANY.search(text, at)

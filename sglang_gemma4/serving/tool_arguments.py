@@ -34,13 +34,14 @@ class ArgumentsReader(BareArguments):
             outside a string, or behind a bracket in a string without an end: open values were closed, and the marker was not consumed.
         doubtful: reading stopped before ``<tool_call|>`` in a string; the caller says by :meth:`decide` whether it is text.
         closed: brackets that close the call stood before that marker.
+        went_on: the caller's mark that the string went on behind such a marker, although nothing was found that tells.
     """
 
     def __init__(self, schemas: Schemas, opener: str = "{") -> None:
         super().__init__(schemas, "}" if opener == "{" else ")")
         self._reset()
         self.ended = ""
-        self.doubtful = self.closed = False
+        self.doubtful = self.closed = self.went_on = False
         self._step = self._key
 
     def read(self, text: str, at: int) -> int:
