@@ -89,14 +89,14 @@ CASES: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "num_predict -2": (option(num_predict=-2), 200),
     "top_k 0": (option(top_k=0), 200),
     "an option that does not exist": (option(temperatur=0), 400),
-    "num_ctx above the context": (option(num_ctx=1 << 20), 400),
+    "num_predict above the context": (option(num_predict=1 << 20), 400),
     "calls": (calls, [[{"city": "Rome"}]] * 2),
     "a thought": (thought, ["Hm.", "Rome."]),
     "a schema": (shape, True),
     "a picture": (pictures, 1),
     "a call without content": (history, 200),
     "a field that does not exist": (refused({"formt": "json"}), 400),
-    "unload": (refused({"keep_alive": 0}), 400),
+    "unload": (refused({"messages": [], "keep_alive": 0}), 400),
     "no JSON": (refused("{"), 400),
 }
 

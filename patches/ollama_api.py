@@ -5,8 +5,12 @@ from typing import Any
 from sglang_gemma4.patching import Hook, Patch
 
 
-def replace_routes(_result: None, _serving: Any, *_args: Any) -> None:
+def replace_routes(_result: None, serving: Any, *_args: Any) -> None:
     """After ``OllamaServing.__init__``, which each process that answers HTTP calls as it starts."""
+    from sglang_gemma4.serving.protocols import serves_gemma4
+
+    if not serves_gemma4(serving.tokenizer_manager):
+        return
     from sglang.srt.entrypoints.http_server import app
 
     from sglang_gemma4.serving.ollama.routes import install

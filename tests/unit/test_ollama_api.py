@@ -1,18 +1,21 @@
 """Ollama's endpoints on SGLang's real HTTP application, with a scripted engine: served as Ollama serves it, or refused by name."""
 
+import asyncio
 import importlib
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import ollama_answers  # type: ignore[import-not-found]
 import pytest
 import scripted_http  # type: ignore[import-not-found]
 import tool_answers  # type: ignore[import-not-found]
+from fastapi import Depends, FastAPI
 
 from sglang_gemma4 import hooks, patching
 from sglang_gemma4.patches import load
-from sglang_gemma4.serving.ollama import messages, options, requests
+from sglang_gemma4.serving.ollama import answers, messages, options, requests, routes
 
 InChild = Callable[[Callable[[], Any]], Any]
 PATCHES = [load(name) for name in ("answer_parser", "tool_grammar", "ollama_api")]
@@ -135,6 +138,107 @@ def test_the_model_is_described_as_it_is(in_child: InChild) -> None:
     assert "error" in json.loads(malformed[1])
 
 
+async def streamed(chunk: dict[str, Any]) -> list[bytes]:
+    """The lines of a streamed answer of one chunk."""
+
+    async def chunks() -> AsyncIterator[str]:
+        yield f"data: {json.dumps(chunk)}\n\n"
+
+    return [line async for line in answers.streamed(chunks(), "tiny", answers.of_chat, 0)]
+
+
+def test_lone_surrogates_are_sent_as_json_has_them() -> None:
+    call = {"index": 0, "id": "a", "function": {"name": "weather", "arguments": '{"city": "\\ud800\\\\ é"}'}}
+    choice = {"message": {"tool_calls": [call]}, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}
+    lines = asyncio.run(streamed({"choices": [choice]}))
+    whole = routes._json(answers.whole({"choices": [choice]}, "tiny", answers.of_chat, 0)).body
+    for line in (lines[0], bytes(whole)):
+        assert json.loads(line)["message"]["tool_calls"][0]["function"]["arguments"] == {"city": "\ud800\\ é"}
+        assert "é".encode() in line
+    assert json.loads(lines[-1])["done"] is True
+
+
+class Adapters:
+    """A tokenizer manager with a registry of adapters."""
+
+    served_model_name = "gemma4"
+    lora_ref_cache = ("evicted",)
+
+    def __init__(self, enable_lora: bool) -> None:
+        self.enable_lora, self.lora_registry = enable_lora, self
+
+    def get_all_adapters(self) -> tuple[str, ...]:
+        return ("mine",)
+
+
+@pytest.mark.parametrize(
+    ("asked", "lora", "expected"),
+    [
+        ("gemma4:26b", True, "gemma4"),
+        ("gemma4:26b", False, "gemma4"),
+        ("gemma4:latest", True, "gemma4"),
+        ("gemma4:mine", True, "gemma4:mine"),
+        ("gemma4:mine:latest", True, "gemma4:mine"),
+        ("gemma4:evicted", True, "gemma4:evicted"),
+        ("gemma4:mine", False, "gemma4"),
+        ("mine", True, "gemma4"),
+    ],
+)
+def test_a_tag_is_an_adapter_where_the_server_knows_it(asked: str, lora: bool, expected: str) -> None:
+    assert routes._model(asked, Adapters(lora)) == expected
+
+
+def test_failures_of_the_server_are_not_the_clients(in_child: InChild) -> None:
+    def child() -> Any:
+        made = server()
+        made.endpoints.chat.tool_call_parser = None
+        found = [made.ask("/api/chat", **ollama_answers.ASKED, tools=ollama_answers.TOOLS, stream=False)]
+
+        async def fail(*_: Any) -> None:
+            raise ValueError("secret")
+
+        made.endpoints.chat.handle_request = fail
+        found.append(made.ask("/api/chat", **ollama_answers.ASKED, stream=False))
+        return [*found, made.post("/api/chat", "[" * 100_000)[0]]
+
+    refused, failed, nested = in_child(child)
+    assert refused[0] == 400
+    assert refused[1]["error"].startswith("tools: this server reads no calls")
+    assert failed == [500, {"error": "Internal server error"}]
+    assert nested == 400
+
+
+def test_a_route_keeps_its_dependencies_and_its_access() -> None:
+    app = FastAPI()
+
+    async def ollama_tags() -> None:
+        """Stand for SGLang's own."""
+
+    setattr(ollama_tags, "_auth_level", "admin")  # noqa: B010
+    app.get("/api/tags", dependencies=[Depends(lambda: None)])(ollama_tags)
+    ours = routes.ENDPOINTS["ollama_tags"]
+    try:
+        routes.install(app)
+        (route,) = (one for one in app.router.routes if getattr(one, "endpoint", None) is ours)
+        assert (len(route.dependencies), getattr(ours, "_auth_level", None)) == (1, "admin")  # type: ignore[attr-defined]
+    finally:
+        vars(ours).pop("_auth_level", None)
+
+
+def test_routes_of_other_models_are_sglangs(in_child: InChild) -> None:
+    def child() -> Any:
+        from sglang.srt.entrypoints.http_server import app
+        from sglang.srt.entrypoints.ollama.serving import OllamaServing
+
+        patching.apply(PATCHES, {**{patch.switch: "1" for patch in PATCHES}, "SGLANG_GEMMA4_STRICT": "1"})
+        config = SimpleNamespace(architectures=["LlamaForCausalLM"])
+        OllamaServing(SimpleNamespace(model_config=SimpleNamespace(hf_config=config)))
+        found = [route.endpoint for route in app.router.routes if str(getattr(route, "path", "")).startswith("/api/")]
+        return [endpoint.__module__ for endpoint in found]
+
+    assert in_child(child) == ["sglang.srt.entrypoints.http_server"] * 4
+
+
 OPTIONS: dict[str, tuple[dict[str, Any], Any]] = {
     "all that is served": (
         {"temperature": 0, "top_p": 0.9, "min_p": 0.1, "seed": 7, "stop": ["a"], "repeat_penalty": 1.1, "num_predict": 5, "top_k": 3},
@@ -142,18 +246,26 @@ OPTIONS: dict[str, tuple[dict[str, Any], Any]] = {
     ),
     "none of them": ({"seed": -1, "num_predict": -1, "top_k": 0, "mirostat": 0}, {"top_k": -1}),
     "to the end of the context": ({"num_predict": -2}, {}),
-    "how it is loaded": ({"num_ctx": CONTEXT, "num_gpu": 1, "num_thread": 2, "use_mmap": True, "num_keep": 4}, {}),
+    "how it is loaded": ({"num_ctx": CONTEXT + 1, "num_gpu": 1, "num_thread": 2, "use_mmap": True, "num_keep": 4}, {}),
+    "whole floats": ({"seed": 42.0, "num_predict": 100.0, "mirostat": 0.0, "num_ctx": 2048.0}, {"seed": 42, "max_tokens": 100}),
+    "a span without a penalty": (
+        {"repeat_last_n": 64, "repeat_penalty": 1.0, "presence_penalty": 0},
+        {"repetition_penalty": 1, "presence_penalty": 0},
+    ),
+    "a penalty over the whole text": ({"repeat_last_n": -1, "repeat_penalty": 1.1}, {"repetition_penalty": 1.1}),
     "absent": ({"seed": None}, {}),
 }
 REFUSED: dict[str, dict[str, Any]] = {
     "num_predict": {"num_predict": 0},
-    "num_ctx": {"num_ctx": CONTEXT + 1},
+    "num_ctx": {"num_ctx": 0},
+    "options.num_predict: 4097 is above": {"num_predict": CONTEXT + 1},
     "mirostat": {"mirostat": 2},
     "temperature": {"temperature": "hot"},
     "top_p": {"top_p": 2},
     "seed": {"seed": 1.5},
     "temperatur": {"temperatur": 1},
-    "repeat_last_n": {"repeat_last_n": 64},
+    "repeat_last_n: 64 beside repeat_penalty": {"repeat_last_n": 64, "repeat_penalty": 1.1},
+    "repeat_last_n": {"repeat_last_n": 64.5},
 }
 
 
@@ -171,13 +283,31 @@ def test_options_that_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("kept", [None, "", 300, -1, "5m", "1h30m", "-1", "0.5s"])
 def test_a_model_that_stays_loaded(kept: Any) -> None:
-    options.keep_alive(kept)
+    options.keep_alive(kept, loads=True)
+
+
+@pytest.mark.parametrize("kept", [0, "0s"])
+def test_a_prompt_is_answered_by_a_model_that_need_not_stay(kept: Any) -> None:
+    said = [{"role": "user", "content": "?"}]
+    assert requests.of_chat({"model": "tiny", "messages": said, "keep_alive": kept}, CONTEXT).path == "chat"
+    assert requests.of_generate({"model": "tiny", "prompt": "?", "keep_alive": kept}, CONTEXT).path == "chat"
+    for unload in (requests.of_chat, requests.of_generate):
+        with pytest.raises(ValueError, match="keep_alive"):
+            unload({"model": "tiny", "keep_alive": kept}, CONTEXT)
+
+
+@pytest.mark.parametrize("name", ["truncate", "shift"])
+def test_a_prompt_that_is_not_cut_may_be_asked_to_be(name: str) -> None:
+    for value in (True, False, None):
+        assert requests.of_generate({"model": "tiny", "prompt": "?", name: value}, CONTEXT).path == "chat"
+    with pytest.raises(ValueError, match=name):
+        requests.of_generate({"model": "tiny", "prompt": "?", name: "yes"}, CONTEXT)
 
 
 @pytest.mark.parametrize("unloaded", [0, "0", "0s", "soon", True, [5]])
 def test_a_model_is_not_unloaded(unloaded: Any) -> None:
     with pytest.raises(ValueError, match="keep_alive"):
-        options.keep_alive(unloaded)
+        options.keep_alive(unloaded, loads=True)
 
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -193,6 +323,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "width": {"width": 64},
     "prompt": {"prompt": ["a"]},
     "top_logprobs": {"logprobs": True, "top_logprobs": 99},
+    "top_logprobs: raw": {"raw": True, "top_logprobs": 2},
 }
 
 
@@ -221,6 +352,21 @@ def test_results_answer_the_calls_of_their_tools() -> None:
     assert said[0]["reasoning_content"] == "Hm."
 
 
+def test_fields_that_ollama_does_not_know_are_ignored() -> None:
+    assert messages.of_chat([{"role": "user", "content": "?", "id": "a", "timestamp": 1}]) == [{"role": "user", "content": "?"}]
+
+
+def test_made_ids_are_not_those_of_the_client() -> None:
+    given = [
+        {"role": "assistant", "tool_calls": [called("a"), called("b", id="call_1")]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "1"},
+        {"role": "tool", "tool_name": "a", "content": "2"},
+    ]
+    said = messages.of_chat(given)
+    assert [call["id"] for call in said[0]["tool_calls"]] == ["call_2", "call_1"]
+    assert [(one["tool_call_id"], one["name"]) for one in said[1:]] == [("call_1", "b"), ("call_2", "a")]
+
+
 @pytest.mark.parametrize(
     ("at", "message"),
     [
@@ -229,7 +375,6 @@ def test_results_answer_the_calls_of_their_tools() -> None:
         ("messages[0].images[0]", {"role": "user", "content": "", "images": ["https://a/b.png"]}),
         ("messages[0].tool_calls", {"role": "user", "tool_calls": [called("a")]}),
         ("arguments", {"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "{}"}}]}),
-        ("messages[0]: there is no field 'audio'", {"role": "user", "content": "", "audio": []}),
     ],
 )
 def test_messages_that_are_refused_are_named(at: str, message: Any) -> None:

@@ -53,7 +53,7 @@ def _call(number: int, call_id: str, name: str, arguments: str) -> dict[str, Any
 
 
 def _object(name: str, arguments: str) -> Any:
-    """A call's arguments, closed where the answer ended inside them; none, with a warning, of what is no beginning of an object."""
+    """A call's arguments, closed where the answer ended inside them. Text that begins no object gives none, and a warning."""
     found = whole_arguments(arguments)
     try:
         found = json.loads(found) if isinstance(found, str) else found
@@ -145,5 +145,10 @@ def _logprobs(choice: dict[str, Any]) -> list[Any]:
     return (choice.get("logprobs") or {}).get("content") or []
 
 
+def written(value: Any) -> bytes:
+    """The JSON of an answer. UTF-8 has no lone surrogates, which a model may write as JSON's escapes: they are sent as such escapes."""
+    return json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace")
+
+
 def _written(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+    return written(value) + b"\n"

@@ -7,20 +7,19 @@ from typing import Any
 from sglang_gemma4.serving.value_kinds import one_of, refuse, shown
 
 ROLE = one_of("system", "user", "assistant", "tool")
-FIELDS = ("role", "content", "thinking", "images", "tool_calls", "tool_name", "tool_call_id", "name")
 
 
 def of_chat(given: Any) -> list[dict[str, Any]]:
-    """The messages of /api/chat.
+    """The messages of /api/chat. Fields that Ollama does not know, such as ``id``, are ignored.
 
     Raises:
-        ValueError: a message has not Ollama's form; its place is named.
+        ValueError: a message does not have Ollama's form; the error names its place.
     """
     if given is None:
         return []
     if not isinstance(given, list):
         refuse("messages", given, "a list of messages")
-    calls = _Calls()
+    calls = _Calls(_given_ids(given))
     return [_message(f"messages[{number}]", message, calls) for number, message in enumerate(given)]
 
 
@@ -82,18 +81,36 @@ def _tool(at: str, tool: Any) -> dict[str, Any]:
     return {"type": "function", "function": dict(function)}
 
 
+def _given_ids(conversation: list[Any]) -> set[str]:
+    """The ids that a client gives to calls and results."""
+    found = set()
+    for message in conversation:
+        if isinstance(message, Mapping):
+            calls = message.get("tool_calls")
+            ids = [call.get("id") for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
+            found.update(one for one in (*ids, message.get("tool_call_id")) if isinstance(one, str))
+    return found
+
+
 class _Calls:
     """The calls of a conversation that no result has answered so far: Ollama names a result by its tool, chat completions by an id."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: set[str]) -> None:
+        """Begin a conversation in which the client has given the ids ``given``."""
         self._waiting: list[tuple[str, str]] = []
+        self._given = given
         self._count = 0
 
     def add(self, name: str, given: Any) -> str:
         """The id of a call: the client's, or one that is not in the conversation yet."""
         self._count += 1
-        made = given if isinstance(given, str) and given else f"call_{self._count}"
+        made = given if isinstance(given, str) and given else self._made()
         self._waiting.append((made, name))
+        return made
+
+    def _made(self) -> str:
+        while (made := f"call_{self._count}") in self._given:
+            self._count += 1
         return made
 
     def answered(self, name: str | None, given: str | None) -> tuple[str, str | None]:
@@ -101,7 +118,7 @@ class _Calls:
         found = next((one for one in self._waiting if given and one[0] == given), None)
         found = found or next((one for one in self._waiting if not given and name in (None, one[1])), None)
         if found is None:
-            return given or f"call_{self._count}", name
+            return given or self._made(), name
         self._waiting.remove(found)
         return found[0], name or found[1]
 
@@ -109,8 +126,6 @@ class _Calls:
 def _message(at: str, message: Any, calls: _Calls) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         refuse(at, message, "an object")
-    if unknown := sorted(set(map(str, message)) - set(FIELDS)):
-        raise ValueError(f"{at}: there is no field {shown(unknown[0])}; there are {', '.join(FIELDS)}")
     role = message.get("role")
     ROLE(f"{at}.role", role)
     text = _text(f"{at}.content", message.get("content")) or ""

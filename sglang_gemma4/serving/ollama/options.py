@@ -33,24 +33,26 @@ SAMPLING: Mapping[str, tuple[str, Kind]] = {
     "presence_penalty": ("presence_penalty", number(-2, 2)),
     "frequency_penalty": ("frequency_penalty", number(-2, 2)),
 }
-"""What the request's field is called, and which values the option may have."""
+"""By the option: the name of the request's field, and the values that the option may take."""
 _COUNT = integer(-1, INT32_MAX)
 LOADING: Mapping[str, Kind] = {
-    **dict.fromkeys(("num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep"), _COUNT),
+    **dict.fromkeys(("num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep", "repeat_last_n"), _COUNT),
+    "num_ctx": integer(1, INT32_MAX),
     **dict.fromkeys(("numa", "low_vram", "f16_kv", "use_mmap", "use_mlock"), flag),
 }
-"""How Ollama loads a model or shifts its context. The operator has chosen that here, and no answer depends on these."""
+"""How Ollama loads a model or shifts its context. The operator of this server chooses that, and no answer depends on these options."""
 OFF: Mapping[str, tuple[Any, ...]] = {
     "mirostat": (0,),
     "tfs_z": (1, 1.0),
     "typical_p": (1, 1.0),
-    "repeat_last_n": (-1,),
     "penalize_newline": (True,),
     "vocab_only": (False,),
     "embedding_only": (False,),
     "logits_all": (False,),
 }
-"""Options that this server has not: only the values at which they do nothing are taken."""
+"""Options that this server does not serve: the server takes only the values that turn an option off."""
+PENALTIES: Mapping[str, int] = {"repeat_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
+"""The penalties, which cover the whole text, and the values that turn them off."""
 _UNUSED = ("mirostat_tau", "mirostat_eta")
 _FREE = ("seed", "num_predict")
 """Options whose negative values stand for none."""
@@ -70,11 +72,19 @@ def fields(options: Any, context: int) -> dict[str, Any]:
         return {}
     if not isinstance(options, Mapping):
         refuse("options", options, "an object")
+    given = {name: _number(value) for name, value in options.items() if value is not None}
     found: dict[str, Any] = {}
-    for name, value in options.items():
-        if value is not None:
-            found.update(_field(name, value, context))
+    for name, value in given.items():
+        found.update(_field(name, value, context))
+    if given.get("repeat_last_n", -1) != -1 and (active := [name for name, off in PENALTIES.items() if given.get(name, off) != off]):
+        at = f"options.repeat_last_n: {given['repeat_last_n']} beside {active[0]} is not served"
+        raise ValueError(f"{at}: penalties cover the whole text; give -1, or leave the option out")
     return found
+
+
+def _number(value: Any) -> Any:
+    """A whole number as an integer: clients of languages without integers send 42.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _field(name: str, value: Any, context: int) -> dict[str, Any]:
@@ -82,19 +92,17 @@ def _field(name: str, value: Any, context: int) -> dict[str, Any]:
     if name in SAMPLING:
         field, kind = SAMPLING[name]
         kind(at, value)
+        if name == "num_predict" and value > context:
+            raise ValueError(f"{at}: {value} is above this server's context of {context} tokens; lower it, or give -1 for no limit")
         return _sampling(name, field, value)
-    if name == "num_ctx":
-        integer(1, INT32_MAX)(at, value)
-        if value > context:
-            raise ValueError(f"{at}: {value} is above this server's context of {context} tokens; lower it, or raise --context-length")
-    elif name in LOADING:
+    if name in LOADING:
         LOADING[name](at, value)
     elif name in OFF:
         one_of(*OFF[name])(at, value)
     elif name in _UNUSED:
         number(0, FLOAT32_MAX)(at, value)
     else:
-        raise ValueError(f"options: there is no option {shown(name)} here; there are {', '.join(sorted((*SAMPLING, 'num_ctx', *LOADING)))}")
+        raise ValueError(f"options: there is no option {shown(name)} here; there are {', '.join(sorted((*SAMPLING, *LOADING)))}")
     return {}
 
 
@@ -106,16 +114,19 @@ def _sampling(name: str, field: str, value: Any) -> dict[str, Any]:
     return {field: -1 if name == "top_k" and value == 0 else value}
 
 
-def keep_alive(value: Any) -> None:
+def keep_alive(value: Any, loads: bool) -> None:
     """Judge ``keep_alive``: the model stays loaded, whatever time is asked for.
 
+    Args:
+        loads: the request has no prompt, so that it only loads or unloads the model.
+
     Raises:
-        ValueError: it asks to unload the model, or is no time.
+        ValueError: the value is no time, or the request asks to unload the model.
     """
     if value is None or value == "":
         return
     written = str(value).strip()
     if isinstance(value, bool) or not isinstance(value, int | float | str) or not _TIME.fullmatch(written):
         refuse("keep_alive", value, "a number of seconds or a time such as '5m'")
-    if not re.search("[1-9]", written):
+    if loads and not re.search("[1-9]", written):
         raise ValueError(f"keep_alive: {shown(value)} asks to unload the model, which this server keeps loaded; leave the field out")

@@ -16,8 +16,6 @@ REFUSED: Mapping[str, str] = {
     "suffix": "Gemma 4 fills no gap between two texts; leave it out",
     "template": "the server renders the checkpoint's own template; leave it out, or send the whole prompt with raw",
     "context": "no answer here has one; send the conversation to /api/chat",
-    "truncate": "no prompt is cut; send at most the server's context",
-    "shift": "an answer ends with the context; nothing is dropped from its beginning",
 }
 """Fields that change an answer and are not served, where they are given and ask for something."""
 TOP_LOGPROBS = 20
@@ -55,6 +53,7 @@ def of_chat(body: Any, context: int) -> Asked:
     said = messages.of_chat(body.get("messages"))
     if not said:
         asked.path = "load"
+    options.keep_alive(body.get("keep_alive"), asked.path == "load")
     asked.fields["messages"] = said
     if declared := messages.tools(body.get("tools")):
         asked.fields["tools"] = declared
@@ -74,12 +73,13 @@ def of_generate(body: Any, context: int) -> Asked:
     if not prompt and not images:
         asked.path = "load"
     elif body.get("raw"):
-        for name in ("system", "images", "think", "logprobs"):
+        for name in ("system", "images", "think", "logprobs", "top_logprobs"):
             if body.get(name):
                 raise ValueError(f"{name}: raw sends the prompt as it is, to which this adds nothing; leave out raw or {name}")
         asked.path, asked.fields["prompt"] = "raw", prompt
     else:
         asked.fields["messages"] = messages.of_prompt(prompt, system, images)
+    options.keep_alive(body.get("keep_alive"), asked.path == "load")
     return asked
 
 
@@ -93,11 +93,10 @@ def _begin(body: Any, known: tuple[str, ...], context: int) -> Asked:
     for name, reason in REFUSED.items():
         if body.get(name):
             raise ValueError(f"{name}: not served: {reason}")
-    options.keep_alive(body.get("keep_alive"))
-    stream = body.get("stream")
-    if stream is not None:
-        flag("stream", stream)
-    asked = Asked(body["model"], "chat", stream is not False, _thinking(body.get("think")))
+    for name in ("stream", "truncate", "shift"):  # neither of the last two cuts a prompt here: one that does not fit is refused
+        if body.get(name) is not None:
+            flag(name, body[name])
+    asked = Asked(body["model"], "chat", body.get("stream") is not False, _thinking(body.get("think")))
     asked.fields.update(options.fields(body.get("options"), context))
     if (wanted := _format(body.get("format"))) is not None:
         asked.fields["response_format"] = wanted
