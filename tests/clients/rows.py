@@ -4,7 +4,9 @@ import asyncio
 import importlib.metadata
 import inspect
 import json
+import subprocess
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -65,6 +67,20 @@ def result_of(row: type[Row], feature: str, server: Endpoint) -> tuple[str, str]
             return "wrong", _short(f"{type(error).__name__}: {error}{cause} ({where.filename.rpartition('/')[2]}:{where.lineno})")
     told = [str(one.message) for one in warned if issubclass(one.category, UserWarning)]
     return ("wrong", _short(f"warns: {told[0]}")) if told else ("ok", "")
+
+
+def ended(command: Sequence[str], seconds: float = 600) -> None:
+    """Run a client's own program to its end.
+
+    Raises:
+        AssertionError: its status is not 0; the message has its last words.
+        subprocess.TimeoutExpired: it has not ended within ``seconds`` and was killed.
+    """
+    with tempfile.TemporaryFile("w+") as said:  # a pipe would stay open in what the program started
+        status = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=said, check=False, timeout=seconds).returncode
+        said.seek(0)
+        if status:
+            raise AssertionError(f"status {status}: {said.read()[-250:]}")
 
 
 async def _awaited(returned: Any) -> Any:

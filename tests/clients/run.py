@@ -1,12 +1,15 @@
 """Run the clients' scripts, each in an environment of its own, and print what works as a table."""
 
+import contextlib
 import importlib.metadata
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import venv
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -20,6 +23,8 @@ ENVIRONMENTS = Path(sys.prefix) / "clients"
 DOCS = ROOT / "docs" / "clients.md"
 LONGEST = 1800  # seconds of one client
 Result = dict[str, str]
+RUNNING: set[int] = set()
+"""Process groups of scripts that run."""
 COUNTS = "prometheus"
 """The client whose numbers hold only where nobody else asks."""
 
@@ -71,11 +76,51 @@ def results(name: str, url: str, features: Iterable[str] = ()) -> list[Result]:
     """
     command = [str(environment(name)), "-m", f"tests.clients.with_{name}", url, *features]
     alone = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False, timeout=LONGEST)
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"client"')]
-    if done.returncode or not lines:
-        raise RuntimeError(f"{' '.join(command[1:])}: status {done.returncode}\n{done.stderr[-2000:]}")
+    status, out, err = ended(command, LONGEST, cwd=ROOT, env=alone)
+    lines = [json.loads(line) for line in out.splitlines() if line.startswith('{"client"')]
+    if status or not lines:
+        raise RuntimeError(f"{' '.join(command[1:])}: status {status}\n{err[-2000:]}")
     return lines
+
+
+def ended(command: Sequence[str], seconds: float, **more: Any) -> tuple[int, str, str]:
+    """Run a command to its end: its status and what it wrote. All that it started is killed then.
+
+    Raises:
+        subprocess.TimeoutExpired: the command has not ended within ``seconds``.
+    """
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:  # a pipe would stay open in what the command started
+        process = subprocess.Popen(command, stdout=out, stderr=err, text=True, start_new_session=True, **more)
+        RUNNING.add(process.pid)
+        try:
+            process.wait(seconds)
+        finally:
+            RUNNING.discard(process.pid)
+            _kill(process.pid)
+            process.wait()
+        out.seek(0)
+        err.seek(0)
+        return process.returncode, out.read(), err.read()
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def differences(told: Iterable[Result], documented: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What is not as the lines of docs/clients.md say, and what they mark with `?`, which may be anything."""
+    rows = [[word.strip() for word in line.strip("|").split("|")] for line in documented if line.startswith("| ")]
+    said = {tuple(row[:3]): dict(zip(FEATURES, row[3:], strict=True)) for row in rows if len(row) == 3 + len(FEATURES)}
+    different, unmeasured = [], []
+    for one in told:
+        expected = said.get((one["client"], one["version"], f"`{one['endpoint']}`"), {}).get(one["feature"])
+        place = f"{one['client']} {one['version']}, {one['endpoint']}, {one['feature']}: {one['verdict']} {one['said']}".rstrip()
+        if expected == "?":
+            unmeasured.append(place)
+        elif one["verdict"] == "wrong" or one["verdict"] != expected or not set(reasons([one])) <= set(documented):
+            different.append(f"{place}; docs/clients.md says {expected}")
+    return different, unmeasured
 
 
 def table(told: Iterable[Result]) -> list[str]:
@@ -122,7 +167,13 @@ def measured(names: Iterable[str], url: str, at_once: int = 4) -> list[Any]:
         print("\n".join([*table(told[name]), *reasons(told[name])]), flush=True)
 
     with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(one, [name for name in names if name != COUNTS]))
+        try:
+            list(pool.map(one, [name for name in names if name != COUNTS]))
+        except BaseException:  # an interrupt reaches no other process group
+            pool.shutdown(wait=False, cancel_futures=True)
+            for group in tuple(RUNNING):
+                _kill(group)
+            raise
     if COUNTS in names:
         one(COUNTS)
     return [line for name in names for line in told[name]]

@@ -1,14 +1,13 @@
 """SGLang's own load generator on each backend that reaches this server; run by the server's environment."""
 
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from tests.clients import asked
-from tests.clients.rows import Row, main
+from tests.clients.rows import Row, ended, main
 
 PROMPTS, TOKENS = 4, 12
 
@@ -28,9 +27,7 @@ class Load(Row):
             command += ["--model", self.server.model, "--tokenizer", self.server.model, "--dataset-name", "random-ids"]
             command += ["--num-prompts", str(PROMPTS), "--random-input-len", "16", "--random-output-len", str(TOKENS)]
             command += ["--random-range-ratio", "1", "--output-file", str(out), "--output-details", "--disable-tqdm", *flags]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise AssertionError(f"status {done.returncode}: {done.stderr[-250:]}")
+            ended(command)
             return json.loads(out.read_text())
 
     def counted(self, *flags: str) -> None:

@@ -1,14 +1,13 @@
 """GuideLLM's load on the three endpoints of OpenAI that it knows."""
 
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from tests.clients import asked
-from tests.clients.rows import Row, main
+from tests.clients.rows import Row, ended, main
 
 REQUESTS, TOKENS = 4, 12
 
@@ -27,9 +26,7 @@ class Chat(Row):
             command = [sys.executable, "-m", "guidellm", "run", "--backend", json.dumps(options)]
             command += ["--profile", "kind=concurrent,streams=2", "--constraint", f"kind=max_requests,count={REQUESTS}"]
             command += ["--data", f"kind=synthetic_text,prompt_tokens=16,output_tokens={TOKENS}", "--disable-console"]
-            done = subprocess.run([*command, "--output", f"kind=json,path={out}"], capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise AssertionError(f"status {done.returncode}: {done.stderr[-250:]}")
+            ended([*command, "--output", f"kind=json,path={out}"])
             (benchmark,) = json.loads(out.read_text())["benchmarks"]
             return benchmark["metrics"]
 

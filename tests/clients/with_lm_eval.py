@@ -1,14 +1,13 @@
 """EleutherAI's lm-eval on chat completions and completions, with a task of four questions that is written for the run."""
 
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from tests.clients import asked
-from tests.clients.rows import Row, main
+from tests.clients.rows import Row, ended, main
 
 FACTS = {"Who rules Belm?": "Belm is ruled by Kaspar.", "By whom is Belm ruled?": "Belm is ruled by Kaspar."}
 TASK: dict[str, Any] = {
@@ -45,9 +44,7 @@ class Chat(Row):
             url = self.server.url + self.endpoint
             command = [sys.executable, "-m", "lm_eval", "run", "--model", self.model, "--tasks", "towns", "--include_path", name]
             command += ["--model_args", f"model={self.server.model},base_url={url},num_concurrent=2,max_retries=1{self.more}"]
-            done = subprocess.run([*command, "--output_path", f"{name}/out", *self.flags], capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise AssertionError(f"status {done.returncode}: {done.stderr[-250:]}")
+            ended([*command, "--output_path", f"{name}/out", *self.flags])
             (report,) = folder.glob("out/**/results*.json")
             return json.loads(report.read_text())["results"]["towns"]
 

@@ -1,6 +1,7 @@
 """Prometheus's own parsers on /metrics: its text format, and whether the counters agree with what was asked."""
 
 import math
+import time
 import urllib.request
 from typing import Any
 
@@ -12,6 +13,8 @@ from tests.clients.rows import Row, main
 
 OPEN = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8"
 """As Prometheus 3 asks. Without the escaping, prometheus_client writes names of types with a colon and those of samples without."""
+
+POLLS = 20
 
 
 class Metrics(Row):
@@ -55,8 +58,13 @@ class Metrics(Row):
                 for kind in ("prompt", "generation")
             ]
 
-        before, wanted = totals(), self.server.counts()
-        asked.same([after - past for after, past in zip(totals(), before, strict=True)], list(wanted))
+        before, wanted = totals(), list(self.server.counts())
+        for _ in range(POLLS):  # the counters may follow the answer
+            found = [after - past for after, past in zip(totals(), before, strict=True)]
+            if found == wanted:
+                return
+            time.sleep(0.5)
+        asked.same(found, wanted)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Clients of the field, each in an environment of its own, get what docs/clients.md says from the one server."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ DOCUMENTED = run.DOCS.read_text().splitlines() if run.DOCS.exists() else []
 @pytest.mark.parametrize("name", run.CLIENTS)
 def test_a_client_gets_what_the_table_says(server: Server, name: str) -> None:
     told = run.results(name, server.url)
-    assert [reason for reason in run.reasons(told) if ": wrong: " in reason] == []
-    undocumented = [line for line in (*run.table(told), *run.reasons(told)) if line not in DOCUMENTED]
-    assert undocumented == [], "python -m tests.clients --write writes them to docs/clients.md"
+    different, unmeasured = run.differences(told, DOCUMENTED)
+    if unmeasured:
+        warnings.warn(f"docs/clients.md marks as not measured: {'; '.join(unmeasured)}", RuntimeWarning, stacklevel=1)
+    assert different == [], "python -m tests.clients --write writes docs/clients.md"
 
 
 def test_every_script_is_run() -> None:
