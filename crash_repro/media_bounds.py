@@ -20,6 +20,9 @@ def main() -> int:
     tool_answers.load()
     from sglang.srt.utils import common
 
+    from sglang_gemma4.serving.media import served
+
+    served.mark()  # as a server of Gemma 4 does, whose processor is made before it loads
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=dribble, args=(listener,), daemon=True).start()
     address = f"http://127.0.0.1:{listener.getsockname()[1]}/picture.png"

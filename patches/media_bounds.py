@@ -17,6 +17,7 @@ PATCH = Patch(
     remove_when="SGLang asks nvJPEG for RGB, judges headers before it decodes, and ends downloads by the clock.",
     uses=(uses.media,),
     hooks=(
+        Hook("sglang.srt.multimodal.processors.gemma4.Gemma4SGLangProcessor.__init__", "after", f"{OURS}.served:mark", "a68fa6711fb8"),
         Hook(f"{COMMON}.load_image", "around", f"{OURS}.pictures:load", "eb18e23c5715"),
         Hook(f"{COMMON}.load_audio", "around", f"{OURS}.decoding:load_sound_within", "a6f425c25d8f"),
         Hook(f"{COMMON}._fully_load_pil_image", "before", f"{OURS}.decoding:judge_image", "cea292a8d9b5"),

@@ -33,5 +33,9 @@ PATCH = Patch(
             f"{SENT}:judge_loaded",
             "c99f0176c34f",
         ),
+        *(
+            Hook(f"sglang.srt.utils.common.{name}", "around", f"{SENT}:load", declared)
+            for name, declared in (("load_image", "eb18e23c5715"), ("load_video", "8b77a610a2bb"), ("load_audio", "a6f425c25d8f"))
+        ),
     ),
 )

@@ -148,8 +148,9 @@ def check_media(_result: None, server_args: Any) -> None:
     from sglang_gemma4.serving.media import image_budget
 
     architectures = model_config_of(server_args).hf_config.architectures or ()
-    reason = image_budget.reason_against(resolved_view(server_args).mm_process_config)
-    if reason is not None and any(name in config_files.ARCHITECTURES for name in architectures):
+    if not any(name in config_files.ARCHITECTURES for name in architectures):
+        return
+    if reason := image_budget.reason_against(resolved_view(server_args).mm_process_config):
         with one_line():
             preflight.refuse([reason])
 

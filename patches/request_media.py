@@ -75,6 +75,7 @@ PATCH = Patch(
     hooks=(
         Hook(f"{MANAGER}.generate_request", "around", judge_addresses, "21bc72224c6a"),
         Hook(f"{MANAGER}._tokenize_one_request", "around", judge_modalities, "5f726c05bb27"),
+        Hook(f"{PROCESSOR}.__init__", "after", f"{OURS}.served:mark", "a68fa6711fb8"),
         Hook(f"{PROCESSOR}.__init__", "after", f"{OURS}.processing:leave_the_loop", "a68fa6711fb8"),
         Hook(f"{PROCESSOR}.process_mm_data_async", "around", f"{OURS}.processing:process", "6e061e74bf0a"),
         Hook(f"{PROCESSOR}.process_mm_data", "around", f"{OURS}.processing:process_large", "c9319d6bf9b8"),

@@ -92,11 +92,16 @@ async def judged_body(original: Callable[..., Any], request: Any) -> Any:
             from starlette.concurrency import run_in_threadpool
 
             await run_in_threadpool(check_shape, body)
-        if dropped := image_budget.dropped_by(request.scope["path"], body):
+        if dropped := image_budget.dropped_by(_route(request.scope), body):
             raise BodyError(dropped)
     except BodyError as error:
         raise HTTPException(400, str(error)) from error
     return body
+
+
+def _route(scope: Any) -> str:
+    """The path without what ``--fastapi-root-path`` puts before it."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", "").rstrip("/"))
 
 
 def error_response(

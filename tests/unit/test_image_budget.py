@@ -10,7 +10,8 @@ from PIL import Image
 from sglang.srt.managers.io_struct import GenerateReqInput
 from sglang.srt.utils import ImageData
 
-from sglang_gemma4.serving.media import image_budget
+from sglang_gemma4.serving import http_errors
+from sglang_gemma4.serving.media import image_budget, served
 from tests.conftest import _in_child
 from tests.unit import test_image_files as files
 
@@ -37,6 +38,14 @@ def test_what_a_request_may_ask_for(kwargs: Any, budget: int | None) -> None:
     assert image_budget.of_request(None) is None
 
 
+def test_an_image_beside_other_media_is_scaled() -> None:
+    """A conversation's client may send its setting with each turn, also with those of text alone."""
+    for data in ("x", ["x"], [None, ["x"]], [{"url": "x"}], [ImageData(url="x")], [{"format": "processor_output"}, "x"]):
+        assert image_budget.of_request(request({"max_soft_tokens": 70}, image_data=data, video_data=["y"])) == 70
+    assert image_budget.of_request(request({"max_soft_tokens": 70})) == 70
+    assert image_budget.of_request(request(image_data=["x"], mm_hashes=["ff"])) is None
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -53,6 +62,16 @@ def test_what_a_request_may_ask_for(kwargs: Any, budget: int | None) -> None:
         (request(images_config={"image_mode": "base"}), "images_config: Gemma 4's images have no such setting"),
         (request(image_max_dynamic_patch=4), "image_max_dynamic_patch"),
         (request(image_data=[ImageData(url="x", max_long_side_pixel=512)]), "image_url.max_long_side_pixel"),
+        (request("x"), "mm_processor_kwargs: 'x' is no object"),
+        (request([1]), r"mm_processor_kwargs: \[1\] is no object"),
+        (request(""), "'' is no object"),
+        (request({"max_soft_tokens": 70}, video_data=["x"]), "sets images' size; this request has video, and no image to scale"),
+        (request({"max_soft_tokens": 70}, image_data=[[]], audio_data="x"), "this request has audio, and no image"),
+        (request({"max_soft_tokens": 70}, image_data=[{"format": "processor_output"}]), "this request has image, and no image to scale"),
+        (
+            request({"max_soft_tokens": 70}, image_data=["x"], mm_hashes=["ff"]),
+            "mm_hashes name cache entries of an image whatever its size",
+        ),
     ],
 )
 def test_what_it_may_not(asked: GenerateReqInput, said: str) -> None:
@@ -70,6 +89,7 @@ def test_what_it_may_not(asked: GenerateReqInput, said: str) -> None:
         ({"video": {"max_soft_tokens": 71}}, "video.max_soft_tokens: 71 is none of"),
         ({"image": {"max_pixels": 1000}}, "image.max_pixels is not read by Gemma 4"),
         ({"image": {"patch_size": 8}}, "image.patch_size"),
+        ({"image": 5}, "image: 5 is no object"),
     ],
 )
 def test_what_a_server_may(config: Any, said: str | None) -> None:
@@ -77,11 +97,41 @@ def test_what_a_server_may(config: Any, said: str | None) -> None:
     assert reason is None if said is None else said in str(reason)
 
 
-def test_endpoints_without_the_field() -> None:
-    body = {"mm_processor_kwargs": {"max_soft_tokens": 560}}
-    assert "has no such field" in str(image_budget.dropped_by("/v1/messages", body))
-    for path, read in (("/v1/chat/completions", body), ("/generate", body), ("/v1/responses", {}), ("/v1/responses", [body])):
-        assert image_budget.dropped_by(path, read) is None
+def test_a_server_of_another_model_may_say_what_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.arg_groups import model_override_base
+
+    from sglang_gemma4.diagnostics.preflight import PreflightError
+    from sglang_gemma4.patches import preflight
+
+    def start(architecture: str) -> None:
+        config = SimpleNamespace(hf_config=SimpleNamespace(architectures=[architecture]))
+        monkeypatch.setattr(model_override_base, "model_config_of", lambda _: config)
+        monkeypatch.setattr(model_override_base, "resolved_view", lambda _: SimpleNamespace(mm_process_config={"image": {1: 2, "size": 3}}))
+        preflight.check_media(None, None)
+
+    start("Qwen2_5_VLForConditionalGeneration")
+    with pytest.raises((PreflightError, TypeError)):
+        start("Gemma4ForConditionalGeneration")
+
+
+BODY = {"mm_processor_kwargs": {"max_soft_tokens": 560}}
+DROPPING = ("/v1/messages", "/v1/responses", "/v1/embeddings", "/encode", "/api/chat", "/api/generate", "/vertex_generate")
+
+
+def test_endpoints_without_the_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "is_gemma4", lambda: True)
+    assert all("has no such field" in str(image_budget.dropped_by(path, BODY)) for path in DROPPING)
+    for path in ("/v1/chat/completions", "/v1/completions", "/generate", "/invocations", "/tokenize", "/v1/tokenize", "/v1/score"):
+        assert image_budget.dropped_by(path, BODY) is None
+    assert image_budget.dropped_by("/v1/responses", {}) is None
+    assert image_budget.dropped_by("/v1/responses", [BODY]) is None
+    assert http_errors._route({"path": "/api/generate", "root_path": "/api"}) == "/generate"
+    assert http_errors._route({"path": "/api/generate", "root_path": ""}) == "/api/generate"
+
+
+def test_endpoints_of_other_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "is_gemma4", lambda: False)
+    assert [image_budget.dropped_by(path, BODY) for path in DROPPING] == [None] * len(DROPPING)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +140,7 @@ def seen() -> Any:
 
     def child() -> dict[str, Any]:
         files.place_patches()
+        before = marked_by_now()
         pictures, made = [Image.new("RGB", size, "red") for size in SIZES[:3]], files.reference()
         data = [files.file("RGB", "PNG", 1)] * 2
         found: dict[str, Any] = {}
@@ -105,9 +156,13 @@ def seen() -> Any:
                     found[f"{asked} of a server of {server}"] = wrong
         found["no token"] = refused(served)
         found["all at once"] = together(served)
-        return found
+        return found | {"marked": [before, marked_by_now()]}
 
     return _in_child(child)
+
+
+def marked_by_now() -> bool:
+    return served.is_gemma4()
 
 
 def by_ids(served: Any, budget: int) -> list[int]:
@@ -148,8 +203,12 @@ def together(served: Any) -> list[int]:
 
 
 def test_placeholders_and_features_follow_the_budget(seen: Any) -> None:
-    """A request's goes before the server's, and ids that a client sends are kept."""
+    """A request's overrides the server's, and ids that a client sends are kept."""
     assert {name: wrong for name, wrong in seen.items() if " of a server of " in name} == {}
+
+
+def test_making_a_processor_marks_its_process(seen: Any) -> None:
+    assert seen["marked"] == [False, True]
 
 
 def test_what_does_not_fit_is_said_with_its_budget(seen: Any) -> None:

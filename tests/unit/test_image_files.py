@@ -26,7 +26,7 @@ from transformers.image_utils import load_image
 
 from crash_repro.grayscale_jpeg import decode_as_cards_do
 from sglang_gemma4 import tiny
-from sglang_gemma4.serving.media import pictures
+from sglang_gemma4.serving.media import pictures, served
 from tests.conftest import _in_child
 
 MODEL = Path(tiny.__file__).parent / "checkpoints" / "tiny-26b-a4b"
@@ -192,8 +192,9 @@ def served_file(data: bytes) -> Iterator[str]:
         server.shutdown()
 
 
-def test_only_plain_jpegs_go_to_nvjpeg() -> None:
+def test_only_plain_jpegs_go_to_nvjpeg(monkeypatch: pytest.MonkeyPatch) -> None:
     """nvJPEG turns nothing, returns a file's own channels, and takes three of them for luma and chroma."""
+    monkeypatch.setattr(served, "is_gemma4", lambda: True)
     assert pictures.plain_jpeg(True, file("RGB", "JPEG", 1))
     assert pictures.plain_jpeg(True, file("YCbCr", "JPEG", 1))
     for other in (file("L", "JPEG", 1), file("CMYK", "JPEG", 1), file("RGB", "JPEG", 1, keep_rgb=True), b"\xff\xd8\xff\xd9", b""):

@@ -16,7 +16,13 @@ import soundfile  # type: ignore[import-untyped]
 from PIL import Image
 from sglang.srt.utils import common
 
-from sglang_gemma4.serving.media import decoding, downloads
+from sglang_gemma4.serving.media import decoding, downloads, pictures, served
+
+
+@pytest.fixture(autouse=True)
+def gemma4(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process serves one."""
+    monkeypatch.setattr(served, "is_gemma4", lambda: True)
 
 
 def sound(samples: Any, rate: int = 16_000, form: str = "WAV") -> bytes:
@@ -78,13 +84,7 @@ def test_one_requests_sounds_and_images_share_a_budget() -> None:
 
 def test_the_budget_comes_with_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """SGLang's loading threads see the address only."""
-    fully = common._fully_load_pil_image
-
-    def judged(image: Any) -> Any:
-        decoding.judge_image(image)
-        return fully(image)
-
-    monkeypatch.setattr(common, "_fully_load_pil_image", judged)
+    hold(monkeypatch)
     budget = decoding.Budget(pixels=900_000)
     address = decoding.Address.within(common.ImageData(url=png(Image.new("RGB", (9, 9)))), budget)
     decoding.load_within(common.load_image, address)
@@ -108,6 +108,56 @@ def test_images_that_are_refused(size: tuple[int, int]) -> None:
         decoding.judge_image(SimpleNamespace(format="PNG", size=size))
     with pytest.raises(ValueError, match="EPS are not decoded"):
         decoding.judge_image(SimpleNamespace(format="EPS", size=(3, 3)))
+
+
+def test_an_image_that_nvjpeg_rejects_is_charged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang gives it to Pillow then."""
+    hold(monkeypatch)
+    data, budget = jpeg(Image.new("RGB", (1000, 1000))), decoding.Budget(pixels=1_500_000)
+
+    def load(_source: Any) -> Any:
+        assert pictures.plain_jpeg(True, data)
+        return common.load_image(data, False)
+
+    decoding.load_within(load, decoding.Address.within("x", budget))
+    assert budget.pixels == 500_000
+    with pytest.raises(ValueError, match="images of one request"):
+        decoding.load_within(load, decoding.Address.within("x", budget))
+
+
+def jpeg(image: Image.Image, **options: Any) -> bytes:
+    written = io.BytesIO()
+    image.save(written, "JPEG", **options)
+    return written.getvalue()
+
+
+def hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hooks of the patch ``media_bounds`` in SGLang's own loaders."""
+    fully = common._fully_load_pil_image
+
+    def judged(image: Any) -> Any:
+        decoding.judge_image(image)
+        return fully(image)
+
+    monkeypatch.setattr(common, "_fully_load_pil_image", judged)
+
+
+def test_other_models_media_are_stocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images as they lie in the file and of any size, sounds of any length, JPEGs of all kinds for nvJPEG, downloads without a watch."""
+    hold(monkeypatch)
+    monkeypatch.setattr(served, "is_gemma4", lambda: False)
+    monkeypatch.setattr(decoding, "IMAGE_PIXELS", 100)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = jpeg(Image.new("L", (40, 26)), exif=exif)
+    assert pictures.load(common.load_image, turned, False)[0].size == (40, 26)
+    assert pictures.plain_jpeg(True, turned)
+    assert not pictures.plain_jpeg(False, turned)
+    assert decoding.load_sound_within(common.load_audio, sound(TONE[:400], 1)).shape == (400 * 16_000,)
+    assert not numpy.isfinite(decoding.load_sound_within(common.load_audio, sound(TONE + numpy.float32("inf")))).any()
+    chunk: Any = numpy.zeros(16_000 * 30, "float32")
+    decoding.count_samples(None, [chunk] * 16)
+    assert downloads.download(lambda url, timeout: (url, timeout, downloads._here.download), "a", 3) == ("a", 3, None)  # type: ignore[arg-type,return-value]
 
 
 @contextlib.contextmanager

@@ -311,10 +311,27 @@ def test_spellings_of_base64(in_child: InChild) -> None:
     assert in_child(child) == []
 
 
-def test_what_is_no_base64_stays() -> None:
-    for text in ("data:image/svg+xml,<svg/>", "data:,", "data:;base64,AAAAA", "data:image/png;base64,A*A", "/etc/passwd", "a.png", ""):
-        assert base64_text.address(text) == text
-        assert sent.tidy(text) == text
-    assert base64_text.address("HTTPS://Host/Path.PNG?A=B") == "https://Host/Path.PNG?A=B"
-    assert base64_text.standard("AAAAA") is None
-    assert base64_text.standard("") is None
+@clips.MISSING
+def test_long_base64_is_respelled_where_it_is_loaded(folder: Path, in_child: InChild) -> None:
+    """The event loop passes it on as it came."""
+    file = io.BytesIO()
+    Image.effect_noise((90, 70), 90).convert("RGB").save(file, "PNG")
+    picture, loud = base64.b64encode(file.getvalue()).decode(), base64.b64encode(wav(1, 16_000)).decode()
+    film = base64.b64encode((folder / "ten-frames.mp4").read_bytes()).decode()
+    assert min(map(len, (picture, loud, film))) > base64_text.SCANNED
+
+    def child() -> list[Any]:
+        process, wrong = Processor(), list[Any]()
+        texts = {"image_data": ("<bos>a <|image|> b", picture), "audio_data": (HEAR, loud), "video_data": (SEE, film)}
+        for field, (text, encoded) in texts.items():
+            plain = process(text, **{field: [f"data:;base64,{encoded}"]}).mm_items[0].feature
+            for name, spelled in spellings(encoded, "image/png").items():
+                found = refused(process, text, **{field: [spelled]})
+                same = found == "served" and torch.equal(process(text, **{field: [spelled]}).mm_items[0].feature, plain)
+                wrong += [] if same else [(field, name, found)]
+        wrong.append(refused(process, "<bos>a <|image|> b", image_data=["data:;base64," + "A*" * base64_text.SCANNED]))
+        return wrong
+
+    *wrong, said = in_child(child)
+    assert wrong == []
+    assert "Error while loading data" in said

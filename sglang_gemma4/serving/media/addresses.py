@@ -71,13 +71,18 @@ def _judged(data: Any, field: str, folders: list[Path]) -> Any:
 
 
 def _address(text: str, field: str, folders: list[Path]) -> str:
-    """``text`` where it names something elsewhere, a data: address where it is base64, the resolved path where it is an allowed file."""
+    """``text`` where it names something elsewhere, a data: address where it is base64, the resolved path where it is an allowed file.
+
+    Long texts are no paths; they are not looked through, as this is the event loop.
+    """
     elsewhere = base64_text.address(text)
     if elsewhere.startswith(ELSEWHERE):
         return elsewhere
     path = _allowed_file(text, folders)
     if path is not None:
         return path
+    if len(text) > base64_text.SCANNED and not text.startswith("file:"):
+        return f"data:;base64,{text}"  # whether it is base64 is seen where it is loaded
     encoded = None if text.startswith("file:") else base64_text.standard(text)
     if encoded is not None and (len(text) > _SHOWN or encoded == text):
         return f"data:;base64,{encoded}"

@@ -18,6 +18,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
+from sglang_gemma4.serving.media import base64_text, served
+
 IMAGE_PIXELS = 50_000_000
 """200 MB decoded. Python's lock is held while so much is freed, and the event loop waits for it."""
 REQUEST_PIXELS = 4 * IMAGE_PIXELS
@@ -103,14 +105,18 @@ class Address(str):
 
 _budget: ContextVar[Budget | None] = ContextVar("media_budget", default=None)
 """Of the medium that this thread loads."""
+_charged: ContextVar[bool] = ContextVar("media_charged", default=False)
+"""Whether the image that this thread loads has been charged to its budget: Pillow decodes what nvJPEG was given and rejects."""
 
 
 def load_within(load: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
     """Call SGLang's ``load_image`` or ``load_audio``, whose parts below read the budget that ``source`` brings."""
     token = _budget.set(getattr(getattr(source, "url", source), "budget", None) or Budget())
+    charged = _charged.set(False)
     try:
         return load(source, *args, **kwargs)
     finally:
+        _charged.reset(charged)
         _budget.reset(token)
 
 
@@ -124,9 +130,22 @@ def judge_image(image: Any) -> None:
     Raises:
         ValueError: it is empty, too large, or of a format that another program would draw.
     """
+    if not served.is_gemma4():
+        return
     if image.format in PROGRAMS:
         raise ValueError(f"images of format {image.format} are not decoded; send PNG, JPEG or WebP")
-    of_this_thread().take_image(*image.size)
+    charge_image(*image.size)
+
+
+def charge_image(width: int, height: int) -> None:
+    """Charge the image that this thread loads to its request, once.
+
+    Raises:
+        ValueError: it is empty or too large, or the request's images together are.
+    """
+    if not _charged.get():
+        of_this_thread().take_image(width, height)
+        _charged.set(_budget.get() is not None)
 
 
 def load_sound_within(load: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
@@ -135,6 +154,8 @@ def load_sound_within(load: Callable[..., Any], source: Any, *args: Any, **kwarg
     Raises:
         ValueError: it cannot be decoded, is empty or too long, or holds what is no number.
     """
+    if not served.is_gemma4():
+        return load(source, *args, **kwargs)
     import numpy
 
     def load_judged(source: Any, *args: Any, **kwargs: Any) -> Any:
@@ -151,19 +172,29 @@ def load_sound_within(load: Callable[..., Any], source: Any, *args: Any, **kwarg
 
 
 def _fetched(source: Any) -> Any:
-    """The bytes of an http(s), data: address, or what else it was."""
+    """The bytes of an http(s) or data: address or of long base64, or what else it was."""
     import os
 
-    import pybase64
     from sglang.srt.utils import common
 
     if not isinstance(source, str):
         return source
-    if source.startswith("data:"):
-        return pybase64.b64decode(source.partition(",")[2], validate=True)
     if source.startswith(("http://", "https://")):
         return common.download_remote_media(source, timeout=int(os.getenv("REQUEST_TIMEOUT", "5")))
-    return source
+    data = source if source.startswith("data:") else base64_text.respelled(source)
+    return source if data is None else _decoded(data)
+
+
+def _decoded(data: str) -> bytes:
+    import pybase64
+
+    try:
+        return pybase64.b64decode(data.partition(",")[2], validate=True)
+    except ValueError:
+        made = base64_text.respelled(data)
+        if made is None:
+            raise
+        return pybase64.b64decode(made.partition(",")[2], validate=True)
 
 
 def _judge_sound(source: Any) -> None:
@@ -201,6 +232,8 @@ def count_samples(_result: None, chunks: list[Any], *_args: Any, **_kwargs: Any)
     """
     from sglang.srt.multimodal.audio_from_video import _AudioContainerDecodeError
 
+    if not served.is_gemma4():
+        return
     if len(chunks) & (len(chunks) - 1) == 0 and sum(len(chunk) for chunk in chunks) > SOUND_SECONDS * RATE:
         raise _AudioContainerDecodeError(f"the sound is longer than {SOUND_SECONDS:.0f} s; send a shorter piece")
 

@@ -16,6 +16,8 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+from sglang_gemma4.serving.media import served
+
 GRACE = 0.25
 """Seconds behind the deadline at which sockets are closed: SGLang's own error, where its clock notices first, says more."""
 
@@ -137,6 +139,8 @@ def download(original: Callable[..., bytes], url: str, timeout: float) -> bytes:
     Raises:
         ValueError: it took longer than ``timeout`` seconds, or what SGLang raises.
     """
+    if not served.is_gemma4():
+        return original(url, timeout=timeout)
     current = _here.download = _Download(timeout)
     try:
         content = original(url, timeout=timeout)

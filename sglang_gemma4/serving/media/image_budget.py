@@ -3,9 +3,12 @@
 An image gets the most tokens that its shape allows within the budget, whatever its own size: small images are enlarged.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
+
+from sglang_gemma4.serving.media import accepted, served
 
 BUDGETS = (70, 140, 280, 560, 1120)
 """What Gemma 4 was trained with, and transformers' processor takes."""
@@ -15,8 +18,16 @@ _READ = {NAME, "resample", "do_rescale", "rescale_factor", "do_normalize", "imag
 _OF_REQUESTS = ("images_config", "image_max_dynamic_patch", "max_dynamic_patch")
 _OF_IMAGES = ("max_dynamic_patch", "max_long_side_pixel", "preprocess_kwargs")
 """Sizes of other models' images, in SGLang's request and in its ``ImageData``."""
-_READ_BY = ("/v1/chat/completions", "/v1/completions", "/generate", "/encode")
-"""Endpoints whose requests have the field; the others' would drop it."""
+_READ_BY = ("/v1/chat/completions", "/v1/completions", "/generate", "/invocations")
+"""Endpoints whose requests have the field."""
+_DROPPED_BY = (
+    *("/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/v1/embeddings", "/v1/rerank", "/v1/decisions", "/v1/systemone"),
+    *("/encode", "/classify"),
+    os.environ.get("SGLANG_OLLAMA_CHAT_ROUTE", "/api/chat"),
+    os.environ.get("SGLANG_OLLAMA_GENERATE_ROUTE", "/api/generate"),
+    os.environ.get("AIP_PREDICT_ROUTE", "/vertex_generate"),
+)
+"""Endpoints that can bring images and whose requests lack it. ``/vertex_generate`` has it among its ``parameters``."""
 KEYWORD = "sglang_gemma4_soft_tokens"
 """By which a request's budget goes through SGLang's processing, which happens in another thread."""
 _here: ContextVar[int | None] = ContextVar("image_budget", default=None)
@@ -27,13 +38,15 @@ def of_request(request: Any) -> int | None:
     """The budget that a request asks for, or None.
 
     Raises:
-        ValueError: it asks for another budget than :data:`BUDGETS`, or for what is not served.
+        ValueError: it asks for another budget than :data:`BUDGETS`, for what is not served, or for what would have no effect.
     """
     if (unread := next(_unread(request), None)) is not None:
         raise ValueError(f"{unread}: Gemma 4's images have no such setting; their size is mm_processor_kwargs.{NAME}, one of {BUDGETS}")
     given = getattr(request, "mm_processor_kwargs", None)
-    if not given:
+    if given is None:
         return None
+    if not isinstance(given, Mapping):
+        raise ValueError(f"mm_processor_kwargs: {given!r} is no object; send {{{NAME!r}: 280}}")
     nested = given.get("images_kwargs") or {}
     if not isinstance(nested, Mapping):
         raise ValueError(f"mm_processor_kwargs.images_kwargs: {nested!r} is no object; send {{{NAME!r}: 280}}")
@@ -46,8 +59,27 @@ def of_request(request: Any) -> int | None:
     for value in asked.values():
         if reason := _reason_against_value(value):
             raise ValueError(f"mm_processor_kwargs.{reason}")
+        _judge_media(request)
         return int(value)
     return None
+
+
+def _judge_media(request: Any) -> None:
+    """Media that a budget would not change, or whose cache entries would not tell its images apart."""
+    brought = accepted.brought(request)
+    if brought and not _has_image(getattr(request, "image_data", None)):
+        raise ValueError(f"mm_processor_kwargs.{NAME} sets images' size; this request has {' and '.join(brought)}, and no image to scale")
+    if getattr(request, "mm_hashes", None):
+        raise ValueError(
+            f"mm_processor_kwargs.{NAME}: mm_hashes name cache entries of an image whatever its size; leave one of both out of the request"
+        )
+
+
+def _has_image(data: Any) -> bool:
+    """Whether there is an image that is no features."""
+    if isinstance(data, list | tuple):
+        return any(map(_has_image, data))
+    return data is not None and not (isinstance(data, dict) and "format" in data)
 
 
 def _unread(request: Any) -> Iterator[str]:
@@ -65,7 +97,7 @@ def _reason_against_value(value: Any) -> str | None:
 
 def dropped_by(path: str, body: Any) -> str | None:
     """Why a body that asks for a budget cannot be served by the endpoint at ``path``, or None."""
-    if not isinstance(body, Mapping) or body.get("mm_processor_kwargs") is None or path.endswith(_READ_BY):
+    if not served.is_gemma4() or not isinstance(body, Mapping) or body.get("mm_processor_kwargs") is None or path not in _DROPPED_BY:
         return None
     return f"mm_processor_kwargs: {path} has no such field; send images of another budget to {_READ_BY[0]} or {_READ_BY[2]}"
 
@@ -74,6 +106,8 @@ def reason_against(config: Mapping[str, Any] | None) -> str | None:
     """Why a server cannot serve what --mm-process-config says of images and videos, or None."""
     for kind in ("image", "video"):
         section = (config or {}).get(kind) or {}
+        if not isinstance(section, Mapping):
+            return f"--mm-process-config: {kind}: {section!r} is no object; give {{{NAME!r}: 280}}"
         if NAME in section and (reason := _reason_against_value(section[NAME])):
             return f"--mm-process-config: {kind}.{reason}"
     other = sorted(set((config or {}).get("image") or {}) - _READ)
@@ -116,7 +150,7 @@ def process(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def ask(_processor: Any, _called: Any, _text: Any, _device: Any, kwargs: dict[str, Any]) -> None:
-    """Before ``_call_processor``: a request's budget goes before the server's, which SGLang has written into ``kwargs``."""
+    """Before ``_call_processor``: a request's budget overrides the server's, which SGLang has written into ``kwargs``."""
     budget = _here.get()
     if budget is not None and kwargs.get("images"):
         kwargs["images_kwargs"] = {**kwargs.get("images_kwargs", {}), NAME: budget}

@@ -6,7 +6,7 @@ from typing import Any
 
 from PIL import ExifTags, Image
 
-from sglang_gemma4.serving.media import decoding
+from sglang_gemma4.serving.media import decoding, served
 
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -32,6 +32,8 @@ def load(original: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -
     Raises:
         ValueError: the image cannot be decoded, or is too large.
     """
+    if not served.is_gemma4():
+        return original(source, *args, **kwargs)
     image, size = decoding.load_within(original, source, *args, **kwargs)
     return (upright(image), size) if isinstance(image, Image.Image) else (image, size)
 
@@ -61,8 +63,8 @@ def plain_jpeg(on_card: bool, image_bytes: bytes = b"", *_args: Any) -> bool:
 
     nvJPEG returns as many channels as a file has, turns nothing, and takes three components for luma and chroma.
     """
-    if not on_card:
-        return False
+    if not on_card or not served.is_gemma4():
+        return on_card
     try:
         image: Any = Image.open(io.BytesIO(image_bytes))
         plain = image.mode == "RGB" and image.getexif().get(ExifTags.Base.Orientation, 1) == 1
@@ -71,5 +73,5 @@ def plain_jpeg(on_card: bool, image_bytes: bytes = b"", *_args: Any) -> bool:
         return False
     if not plain:
         return False
-    decoding.of_this_thread().take_image(*image.size)
+    decoding.charge_image(*image.size)
     return True

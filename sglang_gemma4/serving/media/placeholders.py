@@ -88,7 +88,7 @@ def _rows(item: Any, kind: str, config: Any) -> int:
     if not 0 < max(sides) <= vision.position_embedding_size:
         raise ValueError(
             f"{kind}_data: patches in rows and columns of {sides}; the tower has {vision.position_embedding_size} positions; send an "
-            "image of a less extreme shape, or ask for fewer soft tokens"
+            "image with a less extreme aspect ratio, or ask for fewer soft tokens"
         )
     return sum(int((one >= 0).all(-1).sum()) for one in positions) // int(vision.pooling_kernel_size) ** 2
 

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from dataclasses import is_dataclass, replace
 from typing import Any
 
-from sglang_gemma4.serving.media import base64_text, sounds, video
+from sglang_gemma4.serving.media import base64_text, served, sounds, video
 from sglang_gemma4.serving.media.decoding import Address
 
 _videos: ContextVar[int | None] = ContextVar("videos_sent", default=None)
@@ -49,6 +49,30 @@ async def judge_loaded(original: Callable[..., Any], processor: Any, /, base_out
     return await original(processor, base_output, *args, **kwargs)
 
 
+def load(original: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``load_image``, ``load_video`` and ``load_audio``, in threads: long base64 is respelled where SGLang cannot decode it.
+
+    Raises:
+        ValueError: what SGLang raises.
+    """
+    try:
+        return original(source, *args, **kwargs)
+    except (ValueError, OSError):  # OSError: a sound without a scheme is opened as a file
+        made = _respelled(source) if served.is_gemma4() else None
+        if made is None:
+            raise
+    return original(made, *args, **kwargs)
+
+
+def _respelled(source: Any) -> Any:
+    text = getattr(source, "url", source)
+    made = base64_text.respelled(text) if isinstance(text, str) else None
+    if made is None:
+        return None
+    kept = _kept(text, made)
+    return kept if text is source else replace(source, url=kept)
+
+
 def tidy(data: Any) -> Any:
     """Media with their addresses in the form that SGLang's loaders know; what is no address stays."""
     if isinstance(data, list | tuple):
@@ -63,7 +87,8 @@ def tidy(data: Any) -> Any:
 
 def _address(text: str) -> str:
     made = base64_text.address(text)
-    if made != text or len(text) <= _SHORT or text.startswith(("data:", "http:", "https:", "file:")):
+    known = text.startswith(("data:", "http:", "https:", "file:"))
+    if made != text or known or not _SHORT < len(text) <= base64_text.SCANNED:
         return made
     encoded = base64_text.standard(text)
     return text if encoded is None or encoded == text or _is_file(text) else f"data:;base64,{encoded}"
