@@ -13,11 +13,12 @@ PATCH = Patch(
     switch="SGLANG_GEMMA4_REQUEST_CHECKS",
     why="Stock drops media that the chat template does not show, with status 200. A text that names <|image|> is read as a place "
     "for one and fails its conversation for good. A sound of 10 ms is refused as if its place were missing; one over 30 s is more than the "
-    "model was made for. Base64 with line breaks, for addresses or without padding fails.",
+    "model was made for. Base64 with line breaks, URL-safe or without padding fails.",
     evidence="srt/entrypoints/openai/serving_chat.py:2011 · serving_responses.py:1525 (_flatten_tool_output) · "
     "srt/entrypoints/anthropic/serving.py:224 · srt/multimodal/processors/base_processor.py:1457 · crash_repro/dropped_media.py",
     remove_when="SGLang compares media with the rendered prompt and keeps markers in texts apart from the template's.",
     hooks=(
+        Hook(f"{CHAT}.__init__", "after", f"{SHOWN}:mark", "51e24292b11d"),
         Hook(f"{CHAT}._process_messages", "before", f"{SHOWN}:judge_ids", "80c3dd483728"),
         Hook(f"{CHAT}._apply_jinja_template", "around", f"{SHOWN}:apply_template", "f81fc664b9e6"),
         Hook(f"{CHAT}._render_and_encode_chat_template", "around", f"{SHOWN}:render", "34e3ac09cd3d"),

@@ -65,7 +65,7 @@ def sglang_imported() -> None:
 class Server:
     """The endpoints with one template."""
 
-    def __init__(self, template: str = TEMPLATE) -> None:
+    def __init__(self, template: str | None = TEMPLATE) -> None:
         self.endpoints = scripted_server.Endpoints(template)
         self.endpoints.engine.script = "Yes."
 
@@ -185,6 +185,52 @@ def misread(server: Server) -> list[str]:
     return wrong
 
 
+def part(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+FORGED: list[tuple[str, Any]] = [
+    ("user", [part("<|image "), part("|>")]),
+    ("user", [part("<|image\n\n"), part("\n |>")]),
+    ("user", [part("a <"), part(" "), part("|im"), part("age|> b")]),
+    ("system", [part("<|image "), part("|>")]),
+    ("assistant", "x<|im<|channel>t<channel|>age|>"),
+    ("assistant", "x <|im<channel|>age|>"),
+    ("assistant", "<<|channel>t<channel|>|image|>"),
+    ("assistant", [part("<|im<|channel>t"), part("<channel|>age|>")]),
+    ("assistant", [part("<|im<|channel>t"), part("age|>")]),
+    ("assistant", [part("<|im "), part(" <|chan"), part("nel>t<channel|>age|>")]),
+]
+"""Texts of which templates make a marker: they trim parts, and take thoughts out of answers."""
+HARMLESS: list[Any] = ["a <", [part("a <"), part("div>")], "x <|imag", [part("<|image"), part("d|>")], "1 < 2 <| 3", [part("<"), part("b")]]
+
+
+def forged(server: Server) -> list[Any]:
+    """Conversations in which a text became a place."""
+    wrong, tokenizer = list[Any](), server.endpoints.engine.tokenizer
+    marked = tokenizer.convert_tokens_to_ids(list(literal.MARKERS))
+    for role, content in FORGED:
+        seen = {"role": "user", "content": [MEDIA["image"]]}
+        found = server.chat(
+            [{"role": role, "content": content}, seen] if role == "system" else [seen, {"role": role, "content": content}, ASKED]
+        )
+        ids = [] if isinstance(found, str) else server.tokens(found)
+        if [one for one in ids if one in marked] != [tokenizer.convert_tokens_to_ids("<|image|>")]:
+            wrong.append((role, content, found if isinstance(found, str) else tokenizer.decode(ids)))
+    return wrong
+
+
+def changed(server: Server) -> list[Any]:
+    """Texts whose tokens are others than transformers'."""
+    tokenizer, wrong = server.endpoints.engine.tokenizer, list[Any]()
+    for content in HARMLESS:
+        messages = [{"role": "user", "content": content}, {"role": "assistant", "content": content}, ASKED]
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        if server.tokens(server.chat(messages)) != tokenizer.encode(text, add_special_tokens=False):
+            wrong.append(content)
+    return wrong
+
+
 def everything() -> Seen:
     """What the tests below compare, in one child with the patch."""
     patching.apply([PATCH], {PATCH.switch: "1", "SGLANG_GEMMA4_STRICT": "1"})
@@ -208,12 +254,19 @@ def everything() -> Seen:
         "another order": newer.chat([ASKED, called, {"role": "tool", "tool_call_id": "c1", "content": [image]}]),
         "beside ids": server.chat(conversation("user", image), input_ids=[2, 300]),
         "misread": misread(newer),
+        "forged": [forged(one) for one in (server, newer, Server(None))],
+        "changed": changed(Server(None)),
+        "plain outputs": [
+            tokenizer.decode(one.input_ids or tokenizer.encode(one.text)) for one in map(server.responses, map(items, PLAIN))
+        ],
         "plain": [tokenizer.decode(plain), 4 in plain],
         "goes on": [tokenizer.decode(prefixed)[-15:], prefixed.count(4), 7 in prefixed],
         "other text": server.chat([{"role": "user", "content": [{"type": "text", "text": OTHER}, image]}]).text,
     }
 
 
+PLAIN = [[{"text": "aha"}], ["aha"], [{"type": "input_text", "text": "a"}, {"type": "summary_text", "text": "ha"}], "aha"]
+"""A tool's output in forms that have a text and name no type that is read."""
 OTHER = "a <b> | <| |> <|imag <|turn < x"
 
 
@@ -250,6 +303,26 @@ def test_tool_results_of_the_other_endpoints(seen: Seen) -> None:
         assert "an image's source of type 'file' without data or url is not read" in refused
 
 
+def test_a_tool_s_output_with_a_text_is_read(seen: Seen) -> None:
+    assert all("aha<tool_response|>" in one for one in seen["plain outputs"]), seen["plain outputs"]
+
+
+def test_another_model_s_requests_are_left_as_they_are(in_child: InChild) -> None:
+    class Llama(scripted_server.ScriptedEngine):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model_config.hf_config.architectures = ["LlamaForCausalLM"]
+
+    def child() -> list[Any]:
+        scripted_server.ScriptedEngine = Llama
+        patching.apply([PATCH], {PATCH.switch: "1", "SGLANG_GEMMA4_STRICT": "1"})
+        server = Server()
+        found = [server.responses(items(OUTPUT)), server.messages([{"role": "user", "content": [part("a"), OF_A_FILE]}])]
+        return [one for one in found if isinstance(one, str)]
+
+    assert in_child(child) == []
+
+
 def test_sounds_and_images_of_responses(seen: Seen) -> None:
     assert seen["heard"] == [{"image": 1, "video": 0, "audio": 1}] * 2
 
@@ -263,6 +336,15 @@ def test_what_no_template_shows(seen: Seen) -> None:
 
 def test_a_text_that_names_a_marker_is_text(seen: Seen) -> None:
     assert seen["misread"] == []
+
+
+def test_no_template_makes_a_marker_of_texts(seen: Seen) -> None:
+    """Of the first and later releases' kind, and the one that ships."""
+    assert seen["forged"] == [[], [], []]
+
+
+def test_texts_that_make_no_marker_keep_their_tokens(seen: Seen) -> None:
+    assert seen["changed"] == []
 
 
 def test_without_media_too_and_in_an_answer_that_goes_on(seen: Seen) -> None:

@@ -6,6 +6,7 @@ import functools
 import importlib
 import io
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from PIL import Image
 
 from sglang_gemma4 import hooks, patching
 from sglang_gemma4.patches import load
-from sglang_gemma4.serving.media import base64_text, sent, sounds, video
+from sglang_gemma4.serving.media import base64_text, decoding, sent, served, sounds, video
 from sglang_gemma4.tiny import checkpoints
 from tests import clips
 
@@ -176,25 +177,70 @@ def test_what_is_refused_of_videos(in_child: InChild) -> None:
             refused(process, SEE, video_data=[[*frames(1), *frames(1, (60, 60))]]),
             refused(process, SEE, video_data=[VideoData(url="data:,", preprocess_kwargs={"fps": 2.0})]),
             refused(process, SEE, video_data=[VideoData(url="data:,", max_long_side_pixel=100)]),
+            *(refused(process, SEE, video_data=[[address] * 32]) for address in ("http://127.0.0.1:9/a.png", "file:///a.png", "data:,")),
         ]
 
     parts = ["brings 1 and its prompt has places for 0", "brings 2 and its prompt has places for 1", "no frame", "one size"]
     parts += ["fps 2.0 is not read", "max_long_side_pixel 100 is not read"]
+    parts += [f"frame 0 of a list, '{address}" for address in ("http:", "file:", "data:")]
     for found, part in zip(in_child(child), parts, strict=True):
         assert part in found
 
 
 def test_the_server_s_numbers_of_frames(in_child: InChild) -> None:
-    def child() -> list[int]:
+    def child() -> list[Any]:
         process = Processor(mm_process_config={"video": {"num_frames": 4}})
-        return [len(process.labels(process(SEE, video_data=[frames(number)]))) for number in (3, 50)]
+        asked = [len(process.labels(process(SEE, video_data=[frames(number)]))) for number in (3, 50)]
+        inner = process.reference.video_processor
+        by_rate = [len(video.chosen(600, rate, inner, {"fps": 2})) for rate in (60.0, 10.0)]
+        huge = Clip(999, 4096, 2304)
+        twice = [len(video.chosen(999, 25.0, inner, {"num_frames": number})) for number in (64, 16)]
+        process.ours.video_config = {"num_frames": 64}
+        return [asked, by_rate, twice, refused(process, SEE, video_data=[frames(64)]), judged(process.ours, huge)]
 
-    assert in_child(child) == [3, 4]
-    processor = SimpleNamespace(
-        num_frames=32, sample_frames=lambda _metadata, num_frames: [at * 600 // num_frames for at in range(num_frames)]
-    )
-    assert len(video.chosen(600, 60.0, processor, {"fps": 2})) == 20
-    assert len(video.chosen(600, 10.0, processor, {"fps": 2})) == 32
+    asked, by_rate, twice, shown, refusal = in_child(child)
+    assert (asked, by_rate, twice, shown) == ([3, 4], [20, 32], [64, 16], "served")
+    assert "64 frames of 4096 x 2304 pixels are taken from the video" in refusal
+
+
+class Clip:
+    """Of a decoder: its length and size. Of its frames none is decoded."""
+
+    def __init__(self, number: int, width: int, height: int) -> None:
+        self.number, self.frame_shape, self.avg_fps = number, (height, width), 25.0
+
+    def __len__(self) -> int:
+        return self.number
+
+    def get_frames_at(self, _indices: list[int]) -> Any:
+        raise ValueError("decoded")
+
+
+def judged(processor: Any, *given: Any, most: int = 10**6) -> str:
+    """What is said of videos that SGLang has opened, before and while they are processed."""
+    try:
+        video.judge_together(given, processor, most)
+        for one in given:
+            video._frames(one, processor, processor._processor.video_processor)
+    except ValueError as error:
+        return str(error)
+    return "served"
+
+
+def test_videos_of_a_request_are_judged_together(in_child: InChild) -> None:
+    def child() -> list[str]:
+        process = Processor()
+        large, small = Clip(999, 3840, 2160), Clip(999, 1280, 720)
+        cases = [judged(process.ours, *[large] * number) for number in (2, 3, 50)]
+        cases += [judged(process.ours, *[small] * 10, most=number) for number in (21_120, 21_119)]
+        process.ours.video_config = {"num_frames": 8}
+        return [*cases, judged(process.ours, *[large] * 6)]
+
+    two, three, many, ten, tokens, eight = in_child(child)
+    assert (two, ten, eight) == ("decoded", "decoded", "decoded")
+    assert "3 videos show 96 frames of 796262400 pixels together, and those of a request may have 603979776" in three
+    assert "50 videos show 1600 frames" in many
+    assert "10 videos show 320 frames that make 21120 tokens and a prompt may have 21119" in tokens
 
 
 RATES = (8_000, 16_000, 22_050, 44_100, 48_000)
@@ -242,11 +288,39 @@ def test_how_short_and_how_long_a_sound_may_be(in_child: InChild) -> None:
         return [heard(80), heard(160), heard(161), heard(480_000), heard(484_800), heard(485_000), by_count[1:], numbers]
 
     short, edge, least, longest, tail, over, by_count, numbers = in_child(child)
-    assert "sound 0 is 5.0 ms long, 80 samples of 16 kHz, and makes no soft token; send at least 161 samples, 10.1 ms" in short
+    assert (
+        "sound 0 is 5.0 ms long, 80 samples of 16 kHz, and is too short to produce one audio token; send at least 161 samples, 10.1 ms"
+        in short
+    )
     assert "160 samples" in edge
     assert (least, longest, tail) == (1, 750, 750)
-    assert "sound 0 is 30.3 s long and this model takes 30 s" in over
+    assert "the sound is 30.3 s long and this model takes 30 s" in over
     assert (by_count, numbers) == ([161, 480_000], [0, 1, 750])
+
+
+@pytest.mark.parametrize("form", ["WAV", "MP3"])
+def test_a_long_sound_is_refused_by_its_header(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it is decoded, as what it would become may not be kept."""
+    monkeypatch.setattr(served, "_here", threading.Event())
+    served.mark()
+    whole = wav(40, 16_000, form=form)
+
+    def load(_source: Any) -> Any:
+        raise ValueError("decoded")
+
+    def heard(longest: int | None, file: bytes = whole) -> str:
+        address = decoding.Address.within("data:;base64," + base64.b64encode(file).decode(), decoding.Budget(longest=longest))
+        try:
+            decoding.load_sound_within(load, address)
+        except ValueError as error:
+            return str(error)
+        return "served"
+
+    assert heard(480_000).startswith("the sound is 40.0 s long and this model takes 30 s; send it in pieces")
+    assert heard(None) == "decoded"
+    if form == "MP3":
+        uncounted = whole.replace(b"Xing", b"xxxx").replace(b"Info", b"xxxx")
+        assert heard(480_000, uncounted) == "decoded", "its length is an estimate"
 
 
 def test_an_operator_may_have_long_sounds_cut(in_child: InChild) -> None:

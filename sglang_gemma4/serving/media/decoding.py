@@ -7,6 +7,7 @@ a sound                :data:`SOUND_SECONDS`; :data:`RESAMPLING` entries in the 
 sounds of a request    :data:`REQUEST_SAMPLES` over all channels; :data:`REQUEST_SECONDS`, each counted as the longest, to which
                        the others are filled up
 frames of a video      :data:`VIDEO_PIXELS`
+videos of a request    :data:`REQUEST_VIDEO_PIXELS` over the frames that are shown
 =====================  ========================================================================================================
 """
 
@@ -20,6 +21,8 @@ from typing import Any
 
 from sglang_gemma4.serving.media import base64_text, served
 
+RATE = 16_000
+"""Samples a second that SGLang loads sounds with."""
 IMAGE_PIXELS = 50_000_000
 """200 MB decoded. Python's lock is held while so much is freed, and the event loop waits for it."""
 REQUEST_PIXELS = 4 * IMAGE_PIXELS
@@ -31,18 +34,27 @@ REQUEST_SAMPLES = 60_000_000
 """Decoded in float64: 480 MB."""
 RESAMPLING = 2**24
 VIDEO_PIXELS = 32 * 4096 * 2304
-RATE = 16_000
-"""Samples a second that SGLang loads sounds with."""
+REQUEST_VIDEO_PIXELS = 2 * VIDEO_PIXELS
+"""1.8 GB decoded: nine videos of 1920 x 1080 pixels."""
+TAIL = 3 * RATE // 10
+"""Samples past the longest sound that are cut: 0.3 s, more than the silence with which MP3 encoders fill a file."""
+_MP3_HEAD = 1 << 16
+"""Bytes in which the count of an MP3's frames is looked for."""
 PROGRAMS = ("EPS", "WMF", "EMF")
 """Image formats that Pillow has other programs draw."""
 
 
 @dataclass
 class Budget:
-    """What one request may still decode."""
+    """What one request may still decode.
+
+    Attributes:
+        longest: samples of 16 kHz of a sound that the model takes; None where it is not known, or longer sounds are cut.
+    """
 
     pixels: int = REQUEST_PIXELS
     samples: int = REQUEST_SAMPLES
+    longest: int | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def take_image(self, width: int, height: int) -> None:
@@ -63,14 +75,16 @@ class Budget:
                     "fewer or smaller ones"
                 )
 
-    def take_sound(self, frames: int, channels: int, rate: int) -> None:
-        """Judge a sound of ``frames`` samples in each channel, at ``rate`` a second.
+    def take_sound(self, frames: int, channels: int, rate: int, exact: bool = True) -> None:
+        """Judge a sound of ``frames`` samples in each channel, at ``rate`` a second; where that is an estimate, not against the model.
 
         Raises:
             ValueError: it is empty or too long, its rate cannot be brought to 16 kHz, or the request's sounds together are too long.
         """
         if frames < 1 or channels < 1 or rate < 1:
             raise ValueError(f"the sound has {frames} samples in {channels} channels at {rate} Hz: it is empty")
+        if exact and self.longest is not None and frames * RATE > (self.longest + TAIL) * rate:
+            raise ValueError(too_long("the sound", frames / rate, self.longest))
         if frames / rate > SOUND_SECONDS:
             raise ValueError(f"the sound is {frames / rate:.1f} s long and a sound may be {SOUND_SECONDS:.0f} s; send a shorter piece")
         shared = math.gcd(rate, RATE)
@@ -83,6 +97,14 @@ class Budget:
             self.samples -= frames * channels
             if self.samples < 0:
                 raise ValueError(f"the sounds of one request may have {REQUEST_SAMPLES} samples together; send fewer or shorter ones")
+
+
+def too_long(sound: str, seconds: float, longest: int) -> str:
+    """Why a sound of so many seconds is refused by a model that takes ``longest`` samples of 16 kHz."""
+    return (
+        f"{sound} is {seconds:.1f} s long and this model takes {longest / RATE:.0f} s; send it in pieces, or start the server with "
+        '--mm-process-config \'{"audio": {"truncation": true}}\' to have it cut there'
+    )
 
 
 class Address(str):
@@ -209,7 +231,15 @@ def _judge_sound(source: Any) -> None:
     except soundfile.LibsndfileError as error:
         _judge_other_sound(source, error)
     else:
-        of_this_thread().take_sound(found.frames, found.channels, found.samplerate)
+        of_this_thread().take_sound(found.frames, found.channels, found.samplerate, found.format != "MP3" or _counts_its_frames(source))
+
+
+def _counts_its_frames(source: bytes | str) -> bool:
+    """Whether an MP3 says how long it is; of others libsndfile takes the bit rate of the first part for that of all."""
+    if isinstance(source, str):
+        with open(source.removeprefix("file://"), "rb") as file:
+            source = file.read(_MP3_HEAD)
+    return any(tag in source[:_MP3_HEAD] for tag in (b"Xing", b"Info", b"VBRI"))
 
 
 def _judge_other_sound(source: bytes | str, error: Exception) -> None:
@@ -234,8 +264,10 @@ def count_samples(_result: None, chunks: list[Any], *_args: Any, **_kwargs: Any)
 
     if not served.is_gemma4():
         return
-    if len(chunks) & (len(chunks) - 1) == 0 and sum(len(chunk) for chunk in chunks) > SOUND_SECONDS * RATE:
-        raise _AudioContainerDecodeError(f"the sound is longer than {SOUND_SECONDS:.0f} s; send a shorter piece")
+    longest = of_this_thread().longest
+    most = SOUND_SECONDS * RATE if longest is None else longest + TAIL
+    if len(chunks) & (len(chunks) - 1) == 0 and sum(len(chunk) for chunk in chunks) > most:
+        raise _AudioContainerDecodeError(f"the sound is longer than {int(most / RATE)} s; send a shorter piece")
 
 
 def judge_video(processor: Any, video: Any, *_args: Any) -> None:
@@ -244,7 +276,15 @@ def judge_video(processor: Any, video: Any, *_args: Any) -> None:
     Raises:
         ValueError: the video has no frame, or they are too large.
     """
-    frames = min(len(video), getattr(getattr(processor._processor, "video_processor", None), "num_frames", 32))
+    judge_frames(video, min(len(video), getattr(getattr(processor._processor, "video_processor", None), "num_frames", 32)))
+
+
+def judge_frames(video: Any, frames: int) -> None:
+    """Judge a video of which so many frames will be decoded at once.
+
+    Raises:
+        ValueError: there is none, or they are too large.
+    """
     if frames < 1:
         raise ValueError("the video has no frame")
     height, width = video.frame_shape

@@ -4,8 +4,10 @@ The chat template writes one marker for each medium. The same characters in a me
 break that is no text goes into them before the template is rendered, and its tokens are left out of the prompt.
 """
 
+import bisect
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 MARKERS = ("<|image|>", "<|audio|>", "<|video|>", "<|image>", "<image|>", "<|audio>", "<audio|>")
@@ -13,26 +15,73 @@ MARKERS = ("<|image|>", "<|audio|>", "<|video|>", "<|image>", "<image|>", "<|aud
 BREAK = "\ue0f4\ue0f5"
 """Two characters for private use, which no tokenizer joins with their neighbours."""
 _WHOLE = re.compile("|".join(f"<(?={re.escape(marker[1:])})" for marker in MARKERS))
-_TAIL = re.compile(r"<\|?[a-z]{0,5}\|?$")
+_OPENS, _CLOSES = "<|channel>", "<channel|>"
+"""Around thoughts, which templates take out of an answer; the texts on both sides then meet."""
+_Ranges = list[tuple[int, int]]
 
 
 def inert(value: Any) -> Any:
-    """``value`` with each text in it, of any depth, broken where it spells a marker or ends as the beginning of one."""
+    """``value`` with each text in it, of any depth, broken where a template would render a marker of it.
+
+    Texts of one list, such as a message's parts, are judged together: templates set them one behind the other, without their outer blanks.
+    """
     if isinstance(value, str):
-        return _broken(value)
+        return _broken([value])[0]
     if isinstance(value, Mapping):
         return {inert(key): inert(one) for key, one in value.items()}
-    return [inert(one) for one in value] if isinstance(value, list | tuple) else value
+    if not isinstance(value, list | tuple):
+        return value
+    made = iter(_broken([text for one in value if (text := _text(one)) is not None]))
+    return [inert(one) if _text(one) is None else _with_text(one, next(made)) for one in value]
 
 
-def _broken(text: str) -> str:
-    if "<" not in text:
+def _text(part: Any) -> str | None:
+    text = part.get("text") if isinstance(part, Mapping) else part
+    return text if isinstance(text, str) else None
+
+
+def _with_text(part: Any, text: str) -> Any:
+    if isinstance(part, str):
         return text
-    text = _WHOLE.sub(f"<{BREAK}", text)
-    tail = _TAIL.search(text)  # a template may set the next text behind it
-    if tail and any(marker.startswith(tail.group()) for marker in MARKERS):
-        text = f"{text[: tail.start() + 1]}{BREAK}{text[tail.start() + 1 :]}"
-    return text
+    return {inert(key): text if key == "text" else inert(one) for key, one in part.items()}
+
+
+def _broken(texts: list[str]) -> list[str]:
+    """Texts that may be rendered one behind the other, with :data:`BREAK` behind the beginning of each marker that they spell."""
+    if not any("<" in text for text in texts):
+        return texts
+    stripped = [text.strip() for text in texts]
+    whole, starts = "".join(stripped), [0, *itertools.accumulate(map(len, stripped))]
+    views: list[_Ranges] = [[(0, len(whole))]]
+    if _OPENS in whole or _CLOSES in whole:
+        views.append(_without_thoughts(whole))
+        views.append([one for start, text in zip(starts, stripped, strict=False) for one in _without_thoughts(text, start)])
+    marked = sorted({at for view in views for at in _markers(whole, view)})
+    made = []
+    for text, start, end in zip(texts, starts, starts[1:], strict=False):
+        shift = len(text) - len(text.lstrip()) - start + 1
+        within = marked[bisect.bisect_left(marked, start) : bisect.bisect_left(marked, end)]
+        cuts = [0, *(at + shift for at in within), len(text)]
+        made.append(BREAK.join(text[a:b] for a, b in itertools.pairwise(cuts)))
+    return made
+
+
+def _markers(text: str, ranges: _Ranges) -> Iterator[int]:
+    """Where in ``text`` the markers begin that its ranges spell together."""
+    starts = [0, *itertools.accumulate(end - start for start, end in ranges)]
+    for match in _WHOLE.finditer("".join(text[start:end] for start, end in ranges)):
+        number = bisect.bisect_right(starts, match.start()) - 1
+        yield ranges[number][0] + match.start() - starts[number]
+
+
+def _without_thoughts(text: str, start: int = 0) -> _Ranges:
+    """What a template leaves of an answer, each range without its outer blanks, which some templates take too; ``start`` is added."""
+    kept = []
+    for part in text.split(_CLOSES):
+        left = part.partition(_OPENS)[0]
+        kept.append((start + len(left) - len(left.lstrip()), start + max(len(left.rstrip()), len(left) - len(left.lstrip()))))
+        start += len(part) + len(_CLOSES)
+    return kept
 
 
 def without_breaks(ids: Sequence[int], tokenizer: Any) -> list[int]:

@@ -8,15 +8,13 @@ from concurrent.futures import BrokenExecutor
 from contextvars import ContextVar
 from typing import Any
 
-from sglang_gemma4.serving.media import addresses, image_budget, placeholders
+from sglang_gemma4.serving.media import addresses, image_budget, placeholders, sounds, video
 from sglang_gemma4.serving.media.decoding import RATE, REQUEST_SECONDS, Address, Budget
 
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 8
 """Requests whose media are loaded and processed at a time; others wait. Fewer bound memory, more would wait for the same threads."""
-SAMPLES_A_TOKEN = 640
-"""Of 16 kHz, 40 ms: the models' ``audio_ms_per_token``."""
 STRIP = 1 << 22
 """Pixels of a large image that are copied at once: 12 MB."""
 _GATE = "_sglang_gemma4_gate"
@@ -47,7 +45,8 @@ async def process(original: Callable[..., Any], processor: Any, *args: Any, **kw
     Raises:
         ValueError: what the request brings cannot be loaded or processed, or does not fit its prompt.
     """
-    budget, request = Budget(), kwargs.get("request_obj")
+    longest = None if sounds.cuts(processor) else sounds.longest(processor._processor)
+    budget, request = Budget(longest=longest), kwargs.get("request_obj")
     for name in ("image_data", "audio_data"):
         if kwargs.get(name):
             kwargs[name] = [Address.within(item, budget) for item in kwargs[name]]
@@ -126,7 +125,7 @@ def judge_loaded(base_output: Any, processor: Any, soft_tokens: int | None = Non
         soft_tokens: the budget of each image that the request asks for.
 
     Raises:
-        ValueError: the media make more tokens than a prompt may have, or the sounds are too long together.
+        ValueError: the media make more tokens than a prompt may have, or the videos or sounds are too large together.
     """
     most = _context.get()
     if most is None:
@@ -140,9 +139,10 @@ def judge_loaded(base_output: Any, processor: Any, soft_tokens: int | None = Non
                 f"image_data: {len(sizes)} images make {tokens} tokens, of at most {budget} each, and a prompt may have {most}; send "
                 f"fewer, or a smaller mm_processor_kwargs.{image_budget.NAME}"
             )
-    sounds = [len(sound) for sound in base_output.audios or () if not isinstance(sound, dict)]
-    if sounds:
-        _judge_lengths(sounds, most)
+    video.judge_together([one for one in base_output.videos or () if not isinstance(one, dict)], processor, most)
+    lengths = [len(sound) for sound in base_output.audios or () if not isinstance(sound, dict)]
+    if lengths:
+        _judge_lengths(lengths, most)
 
 
 def release(base_output: Any) -> None:
@@ -151,12 +151,12 @@ def release(base_output: Any) -> None:
         asyncio.get_running_loop().run_in_executor(None, base_output.images.clear)
 
 
-def _judge_lengths(sounds: list[int], most: int) -> None:
-    tokens = sum(sounds) // SAMPLES_A_TOKEN
+def _judge_lengths(lengths: list[int], most: int) -> None:
+    tokens = sum(lengths) // sounds.SAMPLES_A_TOKEN
     if tokens > most:
-        raise ValueError(f"audio_data: {sum(sounds) / RATE:.1f} s of sound make {tokens} tokens and a prompt may have {most}; send less")
-    if len(sounds) * max(sounds) > REQUEST_SECONDS * RATE:
+        raise ValueError(f"audio_data: {sum(lengths) / RATE:.1f} s of sound make {tokens} tokens and a prompt may have {most}; send less")
+    if len(lengths) * max(lengths) > REQUEST_SECONDS * RATE:
         raise ValueError(
-            f"audio_data: {len(sounds)} sounds, filled up to the longest of {max(sounds) / RATE:.1f} s, are together longer than "
+            f"audio_data: {len(lengths)} sounds, filled up to the longest of {max(lengths) / RATE:.1f} s, are together longer than "
             f"{REQUEST_SECONDS:.0f} s; send fewer at once"
         )

@@ -19,7 +19,7 @@ async def process(original: Callable[..., Any], processor: Any, /, *args: Any, *
     """Around ``Gemma4SGLangProcessor.process_mm_data_async``.
 
     Raises:
-        ValueError: a video comes with a setting that is not read.
+        ValueError: a video comes with a setting that is not read, or as a list of addresses.
     """
     for name in ("image_data", "audio_data"):
         if kwargs.get(name):
@@ -28,6 +28,7 @@ async def process(original: Callable[..., Any], processor: Any, /, *args: Any, *
     videos = getattr(request, "video_data", None)
     if videos:
         video.refuse_settings(videos)
+        video.refuse_addresses(videos)
         request.video_data = tidy(videos)
     _videos.set(len(videos) if isinstance(videos, list | tuple) else 0)
     return await original(processor, *args, **kwargs)
@@ -45,7 +46,7 @@ async def judge_loaded(original: Callable[..., Any], processor: Any, /, base_out
         if loaded != sent:
             raise ValueError(f"video_data: the request brings {sent} and its prompt has places for {loaded}; write one <|video|> for each")
         if base_output.audios:
-            sounds.judge(base_output.audios, processor._processor, bool(processor.audio_config.get("truncation")))
+            sounds.judge(base_output.audios, processor._processor, sounds.cuts(processor))
     return await original(processor, base_output, *args, **kwargs)
 
 

@@ -8,11 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_gemma4.serving.client_errors import ClientError
-from sglang_gemma4.serving.media import literal
+from sglang_gemma4.serving.media import literal, served
 
 PARTS = {"image_url": "image", "input_image": "image", "video_url": "video", "audio_url": "audio", "input_audio": "audio"}
 """Kinds of media by the type of a content part."""
 REMEDY = "send it in a user message"
+
+
+def mark(_result: None, server: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``OpenAIServingChat.__init__``: a text-only server, which makes no processor, refuses media in a tool's output too."""
+    if _serves_gemma4(server):
+        served.mark()
 
 
 def render(original: Callable[..., Any], server: Any, messages: Any, *, tools: Any, template_kwargs: Any, **kwargs: Any) -> Any:
@@ -83,26 +89,35 @@ def tool_output(original: Callable[..., Any], output: Any) -> Any:
     Raises:
         ClientError: a part that is neither text nor an image or sound.
     """
-    if not isinstance(output, list) or all(_text_part(part) for part in output):
+    if not isinstance(output, list) or not served.is_gemma4():
         return original(output)
+    made = [_output_part(part) for part in output]
+    return original(made) if all(part["type"] == "text" for part in made) else made
+
+
+def _output_part(part: Any) -> dict[str, Any]:
+    """A part of a tool's output as chat completions have it. What has a text is text, whatever its type, as in stock SGLang."""
     from sglang.srt.entrypoints.openai.serving_responses import OpenAIServingResponses
 
-    made = []
-    for part in output:
-        normal = OpenAIServingResponses._normalize_response_content_part_for_chat(part)
-        kind = normal.get("type") if isinstance(normal, dict) else type(part).__name__
-        if kind != "text" and kind not in PARTS:
-            raise ClientError(f"input: a tool's output has a part of type {kind!r}, which is not read; send text or an input_image")
-        made.append(normal)
-    return made
+    normal = OpenAIServingResponses._normalize_response_content_part_for_chat(part)
+    if isinstance(normal, str):
+        return {"type": "text", "text": normal}
+    kind = normal.get("type") if isinstance(normal, dict) else type(part).__name__
+    if kind in PARTS:
+        return dict(normal)
+    if isinstance(normal, dict) and isinstance(normal.get("text"), str):
+        return {"type": "text", "text": normal["text"]}
+    raise ClientError(f"input: a tool's output has a part of type {kind!r}, which is not read; send text or an input_image")
 
 
-def judge_blocks(_server: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
+def judge_blocks(server: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
     """Before ``AnthropicServing._convert_to_chat_completion_request``, which drops images that it cannot read.
 
     Raises:
         ClientError: an image without data or address, or in a part of a message of which texts alone are read.
     """
+    if not _serves_gemma4(server.openai_serving_chat):
+        return
     for number, message in enumerate(request.messages):
         blocks = message.content if isinstance(message.content, list) else []
         for block in blocks:
@@ -137,10 +152,6 @@ def _serves_gemma4(server: Any) -> bool:
     from sglang_gemma4.models.config_files import named_gemma4
 
     return named_gemma4(server.tokenizer_manager.model_config.hf_config)
-
-
-def _text_part(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text")
 
 
 def _kinds(message: Any) -> list[str]:

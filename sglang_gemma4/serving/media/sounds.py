@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from sglang_gemma4.serving.media.decoding import RATE
+from sglang_gemma4.serving.media.decoding import RATE, TAIL, too_long
 
 SAMPLES_A_TOKEN = 640
 """Of 16 kHz, 40 ms: the models' ``audio_ms_per_token``."""
-TAIL = 3 * RATE // 10
-"""Samples past the longest sound that are cut: 0.3 s, more than the silence with which MP3 encoders fill a file."""
 
 
 def least(processor: Any) -> int:
@@ -23,6 +21,11 @@ def least(processor: Any) -> int:
 def longest(processor: Any) -> int:
     """The samples of 16 kHz that fill the model's ``audio_seq_length`` soft tokens: 480,000, which are 30 s."""
     return int(processor.audio_seq_length) * SAMPLES_A_TOKEN
+
+
+def cuts(processor: Any) -> bool:
+    """Whether the operator has long sounds cut; of SGLang's Gemma 4 processor."""
+    return bool(processor.audio_config.get("truncation"))
 
 
 def judge(sounds: list[Any], processor: Any, cut: bool) -> None:
@@ -43,13 +46,10 @@ def judge(sounds: list[Any], processor: Any, cut: bool) -> None:
         length = len(sound)
         if length < fewest:
             raise ValueError(
-                f"audio_data: sound {number} is {1000 * length / RATE:.1f} ms long, {length} samples of 16 kHz, and makes no soft token; "
-                f"send at least {fewest} samples, {1000 * fewest / RATE:.1f} ms"
+                f"audio_data: sound {number} is {1000 * length / RATE:.1f} ms long, {length} samples of 16 kHz, and is too short to "
+                f"produce one audio token; send at least {fewest} samples, {1000 * fewest / RATE:.1f} ms"
             )
         if length > most + TAIL and not cut:
-            raise ValueError(
-                f"audio_data: sound {number} is {length / RATE:.1f} s long and this model takes {most / RATE:.0f} s; send it in pieces, or "
-                'start the server with --mm-process-config \'{"audio": {"truncation": true}}\' to have it cut there'
-            )
+            raise ValueError(too_long(f"audio_data: sound {number}", length / RATE, most))
         if length > most:
             sounds[number] = sound[:most]

@@ -53,18 +53,74 @@ def _frames(video: Any, processor: Any, video_processor: Any) -> tuple[Any, dict
 
     config = processor.video_config
     if hasattr(video, "get_frames_at"):
-        decoding.judge_video(processor, video)
-        fps = float(video.avg_fps or 0) or None
-        indices = chosen(len(video), fps, video_processor, config)
+        indices, fps = _shown(video, video_processor, config)
+        decoding.judge_frames(video, len(indices))
         frames = torch.as_tensor(video.get_frames_at(indices)).cpu().permute(0, 3, 1, 2).contiguous()
         return frames, _metadata(len(video), fps, indices, frames)
-    if not len(video):
+    indices, _ = _shown(video, video_processor, config)
+    if not indices:
         raise ValueError("the video has no frame")
-    indices = chosen(len(video), None, video_processor, config)
     frames = _stacked([video[index] for index in indices]) if isinstance(video, list | tuple) else torch.as_tensor(video)[indices]
     if frames.dim() != 4:
         raise ValueError(f"a video of shape {list(frames.shape)}; it must be [frames, channels, height, width]")
     return frames, _metadata(len(video), None, indices, frames)
+
+
+def _shown(video: Any, video_processor: Any, config: Mapping[str, Any]) -> tuple[list[int], float | None]:
+    """The indices of the frames that are shown, and the container's frames per second."""
+    fps = float(getattr(video, "avg_fps", 0) or 0) or None
+    return (chosen(len(video), fps, video_processor, config) if len(video) else []), fps
+
+
+def judge_together(videos: Sequence[Any], processor: Any, most: int) -> None:
+    """Judge all videos of a request before one of them is decoded.
+
+    Args:
+        processor: SGLang's ``Gemma4SGLangProcessor``.
+        most: the tokens that a prompt may have.
+
+    Raises:
+        ValueError: the frames that are shown have too many pixels together, or make more tokens than that.
+    """
+    inner, frames, pixels, tokens = processor._processor.video_processor, 0, 0, 0
+    for video in videos:
+        count, size = len(_shown(video, inner, processor.video_config)[0]), _size(video)
+        frames += count
+        if size is not None and min(size) > 0:
+            pixels += count * size[0] * size[1]
+            tokens += count * _tokens(size, inner, processor.video_config)
+    if pixels > decoding.REQUEST_VIDEO_PIXELS:
+        raise ValueError(
+            f"video_data: {len(videos)} videos show {frames} frames of {pixels} pixels together, and those of a request may have "
+            f"{decoding.REQUEST_VIDEO_PIXELS}; send fewer or smaller ones"
+        )
+    if tokens > most:
+        raise ValueError(
+            f"video_data: {len(videos)} videos show {frames} frames that make {tokens} tokens and a prompt may have {most}; send fewer"
+        )
+
+
+def _size(video: Any) -> tuple[int, int] | None:
+    """Height and width of a video's frames; None of encoded ones, which are judged as they are decoded."""
+    if hasattr(video, "frame_shape"):
+        return tuple(video.frame_shape)
+    first = video[0] if len(video) else None
+    if hasattr(first, "height"):
+        return first.height, first.width
+    shape = tuple(getattr(first, "shape", ()))
+    if len(shape) != 3:
+        return None
+    return shape[:2] if shape[2] == 3 and shape[0] != 3 else shape[1:]
+
+
+def _tokens(size: tuple[int, int], video_processor: Any, config: Mapping[str, Any]) -> int:
+    """Soft tokens of one frame; its label has some more."""
+    from transformers.models.gemma4.image_processing_gemma4 import get_aspect_ratio_preserving_size
+
+    patch, pool = video_processor.patch_size, video_processor.pooling_kernel_size
+    budget = config.get("max_soft_tokens") or video_processor.max_soft_tokens
+    height, width = get_aspect_ratio_preserving_size(*size, patch, budget * pool**2, pool)
+    return (height // patch) * (width // patch) // pool**2
 
 
 def _metadata(total: int, fps: float | None, indices: list[int], frames: Any) -> dict[str, Any]:
@@ -80,7 +136,7 @@ def _metadata(total: int, fps: float | None, indices: list[int], frames: Any) ->
 
 
 def _stacked(frames: Sequence[Any]) -> Any:
-    """Frames that came one by one: Pillow's images, arrays, or what SGLang loads an image from."""
+    """Frames that came one by one: Pillow's images, arrays, or the bytes of image files."""
     import torch
 
     made, pixels = [], 0
@@ -102,7 +158,7 @@ def _pixels(frame: Any) -> Any:
     from PIL import Image
     from sglang.srt.utils import common
 
-    if isinstance(frame, str | bytes):
+    if isinstance(frame, bytes):
         frame = common.load_image(frame, False)[0]
     if isinstance(frame, Image.Image):
         frame = numpy.array(frame.convert("RGB"))
@@ -126,3 +182,18 @@ def refuse_settings(videos: Any) -> None:
                 f"video_url: {unread[0]} {asked[unread[0]]} is not read for Gemma 4, which shows up to 32 frames at equal distances; leave "
                 "it out, or cut the video before it is sent"
             )
+
+
+def refuse_addresses(videos: Any) -> None:
+    """Refuse a list of frames that names them: they would be loaded one after the other by the thread that processes media.
+
+    Raises:
+        ValueError: a frame is an address, a path or base64.
+    """
+    for video in videos if isinstance(videos, list | tuple) else ():
+        for number, frame in enumerate(video if isinstance(video, list | tuple) else ()):
+            if isinstance(frame, str):
+                raise ValueError(
+                    f"video_data: frame {number} of a list, {frame[:40]!r}, is not loaded, as a list holds decoded frames; send the video "
+                    "as one address or file, or its frames as images in image_data"
+                )
