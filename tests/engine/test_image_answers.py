@@ -88,13 +88,25 @@ def prompt_tokens(server: Server, **asked: Any) -> int:
 
 
 def test_a_request_sets_its_budget(server: Server) -> None:
-    """Over the chat endpoint and /generate; the answer is that of a server whose picture has this size."""
+    """On each endpoint that has the field a square image takes exactly the tokens of its budget; the server's own is 70."""
     least = prompt_tokens(server)
     for budget, tokens in TOKENS.items():
         assert prompt_tokens(server, mm_processor_kwargs={"max_soft_tokens": budget}) - least == tokens - TOKENS[70]
     url, asked = written(SQUARE), {"images_kwargs": {"max_soft_tokens": 280}}
-    status, text = generate(server, text="<bos>What is <|image|> here?", image_data=url, mm_processor_kwargs=asked)
-    assert (status, json.loads(text)["meta_info"]["prompt_tokens"] > TOKENS[280]) == (200, True)
+    raw = {"text": "<bos>What is <|image|> here?", "image_data": url}
+    assert generated(server, **raw, mm_processor_kwargs=asked) - generated(server, **raw) == TOKENS[280] - TOKENS[70]
+    content = [look(url), {"type": "text", "text": "What is it?"}]
+    body = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": content}], "mm_processor_kwargs": asked}
+    status, text = post(server, "/invocations", **body)
+    assert status == 200, text
+    assert json.loads(text)["usage"]["prompt_tokens"] - least == TOKENS[280] - TOKENS[70]
+
+
+def generated(server: Server, **asked: Any) -> int:
+    """Tokens of the prompt of a request to /generate."""
+    status, text = generate(server, **asked)
+    assert status == 200, text
+    return int(json.loads(text)["meta_info"]["prompt_tokens"])
 
 
 def test_no_budget_is_ignored(server: Server) -> None:

@@ -103,15 +103,17 @@ def test_a_server_of_another_model_may_say_what_it_likes(monkeypatch: pytest.Mon
     from sglang_gemma4.diagnostics.preflight import PreflightError
     from sglang_gemma4.patches import preflight
 
-    def start(architecture: str) -> None:
+    def start(architecture: str, image: Any) -> None:
         config = SimpleNamespace(hf_config=SimpleNamespace(architectures=[architecture]))
         monkeypatch.setattr(model_override_base, "model_config_of", lambda _: config)
-        monkeypatch.setattr(model_override_base, "resolved_view", lambda _: SimpleNamespace(mm_process_config={"image": {1: 2, "size": 3}}))
+        monkeypatch.setattr(model_override_base, "resolved_view", lambda _: SimpleNamespace(mm_process_config={"image": image}))
         preflight.check_media(None, None)
 
-    start("Qwen2_5_VLForConditionalGeneration")
-    with pytest.raises((PreflightError, TypeError)):
-        start("Gemma4ForConditionalGeneration")
+    for odd in (5, {1: 2, "size": 3}, {"size": 3}):
+        start("Qwen2_5_VLForConditionalGeneration", odd)
+    for wrong in (5, {"size": 3}):
+        with pytest.raises(PreflightError, match="--mm-process-config: image"):
+            start("Gemma4ForConditionalGeneration", wrong)
 
 
 BODY = {"mm_processor_kwargs": {"max_soft_tokens": 560}}

@@ -1,4 +1,4 @@
-"""Base64 as clients write it: with line breaks, in the alphabet for addresses, without padding, behind any form of ``data:``.
+"""Base64 as clients write it: with line breaks, in the URL-safe alphabet, without padding, behind any form of ``data:``.
 
 Up to :data:`SCANNED` characters are written in one form on the event loop. Longer ones stay as they are until the thread that loads them
 finds that SGLang cannot decode them.
@@ -6,12 +6,15 @@ finds that SGLang cannot decode them.
 
 import re
 import string
+from collections.abc import Iterator
 from urllib.parse import unquote
 
 SCANNED = 8192
 """Characters that are looked through on the event loop: more than a path may have."""
 _HEAD = 256
 """Characters before the comma of a long ``data:`` address."""
+_PIECE = 1 << 20
+"""Bytes that are translated at a time, as Python's lock is held meanwhile."""
 _DATA = re.compile(r"data:", re.IGNORECASE)
 _WEB = re.compile(r"https?://", re.IGNORECASE)
 _LETTERS = (string.ascii_letters + string.digits + "+/").encode()
@@ -25,10 +28,14 @@ def standard(text: str) -> str | None:
     """Base64 in the standard alphabet with padding and without blanks; None where ``text`` is no base64."""
     if not text.isascii():
         return None
-    found = text.encode("ascii").translate(_PLAIN, _BLANKS).rstrip(b"=")
-    if not found or len(found) % 4 == 1 or found.translate(None, _LETTERS):
+    found = b"".join(piece.translate(_PLAIN, _BLANKS) for piece in _pieces(text.encode("ascii"))).rstrip(b"=")
+    if not found or len(found) % 4 == 1 or any(piece.translate(None, _LETTERS) for piece in _pieces(found)):
         return None
     return (found + b"=" * (-len(found) % 4)).decode("ascii")
+
+
+def _pieces(data: bytes) -> Iterator[bytes]:
+    return (data[at : at + _PIECE] for at in range(0, len(data), _PIECE))
 
 
 def address(text: str) -> str:
