@@ -17,6 +17,8 @@ BREAK = "\ue0f4\ue0f5"
 _WHOLE = re.compile("|".join(f"<(?={re.escape(marker[1:])})" for marker in MARKERS))
 _OPENS, _CLOSES = "<|channel>", "<channel|>"
 """Around thoughts, which templates take out of an answer; the texts on both sides then meet."""
+_MEETS = re.compile(rf"<\|?[a-z]{{0,5}}\|?\s*(?:{re.escape(_OPENS)}|{re.escape(_CLOSES)})")
+"""What may be the beginning of a marker, in front of a thought."""
 _Ranges = list[tuple[int, int]]
 
 
@@ -53,7 +55,7 @@ def _broken(texts: list[str]) -> list[str]:
     stripped = [text.strip() for text in texts]
     whole, starts = "".join(stripped), [0, *itertools.accumulate(map(len, stripped))]
     views: list[_Ranges] = [[(0, len(whole))]]
-    if _OPENS in whole or _CLOSES in whole:
+    if _MEETS.search(whole):
         views.append(_without_thoughts(whole))
         views.append([one for start, text in zip(starts, stripped, strict=False) for one in _without_thoughts(text, start)])
     marked = sorted({at for view in views for at in _markers(whole, view)})

@@ -104,7 +104,7 @@ def _size(video: Any) -> tuple[int, int] | None:
     """Height and width of a video's frames; None of encoded ones, which are judged as they are decoded."""
     if hasattr(video, "frame_shape"):
         return tuple(video.frame_shape)
-    first = video[0] if len(video) else None
+    first: Any = video[0] if len(video) else None
     if hasattr(first, "height"):
         return first.height, first.width
     shape = tuple(getattr(first, "shape", ()))
@@ -120,7 +120,7 @@ def _tokens(size: tuple[int, int], video_processor: Any, config: Mapping[str, An
     patch, pool = video_processor.patch_size, video_processor.pooling_kernel_size
     budget = config.get("max_soft_tokens") or video_processor.max_soft_tokens
     height, width = get_aspect_ratio_preserving_size(*size, patch, budget * pool**2, pool)
-    return (height // patch) * (width // patch) // pool**2
+    return int((height // patch) * (width // patch) // pool**2)
 
 
 def _metadata(total: int, fps: float | None, indices: list[int], frames: Any) -> dict[str, Any]:
