@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from sglang_gemma4.serving.answer_parts import FENCE, KEPT, AnswerParts, Part
+from sglang_gemma4.serving.arguments_json import encodable
 from sglang_gemma4.serving.call_heads import HEAD, HEAD_BEGUN, UNMARKED, UNMARKED_BEGUN, UNMARKED_HEAD, may_become
 from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, STRING, THOUGHT_END, THOUGHT_START, partial
 from sglang_gemma4.serving.schema_types import UNKNOWN, Schemas
@@ -84,7 +85,7 @@ class AnswerReader(AnswerParts):
 
     def read(self, text: str) -> list[Part]:
         """The parts that ``text`` adds to the answer."""
-        self._read(text)
+        self._read(encodable(text))
         return self._taken()
 
     def _read(self, text: str) -> None:
@@ -96,8 +97,7 @@ class AnswerReader(AnswerParts):
             at = step(text, at)
             if at == before and self._step == step:
                 break
-        self._place += at
-        self._rest = text[at:]
+        self._place, self._rest = self._place + at, text[at:]
 
     def finish(self) -> list[Part]:
         """The answer has ended: the parts of what was held back. A call that was cut off is returned as far as it came."""

@@ -39,6 +39,7 @@ class ToolCalls(StockToolCalls):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._reader: AnswerReader | None = None
+        self._whole: tuple[str, list[Tool], list[Part], AnswerReader] | None = None  # the last whole answer that was read
         self.current_tool_id: int = -1  # the last call that began
         self.incomplete_tool_call_indices: set[int] = set()
 
@@ -48,16 +49,19 @@ class ToolCalls(StockToolCalls):  # type: ignore[misc]
             return False
         if self.tools is None:
             return True
-        reader = _reader(self.tools)
-        if _joined([*reader.read(text), *reader.finish()], "text") != text:
+        known = self._whole
+        parts, reader = self._read(text, self.tools)
+        if _joined(parts, "text") != text:
             return True
-        _say(reader)
+        if self._whole is not known:
+            _say(reader)
         return False
 
     def detect_and_parse(self, text: str, tools: list[Tool]) -> StreamingParseResult:
         """A whole answer, with one item for each call."""
-        reader = _reader(tools)
-        text_parts, calls = _items([*reader.read(text), *reader.finish()], -1)
+        parts, reader = self._read(text, tools)
+        self._whole = None
+        text_parts, calls = _items(parts, -1)
         self.current_tool_id = calls[-1].tool_index if calls else -1
         self._end(reader)
         whole: dict[int, ToolCallItem] = {}
@@ -66,6 +70,13 @@ class ToolCalls(StockToolCalls):  # type: ignore[misc]
             if begun is not item:
                 begun.parameters += item.parameters
         return StreamingParseResult(normal_text=text_parts, calls=list(whole.values()))
+
+    def _read(self, text: str, tools: list[Tool]) -> tuple[list[Part], AnswerReader]:
+        """The parts of a whole answer and their reader: SGLang asks two or three times about one answer, which is read once."""
+        if self._whole is None or self._whole[0] is not text or self._whole[1] is not tools:
+            reader = _reader(tools)
+            self._whole = text, tools, [*reader.read(text), *reader.finish()], reader
+        return self._whole[2:]
 
     def parse_streaming_increment(self, new_text: str, tools: list[Tool]) -> StreamingParseResult:
         """What ``new_text`` adds: text, and for each call first its name, then its arguments as they come."""

@@ -8,7 +8,7 @@ call's end is text of a string, the caller decides by what follows.
 import re
 from collections.abc import Callable
 
-from sglang_gemma4.serving.arguments_json import ArgumentsJson, escaped
+from sglang_gemma4.serving.arguments_json import HIGH, LOW, ArgumentsJson, escaped, without_halves
 from sglang_gemma4.serving.markers import CALL_END, CALL_START, STRING, partial
 
 MARKERS = (STRING, CALL_START, CALL_END)
@@ -22,8 +22,8 @@ _LOST = re.compile(rf"(?P<closers>{_CLOSERS})?,\s{{0,8}}(?P<name>{_NAME}[:=]\s{{
 _KEY_FOLLOWS = re.compile(rf"{_NAME}[:=]")
 _KEY_BEGUN = re.compile(rf"(?:{_NAME})?\Z")
 _QUOTED = re.compile(r'[^"\\<]+')
-_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
-_ESCAPE_BEGUN = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_ESCAPE = re.compile(rf'{HIGH}{LOW}|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{{4}})')
+ESCAPE_BEGUN = re.compile(rf"(?:{HIGH})?\\(?:u[0-9a-fA-F]{{0,3}})?\Z|{HIGH}\Z")
 _SINGLE = re.compile(r"[^'\\<]+")
 _PYTHON_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _MEANS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "\\": "\\", "'": "'", '"': '"', "\n": ""}
@@ -207,11 +207,11 @@ class ArgumentStrings(ArgumentsJson):
                 take("<")
                 at += 1
             return at, False
-        if escape := _ESCAPE.match(text, at):
-            take(escape.group())
-            return escape.end(), False
-        if _ESCAPE_BEGUN.match(text, at):
+        if ESCAPE_BEGUN.match(text, at):
             return at, False
+        if escape := _ESCAPE.match(text, at):
+            take(without_halves(escape.group()))
+            return escape.end(), False
         take("\\\\")
         return at + 1, False
 

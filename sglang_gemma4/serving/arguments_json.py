@@ -7,12 +7,25 @@ from dataclasses import dataclass
 
 from sglang_gemma4.serving.schema_types import UNKNOWN, Schemas, element, member
 
+HIGH, LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+"""Escapes of the two halves (surrogates) of a character. One without the other can be decoded, but not encoded as UTF-8."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPES = re.compile(rf"\\\\|{HIGH}{LOW}|(?P<half>{HIGH}|{LOW})")
+
+
+def encodable(text: str) -> str:
+    """``text`` with U+FFFD in place of lone surrogates, which UTF-8 cannot encode."""
+    return _SURROGATE.sub("\ufffd", text)
+
+
+def without_halves(text: str) -> str:
+    """JSON ``text`` with U+FFFD in place of escaped lone surrogates."""
+    return _ESCAPES.sub(lambda found: "\\ufffd" if found["half"] else found[0], text)
 
 
 def escaped(text: str) -> str:
-    """``text`` escaped for a JSON string; lone surrogates too, which UTF-8 cannot encode."""
-    return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", json.dumps(text, ensure_ascii=False)[1:-1])
+    """``text`` escaped for a JSON string, without lone surrogates."""
+    return json.dumps(encodable(text), ensure_ascii=False)[1:-1]
 
 
 @dataclass

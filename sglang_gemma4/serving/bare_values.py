@@ -3,6 +3,7 @@
 import json
 import re
 
+from sglang_gemma4.serving.arguments_json import escaped
 from sglang_gemma4.serving.schema_types import Schemas, types
 
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -30,12 +31,12 @@ def bare(text: str, schemas: Schemas) -> str:
             sign = number[1].replace("+", "")
             fraction = "" if number[3] is None else f".{number[3] or 0}"
             return f"{sign}{number[2].lstrip('0') or 0}{fraction}{number[4] or ''}"
-    return json.dumps(text, ensure_ascii=False)
+    return f'"{escaped(text)}"'
 
 
 def ended_by_delimiter(text: str, schemas: Schemas) -> str:
     """JSON of a value whose first delimiter is missing: a string, unless the schema allows none."""
     allowed = types(schemas)
     if allowed is None or "string" in allowed:
-        return json.dumps(text.strip(), ensure_ascii=False)
+        return f'"{escaped(text.strip())}"'
     return bare(text, schemas)

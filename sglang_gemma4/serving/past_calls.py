@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from sglang_gemma4.serving.arguments_json import without_halves
+
 
 def whole_arguments(arguments: Any) -> Any:
     """Arguments that a template can render: absent ones are ``{}``, and those that ``max_tokens`` cut off are closed where they end.
@@ -14,7 +16,7 @@ def whole_arguments(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
     try:
-        return {} if json.loads(arguments) is None else arguments
+        return {} if json.loads(arguments) is None else without_halves(arguments)
     except (ValueError, RecursionError):
         return closed(arguments)
 
@@ -26,7 +28,7 @@ def closed(text: str) -> Any:
     if not text.lstrip().startswith("{"):
         return text
     try:
-        found = loads(text, Allow.ALL)
+        found = loads(without_halves(text), Allow.ALL)
     except Exception:  # the parser asserts on some of what it cannot read
         return text
     return found if isinstance(found, dict) else text

@@ -43,11 +43,13 @@ class ThoughtTokens:
     Attributes:
         found: the tokens counted.
         seen: the tokens of the answer that were read.
+        last: the last of them; None if there is none.
     """
 
     def __init__(self, ids: MarkerIds, prompt: Sequence[int], thinking: bool, opened: bool = False) -> None:
         opening = [ids.thought_start, *ids.label]
         self.found = self.seen = 0
+        self.last: int | None = None
         self._ids = ids
         opened = opened or list(prompt[-len(opening) :]) == opening
         self._state = "thought" if opened else "begin" if thinking else "text"
@@ -60,6 +62,7 @@ class ThoughtTokens:
         for token in answer[self.seen : length]:
             self._token(token)
             self._recent.append(self.found)
+            self.last = token
         self.seen = max(self.seen, length)
         return self.found
 
@@ -67,6 +70,10 @@ class ThoughtTokens:
         """The tokens of thoughts among the first ``length`` of those that were read; None if that is too far back."""
         behind = self.seen - length
         return self._recent[-1 - behind] if 0 <= behind < len(self._recent) else None
+
+    def read_from(self, answer: Sequence[int]) -> bool:
+        """Whether ``answer`` still has the last token that was read, where it was. Tokens before it are not compared."""
+        return self.seen == 0 or (len(answer) >= self.seen and answer[self.seen - 1] == self.last)
 
     def _token(self, token: int) -> None:
         ids, state = self._ids, self._state
@@ -99,9 +106,12 @@ class ThoughtTokens:
 def count(req: Any, ids: MarkerIds, length: int) -> int:
     """The tokens of thoughts among the first ``length`` of a request's answer.
 
-    The count is kept with the request, and goes on where a stop leaves out tokens that were counted.
+    The request keeps the count, which goes on where a stop leaves out tokens that were counted. An answer that was cut or rewritten is
+    counted from its beginning.
     """
     counted: ThoughtTokens | None = getattr(req, "gemma4_thought_tokens", None)
+    if counted is not None and not counted.read_from(req.output_ids):
+        counted = None
     if counted is not None and counted.seen > length and (found := counted.found_in(length)) is not None:
         return found
     if counted is None or counted.seen > length:

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Callable
 
-from sglang_gemma4.serving.argument_strings import SPACE, marker_at
+from sglang_gemma4.serving.argument_strings import ESCAPE_BEGUN, SPACE, marker_at
 from sglang_gemma4.serving.arguments_json import escaped
 from sglang_gemma4.serving.bare_arguments import BareArguments
 from sglang_gemma4.serving.bare_values import bare
@@ -59,7 +59,7 @@ class ArgumentsReader(BareArguments):
         if step == self._string:
             self.json += [escaped(self._tail), escaped(rest)]
         elif step == self._quoted:
-            self.json.append(escaped(rest))
+            self.json.append("" if ESCAPE_BEGUN.match(rest) else escaped(rest))
         elif step == self._closing:
             self._close_string()
         elif step in (self._single, self._single_closing) and not self._of_key:

@@ -221,7 +221,7 @@ def test_an_empty_answer_is_its_thought_where_the_request_says_so(streamed: bool
 
 def test_half_a_character_in_a_key_can_be_sent() -> None:
     read = answers.parts('<|tool_call>call:time{"\\ud800":1}<tool_call|>')
-    assert [part.text.encode() for part in read] == [b"time", b'{"\\ud800": 1}']
+    assert [part.text.encode() for part in read] == [b"time", '{"\ufffd": 1}'.encode()]
 
 
 @pytest.mark.parametrize("tail", ["<|turn>model\n<|channel>thought\n", "<tool_response|><|channel>thought\n", "<|turn>model\n"])
@@ -246,6 +246,36 @@ def test_an_answer_goes_on_with_the_thought_that_its_prompt_opened(tail: str, in
 
     expected = ["Rome.", "Yes."] if "channel" in tail else ["", "Rome.\nYes."]
     assert in_child(child) == [expected, expected]
+
+
+def test_a_whole_answer_is_read_once_for_its_calls(in_child: InChild, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang asks whether there is a call, once or twice, and then for the calls."""
+
+    def child() -> list[Any]:
+        from sglang.srt.entrypoints.openai.protocol import Function, Tool
+        from sglang.srt.function_call.function_call_parser import FunctionCallParser
+
+        applied()
+        read: list[int] = []
+        original = AnswerReader.read
+
+        def counting(reader: AnswerReader, text: str) -> Any:
+            read.append(len(text))
+            return original(reader, text)
+
+        monkeypatch.setattr(AnswerReader, "read", counting)
+        seen = []
+        for text in (tool_answers.ROME, "<|tool_call>no"):
+            parser = FunctionCallParser([Tool(type="function", function=Function(name="weather", parameters={}))], "gemma4")
+            has = parser.has_tool_call(text)
+            rest, items = parser.parse_non_stream(text)
+            seen.append([has, rest, [item.parameters for item in items], len(read)])
+            other, _ = parser.parse_non_stream("<|tool_call>other")
+            assert other == "<|tool_call>other"
+            read.clear()
+        return seen
+
+    assert in_child(child) == [[True, "", ['{"city": "Rome"}'], 1], [False, "<|tool_call>no", [], 1]]
 
 
 def test_a_continued_thought_goes_on(in_child: InChild) -> None:

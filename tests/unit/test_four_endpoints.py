@@ -89,6 +89,41 @@ def test_a_text_that_names_a_call_is_not_said_to_be_a_lost_call(in_child: InChil
     assert len(undeclared) == len(endpoint_answers.PARSED)
 
 
+HALVES = {
+    "a high half at the answer's end": ('{"city": "Rome \\ud83d', {"city": "Rome "}),
+    "a low half that is cut": ('{"city": "Rome \\ud83d\\ude', {"city": "Rome "}),
+    "a high half": ('{"city": "a\\ud83db"}<tool_call|>', {"city": "a\ufffdb"}),
+    "a high half before another escape": ('{"city": "a\\ud83d\\n"}<tool_call|>', {"city": "a\ufffd\n"}),
+    "a low half": ('{"city": "a\\ude00b"}<tool_call|>', {"city": "a\ufffdb"}),
+    "both halves": ('{"city": "a\\ud83d\\ude00b"}<tool_call|>', {"city": "a\U0001f600b"}),
+    "an escaped backslash": ('{"city": "a\\\\ud83d"}<tool_call|>', {"city": "a\\ud83d"}),
+    "in a key": ('{"\\ud83d": 1}<tool_call|>', {"\ufffd": 1}),
+    "not escaped": (f"{{city:{S}a\ud83db{S}}}<tool_call|>", {"city": "a\ufffdb"}),
+    "not escaped, without delimiters": ("{city:a\ud83db}<tool_call|>", {"city": "a\ufffdb"}),
+}
+"""Arguments with half a character (a lone surrogate), which no response can be encoded with, and what a client gets."""
+
+
+def test_half_a_character_in_arguments_breaks_no_endpoint(in_child: InChild) -> None:
+    def child() -> list[str]:
+        endpoints, wrong = server(), []
+        for name, (arguments, expected) in HALVES.items():
+            for at in endpoint_answers.PARSED:
+                for size in (None, 1, 5):
+                    seen = endpoints.ask(at, f"<|tool_call>call:weather{arguments}", size, finish="length")
+                    seen = endpoint_answers.value(seen.calls[0][1], cut=True)
+                    if {key: str(value).rstrip(" ") for key, value in seen.items()} != {
+                        key: str(value).rstrip(" ") for key, value in expected.items()
+                    }:
+                        wrong.append(f"{name}, {at}, {size}: {seen!a}")
+            written = f"<|tool_call>call:weather{arguments}"
+            if written.isascii():  # an engine's text is UTF-8
+                wrong += [name for size in (None, 1, 5) if endpoints.ask("completions", written, size).text != written]
+        return wrong
+
+    assert in_child(child) == []
+
+
 FINISHES = {
     "stop": {"chat": "stop", "responses": "incomplete", "messages": "end_turn"},
     "length": {"chat": "length", "responses": "incomplete", "messages": "max_tokens"},
@@ -118,6 +153,8 @@ HISTORY = {
     "null as JSON": ("null", ""),
     "empty": ("", ""),
     "whole": ('{"city": "Rome"}', 'city:<|"|>Rome<|"|>'),
+    "half a character": ('{"city": "Rome\\ud83d"}', 'city:<|"|>Rome\ufffd<|"|>'),
+    "cut in a character": ('{"city": "Rome\\ud83d', 'city:<|"|>Rome\ufffd<|"|>'),
 }
 
 
@@ -146,7 +183,7 @@ def test_a_call_that_was_cut_can_be_sent_back(endpoint: str, in_child: InChild) 
 
     found = in_child(child)
     for name, (_, rendered) in HISTORY.items():
-        expected = "" if endpoint == "responses" and "cut" in name else rendered
+        expected = "" if endpoint == "responses" and ("cut" in name or "half" in name) else rendered
         assert found[name] == ["Yes.", f"<|tool_call>call:weather{{{expected}}}"], name
 
 

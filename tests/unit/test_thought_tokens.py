@@ -97,3 +97,16 @@ def test_an_answer_that_goes_on_behind_a_shorter_count() -> None:
     wrote = ids_of("<|channel>thought\nI am asked about the river.")
     req = request(wrote)
     assert [count(req, markers(), length) for length in (0, 9, 8, len(wrote), 10, len(wrote))] == [0, 9, 8, len(wrote), 10, len(wrote)]
+
+
+@pytest.mark.parametrize("again", [lambda wrote: wrote[:4], lambda wrote: [*wrote[:4], *ids_of("\n<channel|>Rome. It is far away.")]])
+def test_an_answer_that_was_rewritten_behind_the_count_is_counted_again(again: Any) -> None:
+    wrote = ids_of("<|channel>thought\nI am asked about the river.")
+    req = request(list(wrote))
+    assert count(req, markers(), len(wrote)) == len(wrote)
+    req.output_ids[:] = again(wrote)
+    expected = ThoughtTokens(markers(), prompt_ids(), True).read(req.output_ids, len(req.output_ids))
+    assert count(req, markers(), len(req.output_ids)) == expected
+    req.output_ids += ids_of(" And so on.")
+    expected = ThoughtTokens(markers(), prompt_ids(), True).read(req.output_ids, len(req.output_ids))
+    assert count(req, markers(), len(req.output_ids)) == expected
