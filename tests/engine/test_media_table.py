@@ -17,6 +17,7 @@ import numpy
 import pytest
 import soundfile  # type: ignore[import-untyped]
 
+from sglang_gemma4.serving.media import literal
 from sglang_gemma4.tiny import audio
 from tests import clips
 from tests.engine.live_server import Server, open_server
@@ -132,10 +133,31 @@ def test_a_conversation_with_videos_sounds_and_their_names(running: Server, tabl
         {"role": "assistant", "content": "A <|image|>."},
         {"role": "user", "content": "More <|video|>?"},
     ]
-    status, answer = post(running, "/v1/chat/completions", model="m", messages=history, max_tokens=4, temperature=0)
+    asked = {"model": "m", "messages": history, "max_tokens": 4, "temperature": 0}
+    status, answer = post(running, "/v1/chat/completions", **asked, return_prompt_token_ids=True)
     assert status == 200, answer
-    places = len(table.oracle[1].input_ids) + len(table.oracle[6].input_ids)
-    assert places < answer["usage"]["prompt_tokens"] < places + 130
+    assert answer["choices"][0]["prompt_token_ids"] == in_conversation(table)
+
+
+def in_conversation(table: Table) -> list[int]:
+    """The ids of that conversation: transformers' places of the clip and the sound, and markers in texts as other characters."""
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(table.model)
+
+    def text(*parts: str) -> list[int]:
+        """``parts`` as one text whose ``<`` of a marker and what is behind it are tokens apart."""
+        ids: list[int] = tokenizer.encode(literal.BREAK.join(parts), add_special_tokens=False)
+        return literal.without_breaks(ids, tokenizer)
+
+    def place(number: int, around: str, marker: str) -> list[int]:
+        before, after = (text(one) for one in around.split(marker))
+        return table.oracle[number].input_ids[len(before) : -len(after)]
+
+    seen, heard = place(1, SEE, "<|video|>"), place(6, HEAR, "<|audio|>")
+    ids = [*text("<bos><|turn>user\nNot <", "|video|> but"), *seen, *text("nor <", "|audio|>"), *heard]
+    ends = "<turn|>\n"
+    return [*ids, *text(f"{ends}<|turn>model\nA <", f"|image|>.{ends}<|turn>user\nMore <", f"|video|>?{ends}<|turn>model\n")]
 
 
 def test_what_is_refused(running: Server, table: Table) -> None:
