@@ -17,6 +17,13 @@ def _serves_gemma4(manager: Any) -> bool:
     return named_gemma4(manager.model_config.hf_config)
 
 
+def mark_process(*_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4SGLangProcessor.__init__``, also where ``media_bounds`` is left out."""
+    from sglang_gemma4.serving.media import served
+
+    served.mark()
+
+
 def judge_addresses(original: Callable[..., Any], manager: Any, obj: Any, request: Any = None) -> Any:
     """Around ``TokenizerManager.generate_request``: over HTTP and gRPC, which give the connection; an Engine's own caller gives none."""
     if request is not None and _serves_gemma4(manager):
@@ -75,7 +82,7 @@ PATCH = Patch(
     hooks=(
         Hook(f"{MANAGER}.generate_request", "around", judge_addresses, "21bc72224c6a"),
         Hook(f"{MANAGER}._tokenize_one_request", "around", judge_modalities, "5f726c05bb27"),
-        Hook(f"{PROCESSOR}.__init__", "after", f"{OURS}.served:mark", "a68fa6711fb8"),
+        Hook(f"{PROCESSOR}.__init__", "after", mark_process, "a68fa6711fb8"),
         Hook(f"{PROCESSOR}.__init__", "after", f"{OURS}.processing:leave_the_loop", "a68fa6711fb8"),
         Hook(f"{PROCESSOR}.process_mm_data_async", "around", f"{OURS}.processing:process", "6e061e74bf0a"),
         Hook(f"{PROCESSOR}.process_mm_data", "around", f"{OURS}.processing:process_large", "c9319d6bf9b8"),

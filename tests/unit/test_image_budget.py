@@ -100,7 +100,7 @@ def test_what_a_server_may(config: Any, said: str | None) -> None:
 def test_a_server_of_another_model_may_say_what_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
     from sglang.srt.arg_groups import model_override_base
 
-    from sglang_gemma4.diagnostics.preflight import PreflightError
+    from sglang_gemma4.models.config_files import PreflightError
     from sglang_gemma4.patches import preflight
 
     def start(architecture: str, image: Any) -> None:
