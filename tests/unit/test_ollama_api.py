@@ -148,12 +148,12 @@ async def streamed(chunk: dict[str, Any]) -> list[bytes]:
 
 
 def test_lone_surrogates_are_sent_as_json_has_them() -> None:
-    call = {"index": 0, "id": "a", "function": {"name": "weather", "arguments": '{"city": "\\ud800\\\\ é"}'}}
-    choice = {"message": {"tool_calls": [call]}, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}
+    said = {"content": "\ud800\\ é"}
+    choice = {"message": said, "delta": said, "finish_reason": "stop"}
     lines = asyncio.run(streamed({"choices": [choice]}))
     whole = routes._json(answers.whole({"choices": [choice]}, "tiny", answers.of_chat, 0)).body
     for line in (lines[0], bytes(whole)):
-        assert json.loads(line)["message"]["tool_calls"][0]["function"]["arguments"] == {"city": "\ud800\\ é"}
+        assert json.loads(line)["message"]["content"] == said["content"]
         assert "é".encode() in line
     assert json.loads(lines[-1])["done"] is True
 

@@ -83,7 +83,7 @@ def _tool(at: str, tool: Any) -> dict[str, Any]:
 
 def _given_ids(conversation: list[Any]) -> set[str]:
     """The ids that a client gives to calls and results."""
-    found = set()
+    found: set[str] = set()
     for message in conversation:
         if isinstance(message, Mapping):
             calls = message.get("tool_calls")

@@ -22,7 +22,8 @@ def texts_only(answer: Any, server: Any, *_args: Any, **_kwargs: Any) -> Any:
     versions = (answer.metadata or {}).get(VERSIONS)
     if versions is None or isinstance(versions, str) or not serves_gemma4(server.tokenizer_manager):
         return answer
-    kind, extension = _kinds(type(answer))
+    given: Any = type(answer)
+    kind, extension = _kinds(given)
     fields = {name: getattr(answer, name) for name in type(answer).model_fields}
     others = {name: getattr(answer.sglext, name) for name in type(answer.sglext).model_fields} if answer.sglext else {}
     fields["metadata"] = {**answer.metadata, VERSIONS: json.dumps(versions)}
@@ -31,7 +32,7 @@ def texts_only(answer: Any, server: Any, *_args: Any, **_kwargs: Any) -> Any:
 
 
 @cache
-def _kinds(answer: type[Any]) -> tuple[type[Any], type[Any]]:
+def _kinds(answer: Any) -> tuple[type[Any], type[Any]]:
     """SGLang's answer, and its extension with a field for the versions."""
     from pydantic import create_model
     from sglang.srt.entrypoints.openai.protocol import SglExt
