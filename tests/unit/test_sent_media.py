@@ -203,6 +203,15 @@ def test_the_server_s_numbers_of_frames(in_child: InChild) -> None:
     assert "64 frames of 4096 x 2304 pixels are taken from the video" in refusal
 
 
+@clips.MISSING
+def test_the_server_s_rate_of_frames(folder: Path, in_child: InChild) -> None:
+    def child() -> list[str]:
+        process = Processor(mm_process_config={"video": {"fps": 0.1}})
+        return process.labels(process(SEE, video_data=[str(folder / "a-minute.mp4")]))
+
+    assert in_child(child) == ["00:00", "00:10", "00:21", "00:32", "00:42", "00:53"]
+
+
 class Clip:
     """Of a decoder: its length and size. Of its frames none is decoded."""
 
