@@ -1,6 +1,6 @@
 """SGLang's two parsers of an answer, for thoughts and then for tool calls, on top of :class:`~sglang_gemma4.serving.answer.AnswerReader`.
 
-The first leaves calls in the text as the model wrote them, but recognises them: text inside their strings is no marker.
+The first leaves calls in the text as the model wrote them. It still parses them, so that a marker inside their strings stays text.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Strings in a tool call's arguments: where they end, also where a delimiter is missing, doubled or out of place.
+"""Finds where strings in a tool call's arguments end, even if a delimiter is missing, doubled or out of place.
 
-A delimiter ends a string if what follows can follow a value. Between it and text it is a stray one, and the string goes on. A string that
-ends in ``,name:`` before such a delimiter has lost its own: the delimiter begins the value of ``name``. Whether the marker of a
-call's end is text of a string, the caller decides by what follows.
+A delimiter ends a string if a bracket, a comma or another value follows. If text follows, the delimiter is stray and the string goes on.
+If the string ends in ``,name:`` before that delimiter, it has lost its own: the delimiter begins the value of ``name``.
+The caller decides whether ``<tool_call|>`` inside a string is text, from the text behind it.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Arguments of calls that were cut off or are absent: in a conversation's history, and where an endpoint can only send whole objects."""
+"""Completes arguments of calls that were cut off or are absent: in a conversation's history, and where an endpoint sends whole objects."""
 
 import json
 from typing import Any
@@ -7,9 +7,9 @@ from sglang_gemma4.serving.arguments_json import without_halves
 
 
 def whole_arguments(arguments: Any) -> Any:
-    """Arguments that a template can render: absent ones are ``{}``, and those that ``max_tokens`` cut off are closed where they end.
+    """Return arguments that a template can render: ``{}`` for absent ones; those that ``max_tokens`` cut off are closed where they end.
 
-    What is no beginning of JSON is returned as it is; SGLang refuses it.
+    Text that does not begin as JSON is returned unchanged, and SGLang refuses it.
     """
     if arguments is None or arguments == "":
         return {}

@@ -1,7 +1,7 @@
-"""Special tokens are no text: in the strings of a constrained answer a marker may not stand for the characters that spell it.
+"""Keeps special tokens out of the strings of a constrained answer. The model may still spell their characters with ordinary tokens.
 
-Grammars match a token by its characters, so a string would take the marker that ends a call, and the call would go on. Texts without
-special tokens lose such a token, and the answer no longer follows its schema. The characters themselves stay allowed.
+A grammar matches a token by its characters. Without this mask, a string accepts the marker that ends a call, and the call does not end.
+Detokenising removes special tokens from the text, and the answer then no longer follows its schema.
 """
 
 from collections.abc import Iterable, Sequence, Set
@@ -23,7 +23,7 @@ class TextTokens:
 
     Args:
         vocabulary: each token's bytes.
-        special: tokens that are left out of texts.
+        special: tokens that detokenising removes from the text.
         stops: tokens that end an answer.
         words: length of a mask's row.
     """
@@ -37,7 +37,7 @@ class TextTokens:
         self._stops, self._break = _Bits(stops), _Bits([n for n, one in enumerate(vocabulary) if one == b"\n"])
 
     def apply(self, mask: Words, where: Where) -> None:
-        """Take special tokens out of ``mask``, everywhere or where a string's text may go on; they stay where nothing else is allowed."""
+        """Remove special tokens from ``mask``: always, or only where a string's text may go on. They stay if nothing else is allowed."""
         if where == "everywhere":
             kept = mask & self._text
         elif not self._letters.any(mask) or self._stops.any(mask):  # text that may end is free
@@ -49,7 +49,7 @@ class TextTokens:
 
 
 class _Bits:
-    """Some tokens' places in a mask."""
+    """The bits of a set of tokens in a mask."""
 
     def __init__(self, tokens: Iterable[int]) -> None:
         bits: dict[int, int] = {}

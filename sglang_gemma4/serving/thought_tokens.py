@@ -1,4 +1,4 @@
-"""How many tokens of an answer are a thought, by the markers that the answer's parser goes by."""
+"""Counts the tokens of an answer's thoughts, by the same markers as the answer's parser."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, THOUGHT_E
 
 _RECENT = 256  # tokens, more than an MTP step brings
 OPEN_THOUGHT = "gemma4_open_thought"
-"""The key in a request's custom parameters by which the front end says to the scheduler that the prompt ends inside a thought."""
+"""The key in a request's custom parameters that tells the scheduler that the prompt ends inside a thought."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ JSON that was returned is never revised, so that arguments can be streamed.
 Models also write ``(city="Rome", days=['x'])``: round brackets, ``=`` and Python's or JSON's quotes; and they lose or double delimiters.
 A bare value ends at a comma that a key follows, at a bracket or at a delimiter. Whatever is written, a call that ended has JSON arguments.
 
-Each character is read at most twice, without recursion: the time is linear in the text, whatever the model writes.
+No step recurses, and each character is read a bounded number of times: the time is linear in the text, whatever the model writes.
 """
 
 import json
@@ -34,7 +34,7 @@ class ArgumentsReader(BareArguments):
             outside a string, or behind a bracket in a string without an end: open values were closed, and the marker was not consumed.
         doubtful: reading stopped before ``<tool_call|>`` in a string; the caller says by :meth:`decide` whether it is text.
         closed: brackets that close the call stood before that marker.
-        went_on: the caller's mark that the string went on behind such a marker, although nothing was found that tells.
+        went_on: the caller sets this if the string went on behind such a marker because nothing was found that decides.
     """
 
     def __init__(self, schemas: Schemas, opener: str = "{") -> None:

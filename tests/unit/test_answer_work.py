@@ -64,7 +64,7 @@ class Count:
     def cut(self, text: Any, at: Any) -> Any:
         return self._made(text[at])
 
-    def printed(self, text: str) -> str:
+    def printed(self, text: str) -> Any:
         return self._made(text)
 
     def call(self, of: Any, name: str, *args: Any, **kwargs: Any) -> Any:

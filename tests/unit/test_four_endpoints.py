@@ -90,8 +90,8 @@ def test_a_text_that_names_a_call_is_not_said_to_be_a_lost_call(in_child: InChil
 
 
 HALVES = {
-    "a high half at the answer's end": ('{"city": "Rome \\ud83d', {"city": "Rome "}),
-    "a low half that is cut": ('{"city": "Rome \\ud83d\\ude', {"city": "Rome "}),
+    "a high half at the answer's end": ('{"city": "Rome\\ud83d', {"city": "Rome"}),
+    "a low half that is cut": ('{"city": "Rome\\ud83d\\ude', {"city": "Rome"}),
     "a high half": ('{"city": "a\\ud83db"}<tool_call|>', {"city": "a\ufffdb"}),
     "a high half before another escape": ('{"city": "a\\ud83d\\n"}<tool_call|>', {"city": "a\ufffd\n"}),
     "a low half": ('{"city": "a\\ude00b"}<tool_call|>', {"city": "a\ufffdb"}),
@@ -111,11 +111,8 @@ def test_half_a_character_in_arguments_breaks_no_endpoint(in_child: InChild) -> 
             for at in endpoint_answers.PARSED:
                 for size in (None, 1, 5):
                     seen = endpoints.ask(at, f"<|tool_call>call:weather{arguments}", size, finish="length")
-                    seen = endpoint_answers.value(seen.calls[0][1], cut=True)
-                    if {key: str(value).rstrip(" ") for key, value in seen.items()} != {
-                        key: str(value).rstrip(" ") for key, value in expected.items()
-                    }:
-                        wrong.append(f"{name}, {at}, {size}: {seen!a}")
+                    if (got := endpoint_answers.value(seen.calls[0][1], cut=True)) != expected:
+                        wrong.append(f"{name}, {at}, {size}: {got!a}")
             written = f"<|tool_call>call:weather{arguments}"
             if written.isascii():  # an engine's text is UTF-8
                 wrong += [name for size in (None, 1, 5) if endpoints.ask("completions", written, size).text != written]
