@@ -59,7 +59,20 @@ setup(
     include_package_data=True,
     install_requires=[f"sglang=={constant('SUPPORTED_SGLANG')}", "jsonschema"],  # SGLang imports it too, and does not say so
     extras_require={
-        "test": ["pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "schemathesis", "peft", "ruff", "mypy", "uv", *BENCH, *EVAL, *PD],
+        "test": [
+            "pytest",
+            "pytest-timeout",
+            "pytest-xdist",
+            "hypothesis",
+            "schemathesis",
+            "peft",
+            "ruff",
+            "mypy",
+            "uv",
+            *BENCH,
+            *EVAL,
+            *PD,
+        ],
         "dev": ["pre-commit"],
         "bench": BENCH,
         "eval": EVAL,

@@ -75,7 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     patches.set_defaults(run=_patches)
 
     checkpoint = commands.add_parser("checkpoint", help="write a tiny trained model, or a config of a real size")
-    checkpoint.add_argument("name", metavar="NAME", help="tiny-26b-a4b, tiny-e2b, tiny-31b, tiny-12b; with --random: e2b, e4b, 12b, 26b-a4b, 31b")
+    checkpoint.add_argument(
+        "name", metavar="NAME", help="tiny-26b-a4b, tiny-e2b, tiny-31b, tiny-12b; with --random: e2b, e4b, 12b, 26b-a4b, 31b"
+    )
     checkpoint.add_argument("path", metavar="PATH", help="directory to write; the assistant goes to PATH-assistant")
     checkpoint.add_argument("--random", action="store_true", help="config only, for --load-format dummy: no weights are written")
     checkpoint.add_argument("--quantization", metavar="FORMAT", help=f"quantise the model: {', '.join(FORMATS)}")

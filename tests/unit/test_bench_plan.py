@@ -199,7 +199,8 @@ def test_a_real_size_is_not_loaded_into_a_machine_without_gpu(
 
 
 @pytest.mark.parametrize(
-    ("asked", "served"), [("google/gemma-4-E4B-it", "tiny-e2b"), ("31b", "tiny-31b"), ("12b", "tiny-12b"), ("tiny-e2b", "tiny-e2b"), (None, "tiny-26b-a4b")]
+    ("asked", "served"),
+    [("google/gemma-4-E4B-it", "tiny-e2b"), ("31b", "tiny-31b"), ("12b", "tiny-12b"), ("tiny-e2b", "tiny-e2b"), (None, "tiny-26b-a4b")],
 )
 def test_a_dry_run_serves_the_tiny_model_of_the_family(asked: str | None, served: str, tmp_path: Path) -> None:
     words = [*([asked] if asked else []), "--dry-run", "--out", str(tmp_path / "run")]

@@ -37,7 +37,13 @@ def test_a_limit_without_tokens_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("size", "all_layers", "fast_prefill", "two_ranks"),
-    [("e2b", 4096, 4096, 4096), ("e4b", 2048, 4096, 4096), ("12b", 1024, 1024, 2048), ("26b-a4b", 2048, 2048, 4096), ("31b", 512, 512, 1024)],
+    [
+        ("e2b", 4096, 4096, 4096),
+        ("e4b", 2048, 4096, 4096),
+        ("12b", 1024, 1024, 2048),
+        ("26b-a4b", 2048, 2048, 4096),
+        ("31b", 512, 512, 1024),
+    ],
 )
 def test_a_model_is_captured_up_to_where_the_card_takes_as_long_as_the_host(
     size: str, all_layers: int, fast_prefill: int, two_ranks: int

@@ -59,7 +59,16 @@ def test_no_kernel_writes_to_an_operand_that_wgmma_still_reads(path: Path, tmp_p
 @pytest.fixture(scope="module")
 def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
     made = {}
-    for size in ("26b-a4b", "26b-a4b fp8-dynamic", "26b-a4b fp8-static", "26b-a4b w4a16-g32", "26b-a4b w4a16-asym-g32", "31b", "12b", "e2b"):
+    for size in (
+        "26b-a4b",
+        "26b-a4b fp8-dynamic",
+        "26b-a4b fp8-static",
+        "26b-a4b w4a16-g32",
+        "26b-a4b w4a16-asym-g32",
+        "31b",
+        "12b",
+        "e2b",
+    ):
         place = tmp_path_factory.mktemp("checkpoint") / "model"
         name, *form = size.split()
         assert cli(["checkpoint", name, str(place), "--random", *(["--quantization", *form] if form else [])]) == 0
