@@ -67,7 +67,7 @@ SAMPLED = [
     for choice in ("required", "get_weather", "plan_trip")
     for seed in range(2)
 ]
-NOTE = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+NOTE = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 40}}, "required": ["text"]}
 ENDS = [
     {
         **request(ask, "required", stream=stream, max_tokens=200, parallel_tool_calls=False),
