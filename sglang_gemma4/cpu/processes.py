@@ -1,7 +1,7 @@
 """The processes of a CPU server: forked from the one that has imported SGLang, where SGLang starts each anew."""
 
 import multiprocessing
-import os
+from multiprocessing import util
 from typing import Any
 
 from sglang_gemma4 import patching
@@ -12,7 +12,7 @@ def fork_children(_: None, server_args: Any) -> None:
     """After ``_set_envs_and_config``, which asks for new processes since a CUDA context does not outlive a fork; here there is none.
 
     A child that renews PyTorch's thread pool in two threads at once finds none ("Invalid thread pool!", of transformers' loading threads),
-    so each renews it while it has one thread.
+    so each renews it while it has one thread. Other forks, as of the processes that try grammars, have no use for the threads.
     """
     import torch
     from sglang.srt.arg_groups.overrides import resolving_view
@@ -20,5 +20,5 @@ def fork_children(_: None, server_args: Any) -> None:
     if resolving_view(server_args).device != "cpu":
         return
     patching.tell("cpu_fork", threads.said(torch.get_num_threads()))
-    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(torch.get_num_threads()))
+    util.register_after_fork(patching, lambda _: torch.set_num_threads(torch.get_num_threads()))
     multiprocessing.set_start_method("fork", force=True)

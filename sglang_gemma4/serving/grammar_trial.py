@@ -1,7 +1,8 @@
 """Tries clients' grammars in processes of their own, where one that takes too long, takes too much memory or crashes ends nothing else.
 
-A process is forked once from this one and does nothing but fork another for each trial (:mod:`grammar_trial_process`): it has no other
-threads, so that no lock is held in a trial by a thread that is not there.
+A process is forked once from this one and does nothing but fork another for each trial (:mod:`grammar_trial_process`). It has no other
+threads. A lock that another thread of the server held at the fork stays locked there: of the log's stream, or of a module in import. So
+everything is imported before, and nothing is written to the server's streams.
 """
 
 import json
@@ -9,7 +10,9 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -22,7 +25,7 @@ MEMORY = 1 << 30
 """Bytes that a trial may take beyond what the server's process has."""
 AT_ONCE = 2
 """Most trials that run at the same time."""
-_REAL_SECONDS = 120.0  # of a trial on a machine whose processors are busy: only what hangs comes to it
+_REAL_SECONDS = 30.0  # of a trial on a machine whose processors are busy: only what hangs comes to it
 _FORKS = 3
 
 
@@ -52,14 +55,35 @@ class Trials:
             TrialError: the grammar is wrong, allows no text, or takes more than a trial may.
         """
         with self._running:
-            control = self._ready()
-            if control is None:
-                return {}
-            found = _ask(control, {"backend": self._backend, **job})
+            try:
+                found = self._tried(job)
+            except TimeoutError:  # it waited, and did not work: the process it was forked from may be broken
+                try:
+                    found = self._tried(job)
+                except TimeoutError:
+                    raise TrialError(f"was not compiled within {_REAL_SECONDS:.0f} s on a busy machine; try again") from None
         if found is None:
             raise TrialError(f"needs more than {SECONDS} s of a processor or {MEMORY >> 20} MiB to compile and to follow; make it simpler")
         if "refused" in found:
             raise TrialError(str(found["refused"]))
+        return found
+
+    def _tried(self, job: Mapping[str, Any]) -> dict[str, Any] | None:
+        """As :meth:`run`; None for a process that was ended.
+
+        Raises:
+            TimeoutError: it was ended since it took too long without work.
+        """
+        control = self._ready()
+        if control is None:
+            return {}
+        began = time.monotonic()
+        found = _ask(control, {"backend": self._backend, **job})
+        if found is None and time.monotonic() - began >= _REAL_SECONDS:
+            with self._forking:
+                if self._control is control:
+                    self._control = None  # its process ends with the last trial that asks it
+            raise TimeoutError
         return found
 
     def _ready(self) -> socket.socket | None:
@@ -86,6 +110,8 @@ def _fork(backend: str) -> socket.socket:
         theirs.close()
         return ours
     try:
+        logging.disable()
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - to the process's end
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
             signal.signal(number, signal.SIG_DFL)
         grammar_trial_process.serve(theirs, SECONDS, MEMORY, _REAL_SECONDS)

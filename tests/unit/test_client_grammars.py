@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections import OrderedDict
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +14,7 @@ import psutil
 import pytest
 import xgrammar
 
-from sglang_gemma4.serving import grammar_trial_process
+from sglang_gemma4.serving import grammar_trial, grammar_trial_process
 from sglang_gemma4.serving.byte_cache import ByteCache
 from sglang_gemma4.serving.client_grammars import GrammarJudge, keep_within
 from sglang_gemma4.serving.grammar_trial import SECONDS, TrialError, Trials
@@ -128,6 +131,51 @@ def test_the_process_that_forks_is_replaced_when_it_ends() -> None:
     assert trials._control is not None
     trials._control.close()
     trials.run({"kind": "regex", "text": "b"})
+
+
+LOCKED = """
+import io, logging, os, sys, threading, time
+
+reading, writing = os.pipe()
+stream = io.TextIOWrapper(io.BufferedWriter(io.FileIO(writing, "w")), write_through=True)
+sys.stderr = stream
+logging.basicConfig(stream=stream)
+threading.Thread(target=lambda: stream.buffer.write(b"x" * 1_000_000), daemon=True).start()
+while len(os.read(reading, 1)) == 0:
+    time.sleep(0.01)
+
+from sglang_gemma4.serving import grammar_trial
+
+grammar_trial._REAL_SECONDS = 20.0
+try:
+    grammar_trial.Trials().run({"kind": "json", "text": '{"$ref": 5}'})
+except grammar_trial.TrialError as error:
+    print(error, flush=True)
+os._exit(0)
+"""
+"""A thread holds the lock of the log's stream while the process for trials is forked; xgrammar's backend logs what it refuses."""
+
+
+def test_a_trial_waits_for_no_thread_that_writes_to_the_log() -> None:
+    found = subprocess.run([sys.executable, "-c", LOCKED], capture_output=True, text=True, timeout=120)
+    assert found.stdout.strip() == "is refused: $ref must be a string", found.stdout + found.stderr
+
+
+def test_a_trial_that_hangs_is_tried_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt, hung = grammar_trial_process.attempt, tmp_path / "hung"
+
+    def hang_once(job: dict[str, Any]) -> dict[str, Any]:
+        if job["text"] == "hangs" or (job["text"] == "hangs once" and not hung.exists()):
+            hung.touch()
+            time.sleep(60)
+        return attempt(job)
+
+    monkeypatch.setattr(grammar_trial_process, "attempt", hang_once)
+    monkeypatch.setattr(grammar_trial, "_REAL_SECONDS", 3.0)
+    trials = Trials()
+    assert trials.run({"kind": "regex", "text": "hangs once"}) == {}
+    with pytest.raises(TrialError, match="try again"):
+        trials.run({"kind": "regex", "text": "hangs"})
 
 
 @pytest.mark.parametrize("backend", ["llguidance", "outlines"])
