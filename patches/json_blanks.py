@@ -59,10 +59,9 @@ def remember(result: Any, backend: Any, ctx: Any, key_string: str, grammar_stats
     kind = grammar_stats.dispatch_type
     if kind in ("json", "structural_tag"):
         setattr(ctx, BOUND, getattr(backend, BOUND, None))
-    where = "everywhere" if kind == "json" else "strings" if kind == "structural_tag" and SIGN.strip() in key_string else None
-    if where:
-        setattr(ctx, TEXT, getattr(backend, TEXT, None))
-        setattr(ctx, WHERE, where)
+    where = "everywhere" if kind == "json" else "strings" if kind == "structural_tag" and SIGN.strip() in key_string else "nowhere"
+    setattr(ctx, TEXT, getattr(backend, TEXT, None))
+    setattr(ctx, WHERE, where)
     return result
 
 
@@ -72,7 +71,7 @@ def mask_tokens(_result: None, grammar: Any, vocab_mask: Any, idx: int) -> None:
     if blanks is not None:
         blanks.apply(vocab_mask[idx].numpy(), grammar.accepted_tokens)
     if text is not None:
-        text.apply(vocab_mask[idx].numpy(), getattr(grammar.ctx, WHERE))
+        text.apply(vocab_mask[idx].numpy(), getattr(grammar.ctx, WHERE), grammar.accepted_tokens)
 
 
 def guide_tags(original: Callable[..., Any], backend: Any, key_string: str) -> Any:

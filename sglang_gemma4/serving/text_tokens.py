@@ -15,7 +15,9 @@ from sglang_gemma4.serving.markers import STRING, THOUGHT_END
 SIGN = "# strings without markers\n"
 """The first line of this package's grammars, whose markers are tokens."""
 _BETWEEN_VALUES = b"tfn"  # letters that may begin a value
-Where = Literal["everywhere", "strings"]
+_NOT_BEHIND = {0xE0: range(0x80, 0xA0), 0xED: range(0xA0, 0xC0), 0xF0: range(0x80, 0x90), 0xF4: range(0x90, 0xC0)}
+"""By a first byte, second bytes that make no character: what is written with fewer bytes, surrogates, and what is behind the last one."""
+Where = Literal["everywhere", "strings", "nowhere"]
 
 
 class TextTokens:
@@ -34,10 +36,20 @@ class TextTokens:
         self._json_strings = _without([token for token, text in dropped.items() if text != STRING], words)
         self._strings = _without([token for token, text in dropped.items() if text not in (STRING, THOUGHT_END)], words)
         self._letters = _Bits([n for n, one in enumerate(vocabulary) if len(one) == 1 and one.isalpha() and one not in _BETWEEN_VALUES])
+        self._characters = _characters(vocabulary, words)
         self._stops, self._break = _Bits(stops), _Bits([n for n, one in enumerate(vocabulary) if one == b"\n"])
 
-    def apply(self, mask: Words, where: Where) -> None:
-        """Remove special tokens from ``mask``: always, or only where a string's text may go on. They stay if nothing else is allowed."""
+    def apply(self, mask: Words, where: Where, written: Sequence[int] = ()) -> None:
+        """Remove special tokens from ``mask``: always, only where a string's text may go on, or never. They stay if nothing else
+        is allowed.
+
+        Args:
+            written: the answer's tokens. In any grammar, behind the first byte of a character, bytes that make none are removed too.
+        """
+        if written and (behind := self._characters.get(written[-1])) is not None and (mask & behind).any():
+            mask &= behind
+        if where == "nowhere":
+            return
         if where == "everywhere":
             kept = mask & self._text
         elif not self._letters.any(mask) or self._stops.any(mask):  # text that may end is free
@@ -60,6 +72,19 @@ class _Bits:
 
     def any(self, mask: Words) -> bool:
         return bool((mask[self._words] & self._bits).any())
+
+
+def _characters(vocabulary: Sequence[bytes], words: int) -> dict[int, Words]:
+    """By the token of a first byte: a mask of all but the tokens of bytes that make no character behind it.
+
+    xgrammar lets strings of bounded length have the bytes of a surrogate, which are no text.
+    """
+    single = {one[0]: token for token, one in enumerate(vocabulary) if len(one) == 1 and one[0] >= 0x80}
+    return {
+        single[first]: _without([single[second] for second in seconds if second in single], words)
+        for first, seconds in _NOT_BEHIND.items()
+        if first in single
+    }
 
 
 def _without(tokens: Iterable[int], words: int) -> Words:

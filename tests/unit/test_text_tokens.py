@@ -168,6 +168,42 @@ def test_a_token_without_an_alternative_stays() -> None:
         assert row[0] == kept
 
 
+NO_CHARACTERS = [b"\xe0\x80\x80", b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xf0\x80\x80\x80", b"\xf4\x90\x80\x80"]
+CHARACTERS = [b"\xe0\xa0\x80", b"\xed\x9f\xbf", b"\xf0\x90\x80\x80", b"\xf4\x8f\xbf\xbf"]
+
+
+@pytest.mark.parametrize("kind", ["json", "call", "regex"])
+def test_bytes_of_strings_are_characters(kind: str, in_child: InChild) -> None:
+    """Before, a JSON string of bounded length took the bytes of a surrogate, and what reads the answer as JSON read another one."""
+
+    def follows(grammar: Any, begun: list[int], bytes_: bytes) -> bool:
+        grammar = grammar.copy()
+        for token in [*begun, *tokenizer().convert_tokens_to_ids([f"<0x{byte:02X}>" for byte in bytes_])]:
+            mask = grammar.allocate_vocab_mask(len(tokenizer()), 1, "cpu")
+            grammar.fill_vocab_mask(mask, 0)
+            if not np.unpackbits(mask[0].numpy().view(np.uint8), bitorder="little")[token]:
+                return False
+            grammar.accept_token(token)
+        return True
+
+    def child() -> Any:
+        made = []
+        for ours in (False, True):
+            here = backend(ours)
+            if kind == "json":
+                grammar, begun = here.dispatch_json(json.dumps({"type": "string", "maxLength": 9})), ids('"')
+            elif kind == "call":
+                grammar, begun = here.dispatch_structural_tag(tag(TEXTS["short"])), ids(CALL)
+            else:
+                grammar, begun = here.dispatch_regex("[^a]{1,9}"), []
+            made.append([[follows(grammar, begun, one) for one in all_] for all_ in (NO_CHARACTERS, CHARACTERS)])
+        return made
+
+    (taken, _), after = in_child(child)
+    assert any(taken) is (kind != "call")  # our own grammar of calls takes none of them
+    assert after == [[False] * len(NO_CHARACTERS), [True] * len(CHARACTERS)]
+
+
 def test_which_tokens_are_special() -> None:
     assert {tokenizer().convert_tokens_to_ids(marker) for marker in MARKERS} <= special_tokens(tokenizer())
     assert special_tokens(SimpleNamespace()) == set()
