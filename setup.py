@@ -1,4 +1,7 @@
-"""Packaging of sglang-gemma4. ``patches/`` stands at the top of the repository and installs as ``sglang_gemma4.patches``."""
+"""Packaging of sglang-gemma4.
+
+``patches/`` stands at the top of the repository and installs as ``sglang_gemma4.patches``, which in a checkout is a link to it.
+"""
 
 import re
 from pathlib import Path
@@ -46,9 +49,9 @@ setup(
     packages=[*find_packages(include=["sglang_gemma4", "sglang_gemma4.*"]), "sglang_gemma4.patches"],
     package_dir={"sglang_gemma4.patches": "patches"},
     package_data={
-        "sglang_gemma4": ["known_sources.json"],
         "sglang_gemma4.benchmark": ["*.jinja"],
         "sglang_gemma4.diagnostics": ["dashboard.json", "server_flags.toml"],
+        "sglang_gemma4.patching": ["known_sources.json"],
         "sglang_gemma4.kernels.experts": ["moe_tiles/*.json"],
         "sglang_gemma4.speculative": ["*.json"],
         "sglang_gemma4.start": ["lists/*.json.gz"],

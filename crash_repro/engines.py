@@ -146,14 +146,14 @@ def package_with(*kept: str) -> dict[str, str]:
 
 
 def _is_stock() -> bool:
-    from sglang_gemma4 import switches
+    from sglang_gemma4.patching import switches
 
     return not switches.is_on(switches.MASTER)
 
 
 def _only(kept: tuple[str, ...]) -> dict[str, str]:
-    from sglang_gemma4 import switches
     from sglang_gemma4.patches import load_all
+    from sglang_gemma4.patching import switches
 
     without = [patch.name for patch in load_all() if not patch.cpu_engine and patch.name not in kept]
     return {switches.MASTER: "1", switches.WITHOUT: ",".join(sorted(switches.names_left_out() | set(without)))}

@@ -3,8 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Entry, Hook, Patch
+from sglang_gemma4.patching import Entry, Hook, Patch, uses
 
 OURS = "sglang_gemma4.serving.answer_parsers"
 CALLS = "sglang.srt.function_call.function_call_parser.FunctionCallParser"

@@ -1,7 +1,6 @@
 """Attention runs data parallel: each group of ranks attends to requests of its own (--attn-dp-size)."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 GEMMA4 = "sglang.srt.models.gemma4_causal"
 OURS = "sglang_gemma4.models.attention_groups"

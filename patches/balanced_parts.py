@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from sglang_gemma4 import uses
 from sglang_gemma4.models.config_files import named_gemma4
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 
 def balance(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, takes
+from sglang_gemma4.patching import Hook, Patch, takes, uses
 
 MODEL = "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration"
 

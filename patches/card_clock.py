@@ -1,7 +1,6 @@
 """Steps by whose times prompts go beside running requests are timed by the card, not as the host reads results."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 

@@ -1,7 +1,6 @@
 """A greedy verify step's acceptance, and what the next step starts from, are one launch."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 OURS = "sglang_gemma4.speculative.chain_acceptance"
 

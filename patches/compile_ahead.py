@@ -5,8 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sglang_gemma4 import switches, uses
-from sglang_gemma4.patching import Hook, Patch, decline, tell
+from sglang_gemma4.patching import Hook, Patch, decline, switches, tell, uses
 from sglang_gemma4.start import times
 from sglang_gemma4.start.ahead import Ahead, key_of
 
@@ -93,7 +92,7 @@ def _begin_modules(scheduler: Any) -> None:
     from sglang.srt.arg_groups.model_override_base import resolved_view
     from sglang.srt.environ import envs
 
-    from sglang_gemma4 import switches
+    from sglang_gemma4.patching import switches
     from sglang_gemma4.start import cuda_modules
 
     # Resolved: an assistant alone makes SGLang draft, and what follows from it is not among the arguments as they were given.

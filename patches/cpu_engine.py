@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4.arguments import SeenAs
 from sglang_gemma4.patching import Entry, Hook, Patch, resolution_step
+from sglang_gemma4.patching.arguments import SeenAs
 
 BACKENDS = "sglang.srt.layers.attention.attention_registry.ATTENTION_BACKENDS"
 BACKEND = "sglang_gemma4.cpu.attention_backend:Gemma4CpuAttention"

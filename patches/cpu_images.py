@@ -1,7 +1,6 @@
 """Images attend both ways on a CPU too, on the layers that the config says."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 PATCH = Patch(
     switch="SGLANG_GEMMA4_CPU",

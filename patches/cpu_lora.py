@@ -1,7 +1,6 @@
 """LoRA adapters work on a CPU too."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 TORCH = "sglang.srt.lora.backend.torch_backend.TorchNativeLoRABackend"
 MANAGER = "sglang.srt.lora.lora_manager.LoRAManager"

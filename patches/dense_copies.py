@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 
 def make_copies(_result: None, model: Any, *_args: Any, **_named: Any) -> None:

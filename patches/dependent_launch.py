@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, decline
+from sglang_gemma4.patching import Hook, Patch, decline, uses
 
 
 def launch_early(_result: None, *_args: Any, **_kwargs: Any) -> None:

@@ -3,9 +3,8 @@
 from functools import partial
 from typing import Any
 
-from sglang_gemma4 import switches, uses
 from sglang_gemma4.patches import frozen_chain
-from sglang_gemma4.patching import Hook, Patch, decline, note
+from sglang_gemma4.patching import Hook, Patch, decline, note, switches, uses
 
 SHARDED = "SGLANG_GEMMA4_SHARDED_HEAD"
 

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from sglang_gemma4 import uses
 from sglang_gemma4.memory import kv_layers
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 MODULE = "sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state"
 

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import uses
 from sglang_gemma4.patches import frozen_chain
-from sglang_gemma4.patching import Hook, Patch, decline
+from sglang_gemma4.patching import Hook, Patch, decline, uses
 
 BACKEND = "sglang.srt.layers.attention.base_attn_backend.AttentionBackend"
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"

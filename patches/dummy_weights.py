@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 
 def fill_gemma4(original: Callable[..., None], model: Any, low: float = -1e-3, high: float = 1e-3, seed: int = 1234) -> None:

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, decline, idle, tell
+from sglang_gemma4.patching import Hook, Patch, decline, idle, tell, uses
 
 NAME = "feature_memory"
 CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, decline, takes
+from sglang_gemma4.patching import Hook, Patch, decline, takes, uses
 
 
 def replace_products(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -19,9 +18,9 @@ def replace_products(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> 
     if get_exec().deterministic.enable_deterministic_inference:  # the mode itself begins after the model is built
         decline("few_row_linear", "--enable-deterministic-inference: a row's product must not depend on how many rows there are")
         return
-    from sglang_gemma4 import switches
     from sglang_gemma4.models.layers.few_row_linear import install
     from sglang_gemma4.models.schedule import dense_beside_experts
+    from sglang_gemma4.patching import switches
 
     overlap = switches.part_is_on("dense_beside_experts", "SGLANG_GEMMA4_DENSE_OVERLAP") and dense_beside_experts.problem_here() is None
     for kept in install(model, overlap):

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import switches, uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, switches, uses
 
 
 def keep_eagle(original: Callable[..., Any], algorithm: str | None, draft: str | None = None, *args: Any, **kwargs: Any) -> Any:

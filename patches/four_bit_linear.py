@@ -1,7 +1,6 @@
 """4-bit dense weights stay as loaded: our kernel reads them for few rows, cuBLAS multiplies many, no Marlin."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 OURS = "sglang_gemma4.models.layers.four_bit_layers"
 SCHEME = "sglang.srt.layers.quantization.compressed_tensors.schemes.compressed_tensors_wNa16.CompressedTensorsWNA16"

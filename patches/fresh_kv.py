@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from sglang_gemma4 import switches, uses
-from sglang_gemma4.patching import Hook, Patch, decline
+from sglang_gemma4.patching import Hook, Patch, decline, switches, uses
 
 
 def hand_over(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sglang_gemma4 import switches, uses
-from sglang_gemma4.patching import Hook, Patch, takes
+from sglang_gemma4.patching import Hook, Patch, switches, takes, uses
 
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
 CHAINS = "_sglang_gemma4_chains"

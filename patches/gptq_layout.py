@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from sglang_gemma4 import switches, uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, switches, uses
 
 SWITCH = "SGLANG_GEMMA4_CONFIGS"
 

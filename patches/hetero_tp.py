@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from sglang_gemma4 import hooks, uses
-from sglang_gemma4.patching import Hook, Patch, decline
+from sglang_gemma4.patching import Hook, Patch, decline, hooks, uses
 
 SGLANG = "sglang.srt.disaggregation"
 NIXL = f"{SGLANG}.nixl.conn.NixlKVManager"

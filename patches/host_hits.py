@@ -1,7 +1,6 @@
 """A prompt whose prefix comes back from the host is admitted only where its window and its new tokens both fit."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 PATCH = Patch(
     switch="SGLANG_GEMMA4_MODEL_FIXES",

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import switches, uses
 from sglang_gemma4.models.config_files import named_gemma4
-from sglang_gemma4.patching import Hook, Patch, note
+from sglang_gemma4.patching import Hook, Patch, note, switches, uses
 
 TRITON = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend"
 SETUP = "sglang.srt.model_executor.model_runner_components.attention_backend_setup"

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 
 def zero_padding_patches(pooler: Any, *_args: Any, **_kwargs: Any) -> None:

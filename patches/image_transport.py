@@ -5,8 +5,7 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, decline, tell
+from sglang_gemma4.patching import Hook, Patch, decline, tell, uses
 
 ARCHITECTURES = ("Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration")
 NAME, ON_CARD = "image_transport", "cuda_ipc"

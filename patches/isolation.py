@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sglang_gemma4 import patching, switches
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4 import patching
+from sglang_gemma4.patching import Hook, Patch, switches
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 OURS = "sglang_gemma4.serving.failed_requests"

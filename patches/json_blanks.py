@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_gemma4.patching import Hook, Patch, tell
-from sglang_gemma4.switches import WITHOUT
+from sglang_gemma4.patching.switches import WITHOUT
 
 XGRAMMAR = "sglang.srt.constrained.xgrammar_backend"
 BOUND, TEXT, WHERE = "gemma4_blanks", "gemma4_text_tokens", "gemma4_text_where"

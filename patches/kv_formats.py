@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from sglang_gemma4 import switches, uses
 from sglang_gemma4.models.config_files import named_gemma4
-from sglang_gemma4.patching import Hook, Patch, decline
+from sglang_gemma4.patching import Hook, Patch, decline, switches, uses
 
 OURS = "sglang_gemma4.memory.kv_formats"
 CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"

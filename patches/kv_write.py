@@ -13,8 +13,7 @@ being captured, whose attention gets another batch, with other rows, when the gr
 import pkgutil
 from typing import Any
 
-from sglang_gemma4 import switches, uses
-from sglang_gemma4.patching import Hook, Patch, decline
+from sglang_gemma4.patching import Hook, Patch, decline, switches, uses
 
 MEMORY_POOL = "sglang.srt.mem_cache.memory_pool"
 WRITES = {
@@ -42,7 +41,7 @@ def reason_against() -> str | None:
     """Why keys and values of this process are SGLang's to write, or None."""
     from sglang.srt.environ import envs
 
-    from sglang_gemma4.supported import fingerprint
+    from sglang_gemma4.patching.supported import fingerprint
 
     if not switches.part_is_on("qkv_rope", PATCH.switch):
         return "qkv_rope is off, whose launch would write"

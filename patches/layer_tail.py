@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, takes
+from sglang_gemma4.patching import Hook, Patch, takes, uses
 
 
 def chain_layers(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:

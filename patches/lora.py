@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, tell
+from sglang_gemma4.patching import Hook, Patch, tell, uses
 
 LORA = "sglang.srt.lora"
 

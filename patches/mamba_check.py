@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import uses
 from sglang_gemma4.models.config_files import named_gemma4
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 NONE = "_sglang_gemma4_no_recurrent_states"
 

@@ -1,7 +1,6 @@
 """Images and sounds are decoded within bounds; nvJPEG gets RGB images only; downloads end in time."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 COMMON = "sglang.srt.utils.common"
 OURS = "sglang_gemma4.serving.media"

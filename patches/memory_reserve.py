@@ -4,8 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, decline, note, tell
+from sglang_gemma4.patching import Hook, Patch, decline, note, tell, uses
 
 NAME = "memory_reserve"
 CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator"

@@ -4,8 +4,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 OPERATOR_S = "SGLANG_MOE_CONFIG_DIR"
 _shapes: set[tuple[int, int]] = set()

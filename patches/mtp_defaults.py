@@ -3,8 +3,7 @@
 import logging
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 FIELDS = (
     *("model_path", "download_dir", "speculative_draft_model_path", "speculative_draft_model_revision", "speculative_algorithm"),

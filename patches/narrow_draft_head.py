@@ -4,9 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sglang_gemma4 import switches, uses
 from sglang_gemma4.patches import draft_argmax, frozen_chain
-from sglang_gemma4.patching import Hook, Patch, decline, idle, note, tell
+from sglang_gemma4.patching import Hook, Patch, decline, idle, note, switches, tell, uses
 
 NAME = "narrow_draft_head"
 SWITCH = "SGLANG_GEMMA4_FROZEN_CHAIN"

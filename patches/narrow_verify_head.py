@@ -4,10 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sglang_gemma4 import switches, uses
 from sglang_gemma4.patches.draft_argmax import SHARDED
 from sglang_gemma4.patches.narrow_draft_head import UPDATER
-from sglang_gemma4.patching import Hook, Patch, decline, note, tell
+from sglang_gemma4.patching import Hook, Patch, decline, note, switches, tell, uses
 
 NAME = "narrow_verify_head"
 SWITCH = "SGLANG_GEMMA4_VERIFY_ARGMAX"

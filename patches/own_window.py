@@ -1,7 +1,6 @@
 """A running request holds one sliding window: its prompt's goes when memory is short, or when its own has passed it."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
 OURS = "sglang_gemma4.memory.window_pressure"

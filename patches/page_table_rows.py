@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Entry, Hook, Patch
+from sglang_gemma4.patching import Entry, Hook, Patch, uses
 
 TRTLLM = "sglang.srt.layers.attention.trtllm_mha_backend.TRTLLMHAAttnBackend"
 MODULE = "sglang.kernels.ops.attention.trtllm_mha_page_table"

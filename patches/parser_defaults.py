@@ -3,7 +3,7 @@
 from typing import Any
 
 from sglang_gemma4.patching import Hook, Patch, tell
-from sglang_gemma4.switches import WITHOUT
+from sglang_gemma4.patching.switches import WITHOUT
 
 
 def choose(result: dict[str, str], server_args: Any) -> dict[str, str]:

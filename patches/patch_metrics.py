@@ -3,8 +3,7 @@
 from functools import partial
 from typing import Any, Literal
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 FRONTEND = "sglang.srt.observability.metrics_collector.TokenizerMetricsCollector"
 SCHEDULER = "sglang.srt.observability.metrics_collector.SchedulerMetricsCollector"

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, takes
+from sglang_gemma4.patching import Hook, Patch, takes, uses
 
 
 def next_stream(

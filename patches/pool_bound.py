@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from sglang_gemma4 import uses
 from sglang_gemma4.memory import bound
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 REPORTER = "sglang.srt.managers.scheduler_components.metrics_reporter.SchedulerMetricsReporter"
 

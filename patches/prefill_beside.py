@@ -1,7 +1,6 @@
 """Prompts are prefilled in the same forward as the decode or verify rows of the running requests."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 GRAPHS = "sglang.srt.model_executor.runner.decode_cuda_graph_runner.DecodeCudaGraphRunner"

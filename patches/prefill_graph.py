@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, decline, resolution_step, tell
+from sglang_gemma4.patching import Hook, Patch, decline, resolution_step, tell, uses
 
 MODULE = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup"
 RUNNER = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4 import switches
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, switches
 
 POOL_SIZES = "SGLANG_GEMMA4_POOL_SIZES"
 VIEWS = "SGLANG_GEMMA4_FROZEN_VIEWS"

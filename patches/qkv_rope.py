@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import switches, uses
-from sglang_gemma4.patching import Hook, Patch, takes
+from sglang_gemma4.patching import Hook, Patch, switches, takes, uses
 
 
 def normed_and_rotated(

@@ -1,7 +1,6 @@
 """Experts of 4-bit checkpoints compute Gemma 4's gelu, through SGLang's Triton kernel."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 OURS = "sglang_gemma4.models.layers.expert_activation"
 COMPRESSED = "sglang.srt.layers.quantization.compressed_tensors"

@@ -1,7 +1,6 @@
 """Layers that a quantised checkpoint leaves alone, such as vision towers and routers, are loaded as they are."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 OURS = "sglang_gemma4.models.quantised_checkpoint"
 MODELS = "sglang.srt.models"

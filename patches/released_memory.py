@@ -1,7 +1,6 @@
 """After release and resume of memory nothing is missing that no checkpoint holds."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 OURS = "sglang_gemma4.memory.released"

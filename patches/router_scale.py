@@ -1,7 +1,6 @@
 """The MoE router's scale is applied on every path and follows weight updates."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 MODULE = "sglang.srt.model_executor.model_runner_components.weight_updater"
 OURS = "sglang_gemma4.models.layers.router"

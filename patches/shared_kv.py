@@ -1,7 +1,6 @@
 """KV-shared layers (E2B: 20 of 35, E4B: 18 of 42) get no KV buffers of their own."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 MODULE = "sglang.srt.model_executor.model_runner_components.layer_setup"
 OURS = "sglang_gemma4.memory.kv_layers"

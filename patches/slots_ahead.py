@@ -1,7 +1,6 @@
 """MTP allocates KV slots some steps ahead, so that most steps launch nothing for them."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 OURS = "sglang_gemma4.memory.slots_ahead"
 

@@ -1,7 +1,6 @@
 """A pipeline stage holds the KV of its own layers."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 MODULE = "sglang.srt.model_executor.model_runner_components.layer_setup"
 OURS = "sglang_gemma4.memory.stage_layers"

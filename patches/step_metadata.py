@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import uses
 from sglang_gemma4.models.config_files import named_gemma4
-from sglang_gemma4.patching import Hook, Patch, takes
+from sglang_gemma4.patching import Hook, Patch, takes, uses
 
 BACKEND = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend"
 RUNNER = "sglang.srt.model_executor.runner.decode_cuda_graph_runner.DecodeCudaGraphRunner"

@@ -1,7 +1,6 @@
 """Under speculation an answer ends at the earliest stop; stock returns text past it."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 REQUEST = "sglang.srt.managers.schedule_batch.Req"
 

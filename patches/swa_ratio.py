@@ -4,8 +4,7 @@ import logging
 from functools import partial
 from typing import Any
 
-from sglang_gemma4 import switches, uses
-from sglang_gemma4.patching import Entry, Patch
+from sglang_gemma4.patching import Entry, Patch, switches, uses
 
 REGISTRY = "sglang.srt.arg_groups.overrides._MODEL_OVERRIDE_FNS"
 logger = logging.getLogger(__name__)

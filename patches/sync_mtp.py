@@ -1,7 +1,6 @@
 """MTP runs with --disable-overlap-schedule; stock crashes at the first batch."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 TAKE = "sglang_gemma4.speculative.synchronous:take_pipeline_argument"
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPWorkerV2"

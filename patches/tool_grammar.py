@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import patching, uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4 import patching
+from sglang_gemma4.patching import Hook, Patch, uses
 
 PARSER = "sglang.srt.function_call.function_call_parser.FunctionCallParser"
 

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Entry, Patch
+from sglang_gemma4.patching import Entry, Patch, uses
 
 MODULE = "sglang.srt.layers.attention.attention_registry"
 TARGETS = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration")

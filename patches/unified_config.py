@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Entry, Patch
+from sglang_gemma4.patching import Entry, Patch, uses
 
 
 def filled() -> Any:

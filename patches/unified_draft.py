@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import switches, uses
-from sglang_gemma4.patching import Hook, Patch, resolution_step
+from sglang_gemma4.patching import Hook, Patch, resolution_step, switches, uses
 
 CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, idle
+from sglang_gemma4.patching import Hook, Patch, idle, uses
 
 FP8_CACHES = ("fp8_e4m3", "fp8_e5m2")
 """SGLang's, with a scale for each layer."""

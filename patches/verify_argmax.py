@@ -4,9 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sglang_gemma4 import switches, uses
 from sglang_gemma4.patches.draft_argmax import SHARDED
-from sglang_gemma4.patching import Entry, Hook, Patch, note, tell
+from sglang_gemma4.patching import Entry, Hook, Patch, note, switches, tell, uses
 
 EAGLE, OURS = "sglang.srt.speculative.eagle_utils", "sglang_gemma4.speculative.verify_tokens"
 

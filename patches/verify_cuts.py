@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Entry, Hook, Patch
+from sglang_gemma4.patching import Entry, Hook, Patch, uses
 
 EAGLE = "sglang.srt.speculative.eagle_utils"
 

@@ -1,7 +1,6 @@
 """Under MTP at topk 1, penalties and min_new_tokens count each token; stock counts one a verify step."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 OURS = "sglang_gemma4.speculative.verify_penalties"
 SAMPLING, BATCH = "sglang.srt.sampling", "sglang.srt.managers.schedule_batch.ScheduleBatch"

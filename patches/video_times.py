@@ -1,7 +1,6 @@
 """Frames of a video are chosen and labelled with their times as in transformers."""
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch
+from sglang_gemma4.patching import Hook, Patch, uses
 
 PROCESSOR = "sglang.srt.multimodal.processors.gemma4.Gemma4SGLangProcessor"
 

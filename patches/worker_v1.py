@@ -4,9 +4,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4 import uses
-from sglang_gemma4.patching import Hook, Patch, decline, resolution_step
-from sglang_gemma4.switches import MTP_V2
+from sglang_gemma4.patching import Hook, Patch, decline, resolution_step, uses
+from sglang_gemma4.patching.switches import MTP_V2
 
 STEP = "handle_speculative_decoding"
 logger = logging.getLogger(__name__)

@@ -5,11 +5,12 @@ import logging
 import multiprocessing
 from importlib import import_module
 
-from sglang_gemma4 import old_switches, patching, switches
+from sglang_gemma4 import patching
 from sglang_gemma4.memory import given
+from sglang_gemma4.patching import old_switches, switches
+from sglang_gemma4.patching.supported import version_problem
 from sglang_gemma4.speculative import beside_bounds
 from sglang_gemma4.start import times
-from sglang_gemma4.supported import version_problem
 
 logger = logging.getLogger(__name__)
 

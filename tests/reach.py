@@ -30,7 +30,7 @@ def reached(what: str) -> None:
 
 def record_hooks() -> None:
     """From now on hooks that are placed say when they run."""
-    from sglang_gemma4 import hooks
+    from sglang_gemma4.patching import hooks
 
     prepare = hooks.prepare
 

@@ -6,7 +6,7 @@ addresses: the lengths and the request rows. A backend may record the kernels th
 
 from typing import Any
 
-from sglang_gemma4 import switches
+from sglang_gemma4.patching import switches
 
 
 def reason_against(backend: Any, topk: int) -> str | None:

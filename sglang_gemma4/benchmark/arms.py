@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sglang_gemma4 import switches
 from sglang_gemma4.benchmark import workloads
-from sglang_gemma4.old_switches import OLD_NAMES
+from sglang_gemma4.patching import switches
+from sglang_gemma4.patching.old_switches import OLD_NAMES
 
 STOCK, PACKAGE, MTP, VLLM = "stock", "package", "mtp", "vllm"
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from sglang_gemma4 import switches
 from sglang_gemma4.benchmark import arms, step_curve, vllm, workloads
 from sglang_gemma4.benchmark.plan import Plan
 from sglang_gemma4.benchmark.workloads import Workload
+from sglang_gemma4.patching import switches
 
 ACCEPT_LENGTH = 2.8  # simulated under MTP on random weights; what the released assistant is reported to reach on this engine
 DRY_MODEL = "tiny-26b-a4b"

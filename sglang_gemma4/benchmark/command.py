@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4 import switches
 from sglang_gemma4.benchmark import mapping, workloads
 from sglang_gemma4.benchmark.checked_plan import ACCEPT_LENGTH, plan_of
 from sglang_gemma4.benchmark.plan import Plan
+from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny.quantisation import FORMATS
 
 EPILOG = """\

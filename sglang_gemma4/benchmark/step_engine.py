@@ -18,7 +18,7 @@ from sglang_gemma4.benchmark import records, step_curve
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import Plan, Task, task_of
 from sglang_gemma4.benchmark.server import Died, tail
-from sglang_gemma4.switches import SHARED_WEIGHTS
+from sglang_gemma4.patching.switches import SHARED_WEIGHTS
 
 PATIENCE = 60.0
 """Seconds that a dismissed engine has to end by itself."""

@@ -20,7 +20,7 @@ import sglang_gemma4
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.server import Died, Server
 from sglang_gemma4.benchmark.vllm_weights import FILLED
-from sglang_gemma4.switches import VLLM_PYTHON
+from sglang_gemma4.patching.switches import VLLM_PYTHON
 
 FLAGS = {
     "max-running-requests": "max-num-seqs",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sglang_gemma4 import this_server, uses
+from sglang_gemma4.patching import this_server, uses
 
 
 def lines(scheduler: Any) -> list[str]:

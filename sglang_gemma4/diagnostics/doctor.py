@@ -11,10 +11,11 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
 
-from sglang_gemma4 import SUPPORTED_SGLANG, __version__, patching, switches
+from sglang_gemma4 import SUPPORTED_SGLANG, __version__, patching
 from sglang_gemma4.diagnostics import live as read_live
 from sglang_gemma4.diagnostics import open_server, status
-from sglang_gemma4.old_switches import OLD_NAMES
+from sglang_gemma4.patching import switches
+from sglang_gemma4.patching.old_switches import OLD_NAMES
 from sglang_gemma4.start import bytecode, table
 
 DISTRIBUTIONS = ("sglang", "sglang-kernel", "torch", "triton", "transformers", "flashinfer-python")

@@ -6,9 +6,9 @@ Neither torch nor sglang is imported.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sglang_gemma4 import switches
 from sglang_gemma4.diagnostics.text_geometry import TextGeometry, is_unified, text_geometry
 from sglang_gemma4.models.config_files import ASSISTANTS, is_assistant, is_gemma4, read_config
+from sglang_gemma4.patching import switches
 from sglang_gemma4.speculative.mtp_defaults import AUTO, sibling
 
 LENGTHS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")

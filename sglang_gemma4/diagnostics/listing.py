@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from sglang_gemma4 import hooks, patching, supported, switches
-from sglang_gemma4.old_switches import OLD_NAMES
+from sglang_gemma4 import patching
 from sglang_gemma4.patches import load_all
-from sglang_gemma4.patching import Patch
-from sglang_gemma4.switches import Switch
+from sglang_gemma4.patching import Patch, hooks, supported, switches
+from sglang_gemma4.patching.old_switches import OLD_NAMES
+from sglang_gemma4.patching.switches import Switch
 
 
 def data() -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate, pairwise
 from typing import Any
 
-from sglang_gemma4 import switches
+from sglang_gemma4.patching import switches
 
 FIXES = "SGLANG_GEMMA4_MODEL_FIXES"
 PARTITION = "SGLANG_PP_LAYER_PARTITION"

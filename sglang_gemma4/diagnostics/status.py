@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import sglang_gemma4
-from sglang_gemma4 import patching, this_server
-from sglang_gemma4.supported import installed_sglang
+from sglang_gemma4 import patching
+from sglang_gemma4.patching import this_server
+from sglang_gemma4.patching.supported import installed_sglang
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sglang_gemma4.switches import DEBUG_DIR
+from sglang_gemma4.patching.switches import DEBUG_DIR
 
 REPORT = "report"
 NEIGHBOURS = 4

@@ -24,7 +24,7 @@ from sglang_gemma4 import patching
 from sglang_gemma4.diagnostics import bounds, kv_tables, trap_dump
 from sglang_gemma4.diagnostics.bounds import Table, Violation
 from sglang_gemma4.diagnostics.kv_tables import Forward, Pools
-from sglang_gemma4.supported import installed_sglang
+from sglang_gemma4.patching.supported import installed_sglang
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from sglang_gemma4 import switches
 from sglang_gemma4.memory.swa_sizing import REFERENCE, Demand, Stock, solve
+from sglang_gemma4.patching import switches
 
 logger = logging.getLogger(__name__)
 

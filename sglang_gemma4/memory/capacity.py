@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from sglang_gemma4 import switches
 from sglang_gemma4.memory import feature_memory, reserve, swa_ratio, swa_sizing
 from sglang_gemma4.memory.model_bytes import Need
+from sglang_gemma4.patching import switches
 
 GIB, MIB = reserve.GIB, reserve.MIB
 EVICTION_INTERVAL = 128  # tokens; SGLANG_SWA_EVICTION_INTERVAL

@@ -9,8 +9,8 @@ What is kept beside weights and KV, at 0.85 some 11.5 GiB, has room for them: KV
 
 from typing import Any
 
-from sglang_gemma4 import switches
 from sglang_gemma4.memory.reserve import GIB, MARGIN
+from sglang_gemma4.patching import switches
 
 NAME, SWITCH = "feature_memory", "SGLANG_GEMMA4_POOL_SIZES"
 FRONT_END = 0.55 * GIB

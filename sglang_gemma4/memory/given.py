@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-from sglang_gemma4 import switches
+from sglang_gemma4.patching import switches
 
 SHORTEST, LONGEST = 16, 2**20
 """Tokens of a typical request: below, any split of the pools is the same; above, no Gemma 4 has the context."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from sglang_gemma4 import switches
 from sglang_gemma4.memory import reserve
+from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny import quantisation
 from sglang_gemma4.tiny.quantisation import Format
 

@@ -8,8 +8,8 @@ from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.model_executor.pool_configurator import HybridSWAPoolConfigurator, MemoryPoolConfig
 from sglang.srt.runtime_context import get_disagg, get_memory, get_schedule, get_spec, max_speculative_num_draft_tokens
 
-from sglang_gemma4 import switches
 from sglang_gemma4.memory import bound, given, kv_layers, own_window, swa_sizing
+from sglang_gemma4.patching import switches
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_gemma4 import switches, uses
 from sglang_gemma4.models import model_shape
+from sglang_gemma4.patching import switches, uses
 
 GIB, MIB = 2**30, 2**20
 CONTEXT = 1.29 * GIB

@@ -8,10 +8,10 @@ from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
 from sglang.srt.model_executor.cuda_graph_config import Backend
 from sglang.srt.runtime_context import get_schedule, get_server_args
 
-from sglang_gemma4 import switches
 from sglang_gemma4.memory import reserve
 from sglang_gemma4.memory.swa_ratio import CONCURRENT
 from sglang_gemma4.models.config_files import named_gemma4
+from sglang_gemma4.patching import switches
 
 DRAFT_TOKENS = 4  # where SGLang has not resolved them yet
 WORTH_SAYING = 0.5 * reserve.GIB

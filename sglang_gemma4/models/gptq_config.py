@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from sglang_gemma4.patching.uses import LAID_OUT_AS
 from sglang_gemma4.tiny.quantisation import EXPERT_GROUPS, NOT_QUANTISED, config, four_bits, size_problem
-from sglang_gemma4.uses import LAID_OUT_AS
 
 FLAGS = ("gptq", "gptq_marlin", "auto-round", "awq", "awq_marlin")
 GPTQ, AWQ = "gptq", "awq"

@@ -4,8 +4,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.old_switches import OLD_NAMES
-from sglang_gemma4.switches import SWITCHES
+from sglang_gemma4.patching.old_switches import OLD_NAMES
+from sglang_gemma4.patching.switches import SWITCHES
 
 SHIPPED = Path(__file__).with_name("gates.toml")
 DEFAULT = "default"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4 import switches
 from sglang_gemma4.cpu.environment import default_arguments, has_accelerator, launch_environment
 from sglang_gemma4.diagnostics import preflight
+from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny import checkpoints
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sglang_gemma4 import switches
+from sglang_gemma4.patching import switches
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ import torch
 from sglang.srt.environ import envs
 from sglang.srt.runtime_context import get_disagg, get_exec, get_lora, get_memory, get_parallel, get_spec
 
-from sglang_gemma4 import switches, uses
 from sglang_gemma4.attention import image_spans, second_metadata
 from sglang_gemma4.attention.image_masks import ImageAttention
 from sglang_gemma4.attention.quantised import ReadsLevels
 from sglang_gemma4.memory.tiers import other_tier
 from sglang_gemma4.models.schedule import joined_graph, whole_graphs
+from sglang_gemma4.patching import switches, uses
 from sglang_gemma4.speculative import beside_bounds
 
 MEDIA_FIXES = "SGLANG_GEMMA4_MEDIA_FIXES"

@@ -13,9 +13,8 @@ from typing import Any
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.runtime_context import get_spec
 
-from sglang_gemma4 import switches
 from sglang_gemma4.models.schedule import joined_graph
-from sglang_gemma4.patching import note, tell
+from sglang_gemma4.patching import note, switches, tell
 from sglang_gemma4.speculative import beside_reasons, step_clock
 from sglang_gemma4.speculative.admission import Admission, Way, in_a_graph
 from sglang_gemma4.speculative.beside_bounds import AUTO, Gap, gap, most_tokens

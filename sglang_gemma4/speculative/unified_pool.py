@@ -9,7 +9,7 @@ its unused pool stays at the 64 slots that its worker asks for, nothing is fused
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sglang_gemma4.arguments import SeenAs
+from sglang_gemma4.patching.arguments import SeenAs
 
 ALGORITHM = "FROZEN_KV_MTP"
 BACKENDS = ("triton",)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import sglang_gemma4
-from sglang_gemma4.switches import CACHE_DIR
+from sglang_gemma4.patching.switches import CACHE_DIR
 
 logger = logging.getLogger(__name__)
 DISTRIBUTIONS = ("sglang", "torch", "triton", "flash-attn-4", "nvidia-cutlass-dsl")

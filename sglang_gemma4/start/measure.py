@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4 import switches
 from sglang_gemma4.benchmark import arms as arm_texts
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.server import Died, Server
 from sglang_gemma4.cpu.environment import has_accelerator
+from sglang_gemma4.patching import switches
 
 MODES = ("cold", "listed", "warm")
 COMPILED = {

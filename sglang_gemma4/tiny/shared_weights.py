@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from sglang_gemma4.switches import SHARED_WEIGHTS
+from sglang_gemma4.patching.switches import SHARED_WEIGHTS
 
 PATIENCE = 600.0
 """Seconds to wait for the first engine to fill the weights."""

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.switches import BESIDE
+from sglang_gemma4.patching.switches import BESIDE
 from tests.engine.json_lines import JsonLines
 
 HERE = Path(__file__).parent

@@ -100,8 +100,8 @@ def import_what_patches_change() -> None:
     from sglang.srt.plugins import GENERAL_PLUGINS_GROUP
 
     import sglang_gemma4.models.unified_config  # noqa: F401 - an entry that a patch makes imports it
-    from sglang_gemma4 import hooks
     from sglang_gemma4.patches import load_all
+    from sglang_gemma4.patching import hooks
 
     for plugin in metadata.entry_points(group=GENERAL_PLUGINS_GROUP):
         plugin.load()  # and not called

@@ -3,8 +3,9 @@
 import os
 from typing import Any
 
-from sglang_gemma4 import hooks, patching
+from sglang_gemma4 import patching
 from sglang_gemma4.patches import load_all
+from sglang_gemma4.patching import hooks
 
 
 def send(engine: Any, group: dict[str, Any]) -> list[dict[str, Any]]:

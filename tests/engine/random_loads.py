@@ -32,9 +32,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4 import switches
 from sglang_gemma4.kernels.kv_cache.formats import FORMATS
 from sglang_gemma4.memory.request_limit import Pools
+from sglang_gemma4.patching import switches
 from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output, without
 from tests.engine.mtp_cases import NO_END
 from tests.engine.reference import CHECKPOINTS, text_prompts

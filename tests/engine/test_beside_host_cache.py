@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import switches
+from sglang_gemma4.patching import switches
 from tests.engine.engine_fork import Group, Nursery, Output
 from tests.engine.mtp_cases import MTP, greedy, timed
 from tests.engine.reference import CHECKPOINTS, text_prompts

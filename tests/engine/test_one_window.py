@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import switches
+from sglang_gemma4.patching import switches
 from tests.engine import admission_loads, mtp_cases
 from tests.engine.engine_fork import Group, Nursery, Output, without
 from tests.engine.mtp_cases import MTP, NO_END, greedy, timed

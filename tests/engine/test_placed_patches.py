@@ -2,8 +2,8 @@
 
 import pytest
 
-from sglang_gemma4 import switches
 from sglang_gemma4.patches import load_all
+from sglang_gemma4.patching import switches
 from sglang_gemma4.serving.launch import resolve
 from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output, without
 

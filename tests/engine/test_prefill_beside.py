@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import switches
+from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny import images
 from tests.engine import mtp_cases
 from tests.engine.engine_fork import Group, Nursery, Output

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import switches
+from sglang_gemma4.patching import switches
 from tests.engine import flash_standin
 from tests.engine.engine_fork import Nursery, Output
 from tests.engine.mtp_cases import MTP, greedy, timed

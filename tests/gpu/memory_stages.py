@@ -12,7 +12,7 @@ for all at once that takes memory. ``soak`` has a server for each pool, side by 
 
 import sys
 
-from sglang_gemma4 import switches
+from sglang_gemma4.patching import switches
 from tests.gpu.measure import run_of
 from tests.gpu.stages import COMMON, OUT, PACKAGE, PYTHON, STOCK, Command, Stage, bench, off, tests
 

@@ -22,9 +22,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer  # noqa: F401 - of threads that ask transformers for a lazy name at the same time, one fails
 
-from sglang_gemma4 import switches
 from sglang_gemma4.diagnostics import doctor
 from sglang_gemma4.patches import load_all
+from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny import checkpoints
 from tests.engine.engine_fork import without
 from tests.engine.test_oracle import ACCEPT_LENGTH, FAMILIES, MTP, NEW_TOKENS, Case, make_prompts

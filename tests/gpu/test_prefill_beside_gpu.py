@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4 import switches
+from sglang_gemma4.patching import switches
 from sglang_gemma4.speculative import step_clock
 from sglang_gemma4.tiny import checkpoints
 from tests.engine.engine_fork import Group

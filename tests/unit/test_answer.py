@@ -12,8 +12,9 @@ import tool_answers  # type: ignore[import-not-found]
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sglang_gemma4 import hooks, patching
+from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
+from sglang_gemma4.patching import hooks
 from sglang_gemma4.serving import schema_types
 from sglang_gemma4.serving.answer import AnswerReader
 from sglang_gemma4.serving.bare_values import bare

@@ -22,7 +22,7 @@ FP8 = torch.float8_e4m3fn
 def applied(monkeypatch: pytest.MonkeyPatch) -> None:
     """The patches are in the report, so that a note has somewhere to go."""
     names = ("decode_attention", "prefill_attention", "verify_attention")
-    monkeypatch.setattr(patching, "_outcomes", {name: patching.Outcome(name, "SWITCH", "", "active") for name in names})
+    monkeypatch.setattr(patching.declare, "_outcomes", {name: patching.Outcome(name, "SWITCH", "", "active") for name in names})
 
 
 class Stock:
@@ -44,7 +44,7 @@ def new(dim: int = DIM, tokens: int = TOKENS) -> dict[str, torch.Tensor]:
 
 
 def told(name: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
-    (note,) = patching._outcomes[name].notes
+    (note,) = patching.declare._outcomes[name].notes
     assert said in note
     assert [said in record.getMessage() for record in caplog.records] == [True], "one log line"
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4 import cli, switches
+from sglang_gemma4 import cli
 from sglang_gemma4.benchmark import arms, gauges, vllm, vllm_weights, workloads
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import Plan
 from sglang_gemma4.benchmark.server import Died, alive
+from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny import checkpoints
 from tests.engine import vllm_stub
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
-from sglang_gemma4 import switches
+from sglang_gemma4.patching import switches
 from sglang_gemma4.speculative import beside_reasons, prompt_chunks
 from sglang_gemma4.speculative.admission import Way
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sglang_gemma4 import switches
 from sglang_gemma4.memory import bound, capacity, model_bytes, swa_sizing
 from sglang_gemma4.memory.bound import BOUND, Bound
+from sglang_gemma4.patching import switches
 
 BUDGET, LIMIT = int(18.153 * 2**30), 64
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from sglang_gemma4 import cli, switches
+from sglang_gemma4 import cli
 from sglang_gemma4.memory import capacity, fractions, model_bytes, reserve, swa_sizing
 from sglang_gemma4.memory.capacity import CARDS, GIB, Card, Server
+from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny.quantisation import FORMATS
 
 H100, H200 = CARDS["80 GB"], CARDS["141 GB"]

@@ -12,8 +12,9 @@ import ollama_answers  # type: ignore[import-not-found]
 import pytest
 import scripted_http  # type: ignore[import-not-found]
 
-from sglang_gemma4 import hooks, patching
+from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
+from sglang_gemma4.patching import hooks
 from sglang_gemma4.serving.protocols import messages, openai, responses
 from sglang_gemma4.serving.protocols.stream_start import Opened
 

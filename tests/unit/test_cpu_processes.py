@@ -8,7 +8,7 @@ import pytest
 
 from sglang_gemma4 import patching
 from sglang_gemma4.patches import load as load_patch
-from sglang_gemma4.switches import WITHOUT
+from sglang_gemma4.patching.switches import WITHOUT
 from sglang_gemma4.tiny import checkpoints
 
 

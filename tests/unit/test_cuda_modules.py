@@ -15,9 +15,9 @@ import torch
 
 from sglang_gemma4.kernels.kv_cache import formats
 from sglang_gemma4.patches.compile_ahead import kinds_of_config
+from sglang_gemma4.patching.switches import CACHE_DIR
 from sglang_gemma4.start import cuda_modules
 from sglang_gemma4.start.child import Child
-from sglang_gemma4.switches import CACHE_DIR
 from sglang_gemma4.tiny import checkpoints, real_sizes
 
 MODULES = ["kv:512", "kv:1024", "activation:bfloat16", "tree", "marlin:bfloat16"]

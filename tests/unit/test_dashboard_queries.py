@@ -154,7 +154,7 @@ import sys
 from sglang_gemma4 import patching
 from sglang_gemma4.diagnostics.patch_metrics import publish
 for name, state in (("one", "active"), ("two", sys.argv[2])):
-    patching._outcomes[name] = patching.Outcome(name, "SWITCH", "does", state)
+    patching.declare._outcomes[name] = patching.Outcome(name, "SWITCH", "does", state)
 publish(sys.argv[1], {"model_name": "m", "version": "of their own"})
 """
 COLLECT = """

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import hooks, patching, supported, switches
+from sglang_gemma4 import patching
 from sglang_gemma4.diagnostics import listing
-from sglang_gemma4.old_switches import OLD_NAMES
 from sglang_gemma4.patches import ORDER, load_all
-from sglang_gemma4.patching import Entry, Hook, Patch
-from sglang_gemma4.placement import hook_is_in_chain
+from sglang_gemma4.patching import Entry, Hook, Patch, hooks, supported, switches
+from sglang_gemma4.patching.old_switches import OLD_NAMES
+from sglang_gemma4.patching.placement import hook_is_in_chain
 
 InChild = Callable[[Callable[[], Any]], Any]
 ROOT = Path(__file__).parents[2]

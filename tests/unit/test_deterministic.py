@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import uses
 from sglang_gemma4.patches import ORDER, load
+from sglang_gemma4.patching import uses
 
 
 def names_in(text: str) -> set[str]:

@@ -18,10 +18,11 @@ from unittest.mock import patch
 import pytest
 
 import quickstart
-from sglang_gemma4 import cli, switches
+from sglang_gemma4 import cli
 from sglang_gemma4.benchmark import vllm
 from sglang_gemma4.benchmark.checked_plan import plan_of
-from sglang_gemma4.old_switches import OLD_NAMES
+from sglang_gemma4.patching import switches
+from sglang_gemma4.patching.old_switches import OLD_NAMES
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")))

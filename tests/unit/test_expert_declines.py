@@ -97,7 +97,7 @@ def test_simulated_experts_stay_sglang_s(name: str, monkeypatch: pytest.MonkeyPa
     expert_layers.take_few_tokens(moe, HIDDEN, "gelu_pytorch_tanh")
     for _ in range(2):
         assert moe.topk.topk_config.custom_routing_function(None, torch.zeros(2, EXPERTS), 2, True)[0] is None
-    (note,) = patching._outcomes["few_token_experts"].notes
+    (note,) = patching.declare._outcomes["few_token_experts"].notes
     assert note.startswith("SGLang chooses the experts: simulated experts")
 
 
@@ -144,7 +144,7 @@ def test_counters_come_back_with_the_weights() -> None:
 def server(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What SGLang's own configuration says, and a report in which notes are kept."""
     names = ("grouped_experts", "few_token_experts", "prefill_experts", "dense_beside_experts")
-    monkeypatch.setattr(patching, "_outcomes", {name: patching.Outcome(name, "SWITCH", "", "active") for name in names})
+    monkeypatch.setattr(patching.declare, "_outcomes", {name: patching.Outcome(name, "SWITCH", "", "active") for name in names})
     flags = SimpleNamespace(
         moe=SimpleNamespace(enable_fused_moe_sum_all_reduce=False, ep_dispatch_algorithm=None),
         deterministic=SimpleNamespace(enable_deterministic_inference=False),
@@ -161,7 +161,7 @@ def runs_before(layer: Any, given: Any, said: str, caplog: pytest.LogCaptureFixt
     assert [layer.run_moe_core(given) for _ in range(2)] == ["SGLang's"] * 2
     assert layer.run_moe_core.steps == 0
     assert all(one is given for one in before.batches)
-    (note,) = patching._outcomes["few_token_experts"].notes
+    (note,) = patching.declare._outcomes["few_token_experts"].notes
     assert said in note
     assert [said in record.getMessage() for record in caplog.records] == [True]
 
@@ -250,14 +250,14 @@ def test_numbers_of_tokens_between_are_nobody_s_notice(tokens: int, caplog: pyte
     expert_layers.take_few_tokens(moe_of(layer), HIDDEN, "gelu_pytorch_tanh")
     expert_layers.take_many(layer, "gelu_pytorch_tanh")
     assert layer.run_moe_core(batch(hidden_states=torch.zeros(tokens, HIDDEN))) == "SGLang's"
-    assert [patching._outcomes[name].notes for name in ("grouped_experts", "few_token_experts", "prefill_experts")] == [[], [], []]
+    assert [patching.declare._outcomes[name].notes for name in ("grouped_experts", "few_token_experts", "prefill_experts")] == [[], [], []]
 
 
 def test_a_chunk_that_is_not_taken(caplog: pytest.LogCaptureFixture) -> None:
     layer = layer_with()
     expert_layers.take_many(layer, "gelu_pytorch_tanh")
     assert layer.run_moe_core(batch(hidden_states=torch.zeros(1024, HIDDEN))) == "SGLang's"
-    assert patching._outcomes["prefill_experts"].notes == ["SGLang's kernels compute the experts: Triton does not run on cpu"]
+    assert patching.declare._outcomes["prefill_experts"].notes == ["SGLang's kernels compute the experts: Triton does not run on cpu"]
 
 
 def four_bits() -> Any:
@@ -347,7 +347,7 @@ def test_where_the_dense_ffn_stays_before_the_experts(card: bool, ranks: int, sa
     model = SimpleNamespace(config=SimpleNamespace(enable_moe_block=True))
     dense_patch.fork_layers(None, model)
     dense_patch.fork_layers(None, SimpleNamespace(config=SimpleNamespace(enable_moe_block=False)))
-    outcome = patching._outcomes["dense_beside_experts"]
+    outcome = patching.declare._outcomes["dense_beside_experts"]
     assert (installed, outcome.state) == (([], "declined") if said else ([model], "active"))
     assert not said or said in outcome.reason
 

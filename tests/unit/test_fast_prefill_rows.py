@@ -240,6 +240,6 @@ def test_other_forwards_are_left_alone_without_a_word(mode: ForwardMode, monkeyp
 
 def test_what_declines_is_said_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(patching, "note", lambda patch, message: said.append(message))
+    monkeypatch.setattr(patching.declare, "note", lambda patch, message: said.append(message))
     assert yoco.fast_prefill(lambda *given: "through all layers", model(sharing=0), "ids", None, batch()) == "through all layers"
     assert said == ["a prefill goes through all layers: no layer of the model shares KV"]

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import patching, switches
+from sglang_gemma4 import patching
 from sglang_gemma4.memory import feature_memory, fractions, model_bytes
 from sglang_gemma4.memory.capacity import CARDS, GIB, Server
 from sglang_gemma4.patches import load
+from sglang_gemma4.patching import switches
 from tests.unit.test_reserve_fallback import H200, MTP, start
 
 PATCH = load("feature_memory")
@@ -38,7 +39,7 @@ def start_all(switch: str, extra: dict[str, str]) -> Found:
     os.environ.update(extra)
     found = {}
     for name, case in CASES.items():
-        outcome = patching._outcomes[PATCH.name] = patching.Outcome(PATCH.name, PATCH.switch, PATCH.does, "active")
+        outcome = patching.declare._outcomes[PATCH.name] = patching.Outcome(PATCH.name, PATCH.switch, PATCH.does, "active")
         with tempfile.TemporaryDirectory() as folder:
             found[name] = start(Path(folder), late=False, **case) | {
                 "said": list(outcome.facts),

@@ -12,8 +12,8 @@ from sglang_gemma4.attention import flash_choice, flash_prefill, prefill
 from sglang_gemma4.attention.quantised import ReadsLevels
 from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
 from sglang_gemma4.patches import flash_prefill as patch
+from sglang_gemma4.patching.switches import CACHE_DIR
 from sglang_gemma4.start import folder
-from sglang_gemma4.switches import CACHE_DIR
 
 States = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

@@ -12,10 +12,11 @@ from compressed_tensors.compressors import pack_to_int32
 from sglang.srt.layers.linear import ReplicatedLinear
 from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig
 
-from sglang_gemma4 import patching, switches
+from sglang_gemma4 import patching
 from sglang_gemma4.kernels.dense.few_row_linear import MOST_ROWS
 from sglang_gemma4.kernels.weights import Grouped, dequantised
 from sglang_gemma4.models.layers import few_row_linear, four_bit_layers, weight_formats
+from sglang_gemma4.patching import switches
 
 WIDTH, OUTPUTS, ROWS = 128, 96, 8
 
@@ -69,7 +70,7 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scheme, "apply_weights", lambda scheme, layer, x, bias: four_bit_layers.multiply(multiply, scheme, layer, x, bias))
     monkeypatch.setattr(four_bit_layers, "_largest", {})
     names = ("four_bit_linear", four_bit_layers.COPIES)
-    monkeypatch.setattr(patching, "_outcomes", {name: patching.Outcome(name, "SWITCH", "", "active") for name in names})
+    monkeypatch.setattr(patching.declare, "_outcomes", {name: patching.Outcome(name, "SWITCH", "", "active") for name in names})
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ def test_copies_are_made_once_and_for_more_rows_than_ours_takes(calls: list[tupl
     assert method.gated_outputs(model.proj, many) is None
     assert calls[2:] == [("rows", ROWS)] * 2
     assert model.proj.scheme.room is None
-    (fact,) = patching._outcomes[four_bit_layers.COPIES].facts
+    (fact,) = patching.declare._outcomes[four_bit_layers.COPIES].facts
     assert "0.0 GiB of the card" in fact
 
 
@@ -147,7 +148,7 @@ def test_copies_that_are_large_or_would_be_of_nothing_are_not_made(
         load(layer)
         assert (layer.scheme.copy, layer.scheme.room.numel()) == (None, OUTPUTS * WIDTH)
     assert calls == []
-    found = patching._outcomes[four_bit_layers.COPIES]
+    found = patching.declare._outcomes[four_bit_layers.COPIES]
     assert (found.state, reason in found.reason) == ("declined", True)
 
 
@@ -197,7 +198,7 @@ def test_one_room_for_the_largest() -> None:
 def test_what_marlin_keeps(weights: dict[str, Any], said: str) -> None:
     layer = layer_of(**weights)
     assert not layer.scheme.as_loaded
-    (note,) = patching._outcomes["four_bit_linear"].notes
+    (note,) = patching.declare._outcomes["four_bit_linear"].notes
     assert said in note
     assert "CompressedTensorsWNA16" in str(few_row_linear.linear_problem(layer))
 
@@ -223,7 +224,7 @@ def test_where_nobody_asks_nothing_is_said(name: str, monkeypatch: pytest.Monkey
     """A CPU without the interpreter, a server whose operator leaves 4 bits to Marlin."""
     monkeypatch.delenv(name)
     assert not layer_of().scheme.as_loaded
-    assert patching._outcomes["four_bit_linear"].notes == []
+    assert patching.declare._outcomes["four_bit_linear"].notes == []
 
 
 def check_before_weights_load(

@@ -11,8 +11,9 @@ import pytest
 import scripted_server  # type: ignore[import-not-found]
 import tool_answers  # type: ignore[import-not-found]
 
-from sglang_gemma4 import hooks, patching
+from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
+from sglang_gemma4.patching import hooks
 
 InChild = Callable[[Callable[[], Any]], Any]
 PATCH, GRAMMAR = load("answer_parser"), load("tool_grammar")

@@ -20,7 +20,7 @@ K, V = torch.ones(8, 2, 16), torch.zeros(8, 2, 16)
 @pytest.fixture(autouse=True)
 def outcome(monkeypatch: pytest.MonkeyPatch) -> patching.Outcome:
     found = patching.Outcome("fresh_kv", "SWITCH", "", "active")
-    monkeypatch.setattr(patching, "_outcomes", {"fresh_kv": found})
+    monkeypatch.setattr(patching.declare, "_outcomes", {"fresh_kv": found})
     return found
 
 

@@ -16,10 +16,10 @@ from sglang_gemma4.kernels.dequantise import packed_weight
 from sglang_gemma4.models import gptq_config, gptq_layout
 from sglang_gemma4.models.config_files import PreflightError
 from sglang_gemma4.models.gptq_config import as_compressed, layout_of, reason_against
+from sglang_gemma4.patching.uses import LAID_OUT_AS
 from sglang_gemma4.tiny import checkpoints, real_sizes
 from sglang_gemma4.tiny.quantisation import FORMATS
 from sglang_gemma4.tiny.quantise import compress, decompress
-from sglang_gemma4.uses import LAID_OUT_AS
 from tests import gptq_checkpoint
 
 GPTQ: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import hooks, importers, patching, placement, supported
+from sglang_gemma4 import patching
 from sglang_gemma4.patches import load_all
+from sglang_gemma4.patching import hooks, importers, placement, supported
 
 InChild = Callable[[Callable[[], Any]], Any]
 OWN = "0" * 12

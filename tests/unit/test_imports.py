@@ -15,7 +15,7 @@ PACKAGE = Path(sglang_gemma4.__file__).parent
 # From the bottom up: folders, and modules that stand elsewhere than their folder. Modules at the top of the package that are not named
 # here are of "base", which every layer may import.
 LAYERS = (
-    ("base", "tiny", "start", "checkpoint", "diagnostics.text_geometry"),
+    ("base", "patching", "tiny", "start", "checkpoint", "diagnostics.text_geometry"),
     ("kernels",),
     ("attention",),
     ("models",),
@@ -31,8 +31,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 def _modules() -> dict[str, Path]:
     """Every module of the package, patches included, by its dotted name."""
-    patches = PACKAGE / "patches"
-    roots = [(PACKAGE, NAME)] + ([] if patches.is_dir() else [(PACKAGE.parent / "patches", f"{NAME}.patches")])
+    roots = [(PACKAGE, NAME), (PACKAGE / "patches", f"{NAME}.patches")]  # a link in a checkout, which rglob does not follow
     found = {}
     for root, prefix in roots:
         for path in root.rglob("*.py"):

@@ -11,7 +11,7 @@ import torch
 from sglang.srt.managers.schedule_batch import Modality, MultimodalDataItem, MultimodalInputFormat
 from sglang.srt.utils import ImageData
 
-from sglang_gemma4 import switches
+from sglang_gemma4.patching import switches
 from sglang_gemma4.serving.media import accepted, addresses, placeholders, processing
 
 

@@ -11,7 +11,7 @@ import torch
 from sglang_gemma4 import patching
 from sglang_gemma4.diagnostics import bounds, kv_tables, traps
 from sglang_gemma4.diagnostics.kv_tables import Forward, Pools
-from sglang_gemma4.switches import DEBUG_DIR
+from sglang_gemma4.patching.switches import DEBUG_DIR
 
 PAGE, FULL, SLIDING, DISTANCE = 4, 64, 32, 7
 LENGTHS = (18, 11)
@@ -233,7 +233,7 @@ def test_an_unknown_backend_is_checked_at_the_source_and_says_so(monkeypatch: py
 
 def test_a_unified_pool_declines(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(patching, "note", lambda patch, message: said.append(message))
+    monkeypatch.setattr(patching.declare, "note", lambda patch, message: said.append(message))
     _batch, table, pool = decode_batch()
     backend = TRTLLMHAAttnBackend(pool, table)
     backend.kv_index_translator = SimpleNamespace(is_translating=True)

@@ -14,13 +14,14 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
 from sglang.srt.model_executor.runner_utils.prefill_graph import prefill_graph_scope
 
-from sglang_gemma4 import patching, switches
+from sglang_gemma4 import patching
 from sglang_gemma4.attention.triton_window import Gemma4TritonAttnBackend
 from sglang_gemma4.kernels.norms import qkv_norm_rope
 from sglang_gemma4.kernels.norms.qkv_norm_rope import write_reference
 from sglang_gemma4.models.layers import kv_write, qkv_rope
 from sglang_gemma4.patches import kv_write as patch
 from sglang_gemma4.patches import qkv_rope as qkv_patch
+from sglang_gemma4.patching import switches
 
 FULL, SLIDING = 1, 0
 X = torch.zeros(3, 8)
@@ -28,7 +29,7 @@ X = torch.zeros(3, 8)
 
 @pytest.fixture(autouse=True)
 def wanted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(patching, "_outcomes", {"kv_write": patching.Outcome("kv_write", "SWITCH", "", "active")})
+    monkeypatch.setattr(patching.declare, "_outcomes", {"kv_write": patching.Outcome("kv_write", "SWITCH", "", "active")})
     monkeypatch.setattr(kv_write, "get_parallel", lambda: SimpleNamespace(attn_cp_size=1))
     kv_write.want(True)
     yield

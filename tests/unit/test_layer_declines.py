@@ -25,7 +25,7 @@ ON_CPU = "Triton does not run on cpu"
 @pytest.fixture(autouse=True)
 def applied(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("triple_norm", "layer_tail", "ple_tail", "qkv_rope")
-    monkeypatch.setattr(patching, "_outcomes", {name: patching.Outcome(name, "SWITCH", "", "active") for name in names})
+    monkeypatch.setattr(patching.declare, "_outcomes", {name: patching.Outcome(name, "SWITCH", "", "active") for name in names})
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def stays_stock(call: Callable[[Any], Any], given: Any, name: str, said: str, ca
 
     assert [call(stock) for _ in range(2)] == ["SGLang's"] * 2
     assert all(len(args) == len(given) and all(one is other for one, other in zip(args, given, strict=True)) for args in seen)
-    (note,) = patching._outcomes[name].notes
+    (note,) = patching.declare._outcomes[name].notes
     assert said in note
     assert [said in record.getMessage() for record in caplog.records] == [True]
 

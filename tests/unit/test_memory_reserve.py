@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4 import patching, switches
+from sglang_gemma4 import patching
 from sglang_gemma4.attention import fixed_flash
 from sglang_gemma4.attention.flash_prefill import Kind
 from sglang_gemma4.memory import given, reserve
@@ -20,6 +20,7 @@ from sglang_gemma4.memory.reserve import GIB, MIB, Reserve, Steps
 from sglang_gemma4.models import model_shape
 from sglang_gemma4.models.schedule import prefill_sizes
 from sglang_gemma4.patches import load
+from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny import real_sizes
 
 PATCH = load("memory_reserve")
@@ -121,7 +122,7 @@ def resolve(folder: Path, reserve: str, model: str = "26b-a4b", memory: int = H1
     (folder / model).mkdir(exist_ok=True)
     (folder / model / "config.json").write_text(json.dumps(LLAMA if model == "llama" else real_sizes.target(model)))
     args = ServerArgs(model_path=str(folder / model), device=device, max_running_requests=64, **arguments)
-    outcome = patching._outcomes[PATCH.name] = patching.Outcome(PATCH.name, PATCH.switch, PATCH.does, "active")
+    outcome = patching.declare._outcomes[PATCH.name] = patching.Outcome(PATCH.name, PATCH.switch, PATCH.does, "active")
     run_hook(cuda_graph_hook.handle_cuda_graph_config, args)
     run_hook(memory_hook.handle_gpu_memory_settings, args)
     return resolving_view(args).mem_fraction_static, list(outcome.facts), outcome.reason

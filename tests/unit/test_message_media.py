@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import scripted_server  # type: ignore[import-not-found]
 
-from sglang_gemma4 import hooks, patching
+from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
+from sglang_gemma4.patching import hooks
 from sglang_gemma4.serving.media import literal
 from tests.conftest import _in_child
 

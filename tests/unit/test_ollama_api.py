@@ -13,8 +13,9 @@ import scripted_http  # type: ignore[import-not-found]
 import tool_answers  # type: ignore[import-not-found]
 from fastapi import Depends, FastAPI
 
-from sglang_gemma4 import hooks, patching
+from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
+from sglang_gemma4.patching import hooks
 from sglang_gemma4.serving.ollama import answers, messages, options, requests, routes
 
 InChild = Callable[[Callable[[], Any]], Any]

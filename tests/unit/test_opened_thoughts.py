@@ -8,8 +8,9 @@ import endpoint_answers  # type: ignore[import-not-found]
 import pytest
 import scripted_server  # type: ignore[import-not-found]
 
-from sglang_gemma4 import hooks, patching
+from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
+from sglang_gemma4.patching import hooks
 from sglang_gemma4.tiny import chat_format
 from tests.unit.test_one_bos import CHATS
 

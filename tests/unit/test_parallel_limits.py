@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import switches
 from sglang_gemma4.diagnostics import parallel_limits
+from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny.families import layers
 
 E2B = {"num_hidden_layers": 35, "num_kv_shared_layers": 20, "layer_types": layers(5, 35), "hidden_size_per_layer_input": 256}

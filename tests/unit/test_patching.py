@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import patching, supported
+from sglang_gemma4 import patching
 from sglang_gemma4.diagnostics import status
-from sglang_gemma4.patching import Entry, Hook, Patch
+from sglang_gemma4.patching import Entry, Hook, Patch, supported
 
 InChild = Callable[[Callable[[], Any]], Any]
 
@@ -48,8 +48,8 @@ def upstream(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def nothing_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test applies is not in the report of the next, or of another file's."""
-    monkeypatch.setattr(patching, "_outcomes", {})
-    monkeypatch.setattr(patching, "_active", {})
+    monkeypatch.setattr(patching.declare, "_outcomes", {})
+    monkeypatch.setattr(patching.declare, "_active", {})
 
 
 def plus_one(result: int, *_: Any) -> int:
@@ -324,7 +324,7 @@ def test_another_version_is_one_line_in_the_log(
     monkeypatch.setattr(supported, "installed_sglang", lambda: "0.6.0")
 
     def child() -> Any:
-        patching._outcomes.clear()
+        patching.declare._outcomes.clear()
         plugin.register()
         return [[record.getMessage() for record in caplog.records], sorted({o.state for o in patching.report()})]
 

@@ -90,7 +90,7 @@ def resolve(folder: Path, model: str = TINY, memory: int = 141 * 1024, cuda: boo
     (folder / model / "config.json").write_text(json.dumps(CONFIGS.get(model)))
     path = folder / model if model in CONFIGS else checkpoints.SHIPPED / model
     given = ServerArgs(model_path=str(path), device="cuda" if cuda else "cpu", **arguments)
-    outcome = patching._outcomes[PATCH.name] = patching.Outcome(PATCH.name, PATCH.switch, PATCH.does, "active")
+    outcome = patching.declare._outcomes[PATCH.name] = patching.Outcome(PATCH.name, PATCH.switch, PATCH.does, "active")
     run_hook(cuda_graph_hook.handle_cuda_graph_config, given)
     run_hook(memory_hook.handle_gpu_memory_settings, given)
     phase = resolving_view(given).cuda_graph_config.prefill

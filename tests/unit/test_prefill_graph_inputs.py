@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4 import patching, switches
+from sglang_gemma4 import patching
 from sglang_gemma4.models import towers
 from sglang_gemma4.models.schedule.prefill_graph import GraphInputs, inputs_of
 from sglang_gemma4.patches import load
+from sglang_gemma4.patching import switches
 
 PATCH = load("prefill_graph")
 WITH = SimpleNamespace(embed_tokens_per_layer=object(), hidden_size_per_layer_input=4, config=SimpleNamespace(num_hidden_layers=3))

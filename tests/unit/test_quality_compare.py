@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from sglang_gemma4.patching.switches import SWITCHES
 from sglang_gemma4.quality import gates
 from sglang_gemma4.quality.command import add_commands
-from sglang_gemma4.switches import SWITCHES
 
 SERVER: dict[str, Any] = {"sglang": "0.5.23", "sglang_gemma4": None, "patches": {}, "settings": {"dtype": "float32"}}
 HEADER: dict[str, Any] = {"kind": "header", "model": "m", "concurrency": 1, "dataset": {"name": "world"}, "evaluator": {}, "server": SERVER}

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import patching, switches
+from sglang_gemma4 import patching
 from sglang_gemma4.memory import capacity, model_bytes
 from sglang_gemma4.memory.capacity import GIB, Server
 from sglang_gemma4.patches import load
+from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny import real_sizes
 
 PATCH = load("memory_reserve")
@@ -86,7 +87,7 @@ def start(
         def resolve_max_num_reqs(self, _: int) -> int:
             return 48
 
-    outcome = patching._outcomes[PATCH.name] = patching.Outcome(PATCH.name, PATCH.switch, PATCH.does, "active")
+    outcome = patching.declare._outcomes[PATCH.name] = patching.Outcome(PATCH.name, PATCH.switch, PATCH.does, "active")
     stock = get_schedule().mem_fraction_static
     reserve_fallback.in_force = False
     before = where.free if late else capacity.at_first(where, server)

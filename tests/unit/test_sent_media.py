@@ -18,8 +18,9 @@ import soundfile  # type: ignore[import-untyped]
 import torch
 from PIL import Image
 
-from sglang_gemma4 import hooks, patching
+from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
+from sglang_gemma4.patching import hooks
 from sglang_gemma4.serving.media import base64_text, decoding, sent, served, sounds, video
 from sglang_gemma4.tiny import checkpoints
 from tests import clips

@@ -9,8 +9,8 @@ from sglang.srt.utils.hf_transformers.config import get_config
 from transformers import AutoConfig
 
 from sglang_gemma4.cli import main as cli
+from sglang_gemma4.patching.switches import CACHE_DIR
 from sglang_gemma4.start import ahead, manifest, shipped
-from sglang_gemma4.switches import CACHE_DIR
 from tests.unit import hopper_operands
 from tests.unit.test_compile_ahead import CARD, HOPPER, KEY, caches, hits, record  # noqa: F401 - caches is a fixture
 

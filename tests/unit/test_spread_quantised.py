@@ -113,7 +113,7 @@ def test_weights_quantised_after_loading_keep_their_spread() -> None:
     ("form", "shared"), [(None, True), ("fp8-dynamic", True), ("fp8-static", False), ("w4a16-g32", False), ("fp8", False)]
 )
 def test_weights_that_are_rewritten_are_not_shared(form: str | None, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sglang_gemma4.switches import SHARED_WEIGHTS
+    from sglang_gemma4.patching.switches import SHARED_WEIGHTS
     from sglang_gemma4.tiny import quantisation
     from sglang_gemma4.tiny.shared_weights import check_format
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from sglang_gemma4.patching.switches import CACHE_DIR, check_all
 from sglang_gemma4.start import folder
-from sglang_gemma4.switches import CACHE_DIR, check_all
 
 KEY = {"model": [4, 2], "dtype": "torch.bfloat16"}
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.benchmark.arms import Arm
+from sglang_gemma4.patching.switches import CACHE_DIR
 from sglang_gemma4.start import measure
-from sglang_gemma4.switches import CACHE_DIR
 
 ARMS = [Arm("stock", {"SGLANG_GEMMA4": "0"}), Arm("package")]
 

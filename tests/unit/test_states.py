@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import patching, switches, uses
+from sglang_gemma4 import patching
 from sglang_gemma4.diagnostics import status
 from sglang_gemma4.patches import load_all
-from sglang_gemma4.patching import Outcome
-from sglang_gemma4.this_server import Server
+from sglang_gemma4.patching import Outcome, switches, uses
+from sglang_gemma4.patching.this_server import Server
 
 ARGUMENTS: dict[str, Any] = {
     "language_model_only": False, "enable_multimodal": None, "speculative_algorithm": None, "speculative_draft_model_path": None,
@@ -36,8 +36,8 @@ def applied(monkeypatch: pytest.MonkeyPatch) -> dict[str, Outcome]:
     """Every patch as if it were in place."""
     patches = {patch.name: patch for patch in load_all()}
     outcomes = {name: Outcome(name, patch.switch, patch.does, "active") for name, patch in patches.items()}
-    monkeypatch.setattr(patching, "_active", patches)
-    monkeypatch.setattr(patching, "_outcomes", outcomes)
+    monkeypatch.setattr(patching.declare, "_active", patches)
+    monkeypatch.setattr(patching.declare, "_outcomes", outcomes)
     return outcomes
 
 

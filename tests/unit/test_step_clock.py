@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4 import patching, switches
+from sglang_gemma4 import patching
+from sglang_gemma4.patching import switches
 from sglang_gemma4.speculative import prompt_chunks, step_clock
 from sglang_gemma4.speculative.beside_bounds import AUTO, Gap
 
@@ -81,7 +82,7 @@ def test_what_bounds_gaps_by_whichever_clock(
     given: str, device: str, bound: Gap, told: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcome = patching.Outcome(prompt_chunks.NAME, "SWITCH", "", "active")
-    monkeypatch.setattr(patching, "_outcomes", {prompt_chunks.NAME: outcome})
+    monkeypatch.setattr(patching.declare, "_outcomes", {prompt_chunks.NAME: outcome})
     monkeypatch.setenv(switches.BESIDE_GAP, given)
     step_clock.use_card(None, scheduler(device))
     prompt_chunks.admission.cache_clear()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import switches
 from sglang_gemma4.memory import capacity, given, model_bytes, swa_sizing
 from sglang_gemma4.memory.swa_sizing import Demand, Stock
+from sglang_gemma4.patching import switches
 
 LENGTHS = (1, 64, 500, 1000, 1100, 1165, 1500, 2188, 2500, 4000, 8500, 16_000, 32_500, 131_072)
 MODELS = ("e2b", "e4b", "12b", "26b-a4b", "31b")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import supported
 from sglang_gemma4.diagnostics import listing
+from sglang_gemma4.patching import supported
 
 SOURCE = """
     import functools
@@ -46,7 +46,7 @@ TARGETS: dict[str, Callable[[Any], Any]] = {
 def test_the_known_sources_are_the_installed_ones() -> None:
     written = json.loads(supported.KNOWN.read_text())
     made = json.loads(listing.sources())
-    assert written == made, "sglang-gemma4 patches --sources > sglang_gemma4/known_sources.json"
+    assert written == made, "sglang-gemma4 patches --sources > sglang_gemma4/patching/known_sources.json"
 
 
 @pytest.fixture

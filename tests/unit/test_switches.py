@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sglang_gemma4 import old_switches, switches
+from sglang_gemma4.patching import old_switches, switches
 
 
 def test_defaults_hold_when_nothing_is_set() -> None:

@@ -11,7 +11,7 @@ import torch
 
 from sglang_gemma4 import cli
 from sglang_gemma4.diagnostics import trap_dump, traps
-from sglang_gemma4.switches import DEBUG_DIR, check_all
+from sglang_gemma4.patching.switches import DEBUG_DIR, check_all
 from tests.unit import test_kv_tables as stand_ins
 from tests.unit.test_kv_tables import PAGE, armed
 

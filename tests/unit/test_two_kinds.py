@@ -7,9 +7,10 @@ import pytest
 import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
 
-from sglang_gemma4 import plugin, switches
+from sglang_gemma4 import plugin
 from sglang_gemma4.attention.two_kinds import Part, TwoKinds
 from sglang_gemma4.models.schedule import host_loads, joined_batch, joined_forward, whole_graphs
+from sglang_gemma4.patching import switches
 from sglang_gemma4.speculative import beside_bounds, beside_reasons, prefill_beside
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4.arguments import SeenAs
 from sglang_gemma4.attention import graph_metadata
 from sglang_gemma4.models.config_files import PreflightError
 from sglang_gemma4.models.layers import kv_write
+from sglang_gemma4.patching.arguments import SeenAs
 from sglang_gemma4.speculative import unified_pool
 
 

@@ -27,7 +27,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"sglang.srt.runtime_context.{name}", lambda: SimpleNamespace(**PLAIN))
     monkeypatch.setenv("SGLANG_SWA_EVICTION_INTERVAL", "4")
     monkeypatch.setenv("SGLANG_INVARIANT_CHECK", "2")
-    monkeypatch.setitem(patching._outcomes, own_window.NAME, patching.Outcome(own_window.NAME, "", "", "active"))
+    monkeypatch.setitem(patching.declare._outcomes, own_window.NAME, patching.Outcome(own_window.NAME, "", "", "active"))
     monkeypatch.setattr(own_window, "COUNTS", own_window.Counts())
     monkeypatch.setattr(window_pressure, "COUNTS", own_window.COUNTS)
 

@@ -19,7 +19,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def state() -> str:
-    return patching._outcomes[own_window.NAME].state
+    return patching.declare._outcomes[own_window.NAME].state
 
 
 def test_other_models_and_caches_are_left_alone(settings: Any) -> None:
@@ -66,8 +66,8 @@ def test_servers_that_keep_two_windows(case: str, settings: Any) -> None:
     world = World()
     batch = crowd(world)
     assert own_window.window_of(world.cache, GEMMA) is None
-    assert patching._outcomes["own_window"].state == "declined"
-    assert patching._outcomes["own_window"].reason == reason
+    assert patching.declare._outcomes["own_window"].state == "declined"
+    assert patching.declare._outcomes["own_window"].reason == reason
     assert own_window.one_window_reason_against() == f"own_window is declined ({reason})"
     world.occupy()
     assert not fits(batch)
@@ -77,7 +77,7 @@ def test_servers_that_keep_two_windows(case: str, settings: Any) -> None:
 
 
 def test_one_window_without_the_radix_cache_or_the_patch(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(patching._outcomes, "own_window")
+    monkeypatch.delitem(patching.declare._outcomes, "own_window")
     assert own_window.one_window_reason_against() == "own_window is not in this process"
     settings.disable_radix_cache = True
     assert own_window.one_window_reason_against() is None, "there is no tree that could hold the other"

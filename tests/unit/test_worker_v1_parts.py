@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4 import switches
 from sglang_gemma4.patches import load
 from sglang_gemma4.patches import worker_v1 as patch
+from sglang_gemma4.patching import switches
 from sglang_gemma4.speculative.synchronous import PipelineParallelError
 
 TENSORS = ("custom_mask", "positions", "retrieve_index", "retrieve_next_token", "retrieve_next_sibling", "draft_token")

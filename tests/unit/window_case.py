@@ -28,7 +28,7 @@ def plain_server(monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in ("get_memory", "get_disagg", "get_serving", "get_parallel", "get_spec"):
         monkeypatch.setattr(f"sglang.srt.runtime_context.{name}", lambda: found)
     monkeypatch.setenv("SGLANG_SWA_EVICTION_INTERVAL", "8")
-    monkeypatch.setitem(patching._outcomes, own_window.NAME, patching.Outcome(own_window.NAME, "", "", "active"))
+    monkeypatch.setitem(patching.declare._outcomes, own_window.NAME, patching.Outcome(own_window.NAME, "", "", "active"))
     monkeypatch.setattr(own_window, "COUNTS", own_window.Counts())
     monkeypatch.setattr(window_pressure, "COUNTS", own_window.COUNTS)
     return found

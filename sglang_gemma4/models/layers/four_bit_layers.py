@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 
-from sglang_gemma4 import switches
 from sglang_gemma4.kernels.card import reason_against_device
 from sglang_gemma4.kernels.four_bits import PLACES
 from sglang_gemma4.kernels.weights import GROUPS, Grouped
 from sglang_gemma4.kernels.written_out import COPIED_SHARE, write_out
 from sglang_gemma4.models.layers import weight_formats
 from sglang_gemma4.models.layers.room import shared_room
-from sglang_gemma4.patching import decline, takes, tell
+from sglang_gemma4.patching import decline, switches, takes, tell
 
 COPIES = "dense_copies"
 

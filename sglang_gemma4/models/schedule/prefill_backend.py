@@ -6,8 +6,8 @@ from typing import Any
 from sglang.srt.arg_groups.overrides import declare_resolution, model_config_of, resolving_view
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, with_phase
 
-from sglang_gemma4 import switches
 from sglang_gemma4.models.schedule import prefill_sizes
+from sglang_gemma4.patching import switches
 
 logger = logging.getLogger(__name__)
 SOURCE = "sglang_gemma4_prefill_graph"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-from sglang_gemma4 import switches
+from sglang_gemma4.patching import switches
 from sglang_gemma4.serving.media import base64_text
 
 FIELDS = ("image_data", "video_data", "audio_data")

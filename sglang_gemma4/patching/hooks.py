@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Literal
 
-from sglang_gemma4 import importers, placement
-from sglang_gemma4.importers import indexed
-from sglang_gemma4.placement import hook_is_in_chain, rebind_registries, stale_holders
-from sglang_gemma4.supported import fingerprint
+from sglang_gemma4.patching import importers, placement
+from sglang_gemma4.patching.importers import indexed
+from sglang_gemma4.patching.placement import hook_is_in_chain, rebind_registries, stale_holders
+from sglang_gemma4.patching.supported import fingerprint
 
 PLUGIN = "sglang_gemma4"
 """What SGLang's registry calls this package: its entry point's name."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
-from sglang_gemma4.supported import fingerprint
+from sglang_gemma4.patching.supported import fingerprint
 
 logger = logging.getLogger(__name__)
 

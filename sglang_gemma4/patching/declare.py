@@ -1,6 +1,6 @@
 """Declare, check, apply and report changes to SGLang.
 
-A change is a :class:`Patch`: data in a module of ``patches/``. Applying one goes in two phases (:mod:`sglang_gemma4.hooks`), so
+A change is a :class:`Patch`: data in a module of ``patches/``. Applying one goes in two phases (:mod:`sglang_gemma4.patching.hooks`), so
 that it is applied whole or not at all: first every hook's target must resolve and have the source it was written against, then all
 hooks are installed and each is checked to be in place, also where the original was imported by name or kept in a registry.
 """
@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sglang_gemma4 import hooks, switches
-from sglang_gemma4.hooks import Entry as Entry
-from sglang_gemma4.hooks import Hook as Hook
-from sglang_gemma4.hooks import PatchError as PatchError
-from sglang_gemma4.hooks import Prepared
-from sglang_gemma4.hooks import resolution_step as resolution_step
-from sglang_gemma4.supported import version_problem
-from sglang_gemma4.this_server import Server
-from sglang_gemma4.uses import Need
+from sglang_gemma4.patching import hooks, switches
+from sglang_gemma4.patching.hooks import Entry as Entry
+from sglang_gemma4.patching.hooks import Hook as Hook
+from sglang_gemma4.patching.hooks import PatchError as PatchError
+from sglang_gemma4.patching.hooks import Prepared
+from sglang_gemma4.patching.hooks import resolution_step as resolution_step
+from sglang_gemma4.patching.supported import version_problem
+from sglang_gemma4.patching.this_server import Server
+from sglang_gemma4.patching.uses import Need
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Patch:
     """One change to SGLang: what, why, on whose evidence, behind which switch, and when it can go.
 
     ``name`` and ``does`` (what the operator gets, in one sentence) come from the module, its name and docstring (``patches.load``).
-    ``uses`` are the words of :mod:`sglang_gemma4.uses` for what a server must be for the patch to do anything in it.
+    ``uses`` are the words of :mod:`sglang_gemma4.patching.uses` for what a server must be for the patch to do anything in it.
     ``declines`` is given the environment and returns the reason why this process should not have the patch, or None.
     ``at`` is the value of the switch that asks for the patch: False where 0 selects something (``Switch.zero`` says what).
     ``unmeasured`` is what has to be measured before its switch turns it on: until then the patch is off unless SGLANG_GEMMA4_WITH names it.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from sglang_gemma4.old_switches import GONE, OLD_NAMES
+from sglang_gemma4.patching.old_switches import GONE, OLD_NAMES
 
 TRUE = ("1", "true", "on", "yes")
 FALSE = ("0", "false", "off", "no")

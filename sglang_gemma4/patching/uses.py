@@ -7,8 +7,8 @@ the words it needs, and the first reason is the one that is shown.
 import os
 from collections.abc import Callable, Mapping
 
-from sglang_gemma4 import switches
-from sglang_gemma4.this_server import Server
+from sglang_gemma4.patching import switches
+from sglang_gemma4.patching.this_server import Server
 
 HOPPER = (9, 0)
 LAID_OUT_AS = "laid_out_as"

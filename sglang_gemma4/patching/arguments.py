@@ -17,7 +17,7 @@ class SeenAs:
 
     @property
     def _resolved_overrides(self) -> list[tuple[str, dict[str, Any]]]:
-        return [*(self._server_args._resolved_overrides or ()), ("sglang_gemma4.arguments", self._values)]
+        return [*(self._server_args._resolved_overrides or ()), ("sglang_gemma4.patching.arguments", self._values)]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._server_args, name)
