@@ -29,7 +29,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped too
     if arguments.job == "serve":
         refuse_taken_port(arguments.port)
-    python = set_up(arguments.venv, extras="" if arguments.job == "serve" else "[test]")
+    python = set_up(arguments.venv, extras="[sglang]" if arguments.job == "serve" else "[test]")
     if arguments.job == "deploy":
         command = [str(python), "-m", "tests.engine.deploy", "--model", arguments.model, *(["--once"] if arguments.once else []), *rest]
         os.chdir(HERE)
@@ -80,7 +80,7 @@ def set_up(folder: Path, extras: str) -> Path:
         venv.create(folder, with_pip=True)
     if not (folder / "bin" / "uv").exists():
         run(python, "-m", "pip", "install", "--quiet", "uv")  # resolves SGLang's 200 packages in seconds, pip takes minutes
-    print(f"installing sglang-gemma4{extras} and SGLang (several GB the first time)", flush=True)
+    print(f"installing sglang-gemma4{extras} with SGLang (several GB the first time)", flush=True)
     run(python, "-m", "uv", "pip", "install", "--quiet", "--python", str(python), "--editable", f"{HERE}{extras}")
     return python
 

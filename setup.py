@@ -1,6 +1,7 @@
 """Packaging of sglang-gemma4.
 
 ``patches/`` stands at the top of the repository and installs as ``sglang_gemma4.patches``, which in a checkout is a link to it.
+SGLang is no dependency of the package, only of its extra ``sglang``: pip must not replace the one that serves.
 """
 
 import re
@@ -10,6 +11,9 @@ from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 INIT = (HERE / "sglang_gemma4" / "__init__.py").read_text()
+REPOSITORY = "https://git.example/sglang-gemma4"  # a reserved name: the published address belongs here before an upload
+RELATIVE = re.compile(r"""(!?)(\[[^\]\n]*\]\(|<(?:a|img|source)\b[^>]*?\b(?:href|src|srcset)=")(?!\w+:|#)([^)"\s]+)""")
+"""A link or an image of Markdown or HTML whose target is a file of the repository."""
 
 
 def constant(name: str) -> str:
@@ -20,6 +24,18 @@ def constant(name: str) -> str:
     return found.group(1)
 
 
+def long_description() -> str:
+    """The README as an index shows it, where relative links lead nowhere: they point to this version's files in the repository."""
+
+    def absolute(found: re.Match[str]) -> str:
+        image, opening, path = found.groups()
+        kind = "raw" if image or opening.startswith(("<img", "<source")) else "blob"
+        return f"{image}{opening}{REPOSITORY}/{kind}/v{constant('__version__')}/{path}"
+
+    return RELATIVE.sub(absolute, (HERE / "README.md").read_text())
+
+
+SGLANG = [f"sglang=={constant('SUPPORTED_SGLANG')}"]
 PD = ["nixl==1.5.1", "sglang-router==0.3.2"]  # PD over NIXL behind the router; nixl brings nixl-cu12 and nixl-cu13, which need torch alone
 BENCH = ["matplotlib", "pandas"]
 EVAL = ["sgl-eval==0.1.3"]  # pinned: its task table and loader are reached below its public functions, which fix the seed
@@ -28,9 +44,17 @@ setup(
     name="sglang-gemma4",
     version=constant("__version__"),
     description="Gemma 4 on SGLang: faster, without its known bugs, and every change behind a switch",
-    long_description=(HERE / "README.md").read_text() if (HERE / "README.md").exists() else "",
+    long_description=long_description(),
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
+    author="The sglang-gemma4 maintainers",
+    url=REPOSITORY,
+    project_urls={
+        "Source": REPOSITORY,
+        "Documentation": f"{REPOSITORY}/blob/v{constant('__version__')}/README.md",
+        "Changelog": f"{REPOSITORY}/blob/v{constant('__version__')}/CHANGELOG.md",
+        "Issues": f"{REPOSITORY}/issues",
+    },
+    license="Apache-2.0",  # of the tiny models too, which the package's own scripts make and train (docs/tiny-models.md)
     license_files=["LICENSE"],
     keywords=["gemma", "gemma-4", "sglang", "llm", "inference", "serving", "speculative-decoding", "triton"],
     classifiers=[
@@ -60,9 +84,11 @@ setup(
         "sglang_gemma4.tiny": ["checkpoints/**/*", "*.jinja", "*.toml", "train_all.sh"],
     },
     include_package_data=True,
-    install_requires=[f"sglang=={constant('SUPPORTED_SGLANG')}", "jsonschema"],  # SGLang imports it too, and does not say so
+    install_requires=["jsonschema"],  # SGLang imports it too, and does not say so
     extras_require={
+        "sglang": SGLANG,
         "test": [
+            *SGLANG,
             "pytest",
             "pytest-timeout",
             "pytest-xdist",

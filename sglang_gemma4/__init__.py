@@ -3,6 +3,6 @@
 Importing this package loads neither torch nor sglang; the command line answers in a blink.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 SUPPORTED_SGLANG = "0.5.23"

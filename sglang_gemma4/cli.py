@@ -5,13 +5,13 @@ import json
 import sys
 from collections.abc import Sequence
 
-from sglang_gemma4 import __version__
 from sglang_gemma4.benchmark.command import add_command as add_bench
 from sglang_gemma4.benchmark.tune_moe import add_command as add_tune_moe
 from sglang_gemma4.diagnostics.dashboard import add_command as add_dashboard
 from sglang_gemma4.diagnostics.flag_table import add_command as add_flags
 from sglang_gemma4.disaggregation.plan_table import add_command as add_transfer_plan
 from sglang_gemma4.memory.capacity_table import add_command as add_capacity
+from sglang_gemma4.patching.supported import versions_line
 from sglang_gemma4.quality.command import add_commands as add_quality
 from sglang_gemma4.tiny.convert import add_command as add_quantize
 from sglang_gemma4.tiny.quantisation import FORMATS
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sglang-gemma4", description="Gemma 4 on SGLang, patched, checked and explained.")
-    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--version", action="version", version=versions_line())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serve = commands.add_parser(

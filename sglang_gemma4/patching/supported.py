@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FunctionType, MethodType
 
-from sglang_gemma4 import SUPPORTED_SGLANG
+from sglang_gemma4 import SUPPORTED_SGLANG, __version__
 
 KNOWN = Path(__file__).with_name("known_sources.json")
 """What ``sglang-gemma4 patches --sources`` prints: by file of SGLang its digest, and the fingerprints of functions and classes in it."""
@@ -86,3 +86,9 @@ def version_problem() -> str | None:
     if found == SUPPORTED_SGLANG:
         return None
     return f"this package supports SGLang {SUPPORTED_SGLANG}, {f'{found} is' if found else 'none is'} installed"
+
+
+def versions_line() -> str:
+    """This package's version and SGLang's, or why nothing of the package is applied; one line, without importing SGLang."""
+    problem = version_problem()
+    return f"sglang-gemma4 {__version__}" + (f": nothing is applied: {problem}" if problem else f" on SGLang {SUPPORTED_SGLANG}")
