@@ -31,7 +31,7 @@ def main() -> int:
         refuse_taken_port(arguments.port)
     python = set_up(arguments.venv, extras="[sglang]" if arguments.job == "serve" else "[test]")
     if arguments.job == "deploy":
-        command = [str(python), "-m", "tests.engine.deploy", "--model", arguments.model, *(["--once"] if arguments.once else []), *rest]
+        command = [str(python), "-m", "tests.harness.deploy", "--model", arguments.model, *(["--once"] if arguments.once else []), *rest]
         os.chdir(HERE)
         os.execv(command[0], command)  # Ctrl-C and SIGTERM go to what ends the servers
     if arguments.job == "test":
@@ -46,7 +46,7 @@ def read_arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     jobs = ("serve", "test", "deploy")
     job = argv[0] if argv[:1] and argv[0] in jobs else jobs[0]
     parser = argparse.ArgumentParser(
-        usage="%(prog)s [serve|test|deploy] [options] [flags of sglang.launch_server, of pytest, or of tests/engine/deploy.py]",
+        usage="%(prog)s [serve|test|deploy] [options] [flags of sglang.launch_server, of pytest, or of tests/harness/deploy.py]",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -2,7 +2,7 @@
 
 The model's experts see gates from -4 to -1, where the two differ by up to a third; norms after the experts let nothing else through.
 transformers is the oracle twice: as it is, and with erf in the experts alone. On a card an engine in bfloat16, since SGLang's norms there
-take no float32; without one the same runner, its kernels interpreted (``tests/engine/triton_experts.py``), since SGLang's native path
+take no float32; without one the same runner, its kernels interpreted (``instruments/triton_experts.py``), since SGLang's native path
 computes tanh under the name gelu.
 """
 
@@ -44,7 +44,7 @@ def logprobs_by_sglang(path: Path) -> list[float]:
         router = "router_scale"  # whose failure on the CPU's path is another one
         switches = engines.package_with("expert_gelu", router) or engines.stock_but(router)
         env = {"TRITON_INTERPRET": "1", **switches}
-        found = engines.ask(path, "expert_gelu:prompt_logprobs", env=env, prepare="tests.engine.triton_experts:install")
+        found = engines.ask(path, "expert_gelu:prompt_logprobs", env=env, prepare="tests.harness.instruments.triton_experts:install")
     if not isinstance(found, list):
         raise SystemExit(f"the engine gave no answer:\n{found}")
     return found

@@ -8,12 +8,12 @@ import engines  # type: ignore[import-not-found]
 import shipped  # type: ignore[import-not-found]
 
 POISON = 301
-"""The token at which tests/engine/faults.py has a prefill raise, in place of data that nothing in front of the scheduler knows yet."""
+"""The token at which instruments/faults.py has a prefill raise, in place of data that nothing in front of the scheduler knows yet."""
 
 
 def main() -> int:
     """How a request with it ends, how many tokens one beside it gets, and how many one behind it."""
-    seen = engines.ask(shipped.target(), "failed_forward:ends", prepare="tests.engine.faults:prefill", time_limit=120.0)
+    seen = engines.ask(shipped.target(), "failed_forward:ends", prepare="tests.harness.instruments.faults:prefill", time_limit=120.0)
     return int(case.verdict(["poisoned", 24, 24], seen))
 
 

@@ -37,7 +37,7 @@ def main() -> int:
                 shipped.target("tiny-26b-a4b"),
                 "host_hits:answers",
                 env=engines.package_with("host_hits"),
-                prepare="tests.engine.host_cache:torch_copies",
+                prepare="tests.harness.instruments.host_cache:torch_copies",
                 swa_full_tokens_ratio=sliding / TOKENS,
                 **ENGINE,
             )

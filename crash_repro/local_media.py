@@ -30,7 +30,7 @@ def ask(engine: Any, extra: list[str]) -> dict[str, Any]:
     """The client: through the OpenAI endpoint's own code, in the engine's process."""
     import json
 
-    from tests.engine import language_model_only_client
+    from tests.harness.engine_clients import language_model_only_client
 
     private, named = extra
     there, absent = f"file://{private}/picture.png", f"file://{private}/another.png"

@@ -18,7 +18,7 @@ def statuses(engine: Any, _extra: None) -> list[int]:
     """The client: through the OpenAI endpoint's own code, in the engine's process."""
     import json
 
-    from tests.engine import language_model_only_client
+    from tests.harness.engine_clients import language_model_only_client
 
     picture = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": "/nowhere/none.png"}}]
     messages = [[{"role": "user", "content": content}] for content in (picture, "Who is the ruler?")]

@@ -1,6 +1,6 @@
 """MTP between a prefill and a decode server (--disaggregation-mode): the prefill server dies at the first request. Needs no GPU.
 
-Both servers are SGLang's with its Mooncake backend, but for the library that moves the bytes (``tests/engine/pd_pair.py``). A machine
+Both servers are SGLang's with its Mooncake backend, but for the library that moves the bytes (``instruments/pd_pair.py``). A machine
 without a GPU has synchronous MTP only, which stock SGLang cannot run (``sync_mtp.py``): for stock, that alone is repaired here.
 """
 

@@ -1,6 +1,6 @@
 """Experts of a 4-bit checkpoint end the server at the first batch: both of SGLang's kernels for them assert silu. Needs no GPU.
 
-Without a card its Triton kernels are interpreted (``tests/engine/triton_experts.py``), after the rearrangement of weights that a card gets.
+Without a card its Triton kernels are interpreted (``instruments/triton_experts.py``), after the rearrangement of weights that a card gets.
 """
 
 import sys
@@ -19,7 +19,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         model = quantised.write(Path(folder) / "model")
         env = {"TRITON_INTERPRET": "1", **switches}
-        prepare = "tests.engine.triton_experts:install_quantised"
+        prepare = "tests.harness.instruments.triton_experts:install_quantised"
         seen = engines.ask(model, "quantised:answer", env=env, prepare=prepare, moe_runner_backend="triton")
         expected = quantised.expected(model)
     return int(case.verdict(expected, seen))

@@ -1,7 +1,7 @@
 """Experts of 4 bits with zero points: SGLang turns their levels and scales when it loads them, but not the zero points. Needs no GPU.
 
 Each layer's zero points are compared with the checkpoint's, and tokens with transformers'. Without a card SGLang's Triton kernels are
-interpreted (``tests/engine/triton_experts.py``), after the rearrangement of weights that a card gets.
+interpreted (``instruments/triton_experts.py``), after the rearrangement of weights that a card gets.
 """
 
 import os
@@ -32,7 +32,7 @@ def main() -> int:
 def prepare() -> None:
     """In the engine, before patches are placed: compare what was loaded before it is rearranged."""
     from sglang_gemma4.cpu import quantised as cpu
-    from tests.engine import triton_experts
+    from tests.harness.instruments import triton_experts
 
     triton_experts.install_quantised()
     engine: Any = cpu

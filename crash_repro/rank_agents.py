@@ -71,7 +71,7 @@ def _lengths(runs: Any) -> Any:
 
 
 def _mooncake() -> None:
-    """``mooncake.engine`` by the kernel (tests/engine/pd_pair.py), counted."""
+    """``mooncake.engine`` by the kernel (tests/harness/instruments/pd_pair.py), counted."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "engine"))
     pair: Any = importlib.import_module("pd_pair")
 

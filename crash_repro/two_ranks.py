@@ -18,7 +18,7 @@ def verdict(family: str, refusal: str = "", **engine: Any) -> int:
         refusal: how the line begins that stands for an answer too; none does where this is empty.
     """
     extra = {"prompts": shipped.questions(2, 8), "tokens": TOKENS, "updated": None}
-    ranks = "tests.engine.gloo_ranks:install"
+    ranks = "tests.harness.instruments.gloo_ranks:install"
     seen = engines.ask(shipped.target(family), "case:continue_prompts", extra, CORES, prepare=ranks, **engine)
     if refusal and isinstance(seen, str) and f"{REFUSED}{refusal}" in seen:
         print(f"saw:      {seen}\nrefused before weights are loaded")

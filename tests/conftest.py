@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests import reach
+from tests.harness import reach
 
 ROOT = Path(__file__).parents[1]
 # Unbuffered, print writes a line and its end apart, and the lines of two ranks meet in one log. What tests read is flushed line by line.
@@ -73,7 +73,7 @@ if reach.FOLDER:
 
 
 def pytest_runtest_call() -> None:
-    """For tests/reach.py: once Triton is there, its launches are recorded."""
+    """For tests/harness/reach.py: once Triton is there, its launches are recorded."""
     if reach.FOLDER and "triton" in sys.modules:
         reach.record_kernels()
 

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tests.clients import run
-from tests.engine.live_server import open_server
+from tests.harness.live_server import open_server
 
 
 def main() -> int:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from crash_repro.engines import KERNELS_OFF
-from tests.engine.engine_fork import Nursery, open_nursery
-from tests.engine.live_server import Server, open_server
+from tests.harness.engine_fork import Nursery, open_nursery
+from tests.harness.live_server import Server, open_server
 from tests.hostile import watched
 
 

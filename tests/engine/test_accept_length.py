@@ -18,7 +18,7 @@ from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
 from sglang_gemma4.tiny.batches import document
 from sglang_gemma4.tiny.drafting import matched_drafts, verify_rounds
 from sglang_gemma4.tiny.packed_forward import hidden_states, masks_of, to_device
-from tests.engine.engine_fork import Group, Nursery, Output
+from tests.harness.engine_fork import Group, Nursery, Output
 
 FAMILIES = ("tiny-26b-a4b", "tiny-e2b", "tiny-31b")
 NEW_TOKENS, STEPS = 48, 3

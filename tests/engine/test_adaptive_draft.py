@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
-from tests.engine import mtp_cases, step_census
-from tests.engine.engine_fork import Group, Nursery, Output
+from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs import mtp_cases
+from tests.harness.instruments import step_census
 
 LENGTHS_BY_BATCH = {"1": {"candidate_steps": [3]}, "2": {"candidate_steps": [0]}, "3": {"candidate_steps": [1]}}
 """No choice at all: 3 draft steps for one request, none for two, 1 for more. The batch's size switches."""

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import Group, Nursery, Output
 from tests.engine.test_oracle import MTP
+from tests.harness.engine_fork import Group, Nursery, Output
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(20 + 40 * n))] for n in range(2)]
 """The second is longer than the sliding window of 32 tokens."""

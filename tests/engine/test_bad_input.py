@@ -9,7 +9,7 @@ import pytest
 
 from sglang_gemma4.cpu.environment import launch_environment
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import EngineFailed, Group, Nursery, without
+from tests.harness.engine_fork import EngineFailed, Group, Nursery, without
 
 TARGET = checkpoints.SHIPPED / "tiny-26b-a4b"
 WRONG = checkpoints.SHIPPED / "tiny-e2b-assistant"

@@ -4,9 +4,9 @@ import re
 from typing import Any
 
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import Group, Nursery, Output
 from tests.engine.test_image_masks import NEW_TOKENS, oracle, prompts, wrong  # noqa: F401 - two fixtures
-from tests.engine.transformers_oracle import Greedy
+from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.oracles.transformers_oracle import Greedy
 
 SWITCH = "SGLANG_GEMMA4_BATCHED_VISION"
 

@@ -7,7 +7,7 @@ import pytest
 
 from sglang_gemma4 import cli
 from sglang_gemma4.benchmark import records, workloads
-from tests.engine import vllm_stub
+from tests.harness.programs import vllm_stub
 
 SERVED = "chat,images,multi-turn,sessions-3x10000/3"
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.patching import switches
-from tests.engine.engine_fork import Group, Nursery, Output
-from tests.engine.mtp_cases import MTP, greedy, timed
-from tests.engine.reference import CHECKPOINTS, text_prompts
 from tests.engine.test_dropped_layers import HOST
 from tests.engine.test_host_windows import from_host
 from tests.engine.test_prefill_beside import ENGINE, SWITCH, joined
 from tests.engine.test_whole_graphs import GRAPHS
+from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.mtp_cases import MTP, greedy, timed
+from tests.harness.oracles.reference import CHECKPOINTS, text_prompts
 
 PROMPTS = {"first-0": 150, "first-1": 163, "first-2": 158, "first-3": 171, "first-4": 140}
 AGAIN = {"again-0": 30, "again-1": 90, "midchunk-4": 90, "again-2": 30, "again-3": 30}

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.chain_watch import COMMITTED, LAUNCHED, RELAYED
-from tests.engine.engine_fork import Group, Nursery, Output
 from tests.engine.test_one_window import OVERLAPPED
 from tests.engine.test_oracle import MTP
 from tests.engine.test_verify_argmax import PROMPTS, same
+from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.instruments.chain_watch import COMMITTED, LAUNCHED, RELAYED
 
 GREEDY = {"max_new_tokens": 12, "temperature": 0.0}
 LOOPS: dict[str, tuple[str, dict[str, Any]]] = {"overlapped": ("loop_modes:overlapping ", OVERLAPPED), "synchronous": ("", {})}

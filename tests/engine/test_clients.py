@@ -7,7 +7,7 @@ import pytest
 
 from sglang_gemma4.tiny import dialogues, world
 from tests.clients import asked, run
-from tests.engine.live_server import Server
+from tests.harness.live_server import Server
 
 DOCUMENTED = run.DOCS.read_text().splitlines() if run.DOCS.exists() else []
 

@@ -9,7 +9,7 @@ import pytest
 
 from sglang_gemma4.quality.questions import colour_named
 from sglang_gemma4.tiny import checkpoints, images, world
-from tests.engine.engine_fork import Group, Nursery, Output
+from tests.harness.engine_fork import Group, Nursery, Output
 
 FASTER = ("YOCO", "PREFILL_GRAPH", "BATCHED_VISION")
 GRAPHS = {"disable_cuda_graph": False, "disable_decode_cuda_graph": True}

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import families
-from tests.engine.engine_fork import Group, Nursery, Output, without
-from tests.engine.reference import CHECKPOINTS, greedy_all, text_prompts
+from tests.harness.engine_fork import Group, Nursery, Output, without
+from tests.harness.oracles.reference import CHECKPOINTS, greedy_all, text_prompts
 
 MOE, E2B, DENSE, UNIFIED = families.TINY
 LENGTHS = [5, 24, 33, 64, 65, 90, 130, 40]

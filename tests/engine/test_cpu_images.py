@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import families, images
-from tests.engine.engine_fork import Group, Nursery, without
-from tests.engine.reference import CHECKPOINTS, greedy, load
+from tests.harness.engine_fork import Group, Nursery, without
+from tests.harness.oracles.reference import CHECKPOINTS, greedy, load
 
 TOKENS = 10
 

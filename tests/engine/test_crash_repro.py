@@ -12,7 +12,7 @@ import pytest
 
 from crash_repro.engines import KERNELS_OFF
 from sglang_gemma4.patches import ORDER
-from tests.engine.engine_fork import Nursery
+from tests.harness.engine_fork import Nursery
 
 FOLDER = Path(__file__).parents[2] / "crash_repro"
 ROWS = re.findall(r"^\| (.+?) \| `(\w+)\.py`[^|]* \| (.+?) \|$", (FOLDER / "TRIAGE_REPORT.md").read_text(), re.MULTILINE)

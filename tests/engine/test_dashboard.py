@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sglang_gemma4.diagnostics import dashboard, doctor, patch_metrics
 from sglang_gemma4.patches import ORDER
-from tests.engine.live_server import Server
-from tests.ports import free_port
+from tests.harness.live_server import Server
+from tests.harness.ports import free_port
 
 BOARD = dashboard.load()
 QUERIES = list(dashboard.queries(BOARD))

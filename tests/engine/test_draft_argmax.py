@@ -8,8 +8,8 @@ import pytest
 
 from sglang_gemma4.serving.launch import resolve
 from sglang_gemma4.tiny import chat_format, dialogues
-from tests.engine.engine_fork import Group, Nursery, Output, without
 from tests.engine.test_oracle import MTP
+from tests.harness.engine_fork import Group, Nursery, Output, without
 
 NARROW = {"SGLANG_GEMMA4_WITH": "narrow_draft_head"}
 KERNELS = ("qkv_rope", "kv_write", "grouped_experts")

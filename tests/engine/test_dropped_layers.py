@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import Group, Nursery, Output, without
+from tests.harness.engine_fork import Group, Nursery, Output, without
 
 MODEL = checkpoints.SHIPPED / "tiny-e2b"
 OFF = without("shared_kv")
@@ -96,6 +96,6 @@ def test_stored_pages_of_other_pools_are_not_read(nursery: Nursery, tmp_path: Pa
 
 def test_two_servers_with_different_layers_refuse_each_other(nursery: Nursery) -> None:
     env = {"TEST_SABOTAGE": "pd_pair:pair", "TEST_DECODE_ENV": json.dumps(OFF)}
-    (answers,) = nursery.run(MODEL, [Group(prompts()[:1], client="pd_pair:ask_decode_twice")], env=env)
+    (answers,) = nursery.run(MODEL, [Group(prompts()[:1], client="tests.harness.instruments.pd_pair:ask_decode_twice")], env=env)
     for answer in answers:
         assert re.search(r"mismatch: .*without-kv-of-layers-5-9, but", answer.text), "the client is told, and the server lives"

@@ -3,7 +3,7 @@
 import pytest
 
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import Group, Nursery
+from tests.harness.engine_fork import Group, Nursery
 
 PROMPTS = [[2, *range(100 + 7 * i, 140 + 9 * i)] for i in range(4)]
 

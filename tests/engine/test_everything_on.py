@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import checkpoints, images
-from tests.engine.engine_fork import Group, Nursery, Output, without
 from tests.engine.test_oracle import LOGPROB_TOLERANCE, MTP
-from tests.engine.transformers_oracle import decode
+from tests.harness.engine_fork import Group, Nursery, Output, without
+from tests.harness.oracles.transformers_oracle import decode
 
 NEW_TOKENS = 6
 FASTER = ("ATTENTION", "NORMS", "QKV", "EXPERTS", "FEW_ROW_LINEAR", "FROZEN_CHAIN", "YOCO", "BATCHED_VISION")

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import INTERPRETED, Group, Nursery, Output, without
 from tests.engine.test_oracle import MTP
 from tests.engine.test_two_ranks import RANKS
+from tests.harness.engine_fork import INTERPRETED, Group, Nursery, Output, without
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(6 + 20 * n))] for n in range(3)]
 """6, 26 and 46 tokens: a prefill that the grouped kernels take; decode and verify steps that the others take."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import Group, Nursery, Output
+from tests.harness.engine_fork import Group, Nursery, Output
 
 PROMPT = "<bos>The ruler of Belm is"
 

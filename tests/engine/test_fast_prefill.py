@@ -10,10 +10,11 @@ import torch
 
 from crash_repro import case
 from sglang_gemma4.tiny import families, images
-from tests.engine import row_counter, text_only
-from tests.engine.engine_fork import Group, Nursery, Output
-from tests.engine.reference import CHECKPOINTS, greedy, load, text_prompts
 from tests.engine.test_oracle import MTP
+from tests.harness.checkpoints import text_only
+from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.instruments import row_counter
+from tests.harness.oracles.reference import CHECKPOINTS, greedy, load, text_prompts
 
 NAME = families.TINY[1]
 LAYERS, FIRST_SHARED = 10, 5

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from crash_repro import case
-from tests.engine import text_only
-from tests.engine.engine_fork import Nursery, run_engine
+from tests.harness.checkpoints import text_only
+from tests.harness.engine_fork import Nursery, run_engine
 
 
 def serve(nursery: Nursery, path: Path, tokens: int = case.TOKENS, env: dict[str, str] | None = None, **engine: Any) -> list[list[int]]:

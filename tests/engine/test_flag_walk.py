@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.engine.engine_fork import Nursery
-from tests.engine.flag_walk import problems
+from tests.harness.engine_fork import Nursery
+from tests.harness.programs.flag_walk import problems
 
 EACH = 10
 

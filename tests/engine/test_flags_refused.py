@@ -5,7 +5,7 @@ import pytest
 from sglang_gemma4.diagnostics import flag_table
 from sglang_gemma4.diagnostics.flag_table import Refused
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import EngineFailed, Group, Nursery
+from tests.harness.engine_fork import EngineFailed, Group, Nursery
 
 TARGET = checkpoints.SHIPPED / flag_table.MODEL
 HERE = [example for example in flag_table.refused() if not example.gpu]

@@ -3,8 +3,8 @@
 import pytest
 
 from sglang_gemma4.diagnostics import flag_table
-from tests.engine.engine_fork import Nursery
-from tests.engine.flag_walk import Walk
+from tests.harness.engine_fork import Nursery
+from tests.harness.programs.flag_walk import Walk
 
 TRIED = [group for group in flag_table.groups() if group.tried]
 

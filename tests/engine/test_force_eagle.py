@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.engine.engine_fork import EngineFailed, Group, Nursery
-from tests.engine.reference import CHECKPOINTS, greedy_all, text_prompts
+from tests.harness.engine_fork import EngineFailed, Group, Nursery
+from tests.harness.oracles.reference import CHECKPOINTS, greedy_all, text_prompts
 
 NAME = "tiny-26b-a4b"
 FORCED = {"SGLANG_GEMMA4_FORCE_EAGLE": "1"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
-from tests.engine.engine_fork import Group, Nursery
+from tests.harness.engine_fork import Group, Nursery
 
 MTP: dict[str, Any] = {"speculative_algorithm": "NEXTN", "speculative_eagle_topk": 1}
 

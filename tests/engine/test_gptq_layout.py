@@ -10,9 +10,9 @@ import safetensors.torch
 
 from crash_repro import dequantised, shipped
 from sglang_gemma4.tiny import checkpoints
-from tests import gptq_checkpoint
-from tests.engine.engine_fork import EngineFailed, Group, Nursery, without
 from tests.engine.test_quantised import accept_length, greedy, tokens_of
+from tests.harness.checkpoints import gptq_checkpoint
+from tests.harness.engine_fork import EngineFailed, Group, Nursery, without
 
 Pair = tuple[Path, Path]
 MODEL = "tiny-26b-a4b"

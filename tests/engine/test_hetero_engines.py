@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import Group, Nursery
 from tests.engine.test_oracle import MTP
+from tests.harness.engine_fork import Group, Nursery
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(30 + 45 * n))] for n in range(3)]
 THREADS = {1: "0", 2: "0|1"}
@@ -68,7 +68,7 @@ def compare(nursery: Nursery, name: str, prefill: int, decode: int, over: str, p
 )
 def test_a_server_that_does_not_fit_is_named_to_the_client(given: dict[str, Any], said: str, nursery: Nursery) -> None:
     environment = {"TEST_SABOTAGE": "pd_pair:pair", "TEST_DECODE_ARGUMENTS": json.dumps(given)}
-    groups = [Group(PROMPTS[:1], client="pd_pair:ask_decode_twice")]
+    groups = [Group(PROMPTS[:1], client="tests.harness.instruments.pd_pair:ask_decode_twice")]
     found = nursery.run(resolve("tiny-26b-a4b"), groups, env=environment, page_size=1)[0]
     for answer in found:
         assert said in answer.text, "both requests are told, so the server lives"

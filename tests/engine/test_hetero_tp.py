@@ -14,7 +14,7 @@ import pytest
 
 from sglang_gemma4.disaggregation import plan
 from sglang_gemma4.disaggregation.plan import Group
-from tests.engine.engine_fork import Nursery
+from tests.harness.engine_fork import Nursery
 
 FOLDER = Path(__file__).parents[2] / "crash_repro"
 sys.path.append(str(FOLDER))

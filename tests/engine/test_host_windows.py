@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.diagnostics.pool_hits import PREFIX
-from tests.engine.engine_fork import Group, Nursery, Output, without
-from tests.engine.reference import CHECKPOINTS
 from tests.engine.test_dropped_layers import CHAIN, HOST, HOST_ENV
+from tests.harness.engine_fork import Group, Nursery, Output, without
+from tests.harness.oracles.reference import CHECKPOINTS
 
 SESSIONS, NEW = 6, 24
 SHARED, OWN, ADDED, TURNS = 60, 90, 40, 3

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.live_server import Server
+from tests.harness.live_server import Server
 from tests.hostile import report
 from tests.hostile.plan import Plan
 from tests.hostile.runner import Run

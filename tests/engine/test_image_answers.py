@@ -12,10 +12,10 @@ from PIL import Image
 from transformers.image_utils import load_image
 
 from sglang_gemma4.serving.media import image_budget
-from tests.engine.engine_fork import Group, Nursery, Output
-from tests.engine.live_server import MODEL, Server
 from tests.engine.test_request_media import chat, generate, look, post, written
-from tests.engine.transformers_oracle import decode
+from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.live_server import MODEL, Server
+from tests.harness.oracles.transformers_oracle import decode
 from tests.unit.test_image_files import file
 
 QUESTION = "<bos>Where does <|image|> live with"

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import checkpoints, images
-from tests.engine.engine_fork import INTERPRETED, Group, Nursery, Output, without
 from tests.engine.test_oracle import LOGPROB_TOLERANCE
-from tests.engine.transformers_oracle import Greedy, decode
+from tests.harness.engine_fork import INTERPRETED, Group, Nursery, Output, without
+from tests.harness.oracles.transformers_oracle import Greedy, decode
 
 NEW_TOKENS = 6
 LEVELS = 0.02

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import EngineFailed, Group, Nursery
-from tests.engine.faults import POISON, SAID
 from tests.engine.test_two_ranks import RANKS
+from tests.harness.engine_fork import EngineFailed, Group, Nursery
+from tests.harness.instruments.faults import POISON, SAID
 
 TARGET = checkpoints.SHIPPED / "tiny-26b-a4b"
 MTP = {"speculative_draft_model_path": "auto"}
@@ -45,7 +45,7 @@ def group(*faults: str) -> Group:
     """The good prompts with poisoned ones among them."""
     bad = [[2, 350, POISON[fault], 360, 370, 380] for fault in faults]
     prompts, tokens = [*GOOD[:2], *bad, *GOOD[2:]], [*LENGTHS[:2], *[24] * len(bad), *LENGTHS[2:]]
-    return Group(prompts, client="test_isolation:mixed", extra={"tokens": tokens})
+    return Group(prompts, client="tests.engine.test_isolation:mixed", extra={"tokens": tokens})
 
 
 @pytest.fixture(scope="module")

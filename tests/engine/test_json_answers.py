@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from sglang_gemma4.serving.blank_bound import BLANKS
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import Group, Nursery, Output
-from tests.engine.mtp_cases import MTP, chats
-from tests.unit.tool_schemas import nested, schemas
+from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.mtp_cases import MTP, chats
+from tests.harness.inputs.tool_schemas import nested, schemas
 
 MODEL = checkpoints.SHIPPED / "tiny-e2b"
 FEW, MANY = 30, 1000
@@ -52,7 +52,10 @@ def asked(nursery: Nursery, count: int) -> tuple[list[Any], list[Output]]:
     prompts = chats(20, seed=3)
     sampling = [{"temperature": float(n % 3 > 0), "max_new_tokens": 80, "json_schema": json.dumps(one)} for n, one in enumerate(wanted)]
     group = Group(
-        [prompts[n % len(prompts)] for n in range(len(wanted))], sampling, client="tests.engine.json_client:send", extra={"together": 16}
+        [prompts[n % len(prompts)] for n in range(len(wanted))],
+        sampling,
+        client="tests.harness.engine_clients.json_client:send",
+        extra={"together": 16},
     )
     options: dict[str, Any] = {"max_running_requests": 16, "max_total_tokens": 4096, "skip_tokenizer_init": False}
     return wanted, nursery.run(MODEL, [group], time_limit=3000, **options, **MTP)[0]

@@ -16,7 +16,7 @@ from sglang_gemma4.models.config_files import read_config
 from sglang_gemma4.quality import gates
 from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
 from tests.engine import test_weight_updates
-from tests.engine.engine_fork import Group, Nursery, Output
+from tests.harness.engine_fork import Group, Nursery, Output
 
 FAMILIES = ("tiny-26b-a4b", "tiny-31b", "tiny-e2b")
 NEW_TOKENS, REQUESTS = 32, 24

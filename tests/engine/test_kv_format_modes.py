@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import checkpoints, random_adapters
-from tests.engine import row_counter, test_fast_prefill
-from tests.engine.engine_fork import Group, Nursery, Output
+from tests.engine import test_fast_prefill
 from tests.engine.test_adaptive_draft import LENGTHS_BY_BATCH, switches
 from tests.engine.test_kv_format_engines import MTP, NEW_TOKENS, accept_length, answers, prompts, tokens
 from tests.engine.test_two_ranks import RANKS
+from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.instruments import row_counter
 
 KIND = "int8_per_token_head"
 TREE: dict[str, Any] = {"speculative_eagle_topk": 4, "speculative_num_draft_tokens": 8, "page_size": 1}

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import Group, Nursery, Output
-from tests.engine.mtp_cases import NO_END
 from tests.engine.test_kv_format_engines import FLOAT, MTP, prompts, tokens
+from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.mtp_cases import NO_END
 
 MODEL = checkpoints.SHIPPED / "tiny-26b-a4b"
 KIND = "int8_per_token_head"

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import INTERPRETED, EngineFailed, Group, Nursery, Output, without
 from tests.engine.test_attention_kernel import PROMPTS
 from tests.engine.test_oracle import MTP
+from tests.harness.engine_fork import INTERPRETED, EngineFailed, Group, Nursery, Output, without
 
 KIND = "int8_per_token_head"
 LAUNCHED = {"SGLANG_GEMMA4_WITHOUT": ",".join(name for name in INTERPRETED if name not in ("qkv_rope", "kv_write"))}

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tests.engine.engine_fork import Group, Nursery, Output
-from tests.engine.mtp_cases import MODEL, MTP, chats, greedy, named, timed
-from tests.engine.reference import CHECKPOINTS
+from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.mtp_cases import MODEL, MTP, chats, greedy, named, timed
+from tests.harness.oracles.reference import CHECKPOINTS
 
 REQUESTS, TOKENS = 6, 28
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import checkpoints, images
-from tests.engine.engine_fork import Group, Nursery, without
-from tests.engine.reference import text_prompts
 from tests.engine.test_memory_pools import FROM_MEMORY, MTP, Pools
+from tests.harness.engine_fork import Group, Nursery, without
+from tests.harness.oracles.reference import text_prompts
 
 TARGETS = ("tiny-26b-a4b", "tiny-e2b")
 TOWER = {

@@ -7,8 +7,9 @@ import torch
 
 from crash_repro import case
 from sglang_gemma4.tiny import families, random_adapters
-from tests.engine import lora_adapters, reference, text_only
-from tests.engine.engine_fork import Group, Nursery
+from tests.harness.checkpoints import lora_adapters, text_only
+from tests.harness.engine_fork import Group, Nursery
+from tests.harness.oracles import reference
 
 TOKENS = 3
 PROMPTS = [case.PROMPTS[0][:6], case.PROMPTS[1][:4]]

@@ -19,10 +19,10 @@ import soundfile  # type: ignore[import-untyped]
 
 from sglang_gemma4.serving.media import literal
 from sglang_gemma4.tiny import audio
-from tests import clips
-from tests.engine.live_server import Server, open_server
 from tests.engine.test_oracle import LOGPROB_TOLERANCE
-from tests.engine.transformers_oracle import Greedy, decode
+from tests.harness.inputs import clips
+from tests.harness.live_server import Server, open_server
+from tests.harness.oracles.transformers_oracle import Greedy, decode
 
 pytestmark = clips.MISSING
 NEW_TOKENS = 6

@@ -9,7 +9,7 @@ import pytest
 from sglang_gemma4.models import model_shape
 from sglang_gemma4.models.config_files import read_config
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output, without
+from tests.harness.engine_fork import EngineFailed, Group, Nursery, Output, without
 
 PROMPTS: list[list[int]] = [[2, 100, 200, 300, 5, 6, 7, 8] * 20, [2, *range(100, 140)]]
 MTP: dict[str, Any] = {

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import Group, Nursery
+from tests.harness.engine_fork import Group, Nursery
 
 MODEL = checkpoints.SHIPPED / "tiny-e2b"
 PROMPTS = [[2, 100, 200, 300, 5, 6, 7, 8] * 4, [2, *range(100, 140)]]

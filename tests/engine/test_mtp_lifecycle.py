@@ -12,10 +12,10 @@ from itertools import pairwise
 
 import pytest
 
-from tests.engine import mtp_cases
-from tests.engine.engine_fork import EngineFailed, Nursery, Output
-from tests.engine.mtp_cases import ENGINE, MODEL, MTP, Step, greedy, overshot, steps, timed
-from tests.engine.reference import CHECKPOINTS, text_prompts
+from tests.harness.engine_fork import EngineFailed, Nursery, Output
+from tests.harness.inputs import mtp_cases
+from tests.harness.inputs.mtp_cases import ENGINE, MODEL, MTP, Step, greedy, overshot, steps, timed
+from tests.harness.oracles.reference import CHECKPOINTS, text_prompts
 
 Answers = dict[str, list[Output]]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.engine import exact_sampling
-from tests.engine.engine_fork import Group, Nursery, Output
-from tests.engine.mtp_cases import MODEL, MTP
-from tests.engine.reference import CHECKPOINTS, load, text_prompts
+from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.mtp_cases import MODEL, MTP
+from tests.harness.oracles import exact_sampling
+from tests.harness.oracles.reference import CHECKPOINTS, load, text_prompts
 
 P_VALUE = 1e-4
 FEW, LONG = 4, 24

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.patching import switches
-from tests.engine import admission_loads, mtp_cases
-from tests.engine.engine_fork import Group, Nursery, Output, without
-from tests.engine.mtp_cases import MTP, NO_END, greedy, timed
-from tests.engine.reference import CHECKPOINTS
+from tests.harness.engine_fork import Group, Nursery, Output, without
+from tests.harness.inputs import mtp_cases
+from tests.harness.inputs.mtp_cases import MTP, NO_END, greedy, timed
+from tests.harness.oracles.reference import CHECKPOINTS
+from tests.harness.programs import admission_loads
 
 MODEL = "tiny-26b-a4b"
 WINDOW = 63  # keys before its own that a query sees

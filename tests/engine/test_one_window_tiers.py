@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.engine import mtp_cases
-from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output, without
-from tests.engine.mtp_cases import timed
-from tests.engine.reference import CHECKPOINTS
 from tests.engine.test_dropped_layers import HOST
 from tests.engine.test_host_windows import from_host
 from tests.engine.test_one_window import LARGE, LOOPS, MODEL, SLIDING, WINDOW, endless, prompt
 from tests.engine.test_prefill_beside import joined
+from tests.harness.engine_fork import EngineFailed, Group, Nursery, Output, without
+from tests.harness.inputs import mtp_cases
+from tests.harness.inputs.mtp_cases import timed
+from tests.harness.oracles.reference import CHECKPOINTS
 
 PROMPTS = [prompt(length, length) for length in (100, 101, 102, 103, 104, 105, 130, 200)]
 SHORT = 789

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import chat_format, checkpoints, dialogues, images
-from tests.engine.engine_fork import Group, Nursery, Output
-from tests.engine.transformers_oracle import Greedy, decode
+from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.oracles.transformers_oracle import Greedy, decode
 
 FAMILIES = ("tiny-26b-a4b", "tiny-e2b", "tiny-31b")
 NEW_TOKENS = 40

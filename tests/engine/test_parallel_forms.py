@@ -9,9 +9,9 @@ import pytest
 
 from sglang_gemma4.serving.launch import resolve
 from sglang_gemma4.tiny import images
-from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output
 from tests.engine.test_oracle import MTP
 from tests.engine.test_two_ranks import PROMPTS, RANKS
+from tests.harness.engine_fork import EngineFailed, Group, Nursery, Output
 
 STAGES = {"TEST_SABOTAGE": f"{RANKS['TEST_SABOTAGE']} stage_pools:tell"}
 EXPERTS = {"tp_size": 2, "ep_size": 2}

@@ -5,7 +5,7 @@ import pytest
 from sglang_gemma4.patches import load_all
 from sglang_gemma4.patching import switches
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output, without
+from tests.harness.engine_fork import EngineFailed, Group, Nursery, Output, without
 
 ENVIRONMENTS: list[dict[str, str]] = [
     {},
@@ -19,7 +19,7 @@ ITS_OWN = "SGLANG_RUN_ID"
 
 def told(nursery: Nursery, env: dict[str, str], own_patches: bool) -> Output:
     """What an engine says of itself."""
-    group = Group([list(range(20, 44))], client="tests.engine.placed_patches:send")
+    group = Group([list(range(20, 44))], client="tests.harness.engine_clients.placed_patches:send")
     ((answer,),) = nursery.run(resolve("tiny-e2b"), [group], env, own_patches=own_patches)
     return answer
 

@@ -7,7 +7,7 @@ import pytest
 
 from sglang_gemma4.diagnostics.pool_hits import COUNTERS, PREFIX
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import Group, Nursery, Output
+from tests.harness.engine_fork import Group, Nursery, Output
 
 MODEL = checkpoints.SHIPPED / "tiny-26b-a4b"
 WINDOW = 63

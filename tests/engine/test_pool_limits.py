@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.memory.request_limit import Pools
-from tests.engine import random_loads
-from tests.engine.engine_fork import Group, Nursery, Output
-from tests.engine.reference import CHECKPOINTS, text_prompts
 from tests.engine.test_memory_pools import MTP
+from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.oracles.reference import CHECKPOINTS, text_prompts
+from tests.harness.programs import random_loads
 
 MODEL = "tiny-26b-a4b"
 POOL = 512

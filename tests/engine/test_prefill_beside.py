@@ -15,11 +15,11 @@ import pytest
 
 from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny import images
-from tests.engine import mtp_cases
-from tests.engine.engine_fork import Group, Nursery, Output
-from tests.engine.mtp_cases import MTP, greedy, timed
-from tests.engine.reference import CHECKPOINTS, text_prompts
 from tests.engine.test_everything_on import DECLINED, FASTER
+from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs import mtp_cases
+from tests.harness.inputs.mtp_cases import MTP, greedy, timed
+from tests.harness.oracles.reference import CHECKPOINTS, text_prompts
 
 SWITCH = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY"
 ENGINE = {**mtp_cases.ENGINE, "enable_mixed_chunk": False}

@@ -8,10 +8,11 @@ import pytest
 
 from crash_repro import case
 from sglang_gemma4.tiny import checkpoints, families
-from tests.engine import row_counter, text_only
-from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output
-from tests.engine.reference import greedy_all, text_prompts
 from tests.engine.test_cpu_images import pictures, questions, reference
+from tests.harness.checkpoints import text_only
+from tests.harness.engine_fork import EngineFailed, Group, Nursery, Output
+from tests.harness.instruments import row_counter
+from tests.harness.oracles.reference import greedy_all, text_prompts
 
 __all__ = ["pictures"]
 MTP: dict[str, Any] = {

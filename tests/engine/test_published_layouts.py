@@ -5,9 +5,9 @@ from pathlib import Path
 
 from sglang_gemma4.tiny import checkpoints, quantise
 from sglang_gemma4.tiny.quantisation import FORMATS
-from tests.engine import published_checkpoint
-from tests.engine.engine_fork import Nursery
 from tests.engine.test_quantised import accept_length, greedy, tokens_of
+from tests.harness.checkpoints import published_checkpoint
+from tests.harness.engine_fork import Nursery
 
 MODEL, FORM = "tiny-26b-a4b", "w4a16-g32"
 

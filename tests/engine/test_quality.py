@@ -10,7 +10,7 @@ import pytest
 
 from sglang_gemma4 import cli
 from sglang_gemma4.tiny import dialogues, world
-from tests.engine.live_server import open_server
+from tests.harness.live_server import open_server
 
 MODEL = "tiny-e2b"
 MTP = [

@@ -15,10 +15,10 @@ import pytest
 
 from crash_repro import dequantised
 from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
-from tests.engine import transformers_oracle
-from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output
 from tests.engine.test_accept_length import ENGINE, prompts
 from tests.engine.test_two_ranks import RANKS
+from tests.harness.engine_fork import EngineFailed, Group, Nursery, Output
+from tests.harness.oracles import transformers_oracle
 
 NEW_TOKENS = 24
 NEAR_TIE = 0.02

@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from crash_repro import dequantised
 from sglang_gemma4.tiny import checkpoints, quantise, random_adapters
 from sglang_gemma4.tiny.quantisation import FORMATS
-from tests.engine import quantised_sizes
-from tests.engine.engine_fork import Group, Nursery
 from tests.engine.test_accept_length import ENGINE, prompts
 from tests.engine.test_quantised import NEW_TOKENS, Written, accept_length, greedy, tokens_of, written
+from tests.harness.checkpoints import quantised_sizes
+from tests.harness.engine_fork import Group, Nursery
 
 __all__ = ["written"]  # a fixture
 COUNTED = {"TEST_SABOTAGE": "quantised_counter:install"}

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from sglang_gemma4 import cli
-from tests.engine import q4_0_checkpoint
-from tests.engine.engine_fork import Nursery
 from tests.engine.test_quantised import accept_length, greedy, tokens_of
+from tests.harness.checkpoints import q4_0_checkpoint
+from tests.harness.engine_fork import Nursery
 
 MODEL = "tiny-26b-a4b"
 

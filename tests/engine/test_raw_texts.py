@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.live_server import MODEL, Server
 from tests.engine.test_request_media import RED, post
+from tests.harness.live_server import MODEL, Server
 
 TEXT = "The ruler of Arvo is"
 BOS = 2

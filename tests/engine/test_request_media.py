@@ -16,7 +16,7 @@ import soundfile  # type: ignore[import-untyped]
 from PIL import Image
 
 from sglang_gemma4.tiny import images
-from tests.engine.live_server import MODEL, Server
+from tests.harness.live_server import MODEL, Server
 
 QUESTION = "<bos>Who is the ruler of the land?"
 LOOK = "<bos>What colour is <|image|> here?"

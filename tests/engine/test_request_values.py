@@ -14,9 +14,9 @@ from typing import Any
 
 from crash_repro import case
 from sglang_gemma4.tiny import checkpoints
-from tests.engine import text_only
-from tests.engine.engine_fork import Group, Nursery
-from tests.engine.live_server import Server
+from tests.harness.checkpoints import text_only
+from tests.harness.engine_fork import Group, Nursery
+from tests.harness.live_server import Server
 
 IDS = [2, 300, 301]
 QUESTION = "Who rules Belm?"

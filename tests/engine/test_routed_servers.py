@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import Group, Nursery, Output
 from tests.engine.test_oracle import MTP
+from tests.harness.engine_fork import Group, Nursery, Output
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(30 + 9 * n))] for n in range(8)]
 MODEL = "tiny-e2b"
@@ -25,7 +25,7 @@ def alone(nursery: Nursery) -> list[Output]:
 def rounds(nursery: Nursery, servers: str, client: str) -> list[list[Output]]:
     """Answers behind the router: all prompts, round by round of that client."""
     engine: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{resolve(MODEL)}-assistant"}
-    group = Group(PROMPTS, NEW, client=f"routed_servers:{client}", extra={"streams": STREAMS})
+    group = Group(PROMPTS, NEW, client=f"tests.harness.instruments.routed_servers:{client}", extra={"streams": STREAMS})
     [found] = nursery.run(resolve(MODEL), [group], {"TEST_SABOTAGE": f"routed_servers:{servers}"}, time_limit=580, **engine)
     return [found[start : start + len(PROMPTS)] for start in range(0, len(found), len(PROMPTS))]
 

@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from sglang_gemma4.tiny import dialogues, images, world
-from tests.engine.live_server import Server
+from tests.harness.live_server import Server
 
 FACT = world.fact_of("ruler", "Belm")
 

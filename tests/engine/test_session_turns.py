@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.engine.engine_fork import Group, Nursery, Output
-from tests.engine.reference import CHECKPOINTS, text_prompts
 from tests.engine.test_oracle import MTP
+from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.oracles.reference import CHECKPOINTS, text_prompts
 
 LENGTHS = [20, 45, 90, 33, 60, 40, 25]
 """Of first prompts: below a window and above it."""

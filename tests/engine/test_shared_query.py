@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
-from tests.engine.engine_fork import Group, Nursery, Output, without
+from tests.harness.engine_fork import Group, Nursery, Output, without
 
 MODEL = checkpoints.SHIPPED / "tiny-e2b"
 MTP: dict[str, Any] = {

@@ -4,8 +4,8 @@ import hashlib
 from pathlib import Path
 
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import Group, Nursery
 from tests.engine.test_dummy_weights import PROMPTS
+from tests.harness.engine_fork import Group, Nursery
 
 
 def test_a_single_copy(nursery: Nursery, tmp_path: Path) -> None:

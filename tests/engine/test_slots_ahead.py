@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tests.engine import slot_counter
-from tests.engine.engine_fork import Group, Nursery, Output
-from tests.engine.reference import CHECKPOINTS
 from tests.engine.test_one_window import DRAFT, OVERLAPPED, SLIDING, WINDOW, endless, prompt
+from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.instruments import slot_counter
+from tests.harness.oracles.reference import CHECKPOINTS
 
 WITH = {"SGLANG_GEMMA4_WITH": "slots_ahead"}
 ENGINE: dict[str, Any] = {**DRAFT, "chunked_prefill_size": 64, "schedule_conservativeness": 0.01, "max_running_requests": 8}

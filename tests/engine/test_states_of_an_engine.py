@@ -1,7 +1,7 @@
 """The states of patches that a live engine tells: what left every call is declined, what served one is active."""
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import Group, Nursery
+from tests.harness.engine_fork import Group, Nursery
 
 LEFT = "a prefill goes through all layers: hidden states of every row are asked for"
 
@@ -10,7 +10,9 @@ def test_a_patch_that_declines_at_its_first_forward_is_not_active(nursery: Nurse
     """Where a server returns hidden states, each prefill of E2B is left to SGLang; only the first one shows that."""
     for asked, state, notes in ((True, "declined", [LEFT]), (False, "active", [])):
         group = Group(
-            [list(range(20, 44))], client="tests.engine.patch_states:send", extra={"patches": ["yoco", "shared_kv", "triple_norm"]}
+            [list(range(20, 44))],
+            client="tests.harness.engine_clients.patch_states:send",
+            extra={"patches": ["yoco", "shared_kv", "triple_norm"]},
         )
         ((answer,),) = nursery.run(resolve("tiny-e2b"), [group], enable_return_hidden_states=asked)
         rows = answer.meta_info

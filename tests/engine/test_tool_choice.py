@@ -9,7 +9,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from sglang_gemma4.tiny import checkpoints, dialogues
-from tests.engine.engine_fork import Group, Nursery
+from tests.harness.engine_fork import Group, Nursery
 
 TOWN = {"type": "string", "minLength": 1, "maxLength": 12}
 DAYS = {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 14}, "minItems": 1, "maxItems": 3}

@@ -9,8 +9,8 @@ import pytest
 from crash_repro import case
 from crash_repro.engines import MTP
 from sglang_gemma4.diagnostics import trap_dump
-from tests.engine import text_only
-from tests.engine.engine_fork import EngineFailed, Nursery, run_engine
+from tests.harness.checkpoints import text_only
+from tests.harness.engine_fork import EngineFailed, Nursery, run_engine
 
 ON = {"SGLANG_GEMMA4_DEBUG": "1"}
 TRITON: dict[str, Any] = {"attention_backend": "triton", "time_limit": 300.0}
@@ -35,7 +35,7 @@ def serve(nursery: Nursery, model: Path, env: dict[str, str], **engine: Any) -> 
 
 def trapped(nursery: Nursery, model: Path, folder: Path, sabotage: str, **engine: Any) -> tuple[str, str]:
     """The error's line in the log and the explanation of its dump."""
-    env = {**ON, "SGLANG_GEMMA4_DEBUG_DIR": str(folder), "TEST_SABOTAGE": f"saboteur:{sabotage}"}
+    env = {**ON, "SGLANG_GEMMA4_DEBUG_DIR": str(folder), "TEST_SABOTAGE": f"index_faults:{sabotage}"}
     with pytest.raises(EngineFailed) as failed:
         serve(nursery, model, env, **engine)
     found = re.search(r"KVBoundsError: (.*)", str(failed.value))
@@ -119,7 +119,7 @@ def test_a_decode_slot_without_a_sliding_one(nursery: Nursery, model: Path, tmp_
     assert "the free list holds a slot outside the buffer" in explanation
 
 
-@pytest.mark.parametrize("sabotage", ["", "saboteur:triton_replay_sound"])
+@pytest.mark.parametrize("sabotage", ["", "index_faults:triton_replay_sound"])
 def test_triton_keeps_its_tokens(sabotage: str, interpreting: Nursery, model: Path) -> None:
     """Alone, and with what precedes a CUDA graph's replay beside each eager step: there is no graph on a CPU."""
     tokens, log = serve(interpreting, model, {**ON, "TEST_SABOTAGE": sabotage}, **TRITON)

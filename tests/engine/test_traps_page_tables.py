@@ -41,7 +41,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def outcomes(dumps: Path) -> dict[str, str]:
     environment = launch_environment({**os.environ, "PYTHONPATH": str(ROOT)})
     environment |= {"SGLANG_GEMMA4_DEBUG_DIR": str(dumps), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(Path(__file__).with_name("real_page_tables.py"))]
+    command = [sys.executable, str(ROOT / "tests/harness/programs/real_page_tables.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     for line in done.stdout.splitlines():
         if line.startswith("CASES "):

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.engine import moving_boundary
-from tests.engine.engine_fork import Group, Nursery, Output, without
-from tests.engine.mtp_cases import MTP, greedy, timed
-from tests.engine.reference import CHECKPOINTS, text_prompts
 from tests.engine.test_everything_on import FASTER
 from tests.engine.test_one_window import BESIDE, LARGE, LOOPS, large, retractions, serve, tokens_are_equal
 from tests.engine.test_prefill_beside import joined
+from tests.harness.engine_fork import Group, Nursery, Output, without
+from tests.harness.inputs.mtp_cases import MTP, greedy, timed
+from tests.harness.oracles.reference import CHECKPOINTS, text_prompts
+from tests.harness.programs import moving_boundary
 
 SMALL = {"enable_unified_memory": True, "max_total_tokens": 1800, "swa_full_tokens_ratio": 0.4}
 """Memory for 1,800 full and 720 sliding tokens, shared by eight requests of 150 to 450 tokens."""

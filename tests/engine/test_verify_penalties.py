@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.engine import mtp_cases
-from tests.engine.engine_fork import Group, Nursery, Output
-from tests.engine.mtp_cases import MODEL, MTP, chats, greedy, steps, timed
-from tests.engine.reference import CHECKPOINTS, text_prompts
+from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs import mtp_cases
+from tests.harness.inputs.mtp_cases import MODEL, MTP, chats, greedy, steps, timed
+from tests.harness.oracles.reference import CHECKPOINTS, text_prompts
 
 ENGINE: dict[str, Any] = {"max_total_tokens": 3000, "chunked_prefill_size": 64, "max_running_requests": 8}
 Answers = list[list[Output]]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.checkpoint_variants import VARIANTS, write
-from tests.engine.engine_fork import EngineFailed, Group, Nursery
 from tests.engine.test_memory_pools import MTP
-from tests.engine.transformers_oracle import decode
+from tests.harness.checkpoints.checkpoint_variants import VARIANTS, write
+from tests.harness.engine_fork import EngineFailed, Group, Nursery
+from tests.harness.oracles.transformers_oracle import decode
 
 TOKENS = 16
 PROMPTS: list[dict[str, Any]] = [

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.patching import switches
-from tests.engine import flash_standin
-from tests.engine.engine_fork import Nursery, Output
-from tests.engine.mtp_cases import MTP, greedy, timed
-from tests.engine.reference import CHECKPOINTS, text_prompts
 from tests.engine.test_prefill_beside import ENGINE, SWITCH, joined
+from tests.harness.engine_fork import Nursery, Output
+from tests.harness.inputs.mtp_cases import MTP, greedy, timed
+from tests.harness.instruments import flash_standin
+from tests.harness.oracles.reference import CHECKPOINTS, text_prompts
 
 GRAPHS: dict[str, Any] = {
     "disable_overlap_schedule": False,

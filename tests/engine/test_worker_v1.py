@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
-from tests.engine import verify_recorder
-from tests.engine.engine_fork import EngineFailed, Group, Nursery, Output, without
+from tests.harness.engine_fork import EngineFailed, Group, Nursery, Output, without
+from tests.harness.instruments import verify_recorder
 
 V1, V2 = "FrozenKVMTPWorkerV1", "AdaptiveWorker"
 """SGLang's overlapped worker by the name that our patch gives it, with an adaptive length or without."""

@@ -10,12 +10,11 @@ import pytest
 from crash_repro import dequantised, shipped
 from sglang_gemma4.tiny import checkpoints
 from sglang_gemma4.tiny.quantisation import FORMATS
-from tests import gptq_checkpoint
-from tests.engine import quantised_sizes
-from tests.engine.engine_fork import EngineFailed, Group, Nursery, without
 from tests.engine.test_quantised import accept_length, greedy, tokens_of
 from tests.engine.test_quantised_kernels import LAYERS, equal, serve
 from tests.engine.test_two_ranks import RANKS
+from tests.harness.checkpoints import gptq_checkpoint, quantised_sizes
+from tests.harness.engine_fork import EngineFailed, Group, Nursery, without
 
 MODEL, FORM = "tiny-26b-a4b", "w4a16-asym-g32"
 Written = Callable[[str], Path]

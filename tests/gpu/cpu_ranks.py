@@ -20,4 +20,4 @@ def cpu_engine(**options: Any) -> Any:
     sys.path.append(str(Path(__file__).parents[2] / "crash_repro"))
     import engines  # type: ignore[import-not-found]
 
-    return engines.cpu_engine("tests.engine.gloo_ranks:install", **options)
+    return engines.cpu_engine("tests.harness.instruments.gloo_ranks:install", **options)

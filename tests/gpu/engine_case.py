@@ -1,4 +1,4 @@
-"""One engine on the GPU in a process of its own: ``engine_case.py CASE.json ANSWER.json``; the case is that of ``tests/engine/nursery``.
+"""One engine on the GPU in a process of its own: ``engine_case.py CASE.json ANSWER.json``; the case is that of ``tests/harness/nursery``.
 
 Its scheduler is a spawned process, which imports this file again; that is where ``TEST_SABOTAGE`` (``module:function``) takes effect.
 """
@@ -17,11 +17,11 @@ def main() -> None:
     """Build the engine, send the groups, write the outputs."""
     import sglang
 
-    from tests.engine.nursery import send
+    from tests.harness.nursery import named, send
 
     case = json.loads(Path(sys.argv[1]).read_text())
     engine = sglang.Engine(model_path=case["model"], **case["engine"])
-    clients = [pkgutil.resolve_name(f"tests.engine.{group['client']}") if group["client"] else send for group in case["groups"]]
+    clients = [named(group["client"], "engine_clients") if group["client"] else send for group in case["groups"]]
     Path(sys.argv[2]).write_text(json.dumps([client(engine, group) for client, group in zip(clients, case["groups"], strict=True)]))
     engine.shutdown()
 

@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "engine"), str(ROOT / "crash_repro")]
+sys.path[:0] = [str(ROOT), str(ROOT / "crash_repro")]
 
-from tests.engine import pd_router  # noqa: E402 - the repository's root is known now
 from tests.gpu.measure import has_card  # noqa: E402
-from tests.ports import free_port  # noqa: E402
+from tests.harness.instruments import pd_router  # noqa: E402 - the repository's root is known now
+from tests.harness.ports import free_port  # noqa: E402
 
 UP_WITHIN = 900.0
 """Seconds for a server to answer."""
@@ -46,17 +46,16 @@ def serve(words: Sequence[str]) -> None:
     ranks = next((int(word.partition("=")[2]) for word in words if word.startswith("--tp-size=")), 1)
     cores = sorted(os.sched_getaffinity(0))
     os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(cores[rank % len(cores)]) for rank in range(ranks))
-    import nursery  # type: ignore[import-not-found]
+    from tests.harness import nursery
 
     nursery.import_sglang()  # a server's processes are forked then, and have what follows
-    import gloo_ranks  # type: ignore[import-not-found]
-    import host_cache  # type: ignore[import-not-found]
     import rank_agents  # type: ignore[import-not-found]
     from sglang.launch_server import run_server
     from sglang.srt.plugins import load_plugins
     from sglang.srt.server_args import prepare_server_args
 
     from sglang_gemma4.cpu.environment import default_arguments
+    from tests.harness.instruments import gloo_ranks, host_cache
 
     gloo_ranks.install()
     host_cache.torch_copies()

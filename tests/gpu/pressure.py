@@ -31,10 +31,10 @@ from sglang_gemma4.benchmark.gauges import GIB, memory_in_use, read_metrics
 from sglang_gemma4.cpu.environment import has_accelerator
 from sglang_gemma4.serving.launch import resolve
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import CHECKS
-from tests.engine.live_server import Server, open_server
 from tests.gpu.soak import CARD, GAUGES
 from tests.gpu.soak_servers import MTP
+from tests.harness.engine_fork import CHECKS
+from tests.harness.live_server import Server, open_server
 
 OUT_OF_MEMORY = ("outofmemory", "out of memory")
 EVERY = 0.1

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.engine_fork import CHECKS
+from tests.harness.engine_fork import CHECKS
 
 RUNNING, DRAFTED = 8, 3
 CHUNK, INTERVAL = 96, 8

@@ -11,9 +11,9 @@ import torch
 
 from sglang_gemma4.patches import load_all
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import without
 from tests.engine.test_oracle import MTP, Case
 from tests.gpu.test_gpu import FOLLOWED_SLACK, agreement, case_of, run_case
+from tests.harness.engine_fork import without
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 

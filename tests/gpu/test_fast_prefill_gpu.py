@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from sglang_gemma4.tiny import checkpoints
-from tests.engine import row_counter
-from tests.engine.engine_fork import without
 from tests.engine.test_oracle import MTP, Case
 from tests.gpu.test_gpu import FOLLOWED_SLACK, agreement, case_of, run_case
+from tests.harness.engine_fork import without
+from tests.harness.instruments import row_counter
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 
@@ -45,7 +45,7 @@ def answers(case: Case, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[
 
     def one(key: tuple[str, str]) -> tuple[list[dict[str, Any]], str]:
         way, switch = key
-        env = {"SGLANG_GEMMA4_YOCO": switch, "TEST_SABOTAGE": "tests.engine.row_counter:install"}
+        env = {"SGLANG_GEMMA4_YOCO": switch, "TEST_SABOTAGE": "tests.harness.instruments.row_counter:install"}
         env["SGLANG_GEMMA4_PREFILL_GRAPH"] = str(int("graphs" in way))
         env |= {} if "short part" in way and switch == "1" else without("yoco_graph")
         name = f"{way}-{switch}".replace(" ", "-").replace(",", "")

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from sglang_gemma4.tiny import checkpoints, images
-from tests.engine.engine_fork import without
 from tests.engine.test_oracle import NEW_TOKENS, Case
-from tests.engine.transformers_oracle import decode
 from tests.gpu.test_gpu import agreement, run_case
+from tests.harness.engine_fork import without
+from tests.harness.oracles.transformers_oracle import decode
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 

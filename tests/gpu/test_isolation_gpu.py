@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import Group
-from tests.engine.faults import SAID
 from tests.engine.test_isolation import ALONE, LENGTHS, group
 from tests.engine.test_oracle import MTP, Case
 from tests.gpu.test_gpu import run_case
+from tests.harness.engine_fork import Group
+from tests.harness.instruments.faults import SAID
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 TARGET = checkpoints.SHIPPED / "tiny-26b-a4b"
@@ -44,7 +44,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[dic
 
     def one(arm: str) -> Any:
         case = Failing()
-        flat = iter(run_case(case, folder, arm, {"TEST_SABOTAGE": "tests.engine.faults:everywhere"}, **ARMS[arm]))
+        flat = iter(run_case(case, folder, arm, {"TEST_SABOTAGE": "tests.harness.instruments.faults:everywhere"}, **ARMS[arm]))
         return [[next(flat) for _ in one.prompts] for one in case.groups()]
 
     with ThreadPoolExecutor(4) as pool:

@@ -11,9 +11,9 @@ import torch
 
 from sglang_gemma4.diagnostics import trap_dump
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import Group
 from tests.engine.test_oracle import MTP, Case
 from tests.gpu.test_gpu import run_case
+from tests.harness.engine_fork import Group
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 
@@ -55,7 +55,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[list[
         "plain on": ("1", "", {}),
         "mtp off": ("0", "", draft),
         "mtp on": ("1", "", draft),
-        **{sabotage: ("1", f"tests.engine.saboteur:{sabotage}", {}) for sabotage in SABOTAGES},
+        **{sabotage: ("1", f"tests.harness.instruments.index_faults:{sabotage}", {}) for sabotage in SABOTAGES},
     }
 
     def one(name: str) -> tuple[list[list[int]], str, Path]:

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from sglang_gemma4.tiny import checkpoints
-from tests.ports import free_port
+from tests.harness.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 ON_CPU = os.environ.get("TEST_PARALLEL_CPU") == "1"

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.engine_fork import Group, without
-from tests.engine.reference import text_prompts
 from tests.engine.test_oracle import MTP, Case
 from tests.gpu.test_gpu import FOLLOWED_SLACK, agreement, case_of, run_case
+from tests.harness.engine_fork import Group, without
+from tests.harness.oracles.reference import text_prompts
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 

@@ -13,11 +13,11 @@ import torch
 from scipy.stats import chi2_contingency
 
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.engine_fork import Group, without
-from tests.engine.reference import text_prompts
 from tests.engine.test_mtp_sampling import JOINT, MIXED, P_VALUE
 from tests.engine.test_oracle import MTP, Case
 from tests.gpu.test_gpu import run_case
+from tests.harness.engine_fork import Group, without
+from tests.harness.oracles.reference import text_prompts
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 

@@ -11,7 +11,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from tests.engine.live_server import FLAGS, MODEL, Server, open_server
+from tests.harness.live_server import FLAGS, MODEL, Server, open_server
 from tests.hostile import report, watched
 from tests.hostile.exchange import send
 from tests.hostile.plan import Plan

@@ -1,5 +1,5 @@
 """Everything here runs under Triton's interpreter, which is made quick first."""
 
-from tests import quick_interpreter
+from tests.harness import quick_interpreter
 
 quick_interpreter.install()

@@ -9,7 +9,7 @@ from sglang_gemma4.attention.fixed_flash import FixedFlash
 from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
 from sglang_gemma4.kernels.attention import key_rows as op
 from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention_reference
-from tests.engine.flash_standin import varlen
+from tests.harness.instruments.flash_standin import varlen
 from tests.interpreted.test_prefill_attention import POISON, TOLERANCE, case
 
 ROWS, PROMPTS, PREFIX = 96, 5, 300

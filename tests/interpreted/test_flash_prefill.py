@@ -11,7 +11,7 @@ from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
 from sglang_gemma4.kernels.attention import key_rows as op
 from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention_reference
 from sglang_gemma4.kernels.kv_cache.formats import quantise_reference
-from tests.engine.flash_standin import varlen
+from tests.harness.instruments.flash_standin import varlen
 from tests.interpreted.test_prefill_attention import POISON, TOLERANCE, case
 
 CASES = [

@@ -1,4 +1,4 @@
-"""The interpreter of these tests (``tests/quick_interpreter.py``) against Triton's: the same bits, the same refusals, in less time."""
+"""The interpreter of these tests (``harness/quick_interpreter.py``) against Triton's: the same bits, the same refusals, in less time."""
 
 import sys
 import time
@@ -14,8 +14,8 @@ from triton.runtime import interpreter
 from sglang_gemma4.benchmark.kernels.chain import WAYS, Chain
 from sglang_gemma4.benchmark.kernels.harness import Place
 from sglang_gemma4.kernels.heads.head_argmax import Tile, head_argmax
-from tests import quick_interpreter
-from tests.kernel_tapes.tape import Recording
+from tests.harness import quick_interpreter
+from tests.harness.recordings.recording import Recording
 
 
 @triton.jit

@@ -18,7 +18,7 @@ from sglang_gemma4.patching import hooks
 from sglang_gemma4.serving import schema_types
 from sglang_gemma4.serving.answer import AnswerReader
 from sglang_gemma4.serving.bare_values import bare
-from tests.unit import answers, published_answers
+from tests.harness.inputs import answers, published_answers
 
 InChild = Callable[[Callable[[], Any]], Any]
 PATCH = load("answer_parser")

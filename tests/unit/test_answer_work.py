@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4 import serving
-from tests.unit.answers import STRING
+from tests.harness.inputs.answers import STRING
 
 MODULES = (
     *("markers", "call_heads", "arguments_json", "bare_values", "argument_strings", "bare_arguments", "tool_arguments"),

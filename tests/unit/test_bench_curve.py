@@ -12,7 +12,7 @@ from sglang_gemma4.benchmark import command, curve_report, headline, plots, reco
 from sglang_gemma4.benchmark.plan import CURVE, ENGINE, WARM_UP, Done, Plan, task_of
 from sglang_gemma4.benchmark.results import load
 from sglang_gemma4.benchmark.server import graphs_of
-from tests.unit import bench_synthetic
+from tests.harness.inputs import bench_synthetic
 
 SIZES = [1, 2, 3, 4, 8, 16]
 

@@ -8,7 +8,7 @@ import pytest
 
 from sglang_gemma4.benchmark import latency, plots, records, report, workloads
 from sglang_gemma4.benchmark.results import load
-from tests.unit import bench_synthetic
+from tests.harness.inputs import bench_synthetic
 
 
 def stream(sent: float, *events: tuple[float, int], error: str = "", at: float | None = None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from sglang_gemma4.benchmark import plots, records
 from sglang_gemma4.benchmark.results import Results, load
-from tests.unit import bench_synthetic
+from tests.harness.inputs import bench_synthetic
 
 pytest.importorskip("matplotlib")
 ALL = {"sweep-throughput", "step-throughput", "step-time", "ttft", "tpot", "kernels", "accept-length"}

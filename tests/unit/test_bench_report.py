@@ -8,7 +8,7 @@ import pytest
 
 from sglang_gemma4.benchmark import records, report
 from sglang_gemma4.benchmark.results import load, number
-from tests.unit import bench_synthetic
+from tests.harness.inputs import bench_synthetic
 
 pytest.importorskip("matplotlib")
 

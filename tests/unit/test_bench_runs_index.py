@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sglang_gemma4.benchmark import report, runs_index
-from tests.unit import bench_synthetic
+from tests.harness.inputs import bench_synthetic
 
 pytest.importorskip("matplotlib")
 RUNS = Path(__file__).parents[2] / "runs"

@@ -17,7 +17,7 @@ import pytest
 from sglang_gemma4.benchmark import client, records, report, results, server_side, session_report, sessions, warm_check, workloads
 from sglang_gemma4.benchmark.server import Died
 from sglang_gemma4.benchmark.workloads import Workload
-from tests.unit import bench_synthetic
+from tests.harness.inputs import bench_synthetic
 from tests.unit.test_bench_loads import _events, _tokens, row, streamed
 
 WORDS = range(100_000, 101_000)

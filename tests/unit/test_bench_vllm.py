@@ -18,7 +18,7 @@ from sglang_gemma4.benchmark.plan import Plan
 from sglang_gemma4.benchmark.server import Died, alive
 from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny import checkpoints
-from tests.engine import vllm_stub
+from tests.harness.programs import vllm_stub
 
 MTP = {"SGLANG_SIMULATE_ACC_LEN": "2.8"}
 

@@ -13,7 +13,7 @@ import pytest
 from sglang_gemma4 import patching
 from sglang_gemma4.patches import json_blanks, load
 from sglang_gemma4.serving.blank_bound import BLANKS, BlankBound, Words
-from tests.unit.call_grammars import tokenizer
+from tests.harness.inputs.call_grammars import tokenizer
 
 InChild = Callable[[Callable[[], Any]], Any]
 SCHEMA = {

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_gemma4.serving.grammar_rules import Range, all_but, any_but, characters
-from tests.unit.call_grammars import allows, compiler, tokenizer
+from tests.harness.inputs.call_grammars import allows, compiler, tokenizer
 
 EDGES = (0, 0x7F, 0x80, 0x7FF, 0x800, 0xFFF, 0x1000, 0xCFFF, 0xD000, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x3FFFF, 0x40000, 0xFFFFF, 0x10FFFF)
 SURROGATES = range(0xD800, 0xE000)

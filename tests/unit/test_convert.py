@@ -14,7 +14,7 @@ import torch
 from sglang_gemma4 import cli
 from sglang_gemma4.tiny import checkpoints, convert, quantise
 from sglang_gemma4.tiny.quantisation import FORMATS
-from tests.engine import q4_0_checkpoint
+from tests.harness.checkpoints import q4_0_checkpoint
 
 FOUR = FORMATS["w4a16-g32"]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine import engine_fork
-from tests.engine.engine_fork import EngineFailed, Group, Nursery
+from tests.harness import engine_fork
+from tests.harness.engine_fork import EngineFailed, Group, Nursery
 
 STANDIN = """
 import json, os, subprocess, sys, time

@@ -20,7 +20,7 @@ from sglang_gemma4.patching.uses import LAID_OUT_AS
 from sglang_gemma4.tiny import checkpoints, real_sizes
 from sglang_gemma4.tiny.quantisation import FORMATS
 from sglang_gemma4.tiny.quantise import compress, decompress
-from tests import gptq_checkpoint
+from tests.harness.checkpoints import gptq_checkpoint
 
 GPTQ: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
 

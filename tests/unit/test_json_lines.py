@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engine.json_lines import JsonLines
+from tests.harness.json_lines import JsonLines
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit import answers
-from tests.unit.answers import STRING
+from tests.harness.inputs import answers
+from tests.harness.inputs.answers import STRING
 
 NEXT = f"<|tool_call>call:time{{zone:{STRING}UTC, maybe{STRING}}}<tool_call|>"
 WORDS = ["Rome", "a b", "x, y", "10:30", "", "it's", "f(x)", "a=b", "[1]", "né", 'say "hi"', "5", "true"]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.memory import own_window, window_nodes, window_pressure
-from tests.unit.radix_world import GEMMA, SWA, WINDOW, World
-from tests.unit.window_case import PROMPT, TURN, answer, plain_server, take
+from tests.harness.inputs.radix_world import GEMMA, SWA, WINDOW, World
+from tests.harness.inputs.window_case import PROMPT, TURN, answer, plain_server, take
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from sglang.srt.mem_cache.hybrid_cache import hybrid_pool_assembler as assembler
 from sglang.srt.mem_cache.pool_host import base, mha
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 
-from tests.engine import host_cache
+from tests.harness.instruments import host_cache
 
 SLIDING, FULL = [0, 1, 2, 3], [4]
 """Layers of tiny-e2b that own their KV; 5 to 9 read layer 3's or 4's."""

@@ -4,7 +4,7 @@ import contextlib
 import multiprocessing
 import socket
 
-from tests import ports
+from tests.harness import ports
 
 
 def _some(_: int) -> list[int]:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving import schema_types
-from tests.unit import answers, published_answers
-from tests.unit.answers import STRING as Q
-from tests.unit.published_answers import Published
+from tests.harness.inputs import answers, published_answers
+from tests.harness.inputs.answers import STRING as Q
+from tests.harness.inputs.published_answers import Published
 
 NAMES = (
     "weather time bash gdb read_file terminal web_search web-search fs.read_file get-weather weather.get get_status set_config search set "

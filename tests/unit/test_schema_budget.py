@@ -20,8 +20,8 @@ from sglang_gemma4.serving.schema_shapes import Shapes
 from sglang_gemma4.serving.schema_types import ToolSchemas, element, member
 from sglang_gemma4.serving.tool_grammar import Markers, ToolGrammar, ToolGrammarError, ToolSchema
 from sglang_gemma4.serving.work_budget import PARSER, Work
-from tests.unit.nasty_schemas import NASTY, combined
-from tests.unit.tool_schemas import values
+from tests.harness.inputs.nasty_schemas import NASTY, combined
+from tests.harness.inputs.tool_schemas import values
 
 SIZE = 100_000
 CALLS = 1_500_000

@@ -14,7 +14,7 @@ from sglang_gemma4.serving import grammar_trial_process
 from sglang_gemma4.serving.printed_grammar import without_end
 from sglang_gemma4.serving.schema_ends import reason_against, reason_against_tag
 from sglang_gemma4.serving.tool_grammar import Markers, ToolGrammar, ToolGrammarError, ToolSchema
-from tests.unit.tool_schemas import schemas
+from tests.harness.inputs.tool_schemas import schemas
 
 Schema = dict[str, Any]
 LOOP = {"type": "object", "properties": {"again": {"$ref": "#/$defs/loop"}}, "required": ["again"]}

@@ -23,7 +23,7 @@ from sglang_gemma4.patches import load
 from sglang_gemma4.patching import hooks
 from sglang_gemma4.serving.media import base64_text, decoding, sent, served, sounds, video
 from sglang_gemma4.tiny import checkpoints
-from tests import clips
+from tests.harness.inputs import clips
 
 InChild = Callable[[Callable[[], Any]], Any]
 PATCHES = [load(name) for name in ("message_media", "video_times", "request_media", "media_bounds", "audio_padding")]

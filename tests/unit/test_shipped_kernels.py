@@ -11,7 +11,7 @@ from transformers import AutoConfig
 from sglang_gemma4.cli import main as cli
 from sglang_gemma4.patching.switches import CACHE_DIR
 from sglang_gemma4.start import ahead, manifest, shipped
-from tests.unit import hopper_operands
+from tests.harness import hopper_operands
 from tests.unit.test_compile_ahead import CARD, HOPPER, KEY, caches, hits, record  # noqa: F401 - caches is a fixture
 
 FLAGS = {**shipped.ORDINARY, "speculative_algorithm": "FROZEN_KV_MTP"}

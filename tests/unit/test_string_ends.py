@@ -6,8 +6,8 @@ import pytest
 
 from sglang_gemma4.serving import string_ends
 from sglang_gemma4.serving.answer import AnswerReader
-from tests.unit import answers
-from tests.unit.answers import STRING
+from tests.harness.inputs import answers
+from tests.harness.inputs.answers import STRING
 
 BEGUN = f"<|tool_call>call:weather{{a:{STRING}"
 X = ("arguments", '{"a": "x"}')

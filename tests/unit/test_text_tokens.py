@@ -14,7 +14,7 @@ from sglang_gemma4.patches import json_blanks, load
 from sglang_gemma4.serving.constrained_calls import call_tag, json_tag
 from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, STRING, THOUGHT_END, THOUGHT_START
 from sglang_gemma4.serving.text_tokens import TextTokens, special_tokens
-from tests.unit.call_grammars import tokenizer
+from tests.harness.inputs.call_grammars import tokenizer
 
 InChild = Callable[[Callable[[], Any]], Any]
 CALL = f"{CALL_START}call:f{{a:{STRING}"

@@ -9,7 +9,7 @@ import tool_answers  # type: ignore[import-not-found]
 from scripted_server import FOLDER  # type: ignore[import-not-found]
 
 from sglang_gemma4.serving.thought_tokens import OPEN_THOUGHT, MarkerIds, ThoughtTokens, count
-from tests.unit import answers
+from tests.harness.inputs import answers
 
 ANSWERS = [*tool_answers.CALLS, *tool_answers.THOUGHTS, *tool_answers.BRACKETS, *tool_answers.DELIMITERS]
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sglang_gemma4.serving.argument_grammar import ANY_ORDER
 from sglang_gemma4.serving.tool_grammar import Markers, Thought, ToolGrammar, ToolGrammarError, ToolSchema
-from tests.unit import tool_schemas
-from tests.unit.call_grammars import allows, answers, compiler, markers, rendered, tokenizer
+from tests.harness.inputs import tool_schemas
+from tests.harness.inputs.call_grammars import allows, answers, compiler, markers, rendered, tokenizer
 
 EXAMPLES = int(os.environ.get("TEST_EXAMPLES", "100"))
 """Generated schemas of each property; each comes with several values."""

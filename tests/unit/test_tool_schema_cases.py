@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving.tool_grammar import LIMIT, ToolGrammar, ToolGrammarError, ToolSchema
-from tests.unit.call_grammars import allows, markers
+from tests.harness.inputs.call_grammars import allows, markers
 
 SCHEMAS: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "allOf": (

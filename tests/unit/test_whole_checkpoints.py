@@ -15,9 +15,11 @@ from sglang_gemma4.checkpoint.safetensors_files import stored_at, tensors_of  # 
 from sglang_gemma4.checkpoint.whole_checkpoint import Tensor, left_over, reason_against  # noqa: E402
 from sglang_gemma4.models.checkpoint_arrival import ARRIVED, check_files, load  # noqa: E402
 from sglang_gemma4.tiny import checkpoints  # noqa: E402
-from tests import gptq_checkpoint  # noqa: E402
-from tests.checkpoint_variants import VARIANTS, write  # noqa: E402
-from tests.engine import published_checkpoint  # noqa: E402
+from tests.harness.checkpoints import (
+    gptq_checkpoint,  # noqa: E402
+    published_checkpoint,  # noqa: E402
+)
+from tests.harness.checkpoints.checkpoint_variants import VARIANTS, write  # noqa: E402
 
 
 @pytest.mark.parametrize("name", VARIANTS)

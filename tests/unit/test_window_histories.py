@@ -12,8 +12,8 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from sglang_gemma4 import patching
 from sglang_gemma4.memory import own_window, window_pressure
-from tests.unit.radix_world import GEMMA, World
-from tests.unit.window_case import PLAIN
+from tests.harness.inputs.radix_world import GEMMA, World
+from tests.harness.inputs.window_case import PLAIN
 
 HISTORIES = int(os.environ.get("TEST_EXAMPLES", "6"))
 """Of each kind of tree. What is short, and which request is asked, is drawn, so that what a scheduler rarely does comes often."""

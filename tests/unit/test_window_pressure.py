@@ -7,8 +7,8 @@ import pytest
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 
 from sglang_gemma4.memory import own_window, window_nodes, window_pressure
-from tests.unit.radix_world import SWA, WINDOW, World
-from tests.unit.window_case import PROMPT, crowd, fits, plain_server, scheduler, waiting
+from tests.harness.inputs.radix_world import SWA, WINDOW, World
+from tests.harness.inputs.window_case import PROMPT, crowd, fits, plain_server, scheduler, waiting
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from sglang_gemma4 import patching
 from sglang_gemma4.memory import own_window, window_pressure
-from tests.unit.radix_world import GEMMA, WINDOW, World
-from tests.unit.window_case import crowd, fits, plain_server, scheduler, waiting
+from tests.harness.inputs.radix_world import GEMMA, WINDOW, World
+from tests.harness.inputs.window_case import crowd, fits, plain_server, scheduler, waiting
 
 
 @pytest.fixture(autouse=True)
