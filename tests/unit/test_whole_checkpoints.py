@@ -15,10 +15,7 @@ from sglang_gemma4.checkpoint.safetensors_files import stored_at, tensors_of  # 
 from sglang_gemma4.checkpoint.whole_checkpoint import Tensor, left_over, reason_against  # noqa: E402
 from sglang_gemma4.models.checkpoint_arrival import ARRIVED, check_files, load  # noqa: E402
 from sglang_gemma4.tiny import checkpoints  # noqa: E402
-from tests.harness.checkpoints import (
-    gptq_checkpoint,  # noqa: E402
-    published_checkpoint,  # noqa: E402
-)
+from tests.harness.checkpoints import gptq_checkpoint, published_checkpoint  # noqa: E402
 from tests.harness.checkpoints.checkpoint_variants import VARIANTS, write  # noqa: E402
 
 
