@@ -123,7 +123,7 @@ def test_a_seed_is_stocks_without_what_the_relay_would_only_carry(overlapped: bo
 
 def test_trees_are_left_to_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(patching, "note", lambda patch, message: said.append(f"{patch}: {message}"))
+    monkeypatch.setattr(patching.declare, "note", lambda patch, message: said.append(f"{patch}: {message}"))
     wide = worker(3)
     wide.topk = 2
     assert frozen_chain.draft_forward(lambda *_: "stock's", wide, batch(2)) == "stock's"

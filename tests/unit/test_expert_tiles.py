@@ -63,7 +63,7 @@ def test_other_models_and_the_operator_s_folder_are_left_alone(monkeypatch: pyte
 @pytest.mark.parametrize(("files", "said"), [({}, "no tiles for E=128, N=704 on Card 9"), ({"": "{}", "_down": "{}"}, "holds no tiles")])
 def test_a_card_without_tiles_has_sglang_s(files: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
-    monkeypatch.setattr(patching, "note", lambda patch, message: heard.append(message))
+    monkeypatch.setattr(patching.declare, "note", lambda patch, message: heard.append(message))
     monkeypatch.setattr("sglang.srt.utils.get_device_name", lambda: "Card 9")
     for kind, text in files.items():
         (tmp_path / f"E=128,N=704,device_name=Card_9{kind}.json").write_text(text)

@@ -81,7 +81,7 @@ def test_products_that_only_multiply(layer: Any, tokens: int, why: str, monkeypa
     x = torch.randn(tokens, HIDDEN)
     if why == "another dtype":
         heard: list[str] = []
-        monkeypatch.setattr(patching, "note", lambda name, message: heard.append(f"{name}: {message}"))
+        monkeypatch.setattr(patching.declare, "note", lambda name, message: heard.append(f"{name}: {message}"))
         assert not proj.quant_method.takes(x.double(), proj.weight)
         assert ["router_choice: x is (3, 64) of torch.float64" in each for each in heard] == [True]
         return

@@ -55,7 +55,7 @@ class FeedForward(torch.nn.Module):
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What declined, and kernels that multiply in torch."""
     found: list[str] = []
-    monkeypatch.setattr(patching, "note", lambda name, message: found.append(f"{name}: {message}"))
+    monkeypatch.setattr(patching.declare, "note", lambda name, message: found.append(f"{name}: {message}"))
 
     def product(x: torch.Tensor, weight: torch.Tensor, done: Any, gated: bool = False) -> torch.Tensor:
         out = torch.nn.functional.linear(x, weight)
