@@ -23,14 +23,14 @@ def prompts(number: int) -> list[str]:
 
 
 def serve(
-    nursery: Nursery, family: str, groups: list[Group], config: Any = None, chain: str = "0", sabotage: str = "", **engine: Any
+    nursery: Nursery, family: str, groups: list[Group], config: Any = None, chain: str = "0", instruments: str = "", **engine: Any
 ) -> list[list[Output]]:
     model = checkpoints.SHIPPED / family
     options: dict[str, Any] = {"max_running_requests": 4, **engine}
     if config is not None:
         options |= {"speculative_draft_model_path": f"{model}-assistant", "speculative_adaptive": True}
         options |= {"speculative_adaptive_config": config} if config else {}
-    env = {"SGLANG_GEMMA4_FROZEN_CHAIN": chain, "TEST_SABOTAGE": sabotage}
+    env = {"SGLANG_GEMMA4_FROZEN_CHAIN": chain, "TEST_INSTRUMENTS": instruments}
     return nursery.run(model, groups, env=env, **options)
 
 
@@ -93,8 +93,10 @@ def test_a_plain_step_makes_no_tree_and_walks_none(
 
     On a CPU SGLang finds the slots of the new tokens with many operators, on a card with one kernel.
     """
-    sabotage = "step_census:overlapped" if overlapped else "step_census:watch"
-    adaptive = serve(nursery, "tiny-26b-a4b", staggered(), by_batch, chain="1", sabotage=sabotage, disable_overlap_schedule=not overlapped)
+    instruments = "step_census:overlapped" if overlapped else "step_census:watch"
+    adaptive = serve(
+        nursery, "tiny-26b-a4b", staggered(), by_batch, chain="1", instruments=instruments, disable_overlap_schedule=not overlapped
+    )
     assert tokens(adaptive) == plain
     log = adaptive[0][0].log
     assert ("RELAYED" in log) is overlapped

@@ -11,10 +11,12 @@ from tests.harness.oracles.transformers_oracle import Greedy
 SWITCH = "SGLANG_GEMMA4_BATCHED_VISION"
 
 
-def serve(nursery: Nursery, family: str, asked: list[dict[str, Any]], sabotage: str, env: dict[str, str], **options: Any) -> list[Output]:
+def serve(
+    nursery: Nursery, family: str, asked: list[dict[str, Any]], instruments: str, env: dict[str, str], **options: Any
+) -> list[Output]:
     texts = [one["text"] if one["images"] else one["text"].removeprefix("<bos>") for one in asked]  # of a text SGLang adds it
     group = Group(texts, {"max_new_tokens": NEW_TOKENS}, [one["images"] for one in asked], logprobs=True)
-    return nursery.run(checkpoints.SHIPPED / family, [group], {"TEST_SABOTAGE": sabotage, **env}, 500.0, **options)[0]
+    return nursery.run(checkpoints.SHIPPED / family, [group], {"TEST_INSTRUMENTS": instruments, **env}, 500.0, **options)[0]
 
 
 def test_triton_s_attention_over_packed_images(

@@ -50,7 +50,7 @@ def draft(model: str) -> dict[str, Any]:
 @cache
 def alone(nursery: Nursery, model: str) -> dict[str, list[int]]:
     """Plain decoding in turn, with room for all and nothing on the host."""
-    env = {SWITCH: "0", "TEST_SABOTAGE": "beside_trace:watch"}
+    env = {SWITCH: "0", "TEST_INSTRUMENTS": "beside_trace:watch"}
     found = nursery.run(
         CHECKPOINTS / model, [group(model, PROMPTS, AGAIN)], env=env, time_limit=400.0, **{**ENGINE, "max_total_tokens": 6000}
     )[0]
@@ -64,8 +64,8 @@ def tokens_of(found: list[Output]) -> dict[str, list[int]]:
     return {rid: output.token_ids for rid, output in outputs if not rid.startswith("midchunk")}
 
 
-def serve(nursery: Nursery, model: str, sabotage: str, copies: str = COPIES, **engine: Any) -> list[Output]:
-    env = {SWITCH: "1", switches.BESIDE_TOKENS: "4096", "TEST_SABOTAGE": f"beside_trace:{sabotage} {copies}"}
+def serve(nursery: Nursery, model: str, instruments: str, copies: str = COPIES, **engine: Any) -> list[Output]:
+    env = {SWITCH: "1", switches.BESIDE_TOKENS: "4096", "TEST_INSTRUMENTS": f"beside_trace:{instruments} {copies}"}
     return nursery.run(
         CHECKPOINTS / model, [group(model, PROMPTS, AGAIN)], env=env, time_limit=400.0, **{**ENGINE, **HOST, **POOLS, **engine}
     )[0]
@@ -105,8 +105,8 @@ LOOPS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("loop", list(LOOPS))
 def test_what_the_host_brings_back_is_waited_for(loop: str, nursery: Nursery) -> None:
-    model, sabotage, engine = LOOPS[loop]
-    found = serve(nursery, model, sabotage, **engine)
+    model, instruments, engine = LOOPS[loop]
+    found = serve(nursery, model, instruments, **engine)
     log = found[0].log
     print("\n".join(re.findall(r"^(?:BESIDE|WAITED|LEFT).*$", log, re.MULTILINE)))
     for rid, output in zip(["long", *PROMPTS, *AGAIN], found, strict=True):
@@ -122,8 +122,8 @@ def test_what_the_host_brings_back_is_waited_for(loop: str, nursery: Nursery) ->
 @pytest.mark.parametrize("loop", ["plain", "mtp-overlapped"])
 def test_what_nobody_waits_for_is_wrong(loop: str, nursery: Nursery) -> None:
     """So the test above would see it."""
-    model, sabotage, engine = LOOPS[loop]
-    found = serve(nursery, model, sabotage, COPIES.replace("late_copies:install", "late_copies:unawaited"), **engine)
+    model, instruments, engine = LOOPS[loop]
+    found = serve(nursery, model, instruments, COPIES.replace("late_copies:install", "late_copies:unawaited"), **engine)
     whole = alone(nursery, model)
     wrong = {rid for rid, tokens in tokens_of(found).items() if tokens != whole[rid]}
     assert brought_back_beside(found) & wrong
@@ -140,11 +140,15 @@ GRAPHED: dict[str, tuple[str, str, bool]] = {
 @pytest.mark.parametrize("case", list(GRAPHED))
 def test_joined_forwards_in_graphs_wait_too(case: str, nursery: Nursery, interpreting: Nursery) -> None:
     """Between pieces each layer's attention waits; before a graph of a whole forward all layers are waited for, or prompts are wrong."""
-    sabotage, copies, right = GRAPHED[case]
+    instruments, copies, right = GRAPHED[case]
     model, asked = "tiny-26b-a4b", group("tiny-26b-a4b", {"first-0": 100, "first-1": 130}, {"again-0": 40}, 60, 2)
-    env = {SWITCH: "0", "TEST_SABOTAGE": "beside_trace:overlapped"}
+    env = {SWITCH: "0", "TEST_INSTRUMENTS": "beside_trace:overlapped"}
     expected = nursery.run(CHECKPOINTS / model, [asked], env=env, time_limit=400.0, **{**ENGINE, **OVERLAPPED, "max_total_tokens": 6000})[0]
-    env = {SWITCH: "1", switches.BESIDE_TOKENS: "4096", "TEST_SABOTAGE": f"{sabotage} {COPIES.replace('late_copies:install', copies)}"}
+    env = {
+        SWITCH: "1",
+        switches.BESIDE_TOKENS: "4096",
+        "TEST_INSTRUMENTS": f"{instruments} {COPIES.replace('late_copies:install', copies)}",
+    }
     engine: dict[str, Any] = {**ENGINE, **HOST, **GRAPHS, "max_total_tokens": 250, "swa_full_tokens_ratio": 1.0}
     if case != "pieces":
         env["SGLANG_GEMMA4_ATTENTION"], engine["attention_backend"] = "1", "triton"

@@ -23,9 +23,9 @@ OTHERS: list[dict[str, Any]] = [
 
 def serve(nursery: Nursery, groups: list[Group], ours: bool, loop: str, name: str, env: dict[str, str] | None = None) -> list[list[Output]]:
     model = resolve(name)
-    sabotage, more = LOOPS[loop]
+    instruments, more = LOOPS[loop]
     without = {} if ours else {"SGLANG_GEMMA4_WITHOUT": "chain_acceptance"}
-    env = {"TEST_SABOTAGE": f"{sabotage}chain_watch:install", **without, **(env or {})}
+    env = {"TEST_INSTRUMENTS": f"{instruments}chain_watch:install", **without, **(env or {})}
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant", **more}
     return nursery.run(model, groups, env=env, time_limit=400, **options)
 

@@ -32,7 +32,7 @@ def test_thirty_of_thirty_in_both_arms(family: str, declined: set[str], nursery:
         texts.append(tokenizer.apply_chat_template([{"role": "user", "content": asked}], tokenize=False, add_generation_prompt=True))
     group = Group(texts, {"max_new_tokens": 8, "ignore_eos": False}, paths)
     arms: list[list[Output]] = [
-        nursery.run(model, [group], env | {"TEST_SABOTAGE": "recorded_graphs:install"}, max_total_tokens=4096, **GRAPHS)[0]
+        nursery.run(model, [group], env | {"TEST_INSTRUMENTS": "recorded_graphs:install"}, max_total_tokens=4096, **GRAPHS)[0]
         for env in ({f"SGLANG_GEMMA4_{name}": on for name in FASTER} for on in "01")
     ]
     for arm in arms:

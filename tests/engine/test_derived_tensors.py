@@ -23,11 +23,11 @@ NOT_HERE = ("[kv]_scale", r"\.room", r"\.copy")
 WALK = Group([], client="weight_changes:play", extra={"steps": [["walk", {}]]})
 
 
-def walk(nursery: Nursery, family: str, env: dict[str, str], sabotage: str = "", **engine: Any) -> dict[str, Any]:
+def walk(nursery: Nursery, family: str, env: dict[str, str], instruments: str = "", **engine: Any) -> dict[str, Any]:
     """By role, what ``weight_walk`` saw before any request."""
     model = checkpoints.SHIPPED / family
     options = {**MTP, "speculative_draft_model_path": f"{model}-assistant", **engine}
-    answer = nursery.run(model, [WALK], {**env, "TEST_SABOTAGE": f"weight_walk:install{sabotage}"}, **options)[0][0]
+    answer = nursery.run(model, [WALK], {**env, "TEST_INSTRUMENTS": f"weight_walk:install{instruments}"}, **options)[0][0]
     found: dict[str, Any] = answer.meta_info["replies"][0]
     return found
 
@@ -80,6 +80,6 @@ def test_every_entry_is_of_some_family(ours: dict[str, Found]) -> None:
 
 
 def test_a_copy_that_is_not_listed_is_found(plain: dict[str, dict[str, Any]], nursery: Nursery) -> None:
-    seen = walk(nursery, "tiny-31b", {}, sabotage=" weight_walk:stray")
+    seen = walk(nursery, "tiny-31b", {}, instruments=" weight_walk:stray")
     strays = {path for path in beside_stock(seen, plain["tiny-31b"]).own if entry(path) is None}
     assert strays == {"language_model.layers.2.self_attn.forward.func.<packed>", "language_model.layers.3.mlp.packed.0"}

@@ -13,7 +13,7 @@ from tests.harness.engine_fork import Group, Nursery, Output, without
 
 NARROW = {"SGLANG_GEMMA4_WITH": "narrow_draft_head"}
 KERNELS = ("qkv_rope", "kv_write", "grouped_experts")
-RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1", "TEST_SABOTAGE": "head_counter:install_on_ranks"}
+RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1", "TEST_INSTRUMENTS": "head_counter:install_on_ranks"}
 
 
 def serve(nursery: Nursery, family: str, argmax: str, env: dict[str, str] | None = None, **engine: Any) -> list[Output]:
@@ -23,7 +23,7 @@ def serve(nursery: Nursery, family: str, argmax: str, env: dict[str, str] | None
     sampling = [{"max_new_tokens": 6 + 6 * number} for number in range(len(prompts))]
     model = resolve(family)
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant", "max_running_requests": 4, **engine}
-    switches = {**without(*KERNELS, *["draft_argmax"][int(argmax) :]), "TEST_SABOTAGE": "head_counter:install"}
+    switches = {**without(*KERNELS, *["draft_argmax"][int(argmax) :]), "TEST_INSTRUMENTS": "head_counter:install"}
     group = Group(prompts, sampling, logprobs=True)
     return nursery.run(model, [group], env={**switches, **(env or {})}, time_limit=400, **options)[0]
 

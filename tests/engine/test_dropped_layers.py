@@ -30,7 +30,7 @@ HOST: dict[str, Any] = {
     "hicache_mem_layout": "layer_first",
     "hicache_write_policy": "write_through",
 }
-HOST_ENV = {"TEST_SABOTAGE": "host_cache:torch_copies"}
+HOST_ENV = {"TEST_INSTRUMENTS": "host_cache:torch_copies"}
 
 
 def prompts() -> list[list[int]]:
@@ -71,7 +71,7 @@ def test_accepted_branches_move_to_their_slots(nursery: Nursery) -> None:
 
 def test_two_servers_hand_over_the_layers_that_own_kv(nursery: Nursery) -> None:
     groups = [Group(prompts()[start : start + 3], {"max_new_tokens": 40}, logprobs=True) for start in (0, 3)]
-    found = nursery.run(MODEL, groups, env={"TEST_SABOTAGE": "pd_pair:pair"}, page_size=16)
+    found = nursery.run(MODEL, groups, env={"TEST_INSTRUMENTS": "pd_pair:pair"}, page_size=16)
     for answer, alone in zip([answer for group in found for answer in group], plain(nursery), strict=True):
         assert answer.token_ids == alone.token_ids
         assert answer.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
@@ -95,7 +95,7 @@ def test_stored_pages_of_other_pools_are_not_read(nursery: Nursery, tmp_path: Pa
 
 
 def test_two_servers_with_different_layers_refuse_each_other(nursery: Nursery) -> None:
-    env = {"TEST_SABOTAGE": "pd_pair:pair", "TEST_DECODE_ENV": json.dumps(OFF)}
+    env = {"TEST_INSTRUMENTS": "pd_pair:pair", "TEST_DECODE_ENV": json.dumps(OFF)}
     (answers,) = nursery.run(MODEL, [Group(prompts()[:1], client="tests.harness.instruments.pd_pair:ask_decode_twice")], env=env)
     for answer in answers:
         assert re.search(r"mismatch: .*without-kv-of-layers-5-9, but", answer.text), "the client is told, and the server lives"

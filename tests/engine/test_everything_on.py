@@ -49,8 +49,8 @@ def test_tokens_equal_transformers(interpreting: Nursery, family: str, tmp_path_
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant", "chunked_prefill_size": CHUNK}
     overlaps = family == "tiny-26b-a4b"
     options["disable_overlap_schedule"] = not overlaps
-    sabotage = "fused_layer_counter:install expert_counter:prefill_from_forty_tokens" + " loop_modes:overlapping" * overlaps
-    env = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER} | without() | {"TEST_SABOTAGE": sabotage}
+    instruments = "fused_layer_counter:install expert_counter:prefill_from_forty_tokens" + " loop_modes:overlapping" * overlaps
+    env = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER} | without() | {"TEST_INSTRUMENTS": instruments}
     env["SGLANG_GEMMA4_WITH"] = "slots_ahead,narrow_draft_head,narrow_verify_head"
     answers: list[Output] = interpreting.run(model, [group], env, 600.0, attention_backend="triton", **options)[0]
     for answer, reference in zip(answers, oracle, strict=True):

@@ -21,9 +21,9 @@ def serve(nursery: Nursery, few: str, grouped: str, mtp: bool, choice: str = "1"
     asked = {"few_token_experts": few, "grouped_experts": grouped, "router_choice": choice}
     off = [name for name, on in asked.items() if on == "0"] + ["qkv_rope", "kv_write", "draft_argmax"]
     group = Group(PROMPTS, {"max_new_tokens": 12}, logprobs=True)
-    env = {**without(*off), "TEST_SABOTAGE": "expert_counter:install"}
+    env = {**without(*off), "TEST_INSTRUMENTS": "expert_counter:install"}
     if "ep_size" in options:
-        env |= {**RANKS, "TEST_SABOTAGE": f"{env['TEST_SABOTAGE']} {RANKS['TEST_SABOTAGE']}"}
+        env |= {**RANKS, "TEST_INSTRUMENTS": f"{env['TEST_INSTRUMENTS']} {RANKS['TEST_INSTRUMENTS']}"}
     return nursery.run(model, [group], env=env, time_limit=400, **options)[0]
 
 
@@ -76,8 +76,8 @@ def test_a_chunk_s_experts(interpreting: Nursery) -> None:
     model, group = resolve("tiny-26b-a4b"), Group(PROMPTS, {"max_new_tokens": 4}, logprobs=True)
     answers: list[list[Output]] = []
     for ours in ("0", "1"):
-        sabotage = "expert_counter:install expert_counter:prefill_from_forty_tokens"
-        env = {**without(*INTERPRETED, "few_token_experts", *["prefill_experts"][int(ours) :]), "TEST_SABOTAGE": sabotage}
+        instruments = "expert_counter:install expert_counter:prefill_from_forty_tokens"
+        env = {**without(*INTERPRETED, "few_token_experts", *["prefill_experts"][int(ours) :]), "TEST_INSTRUMENTS": instruments}
         answers += interpreting.run(model, [group], env=env, time_limit=400)
     stock, found = answers
     assert "EXPERTS by" not in stock[0].log

@@ -10,7 +10,7 @@ PROMPT = "<bos>The ruler of Belm is"
 
 def test_a_failing_preparation_changes_nothing(nursery: Nursery, tmp_path: Path) -> None:
     group = Group([PROMPT], {"max_new_tokens": 8})
-    env = {"SGLANG_GEMMA4_COMPILE_AHEAD": "1", "TEST_SABOTAGE": "hopper_standin:install", "SGLANG_GEMMA4_CACHE_DIR": str(tmp_path)}
+    env = {"SGLANG_GEMMA4_COMPILE_AHEAD": "1", "TEST_INSTRUMENTS": "hopper_standin:install", "SGLANG_GEMMA4_CACHE_DIR": str(tmp_path)}
     # MTP as the README starts it: by the assistant alone, from which the rest follows while SGLang resolves its arguments.
     model, drafts = resolve("tiny-e2b"), resolve("tiny-e2b-assistant")
     answers: list[Output] = [nursery.run(model, [group], env=given, speculative_draft_model_path=drafts)[0][0] for given in (env, {})]

@@ -34,7 +34,7 @@ ARMS: dict[str, dict[str, Any]] = {
 
 GRAPHS: dict[str, Any] = {"disable_cuda_graph": False, "disable_decode_cuda_graph": True}
 """Of prefills alone, recorded and replayed on the CPU (``recorded_graphs``)."""
-GRAPHS_ON = {"SGLANG_GEMMA4_PREFILL_GRAPH": "1", "TEST_SABOTAGE": "recorded_graphs:counting"}
+GRAPHS_ON = {"SGLANG_GEMMA4_PREFILL_GRAPH": "1", "TEST_INSTRUMENTS": "recorded_graphs:counting"}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def groups(prompts: list[list[int]], picture: str, logprobs: bool = True) -> lis
 
 
 def serve(nursery: Nursery, switch: str, asked: list[Group], other: Mapping[str, str] | None = None, **options: Any) -> list[list[Output]]:
-    env = {"SGLANG_GEMMA4_YOCO": switch, "TEST_SABOTAGE": "row_counter:install", **(other or {})}
+    env = {"SGLANG_GEMMA4_YOCO": switch, "TEST_INSTRUMENTS": "row_counter:install", **(other or {})}
     return nursery.run(CHECKPOINTS / NAME, asked, env=env, **options)
 
 
@@ -196,7 +196,7 @@ def test_the_short_part_from_graphs_of_its_own(interpreting: Nursery, prompts: l
     new = 3
     batches = [[prompts[3]], prompts[:3], [prompts[2]]]
     asked = [Group(batch, {"max_new_tokens": new}, flush=True) for batch in batches]
-    env = {**GRAPHS_ON, "TEST_SABOTAGE": "recorded_graphs:rerunning", "SGLANG_GEMMA4_YOCO": "1"}
+    env = {**GRAPHS_ON, "TEST_INSTRUMENTS": "recorded_graphs:rerunning", "SGLANG_GEMMA4_YOCO": "1"}
     env["SGLANG_GEMMA4_ATTENTION"] = "1"
     options = {**GRAPHS, "attention_backend": "triton", "cuda_graph_bs_prefill": [40], "time_limit": 400}
     answers = interpreting.run(CHECKPOINTS / NAME, asked, env=env, **options)
@@ -230,7 +230,7 @@ def test_hidden_states_of_every_row_go_through_every_layer(
 
 def test_a_text_only_checkpoint(nursery: Nursery, tmp_path: Path) -> None:
     model = case.text_model(NAME)
-    env = {"SGLANG_GEMMA4_YOCO": "1", "TEST_SABOTAGE": "row_counter:install"}
+    env = {"SGLANG_GEMMA4_YOCO": "1", "TEST_INSTRUMENTS": "row_counter:install"}
     group = Group(case.PROMPTS, {"max_new_tokens": case.TOKENS})
     answers = nursery.run(text_only.save(model, tmp_path), [group], env=env, chunked_prefill_size=16)[0]
     assert [answer.token_ids for answer in answers] == case.greedy(model)

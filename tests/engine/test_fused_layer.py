@@ -28,7 +28,7 @@ def serve(nursery: Nursery, name: str, mtp: bool, *off: str, others: tuple[str, 
     model = resolve(name)
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mtp else {}
     env = {"SGLANG_GEMMA4_NORMS": "1", **without(*off, *others)}
-    env["TEST_SABOTAGE"] = "fused_layer_counter:install"
+    env["TEST_INSTRUMENTS"] = "fused_layer_counter:install"
     group = Group(PROMPTS, {"max_new_tokens": 12}, logprobs=True)
     return nursery.run(model, [group], env=env, time_limit=400, **options)[0]
 
@@ -85,7 +85,7 @@ def test_keys_and_values_written_where_sglang_writes_them(interpreting: Nursery,
     answers = []
     for switch in "10":
         env = {"SGLANG_GEMMA4_ATTENTION": "1", **without("draft_argmax", "grouped_experts", *["kv_write"][int(switch) :])}
-        env["TEST_SABOTAGE"] = "fused_layer_counter:install"
+        env["TEST_INSTRUMENTS"] = "fused_layer_counter:install"
         groups = [Group(turn, {"max_new_tokens": 4}, logprobs=True) for turn in TURNS]
         first, second = interpreting.run(model, groups, env=env, time_limit=400, **options)
         assert ("LAUNCHED store_kvcache." in first[0].log) == (switch == "0"), "the pool's own write"
@@ -105,7 +105,7 @@ def test_layers_that_share_kv_get_a_verify_step_s_own_from_the_layer_that_comput
     options |= {"speculative_draft_model_path": f"{model}-assistant"}
     answers, read = [], []
     for off in ((), ("fresh_kv",)):
-        env = {"SGLANG_GEMMA4_ATTENTION": "1", "TEST_SABOTAGE": "read_back_counter:install"}
+        env = {"SGLANG_GEMMA4_ATTENTION": "1", "TEST_INSTRUMENTS": "read_back_counter:install"}
         groups = [Group(PROMPTS[:2], {"max_new_tokens": 5}, logprobs=True)]
         answers.append(interpreting.run(model, groups, env=env | without("draft_argmax", *off), time_limit=400, **options)[0])
         log = answers[-1][0].log

@@ -48,7 +48,7 @@ def compare(nursery: Nursery, name: str, prefill: int, decode: int, over: str, p
     environment = {
         "SGLANG_CPU_OMP_THREADS_BIND": THREADS[prefill],
         "TEST_DECODE_ENV": json.dumps({"SGLANG_CPU_OMP_THREADS_BIND": THREADS[decode]}),
-        "TEST_SABOTAGE": f"gloo_ranks:install {over}",
+        "TEST_INSTRUMENTS": f"gloo_ranks:install {over}",
         "TEST_DECODE_ARGUMENTS": json.dumps({"tp_size": decode}),
     }
     found = nursery.run(model, groups, env=environment, time_limit=600.0, tp_size=prefill, **engine)[0]
@@ -67,7 +67,7 @@ def compare(nursery: Nursery, name: str, prefill: int, decode: int, over: str, p
     ],
 )
 def test_a_server_that_does_not_fit_is_named_to_the_client(given: dict[str, Any], said: str, nursery: Nursery) -> None:
-    environment = {"TEST_SABOTAGE": "pd_pair:pair", "TEST_DECODE_ARGUMENTS": json.dumps(given)}
+    environment = {"TEST_INSTRUMENTS": "pd_pair:pair", "TEST_DECODE_ARGUMENTS": json.dumps(given)}
     groups = [Group(PROMPTS[:1], client="tests.harness.instruments.pd_pair:ask_decode_twice")]
     found = nursery.run(resolve("tiny-26b-a4b"), groups, env=environment, page_size=1)[0]
     for answer in found:

@@ -51,7 +51,7 @@ def serve(
 ) -> list[Output]:
     texts = [one["text"] if one["images"] else one["text"].removeprefix("<bos>") for one in prompts]  # of a text SGLang adds it
     group = Group(texts, {"max_new_tokens": NEW_TOKENS}, [one["images"] for one in prompts], logprobs)
-    environment = {"TEST_SABOTAGE": "image_recorder:install", **env}
+    environment = {"TEST_INSTRUMENTS": "image_recorder:install", **env}
     return nursery.run(checkpoints.SHIPPED / family, [group], environment, 500.0, attention_backend="triton", **options)[0]
 
 

@@ -56,8 +56,8 @@ def expected(nursery: Nursery) -> list[list[int]]:
 
 def run(nursery: Nursery, groups: list[Group], **engine: Any) -> list[tuple[list[list[int]], list[str], str]]:
     """Of each group the tokens of its good requests, what was said to the poisoned ones, and the log."""
-    sabotage = "faults:everywhere" + (" loop_modes:overlapping" if engine.keys() >= {*MTP, *OVERLAP} else "")
-    found = nursery.run(TARGET, groups, {"TEST_SABOTAGE": sabotage}, **engine)
+    instruments = "faults:everywhere" + (" loop_modes:overlapping" if engine.keys() >= {*MTP, *OVERLAP} else "")
+    found = nursery.run(TARGET, groups, {"TEST_INSTRUMENTS": instruments}, **engine)
     return [
         ([one.token_ids for one in [*outputs[:2], *outputs[-2:]]], [one.text for one in outputs[2:-2]], outputs[0].log) for outputs in found
     ]
@@ -92,14 +92,14 @@ def test_what_fails_only_beside_others(nursery: Nursery, expected: list[list[int
 def test_two_ranks(nursery: Nursery, expected: list[list[int]]) -> None:
     """Both have the failure, and agree on it; a failure of one rank alone ends the server, as the other waits in a collective."""
     groups = [group("prefill"), group("decode", "result")]
-    found = nursery.run(TARGET, groups, {**RANKS, "TEST_SABOTAGE": "gloo_ranks:install faults:everywhere"}, tp_size=2)
+    found = nursery.run(TARGET, groups, {**RANKS, "TEST_INSTRUMENTS": "gloo_ranks:install faults:everywhere"}, tp_size=2)
     for outputs in found:
         assert [one.token_ids for one in [*outputs[:2], *outputs[-2:]]] == expected
         assert all(SAID in one.text for one in outputs[2:-2])
     with pytest.raises(EngineFailed, match="not every rank has this failure"):
-        nursery.run(TARGET, groups[:1], {**RANKS, "TEST_SABOTAGE": "gloo_ranks:install faults:one_rank"}, tp_size=2)
+        nursery.run(TARGET, groups[:1], {**RANKS, "TEST_INSTRUMENTS": "gloo_ranks:install faults:one_rank"}, tp_size=2)
 
 
 def test_a_device_that_refuses_work_ends_the_server(nursery: Nursery) -> None:
     with pytest.raises(EngineFailed, match="the device refuses work after this failure"):
-        nursery.run(TARGET, [group("prefill")], {"TEST_SABOTAGE": "faults:lost_device"})
+        nursery.run(TARGET, [group("prefill")], {"TEST_INSTRUMENTS": "faults:lost_device"})

@@ -117,9 +117,9 @@ def bytes_per_token(family: str, **of_an_element: float) -> dict[str, float]:
 
 
 @cache
-def sized(nursery: Nursery, family: str, kind: str, sabotage: str = "") -> Sizes:
+def sized(nursery: Nursery, family: str, kind: str, instruments: str = "") -> Sizes:
     """The pools of an engine that sizes them by window from what memory is free, as on a card; another test's processes take none of it."""
-    steady = {"TEST_SABOTAGE": f"steady_memory:install {sabotage}".strip()}
+    steady = {"TEST_INSTRUMENTS": f"steady_memory:install {instruments}".strip()}
     group = Group(prompts()[:1], {"max_new_tokens": 2})
     options: dict[str, Any] = {"max_total_tokens": None, "mem_fraction_static": 0.2}
     log = nursery.run(checkpoints.SHIPPED / family, [group], steady, kv_cache_dtype=kind, **options)[0][0].log
@@ -162,7 +162,7 @@ def test_memory_that_was_released_and_weights_that_changed(trained: Path, nurser
     groups += [Group(prompts()[:8], asked, client="weight_changes:play", extra={"steps": some}) for some in (steps, changed)]
     engine: dict[str, Any] = {**MTP, "kv_cache_dtype": "int8_per_token_head", "max_total_tokens": 4096}
     before, resumed, after = nursery.run(
-        model, groups, {"TEST_SABOTAGE": "weight_walk:discard lost_scales:install"}, speculative_draft_model_path=draft, **engine
+        model, groups, {"TEST_INSTRUMENTS": "weight_walk:discard lost_scales:install"}, speculative_draft_model_path=draft, **engine
     )
     fresh = nursery.run(trained, groups[:1], speculative_draft_model_path=trained.with_name(draft.name), **engine)[0]
     assert re.findall(r"SCALES: (\d+) of", before[0].log) == ["0"]

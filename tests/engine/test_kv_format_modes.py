@@ -38,7 +38,7 @@ def test_accepted_branches_take_their_scales_along(family: str, nursery: Nursery
 
 def test_scales_that_stay_behind_are_seen(nursery: Nursery) -> None:
     group = [Group(prompts(), {"max_new_tokens": NEW_TOKENS})]
-    env = {"TEST_SABOTAGE": "lost_scales:left_behind"}
+    env = {"TEST_INSTRUMENTS": "lost_scales:left_behind"}
     left = serve(nursery, "tiny-26b-a4b", group, env, **TREE)[0]
     assert tokens(left) != tokens(answers(nursery, "tiny-26b-a4b", KIND))
 
@@ -100,7 +100,7 @@ def test_prefills_of_shared_layers_stay_short(nursery: Nursery) -> None:
     for mtp in (True, False):
         ours, stock = (
             serve(
-                nursery, model, [group], {"SGLANG_GEMMA4_YOCO": on, "TEST_SABOTAGE": "row_counter:install"}, mtp, chunked_prefill_size=64
+                nursery, model, [group], {"SGLANG_GEMMA4_YOCO": on, "TEST_INSTRUMENTS": "row_counter:install"}, mtp, chunked_prefill_size=64
             )[0]
             for on in "10"
         )

@@ -12,7 +12,7 @@ REQUESTS, TOKENS = 6, 28
 def test_drafts_are_accepted_more_often_than_without_the_scales(nursery: Nursery) -> None:
     """One engine, the same requests twice: an accept length of 2.84 with the scales, of 2.38 without."""
     options: dict[str, Any] = {**MTP, "kv_cache_dtype": "fp8_e4m3"}
-    env = {"TEST_SABOTAGE": "calibrated_cache:install"}
+    env = {"TEST_INSTRUMENTS": "calibrated_cache:install"}
     scaled, unscaled = nursery.run(CHECKPOINTS / MODEL, [ask("scaled"), ask("unscaled")], env, **options)
     lengths = accept_length(scaled), accept_length(unscaled)
     print(f"accept length {lengths[0]:.2f}, with its scales dropped {lengths[1]:.2f}")

@@ -29,7 +29,7 @@ def test_same_tokens_as_merged_weights(interpreting: Nursery, tmp_path: Path) ->
     random_adapters.merge(model, random_adapters.weights(sizes, **made))
     adapted = expected()
     assert all(one != other for one, other in zip(plain, adapted, strict=True))
-    env = {"SGLANG_GEMMA4_FEW_ROW_LINEAR": "1", "TEST_SABOTAGE": "few_row_counter:install"}
+    env = {"SGLANG_GEMMA4_FEW_ROW_LINEAR": "1", "TEST_INSTRUMENTS": "few_row_counter:install"}
     groups = [
         Group(PROMPTS, {"max_new_tokens": TOKENS}, client="lora_client:send", extra={"adapters": adapters})
         for adapters in (["some", "some"], [None, "some"])
@@ -67,7 +67,7 @@ def test_experts_by_sglang_s_kernels(interpreting: Nursery, tmp_path: Path) -> N
     adapter = lora_adapters.adapt(model, tmp_path / "adapter", PROMPTS, TOKENS, r=2, lora_alpha=32, **asked)
     assert all(one != other for one, other in zip(plain, adapter.answers, strict=True))
     group = Group(PROMPTS, {"max_new_tokens": TOKENS}, client="lora_client:send", extra={"adapters": [None, "some"]})
-    env = {"TEST_SABOTAGE": "triton_experts:install lora_experts:install"}
+    env = {"TEST_INSTRUMENTS": "triton_experts:install lora_experts:install"}
     answers = interpreting.run(path, [group], env=env, lora_paths={"some": str(adapter.path)})[0]
     assert [answer.token_ids for answer in answers] == [plain[0], adapter.answers[1]]
     assert "and experts" in answers[0].log

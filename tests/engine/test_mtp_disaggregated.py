@@ -20,7 +20,7 @@ def test_a_decode_server_drafts_as_one_server_does(family: str, nursery: Nursery
     engine: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant", "page_size": 1}
     groups = [Group(PROMPTS[start : start + 2], {"max_new_tokens": 40}, logprobs=True) for start in (0, 2)]
     alone = [answer for group in nursery.run(model, groups, **engine) for answer in group]
-    found = nursery.run(model, groups, env={"TEST_SABOTAGE": "pd_pair:pair"}, **engine)
+    found = nursery.run(model, groups, env={"TEST_INSTRUMENTS": "pd_pair:pair"}, **engine)
     for answer, reference in zip([answer for group in found for answer in group], alone, strict=True):
         assert answer.token_ids == reference.token_ids
         assert answer.logprobs == pytest.approx(reference.logprobs, abs=1e-4)

@@ -35,9 +35,9 @@ class Pair:
         return steps(self.mtp["together"][0].log, *rids)
 
 
-def serve(nursery: Nursery, sabotage: str, chain: str, engine: dict[str, object]) -> Answers:
+def serve(nursery: Nursery, instruments: str, chain: str, engine: dict[str, object]) -> Answers:
     groups = mtp_cases.groups()
-    env = {"TEST_SABOTAGE": sabotage, "SGLANG_GEMMA4_FROZEN_CHAIN": chain}
+    env = {"TEST_INSTRUMENTS": instruments, "SGLANG_GEMMA4_FROZEN_CHAIN": chain}
     found = nursery.run(CHECKPOINTS / MODEL, list(groups.values()), env=env, **ENGINE, **engine)  # type: ignore[arg-type]
     return dict(zip(groups, found, strict=True))
 
@@ -193,4 +193,4 @@ def test_a_leak_does_not_pass(nursery: Nursery) -> None:
     [prompt] = text_prompts(MODEL, [40])
     group = timed([prompt] * 3, [greedy(30)] * 3, mtp_cases.named("leaky", 3))
     with pytest.raises(EngineFailed, match=r"Mem Leak Detected|memory leak detected"):
-        nursery.run(CHECKPOINTS / MODEL, [group, group], env={"TEST_SABOTAGE": "mtp_trace:leak"}, time_limit=60, **ENGINE, **MTP)
+        nursery.run(CHECKPOINTS / MODEL, [group, group], env={"TEST_INSTRUMENTS": "mtp_trace:leak"}, time_limit=60, **ENGINE, **MTP)

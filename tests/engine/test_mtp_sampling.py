@@ -52,7 +52,7 @@ def answers(nursery: Nursery) -> dict[str, Output]:
     for number, (name, sampling) in enumerate(MIXED.items(), 1):
         groups[name] = drawn(f"gate{TIMES[name]}.m{number}", TIMES[name], LONG, prompts()[number], sampling)
     options: dict[str, Any] = {"max_total_tokens": 32768, "max_running_requests": 256, "chunked_prefill_size": 4096, **MTP}
-    env = {"TEST_SABOTAGE": "mtp_trace:watch"}
+    env = {"TEST_INSTRUMENTS": "mtp_trace:watch"}
     found = nursery.run(CHECKPOINTS / MODEL, list(groups.values()), env=env, time_limit=300, **options)
     return {name: outputs[0] for name, outputs in zip(groups, found, strict=True)}
 

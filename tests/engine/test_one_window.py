@@ -71,10 +71,10 @@ def groups() -> dict[str, Group]:
 
 
 def serve(
-    nursery: Nursery, sabotage: str, engine: dict[str, Any], env: dict[str, str], names: tuple[str, ...] = ()
+    nursery: Nursery, instruments: str, engine: dict[str, Any], env: dict[str, str], names: tuple[str, ...] = ()
 ) -> dict[str, list[Output]]:
     asked = {name: group for name, group in groups().items() if not names or name in names}
-    env = {"TEST_SABOTAGE": f"{sabotage} window_watch:watch", "SGLANG_SWA_EVICTION_INTERVAL": "8", **env}
+    env = {"TEST_INSTRUMENTS": f"{instruments} window_watch:watch", "SGLANG_SWA_EVICTION_INTERVAL": "8", **env}
     found = nursery.run(CHECKPOINTS / MODEL, list(asked.values()), env=env, time_limit=400.0, **engine)
     return dict(zip(asked, found, strict=True))
 
@@ -87,9 +87,9 @@ def large(nursery: Nursery) -> dict[str, list[Output]]:
 
 @cache
 def small(nursery: Nursery, loop: str, page: int, stock: bool, names: tuple[str, ...] = ()) -> dict[str, list[Output]]:
-    sabotage, engine, env = LOOPS[loop]
+    instruments, engine, env = LOOPS[loop]
     engine = {**LARGE, "swa_full_tokens_ratio": (SLIDING[page] + page // 2) / 6000, "page_size": page, **engine}
-    return serve(nursery, sabotage, engine, {**env, **(without("own_window") if stock else {})}, names)
+    return serve(nursery, instruments, engine, {**env, **(without("own_window") if stock else {})}, names)
 
 
 def retractions(answers: dict[str, list[Output]], name: str) -> int:
@@ -142,7 +142,7 @@ def test_prefixes_are_hit_as_in_stock_where_memory_allows(draft: dict[str, Any],
         nursery.run(
             CHECKPOINTS / MODEL,
             [Group(prompts, greedy(80)), Group(prompts, greedy(8)), Group([[*one, *prompt(30, 5)] for one in prompts], greedy(8))],
-            env={"TEST_SABOTAGE": "window_watch:watch", **env},
+            env={"TEST_INSTRUMENTS": "window_watch:watch", **env},
             **{**LARGE, **draft},
         )
         for env in ({}, without("own_window"))
@@ -170,9 +170,9 @@ DECLINES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("case", list(DECLINES))
 def test_what_it_leaves_to_sglang_is_said(case: str, nursery: Nursery) -> None:
-    given, sabotage, reason = DECLINES[case]
+    given, instruments, reason = DECLINES[case]
     engine = {**LARGE, "swa_full_tokens_ratio": SLIDING[1] / 6000, **given}
-    found = serve(nursery, f"mtp_trace:watch {sabotage}", engine, {}, ("short answers",))["short answers"]
+    found = serve(nursery, f"mtp_trace:watch {instruments}", engine, {}, ("short answers",))["short answers"]
     assert [output.token_ids for output in found] == [output.token_ids for output in large(nursery)["short answers"]]
     assert f"own_window declined: {reason}" in found[0].log
     assert not re.search(r"^(TAKEN|UNLOCKED)", found[0].log, re.MULTILINE)

@@ -41,9 +41,9 @@ def groups() -> dict[str, Group]:
     }
 
 
-def serve(nursery: Nursery, sabotage: str, env: dict[str, str], **engine: Any) -> dict[str, list[Output]]:
+def serve(nursery: Nursery, instruments: str, env: dict[str, str], **engine: Any) -> dict[str, list[Output]]:
     asked = groups()
-    env = {"TEST_SABOTAGE": f"{sabotage} window_watch:watch", "SGLANG_SWA_EVICTION_INTERVAL": "8", **env}
+    env = {"TEST_INSTRUMENTS": f"{instruments} window_watch:watch", "SGLANG_SWA_EVICTION_INTERVAL": "8", **env}
     found = nursery.run(CHECKPOINTS / MODEL, list(asked.values()), env=env, time_limit=400.0, **engine)
     return dict(zip(asked, found, strict=True))
 
@@ -65,9 +65,9 @@ def tokens_are_equal(found: dict[str, list[Output]], reference: dict[str, list[O
 @pytest.mark.parametrize("loop", ["plain", "mtp-overlapped", "mtp-beside", "mtp-retracted"])
 def test_windows_are_taken_back_beside_a_host_cache(loop: str, policy: str, nursery: Nursery) -> None:
     """The host's copy of a window that was taken is hit while its request still runs; nothing is left in any pool."""
-    sabotage, engine, env = LOOPS[loop]
+    instruments, engine, env = LOOPS[loop]
     small = {**LARGE, "swa_full_tokens_ratio": SLIDING[1] / LARGE["max_total_tokens"], **HOST, "hicache_write_policy": policy, **engine}
-    traced = "beside_trace:overlapped" if loop == "mtp-beside" else sabotage
+    traced = "beside_trace:overlapped" if loop == "mtp-beside" else instruments
     found = serve(nursery, f"host_cache:torch_copies host_cache:all_comes_back {traced}", env, **small)
     tokens_are_equal(found, large(nursery))
     log = found["again"][0].log
@@ -92,10 +92,10 @@ def test_a_window_half_of_which_is_on_the_host_finds_room(nursery: Nursery) -> N
     """Copies end late, so that windows on their way to the host are locked and the pool is short: without ``host_hits`` the server ends."""
     _, engine, env = LOOPS["mtp-beside"]
     short = {**LARGE, "swa_full_tokens_ratio": SHORT / LARGE["max_total_tokens"], **HOST, **engine}
-    sabotage = "host_cache:torch_copies host_cache:all_comes_back late_copies:install beside_trace:overlapped"
-    tokens_are_equal(serve(nursery, sabotage, env, **short), large(nursery))
+    instruments = "host_cache:torch_copies host_cache:all_comes_back late_copies:install beside_trace:overlapped"
+    tokens_are_equal(serve(nursery, instruments, env, **short), large(nursery))
     with pytest.raises(EngineFailed, match=r"RuntimeError: Out of memory\. Try to lower your batch size"):
-        serve(nursery, sabotage, env | without("host_hits"), **short)
+        serve(nursery, instruments, env | without("host_hits"), **short)
 
 
 DECODE = {"max_running_requests": 4, "swa_full_tokens_ratio": 0.01, "num_reserved_decode_tokens": 16}
@@ -106,9 +106,13 @@ DECODE = {"max_running_requests": 4, "swa_full_tokens_ratio": 0.01, "num_reserve
 def test_a_decode_server_never_holds_two(loop: str, nursery: Nursery) -> None:
     """It has no radix tree (SGLang refuses one for Gemma 4), so ``own_window`` is idle there, and a sliding pool of one window for each of
     its rows is filled and never overrun; on the prefill server, where nothing decodes, it is declined."""
-    sabotage, engine, env = LOOPS[loop]
+    instruments, engine, env = LOOPS[loop]
     asked = [Group(PROMPTS * 2, endless(90))] * 2
-    env = {"TEST_SABOTAGE": f"{sabotage} window_watch:watch window_watch:states pd_pair:pair", "SGLANG_SWA_EVICTION_INTERVAL": "8", **env}
+    env = {
+        "TEST_INSTRUMENTS": f"{instruments} window_watch:watch window_watch:states pd_pair:pair",
+        "SGLANG_SWA_EVICTION_INTERVAL": "8",
+        **env,
+    }
     env["TEST_DECODE_ARGUMENTS"] = json.dumps(DECODE)
     found = nursery.run(CHECKPOINTS / MODEL, asked, env=env, time_limit=400.0, **{**LARGE, "page_size": 16, **engine})
     whole = [output.token_ids for output in large(nursery)["again"][:8]]

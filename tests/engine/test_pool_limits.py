@@ -61,7 +61,7 @@ def test_the_largest_request_is_served_whole_and_one_more_is_refused(
     limit, prompt, shorter = limits(page, mtp, chunk)
     lengths = [prompt, shorter, prompt + 1, POOL - 6, 20]
     engine = {"max_total_tokens": POOL, "page_size": page, "chunked_prefill_size": chunk, "swa_full_tokens_ratio": 1.0, "mtp": mtp}
-    env = {"TEST_SABOTAGE": "loop_modes:overlapping"} if overlapped else {}
+    env = {"TEST_INSTRUMENTS": "loop_modes:overlapping"} if overlapped else {}
     largest, long, refused, never, short = ask(
         nursery, lengths, [ASKED] * 4 + [5], True, env, disable_overlap_schedule=not overlapped, **engine
     )
@@ -130,7 +130,7 @@ def test_a_decode_server_of_a_pair_refuses_what_it_could_never_preallocate(nurse
     prompts = [passage()[:most], [*passage(), 300], passage()[:20]]
     group = Group(prompts, [{"max_new_tokens": 8}] * 3, client="pool_client:ask_pair", extra={"most": most})
     ((largest, refused, short),) = nursery.run(
-        CHECKPOINTS / "tiny-e2b", [group], {"TEST_SABOTAGE": "pd_pair:pair"}, 150.0, page_size=16, max_total_tokens=2 * most
+        CHECKPOINTS / "tiny-e2b", [group], {"TEST_INSTRUMENTS": "pd_pair:pair"}, 150.0, page_size=16, max_total_tokens=2 * most
     )
     assert len(largest.token_ids) == len(short.token_ids) == 8
     assert "at most 512 tokens" in refused.text

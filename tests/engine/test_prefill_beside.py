@@ -42,10 +42,16 @@ def joined(log: str) -> list[Joined]:
 
 
 def serve(
-    nursery: Nursery, groups: dict[str, Group], switch: str, sabotage: str, model: str = mtp_cases.MODEL, most: str = "4096", **engine: Any
+    nursery: Nursery,
+    groups: dict[str, Group],
+    switch: str,
+    instruments: str,
+    model: str = mtp_cases.MODEL,
+    most: str = "4096",
+    **engine: Any,
 ) -> Answers:
     """With ``most`` prompt tokens beside running requests, so that what is joined depends on no time; "" goes by a made-up card's."""
-    env = {"TEST_SABOTAGE": f"beside_trace:{sabotage}", SWITCH: switch, switches.BESIDE_TOKENS: most, switches.BESIDE_GAP: "2"}
+    env = {"TEST_INSTRUMENTS": f"beside_trace:{instruments}", SWITCH: switch, switches.BESIDE_TOKENS: most, switches.BESIDE_GAP: "2"}
     env[switches.WITHOUT] = "card_clock"  # the trace is the clock
     if engine.get("attention_backend") == "triton":
         env |= {"SGLANG_GEMMA4_ATTENTION": "1", "SGLANG_GEMMA4_MEDIA_FIXES": "1"}
@@ -72,8 +78,8 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module", params=list(LOOPS))
 def beside(request: pytest.FixtureRequest, nursery: Nursery) -> Answers:
-    sabotage, engine = LOOPS[request.param]
-    return serve(nursery, mtp_cases.groups(), "1", sabotage, **engine)
+    instruments, engine = LOOPS[request.param]
+    return serve(nursery, mtp_cases.groups(), "1", instruments, **engine)
 
 
 EXACT = [name for name in mtp_cases.groups() if name not in ("aborted", "unaborted")]
@@ -102,7 +108,7 @@ LATE = 11
 
 @pytest.fixture(scope="module")
 def late(nursery: Nursery) -> Callable[[str, str], list[Output]]:
-    """Prompts that come one after another while a long answer is decoded, by switch and sabotage."""
+    """Prompts that come one after another while a long answer is decoded, by switch and instruments."""
     texts = text_prompts("tiny-31b", [20, *[700 + 9 * number for number in range(LATE)]])
     asked: list[dict[str, Any]] = [{"rid": "long"}]
     asked += [{"rid": f"late-{n}", "after": ["long", 6] if n == 0 else [f"late-{n - 1}", -1]} for n in range(LATE)]
@@ -110,7 +116,7 @@ def late(nursery: Nursery) -> Callable[[str, str], list[Output]]:
     options: dict[str, Any] = {
         **MTP, "speculative_draft_model_path": CHECKPOINTS / "tiny-31b-assistant", "max_total_tokens": 2000, "chunked_prefill_size": 2048,
     }  # fmt: skip
-    return functools.cache(lambda switch, sabotage: serve(nursery, groups, switch, sabotage, "tiny-31b", most="", **options)["late"])
+    return functools.cache(lambda switch, instruments: serve(nursery, groups, switch, instruments, "tiny-31b", most="", **options)["late"])
 
 
 def test_chunks_follow_measured_times(late: Callable[[str, str], list[Output]]) -> None:
@@ -191,7 +197,7 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_accept_length_and_radix_hits(family: str, nursery: Nursery) -> None:
     """Two prompts come while a request is decoded, one again with more text: tokens and drafts accepted are those of steps in turn."""
-    model, sabotage, engine = FAMILIES[family]
+    model, instruments, engine = FAMILIES[family]
     texts = text_prompts(model, [20, 201, 90, 33])
     asked: list[dict[str, Any]] = [
         {"rid": "long"},
@@ -201,14 +207,14 @@ def test_accept_length_and_radix_hits(family: str, nursery: Nursery) -> None:
     prompts = [*texts[:3], [*texts[1], *texts[3]]]
     groups = {"radix": timed(prompts, [greedy(tokens) for tokens in (120, 9, 30, 20)], asked)}
     draft = {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{model}-assistant", "max_total_tokens": 1200}
-    found, expected = (serve(nursery, groups, switch, sabotage, model, **draft, **engine)["radix"] for switch in "10")
+    found, expected = (serve(nursery, groups, switch, instruments, model, **draft, **engine)["radix"] for switch in "10")
     assert [output.token_ids for output in found] == [output.token_ids for output in expected]
     together = joined(found[0].log)
     assert sum("one" in step.prefilled and "long" in step.running for step in together) >= 3, "chunks of 64"
     assert any("again" in step.prefilled and "long" in step.running and step.rows[0] < 100 for step in together), "the rest of a prompt"
     assert found[3].meta_info["cached_tokens"] >= 200
     assert ("yoco declined: " in found[0].log) is (model != "tiny-e2b"), "shared layers see the rows that are read, beside others too"
-    if sabotage != "retracting":  # a request that is prefilled again drafts from another place
+    if instruments != "retracting":  # a request that is prefilled again drafts from another place
         drafts = [[output.meta_info["spec_correct_drafts_histogram"] for output in answers] for answers in (found, expected)]
         assert drafts[0] == drafts[1]
 
@@ -230,8 +236,8 @@ def test_joined_forwards_replay_prefill_graphs(family: str, unified: bool, nurse
     draft: dict[str, Any] = {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{family}-assistant", "max_total_tokens": 1200}
     draft |= {"disable_overlap_schedule": False, "disable_cuda_graph": False, "disable_decode_cuda_graph": True}
     draft |= {"cuda_graph_bs_prefill": [8, 16, 32, 48, 64], "chunked_prefill_size": 64, "enable_unified_memory": unified}
-    sabotage = "overlapped recorded_graphs:install"
-    found, expected = (serve(nursery, groups, on, sabotage, family, **draft)["graphs"] for on in "10")
+    instruments = "overlapped recorded_graphs:install"
+    found, expected = (serve(nursery, groups, on, instruments, family, **draft)["graphs"] for on in "10")
     assert [output.token_ids for output in found] == [output.token_ids for output in expected]
     drafts = [[output.meta_info["spec_correct_drafts_histogram"] for output in answers] for answers in (found, expected)]
     assert drafts[0] == drafts[1]
@@ -293,10 +299,10 @@ def test_every_faster_path_on_triton(family: str, cache: str, interpreting: Nurs
     if few:
         draft |= {"speculative_num_steps": 1, "speculative_num_draft_tokens": 2}
     overlap: dict[str, Any] = {"disable_overlap_schedule": few}
-    sabotage = "watch" if few else "overlapped"
-    expected = serve(nursery, groups, "0", sabotage, family, **draft, **overlap, kv_cache_dtype=cache)["two"]
+    instruments = "watch" if few else "overlapped"
+    expected = serve(nursery, groups, "0", instruments, family, **draft, **overlap, kv_cache_dtype=cache)["two"]
     env = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER} | {SWITCH: "1", switches.BESIDE_TOKENS: "4096"}
-    env["TEST_SABOTAGE"] = f"kernel_counter:install beside_trace:{sabotage}"
+    env["TEST_INSTRUMENTS"] = f"kernel_counter:install beside_trace:{instruments}"
     options = {**ENGINE, **draft, **overlap, "attention_backend": "triton", "chunked_prefill_size": chunk, "kv_cache_dtype": cache}
     found = interpreting.run(CHECKPOINTS / family, list(groups.values()), env, 600.0, **options)[0]
     assert [output.token_ids for output in found] == [output.token_ids for output in expected]

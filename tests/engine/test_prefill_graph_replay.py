@@ -22,7 +22,7 @@ MTP: dict[str, Any] = {
     "speculative_num_draft_tokens": 4,
 }
 ENGINE = {"disable_cuda_graph": False, "disable_decode_cuda_graph": True, "chunked_prefill_size": 96}
-ON = {"SGLANG_GEMMA4_PREFILL_GRAPH": "1", "TEST_SABOTAGE": "recorded_graphs:install"}
+ON = {"SGLANG_GEMMA4_PREFILL_GRAPH": "1", "TEST_INSTRUMENTS": "recorded_graphs:install"}
 YOCO = "SGLANG_GEMMA4_YOCO"
 TOKENS = 10
 E2B, MOE = checkpoints.SHIPPED / "tiny-e2b", checkpoints.SHIPPED / "tiny-26b-a4b"
@@ -68,7 +68,7 @@ def test_replays_read_per_layer_embeddings(nursery: Nursery) -> None:
         return [value for output in nursery.run(E2B, groups, env, **ENGINE)[0] for value in output.logprobs]
 
     eager, replayed = logprobs(), logprobs(**ON)
-    forgotten = logprobs(**{**ON, "TEST_SABOTAGE": "recorded_graphs:forgetful"})
+    forgotten = logprobs(**{**ON, "TEST_INSTRUMENTS": "recorded_graphs:forgetful"})
     assert replayed == pytest.approx(eager, abs=1e-4)
     error = max(abs(a - b) for a, b in zip(eager, forgotten, strict=True))
     print(f"without per-layer embeddings log-probabilities are off by {error:.3f}")
@@ -88,7 +88,7 @@ def test_stock_cannot_capture(model: Any, said: str, nursery: Nursery) -> None:
 
 def test_the_switch_under_its_other_name_and_the_operators_sizes(nursery: Nursery) -> None:
     prompts = text_prompts(MOE.name, [20])
-    env = {"SGLANG_ENABLE_PIECEWISE_CUDA_GRAPH_FOR_MM": "1", "TEST_SABOTAGE": "recorded_graphs:install"}
+    env = {"SGLANG_ENABLE_PIECEWISE_CUDA_GRAPH_FOR_MM": "1", "TEST_INSTRUMENTS": "recorded_graphs:install"}
     found = nursery.run(MOE, [Group(prompts, {"max_new_tokens": TOKENS})], env, cuda_graph_bs_prefill=[24, 48], **ENGINE)
     assert replays(found) == [(24, 20)]
     assert "num_tokens=[24, 48]" in found[0][0].log
@@ -96,7 +96,7 @@ def test_the_switch_under_its_other_name_and_the_operators_sizes(nursery: Nurser
 
 @pytest.mark.parametrize("name", ["SGLANG_GEMMA4_PREFILL_GRAPH", "SGLANG_ENABLE_PIECEWISE_CUDA_GRAPH_FOR_MM"])
 def test_off(name: str, nursery: Nursery) -> None:
-    env = {name: "0", "TEST_SABOTAGE": "recorded_graphs:install"}
+    env = {name: "0", "TEST_INSTRUMENTS": "recorded_graphs:install"}
     found = nursery.run(MOE, [Group([[2, *range(300, 320)]], {"max_new_tokens": 2})], env, **ENGINE)
     assert replays(found) == []
     assert "Breakable CUDA graph is incompatible with multimodal model" in found[0][0].log
@@ -122,14 +122,14 @@ def test_a_text_only_checkpoint_whose_layers_share_kv(nursery: Nursery, tmp_path
 
 def test_a_server_whose_graphs_are_to_be_saved(nursery: Nursery) -> None:
     """Stock prefills eagerly here; SGLang's breakable graphs would end the start."""
-    env = {**ON, "SGLANG_MEMORY_SAVER_CUDA_GRAPH": "1", "TEST_SABOTAGE": "recorded_graphs:saving"}
+    env = {**ON, "SGLANG_MEMORY_SAVER_CUDA_GRAPH": "1", "TEST_INSTRUMENTS": "recorded_graphs:saving"}
     found = nursery.run(MOE, [Group([[2, *range(300, 320)]], {"max_new_tokens": 2})], env, enable_memory_saver=True, **ENGINE)
     assert replays(found) == []
     assert "prefill_graph declined: --enable-memory-saver with SGLANG_MEMORY_SAVER_CUDA_GRAPH=1" in found[0][0].log
 
 
 def test_where_fast_prefill_declines_graphs_hold_every_layer(nursery: Nursery) -> None:
-    env = {**ON, YOCO: "1", "TEST_SABOTAGE": "recorded_graphs:counting"}
+    env = {**ON, YOCO: "1", "TEST_INSTRUMENTS": "recorded_graphs:counting"}
     found = nursery.run(E2B, [Group(text_prompts(E2B.name, [40]))], env, kv_cache_dtype="bfloat16", **ENGINE)
     assert "yoco declined: a prefill goes through all layers: the KV cache is torch.bfloat16, the model torch.float32" in found[0][0].log
     (prefill,) = row_counter.prefill_forwards(found[0][0].log)

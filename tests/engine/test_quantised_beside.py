@@ -18,7 +18,7 @@ from tests.harness.checkpoints import quantised_sizes
 from tests.harness.engine_fork import Group, Nursery
 
 __all__ = ["written"]  # a fixture
-COUNTED = {"TEST_SABOTAGE": "quantised_counter:install"}
+COUNTED = {"TEST_INSTRUMENTS": "quantised_counter:install"}
 FIRST_OF_ASSISTANT = "QUANTISED 64 x 256."
 """``pre_projection``, whose sizes no layer of a target has."""
 FLAG = "--speculative-draft-model-quantization fp8"

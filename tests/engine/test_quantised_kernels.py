@@ -41,7 +41,7 @@ def serve(
         "SGLANG_GEMMA4_FEW_ROW_LINEAR": "1",
         "SGLANG_GEMMA4_FOUR_BIT_ROWS": "16",
         **(RANKS if ranks > 1 else {}),
-        "TEST_SABOTAGE": f"quantised_layers:install expert_counter:install{more}",
+        "TEST_INSTRUMENTS": f"quantised_layers:install expert_counter:install{more}",
     }
     groups = [Group(prompts, {"max_new_tokens": tokens}, logprobs=True) for prompts in ([PROMPTS, SHORT] if "forty" in more else [PROMPTS])]
     return [answer for group in nursery.run(folder, groups, env=env, time_limit=500, **options) for answer in group]

@@ -18,10 +18,10 @@ LENGTHS = (6, 3, 11)
 """New tokens: a graph of four requests has one to three, and the last is alone in one of its own."""
 
 
-def serve(nursery: Nursery, model: str, mtp: bool, sabotage: str, *left_out: str) -> list[Output]:
+def serve(nursery: Nursery, model: str, mtp: bool, instruments: str, *left_out: str) -> list[Output]:
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{resolve(model)}-assistant"} if mtp else {}
     options |= {"attention_backend": "triton", "cuda_graph_bs_decode": [1, 4], "disable_cuda_graph": False}
-    env = {"SGLANG_GEMMA4_ATTENTION": "1", **without(*INTERPRETED, *left_out), "TEST_SABOTAGE": sabotage}
+    env = {"SGLANG_GEMMA4_ATTENTION": "1", **without(*INTERPRETED, *left_out), "TEST_INSTRUMENTS": instruments}
     group = Group(PROMPTS, [{"max_new_tokens": tokens} for tokens in LENGTHS], logprobs=True)
     return nursery.run(resolve(model), [group], env=env, time_limit=500, **options)[0]
 

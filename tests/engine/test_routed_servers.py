@@ -26,7 +26,7 @@ def rounds(nursery: Nursery, servers: str, client: str) -> list[list[Output]]:
     """Answers behind the router: all prompts, round by round of that client."""
     engine: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{resolve(MODEL)}-assistant"}
     group = Group(PROMPTS, NEW, client=f"tests.harness.instruments.routed_servers:{client}", extra={"streams": STREAMS})
-    [found] = nursery.run(resolve(MODEL), [group], {"TEST_SABOTAGE": f"routed_servers:{servers}"}, time_limit=580, **engine)
+    [found] = nursery.run(resolve(MODEL), [group], {"TEST_INSTRUMENTS": f"routed_servers:{servers}"}, time_limit=580, **engine)
     return [found[start : start + len(PROMPTS)] for start in range(0, len(found), len(PROMPTS))]
 
 

@@ -25,14 +25,14 @@ ENDS: list[dict[str, Any]] = [
 """A way to end for each session; turn by turn they go round."""
 KINDS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "synchronous": ({}, MTP),
-    "overlapped": ({"TEST_SABOTAGE": "loop_modes:overlapping"}, {**MTP, "disable_overlap_schedule": False}),
+    "overlapped": ({"TEST_INSTRUMENTS": "loop_modes:overlapping"}, {**MTP, "disable_overlap_schedule": False}),
     "v1": ({"SGLANG_FROZEN_KV_MTP_V2": "0"}, MTP),
     "adaptive": ({}, {**MTP, "speculative_adaptive": True}),
-    "retracting": ({"TEST_SABOTAGE": "loop_modes:retracting"}, MTP),
+    "retracting": ({"TEST_INSTRUMENTS": "loop_modes:retracting"}, MTP),
     "pages": ({}, {**MTP, "page_size": 16}),
     "chunks": ({}, {**MTP, "chunked_prefill_size": 32}),
     "plain": ({}, {}),
-    "plain-overlapped": ({"TEST_SABOTAGE": "loop_modes:overlapping"}, {"disable_overlap_schedule": False}),
+    "plain-overlapped": ({"TEST_INSTRUMENTS": "loop_modes:overlapping"}, {"disable_overlap_schedule": False}),
 }
 
 

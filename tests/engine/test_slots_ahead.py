@@ -24,14 +24,14 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def serve(nursery: Nursery, loop: str, pools: str, env: dict[str, str]) -> list[list[Output]]:
-    sabotage, more = LOOPS[loop]
+    instruments, more = LOOPS[loop]
     lengths = [20, WINDOW - 1, WINDOW, WINDOW + 1, 128, 300]
     groups = [
         Group([prompt(40, 1)], endless(90)),
         Group([prompt(length, length) for length in lengths], endless(110)),
         Group([prompt(50, 9)] * 2 + [prompt(70, 8)], endless(60, n=2)),
     ]
-    env = {**env, "TEST_SABOTAGE": f"{sabotage} slot_counter:watch"}
+    env = {**env, "TEST_INSTRUMENTS": f"{instruments} slot_counter:watch"}
     return nursery.run(CHECKPOINTS / "tiny-26b-a4b", groups, env=env, time_limit=300, **ENGINE, **POOLS[pools], **more)
 
 

@@ -33,9 +33,9 @@ def serve(nursery: Nursery, model: Path, env: dict[str, str], **engine: Any) -> 
     return [answer.token_ids for answer in answers], answers[0].log
 
 
-def trapped(nursery: Nursery, model: Path, folder: Path, sabotage: str, **engine: Any) -> tuple[str, str]:
+def trapped(nursery: Nursery, model: Path, folder: Path, fault: str, **engine: Any) -> tuple[str, str]:
     """The error's line in the log and the explanation of its dump."""
-    env = {**ON, "SGLANG_GEMMA4_DEBUG_DIR": str(folder), "TEST_SABOTAGE": f"index_faults:{sabotage}"}
+    env = {**ON, "SGLANG_GEMMA4_DEBUG_DIR": str(folder), "TEST_INSTRUMENTS": f"index_faults:{fault}"}
     with pytest.raises(EngineFailed) as failed:
         serve(nursery, model, env, **engine)
     found = re.search(r"KVBoundsError: (.*)", str(failed.value))
@@ -66,7 +66,7 @@ def test_off_nothing_is_trapped(nursery: Nursery, model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sabotage", "says", "cause"),
+    ("fault", "says", "cause"),
     [
         (
             "request_table",
@@ -82,15 +82,15 @@ def test_off_nothing_is_trapped(nursery: Nursery, model: Path) -> None:
         ),
     ],
 )
-def test_a_broken_index_in_plain_decoding(sabotage: str, says: str, cause: str, nursery: Nursery, model: Path, tmp_path: Path) -> None:
-    line, explanation = trapped(nursery, model, tmp_path, sabotage)
+def test_a_broken_index_in_plain_decoding(fault: str, says: str, cause: str, nursery: Nursery, model: Path, tmp_path: Path) -> None:
+    line, explanation = trapped(nursery, model, tmp_path, fault)
     assert re.search(says, line), line
     assert "[eager decode on Gemma4CpuAttention]" in line
     assert cause in explanation, explanation
 
 
 @pytest.mark.parametrize(
-    ("sabotage", "where", "cause"),
+    ("fault", "where", "cause"),
     [
         ("request_table", "[eager target_verify on Gemma4CpuAttention]", "it is in SGLang's request table"),
         ("request_table_of_draft", "[eager decode on Gemma4CpuAttention of the draft]", "it is in SGLang's request table"),
@@ -98,9 +98,9 @@ def test_a_broken_index_in_plain_decoding(sabotage: str, says: str, cause: str, 
     ],
 )
 def test_a_broken_index_under_mtp(
-    sabotage: str, where: str, cause: str, nursery: Nursery, model: Path, mtp: dict[str, Any], tmp_path: Path
+    fault: str, where: str, cause: str, nursery: Nursery, model: Path, mtp: dict[str, Any], tmp_path: Path
 ) -> None:
-    line, explanation = trapped(nursery, model, tmp_path, sabotage, **mtp)
+    line, explanation = trapped(nursery, model, tmp_path, fault, **mtp)
     assert where in line
     assert cause in explanation, explanation
 
@@ -119,22 +119,22 @@ def test_a_decode_slot_without_a_sliding_one(nursery: Nursery, model: Path, tmp_
     assert "the free list holds a slot outside the buffer" in explanation
 
 
-@pytest.mark.parametrize("sabotage", ["", "index_faults:triton_replay_sound"])
-def test_triton_keeps_its_tokens(sabotage: str, interpreting: Nursery, model: Path) -> None:
+@pytest.mark.parametrize("fault", ["", "index_faults:triton_replay_sound"])
+def test_triton_keeps_its_tokens(fault: str, interpreting: Nursery, model: Path) -> None:
     """Alone, and with what precedes a CUDA graph's replay beside each eager step: there is no graph on a CPU."""
-    tokens, log = serve(interpreting, model, {**ON, "TEST_SABOTAGE": sabotage}, **TRITON)
+    tokens, log = serve(interpreting, model, {**ON, "TEST_INSTRUMENTS": fault}, **TRITON)
     assert tokens == case.greedy(case.text_model())
     assert "TritonAttnBackend of the target is trapped" in log
 
 
 @pytest.mark.parametrize(
-    ("sabotage", "says"),
+    ("fault", "says"),
     [
         ("triton_window", r"sliding layers \([\d, ]+\): entry 2 in row 1 .* of window_kv_indices is slot 1000000; .*\[eager decode on"),
         ("triton_replay", r"full layers \([\d, ]+\): entry 3 in row 1 .* of kv_indices is slot 1000000; .*\[graph replay decode on"),
     ],
 )
-def test_a_table_that_triton_built_wrong(sabotage: str, says: str, interpreting: Nursery, model: Path, tmp_path: Path) -> None:
-    line, explanation = trapped(interpreting, model, tmp_path, sabotage, **TRITON)
+def test_a_table_that_triton_built_wrong(fault: str, says: str, interpreting: Nursery, model: Path, tmp_path: Path) -> None:
+    line, explanation = trapped(interpreting, model, tmp_path, fault, **TRITON)
     assert re.search(says, line), line
     assert "the backend's own table was built wrong" in explanation, explanation

@@ -9,7 +9,7 @@ from tests.engine.test_oracle import MTP
 from tests.harness.engine_fork import Group, Nursery
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(30 + 25 * n))] for n in range(4)]
-RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1", "TEST_SABOTAGE": "gloo_ranks:install"}
+RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1", "TEST_INSTRUMENTS": "gloo_ranks:install"}
 
 
 @pytest.mark.parametrize("name", ["tiny-26b-a4b", "tiny-12b"])

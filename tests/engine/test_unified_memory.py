@@ -22,8 +22,8 @@ SMALL = {"enable_unified_memory": True, "max_total_tokens": 1800, "swa_full_toke
 
 
 def shared(nursery: Nursery, loop: str, **engine: Any) -> dict[str, list[Output]]:
-    sabotage, options, env = LOOPS[loop]
-    return serve(nursery, sabotage, {**LARGE, **SMALL, **options, **engine}, env)
+    instruments, options, env = LOOPS[loop]
+    return serve(nursery, instruments, {**LARGE, **SMALL, **options, **engine}, env)
 
 
 def prompts_hit(found: dict[str, list[Output]]) -> bool:
@@ -83,9 +83,9 @@ def test_prompts_go_beside_running_requests_while_pages_move(loop: str, nursery:
 
 def test_so_they_do_in_pages_of_sixteen_tokens(interpreting: Nursery, nursery: Nursery) -> None:
     """SGLang's allocator of longer pages is a Triton kernel, interpreted here; attention is torch's."""
-    sabotage, names = "beside_trace:overlapped page_moves:watch", ("short answers", "turns")
+    instruments, names = "beside_trace:overlapped page_moves:watch", ("short answers", "turns")
     engine = {**LARGE, **TIGHT, **LOOPS["mtp-overlapped"][1], "page_size": 16}
-    found = serve(interpreting, sabotage, engine, BESIDE, names)
+    found = serve(interpreting, instruments, engine, BESIDE, names)
     for name in names:
         assert [output.token_ids for output in found[name]] == [output.token_ids for output in large(nursery)[name]], name
     log = found["turns"][0].log
@@ -116,7 +116,7 @@ def test_our_kernels_read_and_write_pages_of_all_layers(model: str, mtp: bool, i
     groups = [Group(prompts, {"max_new_tokens": 8}, logprobs=True), Group([[*prompts[-1], 400, 401]], {"max_new_tokens": 4})]
     options: dict[str, Any] = {"attention_backend": "triton", "page_size": 16, "chunked_prefill_size": 32}
     options |= {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{model}-assistant"} if mtp else {}
-    env = {"SGLANG_GEMMA4_ATTENTION": "1", "TEST_SABOTAGE": "kernel_counter:install", **without("draft_argmax", "grouped_experts")}
+    env = {"SGLANG_GEMMA4_ATTENTION": "1", "TEST_INSTRUMENTS": "kernel_counter:install", **without("draft_argmax", "grouped_experts")}
     one, two = (
         interpreting.run(CHECKPOINTS / model, groups, env=env, time_limit=600.0, enable_unified_memory=unified, **options)
         for unified in (True, False)
@@ -142,10 +142,10 @@ def test_our_kernels_compute_joined_forwards(model: str, interpreting: Nursery, 
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{model}-assistant", "page_size": 16, **few}
     options |= {"chunked_prefill_size": 32, "disable_overlap_schedule": False}
     faster = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER}
-    sabotage = "kernel_counter:install beside_trace:overlapped page_moves:watch"
-    env = {**faster, **BESIDE, "TEST_SABOTAGE": sabotage, **without("draft_argmax", "grouped_experts")}
+    instruments = "kernel_counter:install beside_trace:overlapped page_moves:watch"
+    env = {**faster, **BESIDE, "TEST_INSTRUMENTS": instruments, **without("draft_argmax", "grouped_experts")}
     found = interpreting.run(CHECKPOINTS / model, groups, env, 600.0, enable_unified_memory=True, attention_backend="triton", **options)[0]
-    expected = nursery.run(CHECKPOINTS / model, groups, {"TEST_SABOTAGE": "beside_trace:overlapped"}, 400.0, **options)[0]
+    expected = nursery.run(CHECKPOINTS / model, groups, {"TEST_INSTRUMENTS": "beside_trace:overlapped"}, 400.0, **options)[0]
     assert [output.token_ids for output in found] == [output.token_ids for output in expected]
     drafts = [[output.meta_info["spec_correct_drafts_histogram"] for output in answers] for answers in (found, expected)]
     assert drafts[0] == drafts[1]

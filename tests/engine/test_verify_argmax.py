@@ -20,7 +20,7 @@ def serve(
 ) -> list[list[Output]]:
     model = resolve(name)
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant", **engine}
-    switches = {"SGLANG_GEMMA4_VERIFY_ARGMAX": on, "TEST_SABOTAGE": "verify_head_counter:install", **(env or {})}
+    switches = {"SGLANG_GEMMA4_VERIFY_ARGMAX": on, "TEST_INSTRUMENTS": "verify_head_counter:install", **(env or {})}
     return nursery.run(model, groups, env=switches, time_limit=400, **options)
 
 
@@ -49,7 +49,7 @@ NARROW = {"SGLANG_GEMMA4_WITH": "narrow_verify_head"}
 
 @pytest.mark.parametrize("name", ["tiny-26b-a4b", "tiny-e2b"])
 def test_the_same_tokens_from_the_narrow_head(interpreting: Nursery, name: str) -> None:
-    env = {**NARROW, "TEST_SABOTAGE": "verify_head_counter:install head_counter:install"}
+    env = {**NARROW, "TEST_INSTRUMENTS": "verify_head_counter:install head_counter:install"}
     (ours,), (stock,) = (serve(interpreting, [Group(PROMPTS, GREEDY)], on, name, env) for on in ("1", "0"))
     assert asked(ours) == {"tokens"}
     assert "TOLD by narrow_argmax over (1024, " in ours[0].log

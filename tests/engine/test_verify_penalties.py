@@ -62,13 +62,13 @@ def groups() -> list[Group]:
 
 
 def serve(nursery: Nursery, mode: Mode, **engine: Any) -> Answers:
-    env = {"TEST_SABOTAGE": f"loop_modes:{mode.loop}", **mode.env}
+    env = {"TEST_INSTRUMENTS": f"loop_modes:{mode.loop}", **mode.env}
     return nursery.run(CHECKPOINTS / MODEL, groups(), env=env, time_limit=400, **{**ENGINE, **mode.engine, **engine})
 
 
 @pytest.fixture(scope="module")
 def plain(nursery: Nursery) -> Answers:
-    return nursery.run(CHECKPOINTS / MODEL, groups(), env={"TEST_SABOTAGE": "mtp_trace:watch"}, time_limit=400, **ENGINE)
+    return nursery.run(CHECKPOINTS / MODEL, groups(), env={"TEST_INSTRUMENTS": "mtp_trace:watch"}, time_limit=400, **ENGINE)
 
 
 def tokens(answers: Answers) -> list[list[list[int]]]:

@@ -22,7 +22,7 @@ from tests.harness.oracles.reference import text_prompts
 FAMILIES = ("tiny-e2b", "tiny-26b-a4b", "tiny-31b")
 NOISE = 0.03
 ENGINE: dict[str, Any] = {**MTP, "max_total_tokens": 4096}
-SABOTAGE = {"TEST_SABOTAGE": "weight_walk:install weight_walk:discard"}
+INSTRUMENTS = {"TEST_INSTRUMENTS": "weight_walk:install weight_walk:discard"}
 Steps = Sequence[tuple[str, dict[str, Any]]]
 
 
@@ -109,7 +109,7 @@ def served(request: pytest.FixtureRequest, nursery: Nursery, tmp_path_factory: p
     answers = {}
     for path, life in lives.items():
         draft = path.with_name(f"{path.name}-assistant")
-        outputs = nursery.run(path, list(life.values()), SABOTAGE, speculative_draft_model_path=draft, **ENGINE)
+        outputs = nursery.run(path, list(life.values()), INSTRUMENTS, speculative_draft_model_path=draft, **ENGINE)
         answers[path] = dict(zip(life, outputs, strict=True))
     return Served(answers[new], answers[old])
 

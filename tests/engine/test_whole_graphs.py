@@ -53,9 +53,9 @@ def serve(
     engine: dict[str, Any] = {**ENGINE, **GRAPHS, "kv_cache_dtype": "auto" if cache == UNIFIED else cache}
     if drafts:
         engine |= {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{family}-assistant", "disable_overlap_schedule": False}
-    plain = {SWITCH: "0", "TEST_SABOTAGE": "beside_trace:overlapped"}
+    plain = {SWITCH: "0", "TEST_INSTRUMENTS": "beside_trace:overlapped"}
     expected = nursery.run(CHECKPOINTS / family, list(groups.values()), plain, 400.0, **{**engine, "disable_cuda_graph": True})[0]
-    env = {SWITCH: "1", switches.BESIDE_TOKENS: "4096", "TEST_SABOTAGE": "recorded_graphs:whole", "SGLANG_GEMMA4_ATTENTION": "1", **env}
+    env = {SWITCH: "1", switches.BESIDE_TOKENS: "4096", "TEST_INSTRUMENTS": "recorded_graphs:whole", "SGLANG_GEMMA4_ATTENTION": "1", **env}
     engine |= {"attention_backend": "triton", "enable_unified_memory": cache == UNIFIED}
     found = interpreting.run(CHECKPOINTS / family, list(groups.values()), env, 600.0, **engine)[0]
     assert ("UNIFIED MEMORY POOL ENABLED" in found[0].log) is (cache == UNIFIED)
@@ -94,7 +94,7 @@ def test_prompts_full_layers_by_flash_attention(fails: bool, cache: str, interpr
     """
     family = "tiny-26b-a4b"
     env = {"SGLANG_GEMMA4_FLASH_PREFILL": "1", switches.BESIDE_TOKENS: "56"}
-    env["TEST_SABOTAGE"] = f"recorded_graphs:whole flash_standin:{'failing' if fails else 'in_graphs'}"
+    env["TEST_INSTRUMENTS"] = f"recorded_graphs:whole flash_standin:{'failing' if fails else 'in_graphs'}"
     log = serve(family, True, [20, 40, 12, 111], env, interpreting, nursery, cache)[0][0].log
     steps = [step for step in joined(log) if 32 <= sum(step.rows) <= 64]
     replays = len(re.findall(r"^RERUN 64$", log, re.MULTILINE))

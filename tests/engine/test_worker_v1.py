@@ -14,7 +14,7 @@ from tests.harness.instruments import verify_recorder
 V1, V2 = "FrozenKVMTPWorkerV1", "AdaptiveWorker"
 """SGLang's overlapped worker by the name that our patch gives it, with an adaptive length or without."""
 SWITCH, CHAIN = "SGLANG_FROZEN_KV_MTP_V2", "SGLANG_GEMMA4_FROZEN_CHAIN"
-RECORD = {"TEST_SABOTAGE": "verify_recorder:record"}
+RECORD = {"TEST_INSTRUMENTS": "verify_recorder:record"}
 
 
 def run(nursery: Nursery, family: str, env: dict[str, str], mtp: dict[str, Any] | None = None, **engine: Any) -> list[Output]:

@@ -1,4 +1,4 @@
-"""Joined forwards of an engine in its log: ``TEST_SABOTAGE=tests.gpu.beside_counter:install`` in a case's environment.
+"""Joined forwards of an engine in its log: ``TEST_INSTRUMENTS=tests.gpu.beside_counter:install`` in a case's environment.
 
 Each gives a line ``BESIDE {"rows": [prompt rows, running rows], "host_ms": …, "waits": {place: times}}``: the host's time from metadata to
 logits, and where it waited for the device in between (PyTorch's sync debug mode). Each iteration of the scheduler with one gives a line

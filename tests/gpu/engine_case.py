@@ -1,6 +1,6 @@
 """One engine on the GPU in a process of its own: ``engine_case.py CASE.json ANSWER.json``; the case is that of ``tests/harness/nursery``.
 
-Its scheduler is a spawned process, which imports this file again; that is where ``TEST_SABOTAGE`` (``module:function``) takes effect.
+Its scheduler is a spawned process, which imports this file again; that is where ``TEST_INSTRUMENTS`` (``module:function``) takes effect.
 """
 
 import json
@@ -9,8 +9,8 @@ import pkgutil
 import sys
 from pathlib import Path
 
-if __name__ == "__mp_main__" and os.environ.get("TEST_SABOTAGE"):
-    pkgutil.resolve_name(os.environ["TEST_SABOTAGE"])()
+if __name__ == "__mp_main__" and os.environ.get("TEST_INSTRUMENTS"):
+    pkgutil.resolve_name(os.environ["TEST_INSTRUMENTS"])()
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Count what waits for the device in MTP decode steps: ``TEST_SABOTAGE=tests.gpu.sync_counter:install`` in a case's environment.
+"""Count what waits for the device in MTP decode steps: ``TEST_INSTRUMENTS=tests.gpu.sync_counter:install`` in a case's environment.
 
 PyTorch's sync debug mode warns at every call that blocks the host on the card (``.item()``, copies from or to pageable memory). Events,
 with which the scheduler takes a result over, are not among them.

@@ -45,7 +45,7 @@ def answers(case: Case, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[
 
     def one(key: tuple[str, str]) -> tuple[list[dict[str, Any]], str]:
         way, switch = key
-        env = {"SGLANG_GEMMA4_YOCO": switch, "TEST_SABOTAGE": "tests.harness.instruments.row_counter:install"}
+        env = {"SGLANG_GEMMA4_YOCO": switch, "TEST_INSTRUMENTS": "tests.harness.instruments.row_counter:install"}
         env["SGLANG_GEMMA4_PREFILL_GRAPH"] = str(int("graphs" in way))
         env |= {} if "short part" in way and switch == "1" else without("yoco_graph")
         name = f"{way}-{switch}".replace(" ", "-").replace(",", "")

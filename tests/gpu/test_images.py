@@ -15,7 +15,7 @@ from tests.harness.oracles.transformers_oracle import decode
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 
 FAMILIES = ("tiny-26b-a4b", "tiny-e2b")
-SYNCS = {"TEST_SABOTAGE": "tests.gpu.vision_syncs:install"}
+SYNCS = {"TEST_INSTRUMENTS": "tests.gpu.vision_syncs:install"}
 ARMS: dict[str, dict[str, str]] = {
     "stock": without("image_masks", "batched_vision"),
     "ours": {**SYNCS, **without("image_transport")},

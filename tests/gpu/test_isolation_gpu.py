@@ -44,7 +44,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[dic
 
     def one(arm: str) -> Any:
         case = Failing()
-        flat = iter(run_case(case, folder, arm, {"TEST_SABOTAGE": "tests.harness.instruments.faults:everywhere"}, **ARMS[arm]))
+        flat = iter(run_case(case, folder, arm, {"TEST_INSTRUMENTS": "tests.harness.instruments.faults:everywhere"}, **ARMS[arm]))
         return [[next(flat) for _ in one.prompts] for one in case.groups()]
 
     with ThreadPoolExecutor(4) as pool:

@@ -21,7 +21,7 @@ FAMILY = "tiny-26b-a4b"
 PROMPTS = [[2] + [(7 * i + 31 * n + 5 * n * i) % 700 + 300 for i in range(length - 1)] for n, length in enumerate((50, 90, 20))]
 """Three requests that run together: a graph for four is replayed, with a padded row. One is longer than the window."""
 POISON = -7
-SABOTAGES = {
+FAULTS = {
     "request_table": (
         r"\(request \w{8,}, pool row \d+\) of req_to_token is slot 1000000; the buffer's are 1\.\.\d+.*\[graph replay decode on",
         "request table holds it",
@@ -55,18 +55,18 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[list[
         "plain on": ("1", "", {}),
         "mtp off": ("0", "", draft),
         "mtp on": ("1", "", draft),
-        **{sabotage: ("1", f"tests.harness.instruments.index_faults:{sabotage}", {}) for sabotage in SABOTAGES},
+        **{fault: ("1", f"tests.harness.instruments.index_faults:{fault}", {}) for fault in FAULTS},
     }
 
     def one(name: str) -> tuple[list[list[int]], str, Path]:
-        debug, sabotage, engine = arms[name]
+        debug, fault, engine = arms[name]
         folder = base / name.replace(" ", "-")
         folder.mkdir()
         env = {
             "SGLANG_SWA_EVICTION_INTERVAL": "1",
             "SGLANG_GEMMA4_DEBUG": debug,
             "SGLANG_GEMMA4_DEBUG_DIR": str(folder / "dumps"),
-            "TEST_SABOTAGE": sabotage,
+            "TEST_INSTRUMENTS": fault,
         }
         try:
             outputs = run_case(Three(), folder, "engine", env, **engine)
@@ -86,10 +86,10 @@ def test_traps_at_graph_replay_change_no_token(arm: str, logs: dict[str, tuple[l
     assert tokens == logs[f"{arm} off"][0]
 
 
-@pytest.mark.parametrize("sabotage", SABOTAGES)
-def test_a_broken_index_is_caught_before_the_replay(sabotage: str, logs: dict[str, tuple[list[list[int]], str, Path]]) -> None:
-    says, cause = SABOTAGES[sabotage]
-    tokens, log, dumps = logs[sabotage]
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_index_is_caught_before_the_replay(fault: str, logs: dict[str, tuple[list[list[int]], str, Path]]) -> None:
+    says, cause = FAULTS[fault]
+    tokens, log, dumps = logs[fault]
     assert not tokens
     found = re.search(r"KVBoundsError: (.*)", log)
     assert found, log[-4000:]

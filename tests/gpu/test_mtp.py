@@ -55,7 +55,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[di
     def one(name: str) -> tuple[list[dict[str, Any]], str]:
         folder = base / name.replace(" ", "-").replace("'", "")
         folder.mkdir()
-        env = {**ARMS[name], "TEST_SABOTAGE": "tests.gpu.sync_counter:install"}
+        env = {**ARMS[name], "TEST_INSTRUMENTS": "tests.gpu.sync_counter:install"}
         return run_case(Three(), folder, "engine", env, **draft, **ENGINES.get(name, {})), (folder / "engine.log").read_text()
 
     with ThreadPoolExecutor(len(ARMS)) as pool:

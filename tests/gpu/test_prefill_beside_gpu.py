@@ -68,7 +68,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[di
         family, on, engine = arms()[name]
         folder = base / name.replace(" ", "-")
         folder.mkdir()
-        env = {SWITCH: on, switches.BESIDE_TOKENS: "4096", "TEST_SABOTAGE": "tests.gpu.beside_counter:install"}
+        env = {SWITCH: on, switches.BESIDE_TOKENS: "4096", "TEST_INSTRUMENTS": "tests.gpu.beside_counter:install"}
         options = {"chunked_prefill_size": 512, "max_total_tokens": 8000, "attention_backend": "triton", **engine}
         return run_case(Coming(family), folder, "engine", env, **options), (folder / "engine.log").read_text()
 

@@ -1,4 +1,4 @@
-"""Let packed images fail where they wait for the card: ``TEST_SABOTAGE=tests.gpu.vision_syncs:install``."""
+"""Let packed images fail where they wait for the card: ``TEST_INSTRUMENTS=tests.gpu.vision_syncs:install``."""
 
 import functools
 from typing import Any

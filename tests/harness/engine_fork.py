@@ -129,7 +129,7 @@ class Nursery:
             EngineFailed: on any error or after ``time_limit`` seconds, with the end of the log.
         """
         own = {**CHECKS, **(env or {})}
-        if "TEST_SABOTAGE" in own:  # it may wrap what this patch hooks, whose source would then not be the known one
+        if "TEST_INSTRUMENTS" in own:  # it may wrap what this patch hooks, whose source would then not be the known one
             own.setdefault(BESIDE, "0")
         case = {
             "model": str(model),

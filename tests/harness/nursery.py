@@ -115,8 +115,8 @@ def named(name: str, folder: str) -> Any:
 
 def serve_case(case: dict[str, Any]) -> dict[str, Any]:
     """Build the engine of a case, send its groups, return the outputs."""
-    for sabotage in os.environ.get("TEST_SABOTAGE", "").split():  # each "module:function"
-        named(sabotage, "instruments")()
+    for instrument in os.environ.get("TEST_INSTRUMENTS", "").split():  # each "module:function"
+        named(instrument, "instruments")()
     from sglang.srt.entrypoints.engine import Engine
 
     from sglang_gemma4.cpu.environment import default_engine_arguments
@@ -278,9 +278,9 @@ AT_ONCE = 3
 def of_patched(case: dict[str, Any]) -> dict[str, str] | None:
     """The environment under which the patches of a case are placed; None where it places its own.
 
-    What sabotage wraps must be wrapped before; a script may give its engines environments of their own.
+    What instruments wrap must be wrapped before; a script may give its engines environments of their own.
     """
-    if case["own_patches"] or "TEST_SABOTAGE" in case["env"]:
+    if case["own_patches"] or "TEST_INSTRUMENTS" in case["env"]:
         return None
     return {name: value for name, value in case["env"].items() if name != "PYTEST_CURRENT_TEST"}
 

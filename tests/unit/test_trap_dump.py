@@ -45,7 +45,7 @@ def no_such_request(_backend: Any, batch: Any, _table: torch.Tensor, _pool: Any)
 
 
 @pytest.mark.parametrize(
-    ("sabotage", "says"),
+    ("fault", "says"),
     [
         (poison("page_table", 1, 2, 17), "it should be page 8 (slot 32 of the request table): the backend's own table was built wrong"),
         (poison("swa_page_table", 0, 4, 9), "it should be page 3 (sliding slot 12 of full slot 20): the backend's own table"),
@@ -58,11 +58,11 @@ def no_such_request(_backend: Any, batch: Any, _table: torch.Tensor, _pool: Any)
     ],
 )
 def test_the_likely_cause(
-    sabotage: Break, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fault: Break, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(DEBUG_DIR, str(tmp_path / "made" / "here"))
     backend, batch, table, pool = armed()
-    sabotage(backend, batch, table, pool)
+    fault(backend, batch, table, pool)
     with pytest.raises(traps.KVBoundsError) as caught:
         backend.init_forward_metadata(batch)
     (path,) = (tmp_path / "made" / "here").glob("sglang-gemma4-trap-*.npz")

@@ -1,4 +1,4 @@
-"""What an engine ran together, in its log: ``TEST_SABOTAGE`` names ``watch``, ``overlapped``, ``retracting``,
+"""What an engine ran together, in its log: ``TEST_INSTRUMENTS`` names ``watch``, ``overlapped``, ``retracting``,
 ``failing``, ``timed`` or ``slow``.
 
 Each forward of two batches gives a line ``BESIDE {"prefilled": […], "running": […], "rows": [prompt rows, running rows], "heads": products

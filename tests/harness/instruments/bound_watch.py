@@ -1,4 +1,4 @@
-"""Samples of what holds requests back at every step, and a report each second: ``TEST_SABOTAGE=bound_watch:install``."""
+"""Samples of what holds requests back at every step, and a report each second: ``TEST_INSTRUMENTS=bound_watch:install``."""
 
 
 def install() -> None:

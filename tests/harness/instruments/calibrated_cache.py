@@ -1,4 +1,4 @@
-"""An fp8 KV cache with scales on the CPU engine: ``TEST_SABOTAGE=calibrated_cache:install``, with ``--kv-cache-dtype fp8_e4m3``.
+"""An fp8 KV cache with scales on the CPU engine: ``TEST_INSTRUMENTS=calibrated_cache:install``, with ``--kv-cache-dtype fp8_e4m3``.
 
 SGLang keeps fp8 on a CPU to AMX, whose layout it needs; here the pool is the one of a card, float8 divided by each layer's scales, and our
 attention multiplies by them again. A draft of requests whose rids begin with ``unscaled`` reads as stock's does: with no scale.

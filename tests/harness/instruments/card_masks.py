@@ -1,4 +1,4 @@
-"""EAGLE's tree masks as on a card: ``TEST_SABOTAGE=card_masks:install``. SGLang's CPU masks are intel_amx's, which triton misreads."""
+"""EAGLE's tree masks as on a card: ``TEST_INSTRUMENTS=card_masks:install``. SGLang's CPU masks are intel_amx's, which triton misreads."""
 
 import importlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""Launches of ``accept_chain`` in an engine: ``TEST_SABOTAGE`` names ``install``, which prints a line for each.
+"""Launches of ``accept_chain`` in an engine: ``TEST_INSTRUMENTS`` names ``install``, which prints a line for each.
 
 SGLang asks of a verify step's tokens whether they lie on a card before it commits what was accepted by one launch. Those of ours say yes,
 so that a CPU's engine goes the same way. Another line says that the step's result has the lengths of the launch, and one that the relay

@@ -1,4 +1,4 @@
-"""Say that our experts' kernels ran: ``TEST_SABOTAGE=expert_counter:install``."""
+"""Say that our experts' kernels ran: ``TEST_INSTRUMENTS=expert_counter:install``."""
 
 import functools
 from typing import Any

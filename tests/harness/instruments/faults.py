@@ -1,4 +1,4 @@
-"""Failures that one request's data causes, for the isolation of requests. ``TEST_SABOTAGE`` names functions here, such as ``everywhere``.
+"""Failures that one request's data causes, for the isolation of requests. ``TEST_INSTRUMENTS`` names functions here (``everywhere``).
 
 A request is poisoned by a token in its prompt, which says where it fails; a failure of a decode step comes with the third.
 """

@@ -1,4 +1,4 @@
-"""Say that the kernel for few rows ran: ``TEST_SABOTAGE=few_row_counter:install``."""
+"""Say that the kernel for few rows ran: ``TEST_INSTRUMENTS=few_row_counter:install``."""
 
 import functools
 from typing import Any

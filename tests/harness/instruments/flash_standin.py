@@ -1,4 +1,4 @@
-"""FlashAttention-4 by torch, for tests without a card: ``TEST_SABOTAGE=flash_standin:install``. What the real one does, a card tests."""
+"""FlashAttention-4 by torch, for tests without a card: ``TEST_INSTRUMENTS=flash_standin:install``. What the real one does, a card tests."""
 
 from typing import Any
 

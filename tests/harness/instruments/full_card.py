@@ -1,4 +1,4 @@
-"""A card that weights have all but filled, told to a CPU engine: ``TEST_SABOTAGE=full_card:install``.
+"""A card that weights have all but filled, told to a CPU engine: ``TEST_INSTRUMENTS=full_card:install``.
 
 What SGLang measures before and after the weights is told; its profiling, its default fraction, the pools and the requests are real.
 """

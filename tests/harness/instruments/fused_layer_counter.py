@@ -1,4 +1,4 @@
-"""Say which fused kernels of a decoder layer ran: ``TEST_SABOTAGE=fused_layer_counter:install``."""
+"""Say which fused kernels of a decoder layer ran: ``TEST_INSTRUMENTS=fused_layer_counter:install``."""
 
 import functools
 from typing import Any

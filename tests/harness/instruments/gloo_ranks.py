@@ -1,4 +1,4 @@
-"""Several ranks on a CPU, over gloo: ``TEST_SABOTAGE=gloo_ranks:install``. SGLang makes an NCCL communicator on every platform it knows."""
+"""Several ranks on a CPU, over gloo: ``gloo_ranks:install``. SGLang makes an NCCL communicator on every platform it knows."""
 
 import functools
 import importlib

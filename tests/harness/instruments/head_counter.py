@@ -1,4 +1,4 @@
-"""Say which heads ran: ``TEST_SABOTAGE=head_counter:install``, on several ranks ``head_counter:install_on_ranks``."""
+"""Say which heads ran: ``TEST_INSTRUMENTS=head_counter:install``, on several ranks ``head_counter:install_on_ranks``."""
 
 import functools
 import importlib

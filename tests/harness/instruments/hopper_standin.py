@@ -1,4 +1,4 @@
-"""A start that takes its processor for an H200 as far as compiling ahead goes: ``TEST_SABOTAGE=hopper_standin:install``.
+"""A start that takes its processor for an H200 as far as compiling ahead goes: ``TEST_INSTRUMENTS=hopper_standin:install``.
 
 Its list names a kernel that does not exist, in a file that does not either, the process of FlashAttention-4 ends without an answer, and
 that of CUDA modules answers that a build failed: what is left is what a start makes of it.

@@ -1,4 +1,4 @@
-"""HiCache's host pools on a machine without CUDA: pageable memory, and its direct copies in torch. ``TEST_SABOTAGE`` names a function."""
+"""HiCache's host pools on a machine without CUDA: pageable memory, and its direct copies in torch: ``host_cache:torch_copies``."""
 
 import importlib
 from collections.abc import Sequence

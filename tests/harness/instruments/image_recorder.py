@@ -1,4 +1,4 @@
-"""Say how the images of a batch were served: ``TEST_SABOTAGE=image_recorder:install``."""
+"""Say how the images of a batch were served: ``TEST_INSTRUMENTS=image_recorder:install``."""
 
 import functools
 import importlib

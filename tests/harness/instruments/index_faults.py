@@ -1,4 +1,4 @@
-"""Break one index of a running engine, to give the traps something to catch. ``TEST_SABOTAGE`` in a case's environment names a function.
+"""Break one index of a running engine, to give the traps something to catch. ``TEST_INSTRUMENTS`` in a case's environment names a function.
 
 Everything here runs in the scheduler's process and waits for a decode or verify step of requests that are well under way.
 """
@@ -13,20 +13,20 @@ ENTRY = 41
 FAR = 1_000_000
 
 
-def _before(module: str, owner: str, method: str, sabotage: Callable[..., None]) -> None:
-    """Have ``sabotage`` called with the arguments of every call of a method."""
+def _before(module: str, owner: str, method: str, fault: Callable[..., None]) -> None:
+    """Have ``fault`` called with the arguments of every call of a method."""
     where = getattr(importlib.import_module(module), owner)
     original = getattr(where, method)
 
     def broken(*args: Any, **kwargs: Any) -> Any:
-        sabotage(*args, **kwargs)
+        fault(*args, **kwargs)
         return original(*args, **kwargs)
 
     setattr(where, method, broken)
 
 
-def _in_forward(sabotage: Callable[[Any, Any], None], draft: bool = False) -> None:
-    """Call ``sabotage(runner, batch)`` once, before the STEP-th decode or verify of the target, or draft of the draft."""
+def _in_forward(fault: Callable[[Any, Any], None], draft: bool = False) -> None:
+    """Call ``fault(runner, batch)`` once, before the STEP-th decode or verify of the target, or draft of the draft."""
     seen = 0
 
     def count(runner: Any, batch: Any) -> None:
@@ -35,7 +35,7 @@ def _in_forward(sabotage: Callable[[Any, Any], None], draft: bool = False) -> No
         if mode.is_target_verify() or mode.is_decode():
             seen += 1
             if seen == STEP:
-                sabotage(runner, batch)
+                fault(runner, batch)
 
     if draft:
         module = "sglang.srt.speculative.frozen_kv_mtp_worker_v2"
@@ -53,40 +53,40 @@ def _row(runner: Any, batch: Any) -> Any:
 def request_table() -> None:
     """An index far outside the pool in the target's request table."""
 
-    def sabotage(runner: Any, batch: Any) -> None:
+    def fault(runner: Any, batch: Any) -> None:
         _row(runner, batch)[ENTRY] = FAR
 
-    _in_forward(sabotage)
+    _in_forward(fault)
 
 
 def request_table_of_draft() -> None:
     """The same, seen first by the draft, whose own pool has 64 slots."""
 
-    def sabotage(runner: Any, batch: Any) -> None:
+    def fault(runner: Any, batch: Any) -> None:
         _row(runner, batch)[ENTRY] = FAR
 
-    _in_forward(sabotage, draft=True)
+    _in_forward(fault, draft=True)
 
 
 def mapping_cleared() -> None:
     """The newest committed key of a request loses its sliding slot, as if it had been freed too early."""
 
-    def sabotage(runner: Any, batch: Any) -> None:
+    def fault(runner: Any, batch: Any) -> None:
         newest = int(_row(runner, batch)[int(batch.seq_lens[1]) - 2])
         runner.token_to_kv_pool.full_to_swa_index_mapping[newest] = 0
 
-    _in_forward(sabotage)
+    _in_forward(fault)
 
 
 def mapping_wrong() -> None:
     """The same key's sliding slot lies just past the sliding pool."""
 
-    def sabotage(runner: Any, batch: Any) -> None:
+    def fault(runner: Any, batch: Any) -> None:
         newest = int(_row(runner, batch)[int(batch.seq_lens[1]) - 2])
         pool = runner.token_to_kv_pool
         pool.full_to_swa_index_mapping[newest] = pool.swa_kv_pool.size + pool.page_size
 
-    _in_forward(sabotage)
+    _in_forward(fault)
 
 
 def triton_window() -> None:

@@ -1,4 +1,4 @@
-"""Say that our attention kernel ran: ``TEST_SABOTAGE=kernel_counter:install``."""
+"""Say that our attention kernel ran: ``TEST_INSTRUMENTS=kernel_counter:install``."""
 
 import functools
 from typing import Any

@@ -1,4 +1,4 @@
-"""Copies between host and device that end as late as a card's may: ``TEST_SABOTAGE`` names ``install`` or ``unawaited``, and
+"""Copies between host and device that end as late as a card's may: ``TEST_INSTRUMENTS`` names ``install`` or ``unawaited``, and
 ``host_cache:torch_copies`` before it.
 
 A layer that comes back from the host is NaN on the device until somebody waits for it; ``WAITED <layer> <layers>`` in the log says that

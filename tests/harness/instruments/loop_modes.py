@@ -1,4 +1,4 @@
-"""SGLang's scheduler in other ways than by default: ``TEST_SABOTAGE`` names ``retracting``, ``overlapping``, ``overlapped`` or
+"""SGLang's scheduler in other ways than by default: ``TEST_INSTRUMENTS`` names ``retracting``, ``overlapping``, ``overlapped`` or
 ``overlapped_forgetful``.
 
 The overlapped loop, its future map and its lag of one step are SGLang's own, though nothing runs at the same time on a CPU. Only the gather

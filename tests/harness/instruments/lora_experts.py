@@ -1,4 +1,4 @@
-"""SGLang's LoRA of experts on the CPU, interpreted: ``TEST_SABOTAGE="triton_experts:install lora_experts:install"``.
+"""SGLang's LoRA of experts on the CPU, interpreted: ``TEST_INSTRUMENTS="triton_experts:install lora_experts:install"``.
 
 Its kernels are SGLang's; what a CPU lacks is the compiled grouping of rows by adapter and expert, for which SGLang has one in Python,
 and torch operators of those names.

@@ -1,4 +1,4 @@
-"""Scales that a release of memory loses, as a card's does, or that a move forgets: ``TEST_SABOTAGE`` names ``lost_scales:install`` or
+"""Scales that a release of memory loses, as a card's does, or that a move forgets: ``TEST_INSTRUMENTS`` names ``lost_scales:install`` or
 ``lost_scales:left_behind``."""
 
 import importlib

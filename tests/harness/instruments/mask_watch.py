@@ -1,4 +1,4 @@
-"""Our verify kernel takes nothing, and SGLang's says whether it was given a mask: ``TEST_SABOTAGE=mask_watch:install``."""
+"""Our verify kernel takes nothing, and SGLang's says whether it was given a mask: ``TEST_INSTRUMENTS=mask_watch:install``."""
 
 import importlib
 from typing import Any

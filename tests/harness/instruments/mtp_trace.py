@@ -1,6 +1,6 @@
 """What an MTP scheduler did, step by step, in its log; and requests that it is made to treat badly.
 
-``TEST_SABOTAGE`` names ``watch`` or ``leak``.
+``TEST_INSTRUMENTS`` names ``watch`` or ``leak``.
 
 After each verify a line ``VERIFY {"rids": […], "accepted": […]}`` tells the batch and its accepted drafts. The rid of a request says what
 happens to it:

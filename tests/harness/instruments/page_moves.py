@@ -1,4 +1,4 @@
-"""What a unified pool's pages did, in the log: ``TEST_SABOTAGE`` names ``watch``.
+"""What a unified pool's pages did, in the log: ``TEST_INSTRUMENTS`` names ``watch``.
 
 ``MOVED <pool> <pages>`` where live pages were copied to other places, and in an engine that overlaps ``IN FLIGHT <pool> <slots>`` where a
 pool was told how many slots the forward writes that was just launched. ``RETRACTED <by whom>`` where requests are retracted: ``in turn`` or

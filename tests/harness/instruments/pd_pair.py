@@ -1,4 +1,4 @@
-"""A prefill and a decode server of SGLang, two processes on a CPU: ``TEST_SABOTAGE=pd_pair:pair``.
+"""A prefill and a decode server of SGLang, two processes on a CPU: ``TEST_INSTRUMENTS=pd_pair:pair``.
 
 All of it is SGLang's Mooncake backend (bootstrap server, registration, pairing of buffers, transfer threads) except the library that
 moves the bytes: here the kernel does, from process to process. ``TEST_DECODE_ENV`` is JSON: variables for the decode server alone;

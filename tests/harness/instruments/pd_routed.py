@@ -1,4 +1,4 @@
-"""A prefill and a decode server over HTTP behind SGLang's own router: ``TEST_SABOTAGE="gloo_ranks:install pd_routed:nixl"``.
+"""A prefill and a decode server over HTTP behind SGLang's own router: ``TEST_INSTRUMENTS="gloo_ranks:install pd_routed:nixl"``.
 
 Both servers are SGLang's ``launch_server``, each in a process of its own, with real NIXL agents over host memory between them. The router
 is the ``sglang-router`` wheel, started as its documentation says. ``TEST_DECODE_ENV`` and ``TEST_DECODE_ARGUMENTS`` as in ``pd_pair.py``.

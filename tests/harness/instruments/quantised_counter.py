@@ -1,4 +1,4 @@
-"""Say which linear layers the CPU reference engine dequantised: ``TEST_SABOTAGE=quantised_counter:install``."""
+"""Say which linear layers the CPU reference engine dequantised: ``TEST_INSTRUMENTS=quantised_counter:install``."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Quantised layers on a CPU as a card holds them, for kernels that are interpreted: ``TEST_SABOTAGE=quantised_layers:install``.
+"""Quantised layers on a CPU as a card holds them, for kernels that are interpreted: ``TEST_INSTRUMENTS=quantised_layers:install``.
 
 SGLang's own rearrangement of a compressed-tensors checkpoint runs, not the reference engine's, which dequantises; and what our kernels
 leave to SGLang is multiplied in float32 with activations as they are, so that both ways compute the same. 4-bit linear layers stay as

@@ -1,4 +1,4 @@
-"""Say in how many layers of a verify step SGLang's triton backend reads keys back: ``TEST_SABOTAGE=read_back_counter:install``."""
+"""Say in how many layers of a verify step SGLang's triton backend reads keys back: ``TEST_INSTRUMENTS=read_back_counter:install``."""
 
 import functools
 from typing import Any

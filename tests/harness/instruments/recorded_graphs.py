@@ -1,4 +1,4 @@
-"""SGLang's breakable prefill graphs on the CPU: ``TEST_SABOTAGE=recorded_graphs:install``.
+"""SGLang's breakable prefill graphs on the CPU: ``TEST_INSTRUMENTS=recorded_graphs:install``.
 
 A CUDA graph replays kernels on the addresses it was captured with and runs no Python. Here each piece between two attentions records the
 torch operators of its capture instead and replays these on the very same tensors, so what a replay reads that nobody has written since the

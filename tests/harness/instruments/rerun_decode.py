@@ -1,4 +1,4 @@
-"""SGLang's decode and verify graphs on the CPU: ``TEST_SABOTAGE=rerun_decode:install``.
+"""SGLang's decode and verify graphs on the CPU: ``TEST_INSTRUMENTS=rerun_decode:install``.
 
 A CUDA graph replays kernels on the addresses it was captured with. Triton's interpreter launches nothing that could be recorded, so a
 replay here runs the captured Python again, on the very tensors of the capture: what it reads that nobody has written since is as stale as

@@ -1,4 +1,4 @@
-"""What the calculated reserve says of a CPU engine, as if it were a card's: ``TEST_SABOTAGE=reserve_watch:install``."""
+"""What the calculated reserve says of a CPU engine, as if it were a card's: ``TEST_INSTRUMENTS=reserve_watch:install``."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Servers behind SGLang's router, one of which is killed or started again: ``TEST_SABOTAGE`` names ``two`` or ``pair_of_decodes``.
+"""Servers behind SGLang's router, one of which is killed or started again: ``TEST_INSTRUMENTS`` names ``two`` or ``pair_of_decodes``.
 
 Each server is SGLang's ``launch_server`` in a process group of its own, forked from the nursery, so that killing the group is what losing a
 machine is. ``two`` are two whole servers; ``pair_of_decodes`` are a prefill server and two decode servers, with real NIXL agents over host

@@ -1,4 +1,4 @@
-"""Say how many rows each layer of a prefill sees (``TEST_SABOTAGE=row_counter:install``), and read that back from a log."""
+"""Say how many rows each layer of a prefill sees (``TEST_INSTRUMENTS=row_counter:install``), and read that back from a log."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""How many steps of an engine allocate KV slots: ``TEST_SABOTAGE`` names ``watch``, after what makes the loop (``loop_modes``).
+"""How many steps of an engine allocate KV slots: ``TEST_INSTRUMENTS`` names ``watch``, after what makes the loop (``loop_modes``).
 
 A line ``SLOTS {"requests": …, "needed": …}`` for each MTP step: 0 needed where the step's preparation allocates none.
 """

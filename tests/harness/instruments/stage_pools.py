@@ -1,4 +1,4 @@
-"""Tell which layers' KV each pipeline stage holds: ``TEST_SABOTAGE=stage_pools:tell``, beside the ranks' own; a line a stage in the log."""
+"""Tell which layers' KV each pipeline stage holds: ``stage_pools:tell``, after ``gloo_ranks:install``; a line a stage in the log."""
 
 import functools
 import importlib

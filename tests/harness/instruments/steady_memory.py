@@ -1,4 +1,4 @@
-"""Free memory that does not depend on what else runs: ``TEST_SABOTAGE=steady_memory:install``.
+"""Free memory that does not depend on what else runs: ``TEST_INSTRUMENTS=steady_memory:install``.
 
 A pool sized from the machine's free memory can be compared between two engines only if other processes leave that alone; tests run two at
 a time. What the engine itself allocates still counts.

@@ -1,4 +1,4 @@
-"""What the scheduler does for a decode step beside the target's forward, in the log. ``TEST_SABOTAGE`` names ``watch``, or ``overlapped``.
+"""What the scheduler does for a decode step beside the target's forward, in the log. ``step_census:watch``, or ``:overlapped``.
 
 After each decode step a line ``STEP {...}``: the batch's size, the draft length (-1 on a server without a draft), and either the torch
 operators that would be kernels on a card (``ops``; views and allocations are not counted) or the thread's microseconds of CPU time

@@ -1,4 +1,4 @@
-"""Experts by SGLang's Triton kernels on the CPU, interpreted, as a card runs them: ``TEST_SABOTAGE=triton_experts:install``.
+"""Experts by SGLang's Triton kernels on the CPU, interpreted, as a card runs them: ``TEST_INSTRUMENTS=triton_experts:install``.
 
 All of it is SGLang's: the runner, its two GEMMs, the activation it takes by name, the sum. What a CPU lacks is the grouping of rows and
 the name of a card.

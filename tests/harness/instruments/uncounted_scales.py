@@ -1,4 +1,4 @@
-"""Pools that are sized as if levels had no scales beside them: ``TEST_SABOTAGE=uncounted_scales:install``."""
+"""Pools that are sized as if levels had no scales beside them: ``TEST_INSTRUMENTS=uncounted_scales:install``."""
 
 import importlib
 from typing import Any

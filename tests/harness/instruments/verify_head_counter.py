@@ -1,4 +1,4 @@
-"""Say what the target's waiting head was asked for: ``TEST_SABOTAGE=verify_head_counter:install``."""
+"""Say what the target's waiting head was asked for: ``TEST_INSTRUMENTS=verify_head_counter:install``."""
 
 import functools
 from typing import Any

@@ -1,4 +1,4 @@
-"""Write down what every verify step of an engine was given and what it accepted. ``TEST_SABOTAGE=verify_recorder:record``."""
+"""Write down what every verify step of an engine was given and what it accepted. ``TEST_INSTRUMENTS=verify_recorder:record``."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""SGLang's vision tower beside transformers', in the scheduler's process: ``TEST_SABOTAGE=vision_oracle:install``.
+"""SGLang's vision tower beside transformers', in the scheduler's process: ``TEST_INSTRUMENTS=vision_oracle:install``.
 
 The tower has the released models' width, patch size and table of positions, two layers deep, with random weights.
 """

@@ -1,6 +1,6 @@
 """Every tensor that hangs on an engine's models, from inside the scheduler, and what a released memory leaves in them.
 
-``TEST_SABOTAGE=weight_walk:install``; then ``/weights_checker`` with ``skip_tensor_list=["walk"]`` answers with :func:`walk` of the target
+``weight_walk:install``; then ``/weights_checker`` with ``skip_tensor_list=["walk"]`` answers with :func:`walk` of the target
 and of the MTP assistant. ``weight_walk:discard`` makes SGLang's pause of the weights' memory do what it does on a card: what was allocated
 there holds anything afterwards. Both run where nothing is on a card, so the walk reads every byte.
 """

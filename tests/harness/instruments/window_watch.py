@@ -1,4 +1,4 @@
-"""What requests did with their prompts' windows, in the log: ``TEST_SABOTAGE`` names ``watch``.
+"""What requests did with their prompts' windows, in the log: ``TEST_INSTRUMENTS`` names ``watch``.
 
 ``TAKEN <rid> <tokens> <output tokens so far>`` where a request took nodes out of the tree, ``REFUSED <rid>`` where it could not, and
 ``UNLOCKED <rid>`` where its window had passed its prompt. ``states``: ``STATE own_window <state> <reason>``

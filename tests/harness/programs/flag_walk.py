@@ -191,7 +191,7 @@ def combination(seed: int) -> Combination:
         _draft(made, rng)
     if rng.random() < 0.3:
         made.flags["disable_overlap_schedule"] = False
-        made.env["TEST_SABOTAGE"] = "loop_modes:overlapping"
+        made.env["TEST_INSTRUMENTS"] = "loop_modes:overlapping"
     for chance, add in ((0.15, _host_cache), (0.15, _kv_format), (0.12, _lora)):
         if rng.random() < chance:
             add(made, rng)
@@ -201,7 +201,7 @@ def combination(seed: int) -> Combination:
     if {"tp_size", "pp_size", "dp_size"} & set(made.flags):
         if made.model == "tiny-e2b" and "pp_size" in made.flags and rng.random() < 0.7:
             made.env["SGLANG_PP_LAYER_PARTITION"] = "3,7"  # layers that share KV on one stage
-        made.env |= RANKS | {"TEST_SABOTAGE": f"{RANKS['TEST_SABOTAGE']} {made.env.get('TEST_SABOTAGE', '')}".strip()}
+        made.env |= RANKS | {"TEST_INSTRUMENTS": f"{RANKS['TEST_INSTRUMENTS']} {made.env.get('TEST_INSTRUMENTS', '')}".strip()}
     return made
 
 
@@ -225,7 +225,7 @@ def _draft(made: Combination, rng: random.Random) -> None:
 
 def _host_cache(made: Combination, rng: random.Random) -> None:
     made.flags |= HOST | {"hicache_write_policy": rng.choice(("write_through", "write_back", "write_through_selective"))}
-    made.env["TEST_SABOTAGE"] = f"{made.env.get('TEST_SABOTAGE', '')} {HOST_ENV['TEST_SABOTAGE']}".strip()
+    made.env["TEST_INSTRUMENTS"] = f"{made.env.get('TEST_INSTRUMENTS', '')} {HOST_ENV['TEST_INSTRUMENTS']}".strip()
 
 
 def _kv_format(made: Combination, rng: random.Random) -> None:

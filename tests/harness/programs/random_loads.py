@@ -146,7 +146,7 @@ def _choose_engine(made: Case, rng: random.Random) -> None:
     retracted = rng.random() < 0.25
     if overlapped or retracted:
         mode = ("overlapped" if retracted else "overlapping") if overlapped else "retracting"
-        env["TEST_SABOTAGE"] = f"loop_modes:{mode}"
+        env["TEST_INSTRUMENTS"] = f"loop_modes:{mode}"
     beside = rng.random() < 0.6
     env[switches.BESIDE] = str(int(beside))
     if beside:
@@ -184,7 +184,7 @@ def _put_into(memory: str, made: Case, rng: random.Random) -> None:
     policy = rng.choice(("write_through", "write_through", "write_back", "write_through_selective"))
     engine |= {**HOST, "hicache_ratio": rng.choice((2.0, 3.0, 8.0)), "hicache_write_policy": policy}
     engine["max_total_tokens"] = rng.choice((480, 560, 640))
-    env["TEST_SABOTAGE"] = " ".join(filter(None, (env.get("TEST_SABOTAGE"), HOST_ENV["TEST_SABOTAGE"])))
+    env["TEST_INSTRUMENTS"] = " ".join(filter(None, (env.get("TEST_INSTRUMENTS"), HOST_ENV["TEST_INSTRUMENTS"])))
 
 
 def _sampling(rng: random.Random, penalties: bool) -> dict[str, Any]:
