@@ -35,7 +35,7 @@ def main() -> int:
         os.chdir(HERE)
         os.execv(command[0], command)  # Ctrl-C and SIGTERM go to what ends the servers
     if arguments.job == "test":
-        # Two processes with engines, each of which keeps one core busy, and one without. A file stays in one of them (tests/conftest.py).
+        # Two processes with engines, each of which keeps one core busy, and one without. A file stays in one (tests/harness/scheduler.py).
         processes = ("-n", "3") if all(word.startswith(("--all", "--durations")) for word in rest) else ()
         return subprocess.call([str(python), "-m", "pytest", *processes, *rest], cwd=HERE)
     return serve(python, arguments, rest)

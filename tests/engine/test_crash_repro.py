@@ -64,7 +64,7 @@ def test_the_script_ends_as_the_report_says(script: str, arm: str, request: pyte
     text = path.read_text()
     interpreted = "TRITON_INTERPRET" in text
     own_patches = bool(re.search(f"{OWN_PATCHES[arm]}|{BEFORE_PATCHES}", text))
-    # "interpreting: Nursery", by which tests/conftest.py lets this file begin first.
+    # "interpreting: Nursery", by which the scheduler lets this file begin first.
     nursery: Nursery = request.getfixturevalue("interpreting" if interpreted else "nursery")
     started = time.monotonic()
     status, printed = nursery.run_script(path, ARMS[arm], TIME_LIMIT, own_patches)

@@ -25,7 +25,7 @@ from sglang_gemma4.kernels.experts import (
 )
 from sglang_gemma4.kernels.heads import head_argmax, narrow_head, narrow_scan
 from sglang_gemma4.kernels.weights import CAPABILITY, FP8, Grouped, Scaled, Weight, scaled
-from tests.harness.card_compiler import compiling_for, without_assembling
+from tests.harness.gpu_compiler import compiling_for, without_assembling
 
 KIB = 1024
 

@@ -17,7 +17,7 @@ from sglang_gemma4.kernels.register_products import Warps
 from sglang_gemma4.kernels.weights import Grouped
 from sglang_gemma4.patching.switches import CACHE_DIR
 from sglang_gemma4.start import ahead, child, folder, kernels, manifest
-from tests.harness.card_compiler import compiling_for
+from tests.harness.gpu_compiler import compiling_for
 
 KEY = ahead.key_of("Gemma4ForConditionalGeneration", {"layers": 2}, {"tp_size": 1})
 CARD = "NVIDIA H200"

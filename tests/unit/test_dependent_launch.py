@@ -16,7 +16,7 @@ from sglang_gemma4.kernels.norms import layer_tail, qkv_norm_rope, triple_rmsnor
 from sglang_gemma4.kernels.norms.qkv_norm_rope import TokenTiles
 from sglang_gemma4.kernels.norms.row_parts import RowTiles
 from sglang_gemma4.patches import dependent_launch as patch
-from tests.harness.card_compiler import compiling_for
+from tests.harness.gpu_compiler import compiling_for
 
 WIDTH = 128
 EPS = 1e-6

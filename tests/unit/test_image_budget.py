@@ -12,7 +12,7 @@ from sglang.srt.utils import ImageData
 
 from sglang_gemma4.serving import http_errors
 from sglang_gemma4.serving.media import image_budget, served
-from tests.conftest import _in_child
+from tests.harness.child import run_in_child
 from tests.unit import test_image_files as files
 
 SIZES = ((64, 64), (200, 60), (37, 150), (1, 1))
@@ -160,7 +160,7 @@ def seen() -> Any:
         found["all at once"] = together(served)
         return found | {"marked": [before, marked_by_now()]}
 
-    return _in_child(child)
+    return run_in_child(child)
 
 
 def marked_by_now() -> bool:

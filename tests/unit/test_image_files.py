@@ -27,7 +27,7 @@ from transformers.image_utils import load_image
 from crash_repro.grayscale_jpeg import decode_as_cards_do
 from sglang_gemma4 import tiny
 from sglang_gemma4.serving.media import pictures, served
-from tests.conftest import _in_child
+from tests.harness.child import run_in_child
 
 MODEL = Path(tiny.__file__).parent / "checkpoints" / "tiny-26b-a4b"
 CARRIERS = (
@@ -123,7 +123,7 @@ def seen() -> Any:
         decode_as_cards_do()
         return found | {"nvJPEG": all_files(served, made, JPEG_STEP)}
 
-    return _in_child(child)
+    return run_in_child(child)
 
 
 def all_files(served: Any, made: Any, step: float, each: bool = False) -> dict[str, list[str]]:
@@ -165,7 +165,7 @@ def test_each_orientation_at_each_budget() -> None:
         decode_as_cards_do()
         return found | all_files(served, made, JPEG_STEP, each=True)
 
-    assert _in_child(child) == {}
+    assert run_in_child(child) == {}
 
 
 def test_the_ways_an_image_comes(seen: Any) -> None:

@@ -13,7 +13,7 @@ from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
 from sglang_gemma4.patching import hooks
 from sglang_gemma4.serving.media import literal
-from tests.conftest import _in_child
+from tests.harness.child import run_in_child
 
 InChild = Callable[[Callable[[], Any]], Any]
 Seen = dict[str, Any]
@@ -273,7 +273,7 @@ OTHER = "a <b> | <| |> <|imag <|turn < x"
 
 @pytest.fixture(scope="module")
 def seen() -> Seen:
-    found: Seen = _in_child(everything)
+    found: Seen = run_in_child(everything)
     return found
 
 

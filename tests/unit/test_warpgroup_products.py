@@ -15,7 +15,7 @@ from sglang_gemma4.kernels.experts.expert_blocks import expert_blocks_reference
 from sglang_gemma4.kernels.warpgroup_products import Tile
 from sglang_gemma4.kernels.weights import FP8, Grouped, Weight, scaled
 from tests.harness import hopper_operands
-from tests.harness.card_compiler import compiling_for
+from tests.harness.gpu_compiler import compiling_for
 
 HIDDEN, INNER, EXPERTS, TOPK = 2816, 704, 2, 2
 HOPPER = 90
