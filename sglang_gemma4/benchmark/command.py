@@ -133,6 +133,8 @@ def add_command(commands: Any) -> None:
     option("--no-report", action="store_true", help="write raw lines only; make the report later or elsewhere with --report")
     option("--report", type=Path, metavar="FOLDER", help="only write the plots and REPORT.md of a finished run again")
     option("--index", type=Path, metavar="RUNS", help="only write README.md of a folder of runs")
+    claims = "only write the README's table and chart and docs/benchmarks.md from the runs that a claims file names"
+    option("--claims", type=Path, metavar="FILE", help=claims)
     bench.set_defaults(run=run)
 
 
@@ -142,6 +144,11 @@ def run(arguments: argparse.Namespace) -> int:
         from sglang_gemma4.benchmark import runs_index
 
         print(runs_index.write(arguments.index))
+        return 0
+    if arguments.claims:
+        from sglang_gemma4.benchmark import claims_pages
+
+        print(*claims_pages.write(arguments.claims), sep="\n")
         return 0
     if arguments.report:
         return _report(arguments.report)

@@ -7,6 +7,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter
@@ -19,10 +20,11 @@ import pytest
 
 import quickstart
 from sglang_gemma4 import cli
-from sglang_gemma4.benchmark import vllm
+from sglang_gemma4.benchmark import claims, claims_chart, claims_pages, vllm
 from sglang_gemma4.benchmark.checked_plan import plan_of
 from sglang_gemma4.patching import switches
 from sglang_gemma4.patching.old_switches import OLD_NAMES
+from tests.harness.oracles import claimed_numbers
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")))
@@ -32,7 +34,7 @@ SPAN = re.compile(r"`([^`\n]+)`")
 SWITCH = re.compile(r"\bSGLANG_GEMMA4(?:_[A-Z0-9]+)*\b")
 PROGRAMS = ("sglang-gemma4 ", "python ", "python3 ", "pip install ")
 PATH = re.compile(r"(?:sglang_gemma4|patches|tests|crash_repro|docs|runs|\.ci)/[\w./-]*")
-MOST_LINES = 200
+MOST_LINES = 120
 InChild = Callable[[Callable[[], Any]], Any]
 
 
@@ -143,7 +145,7 @@ def package_command(words: list[str], folder: Path) -> None:
     read = accepted(parser, words)
     if words[0] == "serve" and read is not None:
         launch_server(["--model-path", read.model, *read.flags])
-    if words[0] == "bench" and read is not None and not (read.report or read.index):
+    if words[0] == "bench" and read is not None and not (read.report or read.index or read.claims):
         launch_server(["--model-path", "MODEL", *flags])
         read.server_flags, read.dry_run = [flag for flag in flags if not flag.startswith("--max-total-tokens")], True  # a card's pools
         with patch.object(vllm, "version", return_value="0"):  # of the reader's machine
@@ -279,33 +281,91 @@ def test_the_readme_is_short() -> None:
     assert len(text_of("README.md").splitlines()) <= MOST_LINES
 
 
-def numbers(cell: str) -> list[str]:
-    return re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?", cell)
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The repository's documents, for a test to plant a lie in."""
+    for name in ("docs/claims.toml", "docs/benchmarks.md", "docs/img/mixed-load.png", "README.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
 
 
-def is_rounded(said: str, value: float) -> bool:
-    """Whether ``said`` is ``value`` to as many decimals as it has; a half may go either way, as reports are rounded already."""
-    return abs(float(said.replace(",", "")) - value) <= 0.5 * 10.0 ** -len(said.partition(".")[2]) + 1e-9
+def test_every_number_of_speed_is_that_of_its_raw_lines() -> None:
+    """Table, chart, page and prose: values, direction, passes, dates, and what is stale."""
+    assert claimed_numbers.lies(ROOT, ROOT / "runs") == []
 
 
-def gains() -> list[dict[str, str]]:
-    """The rows of the README's table of gains by column."""
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text_of("README.md").splitlines() if line.startswith("|")]
-    head = next(at for at, row in enumerate(rows) if row[1:3] == ["stock", "package"])
-    width = len(rows[head])
-    return [dict(zip(rows[head], row, strict=True)) for row in rows[head + 2 :] if len(row) == width and "runs/" in row[-1]]
+LIES = {
+    "a slowdown is shown as a gain": ("README.md", "**2,125**&nbsp;▼", "**2,125**&nbsp;▲", "package's ttft are 2,125 ▼"),
+    "a slowdown changes places with a gain": (
+        "README.md",
+        "| 1,879 | 1,522 | **2,125**",
+        "| 1,879 | 2,125 | **1,522**",
+        "vllm's ttft are 1,522",
+    ),
+    "a gain where passes overlap": ("README.md", "**81**&nbsp;=", "**81**&nbsp;▲", "package's itl are 81 ="),
+    "a better number": ("README.md", "**5,017**", "**5,170**", "package's tokens are 5,017 ▲, not 5,170 ▲"),
+    "what was not measured": ("README.md", "| – | 2,414 |", "| 1,214 | 2,414 |", "stock's tokens are –, not 1,214"),
+    "a stale row as a present one": ("README.md", "-e4b-h200-peer), stale", "-e4b-h200-peer)", "a change of a default overtook it"),
+    "another day": ("README.md", "[29 Nov](runs/2026-11-29-26b-h200-fp8", "[30 Nov](runs/2026-11-29-26b-h200-fp8", "it began on 29 Nov"),
+    "passes that were not run": ("README.md", "(31B: two)", "", "says nothing of two passes"),
+    "a number among the bullets": ("README.md", "- **MTP**: ", "- **MTP**: 2.7 times faster, ", "not in the table: 2.7 times"),
+    "a loss that no words tell": ("README.md", "latency of E4B", "latency of E2B", "E4B loses in inter-token latency"),
+    "a better page": (
+        "docs/benchmarks.md",
+        "3,024 (2,992 to 3,063)",
+        "3,224 (2,992 to 3,263)",
+        "summarize, this package: tokens are 3,024",
+    ),
+    "more passes": ("docs/benchmarks.md", "| 16x500/200 | this package | 2 |", "| 16x500/200 | this package | 5 |", "2 passes, not 5"),
+    "an arm that is not the package": ("docs/claims.toml", 'package = "after16"', 'package = "k5"', "12B, bf16, mix of 60"),
+}
 
 
-@pytest.mark.parametrize("row", gains(), ids=lambda row: row["run"])
-def test_the_readme_s_numbers_are_those_of_its_runs(row: dict[str, str]) -> None:
-    """Each is in the run's report, and the gain is their ratio."""
-    (folder,) = re.findall(r"runs/[\w-]+", row["run"])[:1]
-    measured = {float(found.replace(",", "")) for found in numbers((ROOT / folder / "REPORT.md").read_text())}
-    stock, package = numbers(row["stock"]), numbers(row["package"])
-    for said in (*stock, *package):
-        assert any(is_rounded(said, found) for found in measured), f"{said} is not in {folder}/REPORT.md"
-    ratios = numbers(row["gain"])
-    assert len(stock) == len(package) == len(ratios) > 0
-    for before, after, gain in zip(stock, package, ratios, strict=True):
-        first, second = (float(each.replace(",", "")) for each in (before, after))
-        assert is_rounded(gain, max(first, second) / min(first, second))
+@pytest.mark.parametrize("lie", LIES)
+def test_a_planted_lie_is_seen(lie: str, copy: Path) -> None:
+    document, true, false, said = LIES[lie]
+    text = (copy / document).read_text()
+    assert true in text, "the lie has no place; plant it elsewhere"
+    (copy / document).write_text(text.replace(true, false, 1))
+    found = claimed_numbers.lies(copy, ROOT / "runs")
+    assert any(said in one for one in found), found
+
+
+def test_a_chart_of_other_numbers_is_seen(copy: Path) -> None:
+    rows = claims.read(ROOT / "docs/claims.toml", ROOT / "runs")
+    claims_chart.draw(rows[1:], copy / "docs/img/mixed-load.png")
+    assert ["mixed-load.png shows" in one for one in claimed_numbers.lies(copy, ROOT / "runs")] == [True]
+
+
+def test_the_documents_are_as_the_command_writes_them() -> None:
+    rows = claims.read(ROOT / "docs/claims.toml", ROOT / "runs")
+    again = "sglang-gemma4 bench --claims docs/claims.toml writes them again"
+    assert claims_pages.with_table(text_of("README.md"), rows) == text_of("README.md"), again
+    assert claims_pages.page(rows) == text_of("docs/benchmarks.md"), again
+
+
+def test_a_changed_default_is_in_the_list_of_changes() -> None:
+    """Numbers that were measured before it are stale: whoever changes a default says so in docs/claims.toml."""
+    recorded = claims.defaults(ROOT / "docs/claims.toml")
+    present = {name: switch.default for name, switch in switches.SWITCHES.items() if name in recorded}
+    changed = [name for name, default in present.items() if default != recorded[name]]
+    assert changed == [], "add a [[change]] to docs/claims.toml, bring [defaults] up to date, then sglang-gemma4 bench --claims"
+
+
+@pytest.mark.parametrize(
+    ("true", "false", "said"),
+    [
+        ('vllm = "vllm"', 'vlm = "vllm"', "vlm is none of"),
+        ('stock = "stock"', 'stock = "stok"', "'stok' has 0 passes on 'mix'"),
+        ('readme = "mix"', 'readme = "mixed"', "readme 'mixed' is none of loads"),
+        ("2026-11-26-e2b-h200-peer", "2026-11-26-e2b-lost", "has no lines; name a run"),
+        ('model = "E2B"\n', "", "model is missing; add it"),
+        ('["mix", "chat", "32x1000/200", "single", "prefill"]', '["mix", "long"]', "package's arm 'package' has 0 passes on 'long'"),
+    ],
+)
+def test_a_wrong_claims_file_is_refused(true: str, false: str, said: str, copy: Path) -> None:
+    path = copy / "docs/claims.toml"
+    path.write_text(path.read_text().replace(true, false, 1))
+    with pytest.raises(ValueError, match=re.escape(said)):
+        claims.read(path, ROOT / "runs")
