@@ -7,7 +7,7 @@ from importlib import import_module
 
 from sglang_gemma4 import patching
 from sglang_gemma4.memory import given
-from sglang_gemma4.patching import old_switches, switches
+from sglang_gemma4.patching import switches
 from sglang_gemma4.patching.supported import version_problem
 from sglang_gemma4.speculative import beside_bounds
 from sglang_gemma4.start import times
@@ -32,11 +32,9 @@ def register() -> None:
         raise SystemExit(f"sglang-gemma4: {switches.WITHOUT}: {', '.join(sorted(unknown))} is no patch; `sglang-gemma4 patches` lists them")
     if unknown := switches.names_asked_for() - {patch.name for patch in patches}:
         raise SystemExit(f"sglang-gemma4: {switches.WITH}: {', '.join(sorted(unknown))} is no patch; `sglang-gemma4 patches` lists them")
-    if multiprocessing.parent_process() is None:
-        if on := switches.names_asked_for() - {patch.name for patch in patches if patch.unmeasured}:
-            logger.warning("sglang-gemma4: %s: %s needs no asking for, it is on by its switch", switches.WITH, ", ".join(sorted(on)))
-        for line in old_switches.names_in():
-            logger.warning("sglang-gemma4: %s", line)
+    on = switches.names_asked_for() - {patch.name for patch in patches if patch.unmeasured}
+    if on and multiprocessing.parent_process() is None:
+        logger.warning("sglang-gemma4: %s: %s needs no asking for, it is on by its switch", switches.WITH, ", ".join(sorted(on)))
     if problem := version_problem():
         logger.warning("sglang-gemma4: nothing is applied: %s", problem)
     if is_command_line():

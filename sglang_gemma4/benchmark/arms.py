@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from sglang_gemma4.benchmark import workloads
 from sglang_gemma4.patching import switches
-from sglang_gemma4.patching.old_switches import OLD_NAMES
 
 STOCK, PACKAGE, MTP, VLLM = "stock", "package", "mtp", "vllm"
 
@@ -41,10 +40,8 @@ class Arm:
     def effective_environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """What a process of this arm sees, with every switch resolved to "1" or "0"; switches that the master turns off are left out."""
         merged = {**environ, **self.environment}
-        resolved = {name: value for name, value in merged.items() if name not in switches.SWITCHES | OLD_NAMES}
+        resolved = {name: value for name, value in merged.items() if name not in switches.SWITCHES}
         master = switches.is_on(switches.MASTER, merged)
-        if master:  # an old name leaves its patch out at 0 and changes nothing at 1
-            resolved |= dict.fromkeys(switches.old_names_at_0(merged), "0")
         alive = switches.SWITCHES if master else (switches.MASTER, switches.STRICT, switches.CPU_ENGINE)
         found = resolved | {name: str(int(switches.is_on(name, merged))) for name in alive}
         if found.get(switches.BESIDE) == "1" and merged.get(switches.BESIDE, "").strip():

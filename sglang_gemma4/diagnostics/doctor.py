@@ -15,7 +15,6 @@ from sglang_gemma4 import SUPPORTED_SGLANG, __version__, patching
 from sglang_gemma4.diagnostics import live as read_live
 from sglang_gemma4.diagnostics import open_server, status
 from sglang_gemma4.patching import switches
-from sglang_gemma4.patching.old_switches import OLD_NAMES
 from sglang_gemma4.start import bytecode, table
 
 DISTRIBUTIONS = ("sglang", "sglang-kernel", "torch", "triton", "transformers", "flashinfer-python")
@@ -35,7 +34,7 @@ def local(check_patches: bool = True) -> dict[str, Any]:
         "entry_point": _probe(_entry_point),
         "bytecode": _probe(bytecode.problem),
         "switches": {s.name: os.environ.get(s.name, f"unset ({int(s.default)})") for s in switches.SWITCHES.values()}
-        | {name: os.environ[name] for name in (*switches.NO_SWITCHES, *OLD_NAMES) if name in os.environ},
+        | {name: os.environ[name] for name in switches.NO_SWITCHES if name in os.environ},
         "problems": _probe(switches.check_all),
     }
     data["patches"] = _probe(patch_states) if check_patches else []

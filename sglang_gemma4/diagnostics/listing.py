@@ -108,9 +108,9 @@ def _unmeasured() -> list[str]:
 
 
 def old_names() -> str:
-    """The table of names that version 0.1 had."""
+    """The table of names that version 0.1 had and 0.3.0 refuses."""
     rows = [f"| `{name}` | `{old.switch}` | `{old.patch}` |" for name, old in OLD_NAMES.items()]
-    return "\n".join(["| old name | its switch now | its patch |", "| --- | --- | --- |", *rows])
+    return "\n".join(["| former name | switch | patch |", "| --- | --- | --- |", *rows])
 
 
 def sources() -> str:

@@ -1,17 +1,14 @@
-"""Switches of version 0.1 that are parts of others now, or gone. All of this goes in 0.3.0."""
+"""Names of switches that version 0.1 had and 0.3.0 refuses, with what to set instead."""
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class OldName:
-    """A switch that is part of another now: 0 still leaves its one patch out. Removed in 0.3.0."""
+    """A former switch: the one patch that it switched, and the switch that it is part of."""
 
     patch: str
     switch: str
-    also_on: tuple[str, ...] = ()
 
 
 def _old(switch: str, **patches: str) -> dict[str, OldName]:
@@ -38,19 +35,21 @@ OLD_NAMES: dict[str, OldName] = {
     **_old("MEDIA_FIXES", AUDIO_PADDING="audio_padding", MEDIA_ERRORS="media_errors", LANGUAGE_MODEL_ONLY="language_model_only"),
     **_old("BATCHED_VISION", IMAGE_TRANSPORT="image_transport"),
     **_old("POOL_SIZES", SWA_RATIO="swa_ratio", SHARED_KV="shared_kv", DRAFT_BUDGET="draft_budget"),
-    "SGLANG_GEMMA4_SWA_SIZING": OldName("swa_sizing", "SGLANG_GEMMA4_POOL_SIZES", also_on=("auto",)),
+    "SGLANG_GEMMA4_SWA_SIZING": OldName("swa_sizing", "SGLANG_GEMMA4_POOL_SIZES"),
     **_old("PREFLIGHT", POOL_CHECKS="pool_checks"),
     **_old("REPORT", PATCH_METRICS="patch_metrics"),
 }
 GONE = ("SGLANG_GEMMA4_ATTENTION_JOIN", "SGLANG_GEMMA4_LEAN_VERIFY", "SGLANG_GEMMA4_EARLY_WEIGHTS")
-"""Switches of version 0.1 whose code was measured to gain nothing and is gone. Setting one changes nothing, and is refused from 0.3.0."""
+"""Former switches whose code was removed, since it was measured to gain nothing."""
 
 
-def names_in(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """One line for each old name that is set, with what to set instead."""
-    return [
-        f"{name} is an old name, which goes in 0.3.0: {old.patch} is a part of {old.switch} now; "
-        f"SGLANG_GEMMA4_WITHOUT={old.patch} leaves it out alone"
-        for name, old in OLD_NAMES.items()
-        if environ.get(name, "").strip()
-    ] + [f"{name} is gone, since no step got shorter with it; unset it" for name in GONE if environ.get(name, "").strip()]
+def refusal(name: str) -> str | None:
+    """Why a former switch is refused, with the remedy; None for every other name."""
+    if name in GONE:
+        return f"{name} was removed, since no step got shorter with it; unset it"
+    if (old := OLD_NAMES.get(name)) is None:
+        return None
+    return (
+        f"{name} was removed in 0.3.0: {old.patch} is a part of {old.switch}; "
+        f"unset it, or leave the patch out alone with SGLANG_GEMMA4_WITHOUT={old.patch}"
+    )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from sglang_gemma4.patching.old_switches import GONE, OLD_NAMES
+from sglang_gemma4.patching import old_switches
 
 TRUE = ("1", "true", "on", "yes")
 FALSE = ("0", "false", "off", "no")
@@ -212,9 +212,6 @@ _TABLE = (
 SWITCHES: dict[str, Switch] = {switch.name: switch for switch in _TABLE}
 
 
-_OLD_NAME_OF = {old.patch: name for name, old in OLD_NAMES.items()}
-
-
 def is_on(name: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Read one switch.
 
@@ -240,17 +237,9 @@ def _read(name: str, environ: Mapping[str, str], also_on: tuple[str, ...], remed
     raise SwitchError(f"{name}={environ[name]!r} is not a boolean; set it to 1 or 0, or {remedy}")
 
 
-def _read_old(name: str, environ: Mapping[str, str]) -> bool | None:
-    old = OLD_NAMES[name]
-    return _read(name, environ, old.also_on, f"unset it ({old.switch} is its new name)")
-
-
 def left_out(patch: str, environ: Mapping[str, str] = os.environ) -> str | None:
     """The variable that leaves this one patch out, whatever its switch says, or None."""
-    if patch in names_left_out(environ):
-        return WITHOUT
-    old = _OLD_NAME_OF.get(patch)
-    return f"{old}=0" if old is not None and _read_old(old, environ) is False else None
+    return WITHOUT if patch in names_left_out(environ) else None
 
 
 def part_is_on(patch: str, switch: str, environ: Mapping[str, str] = os.environ) -> bool:
@@ -276,16 +265,13 @@ def check_name(name: str, value: str) -> None:
     """Refuse a variable of this package's kind that means nothing, or not with this value.
 
     Raises:
-        SwitchError: it is no switch, old or new, or is not set to a boolean.
+        SwitchError: it is no switch, or is not set to a boolean.
     """
-    if name in NO_SWITCHES or name in GONE:
+    if name in NO_SWITCHES:
         return
-    if name in OLD_NAMES:
-        _read_old(name, {name: value})
-    elif name in SWITCHES:
-        is_on(name, {name: value})
-    else:
-        raise SwitchError(f"{name} is not a switch of this package; `sglang-gemma4 patches` lists them")
+    if name not in SWITCHES:
+        raise SwitchError(old_switches.refusal(name) or f"{name} is not a switch of this package; `sglang-gemma4 patches` lists them")
+    is_on(name, {name: value})
 
 
 def four_bit_rows(capability: tuple[int, int] | None, environ: Mapping[str, str] = os.environ) -> int:
@@ -317,8 +303,6 @@ def check_all(environ: Mapping[str, str] = os.environ) -> list[str]:
                 is_on(name, environ)  # also by its other name
             else:
                 check_name(name, environ.get(name, ""))
-            if (old := OLD_NAMES.get(name)) and _read_old(name, environ) and not is_on(old.switch, environ):
-                raise SwitchError(f"{name}={environ[name]} contradicts {old.switch}=0, of which it is a part; unset {name}")
         except SwitchError as error:
             problems.append(str(error))
     try:
@@ -326,8 +310,3 @@ def check_all(environ: Mapping[str, str] = os.environ) -> list[str]:
     except SwitchError as error:
         problems.append(str(error))
     return problems
-
-
-def old_names_at_0(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """The old names that leave a patch out."""
-    return [name for name in OLD_NAMES if _read_old(name, environ) is False]

@@ -4,7 +4,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from sglang_gemma4.patching.old_switches import OLD_NAMES
 from sglang_gemma4.patching.switches import SWITCHES
 
 SHIPPED = Path(__file__).with_name("gates.toml")
@@ -19,7 +18,7 @@ def read(path: Path, switch: str | None = None) -> dict[str, float]:
     Raises:
         ValueError: the file is absent, malformed or incomplete, or has an unknown section, key or value; ``switch`` is unknown.
     """
-    if switch is not None and switch not in SWITCHES | OLD_NAMES:
+    if switch is not None and switch not in SWITCHES:
         raise ValueError(f"--switch {switch} is not a switch of this package; `sglang-gemma4 patches` lists them")
     try:
         sections = tomllib.loads(path.read_text())
@@ -36,7 +35,7 @@ def read(path: Path, switch: str | None = None) -> dict[str, float]:
 
 
 def _check(path: Path, name: str, section: Any) -> None:
-    if name != DEFAULT and name not in SWITCHES | OLD_NAMES:
+    if name != DEFAULT and name not in SWITCHES:
         raise ValueError(
             f"gate file {path}: [{name}] is not a switch of this package; expected [{DEFAULT}] or one of {', '.join(SWITCHES)}"
         )

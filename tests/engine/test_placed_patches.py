@@ -10,8 +10,13 @@ from tests.harness.engine_fork import EngineFailed, Group, Nursery, Output, with
 ENVIRONMENTS: list[dict[str, str]] = [
     {},
     {switches.MASTER: "0"},
-    # An old name, of whose use the log tells, and one patch by its name.
-    {"SGLANG_GEMMA4_YOCO": "0", "SGLANG_GEMMA4_VERIFY_ARGMAX": "1", "SGLANG_GEMMA4_TOOL_CALL_INDEX": "0", **without("kv_write")},
+    # Switches, patches by their names, and one that needs no asking for, of which the log tells.
+    {
+        "SGLANG_GEMMA4_YOCO": "0",
+        "SGLANG_GEMMA4_VERIFY_ARGMAX": "1",
+        "SGLANG_GEMMA4_WITH": "triple_norm",
+        **without("kv_write", "answer_parser"),
+    },
 ]
 ITS_OWN = "SGLANG_RUN_ID"
 """A variable that SGLang draws anew in every process that launches an engine."""
@@ -67,7 +72,7 @@ def test_each_environment_has_its_own_patches(both: list[tuple[Output, Output]])
     assert off(stock) == {patch.name for patch in load_all() if not patch.cpu_engine}
     assert stock.meta_info["scheduler"] is None, "stock reports no patches"
     assert off(switched) == (off(default) | {"yoco", "yoco_graph", "answer_parser", "kv_write"}) - {"verify_argmax"}
-    assert "TOOL_CALL_INDEX" in switched.log
+    assert "triple_norm needs no asking for" in switched.log
     target = "sglang.srt.models.gemma4_causal.Gemma4TextModel.forward"
     assert len({str(one.meta_info["leads"][target]) for one in (default, stock, switched)}) == 3
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sglang_gemma4.patching import old_switches, switches
+from sglang_gemma4.patching import switches
 
 
 def test_defaults_hold_when_nothing_is_set() -> None:
@@ -38,25 +38,15 @@ def test_a_meaning_is_one_short_sentence_and_the_table_has_forty_rows() -> None:
     assert groups == sorted(groups, key=switches.GROUPS.index)
 
 
-def test_an_old_name_is_said_once_and_must_not_contradict_the_new_one() -> None:
-    (line,) = old_switches.names_in({"SGLANG_GEMMA4_TRIPLE_NORM": "0", "SGLANG_GEMMA4_NORMS": "1"})
-    assert line.startswith(
-        "SGLANG_GEMMA4_TRIPLE_NORM is an old name, which goes in 0.3.0: triple_norm is a part of SGLANG_GEMMA4_NORMS now"
-    )
-    assert switches.check_all({"SGLANG_GEMMA4_TRIPLE_NORM": "0", "SGLANG_GEMMA4_NORMS": "1"}) == []
-    assert switches.check_all({"SGLANG_GEMMA4_TRIPLE_NORM": "1", "SGLANG_GEMMA4_NORMS": "0"}) == [
-        "SGLANG_GEMMA4_TRIPLE_NORM=1 contradicts SGLANG_GEMMA4_NORMS=0, of which it is a part; unset SGLANG_GEMMA4_TRIPLE_NORM"
+def test_a_former_name_is_refused_with_what_to_set_instead() -> None:
+    for value in ("0", "1", "auto"):
+        assert switches.check_all({"SGLANG_GEMMA4_TRIPLE_NORM": value}) == [
+            "SGLANG_GEMMA4_TRIPLE_NORM was removed in 0.3.0: triple_norm is a part of SGLANG_GEMMA4_NORMS; "
+            "unset it, or leave the patch out alone with SGLANG_GEMMA4_WITHOUT=triple_norm"
+        ]
+    assert switches.check_all({"SGLANG_GEMMA4_LEAN_VERIFY": "1"}) == [
+        "SGLANG_GEMMA4_LEAN_VERIFY was removed, since no step got shorter with it; unset it"
     ]
-    assert switches.check_all({"SGLANG_GEMMA4_SWA_SIZING": "auto"}) == []
-    assert switches.check_all({"SGLANG_GEMMA4_LAYER_TAIL": "no!"}) == [
-        "SGLANG_GEMMA4_LAYER_TAIL='no!' is not a boolean; set it to 1 or 0, or unset it (SGLANG_GEMMA4_NORMS is its new name)"
-    ]
-
-
-def test_a_switch_that_is_gone_is_said_and_changes_nothing() -> None:
-    environ = {"SGLANG_GEMMA4_LEAN_VERIFY": "1"}
-    assert switches.check_all(environ) == []
-    assert old_switches.names_in(environ) == ["SGLANG_GEMMA4_LEAN_VERIFY is gone, since no step got shorter with it; unset it"]
 
 
 def test_check_all_finds_bad_values_and_misspelt_names() -> None:
