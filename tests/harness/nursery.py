@@ -1,10 +1,10 @@
-"""The nursery process of ``engine_fork``: import SGLang, then fork one process per case read from stdin: an engine, or a script.
+"""The nursery, a fork server for engines: it imports SGLang once, then forks a process for each case that it reads from stdin.
 
-Answers on stdout, one JSON object a line: ``{"pid": …}`` when a case is forked, then ``{"groups": …}``, of a script ``{"status": …}``, or
-``{"error": …}``. It starts no torch thread, so that forking is safe.
+A case is an engine or a script. Answers go to stdout, one JSON object a line: ``{"pid": …}`` when a case is forked, then ``{"groups": …}``,
+``{"status": …}`` for a script, or ``{"error": …}``. The nursery starts no torch thread, so that forking is safe.
 
-Placing the patches takes half of an engine's start, so engines of one environment are forked from a *patched* process, itself a fork in
-which SGLang has loaded its plugins under that environment, as an engine would first of all. It reads cases as the nursery does.
+Placing the patches takes half of an engine's start. Engines of one environment are therefore forked from a *patched* process: a fork of the
+nursery in which SGLang has loaded its plugins under that environment. It reads cases as the nursery does.
 """
 
 import ctypes
@@ -72,9 +72,10 @@ def import_sglang() -> None:
     import sglang.srt.speculative.frozen_kv_mtp_worker_v2  # noqa: F401
     from sglang.srt.managers.multimodal_processor import import_processors
 
-    from tests.harness import ports
+    from tests.harness import is_off, ports
 
-    server_args.get_free_port_below_ephemeral = ports.free_port
+    if not is_off("ports"):
+        server_args.get_free_port_below_ephemeral = ports.free_port
     registry.ModelRegistry.get_supported_archs()
     import_processors("sglang.srt.multimodal.processors")  # the scheduler and the front end of each engine would
     import_what_a_checkpoint_needs()
@@ -280,7 +281,9 @@ def of_patched(case: dict[str, Any]) -> dict[str, str] | None:
 
     What instruments wrap must be wrapped before; a script may give its engines environments of their own.
     """
-    if case["own_patches"] or "TEST_INSTRUMENTS" in case["env"]:
+    from tests.harness import is_off
+
+    if case["own_patches"] or "TEST_INSTRUMENTS" in case["env"] or is_off("patched"):
         return None
     return {name: value for name, value in case["env"].items() if name != "PYTEST_CURRENT_TEST"}
 

@@ -14,7 +14,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.harness import recordings as kernel_tapes
+from tests.harness import is_off, recordings
 
 VERSION = "3.8.0"
 """The Triton whose functions are replaced here; with another the interpreter stays as it is."""
@@ -34,7 +34,9 @@ class NothingToRestore:
 
 
 def install(keep: bool = False) -> None:
-    """Make the interpreter of this process quick; ``keep``: nobody replaces what kernels call, and tapes of launches are kept."""
+    """Make the interpreter of this process quick; ``keep``: nobody replaces what kernels call, and recordings of launches are kept."""
+    if is_off("interpreter"):
+        return
     import triton
 
     if triton.__version__ != VERSION:
@@ -59,7 +61,8 @@ def install(keep: bool = False) -> None:
     semantic = type(interpreter.interpreter_semantic)
     put(semantic, "broadcast_impl_value", _of_one_shape(semantic.broadcast_impl_value))
     put(semantic, "cast", _of_one_type(semantic.cast))
-    kernel_tapes.install(put, interpreter, core, keep)
+    if not is_off("recordings"):
+        recordings.install(put, interpreter, core, keep)
 
 
 @contextlib.contextmanager
@@ -86,7 +89,7 @@ def _replaced_once(replace: Callable[[Any], Any]) -> Callable[[Any], NothingToRe
     nothing = NothingToRestore()
 
     def patch_lang(function: Any) -> NothingToRestore:
-        function = getattr(function, "interpreted", function)  # of a launch that is taped
+        function = getattr(function, "interpreted", function)  # of a launch that is recorded
         if function not in done:
             _SCOPES.append(replace(function))
             done.add(function)

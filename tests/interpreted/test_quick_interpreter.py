@@ -15,7 +15,7 @@ from sglang_gemma4.benchmark.kernels.chain import WAYS, Chain
 from sglang_gemma4.benchmark.kernels.harness import Place
 from sglang_gemma4.kernels.heads.head_argmax import Tile, head_argmax
 from tests.harness import quick_interpreter
-from tests.harness.recordings.recording import Recording
+from tests.harness.recordings.recording import Recorder
 
 
 @triton.jit
@@ -144,7 +144,7 @@ def deciding(programs: int = 40, width: int = 8, times: float = 0.5, spread: int
 
 
 def several() -> torch.Tensor:
-    """Launches of one kernel with other numbers, and with more ways through it than a tape is patient with."""
+    """Launches of one kernel with other numbers, and with more ways through it than a recording is patient with."""
     return torch.cat([deciding(), deciding(12, 16), deciding(4, times=2.0), deciding(300, spread=301), deciding()])
 
 
@@ -155,7 +155,7 @@ def strange() -> torch.Tensor:
     return found
 
 
-@pytest.fixture(params=[False, True], ids=["a launch's tapes", "kept tapes"])
+@pytest.fixture(params=[False, True], ids=["a launch's recordings", "kept recordings"])
 def keep(request: pytest.FixtureRequest) -> Iterator[bool]:
     quick_interpreter.take_back()
     quick_interpreter.install(keep=request.param)
@@ -221,7 +221,7 @@ def test_the_same_refusals() -> None:
 
 
 def test_what_a_kernel_calls_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As tests of kernels do, which keep no tapes."""
+    """As tests of kernels do, which keep no recordings."""
     before = deciding()
     monkeypatch.setattr(sys.modules[__name__], "_factor", _other_factor)
     replaced = deciding()
@@ -233,14 +233,14 @@ def test_what_a_kernel_calls_is_replaced(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_most_programs_are_repeated(keep: bool) -> None:
     """Of 40 programs that decide in as many ways as there are, and of a second launch."""
     written: list[Any] = []
-    run = Recording.run
+    run = Recorder.run
 
     def counted(recording: Any, arguments: dict[str, Any]) -> None:
         written.append(recording)
         run(recording, arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Recording, "run", counted)
+        patch.setattr(Recorder, "run", counted)
         deciding(200)
         once = len(written)
         deciding(200)

@@ -19,7 +19,7 @@ from tests.harness.instruments import host_cache
 from tests.harness.ports import free_port
 
 
-class _Span(ctypes.Structure):
+class _Iovec(ctypes.Structure):
     """``struct iovec``."""
 
     _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
@@ -46,7 +46,7 @@ class TransferEngine:
         """Write each span of this process into the peer's memory."""
         libc, pid = ctypes.CDLL(None), int(session.rsplit(":", 1)[1])
         for source, target, length in zip(sources, targets, lengths, strict=True):
-            here, there = _Span(source, length), _Span(target, length)
+            here, there = _Iovec(source, length), _Iovec(target, length)
             if libc.process_vm_writev(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) != length:
                 return -1
         return 0

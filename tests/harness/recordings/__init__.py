@@ -1,18 +1,18 @@
-"""Interpreted launches of many programs: the first is interpreted, the others repeat what it had NumPy do.
+"""Recordings of interpreted launches: the first program is interpreted, the others repeat its NumPy calls.
 
-Of an interpreted program nearly all is Python between one NumPy call and the next: operators are looked up, types checked, shapes compared,
-for each program of a launch in the same way. Here the calls into the interpreter's builder are written down as the first program makes
-them, and the others make only those calls, with their own numbers; what follows from a launch's arguments alone is computed once a launch.
-Where a program reads a number to decide by it, in an ``if`` or as a loop's bound, the tape branches: a program that decides as none did
-before is interpreted, with the numbers that it has up to there, and its way is written down too. So the same functions get the same arrays
-in the same order, and the results are the interpreter's bit by bit (``tests/interpreted/test_quick_interpreter.py``).
+Most of an interpreted program's time is Python between two NumPy calls: operators are looked up, types checked, shapes compared, for each
+program of a launch in the same way. Here the calls into the interpreter's builder are recorded as the first program makes them. The other
+programs make only those calls, with their own numbers. What follows from a launch's arguments alone is computed once per launch.
 
-A tape is of one kernel and kinds of arguments. Engines keep theirs; elsewhere a test may replace what a kernel calls, so that each launch
-has a tape of its own.
+Where a program reads a number in an ``if`` or as a loop's bound, the recording branches. A program that decides as none did before is
+interpreted from there on, and its branch is recorded too. So the same functions get the same arrays in the same order, and the results
+equal the interpreter's bit by bit (``tests/interpreted/test_quick_interpreter.py``).
 
-A call with a handle that no recorded call gave is not understood: it ends the recording, and a launch's programs are interpreted as ever;
-so does a tensor that is printed. What else Python does in a kernel, as a counter or ``print`` of a text, it does for the programs that are
-written down alone.
+A recording belongs to one kernel and one set of argument types. Engines keep recordings between launches. Elsewhere a test may replace what
+a kernel calls, so each launch makes its own.
+
+A call with a handle that no recorded call returned ends the recording, and the launch's programs are interpreted as ever. So does printing
+a tensor. Other Python in a kernel, such as a counter or ``print`` of a text, runs only for the programs that are recorded.
 """
 
 import inspect
@@ -20,16 +20,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tests.harness.recordings.recording import Recording, Tape
+from tests.harness.recordings.recording import Recorder, Recording
 
 FEWEST = 3
-"""Programs of a launch from which recording pays for this launch alone."""
+"""The fewest programs of a launch for which a recording that is not kept pays."""
 
 
 def _recorded(name: str, function: Callable[..., tuple[Any, ...]], tensors: tuple[Any, ...], core: Any) -> tuple[Any, ...]:
-    """Tensors from tensors, by what the interpreter does without its builder."""
-    recording = Recording.current
-    if recording is None:
+    """Call and record a function of tensors that the interpreter runs without its builder."""
+    recorder = Recorder.current
+    if recorder is None:
         return function(*tensors)
     types: list[Any] = []
 
@@ -38,7 +38,7 @@ def _recorded(name: str, function: Callable[..., tuple[Any, ...]], tensors: tupl
         types[:] = [tensor.type for tensor in found]
         return tuple(tensor.handle for tensor in found)
 
-    handles, kinds = recording.call(name, member, [tensor.handle for tensor in tensors], {}, types)
+    handles, kinds = recorder.call(name, member, [tensor.handle for tensor in tensors], {}, types)
     return tuple(core.tensor(handle, kind) for handle, kind in zip(handles, kinds, strict=True))
 
 
@@ -50,8 +50,8 @@ def _number(data: Any) -> int:
     return int(data.squeeze())
 
 
-class _Untaped:
-    """Where recording does not pay."""
+class _NotRecorded:
+    """Stands for a recording where one does not pay: every program is interpreted."""
 
     def __init__(self, kernel: Callable[..., None]) -> None:
         self.kernel = kernel
@@ -60,13 +60,13 @@ class _Untaped:
         return lambda arguments: self.kernel(**arguments)
 
 
-def _tape_for(
-    kernel: Callable[..., None], arguments: dict[str, Any], interpreter: Any, core: Any, kept: dict[Any, Tape] | None
-) -> Tape | _Untaped:
-    """That of the kernel and kinds of arguments; constants that are mutable objects count by what they are, not by what they hold."""
+def _recording_for(
+    kernel: Callable[..., None], arguments: dict[str, Any], interpreter: Any, core: Any, kept: dict[Any, Recording] | None
+) -> Recording | _NotRecorded:
+    """The recording of a kernel and its argument types; a mutable constant is compared by identity."""
     if kept is None:
         few = math.prod(interpreter.interpreter_builder.grid_dim) < FEWEST
-        return _Untaped(kernel) if few else Tape(kernel, interpreter)
+        return _NotRecorded(kernel) if few else Recording(kernel, interpreter)
 
     def kind(argument: Any) -> Any:
         if isinstance(argument, tuple):
@@ -79,26 +79,26 @@ def _tape_for(
     key = kernel, tuple((name, kind(value)) for name, value in arguments.items())
     try:
         if key not in kept:
-            kept[key] = Tape(kernel, interpreter, kept=True)
+            kept[key] = Recording(kernel, interpreter, kept=True)
         return kept[key]
     except TypeError:  # a constant that has no hash
-        return Tape(kernel, interpreter)
+        return Recording(kernel, interpreter)
 
 
 def install(put: Callable[[Any, str, Any], None], interpreter: Any, core: Any, keep: bool) -> None:
-    """Through ``put(owner, name, value)``, by which ``quick_interpreter`` can take it back; ``keep``: tapes outlast launches."""
-    kept: dict[Any, Tape] | None = {} if keep else None
+    """Through ``put(owner, name, value)``, by which ``quick_interpreter`` can take it back; ``keep``: recordings outlast launches."""
+    kept: dict[Any, Recording] | None = {} if keep else None
     launch, patch_tensor = interpreter.GridExecutor.__call__, interpreter._patch_lang_tensor
     reduce = interpreter.ReduceScanOpInterface.apply
 
-    def taped_launch(self: Any, *given: Any, **named: Any) -> None:
+    def recorded_launch(self: Any, *given: Any, **named: Any) -> None:
         kernel = self.fn
         run: Callable[[dict[str, Any]], None] | None = None
 
         def program(**arguments: Any) -> None:
             nonlocal run
             if run is None:
-                run = _tape_for(kernel, arguments, interpreter, core, kept).launch()
+                run = _recording_for(kernel, arguments, interpreter, core, kept).launch()
             run(arguments)
 
         program.__name__, program.__module__, program.interpreted = kernel.__name__, kernel.__module__, kernel  # type: ignore[attr-defined]
@@ -116,15 +116,15 @@ def install(put: Callable[[Any, str, Any], None], interpreter: Any, core: Any, k
         def truth(self: Any) -> bool:
             if self.handle.data.size != 1:
                 return True  # as the interpreter has it: what decides is a scalar
-            return Recording.current.decide(self.handle, _truth) if Recording.current else _truth(self.handle.data)
+            return Recorder.current.decide(self.handle, _truth) if Recorder.current else _truth(self.handle.data)
 
         def number(self: Any) -> int:
-            return Recording.current.decide(self.handle, _number) if Recording.current else _number(self.handle.data)
+            return Recorder.current.decide(self.handle, _number) if Recorder.current else _number(self.handle.data)
 
         def told(tell: Callable[[Any], str]) -> Callable[[Any], str]:
             def text(self: Any) -> str:
-                if Recording.current:
-                    Recording.current.give_up()
+                if Recorder.current:
+                    Recorder.current.give_up()
                 return tell(self)
 
             return text
@@ -140,6 +140,6 @@ def install(put: Callable[[Any, str, Any], None], interpreter: Any, core: Any, k
             return reduce(self, given)  # which comes back here with a tuple
         return _recorded("reduced", lambda *tensors: reduce(self, tensors), given, core)
 
-    put(interpreter.GridExecutor, "__call__", taped_launch)
+    put(interpreter.GridExecutor, "__call__", recorded_launch)
     put(interpreter, "_patch_lang_tensor", patch_lang_tensor)
     put(interpreter.ReduceScanOpInterface, "apply", apply)

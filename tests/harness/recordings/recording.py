@@ -1,4 +1,4 @@
-"""What a program had NumPy do, and what writes it down."""
+"""A recording of a launch's NumPy calls, and the recorder that makes it."""
 
 import dataclasses
 import functools
@@ -8,7 +8,7 @@ from typing import Any
 from tests.harness.recordings.steps import EVER, LAUNCH, PROGRAM, Place, step_of
 
 PATIENCE, PATIENCE_KEPT = 8, 100
-"""Programs of a tape, and of one that is kept, that are written down before it is given up where fewer than a quarter go by it."""
+"""Recorded programs after which a recording, or a kept one, is given up if it served fewer than a quarter of all programs."""
 EACH_PROGRAM = ("load", "store", "atomic", "descriptor_", "print", "assert", "assume", "barrier", "program_id")
 """In the names of calls that are made for each program, whatever their arguments: effects, and what tells programs apart."""
 EACH_LAUNCH = ("num_programs",)
@@ -18,7 +18,7 @@ VALUES = ("create_", "get_int", "get_uint", "get_fp", "get_null", "get_all")
 
 
 @dataclasses.dataclass
-class Stretch:
+class Segment:
     """Calls up to the next decision."""
 
     steps: list[Callable[[list[Any]], None]] = dataclasses.field(default_factory=list)
@@ -28,25 +28,25 @@ class Stretch:
     calls: list[tuple[str, Any, Any]] = dataclasses.field(default_factory=list)
     """Of each call its name, its result, with places for handles, and what its caller keeps beside it."""
     values: list[Any] = dataclasses.field(default_factory=list)
-    """What the places of this stretch hold before its steps: what is the same for ever."""
+    """What the places of this segment hold before its steps: what is the same for ever."""
     decision: tuple[int, Callable[[Any], Any]] | None = None
     """The place that is decided by, and how it is read."""
-    ways: dict[Any, "Stretch"] = dataclasses.field(default_factory=dict)
+    ways: dict[Any, "Segment"] = dataclasses.field(default_factory=dict)
 
 
-class Tape:
-    """Of a kernel and kinds of arguments."""
+class Recording:
+    """The calls of one kernel with one set of argument types, as a tree of segments."""
 
     def __init__(self, kernel: Callable[..., None], interpreter: Any, kept: bool = False) -> None:
         self.kernel, self.interpreter, self.patience = kernel, interpreter, PATIENCE_KEPT if kept else PATIENCE
         self.semantic, self.builder = interpreter.interpreter_semantic, interpreter.interpreter_builder
-        self.first: Stretch | None = None
+        self.first: Segment | None = None
         self.understood = True
         self.programs = self.written = 0
 
     def launch(self) -> Callable[[dict[str, Any]], None]:
-        """What runs one program of a launch, with the launch's arguments."""
-        prepared: dict[int, list[Any]] = {}  # by stretch: what its places hold before a program's steps
+        """A function that runs one program of a launch; it is given the launch's arguments."""
+        prepared: dict[int, list[Any]] = {}  # by segment: what its places hold before a program's steps
         given: list[Any] = []
 
         def run(arguments: dict[str, Any]) -> None:
@@ -61,33 +61,33 @@ class Tape:
         if not self.understood:
             self.kernel(**arguments)
             return
-        path: list[Stretch] = []
+        path: list[Segment] = []
         way: Any = None
-        stretch = self.first
-        while stretch is not None:
-            path.append(stretch)
+        segment = self.first
+        while segment is not None:
+            path.append(segment)
             start = len(values)
-            ready = prepared.get(id(stretch))
+            ready = prepared.get(id(segment))
             if ready is None:
-                values.extend(stretch.values)
-                for step in stretch.first_steps:
+                values.extend(segment.values)
+                for step in segment.first_steps:
                     step(values)
-                prepared[id(stretch)] = values[start:]
+                prepared[id(segment)] = values[start:]
             else:
                 values.extend(ready)
-            for step in stretch.steps:
+            for step in segment.steps:
                 step(values)
-            if stretch.decision is None:
+            if segment.decision is None:
                 return
-            place, read = stretch.decision
+            place, read = segment.decision
             way = read(values[place])
-            stretch = stretch.ways.get(way)
-        added = Stretch()
+            segment = segment.ways.get(way)
+        added = Segment()
         if path:
             path[-1].ways[way] = added
         else:
             self.first = added
-        Recording(self, [*path, added], values).run(arguments)
+        Recorder(self, [*path, added], values).run(arguments)
         self.written += 1
         if self.written > self.patience and self.written > self.programs * 3 // 4:
             self.understood = False
@@ -104,14 +104,14 @@ def _handles(arguments: tuple[Any, ...]) -> list[Any]:
     return found
 
 
-class Recording:
-    """A program that is interpreted: what its path has done is not done again, what follows is written down at the path's end."""
+class Recorder:
+    """Interprets one program: calls on the known path return known results, others are made and recorded in the path's last segment."""
 
-    current: "Recording | None" = None
+    current: "Recorder | None" = None
 
-    def __init__(self, tape: Tape, path: list[Stretch], values: list[Any]) -> None:
-        self.tape, self.values, self.stretch = tape, values, path[-1]
-        self.known = [call for stretch in path for call in stretch.calls]
+    def __init__(self, recording: Recording, path: list[Segment], values: list[Any]) -> None:
+        self.recording, self.values, self.segment = recording, values, path[-1]
+        self.known = [call for segment in path for call in segment.calls]
         self.next = 0
         self.decisions = len(path) - 1
         """Still to come of those that the path knows."""
@@ -121,18 +121,18 @@ class Recording:
 
     def run(self, arguments: dict[str, Any]) -> None:
         """Interpret it."""
-        tape = self.tape
+        recording = self.recording
         for number, handle in enumerate(_handles(tuple(arguments.values()))):
-            described = isinstance(handle, tape.interpreter.TensorDescHandle)
+            described = isinstance(handle, recording.interpreter.TensorDescHandle)
             self._keep(handle, Place(number, None if described else handle.dtype, LAUNCH))
-        Recording.current, tape.semantic.builder = self, _recorder(tape.builder)
+        Recorder.current, recording.semantic.builder = self, _recording_builder(recording.builder)
         try:
-            tape.kernel(**arguments)
+            recording.kernel(**arguments)
         except BaseException:
-            tape.understood = False
+            recording.understood = False
             raise
         finally:
-            Recording.current, tape.semantic.builder = None, tape.builder
+            Recorder.current, recording.semantic.builder = None, recording.builder
 
     def _keep(self, given: Any, place: Place) -> None:
         self.kept.append(given)
@@ -144,16 +144,16 @@ class Recording:
         """A call's result and what is kept beside it, from the path or by making the call."""
         if self.next < len(self.known):
             known, found, beside = self.known[self.next]
-            assert name == known, f"{self.tape.kernel.__name__} makes other calls than before: {name}, not {known}"
+            assert name == known, f"{self.recording.kernel.__name__} makes other calls than before: {name}, not {known}"
             self.next += 1
             return self._again(found), beside
-        tape = self.tape
-        recorder, tape.semantic.builder, Recording.current = tape.semantic.builder, tape.builder, None
+        recording = self.recording
+        recording_builder, recording.semantic.builder, Recorder.current = recording.semantic.builder, recording.builder, None
         try:
             result = member(*given, **named)
         finally:
-            tape.semantic.builder, Recording.current = recorder, self
-        if tape.understood:
+            recording.semantic.builder, Recorder.current = recording_builder, self
+        if recording.understood:
             self._write_down(name, member, list(given), named, result, beside)
         return result, beside
 
@@ -165,7 +165,7 @@ class Recording:
             return found
         value = self.values[found.number]
         if found.dtype is not None:
-            value = self.tape.interpreter.TensorHandle(value, found.dtype)
+            value = self.recording.interpreter.TensorHandle(value, found.dtype)
         self._keep(value, found)
         return value
 
@@ -179,10 +179,10 @@ class Recording:
         own = PROGRAM if any(word in name for word in EACH_PROGRAM) else LAUNCH if any(word in name for word in EACH_LAUNCH) else EVER
         lasts = max(own, *(place.lasts for place in seen), EVER)
         found = self._new(result, lasts)
-        self.stretch.calls.append((name, found, beside))
+        self.segment.calls.append((name, found, beside))
         if lasts != EVER:
-            step = step_of(name, member, (blanks[0], blanks[1]), found, given, result, self.tape.interpreter)
-            (self.stretch.first_steps if lasts == LAUNCH else self.stretch.steps).append(step)
+            step = step_of(name, member, (blanks[0], blanks[1]), found, given, result, self.recording.interpreter)
+            (self.segment.first_steps if lasts == LAUNCH else self.segment.steps).append(step)
 
     def _blanks(self, given: Any, seen: list[Place]) -> Any:
         """What a call was given, with places for what differs between programs."""
@@ -194,7 +194,7 @@ class Recording:
             return [self._blanks(part, seen) for part in given]
         if isinstance(given, dict):
             return {key: self._blanks(part, seen) for key, part in given.items()}
-        if isinstance(given, (self.tape.interpreter.TensorHandle, self.tape.interpreter.TensorDescHandle)):
+        if isinstance(given, (self.recording.interpreter.TensorHandle, self.recording.interpreter.TensorDescHandle)):
             raise LookupError(given)
         return given
 
@@ -202,37 +202,37 @@ class Recording:
         """A result, with new places for its handles."""
         if isinstance(result, tuple):
             return tuple(self._new(part, lasts) for part in result)
-        of_tensor = isinstance(result, self.tape.interpreter.TensorHandle)
-        if not of_tensor and not isinstance(result, self.tape.interpreter.TensorDescHandle):
+        of_tensor = isinstance(result, self.recording.interpreter.TensorHandle)
+        if not of_tensor and not isinstance(result, self.recording.interpreter.TensorDescHandle):
             return result
         place = Place(len(self.values), result.dtype if of_tensor else None, lasts)
         value = result.data if of_tensor else result
         self.values.append(value)
-        self.stretch.values.append(value if lasts == EVER else None)
+        self.segment.values.append(value if lasts == EVER else None)
         self._keep(result, place)
         return place
 
     def give_up(self) -> None:
-        """What follows is not understood: this program is interpreted to its end, and so are all after it."""
-        self.tape.understood = False
+        """End the recording: this program and all later ones are interpreted to their end."""
+        self.recording.understood = False
 
     def decide(self, handle: Any, read: Callable[[Any], Any]) -> Any:
-        """What a program reads to decide by it."""
+        """The value of ``handle``, read by ``read``, by which the program chooses its branch."""
         way = read(handle.data)
         place = self.places.get(id(handle))
         if place is None:
             self.give_up()
-        elif place.lasts != EVER and self.tape.understood:
+        elif place.lasts != EVER and self.recording.understood:
             if self.decisions:
                 self.decisions -= 1
             else:
-                self.stretch.decision = place.number, read
-                self.stretch.ways[way] = self.stretch = Stretch()
+                self.segment.decision = place.number, read
+                self.segment.ways[way] = self.segment = Segment()
         return way
 
 
-class Recorder:
-    """Stands where Triton's semantic has its builder while a program is written down."""
+class RecordingBuilder:
+    """Replaces the builder of Triton's semantic while a program is recorded."""
 
     def __init__(self, builder: Any) -> None:
         self._builder = builder
@@ -243,11 +243,11 @@ class Recorder:
             return member
 
         def call(*given: Any, **named: Any) -> Any:
-            assert Recording.current is not None
-            return Recording.current.call(name, member, given, named)[0]
+            assert Recorder.current is not None
+            return Recorder.current.call(name, member, given, named)[0]
 
         setattr(self, name, call)
         return call
 
 
-_recorder = functools.cache(Recorder)
+_recording_builder = functools.cache(RecordingBuilder)

@@ -1,6 +1,6 @@
-"""Calls into the interpreter's builder, written down: what is made again for each program.
+"""Steps of a recording: calls into the interpreter's builder in the form in which each program repeats them.
 
-The functions and the arrays are those of Triton's builder. Calls that are one function of NumPy's, and the most frequent others, are made
+The functions and arrays are those of Triton's builder. Calls that are a single NumPy function, and the most frequent others, are made
 without the builder and without handles around arrays.
 """
 
