@@ -10,9 +10,11 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from sglang_gemma4.diagnostics import dashboard, doctor, patch_metrics
@@ -22,6 +24,7 @@ from tests.harness.ports import free_port
 
 BOARD = dashboard.load()
 QUERIES = list(dashboard.queries(BOARD))
+ALERTS = Path(__file__).parents[2] / "docs" / "deploy" / "alerts.yml"
 DRAFTED = 3
 ROUNDS = 2  # rate() needs an increase between two scrapes: the first round creates the counters, the second raises them
 WITHIN = 120
@@ -79,7 +82,8 @@ def prometheus(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
         {"job_name": name, "static_configs": [{"targets": targets, "labels": {"instance": name}}], "metric_relabel_configs": [rename]}
         for name, rename in SPELLINGS.items()
     ]
-    config = {"global": {"scrape_interval": "2s"}, "scrape_configs": jobs}
+    every = {"scrape_interval": "2s", "evaluation_interval": "2s"}
+    config = {"global": every, "rule_files": [str(ALERTS)], "scrape_configs": jobs}
     (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
     flags = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{port}"]
     with (folder / "log").open("wb") as log:
@@ -137,6 +141,27 @@ def test_every_query_follows_the_variables(prometheus: Prometheus | None) -> Non
     for query in QUERIES:
         for name in ("model", "instance"):
             assert prometheus.values(query.expr, **{name: "none such"}) == [], f"{query.panel} ignores ${name}: {query.expr}"
+
+
+def test_alert_rules_read_a_live_server(prometheus: Prometheus | None, exported: str) -> None:
+    """Every rule of docs/deploy is evaluated, reads what the server exports, and says that its patches are in place."""
+    rules = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+    read = {name for rule in rules for name in dashboard.metrics(rule["expr"].replace("(full|swa)_", "full_"))}
+    later = {"sglang:num_retracted_requests_total", "sglang:num_aborted_requests_total"}
+    assert read - dashboard.exported(exported) <= later, "exported from the first retraction and the first abort on"
+    if prometheus is not None:
+        (group,) = prometheus.get("rules")["groups"]
+        assert {rule["name"]: (rule["health"], rule.get("lastError")) for rule in group["rules"]} == {
+            rule["alert"]: ("ok", None) for rule in rules
+        }
+        quiet = ("Gemma4ServerDown", "Gemma4ServerRestarts", "Gemma4PatchFailed", "Gemma4NotApplied", "Gemma4PoolFull")
+        assert {rule["name"]: rule["state"] for rule in group["rules"] if rule["name"] in quiet} == dict.fromkeys(quiet, "inactive")
+
+
+@pytest.mark.parametrize("path", ["/ready", "/health"])
+def test_the_probes_of_docs_deploy_are_answered(server: Server, path: str) -> None:
+    with urllib.request.urlopen(f"{server.url}{path}", timeout=60) as answer:
+        assert answer.status == 200
 
 
 def test_the_variables_find_the_server(server: Server, prometheus: Prometheus | None, exported: str) -> None:
