@@ -15,7 +15,7 @@ MODEL = resolve("tiny-26b-a4b")
 
 
 def serve(nursery: Nursery, on: str, **options: Any) -> list[Output]:
-    env = {"SGLANG_GEMMA4_ATTENTION": on, "TEST_INSTRUMENTS": "kernel_counter:install"}
+    env = {"SGLANG_GEMMA4_ATTENTION": on, "TEST_INSTRUMENTS": "kernel_counters:attention"}
     group = Group(PROMPTS, {"max_new_tokens": 10}, logprobs=True)
     return nursery.run(MODEL, [group], env=env, time_limit=400, attention_backend="triton", **options)[0]
 
@@ -62,7 +62,7 @@ def test_long_prefills_by_flash_attention(cache: str, interpreting: Nursery) -> 
 
 
 def test_without_a_card_long_prefills_stay_with_our_kernel(interpreting: Nursery) -> None:
-    env = {"SGLANG_GEMMA4_ATTENTION": "1", "SGLANG_GEMMA4_FLASH_PREFILL": "1", "TEST_INSTRUMENTS": "kernel_counter:install"}
+    env = {"SGLANG_GEMMA4_ATTENTION": "1", "SGLANG_GEMMA4_FLASH_PREFILL": "1", "TEST_INSTRUMENTS": "kernel_counters:attention"}
     answers = interpreting.run(MODEL, [Group(PROMPTS, {"max_new_tokens": 2})], env=env, time_limit=400, attention_backend="triton")[0]
     assert answers[0].log.count("flash_prefill declined: there is no CUDA card") == 1
     assert "PREFILLED" in answers[0].log

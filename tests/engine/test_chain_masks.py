@@ -17,7 +17,7 @@ def serve(nursery: Nursery, model: str, *left_out: str) -> list[Output]:
     env = {"SGLANG_GEMMA4_ATTENTION": "1", **without(*INTERPRETED, *left_out)}
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{resolve(model)}-assistant", "attention_backend": "triton"}
     group = Group(PROMPTS, {"max_new_tokens": 5}, logprobs=True)
-    return nursery.run(resolve(model), [group], env={**env, "TEST_INSTRUMENTS": "mask_watch:install"}, time_limit=400, **options)[0]
+    return nursery.run(resolve(model), [group], env={**env, "TEST_INSTRUMENTS": "tree_masks:say"}, time_limit=400, **options)[0]
 
 
 @pytest.mark.parametrize("model", ["tiny-26b-a4b"])

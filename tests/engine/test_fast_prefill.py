@@ -59,7 +59,7 @@ def groups(prompts: list[list[int]], picture: str, logprobs: bool = True) -> lis
     return [
         Group(prompts, sampling, logprobs=logprobs),
         Group(longer, sampling, logprobs=logprobs),
-        Group(prompts, sampling, client="prompt_logprobs:send", extra={"starts": STARTS}, flush=True),
+        Group(prompts, sampling, client="generate:prompt_logprobs", extra={"starts": STARTS}, flush=True),
         Group([QUESTION, "There is no picture here."], sampling, images=[[picture], []], logprobs=logprobs),
     ]
 
@@ -120,7 +120,7 @@ def test_the_same_answers(
 def test_the_sharing_layers_see_what_is_read(nursery: Nursery, prompts: list[list[int]]) -> None:
     one = Group([prompts[2]])
     batch = Group(prompts[:2])
-    scored = Group([prompts[2]], client="prompt_logprobs:send", extra={"starts": [70]})
+    scored = Group([prompts[2]], client="generate:prompt_logprobs", extra={"starts": [70]})
     log = serve(nursery, "1", [one, batch, scored], chunked_prefill_size=32, disable_radix_cache=True)[0][0].log
     seen = row_counter.prefills(log)
     assert all(rows == prefill[0] for prefill in seen for rows in prefill[:FIRST_SHARED])
@@ -171,8 +171,8 @@ def test_the_same_answers_on_triton(
     starts = [prompts[0], prompts[1]]
     asked = [
         Group(starts, {"max_new_tokens": new}),
-        Group(starts, {"max_new_tokens": new}, client="prompt_logprobs:send", extra={"starts": STARTS[:2]}, flush=True),
-        Group(starts[1:], {"max_new_tokens": new}, client="prompt_logprobs:send", extra={"starts": STARTS[1:2]}, flush=True),
+        Group(starts, {"max_new_tokens": new}, client="generate:prompt_logprobs", extra={"starts": STARTS[:2]}, flush=True),
+        Group(starts[1:], {"max_new_tokens": new}, client="generate:prompt_logprobs", extra={"starts": STARTS[1:2]}, flush=True),
     ]
     env = {**GRAPHS_ON, "SGLANG_GEMMA4_YOCO": "1", "SGLANG_GEMMA4_DEBUG": "1"}
     env["SGLANG_GEMMA4_ATTENTION"] = "1"

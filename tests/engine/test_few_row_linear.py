@@ -15,7 +15,7 @@ PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(12 + 25 * n))] for 
 def serve(nursery: Nursery, name: str, on: str) -> list[Output]:
     model = resolve(name)
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant"}
-    env = {"SGLANG_GEMMA4_FEW_ROW_LINEAR": on, "TEST_INSTRUMENTS": "few_row_counter:install"}
+    env = {"SGLANG_GEMMA4_FEW_ROW_LINEAR": on, "TEST_INSTRUMENTS": "kernel_counters:few_rows"}
     return nursery.run(model, [Group(PROMPTS, {"max_new_tokens": 6}, logprobs=True)], env=env, time_limit=400, **options)[0]
 
 
@@ -49,7 +49,7 @@ def test_weights_that_are_mapped(interpreting: Nursery, tmp_path: Path) -> None:
             env={
                 "SGLANG_GEMMA4_FEW_ROW_LINEAR": "1",
                 "SGLANG_GEMMA4_SHARED_WEIGHTS": f"8192:{tmp_path}",
-                "TEST_INSTRUMENTS": "few_row_counter:install",
+                "TEST_INSTRUMENTS": "kernel_counters:few_rows",
             },
             time_limit=400,
             load_format="dummy",

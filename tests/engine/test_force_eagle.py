@@ -62,7 +62,7 @@ def test_a_draft_that_writes_its_own_kv_is_left_to_eagle(interpreting: Nursery, 
     prompts = text_prompts(NAME, [20])
     group = Group(prompts, {"max_new_tokens": TOKENS, "ignore_eos": True})
     options: dict[str, Any] = {"attention_backend": "triton", **mtp("NEXTN", eagle_draft(tmp_path))}
-    env = {**FORCED, "TEST_INSTRUMENTS": "card_masks:install"}
+    env = {**FORCED, "TEST_INSTRUMENTS": "tree_masks:full"}
     ((answer,),) = interpreting.run(CHECKPOINTS / NAME, [group], env, **options)
     assert [answer.token_ids] == greedy_all(NAME, prompts, TOKENS)
     assert answer.meta_info["spec_num_proposed_drafts"] == STEPS * answer.meta_info["spec_verify_ct"] > 0

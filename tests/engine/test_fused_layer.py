@@ -105,7 +105,7 @@ def test_layers_that_share_kv_get_a_verify_step_s_own_from_the_layer_that_comput
     options |= {"speculative_draft_model_path": f"{model}-assistant"}
     answers, read = [], []
     for off in ((), ("fresh_kv",)):
-        env = {"SGLANG_GEMMA4_ATTENTION": "1", "TEST_INSTRUMENTS": "read_back_counter:install"}
+        env = {"SGLANG_GEMMA4_ATTENTION": "1", "TEST_INSTRUMENTS": "kernel_counters:read_back"}
         groups = [Group(PROMPTS[:2], {"max_new_tokens": 5}, logprobs=True)]
         answers.append(interpreting.run(model, groups, env=env | without("draft_argmax", *off), time_limit=400, **options)[0])
         log = answers[-1][0].log

@@ -54,7 +54,7 @@ def asked(nursery: Nursery, count: int) -> tuple[list[Any], list[Output]]:
     group = Group(
         [prompts[n % len(prompts)] for n in range(len(wanted))],
         sampling,
-        client="tests.harness.engine_clients.json_client:send",
+        client="generate:schemas",
         extra={"together": 16},
     )
     options: dict[str, Any] = {"max_running_requests": 16, "max_total_tokens": 4096, "skip_tokenizer_init": False}

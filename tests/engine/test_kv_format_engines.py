@@ -119,7 +119,7 @@ def bytes_per_token(family: str, **of_an_element: float) -> dict[str, float]:
 @cache
 def sized(nursery: Nursery, family: str, kind: str, instruments: str = "") -> Sizes:
     """The pools of an engine that sizes them by window from what memory is free, as on a card; another test's processes take none of it."""
-    steady = {"TEST_INSTRUMENTS": f"steady_memory:install {instruments}".strip()}
+    steady = {"TEST_INSTRUMENTS": f"device_memory:steady {instruments}".strip()}
     group = Group(prompts()[:1], {"max_new_tokens": 2})
     options: dict[str, Any] = {"max_total_tokens": None, "mem_fraction_static": 0.2}
     log = nursery.run(checkpoints.SHIPPED / family, [group], steady, kv_cache_dtype=kind, **options)[0][0].log
@@ -138,7 +138,7 @@ def test_pools_by_window_take_the_bytes_that_were_there(family: str, nursery: Nu
 
 def test_scales_that_are_not_counted_take_memory_that_is_not_theirs(nursery: Nursery) -> None:
     """What the test above would see."""
-    found = sized(nursery, "tiny-26b-a4b", "int8_per_token_head", "uncounted_scales:install")
+    found = sized(nursery, "tiny-26b-a4b", "int8_per_token_head", "lost_scales:uncounted")
     assert found.gib > 1.04 * sized(nursery, "tiny-26b-a4b", FLOAT).gib
 
 

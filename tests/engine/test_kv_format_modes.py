@@ -76,7 +76,7 @@ def test_adapters(nursery: Nursery, tmp_path: Path) -> None:
     asked = prompts()[:9]
 
     def group(adapters: list[str | None]) -> Group:
-        return Group(asked, {"max_new_tokens": NEW_TOKENS}, client="lora_client:send", extra={"adapters": adapters})
+        return Group(asked, {"max_new_tokens": NEW_TOKENS}, client="generate:adapters", extra={"adapters": adapters})
 
     mixed = group([("one", None)[number % 2] for number in range(len(asked))])
     none = group([None] * len(asked))

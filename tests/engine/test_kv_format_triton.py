@@ -45,7 +45,11 @@ def test_tokens_are_those_of_the_cpu_engine(
 
 def test_sglang_s_fp8_cache_by_our_kernels(interpreting: Nursery) -> None:
     """Where the patch fp8_cache is asked for: a verify step reads its own keys as later steps do, so MTP's tokens are plain decoding's."""
-    env = {**without(*INTERPRETED), "SGLANG_GEMMA4_WITH": "fp8_cache", "TEST_INSTRUMENTS": "calibrated_cache:allow kernel_counter:install"}
+    env = {
+        **without(*INTERPRETED),
+        "SGLANG_GEMMA4_WITH": "fp8_cache",
+        "TEST_INSTRUMENTS": "calibrated_cache:allow kernel_counters:attention",
+    }
     options: dict[str, Any] = {"attention_backend": "triton", "kv_cache_dtype": "fp8_e4m3"}
     plain = serve(interpreting, "tiny-26b-a4b", env, **options)
     drafted = serve(

@@ -50,7 +50,7 @@ def test_the_pools_get_the_towers_memory(nursery: Nursery, tmp_path: Path) -> No
     config["vision_config"] |= TOWER
     (model / "config.json").write_text(json.dumps(config))
     group = Group([[2, *range(300, 340)]], {"max_new_tokens": 4})
-    env = {"TEST_INSTRUMENTS": "steady_memory:of_the_scheduler", **without("swa_sizing")}
+    env = {"TEST_INSTRUMENTS": "device_memory:steady_for_each", **without("swa_sizing")}
 
     def pools(**options: Any) -> Pools:
         return Pools(nursery.run(model, [group], env, load_format="dummy", **FROM_MEMORY, **options)[0])

@@ -37,7 +37,7 @@ class Case:
 
     def group(self, *adapters: str | None, **extra: Any) -> Group:
         sampling = {"max_new_tokens": TOKENS}
-        return Group(self.prompts, sampling, client="lora_client:send", extra={"adapters": adapters, **extra})
+        return Group(self.prompts, sampling, client="generate:adapters", extra={"adapters": adapters, **extra})
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -118,8 +118,8 @@ def test_what_does_not_fit_is_refused_by_name(nursery: Nursery, tmp_path: Path) 
     prompts = reference.text_prompts(model.name, [20])
     good = str(random_adapters.write(tmp_path / "good", sizes, 4, seed=0))
     groups = [
-        Group([], client="lora_client:send", extra={"load": paths}),
-        Group(prompts, {"max_new_tokens": 4}, client="lora_client:send", extra={"load": {"good": good}, "adapters": ["good"]}),
+        Group([], client="generate:adapters", extra={"load": paths}),
+        Group(prompts, {"max_new_tokens": 4}, client="generate:adapters", extra={"load": {"good": good}, "adapters": ["good"]}),
     ]
     said, after = nursery.run(model, groups, **options)
     for (name, (_, _, message)), answer in zip(others.items(), said, strict=True):
@@ -148,6 +148,6 @@ def test_text_only_checkpoints(nursery: Nursery, tmp_path: Path) -> None:
     adapted = crash_case.greedy(model)
     assert plain[0] != adapted[0]
     extra = {"adapters": ["some", None]}
-    group = Group(crash_case.PROMPTS, {"max_new_tokens": crash_case.TOKENS}, client="lora_client:send", extra=extra)
+    group = Group(crash_case.PROMPTS, {"max_new_tokens": crash_case.TOKENS}, client="generate:adapters", extra=extra)
     answers = nursery.run(path, [group], lora_paths={"some": str(adapter)})[0]
     assert tokens(answers) == [adapted[0], plain[1]]

@@ -29,9 +29,9 @@ def test_same_tokens_as_merged_weights(interpreting: Nursery, tmp_path: Path) ->
     random_adapters.merge(model, random_adapters.weights(sizes, **made))
     adapted = expected()
     assert all(one != other for one, other in zip(plain, adapted, strict=True))
-    env = {"SGLANG_GEMMA4_FEW_ROW_LINEAR": "1", "TEST_INSTRUMENTS": "few_row_counter:install"}
+    env = {"SGLANG_GEMMA4_FEW_ROW_LINEAR": "1", "TEST_INSTRUMENTS": "kernel_counters:few_rows"}
     groups = [
-        Group(PROMPTS, {"max_new_tokens": TOKENS}, client="lora_client:send", extra={"adapters": adapters})
+        Group(PROMPTS, {"max_new_tokens": TOKENS}, client="generate:adapters", extra={"adapters": adapters})
         for adapters in (["some", "some"], [None, "some"])
     ]
     answers = interpreting.run(path, groups, env=env, lora_paths={"some": str(adapter)})
@@ -66,8 +66,8 @@ def test_experts_by_sglang_s_kernels(interpreting: Nursery, tmp_path: Path) -> N
     asked: dict[str, Any] = {"target_modules": ["q_proj"], "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}
     adapter = lora_adapters.adapt(model, tmp_path / "adapter", PROMPTS, TOKENS, r=2, lora_alpha=32, **asked)
     assert all(one != other for one, other in zip(plain, adapter.answers, strict=True))
-    group = Group(PROMPTS, {"max_new_tokens": TOKENS}, client="lora_client:send", extra={"adapters": [None, "some"]})
-    env = {"TEST_INSTRUMENTS": "triton_experts:install lora_experts:install"}
+    group = Group(PROMPTS, {"max_new_tokens": TOKENS}, client="generate:adapters", extra={"adapters": [None, "some"]})
+    env = {"TEST_INSTRUMENTS": "triton_experts:install triton_experts:adapters"}
     answers = interpreting.run(path, [group], env=env, lora_paths={"some": str(adapter.path)})[0]
     assert [answer.token_ids for answer in answers] == [plain[0], adapter.answers[1]]
     assert "and experts" in answers[0].log

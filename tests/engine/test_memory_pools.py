@@ -43,7 +43,7 @@ def _pools(nursery: Nursery, name: str, mtp: bool, stock: bool, engine: tuple[tu
     model = resolve(name)
     draft = {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mtp else {}
     group = Group(PROMPTS, {"max_new_tokens": 8})
-    env = {**(STOCK if stock else BY_RATIO), "TEST_INSTRUMENTS": "steady_memory:install"}
+    env = {**(STOCK if stock else BY_RATIO), "TEST_INSTRUMENTS": "device_memory:steady"}
     return Pools(nursery.run(model, [group], env=env, **{**FROM_MEMORY, **draft, **dict(engine)})[0])
 
 
@@ -113,7 +113,7 @@ def test_auto_sizing_by_window(nursery: Nursery, name: str) -> None:
 def test_no_fewer_requests_of_any_length_than_with_sglang_s_configurator(nursery: Nursery) -> None:
     """Without a limit on requests, on a model whose every layer has KV, both pools are SGLang's; with one, the full pool gets what that
     many requests cannot hold; and where the operator says how long requests are, what they need."""
-    steady = {"TEST_INSTRUMENTS": "steady_memory:install"}
+    steady = {"TEST_INSTRUMENTS": "device_memory:steady"}
     group = Group(PROMPTS[1:], {"max_new_tokens": 2})
 
     def sized(env: dict[str, str], **engine: Any) -> Pools:
@@ -170,7 +170,7 @@ def test_the_reserve_is_calculated_from_published_arguments(nursery: Nursery) ->
     """After the last graphs, where no card is: the arithmetic, with what SGLang resolved for a server with MTP."""
     model = resolve("tiny-26b-a4b")
     draft = {**MTP, "speculative_draft_model_path": f"{model}-assistant"}
-    env = {"TEST_INSTRUMENTS": "reserve_watch:install"}
+    env = {"TEST_INSTRUMENTS": "device_memory:reserve_lines"}
     log = nursery.run(model, [Group(PROMPTS[1:], {"max_new_tokens": 2})], env=env, chunked_prefill_size=64, **draft)[0][0].log
     assert "Steps(chunk=64, rows=32, " in log
     assert "draft=True, images=True" in log
@@ -181,7 +181,7 @@ def on_a_full_card(nursery: Nursery, mtp: bool, **settings: Any) -> list[Output]
     """Two answers of an engine whose weights left 5 of 80 GiB, by default arguments but those of ``settings``."""
     model = resolve("tiny-31b")
     draft = {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mtp else {}
-    env = {"TEST_INSTRUMENTS": "full_card:install", **settings.pop("env", {})}
+    env = {"TEST_INSTRUMENTS": "device_memory:nearly_full", **settings.pop("env", {})}
     sized = {"max_total_tokens": None, "mem_fraction_static": None, "chunked_prefill_size": 64, **settings}
     return nursery.run(model, [Group(PROMPTS, {"max_new_tokens": 8})], env=env, **sized, **draft)[0]
 

@@ -13,7 +13,7 @@ from tests.engine.test_oracle import MTP
 from tests.engine.test_two_ranks import PROMPTS, RANKS
 from tests.harness.engine_fork import EngineFailed, Group, Nursery, Output
 
-STAGES = {"TEST_INSTRUMENTS": f"{RANKS['TEST_INSTRUMENTS']} stage_pools:tell"}
+STAGES = {"TEST_INSTRUMENTS": f"{RANKS['TEST_INSTRUMENTS']} gloo_ranks:tell_stage_pools"}
 EXPERTS = {"tp_size": 2, "ep_size": 2}
 ATTENTION = {"tp_size": 2, "attn_dp_size": 2}
 FORMS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {

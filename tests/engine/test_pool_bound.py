@@ -8,7 +8,7 @@ from sglang_gemma4.serving.launch import resolve
 from tests.harness.engine_fork import Group, Nursery
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(60))] for n in range(12)]
-WATCH = {"TEST_INSTRUMENTS": "bound_watch:install", "SGLANG_SWA_EVICTION_INTERVAL": "1"}
+WATCH = {"TEST_INSTRUMENTS": "device_memory:bound_lines", "SGLANG_SWA_EVICTION_INTERVAL": "1"}
 
 
 @pytest.mark.parametrize(

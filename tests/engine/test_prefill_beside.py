@@ -302,7 +302,7 @@ def test_every_faster_path_on_triton(family: str, cache: str, interpreting: Nurs
     instruments = "watch" if few else "overlapped"
     expected = serve(nursery, groups, "0", instruments, family, **draft, **overlap, kv_cache_dtype=cache)["two"]
     env = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER} | {SWITCH: "1", switches.BESIDE_TOKENS: "4096"}
-    env["TEST_INSTRUMENTS"] = f"kernel_counter:install beside_trace:{instruments}"
+    env["TEST_INSTRUMENTS"] = f"kernel_counters:attention beside_trace:{instruments}"
     options = {**ENGINE, **draft, **overlap, "attention_backend": "triton", "chunked_prefill_size": chunk, "kv_cache_dtype": cache}
     found = interpreting.run(CHECKPOINTS / family, list(groups.values()), env, 600.0, **options)[0]
     assert [output.token_ids for output in found] == [output.token_ids for output in expected]

@@ -18,7 +18,7 @@ from tests.harness.checkpoints import quantised_sizes
 from tests.harness.engine_fork import Group, Nursery
 
 __all__ = ["written"]  # a fixture
-COUNTED = {"TEST_INSTRUMENTS": "quantised_counter:install"}
+COUNTED = {"TEST_INSTRUMENTS": "kernel_counters:dequantised"}
 FIRST_OF_ASSISTANT = "QUANTISED 64 x 256."
 """``pre_projection``, whose sizes no layer of a target has."""
 FLAG = "--speculative-draft-model-quantization fp8"
@@ -68,7 +68,7 @@ def test_adapters(nursery: Nursery, written: Written, tmp_path: Path, family: st
     sizes = random_adapters.sizes_of_checkpoint(checkpoints.SHIPPED / family)
     adapter = random_adapters.write(tmp_path / "adapter", sizes, rank=4, seed=3, spread=0.05)
     asked = prompts()[:4]
-    group = Group(asked, {"max_new_tokens": NEW_TOKENS}, client="lora_client:send", extra={"adapters": ["a", None, "a", "a"]})
+    group = Group(asked, {"max_new_tokens": NEW_TOKENS}, client="generate:adapters", extra={"adapters": ["a", None, "a", "a"]})
     lora: dict[str, Any] = {"lora_paths": {"a": str(adapter)}}
     expected = nursery.run(dequantised.write(model, tmp_path / "float32"), [group], **lora)[0]
     mtp: dict[str, Any] = {**ENGINE, "speculative_draft_model_path": f"{model}-assistant"}

@@ -183,7 +183,7 @@ def test_embeddings_and_single_positions_of_a_text_only_checkpoint(nursery: Nurs
     with torch.inference_mode():
         embeddings = [model.get_input_embeddings()(torch.tensor(prompt)).tolist() for prompt in case.PROMPTS]
     expected = case.greedy(model, 8)
-    group = Group([IDS], client="given_embeddings:answers", extra={"embeddings": embeddings, "ids": case.PROMPTS})
+    group = Group([IDS], client="generate:embeddings", extra={"embeddings": embeddings, "ids": case.PROMPTS})
     engine: dict[str, Any] = {"disable_radix_cache": True, "skip_tokenizer_init": True, "chunked_prefill_size": 32}
     (outputs,) = nursery.run(text_only.save(model, tmp_path), [group], **engine)
     assert [output.token_ids for output in outputs] == [*expected, expected[0], expected[1], expected[0]]

@@ -73,7 +73,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         extra = {"sounds": [one["sounds"] for one in own]}
         pictures = [one["images"] for one in own]
         texts: list[list[int] | str] = [one["text"] for one in own]
-        return Group(texts, {"max_new_tokens": NEW_TOKENS}, pictures, logprobs=True, client="sounds:ask", extra=extra)
+        return Group(texts, {"max_new_tokens": NEW_TOKENS}, pictures, logprobs=True, client="generate:audio", extra=extra)
 
     words = Group([oracle[0].input_ids], {"max_new_tokens": NEW_TOKENS}, logprobs=True)
     return Case(model, [words, group(1), group(2, 3, 4), group(5)], oracle)
@@ -144,7 +144,7 @@ def test_a_12b_names_what_it_sees_and_hears(nursery: Nursery, tmp_path: Path) ->
         asked = [{"type": "image"}, {"type": "audio"}, {"type": "text", "text": f"{images.ASKS[0]} {sounds.ASKS[0]}"}]
         texts.append(tokenizer.apply_chat_template([{"role": "user", "content": asked}], tokenize=False, add_generation_prompt=True))
         expected.append(f"{colour} and {animal}")
-    group = Group(texts, {"max_new_tokens": 12, "ignore_eos": False}, pictures, client="sounds:ask", extra={"sounds": clips})
+    group = Group(texts, {"max_new_tokens": 12, "ignore_eos": False}, pictures, client="generate:audio", extra={"sounds": clips})
     plain = nursery.run(model, [group], max_total_tokens=4096)[0]
     drafted = nursery.run(model, [group], max_total_tokens=4096, speculative_draft_model_path=f"{model}-assistant", **MTP)[0]
     assert [answer.text for answer in plain] == expected

@@ -116,7 +116,7 @@ def test_our_kernels_read_and_write_pages_of_all_layers(model: str, mtp: bool, i
     groups = [Group(prompts, {"max_new_tokens": 8}, logprobs=True), Group([[*prompts[-1], 400, 401]], {"max_new_tokens": 4})]
     options: dict[str, Any] = {"attention_backend": "triton", "page_size": 16, "chunked_prefill_size": 32}
     options |= {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{model}-assistant"} if mtp else {}
-    env = {"SGLANG_GEMMA4_ATTENTION": "1", "TEST_INSTRUMENTS": "kernel_counter:install", **without("draft_argmax", "grouped_experts")}
+    env = {"SGLANG_GEMMA4_ATTENTION": "1", "TEST_INSTRUMENTS": "kernel_counters:attention", **without("draft_argmax", "grouped_experts")}
     one, two = (
         interpreting.run(CHECKPOINTS / model, groups, env=env, time_limit=600.0, enable_unified_memory=unified, **options)
         for unified in (True, False)
@@ -142,7 +142,7 @@ def test_our_kernels_compute_joined_forwards(model: str, interpreting: Nursery, 
     options: dict[str, Any] = {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{model}-assistant", "page_size": 16, **few}
     options |= {"chunked_prefill_size": 32, "disable_overlap_schedule": False}
     faster = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER}
-    instruments = "kernel_counter:install beside_trace:overlapped page_moves:watch"
+    instruments = "kernel_counters:attention beside_trace:overlapped page_moves:watch"
     env = {**faster, **BESIDE, "TEST_INSTRUMENTS": instruments, **without("draft_argmax", "grouped_experts")}
     found = interpreting.run(CHECKPOINTS / model, groups, env, 600.0, enable_unified_memory=True, attention_backend="triton", **options)[0]
     expected = nursery.run(CHECKPOINTS / model, groups, {"TEST_INSTRUMENTS": "beside_trace:overlapped"}, 400.0, **options)[0]

@@ -57,7 +57,7 @@ class Asked:
         sampling = {"max_new_tokens": NEW_TOKENS}
         if self.adapters is None:
             return [Group(self.prompts, sampling, logprobs=True)]
-        return [Group(self.prompts, sampling, logprobs=True, client="lora_client:send", extra={"adapters": self.adapters})]
+        return [Group(self.prompts, sampling, logprobs=True, client="generate:adapters", extra={"adapters": self.adapters})]
 
 
 @torch.no_grad()

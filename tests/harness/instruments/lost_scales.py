@@ -1,5 +1,4 @@
-"""Scales that a release of memory loses, as a card's does, or that a move forgets: ``TEST_INSTRUMENTS`` names ``lost_scales:install`` or
-``lost_scales:left_behind``."""
+"""Scales of a quantised KV cache that a release of memory loses, that a move forgets, or that the pools' sizes leave out."""
 
 import importlib
 from typing import Any
@@ -54,3 +53,9 @@ def left_behind() -> None:
         torch._foreach_copy_(scales, before)
 
     pool._move_kv_cache_impl = moved
+
+
+def uncounted() -> None:
+    """Size pools as if quantised values had no scales. Named first: it acts before the patches are placed."""
+    formats: Any = importlib.import_module("sglang_gemma4.memory.kv_formats")
+    formats.count_scales = lambda _result, _sizes, _configurator: None

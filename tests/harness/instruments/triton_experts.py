@@ -5,6 +5,7 @@ the name of a card.
 """
 
 import inspect
+from typing import Any
 
 import torch
 
@@ -44,3 +45,17 @@ def install_quantised() -> None:
     fused_moe.invoke_fused_moe_kernel = lambda *args, **kwargs: product(*args, **{**kwargs, "compute_type": tl.float32})
     stock = CompressedTensorsFusedMoEMethod.process_weights_after_loading
     setattr(quantised, "experts_of_checkpoint", lambda _original, method, layer: inspect.unwrap(stock)(method, layer))  # noqa: B010
+
+
+def adapters() -> None:
+    """After :func:`install`: SGLang's LoRA of experts too.
+
+    A CPU lacks the compiled grouping of rows by adapter and expert, for which SGLang has one in Python, and torch operators of those names.
+    """
+    from sglang.kernels.ops.lora.moe import fused_moe_lora_kernel
+    from sglang.srt.lora import lora_moe_runners
+
+    module: Any = fused_moe_lora_kernel
+    for name in ("fused_moe_lora", "fused_moe_lora_shrink", "fused_moe_lora_expand"):
+        setattr(module, name, getattr(module, f"_{name}"))
+    lora_moe_runners._is_xpu = True

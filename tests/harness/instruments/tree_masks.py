@@ -1,11 +1,18 @@
-"""Our verify kernel takes nothing, and SGLang's says whether it was given a mask: ``TEST_INSTRUMENTS=mask_watch:install``."""
+"""EAGLE's tree masks on the CPU engine."""
 
 import importlib
 from typing import Any
 
 
-def install() -> None:
-    """Wrap the backend's extend forward, where the metadata of the step are read."""
+def full() -> None:
+    """Use whole masks as on a GPU, a row of prefix and draft for each draft token. The triton backend misreads SGLang's CPU masks."""
+    worker: Any = importlib.import_module("sglang.srt.speculative.eagle_worker_v2")
+    tree: Any = importlib.import_module("sglang.srt.speculative.eagle_utils")
+    worker.default_tree_mask_mode = lambda: tree.TreeMaskMode.FULL_MASK
+
+
+def say() -> None:
+    """Have SGLang's kernel verify every step instead of ours, and print whether it was given a mask."""
     from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 
     verify: Any = importlib.import_module("sglang_gemma4.attention.verify")
