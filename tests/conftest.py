@@ -17,6 +17,8 @@ EXTENDED = tuple(line for line in (ROOT / "tests" / "extended.txt").read_text().
 
 # Unbuffered, print writes a line and its end apart, and the lines of two ranks meet in one log. What tests read is flushed line by line.
 os.environ.pop("PYTHONUNBUFFERED", None)
+# Servers take the cores that are free at their start, and the tests beside them take those later: answers would take ten times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 if reach.FOLDER:
     reach.record_hooks()
 
