@@ -37,9 +37,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+class _Version(argparse.Action):
+    """One line whatever the terminal's width, and the end."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_args: object) -> None:
+        print(versions_line())
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sglang-gemma4", description="Gemma 4 on SGLang, patched, checked and explained.")
-    parser.add_argument("--version", action="version", version=versions_line())
+    parser.add_argument("--version", action=_Version, nargs=0, help="this package's version and SGLang's, and whether anything is applied")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serve = commands.add_parser(
