@@ -144,7 +144,9 @@ def _bars(axis: Any, records: Sequence[Record], spent: Any, looks: Mapping[str, 
 
 
 def accept_lengths(results: Results, path: Path) -> bool:
-    """Accepted tokens per verify step by workload and batch, median with range; False without speculation."""
+    """Accepted tokens per verify step by workload and batch, median with range; False without speculation, and where it is simulated."""
+    if any("SGLANG_SIMULATE_ACC_LEN" in arm["environment"] for arm in results.header["arms"]):
+        return False
     order = [*results.closed, *map(batch_place, results.batches)]
     found = {place: {arm: own for arm in results.arms if (own := values(results.at(place, arm), "accept_length"))} for place in order}
     found = {place: by_arm for place, by_arm in found.items() if by_arm}

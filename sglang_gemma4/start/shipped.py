@@ -25,7 +25,7 @@ def fits(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a list says of the model that it was recorded with.
 
     A running server's config has the full layers' size as ``head_dim`` and the sliding ones' beside it (``swa_head_dim``): on an H100 no
-    list was found for it (``runs/2026-11-25-26b-h100``).
+    list was found for it (``runs/2026-11-25-26b-h100-beside``).
     """
     text = config.get("text_config") or config
     found = {name: text.get(name) for name in FIELDS} | {"head_dim": text.get("swa_head_dim") or text.get("head_dim")}

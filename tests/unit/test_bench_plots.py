@@ -53,6 +53,15 @@ def test_nothing_is_drawn_without_data(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.png")) == []
 
 
+def test_a_simulated_accept_length_is_not_drawn(run: Path, tmp_path: Path) -> None:
+    """It is the constant that was asked for."""
+    found = load(run)
+    for arm in found.header["arms"]:
+        arm["environment"] = {**arm["environment"], "SGLANG_SIMULATE_ACC_LEN": "2.8"}
+    assert not plots.accept_lengths(found, tmp_path / "accept-length.png")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("plot", "unit"),
     [
