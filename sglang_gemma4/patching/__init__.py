@@ -17,6 +17,7 @@ from sglang_gemma4.patching.declare import apply as apply
 from sglang_gemma4.patching.declare import decline as decline
 from sglang_gemma4.patching.declare import find_idle as find_idle
 from sglang_gemma4.patching.declare import idle as idle
+from sglang_gemma4.patching.declare import is_on as is_on
 from sglang_gemma4.patching.declare import note as note
 from sglang_gemma4.patching.declare import report as report
 from sglang_gemma4.patching.declare import resolution_step as resolution_step

@@ -91,6 +91,8 @@ def apply(patches: Iterable[Patch], environ: Mapping[str, str] | None = None) ->
     strict = switches.is_on(switches.STRICT, env)
     unsupported = version_problem()
     ready: list[tuple[Patch, list[Prepared]]] = []
+    placed = {id(hook) for patch in _active.values() for hook in patch.hooks}
+    once: dict[int, Prepared] = {}  # what several parts share is prepared for the first
     for patch in patches:
         outcome = _outcomes[patch.name] = Outcome(patch.name, patch.switch, patch.does, "active")
         if off := why_off(patch, env):
@@ -103,7 +105,9 @@ def apply(patches: Iterable[Patch], environ: Mapping[str, str] | None = None) ->
             outcome.state, outcome.reason = "declined", reason
         else:
             try:
-                ready.append((patch, [hooks.prepare(hook) for hook in patch.hooks]))
+                new = [hook for hook in patch.hooks if id(hook) not in placed]
+                once |= {id(hook): hooks.prepare(hook) for hook in new if id(hook) not in once}
+                ready.append((patch, [once[id(hook)] for hook in new]))
             except PatchError as error:
                 _fail(outcome, str(error), strict)
     if ready:
@@ -114,6 +118,11 @@ def apply(patches: Iterable[Patch], environ: Mapping[str, str] | None = None) ->
             else:
                 _active[patch.name] = patch
     return report()
+
+
+def is_on(patch_name: str) -> bool:
+    """Whether a patch is in place in this process."""
+    return patch_name in _active
 
 
 def wanted(patch: Patch, env: Mapping[str, str] = os.environ) -> bool:

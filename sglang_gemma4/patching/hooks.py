@@ -30,12 +30,14 @@ class Hook:
     after(result, *args) -> new result | None, around(original, *args) -> result, replace(*args) -> result or a class.
     ``function`` is the hook itself, or "package.module:name" where it needs torch or sglang to be imported.
     ``fingerprint`` is :func:`fingerprint` of the target's source; ``sglang-gemma4 patches --fingerprints`` prints them.
+    ``parts`` are the names of those that go in here. Where there are several, ``function`` asks :func:`declare.is_on` for each.
     """
 
     target: str
     kind: Kind
     function: Callable[..., Any] | str
     fingerprint: str
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,10 @@ class Entry:
     key: str
     value: Callable[[], Any] | str
     fingerprint: str
+    parts: tuple[str, ...] = ()
 
 
-def resolution_step(step: str, wrapper: Callable[..., None]) -> Entry:
+def resolution_step(step: str, wrapper: Callable[..., None], parts: tuple[str, ...] = ()) -> Entry:
     """Wrap a step of SGLang's argument resolution: ``wrapper(server_args, previous)``."""
 
     def value() -> list[Callable[..., None]]:
@@ -60,7 +63,7 @@ def resolution_step(step: str, wrapper: Callable[..., None]) -> Entry:
 
         return [*_HOOKS.get(step, ()), wrapper]
 
-    return Entry("sglang.srt.arg_groups.resolution_hooks._HOOKS", step, value, "absent")
+    return Entry("sglang.srt.arg_groups.resolution_hooks._HOOKS", step, value, "absent", parts)
 
 
 class PatchError(RuntimeError):
@@ -146,20 +149,25 @@ def current_fingerprint(hook: Hook | Entry) -> str:
 
 
 def install(ready: Sequence[Sequence[Prepared]]) -> dict[int, str]:
-    """Put hooks in place, each group whole or not at all; the groups that are not, by their number, and why."""
+    """Put hooks in place, each group whole or not at all; the groups that are not, by their number, and why.
+
+    A hook that several groups share goes in once, and stays as long as one of them stands.
+    """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    for prepared in ready:
-        for item in prepared:
-            if isinstance(item.hook, Hook):
-                HookRegistry.register(item.hook.target, item.value, HookType(item.hook.kind))
-            else:
-                _resolve(item.hook.target)[item.hook.key] = item.value
+    for item in {id(item.hook): item for prepared in ready for item in prepared}.values():
+        if isinstance(item.hook, Hook):
+            HookRegistry.register(item.hook.target, item.value, HookType(item.hook.kind))
+        else:
+            _resolve(item.hook.target)[item.hook.key] = item.value
     standing, failed = dict(enumerate(ready)), {}
     while failure := _place(standing):
         number, failed[failure[0]] = failure[0], failure[1]
-        for item in standing.pop(number):
-            _take_out(item)
+        gone = standing.pop(number)
+        shared = {id(item.hook) for prepared in standing.values() for item in prepared}
+        for item in gone:
+            if id(item.hook) not in shared:
+                _take_out(item)
     return failed
 
 

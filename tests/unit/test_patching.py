@@ -140,8 +140,9 @@ def test_strict_raises_and_names_the_patch(upstream: types.ModuleType) -> None:
 
 def test_a_late_second_hook_is_reported(upstream: types.ModuleType, in_child: InChild) -> None:
     def child() -> Any:
-        hook = Hook("upstream_g4.double", "after", plus_one, mark("upstream_g4.double"))
-        first, second = outcome(patch_of(hook)), outcome(patch_of(hook, name="second"))
+        source = mark("upstream_g4.double")
+        one, other = (Hook("upstream_g4.double", "after", plus_one, source) for _ in range(2))
+        first, second = outcome(patch_of(one)), outcome(patch_of(other, name="second"))
         return [first.state, second.state, second.reason]
 
     first, second, reason = in_child(child)
@@ -331,3 +332,22 @@ def test_another_version_is_one_line_in_the_log(
     lines, states = in_child(child)
     assert lines == ["sglang-gemma4: nothing is applied: this package supports SGLang 0.5.23, 0.6.0 is installed"]
     assert states == ["declined", "off"], "off: the switches that are not on by default"
+
+
+def test_a_seam_of_two_parts_goes_in_once(upstream: types.ModuleType, in_child: InChild) -> None:
+    """It stays in place for one of them where the other is off or fails, and its function asks which is on."""
+
+    def child() -> Any:
+        def both(result: int, *_: Any) -> int:
+            return result + 1 * patching.is_on("one") + 10 * patching.is_on("ten")
+
+        shared = Hook("upstream_g4.double", "after", both, mark("upstream_g4.double"), ("one", "ten"))
+        broken = Hook("upstream_g4.halve", "after", plus_one, "another source")
+        one, ten, fails = patch_of(shared, name="one"), patch_of(shared, name="ten"), patch_of(shared, broken, name="fails")
+        found = [outcome.state for outcome in patching.apply([one, fails])]
+        first = upstream.double(2)
+        found += [outcome.state for outcome in patching.apply([ten])]
+        return found, first, upstream.double(2)
+
+    found, first, second = in_child(child)
+    assert (found, first, second) == (["active", "failed", "active", "failed", "active"], 5, 15)
