@@ -4,7 +4,6 @@ import argparse
 import itertools
 import json
 import math
-import re
 import signal
 import subprocess
 import sys
@@ -212,24 +211,14 @@ def _header(plan: Plan) -> dict[str, Any]:
         "Every workload was sent as token ids to /v1/completions, to SGLang and vLLM alike.": plan.token_ids,
         "vLLM served the language model alone, SGLang the checkpoint with its image encoder.": plan.token_ids and plan.dummy_weights,
     }
-    command = ["sglang-gemma4", *map(without_paths, sys.argv[1:])]
+    facts = machine.facts(["sglang-gemma4", *sys.argv[1:]])
+    if plan.vllm_version:
+        facts["versions"]["vllm"] = plan.vllm_version
     return {
         **plan.header(),
-        "command": command,
-        "versions": machine.versions() | ({"vllm": plan.vllm_version} if plan.vllm_version else {}),
-        "device": machine.device(),
-        "environment": machine.environment(),
+        **facts,
         "notes": [note for note, holds in notes.items() if holds],
     }
-
-
-def without_paths(word: str) -> str:
-    """A word of a command with each path of this machine as its last part: they do not belong in a committed run.
-
-    Lists of paths, as in ``PYTHONPATH=...`` of an arm, are left out.
-    """
-    word = re.sub(r"(?<=PATH=)/[^,]*", "(a path)", word)
-    return re.sub(r"(?<![^=:,\s])/[^,:\s]+", lambda found: Path(found[0]).name, word)
 
 
 def in_a_process(module: str, failed: str, flag: str) -> str:

@@ -55,8 +55,7 @@ def main(words: Sequence[str] | None = None) -> int:
     asked.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         plan = _plan(asked, Path(scratch))
-        facts = {"versions": machine.versions(), "device": machine.device(), "environment": machine.environment()}
-        records.append(plan.raw, "header", **plan.header(), command=sys.argv[1:], **facts)
+        records.append(plan.raw, "header", **plan.header(), **machine.facts(sys.argv))
         _measure(plan, asked)
     lines = list(records.read(plan.raw))
     report = _report(lines)

@@ -1,28 +1,57 @@
 """Versions, card and environment of a run. A probe that fails is left out; nothing here imports SGLang."""
 
 import contextlib
+import hashlib
+import json
 import os
 import platform
+import re
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
 
 from sglang_gemma4 import __version__
 
 DISTRIBUTIONS = ("sglang", "sglang-kernel", "torch", "triton", "transformers", "flashinfer-python")
+PACKAGE = Path(__file__).parents[1]
 PREFIXES = ("SGLANG_", "CUDA_", "TORCH_", "TRITON_", "NCCL_", "OMP_")
 
 
+def facts(command: Sequence[str]) -> dict[str, Any]:
+    """What every raw header has beside its plan: ``command`` (with its flags), ``versions``, ``device`` and ``environment``."""
+    return {"command": [without_paths(word) for word in command], "versions": versions(), "device": device(), "environment": environment()}
+
+
 def versions() -> dict[str, str]:
-    """Of the package (with the commit of its checkout, if any), of Python, and of what the package runs on."""
-    found = {"sglang-gemma4": __version__, "python": platform.python_version()}
-    if commit := _printed(["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]):
-        found["commit"] = commit
+    """Of the package (``commit`` and ``sources``), of Python, and of what the package runs on."""
+    found = {"sglang-gemma4": __version__, "python": platform.python_version(), "commit": commit(), "sources": sources()}
     for name in DISTRIBUTIONS:
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
+
+
+def commit() -> str:
+    """Of the checkout, of the address that pip installed from, or ``unknown``; then :func:`sources` tells what ran."""
+    if described := _printed(["git", "-C", str(PACKAGE), "describe", "--always", "--dirty", "--abbrev=12"]):
+        return described
+    with contextlib.suppress(PackageNotFoundError, ValueError, KeyError, TypeError):
+        return str(json.loads(distribution("sglang-gemma4").read_text("direct_url.json") or "")["vcs_info"]["commit_id"][:12])
+    return "unknown"
+
+
+def sources(package: Path = PACKAGE) -> str:
+    """A digest of the package's Python and JSON files, patches included: equal in a copy without git and in a checkout of its commit."""
+    found = {}
+    for root, prefix in ((package, Path()), ((package / "patches").resolve(), Path("patches"))):  # in a checkout patches/ is a link
+        paths = (path for path in root.rglob("*") if path.suffix in (".py", ".json") and path.is_file())
+        found |= {(prefix / path.relative_to(root)).as_posix(): path for path in paths}
+    digest = hashlib.sha256()
+    for name in sorted(found):
+        digest.update(f"{name}\0".encode() + found[name].read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
 
 
 def device() -> dict[str, Any]:
@@ -42,6 +71,15 @@ def environment() -> dict[str, str]:
         for name, value in sorted(os.environ.items())
         if name.startswith(PREFIXES) and "KEY" not in name and "TOKEN" not in name
     }
+
+
+def without_paths(word: str) -> str:
+    """A word of a command with each path of this machine as its last part: they do not belong in a committed run.
+
+    Lists of paths, as in ``PYTHONPATH=...`` of an arm, are left out.
+    """
+    word = re.sub(r"(?<=PATH=)/[^,]*", "(a path)", word)
+    return re.sub(r"(?<![^=:,\s])/[^,:\s]+", lambda found: Path(found[0]).name, word)
 
 
 def _printed(command: list[str]) -> str:

@@ -9,7 +9,8 @@ Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else th
     · ``workloads`` list of {``name``, ``input_tokens``, ``output_tokens``, ``requests``, ``concurrency``, ``images``, ``image_size``}
     and of loads ``lengths``, ``rate``, ``scale``, of sessions also ``sessions``, ``turns``, ``think`` (seconds)
     · ``limits`` {``ttft_ms``, ``itl_ms``} (of goodput; only with open-loop loads)
-    · ``batches`` list (step times) · ``versions`` {name: version} · ``device`` {``name``, ``count``, ``memory_gib``, ``driver``}
+    · ``batches`` list (step times) · ``versions`` {name: version, ``commit``, ``sources`` (a digest)}
+    · ``device`` {``name``, ``count``, ``memory_gib``, ``driver``}
     · ``environment`` {} · ``notes`` list of sentences
 ``start``       a server or engine of an arm is up
     ``arm`` · ``round`` · ``process`` ("server", "engine", "vllm") · ``seconds``

@@ -60,7 +60,11 @@ def test_ways_are_timed_in_turn_and_stand_beside_the_floor(tmp_path: Path) -> No
     assert (stock[5], cells[5][5]) == ("5.00", "5.00"), "the arithmetic takes longer than the bytes at 4 and at 8 rows"
     assert ours[6] == "0"
     assert library[2] == "RuntimeError: out of resources: shared memory / of a card"
-    lines = [json.loads(line) for line in raw.read_text().splitlines()]
+    header, *lines = [json.loads(line) for line in raw.read_text().splitlines()]
+    assert header["kind"] == "header"
+    assert {"commit", "sources", "torch", "triton"} <= set(header["versions"])
+    assert {"name", "driver"} <= set(header["device"])
+    assert header["command"]
     assert [line["way"] for line in lines] == ["SGLang", "library", "ours"] * 2
     assert len(lines[0]["us"]) == 3
     assert "reason" in lines[1]

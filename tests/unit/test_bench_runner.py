@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sglang_gemma4.benchmark import client, command, profile, records, runner, server_side, step_engine, step_times, workloads
+from sglang_gemma4.benchmark import client, machine, profile, records, runner, server_side, step_engine, step_times, workloads
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.plan import Plan, task_of
 from sglang_gemma4.benchmark.server import Died
@@ -327,4 +327,4 @@ def test_time_per_token_is_over_the_tokens_that_the_gaps_span(backend: str, mill
 def test_a_run_s_command_has_no_paths_of_the_machine() -> None:
     given = ["/data/models/gemma", "--out=/home/me/run", "vllm:vllm,mtp,PYTHONPATH=/a/b:/c,--x=1", "--arm", "mix,32x1000/200", "runs/here"]
     shown = ["gemma", "--out=run", "vllm:vllm,mtp,PYTHONPATH=(a path),--x=1", "--arm", "mix,32x1000/200", "runs/here"]
-    assert [command.without_paths(word) for word in given] == shown
+    assert [machine.without_paths(word) for word in given] == shown

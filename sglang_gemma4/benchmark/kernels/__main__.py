@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
         of_case.add_argument("--rounds", type=int, default=9, metavar="N", help="counted replays of each way (default 9)")
         of_case.add_argument("--bandwidth", type=float, default=4295.0, metavar="GB/S", help="of the memory (default: an H200's, measured)")
         of_case.add_argument("--teraflops", type=float, default=793.7, metavar="T", help="of the card (default: an H200's, measured)")
-        of_case.add_argument("--raw", type=Path, metavar="FILE", help="append each way's times as a line of JSON")
+        of_case.add_argument("--raw", type=Path, metavar="FILE", help="append a header and each way's times as lines of JSON")
         of_case.add_argument("--dry-run", action="store_true", default=argparse.SUPPRESS, help="of this case")
     return form
 

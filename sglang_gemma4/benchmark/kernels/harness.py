@@ -2,17 +2,19 @@
 
 import itertools
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, is_dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sglang_gemma4.benchmark import statistics
+from sglang_gemma4.benchmark import machine, statistics
 from sglang_gemma4.benchmark.kernels.timer import Call, prepare
 from sglang_gemma4.kernels import dependent_launch
 
@@ -121,6 +123,8 @@ def run(case: Case, chosen: Mapping[str, Sequence[Any]], options: Options, place
     """Measure every row of a case; say each line of the table as soon as it is known."""
     heads = [*case.axes, "way", "µs", "least to most", "of the first (95 %)", "floor µs", "apart"]
     say(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
+    if options.raw:
+        _append(options.raw, {"kind": "header", "time": datetime.now(UTC).isoformat(timespec="seconds"), **machine.facts(sys.argv)})
     for named in case.combinations(chosen):
         _measure(case, named, options, place, say)
         if place.device == "cuda":
@@ -154,8 +158,12 @@ def _measure(case: Case, named: dict[str, Any], options: Options, place: Place, 
         if options.raw:
             line = {"case": case.name, **named, "way": name, "floor_us": floor}
             line |= {"reason": taken} if isinstance(taken, str) else {"us": taken}
-            with options.raw.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            _append(options.raw, line)
+
+
+def _append(raw: Path, line: dict[str, Any]) -> None:
+    with raw.open("a") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def timed(calls: Mapping[str, Sequence[Call]], place: Place, graph: bool, rounds: int, parts: int = 1) -> dict[str, list[float] | str]:
