@@ -1,14 +1,11 @@
 """Stages of ``measure.py`` for prefill beside verify, which is on where it was measured: 26B-A4B on one Hopper card.
 
-    python -m tests.gpu.beside_stages FOLDER [STAGE ...] [--dry-run]
+    python tests/gpu/measure.py FOLDER beside_stages
 
 Arms: ``in-turn`` (prefill and verify in turn), ``beside``, and ``bound-1.5``, ``bound-4`` (the gap between two tokens of a running request
 in plain steps). A bench's folder has TTFT and inter-token latency beside tokens/s: ``sglang-gemma4 bench --report FOLDER/STAGE``.
 """
 
-import sys
-
-from tests.gpu.measure import run_of
 from tests.gpu.stages import COMMON, SHARED, SMALL, Stage, bench, engines, tests
 
 SWITCH, GAP = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY=1", "SGLANG_GEMMA4_BESIDE_GAP"
@@ -55,13 +52,3 @@ STAGES: tuple[Stage, ...] = (
         f"--together {IN_TURN} {BESIDE} --workload mix --repetitions 3", SMALL,
     ),
 )  # fmt: skip
-
-
-def main(words: list[str]) -> int:
-    """Exit status: that of ``measure.py``."""
-    asked = run_of(words, STAGES, str(__doc__))
-    return 2 if asked is None else asked[0].all(asked[1])
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """Stages of ``measure.py`` for batches between the captured sizes: the step time at every batch from 80 to 1.
 
-    python -m tests.gpu.curve_stages FOLDER [STAGE ...] [--dry-run]
+    python tests/gpu/measure.py FOLDER curve_stages
 
 Arms: ``package`` (the sizes where nothing is said: with MTP SGLang's), ``sizes`` (those of SGLANG_GEMMA4_GRAPH_SIZES=1), ``theirs``
 (SGLang's) and ``every`` (each size up to the largest). Prints what capturing cost each arm and the largest cliffs; ``sglang-gemma4 bench
@@ -8,10 +8,6 @@ Arms: ``package`` (the sizes where nothing is said: with MTP SGLang's), ``sizes`
 ``steps-e2b`` time four batch sizes and say what the steps are made of.
 """
 
-import sys
-
-from sglang_gemma4.benchmark import curve_report, results
-from tests.gpu.measure import run_of
 from tests.gpu.stages import COMMON, PACKAGE, STOCK, Stage, bench
 
 SIZES, THEIRS, EVERY = "SGLANG_GEMMA4_GRAPH_SIZES=1", "SGLANG_GEMMA4_GRAPH_SIZES=0", "--disable-cuda-graph-padding"
@@ -44,21 +40,3 @@ STAGES: tuple[Stage, ...] = (
         f"{PACKAGE} --arm sizes:package,mtp,{SIZES} --arm every:package,mtp,{EVERY} {CURVE}", ONE_BY_ONE,
     ),
 )  # fmt: skip
-
-
-def main(words: list[str]) -> int:
-    """Exit status: that of ``measure.py``."""
-    asked = run_of(words, STAGES, str(__doc__))
-    if asked is None:
-        return 2
-    run, chosen = asked
-    status = run.all(chosen)
-    for stage in chosen:
-        folder = run.folder / ("dry" if run.dry else "") / stage.name
-        if (folder / "raw.jsonl").exists() and (found := results.load(folder)).curves:
-            print(f"\n{stage.name}\n\n{curve_report.text(found)}")
-    return status
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """Stages of ``measure.py`` for what the host does in a step: at batch 1 it may take longer than the card.
 
-    python -m tests.gpu.host_stages FOLDER [STAGE ...] [--dry-run]
+    python tests/gpu/measure.py FOLDER host_stages
 
 Arms: ``package``; ``launches``, which accepts by SGLang's launches (without ``chain_acceptance``); and what waits for a card: ``ahead``
 (``slots_ahead``) and ``fill``, an option of SGLang's own; the engines at a time, in turns. ``host-26b`` has ``narrow``
@@ -14,9 +14,6 @@ profiler itself slows the host, so steps are timed without it. ``host-long`` has
 request, takes longest, and ``host-default`` the context and the requests that a server has by default, whose masks are largest.
 """
 
-import sys
-
-from tests.gpu.measure import run_of
 from tests.gpu.quant_stages import DRAFT, INT4
 from tests.gpu.stages import COMMON, PACKAGE, Stage, bench, tests
 
@@ -75,13 +72,3 @@ STAGES: tuple[Stage, ...] = (
     bench("host-default", 300, "steps with MTP of E2B in the context that its checkpoint has", "e2b",
           f"{ARMS} --batches 1,32 --step-tokens 300,200 --repetitions 5", DEFAULT),
 )  # fmt: skip
-
-
-def main(words: list[str]) -> int:
-    """Exit status: that of ``measure.py``."""
-    asked = run_of(words, STAGES, str(__doc__))
-    return 2 if asked is None else asked[0].all(asked[1])
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """Stages of ``measure.py`` for the quantised KV cache: 26B-A4B on one card of 141 GB, spread weights.
 
-    python -m tests.gpu.kv_format_stages FOLDER [STAGE ...] [--dry-run]
+    python tests/gpu/measure.py FOLDER kv_format_stages
 
 Arms: ``bf16``, ``int8`` and ``fp8`` (a scale for each token and head); ``stock-fp8``: stock SGLang with its own fp8_e4m3, on E2B, where it
 does not start, this package with it; ``own-fp8``: that cache by this package's kernels (``fp8_cache``). The engines of a stage are up side
@@ -9,10 +9,8 @@ by side over one copy of the weights, their passes in turn; long prompts are pre
 ``sglang-gemma4 eval`` against two servers, then ``sglang-gemma4 compare``.
 """
 
-import sys
 from dataclasses import replace
 
-from tests.gpu.measure import run_of
 from tests.gpu.stages import COMMON, Stage, bench, kernels, tests
 
 INT8, FP8 = "--kv-cache-dtype=int8_per_token_head", "--kv-cache-dtype=fp8_per_token_head"
@@ -79,13 +77,3 @@ STAGES: tuple[Stage, ...] = (
     on_card(bench("kv-e2b", 480, "E2B, whose fp8 SGLang's kernels do not start", "e2b",
                   f"{SCALES} --arm fp8-one:package,mtp,{ONE} --workload chat --rounds 1 --repetitions 3", SHORT)),
 )  # fmt: skip
-
-
-def main(words: list[str]) -> int:
-    """Exit status: that of ``measure.py``."""
-    asked = run_of(words, STAGES, str(__doc__))
-    return 2 if asked is None else asked[0].all(asked[1])
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,9 +1,10 @@
-"""What one card has to show: a table of stages (``stages.py``), run in the order of their worth.
+"""What a card has to show: a table of stages (``stage_table.py``), run in the order of their worth.
 
     python tests/gpu/measure.py FOLDER [STAGE ...] [--seconds LIMIT] [--passes N]
     python tests/gpu/measure.py --list
 
-FOLDER gets a log for each command and a folder for each bench (raw lines; ``sglang-gemma4 bench --report`` makes the report, also
+STAGE names a stage, a group, or a module that has stages of one subject (``quant_stages``); without one those of ``stages.py``
+run. FOLDER gets a log for each command and a folder for each bench (raw lines; ``sglang-gemma4 bench --report`` makes the report, also
 elsewhere). A stage that would not end within LIMIT is left out and named; the same command goes on with what is not in FOLDER/done.
 Bench stages print how each arm compares with the first. ``--dry-run`` runs the stages' dry runs instead, which shows without a card that
 every command works.
@@ -26,7 +27,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.gpu.stages import GROUPS, STAGES, Command, Stage, named  # noqa: E402 - the repository's root is known now
+from tests.gpu import curve_stages, session_stages  # noqa: E402 - the repository's root is known now
+from tests.gpu.stage_table import ALL, GROUPS, TABLE, named  # noqa: E402
+from tests.gpu.stages import Command, Stage  # noqa: E402
 
 DRY_FACTOR = 20
 """An engine without a card is slow."""
@@ -53,6 +56,10 @@ class Run:
     def seconds(self, stage: Stage) -> int:
         """What a stage gets."""
         return stage.seconds * (DRY_FACTOR if self.dry else 1)
+
+    def results(self, stage: Stage) -> Path:
+        """Where a bench of a stage writes its raw lines."""
+        return self.folder / ("dry" if self.dry else "") / stage.name
 
     def commands(self, stage: Stage) -> list[Command]:
         """With this run's folder, lock and interpreter filled in."""
@@ -127,7 +134,7 @@ class Run:
             with self.done_file.open("a") as file:
                 file.write(f"{stage.name}\n")
             if not stage.locked:
-                folder = self.folder / ("dry" if self.dry else "") / stage.name
+                folder = self.results(stage)
                 lines = verdicts(folder)
                 if stage.says and not self.dry and not any(re.search(stage.says, log.read_text()) for log in folder.glob("package*.log")):
                     lines.append(f"no log of the arm package says {stage.says!r}: this is not the comparison that was meant")
@@ -183,25 +190,41 @@ def verdicts(folder: Path) -> list[str]:
     return lines
 
 
+def report(stage: Stage, folder: Path) -> str:
+    """What a bench of batch sizes or of sessions has to show beside its verdicts; empty for other stages, or without results."""
+    from sglang_gemma4.benchmark import curve_report, results, session_report
+
+    if not (folder / "raw.jsonl").exists() or stage not in (*curve_stages.STAGES, *session_stages.STAGES):
+        return ""
+    found = results.load(folder)
+    if stage in curve_stages.STAGES:
+        return f"\n{stage.name}\n\n{curve_report.text(found)}" if found.curves else ""
+    compared = "\n".join(f"- {sentence}" for sentence in session_report.identity(found))
+    return f"\n{stage.name}\n\n{session_report.rows(found)}\n\n{compared}"
+
+
 def listing(folder: Path | None) -> str:
-    """The table of stages, with those that ``folder`` has done marked, and the sums."""
+    """The table of stages by subject, with those that ``folder`` has done marked, and the sums."""
     done = set((folder / "done").read_text().split()) if folder and (folder / "done").exists() else set[str]()
     lines = []
-    for stage in STAGES:
-        how = "beside" if stage.beside else "alone" if stage.locked else "passes alone"
-        lines.append(f"{stage.name:<20} {stage.seconds:>4} s  {how:<12} {'done ' if stage.name in done else ''}{stage.decides}")
-    after = sum(stage.seconds for stage in STAGES if not stage.beside)
-    beside = sum(stage.seconds for stage in STAGES if stage.beside)
-    lines.append(f"\n{len(STAGES)} stages: {after} s one after the other, {beside} s beside those")
-    lines += [f"{name} ({sum(stage.seconds for stage in named([name]))} s): {' '.join(members)}" for name, members in GROUPS.items()]
-    return "\n".join(lines)
+    for subject, members in TABLE.items():
+        lines.append(f"\n{subject} ({sum(stage.seconds for stage in members)} s)")
+        for stage in members:
+            how = "beside" if stage.beside else "alone" if stage.locked else "passes alone"
+            lines.append(f"{stage.name:<24} {stage.seconds:>4} s  {how:<12} {'done ' if stage.name in done else ''}{stage.decides}")
+    after = sum(stage.seconds for stage in ALL if not stage.beside)
+    beside = sum(stage.seconds for stage in ALL if stage.beside)
+    lines.append(f"\n{len(ALL)} stages: {after} s one after the other, {beside} s beside those")
+    groups = {name: members for name, members in GROUPS.items() if name not in TABLE}
+    lines += [f"{name} ({sum(stage.seconds for stage in named([name]))} s): {' '.join(members)}" for name, members in groups.items()]
+    return "\n".join(lines).lstrip()
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Exit status: 0 all done, 1 a stage failed, 2 no card or a wrong argument, 3 the time did not suffice."""
     form = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     form.add_argument("folder", nargs="?", type=Path, metavar="FOLDER")
-    form.add_argument("stages", nargs="*", metavar="STAGE", help=f"of --list, or {', '.join(GROUPS)}; default: all")
+    form.add_argument("stages", nargs="*", metavar="STAGE", help=f"of --list, or {', '.join(GROUPS)}; default: stages")
     form.add_argument("--seconds", type=float, default=float("inf"), metavar="LIMIT", help="no stage begins that would end later")
     form.add_argument("--passes", type=int, metavar="N", help="of each workload and arm, in place of a stage's own number")
     form.add_argument("--list", action="store_true", help="the stages, what each needs and decides")
@@ -220,19 +243,12 @@ def main(words: Sequence[str] | None = None) -> int:
         form.error("the stages need a card; --dry-run tries their commands without one")
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.default_int_handler)
-    return Run(asked.folder, asked.seconds, asked.dry_run, asked.passes).all(stages)
-
-
-def run_of(words: Sequence[str], stages: Sequence[Stage], about: str) -> tuple[Run, list[Stage]] | None:
-    """The run and the stages that ``FOLDER [STAGE ...] [--dry-run]`` asks for, of a module with ``stages`` of its own.
-
-    None, after ``about`` is printed, where it asks for none of them, or there is no card and this is no dry run.
-    """
-    names, dry = [word for word in words if not word.startswith("-")], "--dry-run" in words
-    if not names or set(names[1:]) - {stage.name for stage in stages} or not (dry or has_card()):
-        print(f"{about}\nstages: {' '.join(stage.name for stage in stages)}", file=sys.stderr)
-        return None
-    return Run(Path(names[0]), float("inf"), dry), [stage for stage in stages if not names[1:] or stage.name in names[1:]]
+    run = Run(asked.folder, asked.seconds, asked.dry_run, asked.passes)
+    status = run.all(stages)
+    for stage in stages:
+        if text := report(stage, run.results(stage)):
+            print(text)
+    return status
 
 
 def has_card() -> bool:

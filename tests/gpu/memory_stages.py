@@ -1,6 +1,6 @@
 """Stages of ``measure.py`` for the KV pools: one card of 80 GB, and the pools of smaller cards.
 
-    python -m tests.gpu.memory_stages FOLDER [STAGE ...] [--dry-run]
+    python tests/gpu/measure.py FOLDER memory_stages
 
 On a card of 141 GB ``one-window-80gb`` and ``cells-80gb`` have the pools of one of 80; ``smaller-cards``, on one of 80, and
 ``smaller-cards-141gb`` have those of one of 24 and one of 48 GB. Arms: ``stock``, ``package``, ``two-windows`` (a running request also
@@ -10,10 +10,7 @@ bench's folder has retractions, running requests and peaks of the pools: ``sglan
 for all at once that takes memory. ``soak`` has a server for each pool, side by side; what is timed must not run beside it.
 """
 
-import sys
-
 from sglang_gemma4.patching import switches
-from tests.gpu.measure import run_of
 from tests.gpu.stages import COMMON, OUT, PACKAGE, PYTHON, STOCK, Command, Stage, bench, off, tests
 
 G = "SGLANG_GEMMA4"
@@ -96,13 +93,3 @@ STAGES: tuple[Stage, ...] = (
     soak("soak-dense", 4.0, "the same without experts, where no token may be rounded away", "--bold", "--model", "tiny-31b"),
     tests("memory-tests", 240, "traps for illegal reads and page tables on a card", "tests/gpu/test_memory.py", beside=False),
 )  # fmt: skip
-
-
-def main(words: list[str]) -> int:
-    """Exit status: that of ``measure.py``."""
-    asked = run_of(words, STAGES, str(__doc__))
-    return 2 if asked is None else asked[0].all(asked[1])
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

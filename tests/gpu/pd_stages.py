@@ -1,6 +1,6 @@
 """Stages of ``measure.py`` for prefill and decode servers, and for tensor parallelism: a machine with two cards.
 
-    python -m tests.gpu.pd_stages FOLDER [STAGE ...] [--dry-run]
+    python tests/gpu/measure.py FOLDER pd_stages
 
 A pair's JSON and logs lie in FOLDER (``pd_servers.py`` says what is in them): 1p1d on a card each, by CUDA IPC and by copies through the
 host; 1p2d, 2p1d and 2p2d with both servers on both cards. The tiny model shows tokens, 26B-A4B's layers with random weights show time:
@@ -15,9 +15,7 @@ host is shared.
 """
 
 import shlex
-import sys
 
-from tests.gpu.measure import run_of
 from tests.gpu.stages import COMMON, OUT, PYTHON, Stage, bench, both
 
 INT8 = "--kv-cache-dtype=int8_per_token_head"
@@ -73,13 +71,3 @@ STAGES: tuple[Stage, ...] = (
     bench("tp2-serve", 580, "TP 2: a server's tokens", "26b-a4b",
           f"--arm stock:stock,mtp --arm package:package,mtp --workload chat,summarize {ONCE}", TWO),
 )  # fmt: skip
-
-
-def main(words: list[str]) -> int:
-    """Exit status: that of ``measure.py``."""
-    asked = run_of(words, STAGES, str(__doc__))
-    return 2 if asked is None else asked[0].all(asked[1])
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,16 +1,14 @@
 """Stages of ``measure.py`` for servers beside vLLM's on one card: the tables of stock, package and vLLM in one run.
 
-    SGLANG_GEMMA4_VLLM_PYTHON=PYTHON python -m tests.gpu.peer_stages FOLDER [STAGE ...] [--dry-run]
+    SGLANG_GEMMA4_VLLM_PYTHON=PYTHON python tests/gpu/measure.py FOLDER peer_stages
 
 PYTHON is one that imports vLLM 0.33 (docs/measuring.md). One server at a time, since each takes the card, so repetitions of an arm follow
 each other; a stage that was cut short goes on where it ended. ``h100``: loads that an 80 GB card's pools hold, at most 64 requests.
 ``sglang-gemma4 bench --report FOLDER/STAGE`` writes the report.
 """
 
-import sys
 from dataclasses import replace
 
-from tests.gpu.measure import run_of
 from tests.gpu.quant_stages import DRAFT
 from tests.gpu.stages import COMMON, Stage, bench
 
@@ -73,13 +71,3 @@ STAGES: tuple[Stage, ...] = (
     beside("peer-e4b", 950, "E4B with MTP, with and without prefill beside verify", "e4b",
            f"{arms(stock='prefill+mix', other=BESIDE, on='mix+chat+32x1000/200')} --workload {DENSE} --rounds 1 --repetitions 3", H200),
 )  # fmt: skip
-
-
-def main(words: list[str]) -> int:
-    """Exit status: that of ``measure.py``."""
-    asked = run_of(words, STAGES, str(__doc__))
-    return 2 if asked is None else asked[0].all(asked[1])
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """Stages of ``measure.py`` for quantised weights: 26B-A4B, spread weights, on one card of 80 GB or more.
 
-    python -m tests.gpu.quant_stages FOLDER [STAGE ...] [--dry-run]
+    python tests/gpu/measure.py FOLDER quant_stages
 
 ``fp8-steps``: compressed-tensors' FP8 (a scale for each output), stock beside the package; ``bf16-steps``: the package's own bfloat16 at
 the same batches, alone, since two models do not fit; ``fp8-pair``: both fp8 engines at a time over shorter contexts; ``fp8-online``:
@@ -10,10 +10,8 @@ of 32, where what multiplies by wgmma wants Triton's ptxas-blackwell where Trito
 """
 
 import shlex
-import sys
 from dataclasses import replace
 
-from tests.gpu.measure import run_of
 from tests.gpu.stages import COMMON, OUT, PYTHON, Stage, bench, tests
 
 BATCHES = "--cuda-graph-bs-decode 1 8 32 80"
@@ -117,13 +115,3 @@ STAGES: tuple[Stage, ...] = (
     steps("fp8-scales", 420, "what the KV scales of 1 that SGLang gives --quantization fp8 take away",
           f"{online(PACKAGE)} {online(off('scales', 'unit_kv_scales'))} {STEPS}", f"{ONE} {POOL}"),
 )  # fmt: skip
-
-
-def main(words: list[str]) -> int:
-    """Exit status: that of ``measure.py``."""
-    asked = run_of(words, STAGES, str(__doc__))
-    return 2 if asked is None else asked[0].all(asked[1])
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """Stages of ``measure.py`` for many sessions: turns that find what was said before, and what it costs where they do not.
 
-    python -m tests.gpu.session_stages FOLDER [STAGE ...] [--dry-run]
+    python tests/gpu/measure.py FOLDER session_stages
 
 On a card of 141 GB all have the pools of one of 80, but ``pool-hits-80gb``, which is for such a card. The two stages of ``pool-hits`` start
 three arms in at most eight minutes, each other one in four; at the end the sessions of all stages are printed as a report has them.
@@ -9,11 +9,8 @@ ones. A stage of HiCache has no dry run: its copies need a card. ``sglang-gemma4
 plots.
 """
 
-import sys
 from dataclasses import replace
 
-from sglang_gemma4.benchmark import results, session_report
-from tests.gpu.measure import run_of
 from tests.gpu.memory_stages import FLAGS, OF_80
 from tests.gpu.stages import PACKAGE, STOCK, Stage, bench
 
@@ -61,23 +58,3 @@ STAGES: tuple[Stage, ...] = (
         for name, flags in (("pool-hits", TIGHT), ("pool-hits-80gb", TIGHT_80))
     ),
 )  # fmt: skip
-
-
-def main(words: list[str]) -> int:
-    """Exit status: that of ``measure.py``."""
-    asked = run_of(words, STAGES, str(__doc__))
-    if asked is None:
-        return 2
-    run, chosen = asked
-    status = run.all(chosen)
-    for stage in chosen:
-        folder = run.folder / ("dry" if run.dry else "") / stage.name
-        if (folder / "raw.jsonl").exists():
-            found = results.load(folder)
-            compared = "\n".join(f"- {sentence}" for sentence in session_report.identity(found))
-            print(f"\n{stage.name}\n\n{session_report.rows(found)}\n\n{compared}")
-    return status
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

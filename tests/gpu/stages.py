@@ -1,4 +1,4 @@
-"""The table of stages that ``measure.py`` runs: what a card has to show, in the order of its worth."""
+"""What a stage is, and those of the package as a whole, in the order of their worth. ``stage_table.py`` has all."""
 
 import shlex
 from dataclasses import dataclass
@@ -304,15 +304,3 @@ GROUPS = {
     "tests": tuple(stage.name for stage in STAGES if stage.name.endswith("tests")),
 }
 """Names that stand for several stages."""
-
-
-def named(words: tuple[str, ...] | list[str]) -> list[Stage]:
-    """Stages by name or group, in the table's order; all without a word.
-
-    Raises:
-        ValueError: a name is unknown.
-    """
-    wanted = {name for word in words for name in GROUPS.get(word, (word,))}
-    if strange := wanted - {stage.name for stage in STAGES}:
-        raise ValueError(f"no stage is called {', '.join(sorted(strange))}; measure.py --list shows the stages and groups")
-    return [stage for stage in STAGES if not words or stage.name in wanted]

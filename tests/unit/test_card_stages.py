@@ -19,34 +19,24 @@ from sglang_gemma4.benchmark.kernels import __main__ as kernels
 from sglang_gemma4.benchmark.profile import SLACK_STEPS
 from sglang_gemma4.benchmark.step_times import PROFILED_STEPS
 from sglang_gemma4.cpu.environment import has_accelerator
-from tests.gpu import (
-    beside_stages,
-    curve_stages,
-    host_stages,
-    kv_format_stages,
-    measure,
-    memory_stages,
-    pd_servers,
-    pd_stages,
-    peer_stages,
-    quant_stages,
-    session_stages,
-    soak,
-)
-from tests.gpu.stages import FLASH, GROUPS, STAGES, Command, Stage, named
+from tests.gpu import measure, pd_servers, session_stages, soak
+from tests.gpu.stage_table import ALL, GROUPS, TABLE, named
+from tests.gpu.stages import FLASH, Command, Stage
+from tests.unit.test_bench_sessions import run_of
 
 ROOT = Path(measure.__file__).parents[2]
-ALL = (*STAGES, *beside_stages.STAGES, *curve_stages.STAGES, *host_stages.STAGES, *kv_format_stages.STAGES)
-ALL = (*ALL, *memory_stages.STAGES, *pd_stages.STAGES, *peer_stages.STAGES, *quant_stages.STAGES, *session_stages.STAGES)
 COMMANDS = [(stage, command) for stage in ALL for command in (*stage.commands, *stage.dry)]
 
 
 def test_names_are_one_stage_s_or_one_group_s() -> None:
-    names = [stage.name for stage in STAGES]
+    names = [stage.name for stage in ALL]
     assert len(set(names)) == len(names)
     assert not set(names) & set(GROUPS)
     assert all(set(members) <= set(names) and members for members in GROUPS.values())
-    assert all(stage.seconds <= 600 and stage.decides for stage in STAGES)
+    assert all(stage.decides for stage in ALL)
+    assert all(stage.seconds <= 600 for stage in (*TABLE["stages"], *TABLE["curve_stages"]))
+    assert named([]) == list(TABLE["stages"])
+    assert named(["fp8-pair", "session_stages"]) == [stage for stage in ALL if stage.name == "fp8-pair" or stage in TABLE["session_stages"]]
     assert [stage.name for stage in named(["undecided", "steps"])] == ["steps", "undecided-steps", "undecided-admission"]
     with pytest.raises(ValueError, match="no stage is called later-piece;"):
         named(["later-piece"])
@@ -279,11 +269,11 @@ def test_the_list_and_wrong_words(tmp_path: Path, capsys: pytest.CaptureFixture[
     (tmp_path / "done").write_text("steps\n")
     assert measure.main([str(tmp_path), "--list"]) == 0
     said = capsys.readouterr().out
-    assert all(stage.name in said for stage in STAGES)
+    assert all(stage.name in said for stage in ALL)
     assert "done README: steps with and without MTP" in said
-    total = sum(stage.seconds for stage in STAGES)
+    total = sum(stage.seconds for stage in ALL)
     sums = [int(word) for line in said.splitlines() if " stages: " in line for word in line.split() if word.isdigit()]
-    assert sums == [len(STAGES), total - sums[2], sums[2]]
+    assert sums == [len(ALL), total - sums[2], sums[2]]
     for words, message in (
         ([], "name a FOLDER"),
         ([str(tmp_path), "nothing"], "no stage is called nothing"),
@@ -295,20 +285,24 @@ def test_the_list_and_wrong_words(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert message in capsys.readouterr().err
 
 
-def test_the_stages_of_the_curve_are_named_apart_and_end_in_time(capsys: pytest.CaptureFixture[str]) -> None:
-    names = [stage.name for stage in (*STAGES, *curve_stages.STAGES, *memory_stages.STAGES, *session_stages.STAGES)]
-    assert len(set(names)) == len(names)
-    assert all(stage.seconds <= 600 and stage.decides for stage in curve_stages.STAGES)
-    assert curve_stages.main(["somewhere", "no-such-stage", "--dry-run"]) == 2
-    assert "stages: step-curve step-curve-plain" in capsys.readouterr().err
+def test_stages_of_curves_and_sessions_print_what_they_measured(tmp_path: Path) -> None:
+    (curve,), (sessions,), (other,) = (named([name]) for name in ("step-curve", "sessions", "steps"))
+    assert measure.report(curve, tmp_path) == ""
+    run_of(tmp_path / "run")
+    assert "sessions-50x10000/8@4" in measure.report(sessions, tmp_path / "run")
+    assert measure.report(other, tmp_path / "run") == ""
+    assert measure.report(curve, tmp_path / "run") == "", "a run without a curve"
+    points = [[batch, 14, 10.0 + batch] for batch in range(4, 0, -1)]
+    row = {"batch": 4, "counted": True, "input_tokens": 1000, "tokens_between": 40, "seconds": 2.0, "points": points, "accept_length": 2.8}
+    for repetition in range(2):
+        records.append(tmp_path / "run" / records.NAME, "curve", arm="package", round=0, repetition=repetition, **row)
+    assert "| package | 3 to 4 |" in measure.report(curve, tmp_path / "run")
 
 
-def test_stages_of_sessions_have_four_minutes_for_a_server_and_eight_for_three(capsys: pytest.CaptureFixture[str]) -> None:
+def test_stages_of_sessions_have_four_minutes_for_a_server_and_eight_for_three() -> None:
     arms = {"pool-hits": 3, "pool-hits-80gb": 3}
     for stage in session_stages.STAGES:
         (words,) = stage.commands
         assert words.count("--arm") == arms.get(stage.name, 1)
         assert stage.seconds == (480 if words.count("--arm") == 3 else 240)
         assert not stage.dry or not any("hicache" in word for word in words)
-    assert session_stages.main(["somewhere", "no-such-stage", "--dry-run"]) == 2
-    assert "stages: sessions sessions-stock sessions-hicache" in capsys.readouterr().err
