@@ -8,8 +8,8 @@ from sglang_gemma4.benchmark import plots
 from sglang_gemma4.benchmark.claims import Row, day
 
 LABELS = {"stock": "stock SGLang", "vllm": "vLLM", "package": "sglang-gemma4"}
-LOOKS = {side: (plots.COLOURS[index], plots.HATCHES[index]) for side, index in (("package", 0), ("vllm", 1), ("stock", 2))}
-"""Colour and hatch of a side: those of the runs that have all three. The hatches tell them apart in print without colours."""
+LOOKS = {side: (plots.COLOURS[index], plots.HATCHES[index]) for side, index in plots.SIDES.items()}
+"""Colour and hatch of a side, the colour as in every plot of a run. The hatches tell them apart in print without colours."""
 FIELD = "Description"
 """The PNG's text field that holds :func:`bars` as JSON, which a test compares with the raw lines."""
 

@@ -17,6 +17,8 @@ from sglang_gemma4.benchmark.statistics import Summary, summary
 WIDTH, DPI = 9.0, 150  # inches
 # Okabe and Ito's palette: told apart by readers with any of the common colour deficiencies.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
+SIDES = {"package": 0, "vllm": 1, "stock": 2}
+"""Arms that have the same colour in every plot, by their place in :data:`COLOURS`."""
 DARK = COLOURS[0:5:2]  # text on these is white
 MARKERS, HATCHES = ("o", "s", "^", "D", "v", "P", "X", "*"), ("", "////", "....", "xxxx")
 LEAST = "least time (roofline)"
@@ -168,8 +170,17 @@ def accept_lengths(results: Results, path: Path) -> bool:
     return True
 
 
+def look(arms: Sequence[str], arm: str) -> int:
+    """The index of an arm's colour and marker: the same in every plot for the arms of :data:`SIDES`; the others take those left over."""
+    if arm in SIDES:
+        return SIDES[arm]
+    taken = {SIDES[name] for name in arms if name in SIDES}
+    left = [index for index in range(len(arms) + len(taken)) if index not in taken]
+    return left[[name for name in arms if name not in SIDES].index(arm)]
+
+
 def _filled(results: Results, arm: str) -> dict[str, str]:
-    index = results.arms.index(arm)
+    index = look(results.arms, arm)
     return {"facecolor": COLOURS[index % 8], "hatch": HATCHES[index // 8 % 4]}
 
 
@@ -180,7 +191,8 @@ def _lines(results: Results, path: Path, kind: str, name: str, title: str, x: st
         return False
     with _figure(5.2, results, f"{title}: median, band from smallest to largest", path) as figure:
         axis = figure.subplots()
-        for index, arm in enumerate(results.arms):
+        for arm in results.arms:
+            index = look(results.arms, arm)
             own = {size: summary(found) for size, place in places.items() if (found := values(results.at(place, arm), name))}
             _band(axis, index, arm, own, ("-", "--", "-.", ":")[index % 4])
         axis.set_xscale("log", base=2)
@@ -249,7 +261,8 @@ def latency_over_rate(results: Results, path: Path) -> bool:
     with _figure(0.9 + 3.4 * len(loads), results, "Latency over request rate", path) as figure:
         for row, load in zip(figure.subplots(len(loads), 2, squeeze=False), loads, strict=True):
             for axis, limit, name in zip(row, limits, ("ttft", "itl"), strict=True):
-                for index, arm in enumerate(results.arms):
+                for arm in results.arms:
+                    index = look(results.arms, arm)
                     for tail, line in (("p99", "-"), ("p50", ":")):
                         spreads = {point.rate: getattr(point, f"{name}_{tail}") for point in latency.points(results, load, arm)}
                         if spreads:
@@ -272,7 +285,7 @@ def step_curve(results: Results, path: Path) -> bool:
     with _figure(9.0, results, "Step time at every batch size, marks: captured sizes", path) as figure:
         above, below = figure.subplots(2, 1, sharex=True)
         for arm, milliseconds in curves.items():
-            index, sizes = results.arms.index(arm), set(curve_report.captured(results, arm))
+            index, sizes = look(results.arms, arm), set(curve_report.captured(results, arm))
             marked = [place for place, batch in enumerate(milliseconds) if batch in sizes]
             looks = {"color": COLOURS[index % 8], "marker": MARKERS[index % 8], "markevery": marked, "lw": 1.5, "ms": 5, "label": arm}
             above.plot(list(milliseconds), list(milliseconds.values()), **looks)

@@ -53,6 +53,13 @@ def test_nothing_is_drawn_without_data(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.png")) == []
 
 
+def test_stock_vllm_and_the_package_have_the_same_colours_everywhere() -> None:
+    for arms in (["package", "vllm", "stock"], ["stock", "package"], ["package", "stock", "other", "vllm"]):
+        assert [plots.look(arms, arm) for arm in arms if arm in plots.SIDES] == [plots.SIDES[arm] for arm in arms if arm in plots.SIDES]
+        assert len({plots.look(arms, arm) for arm in arms}) == len(arms), "no two arms look alike"
+    assert [plots.look(["a", "b", "stock"], arm) for arm in ("a", "b")] == [0, 1]
+
+
 def test_a_simulated_accept_length_is_not_drawn(run: Path, tmp_path: Path) -> None:
     """It is the constant that was asked for."""
     found = load(run)
