@@ -24,7 +24,7 @@ ITS_OWN = "SGLANG_RUN_ID"
 
 def told(nursery: Nursery, env: dict[str, str], own_patches: bool) -> Output:
     """What an engine says of itself."""
-    group = Group([list(range(20, 44))], client="tests.harness.engine_clients.placed_patches:send")
+    group = Group([list(range(20, 44))], client="patch_states:processes")
     ((answer,),) = nursery.run(resolve("tiny-e2b"), [group], env, own_patches=own_patches)
     return answer
 

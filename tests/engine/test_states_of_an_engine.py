@@ -11,7 +11,7 @@ def test_a_patch_that_declines_at_its_first_forward_is_not_active(nursery: Nurse
     for asked, state, notes in ((True, "declined", [LEFT]), (False, "active", [])):
         group = Group(
             [list(range(20, 44))],
-            client="tests.harness.engine_clients.patch_states:send",
+            client="patch_states:rows",
             extra={"patches": ["yoco", "shared_kv", "triple_norm"]},
         )
         ((answer,),) = nursery.run(resolve("tiny-e2b"), [group], enable_return_hidden_states=asked)
