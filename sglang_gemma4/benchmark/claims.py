@@ -132,9 +132,12 @@ def _row(path: Path, entry: Mapping[str, Any], runs: Path, changes: Sequence[Cha
     passes = [found for line in lines if (found := _pass(line))]
     loads = [_load(path, name, load, arms, passes) for load in entry["loads"]]
     began = datetime.fromisoformat(header.get("time") or entry["run"][:10]).replace(tzinfo=UTC)
-    found = [change for change in changes if change.overtook(entry["model"], entry["weights"], entry["run"], began)]
+    overtaken = [change for change in changes if change.overtook(entry["model"], entry["weights"], entry["run"], began)]
     return Row(
-        *(entry[key] for key in ("model", "weights", "gpu", "run")),
+        entry["model"],
+        entry["weights"],
+        entry["gpu"],
+        entry["run"],
         began,
         "time" in header,
         _facts(header, entry["package"]),
@@ -142,7 +145,7 @@ def _row(path: Path, entry: Mapping[str, Any], runs: Path, changes: Sequence[Cha
         readme,
         bool(entry.get("chart")),
         entry.get("note", ""),
-        tuple(sorted(found, key=lambda change: change.when)),
+        tuple(sorted(overtaken, key=lambda change: change.when)),
     )
 
 

@@ -44,7 +44,7 @@ def commit() -> str:
 
 def sources(package: Path = PACKAGE) -> str:
     """A digest of the package's Python and JSON files, patches included: equal in a copy without git and in a checkout of its commit."""
-    found = {}
+    found: dict[str, Path] = {}
     for root, prefix in ((package, Path()), ((package / "patches").resolve(), Path("patches"))):  # in a checkout patches/ is a link
         paths = (path for path in root.rglob("*") if path.suffix in (".py", ".json") and path.is_file())
         found |= {(prefix / path.relative_to(root)).as_posix(): path for path in paths}

@@ -36,7 +36,7 @@ def lies(root: Path, runs: Path) -> list[str]:
     shown = [row for row in _rows(made) if "runs/" in row[0]]
     if {_run(row[0]) for row in shown} != {run for run, entry in entries.items() if "readme" in entry}:
         found.append("README.md: its rows are not those of docs/claims.toml")
-    counts = {}
+    counts: dict[int, list[str]] = {}
     for row in shown:
         entry = entries[_run(row[0])]
         values = {side: passes(runs, entry, side, entry["readme"]) for side in SIDES if side in entry}
@@ -50,8 +50,8 @@ def passes(runs: Path, entry: dict[str, Any], side: str, load: str) -> Values:
     """A side's values of each counted pass of a load, by metric; a metric that not every pass has is empty."""
     own = [line for line in _lines(runs / entry["run"] / entry.get("file", "raw.jsonl")) if line.get("arm") == entry.get(side)]
     kept = [line for line in own if _load(line) == load and line.get("counted", True)]
-    found = {
-        "tokens": [line.get("output_throughput", line.get("out_tps")) for line in kept],
+    found: dict[str, list[float]] = {
+        "tokens": [float(line.get("output_throughput") or line["out_tps"]) for line in kept],
         "ttft": [_p99(line["ttft_ms"]) for line in kept if line.get("ttft_ms")],
         "itl": [line["itl_ms"]["p99"] for line in kept if line.get("itl_ms")],
     }
@@ -70,7 +70,7 @@ def mark(values: dict[str, Values], metric: str) -> str:
     return "▼" if any(max(sign * a for a in ours) < min(sign * b for b in other) for other in others) else "="
 
 
-def _wrong_row(row: list[str], values: dict[str, Values]) -> Iterator[str] | list[str]:
+def _wrong_row(row: list[str], values: dict[str, Values]) -> list[str]:
     found = []
     for place, (metric, side) in enumerate(((metric, side) for metric in METRICS for side in SIDES), 1):
         own = values.get(side, {}).get(metric, [])
