@@ -23,7 +23,8 @@ How to measure on your own GPU: [measuring.md](measuring.md). All runs by questi
 
 - **Random weights. Under MTP every engine accepts a simulated 2.8 tokens a step.** The tables compare speed, not answers or drafts.
 - All engines of a run shared one GPU, one after the other, with the same prompts, unless its line says otherwise.
-- SGLang, stock and with the package, ran with `--attention-backend triton` and `--sampling-backend pytorch`.
+- Servers of SGLang, stock and with the package, ran with `--attention-backend triton` and `--sampling-backend pytorch`; SGLang's own choice
+  may be another.
 - Medians over passes; the range of the passes stands in brackets. TTFT is the time to first token, ITL the inter-token latency.
 - "Package against it" is the package's difference from that side: `+` means more tokens/s, and longer times. `=`: the passes overlap.
 - **Stale**: a default that changes speed changed after the run. The numbers are of the run's date and of no later version.
