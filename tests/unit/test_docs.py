@@ -196,6 +196,7 @@ def test_a_planted_lie_is_seen(lie: str, copy: Path) -> None:
 
 
 def test_a_chart_of_other_numbers_is_seen(copy: Path) -> None:
+    pytest.importorskip("matplotlib")
     rows = claims.read(ROOT / "docs/claims.toml", ROOT / "runs")
     claims_chart.draw(rows[1:], copy / "docs/img/mixed-load.png")
     assert ["mixed-load.png shows" in one for one in claimed_numbers.lies(copy, ROOT / "runs")] == [True]
