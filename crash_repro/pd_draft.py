@@ -29,8 +29,8 @@ def main() -> int:
 
 def two_servers() -> None:
     """Have the engine be a pair."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "engine"))
-    pair: Any = importlib.import_module("pd_pair")
+    sys.path.append(str(Path(__file__).parents[1]))
+    pair: Any = importlib.import_module("tests.harness.instruments.pd_pair")
     pair.pair()
 
 

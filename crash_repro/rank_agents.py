@@ -72,8 +72,8 @@ def _lengths(runs: Any) -> Any:
 
 def _mooncake() -> None:
     """``mooncake.engine`` by the kernel (tests/harness/instruments/pd_pair.py), counted."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "engine"))
-    pair: Any = importlib.import_module("pd_pair")
+    sys.path.append(str(Path(__file__).parents[1]))
+    pair: Any = importlib.import_module("tests.harness.instruments.pd_pair")
 
     class Counted(pair.TransferEngine):  # type: ignore[name-defined]
         """It names ranks by their process ids."""
