@@ -9,7 +9,7 @@ from typing import Any
 
 from sglang_gemma4 import patching
 from sglang_gemma4.patches import load_all
-from sglang_gemma4.patching import Patch, hooks, supported, switches
+from sglang_gemma4.patching import Part, hooks, supported, switches
 from sglang_gemma4.patching.old_switches import OLD_NAMES
 from sglang_gemma4.patching.switches import Switch
 
@@ -34,7 +34,7 @@ def data() -> list[dict[str, Any]]:
     ]
 
 
-def _groups() -> list[tuple[str, list[tuple[Switch, list[Patch]]]]]:
+def _groups() -> list[tuple[str, list[tuple[Switch, list[Part]]]]]:
     """Switches with their patches, by group."""
     patches = load_all()
     return [
@@ -98,7 +98,7 @@ def markdown() -> str:
     return "\n\n".join(parts)
 
 
-def _cells(patches: Sequence[Patch]) -> str:
+def _cells(patches: Sequence[Part]) -> str:
     notes = {patch.name: " (at 0)" if not patch.at else " (off until measured)" if patch.unmeasured else "" for patch in patches}
     return ", ".join(f"`{name}`{note}" for name, note in notes.items()) or "all"
 
@@ -116,10 +116,13 @@ def old_names() -> str:
 def sources() -> str:
     """``known_sources.json`` for the installed SGLang: the places of all hooks, by file, with the file's digest."""
     found: dict[str, dict[str, str]] = {}
-    for target in [hook_registry_source(), *(hooks.target_of(hook) for patch in load_all() for hook in patch.hooks)]:
+    pinned: list[tuple[Any, supported.Pins]] = [(hook_registry_source(), "source")]
+    pinned += [(hooks.target_of(hook), hooks.pins_of(hook)) for patch in load_all() for hook in patch.hooks]
+    for target, pins in pinned:
         if (place := supported.place_of(target)) is not None:
             path, name = place
-            found.setdefault(path, {"digest": supported.digest(path)})[name] = supported.source_fingerprint(target)
+            known = found.setdefault(path, {"digest": supported.digest(path)})
+            known[supported.known_name(name, pins)] = supported.source_fingerprint(target, pins)
     return json.dumps(found, indent=1, sort_keys=True)
 
 

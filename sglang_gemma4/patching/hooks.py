@@ -15,7 +15,7 @@ from typing import Any, Literal
 from sglang_gemma4.patching import importers, placement
 from sglang_gemma4.patching.importers import indexed
 from sglang_gemma4.patching.placement import hook_is_in_chain, rebind_registries, stale_holders
-from sglang_gemma4.patching.supported import fingerprint
+from sglang_gemma4.patching.supported import Pins, fingerprint
 
 PLUGIN = "sglang_gemma4"
 """What SGLang's registry calls this package: its entry point's name."""
@@ -23,7 +23,7 @@ Kind = Literal["before", "after", "around", "replace"]
 
 
 @dataclass(frozen=True)
-class Hook:
+class Seam:
     """One function, method or class of SGLang that a patch changes.
 
     ``target`` is its dotted path. ``kind`` follows SGLang's ``HookType``: before(*args) -> (args, kwargs) | None,
@@ -31,6 +31,7 @@ class Hook:
     ``function`` is the hook itself, or "package.module:name" where it needs torch or sglang to be imported.
     ``fingerprint`` is :func:`fingerprint` of the target's source; ``sglang-gemma4 patches --fingerprints`` prints them.
     ``parts`` are the names of those that go in here. Where there are several, ``function`` asks :func:`declare.is_on` for each.
+    ``pins`` says what ``fingerprint`` covers: "signature" where ``function`` relies on no line of the target's body.
     """
 
     target: str
@@ -38,6 +39,11 @@ class Hook:
     function: Callable[..., Any] | str
     fingerprint: str
     parts: tuple[str, ...] = ()
+    pins: Pins = "source"
+
+    def __post_init__(self) -> None:
+        if self.pins == "signature" and self.kind == "replace":
+            raise ValueError(f'{self.target}: a replacement relies on the body it replaces; it needs pins="source"')
 
 
 @dataclass(frozen=True)
@@ -74,13 +80,13 @@ class PatchError(RuntimeError):
 class Prepared:
     """A checked hook: where it goes, the original, what goes there, and what the parent held to put back on failure."""
 
-    hook: Hook | Entry
+    hook: Seam | Entry
     original: Any
     value: Any
     held: Any = None
 
 
-def prepare(hook: Hook | Entry) -> Prepared:
+def prepare(hook: Seam | Entry) -> Prepared:
     """Check that a hook fits, and make what it puts in place.
 
     Raises:
@@ -88,7 +94,7 @@ def prepare(hook: Hook | Entry) -> Prepared:
     """
     actual = current_fingerprint(hook)
     if actual != hook.fingerprint:
-        raise PatchError(f"{place(hook)} has source {actual}, the patch was written for {hook.fingerprint}; not applied")
+        raise PatchError(f"{place(hook)} has {pins_of(hook)} {actual}, the patch was written for {hook.fingerprint}; not applied")
     if isinstance(hook, Entry):
         try:
             value = pkgutil.resolve_name(hook.value) if isinstance(hook.value, str) else hook.value()
@@ -120,12 +126,17 @@ def _resolve(target: str) -> Any:
         raise PatchError(f"{target} does not exist in this SGLang: {type(error).__name__}: {error}") from error
 
 
-def place(hook: Hook | Entry) -> str:
+def place(hook: Seam | Entry) -> str:
     """Where a hook goes, as a reader would write it."""
     return f"{hook.target}[{hook.key!r}]" if isinstance(hook, Entry) else hook.target
 
 
-def target_of(hook: Hook | Entry) -> Any:
+def pins_of(hook: Seam | Entry) -> Pins:
+    """What the hook's fingerprint covers; of a registry's entry, the source of the value."""
+    return hook.pins if isinstance(hook, Seam) else "source"
+
+
+def target_of(hook: Seam | Entry) -> Any:
     """What the installed SGLang has where the hook goes; None for a free registry key.
 
     Raises:
@@ -135,7 +146,7 @@ def target_of(hook: Hook | Entry) -> Any:
     return found.get(hook.key) if isinstance(hook, Entry) else found
 
 
-def current_fingerprint(hook: Hook | Entry) -> str:
+def current_fingerprint(hook: Seam | Entry) -> str:
     """Fingerprint of what the installed SGLang has where the hook goes; "absent" for a free registry key.
 
     Raises:
@@ -143,7 +154,7 @@ def current_fingerprint(hook: Hook | Entry) -> str:
     """
     target = target_of(hook)
     try:
-        return "absent" if target is None else fingerprint(target)
+        return "absent" if target is None else fingerprint(target, pins_of(hook))
     except (TypeError, OSError) as error:
         raise PatchError(f"{place(hook)} has no source to compare: {error}") from error
 
@@ -156,7 +167,7 @@ def install(ready: Sequence[Sequence[Prepared]]) -> dict[int, str]:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     for item in {id(item.hook): item for prepared in ready for item in prepared}.values():
-        if isinstance(item.hook, Hook):
+        if isinstance(item.hook, Seam):
             HookRegistry.register(item.hook.target, item.value, HookType(item.hook.kind))
         else:
             _resolve(item.hook.target)[item.hook.key] = item.value
@@ -176,7 +187,7 @@ def _place(groups: dict[int, Sequence[Prepared]]) -> tuple[int, str] | None:
     from sglang.srt.plugins.hook_registry import HookRegistry
     from sglang.srt.plugins.hook_registry import logger as registry_log
 
-    hooked = [item for prepared in groups.values() for item in prepared if isinstance(item.hook, Hook)]
+    hooked = [item for prepared in groups.values() for item in prepared if isinstance(item.hook, Seam)]
     originals = [getattr(item.original, "__func__", item.original) for item in hooked]  # a class method's function is what is imported
     # Hooks on a class that is replaced go into the methods of the one in its place.
     with indexed([*originals, *_methods_of([item.value for item in hooked])]):
@@ -194,7 +205,7 @@ def _place(groups: dict[int, Sequence[Prepared]]) -> tuple[int, str] | None:
     return None
 
 
-def look_ahead(hooks: Iterable[Hook | Entry]) -> None:
+def look_ahead(hooks: Iterable[Seam | Entry]) -> None:
     """Find who holds what hooks go into, for all processes that are then forked from this one and place them.
 
     In a fork that takes longer than all else: each object that is looked at has its page copied. Where something is
@@ -205,7 +216,7 @@ def look_ahead(hooks: Iterable[Hook | Entry]) -> None:
         with contextlib.suppress(PatchError):  # who wants it in place says why
             if (original := target_of(hook)) is not None:
                 originals += [original, getattr(original, "__func__", original)]
-        value = hook.function if isinstance(hook, Hook) else hook.value
+        value = hook.function if isinstance(hook, Seam) else hook.value
         if isinstance(value, str):
             originals += _methods_of([pkgutil.resolve_name(value)])
     placement.look_ahead(originals)

@@ -9,36 +9,49 @@ import textwrap
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FunctionType, MethodType
+from typing import Literal
 
 from sglang_gemma4 import SUPPORTED_SGLANG, __version__
+from sglang_gemma4.patching.signature import signature_text
+
+Pins = Literal["source", "signature"]
+"""What a fingerprint covers."""
 
 KNOWN = Path(__file__).with_name("known_sources.json")
 """What ``sglang-gemma4 patches --sources`` prints: by file of SGLang its digest, and the fingerprints of functions and classes in it."""
 
 
-def fingerprint(target: object) -> str:
+def fingerprint(target: object, pins: Pins = "source") -> str:
     """First 12 hex digits of the SHA-256 of the target's dedented source; of a list of functions, of all their sources.
+
+    With ``pins="signature"`` it covers :func:`signature_text` of the source, and a changed body leaves it as it is.
 
     To find the end of a function Python tokenizes it, which takes milliseconds each, in every process of a server. In a file with a digest
     that :data:`KNOWN` has, that is not done again.
     """
-    return known_fingerprint(target) or source_fingerprint(target)
+    return known_fingerprint(target, pins) or source_fingerprint(target, pins)
 
 
-def source_fingerprint(target: object) -> str:
+def source_fingerprint(target: object, pins: Pins = "source") -> str:
     """:func:`fingerprint`, read from the source itself."""
-    parts = target if isinstance(target, list) else [target]
-    source = "".join(textwrap.dedent(inspect.getsource(inspect.unwrap(part))) for part in parts)  # type: ignore[arg-type]
-    return hashlib.sha256(source.encode()).hexdigest()[:12]
+    parts = [part.fget if isinstance(part, property) else part for part in (target if isinstance(target, list) else [target])]
+    sources = [textwrap.dedent(inspect.getsource(inspect.unwrap(part))) for part in parts]  # type: ignore[arg-type]
+    pinned = [signature_text(source) for source in sources] if pins == "signature" else sources
+    return hashlib.sha256("".join(pinned).encode()).hexdigest()[:12]
 
 
-def known_fingerprint(target: object) -> str | None:
+def known_name(name: str, pins: Pins) -> str:
+    """The key of :data:`KNOWN` for a fingerprint of a place."""
+    return name if pins == "source" else f"{name} {pins}"
+
+
+def known_fingerprint(target: object, pins: Pins = "source") -> str | None:
     """The fingerprint of a function or class in a file that is the one of :data:`KNOWN`, byte for byte, or None."""
     if (found := place_of(target)) is None:
         return None
     path, name = found
     known = _known().get(path)
-    return known.get(name) if known and known["digest"] == digest(path) else None
+    return known.get(known_name(name, pins)) if known and known["digest"] == digest(path) else None
 
 
 def place_of(target: object) -> tuple[str, str] | None:
