@@ -9,7 +9,7 @@ Arms start one after another on an empty card, their order turning with each rep
 
 The earlier start is the first cold one; without ``--cold`` one is made before the first repetition and not counted. FOLDER gets a log
 for each start,
-``starts.json`` with all that was measured, and ``TABLE.md``.
+``starts.json`` with all that was measured and on what, and ``TABLE.md``.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_gemma4.benchmark import arms as arm_texts
+from sglang_gemma4.benchmark import machine
 from sglang_gemma4.benchmark.arms import Arm
 from sglang_gemma4.benchmark.server import Died, Server
 from sglang_gemma4.cpu.environment import has_accelerator
@@ -204,11 +205,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(ending, signal.default_int_handler)  # a server is a session of its own and would outlive this process
     given.folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
+    told = {**machine.facts(sys.argv), "model": given.model, "flags": flags, "starts": rows}
     for number, start in enumerate(starts, 1):
         row = measure(start, given.model, flags, given.folder, caches, cpu=not has_accelerator())
         rows.append(row)
         print(f"{number}/{len(starts)} {start.name}: {row.get('seconds', row.get('died'))}", flush=True)
-        (given.folder / "starts.json").write_text(json.dumps({"model": given.model, "flags": flags, "starts": rows}, indent=1) + "\n")
+        (given.folder / "starts.json").write_text(json.dumps(told, indent=1) + "\n")
         (given.folder / "TABLE.md").write_text(table(rows))
     print(table(rows))
     return int(any("died" in row for row in rows))

@@ -27,6 +27,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 
+from sglang_gemma4.benchmark import machine
 from sglang_gemma4.benchmark.gauges import GIB, memory_in_use, read_metrics
 from sglang_gemma4.cpu.environment import has_accelerator
 from sglang_gemma4.serving.launch import resolve
@@ -195,7 +196,8 @@ def main(words: Sequence[str] | None = None) -> int:
     card = [flag for flag in CARD if "mem-fraction" not in flag] if has_accelerator() else []
     environment = {**CHECKS, **simulated, **dict(pair.split("=", 1) for pair in asked.environment)}
     with open_server(asked.folder, model, [*flags, *card, "--enable-metrics", *asked.flags], environment) as server:
-        row = {"model": asked.model, "environment": asked.environment, "flags": asked.flags} | under(server, load, asked.seconds)
+        told = {"model": asked.model, "asked_environment": asked.environment, "flags": asked.flags}
+        row = machine.facts(sys.argv) | told | under(server, load, asked.seconds)
     said = server.log.read_text(errors="replace")
     row["out_of_memory"] = sum(any(sign in line.lower() for sign in OUT_OF_MEMORY) for line in said.splitlines())
     row["kept"] = [

@@ -30,6 +30,7 @@ from typing import Any
 
 import aiohttp
 
+from sglang_gemma4.benchmark import machine
 from sglang_gemma4.benchmark.gauges import read_metrics
 from sglang_gemma4.cpu.environment import has_accelerator
 from sglang_gemma4.diagnostics.pool_hits import PREFIX
@@ -203,10 +204,11 @@ def soak_one(soak: Soak, pool: Pool, minutes: float, busy: Server) -> int:
         status = busy.process.poll()
     finally:
         busy.end()
-    row = {"minutes": round((time.monotonic() - began) / 60, 1), "model": asked.model, "environment": pool.environment}
+    row = {"minutes": round((time.monotonic() - began) / 60, 1), "model": asked.model, "pool_environment": pool.environment}
     row |= {"asked_minutes": minutes, "flags": asked.flags, "bold": asked.bold, "card": not soak.exact, "pool": pool.name}
     row |= {"pool_tokens": int(asked.share * pool.needed), "pool_needed": pool.needed}
     row |= {
+        **machine.facts(sys.argv),
         **soak.counts,
         "stopped": soak.stopped,
         "server_died": died,
