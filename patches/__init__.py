@@ -1,153 +1,56 @@
-"""One module per change to SGLang, in the order they are applied. A module declares ``PATCH`` and imports neither torch nor sglang."""
+"""One module per place in SGLang. A module declares ``PARTS``, what operators see and switch, and ``SEAMS``, where they go in.
+
+A seam module imports neither torch nor sglang. Where several parts change one function of SGLang, they do so in the order of this list
+and of ``PARTS``.
+"""
 
 import dataclasses
 import functools
 from importlib import import_module
 
-from sglang_gemma4.patching import Patch
+from sglang_gemma4.patching import Part
 
-ORDER = (
-    "report",
-    "patch_metrics",
-    "start_times",
-    "compile_ahead",
-    "preflight",
-    "mtp_defaults",
-    "force_eagle",
-    "text_only_config",
-    "unified_config",
-    "untied_head",
-    "router_scale",
-    "weight_updates",
-    "released_memory",
-    "image_cache",
-    "gptq_layout",
-    "quantised_names",
-    "quantised_experts",
-    "expert_gelu",
-    "moe_tiles",
-    "grouped_experts",
-    "few_token_experts",
-    "prefill_experts",
-    "chunk_experts",
-    "triton_window",
-    "one_chunk",
-    "host_hits",
-    "kv_formats",
-    "fp8_cache",
-    "verify_attention",
-    "decode_attention",
-    "balanced_parts",
-    "prefill_attention",
-    "step_metadata",
-    "flash_prefill",
-    "sync_mtp",
-    "worker_v1",
-    "frozen_views",
-    "unified_draft",
-    "frozen_chain",
-    "draft_argmax",
-    "narrow_draft_head",
-    "draft_graph",
-    "mamba_check",
-    "slots_ahead",
-    "shared_query",
-    "yoco",
-    "triple_norm",
-    "layer_tail",
-    "dependent_launch",
-    "four_bit_linear",
-    "register_products",
-    "dense_copies",
-    "few_row_linear",
-    "router_choice",
-    "dense_beside_experts",
-    "ple_tail",
-    "qkv_rope",
-    "kv_write",
-    "unit_kv_scales",
-    "fresh_kv",
-    "attention_groups",
-    "graph_sizes",
-    "memory_reserve",
-    "feature_memory",
-    "prefill_graph",
-    "yoco_graph",
-    "sharded_head",
-    "draft_phase",
-    "adaptive_draft",
-    "verify_penalties",
-    "verify_cuts",
-    "verify_argmax",
-    "narrow_verify_head",
-    "chain_acceptance",
-    "stop_order",
-    "flash_in_graphs",
-    "prefill_beside",
-    "card_clock",
-    "pd_draft",
-    "hetero_tp",
+MODULES = (
+    "diagnosis",
+    "server",
+    "models",
+    "experts",
+    "prefill",
+    "attention",
+    "mtp",
+    "verify",
     "lora",
-    "lora_mtp",
-    "image_masks",
-    "image_padding",
-    "image_transport",
-    "language_model_only",
-    "whole_checkpoints",
-    "batched_vision",
-    "audio_padding",
-    "media_errors",
-    "video_times",
-    "one_bos",
-    "request_values",
-    "admin_routes",
-    "input_embeds",
-    "media_bounds",
-    "request_media",
-    "message_media",
-    "answer_parser",
-    "parser_defaults",
-    "tool_grammar",
-    "json_blanks",
-    "client_grammars",
-    "client_errors",
-    "ollama_api",
-    "client_protocols",
-    "isolation",
-    "page_table_rows",
-    "swa_ratio",
-    "swa_sizing",
-    "own_window",
-    "swa_admission",
-    "pool_bound",
-    "stage_layers",
-    "shared_kv",
-    "pool_checks",
-    "pool_limits",
-    "session_slots",
-    "lost_prefill",
-    "pool_hits",
-    "draft_budget",
-    "dummy_weights",
-    "bounds_traps",
-    "cpu_engine",
-    "cpu_fork",
-    "cpu_sampling",
-    "cpu_images",
-    "cpu_lora",
-    "cpu_quantised",
-    "cpu_experts",
+    "disaggregation",
+    "requests",
+    "checkpoints",
+    "media",
+    "memory",
+    "answers",
+    "cpu",
+    "protocols",
 )
 
 
 @functools.cache
-def load(name: str) -> Patch:
-    """The patch of one module: it has the module's name, and does what the first line of the module's docstring says."""
-    module = import_module(f"{__name__}.{name}")
-    declared: Patch = module.PATCH
-    return dataclasses.replace(declared, name=name, does=declared.does or str(module.__doc__).partition("\n")[0])
+def _by_name() -> dict[str, Part]:
+    found: dict[str, Part] = {}
+    for name in MODULES:
+        module = import_module(f"{__name__}.{name}")
+        for part in module.PARTS:
+            found[part.name] = dataclasses.replace(part, hooks=tuple(seam for seam in module.SEAMS if part.name in seam.parts))
+    return found
 
 
-def load_all() -> list[Patch]:
-    """Every declared patch, in the order they are applied."""
-    return [load(name) for name in ORDER]
+def load(name: str) -> Part:
+    """The part with this name, with its seams."""
+    return _by_name()[name]
+
+
+def load_all() -> list[Part]:
+    """Every declared part with its seams, in the order in which they are applied."""
+    return list(_by_name().values())
+
+
+def names() -> list[str]:
+    """The names of all parts, in the order in which they are applied."""
+    return list(_by_name())

@@ -1,142 +1,78 @@
-"""LoRA adapters (--lora-paths) work: each layer's own sizes, absent K and V, the dense FFN of MoE."""
+"""Adapters."""
 
-import dataclasses
-import math
-from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
-from sglang_gemma4.patching import Hook, Patch, tell, uses
+from sglang_gemma4.models import lora_adapters
+from sglang_gemma4.patching import Part, Seam, uses
+from sglang_gemma4.speculative import adapters
 
-LORA = "sglang.srt.lora"
+PARTS = (
+    Part(
+        name="lora",
+        does="LoRA adapters (--lora-paths) work: each layer's own sizes, absent K and V, the dense FFN of MoE.",
+        switch="SGLANG_GEMMA4_LORA",
+        why="Stock sizes all layers by attributes that Gemma 4's config does not have, wants a v_proj in each, takes the dense FFN of "
+        "a MoE layer for its experts, and knows none of it for the text-only class.",
+        evidence="srt/models/gemma4_mm.py:1104-1131 · srt/lora/lora.py:300-320 (KeyError: v_proj) · srt/lora/mem_pool.py:586-608",
+        remove_when="Gemma 4's classes tell SGLang each layer's sizes, and its adapters may lack projections.",
+        uses=(uses.lora,),
+    ),
+    Part(
+        name="lora_mtp",
+        does="LoRA and MTP go together: the target verifies with adapters, the draft has none.",
+        switch="SGLANG_GEMMA4_LORA",
+        why="Stock refuses LoRA with Gemma 4's MTP, though verify steps have one width for all requests, which is all that its LoRA "
+        "asks for.",
+        evidence="srt/arg_groups/lora_hook.py:246-264 · srt/lora/utils.py:489 (verify) · srt/model_executor/model_runner.py:838 (no draft)",
+        remove_when="SGLang lists FROZEN_KV_MTP among the algorithms that LoRA goes with.",
+        uses=(uses.lora, uses.mtp),
+    ),
+)
 
-
-def attach_targets(original: Callable[..., None], manager: Any, *args: Any, **kwargs: Any) -> None:
-    """Around ``LoRAManager.init_state``, which loads adapters, wraps layers and makes their buffers."""
-    from sglang.srt.configs.load_config import LoadFormat
-
-    from sglang_gemma4.models import lora_targets
-
-    targets = lora_targets.attach(manager.base_model) if lora_targets.is_gemma4(manager.base_model) else None
-    if targets is not None and manager.load_config.load_format == LoadFormat.DUMMY:
-        # Of the model's weights, which are random; an adapter is read from its file.
-        manager.load_config = dataclasses.replace(manager.load_config, load_format=LoadFormat.AUTO)
-    original(manager, *args, **kwargs)
-    if targets is not None:
-        targets.closed = True
-
-
-def _targets(model: Any) -> Any:
-    from sglang_gemma4.models import lora_targets
-
-    return lora_targets.of(model)
-
-
-def check_adapter(manager: Any, lora_config: Any, lora_ref: Any) -> None:
-    """Before ``LoRAManager.validate_new_adapter``: SGLang refuses too, but without the values, and knows no regular expressions."""
-    targets = _targets(manager.base_model)
-    if targets is None:
-        return
-    from sglang_gemma4.models import lora_adapter
-
-    lora_adapter.check_config(lora_ref.lora_name, lora_config.hf_config)
-    lora_config.target_modules = lora_adapter.layers_asked_for(targets, lora_ref.lora_name, lora_config.hf_config)
-    pool = getattr(manager, "memory_pool", None)
-    if pool is not None:
-        served = pool.target_modules, pool.max_lora_rank
-        lora_adapter.check_fits_server(lora_config.target_modules, lora_config.r, *served, lora_ref.lora_name)
-
-
-def settle_shapes(_result: None, manager: Any, max_lora_rank: int | None = None, target_modules: Iterable[str] | None = None) -> None:
-    """After ``LoRAManager.init_lora_shapes``: what is adapted at all, and that the adapters of the start fit."""
-    targets = _targets(manager.base_model)
-    if targets is None:
-        return
-    from sglang_gemma4.models import lora_adapter
-
-    if target_modules and set(target_modules) == {"all"}:
-        manager.target_modules = targets.names()
-    elif refused := manager.target_modules - targets.names():
-        raise lora_adapter.AdapterRefusedError(f"--lora-target-modules {sorted(refused)}: {lora_adapter.supported(targets)} are adapted")
-    for lora_id, config in manager.configs.items():
-        name = manager.lora_refs[lora_id].lora_name
-        lora_adapter.check_fits_server(config.target_modules, config.r, manager.target_modules, manager.max_lora_rank, name)
-    tell("lora", f"LoRA on {', '.join(sorted(manager.target_modules))}{' and experts' if targets.experts else ''}")
-
-
-def check_weight(adapter: Any, name: str, loaded_weight: Any) -> None:
-    """Before ``LoRAAdapter._process_weight``: SGLang drops what it does not know, and finds a wrong size at the first request."""
-    targets = _targets(adapter.base_model)
-    if targets is not None:
-        from sglang_gemma4.models import lora_adapter
-
-        lora_adapter.check_weight(targets, adapter.config.r, name, loaded_weight.shape)
-
-
-def fuse_weights(original: Callable[..., None], adapter: Any) -> None:
-    """Around ``LoRAAdapter._normalize_weights``."""
-    targets = _targets(adapter.base_model)
-    if targets is None:
-        original(adapter)
-        return
-    from sglang_gemma4.models import lora_adapter
-
-    for number, layer in enumerate(adapter.layers):
-        if targets.text.start_layer <= number < targets.text.end_layer:
-            layer.weights = lora_adapter.fused(targets, adapter.config.r, number, layer.weights)
-            targets.experts |= any(".experts." in name for name in layer.weights)
-        else:
-            layer.weights = {}
-    if adapter.config.hf_config.get("use_rslora"):
-        adapter.scaling = adapter.config.lora_alpha / math.sqrt(adapter.config.r)
-
-
-def make_buffers(original: Callable[..., None], pool: Any, base_model: Any) -> None:
-    """Around ``LoRAMemoryPool.init_buffers``: a MoE layer has a dense FFN too; its experts get buffers where an adapter changes them."""
-    targets = _targets(base_model)
-    if targets is None:
-        original(pool, base_model)
-        return
-    import torch
-
-    pool._has_moe_module = lambda model: targets.experts
-    original(pool, base_model)
-    device = next(base_model.parameters()).device
-    for name in pool.target_modules:
-        for buffers, shape in ((pool.A_buffer, pool.get_lora_A_shape), (pool.B_buffer, pool.get_lora_B_shape)):
-            if name not in buffers:
-                shapes = [shape(name, base_model, pool.max_lora_rank, number) for number in range(pool.num_layer)]
-                buffers[name] = [torch.zeros(one, dtype=pool.dtype, device=device) for one in shapes]
-
-
-def shape(side: str, original: Callable[..., Any], pool: Any, module_name: str, base_model: Any, max_lora_dim: int, layer_idx: int) -> Any:
-    """Around ``LoRAMemoryPool.get_lora_A_shape``, ``(adapters, stacked ranks, inputs)``, and ``get_lora_B_shape``, ``(adapters, outputs,
-    rank)``, of this rank's part of one layer."""
-    targets = _targets(base_model)
-    if targets is None or module_name.endswith("_moe"):
-        return original(pool, module_name, base_model, max_lora_dim, layer_idx)
-    from sglang_gemma4.models.lora_targets import PARTS
-
-    inputs, outputs = targets.local_sizes(module_name, layer_idx)
-    sizes = (max_lora_dim * len(PARTS[module_name]), inputs) if side == "A" else (outputs, max_lora_dim)
-    return pool.max_loras_per_batch, *sizes
-
-
-PATCH = Patch(
-    switch="SGLANG_GEMMA4_LORA",
-    why="Stock sizes all layers by attributes that Gemma 4's config does not have, wants a v_proj in each, takes the dense FFN of a MoE "
-    "layer for its experts, and knows none of it for the text-only class.",
-    evidence="srt/models/gemma4_mm.py:1104-1131 · srt/lora/lora.py:300-320 (KeyError: v_proj) · srt/lora/mem_pool.py:586-608",
-    remove_when="Gemma 4's classes tell SGLang each layer's sizes, and its adapters may lack projections.",
-    uses=(uses.lora,),
-    hooks=(
-        Hook(f"{LORA}.lora_manager.LoRAManager.init_state", "around", attach_targets, "7e6d316eac75"),
-        Hook(f"{LORA}.lora_manager.LoRAManager.validate_new_adapter", "before", check_adapter, "f8db1466e422"),
-        Hook(f"{LORA}.lora_manager.LoRAManager.init_lora_shapes", "after", settle_shapes, "748593f47e69"),
-        Hook(f"{LORA}.lora.LoRAAdapter._process_weight", "before", check_weight, "df2c2c5142f2"),
-        Hook(f"{LORA}.lora.LoRAAdapter._normalize_weights", "around", fuse_weights, "57b5a9dad6b1"),
-        Hook(f"{LORA}.mem_pool.LoRAMemoryPool.init_buffers", "around", make_buffers, "5d822c288dcf"),
-        Hook(f"{LORA}.mem_pool.LoRAMemoryPool.get_lora_A_shape", "around", partial(shape, "A"), "98cab21da840"),
-        Hook(f"{LORA}.mem_pool.LoRAMemoryPool.get_lora_B_shape", "around", partial(shape, "B"), "356de54a3149"),
+SEAMS = (
+    Seam(
+        f"{lora_adapters.LORA}.lora_manager.LoRAManager.init_state", "around", lora_adapters.attach_targets, "7e6d316eac75", parts=("lora",)
+    ),
+    Seam(
+        f"{lora_adapters.LORA}.lora_manager.LoRAManager.validate_new_adapter",
+        "before",
+        lora_adapters.check_adapter,
+        "f8db1466e422",
+        parts=("lora",),
+    ),
+    Seam(
+        f"{lora_adapters.LORA}.lora_manager.LoRAManager.init_lora_shapes",
+        "after",
+        lora_adapters.settle_shapes,
+        "748593f47e69",
+        parts=("lora",),
+    ),
+    Seam(f"{lora_adapters.LORA}.lora.LoRAAdapter._process_weight", "before", lora_adapters.check_weight, "df2c2c5142f2", parts=("lora",)),
+    Seam(
+        f"{lora_adapters.LORA}.lora.LoRAAdapter._normalize_weights", "around", lora_adapters.fuse_weights, "57b5a9dad6b1", parts=("lora",)
+    ),
+    Seam(
+        f"{lora_adapters.LORA}.mem_pool.LoRAMemoryPool.init_buffers", "around", lora_adapters.make_buffers, "5d822c288dcf", parts=("lora",)
+    ),
+    Seam(
+        f"{lora_adapters.LORA}.mem_pool.LoRAMemoryPool.get_lora_A_shape",
+        "around",
+        partial(lora_adapters.shape, "A"),
+        "98cab21da840",
+        parts=("lora",),
+    ),
+    Seam(
+        f"{lora_adapters.LORA}.mem_pool.LoRAMemoryPool.get_lora_B_shape",
+        "around",
+        partial(lora_adapters.shape, "B"),
+        "356de54a3149",
+        parts=("lora",),
+    ),
+    Seam(
+        "sglang.srt.arg_groups.lora_hook.check_lora_speculative_compatibility",
+        "around",
+        adapters.allow,
+        "7dd959b96894",
+        parts=("lora_mtp",),
     ),
 )

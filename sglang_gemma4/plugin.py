@@ -24,8 +24,8 @@ def register() -> None:
         raise SystemExit("\n".join(f"sglang-gemma4: {problem}" for problem in problems))
     if not switches.is_on(switches.MASTER) and not switches.is_on(switches.CPU_ENGINE):
         return  # before anything of SGLang is looked at: stock stays stock
+    from sglang_gemma4.diagnostics.start_checks import is_command_line
     from sglang_gemma4.patches import load_all
-    from sglang_gemma4.patches.preflight import is_command_line
 
     patches = load_all()
     if unknown := switches.names_left_out() - {patch.name for patch in patches}:

@@ -8,10 +8,10 @@
 """
 
 from sglang_gemma4.patching.declare import Entry as Entry
-from sglang_gemma4.patching.declare import Hook as Hook
 from sglang_gemma4.patching.declare import Outcome as Outcome
-from sglang_gemma4.patching.declare import Patch as Patch
+from sglang_gemma4.patching.declare import Part as Part
 from sglang_gemma4.patching.declare import PatchError as PatchError
+from sglang_gemma4.patching.declare import Seam as Seam
 from sglang_gemma4.patching.declare import State as State
 from sglang_gemma4.patching.declare import apply as apply
 from sglang_gemma4.patching.declare import decline as decline

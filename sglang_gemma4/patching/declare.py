@@ -1,6 +1,6 @@
 """Declare, check, apply and report changes to SGLang.
 
-A change is a :class:`Patch`: data in a module of ``patches/``. Applying one goes in two phases (:mod:`sglang_gemma4.patching.hooks`), so
+A change is a :class:`Part`: data in a module of ``patches/``. Applying one goes in two phases (:mod:`sglang_gemma4.patching.hooks`), so
 that it is applied whole or not at all: first every hook's target must resolve and have the source it was written against, then all
 hooks are installed and each is checked to be in place, also where the original was imported by name or kept in a registry.
 """
@@ -13,9 +13,9 @@ from typing import Literal
 
 from sglang_gemma4.patching import hooks, switches
 from sglang_gemma4.patching.hooks import Entry as Entry
-from sglang_gemma4.patching.hooks import Hook as Hook
 from sglang_gemma4.patching.hooks import PatchError as PatchError
 from sglang_gemma4.patching.hooks import Prepared
+from sglang_gemma4.patching.hooks import Seam as Seam
 from sglang_gemma4.patching.hooks import resolution_step as resolution_step
 from sglang_gemma4.patching.supported import version_problem
 from sglang_gemma4.patching.this_server import Server
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patch:
+class Part:
     """One change to SGLang: what, why, on whose evidence, behind which switch, and when it can go.
 
     ``name`` and ``does`` (what the operator gets, in one sentence) come from the module, its name and docstring (``patches.load``).
@@ -40,7 +40,7 @@ class Patch:
     why: str
     evidence: str
     remove_when: str
-    hooks: tuple[Hook | Entry, ...]
+    hooks: tuple[Seam | Entry, ...] = ()
     name: str = ""
     does: str = ""
     uses: tuple[Need, ...] = ()
@@ -74,10 +74,10 @@ class Outcome:
 
 
 _outcomes: dict[str, Outcome] = {}
-_active: dict[str, Patch] = {}
+_active: dict[str, Part] = {}
 
 
-def apply(patches: Iterable[Patch], environ: Mapping[str, str] | None = None) -> list[Outcome]:
+def apply(patches: Iterable[Part], environ: Mapping[str, str] | None = None) -> list[Outcome]:
     """Apply every patch that its switch asks for and that this process does not have yet; return what became of each, in order.
 
     Hooks are installed at once, not with SGLang's later ``apply_hooks``, so that they can be checked here. A plugin
@@ -90,7 +90,7 @@ def apply(patches: Iterable[Patch], environ: Mapping[str, str] | None = None) ->
     patches = [patch for patch in patches if _active.get(patch.name) is not patch]
     strict = switches.is_on(switches.STRICT, env)
     unsupported = version_problem()
-    ready: list[tuple[Patch, list[Prepared]]] = []
+    ready: list[tuple[Part, list[Prepared]]] = []
     placed = {id(hook) for patch in _active.values() for hook in patch.hooks}
     once: dict[int, Prepared] = {}  # what several parts share is prepared for the first
     for patch in patches:
@@ -125,12 +125,12 @@ def is_on(patch_name: str) -> bool:
     return patch_name in _active
 
 
-def wanted(patch: Patch, env: Mapping[str, str] = os.environ) -> bool:
+def wanted(patch: Part, env: Mapping[str, str] = os.environ) -> bool:
     """Whether the switches ask for this patch."""
     return why_off(patch, env) is None
 
 
-def why_off(patch: Patch, env: Mapping[str, str]) -> str | None:
+def why_off(patch: Part, env: Mapping[str, str]) -> str | None:
     """What turns this patch off, such as "VARIABLE=VALUE" or "VARIABLE is not set", or None where the switches ask for it."""
     if not patch.cpu_engine and not switches.is_on(switches.MASTER, env):
         return f"{switches.MASTER}=0"

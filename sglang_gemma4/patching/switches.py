@@ -26,7 +26,7 @@ class SwitchError(ValueError):
 class Switch:
     """One boolean environment variable: its default, its group in tables, and in one sentence what it turns on.
 
-    ``also_on`` are words beside 1 that turn it on. ``zero`` says what 0 selects, where a patch is applied at 0 (``Patch.at``).
+    ``also_on`` are words beside 1 that turn it on. ``zero`` says what 0 selects, where a patch is applied at 0 (``Part.at``).
     ``other_name`` is a variable, of SGLang's or an older one of ours, that is read where ``name`` is not set.
     """
 
@@ -55,7 +55,7 @@ PREFILL_GRAPH_FOR_MM = "SGLANG_ENABLE_PIECEWISE_CUDA_GRAPH_FOR_MM"
 WITHOUT = "SGLANG_GEMMA4_WITHOUT"
 """Not a switch: names of patches to leave out, joined by commas."""
 WITH = "SGLANG_GEMMA4_WITH"
-"""Not a switch: names of patches to use that are off until they are measured (``Patch.unmeasured``), joined by commas."""
+"""Not a switch: names of patches to use that are off until they are measured (``Part.unmeasured``), joined by commas."""
 DEBUG_DIR = "SGLANG_GEMMA4_DEBUG_DIR"
 """Not a switch: the directory for dumps of SGLANG_GEMMA4_DEBUG."""
 CACHE_DIR = "SGLANG_GEMMA4_CACHE_DIR"

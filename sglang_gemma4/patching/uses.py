@@ -1,4 +1,4 @@
-"""What a server has to be for a patch to do anything in it: the words of ``Patch.uses``.
+"""What a server has to be for a patch to do anything in it: the words of ``Part.uses``.
 
 Each word is a function from :class:`Server` to the reason why a patch that needs it is idle there, or None. A patch names
 the words it needs, and the first reason is the one that is shown.

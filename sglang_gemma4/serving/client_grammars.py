@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -96,3 +96,63 @@ def _size(grammar: Any) -> int:
     inner = getattr(grammar, "grammar", grammar)
     texts = (getattr(inner, "key_string", None), getattr(inner, "serialized_grammar", None), getattr(inner, "error_message", None))
     return 4096 + int(getattr(getattr(inner, "ctx", None), "memory_size_bytes", 0)) + sum(len(text) for text in texts if text)
+
+
+BACKEND = "sglang.srt.constrained.base_grammar_backend.BaseGrammarBackend"
+
+
+async def try_first(original: Callable[..., Awaitable[Any]], manager: Any, request: Any) -> Any:
+    """Around ``TokenizerManager._validate_and_resolve_lora``, which each request passes once, before it is tokenised.
+
+    Raises:
+        TrialError: a ValueError, which SGLang answers with status 400.
+    """
+    parameters = getattr(request, "sampling_params", None)
+    judge = _judge(manager) if parameters else None
+    if judge is not None:
+        await judge.judge([parameters] if isinstance(parameters, dict) else parameters)
+    return await original(manager, request)
+
+
+def _judge(manager: Any) -> Any:
+    """The process's judge of grammars; None where the server has none."""
+    if not hasattr(manager, "gemma4_grammars"):
+        from sglang.srt.runtime_context import get_exec, get_serving
+
+        from sglang_gemma4.serving.client_grammars import GrammarJudge
+
+        backend, options = get_exec().kernel.grammar_backend, get_serving()
+        whitespace = {
+            "any_whitespace": not options.constrained_json_disable_any_whitespace,
+            "max_whitespace_cnt": options.constrained_json_max_whitespace_cnt,
+            "whitespace_pattern": options.constrained_json_whitespace_pattern,
+        }
+        known = backend in ("xgrammar", "llguidance", "outlines")
+        manager.gemma4_grammars = GrammarJudge(backend, whitespace) if known else None
+    return manager.gemma4_grammars
+
+
+def prepare(_server_args: Any, manager: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Before ``_setup_and_run_http_server``: what tries grammars is there before the first comes, since it takes a second."""
+    judge = _judge(manager) if manager is not None else None
+    if judge is not None:
+        judge.prepare()
+
+
+def bound_compiled(_result: None, backend: Any, key: Any, _value: Any) -> None:
+    """After ``BaseGrammarBackend.set_cache``."""
+    if not hasattr(backend, "gemma4_ages"):
+        backend.gemma4_ages = OrderedDict()
+    keep_within(backend.cache, backend.gemma4_ages, key)
+
+
+def forget_sizes(_result: None, backend: Any) -> None:
+    """After ``BaseGrammarBackend.reset``."""
+    getattr(backend, "gemma4_ages", {}).clear()
+
+
+def bound_compiler(_result: None, backend: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``XGrammarGrammarBackend.__init__``: xgrammar's own cache keeps everything unless it is told how much."""
+    from xgrammar import GrammarCompiler
+
+    backend.grammar_compiler = GrammarCompiler(tokenizer_info=backend._tokenizer_info, cache_limit_bytes=COMPILED)

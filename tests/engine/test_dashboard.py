@@ -18,7 +18,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from sglang_gemma4.diagnostics import dashboard, doctor, patch_metrics
-from sglang_gemma4.patches import ORDER
+from sglang_gemma4.patches import names
 from tests.harness.live_server import Server
 from tests.harness.ports import free_port
 
@@ -183,7 +183,7 @@ def test_what_the_panels_show_is_plausible(prometheus: Prometheus | None, export
         (failed,) = [prometheus.values(query.expr) for query in QUERIES if query.panel == "Failed patches"]
         assert failed == [0]
         (patches,) = [prometheus.values(query.expr) for query in QUERIES if query.panel == "Patches"]
-        assert sum(patches) == 2 * 2 * len(ORDER), "of each instance every patch in one state, in the scheduler and in the front end"
+        assert sum(patches) == 2 * 2 * len(names()), "of each instance every patch in one state, in the scheduler and in the front end"
     assert lengths
     assert all(1 < length <= DRAFTED + 1 for length in lengths), lengths
 
@@ -191,7 +191,7 @@ def test_what_the_panels_show_is_plausible(prometheus: Prometheus | None, export
 def test_the_gauge_says_what_doctor_says(server: Server, exported: str) -> None:
     (family,) = [family for family in text_string_to_metric_families(exported) if family.name == patch_metrics.NAME]
     samples = [sample.labels for sample in family.samples]
-    assert len(samples) == 2 * len(ORDER), "one sample for each patch and process"
+    assert len(samples) == 2 * len(names()), "one sample for each patch and process"
     assert all("pid" not in labels for labels in samples)
     data = doctor.live(server.url)
     for process in ("scheduler", "frontend"):

@@ -201,14 +201,14 @@ def test_a_malformed_request_is_a_400_and_the_server_lives_on(server: Server, ba
 
 def test_the_banner_and_doctor_list_the_same_patches(server: Server) -> None:
     from sglang_gemma4.diagnostics import doctor, status
-    from sglang_gemma4.patches import ORDER
+    from sglang_gemma4.patches import names
 
     log = server.log.read_text()
     assert log.count("sglang-gemma4 0.") == 1, "one opening line per server"
     (banner,) = re.findall(r"sglang-gemma4 is ready: .*\n(?:  .*\n)+", log)
     assert len(banner.splitlines()) <= status.BANNER_LINES
     data = doctor.live(server.url)
-    assert [row["name"] for row in data["scheduler"]] == [row["name"] for row in data["frontend"]] == list(ORDER)
+    assert [row["name"] for row in data["scheduler"]] == [row["name"] for row in data["frontend"]] == list(names())
     assert data["healthy"]
     assert banner.startswith(f"sglang-gemma4 is ready: {status.summary(data['patches'])}\n")
     for said in (
@@ -236,7 +236,7 @@ def test_the_banner_and_doctor_list_the_same_patches(server: Server) -> None:
     for name, note in notes:
         assert log.count(f"{name} declined: {note}") == 1, "said once"
         assert states[name][0] != "active" or f"not for: {note}" in done.stdout
-    assert all(name in done.stdout for name in ORDER)
+    assert all(name in done.stdout for name in names())
 
 
 PARTS = {"imports", "this package's patches", "scheduler's imports", "arguments", "target's weights", "draft's weights", "KV pools"}

@@ -37,7 +37,7 @@ def record_hooks() -> None:
 
     def prepared(hook: Any) -> Any:
         item = prepare(hook)
-        if isinstance(hook, hooks.Hook) and inspect.isfunction(item.value):
+        if isinstance(hook, hooks.Seam) and inspect.isfunction(item.value):
             item.value = _saying(item.value, f"hook {item.value.__module__.rpartition('.')[2]} {hook.target}")
         return item
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4 import speculative
-from sglang_gemma4.patches import adaptive_draft
-from sglang_gemma4.speculative import mtp_defaults
+from sglang_gemma4.speculative import mtp_defaults, workers
 
 SHIPPED = Path(speculative.__file__).parent / "adaptive_draft.json"
 
@@ -32,7 +31,7 @@ def arguments(**given: Any) -> Any:
 def reason(**given: Any) -> str | None:
     from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
 
-    found: str | None = adaptive_draft.unsupported_reason(adaptive_unsupported_reason, arguments(**given))
+    found: str | None = workers.unsupported_reason(adaptive_unsupported_reason, arguments(**given))
     return found
 
 
@@ -64,17 +63,17 @@ def test_the_worker_v1_has_one_length(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_arguments_stay_as_they_are() -> None:
     given = arguments(_resolved_overrides=[("x", {"speculative_eagle_topk": 1})])
-    adaptive_draft.unsupported_reason(lambda as_eagle: None, given)
+    workers.unsupported_reason(lambda as_eagle: None, given)
     assert given._resolved_overrides == [("x", {"speculative_eagle_topk": 1})]
     assert given.speculative_algorithm == "FROZEN_KV_MTP"
 
 
 def test_the_shipped_lengths_are_the_default_and_only_for_mtp() -> None:
     given = arguments()
-    adaptive_draft.default_config(given)
+    workers.default_config(given)
     assert given._resolved_overrides[-1][1] == {"speculative_adaptive_config": str(SHIPPED)}
     for other in (arguments(speculative_algorithm="EAGLE"), arguments(speculative_adaptive_config="own.json")):
-        adaptive_draft.default_config(other)
+        workers.default_config(other)
         assert not hasattr(other, "_resolved_overrides")
 
 

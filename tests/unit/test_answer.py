@@ -233,7 +233,7 @@ def test_an_answer_goes_on_with_the_thought_that_its_prompt_opened(tail: str, in
         from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
         from sglang.srt.parser.reasoning_parser import ReasoningParser
 
-        from sglang_gemma4.patches.answer_parser import remember_open_thought
+        from sglang_gemma4.serving.answer_parser import remember_open_thought
 
         applied()
         request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "?"}])

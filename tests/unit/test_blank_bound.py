@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from sglang_gemma4 import patching
-from sglang_gemma4.patches import json_blanks, load
+from sglang_gemma4.patches import load
+from sglang_gemma4.serving import json_blanks
 from sglang_gemma4.serving.blank_bound import BLANKS, BlankBound, Words
 from tests.harness.inputs.call_grammars import tokenizer
 

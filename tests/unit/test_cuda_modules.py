@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from sglang_gemma4.kernels.kv_cache import formats
-from sglang_gemma4.patches.compile_ahead import kinds_of_config
 from sglang_gemma4.patching.switches import CACHE_DIR
+from sglang_gemma4.serving.compiling import kinds_of_config
 from sglang_gemma4.start import cuda_modules
 from sglang_gemma4.start.child import Child
 from sglang_gemma4.tiny import checkpoints, real_sizes

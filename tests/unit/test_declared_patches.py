@@ -16,8 +16,8 @@ import pytest
 
 from sglang_gemma4 import patching
 from sglang_gemma4.diagnostics import listing
-from sglang_gemma4.patches import ORDER, load_all
-from sglang_gemma4.patching import Entry, Hook, Patch, hooks, supported, switches
+from sglang_gemma4.patches import MODULES, load_all, names
+from sglang_gemma4.patching import Entry, Part, Seam, hooks, supported, switches
 from sglang_gemma4.patching.old_switches import OLD_NAMES
 from sglang_gemma4.patching.placement import hook_is_in_chain
 
@@ -39,7 +39,7 @@ def sglang_imported() -> None:
             pkgutil.resolve_name(hook.target)
 
 
-def is_placed(hook: Hook | Entry) -> bool:
+def is_placed(hook: Seam | Entry) -> bool:
     """Whether SGLang now reaches our hook: looked up afresh, not taken from the report."""
     current = pkgutil.resolve_name(hook.target)
     if isinstance(hook, Entry):
@@ -56,9 +56,13 @@ def applied_with(environ: dict[str, str]) -> tuple[dict[str, str], dict[str, lis
 
 
 def test_modules_and_switches_correspond() -> None:
-    assert [patch.name for patch in PATCHES] == list(ORDER)
+    assert [patch.name for patch in PATCHES] == list(names())
     modules = {path.stem for path in (ROOT / "patches").glob("*.py")} - {"__init__"}
-    assert modules == set(ORDER), "every module of patches/ is in ORDER"
+    assert modules == set(MODULES), "every module of patches/ is in MODULES"
+    for name in MODULES:
+        module = importlib.import_module(f"sglang_gemma4.patches.{name}")
+        assert {part for seam in module.SEAMS for part in seam.parts} == {part.name for part in module.PARTS}, name
+    assert len(names()) == len(set(names()))
     assert set(switches.SWITCHES) - ALL_OUR == {switches.MASTER, switches.STRICT}
     for patch in PATCHES:
         assert 0 < len(patch.does) <= 120, patch.name
@@ -71,7 +75,7 @@ def test_modules_and_switches_correspond() -> None:
 
 
 @pytest.mark.parametrize(("patch", "hook"), [(p, h) for p in PATCHES for h in p.hooks], ids=lambda x: getattr(x, "target", None) or x.name)
-def test_fingerprint_is_that_of_the_installed_sglang(patch: Patch, hook: Hook | Entry) -> None:
+def test_fingerprint_is_that_of_the_installed_sglang(patch: Part, hook: Seam | Entry) -> None:
     assert hooks.current_fingerprint(hook) == hook.fingerprint
 
 
@@ -250,7 +254,7 @@ def test_the_tables_of_the_docs_are_the_generated_ones() -> None:
 
 def test_lists_agree() -> None:
     data = listing.data()
-    assert [row["name"] for row in data] == list(ORDER)
+    assert [row["name"] for row in data] == list(names())
     text = listing.text()
     assert all(f" {row['name']} " in text and row["does"] in text for row in data)
     assert all(name in text for name in switches.SWITCHES)

@@ -15,7 +15,7 @@ from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax, narrow_hea
 from sglang_gemma4.kernels.norms import layer_tail, qkv_norm_rope, triple_rmsnorm
 from sglang_gemma4.kernels.norms.qkv_norm_rope import TokenTiles
 from sglang_gemma4.kernels.norms.row_parts import RowTiles
-from sglang_gemma4.patches import dependent_launch as patch
+from sglang_gemma4.models import build
 from tests.harness.gpu_compiler import compiling_for
 
 WIDTH = 128
@@ -232,8 +232,8 @@ def test_cards_that_cannot_are_named(capability: tuple[int, int], said: str | No
 
 def test_without_a_card_the_patch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[tuple[str, str]] = []
-    monkeypatch.setattr(patch, "decline", lambda *said: heard.append(said))
+    monkeypatch.setattr(build, "decline", lambda *said: heard.append(said))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    patch.launch_early(None)
+    build.launch_early(None)
     assert heard == [("dependent_launch", "tensors are on cpu")]
     assert dependent_launch.launch_options(torch.device("cpu")) == {"PDL": False}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4.patches import ORDER, load
+from sglang_gemma4.patches import load, names
 from sglang_gemma4.patching import uses
 
 
@@ -72,7 +72,7 @@ NO_NUMBERS = names_in(
 
 def test_every_patch_has_one_verdict() -> None:
     verdicts = [STANDS_ASIDE, set(SAME_BITS), DRAFTS_ONLY, NO_NUMBERS]
-    assert sorted(set(ORDER) - set().union(*verdicts)) == [], "say what the patch does to an answer's bits beside other requests"
+    assert sorted(set(names()) - set().union(*verdicts)) == [], "say what the patch does to an answer's bits beside other requests"
     assert sum(map(len, verdicts)) == len(set().union(*verdicts)), "one verdict each"
 
 
@@ -85,6 +85,6 @@ def test_what_depends_on_the_batch_is_shown_as_idle(name: str) -> None:
     assert reason.startswith("--enable-deterministic-inference")
 
 
-@pytest.mark.parametrize("name", sorted(set(ORDER) - STANDS_ASIDE))
+@pytest.mark.parametrize("name", sorted(set(names()) - STANDS_ASIDE))
 def test_what_does_not_is_not(name: str) -> None:
     assert uses.any_batch not in load(name).uses

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from sglang_gemma4 import patching
-from sglang_gemma4.patches import frozen_chain
-from sglang_gemma4.speculative import chain
+from sglang_gemma4.speculative import chain, frozen_chain
 from sglang_gemma4.speculative.chain import Chain
 
 VOCABULARY, HIDDEN = 97, 8

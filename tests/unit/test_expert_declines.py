@@ -18,9 +18,9 @@ from sglang.srt.layers.quantization.compressed_tensors.schemes import Compressed
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
 
 from sglang_gemma4 import patching
+from sglang_gemma4.models import build
 from sglang_gemma4.models.layers import expert_layers
 from sglang_gemma4.models.schedule import dense_beside_experts
-from sglang_gemma4.patches import dense_beside_experts as dense_patch
 
 TOKENS, HIDDEN, INNER, EXPERTS = 4, 64, 32, 8
 CONFIG = {
@@ -345,8 +345,8 @@ def test_where_the_dense_ffn_stays_before_the_experts(card: bool, ranks: int, sa
     monkeypatch.setattr("sglang.srt.runtime_context.get_parallel", lambda: SimpleNamespace(tp_size=ranks))
     monkeypatch.setattr(dense_beside_experts, "install", installed.append)
     model = SimpleNamespace(config=SimpleNamespace(enable_moe_block=True))
-    dense_patch.fork_layers(None, model)
-    dense_patch.fork_layers(None, SimpleNamespace(config=SimpleNamespace(enable_moe_block=False)))
+    build.fork_layers(None, model)
+    build.fork_layers(None, SimpleNamespace(config=SimpleNamespace(enable_moe_block=False)))
     outcome = patching.declare._outcomes["dense_beside_experts"]
     assert (installed, outcome.state) == (([], "declined") if said else ([model], "active"))
     assert not said or said in outcome.reason

@@ -11,8 +11,8 @@ from sglang_gemma4 import patching
 from sglang_gemma4.benchmark.kernels import tune_moe
 from sglang_gemma4.benchmark.kernels.expert_products import EXPERTS, HIDDEN, INNER, TOPK, routing
 from sglang_gemma4.benchmark.tune_moe import TOKENS
+from sglang_gemma4.models import experts
 from sglang_gemma4.models.layers import expert_tiles
-from sglang_gemma4.patches import moe_tiles as patch
 
 TILE = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 4}
 
@@ -50,14 +50,14 @@ def asked(*args: Any, **kwargs: Any) -> str:
 
 def test_other_models_and_the_operator_s_folder_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shape counts only once a Gemma 4 layer of it was built in the process."""
-    monkeypatch.delenv(patch.OPERATOR_S, raising=False)
-    monkeypatch.setattr(patch, "_shapes", {(64, INNER)})
-    assert patch.find_tiles(asked, EXPERTS, INNER, None, 0, 0, per_channel_quant=False, down_moe=False) == "SGLang's"
-    monkeypatch.setattr(patch, "_shapes", {(EXPERTS, INNER)})
+    monkeypatch.delenv(experts.OPERATOR_S, raising=False)
+    monkeypatch.setattr(experts, "_shapes", {(64, INNER)})
+    assert experts.find_tiles(asked, EXPERTS, INNER, None, 0, 0, per_channel_quant=False, down_moe=False) == "SGLang's"
+    monkeypatch.setattr(experts, "_shapes", {(EXPERTS, INNER)})
     for dtype, blocks, channels in (("fp8_w8a8", 0, False), (None, 128, False), (None, 0, True)):
-        assert patch.find_tiles(asked, EXPERTS, INNER, dtype, blocks, blocks, per_channel_quant=channels, down_moe=True) == "SGLang's"
-    monkeypatch.setenv(patch.OPERATOR_S, "/somewhere")
-    assert patch.find_tiles(asked, EXPERTS, INNER, None, 0, 0, per_channel_quant=False, down_moe=False) == "SGLang's"
+        assert experts.find_tiles(asked, EXPERTS, INNER, dtype, blocks, blocks, per_channel_quant=channels, down_moe=True) == "SGLang's"
+    monkeypatch.setenv(experts.OPERATOR_S, "/somewhere")
+    assert experts.find_tiles(asked, EXPERTS, INNER, None, 0, 0, per_channel_quant=False, down_moe=False) == "SGLang's"
 
 
 @pytest.mark.parametrize(("files", "said"), [({}, "no tiles for E=128, N=704 on Card 9"), ({"": "{}", "_down": "{}"}, "holds no tiles")])
@@ -83,12 +83,12 @@ def test_one_file_of_two_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_found_tiles_join_sglang_s_and_deterministic_inference_keeps_its_own(deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(patch.OPERATOR_S, raising=False)
-    monkeypatch.setattr(patch, "_shapes", {(EXPERTS, INNER)})
+    monkeypatch.delenv(experts.OPERATOR_S, raising=False)
+    monkeypatch.setattr(experts, "_shapes", {(EXPERTS, INNER)})
     flags = SimpleNamespace(deterministic=SimpleNamespace(enable_deterministic_inference=deterministic))
     monkeypatch.setattr("sglang.srt.runtime_context.get_exec", lambda: flags)
     monkeypatch.setattr(expert_tiles, "for_server", lambda experts, inner, down: {8192: TILE})
-    found = patch.find_tiles(lambda *_, **__: {1: TILE}, EXPERTS, INNER, None, 0, 0, per_channel_quant=False, down_moe=True)
+    found = experts.find_tiles(lambda *_, **__: {1: TILE}, EXPERTS, INNER, None, 0, 0, per_channel_quant=False, down_moe=True)
     assert sorted(found) == ([1] if deterministic else [1, 8192])
 
 

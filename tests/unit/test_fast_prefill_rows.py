@@ -11,8 +11,8 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from sglang_gemma4 import patching
 from sglang_gemma4.attention import second_metadata
+from sglang_gemma4.models import forwards
 from sglang_gemma4.models.schedule import read_rows
-from sglang_gemma4.patches import yoco
 
 
 def batch(**given: Any) -> Any:
@@ -231,7 +231,7 @@ def test_pipeline_stages(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_forwards_are_left_alone_without_a_word(mode: ForwardMode, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(patching, "note", lambda patch, message: said.append(message))
-    answer = yoco.fast_prefill(
+    answer = forwards.fast_prefill(
         lambda *given: given, "model", None, "positions", batch(forward_mode=mode), "embeds", "per layer", "previous stage"
     )
     assert answer == ("model", None, "positions", batch(forward_mode=mode), "embeds", "per layer", "previous stage")
@@ -241,5 +241,5 @@ def test_other_forwards_are_left_alone_without_a_word(mode: ForwardMode, monkeyp
 def test_what_declines_is_said_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(patching.declare, "note", lambda patch, message: said.append(message))
-    assert yoco.fast_prefill(lambda *given: "through all layers", model(sharing=0), "ids", None, batch()) == "through all layers"
+    assert forwards.fast_prefill(lambda *given: "through all layers", model(sharing=0), "ids", None, batch()) == "through all layers"
     assert said == ["a prefill goes through all layers: no layer of the model shares KV"]

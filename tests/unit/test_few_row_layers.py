@@ -8,8 +8,8 @@ from sglang.srt.layers.activation import GeluAndMul
 from sglang.srt.layers.linear import ReplicatedLinear
 
 from sglang_gemma4.benchmark.kernels import chain
+from sglang_gemma4.models import build
 from sglang_gemma4.models.layers.few_row_linear import LARGE_FFN, FewRowLinear, install
-from sglang_gemma4.patches import few_row_linear as patch
 
 
 def decoder_layer(experts: bool, inner: int = 576) -> torch.nn.Module:
@@ -82,9 +82,9 @@ def test_deterministic_inference_keeps_sglang_s_products(deterministic: bool, mo
     flags = SimpleNamespace(deterministic=SimpleNamespace(enable_deterministic_inference=deterministic))
     monkeypatch.setattr("sglang.srt.runtime_context.get_exec", lambda: flags)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(patch, "decline", lambda name, message: heard.append(message))
+    monkeypatch.setattr(build, "decline", lambda name, message: heard.append(message))
     monkeypatch.setattr("sglang_gemma4.models.schedule.dense_beside_experts.problem_here", lambda: "one rank of a test")
     model = decoder_layer(experts=False)
-    patch.replace_products(None, model)
+    build.replace_products(None, model)
     assert isinstance(model.o_proj.quant_method, FewRowLinear) is not deterministic
     assert ["--enable-deterministic-inference" in each for each in heard] == [True] * deterministic

@@ -11,8 +11,8 @@ from sglang.kernels.ops.attention import flash_attn
 
 from sglang_gemma4.attention import flash_ahead
 from sglang_gemma4.attention.flash_prefill import Kind
-from sglang_gemma4.patches.compile_ahead import kinds_of_config
 from sglang_gemma4.patching.switches import CACHE_DIR
+from sglang_gemma4.serving.compiling import kinds_of_config
 from sglang_gemma4.start.child import Child
 from sglang_gemma4.tiny import real_sizes
 

@@ -14,7 +14,8 @@ from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
 from sglang_gemma4.attention.image_masks import ImageAttention
 from sglang_gemma4.attention.prefill import PrefillAttention
 from sglang_gemma4.models.schedule import short_graphs, whole_graphs
-from sglang_gemma4.patches import flash_in_graphs, load
+from sglang_gemma4.patches import load
+from sglang_gemma4.speculative import prompts
 
 FULL = Kind(16, 2, 512, -1)
 ROWS = 2048
@@ -157,7 +158,7 @@ def graphs(offered: bool, has: bool, fails: bool = False) -> Any:
     runner = SimpleNamespace(attn_backend=SimpleNamespace(extend_attention_fwd=ours))
     found = SimpleNamespace(model_runner=runner, model_context=nothing, fails=fails)
     if offered:
-        flash_in_graphs.offer(found)
+        prompts.offer(found)
     return found
 
 

@@ -11,7 +11,7 @@ from sglang.kernels.ops.attention import flash_attention_v4
 from sglang_gemma4.attention import flash_choice, flash_prefill, prefill
 from sglang_gemma4.attention.quantised import ReadsLevels
 from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
-from sglang_gemma4.patches import flash_prefill as patch
+from sglang_gemma4.models import attention_backends
 from sglang_gemma4.patching.switches import CACHE_DIR
 from sglang_gemma4.start import folder
 
@@ -85,14 +85,14 @@ class Runner(SimpleNamespace):
 def test_backends_that_get_it(runner: Any, ours: bool, possible: str | None, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
     for told in ("note", "decline"):
-        monkeypatch.setattr(patch, told, lambda name, message: heard.append(message))
+        monkeypatch.setattr(attention_backends, told, lambda name, message: heard.append(message))
     monkeypatch.setattr(flash_prefill, "problem", lambda: possible)
     monkeypatch.setattr(flash_prefill, "unused_by", lambda *asking: None)
     taken = flash_prefill.FlashPrefill(print)
     choice = flash_choice.Choice(taken, taken=["a kind"], left=["any kind: slower"])
     monkeypatch.setattr(flash_choice, "chosen", lambda attend, *_: choice if attend is flash_attention_v4.flash_attn_varlen_func else None)
     backend = SimpleNamespace(extend_attention_fwd=prefill.PrefillAttention(print) if ours else print, device="cpu")
-    patch.prefill_by_flash(None, backend, runner)
+    attention_backends.prefill_by_flash(None, backend, runner)
     flash: Any = getattr(backend.extend_attention_fwd, "flash", None)
     if said == "taken":
         assert flash is taken
@@ -123,7 +123,7 @@ def test_servers_that_would_never_use_it(
     monkeypatch.setattr("sglang.srt.runtime_context.get_disagg", lambda: SimpleNamespace(disaggregation_mode=mode))
     monkeypatch.setattr("sglang.srt.runtime_context.get_exec", lambda: execution)
     for told in ("note", "decline"):
-        monkeypatch.setattr(patch, told, lambda name, message: heard.append(message))
+        monkeypatch.setattr(attention_backends, told, lambda name, message: heard.append(message))
     monkeypatch.setattr(flash_prefill, "problem", lambda: None)
     asked: list[Any] = []
 
@@ -139,7 +139,7 @@ def test_servers_that_would_never_use_it(
         monkeypatch.setenv(flash_prefill.SWITCH, "1")
     backend: Any = type("Backend", (ReadsLevels,), {})() if cache in (torch.int8, torch.uint8) else SimpleNamespace()
     backend.extend_attention_fwd, backend.device = prefill.PrefillAttention(print), "cpu"
-    patch.prefill_by_flash(None, backend, runner)
+    attention_backends.prefill_by_flash(None, backend, runner)
     assert len(asked) == (said is None)
     assert [str(said) in each for each in heard] == ([True] if said else [])
 

@@ -233,7 +233,7 @@ def check_before_weights_load(
     """Of a server on two such cards; ``found``: the method that SGLang reads beside config.json."""
     from sglang.srt.arg_groups import model_override_base
 
-    from sglang_gemma4.patches import preflight
+    from sglang_gemma4.diagnostics import start_checks
 
     hf_config = SimpleNamespace(architectures=["Gemma4ForConditionalGeneration"], to_dict=lambda: config)
     model = SimpleNamespace(hf_config=hf_config, dtype=dtype, quantization=found)
@@ -245,7 +245,7 @@ def check_before_weights_load(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_device: capability)
     monkeypatch.delenv(switches.FOUR_BIT_ROWS)
     monkeypatch.setenv(switches.CPU_ENGINE, "0")
-    preflight.check_weights(None, None)
+    start_checks.check_weights(None, None)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4.patches import frozen_views
-from sglang_gemma4.speculative import views
+from sglang_gemma4.speculative import views, workers
 
 SCRIPTS = Path(__file__).parents[2] / "crash_repro"
 CONTEXT = 24
@@ -63,7 +62,7 @@ def test_graph_buffers_are_those_of_a_model_with_a_window(flash: Any) -> None:
         made.append(dict(worker.draft_attn_backend.decode_cuda_graph_metadata))
 
     worker = SimpleNamespace(draft_attn_backend=flash.backend, kv_context=SimpleNamespace(target_token_to_kv_pool=flash.pool))
-    frozen_views.capture_in_view(init, None, worker)
+    workers.capture_in_view(init, None, worker)
     init(None, worker)
     with_view, without = made
     assert with_view["swa_page_table"].shape == (4, flash.backend.max_num_pages)
@@ -115,7 +114,7 @@ def test_an_unknown_backend_is_refused_by_name(flash: Any) -> None:
 
     worker = SimpleNamespace(kv_context=SimpleNamespace(target_token_to_kv_pool=flash.pool))
     with pytest.raises(views.UnknownBackendError, match=r"XPUAttentionBackend is not known here.*--attention-backend triton or trtllm_mha"):
-        frozen_views.refuse_unknown(XPUAttentionBackend(), worker)
+        workers.refuse_unknown(XPUAttentionBackend(), worker)
 
 
 def test_every_name_is_one_that_gemma4_may_have() -> None:

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 import torch
 
+from sglang_gemma4.models import loading
 from sglang_gemma4.models.layers import draft_head, sharded_head
-from sglang_gemma4.patches import draft_argmax, frozen_chain
-from sglang_gemma4.patches import sharded_head as sharded_patch
+from sglang_gemma4.speculative import frozen_chain, workers
 
 
 def test_the_draft_s_token_needs_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(draft_argmax, "decline", lambda patch, message: said.append(message))
+    monkeypatch.setattr(workers, "decline", lambda patch, message: said.append(message))
     model = SimpleNamespace()
-    draft_argmax.give_head(None, SimpleNamespace(draft_model_runner=SimpleNamespace(model=model)))
+    workers.give_head(None, SimpleNamespace(draft_model_runner=SimpleNamespace(model=model)))
     assert said == ["the draft needs logits: frozen_chain is off, or drafts are trees"]
     assert vars(model) == {}
 
@@ -102,10 +102,10 @@ def test_centroids_that_stay_in_the_chain(
 @pytest.mark.parametrize("name", ["SGLANG_ENABLE_NAN_LOGITS_CHECK", "SGLANG_ENABLE_ASYNC_ASSERT"])
 def test_logits_that_are_to_be_checked_are_computed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(draft_argmax, "decline", lambda patch, message: said.append(message))
+    monkeypatch.setattr(workers, "decline", lambda patch, message: said.append(message))
     monkeypatch.setenv(name, "1")
     model = SimpleNamespace(**{frozen_chain.TOKENS_ONLY: True})
-    draft_argmax.give_head(None, SimpleNamespace(draft_model_runner=SimpleNamespace(model=model)))
+    workers.give_head(None, SimpleNamespace(draft_model_runner=SimpleNamespace(model=model)))
     assert said == ["SGLang is asked to look for NaN in the draft's logits"]
     assert not hasattr(model, "logits_processor")
 
@@ -126,11 +126,11 @@ def embedding(tokens: int) -> Any:
 def scored(head: Any, monkeypatch: pytest.MonkeyPatch, **attributes: Any) -> tuple[list[int], list[str]]:
     """Rows of the head that the second of three ranks scores, and what was said."""
     said: list[str] = []
-    monkeypatch.setattr(sharded_patch, "decline", lambda patch, message: said.append(message))
+    monkeypatch.setattr(loading, "decline", lambda patch, message: said.append(message))
     monkeypatch.setattr(sharded_head, "get_parallel", lambda: SimpleNamespace(tp_size=3, tp_rank=1))
     given = {"do_tensor_parallel_all_gather": True, "use_attn_tp_group": False, "do_tensor_parallel_all_gather_dp_attn": False}
     processor = SimpleNamespace(**{**given, "vocab_size": 96, **attributes})
-    found = sharded_patch.score_my_range(lambda _p, _h, lm_head, _b, out: lm_head.weight, processor, None, head)
+    found = loading.score_my_range(lambda _p, _h, lm_head, _b, out: lm_head.weight, processor, None, head)
     return [int((head.weight == row).all(1).nonzero()[0]) for row in found[[0, -1]]], said
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sglang.srt.arg_groups.model_overrides import gemma4
 
-from sglang_gemma4.patches.image_masks import prefill_by_triton
+from sglang_gemma4.serving.media.bidirectional_images import prefill_by_triton
 
 TWO_WAY = SimpleNamespace(architectures=["Gemma4ForConditionalGeneration"], vision_config={}, use_bidirectional_attention="vision")
 TWO_WAY.get_text_config = lambda: TWO_WAY

@@ -14,8 +14,8 @@ from sglang.srt.managers.schedule_policy import AddReqResult, _PrefillAdmission
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_gemma4.attention import image_masks
-from sglang_gemma4.patches.image_masks import mask_flash
 from sglang_gemma4.serving import image_chunks
+from sglang_gemma4.serving.media.bidirectional_images import mask_flash
 from tests.unit.test_frozen_views import flash
 
 __all__ = ["flash"]

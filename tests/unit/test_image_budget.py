@@ -100,14 +100,14 @@ def test_what_a_server_may(config: Any, said: str | None) -> None:
 def test_a_server_of_another_model_may_say_what_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
     from sglang.srt.arg_groups import model_override_base
 
+    from sglang_gemma4.diagnostics import start_checks
     from sglang_gemma4.models.config_files import PreflightError
-    from sglang_gemma4.patches import preflight
 
     def start(architecture: str, image: Any) -> None:
         config = SimpleNamespace(hf_config=SimpleNamespace(architectures=[architecture]))
         monkeypatch.setattr(model_override_base, "model_config_of", lambda _: config)
         monkeypatch.setattr(model_override_base, "resolved_view", lambda _: SimpleNamespace(mm_process_config={"image": image}))
-        preflight.check_media(None, None)
+        start_checks.check_media(None, None)
 
     for odd in (5, {1: 2, "size": 3}, {"size": 3}):
         start("Qwen2_5_VLForConditionalGeneration", odd)

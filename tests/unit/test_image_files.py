@@ -67,9 +67,9 @@ def address(data: bytes) -> str:
 
 def place_patches() -> None:
     from sglang_gemma4 import patching
-    from sglang_gemma4.patches import media_bounds, request_media
+    from sglang_gemma4.patches import load
 
-    outcomes = patching.apply([media_bounds.PATCH, request_media.PATCH])
+    outcomes = patching.apply([load("media_bounds"), load("request_media")])
     assert all(one.state == "active" for one in outcomes if one.name in ("media_bounds", "request_media")), outcomes
 
 

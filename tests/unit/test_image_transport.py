@@ -10,8 +10,8 @@ from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
 from sglang.srt.environ import envs
 from sglang.srt.server_args import ServerArgs
 
-from sglang_gemma4.patches import image_transport
-from sglang_gemma4.patches.image_transport import stay_on_card
+from sglang_gemma4.serving.media import image_transport
+from sglang_gemma4.serving.media.image_transport import stay_on_card
 from sglang_gemma4.tiny import checkpoints
 
 

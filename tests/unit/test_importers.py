@@ -122,7 +122,7 @@ def test_all_patches_end_where_sglang_would_put_them(in_child: InChild, monkeypa
     for patch in patches:
         for hook in patch.hooks:
             pkgutil.resolve_name(hook.target)
-            if isinstance(value := hook.function if isinstance(hook, hooks.Hook) else hook.value, str):
+            if isinstance(value := hook.function if isinstance(hook, hooks.Seam) else hook.value, str):
                 pkgutil.resolve_name(value)  # of patches that are off too, as those who look ahead import them
     before = names()
     switched_on = dict.fromkeys((patch.switch for patch in patches), "1")
@@ -203,8 +203,8 @@ def test_the_modules_are_walked_once_for_all_hooks(files: None, in_child: InChil
         def child() -> Any:
             sys.modules["counting_g5"] = Counting("counting_g5")
             Counting.walks = 0
-            hooks = [patching.Hook(t, "around", around, supported.fingerprint(pkgutil.resolve_name(t))) for t in targets]
-            patch = patching.Patch(
+            hooks = [patching.Seam(t, "around", around, supported.fingerprint(pkgutil.resolve_name(t))) for t in targets]
+            patch = patching.Part(
                 name="walks", switch="SGLANG_GEMMA4_TOOL_GRAMMAR", why="", evidence="", remove_when="", hooks=tuple(hooks)
             )
             assert patching.apply([patch], {})[-1].state == "active"

@@ -18,9 +18,8 @@ from sglang_gemma4 import patching
 from sglang_gemma4.attention.triton_window import Gemma4TritonAttnBackend
 from sglang_gemma4.kernels.norms import qkv_norm_rope
 from sglang_gemma4.kernels.norms.qkv_norm_rope import write_reference
+from sglang_gemma4.models import build, forwards
 from sglang_gemma4.models.layers import kv_write, qkv_rope
-from sglang_gemma4.patches import kv_write as patch
-from sglang_gemma4.patches import qkv_rope as qkv_patch
 from sglang_gemma4.patching import switches
 
 FULL, SLIDING = 1, 0
@@ -198,21 +197,21 @@ def test_other_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_patch_asks_where_nothing_is_against_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     kv_write.want(False)
-    patch.write_early(None)
+    build.write_early(None)
     assert kv_write._wanted
     assert not caplog.records
     monkeypatch.setenv(switches.WITHOUT, "qkv_rope")
     for _ in range(2):
-        patch.write_early(None)
+        build.write_early(None)
     assert not kv_write._wanted
     assert ["qkv_rope is off" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_what_the_process_has_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert patch.reason_against() is None
+    assert build.reason_against() is None
     with monkeypatch.context() as patched:
         patched.setenv("SGLANG_ENABLE_ASYNC_ASSERT", "1")
-        assert patch.reason_against() == "SGLang is asked to check each location as it is written"
+        assert build.reason_against() == "SGLang is asked to check each location as it is written"
     write: Any = MHATokenToKVPool.set_kv_buffer
 
     def wrapper(*args: Any) -> Any:
@@ -220,12 +219,12 @@ def test_what_the_process_has_against_it(monkeypatch: pytest.MonkeyPatch) -> Non
 
     with monkeypatch.context() as patched:
         patched.setattr(MHATokenToKVPool, "set_kv_buffer", wrapper)
-        assert "MHATokenToKVPool.set_kv_buffer has source" in str(patch.reason_against())
+        assert "MHATokenToKVPool.set_kv_buffer has source" in str(build.reason_against())
         wrapper.__wrapped__ = write  # type: ignore[attr-defined]
-        assert str(patch.reason_against()).endswith("MHATokenToKVPool.set_kv_buffer is hooked")
+        assert str(build.reason_against()).endswith("MHATokenToKVPool.set_kv_buffer is hooked")
     with monkeypatch.context() as patched:
         patched.setattr(SWAKVPool, "set_kv_buffer", len)
-        assert "has no source to compare" in str(patch.reason_against())
+        assert "has no source to compare" in str(build.reason_against())
 
 
 @pytest.mark.parametrize(("kind", "writes"), [(TritonAttnBackend, True), (Other, False)])
@@ -256,7 +255,7 @@ def test_attention_writes_what_the_launch_does_not(
     )  # fmt: skip
     with forward_context(ForwardContext(attn_backend=backend_with(pool, kind))):
         for _ in range(2):
-            qkv_patch.normed_and_rotated(print, attention, torch.arange(3), X, batch)
+            forwards.normed_and_rotated(print, attention, torch.arange(3), X, batch)
     assert attended == [not writes] * 2
     assert [tuple(map(id, given)) for given in launched] == [
         (id(pool.k_buffer[1]), id(pool.v_buffer[1]), id(batch.out_cache_loc)) if writes else ()
@@ -269,6 +268,6 @@ def test_without_our_launch_it_says_so(monkeypatch: pytest.MonkeyPatch, caplog: 
     monkeypatch.setattr(qkv_rope, "problem_with", lambda *_: "Triton does not run on cpu")
     for asked in (True, True, False):
         kv_write.want(asked)
-        qkv_patch.normed_and_rotated(lambda *_: X, None, None, X, None)
+        forwards.normed_and_rotated(lambda *_: X, None, None, X, None)
     said = "sglang-gemma4: kv_write declined: SGLang's norms and rotation run: Triton does not run on cpu"
     assert [record.getMessage() for record in caplog.records] == [said]

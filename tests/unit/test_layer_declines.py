@@ -12,9 +12,8 @@ from sglang.srt.layers.layernorm import Gemma4RMSNorm, RMSNorm
 from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
 
 from sglang_gemma4 import patching
+from sglang_gemma4.models import build, forwards
 from sglang_gemma4.models.layers import decoder_layer, qkv_rope
-from sglang_gemma4.patches import layer_tail, ple_tail, triple_norm
-from sglang_gemma4.patches import qkv_rope as qkv_patch
 
 WIDTH, DIM = 32, 16
 X = torch.zeros(2, WIDTH)
@@ -70,10 +69,10 @@ PLAIN = SimpleNamespace(is_plain_add=True)
 def test_norms_after_attention(layer: dict[str, Any], read: dict[str, Any], call: Any, said: str, caplog: pytest.LogCaptureFixture) -> None:
     """Through the hook: SGLang's read is called with what came in, twice, with one line."""
     made = layer_with(**layer)
-    triple_norm.prepare_layer(None, made)
+    build.prepare_layer(None, made)
     update, hidden, residual, quant_format, addition = call
     given = (read_of(made, **read), update, hidden, residual, made.pre_feedforward_layernorm, quant_format, addition)
-    stays_stock(lambda stock: triple_norm.read_after_attention(stock, *given), given, "triple_norm", said, caplog)
+    stays_stock(lambda stock: forwards.read_after_attention(stock, *given), given, "triple_norm", said, caplog)
 
 
 def stays_stock(call: Callable[[Any], Any], given: Any, name: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -104,7 +103,7 @@ def stays_stock(call: Callable[[Any], Any], given: Any, name: str, said: str, ca
 )
 def test_the_tail(change: dict[str, Any], hidden: Any, residual: torch.Tensor, said: str, caplog: pytest.LogCaptureFixture) -> None:
     given = (layer_with(has_ple=False, **change), hidden, residual, None, object())
-    stays_stock(lambda stock: layer_tail.next_stream(stock, *given), given, "layer_tail", said, caplog)
+    stays_stock(lambda stock: forwards.next_stream(stock, *given), given, "layer_tail", said, caplog)
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -121,7 +120,7 @@ def test_the_tail_with_per_layer_embeddings(
     change: dict[str, Any], embedding: torch.Tensor, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = (layer_with(**{"has_ple": True, "enable_moe_block": False, **change}), X, X, embedding, object())
-    stays_stock(lambda stock: ple_tail.next_stream(stock, *given), given, "ple_tail", said, caplog)
+    stays_stock(lambda stock: forwards.ple_tail_next_stream(stock, *given), given, "ple_tail", said, caplog)
 
 
 def rotary(**change: Any) -> Any:
@@ -163,7 +162,7 @@ def attention_with(**change: Any) -> Any:
 )
 def test_norms_and_rotation(change: dict[str, Any], positions: torch.Tensor, said: str, caplog: pytest.LogCaptureFixture) -> None:
     given = (attention_with(**change), positions, X, object())
-    stays_stock(lambda stock: qkv_patch.normed_and_rotated(stock, *given), given, "qkv_rope", said, caplog)
+    stays_stock(lambda stock: forwards.normed_and_rotated(stock, *given), given, "qkv_rope", said, caplog)
 
 
 @pytest.mark.usefixtures("interpreted")

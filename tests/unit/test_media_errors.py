@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from sglang.srt.utils import common, video_decoder
 
-from sglang_gemma4.patches.media_errors import as_client_error
+from sglang_gemma4.serving.media.processors import as_client_error
 
 
 def fails(load: Callable[..., Any], source: Any, **options: Any) -> str:

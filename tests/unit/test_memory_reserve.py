@@ -177,7 +177,7 @@ def test_the_operator_s_number_stands_and_too_little_is_said(found: dict[str, tu
 
 def test_what_the_tokenizer_s_process_holds_is_not_kept_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """1 GiB of features and 100 MiB of embeddings; only where the reserve is ours."""
-    from sglang_gemma4.patches import memory_reserve
+    from sglang_gemma4.memory import memory_reserve
 
     kept = 1.0 + 100 / 1024
     monkeypatch.setenv(switches.RESERVE_GIB, "auto")

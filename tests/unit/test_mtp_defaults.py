@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.models.config_files import PreflightError
-from sglang_gemma4.patches import force_eagle
+from sglang_gemma4.serving import starting
 from sglang_gemma4.speculative import mtp_defaults
 
 ALL = {"speculative_algorithm": "NEXTN", "speculative_num_steps": 3, "speculative_eagle_topk": 1, "speculative_num_draft_tokens": 4}
@@ -75,4 +75,4 @@ def test_auto_without_an_assistant_is_refused(tmp_path: Path) -> None:
 )
 def test_only_a_promotion_is_undone(asked: str | None, stock: str | None, expected: str | None) -> None:
     """No draft is looked at; ``tests/engine/test_force_eagle.py`` has those that are."""
-    assert force_eagle.keep_eagle(lambda *_: stock, asked, "nowhere") == expected
+    assert starting.keep_eagle(lambda *_: stock, asked, "nowhere") == expected

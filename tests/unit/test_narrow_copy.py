@@ -11,8 +11,7 @@ from sglang_gemma4.kernels.heads import head_argmax, narrow_head
 from sglang_gemma4.kernels.heads.narrow_scan import NarrowHead, bytes_of
 from sglang_gemma4.memory import capacity, model_bytes
 from sglang_gemma4.models.layers import draft_head, narrow_copy, verify_head
-from sglang_gemma4.patches import narrow_draft_head as patch
-from sglang_gemma4.patches import narrow_verify_head as of_target
+from sglang_gemma4.speculative import acceptance_path, workers
 
 TOKENS, WIDTH = 96, 32
 
@@ -67,7 +66,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("SGLANG_GEMMA4_SHARDED_HEAD", "0")
     heard: list[str] = []
     for name in ("decline", "idle", "tell"):
-        monkeypatch.setattr(patch, name, lambda _patch, message, name=name: heard.append(f"{name}: {message}"))
+        monkeypatch.setattr(workers, name, lambda _patch, message, name=name: heard.append(f"{name}: {message}"))
     return heard
 
 
@@ -78,20 +77,20 @@ def same(copy: NarrowHead, weight: torch.Tensor) -> bool:
 
 def test_it_is_made_before_the_pools_and_given_after(said: list[str]) -> None:
     model = Model()
-    patch.make_copy(None, worker(model))
+    workers.make_copy(None, worker(model))
     assert said == [f"tell: the int8 copy of the draft's head, {TOKENS + 4} tokens x {WIDTH}, takes 0.0 MiB of the card"]
     assert same(model.copy, model.lm_head.weight)
     assert not list(model.buffers()), "a release would copy it on the card"
     model.logits_processor = draft_processor()
-    patch.give_copy(None, worker(model))
+    workers.give_copy(None, worker(model))
     assert model.logits_processor.narrow is model.copy
     assert len(said) == 1
 
 
 def test_where_the_draft_got_no_head_of_ours_it_is_dropped(said: list[str]) -> None:
     model = Model()
-    patch.make_copy(None, worker(model))
-    patch.give_copy(None, worker(model))
+    workers.make_copy(None, worker(model))
+    workers.give_copy(None, worker(model))
     assert narrow_copy.COPY not in vars(model)
     assert said[1:] == ["decline: draft_argmax gave the draft no head of ours (see its own line)"]
 
@@ -113,19 +112,19 @@ def test_why_there_is_none(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     model = Model()
-    patch.make_copy(None, worker(model, **given))
+    workers.make_copy(None, worker(model, **given))
     assert said == [message]
-    patch.give_copy(None, worker(model, **given))
+    workers.give_copy(None, worker(model, **given))
     assert narrow_copy.COPY not in vars(model)
 
 
 def test_centroids_and_a_quantised_head_have_none(said: list[str]) -> None:
     model = Model()
     model.use_ordered_embeddings = True
-    patch.make_copy(None, worker(model))
+    workers.make_copy(None, worker(model))
     other = Model()
     other.lm_head.quant_method = object()  # type: ignore[assignment]
-    patch.make_copy(None, worker(other))
+    workers.make_copy(None, worker(other))
     assert [line.partition(":")[0] for line in said] == ["idle", "decline"]
     assert "not a plain weight" in said[1]
 
@@ -154,14 +153,14 @@ def test_updates_reach_the_copy_in_place_also_those_that_fail() -> None:
             raise RuntimeError("sizes differ")
         return True, "done"
 
-    assert patch.renew_copy(update, updater, -3.0) == (True, "done")
+    assert workers.renew_copy(update, updater, -3.0) == (True, "done")
     assert same(model.copy, model.lm_head.weight)
     with pytest.raises(RuntimeError, match="sizes differ"):
-        patch.renew_copy(update, updater, -2.0, fails=True)
+        workers.renew_copy(update, updater, -2.0, fails=True)
     assert same(model.copy, model.lm_head.weight)
     assert model.copy.levels.data_ptr() == address
     other = SimpleNamespace(get_model=lambda: torch.nn.Linear(2, 2))
-    assert patch.renew_copy(lambda _updater: "the target's", other) == "the target's"
+    assert workers.renew_copy(lambda _updater: "the target's", other) == "the target's"
 
 
 def test_an_update_copies_a_head_once_where_both_have_copies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +170,7 @@ def test_an_update_copies_a_head_once_where_both_have_copies(monkeypatch: pytest
     torch.nn.Module.__init__(verify)
     for model in (Model(draft_processor()), Model(verify)):
         updater = SimpleNamespace(get_model=lambda model=model: model)
-        of_target.renew_copy(partial(patch.renew_copy, lambda _updater: None), updater)
+        acceptance_path.renew_copy(partial(workers.renew_copy, lambda _updater: None), updater)
         assert renewed.pop() is model
         assert not renewed
 
@@ -198,7 +197,7 @@ def test_capacity_counts_it_where_it_is_asked_for(size: str, ranks: int, tokens:
         return capacity.budget(needed, capacity.CARDS["141 GB"], capacity.Server(mtp, tp=ranks), 0.9, package=package)
 
     before = left(True), left(False), left(True, package=False)
-    monkeypatch.setenv("SGLANG_GEMMA4_WITH", patch.NAME)
+    monkeypatch.setenv("SGLANG_GEMMA4_WITH", workers.NAME)
     after = left(True), left(False), left(True, package=False)
     assert [one - other for one, other in zip(before, after, strict=True)] == [tokens and bytes_of(tokens, 1024) / ranks, 0, 0]
 
@@ -208,7 +207,7 @@ def test_capacity_counts_the_target_s_too(monkeypatch: pytest.MonkeyPatch) -> No
         return capacity.budget(model_bytes.need("26b-a4b"), capacity.CARDS["141 GB"], capacity.Server(mtp), 0.9)
 
     before = left(True), left(False)
-    monkeypatch.setenv("SGLANG_GEMMA4_WITH", of_target.NAME)
+    monkeypatch.setenv("SGLANG_GEMMA4_WITH", acceptance_path.NAME)
     assert (left(True), left(False)) == before, "its switch is off"
     monkeypatch.setenv("SGLANG_GEMMA4_VERIFY_ARGMAX", "1")
     assert (before[0] - left(True), before[1] - left(False)) == (bytes_of(262144, 2816), 0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4.patches.page_table_rows import create_flash_attention, make_room_for_draft_tokens
+from sglang_gemma4.models.attention_backends import create_flash_attention, make_room_for_draft_tokens
 
 POISON = -7
 

@@ -13,7 +13,7 @@ import pytest
 
 from sglang_gemma4 import patching
 from sglang_gemma4.diagnostics import status
-from sglang_gemma4.patching import Entry, Hook, Patch, supported
+from sglang_gemma4.patching import Entry, Part, Seam, supported
 
 InChild = Callable[[Callable[[], Any]], Any]
 
@@ -60,17 +60,17 @@ def mark(target: str) -> str:
     return supported.fingerprint(pkgutil.resolve_name(target))
 
 
-def patch_of(*hooks: Hook | Entry, name: str = "test", **kw: Any) -> Patch:
-    return Patch(name=name, switch="SGLANG_GEMMA4_TOOL_GRAMMAR", why="", evidence="", remove_when="", hooks=hooks, **kw)
+def patch_of(*hooks: Seam | Entry, name: str = "test", **kw: Any) -> Part:
+    return Part(name=name, switch="SGLANG_GEMMA4_TOOL_GRAMMAR", why="", evidence="", remove_when="", hooks=hooks, **kw)
 
 
-def outcome(patch: Patch, environ: dict[str, str] | None = None) -> patching.Outcome:
+def outcome(patch: Part, environ: dict[str, str] | None = None) -> patching.Outcome:
     return next(o for o in patching.apply([patch], environ or {}) if o.name == patch.name)
 
 
 def test_a_hook_is_applied_also_in_importers_and_registries(upstream: types.ModuleType, in_child: InChild) -> None:
     def child() -> Any:
-        found = outcome(patch_of(Hook("upstream_g4.double", "after", plus_one, mark("upstream_g4.double"))))
+        found = outcome(patch_of(Seam("upstream_g4.double", "after", plus_one, mark("upstream_g4.double"))))
         return [found.state, upstream.double(1), sys.modules["importer_g4"].double(1), upstream.REGISTRY["double"](1)]
 
     assert in_child(child) == ["active", 3, 3, 3]
@@ -83,13 +83,13 @@ def test_methods_and_classes(upstream: types.ModuleType, in_child: InChild) -> N
 
         found = outcome(
             patch_of(
-                Hook(
+                Seam(
                     "upstream_g4.Layer.forward",
                     "around",
                     lambda original, self, x: original(self, x) * 10,
                     mark("upstream_g4.Layer.forward"),
                 ),
-                Hook("upstream_g4.Head", "replace", Better, mark("upstream_g4.Head")),
+                Seam("upstream_g4.Head", "replace", Better, mark("upstream_g4.Head")),
             )
         )
         return [found.state, found.reason, upstream.Layer().forward(4), upstream.Head is Better, sys.modules["importer_g4"].Head is Better]
@@ -123,8 +123,8 @@ def test_a_patch_that_does_not_fit_is_applied_in_no_part(
     upstream: types.ModuleType, in_child: InChild, target: str, mark_: str, said: str
 ) -> None:
     def child() -> Any:
-        good = Hook("upstream_g4.double", "after", plus_one, mark("upstream_g4.double"))
-        found = outcome(patch_of(good, Hook(target, "after", plus_one, mark_)))
+        good = Seam("upstream_g4.double", "after", plus_one, mark("upstream_g4.double"))
+        found = outcome(patch_of(good, Seam(target, "after", plus_one, mark_)))
         return [found.state, found.reason, upstream.double(1)]
 
     state, reason, value = in_child(child)
@@ -135,13 +135,13 @@ def test_a_patch_that_does_not_fit_is_applied_in_no_part(
 
 def test_strict_raises_and_names_the_patch(upstream: types.ModuleType) -> None:
     with pytest.raises(patching.PatchError, match=r"patch test cannot be applied: upstream_g4.double has source"):
-        patching.apply([patch_of(Hook("upstream_g4.double", "after", plus_one, "x"))], {"SGLANG_GEMMA4_STRICT": "1"})
+        patching.apply([patch_of(Seam("upstream_g4.double", "after", plus_one, "x"))], {"SGLANG_GEMMA4_STRICT": "1"})
 
 
 def test_a_late_second_hook_is_reported(upstream: types.ModuleType, in_child: InChild) -> None:
     def child() -> Any:
         source = mark("upstream_g4.double")
-        one, other = (Hook("upstream_g4.double", "after", plus_one, source) for _ in range(2))
+        one, other = (Seam("upstream_g4.double", "after", plus_one, source) for _ in range(2))
         first, second = outcome(patch_of(one)), outcome(patch_of(other, name="second"))
         return [first.state, second.state, second.reason]
 
@@ -158,7 +158,7 @@ def test_a_subclass_of_a_replaced_class_is_reported(upstream: types.ModuleType, 
         class Better:
             __module__ = "sglang_gemma4.test"
 
-        found = outcome(patch_of(Hook("upstream_g4.Head", "replace", Better, mark("upstream_g4.Head"))))
+        found = outcome(patch_of(Seam("upstream_g4.Head", "replace", Better, mark("upstream_g4.Head"))))
         return [found.state, found.reason, Derived.__name__]
 
     state, reason, _ = in_child(child)
@@ -172,11 +172,11 @@ def test_a_patch_that_fails_half_way_is_taken_out_whole(upstream: types.ModuleTy
         better = type("Better", (), {"__module__": "sglang_gemma4.test"})
         found = outcome(
             patch_of(
-                Hook("upstream_g4.double", "after", plus_one, mark("upstream_g4.double")),
+                Seam("upstream_g4.double", "after", plus_one, mark("upstream_g4.double")),
                 Entry("upstream_g4.REGISTRY", "own", object, "absent"),
                 Entry("upstream_g4.REGISTRY", "layer", object, mark("upstream_g4.Layer")),
-                Hook("upstream_g4.Layer.forward", "after", plus_one, mark("upstream_g4.Layer.forward")),
-                Hook("upstream_g4.Head", "replace", better, mark("upstream_g4.Head")),
+                Seam("upstream_g4.Layer.forward", "after", plus_one, mark("upstream_g4.Layer.forward")),
+                Seam("upstream_g4.Head", "replace", better, mark("upstream_g4.Head")),
             )
         )
         return [
@@ -198,10 +198,10 @@ def test_others_around_the_same_function_stay_where_one_fails(upstream: types.Mo
         derived = type("Derived", (upstream.Head,), {"__module__": "upstream_g4"})
         better = type("Better", (), {"__module__": "sglang_gemma4.test"})
         place, source = "upstream_g4.double", mark("upstream_g4.double")
-        one = Hook(place, "after", plus_one, source)
-        ten = Hook(place, "after", lambda result, *_: result + 10, source)
-        hundred = Hook(place, "after", lambda result, *_: result + 100, source)
-        broken = Hook("upstream_g4.Head", "replace", better, mark("upstream_g4.Head"))
+        one = Seam(place, "after", plus_one, source)
+        ten = Seam(place, "after", lambda result, *_: result + 10, source)
+        hundred = Seam(place, "after", lambda result, *_: result + 100, source)
+        broken = Seam("upstream_g4.Head", "replace", better, mark("upstream_g4.Head"))
         given = [patch_of(one, name="one"), patch_of(ten, broken, name="two"), patch_of(hundred, name="three")]
         states = {o.name: o.state for o in patching.apply(given, {})}
         found = [upstream.double(1), sys.modules["importer_g4"].double(1), upstream.REGISTRY["double"](1)]
@@ -225,7 +225,7 @@ def test_sglang_warns_of_two_around_one_function_only_where_one_is_another_plugi
         said: list[str] = []
         registry.logger.addHandler(handler := logging.Handler())
         handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-        hooks = [Hook("upstream_g4.double", "around", around, mark("upstream_g4.double")) for around in (twice_more, once_more)]
+        hooks = [Seam("upstream_g4.double", "around", around, mark("upstream_g4.double")) for around in (twice_more, once_more)]
         if other:
             theirs = registry.HookSource("theirs", None)
             registry.HookRegistry.register("upstream_g4.double", thrice_more, registry.HookType.AROUND, source=theirs)
@@ -254,8 +254,8 @@ def thrice_more(original: Callable[[int], int], number: int) -> int:
 def test_a_target_without_source_fails_by_name_and_no_other_patch_suffers(upstream: types.ModuleType, in_child: InChild) -> None:
     def child() -> Any:
         vars(upstream)["halve"] = functools.partial(upstream.double, 2)
-        odd = patch_of(Hook("upstream_g4.halve", "after", plus_one, "x"), name="odd")
-        good = patch_of(Hook("upstream_g4.double", "after", plus_one, mark("upstream_g4.double")), name="good")
+        odd = patch_of(Seam("upstream_g4.halve", "after", plus_one, "x"), name="odd")
+        good = patch_of(Seam("upstream_g4.double", "after", plus_one, mark("upstream_g4.double")), name="good")
         states = {o.name: [o.state, o.reason] for o in patching.apply([odd, good], {})}
         return [states["odd"], states["good"][0]]
 
@@ -266,14 +266,14 @@ def test_a_target_without_source_fails_by_name_and_no_other_patch_suffers(upstre
 
 def test_applying_twice_changes_nothing(upstream: types.ModuleType, in_child: InChild) -> None:
     def child() -> Any:
-        patch = patch_of(Hook("upstream_g4.double", "after", plus_one, mark("upstream_g4.double")))
+        patch = patch_of(Seam("upstream_g4.double", "after", plus_one, mark("upstream_g4.double")))
         return [outcome(patch).state, outcome(patch).state, upstream.double(1)]
 
     assert in_child(child) == ["active", "active", 3]
 
 
 def test_switch_and_master_turn_a_patch_off(upstream: types.ModuleType) -> None:
-    patch = patch_of(Hook("upstream_g4.double", "after", plus_one, "never looked at"))
+    patch = patch_of(Seam("upstream_g4.double", "after", plus_one, "never looked at"))
     for environ in ({"SGLANG_GEMMA4": "0"}, {"SGLANG_GEMMA4_TOOL_GRAMMAR": "0"}):
         found = outcome(patch, environ)
         assert (found.state, found.reason) == ("off", next(f"{k}=0" for k in environ))
@@ -287,7 +287,7 @@ def test_the_cpu_engine_follows_its_own_switch(in_child: InChild) -> None:
 
 def test_another_sglang_version_applies_nothing(upstream: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supported, "installed_sglang", lambda: "0.6.0")
-    found = outcome(patch_of(Hook("upstream_g4.double", "after", plus_one, mark("upstream_g4.double"))))
+    found = outcome(patch_of(Seam("upstream_g4.double", "after", plus_one, mark("upstream_g4.double"))))
     assert (found.state, found.reason) == ("declined", "this package supports SGLang 0.5.23, 0.6.0 is installed")
     assert upstream.double(1) == 2
 
@@ -341,8 +341,8 @@ def test_a_seam_of_two_parts_goes_in_once(upstream: types.ModuleType, in_child: 
         def both(result: int, *_: Any) -> int:
             return result + 1 * patching.is_on("one") + 10 * patching.is_on("ten")
 
-        shared = Hook("upstream_g4.double", "after", both, mark("upstream_g4.double"), ("one", "ten"))
-        broken = Hook("upstream_g4.halve", "after", plus_one, "another source")
+        shared = Seam("upstream_g4.double", "after", both, mark("upstream_g4.double"), ("one", "ten"))
+        broken = Seam("upstream_g4.halve", "after", plus_one, "another source")
         one, ten, fails = patch_of(shared, name="one"), patch_of(shared, name="ten"), patch_of(shared, broken, name="fails")
         found = [outcome.state for outcome in patching.apply([one, fails])]
         first = upstream.double(2)

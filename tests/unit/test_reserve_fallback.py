@@ -168,8 +168,7 @@ def test_a_context_that_the_operator_names_is_a_request_to_hold(found: tuple[Fou
 
 
 def test_the_feature_pool_counts_once_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sglang_gemma4.memory import reserve_fallback
-    from sglang_gemma4.patches import memory_reserve
+    from sglang_gemma4.memory import memory_reserve, reserve_fallback
 
     monkeypatch.delenv(switches.RESERVE_GIB, raising=False)
     monkeypatch.setattr(reserve_fallback, "in_force", True)

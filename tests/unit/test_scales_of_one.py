@@ -7,7 +7,7 @@ import torch
 from sglang.srt.layers.quantization.fp8 import Fp8Config
 from sglang.srt.layers.radix_attention import RadixAttention
 
-from sglang_gemma4.patches import unit_kv_scales
+from sglang_gemma4.models import loading
 from sglang_gemma4.speculative import views
 
 
@@ -34,7 +34,7 @@ def test_what_is_left_out(scale: float, cache: str, architecture: str, stays: bo
     layer = attention(scale)
     config = SimpleNamespace(hf_config=SimpleNamespace(architectures=[architecture]))
     runner = SimpleNamespace(model=torch.nn.ModuleList([layer]), model_config=config, server_args=SimpleNamespace(kv_cache_dtype=cache))
-    unit_kv_scales.leave_out(None, runner)
+    loading.leave_out(None, runner)
     if stays:
         assert float(layer.k_scale) == layer.k_scale_float == layer.v_scale_float == abs(scale)
         return

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4.patches import start_times
-from sglang_gemma4.start import kernels, table, times
+from sglang_gemma4.start import kernels, start_times, table, times
 from sglang_gemma4.start.times import REST, Interval
 
 

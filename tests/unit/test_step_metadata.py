@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sglang_gemma4.attention.verify import VerifyAttention
-from sglang_gemma4.patches import step_metadata as patch
+from sglang_gemma4.models import triton_metadata
 from tests.unit.test_triton_window import WINDOW, backend, kinds
 
 
@@ -36,14 +36,14 @@ def target(algorithm: str = "FROZEN_KV_MTP", topk: int = 1, tokens: int = 4, our
     )  # fmt: skip
     for name, value in changes.items():
         setattr(runner, name, value)
-    patch.take(None, made, runner)
+    triton_metadata.take(None, made, runner)
     return made
 
 
 def allocated(made: Any) -> Any:
     """After ``init_cuda_graph_state`` for up to 4 requests of 4 tokens."""
     original: Any = vars(type(made).__mro__[1])["init_cuda_graph_state"]
-    patch.allocate(lambda backend, *args: original(backend, *args), made, 4, 16)
+    triton_metadata.allocate(lambda backend, *args: original(backend, *args), made, 4, 16)
     return made
 
 
@@ -56,14 +56,14 @@ def test_a_chain_has_no_mask() -> None:
     assert made.cuda_graph_window_kv_indices.numel() >= 4 * WINDOW
     assert made.verify_splitkv_fwd.chain_kernel.__module__.startswith("sglang."), "for what ours does not take"
     metadata = SimpleNamespace(custom_mask=mask.buffer)
-    patch.unmask(metadata, made, 1, mode("DECODE"))
+    triton_metadata.unmask(metadata, made, 1, mode("DECODE"))
     assert metadata.custom_mask is mask.buffer
-    patch.unmask(metadata, made, 1, mode("TARGET_VERIFY"), None, None)
+    triton_metadata.unmask(metadata, made, 1, mode("TARGET_VERIFY"), None, None)
     assert metadata.custom_mask is None
     made.forward_metadata = SimpleNamespace(custom_mask=mask.buffer)
-    patch.unmask_eager(None, made, SimpleNamespace(forward_mode=mode("EXTEND")))
+    triton_metadata.unmask_eager(None, made, SimpleNamespace(forward_mode=mode("EXTEND")))
     assert made.forward_metadata.custom_mask is mask.buffer
-    patch.unmask_eager(None, made, SimpleNamespace(forward_mode=mode("TARGET_VERIFY")))
+    triton_metadata.unmask_eager(None, made, SimpleNamespace(forward_mode=mode("TARGET_VERIFY")))
     assert made.forward_metadata.custom_mask is None
 
 
@@ -79,10 +79,10 @@ def test_a_tree_keeps_its_mask(changes: dict[str, Any]) -> None:
     assert mask.is_read
     assert made.cuda_graph_kv_indices.numel() == 16 * 64
     metadata = SimpleNamespace(custom_mask=mask.buffer)
-    patch.unmask(metadata, made, 1, mode("TARGET_VERIFY"))
+    triton_metadata.unmask(metadata, made, 1, mode("TARGET_VERIFY"))
     assert metadata.custom_mask is mask.buffer
     calls: list[Any] = []
-    patch.verify_tables(lambda *given: calls.append(given), made, None, 1, None, "spec", None)
+    triton_metadata.verify_tables(lambda *given: calls.append(given), made, None, 1, None, "spec", None)
     assert [given[4] for given in calls] == ["spec"]
 
 
@@ -92,7 +92,7 @@ def test_a_model_of_another_kind_is_left_alone() -> None:
     made.is_draft_runner = False
     assert allocated(made).verify_mask.is_read
     replayed: list[Any] = []
-    patch.decode_tables(lambda *given: replayed.append(given), made, None, 1, None, None)
+    triton_metadata.decode_tables(lambda *given: replayed.append(given), made, None, 1, None, None)
     assert len(replayed) == 1
 
 
@@ -127,8 +127,8 @@ def captured(made: Any, graphs: Any, batch: Any) -> list[str]:
     made.kv_index_translator = SimpleNamespace(is_translating=False)
     seen: list[str] = []
     made._apply_cuda_graph_metadata = lambda **_: seen.append("recorded")
-    patch.record(lambda *_: seen.append("marked"), graphs, made, batch)
-    patch.replay(lambda *_: seen.append("prepared"), graphs)
+    triton_metadata.record(lambda *_: seen.append("marked"), graphs, made, batch)
+    triton_metadata.replay(lambda *_: seen.append("prepared"), graphs)
     return seen
 
 
@@ -160,8 +160,8 @@ def test_a_tree_s_steps_and_a_unified_pool_s_stay_outside() -> None:
     seen: list[str] = []
     made.kv_index_translator = SimpleNamespace(is_translating=True)
     made._apply_cuda_graph_metadata = lambda **_: seen.append("recorded")
-    patch.record(lambda *_: seen.append("marked"), graphs := runner(), made, step("DECODE"))
-    patch.replay(lambda *_: seen.append("prepared"), graphs)
+    triton_metadata.record(lambda *_: seen.append("marked"), graphs := runner(), made, step("DECODE"))
+    triton_metadata.replay(lambda *_: seen.append("prepared"), graphs)
     assert seen == ["marked", "prepared"]
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from sglang_gemma4 import patching
-from sglang_gemma4.patches import json_blanks, load
+from sglang_gemma4.patches import load
+from sglang_gemma4.serving import json_blanks
 from sglang_gemma4.serving.constrained_calls import call_tag, json_tag
 from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, STRING, THOUGHT_END, THOUGHT_START
 from sglang_gemma4.serving.text_tokens import TextTokens, special_tokens

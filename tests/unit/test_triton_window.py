@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4.patches.triton_window import create_triton_backend
+from sglang_gemma4.models.attention_backends import create_triton_backend
 
 WINDOW = 8
 InChild = Callable[[Callable[[], Any]], Any]

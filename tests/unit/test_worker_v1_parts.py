@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from sglang_gemma4.patches import load
-from sglang_gemma4.patches import worker_v1 as patch
 from sglang_gemma4.patching import switches
+from sglang_gemma4.speculative import workers
 from sglang_gemma4.speculative.synchronous import PipelineParallelError
 
 TENSORS = ("custom_mask", "positions", "retrieve_index", "retrieve_next_token", "retrieve_next_sibling", "draft_token")
@@ -72,7 +72,7 @@ def test_only_the_frozen_algorithm_is_given_it() -> None:
 
     arguments = SimpleNamespace(enable_multi_layer_eagle=False)
     for name, expected in (("EAGLE", "EAGLEWorkerV2"), ("STANDALONE", "StandaloneWorkerV2"), ("FROZEN_KV_MTP", "FrozenKVMTPWorkerV1")):
-        assert patch.choose_worker(SpeculativeAlgorithm.create_worker, SpeculativeAlgorithm[name], arguments).__name__ == expected
+        assert workers.choose_worker(SpeculativeAlgorithm.create_worker, SpeculativeAlgorithm[name], arguments).__name__ == expected
 
 
 def test_a_platforms_own_worker_stays() -> None:
@@ -81,7 +81,7 @@ def test_a_platforms_own_worker_stays() -> None:
     class Own:
         """What an out-of-tree platform returns."""
 
-    assert patch.choose_worker(lambda *_: Own, SpeculativeAlgorithm.FROZEN_KV_MTP, None) is Own
+    assert workers.choose_worker(lambda *_: Own, SpeculativeAlgorithm.FROZEN_KV_MTP, None) is Own
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_overlap_is_switched_off_for_the_frozen_algorithm_alone(algorithm: str |
 
         declare_resolution(given, "previous", speculative_algorithm=algorithm)
 
-    patch.switch_overlap_off(arguments, previous)
+    workers.switch_overlap_off(arguments, previous)
     decided: dict[str, Any] = {}
     for _, fields in arguments._resolved_overrides:
         decided |= fields

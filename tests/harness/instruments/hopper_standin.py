@@ -16,7 +16,7 @@ import torch
 def install() -> None:
     """In the scheduler's process, before the scheduler is made."""
     from sglang_gemma4.attention import flash_ahead, flash_prefill
-    from sglang_gemma4.patches import compile_ahead
+    from sglang_gemma4.serving import compiling
     from sglang_gemma4.start import ahead, cuda_modules, folder
     from sglang_gemma4.start.child import Child
 
@@ -26,9 +26,9 @@ def install() -> None:
     vars(flash_ahead)["Child"] = lambda _module, *given, **_named: Child("this", *given)
     vars(cuda_modules)["Child"] = failing_build
     cuda_modules.DTYPES, cuda_modules.compiler = (torch.float32,), lambda: "nvcc"  # type: ignore[assignment]
-    compile_ahead._has_card = lambda: True
+    compiling._has_card = lambda: True
     for name in ("_begin_triton", "_begin_flash", "_begin_modules"):
-        setattr(compile_ahead, name, on_a_card(getattr(compile_ahead, name)))
+        setattr(compiling, name, on_a_card(getattr(compiling, name)))
 
 
 def failing_build(_module: str, *asked: str) -> Any:

@@ -1,0 +1,354 @@
+"""SGLang's attention backends, and what they keep."""
+
+from sglang_gemma4.diagnostics import fp8_cache, kv_format_flags
+from sglang_gemma4.models import attention_backends, triton_metadata
+from sglang_gemma4.patching import Entry, Part, Seam, uses
+from sglang_gemma4.serving.media import bidirectional_images
+
+MODULE = "sglang.srt.layers.attention.attention_registry"
+TRTLLM = "sglang.srt.layers.attention.trtllm_mha_backend.TRTLLMHAAttnBackend"
+
+PARTS = (
+    Part(
+        name="triton_window",
+        does="Triton decode attends to the whole sliding window, not one key less.",
+        switch="SGLANG_GEMMA4_MODEL_FIXES",
+        why="Decode clips the sequence to window - 1 keys, prefill and transformers use window: tokens drift once a sequence is "
+        "longer than the window.",
+        evidence="srt/layers/attention/triton_backend.py:2869 (called from :921 and :573) · srt/models/gemma4_causal.py:84",
+        remove_when="SGLang's Triton decode clips to sliding_window_size + 1 keys.",
+        uses=(uses.triton_decode,),
+    ),
+    Part(
+        name="kv_formats",
+        does="--kv-cache-dtype int8_per_token_head and fp8_per_token_head; an fp8 cache works on triton where layers share KV.",
+        switch="SGLANG_GEMMA4_ATTENTION",
+        why="SGLang's fp8 cache has one scale for all tokens and three bits of mantissa, verify and decode steps see different keys, "
+        "and layers that share KV crash; of int8 it has none.",
+        evidence="tests/unit/test_kv_format_error.py (1.3 % of error, 4.9 %) · crash_repro/fp8_shared_kv.py · "
+        "srt/layers/attention/triton_backend.py:1706, 1863 (a step's own keys unquantised) · runs/2026-11-25-26b-h100-int8 (steps "
+        "within 2 %, 1.97 times the tokens, decode attention 1.37 times as fast at 64k keys)",
+        remove_when="SGLang keeps scales by token and head for hybrid pools on triton.",
+        uses=(uses.kv_format, uses.any_batch),
+    ),
+    Part(
+        name="fp8_cache",
+        does="SGLang's fp8 KV cache is read by this package's attention where no layers share KV, too.",
+        switch="SGLANG_GEMMA4_ATTENTION",
+        why="SGLang's extend kernel verifies over an fp8 cache, and reads K and V once for every query head: 58.9 ms a step of 16 "
+        "requests of 32,768 tokens, where bfloat16 takes 20.4.",
+        evidence="runs/2026-11-26-26b-h200-kv-formats (stock's fp8_e4m3) · tests/gpu/test_kv_formats_gpu.py (the kernels over fp8 "
+        "with scales, on a card)",
+        remove_when="SGLang's triton backend verifies an fp8 cache as fast as a bfloat16 one.",
+        uses=(uses.fp8_cache,),
+        unmeasured="26B-A4B's verify and decode steps over fp8_e4m3, stock's beside (tests/gpu/kv_format_stages.py, kv-fp8)",
+    ),
+    Part(
+        name="verify_attention",
+        does="MTP's verify step on triton: queries and heads of a KV head in one tile, keys split over programs.",
+        switch="SGLANG_GEMMA4_ATTENTION",
+        why="Stock verifies with its prefill kernel: one program a request and query head walks all keys, half of an MTP step at batch 32.",
+        evidence="runs/2026-11-21-26b-stock-steps (_fwd_kernel: 16.5 of 34 ms) · srt/layers/attention/triton_backend.py:238 (gfx95 "
+        "only) · the kernel alone 5 to 28 times as fast · H200, 26B-A4B, with decode_attention and prefill_attention: steps of 7.1, "
+        "19.5 and 23.9 ms at batch 1, 32 and 64, stock 12.1, 35.3 and 55.6, runs/2026-11-22-26b-kernels-steps · without it the package "
+        "loses 24, 11, 28 and 41 % of a step behind 300 tokens at batch 1, 8, 32 and 64, runs/2026-11-23-26b-pieces · its tile and "
+        "parts: runs/2026-11-26-attention-parts",
+        remove_when="SGLang's verify_splitkv takes sliding windows and runs on CUDA.",
+        uses=(uses.speculation, uses.triton_decode, uses.kernels, uses.any_batch),
+    ),
+    Part(
+        name="decode_attention",
+        does="Decode and draft steps on triton go through the kernel of the verify step.",
+        switch="SGLANG_GEMMA4_ATTENTION",
+        why="Stock's decode kernel takes 12 times the time of reading the keys at batch 1, 1.5 times at batch 32.",
+        evidence="runs/2026-11-21-26b-stock-steps · kernels/ops/attention/decode_attention.py:1191 · the kernel alone 1.1 to 6 times "
+        "as fast; in a server measured together with verify_attention only",
+        remove_when="SGLang's Triton decode cuts each request by its length and the card's size.",
+        uses=(uses.triton_decode, uses.kernels),
+    ),
+    Part(
+        name="balanced_parts",
+        does="Decode and verify attention cuts long requests beside short ones into more parts, of about as many keys each.",
+        switch="SGLANG_GEMMA4_ATTENTION",
+        why="Every request of a step was cut into as many parts: of 62 with 61,000 keys, two programs a KV head read the longest's 5,658.",
+        evidence="tests/interpreted/test_few_query_attention.py (parts of such a step: 2,829 keys, with the patch 472; equal requests "
+        "are cut as before) · H200, verify step of 60 requests of 50 to 6,000 keys: 192 µs for 327 in a full layer, 105 for 118 in a "
+        "sliding one; of 8, cut finely already, 4 and 16 % slower, so those stay (runs/2026-11-26-26b-h200-gap)",
+        remove_when="As decode_attention.",
+        uses=(uses.triton_decode, uses.kernels, uses.any_batch),
+    ),
+    Part(
+        name="prefill_attention",
+        does="Prefill on triton through a kernel with tiles for head_dim 256 and 512.",
+        switch="SGLANG_GEMMA4_ATTENTION",
+        why="Stock's extend kernel loads nothing ahead, walks keys outside the window and reads K and V once for every query head: a "
+        "quarter of a prefill, 14 times its floor.",
+        evidence="runs/2026-11-21-26b-stock-steps · kernels/ops/attention/extend_attention.py:111, 147, 542 · 32 prompts of 1,000 "
+        "tokens on an H200: 51 ms of attention, stock 141, runs/2026-11-22-26b-kernels-steps",
+        remove_when="SGLang's extend kernel pipelines on Hopper and starts at the window.",
+        uses=(uses.triton_prefill, uses.kernels, uses.any_batch),
+    ),
+    Part(
+        name="step_metadata",
+        does="A decode or verify step on triton derives its metadata in one launch inside its CUDA graph; chains need no mask.",
+        switch="SGLANG_GEMMA4_ATTENTION",
+        why="Before each replay SGLang derives a step's metadata by some twenty launches, and fills and copies a mask that a chain "
+        "does not need: a byte for each draft token and key of the largest batch. Its table of slots has room for the keys of each "
+        "draft token, which are one request's: with the mask 0.9 GiB too much for 128 requests of 4 tokens in a context of 262,144.",
+        evidence="srt/layers/attention/triton_backend.py:515-653 · verify_mask.py:57-80 · "
+        "model_executor/runner/decode_cuda_graph_runner.py:1784-1812 · tests/interpreted/test_step_metadata.py (the same tables as "
+        "SGLang's), tests/engine/test_recorded_metadata.py · H200, MTP, without it beside: 26B-A4B in fp8 4.12 ms a step for 5.48 at "
+        "batch 1, 8.61 for 8.71 at 8, 12.04 for 12.14 at 32, 80 as before; E2B 3.51 for 3.89, 3.79 for 5.17 at 8, 32 and 80 as before: "
+        "runs/2026-11-27-26b-h200-step-metadata, -e2b-h200-step-metadata",
+        remove_when="SGLang's triton backend prepares decode and verify metadata in init_forward_metadata_in_graph, and chains "
+        "without a mask.",
+        uses=(uses.triton_decode, uses.kernels, uses.decode_graphs),
+    ),
+    Part(
+        name="flash_prefill",
+        does="On Hopper, prefills of 1,024 tokens and more go through FlashAttention-4, for layers where it is measured faster.",
+        switch="SGLANG_GEMMA4_FLASH_PREFILL",
+        why="Prefills of 8,000 tokens spend much of their time in attention, where FlashAttention-4 can be the faster kernel on "
+        "Hopper: each kind of layer is measured when the server starts, and goes through the faster one; SGLang's backend for it reads "
+        "keys by page, without bulk copies, and needs a second backend beside it for decode.",
+        evidence="runs/2026-11-22-26b-kernels-serve (summaries: more than half of the time is prefill) · "
+        "kernels/ops/attention/flash_attn/cute/flash_fwd_sm90.py:75 · H200, 26B-A4B, against the package without it: a prompt of 8,000 "
+        "tokens takes 13 % less time, eight 11 % (five repetitions), runs/2026-11-23-26b-prefill-flash; 30 prompts of 7,000 are 10 % "
+        "faster, runs/2026-11-23-26b-prefill · compiling and measuring took 7 to 19 s of a start",
+        remove_when="--prefill-attention-backend fa4 is measured to be as fast.",
+        uses=(uses.triton_prefill, uses.hopper, uses.any_batch),
+    ),
+    Part(
+        name="image_masks",
+        does="Images attend both ways where the config says so, whole in every prefill chunk, or the backend is refused.",
+        switch="SGLANG_GEMMA4_MEDIA_FIXES",
+        why="Stock triton lets images attend both ways on every layer of every model, but only up to the end of a kernel's tile, and "
+        "not where a prefill chunk cuts them; fa4 on every layer, without videos; trtllm_mha and others not at all, with a warning.",
+        evidence="srt/models/gemma4_mm.py:325-465, 689 (a batch of videos alone has no image inputs) · "
+        "kernels/ops/attention/extend_attention.py:720 (a causal tile ends at its own row) · managers/schedule_policy.py:1140 · "
+        "transformers modeling_gemma4.py create_masks_for_vision_model",
+        remove_when="SGLang's masks equal transformers' and its chunks end beside images.",
+        uses=(uses.two_way_images,),
+    ),
+    Part(
+        name="page_table_rows",
+        does="No page-table row runs into the next one where draft tokens pass the end of the context.",
+        switch="SGLANG_GEMMA4_MODEL_FIXES",
+        why="Rows hold the context alone. Where it ends on a page, the draft tokens of a request near its end need one page more: the "
+        "eager builder writes it into the next row or past the table, and attention reads it there, in CUDA graphs too.",
+        evidence="kernels/ops/attention/trtllm_mha_page_table.py:70, 87 (no bound; trtllm_mha_graph_metadata.py:86 has one) · "
+        "srt/layers/attention/trtllm_mha_backend.py:351 (width), :1291 (lengths) · srt/layers/attention/flashattention_backend.py:196, "
+        "2432",
+        remove_when="build_trtllm_mha_page_table stops at the table's width and that width counts draft tokens.",
+        uses=(uses.speculation,),
+    ),
+)
+
+SEAMS = (
+    Entry(
+        f"{MODULE}.ATTENTION_BACKENDS", "triton", lambda: attention_backends.create_triton_backend, "9e40f19fbf98", parts=("triton_window",)
+    ),
+    Seam(
+        "sglang.srt.arg_groups.arg_utils.add_cli_args_from_dataclass",
+        "after",
+        f"{kv_format_flags.OURS}:offer",
+        "1316b7a3624c",
+        parts=("kv_formats",),
+    ),
+    Seam(
+        "sglang.srt.arg_groups.model_hook.handle_model_specific_adjustments",
+        "after",
+        kv_format_flags.check,
+        "1c321ef6fec8",
+        parts=("kv_formats",),
+    ),
+    Seam(
+        "sglang.srt.mem_cache.kv_cache_dtype.configure_kv_cache_dtype",
+        "around",
+        f"{kv_format_flags.OURS}:resolve",
+        "8e930fd38237",
+        parts=("kv_formats",),
+    ),
+    Seam(
+        f"{kv_format_flags.CONFIGURATOR}._resolve_kv_pool_class",
+        "around",
+        f"{kv_format_flags.OURS}:pool_class",
+        "b8a77a9894ad",
+        parts=("kv_formats",),
+    ),
+    Seam(
+        "sglang.srt.model_executor.pool_configurator.HybridSWAPoolConfigurator.__init__",
+        "after",
+        f"{kv_format_flags.OURS}:count_scales",
+        "7ddc98e34cb7",
+        parts=("kv_formats",),
+    ),
+    Seam(
+        f"{kv_format_flags.MANAGER}.resume_memory_occupation",
+        "after",
+        f"{kv_format_flags.OURS}:zero_scales",
+        "363929aa4d9e",
+        parts=("kv_formats",),
+    ),
+    Seam(
+        "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__",
+        "after",
+        kv_format_flags.read_levels,
+        "e7fa3a24cfc9",
+        parts=("kv_formats",),
+    ),
+    Seam(
+        "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__",
+        "after",
+        fp8_cache.read_levels,
+        "e7fa3a24cfc9",
+        parts=("fp8_cache",),
+    ),
+    Seam(
+        "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__",
+        "after",
+        attention_backends.take_verify,
+        "e7fa3a24cfc9",
+        parts=("verify_attention",),
+    ),
+    Seam(
+        "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__",
+        "after",
+        attention_backends.take_decode,
+        "e7fa3a24cfc9",
+        parts=("decode_attention",),
+    ),
+    Seam(
+        "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__",
+        "after",
+        attention_backends.balance,
+        "e7fa3a24cfc9",
+        parts=("balanced_parts",),
+    ),
+    Seam(
+        "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__",
+        "after",
+        attention_backends.take_prefill,
+        "e7fa3a24cfc9",
+        parts=("prefill_attention",),
+    ),
+    Seam(f"{triton_metadata.BACKEND}.__init__", "after", triton_metadata.take, "e7fa3a24cfc9", parts=("step_metadata",)),
+    Seam(f"{triton_metadata.BACKEND}.init_cuda_graph_state", "around", triton_metadata.allocate, "37887eb25efe", parts=("step_metadata",)),
+    Seam(
+        f"{triton_metadata.BACKEND}._build_cuda_graph_forward_metadata",
+        "after",
+        triton_metadata.unmask,
+        "de605bbc334a",
+        parts=("step_metadata",),
+    ),
+    Seam(
+        f"{triton_metadata.BACKEND}.init_forward_metadata", "after", triton_metadata.unmask_eager, "34c1528c81ae", parts=("step_metadata",)
+    ),
+    Seam(
+        f"{triton_metadata.BACKEND}._update_decode_kv_buffers",
+        "around",
+        triton_metadata.decode_tables,
+        "d57321ec51cd",
+        parts=("step_metadata",),
+    ),
+    Seam(
+        f"{triton_metadata.BACKEND}._update_target_verify_buffers",
+        "around",
+        triton_metadata.verify_tables,
+        "e86fdbb9eed1",
+        parts=("step_metadata",),
+    ),
+    Seam(
+        f"{triton_metadata.RUNNER}._run_in_graph_metadata_prep", "around", triton_metadata.record, "fda92661082d", parts=("step_metadata",)
+    ),
+    Seam(
+        f"{triton_metadata.RUNNER}._init_replay_attn_metadata", "around", triton_metadata.replay, "97bee5dcc92d", parts=("step_metadata",)
+    ),
+    Seam(
+        "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__",
+        "after",
+        attention_backends.prefill_by_flash,
+        "e7fa3a24cfc9",
+        parts=("flash_prefill",),
+    ),
+    Seam(f"{bidirectional_images.TRITON}.__init__", "after", bidirectional_images.mask_triton, "e7fa3a24cfc9", parts=("image_masks",)),
+    Seam(
+        f"{bidirectional_images.TRITON}.init_forward_metadata",
+        "after",
+        bidirectional_images.begin_triton,
+        "34c1528c81ae",
+        parts=("image_masks",),
+    ),
+    Seam(
+        f"{bidirectional_images.SETUP}._build_resolved_backend",
+        "after",
+        bidirectional_images.mask_flash,
+        "c2aaffa39352",
+        parts=("image_masks",),
+    ),
+    Seam(f"{bidirectional_images.MODEL}.__init__", "after", bidirectional_images.keep_images_whole, "952b085243ca", parts=("image_masks",)),
+    Seam(
+        f"{bidirectional_images.MODEL}.prepare_attn_masks",
+        "around",
+        bidirectional_images.masks_of_the_model,
+        "5fa09fbdafa9",
+        parts=("image_masks",),
+    ),
+    Seam(
+        f"{bidirectional_images.ADDER}.add_chunked_req",
+        "around",
+        f"{bidirectional_images.CHUNKS}:continue_beside_images",
+        "59878bb13f91",
+        parts=("image_masks",),
+    ),
+    Seam(
+        f"{bidirectional_images.ADDER}.add_one_req",
+        "around",
+        f"{bidirectional_images.CHUNKS}:admit_beside_images",
+        "194314fb5aba",
+        parts=("image_masks",),
+    ),
+    Seam(
+        f"{bidirectional_images.ADDER}._select_prefill_admission",
+        "around",
+        f"{bidirectional_images.CHUNKS}:fit_beside_images",
+        "3833a5a43c97",
+        parts=("image_masks",),
+    ),
+    Seam(
+        f"{bidirectional_images.SCHEDULER}._get_new_batch_prefill_raw",
+        "around",
+        f"{bidirectional_images.CHUNKS}:refuse_what_never_fits",
+        "66a87afb5990",
+        parts=("image_masks",),
+    ),
+    Seam(
+        "sglang.srt.arg_groups.model_override_base._invoke_provider",
+        "after",
+        bidirectional_images.prefill_by_triton,
+        "41db240adf41",
+        parts=("image_masks",),
+    ),
+    Seam(
+        "sglang.srt.arg_groups.model_hook.handle_model_specific_adjustments",
+        "after",
+        bidirectional_images.refuse_blind_backends,
+        "1c321ef6fec8",
+        parts=("image_masks",),
+    ),
+    Seam(
+        "sglang.kernels.ops.attention.trtllm_mha_page_table.build_trtllm_mha_page_table",
+        "replace",
+        "sglang_gemma4.kernels.attention.page_rows:page_rows",
+        "d9dc698b1936",
+        parts=("page_table_rows",),
+    ),
+    Seam(f"{TRTLLM}.__init__", "after", attention_backends.make_room_for_draft_tokens, "f348dbe404c7", parts=("page_table_rows",)),
+    Entry(
+        "sglang.srt.layers.attention.attention_registry.ATTENTION_BACKENDS",
+        "fa4",
+        lambda: attention_backends.create_flash_attention,
+        "68fea9d1891f",
+        parts=("page_table_rows",),
+    ),
+)

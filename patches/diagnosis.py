@@ -1,0 +1,139 @@
+"""What operators see of the package, and traps for illegal reads."""
+
+from functools import partial
+
+from sglang_gemma4.diagnostics import arming, server_report
+from sglang_gemma4.patching import Part, Seam, uses
+from sglang_gemma4.start import start_times
+
+FRONTEND = "sglang.srt.observability.metrics_collector.TokenizerMetricsCollector"
+SCHEDULER = "sglang.srt.observability.metrics_collector.SchedulerMetricsCollector"
+ALLOCATOR = "sglang.srt.mem_cache.allocator.swa.SWATokenToKVPoolAllocator"
+RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
+DRAFT = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
+BATCH = "sglang.srt.model_executor.forward_batch_info.ForwardBatch"
+STAGES = {
+    "alloc": "717c98efc315",
+    "alloc_extend": "9b98128ee852",
+    "alloc_extend_swa_tail": "036ae2a7fb67",
+    "alloc_decode": "84b55cc5f017",
+}
+
+PARTS = (
+    Part(
+        name="report",
+        does="A banner when the server is ready, and the patches in /server_info.",
+        switch="SGLANG_GEMMA4_REPORT",
+        why="SGLang swallows plugin errors and says nothing of what a plugin changed; an operator must be able to see it.",
+        evidence="srt/plugins/__init__.py:136 · srt/entrypoints/http_server.py:857",
+        remove_when="SGLang lists applied hooks and failed plugins in /server_info.",
+    ),
+    Part(
+        name="patch_metrics",
+        does="The patches on /metrics, where the server has --enable-metrics.",
+        switch="SGLANG_GEMMA4_REPORT",
+        why="A dashboard or an alert over many servers reads /metrics, which says nothing of what a plugin changed. SGLang makes the "
+        "hooked collectors only under --enable-metrics; without it this costs nothing.",
+        evidence="srt/observability/metrics_collector.py:1769, 2074 · srt/managers/scheduler.py:631 · srt/entrypoints/engine.py:1352",
+        remove_when="SGLang exports applied hooks and failed plugins as metrics.",
+        uses=(uses.metrics,),
+    ),
+    Part(
+        name="start_times",
+        does="Seconds of the start by part, in the log and in /server_info.",
+        switch="SGLANG_GEMMA4_REPORT",
+        why="SGLang tells the seconds of weights, pools and graphs, half of a start; nobody sees what the rest is, or what a package adds.",
+        evidence="srt/observability/startup_time.py:11 · runs/2026-11-23-e2b-first-token (159.6 s stock, 172.7 package)",
+        remove_when="SGLang's startup_time adds up to the whole start.",
+    ),
+    Part(
+        name="bounds_traps",
+        does="Every index that attention is about to follow is checked; a bad one ends in a named error and a dump.",
+        switch="SGLANG_GEMMA4_DEBUG",
+        why="An index outside its KV pool is read silently on a GPU, or ends in an illegal access somewhere else, later.",
+        evidence="kernels/ops/attention/trtllm_mha_page_table.py (never clamps to the table's width) · "
+        "srt/layers/attention/flashattention_backend.py:212 (full table followed into the sliding pool)",
+        remove_when="SGLang checks page tables and sliding mappings itself.",
+    ),
+)
+
+SEAMS = (
+    Seam("sglang.srt.utils.common.configure_logger", "after", server_report.say_opening, "fc59929ac6c2", parts=("report",)),
+    Seam("sglang.srt.managers.scheduler.Scheduler.get_init_info", "after", server_report.send_rows, "e9e7f8ba9a31", parts=("report",)),
+    Seam("sglang.srt.entrypoints.engine._wait_for_scheduler_ready", "after", server_report.say_banner, "dcb661fedfda", parts=("report",)),
+    Seam(f"{server_report.SCHEDULER}.get_internal_state", "after", server_report.add_scheduler_list, "19ec0b438910", parts=("report",)),
+    Seam(f"{server_report.FRONTEND}.get_internal_state", "around", server_report.add_frontend_list, "c4a7cbb66e34", parts=("report",)),
+    Seam(f"{SCHEDULER}.emit_constants", "after", partial(arming.add_samples, "scheduler"), "661df3d1a661", parts=("patch_metrics",)),
+    Seam(f"{FRONTEND}.emit_startup_time", "after", partial(arming.add_samples, "frontend"), "8728dae85d4c", parts=("patch_metrics",)),
+    Seam("sglang.srt.server_args.ServerArgs.resolve_once", "around", start_times.resolve, "7822e7d5cefd", parts=("start_times",)),
+    Seam(
+        f"{start_times.SCHEDULER}.init_startup_timing_begin", "before", start_times.begin_scheduler, "02c4253cf571", parts=("start_times",)
+    ),
+    Seam(
+        "sglang.srt.distributed.bootstrap.init_parallel_runtime",
+        "around",
+        start_times.timed("distributed groups"),
+        "860ad7101061",
+        parts=("start_times",),
+    ),
+    Seam(
+        f"{start_times.SCHEDULER}.init_tokenizer",
+        "around",
+        start_times.timed("scheduler's tokenizer"),
+        "e52b069860a2",
+        parts=("start_times",),
+    ),
+    Seam(
+        f"{start_times.RUNNER}.load_model",
+        "around",
+        start_times.timed_by_role("target's weights", "draft's weights"),
+        "655a134e49f2",
+        parts=("start_times",),
+    ),
+    Seam(f"{start_times.SCHEDULER}.init_memory_pools", "around", start_times.timed("KV pools"), "7ebfad477e8d", parts=("start_times",)),
+    Seam(
+        f"{start_times.SCHEDULER}.init_all_attention_backends",
+        "around",
+        start_times.timed("attention backends"),
+        "a8b42acbf000",
+        parts=("start_times",),
+    ),
+    Seam(
+        f"{start_times.SCHEDULER}.init_all_cuda_graphs",
+        "around",
+        start_times.timed("draft's CUDA graphs"),
+        "3e9b3dcfda70",
+        parts=("start_times",),
+    ),
+    Seam(
+        f"{start_times.RUNNER}.init_cuda_graphs",
+        "around",
+        start_times.timed_by_role("decode and verify CUDA graphs", "draft's CUDA graphs"),
+        "77527cb14f2a",
+        parts=("start_times",),
+    ),
+    Seam(
+        f"{start_times.GRAPHS}.capture_prefill_graph",
+        "around",
+        start_times.timed_by_role("prefill CUDA graphs", "draft's CUDA graphs"),
+        "8216b95b70a9",
+        parts=("start_times",),
+    ),
+    Seam(f"{start_times.SCHEDULER}.get_init_info", "after", start_times.hand_over, "e9e7f8ba9a31", parts=("start_times",)),
+    Seam("sglang.srt.entrypoints.engine.Engine._set_startup_time", "before", start_times.take_over, "cfd70ed95b23", parts=("start_times",)),
+    Seam(
+        "sglang.srt.entrypoints.http_server._freeze_gc_after_server_warmup",
+        "before",
+        start_times.say,
+        "9f604baf62c7",
+        parts=("start_times",),
+    ),
+    Seam(f"{RUNNER}.init_attention_backends", "after", arming.trap_runner, "866ae4389361", parts=("bounds_traps",)),
+    Seam(f"{DRAFT}.init_attention_backends", "after", arming.trap_draft, "b383002ae0b1", parts=("bounds_traps",)),
+    Seam(f"{RUNNER}._get_attention_backend", "after", arming.trap_state, "726932e8a5eb", parts=("bounds_traps",)),
+    Seam(f"{BATCH}.init_new", "after", arming.remember_batch, "a8507017588b", parts=("bounds_traps",)),
+    *(
+        Seam(f"{ALLOCATOR}.{stage}", "after", partial(arming.check_alloc, stage), source, parts=("bounds_traps",))
+        for stage, source in STAGES.items()
+    ),
+)

@@ -1,0 +1,345 @@
+"""Images, videos and sounds: from a message to features."""
+
+from functools import partial
+
+from sglang_gemma4.patching import Part, Seam, uses
+from sglang_gemma4.serving.media import image_transport, processors, request_media
+
+UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+MODEL = "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration"
+COMMON = "sglang.srt.utils.common"
+PROCESSOR = "sglang.srt.multimodal.processors.gemma4.Gemma4SGLangProcessor"
+OPENAI = "sglang.srt.entrypoints.openai"
+CHAT = f"{OPENAI}.serving_chat.OpenAIServingChat"
+ANTHROPIC = "sglang.srt.entrypoints.anthropic.serving.AnthropicServing"
+PROCESSORS = "sglang.srt.multimodal.processors"
+
+PARTS = (
+    Part(
+        name="image_cache",
+        does="After a weight update images and sounds are encoded again.",
+        switch="SGLANG_GEMMA4_WEIGHT_UPDATES",
+        why="Stock keeps the embeddings of images and sounds over a weight update: the same picture is answered from the old tower.",
+        evidence="srt/managers/scheduler_components/weight_updater.py:122 · srt/managers/scheduler.py:5518 (flush_cache) · "
+        "srt/managers/mm_schedule.py:383 · crash_repro/image_cache_update.py",
+        remove_when="SGLang's flush after a weight update clears mm_schedule.embedding_cache.",
+        uses=(uses.media,),
+    ),
+    Part(
+        name="image_padding",
+        does="Padding patches of an image stay out of its first soft token.",
+        switch="SGLANG_GEMMA4_MEDIA_FIXES",
+        why="Patches that only fill an image up to its budget are pooled into its first soft token; transformers zeroes them. On "
+        "tiny-e2b that token is off by 3.8 where its largest value is 2.7, and greedy tokens change.",
+        evidence="srt/models/gemma4_vision.py:484, 534 · transformers modeling_gemma4.py Gemma4VisionPooler",
+        remove_when="SGLang's pooler masks padding for Gemma4ForConditionalGeneration too.",
+        uses=(uses.images,),
+    ),
+    Part(
+        name="image_transport",
+        does="On one card, image features go to the scheduler by cuda_ipc, unless --mm-feature-transport says otherwise.",
+        switch="SGLANG_GEMMA4_BATCHED_VISION",
+        why="Features are copied off the card, pickled to the scheduler and copied back: 600 images took 13.7 s so, 7.4 s on the card "
+        "(runs/2026-11-22-e2b-images-ttft).",
+        evidence="srt/arg_groups/serving_hook.py:800 (the CPU by default) · E2B, 600 images on an H200: 1.86 times the throughput of "
+        "the package without it, two passes each, runs/2026-11-22-e2b-images-ttft; stock gains 1.20 times by that flag, "
+        "runs/2026-11-23-e2b-images-ttft · it takes 1.6 GiB of the card, not of KV (patch feature_memory); a container that forbids "
+        "CUDA IPC needs --mm-feature-transport cpu",
+        remove_when="SGLang chooses cuda_ipc for Gemma 4 as it does for Qwen3-VL on large Hopper cards.",
+        uses=(uses.images, uses.kernels),
+    ),
+    Part(
+        name="batched_vision",
+        does="Images and video frames of a batch go through the vision tower together, without their padding.",
+        switch="SGLANG_GEMMA4_BATCHED_VISION",
+        why="Stock calls tower and embedder image by image, waits for the card each time, multiplies with one-hot matrices and lets "
+        "images attend to their padding.",
+        evidence="srt/models/gemma4_mm.py:467-560 (hs[mask]) · gemma4_vision.py:255 (triton_attn and fa3 drop the mask), :399, :470 "
+        "(one-hot) · transformers modeling_gemma4.py Gemma4VisionModel · E2B, 600 images on an H200: 1.96 times stock's throughput, "
+        "two passes each, runs/2026-11-22-e2b-images-ttft",
+        remove_when="SGLang packs Gemma 4's images into one call of the tower.",
+        uses=(uses.images, uses.any_batch),
+    ),
+    Part(
+        name="audio_padding",
+        does="A sound is not filled with silence before it is encoded.",
+        switch="SGLANG_GEMMA4_MEDIA_FIXES",
+        why="Stock fills a sound with silence up to a multiple of 320 samples, since an old processor counted one soft token too "
+        "many. transformers 5.19 counts what the tower gives: a quarter of all lengths get a soft token that transformers does not "
+        "have.",
+        evidence="srt/multimodal/processors/gemma4.py:66 · transformers 5.19 models/gemma4/processing_gemma4.py:192 · "
+        "crash_repro/audio_padding.py",
+        remove_when="Gemma4SGLangProcessor leaves the lengths of sounds to the processor.",
+        uses=(uses.audio,),
+    ),
+    Part(
+        name="media_errors",
+        does="A media file that is not there, too large, or that nothing decodes, is a 400, not a 500.",
+        switch="SGLANG_GEMMA4_MEDIA_FIXES",
+        why="Stock answers a file that is not there, an image too large to decode, or a video where no decoder is installed, with "
+        "status 500 and a traceback in the log.",
+        evidence="srt/utils/common.py:1900 (CLIENT_MEDIA_EXCEPTIONS), 2260 (ImportError) · "
+        "srt/multimodal/processors/base_processor.py:1049-1058",
+        remove_when="SGLang counts OSError among its client's media errors.",
+        uses=(uses.media,),
+    ),
+    Part(
+        name="video_times",
+        does="Frames of a video are chosen and labelled with their times as in transformers.",
+        switch="SGLANG_GEMMA4_MEDIA_FIXES",
+        why="Stock hands frames to the processor without their times: 32 frames of a minute are labelled 00:00 and 00:01. It fails on "
+        "frames that a card decoded, and shows all frames of a list, however many.",
+        evidence="srt/multimodal/processors/gemma4.py:81 (_video_decoder_to_tensor) · transformers processing_gemma4.py:182 · "
+        "crash_repro/video_times.py",
+        remove_when="Gemma4SGLangProcessor passes video_metadata.",
+        uses=(uses.media,),
+    ),
+    Part(
+        name="media_bounds",
+        does="Images and sounds are decoded within bounds; nvJPEG gets RGB images only; downloads end in time.",
+        switch="SGLANG_GEMMA4_REQUEST_CHECKS",
+        why="nvJPEG returns a grayscale or CMYK JPEG with one or four channels, and a matrix of the wrong width ends stock's "
+        "scheduler. Stock decodes what a few kB claim to hold: images up to 179 million pixels each, sounds of any length, and 2 GiB "
+        "for the filter of a sound of 9001 Hz. A server that sends media byte by byte holds a loading thread for hours. Transformers "
+        "turns images by EXIF tags; stock none.",
+        evidence="srt/utils/common.py:2084-2110 (mode UNCHANGED) · :1893 (iter_content) · :1900-2000 (sf.read, resample) · "
+        "crash_repro/grayscale_jpeg.py, turned_images.py, media_bounds.py",
+        remove_when="SGLang asks nvJPEG for RGB, judges headers before it decodes, and ends downloads by the clock.",
+        uses=(uses.media,),
+    ),
+    Part(
+        name="request_media",
+        does="Media that a model or prompt cannot take, and local files, are a 400; none is processed on the event loop.",
+        switch="SGLANG_GEMMA4_REQUEST_CHECKS",
+        why="A sound sent to a model without an audio tower ends stock's scheduler, as do features of another length than their "
+        "placeholders; over HTTP any file of the server is read as media, and mm_hashes name another client's cached features. Where "
+        "the card prepares images, stock does so on the event loop. Images of equal patches and other positions share one cache entry.",
+        evidence="srt/models/gemma4_mm.py:580 · managers/mm_schedule.py:707 · utils/common.py:2192 · "
+        "managers/tokenizer_manager.py:1242 · multimodal/processors/base_processor.py (process_and_combine_mm_data_async; "
+        "mm_processor_kwargs is unread) · managers/mm_utils.py:931 (hash_feature) · crash_repro/audio_without_tower.py, "
+        "local_media.py, plain_images.py",
+        remove_when="SGLang refuses what a tower is missing for, judges features before the scheduler and reads local files where allowed.",
+    ),
+    Part(
+        name="message_media",
+        does="Media of any message are shown or refused, a text that names a marker is text, and base64 may be written as elsewhere.",
+        switch="SGLANG_GEMMA4_REQUEST_CHECKS",
+        why="Stock drops media that the chat template does not show, with status 200. A text that names <|image|> is read as a place "
+        "for one and fails its conversation for good. A sound of 10 ms is refused as if its place were missing; one over 30 s is more "
+        "than the model was made for. Base64 with line breaks, URL-safe or without padding fails.",
+        evidence="srt/entrypoints/openai/serving_chat.py:2011 · serving_responses.py:1525 (_flatten_tool_output) · "
+        "srt/entrypoints/anthropic/serving.py:224 · srt/multimodal/processors/base_processor.py:1457 · crash_repro/dropped_media.py",
+        remove_when="SGLang compares media with the rendered prompt and keeps markers in texts apart from the template's.",
+    ),
+)
+
+SEAMS = (
+    Seam(f"{UPDATER}.flush_cache_after_weight_update", "after", processors.forget, "7c23e3ef657a", parts=("image_cache",)),
+    Seam(
+        "sglang.srt.models.gemma4_vision.Gemma4VisionPooler.forward",
+        "before",
+        processors.zero_padding_patches,
+        "1cac6537ebe8",
+        parts=("image_padding",),
+    ),
+    Seam(
+        "sglang.srt.arg_groups.serving_hook.handle_multimodal_feature_transport",
+        "before",
+        image_transport.stay_on_card,
+        "690e3ae12b3c",
+        parts=("image_transport",),
+    ),
+    Seam(
+        f"{MODEL}.get_image_feature", "around", partial(processors.encode, "image_position_ids"), "fa5edd5eaf57", parts=("batched_vision",)
+    ),
+    Seam(
+        f"{MODEL}.get_video_feature", "around", partial(processors.encode, "video_position_ids"), "7a6fd6342bd3", parts=("batched_vision",)
+    ),
+    Seam(
+        "sglang.srt.multimodal.processors.gemma4.Gemma4SGLangProcessor._get_audio_pad_multiple",
+        "after",
+        processors.pad_nothing,
+        "780ba8238574",
+        parts=("audio_padding",),
+    ),
+    *tuple(
+        (
+            Seam(f"{COMMON}.{name}", "around", processors.as_client_error, declared, parts=("media_errors",))
+            for name, declared in (("load_image", "eb18e23c5715"), ("load_video", "8b77a610a2bb"), ("load_audio", "a6f425c25d8f"))
+        )
+    ),
+    Seam(f"{PROCESSOR}.process_mm_data", "around", "sglang_gemma4.serving.media.video:with_times", "c9319d6bf9b8", parts=("video_times",)),
+    Seam(
+        "sglang.srt.multimodal.processors.gemma4.Gemma4SGLangProcessor.__init__",
+        "after",
+        "sglang_gemma4.serving.media.served:mark",
+        "a68fa6711fb8",
+        parts=("media_bounds",),
+    ),
+    Seam(f"{COMMON}.load_image", "around", "sglang_gemma4.serving.media.pictures:load", "eb18e23c5715", parts=("media_bounds",)),
+    Seam(
+        f"{COMMON}.load_audio", "around", "sglang_gemma4.serving.media.decoding:load_sound_within", "a6f425c25d8f", parts=("media_bounds",)
+    ),
+    Seam(
+        f"{COMMON}._fully_load_pil_image",
+        "before",
+        "sglang_gemma4.serving.media.decoding:judge_image",
+        "cea292a8d9b5",
+        parts=("media_bounds",),
+    ),
+    Seam(
+        f"{COMMON}.is_jpeg_with_cuda", "after", "sglang_gemma4.serving.media.pictures:plain_jpeg", "c33de6d9e1b2", parts=("media_bounds",)
+    ),
+    Seam(
+        "sglang.srt.multimodal.audio_from_video._append_resampled_frames",
+        "after",
+        "sglang_gemma4.serving.media.decoding:count_samples",
+        "22241c093189",
+        parts=("media_bounds",),
+    ),
+    Seam(
+        "sglang.srt.multimodal.processors.gemma4.Gemma4SGLangProcessor._video_decoder_to_tensor",
+        "before",
+        "sglang_gemma4.serving.media.decoding:judge_video",
+        "f52c8f82ac29",
+        parts=("media_bounds",),
+    ),
+    Seam(
+        f"{COMMON}.get_mm_http_session",
+        "around",
+        "sglang_gemma4.serving.media.downloads:watched_session",
+        "0385f1044a0b",
+        parts=("media_bounds",),
+    ),
+    Seam(
+        f"{COMMON}.download_remote_media",
+        "around",
+        "sglang_gemma4.serving.media.downloads:download",
+        "44201d3b101a",
+        parts=("media_bounds",),
+    ),
+    Seam(f"{request_media.MANAGER}.generate_request", "around", request_media.judge_addresses, "21bc72224c6a", parts=("request_media",)),
+    Seam(
+        f"{request_media.MANAGER}._tokenize_one_request", "around", request_media.judge_modalities, "5f726c05bb27", parts=("request_media",)
+    ),
+    Seam(f"{request_media.PROCESSOR}.__init__", "after", request_media.mark_process, "a68fa6711fb8", parts=("request_media",)),
+    Seam(
+        f"{request_media.PROCESSOR}.__init__",
+        "after",
+        f"{request_media.OURS}.processing:leave_the_loop",
+        "a68fa6711fb8",
+        parts=("request_media",),
+    ),
+    Seam(
+        f"{request_media.PROCESSOR}.process_mm_data_async",
+        "around",
+        f"{request_media.OURS}.processing:process",
+        "6e061e74bf0a",
+        parts=("request_media",),
+    ),
+    Seam(
+        f"{request_media.PROCESSOR}.process_mm_data",
+        "around",
+        f"{request_media.OURS}.processing:process_large",
+        "c9319d6bf9b8",
+        parts=("request_media",),
+    ),
+    Seam(
+        f"{request_media.BASE}.process_and_combine_mm_data_async",
+        "around",
+        request_media.judge_loaded,
+        "c99f0176c34f",
+        parts=("request_media",),
+    ),
+    Seam(
+        f"{request_media.BASE}.process_and_combine_mm_data",
+        "around",
+        f"{request_media.OURS}.image_budget:process",
+        "530c73d6287a",
+        parts=("request_media",),
+    ),
+    Seam(
+        f"{request_media.BASE}._call_processor",
+        "before",
+        f"{request_media.OURS}.image_budget:ask",
+        "6da715bd5663",
+        parts=("request_media",),
+    ),
+    Seam(
+        f"{request_media.BASE}.resolve_image_token_counts",
+        "around",
+        f"{request_media.OURS}.image_budget:count",
+        "0769fd5f5be5",
+        parts=("request_media",),
+    ),
+    Seam(
+        "sglang.srt.managers.schedule_batch.MultimodalDataItem.set_pad_value",
+        "around",
+        f"{request_media.OURS}.identity:tell_apart",
+        "f30b7ae38199",
+        parts=("request_media",),
+    ),
+    Seam(f"{CHAT}.__init__", "after", "sglang_gemma4.serving.media.shown:mark", "51e24292b11d", parts=("message_media",)),
+    Seam(f"{CHAT}._process_messages", "before", "sglang_gemma4.serving.media.shown:judge_ids", "80c3dd483728", parts=("message_media",)),
+    Seam(
+        f"{CHAT}._apply_jinja_template",
+        "around",
+        "sglang_gemma4.serving.media.shown:apply_template",
+        "f81fc664b9e6",
+        parts=("message_media",),
+    ),
+    Seam(
+        f"{CHAT}._render_and_encode_chat_template",
+        "around",
+        "sglang_gemma4.serving.media.shown:render",
+        "34e3ac09cd3d",
+        parts=("message_media",),
+    ),
+    Seam(
+        f"{CHAT}._append_assistant_prefix_to_prompt_ids",
+        "around",
+        "sglang_gemma4.serving.media.shown:append_prefix",
+        "d8a426d40675",
+        parts=("message_media",),
+    ),
+    Seam(f"{CHAT}._engine_prompt", "after", "sglang_gemma4.serving.media.shown:engine_prompt", "e09c7d36a443", parts=("message_media",)),
+    Seam(
+        f"{OPENAI}.serving_responses.OpenAIServingResponses._flatten_tool_output",
+        "around",
+        "sglang_gemma4.serving.media.shown:tool_output",
+        "14350270d520",
+        parts=("message_media",),
+    ),
+    Seam(
+        f"{ANTHROPIC}._convert_to_chat_completion_request",
+        "before",
+        "sglang_gemma4.serving.media.shown:judge_blocks",
+        "a3d027cb297a",
+        parts=("message_media",),
+    ),
+    Seam(
+        f"{PROCESSORS}.gemma4.Gemma4SGLangProcessor.process_mm_data",
+        "around",
+        "sglang_gemma4.serving.media.shown:process",
+        "c9319d6bf9b8",
+        parts=("message_media",),
+    ),
+    Seam(
+        f"{PROCESSORS}.gemma4.Gemma4SGLangProcessor.process_mm_data_async",
+        "around",
+        "sglang_gemma4.serving.media.sent:process",
+        "6e061e74bf0a",
+        parts=("message_media",),
+    ),
+    Seam(
+        f"{PROCESSORS}.base_processor.BaseMultimodalProcessor.process_and_combine_mm_data_async",
+        "around",
+        "sglang_gemma4.serving.media.sent:judge_loaded",
+        "c99f0176c34f",
+        parts=("message_media",),
+    ),
+    *(
+        Seam(f"sglang.srt.utils.common.{name}", "around", "sglang_gemma4.serving.media.sent:load", declared, parts=("message_media",))
+        for name, declared in (("load_image", "eb18e23c5715"), ("load_video", "8b77a610a2bb"), ("load_audio", "a6f425c25d8f"))
+    ),
+)

@@ -1,0 +1,369 @@
+"""The FROZEN_KV_MTP worker pair: views of the target's KV, drafts, the draft's graph and length."""
+
+from sglang_gemma4.diagnostics import unified_draft
+from sglang_gemma4.patching import Part, Seam, resolution_step, uses
+from sglang_gemma4.patching.switches import MTP_V2
+from sglang_gemma4.speculative import frozen_chain as frozen_chain_patch
+from sglang_gemma4.speculative import workers
+
+WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPWorkerV2"
+STEP = "handle_speculative_decoding"
+GRAPHS = "sglang.srt.speculative.frozen_kv_mtp_cuda_graph_runner.FrozenKVMTPCudaGraphRunner"
+UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
+BACKEND = "sglang.srt.layers.attention.base_attn_backend.AttentionBackend"
+MODULE = "sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state"
+
+PARTS = (
+    Part(
+        name="sync_mtp",
+        does="MTP runs with --disable-overlap-schedule; stock crashes at the first batch.",
+        switch="SGLANG_GEMMA4_FROZEN_VIEWS",
+        why="The synchronous loop passes pp_proxy_tensors, the frozen-KV worker does not take it: TypeError at the first batch.",
+        evidence="srt/managers/scheduler.py:4829 · srt/speculative/frozen_kv_mtp_worker_v2.py:762 (EAGLE takes it: "
+        "eagle_worker_v2.py:1421)",
+        remove_when="FrozenKVMTPWorkerV2.forward_batch_generation takes pp_proxy_tensors.",
+        uses=(uses.mtp, uses.synchronous),
+    ),
+    Part(
+        name="worker_v1",
+        does="MTP runs in a synchronous worker (v1): plain and slower, the reference for v2 and the safe mode.",
+        switch=MTP_V2,
+        at=False,
+        why="SGLang has one MTP worker, made for overlap: nothing plain to check it against, and no other to fall back on.",
+        evidence="srt/speculative/spec_info.py:346 · srt/managers/scheduler.py:4829",
+        remove_when="Nothing tests MTP against a plain loop, and no operator needs one.",
+        uses=(uses.mtp,),
+    ),
+    Part(
+        name="frozen_views",
+        does="The MTP draft sees all of the target's KV on every attention backend, or the start is refused.",
+        switch="SGLANG_GEMMA4_FROZEN_VIEWS",
+        why="Stock's views swap the pool alone: fa4 then reads wrong pages in sliding layers, a pair of backends still the draft's "
+        "own pool.",
+        evidence="srt/speculative/frozen_kv_mtp_utils.py:51-104 · models/gemma4_mtp.py:140 (no scales) · "
+        "layers/attention/flashattention_backend.py:212 · hybrid_attn_backend.py:38",
+        remove_when="SGLang's views swap what backends derive from their pool.",
+        uses=(uses.mtp,),
+    ),
+    Part(
+        name="unified_draft",
+        does="MTP runs on SGLang's unified memory, whose split between full and sliding layers moves with the load.",
+        switch="SGLANG_GEMMA4_FROZEN_VIEWS",
+        why="Stock refuses FROZEN_KV_MTP with --enable-unified-memory, and would give the draft, which owns no KV, a pool as large as "
+        "the virtual space and virtual slots for physical ones.",
+        evidence="srt/arg_groups/kv_cache_hook.py:588 · mem_cache/kv_cache_configurator.py:1413 (refused), 701 (its pool) · "
+        "mem_cache/kv_index_translator.py:138 · crash_repro/unified_memory.py",
+        remove_when="SGLang's unified memory takes FROZEN_KV_MTP.",
+        uses=(uses.mtp, uses.unified_memory),
+    ),
+    Part(
+        name="frozen_chain",
+        does="The MTP draft with topk 1 is a chain of maxima, and the host waits for nothing in a step.",
+        switch="SGLANG_GEMMA4_FROZEN_CHAIN",
+        why="Stock waits for the device in every draft (a sum of lengths) and takes softmax, cat, topk, sort and gather for one maximum.",
+        evidence="srt/speculative/frozen_kv_mtp_worker_v2.py:479, 592, 604-645, 686 · frozen_kv_mtp_utils.py:155 · steps 3 to 13 % "
+        "shorter on an H200 together with draft_graph and shared_query, runs/2026-11-21-26b-mtp-v2; tokens and accept length are "
+        "stock's",
+        remove_when="SGLang's frozen draft has EAGLE's topk=1 path and preallocated masks.",
+        declines=frozen_chain_patch.not_under_v1,
+        uses=(uses.mtp,),
+    ),
+    Part(
+        name="draft_argmax",
+        does="The draft's head and the maximum over it are one kernel, without logits in memory.",
+        switch="SGLANG_GEMMA4_FROZEN_CHAIN",
+        why="A draft step needs one token: stock writes bf16 logits, their float32 copy and, for E2B and E4B, copies of the chosen rows.",
+        evidence="srt/models/gemma4_mtp.py:293-326 · srt/layers/logits_processor.py:1039 · runs/2026-11-21-26b-mtp-v2 (logits: 22 to "
+        "140 µs) · the kernel alone 1.1 to 1.7 times as fast as the chain, centroid head too · H200, 26B-A4B, MTP steps against the "
+        "package without it: 0.5 % shorter at batch 1 and 8, 0.8 % at 32 and 64 (three repetitions, ranges overlap at 32), "
+        "runs/2026-11-23-26b-later-pieces",
+        remove_when="SGLang's frozen draft takes its token from a fused head.",
+        declines=frozen_chain_patch.not_under_v1,
+        uses=(uses.mtp, uses.kernels),
+    ),
+    Part(
+        name="narrow_draft_head",
+        does="The MTP draft's head is read as an int8 copy, and itself only where that leaves the token open.",
+        switch=workers.SWITCH,
+        why="Each draft step reads the assistant's whole head, 262,144 tokens of 1,024 bfloat16 numbers, for one token: 537 MB, three "
+        "times a step, 371 of 26B-A4B's 4,100 µs on an H200. A byte a number tells which few tokens it may be.",
+        evidence="sglang_gemma4/kernels/heads/narrow_head.py (the bound) · tests/interpreted/test_narrow_head.py (the same tokens "
+        "where the bytes alone give others)",
+        remove_when="Assistants are quantised themselves, or their heads score a few centroids' tokens.",
+        declines=frozen_chain_patch.not_under_v1,
+        uses=(uses.mtp, uses.kernels),
+        unmeasured="without narrow_verify_head: with it 26B-A4B's steps in bfloat16 take 5.02 ms for 5.22 at batch 1, 8.74 for 8.90 "
+        "at 4 (runs/2026-11-29-26b-h200-lone-bf16), in fp8 8.54 for 8.63 at 8 (runs/2026-11-29-26b-h200-narrow-heads), for 1.0 GiB",
+    ),
+    Part(
+        name="draft_graph",
+        does="The draft's attention metadata is prepared inside its CUDA graph (topk 1, triton).",
+        switch="SGLANG_GEMMA4_FROZEN_CHAIN",
+        why="Stock launches the draft's metadata kernels one by one before each replay of its graph, which could hold them.",
+        evidence="srt/speculative/frozen_kv_mtp_worker_v2.py:353-378 · frozen_kv_mtp_cuda_graph_runner.py:325-335 (triton's hook is "
+        "empty) · never timed alone",
+        remove_when="SGLang's triton backend prepares decode metadata in init_forward_metadata_in_graph.",
+        declines=frozen_chain_patch.not_under_v1,
+        uses=(uses.mtp, uses.triton_decode, uses.decode_graphs),
+    ),
+    Part(
+        name="mamba_check",
+        does="An MTP step does not derive again from the model's config that it has no recurrent states to commit.",
+        switch="SGLANG_GEMMA4_FROZEN_CHAIN",
+        why="Each step asks four families of hybrid models whether this is one of theirs, through transformers' slow config attributes.",
+        evidence="srt/speculative/spec_utils.py:1025 · srt/configs/hybrid_arch.py:145 · 7.8 % of the host's own work in a step, "
+        "sampled on a CPU; 117 µs a call there for less than 1 with the patch, runs/2026-11-27-cpu-host-step",
+        remove_when="SGLang keeps mambaish_config with the model runner.",
+        uses=(uses.mtp,),
+    ),
+    Part(
+        name="slots_ahead",
+        does="MTP allocates KV slots some steps ahead, so that most steps launch nothing for them.",
+        switch="SGLANG_GEMMA4_FROZEN_CHAIN",
+        why="Before each MTP step SGLang allocates the two or three slots that the step before used up: two copies and some ten "
+        "launches, while at batch 1 the card waits for the host.",
+        evidence="srt/speculative/eagle_utils.py:857-921 · srt/mem_cache/allocation.py:780-848 · mem_cache/allocator/swa.py:273 · "
+        "runs/2026-11-29-26b-h200-lone-int4 (no difference to steps of 26B-A4B in 4 bits at batch 1 and 4) · "
+        "runs/2026-11-29-e2b-h200-lean (with chain_acceptance: what each does is not told apart)",
+        remove_when="SGLang allocates slots for more than one step at a time.",
+        uses=(uses.mtp,),
+        unmeasured="E2B's steps, which the host bounds, beside chain_acceptance alone (tests/gpu/host_stages.py: host-e2b, lone-e2b)",
+    ),
+    Part(
+        name="draft_phase",
+        does="The MTP draft's query is rotated to its own token's position, as in transformers.",
+        switch="SGLANG_GEMMA4_DRAFT_PHASE",
+        why="Stock turns the draft's query one position short of its own token's (two short, under the multimodal target).",
+        evidence="srt/speculative/frozen_kv_mtp_utils.py:90 · srt/models/gemma4_mm.py:663 · transformers' "
+        "generation/candidate_generator.py:1339 · tiny pairs: accept length +1.3 to +2.3 % in the model's own turn, -0.8 to +1.9 % on "
+        "64 forced tokens of text, runs/2026-11-22-tiny-accept-length · not measured on released weights or a card",
+        remove_when="SGLang's frozen draft takes the position of the token it starts from.",
+        uses=(uses.mtp,),
+    ),
+    Part(
+        name="adaptive_draft",
+        does="--speculative-adaptive works for MTP: the draft length, 0 included, that measures fastest at each batch size.",
+        switch="SGLANG_GEMMA4_FROZEN_VIEWS",
+        why="MTP has one draft length for every batch size, and costs more than plain decoding where batches are large or drafts refused.",
+        evidence="srt/speculative/adaptive_spec_params.py:65 · frozen_kv_mtp_worker_v2.py:741 · runs/2026-11-21-26b-stock-steps "
+        "(batch 64: 0.93x) · H200, every draft refused: 1.5 to 3.7 % slower than the package without a draft at batch 1 to 64, "
+        "runs/2026-11-22-26b-adaptive-refused, up to 4.4 % just after a start, runs/2026-11-22-26b-step-switches · drafts accepted: no "
+        "slower, runs/2026-11-22-26b-adaptive-accepted",
+        remove_when="SGLang's adaptive speculation takes FROZEN_KV_MTP and weighs the cost of a step.",
+        uses=(uses.mtp, uses.adaptive),
+    ),
+    Part(
+        name="draft_budget",
+        does="The MTP draft, which owns no KV, costs no share of the KV pools.",
+        switch="SGLANG_GEMMA4_POOL_SIZES",
+        why="FROZEN_KV_MTP counts as EAGLE, so its draft's layers are priced as KV of the target's size, though its pool has 64 "
+        "tokens: 8% of 26B-A4B's capacity at ratio 0.8, 24% at 0.15.",
+        evidence="srt/speculative/spec_info.py:102 · srt/model_executor/pool_configurator.py:733-759 · frozen_kv_mtp_worker_v2.py:194",
+        remove_when="pool_configurator.py leaves FROZEN_KV_MTP out of the draft layers it counts.",
+        uses=(uses.mtp,),
+    ),
+)
+
+SEAMS = (
+    Seam(
+        f"{WORKER}.forward_batch_generation",
+        "around",
+        "sglang_gemma4.speculative.synchronous:take_pipeline_argument",
+        "4f069803c80c",
+        parts=("sync_mtp",),
+    ),
+    Seam(
+        "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker",
+        "around",
+        workers.choose_worker,
+        "4e60c21796d7",
+        parts=("worker_v1",),
+    ),
+    resolution_step(STEP, workers.switch_overlap_off, parts=("worker_v1",)),
+    Seam(
+        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._frozen_kv_target_view",
+        "replace",
+        workers.metadata_view,
+        "4d7b6002f487",
+        parts=("frozen_views",),
+    ),
+    Seam(
+        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._target_kv_pool_view",
+        "replace",
+        workers.pool_view,
+        "f9634b22a2ca",
+        parts=("frozen_views",),
+    ),
+    Seam(
+        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._bind_kv_context",
+        "after",
+        workers.share_scales,
+        "c5a5a7de99ea",
+        parts=("frozen_views",),
+    ),
+    Seam(
+        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._init_draft_attn_backend",
+        "after",
+        workers.refuse_unknown,
+        "521cbe95ce3b",
+        parts=("frozen_views",),
+    ),
+    Seam(f"{GRAPHS}.__init__", "around", workers.capture_in_view, "e3328ffbb683", parts=("frozen_views",)),
+    resolution_step(unified_draft.STEP, unified_draft.accept_draft, parts=("unified_draft",)),
+    Seam(
+        f"{unified_draft.CONFIGURATOR}._fused_draft_decision",
+        "around",
+        f"{unified_draft.OURS}:nothing_fused",
+        "eb756d41c49a",
+        parts=("unified_draft",),
+    ),
+    Seam(
+        f"{unified_draft.CONFIGURATOR}._fused_draft_for_swa_factory",
+        "around",
+        f"{unified_draft.OURS}:no_placement",
+        "d52bffb8a775",
+        parts=("unified_draft",),
+    ),
+    Seam(
+        f"{unified_draft.CONFIGURATOR}._init_pools",
+        "around",
+        f"{unified_draft.OURS}:own_small_pool",
+        "62699bb38a23",
+        parts=("unified_draft",),
+    ),
+    Seam(
+        f"{unified_draft.WORKER}.alloc_memory_pool",
+        "after",
+        f"{unified_draft.OURS}:translate_as_target",
+        "e8840b2af3a4",
+        parts=("unified_draft",),
+    ),
+    Seam(f"{frozen_chain_patch.WORKER}.alloc_memory_pool", "after", frozen_chain_patch.make_chain, "e8840b2af3a4", parts=("frozen_chain",)),
+    Seam(f"{frozen_chain_patch.WORKER}.draft", "around", frozen_chain_patch.draft, "1aa5d861ae2f", parts=("frozen_chain",)),
+    Seam(f"{frozen_chain_patch.WORKER}.draft_forward", "around", frozen_chain_patch.draft_forward, "48bb364eba9f", parts=("frozen_chain",)),
+    Seam(
+        f"{frozen_chain_patch.WORKER}._draft_extend_for_decode",
+        "around",
+        frozen_chain_patch.seed_after_verify,
+        "4618122357e3",
+        parts=("frozen_chain",),
+    ),
+    Seam(
+        "sglang.srt.models.gemma4_mtp.Gemma4AssistantForCausalLM._apply_centroid_masking",
+        "around",
+        frozen_chain_patch.centroid_head,
+        "86c29c92cbe5",
+        parts=("frozen_chain",),
+    ),
+    Seam(
+        f"{frozen_chain_patch.WORKER}._select_last_extend_hidden",
+        "around",
+        frozen_chain_patch.select_last,
+        "59a5bd6d53bd",
+        parts=("frozen_chain",),
+    ),
+    Seam(
+        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.alloc_memory_pool",
+        "after",
+        workers.give_head,
+        "e8840b2af3a4",
+        parts=("draft_argmax",),
+    ),
+    Seam(
+        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.__init__",
+        "after",
+        workers.make_copy,
+        "0cf6523adb9d",
+        parts=("narrow_draft_head",),
+    ),
+    Seam(
+        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.alloc_memory_pool",
+        "after",
+        workers.give_copy,
+        "e8840b2af3a4",
+        parts=("narrow_draft_head",),
+    ),
+    Seam(f"{UPDATER}.update_weights_from_disk", "around", workers.renew_copy, "d022aee84727", parts=("narrow_draft_head",)),
+    Seam(f"{UPDATER}.update_weights_from_tensor", "around", workers.renew_copy, "7917dc32f144", parts=("narrow_draft_head",)),
+    Seam(f"{UPDATER}.load_weights_from_distributed", "around", workers.renew_copy, "96b5dd21e878", parts=("narrow_draft_head",)),
+    Seam(f"{UPDATER}.update_weights_from_ipc", "around", workers.renew_copy, "ce5eafc3f707", parts=("narrow_draft_head",)),
+    Seam(
+        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._init_draft_attn_backend",
+        "after",
+        workers.choose,
+        "521cbe95ce3b",
+        parts=("draft_graph",),
+    ),
+    Seam(
+        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._init_frozen_kv_metadata_replay_cuda_graph",
+        "around",
+        workers.replayed_with_graph,
+        "a7db27606ada",
+        parts=("draft_graph",),
+    ),
+    Seam(f"{BACKEND}.init_forward_metadata_in_graph", "after", workers.capture_metadata, "4c2e618dd4b6", parts=("draft_graph",)),
+    Seam(
+        "sglang.srt.speculative.spec_utils.commit_mamba_states_after_verify",
+        "around",
+        workers.commit,
+        "7e91ea9825ac",
+        parts=("mamba_check",),
+    ),
+    Seam(
+        "sglang.srt.speculative.eagle_utils.eagle_prepare_for_decode",
+        "around",
+        "sglang_gemma4.memory.slots_ahead:prepare",
+        "a7054af5ba19",
+        parts=("slots_ahead",),
+    ),
+    Seam(
+        "sglang.srt.mem_cache.allocation_sizing.page_aligned_decode_alloc_lens",
+        "around",
+        "sglang_gemma4.memory.slots_ahead:lengths",
+        "a55c85e84d75",
+        parts=("slots_ahead",),
+    ),
+    Seam(
+        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._set_positions",
+        "replace",
+        workers.set_positions,
+        "2c14f31644b8",
+        parts=("draft_phase",),
+    ),
+    Seam(
+        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._position_for_batch",
+        "replace",
+        workers.position_for_batch,
+        "9470969d01f6",
+        parts=("draft_phase",),
+    ),
+    Seam(
+        "sglang.srt.speculative.adaptive_spec_params.adaptive_unsupported_reason",
+        "around",
+        workers.unsupported_reason,
+        "2e315677f2a5",
+        parts=("adaptive_draft",),
+    ),
+    Seam(
+        "sglang.srt.arg_groups.speculative_hook._init_adaptive_speculative_params",
+        "before",
+        workers.default_config,
+        "71f4c15ae339",
+        parts=("adaptive_draft",),
+    ),
+    Seam(
+        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker",
+        "replace",
+        "sglang_gemma4.speculative.adaptive:AdaptiveDraftWorker",
+        "cda3a2335b40",
+        parts=("adaptive_draft",),
+    ),
+    Seam(
+        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPWorkerV2",
+        "replace",
+        "sglang_gemma4.speculative.adaptive:AdaptiveWorker",
+        "3c1bb35d4ea7",
+        parts=("adaptive_draft",),
+    ),
+    Seam(f"{MODULE}._resolve_eagle_aux_hidden_state", "after", workers.charge_no_draft, "38b66d834462", parts=("draft_budget",)),
+)

@@ -1,0 +1,225 @@
+"""HTTP: OpenAI's, Anthropic's and Ollama's protocols, and their errors."""
+
+from sglang_gemma4.patching import Part, Seam
+from sglang_gemma4.serving import client_errors
+from sglang_gemma4.serving.protocols import routes
+
+OPENAI = "sglang.srt.entrypoints.openai"
+MESSAGES = "sglang.srt.entrypoints.anthropic.serving.AnthropicServing"
+
+PARTS = (
+    Part(
+        name="client_errors",
+        does="What a client wrote wrongly is a 400 that names the cause; long bodies and prompts do not stop the event loop.",
+        switch="SGLANG_GEMMA4_REQUEST_CHECKS",
+        why="Stock answers with status 500 a response_format that is a text, tools whose parameters are true, template arguments that "
+        "it gives itself and bodies nested 500 deep, and stops the event loop for seconds over long schemas, prompts and bodies.",
+        evidence="srt/entrypoints/openai/serving_base.py:148 · serving_chat.py:1171 (check_schema) · "
+        "srt/managers/tokenizer_manager.py:1057 (encode on the loop) · crash_repro/client_errors.py",
+        remove_when="SGLang answers what a client wrote wrongly with status 400, and tokenises off the event loop.",
+    ),
+    Part(
+        name="ollama_api",
+        does="Ollama's endpoints answer as the chat does: whole streams, counts, tools, thoughts, images, schemas; the rest is a 400.",
+        switch="SGLANG_GEMMA4_REQUEST_CHECKS",
+        why="Stock's Ollama endpoints drop the last step's text of a stream, answer seed, num_predict -1 and top_k 0 with status 500, "
+        "always end with 'stop', give a stream no counts, refuse a call's message without content, and ignore format, tools, think and "
+        "images.",
+        evidence="srt/entrypoints/ollama/serving.py:55, 150-158, 267-275 · crash_repro/ollama_answers.py",
+        remove_when="SGLang's Ollama endpoints answer through OpenAIServingChat and refuse by name what they do not serve.",
+    ),
+    Part(
+        name="client_protocols",
+        does="Strict clients of OpenAI and Anthropic read every answer and error; what is asked for is served, or a 400 with its name.",
+        switch="SGLANG_GEMMA4_REQUEST_CHECKS",
+        why="Stock's metadata.weight_versions is a list, which strict clients reject; max_output_tokens 16 gives 14; a schema beside "
+        "a call that must come is a 400. /v1/messages answers a thread's next turn without the thread, names no stop sequence, signs "
+        "no thought, and gives errors of whole calls types of its own and those of streams status 200, as /v1/responses does.",
+        evidence="srt/entrypoints/openai/serving_chat.py:3049 · protocol.py:1245, 2159, 2211 · serving_responses.py:2990 · "
+        "anthropic/serving.py:60, 980, 1215-1240 · crash_repro/client_protocols.py",
+        remove_when="The clients' own packages read all of SGLang's answers in their strict modes.",
+    ),
+)
+
+SEAMS = (
+    Seam(
+        f"{client_errors.SERVER}._setup_and_run_http_server",
+        "before",
+        client_errors.answer_errors,
+        "7b68d6a8a809",
+        parts=("client_errors",),
+    ),
+    Seam(f"{client_errors.SERVER}.init_multi_tokenizer", "after", client_errors.after_start, "a7d13b1dfc1d", parts=("client_errors",)),
+    Seam(
+        f"{client_errors.SERVER}.ORJSONRequest.json",
+        "around",
+        f"{client_errors.ERRORS}:judged_body",
+        "e2c5d0ed98fb",
+        parts=("client_errors",),
+    ),
+    Seam(
+        f"{client_errors.OPENAI}.serving_base.OpenAIServingBase.create_error_response",
+        "around",
+        f"{client_errors.ERRORS}:error_response",
+        "69d7cdfd6df0",
+        parts=("client_errors",),
+    ),
+    Seam(f"{client_errors.CHAT}._validate_request", "around", client_errors.without_schemas, "8d78750212e0", parts=("client_errors",)),
+    Seam(f"{client_errors.CHAT}._process_messages", "around", client_errors.judged_chat, "80c3dd483728", parts=("client_errors",)),
+    Seam(
+        f"{client_errors.CHAT}._convert_to_internal_request",
+        "around",
+        f"{client_errors.READING}:reading",
+        "f30c2af44acf",
+        parts=("client_errors",),
+    ),
+    *(
+        Seam(
+            f"sglang.srt.managers.io_struct.{name}.normalize_batch_and_arguments",
+            "around",
+            f"{client_errors.READING}:reading",
+            declared,
+            parts=("client_errors",),
+        )
+        for name, declared in (("GenerateReqInput", "747f81a7ac99"), ("EmbeddingReqInput", "2b7c7ff75e3b"))
+    ),
+    Seam(
+        f"{client_errors.MANAGER}._tokenize_one_request",
+        "around",
+        f"{client_errors.READING}:reading_async",
+        "5f726c05bb27",
+        parts=("client_errors",),
+    ),
+    Seam(
+        f"{client_errors.MANAGER}._batch_tokenize_and_process",
+        "around",
+        f"{client_errors.READING}:reading_async",
+        "3c2594d38461",
+        parts=("client_errors",),
+    ),
+    Seam(
+        f"{client_errors.MANAGER}._tokenize_texts", "around", f"{client_errors.THREADS}:tokenized", "9d841c1eefd9", parts=("client_errors",)
+    ),
+    Seam(
+        f"{client_errors.MANAGER}._send_one_request",
+        "before",
+        client_errors.client_errors_mark_sent,
+        "c6e29fe9df7f",
+        parts=("client_errors",),
+    ),
+    Seam(
+        f"{client_errors.MANAGER}._send_batch_request",
+        "before",
+        client_errors.client_errors_mark_sent,
+        "1ecdbac41d90",
+        parts=("client_errors",),
+    ),
+    Seam(
+        f"{client_errors.OPENAI}.serving_responses.OpenAIServingResponses._make_request",
+        "around",
+        f"{client_errors.THREADS}:threaded",
+        "e464fa5afacc",
+        parts=("client_errors",),
+    ),
+    *(
+        Seam(
+            f"{client_errors.OPENAI}.serving_tokenize.{name}._handle_non_streaming_request",
+            "around",
+            f"{client_errors.THREADS}:threaded",
+            declared,
+            parts=("client_errors",),
+        )
+        for name, declared in (("OpenAIServingTokenize", "130f2e343475"), ("OpenAIServingDetokenize", "28527ce2f5bc"))
+    ),
+    Seam(
+        f"{client_errors.ANTHROPIC}.handle_messages",
+        "around",
+        f"{client_errors.THREADS}:messages",
+        "71ae50286b66",
+        parts=("client_errors",),
+    ),
+    Seam(
+        f"{client_errors.ANTHROPIC}.handle_count_tokens",
+        "around",
+        f"{client_errors.THREADS}:threaded",
+        "6b32db4f50f5",
+        parts=("client_errors",),
+    ),
+    Seam(
+        "sglang.srt.entrypoints.ollama.serving.OllamaServing.__init__",
+        "after",
+        routes.replace_routes,
+        "cc588b3ff0ae",
+        parts=("ollama_api",),
+    ),
+    Seam(
+        f"{OPENAI}.serving_chat.OpenAIServingChat._build_chat_response",
+        "after",
+        "sglang_gemma4.serving.protocols.openai:texts_only",
+        "5ce2f980064b",
+        parts=("client_protocols",),
+    ),
+    Seam(
+        f"{OPENAI}.serving_completions.OpenAIServingCompletion._build_completion_response",
+        "after",
+        "sglang_gemma4.serving.protocols.openai:texts_only",
+        "9af59ebbd4bf",
+        parts=("client_protocols",),
+    ),
+    Seam(
+        f"{OPENAI}.serving_chat.OpenAIServingChat._process_messages",
+        "before",
+        "sglang_gemma4.serving.protocols.openai:drop_schema",
+        "80c3dd483728",
+        parts=("client_protocols",),
+    ),
+    Seam(
+        f"{OPENAI}.protocol.ResponsesRequest.to_sampling_params",
+        "around",
+        "sglang_gemma4.serving.protocols.openai:exactly",
+        "499a345c9b80",
+        parts=("client_protocols",),
+    ),
+    Seam(
+        f"{OPENAI}.serving_responses.OpenAIServingResponses.create_responses",
+        "around",
+        "sglang_gemma4.serving.protocols.responses:judged",
+        "e489540af6f9",
+        parts=("client_protocols",),
+    ),
+    Seam(
+        f"{MESSAGES}.handle_messages",
+        "around",
+        "sglang_gemma4.serving.protocols.anthropic:judged",
+        "71ae50286b66",
+        parts=("client_protocols",),
+    ),
+    Seam(
+        f"{MESSAGES}.handle_count_tokens",
+        "around",
+        "sglang_gemma4.serving.protocols.anthropic:judged",
+        "6b32db4f50f5",
+        parts=("client_protocols",),
+    ),
+    Seam(
+        f"{MESSAGES}._error_response",
+        "around",
+        "sglang_gemma4.serving.protocols.anthropic:typed",
+        "5a3a28559b2b",
+        parts=("client_protocols",),
+    ),
+    Seam(
+        f"{MESSAGES}._convert_response",
+        "after",
+        "sglang_gemma4.serving.protocols.anthropic:complete",
+        "219796f1bc88",
+        parts=("client_protocols",),
+    ),
+    Seam(
+        f"{MESSAGES}._handle_streaming",
+        "around",
+        "sglang_gemma4.serving.protocols.anthropic:streamed",
+        "d0112e3df014",
+        parts=("client_protocols",),
+    ),
+)

@@ -1,0 +1,167 @@
+"""From the target's logits to accepted tokens."""
+
+from sglang_gemma4.patches.mtp import UPDATER
+from sglang_gemma4.patching import Entry, Part, Seam, uses
+from sglang_gemma4.speculative import acceptance_path
+
+EAGLE = "sglang.srt.speculative.eagle_utils"
+WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
+REQUEST = "sglang.srt.managers.schedule_batch.Req"
+
+PARTS = (
+    Part(
+        name="verify_penalties",
+        does="Under MTP at topk 1, penalties and min_new_tokens count each token; stock counts one a verify step.",
+        switch="SGLANG_GEMMA4_VERIFY_RULES",
+        why="Verify counts the last token of an accepted run alone, no drafts before a node, and steps for min_new_tokens: other "
+        "answers than plain decoding's.",
+        evidence="srt/managers/schedule_batch.py:3720 · speculative/eagle_utils.py:562-582 · sampling/penaltylib/min_new_tokens.py:83",
+        remove_when="SGLang's verify penalises each node by the tokens before it.",
+        uses=(uses.mtp,),
+    ),
+    Part(
+        name="verify_cuts",
+        does="Under speculation min_p is applied, and top_k and top_p are judged as in plain sampling.",
+        switch="SGLANG_GEMMA4_VERIFY_RULES",
+        why="Verify does not know min-p, and its top-p judges what top-k left; plain sampling judges both by the whole softmax.",
+        evidence="srt/speculative/eagle_utils.py:724-742 · srt/layers/sampler.py:407-412, 435-440, 823-834",
+        remove_when="SGLang's verify cuts as its sampler does.",
+        uses=(uses.speculation,),
+    ),
+    Part(
+        name="verify_argmax",
+        does="The target's tokens of a greedy verify step of up to 128 rows in one pass over its head.",
+        switch="SGLANG_GEMMA4_VERIFY_ARGMAX",
+        why="A greedy verify step needs a token a row: stock writes bf16 logits, their soft-capped float32 copy, and reads that for a "
+        "maximum.",
+        evidence="runs/2026-11-23-26b-steps-and-floor (batch 32: of a step's 17,080 µs, soft-cap and maximum take 112, writing logits "
+        "50 of the head's 395) · off until measured on a card",
+        remove_when="SGLang's verify takes greedy tokens from a fused head.",
+        uses=(uses.mtp, uses.kernels, uses.any_batch),
+    ),
+    Part(
+        name="narrow_verify_head",
+        does="A greedy verify step reads an int8 copy of the target's head, and itself only where that leaves a token open.",
+        switch=acceptance_path.SWITCH,
+        why="Each verify step reads the target's whole head, of 26B-A4B 262,144 tokens of 2,816 bfloat16 numbers, for four tokens of "
+        "a lone request: 1.5 GB, 350 of a step's 4,100 µs on an H200. A byte a number tells which few tokens they may be.",
+        evidence="sglang_gemma4/kernels/heads/narrow_head.py (the bound) · runs/2026-11-28-narrow-head (a draft: 94 to 107 µs for 126.5)",
+        remove_when="SGLang's verify takes greedy tokens from a fused head of its own.",
+        uses=(uses.mtp, uses.kernels, uses.any_batch),
+        unmeasured="without narrow_draft_head: 26B-A4B's greedy steps with both are 4 % shorter at batch 1 in bfloat16, 2 % at 4 "
+        "(runs/2026-11-29-26b-h200-lone-bf16), for which it takes 0.7 GiB of the card",
+    ),
+    Part(
+        name="chain_acceptance",
+        does="A greedy verify step's acceptance, and what the next step starts from, are one launch.",
+        switch="SGLANG_GEMMA4_FROZEN_CHAIN",
+        why="Behind a verify step's graph SGLang launches some ten small kernels, from two fills to the relay of lengths and tokens: "
+        "0.45 of the 3.2 ms that the host needs for a step of 26B-A4B, which bound steps of a few requests where the card is quick.",
+        evidence="srt/speculative/eagle_utils.py:631-655, 845 · eagle_worker_common.py:702 · srt/managers/overlap_utils.py:662, 696 · "
+        "runs/2026-11-29-26b-h200-int4-host (where the host is) · runs/2026-11-29-e2b-h200-lean, runs/2026-11-29-26b-h200-int4-lean "
+        "(with slots_ahead; on that card's host one launch takes 76 µs, SGLang's with what makes their inputs 416)",
+        remove_when="SGLang accepts a chain inside the verify graph, as it does for DSpark.",
+        uses=(uses.mtp, uses.kernels),
+    ),
+    Part(
+        name="stop_order",
+        does="Under speculation an answer ends at the earliest stop; stock returns text past it.",
+        switch="SGLANG_GEMMA4_VERIFY_RULES",
+        why="In an accepted run stock asks stop strings before stop tokens, each in the order given: text past an earlier stop is "
+        "returned.",
+        evidence="srt/managers/schedule_batch.py:2023-2036, 1920 · tests/engine/test_mtp_lifecycle.py",
+        remove_when="SGLang ends an accepted run at the earliest stop in it.",
+        uses=(uses.speculation,),
+    ),
+)
+
+SEAMS = (
+    Seam(
+        f"{acceptance_path.SAMPLING}.penaltylib.orchestrator.BatchedPenalizerOrchestrator.__init__",
+        "after",
+        "sglang_gemma4.speculative.verify_penalties:after_penalizers",
+        "b475938daa5a",
+        parts=("verify_penalties",),
+    ),
+    Seam(
+        f"{acceptance_path.BATCH}.cumulate_penalty_output_tokens",
+        "around",
+        "sglang_gemma4.speculative.verify_penalties:count_accepted",
+        "a715a7ca367d",
+        parts=("verify_penalties",),
+    ),
+    Seam(
+        f"{acceptance_path.SAMPLING}.sampling_batch_info.SamplingBatchInfo.copy_for_forward",
+        "around",
+        "sglang_gemma4.speculative.verify_penalties:copy_for_forward",
+        "8995338a9aa2",
+        parts=("verify_penalties",),
+    ),
+    Seam(
+        "sglang.srt.speculative.eagle_utils.eagle_sample",
+        "around",
+        "sglang_gemma4.speculative.verify_penalties:verify",
+        "b497c62acadc",
+        parts=("verify_penalties",),
+    ),
+    Seam(f"{EAGLE}.eagle_sample", "around", "sglang_gemma4.speculative.verify_cuts:verify", "b497c62acadc", parts=("verify_cuts",)),
+    Entry(f"{EAGLE}.__dict__", "sampling_softmax", acceptance_path.softmax, "a66ce32877cf", parts=("verify_cuts",)),
+    Seam(
+        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.alloc_memory_pool",
+        "after",
+        acceptance_path.give_head,
+        "e8840b2af3a4",
+        parts=("verify_argmax",),
+    ),
+    Seam(
+        f"{acceptance_path.VERIFY_ARGMAX_EAGLE}.eagle_sample",
+        "around",
+        f"{acceptance_path.OURS}:sample",
+        "b497c62acadc",
+        parts=("verify_argmax",),
+    ),
+    Entry(
+        f"{acceptance_path.VERIFY_ARGMAX_EAGLE}.__dict__",
+        "verify_tree_greedy_func",
+        acceptance_path.walk,
+        "dae05d6e8dcf",
+        parts=("verify_argmax",),
+    ),
+    Seam(
+        "sglang.srt.speculative.spec_utils.generate_simulated_accept_index",
+        "around",
+        f"{acceptance_path.OURS}:simulate",
+        "14bc536b1931",
+        parts=("verify_argmax",),
+    ),
+    Seam(f"{WORKER}.__init__", "after", acceptance_path.make_copy, "0cf6523adb9d", parts=("narrow_verify_head",)),
+    Seam(f"{WORKER}.alloc_memory_pool", "after", acceptance_path.give_copy, "e8840b2af3a4", parts=("narrow_verify_head",)),
+    Seam(f"{UPDATER}.update_weights_from_disk", "around", acceptance_path.renew_copy, "d022aee84727", parts=("narrow_verify_head",)),
+    Seam(f"{UPDATER}.update_weights_from_tensor", "around", acceptance_path.renew_copy, "7917dc32f144", parts=("narrow_verify_head",)),
+    Seam(f"{UPDATER}.load_weights_from_distributed", "around", acceptance_path.renew_copy, "96b5dd21e878", parts=("narrow_verify_head",)),
+    Seam(f"{UPDATER}.update_weights_from_ipc", "around", acceptance_path.renew_copy, "ce5eafc3f707", parts=("narrow_verify_head",)),
+    Seam(
+        "sglang.srt.managers.overlap_utils.FutureMap.__init__",
+        "after",
+        "sglang_gemma4.speculative.chain_acceptance:relay_of",
+        "d3ba5a033036",
+        parts=("chain_acceptance",),
+    ),
+    Seam(
+        "sglang.srt.speculative.eagle_utils.eagle_sample",
+        "around",
+        "sglang_gemma4.speculative.chain_acceptance:sample",
+        "b497c62acadc",
+        parts=("chain_acceptance",),
+    ),
+    Seam(
+        "sglang.kernels.ops.speculative.eagle.prepare_verify_commit_outputs",
+        "around",
+        "sglang_gemma4.speculative.chain_acceptance:commit",
+        "85acedeb2fe6",
+        parts=("chain_acceptance",),
+    ),
+    Seam(
+        f"{REQUEST}.update_finish_state", "around", "sglang_gemma4.speculative.stops:token_by_token", "4a560c4925da", parts=("stop_order",)
+    ),
+)

@@ -1,0 +1,15 @@
+"""The reference engine: SGLang on a processor without a GPU."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.patching.arguments import SeenAs
+
+
+def reads_pages(server_args: Any, previous: Callable[[Any], None]) -> None:
+    """A wrapper of SGLang's list of backends that read a unified pool's pages, which does not know ours."""
+    from sglang.srt.arg_groups.model_override_base import attention_backends_of, resolved_view
+
+    resolved = resolved_view(server_args)
+    ours = resolved.enable_unified_memory and set(attention_backends_of(resolved)) <= {"intel_amx", "torch_native"}
+    previous(SeenAs(server_args, attention_backend="triton") if ours else server_args)

@@ -1,0 +1,15 @@
+"""Hit rates of both KV pools, evicted windows and windows taken back on /metrics."""
+
+from typing import Any
+
+OURS = "sglang_gemma4.diagnostics.pool_hits"
+
+
+COLLECTOR = "sglang.srt.observability.metrics_collector.SchedulerMetricsCollector"
+
+
+def add_counters(_result: object, collector: Any, *_args: object, **_kwargs: object) -> None:
+    """After a scheduler's collector is ready, which SGLang makes only under --enable-metrics."""
+    from sglang_gemma4.diagnostics.pool_hits import publish
+
+    publish(collector.labels, collector._counter_cls)

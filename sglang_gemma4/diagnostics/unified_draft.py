@@ -1,0 +1,27 @@
+"""MTP runs on SGLang's unified memory, whose split between full and sliding layers moves with the load."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.patching import switches
+
+CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
+
+
+WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
+
+
+OURS = "sglang_gemma4.speculative.unified_pool"
+
+
+STEP = "handle_unified_memory_pool"
+
+
+def accept_draft(server_args: Any, previous: Callable[[Any], None]) -> None:
+    """See ``unified_pool.accept_draft``; a command line ends with the message alone."""
+    from sglang_gemma4.diagnostics.mtp_limits import CPU_BACKENDS
+    from sglang_gemma4.diagnostics.start_checks import one_line
+    from sglang_gemma4.speculative import unified_pool
+
+    with one_line():
+        unified_pool.accept_draft(server_args, previous, CPU_BACKENDS if switches.is_on(switches.CPU_ENGINE) else ())

@@ -1,0 +1,167 @@
+"""Layers of a built model.
+
+On 26B-A4B that is one launch less in each of 30 layers: ``store_kvcache_kernel`` took 31.8 µs of a verify step at batch 1
+(runs/2026-11-22-26b-kernels-steps). What it saves in a server is not measured yet.
+
+SGLang has such a launch and keeps it off for Gemma 4, after an "accuracy regression in launch_server path" whose cause it does not name
+and reading does not settle. What reading shows of that launch (models/utils.py:306, kernels/jit/csrc/elementwise/rope.cuh), and ours does
+otherwise: it takes ``out_cache_loc`` for every layer, which in a sliding layer's buffer are other tokens' slots (it was meant for full
+layers alone); it writes padding tokens into slot 0, which ``store_kvcache_kernel`` skips; and nothing in it asks whether a prefill graph is
+being captured, whose attention gets another batch, with other rows, when the graph is replayed.
+"""
+
+import pkgutil
+from typing import Any
+
+from sglang_gemma4.patching import decline, switches, takes
+
+NORMS = "_sglang_gemma4_after_attention"
+
+
+def prepare_layer(_result: None, layer: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4DecoderLayer.__init__``."""
+    from sglang_gemma4.models.layers.decoder_layer import AfterAttention
+
+    setattr(layer.pre_feedforward_layernorm, NORMS, AfterAttention.of(layer))
+
+
+def chain_layers(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4TextModel.__init__``."""
+    from sglang_gemma4.models.layers.decoder_layer import chain
+
+    chain(model)
+
+
+def launch_early(_result: None, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4TextModel.__init__`` and ``Gemma4AssistantForCausalLM.__init__``."""
+    from sglang_gemma4.kernels import dependent_launch
+    from sglang_gemma4.kernels.card import this_device
+
+    problem = dependent_launch.reason_against(this_device())
+    if problem is not None:
+        decline("dependent_launch", problem)
+    dependent_launch.want(problem is None)
+
+
+def multiply_in_registers(_result: None, model: Any, *_args: Any, **_named: Any) -> None:
+    """After ``Gemma4TextModel.__init__``."""
+    if model.quant_config is None:
+        return
+    from sglang_gemma4.kernels import register_products
+    from sglang_gemma4.kernels.card import this_device
+
+    problem = register_products.reason_against(this_device())
+    if problem is not None:
+        decline("register_products", problem)
+    register_products.want(problem is None)
+
+
+def make_copies(_result: None, model: Any, *_args: Any, **_named: Any) -> None:
+    """After ``Gemma4TextModel.__init__``: its weights are not loaded yet. Of dense models only the memory that copies take is known."""
+    if model.quant_config is None or not model.config.enable_moe_block:
+        return
+    from sglang.srt.arg_groups.model_override_base import resolved_view
+    from sglang.srt.runtime_context import get_server_args
+
+    from sglang_gemma4.models.layers import four_bit_layers
+
+    given = resolved_view(get_server_args())
+    four_bit_layers.want_copies(model, str(given.load_format), float(given.mem_fraction_static or 1.0))
+
+
+def replace_products(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4TextModel.__init__`` and ``Gemma4AssistantForCausalLM.__init__``."""
+    import torch
+    from triton import knobs
+
+    if not torch.cuda.is_available() and not knobs.runtime.interpret:
+        decline("few_row_linear", "there is no CUDA card")
+        return
+    from sglang.srt.runtime_context import get_exec
+
+    if get_exec().deterministic.enable_deterministic_inference:  # the mode itself begins after the model is built
+        decline("few_row_linear", "--enable-deterministic-inference: a row's product must not depend on how many rows there are")
+        return
+    from sglang_gemma4.models.layers.few_row_linear import install
+    from sglang_gemma4.models.schedule import dense_beside_experts
+    from sglang_gemma4.patching import switches
+
+    overlap = switches.part_is_on("dense_beside_experts", "SGLANG_GEMMA4_DENSE_OVERLAP") and dense_beside_experts.problem_here() is None
+    for kept in install(model, overlap):
+        takes("few_row_linear", f"SGLang's product for {kept}")
+
+
+def choose_in_the_product(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4TextModel.__init__``; what multiplies few rows comes first."""
+    from sglang_gemma4.models.layers.router_choice import install
+
+    problem = install(model)
+    if problem is not None:
+        decline("router_choice", problem)
+
+
+def fork_layers(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4TextModel.__init__``."""
+    if not getattr(model.config, "enable_moe_block", False):
+        return
+    from sglang_gemma4.models.schedule.dense_beside_experts import install, problem_here
+
+    problem = problem_here()
+    if problem is not None:
+        decline("dense_beside_experts", problem)
+    else:
+        install(model)
+
+
+MEMORY_POOL = "sglang.srt.mem_cache.memory_pool"
+
+WRITES = {
+    "sglang.srt.layers.attention.triton_backend.TritonAttnBackend._set_kv_buffer": "5b11c98941c9",
+    "sglang.srt.mem_cache.swa_memory_pool.SWAKVPool.set_kv_buffer": "fa5871e2fb42",
+    "sglang.srt.mem_cache.unified_memory_pool.UnifiedSWAKVPool.set_kv_buffer": "fc13e6f399ad",
+    f"{MEMORY_POOL}.MHATokenToKVPool.set_kv_buffer": "f0e58db1c519",
+    f"{MEMORY_POOL}.MHATokenToKVPool._store_kv_layer": "d3f3939d6ff7",
+    f"{MEMORY_POOL}.KVWriteLoc": "e8a5d95ba308",
+}
+"""What SGLang writes through, by the fingerprint of the source that ``models.kv_write`` follows."""
+
+
+def write_early(_result: None, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4TextModel.__init__``."""
+    from sglang_gemma4.models.layers import kv_write
+
+    problem = reason_against()
+    if problem is not None:
+        decline("kv_write", problem)
+    kv_write.want(problem is None)
+
+
+def reason_against() -> str | None:
+    """Why keys and values of this process are SGLang's to write, or None."""
+    from sglang.srt.environ import envs
+
+    from sglang_gemma4.patching.supported import fingerprint
+
+    if not switches.part_is_on("qkv_rope", "SGLANG_GEMMA4_QKV"):
+        return "qkv_rope is off, whose launch would write"
+    if envs.SGLANG_ENABLE_ASYNC_ASSERT.get():
+        return "SGLang is asked to check each location as it is written"
+    for target, expected in WRITES.items():
+        write = pkgutil.resolve_name(target)
+        if hasattr(write, "__wrapped__"):
+            return f"{target} is hooked"
+        try:
+            found = fingerprint(write)
+        except (TypeError, OSError) as error:
+            return f"{target} has no source to compare: {error}"
+        if found != expected:
+            return f"{target} has source {found}, the patch was written for {expected}"
+    return None
+
+
+def hand_over(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4TextModel.__init__``."""
+    from sglang_gemma4.models.layers import fresh_kv
+
+    if fresh_kv.mark(model) and not switches.part_is_on("qkv_rope", "SGLANG_GEMMA4_QKV"):
+        decline("fresh_kv", "qkv_rope is off, whose launch computes them")

@@ -1,0 +1,117 @@
+"""Prefills replay CUDA graphs of the language model, images included, up to sizes for each model."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.patching import decline, tell
+
+MODULE = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup"
+
+
+RUNNER = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"
+
+
+NAME, STEP = "prefill_graph", "handle_gpu_memory_settings"
+
+
+def allow(original: Callable[[Any], None], server_args: Any) -> None:
+    """Around ``apply_cuda_graph_compatibility``: of SGLang's rules, that against multimodal models is not for Gemma 4.
+
+    What the operator chose himself, ``--disable-prefill-cuda-graph`` or ``--cuda-graph-backend-prefill``, no rule changes.
+    """
+    from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
+    from sglang.srt.model_executor.cuda_graph_config import Backend, Phase
+
+    from sglang_gemma4.models.schedule import prefill_backend, prefill_graph
+
+    given = resolving_view(server_args)
+    chosen = (Phase.PREFILL, "backend") in server_args._cuda_graph_config_locked
+    if chosen or given.cuda_graph_config.prefill.backend != Backend.BREAKABLE or not prefill_backend.is_ours(server_args):
+        original(server_args)
+        return
+    problem = prefill_graph.reason_against(given)
+    if problem is not None:
+        decline(NAME, problem)
+        prefill_backend.keep_eager(server_args)
+        return
+    model_config_of(server_args).is_multimodal_breakable_cuda_graph_supported = True
+    original(server_args)
+    if given.cuda_graph_config.prefill.backend != Backend.BREAKABLE:
+        decline(NAME, "a rule of SGLang's own; its warning in the log names it")
+
+
+def size_graphs(server_args: Any, previous: Callable[[Any], None]) -> None:
+    """A wrapper of SGLang's resolution step that sizes its memory."""
+    from sglang_gemma4.models.schedule import prefill_backend
+
+    prefill_backend.choose_sizes(server_args)
+    previous(server_args)
+    prefill_backend.drop_sizes_beyond_a_chunk(server_args)
+
+
+def list_by_layer(original: Callable[..., Any], attention_layers: list[Any], companions: list[Any], layer_model: Any = None) -> Any:
+    """Around ``index_attention_layers_by_global_id``: a layer that shares KV has the id of the one it reads from, so ids repeat.
+
+    The breakable graph calls each layer's own attention and looks none up by id; it needs the list for its length alone.
+    """
+    from sglang.srt.models.gemma4_causal import Gemma4TextModel
+
+    if isinstance(layer_model, Gemma4TextModel) and getattr(layer_model.config, "num_kv_shared_layers", None):
+        return attention_layers, companions
+    return original(attention_layers, companions, layer_model)
+
+
+def take_embeddings(runner: Any) -> None:
+    """Before ``PrefillCudaGraphRunner._input_embeds_hidden_size``, where the runner sizes its inputs: under --language-model-only too."""
+    from sglang_gemma4.models.schedule.prefill_backend import MULTIMODAL
+
+    if type(runner.model_runner.model).__name__ in MULTIMODAL:
+        runner.is_multimodal = True
+
+
+def capture_body(
+    original: Callable[..., Any],
+    model: Any,
+    input_ids: Any,
+    positions: Any,
+    forward_batch: Any,
+    input_embeds: Any = None,
+    per_layer_inputs: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """Around ``Gemma4TextModel.forward``: only the capture gives ids and embeddings at once; it gets the static per-layer embeddings."""
+    if input_ids is not None and input_embeds is not None:
+        from sglang_gemma4.models.schedule import prefill_graph
+
+        inputs = prefill_graph.inputs_of(model)
+        per_layer_inputs = inputs.for_capture(model, input_embeds.shape[0], input_embeds.dtype, input_embeds.device)
+        input_ids = None
+    return original(model, input_ids, positions, forward_batch, input_embeds, per_layer_inputs, **kwargs)
+
+
+def tell_cost(original: Callable[[Any], None], runner: Any) -> None:
+    """Around ``PrefillCudaGraphRunner.capture``: SGLang's log line tells the card's memory, in which other processes take part."""
+    import time
+
+    import torch
+
+    torch.cuda.empty_cache()  # the capture begins with it: what was cached before it is not to be set off against what it takes
+    began, before = time.perf_counter(), torch.cuda.memory_reserved()
+    original(runner)
+    seconds = time.perf_counter() - began
+    torch.cuda.empty_cache()
+    held, sizes = (torch.cuda.memory_reserved() - before) / 2**30, runner.capture_num_tokens
+    tell(NAME, f"{len(sizes)} prefill graphs took {seconds:.1f} s and hold {held:.2f} GiB, for {', '.join(map(str, sizes))} tokens")
+
+
+def fill_inputs(_result: None, runner: Any, _args: Any, given: dict[str, Any], tokens: int) -> None:
+    """After ``PrefillCudaGraphRunner._fill_input_embeds_slot``, before a replay: what the multimodal wrapper passes beside embeddings."""
+    if type(runner.layer_model).__name__ != "Gemma4TextModel":
+        return
+    from sglang_gemma4.models.schedule import prefill_graph
+
+    prefill_graph.inputs_of(runner.layer_model).fill(given.get("per_layer_inputs"))
+    static = runner.buffer_registry.get_slot("positions").slice_for(1, tokens)
+    positions = given["positions"]
+    if positions.data_ptr() != static.data_ptr():  # SGLANG_GEMMA_OUT_OF_PLACE_POSITION_MUTATION: the wrapper adds 1 to a copy
+        static[: positions.shape[0]].copy_(positions)

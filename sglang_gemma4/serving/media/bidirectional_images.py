@@ -1,0 +1,132 @@
+"""Images attend both ways where the config says so, whole in every prefill chunk, or the backend is refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_gemma4.models.config_files import named_gemma4
+from sglang_gemma4.patching import note, switches
+
+TRITON = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend"
+
+
+SETUP = "sglang.srt.model_executor.model_runner_components.attention_backend_setup"
+
+
+MODEL = "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration"
+
+
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+
+
+ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
+
+
+CHUNKS = "sglang_gemma4.serving.image_chunks"
+
+
+def _two_way(runner: Any) -> bool:
+    """Whether this is the target model, and one whose images attend both ways."""
+    from sglang_gemma4.attention import image_spans
+
+    config = runner.model_config.hf_config
+    return named_gemma4(config) and not runner.is_draft_worker and image_spans.bidirectional(config)
+
+
+def mask_triton(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``TritonAttnBackend.__init__``."""
+    if _two_way(runner):
+        from sglang_gemma4.attention.image_masks import ImageAttention
+        from sglang_gemma4.serving.image_chunks import serve_two_way_images
+
+        backend.extend_attention_fwd = ImageAttention(backend.extend_attention_fwd, backend.device)
+        serve_two_way_images()
+
+
+def begin_triton(_result: None, backend: Any, forward_batch: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``TritonAttnBackend.init_forward_metadata``."""
+    begin = getattr(backend.extend_attention_fwd, "begin", None)
+    if begin is not None:
+        begin(forward_batch)
+
+
+def mask_flash(built: Any, *, model_runner: Any, **_kwargs: Any) -> None:
+    """After ``_build_resolved_backend``: fa4, alone or as the prefilling half of a pair; its module imports on cards only."""
+    backend = getattr(built, "prefill_backend", built)
+    if getattr(backend, "fa_impl_ver", None) == 4 and _two_way(model_runner):
+        from sglang_gemma4.attention.image_masks import FlashImageLayers
+
+        FlashImageLayers(backend)
+
+
+def keep_images_whole(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4ForConditionalGeneration.__init__``."""
+    from sglang_gemma4.attention import image_spans
+
+    if image_spans.bidirectional(model.config):
+        from sglang_gemma4.serving.image_chunks import serve_two_way_images
+
+        serve_two_way_images()
+
+
+def masks_of_the_model(original: Callable[..., Any], model: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
+    """Around ``Gemma4ForConditionalGeneration.prepare_attn_masks``; triton and fa4 have described the batch themselves."""
+    from sglang.srt.model_executor.forward_context import get_attn_backend
+
+    from sglang_gemma4.attention import image_spans
+    from sglang_gemma4.attention.image_masks import FlashImageLayers, ImageAttention
+
+    if not image_spans.bidirectional(model.config):
+        return
+    backend = get_attn_backend()
+    backend = getattr(backend, "prefill_backend", backend)
+    described = isinstance(getattr(backend, "extend_attention_fwd", None), ImageAttention)
+    if not described and not isinstance(backend.forward_extend, FlashImageLayers):
+        original(model, forward_batch, *args, **kwargs)
+
+
+def prefill_by_triton(declared: dict[str, Any], provider: Any, server_args: Any, config: Any) -> dict[str, Any] | None:
+    """After ``_invoke_provider``: where SGLang itself chooses a backend that masks images as text (trtllm_mha on a B200), triton prefills.
+
+    What the operator chose stays, and is refused by :func:`refuse_blind_backends` where it cannot serve images.
+    """
+    from sglang_gemma4.attention import image_spans
+    from sglang_gemma4.diagnostics import preflight
+
+    chosen = declared.get("attention_backend")
+    if provider.__name__ != "_gemma4_overrides" or chosen is None or chosen in preflight.IMAGE_BACKENDS:
+        return None
+    from sglang.srt.arg_groups.model_override_base import resolving_view
+
+    view = resolving_view(server_args)
+    text_only = bool(view.language_model_only) or view.enable_multimodal is False or getattr(config, "vision_config", None) is None
+    if view.prefill_attention_backend or text_only or not image_spans.bidirectional(config):
+        return None
+    note("image_masks", f"triton prefills in the place of {chosen}, which masks images as text; --language-model-only keeps {chosen}")
+    return {**declared, "prefill_attention_backend": "triton"}
+
+
+def refuse_blind_backends(_result: None, server_args: Any) -> None:
+    """After ``handle_model_specific_adjustments``, when the backends are resolved.
+
+    Raises:
+        PreflightError: the model's images attend both ways and the attention that prefills cannot do that.
+    """
+    from sglang.srt.arg_groups.model_override_base import attention_backends_of, model_config_of, resolved_view
+
+    from sglang_gemma4.attention import image_spans
+    from sglang_gemma4.diagnostics import preflight
+    from sglang_gemma4.diagnostics.start_checks import one_line
+    from sglang_gemma4.models import config_files
+
+    resolved = resolved_view(server_args)
+    config = model_config_of(server_args).hf_config
+    if not any(name in config_files.ARCHITECTURES for name in config.architectures or ()):
+        return
+    with one_line():
+        preflight.check_images(
+            two_way=image_spans.bidirectional(config) and getattr(config, "vision_config", None) is not None,
+            text_only=bool(resolved.language_model_only) or resolved.enable_multimodal is False,
+            prefill_backend=attention_backends_of(resolved)[0],
+            deterministic=bool(resolved.enable_deterministic_inference),
+            cpu_engine=switches.is_on(switches.CPU_ENGINE),
+        )

@@ -1,0 +1,55 @@
+"""Prompts: their chunks, their graphs, and mixed batches."""
+
+from typing import Any
+
+from sglang_gemma4.patching import decline, tell
+
+
+def be_the_last(_result: Any, adder: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``PrefillAdder.add_one_req``: behind a prompt that was cut nothing is left of the chunk's budget."""
+    if adder.new_chunked_req is not None and adder.rem_chunk_tokens is not None:
+        adder.rem_chunk_tokens = 0
+
+
+NAME = "yoco_graph"
+
+
+def capture_short_part(_result: None, runner: Any) -> None:
+    """After ``PrefillCudaGraphRunner.capture``, in which :mod:`models.fast_prefill_graph` saw a batch."""
+    if type(runner.layer_model).__name__ != "Gemma4TextModel":
+        return
+    from time import perf_counter
+
+    from sglang.srt.runtime_context import get_parallel
+
+    from sglang_gemma4.models.schedule import fast_prefill_graph, short_graphs
+
+    captured = fast_prefill_graph.take_captured(runner.layer_model)
+    if captured is None:
+        return  # YOCO is off, or has said why it is not for this model
+    reason = short_graphs.reason_against(runner.model_runner.attn_backend, get_parallel().tp_size)
+    if reason is not None:
+        decline(NAME, f"the layers that share KV are launched one by one: {reason}")
+        return
+    began = perf_counter()
+    try:
+        sizes = short_graphs.capture(runner, captured).sizes
+    except Exception as error:  # of a card whose memory is full, say: without these graphs all works as before
+        decline(
+            NAME, f"the layers that share KV are launched one by one: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+        )
+        return
+    took = perf_counter() - began
+    tell(NAME, f"{len(sizes)} graphs of the layers that share KV took {took:.1f} s, for {', '.join(map(str, sizes))} requests")
+
+
+def offer(graphs: Any) -> None:
+    """Before ``PrefillCudaGraphRunner.capture``, after which ``prefill_beside`` captures joined forwards."""
+    from sglang_gemma4.models.schedule import whole_graphs
+
+    vars(graphs)[whole_graphs.FLASH_OFFERED] = True
+
+
+BESIDE, CHUNKS = "sglang_gemma4.speculative.prefill_beside", "sglang_gemma4.speculative.prompt_chunks"
+
+JOINED, BATCH = "sglang_gemma4.models.schedule.joined_forward", "sglang_gemma4.models.schedule.joined_batch"

@@ -1,0 +1,101 @@
+"""Seconds of the start by part, in the log and in /server_info."""
+
+import functools
+import logging
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sglang_gemma4.patching import note
+from sglang_gemma4.start import kernels, table, times
+
+logger = logging.getLogger("sglang_gemma4")
+
+
+NAME, IMPORTS = "start_times", "imports"
+
+
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+
+
+RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
+
+
+GRAPHS = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup"
+
+
+def harmless(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """``hook``, whose failure costs the table a part and the log a line, and no start."""
+
+    @functools.wraps(hook)
+    def tried(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return hook(*args, **kwargs)
+        except Exception as error:
+            note(NAME, f"{hook.__name__}: {type(error).__name__}: {error}")
+            return None
+
+    return tried
+
+
+def timed(name: str) -> Callable[..., Any]:
+    """An AROUND hook that records its target as one part."""
+
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with times.part(name):
+            return original(*args, **kwargs)
+
+    return around
+
+
+def timed_by_role(target: str, draft: str) -> Callable[..., Any]:
+    """The same for a model runner's work, by whether it runs the target or the draft."""
+
+    def around(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        runner = kwargs.get("model_runner", args[0] if args else None)
+        with times.part(draft if getattr(runner, "is_draft_worker", False) else target):
+            return original(*args, **kwargs)
+
+    return around
+
+
+@harmless
+def begin_launching() -> None:
+    """What came before the first call in the launching process is imports."""
+    if multiprocessing.parent_process() is None and IMPORTS not in {one.name for one in times.recorded()}:
+        times.record(IMPORTS, times.process_began(), time.time())
+
+
+def resolve(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around ``ServerArgs.resolve_once``."""
+    begin_launching()
+    with times.part("arguments"):
+        return original(*args, **kwargs)
+
+
+@harmless
+def begin_scheduler(*_args: Any, **_kwargs: Any) -> None:
+    """Before ``Scheduler.init_startup_timing_begin``: the process was started and has imported SGLang."""
+    times.forget_parent()
+    times.record("scheduler's imports", times.process_began(), time.time())
+    kernels.watch()
+
+
+@harmless
+def hand_over(result: dict[str, Any], *_args: Any, **_kwargs: Any) -> None:
+    """After ``Scheduler.get_init_info``: the scheduler's parts go to the launching process with it."""
+    result[table.SCHEDULER] = table.of_scheduler()
+
+
+@harmless
+def take_over(_manager: Any, started: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Before ``Engine._set_startup_time``."""
+    infos: Sequence[dict[str, Any]] = started.scheduler_infos
+    table.take_scheduler(infos)
+
+
+@harmless
+def say(_server_args: Any) -> None:
+    """Before ``_freeze_gc_after_server_warmup``, after which SGLang says that the server is ready."""
+    logger.info("sglang-gemma4: %s", "\n".join(table.lines(table.finish())))
