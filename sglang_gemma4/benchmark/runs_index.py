@@ -95,7 +95,7 @@ def _table(own: Iterable[Row]) -> str:
     for row in own:
         later = f" **Superseded by [{row.superseded_by}]({row.superseded_by}/{REPORT}).**" if row.superseded_by else ""
         cells.append([f"[{row.name}]({row.name}/)", row.bought + later, row.card, row.model])
-    return table(["run", "what was bought", "card", "model"], cells)
+    return table(["run", "result", "GPU", "model"], cells)
 
 
 def _row(folder: Path, entry: dict[str, Any]) -> Row:
