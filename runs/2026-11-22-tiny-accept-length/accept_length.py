@@ -23,7 +23,7 @@ import transformers_side  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 
 from sglang_gemma4.tiny import checkpoints  # noqa: E402
-from tests.engine.engine_fork import Group, open_nursery  # noqa: E402
+from tests.harness.engine_fork import Group, open_nursery  # noqa: E402
 
 ENGINE: dict[str, Any] = {"max_total_tokens": 32768, "max_running_requests": 24, "chunked_prefill_size": 2048, "log_level": "warning"}
 MTP: dict[str, Any] = {

@@ -34,7 +34,7 @@ from sglang.srt.function_call.gemma4_detector import Gemma4Detector  # noqa: E40
 from sglang.srt.parser.reasoning_parser import Gemma4Detector as StockThoughts  # noqa: E402
 from sglang.srt.parser.reasoning_parser import ReasoningParser  # noqa: E402
 
-from tests.unit import answers  # noqa: E402
+from tests.harness.inputs import answers  # noqa: E402
 
 PARSERS = FunctionCallParser.ToolCallParserEnum, ReasoningParser.DetectorMap
 OURS = PARSERS[0]["gemma4"], PARSERS[1]["gemma4"]
