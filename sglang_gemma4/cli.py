@@ -75,8 +75,15 @@ def _parser() -> argparse.ArgumentParser:
     patches.add_argument(
         "name", nargs="?", metavar="NAME", help="a patch: what it changes, why, on what evidence, and whether it is on here"
     )
+    patches.add_argument("--json", action="store_true", help="print JSON (of the list, --by-target or --against)")
+    patches.add_argument("--diff", action="store_true", help="with --against: print each changed function's diff")
     form = patches.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument("--by-target", action="store_true", help="SGLang's files and functions, each with what goes in there")
+    form.add_argument(
+        "--against",
+        metavar="FOLDER_OR_VERSION",
+        help="what another SGLang (folder, wheel, source archive or version) has for each target; reads its source without an import",
+    )
     form.add_argument("--markdown", action="store_true", help="print the tables of docs/switches.md")
     form.add_argument("--fingerprints", action="store_true", help="compare each hook's fingerprint with the installed SGLang (imports it)")
     form.add_argument("--sources", action="store_true", help="print known_sources.json for the installed SGLang (imports it)")
@@ -130,6 +137,12 @@ def _dump(arguments: argparse.Namespace) -> int:
 def _patches(arguments: argparse.Namespace) -> int:
     from sglang_gemma4.diagnostics import listing
 
+    if arguments.json and (arguments.markdown or arguments.fingerprints or arguments.sources):
+        raise ValueError("--json goes with the plain list, --by-target or --against; leave it out here")
+    if arguments.diff and not arguments.against:
+        raise ValueError("--diff goes with --against FOLDER_OR_VERSION; add it or leave --diff out")
+    if arguments.by_target or arguments.against:
+        return _targets(arguments)
     if arguments.fingerprints:
         text, fits = listing.fingerprints()
         print(text)
@@ -142,6 +155,17 @@ def _patches(arguments: argparse.Namespace) -> int:
         print(listing.markdown())
     else:
         print(listing.text() if arguments.name is None else listing.one(arguments.name))
+    return 0
+
+
+def _targets(arguments: argparse.Namespace) -> int:
+    from sglang_gemma4.diagnostics import targets, upgrade
+
+    if arguments.against:
+        found = upgrade.compare(arguments.against, arguments.name)
+        print(json.dumps(upgrade.data(found), indent=2) if arguments.json else upgrade.text(found, arguments.diff))
+    else:
+        print(json.dumps(targets.data(arguments.name), indent=2) if arguments.json else targets.text(arguments.name))
     return 0
 
 

@@ -23,7 +23,8 @@ LAYERS = (
     ("diagnostics", "serving"),  # what patches put into the server: checks, traps, states, parsers
     ("patches",),
     ("plugin",),
-    ("benchmark", "quality", "start.measure", "diagnostics.doctor", "diagnostics.listing"),  # the last two read the list of patches
+    # Those of diagnostics read the list of patches.
+    ("benchmark", "quality", "start.measure", *(f"diagnostics.{name}" for name in ("doctor", "listing", "targets", "upgrade"))),
     ("cli",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -1,4 +1,4 @@
-"""``Hook(pins="signature")``: a fingerprint that a changed body leaves as it is, and that a changed call does not."""
+"""``Seam(pins="signature")``: a fingerprint that a changed body leaves as it is, and that a changed call does not."""
 
 import importlib
 import inspect
@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from sglang_gemma4.patching import Hook, hooks, supported
+from sglang_gemma4.patching import Seam, hooks, supported
 from sglang_gemma4.patching.signature import signature_text
 
 BEFORE = """
@@ -68,16 +68,16 @@ def test_a_hook_asks_for_what_it_pins(load: Load) -> None:
     module = load(BEFORE)
     target = f"{module.__name__}.Layer.forward"
     signature = supported.fingerprint(module.Layer.forward, "signature")
-    hook = Hook(target, "around", print, signature, pins="signature")
+    hook = Seam(target, "around", print, signature, pins="signature")
     assert hooks.current_fingerprint(hook) == signature
-    assert hooks.current_fingerprint(Hook(target, "around", print, signature)) != signature
+    assert hooks.current_fingerprint(Seam(target, "around", print, signature)) != signature
     with pytest.raises(hooks.PatchError, match=r"has signature \w{12}, the patch was written for 0{12}"):
-        hooks.prepare(Hook(target, "around", print, "0" * 12, pins="signature"))
+        hooks.prepare(Seam(target, "around", print, "0" * 12, pins="signature"))
 
 
 def test_a_replacement_pins_the_body() -> None:
     with pytest.raises(ValueError, match="a replacement relies on the body"):
-        Hook("a.b", "replace", print, "0" * 12, pins="signature")
+        Seam("a.b", "replace", print, "0" * 12, pins="signature")
 
 
 def test_a_class_has_no_signature_to_pin(load: Load) -> None:
@@ -85,7 +85,7 @@ def test_a_class_has_no_signature_to_pin(load: Load) -> None:
         signature_text("class Layer:\n    pass\n")
     module = load(BEFORE)
     with pytest.raises(hooks.PatchError, match="needs a function"):
-        hooks.current_fingerprint(Hook(f"{module.__name__}.Layer", "after", print, "0" * 12, pins="signature"))
+        hooks.current_fingerprint(Seam(f"{module.__name__}.Layer", "after", print, "0" * 12, pins="signature"))
 
 
 def test_a_known_file_has_both_fingerprints(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

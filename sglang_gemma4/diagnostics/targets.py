@@ -1,0 +1,108 @@
+"""``sglang-gemma4 patches --by-target``: each place of SGLang that our seams change, with its file, without importing SGLang."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_gemma4.patches import load, load_all, names
+from sglang_gemma4.patching.hooks import Entry, Seam
+from sglang_gemma4.patching.source_tree import SourceTree, installed_folder
+
+
+@dataclass(frozen=True)
+class Place:
+    """One function, class or registry key of SGLang, and the seams that go there, in the order in which they are placed.
+
+    ``file`` is from SGLang's folder, by the target's dotted name; ``names`` are those within it; ``parts`` are of all seams.
+    """
+
+    file: str
+    target: str
+    key: str | None
+    names: tuple[str, ...]
+    seams: tuple[Seam | Entry, ...]
+    parts: tuple[str, ...]
+
+    @property
+    def written(self) -> str:
+        """The name in its file, as a reader would write it."""
+        name = ".".join(self.names)
+        return name if self.key is None else f"{name}[{self.key!r}]"
+
+    def row(self) -> dict[str, Any]:
+        """The same for JSON."""
+        seams = [{"parts": list(seam.parts), "kind": kind_of(seam), "function": function_of(seam)} for seam in self.seams]
+        return {"file": self.file, "target": self.target, "key": self.key, "seams": seams}
+
+
+def kind_of(seam: Seam | Entry) -> str:
+    """How a seam changes its place: a hook's kind, or "entry" of a registry."""
+    return seam.kind if isinstance(seam, Seam) else "entry"
+
+
+def function_of(seam: Seam | Entry) -> str:
+    """Our function, as "package.module:name"."""
+    return _written(seam.function if isinstance(seam, Seam) else seam.value)
+
+
+def _written(function: Callable[..., Any] | str) -> str:
+    if isinstance(function, functools.partial):
+        return f"{_written(function.func)}({', '.join(map(_argument, function.args))})"
+    return function if isinstance(function, str) else f"{function.__module__}:{function.__qualname__.replace('.<locals>', '')}"
+
+
+def _argument(value: object) -> str:
+    return _written(value) if callable(value) else repr(value)
+
+
+def places(only: str | None = None) -> list[Place]:
+    """Every place, or those of one part, sorted by file and name.
+
+    Raises:
+        ValueError: there is no part of this name.
+    """
+    if only is not None and only not in names():
+        raise ValueError(f"there is no patch {only!r}; `sglang-gemma4 patches` lists them")
+    found: dict[tuple[str, str | None], dict[int, Seam | Entry]] = {}
+    parts: dict[tuple[str, str | None], list[str]] = {}
+    for part in [load(only)] if only is not None else load_all():
+        for seam in part.hooks:
+            at = (seam.target, seam.key if isinstance(seam, Entry) else None)
+            found.setdefault(at, {})[id(seam)] = seam
+            parts.setdefault(at, []).append(part.name)
+    folder = installed_folder()
+    tree = SourceTree(folder) if folder else None
+    made = [_place(tree, at, tuple(seams.values()), tuple(dict.fromkeys(parts[at]))) for at, seams in found.items()]
+    return sorted(made, key=lambda place: (place.file, place.names, place.key or ""))
+
+
+def _place(tree: SourceTree | None, at: tuple[str, str | None], seams: tuple[Seam | Entry, ...], parts: tuple[str, ...]) -> Place:
+    target, key = at
+    where = tree.module_of(target) if tree else None
+    file, left = where if where else ("not in the installed SGLang", tuple(target.split(".")))
+    return Place(file, target, key, left, seams, parts)
+
+
+def data(only: str | None = None) -> list[dict[str, Any]]:
+    """All places for JSON."""
+    return [place.row() for place in places(only)]
+
+
+def text(only: str | None = None) -> str:
+    """For a terminal: SGLang's file, below it each place, below that our seams with parts, kind and function."""
+    lines: list[str] = []
+    file = ""
+    found = places(only)
+    for place in found:
+        if place.file != file:
+            file = place.file
+            lines.append(file)
+        lines.append(f"  {place.written}")
+        lines += [f"    {kind_of(seam):<7} {_parts(seam.parts or place.parts):<32} {function_of(seam)}" for seam in place.seams]
+    seams = {id(seam) for place in found for seam in place.seams}
+    return "\n".join([*lines, f"{len(seams)} seams on {len(found)} targets in {len({place.file for place in found})} files"])
+
+
+def _parts(names: Sequence[str]) -> str:
+    return ", ".join(names)
