@@ -5,6 +5,15 @@ from sglang_gemma4.serving import answer_parser, call_constraints, chat_prompts,
 
 MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
 CHAT = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
+PARSER = "sglang.srt.parser.reasoning_parser.ReasoningParser"
+MESSAGES = "sglang.srt.entrypoints.anthropic.serving.AnthropicServing"
+ANSWER_PARSER_CHAT = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
+CALLS = "sglang.srt.function_call.function_call_parser.FunctionCallParser"
+RESPONSES = "sglang.srt.entrypoints.openai.serving_responses.OpenAIServingResponses"
+STREAM = "sglang.srt.managers.scheduler_components.output_streamer._GenerationStreamAccumulator"
+BATCH = "sglang.srt.managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor"
+CALL_CONSTRAINTS_PARSER = "sglang.srt.function_call.function_call_parser.FunctionCallParser"
+XGRAMMAR = "sglang.srt.constrained.xgrammar_backend"
 
 PARTS = (
     Part(
@@ -62,18 +71,18 @@ SEAMS = (
     Seam(f"{MANAGER}.init_tokenizer_and_processor", "after", chat_prompts.begin_texts, "67e8365eb770", parts=("one_bos",)),
     Seam(f"{CHAT}._can_reuse_text_only_prompt_ids", "after", chat_prompts.reuse_ids, "a4b57b078709", parts=("one_bos",)),
     Entry(
-        f"{answer_parser.CALLS}.ToolCallParserEnum", "gemma4", f"{answer_parser.OURS}:ToolCalls", "b2781a273c1f", parts=("answer_parser",)
+        f"{CALLS}.ToolCallParserEnum", "gemma4", "sglang_gemma4.serving.answer_parsers:ToolCalls", "b2781a273c1f", parts=("answer_parser",)
     ),
-    Entry(f"{answer_parser.PARSER}.DetectorMap", "gemma4", f"{answer_parser.OURS}:Thoughts", "f36b30f30245", parts=("answer_parser",)),
-    Seam(f"{answer_parser.CALLS}.__init__", "after", answer_parser.know_tools, "e20649aeda8b", parts=("answer_parser",)),
-    Seam(f"{answer_parser.CHAT}.__init__", "after", answer_parser.keep_markers, "51e24292b11d", parts=("answer_parser",)),
-    Seam(f"{answer_parser.CHAT}._process_messages", "after", answer_parser.remember_open_thought, "80c3dd483728", parts=("answer_parser",)),
-    Seam(f"{answer_parser.CHAT}._apply_jinja_template", "before", answer_parser.repair_history, "f81fc664b9e6", parts=("answer_parser",)),
-    Seam(f"{answer_parser.CHAT}._generate_stream_content", "around", answer_parser.order_chunks, "33c921681786", parts=("answer_parser",)),
-    Seam(f"{answer_parser.CHAT}._process_tool_calls", "around", answer_parser.keep_reason, "d8e6b83bea74", parts=("answer_parser",)),
-    Seam(f"{answer_parser.RESPONSES}._make_request", "around", answer_parser.hand_on_prefix, "e464fa5afacc", parts=("answer_parser",)),
-    Seam(f"{answer_parser.MESSAGES}._convert_response", "before", answer_parser.close_cut_call, "219796f1bc88", parts=("answer_parser",)),
-    Seam(f"{answer_parser.PARSER}.__init__", "after", answer_parser.go_on_with_thought, "0ca76ebd2ed9", parts=("answer_parser",)),
+    Entry(f"{PARSER}.DetectorMap", "gemma4", "sglang_gemma4.serving.answer_parsers:Thoughts", "f36b30f30245", parts=("answer_parser",)),
+    Seam(f"{CALLS}.__init__", "after", answer_parser.know_tools, "e20649aeda8b", parts=("answer_parser",)),
+    Seam(f"{ANSWER_PARSER_CHAT}.__init__", "after", answer_parser.keep_markers, "51e24292b11d", parts=("answer_parser",)),
+    Seam(f"{ANSWER_PARSER_CHAT}._process_messages", "after", answer_parser.remember_open_thought, "80c3dd483728", parts=("answer_parser",)),
+    Seam(f"{ANSWER_PARSER_CHAT}._apply_jinja_template", "before", answer_parser.repair_history, "f81fc664b9e6", parts=("answer_parser",)),
+    Seam(f"{ANSWER_PARSER_CHAT}._generate_stream_content", "around", answer_parser.order_chunks, "33c921681786", parts=("answer_parser",)),
+    Seam(f"{ANSWER_PARSER_CHAT}._process_tool_calls", "around", answer_parser.keep_reason, "d8e6b83bea74", parts=("answer_parser",)),
+    Seam(f"{RESPONSES}._make_request", "around", answer_parser.hand_on_prefix, "e464fa5afacc", parts=("answer_parser",)),
+    Seam(f"{MESSAGES}._convert_response", "before", answer_parser.close_cut_call, "219796f1bc88", parts=("answer_parser",)),
+    Seam(f"{PARSER}.__init__", "after", answer_parser.go_on_with_thought, "0ca76ebd2ed9", parts=("answer_parser",)),
     Seam(
         "sglang.srt.managers.scheduler.Scheduler.init_tokenizer",
         "after",
@@ -82,18 +91,18 @@ SEAMS = (
         parts=("answer_parser",),
     ),
     Seam(
-        f"{answer_parser.BATCH}._maybe_update_reasoning_tokens",
+        f"{BATCH}._maybe_update_reasoning_tokens",
         "around",
         answer_parser.count_thoughts,
         "7afb725ba992",
         parts=("answer_parser",),
     ),
-    Seam(f"{answer_parser.STREAM}.accept", "before", answer_parser.leave_out_the_stop, "a3661a2e6b0b", parts=("answer_parser",)),
-    Seam(f"{call_constraints.PARSER}.__init__", "after", call_constraints.remember_tokenizer, "e20649aeda8b", parts=("tool_grammar",)),
+    Seam(f"{STREAM}.accept", "before", answer_parser.leave_out_the_stop, "a3661a2e6b0b", parts=("answer_parser",)),
+    Seam(f"{CALL_CONSTRAINTS_PARSER}.__init__", "after", call_constraints.remember_tokenizer, "e20649aeda8b", parts=("tool_grammar",)),
     Seam(
-        f"{call_constraints.PARSER}.get_structure_constraint", "around", call_constraints.constrain, "35e1e05f0fce", parts=("tool_grammar",)
+        f"{CALL_CONSTRAINTS_PARSER}.get_structure_constraint", "around", call_constraints.constrain, "35e1e05f0fce", parts=("tool_grammar",)
     ),
-    Seam(f"{call_constraints.PARSER}.owns_tool_format", "around", call_constraints.owns_format, "3dd45c0c0b91", parts=("tool_grammar",)),
+    Seam(f"{CALL_CONSTRAINTS_PARSER}.owns_tool_format", "around", call_constraints.owns_format, "3dd45c0c0b91", parts=("tool_grammar",)),
     Seam(
         "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat._process_messages",
         "after",
@@ -109,15 +118,13 @@ SEAMS = (
         parts=("json_blanks",),
     ),
     Seam(
-        f"{json_blanks.XGRAMMAR}.XGrammarGrammarBackend._from_context",
+        f"{XGRAMMAR}.XGrammarGrammarBackend._from_context",
         "after",
         json_blanks.remember,
         "efb9aed20e51",
         parts=("json_blanks",),
     ),
-    Seam(
-        f"{json_blanks.XGRAMMAR}.XGrammarGrammar.fill_vocab_mask", "after", json_blanks.mask_tokens, "7ec9aab0ae64", parts=("json_blanks",)
-    ),
+    Seam(f"{XGRAMMAR}.XGrammarGrammar.fill_vocab_mask", "after", json_blanks.mask_tokens, "7ec9aab0ae64", parts=("json_blanks",)),
     Seam(
         "sglang.srt.constrained.llguidance_backend.GuidanceBackend.dispatch_structural_tag",
         "around",

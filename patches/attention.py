@@ -7,6 +7,15 @@ from sglang_gemma4.serving.media import bidirectional_images
 
 MODULE = "sglang.srt.layers.attention.attention_registry"
 TRTLLM = "sglang.srt.layers.attention.trtllm_mha_backend.TRTLLMHAAttnBackend"
+CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
+MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+BACKEND = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend"
+RUNNER = "sglang.srt.model_executor.runner.decode_cuda_graph_runner.DecodeCudaGraphRunner"
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
+MODEL = "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration"
+TRITON = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend"
+SETUP = "sglang.srt.model_executor.model_runner_components.attention_backend_setup"
 
 PARTS = (
     Part(
@@ -151,7 +160,7 @@ SEAMS = (
     Seam(
         "sglang.srt.arg_groups.arg_utils.add_cli_args_from_dataclass",
         "after",
-        f"{kv_format_flags.OURS}:offer",
+        "sglang_gemma4.memory.kv_formats:offer",
         "1316b7a3624c",
         parts=("kv_formats",),
     ),
@@ -165,28 +174,28 @@ SEAMS = (
     Seam(
         "sglang.srt.mem_cache.kv_cache_dtype.configure_kv_cache_dtype",
         "around",
-        f"{kv_format_flags.OURS}:resolve",
+        "sglang_gemma4.memory.kv_formats:resolve",
         "8e930fd38237",
         parts=("kv_formats",),
     ),
     Seam(
-        f"{kv_format_flags.CONFIGURATOR}._resolve_kv_pool_class",
+        f"{CONFIGURATOR}._resolve_kv_pool_class",
         "around",
-        f"{kv_format_flags.OURS}:pool_class",
+        "sglang_gemma4.memory.kv_formats:pool_class",
         "b8a77a9894ad",
         parts=("kv_formats",),
     ),
     Seam(
         "sglang.srt.model_executor.pool_configurator.HybridSWAPoolConfigurator.__init__",
         "after",
-        f"{kv_format_flags.OURS}:count_scales",
+        "sglang_gemma4.memory.kv_formats:count_scales",
         "7ddc98e34cb7",
         parts=("kv_formats",),
     ),
     Seam(
-        f"{kv_format_flags.MANAGER}.resume_memory_occupation",
+        f"{MANAGER}.resume_memory_occupation",
         "after",
-        f"{kv_format_flags.OURS}:zero_scales",
+        "sglang_gemma4.memory.kv_formats:zero_scales",
         "363929aa4d9e",
         parts=("kv_formats",),
     ),
@@ -232,38 +241,32 @@ SEAMS = (
         "e7fa3a24cfc9",
         parts=("prefill_attention",),
     ),
-    Seam(f"{triton_metadata.BACKEND}.__init__", "after", triton_metadata.take, "e7fa3a24cfc9", parts=("step_metadata",)),
-    Seam(f"{triton_metadata.BACKEND}.init_cuda_graph_state", "around", triton_metadata.allocate, "37887eb25efe", parts=("step_metadata",)),
+    Seam(f"{BACKEND}.__init__", "after", triton_metadata.take, "e7fa3a24cfc9", parts=("step_metadata",)),
+    Seam(f"{BACKEND}.init_cuda_graph_state", "around", triton_metadata.allocate, "37887eb25efe", parts=("step_metadata",)),
     Seam(
-        f"{triton_metadata.BACKEND}._build_cuda_graph_forward_metadata",
+        f"{BACKEND}._build_cuda_graph_forward_metadata",
         "after",
         triton_metadata.unmask,
         "de605bbc334a",
         parts=("step_metadata",),
     ),
+    Seam(f"{BACKEND}.init_forward_metadata", "after", triton_metadata.unmask_eager, "34c1528c81ae", parts=("step_metadata",)),
     Seam(
-        f"{triton_metadata.BACKEND}.init_forward_metadata", "after", triton_metadata.unmask_eager, "34c1528c81ae", parts=("step_metadata",)
-    ),
-    Seam(
-        f"{triton_metadata.BACKEND}._update_decode_kv_buffers",
+        f"{BACKEND}._update_decode_kv_buffers",
         "around",
         triton_metadata.decode_tables,
         "d57321ec51cd",
         parts=("step_metadata",),
     ),
     Seam(
-        f"{triton_metadata.BACKEND}._update_target_verify_buffers",
+        f"{BACKEND}._update_target_verify_buffers",
         "around",
         triton_metadata.verify_tables,
         "e86fdbb9eed1",
         parts=("step_metadata",),
     ),
-    Seam(
-        f"{triton_metadata.RUNNER}._run_in_graph_metadata_prep", "around", triton_metadata.record, "fda92661082d", parts=("step_metadata",)
-    ),
-    Seam(
-        f"{triton_metadata.RUNNER}._init_replay_attn_metadata", "around", triton_metadata.replay, "97bee5dcc92d", parts=("step_metadata",)
-    ),
+    Seam(f"{RUNNER}._run_in_graph_metadata_prep", "around", triton_metadata.record, "fda92661082d", parts=("step_metadata",)),
+    Seam(f"{RUNNER}._init_replay_attn_metadata", "around", triton_metadata.replay, "97bee5dcc92d", parts=("step_metadata",)),
     Seam(
         "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__",
         "after",
@@ -271,54 +274,54 @@ SEAMS = (
         "e7fa3a24cfc9",
         parts=("flash_prefill",),
     ),
-    Seam(f"{bidirectional_images.TRITON}.__init__", "after", bidirectional_images.mask_triton, "e7fa3a24cfc9", parts=("image_masks",)),
+    Seam(f"{TRITON}.__init__", "after", bidirectional_images.mask_triton, "e7fa3a24cfc9", parts=("image_masks",)),
     Seam(
-        f"{bidirectional_images.TRITON}.init_forward_metadata",
+        f"{TRITON}.init_forward_metadata",
         "after",
         bidirectional_images.begin_triton,
         "34c1528c81ae",
         parts=("image_masks",),
     ),
     Seam(
-        f"{bidirectional_images.SETUP}._build_resolved_backend",
+        f"{SETUP}._build_resolved_backend",
         "after",
         bidirectional_images.mask_flash,
         "c2aaffa39352",
         parts=("image_masks",),
     ),
-    Seam(f"{bidirectional_images.MODEL}.__init__", "after", bidirectional_images.keep_images_whole, "952b085243ca", parts=("image_masks",)),
+    Seam(f"{MODEL}.__init__", "after", bidirectional_images.keep_images_whole, "952b085243ca", parts=("image_masks",)),
     Seam(
-        f"{bidirectional_images.MODEL}.prepare_attn_masks",
+        f"{MODEL}.prepare_attn_masks",
         "around",
         bidirectional_images.masks_of_the_model,
         "5fa09fbdafa9",
         parts=("image_masks",),
     ),
     Seam(
-        f"{bidirectional_images.ADDER}.add_chunked_req",
+        f"{ADDER}.add_chunked_req",
         "around",
-        f"{bidirectional_images.CHUNKS}:continue_beside_images",
+        "sglang_gemma4.serving.image_chunks:continue_beside_images",
         "59878bb13f91",
         parts=("image_masks",),
     ),
     Seam(
-        f"{bidirectional_images.ADDER}.add_one_req",
+        f"{ADDER}.add_one_req",
         "around",
-        f"{bidirectional_images.CHUNKS}:admit_beside_images",
+        "sglang_gemma4.serving.image_chunks:admit_beside_images",
         "194314fb5aba",
         parts=("image_masks",),
     ),
     Seam(
-        f"{bidirectional_images.ADDER}._select_prefill_admission",
+        f"{ADDER}._select_prefill_admission",
         "around",
-        f"{bidirectional_images.CHUNKS}:fit_beside_images",
+        "sglang_gemma4.serving.image_chunks:fit_beside_images",
         "3833a5a43c97",
         parts=("image_masks",),
     ),
     Seam(
-        f"{bidirectional_images.SCHEDULER}._get_new_batch_prefill_raw",
+        f"{SCHEDULER}._get_new_batch_prefill_raw",
         "around",
-        f"{bidirectional_images.CHUNKS}:refuse_what_never_fits",
+        "sglang_gemma4.serving.image_chunks:refuse_what_never_fits",
         "66a87afb5990",
         parts=("image_masks",),
     ),

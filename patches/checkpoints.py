@@ -11,6 +11,9 @@ TOKENIZER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
 MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 MODELS = "sglang.srt.models"
 CHAT = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
+WHOLE_CHECKPOINTS_MODELS = "sglang.srt.models"
+RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
+SWITCH = "SGLANG_GEMMA4_CONFIGS"
 
 PARTS = (
     Part(
@@ -69,7 +72,7 @@ PARTS = (
     Part(
         name="gptq_layout",
         does="4-bit checkpoints in GPTQ's or AWQ's layout (AutoRound's too) are read as compressed-tensors', experts too.",
-        switch=loading.SWITCH,
+        switch=SWITCH,
         why="Stock's GPTQ and AWQ experts go through kernels that have silu only, and assert it; names of layers that stay as they "
         "are do not meet its modules. compressed-tensors' path, repaired for Gemma 4, takes the same levels, laid out otherwise.",
         evidence="srt/layers/moe/moe_runner/marlin.py:143 · moe_wna16.py:405 · tests/engine/test_gptq_layout.py, test_zero_points.py",
@@ -331,55 +334,61 @@ SEAMS = (
         parts=("language_model_only",),
     ),
     Seam(
-        f"{loading.LANGUAGE_MODEL_ONLY_MODELS}.gemma4_vision.Gemma4VisionEncoder.__init__",
+        "sglang.srt.models.gemma4_vision.Gemma4VisionEncoder.__init__",
         "around",
-        f"{loading.OURS}:leave_out",
+        "sglang_gemma4.models.towers:leave_out",
         "e5ff87d79ee5",
         parts=("language_model_only",),
     ),
     Seam(
-        f"{loading.LANGUAGE_MODEL_ONLY_MODELS}.gemma4_audio.Gemma4AudioEncoder.__init__",
+        "sglang.srt.models.gemma4_audio.Gemma4AudioEncoder.__init__",
         "around",
-        f"{loading.OURS}:leave_out",
+        "sglang_gemma4.models.towers:leave_out",
         "469e1c4dd179",
         parts=("language_model_only",),
     ),
     Seam(
-        f"{loading.LANGUAGE_MODEL_ONLY_MODELS}.gemma4_mm.Gemma4MultimodalEmbedder.__init__",
+        "sglang.srt.models.gemma4_mm.Gemma4MultimodalEmbedder.__init__",
         "around",
-        f"{loading.OURS}:leave_out",
+        "sglang_gemma4.models.towers:leave_out",
         "995aed4687c7",
         parts=("language_model_only",),
     ),
     Seam(
-        f"{loading.LANGUAGE_MODEL_ONLY_MODELS}.gemma4_unified.Gemma4UnifiedVisionEmbedder.__init__",
+        "sglang.srt.models.gemma4_unified.Gemma4UnifiedVisionEmbedder.__init__",
         "around",
-        f"{loading.OURS}:leave_out",
+        "sglang_gemma4.models.towers:leave_out",
         "0098362f62aa",
         parts=("language_model_only",),
     ),
     Seam(
-        f"{loading.LANGUAGE_MODEL_ONLY_MODELS}.gemma4_unified.Gemma4UnifiedMultimodalEmbedder.__init__",
+        "sglang.srt.models.gemma4_unified.Gemma4UnifiedMultimodalEmbedder.__init__",
         "around",
-        f"{loading.OURS}:leave_out",
+        "sglang_gemma4.models.towers:leave_out",
         "3694555345fc",
         parts=("language_model_only",),
     ),
     Seam(
-        f"{loading.LANGUAGE_MODEL_ONLY_MODELS}.gemma4_unified.{loading.UNIFIED}.load_weights",
+        "sglang.srt.models.gemma4_unified.Gemma4UnifiedForConditionalGeneration.load_weights",
         "before",
-        f"{loading.OURS}:skip_towers",
+        "sglang_gemma4.models.towers:skip_towers",
         "1e2831320c81",
         parts=("language_model_only",),
     ),
     Seam(
-        f"{loading.LANGUAGE_MODEL_ONLY_MODELS}.gemma4_mm.{loading.ARCHITECTURE}.load_weights",
+        "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration.load_weights",
         "before",
-        f"{loading.OURS}:skip_towers",
+        "sglang_gemma4.models.towers:skip_towers",
         "3c1f7137a36c",
         parts=("language_model_only",),
     ),
-    Seam(f"{CHAT}._validate_media_content", "after", f"{loading.OURS}:name_the_flag", "92d5d0cb566a", parts=("language_model_only",)),
+    Seam(
+        f"{CHAT}._validate_media_content",
+        "after",
+        "sglang_gemma4.models.towers:name_the_flag",
+        "92d5d0cb566a",
+        parts=("language_model_only",),
+    ),
     Seam(
         "sglang.srt.arg_groups.model_hook.handle_model_specific_adjustments",
         "after",
@@ -397,42 +406,42 @@ SEAMS = (
     Seam(
         "sglang.srt.model_loader.loader.DefaultModelLoader._get_weights_iterator",
         "after",
-        f"{whole_checkpoints.OURS}:check_downloaded",
+        "sglang_gemma4.models.checkpoint_arrival:check_downloaded",
         "5fb97f347bd3",
         parts=("whole_checkpoints",),
     ),
     Seam(
-        f"{whole_checkpoints.RUNNER}.load_model",
+        f"{RUNNER}.load_model",
         "around",
-        f"{whole_checkpoints.OURS}:at_start",
+        "sglang_gemma4.models.checkpoint_arrival:at_start",
         "655a134e49f2",
         parts=("whole_checkpoints",),
     ),
     Seam(
-        f"{whole_checkpoints.RUNNER}.finalize_startup_weight_load",
+        f"{RUNNER}.finalize_startup_weight_load",
         "around",
-        f"{whole_checkpoints.OURS}:at_start",
+        "sglang_gemma4.models.checkpoint_arrival:at_start",
         "df514f9821c4",
         parts=("whole_checkpoints",),
     ),
     Seam(
-        f"{whole_checkpoints.MODELS}.gemma4_mm.Gemma4ForConditionalGeneration.load_weights",
+        f"{WHOLE_CHECKPOINTS_MODELS}.gemma4_mm.Gemma4ForConditionalGeneration.load_weights",
         "around",
-        f"{whole_checkpoints.OURS}:load",
+        "sglang_gemma4.models.checkpoint_arrival:load",
         "3c1f7137a36c",
         parts=("whole_checkpoints",),
     ),
     Seam(
-        f"{whole_checkpoints.MODELS}.gemma4_unified.Gemma4UnifiedForConditionalGeneration.load_weights",
+        f"{WHOLE_CHECKPOINTS_MODELS}.gemma4_unified.Gemma4UnifiedForConditionalGeneration.load_weights",
         "around",
-        f"{whole_checkpoints.OURS}:load",
+        "sglang_gemma4.models.checkpoint_arrival:load",
         "1e2831320c81",
         parts=("whole_checkpoints",),
     ),
     Seam(
-        f"{whole_checkpoints.MODELS}.gemma4_causal.Gemma4ForCausalLM.load_weights",
+        f"{WHOLE_CHECKPOINTS_MODELS}.gemma4_causal.Gemma4ForCausalLM.load_weights",
         "around",
-        f"{whole_checkpoints.OURS}:load",
+        "sglang_gemma4.models.checkpoint_arrival:load",
         "0fc7fdc87d32",
         parts=("whole_checkpoints",),
     ),

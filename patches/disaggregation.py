@@ -5,6 +5,7 @@ from sglang_gemma4.patching import Part, Seam, uses
 
 WIDTH = "sglang.srt.speculative.eagle_utils.get_draft_recurrent_hidden_state_spec_from_config"
 QUEUE = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
+SGLANG = "sglang.srt.disaggregation"
 
 PARTS = (
     Part(
@@ -63,20 +64,20 @@ SEAMS = (
         parts=("pd_draft",),
     ),
     Seam(
-        f"{transfer_checks.SGLANG}.utils.setup_state_kv_args",
+        f"{SGLANG}.utils.setup_state_kv_args",
         "after",
-        f"{transfer_checks.OURS}.peers:keep_heads",
+        "sglang_gemma4.disaggregation.peers:keep_heads",
         "51324cc29389",
         parts=("hetero_tp",),
     ),
     Seam(
-        f"{transfer_checks.SGLANG}.decode.DecodePreallocQueue._ensure_prefill_info",
+        f"{SGLANG}.decode.DecodePreallocQueue._ensure_prefill_info",
         "around",
-        f"{transfer_checks.OURS}.peers:refuse_servers",
+        "sglang_gemma4.disaggregation.peers:refuse_servers",
         "1f7463508300",
         parts=("hetero_tp",),
     ),
-    Seam(f"{transfer_checks.SGLANG}.utils.get_kv_class", "before", transfer_checks.hook_manager, "b70ba18e22ea", parts=("hetero_tp",)),
+    Seam(f"{SGLANG}.utils.get_kv_class", "before", transfer_checks.hook_manager, "b70ba18e22ea", parts=("hetero_tp",)),
     Seam(
         f"{QUEUE}._ensure_prefill_info",
         "after",

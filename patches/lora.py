@@ -6,6 +6,8 @@ from sglang_gemma4.models import lora_adapters
 from sglang_gemma4.patching import Part, Seam, uses
 from sglang_gemma4.speculative import adapters
 
+LORA = "sglang.srt.lora"
+
 PARTS = (
     Part(
         name="lora",
@@ -30,39 +32,33 @@ PARTS = (
 )
 
 SEAMS = (
+    Seam(f"{LORA}.lora_manager.LoRAManager.init_state", "around", lora_adapters.attach_targets, "7e6d316eac75", parts=("lora",)),
     Seam(
-        f"{lora_adapters.LORA}.lora_manager.LoRAManager.init_state", "around", lora_adapters.attach_targets, "7e6d316eac75", parts=("lora",)
-    ),
-    Seam(
-        f"{lora_adapters.LORA}.lora_manager.LoRAManager.validate_new_adapter",
+        f"{LORA}.lora_manager.LoRAManager.validate_new_adapter",
         "before",
         lora_adapters.check_adapter,
         "f8db1466e422",
         parts=("lora",),
     ),
     Seam(
-        f"{lora_adapters.LORA}.lora_manager.LoRAManager.init_lora_shapes",
+        f"{LORA}.lora_manager.LoRAManager.init_lora_shapes",
         "after",
         lora_adapters.settle_shapes,
         "748593f47e69",
         parts=("lora",),
     ),
-    Seam(f"{lora_adapters.LORA}.lora.LoRAAdapter._process_weight", "before", lora_adapters.check_weight, "df2c2c5142f2", parts=("lora",)),
+    Seam(f"{LORA}.lora.LoRAAdapter._process_weight", "before", lora_adapters.check_weight, "df2c2c5142f2", parts=("lora",)),
+    Seam(f"{LORA}.lora.LoRAAdapter._normalize_weights", "around", lora_adapters.fuse_weights, "57b5a9dad6b1", parts=("lora",)),
+    Seam(f"{LORA}.mem_pool.LoRAMemoryPool.init_buffers", "around", lora_adapters.make_buffers, "5d822c288dcf", parts=("lora",)),
     Seam(
-        f"{lora_adapters.LORA}.lora.LoRAAdapter._normalize_weights", "around", lora_adapters.fuse_weights, "57b5a9dad6b1", parts=("lora",)
-    ),
-    Seam(
-        f"{lora_adapters.LORA}.mem_pool.LoRAMemoryPool.init_buffers", "around", lora_adapters.make_buffers, "5d822c288dcf", parts=("lora",)
-    ),
-    Seam(
-        f"{lora_adapters.LORA}.mem_pool.LoRAMemoryPool.get_lora_A_shape",
+        f"{LORA}.mem_pool.LoRAMemoryPool.get_lora_A_shape",
         "around",
         partial(lora_adapters.shape, "A"),
         "98cab21da840",
         parts=("lora",),
     ),
     Seam(
-        f"{lora_adapters.LORA}.mem_pool.LoRAMemoryPool.get_lora_B_shape",
+        f"{LORA}.mem_pool.LoRAMemoryPool.get_lora_B_shape",
         "around",
         partial(lora_adapters.shape, "B"),
         "356de54a3149",

@@ -13,6 +13,9 @@ OPENAI = "sglang.srt.entrypoints.openai"
 CHAT = f"{OPENAI}.serving_chat.OpenAIServingChat"
 ANTHROPIC = "sglang.srt.entrypoints.anthropic.serving.AnthropicServing"
 PROCESSORS = "sglang.srt.multimodal.processors"
+MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
+REQUEST_MEDIA_PROCESSOR = "sglang.srt.multimodal.processors.gemma4.Gemma4SGLangProcessor"
+BASE = "sglang.srt.multimodal.processors.base_processor.BaseMultimodalProcessor"
 
 PARTS = (
     Part(
@@ -218,64 +221,62 @@ SEAMS = (
         "44201d3b101a",
         parts=("media_bounds",),
     ),
-    Seam(f"{request_media.MANAGER}.generate_request", "around", request_media.judge_addresses, "21bc72224c6a", parts=("request_media",)),
+    Seam(f"{MANAGER}.generate_request", "around", request_media.judge_addresses, "21bc72224c6a", parts=("request_media",)),
+    Seam(f"{MANAGER}._tokenize_one_request", "around", request_media.judge_modalities, "5f726c05bb27", parts=("request_media",)),
+    Seam(f"{REQUEST_MEDIA_PROCESSOR}.__init__", "after", request_media.mark_process, "a68fa6711fb8", parts=("request_media",)),
     Seam(
-        f"{request_media.MANAGER}._tokenize_one_request", "around", request_media.judge_modalities, "5f726c05bb27", parts=("request_media",)
-    ),
-    Seam(f"{request_media.PROCESSOR}.__init__", "after", request_media.mark_process, "a68fa6711fb8", parts=("request_media",)),
-    Seam(
-        f"{request_media.PROCESSOR}.__init__",
+        f"{REQUEST_MEDIA_PROCESSOR}.__init__",
         "after",
-        f"{request_media.OURS}.processing:leave_the_loop",
+        "sglang_gemma4.serving.media.processing:leave_the_loop",
         "a68fa6711fb8",
         parts=("request_media",),
     ),
     Seam(
-        f"{request_media.PROCESSOR}.process_mm_data_async",
+        f"{REQUEST_MEDIA_PROCESSOR}.process_mm_data_async",
         "around",
-        f"{request_media.OURS}.processing:process",
+        "sglang_gemma4.serving.media.processing:process",
         "6e061e74bf0a",
         parts=("request_media",),
     ),
     Seam(
-        f"{request_media.PROCESSOR}.process_mm_data",
+        f"{REQUEST_MEDIA_PROCESSOR}.process_mm_data",
         "around",
-        f"{request_media.OURS}.processing:process_large",
+        "sglang_gemma4.serving.media.processing:process_large",
         "c9319d6bf9b8",
         parts=("request_media",),
     ),
     Seam(
-        f"{request_media.BASE}.process_and_combine_mm_data_async",
+        f"{BASE}.process_and_combine_mm_data_async",
         "around",
         request_media.judge_loaded,
         "c99f0176c34f",
         parts=("request_media",),
     ),
     Seam(
-        f"{request_media.BASE}.process_and_combine_mm_data",
+        f"{BASE}.process_and_combine_mm_data",
         "around",
-        f"{request_media.OURS}.image_budget:process",
+        "sglang_gemma4.serving.media.image_budget:process",
         "530c73d6287a",
         parts=("request_media",),
     ),
     Seam(
-        f"{request_media.BASE}._call_processor",
+        f"{BASE}._call_processor",
         "before",
-        f"{request_media.OURS}.image_budget:ask",
+        "sglang_gemma4.serving.media.image_budget:ask",
         "6da715bd5663",
         parts=("request_media",),
     ),
     Seam(
-        f"{request_media.BASE}.resolve_image_token_counts",
+        f"{BASE}.resolve_image_token_counts",
         "around",
-        f"{request_media.OURS}.image_budget:count",
+        "sglang_gemma4.serving.media.image_budget:count",
         "0769fd5f5be5",
         parts=("request_media",),
     ),
     Seam(
         "sglang.srt.managers.schedule_batch.MultimodalDataItem.set_pad_value",
         "around",
-        f"{request_media.OURS}.identity:tell_apart",
+        "sglang_gemma4.serving.media.identity:tell_apart",
         "f30b7ae38199",
         parts=("request_media",),
     ),

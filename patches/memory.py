@@ -14,6 +14,8 @@ REPORTER = "sglang.srt.managers.scheduler_components.metrics_reporter.SchedulerM
 MODULE = "sglang.srt.model_executor.model_runner_components.layer_setup"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 ALLOCATOR = "sglang.srt.mem_cache.allocator"
+COLLECTOR = "sglang.srt.observability.metrics_collector.SchedulerMetricsCollector"
+MEMORY_RESERVE_CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator"
 
 PARTS = (
     Part(
@@ -163,14 +165,14 @@ SEAMS = (
         parts=("memory_reserve",),
     ),
     Seam(
-        f"{memory_reserve.CONFIGURATOR}.KVCacheConfigurator._resolve_memory_pool_config",
+        f"{MEMORY_RESERVE_CONFIGURATOR}.KVCacheConfigurator._resolve_memory_pool_config",
         "around",
         memory_reserve.size_pools,
         "f54afd8616d9",
         parts=("memory_reserve",),
     ),
     Seam(
-        f"{memory_reserve.CONFIGURATOR}.mm_runtime_reservation_gb",
+        f"{MEMORY_RESERVE_CONFIGURATOR}.mm_runtime_reservation_gb",
         "after",
         memory_reserve.keep_no_pool_twice,
         "9272647965da",
@@ -363,21 +365,27 @@ SEAMS = (
         "3a9cf715ffb3",
         parts=("session_slots",),
     ),
-    Seam("sglang.srt.mem_cache.common.match_kv_cache", "after", f"{pool_hit_counts.OURS}:matched", "1f3b0e2c895c", parts=("pool_hits",)),
+    Seam(
+        "sglang.srt.mem_cache.common.match_kv_cache",
+        "after",
+        "sglang_gemma4.diagnostics.pool_hits:matched",
+        "1f3b0e2c895c",
+        parts=("pool_hits",),
+    ),
     Seam(
         "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_extend",
         "after",
-        f"{pool_hit_counts.OURS}:admitted",
+        "sglang_gemma4.diagnostics.pool_hits:admitted",
         "fa20f429824a",
         parts=("pool_hits",),
     ),
     Seam(
         "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache._evict",
         "after",
-        f"{pool_hit_counts.OURS}:evicted",
+        "sglang_gemma4.diagnostics.pool_hits:evicted",
         "b6c665124d79",
         parts=("pool_hits",),
     ),
-    Seam(f"{pool_hit_counts.COLLECTOR}.emit_constants", "after", pool_hit_counts.add_counters, "661df3d1a661", parts=("pool_hits",)),
-    Seam(f"{pool_hit_counts.COLLECTOR}.log_stats", "after", f"{pool_hit_counts.OURS}:logged", "716da99a48aa", parts=("pool_hits",)),
+    Seam(f"{COLLECTOR}.emit_constants", "after", pool_hit_counts.add_counters, "661df3d1a661", parts=("pool_hits",)),
+    Seam(f"{COLLECTOR}.log_stats", "after", "sglang_gemma4.diagnostics.pool_hits:logged", "716da99a48aa", parts=("pool_hits",)),
 )

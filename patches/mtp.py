@@ -12,6 +12,11 @@ GRAPHS = "sglang.srt.speculative.frozen_kv_mtp_cuda_graph_runner.FrozenKVMTPCuda
 UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
 BACKEND = "sglang.srt.layers.attention.base_attn_backend.AttentionBackend"
 MODULE = "sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state"
+UNIFIED_DRAFT_STEP = "handle_unified_memory_pool"
+CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
+UNIFIED_DRAFT_WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
+FROZEN_CHAIN_PATCH_WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
+SWITCH = "SGLANG_GEMMA4_FROZEN_CHAIN"
 
 PARTS = (
     Part(
@@ -84,7 +89,7 @@ PARTS = (
     Part(
         name="narrow_draft_head",
         does="The MTP draft's head is read as an int8 copy, and itself only where that leaves the token open.",
-        switch=workers.SWITCH,
+        switch=SWITCH,
         why="Each draft step reads the assistant's whole head, 262,144 tokens of 1,024 bfloat16 numbers, for one token: 537 MB, three "
         "times a step, 371 of 26B-A4B's 4,100 µs on an H200. A byte a number tells which few tokens it may be.",
         evidence="sglang_gemma4/kernels/heads/narrow_head.py (the bound) · tests/interpreted/test_narrow_head.py (the same tokens "
@@ -209,40 +214,40 @@ SEAMS = (
         parts=("frozen_views",),
     ),
     Seam(f"{GRAPHS}.__init__", "around", workers.capture_in_view, "e3328ffbb683", parts=("frozen_views",)),
-    resolution_step(unified_draft.STEP, unified_draft.accept_draft, parts=("unified_draft",)),
+    resolution_step(UNIFIED_DRAFT_STEP, unified_draft.accept_draft, parts=("unified_draft",)),
     Seam(
-        f"{unified_draft.CONFIGURATOR}._fused_draft_decision",
+        f"{CONFIGURATOR}._fused_draft_decision",
         "around",
-        f"{unified_draft.OURS}:nothing_fused",
+        "sglang_gemma4.speculative.unified_pool:nothing_fused",
         "eb756d41c49a",
         parts=("unified_draft",),
     ),
     Seam(
-        f"{unified_draft.CONFIGURATOR}._fused_draft_for_swa_factory",
+        f"{CONFIGURATOR}._fused_draft_for_swa_factory",
         "around",
-        f"{unified_draft.OURS}:no_placement",
+        "sglang_gemma4.speculative.unified_pool:no_placement",
         "d52bffb8a775",
         parts=("unified_draft",),
     ),
     Seam(
-        f"{unified_draft.CONFIGURATOR}._init_pools",
+        f"{CONFIGURATOR}._init_pools",
         "around",
-        f"{unified_draft.OURS}:own_small_pool",
+        "sglang_gemma4.speculative.unified_pool:own_small_pool",
         "62699bb38a23",
         parts=("unified_draft",),
     ),
     Seam(
-        f"{unified_draft.WORKER}.alloc_memory_pool",
+        f"{UNIFIED_DRAFT_WORKER}.alloc_memory_pool",
         "after",
-        f"{unified_draft.OURS}:translate_as_target",
+        "sglang_gemma4.speculative.unified_pool:translate_as_target",
         "e8840b2af3a4",
         parts=("unified_draft",),
     ),
-    Seam(f"{frozen_chain_patch.WORKER}.alloc_memory_pool", "after", frozen_chain_patch.make_chain, "e8840b2af3a4", parts=("frozen_chain",)),
-    Seam(f"{frozen_chain_patch.WORKER}.draft", "around", frozen_chain_patch.draft, "1aa5d861ae2f", parts=("frozen_chain",)),
-    Seam(f"{frozen_chain_patch.WORKER}.draft_forward", "around", frozen_chain_patch.draft_forward, "48bb364eba9f", parts=("frozen_chain",)),
+    Seam(f"{FROZEN_CHAIN_PATCH_WORKER}.alloc_memory_pool", "after", frozen_chain_patch.make_chain, "e8840b2af3a4", parts=("frozen_chain",)),
+    Seam(f"{FROZEN_CHAIN_PATCH_WORKER}.draft", "around", frozen_chain_patch.draft, "1aa5d861ae2f", parts=("frozen_chain",)),
+    Seam(f"{FROZEN_CHAIN_PATCH_WORKER}.draft_forward", "around", frozen_chain_patch.draft_forward, "48bb364eba9f", parts=("frozen_chain",)),
     Seam(
-        f"{frozen_chain_patch.WORKER}._draft_extend_for_decode",
+        f"{FROZEN_CHAIN_PATCH_WORKER}._draft_extend_for_decode",
         "around",
         frozen_chain_patch.seed_after_verify,
         "4618122357e3",
@@ -256,7 +261,7 @@ SEAMS = (
         parts=("frozen_chain",),
     ),
     Seam(
-        f"{frozen_chain_patch.WORKER}._select_last_extend_hidden",
+        f"{FROZEN_CHAIN_PATCH_WORKER}._select_last_extend_hidden",
         "around",
         frozen_chain_patch.select_last,
         "59a5bd6d53bd",

@@ -10,6 +10,8 @@ GRAPHS = "sglang.srt.model_executor.runner.decode_cuda_graph_runner.DecodeCudaGr
 PREFILL_GRAPHS = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"
 UNIFIED = "sglang.srt.mem_cache.allocator.unified_hybrid_swa.UnifiedSWAAllocatorBase"
 MODEL = "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration"
+MODULE = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup"
+PREFILL_CAPTURE_RUNNER = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"
 
 PARTS = (
     Part(
@@ -121,20 +123,20 @@ SEAMS = (
     ),
     resolution_step(prefill_capture.STEP, prefill_capture.size_graphs, parts=("prefill_graph",)),
     Seam(
-        f"{prefill_capture.MODULE}.index_attention_layers_by_global_id",
+        f"{MODULE}.index_attention_layers_by_global_id",
         "around",
         prefill_capture.list_by_layer,
         "691dcbaef73e",
         parts=("prefill_graph",),
     ),
     Seam(
-        f"{prefill_capture.RUNNER}._input_embeds_hidden_size",
+        f"{PREFILL_CAPTURE_RUNNER}._input_embeds_hidden_size",
         "before",
         prefill_capture.take_embeddings,
         "0052693a07fb",
         parts=("prefill_graph",),
     ),
-    Seam(f"{prefill_capture.RUNNER}.capture", "around", prefill_capture.tell_cost, "85281b39b2ae", parts=("prefill_graph",)),
+    Seam(f"{PREFILL_CAPTURE_RUNNER}.capture", "around", prefill_capture.tell_cost, "85281b39b2ae", parts=("prefill_graph",)),
     Seam(
         "sglang.srt.models.gemma4_causal.Gemma4TextModel.forward",
         "around",
@@ -143,7 +145,7 @@ SEAMS = (
         parts=("prefill_graph",),
     ),
     Seam(
-        f"{prefill_capture.RUNNER}._fill_input_embeds_slot", "after", prefill_capture.fill_inputs, "822eba3d8f5a", parts=("prefill_graph",)
+        f"{PREFILL_CAPTURE_RUNNER}._fill_input_embeds_slot", "after", prefill_capture.fill_inputs, "822eba3d8f5a", parts=("prefill_graph",)
     ),
     Seam(f"{RUNNER}.capture", "after", prompts.capture_short_part, "85281b39b2ae", parts=("yoco_graph",)),
     Seam(
@@ -153,34 +155,84 @@ SEAMS = (
         "85281b39b2ae",
         parts=("flash_in_graphs",),
     ),
-    Seam(f"{SCHEDULER}.get_next_batch_to_run", "around", f"{prompts.BESIDE}:next_batches", "9c5ef6348963", parts=("prefill_beside",)),
-    Seam(f"{SCHEDULER}._should_defer_prefill", "around", f"{prompts.CHUNKS}:gather", "ed4f8b727d43", parts=("prefill_beside",)),
-    Seam(f"{SCHEDULER}.run_batch", "around", f"{prompts.BESIDE}:run", "c314c0d4b02c", parts=("prefill_beside",)),
-    Seam(f"{SCHEDULER}.process_batch_result", "around", f"{prompts.BESIDE}:process", "a67c683e5347", parts=("prefill_beside",)),
-    Seam(f"{SCHEDULER}._advance_pending_grammar", "after", f"{prompts.BESIDE}:advance_grammar", "e12dc03ec5c1", parts=("prefill_beside",)),
-    Seam(f"{SCHEDULER}._reqs_finishing_inflight", "after", f"{prompts.BESIDE}:finishing", "9708f74c69d9", parts=("prefill_beside",)),
+    Seam(
+        f"{SCHEDULER}.get_next_batch_to_run",
+        "around",
+        "sglang_gemma4.speculative.prefill_beside:next_batches",
+        "9c5ef6348963",
+        parts=("prefill_beside",),
+    ),
+    Seam(
+        f"{SCHEDULER}._should_defer_prefill",
+        "around",
+        "sglang_gemma4.speculative.prompt_chunks:gather",
+        "ed4f8b727d43",
+        parts=("prefill_beside",),
+    ),
+    Seam(f"{SCHEDULER}.run_batch", "around", "sglang_gemma4.speculative.prefill_beside:run", "c314c0d4b02c", parts=("prefill_beside",)),
+    Seam(
+        f"{SCHEDULER}.process_batch_result",
+        "around",
+        "sglang_gemma4.speculative.prefill_beside:process",
+        "a67c683e5347",
+        parts=("prefill_beside",),
+    ),
+    Seam(
+        f"{SCHEDULER}._advance_pending_grammar",
+        "after",
+        "sglang_gemma4.speculative.prefill_beside:advance_grammar",
+        "e12dc03ec5c1",
+        parts=("prefill_beside",),
+    ),
+    Seam(
+        f"{SCHEDULER}._reqs_finishing_inflight",
+        "after",
+        "sglang_gemma4.speculative.prefill_beside:finishing",
+        "9708f74c69d9",
+        parts=("prefill_beside",),
+    ),
     Seam(
         "sglang.srt.model_executor.model_runner.ModelRunner.forward",
         "around",
-        f"{prompts.BESIDE}:one_forward",
+        "sglang_gemma4.speculative.prefill_beside:one_forward",
         "26fbd69d3377",
         parts=("prefill_beside",),
     ),
-    Seam(f"{GRAPHS}.can_run_graph", "around", f"{prompts.BESIDE}:no_graph", "28a2e06aebae", parts=("prefill_beside",)),
-    Seam(f"{PREFILL_GRAPHS}.capture", "after", f"{prompts.BESIDE}:capture_whole", "85281b39b2ae", parts=("prefill_beside",)),
+    Seam(
+        f"{GRAPHS}.can_run_graph", "around", "sglang_gemma4.speculative.prefill_beside:no_graph", "28a2e06aebae", parts=("prefill_beside",)
+    ),
+    Seam(
+        f"{PREFILL_GRAPHS}.capture",
+        "after",
+        "sglang_gemma4.speculative.prefill_beside:capture_whole",
+        "85281b39b2ae",
+        parts=("prefill_beside",),
+    ),
     Seam(
         "sglang.srt.layers.attention.triton_backend.update_sliding_window_buffer",
         "around",
-        f"{prompts.BATCH}:window_buffers",
+        "sglang_gemma4.models.schedule.joined_batch:window_buffers",
         "4e495713bb1e",
         parts=("prefill_beside",),
     ),
-    Seam(f"{UNIFIED}.set_inflight_forward", "around", f"{prompts.BESIDE}:in_flight", "9223fb4da279", parts=("prefill_beside",)),
-    Seam(f"{MODEL}.prepare_attn_masks", "around", f"{prompts.JOINED}:masks_of_parts", "5fa09fbdafa9", parts=("prefill_beside",)),
+    Seam(
+        f"{UNIFIED}.set_inflight_forward",
+        "around",
+        "sglang_gemma4.speculative.prefill_beside:in_flight",
+        "9223fb4da279",
+        parts=("prefill_beside",),
+    ),
+    Seam(
+        f"{MODEL}.prepare_attn_masks",
+        "around",
+        "sglang_gemma4.models.schedule.joined_forward:masks_of_parts",
+        "5fa09fbdafa9",
+        parts=("prefill_beside",),
+    ),
     Seam(
         "sglang.srt.layers.logits_processor.LogitsProcessor.forward",
         "around",
-        f"{prompts.JOINED}:logits_of_each",
+        "sglang_gemma4.models.schedule.joined_forward:logits_of_each",
         "1bccba122f1d",
         parts=("prefill_beside",),
     ),

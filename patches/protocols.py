@@ -1,11 +1,15 @@
 """HTTP: OpenAI's, Anthropic's and Ollama's protocols, and their errors."""
 
 from sglang_gemma4.patching import Part, Seam
-from sglang_gemma4.serving import client_errors
-from sglang_gemma4.serving.protocols import routes
+from sglang_gemma4.serving.protocols import error_answers, routes
 
 OPENAI = "sglang.srt.entrypoints.openai"
 MESSAGES = "sglang.srt.entrypoints.anthropic.serving.AnthropicServing"
+CLIENT_ERRORS_OPENAI = "sglang.srt.entrypoints.openai"
+SERVER = "sglang.srt.entrypoints.http_server"
+MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
+ANTHROPIC = "sglang.srt.entrypoints.anthropic.serving.AnthropicServing"
+CHAT = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
 
 PARTS = (
     Part(
@@ -43,33 +47,33 @@ PARTS = (
 
 SEAMS = (
     Seam(
-        f"{client_errors.SERVER}._setup_and_run_http_server",
+        f"{SERVER}._setup_and_run_http_server",
         "before",
-        client_errors.answer_errors,
+        error_answers.answer_errors,
         "7b68d6a8a809",
         parts=("client_errors",),
     ),
-    Seam(f"{client_errors.SERVER}.init_multi_tokenizer", "after", client_errors.after_start, "a7d13b1dfc1d", parts=("client_errors",)),
+    Seam(f"{SERVER}.init_multi_tokenizer", "after", error_answers.after_start, "a7d13b1dfc1d", parts=("client_errors",)),
     Seam(
-        f"{client_errors.SERVER}.ORJSONRequest.json",
+        f"{SERVER}.ORJSONRequest.json",
         "around",
-        f"{client_errors.ERRORS}:judged_body",
+        "sglang_gemma4.serving.http_errors:judged_body",
         "e2c5d0ed98fb",
         parts=("client_errors",),
     ),
     Seam(
-        f"{client_errors.OPENAI}.serving_base.OpenAIServingBase.create_error_response",
+        f"{CLIENT_ERRORS_OPENAI}.serving_base.OpenAIServingBase.create_error_response",
         "around",
-        f"{client_errors.ERRORS}:error_response",
+        "sglang_gemma4.serving.http_errors:error_response",
         "69d7cdfd6df0",
         parts=("client_errors",),
     ),
-    Seam(f"{client_errors.CHAT}._validate_request", "around", client_errors.without_schemas, "8d78750212e0", parts=("client_errors",)),
-    Seam(f"{client_errors.CHAT}._process_messages", "around", client_errors.judged_chat, "80c3dd483728", parts=("client_errors",)),
+    Seam(f"{CHAT}._validate_request", "around", error_answers.without_schemas, "8d78750212e0", parts=("client_errors",)),
+    Seam(f"{CHAT}._process_messages", "around", error_answers.judged_chat, "80c3dd483728", parts=("client_errors",)),
     Seam(
-        f"{client_errors.CHAT}._convert_to_internal_request",
+        f"{CHAT}._convert_to_internal_request",
         "around",
-        f"{client_errors.READING}:reading",
+        "sglang_gemma4.serving.client_errors:reading",
         "f30c2af44acf",
         parts=("client_errors",),
     ),
@@ -77,71 +81,69 @@ SEAMS = (
         Seam(
             f"sglang.srt.managers.io_struct.{name}.normalize_batch_and_arguments",
             "around",
-            f"{client_errors.READING}:reading",
+            "sglang_gemma4.serving.client_errors:reading",
             declared,
             parts=("client_errors",),
         )
         for name, declared in (("GenerateReqInput", "747f81a7ac99"), ("EmbeddingReqInput", "2b7c7ff75e3b"))
     ),
     Seam(
-        f"{client_errors.MANAGER}._tokenize_one_request",
+        f"{MANAGER}._tokenize_one_request",
         "around",
-        f"{client_errors.READING}:reading_async",
+        "sglang_gemma4.serving.client_errors:reading_async",
         "5f726c05bb27",
         parts=("client_errors",),
     ),
     Seam(
-        f"{client_errors.MANAGER}._batch_tokenize_and_process",
+        f"{MANAGER}._batch_tokenize_and_process",
         "around",
-        f"{client_errors.READING}:reading_async",
+        "sglang_gemma4.serving.client_errors:reading_async",
         "3c2594d38461",
         parts=("client_errors",),
     ),
+    Seam(f"{MANAGER}._tokenize_texts", "around", "sglang_gemma4.serving.off_loop:tokenized", "9d841c1eefd9", parts=("client_errors",)),
     Seam(
-        f"{client_errors.MANAGER}._tokenize_texts", "around", f"{client_errors.THREADS}:tokenized", "9d841c1eefd9", parts=("client_errors",)
-    ),
-    Seam(
-        f"{client_errors.MANAGER}._send_one_request",
+        f"{MANAGER}._send_one_request",
         "before",
-        client_errors.client_errors_mark_sent,
+        error_answers.note_sent,
         "c6e29fe9df7f",
         parts=("client_errors",),
     ),
     Seam(
-        f"{client_errors.MANAGER}._send_batch_request",
+        f"{MANAGER}._send_batch_request",
         "before",
-        client_errors.client_errors_mark_sent,
+        error_answers.note_sent,
         "1ecdbac41d90",
         parts=("client_errors",),
     ),
     Seam(
-        f"{client_errors.OPENAI}.serving_responses.OpenAIServingResponses._make_request",
+        f"{CLIENT_ERRORS_OPENAI}.serving_responses.OpenAIServingResponses._make_request",
         "around",
-        f"{client_errors.THREADS}:threaded",
+        "sglang_gemma4.serving.off_loop:threaded",
         "e464fa5afacc",
         parts=("client_errors",),
     ),
     *(
         Seam(
-            f"{client_errors.OPENAI}.serving_tokenize.{name}._handle_non_streaming_request",
+            f"{CLIENT_ERRORS_OPENAI}.serving_tokenize.{name}._handle_non_streaming_request",
             "around",
-            f"{client_errors.THREADS}:threaded",
+            "sglang_gemma4.serving.off_loop:threaded",
             declared,
             parts=("client_errors",),
         )
         for name, declared in (("OpenAIServingTokenize", "130f2e343475"), ("OpenAIServingDetokenize", "28527ce2f5bc"))
     ),
     Seam(
-        f"{client_errors.ANTHROPIC}.handle_messages",
+        f"{ANTHROPIC}.handle_messages",
         "around",
-        f"{client_errors.THREADS}:messages",
+        "sglang_gemma4.serving.off_loop:messages",
         "71ae50286b66",
         parts=("client_errors",),
     ),
     Seam(
-        f"{client_errors.ANTHROPIC}.handle_count_tokens",
+        f"{ANTHROPIC}.handle_count_tokens",
         "around",
-        f"{client_errors.THREADS}:threaded",
+        "sglang_gemma4.serving.off_loop:threaded",
         "6b32db4f50f5",
         parts=("client_errors",),
     ),

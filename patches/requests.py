@@ -3,6 +3,12 @@
 from sglang_gemma4.patching import Part, Seam
 from sglang_gemma4.serving import admin_routes, client_grammars, isolated_steps, request_checks
 
+MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
+CONTROL = "sglang.srt.managers.tokenizer_control_mixin.TokenizerControlMixin"
+BACKEND = "sglang.srt.constrained.base_grammar_backend.BaseGrammarBackend"
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+DETOKENIZE = "sglang.srt.entrypoints.openai.serving_tokenize.OpenAIServingDetokenize"
+
 PARTS = (
     Part(
         name="request_values",
@@ -62,15 +68,15 @@ PARTS = (
 )
 
 SEAMS = (
-    Seam(f"{request_checks.MANAGER}.generate_request", "before", request_checks.judge, "21bc72224c6a", parts=("request_values",)),
+    Seam(f"{MANAGER}.generate_request", "before", request_checks.judge, "21bc72224c6a", parts=("request_values",)),
     Seam(
-        f"{request_checks.MANAGER}._validate_one_request",
+        f"{MANAGER}._validate_one_request",
         "before",
         request_checks.judge_positions,
         "2ad77394d482",
         parts=("request_values",),
     ),
-    Seam(f"{request_checks.MANAGER}._send_one_request", "around", request_checks.send_in_turn, "c6e29fe9df7f", parts=("request_values",)),
+    Seam(f"{MANAGER}._send_one_request", "around", request_checks.send_in_turn, "c6e29fe9df7f", parts=("request_values",)),
     Seam(
         "sglang.srt.entrypoints.http_server.serve_generate_request",
         "around",
@@ -79,7 +85,7 @@ SEAMS = (
         parts=("request_values",),
     ),
     Seam(
-        f"{request_checks.DETOKENIZE}._handle_non_streaming_request",
+        f"{DETOKENIZE}._handle_non_streaming_request",
         "around",
         request_checks.detokenize,
         "28527ce2f5bc",
@@ -113,21 +119,27 @@ SEAMS = (
         "2bd05ded99a7",
         parts=("admin_routes",),
     ),
-    Seam(f"{admin_routes.MANAGER}.generate_request", "before", admin_routes.refuse_without_memory, "21bc72224c6a", parts=("admin_routes",)),
-    Seam(f"{admin_routes.MANAGER}.configure_logging", "before", admin_routes.judge_logging, "a2bb88aa950a", parts=("admin_routes",)),
-    Seam(f"{admin_routes.CONTROL}._execute_profile", "around", admin_routes.profile, "7f6e8b571956", parts=("admin_routes",)),
+    Seam(f"{MANAGER}.generate_request", "before", admin_routes.refuse_without_memory, "21bc72224c6a", parts=("admin_routes",)),
+    Seam(f"{MANAGER}.configure_logging", "before", admin_routes.judge_logging, "a2bb88aa950a", parts=("admin_routes",)),
+    Seam(f"{CONTROL}._execute_profile", "around", admin_routes.profile, "7f6e8b571956", parts=("admin_routes",)),
     Seam(
         "sglang.srt.utils.common.init_custom_process_group",
         "around",
-        f"{admin_routes.GROUPS}:join_in_time",
+        "sglang_gemma4.serving.weight_groups:join_in_time",
         "d78ff3928e6d",
         parts=("admin_routes",),
     ),
-    Seam("sglang.srt.utils.common.build_server_info", "after", f"{admin_routes.KEYS}:hide_keys", "8f76f34f3516", parts=("admin_routes",)),
+    Seam(
+        "sglang.srt.utils.common.build_server_info",
+        "after",
+        "sglang_gemma4.serving.hidden_keys:hide_keys",
+        "8f76f34f3516",
+        parts=("admin_routes",),
+    ),
     Seam(
         "sglang.srt.managers.scheduler.Scheduler.get_internal_state",
         "after",
-        f"{admin_routes.KEYS}:of_state",
+        "sglang_gemma4.serving.hidden_keys:of_state",
         "c232ee9621fe",
         parts=("admin_routes",),
     ),
@@ -180,8 +192,8 @@ SEAMS = (
         "7b68d6a8a809",
         parts=("client_grammars",),
     ),
-    Seam(f"{client_grammars.BACKEND}.set_cache", "after", client_grammars.bound_compiled, "e3e22883a394", parts=("client_grammars",)),
-    Seam(f"{client_grammars.BACKEND}.reset", "after", client_grammars.forget_sizes, "272675363e87", parts=("client_grammars",)),
+    Seam(f"{BACKEND}.set_cache", "after", client_grammars.bound_compiled, "e3e22883a394", parts=("client_grammars",)),
+    Seam(f"{BACKEND}.reset", "after", client_grammars.forget_sizes, "272675363e87", parts=("client_grammars",)),
     Seam(
         "sglang.srt.constrained.xgrammar_backend.XGrammarGrammarBackend.__init__",
         "after",
@@ -189,25 +201,23 @@ SEAMS = (
         "0286ace54428",
         parts=("client_grammars",),
     ),
-    Seam(f"{isolated_steps.SCHEDULER}.event_loop_normal", "around", isolated_steps.keep_going, "e1b4f1cdca2d", parts=("isolation",)),
-    Seam(f"{isolated_steps.SCHEDULER}.event_loop_overlap", "around", isolated_steps.keep_going, "a6c1681f722a", parts=("isolation",)),
-    Seam(f"{isolated_steps.SCHEDULER}.get_next_batch_to_run", "around", isolated_steps.schedule, "9c5ef6348963", parts=("isolation",)),
-    Seam(f"{isolated_steps.SCHEDULER}.run_batch", "around", isolated_steps.run, "c314c0d4b02c", parts=("isolation",)),
+    Seam(f"{SCHEDULER}.event_loop_normal", "around", isolated_steps.keep_going, "e1b4f1cdca2d", parts=("isolation",)),
+    Seam(f"{SCHEDULER}.event_loop_overlap", "around", isolated_steps.keep_going, "a6c1681f722a", parts=("isolation",)),
+    Seam(f"{SCHEDULER}.get_next_batch_to_run", "around", isolated_steps.schedule, "9c5ef6348963", parts=("isolation",)),
+    Seam(f"{SCHEDULER}.run_batch", "around", isolated_steps.run, "c314c0d4b02c", parts=("isolation",)),
+    Seam(f"{SCHEDULER}.launch_batch_sample_if_needed", "around", isolated_steps.sample, "42b9fcbba9e1", parts=("isolation",)),
+    Seam(f"{SCHEDULER}.process_batch_result", "around", isolated_steps.process, "a67c683e5347", parts=("isolation",)),
     Seam(
-        f"{isolated_steps.SCHEDULER}.launch_batch_sample_if_needed", "around", isolated_steps.sample, "42b9fcbba9e1", parts=("isolation",)
-    ),
-    Seam(f"{isolated_steps.SCHEDULER}.process_batch_result", "around", isolated_steps.process, "a67c683e5347", parts=("isolation",)),
-    Seam(
-        f"{isolated_steps.SCHEDULER}.handle_generate_request",
+        f"{SCHEDULER}.handle_generate_request",
         "around",
-        f"{isolated_steps.OURS}:refuse_if_broken",
+        "sglang_gemma4.serving.failed_requests:refuse_if_broken",
         "d247ea868856",
         parts=("isolation",),
     ),
     Seam(
-        f"{isolated_steps.SCHEDULER}.handle_embedding_request",
+        f"{SCHEDULER}.handle_embedding_request",
         "around",
-        f"{isolated_steps.OURS}:refuse_if_broken",
+        "sglang_gemma4.serving.failed_requests:refuse_if_broken",
         "0f81da81e628",
         parts=("isolation",),
     ),

@@ -4,6 +4,8 @@ from sglang_gemma4.diagnostics import start_checks
 from sglang_gemma4.patching import Part, Seam, switches, uses
 from sglang_gemma4.serving import compiling, starting
 
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+
 PARTS = (
     Part(
         name="compile_ahead",
@@ -74,9 +76,9 @@ PARTS = (
 )
 
 SEAMS = (
-    Seam(f"{compiling.SCHEDULER}.init_model_worker", "before", compiling.begin, "2ac65ef1f800", parts=("compile_ahead",)),
-    Seam(f"{compiling.SCHEDULER}.init_all_attention_backends", "before", compiling.wait, "a8b42acbf000", parts=("compile_ahead",)),
-    Seam(f"{compiling.SCHEDULER}.get_init_info", "after", compiling.keep, "e9e7f8ba9a31", parts=("compile_ahead",)),
+    Seam(f"{SCHEDULER}.init_model_worker", "before", compiling.begin, "2ac65ef1f800", parts=("compile_ahead",)),
+    Seam(f"{SCHEDULER}.init_all_attention_backends", "before", compiling.wait, "a8b42acbf000", parts=("compile_ahead",)),
+    Seam(f"{SCHEDULER}.get_init_info", "after", compiling.keep, "e9e7f8ba9a31", parts=("compile_ahead",)),
     Seam("sglang.srt.server_args.ServerArgs.resolve_once", "around", start_checks.check_arguments, "7822e7d5cefd", parts=("preflight",)),
     Seam(
         "sglang.srt.arg_groups.speculative_hook._handle_frozen_kv_mtp",

@@ -7,6 +7,7 @@ from sglang_gemma4.speculative import acceptance_path
 EAGLE = "sglang.srt.speculative.eagle_utils"
 WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
 REQUEST = "sglang.srt.managers.schedule_batch.Req"
+SWITCH = "SGLANG_GEMMA4_VERIFY_ARGMAX"
 
 PARTS = (
     Part(
@@ -42,7 +43,7 @@ PARTS = (
     Part(
         name="narrow_verify_head",
         does="A greedy verify step reads an int8 copy of the target's head, and itself only where that leaves a token open.",
-        switch=acceptance_path.SWITCH,
+        switch=SWITCH,
         why="Each verify step reads the target's whole head, of 26B-A4B 262,144 tokens of 2,816 bfloat16 numbers, for four tokens of "
         "a lone request: 1.5 GB, 350 of a step's 4,100 µs on an H200. A byte a number tells which few tokens they may be.",
         evidence="sglang_gemma4/kernels/heads/narrow_head.py (the bound) · runs/2026-11-28-narrow-head (a draft: 94 to 107 µs for 126.5)",
@@ -77,21 +78,21 @@ PARTS = (
 
 SEAMS = (
     Seam(
-        f"{acceptance_path.SAMPLING}.penaltylib.orchestrator.BatchedPenalizerOrchestrator.__init__",
+        "sglang.srt.sampling.penaltylib.orchestrator.BatchedPenalizerOrchestrator.__init__",
         "after",
         "sglang_gemma4.speculative.verify_penalties:after_penalizers",
         "b475938daa5a",
         parts=("verify_penalties",),
     ),
     Seam(
-        f"{acceptance_path.BATCH}.cumulate_penalty_output_tokens",
+        "sglang.srt.managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens",
         "around",
         "sglang_gemma4.speculative.verify_penalties:count_accepted",
         "a715a7ca367d",
         parts=("verify_penalties",),
     ),
     Seam(
-        f"{acceptance_path.SAMPLING}.sampling_batch_info.SamplingBatchInfo.copy_for_forward",
+        "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo.copy_for_forward",
         "around",
         "sglang_gemma4.speculative.verify_penalties:copy_for_forward",
         "8995338a9aa2",
@@ -114,14 +115,14 @@ SEAMS = (
         parts=("verify_argmax",),
     ),
     Seam(
-        f"{acceptance_path.VERIFY_ARGMAX_EAGLE}.eagle_sample",
+        "sglang.srt.speculative.eagle_utils.eagle_sample",
         "around",
-        f"{acceptance_path.OURS}:sample",
+        "sglang_gemma4.speculative.verify_tokens:sample",
         "b497c62acadc",
         parts=("verify_argmax",),
     ),
     Entry(
-        f"{acceptance_path.VERIFY_ARGMAX_EAGLE}.__dict__",
+        "sglang.srt.speculative.eagle_utils.__dict__",
         "verify_tree_greedy_func",
         acceptance_path.walk,
         "dae05d6e8dcf",
@@ -130,7 +131,7 @@ SEAMS = (
     Seam(
         "sglang.srt.speculative.spec_utils.generate_simulated_accept_index",
         "around",
-        f"{acceptance_path.OURS}:simulate",
+        "sglang_gemma4.speculative.verify_tokens:simulate",
         "14bc536b1931",
         parts=("verify_argmax",),
     ),

@@ -5,15 +5,6 @@ from typing import Any
 from sglang_gemma4.models.config_files import named_gemma4
 from sglang_gemma4.patching import decline, switches
 
-OURS = "sglang_gemma4.memory.kv_formats"
-
-
-CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
-
-
-MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
-
-
 PLAIN = ("fp8_e4m3", "fp8_e5m2")
 
 

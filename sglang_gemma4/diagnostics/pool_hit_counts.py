@@ -2,11 +2,6 @@
 
 from typing import Any
 
-OURS = "sglang_gemma4.diagnostics.pool_hits"
-
-
-COLLECTOR = "sglang.srt.observability.metrics_collector.SchedulerMetricsCollector"
-
 
 def add_counters(_result: object, collector: Any, *_args: object, **_kwargs: object) -> None:
     """After a scheduler's collector is ready, which SGLang makes only under --enable-metrics."""

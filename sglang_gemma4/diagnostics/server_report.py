@@ -8,12 +8,6 @@ from typing import Any
 KEY = "sglang_gemma4"
 
 
-SCHEDULER = "sglang.srt.managers.scheduler_components.internal_state.SchedulerInternalStateController"
-
-
-FRONTEND = "sglang.srt.managers.tokenizer_control_mixin.TokenizerControlMixin"
-
-
 logger = logging.getLogger("sglang_gemma4")
 
 

@@ -5,17 +5,6 @@ from typing import Any
 
 from sglang_gemma4.patching import switches
 
-CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
-
-
-WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
-
-
-OURS = "sglang_gemma4.speculative.unified_pool"
-
-
-STEP = "handle_unified_memory_pool"
-
 
 def accept_draft(server_args: Any, previous: Callable[[Any], None]) -> None:
     """See ``unified_pool.accept_draft``; a command line ends with the message alone."""

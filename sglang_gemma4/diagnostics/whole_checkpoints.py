@@ -2,14 +2,6 @@
 
 from typing import Any
 
-OURS = "sglang_gemma4.models.checkpoint_arrival"
-
-
-MODELS = "sglang.srt.models"
-
-
-RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
-
 
 def check_model(_result: None, server_args: Any) -> None:
     """After ``handle_model_specific_adjustments``, when the model's config is read."""

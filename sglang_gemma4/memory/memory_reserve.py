@@ -9,9 +9,6 @@ from sglang_gemma4.patching import decline, note, tell
 NAME = "memory_reserve"
 
 
-CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator"
-
-
 logger = logging.getLogger(__name__)
 
 

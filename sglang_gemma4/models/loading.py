@@ -76,15 +76,13 @@ def score_my_range(
     return original(processor, hidden_states, lm_head, embedding_bias, out=out)
 
 
-ARCHITECTURE, UNIFIED = "Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration"
-
-LANGUAGE_MODEL_ONLY_MODELS, OURS = "sglang.srt.models", "sglang_gemma4.models.towers"
+ARCHITECTURES = ("Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration")
 
 
 def admit(server_args: Any) -> None:
     """Before ``handle_language_model_only``, which refuses what is not on its class's list."""
     known = type(server_args)
-    known.LANGUAGE_MODEL_ONLY_ARCHITECTURES = tuple(dict.fromkeys((*known.LANGUAGE_MODEL_ONLY_ARCHITECTURES, ARCHITECTURE, UNIFIED)))
+    known.LANGUAGE_MODEL_ONLY_ARCHITECTURES = tuple(dict.fromkeys((*known.LANGUAGE_MODEL_ONLY_ARCHITECTURES, *ARCHITECTURES)))
 
 
 def language_model_only_keep_prefill_eager(_result: None, server_args: Any) -> None:

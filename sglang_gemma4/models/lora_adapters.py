@@ -7,8 +7,6 @@ from typing import Any
 
 from sglang_gemma4.patching import tell
 
-LORA = "sglang.srt.lora"
-
 
 def attach_targets(original: Callable[..., None], manager: Any, *args: Any, **kwargs: Any) -> None:
     """Around ``LoRAManager.init_state``, which loads adapters, wraps layers and makes their buffers."""

@@ -6,12 +6,6 @@ from typing import Any
 from sglang_gemma4.models.config_files import named_gemma4
 from sglang_gemma4.patching import takes
 
-BACKEND = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend"
-
-
-RUNNER = "sglang.srt.model_executor.runner.decode_cuda_graph_runner.DecodeCudaGraphRunner"
-
-
 OURS, CHAINS = "_sglang_gemma4_step_metadata", "_sglang_gemma4_verifies_chains"
 
 

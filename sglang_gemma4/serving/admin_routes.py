@@ -3,18 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-CONTROL = "sglang.srt.managers.tokenizer_control_mixin.TokenizerControlMixin"
-
-
-MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
-
-
-GROUPS = "sglang_gemma4.serving.weight_groups"
-
-
-KEYS = "sglang_gemma4.serving.hidden_keys"
-
-
 _released: set[str] = set()
 """Kinds of memory that this process has had released."""
 

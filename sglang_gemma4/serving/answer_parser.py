@@ -3,29 +3,6 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-OURS = "sglang_gemma4.serving.answer_parsers"
-
-
-CALLS = "sglang.srt.function_call.function_call_parser.FunctionCallParser"
-
-
-PARSER = "sglang.srt.parser.reasoning_parser.ReasoningParser"
-
-
-BATCH = "sglang.srt.managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor"
-
-
-STREAM = "sglang.srt.managers.scheduler_components.output_streamer._GenerationStreamAccumulator"
-
-
-CHAT = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
-
-
-MESSAGES = "sglang.srt.entrypoints.anthropic.serving.AnthropicServing"
-
-
-RESPONSES = "sglang.srt.entrypoints.openai.serving_responses.OpenAIServingResponses"
-
 
 def keep_markers(_result: None, server: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``OpenAIServingChat.__init__``: text-only checkpoints keep their markers in the text too."""

@@ -5,8 +5,6 @@ from typing import Any
 
 from sglang_gemma4 import patching
 
-PARSER = "sglang.srt.function_call.function_call_parser.FunctionCallParser"
-
 
 def remember_tokenizer(
     _result: None, parser: Any, tools: Any, tool_call_parser: str, tokenizer: Any = None, *_args: Any, **_kwargs: Any

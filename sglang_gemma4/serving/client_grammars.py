@@ -98,9 +98,6 @@ def _size(grammar: Any) -> int:
     return 4096 + int(getattr(getattr(inner, "ctx", None), "memory_size_bytes", 0)) + sum(len(text) for text in texts if text)
 
 
-BACKEND = "sglang.srt.constrained.base_grammar_backend.BaseGrammarBackend"
-
-
 async def try_first(original: Callable[..., Awaitable[Any]], manager: Any, request: Any) -> Any:
     """Around ``TokenizerManager._validate_and_resolve_lora``, which each request passes once, before it is tokenised.
 

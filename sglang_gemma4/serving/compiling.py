@@ -12,9 +12,6 @@ from sglang_gemma4.start.ahead import Ahead, key_of
 NAME = "compile_ahead"
 
 
-SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
-
-
 FLAGS = (
     *("tp_size", "dtype", "kv_cache_dtype", "quantization", "page_size", "enable_lora"),
     *("attention_backend", "prefill_attention_backend", "decode_attention_backend"),

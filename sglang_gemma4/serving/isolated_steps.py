@@ -7,12 +7,6 @@ from typing import Any
 from sglang_gemma4 import patching
 from sglang_gemma4.patching import switches
 
-SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
-
-
-OURS = "sglang_gemma4.serving.failed_requests"
-
-
 OURS_OF = "_sglang_gemma4_isolates"
 
 

@@ -6,9 +6,6 @@ from typing import Any
 from sglang_gemma4.patching import tell
 from sglang_gemma4.patching.switches import WITHOUT
 
-XGRAMMAR = "sglang.srt.constrained.xgrammar_backend"
-
-
 BOUND, TEXT, WHERE = "gemma4_blanks", "gemma4_text_tokens", "gemma4_text_where"
 
 

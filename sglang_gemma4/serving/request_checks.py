@@ -6,12 +6,6 @@ from typing import Any
 
 from sglang_gemma4 import patching
 
-MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
-
-
-DETOKENIZE = "sglang.srt.entrypoints.openai.serving_tokenize.OpenAIServingDetokenize"
-
-
 LIMITS = "_sglang_gemma4_limits"
 
 

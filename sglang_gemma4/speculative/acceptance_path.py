@@ -7,8 +7,6 @@ from typing import Any
 from sglang_gemma4.patching import decline, note, switches, tell
 from sglang_gemma4.speculative.workers import SHARDED
 
-SAMPLING, BATCH = "sglang.srt.sampling", "sglang.srt.managers.schedule_batch.ScheduleBatch"
-
 
 def softmax() -> Callable[..., Any]:
     """The softmax under the name by which ``eagle_sample`` calls it."""
@@ -17,9 +15,6 @@ def softmax() -> Callable[..., Any]:
     from sglang_gemma4.speculative import verify_cuts
 
     return verify_cuts.cut_softmax(stock)
-
-
-VERIFY_ARGMAX_EAGLE, OURS = "sglang.srt.speculative.eagle_utils", "sglang_gemma4.speculative.verify_tokens"
 
 
 def give_head(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:

@@ -5,9 +5,6 @@ from typing import Any
 
 from sglang_gemma4.patching import switches, takes
 
-WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
-
-
 CHAINS = "_sglang_gemma4_chains"
 
 

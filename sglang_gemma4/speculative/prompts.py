@@ -48,8 +48,3 @@ def offer(graphs: Any) -> None:
     from sglang_gemma4.models.schedule import whole_graphs
 
     vars(graphs)[whole_graphs.FLASH_OFFERED] = True
-
-
-BESIDE, CHUNKS = "sglang_gemma4.speculative.prefill_beside", "sglang_gemma4.speculative.prompt_chunks"
-
-JOINED, BATCH = "sglang_gemma4.models.schedule.joined_forward", "sglang_gemma4.models.schedule.joined_batch"

@@ -19,12 +19,6 @@ NAME, IMPORTS = "start_times", "imports"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
 
-RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
-
-
-GRAPHS = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup"
-
-
 def harmless(hook: Callable[..., Any]) -> Callable[..., Any]:
     """``hook``, whose failure costs the table a part and the log a line, and no start."""
 

@@ -5,12 +5,6 @@ from typing import Any
 
 from sglang_gemma4.patching import decline, tell
 
-MODULE = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup"
-
-
-RUNNER = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"
-
-
 NAME, STEP = "prefill_graph", "handle_gpu_memory_settings"
 
 

@@ -6,23 +6,6 @@ from typing import Any
 from sglang_gemma4.models.config_files import named_gemma4
 from sglang_gemma4.patching import note, switches
 
-TRITON = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend"
-
-
-SETUP = "sglang.srt.model_executor.model_runner_components.attention_backend_setup"
-
-
-MODEL = "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration"
-
-
-SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
-
-
-ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
-
-
-CHUNKS = "sglang_gemma4.serving.image_chunks"
-
 
 def _two_way(runner: Any) -> bool:
     """Whether this is the target model, and one whose images attend both ways."""

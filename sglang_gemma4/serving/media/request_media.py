@@ -3,17 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
-
-
-PROCESSOR = "sglang.srt.multimodal.processors.gemma4.Gemma4SGLangProcessor"
-
-
-BASE = "sglang.srt.multimodal.processors.base_processor.BaseMultimodalProcessor"
-
-
-OURS = "sglang_gemma4.serving.media"
-
 
 def _serves_gemma4(manager: Any) -> bool:
     from sglang_gemma4.models.config_files import named_gemma4
