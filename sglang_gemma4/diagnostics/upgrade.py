@@ -16,16 +16,20 @@ VERDICTS = ("same", "changed", "moved", "gone")
 
 @dataclass(frozen=True)
 class Found:
-    """What the other SGLang has for one place. ``at`` are "file name" of what was found, ``diff`` is from the installed source."""
+    """What the other SGLang has for one place. ``at`` are "file name" of what was found, ``diff`` is from the installed source.
+
+    ``look`` are the parts whose seam there does not fit: of one function some may pin the source and some the signature.
+    """
 
     place: Place
     verdict: str
     at: tuple[str, ...]
     diff: str
+    look: tuple[str, ...] = ()
 
     def row(self) -> dict[str, Any]:
         """The same for JSON."""
-        return {**self.place.row(), "verdict": self.verdict, "at": list(self.at), "diff": self.diff}
+        return {**self.place.row(), "verdict": self.verdict, "at": list(self.at), "diff": self.diff, "look": list(self.look)}
 
 
 def compare(wanted: str, only: str | None = None) -> list[Found]:
@@ -44,14 +48,15 @@ def compare(wanted: str, only: str | None = None) -> list[Found]:
 
 def _found(place: Place, other: SourceTree, installed: SourceTree) -> Found:
     there, definitions = _definitions(place, other)
-    if all(_fits(seam, there, definitions) for seam in place.seams):
+    unfit = [seam for seam in place.seams if not _fits(seam, there, definitions)]
+    if not unfit:
         return Found(place, "same", (), "")
+    look = tuple(part for part in place.parts if any(part in (seam.parts or place.parts) for seam in unfit))
     if definitions:
-        return Found(place, "changed", _where(definitions), _diff(_definitions(place, installed)[1], definitions))
-    if there or place.key is not None:  # the registry is there without the entry, or is gone itself
-        return Found(place, "gone", (), "")
-    moved = other.elsewhere(place.names)
-    return Found(place, "moved" if moved else "gone", _where(moved), _diff(_definitions(place, installed)[1], moved))
+        return Found(place, "changed", _where(definitions), _diff(_definitions(place, installed)[1], definitions), look)
+    # A registry that is there without the entry, or is gone itself, has moved nowhere.
+    moved = other.elsewhere(place.names) if place.key is None else []
+    return Found(place, "moved" if moved else "gone", _where(moved), _diff(_definitions(place, installed)[1], moved), look)
 
 
 def _definitions(place: Place, tree: SourceTree) -> tuple[bool, list[Definition]]:
@@ -96,18 +101,13 @@ def counts(found: Iterable[Found]) -> dict[str, int]:
 
 def by_part(found: Iterable[Found]) -> dict[str, dict[str, int]]:
     """The same for each part that has a place that is not "same", the most changed first."""
-    table: dict[str, list[Found]] = {}
+    table: dict[str, Counter[str]] = {}
     for each in found:
         for part in each.place.parts:
-            table.setdefault(part, []).append(each)
-    rows = {part: counts(members) for part, members in table.items()}
-    return {
-        part: row for part, row in sorted(rows.items(), key=lambda item: (item[1]["same"] - sum(item[1].values()), item[0])) if _looks(row)
-    }
-
-
-def _looks(row: dict[str, int]) -> bool:
-    return any(row[verdict] for verdict in VERDICTS if verdict != "same")
+            table.setdefault(part, Counter())[each.verdict if part in each.look else "same"] += 1
+    rows = {part: {verdict: counted[verdict] for verdict in VERDICTS} for part, counted in table.items()}
+    differ = {part: sum(row.values()) - row["same"] for part, row in rows.items()}
+    return {part: rows[part] for part in sorted(rows, key=lambda part: (-differ[part], part)) if differ[part]}
 
 
 def summary(found: Sequence[Found]) -> str:
@@ -132,7 +132,7 @@ def text(found: Sequence[Found], diffs: bool = False) -> str:
         if each.place.file != file:
             file = each.place.file
             lines.append(file)
-        lines.append(f"  {each.verdict:<8} {each.place.written:<60} {', '.join(each.place.parts)}{_elsewhere(each)}")
+        lines.append(f"  {each.verdict:<8} {each.place.written:<60} {', '.join(each.look)}{_elsewhere(each)}")
         if diffs and each.diff:
             lines.append(each.diff)
     rows = by_part(found)

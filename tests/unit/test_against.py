@@ -141,6 +141,21 @@ def test_verdicts(tree: SourceTree, tmp_path: Path) -> None:
     assert "+    return x + scale" in upgrade.text([changed], diffs=True)
 
 
+def test_of_one_function_only_parts_whose_seam_does_not_fit_are_named(tree: SourceTree, tmp_path: Path) -> None:
+    target = f"{AT}.Layer.forward"
+    source = tree.find(target)[0].source
+    seams = (
+        Seam(target, "around", print, digest_of(source), ("reads",)),
+        Seam(target, "around", print, digest_of(signature_text(source)), ("forwards",), pins="signature"),
+    )
+    place = Place("srt/layers.py", target, None, ("Layer", "forward"), seams, ("reads", "forwards"))
+    body = write(tmp_path / "body", FILES | {"srt/layers.py": LAYERS.replace("x * scale", "x + scale")})
+    found = upgrade._found(place, body, tree)
+    assert (found.verdict, found.look) == ("changed", ("reads",))
+    assert upgrade.by_part([found]) == {"reads": {"same": 0, "changed": 1, "moved": 0, "gone": 0}}
+    assert upgrade.summary([found]).endswith("1 of 2 parts to look at.")
+
+
 def test_against_the_installed_sglang_all_is_the_same() -> None:
     folder = installed_folder()
     assert folder is not None
