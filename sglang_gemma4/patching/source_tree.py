@@ -135,9 +135,9 @@ class SourceTree:
         for node in reversed(list(_bindings(body, names[0]))):
             found += self._behind(path, node, names, scope, seen)
         if not found:
-            for node in body:
-                if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-                    found += self._find(".".join((_from(path, node), *names)), seen)
+            for statement in body:
+                if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
+                    found += self._find(".".join((_from(path, statement), *names)), seen)
         return found
 
     def _behind(self, path: str, node: Statement, names: tuple[str, ...], scope: str, seen: frozenset[str]) -> list[Definition]:
