@@ -73,14 +73,13 @@ def _forward_extend(cache: Any, slots: Any, query: Any, keys: Any, values: Any) 
 def _run_hooks(backend: Any) -> None:
     """What the package does behind the backend's constructor, which would need a whole server; nothing on stock."""
     from sglang_gemma4 import patching
-    from sglang_gemma4.diagnostics import kv_format_flags
+    from sglang_gemma4.models import attention_backends
 
     if any(one.name == "kv_formats" and one.state == "active" for one in patching.report()):
         backend.dcp_size, backend.enable_deterministic = 1, False
         model = SimpleNamespace(hf_config=SimpleNamespace(architectures=["Gemma4ForCausalLM"], num_kv_shared_layers=1))
-        kv_format_flags.read_levels(
-            None, backend, SimpleNamespace(kv_cache_dtype_str="fp8_e4m3", model_config=model, is_draft_worker=False)
-        )
+        runner = SimpleNamespace(kv_cache_dtype_str="fp8_e4m3", model_config=model, is_draft_worker=False)
+        attention_backends.read_levels(backend, runner)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """SGLang's attention backends, and what they keep."""
 
-from sglang_gemma4.diagnostics import fp8_cache, kv_format_flags
+from sglang_gemma4.diagnostics import kv_format_flags
 from sglang_gemma4.models import attention_backends, triton_metadata
 from sglang_gemma4.patching import Entry, Part, Seam, uses
 from sglang_gemma4.serving.media import bidirectional_images
@@ -202,46 +202,19 @@ SEAMS = (
     Seam(
         "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__",
         "after",
-        kv_format_flags.read_levels,
+        attention_backends.prepare_triton,
         "e7fa3a24cfc9",
-        parts=("kv_formats",),
+        parts=(
+            "kv_formats",
+            "fp8_cache",
+            "verify_attention",
+            "decode_attention",
+            "balanced_parts",
+            "prefill_attention",
+            "step_metadata",
+            "flash_prefill",
+        ),
     ),
-    Seam(
-        "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__",
-        "after",
-        fp8_cache.read_levels,
-        "e7fa3a24cfc9",
-        parts=("fp8_cache",),
-    ),
-    Seam(
-        "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__",
-        "after",
-        attention_backends.take_verify,
-        "e7fa3a24cfc9",
-        parts=("verify_attention",),
-    ),
-    Seam(
-        "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__",
-        "after",
-        attention_backends.take_decode,
-        "e7fa3a24cfc9",
-        parts=("decode_attention",),
-    ),
-    Seam(
-        "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__",
-        "after",
-        attention_backends.balance,
-        "e7fa3a24cfc9",
-        parts=("balanced_parts",),
-    ),
-    Seam(
-        "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__",
-        "after",
-        attention_backends.take_prefill,
-        "e7fa3a24cfc9",
-        parts=("prefill_attention",),
-    ),
-    Seam(f"{BACKEND}.__init__", "after", triton_metadata.take, "e7fa3a24cfc9", parts=("step_metadata",)),
     Seam(f"{BACKEND}.init_cuda_graph_state", "around", triton_metadata.allocate, "37887eb25efe", parts=("step_metadata",)),
     Seam(
         f"{BACKEND}._build_cuda_graph_forward_metadata",
@@ -267,13 +240,6 @@ SEAMS = (
     ),
     Seam(f"{RUNNER}._run_in_graph_metadata_prep", "around", triton_metadata.record, "fda92661082d", parts=("step_metadata",)),
     Seam(f"{RUNNER}._init_replay_attn_metadata", "around", triton_metadata.replay, "97bee5dcc92d", parts=("step_metadata",)),
-    Seam(
-        "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.__init__",
-        "after",
-        attention_backends.prefill_by_flash,
-        "e7fa3a24cfc9",
-        parts=("flash_prefill",),
-    ),
     Seam(f"{TRITON}.__init__", "after", bidirectional_images.mask_triton, "e7fa3a24cfc9", parts=("image_masks",)),
     Seam(
         f"{TRITON}.init_forward_metadata",

@@ -118,8 +118,13 @@ SEAMS = (
         "c45a2bd36a17",
         parts=("quantised_experts",),
     ),
-    Seam("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", experts.take_tanh, "a63fb2abba48", parts=("expert_gelu",)),
-    Seam("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", experts.remember_shape, "a63fb2abba48", parts=("moe_tiles",)),
+    Seam(
+        "sglang.srt.models.gemma4_causal.Gemma4MoE.__init__",
+        "after",
+        experts.prepare,
+        "a63fb2abba48",
+        parts=("expert_gelu", "moe_tiles", "grouped_experts", "few_token_experts", "prefill_experts", "chunk_experts"),
+    ),
     Seam(
         "sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe_triton_config.get_moe_configs",
         "around",
@@ -127,10 +132,4 @@ SEAMS = (
         "2fb82c3e8fa9",
         parts=("moe_tiles",),
     ),
-    Seam("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", experts.take_groups, "a63fb2abba48", parts=("grouped_experts",)),
-    Seam(
-        "sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", experts.take_few_tokens, "a63fb2abba48", parts=("few_token_experts",)
-    ),
-    Seam("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", experts.take_many, "a63fb2abba48", parts=("prefill_experts",)),
-    Seam("sglang.srt.models.gemma4_causal.Gemma4MoE.__init__", "after", experts.take_chunks, "a63fb2abba48", parts=("chunk_experts",)),
 )

@@ -242,7 +242,23 @@ SEAMS = (
         "48a7f0ef9e18",
         parts=("triple_norm",),
     ),
-    Seam("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", build.chain_layers, "b7e9b394300f", parts=("layer_tail",)),
+    Seam(
+        "sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__",
+        "after",
+        build.prepare,
+        "b7e9b394300f",
+        parts=(
+            "layer_tail",
+            "dependent_launch",
+            "register_products",
+            "dense_copies",
+            "few_row_linear",
+            "router_choice",
+            "dense_beside_experts",
+            "kv_write",
+            "fresh_kv",
+        ),
+    ),
     Seam(
         "sglang.srt.models.gemma4_causal.Gemma4DecoderLayer._next_stream",
         "around",
@@ -251,14 +267,11 @@ SEAMS = (
         parts=("layer_tail",),
     ),
     Seam(
-        "sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", build.launch_early, "b7e9b394300f", parts=("dependent_launch",)
-    ),
-    Seam(
         "sglang.srt.models.gemma4_mtp.Gemma4AssistantForCausalLM.__init__",
         "after",
-        build.launch_early,
+        build.prepare_assistant,
         "d2752d6ad1a9",
-        parts=("dependent_launch",),
+        parts=("dependent_launch", "few_row_linear"),
     ),
     Seam(
         f"{SCHEME}.create_weights", "after", "sglang_gemma4.models.layers.four_bit_layers:keep", "819dc23b38c6", parts=("four_bit_linear",)
@@ -278,42 +291,6 @@ SEAMS = (
         parts=("four_bit_linear",),
     ),
     Seam(
-        "sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__",
-        "after",
-        build.multiply_in_registers,
-        "b7e9b394300f",
-        parts=("register_products",),
-    ),
-    Seam("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", build.make_copies, "b7e9b394300f", parts=("dense_copies",)),
-    Seam(
-        "sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__",
-        "after",
-        build.replace_products,
-        "b7e9b394300f",
-        parts=("few_row_linear",),
-    ),
-    Seam(
-        "sglang.srt.models.gemma4_mtp.Gemma4AssistantForCausalLM.__init__",
-        "after",
-        build.replace_products,
-        "d2752d6ad1a9",
-        parts=("few_row_linear",),
-    ),
-    Seam(
-        "sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__",
-        "after",
-        build.choose_in_the_product,
-        "b7e9b394300f",
-        parts=("router_choice",),
-    ),
-    Seam(
-        "sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__",
-        "after",
-        build.fork_layers,
-        "b7e9b394300f",
-        parts=("dense_beside_experts",),
-    ),
-    Seam(
         "sglang.srt.models.gemma4_causal.Gemma4DecoderLayer._next_stream",
         "around",
         forwards.ple_tail_next_stream,
@@ -327,8 +304,6 @@ SEAMS = (
         "35891e1c7d9e",
         parts=("qkv_rope",),
     ),
-    Seam("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", build.write_early, "b7e9b394300f", parts=("kv_write",)),
-    Seam("sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__", "after", build.hand_over, "b7e9b394300f", parts=("fresh_kv",)),
     Seam(
         f"{GEMMA4}.Gemma4Attention.__init__",
         "around",

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from sglang_gemma4.models import triton_metadata
 from sglang_gemma4.models.config_files import named_gemma4
-from sglang_gemma4.patching import decline, note, tell
+from sglang_gemma4.patching import decline, is_on, note, switches, tell
 
 TARGETS = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration")
 
@@ -24,8 +25,28 @@ def create_triton_backend(runner: Any) -> Any:
     return Gemma4TritonAttnBackend(runner)
 
 
-def take_verify(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``TritonAttnBackend.__init__``: a Gemma 4 target that verifies drafts. Deterministic inference verifies as it prefills."""
+def prepare_triton(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``TritonAttnBackend.__init__``: what a target, or its assistant, of Gemma 4 attends with, step by step."""
+    if is_on("kv_formats"):
+        read_levels(backend, runner)  # first: it gives the backend its class
+    if is_on("fp8_cache"):
+        read_fp8(backend, runner)
+    if is_on("verify_attention"):
+        take_verify(backend, runner)
+    if is_on("decode_attention"):
+        take_decode(backend, runner)
+    if is_on("balanced_parts"):
+        balance(backend, runner)
+    if is_on("prefill_attention"):
+        take_prefill(backend, runner)
+    if is_on("step_metadata"):
+        triton_metadata.take(backend, runner)
+    if is_on("flash_prefill"):
+        prefill_by_flash(backend, runner)  # last: it goes into prefill_attention's kernel, and asks what class kv_formats gave
+
+
+def take_verify(backend: Any, runner: Any) -> None:
+    """For a Gemma 4 target that verifies drafts. Deterministic inference verifies as it prefills."""
     if runner.is_draft_worker or not backend.topk or backend.enable_deterministic or not named_gemma4(runner.model_config.hf_config):
         return
     from sglang_gemma4.attention.verify import VerifyAttention
@@ -34,8 +55,8 @@ def take_verify(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs
     backend.verify_splitkv_fwd = VerifyAttention(backend.topk)
 
 
-def take_decode(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``TritonAttnBackend.__init__``: a Gemma 4 target or its assistant.
+def take_decode(backend: Any, runner: Any) -> None:
+    """For a Gemma 4 target or its assistant.
 
     Keys are split as ``--triton-attention-split-tile-size`` says, which SGLang reads in other modes than its help names; with
     ``--enable-deterministic-inference`` alone by SGLang's own size, 256.
@@ -52,8 +73,8 @@ def take_decode(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs
         tell("decode_attention", f"decode attention splits a request's keys by its length alone, {part_keys} keys a part")
 
 
-def balance(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``TritonAttnBackend.__init__``: a Gemma 4 target or its assistant."""
+def balance(backend: Any, runner: Any) -> None:
+    """For a Gemma 4 target or its assistant."""
     if backend.enable_deterministic or not named_gemma4(runner.model_config.hf_config):
         return
     from sglang_gemma4.kernels.attention.few_query_attention import want_balanced
@@ -61,8 +82,8 @@ def balance(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: An
     want_balanced(True)
 
 
-def take_prefill(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``TritonAttnBackend.__init__``: a Gemma 4 target. Deterministic inference never calls what this replaces."""
+def take_prefill(backend: Any, runner: Any) -> None:
+    """For a Gemma 4 target. Deterministic inference never calls what this replaces."""
     if runner.is_draft_worker or backend.enable_deterministic or not named_gemma4(runner.model_config.hf_config):
         return
     import torch
@@ -78,8 +99,8 @@ def take_prefill(_result: None, backend: Any, runner: Any, *_args: Any, **_kwarg
         tell("prefill_attention", said)
 
 
-def prefill_by_flash(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``TritonAttnBackend.__init__``, and after ``prefill_attention`` has put its kernel there and ``kv_formats`` its class."""
+def prefill_by_flash(backend: Any, runner: Any) -> None:
+    """For a Gemma 4 target: FlashAttention-4 takes the long prefills, beside ``prefill_attention``'s kernel."""
     from sglang_gemma4.attention import flash_choice, flash_prefill
     from sglang_gemma4.attention.prefill import PrefillAttention
     from sglang_gemma4.attention.quantised import ReadsLevels
@@ -119,3 +140,60 @@ def create_flash_attention(runner: Any) -> Any:
         backend.max_context_len = max(backend.max_context_len, backend.req_to_token.shape[1])
         backend.max_num_pages = -(-backend.max_context_len // backend.page_size)
     return backend
+
+
+PLAIN = ("fp8_e4m3", "fp8_e5m2")
+"""SGLang's formats of a quantised cache."""
+
+
+def unmasked(config: Any) -> bool:
+    """Whether images attend both ways in this model, and SGLang's masks, which only its own kernels take, would say so."""
+    from sglang_gemma4.attention import image_spans
+
+    return image_spans.bidirectional(config) and not switches.part_is_on("image_masks", "SGLANG_GEMMA4_MEDIA_FIXES")
+
+
+def shares_kv(config: Any) -> bool:
+    """Whether layers of this model read another layer's KV; stock's prefill does not compile there over an fp8 cache."""
+    text = getattr(config, "text_config", config)
+    return bool(getattr(text, "num_kv_shared_layers", 0))
+
+
+def read_levels(backend: Any, runner: Any) -> None:
+    """Read a quantised cache by levels: the backend of a Gemma 4 target or its assistant, over a quantised cache."""
+    if not readable(backend, runner):
+        return
+    config = runner.model_config.hf_config
+    if runner.kv_cache_dtype_str in PLAIN and (runner.is_draft_worker or not shares_kv(config)):
+        if not runner.is_draft_worker and "fp8_cache" not in switches.names_asked_for():
+            decline(
+                "kv_formats", "SGLang's kernels read an fp8 cache where no layers share KV; SGLANG_GEMMA4_WITH=fp8_cache has this package's"
+            )
+        return
+    if runner.kv_cache_dtype_str in PLAIN and unmasked(config):
+        decline(
+            "kv_formats", "images attend both ways in this model, and the patch image_masks is off: SGLang's kernels read the fp8 cache"
+        )
+        return
+    take(backend)
+
+
+def readable(backend: Any, runner: Any) -> bool:
+    """Whether the cache is quantised, and this a backend that could read it by levels: of a Gemma 4 target or its assistant."""
+    from sglang_gemma4.kernels.kv_cache import formats
+
+    quantised = formats.named(runner.kv_cache_dtype_str) is not None or runner.kv_cache_dtype_str in PLAIN
+    return quantised and named_gemma4(runner.model_config.hf_config) and backend.dcp_size <= 1 and not backend.enable_deterministic
+
+
+def take(backend: Any) -> None:
+    """Have the backend read levels."""
+    from sglang_gemma4.attention.quantised import READERS
+
+    backend.__class__ = READERS.get(type(backend), type(backend))
+
+
+def read_fp8(backend: Any, runner: Any) -> None:
+    """Read SGLang's fp8 cache by levels also where no layers share KV, which :func:`read_levels` leaves to SGLang's kernels."""
+    if readable(backend, runner) and not runner.is_draft_worker and not unmasked(runner.model_config.hf_config):
+        take(backend)

@@ -13,7 +13,38 @@ being captured, whose attention gets another batch, with other rows, when the gr
 import pkgutil
 from typing import Any
 
-from sglang_gemma4.patching import decline, switches, takes
+from sglang_gemma4.patching import decline, is_on, switches, takes
+
+
+def prepare(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4TextModel.__init__``: prepare a built model, whose weights are not loaded yet, step by step."""
+    if is_on("layer_tail"):
+        chain_layers(model)
+    if is_on("dependent_launch"):
+        launch_early()
+    if is_on("register_products"):
+        multiply_in_registers(model)
+    if is_on("dense_copies"):
+        make_copies(model)  # behind register_products, which says whether quantised weights are multiplied as they are
+    if is_on("few_row_linear"):
+        replace_products(model)
+    if is_on("router_choice"):
+        choose_in_the_product(model)  # behind few_row_linear: it asks what multiplies few rows, and keeps that
+    if is_on("dense_beside_experts"):
+        fork_layers(model)  # behind all that replaces a layer's parts: it takes them as they are then
+    if is_on("kv_write"):
+        write_early()
+    if is_on("fresh_kv"):
+        hand_over(model)
+
+
+def prepare_assistant(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4AssistantForCausalLM.__init__``, whose text model is none of the target's class."""
+    if is_on("dependent_launch"):
+        launch_early()
+    if is_on("few_row_linear"):
+        replace_products(model)
+
 
 NORMS = "_sglang_gemma4_after_attention"
 
@@ -25,14 +56,14 @@ def prepare_layer(_result: None, layer: Any, *_args: Any, **_kwargs: Any) -> Non
     setattr(layer.pre_feedforward_layernorm, NORMS, AfterAttention.of(layer))
 
 
-def chain_layers(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
+def chain_layers(model: Any) -> None:
     """After ``Gemma4TextModel.__init__``."""
     from sglang_gemma4.models.layers.decoder_layer import chain
 
     chain(model)
 
 
-def launch_early(_result: None, *_args: Any, **_kwargs: Any) -> None:
+def launch_early() -> None:
     """After ``Gemma4TextModel.__init__`` and ``Gemma4AssistantForCausalLM.__init__``."""
     from sglang_gemma4.kernels import dependent_launch
     from sglang_gemma4.kernels.card import this_device
@@ -43,7 +74,7 @@ def launch_early(_result: None, *_args: Any, **_kwargs: Any) -> None:
     dependent_launch.want(problem is None)
 
 
-def multiply_in_registers(_result: None, model: Any, *_args: Any, **_named: Any) -> None:
+def multiply_in_registers(model: Any) -> None:
     """After ``Gemma4TextModel.__init__``."""
     if model.quant_config is None:
         return
@@ -56,7 +87,7 @@ def multiply_in_registers(_result: None, model: Any, *_args: Any, **_named: Any)
     register_products.want(problem is None)
 
 
-def make_copies(_result: None, model: Any, *_args: Any, **_named: Any) -> None:
+def make_copies(model: Any) -> None:
     """After ``Gemma4TextModel.__init__``: its weights are not loaded yet. Of dense models only the memory that copies take is known."""
     if model.quant_config is None or not model.config.enable_moe_block:
         return
@@ -69,7 +100,7 @@ def make_copies(_result: None, model: Any, *_args: Any, **_named: Any) -> None:
     four_bit_layers.want_copies(model, str(given.load_format), float(given.mem_fraction_static or 1.0))
 
 
-def replace_products(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
+def replace_products(model: Any) -> None:
     """After ``Gemma4TextModel.__init__`` and ``Gemma4AssistantForCausalLM.__init__``."""
     import torch
     from triton import knobs
@@ -91,7 +122,7 @@ def replace_products(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> 
         takes("few_row_linear", f"SGLang's product for {kept}")
 
 
-def choose_in_the_product(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
+def choose_in_the_product(model: Any) -> None:
     """After ``Gemma4TextModel.__init__``; what multiplies few rows comes first."""
     from sglang_gemma4.models.layers.router_choice import install
 
@@ -100,7 +131,7 @@ def choose_in_the_product(_result: None, model: Any, *_args: Any, **_kwargs: Any
         decline("router_choice", problem)
 
 
-def fork_layers(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
+def fork_layers(model: Any) -> None:
     """After ``Gemma4TextModel.__init__``."""
     if not getattr(model.config, "enable_moe_block", False):
         return
@@ -126,7 +157,7 @@ WRITES = {
 """What SGLang writes through, by the fingerprint of the source that ``models.kv_write`` follows."""
 
 
-def write_early(_result: None, *_args: Any, **_kwargs: Any) -> None:
+def write_early() -> None:
     """After ``Gemma4TextModel.__init__``."""
     from sglang_gemma4.models.layers import kv_write
 
@@ -159,7 +190,7 @@ def reason_against() -> str | None:
     return None
 
 
-def hand_over(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
+def hand_over(model: Any) -> None:
     """After ``Gemma4TextModel.__init__``."""
     from sglang_gemma4.models.layers import fresh_kv
 

@@ -4,14 +4,42 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4.patching import decline
+from sglang_gemma4.patching import decline, is_on
 
 
-def take_tanh(_result: None, moe: Any, hidden_size: int, layer_id: int, config: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``Gemma4MoE.__init__``, whose arguments come by name."""
+def prepare(_result: None, moe: Any, hidden_size: int, layer_id: int, config: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Gemma4MoE.__init__``, whose arguments come by name: what computes the experts, by the number of tokens.
+
+    Each kernel asks the one before it where a batch is not its own, so the last is asked first. Where two take the same
+    numbers of tokens, the later one is the faster.
+    """
+    activation = config.hidden_activation
+    if is_on("expert_gelu"):
+        take_tanh(moe, activation)  # first: what SGLang's kernels compute of all that is left to them
+    if is_on("moe_tiles"):
+        remember_shape(moe)
+    if is_on("grouped_experts"):
+        expert_layers().take_groups(moe.experts, activation)  # 32 to 320 tokens, and all of 4 bits up to prefill_experts'
+    if is_on("few_token_experts"):
+        expert_layers().take_few_tokens(moe, hidden_size, activation)  # 1 to 16 tokens
+    if is_on("prefill_experts"):
+        expert_layers().take_many(moe.experts, activation)  # from 1,024 tokens on
+    if is_on("chunk_experts"):
+        take_chunks(moe, activation)  # behind prefill_experts: in 4 bits it takes up to 4,096 of its tokens in less time
+
+
+def expert_layers() -> Any:
+    """The layers' kernels, which load Triton."""
+    from sglang_gemma4.models.layers import expert_layers
+
+    return expert_layers
+
+
+def take_tanh(moe: Any, activation: str) -> None:
+    """Have SGLang's kernels compute gelu by tanh."""
     from sglang_gemma4.models.layers.expert_activation import use_tanh_gelu
 
-    problem = use_tanh_gelu(moe.experts, config.hidden_activation)
+    problem = use_tanh_gelu(moe.experts, activation)
     if problem is not None:
         decline("expert_gelu", f"the experts keep SGLang's gelu: {problem}")
 
@@ -21,8 +49,8 @@ OPERATOR_S = "SGLANG_MOE_CONFIG_DIR"
 _shapes: set[tuple[int, int]] = set()
 
 
-def remember_shape(_result: None, moe: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``Gemma4MoE.__init__``: the shape of this process's share of the experts."""
+def remember_shape(moe: Any) -> None:
+    """Keep the shape of this process's share of the experts, for :func:`find_tiles`."""
     _shapes.add((moe.experts.num_local_experts, moe.experts.intermediate_size_per_partition))
 
 
@@ -43,36 +71,14 @@ def find_tiles(original: Callable[..., Any], experts: int, inner: int, dtype: st
     return stock if found is None else {**(stock or {}), **found}  # SGLang takes the nearest number of tokens
 
 
-def take_groups(_result: None, moe: Any, hidden_size: int, layer_id: int, config: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``Gemma4MoE.__init__``, whose arguments come by name."""
-    from sglang_gemma4.models.layers import expert_layers
-
-    expert_layers.take_groups(moe.experts, config.hidden_activation)
-
-
-def take_few_tokens(_result: None, moe: Any, hidden_size: int, layer_id: int, config: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``Gemma4MoE.__init__``, whose arguments come by name."""
-    from sglang_gemma4.models.layers import expert_layers
-
-    expert_layers.take_few_tokens(moe, hidden_size, config.hidden_activation)
-
-
-def take_many(_result: None, moe: Any, hidden_size: int, layer_id: int, config: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``Gemma4MoE.__init__``, whose arguments come by name."""
-    from sglang_gemma4.models.layers import expert_layers
-
-    expert_layers.take_many(moe.experts, config.hidden_activation)
-
-
-def take_chunks(_result: None, moe: Any, hidden_size: int, layer_id: int, config: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``Gemma4MoE.__init__``, whose arguments come by name; behind ``prefill_experts``, so that it is asked before that."""
+def take_chunks(moe: Any, activation: str) -> None:
+    """Have 4-bit experts of a chunk computed in the registers of Hopper's matrix instruction."""
     from sglang_gemma4.kernels.card import this_device
     from sglang_gemma4.kernels.warpgroup_products import reason_against_card
-    from sglang_gemma4.models.layers import expert_layers
 
     card = this_device()
     problem = reason_against_card(card)
     if problem is None:
-        expert_layers.take_chunks(moe.experts, config.hidden_activation)
+        expert_layers().take_chunks(moe.experts, activation)
     elif card.type == "cuda":
         decline("chunk_experts", problem)

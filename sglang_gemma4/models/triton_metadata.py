@@ -12,8 +12,8 @@ OURS, CHAINS = "_sglang_gemma4_step_metadata", "_sglang_gemma4_verifies_chains"
 RECORDED = "_sglang_gemma4_metadata_recorded"
 
 
-def take(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``TritonAttnBackend.__init__``: a Gemma 4 target or its assistant."""
+def take(backend: Any, runner: Any) -> None:
+    """For a Gemma 4 target or its assistant."""
     if not named_gemma4(runner.model_config.hf_config):
         return
     from sglang_gemma4.attention import step_metadata

@@ -234,6 +234,6 @@ def test_without_a_card_the_patch_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     heard: list[tuple[str, str]] = []
     monkeypatch.setattr(build, "decline", lambda *said: heard.append(said))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    build.launch_early(None)
+    build.launch_early()
     assert heard == [("dependent_launch", "tensors are on cpu")]
     assert dependent_launch.launch_options(torch.device("cpu")) == {"PDL": False}

@@ -18,7 +18,7 @@ from sglang.srt.layers.quantization.compressed_tensors.schemes import Compressed
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
 
 from sglang_gemma4 import patching
-from sglang_gemma4.models import build
+from sglang_gemma4.models import build, experts
 from sglang_gemma4.models.layers import expert_layers
 from sglang_gemma4.models.schedule import dense_beside_experts
 
@@ -345,8 +345,8 @@ def test_where_the_dense_ffn_stays_before_the_experts(card: bool, ranks: int, sa
     monkeypatch.setattr("sglang.srt.runtime_context.get_parallel", lambda: SimpleNamespace(tp_size=ranks))
     monkeypatch.setattr(dense_beside_experts, "install", installed.append)
     model = SimpleNamespace(config=SimpleNamespace(enable_moe_block=True))
-    build.fork_layers(None, model)
-    build.fork_layers(None, SimpleNamespace(config=SimpleNamespace(enable_moe_block=False)))
+    build.fork_layers(model)
+    build.fork_layers(SimpleNamespace(config=SimpleNamespace(enable_moe_block=False)))
     outcome = patching.declare._outcomes["dense_beside_experts"]
     assert (installed, outcome.state) == (([], "declined") if said else ([model], "active"))
     assert not said or said in outcome.reason
@@ -359,3 +359,15 @@ def test_outside_a_capture_nothing_is_forked(monkeypatch: pytest.MonkeyPatch) ->
     assert layer.mlp.forward(torch.ones(1)) == 2
     assert layer.moe.forward(torch.full((1,), 3.0), 2) == 6
     assert (beside.forked, beside.layers) == (False, 0)
+
+
+def test_a_chunk_of_4_bits_is_asked_of_the_faster_kernel_first(monkeypatch: pytest.MonkeyPatch, server: SimpleNamespace) -> None:
+    monkeypatch.setattr(experts, "is_on", lambda name: name not in ("expert_gelu", "moe_tiles"))
+    monkeypatch.setattr("sglang_gemma4.kernels.warpgroup_products.reason_against_card", lambda device: None)
+    moe = moe_of(four_bits())
+    experts.prepare(None, moe, HIDDEN, 0, SimpleNamespace(hidden_activation="gelu_pytorch_tanh"))
+    chain, one = [], moe.experts.run_moe_core
+    while hasattr(one, "before"):
+        chain.append(one.name)
+        one = one.before
+    assert chain == ["chunk_experts", "prefill_experts", "few_token_experts", "grouped_experts"]

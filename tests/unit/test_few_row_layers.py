@@ -85,6 +85,6 @@ def test_deterministic_inference_keeps_sglang_s_products(deterministic: bool, mo
     monkeypatch.setattr(build, "decline", lambda name, message: heard.append(message))
     monkeypatch.setattr("sglang_gemma4.models.schedule.dense_beside_experts.problem_here", lambda: "one rank of a test")
     model = decoder_layer(experts=False)
-    build.replace_products(None, model)
+    build.replace_products(model)
     assert isinstance(model.o_proj.quant_method, FewRowLinear) is not deterministic
     assert ["--enable-deterministic-inference" in each for each in heard] == [True] * deterministic

@@ -92,7 +92,7 @@ def test_backends_that_get_it(runner: Any, ours: bool, possible: str | None, sai
     choice = flash_choice.Choice(taken, taken=["a kind"], left=["any kind: slower"])
     monkeypatch.setattr(flash_choice, "chosen", lambda attend, *_: choice if attend is flash_attention_v4.flash_attn_varlen_func else None)
     backend = SimpleNamespace(extend_attention_fwd=prefill.PrefillAttention(print) if ours else print, device="cpu")
-    attention_backends.prefill_by_flash(None, backend, runner)
+    attention_backends.prefill_by_flash(backend, runner)
     flash: Any = getattr(backend.extend_attention_fwd, "flash", None)
     if said == "taken":
         assert flash is taken
@@ -139,7 +139,7 @@ def test_servers_that_would_never_use_it(
         monkeypatch.setenv(flash_prefill.SWITCH, "1")
     backend: Any = type("Backend", (ReadsLevels,), {})() if cache in (torch.int8, torch.uint8) else SimpleNamespace()
     backend.extend_attention_fwd, backend.device = prefill.PrefillAttention(print), "cpu"
-    attention_backends.prefill_by_flash(None, backend, runner)
+    attention_backends.prefill_by_flash(backend, runner)
     assert len(asked) == (said is None)
     assert [str(said) in each for each in heard] == ([True] if said else [])
 

@@ -197,12 +197,12 @@ def test_other_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_patch_asks_where_nothing_is_against_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     kv_write.want(False)
-    build.write_early(None)
+    build.write_early()
     assert kv_write._wanted
     assert not caplog.records
     monkeypatch.setenv(switches.WITHOUT, "qkv_rope")
     for _ in range(2):
-        build.write_early(None)
+        build.write_early()
     assert not kv_write._wanted
     assert ["qkv_rope is off" in record.getMessage() for record in caplog.records] == [True]
 

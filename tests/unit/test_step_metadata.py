@@ -36,7 +36,7 @@ def target(algorithm: str = "FROZEN_KV_MTP", topk: int = 1, tokens: int = 4, our
     )  # fmt: skip
     for name, value in changes.items():
         setattr(runner, name, value)
-    triton_metadata.take(None, made, runner)
+    triton_metadata.take(made, runner)
     return made
 
 
