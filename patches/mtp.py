@@ -122,30 +122,6 @@ PARTS = (
         uses=(uses.mtp,),
     ),
     Part(
-        name="slots_ahead",
-        does="MTP allocates KV slots some steps ahead, so that most steps launch nothing for them.",
-        switch="SGLANG_GEMMA4_FROZEN_CHAIN",
-        why="Before each MTP step SGLang allocates the two or three slots that the step before used up: two copies and some ten "
-        "launches, while at batch 1 the card waits for the host.",
-        evidence="srt/speculative/eagle_utils.py:857-921 · srt/mem_cache/allocation.py:780-848 · mem_cache/allocator/swa.py:273 · "
-        "runs/2026-11-29-26b-h200-lone-int4 (no difference to steps of 26B-A4B in 4 bits at batch 1 and 4) · "
-        "runs/2026-11-29-e2b-h200-lean (with chain_acceptance: what each does is not told apart)",
-        remove_when="SGLang allocates slots for more than one step at a time.",
-        uses=(uses.mtp,),
-        unmeasured="E2B's steps, which the host bounds, beside chain_acceptance alone (tests/gpu/host_stages.py: host-e2b, lone-e2b)",
-    ),
-    Part(
-        name="draft_phase",
-        does="The MTP draft's query is rotated to its own token's position, as in transformers.",
-        switch="SGLANG_GEMMA4_DRAFT_PHASE",
-        why="Stock turns the draft's query one position short of its own token's (two short, under the multimodal target).",
-        evidence="srt/speculative/frozen_kv_mtp_utils.py:90 · srt/models/gemma4_mm.py:663 · transformers' "
-        "generation/candidate_generator.py:1339 · tiny pairs: accept length +1.3 to +2.3 % in the model's own turn, -0.8 to +1.9 % on "
-        "64 forced tokens of text, runs/2026-11-22-tiny-accept-length · not measured on released weights or a card",
-        remove_when="SGLang's frozen draft takes the position of the token it starts from.",
-        uses=(uses.mtp,),
-    ),
-    Part(
         name="adaptive_draft",
         does="--speculative-adaptive works for MTP: the draft length, 0 included, that measures fastest at each batch size.",
         switch="SGLANG_GEMMA4_FROZEN_VIEWS",
@@ -313,34 +289,6 @@ SEAMS = (
         workers.commit,
         "7e91ea9825ac",
         parts=("mamba_check",),
-    ),
-    Seam(
-        "sglang.srt.speculative.eagle_utils.eagle_prepare_for_decode",
-        "around",
-        "sglang_gemma4.memory.slots_ahead:prepare",
-        "a7054af5ba19",
-        parts=("slots_ahead",),
-    ),
-    Seam(
-        "sglang.srt.mem_cache.allocation_sizing.page_aligned_decode_alloc_lens",
-        "around",
-        "sglang_gemma4.memory.slots_ahead:lengths",
-        "a55c85e84d75",
-        parts=("slots_ahead",),
-    ),
-    Seam(
-        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._set_positions",
-        "replace",
-        workers.set_positions,
-        "2c14f31644b8",
-        parts=("draft_phase",),
-    ),
-    Seam(
-        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._position_for_batch",
-        "replace",
-        workers.position_for_batch,
-        "9470969d01f6",
-        parts=("draft_phase",),
     ),
     Seam(
         "sglang.srt.speculative.adaptive_spec_params.adaptive_unsupported_reason",

@@ -218,23 +218,6 @@ def past_last_key(worker: Any) -> int:
     return int(isinstance(worker.target_worker.model_runner.model, Gemma4ForConditionalGeneration))
 
 
-def set_positions(worker: Any, forward_batch: Any) -> None:
-    """Replaces ``_set_positions``; with topk > 1 every request has that many rows."""
-    positions = (forward_batch.seq_lens + past_last_key(worker)).long()
-    given = forward_batch.positions
-    if given is not None and worker.topk > 1 and given.numel() == positions.numel() * worker.topk:
-        positions = positions.repeat_interleave(worker.topk, dim=0)
-    if given is not None and given.shape == positions.shape:
-        given.copy_(positions)
-    else:
-        forward_batch.positions = positions
-
-
-def position_for_batch(worker: Any, batch: Any) -> Any:
-    """Replaces ``_position_for_batch``."""
-    return (batch.seq_lens + past_last_key(worker)).long()
-
-
 def unsupported_reason(original: Callable[[Any], str | None], server_args: Any) -> str | None:
     """Around ``adaptive_unsupported_reason``: for FROZEN_KV_MTP, every reason but its name, and that of the worker v1."""
     from sglang.srt.arg_groups.overrides import resolving_view

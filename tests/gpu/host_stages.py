@@ -2,8 +2,8 @@
 
     python tests/gpu/measure.py FOLDER host_stages
 
-Arms: ``package``; ``launches``, which accepts by SGLang's launches (without ``chain_acceptance``); and what waits for a card: ``ahead``
-(``slots_ahead``) and ``fill``, an option of SGLang's own; the engines at a time, in turns. ``host-26b`` has ``narrow``
+Arms: ``package``; ``launches``, which accepts by SGLang's launches (without ``chain_acceptance``); ``fill``, an
+option of SGLang's own; the engines at a time, in turns. ``host-26b`` has ``narrow``
 (``narrow_draft_head``) and ``heads``, the target's head in 8 bits too (``narrow_verify_head``), ``host-26b-draft8`` that with an assistant
 that is quantised to fp8 as it is loaded (``draft8``). ``lone-NAME`` have one engine after the other, twice, in longer answers: engines
 side by side wait for each other's processes, by up to a third of a step at batch 1. ``heads-int4`` and ``heads-bf16`` have both heads so
@@ -18,10 +18,9 @@ from tests.gpu.quant_stages import DRAFT, INT4
 from tests.gpu.stages import COMMON, PACKAGE, Stage, bench, tests
 
 NARROW = f"--arm narrow:package,mtp,{DRAFT},SGLANG_GEMMA4_WITH=narrow_draft_head"
-AHEAD = "--arm ahead:package,mtp,SGLANG_GEMMA4_WITH=slots_ahead"
 LAUNCHES = "--arm launches:package,mtp,SGLANG_GEMMA4_WITHOUT=chain_acceptance"
 FILL = "--arm fill:package,mtp,SGLANG_OPT_CUDA_GRAPH_FILL_FAST_PATH=1"
-ARMS = f"--together 2 {PACKAGE} {AHEAD}"
+ARMS = f"--together 2 {PACKAGE}"
 PLAIN = "--together 2 --arm package --arm stock-metadata:package,SGLANG_GEMMA4_WITHOUT=step_metadata"
 PAIR = f"{COMMON} --disable-prefill-cuda-graph --swa-full-tokens-ratio=1.0 --mem-fraction-static=0.97 --sleep-on-idle"
 SHORT = f"{PAIR} --context-length=16384 --max-running-requests=80 --max-total-tokens=66000 --cuda-graph-bs-decode 1 8 32 80"
@@ -40,9 +39,9 @@ STAGES: tuple[Stage, ...] = (
           "tests/gpu/test_step_metadata_gpu.py tests/gpu/test_chain_acceptance_gpu.py", "tests/gpu/test_kernels_heads.py -k narrow",
           beside=False),
     bench("host-e2b", 420, "steps with MTP of E2B with slots allocated ahead, and acceptance by SGLang's launches", "e2b",
-          f"{ARMS} {LAUNCHES} {STEPS}".replace("--together 2", "--together 3"), SHORT),
+          f"{ARMS} {LAUNCHES} {STEPS}", SHORT),
     bench("lone-e2b", 300, "a lone answer's steps of E2B, one engine after the other", "e2b",
-          f"{PACKAGE} {LAUNCHES} {AHEAD} {FILL} {LONE}", SHORT.replace("1 8 32 80", "1 4 8")),
+          f"{PACKAGE} {LAUNCHES} {FILL} {LONE}", SHORT.replace("1 8 32 80", "1 4 8")),
     bench("host-e2b-profile", 240, "what the host does in one", "e2b", f"{ARMS} {PROFILE}", SHORT),
     bench("host-e2b-plain", 240, "steps without MTP, with metadata in the graph and before it", "e2b", f"{PLAIN} {STEPS}", SHORT),
     bench("host-26b", 420, "steps with MTP of 26B-A4B in fp8: its draft's head in 8 bits, and its own too", "26b-a4b",
@@ -65,7 +64,6 @@ STAGES: tuple[Stage, ...] = (
             ("int4", "4 bits", INT4, f"{FP8_PACKAGE} {HEADS}"), ("bf16", "bfloat16", "", f"{PACKAGE} {HEADS}".replace(f",{DRAFT}", "")),
         )
     ),
-    bench("host-26b-ahead", 420, "the same with slots allocated ahead", "26b-a4b", f"{FP8} {FP8_ARMS} {STEPS}", SHORT),
     bench("host-26b-profile", 300, "what the host does in one", "26b-a4b", f"{FP8} {FP8_ARMS} {PROFILE}", SHORT),
     bench("host-long", 300, "steps with MTP of E2B behind 30,000 tokens", "e2b",
           f"{ARMS} --batches 1,4 --step-tokens 30000,200 --prefill-once --repetitions 5", LONG),

@@ -210,9 +210,8 @@ STAGES = (
         f"{SEVEN} --max-running-requests=32 --max-total-tokens=17000 --cuda-graph-bs-decode 1 4 8 32",
     ),
     bench(
-        "undecided-steps", 400, "VERIFY_ARGMAX and DRAFT_PHASE: on, or gone (what DRAFT_PHASE makes of accepted drafts needs real weights)",
-        "26b-a4b",
-        f"{SHARED} {PACKAGE} {STOCK} --arm verify-argmax:package,mtp,{G}_VERIFY_ARGMAX=1 --arm draft-phase:package,mtp,{G}_DRAFT_PHASE=1 "
+        "undecided-steps", 400, "VERIFY_ARGMAX: on, or gone", "26b-a4b",
+        f"{SHARED} {PACKAGE} {STOCK} --arm verify-argmax:package,mtp,{G}_VERIFY_ARGMAX=1 "
         "--batches 1,8,32,64 --step-tokens 700,150 --repetitions 5", f"{SEVEN} --max-total-tokens=60000",
     ),
     bench(

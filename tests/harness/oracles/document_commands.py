@@ -32,7 +32,7 @@ def commands(document: str) -> Iterator[str]:
     """Lines of shell blocks, and commands within sentences."""
     text = text_of(document)
     for language, body in FENCE.findall(text):
-        assert language in ("sh", "python"), f"{document}: a code block without a language is not checked"
+        assert language in ("sh", "python", "text"), f"{document}: a code block without a language is not checked"
         if language == "sh":
             yield from (line.strip() for line in body.splitlines() if line.strip() and not line.lstrip().startswith("#"))
     yield from (span for span in SPAN.findall(FENCE.sub("", text)) if re.sub(r"^(\w+=\S+ )+", "", span).startswith(PROGRAMS))
