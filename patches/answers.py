@@ -7,12 +7,10 @@ MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
 CHAT = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
 PARSER = "sglang.srt.parser.reasoning_parser.ReasoningParser"
 MESSAGES = "sglang.srt.entrypoints.anthropic.serving.AnthropicServing"
-ANSWER_PARSER_CHAT = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
 CALLS = "sglang.srt.function_call.function_call_parser.FunctionCallParser"
 RESPONSES = "sglang.srt.entrypoints.openai.serving_responses.OpenAIServingResponses"
 STREAM = "sglang.srt.managers.scheduler_components.output_streamer._GenerationStreamAccumulator"
 BATCH = "sglang.srt.managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor"
-CALL_CONSTRAINTS_PARSER = "sglang.srt.function_call.function_call_parser.FunctionCallParser"
 XGRAMMAR = "sglang.srt.constrained.xgrammar_backend"
 
 PARTS = (
@@ -75,11 +73,11 @@ SEAMS = (
     ),
     Entry(f"{PARSER}.DetectorMap", "gemma4", "sglang_gemma4.serving.answer_parsers:Thoughts", "f36b30f30245", parts=("answer_parser",)),
     Seam(f"{CALLS}.__init__", "after", answer_parser.know_tools, "e20649aeda8b", parts=("answer_parser",)),
-    Seam(f"{ANSWER_PARSER_CHAT}.__init__", "after", answer_parser.keep_markers, "51e24292b11d", parts=("answer_parser",)),
-    Seam(f"{ANSWER_PARSER_CHAT}._process_messages", "after", answer_parser.remember_open_thought, "80c3dd483728", parts=("answer_parser",)),
-    Seam(f"{ANSWER_PARSER_CHAT}._apply_jinja_template", "before", answer_parser.repair_history, "f81fc664b9e6", parts=("answer_parser",)),
-    Seam(f"{ANSWER_PARSER_CHAT}._generate_stream_content", "around", answer_parser.order_chunks, "33c921681786", parts=("answer_parser",)),
-    Seam(f"{ANSWER_PARSER_CHAT}._process_tool_calls", "around", answer_parser.keep_reason, "d8e6b83bea74", parts=("answer_parser",)),
+    Seam(f"{CHAT}.__init__", "after", answer_parser.keep_markers, "51e24292b11d", parts=("answer_parser",)),
+    Seam(f"{CHAT}._process_messages", "after", answer_parser.remember_open_thought, "80c3dd483728", parts=("answer_parser",)),
+    Seam(f"{CHAT}._apply_jinja_template", "before", answer_parser.repair_history, "f81fc664b9e6", parts=("answer_parser",)),
+    Seam(f"{CHAT}._generate_stream_content", "around", answer_parser.order_chunks, "33c921681786", parts=("answer_parser",)),
+    Seam(f"{CHAT}._process_tool_calls", "around", answer_parser.keep_reason, "d8e6b83bea74", parts=("answer_parser",)),
     Seam(f"{RESPONSES}._make_request", "around", answer_parser.hand_on_prefix, "e464fa5afacc", parts=("answer_parser",)),
     Seam(f"{MESSAGES}._convert_response", "before", answer_parser.close_cut_call, "219796f1bc88", parts=("answer_parser",)),
     Seam(f"{PARSER}.__init__", "after", answer_parser.go_on_with_thought, "0ca76ebd2ed9", parts=("answer_parser",)),
@@ -98,11 +96,9 @@ SEAMS = (
         parts=("answer_parser",),
     ),
     Seam(f"{STREAM}.accept", "before", answer_parser.leave_out_the_stop, "a3661a2e6b0b", parts=("answer_parser",)),
-    Seam(f"{CALL_CONSTRAINTS_PARSER}.__init__", "after", call_constraints.remember_tokenizer, "e20649aeda8b", parts=("tool_grammar",)),
-    Seam(
-        f"{CALL_CONSTRAINTS_PARSER}.get_structure_constraint", "around", call_constraints.constrain, "35e1e05f0fce", parts=("tool_grammar",)
-    ),
-    Seam(f"{CALL_CONSTRAINTS_PARSER}.owns_tool_format", "around", call_constraints.owns_format, "3dd45c0c0b91", parts=("tool_grammar",)),
+    Seam(f"{CALLS}.__init__", "after", call_constraints.remember_tokenizer, "e20649aeda8b", parts=("tool_grammar",)),
+    Seam(f"{CALLS}.get_structure_constraint", "around", call_constraints.constrain, "35e1e05f0fce", parts=("tool_grammar",)),
+    Seam(f"{CALLS}.owns_tool_format", "around", call_constraints.owns_format, "3dd45c0c0b91", parts=("tool_grammar",)),
     Seam(
         "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat._process_messages",
         "after",

@@ -5,7 +5,7 @@ from sglang_gemma4.models import attention_backends, triton_metadata
 from sglang_gemma4.patching import Entry, Part, Seam, uses
 from sglang_gemma4.serving.media import bidirectional_images
 
-MODULE = "sglang.srt.layers.attention.attention_registry"
+ATTENTION_REGISTRY = "sglang.srt.layers.attention.attention_registry"
 TRTLLM = "sglang.srt.layers.attention.trtllm_mha_backend.TRTLLMHAAttnBackend"
 CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
 MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
@@ -14,7 +14,6 @@ RUNNER = "sglang.srt.model_executor.runner.decode_cuda_graph_runner.DecodeCudaGr
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
 MODEL = "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration"
-TRITON = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend"
 SETUP = "sglang.srt.model_executor.model_runner_components.attention_backend_setup"
 
 PARTS = (
@@ -155,7 +154,11 @@ PARTS = (
 
 SEAMS = (
     Entry(
-        f"{MODULE}.ATTENTION_BACKENDS", "triton", lambda: attention_backends.create_triton_backend, "9e40f19fbf98", parts=("triton_window",)
+        f"{ATTENTION_REGISTRY}.ATTENTION_BACKENDS",
+        "triton",
+        lambda: attention_backends.create_triton_backend,
+        "9e40f19fbf98",
+        parts=("triton_window",),
     ),
     Seam(
         "sglang.srt.arg_groups.arg_utils.add_cli_args_from_dataclass",
@@ -240,9 +243,9 @@ SEAMS = (
     ),
     Seam(f"{RUNNER}._run_in_graph_metadata_prep", "around", triton_metadata.record, "fda92661082d", parts=("step_metadata",)),
     Seam(f"{RUNNER}._init_replay_attn_metadata", "around", triton_metadata.replay, "97bee5dcc92d", parts=("step_metadata",)),
-    Seam(f"{TRITON}.__init__", "after", bidirectional_images.mask_triton, "e7fa3a24cfc9", parts=("image_masks",)),
+    Seam(f"{BACKEND}.__init__", "after", bidirectional_images.mask_triton, "e7fa3a24cfc9", parts=("image_masks",)),
     Seam(
-        f"{TRITON}.init_forward_metadata",
+        f"{BACKEND}.init_forward_metadata",
         "after",
         bidirectional_images.begin_triton,
         "34c1528c81ae",

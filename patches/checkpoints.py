@@ -4,14 +4,13 @@ from sglang_gemma4.diagnostics import whole_checkpoints
 from sglang_gemma4.models import loading
 from sglang_gemma4.patching import Entry, Part, Seam, uses
 
-MODULE = "sglang.srt.arg_groups.cuda_graph_hook"
+CUDA_GRAPH_HOOK = "sglang.srt.arg_groups.cuda_graph_hook"
 UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
 ASSISTANT = "sglang.srt.models.gemma4_mtp.Gemma4AssistantForCausalLM"
 TOKENIZER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
 MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 MODELS = "sglang.srt.models"
 CHAT = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
-WHOLE_CHECKPOINTS_MODELS = "sglang.srt.models"
 RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
 SWITCH = "SGLANG_GEMMA4_CONFIGS"
 
@@ -152,7 +151,7 @@ SEAMS = (
         parts=("text_only_config",),
     ),
     Seam(
-        f"{MODULE}.disable_breakable_cudagraph_if_incompatible",
+        f"{CUDA_GRAPH_HOOK}.disable_breakable_cudagraph_if_incompatible",
         "after",
         loading.keep_prefill_eager,
         "4c3fef3ba8a0",
@@ -327,7 +326,7 @@ SEAMS = (
         parts=("language_model_only",),
     ),
     Seam(
-        f"{MODULE}.disable_breakable_cudagraph_if_incompatible",
+        f"{CUDA_GRAPH_HOOK}.disable_breakable_cudagraph_if_incompatible",
         "after",
         loading.language_model_only_keep_prefill_eager,
         "4c3fef3ba8a0",
@@ -425,21 +424,21 @@ SEAMS = (
         parts=("whole_checkpoints",),
     ),
     Seam(
-        f"{WHOLE_CHECKPOINTS_MODELS}.gemma4_mm.Gemma4ForConditionalGeneration.load_weights",
+        f"{MODELS}.gemma4_mm.Gemma4ForConditionalGeneration.load_weights",
         "around",
         "sglang_gemma4.models.checkpoint_arrival:load",
         "3c1f7137a36c",
         parts=("whole_checkpoints",),
     ),
     Seam(
-        f"{WHOLE_CHECKPOINTS_MODELS}.gemma4_unified.Gemma4UnifiedForConditionalGeneration.load_weights",
+        f"{MODELS}.gemma4_unified.Gemma4UnifiedForConditionalGeneration.load_weights",
         "around",
         "sglang_gemma4.models.checkpoint_arrival:load",
         "1e2831320c81",
         parts=("whole_checkpoints",),
     ),
     Seam(
-        f"{WHOLE_CHECKPOINTS_MODELS}.gemma4_causal.Gemma4ForCausalLM.load_weights",
+        f"{MODELS}.gemma4_causal.Gemma4ForCausalLM.load_weights",
         "around",
         "sglang_gemma4.models.checkpoint_arrival:load",
         "0fc7fdc87d32",

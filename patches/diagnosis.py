@@ -6,8 +6,8 @@ from sglang_gemma4.diagnostics import arming, server_report
 from sglang_gemma4.patching import Part, Seam, uses
 from sglang_gemma4.start import start_times
 
-FRONTEND = "sglang.srt.observability.metrics_collector.TokenizerMetricsCollector"
-SCHEDULER = "sglang.srt.observability.metrics_collector.SchedulerMetricsCollector"
+FRONTEND_METRICS = "sglang.srt.observability.metrics_collector.TokenizerMetricsCollector"
+SCHEDULER_METRICS = "sglang.srt.observability.metrics_collector.SchedulerMetricsCollector"
 ALLOCATOR = "sglang.srt.mem_cache.allocator.swa.SWATokenToKVPoolAllocator"
 RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
 DRAFT = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
@@ -18,10 +18,9 @@ STAGES = {
     "alloc_extend_swa_tail": "036ae2a7fb67",
     "alloc_decode": "84b55cc5f017",
 }
-SERVER_REPORT_FRONTEND = "sglang.srt.managers.tokenizer_control_mixin.TokenizerControlMixin"
-SERVER_REPORT_SCHEDULER = "sglang.srt.managers.scheduler_components.internal_state.SchedulerInternalStateController"
-START_TIMES_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
-START_TIMES_RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
+FRONTEND = "sglang.srt.managers.tokenizer_control_mixin.TokenizerControlMixin"
+SCHEDULER_STATE = "sglang.srt.managers.scheduler_components.internal_state.SchedulerInternalStateController"
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 GRAPHS = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup"
 
 PARTS = (
@@ -66,14 +65,16 @@ SEAMS = (
     Seam("sglang.srt.utils.common.configure_logger", "after", server_report.say_opening, "fc59929ac6c2", parts=("report",)),
     Seam("sglang.srt.managers.scheduler.Scheduler.get_init_info", "after", server_report.send_rows, "e9e7f8ba9a31", parts=("report",)),
     Seam("sglang.srt.entrypoints.engine._wait_for_scheduler_ready", "after", server_report.say_banner, "dcb661fedfda", parts=("report",)),
-    Seam(f"{SERVER_REPORT_SCHEDULER}.get_internal_state", "after", server_report.add_scheduler_list, "19ec0b438910", parts=("report",)),
-    Seam(f"{SERVER_REPORT_FRONTEND}.get_internal_state", "around", server_report.add_frontend_list, "c4a7cbb66e34", parts=("report",)),
-    Seam(f"{SCHEDULER}.emit_constants", "after", partial(arming.add_samples, "scheduler"), "661df3d1a661", parts=("patch_metrics",)),
-    Seam(f"{FRONTEND}.emit_startup_time", "after", partial(arming.add_samples, "frontend"), "8728dae85d4c", parts=("patch_metrics",)),
-    Seam("sglang.srt.server_args.ServerArgs.resolve_once", "around", start_times.resolve, "7822e7d5cefd", parts=("start_times",)),
+    Seam(f"{SCHEDULER_STATE}.get_internal_state", "after", server_report.add_scheduler_list, "19ec0b438910", parts=("report",)),
+    Seam(f"{FRONTEND}.get_internal_state", "around", server_report.add_frontend_list, "c4a7cbb66e34", parts=("report",)),
     Seam(
-        f"{START_TIMES_SCHEDULER}.init_startup_timing_begin", "before", start_times.begin_scheduler, "02c4253cf571", parts=("start_times",)
+        f"{SCHEDULER_METRICS}.emit_constants", "after", partial(arming.add_samples, "scheduler"), "661df3d1a661", parts=("patch_metrics",)
     ),
+    Seam(
+        f"{FRONTEND_METRICS}.emit_startup_time", "after", partial(arming.add_samples, "frontend"), "8728dae85d4c", parts=("patch_metrics",)
+    ),
+    Seam("sglang.srt.server_args.ServerArgs.resolve_once", "around", start_times.resolve, "7822e7d5cefd", parts=("start_times",)),
+    Seam(f"{SCHEDULER}.init_startup_timing_begin", "before", start_times.begin_scheduler, "02c4253cf571", parts=("start_times",)),
     Seam(
         "sglang.srt.distributed.bootstrap.init_parallel_runtime",
         "around",
@@ -82,36 +83,36 @@ SEAMS = (
         parts=("start_times",),
     ),
     Seam(
-        f"{START_TIMES_SCHEDULER}.init_tokenizer",
+        f"{SCHEDULER}.init_tokenizer",
         "around",
         start_times.timed("scheduler's tokenizer"),
         "e52b069860a2",
         parts=("start_times",),
     ),
     Seam(
-        f"{START_TIMES_RUNNER}.load_model",
+        f"{RUNNER}.load_model",
         "around",
         start_times.timed_by_role("target's weights", "draft's weights"),
         "655a134e49f2",
         parts=("start_times",),
     ),
-    Seam(f"{START_TIMES_SCHEDULER}.init_memory_pools", "around", start_times.timed("KV pools"), "7ebfad477e8d", parts=("start_times",)),
+    Seam(f"{SCHEDULER}.init_memory_pools", "around", start_times.timed("KV pools"), "7ebfad477e8d", parts=("start_times",)),
     Seam(
-        f"{START_TIMES_SCHEDULER}.init_all_attention_backends",
+        f"{SCHEDULER}.init_all_attention_backends",
         "around",
         start_times.timed("attention backends"),
         "a8b42acbf000",
         parts=("start_times",),
     ),
     Seam(
-        f"{START_TIMES_SCHEDULER}.init_all_cuda_graphs",
+        f"{SCHEDULER}.init_all_cuda_graphs",
         "around",
         start_times.timed("draft's CUDA graphs"),
         "3e9b3dcfda70",
         parts=("start_times",),
     ),
     Seam(
-        f"{START_TIMES_RUNNER}.init_cuda_graphs",
+        f"{RUNNER}.init_cuda_graphs",
         "around",
         start_times.timed_by_role("decode and verify CUDA graphs", "draft's CUDA graphs"),
         "77527cb14f2a",
@@ -124,7 +125,7 @@ SEAMS = (
         "8216b95b70a9",
         parts=("start_times",),
     ),
-    Seam(f"{START_TIMES_SCHEDULER}.get_init_info", "after", start_times.hand_over, "e9e7f8ba9a31", parts=("start_times",)),
+    Seam(f"{SCHEDULER}.get_init_info", "after", start_times.hand_over, "e9e7f8ba9a31", parts=("start_times",)),
     Seam("sglang.srt.entrypoints.engine.Engine._set_startup_time", "before", start_times.take_over, "cfd70ed95b23", parts=("start_times",)),
     Seam(
         "sglang.srt.entrypoints.http_server._freeze_gc_after_server_warmup",

@@ -14,7 +14,6 @@ CHAT = f"{OPENAI}.serving_chat.OpenAIServingChat"
 ANTHROPIC = "sglang.srt.entrypoints.anthropic.serving.AnthropicServing"
 PROCESSORS = "sglang.srt.multimodal.processors"
 MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
-REQUEST_MEDIA_PROCESSOR = "sglang.srt.multimodal.processors.gemma4.Gemma4SGLangProcessor"
 BASE = "sglang.srt.multimodal.processors.base_processor.BaseMultimodalProcessor"
 
 PARTS = (
@@ -223,23 +222,23 @@ SEAMS = (
     ),
     Seam(f"{MANAGER}.generate_request", "around", request_media.judge_addresses, "21bc72224c6a", parts=("request_media",)),
     Seam(f"{MANAGER}._tokenize_one_request", "around", request_media.judge_modalities, "5f726c05bb27", parts=("request_media",)),
-    Seam(f"{REQUEST_MEDIA_PROCESSOR}.__init__", "after", request_media.mark_process, "a68fa6711fb8", parts=("request_media",)),
+    Seam(f"{PROCESSOR}.__init__", "after", request_media.mark_process, "a68fa6711fb8", parts=("request_media",)),
     Seam(
-        f"{REQUEST_MEDIA_PROCESSOR}.__init__",
+        f"{PROCESSOR}.__init__",
         "after",
         "sglang_gemma4.serving.media.processing:leave_the_loop",
         "a68fa6711fb8",
         parts=("request_media",),
     ),
     Seam(
-        f"{REQUEST_MEDIA_PROCESSOR}.process_mm_data_async",
+        f"{PROCESSOR}.process_mm_data_async",
         "around",
         "sglang_gemma4.serving.media.processing:process",
         "6e061e74bf0a",
         parts=("request_media",),
     ),
     Seam(
-        f"{REQUEST_MEDIA_PROCESSOR}.process_mm_data",
+        f"{PROCESSOR}.process_mm_data",
         "around",
         "sglang_gemma4.serving.media.processing:process_large",
         "c9319d6bf9b8",

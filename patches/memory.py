@@ -11,11 +11,11 @@ REGISTRY = "sglang.srt.arg_groups.overrides._MODEL_OVERRIDE_FNS"
 BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
 BUDGET = "sglang.srt.mem_cache.prefill_budget.SWAPrefillBudget"
 REPORTER = "sglang.srt.managers.scheduler_components.metrics_reporter.SchedulerMetricsReporter"
-MODULE = "sglang.srt.model_executor.model_runner_components.layer_setup"
+LAYER_SETUP = "sglang.srt.model_executor.model_runner_components.layer_setup"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 ALLOCATOR = "sglang.srt.mem_cache.allocator"
 COLLECTOR = "sglang.srt.observability.metrics_collector.SchedulerMetricsCollector"
-MEMORY_RESERVE_CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator"
+CONFIGURATOR_MODULE = "sglang.srt.mem_cache.kv_cache_configurator"
 
 PARTS = (
     Part(
@@ -165,14 +165,14 @@ SEAMS = (
         parts=("memory_reserve",),
     ),
     Seam(
-        f"{MEMORY_RESERVE_CONFIGURATOR}.KVCacheConfigurator._resolve_memory_pool_config",
+        f"{CONFIGURATOR_MODULE}.KVCacheConfigurator._resolve_memory_pool_config",
         "around",
         memory_reserve.size_pools,
         "f54afd8616d9",
         parts=("memory_reserve",),
     ),
     Seam(
-        f"{MEMORY_RESERVE_CONFIGURATOR}.mm_runtime_reservation_gb",
+        f"{CONFIGURATOR_MODULE}.mm_runtime_reservation_gb",
         "after",
         memory_reserve.keep_no_pool_twice,
         "9272647965da",
@@ -237,21 +237,21 @@ SEAMS = (
     Seam(f"{REPORTER}.report_decode_stats", "after", pools.look, "f8abd2780e7e", parts=("pool_bound",)),
     Seam(f"{REPORTER}.report_prefill_stats", "after", pools.look, "102fe5dea9cf", parts=("pool_bound",)),
     Seam(
-        f"{MODULE}._resolve_pp_layer_range",
+        f"{LAYER_SETUP}._resolve_pp_layer_range",
         "around",
         "sglang_gemma4.memory.stage_layers:own_range",
         "f476010c0ee1",
         parts=("stage_layers",),
     ),
     Seam(
-        f"{MODULE}._resolve_local_hybrid_swa_layer_ids",
+        f"{LAYER_SETUP}._resolve_local_hybrid_swa_layer_ids",
         "after",
         "sglang_gemma4.memory.stage_layers:with_both_types",
         "e1baec5d7048",
         parts=("stage_layers",),
     ),
     Seam(
-        f"{MODULE}.resolve_layer_indices",
+        f"{LAYER_SETUP}.resolve_layer_indices",
         "after",
         "sglang_gemma4.memory.kv_layers:drop_unread_layers",
         "7d45ac85c73c",

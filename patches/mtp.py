@@ -3,19 +3,17 @@
 from sglang_gemma4.diagnostics import unified_draft
 from sglang_gemma4.patching import Part, Seam, resolution_step, uses
 from sglang_gemma4.patching.switches import MTP_V2
-from sglang_gemma4.speculative import frozen_chain as frozen_chain_patch
-from sglang_gemma4.speculative import workers
+from sglang_gemma4.speculative import frozen_chain, workers
 
-WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPWorkerV2"
-STEP = "handle_speculative_decoding"
+WORKER_V2 = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPWorkerV2"
+SPECULATIVE_STEP = "handle_speculative_decoding"
 GRAPHS = "sglang.srt.speculative.frozen_kv_mtp_cuda_graph_runner.FrozenKVMTPCudaGraphRunner"
 UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
 BACKEND = "sglang.srt.layers.attention.base_attn_backend.AttentionBackend"
-MODULE = "sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state"
-UNIFIED_DRAFT_STEP = "handle_unified_memory_pool"
+AUX_HIDDEN_STATE = "sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state"
+MEMORY_STEP = "handle_unified_memory_pool"
 CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
-UNIFIED_DRAFT_WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
-FROZEN_CHAIN_PATCH_WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
+DRAFT_WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
 SWITCH = "SGLANG_GEMMA4_FROZEN_CHAIN"
 
 PARTS = (
@@ -70,7 +68,7 @@ PARTS = (
         "shorter on an H200 together with draft_graph and shared_query, runs/2026-11-21-26b-mtp-v2; tokens and accept length are "
         "stock's",
         remove_when="SGLang's frozen draft has EAGLE's topk=1 path and preallocated masks.",
-        declines=frozen_chain_patch.not_under_v1,
+        declines=frozen_chain.not_under_v1,
         uses=(uses.mtp,),
     ),
     Part(
@@ -83,7 +81,7 @@ PARTS = (
         "package without it: 0.5 % shorter at batch 1 and 8, 0.8 % at 32 and 64 (three repetitions, ranges overlap at 32), "
         "runs/2026-11-23-26b-later-pieces",
         remove_when="SGLang's frozen draft takes its token from a fused head.",
-        declines=frozen_chain_patch.not_under_v1,
+        declines=frozen_chain.not_under_v1,
         uses=(uses.mtp, uses.kernels),
     ),
     Part(
@@ -95,7 +93,7 @@ PARTS = (
         evidence="sglang_gemma4/kernels/heads/narrow_head.py (the bound) · tests/interpreted/test_narrow_head.py (the same tokens "
         "where the bytes alone give others)",
         remove_when="Assistants are quantised themselves, or their heads score a few centroids' tokens.",
-        declines=frozen_chain_patch.not_under_v1,
+        declines=frozen_chain.not_under_v1,
         uses=(uses.mtp, uses.kernels),
         unmeasured="without narrow_verify_head: with it 26B-A4B's steps in bfloat16 take 5.02 ms for 5.22 at batch 1, 8.74 for 8.90 "
         "at 4 (runs/2026-11-29-26b-h200-lone-bf16), in fp8 8.54 for 8.63 at 8 (runs/2026-11-29-26b-h200-narrow-heads), for 1.0 GiB",
@@ -108,7 +106,7 @@ PARTS = (
         evidence="srt/speculative/frozen_kv_mtp_worker_v2.py:353-378 · frozen_kv_mtp_cuda_graph_runner.py:325-335 (triton's hook is "
         "empty) · never timed alone",
         remove_when="SGLang's triton backend prepares decode metadata in init_forward_metadata_in_graph.",
-        declines=frozen_chain_patch.not_under_v1,
+        declines=frozen_chain.not_under_v1,
         uses=(uses.mtp, uses.triton_decode, uses.decode_graphs),
     ),
     Part(
@@ -147,7 +145,7 @@ PARTS = (
 
 SEAMS = (
     Seam(
-        f"{WORKER}.forward_batch_generation",
+        f"{WORKER_V2}.forward_batch_generation",
         "around",
         "sglang_gemma4.speculative.synchronous:take_pipeline_argument",
         "4f069803c80c",
@@ -160,7 +158,7 @@ SEAMS = (
         "4e60c21796d7",
         parts=("worker_v1",),
     ),
-    resolution_step(STEP, workers.switch_overlap_off, parts=("worker_v1",)),
+    resolution_step(SPECULATIVE_STEP, workers.switch_overlap_off, parts=("worker_v1",)),
     Seam(
         "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._frozen_kv_target_view",
         "replace",
@@ -190,7 +188,7 @@ SEAMS = (
         parts=("frozen_views",),
     ),
     Seam(f"{GRAPHS}.__init__", "around", workers.capture_in_view, "e3328ffbb683", parts=("frozen_views",)),
-    resolution_step(UNIFIED_DRAFT_STEP, unified_draft.accept_draft, parts=("unified_draft",)),
+    resolution_step(MEMORY_STEP, unified_draft.accept_draft, parts=("unified_draft",)),
     Seam(
         f"{CONFIGURATOR}._fused_draft_decision",
         "around",
@@ -213,33 +211,33 @@ SEAMS = (
         parts=("unified_draft",),
     ),
     Seam(
-        f"{UNIFIED_DRAFT_WORKER}.alloc_memory_pool",
+        f"{DRAFT_WORKER}.alloc_memory_pool",
         "after",
         "sglang_gemma4.speculative.unified_pool:translate_as_target",
         "e8840b2af3a4",
         parts=("unified_draft",),
     ),
-    Seam(f"{FROZEN_CHAIN_PATCH_WORKER}.alloc_memory_pool", "after", frozen_chain_patch.make_chain, "e8840b2af3a4", parts=("frozen_chain",)),
-    Seam(f"{FROZEN_CHAIN_PATCH_WORKER}.draft", "around", frozen_chain_patch.draft, "1aa5d861ae2f", parts=("frozen_chain",)),
-    Seam(f"{FROZEN_CHAIN_PATCH_WORKER}.draft_forward", "around", frozen_chain_patch.draft_forward, "48bb364eba9f", parts=("frozen_chain",)),
+    Seam(f"{DRAFT_WORKER}.alloc_memory_pool", "after", frozen_chain.make_chain, "e8840b2af3a4", parts=("frozen_chain",)),
+    Seam(f"{DRAFT_WORKER}.draft", "around", frozen_chain.draft, "1aa5d861ae2f", parts=("frozen_chain",)),
+    Seam(f"{DRAFT_WORKER}.draft_forward", "around", frozen_chain.draft_forward, "48bb364eba9f", parts=("frozen_chain",)),
     Seam(
-        f"{FROZEN_CHAIN_PATCH_WORKER}._draft_extend_for_decode",
+        f"{DRAFT_WORKER}._draft_extend_for_decode",
         "around",
-        frozen_chain_patch.seed_after_verify,
+        frozen_chain.seed_after_verify,
         "4618122357e3",
         parts=("frozen_chain",),
     ),
     Seam(
         "sglang.srt.models.gemma4_mtp.Gemma4AssistantForCausalLM._apply_centroid_masking",
         "around",
-        frozen_chain_patch.centroid_head,
+        frozen_chain.centroid_head,
         "86c29c92cbe5",
         parts=("frozen_chain",),
     ),
     Seam(
-        f"{FROZEN_CHAIN_PATCH_WORKER}._select_last_extend_hidden",
+        f"{DRAFT_WORKER}._select_last_extend_hidden",
         "around",
-        frozen_chain_patch.select_last,
+        frozen_chain.select_last,
         "59a5bd6d53bd",
         parts=("frozen_chain",),
     ),
@@ -318,5 +316,5 @@ SEAMS = (
         "3c1bb35d4ea7",
         parts=("adaptive_draft",),
     ),
-    Seam(f"{MODULE}._resolve_eagle_aux_hidden_state", "after", workers.charge_no_draft, "38b66d834462", parts=("draft_budget",)),
+    Seam(f"{AUX_HIDDEN_STATE}._resolve_eagle_aux_hidden_state", "after", workers.charge_no_draft, "38b66d834462", parts=("draft_budget",)),
 )

@@ -7,11 +7,9 @@ from sglang_gemma4.speculative import prompts
 RUNNER = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 GRAPHS = "sglang.srt.model_executor.runner.decode_cuda_graph_runner.DecodeCudaGraphRunner"
-PREFILL_GRAPHS = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"
 UNIFIED = "sglang.srt.mem_cache.allocator.unified_hybrid_swa.UnifiedSWAAllocatorBase"
 MODEL = "sglang.srt.models.gemma4_mm.Gemma4ForConditionalGeneration"
-MODULE = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup"
-PREFILL_CAPTURE_RUNNER = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"
+CUDA_GRAPH_SETUP = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup"
 
 PARTS = (
     Part(
@@ -123,20 +121,20 @@ SEAMS = (
     ),
     resolution_step(prefill_capture.STEP, prefill_capture.size_graphs, parts=("prefill_graph",)),
     Seam(
-        f"{MODULE}.index_attention_layers_by_global_id",
+        f"{CUDA_GRAPH_SETUP}.index_attention_layers_by_global_id",
         "around",
         prefill_capture.list_by_layer,
         "691dcbaef73e",
         parts=("prefill_graph",),
     ),
     Seam(
-        f"{PREFILL_CAPTURE_RUNNER}._input_embeds_hidden_size",
+        f"{RUNNER}._input_embeds_hidden_size",
         "before",
         prefill_capture.take_embeddings,
         "0052693a07fb",
         parts=("prefill_graph",),
     ),
-    Seam(f"{PREFILL_CAPTURE_RUNNER}.capture", "around", prefill_capture.tell_cost, "85281b39b2ae", parts=("prefill_graph",)),
+    Seam(f"{RUNNER}.capture", "around", prefill_capture.tell_cost, "85281b39b2ae", parts=("prefill_graph",)),
     Seam(
         "sglang.srt.models.gemma4_causal.Gemma4TextModel.forward",
         "around",
@@ -144,9 +142,7 @@ SEAMS = (
         "e83830e23e96",
         parts=("prefill_graph",),
     ),
-    Seam(
-        f"{PREFILL_CAPTURE_RUNNER}._fill_input_embeds_slot", "after", prefill_capture.fill_inputs, "822eba3d8f5a", parts=("prefill_graph",)
-    ),
+    Seam(f"{RUNNER}._fill_input_embeds_slot", "after", prefill_capture.fill_inputs, "822eba3d8f5a", parts=("prefill_graph",)),
     Seam(f"{RUNNER}.capture", "after", prompts.capture_short_part, "85281b39b2ae", parts=("yoco_graph",)),
     Seam(
         "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner.capture",
@@ -202,7 +198,7 @@ SEAMS = (
         f"{GRAPHS}.can_run_graph", "around", "sglang_gemma4.speculative.prefill_beside:no_graph", "28a2e06aebae", parts=("prefill_beside",)
     ),
     Seam(
-        f"{PREFILL_GRAPHS}.capture",
+        f"{RUNNER}.capture",
         "after",
         "sglang_gemma4.speculative.prefill_beside:capture_whole",
         "85281b39b2ae",

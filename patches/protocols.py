@@ -5,10 +5,8 @@ from sglang_gemma4.serving.protocols import error_answers, routes
 
 OPENAI = "sglang.srt.entrypoints.openai"
 MESSAGES = "sglang.srt.entrypoints.anthropic.serving.AnthropicServing"
-CLIENT_ERRORS_OPENAI = "sglang.srt.entrypoints.openai"
 SERVER = "sglang.srt.entrypoints.http_server"
 MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
-ANTHROPIC = "sglang.srt.entrypoints.anthropic.serving.AnthropicServing"
 CHAT = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
 
 PARTS = (
@@ -62,7 +60,7 @@ SEAMS = (
         parts=("client_errors",),
     ),
     Seam(
-        f"{CLIENT_ERRORS_OPENAI}.serving_base.OpenAIServingBase.create_error_response",
+        f"{OPENAI}.serving_base.OpenAIServingBase.create_error_response",
         "around",
         "sglang_gemma4.serving.http_errors:error_response",
         "69d7cdfd6df0",
@@ -117,7 +115,7 @@ SEAMS = (
         parts=("client_errors",),
     ),
     Seam(
-        f"{CLIENT_ERRORS_OPENAI}.serving_responses.OpenAIServingResponses._make_request",
+        f"{OPENAI}.serving_responses.OpenAIServingResponses._make_request",
         "around",
         "sglang_gemma4.serving.off_loop:threaded",
         "e464fa5afacc",
@@ -125,7 +123,7 @@ SEAMS = (
     ),
     *(
         Seam(
-            f"{CLIENT_ERRORS_OPENAI}.serving_tokenize.{name}._handle_non_streaming_request",
+            f"{OPENAI}.serving_tokenize.{name}._handle_non_streaming_request",
             "around",
             "sglang_gemma4.serving.off_loop:threaded",
             declared,
@@ -134,14 +132,14 @@ SEAMS = (
         for name, declared in (("OpenAIServingTokenize", "130f2e343475"), ("OpenAIServingDetokenize", "28527ce2f5bc"))
     ),
     Seam(
-        f"{ANTHROPIC}.handle_messages",
+        f"{MESSAGES}.handle_messages",
         "around",
         "sglang_gemma4.serving.off_loop:messages",
         "71ae50286b66",
         parts=("client_errors",),
     ),
     Seam(
-        f"{ANTHROPIC}.handle_count_tokens",
+        f"{MESSAGES}.handle_count_tokens",
         "around",
         "sglang_gemma4.serving.off_loop:threaded",
         "6b32db4f50f5",
