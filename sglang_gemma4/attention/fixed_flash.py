@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 
+from sglang_gemma4.attention.flash_limits import IN_GRAPHS
+from sglang_gemma4.attention.flash_limits import PREFIX_KEYS as PREFIX_KEYS
 from sglang_gemma4.attention.flash_prefill import MOST_GATHERED_BYTES, FlashPrefill, Kind
 from sglang_gemma4.kernels.attention.key_rows import key_rows
 
-NAME = "flash_in_graphs"
-PREFIX_KEYS = 32 << 10
-"""Cached keys of all prompts of a forward, at most: 128 MiB of 26B-A4B's. Attention over more takes the card longer than
-the pieces of a forward take the host."""
+NAME = IN_GRAPHS
 
 
 class FixedFlash:

@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 
+from sglang_gemma4.attention.flash_limits import SIZES
 from sglang_gemma4.attention.flash_prefill import FlashPrefill, Kind
 from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
 from sglang_gemma4.start import folder
 from sglang_gemma4.start import times as start_times
 
 logger = logging.getLogger(__name__)
-SIZES = (1024, 2048, 4096, 8192)
-"""New tokens of the batches that are timed; SGLang's chunks have up to 8,192 on a card of 80 GB or more."""
 SHORT = 1024
 """Tokens of a request in batches of several; each size is timed as one request too."""
 MARGIN = 0.95

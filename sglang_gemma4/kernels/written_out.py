@@ -15,8 +15,6 @@ from sglang_gemma4.kernels.weights import Grouped, Weight, levels_of, words_in_g
 
 WORDS = 512
 """Words a program converts; eight numbers each."""
-COPIED_SHARE = 1 / 16
-"""Of a server's part of a card that weights may take which stay written out: 26B-A4B's dense ones, 3.1 GiB, from 80 GB on."""
 
 
 @triton.jit

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+from sglang_gemma4.kernels.kept_bytes import COPIED_SHARE
 from sglang_gemma4.memory import feature_memory, reserve, swa_ratio, swa_sizing
 from sglang_gemma4.memory.model_bytes import Need
 from sglang_gemma4.patching import switches
@@ -143,8 +144,6 @@ def _copied(needed: Need, part: float) -> float:
     on = all(switches.part_is_on(name, "SGLANG_GEMMA4_FEW_ROW_LINEAR") for name in ("four_bit_linear", "dense_copies"))
     if switches.four_bit_rows((9, 0)) == 0 or not on:
         return 0.0
-    from sglang_gemma4.kernels.written_out import COPIED_SHARE
-
     return needed.dense_copies if needed.dense_copies <= COPIED_SHARE * part else 0.0
 
 

@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from sglang_gemma4.kernels import kept_bytes
 from sglang_gemma4.memory import reserve
+from sglang_gemma4.models import model_shape, plain_config
 from sglang_gemma4.patching import switches
-from sglang_gemma4.tiny import quantisation
+from sglang_gemma4.tiny import quantisation, real_sizes
 from sglang_gemma4.tiny.quantisation import Format
 
 BUFFERS = 0.08 * reserve.GIB
@@ -20,7 +22,7 @@ class Need:
     """Bytes that a model takes: ``weights`` with buffers, ``towers``, ``draft``, and KV of one token in its full and sliding layers.
 
     ``all_*`` counts every decoder layer, as stock does; ``own_*`` those that own their KV. ``full_layer`` is one full layer's.
-    ``text`` and ``vision`` are transformers' configs. ``written_out``: where a layer's 4-bit weights are written out on Hopper.
+    ``text`` and ``vision`` are configs (``models.plain_config``). ``written_out``: where a layer's 4-bit weights are written out on Hopper.
     ``dense_copies``: all of a MoE's 4-bit dense weights in bfloat16, where ``dense_copies`` has room for them.
     ``narrow_head``, ``narrow_target``: int8 copies of the draft's and the target's head (``narrow_draft_head``, ``narrow_verify_head``).
     """
@@ -53,17 +55,12 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
     Raises:
         ValueError: the size is unknown, the format does not divide it, or ``tp`` does not divide its query heads.
     """
-    import transformers
-
-    from sglang_gemma4.models import model_shape
-    from sglang_gemma4.tiny import real_sizes
-
     if name not in real_sizes.SIZES:
         raise ValueError(f"unknown size {name!r}; there are {', '.join(real_sizes.SIZES)}")
     config = real_sizes.target(name)
     if form is not None:
         quantisation.check_sizes(name, config["text_config"], form)
-    text = model_shape.text_config(config)
+    text = plain_config.text(config)
     layers = model_shape.layers(text)
     if tp < 1 or layers[0].heads % tp:
         raise ValueError(f"--tp {tp} does not divide the {layers[0].heads} attention heads of {name}; choose a divisor")
@@ -74,15 +71,16 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
 
     full, sliding = ([layer for layer in layers if (layer.window is None) == wide] for wide in (True, False))
     draft = real_sizes.assistant(name)
+    counted = model_shape.parameters(config, text)
     positions = text.max_position_embeddings
     shares = tp if switches.is_on("SGLANG_GEMMA4_SHARDED_HEAD") else 1
     return Need(
-        weights=_weights(model_shape.parameters(config), text, form) / tp
+        weights=_weights(counted, text, form) / tp
         + _beside(layers, text, form, tp)
         + 4 * positions * (full[0].head_dim + sliding[0].head_dim)
         + BUFFERS,
-        towers=2 * _towers(config) / tp,
-        draft=2 * sum(model_shape.parameters(draft).values()) / tp,
+        towers=2 * real_sizes.SIZES[name]["towers"] / tp,
+        draft=2 * sum(model_shape.parameters(draft, plain_config.text(draft)).values()) / tp,
         all_full=per_token(True, False),
         all_sliding=per_token(False, False),
         own_full=per_token(True, True),
@@ -92,9 +90,9 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
         experts=int(text.num_experts or 0) if text.enable_moe_block else 0,
         draft_layers=len(draft["text_config"]["layer_types"]),
         text=text,
-        vision=transformers.Gemma4Config(vision_config=config["vision_config"]).vision_config,
+        vision=plain_config.vision(config),
         written_out=_written_out(text, form) / tp,
-        dense_copies=_dense_copies(model_shape.parameters(config), layers, text, form) / tp,
+        dense_copies=_dense_copies(counted, layers, text, form) / tp,
         narrow_head=0.0 if draft["use_ordered_embeddings"] else _narrow_head(draft["text_config"]) / shares,
         narrow_target=_narrow_head(config["text_config"]) / shares,
     )
@@ -102,17 +100,13 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
 
 def _narrow_head(shape: dict[str, Any]) -> float:
     """Bytes of the copy of a head."""
-    from sglang_gemma4.kernels.heads import narrow_scan
-
-    return float(narrow_scan.bytes_of(shape["vocab_size"], shape["hidden_size"]))
+    return float(kept_bytes.narrow_copy(shape["vocab_size"], shape["hidden_size"]))
 
 
 def _written_out(text: Any, form: Format | None) -> float:
     """Bytes for the largest dense product and the larger one of a layer's experts in bfloat16 (``kernels/written_out.py``)."""
     if form is None or form.weights["num_bits"] != 4:
         return 0.0
-    from sglang_gemma4.models import model_shape
-
     outputs = [(2 * layer.ffn, (layer.heads + 2 * layer.kv_heads) * layer.head_dim) for layer in model_shape.layers(text)]
     dense = max(map(max, outputs))
     experts = 2 * text.num_experts * text.moe_intermediate_size if text.enable_moe_block else 0
@@ -155,24 +149,3 @@ def _beside(layers: list[Any], text: Any, form: Format | None, tp: int) -> float
             outputs += [share * text.num_experts * text.moe_intermediate_size // tp for share in (2, 1)]
         found += sum(-(each * hidden * size) % ROUNDED_TO for size in outputs if each * hidden * size >= LARGE)
     return found
-
-
-def _towers(config: dict[str, Any]) -> int:
-    """Parameters of the vision and audio towers and their embedders, counted on transformers' model without memory."""
-    import torch
-    import transformers
-
-    small = {
-        **config["text_config"],
-        "num_hidden_layers": 1,
-        "layer_types": ["full_attention"],
-        "num_kv_shared_layers": 0,
-        "vocab_size": 512,
-    }
-    small |= {"num_experts": None, "enable_moe_block": False, "per_layer_config": None}
-    kind = getattr(transformers, config["architectures"][0])
-    given = {name: value for name, value in config.items() if name not in ("architectures", "text_config")}
-    with torch.device("meta"):
-        model = kind(kind.config_class(**given, text_config=small))
-    parts = [part for name, part in model.model.named_children() if name != "language_model"]
-    return sum(parameter.numel() for part in parts for parameter in part.parameters())

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_gemma4.attention import flash_limits
 from sglang_gemma4.models import model_shape
 from sglang_gemma4.patching import switches, uses
 
@@ -115,11 +116,9 @@ def joined_graphs(sizes: Sequence[int], moe: bool, ranks: int) -> tuple[bool, in
     """
     if not switches.is_on(switches.BESIDE) or not ((moe and ranks == 1) or uses.asks_beside()):
         return False, 0
-    from sglang_gemma4.attention import fixed_flash, flash_choice
-
     rows = max(sizes, default=0)
-    flash = switches.part_is_on(fixed_flash.NAME, "SGLANG_GEMMA4_FLASH_PREFILL") and rows >= flash_choice.SIZES[0]
-    return True, rows + fixed_flash.PREFIX_KEYS if flash else 0  # should FlashAttention-4 be measured faster than our kernel
+    flash = switches.part_is_on(flash_limits.IN_GRAPHS, "SGLANG_GEMMA4_FLASH_PREFILL") and rows >= flash_limits.SIZES[0]
+    return True, rows + flash_limits.PREFIX_KEYS if flash else 0  # should FlashAttention-4 be measured faster than our kernel
 
 
 def chunk_bytes_a_token(text: Any, ranks: int = 1) -> int:

@@ -70,11 +70,11 @@ def layers(text: Any, all_shared: bool = False) -> list[Layer]:
     return found
 
 
-def parameters(config: ConfigJson) -> dict[str, int]:
+def parameters(config: ConfigJson, text: Any = None) -> dict[str, int]:
     """Parameters of the language model (or assistant) by group: "embedding" (tied to the LM head), "per-layer embedding", "dense gemm"
-    without the head, "moe experts", "norm" (scales included). Vision and audio are left out."""
+    without the head, "moe experts", "norm" (scales included). Vision and audio are left out. ``text`` is its config where it is read."""
     draft = "backbone_hidden_size" in config
-    text = text_config(config)
+    text = text_config(config) if text is None else text
     hidden, experts, ple = text.hidden_size, text.num_experts if text.enable_moe_block else 0, text.hidden_size_per_layer_input
     count = {
         "embedding": text.vocab_size * hidden,

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sglang_gemma4.kernels import kept_bytes
 from sglang_gemma4.kernels.heads import head_argmax as exact
 from sglang_gemma4.kernels.heads import narrow_head as op
 from sglang_gemma4.kernels.heads import narrow_scan
@@ -279,7 +280,7 @@ def test_the_copy_is_a_bound_and_is_renewed_in_place() -> None:
     fresh = NarrowHead.make(other)
     assert all(torch.equal(*pair) for pair in zip(tensors_of(copy), tensors_of(fresh), strict=True))
     assert addresses == [one.data_ptr() for one in tensors_of(copy)]
-    assert copy.bytes == narrow_scan.bytes_of(300, 96)
+    assert copy.bytes == kept_bytes.narrow_copy(300, 96)
     with pytest.raises(ValueError, match=r"of a head \(300, 96\), and this is one of \(299, 96\)"):
         copy.renew(other[1:])
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from sglang_gemma4.kernels import kept_bytes
 from sglang_gemma4.kernels.heads import head_argmax, narrow_head
-from sglang_gemma4.kernels.heads.narrow_scan import NarrowHead, bytes_of
+from sglang_gemma4.kernels.heads.narrow_scan import NarrowHead
 from sglang_gemma4.memory import capacity, model_bytes
 from sglang_gemma4.models.layers import draft_head, narrow_copy, verify_head
 from sglang_gemma4.speculative import acceptance_path, workers
@@ -199,7 +200,11 @@ def test_capacity_counts_it_where_it_is_asked_for(size: str, ranks: int, tokens:
     before = left(True), left(False), left(True, package=False)
     monkeypatch.setenv("SGLANG_GEMMA4_WITH", workers.NAME)
     after = left(True), left(False), left(True, package=False)
-    assert [one - other for one, other in zip(before, after, strict=True)] == [tokens and bytes_of(tokens, 1024) / ranks, 0, 0]
+    assert [one - other for one, other in zip(before, after, strict=True)] == [
+        tokens and kept_bytes.narrow_copy(tokens, 1024) / ranks,
+        0,
+        0,
+    ]
 
 
 def test_capacity_counts_the_target_s_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,4 +215,4 @@ def test_capacity_counts_the_target_s_too(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("SGLANG_GEMMA4_WITH", acceptance_path.NAME)
     assert (left(True), left(False)) == before, "its switch is off"
     monkeypatch.setenv("SGLANG_GEMMA4_VERIFY_ARGMAX", "1")
-    assert (before[0] - left(True), before[1] - left(False)) == (bytes_of(262144, 2816), 0)
+    assert (before[0] - left(True), before[1] - left(False)) == (kept_bytes.narrow_copy(262144, 2816), 0)

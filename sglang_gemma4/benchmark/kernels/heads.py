@@ -12,7 +12,8 @@ from sglang_gemma4.benchmark.kernels.timer import Call
 from sglang_gemma4.kernels.heads.centroid_argmax import centroid_argmax
 from sglang_gemma4.kernels.heads.head_argmax import Tile, head_argmax
 from sglang_gemma4.kernels.heads.narrow_head import narrow_argmax
-from sglang_gemma4.kernels.heads.narrow_scan import NarrowHead, bytes_of
+from sglang_gemma4.kernels.heads.narrow_scan import NarrowHead
+from sglang_gemma4.kernels.kept_bytes import narrow_copy
 
 TILES = (
     (64, 128, 4, 4, 2), (64, 128, 4, 3, 3), (64, 256, 4, 3, 2), (128, 64, 4, 4, 2), (128, 128, 8, 3, 2),
@@ -89,7 +90,7 @@ def narrow(place: Place, head: int, winners: str, rows: int) -> Row:
         "ours, narrow": lambda: narrow_argmax(hidden, weight, copy)[0],
     }
     tiles = candidates(lambda tile: narrow_argmax(hidden, weight, copy, tile=tile)[0], starmap(Tile, NARROW_TILES))
-    return Row(ways, float(bytes_of(vocabulary, width)), tiles=tiles)
+    return Row(ways, float(narrow_copy(vocabulary, width)), tiles=tiles)
 
 
 CASES = (

@@ -97,11 +97,6 @@ def _powers_of_columns(weight: torch.Tensor, parts: list[slice]) -> torch.Tensor
     return torch.where(squares > 0, powers, 0.0).exp2()
 
 
-def bytes_of(tokens: int, width: int) -> int:
-    """What the copy of a head takes."""
-    return tokens * (width + 8) + 4 * width
-
-
 def tile_for(rows: int, card: Card) -> Tile:
     """The tile of the pass over the copy.
 

@@ -14,8 +14,9 @@ import torch
 
 from sglang_gemma4.kernels.card import reason_against_device
 from sglang_gemma4.kernels.four_bits import PLACES
+from sglang_gemma4.kernels.kept_bytes import COPIED_SHARE
 from sglang_gemma4.kernels.weights import GROUPS, Grouped
-from sglang_gemma4.kernels.written_out import COPIED_SHARE, write_out
+from sglang_gemma4.kernels.written_out import write_out
 from sglang_gemma4.models.layers import weight_formats
 from sglang_gemma4.models.layers.room import shared_room
 from sglang_gemma4.patching import decline, switches, takes, tell
