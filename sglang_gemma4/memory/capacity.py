@@ -67,7 +67,7 @@ def card(said: str) -> Card:
     except ValueError:
         gib = 0.0
     if not 4 <= gib <= 1024:
-        raise ValueError(f"--card {said}: neither a card ({', '.join([*KNOWN_AS, *CARDS])}) nor from 4 to 1024 GiB of memory")
+        raise ValueError(f"--gpu {said}: neither a GPU ({', '.join([*KNOWN_AS, *CARDS])}) nor from 4 to 1024 GiB of memory")
     return Card(f"{gib:g} GiB", gib * 1024)
 
 

@@ -63,7 +63,7 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
     text = plain_config.text(config)
     layers = model_shape.layers(text)
     if tp < 1 or layers[0].heads % tp:
-        raise ValueError(f"--tp {tp} does not divide the {layers[0].heads} attention heads of {name}; choose a divisor")
+        raise ValueError(f"--tp-size {tp} does not divide the {layers[0].heads} attention heads of {name}; choose a divisor")
 
     def per_token(full: bool, own: bool) -> float:
         kept = [layer for layer in layers if (layer.window is None) == full and (layer.owns_kv or not own)]

@@ -1,15 +1,18 @@
 """The calculation of what fits a card: against what engines logged, and the command's table and errors."""
 
-import re
+import json
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from sglang_gemma4 import cli
-from sglang_gemma4.memory import capacity, fractions, model_bytes, reserve, swa_sizing
+from sglang_gemma4.memory import capacity, capacity_rows, capacity_table, fractions, model_bytes, reserve, swa_sizing
 from sglang_gemma4.memory.capacity import CARDS, GIB, Card, Server
 from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny.quantisation import FORMATS
+from sglang_gemma4.tiny.real_sizes import SIZES
 
 H100, H200 = CARDS["80 GB"], CARDS["141 GB"]
 # GiB of KV that engines logged: size, card, MTP, --mem-fraction-static, whether images stay on the card, and the run.
@@ -162,16 +165,32 @@ def test_what_starts_on_an_80_gb_card() -> None:
             assert fractions.default(needed, H200, server) == (fractions.both(needed, H200, server)[0], False)
 
 
-def test_the_table_says_which_fraction_the_package_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["capacity", "31b", "--card", "80", "--card", "48", "--mtp", "no"]) == 0
-    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| 31b")]
-    assert re.fullmatch(r"0\.760 \(SGLang's\), package 0\.9\d\d", rows[0][3])
-    assert "too few for weights" in rows[0][5]
-    full = [int(row[7].split(" / ")[0].replace(",", "")) for row in rows[:2]]
-    assert full[0] == pytest.approx(32_770, rel=0.001), "as calculated"
-    assert 8192 < full[1] < full[0], "where a start would work without it 2 GiB more are left"
-    assert re.fullmatch(r"0\.\d{3} \(SGLang's\)", rows[2][3]), "nothing fits 48 GB"
-    assert "too few for weights" in rows[2][7]
+Table = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def table(capsys: pytest.CaptureFixture[str]) -> Table:
+    """Rows of ``capacity --json`` with these words."""
+
+    def read(*words: str) -> list[dict[str, Any]]:
+        assert cli.main(["capacity", *words, "--json"]) == 0
+        found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+        return found
+
+    return read
+
+
+def test_the_table_says_who_chose_the_fraction(table: Table) -> None:
+    stock, package, _, by_auto, small, *_ = table("31b", "--gpu", "80", "--gpu", "48", "--mtp", "no")
+    assert (stock["mem_fraction_static"], stock["fraction_chosen_by"]) == (pytest.approx(0.760, abs=5e-4), "SGLang")
+    assert (package["fraction_chosen_by"], by_auto["fraction_chosen_by"]) == ("fallback", "auto")
+    assert package["mem_fraction_static"] > 0.9
+    assert "too few for weights" in stock["problem"]
+    assert (stock["full_tokens"], stock["requests"]) == (None, [])
+    assert package["full_tokens"] == pytest.approx(32_770, rel=0.001), "as calculated"
+    assert 8192 < by_auto["full_tokens"] < package["full_tokens"], "where a start would work without it 2 GiB more are left"
+    assert small["gpu"] == "48 GB"
+    assert "too few for weights" in small["problem"]
 
 
 @pytest.mark.parametrize(
@@ -229,20 +248,13 @@ def test_copies_of_dense_weights_are_counted_where_they_fit(monkeypatch: pytest.
     assert left("26b-a4b") == before["26b-a4b"], "Marlin has repacked them"
 
 
-def test_a_row_for_each_format_that_divides_the_model(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--card", "32", "--mtp", "yes", "--mem-fraction-static", "0.85", "--language-model-only", "--quantization"]
-    assert cli.main(["capacity", "26b-a4b", *words, "all"]) == 0
-    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| 26b")]
-    assert [row[0] for row in rows] == [
-        "26b-a4b",
-        "26b-a4b fp8-dynamic",
-        "26b-a4b fp8-static",
-        "26b-a4b w4a16-g32",
-        "26b-a4b w4a16-asym-g32",
-    ]
-    assert "too few for weights" in rows[0][5]
-    assert int(rows[3][7].split(" / ")[0].replace(",", "")) > 50_000, "4 bits fit a card of 32 GB"
-    assert cli.main(["capacity", "26b-a4b", *words, "fp8-block"]) == 2
+def test_a_row_for_each_format_that_divides_the_model(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["26b-a4b", "--gpu", "32", "--mtp", "yes", "--mem-fraction-static", "0.85", "--language-model-only", "--quantization"]
+    rows = [row for row in table(*words, "all") if row["engine"] == "package"]
+    assert [row["quantization"] for row in rows] == ["bfloat16", "fp8-dynamic", "fp8-static", "w4a16-g32", "w4a16-asym-g32"]
+    assert "too few for weights" in rows[0]["problem"]
+    assert rows[3]["full_tokens"] > 50_000, "4 bits fit a card of 32 GB"
+    assert cli.main(["capacity", *words, "fp8-block"]) == 2
     assert "blocks of 128 do not divide" in capsys.readouterr().err
 
 
@@ -256,34 +268,59 @@ def test_what_the_package_adds() -> None:
     assert capacity.Pools(full=100_000, sliding=1460, per_request=146, limit=7).requests(1000) == 7
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(*words: str) -> list[list[str]]:
-        assert cli.main(["capacity", "26b-a4b", "--card", "H100", "--mtp", "yes", *words]) == 0
-        return [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| 26b")]
+def test_the_command(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(*words: str) -> list[dict[str, Any]]:
+        return table("26b-a4b", "--card", "H100", "--mtp", "yes", *words)
 
-    both = rows()
-    assert [row[3].split()[1] for row in both] == ["(SGLang's)", "(calculated)"]
-    stock, package = ([float(number) for number in row[4].split(" / ")] for row in both)
-    assert package[1] > stock[1] + 8
-    (cpu,) = rows("--mem-fraction-static", "0.85", "--mm-feature-transport", "cpu")
-    assert len(set(cpu[4].split(" / "))) == 1
-    (one,) = rows("--mem-fraction-static", "0.85", "--language-model-only", "--max-running-requests", "64")
-    assert one[:4] == ["26b-a4b", "80 GB", "yes", "0.85"]
-    assert re.fullmatch(r"64, 6\d, (19|20), 5", one[8])
+    assert [(row["engine"], row["fraction_chosen_by"]) for row in rows()] == [
+        ("stock", "SGLang"), ("package", "SGLang"), ("stock", "auto"), ("package", "auto")
+    ]  # fmt: skip
+    package = rows()[1::2]
+    assert package[1]["kv_gib"] > package[0]["kv_gib"] + 8
+    cpu = rows("--mem-fraction-static", "0.85", "--mm-feature-transport", "cpu")
+    assert cpu[0]["kv_gib"] == cpu[1]["kv_gib"]
+    _, one = rows("--mem-fraction-static", "0.85", "--language-model-only", "--max-running-requests", "64")
+    assert (one["model"], one["gpu"], one["mtp"], one["mem_fraction_static"]) == ("26b-a4b", "80 GB", True, 0.85)
+    first, second, third, last = (found["at_once"] for found in one["requests"])
+    assert (first, last) == (64, 5)
+    assert 60 <= second <= 69
+    assert third in (19, 20)
+    assert [found["prompt_tokens"] for found in one["requests"]] == [500, 2000, 8000, 32_000]
     monkeypatch.setenv(switches.REQUEST_TOKENS, "32500")
-    (long,) = rows("--mem-fraction-static", "0.85", "--language-model-only")
-    assert int(long[8].split(", ")[3]) > 5
+    _, long = rows("--mem-fraction-static", "0.85", "--language-model-only")
+    assert long["requests"][3]["at_once"] > 5
+
+
+@pytest.mark.parametrize(("columns", "grouped"), [(80, True), (130, False), (None, False)])
+def test_the_table_fits_the_terminal(columns: int | None, grouped: bool) -> None:
+    """Every size on every GPU; at 80 columns below headings of model, GPU and MTP."""
+    servers = [Server(False), Server(True)]
+    found = list(capacity_rows.rows(list(SIZES), list(CARDS.values()), servers, None, 2, None))
+    lines = capacity_table.text(found, columns).splitlines()
+    assert ("31b in bfloat16 on 80 GB, with MTP" in lines) is grouped
+    assert max(map(len, lines)) <= (columns or 200)
+    assert not any("|" in line for line in lines), "Markdown is for --markdown"
+    (best,) = (line for line in lines if "17,907,020" in line)
+    assert best.split()[-10:] == ["package", "0.904", "SGLang", "115.5", "17,907,020", "1,139,736", "48", "48", "48", "48"]
+    assert sum("too few for weights" in line for line in lines) == sum(row.pools is None for row in found)
+
+
+def test_the_table_in_markdown_has_as_many_cells_in_each_row(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["capacity", "31b", "--gpu", "80", "--markdown"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("| model | weights | GPU | MTP | engine | fraction |")
+    assert {line.count("|") for line in lines} == {lines[0].count("|")}
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["70b"], "unknown size '70b'"),
-        (["e2b", "--tp", "3"], "--tp 3 does not divide"),
+        (["e2b", "--tp", "3"], "--tp-size 3 does not divide"),
         (["--kv-bytes", "3"], "--kv-bytes 3"),
         (["--mem-fraction-static", "1.5"], "--mem-fraction-static 1.5 is not between 0 and 1"),
-        (["--card", "abacus"], "--card abacus: neither a card (rtx4090, "),
-        (["--card", "2"], "nor from 4 to 1024 GiB"),
+        (["--gpu", "abacus"], "--gpu abacus: neither a GPU (rtx4090, "),
+        (["--gpu", "2"], "nor from 4 to 1024 GiB"),
         (["--chunked-prefill-size", "0"], "--chunked-prefill-size 0 is not a positive number"),
     ],
 )
